@@ -1,12 +1,11 @@
-// Package certs makes, keeps and reads the certificates by which the nodes of a
-// cluster know each other: an authority of the cluster's own, and for each node
-// a certificate that is bound to the node's name.
+// Package certs creates, stores and reads the certificates by which the nodes of a cluster know
+// each other: an authority of the cluster's own, and for each node a certificate that is bound to
+// the node's name.
 //
-// It promises that a certificate counts only if the authority has signed it for
-// both ends of a connection, and if it names the node exactly: no wildcard, no
-// common name. It knows nothing of files that nobody has named to it, never
-// prints a key, and has no list of certificates taken back: they are short-lived,
-// and a new authority takes all of them back at once.
+// It promises that a certificate is accepted only if the authority has signed it for both ends of a
+// connection, and if it names the node exactly: no wildcard, no common name. It knows of no files
+// except those passed to it, never prints a key, and has no revocation list: certificates are
+// short-lived, and a new authority revokes all of them at once.
 package certs
 
 import (
@@ -26,17 +25,16 @@ import (
 	"time"
 )
 
-// How long certificates are good for, unless something else is asked for.
+// Default validity of certificates.
 const (
 	AuthorityLife = 10 * 365 * 24 * time.Hour
 	NodeLife      = 365 * 24 * time.Hour
 )
 
-// skew is how much earlier a certificate is good than it is made: the clocks of
-// nodes differ.
+// skew is how long before its creation a certificate is already valid: the clocks of nodes differ.
 const skew = time.Hour
 
-// Algorithm is what keys are made for.
+// Algorithm is an algorithm of keys.
 type Algorithm string
 
 // Algorithms of keys.
@@ -45,7 +43,7 @@ const (
 	Ed25519 Algorithm = "ed25519"
 )
 
-// generate makes a key.
+// generate generates a key.
 func (a Algorithm) generate() (crypto.Signer, error) {
 	switch a {
 	case ECDSA:
@@ -57,7 +55,7 @@ func (a Algorithm) generate() (crypto.Signer, error) {
 	return nil, fmt.Errorf("%q is none of %s, %s", a, ECDSA, Ed25519)
 }
 
-// algorithmOf is that of a key; ECDSA for one of another kind.
+// algorithmOf returns the algorithm of a key; ECDSA for a key of another kind.
 func algorithmOf(key crypto.Signer) Algorithm {
 	if _, ok := key.(ed25519.PrivateKey); ok {
 		return Ed25519
@@ -65,7 +63,7 @@ func algorithmOf(key crypto.Signer) Algorithm {
 	return ECDSA
 }
 
-// algorithmOfPublic is that of a public key, if it is one of those above.
+// algorithmOfPublic returns the algorithm of a public key, if it is one of those above.
 func algorithmOfPublic(key crypto.PublicKey) (a Algorithm, known bool) {
 	switch k := key.(type) {
 	case *ecdsa.PublicKey:
@@ -88,7 +86,7 @@ type Pair struct {
 	key         crypto.Signer
 }
 
-// NewAuthority makes an authority. The name is for people.
+// NewAuthority creates an authority. The name is for people.
 func NewAuthority(name string, a Algorithm, now time.Time, life time.Duration) (*Authority, error) {
 	key, err := a.generate()
 	if err != nil {
@@ -106,7 +104,7 @@ func NewAuthority(name string, a Algorithm, now time.Time, life time.Duration) (
 	return &Authority{c, key}, nil
 }
 
-// Issue makes a key for a node and signs its certificate.
+// Issue generates a key for a node and signs its certificate.
 func (a *Authority) Issue(node string, now time.Time, life time.Duration) (*Pair, error) {
 	key, err := algorithmOf(a.key).generate()
 	if err != nil {
@@ -119,8 +117,8 @@ func (a *Authority) Issue(node string, now time.Time, life time.Duration) (*Pair
 	return &Pair{c, key}, nil
 }
 
-// Sign makes a certificate that is bound to a node's name. It is not good for
-// longer than the authority's own.
+// Sign creates a certificate that is bound to a node's name. It does not outlive the authority's
+// own.
 func (a *Authority) Sign(node string, public crypto.PublicKey, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	end := now.Add(life)
 	if a.Certificate.NotAfter.Before(end) {
@@ -142,7 +140,7 @@ func (a *Authority) Sign(node string, public crypto.PublicKey, now time.Time, li
 	return c, nil
 }
 
-// sign makes a certificate with a serial number of its own.
+// sign creates a certificate with a serial number of its own.
 func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
@@ -156,8 +154,7 @@ func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypt
 	return x509.ParseCertificate(der)
 }
 
-// Fingerprint tells certificates apart: the SHA-256 of one, for people and for
-// tokens.
+// Fingerprint identifies a certificate, for people and for tokens: the SHA-256 of it.
 func Fingerprint(c *x509.Certificate) string { return hex.EncodeToString(fingerprint(c)) }
 
 func fingerprint(c *x509.Certificate) []byte {
@@ -165,18 +162,17 @@ func fingerprint(c *x509.Certificate) []byte {
 	return sum[:]
 }
 
-// day is a point in time for people.
+// day formats a point in time for people.
 func day(t time.Time) string { return t.UTC().Format(time.DateTime) + " UTC" }
 
-// errNoCertificate means that the other side has shown none.
+// errNoCertificate means that the other side has presented no certificate.
 var errNoCertificate = errors.New("no certificate")
 
-// usages are what a node's certificate must be good for: each node dials, and
-// is dialled.
+// usages are the uses required of a node's certificate: each node dials and is dialled.
 var usages = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 
-// verify checks that one of the roots has signed a certificate, the first of a
-// chain, for a node; empty: for whichever.
+// verify checks that one of the roots has signed a certificate, the first of a chain, for a node;
+// empty: for any node.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, node string, now time.Time) error {
 	if len(chain) == 0 {
 		return errNoCertificate

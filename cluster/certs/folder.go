@@ -16,24 +16,23 @@ const (
 	NodeKeyFile      = "node.key"
 )
 
-// authorityName is no node's: the files of both lie in one folder.
+// authorityName cannot be a node's name: the files of both are in one folder.
 const authorityName = "ca"
 
-// authorityTitle is what people read of an authority, before the day on which
-// it was made.
+// authorityTitle is the authority's name for people, without the day of its creation.
 const authorityTitle = "quorate authority of "
 
-// Terms say what is made.
+// Terms describe the certificates to be created.
 type Terms struct {
 	Algorithm Algorithm
 	Now       time.Time
 	Life      time.Duration
 }
 
-// NewTerms are the usual ones, from now on.
+// NewTerms returns the default terms, from the current time on.
 func NewTerms(life time.Duration) Terms { return Terms{ECDSA, time.Now(), life} }
 
-// Init makes an authority in a folder that has none.
+// Init creates an authority in a folder that has none.
 func Init(dir string, t Terms) (*Authority, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -46,15 +45,15 @@ func Init(dir string, t Terms) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The key last: an authority without a key signs nothing.
+	// The key comes last: an authority without a key signs nothing.
 	if err := create(filepath.Join(dir, AuthorityFile), encode(a.Certificate)); err != nil {
 		return nil, err
 	}
 	return a, create(filepath.Join(dir, AuthorityKeyFile), key)
 }
 
-// LoadAuthority reads an authority: of the certificates in a file the one that
-// a key belongs to.
+// LoadAuthority reads an authority: among the certificates in a file, the one that a key belongs
+// to.
 func LoadAuthority(certFile, keyFile string) (*Authority, error) {
 	all, err := readCertificates(certFile)
 	if err != nil {
@@ -77,8 +76,7 @@ func open(dir string) (*Authority, error) {
 	return LoadAuthority(filepath.Join(dir, AuthorityFile), filepath.Join(dir, AuthorityKeyFile))
 }
 
-// nodeFiles are the paths of a node's certificate and key in the authority's
-// folder.
+// nodeFiles are the paths of a node's certificate and key in the authority's folder.
 func nodeFiles(dir, node string) (cert, key string, err error) {
 	if node == authorityName || node != filepath.Base(node) || node == "." || node == ".." {
 		return "", "", fmt.Errorf("%q cannot be the name of a node with a certificate", node)
@@ -86,7 +84,7 @@ func nodeFiles(dir, node string) (cert, key string, err error) {
 	return filepath.Join(dir, node+".pem"), filepath.Join(dir, node+".key"), nil
 }
 
-// Node makes the certificate of a node that has none in the folder.
+// Node creates the certificate of a node that has none in the folder.
 func Node(dir, node string, t Terms) (*x509.Certificate, error) {
 	cert, key, err := nodeFiles(dir, node)
 	if err != nil {
@@ -124,7 +122,7 @@ func issue(dir, node, certFile, keyFile string, t Terms) (*x509.Certificate, err
 	return p.Certificate, p.Write(certFile, keyFile)
 }
 
-// Write puts the pair into files, in place of what is there.
+// Write writes the pair into files, replacing their contents.
 func (p *Pair) Write(certFile, keyFile string) error {
 	key, err := encodeKey(p.key)
 	if err != nil {
@@ -136,8 +134,7 @@ func (p *Pair) Write(certFile, keyFile string) error {
 	return replace(certFile, encode(p.Certificate))
 }
 
-// RotateAuthority makes a new authority. The ones that signed until now go on
-// to count, until RetireAuthorities.
+// RotateAuthority creates a new authority. The ones used so far stay valid until RetireAuthorities.
 func RotateAuthority(dir string, t Terms) (*Authority, error) {
 	certFile, keyFile := filepath.Join(dir, AuthorityFile), filepath.Join(dir, AuthorityKeyFile)
 	old, err := readCertificates(certFile)
@@ -152,15 +149,15 @@ func RotateAuthority(dir string, t Terms) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The key last: until it is there, the old one belongs to an authority that counts.
+	// The key comes last: until it is written, the old one belongs to a valid authority.
 	if err := replace(certFile, encode(append([]*x509.Certificate{a.Certificate}, old...)...)); err != nil {
 		return nil, err
 	}
 	return a, replace(keyFile, key)
 }
 
-// RetireAuthorities has none count but the one that signs. It refuses as long
-// as the folder has a certificate of another one's.
+// RetireAuthorities leaves only the signing authority valid. It refuses while the folder has a
+// certificate signed by another one.
 func RetireAuthorities(dir string) (left *x509.Certificate, err error) {
 	a, err := open(dir)
 	if err != nil {

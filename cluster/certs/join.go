@@ -19,8 +19,8 @@ import (
 	"time"
 )
 
-// Authority is the fingerprint of the authority that has signed this node's
-// certificate, for tokens to pin.
+// Authority is the fingerprint of the authority that has signed this node's certificate, to be
+// pinned by tokens.
 func (k *Keys) Authority() ([]byte, error) {
 	a := k.current()
 	for _, c := range a.authorities {
@@ -39,8 +39,8 @@ func pool(all ...*x509.Certificate) *x509.CertPool {
 	return p
 }
 
-// Invited is Client for a node that joins a cluster by a token: the other side
-// must prove to be a node, whichever, to the one authority that the token pins.
+// Invited is Client for a node that joins a cluster by a token: the other side must prove to the
+// one authority pinned by the token that it is a node, of any name.
 func (k *Keys) Invited(pin []byte) (*tls.Config, error) {
 	a := k.current()
 	at := slices.IndexFunc(a.authorities, func(c *x509.Certificate) bool { return bytes.Equal(fingerprint(c), pin) })
@@ -54,8 +54,8 @@ func (k *Keys) Invited(pin []byte) (*tls.Config, error) {
 	return c, err
 }
 
-// invite has who wants to join, and says so, come without a certificate. Such a
-// connection shows the authorities, too: a token pins one of them.
+// invite lets a node that says that it wants to join connect without a certificate. Such a
+// connection presents the authorities, too: a token pins one of them.
 func (a *about) invite(links *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, error) {
 	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		if !slices.Equal(hello.SupportedProtos, []string{JoinProtocol}) {
@@ -74,8 +74,8 @@ func (a *about) invite(links *tls.Config) func(*tls.ClientHelloInfo) (*tls.Confi
 	}
 }
 
-// provesPin checks that the other side is a node to the authority that has a
-// fingerprint, and that it has shown.
+// provesPin checks that the other side is a node signed by the authority with this fingerprint,
+// which it must also present.
 func provesPin(pin []byte) func(tls.ConnectionState) error {
 	return func(s tls.ConnectionState) error {
 		for _, c := range s.PeerCertificates {
@@ -90,8 +90,8 @@ func provesPin(pin []byte) func(tls.ConnectionState) error {
 // errSignsNone: this node has no key to sign with.
 var errSignsNone = errors.New("this node signs no certificates: it has no cluster.ssl_options.cakeyfile")
 
-// Sign makes a certificate for a node that joins, out of its request. It returns
-// that and the authorities that count, as PEM.
+// Sign creates a certificate for a joining node from its request. It returns the certificate and
+// the valid authorities as PEM.
 func (k *Keys) Sign(node string, request []byte) (made *x509.Certificate, certificate, authorities []byte, err error) {
 	a := k.current()
 	if a.signer == nil {
@@ -113,20 +113,18 @@ func (k *Keys) Sign(node string, request []byte) (made *x509.Certificate, certif
 	return made, encode(made), encode(a.authorities...), nil
 }
 
-// Waiting is Keys of a node that has none yet. It has them once it was let in by
-// a token.
+// Waiting is the Keys of a node that has none yet. It gets them when it is admitted by a token.
 type Waiting struct {
 	node  string
 	files Files
 	open  func() (*Keys, error)
-	key   crypto.Signer // that the certificate is asked for
+	key   crypto.Signer // for which the certificate is requested
 	keys  atomic.Pointer[Keys]
-	// changed is what Keys.SetChanged is to be given.
+	// changed is to be passed to Keys.SetChanged.
 	changed func(*x509.Certificate)
 }
 
-// Wait returns the keys of a node that joins: open reads the files once they are
-// there.
+// Wait returns the keys of a joining node: open reads the files once they exist.
 func Wait(node string, f Files, open func() (*Keys, error)) *Waiting {
 	return &Waiting{node: node, files: f, open: open}
 }
@@ -157,24 +155,24 @@ func (w *Waiting) Authority() ([]byte, error) {
 	return nil, errWaiting
 }
 
-// Invited is for a connection to a cluster that this node joins. It proves
-// nothing before it has a certificate.
+// Invited is for a connection to a cluster that this node joins. It proves nothing before the node
+// has a certificate.
 func (w *Waiting) Invited(pin []byte) (*tls.Config, error) {
 	if k := w.keys.Load(); k != nil {
 		return k.Invited(pin)
 	}
 	return &tls.Config{
-		InsecureSkipVerify: true, // VerifyConnection verifies all there is
+		InsecureSkipVerify: true, // VerifyConnection verifies everything
 		VerifyConnection:   provesPin(pin),
 		MinVersion:         tls.VersionTLS13, NextProtos: []string{JoinProtocol},
 	}, nil
 }
 
-// Keys are the node's, once it has some; nil before.
+// Keys returns the node's keys; nil before it has some.
 func (w *Waiting) Keys() *Keys { return w.keys.Load() }
 
-// Request asks for a certificate; nil: the node has one. The key is made once and
-// kept, as whoever has asked may ask again.
+// Request returns a certificate request; nil: the node has a certificate. The key is generated once
+// and kept, because a request may be repeated.
 func (w *Waiting) Request() ([]byte, error) {
 	if w.keys.Load() != nil {
 		return nil, nil
@@ -205,7 +203,7 @@ func (w *Waiting) loadKey() error {
 	return err
 }
 
-// Accept takes what Sign has returned, and keeps it in the node's files.
+// Accept stores what Sign has returned in the node's files.
 func (w *Waiting) Accept(certificate, authorities []byte) error {
 	chain, err := decode(certificate)
 	if err != nil {
@@ -221,7 +219,7 @@ func (w *Waiting) Accept(certificate, authorities []byte) error {
 	if err != nil {
 		return fmt.Errorf("certificate of this node: %w", err)
 	}
-	// The certificate last: with it the node counts as one that has all three.
+	// The certificate comes last: with it the node counts as having all three.
 	if err := replace(w.files.Authorities, authorities); err != nil {
 		return err
 	}
@@ -240,8 +238,8 @@ func (w *Waiting) Accept(certificate, authorities []byte) error {
 	return nil
 }
 
-// SetChanged has a function called with each certificate that is taken. It is
-// called before Accept.
+// SetChanged sets a function that is called with each accepted certificate. It is called before
+// Accept.
 func (w *Waiting) SetChanged(f func(*x509.Certificate)) { w.changed = f }
 
 // samePublic reports whether a public key is that of a key.
@@ -250,11 +248,11 @@ func samePublic(public crypto.PublicKey, key crypto.Signer) bool {
 	return ok && key != nil && same.Equal(key.Public())
 }
 
-// maxNodeName is the longest name of a node, in bytes.
+// maxNodeName is the maximum length of a node's name, in bytes.
 const maxNodeName = 255
 
-// CheckNode refuses names of nodes that cannot stand in a certificate, an address
-// of the API, a log line or a list of nodes.
+// CheckNode returns an error for names that cannot be used in a certificate, an address of the API,
+// a log line or a list of nodes.
 func CheckNode(name string) error {
 	other := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("._-", r)

@@ -10,26 +10,26 @@ import (
 	"time"
 )
 
-// Files are what a node proves its name with, and has the others prove theirs.
+// Files are what a node proves its name with, and checks the names of others by.
 type Files struct {
-	Authorities string // PEM: whoever signed the nodes' certificates
-	Certificate string // PEM: the node's, and what leads from it to an authority
+	Authorities string // PEM: the signers of the nodes' certificates
+	Certificate string // PEM: the node's, and its chain to an authority
 	Key         string
-	// AuthorityKey is the key of one of the authorities, which lets this node sign
-	// the certificates of nodes that join; empty: it signs none.
+	// AuthorityKey is the key of one of the authorities, by which this node signs the certificates
+	// of joining nodes; empty: it signs none.
 	AuthorityKey string
 }
 
-// Keys hands out what Files hold. They are read again when they have changed.
+// Keys supplies the contents of Files. They are read again when they have changed.
 type Keys struct {
 	node     string
 	files    Files
 	complain func(error)
 
 	mu    sync.Mutex
-	seen  [4]stamp // of the files, when they were read last
-	about *about   // what they held when they fitted together
-	// changed is called with another certificate; nil: nothing is.
+	seen  [4]stamp // of the files, when they were last read
+	about *about   // their last consistent contents
+	// changed is called with each new certificate; nil: it is not called.
 	changed func(*x509.Certificate)
 }
 
@@ -39,18 +39,18 @@ type stamp struct {
 	size int64
 }
 
-// about is what one reading of the files has given. It does not change.
+// about is the result of one reading of the files. It does not change.
 type about struct {
 	authorities []*x509.Certificate
 	roots       *x509.CertPool // of these
 	chain       []*x509.Certificate
 	pair        tls.Certificate // of chain
-	// signer is the authority that this node has the key of; nil: none.
+	// signer is the authority whose key this node has; nil: none.
 	signer *Authority
 }
 
-// Open reads the files of a node. complain is called with why files that have changed
-// are not taken, once for each change; what they held before goes on to count.
+// Open reads the files of a node. complain is called with the reason why changed files are not
+// accepted, once for each change; the former contents stay valid.
 func Open(node string, f Files, complain func(error)) (*Keys, error) {
 	k := &Keys{node: node, files: f, complain: complain}
 	var err error
@@ -61,19 +61,18 @@ func Open(node string, f Files, complain func(error)) (*Keys, error) {
 	return k, err
 }
 
-// Expires is when the node's certificate ceases to be good.
+// Expires is when the node's certificate expires.
 func (k *Keys) Expires() time.Time { return k.current().chain[0].NotAfter }
 
-// SetChanged has a function called with each other certificate that is taken. It
-// must not use the keys.
+// SetChanged sets a function that is called with each new certificate. It must not use the keys.
 func (k *Keys) SetChanged(f func(*x509.Certificate)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.changed = f
 }
 
-// Ends are when the first certificate of this node's chain ends, and the first of
-// the authorities.
+// Ends returns when the first certificate of this node's chain expires, and the first of the
+// authorities.
 func (k *Keys) Ends() (own, authorities time.Time) {
 	a := k.current()
 	return firstEnd(a.chain), firstEnd(a.authorities)
@@ -89,8 +88,7 @@ func firstEnd(all []*x509.Certificate) time.Time {
 	return first
 }
 
-// Server is for a connection that somebody has dialled. Whoever it is must prove
-// to be a node, whichever.
+// Server is for accepted connections. The other side must prove to be a node, of any name.
 func (k *Keys) Server() (*tls.Config, error) {
 	a := k.current()
 	c := &tls.Config{
@@ -106,14 +104,14 @@ func (k *Keys) Server() (*tls.Config, error) {
 	return c, nil
 }
 
-// Client is for a connection that this node has dialled, to a node that must
-// prove its name; empty: to be a node, whichever.
+// Client is for a connection that this node has dialled, to a node that must prove its name; empty:
+// any node.
 func (k *Keys) Client(node string) (*tls.Config, error) {
 	a := k.current()
 	return &tls.Config{
 		Certificates: []tls.Certificate{a.pair},
-		// Names of nodes need not be names of hosts, and count as they are
-		// written: VerifyConnection verifies all there is.
+		// Names of nodes need not be names of hosts, and are compared as written: VerifyConnection
+		// verifies everything.
 		InsecureSkipVerify: true,
 		VerifyConnection:   proves(a.roots, node),
 		MinVersion:         tls.VersionTLS13, NextProtos: []string{LinkProtocol},
@@ -125,11 +123,11 @@ func (k *Keys) Client(node string) (*tls.Config, error) {
 const (
 	// LinkProtocol is for nodes that prove their names.
 	LinkProtocol = "h2"
-	// JoinProtocol is for who has no certificate yet, and may ask for one only.
+	// JoinProtocol is for nodes that have no certificate yet, and may only request one.
 	JoinProtocol = "quorate-join"
 )
 
-// proves checks what the other side has shown.
+// proves checks what the other side has presented.
 func proves(roots *x509.CertPool, node string) func(tls.ConnectionState) error {
 	return func(s tls.ConnectionState) error {
 		if s.NegotiatedProtocol != LinkProtocol {
@@ -166,7 +164,7 @@ func (k *Keys) current() *about {
 	return k.about
 }
 
-// stamps reads when the files were changed. Of one that cannot be found it has none.
+// stamps reads when the files were changed. A file that cannot be found has no stamp.
 func (k *Keys) stamps() (all [4]stamp, err error) {
 	for i, path := range []string{k.files.Authorities, k.files.Certificate, k.files.Key, k.files.AuthorityKey} {
 		if path == "" {
@@ -182,7 +180,7 @@ func (k *Keys) stamps() (all [4]stamp, err error) {
 	return all, err
 }
 
-// read reads the files, and checks that the others will believe the node.
+// read reads the files, and checks that the other nodes will accept this one's certificate.
 func (k *Keys) read() (*about, error) {
 	authorities, err := readCertificates(k.files.Authorities)
 	if err != nil {

@@ -17,7 +17,7 @@ const (
 	keyBlock         = "PRIVATE KEY"
 )
 
-// encode writes certificates one behind the other.
+// encode writes certificates one after the other.
 func encode(all ...*x509.Certificate) []byte {
 	var b bytes.Buffer
 	for _, c := range all {
@@ -89,7 +89,7 @@ func readCertificates(path string) ([]*x509.Certificate, error) {
 	return all, nil
 }
 
-// readKey reads a key out of a file that others on the host cannot read.
+// readKey reads a key from a file that other users of the host cannot read.
 func readKey(path string) (crypto.Signer, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -109,7 +109,7 @@ func readKey(path string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// create writes a file that is not there yet, for its owner only.
+// create writes a new file, readable by its owner only.
 func create(path string, text []byte) error {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%s: %w", path, os.ErrExist)
@@ -117,8 +117,8 @@ func create(path string, text []byte) error {
 	return replace(path, text)
 }
 
-// replace writes a file for its owner only. Whoever reads it meanwhile sees the
-// old text or the new one.
+// replace writes a file, readable by its owner only. Concurrent readers see either the old or the
+// new text.
 func replace(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {

@@ -9,42 +9,41 @@ import (
 )
 
 const (
-	// tokenPrefix begins the text of a token, so that people and scanners for
-	// secrets know it.
+	// tokenPrefix begins the text of a token, so that people and secret scanners recognize it.
 	tokenPrefix = "qjt1"
 	// SecretSize is the length of a token's secret.
 	SecretSize = 32
 )
 
-// Token lets a node into a cluster, and tells it which cluster that is.
+// Token admits a node to a cluster, and identifies that cluster to the node.
 type Token struct {
-	// Authority is the fingerprint of the authority that the nodes of the cluster
-	// are signed by; empty: their links are plain.
+	// Authority is the fingerprint of the authority that has signed the nodes of the cluster;
+	// empty: their links are plain.
 	Authority []byte
 	Secret    []byte
 }
 
-// errToken does not repeat what was given: it may be most of a secret.
+// errToken does not repeat its input, which may be most of a secret.
 var errToken = errors.New("this is no token: quoratectl token create makes them")
 
-// NewToken makes a token of a cluster.
+// NewToken creates a token for a cluster.
 func NewToken(authority []byte) (Token, error) {
 	t := Token{authority, make([]byte, SecretSize)}
 	_, err := rand.Read(t.Secret)
 	return t, err
 }
 
-// Text is the token for people to hand on.
+// Text is the token as people pass it on.
 func (t Token) Text() string {
 	e := base64.RawURLEncoding
 	return strings.Join([]string{tokenPrefix, e.EncodeToString(t.Authority), e.EncodeToString(t.Secret)}, ".")
 }
 
-// Hash is what a cluster knows of the secret.
+// Hash is what a cluster stores of the secret.
 func (t Token) Hash() []byte { return HashSecret(t.Secret) }
 
-// HashSecret is the hash of a token's secret. The secret is random: there is
-// nothing to be guessed, so the hash need not be slow.
+// HashSecret is the hash of a token's secret. The secret is random and cannot be guessed, so the
+// hash need not be slow.
 func HashSecret(secret []byte) []byte {
 	sum := sha256.Sum256(secret)
 	return sum[:]
