@@ -13,23 +13,22 @@ import (
 // MaxTTL is the longest time-to-live and the longest lease: ten years.
 const MaxTTL = 315_360_000_000
 
-// DefaultDeliveryLimit is how many failed deliveries a message in a
-// replicated queue survives when nobody says otherwise. Local queues have no
-// limit by default.
+// DefaultDeliveryLimit is how many failed deliveries a message in a replicated
+// queue survives by default. Local queues have no limit by default.
 const DefaultDeliveryLimit = 20
 
 // argument is a row of an argument table.
 type argument struct {
 	name string
-	// compared: a redeclare must give the same value.
+	// compared: a redeclare must have the same value.
 	compared bool
-	// check returns the reason why v is no value of the argument; empty: it is.
+	// check returns the reason why v is not a valid value; empty: it is.
 	check func(v *logpb.Value) string
 }
 
-// queueArguments are the arguments of queue.declare that have a meaning, in
-// the order in which they are checked. The dead-letter exchange is checked
-// before all of them. What is not named here is kept, and ignored.
+// queueArguments are the arguments of queue.declare that have a meaning, in the
+// order in which they are checked. The dead-letter exchange is checked before
+// all of them. Arguments that are not listed here are stored and ignored.
 var queueArguments = []argument{
 	{"x-queue-type", false, checkQueueType}, // compared by meaning, see equivalentType
 	{"x-dead-letter-exchange", true, longstr},
@@ -65,8 +64,8 @@ var queueArguments = []argument{
 // foreignArguments belong to queue types that do not exist here.
 var foreignArguments = []string{"x-max-age", "x-initial-cluster-size", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"}
 
-// classicArguments are refused with an explicit type quorum. Otherwise they
-// are kept, and only x-max-priority has an effect.
+// classicArguments are refused with an explicit type quorum. Otherwise they are
+// stored, and only x-max-priority has an effect.
 var classicArguments = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
 
 func expectedInteger(v *logpb.Value) string {
@@ -75,8 +74,8 @@ func expectedInteger(v *logpb.Value) string {
 
 func unacceptableType(v *logpb.Value) string { return "{unacceptable_type," + typeName(v) + "}" }
 
-// between accepts integers from low to high. A low of 0 or 1 decides how what
-// is below it is called.
+// between accepts integers from low to high. A low of 0 or 1 determines the
+// text for values below it.
 func between(low, high int64) func(*logpb.Value) string {
 	return func(v *logpb.Value) string {
 		n, ok := integer(v)
@@ -139,7 +138,7 @@ func checkQueueType(v *logpb.Value) string {
 	return ""
 }
 
-// ValidateQueueArguments says why a queue cannot be created with these
+// ValidateQueueArguments returns why a queue cannot be created with these
 // arguments; nil: it can.
 func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
 	where := resource(kindQueue, vhost, name)
@@ -164,11 +163,12 @@ func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.T
 	return s.checkIdle(where, args)
 }
 
-// holdArgument marks a queue whose messages only wait: nobody may take them.
+// holdArgument marks a queue whose messages only wait and cannot be consumed.
 const holdArgument = "x-hold"
 
-// checkRetry refuses arguments for delayed retries that have no effect, or do
-// not go together. The log may hold declares that never were checked so.
+// checkRetry refuses arguments for delayed retries that have no effect, or
+// contradict each other. The log may hold declares that were never checked for
+// it.
 func checkRetry(where string, args *fsm.Table) error {
 	const kind, shortest, longest = "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max"
 	low, high := lookup(args, shortest), lookup(args, longest)
@@ -230,7 +230,7 @@ const (
 	exchangeTTL       = "x-message-ttl"
 )
 
-// checkExchangeTTL refuses a time-to-live that no exchange can have.
+// checkExchangeTTL refuses an invalid time-to-live of an exchange.
 func checkExchangeTTL(where string, args *fsm.Table) error {
 	if v := lookup(args, exchangeTTL); v != nil {
 		if reason := between(0, MaxTTL)(v); reason != "" {
@@ -257,12 +257,12 @@ type ConsumeArguments struct {
 	Priority int32
 	// Timeout is the consumer timeout; not given: the queue's.
 	Timeout fsm.Optional[fsm.Millis]
-	// Suspend: a consumer timeout stops deliveries until what is late is
+	// Suspend: a consumer timeout stops deliveries until the late ones are
 	// settled, instead of cancelling the consumer.
 	Suspend bool
 }
 
-// consumeArguments are checked as queueArguments are.
+// consumeArguments are checked like queueArguments.
 var consumeArguments = []argument{
 	{"x-priority", false, between(math.MinInt64, math.MaxInt64)},
 	{"x-consumer-timeout", false, between(0, math.MaxInt64-1)},
@@ -270,7 +270,7 @@ var consumeArguments = []argument{
 }
 
 // ParseConsumeArguments reads the arguments of a consumer of a queue.
-// Priorities beyond 32 bits count as the nearest one that is not.
+// Priorities beyond 32 bits are clamped.
 func ParseConsumeArguments(vhost, queue string, args *fsm.Table) (ConsumeArguments, error) {
 	where := resource(kindQueue, vhost, queue)
 	for _, f := range args.GetFields() {

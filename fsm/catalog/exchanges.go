@@ -40,7 +40,7 @@ var predeclared = []*logpb.DeclareExchange{
 	{Name: "amq.topic", Type: Topic, Durable: true},
 }
 
-// CommandExchange is there in every vhost without a record: what is published to
+// CommandExchange exists in every vhost without a record: messages published to
 // it are commands to the broker.
 const CommandExchange = "amq.quorate.command"
 
@@ -56,39 +56,39 @@ func notOnDefault() error {
 type Exchange struct {
 	VHost      string
 	Name       string
-	Type       string // by which it routes; see DeclaredType
+	Type       string // decides how it routes; see DeclaredType
 	Durable    bool
 	AutoDelete bool
 	Internal   bool
 	Arguments  *fsm.Table
 	// Delays: messages with a delay wait in Store and are routed when due.
 	Delays bool
-	// Store holds messages that wait, also when Delays is set no more; nil: it
+	// Store holds messages that wait, even after Delays has been unset; nil: it
 	// was never set.
 	Store *Queue
-	// Alternate is the exchange that gets what has no destination here, by
+	// Alternate is the exchange for messages that have no destination here, by
 	// argument or policy.
 	Alternate    string
 	HasAlternate bool
 
 	declared *logpb.DeclareExchange
 	match    policyMatch
-	ttl      fsm.Optional[fsm.Millis]    // what passes the exchange lives no longer
-	idle     fsm.Millis                  // deleted after so long without use; 0: never
+	ttl      fsm.Optional[fsm.Millis]    // limits the TTL of messages that pass the exchange
+	idle     fsm.Millis                  // deleted after this time without use; 0: never
 	bindings route.Map[string, *Binding] // by Binding.key
 
 	table table
 	hash  hashInput // of a consistent hash exchange
 }
 
-// String names the exchange as texts for clients do.
+// String names the exchange in texts for clients.
 func (x *Exchange) String() string { return resource("exchange", x.VHost, x.Name) }
 
-// setEffective computes the effective settings of an exchange. The argument wins,
-// except for the TTL: the smallest counts. A policy limits the TTL on an
-// exchange only if it is for nothing but exchanges: one for queues that
-// does not say what it applies to must not shorten what merely passes an exchange of a
-// similar name.
+// setEffective computes the effective settings of an exchange. The argument
+// wins, except for the TTL, where the smallest counts. A policy limits the TTL
+// of an exchange only if it applies to exchanges alone: a policy for queues
+// that does not specify apply-to must not limit messages that merely pass an
+// exchange of a similar name.
 func (x *Exchange) setEffective() {
 	x.Alternate, x.HasAlternate = text(lookup(x.Arguments, alternateExchange))
 	if !x.HasAlternate {
@@ -105,14 +105,15 @@ func (x *Exchange) setEffective() {
 	x.idle = x.idleTime()
 }
 
-// exchanges are those of one vhost with their bindings, and when those that are
-// deleted when idle were last in use. What a binding leads to is the caller's.
+// exchanges are those of one vhost with their bindings, and the last use of
+// those that are deleted when idle. The caller resolves the destination of a
+// binding.
 //
 // Invariants:
 //
-//	each exchange stands under its name
+//	each exchange is stored under its name
 //	a binding is in the bindings of its source and in inbound of its end, both of
-//	which are there; no list in inbound is empty
+//	which exist; no list in inbound is empty
 //	lastUse has exactly the exchanges with idle ≠ 0, and no instant after the clock
 type exchanges struct {
 	exchangeRows route.Map[string, *Exchange]
@@ -120,13 +121,13 @@ type exchanges struct {
 	lastUse      route.Map[string, fsm.Time]
 }
 
-// at is an exchange; nil: there is none of this name.
+// at returns an exchange; nil: there is none of this name.
 func (xs *exchanges) at(name string) *Exchange { return xs.exchangeRows.At(name) }
 
 // len is the number of exchanges.
 func (xs *exchanges) len() int { return xs.exchangeRows.Len() }
 
-// values walks over the exchanges in no particular order.
+// values iterates over the exchanges in no particular order.
 func (xs *exchanges) values() iter.Seq[*Exchange] { return xs.exchangeRows.Values() }
 
 // list returns the exchanges by name.
@@ -137,8 +138,8 @@ func (xs *exchanges) list() []*Exchange {
 // put adds an exchange, or replaces its record.
 func (xs *exchanges) put(x *Exchange) { xs.exchangeRows = xs.exchangeRows.With(x.Name, x) }
 
-// remove removes an exchange and all of its bindings. It returns the sources that
-// must go for it.
+// remove removes an exchange and all of its bindings. It returns the sources
+// that must therefore be removed.
 func (xs *exchanges) remove(x *Exchange) (doomed []string) {
 	xs.exchangeRows, xs.lastUse = xs.exchangeRows.Without(x.Name), xs.lastUse.Without(x.Name)
 	for b := range x.bindings.Values() {
@@ -147,7 +148,8 @@ func (xs *exchanges) remove(x *Exchange) (doomed []string) {
 	return xs.unbindAllTo(endpoint{x.Name, true}, destination{exchange: x.Name})
 }
 
-// check gets the name of the vhost, and where a binding leads.
+// check is given the name of the vhost, and a function that resolves
+// destinations.
 func (xs *exchanges) check(vhost string, lead func(*Binding) (destination, bool)) error {
 	bindings := 0
 	for name, x := range xs.exchangeRows.All() {

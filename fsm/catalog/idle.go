@@ -9,21 +9,21 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// TouchEvery is how often the use of something that is deleted when it has
-// been idle for so long is noted.
+// TouchEvery is how often a use is recorded of something that is deleted after
+// being idle for this long.
 func TouchEvery(idle fsm.Millis) fsm.Millis { return min(idle/10, 30_000) }
 
-// IdleEnd is when an exchange that is deleted when idle may go, if nobody has
-// used it since active: its time, and as long again as a use of it may go
-// without being noted.
+// IdleEnd is when an exchange that is deleted when idle may be deleted, if it
+// was last used at active: after its idle time plus the time for which a use
+// may go unrecorded.
 func (x *Exchange) IdleEnd(active fsm.Time) fsm.Time {
 	return active.Add(x.idle).Add(TouchEvery(x.idle))
 }
 
-// Idle is how long an exchange has to be idle to be deleted; 0: it never is.
+// Idle is how long an exchange must be idle to be deleted; 0: it never is.
 func (x *Exchange) Idle() fsm.Millis { return x.idle }
 
-// TouchDue reports whether a use at an instant is to be noted of an exchange
+// TouchDue reports whether a use at an instant must be recorded for an exchange
 // that is deleted when idle.
 func (vs *vhosts) TouchDue(x *Exchange, at fsm.Time) bool {
 	if vh := vs.vhost(x.VHost); vh != nil {
@@ -33,8 +33,8 @@ func (vs *vhosts) TouchDue(x *Exchange, at fsm.Time) bool {
 	return false
 }
 
-// IdleExchanges walks over the exchanges that are deleted when idle, in no
-// particular order, and says when each was last known to be in use.
+// IdleExchanges iterates over the exchanges that are deleted when idle, in no
+// particular order, with their last recorded use.
 func (vs *vhosts) IdleExchanges() iter.Seq2[*Exchange, fsm.Time] {
 	return func(yield func(*Exchange, fsm.Time) bool) {
 		for vh := range vs.all() {
@@ -47,7 +47,7 @@ func (vs *vhosts) IdleExchanges() iter.Seq2[*Exchange, fsm.Time] {
 	}
 }
 
-// IdleSources walks over the exchanges that are deleted when idle and that a
+// IdleSources iterates over the exchanges that are deleted when idle and that a
 // queue is bound to, in no particular order.
 func (vs *vhosts) IdleSources(q *Queue) iter.Seq[*Exchange] {
 	return func(yield func(*Exchange) bool) {
@@ -63,8 +63,8 @@ func (vs *vhosts) IdleSources(q *Queue) iter.Seq[*Exchange] {
 	}
 }
 
-// checkExchangeIdle refuses an idle time that no exchange can have. Apply does
-// not ask: the log may hold declares that never were checked so.
+// checkExchangeIdle refuses an invalid idle time. Apply does not call it: the
+// log may hold declares that were never checked for it.
 func (s *clusterSettings) checkExchangeIdle(where string, args *fsm.Table) error {
 	if value := lookup(args, idleArgument); value != nil {
 		if reason := between(0, MaxTTL)(value); reason != "" {
@@ -74,10 +74,10 @@ func (s *clusterSettings) checkExchangeIdle(where string, args *fsm.Table) error
 	return s.checkIdle(where, args)
 }
 
-// idleTime is how long an exchange has to be idle to be deleted, by argument
-// and policies. Exchanges that cannot be deleted are never idle. As with the
-// TTL, only policies for nothing but exchanges count: one for queues that does
-// not say what it applies to must not delete an exchange of a similar name.
+// idleTime is how long an exchange must be idle to be deleted, by argument and
+// policies. Exchanges that cannot be deleted are never idle. As with the TTL,
+// only policies for exchanges alone count: a policy for queues that does not
+// specify apply-to must not delete an exchange of a similar name.
 func (x *Exchange) idleTime() fsm.Millis {
 	if strings.HasPrefix(x.Name, reserved) {
 		return 0
@@ -108,14 +108,14 @@ func (x *Exchange) idleTime() fsm.Millis {
 	return fsm.Millis(min(n, MaxTTL))
 }
 
-// lastUsed is when an exchange was last known to be in use. ends false: it is
-// never idle.
+// lastUsed is the last recorded use of an exchange. ends false: it is never
+// idle.
 func (xs *exchanges) lastUsed(name string) (last fsm.Time, ends bool) { return xs.lastUse.Get(name) }
 
 // anyIdle reports whether any exchange is deleted when idle.
 func (xs *exchanges) anyIdle() bool { return xs.lastUse.Len() > 0 }
 
-// idle walks over the exchanges that are deleted when idle, in no particular
+// idle iterates over the exchanges that are deleted when idle, in no particular
 // order, with their last use.
 func (xs *exchanges) idle() iter.Seq2[*Exchange, fsm.Time] {
 	return func(yield func(*Exchange, fsm.Time) bool) {
@@ -127,8 +127,8 @@ func (xs *exchanges) idle() iter.Seq2[*Exchange, fsm.Time] {
 	}
 }
 
-// touch notes that an exchange was in use, if it is deleted when idle. It
-// reports whether that is news.
+// touch records a use of an exchange, if it is deleted when idle. It reports
+// whether that changed anything.
 func (xs *exchanges) touch(name string, at fsm.Time) bool {
 	last, ends := xs.lastUsed(name)
 	if !ends || at <= last {
@@ -138,7 +138,7 @@ func (xs *exchanges) touch(name string, at fsm.Time) bool {
 	return true
 }
 
-// touchSources notes the use of the exchanges that a queue is bound to.
+// touchSources records the use of the exchanges that a queue is bound to.
 func (xs *exchanges) touchSources(queue string, at fsm.Time) {
 	if !xs.anyIdle() {
 		return
@@ -148,7 +148,7 @@ func (xs *exchanges) touchSources(queue string, at fsm.Time) {
 	}
 }
 
-// touchEnds notes the use of what a binding that was made or removed joins.
+// touchEnds records the use of both ends of a binding that was made or removed.
 func (xs *exchanges) touchEnds(m *logpb.Bind, at fsm.Time) {
 	xs.touch(m.GetSource(), at)
 	if m.GetToExchange() {
@@ -158,7 +158,7 @@ func (xs *exchanges) touchEnds(m *logpb.Bind, at fsm.Time) {
 	}
 }
 
-// retime notes the use of an exchange that is new, or has new settings.
+// retime records the use of an exchange that is new, or has new settings.
 func (xs *exchanges) retime(x *Exchange, at fsm.Time) {
 	if x.idle != 0 {
 		xs.lastUse = xs.lastUse.With(x.Name, max(at, xs.lastUse.At(x.Name)))
@@ -167,7 +167,7 @@ func (xs *exchanges) retime(x *Exchange, at fsm.Time) {
 	}
 }
 
-// saveUse is the section of the idle exchanges in a snapshot.
+// saveUse writes the section of the idle exchanges in a snapshot.
 func (xs *exchanges) saveUse(to *logpb.CatalogSnapshot) {
 	for _, x := range xs.list() {
 		if last, ends := xs.lastUsed(x.Name); ends {
@@ -176,7 +176,7 @@ func (xs *exchanges) saveUse(to *logpb.CatalogSnapshot) {
 	}
 }
 
-// restoreUse takes up a row of saveUse. Exchanges that are not listed begin anew,
+// restoreUse reads a row of saveUse. Exchanges that are not listed start anew,
 // see retime.
 func (xs *exchanges) restoreUse(row *logpb.ExchangeActivity) error {
 	if _, ends := xs.lastUsed(row.GetName()); !ends {
@@ -186,8 +186,8 @@ func (xs *exchanges) restoreUse(row *logpb.ExchangeActivity) error {
 	return nil
 }
 
-// checkUse: a last use is known of the exchanges that are deleted when idle
-// and of no others, and it is not in the future.
+// checkUse checks that exactly the exchanges that are deleted when idle have a
+// last use, and that it is not in the future.
 func (xs *exchanges) checkUse(clock fsm.Time) error {
 	ends := 0
 	for x := range xs.values() {

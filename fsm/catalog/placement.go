@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// placement says where the replicas of a queue are, once that is no longer
-// what its declaration says.
+// placement says where the replicas of a queue are, if its declaration no
+// longer does.
 //
 // Invariants: members is not empty; it and leaving have no node in common;
 // founder ≠ 0 ⇒ members = {founder}.
@@ -18,18 +18,18 @@ type placement struct {
 	members []fsm.NodeID // the preferred leader first
 	leaving []fsm.NodeID // ascending
 	size    uint32       // how many members there should be; 0: by arguments and policies
-	founder fsm.NodeID   // the only member, which has begun the group anew; 0: none has
+	founder fsm.NodeID   // the only member, which has founded the group anew; 0: none has
 }
 
-// placements are where the replicas of all queues are.
+// placements are the locations of the replicas of all queues.
 //
-// Invariant: moved has queues that are there, none of them local: those whose
-// members were ever changed. Of all others the declaration holds.
+// Invariant: moved has existing queues, none of them local: those whose members
+// have ever been changed. For all others the declaration holds.
 type placements struct {
 	moved route.Map[fsm.QueueID, placement]
 }
 
-// Members returns the nodes that are to hold the replicas of a queue, the
+// Members returns the nodes that must hold the replicas of a queue, the
 // preferred leader first.
 func (ps *placements) Members(q *Queue) []fsm.NodeID {
 	if p, moved := ps.moved.Get(q.ID); moved {
@@ -41,39 +41,39 @@ func (ps *placements) Members(q *Queue) []fsm.NodeID {
 // Home returns the node that a local queue lives on.
 func (q *Queue) Home() fsm.NodeID { return q.declaredMembers[0] }
 
-// Leaving returns the nodes that hold no replica of a queue any more, but may
+// Leaving returns the nodes that no longer hold a replica of a queue, but may
 // still be members of its raft group.
 func (ps *placements) Leaving(q *Queue) []fsm.NodeID { return ps.moved.At(q.ID).leaving }
 
-// HasMoved reports whether the members of a queue were ever changed: then
-// those that its declaration names are not to found its group.
+// HasMoved reports whether the members of a queue have ever been changed: then
+// those named in its declaration must not found its group.
 func (ps *placements) HasMoved(q *Queue) bool {
 	_, moved := ps.moved.Get(q.ID)
 	return moved
 }
 
-// Holds reports whether a node has a replica of a queue, or one that goes only
-// when the others do without it.
+// Holds reports whether a node has a replica of a queue, or one that is removed
+// only after it has left the group.
 func (ps *placements) Holds(q *Queue, n fsm.NodeID) bool {
 	return slices.Contains(ps.Members(q), n) || slices.Contains(ps.Leaving(q), n)
 }
 
-// Founder returns the node that has begun the group of a queue anew, with
-// nothing in it, when all of its replicas were lost; 0: there is none, or others
-// have had a replica since.
+// Founder returns the node that has founded the group of a queue anew, empty,
+// after all of its replicas were lost; 0: there is none, or others have had a
+// replica since.
 func (ps *placements) Founder(q *Queue) fsm.NodeID { return ps.moved.At(q.ID).founder }
 
-// size is how many members a queue was left with when they were last changed on
-// request; 0: never.
+// size is the number of members that a queue had after they were last changed
+// on request; 0: never.
 func (ps *placements) size(q *Queue) uint32 { return ps.moved.At(q.ID).size }
 
-// put replaces what is known of a queue.
+// put replaces the placement of a queue.
 func (ps *placements) put(q *Queue, p placement) { ps.moved = ps.moved.With(q.ID, p) }
 
 // forget removes a queue.
 func (ps *placements) forget(q *Queue) { ps.moved = ps.moved.Without(q.ID) }
 
-// change changes where the replicas of a queue are to be.
+// change changes where the replicas of a queue must be.
 func (ps *placements) change(q *Queue, m *logpb.SetMembers, all *nodes) (*logpb.CatalogResult, error) {
 	if q.Local {
 		return nil, refuse(fsm.Precondition, "%s is not replicated", q)
@@ -131,7 +131,7 @@ func nodeIDs(numbers []uint32) []fsm.NodeID {
 	return ids
 }
 
-// membersLeft notes that the raft group of a queue does without some nodes.
+// membersLeft records that some nodes have left the raft group of a queue.
 func (ps *placements) membersLeft(q *Queue, m *logpb.MembersLeft) *logpb.CatalogResult {
 	p, gone := ps.moved.At(q.ID), nodeIDs(m.GetNodes())
 	rest := slices.DeleteFunc(slices.Clone(p.leaving), func(n fsm.NodeID) bool { return slices.Contains(gone, n) })
@@ -143,7 +143,7 @@ func (ps *placements) membersLeft(q *Queue, m *logpb.MembersLeft) *logpb.Catalog
 	return &logpb.CatalogResult{Changed: true, Moved: []uint64{uint64(q.ID)}}
 }
 
-// leave takes a node out of the members of a queue, which has others. Its group
+// leave removes a node from the members of a queue, which has others. Its group
 // still counts it until it has been removed there.
 func (ps *placements) leave(q *Queue, number fsm.NodeID) {
 	now, p := ps.Members(q), ps.moved.At(q.ID)
@@ -153,7 +153,7 @@ func (ps *placements) leave(q *Queue, number fsm.NodeID) {
 }
 
 // recoverOn makes a node the only member of a queue, and none leaves: no group
-// counts another one. found: the node begins the group anew.
+// counts another one. found: the node founds the group anew.
 func (ps *placements) recoverOn(q *Queue, node fsm.NodeID, found bool) {
 	p := placement{members: []fsm.NodeID{node}, size: ps.size(q)}
 	if found {
@@ -162,7 +162,7 @@ func (ps *placements) recoverOn(q *Queue, node fsm.NodeID, found bool) {
 	ps.put(q, p)
 }
 
-// save adds what is known of a queue to its row in a snapshot.
+// save adds the placement of a queue to its row in a snapshot.
 func (ps *placements) save(q *Queue, to *logpb.QueueState) {
 	p, moved := ps.moved.Get(q.ID)
 	if !moved {
@@ -189,8 +189,8 @@ func (ps *placements) restore(q *Queue, from *logpb.QueueState) {
 	ps.put(q, p)
 }
 
-// line follows that of a queue. It is empty while the members are those of the
-// declaration.
+// line is printed after that of a queue. It is empty while the members are
+// those of the declaration.
 func (ps *placements) line(q *Queue) string {
 	p, moved := ps.moved.Get(q.ID)
 	if !moved {
@@ -203,7 +203,7 @@ func (ps *placements) line(q *Queue) string {
 	return line
 }
 
-// check looks for queues that are not there.
+// check searches for queues that do not exist.
 func (ps *placements) check(all *queueIndex) error {
 	for id := range ps.moved.All() {
 		if _, ok := all.QueueByID(id); !ok {
@@ -213,7 +213,7 @@ func (ps *placements) check(all *queueIndex) error {
 	return nil
 }
 
-// checkQueue looks at a queue's members.
+// checkQueue checks a queue's members.
 func (ps *placements) checkQueue(q *Queue, all *nodes) error {
 	members, leaving := ps.Members(q), ps.Leaving(q)
 	if len(members) == 0 || q.Local && (len(members) != 1 || ps.HasMoved(q)) || !slices.IsSorted(leaving) {

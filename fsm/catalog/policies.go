@@ -29,7 +29,7 @@ type Policy struct {
 	// Pattern is a regular expression that may match anywhere in a name.
 	Pattern    string
 	ApplyTo    string
-	Priority   int64      // the largest one wins, then the smallest name
+	Priority   int64      // the highest wins, then the smallest name
 	Definition *fsm.Table // by key
 
 	row     *logpb.PutPolicy
@@ -65,10 +65,10 @@ func newPolicyPattern(text string) pattern {
 	return newPattern(text)
 }
 
-// matchesQueue reports whether the policy could be in force for a queue.
+// matchesQueue reports whether the policy may apply to a queue.
 func (p *Policy) matchesQueue(q *Queue) bool {
 	if q.StoreOf != "" {
-		return false // those of its exchange count
+		return false // the policies of its exchange apply
 	}
 	switch p.ApplyTo {
 	case applyAll, applyQueues:
@@ -90,7 +90,8 @@ func (p *Policy) matchesExchange(x *Exchange) bool {
 	return (p.ApplyTo == applyAll || p.ApplyTo == applyExchanges) && p.pattern.match(x.Name)
 }
 
-// policyList are policies, the one that wins first. It is replaced as a whole.
+// policyList is a list of policies, the winning one first. It is replaced as a
+// whole.
 type policyList []*Policy
 
 // find returns the position of a policy, or -1.
@@ -98,7 +99,8 @@ func (l policyList) find(name string) int {
 	return slices.IndexFunc(l, func(p *Policy) bool { return p.Name == name })
 }
 
-// with returns the list with p in its place, and without its namesake.
+// with returns the list with p in its position, without the one of the same
+// name.
 func (l policyList) with(p *Policy) policyList {
 	next := append(l.without(p.Name), p)
 	slices.SortFunc(next, comparePolicies)
@@ -127,7 +129,7 @@ func comparePolicies(a, b *Policy) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
 }
 
-// policyMatch is what policies make of a queue.
+// policyMatch is the result of policies for a queue.
 type policyMatch struct {
 	policy, operator *Policy // nil: none
 	// revision is the index of the entry that last changed the queue's
@@ -146,7 +148,7 @@ func (f policyMatch) definition() *fsm.Table {
 	return mergeDefinitions(a, b)
 }
 
-// checkRetries refuses delayed retries whose wait is not said.
+// checkRetries refuses delayed retries without a wait.
 func checkRetries(definition *fsm.Table) error {
 	s, given := text(lookup(definition, "delayed-retry-type"))
 	if given && s != retries[0] && lookup(definition, "delayed-retry-min") == nil {
@@ -155,11 +157,11 @@ func checkRetries(definition *fsm.Table) error {
 	return nil
 }
 
-// EffectivePolicy is what policies make of a queue or an exchange.
+// EffectivePolicy is the result of policies for a queue or an exchange.
 type EffectivePolicy struct {
-	// Policy and Operator are the names of those in force; empty: none.
+	// Policy and Operator are the names of the effective ones; empty: none.
 	Policy, Operator string
-	// Definition is what both say together, by key.
+	// Definition is the merged definition, by key.
 	Definition *fsm.Table
 }
 
@@ -174,23 +176,23 @@ func (f policyMatch) effective() EffectivePolicy {
 	return r
 }
 
-// EffectivePolicy returns what policies make of the exchange.
+// EffectivePolicy returns the result of policies for the exchange.
 func (x *Exchange) EffectivePolicy() EffectivePolicy { return x.match.effective() }
 
-// policies are those of one vhost, and which of them match its queues. What they
-// make of an exchange is noted in its record.
+// policies are those of one vhost, and which of them match its queues. Their
+// result for an exchange is stored in its record.
 //
 // Invariants:
 //
 //	both lists are in the order of comparePolicies, each name once
-//	matches[q] = matchQueue(q) for every queue of the vhost, but for the revision;
-//	the zero match is left out
+//	matches[q] = matchQueue(q) for every queue of the vhost, except the revision;
+//	zero matches are left out
 type policies struct {
 	ordinary, operators policyList
 	matches             route.Map[fsm.QueueID, policyMatch]
 }
 
-// list returns the policies, or the operator policies. Nobody may change it.
+// list returns the policies, or the operator policies. It must not be changed.
 func (ps *policies) list(operator bool) policyList {
 	if operator {
 		return ps.operators
@@ -207,8 +209,8 @@ func (ps *policies) replace(operator bool, l policyList) {
 	}
 }
 
-// put adds a policy, or replaces its namesake, and remove removes one. What they
-// match is for the caller to note again.
+// put adds a policy, or replaces the one of the same name, and remove removes
+// one. The caller must then note the matches again.
 func (ps *policies) put(p *Policy) { ps.replace(p.Operator, ps.list(p.Operator).with(p)) }
 
 func (ps *policies) remove(name string, operator bool) {
@@ -230,10 +232,10 @@ func (ps *policies) matchQueue(q *Queue, revision uint64) policyMatch {
 		ps.operators.first(func(p *Policy) bool { return p.matchesQueue(q) }), revision}
 }
 
-// of is what is noted of a queue.
+// of is the noted match of a queue.
 func (ps *policies) of(q *Queue) policyMatch { return ps.matches.At(q.ID) }
 
-// note notes what matches a queue.
+// note records the match of a queue.
 func (ps *policies) note(q *Queue, m policyMatch) {
 	if m == (policyMatch{}) {
 		ps.forget(q)
@@ -245,7 +247,7 @@ func (ps *policies) note(q *Queue, m policyMatch) {
 // forget removes a queue.
 func (ps *policies) forget(q *Queue) { ps.matches = ps.matches.Without(q.ID) }
 
-// applyTo returns x, or a copy of it, with what policies make of it.
+// applyTo returns x, or a copy of it with the result of the policies.
 func (ps *policies) applyTo(x *Exchange) *Exchange {
 	m := policyMatch{policy: ps.ordinary.first(func(p *Policy) bool { return p.matchesExchange(x) }),
 		operator: ps.operators.first(func(p *Policy) bool { return p.matchesExchange(x) })}
@@ -258,7 +260,7 @@ func (ps *policies) applyTo(x *Exchange) *Exchange {
 	return &next
 }
 
-// check gets the name of the vhost and what is in it.
+// check is given the name of the vhost and its contents.
 func (ps *policies) check(vhost string, queues route.Map[string, *Queue], all *exchanges) error {
 	for _, list := range []policyList{ps.ordinary, ps.operators} {
 		for i, p := range list {

@@ -8,12 +8,12 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// What a client meets: whether it may, what exists, what is equivalent. The
-// broker asks the exported checks before it proposes anything; Apply asks those
-// beneath them again, with noAccess.
+// The checks of client requests: permission, existence, equivalence. The broker
+// calls the exported checks before it proposes anything; Apply calls the checks
+// they are built on again, with noAccess.
 
-// Client is who asks: a user, and the connection that exclusive queues are
-// compared with.
+// Client is the origin of a request: a user, and the connection that exclusive
+// queues are compared with.
 type Client struct {
 	User  string
 	Owner Owner
@@ -31,8 +31,8 @@ func (v *View) access(user, vhost string) access {
 	}
 }
 
-// openTo finds a queue by name. To a user who has no right at all on an exchange
-// its store is not there: it would tell that the exchange is, and delays.
+// openTo finds a queue by name. For a user without any right on an exchange its
+// store does not exist: it would reveal that the exchange exists and delays.
 func (v *View) openTo(ask access, vhost, name string) (*Queue, bool) {
 	q, ok := v.Queue(vhost, name)
 	if ok && q.StoreOf != "" && anyOf(ask, kindExchange, q.StoreOf) != nil {
@@ -41,8 +41,8 @@ func (v *View) openTo(ask access, vhost, name string) (*Queue, bool) {
 	return q, ok
 }
 
-// UseQueue finds a queue for a client that wants to purge it or to look into
-// it (verb Read).
+// UseQueue finds a queue for a client that wants to purge it or inspect it
+// (verb Read).
 func (v *View) UseQueue(by Client, verb Verb, vhost, name string) (*Queue, error) {
 	if err := v.access(by.User, vhost)(verb, kindQueue, name); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (v *View) TakeFrom(by Client, vhost, name string) (*Queue, error) {
 	return q, err
 }
 
-// PassiveQueue finds a queue for a client that asks whether it is there.
+// PassiveQueue finds a queue for a client that asks whether it exists.
 func (v *View) PassiveQueue(by Client, vhost, name string) (*Queue, error) {
 	if err := v.mayAny(by.User, vhost, kindQueue, name); err != nil {
 		return nil, err
@@ -98,8 +98,8 @@ func anyOf(ask access, kind, name string) error {
 	return ask(Configure, kind, name)
 }
 
-// UseStore finds the store of an exchange for a client that wants to change what
-// waits there, and must be allowed to write to the exchange.
+// UseStore finds the store of an exchange for a client that wants to change
+// what waits there, which requires permission to write to the exchange.
 func (v *View) UseStore(by Client, vhost, exchange string) (*Queue, error) {
 	if err := v.CheckPublish(by.User, vhost, exchange); err != nil {
 		return nil, err
@@ -107,8 +107,8 @@ func (v *View) UseStore(by Client, vhost, exchange string) (*Queue, error) {
 	return v.store(vhost, exchange)
 }
 
-// SeeStore is UseStore for a client that wants to look into it. Nobody publishes
-// to an internal exchange, but what waits there can be seen.
+// SeeStore is UseStore for a client that wants to inspect it. Nobody publishes
+// to an internal exchange, but its waiting messages can be seen.
 func (v *View) SeeStore(by Client, vhost, exchange string) (*Queue, error) {
 	if err := v.access(by.User, vhost)(Write, kindExchange, exchange); err != nil {
 		return nil, err
@@ -124,10 +124,10 @@ func (v *View) store(vhost, exchange string) (*Queue, error) {
 	return x.Store, nil
 }
 
-// CheckDeclareQueue answers a declare as far as the view can: with the queue
-// that is there already and is equivalent, with a refusal, or with neither,
-// when the queue is to be created. generated says that the broker made the
-// name. d.Owner must be by.Owner if d is exclusive.
+// CheckDeclareQueue answers a declare as far as the view can: with an
+// equivalent queue that already exists, with a refusal, or with neither, if the
+// queue is to be created. generated says that the broker made the name. d.Owner
+// must be by.Owner if d is exclusive.
 func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
 	q, err := v.checkDeclareQueue(v.access(by.User, d.GetVhost()), d, generated)
 	if q == nil && err == nil {
@@ -147,7 +147,7 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 	q, exists := v.openTo(ask, vhost, name)
 	err := ask(Configure, kindQueue, name)
 	if !generated && strings.HasPrefix(name, reserved) && (!exists || err != nil) {
-		// Only who might declare it learns whether there is one.
+		// Only users who may declare it learn whether it exists.
 		return nil, refuse(fsm.AccessRefused, "queue name '%s' contains reserved prefix 'amq.*'", name)
 	}
 	if err != nil {
@@ -180,8 +180,8 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 	return nil, v.checkQueueLimit(vhost, name)
 }
 
-// CheckDeleteQueue answers the delete of a queue as far as the view can. A
-// nil queue without an error was not there, which is fine.
+// CheckDeleteQueue answers the delete of a queue as far as the view can. A nil
+// queue without an error did not exist, which is not a failure.
 func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 	if err := v.access(by.User, vhost)(Configure, kindQueue, name); err != nil {
 		return nil, err
@@ -217,7 +217,7 @@ func (v *View) CheckCommand(user, vhost string) error {
 	return v.access(user, vhost)(Write, kindExchange, CommandExchange)
 }
 
-// PassiveExchange answers a client that asks whether an exchange is there.
+// PassiveExchange answers a client that asks whether an exchange exists.
 func (v *View) PassiveExchange(by Client, vhost, name string) error {
 	if name == "" {
 		return notOnDefault()
@@ -231,9 +231,9 @@ func (v *View) PassiveExchange(by Client, vhost, name string) error {
 	return nil
 }
 
-// CheckDeclareExchange answers a declare as far as the view can: with the
-// exchange that is there already and is equivalent, with a refusal, or with
-// neither, when the exchange is to be created.
+// CheckDeclareExchange answers a declare as far as the view can: with an
+// equivalent exchange that already exists, with a refusal, or with neither, if
+// the exchange is to be created.
 func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Exchange, error) {
 	x, err := v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
 	if x == nil && err == nil {
@@ -295,8 +295,8 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 	return nil, nil
 }
 
-// CheckDeleteExchange answers the delete of an exchange as far as the view
-// can. exists false without an error: it was not there, which is fine.
+// CheckDeleteExchange answers the delete of an exchange as far as the view can.
+// exists false without an error: it did not exist, which is not a failure.
 func (v *View) CheckDeleteExchange(by Client, m *logpb.DeleteExchange) (exists bool, err error) {
 	return v.checkDeleteExchange(v.access(by.User, m.GetVhost()), m)
 }
@@ -319,8 +319,8 @@ func (v *View) checkDeleteExchange(ask access, m *logpb.DeleteExchange) (exists 
 	return ok, nil
 }
 
-// CheckBind answers a bind as far as the view can. exists: the binding is
-// there already.
+// CheckBind answers a bind as far as the view can. exists: the binding already
+// exists.
 func (v *View) CheckBind(by Client, m *logpb.Bind) (exists bool, err error) {
 	if err := v.mayChangeBinding(by, m); err != nil {
 		return false, err
@@ -331,8 +331,8 @@ func (v *View) CheckBind(by Client, m *logpb.Bind) (exists bool, err error) {
 	return v.checkBind(m)
 }
 
-// CheckUnbind answers an unbind as far as the view can. exists false without
-// an error: there is no such binding, which is fine.
+// CheckUnbind answers an unbind as far as the view can. exists false without an
+// error: there is no such binding, which is not a failure.
 func (v *View) CheckUnbind(by Client, m *logpb.Bind) (exists bool, err error) {
 	if err := v.mayChangeBinding(by, m); err != nil {
 		return false, err
@@ -356,8 +356,8 @@ func (v *View) mayChangeBinding(by Client, m *logpb.Bind) error {
 	return nil
 }
 
-// mayBind refuses bindings of the default exchange, and users who may not
-// write the destination or read the source.
+// mayBind refuses bindings of the default exchange, and users who may not write
+// to the destination or read from the source.
 func (v *View) mayBind(ask access, m *logpb.Bind) error {
 	kind := kindQueue
 	if m.GetToExchange() {
@@ -403,7 +403,7 @@ func (v *View) checkBind(m *logpb.Bind) (exists bool, err error) {
 	return false, checkBinding(x.Type, m)
 }
 
-// checkQueueLimit refuses another queue in a vhost that has its limit of queues.
+// checkQueueLimit refuses another queue in a vhost that has reached its limit.
 func (v *View) checkQueueLimit(vhost, name string) error {
 	limit, ok := v.limits.of(limited{false, vhost, MaxQueues})
 	if !ok {
@@ -412,10 +412,10 @@ func (v *View) checkQueueLimit(vhost, name string) error {
 	return v.vhost(vhost).checkQueueCount(name, limit)
 }
 
-// MayPutPolicy refuses a policy by whose keys messages would go where the author
-// could not have them go by a declare: that takes write on the exchange, and
-// read on what they come from. A policy holds also for what is declared after
-// it, so read must cover every name that its pattern may match.
+// MayPutPolicy refuses a policy whose keys would route messages where its
+// author could not route them by a declare: that requires write on the
+// exchange, and read on the source of the messages. A policy also applies to
+// later declarations, so read must cover every name that its pattern may match.
 func (v *View) MayPutPolicy(author string, m *logpb.PutPolicy) error {
 	ask, to := v.access(author, m.GetVhost()), m.GetApplyTo()
 	for _, of := range []struct {

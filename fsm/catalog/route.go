@@ -7,35 +7,36 @@ import (
 	"github.com/quorate/quorate/fsm/route"
 )
 
-// Message is what exchanges ask of a message on its way.
+// Message is what exchanges need to know about a message.
 type Message struct {
-	// Keys are the routing keys: the message goes where any of them leads. An
-	// alternate exchange is used if none leads anywhere.
+	// Keys are the routing keys: the message is routed by each of them. An
+	// alternate exchange is used if none of them leads to a destination.
 	Keys []string
-	// Headers decodes the message's headers. It may be nil, is called at most
-	// once, and only if an exchange on the way asks for them.
+	// Headers decodes the message's headers. It may be nil, and is called at
+	// most once, only if an exchange on the way needs them.
 	Headers func() *fsm.Table
 	// Property returns the text of a property that hashProperties names, nil if
-	// the message has none. It may be nil. What it returns is not kept.
+	// the message has none. It may be nil. Its result is not retained.
 	Property func(name string) []byte
-	// Chance decides for exchanges that choose by chance.
+	// Chance is the random number for exchanges that choose at random.
 	Chance uint64
 	// Delayed: the message waits in the first delayed exchange on each of its
-	// ways, whose store is then among the queues.
+	// routes, whose store is then among the queues.
 	Delayed bool
-	// Passed gets the exchanges on the way that are deleted when idle. It may be
-	// nil.
+	// Passed collects the exchanges on the way that are deleted when idle. It
+	// may be nil.
 	Passed func(*Exchange)
 	// Local says which queues are on the publisher's node; nil: none is.
 	Local func(*Queue) bool
 }
 
-// Route appends to dst the queues that a message published to an exchange
-// goes to, and says what the exchanges on the way allow it there. Each queue is
-// appended at most once, and not if dst holds it already. An exchange that is
-// missing is a refusal, on the way it is no destination.
+// Route appends to dst the queues to which a message published to an exchange
+// goes, and returns the TTL limits set by the exchanges on the way. Each queue
+// is appended at most once, and not if dst already holds it. A missing exchange
+// is a refusal if it was published to; further on it is no destination.
 //
-// Nothing is allocated if dst has room and no binding leads to another
+// Nothing is allocated if dst has capacity and no binding leads to another
+// exchange. m is not retained.
 // exchange. m is not kept.
 func (vs *vhosts) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue, Ceilings, error) {
 	vh := vs.vhost(vhost)
@@ -63,8 +64,8 @@ func (vs *vhosts) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Qu
 	return r.queues.list, r.ceilings(x, m), nil
 }
 
-// router is the state of one walk from exchange to exchange. What the caller
-// may have on its stack, the message, is not part of it, so that it stays there.
+// router is the state of one walk from exchange to exchange. The message is not
+// part of it, so that it can stay on the caller's stack.
 type router struct {
 	vh      *vhost
 	decoded bool
@@ -85,7 +86,7 @@ func (r *router) byName(keys []string) {
 	}
 }
 
-// pass is visit for a message that is not only asked about.
+// pass is visit for a message that is actually published.
 func (r *router) pass(x *Exchange, m *Message) {
 	if x.idle != 0 && m.Passed != nil {
 		m.Passed(x)
@@ -124,8 +125,8 @@ func (r *router) visit(x *Exchange, m *Message) {
 
 // follow takes all members of a set and reports whether there are any.
 func (r *router) follow(s route.Set[destination]) bool {
-	// The members of a set differ: as long as there is nothing else, queues
-	// need not be compared.
+	// The members of a set are distinct: while there are no others, queues need
+	// not be compared.
 	alone := len(r.queues.list) == 0
 	for t := range s.All() {
 		switch {
@@ -168,7 +169,7 @@ func (r *router) byHeaders(x *Exchange, m *Message) (found bool) {
 	return found
 }
 
-// exchange notes an exchange to visit, unless it was noted before.
+// exchange adds an exchange to visit, unless it was added before.
 func (r *router) exchange(name string) {
 	if name != r.first {
 		r.further.add(name)

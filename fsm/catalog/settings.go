@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Names of the settings of the whole cluster.
+// Names of the cluster-wide settings.
 const (
 	// MaxClockSkew is by how many milliseconds the nodes' wall clocks may differ.
 	MaxClockSkew = "max_clock_skew"
@@ -18,36 +18,37 @@ const (
 	AutoDeleteOnIdleMin = "auto_delete_on_idle_min"
 	// FSMVersion is the version of all machines, see View.FSMVersion.
 	FSMVersion = "fsm_version"
-	// LockCredit is how many milliseconds without a leader are given back to
-	// those who hold messages.
+	// LockCredit is how many milliseconds without a leader are credited to the
+	// holders of messages.
 	LockCredit = "leader_change_lock_credit"
 	// ScheduleMaxDelay is the longest x-delay in milliseconds.
 	ScheduleMaxDelay = "schedule_max_delay"
 	// MaxArgumentBytes and MaxArgumentValues bound the arguments of one queue,
-	// exchange or binding, and what else is given to something as a whole.
+	// exchange or binding, and other values that are given as a whole.
 	MaxArgumentBytes  = "max_argument_bytes"
 	MaxArgumentValues = "max_argument_values"
-	// MaxBindings bounds the bindings of one exchange, and those to one place.
+	// MaxBindings bounds the bindings of one exchange, and those to one
+	// destination.
 	MaxBindings = "max_bindings"
-	// The most queues, exchanges and vhosts.
+	// The maximum numbers of queues, exchanges and vhosts.
 	ClusterQueueLimit    = "cluster_queue_limit"
 	ClusterExchangeLimit = "cluster_exchange_limit"
 	VHostMax             = "vhost_max"
-	// What vhosts and users may have that were given no limit of their own.
+	// The limits of vhosts and users that have none of their own.
 	VHostMaxQueues      = "vhost_max_queues"
 	VHostMaxConnections = "vhost_max_connections"
 	UserMaxConnections  = "user_max_connections"
 	UserMaxChannels     = "user_max_channels"
 )
 
-// Setting is a setting of the whole cluster: a whole number from Low to High.
+// Setting is a cluster-wide setting: a whole number from Low to High.
 type Setting struct {
 	Name               string
 	Default, Low, High int64
 	About              string
 }
 
-// settings lists all there are, by name.
+// settings lists all settings, by name.
 var settings = []Setting{
 	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms that queues declared from now on must at least be idle before they are deleted"},
 	{ClusterExchangeLimit, 100_000, 0, 1 << 32, "exchanges of all vhosts together"},
@@ -66,24 +67,24 @@ var settings = []Setting{
 	{VHostMaxQueues, 100_000, 0, 1 << 32, "queues of a vhost, if it has no limit of its own"},
 }
 
-// Settings lists the settings of the whole cluster by name.
+// Settings lists the cluster-wide settings by name.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// findSetting finds a row of settings, or of the values given to them.
+// findSetting finds a row of settings, or of the configured values.
 func findSetting[T any](rows []T, name string, nameOf func(T) string) (int, bool) {
 	return slices.BinarySearchFunc(rows, name, func(row T, name string) int { return cmp.Compare(nameOf(row), name) })
 }
 
 func settingName(s Setting) string { return s.Name }
 
-// clusterSettings are the values given to settings of the whole cluster.
+// clusterSettings are the configured values of cluster-wide settings.
 //
-// Invariant: givenRows ascend by name, each name once, and each value is one that
-// its setting can have. The slice is replaced, never changed.
+// Invariant: givenRows ascend by name, each name once, and each value is valid
+// for its setting. The slice is replaced, never changed.
 type clusterSettings struct{ givenRows []*logpb.PutSetting }
 
-// Setting is the value of a setting of the whole cluster, which must be one
-// of Settings.
+// Setting returns the value of a cluster-wide setting, which must be one of
+// Settings.
 func (s *clusterSettings) Setting(name string) int64 {
 	if i, ok := findSetting(s.givenRows, name, (*logpb.PutSetting).GetName); ok {
 		return s.givenRows[i].Value
@@ -95,7 +96,8 @@ func (s *clusterSettings) Setting(name string) int64 {
 	return settings[i].Default
 }
 
-// put gives a setting a value, or takes it away. The version may rise to what
+// put sets a value, or resets it. The version may rise to what all nodes
+// support.
 // all nodes support.
 func (s *clusterSettings) put(m *logpb.PutSetting, all *nodes) (*logpb.CatalogResult, error) {
 	if err := checkSetting(m); err != nil {
@@ -136,7 +138,8 @@ func checkSetting(m *logpb.PutSetting) error {
 	return nil
 }
 
-// save is the section of the settings in a snapshot, and restore its inverse.
+// save writes the section of the settings in a snapshot, and restore is its
+// inverse.
 func (s *clusterSettings) save(to *logpb.CatalogSnapshot)      { to.Settings = s.givenRows }
 func (s *clusterSettings) restore(from *logpb.CatalogSnapshot) { s.givenRows = from.GetSettings() }
 

@@ -9,20 +9,20 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// vhosts are all vhosts, and find what is in them.
+// vhosts are all vhosts, with methods that find their contents.
 //
-// Invariant: each vhost stands under its name.
+// Invariant: each vhost is stored under its name.
 type vhosts struct {
 	vhostRows route.Map[string, *vhost]
 }
 
-// vhost is a vhost; nil: there is none of this name.
+// vhost returns a vhost; nil: there is none of this name.
 func (vs *vhosts) vhost(name string) *vhost { return vs.vhostRows.At(name) }
 
-// all walks over the vhosts in no particular order.
+// all iterates over the vhosts in no particular order.
 func (vs *vhosts) all() iter.Seq[*vhost] { return vs.vhostRows.Values() }
 
-// byName walks over the vhosts in no particular order, with what they stand under.
+// byName iterates over the vhosts and their keys in no particular order.
 func (vs *vhosts) byName() iter.Seq2[string, *vhost] { return vs.vhostRows.All() }
 
 // vhostCount is the number of vhosts.
@@ -115,9 +115,9 @@ func (vs *vhosts) BindingsFrom(vhost, exchange string) []*Binding {
 	return sorted(x.bindings, compareBindings)
 }
 
-// BindingsTo returns the bindings that end at a queue or, if isExchange, at
-// an exchange, by source, routing key and arguments. The implicit binding of
-// a queue to the default exchange is not among them.
+// BindingsTo returns the bindings that end at a queue or, if isExchange, at an
+// exchange, by source, routing key and arguments. It does not include the
+// implicit binding of a queue to the default exchange.
 func (vs *vhosts) BindingsTo(vhost, name string, isExchange bool) []*Binding {
 	vh := vs.vhost(vhost)
 	if vh == nil {
@@ -150,8 +150,8 @@ func (vs *vhosts) Policy(vhost, name string, operator bool) (*Policy, bool) {
 	return vh.policies.find(name, operator)
 }
 
-// Policies returns the policies, or the operator policies, of a vhost. The one
-// that wins comes first.
+// Policies returns the policies, or the operator policies, of a vhost. The
+// winning one comes first.
 func (vs *vhosts) Policies(vhost string, operator bool) []*Policy {
 	if vh := vs.vhost(vhost); vh != nil {
 		return slices.Clone(vh.policies.list(operator))
@@ -159,7 +159,7 @@ func (vs *vhosts) Policies(vhost string, operator bool) []*Policy {
 	return nil
 }
 
-// match is which policies match a queue.
+// match returns which policies match a queue.
 func (vs *vhosts) match(q *Queue) policyMatch {
 	if vh := vs.vhost(q.VHost); vh != nil {
 		return vh.policies.of(q)
@@ -167,7 +167,7 @@ func (vs *vhosts) match(q *Queue) policyMatch {
 	return policyMatch{}
 }
 
-// EffectivePolicy returns what policies make of a queue.
+// EffectivePolicy returns the result of policies for a queue.
 func (vs *vhosts) EffectivePolicy(q *Queue) EffectivePolicy { return vs.match(q).effective() }
 
 // Permission finds the permission of a user in a vhost. A user without one
@@ -181,14 +181,14 @@ func (vs *vhosts) Permission(user, vhost string) (*Permission, bool) {
 }
 
 // May reports whether a user may do verb to the resource of this name. The
-// default exchange has the name amq.default here.
+// default exchange is named amq.default here.
 func (vs *vhosts) May(user, vhost string, verb Verb, name string) bool {
 	p, ok := vs.Permission(user, vhost)
 	return ok && p.May(verb, name)
 }
 
-// TopicRule returns the topic permission that counts for a user at an
-// exchange: nil if there is none, or if the exchange is not a topic exchange.
+// TopicRule returns the topic permission that applies to a user at an exchange:
+// nil if there is none, or if the exchange is not a topic exchange.
 func (vs *vhosts) TopicRule(user, vhost, exchange string) *TopicPermission {
 	vh := vs.vhost(vhost)
 	if vh == nil || !vh.rights.anyTopics() {

@@ -10,13 +10,13 @@ import (
 )
 
 // View is the catalog after some entry. It never changes; nor do the records
-// it gives out, which callers must not change either. The zero View is the
+// that it returns, which callers must not change either. The zero View is the
 // empty catalog.
 //
-// A View is its parts side by side, and whatever one of them answers it answers,
-// too. Each part owns its state, keeps it true, checks it and has its section of
-// the snapshot; only a draft calls what changes one. The methods of View itself
-// are what takes more than one part.
+// A View embeds its parts, and so has all of their methods. Each part owns its
+// state, maintains and checks its invariants, and has its section of the
+// snapshot; only a draft calls methods that change one. View's own methods need
+// more than one part.
 type View struct {
 	index       uint64
 	clock       fsm.Time
@@ -53,9 +53,9 @@ func (v *View) Replicas() map[fsm.NodeID]int {
 }
 
 // GroupSize is how many members a queue should have: the larger of its target
-// group sizes by policy and by argument; without any, what it was left with when
-// its members were last changed on request, else its initial size. base is the
-// node's setting. Local queues have one.
+// group sizes by policy and by argument. Without either, it is the number of
+// members after the last change on request, otherwise its initial size. base is
+// the node's setting. Local queues have one member.
 func (v *View) GroupSize(q *Queue, base int) int {
 	if q.Local {
 		return 1
@@ -91,23 +91,24 @@ func (v *View) CheckRemoval(node string) error {
 		strings.Join(alone[:min(len(alone), 5)], ", "))
 }
 
-// CheckJoinToken says why a node would not be admitted by its token at a time.
+// CheckJoinToken returns why a node would not be admitted by its token at a
+// time.
 func (v *View) CheckJoinToken(m *logpb.AdmitNode, now fsm.Time) error {
 	_, err := v.joinTokens.after(m, max(v.clock, now), &v.nodes)
 	return err
 }
 
-// VHostQuota is what a vhost may have.
+// VHostQuota returns the limits of a vhost.
 func (v *View) VHostQuota(vhost, name string) Quota {
 	return v.limits.quota(limited{false, vhost, name}, &v.clusterSettings)
 }
 
-// UserQuota is what a user may have.
+// UserQuota returns the limits of a user.
 func (v *View) UserQuota(user, name string) Quota {
 	return v.limits.quota(limited{true, user, name}, &v.clusterSettings)
 }
 
-// there reports whether there is a vhost, or a user.
+// there reports whether a vhost, or a user, exists.
 func (v *View) there(user bool, name string) (ok bool) {
 	if user {
 		_, ok = v.User(name)
@@ -117,9 +118,9 @@ func (v *View) there(user bool, name string) (ok bool) {
 	return ok
 }
 
-// ValidatePolicy says why a policy cannot be set; nil: it can. Proposers ask
-// it; Apply asks all of it but the pattern, for the reason given at
-// ValidatePattern, and the bounds of names, for the one given at Admit.
+// ValidatePolicy returns why a policy cannot be set; nil: it can. Proposers
+// call it; Apply checks everything except the pattern, for the reason given at
+// ValidatePattern, and the bounds of names, for the reason given at Admit.
 func (v *View) ValidatePolicy(m *logpb.PutPolicy) error {
 	if err := v.checkPolicy(m); err != nil {
 		return err
