@@ -37,7 +37,6 @@ type Message struct {
 //
 // Nothing is allocated if dst has capacity and no binding leads to another
 // exchange. m is not retained.
-// exchange. m is not kept.
 func (vs *vhosts) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue, Ceilings, error) {
 	vh := vs.vhost(vhost)
 	if vh == nil {

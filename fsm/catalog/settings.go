@@ -98,7 +98,6 @@ func (s *clusterSettings) Setting(name string) int64 {
 
 // put sets a value, or resets it. The version may rise to what all nodes
 // support.
-// all nodes support.
 func (s *clusterSettings) put(m *logpb.PutSetting, all *nodes) (*logpb.CatalogResult, error) {
 	if err := checkSetting(m); err != nil {
 		return nil, err

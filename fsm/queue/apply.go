@@ -46,7 +46,7 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 }
 
 // admit finds the session of a command and its place in the stream. ok says
-// that the command is to be performed; if not, r answers it. s is nil for a
+// that the command is to be performed; if not, r is its answer. s is nil for a
 // command outside of any stream whose session is unknown.
 func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s *session, r fsm.Result, ok bool) {
 	if meta.Session == (fsm.SessionID{}) {
@@ -75,11 +75,10 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 }
 
 // configure replaces the settings. A new lease starts now. Message expiries,
-// schedules and deadlines that are running keep what they were given. A new
-// length limit acts at once, and letters that wait for somewhere to go are
-// dropped if the queue does not deliver at least once any more. Settings of an
-// older revision than those in force change nothing: they come from a leader
-// that did not know better.
+// schedules and deadlines that are already running are unaffected. A new length
+// limit acts at once, and waiting letters are dropped if the queue no longer
+// delivers at least once. Settings with an older revision than the effective
+// ones are ignored: they come from a leader with an outdated view.
 func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	c := cmd.GetConfig()
 	if c == nil {
@@ -100,13 +99,13 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	if m.outbox.strategy() != AtLeastOnce {
 		m.counters.DeadDropped += m.outbox.purge()
 	}
-	eff.Outbox = eff.Outbox || m.outbox.letters() > 0 // there may be another way now
+	eff.Outbox = eff.Outbox || m.outbox.letters() > 0 // there may be another route now
 	return fsm.Result{}
 }
 
-// touch notes use: an active redeclaration, which also renews the lease, or
+// touch records use: an active redeclaration, which also renews the lease, or
 // something that keeps the queue from being idle. It answers what a
-// redeclaration shows.
+// redeclaration reports.
 func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
 	m.lease.touch()
 	if !cmd.GetIdleOnly() {

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/fsm/invariants"
 )
 
-// mustHold checks small states whole.
+// mustHold checks the whole state if that is small.
 func (m *Machine) mustHold() {
 	if m.messages.live() > 64 || m.sessions.size() > 256 || m.consumers.len() > 256 {
 		return
@@ -56,7 +56,7 @@ func (k *checker) note(x *message, h uint32, place Place) {
 	}
 }
 
-// deadline notes an instant at which a tick has something to do; 0: none.
+// deadline records an instant at which a tick has work to do; 0: none.
 func (k *checker) deadline(t fsm.Time) {
 	if t != 0 && (k.next == 0 || t < k.next) {
 		k.next = t
@@ -65,9 +65,9 @@ func (k *checker) deadline(t fsm.Time) {
 
 // Check walks the whole state and reports the first broken invariant.
 //
-// Parts that hold messages come first, since each message they find is counted,
-// and those that only count come last. It changes nothing, and no order in which
-// maps are walked is seen.
+// Parts that hold messages come first, since each message they find is counted;
+// those that only count come last. It changes nothing, and its result does not
+// depend on the order of map iteration.
 func (m *Machine) Check() error {
 	k := &checker{m: m, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
 	m.messages.checkLists(k)
@@ -80,7 +80,7 @@ func (m *Machine) Check() error {
 	return k.err
 }
 
-// books compares all counts with what was found.
+// books compares all counts with the messages found.
 func (k *checker) books() {
 	m := k.m
 	m.timers.check(k)
@@ -95,7 +95,7 @@ func (k *checker) books() {
 	m.clock.check(k)
 }
 
-// time compares the earliest deadline with what was found.
+// time compares the next deadline with the earliest one found.
 func (k *checker) time() {
 	m := k.m
 	switch m.lease.phase() {

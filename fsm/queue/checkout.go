@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// assign hands ready messages to consumers with credit until one of both has
-// run out, or the command may hand out no more: then the next one goes on.
+// assign hands ready messages to consumers with credit until either runs out,
+// or the command may hand out no more: then the next command continues.
 func (ds *deliveries) assign(eff *fsm.Effects) {
 	for ds.consumers.anyServed() && ds.scratch.handOuts > 0 && !ds.sessions.isEnding() {
 		h := ds.first(eff)
@@ -22,8 +22,8 @@ func (ds *deliveries) assign(eff *fsm.Effects) {
 	}
 }
 
-// first is the message to hand out next; 0: none. It expires what is in the
-// way, and gives up when that is more than this command may expire.
+// first returns the message to hand out next; 0: none. It expires due messages
+// that are in the way, and gives up when the command may expire no more.
 func (ds *deliveries) first(eff *fsm.Effects) uint32 {
 	for {
 		h := ds.messages.nextReady()
@@ -75,8 +75,8 @@ func (ds *deliveries) take(c *consumer, first, last uint64) {
 	ds.consumers.holds(c, before-len(ds.scratch.taken))
 }
 
-// lift takes messages that nobody holds any more out of the books of those
-// that are held: they are in no place then.
+// lift removes messages that nobody holds any more from the counts of held
+// messages. They are then in no place.
 func (ds *deliveries) lift(taken []checkout) {
 	for i := range taken {
 		held := &taken[i]
@@ -87,9 +87,9 @@ func (ds *deliveries) lift(taken []checkout) {
 	}
 }
 
-// mayHave reports whether a queue from which first hands out nothing may have
-// something all the same: behind what no command so far could expire, make
-// ready, or bring back.
+// mayHave reports whether a queue may still have something to hand out although
+// first returns nothing: behind what the command could not expire, make ready,
+// or bring back.
 func (ds *deliveries) mayHave() bool {
 	if next, _, ok := ds.timers.nextTimed(); ok && next.at <= ds.clock.now() {
 		return true
@@ -97,9 +97,9 @@ func (ds *deliveries) mayHave() bool {
 	return ds.messages.nextReady() != 0 || ds.unfinished()
 }
 
-// get takes one message for a session. With no-ack it is settled at once. A
-// queue is empty when there is nothing, and not when to find that out is more
-// than one command may do.
+// get takes one message for a session. With no-ack it is settled at once. The
+// queue is reported empty only if it has nothing, not if the command reached
+// its bounds before it could tell.
 func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
@@ -139,7 +139,7 @@ func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Resu
 }
 
 // repeat answers a command that has been performed before. A get whose message
-// is still held is handed out again.
+// is still held returns it again.
 func (ds *deliveries) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	ds.counters.Duplicates++
 	if cmd.Seq != s.last.seq {
@@ -160,8 +160,8 @@ func (ds *deliveries) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) f
 	return fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
 }
 
-// expireNext expires the earliest message that is due. It reports false if
-// there is none or the budget is spent.
+// expireNext expires the earliest due message. It returns false if there is
+// none or the budget is spent.
 func (ds *deliveries) expireNext(eff *fsm.Effects) bool {
 	if ds.scratch.budget == 0 {
 		return false
@@ -176,7 +176,7 @@ func (ds *deliveries) expireNext(eff *fsm.Effects) bool {
 	return true
 }
 
-// resend is Machine.Held.
+// resend implements Machine.Held.
 func (ds *deliveries) resend(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
 	s := ds.sessions.get(to.Session)
 	if s == nil {

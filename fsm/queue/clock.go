@@ -5,9 +5,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// clock is the machine's time: the latest stamp it has seen. Held messages live
-// by a second time, which is behind it by the lock credit: nobody can settle
-// while nobody leads, and that while is given to whoever holds something.
+// clock is the machine's time: the latest stamp it has seen. Held messages use
+// a second time, which is behind by the lock credit: nobody can settle without
+// a leader, so the holders are credited with that time.
 //
 // Invariant: 0 ≤ behind ≤ time ≤ fsm.MaxTime. Neither ever falls.
 type clock struct {
@@ -16,8 +16,8 @@ type clock struct {
 	term   uint64   // of the last entry; 0: there was none
 }
 
-// advance moves the clock to the stamp of an entry. limit is the lock credit
-// that a change of term may give. It reports whether the term is a new one.
+// advance moves the clock to the stamp of an entry. limit is the maximum lock
+// credit for a change of term. It reports whether the term is new.
 func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 	before := c.time
 	c.time = max(c.time, min(meta.Now, fsm.MaxTime))
@@ -31,7 +31,7 @@ func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 	return true
 }
 
-// now is never behind the stamp of any entry so far, but for stamps above
+// now is never behind the stamp of any entry so far, except for stamps above
 // fsm.MaxTime.
 func (c *clock) now() fsm.Time { return c.time }
 
@@ -41,7 +41,7 @@ func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.behind) }
 // deadline is the instant d from now. It is never 0, which means never.
 func (c *clock) deadline(d fsm.Millis) fsm.Time { return max(c.time.Add(d), 1) }
 
-// atOnce is the deadline of what is due already.
+// atOnce is the deadline of work that is already due.
 func (c *clock) atOnce() fsm.Time { return max(c.time, 1) }
 
 // heldDeadline is the instant d from now on the time of held messages. It is
@@ -57,7 +57,7 @@ func (c *clock) heldUntil(t fsm.Time) fsm.Time {
 	return t.Add(fsm.Millis(c.behind))
 }
 
-// save is the section of the clock in the head of a snapshot.
+// save writes the clock's section of a snapshot's head.
 func (c *clock) save(h *logpb.QueueSnapshot) {
 	h.Clock, h.LockCredit, h.Term = int64(c.time), int64(c.behind), c.term
 }
@@ -67,7 +67,7 @@ func (c *clock) restore(h *logpb.QueueSnapshot) {
 	*c = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
 }
 
-// check asks for the invariant.
+// check checks the invariant.
 func (c *clock) check(k *checker) {
 	k.that(0 <= c.behind && c.behind <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.behind)
 }

@@ -5,7 +5,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// consume registers a consumer of s, or changes one.
+// consume registers a consumer of s, or changes an existing one.
 func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
@@ -47,8 +47,8 @@ func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	return fsm.Result{}
 }
 
-// replaceable reports whether all consumers but c have lost their right to be
-// served beside an exclusive one: their nodes have been suspected for too long.
+// replaceable reports whether all consumers but c may be revoked for an
+// exclusive one: their nodes have been suspected for too long.
 func (cs *consumers) replaceable(c *consumer) bool {
 	for _, o := range cs.all {
 		cs.scratch.steps++
@@ -59,8 +59,8 @@ func (cs *consumers) replaceable(c *consumer) bool {
 	return true
 }
 
-// revokeAllBut cancels all consumers but c, which are replaceable. They are
-// notified when their node is heard.
+// revokeAllBut cancels all consumers but c, which must be replaceable. They are
+// notified when their node is heard from.
 func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	var revoked []*consumer
 	for _, o := range cs.all {
@@ -76,7 +76,7 @@ func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	cs.removeFinished(revoked...)
 }
 
-// update gives c, which is new or not cancelled, what a Consume asks for.
+// update applies a Consume to c, which is new or not cancelled.
 func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	if c.level != nil && c.priority != cmd.Priority {
 		cs.leave(c)
@@ -92,12 +92,12 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	cs.refresh(c)
 }
 
-// excludes reports whether c, or the consumer to come that is nil here, is not
-// the exclusive one, and somebody else is.
+// excludes reports whether another consumer than c is exclusive. c is nil for a
+// consumer that does not exist yet.
 func (cs *consumers) excludes(c *consumer) bool { return cs.exclusive != nil && cs.exclusive != c }
 
-// nodeDown ends all sessions of a node up to a boot number. They stay ended. To
-// take them apart is the work of bringBack.
+// nodeDown ends all sessions of a node up to a boot number, permanently.
+// bringBack takes them apart.
 func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
 	if node == 0 || boot == 0 {

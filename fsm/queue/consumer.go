@@ -10,16 +10,16 @@ import (
 const maxCredit = 65535
 
 // consumer is one registered consumer, or the gets of a session (number 0).
-// Its tables and its service are kept by consumers, what it holds and what is
-// late by deliveries. It is up to the session whether it can be reached.
+// consumers maintains its tables and its service, deliveries what it holds and
+// what is late. Its session decides whether it can be found.
 //
 // Invariants:
 //
 //	1 ≤ next; ids of held and of late ascend, are < next, and none is in both
-//	held.len() ≤ creditCeiling, but for gets, which nobody counts
+//	held.len() ≤ creditCeiling, except for gets, which have no limit
 //	timed out ⇔ len(late) > 0 and it is not cancelled
-//	finished ⇔ cancelled and held.len() = 0; it stays while late or revoked tell
-//	something, and is forgotten otherwise
+//	finished ⇔ cancelled and held.len() = 0; it stays while it is remembered for late
+//	or revoked, and is removed otherwise
 //	revoked ⇒ cancelled; gets are neither cancelled, finished nor in a level
 type consumer struct {
 	id         fsm.ConsumerID
@@ -27,10 +27,10 @@ type consumer struct {
 	registered uint64 // orders consumers by age
 	next       uint64 // number of the next delivery
 	held       held
-	// late is what was taken back and is not settled, ascending. The slice is
-	// replaced, never changed.
+	// late has the deliveries taken back and not settled, ascending. The slice
+	// is replaced, never changed.
 	late     []lateness
-	lateAcks uint64 // settlements of what was late
+	lateAcks uint64 // settlements of late deliveries
 
 	tag        string
 	prefetch   uint32
@@ -39,20 +39,20 @@ type consumer struct {
 	exclusive  bool
 	cancelled  bool
 	revoked    bool                     // cancelled by the queue, see revokeAllBut: its session may not know
-	finished   bool                     // cancelled and holds nothing: it only remembers what is late or to be notified of
-	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's counts
+	finished   bool                     // cancelled and holds nothing: kept only for late or revoked
+	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's applies
 
 	level              *level // nil: cancelled, or gets
 	serviced           bool   // in the ring of its level
 	nextRing, prevRing *consumer
 }
 
-// isGets reports whether c stands for the gets of its session: it is never
-// served, but asked.
+// isGets reports whether c stands for the gets of its session, which is never
+// served by assignment.
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
-// status is what listings show, but for Quiescing, which is the single active
-// consumer's. Only one that is Up is handed anything.
+// status is the status for listings, except for Quiescing, which only the
+// single active consumer has. Only consumers that are Up are handed messages.
 func (c *consumer) status() Status {
 	if !c.cancelled && (c.session.life.suspected || c.session.life.over) {
 		return Suspected
@@ -60,7 +60,7 @@ func (c *consumer) status() Status {
 	return c.lasting()
 }
 
-// lasting is the status but for a suspicion, which is of the node.
+// lasting is the status without suspicion, which belongs to the node.
 func (c *consumer) lasting() Status {
 	switch {
 	case c.cancelled:
@@ -82,15 +82,14 @@ func (c *consumer) credit() int {
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only
-// to count what they settle late, or to tell that they are revoked.
+// to count late settlements, or to report that they are revoked.
 const lateConsumers = 64
 
-// remembered reports whether there is something to tell of c although it holds
-// nothing.
+// remembered reports whether c must be kept although it holds nothing.
 func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
 
-// forgive removes the ids first … last from what c holds too long and appends
-// them to forgiven.
+// forgive removes the ids first … last from the late deliveries of c and
+// appends them to forgiven.
 func (c *consumer) forgive(first, last uint64, forgiven []lateness) []lateness {
 	i, _ := slices.BinarySearchFunc(c.late, first, compareLate)
 	j := i

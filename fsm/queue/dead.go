@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// strategy is the dead-letter strategy in force.
+// strategy is the effective dead-letter strategy.
 func (o *outbox) strategy() Disposition {
 	switch {
 	case o.settings.DelayedStore:
@@ -22,9 +22,9 @@ func (o *outbox) strategy() Disposition {
 	return Transactional
 }
 
-// disposition is what becomes of those that die for this reason. What a queue
-// drops because it is too long does not go through the outbox, which would grow
-// then, and nothing does while that is full.
+// disposition is what happens to messages that die for this reason. Messages
+// dropped by a length limit bypass the outbox, which would grow instead, and so
+// does everything while the outbox is full.
 func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 	s := o.strategy()
 	if s > SentOnce && !o.settings.DelayedStore && (reason == logpb.Death_MAXLEN || o.full()) {
@@ -33,13 +33,13 @@ func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 	return s
 }
 
-// full reports whether the outbox may take no more letters.
+// full reports whether the outbox has reached its bound.
 func (o *outbox) full() bool {
 	return o.settings.maxLetters.Given && o.letters() >= o.settings.maxLetters.Value
 }
 
 // die ends message h, which is in no place: it becomes a letter of the outbox,
-// or is gone, with or without a letter that is sent once.
+// or is freed, with or without a letter that is sent once.
 func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	if reason == logpb.Death_EXPIRED {
 		o.counters.Expired++
@@ -62,7 +62,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	o.post(h, eff)
 }
 
-// post puts message h, which is in no place, at the end of the outbox.
+// post appends message h, which is in no place, to the outbox.
 func (o *outbox) post(h uint32, eff *fsm.Effects) {
 	o.messages.editDeadLetterInfo(h).letter = o.next
 	o.next++
@@ -73,9 +73,9 @@ func (o *outbox) post(h uint32, eff *fsm.Effects) {
 	eff.Outbox = true
 }
 
-// addDeath returns the history with one more death in this queue in front.
-// The history of a new pair of queue and reason is filled in by whoever
-// forwards the letter, from the payload.
+// addDeath returns the history with one more death in this queue in front. The
+// record of a new pair of queue and reason is completed from the payload by the
+// sender.
 func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*logpb.Death {
 	now := &logpb.Death{Reason: reason, Queue: o.name, Count: 1, Time: int64(o.clock.now()), First: len(history) == 0}
 	i := slices.IndexFunc(history, func(d *logpb.Death) bool { return d.Reason == reason && d.Queue == o.name })
@@ -101,7 +101,7 @@ func copyDeaths(from []*logpb.Death) []*logpb.Death {
 	return deaths
 }
 
-// purge makes all letters that wait purged messages, and returns how many.
+// purge turns all waiting letters into purged messages, and returns how many.
 func (o *outbox) purge() uint64 {
 	n := o.messages.count(Waiting).Messages
 	o.messages.discardList(waitingList, Waiting)

@@ -5,8 +5,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// afterUse notes the end of use, and ends an auto-delete queue whose last
-// consumer has gone. inUse and serving are from before the command.
+// afterUse records the end of use, and ends an auto-delete queue whose last
+// consumer is gone. inUse and serving are from before the command.
 func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 	if inUse && !m.consumers.inUse() {
 		m.lease.use()
@@ -16,8 +16,8 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 	}
 }
 
-// end lets the queue go by itself. Its messages are dropped, not dead-lettered;
-// letters that already are in the outbox have a while to be forwarded.
+// end ends the queue by itself. Its messages are dropped, not dead-lettered;
+// letters that are already in the outbox have some time to be forwarded.
 func (m *Machine) end(eff *fsm.Effects) {
 	if m.outbox.letters() == 0 {
 		m.dropAll(eff)
@@ -30,7 +30,8 @@ func (m *Machine) end(eff *fsm.Effects) {
 	eff.Outbox = true
 }
 
-// endSessions ends all sessions and consumers. What they hold goes with the queue.
+// endSessions ends all sessions and consumers. What they hold is dropped with
+// the queue.
 func (m *Machine) endSessions(eff *fsm.Effects) {
 	for c := range m.consumers.from(0) {
 		if c.status() != Cancelled && !c.isGets() {

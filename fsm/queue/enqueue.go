@@ -5,9 +5,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// enqueue takes one message in, for now or for later. With TTL 0 it is offered
+// enqueue takes in one message, for now or for later. With TTL 0 it is offered
 // to consumers with credit, and expires here if none takes it. A message that
-// has no place in the queue is refused, unless somebody takes it at once.
+// does not fit into the queue is refused, unless a consumer takes it at once.
 func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
 	if cmd.GetSize() == 0 || cmd.Head > cmd.Size || cmd.Head >= expirationBit {
 		return fsm.Result{Code: fsm.Invalid}
@@ -33,20 +33,20 @@ func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		it.messages.mut(h).expireAt = it.expiry(cmd.TtlFrom, ttl.Value)
 	}
 	it.messages.put(h, Ready)
-	if now || full || ttl.Given && !it.deliveries.unfinished() { // what comes back goes before
+	if now || full || ttl.Given && !it.deliveries.unfinished() { // what is on its way back goes first
 		it.offer(h, now, eff)
 	}
 	if full && !it.stays(h, cmd, eff) {
 		return it.refuse(meta, cmd, eff)
 	}
 	if it.messages.get(h).ready() {
-		it.messages.watch(h) // all others need none
+		it.messages.watch(h) // no other message needs it
 	}
 	it.counters.Enqueued++
 	return fsm.Result{}
 }
 
-// enqueueExpired takes in a message whose TTL has passed on its way.
+// enqueueExpired takes in a message that has expired on its way.
 func (it *intake) enqueueExpired(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Result {
 	h := it.store(meta, cmd, due, eff)
 	it.counters.Enqueued++
@@ -54,8 +54,8 @@ func (it *intake) enqueueExpired(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Tim
 	return fsm.Result{}
 }
 
-// offer hands out what there is, message h among it. If it is now or never, h
-// expires unless somebody takes it.
+// offer assigns ready messages, with message h among them. If now is set, h
+// expires unless it is taken.
 func (it *intake) offer(h uint32, now bool, eff *fsm.Effects) {
 	if now {
 		it.scratch.fresh = h
@@ -68,8 +68,8 @@ func (it *intake) offer(h uint32, now bool, eff *fsm.Effects) {
 	}
 }
 
-// stays reports whether message h, which has come to a full queue, was taken
-// or may stay. If not it is gone without a trace.
+// stays reports whether message h, which has come to a full queue, was taken or
+// may stay. Otherwise it is removed without a trace.
 func (it *intake) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
 	if !it.messages.get(h).ready() {
 		return true

@@ -8,17 +8,17 @@ import (
 	"github.com/quorate/quorate/fsm/invariants"
 )
 
-// entries knows which entries of the log are still needed: those with a live
-// message, whose payload is read from there. When the last message of an entry
-// goes, or an entry never had one, it says so (fsm.Effects.Released), and takes
-// that back if another message of the same entry follows.
+// entries tracks which log entries are still needed: those with a live message,
+// whose payload is read from there. It reports an entry in fsm.Effects.Released
+// when its last message goes, or if it never had one, and withdraws that if
+// another message of the same entry follows.
 //
 // Invariant: live has exactly the entries of the messages in the arena, each
 // with their number; none is above index.
 type entries struct {
 	live  liveIndexes
 	index uint64 // of the last entry
-	// released: the entry being applied was released, maybe more than once.
+	// released: the current entry was released, perhaps more than once.
 	released bool
 }
 
@@ -31,10 +31,9 @@ func (e *entries) begin(index uint64) {
 	}
 }
 
-// keep counts a new message of the entry that is being applied. If the messages
-// that came before it with this entry have all gone already, or were refused,
-// what was said of that is taken back: all of it, for it may have been said more
-// than once.
+// keep counts a new message of the current entry. If all earlier messages of
+// the entry are already gone, or were refused, the release is withdrawn: all
+// mentions of it, since there may be several.
 func (e *entries) keep(eff *fsm.Effects) {
 	e.live.add(e.index)
 	if !e.released {
@@ -44,7 +43,7 @@ func (e *entries) keep(eff *fsm.Effects) {
 	eff.Released = slices.DeleteFunc(eff.Released, func(index uint64) bool { return index == e.index })
 }
 
-// drop counts one message less of an entry, which has some.
+// drop counts one message less of an entry, which must have some.
 func (e *entries) drop(index uint64, eff *fsm.Effects) {
 	if e.live.drop(index) {
 		eff.Released = append(eff.Released, index)
@@ -52,7 +51,7 @@ func (e *entries) drop(index uint64, eff *fsm.Effects) {
 	}
 }
 
-// refuse releases the entry that is being applied, unless it holds messages.
+// refuse releases the current entry, unless it holds messages.
 func (e *entries) refuse(eff *fsm.Effects) {
 	if e.live.has(e.index) {
 		return
@@ -63,8 +62,8 @@ func (e *entries) refuse(eff *fsm.Effects) {
 	e.released = true
 }
 
-// abandon lets go of all entries, and returns them, ascending, for the group to
-// free: nobody writes to what it reads.
+// abandon gives up all entries and returns them, ascending, for the group to
+// free. The table that it reads is no longer written to.
 func (e *entries) abandon() iter.Seq[uint64] {
 	live := e.live
 	e.live = liveIndexes{}
@@ -83,13 +82,13 @@ func (e *entries) has(index uint64) bool { return e.live.has(index) }
 // indexes iterates over the entries that are needed, ascending.
 func (e *entries) indexes() iter.Seq[uint64] { return e.live.indexes() }
 
-// view returns the live entries, good until the next change.
+// view returns the live entries, valid until the next change.
 func (e *entries) view() liveIndexes { return e.live }
 
-// freeze returns the live entries as they are now.
+// freeze returns the current live entries.
 func (e *entries) freeze() liveIndexes { return liveIndexes{e.live.freeze()} }
 
-// restore counts messages, given by the index of their entry in any order.
+// restore counts messages by the indexes of their entries, given in any order.
 func (e *entries) restore(indexes []uint64) {
 	slices.Sort(indexes)
 	for _, index := range indexes {

@@ -7,9 +7,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// grip is what is known of one message in the hands of a consumer. Its deadline
-// is fixed when it is handed out: settings that come later do not touch it.
-// limit ≠ 0 ⇐ deadline ≠ 0.
+// grip is the record of one message held by a consumer. Its deadline is fixed
+// when it is handed out: later settings do not affect it. limit ≠ 0 ⇐ deadline
+// ≠ 0.
 type grip struct {
 	deadline fsm.Time   // of the consumer timeout, see clock.heldUntil; 0: never
 	limit    fsm.Millis // the timeout behind deadline
@@ -18,8 +18,8 @@ type grip struct {
 	failed   bool // it goes back as failed
 }
 
-// checkout is one delivery: of what a consumer holds, or held. Its seq is known
-// once the message was lifted, see deliveries.lift.
+// checkout is one delivery that a consumer holds or held. Its seq is known only
+// after the message was lifted, see deliveries.lift.
 type checkout struct {
 	id uint64
 	grip
@@ -36,8 +36,8 @@ type lateness struct {
 // compareLate orders late deliveries by their ids.
 func compareLate(l lateness, id uint64) int { return cmp.Compare(l.id, id) }
 
-// describeLate lists the ids of late deliveries, of which there are some, their
-// smallest limit, and for how long the oldest has been held now.
+// describeLate returns the ids of late deliveries, at least one, their smallest
+// limit, and for how long the oldest has been held now.
 func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.Millis) {
 	ids, limit = make([]uint64, len(late)), late[0].limit
 	for i, l := range late {
@@ -69,8 +69,8 @@ func (d *held) take(first, last uint64, dst []checkout) []checkout {
 	return dst
 }
 
-// takeFirst removes the first checkout, of which there is one, and appends it
-// to dst.
+// takeFirst removes the first checkout, which must exist, and appends it to
+// dst.
 func (d *held) takeFirst(dst []checkout) []checkout {
 	k, _ := d.first()
 	g, _ := d.remove(k)

@@ -1,13 +1,14 @@
 package queue
 
-// intake is what leads to a ready message: publishes (enqueue.go), what becomes
-// ready later (schedule.go), or again (retry.go), and what has no place in the
-// queue, or is purged (limits.go, purge.go). It holds no state: rules only.
+// intake covers what leads to a ready message: publishes (enqueue.go), messages
+// that become ready later (schedule.go) or again (retry.go), and messages that
+// exceed the limits or are purged (limits.go, purge.go). It has rules but no
+// state.
 //
-// It promises that, when a command is over, a queue that drops is within its
-// limits unless WorkDue says that it is not; that what it refuses leaves nothing
-// but the number of its command in its session; and that what is due is worked
-// off in the order of (instant, number).
+// It promises that, after each command, a queue that drops its head is within
+// its limits unless NextDue returns WorkDue; that a refused message leaves
+// nothing but the number of its command in its session; and that due work is
+// done in the order of (instant, number).
 type intake struct {
 	*shared
 	timers     *timers

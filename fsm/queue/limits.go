@@ -5,18 +5,18 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// kept is what counts in the limits and is never dropped to stay within them:
+// kept is what counts in the limits and is never dropped to satisfy them:
 // scheduled messages, and letters that are delivered at least once.
 func (it *intake) kept() Count { return it.messages.count(Scheduled).plus(it.outbox.counted()) }
 
-// counted is all that counts in the limits.
+// counted is everything that counts in the limits.
 func (it *intake) counted() Count {
 	return it.kept().plus(it.messages.count(Ready)).plus(it.messages.count(Returned)).plus(it.messages.count(Delayed))
 }
 
-// full reports whether there is no place for one more message, which takes
-// that of scheduled message old if that is not 0. A queue that drops is full
-// if the message would have a place were it not for what cannot be dropped.
+// full reports whether there is no space for one more message, which replaces
+// scheduled message old if that is not 0. A queue that drops is full if the
+// message would fit were it not for what cannot be dropped.
 func (it *intake) full(cmd *logpb.Enqueue, old uint32) bool {
 	if !it.settings.limited() {
 		return false
@@ -34,7 +34,7 @@ func (it *intake) full(cmd *logpb.Enqueue, old uint32) bool {
 	return kept.Messages > 0 && it.settings.fits(size) && !it.settings.fits(kept.plus(size))
 }
 
-// refuse answers a message that is not taken in because the queue is full.
+// refuse answers a message that is refused because the queue is full.
 func (it *intake) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
 	if it.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && it.settings.DeadLetter {
 		it.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
@@ -48,7 +48,7 @@ func (it *intake) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	return it.reject(eff)
 }
 
-// reject answers a message that is not taken in.
+// reject answers a message that is refused.
 func (it *intake) reject(eff *fsm.Effects) fsm.Result {
 	it.counters.Refused++
 	it.entries.refuse(eff)
@@ -62,9 +62,9 @@ func (it *intake) tooLong() bool {
 }
 
 // trim drops what would be handed out next while the queue is too long, and
-// when nothing is ready what has been delayed for longest. What is due in its
-// way expires first. If there is more to do than one command
-// may, the next Tick goes on.
+// when nothing is ready, the longest delayed message. Due messages that are in
+// the way expire first. If there is more to do than one command may, the next
+// Tick continues.
 func (it *intake) trim(eff *fsm.Effects) {
 	for n := it.bounds.Drops; n > 0 && it.tooLong(); n-- {
 		h := it.deliveries.first(eff)

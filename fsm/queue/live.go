@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/fsm/invariants"
 )
 
-// liveIndexes knows for each log entry how many of its messages are live, if
-// any: ascending by index, which is the order in which messages come.
+// liveIndexes counts the live messages of each log entry that has any:
+// ascending by index, which is the order in which messages arrive.
 type liveIndexes struct{ sorted[uint32] }
 
 // add counts one more message of the entry at index, which is not below any
@@ -24,7 +24,8 @@ func (l *liveIndexes) add(index uint64) {
 	l.put(key{seq: index}, 1)
 }
 
-// drop counts one message less and reports whether it was the last of its entry.
+// drop counts one message less and reports whether it was the last of its
+// entry.
 func (l *liveIndexes) drop(index uint64) bool {
 	i, at, ok := l.find(key{seq: index})
 	invariants.Assert(ok, "a message's entry is live")

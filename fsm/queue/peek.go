@@ -12,15 +12,16 @@ const (
 	// consumers.
 	peekWalk = 100_000
 
-	// peekStep bounds it for one step.
+	// peekStep bounds one step.
 	peekStep = 2048
 )
 
-// Peek looks for messages that are Ready (returned ones included), CheckedOut,
-// Scheduled or Delayed, by number, of those with a number above some. Messages
-// that have expired are left out. It walks over the first 100,000 messages of
-// the place, some at a time: those behind them are not shown. Between two steps
-// others may have the machine: of what comes or goes meanwhile some is shown.
+// Peek finds messages that are Ready (returned ones included), CheckedOut,
+// Scheduled or Delayed, by number, starting above a given number. Expired
+// messages are left out. It walks the first 100,000 messages of the place in
+// several steps; messages after those are not shown. Others may use the machine
+// between two steps, so messages that come or go meanwhile may or may not be
+// shown.
 type Peek struct {
 	in    Place
 	after uint64
@@ -30,12 +31,12 @@ type Peek struct {
 
 	lists []int // still to walk over
 	here  int   // found in the first of them
-	// The message of that list to go on with, 0: the first; and its number.
+	// The message of that list to continue with (0: the first), and its number.
 	at     uint32
 	seq    uint64
-	purged uint64 // messages the machine had purged by then
+	purged uint64 // messages the machine had purged at that time
 
-	holder, delivery uint64 // go on behind this delivery of this consumer
+	holder, delivery uint64 // continue after this delivery of this consumer
 	found            []Message
 }
 
@@ -57,7 +58,7 @@ func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
 	return p
 }
 
-// Step goes on, and reports whether that was all.
+// Step continues, and reports whether it is finished.
 func (p *Peek) Step(m *Machine) (done bool) {
 	n := min(peekStep, p.left)
 	p.left -= n
@@ -70,7 +71,7 @@ func (p *Peek) Step(m *Machine) (done bool) {
 	return n > 0 || p.left == 0
 }
 
-// Result is what has been found. more says that there may be others behind the
+// Result returns what was found. more says that there may be others after the
 // last one.
 func (p *Peek) Result() (list []Message, more bool) {
 	p.sort()
@@ -78,13 +79,13 @@ func (p *Peek) Result() (list []Message, more bool) {
 	return p.found[:n], len(p.found) > n
 }
 
-// sort puts what was found in order, and leaves out what was found twice.
+// sort orders what was found, and removes duplicates.
 func (p *Peek) sort() {
 	slices.SortFunc(p.found, func(a, b Message) int { return cmp.Compare(a.Seq, b.Seq) })
 	p.found = slices.CompactFunc(p.found, func(a, b Message) bool { return a.Seq == b.Seq })
 }
 
-// cut forgets what will not be shown, when that is much.
+// cut drops what will not be shown, once that is much.
 func (p *Peek) cut() {
 	if len(p.found) > 2*(p.limit+1) {
 		p.sort()
@@ -92,9 +93,9 @@ func (p *Peek) cut() {
 	}
 }
 
-// walk goes on with the lists, over up to n messages. It returns how many it
-// might have gone on for: 0 if there are more. Lists of ready messages are in
-// the order of the numbers, so that the first ones will do.
+// walk continues with the lists, over up to n messages. It returns how many are
+// left of n: 0 if there are more. Lists of ready messages are ordered by
+// number, so that the first ones suffice.
 func (p *Peek) walk(m *Machine, n int) (left int) {
 	for ; len(p.lists) > 0; p.lists, p.at, p.here = p.lists[1:], 0, 0 {
 		no := p.lists[0]
@@ -113,8 +114,8 @@ func (p *Peek) walk(m *Machine, n int) (left int) {
 	return max(n, 1)
 }
 
-// resume returns the message of a list to go on with: where the last step ended,
-// if that one is still there, or else the first.
+// resume returns the message of a list to continue with: where the last step
+// ended, if that message is still there, otherwise the first.
 func (p *Peek) resume(m *Machine, no int) uint32 {
 	if h := p.at; h != 0 && p.purged == m.counters.Purged && h < m.messages.end() {
 		if x := m.messages.get(h); x.seq == p.seq && x.place != CheckedOut && x.list() == no {
@@ -125,7 +126,7 @@ func (p *Peek) resume(m *Machine, no int) uint32 {
 	return m.messages.head(no)
 }
 
-// held goes on with what consumers hold, as walk does.
+// held continues with what consumers hold, in the same way as walk.
 func (p *Peek) held(m *Machine, n int) (left int) {
 	for c := range m.consumers.from(p.holder) {
 		if c.registered != p.holder {
