@@ -15,40 +15,40 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// applier applies a queue's entries to its machine, and is what raft takes for its
-// state machine. Effects leave only while this node serves as the leader.
+// applier applies a queue's entries to its machine, as raft's state machine. Effects leave only
+// while this node serves as the leader.
 //
 //	stopped ⇒ machine is empty, and nothing is applied or written to a snapshot
 type applier struct {
 	group    fsm.GroupID
 	isLocal  bool
 	node     *applierNode
-	serves   func() bool // effects are to leave
+	serves   func() bool // whether effects are to leave
 	outgoing *outgoing
 	timer    *timer
 	guard    *guard
 	release  func(indexes []uint64)
-	log      *raftlog.Group // nil: a local queue's
+	log      *raftlog.Group // nil for a local queue
 	usage    *usage
 	started  chan struct{} // closed once entries of the log may be applied
 
 	newMachine func() *queue.Machine
 
-	// mu is taken before those of the proposer, the timer and the outgoing work,
-	// and after leadership.changing and that of the settings.
+	// Lock order: mu is taken before the locks of the proposer, the timer and the outgoing work,
+	// and after leadership.changing and the lock of the settings.
 	mu      sync.Mutex
 	machine *queue.Machine
 	effects fsm.Effects
-	stopped bool   // the machine has failed: an empty one stands in for it
+	stopped bool   // the machine has failed: an empty one replaces it
 	origin  uint64 // of the machine, see raftlog.Group.Origin
 }
 
-// applierNode is what the appliers of a node share.
+// applierNode is shared by the appliers of a node.
 type applierNode struct {
 	newest uint32 // version of an entry that this program supports
-	// late is called with how late a tick was for what was due.
+	// late is called with the lateness of a tick.
 	late func(what queue.Due, late fsm.Millis)
-	// fail ends the process: the node must not answer for what it cannot read.
+	// fail ends the process: the node must not serve data it cannot read.
 	fail   func(code int, why string)
 	deaths deaths
 }
@@ -64,7 +64,7 @@ func (a *applier) ApplyBatch(logs []*raft.Log) []any {
 		size += len(l.Data) + len(l.Extensions)
 		headers += len(l.Data) + entryOverhead
 	}
-	if !a.hasStopped() { // else no snapshot will cover them
+	if !a.hasStopped() { // otherwise no snapshot will cover them
 		a.usage.toReplay(int64(headers))
 	}
 	a.usage.applied(len(logs), size)
@@ -74,11 +74,10 @@ func (a *applier) ApplyBatch(logs []*raft.Log) []any {
 // Apply implements raft.FSM.
 func (a *applier) Apply(l *raft.Log) any { return a.ApplyBatch([]*raft.Log{l})[0] }
 
-// entryOverhead is what an entry costs to apply, beside its header, in bytes of
-// headers.
+// entryOverhead is the cost of applying an entry in addition to its header, in bytes of headers.
 const entryOverhead = 64
 
-// apply performs entries, and passes their effects on if this node leads.
+// apply applies entries, and passes their effects on if this node leads.
 func (a *applier) apply(logs []*raft.Log) {
 	if deadline, ticked, lead := a.applyAll(logs); lead {
 		defer a.guard.contain("arm the timer")
@@ -86,8 +85,8 @@ func (a *applier) apply(logs []*raft.Log) {
 	}
 }
 
-// applyAll performs entries. lead: their effects have been passed on. A machine
-// that panics is stopped: entries that come after are stored, not applied.
+// applyAll applies entries. lead says that their effects have been passed on. A machine that
+// panics is stopped: later entries are stored, not applied.
 func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,7 +98,7 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 		defer a.outgoing.unlockAndRun()
 	}
 	var l *raft.Log
-	defer func() { // first of all: nobody performs the work of a group that is quarantined
+	defer func() { // this runs first: nobody performs the work of a group that is quarantined
 		if p := recover(); p != nil {
 			a.stop(fmt.Sprintf("apply entry %d of term %d", l.Index, l.Term), p)
 			lead = false
@@ -119,8 +118,8 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 	return a.machine.NextDeadline(), ticked, lead
 }
 
-// freeOnly is what a follower does of effects. What a queue that has ended leaves
-// may be much: that is freed where work is done. The caller holds mu.
+// freeOnly handles effects on a follower. A queue that has ended may leave much to free; that is
+// freed where work is done. The caller holds mu.
 func (a *applier) freeOnly(e *fsm.Effects) {
 	if len(e.Released) > 0 {
 		a.release(e.Released)
@@ -132,8 +131,8 @@ func (a *applier) freeOnly(e *fsm.Effects) {
 	}
 }
 
-// applyEntry performs the commands of one entry and reports whether one of
-// them was a tick. The caller holds mu, and the outgoing work's lock if it leads.
+// applyEntry applies the commands of one entry and reports whether one of them was a tick. The
+// caller holds mu, and the outgoing work's lock if this node leads.
 func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 	e := logpb.EntryFromVTPool()
 	defer e.ReturnToVTPool()
@@ -167,16 +166,15 @@ func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 	return ticked
 }
 
-// noteLateness tells how late a tick is. The caller holds mu.
+// noteLateness reports how late a tick is. The caller holds mu.
 func (a *applier) noteLateness(now fsm.Time) {
 	if due, what := a.machine.NextDue(); due != 0 && due <= now {
 		a.node.late(what, fsm.Millis(now-due))
 	}
 }
 
-// begin starts to serve if this replica still leads: what the machine owes to
-// living sessions goes out before the effects of new entries. serve is called
-// with the machine's clock.
+// begin starts to serve if this replica still leads: what the machine owes to living sessions goes
+// out before the effects of new entries. serve is called with the machine's clock.
 func (a *applier) begin(leads func() bool, serve func(now fsm.Time)) (deadline fsm.Time, ok bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -195,7 +193,7 @@ func (a *applier) begin(leads func() bool, serve func(now fsm.Time)) (deadline f
 	return deadline, true
 }
 
-// rearm gives the timer the machine's deadline anew.
+// rearm sets the timer to the machine's deadline again.
 func (a *applier) rearm() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -216,14 +214,14 @@ func (a *applier) tickIsDue() bool {
 	return d != 0 && a.timer.until(d) == 0
 }
 
-// waiting is what the machine waits for, and how far that has got.
+// waiting describes what the machine waits for, and its progress.
 type waiting struct {
 	tick, settings  bool
 	ticks, revision uint64
 }
 
-// waiting says what the machine of a group that serves waits for; ok is false while
-// entries are being applied.
+// waiting returns what the machine of a serving group waits for; ok is false while entries are
+// being applied.
 func (a *applier) waiting(serves bool, s *settings) (w waiting, ok bool) {
 	if !a.mu.TryLock() {
 		return w, false
@@ -235,8 +233,8 @@ func (a *applier) waiting(serves bool, s *settings) (w waiting, ok bool) {
 	return w, true
 }
 
-// view runs f on the machine between two entries. What f has set counts for
-// nothing if the group is quarantined afterwards.
+// view runs f on the machine between two entries. If the group turns out to be quarantined
+// afterwards, what f has set must be discarded.
 func (a *applier) view(f func(m *queue.Machine)) {
 	defer a.guard.contain("read the machine")
 	a.mu.Lock()
@@ -253,9 +251,9 @@ func (a *applier) moreDue() bool {
 	return d != 0 && d <= a.machine.Clock()
 }
 
-// resync reads what a consumer holds after a delivery, as far as the bound of an
-// answer allows, and passes it on in its place among the deliveries, with the
-// notice of what was taken from it, or that it is cancelled.
+// resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
+// and sends them in order among the deliveries, together with the notice of messages taken from
+// the consumer or of its cancellation.
 func (a *applier) resync(to fsm.ConsumerID, after uint64, leads func() bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -272,9 +270,8 @@ func (a *applier) resync(to fsm.ConsumerID, after uint64, leads func() bool) {
 	a.outgoing.unlockAndRun()
 }
 
-// stop takes the machine out of use, which has failed: nothing can be said
-// about its state. An empty one stands in for it, so that readers find nothing
-// rather than half of something. The caller holds mu, and recovers.
+// stop takes a failed machine out of use, because its state is unknown. An empty one replaces it,
+// so that readers find nothing rather than inconsistent state. The caller holds mu, and recovers.
 func (a *applier) stop(doing string, panicked any) {
 	a.stopped = true
 	a.usage.captured() // there is nothing to write
@@ -289,8 +286,7 @@ func (a *applier) hasStopped() bool {
 	return a.stopped
 }
 
-// Snapshot implements raft.FSM: it captures the machine. Writing it happens
-// elsewhere.
+// Snapshot implements raft.FSM: it captures the machine. The snapshot is written elsewhere.
 func (a *applier) Snapshot() (_ raft.FSMSnapshot, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -309,8 +305,8 @@ func (a *applier) Snapshot() (_ raft.FSMSnapshot, err error) {
 
 // Restore implements raft.FSM: it replaces the machine by a snapshot's.
 //
-// A machine that panics is stopped. The replica opens all the same, or goes on
-// behind the snapshot: its log is whole, so others can count on its votes.
+// A machine that panics is stopped. The replica opens all the same, or continues after the
+// snapshot: its log is whole, so others can count on its votes.
 func (a *applier) Restore(rc io.ReadCloser) (err error) {
 	defer rc.Close()
 	state, err := raftlog.ReadState(rc)
@@ -337,27 +333,27 @@ func (a *applier) Restore(rc io.ReadCloser) (err error) {
 	return nil
 }
 
-// start lets entries be applied that come after what raft has restored.
+// start allows entries after raft's restored state to be applied.
 func (a *applier) start() {
 	a.mu.Lock()
-	if !a.stopped { // else nothing is known of what lives
+	if !a.stopped { // otherwise it is unknown which payloads are live
 		a.log.Started(a.machine.Live, a.machine.Index())
 	}
 	a.mu.Unlock()
 	close(a.started)
 }
 
-// snapshot is a machine that was captured.
+// snapshot is a captured machine.
 type snapshot struct {
 	applier *applier
 	view    *queue.Snapshot
 	origin  uint64
-	replay  int64 // what need not be applied again once it is written, in bytes of headers
+	replay  int64 // bytes of headers that need not be applied again once it is written
 	written bool
 }
 
-// liveSink is a snapshot sink that wants to know which entries hold payloads
-// of live messages, and what the machine goes back to.
+// liveSink is a snapshot sink that records which entries hold payloads of live messages, and the
+// origin of the machine.
 type liveSink interface {
 	SetLive(indexes []uint64)
 	SetOrigin(origin uint64)
@@ -393,8 +389,8 @@ func (s *snapshot) persist(sink raft.SnapshotSink) (err error) {
 	return nil
 }
 
-// Release notes what has to be applied again all the same: the snapshot was not
-// written. Of a machine that has failed or was replaced meanwhile nothing is.
+// Release records what still has to be applied again because the snapshot was not written. For a
+// machine that has failed or was replaced meanwhile it does nothing.
 func (s *snapshot) Release() {
 	a := s.applier
 	a.mu.Lock()
@@ -404,8 +400,8 @@ func (s *snapshot) Release() {
 	}
 }
 
-// deaths counts what has died in queues while this node led them. A death is
-// counted by the node that led when it was applied, and by no other.
+// deaths counts the messages that died in queues while this node led them. A death is counted only
+// by the node that led when it was applied.
 type deaths struct {
 	mu    sync.Mutex
 	queue Deaths
@@ -414,7 +410,7 @@ type deaths struct {
 // Deaths are the deaths in replicated queues and in those of one node.
 type Deaths struct{ Replicated, Local queue.Dead }
 
-// add counts what one entry has added.
+// add adds the deaths of one entry.
 func (d *deaths) add(local bool, before, after queue.Dead) {
 	if before == after {
 		return

@@ -24,14 +24,14 @@ import (
 // QueueConfig is a queue's effective settings.
 type QueueConfig = logpb.QueueConfig
 
-// Exit codes of a node that must not go on.
+// Exit codes of a node that must not continue.
 const (
 	codeDamaged = 75 // what is on disk cannot be understood
 	codeTooOld  = 76 // an entry needs a newer version
 )
 
-// DefaultRetained is how much a node keeps for members that lag unless it is
-// configured otherwise: some seconds of the highest rate, little beside a disk.
+// DefaultRetained is how many bytes a node keeps for lagging members unless configured otherwise:
+// some seconds at the highest rate, and little compared to a disk.
 const DefaultRetained = 256 << 20
 
 // Config is what a Host needs.
@@ -43,43 +43,41 @@ type Config struct {
 	Exit    func(code int)
 	Logger  *slog.Logger
 	Outside Outside
-	// LockCredit is how much of a time without a leader is given back to those
-	// who hold messages. See ReconfigureAll.
+	// LockCredit is how much of a leaderless period is given back to the holders of messages. See
+	// ReconfigureAll.
 	LockCredit func() fsm.Millis
 	// Settings returns the newest effective settings of a queue that this node
 	// knows of; nil: those of the Spec. See Reconfigure.
 	Settings func(fsm.QueueID) *QueueConfig
-	// Version returns the version of the machines that this node knows the
-	// cluster to have; Newest is the last one that this program supports.
+	// Version returns the machine version that, to this node's knowledge, the cluster has; Newest
+	// is the latest that this program supports.
 	Version func() uint32
 	Newest  uint32
-	// Drains reports whether a node is about to stop and should lead nothing;
-	// nil: none is.
+	// Drains reports whether a node is about to stop and should lead nothing; nil means that no
+	// node is.
 	Drains func(node string) bool
-	// Late is called with how late a tick was for what was due. It must not block.
+	// Late is called with the lateness of a tick. It must not block.
 	Late func(what queue.Due, late fsm.Millis)
 	// Heartbeat is raft's heartbeat and election timeout for queue groups, and
 	// up to 1 s its commit timeout. It is a safety net: failures are noticed per
 	// node, see elections. 0: by the number of groups, see fewHeartbeat.
 	Heartbeat time.Duration
-	// Progress is how long a leader with work waiting may make no progress before it
-	// gives way, and Awake a time that does not pass while the process is kept
-	// from running. 0, nil: 2 s of any time.
+	// Progress is how long a leader with waiting work may make no progress before it resigns.
+	// Awake is a time that does not pass while the process is kept from running. 0, nil: 2 s of
+	// ordinary time.
 	Progress time.Duration
 	Awake    func() time.Duration
-	// Reclaimable is how many bytes of dead payloads the node may keep before
-	// it writes snapshots to be rid of them.
+	// Reclaimable is how many bytes of dead payloads the node may keep before it writes snapshots
+	// to free them.
 	Reclaimable int64
-	// Retained is how many bytes of queue logs the node may keep for members of
-	// the groups it leads that lag; 0: DefaultRetained.
+	// Retained is how many bytes of queue logs the node may keep for lagging members of the groups
+	// it leads; 0: DefaultRetained.
 	Retained int64
-	// KindElection is the message kind elections may use, KindLearner that of
-	// learners.
+	// KindElection is the message kind for elections, KindLearner that for learners.
 	KindElection, KindLearner peer.Kind
 }
 
-// Host runs all queue groups of a node: it opens and ends them, and holds what
-// they share.
+// Host runs all queue groups of a node: it opens and closes them, and holds what they share.
 type Host struct {
 	config Config
 	groups registry
@@ -94,7 +92,7 @@ type Host struct {
 	admission *admission
 	catchUp   catchUpBudget
 	applying  applierNode
-	catalog   atomic.Pointer[Catalog] // nil: this host has nothing to do with it
+	catalog   atomic.Pointer[Catalog] // nil: this host has no catalog
 	observed  chan raft.Observation   // changes of state and leader, of all groups
 
 	localBytes atomic.Int64  // of the payloads of local queues
@@ -105,7 +103,7 @@ type Host struct {
 	done sync.WaitGroup
 }
 
-// NewHost returns a host without groups; Start makes it work.
+// NewHost returns a host without groups; Start starts it.
 func NewHost(c Config) *Host {
 	if c.Retained == 0 {
 		c.Retained = DefaultRetained
@@ -131,7 +129,7 @@ func NewHost(c Config) *Host {
 	return h
 }
 
-// Start begins to serve timers, elections and snapshots.
+// Start starts timers, elections and snapshots.
 func (h *Host) Start() {
 	h.elections.listen()
 	h.learners.listen()
@@ -143,20 +141,20 @@ func (h *Host) Start() {
 	}
 }
 
-// Close ends all groups and waits for everything the host started.
+// Close closes all groups and waits for everything the host started.
 func (h *Host) Close() {
 	inParallel(h.groups.close(), (*Group).close)
 	close(h.stop)
 	h.done.Wait()
 }
 
-// spawn runs f on a goroutine that Close waits for; not any more once the host
-// closes. Goroutines of the host itself use done.
+// spawn runs f on a goroutine that Close waits for; it does nothing once the host closes.
+// Goroutines of the host itself use done.
 func (h *Host) spawn(f func()) {
 	h.groups.whileOpen(func() { h.done.Go(f) })
 }
 
-// inParallel runs f on each group, a few at a time.
+// inParallel runs f on the groups, a few at a time.
 func inParallel(groups []*Group, f func(*Group)) {
 	var work errgroup.Group
 	work.SetLimit(8)
@@ -172,7 +170,7 @@ func inParallel(groups []*Group, f func(*Group)) {
 // Group returns a group that is open on this node, or nil.
 func (h *Host) Group(id fsm.GroupID) *Group { return h.groups.get(id) }
 
-// Groups returns all open groups in order of their numbers.
+// Groups returns all open groups, ordered by number.
 func (h *Host) Groups() []*Group { return h.groups.all() }
 
 // Open starts this node's replica of a group, for the first time or again.
@@ -201,9 +199,9 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 	return g, nil
 }
 
-// OpenLocal starts a local queue on this node, or returns the one that runs:
-// the same machine and the same proposer as a replica's, without raft and
-// without anything on disk. It serves when this returns.
+// OpenLocal starts a local queue on this node, or returns the running one: the same machine and
+// proposer as a replica's, without raft and without anything on disk. It serves when OpenLocal
+// returns.
 func (h *Host) OpenLocal(spec Spec) *Group {
 	g := newGroup(h, spec, h.config.Logger)
 	g.order = &local{
@@ -227,7 +225,7 @@ func (h *Host) newMachine(spec Spec) *queue.Machine {
 	return m
 }
 
-// Drop ends a group and deletes its data.
+// Drop closes a group and deletes its data.
 func (h *Host) Drop(id fsm.GroupID) error {
 	g := h.groups.remove(id)
 	h.adjustTimers(-1)
@@ -239,7 +237,7 @@ func (h *Host) Drop(id fsm.GroupID) error {
 	return h.config.Store.DropGroup(id)
 }
 
-// DropLocal ends a local queue; false: there is none with this number.
+// DropLocal ends a local queue. It returns false if there is none with this number.
 func (h *Host) DropLocal(id fsm.GroupID) bool {
 	g := h.groups.removeLocal(id)
 	if g != nil {
@@ -248,15 +246,14 @@ func (h *Host) DropLocal(id fsm.GroupID) bool {
 	return g != nil
 }
 
-// LocalBytes is what the payloads of this node's local queues take.
+// LocalBytes returns the size of the payloads of this node's local queues.
 func (h *Host) LocalBytes() int64 { return h.localBytes.Load() }
 
-// Expect says how many groups the node will have, while it starts; 0 when it
-// has.
+// Expect sets how many groups the node will have once it has started; 0 when it has started.
 func (h *Host) Expect(groups int) { h.adjustTimers(groups) }
 
-// adjustTimers gives the groups that are open other timers if their number asks for
-// that. expected is how many there will be; negative: as it was.
+// adjustTimers changes the timers of the open groups if their number requires it. expected is how
+// many groups there will be; negative: unchanged.
 func (h *Host) adjustTimers(expected int) {
 	if !h.timers.update(h.groups.replicas, expected) {
 		return
@@ -270,8 +267,7 @@ func (h *Host) adjustTimers(expected int) {
 	})
 }
 
-// Reconfigure makes those groups that this node leads take up settings that
-// have changed.
+// Reconfigure makes the given groups, if this node leads them, take up changed settings.
 func (h *Host) Reconfigure(ids []fsm.GroupID) {
 	h.spawn(func() {
 		for _, id := range ids {
@@ -293,13 +289,12 @@ func (h *Host) ReconfigureAll() {
 	})
 }
 
-// Withdraw ends the leadership of every replica that leads here, and lets none begin,
-// until Return: the node cannot store what they would have to. It does not wait
-// for the disk. Local queues go on.
+// Withdraw ends the leadership of every replica on this node, and lets none begin until Return,
+// because the node cannot store what they would have to. It does not wait for the disk. Local
+// queues continue.
 func (h *Host) Withdraw() { h.setWithdrawn(true) }
 
-// Return ends what Withdraw has begun. Replicas that raft still has lead begin
-// to serve anew.
+// Return ends a Withdraw. Replicas that are still raft's leaders begin to serve again.
 func (h *Host) Return() { h.setWithdrawn(false) }
 
 func (h *Host) setWithdrawn(yes bool) {
@@ -318,7 +313,7 @@ func (h *Host) setWithdrawn(yes bool) {
 	}
 }
 
-// wanted keeps the observations the host acts on.
+// wanted filters the observations that the host acts on.
 func wanted(o *raft.Observation) bool {
 	switch o.Data.(type) {
 	case raft.RaftState, raft.LeaderObservation:
@@ -354,13 +349,13 @@ func (h *Host) leaderSeen(g *Group, leader string) {
 	}
 	switch {
 	case leader == "", leader == h.config.Node && g.barred(), !h.config.Mesh.Alive(leader):
-		h.elections.begin(g) // raft may tell of a leader late, whose node has died since
+		h.elections.begin(g) // raft may report a leader late, when its node has already died
 	default:
 		h.elections.end(g.spec.Group)
 	}
 }
 
-// PeerChanged is called when a node came or went.
+// PeerChanged is called when a node has come up or gone down.
 func (h *Host) PeerChanged(ev peer.Event) {
 	if ev.Up {
 		h.spawn(func() { h.nudge(ev.Node) })
@@ -374,9 +369,8 @@ func (h *Host) PeerChanged(ev peer.Event) {
 	h.elections.worker.Wake()
 }
 
-// nudge has raft send to the members on a node that is back, in every group
-// that this node leads: raft has given up sending to them, and would try again
-// only after the commit timeout.
+// nudge makes raft send to the members on a node that is back, in every group that this node
+// leads: raft has given up sending to them, and would try again only after the commit timeout.
 func (h *Host) nudge(node string) {
 	for _, g := range h.leaders() {
 		if g.has(node) {
@@ -385,7 +379,7 @@ func (h *Host) nudge(node string) {
 	}
 }
 
-// leaders lists the groups that raft makes this node lead.
+// leaders returns the groups in which raft has made this node the leader.
 func (h *Host) leaders() []*Group {
 	return h.groups.those(func(g *Group) bool { return !g.isClosed() && g.isLeader() })
 }
@@ -399,7 +393,7 @@ func (h *Host) checkLag() {
 	h.lag.forget(now)
 }
 
-// learnerGroup returns a replica on this node, the catalog's among them, or nil.
+// learnerGroup returns a replica on this node, or the catalog's, or nil.
 func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
 	if id == catalogGroup {
 		if k := h.catalog.Load(); k != nil && k.Started() {
@@ -413,8 +407,7 @@ func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
 	return nil
 }
 
-// Learners returns the groups whose replicas on this node do not vote, in order
-// of their numbers.
+// Learners returns the groups whose replicas on this node do not vote, ordered by number.
 func (h *Host) Learners() (list []*Group) {
 	for _, g := range h.Groups() {
 		if g.isLearner() {
@@ -424,8 +417,8 @@ func (h *Host) Learners() (list []*Group) {
 	return list
 }
 
-// Quarantined returns the groups that do not lead on this node because work
-// for them has panicked, in order of their numbers.
+// Quarantined returns the groups that do not lead on this node because their work has panicked,
+// ordered by number.
 func (h *Host) Quarantined() (list []*Group) {
 	for _, g := range h.Groups() {
 		if g.Quarantined() != nil {
@@ -435,13 +428,13 @@ func (h *Host) Quarantined() (list []*Group) {
 	return list
 }
 
-// Panics counts the panics in work for groups since the node started.
+// Panics returns the number of panics in work for groups since the node started.
 func (h *Host) Panics() uint64 { return h.panics.Load() }
 
 // Deaths returns what has died in queues that this node led, since it started.
 func (h *Host) Deaths() Deaths { return h.applying.deaths.all() }
 
-// fail ends the process: the node must not answer for what it cannot read.
+// fail ends the process: the node must not serve data it cannot read.
 func (h *Host) fail(code int, why string) {
 	h.config.Logger.Error("node must stop", "code", code, "reason", why)
 	h.config.Exit(code)
@@ -463,7 +456,7 @@ func newRegistry() registry {
 	return registry{replicated: map[fsm.GroupID]*Group{}, local: map[fsm.GroupID]*Group{}, byRaft: map[*raft.Raft]*Group{}}
 }
 
-// close empties the registry, and returns what was in it.
+// close empties the registry and returns what was in it.
 func (r *registry) close() []*Group {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -474,7 +467,8 @@ func (r *registry) close() []*Group {
 	return all
 }
 
-// whileOpen calls f, and keeps the registry open meanwhile; not if it is closed.
+// whileOpen calls f and keeps the registry open meanwhile. If the registry is closed, f is not
+// called.
 func (r *registry) whileOpen(f func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -504,14 +498,14 @@ func (r *registry) ofRaft(is *raft.Raft) *Group {
 	return r.byRaft[is]
 }
 
-// replicas is how many groups have a replica here.
+// replicas returns how many groups have a replica here.
 func (r *registry) replicas() int {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return len(r.replicated)
 }
 
-// all returns the groups in order of their numbers.
+// all returns the groups, ordered by number.
 func (r *registry) all() []*Group {
 	r.mu.RLock()
 	all := slices.AppendSeq(make([]*Group, 0, len(r.replicated)+len(r.local)), maps.Values(r.replicated))
@@ -521,7 +515,7 @@ func (r *registry) all() []*Group {
 	return all
 }
 
-// those returns the replicas of which f is true, in any order.
+// those returns the replicas for which f is true, in any order.
 func (r *registry) those(f func(g *Group) bool) (list []*Group) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
@@ -540,8 +534,7 @@ func (r *registry) add(g *Group) {
 	r.byRaft[g.raft.Load()] = g
 }
 
-// addLocal adds a local queue, or returns the one that is there already; nil: the
-// registry is closed.
+// addLocal adds a local queue, or returns the existing one; nil if the registry is closed.
 func (r *registry) addLocal(g *Group) (have *Group, added bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -552,7 +545,7 @@ func (r *registry) addLocal(g *Group) (have *Group, added bool) {
 	return g, true
 }
 
-// remove takes a replica out; what raft says of it still leads to it.
+// remove takes a replica out; raft's observations are still mapped to it.
 func (r *registry) remove(id fsm.GroupID) *Group {
 	r.mu.Lock()
 	defer r.mu.Unlock()

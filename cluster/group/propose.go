@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Bounds of one entry, and of what a group has under way.
+// Bounds of one entry, and of a group's entries under way.
 const (
 	maxEntryBytes    = 256 << 10
 	maxEntryCommands = 512
@@ -32,17 +32,16 @@ const (
 
 // Batch is a run of commands from one node.
 type Batch struct {
-	// Commands is the commands field of a logpb.Entry, encoded; see
-	// AppendCommand. It belongs to the group from now on.
+	// Commands is the encoded commands field of a logpb.Entry; see AppendCommand. Submit passes
+	// its ownership to the group.
 	Commands []byte
 	Count    int
-	// Payloads of the enqueues among the commands, in their order. Nobody
-	// changes them any more.
+	// Payloads of the enqueues among the commands, in order. They must not be changed any more.
 	Payloads [][]byte
 	Bytes    int    // sum of the payloads' lengths
 	From     string // the submitting node; empty: this one
-	// Light says that the batch may overtake batches that are not: nothing in
-	// it has to follow anything in them. It has no payloads.
+	// Light says that the batch may overtake batches that are not light: nothing in it has to
+	// follow anything in them. It has no payloads.
 	Light bool
 }
 
@@ -69,20 +68,19 @@ func BatchOf(cs ...*logpb.Command) Batch {
 	return b
 }
 
-// proposer gathers what arrives while earlier entries are under way. Its two
-// goroutines live only while there is something to do: one builds entries,
-// the other waits for them.
+// proposer gathers batches while earlier entries are under way. Its two goroutines live only while
+// there is work: one builds entries, the other waits for them.
 //
-//	bytes = sum of pending's ≤ maxPendingBytes + one entry
+//	bytes = sum of the pending entries' bytes ≤ maxPendingBytes + one entry
 //	len(pending) ≤ maxPending
 type proposer struct {
 	lead      *leadership
 	admission *admission // of the node
 	version   func() uint32
 	commit    func(l *raft.Log) raft.ApplyFuture // see order
-	active    func()                             // there is something to do
-	undecided func(from string)                  // what a node has submitted may be lost
-	lost      func()                             // so may what the group itself has proposed
+	active    func()                             // called when there is work
+	undecided func(from string)                  // called when submissions of a node may be lost
+	lost      func()                             // called when the group's own proposals may be lost
 	guard     *guard
 
 	mu      sync.Mutex
@@ -90,21 +88,21 @@ type proposer struct {
 	queued  queued
 	running bool // entries are being built
 	pending []pendingEntry
-	waiting bool          // somebody waits for pending
-	idle    chan struct{} // closed when neither runs any more; nil: nobody asks. See drained
+	waiting bool          // a goroutine waits for pending entries
+	idle    chan struct{} // closed when neither runs any more; nil: nobody waits for that. See drained
 	bytes   int
 	commits uint64 // entries of a local queue that have been applied
 	stamper clock.Stamper
 	done    sync.WaitGroup
 }
 
-// queued is what no entry holds yet.
+// queued is what has been submitted and is not in an entry yet.
 type queued struct {
 	light, heavy []Batch
-	tick         bool // a tick is asked for
+	tick         bool // a tick is wanted
 }
 
-// pendingEntry is an entry that raft has taken.
+// pendingEntry is an entry that raft has accepted.
 type pendingEntry struct {
 	future raft.ApplyFuture
 	bytes  int
@@ -130,8 +128,8 @@ func (p *proposer) submit(b Batch) error {
 	return nil
 }
 
-// proposeTick asks for an entry with a tick unless one is asked for already. It
-// reports whether there will be one: not while the group takes no commands.
+// proposeTick requests an entry with a tick unless one has been requested already. It reports
+// whether there will be one: there will not while the group takes no commands.
 func (p *proposer) proposeTick() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +143,7 @@ func (p *proposer) proposeTick() bool {
 	return true
 }
 
-// start runs the proposer's goroutine if it does not run. The caller holds mu.
+// start starts the proposer's goroutine unless it is running. The caller holds mu.
 func (p *proposer) start() {
 	if !p.running {
 		p.running = true
@@ -176,14 +174,14 @@ func (p *proposer) run() {
 	}
 }
 
-// ended notes that the goroutine that builds entries ends. The caller holds mu.
+// ended records that the goroutine that builds entries ends. The caller holds mu.
 func (p *proposer) ended() {
 	p.running = false
 	p.changed.Broadcast()
 	p.signalIdle()
 }
 
-// giveUp reports everything that waits as undecided. The caller holds mu.
+// giveUp reports everything that is waiting as undecided. The caller holds mu.
 func (p *proposer) giveUp() {
 	from := origins(origins(nil, p.queued.light), p.queued.heavy)
 	p.admission.release(p.queued.light)
@@ -194,7 +192,7 @@ func (p *proposer) giveUp() {
 	p.report(from)
 }
 
-// leadershipEnded has what waits given up.
+// leadershipEnded makes the proposer give up what is waiting.
 func (p *proposer) leadershipEnded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,7 +201,7 @@ func (p *proposer) leadershipEnded() {
 	}
 }
 
-// report tells nodes that what they have submitted may be lost.
+// report tells nodes that their submissions may be lost.
 func (p *proposer) report(from []string) {
 	defer p.guard.contain("report undecided commands")
 	for _, f := range from {
@@ -211,8 +209,8 @@ func (p *proposer) report(from []string) {
 	}
 }
 
-// propose makes one entry of what waits. The caller holds mu, which is
-// released while raft takes the entry.
+// propose makes one entry of what is waiting. The caller holds mu, which is released while raft
+// takes the entry.
 func (p *proposer) propose() {
 	light, commands := take(p.queued.light, 0, maxEntryLight)
 	heavy, _ := take(p.queued.heavy, commands, maxEntryCommands)
@@ -242,7 +240,7 @@ func (p *proposer) propose() {
 	}
 }
 
-// enter puts an entry into the log; nil: it has been applied. The caller holds
+// enter puts an entry into the log; a nil result means that it has been applied. The caller holds
 // mu, which is released meanwhile.
 func (p *proposer) enter(log *raft.Log) raft.ApplyFuture {
 	p.mu.Unlock()
@@ -250,9 +248,8 @@ func (p *proposer) enter(log *raft.Log) raft.ApplyFuture {
 	return p.commit(log)
 }
 
-// take returns the first of the batches that fit into an entry which has so
-// many commands already, and how many it has then. One batch of each kind
-// always fits.
+// take returns the leading batches that fit into an entry which already has the given number of
+// commands, and the resulting number of commands. One batch of each kind always fits.
 func take(from []Batch, commands, limit int) ([]Batch, int) {
 	n, bytes := 0, 0
 	for n < len(from) {
@@ -273,7 +270,7 @@ func drop(from []Batch, n int) []Batch {
 	return rest
 }
 
-// header encodes the entry's header and clears the wish for a tick.
+// header encodes the entry's header and clears the request for a tick.
 func (p *proposer) header(version uint32, now fsm.Time, light, heavy []Batch) []byte {
 	size := 32
 	for _, batches := range [][]Batch{light, heavy} {
@@ -327,7 +324,7 @@ next:
 	return from
 }
 
-// await waits for entries in their order and reports those that may have failed.
+// await waits for entries in order and reports those that may have failed.
 func (p *proposer) await() {
 	defer p.done.Done()
 	for {
@@ -354,8 +351,8 @@ func (p *proposer) await() {
 	}
 }
 
-// drained waits until everything that was submitted has been committed and
-// answered, and reports whether it was in time. Nothing is submitted meanwhile.
+// drained waits until everything submitted has been committed and answered, and reports whether
+// this happened in time. Nothing is submitted meanwhile.
 func (p *proposer) drained(limit time.Duration) bool {
 	p.mu.Lock()
 	if !p.running && !p.waiting {
@@ -375,7 +372,7 @@ func (p *proposer) drained(limit time.Duration) bool {
 	}
 }
 
-// signalIdle tells who waits for it that nothing is under way. The caller holds mu.
+// signalIdle wakes the goroutine that waits until nothing is under way. The caller holds mu.
 func (p *proposer) signalIdle() {
 	if p.idle != nil && !p.running && !p.waiting {
 		close(p.idle)
@@ -390,32 +387,31 @@ func (p *proposer) busy() bool {
 	return p.running || p.waiting
 }
 
-// nextApplied returns when an entry has been applied that was made after this call,
-// or when nothing waits to be made one. It is for local queues.
+// nextApplied returns when an entry made after this call has been applied, or when nothing is
+// waiting to become one. It is for local queues.
 func (p *proposer) nextApplied() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for end := p.commits + 2; p.running && p.commits < end; { // one may be in the making
+	for end := p.commits + 2; p.running && p.commits < end; { // one may be under construction
 		p.changed.Wait()
 	}
 }
 
-// begin makes the stamps of a leader's term begin, not before last.
+// begin makes the stamps of a leader's term start, not earlier than last.
 func (p *proposer) begin(c *clock.Clock, last fsm.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stamper.Begin(c, max(p.stamper.Last(), last))
 }
 
-// now is what an entry would be stamped with.
+// now returns the stamp an entry would get.
 func (p *proposer) now() fsm.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stamper.Peek()
 }
 
-// until is how long at least it takes until entries are stamped with t; 0:
-// they are now.
+// until returns the least time until entries are stamped with t; 0 if they already are.
 func (p *proposer) until(t fsm.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -425,15 +421,15 @@ func (p *proposer) until(t fsm.Time) time.Duration {
 // wait returns when nothing is being proposed any more.
 func (p *proposer) wait() { p.done.Wait() }
 
-// admissionLimit is about how much other nodes may have submitted to all groups of
-// this one that no entry holds yet, in bytes.
+// admissionLimit is roughly how many bytes other nodes may have submitted to all groups of this
+// node that are not in an entry yet.
 const admissionLimit = 256 << 20
 
 // ErrFull is returned for a submission of a node that has too much waiting here.
 var ErrFull = errors.New("too much waits to be proposed")
 
-// admission counts what other nodes have submitted. A node may have as much as is
-// free for everybody, and one batch, unless the limit is reached twice.
+// admission counts what other nodes have submitted. A node may have as much waiting as is free for
+// all, plus one batch, unless twice the limit is reached.
 //
 //	sum of waiting = all ≤ 2 × limit
 type admission struct {
@@ -448,10 +444,10 @@ func newAdmission() *admission {
 	return &admission{limit: admissionLimit, waiting: map[string]int{}}
 }
 
-// size is what a batch counts for.
+// size returns what a batch counts for.
 func (b *Batch) size() int { return len(b.Commands) + b.Bytes }
 
-// take reports whether a batch may wait. Those of this node may.
+// take reports whether a batch may wait. Batches of this node always may.
 func (a *admission) take(b *Batch) bool {
 	if b.From == "" {
 		return true
@@ -468,7 +464,7 @@ func (a *admission) take(b *Batch) bool {
 	return true
 }
 
-// release notes that batches do not wait any more.
+// release records that batches no longer wait.
 func (a *admission) release(batches []Batch) {
 	for j := range batches {
 		b := &batches[j]

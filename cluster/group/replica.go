@@ -18,36 +18,35 @@ import (
 )
 
 const (
-	// changeWait bounds how long a change of a configuration waits for raft.
+	// changeWait bounds how long a configuration change waits for raft.
 	changeWait = 10 * time.Second
 	// nudgeWait bounds how long raft may take to accept an entry without content.
 	nudgeWait = time.Second
 )
 
-// replica is this node's member of one raft group, a queue's or the catalog's:
-// raft, where its log is kept, its links to the other members, and whether it may
-// vote. It does not know what the entries say. That of a local queue has no raft,
-// only an end.
+// replica is this node's member of one raft group, a queue's or the catalog's: raft, the store of
+// its log, its links to the other members, and whether it may vote. It does not interpret entries.
+// A local queue's replica has no raft, only an end.
 type replica struct {
 	id        fsm.GroupID
 	node      string     // this one
 	preferred []string   // voters that are listed before others
 	mesh      *peer.Mesh // links to the other members
 	slog      *slog.Logger
-	spawn     func(f func()) // runs f on a goroutine that somebody waits for
+	spawn     func(f func()) // runs f on a goroutine whose end the owner waits for
 
 	raft      atomic.Pointer[raft.Raft] // nil: not started, or never
 	log       replicaLog
 	transport transport
 	trust     trust
-	ending    chan struct{} // closed is set, and what waits gives up
+	ending    chan struct{} // closed when the replica has ended; then waiting calls give up
 	closed    atomic.Bool
 
 	reloading sync.Mutex  // one change of raft's settings at a time
 	nudging   atomic.Bool // a nudge is about to begin
 }
 
-// replicaLog is where a replica's log, term, vote and snapshots are kept.
+// replicaLog stores a replica's log, term, vote and snapshots.
 type replicaLog interface {
 	raft.LogStore
 	raft.StableStore
@@ -55,7 +54,7 @@ type replicaLog interface {
 	proof
 }
 
-// transport is what the mesh gives a group.
+// transport is what the mesh provides for a group.
 type transport interface {
 	raft.Transport
 	raft.WithPreVote
@@ -69,17 +68,17 @@ type transport interface {
 type opening struct {
 	config  *raft.Config
 	machine raft.FSM
-	// founders are the members of a group without a past; none: the replica
-	// learns from the leader who they are.
+	// founders are the members of a group without earlier state; if empty, the replica learns its
+	// members from the leader.
 	founders []string
-	// transport returns what raft sends over.
+	// transport returns the transport that raft uses.
 	transport func(transport) raft.Transport
 	newest    uint32 // version that this program supports
 	admits    func(l *raft.Log, newest uint32) error
 	prompt    bool // heartbeats do not wait for those of other groups
 }
 
-// connect has the mesh take what other members send to this replica.
+// connect registers the replica with the mesh for requests from other members.
 func (r *replica) connect(o *opening) *entryCheck {
 	check := newEntryCheck(r.log, o.newest, o.admits)
 	r.transport = r.mesh.TransportFor(r.id, check).(transport)
@@ -90,7 +89,7 @@ func (r *replica) connect(o *opening) *entryCheck {
 	return check
 }
 
-// start starts raft, and founds the group if it has no past on this node.
+// start starts raft, and founds the group if it has no earlier state on this node.
 func (r *replica) start(o opening) error {
 	check := r.connect(&o)
 	over, snapshots := o.transport(r.transport), r.log.Snapshots()
@@ -124,8 +123,8 @@ func (r *replica) hasPast() (bool, error) {
 	return raft.HasExistingState(r.log, r.log, r.log.Snapshots())
 }
 
-// end makes everything that waits for the replica give up, and reports whether
-// this was the first time.
+// end makes all calls that wait for the replica give up, and reports whether this was the first
+// time.
 func (r *replica) end() bool {
 	if r.closed.Swap(true) {
 		return false
@@ -136,30 +135,30 @@ func (r *replica) end() bool {
 
 func (r *replica) isClosed() bool { return r.closed.Load() }
 
-// role is this replica's part in the present term, for raft.
+// role returns this replica's role and term according to raft.
 func (r *replica) role() (raft.RaftState, uint64) {
 	is := r.raft.Load()
 	return is.State(), is.CurrentTerm()
 }
 
-// isLeader reports whether raft makes this replica lead.
+// isLeader reports whether raft has made this replica the leader.
 func (r *replica) isLeader() bool {
 	is := r.raft.Load()
 	return is != nil && is.State() == raft.Leader
 }
 
-// leadsIn returns the term in which raft makes this replica lead.
+// leadsIn returns the term in which this replica is raft's leader.
 func (r *replica) leadsIn() (term uint64, ok bool) {
 	is := r.raft.Load()
 	if is == nil {
 		return 0, false
 	}
-	// Raft ceases to lead before it goes on to another term.
+	// Raft stops leading before it moves on to another term.
 	term = is.CurrentTerm()
 	return term, is.State() == raft.Leader && is.CurrentTerm() == term
 }
 
-// leader names the node that leads as far as raft knows; empty: it does not.
+// leader returns the name of the leading node as far as raft knows, or "".
 func (r *replica) leader() string {
 	is := r.raft.Load()
 	if is == nil {
@@ -169,8 +168,8 @@ func (r *replica) leader() string {
 	return string(id)
 }
 
-// logPosition is a place in a log: by raft's rules the one with the greater term
-// is further on, in the same term the one with the greater index.
+// logPosition is a position in a log. By raft's rules the later position is the one with the
+// greater term or, in the same term, with the greater index.
 type logPosition struct{ term, index uint64 }
 
 func (p logPosition) compare(o logPosition) int {
@@ -179,10 +178,10 @@ func (p logPosition) compare(o logPosition) int {
 
 func (p logPosition) less(o logPosition) bool { return p.compare(o) < 0 }
 
-// lastIndex is that of the last entry in the log.
+// lastIndex returns the index of the last entry in the log.
 func (r *replica) lastIndex() uint64 { return r.raft.Load().LastIndex() }
 
-// logEnd is where the log ends.
+// logEnd returns the position of the last entry in the log.
 func (r *replica) logEnd() logPosition {
 	p := logPosition{index: r.lastIndex()}
 	var l raft.Log
@@ -197,14 +196,14 @@ func (r *replica) logEnd() logPosition {
 	return p
 }
 
-// Progress is how far a replica is, as it knows itself.
+// Progress describes a replica's own log position and role.
 type Progress struct {
 	Role    string // leader, follower, candidate or shutdown
 	Term    uint64
 	Last    uint64 // index of the last entry in the log
 	Commit  uint64
 	Applied uint64
-	Voter   bool // and no learner, see Doubt
+	Voter   bool // and not a learner, see Doubt
 }
 
 func (r *replica) progress() Progress {
@@ -224,7 +223,7 @@ func (r *replica) progress() Progress {
 	return p
 }
 
-// reload changes settings of the running raft.
+// reload changes settings of raft while it runs.
 func (r *replica) reload(change func(c *raft.ReloadableConfig)) error {
 	r.reloading.Lock()
 	defer r.reloading.Unlock()
@@ -236,15 +235,14 @@ func (r *replica) reload(change func(c *raft.ReloadableConfig)) error {
 	return r.raft.Load().ReloadConfig(c)
 }
 
-// endingWith makes a future of raft end with ErrRaftShutdown when ending is
-// closed. Raft leaves futures without an answer that wait in one of its
-// channels when it shuts down: entries to take, and entries to apply. It has
-// the means to prevent that, a channel in the future, but sets it for some
-// kinds only. Nobody else touches the field, and only Error reads it.
+// endingWith makes a raft future end with ErrRaftShutdown when ending is closed. When raft shuts
+// down, it leaves futures unanswered that wait in one of its channels: entries to take, and
+// entries to apply. The future has a channel that prevents this, but raft sets it for some kinds
+// only. Nothing else writes that field, and only Error reads it.
 func endingWith[F raft.Future](f F, ending chan struct{}) F {
 	v := reflect.ValueOf(f)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
-		return f // it has its answer
+		return f // it has its answer already
 	}
 	if c := v.Elem().FieldByName("ShutdownCh"); c.IsValid() && c.CanSet() {
 		c.Set(reflect.ValueOf(ending))
@@ -252,9 +250,8 @@ func endingWith[F raft.Future](f F, ending chan struct{}) F {
 	return f
 }
 
-// barrier returns when everything that was committed before has been applied
-// here. Only the leader can. timeout bounds how long raft takes to accept it; 0:
-// as long as it takes.
+// barrier returns when everything committed before has been applied here. Only the leader can do
+// this. timeout bounds how long raft takes to accept it; 0 means no bound.
 func (r *replica) barrier(timeout time.Duration) error {
 	return endingWith(r.raft.Load().Barrier(timeout), r.ending).Error()
 }
@@ -284,8 +281,8 @@ func (r *replica) Configuration() []Member {
 	return list
 }
 
-// Voters returns the names of the members that vote, those of a queue's Spec
-// first: the preferred leader before the others.
+// Voters returns the names of the voting members, in the order of a queue's Spec: the preferred
+// leader comes first.
 func (r *replica) Voters() []string {
 	var names []string
 	for _, m := range r.Configuration() {
@@ -308,8 +305,7 @@ func (r *replica) has(node string) bool {
 	return slices.ContainsFunc(r.Configuration(), func(m Member) bool { return m.Node == node })
 }
 
-// needs reports whether the voters that can be reached are no majority without
-// this one.
+// needs reports whether the reachable voters are no majority without this one.
 func (r *replica) needs(node string) bool {
 	up, voters := 0, 0
 	for _, m := range r.Configuration() {
@@ -324,32 +320,32 @@ func (r *replica) needs(node string) bool {
 	return up <= voters/2
 }
 
-// Add makes a node a member that does not vote. Only the leader can.
+// Add makes a node a non-voting member. Only the leader can do this.
 func (r *replica) Add(node string) error {
 	return endingWith(r.raft.Load().AddNonvoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), r.ending).Error()
 }
 
-// Promote gives a member a vote. Only the leader can.
+// Promote gives a member a vote. Only the leader can do this.
 func (r *replica) Promote(node string) error {
 	return endingWith(r.raft.Load().AddVoter(raft.ServerID(node), raft.ServerAddress(node), 0, changeWait), r.ending).Error()
 }
 
-// Remove makes a node cease to be a member. Only the leader can.
+// Remove removes a member. Only the leader can do this.
 func (r *replica) Remove(node string) error {
 	return endingWith(r.raft.Load().RemoveServer(raft.ServerID(node), 0, changeWait), r.ending).Error()
 }
 
-// reached is how far a member is, as its leader knows in a term.
+// reached returns how far a member's log reaches, as its leader knows in a term.
 func (r *replica) reached(node string, term uint64) peer.Reached {
 	return r.transport.Reached(node, term)
 }
 
-// nudge makes raft send to all members, by an entry without content. It does
-// not wait until that is committed: the one who lacks entries may be needed.
+// nudge makes raft send to all members, by an entry without content. It does not wait for the
+// commit: the member that lacks entries may be needed for it.
 func (r *replica) nudge() { r.raft.Load().Barrier(nudgeWait) }
 
-// nudgeSoon is nudge for who must not wait. What comes before a nudge has begun
-// needs no second one.
+// nudgeSoon is nudge for callers that must not wait. Calls made before a pending nudge has begun
+// need no second one.
 func (r *replica) nudgeSoon() {
 	if r.nudging.CompareAndSwap(false, true) {
 		r.spawn(func() {
@@ -359,8 +355,8 @@ func (r *replica) nudgeSoon() {
 	}
 }
 
-// hasNoLeader has raft send to a member that knows no leader, and whose log ends
-// at an index: it has just opened, for example, and what was sent before is lost.
+// hasNoLeader makes raft send to a member that knows no leader and whose log ends at the given
+// index: for example, it has just opened, and what was sent before is lost.
 func (r *replica) hasNoLeader(node string, end uint64) {
 	role, term := r.role()
 	if role != raft.Leader || r.reached(node, term).Busy {
@@ -370,7 +366,7 @@ func (r *replica) hasNoLeader(node string, end uint64) {
 	r.nudgeSoon()
 }
 
-// Doubt says why the replica does not vote on this node; nil: it does.
+// Doubt returns why the replica does not vote on this node, or nil if it does.
 func (r *replica) Doubt() *Doubt { return r.trust.doubt.Load() }
 
 // isLearner reports whether the replica cannot prove what it has acknowledged.
