@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// link is the stream this node dialled to a peer: requests and messages go out,
-// answers come back. A link is used until it breaks, and then never again.
+// link is the stream this node dialled to a peer: requests and messages go out, answers come back.
+// A link is used until it breaks, and never again.
 type link struct {
 	p           *peer
 	conn        net.Conn
@@ -38,8 +38,8 @@ type link struct {
 	broken  bool
 }
 
-// completer is something that waits for an answer. complete is called exactly
-// once, with an error or with the answer; it must not block.
+// completer waits for an answer. complete is called exactly once, with an error or with the
+// answer; it must not block.
 type completer interface {
 	complete(f frame, err error)
 }
@@ -50,8 +50,8 @@ type pending struct {
 	timed bool // fails after Timing.RequestTimeout
 }
 
-// heardConn notes every sign of life. Bytes, not frames: while a long message
-// is on its way out no pong comes, but HTTP/2 grants window all along.
+// heardConn records every sign of life. It counts bytes, not frames: while a long message is on
+// its way out no pong comes, but HTTP/2 keeps granting window.
 type heardConn struct {
 	net.Conn
 	heard *atomic.Bool
@@ -65,7 +65,7 @@ func (c *heardConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// openLink dials and shakes hands. Both end with ctx.
+// openLink dials and performs the handshake. Both end with ctx.
 func openLink(ctx context.Context, p *peer, addr string) (*link, error) {
 	l := &link{
 		p: p, out: newOutbox(p.m.cfg.LazyDelay), opened: time.Now(),
@@ -108,7 +108,7 @@ func (l *link) handshake() error {
 	if err != nil {
 		return err
 	}
-	// If this fails, receiving says why.
+	// If this fails, receiving returns the reason.
 	_ = l.stream.SendMsg(hello)
 	var in inMessage
 	if err := l.stream.RecvMsg(&in); err != nil {
@@ -128,7 +128,7 @@ func (l *link) handshake() error {
 	return nil
 }
 
-// close frees what openLink acquired and fails what waits. serve must have
+// close releases what openLink acquired and fails everything that is waiting. serve must have
 // ended.
 func (l *link) close() {
 	l.cancel(ErrBroken)
@@ -143,8 +143,8 @@ func (l *link) close() {
 // errSuspected ends a link on which nothing arrives any more.
 var errSuspected = errors.New("peer: node is silent")
 
-// serve runs the link until it breaks, and says why it did. Everything pending
-// has failed when it returns.
+// serve runs the link until it breaks, and returns the reason. Everything pending has failed by
+// then.
 func (l *link) serve() error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -154,7 +154,7 @@ func (l *link) serve() error {
 	wg.Go(func() { l.cancel(l.receive()) })
 	l.watch()
 	cause := context.Cause(l.ctx)
-	// Nobody may wait for the goroutines' end to learn that the link broke.
+	// Nobody should have to wait for the goroutines' end to learn that the link broke.
 	l.p.unlink(l)
 	l.out.close()
 	l.failAll(ErrBroken)
@@ -164,9 +164,8 @@ func (l *link) serve() error {
 	return cause
 }
 
-// watch pings, fails what is overdue, and ends the link when nothing has arrived
-// for too long. That is counted in pings, so that a stalled process does not
-// accuse its peers.
+// watch sends pings, fails overdue requests, and ends the link when nothing has arrived for too
+// long. That time is counted in pings, so that a stalled process does not suspect its peers.
 func (l *link) watch() {
 	cfg := &l.p.m.cfg
 	limit := max(2, int(cfg.SuspectAfter/cfg.PingInterval))
@@ -197,7 +196,7 @@ func (l *link) ping() {
 	_ = l.out.push(h, noBody{}, classOwn, urgent)
 }
 
-// receive handles what the peer answers, until the stream ends.
+// receive handles the peer's answers until the stream ends.
 func (l *link) receive() error {
 	var in inMessage
 	a := assembler{holdings: &l.p.m.holdings}
@@ -234,7 +233,7 @@ func (l *link) handle(f frame) error {
 	return nil
 }
 
-// pong takes the answer to a ping.
+// pong handles the answer to a ping.
 func (l *link) pong(f frame) error {
 	roundTrip := time.Since(l.opened) - time.Duration(f.number)
 	if f.number >= maxIndex || roundTrip < 0 || len(f.body) > maxPing {
@@ -248,7 +247,7 @@ func (l *link) pong(f frame) error {
 	return err
 }
 
-// register gives c's request its number.
+// register assigns a number to c's request.
 func (l *link) register(c completer, timed bool) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -260,8 +259,8 @@ func (l *link) register(c completer, timed bool) (uint64, error) {
 	return l.next, nil
 }
 
-// unregister returns who waits for the answer; nil: nobody any more. Whoever
-// gets the completer, and nobody else, completes it.
+// unregister returns the completer that waits for the answer, or nil if there is none any more.
+// Its caller, and nobody else, completes it.
 func (l *link) unregister(number uint64) completer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -287,7 +286,7 @@ func (l *link) failOverdue() {
 	var overdue []completer
 	l.mu.Lock()
 	l.tick++
-	if l.tick%8 == 0 { // the map may be large; precision is not worth a walk each time
+	if l.tick%8 == 0 { // the map may be large; precision is not worth walking it each time
 		for number, w := range l.pending {
 			if w.timed && l.tick-w.tick > limit {
 				overdue = append(overdue, w.c)
@@ -311,8 +310,7 @@ type answer struct {
 
 func (w waiter) complete(f frame, err error) { w <- answer{f, err} }
 
-// answered reads raft's answer to a request of a term. One that makes no sense
-// ends the link.
+// answered decodes raft's answer to a request of a term. An invalid answer ends the link.
 func (l *link) answered(f frame, resp any, requestTerm uint64) error {
 	err := decodeAnswer(f.body, l.p.nameBytes, resp)
 	if err == nil {

@@ -1,20 +1,17 @@
-// Package peer carries everything that nodes say to each other: raft, the
-// messages and calls of the broker, snapshots, and the signs of life from which
-// the death of a node is concluded.
+// Package peer carries all communication between nodes: raft, the messages and calls of the
+// broker, snapshots, and the signs of life from which the death of a node is concluded.
 //
-// A Mesh connects a node with every other one. Each node dials each other node;
-// the stream it opened carries its requests out and their answers back, so
-// between two nodes there are two streams, each owned by who dialled. Frames of
-// all raft groups and all message kinds share them, in order. Snapshots have
-// streams of their own.
+// A Mesh connects a node with every other one. Each node dials each other node; the stream it
+// opened carries its requests out and their answers back, so between two nodes there are two
+// streams, each owned by the node that dialled it. Frames of all raft groups and all message kinds
+// share them, in order. Snapshots have streams of their own.
 //
-// Promised: messages to one node arrive in order and at most once for as long
-// as the epoch of the link does not change; a broken link fails everything
-// pending on it at once; no group can block another one's frames; nothing
-// queues without a bound; payloads are not copied on their way out and are
+// Promised: messages to one node arrive in order and at most once for as long as the epoch of the
+// link does not change; a broken link fails everything pending on it at once; no group can block
+// another one's frames; every queue is bounded; payloads are not copied on their way out and are
 // allocated once per received gRPC message on their way in.
 //
-// Not promised: delivery. Whoever sends learns of a loss only from a new epoch.
+// Not promised: delivery. A sender learns of a loss only from a new epoch.
 package peer
 
 import (
@@ -55,7 +52,7 @@ type Mesh struct {
 	handlers   handlers
 	events     events
 
-	// mu guards what follows. closed is final; no peer is added once it is set.
+	// mu guards the fields below. closed is final; no peer is added once it is set.
 	mu      sync.RWMutex
 	started bool
 	closed  bool
@@ -91,7 +88,7 @@ func New(cfg Config) (*Mesh, error) {
 	return m, nil
 }
 
-// Start accepts and dials.
+// Start begins to accept connections and to dial peers.
 func (m *Mesh) Start() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,8 +108,8 @@ func (m *Mesh) Start() {
 	}
 }
 
-// Close breaks all links, fails everything pending and waits for every
-// goroutine of the mesh. Handlers are not called afterwards.
+// Close breaks all links, fails everything pending and waits for every goroutine of the mesh. No
+// handler is called afterwards.
 func (m *Mesh) Close() error {
 	m.mu.Lock()
 	if m.closed {
@@ -133,12 +130,11 @@ func (m *Mesh) Close() error {
 	return nil
 }
 
-// Panics counts the panics in handlers since the mesh was made.
+// Panics returns the number of panics in handlers since the mesh was created.
 func (m *Mesh) Panics() uint64 { return m.panics.Load() }
 
-// contain is deferred around what another node has asked for. A panic costs the
-// message, or the stream, and not the process: the sender would send the same
-// to the next node.
+// contain is deferred around work that another node has requested. A panic costs the message or
+// the stream, not the process: otherwise the sender would send the same to the next node.
 func (m *Mesh) contain(doing, node string) {
 	if p := recover(); p != nil {
 		m.panics.Add(1)
@@ -159,8 +155,7 @@ func (m *Mesh) goFunc(f func()) {
 	}()
 }
 
-// AddPeer adds a node, or changes the addresses of a known one. It is tried
-// at each of them in turn, the first one first.
+// AddPeer adds a node, or changes the addresses of a known one. The addresses are tried in order.
 func (m *Mesh) AddPeer(name string, addrs ...string) error {
 	if name == "" || name == m.cfg.Node {
 		return fmt.Errorf("peer: %q cannot be a peer of %q", name, m.cfg.Node)
@@ -182,8 +177,8 @@ func (m *Mesh) AddPeer(name string, addrs ...string) error {
 	return nil
 }
 
-// RemovePeer breaks the links with a node and forgets it. Watchers see it go
-// down with reason Removed if it was up.
+// RemovePeer breaks the links with a node and forgets it. If it was up, watchers see it go down
+// with reason Removed.
 func (m *Mesh) RemovePeer(name string) {
 	m.mu.Lock()
 	p := m.peers[name]
@@ -200,9 +195,8 @@ func (m *Mesh) peer(name string) *peer {
 	return m.peers[name]
 }
 
-// Watch has f called for every change of a peer, one call at a time and in
-// order, beginning with an Up for each peer that is up already. f must not
-// block.
+// Watch makes f be called for every change of a peer, one call at a time and in order, beginning
+// with an Up for each peer that is up already. f must not block.
 func (m *Mesh) Watch(f func(Event)) { m.events.watch(f, m.upEvents) }
 
 func (m *Mesh) upEvents() []Event {
@@ -215,8 +209,8 @@ func (m *Mesh) upEvents() []Event {
 	return evs
 }
 
-// Alive reports whether node is up. This node always is. A peer whose link has
-// just broken is alive until there is evidence of its death.
+// Alive reports whether node is up. This node always is. A peer whose link has just broken is
+// alive until there is evidence of its death.
 func (m *Mesh) Alive(node string) bool {
 	if node == m.cfg.Node {
 		return true
@@ -225,9 +219,9 @@ func (m *Mesh) Alive(node string) bool {
 	return p != nil && p.isAlive()
 }
 
-// RefusedFor is for how long the host of a node has refused every connection.
-// The Down event comes much earlier: what cannot be reached cannot be used. That
-// the process has ended is certain only if this goes on and nobody hears it.
+// RefusedFor returns for how long the host of a node has refused every connection. The Down event
+// comes much earlier: a node that cannot be reached cannot be used. It is certain that the process
+// has ended only if this continues and no other node hears it.
 func (m *Mesh) RefusedFor(node string) time.Duration {
 	if p := m.peer(node); p != nil {
 		return p.refusedFor()
@@ -235,8 +229,8 @@ func (m *Mesh) RefusedFor(node string) time.Duration {
 	return 0
 }
 
-// Hears reports whether the process of another node that has this incarnation
-// gives signs of life here, on a link in either direction.
+// Hears reports whether the process of another node with this incarnation gives signs of life
+// here, on a link in either direction.
 func (m *Mesh) Hears(node string, incarnation []byte) bool {
 	p := m.peer(node)
 	return p != nil && p.hears(incarnation)
@@ -253,7 +247,7 @@ func (m *Mesh) HasMajority(of []string) bool {
 	return n > len(of)/2
 }
 
-// PeerStatus is what is known about another node.
+// PeerStatus describes another node.
 type PeerStatus struct {
 	Node    string
 	Address string
@@ -267,7 +261,7 @@ type PeerStatus struct {
 	RoundTrip time.Duration
 }
 
-// Peers returns the status of all other nodes, by name.
+// Peers returns the status of all other nodes, ordered by name.
 func (m *Mesh) Peers() []PeerStatus {
 	var all []PeerStatus
 	for _, p := range m.sortedPeers() {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// redialMin … redialMax: pause between attempts to dial, growing.
+	// redialMin … redialMax: the growing pause between attempts to dial.
 	redialMin = 30 * time.Millisecond
 	redialMax = 250 * time.Millisecond
 )
@@ -29,8 +29,8 @@ type peer struct {
 	link      atomic.Pointer[link] // changes under mu; nil: none
 	use       usage
 
-	// mu guards what follows. Events are emitted while it is held, which makes
-	// their order that of the changes.
+	// mu guards the fields below. Events are emitted while it is held, so that they are in the
+	// order of the changes.
 	//
 	//	up is closed, if link is set
 	//	removed is final; not live.alive then
@@ -43,25 +43,25 @@ type peer struct {
 	removed   bool
 }
 
-// usage is what a peer makes this node hold.
+// usage counts what a peer makes this node hold.
 type usage struct {
 	links     tokens
 	snapshots tokens
 	calls     callLimit
 }
 
-// incoming is the stream that a peer has dialled. A later one replaces it: a node
-// dials again only when it has given up the one before.
+// incoming is the stream that a peer has dialled. A later one replaces it: a node dials again only
+// when it has given up the previous one.
 type incoming struct {
 	stream      *inbound // nil: none
-	incarnation [16]byte // that dialled last
-	// received is closed when the last stream, whether or not it is over, has
-	// been received; nil: there was none.
+	incarnation [16]byte // of the process that dialled last
+	// received is closed when everything on the last stream, whether or not that stream has ended,
+	// has been received; nil: there was none.
 	received chan struct{}
 }
 
-// replace takes in a stream in place of the present one, which ends. It reports
-// whether the same process of the node has dialled again.
+// replace replaces the present stream, which ends, by in. It reports whether the same process of
+// the node has dialled again.
 func (i *incoming) replace(in *inbound) (again bool) {
 	i.end(ErrBroken)
 	again = in.incarnation == i.incarnation
@@ -135,9 +135,9 @@ func (p *peer) run() {
 	}
 }
 
-// dial opens a link. After slow attempts in vain the next may take longer, up to
-// four times as long: nodes that are short of processor time would never get
-// through, and each attempt costs them more of it.
+// dial opens a link. After slow attempts that failed, the next may take longer, up to four times
+// as long: otherwise nodes short of processor time would never get through, and each attempt costs
+// them more of it.
 func (p *peer) dial(addr string, slow int) (*link, error) {
 	limit := max(p.m.cfg.SuspectAfter/2, redialMax) << min(slow, 2)
 	ctx, cancel := context.WithTimeout(p.ctx, limit)
@@ -185,7 +185,7 @@ func (p *peer) event(up bool, reason string) Event {
 	return Event{Node: p.name, Up: up, Incarnation: p.live.incarnation, Epoch: p.live.epoch, Reason: reason}
 }
 
-// unlink takes l out of use.
+// unlink takes l out of service.
 func (p *peer) unlink(l *link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,7 +219,7 @@ func (p *peer) dead(reason string) {
 	}
 }
 
-// notReached concludes from a failed attempt to dial an address.
+// notReached draws conclusions from a failed attempt to dial an address.
 func (p *peer) notReached(addr string, err error) {
 	if p.ctx.Err() != nil {
 		return
@@ -246,7 +246,7 @@ func (p *peer) notReached(addr string, err error) {
 	}
 }
 
-// accept makes in the stream from the peer.
+// accept takes over a stream from the peer.
 func (p *peer) accept(in *inbound) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,7 +257,7 @@ func (p *peer) accept(in *inbound) error {
 	l := p.link.Load()
 	switch {
 	case p.live.replaced(in.incarnation):
-		// It restarted and is quicker than our link's end.
+		// It restarted, faster than our link broke.
 		p.down(Restarted)
 		if l != nil {
 			l.cancel(ErrBroken)
@@ -277,7 +277,7 @@ func (p *peer) left(in *inbound) {
 	}
 }
 
-// streamFrom returns the current stream from the peer; nil: none.
+// streamFrom returns the current stream from the peer, or nil.
 func (p *peer) streamFrom() *inbound {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -293,15 +293,15 @@ func (p *peer) remove() {
 	p.cancel()
 }
 
-// refusedFor is for how long the peer's host has refused every attempt to dial.
+// refusedFor returns for how long the peer's host has refused every attempt to dial.
 func (p *peer) refusedFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.live.refusedFor
 }
 
-// hears reports whether the process with this incarnation gives signs of life:
-// by the link to it, or by the stream that it has dialled.
+// hears reports whether the process with this incarnation gives signs of life, on the link to it
+// or on the stream that it has dialled.
 func (p *peer) hears(incarnation []byte) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
