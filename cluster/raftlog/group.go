@@ -15,28 +15,28 @@ import (
 // ErrDropped is returned by a Group whose data was deleted by DropGroup.
 var ErrDropped = errors.New("raftlog: the group was dropped")
 
-// noCopyFrom is the size from which the cache keeps the slices that raft
-// brought. Smaller entries are copied: on a follower they are part of one
-// large received message, which a long-lived slice would keep in memory.
+// noCopyFrom is the size from which the cache keeps the slices that raft passed in. Smaller
+// entries are copied: on a follower they are part of one large received message, which a
+// long-lived slice would keep in memory.
 const noCopyFrom = 8 << 10
 
-// Group is the log, the term and vote, and the snapshots of one raft group.
-// It implements raft.LogStore and raft.StableStore.
+// Group is the log, the term and vote, and the snapshots of one raft group. It implements
+// raft.LogStore and raft.StableStore.
 //
-// An entry that was stored is shared from then on: nobody may change its Data
-// or Extensions. What GetLog and Payload return must not be changed either.
+// A stored entry is shared from then on: its Data and Extensions must not be changed, nor may what
+// GetLog and Payload return.
 type Group struct {
 	s     *Store
 	id    fsm.GroupID
-	place *place // in the ledger
+	place *place // its place in the ledger
 
 	stable
 
-	// epoch of the cache. It changes, under mu, when entries are deleted
-	// whose indexes may be used again, before they are.
+	// epoch of the cache. It changes, under mu, when entries are deleted whose indexes may be
+	// reused, before they are.
 	epoch atomic.Uint64
 
-	// closing serialises what replaces the snapshot. Taken before mu.
+	// closing serialises whatever replaces the snapshot. It is taken before mu.
 	closing sync.Mutex
 
 	// mu guards what follows. It is held during unsynced commits, so that
@@ -61,26 +61,24 @@ var (
 // ID returns the group's number.
 func (g *Group) ID() fsm.GroupID { return g.id }
 
-// Starting must be called before raft is started on a Group on which raft has
-// run before; a Group fresh from Store.Group is starting already. No raft may
-// be running on the group.
+// Starting must be called before raft is started on a Group on which raft has run before; a Group
+// fresh from Store.Group is already starting. No raft may be running on the group.
 //
-// While a group is starting, GetLog leaves out payload sections that are not
-// in memory: raft.NewRaft reads all entries after the snapshot, followers
-// apply from Data alone, and none of that should read bodies. The only reader
-// of Extensions is replication, which only a leader does, and raft becomes
-// leader only in an election of its own, which begins by storing a new term.
-// So the first term stored that differs from the one on disk ends it.
+// While a group is starting, GetLog leaves out payload sections that are not in memory:
+// raft.NewRaft reads all entries after the snapshot, followers apply from Data alone, and none of
+// that should read bodies. The only reader of Extensions is replication, which only a leader does,
+// and raft becomes leader only in an election of its own, which begins by storing a new term. So
+// starting ends with the first stored term that differs from the one on disk.
 func (g *Group) Starting() { g.full.Store(false) }
 
 // Whole makes GetLog return payload sections from now on, on a Group on which no
 // raft runs. See Starting.
 func (g *Group) Whole() { g.full.Store(true) }
 
-// IsMonotonic answers false: a gap between indexes is accepted. What lies
-// before a gap is behind a snapshot and is truncated. (Raft reacts to true by
-// deleting the whole log after it has installed a snapshot. That would lose
-// entries after the snapshot that it still believes in; see DESIGN.md.)
+// IsMonotonic returns false: a gap between indexes is accepted. Entries before a gap are covered
+// by a snapshot and are truncated. (If it were true, raft would delete the whole log after
+// installing a snapshot. That would lose entries after the snapshot that raft still believes in;
+// see DESIGN.md.)
 func (g *Group) IsMonotonic() bool { return false }
 
 // FirstIndex returns the index of the first entry, 0 if there is none.
@@ -97,7 +95,7 @@ func (g *Group) LastIndex() (uint64, error) {
 	return g.entries.last(), nil
 }
 
-// GetLog reads an entry. raft.ErrLogNotFound: raft has none at this index.
+// GetLog reads an entry. It returns raft.ErrLogNotFound if raft has none at this index.
 func (g *Group) GetLog(index uint64, out *raft.Log) error {
 	for {
 		epoch := g.epoch.Load()
@@ -141,12 +139,11 @@ func (g *Group) GetLog(index uint64, out *raft.Log) error {
 	}
 }
 
-// installedEntry answers for the last entry that an installed snapshot
-// covers, as long as entries follow it: if they are of a term that lost, raft
-// must find out by comparing this one, or it would ask for the snapshot again
-// and again. It has the right index and term and nothing else; it is never
-// replicated, because raft would need the entry before it first. The caller
-// holds mu.
+// installedEntry answers for the last entry that an installed snapshot covers, as long as entries
+// follow it. If those are of a superseded term, raft must find out by comparing this one;
+// otherwise it would ask for the snapshot again and again. The entry has the right index and term
+// and nothing else; it is never replicated, because raft would need the entry before it first. The
+// caller holds mu.
 func (g *Group) installedEntry(index uint64, out *raft.Log) bool {
 	if index <= 1 || index != g.snapshot.installed.index || g.entries.begin() != index+1 {
 		return false
@@ -155,15 +152,14 @@ func (g *Group) installedEntry(index uint64, out *raft.Log) bool {
 	return true
 }
 
-// visible reports whether raft can see an entry and could all the time since
-// the epoch was read.
+// visible reports whether raft can see an entry, and could see it ever since the epoch was read.
 func (g *Group) visible(index, epoch uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.entries.at(index) != nil && g.epoch.Load() == epoch
 }
 
-// readEntry reads an entry's header and, if asked for, its payload section.
+// readEntry reads an entry's header and, on request, its payload section.
 func (g *Group) readEntry(index uint64, payload bool) (*entry, error) {
 	key := indexKey(kindHeader, g.id, index)
 	v, closer, err := g.s.db.Get(key)
@@ -191,9 +187,9 @@ func (g *Group) readEntry(index uint64, payload bool) (*entry, error) {
 // StoreLog stores one entry.
 func (g *Group) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs stores entries, durably and all together. Their indexes must be
-// ascending without gaps. Entries that are there already, from the first new
-// index on, are deleted first; entries before a gap are truncated.
+// StoreLogs stores entries durably and atomically. Their indexes must be ascending without gaps.
+// Existing entries from the first new index on are deleted first; entries before a gap are
+// truncated.
 func (g *Group) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -227,7 +223,7 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// appended notes that entries are in the log, and returns its end.
+// appended records that entries are in the log, and returns its end.
 func (g *Group) appended(logs []*raft.Log, infos []info) (index, term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -235,7 +231,7 @@ func (g *Group) appended(logs []*raft.Log, infos []info) (index, term uint64) {
 	return g.end()
 }
 
-// truncateFor deletes what is in the way of an entry at index.
+// truncateFor deletes whatever prevents storing an entry at index.
 func (g *Group) truncateFor(index uint64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -270,7 +266,7 @@ func (g *Group) putEntry(b *pebble.Batch, l *raft.Log) info {
 	return i
 }
 
-// cachedCopy is the entry as the cache keeps it.
+// cachedCopy returns the entry as the cache keeps it.
 func cachedCopy(l *raft.Log) *entry {
 	e := entryOf(l)
 	if n := len(e.data); n+len(e.ext) < noCopyFrom {
@@ -281,22 +277,22 @@ func cachedCopy(l *raft.Log) *entry {
 	return e
 }
 
-// Reclaimable is how many bytes the truncation after a snapshot taken now
-// would free: headers, and payload sections without live messages.
+// Reclaimable returns how many bytes the truncation after a snapshot taken now would free:
+// headers, and payload sections without live messages.
 func (g *Group) Reclaimable() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.entries.reclaimable
 }
 
-// LiveBytes is the size of all payload sections with live messages.
+// LiveBytes returns the size of all payload sections with live messages.
 func (g *Group) LiveBytes() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.entries.live + g.pins.bytes
 }
 
-// EntriesSinceSnapshot is how many entries follow the newest snapshot.
+// EntriesSinceSnapshot returns how many entries follow the newest snapshot.
 func (g *Group) EntriesSinceSnapshot() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -307,16 +303,14 @@ func (g *Group) EntriesSinceSnapshot() uint64 {
 	return last - max(covered, g.entries.first-1)
 }
 
-// SnapshotIndex is the last index that the group's snapshot covers, 0 if it
-// has none.
+// SnapshotIndex returns the last index that the group's snapshot covers, or 0 if it has none.
 func (g *Group) SnapshotIndex() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.snapshot.index()
 }
 
-// SetTrailing says how many entries raft will keep behind this group's next
-// snapshot.
+// SetTrailing sets how many entries raft will keep behind this group's next snapshot.
 func (g *Group) SetTrailing(entries uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -324,8 +318,7 @@ func (g *Group) SetTrailing(entries uint64) {
 	g.entries.recount()
 }
 
-// forget empties what is in memory of a dropped group. The caller holds
-// closing and mu.
+// forget clears the in-memory state of a dropped group. The caller holds closing and mu.
 func (g *Group) forget() {
 	g.dropped = true
 	g.epoch.Store(g.s.epochs.Add(1))

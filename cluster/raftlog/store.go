@@ -15,7 +15,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// ExitCode ends the process when durable state could not be written or read.
+// ExitCode is the exit code of a process that could not write or read durable state.
 const ExitCode = 74
 
 // Sizes used where Options has zero.
@@ -24,28 +24,28 @@ const (
 	DefaultMemTableBytes = 128 << 20
 )
 
-// Options says how to open a Store. The zero value is good for production.
+// Options configures a Store. The zero value is good for production.
 type Options struct {
-	// FS is the filesystem; nil: the operating system's.
+	// FS is the filesystem; nil: that of the operating system.
 	FS vfs.FS
-	// Logger takes what goes wrong; nil: nowhere.
+	// Logger receives errors; nil: they are not logged.
 	Logger *slog.Logger
-	// Exit ends the process; nil: os.Exit. If it returns, the goroutine that
-	// called it stops for ever: nobody hears of a write that failed.
+	// Exit ends the process; nil: os.Exit. If it returns, the goroutine that called it blocks for
+	// ever: a failed write is never reported to a caller.
 	Exit func(code int)
 	// CacheBytes bounds the entries kept in memory, of all groups together.
 	CacheBytes int64
-	// MemTableBytes is how much is written before it goes to a table file.
-	// Payloads that die earlier never get there.
+	// MemTableBytes is how much is written before it is flushed to a table file. Payloads that die
+	// earlier never get there.
 	MemTableBytes int64
-	// TrailingLogs is what raft's configuration says: how many entries raft
-	// keeps behind a snapshot. Reclaimable does not count them.
+	// TrailingLogs is raft's setting of how many entries it keeps behind a snapshot. Reclaimable
+	// does not count them.
 	TrailingLogs uint64
 	// OpenFiles is how many table files are open at a time; 0: 1000.
 	OpenFiles int
 }
 
-// Store keeps the logs of all queue groups of a node.
+// Store stores the logs of all queue groups of a node.
 type Store struct {
 	db       *pebble.DB
 	lock     *pebble.Lock // of the folder
@@ -57,22 +57,22 @@ type Store struct {
 
 	epochs      atomic.Uint64 // the last one given out
 	reclaimable atomic.Int64  // over all groups
-	healing     atomic.Bool   // damage is being taken out
-	freed       atomic.Int64  // bytes of pinned sections deleted since the last flush asked for
-	flushAt     int64         // ask for one when freed is above
+	healing     atomic.Bool   // damage is being removed
+	freed       atomic.Int64  // bytes of pinned sections deleted since the last requested flush
+	flushAt     int64         // request one when freed exceeds this
 
 	mu     sync.Mutex
 	groups map[fsm.GroupID]*slot
 }
 
-// slot makes groups load once, and different groups at the same time.
+// slot makes each group load once, and different groups in parallel.
 type slot struct {
 	once  sync.Once
 	group *Group
 	err   error
 }
 
-// Open opens the store in dir, or creates it.
+// Open opens the store in dir, creating it if needed.
 func Open(dir string, o Options) (*Store, error) {
 	s := &Store{
 		log:      o.Logger,
@@ -107,8 +107,7 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-// open opens ledger and store, heals the store of what is known to be damaged,
-// and holds the two against each other.
+// open opens ledger and store, removes known damage from the store, and compares the two.
 func (s *Store) open(fs vfs.FS, dir string, o Options) error {
 	if err := s.lockDir(fs, dir); err != nil {
 		return err
@@ -158,9 +157,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Group returns a group's part of the store, empty if nothing was stored yet.
-// It reads all headers once; groups can be loaded in parallel. Every call
-// with the same id returns the same Group, until it is dropped.
+// Group returns a group's part of the store, which is empty if nothing was stored yet. It reads
+// all headers once; groups can be loaded in parallel. Every call with the same id returns the same
+// Group, until it is dropped.
 //
 // A group whose data is damaged is empty; its Doubt says so.
 func (s *Store) Group(id fsm.GroupID) (*Group, error) {
@@ -182,8 +181,8 @@ func (s *Store) Group(id fsm.GroupID) (*Group, error) {
 	return sl.group, sl.err
 }
 
-// GroupIDs lists the groups that have data on disk, or had according to the
-// ledger, ascending.
+// GroupIDs returns the groups that have data on disk, or had according to the ledger, in ascending
+// order.
 func (s *Store) GroupIDs() ([]fsm.GroupID, error) {
 	ids, err := s.listGroups()
 	if err != nil && !isDamage(err) {
@@ -194,8 +193,7 @@ func (s *Store) GroupIDs() ([]fsm.GroupID, error) {
 	return slices.Compact(ids), nil
 }
 
-// storedGroups lists the groups that have data in the store, as far as it can
-// be read.
+// storedGroups returns the groups that have data in the store, as far as it can be read.
 func (s *Store) storedGroups() []fsm.GroupID {
 	ids, err := s.listGroups()
 	if err != nil {
@@ -226,9 +224,9 @@ func (s *Store) listGroups() ([]fsm.GroupID, error) {
 	return ids, it.Error()
 }
 
-// DropGroup deletes everything of a group, its snapshots and its doubt
-// included, durably. The group's raft must have been shut down; a Group that
-// was handed out before refuses to store anything afterwards.
+// DropGroup durably deletes everything of a group, including its snapshots and its doubt. The
+// group's raft must have been shut down; a Group that was returned before refuses to store
+// anything afterwards.
 func (s *Store) DropGroup(id fsm.GroupID) error {
 	s.mu.Lock()
 	sl := s.groups[id]
@@ -247,13 +245,13 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 	return nil
 }
 
-// Reclaimable is how many bytes the snapshots of all groups together would
-// free: what Group.Reclaimable counts, summed up.
+// Reclaimable returns how many bytes snapshots of all groups together would free: the sum of
+// Group.Reclaimable.
 func (s *Store) Reclaimable() int64 { return s.reclaimable.Load() }
 
-// Metrics are numbers of the moment, or since Open where they count.
+// Metrics are current values, or totals since Open for counters.
 type Metrics struct {
-	DiskBytes    uint64 // in use, files waiting for their removal included
+	DiskBytes    uint64 // in use, including files that wait for removal
 	WrittenBytes uint64 // to disk: write-ahead log, flushes and compactions
 	CacheBytes   int64
 	CacheHits    uint64
