@@ -11,23 +11,22 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// leadership is whether this node leads a group, and whether it serves: raft may
-// make a replica lead that must not serve, and a leader serves only after its
-// barrier.
+// leadership records whether this node leads a group, and whether it serves: raft may make a
+// replica leader that must not serve, and a leader serves only after its barrier.
 //
 //	serving() ≠ 0 ⇔ term ≠ 0 ∧ ¬transferring ∧ ¬barred()
 type leadership struct {
 	changing     sync.Mutex    // one change at a time
-	term         atomic.Uint64 // in which this node serves; 0: in none
+	term         atomic.Uint64 // in which this node serves; 0: none
 	transferring atomic.Bool   // it takes no commands, see Transfer. Set under the proposer's lock
 	resigned     resignation
 
 	guard     *guard
-	withdrawn *atomic.Bool  // the node leads nothing, see Host.Withdraw; nil: a local queue, which it does not concern
-	raftTerm  func() uint64 // the present one
+	withdrawn *atomic.Bool  // the node leads nothing, see Host.Withdraw; nil for a local queue, which it does not affect
+	raftTerm  func() uint64 // the current one
 }
 
-// serving is the term in which this node leads and takes commands; 0: it does not.
+// serving returns the term in which this node leads and takes commands, or 0.
 func (l *leadership) serving() uint64 {
 	if l.transferring.Load() || l.barred() {
 		return 0
@@ -41,22 +40,21 @@ func (l *leadership) barred() bool {
 	return l.guard.quarantined.Load() != nil || l.withdrawn != nil && l.withdrawn.Load() || l.hasResigned()
 }
 
-// hasResigned reports whether the group has resigned here in the present term.
+// hasResigned reports whether the group has resigned here in the current term.
 func (l *leadership) hasResigned() bool {
 	term := l.resigned.term.Load()
 	return term != 0 && term == l.raftTerm()
 }
 
-// end ends serving for good: who was about to begin has given up.
+// end stops serving for good; a pending begin gives up.
 func (l *leadership) end() {
 	l.changing.Lock()
 	defer l.changing.Unlock()
 	l.term.Store(0)
 }
 
-// review brings the group's role in line with raft's state: a new leader
-// begins to serve, a former one ceases to. One that is barred does not begin,
-// and looks for another one.
+// review brings the group's role in line with raft's state: a new leader begins to serve, a former
+// one stops. A barred one does not begin, and searches for another leader.
 func (g *Group) review() {
 	defer g.guard.contain("change the leader")
 	l := &g.leadership
@@ -83,7 +81,7 @@ func (g *Group) review() {
 func (g *Group) enter() {
 	term := g.order.takeOver()
 	if term == 0 {
-		return // lost again; the next change of state comes here once more
+		return // lost again; the next change of state leads here once more
 	}
 	deadline, ok := g.begin(term)
 	if !ok {
@@ -106,17 +104,16 @@ func (g *Group) enter() {
 // barrierRetry is the pause after a barrier that raft has refused to a leader.
 const barrierRetry = 50 * time.Millisecond
 
-// catchUp returns when everything that earlier leaders have committed is applied,
-// and the term that this is known for; 0: this replica leads no more.
+// catchUp returns when everything committed by earlier leaders is applied. It returns the term for
+// which that is known, or 0 if this replica no longer leads.
 func (g *Group) catchUp() (term uint64) {
 	leads := func() bool { return !g.isClosed() && !g.barred() && g.isLeader() }
 	return awaitBarrier(g.raft.Load().CurrentTerm, leads, func() error { return g.barrier(0) }, g.ending)
 }
 
-// awaitBarrier returns the term of a leader that a barrier was given in; 0: it
-// leads no more. The term is read first: what a barrier of a later term says is
-// not about that one. Raft refuses a barrier while it hands the leadership over,
-// and may keep it after all.
+// awaitBarrier returns the term in which a leader was given a barrier, or 0 if it no longer leads.
+// The term is read first: a barrier of a later term says nothing about the term read. Raft refuses
+// a barrier during a leadership transfer, and may then keep the leadership after all.
 func awaitBarrier(term func() uint64, leads func() bool, barrier func() error, ending <-chan struct{}) uint64 {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
@@ -146,15 +143,15 @@ func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
 	})
 }
 
-// announce tells the outside that this node leads, or no longer does (0).
+// announce tells the Outside that this node leads, or that it no longer does (0).
 func (g *Group) announce(term uint64) {
 	defer g.guard.contain("announce the leader")
 	g.host.config.Outside.Led(g, term)
 }
 
-// awaitClocks waits until a majority of the wall clocks is known, so that the
-// first stamp of the term can take the time without a leader into account. It
-// mostly is: votes and clocks come over the same links.
+// awaitClocks waits until a majority of the wall clocks is known, so that the first stamp of the
+// term can take the leaderless time into account. Usually it is known: votes and clocks come over
+// the same links.
 func awaitClocks(c *clock.Clock, ending <-chan struct{}) {
 	select {
 	case <-c.Sampled():
@@ -170,8 +167,7 @@ func awaitClocks(c *clock.Clock, ending <-chan struct{}) {
 	}
 }
 
-// leave ceases to serve. What was proposed and not yet answered is reported as
-// undecided by the proposer.
+// leave stops serving. The proposer reports what was proposed and not yet answered as undecided.
 func (g *Group) leave() {
 	g.leadership.term.Store(0)
 	g.timer.stop()
@@ -182,18 +178,18 @@ func (g *Group) leave() {
 // barred reports whether the group must not lead on this node.
 func (g *Group) barred() bool { return g.leadership.barred() }
 
-// resignedLately reports whether the group has resigned here a short time ago.
+// resignedLately reports whether the group has resigned here recently.
 func (g *Group) resignedLately() bool {
 	until := g.leadership.resigned.until.Load()
 	return until != 0 && until > int64(g.host.watch.now())
 }
 
-// transferTo makes another member the leader in raft's eyes. This replica is, and
-// must not serve. wins: that one can be elected as it is. It does not block.
+// transferTo makes another member the leader in raft's eyes. This replica is that leader, and must
+// not serve. wins says that the member can be elected as it is. It does not block.
 func (g *Group) transferTo(node string, wins bool) {
 	g.spawn(func() {
 		if g.leadership.hasResigned() && g.Quarantined() == nil {
-			g.yield(node, wins) // without the lock: who holds it may hang
+			g.yield(node, wins) // without the lock, whose holder may hang
 			return
 		}
 		g.leadership.changing.Lock()

@@ -12,15 +12,15 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// settings brings the settings in a queue's log in line with those of the catalog
-// while this node leads. Every leader does it when its term begins, so none has to
-// remember whether the last one did.
+// settings brings the settings in a queue's log in line with the catalog's while this node leads.
+// Every leader does this when its term begins, so none has to remember whether its predecessor
+// did.
 type settings struct {
-	wanted func() *QueueConfig            // what the queue should have; the caller's
+	wanted func() *QueueConfig            // what the queue should have; owned by the caller
 	view   func(f func(m *queue.Machine)) // reads the machine
 	submit func(b Batch) error
-	active func()      // there is something to do
-	leads  func() bool // this node serves as the leader
+	active func()      // called when there is work
+	leads  func() bool // whether this node serves as the leader
 	spawn  func(f func())
 	ending <-chan struct{}
 	guard  *guard
@@ -28,20 +28,20 @@ type settings struct {
 
 	changed  atomic.Bool // the catalog's, since the log's were last seen to be the same
 	mu       sync.Mutex
-	proposed *QueueConfig // in this term; nil: nothing
-	retry    bool         // what was proposed may be lost, and is proposed again soon
+	proposed *QueueConfig // in this term; nil: none
+	retry    bool         // the proposed settings may be lost, and are proposed again soon
 }
 
-// settingsRetry is the pause before settings that may be lost are proposed again. A
-// leader that hands its leadership over refuses entries for as long as that takes.
+// settingsRetry is the pause before settings that may be lost are proposed again. During a
+// leadership transfer, the leader refuses entries.
 const settingsRetry = 250 * time.Millisecond
 
-// propose proposes the settings of the catalog if those in the log are others. A
-// new leader does so ahead of everything that clients submit. again: what was
-// proposed before counts for nothing, as it may be lost.
+// propose proposes the settings of the catalog if those in the log differ. A new leader does so
+// ahead of everything that clients submit. again means that earlier proposals are ignored, as they
+// may be lost.
 //
-// It proposes nothing while the machine's settings come from a newer view of
-// the catalog than this node's: it is called once more when that has come.
+// It proposes nothing while the machine's settings come from a newer view of the catalog than this
+// node's: it is called again when that view has arrived.
 func (s *settings) propose(again bool) {
 	defer s.guard.contain("bring in the settings")
 	s.mu.Lock()
@@ -68,15 +68,15 @@ func (s *settings) propose(again bool) {
 	s.proposed = want
 }
 
-// change is propose for settings of the catalog that have changed.
+// change is propose for changed settings of the catalog.
 func (s *settings) change() {
 	s.changed.Store(true)
 	s.active()
 	s.propose(false)
 }
 
-// lost notes that an entry may be lost. If it could have been the one with the
-// settings, these are proposed again unless they hold by then.
+// lost records that an entry may be lost. If it could have been the one with the settings, these
+// are proposed again unless they are in effect by then.
 func (s *settings) lost() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,8 +105,8 @@ func (s *settings) lost() {
 	})
 }
 
-// wait reports whether the catalog has settings for the queue that its log does
-// not have: have are those of the machine.
+// wait reports whether the catalog has settings for the queue that its log lacks; have are the
+// machine's.
 func (s *settings) wait(have *QueueConfig) bool {
 	if !s.changed.Load() {
 		return false

@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// tickSpacing is the least time between two ticks of one queue. The first
-// tick after a quiet spell goes out at once, and so does the next one while
-// the machine has more due work than one tick may do.
+// tickSpacing is the least time between two ticks of one queue. The first tick after a quiet
+// period goes out at once, and so does the next one while the machine has more due work than one
+// tick may do.
 const tickSpacing = 10 * time.Millisecond
 
 // timer is one group's part of the ticker.
@@ -33,7 +33,7 @@ type timer struct {
 	ticks    uint64        // that were applied
 }
 
-// applied takes the machine's deadline after entries were applied on the leader.
+// applied takes over the machine's deadline after entries were applied on the leader.
 func (t *timer) applied(deadline fsm.Time, ticked bool) {
 	t.mu.Lock()
 	if ticked {
@@ -55,7 +55,7 @@ func (t *timer) applied(deadline fsm.Time, ticked bool) {
 	}
 }
 
-// count is how many ticks have been applied on the leader.
+// count returns how many ticks have been applied on the leader.
 func (t *timer) count() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -76,10 +76,10 @@ func (t *timer) fire() {
 		return
 	}
 	t.inFlight, t.last = t.proposer.proposeTick(), t.ticker.now()
-	t.mu.Unlock() // a group that transfers its leadership arms again when it goes on, see begin
+	t.mu.Unlock() // a group that transfers its leadership arms again when it resumes, see begin
 }
 
-// lost notes that an entry failed: a tick may have been in it.
+// lost records that an entry failed: it may have contained a tick.
 func (t *timer) lost() {
 	t.mu.Lock()
 	t.inFlight = false
@@ -90,8 +90,8 @@ func (t *timer) lost() {
 	}
 }
 
-// begin starts a leader's term, or goes on with it after a transfer that has
-// failed, with the machine's present deadline.
+// begin starts a leader's term, or resumes it after a failed transfer, with the machine's current
+// deadline.
 func (t *timer) begin(deadline fsm.Time) {
 	t.mu.Lock()
 	t.deadline, t.inFlight = deadline, false
@@ -104,12 +104,12 @@ func (t *timer) begin(deadline fsm.Time) {
 // stop disarms the timer.
 func (t *timer) stop() { t.ticker.remove(t) }
 
-// until is how long at least it takes until a deadline is due; 0: it is.
+// until returns the least time until a deadline is due; 0 if it is due.
 func (t *timer) until(deadline fsm.Time) time.Duration { return t.proposer.until(deadline) }
 
-// ticker wakes timers when their deadlines may be due. It goes by monotonic
-// time; one that is woken too early arms again. One goroutine serves all
-// groups of the node; a group without a deadline costs nothing.
+// ticker wakes timers when their deadlines may be due. It uses monotonic time; a timer that is
+// woken too early arms itself again. One goroutine serves all groups of the node; a group without
+// a deadline costs nothing.
 type ticker struct {
 	now    func() time.Duration
 	worker *worker.Worker
@@ -119,7 +119,7 @@ type ticker struct {
 	at    map[*timer]*alarm
 }
 
-// alarm is when a timer is woken.
+// alarm says when to wake a timer.
 type alarm struct {
 	at    time.Duration
 	timer *timer
@@ -133,8 +133,8 @@ func newTicker(now func() time.Duration) *ticker {
 	return &ticker{at: map[*timer]*alarm{}, worker: worker.New(worker.Options{}), now: now}
 }
 
-// arm wakes a timer in a while, but not before the given instant; or earlier if it
-// is armed for earlier.
+// arm wakes a timer after wait, but not before the given instant, or earlier if it is already
+// armed for an earlier time.
 func (t *ticker) arm(of *timer, wait, notBefore time.Duration) {
 	at := max(t.now()+wait, notBefore)
 	t.mu.Lock()
@@ -155,7 +155,7 @@ func (t *ticker) arm(of *timer, wait, notBefore time.Duration) {
 	}
 }
 
-// wakeAll wakes all timers that are armed: the clock has moved ahead.
+// wakeAll wakes all armed timers: the clock has moved ahead.
 func (t *ticker) wakeAll() {
 	t.mu.Lock()
 	for _, a := range t.queue {
@@ -177,7 +177,7 @@ func (t *ticker) remove(of *timer) {
 // run wakes timers until stop is closed.
 func (t *ticker) run(stop <-chan struct{}) { t.worker.Run(stop, t.fireDue) }
 
-// fireDue wakes the timers that are due, and says how long none is.
+// fireDue wakes the timers that are due, and returns how long none will be.
 func (t *ticker) fireDue(time.Time) time.Duration {
 	for {
 		due, next := t.pop()
@@ -188,7 +188,7 @@ func (t *ticker) fireDue(time.Time) time.Duration {
 	}
 }
 
-// pop takes a timer that is due, or says how long none is.
+// pop returns a timer that is due, or how long none will be.
 func (t *ticker) pop() (*timer, time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
