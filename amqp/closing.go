@@ -8,13 +8,12 @@ import (
 	"github.com/quorate/quorate/amqp/wire"
 )
 
-// channelEnd is how far a channel is on the way to its end. Either side may
-// begin that, and both at once. The channel's gate guards what is not said to
-// be somebody else's.
+// channelEnd is the progress of a channel's close. Either side may begin it, or
+// both at once. The channel's gate guards all fields except where noted.
 //
 // Invariants: ignoring and sessionClosing only if the channel is not open;
 // crossed only if ignoring; finished is closed with state channelClosed. After
-// a close by the server that state needs both sessionClosed and answered.
+// a close by the server that state requires both sessionClosed and answered.
 type channelEnd struct {
 	state          channelState
 	sessionClosing bool // the session is being closed, or has been
@@ -25,7 +24,7 @@ type channelEnd struct {
 	crossed    atomic.Bool   // and the client's own close was answered meanwhile
 	ignored    chan struct{} // closed with ignoring
 	finished   chan struct{} // closed when the number is free
-	beforeFree func()        // called before that
+	beforeFree func()        // called just before finished is closed
 
 	seen seenEnd // reader only
 }
@@ -34,7 +33,7 @@ type channelState uint8
 
 const (
 	channelOpen    channelState = iota
-	channelClosing              // a close is under way: the server's, or the connection's
+	channelClosing              // a close is in progress: the server's, or the connection's
 	channelClosed
 )
 
@@ -53,7 +52,7 @@ func newChannelEnd(beforeFree func()) channelEnd {
 
 func (e *channelEnd) isOpen() bool { return e.state == channelOpen }
 
-// begin ends the open state. It returns false if that is over already.
+// begin ends the open state. It returns false if it has ended already.
 func (e *channelEnd) begin() bool {
 	if e.state != channelOpen {
 		return false
@@ -62,13 +61,14 @@ func (e *channelEnd) begin() bool {
 	return true
 }
 
-// ignore has the reader ignore frames from now on. It is called once.
+// ignore makes the reader ignore frames from now on. It is called once.
 func (e *channelEnd) ignore() {
 	e.ignoring.Store(true)
 	close(e.ignored)
 }
 
-// claimSession returns false if somebody else closes, or has closed, the session.
+// claimSession returns false if another goroutine is closing, or has closed,
+// the session.
 func (e *channelEnd) claimSession() bool {
 	if e.sessionClosing {
 		return false
@@ -77,7 +77,7 @@ func (e *channelEnd) claimSession() bool {
 	return true
 }
 
-// sessionIsClosed is the server's part of its own close.
+// sessionIsClosed records the server's part of its own close.
 func (e *channelEnd) sessionIsClosed() {
 	e.sessionClosed = true
 	if e.answered {
@@ -85,7 +85,7 @@ func (e *channelEnd) sessionIsClosed() {
 	}
 }
 
-// isAnswered is the client's part of the server's close.
+// isAnswered records the client's part of the server's close.
 func (e *channelEnd) isAnswered() {
 	e.answered = true
 	if e.sessionClosed {
@@ -102,7 +102,7 @@ func (e *channelEnd) finish() {
 	}
 }
 
-// isFinished may be called by anybody.
+// isFinished may be called by any goroutine.
 func (e *channelEnd) isFinished() bool {
 	select {
 	case <-e.finished:
@@ -112,9 +112,9 @@ func (e *channelEnd) isFinished() bool {
 	}
 }
 
-// wait holds the reader, which does not hold the gate, while a close is under
-// way. It returns false if the number is not free after that: the server's own
-// close has come first.
+// wait blocks the reader, which must not hold the gate, while a close is in
+// progress. It returns false if the number is not free afterwards, because the
+// server's own close came first.
 func (e *channelEnd) wait(connectionDone <-chan struct{}) (free bool, err error) {
 	ignored := e.ignored
 	if e.seen == seenCloseOK {
@@ -131,7 +131,7 @@ func (e *channelEnd) wait(connectionDone <-chan struct{}) (free bool, err error)
 	return true, nil
 }
 
-// raise answers an error of the method with this id: it closes the channel or
+// raise answers an error of the method with this id by closing the channel or
 // the connection. The gate is held.
 func (ch *channel) raise(err error, id uint32) {
 	if !ch.end.begin() {
@@ -166,15 +166,15 @@ func (ch *channel) answerCrossing() {
 	ch.conn.out.push(ch.number, &wire.ChannelCloseOK{})
 }
 
-// closeSession gives back what the channel holds.
+// closeSession returns what the channel holds.
 func (ch *channel) closeSession() {
 	ctx, cancel := context.WithTimeout(ch.conn.server.ctx, ch.conn.server.cfg.OperationTimeout)
 	defer cancel()
 	ch.session.Close(ctx)
 }
 
-// closeByClient answers channel.close, once its deliveries are back in their
-// queues.
+// closeByClient answers channel.close once the channel's deliveries are back in
+// their queues.
 func (ch *channel) closeByClient() {
 	ch.consumers.close()
 	ch.gate.Lock()
@@ -197,7 +197,7 @@ func (ch *channel) closeByServer() {
 	ch.gate.Unlock()
 }
 
-// readClose takes channel.close of the client. The reader calls it.
+// readClose handles channel.close of the client. The reader calls it.
 func (ch *channel) readClose() error {
 	accepted, err := ch.submit(&request{kind: requestClose})
 	switch {
@@ -209,7 +209,7 @@ func (ch *channel) readClose() error {
 	return err
 }
 
-// readCloseOK takes channel.close-ok of the client. The reader calls it.
+// readCloseOK handles channel.close-ok of the client. The reader calls it.
 func (ch *channel) readCloseOK() {
 	ch.end.seen = seenCloseOK
 	ch.gate.Lock()
@@ -226,9 +226,9 @@ func (ch *channel) shut() {
 	ch.gate.Unlock()
 }
 
-// beginClose is called before the session is closed by the connection: what
-// was settled late is passed on. It returns false if somebody else closes, or
-// has closed, the session.
+// beginClose is called before the connection closes the session, and passes on
+// pending settlements. It returns false if another goroutine is closing, or has
+// closed, the session.
 func (ch *channel) beginClose() bool {
 	ch.gate.Lock()
 	defer ch.gate.Unlock()

@@ -10,12 +10,11 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// Config is what a Server is made of. The zero value of a limit stands for
-// its default.
+// Config configures a Server. The zero value of a limit means its default.
 type Config struct {
-	// Broker does what clients ask for. Required.
+	// Broker performs what clients request. Required.
 	Broker Broker
-	// Logger is where connections log; nil: nowhere.
+	// Logger receives the logs of connections; nil: none.
 	Logger *slog.Logger
 
 	// FrameMax is the largest frame offered to clients, 4096 … 16 MiB.
@@ -25,37 +24,40 @@ type Config struct {
 	// ChannelMax is how many channels a connection may have open.
 	ChannelMax uint16
 	// Heartbeat is the interval offered to clients, in whole seconds. Negative:
-	// none is offered. A client's own choice, 0 included, counts in any case.
+	// none is offered. A client's own choice, including 0, always takes
+	// precedence.
 	Heartbeat time.Duration
 	// HandshakeTimeout is the time from accept to the running connection.
 	HandshakeTimeout time.Duration
-	// OperationTimeout ends a method that the broker has not answered.
+	// OperationTimeout bounds the wait for the broker's answer to a method.
 	OperationTimeout time.Duration
 	// MaxMessageSize is the largest body in bytes, at most 512 MiB.
 	MaxMessageSize int
-	// MaxConsumers is how many consumers a channel may have; 0: no limit.
+	// MaxConsumers is the maximum number of consumers of a channel; 0: no
+	// limit.
 	MaxConsumers int
-	// CertificateUser names the user that a verified client certificate stands
-	// for. nil: certificates log nobody in, and EXTERNAL is not offered.
+	// CertificateUser returns the user of a verified client certificate. nil:
+	// certificates cannot be used to log in, and EXTERNAL is not offered.
 	CertificateUser func(*x509.Certificate) string
-	// Refused is called with what clients are refused for want of a right, and
-	// with what they lose. It must not block; it may be nil.
+	// Refused is called with every request that is refused for lack of a right,
+	// and with what a client loses. It must not block; it may be nil.
 	Refused func(Refusal)
 	// Version is announced in the server properties.
 	Version string
-	// ServerProperties replace or extend what is announced to clients.
+	// ServerProperties replace or extend the properties that are announced to
+	// clients.
 	ServerProperties map[string]string
 }
 
-// Limits that are not for the operator.
+// Limits that are not configurable.
 const (
 	// maxUnconfirmed and maxUnconfirmedBytes bound the publishes of a connection
 	// that have no outcome yet. At the bound the reader stops.
 	maxUnconfirmed      = fsm.MaxUnanswered
 	maxUnconfirmedBytes = 8 << 20
 
-	// maxRequested bounds the bytes that wait for a client that has caused them
-	// itself: replies, returns and gets. At the bound the reader stops.
+	// maxRequested bounds the bytes that wait for a client because of its own
+	// requests: replies, returns and gets. At the bound the reader stops.
 	maxRequested = 8 << 20
 
 	// maxBacklog is how many bytes may wait for a client that does not read;
@@ -63,13 +65,13 @@ const (
 	maxBacklog = 64 << 20
 	stallTime  = 5 * time.Second
 
-	// A channel whose method waits for the broker keeps that much of what the
-	// client sends meanwhile; then the reader waits.
+	// Bounds of the requests that a channel queues while a method waits for the broker;
+	// then the reader waits.
 	maxQueued      = 1024
 	maxQueuedBytes = 1 << 20
 
-	// eagerBody is how much memory a content header is trusted with. A longer
-	// body gets its memory as it arrives.
+	// eagerBody is how much memory is allocated because of a content header
+	// alone. A longer body gets its memory as it arrives.
 	eagerBody = 1 << 20
 
 	loginDelay      = 3 * time.Second  // until a refused login is dropped
@@ -106,7 +108,7 @@ func set[T comparable](field *T, value T) {
 	}
 }
 
-// Validate names the first setting that is out of its range.
+// Validate returns an error that names the first setting out of range.
 func (c Config) Validate() error {
 	c = c.withDefaults()
 	for _, s := range []struct {

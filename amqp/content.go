@@ -13,15 +13,15 @@ import (
 type content struct {
 	user      string        // of the login, for user-id
 	maxSize   uint64        // of a body
-	replyName func() string // the key of replies to the channel
+	replyName func() string // returns the routing key of replies to the channel
 
 	stage     contentStage
 	request   request // of kind requestPublish: what is assembled
 	remaining uint64  // octets of the body still to come
 	total     int     // length of the whole payload
 
-	// exchange and key are those of the last publish, so that the next need not
-	// allocate.
+	// exchange and key are those of the last publish, so that the next one need
+	// not allocate.
 	exchange, key string
 }
 
@@ -31,16 +31,16 @@ const (
 	contentNone   contentStage = iota
 	contentHeader              // the header is next
 	contentBody                // body frames are next
-	contentSkip                // the same, of a body nobody wants
+	contentSkip                // the same, for a body that is discarded
 )
 
-// message is one publish as it goes through the channel.
+// message is one publish on its way through the channel.
 type message struct {
 	publish              fsm.Publish
 	mandatory, immediate bool
 	size                 uint64 // of the body
 	// fields are the encoded headers as published, if those in the payload
-	// are not the same; else nil.
+	// differ; else nil.
 	fields []byte
 	// blind are the routing keys of the header BCC.
 	blind []string
@@ -48,7 +48,7 @@ type message struct {
 
 const basicPublish = uint16(wire.IDBasicPublish & 0xFFFF)
 
-// begin takes basic.publish.
+// begin handles basic.publish.
 func (c *content) begin(payload []byte) error {
 	var v wire.BasicPublishView
 	if err := wire.DecodePublish(payload, &v); err != nil {
@@ -69,7 +69,7 @@ func (c *content) begin(payload []byte) error {
 	return nil
 }
 
-// header takes the content header. ready: the request is to be submitted now,
+// header handles the content header. ready: the request must be submitted now,
 // and then released.
 func (c *content) header(payload []byte) (ready bool, err error) {
 	h, err := wire.DecodeHeader(payload, wire.ClassBasic, basicPublish)
@@ -84,7 +84,7 @@ func (c *content) header(payload []byte) (ready bool, err error) {
 	m.size = h.BodySize
 	c.remaining = h.BodySize
 	if m.immediate || m.size > c.maxSize {
-		// It will be refused; until then nothing of it is kept.
+		// It will be refused; until then nothing of it is stored.
 		c.stage = contentSkip
 		c.endSkipped()
 		return true, nil
@@ -122,8 +122,8 @@ func (c *content) body(in *wire.Reader, size int) (ready bool, err error) {
 	return c.complete(), nil
 }
 
-// grow returns p with capacity for n more octets, of which it will hold total
-// in the end. Only a body longer than eagerBody ever moves.
+// grow returns p with capacity for n more octets, of total in the end. Only a
+// body longer than eagerBody is ever moved.
 func grow(p fsm.Payload, n, total int) fsm.Payload {
 	if cap(p)-len(p) >= n {
 		return p
@@ -149,13 +149,13 @@ func (c *content) endSkipped() {
 	}
 }
 
-// release drops the message that was submitted: it is the broker's now.
+// release drops the submitted message, which belongs to the broker now.
 func (c *content) release() { c.request.message = message{} }
 
-// isPartial reports whether a message has begun and is not complete.
+// isPartial reports whether a message is incomplete.
 func (c *content) isPartial() bool { return c.stage != contentNone }
 
-// reset drops what was begun.
+// reset drops an incomplete message.
 func (c *content) reset() {
 	c.release()
 	c.stage, c.remaining, c.total = contentNone, 0, 0

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// deliveries are those of a channel that are not settled for good.
+// deliveries are the deliveries of a channel that are not finally settled.
 //
 // Invariants: every tag in unacked and in uncommitted is ≤ last, and in one of
 // the two; every get that holds something in unacked is in gets.
@@ -24,7 +24,7 @@ type uncommitted struct {
 	outcome fsm.Outcome
 }
 
-// tag gives the next delivery its tag. noAck: it is never settled by the client.
+// tag assigns the next delivery its tag. noAck: the client never settles it.
 func (d *deliveries) tag(consumer, id uint64, noAck bool) uint64 {
 	d.last++
 	if !noAck {
@@ -33,7 +33,7 @@ func (d *deliveries) tag(consumer, id uint64, noAck bool) uint64 {
 	return d.last
 }
 
-// tagGet is tag for what a get has taken.
+// tagGet is tag for the message that a get has taken.
 func (d *deliveries) tagGet(token, id uint64, noAck bool) uint64 {
 	if !noAck {
 		if d.unacked.live == 0 {
@@ -44,8 +44,8 @@ func (d *deliveries) tagGet(token, id uint64, noAck bool) uint64 {
 	return d.tag(token, id, noAck)
 }
 
-// settle takes what a client settles and appends it to dst, or keeps it for
-// the commit. ok false: there is no such delivery.
+// settle takes what a client settles and appends it to dst, or keeps it for the
+// commit. ok false: there is no such delivery.
 func (d *deliveries) settle(s *settlement, commit bool, dst []held) (taken []held, ok bool) {
 	switch {
 	case s.multiple && s.tag == 0:
@@ -83,8 +83,8 @@ func (d *deliveries) rollBack() {
 	d.uncommitted = nil
 }
 
-// holds reports whether one of the deliveries is not settled by the client, or in
-// a transaction only.
+// holds reports whether at least one of the deliveries is not settled by the
+// client, or only in a transaction.
 func (d *deliveries) holds(consumer uint64, ids []uint64) bool {
 	held := func(h held) bool { return h.consumer == consumer && h.id != 0 && slices.Contains(ids, h.id) }
 	return slices.ContainsFunc(d.unacked.list[d.unacked.head:], held) ||
@@ -106,8 +106,8 @@ type held struct {
 
 // unacked holds the unacknowledged deliveries of a channel in the order of
 // their tags. Adding and taking cost O(1) amortized while tags are dense;
-// memory is at most about twice what is unacknowledged, however old the oldest
-// delivery is.
+// memory is at most about twice that of the unacknowledged deliveries, however
+// old the oldest one is.
 //
 // Invariants: tags in list[head:] ascend; list[head] is not settled; live is
 // the number of entries of list[head:] with id ≠ 0.
@@ -137,7 +137,7 @@ func (u *unacked) compact() {
 	u.list, u.head = kept, 0
 }
 
-// find returns the place of an unsettled tag.
+// find returns the position of an unsettled tag.
 func (u *unacked) find(tag uint64) (int, bool) {
 	if u.live == 0 || tag < u.list[u.head].tag {
 		return 0, false

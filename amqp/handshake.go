@@ -20,14 +20,14 @@ import (
 
 const (
 	passwords = "PLAIN AMQPLAIN" // mechanisms
-	external  = "EXTERNAL"       // the mechanism of those who have a certificate
+	external  = "EXTERNAL"       // the mechanism for clients with a certificate
 	locales   = "en_US"
 )
 
 var (
 	// errRefused ends a handshake after the last answer to the client.
 	errRefused = errors.New("handshake refused")
-	// errDropLater is errRefused, with the socket to be closed after a delay.
+	// errDropLater is like errRefused, but the socket is closed after a delay.
 	errDropLater = errors.New("login refused")
 )
 
@@ -67,7 +67,7 @@ func (c *conn) negotiate() error {
 		return err
 	}
 	if counted, ok := transport(c.socket).(interface{ LoggedIn() }); ok {
-		counted.LoggedIn() // the listener's limit counts clients and strangers apart
+		counted.LoggedIn() // the listener's limit counts logged-in and other clients separately
 	}
 	return c.socket.SetDeadline(time.Time{})
 }
@@ -84,7 +84,7 @@ func (h *handshake) header() error {
 	got, err := h.reader.in.ReadProtocolHeader()
 	switch {
 	case errors.Is(err, io.EOF):
-		return err // not a byte: a health check
+		return err // no byte was sent: a health check
 	case err != nil && !errors.Is(err, io.ErrUnexpectedEOF):
 		return err
 	}
@@ -110,7 +110,7 @@ func (h *handshake) send(m wire.Method) error {
 }
 
 // expect reads the next method, which must have this id. state is the name of
-// the state of the connection.
+// the connection's state.
 func (h *handshake) expect(id uint32, state string) (wire.Method, error) {
 	for {
 		f, err := h.reader.in.ReadFrame()
@@ -139,7 +139,7 @@ func (h *handshake) expect(id uint32, state string) (wire.Method, error) {
 	}
 }
 
-// start says who we are and has the client log in.
+// start announces the server and makes the client log in.
 func (h *handshake) start() error {
 	err := h.send(&wire.ConnectionStart{
 		VersionMajor: 0, VersionMinor: 9,
@@ -172,7 +172,7 @@ func (h *handshake) start() error {
 	return nil
 }
 
-// capabilities are what the client says it understands.
+// capabilities are what the client declares to support.
 type capabilities struct {
 	consumerCancelNotify       bool
 	authenticationFailureClose bool
@@ -195,7 +195,7 @@ func (h *handshake) readClientProperties(t wire.Table) {
 	}
 }
 
-// login checks who the client is. A *wire.Error is for the client; any other
+// login authenticates the client. A *wire.Error is for the client; any other
 // error refuses the login.
 func (h *handshake) login(mechanism, response string) (user string, err error) {
 	if mechanism == external && h.certificate != nil && h.server.cfg.CertificateUser != nil {
@@ -269,7 +269,7 @@ func (h *handshake) tune() error {
 	return nil
 }
 
-// open enters a vhost. open-ok is the first thing in the outbox.
+// open opens a vhost. open-ok is the first item in the outbox.
 func (h *handshake) open() error {
 	m, err := h.expect(wire.IDConnectionOpen, "opening")
 	if err != nil {

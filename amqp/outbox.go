@@ -9,9 +9,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// outbox is what waits to be written to a client, in order. Anybody pushes;
-// nobody blocks. The writer takes all there is at once, with its own memory in
-// exchange, so pushing does not allocate in the long run.
+// outbox is what waits to be written to a client, in order. Any goroutine may
+// push, and pushing never blocks. The writer takes everything at once and gives
+// its own memory in exchange, so pushing does not allocate in the long run.
 //
 // Lock order: channel.mu, outbox.mu, confirms.mu.
 type outbox struct {
@@ -22,10 +22,10 @@ type outbox struct {
 	ended    bool // nothing follows
 
 	wake      chan struct{} // capacity 1
-	requested *flow         // what the client has caused itself
+	requested *flow         // by the client's own requests
 	tooMuch   func()        // called, outbox.mu held, when the client must be dropped
 
-	backlog  atomic.Int64 // weight of all that is not written
+	backlog  atomic.Int64 // weight of everything not yet written
 	progress atomic.Int64 // when the writer last wrote, or the backlog began; Unix ns
 }
 
@@ -46,7 +46,7 @@ const (
 	outReturn                 // basic.return
 )
 
-// outItem is one thing to write. Its payload stays where it is until then.
+// outItem is one item to write. Its payload is not copied until then.
 type outItem struct {
 	kind     outKind
 	channel  uint16    // number
@@ -57,7 +57,7 @@ type outItem struct {
 	refusal  *fsm.Refusal // outReturn; nil: there was no route
 }
 
-// itemWeight is what an item is taken to cost on top of its payload.
+// itemWeight is the assumed cost of an item in addition to its payload.
 const itemWeight = 128
 
 // weight is what the item adds to the backlog, in bytes.
@@ -65,7 +65,7 @@ func (it *outItem) weight() int64 {
 	return int64(len(it.message.Payload) + it.to - it.from + itemWeight)
 }
 
-// isRequested reports whether the client has caused the item itself.
+// isRequested reports whether the client has requested the item itself.
 func (it *outItem) isRequested() bool { return it.kind != outDeliver }
 
 func newOutbox(tooMuch func()) *outbox {
@@ -132,14 +132,14 @@ func (o *outbox) stalled() bool {
 	return time.Now().UnixNano()-o.progress.Load() > int64(stallTime)
 }
 
-// wrote says that items of this weight are with the socket.
+// wrote reports that items of this weight have been written to the socket.
 func (o *outbox) wrote(weight, requested int64) {
 	o.progress.Store(time.Now().UnixNano())
 	o.backlog.Add(-weight)
 	o.requested.release(0, requested)
 }
 
-// queueConfirms has the writer ask c for the confirms that can be written.
+// queueConfirms makes the writer ask c for the confirms that can be written.
 func (o *outbox) queueConfirms(c *confirms) {
 	o.lock()
 	if !o.ended && !o.ending {
@@ -148,8 +148,8 @@ func (o *outbox) queueConfirms(c *confirms) {
 	o.unlock()
 }
 
-// pushLast appends the confirms of a channel and its last method. Confirms
-// that come later are lost. It returns the publishes that had no outcome.
+// pushLast appends the confirms of a channel and its last method. Later
+// confirms are lost. It returns the publishes that had no outcome.
 func (o *outbox) pushLast(c *confirms, m wire.Method) (count, bytes int64) {
 	o.lock()
 	defer o.unlock()
@@ -165,8 +165,8 @@ func (o *outbox) pushLast(c *confirms, m wire.Method) (count, bytes int64) {
 	return count, bytes
 }
 
-// pushEnd appends connection.close or its ok. Only methods of channel 0 are
-// accepted behind it.
+// pushEnd appends connection.close or its ok. After it only methods of channel
+// 0 are accepted.
 func (o *outbox) pushEnd(m wire.Method) {
 	o.lock()
 	o.pushLocked(0, m)
@@ -174,16 +174,16 @@ func (o *outbox) pushEnd(m wire.Method) {
 	o.unlock()
 }
 
-// end lets the writer finish once it has written what is there.
+// end lets the writer finish once it has written everything that is queued.
 func (o *outbox) end() {
 	o.lock()
 	o.ended = true
 	o.unlock()
 }
 
-// take moves what waits into b, which must be empty. With nothing there it
-// returns false, and wake is signalled when there is; ended tells whether
-// nothing will come any more.
+// take moves the queued items into b, which must be empty. If there are none it
+// returns false, and wake is signalled once there are; ended reports whether
+// nothing more will come.
 func (o *outbox) take(b *batch) (some, ended bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -200,7 +200,7 @@ func (o *outbox) take(b *batch) (some, ended bool) {
 	return true, false
 }
 
-// closing reports whether deliveries need not be written any more.
+// closing reports whether deliveries no longer need to be written.
 func (o *outbox) closing() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -213,7 +213,7 @@ const (
 	keepBytes = 256 << 10
 )
 
-// reset empties b and lets go of all that its items hold.
+// reset empties b and releases everything that its items refer to.
 func (b *batch) reset() {
 	if cap(b.items) > keepItems || cap(b.raw) > keepBytes {
 		*b = batch{}

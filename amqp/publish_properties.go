@@ -11,9 +11,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// readProperties takes from the properties what concerns the broker. It
-// returns their encoding as it is to be kept: without BCC, and with an
-// expiration in its usual form.
+// readProperties extracts what the broker needs from the properties. It returns
+// their encoding for storage: without BCC, and with an expiration in its usual
+// form.
 func (c *content) readProperties(m *message, p *wire.Properties, encoded []byte) []byte {
 	if p.Has(wire.FlagPriority) {
 		m.publish.Priority = int(p.Priority)
@@ -44,9 +44,9 @@ func (c *content) readProperties(m *message, p *wire.Properties, encoded []byte)
 	return encoded
 }
 
-// readHeaders takes from the headers what concerns the broker: more routing
-// keys, and a time to wait for. What nobody is to see, or what would have its
-// effect again in a dead letter, is taken out of them.
+// readHeaders extracts what the broker needs from the headers: more routing
+// keys, and a time to wait. It removes from them what receivers must not see,
+// and what would take effect again in a dead letter.
 func (c *content) readHeaders(m *message, p *wire.Properties, encoded []byte) []byte {
 	var err error
 	if m.publish.Copies, err = copies(nil, p, headerCC); err == nil {
@@ -129,13 +129,13 @@ const (
 	headerBCC = "BCC"
 )
 
-// maxCopies bounds the keys of each, in bytes with one more for each key.
+// maxCopies bounds the keys of each header, in bytes plus one per key.
 const maxCopies = 1<<16 - 1
 
-// copies appends the routing keys of a header that lists some. What is no text
-// is ignored. The error is a precondition refusal: of another type of header, of
-// a text that is too long for a routing key, or of too many of them. What can be
-// used is appended all the same.
+// copies appends the routing keys that a header lists. Values that are not text
+// are ignored. The error is a precondition refusal: the header has another
+// type, a text is too long for a routing key, or there are too many keys.
+// Usable keys are appended anyway.
 func copies(dst []string, p *wire.Properties, header string) ([]string, error) {
 	v, ok := p.Header(header)
 	if !ok {
@@ -170,14 +170,14 @@ func refuseHeader(header string, tag byte) error {
 
 // Headers that make a message wait in its queues.
 const (
-	headerDelay    = "x-opt-delivery-delay" // milliseconds from the enqueue on
-	headerTime     = "x-opt-delivery-time"  // milliseconds since the epoch; beats the delay
+	headerDelay    = "x-opt-delivery-delay" // milliseconds, counted from the enqueue
+	headerTime     = "x-opt-delivery-time"  // milliseconds since the epoch; overrides the delay
 	headerID       = "x-schedule-id"
 	headerConflict = "x-schedule-conflict"
 )
 
-// schedule reads what the headers say about a time to wait for; nil: nothing.
-// The error is a precondition refusal.
+// schedule reads the headers about a time to wait; nil: there are none. The
+// error is a precondition refusal.
 func schedule(p *wire.Properties) (*fsm.Schedule, error) {
 	delay, delayed := p.Header(headerDelay)
 	at, timed := p.Header(headerTime)
@@ -205,7 +205,7 @@ func schedule(p *wire.Properties) (*fsm.Schedule, error) {
 	return s, identify(s, p)
 }
 
-// identify reads the name of a scheduled message, and what becomes of an
+// identify reads the name of a scheduled message, and what happens to an
 // earlier one of that name.
 func identify(s *fsm.Schedule, p *wire.Properties) error {
 	if id, ok := p.Header(headerID); ok {
@@ -251,12 +251,12 @@ func headerNumber(header string, v wire.Value) (int64, error) {
 	return 0, refuseHeader(header, v.Tag)
 }
 
-// headerXDelay makes a message wait at a delayed exchange: milliseconds. What
-// has waited has it negated.
+// headerXDelay makes a message wait at a delayed exchange: milliseconds. It is
+// negated in messages that have waited.
 const headerXDelay = "x-delay"
 
-// delay reads how long a message is to wait at a delayed exchange; nil: not at
-// all. scheduled says that it is also to wait in its queues.
+// delay reads how long a message must wait at a delayed exchange; nil: not at
+// all. scheduled says that it must also wait in its queues.
 func delay(p *wire.Properties, scheduled bool) *fsm.Delay {
 	v, ok := p.Header(headerXDelay)
 	if !ok {
@@ -278,8 +278,8 @@ func delay(p *wire.Properties, scheduled bool) *fsm.Delay {
 	return d
 }
 
-// delayMillis reads a number of milliseconds: of any integer type, a fraction
-// whose digits behind the point do not count, or decimal digits.
+// delayMillis reads a number of milliseconds: any integer type, a fraction,
+// whose fractional digits are ignored, or decimal digits.
 func delayMillis(v wire.Value) (int64, error) {
 	var f float64
 	switch v.Tag {

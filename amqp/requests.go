@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/amqp/wire"
 )
 
-// request is one thing a channel has to do, in the order of its arrival. The
-// fields after kind belong to one kind each.
+// request is one task of a channel; tasks run in the order of their arrival.
+// The fields after kind belong to one kind each.
 type request struct {
 	kind    requestKind
 	method  wire.Method
@@ -53,13 +53,12 @@ func (r *request) blocks() bool {
 	return true
 }
 
-// requestQueue holds what a channel has to do after the blocking call that is
-// under way. It refuses nothing: the reader asks whether it is full, and waits
-// at space. The channel's gate guards it.
+// requestQueue holds the requests of a channel that wait for the blocking call
+// in progress. It refuses nothing: the reader checks whether it is full, and
+// waits at space. The channel's gate guards it.
 //
 // Invariants: bytes is the sum of the payloads in list; waiting only if the
-// queue was full at the last wait, and space has not been signalled
-// since.
+// queue was full at the last wait, and space has not been signalled since.
 type requestQueue struct {
 	list    []request
 	bytes   int
@@ -74,7 +73,7 @@ func (q *requestQueue) push(r *request) {
 	q.bytes += len(r.message.publish.Payload)
 }
 
-// pop takes the oldest request.
+// pop removes the oldest request.
 func (q *requestQueue) pop() (r request, ok bool) {
 	if len(q.list) == 0 {
 		return request{}, false
@@ -87,7 +86,7 @@ func (q *requestQueue) pop() (r request, ok bool) {
 	return r, true
 }
 
-// clear drops all there is, and the memory for it.
+// clear drops all requests and their memory.
 func (q *requestQueue) clear() {
 	q.list, q.bytes = nil, 0
 	q.wake()
@@ -107,13 +106,13 @@ func (q *requestQueue) has(kind requestKind) bool {
 	return false
 }
 
-// wait reports whether the reader has to wait at space, and check again.
+// wait reports whether the reader must wait at space, and check again.
 func (q *requestQueue) wait() bool {
 	q.waiting = q.full()
 	return q.waiting
 }
 
-// wake wakes the reader if the queue is not full any more.
+// wake wakes the reader if the queue is no longer full.
 func (q *requestQueue) wake() {
 	if q.waiting && !q.full() {
 		q.waiting = false

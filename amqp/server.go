@@ -19,7 +19,7 @@ var ErrServerClosed = errors.New("amqp: server closed")
 type Server struct {
 	cfg Config
 	log *slog.Logger
-	// ctx ends when clients are no longer waited for.
+	// ctx ends when the server stops waiting for clients.
 	ctx  context.Context
 	stop context.CancelFunc
 
@@ -39,15 +39,15 @@ type Server struct {
 	unknown  logLimiter // lines about clients that have not logged in
 }
 
-// Panics counts the connections that a panic has ended, or would have.
+// Panics counts the connections that a panic has ended, or would have ended.
 func (s *Server) Panics() uint64 { return s.panics.Load() }
 
-// Timeouts counts what consumer timeouts have led to.
+// Timeouts counts the consequences of consumer timeouts.
 type Timeouts struct {
 	Cancelled uint64 // consumers
 	Suspended uint64 // consumers, each time
 	Closed    uint64 // channels, for consumers that cannot be cancelled
-	Gets      uint64 // channels, for what basic.get took
+	Gets      uint64 // channels, for messages taken with basic.get
 }
 
 type timeoutAction uint8
@@ -60,12 +60,12 @@ const (
 	timeoutActions
 )
 
-// timeoutCounts counts what consumer timeouts have led to, by action.
+// timeoutCounts counts the consequences of consumer timeouts, by action.
 type timeoutCounts [timeoutActions]atomic.Uint64
 
 func (c *timeoutCounts) add(a timeoutAction) { c[a].Add(1) }
 
-// Timeouts says what has been done since the server began.
+// Timeouts returns the counts since the server began.
 func (s *Server) Timeouts() Timeouts {
 	n := func(a timeoutAction) uint64 { return s.timeouts[a].Load() }
 	return Timeouts{Cancelled: n(timeoutCancels), Suspended: n(timeoutSuspends), Closed: n(timeoutCloses), Gets: n(timeoutOfGet)}
@@ -136,8 +136,7 @@ func setKeepAlive(socket net.Conn) {
 	}
 }
 
-// ServeConn serves one connection, which it closes, and returns when that is
-// over.
+// ServeConn serves one connection, closes it, and returns when it has ended.
 func (s *Server) ServeConn(socket net.Conn) {
 	if c := s.register(socket); c != nil {
 		s.serve(c)
@@ -172,8 +171,8 @@ func (s *Server) serve(c *conn) {
 	close(c.end.gone)
 }
 
-// dropLater closes the socket of a refused login after a while. Nothing but a
-// timer is held for it.
+// dropLater closes the socket of a refused login after a delay. This takes only
+// a timer.
 func (s *Server) dropLater(socket net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -199,8 +198,8 @@ func (s *Server) isClosed() bool {
 
 // Suspend stops listening and ends all connections with 320 CONNECTION_FORCED
 // and the reason. Serve returns ErrServerClosed. Suspend returns when the last
-// client has gone; when ctx ends before that, their sockets are closed. Until
-// Resume nobody is let in.
+// client is gone; if ctx ends before that, their sockets are closed. No client
+// is accepted until Resume.
 func (s *Server) Suspend(ctx context.Context, reason string) {
 	s.mu.Lock()
 	s.suspended = true
@@ -246,9 +245,9 @@ func (s *Server) abortAll(err error) {
 	}
 }
 
-// Shutdown stops listening, closes every connection and waits until the last one
-// has gone. When ctx ends before that, their sockets are closed and what they
-// still wait for from the broker is given up; ctx.Err() is returned after that.
+// Shutdown stops listening, closes every connection and waits until the last
+// one is gone. If ctx ends before that, it closes their sockets, abandons their
+// calls of the broker, and then returns ctx.Err().
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.shutdown = true
@@ -279,7 +278,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// properties is what connection.start says about the server.
+// properties returns the server properties of connection.start.
 func (s *Server) properties() wire.Table {
 	var capabilities wire.Table
 	for _, name := range []string{

@@ -16,8 +16,8 @@ type settlement struct {
 }
 
 // settler passes settlements on to the session, those of one consumer in one
-// call. The channel's gate guards it, and nothing but later is called while a
-// blocking call is under way.
+// call. The channel's gate guards it, and only later is called during a
+// blocking call.
 type settler struct {
 	session Session
 	waiting []waitingSettle // for the end of the blocking call, in order
@@ -35,7 +35,7 @@ type waitingSettle struct {
 // scratch is an empty list for pass.
 func (s *settler) scratch() []held { return s.taken[:0] }
 
-// pass settles deliveries. The list is the settler's again.
+// pass settles deliveries. The list belongs to the settler again on return.
 func (s *settler) pass(list []held, outcome fsm.Outcome) {
 	s.taken = list
 	if slices.ContainsFunc(list, func(h held) bool { return h.consumer != list[0].consumer }) {
@@ -55,8 +55,8 @@ func (s *settler) pass(list []held, outcome fsm.Outcome) {
 	}
 }
 
-// passAll settles what a transaction has settled, deliveries with one outcome
-// in a row at once.
+// passAll settles what a transaction has settled, consecutive deliveries with
+// the same outcome together.
 func (s *settler) passAll(list []uncommitted) {
 	for len(list) > 0 {
 		outcome, taken := list[0].outcome, s.scratch()
@@ -73,12 +73,12 @@ func (s *settler) passIDs(consumer uint64, ids []uint64, outcome fsm.Outcome) {
 	s.session.Settle(consumer, ascending(ids), outcome)
 }
 
-// later keeps a settlement for flush.
+// later keeps a settlement until flush.
 func (s *settler) later(consumer uint64, ids []uint64, outcome fsm.Outcome) {
 	s.waiting = append(s.waiting, waitingSettle{consumer, outcome, ids})
 }
 
-// flush passes on what had to wait.
+// flush passes on the settlements that had to wait.
 func (s *settler) flush() {
 	for _, w := range s.waiting {
 		s.passIDs(w.consumer, w.ids, w.outcome)
@@ -86,10 +86,10 @@ func (s *settler) flush() {
 	s.waiting = s.waiting[:0]
 }
 
-// clear drops what waits, and the memory for it.
+// clear drops the waiting settlements and their memory.
 func (s *settler) clear() { s.waiting = nil }
 
-// ascending sorts ids if they are not.
+// ascending sorts ids if necessary.
 func ascending(ids []uint64) []uint64 {
 	if !slices.IsSorted(ids) {
 		slices.Sort(ids)
@@ -97,7 +97,7 @@ func ascending(ids []uint64) []uint64 {
 	return ids
 }
 
-// settle ends deliveries as the client asks. The gate is held.
+// settle ends deliveries as the client requests. The gate is held.
 func (ch *channel) settle(s *settlement) error {
 	taken, ok := ch.consumers.settle(s, ch.tx.on, ch.settler.scratch())
 	if !ok {
@@ -107,8 +107,8 @@ func (ch *channel) settle(s *settlement) error {
 	return nil
 }
 
-// recover puts every unacknowledged delivery back. reply, if not nil, is
-// called before any of them can come again. The gate is held.
+// recover returns every unacknowledged delivery. reply, if not nil, is called
+// before any of them can be delivered again. The gate is held.
 func (ch *channel) recover(reply func()) {
 	taken := ch.consumers.takeAll(ch.settler.scratch())
 	if reply != nil {

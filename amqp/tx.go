@@ -14,19 +14,19 @@ const (
 	maxTxBytes     = 64 << 20
 )
 
-// transaction is what a channel in transaction mode holds back until it is
-// committed, all but settlements: those are in deliveries. The gate guards it;
+// transaction is what a channel in transaction mode holds back until the
+// commit, except settlements, which are in deliveries. The gate guards it;
 // during a commit, busy does.
 //
-// Invariants: bytes is the sum of the payloads; len(publishes) ≤ maxTxPublishes;
-// bytes ≤ maxTxBytes, or there is one publish; empty unless on.
+// Invariants: bytes is the sum of the payloads; len(publishes) ≤
+// maxTxPublishes; bytes ≤ maxTxBytes, or there is one publish; empty unless on.
 type transaction struct {
 	on        bool // the channel is in transaction mode
 	publishes []message
 	bytes     int
 }
 
-// fits returns an error if there is no place for a message.
+// fits returns an error if a message does not fit.
 func (t *transaction) fits(m *message) error {
 	if len(t.publishes) == maxTxPublishes || len(t.publishes) > 0 && t.bytes+len(m.publish.Payload) > maxTxBytes {
 		return errTxTooLarge()
@@ -34,7 +34,7 @@ func (t *transaction) fits(m *message) error {
 	return nil
 }
 
-// add keeps a message that fits.
+// add holds back a message that fits.
 func (t *transaction) add(m *message) {
 	t.publishes = append(t.publishes, *m)
 	t.bytes += len(m.publish.Payload)
@@ -47,14 +47,14 @@ func (t *transaction) take() []message {
 	return publishes
 }
 
-// commits is the commit of a channel that waits for the outcome of its
-// publishes, if there is one. note may be called by anybody and takes no lock
-// while there is none.
+// commits is the current commit of a channel, if any, which waits for the
+// outcome of its publishes. Any goroutine may call note, which takes no lock
+// while there is no commit.
 type commits struct {
 	current atomic.Pointer[commit]
 
 	mu   sync.Mutex
-	lost error // no outcome comes any more
+	lost error // no more outcomes will come
 }
 
 // begin starts a commit whose first publish will have this number.
@@ -78,7 +78,7 @@ func (c *commits) note(first, last uint64, ok bool) {
 	}
 }
 
-// lose fails the commit, and those that would follow.
+// lose fails the commit and all later ones.
 func (c *commits) lose(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,12 +88,12 @@ func (c *commits) lose(err error) {
 	}
 }
 
-// commit is a commit under way: it waits for the outcome of its publishes.
+// commit is a commit in progress: it waits for the outcome of its publishes.
 //
 // Invariants: resolved ≤ expected once that is known; done is closed when they
 // are equal, or with err.
 type commit struct {
-	first uint64 // number of the first one; those of others do not count
+	first uint64 // number of the first publish; other publishes do not count
 
 	mu       sync.Mutex
 	resolved uint64
@@ -103,7 +103,7 @@ type commit struct {
 	done     chan struct{}
 }
 
-// note takes outcomes, of this commit's publishes or of earlier ones.
+// note records outcomes, of this commit's publishes or of earlier ones.
 func (c *commit) note(first, last uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,7 +115,7 @@ func (c *commit) note(first, last uint64, ok bool) {
 	c.finish()
 }
 
-// published says how many outcomes there will be.
+// published sets how many outcomes there will be.
 func (c *commit) published(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,7 +123,7 @@ func (c *commit) published(n int) {
 	c.finish()
 }
 
-// fail says that outcomes may not come any more.
+// fail reports that outcomes may no longer come.
 func (c *commit) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -150,8 +150,8 @@ func (ch *channel) selectTx() error {
 	return nil
 }
 
-// rollBack drops what was published, and takes the deliveries back that were
-// settled: they can be settled again. The gate is held.
+// rollBack drops the held-back publishes and unsettles the deliveries that were
+// settled, which can then be settled again. The gate is held.
 func (ch *channel) rollBack() error {
 	if !ch.tx.on {
 		return errTxMode(wire.IDTxRollback, "channel is not transactional")
@@ -162,9 +162,9 @@ func (ch *channel) rollBack() error {
 	return nil
 }
 
-// commit does tx.commit. The settlements go out after all publishes were
-// accepted: if one is refused, or its outcome is not known, nothing is settled.
-// Busy is set.
+// commit performs tx.commit. The settlements are passed on after all publishes
+// were accepted: if one is refused, or its outcome is unknown, nothing is
+// settled. Busy is set.
 func (ch *channel) commit() error {
 	ch.gate.Lock()
 	on, publishes := ch.tx.on, ch.tx.take()
@@ -186,7 +186,7 @@ func (ch *channel) commit() error {
 }
 
 // commitPublishes publishes messages and returns when all their queues have
-// them. If one cannot be published any more, none is.
+// them. If one can no longer be published, none is.
 func (ch *channel) commitPublishes(publishes []message) error {
 	if len(publishes) == 0 {
 		return nil
@@ -232,7 +232,7 @@ func (ch *channel) publishAll(publishes []message) (*commit, error) {
 	return ch.publisher.publishAll(publishes)
 }
 
-// publishAll begins a commit, which is to be ended.
+// publishAll begins a commit, which the caller must end.
 func (p *publisher) publishAll(publishes []message) (*commit, error) {
 	for i := range publishes {
 		if err := p.check(&publishes[i]); err != nil {

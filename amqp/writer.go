@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// directBody is the length from which a body is written from where it
-	// lies. Shorter ones are copied among the frames.
+	// directBody is the length from which a body is written directly from the
+	// payload. Shorter ones are copied in between the frames.
 	directBody = 4 << 10
-	// flushSize is how much is gathered for one write.
+	// flushSize is how much is collected for one write.
 	flushSize = 128 << 10
 )
 
-// writer writes what the outbox holds. It belongs to one goroutine.
+// writer writes the contents of the outbox. It belongs to one goroutine.
 type writer struct {
 	conn     *conn
 	out      *outbox
@@ -26,8 +26,8 @@ type writer struct {
 	batch batch
 	buf   []byte // encoded frames; buf[cut:] is in no segment yet
 	cut   int
-	// segments are written in order: pieces of buf and of payloads. bufs is
-	// the same while it is written, and consumed by that.
+	// segments are written in order: pieces of buf and of payloads. bufs is the
+	// same during a write, which consumes it.
 	segments, bufs net.Buffers
 	size           int // bytes in segments and in buf[cut:]
 
@@ -45,8 +45,8 @@ type unackedWrite struct {
 	id       uint64
 }
 
-// writeReport is what has been written of a channel's deliveries since the
-// session was last told. It belongs to the writer.
+// writeReport is what has been written of a channel's deliveries since the last
+// report to the session. It belongs to the writer.
 type writeReport struct {
 	session      Session
 	count, bytes int
@@ -127,7 +127,7 @@ func (w *writer) count(it *outItem) {
 	}
 }
 
-// item gathers one item, and writes when enough is gathered.
+// item adds one item, and writes once enough is collected.
 func (w *writer) item(it *outItem) error {
 	p := it.message.Payload
 	switch it.kind {
@@ -165,7 +165,7 @@ func (w *writer) item(it *outItem) error {
 	return nil
 }
 
-// grow takes the longer buf that an append has returned.
+// grow stores the longer buf that an append has returned.
 func (w *writer) grow(buf []byte) {
 	w.size += len(buf) - len(w.buf)
 	w.buf = buf
@@ -173,7 +173,7 @@ func (w *writer) grow(buf []byte) {
 
 func (w *writer) raw(frames []byte) { w.grow(append(w.buf, frames...)) }
 
-// content gathers header and body of a message.
+// content adds header and body of a message.
 func (w *writer) content(it *outItem) error {
 	p := it.message.Payload
 	properties, body := p.Properties(), p.Body()
@@ -204,8 +204,8 @@ func (w *writer) content(it *outItem) error {
 	return nil
 }
 
-// segment makes a segment of what is in buf since the last one. That buf may
-// move when it grows does no harm: a segment keeps the memory it was cut from.
+// segment makes a segment of the part of buf after the last one. buf may safely
+// move when it grows: a segment keeps the memory it was cut from.
 func (w *writer) segment() {
 	if w.cut < len(w.buf) {
 		w.segments = append(w.segments, w.buf[w.cut:])
@@ -213,7 +213,7 @@ func (w *writer) segment() {
 	}
 }
 
-// report has the next flush report a delivery of so many bytes to its session.
+// report makes the next flush report a delivery of this size to its session.
 func (w *writer) report(r *writeReport, bytes int) {
 	if r.count == 0 {
 		w.reports = append(w.reports, r)
@@ -222,8 +222,8 @@ func (w *writer) report(r *writeReport, bytes int) {
 	r.bytes += bytes
 }
 
-// flush writes what is gathered, reports the deliveries in it, and settles
-// those that need no acknowledgement.
+// flush writes what is collected, reports its deliveries, and settles those
+// that need no acknowledgement.
 func (w *writer) flush() error {
 	if w.size > 0 {
 		if err := w.write(); err != nil {
@@ -265,7 +265,7 @@ func (w *writer) write() error {
 	return err
 }
 
-// settleWritten acknowledges deliveries in place of a client that does not.
+// settleWritten acknowledges deliveries on behalf of a client that does not.
 func (w *writer) settleWritten() {
 	for i := 0; i < len(w.unacked); {
 		consumer := w.unacked[i].consumer
