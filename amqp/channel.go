@@ -9,11 +9,11 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// channel is one channel of a connection. It takes frames to methods, and has
-// methods done one after the other; what they are about its parts know.
+// channel is one channel of a connection. It turns frames into methods and
+// performs them one after the other; its parts implement them.
 //
-// Whoever holds gate calls the session: Publish and Settle do not block. A
-// blocking call runs without gate while busy is set, and requests that come
+// The holder of gate calls the session: Publish and Settle do not block. A
+// blocking call runs without gate while busy is set, and requests that arrive
 // meanwhile are queued.
 //
 // Invariant: queue is empty unless busy.
@@ -25,7 +25,7 @@ type channel struct {
 	session Session
 
 	content   content   // reader only
-	publisher publisher // called with gate held, but for what the broker reports
+	publisher publisher // called with gate held, except for the broker's reports
 	consumers consumers
 	written   writeReport // writer only
 
@@ -96,7 +96,7 @@ func (ch *channel) frame(head wire.FrameHead) error {
 }
 
 // ignore drops a frame of a channel whose close the client has not answered,
-// unless it is about closing.
+// unless it belongs to a close.
 func (ch *channel) ignore(head wire.FrameHead) error {
 	ch.content.reset()
 	if head.Type != wire.FrameMethod {
@@ -115,7 +115,7 @@ func (ch *channel) ignore(head wire.FrameHead) error {
 		if !ch.end.crossed.Load() {
 			return nil
 		}
-		// The client takes the answer to its own close for the end.
+		// The client takes the answer to its own close as the end.
 		ch.readCloseOK()
 		if free, err := ch.end.wait(ch.conn.end.done); !free {
 			return err
@@ -159,7 +159,7 @@ func (ch *channel) method(payload []byte) error {
 	return err
 }
 
-// submitContent has a message published if it is ready.
+// submitContent submits an assembled publish if it is ready.
 func (ch *channel) submitContent(ready bool, err error) error {
 	if err != nil || !ready {
 		return err
@@ -197,9 +197,9 @@ func (ch *channel) otherMethod(payload []byte) error {
 	return err
 }
 
-// submit has a request done, at once if it needs not wait for the broker and
-// nothing is before it. accepted false: the channel is not open. The reader
-// calls it; it waits there while too much is queued.
+// submit performs a request, at once if it need not wait for the broker or for
+// earlier requests. accepted false: the channel is not open. The reader calls
+// it, and waits there while too much is queued.
 func (ch *channel) submit(r *request) (accepted bool, err error) {
 	switch next, how := ch.begin(r); how {
 	case requestRefused:
@@ -213,18 +213,18 @@ func (ch *channel) submit(r *request) (accepted bool, err error) {
 	return true, nil
 }
 
-// beginning is what has become of a request at once.
+// beginning is the immediate result of a request.
 type beginning uint8
 
 const (
 	requestRefused beginning = iota // the channel is not open
 	requestDone
 	requestQueued
-	requestBlocks // something has to wait for the broker; busy is set
+	requestBlocks // something must wait for the broker; busy is set
 )
 
-// begin does a request that need not wait, or queues it. If something has to
-// wait for the broker it returns that.
+// begin performs a request that need not wait, or queues it. It returns what
+// must wait for the broker, if anything.
 func (ch *channel) begin(r *request) (*request, beginning) {
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
@@ -243,8 +243,8 @@ func (ch *channel) begin(r *request) (*request, beginning) {
 	return next, requestBlocks
 }
 
-// try does a request, unless it has to wait for the broker. It returns what has
-// to: that, or what an error makes necessary. The gate is held.
+// try performs a request, unless it must wait for the broker. It returns what
+// must wait: that request, or what an error requires. The gate is held.
 func (ch *channel) try(r *request) (next *request) {
 	if !r.blocks() {
 		err := ch.perform(r)
@@ -261,8 +261,8 @@ func (ch *channel) try(r *request) (next *request) {
 	return next
 }
 
-// post has a task done on a goroutine of its own. Events use it: they may not
-// block, nor call the session. The channel's consumers are not closed yet, so
+// post runs a task on a goroutine of its own. Events use it, since they may not
+// block or call the session. The channel's consumers are not closed yet, so
 // that the teardown still waits for the task.
 func (ch *channel) post(task func(context.Context) error) {
 	ch.conn.tasks.start()
@@ -292,7 +292,7 @@ func (ch *channel) admit(r *request) bool {
 	return true
 }
 
-// run does a blocking request and all that has queued meanwhile.
+// run performs a blocking request and everything that is queued meanwhile.
 func (ch *channel) run(r *request) {
 	defer ch.conn.tasks.done()
 	defer ch.conn.contain("do a method")
@@ -301,7 +301,7 @@ func (ch *channel) run(r *request) {
 	}
 }
 
-// follow takes the outcome of a blocking request, and returns the next one.
+// follow handles the outcome of a blocking request, and returns the next one.
 func (ch *channel) follow(r *request, err error) *request {
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
@@ -311,8 +311,8 @@ func (ch *channel) follow(r *request, err error) *request {
 	return ch.next()
 }
 
-// next does what is queued up to a request that blocks, and returns that. With
-// nothing left it returns nil and busy is over. The gate is held.
+// next performs what is queued up to the next request that blocks, and returns
+// that. If nothing is left it returns nil and clears busy. The gate is held.
 func (ch *channel) next() *request {
 	for {
 		if !ch.end.sessionClosing {
@@ -342,7 +342,7 @@ func (ch *channel) next() *request {
 	}
 }
 
-// waitSpace holds the reader while the queue is full.
+// waitSpace blocks the reader while the queue is full.
 func (ch *channel) waitSpace() error {
 	for {
 		ch.gate.Lock()
@@ -359,7 +359,8 @@ func (ch *channel) waitSpace() error {
 	}
 }
 
-// perform does a request that does not wait for the broker. The gate is held.
+// perform performs a request that does not wait for the broker. The gate is
+// held.
 func (ch *channel) perform(r *request) error {
 	switch r.kind {
 	case requestPublish:
@@ -370,8 +371,8 @@ func (ch *channel) perform(r *request) error {
 	return ch.act(r.method)
 }
 
-// block does a request that waits for the broker. Busy is set, the gate is not
-// held.
+// block performs a request that waits for the broker. Busy is set, the gate is
+// not held.
 func (ch *channel) block(r *request) error {
 	switch r.kind {
 	case requestClose:

@@ -33,7 +33,7 @@ type conn struct {
 	log    *slog.Logger
 	reader *reader
 	out    *outbox
-	flow   *flow // publishes with the broker
+	flow   *flow // publishes that the broker has not confirmed
 	tasks  *tasks
 	end    connEnd
 	stats  connStats
@@ -41,13 +41,13 @@ type conn struct {
 	terms  // set by the handshake
 	broker Connection
 
-	// ctx ends calls of the broker when there is nobody left for the answer.
+	// ctx ends calls of the broker once nobody waits for the answer.
 	ctx    context.Context
 	cancel context.CancelFunc
 	leaves atomic.Bool // the reader has stopped
 }
 
-// terms are what client and server have agreed upon.
+// terms are the result of the handshake's negotiation.
 type terms struct {
 	user, vhost      string
 	mechanism        string
@@ -58,7 +58,7 @@ type terms struct {
 	heartbeat        time.Duration
 }
 
-// connStats is what others may see of a connection.
+// connStats is what other goroutines may read of a connection.
 type connStats struct {
 	info     atomic.Pointer[ConnectionInfo] // nil: not open yet
 	channels atomic.Int32
@@ -70,7 +70,7 @@ type connStats struct {
 //
 // Invariant: done is closed exactly if cause is set.
 type connEnd struct {
-	done chan struct{} // nobody waits any more
+	done chan struct{} // closed when the connection is ending
 	gone chan struct{} // closed when everything is over
 
 	mu      sync.Mutex
@@ -90,7 +90,8 @@ func (e *connEnd) begin(cause error) (first bool) {
 	return true
 }
 
-// run marks the connection as running. It returns false if it is over already.
+// run marks the connection as running. It returns false if it has ended
+// already.
 func (e *connEnd) run() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,7 +142,7 @@ func (c *conn) serve() {
 		return
 	}
 	c.reader.source.watch(c.heartbeat)
-	// Before a client can see that it is open.
+	// This comes before a client can see that the connection is open.
 	open := c.end.run()
 	c.stats.info.Store(c.describe())
 	written := make(chan struct{})
@@ -154,7 +155,7 @@ func (c *conn) serve() {
 	err := errEnding
 	if open {
 		c.log.Info("connection open")
-		// A CloseConnections before it was running has missed it.
+		// A CloseConnections before the connection was running has missed it.
 		if e := c.renew(wire.IDConnectionOpen); e != nil {
 			err = e
 		} else {
@@ -169,16 +170,16 @@ func (c *conn) serve() {
 // errPanic ends a connection whose work has panicked.
 var errPanic = &wire.Error{Code: wire.CodeInternalError, Text: "internal error"}
 
-// guard does a part of the connection's work. A panic is the end of the
-// connection, and of nothing else.
+// guard runs a part of the connection's work. A panic ends the connection, and
+// nothing else.
 func (c *conn) guard(doing string, f func() error) (err error) {
 	err = errPanic
 	defer c.contain(doing)
 	return f()
 }
 
-// contain is deferred around what is done for the connection on goroutines that
-// are not its reader's.
+// contain is deferred around work for the connection on goroutines other than
+// its reader's.
 func (c *conn) contain(doing string) {
 	if p := recover(); p != nil {
 		c.server.panics.Add(1)
@@ -225,7 +226,7 @@ func (c *conn) fail(e *wire.Error) {
 	}
 }
 
-// forceClose is fail, or abort if the handshake is under way.
+// forceClose is fail, or abort during the handshake.
 func (c *conn) forceClose(e *wire.Error) {
 	if c.end.isRunning() {
 		c.fail(e)
@@ -241,7 +242,7 @@ func (c *conn) abort(err error) {
 	transport(c.socket).Close()
 }
 
-// closeWait is how long a client may take for its part of a close.
+// closeWait bounds the client's part of a close.
 func (c *conn) closeWait() time.Duration {
 	if c.heartbeat == 0 {
 		return maxCloseWait
@@ -267,7 +268,7 @@ func (c *conn) finish(err error, written <-chan struct{}) {
 		c.abort(c.explain(err))
 		c.teardown(false)
 	}
-	// A client that does not read holds up nobody for ever.
+	// A client that does not read must not delay the end forever.
 	timer := time.AfterFunc(c.closeWait(), func() { transport(c.socket).Close() })
 	defer timer.Stop()
 	c.out.end()
@@ -275,7 +276,7 @@ func (c *conn) finish(err error, written <-chan struct{}) {
 	c.linger(linger)
 }
 
-// explain says what a timeout of the socket means.
+// explain translates a timeout of the socket into its cause.
 func (c *conn) explain(err error) error {
 	switch {
 	case !errors.Is(err, os.ErrDeadlineExceeded):
@@ -325,12 +326,12 @@ func (c *conn) linger(limit time.Duration) {
 	if c.socket.SetReadDeadline(end) != nil {
 		return
 	}
-	// To the end, a timeout or a reset: each is the end.
+	// Reads to the end, a timeout or a reset: each is the end.
 	_, _ = io.Copy(io.Discard, c.socket)
 }
 
-// teardown gives everything behind the connection back. The reader has
-// stopped. orderly: methods under way are waited for.
+// teardown releases everything behind the connection. The reader has stopped.
+// orderly: wait for methods in progress.
 func (c *conn) teardown(orderly bool) {
 	c.leaves.Store(true)
 	if orderly {
@@ -386,7 +387,7 @@ func (t *tasks) done() {
 	t.mu.Unlock()
 }
 
-// wait returns at a moment at which there is none.
+// wait returns once there are none.
 func (t *tasks) wait() {
 	t.mu.Lock()
 	for t.n > 0 {

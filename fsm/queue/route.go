@@ -7,8 +7,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// routeDead records where the oldest unrouted letters go. Count of the answer
-// is the number of letters that have got their route.
+// routeDead records the routes of the oldest unrouted letters. Count of the
+// answer is the number of letters that got their route.
 func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	if cmd.GetRetry() {
 		return o.routeWaiting(cmd, eff)
@@ -30,9 +30,9 @@ func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// routeWaiting gives letters that wait somewhere to go. From the first route on
-// that is for a letter that does not wait any more they change nothing: they
-// are of a leader that did not know.
+// routeWaiting assigns routes to waiting letters. The first route for a letter
+// that no longer waits, and all routes after it, are ignored: they come from a
+// leader with an outdated view.
 func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for _, route := range cmd.Routes {
@@ -51,7 +51,8 @@ func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result
 	return r
 }
 
-// lastRouted is the last letter of the outbox that has a route; 0: none has.
+// lastRouted returns the last letter of the outbox that has a route; 0: none
+// has.
 func (o *outbox) lastRouted() uint32 {
 	if o.unrouted == 0 {
 		return o.messages.tail(outboxList)
@@ -59,7 +60,8 @@ func (o *outbox) lastRouted() uint32 {
 	return o.messages.get(o.unrouted).prev
 }
 
-// wait makes letter h, which is in the outbox and goes nowhere, one that waits.
+// wait makes letter h, which is in the outbox and has no destination, a waiting
+// one.
 func (o *outbox) wait(h uint32) {
 	r := *o.messages.scheduleInfo(h)
 	r.refused = false
@@ -70,9 +72,9 @@ func (o *outbox) wait(h uint32) {
 	o.waiting.put(key{seq: o.messages.deadLetterInfo(h).letter}, h)
 }
 
-// route gives letter h one transfer per target, but none to those that have it
-// already. Without any it waits, or is dropped, as that of a delayed exchange
-// always is.
+// route gives letter h one transfer per target, except to targets that already
+// have it. If there is none it waits, or is dropped, as a letter of a delayed
+// exchange always is.
 func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	var transfers []Transfer
 	done := o.messages.scheduleInfo(h).done
@@ -109,8 +111,8 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	}
 }
 
-// noteUnroutable counts letter h of a delayed exchange that had no way when it
-// was due. It dies of that, if there is somewhere for the dead to go.
+// noteUnroutable counts letter h of a delayed exchange that had no route when
+// it was due. It dies of that, if the route has a destination for dead letters.
 func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 	if !o.settings.DelayedStore || o.messages.deadLetterInfo(h).reason != logpb.Death_NONE || len(o.messages.scheduleInfo(h).done) > 0 ||
 		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
@@ -123,29 +125,29 @@ func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 	}
 }
 
-// drop forgets letter h, which no target has.
+// drop removes letter h, which no target has.
 func (o *outbox) drop(h uint32, eff *fsm.Effects) {
 	o.counters.DeadDropped++
 	o.messages.remove(h)
 	o.messages.free(h, eff)
 }
 
-// arrived forgets letter h, which the targets have.
+// arrived removes letter h, which the targets have.
 func (o *outbox) arrived(h uint32, eff *fsm.Effects) {
 	o.counters.DeadConfirmed++
 	o.messages.remove(h)
 	o.messages.free(h, eff)
 }
 
-// confirmTransfers notes that a target holds its transfers up to a number, but for
-// those it has refused, or that it does not exist any more.
+// confirmTransfers records that a target holds its transfers up to a number,
+// except those it has refused, or that it no longer exists.
 func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result {
 	i, ok := o.find(fsm.QueueID(cmd.GetTarget()))
 	if !ok {
 		return fsm.Result{}
 	}
 	t := o.deadLetterTargets[i]
-	if cmd.Gone || t.gone { // who is gone has taken nothing since
+	if cmd.Gone || t.gone { // a target that is gone has taken nothing since
 		if !t.gone {
 			t.gone = true
 			o.gone++
@@ -169,7 +171,7 @@ func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.R
 	return fsm.Result{}
 }
 
-// endTransfer ends the first transfer to t that is not settled.
+// endTransfer ends the first unsettled transfer to t.
 func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Effects) {
 	t.confirmed++
 	h := *t.pending.item(0)
@@ -190,7 +192,7 @@ func (o *outbox) endGone(n int, eff *fsm.Effects) {
 	}
 }
 
-// dropGone forgets target t if it is gone and nothing is on its way there.
+// dropGone removes target t if it is gone and has no pending transfers.
 func (o *outbox) dropGone(t *deadLetterTarget) bool {
 	if !t.gone || t.pending.len() > 0 {
 		return false
@@ -201,9 +203,9 @@ func (o *outbox) dropGone(t *deadLetterTarget) bool {
 	return true
 }
 
-// resolveTransfer ends one transfer of letter h: the target has it, or has
-// refused it, or is gone. With the last transfer the letter ends, unless it has
-// to arrive everywhere and does not.
+// resolveTransfer ends one transfer of letter h: the target has it, has refused
+// it, or is gone. The letter ends with its last transfer, unless it must arrive
+// everywhere and has not.
 func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
 	left, r := o.messages.deadLetterInfo(h).transfers, *o.messages.scheduleInfo(h)
 	if has && (len(left) > 1 || r.refused) || refused {
@@ -229,7 +231,7 @@ func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, ef
 }
 
 // goOn ends transfers to targets that are gone, as many as a command of this
-// kind may, and which does not end some itself.
+// kind may, unless it ends transfers itself.
 func (o *outbox) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 	switch {
 	case o.gone == 0 || kind == logpb.Command_SETTLE_DEAD:

@@ -5,8 +5,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// enqueueLater takes a message in that becomes ready at due. One of the same
-// name gives up its place, or stays and the new one is refused.
+// enqueueLater takes in a message that becomes ready at due. An earlier message
+// of the same name is replaced, or stays and the new one is refused.
 func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Result {
 	var old uint32
 	if cmd.ScheduleId != "" {
@@ -34,16 +34,16 @@ func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 	return fsm.Result{}
 }
 
-// unschedule takes message h out of those that are scheduled. It is in no
-// place then. A queue whose last one goes has been active until now.
+// unschedule removes message h from the scheduled ones and leaves it in no
+// place. When the last one goes, the queue counts as active until now.
 func (it *intake) unschedule(h uint32) {
 	it.messages.remove(h)
 	it.lease.touch()
 }
 
-// promote makes scheduled message h ready, as if it had come just now; only its
-// TTL counts from the instant it was scheduled for. The message of a delayed
-// exchange departs.
+// promote makes scheduled message h ready, as if it had just arrived, except
+// that its TTL counts from the instant it was scheduled for. A message of a
+// delayed exchange departs.
 func (it *intake) promote(h uint32, eff *fsm.Effects) {
 	r := *it.messages.scheduleInfo(h)
 	due := it.messages.get(h).expireAt
@@ -68,7 +68,8 @@ func (it *intake) promote(h uint32, eff *fsm.Effects) {
 }
 
 // depart makes message h of a delayed exchange, which is in no place and has
-// become due, a letter: not a dead one. It keeps what its TTL will be made of.
+// become due, a letter, though not a dead one. It keeps the components of its
+// TTL.
 func (it *intake) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effects) {
 	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
 	it.messages.mut(h).expireAt = 0
@@ -77,8 +78,8 @@ func (it *intake) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effect
 	it.outbox.post(h, eff)
 }
 
-// reschedule cancels scheduled messages or moves them to another time. Count
-// of the answer says how many there were.
+// reschedule cancels scheduled messages or moves them to another time. Count of
+// the answer is the number of messages found.
 func (it *intake) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	if cmd == nil || cmd.Action < logpb.Schedule_CANCEL || cmd.Action > logpb.Schedule_FIRE {
 		return fsm.Result{Code: fsm.Invalid}
@@ -104,14 +105,14 @@ func (it *intake) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	return fsm.Result{Count: 1}
 }
 
-// move makes scheduled message h due at another time; in the past is now.
+// move changes the due time of scheduled message h; the past means now.
 func (it *intake) move(h uint32, due fsm.Time) {
 	it.messages.move(h, max(due, it.clock.atOnce()))
 	it.lease.touch()
 }
 
-// fireNext makes up to n of those messages ready that are due next, scheduled
-// or delayed, in their order, and no more than one command may.
+// fireNext makes up to n of the next due messages ready, scheduled or delayed,
+// in order, and no more than one command may.
 func (it *intake) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for n = min(n, uint64(it.bounds.Tick)); r.Count < n; r.Count++ {

@@ -7,22 +7,22 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// suspicion is one life of a node from which nothing is heard. Its sessions go
-// on, but their consumers get nothing; what they hold goes back at until, on
-// the clock of held messages. 0: it has gone back.
+// suspicion is one life of a node that is not heard from. Its sessions
+// continue, but their consumers get nothing; what they hold goes back at until,
+// on the clock of held messages. 0: it has gone back.
 type suspicion struct {
 	of    Boot
 	until fsm.Time
 }
 
-// findSuspected returns where a suspicion is, or would be.
+// findSuspected returns the position of a suspicion, or where to insert it.
 func (ss *sessions) findSuspected(of Boot) (int, bool) {
 	return slices.BinarySearchFunc(ss.suspected, of, func(x suspicion, of Boot) int {
 		return cmp.Or(cmp.Compare(x.of.Node, of.Node), cmp.Compare(x.of.Boot, of.Boot))
 	})
 }
 
-// isSuspected reports whether nothing is heard from the node of a session.
+// isSuspected reports whether the node of a session is suspected.
 func (ss *sessions) isSuspected(id fsm.SessionID) bool {
 	if len(ss.suspected) == 0 {
 		return false
@@ -31,8 +31,8 @@ func (ss *sessions) isSuspected(id fsm.SessionID) bool {
 	return ok
 }
 
-// setSuspected begins or ends the suspicion of a life, and returns it if sessions
-// live on it. ok: it was not so before.
+// setSuspected begins or ends the suspicion of a life, and returns the life if
+// it has sessions. ok: this is a change.
 func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	i, was := ss.findSuspected(of)
 	switch {
@@ -50,8 +50,8 @@ func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	return l, true
 }
 
-// overdue ends the wait for those that have been suspected for too long, see
-// isOverdue, and reports whether there are such.
+// overdue ends the wait for lives that have been suspected for too long, see
+// isOverdue, and reports whether there are any.
 func (ss *sessions) overdue() (some bool) {
 	for i := range ss.suspected {
 		if x := &ss.suspected[i]; x.until != 0 && ss.clock.heldUntil(x.until) <= ss.clock.now() {
@@ -61,7 +61,8 @@ func (ss *sessions) overdue() (some bool) {
 	return some
 }
 
-// suspicionEnds is when the first one has been suspected for too long; 0: never.
+// suspicionEnds returns when the first life has been suspected for too long; 0:
+// never.
 func (ss *sessions) suspicionEnds() (at fsm.Time) {
 	for _, x := range ss.suspected {
 		if t := ss.clock.heldUntil(x.until); t != 0 && (at == 0 || t < at) {
@@ -71,8 +72,8 @@ func (ss *sessions) suspicionEnds() (at fsm.Time) {
 	return at
 }
 
-// renewSuspicion comes before a session holds something: if its node is
-// suspected and it has lost what it held, the time begins anew.
+// renewSuspicion is called before a session holds something: if its node is
+// suspected and what it held has gone back, the time starts anew.
 func (ss *sessions) renewSuspicion(s *session) {
 	if !s.life.suspected {
 		return
@@ -82,8 +83,8 @@ func (ss *sessions) renewSuspicion(s *session) {
 	}
 }
 
-// isOverdue reports whether a session's node has been suspected for so long that
-// what it held has gone back.
+// isOverdue reports whether a session's node has been suspected for so long
+// that what it held has gone back.
 func (ss *sessions) isOverdue(s *session) bool {
 	if !s.life.suspected {
 		return false

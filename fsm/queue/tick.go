@@ -7,9 +7,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// tick does what time alone does: expiries have run before it, consumer
-// timeouts follow here, unless what others have lost is still on its way back.
-// What is taken back is in scratch.taken then, and on its way.
+// tick performs the work of time: expiries have run before it; consumer
+// timeouts follow here, unless something is still on its way back. What is
+// taken back is then in scratch.taken, on its way.
 func (ds *deliveries) tick(eff *fsm.Effects) fsm.Result {
 	if ds.unfinished() {
 		return fsm.Result{}
@@ -37,8 +37,8 @@ type overdue struct {
 	held checkout
 }
 
-// takeOverdue takes back what was held too long, earliest deadline first
-// within the budget, and returns it by consumer and delivery.
+// takeOverdue takes back what was held too long, earliest deadline first within
+// the budget, and returns it by consumer and delivery.
 func (ds *deliveries) takeOverdue() []overdue {
 	var due []overdue
 	for ds.scratch.budget > 0 {
@@ -58,8 +58,8 @@ func (ds *deliveries) takeOverdue() []overdue {
 	return due
 }
 
-// timeOut suspends c for the deliveries that were taken back, and adds them to
-// scratch.taken.
+// timeOut suspends c because of the deliveries that were taken back, and adds
+// them to scratch.taken.
 func (ds *deliveries) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	late := make([]lateness, len(due))
 	for i, d := range due {
