@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// keep is how many readings of another node's clock are compared: the one
-	// with the shortest round trip counts.
+	// keep is how many readings of another node's clock are compared: the one with the shortest
+	// round trip is used.
 	keep = 8
-	// fresh is how long a reading counts.
+	// fresh is how long a reading remains valid.
 	fresh = 3 * time.Second
-	// grain is the least change that the clock follows. Readings of equal
-	// clocks differ by as much.
+	// grain is the smallest change that the clock follows. Readings of equal clocks differ by that
+	// much.
 	grain = 5 * time.Millisecond
 	// UpdateInterval is how often Update should be called.
 	UpdateInterval = 250 * time.Millisecond
 )
 
-// Config says what a Clock stands on.
+// Config holds what a Clock is based on.
 type Config struct {
 	Node  string
 	Nodes []string // all nodes of the cluster, this one included
 	// Wall is this node's wall clock. It may step.
 	Wall func() time.Time
-	// Monotonic counts from any instant and never runs back.
+	// Monotonic counts from an arbitrary instant and never runs backwards.
 	Monotonic func() time.Duration
-	// MaxSkew is by how much wall clocks may differ.
+	// MaxSkew is the limit on differences between wall clocks.
 	MaxSkew func() fsm.Millis
 	Logger  *slog.Logger
 }
@@ -56,16 +56,16 @@ type Clock struct {
 	warned   struct{ refusal, logAhead pause }
 }
 
-// state is what the stamps need to know.
+// state is what stampers need to know.
 type state struct {
-	// offset is the corrected clock against the steady one.
+	// offset of the corrected clock from the steady one.
 	offset time.Duration
 	// agreed: a majority of the wall clocks has agreed on offset.
 	agreed  bool
 	maxSkew fsm.Millis
 }
 
-// readings are the last ones of another node's clock.
+// readings holds the latest readings of another node's clock.
 type readings struct {
 	ring [keep]reading
 	next int
@@ -77,7 +77,7 @@ type reading struct {
 	at        time.Duration // Monotonic; 0: none
 }
 
-// New returns the clock of a node that has not heard of the others.
+// New returns the clock of a node that has not heard from the others yet.
 func New(c Config) *Clock {
 	k := &Clock{config: c, peers: map[string]*readings{}, sampled: make(chan struct{})}
 	k.anchor = wallDuration(c.Wall()) - c.Monotonic()
@@ -86,8 +86,7 @@ func New(c Config) *Clock {
 	return k
 }
 
-// SetNodes says which nodes the cluster has from now on, this one included; none
-// as long as that is not known.
+// SetNodes sets the nodes of the cluster, including this one; none as long as they are not known.
 func (c *Clock) SetNodes(names []string) {
 	c.mu.Lock()
 	next := map[string]*readings{}
@@ -104,7 +103,7 @@ func (c *Clock) SetNodes(names []string) {
 	c.Update()
 }
 
-// wallDuration is the time since the epoch, within what a Duration holds.
+// wallDuration returns the time since the epoch, limited to the range of a Duration.
 func wallDuration(t time.Time) time.Duration {
 	const limit = 1 << 62 / int64(time.Second) // the year 2116
 	switch s := t.Unix(); {
@@ -118,28 +117,28 @@ func wallDuration(t time.Time) time.Duration {
 
 func instant(d time.Duration) fsm.Time { return fsm.Time(d / time.Millisecond) }
 
-// Monotonic is the monotonic clock.
+// Monotonic returns the monotonic clock.
 func (c *Clock) Monotonic() time.Duration { return c.config.Monotonic() }
 
-// Steady is what the wall clock showed at the start, and the monotonic time
-// since: good for durations, which nothing disturbs.
+// Steady returns what the wall clock showed at the start, plus the monotonic time since: nothing
+// disturbs it, so it is good for durations.
 func (c *Clock) Steady() fsm.Time { return instant(c.anchor + c.config.Monotonic()) }
 
-// Now is the steady clock, corrected to the median of the wall clocks.
+// Now returns the steady clock, corrected to the median of the wall clocks.
 func (c *Clock) Now() fsm.Time {
 	return instant(c.anchor + c.config.Monotonic() + c.state.Load().offset)
 }
 
-// WhenAhead has f called whenever the corrected clock has moved ahead by
-// itself, so that what waits for an instant is to look again. f must not block.
+// WhenAhead registers f to be called whenever the corrected clock has moved ahead by itself, so
+// that whatever waits for an instant checks again. f must not block.
 func (c *Clock) WhenAhead(f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ahead = append(c.ahead, f)
 }
 
-// Read takes a reading of another node's wall clock that has just arrived,
-// roundTrip after it was asked for.
+// Read records a reading of another node's wall clock that has just arrived, roundTrip after it
+// was requested.
 func (c *Clock) Read(node string, wall fsm.Time, roundTrip time.Duration) {
 	now := c.config.Monotonic()
 	c.mu.Lock()
@@ -154,7 +153,7 @@ func (c *Clock) Read(node string, wall fsm.Time, roundTrip time.Duration) {
 	c.Update()
 }
 
-// best is the reading to go by, if there is a fresh one.
+// best returns the reading to use, if there is a fresh one.
 func (p *readings) best(now time.Duration) (r reading, ok bool) {
 	for _, x := range p.ring {
 		if x.at != 0 && now-x.at <= fresh && (!ok || x.roundTrip < r.roundTrip) {
@@ -164,14 +163,14 @@ func (p *readings) best(now time.Duration) (r reading, ok bool) {
 	return r, ok
 }
 
-// Update compares the clocks again. It is to be called every UpdateInterval.
+// Update compares the clocks again. It should be called every UpdateInterval.
 func (c *Clock) Update() {
 	for _, f := range c.update() {
 		f()
 	}
 }
 
-// update returns whom to tell that the clock has moved ahead.
+// update returns the functions to call because the clock has moved ahead.
 func (c *Clock) update() (ahead []func()) {
 	now := c.config.Monotonic()
 	c.mu.Lock()
@@ -205,9 +204,8 @@ func (c *Clock) update() (ahead []func()) {
 	return ahead
 }
 
-// votes are the wall clocks that can be seen, against the steady clock. A node
-// alone goes by what its clock showed when it started: nobody can tell whether
-// a step made it right or wrong.
+// votes returns the wall clocks that can be read, relative to the steady clock. A node alone uses
+// what its clock showed when it started: nobody can tell whether a step made it right or wrong.
 func (c *Clock) votes(now time.Duration) []time.Duration {
 	if len(c.nodes) <= 1 { // none: the catalog has nothing yet
 		return []time.Duration{0}
@@ -222,7 +220,7 @@ func (c *Clock) votes(now time.Duration) []time.Duration {
 	return votes
 }
 
-// agree reports whether so many of the sorted votes lie within skew.
+// agree reports whether at least majority of the sorted votes lie within skew.
 func agree(votes []time.Duration, majority int, skew time.Duration) bool {
 	for i := majority - 1; i < len(votes); i++ {
 		if votes[i]-votes[i-majority+1] <= skew {
@@ -232,7 +230,7 @@ func agree(votes []time.Duration, majority int, skew time.Duration) bool {
 	return false
 }
 
-// updateAlarm raises or ends the alarm about this node's own clock. mu is held.
+// updateAlarm raises or clears the alarm about this node's own clock. mu is held.
 func (c *Clock) updateAlarm(skew fsm.Millis) {
 	off := c.own - c.median
 	if skewed := off.Abs() > time.Duration(skew)*time.Millisecond; skewed != c.skewed {
@@ -257,20 +255,20 @@ func (c *Clock) isSampled() bool {
 	}
 }
 
-// warnPause is how long further warnings of one sort are not logged: thousands
-// of groups may give them at a time.
+// warnPause is how long further warnings of one kind are not logged: thousands of groups may issue
+// them at once.
 const warnPause = 10 * time.Second
 
-// pause is when a warning was last logged, on the monotonic clock; 0: never.
+// pause records when a warning was last logged, on the monotonic clock; 0: never.
 type pause struct{ last atomic.Int64 }
 
-// over reports whether a warning is to be logged.
+// over reports whether a warning should be logged.
 func (p *pause) over(now time.Duration) bool {
 	last := p.last.Load()
 	return (last == 0 || now-time.Duration(last) > warnPause) && p.last.CompareAndSwap(last, max(int64(now), 1))
 }
 
-// refuse notes that a stamp did not follow the corrected clock ahead.
+// refuse records that a stamp did not follow the corrected clock ahead.
 func (c *Clock) refuse(by fsm.Time) {
 	c.refused.Add(1)
 	if c.warned.refusal.over(c.config.Monotonic()) {
@@ -278,8 +276,7 @@ func (c *Clock) refuse(by fsm.Time) {
 	}
 }
 
-// began notes by how much a log was ahead of the clock when this node began to
-// lead its group.
+// began records by how much a log was ahead of the clock when this node began to lead its group.
 func (c *Clock) began(ahead fsm.Time, skew fsm.Millis) {
 	c.logAhead.Store(int64(ahead))
 	if fsm.Millis(ahead) > skew && c.warned.logAhead.over(c.config.Monotonic()) {
@@ -301,7 +298,7 @@ type Status struct {
 	Peers           []PeerStatus // by name
 }
 
-// PeerStatus is what is known of another node's wall clock.
+// PeerStatus describes another node's wall clock.
 type PeerStatus struct {
 	Node      string
 	Known     bool          // what follows is known
@@ -310,7 +307,7 @@ type PeerStatus struct {
 	Age       time.Duration // of the newest reading
 }
 
-// Status describes the present.
+// Status returns the current status.
 func (c *Clock) Status() Status {
 	now := c.config.Monotonic()
 	s := Status{Now: c.Now(), JumpsRefused: c.refused.Load(), LogAhead: fsm.Millis(c.logAhead.Load())}
