@@ -53,11 +53,11 @@ func (c *conn) describe() *ConnectionInfo {
 }
 
 func addrPort(s string) netip.AddrPort {
-	a, _ := netip.ParseAddrPort(s) // a socket that is none of the network has no address
+	a, _ := netip.ParseAddrPort(s) // a socket that is not a network socket has no address
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// Connections describes what is open, in the order of names.
+// Connections describes the open connections, ordered by name.
 func (s *Server) Connections() []ConnectionInfo {
 	var all []ConnectionInfo
 	for _, c := range s.open() {
@@ -71,7 +71,8 @@ func (s *Server) Connections() []ConnectionInfo {
 	return all
 }
 
-// CloseConnection ends the connection of this name, with 320 and the reason. It returns false if there is none, and does not wait.
+// CloseConnection ends the connection of this name, with 320 and the reason,
+// without waiting. It returns false if there is none.
 func (s *Server) CloseConnection(name, reason string) bool {
 	for _, c := range s.open() {
 		if c.stats.info.Load().Name == name {
@@ -90,9 +91,9 @@ func (s *Server) CloseConnections(reason string) {
 	}
 }
 
-// Renew checks what the clients of all connections may do now, see
-// Connection.Renew. It closes the connections that may not be open any more, and
-// does not wait.
+// Renew checks the current rights of the clients of all connections, see
+// Connection.Renew. It closes the connections that are no longer allowed,
+// without waiting.
 func (s *Server) Renew() {
 	for _, c := range s.open() {
 		if c.end.isDone() {

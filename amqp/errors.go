@@ -32,9 +32,9 @@ func endsConnection(code uint16) bool {
 	return code >= 500 || code == wire.CodeConnectionForced || code == wire.CodeInvalidPath
 }
 
-// protocolError is what a client gets to see of err, raised by the method with
-// this id (0: none). An error that is no refusal is the broker's own matter:
-// the client learns that there was one, the log says which.
+// protocolError returns what a client sees of err, raised by the method with
+// this id (0: none). An error that is not a refusal is internal to the broker:
+// the client learns only that there was one, the log has the details.
 func protocolError(err error, id uint32) *wire.Error {
 	if e := new(wire.Error); errors.As(err, &e) {
 		return e
@@ -52,7 +52,7 @@ func protocolError(err error, id uint32) *wire.Error {
 	return e
 }
 
-// returnReason is what a returned message says of why.
+// returnReason is the reason given with a returned message.
 func returnReason(why *fsm.Refusal) (code uint16, text string) {
 	if why == nil {
 		return wire.CodeNoRoute, wire.ReplyName(wire.CodeNoRoute)
@@ -166,7 +166,8 @@ func errConsumerTimeout(channel uint16, limit fsm.Millis) *wire.Error {
 			"This timeout value can be configured, see consumers doc guide to learn more", channel, limit)
 }
 
-// Refusals that the broker returns in its own order; see fsm.Publish.
+// Refusals that the broker returns at its own point in the order of checks; see
+// fsm.Publish.
 
 func refuseExpiration(text []byte, reason string) error {
 	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid expiration '%s': %s", text, reason))

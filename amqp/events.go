@@ -7,31 +7,31 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// A channel is the fsm.SessionEvents of its session. Its parts store what the
-// events bring. They take their own lock and the outbox's, never the gate.
+// A channel is the fsm.SessionEvents of its session. Its parts store the data
+// of events. They take their own lock and the outbox's, never the gate.
 
-// reporting is what a channel does for the broker, should that panic.
+// reporting is the text for a panic of a channel while the broker calls it.
 const reporting = "take what the broker reports"
 
-// Deliver takes messages for consumers.
+// Deliver receives messages for consumers.
 func (ch *channel) Deliver(messages []fsm.Message) {
 	defer ch.conn.contain(reporting)
 	ch.consumers.deliver(messages)
 }
 
-// Confirmed takes the outcome of publishes.
+// Confirmed receives the outcome of publishes.
 func (ch *channel) Confirmed(first, last uint64, ok bool) {
 	defer ch.conn.contain(reporting)
 	ch.publisher.confirmed(first, last, ok)
 }
 
-// Returned takes a mandatory message that leads nowhere after all.
+// Returned receives a mandatory message that turned out to have no destination.
 func (ch *channel) Returned(payload fsm.Payload) {
 	defer ch.conn.contain(reporting)
 	ch.publisher.returned(payload, nil)
 }
 
-// Refused takes the answer to a publish that was a command to the broker.
+// Refused receives the answer to a publish that was a command to the broker.
 func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
 	defer ch.conn.contain(reporting)
 	if why != nil && why.Kind == fsm.AccessRefused {
@@ -46,7 +46,7 @@ func (ch *channel) Cancelled(number uint64) {
 	ch.consumers.cancelled(number)
 }
 
-// Revoked ends a consumer whose queue the user may not read any more.
+// Revoked ends a consumer whose queue the user may no longer read.
 func (ch *channel) Revoked(number uint64, why error) {
 	defer ch.conn.contain(reporting)
 	if ch.consumers.revoked(number, why) {
@@ -69,8 +69,8 @@ func (ch *channel) Lost(err error) {
 	}
 }
 
-// Where says where the channel's client is: the name of its connection, the
-// channel's number there, and the client's address.
+// Where returns the location of the channel's client: the name of its
+// connection, the channel's number there, and the client's address.
 func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {
 	remote, local := ch.conn.socket.RemoteAddr().String(), ch.conn.socket.LocalAddr().String()
 	client, _ = netip.ParseAddrPort(remote) // not TCP: no address

@@ -6,12 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// Error is a protocol error: what connection.close or channel.close is to
-// say. Reader and the decoders return no other error of their own making.
+// Error is a protocol error: the contents of connection.close or channel.close.
+// Reader and the decoders themselves create no other errors.
 type Error struct {
 	Code uint16
-	// Text is the explanation, without the name of the code in front. It can
-	// be longer than a reply text may be; see ReplyText.
+	// Text is the explanation, without the name of the code. It can be longer
+	// than a reply text may be; see ReplyText.
 	Text string
 	// ClassID and MethodID name the method at fault, 0 and 0 when none is.
 	ClassID, MethodID uint16
@@ -28,8 +28,8 @@ func ReplyText(code uint16, text string) string {
 // maxShortstr is the longest short string in bytes.
 const maxShortstr = 255
 
-// TruncateText returns s as valid UTF-8 of at most 255 bytes. What is too long
-// is cut between two runes and ends in "...".
+// TruncateText returns s as valid UTF-8 of at most 255 bytes. A longer text is
+// cut between two runes and ends in "...".
 func TruncateText(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= maxShortstr {
@@ -47,19 +47,19 @@ func runeBoundary(s string, n int) int {
 	return n
 }
 
-// UnexpectedFrame is the error for a frame that the state of the connection
-// does not allow.
+// UnexpectedFrame is the error for a frame that is not allowed in the state of
+// the connection.
 func UnexpectedFrame(f Frame) *Error {
 	return &Error{Code: CodeUnexpectedFrame, Text: describeFrame(f.Type, f.Payload)}
 }
 
-// ExpectedMethod is the error for a header or body frame that no method
-// announced.
+// ExpectedMethod is the error for a header or body frame without a preceding
+// method.
 func ExpectedMethod() *Error {
 	return &Error{Code: CodeUnexpectedFrame, Text: "expected method frame, got non method frame instead"}
 }
 
-// ExpectedHeader is the error for a frame that came instead of the content
+// ExpectedHeader is the error for a frame received instead of the content
 // header of the given method.
 func ExpectedHeader(class, method uint16) *Error {
 	return &Error{
@@ -70,7 +70,7 @@ func ExpectedHeader(class, method uint16) *Error {
 	}
 }
 
-// ExpectedBody is the error for a frame that came instead of the rest of the
+// ExpectedBody is the error for a frame received instead of the rest of the
 // body of the given method.
 func ExpectedBody(class, method uint16) *Error {
 	return &Error{
@@ -92,7 +92,7 @@ func BodyTooLong(class, method uint16) *Error {
 	}
 }
 
-// frameError is a 501 about a whole frame; what is the reason.
+// frameError is a 501 about a whole frame, for the reason what.
 func frameError(typ byte, payload []byte, what string) *Error {
 	return &Error{Code: CodeFrameError, Text: describeFrame(typ, payload) + ": " + what}
 }

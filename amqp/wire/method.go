@@ -3,22 +3,22 @@ package wire
 import "encoding/binary"
 
 // Method is one method of the protocol: a pointer to one of the generated
-// structs. Strings in it are copies; reserved arguments are left out, read as
-// anything and written as zero.
+// structs. Its strings are copies; reserved arguments are omitted, ignored when
+// read and written as zero.
 type Method interface {
 	ClassID() uint16
 	MethodID() uint16
 	appendArgs([]byte) []byte
 }
 
-// readable is a Method whose arguments can be read into it.
+// readable is a Method whose arguments can be decoded.
 type readable interface {
 	Method
 	readArgs(*arguments)
 }
 
-// PeekID returns the id of the method in the payload of a method frame, to be
-// compared with the ID constants, and 0 if the payload is too short for one.
+// PeekID returns the id of the method in the payload of a method frame, for
+// comparison with the ID constants, and 0 if the payload is too short for one.
 func PeekID(payload []byte) uint32 {
 	if len(payload) < 4 {
 		return 0
@@ -27,14 +27,14 @@ func PeekID(payload []byte) uint32 {
 }
 
 // ID returns the id of m: its class in the upper and its method number in the
-// lower half, as the ID constants have it.
+// lower half, like the ID constants.
 func ID(m Method) uint32 { return uint32(m.ClassID())<<16 | uint32(m.MethodID()) }
 
-// DecodeMethod reads the payload of a method frame. The result shares nothing
+// DecodeMethod decodes the payload of a method frame. The result shares nothing
 // with payload. Errors are *Error: 501 for arguments that are too short, too
 // long or not UTF-8, 502 for a malformed table, 503 for an unknown method. All
-// but the last name the method in ClassID and MethodID; whether a client is to
-// see that is up to the caller.
+// but the last name the method in ClassID and MethodID; the caller decides
+// whether a client sees that.
 func DecodeMethod(payload []byte) (Method, error) {
 	if len(payload) < 4 {
 		return nil, frameError(FrameMethod, payload, "unknown_frame")
@@ -52,7 +52,7 @@ func DecodeMethod(payload []byte) (Method, error) {
 }
 
 // BasicPublishView is basic.publish with its strings still in the payload of
-// the frame, and valid as long as that.
+// the frame; it is valid as long as the payload is.
 type BasicPublishView struct {
 	Exchange, RoutingKey []byte
 	Mandatory, Immediate bool
@@ -95,8 +95,8 @@ func DecodeReject(payload []byte, m *BasicReject) error {
 	return a.finish(payload)
 }
 
-// AppendMethod appends a whole method frame. Short strings longer than 255
-// bytes are cut.
+// AppendMethod appends a complete method frame. Short strings longer than 255
+// bytes are truncated.
 func AppendMethod(dst []byte, channel uint16, m Method) []byte {
 	dst, at := startMethod(dst, channel, ID(m))
 	return endFrame(m.appendArgs(dst), at)
@@ -131,16 +131,16 @@ func AppendAck(dst []byte, channel uint16, deliveryTag uint64, multiple bool) []
 	return endFrame(append(dst, bit(multiple, 0)), at)
 }
 
-// AppendNack appends a whole basic.nack frame without allocating. A broker
-// nacks a publish; requeue means nothing then and is not set.
+// AppendNack appends a complete basic.nack frame without allocating. When a
+// broker nacks a publish, requeue has no meaning and is not set.
 func AppendNack(dst []byte, channel uint16, deliveryTag uint64, multiple bool) []byte {
 	dst, at := startMethod(dst, channel, IDBasicNack)
 	dst = binary.BigEndian.AppendUint64(dst, deliveryTag)
 	return endFrame(append(dst, bit(multiple, 0)), at)
 }
 
-// startMethod appends a frame start with the size still open, and the id. at
-// is for endFrame.
+// startMethod appends the start of a frame, with the size still open, and the
+// id. at is for endFrame.
 func startMethod(dst []byte, channel uint16, id uint32) (frame []byte, at int) {
 	dst = AppendFrameStart(dst, FrameMethod, channel, 0)
 	return binary.BigEndian.AppendUint32(dst, id), len(dst) - 4

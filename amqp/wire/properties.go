@@ -5,8 +5,8 @@ import "encoding/binary"
 // PropertyFlags says which properties of a list are present.
 type PropertyFlags uint16
 
-// The flags of the properties, in the order in which their values follow. The
-// two lowest bits stand for no property and are refused.
+// The flags of the properties, in the order of their values. The two lowest
+// bits are no property and are refused.
 const (
 	FlagContentType PropertyFlags = 1 << (15 - iota)
 	FlagContentEncoding
@@ -30,7 +30,7 @@ var noProperties = []byte{0, 0}
 
 // Properties is a property list of class basic, as a view of its encoding:
 // nothing is copied, and it is valid as long as the encoding is. A property
-// whose flag is not in Present is zero. Strings can hold any bytes.
+// whose flag is not in Present is zero. Strings can contain any bytes.
 type Properties struct {
 	Present         PropertyFlags
 	DeliveryMode    byte
@@ -55,8 +55,8 @@ func (p *Properties) Has(f PropertyFlags) bool { return p.Present&f == f }
 // Header finds the first header with this name.
 func (p *Properties) Header(name string) (Value, bool) { return LookupField(p.Headers, name) }
 
-// ParseProperties reads an encoded property list, as in a header frame. It
-// checks everything, headers included, and allocates nothing. Errors are 502.
+// ParseProperties decodes an encoded property list, as in a header frame. It
+// checks everything, including headers, and allocates nothing. Errors are 502.
 func ParseProperties(raw []byte) (Properties, error) {
 	var p Properties
 	if len(raw) < 2 {
@@ -81,7 +81,7 @@ func ParseProperties(raw []byte) (Properties, error) {
 	return p, nil
 }
 
-// read reads the value of the property f.
+// read decodes the value of the property f.
 func (p *Properties) read(a *arguments, f PropertyFlags) {
 	switch f {
 	case FlagHeaders:
@@ -97,7 +97,7 @@ func (p *Properties) read(a *arguments, f PropertyFlags) {
 	}
 }
 
-// text returns where the short string f is kept.
+// text returns the field that stores the short string f.
 func (p *Properties) text(f PropertyFlags) *[]byte {
 	switch f {
 	case FlagContentType:
@@ -126,8 +126,8 @@ func malformedProperties() *Error {
 	return &Error{Code: CodeSyntaxError, Text: "malformed content properties"}
 }
 
-// AppendProperties appends the encoding of p: those properties that are
-// Present. Headers must be valid. Short strings longer than 255 bytes are cut.
+// AppendProperties appends the encoding of p: the properties that are Present.
+// Headers must be valid. Short strings longer than 255 bytes are truncated.
 func AppendProperties(dst []byte, p *Properties) []byte {
 	dst, rest := appendUpToHeaders(dst, p)
 	if p.Has(FlagHeaders) {
@@ -137,8 +137,8 @@ func AppendProperties(dst []byte, p *Properties) []byte {
 	return appendBehindHeaders(dst, p, rest)
 }
 
-// appendUpToHeaders appends the flags and what comes before the headers. rest
-// is what comes behind them.
+// appendUpToHeaders appends the flags and the values before the headers. rest
+// is what follows them.
 func appendUpToHeaders(dst []byte, p *Properties) (out []byte, rest PropertyFlags) {
 	present := p.Present &^ unknownFlags
 	dst = binary.BigEndian.AppendUint16(dst, uint16(present))
@@ -169,20 +169,20 @@ func appendBehindHeaders(dst []byte, p *Properties, rest PropertyFlags) []byte {
 
 // Edit is a change of a property list.
 type Edit struct {
-	// Remove are properties to take out.
+	// Remove are the properties to remove.
 	Remove PropertyFlags
-	// RemoveHeaders are names of headers to take out, each wherever it occurs.
-	// Headers that have all been taken out leave an empty table.
+	// RemoveHeaders are the names of headers to remove, every occurrence. If
+	// all headers are removed, an empty table remains.
 	RemoveHeaders []string
-	// SetHeaders are headers to have exactly once, each with a name of its own.
-	// One that is there keeps its place and gets the new value; the others
-	// come behind all that is there. It applies after the removals.
+	// SetHeaders are headers to set exactly once, with distinct names. An
+	// existing header keeps its position and gets the new value; the others
+	// follow all existing ones. It applies after the removals.
 	SetHeaders Table
 }
 
 // EditProperties appends the encoded property list raw as changed by e.
-// Everything e does not name keeps its order and its bytes. dst and raw must
-// not overlap. Errors are those of ParseProperties.
+// Everything that e does not name keeps its order and its bytes. dst and raw
+// must not overlap. Errors are those of ParseProperties.
 func EditProperties(dst, raw []byte, e *Edit) ([]byte, error) {
 	p, err := ParseProperties(raw)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 )
 
 // readBuffer is the size of a Reader's buffer. It grows, up to the largest
-// frame allowed, for a frame that does not fit, and shrinks when that is done.
+// allowed frame, for a frame that does not fit, and shrinks afterwards.
 const readBuffer = 16 << 10
 
 // maxEmptyReads is how often a source may return neither bytes nor an error.
 const maxEmptyReads = 100
 
-// Reader cuts a stream into frames. A protocol error is final: every later
-// call returns it again and nothing more is read. Any other error is that of
-// the source; a call that failed so (by a deadline, say) can be repeated with
-// the same arguments and goes on where it stopped.
+// Reader splits a stream into frames. A protocol error is final: every later
+// call returns it again and nothing more is read. Any other error comes from
+// the source; a call that failed with it (a deadline, say) can be repeated with
+// the same arguments and continues where it stopped.
 //
 // At a frame boundary the end of the stream is io.EOF, inside a frame
 // io.ErrUnexpectedEOF.
@@ -35,20 +35,22 @@ type Reader struct {
 }
 
 // NewReader returns a Reader of src. Frames whose payload exceeds maxFrame are
-// refused. (A frame size as negotiated includes FrameOverhead; that much more
-// is let through because common clients are off by it.)
+// refused. (The negotiated frame size includes FrameOverhead; that many more
+// octets are accepted because common clients are off by that amount.)
 func NewReader(src io.Reader, maxFrame uint32) *Reader {
 	return &Reader{src: src, maxFrame: maxFrame}
 }
 
-// SetMaxFrame changes the limit for frames whose head is not yet read.
+// SetMaxFrame changes the limit for frames whose head has not been read yet.
 func (r *Reader) SetMaxFrame(n uint32) { r.maxFrame = n }
 
-// Buffered returns how many octets are read from the source and not consumed.
+// Buffered returns how many octets were read from the source and not yet
+// consumed.
 func (r *Reader) Buffered() int { return r.end - r.at }
 
-// ReadProtocolHeader reads the eight octets a connection starts with. They
-// are not judged. With io.ErrUnexpectedEOF come those there were.
+// ReadProtocolHeader reads the first eight octets of a connection, without
+// checking them. With io.ErrUnexpectedEOF it returns the octets that were
+// received.
 func (r *Reader) ReadProtocolHeader() (header [8]byte, err error) {
 	if r.failed != nil {
 		return header, r.failed
@@ -77,8 +79,8 @@ func (r *Reader) ReadFrame() (Frame, error) {
 
 // ReadFrameHeader reads the start of a frame. One of ReadPayload,
 // ReadPayloadInto and SkipPayload must follow; until then it returns the same
-// head again. The type is one of the four there are, and a heartbeat is empty
-// and on channel 0; everything else is answered with the error it deserves.
+// head again. The type is one of the four frame types, and a heartbeat is empty
+// and on channel 0; anything else returns the appropriate error.
 func (r *Reader) ReadFrameHeader() (FrameHead, error) {
 	if r.failed != nil {
 		return FrameHead{}, r.failed
@@ -99,8 +101,8 @@ func (r *Reader) ReadFrameHeader() (FrameHead, error) {
 	return r.head, r.checkHead()
 }
 
-// checkHead refuses frames that no state of a connection allows. What they
-// carry is part of the error, so it is read first.
+// checkHead refuses frames that are invalid in every state of a connection.
+// Their payload is part of the error, so it is read first.
 func (r *Reader) checkHead() error {
 	switch r.head.Type {
 	case FrameMethod, FrameHeader, FrameBody:
@@ -137,8 +139,8 @@ func (r *Reader) ReadPayload() ([]byte, error) {
 }
 
 // ReadPayloadInto reads the payload of the frame whose head was read into dst,
-// which must have its size. What is not buffered yet goes from the source
-// into dst without a detour.
+// which must have its size. What is not buffered yet is read from the source
+// directly into dst.
 func (r *Reader) ReadPayloadInto(dst []byte) error {
 	r.mustBeInFrame()
 	if len(dst) != int(r.head.Size) {
@@ -223,7 +225,7 @@ func (r *Reader) fill(n int) error {
 	return nil
 }
 
-// reserve moves what is buffered to the front of a buffer of at least n
+// reserve moves the buffered octets to the front of a buffer of at least n
 // octets. n is bounded by the largest frame.
 func (r *Reader) reserve(n int) {
 	old := r.buf[r.at:r.end]
@@ -241,7 +243,7 @@ func (r *Reader) readSource(dst []byte) (int, error) {
 	for range maxEmptyReads {
 		n, err := r.src.Read(dst)
 		if n > 0 {
-			return n, nil // an error that came with them comes again
+			return n, nil // an error that came with them will be returned again
 		}
 		if errors.Is(err, io.EOF) && (r.inFrame || r.Buffered() > 0) {
 			return 0, io.ErrUnexpectedEOF

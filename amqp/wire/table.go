@@ -2,8 +2,8 @@ package wire
 
 import "encoding/binary"
 
-// Tags of field values. They are those the brokers and clients in use agree
-// on; the letters of the specification's text differ for s and U.
+// Tags of field values, as brokers and clients in use agree on them; the text
+// of the specification has other letters for s and U.
 const (
 	TagBool      = 't'
 	TagInt8      = 'b'
@@ -26,8 +26,8 @@ const (
 )
 
 // Limits of one table. A table that fits into a frame of the default size
-// cannot reach maxTableValues, so only nesting refuses anything in practice;
-// together they bound what a table costs in memory, whatever the frame size.
+// cannot reach maxTableValues, so only the nesting limit matters in practice;
+// together they bound the memory of a table, whatever the frame size.
 const (
 	maxTableDepth  = 64      // values of type F or A around a value
 	maxTableValues = 1 << 17 // values, at any depth
@@ -91,7 +91,7 @@ func (t Table) Get(name string) (Value, bool) {
 	return Value{}, false
 }
 
-// malformedTable is the answer to every table that cannot be read.
+// malformedTable is the error for every table that cannot be decoded.
 func malformedTable() *Error {
 	return &Error{Code: CodeSyntaxError, Text: "malformed field table"}
 }
@@ -114,8 +114,9 @@ func DecodeFields(b []byte) (Table, error) {
 	return buildTable(string(b)), nil // one copy holds all names and strings
 }
 
-// LookupField finds the first field with this name in fields, encoded and
-// known to be valid, without reading the others. Properties.Headers is such.
+// LookupField finds the first field with this name in fields, which are encoded
+// and known to be valid, without decoding the others. It is meant for
+// Properties.Headers.
 func LookupField(fields []byte, name string) (Value, bool) {
 	for len(fields) > 0 {
 		at := 1 + int(fields[0])
@@ -128,12 +129,13 @@ func LookupField(fields []byte, name string) (Value, bool) {
 	return Value{}, false
 }
 
-// encoded is a table or value on its way to being read: bytes while they are
-// checked, a string once they are kept.
+// encoded is a table or value being decoded: bytes while they are checked, a
+// string once they are kept.
 type encoded interface{ ~[]byte | ~string }
 
-// valueSize returns the length of the value that b starts with, tag included,
-// or 0 if b does not start with a whole one. It does not look into F and A.
+// valueSize returns the length of the value that b starts with, including the
+// tag, or 0 if b does not start with a complete one. It does not check the
+// contents of F and A.
 func valueSize[B encoded](b B) int {
 	if len(b) == 0 {
 		return 0
@@ -180,7 +182,8 @@ func validFields(b []byte) bool {
 	return checkFields(b, 0, &left)
 }
 
-// checkFields is validFields at some depth; left is how many values may come.
+// checkFields is validFields at some depth; left is how many more values are
+// allowed.
 func checkFields(b []byte, depth int, left *int) bool {
 	for len(b) > 0 {
 		at := 1 + int(b[0])
@@ -228,9 +231,9 @@ func checkArray(b []byte, depth int, left *int) bool {
 	return true
 }
 
-// buildTable reads valid fields. It counts first, so that the table is
+// buildTable decodes valid fields. It counts first, so that the table is
 // allocated once and to size: nested values are skipped by their length, so
-// all in all every byte is passed twice at most.
+// every byte is read at most twice.
 func buildTable(s string) Table {
 	n := 0
 	for rest := s; len(rest) > 0; n++ {
@@ -250,7 +253,7 @@ func buildTable(s string) Table {
 	return t
 }
 
-// buildArray reads valid values, as buildTable does fields.
+// buildArray decodes valid values, as buildTable does fields.
 func buildArray(s string) []Value {
 	n := 0
 	for rest := s; len(rest) > 0; n++ {
@@ -268,7 +271,7 @@ func buildArray(s string) []Value {
 	return a
 }
 
-// buildValue reads s, exactly one valid value.
+// buildValue decodes s, exactly one valid value.
 func buildValue(s string) Value {
 	v := Value{Tag: s[0]}
 	switch v.Tag {
@@ -311,8 +314,8 @@ func AppendFields(dst []byte, t Table) []byte {
 	return dst
 }
 
-// appendValue appends tag and value. A tag it does not know is a bug of the
-// caller, not of a client, and panics.
+// appendValue appends tag and value. It panics on an unknown tag, which is a
+// bug of the caller, not of a client.
 func appendValue(dst []byte, v *Value) []byte {
 	switch v.Tag {
 	case TagInt64Alt:
@@ -355,7 +358,7 @@ func appendValue(dst []byte, v *Value) []byte {
 	return dst
 }
 
-// setLength writes the number of bytes behind the four at position at into
+// setLength stores the number of bytes that follow the four at position at in
 // those four.
 func setLength(dst []byte, at int) []byte {
 	binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
