@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// save is the section of the order of service in the head of a snapshot. The
+// save writes the section about the order of service in a snapshot's head. The
 // consumers themselves are copied, see view.
 func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	h.NextOrder = cs.next
@@ -19,7 +19,7 @@ func (cs *consumers) save(h *logpb.QueueSnapshot) {
 }
 
 // view returns copies of all consumers, by age, and what they hold, which is
-// good until the next change.
+// valid until the next change.
 func (cs *consumers) view() (all []consumer, held []sorted[grip]) {
 	all, held = make([]consumer, len(cs.all)), make([]sorted[grip], len(cs.all))
 	for i, c := range cs.all {
@@ -28,7 +28,7 @@ func (cs *consumers) view() (all []consumer, held []sorted[grip]) {
 	return all, held
 }
 
-// freeze is view, and what is held never changes.
+// freeze is like view, but what is held never changes.
 func (cs *consumers) freeze() (all []consumer, held []sorted[grip]) {
 	all, held = cs.view()
 	for i, c := range cs.all {
@@ -52,7 +52,7 @@ func (c *consumer) save(at int) *logpb.ConsumerState {
 	return st
 }
 
-// restore adds a consumer of a session, which holds nothing yet.
+// restore adds a consumer of a session. It holds nothing yet.
 func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	if s.consumer(st.Consumer) != nil {
 		return fmt.Errorf("%w: a consumer twice", ErrSnapshot)
@@ -76,8 +76,8 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	return nil
 }
 
-// restoreLate is what a consumer has not settled. Snapshots that do not say since
-// when, or of which limit, give ids only.
+// restoreLate returns what a consumer has not settled. Snapshots that record
+// neither the time nor the limit have ids only.
 func restoreLate(st *logpb.ConsumerState) []lateness {
 	var late []lateness
 	for i, id := range st.TimedOut {
@@ -90,8 +90,8 @@ func restoreLate(st *logpb.ConsumerState) []lateness {
 	return late
 }
 
-// restoreService puts consumers into their rings, once they hold what they hold.
-// single is the position + 1 of the one that alone is served.
+// restoreService puts consumers into their rings, after what they hold has been
+// restored. single is the position + 1 of the single active one.
 func (cs *consumers) restoreService(order []uint32, single uint32) error {
 	if uint64(single) > uint64(len(cs.all)) {
 		return fmt.Errorf("%w: nobody is served", ErrSnapshot)
@@ -115,7 +115,7 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 	return nil
 }
 
-// check asks for the invariants, after the sessions have been checked: they have
+// check checks the invariants, after the sessions have been checked and have
 // counted the consumers in their tables.
 func (cs *consumers) check(k *checker) {
 	attached, active, lasting, getsHeld, order := 0, 0, 0, 0, uint64(0)
@@ -164,7 +164,7 @@ func (c *consumer) check(k *checker) {
 		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
 }
 
-// checkService checks who is served, and that the rings say so.
+// checkService checks which consumers are served, and that the rings agree.
 func (cs *consumers) checkService(k *checker) {
 	members := map[*level]int{}
 	for _, c := range cs.all {
@@ -180,8 +180,8 @@ func (cs *consumers) checkService(k *checker) {
 	cs.service.check(k, members)
 }
 
-// checkSingle checks who is the single active consumer: if anybody can be
-// served, somebody is.
+// checkSingle checks the single active consumer: if any consumer can be served,
+// one is.
 func (cs *consumers) checkSingle(k *checker) {
 	if !cs.settings.SingleActive {
 		k.that(cs.single == nil && !cs.quiescing, "a single consumer is served")

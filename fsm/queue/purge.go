@@ -5,8 +5,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// purge removes all messages that are ready, scheduled, delayed, or letters that have
-// nowhere to go. They are not dead-lettered.
+// purge removes all messages that are ready, scheduled or delayed, and letters
+// that have no destination. They are not dead-lettered.
 func (it *intake) purge() fsm.Result {
 	n := it.messages.readyCount() + uint64(it.timers.timed()) + it.messages.count(Waiting).Messages
 	it.counters.Purged += n
@@ -16,8 +16,8 @@ func (it *intake) purge() fsm.Result {
 	return fsm.Result{Count: n}
 }
 
-// dropReady forgets all messages that are ready, scheduled or delayed. A queue
-// whose last scheduled message goes has been active until now.
+// dropReady removes all messages that are ready, scheduled or delayed. When the
+// last scheduled message goes, the queue counts as active until now.
 func (it *intake) dropReady() {
 	if it.messages.count(Scheduled).Messages > 0 {
 		it.lease.touch()
@@ -25,7 +25,7 @@ func (it *intake) dropReady() {
 	it.messages.dropReady()
 }
 
-// sweep forgets purged messages for good: so many as one command of this kind may.
+// sweep releases purged messages, as many as one command of this kind may.
 func (it *intake) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
 	switch {
 	case it.lease.phase() != Active:

@@ -12,19 +12,19 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// ErrSnapshot is wrapped by Restore when what it reads is no state of this
+// ErrSnapshot is wrapped by Restore when its input is not a state of this
 // queue.
 var ErrSnapshot = errors.New("not a valid snapshot of the queue")
 
-// ErrVersion is returned by Restore when the state is of a version that this
+// ErrVersion is returned by Restore when the state has a version that this
 // program does not support.
 var ErrVersion = errors.New("the snapshot needs a newer program")
 
 // maxRecord bounds one record of a snapshot.
 const maxRecord = 1 << 30
 
-// Restore replaces the state by what WriteTo has written, up to the end of r.
-// If it fails the machine is as it was.
+// Restore replaces the state with what WriteTo has written, up to the end of r.
+// If it fails, the machine is unchanged.
 func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
 	n.newest, n.bounds = m.newest, m.bounds
@@ -35,9 +35,9 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-// restore reads into a new machine. The order is that of the encoding: consumers
-// before what they hold, messages before what finds them, and Check at last, so
-// that no damage gets by.
+// restore reads into a new machine. The order is that of the encoding:
+// consumers before what they hold, messages before their indexes, and Check
+// last, so that no damage goes unnoticed.
 func (m *Machine) restore(r *bufio.Reader) error {
 	var buf bytes.Buffer
 	var head logpb.QueueSnapshot
@@ -104,7 +104,7 @@ func readRecord(r *bufio.Reader, buf *bytes.Buffer) error {
 	return nil
 }
 
-// noEOF makes of the end within a record what it is: an error.
+// noEOF turns the end of the input within a record into an error.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF
@@ -112,8 +112,8 @@ func noEOF(err error) error {
 	return err
 }
 
-// restoreHead restores all that is not about single messages. Settings come first:
-// they say what the rest means, and configure acts on a machine that is empty.
+// restoreHead restores everything that is not about single messages. Settings
+// come first: the rest depends on them, and configure acts on an empty machine.
 func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	if h.Config == nil || h.Counters == nil || h.State > uint32(Gone) {
 		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)

@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// save is the section of what is remembered of ended sessions and of nodes in
-// the head of a snapshot. The sessions themselves are copied, see view.
+// save writes the section about ended sessions and nodes in a snapshot's head.
+// The sessions themselves are copied, see view.
 func (ss *sessions) save(h *logpb.QueueSnapshot) {
 	for i := range ss.ended.len() {
 		h.Ended = append(h.Ended, ss.ended.item(i).id.Proto())
@@ -24,8 +24,8 @@ func (ss *sessions) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// view returns copies of all sessions, ascending, that share what they remember
-// with the originals.
+// view returns copies of all sessions, ascending. They share their memory with
+// the originals.
 func (ss *sessions) view() []session {
 	all := make([]session, 0, len(ss.byID))
 	for s := range ss.all() {
@@ -52,7 +52,8 @@ func (s *session) save() *logpb.SessionState {
 	}
 }
 
-// encodeRuns is how a snapshot has them: first, length, first, length …
+// encodeRuns returns runs in the form of a snapshot: first, length, first,
+// length …
 func encodeRuns(runs []run) []uint64 {
 	var out []uint64
 	for _, r := range runs {
@@ -95,7 +96,7 @@ func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
 	return s, nil
 }
 
-// describe writes what String shows.
+// describe writes the text for String.
 func (ss *sessions) describe(b *strings.Builder) {
 	for s := range ss.all() {
 		if !s.life.over {
@@ -117,7 +118,7 @@ func (ss *sessions) describe(b *strings.Builder) {
 	}
 }
 
-// check asks for the invariants, and counts the consumers of all sessions.
+// check checks the invariants, and counts the consumers of all sessions.
 func (ss *sessions) check(k *checker) {
 	sessions, ending := 0, 0
 	for s := range ss.all() {
@@ -156,7 +157,7 @@ func (s *session) check(k *checker) {
 	k.attached += len(s.consumers)
 }
 
-// checkLives checks the lives of nodes that sessions live on.
+// checkLives checks the lives of nodes that have sessions.
 func (ss *sessions) checkLives(k *checker) {
 	for at, p := range ss.lives.all() {
 		l, consumers := *p, 0

@@ -5,7 +5,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// defaultDisconnectedTimeout holds where settings do not name one.
+// defaultDisconnectedTimeout applies if the settings have none.
 const defaultDisconnectedTimeout fsm.Millis = 60_000
 
 // millis decodes a duration. One that is too long to be added to an instant
@@ -23,12 +23,12 @@ func addable(d fsm.Optional[fsm.Millis]) fsm.Optional[fsm.Millis] {
 // number decodes a number.
 func number(stored uint64) fsm.Optional[uint64] { return fsm.OptionalFrom[uint64](stored) }
 
-// duration is one that can be added to an instant.
+// duration returns d, limited to what can be added to an instant.
 func duration(d uint64) fsm.Millis { return fsm.Millis(min(d, uint64(fsm.MaxTime))) }
 
-// settings are the queue's settings in force, in the form of the log and
-// decoded. They are replaced as a whole and never changed, so that what has been
-// read of them may be kept.
+// settings are the queue's effective settings, in the form of the log and
+// decoded. They are replaced as a whole and never changed, so that their values
+// may be retained.
 type settings struct {
 	*logpb.QueueConfig
 
@@ -43,7 +43,7 @@ type settings struct {
 	maxPriority     uint8                // ≤ maxPriority, the constant
 }
 
-// newSettings decodes c, and keeps nothing of it.
+// newSettings decodes c and retains nothing of it.
 func newSettings(c *logpb.QueueConfig) settings {
 	return settings{
 		QueueConfig: &logpb.QueueConfig{
@@ -67,9 +67,9 @@ func newSettings(c *logpb.QueueConfig) settings {
 	}
 }
 
-// messageTTL is the TTL of a message with its own TTL and a ceiling, both as the
-// log stores them: the smallest of these and the queue's, unless the message's
-// own comes before the queue's.
+// messageTTL is the TTL of a message with its own TTL and a ceiling, both as
+// the log stores them: the smallest of these and the queue's, unless the
+// message's own takes precedence over the queue's.
 func (s *settings) messageTTL(own, ceiling uint64) fsm.Optional[fsm.Millis] {
 	if own|ceiling == 0 {
 		return s.ttl
@@ -77,7 +77,7 @@ func (s *settings) messageTTL(own, ceiling uint64) fsm.Optional[fsm.Millis] {
 	return s.leastTTL(fsm.OptionalFrom[fsm.Millis](own), fsm.OptionalFrom[fsm.Millis](ceiling))
 }
 
-// leastTTL is messageTTL of what is decoded.
+// leastTTL is messageTTL for decoded values.
 func (s *settings) leastTTL(own, ceiling fsm.Optional[fsm.Millis]) fsm.Optional[fsm.Millis] {
 	if own.Given && s.MessageTtlFirst {
 		return addable(own.Least(ceiling))
@@ -85,8 +85,8 @@ func (s *settings) leastTTL(own, ceiling fsm.Optional[fsm.Millis]) fsm.Optional[
 	return addable(s.ttl.Least(own).Least(ceiling))
 }
 
-// priority is that of a message with this one of its own, as the log stores it:
-// no higher than the queue has.
+// priority is the priority of a message with this one of its own, as the log
+// stores it: no higher than the queue's maximum.
 func (s *settings) priority(stored uint32) uint8 {
 	return uint8(min(number(uint64(stored)).Or(defaultPriority), uint64(s.maxPriority)))
 }
@@ -116,8 +116,8 @@ func (s *settings) dropsHead() bool {
 	return s.limited() && s.Overflow == logpb.QueueConfig_DROP_HEAD
 }
 
-// retryAfter is how long a message waits that was handed out in vain before it
-// may be tried again; 0: it does not. failures count with the one at hand, and
+// retryAfter is how long a message that was handed out in vain waits before it
+// may be tried again; 0: it does not. failures include the current one, and
 // failed says whether this was one.
 func (s *settings) retryAfter(failures uint32, failed bool) fsm.Millis {
 	delayed := s.Retry == logpb.QueueConfig_ALL || s.Retry == logpb.QueueConfig_FAILED && failed ||
