@@ -7,6 +7,10 @@ import (
 
 // apply performs one command of an active queue. s is the session of the
 // command, nil if it has none or an unknown one.
+//
+// Requires: the queue is Active, due work was caught up, and admit has returned
+// ok. Ensures: Invalid and NoSession have changed nothing, except that the
+// command has used up its number in the stream.
 func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm.Effects) fsm.Result {
 	switch cmd.Kind {
 	case logpb.Command_ENQUEUE:
@@ -48,6 +52,20 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 // admit finds the session of a command and its place in the stream. ok says
 // that the command is to be performed; if not, r is its answer. s is nil for a
 // command outside of any stream whose session is unknown.
+//
+// What happens to command n = cmd.Seq of a session:
+//
+//	no session          n = 0: performed; else Invalid
+//	n = 0               performed outside of the stream, by a known session or not
+//	unknown, n ≠ 1      NoSession: never Gap, which would begin the stream anew
+//	unknown, ended      NoSession
+//	unknown, n = 1      Late if made too long ago; else the session begins
+//	n < next            the answer it got before; nothing is performed
+//	n > next            Gap, with the number that is expected
+//	n = next            performed; next grows by one, whatever the result
+//
+// A session of a node that is down counts as unknown and ended. A refusal changes
+// nothing; a repetition only counts in Duplicates.
 func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s *session, r fsm.Result, ok bool) {
 	if meta.Session == (fsm.SessionID{}) {
 		if cmd.Seq != 0 {
@@ -79,6 +97,10 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 // limit acts at once, and waiting letters are dropped if the queue no longer
 // delivers at least once. Settings with an older revision than the effective
 // ones are ignored: they come from a leader with an outdated view.
+//
+// Configure is proposed by the leader, outside of any stream. It also restores
+// the settings of a snapshot, on a machine that is still empty; all it does
+// besides replacing them is without effect there.
 func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	c := cmd.GetConfig()
 	if c == nil {
@@ -105,7 +127,8 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 
 // touch records use: an active redeclaration, which also renews the lease, or
 // something that keeps the queue from being idle. It answers what a
-// redeclaration reports.
+// redeclaration reports. Consumers of the answer are those that may be served,
+// as queue.declare-ok has them: no gets and no cancelled ones.
 func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
 	m.lease.touch()
 	if !cmd.GetIdleOnly() {

@@ -7,7 +7,9 @@ import (
 	"github.com/quorate/quorate/fsm/invariants"
 )
 
-// mustHold checks the whole state if that is small.
+// mustHold checks the whole state if that is small. It runs after every command
+// in builds with the tag invariants. Larger states are left out, since Check
+// costs O(n) and would make a test quadratic.
 func (m *Machine) mustHold() {
 	if m.messages.live() > 64 || m.sessions.size() > 256 || m.consumers.len() > 256 {
 		return
@@ -16,17 +18,23 @@ func (m *Machine) mustHold() {
 	invariants.Assert(err == nil, fmt.Sprint(err))
 }
 
-// checker collects the first fault.
+// checker collects the first fault. Each Check has its own. Parts add to the
+// counts in the order in which Check calls them, and the later ones compare.
 type checker struct {
-	m     *Machine
-	err   error
-	seen  []bool   // by handle: found in a place
-	live  []uint64 // log indexes of the messages found
+	m    *Machine
+	err  error
+	seen []bool   // by handle: found in a place
+	live []uint64 // log indexes of the messages found
+	// count and timed are by place; count[0] stays zero, since no message may be
+	// between two places.
 	count [placeCount]Count
 	next  fsm.Time // earliest deadline found
 
 	timed [placeCount]int // messages that wait for an instant
 
+	// In this order: messages with a deadLetterInfo, with a schedule name, in the
+	// table of numbers, in blocks of returns; consumers in tables of sessions;
+	// deliveries with a deadline.
 	infos, named, numbered, returned, attached, timeouts int
 }
 
@@ -67,7 +75,9 @@ func (k *checker) deadline(t fsm.Time) {
 //
 // Parts that hold messages come first, since each message they find is counted;
 // those that only count come last. It changes nothing, and its result does not
-// depend on the order of map iteration.
+// depend on the order of map iteration. It allocates O(n). Restore ends with
+// it, so a part's check has to find every damage that could make a later
+// command panic.
 func (m *Machine) Check() error {
 	k := &checker{m: m, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
 	m.messages.checkLists(k)
@@ -96,6 +106,9 @@ func (k *checker) books() {
 }
 
 // time compares the next deadline with the earliest one found.
+//
+// It computes anew what NextDue finds in the indexes: a deadline that is missing
+// there means that nobody ticks, and one that is too early that ticks never end.
 func (k *checker) time() {
 	m := k.m
 	switch m.lease.phase() {

@@ -18,6 +18,11 @@ type clock struct {
 
 // advance moves the clock to the stamp of an entry. limit is the maximum lock
 // credit for a change of term. It reports whether the term is new.
+//
+// Requires: limit ≥ 0. Several commands of one entry have the same term and
+// stamp, so the credit is given at most once per term. It never exceeds what the
+// clock has advanced by with this entry, which keeps behind ≤ time. The first
+// entry of all gives none, since nobody held anything before it.
 func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 	before := c.time
 	c.time = max(c.time, min(meta.Now, fsm.MaxTime))
@@ -39,17 +44,24 @@ func (c *clock) now() fsm.Time { return c.time }
 func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.behind) }
 
 // deadline is the instant d from now. It is never 0, which means never.
+// Requires: d ≥ 0. It saturates at fsm.MaxTime.
 func (c *clock) deadline(d fsm.Millis) fsm.Time { return max(c.time.Add(d), 1) }
 
-// atOnce is the deadline of work that is already due.
+// atOnce is the deadline of work that is already due. It is now, unless that is
+// 0.
 func (c *clock) atOnce() fsm.Time { return max(c.time, 1) }
 
 // heldDeadline is the instant d from now on the time of held messages. It is
-// never 0.
+// never 0. Requires: d ≥ 0.
+//
+// Ensures: heldUntil(heldDeadline(d)) = deadline(d) until more credit is given,
+// except where one of them saturates or would be 0.
 func (c *clock) heldDeadline(d fsm.Millis) fsm.Time { return max((c.time - c.behind).Add(d), 1) }
 
 // heldUntil is when the clock reaches t, an instant on the time of held
-// messages, unless more credit is given. 0 stays 0.
+// messages, unless more credit is given. 0 stays 0. More credit moves the
+// instants of all held messages at once, in O(1), because none of them is
+// stored.
 func (c *clock) heldUntil(t fsm.Time) fsm.Time {
 	if t == 0 {
 		return 0

@@ -15,15 +15,19 @@ import (
 //
 // Invariant: live has exactly the entries of the messages in the arena, each
 // with their number; none is above index.
+//
+// A snapshot holds only index. Restore counts the messages again.
 type entries struct {
-	live  liveIndexes
+	// Owned by entries; view and freeze lend it to snapshots.
+	live liveIndexes
+	// 0 before the first entry. It never falls.
 	index uint64 // of the last entry
 	// released: the current entry was released, perhaps more than once.
 	released bool
 }
 
 // begin starts the entry at index, which is applied next. One entry may hold
-// several commands.
+// several commands. Requires, asserted: index ≥ e.index.
 func (e *entries) begin(index uint64) {
 	invariants.Assert(index >= e.index, "log indexes grow")
 	if index != e.index {
@@ -34,6 +38,9 @@ func (e *entries) begin(index uint64) {
 // keep counts a new message of the current entry. If all earlier messages of
 // the entry are already gone, or were refused, the release is withdrawn: all
 // mentions of it, since there may be several.
+//
+// Requires: eff has been the same since begin. O(len(eff.Released)) if something
+// is withdrawn, else O(1).
 func (e *entries) keep(eff *fsm.Effects) {
 	e.live.add(e.index)
 	if !e.released {
@@ -44,6 +51,9 @@ func (e *entries) keep(eff *fsm.Effects) {
 }
 
 // drop counts one message less of an entry, which must have some.
+//
+// Ensures: index is in eff.Released if no message of the entry is left. An entry
+// before the current one is released once only, since no message can join it.
 func (e *entries) drop(index uint64, eff *fsm.Effects) {
 	if e.live.drop(index) {
 		eff.Released = append(eff.Released, index)
@@ -51,7 +61,8 @@ func (e *entries) drop(index uint64, eff *fsm.Effects) {
 	}
 }
 
-// refuse releases the current entry, unless it holds messages.
+// refuse releases the current entry, unless it holds messages. It may name the
+// entry again if others were released in between.
 func (e *entries) refuse(eff *fsm.Effects) {
 	if e.live.has(e.index) {
 		return
@@ -64,6 +75,9 @@ func (e *entries) refuse(eff *fsm.Effects) {
 
 // abandon gives up all entries and returns them, ascending, for the group to
 // free. The table that it reads is no longer written to.
+//
+// It costs O(1): the table changes its owner. The iterator may be used by another
+// goroutine, and after the machine has applied more entries. nil: none was live.
 func (e *entries) abandon() iter.Seq[uint64] {
 	live := e.live
 	e.live = liveIndexes{}
@@ -89,6 +103,8 @@ func (e *entries) view() liveIndexes { return e.live }
 func (e *entries) freeze() liveIndexes { return liveIndexes{e.live.freeze()} }
 
 // restore counts messages by the indexes of their entries, given in any order.
+// Requires: begin has set the last index, and nothing was counted yet. It sorts
+// indexes in place, since live grows only at its end.
 func (e *entries) restore(indexes []uint64) {
 	slices.Sort(indexes)
 	for _, index := range indexes {

@@ -11,22 +11,31 @@ import (
 // when it is handed out: later settings do not affect it. limit ≠ 0 ⇐ deadline
 // ≠ 0.
 type grip struct {
+	// Invariant: 0 ≤ deadline, 0 ≤ limit. The command that handed the message out
+	// has computed all three; a snapshot holds them.
 	deadline fsm.Time   // of the consumer timeout, see clock.heldUntil; 0: never
 	limit    fsm.Millis // the timeout behind deadline
 	since    fsm.Time   // when it was handed out; 0: not known
-	handle   uint32
-	failed   bool // it goes back as failed
+	// In the arena of messages. The handle is valid as long as the message is held.
+	// failed is set when the message goes back and has no meaning before; a snapshot
+	// does not hold it, see returning.failed.
+	handle uint32
+	failed bool // it goes back as failed
 }
 
 // checkout is one delivery that a consumer holds or held. Its seq is known only
-// after the message was lifted, see deliveries.lift.
+// after the message was lifted, see deliveries.lift. It is a copy: changing it
+// changes nothing of what is held.
 type checkout struct {
+	// 1 ≤ id < consumer.next: the number of the delivery.
 	id uint64
 	grip
 	seq uint64 // of the message, see deliveries.lift
 }
 
-// lateness is a delivery that was taken back from a consumer.
+// lateness is a delivery that was taken back from a consumer. The message has a
+// place of its own again, so there is no handle: all that is left is the id
+// that the consumer may still settle.
 type lateness struct {
 	id    uint64
 	since fsm.Time   // when it was handed out; 0: not known
@@ -37,7 +46,8 @@ type lateness struct {
 func compareLate(l lateness, id uint64) int { return cmp.Compare(l.id, id) }
 
 // describeLate returns the ids of late deliveries, at least one, their smallest
-// limit, and for how long the oldest has been held now.
+// limit, and for how long the oldest has been held now. ids has the order of
+// late and belongs to the caller. held is 0 if no instant is known.
 func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.Millis) {
 	ids, limit = make([]uint64, len(late)), late[0].limit
 	for i, l := range late {
@@ -50,6 +60,9 @@ func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.
 }
 
 // held is what a consumer holds, ascending by delivery id.
+//
+// Keys have at = 0 and seq = id. It is shared with snapshots by block, so a
+// million deliveries freeze in the time of their table of blocks.
 type held struct{ sorted[grip] }
 
 // push adds a checkout with an id above all others.
@@ -63,7 +76,8 @@ func (d *held) find(id uint64) (checkout, bool) {
 	return checkout{}, false
 }
 
-// take removes the checkouts first … last and appends them to dst.
+// take removes the checkouts first … last and appends them to dst. Ids that are
+// not there are left out. O(log n + what is taken).
 func (d *held) take(first, last uint64, dst []checkout) []checkout {
 	d.cut(key{seq: first}, key{seq: last}, func(k key, g grip) { dst = append(dst, checkout{id: k.seq, grip: g}) })
 	return dst

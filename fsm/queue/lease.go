@@ -5,7 +5,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// drainTimeout bounds how long a queue that has ended keeps its outbox.
+// drainTimeout bounds how long a queue that has ended keeps its outbox. After
+// that, the letters that are left count as dropped.
 const drainTimeout fsm.Millis = 60_000
 
 // lease is the life of the queue: when it was last used, when it ends because
@@ -25,6 +26,8 @@ type lease struct {
 	messages  *messages
 	consumers *consumers
 
+	// Instants of the machine's clock. 0 only before the first entry, or if its stamp
+	// was 0.
 	used   fsm.Time
 	active fsm.Time
 	life   Phase
@@ -42,26 +45,33 @@ func newLease(s *shared, t *timers, ms *messages, cs *consumers) *lease {
 func (l *lease) phase() Phase { return l.life }
 
 // begin restarts the lease if the term is new, since nobody could use the queue
-// without a leader.
+// without a leader. Called with each command, before anything is due: what
+// follows sees a lease that has restarted.
 func (l *lease) begin(newTerm bool) {
 	if newTerm || l.used == 0 {
 		l.use()
 	}
 }
 
-// use records a use of the queue.
+// use records a use of the queue. Called by gets, when use ends, and when the
+// lease begins. Consumers need no call: while there is one, leaseEnd and
+// idleEnd are 0.
 func (l *lease) use() { l.used, l.active = l.clock.now(), l.clock.now() }
 
-// touch records an activity that is not a use.
+// touch records an activity that is not a use. Called by publishes,
+// settlements, settings, Touch, and when a scheduled message moves, becomes
+// ready or goes.
 func (l *lease) touch() { l.active = l.clock.now() }
 
-// renew restarts the lease without counting as activity.
+// renew restarts the lease without counting as activity. Called when the length
+// of the lease changes, and by an active redeclaration, which also touches.
 func (l *lease) renew() { l.used = l.clock.now() }
 
-// drain ends the queue except for its outbox.
+// drain ends the queue except for its outbox. Requires: phase Active, no
+// consumers, no sessions, nothing ready, and letters in the outbox.
 func (l *lease) drain() { l.life, l.goneAt = Draining, l.clock.deadline(drainTimeout) }
 
-// end ends the queue.
+// end ends the queue. Requires: the machine has been cleared.
 func (l *lease) end() { l.life, l.goneAt = Gone, 0 }
 
 // drainedAt is when the queue's time to drain its outbox is over; 0: it is not
@@ -69,9 +79,13 @@ func (l *lease) end() { l.life, l.goneAt = Gone, 0 }
 func (l *lease) drainedAt() fsm.Time { return l.goneAt }
 
 // drained reports whether the queue's time to drain its outbox is over.
+// Requires: the queue is draining; otherwise goneAt is 0 and it is always true.
 func (l *lease) drained() bool { return l.goneAt <= l.clock.now() }
 
 // leaseEnd is the first instant at which an unused queue ends; 0: never.
+//
+// It lies one millisecond after used + lease, since a lease ends after its length
+// and not at it. If a message is awaited it is that expiry, when it is later.
 func (l *lease) leaseEnd() fsm.Time {
 	if l.settings.lease == 0 || l.consumers.inUse() {
 		return 0
@@ -82,6 +96,9 @@ func (l *lease) leaseEnd() fsm.Time {
 // awaited is when the message dies for which the lease is extended; 0: it is
 // not extended. The lease is extended at most to twice its length after the
 // last use.
+//
+// Only the earliest expiry counts. When that message has died the next one may
+// extend the lease again, but never beyond the same bound.
 func (l *lease) awaited() fsm.Time {
 	if !l.settings.ExpiresKeepPending || !l.settings.DeadLetter {
 		return 0
@@ -106,7 +123,8 @@ func (l *lease) idleEnd() fsm.Time {
 func (l *lease) lastUsed() fsm.Time   { return l.used }
 func (l *lease) lastActive() fsm.Time { return l.active }
 
-// isOver reports whether the queue has been unused or idle for too long.
+// isOver reports whether the queue has been unused or idle for too long. Only a
+// Tick asks. Other commands, however late, find the queue alive.
 func (l *lease) isOver() bool {
 	if end := l.idleEnd(); end != 0 && end <= l.clock.now() {
 		return true

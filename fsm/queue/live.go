@@ -7,11 +7,15 @@ import (
 )
 
 // liveIndexes counts the live messages of each log entry that has any:
-// ascending by index, which is the order in which messages arrive.
+// ascending by index, which is the order in which messages arrive. Keys have at
+// = 0 and seq = index. Values are at least 1: an entry whose last message goes
+// is removed.
+//
+// Invariant: Σ values = live messages of the arena.
 type liveIndexes struct{ sorted[uint32] }
 
 // add counts one more message of the entry at index, which is not below any
-// index before.
+// index before. It changes only the end of the table.
 func (l *liveIndexes) add(index uint64) {
 	if l.len() > 0 {
 		last, _ := l.last()
@@ -25,7 +29,8 @@ func (l *liveIndexes) add(index uint64) {
 }
 
 // drop counts one message less and reports whether it was the last of its
-// entry.
+// entry. Requires, asserted: the entry has at least one. O(log n), O(1) for the
+// oldest.
 func (l *liveIndexes) drop(index uint64) bool {
 	i, at, ok := l.find(key{seq: index})
 	invariants.Assert(ok, "a message's entry is live")

@@ -21,12 +21,20 @@ const (
 //
 // Invariant: after each command, no consumer has unused credit while a message
 // is ready that is not due, unless NextDue returns WorkDue.
+//
+// Replicas agree on all that a Snapshot holds, on results and on effects. They
+// need not agree on handles, on the layout of blocks and chunks, or on scratch:
+// a restored machine builds those anew. So no rule may depend on them.
 type Machine struct {
 	*shared
+	// id never changes. A snapshot of another id is refused.
 	id fsm.QueueID
 
+	// A snapshot holds it only if it is above 1, so that version 1 keeps its bytes.
 	version uint32 // highest of its entries, at least 1
 
+	// The parts are created once, by New, and never replaced one by one: Restore
+	// replaces the whole Machine.
 	timers   *timers
 	entries  *entries
 	messages *messages
@@ -38,6 +46,7 @@ type Machine struct {
 	deliveries *deliveries
 	intake     *intake
 
+	// A property of the program, not of the state: in no snapshot.
 	newest uint32 // see Supports
 }
 
@@ -46,6 +55,9 @@ func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
 
 // New returns an empty queue. Its dead letters record name as the queue they
 // died in.
+//
+// Ensures: phase Active, version 1, clock 0, default settings, no lease yet: it
+// begins with the first entry.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
 		shared: &shared{name: name, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
@@ -77,6 +89,10 @@ func (m *Machine) Supports(newest uint32) { m.newest = newest }
 func (m *Machine) Version() uint32 { return m.version }
 
 // clear removes everything that the queue holds.
+//
+// What must not be used twice continues: numbers of messages and letters, and
+// the order of age. Settings, counters, clock, lease and entries stay, too; the
+// caller has abandoned the entries.
 func (m *Machine) clear() {
 	m.timers.clear()
 	m.messages.clear()
@@ -95,6 +111,18 @@ func (m *Machine) clear() {
 // newer overtakes them. Before that, the single active consumer is elected.
 // Length limits are enforced last, so that a message that is taken at once
 // needs no space.
+//
+// Requires: meta.Index is at least that of every command before. Commands with
+// equal Index have equal Term and Now, and the same eff.
+//
+// Ensures: what was appended to eff before stays, except that an index in
+// Released is withdrawn if a message of this command needs the entry again.
+// Nothing of cmd is retained. The steps taken are bounded by m.bounds, whatever
+// the queue holds.
+//
+// The budget is set twice: catchUp has one, and the command and its assignment
+// have another, so that a command is never starved by what was due before it. A
+// Tick has a single one for everything.
 func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	m.version = max(m.version, meta.Version)
 	m.entries.begin(meta.Index)
@@ -142,6 +170,11 @@ func (m *Machine) NextDeadline() fsm.Time {
 }
 
 // NextDue returns NextDeadline and what will be due then.
+//
+// It is derived from the indexes and stored nowhere, so it cannot be stale. An
+// instant that has passed means at once. If several are due at the same instant,
+// the kind that comes first below is reported. O(1), plus one step for each
+// suspected node.
 func (m *Machine) NextDue() (fsm.Time, Due) {
 	switch m.lease.phase() {
 	case Draining:
@@ -177,6 +210,8 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 }
 
 // Resume implements fsm.Machine.
+//
+// It changes no state, so only the leader calls it: when it begins to lead.
 func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Gone = eff.Gone || m.lease.phase() == Gone
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
@@ -186,6 +221,9 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 // ID above after, ascending. It also appends the notice of deliveries that were
 // taken back and are not settled, since that may have been lost. Number 0
 // stands for the gets of a session.
+//
+// It changes no state and resets no deadline, so only the replica that is asked
+// runs it. An unknown session or consumer has nothing: eff stays as it is.
 func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
 	m.deliveries.resend(to, after, limit, eff)
 }

@@ -38,14 +38,23 @@ const (
 //
 // Who keeps a handle must also keep the seq if the message may be freed
 // meanwhile: handles are reused at once.
+//
+// It has no pointers so that the garbage collector does not scan a backlog, and
+// TestSizeOfTypes keeps it from growing. Lists, counts and timers each repeat
+// something of it. Only messages changes place, links and number; intake sets
+// expireAt before the message is watched; settle.go counts acquired and failed.
 type message struct {
 	seq      uint64
 	index    uint64   // of the log entry with the payload
 	expireAt fsm.Time // of a scheduled or delayed message: when it is due
 	offset   uint32
 	size     uint32
-	next     uint32 // in its list; 0: last, or in no list
-	prev     uint32 // of a returned message: its slot in messages.returns
+	// next and prev are handles of the list that the place names, see message.list.
+	// While a message is in no list both are 0, and so is next at the end of one.
+	next uint32 // in its list; 0: last, or in no list
+	prev uint32 // of a returned message: its slot in messages.returns
+	// acquired counts deliveries that have ended without an ack, failed those of them
+	// that ended in a failure. Both saturate.
 	acquired uint32
 	failed   uint32
 	info     uint32 // handle in messages.infos; 0: none
@@ -56,10 +65,14 @@ type message struct {
 
 // deadLetterInfo is what only some messages have. A message has one only if it
 // is not empty: it has a death, or a schedule.
+//
+// It is in an arena of its own, under message.info, and dies with its message. A
+// snapshot shares deaths, transfers and schedule with it; hence "never changed".
 type deadLetterInfo struct {
 	deaths []*logpb.Death // newest first; shared, never changed
 
-	// The rest belongs to letters of the outbox.
+	// The rest belongs to letters of the outbox. 0 and empty in all other
+	// places. 1 ≤ letter < outbox.next.
 	letter    uint64
 	diedAt    fsm.Time
 	transfers []Transfer // not settled; replaced, never changed
@@ -70,6 +83,8 @@ type deadLetterInfo struct {
 
 // scheduleInfo is what even fewer messages have: those that were scheduled or
 // delayed, and letters that not all targets have.
+//
+// It is replaced as a whole (setScheduleInfo), since a snapshot may share it.
 type scheduleInfo struct {
 	scheduledFor fsm.Time // when it was to become ready; 0: it was never scheduled
 
@@ -96,6 +111,9 @@ type list struct{ head, tail uint32 }
 func (x *message) ref() fsm.Ref { return fsm.Ref{Index: x.index, Offset: x.offset, Size: x.size} }
 
 // list is the number of the list a message with this place is in.
+//
+// Requires: the place is none of 0 and CheckedOut, which have no list, and the
+// record is not one of those that a purge has moved without touching them.
 func (x *message) list() int {
 	switch x.place {
 	case Returned:
@@ -140,6 +158,7 @@ func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&^expira
 func (x *message) hasExpiration() bool { return x.head&expirationBit != 0 }
 
 // count is what the message adds to the counts of its place. It never changes.
+// So a place may subtract it without knowing when it was added.
 func (x *message) count() Count { return Count{1, x.bytes()} }
 
 // ready reports whether the message may be handed out, and may expire.
@@ -150,7 +169,8 @@ func (x *message) ready() bool { return x.place == Ready || x.place == Returned 
 func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <= c }
 
 // deadLetterInfo returns the deadLetterInfo of message h for reading; never
-// nil.
+// nil. It is good until the next change of any message. Those that have none
+// share one empty record, which must not be written to.
 func (ms *messages) deadLetterInfo(h uint32) *deadLetterInfo {
 	if e := ms.get(h).info; e != 0 {
 		return ms.infos.get(e)
@@ -168,11 +188,14 @@ func (ms *messages) scheduleInfo(h uint32) *scheduleInfo {
 	return &noScheduleInfo
 }
 
-// setScheduleInfo replaces the scheduleInfo of message h.
+// setScheduleInfo replaces the scheduleInfo of message h. r is copied; its
+// slices are not.
 func (ms *messages) setScheduleInfo(h uint32, r scheduleInfo) { ms.editDeadLetterInfo(h).schedule = &r }
 
 // editDeadLetterInfo returns the deadLetterInfo of message h for writing, a new
-// one if needed.
+// one if needed. It is good until the next alloc or freeze. The caller must
+// leave something in it that makes it worth having: a death or a schedule, see
+// Check.
 func (ms *messages) editDeadLetterInfo(h uint32) *deadLetterInfo {
 	x := ms.mut(h)
 	if x.info == 0 {

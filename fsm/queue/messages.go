@@ -24,11 +24,16 @@ import (
 //	bit i of waiting = list i has messages, 0 ≤ i ≤ maxPriority
 //	returns has exactly the messages of the returned list, in its order
 //	numbers has exactly the scheduled messages, named those that have a name
+//
+// A snapshot holds the records by list, in order, and next. Lists, waiting,
+// counts, returns, numbers, named and entries are rebuilt from them, so handles
+// differ from replica to replica.
 type messages struct {
 	*shared
 	timers  *timers
 	entries *entries
 
+	// The records and their extra information, both by handle; 0 is no message.
 	arena[message]
 	infos   arena[deadLetterInfo]
 	next    uint64 // number of the next message
@@ -36,21 +41,28 @@ type messages struct {
 	waiting uint32            // priorities that have messages
 	counts  [placeCount]Count // by place
 	returns returns           // order of the returned list
+	// Keys have at = 0 and seq = the number of the message. named is never iterated,
+	// so the order of a map cannot reach the state.
 	numbers sorted[uint32]    // scheduled messages, by number
 	named   map[string]uint32 // scheduled messages that have a name
 }
 
-// newMessages returns an empty set of messages. Numbers begin with 1.
+// newMessages returns an empty set of messages. Numbers begin with 1. It shares
+// t and e, which it keeps up to date.
 func newMessages(s *shared, t *timers, e *entries) *messages {
 	return &messages{shared: s, timers: t, entries: e, next: 1, named: map[string]uint32{}}
 }
 
-// clear removes all messages.
+// clear removes all messages. Timers and entries are cleared by the machine.
 func (ms *messages) clear() {
 	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, next: ms.next, named: map[string]uint32{}}
 }
 
 // add makes a record for new message x, in no place, and assigns its number.
+//
+// Requires: the message belongs to the entry that is being applied. Ensures: its
+// number is above all others, and its entry is kept. eff may lose an index of
+// Released. The caller puts it into a place within the same command.
 func (ms *messages) add(x *message, eff *fsm.Effects) uint32 {
 	h := ms.alloc()
 	x.seq = ms.next
@@ -63,7 +75,7 @@ func (ms *messages) add(x *message, eff *fsm.Effects) uint32 {
 
 // setPlace changes the place of x and the counts. The caller maintains the
 // lists. Other parts use it only for the places without a list, CheckedOut and
-// 0.
+// 0. O(1). Timers are not updated: that is up to the caller, too.
 func (ms *messages) setPlace(x *message, p Place) {
 	c := x.count()
 	ms.counts[x.place].sub(c)
@@ -74,6 +86,8 @@ func (ms *messages) setPlace(x *message, p Place) {
 
 // insertAfter inserts message h, whose place is set, after message at of its
 // list; 0 inserts it first. Returned messages go through insertReturned.
+//
+// Requires: h is in no list, and at is 0 or a message of the same list. O(1).
 func (ms *messages) insertAfter(at, h uint32) {
 	x := ms.mut(h)
 	no := x.list()
@@ -99,6 +113,13 @@ func (ms *messages) insertAfter(at, h uint32) {
 }
 
 // remove removes message h from its list and leaves it in no place.
+//
+// Requires: h is in a list, so neither CheckedOut nor in no place, and not purged.
+// A letter has been taken out of what the outbox knows of it.
+//
+// Ensures: place 0, next = prev = 0, and no timer, number or name leads to h. Its
+// instant stays in expireAt. O(1) for the list, O(log n) for the indexes, and one
+// block of at most returnsLen for a returned message.
 func (ms *messages) remove(h uint32) {
 	x := ms.mut(h)
 	no := x.list()
@@ -132,7 +153,8 @@ func (ms *messages) remove(h uint32) {
 }
 
 // nextReady returns the message to hand out next, due or not; 0 if there is
-// none.
+// none. O(1). The order is: returned messages, then priorities from high to
+// low, each in order of arrival. It does not depend on who asks.
 func (ms *messages) nextReady() uint32 {
 	if h := ms.lists[returnedList].head; h != 0 {
 		return h
@@ -150,6 +172,9 @@ func (ms *messages) readyCount() uint64 {
 
 // free releases message h, which is in no place. Its handle may be reused at
 // once, and its entry may be released.
+//
+// Ensures: the record is zero, so that a stale handle finds a message in no place,
+// until alloc hands it out again. Timers must not know the message any more.
 func (ms *messages) free(h uint32, eff *fsm.Effects) {
 	ms.counts[0].sub(ms.get(h).count())
 	ms.releaseRecord(h, eff)
@@ -168,7 +193,8 @@ func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 }
 
 // findScheduled returns the message with this name or, if that is empty, with
-// this number; 0: none.
+// this number; 0: none. A name takes precedence. O(1) by name, O(log n) by
+// number.
 func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 	if id != "" {
 		return ms.named[id]
@@ -181,6 +207,9 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 
 // put appends message h, which is in no place, to the list of a place. The
 // caller updates the index by time, see timers.watch.
+//
+// Ready messages stay sorted by number because each is put there only while its
+// number is the newest.
 func (ms *messages) put(h uint32, p Place) {
 	x := ms.mut(h)
 	ms.setPlace(x, p)
@@ -193,10 +222,14 @@ func (ms *messages) putAfter(at, h uint32, p Place) {
 	ms.insertAfter(at, h)
 }
 
-// watch starts the expiry of message h, which is ready.
+// watch starts the expiry of message h, which is ready. A message with TTL 0 is
+// watched only after it was offered.
 func (ms *messages) watch(h uint32) { ms.timers.watch(ms.get(h), h) }
 
 // schedule makes message h, which is in no place, become ready at due.
+//
+// Requires: due ≥ 1; no scheduled message has the name id, and scheduleInfo has
+// it, since unname reads it there. Ensures: expireAt = due.
 func (ms *messages) schedule(h uint32, due fsm.Time, id string) {
 	ms.mut(h).expireAt = due
 	ms.put(h, Scheduled)
@@ -207,7 +240,8 @@ func (ms *messages) schedule(h uint32, due fsm.Time, id string) {
 	}
 }
 
-// move changes the due time of scheduled message h.
+// move changes the due time of scheduled message h. It keeps its number, and
+// with it its position in the list.
 func (ms *messages) move(h uint32, due fsm.Time) {
 	x := ms.mut(h)
 	ms.timers.forget(x)
@@ -227,6 +261,7 @@ func (ms *messages) unname(h uint32) {
 }
 
 // renew gives message h, which is in no place, a new number, above all others.
+// The former number is not used again.
 func (ms *messages) renew(h uint32) {
 	ms.mut(h).seq = ms.next
 	ms.next++
@@ -234,6 +269,9 @@ func (ms *messages) renew(h uint32) {
 
 // delay makes message h, which is in no place, wait until an instant. It does
 // not expire meanwhile.
+//
+// Requires: until ≥ 1. Ensures: scheduleInfo.expireAt has the expiry, if there is
+// one, and message.expireAt has until. undelay is the inverse.
 func (ms *messages) delay(h uint32, until fsm.Time) {
 	x := ms.mut(h)
 	if x.expireAt != 0 {
@@ -247,6 +285,7 @@ func (ms *messages) delay(h uint32, until fsm.Time) {
 }
 
 // undelay removes message h from the delayed ones and leaves it in no place.
+// Its expiry is in expireAt again, even if it has passed, but in no timer.
 func (ms *messages) undelay(h uint32) {
 	ms.remove(h)
 	x := ms.mut(h)
@@ -257,7 +296,8 @@ func (ms *messages) undelay(h uint32) {
 	}
 }
 
-// dropReady purges all messages that are ready, scheduled or delayed.
+// dropReady purges all messages that are ready, scheduled or delayed. O(number
+// of lists), whatever they hold. Checked-out messages and letters stay.
 func (ms *messages) dropReady() {
 	for no := range returnedList {
 		ms.discardList(no, Ready)
@@ -276,6 +316,10 @@ func (ms *messages) dropReady() {
 
 // discardList purges all messages of a place by moving one list, in constant
 // time. Their records are not touched, and still name their former place.
+//
+// Requires: the caller clears every index of the place (timers, numbers, names,
+// returns, waiting bits, outbox.waiting). Nobody may call list or remove on those
+// records afterwards: only sweep and checkPurged read them, by their links.
 func (ms *messages) discardList(no int, p Place) {
 	ms.counts[Purged].add(ms.counts[p])
 	ms.counts[p] = Count{}
@@ -291,7 +335,9 @@ func (ms *messages) discardList(no int, p Place) {
 	*from = list{}
 }
 
-// sweep releases up to n purged messages.
+// sweep releases up to n purged messages. In the order in which they were
+// purged, which is that of eff.Released on every replica, since a snapshot
+// keeps it.
 func (ms *messages) sweep(n int, eff *fsm.Effects) {
 	l := &ms.lists[purgedList]
 	for ; n > 0 && l.head != 0; n-- {
@@ -312,7 +358,8 @@ func (ms *messages) count(p Place) Count { return ms.counts[p] }
 func (ms *messages) head(list int) uint32 { return ms.lists[list].head }
 func (ms *messages) tail(list int) uint32 { return ms.lists[list].tail }
 
-// walk yields the messages of one list.
+// walk yields the messages of one list. It reports false if yield did. What
+// yield gets shares its deaths with the record.
 func (ms *messages) walk(no int, yield func(Message) bool) bool {
 	for h := ms.lists[no].head; h != 0; h = ms.get(h).next {
 		if !yield(ms.describe(h)) {

@@ -8,18 +8,22 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// frozen is a state of messages at one moment.
+// frozen is a state of messages at one moment. It shares chunks with the
+// arenas, and handles mean the same in both.
 type frozen struct {
 	records pages[message]
 	infos   pages[deadLetterInfo]
 	lists   [listCount]list
 }
 
-// view returns the current state, valid until the next change.
+// view returns the current state, valid until the next change. It allocates
+// nothing and raises no epoch, so that hashing a state does not make the next
+// writes copy chunks.
 func (ms *messages) view() frozen { return frozen{ms.pages, ms.infos.pages, ms.lists} }
 
 // freeze returns the current state, which then never changes. Large structures
-// are shared, and copied in pieces when the messages change.
+// are shared, and copied in pieces when the messages change. O(number of
+// chunks).
 func (ms *messages) freeze() frozen { return frozen{ms.arena.freeze(), ms.infos.freeze(), ms.lists} }
 
 // save writes the messages' section of a snapshot's head.
@@ -37,7 +41,10 @@ func (f *frozen) writeList(e *encoder, no int) {
 	}
 }
 
-// writePurged writes what is needed to sweep the purged messages.
+// writePurged writes what is needed to sweep the purged messages. Place, expiry
+// and the rest are left out: the records still name former places, and sweep
+// needs only the entry and the size. A restored record differs in that; the
+// encoding does not.
 func (f *frozen) writePurged(e *encoder) {
 	for h := f.lists[purgedList].head; h != 0; {
 		x := f.records.at(int(h))
@@ -49,7 +56,8 @@ func (f *frozen) writePurged(e *encoder) {
 	}
 }
 
-// fill describes message h in st.
+// fill describes message h in st. st is overwritten. It shares deaths with f,
+// and is good until the next fill.
 func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	x := f.records.at(int(h))
 	*st = logpb.MessageState{
@@ -89,6 +97,10 @@ func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 
 // restore adds the next message, in the order of the encoding, to its place.
 // Other parts restore its holder, and its route if it is a letter.
+//
+// Requires: restoreHead was called; st was written by fill or writePurged. It keeps
+// st.Deaths, so these must belong to st alone. Ensures: the message is in its list,
+// if its place has one, and in all tables but live, which restoreEntries fills.
 func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place >= placeCount {
 		return 0, fmt.Errorf("%w: message %d is nowhere", ErrSnapshot, st.Seq)
@@ -130,6 +142,9 @@ func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 
 // restorePlace puts message h into its place and into the tables of that place.
 // A duplicate number means that the snapshot is damaged.
+//
+// Delayed needs its expiry in expireAt first, as delay has it. Only tables that
+// would be damaged by a second equal key are checked here; the rest is Check's.
 func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	x := ms.mut(h)
 	place := Place(st.Place)
@@ -157,7 +172,8 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// restoreEntries counts the restored messages per log entry.
+// restoreEntries counts the restored messages per log entry. Requires: no
+// handle has been freed, so that 1 … end()-1 are all live.
 func (ms *messages) restoreEntries() {
 	indexes := make([]uint64, 0, ms.live())
 	for h := uint32(1); h < ms.end(); h++ {

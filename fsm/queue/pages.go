@@ -19,18 +19,25 @@ const (
 //	len(chunks) = len(epochs); 0 ≤ epochs[i] ≤ epoch
 //	an only chunk has firstChunk … chunkLen items, several have chunkLen each
 //	a chunk that is shared is never written to
+//
+// The owner and a frozen copy may be used by different goroutines: the copy reads
+// chunks that nobody writes to. There is no lock, since chunks are never handed
+// back.
 type pages[T any] struct {
+	// The tables themselves are not shared: freeze copies them.
 	chunks [][]T
 	epochs []uint64 // chunk i is shared unless epochs[i] == epoch
 	epoch  uint64
 	spare  []T // a chunk that was dropped, for the next extend
 }
 
-// at returns item i, for reading.
+// at returns item i, for reading. Requires: 0 ≤ i < capacity(). The pointer is
+// good until the next own, extend or freeze: later writes may go to a copy.
 func (p *pages[T]) at(i int) *T { return &p.chunks[i/chunkLen][i%chunkLen] }
 
 // own returns item i for writing. A chunk that is shared is copied before, so
-// that the first write to each after a freeze costs a chunk.
+// that the first write to each after a freeze costs a chunk. It allocates only
+// then.
 func (p *pages[T]) own(i int) *T {
 	c := i / chunkLen
 	if p.epochs[c] != p.epoch {
@@ -51,7 +58,9 @@ func (p *pages[T]) capacity() int {
 	return len(p.chunks) * chunkLen
 }
 
-// extend adds capacity.
+// extend adds capacity. By one chunk, or an only chunk to its double, up to
+// chunkLen. Items added are zero. A chunk that grows is copied, so a frozen
+// copy keeps the old one.
 func (p *pages[T]) extend() {
 	switch n := p.capacity(); {
 	case n == 0:
@@ -71,7 +80,9 @@ func (p *pages[T]) extend() {
 	}
 }
 
-// dropFirst removes the first chunk; there is another one.
+// dropFirst removes the first chunk; there is another one. It becomes the spare
+// unless it is shared, since a frozen copy may still read it. Requires: nobody
+// uses handles or indexes into it; all indexes fall by chunkLen.
 func (p *pages[T]) dropFirst() {
 	if p.epochs[0] == p.epoch {
 		p.spare = p.chunks[0]
@@ -81,7 +92,8 @@ func (p *pages[T]) dropFirst() {
 	p.chunks, p.epochs = p.chunks[1:], p.epochs[1:]
 }
 
-// shrink drops all chunks but the first.
+// shrink drops all chunks but the first. The table is copied, so that a large
+// one does not stay behind a small slice.
 func (p *pages[T]) shrink() {
 	if len(p.chunks) > 1 {
 		p.chunks, p.epochs = slices.Clone(p.chunks[:1]), slices.Clone(p.epochs[:1])
@@ -89,7 +101,8 @@ func (p *pages[T]) shrink() {
 	}
 }
 
-// freeze returns the array as it is now; the chunks are shared.
+// freeze returns the array as it is now; the chunks are shared. O(number of
+// chunks). The copy has no epochs: it must not be written to.
 func (p *pages[T]) freeze() pages[T] {
 	p.epoch++
 	return pages[T]{chunks: slices.Clone(p.chunks)}
@@ -99,13 +112,18 @@ func (p *pages[T]) freeze() pages[T] {
 //
 // Invariants: top = 0, or 1 ≤ top ≤ capacity(); free has handles below top, each
 // once, and their items are zero. An arena that is empty keeps one chunk at most.
+//
+// The handle that was freed last is used first. Which handle a message has depends
+// on the history of this process, not only on the log: a restored replica has
+// others. So nothing that leaves the machine may be ordered by handle.
 type arena[T any] struct {
 	pages[T]
 	top  int      // handles below have been handed out; 0 before the first
 	free []uint32 // and these have come back
 }
 
-// get is for reading.
+// get is for reading. An item that was released is zero, until the arena
+// becomes empty.
 func (a *arena[T]) get(h uint32) *T { return a.at(int(h)) }
 
 // mut is for writing. Pointers from before may be stale afterwards.
@@ -117,7 +135,9 @@ func (a *arena[T]) end() uint32 { return uint32(a.top) }
 // live is the number of items that are handed out.
 func (a *arena[T]) live() int { return max(a.top-1, 0) - len(a.free) }
 
-// alloc returns the handle of a zero item.
+// alloc returns the handle of a zero item. The item is zero because release
+// clears it and extend adds zero items. Amortized O(1): it allocates when all
+// handles are in use.
 func (a *arena[T]) alloc() uint32 {
 	if n := len(a.free); n > 0 {
 		h := a.free[n-1]
@@ -132,8 +152,9 @@ func (a *arena[T]) alloc() uint32 {
 	return uint32(a.top - 1)
 }
 
-// release takes an item back. An arena that has become empty keeps no more
-// than one chunk.
+// release takes an item back. An arena that has become empty keeps no more than
+// one chunk. Requires: h is handed out. Releasing it twice would hand it out
+// twice.
 func (a *arena[T]) release(h uint32) {
 	var zero T
 	*a.mut(h) = zero
@@ -143,7 +164,7 @@ func (a *arena[T]) release(h uint32) {
 	}
 }
 
-// reset releases all items.
+// reset releases all items. Handles begin with 1 again.
 func (a *arena[T]) reset() {
 	a.shrink()
 	if len(a.chunks) > 0 {
@@ -159,7 +180,9 @@ func (a *arena[T]) reset() {
 // deque is a queue in chunks. Item 0 is the front.
 //
 // Invariants: 0 ≤ head < chunkLen, head + n ≤ capacity(); items before the head
-// and behind the last are zero, so that nothing is kept alive by them.
+// and behind the last are zero, so that nothing is kept alive by them. It is
+// used for what ends in the order in which it began: ended sessions, and the
+// transfers to one target. push and pop cost O(1), amortized.
 type deque[T any] struct {
 	pages[T]
 	head, n int
@@ -171,7 +194,8 @@ func (d *deque[T]) len() int { return d.n }
 func (d *deque[T]) item(i int) *T { return d.at(d.head + i) }
 func (d *deque[T]) edit(i int) *T { return d.own(d.head + i) }
 
-// push adds v at the end.
+// push adds v at the end. An only chunk that has more free items in front than
+// used ones is compacted instead of doubled, so that a short queue stays short.
 func (d *deque[T]) push(v T) {
 	if d.head+d.n == d.capacity() {
 		if len(d.chunks) == 1 && d.head > d.n {
@@ -193,7 +217,8 @@ func (d *deque[T]) slide() {
 	d.head = 0
 }
 
-// pop removes the front; there is one.
+// pop removes the front; there is one. The item is cleared, so that what it
+// points to can be collected.
 func (d *deque[T]) pop() {
 	var zero T
 	*d.edit(0) = zero

@@ -30,6 +30,8 @@ const (
 // to it. Only the machine changes clock, settings and bounds, between two
 // rules; a part changes scratch as its contract says.
 type shared struct {
+	// name never changes. clock, settings and counters are state and in every
+	// snapshot; bounds, which the program sets, and scratch are in none.
 	name     string // name of the queue, recorded in deaths
 	clock    clock
 	settings settings
@@ -40,6 +42,10 @@ type shared struct {
 
 // Bounds limit the work of one command. What is left is due at once, and done
 // by ticks. They are equal on all replicas.
+//
+// Invariant: all are at least 1, or a command that leaves work would make no
+// progress and the leader would tick forever. They are not in the log: to change
+// one is to change what an entry does, so it needs a new machine version.
 type Bounds struct {
 	Before   int // due actions before a command, and leftover work that other commands do
 	Tick     int // due actions of a tick, and the work of ending a session, a node or deliveries
@@ -55,7 +61,8 @@ var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handO
 
 // Back is how many deliveries a tick, or the end of a session or a node, brings
 // back, and how many transfers to targets that are gone it ends. Each may be a
-// death, which costs twice as much as other actions.
+// death, which costs twice as much as other actions. It is at least 1 if Tick
+// is.
 func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
 
 // due is how many due actions a command of this kind may perform.
@@ -71,6 +78,9 @@ func (b *Bounds) due(kind logpb.Command_Kind) int {
 //
 // Invariant: 0 ≤ budget and 0 ≤ handOuts. taken and overdue are reused, so
 // slices of them must not be retained.
+//
+// steps measures the work of one command independently of the processor. Parts
+// add to it wherever the work is proportional to something that may be large.
 type scratch struct {
 	budget    int    // due actions that may still be performed
 	handOuts  int    // messages that may still be handed out
@@ -86,7 +96,8 @@ func (s *scratch) begin(kind logpb.Command_Kind, b *Bounds) {
 	s.budget, s.handOuts, s.steps, s.taken = b.due(kind), b.HandOuts, 0, s.taken[:0]
 }
 
-// end frees memory that only a large command needs.
+// end frees memory that only a large command needs. The memory is kept
+// otherwise: commands that take a few deliveries allocate none.
 func (s *scratch) end() {
 	if cap(s.taken) > dueInTick {
 		s.taken, s.overdue = nil, nil
@@ -96,6 +107,9 @@ func (s *scratch) end() {
 // dueAt is when a message becomes ready: at an instant, or so long from now,
 // as the log has it, or as long as the queue lets messages wait. 0: it was asked
 // for none of them.
+//
+// Ensures: 0 ≤ result ≤ fsm.MaxTime. It may be in the past; the caller decides
+// what that means.
 func (s *shared) dueAt(at int64, storedDelay, delay uint64) fsm.Time {
 	switch d := millis(storedDelay); {
 	case at > 0:
@@ -110,6 +124,9 @@ func (s *shared) dueAt(at int64, storedDelay, delay uint64) fsm.Time {
 
 // expiry returns when a message expires whose TTL counts from an instant in the
 // past; 0: from now.
+//
+// An instant in the future counts as now: the clock of another queue, from which
+// it comes, may be ahead. Ensures: 1 ≤ result ≤ fsm.MaxTime.
 func (s *shared) expiry(from int64, ttl fsm.Millis) fsm.Time {
 	if from <= 0 {
 		return s.clock.deadline(ttl)

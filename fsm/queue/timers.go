@@ -21,14 +21,25 @@ import (
 //	schedules, delays = the same for the scheduled and the delayed messages, all
 //	of which have m.expireAt ≠ 0
 //	timeouts = {(deadline, seq) of d : d is held or on its way back, d.deadline ≠ 0}
+//
+// Nothing of this is in a snapshot: Restore fills the tables from the instants of
+// messages and deliveries. A queue that is draining or gone has no timers.
+//
+// add and remove cost O(log n) plus a move within one block; the first entry
+// costs O(1).
 type timers struct {
+	// Values are handles. An entry is removed before its handle is freed, so a handle
+	// found here is always valid.
 	expiries  sorted[uint32]
 	schedules sorted[uint32]
 	delays    sorted[uint32]
-	timeouts  sorted[holding]
+	// While a delivery is on its way back, its entry may name a consumer that has
+	// ended, or none after a restore: nothing times out then, see deliveries.tick.
+	timeouts sorted[holding]
 }
 
-// holding names one delivery of one consumer.
+// holding names one delivery of one consumer. It is a pointer, not an id,
+// because a timeout would otherwise search for the session and the consumer.
 type holding struct {
 	c  *consumer
 	id uint64
@@ -49,7 +60,7 @@ func (t *timers) table(p Place) *sorted[uint32] {
 }
 
 // watch adds message h, whose place and instant are set. It does nothing if the
-// message has no instant.
+// message has no instant. Requires: it is not there already.
 func (t *timers) watch(x *message, h uint32) {
 	if x.expireAt == 0 {
 		return
@@ -70,7 +81,9 @@ func (t *timers) forget(x *message) {
 	}
 }
 
-// forgetWaiting removes all messages that nobody holds.
+// forgetWaiting removes all messages that nobody holds. The tables are
+// replaced, in O(1), and the messages keep their instants: only for messages
+// that are purged as a whole.
 func (t *timers) forgetWaiting() {
 	t.expiries.clear()
 	t.schedules.clear()
@@ -80,14 +93,16 @@ func (t *timers) forgetWaiting() {
 // forgetHeld removes all deliveries.
 func (t *timers) forgetHeld() { t.timeouts.clear() }
 
-// expiry returns the message that expires first; false: none ever does.
+// expiry returns the message that expires first; false: none ever does. Equal
+// instants come in the order of their numbers.
 func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiries) }
 
 // timed is the number of messages that become ready at an instant.
 func (t *timers) timed() int { return t.schedules.len() + t.delays.len() }
 
 // nextTimed returns the scheduled or delayed message that is due first; false:
-// there is none.
+// there is none. Of both kinds, the first by (instant, number): numbers are
+// unique over both tables, so there is no tie.
 func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	due, h, ok = firstOf(&t.schedules)
 	if k, other, delayed := firstOf(&t.delays); delayed && (!ok || k.before(due)) {
@@ -110,14 +125,16 @@ func (t *timers) scheduledSpan() (first, last fsm.Time) {
 	return from.at, till.at
 }
 
-// hold adds a delivery of message seq, if it has a deadline.
+// hold adds a delivery of message seq, if it has a deadline. Requires: the
+// message has no entry here yet.
 func (t *timers) hold(deadline fsm.Time, seq uint64, of holding) {
 	if deadline != 0 {
 		t.timeouts.put(key{deadline, seq}, of)
 	}
 }
 
-// letGo removes a delivery of message seq that has ended.
+// letGo removes a delivery of message seq that has ended. It does nothing if
+// that was removed before, see takeOverdue.
 func (t *timers) letGo(deadline fsm.Time, seq uint64) {
 	if deadline != 0 {
 		t.timeouts.remove(key{deadline, seq})
