@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// brokerAdapter gives the AMQP server its view of the broker. It turns concrete
-// types into the interfaces of package amqp, and counts what is opened and closed.
+// brokerAdapter presents the broker to the AMQP server. It converts concrete types to the
+// interfaces of package amqp, and counts what is opened and closed.
 type brokerAdapter struct {
 	b      *broker.Broker
 	counts *traffic
@@ -24,7 +24,7 @@ type traffic struct {
 	connectionsOpened, connectionsClosed, channelsOpened, channelsClosed atomic.Uint64
 }
 
-// read reads what is closed first, so that it never exceeds what was opened.
+// read reads the closed counts first, so that they never exceed the opened ones.
 func (t *traffic) read() metrics.Traffic {
 	var m metrics.Traffic
 	m.ConnectionsClosed, m.ChannelsClosed = t.connectionsClosed.Load(), t.channelsClosed.Load()
@@ -32,7 +32,7 @@ func (t *traffic) read() metrics.Traffic {
 	return m
 }
 
-// with is the same, with what the server and its listeners count themselves.
+// with is read plus the counts of the server and its listeners.
 func (t *traffic) with(server *amqp.Server, l *limits) metrics.Traffic {
 	m := t.read()
 	m.Timeouts, m.Blocked = metrics.Timeouts(server.Timeouts()), server.Blocked()
@@ -48,12 +48,12 @@ func (f brokerAdapter) LoginCertified(ctx context.Context, user string, remote n
 	return f.b.LoginCertified(byAMQP(ctx), user, remote)
 }
 
-// byAMQP notes for the audit log how a client has come.
+// byAMQP records for the audit log how a client has connected.
 func byAMQP(ctx context.Context) context.Context {
 	return audit.With(ctx, audit.Origin{Protocol: "amqp"})
 }
 
-// auditRefusals notes what clients are refused.
+// auditRefusals audits what clients are refused.
 func auditRefusals(l *audit.Log) func(amqp.Refusal) {
 	return func(r amqp.Refusal) {
 		action := r.Method

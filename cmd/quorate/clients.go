@@ -14,17 +14,17 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// door is the clients' way in, see cluster.Clients.
+// clientListeners are the listeners for clients; see cluster.Clients.
 type clientListeners struct {
 	server  *amqp.Server
 	sockets []socket
-	failed  chan<- error // gets why listening has failed
+	failed  chan<- error // gets the reason why listening has failed
 
 	mu   sync.Mutex
 	open bool
 }
 
-// way is one address that clients come to.
+// socket is one listening address for clients.
 type socket struct {
 	address  string
 	tls      *tls.Config // nil: not encrypted
@@ -32,13 +32,13 @@ type socket struct {
 	listener net.Listener // nil: shut
 }
 
-// listenAt opens a way for the first time.
+// listenAt opens a socket for the first time.
 func listenAt(address string, secure *tls.Config, limiter *limit.Limiter) (socket, error) {
 	w := socket{address: address, tls: secure, limiter: limiter}
 	if err := w.listen(); err != nil {
 		return socket{}, err
 	}
-	w.address = w.listener.Addr().String() // also if the port was 0
+	w.address = w.listener.Addr().String() // even if the port was 0
 	return w, nil
 }
 
@@ -85,7 +85,7 @@ func (d *clientListeners) Shut(ctx context.Context, reason string) {
 	d.shut()
 }
 
-// shut closes all listeners; nobody may have served there yet. d.mu is held.
+// shut closes all listeners, even if nothing has been served there yet. d.mu is held.
 func (d *clientListeners) shut() {
 	for i := range d.sockets {
 		d.sockets[i].shut()

@@ -21,7 +21,7 @@ import (
 	"github.com/quorate/quorate/cluster/certs"
 )
 
-// Where the ports of a development cluster lie above its base port.
+// Port offsets of a development cluster from its base port.
 const (
 	devHTTP    = 10000
 	devMetrics = 10020
@@ -119,14 +119,14 @@ func devNodes(count, base int, dir string, sets []string) ([]*devNode, error) {
 	return nodes, nil
 }
 
-// devName is the name of a node.
+// devName returns the name of a node.
 func devName(k int) string { return "n" + strconv.Itoa(k) }
 
-// devRenew is how long before its end a certificate is replaced.
+// devRenew is how long before its expiry a certificate is replaced.
 const devRenew = 30 * 24 * time.Hour
 
-// devCertificates makes the authority and the nodes' certificates in a folder,
-// as far as they are not there and good for a while.
+// devCertificates creates the authority and the nodes' certificates in a folder, as far as they are
+// missing or about to expire.
 func devCertificates(dir string, count int) error {
 	authority, node := certs.NewTerms(certs.AuthorityLife), certs.NewTerms(certs.NodeLife)
 	if _, err := os.Stat(filepath.Join(dir, certs.AuthorityFile)); errors.Is(err, fs.ErrNotExist) {
@@ -149,8 +149,8 @@ func devCertificates(dir string, count int) error {
 	return nil
 }
 
-// devPortsFree refuses ports that somebody listens on: what answers there would
-// be taken for the nodes that are started.
+// devPortsFree returns an error if a port is in use: the process listening there would be taken for
+// one of the started nodes.
 func devPortsFree(count, base int) error {
 	for _, above := range []int{0, devHTTP, devMetrics, devPeers} {
 		for k := range count {
@@ -165,7 +165,7 @@ func devPortsFree(count, base int) error {
 	return nil
 }
 
-// devRun starts the nodes, says when they are ready, and waits.
+// devRun starts the nodes, reports when they are ready, and waits.
 func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
@@ -197,8 +197,8 @@ func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error 
 	return devWatch(nodes, stop, out)
 }
 
-// devWatch says which nodes end, until it is told to stop the others. It goes on
-// when none is left: nodes may have been started again by their commands.
+// devWatch reports which nodes end, until it is told to stop the others. It continues when none is
+// left: nodes may have been restarted by their commands.
 func devWatch(nodes []*devNode, stop <-chan os.Signal, out io.Writer) error {
 	ended := make(chan *devNode, len(nodes))
 	for _, n := range nodes {
@@ -219,8 +219,7 @@ func devWatch(nodes []*devNode, stop <-chan os.Signal, out io.Writer) error {
 	}
 }
 
-// start runs the node in a process group of its own, so that Ctrl-C reaches it
-// in our order only.
+// start runs the node in a process group of its own, so that Ctrl-C reaches it only in our order.
 func (n *devNode) start() error {
 	n.process = exec.Command(n.args[0], n.args[1:]...)
 	n.process.Stderr = os.Stderr
@@ -229,7 +228,7 @@ func (n *devNode) start() error {
 		return fmt.Errorf("node %d: %w", n.number, err)
 	}
 	go func() {
-		_ = n.process.Wait() // how it ended is in its log
+		_ = n.process.Wait() // its log says how it ended
 		close(n.ended)
 	}()
 	return nil
@@ -273,7 +272,7 @@ func (n *devNode) ready(ctx context.Context) bool {
 	return res.StatusCode == http.StatusOK
 }
 
-// devStop ends the nodes cleanly, one after the other.
+// devStop stops the nodes cleanly, one after the other.
 func devStop(nodes []*devNode) error {
 	var errs []error
 	for _, n := range nodes {
@@ -293,10 +292,10 @@ func devStop(nodes []*devNode) error {
 	return errors.Join(errs...)
 }
 
-// plainCharacters mean nothing to a shell, wherever they stand.
+// plainCharacters have no special meaning to a shell, wherever they stand.
 const plainCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%"
 
-// shellQuote prints a command so that a shell reads it back unchanged.
+// shellQuote quotes a command so that a shell reads it back unchanged.
 func shellQuote(args []string) string {
 	quoted := make([]string, len(args))
 	for i, a := range args {

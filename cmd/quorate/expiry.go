@@ -9,8 +9,8 @@ import (
 	"github.com/quorate/quorate/cluster/peer"
 )
 
-// certificateEnds lists when the certificates end that the node shows now: to
-// other nodes, and on each way in by TLS.
+// certificateEnds lists when the certificates expire that the node presents: to other nodes, and on
+// each TLS listener.
 func (s *settings) certificateEnds(sockets listeners, security *peer.Security) []api.Certificate {
 	var all []api.Certificate
 	if k := keysOf(security); k != nil {
@@ -46,7 +46,7 @@ func (s *settings) certificateEnds(sockets listeners, security *peer.Security) [
 	return all
 }
 
-// keysOf are the keys of links; nil: there are none.
+// keysOf returns the keys of links; nil: there are none.
 func keysOf(security *peer.Security) *certs.Keys {
 	if security == nil {
 		return nil
@@ -60,8 +60,7 @@ func keysOf(security *peer.Security) *certs.Keys {
 	return nil
 }
 
-// chainEnd is when the first certificate of a chain ends: then the chain is good
-// for nothing.
+// chainEnd is when the first certificate of a chain expires, which makes the whole chain invalid.
 func chainEnd(chain [][]byte) (first time.Time) {
 	for _, raw := range chain {
 		if c, err := x509.ParseCertificate(raw); err == nil && (first.IsZero() || c.NotAfter.Before(first)) {
@@ -71,7 +70,7 @@ func chainEnd(chain [][]byte) (first time.Time) {
 	return first
 }
 
-// firstEnd is when the first of several certificates ends.
+// firstEnd is when the first of several certificates expires.
 func firstEnd(files []certs.File) (first time.Time) {
 	for _, f := range files {
 		if first.IsZero() || f.Certificate.NotAfter.Before(first) {

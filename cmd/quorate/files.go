@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// keepPrivate has whatever this process and its children write be their user's
-// alone, and has nothing of their memory be written when they crash.
+// keepPrivate makes everything that this process and its children write accessible to their user
+// only, and prevents memory dumps when they crash.
 func keepPrivate() error {
 	syscall.Umask(0o077)
 	if err := syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{}); err != nil {
@@ -20,15 +20,14 @@ func keepPrivate() error {
 	return nil
 }
 
-// What users that are not the owner, and of its group, can do with a file.
+// Access rights to a file of users other than the owner, and of its group.
 const (
 	othersRead  fs.FileMode = 0o004
 	othersWrite fs.FileMode = 0o002
 	notOwner    fs.FileMode = 0o077
 )
 
-// checkPrivate refuses a file with a secret that every user of this host can
-// read or write.
+// checkPrivate returns an error if every user of this host can read or write a file with a secret.
 func checkPrivate(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -37,8 +36,8 @@ func checkPrivate(path string) error {
 	return private(path, info.Mode(), true)
 }
 
-// private refuses a file that every user of this host can write or, if there is
-// a secret in it, read. Its group is the operator's choice.
+// private returns an error if every user of this host can write a file or, if it holds a secret,
+// read it. Access of its group is the operator's choice.
 func private(path string, mode fs.FileMode, secret bool) error {
 	switch {
 	case mode&othersWrite != 0:
@@ -49,9 +48,8 @@ func private(path string, mode fs.FileMode, secret bool) error {
 	return nil
 }
 
-// closeData takes from everybody but the owner what they could do with a node's
-// data, if there is some already: older files, or some that were copied. What
-// cannot be changed is told, and left.
+// closeData removes everyone's access but the owner's from existing data of a node, such as older
+// or copied files. What cannot be changed is reported and left.
 func closeData(dir string, logger *slog.Logger) error {
 	root, err := filepath.EvalSymlinks(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +93,7 @@ func closeData(dir string, logger *slog.Logger) error {
 	return nil
 }
 
-// warnOfRoot tells that the node could do with less.
+// warnOfRoot warns that the node could run with fewer privileges.
 func warnOfRoot(logger *slog.Logger) {
 	if os.Geteuid() == 0 {
 		logger.Warn("the node runs as root; a user of its own is enough")

@@ -8,16 +8,15 @@ import (
 	"github.com/quorate/quorate/cluster/limit"
 )
 
-// limits bound the connections to a node, so that there are always file
-// descriptors for its stores and links. The zero of a setting stands for the
-// part of the system's limit that is its listener's.
+// limits bound the connections to a node, so that its stores and links always have file
+// descriptors. A setting of zero stands for the listener's part of the system's limit.
 type limits struct {
 	descriptors limit.Descriptors
 	logger      *slog.Logger
 	all         []*limit.Limiter
 }
 
-// tooManyRequests is what HTTP clients are told of whom there are too many.
+// tooManyRequests is the answer to HTTP clients when there are too many.
 const tooManyRequests = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 10\r\n" +
 	"Content-Length: 62\r\n\r\n" + `{"error":"unavailable","reason":"there are too many clients"}` + "\n"
 
@@ -33,14 +32,14 @@ func newLimits(logger *slog.Logger) (*limits, error) {
 	return &limits{descriptors: descriptors, logger: logger}, nil
 }
 
-// allotment is what a plain listener and one by TLS may have, in equal parts.
+// allotment is the limit of a plain listener and its TLS counterpart, in equal parts.
 type allotment struct {
 	name, secure   string
 	setting, share int
 	config         limit.Config
 }
 
-// limiter returns the limit of one of the two. By TLS nobody can be answered.
+// limiter returns the limit of one of the two. Over TLS nobody can be answered.
 func (c *limits) limiter(b allotment, secure bool) *limit.Limiter {
 	if secure {
 		b.name, b.config.Answer = b.secure, ""
@@ -48,8 +47,8 @@ func (c *limits) limiter(b allotment, secure bool) *limit.Limiter {
 	return c.bound(b.name, b.setting, b.share, b.config)
 }
 
-// bound returns a limit for a listener. setting is how many connections its
-// setting allows, share how many the system does.
+// bound returns the limit for a listener. setting is the number of connections allowed by its
+// setting, share the number allowed by the system.
 func (c *limits) bound(name string, setting, share int, more limit.Config) *limit.Limiter {
 	if setting > share {
 		c.logger.Warn("the limit of open files allows fewer connections than the setting", "listener", name, "setting", setting, "allowed", share)
@@ -60,7 +59,7 @@ func (c *limits) bound(name string, setting, share int, more limit.Config) *limi
 	return one
 }
 
-// status says how the limits stand.
+// status reports the state of the limits.
 func (c *limits) status() []limit.Status {
 	list := make([]limit.Status, len(c.all))
 	for i, one := range c.all {
@@ -69,13 +68,13 @@ func (c *limits) status() []limit.Status {
 	return list
 }
 
-// maxClients is how many clients may be connected, so that those beyond can be
-// told before sockets are short.
+// maxClients is how many clients may be connected, so that those beyond can be told so before
+// sockets run out.
 func (c *limits) maxClients(setting int) int {
 	return limit.Smaller(setting, c.descriptors.Clients-c.descriptors.Clients/8)
 }
 
-// listenWithin listens at an address with its connections limited.
+// listenWithin listens at an address with a limited number of connections.
 func listenWithin(c *limit.Limiter, address string) (net.Listener, error) {
 	l, err := net.Listen("tcp", address)
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	linksNone   = "none"
 )
 
-// linkSettings is how links to other nodes are secured.
+// linkSettings configure how links to other nodes are secured.
 type linkSettings struct {
 	mode             string
 	roots, cert, key string
@@ -32,12 +32,12 @@ type linkSettings struct {
 	allowPlain       string // true or false
 }
 
-// certsFolder is where in its data folder a node looks for its certificate when
-// no setting names one.
+// certsFolder is the folder in the data folder where a node looks for its certificate when no
+// setting names one.
 const certsFolder = "certs"
 
-// files are the node's certificate, its key and the authorities; ok: somebody
-// has provided them.
+// files returns the paths of the node's certificate, its key and the authorities; ok: they were
+// provided.
 func (s *settings) certificates() (f certs.Files, ok bool, err error) {
 	l := s.links
 	f = certs.Files{Authorities: l.roots, Certificate: l.cert, Key: l.key, AuthorityKey: l.authorityKey}
@@ -61,7 +61,7 @@ func (s *settings) certificates() (f certs.Files, ok bool, err error) {
 	return f, true, nil
 }
 
-// checkLinks refuses links that would let everybody in.
+// checkLinks returns an error if the links would let everybody in.
 func (s *settings) checkLinks() error {
 	if s.links.mode != linksNone && s.links.mode != linksPrefer || s.links.allowPlain == "true" || onLoopback(s.peers) {
 		return nil
@@ -70,14 +70,14 @@ func (s *settings) checkLinks() error {
 		s.links.mode, s.peers)
 }
 
-// onLoopback reports whether only this host reaches an address.
+// onLoopback reports whether an address can be reached from this host only.
 func onLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)
 	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
-// security opens what the links are secured with; nil: they are plain.
+// security opens what secures the links; nil: they are plain.
 func (s *settings) security(logger *slog.Logger) (*peer.Security, error) {
 	mode := s.links.mode
 	if mode == linksNone {
@@ -135,7 +135,7 @@ func (s *settings) openKeys(files certs.Files, logger *slog.Logger) (*certs.Keys
 // hasToken reports whether the node has been given a token.
 func (s *settings) hasToken() bool { return s.token != "" || s.tokenFile != "" }
 
-// joinToken is the token of a node that joins; zero: it has none.
+// joinToken is the token of a joining node; zero: it has none.
 func (s *settings) joinToken() (certs.Token, error) {
 	text := s.token
 	if s.tokenFile != "" {
@@ -161,8 +161,8 @@ func (s *settings) joinToken() (certs.Token, error) {
 	return t, nil
 }
 
-// admission has a node join by its token, let others join, and know when
-// certificates end.
+// admission configures the node to join by its token, to let others join, and to know when
+// certificates expire.
 func (s *settings) admission(c *cluster.Config, sockets listeners, security *peer.Security) (err error) {
 	c.Security, c.PlainTokens = security, s.links.allowPlain == "true"
 	c.Certificates = func() []api.Certificate { return s.certificateEnds(sockets, security) }
@@ -180,7 +180,7 @@ func (s *settings) admission(c *cluster.Config, sockets listeners, security *pee
 	return nil
 }
 
-// watchKeys has the node note when its certificate is replaced.
+// watchKeys makes the node record each replacement of its certificate.
 func watchKeys(security *peer.Security, node *cluster.Node) {
 	if security == nil {
 		return
@@ -193,7 +193,7 @@ func watchKeys(security *peer.Security, node *cluster.Node) {
 	}
 }
 
-// prepare sees to the node's data, then opens its sockets in, and what those of other nodes are secured with.
+// prepare protects the node's data, then opens its listeners and the security of its links.
 func prepare(s *settings, logger *slog.Logger) (sockets listeners, security *peer.Security, err error) {
 	warnOfRoot(logger)
 	if err = closeData(s.dataDir, logger); err != nil {
@@ -205,7 +205,7 @@ func prepare(s *settings, logger *slog.Logger) (sockets listeners, security *pee
 	return sockets, security, err
 }
 
-// noKeys are those of a node without a certificate, which is a cluster by itself.
+// noKeys are the keys of a node without a certificate, which is a cluster by itself.
 type noKeys struct{}
 
 var errNoKeys = errors.New("this node has no certificate and takes no links; see cluster.ssl_options")

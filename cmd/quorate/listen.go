@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// listeners are the node's sockets in.
+// listeners are the node's listening sockets.
 type listeners struct {
 	peers               net.Listener
 	management, metrics []socket
@@ -19,7 +19,7 @@ type listeners struct {
 	limits              *limits
 }
 
-// listen opens all sockets in, or none.
+// listen opens all sockets, or none.
 func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 	c, err := newLimits(logger)
 	if err != nil {
@@ -33,7 +33,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 		to            *[]socket
 		plain, secure string
 		files         tlsFiles
-		prefix        string // of the settings of TLS
+		prefix        string // of the TLS settings
 		limiter       allotment
 	}{
 		{&l.management, s.management, s.managementTLS.address(), s.managementTLS.or(s.tls), "management.ssl", allotment{"http", "https", s.maxHTTP, c.descriptors.HTTP, limit.Config{Logins: true, Answer: tooManyRequests}}},
@@ -55,7 +55,7 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 	return l, nil
 }
 
-// listenBoth opens a plain way and one by TLS; an empty address is none.
+// listenBoth opens a plain listener and a TLS listener; an empty address means none.
 func (c *limits) listenBoth(plain, secure string, config *tls.Config, b allotment) (sockets []socket, err error) {
 	if plain != "" && secure != "" {
 		b.setting, b.share = (b.setting+1)/2, b.share/2
@@ -90,7 +90,7 @@ func (l listeners) close() {
 	}
 }
 
-// describe lists the sockets in, as operators see them.
+// describe lists the listeners, as operators see them.
 func (l listeners) describe() []api.Listener {
 	all := []api.Listener{{Protocol: "clustering", Address: l.peers.Addr().String()}}
 	for _, x := range []struct {
@@ -110,7 +110,7 @@ func (l listeners) describe() []api.Listener {
 	return all
 }
 
-// addresses lists where sockets lead from.
+// addresses lists the addresses of sockets.
 func addresses(sockets []socket) string {
 	var all []string
 	for _, w := range sockets {

@@ -12,8 +12,8 @@ import (
 	"github.com/quorate/quorate/cluster/audit"
 )
 
-// logFile is where the log goes: a file that can be opened again, after
-// somebody has renamed it, or what it was made with.
+// logFile is the destination of the log: a file that can be reopened after it was renamed, or the
+// writer it was created with.
 type logFile struct {
 	path string // empty: no file
 
@@ -29,7 +29,7 @@ func (l *logFile) Write(line []byte) (int, error) {
 	return l.to.Write(line)
 }
 
-// asciiWriter escapes in lines of JSON what terminals would obey.
+// asciiWriter escapes, in lines of JSON, characters that terminals would interpret.
 type asciiWriter struct{ to io.Writer }
 
 func (w asciiWriter) Write(line []byte) (int, error) {
@@ -39,8 +39,7 @@ func (w asciiWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// open opens the file, for the first time or again. If that fails the log goes
-// on where it went.
+// open opens or reopens the file. If that fails the log continues where it went.
 func (l *logFile) open() error {
 	if l.path == "" {
 		return nil
@@ -61,8 +60,7 @@ func (l *logFile) open() error {
 	return nil
 }
 
-// reopenOn opens files again at each signal: the process goes on whether or not
-// that works.
+// reopenOn reopens files at each signal. The process continues whether or not that works.
 func reopenOn(signals <-chan os.Signal, logger *slog.Logger, files ...*logFile) {
 	for s := range signals {
 		for _, l := range files {

@@ -13,7 +13,7 @@ import (
 	"github.com/quorate/quorate/cluster/membership"
 )
 
-// recoverCommand makes a node that has stopped the whole cluster.
+// recoverCommand makes a stopped node the whole cluster.
 func recoverCommand(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("quorate recover", flag.ContinueOnError)
 	flags.SetOutput(out)

@@ -18,7 +18,7 @@ func testFlags(*flag.FlagSet) *bool { return new(bool) }
 
 func (testSettings) check(bool) error { return nil }
 
-// wallClock is the node's wall clock; stop ends what it runs.
+// wallClock is the node's wall clock; stop ends its goroutine.
 func wallClock(*settings, *slog.Logger) (wall func() time.Time, stop func(), err error) {
 	return time.Now, func() {}, nil
 }

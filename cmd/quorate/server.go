@@ -141,8 +141,8 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 		func(ctx context.Context) error { node.Leave(ctx); return nil }, func(context.Context) error { return node.Close() }))
 }
 
-// joinAndWait has a node join its cluster, serves clients once it has, and returns
-// when the node is told to stop, or why it cannot go on.
+// joinAndWait makes a node join its cluster and then serve clients. It returns when the node is
+// told to stop, or with the reason why it cannot go on.
 func joinAndWait(node *cluster.Node, logger *slog.Logger, stop <-chan os.Signal, failed <-chan error, serveClients func()) (err error) {
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -168,7 +168,7 @@ func joinAndWait(node *cluster.Node, logger *slog.Logger, stop <-chan os.Signal,
 	return err
 }
 
-// amqpConfig is what the AMQP server runs with.
+// amqpConfig is the configuration of the AMQP server.
 func amqpConfig(s *settings, b *broker.Broker, counts *traffic, logger *slog.Logger, records *audit.Log) amqp.Config {
 	return amqp.Config{
 		Broker: brokerAdapter{b, counts}, Logger: logger,
@@ -180,8 +180,8 @@ func amqpConfig(s *settings, b *broker.Broker, counts *traffic, logger *slog.Log
 	}
 }
 
-// shutdown ends the parts of the node in order: clients first, then what it
-// leads is handed over, stores last. A further signal ends all waiting.
+// shutdown ends the parts of the node in order: clients first, then leaderships are handed over,
+// stores last. A further signal ends all waiting.
 func shutdown(logger *slog.Logger, stop <-chan os.Signal, parts ...func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), stopWait)
 	defer cancel()
@@ -215,14 +215,14 @@ func serveHTTP(s *settings, node *cluster.Node, sockets listeners, logger *slog.
 	return api, page, nil
 }
 
-// serveAt serves at sockets in until the server is closed.
+// serveAt serves listeners until the server is closed.
 func serveAt(sockets []socket, serve func(net.Listener) error, failed chan<- error) {
 	for _, w := range sockets {
 		go func() { failed <- serve(w.listener) }()
 	}
 }
 
-// metricsLogin lets those see the metrics who may, by the setting
+// metricsLogin passes on requests that may see the metrics, by the setting
 // prometheus.authentication.enabled, and answers the others.
 func metricsLogin(whom string, api *mgmt.Server) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
@@ -232,8 +232,8 @@ func metricsLogin(whom string, api *mgmt.Server) func(http.ResponseWriter, *http
 	}
 }
 
-// guard knows the names that URLs of this node may hold: besides the listed
-// ones those of its host, long and short, and those that nodes are given by.
+// guard knows the host names that URLs of this node may contain: besides the listed ones those of
+// its host, long and short, and those that nodes are given by.
 func (s *settings) guard() (*origin.Guard, error) {
 	name, err := os.Hostname()
 	if err != nil {
@@ -249,7 +249,7 @@ func (s *settings) guard() (*origin.Guard, error) {
 	return origin.New(own, s.hosts)
 }
 
-// amqpHeartbeat turns the setting into the server's value, where negative is none.
+// amqpHeartbeat converts the setting to the server's value, where negative means none.
 func amqpHeartbeat(d time.Duration) time.Duration {
 	if d == 0 {
 		return -1

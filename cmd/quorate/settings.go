@@ -19,7 +19,7 @@ import (
 	"github.com/quorate/quorate/cluster/watchdog"
 )
 
-// settings is what a node runs with.
+// settings are the settings that a node runs with.
 type settings struct {
 	nodeSettings
 	listenSettings
@@ -28,12 +28,12 @@ type settings struct {
 	queueSettings
 	logSettings
 
-	secret string // the first setting in the file that nobody else may read; empty: none
+	secret string // the first setting in the file that must be kept secret; empty: none
 
 	test testSettings
 }
 
-// nodeSettings say which node this is, and of which cluster.
+// nodeSettings identify the node and its cluster.
 type nodeSettings struct {
 	nodeName  string
 	dataDir   string
@@ -42,16 +42,16 @@ type nodeSettings struct {
 	nodes     map[string]string // name → peer address
 	nodeOf    map[string]string // setting → name
 	contacts  []string          // of a cluster to join
-	token     string            // that lets the node in; empty: none, or in tokenFile
+	token     string            // that admits the node; empty: none, or in tokenFile
 	tokenFile string
 	cluster   string
 
 	memoryLimit, diskLimit alarm.Limit
 }
 
-// listenSettings say where clients are served.
+// listenSettings are the addresses where clients are served.
 type listenSettings struct {
-	amqp          string // empty: none, as of the other listeners
+	amqp          string // empty: none, as for the other listeners
 	amqps         string
 	tls           tlsFiles
 	tlsVersions   tlsVersions
@@ -59,15 +59,15 @@ type listenSettings struct {
 	managementTLS httpsSettings
 	metrics       string
 	metricsTLS    httpsSettings
-	hosts         []string // names that the node is reached by over HTTP
+	hosts         []string // host names by which the node is reached over HTTP
 
-	// How many connections they have; 0: what the system allows.
+	// Maximum number of connections; 0: what the system allows.
 	maxConnections, maxHTTP, maxScrapers, maxLinks int
 }
 
 // loginSettings say who may log in, and how.
 type loginSettings struct {
-	loginFrom             string // what in a client's certificate names its user
+	loginFrom             string // the part of a client's certificate that names its user
 	metricsLogin          string // remote, true or false
 	user, password, vhost string
 	loopbackUsers         []string
@@ -186,7 +186,7 @@ var table = slices.Concat([]setting{
 }, httpsRows("management.ssl", "15671", func(s *settings) *httpsSettings { return &s.managementTLS }),
 	httpsRows("prometheus.ssl", "15691", func(s *settings) *httpsSettings { return &s.metricsTLS }), testRows)
 
-// secrets are the settings that are nobody else's business.
+// secrets are the settings that must not be readable by others.
 var secrets = []string{"default_pass", "cluster_formation.token"}
 
 const nodesKey = "cluster_formation.classic_config.nodes."
@@ -230,7 +230,7 @@ func duration(unit time.Duration, low, high int64, field func(*settings) *time.D
 	}
 }
 
-// alarmLimit has an empty value change nothing.
+// alarmLimit parses a limit; an empty value changes nothing.
 func alarmLimit(parse func(string) (alarm.Limit, error), field func(*settings) *alarm.Limit) func(*settings, string) error {
 	return func(s *settings, v string) error {
 		if v == "" {
@@ -244,7 +244,7 @@ func alarmLimit(parse func(string) (alarm.Limit, error), field func(*settings) *
 	}
 }
 
-// diskExit has 0 stand for never.
+// diskExit parses a duration; 0 means never.
 func diskExit(s *settings, v string) error {
 	at := &s.watchdog.DiskExit
 	err := duration(time.Millisecond, 0, 86_400_000, func(*settings) *time.Duration { return at })(s, v)
@@ -268,7 +268,7 @@ func address(field func(*settings) *string) func(*settings, string) error {
 	}
 }
 
-// optional is a kind of value of which none stands for nothing.
+// optional is a kind of value that may be none, which stands for an empty string.
 func optional(kind func(field func(*settings) *string) func(*settings, string) error, field func(*settings) *string) func(*settings, string) error {
 	set := kind(field)
 	return func(s *settings, v string) error {
@@ -307,7 +307,7 @@ func setContacts(s *settings, v string) error {
 	return nil
 }
 
-// setToken does not repeat in an error what it was given: it may be a secret.
+// setToken does not repeat its input in an error, as it may be a secret.
 func setToken(s *settings, v string) error {
 	s.token = v
 	if v == "" {
@@ -391,14 +391,14 @@ func (s *settings) read(r io.Reader) error {
 	return errors.Join(append(errs, lines.Err())...)
 }
 
-// variable is the environment's name of a setting: the key in capitals, with
-// underscores for dots.
+// variable is the name of a setting in the environment: the key in capitals, with underscores for
+// dots.
 func variable(key string) string {
 	return "QUORATE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// environment applies QUORATE_… variables, given as NAME=VALUE. Others are
-// left alone. It reports every mistake in them.
+// environment applies QUORATE_… variables, given as NAME=VALUE, and ignores others. It reports
+// every mistake in them.
 func (s *settings) environment(environ []string) error {
 	var errs []error
 	keys := map[string]string{}
@@ -424,7 +424,7 @@ func (s *settings) environment(environ []string) error {
 	return errors.Join(errs...)
 }
 
-// validate checks what no single setting can.
+// validate checks what concerns several settings.
 func (s *settings) validate() error {
 	if len(s.nodes) == 0 {
 		s.nodes = map[string]string{s.nodeName: s.peers}
@@ -452,8 +452,8 @@ func (s *settings) validate() error {
 	return errors.Join(s.managementTLS.check("management.ssl", s.tls), s.metricsTLS.check("prometheus.ssl", s.tls))
 }
 
-// load reads the settings in their order: defaults, file, environment, flags. It
-// reports every mistake in any of them.
+// load reads the settings in order: defaults, file, environment, flags. It reports every mistake in
+// any of them.
 func load(file string, sets []string) (*settings, error) {
 	s := defaults()
 	var errs []error

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// httpsSettings are those of HTTP by TLS.
+// httpsSettings are the settings of HTTP over TLS.
 type httpsSettings struct {
 	port string // empty: none
 	ip   string // empty: all interfaces
@@ -22,8 +22,8 @@ func (h *httpsSettings) address() string {
 	return net.JoinHostPort(h.ip, h.port)
 }
 
-// check says what is missing. prefix is that of the settings, others what
-// stands in for missing files.
+// check reports what is missing. prefix is the prefix of the settings; others are used for missing
+// files.
 func (h *httpsSettings) check(prefix string, others tlsFiles) error {
 	files := h.or(others)
 	switch {
@@ -35,7 +35,7 @@ func (h *httpsSettings) check(prefix string, others tlsFiles) error {
 	return nil
 }
 
-// httpsRows are the settings of one listener of HTTP by TLS.
+// httpsRows are the settings of one listener of HTTP over TLS.
 func httpsRows(prefix, usually string, of func(*settings) *httpsSettings) []setting {
 	file := func(field func(*tlsFiles) *string) func(*settings, string) error {
 		return text(func(s *settings) *string { return field(&of(s).tlsFiles) })
@@ -74,7 +74,7 @@ func ip(field func(*settings) *string) func(*settings, string) error {
 	}
 }
 
-// setVersions takes a list of versions of TLS, in any order.
+// setVersions parses a list of TLS versions, in any order.
 func setVersions(s *settings, v string) error {
 	var all tlsVersions
 	for word := range strings.SplitSeq(v, ",") {
@@ -96,7 +96,7 @@ func setVersions(s *settings, v string) error {
 	return nil
 }
 
-// noListener is for what can be switched off only.
+// noListener is for listeners that can only be switched off.
 func noListener(field func(*settings) *string) func(*settings, string) error {
 	return func(s *settings, v string) error {
 		switch v {

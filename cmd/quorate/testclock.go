@@ -35,7 +35,7 @@ func (t testSettings) check(allowed bool) error {
 	return nil
 }
 
-// wallClock is the node's wall clock; stop ends what it runs.
+// wallClock is the node's wall clock; stop ends its goroutine.
 func wallClock(s *settings, logger *slog.Logger) (wall func() time.Time, stop func(), err error) {
 	if s.test.clockFile == "" {
 		return time.Now, func() {}, nil
@@ -63,10 +63,9 @@ func wallClock(s *settings, logger *slog.Logger) (wall func() time.Time, stop fu
 // testClockInterval is how often the file of a test clock is read.
 const testClockInterval = 50 * time.Millisecond
 
-// testClock is a wall clock that a test sets wrong by a file. The file holds
-// how many milliseconds it is ahead, negative for behind, and if wanted how
-// many seconds it shows in a second, counted from when the file was first read
-// with this content. Without the file it is right.
+// testClock is a wall clock that a test makes wrong by a file. The file holds how many milliseconds
+// the clock is ahead, negative for behind, and optionally how many seconds it advances per second,
+// counted from when the file was first read with this content. Without the file the clock is right.
 type testClock struct {
 	path string
 	now  func() time.Time
@@ -86,8 +85,7 @@ func newTestClock(path string, now func() time.Time) (*testClock, error) {
 	return c, c.read()
 }
 
-// run reads the file again and again until stop is closed. Content that cannot
-// be understood changes nothing.
+// run reads the file repeatedly until stop is closed. Invalid content changes nothing.
 func (c *testClock) run(stop <-chan struct{}, logger *slog.Logger) {
 	pace := time.NewTicker(testClockInterval)
 	defer pace.Stop()
@@ -146,7 +144,7 @@ func parseClock(text string) (*clockSetting, error) {
 // maxTestOffset is a hundred years.
 const maxTestOffset = 100 * 366 * 86_400_000
 
-// wall is what the clock shows.
+// wall returns the time that the clock shows.
 func (c *testClock) wall() time.Time {
 	s, now := c.set.Load(), c.now()
 	drift := time.Duration(float64(now.Sub(s.since)) * (s.rate - 1))

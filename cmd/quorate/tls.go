@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// tlsFiles is how a listener is served by TLS.
+// tlsFiles configure TLS for a listener.
 type tlsFiles struct {
 	cert, key, roots string
 	verify           string // verify_none or verify_peer
 	insist           string // true or false
 }
 
-// or takes what is missing from others.
+// or takes missing values from others.
 func (f tlsFiles) or(others tlsFiles) tlsFiles {
 	if f.cert == "" && f.key == "" {
 		f.cert, f.key = others.cert, others.key
@@ -28,11 +28,11 @@ func (f tlsFiles) or(others tlsFiles) tlsFiles {
 	return f
 }
 
-// tlsVersions are the oldest and the newest version that is spoken.
+// tlsVersions are the oldest and the newest supported version.
 type tlsVersions struct{ oldest, newest uint16 }
 
-// config reads the files. They are read again when they have changed, so who
-// connects later meets the new certificate, and is held to the new roots.
+// config reads the files. They are read again when they have changed, so clients that connect later
+// get the new certificate and are checked by the new roots.
 func (f tlsFiles) config(v tlsVersions) (*tls.Config, error) {
 	if err := checkPrivate(f.key); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func (f tlsFiles) config(v tlsVersions) (*tls.Config, error) {
 	if f.insist == "true" {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
-	c.SessionTicketsDisabled = true // a session that is taken up again was let in by roots that may have gone
+	c.SessionTicketsDisabled = true // a resumed session was admitted by roots that may be gone
 	each := c.Clone()
 	c.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		pool, err := roots.get()
@@ -85,7 +85,7 @@ func readRoots(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// certificateUser returns what names the user of a client's certificate, by the
+// certificateUser returns a function that gets the user's name from a client's certificate, by the
 // setting ssl_cert_login_from; empty: the certificate has no such name.
 func certificateUser(from string) func(*x509.Certificate) string {
 	return func(c *x509.Certificate) string {
@@ -107,7 +107,7 @@ func certificateUser(from string) func(*x509.Certificate) string {
 	}
 }
 
-// watched is what is loaded from files that may be replaced.
+// watched is a value loaded from files that may be replaced.
 type watched[T any] struct {
 	files []string
 	load  func() (T, error)
@@ -124,8 +124,8 @@ type fileState struct {
 	size    int64
 }
 
-// get returns what the files hold; the last good thing if they do not fit
-// together, as while they are being replaced.
+// get returns the contents of the files; the last valid ones if they are inconsistent, as while
+// they are being replaced.
 func (w *watched[T]) get() (T, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

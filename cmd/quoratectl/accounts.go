@@ -15,7 +15,7 @@ var (
 	errNoPassword = errors.New("no password was given, neither as an argument nor on the standard input")
 )
 
-// accountVerbs are about users and what they may do.
+// accountVerbs are about users and their permissions.
 func accountVerbs() []verb {
 	return []verb{
 		{name: "list_users", about: "users and their tags", run: listUsers},
@@ -62,8 +62,7 @@ func (c *call) password() (string, error) {
 	return line, nil
 }
 
-// user reads what is known of a user. found is false, without an error, if
-// there is none.
+// user reads a user's record. found is false, without an error, if there is none.
 func (c *call) user(name string) (u api.User, found bool, err error) {
 	err = c.get(path("users", name), &u)
 	var e *exitError
@@ -73,7 +72,7 @@ func (c *call) user(name string) (u api.User, found bool, err error) {
 	return u, err == nil, err
 }
 
-// mustUser is user, and it is an error if there is none.
+// mustUser is user, but it is an error if there is none.
 func (c *call) mustUser(name string) (api.User, error) {
 	u, found, err := c.user(name)
 	if err == nil && !found {

@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/cluster/certs"
 )
 
-// certsVerbs make what nodes know each other by. They need no node.
+// certsVerbs create the certificates by which nodes know each other. They need no node.
 func certsVerbs() []verb {
 	return []verb{{
 		name: "certs", arguments: "init | node NODE ... | rotate NODE ... | rotate ca | retire | show [FILE ...]", least: 1, maxArguments: -1,
@@ -21,7 +21,7 @@ func certsVerbs() []verb {
 	}}
 }
 
-// Days that certificates are good for, at most.
+// Maximum validity of certificates, in days.
 const maxDays = 36500
 
 func runCerts(c *call) error {
@@ -64,7 +64,7 @@ func one(x *x509.Certificate, err error) ([]*x509.Certificate, error) {
 	return []*x509.Certificate{x}, err
 }
 
-// terms are those that the options ask for.
+// terms are the terms given by the options.
 func (c *call) terms(life time.Duration) (certs.Terms, error) {
 	t := certs.NewTerms(life)
 	if c.options.days != "" {
@@ -95,7 +95,7 @@ func (c *call) initAuthority() ([]*x509.Certificate, error) {
 	return []*x509.Certificate{a.Certificate}, nil
 }
 
-// certify makes certificates of nodes, or replaces them; ca is the authority.
+// certify creates or replaces certificates of nodes; ca is the authority.
 func (c *call) certify(again bool, names []string) (made []*x509.Certificate, err error) {
 	for _, name := range names {
 		var x *x509.Certificate
@@ -126,8 +126,7 @@ func (c *call) certify(again bool, names []string) (made []*x509.Certificate, er
 	return made, nil
 }
 
-// certsError has what is there already, or is not there, end the program as
-// other mistakes in what it was given do.
+// certsError gives files that already exist, or do not exist, the exit code of other wrong input.
 func certsError(err error) error {
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return &exitError{exitData, err}
@@ -135,7 +134,7 @@ func certsError(err error) error {
 	return err
 }
 
-// nameIn is whom a certificate is for.
+// nameIn returns the name in a certificate.
 func nameIn(x *x509.Certificate) string {
 	if x.IsCA {
 		return x.Subject.CommonName

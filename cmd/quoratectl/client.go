@@ -18,19 +18,19 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// maxAnswer bounds what is read of an answer.
+// maxAnswer bounds how much of an answer is read.
 const maxAnswer = 64 << 20
 
-// client speaks to one node.
+// client talks to one node.
 type client struct {
 	base           string
 	user, password string
-	reason         string // why something is closed; empty: not given
+	reason         string // reason for closing something; empty: not given
 	http           *http.Client
 }
 
-// newClient takes an URL, or a host with or without a port: that is HTTPS if
-// there are roots to check its certificate by.
+// newClient takes a URL, or a host with or without a port: HTTPS is used if there are roots to
+// check its certificate by.
 func newClient(o *options) (*client, error) {
 	base, scheme, port := o.node, "http", ":15672"
 	if o.caFile != "" {
@@ -63,8 +63,8 @@ func newClient(o *options) (*client, error) {
 	}, nil
 }
 
-// tls is how a node is spoken to over HTTPS. Its certificate is checked by the
-// roots given, or by those of this machine.
+// tls configures HTTPS. The node's certificate is checked by the given roots, or by those of this
+// machine.
 func (o *options) tls() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.caFile != "" {
@@ -93,8 +93,8 @@ func (c *client) do(ctx context.Context, method, path string, body, out any) err
 	return err
 }
 
-// ask is do for answers whose status says something: those in and are read
-// as successes are.
+// ask is do for requests where the status is part of the answer: the listed ones are read as
+// successes.
 func (c *client) ask(ctx context.Context, method, path string, body, out any, and ...int) (status int, err error) {
 	var send io.Reader
 	if body != nil {
@@ -136,7 +136,7 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	return res.StatusCode, nil
 }
 
-// refused turns an answer that is no success into an error.
+// refused turns an unsuccessful answer into an error.
 func refused(status int, path string, answer []byte) error {
 	var f api.Failure
 	reason := http.StatusText(status)

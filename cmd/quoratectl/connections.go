@@ -37,12 +37,11 @@ func listConnections(c *call) error {
 	return list(c, "Listing connections ...", connectionColumns, c.words, 4, rows)
 }
 
-// closeConnections deletes what the first word names, for the reason of the
-// second.
+// closeConnections deletes what the first word names, with the second as reason.
 func closeConnections(at ...string) func(*call) error {
 	return func(c *call) error {
 		if slices.Contains(at, "username") {
-			var u api.User // who may not ask for users learns nothing of them
+			var u api.User // those who may not read users learn nothing about them
 			if status, err := c.client.ask(c, http.MethodGet, path("users", c.words[0]), nil, &u, http.StatusNotFound); err == nil && status == http.StatusNotFound {
 				return &exitError{exitData, fmt.Errorf("no user %q", c.words[0])}
 			}

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// delayedOptions say which messages that wait are meant.
+// delayedOptions select waiting messages.
 var delayedOptions = []string{"exchange", "queue", "id", "match"}
 
 var scheduledColumns = []column[api.Scheduled]{
@@ -21,9 +21,9 @@ var scheduledColumns = []column[api.Scheduled]{
 	{"message_id", "property", func(m api.Scheduled) any { return m.MessageID }},
 }
 
-// delayedVerbs is what can be done with messages that wait for their time.
+// delayedVerbs are the actions on messages that wait for their time.
 var delayedVerbs = map[string]struct {
-	words int // behind the verb
+	words int // after the verb
 	run   func(c *call, at string) error
 }{
 	"list":       {0, listDelayed},
@@ -88,7 +88,7 @@ func countDelayed(c *call, _ string) error {
 	return err
 }
 
-// oneDelayed changes one message, which --id names.
+// oneDelayed changes the message named by --id.
 func oneDelayed(c *call, at, behind, method string, body any) error {
 	if c.options.id == "" {
 		return usageError("delayed %s needs --id", c.words[0])
@@ -104,7 +104,7 @@ func rescheduleDelayed(c *call, at string) error {
 	return oneDelayed(c, at, "", "PATCH", map[string]int64{"delay": n})
 }
 
-// cancelDelayed cancels one message or those that match or, to purge, all.
+// cancelDelayed cancels one message, those that match or, to purge, all.
 func cancelDelayed(c *call, at string, purge bool) error {
 	query := ""
 	switch {

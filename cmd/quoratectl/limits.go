@@ -42,7 +42,7 @@ func (c *call) setLimits(definition, kind, of string) error {
 	return nil
 }
 
-// limitNames are the limits that there are.
+// limitNames are the names of all limits.
 var limitNames = map[string][]string{
 	"vhost-limits": {"max-connections", "max-queues"},
 	"user-limits":  {"max-connections", "max-channels"},

@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// listings are the verbs that show what vhosts hold.
+// listings are the verbs that list the contents of vhosts.
 func listings() []verb {
 	return []verb{
 		{name: "list_queues", arguments: "[COLUMN ...]", maxArguments: -1, about: "queues of a vhost: " + columnNames(queueColumns), run: listQueues},
@@ -196,7 +196,7 @@ func listVHosts(c *call) error {
 	return list(c, "Listing vhosts ...", vhostColumns, c.words, 1, rows)
 }
 
-// addVHost makes a vhost. One that is there stays as it is.
+// addVHost creates a vhost. An existing one stays as it is.
 func addVHost(c *call) error {
 	var row api.VHost
 	status, err := c.client.ask(c, http.MethodGet, path("vhosts", c.words[0]), nil, &row, http.StatusNotFound)

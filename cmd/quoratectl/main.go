@@ -1,5 +1,5 @@
-// Quoratectl asks a node about itself and its queues, and changes what is
-// common to the cluster. It talks to the node's HTTP API.
+// Quoratectl shows the state of a node and its queues, and changes what is common to the cluster.
+// It uses the node's HTTP API.
 //
 //	quoratectl [OPTIONS] VERB [ARGUMENTS]
 package main
@@ -30,7 +30,7 @@ const (
 	exitDenied      = 77
 )
 
-// exitError is an error that decides how the program ends.
+// exitError is an error that determines the exit code.
 type exitError struct {
 	code int
 	err  error
@@ -43,7 +43,7 @@ func usageError(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
 }
 
-// options stand before or behind the verb.
+// options may come before or after the verb.
 type options struct {
 	node, user, password string
 	caFile               string // PEM file of roots; empty: this machine's
@@ -51,7 +51,7 @@ type options struct {
 	vhost                string
 	formatter            string
 	quiet, bare          bool
-	version              bool // of this program
+	version              bool // print this program's version
 	timeout              int
 
 	// Options of some verbs only.
@@ -60,10 +60,10 @@ type options struct {
 	exchange, queue, id, match           string
 	dir, days, algorithm                 string
 	ttl, forNode, within, unit           string
-	given                                []string // the names of those that were given
+	given                                []string // names of the options given
 }
 
-// verbOptions are the options that not every verb takes.
+// verbOptions are the options that only some verbs take.
 var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm", "ttl", "for-node", "within", "unit"}
 
 func main() {
@@ -73,7 +73,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run performs one command line and returns the exit code.
+// run executes one command line and returns the exit code.
 func run(args []string, getenv func(string) string, in io.Reader, out, errOut io.Writer) int {
 	o := &options{}
 	words, err := parse(o, args, getenv)
@@ -136,7 +136,7 @@ func orNothing(arguments string) string {
 	return arguments
 }
 
-// flags are the options, with their short names.
+// flags defines the options, with their short names.
 func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	or := func(name, fallback string) string {
 		if v := getenv(name); v != "" {
@@ -189,8 +189,7 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	return f
 }
 
-// parse reads options wherever they stand before a word --, and returns the
-// other words.
+// parse reads options anywhere before a word --, and returns the other words.
 func parse(o *options, args []string, getenv func(string) string) (words []string, err error) {
 	f := flags(o, getenv)
 	var plain []string
@@ -223,13 +222,13 @@ func parse(o *options, args []string, getenv func(string) string) (words []strin
 	return words, nil
 }
 
-// given reports whether one of the options was.
+// given reports whether one of the options was given.
 func given(f *flag.FlagSet, names ...string) (yes bool) {
 	f.Visit(func(x *flag.Flag) { yes = yes || slices.Contains(names, x.Name) })
 	return yes
 }
 
-// help is what is printed about a verb, the second word, or about all of them.
+// help is the text about a verb, the second word, or about all of them.
 func help(words []string) string {
 	if len(words) < 2 {
 		return usage()

@@ -42,8 +42,8 @@ func memberVerbs() []verb {
 	}
 }
 
-// forgetNode removes a node. The API lets that be repeated; here a name that
-// nobody knows is more likely a mistake.
+// forgetNode removes a node. In the API that is idempotent; here an unknown name is more likely a
+// mistake.
 func forgetNode(c *call) error {
 	var nodes []api.Node
 	if err := c.get(path("nodes"), &nodes); err != nil {
@@ -62,7 +62,7 @@ var changeColumns = []column[api.MemberChange]{
 	{"result", "ok, or the error", func(m api.MemberChange) any { return m.Result }},
 }
 
-// changeMembers changes members of the queues that the options choose.
+// changeMembers changes members of the queues selected by the options.
 func (c *call) changeMembers(method, path string, which api.Selection) error {
 	which.VHostPattern, which.QueuePattern = c.options.vhostPattern, c.options.queuePattern
 	var changes []api.MemberChange

@@ -11,16 +11,16 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// Pace of verbs that wait.
+// Timing of verbs that wait.
 const (
 	awaitEvery = 200 * time.Millisecond
 	awaitLimit = 120 // seconds
 )
 
-// checksPath is the folder of the health checks.
+// checksPath is the path of the health checks.
 const checksPath = "/api/health/checks/"
 
-// operationVerbs are those for who keeps the cluster running.
+// operationVerbs are for operators of the cluster.
 func operationVerbs() []verb {
 	return []verb{
 		{name: "list_nodes", about: "the nodes of the cluster", run: listNodes},
@@ -86,14 +86,14 @@ func revive(c *call) error {
 	return c.post("/api/quorate/revive", nil, nil)
 }
 
-// say prints a line about what is being done.
+// say prints a progress line.
 func (c *call) say(line string) {
 	if !c.options.quiet && !c.options.bare && c.options.formatter == "table" {
 		fmt.Fprintln(c.out, line)
 	}
 }
 
-// awaitStartup waits for a node that may not even listen yet.
+// awaitStartup waits for a node that may not be listening yet.
 func awaitStartup(c *call) error {
 	return c.await(func() error { return c.get(checksPath+"ready-to-serve-clients", nil) })
 }
@@ -106,7 +106,7 @@ func awaitQuorum(c *call) error {
 	})
 }
 
-// await repeats a check until it holds, or time is up.
+// await repeats a check until it passes, or time is up.
 func (c *call) await(check func() error) error {
 	tick := time.NewTicker(awaitEvery)
 	defer tick.Stop()
@@ -130,7 +130,7 @@ func (c *call) await(check func() error) error {
 	}
 }
 
-// check asks for a health check. If it fails, so does the verb.
+// check runs a health check. If that fails, so does the verb.
 func (c *call) check(name string) (api.Check, error) {
 	var result api.Check
 	status, err := c.client.ask(c, http.MethodGet, checksPath+name, nil, &result, http.StatusServiceUnavailable)
@@ -140,10 +140,10 @@ func (c *call) check(name string) (api.Check, error) {
 	return result, err
 }
 
-// maxNamed bounds how many queues are named in an error.
+// maxNamed bounds how many queues an error names.
 const maxNamed = 20
 
-// about names what a failed check has found.
+// about names the findings of a failed check.
 func about(result api.Check) string {
 	var names []string
 	for _, q := range result.Queues {
@@ -161,7 +161,7 @@ func about(result api.Check) string {
 	return ": " + strings.Join(names, ", ")
 }
 
-// checked shows a check that holds.
+// checked shows a check that has passed.
 func (c *call) checked(name, line string) error {
 	result, err := c.check(name)
 	if err != nil {
@@ -212,7 +212,7 @@ func releaseQuarantine(c *call) error {
 	return c.delete(path("quorate", "queues", c.options.vhost, c.words[0], "quarantine"))
 }
 
-// setLimit changes a limit of the node to a part of its memory, or to a size.
+// setLimit sets a limit of the node to a fraction of its memory, or to a size.
 func (c *call) setLimit(name, value string, relative bool) error {
 	to := api.Limit{Absolute: value}
 	if relative {

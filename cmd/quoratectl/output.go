@@ -7,15 +7,14 @@ import (
 	"strings"
 )
 
-// column is one that a listing can show.
+// column is a column that a listing can show.
 type column[T any] struct {
 	name  string
 	about string
 	value func(row T) any
 }
 
-// list shows rows with the columns of the given names; none: with the first
-// so many.
+// list shows rows with the named columns; none: the first few.
 func list[T any](c *call, title string, columns []column[T], names []string, first int, rows []T) error {
 	chosen := columns[:first]
 	if len(names) > 0 {
@@ -58,8 +57,7 @@ func list[T any](c *call, title string, columns []column[T], names []string, fir
 	return nil
 }
 
-// cell is a value as a table shows it: an empty word for none, JSON for what
-// is more than one word.
+// cell formats a value for a table: an empty word for none, JSON for values of more than one word.
 func cell(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -74,7 +72,7 @@ func cell(v any) string {
 	return fmt.Sprint(v)
 }
 
-// field is a line of what is not a listing.
+// field is a line of output that is not a listing.
 type field struct {
 	name  string
 	value any

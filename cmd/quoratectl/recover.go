@@ -8,9 +8,8 @@ import (
 	"path/filepath"
 )
 
-// recoverCluster runs the server's program to recover a cluster: it alone knows
-// how the data of its version is stored. It is looked for beside this program
-// first.
+// recoverCluster runs the server's program to recover a cluster, since only that knows the data
+// format of its version. It is searched for beside this program first.
 func recoverCluster(args []string) (code int) {
 	program := "quorate"
 	if self, err := os.Executable(); err == nil {
@@ -26,7 +25,7 @@ func recoverCluster(args []string) (code int) {
 	case err == nil:
 		return exitOK
 	case errors.As(err, &ended):
-		return exitFailed // it has said why
+		return exitFailed // it has reported why
 	}
 	fmt.Fprintln(os.Stderr, "Error: the server's program is needed to recover a cluster:", err)
 	return exitFailed

@@ -7,7 +7,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// tokenVerbs let nodes join.
+// tokenVerbs manage join tokens.
 func tokenVerbs() []verb {
 	return []verb{{
 		name: "token", arguments: "create | list | revoke ID", least: 1, maxArguments: 2,
@@ -40,7 +40,7 @@ func runToken(c *call) error {
 	return usageError("token create, list or revoke ID")
 }
 
-// createToken prints the token and nothing else where a program may read it.
+// createToken prints only the token, so that a program may read it.
 func createToken(c *call) error {
 	ttl, err := time.ParseDuration(c.options.ttl)
 	if err != nil {

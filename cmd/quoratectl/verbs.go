@@ -14,7 +14,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// call is one verb at work.
+// call is the execution of a verb.
 type call struct {
 	context.Context
 	client  *client
@@ -36,7 +36,7 @@ func (c *call) post(path string, body, out any) error {
 
 func (c *call) delete(path string) error { return c.client.do(c, http.MethodDelete, path, nil, nil) }
 
-// path joins the segments of a path of the API. Names may hold anything.
+// path joins the segments of an API path. Names may contain anything.
 func path(segments ...string) string {
 	p := "/api"
 	for _, s := range segments {
@@ -48,7 +48,7 @@ func path(segments ...string) string {
 // verb is a row of the table of verbs.
 type verb struct {
 	name         string
-	arguments    string // as the usage shows them
+	arguments    string // as shown in the usage
 	least        int    // number of arguments
 	maxArguments int    // -1: any
 	about        string
@@ -57,8 +57,8 @@ type verb struct {
 	timeout      int      // seconds; 0: 60
 }
 
-// verbs lists all there are. It is set when the program starts, because verbs
-// refer to columns and these are tables, too.
+// verbs lists all verbs. It is set when the program starts, because verbs refer to columns and
+// these are tables, too.
 var verbs []verb
 
 func init() {
@@ -158,7 +158,7 @@ func status(c *call) error {
 	return list(c, "Other nodes:", peerColumns, nil, len(peerColumns), s.Peers)
 }
 
-// listenersOf are a node's listeners in one line.
+// listenersOf formats a node's listeners as one line.
 func listenersOf(s api.Status) string {
 	var all []string
 	for _, l := range s.Listeners {
@@ -178,8 +178,7 @@ var quarantineColumns = []column[api.Quarantine]{
 	{"stopped", "until the node is started again", func(q api.Quarantine) any { return q.Stopped }},
 }
 
-// maxUnproven is how many replicas the status shows: a lost folder is one cause
-// for all of them.
+// maxUnproven is how many replicas the status shows: a lost folder is one cause for all of them.
 const maxUnproven = 20
 
 var unprovenColumns = []column[api.Unproven]{
