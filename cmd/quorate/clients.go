@@ -61,12 +61,12 @@ func (w *socket) shut() {
 	}
 }
 
-// newClientListeners returns a door with listeners at which nobody serves yet.
+// newClientListeners returns open listeners that are not served yet.
 func newClientListeners(server *amqp.Server, sockets []socket, failed chan<- error) *clientListeners {
 	return &clientListeners{server: server, sockets: sockets, failed: failed, open: true}
 }
 
-// serve lets in who comes to the listeners.
+// serve accepts clients at the listeners.
 func (d *clientListeners) serve() {
 	for _, w := range d.sockets {
 		go func() {
@@ -112,7 +112,7 @@ func (d *clientListeners) Open() error {
 	return nil
 }
 
-// serveFirst lets clients in for the first time, unless the door is shut.
+// serveFirst starts accepting clients, unless the listeners are shut.
 func (d *clientListeners) serveFirst() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
