@@ -29,11 +29,14 @@ const (
 // belongs to whoever made the Value.
 type Value struct {
 	Class Class
-	Num   int64
-	Text  []byte
+	// 0 for the classes that do not use it: Equal compares it for all classes
+	Num int64
+	// nil or empty for the classes that do not use it
+	Text []byte
 }
 
-// Equal reports whether v and o are of one class and equal.
+// Equal reports whether v and o are of one class and equal. Two NaNs with the
+// same bits are equal, and 0 equals -0 only if the maker gave both one form.
 func (v Value) Equal(o Value) bool {
 	return v.Class == o.Class && v.Num == o.Num && bytes.Equal(v.Text, o.Text)
 }
@@ -44,14 +47,21 @@ type Field struct {
 	Value Value
 }
 
-// Lookup finds a header of a message by name.
+// Lookup finds a header of a message by name. An implementation decides what a
+// name that occurs twice means.
 type Lookup interface {
 	Header(name string) (Value, bool)
 }
 
-// Headers is the condition of one binding to a headers exchange.
+// Headers is the condition of one binding to a headers exchange. Its Values
+// share their Text with the fields it was made from. It never changes after
+// NewHeaders, so any number of goroutines may Match it. The zero Headers is the
+// condition all without fields, which every message fulfils.
 type Headers struct {
-	any    bool
+	// any: one field is enough; otherwise all fields must match
+	any bool
+	// fields are in the order of the arguments, without those NewHeaders leaves
+	// out
 	fields []Field
 }
 
@@ -75,8 +85,9 @@ func NewHeaders(mode string, fields []Field) (h Headers, ok bool) {
 }
 
 // Match reports whether a message fulfils the condition. With no field to
-// compare, all holds for every message and any for none. A Void field asks
-// only whether the header is there.
+// compare, all holds for every message and any for none. A Void field asks only
+// whether the header is there. It calls headers.Header at most once per field,
+// and stops at the first field that decides.
 func (h *Headers) Match(headers Lookup) bool {
 	for i := range h.fields {
 		want := &h.fields[i]

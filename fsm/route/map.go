@@ -13,6 +13,15 @@ import (
 //
 // The order of a walk differs from process to process. Whoever shows it must
 // sort.
+//
+// A Map is a value: copying it is cheap, and the copy and the original never
+// affect each other. The values stored under its keys are shared by all Maps
+// that hold them, so they must not change in place either, unless the owner
+// knows that no other Map has them.
+//
+// Invariants: size = number of entries below root; size = 0 ⇔ root = nil; every
+// node but the root has at least two entries in its subtree, so a walk costs
+// O(n).
 type Map[K comparable, V any] struct {
 	root *mapNode[K, V]
 	size int
@@ -24,6 +33,9 @@ type Map[K comparable, V any] struct {
 // ordered by slot. Below hashBits a node is a plain list of entries
 // whose hashes are equal, and both masks are 0.
 type mapNode[K comparable, V any] struct {
+	// Invariants, above the level of lists: leaves & inner = 0, len(entries) =
+	// number of bits in leaves, len(nodes) = number of bits in inner. Nothing
+	// below a node that a Map refers to is written again.
 	leaves, inner uint32
 	entries       []mapEntry[K, V]
 	nodes         []*mapNode[K, V]
@@ -39,7 +51,9 @@ const (
 	hashBits = 60 // of the hash that are used: twelve levels
 )
 
-// seed keeps clients from choosing names that collide.
+// seed keeps clients from choosing names that collide. It is chosen anew by
+// every process, so the shape of the trie, and with it the order of a walk, is
+// not part of any replicated state.
 var seed = maphash.MakeSeed()
 
 func hashOf[K comparable](key K) uint64 { return maphash.Comparable(seed, key) & hashMask }
@@ -50,7 +64,7 @@ var hashMask = ^uint64(0)
 // Len is the number of keys.
 func (m Map[K, V]) Len() int { return m.size }
 
-// Get returns the value of key.
+// Get returns the value of key. It allocates nothing.
 func (m Map[K, V]) Get(key K) (V, bool) {
 	h := hashOf(key)
 	n := m.root
@@ -84,6 +98,9 @@ func (m Map[K, V]) At(key K) V {
 }
 
 // With returns m with value under key.
+//
+// A value that is already there under key is replaced. The path is copied even
+// if the new value equals the old one: V need not be comparable.
 func (m Map[K, V]) With(key K, value V) Map[K, V] {
 	root, added := m.root.with(hashOf(key), 0, mapEntry[K, V]{key, value})
 	if added {
@@ -93,7 +110,8 @@ func (m Map[K, V]) With(key K, value V) Map[K, V] {
 	return m
 }
 
-// Without returns m without key.
+// Without returns m without key. If key is not in m, m itself is returned and
+// nothing is allocated.
 func (m Map[K, V]) Without(key K) Map[K, V] {
 	if m.root == nil {
 		return m
@@ -108,7 +126,8 @@ func (m Map[K, V]) Without(key K) Map[K, V] {
 	return Map[K, V]{root: root, size: m.size - 1}
 }
 
-// All walks over the map in no particular order.
+// All walks over the map in no particular order. The walk sees m as it is,
+// whatever With and Without make of it meanwhile.
 func (m Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { m.root.walk(yield) }
 }
@@ -120,6 +139,8 @@ func (m Map[K, V]) Values() iter.Seq[V] {
 	}
 }
 
+// walk calls yield with each entry at and below n, and returns false once yield
+// has. n may be nil.
 func (n *mapNode[K, V]) walk(yield func(K, V) bool) bool {
 	if n == nil {
 		return true
@@ -145,7 +166,8 @@ func (n *mapNode[K, V]) find(key K) int {
 	return slices.IndexFunc(n.entries, func(e mapEntry[K, V]) bool { return e.key == key })
 }
 
-// with returns a copy of n that holds e, and whether its key is new. n may be nil.
+// with returns a copy of n that holds e, and whether its key is new. n may be
+// nil. Requires: all keys at and below n agree with h in the bits below shift.
 func (n *mapNode[K, V]) with(h uint64, shift int, e mapEntry[K, V]) (*mapNode[K, V], bool) {
 	if n == nil {
 		n = &mapNode[K, V]{}
@@ -188,7 +210,9 @@ func (n *mapNode[K, V]) with(h uint64, shift int, e mapEntry[K, V]) (*mapNode[K,
 }
 
 // without returns a copy of n without key, and whether n had it. A node below
-// that would be left with one entry gives it up to the node above.
+// that would be left with one entry gives it up to the node above. That keeps
+// the shape a function of the keys alone, but for the order inside lists of
+// equal hashes. If n does not have key, n itself is returned. n is not nil.
 func (n *mapNode[K, V]) without(h uint64, shift int, key K) (*mapNode[K, V], bool) {
 	c := *n
 	if shift >= hashBits {

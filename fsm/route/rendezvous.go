@@ -11,12 +11,19 @@ import (
 // out of many. Members are ordered by their names, so two values that were
 // made of the same members choose alike, in whatever order those were added,
 // on whatever machine. The zero Rendezvous is empty.
+//
+// Like all tables here it never changes. With and Without copy the list, O(n);
+// Pick walks over it, O(n) per message.
+//
+// Invariants: names ascend strictly; 1 ≤ times; times ≤ weight ≤ times ·
+// MaxWeight.
 type Rendezvous[T comparable] struct {
 	list []rendezvousMember[T]
 }
 
 type rendezvousMember[T comparable] struct {
-	name   string
+	name string
+	// HashString(name), kept so that Pick does not hash names
 	seed   uint64 // hash of name
 	weight uint64 // of all times together
 	times  int
@@ -31,7 +38,8 @@ const MaxWeight = 1<<32 - 1
 func (s Rendezvous[T]) Len() int { return len(s.list) }
 
 // With returns s with member added once; its weights add up. The name must be
-// the member's own and weight from 1 to MaxWeight.
+// the member's own and weight from 1 to MaxWeight. If the name is there
+// already, its member is kept and the argument ignored.
 func (s Rendezvous[T]) With(name string, member T, weight uint64) Rendezvous[T] {
 	i, found := s.find(name)
 	if !found {
@@ -43,7 +51,9 @@ func (s Rendezvous[T]) With(name string, member T, weight uint64) Rendezvous[T] 
 	return Rendezvous[T]{replaced(s.list, i, more)}
 }
 
-// Without undoes one With.
+// Without undoes one With. Requires: weight is that of a With of this name that
+// was not undone yet, or the sum no longer says what the member was added with.
+// A name that is not there leaves s as it is.
 func (s Rendezvous[T]) Without(name string, weight uint64) Rendezvous[T] {
 	i, found := s.find(name)
 	switch {
@@ -67,12 +77,14 @@ func (s Rendezvous[T]) Under(name string) (times int, weight uint64) {
 	return 0, 0
 }
 
+// find returns the position of name in the list, or where it would be inserted.
 func (s Rendezvous[T]) find(name string) (int, bool) {
 	return slices.BinarySearchFunc(s.list, name, func(e rendezvousMember[T], name string) int { return cmp.Compare(e.name, name) })
 }
 
 // At returns member n modulo Len, of those in the order of their names. ok is
-// false if there is none.
+// false if there is none. Weights do not count. Another member changes the
+// choice for nearly every n; where that matters there is Pick.
 func (s Rendezvous[T]) At(n uint64) (member T, ok bool) {
 	if len(s.list) == 0 {
 		return member, false
@@ -81,7 +93,8 @@ func (s Rendezvous[T]) At(n uint64) (member T, ok bool) {
 }
 
 // AtOf is At among the members that fits accepts, which it is asked about
-// twice.
+// twice. Requires: fits answers the same both times; otherwise ok may be false
+// although it accepted one. Asking twice saves a list per message.
 func (s Rendezvous[T]) AtOf(n uint64, fits func(T) bool) (member T, ok bool) {
 	count := uint64(0)
 	for i := range s.list {
@@ -114,6 +127,10 @@ func (s Rendezvous[T]) AtOf(n uint64, fits func(T) bool) (member T, ok bool) {
 // It is rendezvous hashing: every member draws a number for the hash, and the
 // highest wins. A draw u, out of 64 bits, of weight w counts as the w-th root
 // of u: the best of w draws.
+//
+// It allocates nothing. If two members draw equally well, which takes equal
+// weights and equal seeds or an exact tie of logarithms, the first by name
+// wins, so the choice is the same on every machine even then.
 func (s Rendezvous[T]) Pick(hash uint64) (member T, ok bool) {
 	best, high := -1, uint64(0)
 	for i := range s.list {
@@ -129,6 +146,9 @@ func (s Rendezvous[T]) Pick(hash uint64) (member T, ok bool) {
 }
 
 // beats reports whether the draw u of weight w is better than v of weight x.
+//
+// Requires: w and x are not 0. The products of a 64-bit distance and a 64-bit
+// weight need 128 bits, hence Mul64.
 func beats(u, w, v, x uint64) bool {
 	switch {
 	case w == x:
@@ -149,7 +169,9 @@ func beats(u, w, v, x uint64) bool {
 	return ah < bh || ah == bh && al < bl
 }
 
-// estimate returns distance as a floating point number, in units of its own.
+// estimate returns distance as a floating point number, in units of its own. As
+// ^u is rounded to 53 bits, its relative error is below the margin of beats
+// only for u above about 2^25; one draw in 2^39 is smaller.
 func estimate(u uint64) float64 { return -math.Log1p(-float64(^u) / (1 << 64)) }
 
 // fraction is how many bits behind the point distance has.
@@ -157,7 +179,8 @@ const fraction = 56
 
 // distance returns how far the binary logarithm of u lies below 64, with
 // fraction bits behind the point, in integers so that it is the same
-// everywhere. 0 counts as 1.
+// everywhere. 0 counts as 1. The result is from 1 to 64 << fraction: never 0,
+// or a weight would not count.
 func distance(u uint64) uint64 {
 	u = max(u, 1)
 	whole := uint64(bits.Len64(u) - 1)
@@ -193,7 +216,9 @@ func hashText[B ~string | ~[]byte](text B) uint64 {
 }
 
 // Hash hashes a value of a header: equal values have equal hashes, as have
-// those of HashBytes and of texts.
+// those of HashBytes and of texts. Requires: v is in the form that Equal
+// compares, see Value. A header that is not there is the zero Value, a Void:
+// all messages without it hash alike.
 func (v Value) Hash() uint64 {
 	switch v.Class {
 	case String:

@@ -7,22 +7,35 @@ import "iter"
 //
 // Most sets hold one or two members, some ten thousand: up to setSmall
 // members a set is a list, from then on a Map.
+//
+// Like Map it is a value that never changes; a copy costs nothing.
+//
+// Invariants: 1 ≤ times of every member; len(small) ≤ setSmall; at most one of
+// small and large is not empty. A set that has become large stays a Map until
+// it is empty, so that a member added and removed in turn does not convert it
+// each time.
 type Set[T comparable] struct {
+	// in the order in which they were added; never written again
 	small []setItem[T]
+	// member → times
 	large Map[T, int]
 }
 
 type setItem[T comparable] struct {
 	member T
-	times  int
+	// 1 ≤ times
+	times int
 }
 
+// setSmall is a bound on the length of small. With and find compare member by
+// member up to it.
 const setSmall = 12
 
 // Len is the number of different members.
 func (s Set[T]) Len() int { return len(s.small) + s.large.Len() }
 
-// With returns s with member added once.
+// With returns s with member added once. It costs O(setSmall) or O(log n), and
+// allocates.
 func (s Set[T]) With(member T) Set[T] {
 	if s.large.Len() > 0 {
 		return Set[T]{large: s.large.With(member, s.large.At(member)+1)}
@@ -41,7 +54,8 @@ func (s Set[T]) With(member T) Set[T] {
 }
 
 // Without returns s with member removed as often as times says, or altogether
-// when it was not added more often.
+// when it was not added more often. Requires: times ≥ 1. A member that is not
+// in s leaves it as it is.
 func (s Set[T]) Without(member T, times int) Set[T] {
 	if s.large.Len() > 0 {
 		if left := s.large.At(member) - times; left > 0 {
@@ -67,7 +81,8 @@ func (s Set[T]) Times(member T) int {
 	return s.large.At(member)
 }
 
-// All walks over the members in no particular order.
+// All walks over the members in no particular order. It costs O(n), and
+// allocates nothing per member: routing walks for each message.
 func (s Set[T]) All() iter.Seq[T] {
 	return func(yield func(T) bool) {
 		for i := range s.small {
@@ -79,6 +94,7 @@ func (s Set[T]) All() iter.Seq[T] {
 	}
 }
 
+// find returns the position of member in small, or -1.
 func (s Set[T]) find(member T) int {
 	for i := range s.small {
 		if s.small[i].member == member {

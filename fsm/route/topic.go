@@ -34,26 +34,37 @@ func nextWord(key string) (word, rest string, more bool) {
 // It is a trie over the words of the patterns. A match reads the key once,
 // word by word, and holds the set of nodes reached so far: its time is bounded
 // by the number of words times the number of nodes, whatever the patterns.
+//
+// Invariant: every node has members of its own or a node below it, so an
+// unbound pattern leaves nothing behind. Nodes are shared between Topics and
+// never change.
 type Topic[T comparable] struct {
 	root *topicNode[T]
 }
 
 type topicNode[T comparable] struct {
-	here  Set[T] // members whose pattern ends here
+	here Set[T] // members whose pattern ends here
+	// never has the keys "*" and "#": those are star and hash
 	words Map[string, *topicNode[T]]
-	star  *topicNode[T]
-	hash  *topicNode[T]
+	// nil: no pattern goes on with "*" here
+	star *topicNode[T]
+	// nil: no pattern goes on with "#" here
+	hash *topicNode[T]
 	// again: this is a '#' node or stands below one, so that a match may come
 	// here with different numbers of words read.
 	again bool
 }
 
-// With returns t with member added once under pattern.
+// With returns t with member added once under pattern. It copies the nodes on
+// the path of the pattern: O(words of pattern). Requires: Hashes(pattern) ≤
+// MaxHashes; With itself does not check it.
 func (t Topic[T]) With(pattern string, member T) Topic[T] {
 	return Topic[T]{t.root.change(pattern, pattern != "", false, func(s Set[T]) Set[T] { return s.With(member) })}
 }
 
-// Without undoes With as often as times says.
+// Without undoes With as often as times says. Requires: times ≥ 1. A member
+// that is not under pattern leaves t as it is; without that check change would
+// build nodes for the pattern first.
 func (t Topic[T]) Without(pattern string, member T, times int) Topic[T] {
 	if t.Under(pattern).Times(member) == 0 {
 		return t
@@ -61,7 +72,8 @@ func (t Topic[T]) Without(pattern string, member T, times int) Topic[T] {
 	return Topic[T]{t.root.change(pattern, pattern != "", false, func(s Set[T]) Set[T] { return s.Without(member, times) })}
 }
 
-// Under returns the members that stand under exactly this pattern.
+// Under returns the members that stand under exactly this pattern. Wildcards in
+// it are words like any other: nothing is matched.
 func (t Topic[T]) Under(pattern string) Set[T] {
 	n := t.root
 	for rest, more := pattern, pattern != ""; more && n != nil; {
@@ -102,6 +114,7 @@ func (n *topicNode[T]) count() (nodes, patterns int) {
 	return nodes, patterns
 }
 
+// child returns the node that one word of a pattern leads to, or nil.
 func (n *topicNode[T]) child(word string) *topicNode[T] {
 	switch word {
 	case "*":
@@ -112,8 +125,11 @@ func (n *topicNode[T]) child(word string) *topicNode[T] {
 	return n.words.At(word)
 }
 
-// change returns a copy of n in which edit was applied to the members below
-// the words of rest; nil if nothing is left. n may be nil.
+// change returns a copy of n in which edit was applied to the members below the
+// words of rest; nil if nothing is left. n may be nil. more: rest has a word;
+// without it rest is "" and the pattern ends at n. again: a '#' stands on the
+// way to n. It is the same for every pattern through n, as n has one way in, so
+// it is set once when n is created.
 func (n *topicNode[T]) change(rest string, more, again bool, edit func(Set[T]) Set[T]) *topicNode[T] {
 	c := topicNode[T]{again: again}
 	if n != nil {
@@ -142,7 +158,10 @@ func (n *topicNode[T]) change(rest string, more, again bool, edit func(Set[T]) S
 }
 
 // Match calls emit with the members of each pattern that matches key, each
-// pattern once. One member may stand under several patterns.
+// pattern once. One member may stand under several patterns. The order of the
+// calls differs between processes. A member that is under several matching
+// patterns comes with each of them; whoever needs each member once must
+// compare.
 func (t Topic[T]) Match(key string, emit func(Set[T])) {
 	if t.root == nil {
 		return
