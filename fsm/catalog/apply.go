@@ -11,15 +11,23 @@ import (
 
 // draft is the next View in the making. It calls what changes the parts; what
 // one part can do alone is a method of that part.
+//
+// A draft starts as a copy of the View it replaces and lives for one entry. A
+// command that is refused must not have changed it: there is no way back, so
+// every check comes before the first change.
 type draft struct {
 	View
 	entry
 	// opened are the vhosts that are this draft's own, so that it may change
-	// them in place.
+	// them in place. nil until the first. Invariant: opened[name] is the vhost
+	// that vhosts has under name, and no View that was published has it.
 	opened map[string]*vhost
 }
 
-// open returns a vhost, which must be there, for changing.
+// open returns a vhost, which must be there, for changing. The copy is shallow:
+// its maps share their nodes with the View until they are replaced. Its records
+// must still be replaced, not changed. Several calls in one entry return the
+// same vhost, so pointers to it stay good.
 func (d *draft) open(name string) *vhost {
 	if vh := d.opened[name]; vh != nil {
 		return vh
@@ -29,7 +37,8 @@ func (d *draft) open(name string) *vhost {
 	return &vh
 }
 
-// own puts a vhost into the draft.
+// own puts a vhost into the draft. Requires: vh is in no View that was
+// published. A vhost of the same name is replaced.
 func (d *draft) own(vh *vhost) {
 	if d.opened == nil {
 		d.opened = map[string]*vhost{}
@@ -44,24 +53,31 @@ func (d *draft) own(vh *vhost) {
 // Invariant: position + stores ≤ maxCommands, so that the ids of stores, which
 // count down from the end of what the entry has, meet no other.
 type entry struct {
-	base     uint64 // the first id: its index << 16
-	position int    // of the command in its entry
-	stores   int    // created in the entry beside the queues that were declared
+	base uint64 // the first id: its index << 16
+	// position: 0 ≤ position < number of commands; set before each command
+	position int // of the command in its entry
+	stores   int // created in the entry beside the queues that were declared
 }
 
-// full reports whether the entry has no more numbers.
+// full reports whether the entry has no more numbers. Both are bounded only
+// between commands: what one command creates is not.
 func (e *entry) full() bool { return e.position+e.stores >= maxCommands }
 
-// id returns the number of what the present command creates.
+// id returns the number of what the present command creates. Requires: not full
+// before the command. The same number each time until the next command: one
+// command declares at most one queue.
 func (e *entry) id() uint64 { return e.base | uint64(e.position) }
 
-// storeID returns an id as id does. One command may make many stores.
+// storeID returns an id as id does. One command may make many stores. They
+// count down because the numbers of the positions behind the present one belong
+// to later commands. Requires: stores < maxCommands.
 func (e *entry) storeID() fsm.QueueID {
 	e.stores++
 	return fsm.QueueID(e.base | uint64(maxCommands-e.stores))
 }
 
-// perform does one command.
+// perform does one command. err is always a *fsm.Refusal. A command of an
+// unknown kind is refused.
 func (d *draft) perform(c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
 	if d.entry.full() {
 		return nil, refuse(fsm.Internal, "more than %d commands in one entry", maxCommands)
@@ -144,7 +160,9 @@ func (d *draft) performOnNodes(c *logpb.CatalogCommand) (*logpb.CatalogResult, e
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }
 
-// sameRow reports whether two rows are equal.
+// sameRow reports whether two rows are equal. Rows are compared in their
+// canonical encoding, so nil and empty lists are the same, as they would be
+// after a snapshot.
 func sameRow(a, b proto.Message) bool {
 	return slices.Equal(encoded(a), encoded(b))
 }

@@ -11,20 +11,32 @@ import (
 )
 
 // Binding is the record of a binding.
+//
+// It never changes, and is shared by its source and its destination. What it
+// leads to is looked up by name when it is made; see table.
 type Binding struct {
-	VHost       string
+	// VHost is that of both ends: bindings do not leave their vhost
+	VHost string
+	// Source is an exchange that is there, never the default one
 	Source      string
 	Destination string
-	ToExchange  bool
-	RoutingKey  string
-	Arguments   *fsm.Table
+	// ToExchange: true: Destination is an exchange; otherwise a queue
+	ToExchange bool
+	// RoutingKey: a key, a topic pattern or a weight, by the type of the source
+	RoutingKey string
+	// Arguments: as given, nil: none; they matter to headers exchanges, and to
+	// identity
+	Arguments *fsm.Table
 
+	// bound: what a snapshot holds of the binding; the other fields are derived
+	// from it
 	bound   *logpb.Bind
 	key     string        // unique within the source
-	headers route.Headers // of a headers exchange
+	headers route.Headers // of a headers exchange; zero for others
 }
 
-// endpoint names where a binding ends, within a vhost.
+// endpoint names where a binding ends, within a vhost. A queue and an exchange
+// may have the same name. It names, so the record behind it can be replaced.
 type endpoint struct {
 	name       string
 	isExchange bool
@@ -33,7 +45,9 @@ type endpoint struct {
 func (b *Binding) end() endpoint { return endpoint{b.Destination, b.ToExchange} }
 
 // compareBindings orders the bindings of one vhost. Two bindings of one source
-// with equal keys are the same binding.
+// with equal keys are the same binding. The order is total: two different
+// bindings of a vhost never compare equal, so lists and snapshots are the same
+// on every replica.
 func compareBindings(a, b *Binding) int {
 	if c := cmp.Compare(a.Source, b.Source); c != 0 {
 		return c
@@ -53,7 +67,10 @@ func compareBindings(a, b *Binding) int {
 	return cmp.Compare(a.key, b.key)
 }
 
-// newBinding makes a binding from a bind that has been checked.
+// newBinding makes a binding from a bind that has been checked. m is copied
+// down to its arguments, which are shared. vhost is given apart, since it is
+// the vhost it is found in that counts. headers is set by bind, which knows the
+// type of the source.
 func newBinding(vhost string, m *logpb.Bind) *Binding {
 	m = &logpb.Bind{
 		Vhost: vhost, Source: m.GetSource(), Destination: m.GetDestination(), ToExchange: m.GetToExchange(),
@@ -67,7 +84,9 @@ func newBinding(vhost string, m *logpb.Bind) *Binding {
 	return b
 }
 
-// bind adds a binding that is new. Its source must be there.
+// bind adds a binding that is new. Its source must be there. to is what b leads
+// to, which is there. It costs O(log n), and for types that choose one
+// destination O(destinations).
 func (xs *exchanges) bind(b *Binding, to destination) {
 	x := *xs.at(b.Source)
 	if x.Type == Headers {
@@ -80,7 +99,9 @@ func (xs *exchanges) bind(b *Binding, to destination) {
 }
 
 // unbind removes a binding. It reports whether its source, an auto-delete
-// exchange, has no other and must go.
+// exchange, has no other and must go. Requires: b is the record that its source
+// has, and to what it leads to, the same queue record that bind was given;
+// otherwise the table keeps the old one.
 func (xs *exchanges) unbind(b *Binding, to destination) (last bool) {
 	xs.forgetInbound(b)
 	return xs.forgetOutbound(b, to)
@@ -88,6 +109,9 @@ func (xs *exchanges) unbind(b *Binding, to destination) (last bool) {
 
 // unbindAllTo removes all bindings that end at one place. It returns the
 // sources that must go for it: auto-delete exchanges without a binding left.
+// The doomed are still there, without bindings, in no particular order, each
+// once: only the removal of its last binding makes one doomed. to is as in
+// unbind. It costs O(bindings to end), not O(exchanges).
 func (xs *exchanges) unbindAllTo(end endpoint, to destination) (doomed []string) {
 	bindings := xs.inboundAt(end)
 	xs.inbound = xs.inbound.Without(end)
@@ -99,7 +123,8 @@ func (xs *exchanges) unbindAllTo(end endpoint, to destination) (doomed []string)
 	return doomed
 }
 
-// inboundAt are the bindings that end at one place.
+// inboundAt are the bindings that end at one place. Empty if there are none, or
+// nothing of that name.
 func (xs *exchanges) inboundAt(end endpoint) route.Map[*Binding, struct{}] { return xs.inbound.At(end) }
 
 // forgetInbound removes a binding from those of its destination.
@@ -111,7 +136,8 @@ func (xs *exchanges) forgetInbound(b *Binding) {
 	}
 }
 
-// forgetOutbound removes a binding from its source, as unbind does.
+// forgetOutbound removes a binding from its source, as unbind does. inbound is
+// left to the caller.
 func (xs *exchanges) forgetOutbound(b *Binding, to destination) (last bool) {
 	old := xs.at(b.Source)
 	if old == nil {
@@ -124,8 +150,10 @@ func (xs *exchanges) forgetOutbound(b *Binding, to destination) (last bool) {
 	return x.AutoDelete && x.bindings.Len() == 0
 }
 
-// checkBinding refuses routing keys and arguments that an exchange of this
-// type cannot work with.
+// checkBinding refuses routing keys and arguments that an exchange of this type
+// cannot work with. The values of m's destination and source are not looked at.
+// Hash exchanges other than ConsistentHash, and fanout exchanges, take any key
+// and ignore it.
 func checkBinding(exchangeType string, m *logpb.Bind) error {
 	if len(m.GetRoutingKey()) > maxName {
 		return refuse(fsm.Precondition, "routing keys have at most %d bytes", maxName)
@@ -146,7 +174,9 @@ func checkBinding(exchangeType string, m *logpb.Bind) error {
 	return nil
 }
 
-// headersOf returns the condition that binding arguments make.
+// headersOf returns the condition that binding arguments make. Without x-match
+// all fields must match. The result is of normal values, whose texts share
+// memory with args.
 func headersOf(args *fsm.Table) (route.Headers, error) {
 	mode := "all"
 	if v := lookup(args, "x-match"); v != nil {
@@ -168,6 +198,10 @@ func headersOf(args *fsm.Table) (route.Headers, error) {
 
 // bindingKey identifies a binding within its source. Arguments count as a
 // set of fields: their order does not matter, their types do.
+//
+// Lengths stand before texts, so that no two bindings can give one key.
+// Encoding is canonical: the same on every replica and after every restart.
+// Fields of the same name keep their order, as lookup takes the first.
 func bindingKey(m *logpb.Bind) string {
 	kind := byte('q')
 	if m.GetToExchange() {

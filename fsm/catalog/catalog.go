@@ -13,17 +13,20 @@ const (
 	// a later version of the machine adds are fields, see View.FSMVersion.
 	snapshotVersion = 1
 	// maxCommands is the number of commands of one entry that are performed;
-	// see entry.
+	// see entry. It is also how many ids an entry has, as the position takes 16
+	// bits of an id.
 	maxCommands = 1 << 16
 )
 
 // Catalog is the machine of the catalog's log. One goroutine at a time uses
 // it; Views may be used by all. The zero Catalog is empty.
 type Catalog struct {
+	// view: nil: the empty catalog. Replaced by Apply as a whole.
 	view *View
 }
 
-// View returns the catalog as it is after the last entry.
+// View returns the catalog as it is after the last entry. It must not run
+// beside Apply; the View returned may be used beside it.
 func (c *Catalog) View() *View {
 	if c.view == nil {
 		return &View{}
@@ -37,6 +40,15 @@ func (c *Catalog) View() *View {
 //
 // It panics if the entry has a version that the cluster has not, as going on
 // would make this replica differ, or if index does not grow.
+//
+// Requires: index > View().Index(), and 1 ≤ e.Version ≤ FSMVersion before the
+// entry; the leader checks the version in admit, and each replica before it
+// applies. Ensures: Index() = index, also if every command is refused; Clock()
+// is the larger of what it was and e.Now; the View from before is unchanged.
+//
+// The commands see what those before them in the entry have done. The outcome
+// depends on the View and e alone: no clock, no random number, no order of a
+// map.
 func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogResult {
 	d := draft{View: *c.View(), entry: entry{base: index << 16}}
 	if v := e.GetVersion(); v == 0 || v > d.FSMVersion() {
@@ -61,7 +73,9 @@ func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogRes
 	return results
 }
 
-// Refuse returns err, which is a refusal, as an answer.
+// Refuse returns err, which is a refusal, as an answer. Requires: err is a
+// *fsm.Refusal. Any other error here would be one that differs between
+// replicas, hence the panic.
 func Refuse(err error) *logpb.CatalogResult {
 	r := err.(*fsm.Refusal)
 	return &logpb.CatalogResult{Refusal: uint32(r.Kind), Text: r.Text}
@@ -75,7 +89,9 @@ func Refused(r *logpb.CatalogResult) error {
 	return &fsm.Refusal{Kind: fsm.Kind(r.GetRefusal()), Text: r.GetText()}
 }
 
-// Hash digests the canonical encoding of the whole state.
+// Hash digests the canonical encoding of the whole state. Replicas at the same
+// index have the same Hash, whatever order their maps have. It costs as much as
+// a snapshot.
 func (c *Catalog) Hash() [sha256.Size]byte { return sha256.Sum256(encoded(c.Snapshot())) }
 
 // Snapshot returns the state in its log form. See View.Snapshot.

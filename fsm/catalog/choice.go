@@ -23,11 +23,13 @@ const (
 )
 
 // hashInput is what a consistent hash exchange hashes: the routing key if
-// neither is set.
+// neither is set. Invariant: header and property are not both set; property is
+// empty or one of the properties above. An empty header name counts as none.
 type hashInput struct{ header, property string }
 
 // hashOf returns what the arguments of a consistent hash exchange say. Other
-// exchanges hash nothing.
+// exchanges hash nothing. They are checked when an exchange is declared, so
+// later calls cannot fail.
 func hashOf(d *logpb.DeclareExchange) (hashInput, error) {
 	if routingType(d) != ConsistentHash {
 		return hashInput{}, nil
@@ -49,7 +51,8 @@ func hashOf(d *logpb.DeclareExchange) (hashInput, error) {
 	return hashInput{}, refuse(fsm.Precondition, "Unsupported property: %s", property)
 }
 
-// weightOf reads the binding key of a consistent hash exchange.
+// weightOf reads the binding key of a consistent hash exchange. 1 ≤ weight ≤
+// route.MaxWeight without an error.
 func weightOf(key string) (uint64, error) {
 	n, err := strconv.ParseInt(key, 10, 64)
 	switch {
@@ -73,7 +76,9 @@ func weightIn(kind, key string) uint64 {
 	return n
 }
 
-// key tells the destinations of one exchange apart.
+// key tells the destinations of one exchange apart. It is its name in the
+// table, and the order of those decides what is chosen: it must not change
+// between versions. A queue and an exchange of one name differ.
 func (t destination) key() string {
 	if t.queue != nil {
 		return "q" + t.queue.Name
@@ -83,6 +88,10 @@ func (t destination) key() string {
 
 // byChoice routes from an exchange that gives each message to one destination,
 // or to one for each routing key.
+//
+// It reports whether there was a destination; false leads to the alternate
+// exchange. That is so without bindings, and for LocalRandom if no queue is
+// local and no binding leads to an exchange.
 func (r *router) byChoice(x *Exchange, m *Message) bool {
 	if x.table.choice.Len() == 0 {
 		return false
@@ -104,7 +113,10 @@ func (r *router) byChoice(x *Exchange, m *Message) bool {
 	return true
 }
 
-// byHash routes from a consistent hash exchange that has a binding.
+// byHash routes from a consistent hash exchange that has a binding. A header or
+// property that the message does not have counts as empty text, so all such
+// messages go to one destination. The result depends on the message and the
+// bindings alone, on every node.
 func (r *router) byHash(x *Exchange, m *Message) {
 	switch {
 	case x.hash.header != "":
@@ -123,7 +135,9 @@ func (r *router) byHash(x *Exchange, m *Message) {
 	}
 }
 
-// chance is the message's, but not the same for each exchange on its way.
+// chance is the message's, but not the same for each exchange on its way. If it
+// were, an exchange behind another would only ever get chances that chose that
+// one, and use a part of its destinations.
 func (x *Exchange) chance(m *Message) uint64 { return m.Chance ^ route.HashString(x.Name) }
 
 // take takes one destination, if there is one.

@@ -30,7 +30,8 @@ var exchangeTypes = []string{Direct, Fanout, Topic, Headers, ConsistentHash, Mod
 // ExchangeTypes lists the types of exchanges.
 func ExchangeTypes() []string { return append(slices.Clone(exchangeTypes), Delayed) }
 
-// predeclared are the exchanges of every vhost.
+// predeclared are the exchanges of every vhost. Their idle time is always 0, as
+// their names are reserved, and clients cannot delete them.
 var predeclared = []*logpb.DeclareExchange{
 	{Name: "amq.direct", Type: Direct, Durable: true},
 	{Name: "amq.fanout", Type: Fanout, Durable: true},
@@ -41,7 +42,8 @@ var predeclared = []*logpb.DeclareExchange{
 }
 
 // CommandExchange exists in every vhost without a record: messages published to
-// it are commands to the broker.
+// it are commands to the broker. Its name is reserved, so none can be declared
+// over it. Nothing can be bound to it or from it.
 const CommandExchange = "amq.quorate.command"
 
 func noExchange(vhost, name string) error {
@@ -53,32 +55,59 @@ func notOnDefault() error {
 }
 
 // Exchange is the record of an exchange and its bindings as a source.
+//
+// The exported fields but Type, Delays, Store, Alternate and HasAlternate are
+// what was declared. The effective settings (Delays, Alternate, HasAlternate,
+// ttl and idle) are derived from declared and match by setEffective; table and
+// hash are derived from the bindings and declared. A snapshot holds declared
+// and the bindings, Restore computes the rest.
+//
+// A record never changes: a bind, an unbind, a policy or a store replaces it by
+// a copy, which shares the maps. Others refer to an exchange by name for that
+// reason.
 type Exchange struct {
-	VHost      string
-	Name       string
-	Type       string // decides how it routes; see DeclaredType
-	Durable    bool
+	// VHost is the name of its vhost.
+	VHost string
+	Name  string
+	Type  string // decides how it routes; see DeclaredType
+	// Durable: kept and compared, without effect: an exchange that is not
+	// durable stays until it is deleted, too
+	Durable bool
+	// AutoDelete: removed with its last binding as a source; never before it
+	// had one
 	AutoDelete bool
-	Internal   bool
-	Arguments  *fsm.Table
+	// Internal: clients must not publish to it; it takes what bindings lead to
+	// it
+	Internal bool
+	// Arguments are as declared; nil: none. Shared with declared. Those without a meaning are
+	// kept, too.
+	Arguments *fsm.Table
 	// Delays: messages with a delay wait in Store and are routed when due.
 	Delays bool
 	// Store holds messages that wait, even after Delays has been unset; nil: it
-	// was never set.
+	// was never set. Delays ⇒ Store ≠ nil. Store.StoreOf = Name; it is
+	// replicated and durable, and ends with the exchange.
 	Store *Queue
 	// Alternate is the exchange for messages that have no destination here, by
-	// argument or policy.
+	// argument or policy. It may be "", the default exchange, or name an
+	// exchange that is not there: then such messages have no destination.
+	// HasAlternate is false if there is none.
 	Alternate    string
 	HasAlternate bool
 
+	// declared: never nil; what a snapshot holds of the exchange
 	declared *logpb.DeclareExchange
+	// match: the policies that win for it; revision is always 0. Kept by
+	// policies.applyTo.
 	match    policyMatch
-	ttl      fsm.Optional[fsm.Millis]    // limits the TTL of messages that pass the exchange
-	idle     fsm.Millis                  // deleted after this time without use; 0: never
-	bindings route.Map[string, *Binding] // by Binding.key
+	ttl      fsm.Optional[fsm.Millis]    // limits the TTL of messages that pass the exchange; not given: no limit
+	idle     fsm.Millis                  // deleted after this time without use; 0: never; at most MaxTTL
+	bindings route.Map[string, *Binding] // by Binding.key, as a source
 
+	// table: of the type by which it routes; empty for Headers, which walk over
+	// bindings
 	table table
-	hash  hashInput // of a consistent hash exchange
+	hash  hashInput // of a consistent hash exchange; zero for others
 }
 
 // String names the exchange in texts for clients.
@@ -89,6 +118,10 @@ func (x *Exchange) String() string { return resource("exchange", x.VHost, x.Name
 // of an exchange only if it applies to exchanges alone: a policy for queues
 // that does not specify apply-to must not limit messages that merely pass an
 // exchange of a similar name.
+//
+// It changes x in place, so x must not be in a View yet. Requires: declared and
+// match are set. It depends on nothing else, in particular not on the settings
+// of the cluster, so a changed setting does not change exchanges that exist.
 func (x *Exchange) setEffective() {
 	x.Alternate, x.HasAlternate = text(lookup(x.Arguments, alternateExchange))
 	if !x.HasAlternate {
@@ -116,9 +149,14 @@ func (x *Exchange) setEffective() {
 //	which exist; no list in inbound is empty
 //	lastUse has exactly the exchanges with idle ≠ 0, and no instant after the clock
 type exchanges struct {
+	// exchangeRows: by name; without the default exchange and CommandExchange
 	exchangeRows route.Map[string, *Exchange]
-	inbound      route.Map[endpoint, route.Map[*Binding, struct{}]]
-	lastUse      route.Map[string, fsm.Time]
+	// inbound: the bindings by where they end, each as the same record as in
+	// its source. Not in snapshots: Restore builds it from the bindings.
+	inbound route.Map[endpoint, route.Map[*Binding, struct{}]]
+	// lastUse: beside the record, so that a touch does not replace the record;
+	// its own section of the snapshot
+	lastUse route.Map[string, fsm.Time]
 }
 
 // at returns an exchange; nil: there is none of this name.
@@ -130,16 +168,19 @@ func (xs *exchanges) len() int { return xs.exchangeRows.Len() }
 // values iterates over the exchanges in no particular order.
 func (xs *exchanges) values() iter.Seq[*Exchange] { return xs.exchangeRows.Values() }
 
-// list returns the exchanges by name.
+// list returns the exchanges by name. It sorts: O(n log n).
 func (xs *exchanges) list() []*Exchange {
 	return sorted(xs.exchangeRows, func(a, b *Exchange) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// put adds an exchange, or replaces its record.
+// put adds an exchange, or replaces its record. lastUse stays as it was: a
+// change of idle must be followed by retime.
 func (xs *exchanges) put(x *Exchange) { xs.exchangeRows = xs.exchangeRows.With(x.Name, x) }
 
 // remove removes an exchange and all of its bindings. It returns the sources
-// that must therefore be removed.
+// that must therefore be removed. Requires: x is the present record. The caller
+// removes the doomed, in any order: each removal only takes bindings away, so
+// the same exchanges go.
 func (xs *exchanges) remove(x *Exchange) (doomed []string) {
 	xs.exchangeRows, xs.lastUse = xs.exchangeRows.Without(x.Name), xs.lastUse.Without(x.Name)
 	for b := range x.bindings.Values() {

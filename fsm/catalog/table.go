@@ -7,8 +7,13 @@ import (
 )
 
 // destination is where a binding leads: a queue, or the exchange of that name.
+//
+// Exactly one of both is set. Queues are records, which saves a look-up per
+// message; exchanges are names, since their records are replaced by each bind.
 type destination struct {
-	queue    *Queue
+	// queue: the record that the vhost has; nil: an exchange
+	queue *Queue
+	// exchange: empty: a queue
 	exchange string
 }
 
@@ -19,14 +24,22 @@ type destination struct {
 // Invariant: the part of the exchange's type has each destination as often as
 // there are bindings to it, under their keys or with their weights; the others
 // are empty.
+//
+// It is derived: no snapshot holds it, Restore makes it again from the
+// bindings, and the order in which they were made does not show.
 type table struct {
+	// direct: by routing key
 	direct route.Direct[destination]
-	topic  route.Topic[destination]
+	// topic: by pattern
+	topic route.Topic[destination]
+	// fanout: whatever the key
 	fanout route.Set[destination]
+	// choice: by destination.key, for the four types that choose one
 	choice route.Rendezvous[destination]
 }
 
 // with returns the table of an exchange of a type with one more binding.
+// Requires: b passed checkBinding for the type, and is not in the table yet.
 func (t table) with(kind string, b *Binding, to destination) table {
 	switch kind {
 	case Direct:
@@ -41,7 +54,8 @@ func (t table) with(kind string, b *Binding, to destination) table {
 	return t
 }
 
-// without is the inverse of with.
+// without is the inverse of with. Requires: b is in the table with this
+// destination.
 func (t table) without(kind string, b *Binding, to destination) table {
 	switch kind {
 	case Direct:
@@ -97,8 +111,9 @@ func (x *Exchange) checkTable(lead func(*Binding) (destination, bool)) error {
 	return x.checkChoice(times)
 }
 
-// under returns the destinations under a key of an exchange of a type. ok false:
-// the type has no keys.
+// under returns the destinations under a key of an exchange of a type. ok
+// false: the type has no keys. A pattern of a topic exchange is looked up, not
+// matched.
 func (t *table) under(kind, key string) (set route.Set[destination], ok bool) {
 	switch kind {
 	case Direct:

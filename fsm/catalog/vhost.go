@@ -10,15 +10,31 @@ import (
 
 // vhost is what one vhost holds. It joins its parts: an exchange is matched by
 // policies, a binding leads to the record of a queue.
+//
+// A published vhost never changes: a draft copies it, see draft.open. The
+// methods with a verb of change require such a copy.
 type vhost struct {
-	row       *logpb.PutVhost
-	rights    rights
-	policies  policies
+	// row: its description; replaced as a whole by PutVhost, never nil
+	row *logpb.PutVhost
+	// rights: who may do what here
+	rights rights
+	// policies: and which of them match the queues below
+	policies policies
+	// exchanges: without the default exchange, which has no record
 	exchanges exchanges
-	queues    route.Map[string, *Queue]
+	// queues: by name, stores included. The same records as in queueIndex, and
+	// as in the tables of the exchanges bound to them: a record that is
+	// replaced must be replaced in all three.
+	queues route.Map[string, *Queue]
 }
 
 // addExchange makes an exchange from a declare that has been checked.
+//
+// Requires: no exchange has the name. It serves DeclareExchange, the
+// predeclared exchanges and Restore, so the record is derived from m and the
+// policies alone. m is copied down to its arguments, which are shared; only
+// what a client declared is kept, not where a store was to be. The last use is
+// the caller's, see retime.
 func (vh *vhost) addExchange(m *logpb.DeclareExchange) {
 	m = &logpb.DeclareExchange{
 		Vhost: vh.row.GetName(), Name: m.GetName(), Type: m.GetType(),
@@ -35,7 +51,8 @@ func (vh *vhost) addExchange(m *logpb.DeclareExchange) {
 	vh.exchanges.put(vh.policies.applyTo(x))
 }
 
-// addBinding makes a binding that has been checked and is new.
+// addBinding makes a binding that has been checked and is new. Requires: source
+// and destination are there.
 func (vh *vhost) addBinding(m *logpb.Bind) {
 	b := newBinding(vh.row.GetName(), m)
 	to, _ := vh.lead(b)
@@ -51,8 +68,10 @@ func (vh *vhost) lead(b *Binding) (to destination, there bool) {
 	return destination{queue: q}, q != nil
 }
 
-// addQueue takes up a queue and notes the policies that match it, and what it is
-// the store of.
+// addQueue takes up a queue and notes the policies that match it, and what it
+// is the store of. Requires: neither its name nor its id is taken. If q is a
+// store, its exchange is replaced by a copy that has it: other exchanges refer
+// to that by name.
 func (vh *vhost) addQueue(q *Queue, revision uint64) {
 	vh.queues = vh.queues.With(q.Name, q)
 	vh.policies.note(q, vh.policies.matchQueue(q, revision))
@@ -63,14 +82,17 @@ func (vh *vhost) addQueue(q *Queue, revision uint64) {
 	}
 }
 
-// removeQueue removes a queue that nothing is bound to.
+// removeQueue removes a queue that nothing is bound to. The exchange of a store
+// must be removed, too: its record keeps pointing to it.
 func (vh *vhost) removeQueue(q *Queue) {
 	vh.queues = vh.queues.Without(q.Name)
 	vh.policies.forget(q)
 }
 
 // checkQueueCount refuses another queue if there are as many as a limit says.
-// Stores of exchanges do not count.
+// Stores of exchanges do not count. It is exact, as Apply asks it. Counting
+// stores walks over all exchanges, and happens only when the limit seems
+// reached.
 func (vh *vhost) checkQueueCount(name string, limit int64) error {
 	if int64(vh.queues.Len()) < limit {
 		return nil

@@ -13,6 +13,7 @@ import (
 //
 // Invariant: each vhost is stored under its name.
 type vhosts struct {
+	// vhostRows: by name. A draft replaces a value once, see draft.open
 	vhostRows route.Map[string, *vhost]
 }
 
@@ -28,7 +29,8 @@ func (vs *vhosts) byName() iter.Seq2[string, *vhost] { return vs.vhostRows.All()
 // vhostCount is the number of vhosts.
 func (vs *vhosts) vhostCount() int { return vs.vhostRows.Len() }
 
-// exchangeCount is the number of exchanges of all vhosts.
+// exchangeCount is the number of exchanges of all vhosts. It costs O(number of
+// vhosts).
 func (vs *vhosts) exchangeCount() (n int) {
 	for vh := range vs.all() {
 		n += vh.exchanges.len()
@@ -40,7 +42,7 @@ func (vs *vhosts) exchangeCount() (n int) {
 func (vs *vhosts) put(vh *vhost)      { vs.vhostRows = vs.vhostRows.With(vh.row.GetName(), vh) }
 func (vs *vhosts) remove(name string) { vs.vhostRows = vs.vhostRows.Without(name) }
 
-// VHost finds a vhost by name.
+// VHost finds a vhost by name. The row is shared and must not be changed.
 func (vs *vhosts) VHost(name string) (*logpb.PutVhost, bool) {
 	vh := vs.vhost(name)
 	if vh == nil {
@@ -59,7 +61,8 @@ func (vs *vhosts) VHosts() []*logpb.PutVhost {
 	return list
 }
 
-// Queue finds a queue by name.
+// Queue finds a queue by name. ok is false as well if there is no such vhost.
+// Stores of exchanges are found, too.
 func (vs *vhosts) Queue(vhost, name string) (*Queue, bool) {
 	vh := vs.vhost(vhost)
 	if vh == nil {
@@ -68,7 +71,8 @@ func (vs *vhosts) Queue(vhost, name string) (*Queue, bool) {
 	return vh.queues.Get(name)
 }
 
-// QueuesOf returns the queues of a vhost by name.
+// QueuesOf returns the queues of a vhost by name. It sorts: O(n log n). Stores
+// of exchanges are among them.
 func (vs *vhosts) QueuesOf(vhost string) []*Queue {
 	vh := vs.vhost(vhost)
 	if vh == nil {
@@ -96,7 +100,8 @@ func (vs *vhosts) Exchanges(vhost string) []*Exchange {
 	return vh.exchanges.list()
 }
 
-// binding finds the binding that m describes.
+// binding finds the binding that m describes. Only source, destination and its
+// kind, routing key and arguments of m count.
 func (vs *vhosts) binding(m *logpb.Bind) (*Binding, bool) {
 	x, ok := vs.Exchange(m.GetVhost(), m.GetSource())
 	if !ok {
@@ -117,7 +122,8 @@ func (vs *vhosts) BindingsFrom(vhost, exchange string) []*Binding {
 
 // BindingsTo returns the bindings that end at a queue or, if isExchange, at an
 // exchange, by source, routing key and arguments. It does not include the
-// implicit binding of a queue to the default exchange.
+// implicit binding of a queue to the default exchange. It costs only what it
+// returns: the bindings are also kept by destination.
 func (vs *vhosts) BindingsTo(vhost, name string, isExchange bool) []*Binding {
 	vh := vs.vhost(vhost)
 	if vh == nil {
@@ -159,7 +165,8 @@ func (vs *vhosts) Policies(vhost string, operator bool) []*Policy {
 	return nil
 }
 
-// match returns which policies match a queue.
+// match returns which policies match a queue. A queue that is not there matches
+// nothing. It does not match patterns: the result is kept with the vhost.
 func (vs *vhosts) match(q *Queue) policyMatch {
 	if vh := vs.vhost(q.VHost); vh != nil {
 		return vh.policies.of(q)
@@ -167,7 +174,8 @@ func (vs *vhosts) match(q *Queue) policyMatch {
 	return policyMatch{}
 }
 
-// EffectivePolicy returns the result of policies for a queue.
+// EffectivePolicy returns the result of policies for a queue. Of a store it is
+// always empty: policies of its exchange apply.
 func (vs *vhosts) EffectivePolicy(q *Queue) EffectivePolicy { return vs.match(q).effective() }
 
 // Permission finds the permission of a user in a vhost. A user without one
@@ -181,14 +189,17 @@ func (vs *vhosts) Permission(user, vhost string) (*Permission, bool) {
 }
 
 // May reports whether a user may do verb to the resource of this name. The
-// default exchange is named amq.default here.
+// default exchange is named amq.default here. Patterns are compiled when the
+// permission is set, not here.
 func (vs *vhosts) May(user, vhost string, verb Verb, name string) bool {
 	p, ok := vs.Permission(user, vhost)
 	return ok && p.May(verb, name)
 }
 
 // TopicRule returns the topic permission that applies to a user at an exchange:
-// nil if there is none, or if the exchange is not a topic exchange.
+// nil if there is none, or if the exchange is not a topic exchange. A vhost
+// without topic permissions is answered without a look-up. The result stays
+// valid for the View only.
 func (vs *vhosts) TopicRule(user, vhost, exchange string) *TopicPermission {
 	vh := vs.vhost(vhost)
 	if vh == nil || !vh.rights.anyTopics() {
@@ -226,6 +237,8 @@ func (vs *vhosts) TopicPermissions() []*TopicPermission {
 	return list
 }
 
+// sorted returns the values of m in order. Requires: compare never says that
+// two of them are equal, as m's order would show through otherwise.
 func sorted[K comparable, V any](m route.Map[K, V], compare func(a, b V) int) []V {
 	list := make([]V, 0, m.Len())
 	for value := range m.Values() {

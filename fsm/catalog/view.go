@@ -17,9 +17,24 @@ import (
 // state, maintains and checks its invariants, and has its section of the
 // snapshot; only a draft calls methods that change one. View's own methods need
 // more than one part.
+//
+// What is shared: records (Queue, Exchange, Binding, Policy, Permission, rows
+// of the log) and the nodes of the maps are shared by all Views that have not
+// changed them, and with the entries and the snapshot they came from. What a
+// draft copies: the View itself with the roots of its maps, and each vhost that
+// it opens. So a View that is kept costs only what later entries have replaced.
+//
+// Lists that methods return are new and the caller's, unless they say
+// otherwise; the records in them are not.
 type View struct {
-	index       uint64
-	clock       fsm.Time
+	// index is that of the last entry applied; 0: none
+	index uint64
+	// clock: the largest stamp of an entry so far, ms; it never falls,
+	// whichever node stamps. Apply takes nothing later for the present time.
+	clock fsm.Time
+	// initialized: an Initialize was applied; it stays true when all vhosts and
+	// users are deleted later, so that a restart does not bring the default
+	// user back
 	initialized bool
 
 	clusterSettings
@@ -41,7 +56,8 @@ func (v *View) Clock() fsm.Time { return v.clock }
 // Initialized reports whether an Initialize has been applied.
 func (v *View) Initialized() bool { return v.initialized }
 
-// Replicas counts the members on each node.
+// Replicas counts the members on each node. Local queues count, nodes that are
+// leaving do not. It walks over all queues.
 func (v *View) Replicas() map[fsm.NodeID]int {
 	count := map[fsm.NodeID]int{}
 	for q := range v.EachQueue() {
@@ -55,7 +71,9 @@ func (v *View) Replicas() map[fsm.NodeID]int {
 // GroupSize is how many members a queue should have: the larger of its target
 // group sizes by policy and by argument. Without either, it is the number of
 // members after the last change on request, otherwise its initial size. base is
-// the node's setting. Local queues have one member.
+// the node's setting. Local queues have one member. Target sizes are at most
+// maxGroup; the size of a request is taken as it is. The result may be more
+// than there are nodes.
 func (v *View) GroupSize(q *Queue, base int) int {
 	if q.Local {
 		return 1
@@ -72,7 +90,9 @@ func (v *View) GroupSize(q *Queue, base int) int {
 }
 
 // CheckRemoval refuses the removal of a node that has the only replica of a
-// queue.
+// queue. Local and exclusive queues do not count: they end with the node. A
+// node that is not there may be removed. It walks over all queues in the order
+// of their ids, so the refusal has the same text on every replica.
 func (v *View) CheckRemoval(node string) error {
 	n, ok := v.NodeByName(node)
 	if !ok {
@@ -92,18 +112,22 @@ func (v *View) CheckRemoval(node string) error {
 }
 
 // CheckJoinToken returns why a node would not be admitted by its token at a
-// time.
+// time. now is the proposer's clock: the log's stands still while nothing is
+// proposed, so that by it alone an expired token would seem good. Nothing is
+// used up.
 func (v *View) CheckJoinToken(m *logpb.AdmitNode, now fsm.Time) error {
 	_, err := v.joinTokens.after(m, max(v.clock, now), &v.nodes)
 	return err
 }
 
-// VHostQuota returns the limits of a vhost.
+// VHostQuota returns the limits of a vhost. Requires: name is one of
+// vhostLimits. The vhost need not be there.
 func (v *View) VHostQuota(vhost, name string) Quota {
 	return v.limits.quota(limited{false, vhost, name}, &v.clusterSettings)
 }
 
-// UserQuota returns the limits of a user.
+// UserQuota returns the limits of a user. Requires: name is one of userLimits.
+// The user need not be there.
 func (v *View) UserQuota(user, name string) Quota {
 	return v.limits.quota(limited{true, user, name}, &v.clusterSettings)
 }
@@ -135,6 +159,9 @@ func (v *View) ValidatePolicy(m *logpb.PutPolicy) error {
 	return nil
 }
 
+// checkPolicy is what Apply checks of a policy. It depends on the vhosts and
+// the settings of v and on nothing else: no regular expression is compiled
+// here.
 func (v *View) checkPolicy(m *logpb.PutPolicy) error {
 	if _, ok := v.VHost(m.GetVhost()); !ok {
 		return refuse(fsm.NotFoundKind, "no vhost '%s'", m.GetVhost())

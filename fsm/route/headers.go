@@ -29,9 +29,9 @@ const (
 // belongs to whoever made the Value.
 type Value struct {
 	Class Class
-	// 0 for the classes that do not use it: Equal compares it for all classes
+	// Num is 0 for the classes that do not use it: Equal compares it for all classes
 	Num int64
-	// nil or empty for the classes that do not use it
+	// Text is empty for the classes that do not use it
 	Text []byte
 }
 
@@ -58,7 +58,7 @@ type Lookup interface {
 // NewHeaders, so any number of goroutines may Match it. The zero Headers is the
 // condition all without fields, which every message fulfils.
 type Headers struct {
-	// any: one field is enough; otherwise all fields must match
+	// any: one matching field is enough; otherwise all must match
 	any bool
 	// fields are in the order of the arguments, without those NewHeaders leaves
 	// out

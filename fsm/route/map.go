@@ -33,7 +33,7 @@ type Map[K comparable, V any] struct {
 // ordered by slot. Below hashBits a node is a plain list of entries
 // whose hashes are equal, and both masks are 0.
 type mapNode[K comparable, V any] struct {
-	// Invariants, above the level of lists: leaves & inner = 0, len(entries) =
+	// Invariants, but for lists: leaves & inner = 0, len(entries) =
 	// number of bits in leaves, len(nodes) = number of bits in inner. Nothing
 	// below a node that a Map refers to is written again.
 	leaves, inner uint32

@@ -23,7 +23,7 @@ type Rendezvous[T comparable] struct {
 
 type rendezvousMember[T comparable] struct {
 	name string
-	// HashString(name), kept so that Pick does not hash names
+	// seed is HashString(name), kept so that Pick does not hash names
 	seed   uint64 // hash of name
 	weight uint64 // of all times together
 	times  int

@@ -15,16 +15,15 @@ import "iter"
 // it is empty, so that a member added and removed in turn does not convert it
 // each time.
 type Set[T comparable] struct {
-	// in the order in which they were added; never written again
+	// small is in the order in which members were added; never written again
 	small []setItem[T]
-	// member → times
+	// large maps members to times
 	large Map[T, int]
 }
 
 type setItem[T comparable] struct {
 	member T
-	// 1 ≤ times
-	times int
+	times  int
 }
 
 // setSmall is a bound on the length of small. With and find compare member by

@@ -44,11 +44,11 @@ type Topic[T comparable] struct {
 
 type topicNode[T comparable] struct {
 	here Set[T] // members whose pattern ends here
-	// never has the keys "*" and "#": those are star and hash
+	// words never has the keys "*" and "#": those are star and hash
 	words Map[string, *topicNode[T]]
-	// nil: no pattern goes on with "*" here
+	// star is nil if no pattern goes on with "*" here
 	star *topicNode[T]
-	// nil: no pattern goes on with "#" here
+	// hash is nil if no pattern goes on with "#" here
 	hash *topicNode[T]
 	// again: this is a '#' node or stands below one, so that a match may come
 	// here with different numbers of words read.
@@ -63,8 +63,7 @@ func (t Topic[T]) With(pattern string, member T) Topic[T] {
 }
 
 // Without undoes With as often as times says. Requires: times ≥ 1. A member
-// that is not under pattern leaves t as it is; without that check change would
-// build nodes for the pattern first.
+// that is not under pattern leaves t as it is.
 func (t Topic[T]) Without(pattern string, member T, times int) Topic[T] {
 	if t.Under(pattern).Times(member) == 0 {
 		return t
