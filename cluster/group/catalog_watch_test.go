@@ -280,8 +280,7 @@ func TestCatalogStall(t *testing.T) {
 // A leader that cannot help the catalog by giving it up keeps it, and says that
 // it stands still.
 func TestCatalogHasNobodyToTakeOver(t *testing.T) {
-	h, gate := mustHost(t, t.TempDir()), &sync.Mutex{}
-	h.watch.bound = 300 * time.Millisecond
+	h, gate := mustHost(t, t.TempDir(), quickWatch), &sync.Mutex{}
 	k, _ := mustStart(t, h, []string{"n1"}, gate)
 	mustDefine(t, k, "first")
 	if k.Stall() != nil {

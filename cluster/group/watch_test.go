@@ -167,8 +167,7 @@ func TestNobodyToTakeOver(t *testing.T) {
 		t.Errorf("resignations %v, leading in %d", count, g.Leading())
 	}
 
-	lone := mustHost(t, t.TempDir())
-	lone.watch.bound = 0
+	lone := mustHost(t, t.TempDir(), func(c *Config) { c.Progress = time.Nanosecond })
 	g = lone.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	g.applier.mu.Lock()
 	defer g.applier.mu.Unlock()

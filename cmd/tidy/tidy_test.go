@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -143,6 +144,35 @@ func TestDeterminism(t *testing.T) {
 		t.Fatal("no file of a deterministic package was looked at")
 	}
 }
+
+// TestWalks checks that the walks through the code name files that exist, and are short.
+func TestWalks(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs", "internals.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	walks := strings.Split(string(page), "\n## ")[1:]
+	if len(walks) != 5 {
+		t.Fatalf("%d walks", len(walks))
+	}
+	for _, walk := range walks {
+		name, steps, _ := strings.Cut(walk, "\n")
+		files := map[string]bool{}
+		for _, file := range goFile.FindAllString(steps, -1) {
+			files[file] = true
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if lines := strings.Count(strings.ReplaceAll(strings.TrimSpace(steps), "\n\n", "\n"), "\n") + 1; lines > 12 {
+			t.Errorf("%s: %d lines", name, lines)
+		}
+		t.Logf("%s: %d files", name, len(files))
+	}
+}
+
+// goFile matches the path of a Go file from the root of the repository.
+var goFile = regexp.MustCompile(`\b[a-z]+/[a-z0-9_/]+\.go\b`)
 
 // TestMeasure prints how large the packages of a tree are, with -v.
 func TestMeasure(t *testing.T) {
