@@ -12,6 +12,35 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
+// Submit passes a batch to a queue's leader, through the local group or over the link to the
+// leader's node.
+func (h *host) Submit(to *stream.Route, leader string, b group.Batch) bool {
+	if leader == h.name {
+		g := h.groups.Group(to.Group())
+		return g != nil && g.Submit(b) == nil
+	}
+	head, err := (&peerpb.Submit{
+		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light,
+	}).MarshalVT()
+	// Its streams are bounded: waiting here delays their clients and nobody else.
+	return err == nil && h.mesh.SendWait(leader, kindSubmit, head, b.Payloads...) == nil
+}
+
+// Ask asks a queue's leader for deliveries.
+func (h *host) Ask(to *stream.Route, leader string, q stream.Resync) {
+	if leader == h.name {
+		answerResync(h.groups, to.Group(), q)
+		return
+	}
+	head, err := (&peerpb.Resync{
+		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Session: q.Session.Num, Boot: q.Session.Boot,
+		Consumer: q.Consumer, After: q.After,
+	}).MarshalVT()
+	if err == nil {
+		_ = h.mesh.Send(leader, kindResync, head) // after a broken link everything starts over
+	}
+}
+
 // Perform acts on what a group led by this node has committed. Messages are sent before answers, so
 // that a get has its message when it is answered.
 func (b *Broker) Perform(g *group.Group, w *group.Work) {

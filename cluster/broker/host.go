@@ -2,11 +2,9 @@ package broker
 
 import (
 	"github.com/quorate/quorate/cluster/deadletter"
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
-	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // host is this node as used by command streams and dead letters.
@@ -65,35 +63,6 @@ func (h *host) Spawn(doing string, f func()) bool { return h.spawn(doing, f) }
 
 // QueueGone discards everything the broker knows about a queue.
 func (h *host) QueueGone(id fsm.QueueID) { h.queueGone(id) }
-
-// Submit passes a batch to a queue's leader, through the local group or over the link to the
-// leader's node.
-func (h *host) Submit(to *stream.Route, leader string, b group.Batch) bool {
-	if leader == h.name {
-		g := h.groups.Group(to.Group())
-		return g != nil && g.Submit(b) == nil
-	}
-	head, err := (&peerpb.Submit{
-		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light,
-	}).MarshalVT()
-	// Its streams are bounded: waiting here delays their clients and nobody else.
-	return err == nil && h.mesh.SendWait(leader, kindSubmit, head, b.Payloads...) == nil
-}
-
-// Ask asks a queue's leader for deliveries.
-func (h *host) Ask(to *stream.Route, leader string, q stream.Resync) {
-	if leader == h.name {
-		answerResync(h.groups, to.Group(), q)
-		return
-	}
-	head, err := (&peerpb.Resync{
-		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Session: q.Session.Num, Boot: q.Session.Boot,
-		Consumer: q.Consumer, After: q.After,
-	}).MarshalVT()
-	if err == nil {
-		_ = h.mesh.Send(leader, kindResync, head) // after a broken link everything starts over
-	}
-}
 
 // Leads asks a node whether it leads a queue.
 func (h *host) Leads(of *stream.Route, node string) (term uint64) { return h.leads(of, node) }
