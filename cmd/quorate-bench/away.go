@@ -12,9 +12,8 @@ import (
 )
 
 const (
-	// awaySize is that of each message of the run follower away, awayBefore how
-	// long the load is measured before the follower goes, and awayLimit how long
-	// it may take to catch up.
+	// awaySize is the size of each message of the run follower away, awayBefore how long the load
+	// is measured before the follower goes, and awayLimit how long it may take to catch up.
 	awaySize   = 1024
 	awayBefore = 10 * time.Second
 	awayLimit  = 5 * time.Minute
@@ -22,9 +21,8 @@ const (
 	restartLimit = 2 * time.Minute
 )
 
-// followerAway leaves messages waiting in a queue, keeps up a full load on it,
-// has a follower away for a while, and measures how long it takes to catch up,
-// and what the load is meanwhile.
+// followerAway leaves messages waiting in a queue, keeps up a full load on it, takes a follower
+// away for a while, and measures how long it takes to catch up, and the load meanwhile.
 func followerAway(ctx context.Context, l *lab, waiting int, away time.Duration) (result, error) {
 	r := result{Name: fmt.Sprintf("follower away for %v, %d MB waiting", away, waiting*awaySize>>20)}
 	q := queue{name: "bench-away"}
@@ -49,7 +47,7 @@ func followerAway(ctx context.Context, l *lab, waiting int, away time.Duration) 
 	return r, l.target.remove(q)
 }
 
-// passThrough is the load, and what happens under it.
+// passThrough is the load, and what is measured under it.
 func (l *lab) passThrough(ctx context.Context, clients *target, q queue, follower int, away time.Duration, r *result) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -91,7 +89,7 @@ func (l *lab) passThrough(ctx context.Context, clients *target, q queue, followe
 	return errors.Join(err, context.Cause(ctx))
 }
 
-// awayAndBack kills a follower for a while and notes rates and times.
+// awayAndBack kills a follower for a while and records rates and times.
 func (l *lab) awayAndBack(ctx context.Context, queue string, follower int, away time.Duration, sent *atomic.Uint64, r *result) error {
 	rate := func(during func() error) (float64, error) {
 		began, from := clock(), sent.Load()
@@ -127,12 +125,11 @@ func (l *lab) awayAndBack(ctx context.Context, queue string, follower int, away 
 	return nil
 }
 
-// closeBy is how many entries a replica under load is behind at most once it has
-// caught up.
+// closeBy is the maximum lag, in entries, of a caught-up replica under load.
 const closeBy = 200
 
-// awaitCaughtUp waits until a node's replica of a queue is as far as its
-// leader's, which goes on.
+// awaitCaughtUp waits until a node's replica of a queue is as far as its leader's, which keeps
+// advancing.
 func (l *lab) awaitCaughtUp(ctx context.Context, queue string, n *cluster.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, awayLimit)
 	defer cancel()
@@ -203,7 +200,7 @@ func restartOfAll(ctx context.Context, l *lab, queues int) (result, error) {
 	return r, l.target.remove(list...)
 }
 
-// eachOf calls f for so many numbers, at the same time.
+// eachOf calls f for the numbers below n, concurrently.
 func eachOf(n int, f func(i int) error) error {
 	errs := make([]error, n)
 	var tasks sync.WaitGroup

@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// A body begins with publisher (4 bytes), sequence (8) and two moments of the
-// publisher's clock: when publish was called, and when the message is due (8
-// each, nanoseconds).
+// A body begins with publisher (4 bytes), sequence (8) and two times of the publisher's clock: when
+// publish was called, and when the message is due (8 each, nanoseconds).
 const bodyHead = 28
 
-// epoch is the moment the bench's clock counts from; it never runs back.
+// epoch is the origin of the bench's clock, which never runs back.
 var epoch = time.Now()
 
 func clock() time.Duration { return time.Since(epoch) }
@@ -47,8 +46,7 @@ func newLedger(publishers, size int) *ledger {
 	return l
 }
 
-// take enters a delivery and returns when it was due. ok false: the body is
-// not one of this run's.
+// take records a delivery and returns when it was due. ok false: the body is not one of this run's.
 func (l *ledger) take(body []byte) (due time.Duration, ok bool) {
 	if len(body) != l.size {
 		return 0, false
@@ -87,8 +85,8 @@ func (l *ledger) received() uint64 {
 	return n
 }
 
-// check returns an error if of the messages published – by each publisher all
-// up to its number – some did not come, or some came twice, or others came.
+// check returns an error if of the messages published – by each publisher all up to its number –
+// some did not arrive, some arrived twice, or others arrived.
 func (l *ledger) check(published []uint64) error {
 	for p, e := range l.entries {
 		e.mu.Lock()

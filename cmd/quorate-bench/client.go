@@ -11,15 +11,14 @@ import (
 
 // sender is one publisher of a broker, used by one goroutine.
 type sender interface {
-	// publish hands over a persistent message; body is the caller's again when
-	// it returns. ttl 0: none.
+	// publish sends a persistent message; the caller may reuse body when it returns. ttl 0: none.
 	publish(queue string, body []byte, ttl time.Duration) error
-	// answers has one for each message of a queue, in the order of publishing,
-	// and ends or has a refusal when the broker is gone.
+	// answers has one answer for each message of a queue, in the order of publishing. It ends or
+	// has a refusal when the broker is gone.
 	answers() <-chan amqp.Confirmation
 	// reason is why the broker refused or closed; nil if it is not known.
 	reason() error
-	// finish closes in good order; drop closes whatever is still open.
+	// finish closes cleanly; drop closes whatever is still open.
 	finish() error
 	drop()
 }
@@ -35,10 +34,10 @@ type receiver interface {
 	drop()
 }
 
-// isNATS says which protocol a broker speaks.
+// isNATS reports whether a broker speaks the protocol of NATS.
 func isNATS(uri string) bool { return strings.HasPrefix(uri, "nats://") }
 
-// openSender connects a publisher that has at most window messages unanswered.
+// openSender connects a publisher with at most window unanswered messages.
 func openSender(uri string, window int) (sender, error) {
 	if isNATS(uri) {
 		return openStreamSender(uri, window)
@@ -83,7 +82,7 @@ func openReceiver(uri string, shared *amqp.Connection, queue string, prefetch in
 	return in, nil
 }
 
-// channel is an AMQP channel, with its connection unless others use that, too.
+// channel is an AMQP channel, with its connection unless that is shared.
 type channel struct {
 	conn   *amqp.Connection
 	ch     *amqp.Channel

@@ -8,9 +8,8 @@ import (
 	"text/tabwriter"
 )
 
-// comparison writes for each run what every broker measured and, beside it,
-// the quotient of the first broker's figure and that one's. A dash is for what
-// was not measured.
+// comparison writes for each run what every broker measured and, beside it, the ratio of the first
+// broker's value to it. A dash stands for what was not measured.
 func comparison(w io.Writer, brokers []string, results []result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "run\tbroker\tmsg/s\tp50 ms\tp99 ms\tmax ms\tserver CPU s/M\tclient CPU s/M\twritten B/msg\tpeak RSS MiB\t|\t%s / it: msg/s\tp50\tp99\tmax\tCPU\twritten\tRSS\t\n", brokers[0])
@@ -42,7 +41,7 @@ func comparison(w io.Writer, brokers []string, results []result) error {
 	return nil
 }
 
-// runNames are the names of all runs, each once, in the order of the results.
+// runNames lists the names of all runs, each once, in the order of the results.
 func runNames(results []result) []string {
 	var names []string
 	for _, r := range results {
@@ -53,7 +52,7 @@ func runNames(results []result) []string {
 	return names
 }
 
-// resultOf is empty if the broker has no such run.
+// resultOf returns an empty result if the broker has no such run.
 func resultOf(results []result, run, broker string) result {
 	i := slices.IndexFunc(results, func(r result) bool { return r.Name == run && r.Broker == broker })
 	if i < 0 {
@@ -66,7 +65,7 @@ func timesOf(r *result) *quantiles { return cmp.Or(r.Times, &quantiles{}) }
 
 func dash(cell string) string { return cmp.Or(cell, "–") }
 
-// ratio is a dash where one of the two was not measured.
+// ratio returns a dash if one of the two was not measured.
 func ratio(a, b float64) string {
 	if a == 0 || b == 0 {
 		return "–"

@@ -12,13 +12,13 @@ import (
 const (
 	dialTimeout = 5 * time.Second
 	readBuffer  = 64 << 10
-	// writeBound is how much may wait to be written; past it writers wait.
+	// writeBound is how many bytes may wait to be written; beyond it writers wait.
 	writeBound = 1 << 20
 )
 
-// connect opens a connection and a channel. gather: small writes that come
-// close together share a system call, as they do in client libraries of other
-// languages; the cost is a hand-over to another goroutine.
+// connect opens a connection and a channel. gather: small writes that come close together share a
+// system call, as they do in client libraries of other languages; the cost is a hand-over to
+// another goroutine.
 func connect(uri string, gather bool) (*amqp.Connection, *amqp.Channel, error) {
 	conn, err := amqp.DialConfig(uri, amqp.Config{
 		Dial: func(network, addr string) (net.Conn, error) {
@@ -47,14 +47,14 @@ func connect(uri string, gather bool) (*amqp.Connection, *amqp.Channel, error) {
 	return conn, ch, nil
 }
 
-// gathered is a connection that writes in the background, everything that has
-// come since the last write at once, and reads in large pieces.
+// gathered is a connection that writes in the background, everything since the last write at once,
+// and reads in large pieces.
 type gathered struct {
 	net.Conn
 	in *bufio.Reader
 
 	mu      sync.Mutex
-	changed *sync.Cond // there is something to write, or room, or the end
+	changed *sync.Cond // there is something to write, or space, or the end
 	pending []byte
 	err     error // of a write in the background
 	closing bool
@@ -70,7 +70,7 @@ func newGathered(c net.Conn) *gathered {
 
 func (g *gathered) Read(p []byte) (int, error) { return g.in.Read(p) }
 
-// Write takes p for the background; an error is that of an earlier write.
+// Write hands p to the background; an error is that of an earlier write.
 func (g *gathered) Write(p []byte) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

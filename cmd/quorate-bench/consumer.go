@@ -9,7 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// ackLull is how long a delivery waits at most for others to be acked with it.
+// ackLull is the maximum time that a delivery waits for others to be acked with it.
 const ackLull = 20 * time.Millisecond
 
 var errForeign = errors.New("a body that is not of this run")
@@ -21,11 +21,11 @@ type consumer struct {
 	prefetch int
 	ackEvery int
 	ledger   *ledger
-	// late, if set, gets how long after its due time each message came.
+	// late, if set, gets how long after its due time each message arrived.
 	late *samples
-	// interval is the time from one delivery taken to the next; 0: as they come.
+	// interval is the time between deliveries taken; 0: as they come.
 	interval time.Duration
-	// shared, if set, is a connection that others use, too, and that stays open.
+	// shared, if set, is a shared connection, which stays open.
 	shared *amqp.Connection
 
 	in   receiver

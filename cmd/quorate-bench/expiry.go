@@ -15,12 +15,12 @@ import (
 const (
 	// expirySize is the size of messages that are published to expire.
 	expirySize = 100
-	// expiryFillers publish them, at expiryFillRate at least, all together.
+	// expiryFillers publish them, at expiryFillRate at least in total.
 	expiryFillers  = 4
 	expiryFillRate = 30_000
 	// expirySpan is the time within which all of them expire.
 	expirySpan = time.Second
-	// expiryPoll is how often the number of those left is read.
+	// expiryPoll is how often the number of remaining messages is read.
 	expiryPoll = 20 * time.Millisecond
 )
 
@@ -40,9 +40,9 @@ func runExpiry(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return publishResults([]result{r}, t.json)
 }
 
-// expireAll fills a queue with messages whose deadlines are drawn from one
-// second, and measures how fast they leave it, for another queue or for good,
-// and how long a publish and a get at that queue take meanwhile.
+// expireAll fills a queue with messages whose deadlines are drawn from one second, and measures how
+// fast they leave it, for another queue or for good, and how long a publish and a get at that queue
+// take meanwhile.
 func expireAll(ctx context.Context, t *target, n int, deadLetter bool) (result, error) {
 	r := result{Name: fmt.Sprintf("%d messages die within %v, dropped", n, expirySpan)}
 	dead := queue{name: "bench-mortal-dead"}
@@ -85,8 +85,7 @@ func expireAll(ctx context.Context, t *target, n int, deadLetter bool) (result, 
 	return r, t.remove(source, dead)
 }
 
-// fillExpiring publishes messages that die within a span from the instant it
-// returns.
+// fillExpiring publishes messages that expire within a span from the instant it returns.
 func fillExpiring(ctx context.Context, t *target, name string, n int) (due time.Duration, err error) {
 	due = clock() + time.Duration(n)*time.Second/expiryFillRate + 3*time.Second
 	ctx, fail := context.WithCancelCause(ctx)
@@ -111,8 +110,8 @@ func fillExpiring(ctx context.Context, t *target, name string, n int) (due time.
 	return due, nil
 }
 
-// useUntil publishes a message with high priority to a queue and gets it back,
-// again and again, until done says so; it returns how long each pair took.
+// useUntil repeatedly publishes a message with high priority to a queue and gets it back, until
+// done returns true; it returns how long each pair took.
 func useUntil(ctx context.Context, t *target, name string, done func() (bool, error)) ([]time.Duration, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, stall+2*time.Minute, errStalled)
 	defer stop()
@@ -176,8 +175,8 @@ func use(ctx context.Context, t *target, name string, taken *samples, over <-cha
 	}
 }
 
-// How a hold queue's leader is killed: after so long, and for so long what comes
-// counts as during the kill.
+// How a hold queue's leader is killed: when, and for how long arriving messages count as during the
+// kill.
 const (
 	holdBefore = 8 * time.Second
 	holdDuring = 5 * time.Second

@@ -11,13 +11,13 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
-// hungDisk begins the names of the runs in which a disk hangs.
+// hungDisk is the prefix of the names of the runs in which a disk hangs.
 const hungDisk = "failover, disk of the leader hung"
 
 const (
 	// failAfter is how long messages flow before a node fails.
 	failAfter = 2 * time.Second
-	// frozen is how long a node that is not killed stands still.
+	// frozen is how long a node that is not killed is suspended.
 	frozen = 10 * time.Second
 	// flowAfter is how long messages flow on afterwards.
 	flowAfter = 3 * time.Second
@@ -48,7 +48,7 @@ type failover struct {
 	disks []*cluster.Disk
 }
 
-// lives says that the node goes on by itself.
+// lives says that the node continues by itself.
 func (f failover) lives() bool { return f.freeze || f.disks != nil }
 
 func (f failover) name() string {
@@ -131,7 +131,7 @@ func (f failover) fail(ctx context.Context, on faulty, node int) error {
 	return errors.Join(pause(ctx, frozen), syscall.Kill(pid, syscall.SIGCONT))
 }
 
-// publish runs the publishers and, in their midst, fail.
+// publish runs the publishers and, in the middle, fail.
 func (f failover) publish(ctx context.Context, l *load, fail func() error) (published []uint64, took time.Duration, err error) {
 	ctx, stop := context.WithTimeoutCause(ctx, failTimeout, errNoFailover)
 	defer stop()

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// growth sees what a message costs as queues and backlogs grow: always the
-// same messages a second, through more queues or past more waiting messages.
+// growth measures what a message costs as queues and backlogs grow: always the same number of
+// messages a second, through more queues or past more waiting messages.
 type growth struct {
 	*lab
 	rate     int // messages a second over all queues
@@ -23,10 +23,10 @@ type growth struct {
 }
 
 const (
-	// growthCalm is how long the servers may take to come to rest before a row:
-	// after ten million messages they have much to delete.
+	// growthCalm is how long the servers may take to become idle before a row: after ten million
+	// messages they have much to delete.
 	growthCalm = 90 * time.Second
-	// growthFillers publish what is to wait, each with fillWindow unconfirmed.
+	// growthFillers publish the waiting messages, each with fillWindow unconfirmed.
 	growthFillers = 4
 	fillWindow    = 2000
 )
@@ -82,7 +82,7 @@ func (g *growth) round(ctx context.Context, label string, all *collection) error
 	return nil
 }
 
-// numbers parses a comma-separated list within bounds.
+// numbers parses a comma-separated list of numbers within bounds.
 func numbers(to *[]int, low, high int) func(string) error {
 	return func(s string) error {
 		*to = nil
@@ -100,8 +100,8 @@ func numbers(to *[]int, low, high int) func(string) error {
 	}
 }
 
-// row has the servers come to rest, measures what run does, and adds how many
-// log entries of the queues a message took.
+// row waits until the servers are idle, measures run, and adds how many log entries of the queues a
+// message took.
 func (g *growth) row(ctx context.Context, r *result, queues []queue, run func() (uint64, error)) (uint64, error) {
 	before, err := g.applied(ctx, queues)
 	if err != nil {
@@ -124,7 +124,7 @@ func (g *growth) row(ctx context.Context, r *result, queues []queue, run func() 
 	return n, nil
 }
 
-// applied is how many entries the logs of the queues have had so far.
+// applied is the number of entries in the logs of the queues so far.
 func (g *growth) applied(ctx context.Context, queues []queue) (uint64, error) {
 	index := map[string]uint64{}
 	for _, n := range g.cluster.Nodes {
@@ -143,8 +143,8 @@ func (g *growth) applied(ctx context.Context, queues []queue) (uint64, error) {
 	return sum, nil
 }
 
-// active spreads the messages over n queues: a publisher and a connection
-// with consumers per node, each with its part of the queues.
+// active spreads the messages over n queues: a publisher and a connection with consumers per node,
+// each with its part of the queues.
 func (g *growth) active(ctx context.Context, n int) (result, error) {
 	r := result{Name: fmt.Sprintf("%d active queues", n)}
 	var queues []queue
@@ -183,8 +183,8 @@ func (g *growth) active(ctx context.Context, n int) (result, error) {
 
 func (g *growth) count() int { return int(g.duration.Seconds() * float64(g.rate)) }
 
-// waiting passes messages through a queue in which n others wait all the time:
-// what is consumed is as much as what is published.
+// waiting passes messages through a queue in which n others wait all the time: as many are consumed
+// as are published.
 func (g *growth) waiting(ctx context.Context, n int) (result, error) {
 	r := result{Name: fmt.Sprintf("%d messages waiting", n)}
 	q := queue{name: "bench-growth"}
@@ -213,8 +213,7 @@ func (g *growth) waiting(ctx context.Context, n int) (result, error) {
 	return r, g.target.remove(q)
 }
 
-// fill publishes n messages as publishers 1 and up, and returns how many of
-// each were confirmed.
+// fill publishes n messages as publishers 1 and up, and returns how many of each were confirmed.
 func (g *growth) fill(ctx context.Context, q queue, n int) ([]uint64, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

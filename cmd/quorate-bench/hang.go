@@ -10,8 +10,8 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
-// hang is the run in which the leader's disk hangs, on a cluster of its own whose
-// nodes have disks of their own. There is none where such disks cannot be made.
+// hang is the run in which the leader's disk hangs, on a cluster of its own whose nodes have disks
+// of their own. It is skipped where such disks cannot be created.
 func (l *lab) hang(ctx context.Context, queues int) (r result, ok bool, err error) {
 	dir, err := os.MkdirTemp(l.dir, "quorate-bench")
 	if err != nil {

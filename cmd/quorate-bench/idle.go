@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// idleDialers open connections at the same time.
+	// idleDialers is how many goroutines open connections.
 	idleDialers = 16
-	// idleHeartbeat is longer than the run: idle connections are silent.
+	// idleHeartbeat is longer than the run, so that idle connections send nothing.
 	idleHeartbeat = 10 * time.Minute
-	// idleCalm is how long memory may take to become what it stays.
+	// idleCalm is how long memory may take to settle.
 	idleCalm = 3 * time.Second
 	maxIdle  = 15_000
 )
 
-// idle is connections to one node that do nothing.
+// idle is a number of connections to one node that do nothing.
 type idle struct {
 	connections, channels int
 }
@@ -49,9 +49,9 @@ func runIdle(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return publishResults([]result{r}, l.json)
 }
 
-// run opens the connections and then the channels, and looks after each how
-// much more memory the node has resident. The node has just started: one that
-// has worked has memory to spare, which would not show.
+// run opens the connections and then the channels, and measures after each how much more memory the
+// node has resident. The node must be newly started: one that has worked has spare memory, which
+// would hide the growth.
 func (i *idle) run(ctx context.Context, t *target) (r result, err error) {
 	r.Name = fmt.Sprintf("%d idle connections with %d channels", i.connections, i.channels)
 	defer func() {
@@ -112,7 +112,7 @@ func (i *idle) run(ctx context.Context, t *target) (r result, err error) {
 	return r, nil
 }
 
-// each does something for every number below n, several at a time.
+// each calls do for every number below n, several at a time.
 func each(ctx context.Context, n int, do func(k int) error) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

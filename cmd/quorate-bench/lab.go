@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
-// lab starts clusters of its own on loopback.
+// lab starts its own clusters on loopback.
 type lab struct {
 	binary string
 	dir    string // parent of the clusters' folders
@@ -24,7 +24,7 @@ type lab struct {
 	target  *target
 }
 
-// labFlags adds the flags every command with a cluster of its own has.
+// labFlags adds the flags of every command that starts its own cluster.
 func labFlags(fs *flag.FlagSet) *lab {
 	l := &lab{}
 	fs.StringVar(&l.binary, "binary", "bin/quorate", "the server `binary`")
@@ -62,7 +62,7 @@ func (l *lab) start(ctx context.Context, dir string) (*cluster.Cluster, error) {
 	return cluster.Start(ctx, o)
 }
 
-// inFolder calls do with a new folder in parent, which stays if anything goes wrong.
+// inFolder calls do with a new folder in parent, which is kept if anything goes wrong.
 func inFolder(parent string, do func(dir string) error) error {
 	dir, err := os.MkdirTemp(parent, "quorate-bench")
 	if err != nil {
@@ -88,7 +88,7 @@ func (l *lab) with(ctx context.Context, do func() error) error {
 	})
 }
 
-// findProcesses takes in the nodes' process ids, which change with a restart.
+// findProcesses records the nodes' process ids, which change with a restart.
 func (l *lab) findProcesses() {
 	l.target.pids = nil
 	for _, n := range l.cluster.Nodes {

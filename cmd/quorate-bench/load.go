@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// stall is how long a run may stand still before it is given up.
+	// stall is how long a run may make no progress before it is given up.
 	stall = 30 * time.Second
-	// settlePoll is how often it is looked whether everything has come.
+	// settlePoll is how often it is checked whether everything has arrived.
 	settlePoll = 5 * time.Millisecond
 )
 
@@ -26,13 +26,13 @@ type load struct {
 	publishers []*publisher
 	consumers  []*consumer
 	ledger     *ledger
-	// published is how many messages of each publisher were in the queues
-	// before; used without publishers.
+	// published is how many messages of each publisher were in the queues before; used without
+	// publishers.
 	published []uint64
 }
 
-// run publishes and consumes until everything confirmed has come, checks that
-// each came once, and enters the cost into r.
+// run publishes and consumes until everything confirmed has arrived, checks that each message
+// arrived once, and adds the cost to r.
 func (l *load) run(ctx context.Context, pids []int, r *result) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -77,7 +77,7 @@ func (l *load) run(ctx context.Context, pids []int, r *result) error {
 	return err
 }
 
-// publish runs the publishers to their end and returns what each had confirmed.
+// publish runs the publishers to their end and returns how many messages of each were confirmed.
 func (l *load) publish(ctx context.Context, fail context.CancelCauseFunc) []uint64 {
 	published := make([]uint64, len(l.publishers))
 	var all sync.WaitGroup
@@ -93,7 +93,7 @@ func (l *load) publish(ctx context.Context, fail context.CancelCauseFunc) []uint
 	return published
 }
 
-// await waits until so many distinct messages have come.
+// await waits until total distinct messages have arrived.
 func (l *load) await(ctx context.Context, total uint64) error {
 	poll := time.NewTicker(settlePoll)
 	defer poll.Stop()
@@ -122,7 +122,7 @@ type queue struct {
 	args amqp.Table
 }
 
-// declare deletes the queues and declares them anew, empty.
+// declare deletes the queues and declares them again, empty.
 func (t *target) declare(queues ...queue) error {
 	if isNATS(t.uris[0]) {
 		return declareStreams(t.uris[0], queues)
@@ -187,7 +187,7 @@ func (t *target) onChannel(do func(*amqp.Channel) error) error {
 // uri spreads clients over the nodes.
 func (t *target) uri(n int) string { return t.uris[n%len(t.uris)] }
 
-// without is the cluster as clients see it that do not connect to a node.
+// without is the cluster as seen by clients that do not connect to a given node.
 func (t *target) without(node int) *target {
 	rest := *t
 	rest.uris = slices.Delete(slices.Clone(t.uris), node, node+1)
@@ -195,8 +195,8 @@ func (t *target) without(node int) *target {
 	return &rest
 }
 
-// drain consumes what waits in the queues and checks that, with what the ledger
-// has already seen, it is what was published.
+// drain consumes what waits in the queues and checks that this, with what the ledger has already
+// seen, is what was published.
 func (t *target) drain(ctx context.Context, seen *ledger, published []uint64, queues ...queue) error {
 	l := &load{ledger: seen, published: published}
 	for i, q := range queues {
@@ -208,12 +208,12 @@ func (t *target) drain(ctx context.Context, seen *ledger, published []uint64, qu
 	return l.run(ctx, nil, &cost)
 }
 
-// upTo says yes n times.
+// upTo returns a function that reports true n times.
 func upTo(n int) func(uint64) bool {
 	return func(i uint64) bool { return i < uint64(n) }
 }
 
-// during says yes until the time is over, counted from the first question.
+// during returns a function that reports true until d is over, counted from its first call.
 func during(d time.Duration) func(uint64) bool {
 	var end time.Duration
 	return func(uint64) bool {

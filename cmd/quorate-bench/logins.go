@@ -13,16 +13,15 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
-// wrongRate is how many wrong logins a second are tried, and wrongPending how many
-// of them may wait for their answers.
+// wrongRate is how many wrong logins a second are tried, and wrongPending how many of them may wait
+// for their answers.
 const (
 	wrongRate    = 40
 	wrongPending = 400
 )
 
-// wrongLogins measures what confirms take while others try passwords over HTTP,
-// each from an address of its own, so that none is held back, against a time
-// without.
+// wrongLogins measures how long confirms take while others try passwords over HTTP, each from an
+// address of its own, so that none is throttled, compared with a time without.
 func (l *lab) wrongLogins(ctx context.Context, duration time.Duration) (result, error) {
 	name := fmt.Sprintf("wrong logins, %d/s", wrongRate)
 	before, err := latency(ctx, l.target, during(duration), 1024)
@@ -51,7 +50,7 @@ func (l *lab) wrongLogins(ctx context.Context, duration time.Duration) (result, 
 	return r, nil
 }
 
-// guesses counts what becomes of logins.
+// guesses counts the outcomes of logins.
 type guesses struct {
 	mu              sync.Mutex
 	refused, failed int
@@ -64,7 +63,7 @@ func (g *guesses) try(ctx context.Context, n *cluster.Node) {
 	defer interval.Stop()
 	var all errgroup.Group
 	all.SetLimit(wrongPending)
-	defer func() { _ = all.Wait() }() // each counts what becomes of it
+	defer func() { _ = all.Wait() }() // each counts its own outcome
 	for i := 0; ; i++ {
 		select {
 		case <-ctx.Done():

@@ -1,8 +1,7 @@
-// Command quorate-bench loads an AMQP 0-9-1 broker and measures it: how many
-// confirmed messages go through, how long a confirm takes, how late messages
-// expire, what a backlog costs, and how much processor time and memory the
-// servers used meanwhile. Every run checks that nothing confirmed was lost and
-// nothing came twice.
+// Command quorate-bench loads an AMQP 0-9-1 broker and measures it: the throughput of confirmed
+// messages, how long a confirm takes, how late messages expire, what a backlog costs, and how much
+// processor time and memory the servers used meanwhile. Every run checks that no confirmed message
+// was lost and none arrived twice.
 package main
 
 import (
@@ -91,7 +90,7 @@ func usage(w io.Writer) {
 	}
 }
 
-// target is the broker under load and where the report goes.
+// target is the broker under load and the destination of the report.
 type target struct {
 	uris      []string
 	pids      []int
@@ -99,7 +98,7 @@ type target struct {
 	json      string
 }
 
-// targetFlags adds the flags every command against a running broker has.
+// targetFlags adds the flags of every command that uses a running broker.
 func targetFlags(fs *flag.FlagSet) *target {
 	t := &target{uris: []string{"amqp://guest:guest@127.0.0.1:5672/"}}
 	fs.Func("uri", "comma-separated `URIs` of the broker's nodes (default "+t.uris[0]+")", func(s string) error {
@@ -116,7 +115,7 @@ func targetFlags(fs *flag.FlagSet) *target {
 	return t
 }
 
-// parse parses the flags and refuses arguments that are none.
+// parse parses the flags and refuses further arguments.
 func parse(fs *flag.FlagSet, args []string) error {
 	if err := fs.Parse(args); err != nil {
 		return err

@@ -29,8 +29,8 @@ type natsCluster struct {
 	nodes []*exec.Cmd
 }
 
-// installNATS builds the server from its module, unless it has been built
-// before, and returns the path of the binary.
+// installNATS builds the server from its module, unless it was built before, and returns the path
+// of the binary.
 func installNATS(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, installTime)
 	defer cancel()
@@ -55,9 +55,9 @@ func installNATS(ctx context.Context) (string, error) {
 	return binary, nil
 }
 
-// startNATS starts the cluster and waits until it makes replicated streams.
-// sync: every write is synced before it counts, as the other brokers do;
-// otherwise files are synced every two minutes, which is the server's default.
+// startNATS starts the cluster and waits until it can create replicated streams. sync: every write
+// is synced before it counts, as the other brokers do; otherwise files are synced every two
+// minutes, which is the server's default.
 func startNATS(ctx context.Context, binary, dir string, sync bool) (*natsCluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, natsStart)
 	defer cancel()
@@ -92,8 +92,8 @@ func (n *natsCluster) start(ctx context.Context, binary string, sync bool) (err 
 	return nil
 }
 
-// await waits until a node makes a stream with replicas on all nodes. A request
-// to a cluster that has no leader yet is not answered, however long one waits.
+// await waits until a node creates a stream with replicas on all nodes. A request to a cluster that
+// has no leader yet is never answered.
 func (n *natsCluster) await(ctx context.Context, i int) error {
 	for {
 		err := n.probe(ctx, i)
@@ -121,7 +121,7 @@ func (n *natsCluster) probe(ctx context.Context, i int) error {
 	return errors.Join(makeStream(ctx, js, name), removeStream(ctx, js, name))
 }
 
-// configuration has no limits on storage but those of the machine.
+// configuration sets no limits on storage except those of the machine.
 func (n *natsCluster) configuration(i int, sync bool) string {
 	var routes []string
 	for k := range natsNodes {
@@ -155,10 +155,10 @@ func (n *natsCluster) target() *target {
 	return t
 }
 
-// stop ends what start has started.
+// stop stops what start has started.
 func (n *natsCluster) stop() {
 	for _, cmd := range n.nodes {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // what ignores it is killed below
+		_ = cmd.Process.Signal(syscall.SIGTERM) // a process that ignores it is killed below
 	}
 	for _, cmd := range n.nodes {
 		end(cmd, natsStop)

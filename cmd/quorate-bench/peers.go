@@ -22,21 +22,20 @@ type peers struct {
 	brokers  []*broker
 }
 
-// broker is one of those compared.
+// broker is one of the brokers compared.
 type broker struct {
 	name string // as the flag -brokers has it
-	// install sees to it that the broker can be started, and sets about.
+	// install ensures that the broker can be started, and sets about.
 	install func(ctx context.Context, b *broker) error
 	about   string
-	// with starts three nodes, calls do and stops them. on is nil for one whose
-	// nodes are not made to fail.
+	// with starts three nodes, calls do and stops them. on is nil for a broker whose nodes are not
+	// made to fail.
 	with func(ctx context.Context, p *peers, do func(t *target, on faulty) error) error
 
 	results collection
 }
 
-// knownBrokers are all that can be compared; ratios are those of the first to
-// the others.
+// knownBrokers are all brokers that can be compared; ratios are those of the first to the others.
 func knownBrokers() []*broker {
 	var nats string
 	build := func(sync string) func(context.Context, *broker) error {
@@ -94,7 +93,7 @@ func runPeers(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return errors.Join(p.measure(ctx), p.report())
 }
 
-// choose takes the brokers that are named, in that order.
+// choose returns the named brokers, in the order named.
 func (p *peers) choose(names string) error {
 	known := knownBrokers()
 	for name := range strings.SplitSeq(names, ",") {
@@ -107,8 +106,8 @@ func (p *peers) choose(names string) error {
 	return nil
 }
 
-// measure has every broker run once per round. What fails in one broker's part
-// ends that part; the rounds go on, and the error is returned in the end.
+// measure runs every broker once per round. A failure ends that broker's part of the round; the
+// rounds go on, and the error is returned in the end.
 func (p *peers) measure(ctx context.Context) error {
 	var errs []error
 	for round := range p.rounds {
@@ -130,8 +129,8 @@ func (p *peers) measure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// What the peers' runs of expiry and failure look like: short, so that a round
-// of all brokers takes few minutes.
+// Parameters of the peers' runs of expiry and failure: short, so that a round of all brokers takes
+// few minutes.
 const (
 	peerCalm   = 4 * time.Second
 	peerTTL    = 2 * time.Second

@@ -19,7 +19,7 @@ import (
 // ticksPerSecond is the unit of /proc/PID/stat on every Linux that Go runs on.
 const ticksPerSecond = 100
 
-// sampleEvery is how often memory is looked at.
+// sampleEvery is how often memory is sampled.
 const sampleEvery = 100 * time.Millisecond
 
 func parsePIDs(s string) ([]int, error) {
@@ -34,7 +34,7 @@ func parsePIDs(s string) ([]int, error) {
 	return pids, nil
 }
 
-// cpuSeconds is the processor time that the processes have used so far.
+// cpuSeconds returns the processor time that the processes have used so far.
 func cpuSeconds(pids []int) (float64, error) {
 	var ticks int64
 	for _, pid := range pids {
@@ -42,7 +42,7 @@ func cpuSeconds(pids []int) (float64, error) {
 		if err != nil {
 			return 0, err
 		}
-		// Fields are counted behind the command's name, which may hold blanks.
+		// Fields are counted after the command's name, which may contain blanks.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(fields) < 13 {
 			return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
@@ -58,7 +58,7 @@ func cpuSeconds(pids []int) (float64, error) {
 	return float64(ticks) / ticksPerSecond, nil
 }
 
-// ownSeconds is the processor time that this process has used so far.
+// ownSeconds returns the processor time that this process has used so far.
 func ownSeconds() float64 {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -67,7 +67,7 @@ func ownSeconds() float64 {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano()).Seconds()
 }
 
-// residentBytes is the memory that the processes have resident together.
+// residentBytes returns the total resident memory of the processes.
 func residentBytes(pids []int) (int64, error) {
 	var total int64
 	for _, pid := range pids {
@@ -80,8 +80,8 @@ func residentBytes(pids []int) (int64, error) {
 	return total, nil
 }
 
-// writtenBytes is what the processes have caused to be written to disk so far;
-// 0 if the system does not let this user see it.
+// writtenBytes returns how many bytes the processes have caused to be written to disk so far; 0 if
+// the system does not show it to this user.
 func writtenBytes(pids []int) (int64, error) {
 	var total int64
 	for _, pid := range pids {
@@ -105,7 +105,7 @@ func writtenBytes(pids []int) (int64, error) {
 	return total, nil
 }
 
-// loadAverage is the system's own line about how busy the machine is.
+// loadAverage returns the system's line about its load.
 func loadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
@@ -114,7 +114,7 @@ func loadAverage() string {
 	return strings.TrimSpace(string(text))
 }
 
-// pause waits, at most until ctx ends.
+// pause waits, but only until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -142,7 +142,7 @@ type meter struct {
 	peak    int64
 }
 
-// startMeter begins to measure the servers and this process.
+// startMeter starts measuring the servers and this process.
 func startMeter(pids []int) (*meter, error) {
 	server, err := cpuSeconds(pids)
 	if err != nil {
@@ -173,7 +173,7 @@ func (m *meter) sample(ctx context.Context) {
 	}
 }
 
-// end stops measuring and enters the cost of n messages into r.
+// end stops measuring and adds the cost of n messages to r.
 func (m *meter) end(r *result, n int) error {
 	took := time.Since(m.began)
 	m.stop()

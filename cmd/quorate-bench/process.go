@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// Ports are drawn from [portsFrom, portsTo): below those that the system gives
-// to outgoing connections, so that a node finds its own again after a restart,
-// and beside those of package cluster.
+// Ports are drawn from [portsFrom, portsTo): below those that the system uses for outgoing
+// connections, so that a node gets its own again after a restart, and distinct from those of
+// package cluster.
 const portsFrom, portsTo = 22_800, 25_600
 
 var errNoPorts = errors.New("too few free ports on loopback")

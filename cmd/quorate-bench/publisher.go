@@ -19,19 +19,19 @@ type publisher struct {
 	queues []string
 	size   int
 	window int // unconfirmed messages
-	// more says whether message n, counted from 0, is to be published.
+	// more reports whether message n, counted from 0, is to be published.
 	more func(n uint64) bool
-	// ttl, if set, draws how long a message lives; always more than 0.
+	// ttl, if set, draws a message's time to live; always more than 0.
 	ttl func() time.Duration
-	// interval is the time from one publish to the next; 0: as fast as the window allows.
+	// interval is the time between publishes; 0: as fast as the window allows.
 	interval time.Duration
 	// taken, if set, gets the time from each publish to its confirm.
 	taken *samples
-	// gap is the longest time without a confirm, known when run has returned.
+	// gap is the longest time without a confirm, valid when run has returned.
 	gap time.Duration
 }
 
-// run publishes until more ends it, and returns how many were confirmed.
+// run publishes until more returns false, and returns how many were confirmed.
 func (p *publisher) run(ctx context.Context) (uint64, error) {
 	out, err := openSender(p.uri, p.window)
 	if err != nil {
@@ -90,12 +90,12 @@ func (p *publisher) drive(ctx context.Context, out sender) (confirmed uint64, er
 	}
 }
 
-// due is when message n is published at the earliest.
+// due is the earliest time at which message n is published.
 func (p *publisher) due(began time.Duration, n uint64) time.Duration {
 	return began + time.Duration(n)*p.interval
 }
 
-// publish writes body again: the sender has done with it before it returns.
+// publish reuses body: the sender no longer needs it when it returns.
 func (p *publisher) publish(out sender, body []byte, n uint64, call time.Duration) error {
 	due := call
 	var ttl time.Duration

@@ -21,7 +21,7 @@ const (
 	// crowdCalm is the pause before idle processor time is measured for crowdIdle.
 	crowdCalm = 30 * time.Second
 	crowdIdle = 20 * time.Second
-	// crowdKilled is the node, counted from 0, that is killed.
+	// crowdKilled is the number, counted from 0, of the node that is killed.
 	crowdKilled = 1
 	// crowdTimeout bounds each round through all queues.
 	crowdTimeout = 3 * time.Minute
@@ -46,7 +46,7 @@ func manyQueues(ctx context.Context, l *lab, n int) error {
 	return errors.Join(err, publishResults(c.results, l.json))
 }
 
-// crowd is many queues, each of which gets one message per round.
+// crowd is a large number of queues, each of which gets one message per round.
 type crowd struct {
 	*lab
 	n       int
@@ -69,7 +69,7 @@ func (c *crowd) run(ctx context.Context) error {
 	return nil
 }
 
-// declare makes the queues and keeps the memory that they take.
+// declare creates the queues and records the memory that they take.
 func (c *crowd) declare(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("declare %d queues", c.n)}
 	var err error
@@ -87,7 +87,7 @@ func (c *crowd) declare(ctx context.Context) error {
 	return c.keep(&r, errors.Join(err, m.end(&r, c.n)))
 }
 
-// keep adds a result and says that it is there.
+// keep adds a result and reports progress.
 func (c *crowd) keep(r *result, err error) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.Name, err)
@@ -127,7 +127,7 @@ func (c *crowd) spread(ctx context.Context, t *target, do func(ch *amqp.Channel,
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// idle measures what queues cost that nobody uses.
+// idle measures the cost of unused queues.
 func (c *crowd) idle(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("idle with %d queues", c.n)}
 	if err := pause(ctx, crowdCalm); err != nil {
@@ -155,8 +155,8 @@ func (c *crowd) idle(ctx context.Context) error {
 	return c.keep(&r, nil)
 }
 
-// round publishes one message to each queue, a publisher per node of t, and
-// returns when each was confirmed, in ascending order.
+// round publishes one message to each queue, a publisher per node of t, and returns when each was
+// confirmed, in ascending order.
 func (c *crowd) round(ctx context.Context, t *target) ([]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, crowdTimeout)
 	defer cancel()
@@ -172,8 +172,8 @@ func (c *crowd) round(ctx context.Context, t *target) ([]time.Duration, error) {
 	return at, errors.Join(errs...)
 }
 
-// publish sends one message to every queue of those that are this publisher's.
-// The confirm of one queue does not wait for that of another.
+// publish sends one message to every queue of this publisher. The confirm of one queue does not
+// wait for that of another.
 func (c *crowd) publish(ctx context.Context, uri string, first, step int, at []time.Duration) error {
 	conn, ch, err := connect(uri, true)
 	if err != nil {
@@ -213,7 +213,7 @@ func (c *crowd) publish(ctx context.Context, uri string, first, step int, at []t
 	return nil
 }
 
-// measured enters how long after began the queues confirmed.
+// measured records how long after began the queues confirmed.
 func (c *crowd) measured(r *result, began time.Duration, at []time.Duration) {
 	for i := range at {
 		at[i] -= began
@@ -222,7 +222,7 @@ func (c *crowd) measured(r *result, began time.Duration, at []time.Duration) {
 	r.PerSecond = float64(c.n) / r.Seconds
 }
 
-// warm is the round to compare the next one with.
+// warm is a round that the next one is compared with.
 func (c *crowd) warm(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("one message to each of %d queues", c.n)}
 	began := clock()
@@ -231,8 +231,8 @@ func (c *crowd) warm(ctx context.Context) error {
 	return c.keep(&r, err)
 }
 
-// killOne kills a node and measures from that moment on when each queue
-// confirms again, and how many elections that took.
+// killOne kills a node and measures when each queue confirms again, counted from that moment, and
+// how many elections that took.
 func (c *crowd) killOne(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("the same from the moment a node is killed, %d queues", c.n)}
 	before, err := c.terms(ctx)
@@ -255,8 +255,8 @@ func (c *crowd) killOne(ctx context.Context) error {
 	return c.keep(&r, err)
 }
 
-// terms asks the nodes that run for the raft term of each queue: the highest
-// that one of its replicas knows.
+// terms asks the running nodes for the raft term of each queue: the highest one known by any of its
+// replicas.
 func (c *crowd) terms(ctx context.Context) (map[string]uint64, error) {
 	terms := map[string]uint64{}
 	for _, n := range c.cluster.Nodes {
@@ -274,8 +274,8 @@ func (c *crowd) terms(ctx context.Context) (map[string]uint64, error) {
 	return terms, nil
 }
 
-// noteGrowth enters how many queues' terms grew by how much. Without a failure
-// a term stays; one election makes it grow by one if it succeeds at once.
+// noteGrowth records how many queues' terms grew by how much. Without a failure a term stays; an
+// election that succeeds at once makes it grow by one.
 func noteGrowth(r *result, before, after map[string]uint64) {
 	queues := map[uint64]int{}
 	for name, term := range after {
@@ -295,7 +295,7 @@ func (c *crowd) restartOne(ctx context.Context) error {
 	return c.keep(&r, err)
 }
 
-// last sends one more message to each queue, then takes all that are there.
+// last sends one more message to each queue, then takes all messages in them.
 func (c *crowd) last(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("one message through each of %d queues", c.n)}
 	m, err := startMeter(c.target.pids)

@@ -23,24 +23,23 @@ const (
 	installTime   = 5 * time.Minute
 )
 
-// rabbit is a RabbitMQ cluster on loopback with folders, ports and a port
-// mapper of its own.
+// rabbit is a RabbitMQ cluster on loopback with its own folders, ports and port mapper.
 type rabbit struct {
 	dir   string
 	ports []int // AMQP and distribution of each node, then the port mapper's
 	epmd  *exec.Cmd
 	nodes []*exec.Cmd
-	// served is how clients reach the nodes; its process ids are those of the
-	// virtual machines, 0 for one that never came up.
+	// served is how clients reach the nodes; its process ids are those of the virtual machines, 0
+	// for one that never came up.
 	served *target
 }
 
-// installRabbit installs Debian's package if it is not there, and returns its version.
+// installRabbit installs Debian's package if it is missing, and returns its version.
 func installRabbit(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, installTime)
 	defer cancel()
 	if _, err := os.Stat(filepath.Join(rabbitScripts, "rabbitmq-server")); err != nil {
-		// No server is to start by itself: the package's service stays off.
+		// No server may start by itself: the package's service stays off.
 		cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "--no-install-recommends", "rabbitmq-server")
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -54,7 +53,7 @@ func installRabbit(ctx context.Context) (string, error) {
 	return string(out), nil
 }
 
-// startRabbit starts the cluster and waits until all nodes are in it.
+// startRabbit starts the cluster and waits until all nodes have joined it.
 func startRabbit(ctx context.Context, dir string) (*rabbit, error) {
 	ctx, cancel := context.WithTimeout(ctx, rabbitStart)
 	defer cancel()
@@ -93,7 +92,7 @@ func (r *rabbit) start(ctx context.Context) (err error) {
 	return err
 }
 
-// launch starts a node, whose output is added to its log.
+// launch starts a node and appends its output to its log.
 func (r *rabbit) launch(i int) error {
 	cmd := exec.Command(filepath.Join(rabbitScripts, "rabbitmq-server"))
 	if err := launch(cmd, filepath.Join(r.dir, fmt.Sprintf("node%d.log", i)), r.env(i)); err != nil {
@@ -103,7 +102,7 @@ func (r *rabbit) launch(i int) error {
 	return nil
 }
 
-// control runs rabbitmqctl against a node and returns what it prints.
+// control runs rabbitmqctl against a node and returns its output.
 func (r *rabbit) control(ctx context.Context, node int, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(rabbitScripts, "rabbitmqctl"), args...)
 	cmd.Env = r.env(node)
@@ -117,7 +116,7 @@ func (r *rabbit) control(ctx context.Context, node int, args ...string) (string,
 
 func (r *rabbit) clients() *target { return r.served }
 
-// leader asks for the node that leads a quorum queue.
+// leader returns the node that leads a quorum queue.
 func (r *rabbit) leader(ctx context.Context, queue string) (int, error) {
 	out, err := r.control(ctx, 0, "--quiet", "list_queues", "--no-table-headers", "name", "leader")
 	if err != nil {
@@ -126,7 +125,7 @@ func (r *rabbit) leader(ctx context.Context, queue string) (int, error) {
 	return leaderIn(out, queue, r.name)
 }
 
-// leaderIn finds a queue's line, its name and its leader, and the leader's number.
+// leaderIn finds a queue's line with its name and its leader, and returns the leader's number.
 func leaderIn(lines, queue string, name func(node int) string) (int, error) {
 	for line := range strings.Lines(lines) {
 		f := strings.Fields(line)
@@ -182,7 +181,7 @@ func (r *rabbit) configure() error {
 	return nil
 }
 
-// env is the environment of a node and of what speaks to it.
+// env is the environment of a node and of tools that talk to it.
 func (r *rabbit) env(i int) []string {
 	path := func(name string) string { return filepath.Join(r.dir, name) }
 	return append(os.Environ(),
@@ -197,7 +196,7 @@ func (r *rabbit) env(i int) []string {
 
 func (r *rabbit) pidFile(i int) string { return filepath.Join(r.dir, fmt.Sprintf("node%d.pid", i)) }
 
-// await waits until a node takes connections and keeps its process id.
+// await waits until a node accepts connections, and records its process id.
 func (r *rabbit) await(ctx context.Context, i int) error {
 	for {
 		conn, _, err := connect(r.uri(i), false)
@@ -220,8 +219,8 @@ func (r *rabbit) uri(i int) string {
 	return fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", r.ports[2*i])
 }
 
-// stop ends what start has started: first the virtual machines, cleanly, then
-// whatever is left of their process groups, and the port mapper.
+// stop stops what start has started: first the virtual machines, cleanly, then whatever is left of
+// their process groups, and the port mapper.
 func (r *rabbit) stop() error {
 	var errs []error
 	for i, cmd := range r.nodes {

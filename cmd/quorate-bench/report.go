@@ -26,7 +26,7 @@ type result struct {
 	ClientCPU float64 `json:"client_cpu_per_million"`
 	// PeakRSS is the highest sum over all servers.
 	PeakRSS int64 `json:"peak_rss_bytes,omitempty"`
-	// Written is the bytes that all servers wrote to disk, per message.
+	// Written is the number of bytes that all servers wrote to disk, per message.
 	Written float64 `json:"written_per_message,omitempty"`
 	Notes   []note  `json:"notes,omitempty"`
 }
@@ -42,7 +42,7 @@ func (r *result) note(name string, value float64, unit string) {
 	r.Notes = append(r.Notes, note{name, value, unit})
 }
 
-// quantiles of times in milliseconds.
+// quantiles are quantiles of times, in milliseconds.
 type quantiles struct {
 	Min float64 `json:"min"`
 	P50 float64 `json:"p50"`
@@ -50,7 +50,7 @@ type quantiles struct {
 	Max float64 `json:"max"`
 }
 
-// samples gathers times; it may be read while it is filled.
+// samples collects times; it may be read while it is filled.
 type samples struct {
 	mu    sync.Mutex
 	times []time.Duration
@@ -118,7 +118,7 @@ type collection struct {
 	runs  map[string][]result
 }
 
-// add keeps a result and says at once, after the label, that it is there.
+// add keeps a result and reports it, after the label.
 func (c *collection) add(label string, r result) {
 	if c.runs == nil {
 		c.runs = map[string][]result{}
@@ -133,12 +133,12 @@ func (c *collection) add(label string, r result) {
 	progress("%s%s: %d messages in %.1f s", label, r.Name, r.Messages, r.Seconds)
 }
 
-// progress says on standard error how far a command is.
+// progress reports on standard error how far a command is.
 func progress(format string, args ...any) {
 	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }
 
-// medians is one result for each run, each figure the median of its rounds.
+// medians returns one result for each run, with the medians over its rounds.
 func (c *collection) medians() []result {
 	var all []result
 	for _, name := range c.names {
@@ -147,7 +147,7 @@ func (c *collection) medians() []result {
 	return all
 }
 
-// medianOf takes rounds of one run, which hold the same kinds of figures.
+// medianOf takes rounds of one run, which hold the same kinds of values.
 func medianOf(rounds []result) result {
 	of := func(figure func(r *result) float64) float64 {
 		values := make([]float64, len(rounds))
@@ -187,7 +187,7 @@ func median(values []float64) float64 {
 	return (values[half-1] + values[half]) / 2
 }
 
-// heading says when and on what machine something was measured.
+// heading says when and on what machine a measurement was made.
 func heading() string {
 	return fmt.Sprint(time.Now().Format("2006-01-02 15:04"), " – processors: ", runtime.NumCPU(), " – load average: ", loadAverage())
 }

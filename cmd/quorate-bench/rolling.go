@@ -17,8 +17,8 @@ const (
 	// rollPublishers share the queues of a rolling restart.
 	rollPublishers = 8
 	rollSize       = 256
-	// rollWindow is how many messages of a publisher may be unconfirmed: enough
-	// for a long pause at the rate of the run.
+	// rollWindow is how many messages of a publisher may be unconfirmed: enough for a long pause at
+	// the rate of the run.
 	rollWindow = 20_000
 	// rollCalm is how long messages flow before and after the restarts.
 	rollCalm = 2 * time.Second
@@ -73,10 +73,9 @@ func rollBoth(ctx context.Context, l *lab, queues, rate int, all *collection) er
 	return nil
 }
 
-// run publishes at a constant rate to all queues while the nodes are restarted,
-// and measures for each queue the longest time from when a message was due to
-// its confirm, however often the publisher had to connect anew. Then it looks
-// whether everything confirmed is there, and nothing twice.
+// run publishes at a constant rate to all queues while the nodes are restarted, and measures for
+// each queue the longest time from when a message was due to its confirm, however often the
+// publisher had to reconnect. Then it checks that everything confirmed is there, and nothing twice.
 func (r rolling) run(ctx context.Context, l *lab) (result, error) {
 	out := result{Name: r.name()}
 	ctx, stop := context.WithTimeout(ctx, rollTimeout)
@@ -129,7 +128,7 @@ func (r rolling) rollers(t *target, c *crowd) []*roller {
 	return all
 }
 
-// enter puts what the publishers have measured into the result.
+// enter adds the publishers' measurements to the result.
 func (r rolling) enter(out *result, rollers []*roller, took time.Duration) {
 	var worst []time.Duration
 	again, connects := 0, 0
@@ -168,8 +167,7 @@ func takeAll(ch *amqp.Channel, name string, book *ledger) error {
 	return ch.Cancel(name, false)
 }
 
-// holds returns an error if an attempt that was confirmed did not come, or one
-// came twice.
+// holds returns an error if a confirmed attempt did not arrive, or one arrived twice.
 func (l *ledger) holds(rollers []*roller) error {
 	for i, p := range rollers {
 		e, lost := l.entries[i], 0
@@ -186,9 +184,8 @@ func (l *ledger) holds(rollers []*roller) error {
 	return nil
 }
 
-// roller publishes to its queues in turn at a constant rate. When its
-// connection is lost it connects to the next node and publishes again what was
-// not confirmed, each as a new attempt.
+// roller publishes to its queues in turn at a constant rate. When its connection is lost it
+// connects to the next node and publishes again what was not confirmed, each as a new attempt.
 type roller struct {
 	id       uint32
 	uris     []string
@@ -249,8 +246,7 @@ func (p *roller) run(ctx context.Context, stop <-chan struct{}) error {
 	}
 }
 
-// connect connects to the next node that lets the publisher in, and repeats
-// what was not confirmed.
+// connect connects to the next node that accepts the publisher, and repeats what was not confirmed.
 func (p *roller) connect(ctx context.Context) error {
 	for {
 		conn, ch, err := connect(p.uris[p.next%len(p.uris)], true)
@@ -281,7 +277,7 @@ func (p *roller) connect(ctx context.Context) error {
 	return nil
 }
 
-// publish makes one attempt to publish what was due then.
+// publish makes one attempt to publish a message that is due.
 func (p *roller) publish(queue int, due time.Duration) {
 	a := attempt{len(p.answered), queue, due}
 	p.answered = append(p.answered, false)
@@ -293,7 +289,7 @@ func (p *roller) publish(queue int, due time.Duration) {
 	}
 }
 
-// take takes an answer: they come in the order of the attempts.
+// take handles an answer: they come in the order of the attempts.
 func (p *roller) take(c amqp.Confirmation, ok bool) {
 	if !ok {
 		p.lost()
@@ -311,8 +307,7 @@ func (p *roller) take(c amqp.Confirmation, ok bool) {
 	p.worst[a.queue] = max(p.worst[a.queue], clock()-a.due)
 }
 
-// lost takes the answers that have come, and puts the rest aside for the next
-// connection.
+// lost takes the answers that have arrived, and keeps the rest for the next connection.
 func (p *roller) lost() {
 	if p.ch == nil {
 		return

@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// shape is how a throughput run looks.
+// shape describes a throughput run.
 type shape struct {
 	queues     int
 	publishers int // per queue
@@ -91,8 +91,8 @@ func throughput(ctx context.Context, t *target, s shape) (result, error) {
 	return r, t.remove(queues...)
 }
 
-// load spreads publishers and consumers over nodes so that those of a queue
-// are not on the same one.
+// load spreads publishers and consumers over nodes so that those of a queue are not on the same
+// one.
 func (s shape) load(t *target, queues []queue) *load {
 	l := &load{ledger: newLedger(len(queues)*s.publishers, s.size)}
 	for i, q := range queues {
@@ -133,7 +133,7 @@ func runLatency(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return publishResults([]result{r}, t.json)
 }
 
-// latency measures how long a confirm takes when nothing else is under way.
+// latency measures how long a confirm takes when nothing else is in progress.
 func latency(ctx context.Context, t *target, more func(uint64) bool, size int) (result, error) {
 	r := result{Name: "confirm latency, window 1"}
 	q := queue{name: "bench-latency"}
@@ -179,8 +179,8 @@ func runRate(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return publishResults([]result{r}, t.json)
 }
 
-// fixedRate measures how long after the publish call messages reach their
-// consumer when they come at a rate the broker is at ease with.
+// fixedRate measures how long after the publish call messages reach their consumer, at a rate that
+// the broker handles easily.
 func fixedRate(ctx context.Context, t *target, more func(uint64) bool, size, rate int) (result, error) {
 	r := result{Name: fmt.Sprintf("end to end at %d/s", rate)}
 	q := queue{name: "bench-rate"}
@@ -224,12 +224,12 @@ func runTTL(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return publishResults([]result{r}, t.json)
 }
 
-// ttlRate is how many messages a second are published to expire: what is
-// measured is the deadlines, not the way of a burst to the servers.
+// ttlRate is how many messages a second are published to expire: the deadlines are to be measured,
+// not the transmission of a burst to the servers.
 const ttlRate = 2000
 
-// lateness measures how long after their deadline, counted from the publish
-// call, messages of mixed lives in one queue reach the dead-letter queue.
+// lateness measures how long after their deadline, counted from the publish call, messages with
+// mixed TTLs in one queue reach the dead-letter queue.
 func lateness(ctx context.Context, t *target, n int, from, to time.Duration) (result, error) {
 	const size = 256
 	r := result{Name: fmt.Sprintf("TTL lateness, %d messages, %v–%v", n, from, to)}
@@ -290,8 +290,8 @@ var backlogShape = func() shape {
 	return s
 }()
 
-// backlog fills a queue, runs between while it is full, and consumes it again.
-// The results are those of filling and of consuming.
+// backlog fills a queue, runs between while it is full, and consumes it again. The results are
+// those of filling and of consuming.
 func backlog(ctx context.Context, t *target, s shape, between func(queue string, fill *result) error) ([]result, error) {
 	fill, drain := result{Name: "backlog, fill"}, result{Name: "backlog, drain"}
 	q := queue{name: "bench-backlog"}
@@ -326,7 +326,7 @@ func backlog(ctx context.Context, t *target, s shape, between func(queue string,
 			return nil, err
 		}
 	}
-	// The waiting messages count as this publisher's, all published before.
+	// The waiting messages count as published earlier by this publisher.
 	consume := &load{consumers: all.consumers, ledger: all.ledger, published: []uint64{published}}
 	if err := consume.run(ctx, t.pids, &drain); err != nil {
 		return nil, fmt.Errorf("%s: %w", drain.Name, err)

@@ -12,11 +12,11 @@ import (
 
 const (
 	soakQueues = 5
-	// soakPart of the highest rate is what is held.
+	// soakPart is the part of the highest rate that is held.
 	soakPart = 0.7
 )
 
-// soak holds a rate for long.
+// soak holds a rate for a long time.
 type soak struct {
 	*lab
 	duration time.Duration
@@ -28,9 +28,9 @@ type soak struct {
 	marks    []mark
 }
 
-// mark is what was seen at one moment.
+// mark is a set of measurements at one moment.
 type mark struct {
-	rate float64 // messages a second since the mark before
+	rate float64 // messages a second since the previous mark
 	p99  float64 // of confirms since then, ms
 	rss  float64 // MiB, all servers
 	disk float64 // MiB, all servers
@@ -109,7 +109,7 @@ func (s *soak) hold(ctx context.Context, rate float64) (result, error) {
 	return r, s.target.remove(queues...)
 }
 
-// watch prints a line every so often until ctx ends.
+// watch prints a line at regular intervals until ctx ends.
 func (s *soak) watch(ctx context.Context) error {
 	began, before, last := clock(), clock(), uint64(0)
 	for {
@@ -136,7 +136,7 @@ func (s *soak) watch(ctx context.Context) error {
 	}
 }
 
-// What a last quarter may be above the first, as a factor and in units.
+// How much the last quarter may exceed the first, as a factor and in units.
 const (
 	flatFactor = 1.3
 	flatRSS    = 64 // MiB
@@ -144,8 +144,8 @@ const (
 	flatP99    = 5 // ms
 )
 
-// verdict compares the medians of the last quarter with those of the first. It
-// returns an error if something grows.
+// verdict compares the medians of the last quarter with those of the first. It returns an error if
+// something grows.
 func verdict(marks []mark) error {
 	quarter := len(marks) / 4
 	if quarter == 0 {

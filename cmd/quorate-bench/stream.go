@@ -12,17 +12,17 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// On NATS a queue is a stream of its own with retention by work queue, in
-// files, with streamReplicas replicas, and one durable pull consumer.
+// On NATS a queue is a stream of its own with work-queue retention, stored in files, with
+// streamReplicas replicas and one durable pull consumer.
 const (
 	streamReplicas = 3
 	streamConsumer = "bench"
-	// streamAckWait is after how long a message is handed out again: longer
-	// than any run takes, so that a slow machine doubles none.
+	// streamAckWait is the time after which a message is delivered again: longer than any run
+	// takes, so that a slow machine causes no duplicates.
 	streamAckWait = 10 * time.Minute
 	// streamPrefetch bounds the deliveries not acked.
 	streamPrefetch = 500
-	// streamTimeout bounds the requests of one step, such as the making of all streams.
+	// streamTimeout bounds the requests of one step, such as creating all streams.
 	streamTimeout = 30 * time.Second
 )
 
@@ -63,7 +63,7 @@ func eachStream(uri string, queues []queue, do func(ctx context.Context, js jets
 	return nil
 }
 
-// declareStreams deletes the queues' streams and makes them anew.
+// declareStreams deletes the queues' streams and creates them again.
 func declareStreams(uri string, queues []queue) error {
 	return eachStream(uri, queues, func(ctx context.Context, js jetstream.JetStream, q queue) error {
 		if len(q.args) > 0 {
@@ -94,7 +94,7 @@ func makeStream(ctx context.Context, js jetstream.JetStream, name string) error 
 	return err
 }
 
-// removeStreams deletes the queues' streams with all they hold.
+// removeStreams deletes the queues' streams and their contents.
 func removeStreams(uri string, queues []queue) error {
 	return eachStream(uri, queues, func(ctx context.Context, js jetstream.JetStream, q queue) error {
 		return removeStream(ctx, js, q.name)
@@ -108,7 +108,7 @@ func removeStream(ctx context.Context, js jetstream.JetStream, name string) erro
 	return nil
 }
 
-// firstError keeps the first of the errors that come from several goroutines.
+// firstError keeps the first error of several goroutines.
 type firstError struct {
 	lock sync.Mutex
 	err  error
@@ -128,21 +128,20 @@ func (f *firstError) reason() error {
 	return f.err
 }
 
-// streamSender publishes without waiting for the answers, which the library
-// hands over one by one.
+// streamSender publishes without waiting for the answers, which the library passes on one by one.
 type streamSender struct {
 	firstError
 	conn    *nats.Conn
 	js      jetstream.JetStream
 	results chan amqp.Confirmation
-	// bodies are those of the unanswered messages, each in its place of the
-	// window: the library may send one again.
+	// bodies are those of the unanswered messages, each in its slot of the window: the library may
+	// send one again.
 	bodies [][]byte
 	sent   uint64
 }
 
 func openStreamSender(uri string, window int) (*streamSender, error) {
-	// One place more than messages can be unanswered is for the end of the connection.
+	// One slot more than messages can be unanswered is for the end of the connection.
 	o := &streamSender{results: make(chan amqp.Confirmation, window+1), bodies: make([][]byte, window)}
 	var err error
 	o.conn, o.js, err = connectStreams(uri, func(err error) { o.refuse(errors.Join(errClosed, err)) },
@@ -162,7 +161,7 @@ func (o *streamSender) refuse(err error) {
 	o.answer(amqp.Confirmation{})
 }
 
-// answer never waits: once there is no place, a refusal has ended the run.
+// answer never waits: if there is no slot, a refusal has ended the run.
 func (o *streamSender) answer(c amqp.Confirmation) {
 	select {
 	case o.results <- c:
@@ -191,7 +190,7 @@ func (o *streamSender) finish() error {
 
 func (o *streamSender) drop() { o.conn.Close() }
 
-// streamReceiver pulls, always with as many asked for as may be unacknowledged.
+// streamReceiver pulls, always requesting as many messages as may be unacknowledged.
 type streamReceiver struct {
 	firstError
 	conn    *nats.Conn
@@ -208,7 +207,7 @@ func openStreamReceiver(uri, queue string, prefetch int) (*streamReceiver, error
 	if prefetch != streamPrefetch {
 		return nil, fmt.Errorf("%s: streams have a prefetch of %d, not %d", queue, streamPrefetch, prefetch)
 	}
-	// There is room for all that may be unacknowledged: take never waits.
+	// There is space for all that may be unacknowledged: take never waits.
 	i := &streamReceiver{from: make(chan amqp.Delivery, streamPrefetch)}
 	conn, js, err := connectStreams(uri, i.set)
 	if err != nil {
@@ -248,8 +247,8 @@ func (i *streamReceiver) take(m jetstream.Msg) {
 
 func (i *streamReceiver) deliveries() <-chan amqp.Delivery { return i.from }
 
-// ack acks each message: streams with retention by work queue know no acks of
-// several at once. The connection sends them together.
+// ack acks each message: streams with work-queue retention do not support acks of several at once.
+// The connection sends them together.
 func (i *streamReceiver) ack(tag uint64) error {
 	i.mu.Lock()
 	n := tag - i.acked

@@ -20,7 +20,7 @@ type step struct {
 	run  func(ctx context.Context) (result, error)
 }
 
-// commonSteps are those that any broker can be put through.
+// commonSteps are those that any broker can run.
 func commonSteps(t *target, duration time.Duration) []step {
 	var all []step
 	for _, size := range []int{1024, 100, 10 << 10} {
@@ -37,7 +37,7 @@ func commonSteps(t *target, duration time.Duration) []step {
 	)
 }
 
-// ttlSteps let so many messages expire: with one TTL, and with TTLs drawn from a range.
+// ttlSteps let n messages expire: with one TTL, and with TTLs drawn from a range.
 func ttlSteps(t *target, messages int, one, from, to time.Duration) []step {
 	return []step{
 		{"ttl one", func(ctx context.Context) (result, error) { return lateness(ctx, t, messages, one, one) }},
@@ -53,7 +53,7 @@ func failoverSteps(on faulty, all ...failover) []step {
 	return steps
 }
 
-// warmUp has all parts of a broker run once before anything is measured.
+// warmUp runs all parts of a broker once before anything is measured.
 func warmUp(ctx context.Context, t *target, duration time.Duration) error {
 	s := defaultShape
 	s.duration = duration
@@ -63,22 +63,21 @@ func warmUp(ctx context.Context, t *target, duration time.Duration) error {
 	return nil
 }
 
-// What counts as calm: of the processors, this part of a core over this long.
+// What counts as idle: of the processors, this part of a core over this long.
 const (
 	calmPart = 0.1
 	calmOver = 500 * time.Millisecond
 )
 
-// warmTime is how long a cluster is warmed up, and calmTimeout how long it may
-// take to come to rest, unless time is short.
+// warmTime is how long a cluster is warmed up, and calmTimeout how long it may take to become idle,
+// unless time is short.
 const (
 	warmTime    = 2 * time.Second
 	calmTimeout = 20 * time.Second
 )
 
-// calm waits until the servers have finished what the run before has left them
-// to do, such as deleting its messages from disk, at most for bound. It returns
-// which part of a core they used last.
+// calm waits, at most for bound, until the servers have finished the work left by the run before,
+// such as deleting its messages from disk. It returns the part of a core that they last used.
 func calm(ctx context.Context, pids []int, bound time.Duration) (part float64, err error) {
 	for end := clock() + bound; ; {
 		before, err := cpuSeconds(pids)
@@ -99,8 +98,8 @@ func calm(ctx context.Context, pids []int, bound time.Duration) (part float64, e
 	}
 }
 
-// selected says whether a step is among those asked for: those whose name
-// holds one of the comma-separated texts; none asked for: all.
+// selected reports whether a step was requested: its name contains one of the comma-separated
+// texts; none given: all steps.
 func selected(name, only string) bool {
 	for text := range strings.SplitSeq(only, ",") {
 		if strings.Contains(name, strings.TrimSpace(text)) {
@@ -230,7 +229,7 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 	return nil
 }
 
-// returns has a follower, and then everybody, go away and come back.
+// returns takes a follower, and then all nodes, away and back.
 func (s *suite) returns(ctx context.Context, all *collection) error {
 	if s.away > 0 && selected("follower away", s.only) {
 		if _, err := calm(ctx, s.target.pids, calmTimeout); err != nil {
@@ -255,8 +254,7 @@ func (s *suite) returns(ctx context.Context, all *collection) error {
 	return nil
 }
 
-// deaths lets messages leave a hold queue whose leader is killed, and a million
-// die at once.
+// deaths lets messages leave a hold queue whose leader is killed, and a million expire at once.
 func (s *suite) deaths(ctx context.Context, all *collection) error {
 	if selected("hold", s.only) {
 		results, err := heldThroughKill(ctx, s.lab, 10_000, 100*time.Millisecond, 20*time.Second)
@@ -283,8 +281,8 @@ func (s *suite) deaths(ctx context.Context, all *collection) error {
 	return nil
 }
 
-// backlog leaves messages waiting, kills and restarts a node and then all
-// nodes, and consumes what waits.
+// backlog leaves messages waiting, kills and restarts a node and then all nodes, and consumes what
+// waits.
 func (s *suite) backlog(ctx context.Context, shape shape, all *collection) error {
 	results, err := backlog(ctx, s.target, shape, func(queue string, fill *result) error {
 		defer s.findProcesses()
@@ -300,8 +298,8 @@ func (s *suite) backlog(ctx context.Context, shape shape, all *collection) error
 	return err
 }
 
-// restart kills nodes, starts them again, and notes how long it takes from the
-// start until each answers for the queue.
+// restart kills nodes, starts them again, and measures the time from the start until each answers
+// for the queue.
 func (s *suite) restart(ctx context.Context, queue string, nodes []*cluster.Node, name string, r *result) error {
 	for _, n := range nodes {
 		if err := n.Kill(ctx); err != nil {

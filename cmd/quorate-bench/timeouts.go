@@ -17,16 +17,16 @@ const (
 	// slowQueues and slowPerChannel spread the consumers of the run timeouts.
 	slowQueues     = 100
 	slowPerChannel = 100
-	// slowSetup is the time to register one of them, on a busy machine, and
-	// slowMargin what is added for all.
+	// slowSetup is the time to register one of them on a busy machine, and slowMargin is added for
+	// all.
 	slowSetup  = 2 * time.Millisecond
 	slowMargin = 6 * time.Second
 	// slowCalm is how long confirms elsewhere are measured before the timeouts.
 	slowCalm = 3 * time.Second
-	// slowAtLeast is how long they are measured from then on, at least.
+	// slowAtLeast is the minimum time they are measured from then on.
 	slowAtLeast = time.Second
-	// slowProbe is from one publish to another queue to the next, and
-	// slowWindow how many of them may wait for their confirms.
+	// slowProbe is the interval between publishes to another queue, and slowWindow how many of them
+	// may wait for their confirms.
 	slowProbe  = 2 * time.Millisecond
 	slowWindow = 1000
 	slowSize   = 100
@@ -51,10 +51,9 @@ func runTimeouts(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return publishResults([]result{r}, t.json)
 }
 
-// timeouts lets consumers of one node hold a message each for too long, all
-// until the same instant. It measures how long after that the last message is
-// with another consumer and the last client is told, and how long confirms of
-// another queue take before and meanwhile.
+// timeouts makes consumers of one node hold a message each for too long, all until the same
+// instant. It measures how long after that the last message is at another consumer and the last
+// client is notified, and how long confirms of another queue take before and meanwhile.
 func timeouts(ctx context.Context, t *target, n int) (r result, err error) {
 	r.Name = fmt.Sprintf("%d consumers time out at once", n)
 	ctx, fail := context.WithCancelCause(ctx)
@@ -123,7 +122,7 @@ func timeouts(ctx context.Context, t *target, n int) (r result, err error) {
 // slowElsewhere is a queue without consumers that time out.
 const slowElsewhere = "bench-slow-elsewhere"
 
-// slowRun is consumers that are too slow, and those that get their messages.
+// slowRun holds the consumers that are too slow, and those that get their messages.
 type slowRun struct {
 	*target
 	n     int
@@ -170,8 +169,8 @@ func (s *slowRun) prepare(ctx context.Context, fail context.CancelCauseFunc) err
 	return s.takeBack()
 }
 
-// onChannels opens channels of the first node, ten to a connection, and calls do for
-// each, side by side, with the numbers of its consumers.
+// onChannels opens channels to the first node, ten per connection, and calls do for each
+// concurrently, with the numbers of its consumers.
 func (s *slowRun) onChannels(do func(ch *amqp.Channel, first, last int) error) error {
 	var all sync.WaitGroup
 	var errs []error
@@ -236,7 +235,7 @@ func (s *slowRun) beSlow(ctx context.Context, ch *amqp.Channel, first, last int)
 	return nil
 }
 
-// tell notes that a consumer was cancelled.
+// tell records that a consumer was cancelled.
 func (s *slowRun) tell(tag string) {
 	if i, err := strconv.Atoi(tag); err == nil && i < s.n {
 		s.notices[i].Add(1)
@@ -246,7 +245,7 @@ func (s *slowRun) tell(tag string) {
 	s.wake()
 }
 
-// takeBack has consumers of another node wait for what goes back.
+// takeBack makes consumers of another node wait for what goes back.
 func (s *slowRun) takeBack() error {
 	conn, ch, err := connect(s.uri(1), true)
 	if err != nil {
@@ -276,7 +275,7 @@ func (s *slowRun) wake() {
 	}
 }
 
-// await waits until all messages are back and all clients told.
+// await waits until all messages are back and all clients are notified.
 func (s *slowRun) await(ctx context.Context) error {
 	quiet := time.NewTimer(stall)
 	defer quiet.Stop()
@@ -293,8 +292,8 @@ func (s *slowRun) await(ctx context.Context) error {
 	return nil
 }
 
-// check uses each channel, so that what was on its way has come, and looks
-// whether every client was told once, and every message came back once.
+// check uses each channel, so that everything in transit has arrived, and checks that every client
+// was notified once and every message came back once.
 func (s *slowRun) check() error {
 	for _, ch := range s.chans {
 		if err := ch.Qos(1, 0, false); err != nil {
