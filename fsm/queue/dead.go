@@ -7,7 +7,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// strategy is the effective dead-letter strategy.
+// strategy is the effective dead-letter strategy. It is asked for at each step
+// of a letter: a letter may end under another strategy than it began.
 func (o *outbox) strategy() Disposition {
 	switch {
 	case o.settings.DelayedStore:
@@ -25,6 +26,13 @@ func (o *outbox) strategy() Disposition {
 // disposition is what happens to messages that die for this reason. Messages
 // dropped by a length limit bypass the outbox, which would grow instead, and so
 // does everything while the outbox is full.
+//
+//	strategy               EXPIRED, REJECTED, DELIVERY_LIMIT   MAXLEN, or outbox full
+//	no exchange            Dropped                             Dropped
+//	at-most-once           SentOnce                            SentOnce
+//	default                Transactional                       SentOnce
+//	at-least-once          AtLeastOnce                         SentOnce
+//	delayed exchange       AtLeastOnce                         AtLeastOnce
 func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 	s := o.strategy()
 	if s > SentOnce && !o.settings.DelayedStore && (reason == logpb.Death_MAXLEN || o.full()) {
@@ -33,13 +41,17 @@ func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 	return s
 }
 
-// full reports whether the outbox has reached its bound.
+// full reports whether the outbox has reached its bound. Letters of a delayed
+// exchange are posted all the same: they have no other way.
 func (o *outbox) full() bool {
 	return o.settings.maxLetters.Given && o.letters() >= o.settings.maxLetters.Value
 }
 
 // die ends message h, which is in no place: it becomes a letter of the outbox,
 // or is freed, with or without a letter that is sent once.
+//
+// Requires: EXPIRED ≤ reason ≤ DELIVERY_LIMIT; place 0, and no timer knows h.
+// Ensures: h is in the outbox, or freed: the caller must not use it again.
 func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	if reason == logpb.Death_EXPIRED {
 		o.counters.Expired++
@@ -62,7 +74,8 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	o.post(h, eff)
 }
 
-// post appends message h, which is in no place, to the outbox.
+// post appends message h, which is in no place, to the outbox. Letters are
+// never posted anywhere but at the end, so numbers ascend from unrouted on.
 func (o *outbox) post(h uint32, eff *fsm.Effects) {
 	o.messages.editDeadLetterInfo(h).letter = o.next
 	o.next++
@@ -76,6 +89,10 @@ func (o *outbox) post(h uint32, eff *fsm.Effects) {
 // addDeath returns the history with one more death in this queue in front. The
 // record of a new pair of queue and reason is completed from the payload by the
 // sender.
+//
+// The result and its first record are new. The other records are shared with
+// history, which is not changed. Time and First of a pair that dies again are those
+// of its first death, as x-death has them.
 func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*logpb.Death {
 	now := &logpb.Death{Reason: reason, Queue: o.name, Count: 1, Time: int64(o.clock.now()), First: len(history) == 0}
 	i := slices.IndexFunc(history, func(d *logpb.Death) bool { return d.Reason == reason && d.Queue == o.name })
@@ -102,6 +119,7 @@ func copyDeaths(from []*logpb.Death) []*logpb.Death {
 }
 
 // purge turns all waiting letters into purged messages, and returns how many.
+// O(1). Their entries are released when they are swept.
 func (o *outbox) purge() uint64 {
 	n := o.messages.count(Waiting).Messages
 	o.messages.discardList(waitingList, Waiting)

@@ -8,6 +8,22 @@ import (
 // enqueue takes in one message, for now or for later. With TTL 0 it is offered
 // to consumers with credit, and expires here if none takes it. A message that
 // does not fit into the queue is refused, unless a consumer takes it at once.
+//
+// Which way a message goes:
+//
+//	due later, or a delayed exchange      enqueueLater: Scheduled
+//	TTL passed on its way                 dies, as if it had been ready
+//	queue full, nobody has credit         refused, without a record
+//	TTL 0                                 offered; dies unless handed out
+//	queue full, somebody has credit       offered; refused unless handed out
+//	any other                             Ready; it waits for the end of the command
+//
+// A message with a TTL is offered at once, too, so that most are never watched. But
+// not while something is on its way back, since that is older.
+//
+// Ensures: OK means that the message was taken in, even if it has died already;
+// Rejected that it is in no place. cmd.Head < expirationBit, because the
+// record has 15 bits for it.
 func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
 	if cmd.GetSize() == 0 || cmd.Head > cmd.Size || cmd.Head >= expirationBit {
 		return fsm.Result{Code: fsm.Invalid}
@@ -56,6 +72,9 @@ func (it *intake) enqueueExpired(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Tim
 
 // offer assigns ready messages, with message h among them. If now is set, h
 // expires unless it is taken.
+//
+// Requires: h is Ready and not watched. Ensures: if now, h is not ready. Its record
+// may be free then, and is zero: its place is 0.
 func (it *intake) offer(h uint32, now bool, eff *fsm.Effects) {
 	if now {
 		it.scratch.fresh = h
@@ -69,7 +88,8 @@ func (it *intake) offer(h uint32, now bool, eff *fsm.Effects) {
 }
 
 // stays reports whether message h, which has come to a full queue, was taken or
-// may stay. Otherwise it is removed without a trace.
+// may stay. Otherwise it is removed without a trace. Limits count all but h
+// here, since it is in no place while they are checked.
 func (it *intake) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
 	if !it.messages.get(h).ready() {
 		return true
@@ -84,6 +104,10 @@ func (it *intake) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
 }
 
 // store makes a record of a message, in no place and without an expiry.
+//
+// Requires: cmd was validated by enqueue. due is when it was to become ready; 0: as
+// the command says, which may have been scheduled in another queue. Deaths are
+// copied, since a machine keeps nothing of a command.
 func (it *intake) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) uint32 {
 	x := message{
 		index: meta.Index, offset: meta.Offset, size: cmd.Size,

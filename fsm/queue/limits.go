@@ -6,17 +6,21 @@ import (
 )
 
 // kept is what counts in the limits and is never dropped to satisfy them:
-// scheduled messages, and letters that are delivered at least once.
+// scheduled messages, and letters that are delivered at least once. O(1), as
+// all sums here are: counts are kept by place.
 func (it *intake) kept() Count { return it.messages.count(Scheduled).plus(it.outbox.counted()) }
 
-// counted is everything that counts in the limits.
+// counted is everything that counts in the limits. Checked-out and purged
+// messages do not count.
 func (it *intake) counted() Count {
 	return it.kept().plus(it.messages.count(Ready)).plus(it.messages.count(Returned)).plus(it.messages.count(Delayed))
 }
 
 // full reports whether there is no space for one more message, which replaces
 // scheduled message old if that is not 0. A queue that drops is full if the
-// message would fit were it not for what cannot be dropped.
+// message would fit were it not for what cannot be dropped. A message that does
+// not fit by itself never makes a queue that drops full: it is taken in and
+// dropped by trim.
 func (it *intake) full(cmd *logpb.Enqueue, old uint32) bool {
 	if !it.settings.limited() {
 		return false
@@ -35,6 +39,10 @@ func (it *intake) full(cmd *logpb.Enqueue, old uint32) bool {
 }
 
 // refuse answers a message that is refused because the queue is full.
+//
+// Requires: the message has no record. With reject-publish-dlx it is dead-lettered
+// as an effect, by its position in the entry; the entry is released with it, but
+// payloads of DeadLetters are read before.
 func (it *intake) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
 	if it.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && it.settings.DeadLetter {
 		it.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
@@ -48,7 +56,8 @@ func (it *intake) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	return it.reject(eff)
 }
 
-// reject answers a message that is refused.
+// reject answers a message that is refused. The session records the answer, so
+// that a repetition is refused, too.
 func (it *intake) reject(eff *fsm.Effects) fsm.Result {
 	it.counters.Refused++
 	it.entries.refuse(eff)
@@ -65,6 +74,9 @@ func (it *intake) tooLong() bool {
 // when nothing is ready, the longest delayed message. Due messages that are in
 // the way expire first. If there is more to do than one command may, the next
 // Tick continues.
+//
+// It runs after assignment: what a consumer takes at once needs no space. Ensures:
+// the queue is within its limits, or tooLong makes NextDue be at once.
 func (it *intake) trim(eff *fsm.Effects) {
 	for n := it.bounds.Drops; n > 0 && it.tooLong(); n-- {
 		h := it.deliveries.first(eff)

@@ -26,20 +26,35 @@ import (
 //	for every target t: t.settled < t.next, and t.pending has the letters of the
 //	transfers settled+1 … next-1, in this order
 //	gone = number of targets that are gone; such a target has pending transfers
+//
+// Cycle of a letter: post (no route) → routeDead (transfers to its targets) →
+// confirmTransfers (one transfer less) → gone with the last one. With at-least-once
+// it waits instead if it has no target or was refused, and routeWaiting gives it a
+// new route.
+//
+// The leader reads what to do (unroutedLetters, pendingTransfers, waitingLetters)
+// and proposes commands; the machine does nothing by itself, so a change of leader
+// loses nothing. A snapshot has next and the targets in its head, and the letters
+// with their transfers in the order of the lists.
 type outbox struct {
 	*shared
 	messages *messages
 
-	next              uint64              // number of the next letter
-	unrouted          uint32              // first letter without a route; 0: none
-	waiting           sorted[uint32]      // letters that have no destination for now, by number
+	next     uint64         // number of the next letter
+	unrouted uint32         // first letter without a route; 0: none
+	waiting  sorted[uint32] // letters that have no destination for now, by number
+	// A target stays for good, since its numbers must go on, unless it is gone.
 	deadLetterTargets []*deadLetterTarget // by id
-	gone              int                 // number of targets that are gone
+	// Kept so that hasWork costs O(1).
+	gone int // number of targets that are gone
 }
 
 // deadLetterTarget is a queue that letters go to. The unsettled transfers to it
 // are numbered settled+1 … next-1. The numbers are those of the command stream
 // at the target, so none is used twice and none is skipped.
+//
+// Invariants: 1 ≤ next; confirmed < next; pending.len() = next - 1 - confirmed.
+// Letters of pending are handles in the outbox, each at most once per target.
 type deadLetterTarget struct {
 	id        fsm.QueueID
 	next      uint64
@@ -55,7 +70,8 @@ func newOutbox(s *shared, ms *messages) *outbox { return &outbox{shared: s, mess
 // reused.
 func (o *outbox) clear() { *o = outbox{shared: o.shared, messages: o.messages, next: o.next} }
 
-// letters is the number of letters that are not finished.
+// letters is the number of letters that are not finished. 0 ends a draining
+// queue. O(1).
 func (o *outbox) letters() uint64 {
 	return o.messages.count(Outbox).Messages + o.messages.count(Waiting).Messages
 }
@@ -73,7 +89,7 @@ func (o *outbox) counted() Count {
 // ended.
 func (o *outbox) hasWork() bool { return o.gone > 0 }
 
-// find returns where a target is, or would be.
+// find returns where a target is, or would be. O(log targets).
 func (o *outbox) find(id fsm.QueueID) (int, bool) {
 	return slices.BinarySearchFunc(o.deadLetterTargets, id, func(t *deadLetterTarget, id fsm.QueueID) int { return cmp.Compare(t.id, id) })
 }
@@ -84,7 +100,8 @@ func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 	return ok, ok && o.deadLetterTargets[i].gone
 }
 
-// deadLetter describes message h, which has died.
+// deadLetter describes message h, which has died. Deaths are shared with the
+// record and never changed.
 func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 	x, e, r := o.messages.get(h), o.messages.deadLetterInfo(h), o.messages.scheduleInfo(h)
 	return fsm.DeadLetter{
@@ -101,6 +118,8 @@ func (o *outbox) letter(h uint32) Letter {
 }
 
 // unroutedLetters returns up to limit letters without a route, oldest first.
+// O(limit): it starts at unrouted. The letters share their slices with the
+// machine, which replaces them and never changes them.
 func (o *outbox) unroutedLetters(limit int) []Letter {
 	var letters []Letter
 	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.get(h).next {
@@ -123,7 +142,9 @@ func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
 }
 
 // pendingTransfers returns up to limit transfers to a target that are not
-// settled, from number from on, ascending.
+// settled, from number from on, ascending. Transfers are numbered without gaps,
+// so a sender that has sent up to n continues with from = n+1. O(log targets +
+// limit × transfers of a letter).
 func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outgoing {
 	i, ok := o.find(to)
 	if !ok {
@@ -172,7 +193,9 @@ func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 	}
 }
 
-// restore adds message h, whose place is set, as a letter.
+// restore adds message h, whose place is set, as a letter. Letters come in the
+// order of their lists, which is that of the transfer numbers of each target:
+// so pending fills up in order, or the snapshot is damaged.
 func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	e := o.messages.editDeadLetterInfo(h)
 	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)

@@ -6,7 +6,8 @@ import (
 )
 
 // purge removes all messages that are ready, scheduled or delayed, and letters
-// that have no destination. They are not dead-lettered.
+// that have no destination. They are not dead-lettered. O(1) for the messages
+// themselves, see messages.discardList.
 func (it *intake) purge() fsm.Result {
 	n := it.messages.readyCount() + uint64(it.timers.timed()) + it.messages.count(Waiting).Messages
 	it.counters.Purged += n
@@ -25,7 +26,9 @@ func (it *intake) dropReady() {
 	it.messages.dropReady()
 }
 
-// sweep releases purged messages, as many as one command of this kind may.
+// sweep releases purged messages, as many as one command of this kind may. A
+// draining queue is swept by end alone, and one that is gone has given up its
+// entries as a whole.
 func (it *intake) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
 	switch {
 	case it.lease.phase() != Active:

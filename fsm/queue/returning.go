@@ -13,6 +13,10 @@ import (
 // Settlements come first, in their order, so that what was settled before a
 // session ended is not lost with it. order ≠ 0 ⇔ it is a settlement; failed is
 // meaningful only for losses.
+//
+// It belongs to no consumer and no session, since both may be gone: of is only for
+// listings. In a snapshot the head has all but held, and the messages name their
+// holder by position.
 type returning struct {
 	of      fsm.ConsumerID
 	held    held
@@ -23,6 +27,9 @@ type returning struct {
 
 // returningKey is the position of r among what is on its way back: settlements
 // first, then by the oldest message that comes next.
+//
+// The key of a loss changes with its first message, so takeLost removes the entry
+// before it takes anything. Keys are unique: a message has one holder.
 func (ds *deliveries) returningKey(r *returning) key {
 	if r.order != 0 {
 		return key{0, r.order}
@@ -35,6 +42,9 @@ func (ds *deliveries) returningKey(r *returning) key {
 func (ds *deliveries) addReturning(r *returning) { ds.returning.put(ds.returningKey(r), r) }
 
 // detach takes everything that c holds. The messages go back.
+//
+// It does not walk over what c holds: the table changes its owner. Ensures: c.held is empty.
+// The caller removes c, or sees to it that it gets nothing for now.
 func (ds *deliveries) detach(c *consumer, failed bool) {
 	if c.held.len() == 0 {
 		return
@@ -44,13 +54,24 @@ func (ds *deliveries) detach(c *consumer, failed bool) {
 	c.held = held{}
 }
 
-// unfinished reports whether something is on its way back.
+// unfinished reports whether something is on its way back. As long as it is
+// true NextDue is at once, nothing times out, and a get is never answered
+// Empty.
 func (ds *deliveries) unfinished() bool { return ds.sessions.isEnding() || ds.returning.len() > 0 }
 
 // bringBack ends sessions of nodes that are down, and returns what is on its
 // way back and what is in scratch.taken. It stops at the bound of the command;
 // the next command continues. While sessions are still ending nobody is served,
 // so that everything comes back in order.
+//
+// It runs once with every command of an active queue, after the command itself and
+// before the assignment at its end. Ensures: scratch.taken is empty; either nothing
+// is unfinished or the bound was reached. On a Tick the bound is what expiries and
+// timeouts have left of the budget, and at most bounds.Back.
+//
+// Order: lives that ended, then settlements by age, then losses by number. It is
+// kept over any number of commands, because a new settlement waits while an older
+// one is unfinished (endDeliveries).
 func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	left := ds.bounds.Before
 	switch kind {
@@ -97,6 +118,9 @@ func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
 // takeLost moves up to n messages that their holders have lost to scratch.taken
 // and returns how many: oldest first, as far as each holder got them in that
 // order.
+//
+// It merges the holders by their next message, as long as one of them is the
+// oldest. key{at: 2} stands for "no other holder": it is after all keys.
 func (ds *deliveries) takeLost(n int) (done int) {
 	for done < n && ds.returning.len() > 0 {
 		k, p := ds.returning.first()
@@ -119,7 +143,9 @@ func (ds *deliveries) takeLost(n int) (done int) {
 }
 
 // endDown ends sessions of nodes that are down in at most n steps, one for each
-// session and for each consumer. It returns how many steps it took.
+// session and for each consumer. It returns how many steps it took. Lives end
+// by node, then boot; sessions by number; consumers from the last one, so that
+// the slice of a session only gets shorter.
 func (ds *deliveries) endDown(n int) (done int) {
 	for done < n && ds.sessions.isEnding() {
 		l := ds.sessions.firstDown()
@@ -137,7 +163,8 @@ func (ds *deliveries) endDown(n int) (done int) {
 // endSession removes a session with its consumers, and what they hold goes back
 // as failed. It takes at most n steps and removes the session only after all
 // its consumers. It returns how many steps it took. The consumers stay in
-// consumers.all, see dropEnded.
+// consumers.all, see dropEnded. Late deliveries end with it: nobody can settle
+// them any more.
 func (ds *deliveries) endSession(s *session, n int) (done int) {
 	for i := len(s.consumers) - 1; i >= 0; i-- {
 		if done == n {
@@ -161,6 +188,10 @@ func (ds *deliveries) endSession(s *session, n int) (done int) {
 }
 
 // sessionDown ends the session of the command.
+//
+// An unknown session is remembered as ended, too: its first command may be late.
+// The end of a session is not divided into steps, since it has at most as many
+// consumers as the queue may have. The return of its deliveries is, see bringBack.
 func (ds *deliveries) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	if meta.Session == (fsm.SessionID{}) {
 		return fsm.Result{Code: fsm.Invalid}
@@ -174,7 +205,8 @@ func (ds *deliveries) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 }
 
 // endSuspicions takes back what sessions hold whose nodes have been suspected
-// for too long.
+// for too long. The consumers stay: they are served again when the node is
+// heard from. Only cancelled ones that hold nothing any more are removed.
 func (ds *deliveries) endSuspicions() {
 	if !ds.sessions.overdue() {
 		return

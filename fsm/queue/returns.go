@@ -7,7 +7,9 @@ const returnsLen = 128
 const stepsPerScan = 16
 
 // returnsBlock is a run of the returned messages, in order: handles[head:tail],
-// and their numbers, which are in no particular order.
+// and their numbers, which are in no particular order. Entries before head are
+// left over: removing the first one, which is what handing out does, only moves
+// head.
 type returnsBlock struct {
 	head, tail int
 	seqs       [returnsLen]uint64
@@ -17,7 +19,9 @@ type returnsBlock struct {
 func (b *returnsBlock) len() int { return b.tail - b.head }
 
 // returnsSlot is the position of a block in the ring of blocks. Slot 0 has no
-// block: it precedes the first and follows the last.
+// block: it precedes the first and follows the last. The slot stays where it is
+// for as long as the block is in use, so messages can name it. A free slot is
+// zero.
 type returnsSlot struct {
 	least      uint64 // least number in the block
 	prev, next uint32
@@ -34,13 +38,23 @@ type returnsSlot struct {
 //	1 ≤ block.len() ≤ returnsLen; slot 0 and those in free have no block
 //	least = the least of seqs[head:tail]
 //	a message of the list is in the block of the slot that its prev names
+//
+// It holds nothing that the list does not say, is in no snapshot, and is built
+// again by appending. Blocks may be cut differently then; the order is the same.
+// An empty returns has no slots.
+//
+// Not a sorted table: the list is not in the order of numbers, since requeued
+// messages go to its end, and positions have no keys that could stay valid.
 type returns struct {
+	// free are the slots without a block except slot 0; spare is one empty block for
+	// the next newSlot.
 	slots []returnsSlot
 	free  []uint32
 	spare *returnsBlock
 }
 
-// newSlot inserts an empty block after slot at.
+// newSlot inserts an empty block after slot at. The caller fills the block
+// before anything else happens: an empty block is invalid.
 func (r *returns) newSlot(at uint32) uint32 {
 	if len(r.slots) == 0 {
 		r.slots = append(r.slots, returnsSlot{})
@@ -62,7 +76,8 @@ func (r *returns) newSlot(at uint32) uint32 {
 	return no
 }
 
-// drop removes slot no, whose block is empty, from the ring.
+// drop removes slot no, whose block is empty, from the ring. If no block is
+// left the table is given up.
 func (r *returns) drop(no uint32) {
 	s := &r.slots[no]
 	r.slots[s.prev].next, r.slots[s.next].prev = s.next, s.prev
@@ -103,6 +118,10 @@ func (r *returns) end() spot {
 
 // behindOlder returns the position after the last message before p that is
 // older than seq, and the number of steps taken.
+//
+// Requires: p is a valid position. Ensures: all messages between the result and p
+// are younger than seq. If none before p is older, the result is the position
+// before all messages. O(blocks between the two + returnsLen).
 func (r *returns) behindOlder(p spot, seq uint64) (spot, int) {
 	steps := 0
 	for p.slot != 0 {
@@ -151,7 +170,8 @@ func (r *returns) before(p spot) uint32 {
 }
 
 // add appends a message to slot no and returns its slot, which is a new one if
-// that was full.
+// that was full. Requires: it goes after the last message of that slot. O(1),
+// but for moving the entries of a block that has been used up to its end.
 func (r *returns) add(no, h uint32, seq uint64) uint32 {
 	if no == 0 || r.slots[no].block.len() == returnsLen {
 		no = r.newSlot(no)
@@ -171,6 +191,12 @@ func (r *returns) add(no, h uint32, seq uint64) uint32 {
 
 // insertReturned inserts messages, which are in no place, in this order at a
 // position of the returned ones.
+//
+// Requires: run is not empty, and each of its seq is that of its message.
+//
+// Ensures: their place is Returned. The caller calls watch for them. p and all
+// other positions are invalid. O(len(run) + returnsLen): what follows p in its
+// block is moved at most once per call.
 func (ms *messages) insertReturned(p spot, run []checkout) {
 	r, l := &ms.returns, &ms.lists[returnedList]
 	prev := r.before(p)
@@ -201,6 +227,7 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 }
 
 // joinReturned merges the block of a slot with the next one, if both are small.
+// The half that is left free keeps one insertion from splitting it again.
 func (ms *messages) joinReturned(no uint32) {
 	r := &ms.returns
 	next := r.slots[no].next
@@ -232,7 +259,8 @@ func (ms *messages) addReturned(no, h uint32, seq uint64) uint32 {
 	return no
 }
 
-// link links h after prev in the returned list; 0 stands for either end.
+// link links h after prev in the returned list; 0 stands for either end. The
+// list has no links back: prev of a returned message is its slot.
 func (ms *messages) link(prev, h uint32) {
 	l := &ms.lists[returnedList]
 	if prev == 0 {
@@ -245,7 +273,8 @@ func (ms *messages) link(prev, h uint32) {
 	}
 }
 
-// splitOff removes what follows a position in its block.
+// splitOff removes what follows a position in its block. What it returns is a
+// copy. The block may be empty afterwards; the caller adds to it at once.
 func (r *returns) splitOff(p spot) []uint32 {
 	b := r.slots[p.slot].block
 	if p.at == b.tail {
@@ -258,6 +287,7 @@ func (r *returns) splitOff(p spot) []uint32 {
 }
 
 // spotOf returns the position before message h, which is one of the returned.
+// O(returnsLen).
 func (ms *messages) spotOf(h uint32) spot {
 	no := ms.get(h).prev
 	b := ms.returns.slots[no].block
@@ -270,6 +300,8 @@ func (ms *messages) spotOf(h uint32) spot {
 
 // removeReturned removes message h from the order of the returned ones, and
 // returns the message before it; 0: there is none.
+//
+// The links of the list are up to the caller, see remove. O(returnsLen).
 func (ms *messages) removeReturned(h uint32) (prev uint32) {
 	r, p := &ms.returns, ms.spotOf(h)
 	no, at := p.slot, p.at
@@ -298,6 +330,9 @@ func (ms *messages) removeReturned(h uint32) (prev uint32) {
 // putBack returns messages, ascending by number, each after the last one there
 // that is older. It walks once from the end, and inserts runs that share a
 // position.
+//
+// Requires: kept ascends by seq. It is not changed. O(blocks from the end to the
+// oldest of kept + returnsLen for each run).
 func (ms *messages) putBack(kept []checkout) {
 	at := ms.returns.end()
 	for len(kept) > 0 {

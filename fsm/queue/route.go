@@ -9,6 +9,10 @@ import (
 
 // routeDead records the routes of the oldest unrouted letters. Count of the
 // answer is the number of letters that got their route.
+//
+// cmd.First is the number of the oldest letter that was unrouted for its proposer.
+// If it is not that of the machine, another leader was first, and nothing changes.
+// So the command may be repeated. It is also performed while draining.
 func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	if cmd.GetRetry() {
 		return o.routeWaiting(cmd, eff)
@@ -33,6 +37,9 @@ func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 // routeWaiting assigns routes to waiting letters. The first route for a letter
 // that no longer waits, and all routes after it, are ignored: they come from a
 // leader with an outdated view.
+//
+// The routes before that have had their effect. Each letter goes to the end of the
+// routed ones, so that transfers to one target ascend in the order of the list.
 func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for _, route := range cmd.Routes {
@@ -62,6 +69,9 @@ func (o *outbox) lastRouted() uint32 {
 
 // wait makes letter h, which is in the outbox and has no destination, a waiting
 // one.
+//
+// Requires: no transfer of h is pending any more. done stays, so that targets that
+// have the letter do not get it twice.
 func (o *outbox) wait(h uint32) {
 	r := *o.messages.scheduleInfo(h)
 	r.refused = false
@@ -75,6 +85,10 @@ func (o *outbox) wait(h uint32) {
 // route gives letter h one transfer per target, except to targets that already
 // have it. If there is none it waits, or is dropped, as a letter of a delayed
 // exchange always is.
+//
+// Requires: h is in the outbox without transfers, and unrouted is past it. Targets
+// that are new get their record here, in the order of ids. Numbers are used up
+// in the order of letters and, within one, of the route.
 func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	var transfers []Transfer
 	done := o.messages.scheduleInfo(h).done
@@ -141,6 +155,10 @@ func (o *outbox) arrived(h uint32, eff *fsm.Effects) {
 
 // confirmTransfers records that a target holds its transfers up to a number,
 // except those it has refused, or that it no longer exists.
+//
+// cmd.Last is cumulative, so a repetition does nothing; beyond next-1 it counts as
+// that. cmd.Refused must ascend. One command ends bounds.Tick transfers at most:
+// DeadLetterTarget.Confirmed says how far it got.
 func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result {
 	i, ok := o.find(fsm.QueueID(cmd.GetTarget()))
 	if !ok {
@@ -179,7 +197,9 @@ func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Ef
 	o.resolveTransfer(h, t.id, has, refused, eff)
 }
 
-// endGone ends up to n transfers to targets that are gone.
+// endGone ends up to n transfers to targets that are gone. They end by id of
+// the target, then by number. The numbers of a target are dropped with it,
+// since ids of queues are never used again.
 func (o *outbox) endGone(n int, eff *fsm.Effects) {
 	for i := 0; i < len(o.deadLetterTargets) && o.gone > 0 && n > 0; i++ {
 		t := o.deadLetterTargets[i]
@@ -206,6 +226,9 @@ func (o *outbox) dropGone(t *deadLetterTarget) bool {
 // resolveTransfer ends one transfer of letter h: the target has it, has refused
 // it, or is gone. The letter ends with its last transfer, unless it must arrive
 // everywhere and has not.
+//
+// Slices are replaced, since letters and snapshots share them. Ensures: h may be
+// freed, or wait: the caller must not use it again.
 func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
 	left, r := o.messages.deadLetterInfo(h).transfers, *o.messages.scheduleInfo(h)
 	if has && (len(left) > 1 || r.refused) || refused {

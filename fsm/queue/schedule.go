@@ -7,6 +7,10 @@ import (
 
 // enqueueLater takes in a message that becomes ready at due. An earlier message
 // of the same name is replaced, or stays and the new one is refused.
+//
+// Requires: due ≥ 1. The limits count the message that is replaced as gone. Of a
+// conflict IGNORE answers OK and REJECT answers Rejected; a repetition gets the
+// same.
 func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Result {
 	var old uint32
 	if cmd.ScheduleId != "" {
@@ -35,7 +39,8 @@ func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 }
 
 // unschedule removes message h from the scheduled ones and leaves it in no
-// place. When the last one goes, the queue counts as active until now.
+// place. When the last one goes, the queue counts as active until now. The
+// caller frees it or gives it a new place, and counts.
 func (it *intake) unschedule(h uint32) {
 	it.messages.remove(h)
 	it.lease.touch()
@@ -44,6 +49,9 @@ func (it *intake) unschedule(h uint32) {
 // promote makes scheduled message h ready, as if it had just arrived, except
 // that its TTL counts from the instant it was scheduled for. A message of a
 // delayed exchange departs.
+//
+// Its new number puts it behind all ready messages of its priority: what counts is
+// when it was due, not when it was published. Its name may be used again.
 func (it *intake) promote(h uint32, eff *fsm.Effects) {
 	r := *it.messages.scheduleInfo(h)
 	due := it.messages.get(h).expireAt
@@ -69,7 +77,7 @@ func (it *intake) promote(h uint32, eff *fsm.Effects) {
 
 // depart makes message h of a delayed exchange, which is in no place and has
 // become due, a letter, though not a dead one. It keeps the components of its
-// TTL.
+// TTL. DeadLetter.TTL and Ceiling are read from there.
 func (it *intake) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effects) {
 	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
 	it.messages.mut(h).expireAt = 0
@@ -80,6 +88,10 @@ func (it *intake) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effect
 
 // reschedule cancels scheduled messages or moves them to another time. Count of
 // the answer is the number of messages found.
+//
+// The id names the message, or its number if the id is empty. catchUp runs at the
+// end, so that what was moved to now is ready when the command is answered, within
+// the budget.
 func (it *intake) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	if cmd == nil || cmd.Action < logpb.Schedule_CANCEL || cmd.Action > logpb.Schedule_FIRE {
 		return fsm.Result{Code: fsm.Invalid}
@@ -105,14 +117,16 @@ func (it *intake) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	return fsm.Result{Count: 1}
 }
 
-// move changes the due time of scheduled message h; the past means now.
+// move changes the due time of scheduled message h; the past means now. It is
+// not promoted here: the caller or catchUp does that.
 func (it *intake) move(h uint32, due fsm.Time) {
 	it.messages.move(h, max(due, it.clock.atOnce()))
 	it.lease.touch()
 }
 
 // fireNext makes up to n of the next due messages ready, scheduled or delayed,
-// in order, and no more than one command may.
+// in order, and no more than one command may. Count of the answer is how many.
+// The next call continues; nothing is remembered.
 func (it *intake) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for n = min(n, uint64(it.bounds.Tick)); r.Count < n; r.Count++ {

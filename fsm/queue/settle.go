@@ -11,6 +11,13 @@ import (
 // settle ends deliveries of a consumer. Ids that it does not hold are ignored;
 // ids that were taken back because they were late are removed from its late
 // list.
+//
+// cmd.Ranges are pairs of first id and length. A range may have gaps and may reach
+// beyond all ids.
+//
+// Ensures: no id of the ranges is in c.held or c.late. At most bounds.Tick of the
+// messages have ended; the rest is in one returning, which no longer counts in the
+// credit of c.
 func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
@@ -55,7 +62,8 @@ func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) fs
 }
 
 // takeSettled takes what c has settled. Beyond what one command may end it
-// moves deliveries to rest.
+// moves deliveries to rest. Large tables are severed, in O(log n + blocks), so
+// that a range over a million deliveries does not walk over them.
 func (ds *deliveries) takeSettled(c *consumer, first, last uint64, rest *held) {
 	if c.held.len() <= ds.bounds.Tick {
 		ds.take(c, first, last)
@@ -90,7 +98,8 @@ func (ds *deliveries) endDeliveries(c *consumer, outcome logpb.Settle_Outcome, r
 }
 
 // conclude ends deliveries that nobody holds any more. The caller has counted
-// them against the bounds of the command. taken is consumed.
+// them against the bounds of the command. taken is consumed. Requires: they are
+// in no held, CheckedOut and in timers.
 func (ds *deliveries) conclude(outcome logpb.Settle_Outcome, taken []checkout, eff *fsm.Effects) {
 	switch outcome {
 	case logpb.Settle_ACK:
@@ -114,7 +123,8 @@ func (ds *deliveries) settledLate(c *consumer, late []lateness, eff *fsm.Effects
 	ds.counters.LateAcks += uint64(len(late))
 }
 
-// ack ends messages that were taken from their holder.
+// ack ends messages that were taken from their holder. An ack after the expiry
+// counts as one: expiry has no effect on what is held.
 func (ds *deliveries) ack(taken []checkout, eff *fsm.Effects) {
 	ds.lift(taken)
 	ds.counters.Acked += uint64(len(taken))
@@ -143,6 +153,14 @@ func (ds *deliveries) discard(taken []checkout, eff *fsm.Effects) {
 // there that is older. Those that have failed too often die first, in order;
 // then those that have expired, earliest first. The settings may delay the
 // others before they become ready.
+//
+// Requires: they are in no held and CheckedOut; failed is set. taken is consumed:
+// kept is built in it.
+//
+// Ensures: each of them is a letter, gone, Returned or Delayed, and watched if it
+// has an instant. Requeued counts the last two. Expired and failed ones are checked
+// here, before they get a place, so no due message is put into a list and found
+// again by the next catchUp.
 func (ds *deliveries) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 	if len(taken) == 0 {
 		return
@@ -190,7 +208,7 @@ func (ds *deliveries) giveBack(taken []checkout, bySeq bool, eff *fsm.Effects) {
 }
 
 // expireReturned expires the messages of scratch.overdue, which are in no
-// place.
+// place. The order is that of catchUp.
 func (ds *deliveries) expireReturned(eff *fsm.Effects) {
 	slices.SortFunc(ds.scratch.overdue, func(a, b uint32) int {
 		x, y := ds.messages.get(a), ds.messages.get(b)

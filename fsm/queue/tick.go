@@ -10,6 +10,12 @@ import (
 // tick performs the work of time: expiries have run before it; consumer
 // timeouts follow here, unless something is still on its way back. What is
 // taken back is then in scratch.taken, on its way.
+//
+// The leader proposes a Tick at NextDeadline. One that comes early finds nothing
+// due and does no harm; one that is missing only makes things late. Order: expiries
+// and what becomes ready (catchUp), consumer timeouts, ends of suspicions, what
+// comes back, the end of an unused queue, assignment. Expiries, timeouts and what
+// comes back share one budget.
 func (ds *deliveries) tick(eff *fsm.Effects) fsm.Result {
 	if ds.unfinished() {
 		return fsm.Result{}
@@ -39,6 +45,10 @@ type overdue struct {
 
 // takeOverdue takes back what was held too long, earliest deadline first within
 // the budget, and returns it by consumer and delivery.
+//
+// The deadline decides which ones are taken if the budget does not suffice; the
+// order of the result gives each consumer one notice. It is total, because
+// registered is unique. The messages are still CheckedOut, and in no timer.
 func (ds *deliveries) takeOverdue() []overdue {
 	var due []overdue
 	for ds.scratch.budget > 0 {
@@ -60,6 +70,9 @@ func (ds *deliveries) takeOverdue() []overdue {
 
 // timeOut suspends c because of the deliveries that were taken back, and adds
 // them to scratch.taken.
+//
+// Requires: due is not empty, all of c, ascending by id, and not in c.held.
+// Ensures: c is in no ring until everything in c.late is settled.
 func (ds *deliveries) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	late := make([]lateness, len(due))
 	for i, d := range due {
