@@ -53,10 +53,9 @@ func (d *draft) own(vh *vhost) {
 // Invariant: position + stores ≤ maxCommands, so that the ids of stores, which
 // count down from the end of what the entry has, meet no other.
 type entry struct {
-	base uint64 // the first id: its index << 16
-	// position: 0 ≤ position < number of commands; set before each command
-	position int // of the command in its entry
-	stores   int // created in the entry beside the queues that were declared
+	base     uint64 // the first id: its index << 16
+	position int    // of the command in its entry, set before each: 0 ≤ position < number of commands
+	stores   int    // created in the entry beside the queues that were declared
 }
 
 // full reports whether the entry has no more numbers. Both are bounded only

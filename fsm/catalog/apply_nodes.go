@@ -13,6 +13,17 @@ import (
 // dead. What only an earlier boot could keep alive goes: the exclusive queues of
 // its connections, and after another process the local queues, whose messages
 // were in its memory.
+//
+// It performs RegisterNode. Refused: another identity than the one known; a
+// program whose versions leave out the present one; a second process of a node
+// in one entry, which would get the same boot number. A repeat with the same
+// incarnation changes nothing, as its answer may have been lost, unless the
+// boot was declared dead: then the process gets a new boot, and stays draining
+// if it was. A node that the catalog does not know is taken in: whether it may
+// join is the business of AdmitNode, and of those who let it speak.
+//
+// On return the record's boot is the index of the entry, and no exclusive queue
+// is owned by an earlier boot of the node.
 func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error) {
 	if m.GetName() == "" || len(m.GetIncarnation()) == 0 {
 		return nil, refuse(fsm.Internal, "a node needs a name and an incarnation")
@@ -50,7 +61,10 @@ func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error
 }
 
 // declareDead ends the present boot of a node, and with it all that only that
-// boot could keep alive: its connections' exclusive queues and its local queues.
+// boot could keep alive: its connections' exclusive queues and its local
+// queues. It performs DeclareDead, and changes nothing unless m names the
+// present boot: one that has ended twice, or was followed by another, is over
+// already. Exclusive queues of earlier boots went when this one registered.
 func (d *draft) declareDead(m *logpb.DeclareDead) (*logpb.CatalogResult, error) {
 	node, known := d.NodeByName(m.GetName())
 	if !known || node.GetBoot() == 0 || node.GetBoot() != m.GetBoot() || node.GetDead() {
@@ -66,6 +80,8 @@ func (d *draft) declareDead(m *logpb.DeclareDead) (*logpb.CatalogResult, error) 
 
 // orphans returns the queues that end with the boots of a node up to boot: the
 // exclusive ones of its connections, and if its memory is gone the local ones.
+// They are ordered by id, as removeQueues requires. It walks over all queues.
+// boot is included.
 func (d *draft) orphans(number uint32, boot uint64, memory bool) []*Queue {
 	var list []*Queue
 	for _, q := range d.Queues() {
@@ -79,6 +95,11 @@ func (d *draft) orphans(number uint32, boot uint64, memory bool) []*Queue {
 
 // admitNode makes a node a member of the cluster, or gives a node that has
 // lost its disk a new number.
+//
+// It performs AdmitNode. The node has boot 0 until it registers. A node that is
+// known with the same identity keeps its number, and a token that it brings is
+// used up all the same. One with another identity is removed first, which
+// CheckRemoval may refuse: then the token is not used up.
 func (d *draft) admitNode(m *logpb.AdmitNode) (*logpb.CatalogResult, error) {
 	if m.GetName() == "" || len(m.GetIdentity()) == 0 {
 		return nil, refuse(fsm.Internal, "a node needs a name and an identity")
@@ -116,6 +137,10 @@ func (d *draft) forgetNode(m *logpb.ForgetNode) (*logpb.CatalogResult, error) {
 
 // removeNode removes a node's record, its replicas, and the queues that lived
 // on it alone because they are local or belong to one of its connections.
+//
+// Replicas move to leaving: their raft groups still count the node. The moved
+// of the answer ascend by id, as Queues does. It is the one place where members
+// can run out, so CheckRemoval comes first.
 func (d *draft) removeNode(n *logpb.NodeState) (*logpb.CatalogResult, error) {
 	number := fsm.NodeID(n.GetNumber())
 	if err := d.CheckRemoval(n.GetName()); err != nil {
@@ -155,6 +180,9 @@ func (q *Queue) NeedsOther(node fsm.NodeID) bool {
 // to one of their connections. Every replicated queue has one member then, and
 // grows again when nodes join: nobody is leaving, since no raft group holds any
 // of them.
+//
+// It is never proposed, see Admit. The survivor keeps its number, its boot and
+// its record; queues of its own connections stay, until it registers again.
 func (d *draft) recoverCluster(m *logpb.RecoverCluster) (*logpb.CatalogResult, error) {
 	survivor, known := d.NodeByName(m.GetName())
 	if !known {
@@ -193,7 +221,8 @@ func (d *draft) setMembers(m *logpb.SetMembers) (*logpb.CatalogResult, error) {
 	return d.placements.change(q, m, &d.nodes)
 }
 
-// membersLeft notes that the raft group of a queue does without some nodes.
+// membersLeft notes that the raft group of a queue does without some nodes. A
+// queue that is gone needs no note.
 func (d *draft) membersLeft(m *logpb.MembersLeft) (*logpb.CatalogResult, error) {
 	q, ok := d.QueueByID(fsm.QueueID(m.GetQueue()))
 	if !ok {

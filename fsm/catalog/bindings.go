@@ -20,7 +20,7 @@ type Binding struct {
 	// Source is an exchange that is there, never the default one
 	Source      string
 	Destination string
-	// ToExchange: true: Destination is an exchange; otherwise a queue
+	// ToExchange: Destination is an exchange, otherwise a queue
 	ToExchange bool
 	// RoutingKey: a key, a topic pattern or a weight, by the type of the source
 	RoutingKey string

@@ -7,7 +7,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Defaults are a node's settings for queues that do not say otherwise.
+// Defaults are a node's settings for queues that do not say otherwise. They
+// differ from node to node, so they are no part of the state; Apply compares
+// settings with zero Defaults.
 type Defaults struct {
 	// ConsumerTimeout of replicated queues; 0: none.
 	ConsumerTimeout fsm.Millis
@@ -18,6 +20,10 @@ type Defaults struct {
 // Settings returns the effective settings of a queue on a node with these
 // defaults: what its arguments, its flags and the policies in force say. The
 // result is the caller's.
+//
+// For a store they come from its exchange, and defaults do not count. Revision
+// grows with each change that an entry made; defaults change the result without
+// it. The queue need not be there.
 func (vs *vhosts) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
 	if x, ok := vs.Exchange(q.VHost, q.StoreOf); ok && q.StoreOf != "" {
 		return x.storeSettings(vs.match(q).revision)
@@ -25,10 +31,12 @@ func (vs *vhosts) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
 	return q.settings(vs.match(q), d)
 }
 
-// effective looks up what arguments and policies say together.
+// effective looks up what arguments and policies say together. arguments are
+// the queue's, policies the merged definition; either may be nil.
 type effective struct{ arguments, policies *fsm.Table }
 
-// value returns the value of a policy key; nil: nobody has given one.
+// value returns the value of a policy key; nil: nobody has given one. Requires:
+// if both are given, the key has a rule argue. A policy is the strong side.
 func (e effective) value(key string) *logpb.Value {
 	argument, policy := lookup(e.arguments, "x-"+key), lookup(e.policies, key)
 	switch {
@@ -40,6 +48,10 @@ func (e effective) value(key string) *logpb.Value {
 	return findPolicyKey(key).argue.apply(policy, argument)
 }
 
+// settings computes the effective settings of a queue that is no store; f is
+// what matches it. It depends on the record, f and defaults alone. The result
+// is new. A message TTL of 0 is not the same as none, hence the values stored
+// plus one; where 0 means never, as for Expires, the value is stored as it is.
 func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	e := effective{q.Arguments, f.definition()}
 	c := &logpb.QueueConfig{
@@ -83,7 +95,9 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	return c
 }
 
-// choice returns the position of a key's value among values; -1: none given.
+// choice returns the position of a key's value among values; -1: none given. An
+// index into values is what the log's enumerations number, so their order must
+// not change. A value that is none of them gives -1, too.
 func (e effective) choice(key string, values []string) int {
 	s, ok := text(e.value(key))
 	if !ok {
@@ -92,7 +106,8 @@ func (e effective) choice(key string, values []string) int {
 	return slices.Index(values, s)
 }
 
-// optional returns a duration; none if v is no whole number.
+// optional returns a duration; none if v is no whole number. A negative number
+// is none as well. The unit is the caller's: stored uses it for lengths.
 func optional(v *logpb.Value) fsm.Optional[fsm.Millis] {
 	if n, ok := integer(v); ok && n >= 0 {
 		return fsm.Some(fsm.Millis(n))
@@ -116,7 +131,9 @@ const (
 )
 
 // TimeoutSource says where the consumer timeout of a queue comes from on a node
-// with these defaults, for consumers that bring none of their own.
+// with these defaults, for consumers that bring none of their own. It follows
+// the rules of settings: the smaller of policy and argument, and the node's
+// default only if neither is given and the queue is not local.
 func (vs *vhosts) TimeoutSource(q *Queue, d Defaults) Source {
 	const key = "consumer-timeout"
 	argument, policy := lookup(q.Arguments, "x-"+key), lookup(vs.match(q).definition(), key)

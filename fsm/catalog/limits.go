@@ -25,7 +25,9 @@ var (
 
 // limited names a limit of a vhost or a user.
 type limited struct {
-	user     bool
+	// user: true: of a user; false: of a vhost
+	user bool
+	// of: whose it is, and one of vhostLimits or userLimits
 	of, name string
 }
 
@@ -33,11 +35,17 @@ type limited struct {
 //
 // Invariant: each row is of a vhost or a user that is there, names one of its
 // limits, and stands under what it says of itself.
+//
+// A row whose value is negative says that there is no limit, and so hides the
+// default of the cluster's settings, which no row does not. All negative values
+// are alike.
 type limits struct {
+	// given: without rows of limits that were unset; what a snapshot holds
 	given route.Map[limited, *logpb.PutLimit]
 }
 
-// of is a limit. ok is false if there is none.
+// of is a limit. ok is false if there is none. Defaults do not count: only the
+// leader asks for them, see View.Fits.
 func (ls *limits) of(l limited) (value int64, ok bool) {
 	m, ok := ls.given.Get(l)
 	return m.GetValue(), ok && m.GetValue() >= 0
@@ -52,16 +60,21 @@ var defaults = map[limited]string{
 }
 
 // Quota is how many a vhost or a user may have: as many as its limit says, of
-// all nodes together, or else as a setting says, at each node.
+// all nodes together, or else as a setting says, at each node. A limit that was
+// given counts for the whole cluster, one from a setting at each node, except
+// that of queues, whose number every node knows.
 type Quota struct {
 	Limit int64 // negative: any number
 	Whole bool  // of all nodes together
 }
 
-// Exceeded reports whether n is too many.
+// Exceeded reports whether n is too many. n includes the one that is asked
+// about. With Limit 0 even the first is too many.
 func (q Quota) Exceeded(n uint64) bool { return q.Limit >= 0 && n > uint64(q.Limit) }
 
 // quota is what a limit says, or the setting that holds where there is none.
+// Requires: l is a limit of its kind; otherwise there is no setting, which
+// panics.
 func (ls *limits) quota(l limited, s *clusterSettings) Quota {
 	if m, ok := ls.given.Get(l); ok {
 		return Quota{m.GetValue(), true}
@@ -71,7 +84,7 @@ func (ls *limits) quota(l limited, s *clusterSettings) Quota {
 }
 
 // Limits lists what was given to vhosts, or to users, by whom it is of and by
-// name. A negative one is no limit.
+// name. A negative one is no limit. The list is new, the rows are shared.
 func (ls *limits) Limits(user bool) []*logpb.PutLimit {
 	all := sorted(ls.given, func(a, b *logpb.PutLimit) int {
 		return cmp.Or(cmp.Compare(a.Of, b.Of), cmp.Compare(a.Name, b.Name))
@@ -79,7 +92,9 @@ func (ls *limits) Limits(user bool) []*logpb.PutLimit {
 	return slices.DeleteFunc(all, func(m *logpb.PutLimit) bool { return m.User != user })
 }
 
-// put gives a vhost or a user, which is there or not, a limit, or takes it away.
+// put gives a vhost or a user, which is there or not, a limit, or takes it
+// away. It performs PutLimit. What is over a new limit stays: limits are
+// checked when something is added. m belongs to the catalog from then on.
 func (ls *limits) put(m *logpb.PutLimit, there bool) (*logpb.CatalogResult, error) {
 	if err := checkLimit(m, there); err != nil {
 		return nil, err
@@ -97,6 +112,8 @@ func (ls *limits) put(m *logpb.PutLimit, there bool) (*logpb.CatalogResult, erro
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
+// checkLimit is what a row must meet when it is put, and ever after: forget
+// comes with the end of its vhost or user. Any value is allowed.
 func checkLimit(m *logpb.PutLimit, there bool) error {
 	what, names := "vhost", vhostLimits
 	if m.GetUser() {

@@ -13,7 +13,9 @@ import (
 // longer does.
 //
 // Invariants: members is not empty; it and leaving have no node in common;
-// founder ≠ 0 ⇒ members = {founder}.
+// founder ≠ 0 ⇒ members = {founder}. Further: no node is twice in members or in
+// leaving; the members are nodes of the cluster, those leaving need not be any
+// more. Slices are replaced, never changed, as earlier Views share them.
 type placement struct {
 	members []fsm.NodeID // the preferred leader first
 	leaving []fsm.NodeID // ascending
@@ -25,12 +27,19 @@ type placement struct {
 //
 // Invariant: moved has existing queues, none of them local: those whose members
 // have ever been changed. For all others the declaration holds.
+//
+// A queue enters moved with the first SetMembers that changes its members or
+// its size, when a member's node is removed, or with RecoverCluster, and stays
+// there until it is deleted, even if its members are again those of its
+// declaration.
 type placements struct {
+	// moved: by Queue.ID; a row without members does not exist
 	moved route.Map[fsm.QueueID, placement]
 }
 
 // Members returns the nodes that must hold the replicas of a queue, the
-// preferred leader first.
+// preferred leader first. They are what the catalog wants; the raft group may
+// still lag behind, see Leaving. The slice is shared: nobody may change it.
 func (ps *placements) Members(q *Queue) []fsm.NodeID {
 	if p, moved := ps.moved.Get(q.ID); moved {
 		return p.members
@@ -38,11 +47,15 @@ func (ps *placements) Members(q *Queue) []fsm.NodeID {
 	return q.declaredMembers
 }
 
-// Home returns the node that a local queue lives on.
+// Home returns the node that a local queue lives on. Requires: q was declared
+// with a member. For a replicated queue it is only the first leader that was
+// preferred.
 func (q *Queue) Home() fsm.NodeID { return q.declaredMembers[0] }
 
 // Leaving returns the nodes that no longer hold a replica of a queue, but may
-// still be members of its raft group.
+// still be members of its raft group. Ascending; shared, nobody may change it.
+// While there are any, no member is added: so a raft group never changes in two
+// ways at a time.
 func (ps *placements) Leaving(q *Queue) []fsm.NodeID { return ps.moved.At(q.ID).leaving }
 
 // HasMoved reports whether the members of a queue have ever been changed: then
@@ -67,13 +80,19 @@ func (ps *placements) Founder(q *Queue) fsm.NodeID { return ps.moved.At(q.ID).fo
 // on request; 0: never.
 func (ps *placements) size(q *Queue) uint32 { return ps.moved.At(q.ID).size }
 
-// put replaces the placement of a queue.
+// put replaces the placement of a queue. Requires: q is not local, p meets the
+// invariants of placement.
 func (ps *placements) put(q *Queue, p placement) { ps.moved = ps.moved.With(q.ID, p) }
 
 // forget removes a queue.
 func (ps *placements) forget(q *Queue) { ps.moved = ps.moved.Without(q.ID) }
 
 // change changes where the replicas of a queue must be.
+//
+// It performs SetMembers. Refused: local queues; Was, if given, other than the
+// present members in their order; no member; a member that is no node or is
+// named twice; another member while one is leaving. The order of members alone
+// is a change, too: the first is the preferred leader. Size 0 keeps the size.
 func (ps *placements) change(q *Queue, m *logpb.SetMembers, all *nodes) (*logpb.CatalogResult, error) {
 	if q.Local {
 		return nil, refuse(fsm.Precondition, "%s is not replicated", q)
@@ -111,7 +130,8 @@ func (ps *placements) change(q *Queue, m *logpb.SetMembers, all *nodes) (*logpb.
 	return &logpb.CatalogResult{Changed: true, Moved: []uint64{uint64(q.ID)}}, nil
 }
 
-// left adds to leaving the nodes that are no longer members.
+// left adds to leaving the nodes that are no longer members. The result is new,
+// ascends, and has no node twice.
 func left(now, next, leaving []fsm.NodeID) []fsm.NodeID {
 	all := slices.Clone(leaving)
 	for _, n := range now {
@@ -123,6 +143,7 @@ func left(now, next, leaving []fsm.NodeID) []fsm.NodeID {
 	return slices.Compact(all)
 }
 
+// nodeIDs returns a new slice; nil becomes an empty one, not nil.
 func nodeIDs(numbers []uint32) []fsm.NodeID {
 	ids := make([]fsm.NodeID, len(numbers))
 	for i, n := range numbers {
@@ -131,7 +152,9 @@ func nodeIDs(numbers []uint32) []fsm.NodeID {
 	return ids
 }
 
-// membersLeft records that some nodes have left the raft group of a queue.
+// membersLeft records that some nodes have left the raft group of a queue. It
+// performs MembersLeft. Nodes that are not leaving are ignored, so a repeat
+// changes nothing. Members are not touched.
 func (ps *placements) membersLeft(q *Queue, m *logpb.MembersLeft) *logpb.CatalogResult {
 	p, gone := ps.moved.At(q.ID), nodeIDs(m.GetNodes())
 	rest := slices.DeleteFunc(slices.Clone(p.leaving), func(n fsm.NodeID) bool { return slices.Contains(gone, n) })
@@ -144,7 +167,9 @@ func (ps *placements) membersLeft(q *Queue, m *logpb.MembersLeft) *logpb.Catalog
 }
 
 // leave removes a node from the members of a queue, which has others. Its group
-// still counts it until it has been removed there.
+// still counts it until it has been removed there. Requires: number is a member
+// and not the only one. A leaving node may then be one that is no node of the
+// cluster any more.
 func (ps *placements) leave(q *Queue, number fsm.NodeID) {
 	now, p := ps.Members(q), ps.moved.At(q.ID)
 	p.members = slices.DeleteFunc(slices.Clone(now), func(n fsm.NodeID) bool { return n == number })
@@ -153,7 +178,9 @@ func (ps *placements) leave(q *Queue, number fsm.NodeID) {
 }
 
 // recoverOn makes a node the only member of a queue, and none leaves: no group
-// counts another one. found: the node founds the group anew.
+// counts another one. found: the node founds the group anew. Requires: q is not
+// local, node is in the cluster. The size is kept, so the queue grows to it
+// when nodes join.
 func (ps *placements) recoverOn(q *Queue, node fsm.NodeID, found bool) {
 	p := placement{members: []fsm.NodeID{node}, size: ps.size(q)}
 	if found {
@@ -162,7 +189,8 @@ func (ps *placements) recoverOn(q *Queue, node fsm.NodeID, found bool) {
 	ps.put(q, p)
 }
 
-// save adds the placement of a queue to its row in a snapshot.
+// save adds the placement of a queue to its row in a snapshot. Queues that have
+// not moved have no members in their row.
 func (ps *placements) save(q *Queue, to *logpb.QueueState) {
 	p, moved := ps.moved.Get(q.ID)
 	if !moved {
@@ -177,7 +205,7 @@ func (ps *placements) save(q *Queue, to *logpb.QueueState) {
 	}
 }
 
-// restore is the inverse of save.
+// restore is the inverse of save. Requires: q was added before.
 func (ps *placements) restore(q *Queue, from *logpb.QueueState) {
 	if len(from.GetMembers()) == 0 {
 		return

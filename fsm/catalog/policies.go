@@ -23,15 +23,22 @@ const (
 var applyTo = []string{applyQueues, applyClassic, applyQuorum, applyStreams, applyExchanges, applyAll}
 
 // Policy is a policy or an operator policy.
+//
+// It never changes; a policy that is put again is another record. Policies and
+// operator policies are apart: the same name may occur once in each.
 type Policy struct {
 	VHost, Name string
-	Operator    bool
+	// Operator: true: set by operators. At most one policy of each sort applies
+	// to a queue or an exchange, and both are merged, see mergeDefinitions.
+	Operator bool
 	// Pattern is a regular expression that may match anywhere in a name.
-	Pattern    string
+	Pattern string
+	// ApplyTo: one of applyTo
 	ApplyTo    string
 	Priority   int64      // the highest wins, then the smallest name
 	Definition *fsm.Table // by key
 
+	// row: what a snapshot holds; all other fields are derived from it
 	row     *logpb.PutPolicy
 	pattern pattern
 	foreign bool // has a key that keeps it off replicated queues
@@ -46,6 +53,9 @@ func (p *Policy) String() string {
 	return resource(kind, p.VHost, p.Name)
 }
 
+// newPolicy makes the record of a policy that has been checked. It compiles the
+// pattern; one that does not compile matches nothing. The definition is shared
+// with m.
 func newPolicy(m *logpb.PutPolicy) *Policy {
 	return &Policy{
 		VHost: m.GetVhost(), Name: m.GetName(), Operator: m.GetOperator(), Pattern: m.GetPattern(), ApplyTo: m.GetApplyTo(),
@@ -65,7 +75,9 @@ func newPolicyPattern(text string) pattern {
 	return newPattern(text)
 }
 
-// matchesQueue reports whether the policy may apply to a queue.
+// matchesQueue reports whether the policy may apply to a queue. It depends on
+// what is fixed when the queue is declared, so a queue need be matched again
+// only when a policy changes.
 func (p *Policy) matchesQueue(q *Queue) bool {
 	if q.StoreOf != "" {
 		return false // the policies of its exchange apply
@@ -86,12 +98,15 @@ func (p *Policy) matchesQueue(q *Queue) bool {
 	return (q.Local || !p.foreign) && p.pattern.match(q.Name)
 }
 
+// matchesExchange reports whether the policy could apply to an exchange.
+// foreign does not count here: the keys that make a policy foreign say nothing
+// of exchanges.
 func (p *Policy) matchesExchange(x *Exchange) bool {
 	return (p.ApplyTo == applyAll || p.ApplyTo == applyExchanges) && p.pattern.match(x.Name)
 }
 
 // policyList is a list of policies, the winning one first. It is replaced as a
-// whole.
+// whole. Views share it and its policies.
 type policyList []*Policy
 
 // find returns the position of a policy, or -1.
@@ -100,13 +115,15 @@ func (l policyList) find(name string) int {
 }
 
 // with returns the list with p in its position, without the one of the same
-// name.
+// name. It costs O(n log n), which only a change of policies pays.
 func (l policyList) with(p *Policy) policyList {
 	next := append(l.without(p.Name), p)
 	slices.SortFunc(next, comparePolicies)
 	return next
 }
 
+// without returns a new list without the policy of this name, if it has one.
+// The order stays, and there is space for one more.
 func (l policyList) without(name string) policyList {
 	next := make(policyList, 0, len(l)+1)
 	for _, p := range l {
@@ -125,18 +142,27 @@ func (l policyList) first(matches func(*Policy) bool) *Policy {
 	return nil
 }
 
+// comparePolicies orders the policies of one list: the one that wins first. The
+// order is total, as names are unique in a list.
 func comparePolicies(a, b *Policy) int {
 	return cmp.Or(cmp.Compare(b.Priority, a.Priority), cmp.Compare(a.Name, b.Name))
 }
 
 // policyMatch is the result of policies for a queue.
+//
+// It is comparable with ==, as records are replaced whenever a policy changes.
+// A policy that was put again is thus another match, though the settings may be
+// equal.
 type policyMatch struct {
 	policy, operator *Policy // nil: none
 	// revision is the index of the entry that last changed the queue's
-	// effective settings; 0: none has.
+	// effective settings; 0: none has. It only grows, and is the one thing here
+	// that a snapshot holds: which policies match is found again by Restore.
 	revision uint64
 }
 
+// definition is what the policies say together, by key. It is not nil, and has
+// no fields without policies; its values are shared with them.
 func (f policyMatch) definition() *fsm.Table {
 	var a, b *fsm.Table
 	if f.policy != nil {
@@ -187,7 +213,12 @@ func (x *Exchange) EffectivePolicy() EffectivePolicy { return x.match.effective(
 //	both lists are in the order of comparePolicies, each name once
 //	matches[q] = matchQueue(q) for every queue of the vhost, except the revision;
 //	zero matches are left out
+//
+// It knows queues by their ids only. For an exchange, Exchange.match is in step
+// with both lists once applyTo was called for it, which is policiesChanged's
+// task.
 type policies struct {
+	// ordinary: replaced, never changed
 	ordinary, operators policyList
 	matches             route.Map[fsm.QueueID, policyMatch]
 }
@@ -226,16 +257,19 @@ func (ps *policies) find(name string, operator bool) (*Policy, bool) {
 	return nil, false
 }
 
-// matchQueue finds the policies of a queue.
+// matchQueue finds the policies of a queue. It tries patterns until one of each
+// list matches: O(policies). revision is only passed on.
 func (ps *policies) matchQueue(q *Queue, revision uint64) policyMatch {
 	return policyMatch{ps.ordinary.first(func(p *Policy) bool { return p.matchesQueue(q) }),
 		ps.operators.first(func(p *Policy) bool { return p.matchesQueue(q) }), revision}
 }
 
-// of is the noted match of a queue.
+// of is the noted match of a queue. It is the zero match, too, of a queue that
+// is not of the vhost.
 func (ps *policies) of(q *Queue) policyMatch { return ps.matches.At(q.ID) }
 
-// note records the match of a queue.
+// note records the match of a queue. Requires: q is in the vhost, and m is
+// matchQueue of it but for the revision.
 func (ps *policies) note(q *Queue, m policyMatch) {
 	if m == (policyMatch{}) {
 		ps.forget(q)
@@ -247,7 +281,9 @@ func (ps *policies) note(q *Queue, m policyMatch) {
 // forget removes a queue.
 func (ps *policies) forget(q *Queue) { ps.matches = ps.matches.Without(q.ID) }
 
-// applyTo returns x, or a copy of it with the result of the policies.
+// applyTo returns x, or a copy of it with the result of the policies. x itself
+// is returned if its match is the same, so callers compare pointers to see a
+// change. A copy is not put into the vhost: that is the caller's, with retime.
 func (ps *policies) applyTo(x *Exchange) *Exchange {
 	m := policyMatch{policy: ps.ordinary.first(func(p *Policy) bool { return p.matchesExchange(x) }),
 		operator: ps.operators.first(func(p *Policy) bool { return p.matchesExchange(x) })}

@@ -14,6 +14,10 @@ import (
 
 // rule makes one value of two. strong is the operator policy's against the
 // policy's, and the policies' against the argument's. Both are valid.
+//
+// apply returns one of its two values, unchanged, so the result is shared and
+// valid if both were. Neither may be nil: with one side only there is nothing
+// to merge.
 type rule struct {
 	about string // for the documentation; strong and weak stand for the sides
 	apply func(strong, weak *logpb.Value) *logpb.Value
@@ -40,6 +44,8 @@ var (
 	}}
 )
 
+// smallerOf and largerOf compare integers. If both are equal, strong is
+// returned.
 func smallerOf(strong, weak *logpb.Value) *logpb.Value {
 	if weak.GetInt() < strong.GetInt() {
 		return weak
@@ -55,6 +61,10 @@ func largerOf(strong, weak *logpb.Value) *logpb.Value {
 }
 
 // policyKey is a row of the table of what policies may set.
+//
+// Who may set what: policies any key, operator policies those with merge,
+// arguments those with argue. An effective value is argue(merge(operator,
+// policy), argument), where each step is left out if a side is missing.
 type policyKey struct {
 	name string
 	value
@@ -76,7 +86,9 @@ type value struct {
 	accepts string // for the documentation
 }
 
-// policyKeys are the keys of policy definitions.
+// policyKeys are the keys of policy definitions. A key's name, range and rules
+// are part of the state machine: a change needs a new version, since all
+// replicas must accept and merge the same.
 var policyKeys = []policyKey{
 	{name: "message-ttl", value: whole(0, MaxTTL), what: "a valid message TTL", merge: smaller, argue: smaller},
 	{name: "expires", value: whole(1, MaxTTL), what: "a valid queue expiry", merge: smaller, argue: smaller},
@@ -122,6 +134,7 @@ var (
 	retries     = []string{"disabled", "all", "failed", "returned"}
 )
 
+// findPolicyKey returns the row of a key, or nil. It walks over the table.
 func findPolicyKey(name string) *policyKey {
 	i := slices.IndexFunc(policyKeys, func(k policyKey) bool { return k.name == name })
 	if i < 0 {
@@ -130,6 +143,7 @@ func findPolicyKey(name string) *policyKey {
 	return &policyKeys[i]
 }
 
+// whole takes integers of any width, low ≤ n ≤ high.
 func whole(low, high int64) value {
 	accepts := fmt.Sprintf("%d … %d", low, high)
 	switch {
@@ -144,6 +158,7 @@ func whole(low, high int64) value {
 	}, accepts}
 }
 
+// among takes texts that are one of values. Case counts.
 func among(values ...string) value {
 	return value{func(v *logpb.Value) bool {
 		s, ok := text(v)
@@ -157,6 +172,7 @@ var (
 	age     = value{isAge, "a number and Y, M, D, h, m or s"}
 )
 
+// isAge: a whole number from 1 to 2^32-1 and one letter for the unit.
 func isAge(v *logpb.Value) bool {
 	s, ok := text(v)
 	if !ok || len(s) < 2 || !strings.Contains("YMDhms", s[len(s)-1:]) {
@@ -170,6 +186,12 @@ func isAge(v *logpb.Value) bool {
 const maxUnknownKeys = 16
 
 // checkDefinition says why a table is no definition of a policy.
+//
+// Requires nothing; ensures, with nil: it has 1 key or more, in ascending order
+// and each once; each has a row and a valid value; of an operator policy, each
+// may be set by operators, so mergeDefinitions finds a rule for it. Keys must
+// come ordered since definitions are compared as encoded. A value that is not
+// valid is reported rather than unknown keys.
 func checkDefinition(t *fsm.Table, operator bool) error {
 	fields := t.GetFields()
 	if len(fields) == 0 {
@@ -267,6 +289,11 @@ func appendTermText(b *strings.Builder, text []byte) {
 
 // mergeDefinitions makes one definition of a policy's and an operator
 // policy's. Both, and the result, are ordered by key.
+//
+// A key that both have gets the value that the key's merge rule chooses,
+// operator strong; a key that one has keeps its value. Requires: both are
+// checked, so each key of operator has a rule. nil stands for no policy. The
+// result is new, its values are shared.
 func mergeDefinitions(policy, operator *fsm.Table) *fsm.Table {
 	if len(policy.GetFields()) == 0 || len(operator.GetFields()) == 0 {
 		return &fsm.Table{Fields: append(slices.Clone(policy.GetFields()), operator.GetFields()...)}

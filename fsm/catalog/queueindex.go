@@ -18,9 +18,14 @@ import (
 //	byID and byGroup have all queues; no two have the same id or group
 //	byOwner[o] has exactly the exclusive queues of o, and is not empty
 //	1 ≤ group of every queue
+//
+// It is derived from the queues of the vhosts, but for nextGroup, which is all
+// that its section of a snapshot holds: it has also counted the queues that are
+// gone.
 type queueIndex struct {
-	byID      route.Map[fsm.QueueID, *Queue]
-	byGroup   route.Map[fsm.GroupID, *Queue]
+	byID    route.Map[fsm.QueueID, *Queue]
+	byGroup route.Map[fsm.GroupID, *Queue]
+	// byOwner: only of exclusive queues
 	byOwner   route.Map[Owner, route.Map[fsm.QueueID, *Queue]]
 	nextGroup uint32 // number to try next; 0: 1
 }
@@ -28,7 +33,8 @@ type queueIndex struct {
 // QueueByID finds a queue by its id.
 func (qs *queueIndex) QueueByID(id fsm.QueueID) (*Queue, bool) { return qs.byID.Get(id) }
 
-// QueueByGroup finds a queue by its group.
+// QueueByGroup finds a queue by its group. A message that names only a group
+// may be from an earlier owner of the number.
 func (qs *queueIndex) QueueByGroup(g fsm.GroupID) (*Queue, bool) { return qs.byGroup.Get(g) }
 
 // QueueCount is the number of queues of all vhosts.
@@ -37,12 +43,15 @@ func (qs *queueIndex) QueueCount() int { return qs.byID.Len() }
 // EachQueue walks over all queues in no particular order.
 func (qs *queueIndex) EachQueue() iter.Seq[*Queue] { return qs.byID.Values() }
 
-// Queues returns all queues by id, that is, the oldest first.
+// Queues returns all queues by id, that is, the oldest first. It sorts: O(n log
+// n). What Apply does to several queues follows this order, so that it and the
+// answer are the same on every replica.
 func (qs *queueIndex) Queues() []*Queue {
 	return sorted(qs.byID, func(a, b *Queue) int { return cmp.Compare(a.ID, b.ID) })
 }
 
-// Owned returns the exclusive queues of a connection by id.
+// Owned returns the exclusive queues of a connection by id. It costs only what
+// the connection has.
 func (qs *queueIndex) Owned(o Owner) []*Queue {
 	return sorted(qs.byOwner.At(o), func(a, b *Queue) int { return cmp.Compare(a.ID, b.ID) })
 }
@@ -51,8 +60,10 @@ func (qs *queueIndex) Owned(o Owner) []*Queue {
 func (qs *queueIndex) firstGroup() uint32 { return max(qs.nextGroup, 1) }
 
 // newGroup takes the group number for the next queue. Numbers are used in turn;
-// when all 2^32-1 have been, the search begins again at 1 and leaves out those in
-// use.
+// when all 2^32-1 have been, the search begins again at 1 and leaves out those
+// in use. Requires: fewer than 2^32-1 queues, or it would never end. A number
+// that is given back is not reused before all others were, so that late
+// messages for a deleted group seldom meet another one.
 func (qs *queueIndex) newGroup() fsm.GroupID {
 	for g := fsm.GroupID(qs.nextGroup); ; g++ {
 		if _, used := qs.byGroup.Get(g); g != 0 && !used {
@@ -62,7 +73,8 @@ func (qs *queueIndex) newGroup() fsm.GroupID {
 	}
 }
 
-// add adds a queue.
+// add adds a queue. Requires: neither its id nor its group is in the index. Its
+// vhost must get the same record.
 func (qs *queueIndex) add(q *Queue) {
 	qs.byID = qs.byID.With(q.ID, q)
 	qs.byGroup = qs.byGroup.With(q.Group, q)
@@ -71,7 +83,8 @@ func (qs *queueIndex) add(q *Queue) {
 	}
 }
 
-// remove removes a queue.
+// remove removes a queue. Requires: q is the record in the index. Its id is
+// never used again, its group may be.
 func (qs *queueIndex) remove(q *Queue) {
 	qs.byID = qs.byID.Without(q.ID)
 	qs.byGroup = qs.byGroup.Without(q.Group)

@@ -13,10 +13,15 @@ const (
 	maxName         = fsm.MaxShort
 )
 
-// Owner is the connection that an exclusive queue belongs to.
+// Owner is the connection that an exclusive queue belongs to. The zero Owner is
+// that of a queue which is not exclusive.
 type Owner struct {
-	Node       fsm.NodeID
-	Boot       uint64
+	// Node: the node that the client is connected to
+	Node fsm.NodeID
+	// Boot: of that node when the connection was opened, so that numbers of
+	// connections may start again with each process
+	Boot uint64
+	// Connection: its number on the node, within the boot
 	Connection uint64
 }
 
@@ -24,29 +29,47 @@ func ownerFrom(p *logpb.Owner) Owner {
 	return Owner{Node: fsm.NodeID(p.GetNode()), Boot: p.GetBoot(), Connection: p.GetConnection()}
 }
 
-// Proto returns o in its log form.
+// Proto returns o in its log form. The result is new.
 func (o Owner) Proto() *logpb.Owner {
 	return &logpb.Owner{Node: uint32(o.Node), Boot: o.Boot, Connection: o.Connection}
 }
 
 // Queue is the record of a queue.
+//
+// It never changes after it was created: policies, members and settings are
+// kept beside it, under its ID, so that they can change without replacing the
+// record in the tables of all exchanges bound to it. All fields are derived
+// from declared, ID and Group, which are what a snapshot holds.
+//
+// Invariants: Exclusive ⇒ ¬Durable; Exclusive ⇔ Owner ≠ zero; ID and Group are
+// unique among the queues there are, and Group ≥ 1; Local ⇒
+// len(declaredMembers) = 1.
 type Queue struct {
-	ID         fsm.QueueID
-	Group      fsm.GroupID
-	VHost      string
-	Name       string
-	Durable    bool // never for an exclusive queue
-	Exclusive  bool
+	// ID: index of the entry that created it · 65536 + a number within the
+	// entry; no other queue ever has it, under the same name or another
+	ID fsm.QueueID
+	// Group: of its raft group; may be used again after the queue is gone
+	Group     fsm.GroupID
+	VHost     string
+	Name      string
+	Durable   bool // never for an exclusive queue
+	Exclusive bool
+	// AutoDelete: the queue machine acts on it; the catalog only keeps and
+	// compares it
 	AutoDelete bool
 	Local      bool // one member, log in memory
 	Hold       bool // nobody may take its messages
-	Arguments  *fsm.Table
-	Owner      Owner // zero unless exclusive
+	// Arguments: as declared, those without a meaning included; nil: none
+	Arguments *fsm.Table
+	Owner     Owner // zero unless exclusive
 	// StoreOf is the exchange whose delayed messages the queue holds; empty: it
 	// is a client's.
 	StoreOf string
 
-	declared        *logpb.DeclareQueue
+	// declared: never nil
+	declared *logpb.DeclareQueue
+	// declaredMembers: not empty, except in the temporary queue of
+	// LeaderLocator
 	declaredMembers []fsm.NodeID // the preferred leader first; see View.Members
 }
 
@@ -60,7 +83,8 @@ func (q *Queue) locked() error {
 }
 
 // CheckOwner refuses the use of an exclusive queue by another connection than
-// its own.
+// its own. A queue that is not exclusive is open to every connection. Apply
+// never asks it: the log does not say which connection a command is from.
 func (q *Queue) CheckOwner(o Owner) error {
 	if q.Exclusive && q.Owner != o {
 		return q.locked()
@@ -94,6 +118,7 @@ func NamePrefix(args *fsm.Table) (prefix string, given bool, err error) {
 	return prefix, true, nil
 }
 
+// checkName refuses names that are empty or no short strings, in bytes.
 func checkName(kind, name string) error {
 	if name == "" || len(name) > maxName {
 		return refuse(fsm.Precondition, "%s names have 1 to %d bytes", kind, maxName)
@@ -102,6 +127,11 @@ func checkName(kind, name string) error {
 }
 
 // newQueue makes the record of a queue from a declare that has been checked.
+//
+// m is copied down to its arguments, which are shared, and completed: an
+// exclusive queue is never durable, another one has no owner. It neither enters
+// the queue anywhere nor takes an id. Requires: id and group are new to the
+// catalog, or both 0 in a temporary queue.
 func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 	m = &logpb.DeclareQueue{
 		Vhost: m.GetVhost(), Name: m.GetName(),

@@ -12,6 +12,11 @@ import (
 
 // Fits says why a command asks for more than the cluster allows; nil: it does
 // not. What exists may be declared again.
+//
+// It depends on the settings of v, and may be wrong by the commands that are in
+// the log but not yet applied: limits here protect memory and are not exact.
+// Kinds that are not named have no limit; what they add is bounded otherwise,
+// or made by operators.
 func (v *View) Fits(c *logpb.CatalogCommand) error {
 	switch m := c.GetBody().(type) {
 	case *logpb.CatalogCommand_DeclareQueue:
@@ -33,6 +38,9 @@ func (v *View) Fits(c *logpb.CatalogCommand) error {
 	return nil
 }
 
+// fitsQueue checks the cluster's limit, the default limit of the vhost, and the
+// size of the arguments. A limit given to the vhost is for Apply to check. A
+// missing vhost is no matter of size: Apply refuses it.
 func (v *View) fitsQueue(m *logpb.DeclareQueue) error {
 	vh := v.vhost(m.GetVhost())
 	if vh == nil || vh.queues.At(m.GetName()) != nil {
@@ -49,6 +57,7 @@ func (v *View) fitsQueue(m *logpb.DeclareQueue) error {
 	return v.FitsArguments("arguments of queue", m.GetName(), m.GetArguments())
 }
 
+// fitsExchange counts the predeclared exchanges, too.
 func (v *View) fitsExchange(m *logpb.DeclareExchange) error {
 	vh := v.vhost(m.GetVhost())
 	if vh == nil || vh.exchanges.at(m.GetName()) != nil {
@@ -60,6 +69,9 @@ func (v *View) fitsExchange(m *logpb.DeclareExchange) error {
 	return v.FitsArguments("arguments of exchange", m.GetName(), m.GetArguments())
 }
 
+// fitsBinding bounds the bindings of the source and those to the destination.
+// Unlike the others it refuses at the limit what exists, too; the broker does
+// not propose that.
 func (v *View) fitsBinding(m *logpb.Bind) error {
 	vh := v.vhost(m.GetVhost())
 	if vh == nil {
@@ -75,7 +87,8 @@ func (v *View) fitsBinding(m *logpb.Bind) error {
 	return v.FitsArguments("arguments of binding to", m.GetDestination(), m.GetArguments())
 }
 
-// FitsArguments refuses a table that is too large. what and name say whose.
+// FitsArguments refuses a table that is too large. what and name say whose. nil
+// takes no bytes and no values. Exactly the limit is allowed.
 func (cs *clusterSettings) FitsArguments(what, name string, t *fsm.Table) error {
 	var s size
 	s.table(t)

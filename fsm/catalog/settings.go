@@ -41,7 +41,11 @@ const (
 	UserMaxChannels     = "user_max_channels"
 )
 
-// Setting is a cluster-wide setting: a whole number from Low to High.
+// Setting is a cluster-wide setting: a whole number from Low to High. Low ≤
+// Default ≤ High. About is a phrase for listings, with the unit. The table is
+// part of the program, only values given are replicated: a new Default changes
+// every cluster that has given none, so Apply's outcome may depend on it only
+// with a new version.
 type Setting struct {
 	Name               string
 	Default, Low, High int64
@@ -67,10 +71,11 @@ var settings = []Setting{
 	{VHostMaxQueues, 100_000, 0, 1 << 32, "queues of a vhost, if it has no limit of its own"},
 }
 
-// Settings lists the cluster-wide settings by name.
+// Settings lists the cluster-wide settings by name. The list is new.
 func Settings() []Setting { return slices.Clone(settings) }
 
-// findSetting finds a row of settings, or of the configured values.
+// findSetting finds a row of settings, or of the configured values. It returns
+// where the row is, or would be inserted. Requires: rows ascend by name.
 func findSetting[T any](rows []T, name string, nameOf func(T) string) (int, bool) {
 	return slices.BinarySearchFunc(rows, name, func(row T, name string) int { return cmp.Compare(nameOf(row), name) })
 }
@@ -80,11 +85,13 @@ func settingName(s Setting) string { return s.Name }
 // clusterSettings are the configured values of cluster-wide settings.
 //
 // Invariant: givenRows ascend by name, each name once, and each value is valid
-// for its setting. The slice is replaced, never changed.
+// for its setting. The slice is replaced, never changed. A row for each setting
+// that was given a value, even its default.
 type clusterSettings struct{ givenRows []*logpb.PutSetting }
 
 // Setting returns the value of a cluster-wide setting, which must be one of
-// Settings.
+// Settings. Any other name panics: it is a mistake of the program. Two binary
+// searches, no allocation.
 func (s *clusterSettings) Setting(name string) int64 {
 	if i, ok := findSetting(s.givenRows, name, (*logpb.PutSetting).GetName); ok {
 		return s.givenRows[i].Value
@@ -98,6 +105,10 @@ func (s *clusterSettings) Setting(name string) int64 {
 
 // put sets a value, or resets it. The version may rise to what all nodes
 // support.
+//
+// It performs PutSetting. A value outside of Low to High is refused; what
+// exists is not checked against a new one. On return with Changed the slice is
+// another one, so earlier Views keep theirs.
 func (s *clusterSettings) put(m *logpb.PutSetting, all *nodes) (*logpb.CatalogResult, error) {
 	if err := checkSetting(m); err != nil {
 		return nil, err
@@ -126,6 +137,7 @@ func (s *clusterSettings) put(m *logpb.PutSetting, all *nodes) (*logpb.CatalogRe
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
+// checkSetting depends on the table of this program alone.
 func checkSetting(m *logpb.PutSetting) error {
 	i, ok := findSetting(settings, m.GetName(), settingName)
 	if !ok {

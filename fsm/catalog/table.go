@@ -13,7 +13,7 @@ import (
 type destination struct {
 	// queue: the record that the vhost has; nil: an exchange
 	queue *Queue
-	// exchange: empty: a queue
+	// exchange is empty if it is a queue
 	exchange string
 }
 

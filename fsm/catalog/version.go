@@ -7,11 +7,15 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// FSMVersion is the version of all machines: this one is of it, and the
-// leaders of queues stamp it on their entries. It is 1 at first and only rises.
+// FSMVersion is the version of all machines: this one is of it, and the leaders
+// of queues stamp it on their entries. It is 1 at first and only rises. It
+// takes effect within the entry that raises it, for the commands behind. It
+// does not change what Apply compares with the entry's own version, which was
+// before.
 func (s *clusterSettings) FSMVersion() uint32 { return uint32(s.Setting(FSMVersion)) }
 
-// SnapshotVersion is the version of the catalog that s was taken from.
+// SnapshotVersion is the version of the catalog that s was taken from. It needs
+// no Restore, so a program that is too old can tell before it fails.
 func SnapshotVersion(s *logpb.CatalogSnapshot) uint32 {
 	for _, row := range s.GetSettings() {
 		if row.GetName() == FSMVersion {
@@ -30,7 +34,10 @@ func (s *clusterSettings) CheckVersions(node string, supported fsm.Versions) err
 }
 
 // CommonVersion is the newest version that all nodes have announced, and the
-// name of a node that announces no later one. Without a node it is 1.
+// name of a node that announces no later one. Without a node it is 1. Nodes
+// that are admitted and have not registered announce nothing and count as 1;
+// dead ones count as they last were. least is the one with the smallest number
+// if several announce the same.
 func (ns *nodes) CommonVersion() (version uint32, least string) {
 	version = 1
 	for i, n := range ns.Nodes() {
@@ -42,7 +49,8 @@ func (ns *nodes) CommonVersion() (version uint32, least string) {
 }
 
 // checkRaise refuses to set a version that is not above the present one, or
-// that not all nodes support.
+// that not all nodes support. The present version itself is allowed, and
+// changes nothing.
 func (s *clusterSettings) checkRaise(m *logpb.PutSetting, all *nodes) error {
 	now := s.FSMVersion()
 	common, least := all.CommonVersion()
