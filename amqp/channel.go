@@ -436,9 +436,7 @@ func (ch *channel) Cancelled(number uint64) {
 // Revoked ends a consumer whose queue the user may no longer read.
 func (ch *channel) Revoked(number uint64, why error) {
 	defer ch.conn.contain(reporting)
-	if ch.consumers.revoked(number, why) {
-		ch.conn.refused(protocolError(why, wire.IDBasicConsume))
-	}
+	ch.consumers.revoked(number, why, func() { ch.conn.refused(protocolError(why, wire.IDBasicConsume)) })
 }
 
 // TimedOut handles deliveries that have gone back because they were held too

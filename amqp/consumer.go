@@ -212,15 +212,17 @@ func (c *consumers) cancelled(number uint64) {
 }
 
 // revoked ends a consumer that may no longer read its queue, and also the
-// channel if the client does not understand basic.cancel. It returns false if
-// there is no such consumer.
-func (c *consumers) revoked(number uint64, why error) bool {
+// channel if the client does not understand basic.cancel. The refusal is
+// reported before either: the end of the channel reports it, too, without the
+// method. It returns false if there is no such consumer.
+func (c *consumers) revoked(number uint64, why error, report func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cons := c.byNumber[number]
 	if c.closed || cons == nil {
 		return false
 	}
+	report()
 	if cons.started {
 		c.out.lock()
 		c.cancel(cons)

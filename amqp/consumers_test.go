@@ -184,7 +184,7 @@ func TestConsumersClosed(t *testing.T) {
 	s.deliver([]fsm.Message{{Consumer: 1, ID: 2}, {Consumer: 2, ID: 1}})
 	s.cancelled(1)
 	s.timeOut(1, []uint64{1}, errEnding)
-	if s.revoked(1, errEnding) || s.lose(errEnding) {
+	if s.revoked(1, errEnding, func() { t.Error("a refusal is reported") }) || s.lose(errEnding) {
 		t.Error("it is taken for open")
 	}
 	s.expect(t)
