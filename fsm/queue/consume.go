@@ -6,6 +6,15 @@ import (
 )
 
 // consume registers a consumer of s, or changes an existing one.
+//
+// Refusals, in this order: NoSession; Invalid for number 0 and for one that was
+// cancelled and still holds something; InUse for exclusive consumption of a
+// queue with a single active consumer; Crowded; InUse if another consumer
+// excludes this one. None of them changes anything.
+//
+// A Consume of a known number changes the consumer: its deliveries, its number
+// of the next one and its age stay; with another priority it joins the end of
+// that ring.
 func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
@@ -33,7 +42,9 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 	return fsm.Result{}
 }
 
-// cancel ends the service of a consumer. What it holds stays with it.
+// cancel ends the service of a consumer. What it holds stays with it. Its
+// deliveries can still be settled, and still time out. Gets cannot be
+// cancelled.
 func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
@@ -48,7 +59,8 @@ func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 }
 
 // replaceable reports whether all consumers but c may be revoked for an
-// exclusive one: their nodes have been suspected for too long.
+// exclusive one: their nodes have been suspected for too long. Gets and
+// cancelled consumers, which have no level, exclude nobody. O(consumers).
 func (cs *consumers) replaceable(c *consumer) bool {
 	for _, o := range cs.all {
 		cs.scratch.steps++
@@ -61,6 +73,9 @@ func (cs *consumers) replaceable(c *consumer) bool {
 
 // revokeAllBut cancels all consumers but c, which must be replaceable. They are
 // notified when their node is heard from.
+//
+// c is nil for a consumer that is about to be registered. What they held has
+// gone back before: that is what replaceable means.
 func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	var revoked []*consumer
 	for _, o := range cs.all {
@@ -76,7 +91,8 @@ func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	cs.removeFinished(revoked...)
 }
 
-// update applies a Consume to c, which is new or not cancelled.
+// update applies a Consume to c, which is new or not cancelled. Ensures:
+// cs.exclusive is c or nil. Nobody else can have been exclusive here.
 func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	if c.level != nil && c.priority != cmd.Priority {
 		cs.leave(c)
@@ -97,7 +113,8 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 func (cs *consumers) excludes(c *consumer) bool { return cs.exclusive != nil && cs.exclusive != c }
 
 // nodeDown ends all sessions of a node up to a boot number, permanently.
-// bringBack takes them apart.
+// bringBack takes them apart. A lower boot than one declared before changes
+// nothing. O(lives of the node).
 func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
 	if node == 0 || boot == 0 {

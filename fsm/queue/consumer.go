@@ -6,7 +6,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// maxCredit is the credit of a consumer that asks for no limit.
+// maxCredit is the credit of a consumer that asks for no limit. A higher
+// prefetch counts as this. So one Settle of everything that a consumer may hold
+// is bounded, too.
 const maxCredit = 65535
 
 // consumer is one registered consumer, or the gets of a session (number 0).
@@ -16,12 +18,17 @@ const maxCredit = 65535
 // Invariants:
 //
 //	1 ≤ next; ids of held and of late ascend, are < next, and none is in both
-//	held.len() ≤ creditCeiling, except for gets, which have no limit
+//	held.len() ≤ maxCredit, except for gets, which have no limit
 //	timed out ⇔ len(late) > 0 and it is not cancelled
 //	finished ⇔ cancelled and held.len() = 0; it stays while it is remembered for late
 //	or revoked, and is removed otherwise
 //	revoked ⇒ cancelled; gets are neither cancelled, finished nor in a level
+//
+// A snapshot has ConsumerState for it: what a Consume gave, next, registered,
+// late, lateAcks, revoked, and whether it is cancelled. Its suspicion follows
+// from the session, finished from cancelled and held; the head has the rings.
 type consumer struct {
+	// session is nil from unregister on; dropEnded then drops the consumer.
 	id         fsm.ConsumerID
 	session    *session
 	registered uint64 // orders consumers by age
@@ -29,10 +36,13 @@ type consumer struct {
 	held       held
 	// late has the deliveries taken back and not settled, ascending. The slice
 	// is replaced, never changed.
-	late     []lateness
+	late []lateness
+	// Only grows.
 	lateAcks uint64 // settlements of late deliveries
 
-	tag        string
+	tag string
+	// As the last Consume gave them, undecoded: prefetch 0 stands for
+	// maxCredit. Unused by gets.
 	prefetch   uint32
 	priority   int32
 	noAck      bool
@@ -48,11 +58,13 @@ type consumer struct {
 }
 
 // isGets reports whether c stands for the gets of its session, which is never
-// served by assignment.
+// served by assignment. Its prefetch means nothing: each get is a command.
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
 // status is the status for listings, except for Quiescing, which only the
 // single active consumer has. Only consumers that are Up are handed messages.
+// Derived each time, from the consumer and the life of its node. Cancelled
+// hides a suspicion, which in turn hides a timeout.
 func (c *consumer) status() Status {
 	if !c.cancelled && (c.session.life.suspected || c.session.life.over) {
 		return Suspected
@@ -60,7 +72,8 @@ func (c *consumer) status() Status {
 	return c.lasting()
 }
 
-// lasting is the status without suspicion, which belongs to the node.
+// lasting is the status without suspicion, which belongs to the node. It is
+// what a snapshot holds.
 func (c *consumer) lasting() Status {
 	switch {
 	case c.cancelled:
@@ -82,7 +95,8 @@ func (c *consumer) credit() int {
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only
-// to count late settlements, or to report that they are revoked.
+// to count late settlements, or to report that they are revoked. The newest
+// ones are kept.
 const lateConsumers = 64
 
 // remembered reports whether c must be kept although it holds nothing.
@@ -90,6 +104,10 @@ func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
 
 // forgive removes the ids first … last from the late deliveries of c and
 // appends them to forgiven.
+//
+// Requires: first ≤ last. forgiven belongs to the caller. late is cut or
+// replaced, so a snapshot that shares it does not change. Once late is empty c
+// may be served again; the caller refreshes it.
 func (c *consumer) forgive(first, last uint64, forgiven []lateness) []lateness {
 	i, _ := slices.BinarySearchFunc(c.late, first, compareLate)
 	j := i

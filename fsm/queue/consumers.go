@@ -24,16 +24,25 @@ import (
 //	c is in service ⇔ served(c) and c.credit() > 0, unless its session is ending
 //	single, quiescing = choose(), once elect has run; single is nil unless the
 //	settings ask for a single active consumer
+//
+// all has the consumers of ending sessions, too. These may still be in rings,
+// but nobody is served before they are gone. The order of age is that of the
+// log, so it is the same on all replicas, and a snapshot refers to consumers by
+// their position in it.
 type consumers struct {
 	*shared
 	sessions *sessions
 	service  service
 
-	all       []*consumer
-	next      uint64 // orders consumers by age, and pending settlements
-	attached  int
-	serving   int
-	getsHeld  int
+	// next is never reused: two consumers, or two settlements, never tie.
+	all      []*consumer
+	next     uint64 // orders consumers by age, and pending settlements
+	attached int
+	serving  int
+	getsHeld int
+	// Except for single, the rest is derived: Restore counts attached, serving
+	// and getsHeld again, finds exclusive by its flag, and computes quiescing.
+	// contested may differ after it: choosing once more changes nothing.
 	exclusive *consumer
 	single    *consumer // the only one that is served; nil: nobody can be
 	quiescing bool      // single gets nothing new
@@ -54,19 +63,22 @@ func (cs *consumers) clear() {
 
 // inUse reports whether the lease is suspended: there is a consumer, possibly a
 // cancelled one that still holds messages, or a get that is not settled.
+// Deliveries on their way back do not count.
 func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 }
 
 // len is the number of consumers, including gets and cancelled ones.
 func (cs *consumers) len() int { return len(cs.all) }
 
-// active is the number of consumers that are neither cancelled nor gets.
+// active is the number of consumers that are neither cancelled nor gets. What
+// if-unused, auto-delete and queue.declare-ok count.
 func (cs *consumers) active() int { return cs.serving }
 
 // contest makes elect choose, because a consumer that may be served has
 // changed.
 func (cs *consumers) contest() { cs.contested = true }
 
-// holds adds n, which may be negative, to the deliveries that c holds.
+// holds adds n, which may be negative, to the deliveries that c holds. Called
+// with every change of c.held.
 func (cs *consumers) holds(c *consumer, n int) {
 	if c.isGets() {
 		cs.getsHeld += n
@@ -83,7 +95,8 @@ func (cs *consumers) order() uint64 {
 // passed reports whether a position in the order of age has been used, or is 0.
 func (cs *consumers) passed(order uint64) bool { return order < cs.next }
 
-// join adds c to those that may be served.
+// join adds c to those that may be served. Requires: c is not cancelled, not
+// gets, and in no level. It gets a place in a ring only with refresh.
 func (cs *consumers) join(c *consumer) {
 	cs.service.join(c)
 	cs.contested = true
@@ -98,7 +111,7 @@ func (cs *consumers) leave(c *consumer) {
 }
 
 // from iterates over the consumers with a position of at least n in the order
-// of age.
+// of age. O(log n) to find it. all must not change meanwhile.
 func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 	i, _ := slices.BinarySearchFunc(cs.all, n, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
 	return slices.Values(cs.all[i:])
@@ -106,6 +119,10 @@ func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 
 // refresh moves c to the end of its ring or removes it, depending on its
 // credit.
+//
+// A consumer that is in its ring and may stay keeps its position there. It must
+// be called after every change of what served and credit depend on: prefetch,
+// held, late, suspicion, single.
 func (cs *consumers) refresh(c *consumer) {
 	wants := cs.served(c) && c.credit() > 0
 	switch {
@@ -117,6 +134,9 @@ func (cs *consumers) refresh(c *consumer) {
 }
 
 // register adds a consumer of s to the tables.
+//
+// Requires: s has no consumer with this number, and the queue is not crowded.
+// Ensures: it is the youngest, has no settings and is in no level.
 func (cs *consumers) register(s *session, number uint64) *consumer {
 	c := &consumer{
 		id:      fsm.ConsumerID{Session: s.id, Number: number},
@@ -133,6 +153,10 @@ func (cs *consumers) register(s *session, number uint64) *consumer {
 }
 
 // retire ends the service of c, which remains for the messages that it holds.
+//
+// Ensures: it is in no level and is neither exclusive nor single. It does
+// nothing for gets. A caller that keeps c calls removeIfDone, since c may hold
+// nothing.
 func (cs *consumers) retire(c *consumer) {
 	if c.cancelled || c.isGets() {
 		return
@@ -159,6 +183,9 @@ func (cs *consumers) position(c *consumer) int {
 
 // unregister ends c, which holds nothing, and sets its session to nil. The
 // caller removes it from the tables.
+//
+// Ensures: c.session is nil, by which dropEnded finds it. No part may look at
+// it any more, except as a pointer in timers that nobody reads.
 func (cs *consumers) unregister(c *consumer) {
 	cs.retire(c)
 	if !c.isGets() && !c.finished {
@@ -181,6 +208,10 @@ func (cs *consumers) removeIfDone(c *consumer) {
 
 // removeFinished is removeIfDone for many consumers, in one pass over each
 // session.
+//
+// done may name consumers that still hold something: nothing happens to them.
+// Ensures: those of the others that remain are finished, count neither as
+// attached nor as serving, and have something to be remembered for.
 func (cs *consumers) removeFinished(done ...*consumer) {
 	var sessions []*session
 	for _, c := range done {
@@ -207,7 +238,8 @@ func (cs *consumers) removeFinished(done ...*consumer) {
 }
 
 // thin unregisters the finished consumers of a session, except the newest ones
-// that must be remembered, and returns how many.
+// that must be remembered, and returns how many. O(consumers of the session).
+// By number: the surplus is taken from the lowest ones.
 func (cs *consumers) thin(s *session) (removed int) {
 	surplus := -lateConsumers
 	for _, c := range s.consumers {
@@ -230,7 +262,8 @@ func (cs *consumers) thin(s *session) (removed int) {
 	return removed
 }
 
-// dropEnded removes consumers from the table whose sessions have ended.
+// dropEnded removes consumers from the table whose sessions have ended. One
+// pass, O(consumers): called once for many that have ended.
 func (cs *consumers) dropEnded() {
 	cs.scratch.steps += len(cs.all)
 	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })
@@ -271,16 +304,23 @@ func (cs *consumers) refreshLife(l *life) {
 // anyServed reports whether any consumer has credit.
 func (cs *consumers) anyServed() bool { return cs.service.any() }
 
-// nextServed returns the consumer to serve next; nil: none has credit.
+// nextServed returns the consumer to serve next; nil: none has credit. It does
+// not move it: handedOut does.
 func (cs *consumers) nextServed() *consumer { return cs.service.next() }
 
-// handedOut moves c to the end of its ring after a delivery.
+// handedOut moves c to the end of its ring after a delivery. If its credit is
+// used up it leaves the ring.
 func (cs *consumers) handedOut(c *consumer) {
 	cs.service.suspend(c)
 	cs.refresh(c)
 }
 
 // nodeSuspected begins or ends the suspicion of a node.
+//
+// The command is proposed by the leader when it has not heard from a node for a
+// while, and with Back when it has again. It ends no stream and takes nothing
+// back: the first Tick after the deadline does, see endSuspicions. Repeating it
+// neither extends the deadline nor answers an error.
 func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) fsm.Result {
 	of := Boot{fsm.NodeID(cmd.GetNode()), cmd.GetBoot()}
 	if of.Node == 0 || of.Boot == 0 {

@@ -19,7 +19,8 @@ func (cs *consumers) save(h *logpb.QueueSnapshot) {
 }
 
 // view returns copies of all consumers, by age, and what they hold, which is
-// valid until the next change.
+// valid until the next change. O(consumers). The copies still point to sessions
+// and rings of the machine, which a snapshot must not follow.
 func (cs *consumers) view() (all []consumer, held []sorted[grip]) {
 	all, held = make([]consumer, len(cs.all)), make([]sorted[grip], len(cs.all))
 	for i, c := range cs.all {
@@ -37,7 +38,8 @@ func (cs *consumers) freeze() (all []consumer, held []sorted[grip]) {
 	return all, held
 }
 
-// save describes a consumer whose session is the at-th of the snapshot.
+// save describes a consumer whose session is the at-th of the snapshot. Lists
+// of late deliveries have equal lengths. They belong to the result.
 func (c *consumer) save(at int) *logpb.ConsumerState {
 	st := &logpb.ConsumerState{
 		Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
@@ -52,7 +54,9 @@ func (c *consumer) save(at int) *logpb.ConsumerState {
 	return st
 }
 
-// restore adds a consumer of a session. It holds nothing yet.
+// restore adds a consumer of a session. It holds nothing yet. registered
+// overwrites the position that register has given. Consumers come by age, and
+// Check finds out if they do not.
 func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	if s.consumer(st.Consumer) != nil {
 		return fmt.Errorf("%w: a consumer twice", ErrSnapshot)
@@ -92,6 +96,10 @@ func restoreLate(st *logpb.ConsumerState) []lateness {
 
 // restoreService puts consumers into their rings, after what they hold has been
 // restored. single is the position + 1 of the single active one.
+//
+// Requires: all messages have been restored, since credit and finished depend
+// on what is held. Rings are filled in the order of the snapshot, and not by
+// refresh, which would begin them anew.
 func (cs *consumers) restoreService(order []uint32, single uint32) error {
 	if uint64(single) > uint64(len(cs.all)) {
 		return fmt.Errorf("%w: nobody is served", ErrSnapshot)
@@ -196,7 +204,8 @@ func (cs *consumers) checkSingle(k *checker) {
 	k.that(cs.single == nil || cs.single.session != nil && cs.single.level != nil, "the active consumer has gone")
 }
 
-// restoreAll adds all sessions and consumers of a snapshot, which hold nothing yet.
+// restoreAll adds all sessions and consumers of a snapshot, which hold nothing
+// yet. NextOrder comes last, because register counts from 1 meanwhile.
 func (cs *consumers) restoreAll(h *logpb.QueueSnapshot) error {
 	sessions := make([]*session, len(h.Sessions))
 	for i, st := range h.Sessions {

@@ -20,6 +20,9 @@ import (
 //	every entry of returning holds something, and is at its key
 //	no due message is handed out, and nothing is while sessions are ending
 //	|scratch.taken| = 0 between two commands, and its messages are in no place
+//
+// returning is in a snapshot: its heads in that order, its messages after those
+// that consumers hold. coming is nil except while one is restored.
 type deliveries struct {
 	*shared
 	timers    *timers
@@ -37,6 +40,7 @@ type deliveries struct {
 func (ds *deliveries) clear() { ds.returning = sorted[*returning]{} }
 
 // lost iterates over what is on its way back, in the order in which it returns.
+// Nothing of it may change meanwhile.
 func (ds *deliveries) lost() iter.Seq[*returning] {
 	return func(yield func(*returning) bool) {
 		for _, p := range ds.returning.all() {
@@ -86,6 +90,9 @@ func (ds *deliveries) restoreHead(h *logpb.QueueSnapshot) {
 
 // restore gives message h, which is checked out, to its holder: a consumer, or
 // an entry of what is on its way back, which are numbered after the consumers.
+//
+// Requires: consumers and restoreHead have been restored, and messages of one
+// holder come by ascending delivery. A queue that has ended has no timers.
 func (ds *deliveries) restore(st *logpb.MessageState, h uint32) error {
 	var into *held
 	var c *consumer
@@ -117,7 +124,8 @@ func (ds *deliveries) restore(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// restoreReturning orders what is on its way back.
+// restoreReturning orders what is on its way back. It needs the numbers of the
+// messages, so it comes after all of them.
 func (ds *deliveries) restoreReturning() error {
 	for _, r := range ds.coming {
 		if r.held.len() == 0 || ds.returning.get(ds.returningKey(r)) != nil {

@@ -7,6 +7,9 @@ import (
 
 // afterUse records the end of use, and ends an auto-delete queue whose last
 // consumer is gone. inUse and serving are from before the command.
+//
+// It runs last in every command, so that a consumer that is replaced within one
+// command does not end the queue.
 func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 	if inUse && !m.consumers.inUse() {
 		m.lease.use()
@@ -18,6 +21,10 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 
 // end ends the queue by itself. Its messages are dropped, not dead-lettered;
 // letters that are already in the outbox have some time to be forwarded.
+//
+// Which end comes when: Delete, at once and with the letters (dropAll); lease
+// and idleness, by a Tick only; auto-delete, by any command that ends the last
+// consumer. The last two end here. Nothing leads back to Active.
 func (m *Machine) end(eff *fsm.Effects) {
 	if m.outbox.letters() == 0 {
 		m.dropAll(eff)
@@ -32,6 +39,10 @@ func (m *Machine) end(eff *fsm.Effects) {
 
 // endSessions ends all sessions and consumers. What they hold is dropped with
 // the queue.
+//
+// Ensures: no consumers and no sessions. Their messages stay CheckedOut, in
+// returning, and are released with the rest of the queue; nothing brings them
+// back.
 func (m *Machine) endSessions(eff *fsm.Effects) {
 	for c := range m.consumers.from(0) {
 		if c.status() != Cancelled && !c.isGets() {
@@ -45,6 +56,9 @@ func (m *Machine) endSessions(eff *fsm.Effects) {
 }
 
 // dropAll drops everything at once.
+//
+// Ensures: every part is empty, the phase is Gone, eff.Rest has all entries
+// that were live, and eff.Gone is set. It does not walk over messages.
 func (m *Machine) dropAll(eff *fsm.Effects) {
 	m.scratch.steps += m.consumers.len()
 	for c := range m.consumers.from(0) {
@@ -59,7 +73,9 @@ func (m *Machine) dropAll(eff *fsm.Effects) {
 	eff.Gone = true
 }
 
-// applyEnded is Apply for a queue that has ended: only its outbox moves.
+// applyEnded is Apply for a queue that has ended: only its outbox moves. It
+// expires nothing and hands out nothing; no stream is checked, since sessions
+// are gone.
 func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	if m.lease.phase() == Gone {
 		return fsm.Result{Code: fsm.Gone}
@@ -92,6 +108,7 @@ func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 }
 
 // endUnused ends the queue if its lease is over. inUse is from before the tick.
+// Called by a Tick, after what came back: a get that times out ends its use.
 func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
 	if inUse && !m.consumers.inUse() {
 		m.lease.use() // the lease begins here, not before

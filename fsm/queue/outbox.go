@@ -23,8 +23,8 @@ import (
 //	letter has any, and their numbers are consecutive and end at next-1
 //	waiting has exactly the letters with place Waiting, none of which has transfers;
 //	there are none unless letters are delivered at least once
-//	for every target t: t.settled < t.next, and t.pending has the letters of the
-//	transfers settled+1 … next-1, in this order
+//	for every target t: t.confirmed < t.next, and t.pending has the letters of the
+//	transfers confirmed+1 … next-1, in this order
 //	gone = number of targets that are gone; such a target has pending transfers
 //
 // Cycle of a letter: post (no route) → routeDead (transfers to its targets) →
@@ -50,7 +50,7 @@ type outbox struct {
 }
 
 // deadLetterTarget is a queue that letters go to. The unsettled transfers to it
-// are numbered settled+1 … next-1. The numbers are those of the command stream
+// are numbered confirmed+1 … next-1. The numbers are those of the command stream
 // at the target, so none is used twice and none is skipped.
 //
 // Invariants: 1 ≤ next; confirmed < next; pending.len() = next - 1 - confirmed.

@@ -22,6 +22,10 @@ const (
 // several steps; messages after those are not shown. Others may use the machine
 // between two steps, so messages that come or go meanwhile may or may not be
 // shown.
+//
+// It keeps no pointer into the machine, only handles and numbers that it checks
+// before it uses them. What it has found belongs to it, except for Deaths,
+// which are shared and never changed.
 type Peek struct {
 	in    Place
 	after uint64
@@ -29,6 +33,8 @@ type Peek struct {
 	now   fsm.Time
 	left  int // messages and consumers to walk over
 
+	// lists, at, seq and purged are for places with lists; holder and delivery
+	// are for CheckedOut.
 	lists []int // still to walk over
 	here  int   // found in the first of them
 	// The message of that list to continue with (0: the first), and its number.
@@ -40,8 +46,9 @@ type Peek struct {
 	found            []Message
 }
 
-// NewPeek returns a Peek for up to limit messages of a place with a number above
-// after, none of which has expired at now.
+// NewPeek returns a Peek for up to limit messages of a place with a number
+// above after, none of which has expired at now. Requires: limit ≥ 0. Letters
+// cannot be peeked at: other places find nothing.
 func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
 	p := &Peek{in: in, after: after, limit: limit, now: now, left: peekWalk}
 	switch in {
@@ -58,7 +65,9 @@ func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
 	return p
 }
 
-// Step continues, and reports whether it is finished.
+// Step continues, and reports whether it is finished. Requires: nobody else
+// uses m meanwhile. It walks over at most peekStep messages or consumers, and
+// changes nothing.
 func (p *Peek) Step(m *Machine) (done bool) {
 	n := min(peekStep, p.left)
 	p.left -= n
@@ -72,7 +81,7 @@ func (p *Peek) Step(m *Machine) (done bool) {
 }
 
 // Result returns what was found. more says that there may be others after the
-// last one.
+// last one. It may be called once done. The list belongs to the caller.
 func (p *Peek) Result() (list []Message, more bool) {
 	p.sort()
 	n := min(p.limit, len(p.found))
@@ -85,7 +94,9 @@ func (p *Peek) sort() {
 	p.found = slices.CompactFunc(p.found, func(a, b Message) bool { return a.Seq == b.Seq })
 }
 
-// cut drops what will not be shown, once that is much.
+// cut drops what will not be shown, once that is much. So found never has more
+// than 2*(limit+1) + peekStep messages. The lowest limit+1 are enough: one more
+// than is shown, for more.
 func (p *Peek) cut() {
 	if len(p.found) > 2*(p.limit+1) {
 		p.sort()

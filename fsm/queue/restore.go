@@ -25,6 +25,11 @@ const maxRecord = 1 << 30
 
 // Restore replaces the state with what WriteTo has written, up to the end of r.
 // If it fails, the machine is unchanged.
+//
+// What a snapshot leaves out is built again: lists, indexes by time and number,
+// entries, counts, rings, lives. Afterwards the machine gives the same answers,
+// effects and snapshots as the one that wrote it, though its handles differ.
+// Bounds and the highest supported version stay those of m. O(n).
 func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
 	n.newest, n.bounds = m.newest, m.bounds
@@ -114,6 +119,7 @@ func noEOF(err error) error {
 
 // restoreHead restores everything that is not about single messages. Settings
 // come first: the rest depends on them, and configure acts on an empty machine.
+// The clock comes before sessions and deliveries, which compare with it.
 func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	if h.Config == nil || h.Counters == nil || h.State > uint32(Gone) {
 		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)
@@ -144,7 +150,8 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	return m.consumers.restoreAll(h)
 }
 
-// restoreMessage adds the next message, in the order of the encoding.
+// restoreMessage adds the next message, in the order of the encoding. The place
+// is set first; then its holder or its route is added.
 func (m *Machine) restoreMessage(st *logpb.MessageState) error {
 	h, err := m.messages.restore(st)
 	if err != nil {

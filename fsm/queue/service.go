@@ -13,15 +13,22 @@ import "github.com/quorate/quorate/fsm"
 //	c.level = nil ⇔ c is never served: it is cancelled, or gets
 //	c.serviced ⇔ c is in the ring of c.level, exactly once
 //	n = Σ lengths of the rings; all rings before top are empty
+//
+// A ring is a list, served from its first consumer on; who was served is
+// appended again. A snapshot has the order of all rings, as positions by age;
+// levels come from the priorities. top is not in it: it only saves next from
+// scanning levels.
 type service struct {
 	*shared
 	levels sorted[*level] // by priority, highest first
-	top    key
-	n      int
+	// No ring before top has a consumer. n counts over all levels.
+	top key
+	n   int
 }
 
-// level is all consumers of one priority. Those with credit are in its ring,
-// in the order in which they will be served.
+// level is all consumers of one priority. Those with credit are in its ring, in
+// the order in which they will be served. members includes those without
+// credit, so that a level is kept while they settle.
 type level struct {
 	priority    int32
 	members     int
@@ -31,13 +38,15 @@ type level struct {
 // levelKey is the key of a priority among the levels: the highest comes first.
 func levelKey(priority int32) key { return key{at: -fsm.Time(priority)} }
 
-// clear removes all consumers without touching them.
+// clear removes all consumers without touching them. For the end of a queue,
+// whose consumers are dropped as well.
 func (v *service) clear() { *v = service{shared: v.shared} }
 
 // any reports whether any consumer has credit.
 func (v *service) any() bool { return v.n > 0 }
 
-// join adds c, which is in no level, to the level of its priority.
+// join adds c, which is in no level, to the level of its priority. O(log
+// levels). It is in no ring yet.
 func (v *service) join(c *consumer) {
 	at := levelKey(c.priority)
 	if l := v.levels.get(at); l != nil {
@@ -59,7 +68,8 @@ func (v *service) leave(c *consumer) {
 	}
 }
 
-// serve appends c, which is in no ring, to its ring.
+// serve appends c, which is in no ring, to its ring. Requires: it is in a level
+// and has credit. O(1). A level above top becomes top.
 func (v *service) serve(c *consumer) {
 	l := c.level
 	c.serviced, c.prevRing, c.nextRing = true, l.last, nil
@@ -75,7 +85,7 @@ func (v *service) serve(c *consumer) {
 	}
 }
 
-// suspend removes c from its ring.
+// suspend removes c from its ring. It does nothing if c is in none. O(1).
 func (v *service) suspend(c *consumer) {
 	if !c.serviced {
 		return
@@ -95,7 +105,8 @@ func (v *service) suspend(c *consumer) {
 	v.n--
 }
 
-// next returns the consumer to serve next; nil: none has credit.
+// next returns the consumer to serve next; nil: none has credit. Ensures: top
+// is its level, so levels found empty are not scanned again.
 func (v *service) next() *consumer {
 	if v.n == 0 {
 		return nil

@@ -39,14 +39,18 @@ type ended struct {
 //	refused: runs ascend, do not touch, and end at next at most; there are no more
 //	than refusedRuns
 //	consumers ascends by number, and each of them refers to this session
+//
+// It begins with command 1 and ends with SessionDown or the end of its node.
+// There is no timeout: a session without traffic costs only its memory.
 type session struct {
 	id        fsm.SessionID
 	next      uint64 // number of the next command
 	last      answer
 	consumers []*consumer // by number
-	refused   []run       // commands that were refused, ascending; see refuse
-	life      *life
-	thinning  bool // set while some of its consumers are finished
+	// life is never nil. thinning is temporary, within removeFinished.
+	refused  []run // commands that were refused, ascending; see refuse
+	life     *life
+	thinning bool // set while some of its consumers are finished
 }
 
 // life is one life of a node, or a queue that forwards dead letters (node 0),
@@ -54,6 +58,10 @@ type session struct {
 // them, and is recorded once.
 //
 // Invariants: consumers = Σ len(consumers of sessions); over ⇒ not suspected.
+//
+// It exists as long as it has sessions. suspected and over repeat what
+// suspicions and down say, so that no lookup is needed for each consumer; both
+// are computed again when sessions are restored.
 type life struct {
 	of        Boot
 	sessions  sorted[*session] // by number
@@ -62,7 +70,8 @@ type life struct {
 	over      bool             // it is down: the sessions end step by step and can no longer be found
 }
 
-// key returns the position of a life among lives.
+// key returns the position of a life among lives. Queues that forward letters
+// are node 0 and come first, by id.
 func (b Boot) key() key { return key{fsm.Time(b.Node), b.Boot} }
 
 // run is a run of command numbers.
@@ -75,6 +84,9 @@ const refusedRuns = fsm.MaxUnanswered/2 + 1
 // refuse remembers that command seq was refused, so that a repetition gets the
 // same answer. If there are too many runs, the two oldest are merged, including
 // the gap between them: all of these commands have been answered.
+//
+// Requires: seq is above all refused before. Amortized O(1); O(refusedRuns)
+// when the bound is reached.
 func (s *session) refuse(seq uint64) {
 	if n := len(s.refused); n > 0 && s.refused[n-1].first+s.refused[n-1].length == seq {
 		s.refused[n-1].length++
@@ -88,21 +100,25 @@ func (s *session) refuse(seq uint64) {
 	s.refused = append(s.refused, run{seq, 1})
 }
 
-// wasRefused reports whether command seq was refused.
+// wasRefused reports whether command seq was refused. O(log runs). It may be
+// true for commands that were not refused and are so old that nobody repeats
+// them.
 func (s *session) wasRefused(seq uint64) bool {
 	i, found := slices.BinarySearchFunc(s.refused, seq, func(r run, seq uint64) int { return cmp.Compare(r.first, seq) })
 	return found || i > 0 && seq-s.refused[i-1].first < s.refused[i-1].length
 }
 
 // answer is the answer to the last synchronous command of a stream. A channel
-// has one such call at a time, so one is enough.
+// has one such call at a time, so one is enough. seq 0: none yet. delivery 0:
+// it was not a get, or there was no message.
 type answer struct {
 	seq, count, consumers uint64
 	delivery              uint64 // of a get
 	code                  fsm.Code
 }
 
-// attach adds c, whose number is not in use here.
+// attach adds c, whose number is not in use here. Requires: c.session is s.
+// O(consumers of the session).
 func (s *session) attach(c *consumer) {
 	i, _ := s.search(c.id.Number)
 	s.consumers = slices.Insert(s.consumers, i, c)
@@ -133,6 +149,9 @@ func (s *session) consumer(number uint64) *consumer {
 
 // record remembers the answer to a synchronous command of a stream, and that a
 // message was refused.
+//
+// Requires: cmd was performed just now, so cmd.Seq = next-1, or 0 for one
+// outside of the stream, which is not remembered.
 func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
 	switch cmd.Kind {
 	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,

@@ -24,15 +24,21 @@ import (
 //	isEnded has exactly the sessions in ended, none of which is in byID
 //	ended ascends by time, which is at most the clock's; down ascends by node,
 //	suspected by node and boot
+//
+// A snapshot has each session (next, last answer, refused runs), and in its
+// head ended, down and suspected. lives, ending and the maps are rebuilt. Maps
+// are only looked up; whatever is listed or ended in order comes from lives.
 type sessions struct {
 	*shared
 
-	byID      map[fsm.SessionID]*session
-	lives     sorted[*life] // by node and boot
-	ending    int           // sessions of lives that are over
-	recent    *session      // the last one looked up; nil: none
-	ended     deque[ended]  // by time
-	isEnded   map[fsm.SessionID]bool
+	byID    map[fsm.SessionID]*session
+	lives   sorted[*life] // by node and boot
+	ending  int           // sessions of lives that are over
+	recent  *session      // the last one looked up; nil: none
+	ended   deque[ended]  // by time
+	isEnded map[fsm.SessionID]bool
+	// One entry for each node ever declared down: it bounds the memory by the
+	// number of nodes, not of boots.
 	down      []Boot // highest boot declared down, by node
 	suspected []suspicion
 }
@@ -50,6 +56,8 @@ func (ss *sessions) clear() {
 }
 
 // endAll removes all sessions, but keeps the memory of those that ended before.
+// The caller has detached what they hold. suspected goes, too: it concerns only
+// sessions of an active queue.
 func (ss *sessions) endAll() {
 	ss.byID, ss.lives, ss.ending = map[fsm.SessionID]*session{}, sorted[*life]{}, 0
 	ss.recent, ss.suspected = nil, nil
@@ -64,7 +72,7 @@ func (ss *sessions) size() int { return len(ss.byID) + ss.ended.len() }
 // has reports whether s is a session of the queue.
 func (ss *sessions) has(s *session) bool { return ss.byID[s.id] == s }
 
-// get is find for readers.
+// get is find for readers. It does not touch recent, so it changes nothing.
 func (ss *sessions) get(id fsm.SessionID) *session {
 	if s := ss.byID[id]; s != nil && !s.life.over {
 		return s
@@ -72,7 +80,8 @@ func (ss *sessions) get(id fsm.SessionID) *session {
 	return nil
 }
 
-// add registers a session.
+// add registers a session. Requires: it is not there yet. Ensures: s.life is
+// set.
 func (ss *sessions) add(s *session) {
 	of := Boot{s.id.Node, s.id.Boot}
 	l := ss.lives.get(of.key())
@@ -89,7 +98,9 @@ func (ss *sessions) add(s *session) {
 }
 
 // remove removes a session that has no consumers left. It reports whether it
-// was the last of the ending sessions.
+// was the last of the ending sessions. Requires: its consumers were
+// unregistered. It is not remembered as ended: the caller does that, or its
+// node is down.
 func (ss *sessions) remove(s *session) (allEnded bool) {
 	l := s.life
 	l.sessions.remove(key{seq: s.id.Num})
@@ -107,7 +118,7 @@ func (ss *sessions) remove(s *session) (allEnded bool) {
 	return ss.ending == 0
 }
 
-// begin begins a stream.
+// begin begins a stream. Requires: hasEnded(id) and isLate were false.
 func (ss *sessions) begin(id fsm.SessionID) *session {
 	s := &session{id: id, next: 1}
 	ss.add(s)
@@ -117,6 +128,10 @@ func (ss *sessions) begin(id fsm.SessionID) *session {
 
 // declareDown records forever that a node is down up to a boot number. From
 // then on its sessions are ending. It reports whether there are new ones.
+//
+// O(lives of the node), however many sessions they have: from now on get and
+// find do not return them, and endDown takes them apart. A suspicion ends with
+// its life.
 func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 	i, ok := ss.findDown(node)
 	if !ok {
@@ -156,13 +171,17 @@ func (ss *sessions) find(id fsm.SessionID) *session {
 	return s
 }
 
-// hasEnded reports whether a session is known to have ended.
+// hasEnded reports whether a session is known to have ended. That is known at
+// least for endedFor, and forever if its node was declared down.
 func (ss *sessions) hasEnded(id fsm.SessionID) bool {
 	return ss.isDown(Boot{id.Node, id.Boot}) || ss.isEnded[id]
 }
 
 // isLate reports whether a command made at that time is too old or too new to
 // begin a stream. 0: the command does not say when it was made.
+//
+// Too new matters as well: a command with a stamp in the future could begin its
+// stream again after the end of that stream has been forgotten.
 func (ss *sessions) isLate(at fsm.Time) bool {
 	return at < 0 || at != 0 && (at.Add(beginWithin) < ss.clock.now() || ss.clock.now().Add(beginWithin) < at)
 }
@@ -194,7 +213,8 @@ func (ss *sessions) remember(id fsm.SessionID) {
 	ss.isEnded[id] = true
 }
 
-// all iterates over the sessions, ascending, including ending ones.
+// all iterates over the sessions, ascending, including ending ones. The order
+// is that of SessionID.Compare, and that of a snapshot.
 func (ss *sessions) all() iter.Seq[*session] {
 	return func(yield func(*session) bool) {
 		for _, l := range ss.lives.all() {
@@ -244,7 +264,7 @@ func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 }
 
 // firstDown returns the first life of a node that is down and has sessions;
-// there must be one.
+// there must be one. By node, then boot. O(nodes ever down × log lives).
 func (ss *sessions) firstDown() *life {
 	for _, b := range ss.down {
 		for k, l := range ss.lives.from(key{at: fsm.Time(b.Node)}) {

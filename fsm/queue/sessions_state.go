@@ -25,7 +25,8 @@ func (ss *sessions) save(h *logpb.QueueSnapshot) {
 }
 
 // view returns copies of all sessions, ascending. They share their memory with
-// the originals.
+// the originals. They still point to consumers and lives of the machine, which
+// a snapshot must not follow.
 func (ss *sessions) view() []session {
 	all := make([]session, 0, len(ss.byID))
 	for s := range ss.all() {
@@ -62,7 +63,8 @@ func encodeRuns(runs []run) []uint64 {
 	return out
 }
 
-// restoreHead is the inverse of save.
+// restoreHead is the inverse of save. Requires: the clock was restored. It
+// comes before the sessions, since add asks which lives are down or suspected.
 func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
 	for i, s := range h.Ended {
 		at := ss.clock.now() // if the snapshot does not say

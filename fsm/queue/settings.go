@@ -29,9 +29,14 @@ func duration(d uint64) fsm.Millis { return fsm.Millis(min(d, uint64(fsm.MaxTime
 // settings are the queue's effective settings, in the form of the log and
 // decoded. They are replaced as a whole and never changed, so that their values
 // may be retained.
+//
+// A snapshot has the QueueConfig; the rest is decoded from it again. Decoded
+// durations are in [0, fsm.MaxTime], so that adding one to an instant cannot
+// overflow.
 type settings struct {
 	*logpb.QueueConfig
 
+	// Not given means: no limit, and no TTL. A value of 0 is one.
 	ttl             fsm.Optional[fsm.Millis] // of messages
 	consumerTimeout fsm.Optional[fsm.Millis]
 	disconnected    fsm.Millis // how long a suspected node's consumers keep what they hold
@@ -43,7 +48,8 @@ type settings struct {
 	maxPriority     uint8                // ≤ maxPriority, the constant
 }
 
-// newSettings decodes c and retains nothing of it.
+// newSettings decodes c and retains nothing of it. It validates nothing: values
+// out of range are cut.
 func newSettings(c *logpb.QueueConfig) settings {
 	return settings{
 		QueueConfig: &logpb.QueueConfig{
@@ -77,7 +83,7 @@ func (s *settings) messageTTL(own, ceiling uint64) fsm.Optional[fsm.Millis] {
 	return s.leastTTL(fsm.OptionalFrom[fsm.Millis](own), fsm.OptionalFrom[fsm.Millis](ceiling))
 }
 
-// leastTTL is messageTTL for decoded values.
+// leastTTL is messageTTL for decoded values. What is not given does not count.
 func (s *settings) leastTTL(own, ceiling fsm.Optional[fsm.Millis]) fsm.Optional[fsm.Millis] {
 	if own.Given && s.MessageTtlFirst {
 		return addable(own.Least(ceiling))
@@ -91,7 +97,8 @@ func (s *settings) priority(stored uint32) uint8 {
 	return uint8(min(number(uint64(stored)).Or(defaultPriority), uint64(s.maxPriority)))
 }
 
-// timeout is the consumer timeout for the next delivery to c.
+// timeout is the consumer timeout for the next delivery to c. Not given: it
+// never times out, as with no-ack.
 func (s *settings) timeout(c *consumer) fsm.Optional[fsm.Millis] {
 	switch {
 	case c.noAck:
@@ -119,6 +126,10 @@ func (s *settings) dropsHead() bool {
 // retryAfter is how long a message that was handed out in vain waits before it
 // may be tried again; 0: it does not. failures include the current one, and
 // failed says whether this was one.
+//
+// It is min(RetryMin × failures, RetryMax), with at least one failure, and
+// RetryMin if RetryMax is 0. The product is not computed before it is known not
+// to overflow.
 func (s *settings) retryAfter(failures uint32, failed bool) fsm.Millis {
 	delayed := s.Retry == logpb.QueueConfig_ALL || s.Retry == logpb.QueueConfig_FAILED && failed ||
 		s.Retry == logpb.QueueConfig_RETURNED && !failed

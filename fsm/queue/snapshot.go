@@ -17,6 +17,10 @@ const snapshotVersion = 2
 
 // Snapshot is the state of a machine at one moment. It does not change, and its
 // methods may be called from any goroutine, one at a time.
+//
+// It shares memory with the machine and holds no payloads, so it may be written
+// while entries are applied. It keeps the frozen pieces alive: drop it when it
+// is written.
 type Snapshot struct {
 	head      *logpb.QueueSnapshot // without sessions and consumers
 	sessions  []session            // ascending
@@ -27,7 +31,9 @@ type Snapshot struct {
 }
 
 // Snapshot returns the current state. It is cheap: large structures are shared,
-// and copied in pieces when the machine changes them.
+// and copied in pieces when the machine changes them. The first write to each
+// piece after it costs a copy of that piece. Requires: all commands of the last
+// entry were applied.
 func (m *Machine) Snapshot() *Snapshot {
 	s := m.view()
 	s.messages = m.messages.freeze()
@@ -38,7 +44,8 @@ func (m *Machine) Snapshot() *Snapshot {
 	return s
 }
 
-// view returns a snapshot that is valid until the machine changes.
+// view returns a snapshot that is valid until the machine changes. It marks
+// nothing as shared, so later writes copy nothing.
 func (m *Machine) view() *Snapshot {
 	s := &Snapshot{
 		head:     m.head(),
@@ -50,7 +57,8 @@ func (m *Machine) view() *Snapshot {
 	return s
 }
 
-// head returns the snapshot's head without sessions and consumers.
+// head returns the snapshot's head without sessions and consumers. It shares
+// the settings, which are replaced and never changed.
 func (m *Machine) head() *logpb.QueueSnapshot {
 	h := &logpb.QueueSnapshot{
 		Version: snapshotVersion, Name: []byte(m.name), QueueId: uint64(m.id),
@@ -93,6 +101,10 @@ func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.indexes() }
 // messages is: ready, highest priority first; returned; scheduled; delayed;
 // held, by consumer and delivery; on their way back; outbox; waiting letters;
 // purged. Equal states have equal encodings.
+//
+// It may be called more than once, and writes the same bytes each time.
+// Messages are encoded one by one. Handles, indexes, scratch, blocks and the
+// unused ends of tables are not encoded.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.complete()
 	e := &encoder{w: w}
@@ -118,7 +130,8 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	return e.written, e.err
 }
 
-// complete adds sessions and consumers to the head.
+// complete adds sessions and consumers to the head. It is done here and not by
+// Snapshot, which must be short.
 func (s *Snapshot) complete() {
 	if len(s.head.Sessions) > 0 || len(s.sessions) == 0 {
 		return
@@ -133,7 +146,8 @@ func (s *Snapshot) complete() {
 	}
 }
 
-// encoder writes records and remembers the first error.
+// encoder writes records and remembers the first error. message is reused for
+// every record.
 type encoder struct {
 	w       io.Writer
 	buf     []byte
@@ -180,7 +194,8 @@ func (e *encoder) flush(limit int) {
 	e.buf = e.buf[:0]
 }
 
-// Hash is the SHA-256 of the canonical encoding of the state.
+// Hash is the SHA-256 of the canonical encoding of the state. O(n). Replicas
+// are compared by it at the same index.
 func (m *Machine) Hash() [32]byte {
 	h := sha256.New()
 	if _, err := m.view().WriteTo(h); err != nil {

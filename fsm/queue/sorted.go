@@ -25,7 +25,8 @@ const (
 )
 
 // block is a run of entries: keys[head:tail], ascending. keys and vals have
-// equal length.
+// equal length. len(keys) ≤ blockLen. Values outside of head … tail are zero,
+// so that they keep nothing alive.
 type block[V any] struct {
 	keys       []key
 	vals       []V
@@ -60,6 +61,11 @@ func (b *block[V]) search(k key) int {
 //	1 ≤ blocks[i].len() ≤ blockLen, firsts[i] is the first key of blocks[i]
 //	n = Σ blocks[i].len(); keys ascend strictly over all blocks
 //	a block whose epoch is not the table's is shared, and never written to
+//
+// What blocks it has depends on the order of changes, not only on the entries:
+// a restored table may have others. So nothing may depend on their borders. A
+// zero sorted is empty and ready for use. Pointers to values are good until the
+// next change or freeze.
 type sorted[V any] struct {
 	blocks []*block[V]
 	firsts []key
@@ -70,7 +76,7 @@ type sorted[V any] struct {
 
 func (s *sorted[V]) len() int { return s.n }
 
-// own makes block i writable.
+// own makes block i writable. At most one copy of a block after each freeze.
 func (s *sorted[V]) own(i int) *block[V] {
 	b := s.blocks[i]
 	if b.epoch != s.epoch {
@@ -80,7 +86,8 @@ func (s *sorted[V]) own(i int) *block[V] {
 	return b
 }
 
-// seek returns the block in which k is or would be.
+// seek returns the block in which k is or would be. O(log blocks). It is 0 if k
+// is before everything. Requires: not empty, for the result to be a block.
 func (s *sorted[V]) seek(k key) int {
 	return max(sort.Search(len(s.firsts), func(i int) bool { return k.before(s.firsts[i]) })-1, 0)
 }
@@ -129,6 +136,9 @@ func (s *sorted[V]) last() (key, *V) {
 }
 
 // put adds v at k, which must not be in the table.
+//
+// A new greatest key costs O(1) and leaves full blocks behind; one in between
+// splits a full block into halves.
 func (s *sorted[V]) put(k key, v V) {
 	s.n++
 	if len(s.blocks) == 0 {
@@ -279,7 +289,7 @@ func (s *sorted[V]) dropBlock(i int) {
 }
 
 // cut removes the entries from … to, both included, and passes them to f,
-// ascending.
+// ascending. f must not use the table. O(log n + what is removed).
 func (s *sorted[V]) cut(from, to key, f func(key, V)) {
 	if s.n == 0 {
 		return
@@ -309,7 +319,8 @@ func (s *sorted[V]) cut(from, to key, f func(key, V)) {
 }
 
 // sever removes the entries from … to, both included, and returns them as a
-// table. It touches only the entries of the blocks at both ends.
+// table. It touches only the entries of the blocks at both ends. part may be
+// written to, and joined to a table of the same epoch.
 func (s *sorted[V]) sever(from, to key) (part sorted[V]) {
 	part.epoch = s.epoch
 	if s.n == 0 || to.before(from) {
@@ -361,7 +372,8 @@ func (s *sorted[V]) breakAt(k key) int {
 }
 
 // join adds all of part, which was severed from a table of the same epoch. If
-// part follows the existing entries, its entries are not touched.
+// part follows the existing entries, its entries are not touched. part must not
+// be used afterwards: its blocks belong to s.
 func (s *sorted[V]) join(part sorted[V]) {
 	if s.n > 0 && part.n > 0 {
 		if last, _ := s.last(); !last.before(part.firsts[0]) {
@@ -402,7 +414,8 @@ func (s *sorted[V]) clear() {
 	*s = sorted[V]{epoch: s.epoch}
 }
 
-// freeze returns the current table, which then never changes.
+// freeze returns the current table, which then never changes. O(blocks). It is
+// for reading, by any goroutine.
 func (s *sorted[V]) freeze() sorted[V] {
 	s.epoch++
 	s.spare = nil

@@ -22,7 +22,8 @@ func (m *Machine) LockCredit() fsm.Millis { return m.clock.lockCredit() }
 // Config returns the effective settings. They must not be changed.
 func (m *Machine) Config() *logpb.QueueConfig { return m.settings.QueueConfig }
 
-// Stats returns the current statistics.
+// Stats returns the current statistics. O(1), whatever the queue holds: counts
+// are kept, not computed.
 func (m *Machine) Stats() Stats {
 	return Stats{
 		Phase: m.lease.phase(), Clock: m.clock.now(),
@@ -78,7 +79,7 @@ func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []
 
 // Lateness returns how many consumers have not settled what was taken back from
 // them, and when the oldest held message was handed out; 0: none is held, or
-// that is not known.
+// that is not known. O(consumers).
 func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 	for c := range m.consumers.from(0) {
 		if len(c.late) > 0 && !c.cancelled && !c.isGets() {
@@ -115,7 +116,8 @@ func (cs *consumers) describe(c *consumer) Consumer {
 // Messages iterates over all messages: the ready ones by priority, highest
 // first, the returned ones, the scheduled ones by number, the delayed ones, the
 // held ones by consumer and delivery, those on their way back, the outbox, the
-// waiting letters.
+// waiting letters. Purged ones are left out. The machine must not change
+// meanwhile.
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
 		for no := maxPriority; no >= 0; no-- {
@@ -171,7 +173,8 @@ func (m *Machine) DeadLetterTargets(after fsm.QueueID, limit int) []DeadLetterTa
 	return m.outbox.list(after, limit)
 }
 
-// Sessions lists the sessions with a stream, ascending.
+// Sessions lists the sessions with a stream, ascending. The slice belongs to
+// the caller, as in all lists here.
 func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 
 // SessionNodes lists the lives of nodes that have sessions, ascending. Queues
@@ -224,7 +227,7 @@ func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Messag
 func (m *Machine) Index() uint64 { return m.entries.last() }
 
 // Newest returns the number of the newest delivery of a consumer; 0: there is
-// none, or no such consumer.
+// none, or no such consumer. It counts all deliveries so far, settled or not.
 func (m *Machine) Newest(of fsm.ConsumerID) uint64 {
 	s := m.sessions.get(of.Session)
 	if s == nil {

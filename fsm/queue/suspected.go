@@ -10,6 +10,9 @@ import (
 // suspicion is one life of a node that is not heard from. Its sessions
 // continue, but their consumers get nothing; what they hold goes back at until,
 // on the clock of held messages. 0: it has gone back.
+//
+// Invariant: 0 ≤ until; of is not down. There is one for a node without
+// sessions here, too, because sessions may begin while it is suspected.
 type suspicion struct {
 	of    Boot
 	until fsm.Time
@@ -22,7 +25,8 @@ func (ss *sessions) findSuspected(of Boot) (int, bool) {
 	})
 }
 
-// isSuspected reports whether the node of a session is suspected.
+// isSuspected reports whether the node of a session is suspected. O(1) if
+// nobody is, which is the normal case.
 func (ss *sessions) isSuspected(id fsm.SessionID) bool {
 	if len(ss.suspected) == 0 {
 		return false
@@ -33,6 +37,9 @@ func (ss *sessions) isSuspected(id fsm.SessionID) bool {
 
 // setSuspected begins or ends the suspicion of a life, and returns the life if
 // it has sessions. ok: this is a change.
+//
+// The caller refreshes the consumers of l. The deadline uses the settings of
+// now; later ones do not change it.
 func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	i, was := ss.findSuspected(of)
 	switch {
@@ -51,7 +58,8 @@ func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 }
 
 // overdue ends the wait for lives that have been suspected for too long, see
-// isOverdue, and reports whether there are any.
+// isOverdue, and reports whether there are any. It reports each suspicion once.
+// The caller takes back what their sessions hold.
 func (ss *sessions) overdue() (some bool) {
 	for i := range ss.suspected {
 		if x := &ss.suspected[i]; x.until != 0 && ss.clock.heldUntil(x.until) <= ss.clock.now() {
@@ -84,7 +92,7 @@ func (ss *sessions) renewSuspicion(s *session) {
 }
 
 // isOverdue reports whether a session's node has been suspected for so long
-// that what it held has gone back.
+// that what it held has gone back. false for one that is not suspected.
 func (ss *sessions) isOverdue(s *session) bool {
 	if !s.life.suspected {
 		return false

@@ -5,7 +5,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Phase is the phase of a queue's life.
+// Phase is the phase of a queue's life. The values are in snapshots.
 type Phase uint8
 
 const (
@@ -17,11 +17,13 @@ const (
 	Gone
 )
 
-// Place is where a message is.
+// Place is where a message is. The values are in snapshots; 0 is no place. Live
+// messages are in exactly one.
 type Place uint8
 
 const (
-	// Ready messages wait in the list of their priority.
+	// Ready messages wait in the list of their priority. May be handed out and
+	// may expire; so may Returned. No other place expires.
 	Ready Place = iota + 1
 	// Returned messages are ready too, and are served before the others.
 	Returned
@@ -85,7 +87,8 @@ type Stats struct {
 	Counters  Counters
 }
 
-// Counters only grow. They are part of the replicated state.
+// Counters only grow. They are part of the replicated state. They are equal on
+// all replicas, and a repeated command counts only in Duplicates.
 type Counters struct {
 	Enqueued, Delivered, Redelivered       uint64
 	Acked, Requeued                        uint64
