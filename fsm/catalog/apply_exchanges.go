@@ -8,6 +8,10 @@ import (
 )
 
 // declareExchange creates an exchange, or finds the one that is there.
+//
+// It performs DeclareExchange. An equivalent one is an answer without Changed,
+// and is not a use of it. Ensures: an exchange that delays has a store, whose
+// id the answer names in Added.
 func (d *draft) declareExchange(m *logpb.DeclareExchange) (*logpb.CatalogResult, error) {
 	x, err := d.checkDeclareExchange(noAccess, m)
 	if err != nil || x != nil {
@@ -20,7 +24,8 @@ func (d *draft) declareExchange(m *logpb.DeclareExchange) (*logpb.CatalogResult,
 	return r, nil
 }
 
-// deleteExchange removes an exchange and its bindings.
+// deleteExchange removes an exchange and its bindings. It performs
+// DeleteExchange. If-unused counts bindings as a source only.
 func (d *draft) deleteExchange(m *logpb.DeleteExchange) (*logpb.CatalogResult, error) {
 	exists, err := d.checkDeleteExchange(noAccess, m)
 	if err != nil || !exists {
@@ -34,6 +39,10 @@ func (d *draft) deleteExchange(m *logpb.DeleteExchange) (*logpb.CatalogResult, e
 // removeExchanges removes exchanges, their bindings and what waits in them, and
 // the exchanges that end with these. Names that are not there are left out. r
 // names the queues that went.
+//
+// Requires: vh is open. doomed is used up. Each exchange is removed once,
+// however often it is named, so it ends, whatever circles the bindings make.
+// Which go does not depend on the order; r.Deleted is sorted for that reason.
 func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResult) {
 	for len(doomed) > 0 {
 		name := doomed[len(doomed)-1]
@@ -51,7 +60,9 @@ func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResu
 	slices.Sort(r.Deleted)
 }
 
-// bind makes a binding, or finds the one that is there.
+// bind makes a binding, or finds the one that is there. It performs Bind.
+// Making a binding is a use of the exchanges at both ends, and of those the
+// queue is bound to already.
 func (d *draft) bind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 	if err := d.mayBind(noAccess, m); err != nil {
 		return nil, err
@@ -66,7 +77,9 @@ func (d *draft) bind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-// unbind removes a binding. One that is not there is fine.
+// unbind removes a binding. One that is not there is fine. It performs Unbind.
+// An auto-delete source that loses its last binding goes, and with it what this
+// leaves without a binding.
 func (d *draft) unbind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 	if err := d.mayBind(noAccess, m); err != nil {
 		return nil, err
@@ -84,7 +97,9 @@ func (d *draft) unbind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 	return r, nil
 }
 
-// touchExchange notes that an exchange was in use.
+// touchExchange notes that an exchange was in use. It performs TouchExchange. A
+// use is never later than the clock, and never moves the last use back. Nothing
+// is opened if nothing is new: touches come often.
 func (d *draft) touchExchange(m *logpb.TouchExchange) (*logpb.CatalogResult, error) {
 	at := min(fsm.Time(m.GetAt()), d.clock)
 	vh := d.vhost(m.GetVhost())
@@ -98,6 +113,10 @@ func (d *draft) touchExchange(m *logpb.TouchExchange) (*logpb.CatalogResult, err
 }
 
 // expireExchange removes an exchange, unless it was in use too lately.
+//
+// It performs ExpireExchange. Both m.At and the clock must have reached
+// IdleEnd: a proposer whose clock is ahead removes nothing early, and a use
+// that was noted before this entry keeps the exchange.
 func (d *draft) expireExchange(m *logpb.ExpireExchange) (*logpb.CatalogResult, error) {
 	x, ok := d.Exchange(m.GetVhost(), m.GetName())
 	if !ok || x.idle == 0 {
@@ -112,7 +131,10 @@ func (d *draft) expireExchange(m *logpb.ExpireExchange) (*logpb.CatalogResult, e
 }
 
 // addStore makes the store of an exchange that delays and has none. members may
-// be empty. r names the queue.
+// be empty. r names the queue. Requires: vh is open and has the exchange.
+// Members that checkPlacement refuses are replaced, not an error: the exchange
+// is declared whether they are there or not. The store is no part of the
+// vhost's limit of queues.
 func (d *draft) addStore(vh *vhost, exchange string, members []uint32, r *logpb.CatalogResult) {
 	x := vh.exchanges.at(exchange)
 	if !x.Delays || x.Store != nil {
@@ -131,7 +153,9 @@ func (d *draft) addStore(vh *vhost, exchange string, members []uint32, r *logpb.
 }
 
 // placeStore chooses nodes for a store, other ones for each group. There is at
-// least one node: it is where the command comes from.
+// least one node: it is where the command comes from. It does not weigh load:
+// consecutive groups begin at consecutive nodes, in the order of their numbers,
+// which is the same on every replica.
 func (d *draft) placeStore(group fsm.GroupID) (members []uint32) {
 	nodes := d.Nodes()
 	for i := range min(len(nodes), storeReplicas) {

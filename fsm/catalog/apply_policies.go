@@ -6,7 +6,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// putPolicy creates or replaces a policy.
+// putPolicy creates or replaces a policy. It performs PutPolicy. An equal
+// policy changes nothing. m belongs to the catalog from then on.
 func (d *draft) putPolicy(m *logpb.PutPolicy) (*logpb.CatalogResult, error) {
 	if err := d.checkPolicy(m); err != nil {
 		return nil, err
@@ -32,6 +33,17 @@ func (d *draft) deletePolicy(m *logpb.DeletePolicy) (*logpb.CatalogResult, error
 
 // policiesChanged brings all that is in a vhost in line with its policies. It
 // answers which queues have new settings.
+//
+// Requires: vh is open. Ensures: the invariants of policies hold again; a queue
+// is in Configured, with the index of the entry as its revision, exactly if its
+// settings with zero Defaults differ from before; such a change is a use of the
+// idle exchanges bound to the queue. Exchanges that begin to delay get a store,
+// named in Added.
+//
+// It walks over all queues and exchanges of the vhost: O((queues + exchanges) ·
+// policies) matches. Queues come in no particular order, which is invisible:
+// each is changed by itself and the answer is sorted. Exchanges come by name,
+// as the stores made for them take group numbers and ids in turn.
 func (d *draft) policiesChanged(vh *vhost) *logpb.CatalogResult {
 	r := &logpb.CatalogResult{Changed: true}
 	for q := range vh.queues.Values() {

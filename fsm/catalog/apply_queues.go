@@ -9,6 +9,10 @@ import (
 )
 
 // declareQueue creates a queue, or finds the one that is there.
+//
+// It performs DeclareQueue. The answer names the queue also if it was there and
+// is equivalent. An exclusive queue of another owner is refused as locked.
+// Permissions are not asked: the log does not know the user.
 func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error) {
 	q, err := d.checkDeclareQueue(noAccess, m, strings.HasPrefix(m.GetName(), GeneratedPrefix))
 	if err != nil {
@@ -29,7 +33,9 @@ func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error
 }
 
 // checkPlacement refuses a queue on nodes that are not there, and one of a
-// connection whose node has restarted since: nobody would ever delete it.
+// connection whose node has restarted since: nobody would ever delete it. Any
+// members are accepted if they are nodes, each once, and for a local queue
+// exactly one: Apply does not choose.
 func (d *draft) checkPlacement(m *logpb.DeclareQueue) error {
 	where := resource(kindQueue, m.GetVhost(), m.GetName())
 	members := m.GetMembers()
@@ -61,6 +67,11 @@ func (d *draft) addQueue(q *Queue, revision uint64) {
 // deleteQueue removes a queue. A queue that is gone, or has been declared
 // again under another id, is left alone; so is one that was lost with its node
 // if that has another boot by now.
+//
+// It performs DeleteQueue. m.Id 0 means whichever queue has the name; a name
+// that is empty, whichever has the id; both must agree if both are given.
+// Conditions on messages and consumers were checked by the queue's machine, and
+// the owner by the broker.
 func (d *draft) deleteQueue(m *logpb.DeleteQueue) (*logpb.CatalogResult, error) {
 	q, ok := d.Queue(m.GetVhost(), m.GetName())
 	if m.GetId() != 0 && m.GetName() == "" {
@@ -78,12 +89,15 @@ func (d *draft) deleteQueue(m *logpb.DeleteQueue) (*logpb.CatalogResult, error) 
 	return d.removeQueues([]*Queue{q}), nil
 }
 
-// deleteOwned removes the exclusive queues of a connection.
+// deleteOwned removes the exclusive queues of a connection. It performs
+// DeleteOwned, when a connection has ended. Without any, nothing changes.
 func (d *draft) deleteOwned(m *logpb.DeleteOwned) (*logpb.CatalogResult, error) {
 	return d.removeQueues(d.Owned(ownerFrom(m.GetOwner()))), nil
 }
 
 // removeQueues removes queues, which are ordered by id, and answers so.
+// Requires: each is in the catalog, none is a store. r.Deleted ascends, the
+// stores that went included.
 func (d *draft) removeQueues(queues []*Queue) *logpb.CatalogResult {
 	r := &logpb.CatalogResult{Changed: len(queues) > 0}
 	for _, q := range queues {
@@ -93,8 +107,9 @@ func (d *draft) removeQueues(queues []*Queue) *logpb.CatalogResult {
 	return r
 }
 
-// removeQueue removes a queue with its bindings, and the exchanges that end with
-// these. r names the stores that went.
+// removeQueue removes a queue with its bindings, and the exchanges that end
+// with these. r names the stores that went. The removal is a last use of the
+// exchanges bound to it, noted before its bindings go.
 func (d *draft) removeQueue(q *Queue, r *logpb.CatalogResult) {
 	vh := d.open(q.VHost)
 	vh.exchanges.touchSources(q.Name, d.clock)
@@ -102,7 +117,9 @@ func (d *draft) removeQueue(q *Queue, r *logpb.CatalogResult) {
 	d.forgetQueue(vh, q)
 }
 
-// forgetQueue removes a queue that nothing is bound to.
+// forgetQueue removes a queue that nothing is bound to. Requires: vh is open.
+// All four that know the queue forget it: the vhost and its policies, the
+// index, the placements.
 func (d *draft) forgetQueue(vh *vhost, q *Queue) {
 	vh.removeQueue(q)
 	d.queueIndex.remove(q)

@@ -7,6 +7,9 @@ import (
 
 // initialize fills an empty catalog. It does nothing the second time, and
 // nothing once there are vhosts or users.
+//
+// It performs Initialize. It checks all before it changes anything, as the
+// three commands that it is made of cannot be undone.
 func (d *draft) initialize(m *logpb.Initialize) (*logpb.CatalogResult, error) {
 	if d.initialized || d.vhostCount() > 0 || len(d.Users()) > 0 {
 		return &logpb.CatalogResult{}, nil
@@ -34,7 +37,9 @@ func (d *draft) initialize(m *logpb.Initialize) (*logpb.CatalogResult, error) {
 	return d.putPermission(p)
 }
 
-// putVhost creates a vhost with its exchanges, or changes its description.
+// putVhost creates a vhost with its exchanges, or changes its description. It
+// performs PutVhost. The vhost's contents stay if it exists. How many there may
+// be is for the leader to check, see View.Fits.
 func (d *draft) putVhost(m *logpb.PutVhost) (*logpb.CatalogResult, error) {
 	if err := checkName("vhost", m.GetName()); err != nil {
 		return nil, err
@@ -56,6 +61,10 @@ func (d *draft) putVhost(m *logpb.PutVhost) (*logpb.CatalogResult, error) {
 }
 
 // deleteVhost removes a vhost and all that is in it.
+//
+// It performs DeleteVhost. Contents of the vhost go with its record; only
+// queues are known elsewhere, and are removed there one by one, by id. Bindings
+// do not leave a vhost, so nothing else refers to it.
 func (d *draft) deleteVhost(m *logpb.DeleteVhost) (*logpb.CatalogResult, error) {
 	if _, ok := d.VHost(m.GetName()); !ok {
 		return &logpb.CatalogResult{}, nil
@@ -74,7 +83,9 @@ func (d *draft) deleteVhost(m *logpb.DeleteVhost) (*logpb.CatalogResult, error) 
 	return r, nil
 }
 
-// deleteUser removes a user and the user's permissions.
+// deleteUser removes a user and the user's permissions. It performs DeleteUser.
+// Only vhosts where the user has any permission are opened. Queues that the
+// user declared stay.
 func (d *draft) deleteUser(m *logpb.DeleteUser) (*logpb.CatalogResult, error) {
 	if _, ok := d.User(m.GetName()); !ok {
 		return &logpb.CatalogResult{}, nil
@@ -89,7 +100,8 @@ func (d *draft) deleteUser(m *logpb.DeleteUser) (*logpb.CatalogResult, error) {
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-// putPermission creates or replaces what a user may do in a vhost.
+// putPermission creates or replaces what a user may do in a vhost. It performs
+// PutPermission. User and vhost must be there.
 func (d *draft) putPermission(m *logpb.PutPermission) (*logpb.CatalogResult, error) {
 	if _, ok := d.User(m.GetUser()); !ok {
 		return nil, refuse(fsm.NotFoundKind, "no user '%s'", m.GetUser())
@@ -116,8 +128,9 @@ func (d *draft) deletePermission(m *logpb.DeletePermission) (*logpb.CatalogResul
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-// putTopicPermission creates or replaces a topic permission. The exchange
-// need not be there.
+// putTopicPermission creates or replaces a topic permission. The exchange need
+// not be there. It performs PutTopicPermission. It may also be no topic
+// exchange.
 func (d *draft) putTopicPermission(m *logpb.PutTopicPermission) (*logpb.CatalogResult, error) {
 	if _, ok := d.User(m.GetUser()); !ok {
 		return nil, refuse(fsm.NotFoundKind, "no user '%s'", m.GetUser())
@@ -140,7 +153,8 @@ func (d *draft) putTopicPermission(m *logpb.PutTopicPermission) (*logpb.CatalogR
 }
 
 // deleteTopicPermission removes one topic permission of a user in a vhost, or
-// all of them.
+// all of them. It performs DeleteTopicPermission. One that is not there is
+// fine.
 func (d *draft) deleteTopicPermission(m *logpb.DeleteTopicPermission) (*logpb.CatalogResult, error) {
 	vh := d.vhost(m.GetVhost())
 	if vh == nil {

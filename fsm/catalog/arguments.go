@@ -10,14 +10,15 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// MaxTTL is the longest time-to-live and the longest lease: ten years.
+// MaxTTL is the longest time-to-live and the longest lease: ten years. In ms.
 const MaxTTL = 315_360_000_000
 
 // DefaultDeliveryLimit is how many failed deliveries a message in a replicated
 // queue survives by default. Local queues have no limit by default.
 const DefaultDeliveryLimit = 20
 
-// argument is a row of an argument table.
+// argument is a row of an argument table. Rows are fixed; check is a function
+// of the value alone.
 type argument struct {
 	name string
 	// compared: a redeclare must have the same value.
@@ -29,6 +30,10 @@ type argument struct {
 // queueArguments are the arguments of queue.declare that have a meaning, in the
 // order in which they are checked. The dead-letter exchange is checked before
 // all of them. Arguments that are not listed here are stored and ignored.
+//
+// The order decides which of several mistakes a client learns of, and must not
+// change for that reason; nor may a check become stricter without a new
+// version, as Apply asks them for declares in the log.
 var queueArguments = []argument{
 	{"x-queue-type", false, checkQueueType}, // compared by meaning, see equivalentType
 	{"x-dead-letter-exchange", true, longstr},
@@ -68,6 +73,8 @@ var foreignArguments = []string{"x-max-age", "x-initial-cluster-size", "x-stream
 // stored, and only x-max-priority has an effect.
 var classicArguments = []string{"x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator"}
 
+// expectedInteger and unacceptableType are reasons as clients know them from
+// RabbitMQ.
 func expectedInteger(v *logpb.Value) string {
 	return `"expected integer, got ` + typeName(v) + `"`
 }
@@ -93,6 +100,7 @@ func between(low, high int64) func(*logpb.Value) string {
 	}
 }
 
+// checkMaxPriority accepts 0 to 255, with a reason of its own above.
 func checkMaxPriority(v *logpb.Value) string {
 	if n, ok := integer(v); ok && n > 255 {
 		return fmt.Sprintf("{max_value_exceeded,%d}", n)
@@ -100,6 +108,8 @@ func checkMaxPriority(v *logpb.Value) string {
 	return between(0, 255)(v)
 }
 
+// oneOf accepts texts that are one of values, and has one reason for all
+// others.
 func oneOf(reason string, values ...string) func(*logpb.Value) string {
 	return func(v *logpb.Value) string {
 		s, ok := text(v)
@@ -113,6 +123,8 @@ func oneOf(reason string, values ...string) func(*logpb.Value) string {
 	}
 }
 
+// longstr accepts texts of any length. Short strings are for checkShort to
+// tell.
 func longstr(v *logpb.Value) string {
 	if _, ok := text(v); !ok {
 		return unacceptableType(v)
@@ -120,6 +132,7 @@ func longstr(v *logpb.Value) string {
 	return ""
 }
 
+// boolean accepts truth values only, and no integers.
 func boolean(v *logpb.Value) string {
 	if v.GetTag() != 't' {
 		return unacceptableType(v)
@@ -127,6 +140,7 @@ func boolean(v *logpb.Value) string {
 	return ""
 }
 
+// checkQueueType accepts the types whose meaning a queue here can have.
 func checkQueueType(v *logpb.Value) string {
 	s, ok := text(v)
 	switch {
@@ -140,6 +154,10 @@ func checkQueueType(v *logpb.Value) string {
 
 // ValidateQueueArguments returns why a queue cannot be created with these
 // arguments; nil: it can.
+//
+// It depends on args and on the cluster's minimum idle time. Apply asks it,
+// too, but not checkShort and checkRetry: see Admit. The first value under a
+// name counts. Unknown names are fine.
 func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
 	where := resource(kindQueue, vhost, name)
 	if _, _, err := DeadLetterExchange(vhost, name, args); err != nil {
@@ -196,9 +214,11 @@ func (s *clusterSettings) checkIdle(where string, args *fsm.Table) error {
 	return nil
 }
 
-// tooShort: 0 is never, which is long enough.
+// tooShort: 0 is never, which is long enough. Both in ms.
 func tooShort(idle, least int64) bool { return idle != 0 && idle < least }
 
+// checkForeign goes by the order of args: the first foreign argument is
+// reported.
 func checkForeign(where string, args *fsm.Table) error {
 	kind, _ := text(lookup(args, "x-queue-type"))
 	for _, f := range args.GetFields() {
@@ -219,8 +239,9 @@ func foreignArgument(name, where string) error {
 	return refuse(fsm.Precondition, "invalid arg '%s' for %s of queue type rabbit_quorum_queue", name, where)
 }
 
-// DeadLetterExchange returns the dead-letter exchange that the arguments of
-// a queue name. given is false if they name none.
+// DeadLetterExchange returns the dead-letter exchange that the arguments of a
+// queue name. given is false if they name none. err: it is no text; given is
+// true then. The exchange need not be there, and "" is the default exchange.
 func DeadLetterExchange(vhost, queue string, args *fsm.Table) (exchange string, given bool, err error) {
 	return exchangeArgument("x-dead-letter-exchange", resource(kindQueue, vhost, queue), args)
 }
@@ -240,6 +261,8 @@ func checkExchangeTTL(where string, args *fsm.Table) error {
 	return nil
 }
 
+// exchangeArgument reads an argument that must be a text; where names what it
+// was given to.
 func exchangeArgument(argument, where string, args *fsm.Table) (name string, given bool, err error) {
 	v := lookup(args, argument)
 	if v == nil {
@@ -252,8 +275,10 @@ func exchangeArgument(argument, where string, args *fsm.Table) (name string, giv
 	return name, true, nil
 }
 
-// ConsumeArguments are the arguments of basic.consume that have a meaning.
+// ConsumeArguments are the arguments of basic.consume that have a meaning. They
+// go to the queue's machine with the consumer; the catalog keeps none of them.
 type ConsumeArguments struct {
+	// Priority: 0 by default; the larger is served first
 	Priority int32
 	// Timeout is the consumer timeout; not given: the queue's.
 	Timeout fsm.Optional[fsm.Millis]
@@ -270,7 +295,8 @@ var consumeArguments = []argument{
 }
 
 // ParseConsumeArguments reads the arguments of a consumer of a queue.
-// Priorities beyond 32 bits are clamped.
+// Priorities beyond 32 bits are clamped. It is never asked by Apply. Unknown
+// arguments are ignored.
 func ParseConsumeArguments(vhost, queue string, args *fsm.Table) (ConsumeArguments, error) {
 	where := resource(kindQueue, vhost, queue)
 	for _, f := range args.GetFields() {

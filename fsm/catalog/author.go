@@ -17,6 +17,10 @@ var movers = struct{ queues, exchanges []string }{
 // far as that can be told from the texts: outer matches all names, both are the
 // same, or both begin with ^ and letters that stand for themselves, outer with no
 // more of them than inner and nothing behind but what matches anything.
+//
+// true is certain, false may be wrong: then an author who could have set the
+// policy is refused. Only proposers ask it, so it need not be the same on every
+// node.
 func covers(outer, inner string) bool {
 	if p := newPattern(outer); p.all || outer != "" && outer == inner {
 		return true
@@ -31,6 +35,9 @@ func covers(outer, inner string) bool {
 
 // beginning returns with what every name begins that a pattern matches; ok false:
 // nothing is known. rest: it asks for more than that.
+//
+// prefix is part of what matches only if ok; "" says nothing. Without rest,
+// every name with the prefix matches.
 func beginning(pattern string) (prefix string, rest, ok bool) {
 	re, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {

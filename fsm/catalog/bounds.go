@@ -22,7 +22,9 @@ var (
 )
 
 // Admit says why a command must not enter the log, although Apply might perform
-// it; nil: it may. The leader asks for every command, whoever proposes it.
+// it; nil: it may. The leader asks for every command, whoever proposes it. It
+// needs no View, and does not depend on what was committed before. Names in
+// records of the log may still be longer.
 func Admit(c *logpb.CatalogCommand) error {
 	switch m := c.GetBody().(type) {
 	case nil:

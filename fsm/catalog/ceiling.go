@@ -4,13 +4,15 @@ import "github.com/quorate/quorate/fsm"
 
 // Ceilings are the longest times-to-live that the exchanges on a message's way
 // allow it in the queues it goes to. A queue that several ways lead to counts
-// the exchanges of all of them. The zero Ceilings allow everything.
+// the exchanges of all of them. The zero Ceilings allow everything. Valid for
+// the View that Route was asked of.
 type Ceilings struct {
 	all  fsm.Optional[fsm.Millis] // not given: no limit, or see each
 	each map[*Queue]fsm.Optional[fsm.Millis]
 }
 
-// Of returns the limit for one of the queues.
+// Of returns the limit for one of the queues. In ms; not given: no limit. q
+// must be one of the queues that Route has appended.
 func (c Ceilings) Of(q *Queue) fsm.Optional[fsm.Millis] {
 	if c.each != nil {
 		return c.each[q]
@@ -21,6 +23,12 @@ func (c Ceilings) Of(q *Queue) fsm.Optional[fsm.Millis] {
 // ceilings computes the limits on a walk that is done. Only a walk that has
 // led from an exchange with a limit to another one, or from another one to an
 // exchange with a limit, is done again, one exchange at a time.
+//
+// x is the exchange published to. An exchange is visited again each time that
+// its limit falls, and limits come from finitely many exchanges, so it ends,
+// circles included. It allocates; walks without a limit, or with one exchange,
+// do not. Requires: m answers as in the first walk, m.Local included; a queue
+// that only the first walk has found has no limit.
 func (r *router) ceilings(x *Exchange, m *Message) Ceilings {
 	if !r.limited {
 		return Ceilings{}

@@ -4,6 +4,8 @@ import "fmt"
 
 // Check returns the first broken invariant it finds: every part checks what it
 // keeps true, and View compares what two of them hold.
+//
+// It walks over the whole state, so Restore calls it and Apply does not.
 func (v *View) Check() error {
 	for _, check := range []func() error{
 		func() error { return v.nodes.check(v.index) },

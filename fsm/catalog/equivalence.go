@@ -14,6 +14,7 @@ func inequivalent(arg, where, received, current string) error {
 	return refuse(fsm.Precondition, "inequivalent arg '%s' for %s: received %s but current is %s", arg, where, received, current)
 }
 
+// sameFlag refuses a flag of a redeclare that differs.
 func sameFlag(arg, where string, received, current bool) error {
 	if received == current {
 		return nil
@@ -21,7 +22,9 @@ func sameFlag(arg, where string, received, current bool) error {
 	return inequivalent(arg, where, quoted(strconv.FormatBool(received)), quoted(strconv.FormatBool(current)))
 }
 
-// sameArgument compares one argument of a redeclare with the one in force.
+// sameArgument compares one argument of a redeclare with the one in force. The
+// first value of that name counts on each side. Values are the same across
+// integer types; see normal.
 func sameArgument(arg, where string, received, current *fsm.Table) error {
 	r, c := lookup(received, arg), lookup(current, arg)
 	switch {
@@ -46,6 +49,11 @@ func described(v *logpb.Value) string {
 }
 
 // equivalent says why d is not what q was declared as; nil: it is.
+//
+// The order of the comparisons decides which difference a client learns of:
+// exclusive use first, then flags, type and arguments in the order of their
+// table. It compares with what was declared; policies play no part. Members and
+// placement may differ.
 func (q *Queue) equivalent(d *logpb.DeclareQueue) error {
 	where := q.String()
 	if q.Exclusive != d.GetExclusive() || q.Exclusive && q.Owner != ownerFrom(d.GetOwner()) {
@@ -92,6 +100,10 @@ func (q *Queue) Type() string {
 }
 
 // equivalent says why d is not what x was declared as; nil: it is.
+//
+// It compares with what was declared: the declared type, not the type it routes
+// by, and arguments without policies. Arguments that are not listed, as those
+// of hash exchanges, may differ.
 func (x *Exchange) equivalent(d *logpb.DeclareExchange) error {
 	where := x.String()
 	if d.GetType() != x.DeclaredType() {

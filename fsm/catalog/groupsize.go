@@ -9,11 +9,13 @@ import (
 const maxGroup = 7
 
 // InitialSize is how many members a queue is to be declared with; base is the
-// node's setting.
+// node's setting. At most maxGroup if an argument says so; base is taken as it
+// is. Requires: args were checked, so the argument is at least 1.
 func InitialSize(args *fsm.Table, base int) int {
 	return groupSize(lookup(args, "x-quorum-initial-group-size"), base)
 }
 
+// groupSize reads a number of members; otherwise is for values that are none.
 func groupSize(v *logpb.Value, otherwise int) int {
 	if n, ok := integer(v); ok {
 		return int(min(n, maxGroup))
@@ -31,7 +33,9 @@ const (
 )
 
 // LeaderLocator returns the locator of a queue that does not exist yet;
-// otherwise is the node's setting.
+// otherwise is the node's setting. It matches policies against a temporary
+// queue, which has no id and no members. The proposer asks it; the log holds
+// the outcome, as the order of the members.
 func (vs *vhosts) LeaderLocator(m *logpb.DeclareQueue, otherwise Locator) Locator {
 	q := newQueue(m, 0, 0)
 	var f policyMatch

@@ -10,21 +10,24 @@ import (
 )
 
 // TouchEvery is how often a use is recorded of something that is deleted after
-// being idle for this long.
+// being idle for this long. In ms, at most 30 s, and at most a tenth of idle,
+// so that IdleEnd is late by no more than that.
 func TouchEvery(idle fsm.Millis) fsm.Millis { return min(idle/10, 30_000) }
 
 // IdleEnd is when an exchange that is deleted when idle may be deleted, if it
 // was last used at active: after its idle time plus the time for which a use
-// may go unrecorded.
+// may go unrecorded. Requires: Idle() ≠ 0.
 func (x *Exchange) IdleEnd(active fsm.Time) fsm.Time {
 	return active.Add(x.idle).Add(TouchEvery(x.idle))
 }
 
-// Idle is how long an exchange must be idle to be deleted; 0: it never is.
+// Idle is how long an exchange must be idle to be deleted; 0: it never is. 0 ≤
+// Idle() ≤ MaxTTL, in ms.
 func (x *Exchange) Idle() fsm.Millis { return x.idle }
 
 // TouchDue reports whether a use at an instant must be recorded for an exchange
-// that is deleted when idle.
+// that is deleted when idle. A node asks it before it proposes a TouchExchange:
+// uses that follow soon cost no log entry.
 func (vs *vhosts) TouchDue(x *Exchange, at fsm.Time) bool {
 	if vh := vs.vhost(x.VHost); vh != nil {
 		last, ends := vh.exchanges.lastUsed(x.Name)
@@ -34,7 +37,8 @@ func (vs *vhosts) TouchDue(x *Exchange, at fsm.Time) bool {
 }
 
 // IdleExchanges iterates over the exchanges that are deleted when idle, in no
-// particular order, with their last recorded use.
+// particular order, with their last recorded use. It costs O(vhosts + such
+// exchanges), and not O(exchanges): the leader asks it twice a second.
 func (vs *vhosts) IdleExchanges() iter.Seq2[*Exchange, fsm.Time] {
 	return func(yield func(*Exchange, fsm.Time) bool) {
 		for vh := range vs.all() {
@@ -48,7 +52,8 @@ func (vs *vhosts) IdleExchanges() iter.Seq2[*Exchange, fsm.Time] {
 }
 
 // IdleSources iterates over the exchanges that are deleted when idle and that a
-// queue is bound to, in no particular order.
+// queue is bound to, in no particular order. An exchange with several bindings
+// to the queue comes once for each.
 func (vs *vhosts) IdleSources(q *Queue) iter.Seq[*Exchange] {
 	return func(yield func(*Exchange) bool) {
 		vh := vs.vhost(q.VHost)
@@ -78,6 +83,11 @@ func (s *clusterSettings) checkExchangeIdle(where string, args *fsm.Table) error
 // policies. Exchanges that cannot be deleted are never idle. As with the TTL,
 // only policies for exchanges alone count: a policy for queues that does not
 // specify apply-to must not delete an exchange of a similar name.
+//
+// It depends on the name, the arguments and match; 0 ≤ result ≤ MaxTTL. The
+// value of policies comes first, operators' as the strong side; then policies
+// against the argument. An argument that is no integer, or negative, counts as
+// none, as older logs may have it.
 func (x *Exchange) idleTime() fsm.Millis {
 	if strings.HasPrefix(x.Name, reserved) {
 		return 0
@@ -128,7 +138,8 @@ func (xs *exchanges) idle() iter.Seq2[*Exchange, fsm.Time] {
 }
 
 // touch records a use of an exchange, if it is deleted when idle. It reports
-// whether that changed anything.
+// whether that changed anything. It never moves the last use back. Requires: at
+// is not after the clock.
 func (xs *exchanges) touch(name string, at fsm.Time) bool {
 	last, ends := xs.lastUsed(name)
 	if !ends || at <= last {
@@ -138,7 +149,9 @@ func (xs *exchanges) touch(name string, at fsm.Time) bool {
 	return true
 }
 
-// touchSources records the use of the exchanges that a queue is bound to.
+// touchSources records the use of the exchanges that a queue is bound to. It
+// costs O(bindings to the queue), and nothing if no exchange is ever idle. An
+// order is not visible: all get the same instant.
 func (xs *exchanges) touchSources(queue string, at fsm.Time) {
 	if !xs.anyIdle() {
 		return
@@ -158,7 +171,10 @@ func (xs *exchanges) touchEnds(m *logpb.Bind, at fsm.Time) {
 	}
 }
 
-// retime records the use of an exchange that is new, or has new settings.
+// retime records the use of an exchange that is new, or has new settings. It
+// also forgets the last use of one that is never idle any more. Without it the
+// invariant of lastUse does not hold, so it follows each put that may change
+// idle.
 func (xs *exchanges) retime(x *Exchange, at fsm.Time) {
 	if x.idle != 0 {
 		xs.lastUse = xs.lastUse.With(x.Name, max(at, xs.lastUse.At(x.Name)))
@@ -167,7 +183,8 @@ func (xs *exchanges) retime(x *Exchange, at fsm.Time) {
 	}
 }
 
-// saveUse writes the section of the idle exchanges in a snapshot.
+// saveUse writes the section of the idle exchanges in a snapshot. Rows are by
+// name.
 func (xs *exchanges) saveUse(to *logpb.CatalogSnapshot) {
 	for _, x := range xs.list() {
 		if last, ends := xs.lastUsed(x.Name); ends {
@@ -177,7 +194,8 @@ func (xs *exchanges) saveUse(to *logpb.CatalogSnapshot) {
 }
 
 // restoreUse reads a row of saveUse. Exchanges that are not listed start anew,
-// see retime.
+// see retime. Requires: retime was called for the exchange, so an error means
+// that the snapshot and its policies disagree.
 func (xs *exchanges) restoreUse(row *logpb.ExchangeActivity) error {
 	if _, ends := xs.lastUsed(row.GetName()); !ends {
 		return fmt.Errorf("exchange %q in %q is never idle", row.GetName(), row.GetVhost())

@@ -30,16 +30,24 @@ func (w Verb) String() string {
 }
 
 // Permission says which names a user may configure, write and read in a vhost.
+//
+// It never changes. An empty pattern matches only the empty name, so it permits
+// nothing; the default exchange is asked about as amq.default.
 type Permission struct {
 	User, VHost string
 	// Configure, Write and Read are the patterns: regular expressions that
 	// may match anywhere in a name.
 	Configure, Write, Read string
 
+	// patterns: derived from the three texts when the record is made
 	patterns [3]pattern // by Verb
 }
 
 // pattern is a compiled permission pattern.
+//
+// At most one of the three is set; none: it matches nothing. all and empty save
+// the regular expression for the most frequent texts. Several goroutines may
+// match.
 type pattern struct {
 	all   bool // matches every name
 	empty bool // matches the empty name only
@@ -47,6 +55,8 @@ type pattern struct {
 	re *regexp.Regexp
 }
 
+// newPattern compiles a text. It never fails: what Apply does must not depend
+// on whether this program's library accepts the text.
 func newPattern(text string) pattern {
 	switch text {
 	case "":
@@ -62,6 +72,7 @@ func (p *pattern) match(name string) bool {
 	return p.all || p.empty && name == "" || p.re != nil && p.re.MatchString(name)
 }
 
+// newPermission makes the record of a row. Patterns are not checked.
 func newPermission(row *logpb.PutPermission) *Permission {
 	return &Permission{
 		User: row.GetUser(), VHost: row.GetVhost(),
@@ -70,6 +81,7 @@ func newPermission(row *logpb.PutPermission) *Permission {
 	}
 }
 
+// row is what a snapshot holds of the permission. It is new each time.
 func (p *Permission) row() *logpb.PutPermission {
 	return &logpb.PutPermission{User: p.User, Vhost: p.VHost, Configure: p.Configure, Write: p.Write, Read: p.Read}
 }
@@ -88,7 +100,8 @@ func ValidatePattern(text string) error {
 	return nil
 }
 
-// checkPatterns refuses patterns that are too long. See ValidatePattern.
+// checkPatterns refuses patterns that are too long. See ValidatePattern. Apply
+// asks it: a length does not depend on any library.
 func checkPatterns(patterns ...string) error {
 	for _, p := range patterns {
 		if len(p) > maxPattern {
@@ -114,7 +127,9 @@ const (
 const defaultExchange = "amq.default"
 
 // access answers whether the client may do verb to a queue or exchange, with
-// the refusal. Apply, which knows no client, uses noAccess.
+// the refusal. Apply, which knows no client, uses noAccess. It is called for
+// each name that a request touches, in the order in which clients observe the
+// refusals.
 type access func(verb Verb, kind, name string) error
 
 func noAccess(Verb, string, string) error { return nil }

@@ -13,12 +13,14 @@ import (
 // they are built on again, with noAccess.
 
 // Client is the origin of a request: a user, and the connection that exclusive
-// queues are compared with.
+// queues are compared with. Owner is compared only with that of exclusive
+// queues.
 type Client struct {
 	User  string
 	Owner Owner
 }
 
+// access is what a user may do in a vhost. The result is for this View.
 func (v *View) access(user, vhost string) access {
 	return func(verb Verb, kind, name string) error {
 		if kind == kindExchange && name == "" {
@@ -42,7 +44,9 @@ func (v *View) openTo(ask access, vhost, name string) (*Queue, bool) {
 }
 
 // UseQueue finds a queue for a client that wants to purge it or inspect it
-// (verb Read).
+// (verb Read). The order of refusals: permission, existence, exclusive use,
+// store. A user without the permission does not learn whether the queue is
+// there.
 func (v *View) UseQueue(by Client, verb Verb, vhost, name string) (*Queue, error) {
 	if err := v.access(by.User, vhost)(verb, kindQueue, name); err != nil {
 		return nil, err
@@ -68,7 +72,9 @@ func (v *View) TakeFrom(by Client, vhost, name string) (*Queue, error) {
 	return q, err
 }
 
-// PassiveQueue finds a queue for a client that asks whether it exists.
+// PassiveQueue finds a queue for a client that asks whether it exists. Any
+// permission on the name is enough. The store of an exchange is found by
+// whoever has a right on the exchange.
 func (v *View) PassiveQueue(by Client, vhost, name string) (*Queue, error) {
 	if err := v.mayAny(by.User, vhost, kindQueue, name); err != nil {
 		return nil, err
@@ -76,6 +82,8 @@ func (v *View) PassiveQueue(by Client, vhost, name string) (*Queue, error) {
 	return v.ownQueue(by, vhost, name)
 }
 
+// ownQueue finds a queue and refuses one that is exclusive to another
+// connection. With that refusal the queue is returned, too.
 func (v *View) ownQueue(by Client, vhost, name string) (*Queue, error) {
 	q, ok := v.openTo(v.access(by.User, vhost), vhost, name)
 	if !ok {
@@ -128,6 +136,10 @@ func (v *View) store(vhost, exchange string) (*Queue, error) {
 // equivalent queue that already exists, with a refusal, or with neither, if the
 // queue is to be created. generated says that the broker made the name. d.Owner
 // must be by.Owner if d is exclusive.
+//
+// With an error the queue may be returned, too: the one that is not equivalent.
+// What is checked here only, and not by Apply: permissions, short strings,
+// retries.
 func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
 	q, err := v.checkDeclareQueue(v.access(by.User, d.GetVhost()), d, generated)
 	if q == nil && err == nil {
@@ -139,6 +151,9 @@ func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated boo
 	return q, err
 }
 
+// checkDeclareQueue is what Apply checks as well. Apply gives generated as true
+// for any name with GeneratedPrefix. The order of the checks is visible to
+// clients; see DESIGN.md.
 func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
 	vhost, name := d.GetVhost(), d.GetName()
 	if _, ok := v.VHost(vhost); !ok {
@@ -181,7 +196,8 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 }
 
 // CheckDeleteQueue answers the delete of a queue as far as the view can. A nil
-// queue without an error did not exist, which is not a failure.
+// queue without an error did not exist, which is not a failure. If-unused and
+// if-empty are for the queue's machine.
 func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 	if err := v.access(by.User, vhost)(Configure, kindQueue, name); err != nil {
 		return nil, err
@@ -196,8 +212,9 @@ func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 	return q, q.CheckOwner(by.Owner)
 }
 
-// CheckPublish refuses a publish to an exchange by a user. The default
-// exchange has no record.
+// CheckPublish refuses a publish to an exchange by a user. The default exchange
+// has no record. Topic permissions are apart, see TopicRule, and so is the
+// exchange for commands.
 func (v *View) CheckPublish(user, vhost, exchange string) error {
 	if err := v.access(user, vhost)(Write, kindExchange, exchange); err != nil || exchange == "" {
 		return err
@@ -233,7 +250,8 @@ func (v *View) PassiveExchange(by Client, vhost, name string) error {
 
 // CheckDeclareExchange answers a declare as far as the view can: with an
 // equivalent exchange that already exists, with a refusal, or with neither, if
-// the exchange is to be created.
+// the exchange is to be created. What is checked here only, and not by Apply:
+// permissions, short strings, the idle time.
 func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Exchange, error) {
 	x, err := v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
 	if x == nil && err == nil {
@@ -320,7 +338,7 @@ func (v *View) checkDeleteExchange(ask access, m *logpb.DeleteExchange) (exists 
 }
 
 // CheckBind answers a bind as far as the view can. exists: the binding already
-// exists.
+// exists. The checks that Apply repeats are mayBind and checkBind.
 func (v *View) CheckBind(by Client, m *logpb.Bind) (exists bool, err error) {
 	if err := v.mayChangeBinding(by, m); err != nil {
 		return false, err
@@ -380,7 +398,8 @@ func (v *View) mayBind(ask access, m *logpb.Bind) error {
 	return ask(Read, kindExchange, m.GetSource())
 }
 
-// checkBind is CheckBind without permissions.
+// checkBind is CheckBind without permissions. An existing binding is found
+// before its key and arguments are checked. Restore asks it, too.
 func (v *View) checkBind(m *logpb.Bind) (exists bool, err error) {
 	vh := v.vhost(m.GetVhost())
 	if vh == nil {
@@ -404,6 +423,8 @@ func (v *View) checkBind(m *logpb.Bind) (exists bool, err error) {
 }
 
 // checkQueueLimit refuses another queue in a vhost that has reached its limit.
+// Requires: the vhost is there. Only a limit given to the vhost counts, see
+// limits.of.
 func (v *View) checkQueueLimit(vhost, name string) error {
 	limit, ok := v.limits.of(limited{false, vhost, MaxQueues})
 	if !ok {
@@ -416,6 +437,10 @@ func (v *View) checkQueueLimit(vhost, name string) error {
 // author could not route them by a declare: that requires write on the
 // exchange, and read on the source of the messages. A policy also applies to
 // later declarations, so read must cover every name that its pattern may match.
+//
+// Only proposers ask it. Keys in movers count by what the policy applies to:
+// those of queues unless it is for exchanges only, those of exchanges unless it
+// is for queues only. A routing key alone needs read as well, but no write.
 func (v *View) MayPutPolicy(author string, m *logpb.PutPolicy) error {
 	ask, to := v.access(author, m.GetVhost()), m.GetApplyTo()
 	for _, of := range []struct {

@@ -10,9 +10,15 @@ import (
 //
 // Invariant: each permission is of a user that is there, says that it is of this
 // vhost, and stands under its user, or its user and exchange.
+//
+// A vhost, and not the user, owns them, so that deleting a vhost takes them
+// along. A snapshot holds them in lists of all vhosts; patterns are compiled
+// again by Restore.
 type rights struct {
 	permissions route.Map[string, *Permission] // by user
-	topics      route.Map[topicPlace, *TopicPermission]
+	// topics: of exchanges that need not be there: they stay when an exchange
+	// is deleted, and count for the next one of its name
+	topics route.Map[topicPlace, *TopicPermission]
 }
 
 // permission finds the permission of a user.
@@ -24,7 +30,8 @@ func (r *rights) topic(at topicPlace) *TopicPermission { return r.topics.At(at) 
 // anyTopics reports whether there are topic permissions.
 func (r *rights) anyTopics() bool { return r.topics.Len() > 0 }
 
-// topicsOf lists the topic permissions of a user, in no particular order.
+// topicsOf lists the topic permissions of a user, in no particular order. It
+// walks over all topic permissions of the vhost.
 func (r *rights) topicsOf(user string) (of []topicPlace) {
 	for at := range r.topics.All() {
 		if at.user == user {
@@ -62,7 +69,7 @@ func (r *rights) putTopic(p *TopicPermission) {
 func (r *rights) remove(user string)        { r.permissions = r.permissions.Without(user) }
 func (r *rights) removeTopic(at topicPlace) { r.topics = r.topics.Without(at) }
 
-// forget removes all that a user has.
+// forget removes all that a user has. A user who has none is fine.
 func (r *rights) forget(user string) {
 	r.remove(user)
 	for _, at := range r.topicsOf(user) {

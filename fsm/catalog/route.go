@@ -8,6 +8,8 @@ import (
 )
 
 // Message is what exchanges need to know about a message.
+//
+// It is the caller's: a walk reads it and keeps nothing of it.
 type Message struct {
 	// Keys are the routing keys: the message is routed by each of them. An
 	// alternate exchange is used if none of them leads to a destination.
@@ -18,7 +20,9 @@ type Message struct {
 	// Property returns the text of a property that hashProperties names, nil if
 	// the message has none. It may be nil. Its result is not retained.
 	Property func(name string) []byte
-	// Chance is the random number for exchanges that choose at random.
+	// Chance is the random number for exchanges that choose at random. any 64
+	// bits; equal ones choose alike. It comes with the message since routing
+	// has no randomness of its own
 	Chance uint64
 	// Delayed: the message waits in the first delayed exchange on each of its
 	// routes, whose store is then among the queues.
@@ -37,6 +41,16 @@ type Message struct {
 //
 // Nothing is allocated if dst has capacity and no binding leads to another
 // exchange. m is not retained.
+//
+// On a refusal dst is returned as it was. No queues without a refusal: the
+// message is unroutable. The order of what is appended means nothing, it
+// differs between processes. An exchange is visited once, even if bindings make
+// a circle; ways are followed breadth first, so the walk ends after at most all
+// exchanges of the vhost.
+//
+// An alternate exchange gets the message if the exchange itself found no
+// destination, even if other exchanges on the way have; a destination that is
+// an exchange counts as found, wherever it leads.
 func (vs *vhosts) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Queue, Ceilings, error) {
 	vh := vs.vhost(vhost)
 	if vh == nil {
@@ -65,18 +79,22 @@ func (vs *vhosts) Route(vhost, exchange string, m *Message, dst []*Queue) ([]*Qu
 
 // router is the state of one walk from exchange to exchange. The message is not
 // part of it, so that it can stay on the caller's stack.
+//
+// It lives for one call of Route. It only reads vh.
 type router struct {
 	vh      *vhost
 	decoded bool
 	table   *fsm.Table // the message's headers, once decoded
+	// queues: begins with what dst had
 	queues  once[*Queue]
 	first   string       // the exchange published to
 	further once[string] // the others, in the order of their discovery
 	limited bool         // one of those visited has a TTL
 }
 
-// byName routes as the default exchange does: the routing key is the name of
-// a queue.
+// byName routes as the default exchange does: the routing key is the name of a
+// queue. Stores are left out: their names must not be a way around their
+// exchanges.
 func (r *router) byName(keys []string) {
 	for _, key := range keys {
 		if q, ok := r.vh.queues.Get(key); ok && q.StoreOf == "" {
@@ -93,7 +111,9 @@ func (r *router) pass(x *Exchange, m *Message) {
 	r.visit(x, m)
 }
 
-// visit routes from one exchange.
+// visit routes from one exchange. Requires: x is in r.vh. It notes what x leads
+// to and follows nothing, so that it does not recurse. A message that waits in
+// x's store goes no further now: it is routed when it is due.
 func (r *router) visit(x *Exchange, m *Message) {
 	found := false
 	r.limited = r.limited || x.ttl.Given
@@ -140,7 +160,9 @@ func (r *router) follow(s route.Set[destination]) bool {
 	return s.Len() > 0
 }
 
-// headers returns the headers of the message.
+// headers returns the headers of the message. They are decoded at most once per
+// Route, and only for an exchange that asks. A message without headers has a
+// nil table, in which nothing is found.
 func (r *router) headers(m *Message) *messageHeaders {
 	if !r.decoded && m.Headers != nil {
 		r.table = m.Headers()
@@ -149,6 +171,8 @@ func (r *router) headers(m *Message) *messageHeaders {
 	return (*messageHeaders)(r.table)
 }
 
+// byHeaders routes from a headers exchange: O(bindings), as each is a condition
+// of its own. found: one of them matched.
 func (r *router) byHeaders(x *Exchange, m *Message) (found bool) {
 	if x.bindings.Len() == 0 {
 		return false
@@ -188,6 +212,9 @@ func (h *messageHeaders) Header(name string) (route.Value, bool) {
 }
 
 // once is a list without repetitions.
+//
+// Invariant: known is nil, or the set of list when it was last longer than
+// shortList.
 type once[T comparable] struct {
 	list  []T
 	known map[T]struct{} // of list, once it is long
@@ -196,6 +223,8 @@ type once[T comparable] struct {
 // shortList is the length up to which a list is searched by walking over it.
 const shortList = 32
 
+// add appends v unless it is there. O(1) for long lists, O(shortList) for short
+// ones, which allocate nothing but what append does.
 func (o *once[T]) add(v T) {
 	if len(o.list) <= shortList {
 		if !slices.Contains(o.list, v) {

@@ -10,6 +10,11 @@ import (
 // Snapshot returns the view in its log form. Equal views have equal
 // snapshots, byte for byte. It may run beside Apply. Records are shared with
 // the view: nobody may change them.
+//
+// Every list is sorted by its key. What is derived is left out: tables, inbound
+// bindings, indexes, matches but for their revision, effective settings,
+// compiled patterns. It costs O(n log n), and does not encode: that can wait
+// until the snapshot is written.
 func (v *View) Snapshot() *logpb.CatalogSnapshot {
 	s := &logpb.CatalogSnapshot{
 		Version: snapshotVersion, Index: v.index, Clock: int64(v.clock), Initialized: v.initialized,
@@ -57,6 +62,11 @@ func (vh *vhost) save(to *logpb.CatalogSnapshot) {
 
 // Restore returns the catalog that s was taken from. Parts of s stay in it:
 // nobody may change it from now on. An error means that s is damaged.
+//
+// Restore(v.Snapshot()) is a catalog with the same Snapshot, that gives the
+// same answers to all further entries. It checks all invariants before it
+// returns, so that a damaged snapshot is not taken over. Names and values are
+// not validated again: records may be from a log of older rules.
 func Restore(s *logpb.CatalogSnapshot) (*Catalog, error) {
 	if s.GetVersion() != snapshotVersion {
 		return nil, fmt.Errorf("catalog snapshot of version %d, known is %d", s.GetVersion(), snapshotVersion)
@@ -74,6 +84,11 @@ func Restore(s *logpb.CatalogSnapshot) (*Catalog, error) {
 
 // restore takes up the sections of a snapshot, each after those that it needs:
 // policies come before what they match, queues before the bindings to them.
+//
+// Exchanges match policies when they are added, queues too, and a store finds
+// its exchange; last uses come at the end, when it is known which exchanges are
+// idle. The draft is not bound to an entry, so no ids and no groups are given
+// here.
 func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 	d.clusterSettings.restore(s)
 	d.nodes.restore(s)
@@ -125,6 +140,8 @@ func restoreRows[T interface{ GetVhost() string }](d *draft, rows []T, add func(
 	return nil
 }
 
+// restoreQueues adds queues with the ids, groups, revisions and members they
+// had. Ids or groups that come twice are left for Check to find.
 func (d *draft) restoreQueues(rows []*logpb.QueueState) error {
 	for _, row := range rows {
 		declared := row.GetDeclared()
@@ -141,6 +158,8 @@ func (d *draft) restoreQueues(rows []*logpb.QueueState) error {
 	return nil
 }
 
+// restoreBinding adds a binding, whose ends must be there. One that comes twice
+// is an error; so is one that checkBinding refuses.
 func (d *draft) restoreBinding(vh *vhost, b *logpb.Bind) error {
 	if exists, err := d.checkBind(b); err != nil || exists {
 		return fmt.Errorf("binding of %q to %q in %q: %v", b.GetSource(), b.GetDestination(), b.GetVhost(), err)
@@ -149,6 +168,8 @@ func (d *draft) restoreBinding(vh *vhost, b *logpb.Bind) error {
 	return nil
 }
 
+// restoreUse gives idle exchanges their last use. One without a row gets the
+// clock of the snapshot.
 func (d *draft) restoreUse(rows []*logpb.ExchangeActivity) error {
 	for _, vh := range d.opened { // det: vhosts have nothing to do with each other
 		for x := range vh.exchanges.values() {

@@ -33,7 +33,8 @@ const (
 	tokenKnownName = "a node with this name is known: only a token for just this name lets another one take its place"
 )
 
-// TokenRefused reports whether a refusal is one of a token.
+// TokenRefused reports whether a refusal is one of a token. It compares texts,
+// so it also works for a refusal that another node has sent.
 func TokenRefused(err error) bool {
 	r, ok := err.(*fsm.Refusal)
 	return ok && slices.Contains([]string{tokenUnknown, tokenUsed, tokenElsewhere, tokenKnownName}, r.Text)
@@ -46,6 +47,11 @@ func byHash(t *logpb.JoinToken, hash []byte) int { return bytes.Compare(t.GetHas
 // Invariants: hashes ascend, each of JoinTokenHashSize bytes; at most
 // MaxJoinTokens; a token has a node that used it and the identity of its folder,
 // or neither. The slice is replaced, never changed.
+//
+// It holds the hashes only, never the secrets. Records are replaced, not
+// changed. A snapshot holds the slice as it is. Tokens that have expired may
+// still be in it, as the catalog has no ticks; put removes them, after does not
+// accept them.
 type joinTokens struct{ tokens []*logpb.JoinToken }
 
 // JoinTokens lists the tokens by their hashes, those included whose time has run
@@ -54,6 +60,11 @@ func (ts *joinTokens) JoinTokens() []*logpb.JoinToken { return ts.tokens }
 
 // put lets one more node in, for a time. Tokens whose time is over go,
 // and if there are too many used ones do, too.
+//
+// It performs PutJoinToken. On return the token expires at clock + ttl, and at
+// most MaxJoinTokens are left. Used tokens are removed, the one that expires
+// first, only to make place; unused ones never are. A hash that is there is
+// refused, even of a used token.
 func (ts *joinTokens) put(m *logpb.PutJoinToken, clock fsm.Time) (*logpb.CatalogResult, error) {
 	ttl := fsm.Millis(m.GetTtl())
 	switch {
@@ -82,7 +93,9 @@ func (ts *joinTokens) put(m *logpb.PutJoinToken, clock fsm.Time) (*logpb.Catalog
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-// delete takes a token back; one that is not there is fine.
+// delete takes a token back; one that is not there is fine. It performs
+// DeleteJoinToken, whether the token was used or not. The node that it let in
+// stays.
 func (ts *joinTokens) delete(m *logpb.DeleteJoinToken) (*logpb.CatalogResult, error) {
 	at, found := slices.BinarySearchFunc(ts.tokens, m.GetHash(), byHash)
 	if !found {
@@ -92,11 +105,17 @@ func (ts *joinTokens) delete(m *logpb.DeleteJoinToken) (*logpb.CatalogResult, er
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
+// tokenExpired: a token is good as long as clock < expires.
 func tokenExpired(t *logpb.JoinToken, clock fsm.Time) bool { return t.GetExpires() <= int64(clock) }
 
 // after are the tokens when a node has been admitted at a time. A token that
 // this node with this data folder has used is good for it until its time is over:
 // the answer may have been lost.
+//
+// It changes nothing itself, so that the caller can still refuse for another
+// reason. Without a token in m the result is ts: the leader decides who needs
+// none. A token for a name may be used by a node that is known by it, which
+// then takes its place; one for any name only by a node that is not known.
 func (ts *joinTokens) after(m *logpb.AdmitNode, clock fsm.Time, all *nodes) (joinTokens, error) {
 	if len(m.GetToken()) == 0 {
 		return *ts, nil
@@ -124,7 +143,8 @@ func (ts *joinTokens) after(m *logpb.AdmitNode, clock fsm.Time, all *nodes) (joi
 	return joinTokens{left}, nil
 }
 
-// equal reports whether nothing has changed since o.
+// equal reports whether nothing has changed since o. It compares records by
+// identity: one that was used is another record.
 func (ts *joinTokens) equal(o *joinTokens) bool { return slices.Equal(ts.tokens, o.tokens) }
 
 // save is the section of the tokens in a snapshot, and restore its inverse.

@@ -11,6 +11,8 @@ import (
 // TopicPermission restricts the routing keys of a user at one topic exchange.
 // Without one, permissions of the vhost alone decide. At exchanges of other
 // types it means nothing.
+//
+// It never changes. An empty pattern permits only the empty routing key.
 type TopicPermission struct {
 	User, VHost, Exchange string
 	// Write is the pattern for routing keys of publishes, Read the one for
@@ -18,13 +20,17 @@ type TopicPermission struct {
 	// and the vhost's name.
 	Write, Read string
 
-	row         *logpb.PutTopicPermission
+	// row: what a snapshot holds; the other fields are derived from it
+	row *logpb.PutTopicPermission
+	// write: write and Read with the names filled in
 	write, read pattern
 }
 
 // topicPlace tells the topic permissions of a vhost apart.
 type topicPlace struct{ user, exchange string }
 
+// newTopicPermission makes the record of a row. Names are quoted, so that a
+// user cannot be given a name that widens the pattern.
 func newTopicPermission(row *logpb.PutTopicPermission) *TopicPermission {
 	names := strings.NewReplacer("{username}", regexp.QuoteMeta(row.GetUser()), "{vhost}", regexp.QuoteMeta(row.GetVhost()))
 	return &TopicPermission{
@@ -35,7 +41,7 @@ func newTopicPermission(row *logpb.PutTopicPermission) *TopicPermission {
 }
 
 // Check refuses a routing key that the user may not write, or read, at the
-// exchange.
+// exchange. Requires: verb is Write or Read; Configure is taken for Write.
 func (p *TopicPermission) Check(verb Verb, key string) error {
 	allowed := &p.write
 	if verb == Read {

@@ -14,7 +14,11 @@ import (
 // rights.
 //
 // Invariant: each row stands under its name.
+//
+// Rows are as the log had them, with a hash of the password, and are what a
+// snapshot holds, by name. The catalog does not look into hashes.
 type users struct {
+	// userRows: by name
 	userRows route.Map[string, *logpb.PutUser]
 }
 
@@ -26,7 +30,9 @@ func (us *users) Users() []*logpb.PutUser {
 	return sorted(us.userRows, func(a, b *logpb.PutUser) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// put creates or replaces a user.
+// put creates or replaces a user. It performs PutUser: the whole row is
+// replaced, including password and tags. m belongs to the catalog from then on.
+// Permissions stay as they are.
 func (us *users) put(m *logpb.PutUser) (*logpb.CatalogResult, error) {
 	if err := checkName("user", m.GetName()); err != nil {
 		return nil, err
@@ -39,7 +45,9 @@ func (us *users) put(m *logpb.PutUser) (*logpb.CatalogResult, error) {
 }
 
 // replaceHash gives a user another hash of the same password, unless the user
-// has another password by now, or is gone.
+// has another password by now, or is gone. It performs ReplaceHash. The
+// comparison with the hash from before makes it safe to propose without a lock:
+// a password that was changed meanwhile wins.
 func (us *users) replaceHash(m *logpb.ReplaceHash) (*logpb.CatalogResult, error) {
 	u, ok := us.User(m.GetName())
 	if !ok || !bytes.Equal(u.GetPasswordHash(), m.GetWas()) {
@@ -50,7 +58,8 @@ func (us *users) replaceHash(m *logpb.ReplaceHash) (*logpb.CatalogResult, error)
 	})
 }
 
-// remove removes a user.
+// remove removes a user. The user's permissions and limits are the caller's,
+// see deleteUser.
 func (us *users) remove(name string) { us.userRows = us.userRows.Without(name) }
 
 // save is the section of the users in a snapshot, and restore its inverse.

@@ -31,6 +31,7 @@ var valueClasses = [128]route.Class{
 // unknownClass is the class of values with a letter that is not AMQP's.
 const unknownClass route.Class = 255
 
+// typeName is never empty.
 func typeName(v *logpb.Value) string {
 	if name := fsm.TypeName(v.GetTag()); name != "" {
 		return name
@@ -38,6 +39,7 @@ func typeName(v *logpb.Value) string {
 	return "unknown"
 }
 
+// classOf returns the class of a value; of nil, unknownClass: its tag is 0.
 func classOf(v *logpb.Value) route.Class {
 	if known(v) {
 		return valueClasses[v.GetTag()]
@@ -45,9 +47,12 @@ func classOf(v *logpb.Value) route.Class {
 	return unknownClass
 }
 
+// known reports whether the tag is one of AMQP's. It bounds the index into
+// valueClasses.
 func known(v *logpb.Value) bool { return fsm.TypeName(v.GetTag()) != "" }
 
-// lookup returns the first value under name, or nil.
+// lookup returns the first value under name, or nil. t may be nil. It walks
+// over the fields: tables are short, see MaxArgumentValues.
 func lookup(t *fsm.Table, name string) *logpb.Value {
 	for _, f := range t.GetFields() {
 		if f.GetName() == name {
@@ -57,7 +62,8 @@ func lookup(t *fsm.Table, name string) *logpb.Value {
 	return nil
 }
 
-// text returns a longstr as a string.
+// text returns a longstr as a string. false: v is another type, or nil. It
+// copies.
 func text(v *logpb.Value) (string, bool) {
 	if v.GetTag() != 'S' {
 		return "", false
@@ -65,12 +71,19 @@ func text(v *logpb.Value) (string, bool) {
 	return string(v.GetStr()), true
 }
 
-// integer returns an integer of any width.
+// integer returns an integer of any width. false: v is another type, or nil.
+// Timestamps and booleans are no integers.
 func integer(v *logpb.Value) (int64, bool) {
 	return v.GetInt(), classOf(v) == route.Int
 }
 
 // normal returns v in the form in which values are compared.
+//
+// Two values are equal if their normal forms are: integers of all widths by
+// number, floats of both widths by number with -0 as 0, decimals by their
+// bytes, arrays and tables by their encoding, so that inside them types and
+// order count. Text shares memory with v for texts, and is new for encoded
+// ones.
 func normal(v *logpb.Value) route.Value {
 	c := route.Value{Class: classOf(v)}
 	switch c.Class {
@@ -90,6 +103,7 @@ func normal(v *logpb.Value) route.Value {
 	return c
 }
 
+// equalValues compares values as redeclares and headers exchanges do.
 func equalValues(a, b *logpb.Value) bool { return normal(a).Equal(normal(b)) }
 
 // floatBits returns the bits of a float of either width as a float64, and
@@ -105,7 +119,8 @@ func floatBits(v *logpb.Value) int64 {
 	return int64(math.Float64bits(f))
 }
 
-// encoded returns a message in its one canonical encoding.
+// encoded returns a message in its one canonical encoding. The same on every
+// replica, whatever built m. It panics only if m cannot be encoded at all.
 func encoded(m proto.Message) []byte {
 	b, err := logpb.Marshal(m)
 	if err != nil {
@@ -114,7 +129,8 @@ func encoded(m proto.Message) []byte {
 	return b
 }
 
-// render returns v as texts for clients and operators show it.
+// render returns v as texts for clients and operators show it. It is for
+// people: different values may look the same.
 func render(v *logpb.Value) string {
 	switch classOf(v) {
 	case route.Bool:
