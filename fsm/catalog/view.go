@@ -90,9 +90,10 @@ func (v *View) GroupSize(q *Queue, base int) int {
 }
 
 // CheckRemoval refuses the removal of a node that has the only replica of a
-// queue. Local and exclusive queues do not count: they end with the node (brokers make every exclusive queue local). A
-// node that is not there may be removed. It walks over all queues in the order
-// of their ids, so the refusal has the same text on every replica.
+// queue. Local and exclusive queues do not count: they end with the node
+// (brokers make every exclusive queue local). A node that is not there may be
+// removed. It walks over all queues in the order of their ids, so the refusal
+// has the same text on every replica.
 func (v *View) CheckRemoval(node string) error {
 	n, ok := v.NodeByName(node)
 	if !ok {
