@@ -8,9 +8,9 @@ import (
 // consume registers a consumer of s, or changes an existing one.
 //
 // Refusals, in this order: NoSession; Invalid for number 0 and for one that was
-// cancelled and still holds something; InUse for exclusive consumption of a
-// queue with a single active consumer; Crowded; InUse if another consumer
-// excludes this one. None of them changes anything.
+// cancelled and is still known; InUse for exclusive consumption of a queue with
+// a single active consumer; Crowded; InUse if another consumer excludes this
+// one. None of them changes anything.
 //
 // A Consume of a known number changes the consumer: its deliveries, its number
 // of the next one and its age stay; with another priority it joins the end of

@@ -7,8 +7,7 @@ import (
 )
 
 // maxCredit is the credit of a consumer that asks for no limit. A higher
-// prefetch counts as this. So one Settle of everything that a consumer may hold
-// is bounded, too.
+// prefetch counts as this.
 const maxCredit = 65535
 
 // consumer is one registered consumer, or the gets of a session (number 0).
@@ -37,7 +36,7 @@ type consumer struct {
 	// late has the deliveries taken back and not settled, ascending. The slice
 	// is replaced, never changed.
 	late []lateness
-	// Only grows.
+	// lateAcks only grows.
 	lateAcks uint64 // settlements of late deliveries
 
 	tag string
@@ -63,8 +62,8 @@ func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
 // status is the status for listings, except for Quiescing, which only the
 // single active consumer has. Only consumers that are Up are handed messages.
-// Derived each time, from the consumer and the life of its node. Cancelled
-// hides a suspicion, which in turn hides a timeout.
+// It is derived each time, from the consumer and the life of its node.
+// Cancelled hides a suspicion, which in turn hides a timeout.
 func (c *consumer) status() Status {
 	if !c.cancelled && (c.session.life.suspected || c.session.life.over) {
 		return Suspected

@@ -69,16 +69,16 @@ func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 }
 // len is the number of consumers, including gets and cancelled ones.
 func (cs *consumers) len() int { return len(cs.all) }
 
-// active is the number of consumers that are neither cancelled nor gets. What
-// if-unused, auto-delete and queue.declare-ok count.
+// active is the number of consumers that are neither cancelled nor gets. This
+// is what if-unused, auto-delete and queue.declare-ok count.
 func (cs *consumers) active() int { return cs.serving }
 
 // contest makes elect choose, because a consumer that may be served has
 // changed.
 func (cs *consumers) contest() { cs.contested = true }
 
-// holds adds n, which may be negative, to the deliveries that c holds. Called
-// with every change of c.held.
+// holds adds n, which may be negative, to the deliveries that c holds. It is
+// called with every change of c.held.
 func (cs *consumers) holds(c *consumer, n int) {
 	if c.isGets() {
 		cs.getsHeld += n
@@ -239,7 +239,7 @@ func (cs *consumers) removeFinished(done ...*consumer) {
 
 // thin unregisters the finished consumers of a session, except the newest ones
 // that must be remembered, and returns how many. O(consumers of the session).
-// By number: the surplus is taken from the lowest ones.
+// The surplus is taken from those with the lowest numbers.
 func (cs *consumers) thin(s *session) (removed int) {
 	surplus := -lateConsumers
 	for _, c := range s.consumers {
@@ -262,8 +262,8 @@ func (cs *consumers) thin(s *session) (removed int) {
 	return removed
 }
 
-// dropEnded removes consumers from the table whose sessions have ended. One
-// pass, O(consumers): called once for many that have ended.
+// dropEnded removes consumers from the table whose sessions have ended. It
+// costs one pass over all consumers, so it is called once for many.
 func (cs *consumers) dropEnded() {
 	cs.scratch.steps += len(cs.all)
 	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })

@@ -108,7 +108,7 @@ func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 }
 
 // endUnused ends the queue if its lease is over. inUse is from before the tick.
-// Called by a Tick, after what came back: a get that times out ends its use.
+// It is called by a Tick, after bringBack: a get that times out ends its use.
 func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
 	if inUse && !m.consumers.inUse() {
 		m.lease.use() // the lease begins here, not before

@@ -18,7 +18,7 @@ import (
 //
 // A snapshot holds only index. Restore counts the messages again.
 type entries struct {
-	// Owned by entries; view and freeze lend it to snapshots.
+	// live belongs to entries; view and freeze lend it to snapshots.
 	live liveIndexes
 	// 0 before the first entry. It never falls.
 	index uint64 // of the last entry

@@ -45,26 +45,27 @@ func newLease(s *shared, t *timers, ms *messages, cs *consumers) *lease {
 func (l *lease) phase() Phase { return l.life }
 
 // begin restarts the lease if the term is new, since nobody could use the queue
-// without a leader. Called with each command, before anything is due: what
-// follows sees a lease that has restarted.
+// without a leader. It is called with each command, before due work, which thus
+// sees the restarted lease.
 func (l *lease) begin(newTerm bool) {
 	if newTerm || l.used == 0 {
 		l.use()
 	}
 }
 
-// use records a use of the queue. Called by gets, when use ends, and when the
-// lease begins. Consumers need no call: while there is one, leaseEnd and
+// use records a use of the queue. It is called by gets, when use ends, and when
+// the lease begins. Consumers need no call: while there is one, leaseEnd and
 // idleEnd are 0.
 func (l *lease) use() { l.used, l.active = l.clock.now(), l.clock.now() }
 
-// touch records an activity that is not a use. Called by publishes,
+// touch records an activity that is not a use. It is called by publishes,
 // settlements, settings, Touch, and when a scheduled message moves, becomes
 // ready or goes.
 func (l *lease) touch() { l.active = l.clock.now() }
 
-// renew restarts the lease without counting as activity. Called when the length
-// of the lease changes, and by an active redeclaration, which also touches.
+// renew restarts the lease without counting as activity. It is called when the
+// length of the lease changes, and by an active redeclaration, which also
+// touches.
 func (l *lease) renew() { l.used = l.clock.now() }
 
 // drain ends the queue except for its outbox. Requires: phase Active, no

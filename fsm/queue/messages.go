@@ -335,9 +335,9 @@ func (ms *messages) discardList(no int, p Place) {
 	*from = list{}
 }
 
-// sweep releases up to n purged messages. In the order in which they were
-// purged, which is that of eff.Released on every replica, since a snapshot
-// keeps it.
+// sweep releases up to n purged messages. It does so in the order in which they
+// were purged, which a snapshot keeps, so eff.Released is the same on every
+// replica.
 func (ms *messages) sweep(n int, eff *fsm.Effects) {
 	l := &ms.lists[purgedList]
 	for ; n > 0 && l.head != 0; n-- {

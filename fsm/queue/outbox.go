@@ -45,7 +45,7 @@ type outbox struct {
 	waiting  sorted[uint32] // letters that have no destination for now, by number
 	// A target stays for good, since its numbers must go on, unless it is gone.
 	deadLetterTargets []*deadLetterTarget // by id
-	// Kept so that hasWork costs O(1).
+	// gone is kept so that hasWork costs O(1).
 	gone int // number of targets that are gone
 }
 

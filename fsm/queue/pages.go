@@ -58,8 +58,8 @@ func (p *pages[T]) capacity() int {
 	return len(p.chunks) * chunkLen
 }
 
-// extend adds capacity. By one chunk, or an only chunk to its double, up to
-// chunkLen. Items added are zero. A chunk that grows is copied, so a frozen
+// extend adds capacity. It adds one chunk, or doubles an only chunk, up to
+// chunkLen. Added items are zero. A chunk that grows is copied, so a frozen
 // copy keeps the old one.
 func (p *pages[T]) extend() {
 	switch n := p.capacity(); {

@@ -43,8 +43,9 @@ type returnsSlot struct {
 // again by appending. Blocks may be cut differently then; the order is the same.
 // An empty returns has no slots.
 //
-// Not a sorted table: the list is not in the order of numbers, since requeued
-// messages go to its end, and positions have no keys that could stay valid.
+// It is not a sorted table, because the list is not in the order of numbers,
+// since requeued messages go to its end, and positions have no keys that could
+// stay valid.
 type returns struct {
 	// free are the slots without a block except slot 0; spare is one empty block for
 	// the next newSlot.

@@ -38,8 +38,8 @@ type level struct {
 // levelKey is the key of a priority among the levels: the highest comes first.
 func levelKey(priority int32) key { return key{at: -fsm.Time(priority)} }
 
-// clear removes all consumers without touching them. For the end of a queue,
-// whose consumers are dropped as well.
+// clear removes all consumers without touching them. It is for the end of a
+// queue, which drops its consumers as well.
 func (v *service) clear() { *v = service{shared: v.shared} }
 
 // any reports whether any consumer has credit.

@@ -264,7 +264,8 @@ func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 }
 
 // firstDown returns the first life of a node that is down and has sessions;
-// there must be one. By node, then boot. O(nodes ever down × log lives).
+// there must be one. The order is by node, then boot. It costs O(nodes ever
+// down × log lives).
 func (ss *sessions) firstDown() *life {
 	for _, b := range ss.down {
 		for k, l := range ss.lives.from(key{at: fsm.Time(b.Node)}) {

@@ -76,7 +76,7 @@ type sorted[V any] struct {
 
 func (s *sorted[V]) len() int { return s.n }
 
-// own makes block i writable. At most one copy of a block after each freeze.
+// own makes block i writable. After each freeze it copies a block at most once.
 func (s *sorted[V]) own(i int) *block[V] {
 	b := s.blocks[i]
 	if b.epoch != s.epoch {

@@ -92,7 +92,7 @@ func (ss *sessions) renewSuspicion(s *session) {
 }
 
 // isOverdue reports whether a session's node has been suspected for so long
-// that what it held has gone back. false for one that is not suspected.
+// that what it held has gone back. It is false if the node is not suspected.
 func (ss *sessions) isOverdue(s *session) bool {
 	if !s.life.suspected {
 		return false

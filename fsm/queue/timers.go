@@ -101,8 +101,7 @@ func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiri
 func (t *timers) timed() int { return t.schedules.len() + t.delays.len() }
 
 // nextTimed returns the scheduled or delayed message that is due first; false:
-// there is none. Of both kinds, the first by (instant, number): numbers are
-// unique over both tables, so there is no tie.
+// there is none. Numbers are unique over both tables, so there is no tie.
 func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	due, h, ok = firstOf(&t.schedules)
 	if k, other, delayed := firstOf(&t.delays); delayed && (!ok || k.before(due)) {

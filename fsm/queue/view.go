@@ -22,8 +22,9 @@ const (
 type Place uint8
 
 const (
-	// Ready messages wait in the list of their priority. May be handed out and
-	// may expire; so may Returned. No other place expires.
+	// Ready messages wait in the list of their priority. They may be handed out
+	// and may expire, as may Returned ones; messages in other places do not
+	// expire.
 	Ready Place = iota + 1
 	// Returned messages are ready too, and are served before the others.
 	Returned
