@@ -9,9 +9,9 @@ import (
 
 // declareExchange creates an exchange, or finds the one that is there.
 //
-// It performs DeclareExchange. An equivalent one is an answer without Changed,
-// and is not a use of it. Ensures: an exchange that delays has a store, whose
-// id the answer names in Added.
+// It performs DeclareExchange. If an equivalent exchange exists, nothing
+// changes, not even its last use. Ensures: an exchange that delays has a store,
+// whose id the answer names in Added.
 func (d *draft) declareExchange(m *logpb.DeclareExchange) (*logpb.CatalogResult, error) {
 	x, err := d.checkDeclareExchange(noAccess, m)
 	if err != nil || x != nil {
@@ -41,8 +41,9 @@ func (d *draft) deleteExchange(m *logpb.DeleteExchange) (*logpb.CatalogResult, e
 // names the queues that went.
 //
 // Requires: vh is open. doomed is used up. Each exchange is removed once,
-// however often it is named, so it ends, whatever circles the bindings make.
-// Which go does not depend on the order; r.Deleted is sorted for that reason.
+// however often it is named, so the loop ends even if bindings form a cycle.
+// The set of removed exchanges does not depend on the order; r.Deleted is
+// sorted so that the answer does not, either.
 func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResult) {
 	for len(doomed) > 0 {
 		name := doomed[len(doomed)-1]
@@ -98,8 +99,8 @@ func (d *draft) unbind(m *logpb.Bind) (*logpb.CatalogResult, error) {
 }
 
 // touchExchange notes that an exchange was in use. It performs TouchExchange. A
-// use is never later than the clock, and never moves the last use back. Nothing
-// is opened if nothing is new: touches come often.
+// use is never later than the clock, and never moves the last use back. A touch
+// that is not news opens no vhost.
 func (d *draft) touchExchange(m *logpb.TouchExchange) (*logpb.CatalogResult, error) {
 	at := min(fsm.Time(m.GetAt()), d.clock)
 	vh := d.vhost(m.GetVhost())
@@ -132,9 +133,8 @@ func (d *draft) expireExchange(m *logpb.ExpireExchange) (*logpb.CatalogResult, e
 
 // addStore makes the store of an exchange that delays and has none. members may
 // be empty. r names the queue. Requires: vh is open and has the exchange.
-// Members that checkPlacement refuses are replaced, not an error: the exchange
-// is declared whether they are there or not. The store is no part of the
-// vhost's limit of queues.
+// Members that checkPlacement refuses are replaced and cause no error. The
+// store does not count against the vhost's limit of queues.
 func (d *draft) addStore(vh *vhost, exchange string, members []uint32, r *logpb.CatalogResult) {
 	x := vh.exchanges.at(exchange)
 	if !x.Delays || x.Store != nil {

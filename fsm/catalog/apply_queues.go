@@ -10,9 +10,9 @@ import (
 
 // declareQueue creates a queue, or finds the one that is there.
 //
-// It performs DeclareQueue. The answer names the queue also if it was there and
+// It performs DeclareQueue. The answer names the queue even if it existed and
 // is equivalent. An exclusive queue of another owner is refused as locked.
-// Permissions are not asked: the log does not know the user.
+// Permissions are not checked: the log does not record the user.
 func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error) {
 	q, err := d.checkDeclareQueue(noAccess, m, strings.HasPrefix(m.GetName(), GeneratedPrefix))
 	if err != nil {
@@ -68,8 +68,8 @@ func (d *draft) addQueue(q *Queue, revision uint64) {
 // again under another id, is left alone; so is one that was lost with its node
 // if that has another boot by now.
 //
-// It performs DeleteQueue. m.Id 0 means whichever queue has the name; a name
-// that is empty, whichever has the id; both must agree if both are given.
+// It performs DeleteQueue. With m.Id 0 the name alone identifies the queue,
+// with an empty name the id alone; if both are given, they must agree.
 // Conditions on messages and consumers were checked by the queue's machine, and
 // the owner by the broker.
 func (d *draft) deleteQueue(m *logpb.DeleteQueue) (*logpb.CatalogResult, error) {

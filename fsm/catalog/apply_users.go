@@ -8,8 +8,8 @@ import (
 // initialize fills an empty catalog. It does nothing the second time, and
 // nothing once there are vhosts or users.
 //
-// It performs Initialize. It checks all before it changes anything, as the
-// three commands that it is made of cannot be undone.
+// It performs Initialize. It checks the whole command before it changes
+// anything, because its three parts cannot be undone.
 func (d *draft) initialize(m *logpb.Initialize) (*logpb.CatalogResult, error) {
 	if d.initialized || d.vhostCount() > 0 || len(d.Users()) > 0 {
 		return &logpb.CatalogResult{}, nil
@@ -129,7 +129,7 @@ func (d *draft) deletePermission(m *logpb.DeletePermission) (*logpb.CatalogResul
 }
 
 // putTopicPermission creates or replaces a topic permission. The exchange need
-// not be there. It performs PutTopicPermission. It may also be no topic
+// not be there. It performs PutTopicPermission. Nor need it be a topic
 // exchange.
 func (d *draft) putTopicPermission(m *logpb.PutTopicPermission) (*logpb.CatalogResult, error) {
 	if _, ok := d.User(m.GetUser()); !ok {

@@ -10,7 +10,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// MaxTTL is the longest time-to-live and the longest lease: ten years. In ms.
+// MaxTTL is the longest time-to-live and the longest lease, in ms: ten years.
 const MaxTTL = 315_360_000_000
 
 // DefaultDeliveryLimit is how many failed deliveries a message in a replicated
@@ -31,9 +31,9 @@ type argument struct {
 // order in which they are checked. The dead-letter exchange is checked before
 // all of them. Arguments that are not listed here are stored and ignored.
 //
-// The order decides which of several mistakes a client learns of, and must not
-// change for that reason; nor may a check become stricter without a new
-// version, as Apply asks them for declares in the log.
+// The order decides which of several mistakes is reported to the client. Apply
+// runs these checks on declares in the log, so a check must not become stricter
+// without a new version of the machine.
 var queueArguments = []argument{
 	{"x-queue-type", false, checkQueueType}, // compared by meaning, see equivalentType
 	{"x-dead-letter-exchange", true, longstr},
@@ -123,8 +123,8 @@ func oneOf(reason string, values ...string) func(*logpb.Value) string {
 	}
 }
 
-// longstr accepts texts of any length. Short strings are for checkShort to
-// tell.
+// longstr accepts texts of any length. checkShort bounds those that must be
+// short strings.
 func longstr(v *logpb.Value) string {
 	if _, ok := text(v); !ok {
 		return unacceptableType(v)
@@ -155,9 +155,9 @@ func checkQueueType(v *logpb.Value) string {
 // ValidateQueueArguments returns why a queue cannot be created with these
 // arguments; nil: it can.
 //
-// It depends on args and on the cluster's minimum idle time. Apply asks it,
-// too, but not checkShort and checkRetry: see Admit. The first value under a
-// name counts. Unknown names are fine.
+// It depends on args and on the cluster's minimum idle time. Apply calls it,
+// but not checkShort and checkRetry: see Admit. The first value under a name
+// counts. Unknown names are fine.
 func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.Table) error {
 	where := resource(kindQueue, vhost, name)
 	if _, _, err := DeadLetterExchange(vhost, name, args); err != nil {
@@ -295,7 +295,7 @@ var consumeArguments = []argument{
 }
 
 // ParseConsumeArguments reads the arguments of a consumer of a queue.
-// Priorities beyond 32 bits are clamped. It is never asked by Apply. Unknown
+// Priorities beyond 32 bits are clamped. Apply never calls it. Unknown
 // arguments are ignored.
 func ParseConsumeArguments(vhost, queue string, args *fsm.Table) (ConsumeArguments, error) {
 	where := resource(kindQueue, vhost, queue)

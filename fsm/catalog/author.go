@@ -19,8 +19,8 @@ var movers = struct{ queues, exchanges []string }{
 // more of them than inner and nothing behind but what matches anything.
 //
 // true is certain, false may be wrong: then an author who could have set the
-// policy is refused. Only proposers ask it, so it need not be the same on every
-// node.
+// policy is refused. Only proposers call it, so it need not be the same on
+// every node.
 func covers(outer, inner string) bool {
 	if p := newPattern(outer); p.all || outer != "" && outer == inner {
 		return true

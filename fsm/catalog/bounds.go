@@ -23,8 +23,8 @@ var (
 
 // Admit says why a command must not enter the log, although Apply might perform
 // it; nil: it may. The leader asks for every command, whoever proposes it. It
-// needs no View, and does not depend on what was committed before. Names in
-// records of the log may still be longer.
+// depends on the command alone. Records from the log may still hold longer
+// names.
 func Admit(c *logpb.CatalogCommand) error {
 	switch m := c.GetBody().(type) {
 	case nil:

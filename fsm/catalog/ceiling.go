@@ -4,8 +4,8 @@ import "github.com/quorate/quorate/fsm"
 
 // Ceilings are the longest times-to-live that the exchanges on a message's way
 // allow it in the queues it goes to. A queue that several ways lead to counts
-// the exchanges of all of them. The zero Ceilings allow everything. Valid for
-// the View that Route was asked of.
+// the exchanges of all of them. The zero Ceilings allow everything. They are
+// valid for the View that Route was called on.
 type Ceilings struct {
 	all  fsm.Optional[fsm.Millis] // not given: no limit, or see each
 	each map[*Queue]fsm.Optional[fsm.Millis]
@@ -25,10 +25,10 @@ func (c Ceilings) Of(q *Queue) fsm.Optional[fsm.Millis] {
 // exchange with a limit, is done again, one exchange at a time.
 //
 // x is the exchange published to. An exchange is visited again each time that
-// its limit falls, and limits come from finitely many exchanges, so it ends,
-// circles included. It allocates; walks without a limit, or with one exchange,
-// do not. Requires: m answers as in the first walk, m.Local included; a queue
-// that only the first walk has found has no limit.
+// its limit falls, and limits come from finitely many exchanges, so the loop
+// ends, even if bindings form a cycle. It allocates; walks without a limit, or
+// with one exchange, do not. Requires: m answers as in the first walk, m.Local
+// included; a queue that only the first walk has found has no limit.
 func (r *router) ceilings(x *Exchange, m *Message) Ceilings {
 	if !r.limited {
 		return Ceilings{}

@@ -23,8 +23,8 @@ func sameFlag(arg, where string, received, current bool) error {
 }
 
 // sameArgument compares one argument of a redeclare with the one in force. The
-// first value of that name counts on each side. Values are the same across
-// integer types; see normal.
+// first value of that name counts on each side. Integers of different types may
+// be equal; see normal.
 func sameArgument(arg, where string, received, current *fsm.Table) error {
 	r, c := lookup(received, arg), lookup(current, arg)
 	switch {

@@ -34,8 +34,8 @@ const (
 
 // LeaderLocator returns the locator of a queue that does not exist yet;
 // otherwise is the node's setting. It matches policies against a temporary
-// queue, which has no id and no members. The proposer asks it; the log holds
-// the outcome, as the order of the members.
+// queue, which has no id and no members. The proposer calls it; the log holds
+// the outcome as the order of the members.
 func (vs *vhosts) LeaderLocator(m *logpb.DeclareQueue, otherwise Locator) Locator {
 	q := newQueue(m, 0, 0)
 	var f policyMatch

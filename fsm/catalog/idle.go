@@ -26,8 +26,8 @@ func (x *Exchange) IdleEnd(active fsm.Time) fsm.Time {
 func (x *Exchange) Idle() fsm.Millis { return x.idle }
 
 // TouchDue reports whether a use at an instant must be recorded for an exchange
-// that is deleted when idle. A node asks it before it proposes a TouchExchange:
-// uses that follow soon cost no log entry.
+// that is deleted when idle. A node calls it before it proposes a
+// TouchExchange, so that frequent uses cost few log entries.
 func (vs *vhosts) TouchDue(x *Exchange, at fsm.Time) bool {
 	if vh := vs.vhost(x.VHost); vh != nil {
 		last, ends := vh.exchanges.lastUsed(x.Name)
@@ -38,7 +38,7 @@ func (vs *vhosts) TouchDue(x *Exchange, at fsm.Time) bool {
 
 // IdleExchanges iterates over the exchanges that are deleted when idle, in no
 // particular order, with their last recorded use. It costs O(vhosts + such
-// exchanges), and not O(exchanges): the leader asks it twice a second.
+// exchanges), not O(exchanges): the leader calls it twice a second.
 func (vs *vhosts) IdleExchanges() iter.Seq2[*Exchange, fsm.Time] {
 	return func(yield func(*Exchange, fsm.Time) bool) {
 		for vh := range vs.all() {
@@ -150,8 +150,8 @@ func (xs *exchanges) touch(name string, at fsm.Time) bool {
 }
 
 // touchSources records the use of the exchanges that a queue is bound to. It
-// costs O(bindings to the queue), and nothing if no exchange is ever idle. An
-// order is not visible: all get the same instant.
+// costs O(bindings to the queue), and nothing if no exchange is ever idle. The
+// order is invisible: all get the same instant.
 func (xs *exchanges) touchSources(queue string, at fsm.Time) {
 	if !xs.anyIdle() {
 		return

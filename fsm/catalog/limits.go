@@ -36,16 +36,16 @@ type limited struct {
 // Invariant: each row is of a vhost or a user that is there, names one of its
 // limits, and stands under what it says of itself.
 //
-// A row whose value is negative says that there is no limit, and so hides the
-// default of the cluster's settings, which no row does not. All negative values
-// are alike.
+// A row whose value is negative says that there is no limit, and so overrides
+// the default of the cluster's settings; without a row the default applies. All
+// negative values mean the same.
 type limits struct {
 	// given: without rows of limits that were unset; what a snapshot holds
 	given route.Map[limited, *logpb.PutLimit]
 }
 
 // of is a limit. ok is false if there is none. Defaults do not count: only the
-// leader asks for them, see View.Fits.
+// leader enforces them, see View.Fits.
 func (ls *limits) of(l limited) (value int64, ok bool) {
 	m, ok := ls.given.Get(l)
 	return m.GetValue(), ok && m.GetValue() >= 0
@@ -93,7 +93,7 @@ func (ls *limits) Limits(user bool) []*logpb.PutLimit {
 }
 
 // put gives a vhost or a user, which is there or not, a limit, or takes it
-// away. It performs PutLimit. What is over a new limit stays: limits are
+// away. It performs PutLimit. What exceeds a new limit stays: limits are
 // checked when something is added. m belongs to the catalog from then on.
 func (ls *limits) put(m *logpb.PutLimit, there bool) (*logpb.CatalogResult, error) {
 	if err := checkLimit(m, there); err != nil {

@@ -101,7 +101,7 @@ func ValidatePattern(text string) error {
 }
 
 // checkPatterns refuses patterns that are too long. See ValidatePattern. Apply
-// asks it: a length does not depend on any library.
+// calls it, as a length does not depend on the library.
 func checkPatterns(patterns ...string) error {
 	for _, p := range patterns {
 		if len(p) > maxPattern {

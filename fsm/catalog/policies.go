@@ -156,8 +156,8 @@ func comparePolicies(a, b *Policy) int {
 type policyMatch struct {
 	policy, operator *Policy // nil: none
 	// revision is the index of the entry that last changed the queue's
-	// effective settings; 0: none has. It only grows, and is the one thing here
-	// that a snapshot holds: which policies match is found again by Restore.
+	// effective settings; 0: none has. It only grows. It is the only field in a
+	// snapshot: Restore matches the policies again.
 	revision uint64
 }
 

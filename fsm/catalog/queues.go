@@ -18,8 +18,8 @@ const (
 type Owner struct {
 	// Node: the node that the client is connected to
 	Node fsm.NodeID
-	// Boot: of that node when the connection was opened, so that numbers of
-	// connections may start again with each process
+	// Boot is the node's boot in which the connection was opened; connections
+	// are numbered anew in each
 	Boot uint64
 	// Connection: its number on the node, within the boot
 	Connection uint64
@@ -45,10 +45,12 @@ func (o Owner) Proto() *logpb.Owner {
 // unique among the queues there are, and Group ≥ 1; Local ⇒
 // len(declaredMembers) = 1.
 type Queue struct {
-	// ID: index of the entry that created it · 65536 + a number within the
-	// entry; no other queue ever has it, under the same name or another
+	// ID is the index of the entry that created it · 65536 + a number within
+	// the entry. No other queue ever has it, not even a later one of the same
+	// name.
 	ID fsm.QueueID
-	// Group: of its raft group; may be used again after the queue is gone
+	// Group is the number of its raft group; it may be used again after the
+	// queue is gone
 	Group     fsm.GroupID
 	VHost     string
 	Name      string
@@ -84,7 +86,7 @@ func (q *Queue) locked() error {
 
 // CheckOwner refuses the use of an exclusive queue by another connection than
 // its own. A queue that is not exclusive is open to every connection. Apply
-// never asks it: the log does not say which connection a command is from.
+// never calls it: the log does not record which connection a command is from.
 func (q *Queue) CheckOwner(o Owner) error {
 	if q.Exclusive && q.Owner != o {
 		return q.locked()

@@ -20,7 +20,7 @@ type Client struct {
 	Owner Owner
 }
 
-// access is what a user may do in a vhost. The result is for this View.
+// access returns what a user may do in a vhost, as of this View.
 func (v *View) access(user, vhost string) access {
 	return func(verb Verb, kind, name string) error {
 		if kind == kindExchange && name == "" {
@@ -197,7 +197,7 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 
 // CheckDeleteQueue answers the delete of a queue as far as the view can. A nil
 // queue without an error did not exist, which is not a failure. If-unused and
-// if-empty are for the queue's machine.
+// if-empty are checked by the queue's machine.
 func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 	if err := v.access(by.User, vhost)(Configure, kindQueue, name); err != nil {
 		return nil, err
@@ -213,8 +213,8 @@ func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 }
 
 // CheckPublish refuses a publish to an exchange by a user. The default exchange
-// has no record. Topic permissions are apart, see TopicRule, and so is the
-// exchange for commands.
+// has no record. Topic permissions are checked separately, see TopicRule, and
+// so is the command exchange, see CheckCommand.
 func (v *View) CheckPublish(user, vhost, exchange string) error {
 	if err := v.access(user, vhost)(Write, kindExchange, exchange); err != nil || exchange == "" {
 		return err
@@ -399,7 +399,7 @@ func (v *View) mayBind(ask access, m *logpb.Bind) error {
 }
 
 // checkBind is CheckBind without permissions. An existing binding is found
-// before its key and arguments are checked. Restore asks it, too.
+// before its key and arguments are checked. Restore calls it, too.
 func (v *View) checkBind(m *logpb.Bind) (exists bool, err error) {
 	vh := v.vhost(m.GetVhost())
 	if vh == nil {
@@ -438,7 +438,7 @@ func (v *View) checkQueueLimit(vhost, name string) error {
 // exchange, and read on the source of the messages. A policy also applies to
 // later declarations, so read must cover every name that its pattern may match.
 //
-// Only proposers ask it. Keys in movers count by what the policy applies to:
+// Only proposers call it. Keys in movers count by what the policy applies to:
 // those of queues unless it is for exchanges only, those of exchanges unless it
 // is for queues only. A routing key alone needs read as well, but no write.
 func (v *View) MayPutPolicy(author string, m *logpb.PutPolicy) error {

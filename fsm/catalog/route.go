@@ -20,9 +20,9 @@ type Message struct {
 	// Property returns the text of a property that hashProperties names, nil if
 	// the message has none. It may be nil. Its result is not retained.
 	Property func(name string) []byte
-	// Chance is the random number for exchanges that choose at random. any 64
-	// bits; equal ones choose alike. It comes with the message since routing
-	// has no randomness of its own
+	// Chance is the random number for exchanges that choose at random: any 64
+	// bits; equal ones choose alike. It comes with the message because routing
+	// has no randomness of its own.
 	Chance uint64
 	// Delayed: the message waits in the first delayed exchange on each of its
 	// routes, whose store is then among the queues.
@@ -85,7 +85,7 @@ type router struct {
 	vh      *vhost
 	decoded bool
 	table   *fsm.Table // the message's headers, once decoded
-	// queues: begins with what dst had
+	// queues begins with what dst held
 	queues  once[*Queue]
 	first   string       // the exchange published to
 	further once[string] // the others, in the order of their discovery
@@ -213,8 +213,8 @@ func (h *messageHeaders) Header(name string) (route.Value, bool) {
 
 // once is a list without repetitions.
 //
-// Invariant: known is nil, or the set of list when it was last longer than
-// shortList.
+// Invariant: known is nil as long as add has not met a list longer than
+// shortList; from then on it has exactly the elements of list.
 type once[T comparable] struct {
 	list  []T
 	known map[T]struct{} // of list, once it is long

@@ -11,7 +11,7 @@ import (
 // snapshots, byte for byte. It may run beside Apply. Records are shared with
 // the view: nobody may change them.
 //
-// Every list is sorted by its key. What is derived is left out: tables, inbound
+// Every list is in a total order. What is derived is left out: tables, inbound
 // bindings, indexes, matches but for their revision, effective settings,
 // compiled patterns. It costs O(n log n), and does not encode: that can wait
 // until the snapshot is written.

@@ -113,9 +113,10 @@ func tokenExpired(t *logpb.JoinToken, clock fsm.Time) bool { return t.GetExpires
 // the answer may have been lost.
 //
 // It changes nothing itself, so that the caller can still refuse for another
-// reason. Without a token in m the result is ts: the leader decides who needs
-// none. A token for a name may be used by a node that is known by it, which
-// then takes its place; one for any name only by a node that is not known.
+// reason. Without a token in m the result is ts: whoever proposes decides who
+// needs none. A token for a name may be used by a node that is known by it,
+// which then takes its place; one for any name only by a node that is not
+// known.
 func (ts *joinTokens) after(m *logpb.AdmitNode, clock fsm.Time, all *nodes) (joinTokens, error) {
 	if len(m.GetToken()) == 0 {
 		return *ts, nil

@@ -90,7 +90,7 @@ func (vh *vhost) removeQueue(q *Queue) {
 }
 
 // checkQueueCount refuses another queue if there are as many as a limit says.
-// Stores of exchanges do not count. It is exact, as Apply asks it. Counting
+// Stores of exchanges do not count. It is exact, as Apply calls it. Counting
 // stores walks over all exchanges, and happens only when the limit seems
 // reached.
 func (vh *vhost) checkQueueCount(name string, limit int64) error {
