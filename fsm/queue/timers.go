@@ -25,7 +25,7 @@ import (
 // Nothing of this is in a snapshot: Restore fills the tables from the instants of
 // messages and deliveries. A queue that is draining or gone has no timers.
 //
-// add and remove cost O(log n) plus a move within one block; the first entry
+// Adding and removing cost O(log n) plus a move within one block; the first entry
 // costs O(1).
 type timers struct {
 	// Values are handles. An entry is removed before its handle is freed, so a handle
@@ -38,7 +38,7 @@ type timers struct {
 	timeouts sorted[holding]
 }
 
-// holding names one delivery of one consumer. It is a pointer, not an id,
+// holding names one delivery of one consumer. c is a pointer, not an id,
 // because a timeout would otherwise search for the session and the consumer.
 type holding struct {
 	c  *consumer
