@@ -78,15 +78,15 @@ func TestSettingsFollowTheCatalog(t *testing.T) {
 		t.Errorf("in the end the settings are %v", have)
 	}
 	barrier()
-	at := g.AppliedIndex()
+	at := g.Progress().Last
 	n.Reconfigure(ids)
 	g.settings.propose(true)
 	c.set(50, 99) // a view of the past
 	g.settings.propose(false)
 	g.settings.propose(true)
 	barrier()
-	if have := awaitSettings(t, g, 51); have.TtlPlusOne != 8 || g.AppliedIndex() > at+1 {
-		t.Errorf("settings %v at index %d, want no entry but a barrier after %d", have, g.AppliedIndex(), at)
+	if have := awaitSettings(t, g, 51); have.TtlPlusOne != 8 || g.Progress().Last > at+1 {
+		t.Errorf("settings %v at index %d, want no entry but a barrier after %d", have, g.Progress().Last, at)
 	}
 	// An entry that was under way when a newer one overtook it.
 	old := &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: &QueueConfig{Revision: 50, TtlPlusOne: 99}}}
