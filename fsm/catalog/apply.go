@@ -58,8 +58,8 @@ type entry struct {
 	stores   int    // created in the entry beside the queues that were declared
 }
 
-// full reports whether the entry has no more numbers. Both are bounded only
-// between commands: what one command creates is not.
+// full reports whether the entry has no more numbers. What one command creates
+// is bounded by checkStores.
 func (e *entry) full() bool { return e.position+e.stores >= maxCommands }
 
 // id returns the number of what the present command creates. Requires: not full

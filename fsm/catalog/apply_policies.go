@@ -3,6 +3,7 @@ package catalog
 import (
 	"slices"
 
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -16,8 +17,12 @@ func (d *draft) putPolicy(m *logpb.PutPolicy) (*logpb.CatalogResult, error) {
 	if known && sameRow(old.row, m) {
 		return &logpb.CatalogResult{}, nil
 	}
+	p := newPolicy(m)
+	if err := d.checkStores(m.GetVhost(), func(ps *policies) { ps.put(p) }); err != nil {
+		return nil, err
+	}
 	vh := d.open(m.GetVhost())
-	vh.policies.put(newPolicy(m))
+	vh.policies.put(p)
 	return d.policiesChanged(vh), nil
 }
 
@@ -26,9 +31,35 @@ func (d *draft) deletePolicy(m *logpb.DeletePolicy) (*logpb.CatalogResult, error
 	if _, known := d.Policy(m.GetVhost(), m.GetName(), m.GetOperator()); !known {
 		return &logpb.CatalogResult{}, nil
 	}
+	remove := func(ps *policies) { ps.remove(m.GetName(), m.GetOperator()) }
+	if err := d.checkStores(m.GetVhost(), remove); err != nil {
+		return nil, err
+	}
 	vh := d.open(m.GetVhost())
-	vh.policies.remove(m.GetName(), m.GetOperator())
+	remove(&vh.policies)
 	return d.policiesChanged(vh), nil
+}
+
+// checkStores refuses a change of a vhost's policies that would make more
+// exchanges delay than the entry has numbers for their stores.
+//
+// Requires: the vhost exists. change replaces lists of policies and nothing
+// else, so the trial leaves no trace. It walks over the exchanges as
+// policiesChanged does.
+func (d *draft) checkStores(vhost string, change func(*policies)) error {
+	vh := d.vhost(vhost)
+	next := vh.policies
+	change(&next)
+	stores := 0
+	for _, x := range vh.exchanges.list() {
+		if x.Store == nil && next.applyTo(x).Delays {
+			stores++
+		}
+	}
+	if d.entry.position+d.entry.stores+stores >= maxCommands {
+		return refuse(fsm.Precondition, "%d exchanges of vhost '%s' would begin to delay messages: fewer than %d can at a time", stores, vhost, maxCommands)
+	}
+	return nil
 }
 
 // policiesChanged brings all that is in a vhost in line with its policies. It
