@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -18,15 +19,35 @@ import (
 func testOptions(t testing.TB, fs vfs.FS) Options {
 	return Options{
 		FS: fs, CacheBytes: 1 << 20, MemTableBytes: 1 << 20,
-		Logger: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelError})),
+		Logger: slog.New(slog.NewTextHandler(newTestWriter(t), &slog.HandlerOptions{Level: slog.LevelError})),
 		Exit:   func(code int) { panic(fmt.Sprintf("exit %d", code)) },
 	}
 }
 
-type testWriter struct{ t testing.TB }
+// testWriter writes to a test's log until the test ends. A store whose disk is dead
+// cannot close everything, and the goroutines it leaves may log later.
+type testWriter struct {
+	t     testing.TB
+	mu    sync.Mutex
+	ended bool
+}
 
-func (w testWriter) Write(p []byte) (int, error) {
-	w.t.Logf("%s", bytes.TrimSpace(p))
+func newTestWriter(t testing.TB) *testWriter {
+	w := &testWriter{t: t}
+	t.Cleanup(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = true
+	})
+	return w
+}
+
+func (w *testWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.ended {
+		w.t.Logf("%s", bytes.TrimSpace(p))
+	}
 	return len(p), nil
 }
 
