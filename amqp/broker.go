@@ -71,6 +71,10 @@ type Session interface {
 	// than that.
 	Written(count, bytes int)
 
+	// Limit bounds the deliveries that all consumers with acknowledgements hold
+	// together, besides what each may hold by its own prefetch; 0: not. It
+	// returns once no more is delivered than that, as far as can be known.
+	Limit(ctx context.Context, prefetch uint16)
 	Consume(ctx context.Context, spec fsm.ConsumeSpec) error
 	// Cancel ends a consumer. What it holds stays with the session until it is
 	// settled. Deliver is not called for it after Cancel has returned.

@@ -46,7 +46,7 @@ type channel struct {
 func newChannel(c *conn, number uint16) *channel {
 	ch := &channel{conn: c, number: number, queue: newRequestQueue()}
 	ch.end = newChannelEnd(func() { c.stats.channels.Add(-1) })
-	ch.publisher.init(number, c.out, c.flow)
+	ch.publisher.init(number, c.out, c.flow, &ch.consumers)
 	ch.consumers = consumers{
 		channel: number, out: c.out, notify: c.capable.consumerCancelNotify,
 		limit: c.server.cfg.MaxConsumers, counts: &c.server.timeouts,
@@ -427,6 +427,12 @@ func (ch *channel) Refused(payload fsm.Payload, why *fsm.Refusal) {
 	ch.publisher.returned(payload, why)
 }
 
+// Kept receives deliveries that a command has not settled.
+func (ch *channel) Kept(deliveries []fsm.Held) {
+	defer ch.conn.contain(reporting)
+	ch.consumers.kept(deliveries)
+}
+
 // Cancelled ends a consumer whose queue is gone.
 func (ch *channel) Cancelled(number uint64) {
 	defer ch.conn.contain(reporting)
@@ -441,9 +447,9 @@ func (ch *channel) Revoked(number uint64, why error) {
 
 // TimedOut handles deliveries that have gone back because they were held too
 // long.
-func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis) {
+func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis, suspend bool) {
 	defer ch.conn.contain(reporting)
-	ch.consumers.timeOut(number, deliveries, errConsumerTimeout(ch.number, limit))
+	ch.consumers.timeOut(number, deliveries, suspend, errConsumerTimeout(ch.number, limit))
 }
 
 // Lost ends a channel whose session the broker has given up.

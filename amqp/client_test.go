@@ -55,7 +55,7 @@ func receive[T any](t testing.TB, c <-chan T) T {
 			t.Fatal("channel closed")
 		}
 		return v
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("nothing came")
 		panic("unreachable")
 	}
@@ -176,13 +176,14 @@ func TestClientCancelNotify(t *testing.T) {
 	ch := mustChannel(t, conn)
 	mustDeclare(t, ch, "q")
 	cancels := ch.NotifyCancel(make(chan string, 1))
-	_, err := ch.Consume("q", "tag", false, false, false, false, nil)
+	deliveries, err := ch.Consume("q", "tag", false, false, false, false, nil)
 	must(t, err)
 	_, err = mustChannel(t, conn).QueueDelete("q", false, false, false)
 	must(t, err)
 	if tag := receive(t, cancels); tag != "tag" {
 		t.Errorf("cancelled %s", tag)
 	}
+	awaitEnd(t, deliveries)
 	mustDeclare(t, ch, "q")
 	_, err = ch.Consume("q", "tag", false, false, false, false, nil)
 	must(t, err)
@@ -199,11 +200,26 @@ func TestClientConsumerTimeout(t *testing.T) {
 	late := receive(t, deliveries)
 	s.broker.TimeOut("q", 1000)
 	receive(t, cancels)
+	awaitEnd(t, deliveries)
 	again, err := ch.Consume("q", "tag", false, false, false, false, nil)
 	must(t, err)
 	must(t, late.Ack(false))
 	d := receive(t, again)
 	must(t, d.Ack(false))
+}
+
+// awaitEnd waits until the client has closed a consumer's deliveries. It reports the cancel before:
+// a consumer that begins in between with the same tag would be closed instead.
+func awaitEnd(t *testing.T, deliveries <-chan amqp091.Delivery) {
+	t.Helper()
+	select {
+	case d, more := <-deliveries:
+		if more {
+			t.Fatalf("delivery %d after the cancel", d.DeliveryTag)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the consumer goes on")
+	}
 }
 
 // TestClientChannelError checks that an error ends its channel only.
@@ -272,7 +288,7 @@ func TestClientShutdown(t *testing.T) {
 	for range 100 {
 		s := mustServe(t, nil)
 		closed := s.mustOpen().NotifyClose(make(chan *amqp091.Error, 1))
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		must(t, s.Shutdown(ctx))
 		cancel()
 		e := receive(t, closed)
@@ -287,7 +303,7 @@ func TestClientShutdown(t *testing.T) {
 func TestClientSuspend(t *testing.T) {
 	s := mustServe(t, nil)
 	closed := s.mustOpen().NotifyClose(make(chan *amqp091.Error, 1))
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	s.Suspend(ctx, "Node was put into maintenance mode")
 	if e := receive(t, closed); e.Code != 320 || e.Reason != "CONNECTION_FORCED - Node was put into maintenance mode" {

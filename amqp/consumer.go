@@ -19,13 +19,12 @@ type consumer struct {
 	number  uint64
 	tag     string
 	noAck   bool
-	suspend bool // a timeout suspends it instead of cancelling it
 
 	// Under consumers.mu.
 	started   bool          // consume-ok is in the outbox
 	early     []fsm.Message // arrived before started
 	gone      bool          // its queue was gone before started
-	suspended uint64        // suspend: the newest delivery it was suspended for
+	suspended uint64        // the newest delivery it was suspended for
 }
 
 // consumers is the consuming side of a channel: its consumers, their
@@ -54,6 +53,7 @@ type consumers struct {
 
 	mu         sync.Mutex
 	closed     bool // events are ignored
+	flooded    bool // the channel ends because of too many deliveries
 	timedOut   bool // the channel ends because deliveries were held too long
 	byNumber   map[uint64]*consumer
 	byTag      map[string]*consumer
@@ -146,9 +146,23 @@ func (c *consumers) deliver(messages []fsm.Message) {
 		}
 	}
 	c.out.unlock()
+	c.bound()
 	if len(orphans) > 0 {
 		c.post(func(context.Context) error { return c.giveBack(orphans) })
 	}
+}
+
+// bound ends the channel if the client leaves deliveries unsettled for ever. Queues
+// hand out no more than fsm.MaxHeld to a consumer, but what they have taken back, as
+// locks end, is the client's to settle all the same. mu is locked.
+func (c *consumers) bound() {
+	live := c.deliveries.unacked.live - len(c.deliveries.gets)
+	if c.flooded || live <= 2*fsm.MaxHeld || uint64(live) <= 2*fsm.MaxHeld*c.last {
+		return
+	}
+	c.flooded = true
+	why := errTooManyUnsettled(c.channel, live)
+	c.post(func(context.Context) error { return why })
 }
 
 // push pushes a message for a consumer. mu and the outbox are locked.
@@ -214,13 +228,13 @@ func (c *consumers) cancelled(number uint64) {
 // revoked ends a consumer that may no longer read its queue, and also the
 // channel if the client does not understand basic.cancel. The refusal is
 // reported before either: the end of the channel reports it, too, without the
-// method. It returns false if there is no such consumer.
-func (c *consumers) revoked(number uint64, why error, report func()) bool {
+// method. If there is no such consumer nothing happens.
+func (c *consumers) revoked(number uint64, why error, report func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cons := c.byNumber[number]
 	if c.closed || cons == nil {
-		return false
+		return
 	}
 	report()
 	if cons.started {
@@ -233,7 +247,6 @@ func (c *consumers) revoked(number uint64, why error, report func()) bool {
 	if !c.notify {
 		c.post(func(context.Context) error { return why })
 	}
-	return true
 }
 
 // deferCancels postpones every basic.cancel until sendCancels: a client that
@@ -271,10 +284,11 @@ func (c *consumers) cancel(cons *consumer) {
 }
 
 // timeOut handles deliveries that were held too long and that the queue has
-// taken back. The consumer is cancelled: its tag is free at once, and what it
-// still holds can be settled as before. If the client does not understand
-// basic.cancel, and for gets, the channel ends with why.
-func (c *consumers) timeOut(number uint64, ids []uint64, why error) {
+// taken back. With suspend the client is told nothing. Otherwise the consumer is
+// cancelled: its tag is free at once, and what it still holds can be settled as
+// before. If the client does not understand basic.cancel, and for gets, the
+// channel ends with why.
+func (c *consumers) timeOut(number uint64, ids []uint64, suspend bool, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	cons, get := c.byNumber[number], c.deliveries.isGet(number)
@@ -283,7 +297,7 @@ func (c *consumers) timeOut(number uint64, ids []uint64, why error) {
 		// The client has settled them at the last moment.
 	case cons == nil && !get:
 		// The client has cancelled it.
-	case cons != nil && cons.suspend:
+	case cons != nil && suspend:
 		if newest := slices.Max(ids); newest > cons.suspended { // otherwise it is a repetition
 			cons.suspended = newest
 			c.counts.add(timeoutSuspends)
@@ -330,7 +344,7 @@ func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
 	if err != nil {
 		return err
 	}
-	cons := &consumer{channel: ch, tag: m.ConsumerTag, noAck: m.NoAck, suspend: suspends(m.Arguments)}
+	cons := &consumer{channel: ch, tag: m.ConsumerTag, noAck: m.NoAck}
 	if cons.tag == "" {
 		cons.tag = "amq.ctag-" + rand128()
 	}
@@ -350,12 +364,6 @@ func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
 	}
 	ch.consumers.start(cons, m.NoWait)
 	return nil
-}
-
-// suspends reads the consumer argument that selects what a timeout does.
-func suspends(arguments wire.Table) bool {
-	v, _ := arguments.Get("x-consumer-timeout-action")
-	return v.Str == "suspend"
 }
 
 // rand128 returns 128 random bits in 22 characters.

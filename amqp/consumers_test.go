@@ -149,7 +149,7 @@ func TestConsumersTimeOut(t *testing.T) {
 			if c.get {
 				s.got(&fsm.Message{Consumer: number, ID: 1}, false)
 			} else {
-				cons := s.mustAdd(t, &consumer{tag: "c", suspend: c.suspend})
+				cons := s.mustAdd(t, &consumer{tag: "c"})
 				s.start(cons, true)
 				number = cons.number
 				s.deliver([]fsm.Message{{Consumer: number, ID: 1}})
@@ -159,7 +159,7 @@ func TestConsumersTimeOut(t *testing.T) {
 				s.settle(&settlement{tag: 1}, false, nil)
 			}
 			for range 2 { // it may be said again
-				s.timeOut(number, []uint64{1}, why)
+				s.timeOut(number, []uint64{1}, c.suspend, why)
 			}
 			s.expect(t, c.sent...)
 			for a := range timeoutActions {
@@ -183,8 +183,9 @@ func TestConsumersClosed(t *testing.T) {
 	s.close()
 	s.deliver([]fsm.Message{{Consumer: 1, ID: 2}, {Consumer: 2, ID: 1}})
 	s.cancelled(1)
-	s.timeOut(1, []uint64{1}, errEnding)
-	if s.revoked(1, errEnding, func() { t.Error("a refusal is reported") }) || s.lose(errEnding) {
+	s.timeOut(1, []uint64{1}, false, errEnding)
+	s.revoked(1, errEnding, func() { t.Error("a refusal is reported") })
+	if s.lose(errEnding) {
 		t.Error("it is taken for open")
 	}
 	s.expect(t)
@@ -236,5 +237,30 @@ func TestDeliveries(t *testing.T) {
 		if d.unacked.live != len(open) || len(d.uncommitted) != len(pending) {
 			t.Fatalf("step %d: %d and %d, want %d and %d", step, d.unacked.live, len(d.uncommitted), len(open), len(pending))
 		}
+	}
+}
+
+// TestUnsettledIsBounded: a client that never settles what its consumers lose has
+// its channel ended; one that holds as much as it may, by several consumers and by
+// gets, has not.
+func TestUnsettledIsBounded(t *testing.T) {
+	s := newSide(true)
+	for _, tag := range []string{"a", "b"} {
+		s.start(s.mustAdd(t, &consumer{tag: tag}), true)
+	}
+	for id := range uint64(9) {
+		s.got(&fsm.Message{Consumer: 1<<63 | id, ID: 1}, false)
+	}
+	for id := range uint64(4 * fsm.MaxHeld) {
+		s.deliver([]fsm.Message{{Consumer: 1, ID: id + 1}})
+		s.sent(t)
+	}
+	if len(s.tasks) > 0 {
+		t.Fatalf("%d held: %v", s.deliveries.unacked.live, s.tasks)
+	}
+	s.deliver([]fsm.Message{{Consumer: 2, ID: 1}, {Consumer: 2, ID: 2}})
+	s.deliver([]fsm.Message{{Consumer: 2, ID: 3}})
+	if e := new(wire.Error); len(s.tasks) != 1 || !errors.As(s.tasks[0], &e) || e.Code != wire.CodePreconditionFailed {
+		t.Errorf("the channel ends with %v", s.tasks)
 	}
 }

@@ -90,6 +90,7 @@ func (c *content) header(payload []byte) (ready bool, err error) {
 		return true, nil
 	}
 	encoded := c.readProperties(m, &properties, h.Properties)
+	m.publish.MessageID, m.publish.CorrelationID = fsm.Label(properties.MessageID), fsm.Label(properties.CorrelationID)
 	c.total = fsm.PayloadSize(len(m.publish.Exchange), len(m.publish.RoutingKey), len(encoded), int(m.size)) + fsm.BlindSize(m.blind)
 	size := c.total - int(m.size) + min(int(m.size), eagerBody)
 	m.publish.Payload, err = fsm.AppendHead(make([]byte, 0, size), m.publish.Exchange, m.publish.RoutingKey, encoded, m.blind)

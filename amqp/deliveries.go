@@ -83,6 +83,22 @@ func (d *deliveries) rollBack() {
 	d.uncommitted = nil
 }
 
+// describe returns a delivery as commands see it.
+func (d *deliveries) describe(h held) fsm.Held {
+	return fsm.Held{Tag: h.tag, Consumer: h.consumer, ID: h.id, Get: d.isGet(h.consumer)}
+}
+
+// keep makes deliveries unsettled again that a command was to settle.
+func (d *deliveries) keep(list []fsm.Held) {
+	for _, h := range list {
+		d.unacked.putBack(held{h.Tag, h.Consumer, h.ID})
+		if h.Get {
+			d.gets[h.Consumer] = struct{}{}
+		}
+	}
+	d.unacked.restore()
+}
+
 // holds reports whether at least one of the deliveries is not settled by the
 // client, or only in a transaction.
 func (d *deliveries) holds(consumer uint64, ids []uint64) bool {

@@ -166,6 +166,11 @@ func errConsumerTimeout(channel uint16, limit fsm.Millis) *wire.Error {
 			"This timeout value can be configured, see consumers doc guide to learn more", channel, limit)
 }
 
+func errTooManyUnsettled(channel uint16, count int) *wire.Error {
+	return fault(0, wire.CodePreconditionFailed,
+		"channel %d has %d unsettled deliveries, most of which are lost to it: settle those whose locks have ended, too", channel, count)
+}
+
 // Refusals that the broker returns at its own point in the order of checks; see
 // fsm.Publish.
 

@@ -100,8 +100,8 @@ func TestEarlyEvents(t *testing.T) {
 		t.Errorf("settled %s", got)
 	}
 	// Timeouts of what is settled, and of what nobody knows, mean nothing.
-	broker.events.TimedOut(1, []uint64{1, 2}, 1000)
-	broker.events.TimedOut(77, []uint64{1}, 1000)
+	broker.events.TimedOut(1, []uint64{1, 2}, 1000, false)
+	broker.events.TimedOut(77, []uint64{1}, 1000, false)
 	c.Send(1, &wire.ChannelFlow{Active: true})
 	amqptest.Expect[*wire.ChannelFlowOK](c)
 }

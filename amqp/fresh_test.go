@@ -48,8 +48,15 @@ func TestPublishesWait(t *testing.T) {
 			t.Errorf("%d messages are published", n)
 		}
 		b.Unblock("Refresh")
-		for confirmed := uint64(0); confirmed < 3; {
-			confirmed = amqptest.Expect[*wire.BasicAck](c).DeliveryTag
+		for confirmed, last := 0, uint64(0); confirmed < 3; { // none keeps its tag for itself
+			ack := amqptest.Expect[*wire.BasicAck](c)
+			if ack.DeliveryTag > 3 || ack.DeliveryTag <= last {
+				t.Fatalf("publish %d is confirmed after %d", ack.DeliveryTag, last)
+			}
+			if confirmed++; ack.Multiple {
+				confirmed = int(ack.DeliveryTag)
+			}
+			last = ack.DeliveryTag
 		}
 		if n := b.Published(); n != 3 {
 			t.Errorf("%d messages are published", n)

@@ -111,12 +111,45 @@ func isShortText(v *wire.Value) bool {
 
 // reasonNamed is the inverse of reasonName.
 func reasonNamed(name string) logpb.Death_Reason {
-	for r := logpb.Death_EXPIRED; r <= logpb.Death_UNROUTABLE; r++ {
+	for r := logpb.Death_EXPIRED; r <= logpb.Death_MAXHOPS; r++ {
 		if reasonName(r) == name {
 			return r
 		}
 	}
 	return logpb.Death_NONE
+}
+
+const (
+	headerRemarkReason      = "x-dead-letter-reason"
+	headerRemarkDescription = "x-dead-letter-description"
+)
+
+// Remarked returns the properties of a dead letter with what its last receiver
+// has said about it as headers, and without what an earlier one has. The result
+// may be the argument.
+func (Properties) Remarked(raw []byte, remark fsm.Remark) []byte {
+	p, err := wire.ParseProperties(raw)
+	if err != nil {
+		return raw
+	}
+	var e wire.Edit
+	for _, h := range [...]struct{ name, text string }{
+		{headerRemarkReason, remark.Reason}, {headerRemarkDescription, remark.Description},
+	} {
+		if h.text != "" {
+			e.SetHeaders = append(e.SetHeaders, wire.Field{Name: h.name, Value: wire.String(h.text)})
+		} else if _, ok := p.Header(h.name); ok {
+			e.RemoveHeaders = append(e.RemoveHeaders, h.name)
+		}
+	}
+	if len(e.SetHeaders)+len(e.RemoveHeaders) == 0 {
+		return raw
+	}
+	out, err := wire.EditProperties(nil, raw, &e)
+	if err != nil {
+		return raw
+	}
+	return out
 }
 
 // Redirected returns the properties of a dead letter that goes by the routing

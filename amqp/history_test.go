@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -81,5 +82,32 @@ func TestRedirected(t *testing.T) {
 	}
 	if got := old.Redirected(without); string(got) != string(without) {
 		t.Errorf("changed: %q", got)
+	}
+}
+
+// What the last receiver has said replaces what an earlier one has, all of it.
+func TestRemarked(t *testing.T) {
+	said := func(reason, description string) (fields []wire.Field) {
+		for name, text := range map[string]string{"x-dead-letter-reason": reason, "x-dead-letter-description": description} {
+			if text != "" {
+				fields = append(fields, wire.Field{Name: name, Value: wire.String(text)})
+			}
+		}
+		return fields
+	}
+	for _, before := range [][2]string{{}, {"r1", ""}, {"r1", "d1"}} {
+		for _, now := range []fsm.Remark{{}, {Reason: "r2"}, {Description: "d2"}, {Reason: "r2", Description: "d2"}} {
+			raw := withHeaders(t, append(said(before[0], before[1]), wire.Field{Name: "k", Value: wire.String("v")})...)
+			p, err := wire.ParseProperties(Properties{}.Remarked(raw, now))
+			if err != nil {
+				t.Fatal(err)
+			}
+			reason, _ := p.Header("x-dead-letter-reason")
+			description, _ := p.Header("x-dead-letter-description")
+			other, _ := p.Header("k")
+			if reason.Str != now.Reason || description.Str != now.Description || other.Str != "v" {
+				t.Errorf("%v, then %v: %q, %q", before, now, reason.Str, description.Str)
+			}
+		}
 	}
 }

@@ -10,7 +10,9 @@ import (
 
 // methodBlocks reports whether a method has to wait for the broker.
 func methodBlocks(m wire.Method) bool {
-	switch m.(type) {
+	switch m := m.(type) {
+	case *wire.BasicQos:
+		return m.Global && m.PrefetchSize == 0
 	case *wire.ExchangeDeclare, *wire.ExchangeDelete, *wire.ExchangeBind, *wire.ExchangeUnbind,
 		*wire.QueueDeclare, *wire.QueueBind, *wire.QueueUnbind, *wire.QueuePurge, *wire.QueueDelete,
 		*wire.BasicConsume, *wire.BasicCancel, *wire.BasicGet, *wire.TxCommit:
@@ -64,6 +66,10 @@ func (ch *channel) act(m wire.Method) error {
 // call does a method that waits for the broker. Busy is set.
 func (ch *channel) call(ctx context.Context, m wire.Method) error {
 	switch m := m.(type) {
+	case *wire.BasicQos: // of all consumers together
+		ch.session.Limit(ctx, m.PrefetchCount)
+		ch.reply(false, &wire.BasicQosOK{})
+		return nil
 	case *wire.BasicConsume:
 		return ch.consume(ctx, m)
 	case *wire.BasicCancel:

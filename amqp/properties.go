@@ -60,8 +60,8 @@ func (Properties) Copies(raw []byte) []string {
 	return keys
 }
 
-// Property returns the text of one of the properties that a hash exchange can
-// name; nil if there is none. It may be a part of raw.
+// Property returns the text of one of the properties that the broker reads; nil
+// if there is none. It may be a part of raw.
 func (Properties) Property(raw []byte, name string) []byte {
 	p, err := wire.ParseProperties(raw)
 	if err != nil {
@@ -72,6 +72,10 @@ func (Properties) Property(raw []byte, name string) []byte {
 		return p.MessageID
 	case "correlation_id":
 		return p.CorrelationID
+	case "reply_to":
+		return p.ReplyTo
+	case "app_id":
+		return p.AppID
 	case "timestamp":
 		if p.Has(wire.FlagTimestamp) {
 			return strconv.AppendUint(nil, p.Timestamp, 10)
@@ -116,6 +120,21 @@ func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
 	add(wire.FlagClusterID, "cluster_id", text(p.ClusterID))
 	return t
 }
+
+// Answer returns the properties of an answer of the broker itself to a request
+// with this correlation id; nil: it has none. Its body is JSON.
+func (Properties) Answer(correlationID []byte) []byte {
+	p := wire.Properties{Present: wire.FlagContentType, ContentType: []byte("application/json")}
+	if correlationID != nil {
+		p.Present |= wire.FlagCorrelationID
+		p.CorrelationID = correlationID
+	}
+	return wire.AppendProperties(nil, &p)
+}
+
+// Reason returns the reply code and text with which a refused command is
+// returned. why nil: there is no such command.
+func (Properties) Reason(why *fsm.Refusal) (code uint16, text string) { return returnReason(why) }
 
 // Delay returns what the header x-delay asks for; 0: nothing, or nothing that
 // can be read.

@@ -30,12 +30,13 @@ type publisher struct {
 	current  *message
 	headers  func() *fsm.Table
 	property func(name string) []byte
+	holdings fsm.Holdings // of the channel
 }
 
 // init must be called first; p must not be moved afterwards.
-func (p *publisher) init(channel uint16, out *outbox, flow *flow) {
+func (p *publisher) init(channel uint16, out *outbox, flow *flow, holdings fsm.Holdings) {
 	p.confirms.channel = channel
-	p.out, p.flow = out, flow
+	p.out, p.flow, p.holdings = out, flow, holdings
 	p.headers, p.property = p.currentHeaders, p.currentProperty
 }
 
@@ -74,6 +75,9 @@ func (p *publisher) setCurrent(m *message) {
 	p.current = m
 	if m != nil {
 		m.publish.Headers, m.publish.Property = p.headers, p.property
+		if m.publish.Exchange == fsm.CommandExchange {
+			m.publish.Holdings = p.holdings
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package amqp
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -55,10 +56,16 @@ func (c *content) readHeaders(m *message, p *wire.Properties, encoded []byte) []
 	if err == nil {
 		m.publish.Schedule, err = schedule(p)
 	}
+	delayed, strange := misspelled(p)
+	if err == nil {
+		err = strange
+	}
 	if m.publish.HeadersError = err; err != nil {
 		return encoded
 	}
-	m.publish.Delay = delay(p, m.publish.Schedule != nil)
+	if m.publish.Delay = delay(p, m.publish.Schedule != nil); delayed != nil {
+		m.publish.Delay = &fsm.Delay{Err: delayed}
+	}
 	var out []string
 	if _, ok := p.Header(headerBCC); ok {
 		m.publish.Copies = append(m.publish.Copies, m.blind...)
@@ -175,6 +182,51 @@ const (
 	headerID       = "x-schedule-id"
 	headerConflict = "x-schedule-conflict"
 )
+
+var (
+	timeHeaders = []string{headerDelay, headerTime, headerID, headerConflict}
+	// missingHeaders will have a meaning in a later version.
+	missingHeaders = []string{"x-schedule-count", "x-schedule-repeat"}
+)
+
+// misspelled looks for headers that were to be those about a time to wait. err
+// is a precondition refusal, delayed one that concerns only delayed exchanges.
+// Names are the applications' own, so those of short headers must differ by one
+// letter only.
+func misspelled(p *wire.Properties) (delayed, err error) {
+	for fields := p.Headers; len(fields) > 0; {
+		var name []byte
+		name, fields = wire.NextField(fields)
+		if len(name) < len(headerXDelay)-1 || len(name) > len(headerDelay)+2 || name[0]|0x20 != 'x' || name[1] != '-' ||
+			slices.Contains(timeHeaders, string(name)) {
+			continue
+		}
+		if slices.Contains(missingHeaders, string(name)) {
+			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: not implemented", name))
+		}
+		if near := fsm.Nearest(string(name), timeHeaders, 2); isMisspelled(p, name, near) {
+			return nil, refuseName(name, near)
+		}
+		if near := fsm.Nearest(string(name), []string{headerXDelay}, 1); isMisspelled(p, name, near) {
+			delayed = refuseName(name, near)
+		}
+	}
+	return delayed, nil
+}
+
+// isMisspelled reports whether near, if it is not empty, is another name than
+// this header's, and one that no header has.
+func isMisspelled(p *wire.Properties, name []byte, near string) bool {
+	if near == "" || near == string(name) {
+		return false
+	}
+	_, given := p.Header(near)
+	return !given
+}
+
+func refuseName(name []byte, near string) error {
+	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: not known, the nearest is %s", name, near))
+}
 
 // schedule reads the headers about a time to wait; nil: there are none. The
 // error is a precondition refusal.

@@ -9,7 +9,7 @@ import (
 // changesProperties reports whether m goes out with other properties than it
 // came in with.
 func changesProperties(m *fsm.Message) bool {
-	return tellsCounts(m) || len(m.Deaths) > 0 || m.ScheduledFor != 0
+	return tellsCounts(m) || len(m.Deaths) > 0 || m.ScheduledFor != 0 || m.LockToken != ""
 }
 
 // tellsCounts reports whether m goes out with the headers that count how often
@@ -17,9 +17,9 @@ func changesProperties(m *fsm.Message) bool {
 // where the peer adds them, too: not by queues that are not replicated.
 func tellsCounts(m *fsm.Message) bool { return m.Acquired > 0 && !m.Local }
 
-// renderProperties appends the property list of a message that was handed out
-// before, is a dead letter or was scheduled: raw and what the broker knows of
-// its past.
+// renderProperties appends the property list of a message for which
+// changesProperties is true: raw, and what the broker knows of its past and of
+// the delivery.
 func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
 	var e wire.Edit
 	if len(m.Deaths) > 0 {
@@ -35,11 +35,34 @@ func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
 	if m.ScheduledFor != 0 {
 		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-scheduled-for", Value: wire.Int64(int64(m.ScheduledFor))})
 	}
+	if m.LockToken != "" {
+		e.RemoveHeaders = infoHeaders
+		e.SetHeaders = append(e.SetHeaders, deliveryInfo(m)...)
+	}
 	out, err := wire.EditProperties(dst, raw, &e)
 	if err != nil {
 		return append(dst, raw...) // they were checked when they came in
 	}
 	return out
+}
+
+// infoHeaders are what a receiver may ask to know of a delivery. What a client has
+// published under these names, perhaps with another delivery's values, goes.
+var infoHeaders = []string{"x-lock-token", "x-locked-until", "x-lock-remaining", "x-expires-at", "x-enqueued-at"}
+
+// deliveryInfo renders the infoHeaders that apply to a delivery.
+func deliveryInfo(m *fsm.Message) wire.Table {
+	t := wire.Table{{Name: infoHeaders[0], Value: wire.String(m.LockToken)}}
+	if m.LockedUntil != 0 {
+		t = append(t, wire.Field{Name: infoHeaders[1], Value: wire.Int64(int64(m.LockedUntil))},
+			wire.Field{Name: infoHeaders[2], Value: wire.Int64(int64(m.LockRemaining))})
+	}
+	for i, at := range [...]fsm.Time{m.ExpireAt, m.EnqueuedAt} {
+		if at != 0 {
+			t = append(t, wire.Field{Name: infoHeaders[3+i], Value: wire.Int64(int64(at))})
+		}
+	}
+	return t
 }
 
 // deathHeaders renders a death history, newest first.
@@ -94,6 +117,10 @@ func reasonName(r logpb.Death_Reason) string {
 		return "delivery_limit"
 	case logpb.Death_UNROUTABLE:
 		return "unroutable"
+	case logpb.Death_GROUP_EXPIRED:
+		return "group_expired"
+	case logpb.Death_MAXHOPS:
+		return "maxhops"
 	}
 	return "unknown"
 }

@@ -95,6 +95,26 @@ func TestSettler(t *testing.T) {
 	log.expect(t, "1 [1 2] ACK", "1 [3] DISCARD", "1 [4] ACK")
 }
 
+// TestSettleWritten: what was written to a client that does not acknowledge is
+// settled at once, after a blocking call, or never once the session is being closed.
+func TestSettleWritten(t *testing.T) {
+	var log settleLog
+	ch := &channel{settler: settler{session: &log}}
+	ch.settleWritten(1, []uint64{2, 1})
+	log.expect(t, "1 [1 2] ACK")
+	ch.busy = true
+	ch.settleWritten(1, []uint64{3})
+	log.expect(t)
+	ch.settler.flush()
+	log.expect(t, "1 [3] ACK")
+	for _, ch.busy = range []bool{false, true} {
+		ch.end.sessionClosing = true
+		ch.settleWritten(1, []uint64{4})
+		ch.settler.flush()
+		log.expect(t)
+	}
+}
+
 // TestCommits: a commit counts the outcomes of its own publishes, whatever else
 // is confirmed, and fails when none will come any more.
 func TestCommits(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
@@ -90,12 +91,31 @@ func (s *script) rest(name string) string {
 	return lines(s.clients[name].Rest())
 }
 
+// quiesce waits until every event of the broker has been handed to its channel,
+// and the goroutines that channels have started for events have queued their
+// tasks: what a client asks for from then on is behind them.
+func (s *script) quiesce() {
+	s.server.broker.Quiesce()
+	for end := time.Now().Add(time.Minute); ; {
+		i := slices.IndexFunc(ours(), func(stack string) bool {
+			return strings.Contains(stack, "amqp.(*channel).post") && !strings.Contains(stack, "amqptest.(*Broker).enter")
+		})
+		if i < 0 {
+			return
+		}
+		if time.Now().After(end) {
+			s.t.Fatal("a task of a channel does not end")
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
 // result is what the clients receive, then what has happened in the broker.
 func (s *script) result(first *amqptest.Client) string {
-	out := first.Sync(s.server.broker)
+	out := first.Sync(s.quiesce)
 	for _, name := range []string{"1", "2"} {
 		if c := s.clients[name]; c != nil && c != first {
-			for _, line := range c.Sync(s.server.broker) {
+			for _, line := range c.Sync(s.quiesce) {
 				out = append(out, "client "+name+": "+line)
 			}
 		}

@@ -284,7 +284,7 @@ func (s *Server) properties() wire.Table {
 	for _, name := range []string{
 		"publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
 		"connection.blocked", "consumer_priorities", "authentication_failure_close", "per_consumer_qos",
-		"quorate_commands", "message_scheduling",
+		"quorate_commands", "message_scheduling", "message_lock_renewal", "message_deferral",
 	} {
 		capabilities = append(capabilities, wire.Field{Name: name, Value: wire.Bool(true)})
 	}

@@ -3,6 +3,7 @@ package amqp
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -87,6 +88,52 @@ func TestUnackedOldest(t *testing.T) {
 	if h, ok := u.take(1); !ok || h.id != 1 {
 		t.Errorf("the oldest is lost: %v %v", h, ok)
 	}
+}
+
+// A publish has one outcome: the first one, also while the client has not been told.
+func TestConfirmKeepsItsOutcome(t *testing.T) {
+	c := confirms{channel: 1}
+	c.begin()
+	c.add(10)
+	c.resolve(1, 1, true)
+	if count, bytes, _ := c.resolve(1, 1, false); count != 0 || bytes != 0 {
+		t.Errorf("%d publishes of %d octets have another outcome", count, bytes)
+	}
+	if got, want := c.append(nil), wire.AppendAck(nil, 1, 1, false); string(got) != string(want) {
+		t.Errorf("the client is told %x, want %x", got, want)
+	}
+}
+
+// nowhere is a session without any queue.
+type nowhere struct{ Session }
+
+func (nowhere) Publish(*fsm.Publish) (routed bool, err error) { return false, nil }
+
+// A mandatory message without a route is on its way back before it is confirmed.
+func TestReturnedBeforeConfirmed(t *testing.T) {
+	out := newOutbox(func() {})
+	p := publisher{session: nowhere{}}
+	p.init(1, out, newFlow(10, 1000), nil)
+	p.confirms.begin()
+	k, err := p.commits.begin(1)
+	must(t, err)
+	k.mu.Lock() // a commit keeps the confirm from being written
+	done := make(chan error)
+	go func() {
+		done <- p.publish(&message{mandatory: true, publish: fsm.Publish{Payload: fsm.AppendPayloadHead(nil, "", "q", nil)}})
+	}()
+	for confirmed := false; !confirmed; runtime.Gosched() {
+		p.confirms.mu.Lock()
+		confirmed = len(p.confirms.fresh) > 0
+		p.confirms.mu.Unlock()
+	}
+	out.lock()
+	if items := out.batch.items; len(items) != 1 || items[0].kind != outReturn {
+		t.Errorf("confirmed, with %d items before", len(items))
+	}
+	out.unlock()
+	k.mu.Unlock()
+	must(t, <-done)
 }
 
 // TestConfirms compares confirms with what a client may conclude from the

@@ -3,6 +3,7 @@ package amqp_test
 import (
 	"context"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -129,14 +130,16 @@ func TestSlowFrame(t *testing.T) {
 	inTime(t, func(t *testing.T, _ *amqptest.Broker, c *amqptest.Client, conn net.Conn) {
 		c.Login(wire.ConnectionTuneOK{ChannelMax: 1, FrameMax: 4096, Heartbeat: 60})
 		start := time.Now()
-		go func() {
-			for {
-				if _, err := conn.Write([]byte{1}); err != nil {
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			head := []byte{wire.FrameMethod, 0, 1, 0, 0, 8, 0}
+			for _, octet := range append(head, make([]byte, 2048)...) {
+				if _, err := conn.Write([]byte{octet}); err != nil {
 					return
 				}
 				time.Sleep(2 * time.Second)
 			}
-		}()
+		})
 		for {
 			if _, err := c.ReceiveWithin(time.Hour); err != nil {
 				break
@@ -145,6 +148,7 @@ func TestSlowFrame(t *testing.T) {
 		if d := time.Since(start); d < 29*time.Second || d > 31*time.Second {
 			t.Errorf("dropped after %v", d)
 		}
+		sending.Wait()
 	})
 }
 

@@ -56,3 +56,16 @@ func TestClientCommitLost(t *testing.T) {
 		t.Error("the commit succeeds")
 	}
 }
+
+// TestClientTxPublishRefused: what the broker refuses to publish ends the channel when
+// it is published, not when it is committed.
+func TestClientTxPublishRefused(t *testing.T) {
+	s := mustServe(t, nil)
+	ch := mustChannel(t, s.mustOpen())
+	must(t, ch.Tx())
+	closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
+	must(t, ch.Publish("nothing", "q", false, false, amqp091.Publishing{}))
+	if e := receive(t, closed); e.Code != 404 {
+		t.Errorf("%v", e)
+	}
+}

@@ -44,7 +44,7 @@ func TestProtocolHeader(t *testing.T) {
 		for _, name := range []string{
 			"publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify", "connection.blocked",
 			"consumer_priorities", "authentication_failure_close", "per_consumer_qos", "accept_consumer_cancel_ok",
-			"quorate_commands", "message_scheduling",
+			"quorate_commands", "message_scheduling", "message_lock_renewal", "message_deferral",
 		} {
 			if v, _ := can.Table.Get(name); v.Tag != wire.TagBool || v.Int != 1 {
 				t.Errorf("capability %s is %+v", name, v)
@@ -296,6 +296,30 @@ func TestLongReplyText(t *testing.T) {
 	text := amqptest.Expect[*wire.ChannelClose](client).ReplyText
 	if len(text) > 255 || !strings.HasSuffix(text, "ü...") {
 		t.Errorf("%d octets: %q", len(text), text)
+	}
+}
+
+// Frames may be as long as was negotiated, and no longer: neither what the client asked
+// for nor what applies before it has is used instead.
+func TestNegotiatedFrameSize(t *testing.T) {
+	s := mustServe(t, nil)
+	for _, c := range []struct {
+		max     uint32
+		size    int
+		refused bool
+	}{{4096, 4088, false}, {4096, 4097, true}, {131072, 100_000, false}, {131072, 131_073, true}} {
+		client := s.mustDial()
+		client.Login(wire.ConnectionTuneOK{ChannelMax: 3, FrameMax: c.max})
+		client.Send(1, &wire.ChannelOpen{})
+		client.Send(1, &wire.ConfirmSelect{})
+		amqptest.Expect[*wire.ChannelOpenOK](client)
+		amqptest.Expect[*wire.ConfirmSelectOK](client)
+		client.Publish(1, &wire.BasicPublish{RoutingKey: "nowhere"}, nil, make([]byte, c.size), 1<<20)
+		if !c.refused {
+			amqptest.Expect[*wire.BasicAck](client)
+		} else if got := amqptest.Expect[*wire.ConnectionClose](client); got.ReplyCode != wire.CodeFrameError {
+			t.Errorf("a frame of %d octets of %d is answered %d", c.size, c.max, got.ReplyCode)
+		}
 	}
 }
 

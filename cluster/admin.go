@@ -71,4 +71,4 @@ func (n *Node) Online(node string) bool { return node == n.config.Name || n.mesh
 func (n *Node) CertificateTaken(c *x509.Certificate) { n.membership.CertificateTaken(c) }
 
 // Replicas describes every queue replica on this node.
-func (n *Node) Replicas() []api.Replica { return n.local.ReplicasOf("") }
+func (n *Node) Replicas() []api.Replica { return n.local.ReplicasOf("", true) }

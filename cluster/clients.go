@@ -29,7 +29,7 @@ func (n *Node) handleClients() {
 		if err := json.Unmarshal(req, &c); err != nil {
 			return nil, err
 		}
-		return json.Marshal(n.clients != nil && n.clients.CloseConnection(c.Name, c.Reason))
+		return json.Marshal(n.connected().CloseConnection(c.Name, c.Reason))
 	})
 }
 
@@ -62,10 +62,7 @@ func decodeConnections(answer []byte) (list []api.Connection, err error) {
 type closing struct{ Name, Reason string }
 
 func (n *Node) myConnections() []api.Connection {
-	if n.clients == nil {
-		return nil
-	}
-	all := n.clients.Connections()
+	all := n.connected().Connections()
 	for i := range all {
 		all[i].Node = n.config.Name
 	}
@@ -93,8 +90,8 @@ func (n *Node) Connections(ctx context.Context) []api.Connection {
 // renewClients checks all clients again whenever their rights may have changed.
 func (n *Node) renewClients() {
 	n.rights.Run(n.loops.Life().Done(), func(time.Time) (again time.Duration) {
-		if n.clients != nil && n.ready.Load() { // otherwise no client is connected
-			n.clients.Renew()
+		if n.ready.Load() { // otherwise no client is connected
+			n.connected().Renew()
 		}
 		return 0
 	})
@@ -104,7 +101,7 @@ func (n *Node) renewClients() {
 // reason. It returns false if the connection is gone.
 func (n *Node) CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error) {
 	if c.Node == n.config.Name {
-		return n.clients.CloseConnection(c.Name, reason), nil
+		return n.connected().CloseConnection(c.Name, reason), nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, clientsWait)
 	defer cancel()

@@ -6,6 +6,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/broker"
@@ -25,6 +27,8 @@ type Config struct {
 	Name        string
 	ClusterName string
 	DataDir     string
+	// FS is the filesystem that DataDir is in; nil: that of the operating system.
+	FS vfs.FS
 	// Nodes is the static list, including this node: name → address of the peer listener. New nodes
 	// found a cluster together with all others on the list.
 	Nodes map[string]string
@@ -45,9 +49,12 @@ type Config struct {
 	Certificates func() []api.Certificate
 	Listener     net.Listener // for peers
 	// Security configures how links to other nodes are secured; nil: they are plain.
-	Security   *peer.Security
-	Dial       func(ctx context.Context, address string) (net.Conn, error)
-	Clock      func() time.Time // this node's wall clock, right or wrong
+	Security *peer.Security
+	Dial     func(ctx context.Context, address string) (net.Conn, error)
+	Clock    func() time.Time // this node's wall clock, right or wrong
+	// Monotonic is how long this node's machine has been running by its own count, which may run
+	// fast or slow; nil: the time since Open.
+	Monotonic  func() time.Duration
 	Exit       func(code int)
 	Logger     *slog.Logger
 	Audit      *audit.Log // nil: nothing is audited

@@ -48,7 +48,8 @@ func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
 	c := mustCluster(t)
 	const apart, here = "n3", "n1"
 	x := &exit{}
-	c.all[apart].clients = x
+	var clients Clients = x
+	c.all[apart].clients.Store(&clients)
 	cl := c.mustClient(here)
 	cl.mustDeclare("q")
 	cl.mustDeclare("idle")

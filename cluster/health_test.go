@@ -12,7 +12,7 @@ import (
 // do it refuses soon, with the reason. When the majority is back, so is the node.
 func TestNodeWithoutMajorityIsNotReady(t *testing.T) {
 	t.Parallel()
-	c := mustCluster(t)
+	c := mustCluster(t, func(c *nodes) { c.leaderlessGrace = 5 * time.Second })
 	n := c.all["n3"]
 	url := mustServe(t, n)
 	ready := func() (int, string) {

@@ -41,6 +41,7 @@ type nodes struct {
 	first             []string                     // nodes to start with; nil: all
 	through           string                       // node through which others join; empty: they are on the list
 	disconnectedGrace time.Duration
+	leaderlessGrace   time.Duration            // longer than a busy machine takes for elections
 	moved             map[string]string        // address of a node that the others know under its name
 	listed            bool                     // the lists of all have the addresses that nodes have moved to
 	exits             map[string]chan int      // takes the code with which a node ends; not there: it must not
@@ -58,7 +59,7 @@ var names = []string{"n1", "n2", "n3"}
 // if a goroutine of theirs is left.
 func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 	t.Helper()
-	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, disconnectedGrace: time.Minute}
+	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, disconnectedGrace: time.Minute, leaderlessGrace: 30 * time.Second}
 	for _, o := range options {
 		o(c)
 	}
@@ -146,7 +147,7 @@ func (c *nodes) config(name string) Config {
 		Logger: logger, Properties: c.propertiesOf(name),
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
 		Token:           c.tokenFor(name),
-		LeaderlessGrace: 5 * time.Second, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.disconnectedGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
+		LeaderlessGrace: c.leaderlessGrace, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.disconnectedGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
 	}
 	if c.change != nil {
 		c.change(&config)
@@ -364,6 +365,10 @@ func (c *client) Confirmed(first, last uint64, ok bool) {
 	})
 }
 
+func (c *client) Kept(deliveries []fsm.Held) {
+	c.t.Errorf("deliveries are given back: %v", deliveries)
+}
+
 func (c *client) Refused(_ fsm.Payload, why *fsm.Refusal) {
 	c.t.Errorf("a publish is refused: %v", why)
 }
@@ -387,7 +392,7 @@ func (c *client) Cancelled(consumer uint64) {
 
 func (c *client) Revoked(consumer uint64, _ error) { c.Cancelled(consumer) }
 
-func (c *client) TimedOut(uint64, []uint64, fsm.Millis) { c.event(func() { c.timedOut++ }) }
+func (c *client) TimedOut(uint64, []uint64, fsm.Millis, bool) { c.event(func() { c.timedOut++ }) }
 
 func (c *client) Lost(err error) { c.event(func() { c.lost = err }) }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/fsm"
@@ -120,7 +121,7 @@ func TestLostDisk(t *testing.T) {
 // there is room, and what it has alone is not given up silently.
 func TestForget(t *testing.T) {
 	t.Parallel()
-	c := mustCluster(t)
+	c := mustCluster(t, func(c *nodes) { c.leaderlessGrace = 5 * time.Second }) // for what is deleted
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")
 	alone := c.mustClient("n3")

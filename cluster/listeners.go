@@ -28,7 +28,26 @@ type Clients interface {
 
 // SetClients sets the node's clients. It is called before Join.
 func (n *Node) SetClients(c Clients) {
-	n.clients = c
+	n.clients.Store(&c)
 	n.placement.SetListeners(c)
 	n.alarm.Block(c)
 }
+
+// connected returns the node's clients: none as long as it has not been given any.
+func (n *Node) connected() Clients {
+	if c := n.clients.Load(); c != nil {
+		return *c
+	}
+	return noClients{}
+}
+
+// noClients are those of a node that takes none, or not yet.
+type noClients struct{}
+
+func (noClients) Shut(context.Context, string)        {}
+func (noClients) Open() error                         { return nil }
+func (noClients) Expel(string)                        {}
+func (noClients) Renew()                              {}
+func (noClients) Connections() []api.Connection       { return nil }
+func (noClients) SetAlarm(string)                     {}
+func (noClients) CloseConnection(string, string) bool { return false }

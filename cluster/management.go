@@ -17,7 +17,7 @@ import (
 // Management returns the node as the HTTP API needs it.
 func (n *Node) Management() mgmt.Backend {
 	return mgmt.Backend{
-		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties},
+		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties}, History: n.broker,
 		Node: n.local, Groups: n.local, Cluster: n.replicas, Settings: settings{n.catalog}, Connections: n, Maintenance: n.placement, Leaders: n.placement,
 		Resources: n.alarm, Members: n.placement, Membership: n.membership,
 	}
@@ -48,6 +48,7 @@ func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, af
 		list[i] = mgmt.Message{
 			Message: p.Message, Properties: m.describe(&p.Message), Number: p.Number, Place: p.Place,
 			ExpireAt: p.ExpireAt, DueAt: p.DueAt, Deadline: p.Deadline, ScheduleID: p.ScheduleID,
+			Deferral: p.Deferral,
 		}
 	}
 	return list, more, err

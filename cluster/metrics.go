@@ -27,7 +27,7 @@ func (n *Node) metricStats() metrics.Stats {
 		Logins:       n.broker.Logins(),
 		Certificates: n.certificateEnds(),
 		DeadLetters:  metrics.DeadLetters{Deaths: n.host.Deaths(), LostOnce: n.broker.LostOnce()},
-		Queues:       metrics.Queues{Declared: n.catalog.View().QueueCount(), UnexpectedAnswers: n.broker.OddAnswers()},
+		Queues:       metrics.Queues{Declared: n.catalog.View().QueueCount(), UnexpectedAnswers: n.broker.OddAnswers(), RefusedCommands: n.broker.RefusedCommands()},
 	}
 	s.Replicas.Count, s.Queues.Led = n.local.Led()
 	s.Replicas.Quarantined, s.Replicas.Unproven = len(n.host.Quarantined()), len(n.local.Unproven())
@@ -35,7 +35,7 @@ func (n *Node) metricStats() metrics.Stats {
 	s.Replicas.Resignations, _ = n.host.Resignations()
 	s.Lease.Left, s.Lease.Lost = n.catalog.LeaseLeft()
 	s.Queues.TimedOut, s.Queues.LateAcks = n.broker.Lateness()
-	s.Queues.ExchangesExpired = n.expiry.Expired()
+	s.Queues.ExchangesExpired, s.Queues.QueuesEnded = n.expiry.Expired(), n.broker.QueuesEnded()
 	return s
 }
 

@@ -150,6 +150,9 @@ func TestReplicas(t *testing.T) {
 	c.mustAgree()
 	hashes, terms := map[any]bool{}, map[any]bool{}
 	for name, url := range urls {
+		if _, body, _ := request(t, "GET", url+"/api/quorate/replicas?hash=false", "guest", "guest"); body.([]any)[0].(map[string]any)["state_hash"] != "" {
+			t.Errorf("%s lists, without hashes, %v", name, body)
+		}
 		_, body, _ := request(t, "GET", url+"/api/quorate/replicas", "guest", "guest")
 		list := body.([]any)
 		if len(list) != 1 {

@@ -53,8 +53,8 @@ type Node struct {
 	alarm     *alarm.Cluster
 	expiry    *expiry.Exchanges
 
-	ready   atomic.Bool // clients may connect
-	clients Clients     // nil: the node takes no clients
+	ready   atomic.Bool             // clients may connect
+	clients atomic.Pointer[Clients] // nil: the node takes no clients, or not yet
 
 	rights *worker.Worker // checks clients again when rights have changed
 }
@@ -70,6 +70,9 @@ type inspection struct {
 func Open(c Config) (*Node, error) {
 	if c.Versions == (fsm.Versions{}) {
 		c.Versions = fsm.Supported
+	}
+	if c.FS == nil {
+		c.FS = vfs.Default
 	}
 	n := &Node{config: c, slog: c.Logger, rights: worker.New(worker.Options{}), guard: worker.NewGuard(c.Logger)}
 	n.loops = worker.NewLoops(n.guard)
@@ -88,7 +91,7 @@ func (n *Node) open() error {
 	if n.membership, err = membership.Open(n.membershipConfig()); err != nil {
 		return err
 	}
-	if err := n.stores.open(&n.config, n.watchdog.FS(vfs.Default)); err != nil {
+	if err := n.stores.open(&n.config, n.watchdog.FS(n.config.FS)); err != nil {
 		return err
 	}
 	n.clock = newClock(&n.config, n.guard)
@@ -215,18 +218,14 @@ func (n *Node) comeBack() {
 
 // shut disconnects all clients, and returns when they are gone or ctx ends.
 func (n *Node) shut(ctx context.Context, reason string) {
-	if n.clients != nil {
-		n.clients.Shut(ctx, reason)
-	}
+	n.connected().Shut(ctx, reason)
 }
 
 // renewed takes over the new boot number that this process got after it had been declared dead.
 // Clients of the former boot have to reconnect: they no longer own what they held.
 func (n *Node) renewed(boot uint64) {
 	n.broker.Renew(boot)
-	if n.clients != nil {
-		n.clients.Expel(broker.LostText)
-	}
+	n.connected().Expel(broker.LostText)
 }
 
 // catalogLast asks a node for the last index of its catalog replica.
@@ -239,14 +238,24 @@ func (n *Node) catalogLast(ctx context.Context, node string) (last uint64, ok bo
 func (n *Node) membershipConfig() membership.Config {
 	c := n.config
 	return membership.Config{
-		Node: c.Name, Cluster: c.ClusterName, DataDir: c.DataDir, Nodes: c.Nodes, Contacts: c.Contacts,
+		Node: c.Name, Cluster: c.ClusterName, DataDir: c.DataDir, FS: c.FS, Nodes: c.Nodes, Contacts: c.Contacts,
 		Token: c.Token, PlainTokens: c.PlainTokens, Enrolment: c.Enrolment, Signer: c.Signer, Security: c.Security, Dial: c.Dial,
 		Versions: c.Versions, Exit: c.Exit, Logger: c.Logger, Audit: c.Audit, KindNodes: broker.KindNodes, KindAdmit: broker.KindAdmit,
 	}
 }
 
-// initialize creates the default vhost and user in an empty catalog.
+// initialize creates the default vhost and user in an empty catalog, and the secret of lock tokens
+// in one that has none.
 func (n *Node) initialize(ctx context.Context) error {
+	if n.catalog.View().LockSecret() == nil {
+		secret := make([]byte, catalog.LockSecretSize)
+		_, _ = rand.Read(secret) // never fails
+		if _, err := n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLockKey{
+			PutLockKey: &logpb.PutLockKey{Secret: secret},
+		}}); err != nil {
+			return err
+		}
+	}
 	if n.catalog.View().Initialized() {
 		return nil
 	}

@@ -412,11 +412,13 @@ func TestRestartOfAllNodes(t *testing.T) {
 	}
 	cl.confirmed()
 	for range 100 {
-		m, ok, err := cl.session.Get(deadline(t), "q", true)
+		m, ok, err := cl.session.Get(deadline(t), "q", false)
 		if err != nil || !ok {
 			t.Fatal(m, ok, err)
 		}
+		cl.session.Settle(m.Consumer, []uint64{m.ID}, fsm.Ack)
 	}
+	cl.close() // when all is settled
 	for _, name := range names {
 		c.stop(name)
 	}

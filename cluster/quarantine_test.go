@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/fsm"
@@ -37,6 +38,7 @@ func poisonable(t *testing.T) (*nodes, map[string]*poison) {
 	t.Helper()
 	all := map[string]*poison{}
 	c := mustCluster(t, func(c *nodes) {
+		c.leaderlessGrace = 5 * time.Second
 		c.properties = map[string]broker.Properties{}
 		for _, name := range names {
 			all[name] = &poison{}

@@ -204,7 +204,7 @@ func (c *nodes) mustAgreeOn(queue string) {
 		found := 0
 		for _, n := range c.all {
 			_ = n.local.Barrier(deadline(c.t)) // a change of leader meanwhile: the next look
-			for _, r := range n.local.ReplicasOf(queue) {
+			for _, r := range n.local.ReplicasOf(queue, true) {
 				states[fmt.Sprint(r.StateHash, r.AppliedIndex)] = true
 				found++
 			}

@@ -24,10 +24,14 @@ type nodeClock struct {
 func newClock(c *Config, guard *worker.Guard) *nodeClock {
 	k := &nodeClock{loops: worker.NewLoops(guard)}
 	k.learn(&catalog.View{})
-	began := time.Now()
+	monotonic := c.Monotonic
+	if monotonic == nil {
+		began := time.Now()
+		monotonic = func() time.Duration { return time.Since(began) }
+	}
 	k.Clock = clock.New(clock.Config{
 		Node: c.Name, Nodes: []string{c.Name}, Logger: c.Logger, Wall: c.Clock,
-		Monotonic: func() time.Duration { return time.Since(began) },
+		Monotonic: monotonic,
 		MaxSkew:   func() fsm.Millis { return fsm.Millis(k.maxSkew.Load()) },
 	})
 	k.loops.Go("keep time", func(ctx context.Context) { worker.Every(ctx.Done(), clock.UpdateInterval, k.Update) })

@@ -79,14 +79,15 @@ func mustHangable(t *testing.T, bounds watchdog.Bounds, exit func(string, int)) 
 	return c
 }
 
-const shortBound = 300 * time.Millisecond
+// diskBound is exceeded by no disk that is merely busy.
+const diskBound = watchdog.DefaultDiskBound
 
 // A leader whose disk hangs, without an error, gives way: another node confirms
 // what is published. It says what it has, confirms nothing to its own clients,
 // and follows when its disk is back.
 func TestHungLeader(t *testing.T) {
 	t.Parallel()
-	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	c := mustHangable(t, watchdog.Bounds{Disk: diskBound, DiskExit: -1}, nil)
 	c.mustClient("n1").mustDeclare("q")
 	first := c.mustLeader("q")
 	mine, other := c.mustClient(first), c.mustClient(c.other(first))
@@ -111,7 +112,7 @@ func TestHungLeader(t *testing.T) {
 			t.Errorf("%s takes it for one that is up", name)
 		}
 	}
-	if f := n.metricStats(); !f.Watchdog.Hung || f.Watchdog.Hangs != 1 || f.Watchdog.Waiting < shortBound {
+	if f := n.metricStats(); !f.Watchdog.Hung || f.Watchdog.Hangs != 1 || f.Watchdog.Waiting < diskBound {
 		t.Errorf("its metrics show %v, %d, %v", f.Watchdog.Hung, f.Watchdog.Hangs, f.Watchdog.Waiting)
 	}
 	mine.mu.Lock()
@@ -135,7 +136,7 @@ func TestHungLeader(t *testing.T) {
 // A follower whose disk hangs does not count, and keeps nobody from anything.
 func TestHungFollower(t *testing.T) {
 	t.Parallel()
-	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	c := mustHangable(t, watchdog.Bounds{Disk: diskBound, DiskExit: -1}, nil)
 	c.mustClient("n1").mustDeclare("q")
 	leader := c.mustLeader("q")
 	follower := c.other(leader)
@@ -160,7 +161,7 @@ func TestHungFollower(t *testing.T) {
 // its disk is back, and confirms what was published meanwhile.
 func TestHungEverywhere(t *testing.T) {
 	t.Parallel()
-	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: -1}, nil)
+	c := mustHangable(t, watchdog.Bounds{Disk: diskBound, DiskExit: -1}, nil)
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")
 	for _, g := range c.gates {
@@ -246,7 +247,7 @@ func (d *shutListeners) CloseConnection(string, string) bool { return false }
 func TestHungForGood(t *testing.T) {
 	t.Parallel()
 	ended := make(chan int, 1)
-	c := mustHangable(t, watchdog.Bounds{Disk: shortBound, DiskExit: 3 * shortBound}, func(_ string, code int) { ended <- code })
+	c := mustHangable(t, watchdog.Bounds{Disk: diskBound, DiskExit: 3 * diskBound}, func(_ string, code int) { ended <- code })
 	d := &shutListeners{}
 	c.all["n2"].SetClients(d)
 	address := c.all["n2"].config.Listener.Addr().String()

@@ -34,6 +34,9 @@ type Publish struct {
 	// Delay says how long the message waits at a delayed exchange; nil: not at
 	// all. Other exchanges ignore it.
 	Delay *Delay
+	// MessageID and CorrelationID are the properties, cut to MaxLabel bytes. A
+	// queue that keeps a record of ends remembers them.
+	MessageID, CorrelationID string
 	// Fresh is set if the session was refreshed after the message arrived, so
 	// that the broker may route by what it knows.
 	Fresh bool
@@ -57,7 +60,44 @@ type Publish struct {
 	// the message has none. It is called under the same conditions as Headers,
 	// and its result is valid until the next call.
 	Property func(name string) []byte
+	// Holdings are what the channel holds, of a publish to CommandExchange. They
+	// may be used only while Publish runs.
+	Holdings Holdings
 }
+
+// CommandExchange exists in every vhost: messages published to it are commands
+// to the broker.
+const CommandExchange = "amq.quorate.command"
+
+// Held is a delivery that its channel has not settled. Consumer and ID are as
+// in Message; Get says that Consumer is the token of a get.
+type Held struct {
+	Tag, Consumer, ID uint64
+	Get               bool
+}
+
+// Holdings are the consumers of a channel and the deliveries that it has not
+// settled.
+type Holdings interface {
+	// Consumer finds a consumer by its tag; 0: there is none.
+	Consumer(tag string) uint64
+	// Find finds a delivery by its tag.
+	Find(tag uint64) (Held, bool)
+	// UpTo returns the deliveries with tags up to last, in order; 0: all.
+	UpTo(last uint64) []Held
+	// Of returns the deliveries of a consumer, in order.
+	Of(consumer uint64) []Held
+	// Take is Find for a delivery that a command is about to settle: the channel
+	// holds it no longer, unless SessionEvents.Kept gives it back.
+	Take(tag uint64) (Held, bool)
+}
+
+// MaxLabel is how much of a message id and of a correlation id a queue remembers,
+// in bytes.
+const MaxLabel = 128
+
+// Label returns what a queue remembers of an id.
+func Label(id []byte) string { return string(id[:min(len(id), MaxLabel)]) }
 
 // Schedule says when a message becomes ready in its queues.
 type Schedule struct {
@@ -76,10 +116,14 @@ type Delay struct {
 	Err      error // why the exchange must refuse the message; nil: no reason
 }
 
-// MaxUnanswered bounds the unanswered publishes of one session, over all
-// queues. Queues remember enough about each session to recognize that many
+// MaxUnanswered bounds the unanswered publishes of one session over all queues,
+// and its other commands of which many may be under way. Queues remember enough about each session to recognize that many
 // repetitions.
 const MaxUnanswered = 4096
+
+// MaxHeld is how many unsettled deliveries a queue leaves one of its consumers.
+// One that asks for no limit, or a higher one, has this.
+const MaxHeld = 65_535
 
 // QueueSpec is the request of queue.declare.
 type QueueSpec struct {
@@ -137,6 +181,28 @@ const (
 	Requeue       = logpb.Settle_REQUEUE
 	RequeueFailed = logpb.Settle_REQUEUE_FAILED
 	Discard       = logpb.Settle_DISCARD
+	Defer         = logpb.Settle_DEFER
+)
+
+// OutcomeNamed returns the outcome that commands call by a name. A rejected
+// message dies like one that is rejected without requeue.
+func OutcomeNamed(name string) (o Outcome, ok bool) {
+	switch name {
+	case "ack":
+		return Ack, true
+	case "requeue":
+		return Requeue, true
+	case "reject", "dead-letter":
+		return Discard, true
+	}
+	return 0, false
+}
+
+// Bounds of what commands may ask for.
+const (
+	MinLock, MaxLock     = 1000, 43_200_000 // duration of a lock, ms
+	MaxSettleReason      = 255              // bytes
+	MaxSettleDescription = 4096
 )
 
 // Message is one outgoing message to a consumer.
@@ -152,6 +218,12 @@ type Message struct {
 	// ScheduledFor is when the message was to become ready; 0: it was never
 	// scheduled.
 	ScheduledFor Time
+	// As in Delivery; 0: none.
+	ExpireAt, EnqueuedAt, LockedUntil Time
+	LockRemaining                     Millis
+	// LockToken names the delivery from anywhere. If it is given receivers see it
+	// and the four before.
+	LockToken string
 }
 
 // SessionEvents is how a session notifies its channel. The broker's goroutines
@@ -172,6 +244,9 @@ type SessionEvents interface {
 	// if there is nothing of the kind to request. Nobody ever changes the
 	// payload.
 	Refused(payload Payload, why *Refusal)
+	// Kept gives deliveries back that Holdings.Take has taken: the command has
+	// not settled them. The slice belongs to the channel.
+	Kept(deliveries []Held)
 	// Deliver hands over messages in order. The broker owns the slice, the
 	// channel owns the messages; nobody ever changes the payloads.
 	Deliver(messages []Message)
@@ -182,8 +257,9 @@ type SessionEvents interface {
 	Revoked(consumer uint64, why error)
 	// TimedOut reports that deliveries were held longer than limit and have
 	// gone back to the queue. consumer may be cancelled already, or be a get
-	// token.
-	TimedOut(consumer uint64, deliveries []uint64, limit Millis)
+	// token. suspend: the consumer goes on once they are settled; otherwise it
+	// is to be cancelled.
+	TimedOut(consumer uint64, deliveries []uint64, limit Millis, suspend bool)
 	// Lost reports that the broker gave up the session; the channel must close
 	// with err.
 	Lost(err error)

@@ -106,28 +106,35 @@ const (
 	Empty          // get: no message
 	Gap            // the stream misses commands: resend from Result.Next
 	Gone           // the queue is deleted, or its lease has ended
-	InUse          // exclusive consumption refused; or delete if-unused
+	InUse          // exclusive consumption refused; or delete if-unused; or a token of another deferred message
 	NotEmpty       // delete if-empty
 	NoSession      // the session is over
 	Rejected       // enqueue refused by a length limit
-	NotFound       // no such consumer
+	NotFound       // no such consumer, delivery or deferred message
 	Invalid        // a command that no client can cause; it changed nothing
-	Reserved       // get: the queue serves one consumer at a time
+	Reserved       // get: the queue serves one consumer at a time; receive deferred: this one is not served now
 	Late           // the first command of a stream is too old: stamp it with Result.Next
 	NotYet         // get: work that is due blocks the answer; ticks do it, ask again
 	Crowded        // consume, get: the queue has reached its limit of consumers
+	Forwards       // consume, get: the queue forwards its messages
+	TooMany        // consume: the consumers of the queue ask for as many different least TTLs as they may
 )
 
 // Result answers one command.
 type Result struct {
 	Code Code
-	// Count is the number of messages removed (purge, delete) or of ready
-	// messages (get: those left; touch).
+	// Count is the number of messages removed (purge, delete), of ready messages
+	// (get: those left; touch), or of messages that the command has changed
+	// (schedule, kick, receive deferred).
 	Count uint64
 	// Consumers is the number of consumers of the queue after a touch.
 	Consumers uint64
 	// Next is the expected sequence number (Gap) or the queue's clock (Late).
 	Next uint64
+	// Until is when the first of the renewed locks ends (Renew).
+	Until Time
+	// State is the state of a group that was asked for, as bytes.
+	State string
 }
 
 // Effects are facts for the outside, collected during Apply. Only the leader
@@ -142,6 +149,9 @@ type Effects struct {
 	LateAcks    []LateAck
 	// Cancelled are consumers whose queue is gone.
 	Cancelled []ConsumerID
+	// Short are consumers that share a limit with others of their session, and
+	// have no credit for messages that are ready.
+	Short []ConsumerID
 	// Released are the indexes of log entries whose last live message is gone.
 	// Every replica frees their payloads.
 	Released []uint64
@@ -168,7 +178,7 @@ func (e *Effects) Reset() {
 	*e = Effects{
 		Deliveries: e.Deliveries[:0], DeadLetters: e.DeadLetters[:0], Timeouts: e.Timeouts[:0],
 		LateAcks:  e.LateAcks[:0],
-		Cancelled: e.Cancelled[:0], Released: e.Released[:0],
+		Cancelled: e.Cancelled[:0], Short: e.Short[:0], Released: e.Released[:0],
 	}
 }
 
@@ -195,7 +205,18 @@ type Delivery struct {
 	// ScheduledFor is when the message was to become ready; 0: it was never
 	// scheduled.
 	ScheduledFor Time
+	// EnqueuedAt is when the queue took the message in, or when it became ready
+	// if it was scheduled.
+	EnqueuedAt Time
+	// LockedUntil is when the lock of the delivery ends, LockRemaining how far
+	// that is from the queue's clock; 0: it has no lock, or that is not running.
+	LockedUntil   Time
+	LockRemaining Millis
 }
+
+// Remark is what a receiver says about a message that it discards; zero:
+// nothing.
+type Remark struct{ Reason, Description string }
 
 // DeadLetter is a message that has died and must be sent to the queue's
 // dead-letter exchange.
@@ -205,6 +226,7 @@ type DeadLetter struct {
 	DiedAt       Time
 	Priority     uint8
 	ScheduledFor Time // see Delivery
+	Remark       Remark
 	// HasExpiration is set if the payload has an expiration property, which the
 	// outgoing copy must not have.
 	HasExpiration bool
@@ -217,6 +239,11 @@ type DeadLetter struct {
 	// was due at ScheduledFor. TTL is the message's own, Ceiling the limit set
 	// by the exchanges on its way.
 	TTL, Ceiling Optional[Millis]
+	// Forwarded is set if the message has not died but goes on to where its queue
+	// forwards. Reason is NONE then, and Deaths is the history so far. Hops is how
+	// often it was forwarded, this time included.
+	Forwarded bool
+	Hops      uint32
 	// Deaths is the history, with the present death first. It is shared: copy
 	// the first record before filling it in. Its LastExchange is the payload's.
 	Deaths []*logpb.Death

@@ -181,8 +181,9 @@ func (b *Broker) TimeOut(name string, limit fsm.Millis) {
 				continue
 			}
 			ids := h.ids()
+			suspend := false
 			if c := s.consumers[token]; c != nil {
-				c.suspended = true
+				c.suspended, suspend = true, c.suspends()
 			}
 			for _, id := range ids {
 				m := h.messages[id]
@@ -190,7 +191,7 @@ func (b *Broker) TimeOut(name string, limit fsm.Millis) {
 				m.acquired++
 				q.ready = append(q.ready, m)
 			}
-			s.event(func(e fsm.SessionEvents) { e.TimedOut(token, ids, limit) })
+			s.event(func(e fsm.SessionEvents) { e.TimedOut(token, ids, limit, suspend) })
 		}
 	}
 	q.dispatch()

@@ -30,6 +30,16 @@ type consumer struct {
 	suspended bool
 }
 
+// suspends reports whether a timeout only suspends the consumer.
+func (c *consumer) suspends() bool {
+	for _, f := range c.spec.Arguments.GetFields() {
+		if f.GetName() == "x-consumer-timeout-action" {
+			return string(f.GetValue().GetStr()) == "suspend"
+		}
+	}
+	return false
+}
+
 // holding is what one consumer, or the gets of one queue, have in hand.
 type holding struct {
 	queue    *queue
@@ -90,7 +100,7 @@ func (c *consumer) hasCredit() bool {
 		limit = 2000
 	}
 	h := c.session.held[c.spec.Number]
-	return !c.suspended && (h == nil || len(h.messages) < limit)
+	return !c.suspended && (h == nil || len(h.messages) < limit) && (c.spec.NoAck || !c.session.full())
 }
 
 func (b *Broker) deleteQueue(name string) {

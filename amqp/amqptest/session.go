@@ -22,6 +22,7 @@ type session struct {
 	closed       bool
 	consumers    map[uint64]*consumer
 	held         map[uint64]*holding
+	limit        int // of what consumers hold together; 0: none
 	heldConfirms []heldConfirm
 	dropped      uint64 // publishes accepted and forgotten, up to this one
 	confirmed    uint64 // and confirmed, up to this one
@@ -184,6 +185,32 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 // Written is no news: the broker bounds nothing.
 func (s *session) Written(int, int) {}
 
+// Limit bounds what consumers hold together.
+func (s *session) Limit(_ context.Context, prefetch uint16) {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	s.limit = int(prefetch)
+	s.dispatchAll()
+}
+
+// full reports whether the consumers hold as much as they may together.
+func (s *session) full() bool {
+	n := 0
+	for token, h := range s.held {
+		if token>>63 == 0 {
+			n += len(h.messages)
+		}
+	}
+	return s.limit > 0 && n >= s.limit
+}
+
+// dispatchAll serves all queues of the session's consumers.
+func (s *session) dispatchAll() {
+	for _, c := range s.consumers {
+		c.queue.dispatch()
+	}
+}
+
 // Settle ends deliveries.
 func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
 	if !slices.IsSorted(ids) {
@@ -222,6 +249,9 @@ func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
 		}
 	}
 	h.queue.dispatch()
+	if s.limit > 0 {
+		s.dispatchAll()
+	}
 }
 
 // Consume starts a consumer.

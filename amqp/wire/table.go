@@ -129,6 +129,13 @@ func LookupField(fields []byte, name string) (Value, bool) {
 	return Value{}, false
 }
 
+// NextField returns the name of the first of some fields, and the fields behind
+// it. Requires: there is one, and fields are as LookupField requires.
+func NextField(fields []byte) (name, rest []byte) {
+	at := 1 + int(fields[0])
+	return fields[1:at], fields[at+valueSize(fields[at:]):]
+}
+
 // encoded is a table or value being decoded: bytes while they are checked, a
 // string once they are kept.
 type encoded interface{ ~[]byte | ~string }

@@ -21,26 +21,37 @@ const (
 	notEmpty
 	reserved
 	crowded
+	tooVaried
 	noneWaits // the message that the command is about is not there
+	forwards
+	otherwise // what the command is about belongs to somebody else
+	notServed // the consumer that the command is about gets no messages at present
 )
 
 // meanings lists every answer that a client's command can get. NoSession is not in it: it ends the
 // stream and the client's channel.
 var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
-	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse, fsm.Crowded: crowded},
+	logpb.Command_CONSUME: {fsm.OK: success, fsm.Gone: queueGone, fsm.InUse: inExclusiveUse, fsm.Crowded: crowded, fsm.Forwards: forwards, fsm.TooMany: tooVaried},
 	// Ending what has already ended is a success.
-	logpb.Command_CANCEL:   {fsm.OK: success, fsm.Gone: success, fsm.NotFound: success},
-	logpb.Command_GET:      {fsm.OK: success, fsm.Empty: success, fsm.NotYet: success, fsm.Gone: queueGone, fsm.Reserved: reserved, fsm.Crowded: crowded},
-	logpb.Command_PURGE:    {fsm.OK: success, fsm.Gone: queueGone},
-	logpb.Command_DELETE:   {fsm.OK: success, fsm.Gone: success, fsm.InUse: inUse, fsm.NotEmpty: notEmpty},
-	logpb.Command_TOUCH:    {fsm.OK: success, fsm.Gone: queueGone},
-	logpb.Command_SCHEDULE: {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Gone: queueGone},
+	logpb.Command_CANCEL: {fsm.OK: success, fsm.Gone: success, fsm.NotFound: success},
+	logpb.Command_GET:    {fsm.OK: success, fsm.Empty: success, fsm.NotYet: success, fsm.Gone: queueGone, fsm.Reserved: reserved, fsm.Crowded: crowded, fsm.Forwards: forwards},
+	logpb.Command_PURGE:  {fsm.OK: success, fsm.Gone: queueGone},
+	logpb.Command_DELETE: {fsm.OK: success, fsm.Gone: success, fsm.InUse: inUse, fsm.NotEmpty: notEmpty},
+	logpb.Command_TOUCH:  {fsm.OK: success, fsm.Gone: queueGone},
+	// A command that is repeated after it was refused is Rejected.
+	logpb.Command_SCHEDULE:         {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.Gone: queueGone},
+	logpb.Command_RENEW:            {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.Gone: queueGone},
+	logpb.Command_SETTLE:           {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Gone: queueGone},
+	logpb.Command_RECEIVE_DEFERRED: {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Reserved: notServed, fsm.Gone: queueGone},
+	logpb.Command_KICK:             {fsm.OK: success, fsm.Gone: queueGone},
+	logpb.Command_GROUP:            {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Gone: queueGone},
 }
 
-// answers interprets the answers of queues, and counts those that no command can get.
+// answers interprets the answers of queues, and counts those that no command can get, and the
+// commands of clients that have not taken effect.
 type answers struct {
 	*node
-	odd atomic.Uint64
+	odd, commands atomic.Uint64
 }
 
 // refusal returns the client's error for an answer; nil: the command succeeded. An answer that is
@@ -63,10 +74,18 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 	case reserved:
 		return fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+
 			". basic.get operations are not supported by \"quorum\" queues with single active consumer")
+	case forwards:
+		return fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+". Its messages are forwarded: it has no consumers and no basic.get")
 	case crowded:
 		return fsm.Refuse(fsm.Precondition, q.String()+" has as many consumers as a queue may have")
+	case tooVaried:
+		return fsm.Refuse(fsm.Precondition, "the consumers of "+q.String()+" have as many different values of 'x-min-ttl' as they may")
 	case noneWaits:
 		return errNoneWaits
+	case otherwise:
+		return fsm.Refuse(fsm.Locked, "what the command is about belongs to somebody else in "+q.String())
+	case notServed:
+		return fsm.Refuse(fsm.Locked, "the consumer gets nothing at present: it has timed out, is not the active one, or holds too many messages of "+q.String())
 	}
 	a.unexpected(q.ID, kind.String(), code)
 	return fsm.Refuse(fsm.Internal, fmt.Sprintf("%s did not do what it was asked for", q))

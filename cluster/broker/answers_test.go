@@ -2,7 +2,9 @@ package broker
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,16 +23,21 @@ func TestAnswerTable(t *testing.T) {
 	q := w.MustQueue("q")
 	type table map[fsm.Code]fsm.Kind // 0: success
 	for kind, want := range map[logpb.Command_Kind]table{
-		logpb.Command_CONSUME:   {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind, fsm.InUse: fsm.AccessRefused, fsm.Crowded: fsm.Precondition},
-		logpb.Command_CANCEL:    {fsm.OK: 0, fsm.Gone: 0, fsm.NotFound: 0},
-		logpb.Command_GET:       {fsm.OK: 0, fsm.Empty: 0, fsm.NotYet: 0, fsm.Gone: fsm.NotFoundKind, fsm.Reserved: fsm.Locked, fsm.Crowded: fsm.Precondition},
-		logpb.Command_PURGE:     {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
-		logpb.Command_DELETE:    {fsm.OK: 0, fsm.Gone: 0, fsm.InUse: fsm.Precondition, fsm.NotEmpty: fsm.Precondition},
-		logpb.Command_TOUCH:     {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
-		logpb.Command_SCHEDULE:  {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Gone: fsm.NotFoundKind},
-		logpb.Command_CONFIGURE: {}, // none of a client's
+		logpb.Command_CONSUME:          {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind, fsm.InUse: fsm.AccessRefused, fsm.Crowded: fsm.Precondition, fsm.Forwards: fsm.Locked, fsm.TooMany: fsm.Precondition},
+		logpb.Command_CANCEL:           {fsm.OK: 0, fsm.Gone: 0, fsm.NotFound: 0},
+		logpb.Command_GET:              {fsm.OK: 0, fsm.Empty: 0, fsm.NotYet: 0, fsm.Gone: fsm.NotFoundKind, fsm.Reserved: fsm.Locked, fsm.Crowded: fsm.Precondition, fsm.Forwards: fsm.Locked},
+		logpb.Command_PURGE:            {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_DELETE:           {fsm.OK: 0, fsm.Gone: 0, fsm.InUse: fsm.Precondition, fsm.NotEmpty: fsm.Precondition},
+		logpb.Command_TOUCH:            {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_SCHEDULE:         {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_RENEW:            {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_SETTLE:           {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_RECEIVE_DEFERRED: {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Reserved: fsm.Locked, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_GROUP:            {fsm.OK: 0, fsm.NotFound: fsm.NotFoundKind, fsm.Rejected: fsm.NotFoundKind, fsm.InUse: fsm.Locked, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_KICK:             {fsm.OK: 0, fsm.Gone: fsm.NotFoundKind},
+		logpb.Command_CONFIGURE:        {}, // none of a client's
 	} {
-		for c := fsm.OK; c <= fsm.Crowded; c++ {
+		for c := fsm.OK; c <= fsm.TooMany; c++ {
 			want, listed := want[c]
 			switch {
 			case listed:
@@ -48,6 +55,15 @@ func TestAnswerTable(t *testing.T) {
 				t.Errorf("%s answered with %d: counted as unexpected %v", kind, c, counted)
 			}
 		}
+	}
+}
+
+// A consumer that is not served is told so, and not that the message is somebody else's.
+func TestAnswerToOneNotServed(t *testing.T) {
+	w := newWorld(t)
+	err := w.broker.answers.refusal(logpb.Command_RECEIVE_DEFERRED, w.MustQueue("q"), fsm.Reserved)
+	if text := fmt.Sprint(err); !strings.Contains(text, "it has timed out") || strings.Contains(text, "somebody else") {
+		t.Error(text)
 	}
 }
 
@@ -164,7 +180,7 @@ func TestLostAnswers(t *testing.T) {
 			if got != 1 {
 				t.Errorf("%d commands are sent again", got)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("nothing is sent again")
 		}
 	}
@@ -199,6 +215,37 @@ func TestGetAsksAgain(t *testing.T) {
 		target.Lead("n1", 1)
 		_, got, err := s.Get(context.Background(), "q", false)
 		if got || (err == nil) != (c.is == 0) || err != nil && !isKind(err, c.is) || asked != c.asked {
+			t.Errorf("%s: %v, %v after %d gets", name, got, err, asked)
+		}
+	}
+}
+
+// Of a get without acknowledgement whose message was lost on its way with a
+// leader nobody is told that the queue is empty: the next message is taken.
+func TestGetOfLostMessage(t *testing.T) {
+	for name, c := range map[string]struct {
+		answers []fsm.Code
+		is      fsm.Kind // 0: the queue is empty
+	}{
+		"then empty": {[]fsm.Code{fsm.OK, fsm.OK, fsm.Empty}, 0},
+		"for ever":   {[]fsm.Code{fsm.OK}, fsm.Unavailable},
+	} {
+		w := newWorld(t)
+		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
+		target, asked := w.broker.routes.Route(q), 0
+		w.submits(q.ID, func(_ string, b group.Batch) bool {
+			for _, x := range grouptest.Commands(t, b) {
+				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
+				if asked++; name == "for ever" {
+					w.Clock.Add(getWait/3 + 1)
+				}
+				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
+			}
+			return true
+		})
+		target.Lead("n1", 1)
+		_, got, err := s.Get(context.Background(), "q", true)
+		if got || asked != 3 || c.is == 0 && err != nil || c.is != 0 && !isKind(err, c.is) {
 			t.Errorf("%s: %v, %v after %d gets", name, got, err, asked)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 )
 
 // audited has the world write an audit log, and returns its lines.
@@ -97,5 +99,23 @@ func TestRefusedLoginsAreAudited(t *testing.T) {
 		if e.User != "nobody" || e.Outcome != audit.Refused || e.Reason != "no such user" || e.Kind != audit.Login {
 			t.Errorf("%+v", e)
 		}
+	}
+}
+
+// A queue that has ended by itself is noted with the reason; one that was deleted
+// is noted by its deletion.
+func TestEndsAreAudited(t *testing.T) {
+	w := newWorld(t)
+	lines := w.audited()
+	q := w.MustQueue("q")
+	w.broker.definitions.noteEnd(q, queue.NotEnded, 1)
+	w.broker.definitions.noteEnd(q, queue.IdleOver, 1_700_000_000_000)
+	all := lines()
+	if len(all) != 1 || w.broker.QueuesEnded() != 1 {
+		t.Fatalf("%d lines, counted %d", len(all), w.broker.QueuesEnded())
+	}
+	want := map[string]any{"reason": "x-auto-delete-on-idle", "last_active": "2023-11-14T22:13:20Z"}
+	if e := all[0]; e.Action != "queue.expire" || e.Target["queue"] != "q" || !maps.Equal(e.Detail, want) {
+		t.Errorf("%+v", e)
 	}
 }

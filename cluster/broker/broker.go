@@ -51,6 +51,12 @@ type Properties interface {
 	deadletter.Properties
 	// Describe returns all properties of a message, by name, as a delivery of it shows them.
 	Describe(properties []byte, m *fsm.Message) *fsm.Table
+	// Answer returns the properties of an answer in JSON to a request with this correlation id; nil:
+	// it has none.
+	Answer(correlationID []byte) []byte
+	// Reason returns the reply code and text with which a refused command is returned; nil: there is
+	// no such command.
+	Reason(why *fsm.Refusal) (code uint16, text string)
 }
 
 // Config is what a Broker needs.
@@ -267,9 +273,15 @@ func (b *Broker) Lateness() (timedOut, lateAcks uint64) {
 	return b.late.timedOut.Load(), b.late.acks.Load()
 }
 
+// QueuesEnded counts the queues that this node led when they ended by themselves.
+func (b *Broker) QueuesEnded() uint64 { return b.definitions.ended.Load() }
+
 // OddAnswers counts queue answers that no command can get. Any such answer is a bug in this
 // program.
 func (b *Broker) OddAnswers() uint64 { return b.answers.odd.Load() }
+
+// RefusedCommands counts the commands of clients that did not take effect.
+func (b *Broker) RefusedCommands() uint64 { return b.answers.commands.Load() }
 
 // LostOnce counts at-most-once dead letters that did not arrive; see deadletter.Sender.
 func (b *Broker) LostOnce() uint64 { return b.letters.LostOnce() }

@@ -21,27 +21,48 @@ type consumers struct {
 	node      *node
 	available *availability
 	inspector *Inspector
+	defaults  catalog.Defaults
 
 	// Guarded by the session's lock.
 	known map[uint64]*consumer
 	turn  int // the queue asked first for messages the session is behind with
 
 	window
+	sharedLimit
 }
 
 // consumer is what a session knows about one of its consumers.
 type consumer struct {
 	stream.Consumer
 	at      *sessionQueue
+	info    bool // deliveries carry their deadlines and a lock token
+	strict  bool // to settle what the consumer does not hold any more is an error
 	over    bool // it gets no more messages; its stream no longer knows it
 	revoked bool // its queue was asked to end it because its user may not read any more
+	action  catalog.TimeoutAction
+	part
 }
 
 // addConsumer registers a consumer with the session and its stream. The lock is held.
-func (x *consumers) addConsumer(q *sessionQueue, number uint64, noAck bool) {
+func (x *consumers) addConsumer(q *sessionQueue, number uint64, noAck bool) *consumer {
 	c := &consumer{at: q, Consumer: stream.Consumer{NoAck: noAck}}
 	x.known[number] = c
 	q.stream.AddConsumer(number, &c.Consumer)
+	return c
+}
+
+// suspends reports whether a timeout only suspends a consumer of a queue: as its own arguments say,
+// or else as is in effect for the queue when the timeout is reported. The lock is held.
+func (x *consumers) suspends(q *sessionQueue, number uint64) bool {
+	action := catalog.TimeoutAction("")
+	if c := x.known[number]; c != nil {
+		action = c.action
+	}
+	v := x.node.view()
+	if of, ok := v.QueueByID(q.stream.Queue()); ok && action == "" {
+		action = v.TimeoutAction(of, x.defaults)
+	}
+	return action == catalog.TimeoutSuspend
 }
 
 // consumerOver ends a consumer. The session keeps it until everything that the channel has of it is
@@ -54,6 +75,7 @@ func (x *consumers) consumerOver(number uint64) {
 	c.at.stream.RemoveConsumer(number)
 	c.over = true
 	x.forgetSettled(number, c)
+	x.unbalanced = true
 }
 
 // forgetSettled forgets a consumer that is over and has nothing unsettled. The lock is held.
@@ -89,7 +111,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	if err != nil {
 		return err
 	}
-	args, err := catalog.ParseConsumeArguments(q.VHost, q.Name, spec.Arguments)
+	args, err := catalog.ParseConsumeArguments(q, spec.Arguments)
 	if err == nil {
 		err = v.FitsArguments("arguments of a consumer of", q.Name, spec.Arguments)
 	}
@@ -98,11 +120,15 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	}
 	x.calls.mu.Lock()
 	u := x.streams.queue(q)
-	x.addConsumer(u, spec.Number, spec.NoAck)
-	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{
+	c := x.addConsumer(u, spec.Number, spec.NoAck)
+	c.info, c.strict, c.action = args.DeliveryInfo, args.LateError, args.TimeoutAction
+	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: x.begin(c, &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),
-	}})
+		Lock: uint64(args.Lock), MaxLock: uint64(args.MaxLock), LockAutoRenew: uint64(args.LockAutoRenew),
+		LockHead: args.LockHead, LockDetachGrace: uint64(args.LockDetachGrace),
+		MinTtl: uint64(args.MinTTL), MaxGroups: args.MaxGroups, GroupId: args.GroupID,
+	})})
 	x.calls.mu.Unlock()
 	if err = x.available.await(ctx, q, u.stream.Route(), k); err == nil {
 		err = k.Refused
@@ -121,6 +147,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 func (x *consumers) endConsumer(number uint64) {
 	x.calls.mu.Lock()
 	x.consumerOver(number)
+	x.rebalance()
 	x.calls.mu.Unlock()
 }
 
@@ -186,7 +213,7 @@ func (x *consumers) Get(ctx context.Context, name string, noAck bool) (fsm.Messa
 		return fsm.Message{}, false, err
 	}
 	if k.Got == nil {
-		if k.Result.Code == fsm.OK && !noAck {
+		if k.Result.Code == fsm.OK {
 			return fsm.Message{}, false, leaderless(q) // held, but out of reach
 		}
 		return fsm.Message{}, false, nil
@@ -215,6 +242,8 @@ func (x *consumers) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*
 			return nil, err
 		case k.Refused != nil:
 			return nil, k.Refused
+		case k.Result.Code == fsm.OK && k.Got == nil && noAck && x.node.now() <= end:
+			// Taken, and lost on its way with nobody to take it back: the next one is asked for.
 		case k.Result.Code != fsm.NotYet:
 			return k, nil
 		case x.node.now() > end || !rest(ctx, pause):
@@ -249,9 +278,25 @@ func (x *consumers) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 		return
 	}
 	if c := x.known[number]; c != nil {
-		c.at.stream.AddSettle(number, ids, outcome)
-		c.Unsettled -= len(ids)
+		if c.strict {
+			c.at.settleEach(number, ids, outcome)
+		} else {
+			c.at.stream.AddSettle(number, ids, outcome)
+		}
+		x.settled(number, len(ids))
+	} else {
+		x.orphanSettled(number, len(ids))
+	}
+	x.rebalance()
+}
+
+// settled counts deliveries of a consumer that the channel does not have any more. The lock is
+// held.
+func (x *consumers) settled(number uint64, count int) {
+	if c := x.known[number]; c != nil {
+		c.Unsettled -= count
 		x.forgetSettled(number, c)
+		x.unbalanced = true
 	}
 }
 
@@ -285,6 +330,12 @@ func (x *consumers) queueGone(q *sessionQueue) {
 		if c.at == q {
 			x.cancelled(q, number)
 			delete(x.known, number) // nothing can be settled any more
+			if c.request != nil && c.Unsettled > 0 {
+				if x.orphans == nil {
+					x.orphans = map[uint64]int{}
+				}
+				x.orphans[number] = c.Unsettled
+			}
 		}
 	}
 }

@@ -5,12 +5,14 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -31,14 +33,13 @@ type definer struct {
 
 // DeclareExchange creates an exchange, or checks the existing one.
 func (x *definer) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error {
-	v := x.definitions.freshView(ctx)
 	if spec.Passive {
-		err := v.PassiveExchange(x.conn.by(), x.conn.vhost, spec.Name)
-		if err == nil {
-			x.definitions.converge(ctx)
-		}
-		return err
+		return x.definitions.confirm(ctx, fmt.Sprintf("find exchange '%s' in vhost '%s'", spec.Name, x.conn.vhost), func(v *catalog.View) (bool, error) {
+			err := v.PassiveExchange(x.conn.by(), x.conn.vhost, spec.Name)
+			return err == nil, err
+		})
 	}
+	v, fresh := x.definitions.tryFresh(ctx)
 	d := &logpb.DeclareExchange{
 		Vhost: x.conn.vhost, Name: spec.Name, Type: spec.Type, Durable: spec.Durable,
 		AutoDelete: spec.AutoDelete, Internal: spec.Internal, Arguments: spec.Arguments,
@@ -46,10 +47,13 @@ func (x *definer) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 	there, err := v.CheckDeclareExchange(x.conn.by(), d)
 	if there != nil && err == nil {
 		x.definitions.uses.exchange(there)
-		x.definitions.converge(ctx)
 	}
-	if there != nil || err != nil {
+	if err != nil {
 		return err
+	}
+	if there != nil && fresh {
+		x.definitions.converge(ctx)
+		return nil
 	}
 	if d.Type == catalog.Delayed {
 		d.StoreMembers = x.definitions.place(&logpb.DeclareQueue{})
@@ -62,12 +66,14 @@ func (x *definer) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 // DeleteExchange removes an exchange. It is no error if there is none.
 func (x *definer) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
 	m := &logpb.DeleteExchange{Vhost: x.conn.vhost, Name: name, IfUnused: ifUnused}
-	exists, err := x.definitions.freshView(ctx).CheckDeleteExchange(x.conn.by(), m)
-	if err == nil && !exists {
-		x.definitions.converge(ctx)
-	}
-	if err != nil || !exists {
+	v, fresh := x.definitions.tryFresh(ctx)
+	exists, err := v.CheckDeleteExchange(x.conn.by(), m)
+	if err != nil {
 		return err
+	}
+	if !exists && fresh {
+		x.definitions.converge(ctx)
+		return nil
 	}
 	_, err = x.propose(ctx, fmt.Sprintf("delete exchange '%s' in vhost '%s'", name, x.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteExchange{DeleteExchange: m}})
@@ -84,13 +90,17 @@ func (x *definer) bind(spec fsm.BindSpec) *logpb.Bind {
 // Bind creates a binding. It is no error if it exists.
 func (x *definer) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	m := x.bind(spec)
-	exists, err := x.definitions.freshView(ctx).CheckBind(x.conn.by(), m)
-	if exists && err == nil {
-		x.definitions.uses.ends(m)
-		x.definitions.converge(ctx)
-	}
-	if err != nil || exists {
+	v, fresh := x.definitions.tryFresh(ctx)
+	exists, err := v.CheckBind(x.conn.by(), m)
+	if err != nil {
 		return err
+	}
+	if exists {
+		x.definitions.uses.ends(m)
+	}
+	if exists && fresh {
+		x.definitions.converge(ctx)
+		return nil
 	}
 	_, err = x.propose(ctx, fmt.Sprintf("bind to exchange '%s' in vhost '%s'", spec.Source, x.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: m}})
@@ -115,12 +125,14 @@ func (x *definer) used(ctx context.Context, m *logpb.Bind) {
 // Unbind removes a binding. It is no error if there is none.
 func (x *definer) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	m := x.bind(spec)
-	exists, err := x.definitions.freshView(ctx).CheckUnbind(x.conn.by(), m)
-	if err == nil && !exists {
-		x.definitions.converge(ctx)
-	}
-	if err != nil || !exists {
+	v, fresh := x.definitions.tryFresh(ctx)
+	exists, err := v.CheckUnbind(x.conn.by(), m)
+	if err != nil {
 		return err
+	}
+	if !exists && fresh {
+		x.definitions.converge(ctx)
+		return nil
 	}
 	_, err = x.propose(ctx, fmt.Sprintf("unbind from exchange '%s' in vhost '%s'", spec.Source, x.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Unbind{Unbind: m}})
@@ -171,11 +183,14 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 
 // passiveQueue reports on a queue that must exist.
 func (x *definer) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo, error) {
-	q, err := x.definitions.freshView(ctx).PassiveQueue(x.conn.by(), x.conn.vhost, name)
+	var q *catalog.Queue
+	err := x.definitions.confirm(ctx, fmt.Sprintf("find queue '%s' in vhost '%s'", name, x.conn.vhost), func(v *catalog.View) (found bool, err error) {
+		q, err = v.PassiveQueue(x.conn.by(), x.conn.vhost, name)
+		return err == nil, err
+	})
 	if err != nil {
 		return fsm.QueueInfo{}, err
 	}
-	x.definitions.converge(ctx)
 	ask := x.inspector.count
 	if q.Local && x.definitions.view().Settings(q, x.definitions.defaults).Expires != 0 {
 		ask = x.touch // the peer renews the leases of queues that are not replicated
@@ -213,11 +228,13 @@ func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 		x.conn.owns.Store(true)
 	}
 	d.Members = x.definitions.place(d)
-	if q, err = x.definitions.freshView(ctx).CheckDeclareQueue(x.conn.by(), d, generated); q != nil && err == nil {
-		x.definitions.converge(ctx)
-	}
-	if q != nil || err != nil {
+	v, fresh := x.definitions.tryFresh(ctx)
+	if q, err = v.CheckDeclareQueue(x.conn.by(), d, generated); err != nil {
 		return q, false, err
+	}
+	if q != nil && fresh {
+		x.definitions.converge(ctx)
+		return q, false, nil
 	}
 	r, err := x.propose(ctx, fmt.Sprintf("declare queue '%s' in vhost '%s'", spec.Name, x.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: d}})
@@ -250,10 +267,11 @@ func (x *definer) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueIn
 // DeleteQueue deletes a queue, on condition that it is unused or empty if so requested, and removes
 // its record.
 func (x *definer) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
-	q, err := x.definitions.freshView(ctx).CheckDeleteQueue(x.conn.by(), x.conn.vhost, name)
-	if q == nil && err == nil {
-		x.definitions.converge(ctx)
-	}
+	var q *catalog.Queue
+	err := x.definitions.confirm(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", name, x.conn.vhost), func(v *catalog.View) (gone bool, err error) {
+		q, err = v.CheckDeleteQueue(x.conn.by(), x.conn.vhost, name)
+		return q == nil && err == nil, err
+	})
 	if q == nil || err != nil {
 		return 0, err
 	}
@@ -298,23 +316,53 @@ type definitions struct {
 	audit    *audit.Log    // nil: nothing is audited
 	grace    time.Duration // for a catalog without a leader
 	defaults catalog.Defaults
+	ended    atomic.Uint64 // queues that were removed because they had ended by themselves
+}
+
+// confirm asks a view. An answer that is told is one that every node gives when confirm returns: it
+// waits for that as long as for a change.
+func (d *definitions) confirm(ctx context.Context, what string, ask func(v *catalog.View) (told bool, err error)) error {
+	v, fresh := d.tryFresh(ctx)
+	told, err := ask(v)
+	if told && !fresh {
+		limited, cancel := d.patient(ctx)
+		defer cancel()
+		if err := d.catalog.Refresh(limited); err != nil {
+			return d.unanswered(what, err)
+		}
+		told, err = ask(d.view())
+	}
+	if told {
+		d.converge(ctx)
+	}
+	return err
+}
+
+// patient bounds how long the catalog is waited for.
+func (d *definitions) patient(ctx context.Context) (context.Context, context.CancelFunc) {
+	if d.catalog.Isolated() != "" {
+		return context.WithTimeout(ctx, d.grace)
+	}
+	return context.WithCancel(ctx)
+}
+
+// unanswered is the refusal of what the catalog has not answered.
+func (d *definitions) unanswered(what string, err error) error {
+	d.slog.Warn("catalog does not answer", "operation", what, "error", err)
+	text := fmt.Sprintf("Could not %s on node '%s' because the metadata store operation timed out", what, d.name)
+	if why := d.catalog.Isolated(); why != "" {
+		text += ": " + why
+	}
+	return fsm.Refuse(fsm.Internal, text)
 }
 
 // propose commits one catalog command and turns its refusal into an error.
 func (d *definitions) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
-	if d.catalog.Isolated() != "" {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.grace)
-		defer cancel()
-	}
+	ctx, cancel := d.patient(ctx)
+	defer cancel()
 	results, err := d.catalog.Propose(ctx, c)
 	if err != nil {
-		d.slog.Warn("catalog does not answer", "operation", what, "error", err)
-		text := fmt.Sprintf("Could not %s on node '%s' because the metadata store operation timed out", what, d.name)
-		if why := d.catalog.Isolated(); why != "" {
-			text += ": " + why
-		}
-		return nil, fsm.Refuse(fsm.Internal, text)
+		return nil, d.unanswered(what, err)
 	}
 	r := results[0]
 	if r.Refusal != 0 {
@@ -337,13 +385,33 @@ func (d *definitions) removeGone(g *group.Group) {
 	d.spawn("remove the record of a queue", func() {
 		ctx, cancel := d.whileOpen()
 		defer cancel()
+		var why queue.QueueEnd
+		var active fsm.Time
+		g.View(func(m *queue.Machine) {
+			why = m.Stats().Ended
+			active, _ = m.Activity()
+		})
 		q, ok := d.view().QueueByID(spec.Queue)
 		for ok && g.Leading() != 0 && ctx.Err() == nil {
 			if d.removeRecord(ctx, q) == nil {
+				d.noteEnd(q, why, active)
 				return
 			}
 			q, ok = d.view().QueueByID(spec.Queue)
 		}
+	})
+}
+
+// noteEnd counts and audits a queue that has ended by itself.
+func (d *definitions) noteEnd(q *catalog.Queue, why queue.QueueEnd, active fsm.Time) {
+	if why == queue.NotEnded {
+		return
+	}
+	d.ended.Add(1)
+	d.audit.Write(audit.Event{
+		Kind: audit.Definition, Action: "queue.expire", Origin: audit.Origin{Protocol: "cluster", Address: d.name}, Outcome: audit.OK,
+		Target: map[string]string{"vhost": q.VHost, "queue": q.Name},
+		Detail: map[string]any{"reason": why.String(), "last_active": time.UnixMilli(int64(active)).UTC().Format(time.RFC3339)},
 	})
 }
 

@@ -61,6 +61,9 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	for _, c := range w.Cancelled {
 		b.dispatcher.tell(g, c, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: c.Number})
 	}
+	for _, c := range w.Short {
+		b.dispatcher.tell(g, c, stream.Notice{Kind: peerpb.Notice_READY, Consumer: c.Number})
+	}
 	if len(w.DeadLetters) > 0 {
 		b.letters.SendOnce(g, w.DeadLetters)
 	}
@@ -182,6 +185,7 @@ func (x *dispatcher) add(d *weighedBatch, from payloads, of *fsm.Delivery) {
 	p := fsm.Readable(raw)
 	d.Messages = append(d.Messages, fsm.Message{
 		Consumer: of.To.Number, ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,
+		ExpireAt: of.ExpireAt, EnqueuedAt: of.EnqueuedAt, LockedUntil: of.LockedUntil, LockRemaining: of.LockRemaining,
 	})
 	d.weight += len(p) + group.DeliveryWeight
 }
@@ -212,6 +216,8 @@ func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d stream.DeliveryB
 		all[i].Consumer, all[i].Id, all[i].Size = of.Consumer, of.ID, uint32(len(of.Payload))
 		all[i].Acquired, all[i].Failed, all[i].Ready = of.Acquired, of.Failed, of.Ready
 		all[i].ScheduledFor = int64(of.ScheduledFor)
+		all[i].ExpiresAt, all[i].EnqueuedAt = int64(of.ExpireAt), int64(of.EnqueuedAt)
+		all[i].LockedUntil, all[i].LockRemaining = int64(of.LockedUntil), uint64(of.LockRemaining)
 		if len(of.Deaths) > 0 {
 			all[i].Deaths = encodeDeaths(of.Deaths)
 		}
@@ -275,6 +281,7 @@ func (x *dispatcher) outcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 				m.Outcomes = append(m.Outcomes, &peerpb.Outcome{
 					First: o.First, Run: o.Run, Code: uint32(o.Result.Code),
 					Count: o.Result.Count, Consumers: o.Result.Consumers, Next: o.Result.Next,
+					Until: int64(o.Result.Until), State: []byte(o.Result.State),
 				})
 			}
 		}

@@ -12,7 +12,7 @@ import (
 type event struct {
 	kind        eventKind
 	first, last uint64
-	ok          bool
+	ok, suspend bool
 	messages    []fsm.Message
 	consumer    uint64
 	ids         []uint64
@@ -21,6 +21,7 @@ type event struct {
 	call        *stream.Call
 	result      fsm.Result
 	payload     fsm.Payload
+	held        []fsm.Held
 }
 
 // calls is the lock of a session and the queue of calls to its client. What happens under the lock
@@ -33,6 +34,7 @@ type calls struct {
 	tasks  *tasks
 	// reroute routes publishes again that have lost their queue.
 	reroute *publisher
+	router  *replyRouter
 
 	mu      sync.Mutex // guards the fields below, and all of the session that says so
 	events  []event
@@ -54,6 +56,8 @@ const (
 	eventAnswered
 	eventRefused
 	eventReturned
+	eventKept
+	eventReply // the broker's own, to the channel that its routing key names
 )
 
 // confirm joins a publish to the last event if it continues its run.
@@ -157,7 +161,7 @@ func (c *calls) call(e *event) {
 	case eventRevoked:
 		c.client.Revoked(e.consumer, e.err)
 	case eventTimedOut:
-		c.client.TimedOut(e.consumer, e.ids, e.limit)
+		c.client.TimedOut(e.consumer, e.ids, e.limit, e.suspend)
 	case eventLost:
 		c.client.Lost(e.err)
 	case eventAnswered:
@@ -167,5 +171,10 @@ func (c *calls) call(e *event) {
 		c.client.Refused(e.payload, refusal)
 	case eventReturned:
 		c.client.Returned(e.payload)
+	case eventKept:
+		c.client.Kept(e.held)
+	case eventReply:
+		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
+		c.router.send(suffix, e.payload)
 	}
 }

@@ -23,7 +23,18 @@ type world struct {
 	t      grouptest.Fatal
 	broker *Broker
 	host   *testedHost
-	stale  atomic.Bool // the view may be out of date
+	stale  atomic.Bool                  // the view may be out of date
+	behind atomic.Pointer[catalog.View] // what the view is instead of the newest, until the next proposal; nil: it is the newest
+	failed atomic.Int32                 // waits for the newest view that have ended without it
+	heals  int32                        // so many waits fail, and the next one brings the newest view; 0: none does
+}
+
+// View is the view of the node.
+func (w *world) View() *catalog.View {
+	if v := w.behind.Load(); v != nil {
+		return v
+	}
+	return w.Catalog.View()
 }
 
 func newWorld(t grouptest.Fatal) *world {
@@ -43,9 +54,14 @@ func newWorld(t grouptest.Fatal) *world {
 
 // Refresh and what follows make the world the broker's catalog.
 func (w *world) Refresh(ctx context.Context) error {
+	if w.heals > 0 && w.failed.Load() >= w.heals {
+		w.behind.Store(nil)
+		w.stale.Store(false)
+	}
 	for w.stale.Load() {
 		select {
 		case <-ctx.Done():
+			w.failed.Add(1)
 			return ctx.Err()
 		default:
 			runtime.Gosched()
@@ -65,6 +81,7 @@ func (w *world) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb
 }
 
 func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	defer w.behind.Store(nil)
 	return w.Apply(cs...), nil
 }
 
@@ -132,6 +149,11 @@ func (r *recorder) Refused(_ fsm.Payload, why *fsm.Refusal) {
 	r.log = append(r.log, fmt.Sprint("refused ", why))
 }
 
+func (r *recorder) Kept(deliveries []fsm.Held) {
+	defer r.enter()()
+	r.log = append(r.log, fmt.Sprint("kept ", deliveries))
+}
+
 func (r *recorder) Returned(p fsm.Payload) {
 	defer r.enter()()
 	r.log = append(r.log, "returned "+string(p.Body()))
@@ -156,7 +178,7 @@ func (r *recorder) Revoked(_ uint64, why error) {
 	r.log = append(r.log, "revoked: "+why.Error())
 }
 
-func (r *recorder) TimedOut(uint64, []uint64, fsm.Millis) {
+func (r *recorder) TimedOut(uint64, []uint64, fsm.Millis, bool) {
 	defer r.enter()()
 	r.log = append(r.log, "timed out")
 }
@@ -205,7 +227,7 @@ func streamTo(s *Session, q *catalog.Queue) *stream.Stream {
 func publish(s *Session, to *stream.Stream, number uint64, body string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queues[to.Queue()].publish(&fsm.Publish{Number: number, Payload: grouptest.Payload(body), TTL: -1, Priority: -1}, nil, 0, false)
+	s.queues[to.Queue()].publish(&fsm.Publish{Number: number, Payload: grouptest.Payload(body), TTL: -1, Priority: -1}, nil, 0, false, "")
 }
 
 func request(s *Session, to *stream.Stream, c *logpb.Command) *stream.Call {

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/peer"
@@ -25,6 +26,7 @@ type Inspector struct {
 	uses       *uses
 	properties Properties
 	peeks      peeks
+	explaining sync.Mutex // one at a time: it replays a log
 }
 
 // listen registers the handlers.
@@ -32,6 +34,10 @@ func (x *Inspector) listen() {
 	peer.HandleAsk(x.mesh, kindStats, x.stats)
 	peer.HandleAsk(x.mesh, kindPeek, x.peek)
 	peer.HandleAsk(x.mesh, kindScheduled, x.scheduled)
+	peer.HandleAsk(x.mesh, kindEnds, x.ends)
+	peer.HandleAsk(x.mesh, kindExplain, x.explain)
+	peer.HandleAsk(x.mesh, kindHash, x.hash)
+	peer.HandleAsk(x.mesh, kindGroups, x.messageGroups)
 }
 
 // count asks the leader for the number of messages and consumers of a queue. gone: the queue has

@@ -34,6 +34,10 @@ const (
 	kindHears           // call: whether a node hears a process of another one
 	KindApplied         // what a node has applied of the catalog, see cluster/group
 	KindLearner         // of replicas that do not vote, see cluster/group
+	kindEnds            // call: messages that have ended
+	kindExplain         // call: the lives of messages
+	kindHash            // call: the state of a replica at an entry
+	kindGroups          // call: groups of messages
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.
@@ -49,4 +53,7 @@ var bounds = map[peer.Kind]peer.Bounds{
 	kindReply:          {Payload: peer.MaxMessage},
 	KindResourceAlarms: {Head: 1 << 10},
 	KindApplied:        {Head: 1 << 10},
+	kindEnds:           {Head: 4 << 20},
+	kindExplain:        {Head: 16 << 20},
+	kindGroups:         {Head: 4 << 20},
 }

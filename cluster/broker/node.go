@@ -47,14 +47,22 @@ func (n *node) view() *catalog.View { return n.catalog.View() }
 
 // freshView returns the view after an attempt to bring it up to date.
 func (n *node) freshView(ctx context.Context) *catalog.View {
-	if !n.catalog.Fresh() {
+	v, _ := n.tryFresh(ctx)
+	return v
+}
+
+// tryFresh is freshView; fresh: the view holds everything that anybody has been told is done. If it
+// does not, nobody may be told that something exists, or is gone, because the view says so.
+func (n *node) tryFresh(ctx context.Context) (v *catalog.View, fresh bool) {
+	if fresh = n.catalog.Fresh(); !fresh {
 		ctx, cancel := context.WithTimeout(ctx, refreshWait)
 		defer cancel()
-		if err := n.catalog.Refresh(ctx); err != nil {
+		err := n.catalog.Refresh(ctx)
+		if fresh = err == nil; !fresh {
 			n.slog.Debug("view not refreshed", "error", err)
 		}
 	}
-	return n.view()
+	return n.view(), fresh
 }
 
 // converge returns when the other nodes hold what this node's view says: a client that is told that

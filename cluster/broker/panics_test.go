@@ -246,11 +246,14 @@ func TestRoutingStraysPanics(t *testing.T) {
 // A panic while a command is given up ends the channel: only a timer would hear
 // of it. No lock is kept, wherever it panics.
 func TestGivingUpPanics(t *testing.T) {
-	for name, spoil := range map[string]func(s *Session, a *scheduleCommand){
-		"before the lock": func(s *Session, a *scheduleCommand) {
-			s.exchange.overdue(a, a.queue, nil) // as its timer does, and without a way to the leader
+	for name, spoil := range map[string]func(s *Session, a *clientCommand){
+		"before the lock": func(s *Session, a *clientCommand) {
+			s.mu.Lock()
+			a.parts[0].at = nil // and so without a way to the leader
+			s.mu.Unlock()
+			s.exchange.overdue(a) // as its timer does
 		},
-		"under the lock": func(s *Session, a *scheduleCommand) {
+		"under the lock": func(s *Session, a *clientCommand) {
 			s.mu.Lock()
 			a.late = nil
 			s.mu.Unlock()
@@ -281,9 +284,9 @@ func TestGivingUpPanics(t *testing.T) {
 				}
 				synctest.Wait()
 				s.mu.Lock()
-				var late *scheduleCommand
+				var late *clientCommand
 				for p := range s.queues[q.ID].stream.Unanswered() {
-					late = p.Note.(*scheduleCommand)
+					late = p.Note.(*commandPart).of
 				}
 				s.mu.Unlock()
 				spoil(s, late)
@@ -295,5 +298,22 @@ func TestGivingUpPanics(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// A panic while a limit is shared anew ends the channel: only a timer would hear
+// of it.
+func TestSharingLimitsPanics(t *testing.T) {
+	w, c := newWorld(t), &recorder{}
+	s := w.mustSession(c)
+	s.mu.Lock()
+	s.limit = 1
+	s.known[1] = &consumer{part: part{request: &logpb.Consume{}, shared: true, granted: 1, ceiling: 1}}
+	s.known[2] = &consumer{part: part{request: &logpb.Consume{}, shared: true, wants: true}} // at no queue
+	s.wait()
+	s.mu.Unlock()
+	c.mustEnd(t)
+	if n := w.broker.Panics(); n != 1 {
+		t.Errorf("%d panics", n)
 	}
 }

@@ -106,7 +106,7 @@ func TestAskLeader(t *testing.T) {
 	if gone, err := x.askLeader(context.Background(), q, func(string) bool { return true }); gone || !isKind(err, fsm.Unavailable) {
 		t.Errorf("without a leader: %v, %v", gone, err)
 	}
-	x.grace = 10 * time.Second
+	x.grace = time.Minute
 	w.broker.routes.Lead(q.ID, "n1", 1)
 	asked := 0
 	gone, err := x.askLeader(context.Background(), q, func(leader string) bool {

@@ -25,9 +25,10 @@ type Peeked struct {
 	Number     uint64 // in the queue: messages are shown in this order
 	Place      queue.Place
 	ExpireAt   fsm.Time // 0: never
-	DueAt      fsm.Time // scheduled or delayed only
+	DueAt      fsm.Time // scheduled, delayed or deferred only; 0: none
 	Deadline   fsm.Time // checked out only; 0: none
 	ScheduleID string
+	Deferral   string // the token; deferred only
 }
 
 // Peek shows messages of a queue that are in a given place and have a number above after, without
@@ -62,7 +63,7 @@ func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 				Payload: fsm.Readable(p.Payload), Acquired: p.Acquired, Failed: p.Failed, Local: q.Local, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor),
 			},
 			Number: p.Number, Place: queue.Place(p.Place), ExpireAt: fsm.Time(p.ExpireAt), DueAt: fsm.Time(p.DueAt),
-			Deadline: fsm.Time(p.Deadline), ScheduleID: p.ScheduleId,
+			Deadline: fsm.Time(p.Deadline), ScheduleID: p.ScheduleId, Deferral: p.Deferral,
 		})
 	}
 	return list, nil
@@ -119,6 +120,7 @@ func (x *Inspector) peek(req *peerpb.PeekRequest) *peerpb.PeekReply {
 		p := &peerpb.Peeked{
 			Number: x.Seq, Place: uint32(x.Place), Payload: payload, Acquired: x.Acquired, Failed: x.Failed,
 			ScheduledFor: int64(x.ScheduledFor), ExpireAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline), ScheduleId: x.ScheduleID,
+			Deferral: x.Deferral,
 		}
 		if len(x.Deaths) > 0 {
 			p.Deaths = encodeDeaths(x.Deaths)

@@ -8,6 +8,7 @@ import (
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // publisher routes the messages that a session publishes, sends them to the matching queues, and
@@ -47,7 +48,7 @@ func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
 	}
 	if p.Exchange == catalog.CommandExchange {
 		v := x.node.view()
-		if err := x.mayCommand(v, p); err != nil {
+		if err := x.mayClaim(v, p); err != nil {
 			return false, err
 		}
 		x.exchange.command(v, p)
@@ -139,15 +140,6 @@ func (x *publisher) mayPublish(v *catalog.View, exchange string) error {
 	return v.CheckPublish(x.conn.user, x.conn.vhost, exchange)
 }
 
-// mayCommand returns an error if the user may not issue commands. What a verb does to a queue or an
-// exchange needs rights on that, too.
-func (x *publisher) mayCommand(v *catalog.View, p *fsm.Publish) error {
-	if err := v.CheckCommand(x.conn.user, x.conn.vhost); err != nil {
-		return err
-	}
-	return x.mayClaim(v, p)
-}
-
 // mayPublishWith returns an error if the user may not publish with the routing key, or for a
 // user-id that mayClaim refuses.
 func (x *publisher) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
@@ -229,8 +221,21 @@ func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limi
 		again.Copies = slices.Clone(p.Copies)
 		x.strays = append(x.strays, stray{again, fan})
 	case !to.Over() && !to.Ending(): // otherwise the channel is about to end, without a confirm
-		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "")
+		u.needs.ask(x.node.view(), q)
+		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "", x.groupIn(q, p.Payload))
 	}
+}
+
+// groupIn returns the group that a message has in a queue; empty: none.
+func (x *publisher) groupIn(q *catalog.Queue, p fsm.Payload) string {
+	if q.Groups == logpb.QueueConfig_NO_GROUPS {
+		return ""
+	}
+	properties := x.properties
+	return q.GroupOf(
+		func() *fsm.Table { return properties.Headers(p.Properties(), nil) },
+		func(name string) []byte { return properties.Property(p.Properties(), name) },
+	)
 }
 
 // publishOutcome is the outcome of a publish, or of one copy of it. Of several copies the gravest

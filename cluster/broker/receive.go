@@ -92,6 +92,7 @@ func (r *receiver) onOutcomes(from string, head, _ []byte) {
 	for i, o := range m.Outcomes {
 		outcomes[i] = group.Outcome{First: o.First, Run: o.Run, Result: fsm.Result{
 			Code: fsm.Code(o.Code), Count: o.Count, Consumers: o.Consumers, Next: o.Next,
+			Until: fsm.Time(o.Until), State: string(o.State),
 		}}
 	}
 	r.routes.Answer(from, fsm.QueueID(m.Queue), r.sessionID(m.Session, m.Boot), outcomes)
@@ -124,7 +125,11 @@ func (r *receiver) onDeliveries(from string, head, payload []byte) {
 			r.bad(from, "deliveries", err)
 			return
 		}
-		message := fsm.Message{Consumer: p.Consumer, ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor)}
+		message := fsm.Message{
+			Consumer: p.Consumer, ID: p.Id, Acquired: p.Acquired, Failed: p.Failed, Deaths: deaths, Ready: p.Ready, ScheduledFor: fsm.Time(p.ScheduledFor),
+			ExpireAt: fsm.Time(p.ExpiresAt), EnqueuedAt: fsm.Time(p.EnqueuedAt),
+			LockedUntil: fsm.Time(p.LockedUntil), LockRemaining: fsm.Millis(p.LockRemaining),
+		}
 		if p.Size > 0 {
 			message.Payload = fsm.Readable(payload[:p.Size:p.Size])
 		}

@@ -29,7 +29,7 @@ type Session struct {
 
 func newSession(c *Connection, client fsm.SessionEvents) *Session {
 	b, s := c.broker, &Session{conn: c}
-	s.calls = calls{client: client, tasks: b.tasks, reroute: &s.publisher}
+	s.calls = calls{client: client, tasks: b.tasks, reroute: &s.publisher, router: b.replies}
 	s.streams = streams{session: s, routes: b.routes, available: b.available, queues: map[fsm.QueueID]*sessionQueue{}}
 	s.definer = definer{
 		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies,
@@ -42,10 +42,13 @@ func newSession(c *Connection, client fsm.SessionEvents) *Session {
 	}
 	s.consumers = consumers{
 		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies,
-		node: b.node, available: b.available, inspector: b.Inspector, known: map[uint64]*consumer{},
+		node: b.node, available: b.available, inspector: b.Inspector, defaults: b.config.Defaults, known: map[uint64]*consumer{},
 	}
 	s.replies = replies{conn: c, id: &s.id, calls: &s.calls, window: &s.consumers.window, router: b.replies}
-	s.exchange = commandExchange{conn: c, calls: &s.calls, streams: &s.streams, tasks: b.tasks, answers: b.answers}
+	s.exchange = commandExchange{
+		conn: c, calls: &s.calls, streams: &s.streams, consumers: &s.consumers, replies: &s.replies,
+		node: b.node, tasks: b.tasks, answers: b.answers, properties: b.config.Properties,
+	}
 	return s
 }
 

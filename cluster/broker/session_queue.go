@@ -119,6 +119,7 @@ type sessionQueue struct {
 	stream  *stream.Stream
 	index   uint64  // among the queues of its session, from 1
 	strays  []stray // see Answered
+	needs   needs
 
 	enqueue logpb.Enqueue // reused
 	command logpb.Command
@@ -133,15 +134,27 @@ var (
 func (q *sessionQueue) Lock() { q.session.lock() }
 
 // Unlock releases it, and passes on to the client what has happened meanwhile.
-func (q *sessionQueue) Unlock() { q.session.unlock() }
+func (q *sessionQueue) Unlock() {
+	q.session.rebalance()
+	q.session.unlock()
+}
 
 // publish queues an enqueue. ceiling is the longest TTL allowed by the exchanges on the path + 1;
-// 0: unlimited. store: the queue is that of a delayed exchange. The lock is held.
-func (q *sessionQueue) publish(p *fsm.Publish, fan *fanout, ceiling uint64, store bool) {
+// 0: unlimited. store: the queue is that of a delayed exchange. group is that of the message in the queue; empty:
+// none. The lock is held.
+func (q *sessionQueue) publish(p *fsm.Publish, fan *fanout, ceiling uint64, store bool, group string) {
+	q.add(p, ceiling, store, group, noteOf(p, fan))
+}
+
+// add is publish with a note for the answer.
+func (q *sessionQueue) add(p *fsm.Publish, ceiling uint64, store bool, group string, note any) {
 	q.enqueue = logpb.Enqueue{
 		Size: uint32(len(p.Payload)), Head: uint32(fsm.Payload(p.Payload).HeadSize()), TtlPlusOne: uint64(p.TTL + 1),
 		PriorityPlusOne: uint32(p.Priority + 1), HasExpiration: p.HasExpiration,
-		Routed: p.Exchange != "", TtlCeilingPlusOne: ceiling,
+		Routed: p.Exchange != "", TtlCeilingPlusOne: ceiling, GroupId: group,
+	}
+	if q.needs.as.Label {
+		q.enqueue.MessageId, q.enqueue.CorrelationId = p.MessageID, p.CorrelationID
 	}
 	if store {
 		q.enqueue.DelayPlusOne = uint64(p.Delay.For) + 1
@@ -150,8 +163,9 @@ func (q *sessionQueue) publish(p *fsm.Publish, fan *fanout, ceiling uint64, stor
 		q.enqueue.DueAt, q.enqueue.DelayPlusOne = int64(s.At), uint64(s.Delay+1)
 		q.enqueue.ScheduleId, q.enqueue.Conflict = s.ID, s.Conflict
 	}
+	q.session.tell(&q.enqueue, p.Payload, q.needs.as)
 	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &q.enqueue}
-	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Note: noteOf(p, fan)})
+	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Note: note})
 }
 
 // Answered handles the answer to one command.
@@ -163,12 +177,23 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 			s.consumerOver(k.Cancels)
 		}
 		if k.Got != nil {
+			if k.Got.LockedUntil != 0 {
+				q.addToken(k.Got, s.consumers.node.view().LockSecret())
+			}
 			k.Got.Consumer = getToken | q.index
 		}
 		// The waiting caller goes on after the events that came before the answer.
 		s.add(event{kind: eventAnswered, call: k, result: r})
-	} else if a, is := p.Note.(*scheduleCommand); is {
-		s.exchange.done(a, r)
+	} else if a, is := p.Note.(*commandPart); is {
+		s.exchange.answered(a, r)
+	} else if a, is := p.Note.(limitAnswer); is {
+		s.limitHeard(a)
+	} else if _, is := p.Note.(ownMessage); is {
+		// Nobody waits for it.
+	} else if _, is := p.Note.(strictSettle); is {
+		if isNotDone(r.Code) {
+			s.lose(errLateSettle)
+		}
 	} else if p.Payload != nil {
 		s.answered(q, p, r)
 	}
@@ -198,9 +223,11 @@ func (q *sessionQueue) Noticed(n stream.Notice) {
 		if number == 0 {
 			number = getToken | q.index
 		}
-		s.add(event{kind: eventTimedOut, consumer: number, ids: n.IDs, limit: n.Limit})
+		s.add(event{kind: eventTimedOut, consumer: number, ids: n.IDs, limit: n.Limit, suspend: s.suspends(q, n.Consumer)})
 	case peerpb.Notice_CANCELLED:
 		s.cancelled(q, n.Consumer)
+	case peerpb.Notice_READY:
+		s.wanted(n.Consumer)
 	}
 }
 
@@ -221,7 +248,49 @@ func (q *sessionQueue) Accept(bytes int) bool { return q.session.consumers.windo
 // that a consumer is waiting.
 func (q *sessionQueue) CanTake(answers int) bool { return q.session.consumers.window.fits(answers) }
 
+// strictSettle is the note of a settlement that fails if it comes too late.
+type strictSettle struct{}
+
+// errLateSettle is the channel's error for one that has failed.
+var errLateSettle = fsm.Refuse(fsm.Precondition, "a delivery was settled after its lock had been lost")
+
+// settleEach settles deliveries of a consumer whose late settlements are errors: each by a command
+// of its own, so that every one of them is found. The lock is held.
+func (q *sessionQueue) settleEach(number uint64, ids []uint64, outcome fsm.Outcome) {
+	if q.stream.Over() {
+		return
+	}
+	for _, id := range ids {
+		q.stream.Add(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
+			Outcome: outcome, Consumer: number, Ranges: []uint64{id, 1}, Strict: true,
+		}}, stream.Pending{Note: strictSettle{}})
+	}
+}
+
+// addToken adds a lock token to a message. Its consumer is the one that the queue knows.
+func (q *sessionQueue) addToken(m *fsm.Message, secret []byte) {
+	of := fsm.ConsumerID{Session: q.session.id, Number: m.Consumer}
+	m.LockToken = lockToken{queue: q.stream.Queue(), of: of, delivery: m.ID}.text(secret)
+}
+
+// addTokens adds lock tokens to the messages of consumers that have asked for them.
+func (q *sessionQueue) addTokens(messages []fsm.Message) {
+	var secret []byte
+	for i := range messages {
+		m := &messages[i]
+		if c := q.session.known[m.Consumer]; c == nil || !c.info {
+			continue
+		}
+		if secret == nil {
+			secret = q.session.consumers.node.view().LockSecret()
+		}
+		q.addToken(m, secret)
+	}
+}
+
 // Deliver passes messages on to the channel.
 func (q *sessionQueue) Deliver(messages []fsm.Message) {
+	q.addTokens(messages)
+	q.session.noteActive(messages)
 	q.session.add(event{kind: eventDeliver, messages: messages})
 }

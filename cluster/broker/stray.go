@@ -49,6 +49,7 @@ func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
 		Number: of.Number, Exchange: string(payload.Exchange()), RoutingKey: string(payload.RoutingKey()), Payload: payload,
 		TTL: fsm.Millis(e.GetTtlPlusOne()) - 1, Priority: int(e.GetPriorityPlusOne()) - 1, HasExpiration: e.GetHasExpiration(),
 		Copies: append(properties.Copies(payload.Properties()), payload.BlindKeys()...), Mandatory: of.Mandatory,
+		MessageID: e.GetMessageId(), CorrelationID: e.GetCorrelationId(),
 	}
 	if w, is := of.Note.(*timing); is {
 		p.Schedule, p.Delay = w.schedule, w.delay

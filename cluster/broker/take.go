@@ -46,14 +46,25 @@ func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, 
 // noEvents is the client of a session that only waits for answers.
 type noEvents struct{}
 
-func (noEvents) Confirmed(uint64, uint64, bool)        {}
-func (noEvents) Refused(fsm.Payload, *fsm.Refusal)     {}
-func (noEvents) Returned(fsm.Payload)                  {}
-func (noEvents) Deliver([]fsm.Message)                 {}
-func (noEvents) Cancelled(uint64)                      {}
-func (noEvents) Revoked(uint64, error)                 {}
-func (noEvents) TimedOut(uint64, []uint64, fsm.Millis) {}
-func (noEvents) Lost(error)                            {}
+func (noEvents) Confirmed(uint64, uint64, bool)              {}
+func (noEvents) Refused(fsm.Payload, *fsm.Refusal)           {}
+func (noEvents) Returned(fsm.Payload)                        {}
+func (noEvents) Kept([]fsm.Held)                             {}
+func (noEvents) Deliver([]fsm.Message)                       {}
+func (noEvents) Cancelled(uint64)                            {}
+func (noEvents) Revoked(uint64, error)                       {}
+func (noEvents) TimedOut(uint64, []uint64, fsm.Millis, bool) {}
+func (noEvents) Lost(error)                                  {}
+
+// NameLocked makes a command be about the delivery that a lock token names. It returns false if the
+// token is none of this queue.
+func (b *Broker) NameLocked(q *catalog.Queue, token string, c *logpb.Command) bool {
+	t, ok := parseLockToken(token, b.view().LockSecret())
+	if ok = ok && t.queue == q.ID; ok {
+		t.name(c)
+	}
+	return ok
+}
 
 // Command executes commands at a queue in a session of its own, one after the other, and returns
 // their answers: OK, or NotFound if the object of the command is not there. Any other answer is an

@@ -42,14 +42,14 @@ type Clock struct {
 	anchor time.Duration // what the wall clock showed when Monotonic was 0
 	state  atomic.Pointer[state]
 
-	mu      sync.Mutex
-	nodes   []string // of the cluster
-	peers   map[string]*readings
-	own     time.Duration // the wall clock against the steady one
-	median  time.Duration // the same for the cluster's median, when last known
-	skewed  bool
-	sampled chan struct{} // closed once a majority has been read
-	ahead   []func()
+	mu     sync.Mutex
+	nodes  []string // of the cluster
+	peers  map[string]*readings
+	own    time.Duration // the wall clock against the steady one
+	median time.Duration // the same for the cluster's median, when last known
+	skewed bool
+	agreed chan struct{} // closed once a majority has agreed
+	ahead  []func()
 
 	refused  atomic.Uint64
 	logAhead atomic.Int64 // ms
@@ -60,9 +60,9 @@ type Clock struct {
 type state struct {
 	// offset of the corrected clock from the steady one.
 	offset time.Duration
-	// agreed: a majority of the wall clocks has agreed on offset.
-	agreed  bool
-	maxSkew fsm.Millis
+	// agreed: a majority of the wall clocks has agreed on offset. sampled: a majority has been read.
+	agreed, sampled bool
+	maxSkew         fsm.Millis
 }
 
 // readings holds the latest readings of another node's clock.
@@ -79,7 +79,7 @@ type reading struct {
 
 // New returns the clock of a node that has not heard from the others yet.
 func New(c Config) *Clock {
-	k := &Clock{config: c, peers: map[string]*readings{}, sampled: make(chan struct{})}
+	k := &Clock{config: c, peers: map[string]*readings{}, agreed: make(chan struct{})}
 	k.anchor = wallDuration(c.Wall()) - c.Monotonic()
 	k.state.Store(&state{maxSkew: c.MaxSkew()})
 	k.SetNodes(c.Nodes)
@@ -87,9 +87,19 @@ func New(c Config) *Clock {
 }
 
 // SetNodes sets the nodes of the cluster, including this one; none as long as they are not known.
+// That this node has agreed with itself while it knew of no other says nothing about them: a process
+// that starts may be told of its cluster's nodes one by one.
 func (c *Clock) SetNodes(names []string) {
 	c.mu.Lock()
 	next := map[string]*readings{}
+	if len(c.nodes) <= 1 && len(names) > 1 {
+		alone := *c.state.Load()
+		if alone.agreed {
+			c.agreed = make(chan struct{})
+		}
+		alone.agreed, alone.sampled = false, false
+		c.state.Store(&alone)
+	}
 	for _, name := range names {
 		if name == c.config.Node {
 			continue
@@ -177,22 +187,22 @@ func (c *Clock) update() (ahead []func()) {
 	defer c.mu.Unlock()
 	before := c.state.Load()
 	c.own = wallDuration(c.config.Wall()) - c.anchor - now
-	votes := c.votes(now)
-	next := &state{offset: before.offset, agreed: before.agreed, maxSkew: c.config.MaxSkew()}
+	votes, near := c.votes(now, before.offset)
+	next := &state{offset: before.offset, agreed: before.agreed, sampled: before.sampled, maxSkew: c.config.MaxSkew()}
 	majority := len(c.nodes)/2 + 1
 	if len(votes) >= majority {
-		slices.Sort(votes)
-		c.median = votes[(len(votes)-1)/2]
+		c.median = median(votes)
 		agreed := agree(votes, majority, time.Duration(next.maxSkew)*time.Millisecond)
 		if agreed || !before.agreed {
-			next.offset, next.agreed = c.median, agreed
+			next.offset, next.agreed = median(near), agreed
 		}
 		if (next.offset - before.offset).Abs() < grain {
 			next.offset = before.offset // at first none: a right clock is not corrected
 		}
 		c.updateAlarm(next.maxSkew)
-		if !c.isSampled() {
-			close(c.sampled)
+		next.sampled = true
+		if next.agreed && !before.agreed {
+			close(c.agreed)
 		}
 	}
 	if *next != *before {
@@ -204,20 +214,28 @@ func (c *Clock) update() (ahead []func()) {
 	return ahead
 }
 
-// votes returns the wall clocks that can be read, relative to the steady clock. A node alone uses
-// what its clock showed when it started: nobody can tell whether a step made it right or wrong.
-func (c *Clock) votes(now time.Duration) []time.Duration {
+// votes returns the wall clocks that can be read, relative to the steady clock. near has what each
+// of them may show that is closest to offset: a reading is uncertain by half of its round trip, and
+// says nothing against an offset within that. A node alone uses what its clock showed when it
+// started: nobody can tell whether a step made it right or wrong.
+func (c *Clock) votes(now, offset time.Duration) (votes, near []time.Duration) {
 	if len(c.nodes) <= 1 { // none: the catalog has nothing yet
-		return []time.Duration{0}
+		return []time.Duration{0}, []time.Duration{0}
 	}
-	votes := make([]time.Duration, 1, len(c.nodes))
-	votes[0] = c.own
+	votes, near = append(votes, c.own), append(near, c.own)
 	for _, p := range c.peers {
 		if r, ok := p.best(now); ok {
 			votes = append(votes, r.offset)
+			near = append(near, min(max(offset, r.offset-r.roundTrip/2), r.offset+r.roundTrip/2))
 		}
 	}
-	return votes
+	return votes, near
+}
+
+// median sorts votes, of which there are some, and returns the lower one of the middle.
+func median(votes []time.Duration) time.Duration {
+	slices.Sort(votes)
+	return votes[(len(votes)-1)/2]
 }
 
 // agree reports whether at least majority of the sorted votes lie within skew.
@@ -243,16 +261,11 @@ func (c *Clock) updateAlarm(skew fsm.Millis) {
 	}
 }
 
-// Sampled is closed once the clocks of a majority have been read.
-func (c *Clock) Sampled() <-chan struct{} { return c.sampled }
-
-func (c *Clock) isSampled() bool {
-	select {
-	case <-c.sampled:
-		return true
-	default:
-		return false
-	}
+// Agreed is closed once a majority of the clocks has agreed.
+func (c *Clock) Agreed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.agreed
 }
 
 // warnPause is how long further warnings of one kind are not logged: thousands of groups may issue
@@ -315,7 +328,7 @@ func (c *Clock) Status() Status {
 	defer c.mu.Unlock()
 	st := c.state.Load()
 	s.Agreed, s.MaxSkew, s.Skewed = st.agreed, st.maxSkew, c.skewed
-	if s.Sampled = c.isSampled(); s.Sampled {
+	if s.Sampled = st.sampled; s.Sampled {
 		s.Offset = c.own - c.median
 	}
 	for _, name := range c.nodes {

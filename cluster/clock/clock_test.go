@@ -81,6 +81,46 @@ func mustBe(t testing.TB, what string, got, want fsm.Time) {
 	}
 }
 
+// A process that starts is alone until it is told of its cluster's nodes, perhaps one by one. That
+// it agreed with itself then says nothing: its wall clock, an hour ahead, moves no stamp, whether
+// the clocks of the others come soon or late.
+func TestStartsAlone(t *testing.T) {
+	for _, unheard := range []string{"b", "c"} {
+		w := newWorld(3, hour)
+		names := w.names
+		w.names = names[:1]
+		w.boot()
+		w.c.SetNodes(nil)
+		w.c.SetNodes(names[:1])
+		w.pass(300 * ms)
+		w.names = names
+		w.down[unheard] = true
+		w.c.SetNodes(names)
+		select {
+		case <-w.c.Agreed():
+			t.Error("its own clock is said to be that of a majority")
+		default:
+		}
+		w.pass(300 * ms)
+		if s := w.c.Status(); s.Agreed || !s.Sampled {
+			t.Errorf("with one that disagrees: agreed %v, sampled %v", s.Agreed, s.Sampled)
+		}
+		var s Stamper
+		last := w.truth()
+		s.Begin(w.c, last)
+		w.pass(500 * ms)
+		mustBe(t, "the time that has passed since the log's last stamp", s.Next(), last+500)
+		w.down[unheard] = false
+		w.pass(500 * ms)
+		mustBe(t, "once a majority agrees", s.Next(), w.truth())
+		select {
+		case <-w.c.Agreed():
+		default:
+			t.Error("no majority agrees")
+		}
+	}
+}
+
 func TestMedian(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -115,6 +155,34 @@ func TestMedian(t *testing.T) {
 				t.Errorf("agreed %v, skewed %v, want %v, %v", s.Agreed, s.Skewed, test.agreed, test.skewed)
 			}
 		})
+	}
+}
+
+// Bytes take longer in one direction than in the other, so all readings err by half of
+// their round trip in the same direction: a right clock is not corrected. A wrong one
+// is, as far as the readings are certain.
+func TestUnevenDelays(t *testing.T) {
+	const trip = 200 * ms
+	for name, late := range map[string]fsm.Time{"requests are late": 0, "answers are late": fsm.Time(trip / ms)} {
+		w := newWorld(3)
+		w.pass(time.Second)
+		listen := func() {
+			for range 20 {
+				w.passed += 100 * ms
+				for _, node := range w.names[1:] {
+					w.c.Read(node, w.wall(node)-late, trip)
+				}
+			}
+		}
+		listen()
+		mustBe(t, name, w.c.Now(), w.truth())
+		w.off["b"], w.off["c"] = 700*ms, 700*ms
+		listen()
+		if off := time.Duration(w.c.Now()-w.truth()) * ms; off < 500*ms || off > 700*ms {
+			t.Errorf("%s: the others are 700 ms ahead, this node is by %v", name, off)
+		}
+		w.pass(time.Second)
+		mustBe(t, name+", then they are not", w.c.Now(), w.truth()+700)
 	}
 }
 

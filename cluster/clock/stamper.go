@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// SampleWait is how long a new leader waits for the clocks of a majority.
-const SampleWait = 2 * time.Second
+// AgreementWait is how long a new leader waits for a majority of the clocks to agree.
+const AgreementWait = 2 * time.Second
 
 // Stamper stamps the entries of one group. One goroutine at a time uses it.
 //
@@ -89,7 +89,7 @@ func (s *Stamper) next() stamped {
 	default:
 		n.last, n.at = s.last+half, s.at+time.Duration(2*half)*time.Millisecond
 	}
-	if st.agreed || s.clock.isSampled() && now-s.began > SampleWait {
+	if st.agreed || st.sampled && now-s.began > AgreementWait {
 		n.young = false
 	}
 	return n

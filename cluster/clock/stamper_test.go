@@ -113,7 +113,7 @@ func TestNoAgreement(t *testing.T) {
 	for _, test := range []struct {
 		after time.Duration
 		jumps bool
-	}{{SampleWait / 2, true}, {2 * SampleWait, false}} {
+	}{{AgreementWait / 2, true}, {2 * AgreementWait, false}} {
 		w := newWorld(3, 2*hour, 0, 0)
 		w.down["c"] = true
 		w.pass(time.Second)

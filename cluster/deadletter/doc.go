@@ -1,4 +1,5 @@
-// Package deadletter sends the dead letters of the queues that a node leads to their targets.
+// Package deadletter sends the dead letters of the queues that a node leads to their targets, and
+// what they forward.
 //
 // Letters in a queue's outbox arrive at each target exactly once and in the order in which they
 // died, also across changes of leader. A letter leaves the outbox when the log records that all

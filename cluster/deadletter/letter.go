@@ -3,6 +3,7 @@ package deadletter
 import (
 	mathrand "math/rand/v2"
 	"slices"
+	"strconv"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -17,27 +18,75 @@ func (s *Sender) deadPayload(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payl
 	if c.DelayedStore {
 		properties = s.properties.Delayed(properties)
 	}
-	if isDue(l) {
+	switch {
+	case l.Forwarded && !c.Forward:
+		return p // it has got its route before
+	case l.Forwarded:
+	case isDue(l):
 		return repack(p, string(p.Exchange()), string(p.RoutingKey()), properties, p.BlindKeys())
+	case l.Remark != (fsm.Remark{}) || len(l.Deaths) > 1:
+		properties = s.properties.Remarked(properties, l.Remark)
 	}
-	key, blind := string(p.RoutingKey()), p.BlindKeys()
-	if c.HasDeadLetterRoutingKey {
-		key, blind = fsm.Short(c.DeadLetterRoutingKey), nil
+	w, key, blind := wayOf(c, l), string(p.RoutingKey()), p.BlindKeys()
+	if w.hasKey {
+		key, blind = w.key, nil
 		properties = s.properties.Redirected(properties)
 	}
-	return repack(p, fsm.Short(c.DeadLetterExchange), key, properties, blind)
+	return repack(p, fsm.Short(w.exchange), key, properties, blind)
+}
+
+// way is where a queue sends letters: to an exchange, with a key of its own or with
+// theirs.
+type way struct {
+	exchange, key string
+	hasKey        bool
+}
+
+// wayOf returns the way of a letter, which is dead or forwarded.
+func wayOf(c *logpb.QueueConfig, l *fsm.DeadLetter) way {
+	if l.Forwarded {
+		return way{c.ForwardExchange, fsm.Short(c.ForwardRoutingKey), c.HasForwardRoutingKey}
+	}
+	return way{c.DeadLetterExchange, fsm.Short(c.DeadLetterRoutingKey), c.HasDeadLetterRoutingKey}
 }
 
 // reenqueue returns what brings a dead message, which is out now and was p, to
 // a target. ceiling is what the exchanges on its way allow + 1; 0: no limit.
 func (s *Sender) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
-	if isDue(l) {
+	e := reenqueued(c, l, out, ceiling)
+	if l.Forwarded {
+		e.TtlPlusOne = storedTTL(s.properties.Expiration(out.Properties()))
+	}
+	if !isDue(l) {
+		e.Deaths = s.deaths(l, p)
+	}
+	e.MessageId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyMessageID))
+	e.CorrelationId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyCorrelationID))
+	return e
+}
+
+// reenqueued is reenqueue without what comes from the payload's properties.
+func reenqueued(c *logpb.QueueConfig, l *fsm.DeadLetter, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
+	if isDue(l) && !l.Forwarded {
 		return depart(l, out, ceiling)
 	}
-	return &logpb.Enqueue{
-		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: c.DeadLetterExchange != "", TtlCeilingPlusOne: ceiling,
-		PriorityPlusOne: uint32(l.Priority) + 1, Deaths: s.deaths(l, p), ScheduledFor: int64(l.ScheduledFor),
+	e := &logpb.Enqueue{
+		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: wayOf(c, l).exchange != "", TtlCeilingPlusOne: ceiling,
+		PriorityPlusOne: uint32(l.Priority) + 1, ScheduledFor: int64(l.ScheduledFor),
 	}
+	if l.Forwarded {
+		e.HasExpiration, e.Deaths, e.Hops = l.HasExpiration, l.Deaths, l.Hops
+	}
+	return e
+}
+
+// storedTTL is an expiration property as the log has TTLs.
+func storedTTL(expiration string) uint64 {
+	ttl, err := strconv.ParseUint(expiration, 10, 63)
+	if expiration == "" || err != nil {
+		return 0
+	}
+	return ttl + 1
 }
 
 // repack returns a payload with the body of p, which is valid. The other parts
@@ -66,6 +115,14 @@ func depart(l *fsm.DeadLetter, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	}
 }
 
+// groupAt completes what brings a dead message to a queue: its group there.
+func (s *Sender) groupAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
+	e.GroupId = to.GroupOf(
+		func() *fsm.Table { return s.properties.Headers(p.Properties(), nil) },
+		func(name string) []byte { return s.properties.Property(p.Properties(), name) },
+	)
+}
+
 // delayAt completes what brings a dead message to a queue: at the store of a
 // delayed exchange it waits. A delay that is too long is as long as may be.
 func (s *Sender) delayAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
@@ -76,23 +133,33 @@ func (s *Sender) delayAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
 	}
 }
 
-// deadTargets returns the queues that a dead message goes to, and how long the
-// exchanges on its way let it live there.
-func (s *Sender) deadTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
-	keys := []string{fsm.Short(c.DeadLetterRoutingKey)}
-	if !c.HasDeadLetterRoutingKey {
+// wayTargets returns the queues that a dead or forwarded message goes to, and how long
+// the exchanges on its way let it live there.
+func (s *Sender) wayTargets(v *catalog.View, vhost string, c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
+	w := wayOf(c, l)
+	keys := []string{w.key}
+	if !w.hasKey {
 		keys = append(s.keys(p), p.BlindKeys()...)
 	}
-	queues, limits, err := v.Route(vhost, c.DeadLetterExchange, &catalog.Message{
-		Keys:     keys,
-		Headers:  func() *fsm.Table { return s.properties.Headers(p.Properties(), s.deaths(l, p)) },
-		Property: func(name string) []byte { return s.properties.Property(p.Properties(), name) },
-		Chance:   mathrand.Uint64(), Local: s.leadsHere, Passed: s.host.Used, Delayed: !c.DelayedStore && s.properties.Delay(p.Properties()) > 0,
-	}, nil)
+	delayed := (l.Forwarded || !c.DelayedStore) && s.properties.Delay(p.Properties()) > 0
+	queues, limits := s.route(v, vhost, w.exchange, &catalog.Message{Keys: keys, Passed: s.host.Used, Delayed: delayed}, l, p)
+	if l.Forwarded {
+		return queues, limits
+	}
+	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(l.Deaths, q.Name) }), limits
+}
+
+// route completes what an exchange has to know of a letter, and returns the queues that
+// it goes to from there; none if there is no such exchange.
+func (s *Sender) route(v *catalog.View, vhost, exchange string, m *catalog.Message, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
+	m.Headers = func() *fsm.Table { return s.properties.Headers(p.Properties(), s.deaths(l, p)) }
+	m.Property = func(name string) []byte { return s.properties.Property(p.Properties(), name) }
+	m.Chance, m.Local = mathrand.Uint64(), s.leadsHere
+	queues, limits, err := v.Route(vhost, exchange, m, nil)
 	if err != nil {
 		return nil, limits
 	}
-	return slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return cycle(l.Deaths, q.Name) }), limits
+	return queues, limits
 }
 
 // keys returns the routing keys of a message that receivers may see.
@@ -100,8 +167,8 @@ func (s *Sender) keys(p fsm.Payload) []string {
 	return append([]string{string(p.RoutingKey())}, s.properties.Copies(p.Properties())...)
 }
 
-// isDue reports whether a letter is a message of a delayed exchange that has
-// become due, and no dead one.
+// isDue reports whether a letter is no dead one: it is a message of a delayed
+// exchange that has become due, or is forwarded.
 func isDue(l *fsm.DeadLetter) bool { return l.Reason == logpb.Death_NONE }
 
 // dueTargets returns the queues that a message goes to that has become due in
@@ -111,16 +178,7 @@ func (s *Sender) dueTargets(v *catalog.View, store fsm.QueueID, l *fsm.DeadLette
 	if !ok {
 		return nil, catalog.Ceilings{}
 	}
-	queues, limits, err := v.Route(of.VHost, of.StoreOf, &catalog.Message{
-		Keys:     append(s.keys(p), p.BlindKeys()...),
-		Headers:  func() *fsm.Table { return s.properties.Headers(p.Properties(), l.Deaths) },
-		Property: func(name string) []byte { return s.properties.Property(p.Properties(), name) },
-		Chance:   mathrand.Uint64(), Local: s.leadsHere,
-	}, nil)
-	if err != nil {
-		return nil, limits
-	}
-	return queues, limits
+	return s.route(v, of.VHost, of.StoreOf, &catalog.Message{Keys: append(s.keys(p), p.BlindKeys()...)}, l, p)
 }
 
 // cycle reports whether a letter would come back to a queue where it has died

@@ -46,7 +46,7 @@ func (s *onceSender) send(from Group, letters []fsm.DeadLetter) {
 			continue
 		}
 		p := fsm.Readable(raw)
-		targets, limits := s.all.deadTargets(view, spec.VHost, config, l, p)
+		targets, limits := s.all.wayTargets(view, spec.VHost, config, l, p)
 		if len(targets) == 0 {
 			s.missed.Add(1)
 			continue
@@ -55,6 +55,7 @@ func (s *onceSender) send(from Group, letters []fsm.DeadLetter) {
 		for _, q := range targets {
 			e := s.all.reenqueue(config, l, p, payload, limits.Of(q).Stored())
 			s.all.delayAt(q, e, payload)
+			s.all.groupAt(q, e, payload)
 			if !s.add(q, e, payload) {
 				lost++
 			}

@@ -167,12 +167,16 @@ func (x *outboxSender) routeLetter(v *catalog.View, c *logpb.QueueConfig, l *que
 	}
 	var queues []*catalog.Queue
 	var limits catalog.Ceilings
-	if isDue(&l.DeadLetter) {
+	switch {
+	case l.Forwarded && c.GetForward():
+		queues, limits = x.sender.wayTargets(v, x.group.Spec().VHost, c, &l.DeadLetter, p)
+	case l.Forwarded:
+	case isDue(&l.DeadLetter):
 		queues, limits = x.sender.dueTargets(v, x.group.Spec().Queue, &l.DeadLetter, p)
 		r.Unroutable = len(queues) == 0
 	}
-	if len(queues) == 0 && c.GetDeadLetter() {
-		queues, limits = x.sender.deadTargets(v, x.group.Spec().VHost, c, &l.DeadLetter, p)
+	if len(queues) == 0 && c.GetDeadLetter() && !l.Forwarded {
+		queues, limits = x.sender.wayTargets(v, x.group.Spec().VHost, c, &l.DeadLetter, p)
 	}
 	for i, q := range queues {
 		r.Targets = append(r.Targets, uint64(q.ID))
@@ -372,6 +376,7 @@ func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payloa
 	out := x.sender.deadPayload(c, &o.Letter.DeadLetter, p)
 	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
 	x.sender.delayAt(to, e, out)
+	x.sender.groupAt(to, e, out)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stopped || tr.stream.Over() || o.Number != tr.stream.Next() {
@@ -500,7 +505,7 @@ func (x *outboxSender) retryLetters() {
 		for i := range letters {
 			route := x.routeLetter(view, config, &letters[i])
 			route.Letter = letters[i].Number
-			if len(route.Targets) > 0 || config.DelayedStore {
+			if len(route.Targets) > 0 || config.DelayedStore || letters[i].Forwarded && !config.GetForward() {
 				r.Routes = append(r.Routes, route)
 			}
 			x.retried = route.Letter

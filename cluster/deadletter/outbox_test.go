@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -27,27 +28,71 @@ func TestOutboxProperty(t *testing.T) {
 			case 0, 1:
 				want = append(want, fmt.Sprint("letter ", len(want)))
 				b.die(t, want[len(want)-1])
-			case 2:
-				b.source.Commit(t)
-			case 3:
-				if n := len(b.source.Waiting()); n > 0 && lose() {
-					b.source.Lose(1)
-				}
-			case 4:
-				b.carry(t, lose)
-			case 5:
-				if lose() {
-					b.start()
-				}
-			case 6:
-				b.w.Clock.Add(chance.Int64N(proposeAgain))
 			default:
-				b.run()
+				b.disturb(t, chance, lose)
 			}
 		}
 		b.drain(t)
 		for id, r := range b.targets {
 			if got := r.Bodies(); !slices.Equal(got, want) {
+				t.Fatalf("target %d holds %q, want %q", id, got, want)
+			}
+		}
+	})
+}
+
+// disturb commits, loses or carries something, makes another node the leader, or lets
+// time pass.
+func (b *letterbox) disturb(t *rapid.T, chance *rand.Rand, lose func() bool) {
+	switch chance.IntN(6) {
+	case 0:
+		b.source.Commit(t)
+	case 1:
+		if n := len(b.source.Waiting()); n > 0 && lose() {
+			b.source.Lose(1)
+		}
+	case 2:
+		b.carry(t, lose)
+	case 3:
+		if lose() {
+			b.start()
+		}
+	case 4:
+		b.w.Clock.Add(chance.Int64N(proposeAgain))
+	default:
+		b.run()
+	}
+}
+
+// What a queue forwards arrives at every target once, although proposals, transfers and answers get
+// lost, leaders change, and the settings begin to forward, forward to nowhere, or forward no more:
+// then what has no route comes back, and dies.
+func TestForwardsProperty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		b := newLetterbox(t, "a", "b")
+		chance := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+		lose := func() bool { return chance.IntN(3) == 0 }
+		forward := func(to string) {
+			b.settings(t, b.source, func(c *logpb.QueueConfig) { c.Forward, c.ForwardExchange = to != "", to })
+		}
+		forward("amq.fanout")
+		var want []string
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			switch chance.IntN(9) {
+			case 0, 1:
+				want = append(want, fmt.Sprintf("message %02d", len(want)))
+				b.die(t, want[len(want)-1])
+			case 2:
+				forward([]string{"amq.fanout", "amq.topic", ""}[chance.IntN(3)])
+			default:
+				b.disturb(t, chance, lose)
+			}
+		}
+		forward("amq.fanout")
+		b.drain(t)
+		for id, r := range b.targets {
+			got := r.Bodies()
+			if slices.Sort(got); !slices.Equal(got, want) {
 				t.Fatalf("target %d holds %q, want %q", id, got, want)
 			}
 		}
@@ -226,5 +271,90 @@ func TestCycle(t *testing.T) {
 		if got := cycle(tc.deaths, "b"); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
+	}
+}
+
+// What a queue forwards arrives once, as it was, and one hop further; without a
+// way it waits for one.
+func TestForwards(t *testing.T) {
+	b := newLetterbox(t, "a")
+	b.source.Apply(t, group.BatchOf(&logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{
+		Config: &logpb.QueueConfig{Forward: true, ForwardExchange: "amq.topic"},
+	}}))
+	b.die(t, "on its way")
+	for range 3 {
+		b.run()
+		b.source.Commit(t)
+	}
+	if n := b.source.Outbox(); n != 1 {
+		t.Fatalf("%d letters without a way", n)
+	}
+	b.w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{
+		Vhost: "/", Source: "amq.topic", Destination: "a", RoutingKey: "#",
+	}}})
+	b.drain(t)
+	for _, r := range b.targets {
+		if got := r.Bodies(); !slices.Equal(got, []string{"on its way"}) {
+			t.Errorf("it holds %q", got)
+		}
+	}
+	var c queue.Counters
+	b.source.View(func(m *queue.Machine) { c = m.Stats().Counters })
+	if c.Forwarded != 1 || c.DeadConfirmed != 0 {
+		t.Errorf("%d forwarded, %d dead letters", c.Forwarded, c.DeadConfirmed)
+	}
+	to := b.target(t, "a")
+	b.settings(t, to, func(c *logpb.QueueConfig) { c.Forward = true })
+	to.View(func(m *queue.Machine) {
+		if all := m.UnroutedLetters(2); len(all) != 1 || all[0].Hops != 2 {
+			t.Errorf("its second hop: %v", all)
+		}
+	})
+}
+
+// What waits for a way becomes ready again if its queue forwards no more.
+func TestForwardsNoMore(t *testing.T) {
+	b := newLetterbox(t, "a")
+	b.settings(t, b.source, func(c *logpb.QueueConfig) {
+		c.Forward, c.ForwardExchange, c.TtlPlusOne = true, "amq.topic", 0
+	})
+	b.die(t, "1")
+	for range 3 {
+		b.run()
+		b.commit(t)
+	}
+	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.Forward = false })
+	b.run()
+	b.commit(t)
+	b.source.View(func(m *queue.Machine) {
+		if s := m.Stats(); s.Ready.Messages != 1 || s.Outbox.Messages != 0 {
+			t.Errorf("%d ready, %d letters", s.Ready.Messages, s.Outbox.Messages)
+		}
+	})
+}
+
+// A message whose route is in the log goes there even if its queue no longer forwards, as it came.
+func TestForwardsWhatIsRouted(t *testing.T) {
+	b := newLetterbox(t, "a")
+	b.settings(t, b.source, func(c *logpb.QueueConfig) {
+		c.Forward, c.ForwardExchange, c.ForwardRoutingKey, c.HasForwardRoutingKey = true, "amq.fanout", "new", true
+	})
+	b.die(t, "1")
+	b.run()
+	b.commit(t)
+	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.Forward = false })
+	b.drain(t)
+	to := b.target(t, "a")
+	was := fsm.Readable(grouptest.Payload("1"))
+	to.View(func(m *queue.Machine) {
+		for x := range m.Messages() {
+			p, err := to.Payload(x.Ref)
+			if p := fsm.Readable(p); err != nil || string(p.RoutingKey()) != string(was.RoutingKey()) || string(p.Exchange()) != string(was.Exchange()) {
+				t.Errorf("it came by %q with %q: %v", p.Exchange(), p.RoutingKey(), err)
+			}
+		}
+	})
+	if got := to.Bodies(); !slices.Equal(got, []string{"1"}) {
+		t.Errorf("it holds %q", got)
 	}
 }

@@ -58,6 +58,10 @@ type Properties interface {
 	// Redirected returns the properties of a dead letter that goes by the routing
 	// key of its queue. The result may be the argument.
 	Redirected(properties []byte) []byte
+	// Remarked returns the properties of a dead letter with what its last receiver
+	// has said, and without what an earlier one has. The result may be the
+	// argument.
+	Remarked(properties []byte, remark fsm.Remark) []byte
 }
 
 // Group is a led queue whose letters are sent: *group.Group.

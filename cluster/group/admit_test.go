@@ -42,7 +42,7 @@ func TestCatalogAdmits(t *testing.T) {
 		"no version":      {entry: entry(0, short), err: "of version 0"},
 		"unknown version": {entry: entry(2, short), err: "of version 2"},
 	} {
-		refused, err := k.admit(c.entry)
+		refused, _, err := k.admit("n1", c.entry)
 		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) || len(refused) != c.refused {
 			t.Errorf("%s: %d answers, %v", name, len(refused), err)
 		}

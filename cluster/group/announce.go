@@ -83,7 +83,7 @@ func (c *commitNotices) deliver(node string, f *commitNotice) {
 func (c *commitNotices) sendOne(node string, n *commitNotice) bool {
 	me := []byte(c.replica.node)
 	var answer raft.AppendEntriesResponse
-	err := c.replica.mesh.Transport(catalogGroup).AppendEntries(raft.ServerID(node), raft.ServerAddress(node), &raft.AppendEntriesRequest{
+	err := c.replica.transport.AppendEntries(raft.ServerID(node), raft.ServerAddress(node), &raft.AppendEntriesRequest{
 		RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
 		Term:         n.leads,
 		PrevLogEntry: n.index, PrevLogTerm: n.term, LeaderCommitIndex: n.index,

@@ -39,8 +39,9 @@ type applier struct {
 	mu      sync.Mutex
 	machine *queue.Machine
 	effects fsm.Effects
-	stopped bool   // the machine has failed: an empty one replaces it
-	origin  uint64 // of the machine, see raftlog.Group.Origin
+	stopped bool     // the machine has failed: an empty one replaces it
+	origin  uint64   // of the machine, see raftlog.Group.Origin
+	probes  []*probe // that wait for an entry
 }
 
 // applierNode is shared by the appliers of a node.
@@ -107,6 +108,9 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 	for _, l = range logs {
 		if l.Type == raft.LogCommand {
 			ticked = a.applyEntry(l, lead) || ticked
+			if len(a.probes) > 0 {
+				a.answerProbes()
+			}
 		}
 	}
 	if lead {
@@ -223,6 +227,7 @@ type waiting struct {
 // waiting returns what the machine of a serving group waits for; ok is false while entries are
 // being applied.
 func (a *applier) waiting(serves bool, s *settings) (w waiting, ok bool) {
+	defer a.guard.contain("look for what waits")
 	if !a.mu.TryLock() {
 		return w, false
 	}

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -63,6 +64,7 @@ type Catalog struct {
 	convergence convergence
 	lease       routeLease
 	notices     commitNotices
+	numbers     numbers
 	watchdog    catalogWatch
 
 	config CatalogConfig
@@ -79,6 +81,7 @@ type Catalog struct {
 func NewCatalog(c CatalogConfig) *Catalog {
 	k := &Catalog{config: c}
 	k.convergence.init(c.Node)
+	k.numbers.init()
 	k.life, k.cancel = context.WithCancel(context.Background())
 	k.replica = replica{
 		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.spawn, log: c.Store,
@@ -230,7 +233,8 @@ func (k *Catalog) votes() {
 }
 
 // Propose commits commands in one entry and returns their results once this node and all nodes
-// that may route hold the entry. It may be unknown whether an attempt was lost, so the commands
+// that may route hold the entry. It may be unknown whether an attempt was lost. Once this process
+// has registered, the commands are performed once however often they are proposed; before, they
 // must be safe to repeat.
 func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return k.propose(ctx, false, commands)
@@ -242,7 +246,16 @@ func (k *Catalog) Note(ctx context.Context, commands ...*logpb.CatalogCommand) (
 }
 
 func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	entry, err := logpb.Marshal(&logpb.CatalogEntry{Version: k.View().FSMVersion(), Now: int64(k.config.Clock()), Commands: commands})
+	mark, err := k.mark(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if mark != nil {
+		defer k.numbers.end(mark.Number)
+	}
+	entry, err := logpb.Marshal(&logpb.CatalogEntry{
+		Version: k.View().FSMVersion(), Now: int64(k.config.Clock()), Commands: commands, Proposal: mark,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("encode catalog entry: %w", err)
 	}
@@ -262,6 +275,16 @@ func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.
 	}
 }
 
+// mark returns what marks one more proposal of this process; nil: it has not registered.
+func (k *Catalog) mark(ctx context.Context) (*logpb.Proposal, error) {
+	n, known := k.View().NodeByName(k.node)
+	if !known || n.GetBoot() == 0 || !bytes.Equal(n.GetIncarnation(), k.config.Incarnation[:]) {
+		return nil, nil
+	}
+	mark := &logpb.Proposal{Node: k.node, Incarnation: k.config.Incarnation[:]}
+	return mark, k.numbers.begin(ctx, mark)
+}
+
 var errNoCatalogLeader = errors.New("the catalog has no leader")
 
 // attempt proposes once, on this node or at the leader.
@@ -271,7 +294,7 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 	case "":
 		return nil, 0, errNoCatalogLeader
 	case k.node:
-		return k.lead(ctx, entry, internal)
+		return k.lead(ctx, k.node, entry, internal)
 	}
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
@@ -293,13 +316,16 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 	return results, reply.Index, nil
 }
 
-// lead proposes on this node and returns once all nodes hold the entry.
-func (k *Catalog) lead(ctx context.Context, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
+// lead proposes on this node what one of the nodes wants, and returns once all nodes hold the entry.
+func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
 	if _, ok := k.beginTerm(ctx); !ok {
 		return nil, 0, errNoCatalogLeader
 	}
-	if refused, err := k.admit(entry); err != nil || refused != nil {
-		return refused, 0, err
+	if results, index, err := k.admit(from, entry); err != nil || results != nil {
+		if err == nil && !internal {
+			err = k.convergence.awaitHeld(ctx, index)
+		}
+		return results, index, err
 	}
 	f := k.raft.Load().Apply(entry, catalogApplyWait)
 	if err := k.wait(f); err != nil {
@@ -314,18 +340,25 @@ func (k *Catalog) lead(ctx context.Context, entry []byte, internal bool) ([]*log
 	return f.Response().([]*logpb.CatalogResult), f.Index(), nil
 }
 
-// admit validates an entry, which may come from another node, before it enters the log, since
-// every replica has to apply it from then on. If one command is not admitted, the whole entry is
-// refused and not proposed.
-func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error) {
+// admit validates an entry, which comes from a node, before it enters the log, since every replica
+// has to apply it from then on. If one command is not admitted, the whole entry is refused and not
+// proposed. results: how an entry that is not proposed is answered, which is what those hold that
+// have applied index. nil: it is proposed.
+func (k *Catalog) admit(from string, entry []byte) (results []*logpb.CatalogResult, index uint64, err error) {
 	view := k.View()
 	known := view.FSMVersion()
 	e, err := decodeCatalog(entry, known)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if e.Version == 0 {
-		return nil, fmt.Errorf("catalog entry of version 0, the cluster has %d", known)
+		return nil, 0, fmt.Errorf("catalog entry of version 0, the cluster has %d", known)
+	}
+	if err := catalog.AdmitProposal(e.Proposal, from); err != nil {
+		return nil, 0, err
+	}
+	if answered, ok := view.Answered(e.Proposal); ok {
+		return answered, view.Index(), nil
 	}
 	for _, c := range e.Commands {
 		err := catalog.Admit(c)
@@ -333,10 +366,10 @@ func (k *Catalog) admit(entry []byte) (refused []*logpb.CatalogResult, err error
 			err = view.Fits(c)
 		}
 		if err != nil {
-			return slices.Repeat([]*logpb.CatalogResult{catalog.Refuse(err)}, len(e.Commands)), nil
+			return slices.Repeat([]*logpb.CatalogResult{catalog.Refuse(err)}, len(e.Commands)), 0, nil
 		}
 	}
-	return nil, nil
+	return nil, 0, nil
 }
 
 // notifyFollowers tells all members of the group what has been committed.
@@ -368,7 +401,7 @@ func (k *Catalog) onCall(ctx context.Context, from string, req []byte) ([]byte, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
-	results, index, err := k.lead(ctx, m.Entry, m.Internal)
+	results, index, err := k.lead(ctx, from, m.Entry, m.Internal)
 	if err != nil {
 		return proto.Marshal(&peerpb.CatalogReply{Error: err.Error()})
 	}

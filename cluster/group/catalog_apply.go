@@ -50,6 +50,16 @@ func (a *catalogApplier) Apply(l *raft.Log) any {
 	a.mustSupport(a.machine.View().FSMVersion())
 	a.view.Store(a.machine.View())
 	var change CatalogChange
+	if !a.machine.Repeated() {
+		change = changeOf(&e, results)
+	}
+	a.changed(change)
+	a.applied(a.View(), l.Index, l.Term)
+	return results
+}
+
+// changeOf says what the commands of an entry have changed, by their answers.
+func changeOf(e *logpb.CatalogEntry, results []*logpb.CatalogResult) (change CatalogChange) {
 	for i, r := range results {
 		if e.Commands[i].GetDeclareQueue() != nil && r.Changed && r.Refusal == 0 {
 			change.Added = append(change.Added, fsm.QueueID(r.Queue))
@@ -70,9 +80,7 @@ func (a *catalogApplier) Apply(l *raft.Log) any {
 		change.noteRights(c, r)
 		change.Nodes = change.Nodes || r.Changed && (c.GetRegisterNode() != nil || c.GetAdmitNode() != nil || c.GetForgetNode() != nil || c.GetRecoverCluster() != nil || c.GetDeclareDead() != nil)
 	}
-	a.changed(change)
-	a.applied(a.View(), l.Index, l.Term)
-	return results
+	return change
 }
 
 // noteRights notes what a command has changed of what users may do.

@@ -98,7 +98,8 @@ func (c *catalogs) mustLead() (at int) {
 // every heartbeat, and says why. What it was to commit is committed, and it
 // follows when its machine goes on. It does not stand for a while.
 func TestCatalogLeaderHangs(t *testing.T) {
-	c := mustCatalogs(t, quickWatch)
+	clock := &handClock{}
+	c := mustCatalogs(t, quickWatch, clock.set)
 	mustDefine(t, c.all[0], "first")
 	at := c.mustLead()
 	k, h, other := c.all[at], c.hosts[at], c.all[(at+1)%len(c.all)]
@@ -106,7 +107,16 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	c.gates[at].Lock()
 	goOn := sync.OnceFunc(c.gates[at].Unlock)
 	defer goOn() // a machine that hangs for ever cannot be closed
-	mustDefine(t, other, "second")
+	defined := make(chan struct{})
+	go func() {
+		defer close(defined)
+		mustDefine(t, other, "second")
+	}()
+	clock.await(t, "it gives way", func() bool {
+		count, _ := h.Resignations()
+		return count[StuckCatalog] != 0
+	})
+	<-defined
 	count, last := h.Resignations()
 	if count[StuckCatalog] != 1 || len(last) != 1 {
 		t.Fatalf("resignations %v, %+v", count, last)
@@ -133,7 +143,8 @@ func TestCatalogLeaderHangs(t *testing.T) {
 // A node whose machine hangs already when it is elected gives way as well: it
 // waits for the entries of earlier terms.
 func TestCatalogHangsBeforeItLeads(t *testing.T) {
-	c := mustCatalogs(t, quickWatch)
+	clock := &handClock{}
+	c := mustCatalogs(t, quickWatch, clock.set)
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
 	at, other := (lead+1)%3, (lead+2)%3
@@ -145,10 +156,11 @@ func TestCatalogHangsBeforeItLeads(t *testing.T) {
 		_ = c.all[lead].Transfer(trioNames[at])
 		return c.all[at].raft.Load().State() == raft.Leader
 	})
+	clock.await(t, "it gives way", func() bool {
+		count, _ := c.hosts[at].Resignations()
+		return count[StuckCatalog] != 0
+	})
 	mustDefine(t, c.all[other], "third")
-	if count, _ := c.hosts[at].Resignations(); count[StuckCatalog] == 0 {
-		t.Error("it has not given way")
-	}
 }
 
 // Who is told first is the one that has acknowledged most. If one does not answer
@@ -280,7 +292,8 @@ func TestCatalogStall(t *testing.T) {
 // A leader that cannot help the catalog by giving it up keeps it, and says that
 // it stands still.
 func TestCatalogHasNobodyToTakeOver(t *testing.T) {
-	h, gate := mustHost(t, t.TempDir(), quickWatch), &sync.Mutex{}
+	clock := &handClock{}
+	h, gate := mustHost(t, t.TempDir(), quickWatch, clock.set), &sync.Mutex{}
 	k, _ := mustStart(t, h, []string{"n1"}, gate)
 	mustDefine(t, k, "first")
 	if k.Stall() != nil {
@@ -291,7 +304,7 @@ func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	goOn := sync.OnceFunc(gate.Unlock)
 	defer goOn()
 	k.done.Go(func() { mustDefine(t, k, "second") })
-	await(t, "it is seen to stand still", func() bool { return k.Stall() != nil })
+	clock.await(t, "it is seen to stand still", func() bool { return k.Stall() != nil })
 	if s := k.Stall(); s.Keeps != keepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
 		t.Errorf("it stands still as %+v", s)
 	}
@@ -303,4 +316,29 @@ func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	}
 	goOn()
 	await(t, "it goes on", func() bool { return k.Stall() == nil && defines(k, "second") })
+}
+
+// TestClosedCatalogSendsNothing: a notice that begins while a member closes does
+// not wait for a node that is gone.
+func TestClosedCatalogSendsNothing(t *testing.T) {
+	c := mustCatalogs(t)
+	for i := len(c.hosts) - 1; i >= 0; i-- {
+		c.ends[i]()
+		if i > 0 {
+			c.hosts[i].mesh.Close()
+		}
+	}
+	await(t, "the end of the link", func() bool { return !c.hosts[0].mesh.Alive(trioNames[1]) })
+	sent := make(chan bool, 1)
+	go func() {
+		sent <- c.all[0].notices.sendOne(trioNames[1], &commitNotice{index: 1, term: 1, leads: 1})
+	}()
+	select {
+	case ok := <-sent:
+		if ok {
+			t.Error("a member that is gone has the notice")
+		}
+	case <-time.After(10 * time.Second): // a third of the wait for a link
+		t.Error("the notice still waits")
+	}
 }

@@ -175,6 +175,28 @@ func (g *Group) Submit(b Batch) error { return g.proposer.submit(b) }
 // retain the machine. If the group turns out to be quarantined afterwards, discard what f has set.
 func (g *Group) View(f func(m *queue.Machine)) { g.applier.view(f) }
 
+// HashAt returns the hash of the machine's state at an entry, and the index of that
+// entry. at 0 stands for the newest one. If at is above the newest one, it waits for
+// the first entry from there on. Replicas that are asked for the same entry before
+// they have applied it return the same index and, if they are equal, the same hash.
+//
+// The state is frozen between two entries, in the time that a snapshot takes, and
+// hashed outside of the lock.
+func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
+	return g.applier.hashAt(at, wait, g.ending)
+}
+
+// Replay gives a queue's history on this node to a reader, up to the last entry
+// that was applied when it began. It may fail because a snapshot was replaced
+// meanwhile; then it can be tried again, with a new reader.
+func (g *Group) Replay(to Replayer) error {
+	if g.store == nil {
+		return ErrNoHistory
+	}
+	s, err := replay(g.store, g.Progress().Applied, to)
+	return errors.Join(err, s.failure())
+}
+
 // Resync reads the messages a consumer holds after a delivery, up to the size limit of an answer,
 // and sends them in order among the deliveries, together with the notice of messages taken from
 // the consumer or of its cancellation. Only the leader answers.

@@ -16,7 +16,7 @@ import (
 //
 //	serving() ≠ 0 ⇔ term ≠ 0 ∧ ¬transferring ∧ ¬barred()
 type leadership struct {
-	changing     sync.Mutex    // one change at a time
+	changing     longLock      // one change at a time
 	term         atomic.Uint64 // in which this node serves; 0: none
 	transferring atomic.Bool   // it takes no commands, see Transfer. Set under the proposer's lock
 	resigned     resignation
@@ -24,6 +24,34 @@ type leadership struct {
 	guard     *guard
 	withdrawn *atomic.Bool  // the node leads nothing, see Host.Withdraw; nil for a local queue, which it does not affect
 	raftTerm  func() uint64 // the current one
+}
+
+// longLock is a mutex that may be held while raft is waited for. Under virtual time, whoever waits
+// for it lets time pass, as whoever holds it must.
+type longLock struct {
+	once  sync.Once
+	token chan struct{} // holds one as long as the lock is held
+}
+
+func (l *longLock) channel() chan struct{} {
+	l.once.Do(func() { l.token = make(chan struct{}, 1) })
+	return l.token
+}
+
+// Lock implements sync.Locker.
+func (l *longLock) Lock() { l.channel() <- struct{}{} }
+
+// Unlock implements sync.Locker.
+func (l *longLock) Unlock() { <-l.channel() }
+
+// TryLock locks it if nobody else has, and reports whether it did.
+func (l *longLock) TryLock() bool {
+	select {
+	case l.channel() <- struct{}{}:
+		return true
+	default:
+		return false
+	}
 }
 
 // serving returns the term in which this node leads and takes commands, or 0.
@@ -149,19 +177,19 @@ func (g *Group) announce(term uint64) {
 	g.host.config.Outside.Led(g, term)
 }
 
-// awaitClocks waits until a majority of the wall clocks is known, so that the first stamp of the
-// term can take the leaderless time into account. Usually it is known: votes and clocks come over
-// the same links.
+// awaitClocks waits until a majority of the wall clocks has agreed, so that the first stamp of the
+// term can take the leaderless time into account: a later one would take it from messages that were
+// enqueued meanwhile. Usually a majority has agreed: votes and clocks come over the same links.
 func awaitClocks(c *clock.Clock, ending <-chan struct{}) {
 	select {
-	case <-c.Sampled():
+	case <-c.Agreed():
 		return
 	default:
 	}
-	limit := time.NewTimer(clock.SampleWait)
+	limit := time.NewTimer(clock.AgreementWait)
 	defer limit.Stop()
 	select {
-	case <-c.Sampled():
+	case <-c.Agreed():
 	case <-ending:
 	case <-limit.C:
 	}

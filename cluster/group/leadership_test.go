@@ -2,13 +2,17 @@ package group
 
 import (
 	"errors"
+	"log/slog"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // A leader that raft does not give a barrier, because it is handing over and
@@ -143,4 +147,121 @@ func TestResignsOfItsOwnTerm(t *testing.T) {
 	if err := transferee.Group(1).Barrier(time.Second); err != nil || transferee.Group(1).Leading() == 0 {
 		t.Errorf("the leader of a later term is disturbed: %v", err)
 	}
+}
+
+// A replica takes over with an entry of its own term, behind which it has applied
+// everything that earlier leaders have committed.
+func TestTakeOverAppliesEverything(t *testing.T) {
+	g := mustTrio(t).mustOpen(1)[0]
+	before := g.lastIndex()
+	if term := g.catchUp(); term == 0 || term != g.Term() {
+		t.Fatalf("it takes over in term %d of %d", term, g.Term())
+	}
+	if last := g.lastIndex(); last == before || g.AppliedIndex() < last {
+		t.Errorf("the log ended at entry %d and ends at %d; %d are applied", before, last, g.AppliedIndex())
+	}
+}
+
+// A leader that has lost and won again before it was looked at begins anew: its
+// office is that of its present term.
+func TestLeadershipFollowsTheTerm(t *testing.T) {
+	g := mustTrio(t).mustOpen(1)[0]
+	g.leadership.term.Store(g.Term() - 1)
+	if g.review(); g.Leading() != g.Term() {
+		t.Errorf("it serves in term %d, and leads in %d", g.Leading(), g.Term())
+	}
+}
+
+// The first stamp of a term is not behind the machine's clock, and stamps do not run
+// back when a leadership begins again.
+func TestStampsBeginWithTheMachine(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	ahead := n.config.Clock.Now().Add(3_600_000)
+	g.View(func(m *queue.Machine) {
+		m.Apply(fsm.Meta{Index: m.Index(), Term: g.Term(), Now: ahead}, &tickCommand, &fsm.Effects{})
+	})
+	if _, ok := g.begin(g.Term()); !ok || g.proposer.now() < ahead {
+		t.Fatalf("it begins with %d, the machine is at %d", g.proposer.now(), ahead)
+	}
+	for _, last := range []fsm.Time{ahead + 1000, 0} {
+		before := g.proposer.now()
+		if g.proposer.begin(n.config.Clock, last); g.proposer.now() < before {
+			t.Errorf("after %d comes %d", before, g.proposer.now())
+		}
+	}
+}
+
+// The first entry of a term is a tick if the machine waits for anything: what was due
+// without a leader is done before something is handed out.
+func TestTermBeginsWithTick(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	mustSubmit(t, g, enqueues(1, 3_600_000, "m"))
+	await(t, "a message", func() bool { return ready(g) == 1 })
+	ticks := g.timer.count()
+	g.leadership.term.Store(g.Term() - 1)
+	g.review()
+	await(t, "a tick, long before one is due", func() bool { return g.timer.count() > ticks })
+}
+
+// Whoever leads no more does not say what a consumer holds: the new leader may have
+// taken it back.
+func TestResyncOfFormerLeader(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	of := fsm.ConsumerID{Session: session, Number: 1}
+	g.applier.resync(of, 0, func() bool { return false })
+	g.applier.resync(of, 7, func() bool { return true }) // is answered later
+	n.outside.await(t, "an answer", func() bool { return len(n.outside.resyncs) > 0 })
+	if got := n.outside.resyncs; len(got) != 1 {
+		t.Errorf("%d answers, of which a former leader gives one", len(got))
+	}
+}
+
+// Followers free the payloads of messages that are gone, as the leader does.
+func TestFollowersFreePayloads(t *testing.T) {
+	all := mustTrio(t).mustOpen(1)
+	mustSubmit(t, all[0], enqueues(1, -1, "a", "b", "c"))
+	for _, g := range all {
+		await(t, "all messages", func() bool { return ready(g) == 3 && g.store.LiveBytes() > 0 })
+	}
+	mustSubmit(t, all[0], BatchOf(&logpb.Command{Kind: logpb.Command_PURGE, Session: session.Proto(), Seq: 4}))
+	for _, g := range all {
+		await(t, "no message, and no payload", func() bool { return ready(g) == 0 && g.store.LiveBytes() == 0 })
+	}
+}
+
+// A leader whose process has just started does not serve on the word of clocks that disagree: a
+// majority of them has to agree first.
+func TestLeaderAwaitsAgreement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		c := clock.New(clock.Config{
+			Node: "n1", Nodes: []string{"n1", "n2", "n3"}, Logger: slog.New(slog.DiscardHandler),
+			Wall:      func() time.Time { return time.Now().Add(time.Hour) },
+			Monotonic: func() time.Duration { return time.Since(began) + 1 },
+			MaxSkew:   func() fsm.Millis { return 1000 },
+		})
+		read := func(node string) { c.Read(node, fsm.Time(time.Now().UnixMilli()), time.Millisecond) }
+		read("n2")
+		done := make(chan struct{})
+		go func() {
+			awaitClocks(c, nil)
+			close(done)
+		}()
+		time.Sleep(clock.AgreementWait / 2)
+		select {
+		case <-done:
+			t.Fatal("it serves although the clocks disagree")
+		default:
+		}
+		read("n3")
+		synctest.Wait()
+		select {
+		case <-done:
+		default:
+			t.Error("it waits although a majority agrees")
+		}
+	})
 }

@@ -137,7 +137,7 @@ func (o *local) position() (term, index uint64) { return LocalTerm, o.log.last()
 
 func (o *local) progress() Progress {
 	at := o.applied()
-	return Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true}
+	return Progress{Role: "leader", Term: LocalTerm, Last: at, Commit: at, Applied: at, Voter: true, Voters: []string{o.replica.node}}
 }
 
 func (o *local) snapshot() int64 { return -1 }

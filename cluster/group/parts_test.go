@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -150,6 +151,26 @@ func (x *free) entered(t *testing.T, n int) {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		return len(x.entries) >= n
+	})
+}
+
+// While as many entries are under way as may be, no other one is made.
+func TestPendingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFree(t)
+		for seq := uint64(1); seq <= 2*maxPending; seq++ {
+			if err := x.submit(Batch{Commands: AppendCommand(nil, &logpb.Command{Kind: logpb.Command_SETTLE, Seq: seq}), Count: 1}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if n := len(x.entries); n != int(min(seq, maxPending)) {
+				t.Fatalf("after %d batches %d entries are under way", seq, n)
+			}
+		}
+		for answered := 0; answered < len(x.futures); answered++ {
+			x.futures[answered].err <- nil
+			synctest.Wait()
+		}
 	})
 }
 

@@ -372,6 +372,10 @@ func TestPanicsAreContained(t *testing.T) {
 			breakMachine(g)
 			_ = g.Expire(patience)
 		}},
+		{"watch", func(g *Group) {
+			breakMachine(g)
+			g.stall(&watched{}, 0)
+		}},
 		{"settings", func(g *Group) {
 			breakMachine(g)
 			g.settings.propose(true)
@@ -396,7 +400,10 @@ func TestPanicsAreContained(t *testing.T) {
 			other := n.mustGroup(t, 2, &QueueConfig{DeliveryLimit: 20})
 			tc.do(g)
 			await(t, "a quarantine", func() bool { return g.Quarantined() != nil && g.leadership.term.Load() == 0 })
-			for _, lock := range []*sync.Mutex{&g.applier.mu, &g.leadership.changing, &g.outgoing.mu, &g.proposer.mu, &g.timer.mu, &g.settings.mu} {
+			for _, lock := range []interface {
+				TryLock() bool
+				Unlock()
+			}{&g.applier.mu, &g.leadership.changing, &g.outgoing.mu, &g.proposer.mu, &g.timer.mu, &g.settings.mu} {
 				await(t, "a lock is free", func() bool {
 					free := lock.TryLock()
 					if free {

@@ -203,7 +203,11 @@ type Progress struct {
 	Last    uint64 // index of the last entry in the log
 	Commit  uint64
 	Applied uint64
-	Voter   bool // and not a learner, see Doubt
+	Voter   bool // as far as it knows, and not a learner, see Doubt
+	// Voters are the nodes that vote, if the replica leads. They alone do: a replica that was
+	// removed is not told, and goes by its last configuration until it is removed, too, or
+	// hears of a newer one.
+	Voters []string
 }
 
 func (r *replica) progress() Progress {
@@ -218,6 +222,9 @@ func (r *replica) progress() Progress {
 	for _, s := range is.GetConfiguration().Configuration().Servers {
 		if s.ID == raft.ServerID(r.node) {
 			p.Voter = s.Suffrage == raft.Voter && !r.isLearner()
+		}
+		if p.Role == "leader" && s.Suffrage == raft.Voter {
+			p.Voters = append(p.Voters, string(s.ID))
 		}
 	}
 	return p

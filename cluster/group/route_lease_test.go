@@ -1,10 +1,13 @@
 package group
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -210,5 +213,36 @@ func TestLeaseOfNobody(t *testing.T) {
 	defer a.convergence.mu.Unlock()
 	if len(a.convergence.holders.all) != 0 {
 		t.Errorf("kept: %v", a.convergence.holders.all)
+	}
+}
+
+// A lease counts from the question: what the voters knew when they were asked. And it
+// begins only when the view holds what was granted.
+func TestLeaseCountsFromTheQuestion(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		behind error // the view does not get there
+		want   time.Duration
+	}{{"in time", nil, LeaseTime - 300*time.Millisecond}, {"the view is behind", errors.New("behind"), 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newRouteLease("n1", slog.New(slog.DiscardHandler))
+			l.voters = func() []string { return []string{"n1"} }
+			l.ask = func(context.Context, string, *peerpb.Lease) (*peerpb.CatalogReply, error) {
+				time.Sleep(200 * time.Millisecond) // in the bubble's time
+				return &peerpb.CatalogReply{Ok: true, Term: 1, GrantedIn: 1}, nil
+			}
+			l.apply = func(context.Context, *peerpb.CatalogReply) error {
+				time.Sleep(100 * time.Millisecond)
+				return tc.behind
+			}
+			l.renewed = func(*peerpb.CatalogReply) {}
+			l.spawn = func(f func()) { go f() }
+			l.extend(l.begin) // nothing is left
+			time.Sleep(time.Second)
+			l.renew(t.Context(), false)
+			if got := max(l.left(), 0); got != tc.want {
+				t.Errorf("%s: %v of the lease are left, want %v", tc.name, got, tc.want)
+			}
+		})
 	}
 }

@@ -41,6 +41,15 @@ type disk interface {
 // functions may fail; the entries are read to their end all the same, for the
 // configurations among them.
 func walk(from disk, restore func(io.Reader) error, apply func(*raft.Log) error) (s Stored, err error) {
+	last, err := from.LastIndex()
+	if err != nil {
+		return s, err
+	}
+	return walkTo(from, last, restore, apply)
+}
+
+// walkTo is walk up to an entry.
+func walkTo(from disk, last uint64, restore func(io.Reader) error, apply func(*raft.Log) error) (s Stored, err error) {
 	failed := func(err error) {
 		if err != nil && s.Failed == "" {
 			s.Failed = err.Error()
@@ -58,10 +67,6 @@ func walk(from disk, restore func(io.Reader) error, apply func(*raft.Log) error)
 		failed(contained(func() error { return restore(r) }))
 		r.Close()
 		s.Last, s.Term, s.Voters = meta.Index, meta.Term, voterNames(meta.Configuration)
-	}
-	last, err := from.LastIndex()
-	if err != nil {
-		return s, err
 	}
 	for index := s.Last + 1; index <= last; index++ {
 		var l raft.Log

@@ -352,7 +352,7 @@ func (g *Group) yield(node string, wins bool) {
 // an answer, because its raft may hang, too.
 func (r *replica) tellToStand(to string, leads func() bool) error {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.node), Addr: []byte(r.node)}
-	answer, t := make(chan error, 1), r.mesh.Transport(r.id)
+	answer, t := make(chan error, 1), r.transport
 	r.spawn(func() {
 		answer <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
 	})

@@ -20,15 +20,29 @@ type handClock struct{ at atomic.Int64 }
 func (c *handClock) now() time.Duration   { return time.Duration(c.at.Load()) }
 func (c *handClock) pass(d time.Duration) { c.at.Add(int64(d)) }
 func (c *handClock) set(config *Config)   { config.Awake = c.now }
-func quickWatch(c *Config)                { c.Progress = 300 * time.Millisecond }
-func patientRaft(c *Config)               { c.Heartbeat = time.Minute }
 
-// mustResign waits until this replica has resigned once, for this reason, and
-// returns the one that leads instead.
-func (c *trio) mustResign(g *Group, reason string) *Group {
+// await waits for a state and lets time pass until then: nobody is blamed for
+// what takes long before or after.
+func (c *handClock) await(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	await(t, what, func() bool {
+		if f() {
+			return true
+		}
+		c.pass(5 * time.Millisecond)
+		return false
+	})
+}
+
+func quickWatch(c *Config)  { c.Progress = 300 * time.Millisecond }
+func patientRaft(c *Config) { c.Heartbeat = time.Minute }
+
+// mustResign lets time pass until this replica has resigned once, for this
+// reason, and returns the one that leads instead.
+func (c *trio) mustResign(clock *handClock, g *Group, reason string) *Group {
 	c.t.Helper()
 	h := c.host(g)
-	await(c.t, "the leader resigns", func() bool {
+	clock.await(c.t, "the leader resigns", func() bool {
 		count, _ := h.Resignations()
 		return count[reason] > 0
 	})
@@ -65,14 +79,15 @@ func (c *trio) mustResign(g *Group, reason string) *Group {
 // although its raft answers every heartbeat. What it took is not lost for the
 // others, and it follows when its machine goes on.
 func TestLeaderHangs(t *testing.T) {
-	c := mustTrio(t, quickWatch)
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, clock.set)
 	g := c.mustOpen(1)[0]
 	c.mustServe(1, 1)
 	g.applier.mu.Lock()
 	goOn := sync.OnceFunc(g.applier.mu.Unlock)
 	defer goOn() // a machine that hangs for ever cannot be closed
 	mustSubmit(t, g, enqueues(2, -1, "m"))
-	next := c.mustResign(g, StuckEntries)
+	next := c.mustResign(clock, g, StuckEntries)
 	await(t, "what it had proposed is there", func() bool { return ready(next) == 2 })
 	goOn()
 	await(t, "the former leader follows", func() bool { return ready(g) == 2 && g.raft.Load().State() == raft.Follower })
@@ -82,20 +97,23 @@ func TestLeaderHangs(t *testing.T) {
 // A tick that is taken for one that is under way, and is not, stops the time of
 // the queue: its leader gives way, and another one lets pass what is due.
 func TestTickHangs(t *testing.T) {
-	c := mustTrio(t, quickWatch)
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, clock.set)
 	g := c.mustOpen(1)[0]
 	g.timer.mu.Lock()
 	g.timer.inFlight = true
 	g.timer.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, 1, "short", "lives"))
-	next := c.mustResign(g, StuckTick)
+	await(t, "they are applied", func() bool { return ready(g) == 2 && !g.busy() })
+	next := c.mustResign(clock, g, StuckTick)
 	expire(t, next)
 }
 
 // Settings that a leader takes for proposed, and that its log does not have, are
 // brought in by another one.
 func TestSettingsHang(t *testing.T) {
-	c := mustTrio(t, quickWatch)
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, clock.set)
 	for _, h := range c.hosts {
 		h.config.Settings = nil
 	}
@@ -110,7 +128,7 @@ func TestSettingsHang(t *testing.T) {
 	g.settings.mu.Unlock()
 	c.host(g).Reconfigure(nil)
 	g.settings.change()
-	next := c.mustResign(g, StuckSettings)
+	next := c.mustResign(clock, g, StuckSettings)
 	await(t, "the settings are those of the catalog", func() (yes bool) {
 		next.View(func(m *queue.Machine) { yes = m.Config().DeliveryLimit == 7 })
 		return yes
@@ -146,7 +164,8 @@ func TestStallIsNoHang(t *testing.T) {
 // A leader that cannot help its group by resigning keeps its leadership, and says
 // why it stands still: without a majority there is nobody to give way to.
 func TestNobodyToTakeOver(t *testing.T) {
-	c := mustTrio(t, quickWatch, patientRaft)
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, patientRaft, clock.set)
 	g := c.mustOpen(1)[0]
 	h := c.host(g)
 	for _, other := range c.hosts {
@@ -154,8 +173,9 @@ func TestNobodyToTakeOver(t *testing.T) {
 			other.shut(t)
 		}
 	}
+	await(t, "it is seen that nobody is up", func() bool { return !h.mesh.HasMajority(trioNames) })
 	mustSubmit(t, g, enqueues(1, -1, "m"))
-	await(t, "it is seen to stand still", func() bool { return len(h.Stalls()) == 1 })
+	clock.await(t, "it is seen to stand still", func() bool { return len(h.Stalls()) == 1 })
 	if s := h.Stalls()[0]; s.Group != g || s.Reason != StuckEntries || s.Keeps != keepsMajority || s.Last <= s.Commit {
 		t.Errorf("it stands still as %+v", s)
 	}
@@ -273,7 +293,8 @@ func TestTransfereeHangs(t *testing.T) {
 
 // A leader gives way although its change of leadership hangs, too.
 func TestLeadershipHangs(t *testing.T) {
-	c := mustTrio(t, quickWatch)
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, clock.set)
 	g := c.mustOpen(1)[0]
 	term := g.Term()
 	g.leadership.changing.Lock()
@@ -283,7 +304,7 @@ func TestLeadershipHangs(t *testing.T) {
 	goOn := sync.OnceFunc(g.applier.mu.Unlock)
 	defer goOn()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
-	await(t, "another one leads", func() bool {
+	clock.await(t, "another one leads", func() bool {
 		for _, r := range c.replicas(1) {
 			if r != g && r.Leading() > term {
 				return true

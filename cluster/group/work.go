@@ -39,6 +39,7 @@ type Work struct {
 	Timeouts   []fsm.Timeout
 	LateAcks   []fsm.LateAck
 	Cancelled  []fsm.ConsumerID
+	Short      []fsm.ConsumerID
 	// DeadLetters are to be sent once. Their payloads can be read, too.
 	DeadLetters []fsm.DeadLetter
 	Resyncs     []Resynced
@@ -66,7 +67,7 @@ type Resynced struct {
 
 func (w *Work) empty() bool {
 	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 && len(w.LateAcks) == 0 && len(w.DeadLetters) == 0 &&
-		len(w.Cancelled) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && w.rest == nil && !w.Outbox && !w.Gone && !w.SuspicionChanged
+		len(w.Cancelled) == 0 && len(w.Short) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && w.rest == nil && !w.Outbox && !w.Gone && !w.SuspicionChanged
 }
 
 func (w *Work) reset() {
@@ -77,7 +78,7 @@ func (w *Work) reset() {
 	clear(w.Resyncs)
 	*w = Work{
 		Outcomes: w.Outcomes[:0], Deliveries: w.Deliveries[:0],
-		Timeouts: w.Timeouts[:0], LateAcks: w.LateAcks[:0], Cancelled: w.Cancelled[:0], DeadLetters: w.DeadLetters[:0], Resyncs: w.Resyncs[:0],
+		Timeouts: w.Timeouts[:0], LateAcks: w.LateAcks[:0], Cancelled: w.Cancelled[:0], Short: w.Short[:0], DeadLetters: w.DeadLetters[:0], Resyncs: w.Resyncs[:0],
 		released: w.released[:0],
 	}
 }
@@ -126,6 +127,7 @@ func (o *outgoing) add(e *fsm.Effects) {
 	w.Timeouts = append(w.Timeouts, e.Timeouts...)
 	w.LateAcks = append(w.LateAcks, e.LateAcks...)
 	w.Cancelled = append(w.Cancelled, e.Cancelled...)
+	w.Short = append(w.Short, e.Short...)
 	w.released = append(w.released, e.Released...)
 	if e.Rest != nil {
 		w.rest = e.Rest
@@ -203,6 +205,7 @@ func (o *outgoing) answerResync(r Resynced, held *fsm.Effects) {
 	w := o.next
 	w.Timeouts = append(w.Timeouts, held.Timeouts...)
 	w.Cancelled = append(w.Cancelled, held.Cancelled...)
+	w.Short = append(w.Short, held.Short...)
 	r.At = len(w.Deliveries)
 	w.Resyncs = append(w.Resyncs, r)
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // directory is what this node knows about the cluster's nodes independently of its catalog: which
@@ -20,8 +22,9 @@ import (
 // node that comes under a known name with another folder has lost what it voted for and
 // acknowledged, and gets no link until the cluster has admitted it anew.
 type directory struct {
+	fs   vfs.FS
 	path string
-	lock *os.File // held as long as the node runs
+	lock io.Closer // held as long as the node runs
 
 	mu   sync.Mutex
 	kept record
@@ -33,9 +36,10 @@ type directory struct {
 // openDirectory locks a data folder for a node, and reads its file or creates one. It refuses the
 // folder of another node, and one that another process has locked. If name is empty it is that of
 // the folder's owner.
-func openDirectory(dir, name string) (*directory, error) {
-	d := &directory{path: filepath.Join(dir, nodeFile)}
-	if err := d.possess(filepath.Join(dir, lockFile)); err != nil {
+func openDirectory(fs vfs.FS, dir, name string) (*directory, error) {
+	d := &directory{fs: fs, path: filepath.Join(dir, nodeFile)}
+	var err error
+	if d.lock, err = possess(fs, filepath.Join(dir, lockFile)); err != nil {
 		return nil, err
 	}
 	if err := d.read(name); err != nil {
@@ -44,29 +48,55 @@ func openDirectory(dir, name string) (*directory, error) {
 	return d, nil
 }
 
-// possess locks the folder and writes the number of this process into the lock file, for whoever
-// finds it locked. The lock ends with the process.
-func (d *directory) possess(path string) error {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+// makeFolder creates a folder, with the parents that it lacks, so that it outlasts a loss of power:
+// what is stored in it is promised to do so.
+func makeFolder(fs vfs.FS, dir string) error {
+	above := fs.PathDir(dir)
+	if _, err := fs.Stat(dir); !errors.Is(err, os.ErrNotExist) || above == dir {
+		return err
+	}
+	if err := makeFolder(fs, above); err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return syncFolder(fs, above)
+}
+
+func syncFolder(fs vfs.FS, dir string) error {
+	f, err := fs.OpenDir(dir)
 	if err != nil {
 		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// possess locks the folder and writes the number of this process into the lock file, for whoever
+// finds it locked. The lock ends with the process.
+func possess(fs vfs.FS, path string) (io.Closer, error) {
+	if fs != vfs.Default { // no other process has it
+		return fs.Lock(path)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		defer f.Close()
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
-			return fmt.Errorf("lock %s: %w", path, err)
+			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		pid, _ := io.ReadAll(io.LimitReader(f, 20)) // without it the text is shorter
-		return fmt.Errorf("data folder %s is in use by process %s", filepath.Dir(path), strings.TrimSpace(string(pid)))
+		return nil, fmt.Errorf("data folder %s is in use by process %s", filepath.Dir(path), strings.TrimSpace(string(pid)))
 	}
-	d.lock = f
 	if err := f.Truncate(0); err != nil {
-		return errors.Join(err, d.close())
+		return nil, errors.Join(err, f.Close())
 	}
 	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
-		return errors.Join(err, d.close())
+		return nil, errors.Join(err, f.Close())
 	}
-	return nil
+	return f, nil
 }
 
 // close releases the folder.

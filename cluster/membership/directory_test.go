@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // A data folder has one process at a time, and belongs to one node.
@@ -15,7 +17,7 @@ func TestDirectoryBelongsToOne(t *testing.T) {
 	dir := t.TempDir()
 	mustOpen := func() *directory {
 		t.Helper()
-		d, err := openDirectory(dir, "n1")
+		d, err := openDirectory(vfs.Default, dir, "n1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,7 +25,7 @@ func TestDirectoryBelongsToOne(t *testing.T) {
 	}
 	refused := func(name, why string) {
 		t.Helper()
-		if d, err := openDirectory(dir, name); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), dir) {
+		if d, err := openDirectory(vfs.Default, dir, name); err == nil || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), dir) {
 			t.Fatalf("%v, %v: want %q", d, err, why)
 		}
 	}
@@ -70,7 +72,7 @@ func TestDirectoryBelongsToOne(t *testing.T) {
 // copy, and is whole again afterwards.
 func TestNodeFileFlips(t *testing.T) {
 	dir := t.TempDir()
-	d, err := openDirectory(dir, "n1")
+	d, err := openDirectory(vfs.Default, dir, "n1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +94,7 @@ func TestNodeFileFlips(t *testing.T) {
 			if err := os.WriteFile(file, flipped, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			d, err := openDirectory(dir, "n1")
+			d, err := openDirectory(vfs.Default, dir, "n1")
 			if err != nil {
 				t.Fatalf("byte %d of %s: %v", at, filepath.Base(file), err)
 			}
@@ -111,7 +113,31 @@ func TestNodeFileFlips(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if d, err := openDirectory(dir, "n1"); err == nil || !strings.Contains(err.Error(), "is damaged") {
+	if d, err := openDirectory(vfs.Default, dir, "n1"); err == nil || !strings.Contains(err.Error(), "is damaged") {
 		t.Errorf("both are damaged: %v, %v", d, err)
+	}
+}
+
+// The machine loses power right after a node has been given a new data folder:
+// the folder is there, with who the node is.
+func TestNewFolderOutlastsPower(t *testing.T) {
+	disk := vfs.NewCrashableMem()
+	const dir = "/var/lib/quorate"
+	if err := makeFolder(disk, dir); err != nil {
+		t.Fatal(err)
+	}
+	d, err := openDirectory(disk, dir, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.close()
+	after := disk.CrashClone(vfs.CrashCloneCfg{})
+	again, err := openDirectory(after, dir, "n1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.close()
+	if !bytes.Equal(again.record().Identity, d.record().Identity) {
+		t.Errorf("identity %x, was %x", again.record().Identity, d.record().Identity)
 	}
 }

@@ -14,8 +14,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/certs"
@@ -30,6 +31,8 @@ import (
 type Config struct {
 	Node, Cluster string
 	DataDir       string
+	// FS is the filesystem that DataDir is in; nil: that of the operating system.
+	FS vfs.FS
 	// Nodes is the static list, including this node: name → address of the peer listener. New nodes
 	// found a cluster together with all others on the list.
 	Nodes map[string]string
@@ -98,12 +101,15 @@ type Membership struct {
 
 // Open locks the data folder and reads this node's identity.
 func Open(c Config) (*Membership, error) {
-	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+	if c.FS == nil {
+		c.FS = vfs.Default
+	}
+	if err := makeFolder(c.FS, c.DataDir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	m := &Membership{config: c, slog: c.Logger}
 	var err error
-	if m.directory, err = openDirectory(c.DataDir, c.Node); err != nil {
+	if m.directory, err = openDirectory(c.FS, c.DataDir, c.Node); err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
 	m.links = newLinks(&m.config, m.directory)
@@ -123,7 +129,7 @@ func (m *Membership) checkStores() error {
 	if kept.Index == 0 || kept.Rejoins {
 		return nil
 	}
-	lost, err := missing(m.config.DataDir)
+	lost, err := missing(m.config.FS, m.config.DataDir)
 	if err != nil || lost == "" {
 		return err
 	}

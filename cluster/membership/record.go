@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
+	"io"
 	"os"
 	"path/filepath"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/raftlog"
 )
@@ -112,8 +114,8 @@ func newIdentity() ([]byte, error) {
 func (d *directory) load() (found bool, err error) {
 	var errs []error
 	for i, path := range []string{d.path, d.path + copySuffix} {
-		raw, err := os.ReadFile(path)
-		if errors.Is(err, fs.ErrNotExist) {
+		raw, err := readFile(d.fs, path)
+		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err == nil {
@@ -123,7 +125,7 @@ func (d *directory) load() (found bool, err error) {
 			errs = append(errs, fmt.Errorf("%s is damaged: %w", path, err))
 			continue
 		}
-		if i == 0 && len(errs) == 0 && alike(path+copySuffix, raw) {
+		if i == 0 && len(errs) == 0 && alike(d.fs, path+copySuffix, raw) {
 			return true, nil
 		}
 		return true, d.write(d.kept)
@@ -137,12 +139,12 @@ func (d *directory) write(r record) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(replace(d.path, raw), replace(d.path+copySuffix, raw))
+	return errors.Join(replace(d.fs, d.path, raw), replace(d.fs, d.path+copySuffix, raw))
 }
 
-func replace(path string, raw []byte) error {
+func replace(fs vfs.FS, path string, raw []byte) error {
 	next := path + ".next"
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
+	f, err := fs.Create(next, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
@@ -150,31 +152,36 @@ func replace(path string, raw []byte) error {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", next, err)
 	}
-	if err := os.Rename(next, path); err != nil {
+	if err := fs.Rename(next, path); err != nil {
 		return err
 	}
-	folder, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(folder.Sync(), folder.Close())
+	return syncFolder(fs, filepath.Dir(path))
 }
 
-func alike(path string, raw []byte) bool {
-	other, err := os.ReadFile(path)
+func readFile(fs vfs.FS, path string) ([]byte, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	raw, err := io.ReadAll(f)
+	return raw, errors.Join(err, f.Close())
+}
+
+func alike(fs vfs.FS, path string, raw []byte) bool {
+	other, err := readFile(fs, path)
 	return err == nil && string(other) == string(raw)
 }
 
 // missing names the part that a used data folder lacks completely, store and ledger; empty: none.
 // If only one of the two is missing, the other one shows what is in doubt.
-func missing(dir string) (string, error) {
+func missing(fs vfs.FS, dir string) (string, error) {
 	for _, folder := range []string{CatalogFolder, QueuesFolder} {
 		path := filepath.Join(dir, folder)
 		none := 0
 		for _, part := range []string{path, raftlog.LedgerPath(path)} {
-			_, err := os.Stat(part)
+			_, err := fs.Stat(part)
 			switch {
-			case errors.Is(err, fs.ErrNotExist):
+			case errors.Is(err, os.ErrNotExist):
 				none++
 			case err != nil:
 				return "", err

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
@@ -81,7 +83,7 @@ func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 	if _, err := os.Stat(filepath.Join(dir, nodeFile)); err != nil {
 		return nil, fmt.Errorf("%s is no data folder of a node: %w", dir, err)
 	}
-	d, err := openDirectory(dir, "")
+	d, err := openDirectory(vfs.Default, dir, "")
 	if err != nil {
 		return nil, err
 	}

@@ -76,8 +76,10 @@ type Queues struct {
 	Declared           int // in the catalog
 	Led                Led
 	TimedOut, LateAcks uint64 // messages
+	QueuesEnded        uint64 // by themselves, while this node led them
 	ExchangesExpired   uint64 // deleted by this node for being idle
 	UnexpectedAnswers  uint64 // to commands that cannot get them
+	RefusedCommands    uint64 // of clients
 }
 
 // DeadLetters are those of the queues led by this node, since it started.
@@ -109,7 +111,9 @@ type Led struct {
 	ConsumersTimedOut                     int
 	OldestUnacked                         time.Duration
 	ReadyBytes, UnackedBytes, OutboxBytes uint64
-	Scheduled                             uint64    // stores of exchanges left out
+	Scheduled                             uint64 // stores of exchanges left out
+	DelayedRetry, Deferred                uint64
+	Locked                                uint64
 	Delayed                               []Delayed // led stores of delayed exchanges
 }
 

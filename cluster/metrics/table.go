@@ -141,6 +141,9 @@ var table = []metric{
 	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages ready in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready })},
 	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages delivered and unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Unacked })},
 	{"quorate_queue_messages_scheduled", gauge, nil, "Scheduled messages in the queues that this node leads, excluding those of delayed exchanges", one(func(s *Stats) uint64 { return s.Queues.Led.Scheduled })},
+	{"quorate_queue_messages_delayed_retry", gauge, nil, "Returned messages that wait to be retried, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.DelayedRetry })},
+	{"quorate_queue_messages_locked", gauge, nil, "Unacknowledged messages with a lock, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Locked })},
+	{"quorate_queue_messages_deferred", gauge, nil, "Messages that consumers have put aside, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Deferred })},
 	{"quorate_delayed_messages", gauge, delayedLabels, "Messages that wait at a delayed exchange, where this node leads", func(s *Stats, add emit) {
 		for _, d := range s.Queues.Led.Delayed {
 			add(float64(d.Messages), d.VHost, d.Exchange)
@@ -168,20 +171,31 @@ var table = []metric{
 	{"quorate_consumer_timeout_late_acks_total", counter, nil, "Messages that were settled after they had gone back, in queues while this node led them: if it grows, a timeout is too short", one(func(s *Stats) uint64 { return s.Queues.LateAcks })},
 	{"quorate_consumers_timed_out", gauge, nil, "Consumers of the queues that this node leads that have not settled deliveries that timed out", one(func(s *Stats) int { return s.Queues.Led.ConsumersTimedOut })},
 	{"quorate_consumer_oldest_unacked_seconds", gauge, nil, "Age of the oldest unsettled delivery, in the queues that this node leads; 0: there is none", one(func(s *Stats) float64 { return s.Queues.Led.OldestUnacked.Seconds() })},
-	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Outbox })},
+	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters and forwarded messages in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Outbox })},
 	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of these dead letters", one(func(s *Stats) uint64 { return s.Queues.Led.OutboxBytes })},
 	{"quorate_dead_letter_outbox_waiting", gauge, nil, "Those of them that are unroutable at present, or were refused", one(func(s *Stats) uint64 { return s.Queues.Led.Waiting })},
 	died(logpb.Death_EXPIRED, "expired", "Messages that expired"),
 	died(logpb.Death_REJECTED, "rejected", "Messages that consumers rejected without requeue"),
 	died(logpb.Death_MAXLEN, "maxlen", "Messages dropped, or refused as dead letters, because of a length limit"),
 	died(logpb.Death_DELIVERY_LIMIT, "delivery_limit", "Messages returned more often than the delivery limit allows"),
+	died(logpb.Death_GROUP_EXPIRED, "group_expired", "Messages that expired with another one of their group"),
+	died(logpb.Death_MAXHOPS, "maxhops", "Messages that were forwarded too often"),
+	{"quorate_messages_removed_total", counter, []string{"queue_type", "reason"}, "Messages removed otherwise than by an acknowledgement or a death, in queues that this node led: purged, or scheduled and then cancelled or replaced", func(s *Stats, add emit) {
+		eachType(s, func(kind string, d *queue.Dead) {
+			add(float64(d.Cancelled), kind, "cancelled")
+			add(float64(d.Replaced), kind, "replaced")
+			add(float64(d.Purged), kind, "purged")
+		})
+	}},
 	{deadLettered + "confirmed_total", counter, queueType, "Dead letters of outboxes that arrived in their target queues", byType(func(d *queue.Dead) uint64 { return d.Confirmed })},
-	{"quorate_dead_letters_refused_total", counter, queueType, "Copies of dead letters of outboxes that target queues refused", byType(func(d *queue.Dead) uint64 { return d.Refused })},
+	{"quorate_messages_forwarded_total", counter, queueType, "Messages that arrived where their queues forward, in queues that this node led", byType(func(d *queue.Dead) uint64 { return d.Forwarded })},
+	{"quorate_dead_letters_refused_total", counter, queueType, "Copies of dead letters and of forwarded messages that target queues refused", byType(func(d *queue.Dead) uint64 { return d.Refused })},
 	{"quorate_dead_letters_lost_total", counter, []string{"way"}, "Dead letters that did not arrive: no exchange, no route, refused, or the target queue or the source queue was deleted. way: outbox, or once (at_most_once, maxlen, beyond dead-letter-max-pending), which counts each target queue", func(s *Stats, add emit) {
 		add(float64(s.DeadLetters.Deaths.Replicated.Dropped+s.DeadLetters.Deaths.Local.Dropped), "outbox")
 		add(float64(s.DeadLetters.LostOnce), "once")
 	}},
 	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(s *Stats) int { return s.Queues.Declared })},
+	{"quorate_queues_ended_total", counter, nil, "Queues deleted because they were unused, idle, or left by their last consumer, while this node led them", one(func(s *Stats) uint64 { return s.Queues.QueuesEnded })},
 	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(s *Stats) uint64 { return s.Queues.ExchangesExpired })},
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(s *Stats) int { return s.Replicas.Count })},
 	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has resigned because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not applied), disk (the node's disk hangs), catalog (its entries are not committed or not applied)", func(s *Stats, add emit) {
@@ -204,6 +218,7 @@ var table = []metric{
 		add(float64(s.Panics.Loops), "loop")
 		add(float64(s.Panics.Broker), "broker")
 	}},
+	{"quorate_commands_refused_total", counter, nil, "Commands published to `amq.quorate.command` at this node that did not take effect", one(func(s *Stats) uint64 { return s.Queues.RefusedCommands })},
 	{"quorate_unexpected_answers_total", counter, nil, "Answers of queues that do not fit their command: each is a bug, and counts as a failure", one(func(s *Stats) uint64 { return s.Queues.UnexpectedAnswers })},
 
 	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(s *Stats, add emit) {

@@ -21,6 +21,7 @@ type Backend struct {
 	Logins      Logins
 	Queues      Queues
 	Messages    Messages
+	History     History
 	Node        Node
 	Groups      Groups
 	Cluster     Cluster
@@ -70,6 +71,11 @@ type Messages interface {
 	Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Message, more bool, err error)
 	// Scheduled asks a queue's leader for a page of its scheduled messages.
 	Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error)
+	// GroupsAfter asks a queue's leader for up to limit groups with an id above after, by id.
+	GroupsAfter(ctx context.Context, q *catalog.Queue, after string, limit int) (api.GroupPage, error)
+	// NameLocked makes a command be about the delivery that a lock token names. It returns false if
+	// the token is none of this queue.
+	NameLocked(q *catalog.Queue, token string, c *logpb.Command) bool
 	// Command executes commands at a queue and returns their answers.
 	Command(ctx context.Context, q *catalog.Queue, commands ...*logpb.Command) ([]fsm.Result, error)
 }
@@ -103,8 +109,9 @@ type Node interface {
 
 // Groups are the queue replicas on the node that answers.
 type Groups interface {
-	// ReplicasOf describes the replicas of the queues with a name; empty: of all.
-	ReplicasOf(queue string) []api.Replica
+	// ReplicasOf describes the replicas of the queues with a name; empty: of all. Hashes of
+	// their states cost a pass over all messages.
+	ReplicasOf(queue string, hashed bool) []api.Replica
 	// LiftQuarantine allows the node to lead a queue again.
 	LiftQuarantine(q *catalog.Queue) error
 	// Barrier makes the followers of all queues that the node leads learn what is
@@ -198,7 +205,8 @@ type Message struct {
 	Number     uint64
 	Place      queue.Place
 	ExpireAt   fsm.Time // 0: never
-	DueAt      fsm.Time // scheduled or delayed only
+	DueAt      fsm.Time // scheduled, delayed or deferred only; 0: none
 	Deadline   fsm.Time // checked out only; 0: none
 	ScheduleID string
+	Deferral   string // the token; deferred only
 }

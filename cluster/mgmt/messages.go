@@ -11,7 +11,6 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -31,6 +30,7 @@ var ackModes = map[string]fsm.Outcome{
 // places are the states of messages that can be peeked at.
 var places = map[string]queue.Place{
 	"ready": queue.Ready, "unacked": queue.CheckedOut, "scheduled": queue.Scheduled, "delayed": queue.Delayed,
+	"deferred": queue.Deferred,
 }
 
 // stateOf names the state of a message.
@@ -164,27 +164,23 @@ func (ms messages) peek(w *responder, r *request) {
 		return otherwise
 	}
 	in, known := places[or("state", "ready")]
-	after, err := strconv.ParseUint(or("after", "0"), 10, 64)
-	limit, err2 := strconv.Atoi(or("limit", strconv.Itoa(defaultPeek)))
-	e, err3 := encodingFrom(or("encoding", "auto"), or("truncate", ""))
+	after, limit, problem := pageAfter(r)
+	e, err := encodingFrom(or("encoding", "auto"), or("truncate", ""))
 	switch {
 	case !known:
-		w.badRequest("state is one of ready, unacked, scheduled, delayed")
+		w.badRequest("state is one of ready, unacked, scheduled, delayed, deferred")
+	case problem != "":
+		w.badRequest(problem)
 	case err != nil:
-		w.badRequest("after is the number of a message")
-	case err2 != nil || limit < 1 || limit > maxPeek:
-		w.badRequest(fmt.Sprintf("limit is a whole number from 1 to %d", maxPeek))
-	case err3 != nil:
-		w.badRequest(err3.Error())
+		w.badRequest(err.Error())
 	default:
 		ms.page(w, r, in, after, limit, e)
 	}
 }
 
 func (ms messages) page(w *responder, r *request, in queue.Place, after uint64, limit int, e encoding) {
-	record, err := r.view.UseQueue(catalog.Client{User: r.user.GetName()}, catalog.Read, r.PathValue("vhost"), r.PathValue("name"))
-	if err != nil {
-		w.failed(err)
+	record := w.readable(r)
+	if record == nil {
 		return
 	}
 	list, more, err := ms.messages.Peek(r.Context(), record, in, after, limit)
@@ -197,7 +193,7 @@ func (ms messages) page(w *responder, r *request, in queue.Place, after uint64, 
 		x := &list[i]
 		page.Items = append(page.Items, api.PeekedMessage{
 			Number: x.Number, State: stateOf(x.Place), ExpiresAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline),
-			ScheduleID: x.ScheduleID, AcquiredCount: x.Acquired, DeliveryCount: x.Failed, Message: e.message(x),
+			ScheduleID: x.ScheduleID, DeferralToken: x.Deferral, AcquiredCount: x.Acquired, DeliveryCount: x.Failed, Message: e.message(x),
 		})
 	}
 	if n := len(list); more && n > 0 {

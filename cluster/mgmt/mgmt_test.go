@@ -31,6 +31,7 @@ type everything interface {
 	Logins
 	Queues
 	Messages
+	History
 	Node
 	Groups
 	Cluster
@@ -45,7 +46,7 @@ type everything interface {
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's
@@ -66,6 +67,8 @@ type world struct {
 	handler      http.Handler
 	certificates []api.Certificate
 	busy         error // what logins with the right password get
+	commands     []*logpb.Command
+	results      []uint64 // counts to answer them with
 }
 
 func newWorld(t *testing.T) *world {

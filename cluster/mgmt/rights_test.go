@@ -51,11 +51,15 @@ var needs = map[string]need{
 	"GET /api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": {management, "see"},
 
 	"GET /api/nodes": {tag: monitoring},
+	"GET /api/queues/{vhost}/{name}/deferred":                  {management, "read"},
+	"GET /api/queues/{vhost}/{name}/groups":                    {management, "read"},
+	"POST /api/queues/{vhost}/{name}/kick":                     {management, "read"},
 	"GET /api/queues/quorum/{vhost}/{name}/status":             {management, "see"},
 	"POST /api/rebalance/queues":                               {tag: administrator},
 	"POST /api/quorate/rebalance":                              {tag: administrator},
 	"PUT /api/quorate/queues/{vhost}/{name}/leader":            {tag: administrator},
 	"DELETE /api/quorate/queues/{vhost}/{name}/quarantine":     {tag: administrator},
+	"GET /api/quorate/queues/{vhost}/{name}/verify":            {tag: administrator},
 	"PUT /api/quorate/limits/{name}":                           {tag: administrator},
 	"POST /api/quorate/drain":                                  {tag: administrator},
 	"POST /api/quorate/revive":                                 {tag: administrator},
@@ -82,6 +86,10 @@ var needs = map[string]need{
 	"GET /api/queues/{vhost}/{name}/bindings":                {management, "see"},
 	"POST /api/queues/{vhost}/{name}/get":                    {management, "see"}, // Node.Take asks for read
 	"GET /api/queues/{vhost}/{name}/messages/peek":           {management, "read"},
+	"GET /api/queues/{vhost}/{name}/deaths":                  {management, "read"},
+	"GET /api/queues/{vhost}/{name}/explain":                 {management, "read"},
+	"POST /api/queues/{vhost}/{name}/locks/{token}/renew":    {management, "read"},
+	"POST /api/queues/{vhost}/{name}/locks/{token}/settle":   {management, "read"},
 	"GET /api/queues/{vhost}/{name}/scheduled":               {management, "read"},
 	"DELETE /api/queues/{vhost}/{name}/scheduled":            {management, "read"},
 	"DELETE /api/queues/{vhost}/{name}/scheduled/{id}":       {management, "read"},
@@ -201,11 +209,13 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 		{"maker", "policymaker", []string{"see"}}, {name: "outside", tag: "policymaker"}, {name: "watch", tag: "monitoring"},
 	}
 	all := append([]caller{{}, {"root", "administrator", []string{"see", "read", "write"}}}, callers...)
-	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{pattern}", ".", "{node}", "n3", "{profile}", "heap")
+	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n3", "{profile}", "heap")
 	bodies := map[string]string{
 		"PUT /api/policies/{vhost}/{name}":    `{"pattern":"^thing$","definition":{"max-length":2}}`,
 		"PUT /api/quorate/limits/{name}":      `{"absolute":"1"}`,
 		"POST /api/queues/{vhost}/{name}/get": `{"count":0,"ackmode":"ack_requeue_true","encoding":"auto"}`,
+
+		"POST /api/queues/{vhost}/{name}/locks/{token}/settle": `{"outcome":"ack"}`,
 	}
 	still := newWorld(t) // what only asks leaves it as it is
 	still.things(callers)

@@ -91,6 +91,7 @@ func (b *Backend) operations() []resource {
 		{"/api/rebalance/queues", []endpoint{post(administrator, o.rebalanceAll)}},
 		{"/api/quorate/rebalance", []endpoint{post(administrator, o.rebalance)}},
 		{"/api/quorate/queues/{vhost}/{name}/leader", []endpoint{put(administrator, o.transfer)}},
+		{"/api/quorate/queues/{vhost}/{name}/verify", []endpoint{get(administrator, history{b.History}.verify)}},
 		{"/api/quorate/queues/{vhost}/{name}/quarantine", []endpoint{remove(administrator, o.liftQuarantine)}},
 		{"/api/quorate/limits/{name}", []endpoint{put(administrator, o.setLimit)}},
 		{"/api/quorate/drain", []endpoint{post(administrator, o.drain)}},
@@ -129,12 +130,20 @@ func (b *Backend) vhosts() []resource {
 // queues are the resources of queues, their messages and consumers.
 func (b *Backend) queues() []resource {
 	q, m, c := queues{b.Queues, b.Node, b.Cluster}, messages{b.Messages}, consumers{b.Queues, b.Node}
+	l := locks{b.Messages, b.Node}
 	return slices.Concat([]resource{
 		{"/api/queues", []endpoint{get(management, q.list)}},
 		{"/api/queues/{vhost}", []endpoint{get(management, q.list)}},
 		{"/api/queues/{vhost}/{name}", []endpoint{get(management, q.get)}},
 		{"/api/queues/{vhost}/{name}/get", []endpoint{post(management, m.take)}},
+		{"/api/queues/{vhost}/{name}/deaths", []endpoint{get(management, history{b.History}.deaths)}},
+		{"/api/queues/{vhost}/{name}/explain", []endpoint{get(management, history{b.History}.explain)}},
 		{"/api/queues/{vhost}/{name}/messages/peek", []endpoint{get(management, m.peek)}},
+		{"/api/queues/{vhost}/{name}/locks/{token}/renew", []endpoint{post(management, l.renew)}},
+		{"/api/queues/{vhost}/{name}/locks/{token}/settle", []endpoint{post(management, l.settle)}},
+		{"/api/queues/{vhost}/{name}/deferred", []endpoint{get(management, m.deferred)}},
+		{"/api/queues/{vhost}/{name}/groups", []endpoint{get(management, m.groups)}},
+		{"/api/queues/{vhost}/{name}/kick", []endpoint{post(management, retries{b.Messages, b.Queues}.retryNow)}},
 		{"/api/consumers", []endpoint{get(management, c.list)}},
 		{"/api/consumers/{vhost}", []endpoint{get(management, c.list)}},
 		{"/api/queues/{vhost}/{name}/bindings", []endpoint{get(management, bindingsOfQueue)}},

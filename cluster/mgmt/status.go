@@ -26,7 +26,8 @@ func (i inspection) version(w *responder, _ *request) {
 }
 
 func (i inspection) replicas(w *responder, r *request) {
-	w.answer(http.StatusOK, orEmpty(i.groups.ReplicasOf(r.URL.Query().Get("name"))))
+	q := r.URL.Query()
+	w.answer(http.StatusOK, orEmpty(i.groups.ReplicasOf(q.Get("name"), q.Get("hash") != "false")))
 }
 
 // profile serves Go's profiles: cpu (for ?seconds=30), trace, and the named ones, such as heap and

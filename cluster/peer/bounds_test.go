@@ -163,7 +163,7 @@ func TestAPeerMakesANodeHoldLittle(t *testing.T) {
 	}
 	for name, next := range attack {
 		t.Run(name, func(t *testing.T) {
-			stream := rawLink(t, c, "n1")
+			stream := rawLinkFor(t, c, "n1", 10*time.Second) // which may not take all
 			rawHello(t, stream, nextIncarnation())
 			before := heap()
 			sent := 0

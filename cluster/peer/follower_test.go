@@ -61,10 +61,10 @@ func TestEntriesAreNotSentForNothing(t *testing.T) {
 	if err := leader.AppendEntries("n2", "n2", appendOf(4, 7), resp); !errors.Is(err, ErrUnknownGroup) {
 		t.Errorf("a group that is never opened: %v", err)
 	}
-	result := make(chan error, 1)
+	result, questions := make(chan error, 1), c.members["n2"].Transport(9).Consumer()
 	go func() { result <- leader.AppendEntries("n2", "n2", appendOf(4, 7), resp) }()
 	mustWait(t, func() bool { return leader.Reached("n2", 4).Busy }, "nothing is sent")
-	rpc := mustReceive(t, c.members["n2"].Transport(9).Consumer(), "question")
+	rpc := mustReceive(t, questions, "question")
 	rpc.Respond(&raft.AppendEntriesResponse{Term: 4, LastLog: 3, NoRetryBackoff: true}, nil)
 	if err := mustReceive(t, result, "answer"); err != nil || resp.Success || resp.LastLog != 3 || !resp.NoRetryBackoff {
 		t.Errorf("%+v, %v", resp, err)
@@ -89,5 +89,10 @@ func TestReached(t *testing.T) {
 	}
 	if f.acknowledged(4, 2); f.term != 4 || f.index != 2 {
 		t.Errorf("%d in term %d", f.index, f.term)
+	}
+	for term, want := range map[uint64]uint64{3: 0, 4: 2, 5: 0} { // what it had may be gone in another term
+		if r := f.reached(term); r.Index != want {
+			t.Errorf("in term %d it has reached %d, want %d", term, r.Index, want)
+		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 15 * time.Second
+const patience = time.Minute
 
 // network connects meshes in memory or over loopback, and breaks them apart.
 type network struct {
@@ -192,6 +192,7 @@ func newCluster(t testing.TB, tcp bool, k int, tune func(*Config)) *cluster {
 		l, addr := c.net.listen(t, name)
 		c.addrs[name] = addr
 		cfg := Config{Node: name, Cluster: "test", Incarnation: nextIncarnation(), Listener: l, Dial: c.net.dialer(name)}
+		cfg.SuspectAfter = patience / 2 // a busy machine is silent for longer than nodes may be
 		if tune != nil {
 			tune(&cfg)
 		}

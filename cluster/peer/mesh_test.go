@@ -201,6 +201,47 @@ func TestCallsAreBoundedAndCancelled(t *testing.T) {
 	}, "calls do not recover")
 }
 
+// A link that replaces another one does not overtake what came over that: a
+// message that is still being handled is before those of the new link.
+func TestNewLinkWaitsForTheOldOne(t *testing.T) {
+	onBoth(t, func(t *testing.T, tcp bool) {
+		c := newCluster(t, tcp, 2, nil)
+		entered, release := make(chan byte, 2), make(chan struct{})
+		c.startAll(func(m *member) {
+			m.Handle(testMessage, func(_ string, head, _ []byte) {
+				entered <- head[0]
+				<-release
+			})
+		})
+		m, other := c.members["n1"], c.members["n2"]
+		send := func(b byte) {
+			c.mustUp(m, "n2")
+			if err := m.Send("n2", testMessage, []byte{b}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		first := mustEvent(t, other, isUp("n1"), "up")
+		send(1)
+		if got := mustReceive(t, entered, "the first message"); got != 1 {
+			t.Fatalf("message %d is first", got)
+		}
+		c.net.cut("n1", c.addrs["n2"])
+		if again := mustEvent(t, other, isUp("n1"), "up again"); again.Epoch <= first.Epoch {
+			t.Fatalf("after %+v came %+v", first, again)
+		}
+		send(2)
+		select {
+		case b := <-entered:
+			t.Errorf("message %d is handled while the first one is", b)
+		case <-time.After(300 * time.Millisecond): // it has every chance to be
+		}
+		close(release)
+		if got := mustReceive(t, entered, "the second message"); got != 2 {
+			t.Errorf("message %d is second", got)
+		}
+	})
+}
+
 func TestBrokenLinkFailsCallsAndComesBack(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
 		c := newCluster(t, tcp, 2, nil)
@@ -268,7 +309,7 @@ func TestRefusedNodeIsDownSoon(t *testing.T) {
 
 func TestUnheardNodeIsDown(t *testing.T) {
 	onBoth(t, func(t *testing.T, tcp bool) {
-		const unheard = 600 * time.Millisecond
+		const unheard = 1500 * time.Millisecond
 		c := newCluster(t, tcp, 2, func(cfg *Config) {
 			cfg.SuspectAfter = unheard
 			cfg.PingInterval = 50 * time.Millisecond
@@ -411,7 +452,7 @@ func TestHelloRefusals(t *testing.T) {
 }
 
 func TestAddAndRemovePeer(t *testing.T) {
-	c := newCluster(t, false, 3, func(cfg *Config) { cfg.SuspectAfter = 500 * time.Millisecond })
+	c := newCluster(t, false, 3, func(cfg *Config) { cfg.SuspectAfter = 2 * time.Second })
 	c.startAll(nil)
 	m := c.members["n1"]
 	m.RemovePeer("n2")

@@ -118,7 +118,7 @@ func (a *assembler) piece(f frame) (whole []byte, err error) {
 		return nil, err
 	}
 	if size > uint64(cap(b)) {
-		b = append(make([]byte, 0, min(f.number, max(2*size, 2*pieceSize))), b...)
+		b = append(make([]byte, 0, memoryFor(size, f.number)), b...)
 	}
 	b = append(b, f.body...)
 	if a.begun[f.arg] = b; size < f.number {
@@ -127,6 +127,16 @@ func (a *assembler) piece(f frame) (whole []byte, err error) {
 	a.begun[f.arg] = nil
 	a.holdings.drop(len(b))
 	return b, nil
+}
+
+// memoryFor is how much memory to take for a message of total bytes when size of them have come: less
+// than twice as much, or than two long messages, and from the half on the whole. So never more
+// than a half is copied at once; no ping is answered meanwhile.
+func memoryFor(size, total uint64) uint64 {
+	for half := (total + 1) / 2; half >= max(size, 2*pieceSize); half = (total + 1) / 2 {
+		total = half
+	}
+	return total
 }
 
 // end gives back what has been begun.

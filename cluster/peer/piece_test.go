@@ -60,6 +60,28 @@ func TestLongMessagesLetOthersPass(t *testing.T) {
 	}
 }
 
+// Memory for a message is taken as its pieces come, and copied at most half at once.
+func TestMemoryForPieces(t *testing.T) {
+	for _, total := range []uint64{1, pieceSize, longMessage + 1, 3<<20 + 1, MaxMessage - 1, MaxMessage} {
+		var have, copied uint64
+		for size := min(pieceSize, total); ; size = min(size+pieceSize, total) {
+			if size > have {
+				at := size - min(pieceSize, total)
+				have, copied = memoryFor(size, total), copied+at
+				if have < size || have > total || have > max(2*size, 4*pieceSize) || at > total/2+pieceSize {
+					t.Errorf("memory for %d when %d of %d have come, and %d are copied", have, size, total, at)
+				}
+			}
+			if size == total {
+				break
+			}
+		}
+		if have != total || copied > total {
+			t.Errorf("of %d bytes %d are copied, and there is memory for %d", total, copied, have)
+		}
+	}
+}
+
 // Pieces that do not make up a message end the stream.
 func TestPiecesThatDoNotFit(t *testing.T) {
 	piece := func(class uint32, total uint64, size int) []byte {

@@ -170,3 +170,12 @@ func TestDroppedGroupEndsPipeline(t *testing.T) {
 		t.Fatal("it goes on")
 	}
 }
+
+// What raft has not taken yet goes first, even if there is room again.
+func TestOverflowGoesFirst(t *testing.T) {
+	first, second := new(appendFuture), new(appendFuture)
+	pl := &pipeline{done: make(chan raft.AppendFuture, 1), overflow: []raft.AppendFuture{first}}
+	if pl.hand(second); len(pl.done) != 0 || len(pl.overflow) != 2 || pl.overflow[1] != second {
+		t.Errorf("%d answers overtake, %d wait", len(pl.done), len(pl.overflow))
+	}
+}

@@ -494,8 +494,9 @@ func TestRequestsWaitForTheLink(t *testing.T) {
 		t.Errorf("vote without a link: %v", err)
 	}
 	other := c.create("n2")
+	requests := other.Transport(1).Consumer()
 	other.Start()
-	rpc := mustReceive(t, other.Transport(1).Consumer(), "request")
+	rpc := mustReceive(t, requests, "request")
 	rpc.Respond(&raft.AppendEntriesResponse{Term: 2, Success: true}, nil)
 	if err := mustReceive(t, result, "answer"); err != nil || !resp.Success {
 		t.Fatal(err)

@@ -211,11 +211,12 @@ func TestBrokenLinkEndsSnapshot(t *testing.T) {
 	c.startAll(nil)
 	data := &gatedReader{gate: make(chan struct{})}
 	result := make(chan error, 1)
+	requests := c.members["n2"].Transport(1).Consumer() // refused while its receiver has no such group
 	go func() {
 		result <- c.members["n1"].Transport(1).InstallSnapshot("n2", "n2",
 			testSnapshotRequest(10*snapshotChunk), new(raft.InstallSnapshotResponse), data)
 	}()
-	rpc := mustReceive(t, c.members["n2"].Transport(1).Consumer(), "snapshot")
+	rpc := mustReceive(t, requests, "snapshot")
 	c.net.cut("n1", c.addrs["n2"])
 	if _, err := io.ReadAll(rpc.Reader); err == nil {
 		t.Error("the reader got a whole snapshot")
@@ -284,7 +285,13 @@ func rawConn(t *testing.T, c *cluster, to string) *grpc.ClientConn {
 // rawLink speaks to a node without a mesh.
 func rawLink(t *testing.T, c *cluster, to string) grpc.ClientStream {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	return rawLinkFor(t, c, to, patience)
+}
+
+// rawLinkFor is rawLink, and the link ends by itself after a while.
+func rawLinkFor(t *testing.T, c *cluster, to string, limit time.Duration) grpc.ClientStream {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	t.Cleanup(cancel)
 	stream, err := peerpb.NewPeerClient(rawConn(t, c, to)).Link(ctx)
 	if err != nil {

@@ -140,7 +140,7 @@ func (m *Members) agree(ctx context.Context, q *catalog.Queue) bool {
 	}
 	s := m.node.Replicas.Status(ctx, q.Group)
 	for _, name := range memberNames(view, q) {
-		if x := s[name][q.Group]; m.node.online(name) && (x == nil || !x.Voter) {
+		if m.node.online(name) && !s.Votes(name, q.Group) {
 			return false
 		}
 	}

@@ -66,6 +66,8 @@ func consumerFrom(v *catalog.View, c *peerpb.QueueConsumer, at *peerpb.Consuming
 		Tag: c.Tag, Active: c.Active, AckRequired: !c.NoAck, Exclusive: c.Exclusive, PrefetchCount: c.Prefetch, Priority: c.Priority,
 		Status: c.Status, ActivityStatus: activityStatus(c), Unacknowledged: c.Held, TimedOut: c.TimedOut, LateAcksTotal: c.LateAcks,
 		OldestUnackedAgeMS: c.OldestAge, Timeout: int64(c.TimeoutPlusOne) - 1, NextDeadline: c.NextDeadline, Channel: []any{},
+		Lock: c.Lock, MaxLock: c.MaxLock, LockAutoRenew: c.LockAutoRenew, LockMode: lockMode(c), LockGrace: c.LockDetachGrace,
+		LostLocks: c.LostLocks, LateSettlementsTotal: c.LateLocks,
 	}}
 	if node, ok := v.Node(fsm.NodeID(c.Node)); ok {
 		q.Node = node.Name
@@ -79,12 +81,23 @@ func consumerFrom(v *catalog.View, c *peerpb.QueueConsumer, at *peerpb.Consuming
 	return q
 }
 
+// lockMode says which deliveries of a consumer are locked, in the words of the argument.
+func lockMode(c *peerpb.QueueConsumer) string {
+	switch {
+	case c.Lock == 0:
+		return ""
+	case c.LockHead:
+		return "head"
+	}
+	return "all"
+}
+
 // activityStatus is a consumer's status in the terms used by other brokers' tools.
 func activityStatus(c *peerpb.QueueConsumer) string {
 	switch {
 	case c.Status == queue.Suspected.String():
 		return "suspected_down"
-	case c.Status == queue.TimedOut.String():
+	case c.TimedOut > 0:
 		return "timeout"
 	case !c.Active:
 		return "waiting"
@@ -97,7 +110,8 @@ func activityStatus(c *peerpb.QueueConsumer) string {
 // listAtOnce is how many consumers are listed at a time while the queue is held up.
 const listAtOnce = 512
 
-// consumersOf lists the consumers of a queue, in pieces.
+// consumersOf lists the consumers of a queue, in pieces. One that is over is listed as long as it
+// has not settled what has gone back to the queue.
 func consumersOf(g *group.Group, now fsm.Time) (all []*peerpb.QueueConsumer) {
 	var list []queue.Consumer
 	for place, more := uint64(0), true; more; {
@@ -108,7 +122,7 @@ func consumersOf(g *group.Group, now fsm.Time) (all []*peerpb.QueueConsumer) {
 			more, now, singleActive = place != 0, max(now, m.Clock()), m.Config().SingleActive
 		})
 		for i := range list {
-			if list[i].Status != queue.Cancelled {
+			if list[i].Status != queue.Cancelled || list[i].TimedOut > 0 {
 				all = append(all, describeConsumer(g.Spec().Queue, &list[i], now, singleActive))
 			}
 		}
@@ -123,6 +137,8 @@ func describeConsumer(of fsm.QueueID, c *queue.Consumer, now fsm.Time, singleAct
 		Active: c.Active, SingleActive: singleActive,
 		Held: uint64(c.Held), TimedOut: uint64(c.TimedOut), LateAcks: c.LateAcks,
 		TimeoutPlusOne: uint64(c.Timeout + 1), OwnTimeout: c.OwnTimeout, NextDeadline: int64(c.FirstDeadline),
+		Lock: uint64(c.Lock), MaxLock: uint64(c.MaxLock), LockAutoRenew: uint64(c.AutoRenew), LockHead: c.Head,
+		LockDetachGrace: uint64(c.Grace), LostLocks: uint64(c.LostLocks), LateLocks: c.LateLocks,
 	}
 	if c.HeldSince != 0 {
 		d.OldestAge = uint64(now - c.HeldSince)

@@ -65,7 +65,7 @@ func (r *Replicas) Members(ctx context.Context, q *catalog.Queue) []api.Member {
 			m.State, m.Term, m.LastLogIndex, m.LastWritten = x.Role, x.Term, x.Last, x.Last
 			m.CommitIndex, m.LastApplied, m.SnapshotIndex = x.Commit, x.Applied, x.Snapshot
 			m.Quarantined = x.Quarantined
-			if m.Membership = "non_voter"; x.Voter {
+			if m.Membership = "non_voter"; s.Votes(name, q.Group) {
 				m.Membership = "voter"
 			}
 		}

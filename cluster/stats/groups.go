@@ -90,8 +90,9 @@ func standstill(s *group.Stall) api.Standstill {
 }
 
 // ReplicasOf describes this node's replicas of the queues with a name; "": of all. It makes no
-// request to the queues: what is due in them stays due.
-func (l *Local) ReplicasOf(name string) []api.Replica {
+// request to the queues: what is due in them stays due. hashed: with the hashes of their states,
+// which cost a pass over all messages.
+func (l *Local) ReplicasOf(name string, hashed bool) []api.Replica {
 	var list []api.Replica
 	for _, g := range l.c.Host.Groups() {
 		spec := g.Spec()
@@ -103,8 +104,12 @@ func (l *Local) ReplicasOf(name string) []api.Replica {
 			Node: l.c.Name, Leader: g.Leading() != 0, LeaderNode: g.Leader(), Term: g.Term(), Quarantined: g.Quarantined() != nil,
 		}
 		g.View(func(m *queue.Machine) {
-			s, h := m.Stats(), m.Hash()
-			r.AppliedIndex, r.StateHash = m.Index(), hex.EncodeToString(h[:])
+			s := m.Stats()
+			if hashed {
+				h := m.Hash()
+				r.StateHash = hex.EncodeToString(h[:])
+			}
+			r.AppliedIndex = m.Index()
 			r.Ready, r.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
 			r.Outbox, r.Consumers = s.Outbox.Messages, s.Consumers
 		})
@@ -147,6 +152,8 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 		} else {
 			sum.Scheduled += s.Scheduled.Messages
 		}
+		sum.Locked += uint64(s.Locked)
+		sum.DelayedRetry, sum.Deferred = sum.DelayedRetry+s.Delayed.Messages, sum.Deferred+s.Deferred.Messages
 		sum.Consumers += s.Consumers
 		sum.Ready, sum.ReadyBytes = sum.Ready+s.Ready.Messages, sum.ReadyBytes+s.Ready.Bytes
 		sum.Unacked, sum.UnackedBytes = sum.Unacked+s.Unacknowledged.Messages, sum.UnackedBytes+s.Unacknowledged.Bytes

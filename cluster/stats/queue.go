@@ -41,12 +41,20 @@ func wireOf(s queue.Stats) *peerpb.QueueStats {
 		MessagesUnacknowledged: s.Unacknowledged.Messages, MessageBytesUnacknowledged: s.Unacknowledged.Bytes,
 		MessagesScheduled: s.Scheduled.Messages, MessageBytesScheduled: s.Scheduled.Bytes,
 		MessagesDelayedRetry: s.Delayed.Messages, MessageBytesDelayedRetry: s.Delayed.Bytes,
+		MessagesDeferred: s.Deferred.Messages, MessageBytesDeferred: s.Deferred.Bytes, MessagesDeferredTotal: c.Deferred,
+		MessagesKickedTotal: c.Kicked,
+		MessagesLocked:      uint64(s.Locked), LocksLostTotal: c.LocksLost, LocksRenewedTotal: c.LocksRenewed, LateSettlementsTotal: c.LateLocks,
+		MessagesForwarding: s.Forwarding.Messages, MessagesForwardedTotal: c.Forwarded,
 		MessagesDlx: s.Outbox.Messages, MessageBytesDlx: s.Outbox.Bytes, MessagesDlxWaiting: s.Waiting.Messages,
 		Consumers:            uint64(s.Consumers),
 		MessagesExpiredTotal: c.Expired, MessagesTimedOutTotal: c.TimedOut, ConsumerTimeoutLateAcksTotal: c.LateAcks,
 		MessagesDeadLetteredTotal: c.DeadLettered, DeadLettersDroppedTotal: c.DeadDropped,
 		MessagesDeadLetteredConfirmedTotal: c.DeadConfirmed, DeadLettersRefusedTotal: c.DeadRefused, DiedTotal: died,
+		Groups: uint64(s.Groups.Groups), GroupsHeld: uint64(s.Groups.Held), GroupStateBytes: s.Groups.StateBytes,
+		GroupsTakenTotal: c.GroupsTaken, GroupsLostTotal: c.GroupsLost,
+		MessagesPurgedTotal: c.Purged, MessagesCancelledTotal: c.Cancelled, MessagesReplacedTotal: c.Replaced,
 		ScheduledTotal: c.Scheduled, UnscheduledTotal: c.Unscheduled, UnroutableTotal: c.Unroutable,
+		MessagesDeduplicatedTotal: c.SameID, DedupIds: uint64(s.IDs), DedupIdsForgottenEarlyTotal: c.IDsForgotten,
 	}
 }
 
@@ -63,11 +71,12 @@ func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 	for _, f := range sameName {
 		to.Field(f.to).Set(from.Field(f.from))
 	}
-	r.Messages = s.MessagesReady + s.MessagesUnacknowledged + s.MessagesScheduled + s.MessagesDelayedRetry + s.MessagesDlx
-	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDlx
+	r.Messages = s.MessagesReady + s.MessagesUnacknowledged + s.MessagesScheduled + s.MessagesDelayedRetry + s.MessagesDeferred + s.MessagesDlx
+	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDeferred + s.MessageBytesDlx
 	r.Delayed, r.DelayedBytes = s.MessagesScheduled+s.MessagesDelayedRetry, s.MessageBytesScheduled+s.MessageBytesDelayedRetry
+	r.DiedUnroutableTotal = s.UnroutableTotal
 	r.Deaths = map[string]map[string]uint64{}
-	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal}
+	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal, &r.DiedUnroutableTotal, &r.DiedGroupExpiredTotal, &r.DiedMaxhopsTotal}
 	dispositions := int(queue.AtLeastOnce) + 1
 	for i, n := range s.DiedTotal[:min(len(s.DiedTotal), len(totals)*dispositions)] {
 		reason := strings.ToLower(logpb.Death_Reason(i/dispositions + 1).String())

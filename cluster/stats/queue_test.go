@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// fill gives each number within v, a different one each, and returns them by the
-// names of their fields.
+// fill gives each number within v a bit of its own, the elements of an array the
+// same one, and returns them by the names of their fields.
 func fill(v reflect.Value) map[string]uint64 {
 	next, all := uint64(1), map[string]uint64{}
 	var walk func(name string, v reflect.Value)
@@ -26,7 +26,8 @@ func fill(v reflect.Value) map[string]uint64 {
 			}
 			return
 		case reflect.Array:
-			for i := range v.Len() {
+			for i, bit := 0, next; i < v.Len(); i++ { // 64 bits are too few for all elements
+				next = bit
 				walk(name, v.Index(i))
 			}
 			return
@@ -71,8 +72,8 @@ func numbersOf(v reflect.Value) map[string]uint64 {
 func TestMachineToLinks(t *testing.T) {
 	unused := []string{
 		".Phase", ".Clock", ".Sessions", ".Pending.Messages", ".Pending.Bytes",
-		".Counters.Enqueued", ".Counters.Delivered", ".Counters.Redelivered", ".Counters.Acked", ".Counters.Requeued", ".Counters.Purged",
-		".Counters.Duplicates", ".Counters.Refused", ".Counters.AckedExpired", ".Waiting.Bytes",
+		".Counters.Enqueued", ".Counters.Delivered", ".Counters.Redelivered", ".Counters.Acked", ".Counters.Requeued",
+		".Counters.Duplicates", ".Counters.Refused", ".Counters.AckedExpired", ".Waiting.Bytes", ".Forwarding.Bytes",
 	}
 	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive"} // see statsOf and answer
 	var s queue.Stats
@@ -94,7 +95,7 @@ func TestMachineToLinks(t *testing.T) {
 // TestLinksToAPI: every number of the API is a number on links or made of some,
 // and every number on links is used.
 func TestLinksToAPI(t *testing.T) {
-	s := &peerpb.QueueStats{DiedTotal: make([]uint64, 16)}
+	s := &peerpb.QueueStats{DiedTotal: make([]uint64, 28)}
 	links := fill(reflect.ValueOf(s).Elem())
 	for i := range s.DiedTotal {
 		s.DiedTotal[i] = uint64(i + 1)
@@ -150,6 +151,7 @@ func TestSameNames(t *testing.T) {
 		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "settings_in_force",
 		"messages_dead_lettered_expired_total", "messages_dead_lettered_rejected_total",
 		"messages_dead_lettered_maxlen_total", "messages_dead_lettered_delivery_limit_total",
+		"messages_dead_lettered_unroutable_total", "messages_dead_lettered_group_expired_total", "messages_dead_lettered_maxhops_total",
 	}
 	for i, v := 0, reflect.TypeFor[api.QueueStats](); i < v.NumField(); i++ {
 		name := jsonName(v.Field(i))
@@ -170,7 +172,7 @@ func TestDeathsCutShort(t *testing.T) {
 }
 
 func BenchmarkQueueFrom(b *testing.B) {
-	s := &peerpb.QueueStats{MessagesReady: 1, DiedTotal: make([]uint64, 16)}
+	s := &peerpb.QueueStats{MessagesReady: 1, DiedTotal: make([]uint64, 28)}
 	for b.Loop() {
 		queueFrom("n1", s)
 	}

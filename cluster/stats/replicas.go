@@ -2,6 +2,7 @@ package stats
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
@@ -136,7 +137,7 @@ func queueReplica(g *group.Group) *peerpb.Replica {
 
 func replicaOf(id fsm.GroupID, p group.Progress) *peerpb.Replica {
 	return &peerpb.Replica{
-		Group: uint32(id), Role: p.Role, Term: p.Term, Last: p.Last, Commit: p.Commit, Applied: p.Applied, Snapshot: -1, Voter: p.Voter,
+		Group: uint32(id), Role: p.Role, Term: p.Term, Last: p.Last, Commit: p.Commit, Applied: p.Applied, Snapshot: -1, Voter: p.Voter, Voters: p.Voters,
 	}
 }
 
@@ -169,11 +170,19 @@ func (s ReplicaStatus) last(id fsm.GroupID) (last uint64) {
 	return last
 }
 
+// Votes reports whether a node has a replica that votes: it believes so, and so does its
+// leader, if there is one.
+func (s ReplicaStatus) Votes(node string, id fsm.GroupID) bool {
+	x := s[node][id]
+	_, leader := s.raftLeader(id)
+	return x != nil && x.Voter && (leader == nil || slices.Contains(leader.Voters, node))
+}
+
 // Current reports whether a node has a replica that votes in the leader's term and is at most lag
 // entries behind the longest log. Its role does not matter: raft leaves a member that has lost an
 // election it was asked to hold a candidate for some time, although it follows.
 func (s ReplicaStatus) Current(node string, id fsm.GroupID, lag uint64) bool {
 	x := s[node][id]
 	_, leader := s.raftLeader(id)
-	return x != nil && leader != nil && x.Voter && x.Term == leader.Term && x.Last+lag >= s.last(id)
+	return leader != nil && s.Votes(node, id) && x.Term == leader.Term && x.Last+lag >= s.last(id)
 }

@@ -38,19 +38,20 @@ func TestLeader(t *testing.T) {
 	}
 }
 
-// TestCurrent: a replica counts that votes in the leader's term and is near
+// TestCurrent: a replica counts that votes, also in its leader's eyes, in the leader's term and is near
 // enough to the longest log, whoever has that.
 func TestCurrent(t *testing.T) {
 	s := statusOf(map[string]*peerpb.Replica{
-		"leader":    {Role: "leader", Term: 4, Last: 90, Voter: true},
+		"leader":    {Role: "leader", Term: 4, Last: 90, Voter: true, Voters: []string{"leader", "longest", "near", "far", "learner", "last term"}},
 		"longest":   {Role: "candidate", Term: 4, Last: 100, Voter: true},
 		"near":      {Role: "follower", Term: 4, Last: 95, Voter: true},
 		"far":       {Role: "follower", Term: 4, Last: 94, Voter: true},
 		"learner":   {Role: "follower", Term: 4, Last: 100},
+		"removed":   {Role: "follower", Term: 4, Last: 100, Voter: true}, // it was not told
 		"last term": {Role: "follower", Term: 3, Last: 100, Voter: true},
 	})
 	for node, want := range map[string]bool{
-		"leader": false, "longest": true, "near": true, "far": false, "learner": false, "last term": false, "unknown": false,
+		"leader": false, "longest": true, "near": true, "far": false, "learner": false, "removed": false, "last term": false, "unknown": false,
 	} {
 		if got := s.Current(node, testGroup, 5); got != want {
 			t.Errorf("%s is current: %v", node, got)

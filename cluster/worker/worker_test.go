@@ -25,7 +25,16 @@ type run struct {
 }
 
 func begin(t *testing.T, o Options, again time.Duration) *run {
-	r := &run{Worker: New(o), began: time.Now(), again: again, done: make(chan struct{})}
+	r := prepare(o, again)
+	r.start(t)
+	return r
+}
+
+func prepare(o Options, again time.Duration) *run {
+	return &run{Worker: New(o), began: time.Now(), again: again, done: make(chan struct{})}
+}
+
+func (r *run) start(t *testing.T) {
 	r.ended.Go(func() {
 		r.Run(r.done, func(now time.Time) time.Duration {
 			r.mu.Lock()
@@ -38,7 +47,6 @@ func begin(t *testing.T, o Options, again time.Duration) *run {
 	})
 	t.Cleanup(r.end)
 	synctest.Wait()
-	return r
 }
 
 func (r *run) set(again, takes time.Duration) {
@@ -73,13 +81,15 @@ func (r *run) expect(t *testing.T, wait time.Duration, want ...time.Duration) {
 	}
 }
 
-// A worker works once at the start, and once for all wakes that came before it
-// could work again.
+// A worker works once at the start, for all wakes that came before it could work,
+// and once when it is woken again.
 func TestWake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := begin(t, Options{}, 0)
-		r.expect(t, time.Hour, 0)
+		r := prepare(Options{}, 0)
 		r.Wake()
+		r.Wake()
+		r.start(t)
+		r.expect(t, time.Hour, 0)
 		r.Wake()
 		r.expect(t, time.Second, 0, time.Hour)
 	})

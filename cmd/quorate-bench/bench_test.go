@@ -198,6 +198,9 @@ func TestCommandLine(t *testing.T) {
 		{"latency", "-size", "1"},
 		{"latency", "-pid", "x"},
 		{"pinned", "extra"},
+		{"scheduled", "-soon", "0"},
+		{"locks", "-locks", "3"},
+		{"groups", "-groups", "0"},
 	} {
 		fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
 		fs.SetOutput(io.Discard)

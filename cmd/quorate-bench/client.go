@@ -56,7 +56,7 @@ func openSender(uri string, window int) (sender, error) {
 }
 
 // openReceiver connects a consumer; shared, if set, is the connection to use.
-func openReceiver(uri string, shared *amqp.Connection, queue string, prefetch int) (receiver, error) {
+func openReceiver(uri string, shared *amqp.Connection, queue string, prefetch int, args amqp.Table) (receiver, error) {
 	if isNATS(uri) {
 		return openStreamReceiver(uri, queue, prefetch)
 	}
@@ -73,7 +73,7 @@ func openReceiver(uri string, shared *amqp.Connection, queue string, prefetch in
 	}
 	in := &channelReceiver{channel: newChannel(conn, ch)}
 	if err = ch.Qos(prefetch, 0, false); err == nil {
-		in.from, err = ch.Consume(queue, "", false, false, false, false, nil)
+		in.from, err = ch.Consume(queue, "", false, false, false, false, args)
 	}
 	if err != nil {
 		in.drop()

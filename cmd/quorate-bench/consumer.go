@@ -27,6 +27,8 @@ type consumer struct {
 	interval time.Duration
 	// shared, if set, is a shared connection, which stays open.
 	shared *amqp.Connection
+	// args are those of the subscription.
+	args amqp.Table
 
 	in   receiver
 	took uint64 // deliveries
@@ -35,7 +37,7 @@ type consumer struct {
 }
 
 func (c *consumer) subscribe() (err error) {
-	c.in, err = openReceiver(c.uri, c.shared, c.queue, c.prefetch)
+	c.in, err = openReceiver(c.uri, c.shared, c.queue, c.prefetch, c.args)
 	return err
 }
 

@@ -23,6 +23,8 @@ type publisher struct {
 	more func(n uint64) bool
 	// ttl, if set, draws a message's time to live; always more than 0.
 	ttl func() time.Duration
+	// open, if set, connects in place of openSender.
+	open func(uri string, window int) (sender, error)
 	// interval is the time between publishes; 0: as fast as the window allows.
 	interval time.Duration
 	// taken, if set, gets the time from each publish to its confirm.
@@ -33,7 +35,11 @@ type publisher struct {
 
 // run publishes until more returns false, and returns how many were confirmed.
 func (p *publisher) run(ctx context.Context) (uint64, error) {
-	out, err := openSender(p.uri, p.window)
+	open := p.open
+	if open == nil {
+		open = openSender
+	}
+	out, err := open(p.uri, p.window)
 	if err != nil {
 		return 0, err
 	}

@@ -22,6 +22,7 @@ type shape struct {
 	ackEvery   int
 	messages   int           // per publisher; 0: for duration
 	duration   time.Duration // counted from each publisher's first publish
+	consume    amqp.Table    // arguments of the consumers
 }
 
 var defaultShape = shape{
@@ -109,7 +110,7 @@ func (s shape) load(t *target, queues []queue) *load {
 		for range s.consumers {
 			l.consumers = append(l.consumers, &consumer{
 				uri: t.uri(i + len(l.consumers) + 1), queue: q.name,
-				prefetch: s.prefetch, ackEvery: s.ackEvery, ledger: l.ledger,
+				prefetch: s.prefetch, ackEvery: s.ackEvery, ledger: l.ledger, args: s.consume,
 			})
 		}
 	}

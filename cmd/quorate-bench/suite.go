@@ -122,6 +122,10 @@ type suite struct {
 	away     time.Duration
 	behind   int
 	restarts int
+	later    int
+	locks    int
+	groups   int
+	onward   int
 	only     string
 }
 
@@ -137,6 +141,10 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	fs.DurationVar(&s.away, "away", time.Minute, "how `long` a follower is away in the run follower away; 0: no such run")
 	fs.IntVar(&s.behind, "away-backlog", 1_000_000, "`messages` that wait meanwhile")
 	fs.IntVar(&s.restarts, "restart-queues", 300, "`number` of queues in the run restart of all; 0: no such run")
+	fs.IntVar(&s.later, "scheduled", 1_000_000, "`messages` that wait until much later in the run scheduled; 0: no such run")
+	fs.IntVar(&s.locks, "locks", 100_000, "`locks` held at the same time in the runs locks; 0: no such runs")
+	fs.IntVar(&s.groups, "groups", 100_000, "`groups` in the run groups; 0: no such run")
+	fs.IntVar(&s.onward, "forward", 100_000, "`messages` of each of the runs forward; 0: no such runs")
 	fs.StringVar(&s.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
@@ -211,6 +219,9 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 		}
 		all.add("", r)
 	}
+	if err := s.timed(ctx, all); err != nil {
+		return err
+	}
 	if err := s.returns(ctx, all); err != nil {
 		return err
 	}
@@ -225,6 +236,39 @@ func (s *suite) round(ctx context.Context, all *collection) error {
 	}
 	if s.waiting > 0 && selected("backlog", s.only) {
 		return s.backlog(ctx, wait, all)
+	}
+	return nil
+}
+
+// timed schedules messages, holds them by locks, hands out groups, and forwards.
+func (s *suite) timed(ctx context.Context, all *collection) error {
+	one := func(r result, err error) ([]result, error) { return []result{r}, err }
+	shape := defaultShape
+	shape.duration = s.duration
+	for _, st := range []struct {
+		name   string
+		wanted bool
+		run    func() ([]result, error)
+	}{
+		{"scheduled", s.later > 0, func() ([]result, error) { return one(scheduled(ctx, s.target, s.later, soonMessages)) }},
+		{"locks", s.locks >= lockQueues, func() ([]result, error) { return renewedLocks(ctx, s.target, s.locks, 3) }},
+		{"with locks", s.locks > 0, func() ([]result, error) { return lockedThroughput(ctx, s.target, shape) }},
+		{"groups", s.groups > 0, func() ([]result, error) { return one(groups(ctx, s.target, s.groups)) }},
+		{"forward", s.onward > 0, func() ([]result, error) { return forwarded(ctx, s.target, s.onward) }},
+	} {
+		if !st.wanted || !selected(st.name, s.only) {
+			continue
+		}
+		if _, err := calm(ctx, s.target.pids, calmTimeout); err != nil {
+			return err
+		}
+		results, err := st.run()
+		if err != nil {
+			return err
+		}
+		for _, r := range results {
+			all.add("", r)
+		}
 	}
 	return nil
 }

@@ -4,6 +4,7 @@
 //	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE …]
 //	quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
 //	quorate recover --data-dir DIR [--also DIR …] [--yes] [--json]
+//	quorate log explain --data-dir DIR --queue NAME --message-id ID [--vhost VHOST] [--json]
 //	quorate version
 package main
 
@@ -21,6 +22,7 @@ const usage = `usage:
   quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE ...]
   quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
   quorate recover --data-dir DIR [--also DIR ...] [--yes] [--json]
+  quorate log explain --data-dir DIR --queue NAME (--message-id ID | --message NUMBER) [--vhost VHOST] [--json]
   quorate settings
   quorate version
 `
@@ -53,6 +55,8 @@ func run(args []string, out io.Writer) error {
 		return nil
 	case "recover":
 		return recoverCommand(rest, out)
+	case "log":
+		return logCommand(rest, out)
 	case "version", "-version", "--version":
 		fmt.Fprintln(out, cluster.Version)
 		return nil

@@ -91,6 +91,7 @@ type queueSettings struct {
 	deadLetters         string
 	consumerTimeout     time.Duration
 	disconnectedTimeout time.Duration
+	timeoutAction       string
 	leaderlessGrace     time.Duration
 	raftHeartbeat       time.Duration
 	watchdog            watchdog.Bounds
@@ -165,6 +166,7 @@ var table = slices.Concat([]setting{
 	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
 	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: no limit", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
 	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long the clients of a suspected node keep their deliveries", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.disconnectedTimeout })},
+	{"consumer_timeout_action", "cancel", "cancel or suspend: what a consumer timeout does to consumers, if neither they nor their queues say; suspend: deliveries stop until the late ones are settled", oneOf(func(s *settings) *string { return &s.timeoutAction }, "cancel", "suspend")},
 	{"dead_letter_compatibility", "4", "3 or 4; 3: dead letters are as in RabbitMQ before version 4: the first death of a message continues the header x-death with which it was published, and a dead-letter routing key removes the header CC", oneOf(func(s *settings) *string { return &s.deadLetters }, "3", "4")},
 	{"leaderless_grace", "5000", "ms, 100 … 600000: how long a request waits for a queue without a leader, or without a majority of its members", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.leaderlessGrace })},
 	{"quorum_queue.initial_cluster_size", "3", "1 … 7: replicas of a queue; queues with fewer get more on nodes that have none", number(1, 7, func(s *settings) *int { return &s.groupSize })},

@@ -60,15 +60,16 @@ type options struct {
 	exchange, queue, id, match           string
 	dir, days, algorithm                 string
 	ttl, forNode, within, unit           string
+	messageID, message, reason, since    string
 	given                                []string // names of the options given
 }
 
 // verbOptions are the options that only some verbs take.
-var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm", "ttl", "for-node", "within", "unit"}
+var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm", "ttl", "for-node", "within", "unit", "message-id", "message", "reason", "since"}
 
 func main() {
-	if len(os.Args) > 1 && os.Args[1] == "recover" {
-		os.Exit(recoverCluster(os.Args[2:]))
+	if len(os.Args) > 1 && (os.Args[1] == "recover" || os.Args[1] == "log") {
+		os.Exit(onDataFolder(os.Args[1:]))
 	}
 	os.Exit(run(os.Args[1:], os.Getenv, os.Stdin, os.Stdout, os.Stderr))
 }
@@ -183,6 +184,10 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	text(&o.ttl, "10m", "ttl")
 	text(&o.within, "", "within")
 	text(&o.unit, "", "unit")
+	text(&o.messageID, "", "message-id")
+	text(&o.message, "", "message")
+	text(&o.reason, "", "reason")
+	text(&o.since, "", "since")
 	text(&o.forNode, "", "for-node")
 	text(&o.vhostPattern, "", "vhost-pattern")
 	text(&o.queuePattern, "", "queue-pattern")
@@ -265,6 +270,7 @@ options, before or after the verb:
 
 verbs:
   recover --data-dir DIR [--also DIR ...] [--yes] [--json] turns a stopped node into the whole cluster when a majority is lost for good; without --yes it only shows what may be lost
+  log explain --data-dir DIR --queue NAME (--message-id ID | --message NUMBER) [--vhost VHOST] [--json] is explain for the data folder of a node that has stopped
 `)
 	for _, v := range verbs {
 		fmt.Fprintf(&b, "  %-44s %s\n", strings.TrimSpace(v.name+" "+v.arguments), v.about)

@@ -44,6 +44,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		},
 		"/api/queues/other":               []api.Queue{{Name: "b", Leader: &leader, QueueStats: &api.QueueStats{}}},
 		"/api/queues/none":                []api.Queue{},
+		"/api/queues/%2F/a/groups":        api.GroupPage{Items: []api.Group{{ID: "g", Held: true, ConsumerTag: "t", Session: "n1/7/3", LockedUntil: 50, Remaining: 40, Messages: 2, Unacknowledged: 1, OldestAt: 9, StateBytes: 4}}},
 		"/api/exchanges/%2F":              []api.Exchange{{Type: "direct"}, {Name: "x", Type: "topic"}},
 		"/api/bindings/%2F":               []api.Binding{{Source: "x", Destination: "a", DestinationType: "queue", RoutingKey: "k", Arguments: map[string]any{}}},
 		"/api/vhosts":                     []api.VHost{{Name: "/", Description: "d", Tags: []string{"t"}, ClusterState: map[string]string{"n1": "running"}}},
@@ -107,6 +108,8 @@ func TestVerbs(t *testing.T) {
 		want string
 	}{
 		{"version", "1.2.3\n"},
+		{"-q list_groups --queue a id held messages", "id\theld\tmessages\ng\ttrue\t2\n"},
+		{"-q -s list_groups --queue a", "g\ttrue\tt\tn1/7/3\t50\t40\t2\t1\t9\t4\t0\n"},
 		{"--formatter json version", "{\n  \"product_version\": \"1.2.3\"\n}\n"},
 		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nnot_ready\t\nuptime\t1h0m5s\ndata_dir\t/d\nlisteners\tamqp=h:1 http=h:2\nalarms\tclock_skew\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\n" +
 			"Queues that are quarantined on the node:\nvhost\tname\tgroup\tdoing\tpanic\tterm\tindex\tstopped\n/\tq\t7\tperform effects\toh\t3\t9\tfalse\n" +

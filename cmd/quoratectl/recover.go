@@ -8,16 +8,17 @@ import (
 	"path/filepath"
 )
 
-// recoverCluster runs the server's program to recover a cluster, since only that knows the data
-// format of its version. It is searched for beside this program first.
-func recoverCluster(args []string) (code int) {
+// onDataFolder runs the server's program on a data folder, to recover a cluster or to read a log,
+// since only that knows the data format of its version. It is searched for beside this program
+// first.
+func onDataFolder(args []string) (code int) {
 	program := "quorate"
 	if self, err := os.Executable(); err == nil {
 		if beside := filepath.Join(filepath.Dir(self), program); isProgram(beside) {
 			program = beside
 		}
 	}
-	c := exec.Command(program, append([]string{"recover"}, args...)...)
+	c := exec.Command(program, args...)
 	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err := c.Run()
 	var ended *exec.ExitError
@@ -27,7 +28,7 @@ func recoverCluster(args []string) (code int) {
 	case errors.As(err, &ended):
 		return exitFailed // it has reported why
 	}
-	fmt.Fprintln(os.Stderr, "Error: the server's program is needed to recover a cluster:", err)
+	fmt.Fprintln(os.Stderr, "Error: the server's program is needed to read a data folder:", err)
 	return exitFailed
 }
 

@@ -47,7 +47,7 @@ var importRules = []importRule{
 	{tree: "cluster/worker/...", project: none},
 	{tree: "cluster/watchdog/...", project: []string{"cluster/raftlog"}},
 	// They stand beside the broker, and know nothing of it.
-	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/certs", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/certs", "cluster/explain", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/placement/...", project: []string{"cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/...", project: []string{"cluster/...", "fsm/...", "proto/..."}},
 

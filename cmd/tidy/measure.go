@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"go/ast"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 )
@@ -54,9 +53,8 @@ func measure(files []*source) []packageSize {
 			}
 		}
 	}
-	for name, size := range typeSizes(files) {
-		dir, kind := path.Split(strings.Replace(name, ".", "/", 1))
-		p := sizes[strings.TrimSuffix(dir, "/")]
+	for of, size := range typeSizes(files) {
+		p, kind := sizes[of.dir], of.name
 		if size.methods > p.methods || size.methods == p.methods && kind < p.largest {
 			p.methods, p.largest = size.methods, kind
 		}
@@ -91,7 +89,7 @@ func commentLines(s *source) int {
 		for _, c := range group.List {
 			from := s.fset.Position(c.Pos()).Line
 			if !code[from] {
-				n += s.fset.Position(c.End()).Line - from + 1
+				n += s.lineCount(c)
 			}
 		}
 	}
@@ -101,7 +99,7 @@ func commentLines(s *source) int {
 func longFunctions(s *source) int {
 	n := 0
 	for _, decl := range s.ast.Decls {
-		if f, ok := decl.(*ast.FuncDecl); ok && s.fset.Position(f.End()).Line-s.fset.Position(f.Pos()).Line+1 > longFunction {
+		if f, ok := decl.(*ast.FuncDecl); ok && s.lineCount(f) > longFunction {
 			n++
 		}
 	}

@@ -42,7 +42,7 @@ func checkSizes(files []*source, allowed map[string]int) []breach {
 		}
 		for _, decl := range s.ast.Decls {
 			if f, ok := decl.(*ast.FuncDecl); ok {
-				lines := s.fset.Position(f.End()).Line - s.fset.Position(f.Pos()).Line + 1
+				lines := s.lineCount(f)
 				check(s.path+"#"+functionName(f), s.at(f.Pos())+" "+functionName(f), lines, maxFunction)
 			}
 		}

@@ -40,6 +40,11 @@ func (s *source) at(pos token.Pos) string {
 	return fmt.Sprintf("%s:%d", s.path, s.fset.Position(pos).Line)
 }
 
+// lineCount returns the number of lines that n takes.
+func (s *source) lineCount(n ast.Node) int {
+	return s.fset.Position(n.End()).Line - s.fset.Position(n.Pos()).Line + 1
+}
+
 // parse parses text into a source. name is its path from the root.
 func parse(fset *token.FileSet, name string, text []byte) (*source, error) {
 	f, err := parser.ParseFile(fset, name, text, parser.ParseComments|parser.SkipObjectResolution)

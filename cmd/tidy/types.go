@@ -1,9 +1,11 @@
 package tidy
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/token"
+	"maps"
 	"slices"
 )
 
@@ -36,29 +38,29 @@ func (s typeSize) record() bool { return s.methods <= 4 }
 func checkTypeSizes(files []*source) []breach {
 	var found []breach
 	sizes := typeSizes(files)
-	names := make([]string, 0, len(sizes))
-	for name := range sizes {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		s := sizes[name]
+	for _, of := range slices.SortedFunc(maps.Keys(sizes), func(a, b typeName) int {
+		return cmp.Or(cmp.Compare(a.dir, b.dir), cmp.Compare(a.name, b.name))
+	}) {
+		s := sizes[of]
 		if s.methods > maxMethods || len(s.files) > maxFiles || s.fields > maxFields && !s.record() {
-			found = append(found, breach{s.at, name + " has " + s.String()})
+			found = append(found, breach{s.at, of.dir + "." + of.name + " has " + s.String()})
 		}
 	}
 	return found
 }
 
-// typeSizes measures the types that files declare, by "folder.Type".
-func typeSizes(files []*source) map[string]*typeSize {
-	sizes := map[string]*typeSize{}
+// typeName is the folder of a type, and its name there.
+type typeName struct{ dir, name string }
+
+// typeSizes measures the types that files declare.
+func typeSizes(files []*source) map[typeName]*typeSize {
+	sizes := map[typeName]*typeSize{}
 	of := func(s *source, name string) *typeSize {
-		name = s.dir + "." + name
-		if sizes[name] == nil {
-			sizes[name] = &typeSize{at: s.path, files: map[string]bool{}}
+		key := typeName{s.dir, name}
+		if sizes[key] == nil {
+			sizes[key] = &typeSize{at: s.path, files: map[string]bool{}}
 		}
-		return sizes[name]
+		return sizes[key]
 	}
 	for _, s := range files {
 		if s.generated || s.test {

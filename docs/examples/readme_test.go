@@ -36,11 +36,22 @@ func TestDependenciesHaveReasons(t *testing.T) {
 	}
 }
 
-// The README quotes each example as it is.
+// The README, or one of the pages of docs, quotes each example as it is.
 func TestReadmeQuotesExamples(t *testing.T) {
 	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
 	if err != nil {
 		t.Fatal(err)
+	}
+	pages, err := filepath.Glob(filepath.Join("..", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range pages {
+		page, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		readme = append(readme, page...)
 	}
 	quoted := map[string]string{}
 	for _, m := range quote.FindAllSubmatch(readme, -1) {
@@ -57,7 +68,7 @@ func TestReadmeQuotesExamples(t *testing.T) {
 		}
 		name := filepath.Dir(path)
 		if quoted[name] != string(code) {
-			t.Errorf("the README does not quote %s as it is", path)
+			t.Errorf("neither the README nor a page quotes %s as it is", path)
 		}
 		delete(quoted, name)
 	}

@@ -155,6 +155,8 @@ func (d *draft) performOnNodes(c *logpb.CatalogCommand) (*logpb.CatalogResult, e
 		return d.joinTokens.put(m.PutJoinToken, d.clock)
 	case *logpb.CatalogCommand_DeleteJoinToken:
 		return d.joinTokens.delete(m.DeleteJoinToken)
+	case *logpb.CatalogCommand_PutLockKey:
+		return d.lockKey.put(m.PutLockKey)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

@@ -55,6 +55,9 @@ func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error
 	again := known && bytes.Equal(node.Incarnation, m.GetIncarnation())
 	next.Draining = again && node.GetDraining()
 	d.nodes.put(next)
+	if !again {
+		d.proposals.forget(next.Number)
+	}
 	r := d.removeQueues(d.orphans(next.Number, next.Boot-1, !again))
 	r.Changed, r.Node, r.Boot = true, next.Number, next.Boot
 	return r, nil
@@ -157,6 +160,7 @@ func (d *draft) removeNode(n *logpb.NodeState) (*logpb.CatalogResult, error) {
 		}
 	}
 	d.nodes.remove(n)
+	d.proposals.forget(n.GetNumber())
 	r := d.removeQueues(ended)
 	r.Changed = true
 	for _, q := range moved {
@@ -198,6 +202,7 @@ func (d *draft) recoverCluster(m *logpb.RecoverCluster) (*logpb.CatalogResult, e
 	for _, n := range d.Nodes() {
 		if n.GetNumber() != survivor.GetNumber() {
 			d.nodes.remove(n)
+			d.proposals.forget(n.GetNumber())
 		}
 	}
 	r := d.removeQueues(ended)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
@@ -56,7 +57,11 @@ var queueArguments = []argument{
 	{"x-overflow", true, oneOf("invalid_overflow", overflows...)},
 	{"x-single-active-consumer", true, boolean},
 	{"x-consumer-timeout", true, between(0, math.MaxInt64-1)},
+	{"x-consumer-timeout-action", true, oneOf("invalid_consumer_timeout_action", timeoutActions...)},
 	{"x-consumer-disconnected-timeout", true, between(0, math.MaxInt64-1)},
+	{"x-lock-duration", true, between(leastLock, maxLock)},
+	{"x-max-lock-duration", true, between(leastLock, MaxTTL)},
+	{"x-count-lock-expiry", true, boolean},
 	{"x-quorum-initial-group-size", true, between(1, math.MaxInt64)},
 	{"x-quorum-target-group-size", false, between(1, math.MaxInt64)},
 	{"x-queue-leader-locator", true, oneOf("invalid_queue_locator_arg", locators...)},
@@ -64,7 +69,33 @@ var queueArguments = []argument{
 	{"x-delayed-retry-type", true, oneOf("invalid_delayed_retry_type", retries...)},
 	{"x-delayed-retry-min", true, between(0, math.MaxInt64-1)}, // see checkRetry too
 	{"x-delayed-retry-max", true, between(0, math.MaxInt64-1)},
+	{"x-delayed-retry-strategy", true, oneOf("invalid_delayed_retry_strategy", retryStrategies...)},
+	{"x-delayed-retry-multiplier", true, between(leastMultiplier, maxMultiplier)},
+	{"x-delayed-retry-steps", true, checkSteps},
+	{"x-delayed-retry-jitter", true, between(0, 100)},
+	{"x-delayed-retry-count", true, oneOf("invalid_delayed_retry_count", retryCounts...)},
+	{groupsArgument, true, boolean},
+	{"x-group-source", true, oneOf("invalid_group_source", groupSources...)},
+	{"x-group-required", true, boolean},
+	{"x-group-expiry", true, oneOf("invalid_group_expiry", groupExpiries...)},
+	{"x-group-linger", true, between(0, MaxTTL)},
+	{"x-group-state-ttl", true, between(0, MaxTTL)},
+	{orderArgument, true, oneOf("invalid_queue_order", orders...)},
+	{"x-dedup-window", true, between(leastWindow, maxWindow)},
+	{forwardArgument, true, longstr},
+	{"x-forward-to-routing-key", true, longstr},
+	{"x-audit-max", true, between(0, maxAudit)},
 }
+
+// Bounds of arguments and policy keys. Locks and windows are as long as in
+// Azure Service Bus, and locks also as long as in Amazon SQS.
+const (
+	leastLock, maxLock             = fsm.MinLock, fsm.MaxLock // ms
+	leastMultiplier, maxMultiplier = 100, 10_000              // percent
+	leastWindow, maxWindow         = 20_000, 604_800_000      // ms
+	maxAudit                       = 100_000
+	maxSteps                       = 32
+)
 
 // foreignArguments belong to queue types that do not exist here.
 var foreignArguments = []string{"x-max-age", "x-initial-cluster-size", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes"}
@@ -81,8 +112,8 @@ func expectedInteger(v *logpb.Value) string {
 
 func unacceptableType(v *logpb.Value) string { return "{unacceptable_type," + typeName(v) + "}" }
 
-// between accepts integers from low to high. A low of 0 or 1 determines the
-// text for values below it.
+// between accepts integers from low to high. The text for values below it
+// depends on whether low is above 1.
 func between(low, high int64) func(*logpb.Value) string {
 	return func(v *logpb.Value) string {
 		n, ok := integer(v)
@@ -93,6 +124,8 @@ func between(low, high int64) func(*logpb.Value) string {
 			return ""
 		case n > high:
 			return fmt.Sprintf("{value_too_large,%d}", n)
+		case low > 1 && n >= 0:
+			return fmt.Sprintf("{value_too_small,%d}", n)
 		case n == 0:
 			return "{value_zero,0}"
 		}
@@ -130,6 +163,31 @@ func longstr(v *logpb.Value) string {
 		return unacceptableType(v)
 	}
 	return ""
+}
+
+// checkSteps accepts lists of waits, see retrySteps.
+func checkSteps(v *logpb.Value) string {
+	s, ok := text(v)
+	if !ok {
+		return unacceptableType(v)
+	}
+	if _, ok := retrySteps(s); !ok {
+		return "invalid_delayed_retry_steps"
+	}
+	return ""
+}
+
+// retrySteps reads waits in ms, separated by commas. false: there is none, one
+// is not from 1 to MaxTTL, or there are more than maxSteps.
+func retrySteps(s string) (steps []uint64, ok bool) {
+	for part := range strings.SplitSeq(s, ",") {
+		n, err := strconv.ParseUint(strings.TrimSpace(part), 10, 64)
+		if err != nil || n < 1 || n > MaxTTL || len(steps) == maxSteps {
+			return nil, false
+		}
+		steps = append(steps, n)
+	}
+	return steps, true
 }
 
 // boolean accepts truth values only, and no integers.
@@ -178,7 +236,65 @@ func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.T
 			return invalidArgument(a.name, where, "routing_key_but_no_dlx_defined")
 		}
 	}
+	if err := checkTogether(where, args); err != nil {
+		return err
+	}
 	return s.checkIdle(where, args)
+}
+
+const (
+	groupsArgument  = "x-message-groups"
+	orderArgument   = "x-queue-order"
+	forwardArgument = "x-forward-to-exchange"
+)
+
+// checkTogether refuses arguments of a queue that exclude each other, or lack
+// the one that gives them a meaning. Requires: each is valid by itself.
+func checkTogether(where string, args *fsm.Table) error {
+	given := func(name string) bool { return lookup(args, name) != nil }
+	on := func(name string) bool { return lookup(args, name).GetInt() != 0 }
+	groups := on(groupsArgument)
+	order, _ := text(lookup(args, orderArgument))
+	deadline := order == orders[1]
+	for _, pair := range []struct {
+		one, other string
+		both       bool
+	}{
+		{groupsArgument, "x-single-active-consumer", groups && on("x-single-active-consumer")},
+		{orderArgument, groupsArgument, deadline && groups},
+		{orderArgument, "x-max-priority", deadline && given("x-max-priority")},
+		{forwardArgument, groupsArgument, given(forwardArgument) && groups},
+	} {
+		if pair.both {
+			return invalidArgument(pair.one, where, fmt.Sprintf("\"not together with '%s'\"", pair.other))
+		}
+	}
+	for _, name := range groupDetails {
+		if given(name) && !groups {
+			return missingArgument(name, where, groupsArgument)
+		}
+	}
+	if given("x-forward-to-routing-key") && !given(forwardArgument) {
+		return missingArgument("x-forward-to-routing-key", where, forwardArgument)
+	}
+	return checkLocks(where, args)
+}
+
+// groupDetails have a meaning only in queues with groups.
+var groupDetails = []string{"x-group-source", "x-group-required", "x-group-expiry", "x-group-linger", "x-group-state-ttl"}
+
+// checkLocks refuses a lock, of a queue or a consumer, that lasts longer than
+// locks may last with all renewals.
+func checkLocks(where string, args *fsm.Table) error {
+	lock, longest := lookup(args, "x-lock-duration"), lookup(args, "x-max-lock-duration")
+	if lock != nil && longest != nil && longest.GetInt() < lock.GetInt() {
+		return invalidArgument("x-max-lock-duration", where, fmt.Sprintf("{value_too_small,%d}", longest.GetInt()))
+	}
+	return nil
+}
+
+func missingArgument(name, where, other string) error {
+	return invalidArgument(name, where, fmt.Sprintf("\"only together with '%s'\"", other))
 }
 
 // holdArgument marks a queue whose messages only wait and cannot be consumed.
@@ -195,7 +311,13 @@ func checkRetry(where string, args *fsm.Table) error {
 			return invalidArgument(name, where, "{value_zero,0}")
 		}
 	}
-	if s, given := text(lookup(args, kind)); given && s != retries[0] && low == nil {
+	strategy, _ := text(lookup(args, "x-delayed-retry-strategy"))
+	steps := lookup(args, "x-delayed-retry-steps")
+	byList := strategy == retryStrategies[2]
+	if byList && steps == nil {
+		return missingArgument("x-delayed-retry-strategy", where, "x-delayed-retry-steps")
+	}
+	if s, given := text(lookup(args, kind)); given && s != retries[0] && low == nil && !byList {
 		return invalidArgument(kind, where, "delayed_retry_min_required")
 	}
 	if low != nil && high != nil && high.GetInt() < low.GetInt() {
@@ -273,49 +395,4 @@ func exchangeArgument(argument, where string, args *fsm.Table) (name string, giv
 		return "", true, refuse(fsm.Precondition, "invalid type '%s' for arg '%s' in %s", typeName(v), argument, where)
 	}
 	return name, true, nil
-}
-
-// ConsumeArguments are the arguments of basic.consume that have a meaning. They
-// go to the queue's machine with the consumer; the catalog keeps none of them.
-type ConsumeArguments struct {
-	// Priority: 0 by default; the larger is served first
-	Priority int32
-	// Timeout is the consumer timeout; not given: the queue's.
-	Timeout fsm.Optional[fsm.Millis]
-	// Suspend: a consumer timeout stops deliveries until the late ones are
-	// settled, instead of cancelling the consumer.
-	Suspend bool
-}
-
-// consumeArguments are checked like queueArguments.
-var consumeArguments = []argument{
-	{"x-priority", false, between(math.MinInt64, math.MaxInt64)},
-	{"x-consumer-timeout", false, between(0, math.MaxInt64-1)},
-	{"x-consumer-timeout-action", false, oneOf("invalid_consumer_timeout_action", "cancel", "suspend")},
-}
-
-// ParseConsumeArguments reads the arguments of a consumer of a queue.
-// Priorities beyond 32 bits are clamped. Apply never calls it. Unknown
-// arguments are ignored.
-func ParseConsumeArguments(vhost, queue string, args *fsm.Table) (ConsumeArguments, error) {
-	where := resource(kindQueue, vhost, queue)
-	for _, f := range args.GetFields() {
-		if strings.HasPrefix(f.GetName(), "x-stream-") {
-			return ConsumeArguments{}, foreignArgument(f.GetName(), where)
-		}
-	}
-	for _, a := range consumeArguments {
-		if v := lookup(args, a.name); v != nil {
-			if reason := a.check(v); reason != "" {
-				return ConsumeArguments{}, invalidArgument(a.name, where, reason)
-			}
-		}
-	}
-	priority, _ := integer(lookup(args, "x-priority"))
-	action, _ := text(lookup(args, "x-consumer-timeout-action"))
-	return ConsumeArguments{
-		Priority: int32(min(max(priority, math.MinInt32), math.MaxInt32)),
-		Timeout:  optional(lookup(args, "x-consumer-timeout")),
-		Suspend:  action == "suspend",
-	}, nil
 }

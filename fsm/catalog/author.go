@@ -9,7 +9,7 @@ import (
 // movers are the keys of policies by which messages go elsewhere than their
 // publishers have sent them: those of queues, and those of exchanges.
 var movers = struct{ queues, exchanges []string }{
-	queues:    []string{"dead-letter-exchange", "dead-letter-routing-key"},
+	queues:    []string{"dead-letter-exchange", "dead-letter-routing-key", "forward-to-exchange", "forward-to-routing-key"},
 	exchanges: []string{"alternate-exchange"},
 }
 

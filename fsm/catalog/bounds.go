@@ -16,9 +16,9 @@ import (
 // The arguments of queues and of exchanges that are short strings, and the keys
 // of policies.
 var (
-	shortInQueues    = []string{deadLetterExchange, deadLetterRoutingKey}
+	shortInQueues    = []string{deadLetterExchange, deadLetterRoutingKey, forwardArgument, "x-forward-to-routing-key"}
 	shortInExchanges = []string{alternateExchange, deadLetterExchange, deadLetterRoutingKey, hashHeader}
-	shortInPolicies  = []string{"dead-letter-exchange", "dead-letter-routing-key", "alternate-exchange"}
+	shortInPolicies  = []string{"dead-letter-exchange", "dead-letter-routing-key", "alternate-exchange", "forward-to-exchange", "forward-to-routing-key"}
 )
 
 // Admit says why a command must not enter the log, although Apply might perform

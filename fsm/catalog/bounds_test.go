@@ -17,6 +17,9 @@ func longstrTable(name, value string) *fsm.Table {
 // it; exchangeWith does so for an exchange.
 func declareWith(name, value string) *logpb.DeclareQueue {
 	args := longstrTable(name, value)
+	if name == "x-forward-to-routing-key" {
+		args.Fields = append(args.Fields, longstrTable(forwardArgument, "amq.fanout").Fields...)
+	}
 	if name != deadLetterExchange {
 		args.Fields = append(args.Fields, longstrTable(deadLetterExchange, "amq.fanout").Fields...)
 	}

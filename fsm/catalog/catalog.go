@@ -23,6 +23,8 @@ const (
 type Catalog struct {
 	// view: nil: the empty catalog. Replaced by Apply as a whole.
 	view *View
+	// repeated: the last entry was not performed, see Repeated.
+	repeated bool
 }
 
 // View returns the catalog as it is after the last entry. It must not run
@@ -46,6 +48,9 @@ func (c *Catalog) View() *View {
 // applies. Ensures: Index() = index, also if every command is refused; Clock()
 // is the larger of what it was and e.Now; the View from before is unchanged.
 //
+// An entry whose proposal has been performed changes nothing else. It is answered as it was then;
+// one that nobody waits for is refused.
+//
 // The commands see what those before them in the entry have done. The outcome
 // depends on the View and e alone: no clock, no random number, no order of a
 // map.
@@ -59,6 +64,21 @@ func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogRes
 	}
 	d.index = index
 	d.clock = max(d.clock, fsm.Time(e.GetNow()))
+	results, repeated := d.proposals.begin(e.GetProposal(), &d.nodes, len(e.GetCommands()))
+	if c.repeated = repeated; !repeated {
+		results = d.performAll(e)
+	}
+	v := d.View
+	c.view = &v
+	return results
+}
+
+// Repeated reports whether the last entry was a proposal that came once more, or too late, so that
+// its answers say nothing of what has changed.
+func (c *Catalog) Repeated() bool { return c.repeated }
+
+// performAll does the commands of an entry.
+func (d *draft) performAll(e *logpb.CatalogEntry) []*logpb.CatalogResult {
 	results := make([]*logpb.CatalogResult, len(e.GetCommands()))
 	for i, command := range e.GetCommands() {
 		d.position = i
@@ -68,8 +88,7 @@ func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogRes
 		}
 		results[i] = r
 	}
-	v := d.View
-	c.view = &v
+	d.proposals.performed(e.GetProposal(), &d.nodes, results)
 	return results
 }
 

@@ -13,6 +13,8 @@ func (v *View) Check() error {
 		func() error { return v.nodes.checkVersions(&v.clusterSettings) },
 		func() error { return v.limits.check(v.there) },
 		v.joinTokens.check,
+		v.lockKey.check,
+		func() error { return v.proposals.check(&v.nodes) },
 		v.checkVHosts,
 		func() error { return v.placements.check(&v.queueIndex) },
 	} {

@@ -15,11 +15,13 @@ const (
 	hashProperty = "hash-property"
 )
 
-// The properties that hash-property can name.
+// The properties that hash-property can name, and reply_to, which it cannot.
 const (
 	PropertyMessageID     = "message_id"
+	PropertyAppID         = "app_id"
 	PropertyCorrelationID = "correlation_id"
 	PropertyTimestamp     = "timestamp"
+	PropertyReplyTo       = "reply_to"
 )
 
 // hashInput is what a consistent hash exchange hashes: the routing key if

@@ -15,6 +15,8 @@ type Defaults struct {
 	ConsumerTimeout fsm.Millis
 	// DisconnectedTimeout of all queues; 0: the machine's.
 	DisconnectedTimeout fsm.Millis
+	// TimeoutAction of all queues; empty: TimeoutCancel.
+	TimeoutAction TimeoutAction
 }
 
 // Settings returns the effective settings of a queue on a node with these
@@ -92,7 +94,58 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	c.DeadLetterExchange, c.DeadLetter = text(e.value("dead-letter-exchange"))
 	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(e.value("dead-letter-routing-key"))
 	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(e.choice("dead-letter-strategy", strategies) + 1)
+	e.setRetries(c)
+	e.setLocks(c)
+	e.setGroups(c)
+	e.setForward(c)
+	order, _ := text(lookup(q.Arguments, orderArgument))
+	c.DeadlineOrder = order == orders[1]
+	c.DedupWindow = uint64(e.value("dedup-window").GetInt())
+	c.AuditMaxPlusOne = stored(e.value("audit-max"))
 	return c
+}
+
+// setRetries sets how long delayed retries wait.
+func (e effective) setRetries(c *logpb.QueueConfig) {
+	c.RetryStrategy = logpb.QueueConfig_RetryStrategy(max(e.choice("delayed-retry-strategy", retryStrategies), 0))
+	c.RetryMultiplier = uint32(e.value("delayed-retry-multiplier").GetInt())
+	if s, given := text(e.value("delayed-retry-steps")); given {
+		c.RetrySteps, _ = retrySteps(s)
+	}
+	c.RetryJitter = uint32(e.value("delayed-retry-jitter").GetInt())
+	c.RetryCountsAcquired = e.choice("delayed-retry-count", retryCounts) == 1
+}
+
+// setLocks sets how long deliveries are locked.
+func (e effective) setLocks(c *logpb.QueueConfig) {
+	c.Lock = uint64(e.value("lock-duration").GetInt())
+	c.MaxLock = uint64(e.value("max-lock-duration").GetInt())
+	c.CountLockExpiry = e.value("count-lock-expiry").GetInt() != 0
+}
+
+// setGroups sets what only arguments say: whether a queue has groups is fixed,
+// since its messages are told apart when they come.
+func (e effective) setGroups(c *logpb.QueueConfig) {
+	number := func(name string) uint64 { return uint64(lookup(e.arguments, name).GetInt()) }
+	word := func(name string) string { s, _ := text(lookup(e.arguments, name)); return s }
+	if c.Groups = groupsOf(e.arguments); c.Groups == logpb.QueueConfig_NO_GROUPS {
+		return
+	}
+	c.GroupRequired = number("x-group-required") != 0
+	c.GroupExpiry = word("x-group-expiry") == groupExpiries[1]
+	c.GroupLinger = number("x-group-linger")
+	c.GroupStateTtl = number("x-group-state-ttl")
+}
+
+// setForward sets where all messages go on to. Requires: the groups are set. A
+// policy does not forward from a queue with groups, as an argument cannot.
+func (e effective) setForward(c *logpb.QueueConfig) {
+	exchange, given := text(e.value("forward-to-exchange"))
+	if !given || c.Groups != logpb.QueueConfig_NO_GROUPS {
+		return
+	}
+	c.Forward, c.ForwardExchange = true, exchange
+	c.ForwardRoutingKey, c.HasForwardRoutingKey = text(e.value("forward-to-routing-key"))
 }
 
 // choice returns the position of a key's value among values; -1: none given. An
@@ -146,4 +199,18 @@ func (vs *vhosts) TimeoutSource(q *Queue, d Defaults) Source {
 		return FromNode
 	}
 	return FromNobody
+}
+
+// TimeoutAction is what a consumer timeout does on a node with these defaults,
+// to consumers that bring no action of their own: what the queue's argument
+// says, or else the policies, or else the node. It is never empty.
+func (vs *vhosts) TimeoutAction(q *Queue, d Defaults) TimeoutAction {
+	s, given := text(effective{q.Arguments, vs.match(q).definition()}.value("consumer-timeout-action"))
+	switch {
+	case given:
+		return TimeoutAction(s)
+	case d.TimeoutAction != "":
+		return d.TimeoutAction
+	}
+	return TimeoutCancel
 }

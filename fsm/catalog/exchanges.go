@@ -41,10 +41,10 @@ var predeclared = []*logpb.DeclareExchange{
 	{Name: "amq.topic", Type: Topic, Durable: true},
 }
 
-// CommandExchange exists in every vhost without a record: messages published to
-// it are commands to the broker. Its name is reserved, so none can be declared
-// over it. Nothing can be bound to it or from it.
-const CommandExchange = "amq.quorate.command"
+// CommandExchange has no record. Its name is reserved, so none can be declared
+// over it. Nothing can be bound to it or from it, and publishing to it needs no
+// right: what a command does is checked.
+const CommandExchange = fsm.CommandExchange
 
 func noExchange(vhost, name string) error {
 	return refuse(fsm.NotFoundKind, "no %s", resource(kindExchange, vhost, name))

@@ -26,12 +26,26 @@ type model struct {
 	active         map[string]int64 // last use of every exchange
 	maxQueues      int64            // queues; negative: no limit
 	limited        bool             // it was given
+	performed      map[uint64]bool  // proposals of node n that were
+	from           uint64           // the least that it waits for
+}
+
+// repeats reports whether an entry is not performed, as its proposal was already or is too old.
+func (m *model) repeats(p *logpb.Proposal) bool {
+	if p == nil {
+		return false
+	}
+	if p.Number < m.from || m.performed[p.Number] {
+		return true
+	}
+	m.performed[p.Number], m.from = true, max(m.from, p.From)
+	return false
 }
 
 func newModel() *model {
 	m := &model{
 		exchanges: map[string]*logpb.DeclareExchange{}, queues: map[string]*logpb.DeclareQueue{},
-		settings: map[string]int64{FSMVersion: 1}, active: map[string]int64{},
+		settings: map[string]int64{FSMVersion: 1}, active: map[string]int64{}, performed: map[uint64]bool{},
 	}
 	for _, x := range predeclared {
 		m.exchanges[x.Name] = x

@@ -15,7 +15,7 @@ import (
 
 // parts are the types that own what a View and a vhost hold.
 var parts = []string{
-	"clusterSettings", "nodes", "joinTokens", "users", "limits", "vhosts", "queueIndex", "placements",
+	"clusterSettings", "nodes", "joinTokens", "lockKey", "users", "limits", "vhosts", "queueIndex", "placements", "proposals",
 	"rights", "policies", "exchanges",
 }
 
@@ -149,7 +149,13 @@ func TestPartsCheckThemselves(t *testing.T) {
 			ns.put(&logpb.NodeState{Number: 3, Name: "n1"})
 			return ns.check(7)
 		}(),
+		"short lock secret":    (&lockKey{make([]byte, 31)}).check(),
 		"token without folder": (&joinTokens{[]*logpb.JoinToken{{Hash: make([]byte, JoinTokenHashSize), UsedBy: "n1"}}}).check(),
+		"proposals of nobody": func() error {
+			var ps proposals
+			ps.restore(&logpb.CatalogSnapshot{Proposers: []*logpb.Proposer{{Node: 1, From: 1}}})
+			return ps.check(&nodes{})
+		}(),
 		"limit of nobody": func() error {
 			var ls limits
 			ls.restore(&logpb.CatalogSnapshot{Limits: []*logpb.PutLimit{{Of: "/", Name: MaxQueues, Value: 1}}})

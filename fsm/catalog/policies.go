@@ -176,8 +176,13 @@ func (f policyMatch) definition() *fsm.Table {
 
 // checkRetries refuses delayed retries without a wait.
 func checkRetries(definition *fsm.Table) error {
+	strategy, _ := text(lookup(definition, "delayed-retry-strategy"))
+	byList := strategy == retryStrategies[2]
+	if byList && lookup(definition, "delayed-retry-steps") == nil {
+		return refuse(fsm.Precondition, "delayed-retry-strategy %s requires delayed-retry-steps", strategy)
+	}
 	s, given := text(lookup(definition, "delayed-retry-type"))
-	if given && s != retries[0] && lookup(definition, "delayed-retry-min") == nil {
+	if given && s != retries[0] && !byList && lookup(definition, "delayed-retry-min") == nil {
 		return refuse(fsm.Precondition, "delayed-retry-type %s requires a delayed-retry-min", s)
 	}
 	return nil

@@ -12,19 +12,30 @@ import (
 )
 
 // somePolicyKeys are drawn with values from -2 to 5, as far as a key allows them.
-var somePolicyKeys = []string{"delivery-limit", "expires", "max-length", "message-ttl", "overflow", "dead-letter-exchange", "consumer-timeout", "auto-delete-on-idle"}
+var somePolicyKeys = []string{"delivery-limit", "expires", "max-length", "message-ttl", "overflow", "dead-letter-exchange", "consumer-timeout", "auto-delete-on-idle",
+	"lock-duration", "max-lock-duration", "count-lock-expiry", "delayed-retry-jitter", "delayed-retry-count", "dedup-window", "forward-to-exchange", "audit-max"}
 
 func drawSetting(t *rapid.T, key string) *logpb.Value {
 	n := rapid.Int64Range(0, 5).Draw(t, key)
 	switch key {
 	case "overflow":
 		return &logpb.Value{Tag: 'S', Str: []byte(overflows[n%3])}
-	case "dead-letter-exchange":
+	case "dead-letter-exchange", "forward-to-exchange":
 		return &logpb.Value{Tag: 'S', Str: []byte{'x', byte('0' + n)}}
 	case "delivery-limit":
 		n -= 2
+	case "delayed-retry-count":
+		return &logpb.Value{Tag: 'S', Str: []byte(retryCounts[n%2])}
+	case "count-lock-expiry":
+		return &logpb.Value{Tag: 't', Int: n % 2}
 	case "expires":
 		n++
+	case "lock-duration":
+		n += 1000
+	case "max-lock-duration":
+		n += 1010
+	case "dedup-window":
+		n += 20_000
 	}
 	return &logpb.Value{Tag: 'l', Int: n}
 }
@@ -135,7 +146,16 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue) *logpb.QueueConfig {
 	if q.Local {
 		limit = -1
 	}
-	overflow, dead := of("overflow"), of("dead-letter-exchange")
+	overflow, dead, forward := of("overflow"), of("dead-letter-exchange"), of("forward-to-exchange")
+	first := func(values ...*logpb.Value) int64 {
+		for _, v := range values {
+			if v != nil {
+				return v.Int
+			}
+		}
+		return 0
+	}
+	jitter, counts, window := of("delayed-retry-jitter"), of("delayed-retry-count"), of("dedup-window")
 	c := &logpb.QueueConfig{
 		TtlPlusOne: uint64(of("message-ttl").smallest(-1) + 1), Expires: uint64(of("expires").smallest(0)),
 		MaxLengthPlusOne:       uint64(of("max-length").smallest(-1) + 1),
@@ -144,6 +164,12 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue) *logpb.QueueConfig {
 		AutoDeleteOnIdle:       uint64(of("auto-delete-on-idle").idle()),
 		DeadLetter:             dead.argument != nil || dead.policy != nil,
 		DeadLetterExchange:     firstText(dead.argument, dead.policy),
+		Lock:                   uint64(of("lock-duration").smallest(0)), MaxLock: uint64(of("max-lock-duration").smallest(0)),
+		CountLockExpiry: first(of("count-lock-expiry").argument, of("count-lock-expiry").policy) != 0,
+		RetryJitter:     uint32(first(jitter.operator, jitter.policy, jitter.argument)), RetryCountsAcquired: firstText(counts.operator, counts.policy, counts.argument) == "acquired",
+		DedupWindow: uint64(first(window.argument, window.policy)),
+		Forward:     forward.argument != nil || forward.policy != nil, ForwardExchange: firstText(forward.argument, forward.policy),
+		AuditMaxPlusOne: uint64(of("audit-max").smallest(-1) + 1),
 	}
 	switch firstText(overflow.operator, overflow.policy, overflow.argument) {
 	case "reject-publish":

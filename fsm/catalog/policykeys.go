@@ -103,10 +103,23 @@ var policyKeys = []policyKey{
 	{name: "dead-letter-max-pending", value: whole(0, math.MaxInt64-1), what: "a valid maximum of pending dead letters", argue: smaller},
 	{name: "delivery-limit", value: whole(math.MinInt64, math.MaxInt64), what: "a valid delivery limit", merge: smallerLimit, argue: smallerLimit},
 	{name: "consumer-timeout", value: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
+	{name: "consumer-timeout-action", value: among(timeoutActions...), what: "a valid consumer timeout action", argue: weakWins},
 	{name: "consumer-disconnected-timeout", value: whole(0, math.MaxInt64-1), what: "a valid consumer timeout", argue: smaller},
 	{name: "delayed-retry-type", value: among(retries...), what: "a valid delayed retry type", merge: strongWins, argue: strongWins},
 	{name: "delayed-retry-min", value: whole(1, math.MaxInt64-1), what: "a valid delayed retry minimum", merge: larger, argue: smaller},
 	{name: "delayed-retry-max", value: whole(1, math.MaxInt64-1), what: "a valid delayed retry maximum", merge: smaller, argue: smaller},
+	{name: "delayed-retry-strategy", value: among(retryStrategies...), what: "a valid delayed retry strategy", merge: strongWins, argue: strongWins},
+	{name: "delayed-retry-multiplier", value: whole(leastMultiplier, maxMultiplier), what: "a valid delayed retry multiplier", merge: strongWins, argue: strongWins},
+	{name: "delayed-retry-steps", value: listOfSteps, what: "a valid list of delayed retry steps", merge: strongWins, argue: strongWins},
+	{name: "delayed-retry-jitter", value: whole(0, 100), what: "a valid delayed retry jitter", merge: strongWins, argue: strongWins},
+	{name: "delayed-retry-count", value: among(retryCounts...), what: "a valid delayed retry count", merge: strongWins, argue: strongWins},
+	{name: "lock-duration", value: whole(leastLock, maxLock), what: "a valid lock duration", merge: smaller, argue: smaller},
+	{name: "max-lock-duration", value: whole(leastLock, MaxTTL), what: "a valid maximum lock duration", merge: smaller, argue: smaller},
+	{name: "count-lock-expiry", value: yesOrNo, what: "a valid count-lock-expiry value", argue: weakWins},
+	{name: "dedup-window", value: whole(leastWindow, maxWindow), what: "a valid duplicate detection window", argue: weakWins},
+	{name: "forward-to-exchange", value: anyText, what: "a valid exchange name", argue: weakWins},
+	{name: "forward-to-routing-key", value: anyText, what: "a valid routing key", argue: weakWins},
+	{name: "audit-max", value: whole(0, maxAudit), what: "a valid number of remembered ends", merge: smaller, argue: smaller},
 	{name: "target-group-size", value: whole(1, math.MaxInt64), what: "a valid target group size", merge: larger},
 	{name: "queue-leader-locator", value: among(locators...), what: "a valid queue leader locator value", argue: strongWins},
 	{name: "alternate-exchange", value: anyText, what: "a valid alternate exchange name"},
@@ -125,13 +138,20 @@ var policyKeys = []policyKey{
 	{name: "stream-filter-size-bytes", value: whole(16, 255), what: "a valid filter size"},
 }
 
-// Values that both arguments and policies take.
+// Values that both arguments and policies take. Where settings are made of
+// them, their positions are those of the log's enumerations.
 var (
 	overflows   = []string{"drop-head", "reject-publish", "reject-publish-dlx"}
 	strategies  = []string{"at-most-once", "at-least-once"}
 	locators    = []string{"client-local", "balanced", "random", "least-leaders", "min-masters"}
 	precedences = []string{"lowest", "message"}
 	retries     = []string{"disabled", "all", "failed", "returned"}
+
+	retryStrategies = []string{"linear", "exponential", "list"}
+	retryCounts     = []string{"failed", "acquired"}
+	groupSources    = []string{"header", "app-id"}
+	groupExpiries   = []string{"message", "group"}
+	orders          = []string{"fifo", "deadline"}
 )
 
 // findPolicyKey returns the row of a key, or nil. It walks over the table.
@@ -170,6 +190,8 @@ var (
 	anyText = value{func(v *logpb.Value) bool { _, ok := text(v); return ok }, "a string of at most 255 bytes"} // see shortInPolicies
 	yesOrNo = value{func(v *logpb.Value) bool { return v.GetTag() == 't' }, "`true`, `false`"}
 	age     = value{isAge, "a number and Y, M, D, h, m or s"}
+	// listOfSteps takes what retrySteps reads.
+	listOfSteps = value{func(v *logpb.Value) bool { return checkSteps(v) == "" }, "a string: waits from 1 ms, separated by commas, at most 32"}
 )
 
 // isAge: a whole number from 1 to 2^32-1 and one letter for the unit.
@@ -217,6 +239,10 @@ func checkDefinition(t *fsm.Table, operator bool) error {
 	low, high := lookup(t, "delayed-retry-min"), lookup(t, "delayed-retry-max")
 	if low != nil && high != nil && low.GetInt() > high.GetInt() {
 		return refuse(fsm.Precondition, "%s is not %s", Term(high), findPolicyKey("delayed-retry-max").what)
+	}
+	lock, most := lookup(t, "lock-duration"), lookup(t, "max-lock-duration")
+	if lock != nil && most != nil && lock.GetInt() > most.GetInt() {
+		return refuse(fsm.Precondition, "%s is not %s", Term(most), findPolicyKey("max-lock-duration").what)
 	}
 	return nil
 }

@@ -147,6 +147,10 @@ func TestReplicas(t *testing.T) {
 		for range rapid.IntRange(1, 15).Draw(t, "entries") {
 			index += rapid.Uint64Range(1, 3).Draw(t, "gap")
 			e := &logpb.CatalogEntry{Version: 1, Now: rapid.Int64Range(0, 100).Draw(t, "now"), Commands: rapid.SliceOfN(rapid.Custom(drawCommand), 1, 8).Draw(t, "commands")}
+			if rapid.Bool().Draw(t, "marked") {
+				e.Proposal = &logpb.Proposal{Node: "n", Incarnation: []byte("i"), From: rapid.Uint64Range(1, 3).Draw(t, "from")}
+				e.Proposal.Number = e.Proposal.From + rapid.Uint64Range(0, 3).Draw(t, "number")
+			}
 			if rapid.IntRange(0, 3).Draw(t, "restore") == 0 {
 				replicas[1] = mustReload(t, replicas[1])
 			}
@@ -176,7 +180,14 @@ func applyToAll(t *rapid.T, replicas [3]*Catalog, index uint64, e *logpb.Catalog
 	}
 	m.clock = max(m.clock, e.Now)
 	m.index = index
+	repeated := m.repeats(e.Proposal)
+	if got := replicas[0].Repeated(); got != repeated {
+		t.Fatalf("%v is repeated: %v, not %v", e.Proposal, got, repeated)
+	}
 	for i, c := range e.Commands {
+		if repeated {
+			break
+		}
 		if changed := m.perform(c); changed != results[i].Changed {
 			t.Fatalf("%v: %v, want changed %v", c, results[i], changed)
 		}

@@ -1,6 +1,8 @@
 package catalog
 
 import (
+	"strconv"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -61,6 +63,7 @@ type Queue struct {
 	AutoDelete bool
 	Local      bool // one member, log in memory
 	Hold       bool // nobody may take its messages
+	Groups     logpb.QueueConfig_Groups
 	// Arguments: as declared, those without a meaning included; nil: none
 	Arguments *fsm.Table
 	Owner     Owner // zero unless exclusive
@@ -147,9 +150,29 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 		ID: id, Group: group, VHost: m.Vhost, Name: m.Name,
 		Durable: m.Durable, Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Local: m.Local,
 		Hold:      lookup(m.Arguments, holdArgument).GetInt() != 0,
+		Groups:    groupsOf(m.Arguments),
 		Arguments: m.Arguments, Owner: ownerFrom(m.Owner), StoreOf: m.StoreOf,
 		declared: m,
 	}
 	q.declaredMembers = nodeIDs(m.Members)
 	return q
+}
+
+// GroupOf returns the group of a message in q: a text, of which the first 255 bytes
+// count, or a whole number; empty: it has none. headers and property read the
+// properties of the message, and are called only if the queue has groups.
+func (q *Queue) GroupOf(headers func() *fsm.Table, property func(name string) []byte) string {
+	switch q.Groups {
+	case logpb.QueueConfig_BY_APP_ID:
+		return fsm.Short(string(property(PropertyAppID)))
+	case logpb.QueueConfig_BY_HEADER:
+		v := lookup(headers(), GroupHeader)
+		if s, ok := text(v); ok {
+			return fsm.Short(s)
+		}
+		if n, ok := integer(v); ok {
+			return strconv.FormatInt(n, 10)
+		}
+	}
+	return ""
 }

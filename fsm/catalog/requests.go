@@ -139,14 +139,17 @@ func (v *View) store(vhost, exchange string) (*Queue, error) {
 //
 // With an error the queue may be returned, too: the one that is not equivalent.
 // What is checked here only, and not by Apply: permissions, short strings,
-// retries.
+// retries, and names of arguments, also of a queue that exists.
 func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
 	q, err := v.checkDeclareQueue(v.access(by.User, d.GetVhost()), d, generated)
+	where := resource(kindQueue, d.GetVhost(), d.GetName())
 	if q == nil && err == nil {
-		where := resource(kindQueue, d.GetVhost(), d.GetName())
 		if err = checkShort(where, d.GetArguments(), shortInQueues); err == nil {
 			err = checkRetry(where, d.GetArguments())
 		}
+	}
+	if err == nil {
+		err = declareQueue.checkNames(where, d.GetArguments())
 	}
 	return q, err
 }
@@ -177,22 +180,34 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 	if err := checkName(kindQueue, name); err != nil {
 		return nil, err
 	}
-	dlx, given, err := DeadLetterExchange(vhost, name, d.GetArguments())
-	if err != nil {
+	if err := checkExits(ask, vhost, name, d.GetArguments()); err != nil {
 		return nil, err
-	}
-	if given {
-		if err := ask(Read, kindQueue, name); err != nil {
-			return nil, err
-		}
-		if err := ask(Write, kindExchange, dlx); err != nil {
-			return nil, err
-		}
 	}
 	if err := v.ValidateQueueArguments(vhost, name, d.GetArguments()); err != nil {
 		return nil, err
 	}
 	return nil, v.checkQueueLimit(vhost, name)
+}
+
+// checkExits refuses a user who may not move messages out of the queue, or
+// not to the exchanges that its arguments name.
+func checkExits(ask access, vhost, name string, args *fsm.Table) error {
+	for _, argument := range []string{deadLetterExchange, forwardArgument} {
+		target, given, err := exchangeArgument(argument, resource(kindQueue, vhost, name), args)
+		if err != nil {
+			return err
+		}
+		if !given {
+			continue
+		}
+		if err := ask(Read, kindQueue, name); err != nil {
+			return err
+		}
+		if err := ask(Write, kindExchange, target); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // CheckDeleteQueue answers the delete of a queue as far as the view can. A nil
@@ -213,8 +228,7 @@ func (v *View) CheckDeleteQueue(by Client, vhost, name string) (*Queue, error) {
 }
 
 // CheckPublish refuses a publish to an exchange by a user. The default exchange
-// has no record. Topic permissions are checked separately, see TopicRule, and
-// so is the command exchange, see CheckCommand.
+// has no record. Topic permissions are checked separately, see TopicRule.
 func (v *View) CheckPublish(user, vhost, exchange string) error {
 	if err := v.access(user, vhost)(Write, kindExchange, exchange); err != nil || exchange == "" {
 		return err
@@ -227,11 +241,6 @@ func (v *View) CheckPublish(user, vhost, exchange string) error {
 		return refuse(fsm.AccessRefused, "cannot publish to internal %s", x)
 	}
 	return nil
-}
-
-// CheckCommand refuses a publish to the command exchange by a user.
-func (v *View) CheckCommand(user, vhost string) error {
-	return v.access(user, vhost)(Write, kindExchange, CommandExchange)
 }
 
 // PassiveExchange answers a client that asks whether an exchange exists.
@@ -251,14 +260,18 @@ func (v *View) PassiveExchange(by Client, vhost, name string) error {
 // CheckDeclareExchange answers a declare as far as the view can: with an
 // equivalent exchange that already exists, with a refusal, or with neither, if
 // the exchange is to be created. What is checked here only, and not by Apply:
-// permissions, short strings, the idle time.
+// permissions, short strings, the idle time, and names of arguments, also of an
+// exchange that exists.
 func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Exchange, error) {
 	x, err := v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
+	where := resource(kindExchange, d.GetVhost(), d.GetName())
 	if x == nil && err == nil {
-		where := resource(kindExchange, d.GetVhost(), d.GetName())
 		if err = checkShort(where, d.GetArguments(), shortInExchanges); err == nil {
 			err = v.checkExchangeIdle(where, d.GetArguments())
 		}
+	}
+	if err == nil {
+		err = declareExchange.checkNames(where, d.GetArguments())
 	}
 	return x, err
 }
@@ -268,7 +281,7 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 	if _, ok := v.VHost(vhost); !ok {
 		return nil, noVhost(vhost)
 	}
-	if d.GetType() != Delayed && !slices.Contains(exchangeTypes, d.GetType()) {
+	if d.GetType() != Delayed && !slices.Contains(exchangeTypes, d.GetType()) && name != CommandExchange {
 		return nil, refuse(fsm.Precondition, "unknown exchange type '%s'", d.GetType())
 	}
 	if name == "" {
@@ -338,7 +351,8 @@ func (v *View) checkDeleteExchange(ask access, m *logpb.DeleteExchange) (exists 
 }
 
 // CheckBind answers a bind as far as the view can. exists: the binding already
-// exists. The checks that Apply repeats are mayBind and checkBind.
+// exists. The checks that Apply repeats are mayBind and checkBind; it does not
+// check the names of arguments.
 func (v *View) CheckBind(by Client, m *logpb.Bind) (exists bool, err error) {
 	if err := v.mayChangeBinding(by, m); err != nil {
 		return false, err
@@ -346,7 +360,11 @@ func (v *View) CheckBind(by Client, m *logpb.Bind) (exists bool, err error) {
 	if _, ok := v.openTo(v.access(by.User, m.GetVhost()), m.GetVhost(), m.GetDestination()); !ok && !m.GetToExchange() {
 		return false, noQueue(m.GetVhost(), m.GetDestination())
 	}
-	return v.checkBind(m)
+	exists, err = v.checkBind(m)
+	if x, ok := v.Exchange(m.GetVhost(), m.GetSource()); ok && err == nil {
+		err = checkBindingNames(x.Type, resource("binding of exchange", m.GetVhost(), m.GetSource()), m.GetArguments())
+	}
+	return exists, err
 }
 
 // CheckUnbind answers an unbind as far as the view can. exists false without an

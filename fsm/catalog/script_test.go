@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +18,8 @@ import (
 
 // TestScripts runs testdata. The directives:
 //
-//	apply [index=N] [now=N]   one entry; each line is a command, see parseCommand
+//	apply [index=N] [now=N] [proposal=NODE/INCARNATION/NUMBER/FROM]
+//	                          one entry; each line is a command, see parseCommand
 //	ask [user=U] [owner=N/B/C] the commands as requests of a client, against the view
 //	show                      the state, without the exchanges every vhost has
 //	hash                      the digest of the snapshot's bytes: the format on disk
@@ -28,8 +30,10 @@ import (
 //	size                      lines "VHOST QUEUE", how many members it has and should have; the default is 3
 //	may                       lines "USER VHOST VERB NAME"
 //	topic                     lines "USER VHOST VERB EXCHANGE KEY"
-//	consume                   lines "QUEUE NAME=VALUE…", the arguments as they are understood
+//	consume                   lines "QUEUE NAME=VALUE…", the arguments as they are understood: what is not zero;
+//	                          a QUEUE that is not there has no arguments
 //	settings [timeout=N]      lines "VHOST QUEUE"
+//	timeout-action [node=A]   lines "VHOST QUEUE", what a consumer timeout does
 //
 // After each entry the state is checked and compared with what comes out of its
 // snapshot.
@@ -104,11 +108,25 @@ func (s *script) run(d *datadriven.TestData) string {
 		each(func(w []string) string { return sizeOf(s.t, v, w) })
 	case "consume":
 		each(func(w []string) string {
-			c, err := ParseConsumeArguments("/", w[0], parseTable(s.t, w[1:]))
+			q, ok := v.Queue("/", w[0])
+			if !ok {
+				q = &Queue{VHost: "/", Name: w[0]}
+			}
+			c, err := ParseConsumeArguments(q, parseTable(s.t, w[1:]))
 			if err != nil {
 				return refusalText(err)
 			}
-			return fmt.Sprintf("%+v", c)
+			return givenFields(c)
+		})
+	case "timeout-action":
+		var node string
+		d.MaybeScanArgs(s.t, "node", &node)
+		each(func(w []string) string {
+			q, ok := v.Queue(w[0], w[1])
+			if !ok {
+				s.t.Fatalf("no queue %s", w[1])
+			}
+			return string(v.TimeoutAction(q, Defaults{TimeoutAction: TimeoutAction(node)}))
 		})
 	case "settings":
 		var timeout int64
@@ -126,11 +144,24 @@ func (s *script) run(d *datadriven.TestData) string {
 	return strings.ReplaceAll(out.String(), "  ", " ")
 }
 
+// givenFields shows the fields that are not zero.
+func givenFields(c ConsumeArguments) string {
+	var b strings.Builder
+	v := reflect.ValueOf(c)
+	for i := range v.NumField() {
+		if f := v.Field(i); !f.IsZero() {
+			fmt.Fprintf(&b, " %s:%v", v.Type().Field(i).Name, f)
+		}
+	}
+	return "{" + strings.TrimPrefix(b.String(), " ") + "}"
+}
+
 func (s *script) apply(d *datadriven.TestData, lines []string) string {
 	index, now := s.c.View().Index()+1, int64(0)
 	d.MaybeScanArgs(s.t, "index", &index)
 	d.MaybeScanArgs(s.t, "now", &now)
 	e := &logpb.CatalogEntry{Version: 1, Now: now}
+	e.Proposal = s.proposal(d)
 	for _, line := range lines {
 		e.Commands = append(e.Commands, parseCommand(s.t, splitWords(line)))
 	}

@@ -23,9 +23,11 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 	v.clusterSettings.save(s)
 	v.nodes.save(s)
 	v.joinTokens.save(s)
+	v.lockKey.save(s)
 	v.users.save(s)
 	v.limits.save(s)
 	v.queueIndex.save(s)
+	v.proposals.save(s)
 	for _, p := range v.Permissions() {
 		s.Permissions = append(s.Permissions, p.row())
 	}
@@ -93,9 +95,11 @@ func (d *draft) restore(s *logpb.CatalogSnapshot) error {
 	d.clusterSettings.restore(s)
 	d.nodes.restore(s)
 	d.joinTokens.restore(s)
+	d.lockKey.restore(s)
 	d.users.restore(s)
 	d.limits.restore(s)
 	d.queueIndex.restore(s)
+	d.proposals.restore(s)
 	for _, row := range s.GetVhosts() {
 		d.own(&vhost{row: row})
 	}

@@ -17,7 +17,9 @@ func (v *View) String() string {
 	v.nodes.describe(&b)
 	v.clusterSettings.describe(&b)
 	v.joinTokens.describe(&b)
+	v.lockKey.describe(&b)
 	v.users.describe(&b)
+	v.proposals.describe(&b)
 	for _, p := range v.Permissions() {
 		fmt.Fprintf(&b, "permission %s in %s configure=%q write=%q read=%q\n", p.User, p.VHost, p.Configure, p.Write, p.Read)
 	}

@@ -40,11 +40,13 @@ type View struct {
 	clusterSettings
 	nodes
 	joinTokens
+	lockKey
 	users
 	limits
 	vhosts
 	queueIndex
 	placements
+	proposals
 }
 
 // Index is the index of the last entry applied.
@@ -131,6 +133,12 @@ func (v *View) VHostQuota(vhost, name string) Quota {
 // The user need not be there.
 func (v *View) UserQuota(user, name string) Quota {
 	return v.limits.quota(limited{true, user, name}, &v.clusterSettings)
+}
+
+// Answered returns the answers to a proposal that has been performed; ok false: it has not been, or
+// nobody waits for it.
+func (v *View) Answered(p *logpb.Proposal) (results []*logpb.CatalogResult, ok bool) {
+	return v.proposals.answered(p, &v.nodes)
 }
 
 // there reports whether a vhost, or a user, exists.

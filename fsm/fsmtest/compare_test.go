@@ -54,6 +54,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 		return a.Of == b.Of && a.First == b.First && a.Tag == b.Tag && a.Held == b.Held && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
 	})
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
+	equal(d, "short", want.Short, got.Short, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
 	equalValue(d, "silence", want.SuspicionChanged, got.SuspicionChanged)
 	switch {
@@ -68,14 +69,15 @@ func sameDelivery(a, b fsm.Delivery) bool {
 	deaths := sameDeaths(a.Deaths, b.Deaths)
 	a.Deaths, b.Deaths = nil, nil
 	return deaths && a.To == b.To && a.ID == b.ID && a.Ref == b.Ref && a.Acquired == b.Acquired && a.Failed == b.Failed && a.Ready == b.Ready &&
-		a.ExpireAt == b.ExpireAt && a.ScheduledFor == b.ScheduledFor
+		a.ExpireAt == b.ExpireAt && a.ScheduledFor == b.ScheduledFor && a.EnqueuedAt == b.EnqueuedAt &&
+		a.LockedUntil == b.LockedUntil && a.LockRemaining == b.LockRemaining
 }
 
 func sameDeadLetter(a, b fsm.DeadLetter) bool {
 	deaths := sameDeaths(a.Deaths, b.Deaths)
 	return deaths && a.Ref == b.Ref && a.Reason == b.Reason && a.DiedAt == b.DiedAt && a.Priority == b.Priority &&
 		a.ScheduledFor == b.ScheduledFor && a.HasExpiration == b.HasExpiration && a.Fresh == b.Fresh &&
-		a.TTL == b.TTL && a.Ceiling == b.Ceiling
+		a.TTL == b.TTL && a.Ceiling == b.Ceiling && a.Forwarded == b.Forwarded && (!a.Forwarded || a.Hops == b.Hops)
 }
 
 func sameTimeout(a, b fsm.Timeout) bool {
@@ -103,12 +105,16 @@ func compareState(d *diffs, q *model, m *queue.Machine) {
 		equalValue(d, "lock credit", q.lockCredit, m.LockCredit())
 	}
 	equal(d, "message", q.table(), slices.Collect(m.Messages()), sameMessage)
+	equal(d, "end", q.ends, listEnds(m), func(a, b queue.End) bool {
+		return fmt.Sprint(a) == fmt.Sprint(b)
+	})
 	equal(d, "consumer", q.listing(), slices.Collect(m.Consumers()), identical[queue.Consumer])
 	equal(d, "session", q.sessionIDs(), m.Sessions(), identical[fsm.SessionID])
 	equal(d, "session's boot", q.boots(), m.SessionNodes(), identical[queue.Boot])
 	equal(d, "silent node", q.suspectedBoots(), m.SuspectedNodes(), identical[queue.Boot])
 	equal(d, "consumer's boot", q.consumerBoots(), m.ConsumerNodes(), identical[queue.Boot])
 	equal(d, "live index", q.liveIndexes(), slices.Collect(m.LiveIndexes()), identical[uint64])
+	equal(d, "group", q.groupList(), queue.GroupsOf(m).After("", 1<<20), identical[queue.Group])
 	compareHeld(d, q, m)
 	equal(d, "target", q.targetList(), m.DeadLetterTargets(0, 1<<20), identical[queue.DeadLetterTarget])
 	equal(d, "unrouted letter", q.unrouted(), m.UnroutedLetters(1<<20), sameLetter)
@@ -149,7 +155,12 @@ func compareHeld(d *diffs, q *model, m *queue.Machine) {
 		if c.revoked {
 			revoked = append(revoked, c.id)
 		}
+		var short []fsm.ConsumerID
+		if c.noticed && !c.cancelled {
+			short = append(short, c.id)
+		}
 		equal(d, "cancel that may be lost", revoked, eff.Cancelled, identical[fsm.ConsumerID])
+		equal(d, "need that may be lost", short, eff.Short, identical[fsm.ConsumerID])
 		equal(d, "notice that may be lost", notices, eff.Timeouts, sameTimeout)
 		equal(d, fmt.Sprintf("delivery held by %v after %d", c.id, after), want, eff.Deliveries, sameDelivery)
 	}
@@ -161,7 +172,17 @@ func sameMessage(a, b queue.Message) bool {
 		a.ExpireAt == b.ExpireAt && a.Acquired == b.Acquired && a.Failed == b.Failed &&
 		a.HasExpiration == b.HasExpiration && a.Holder == b.Holder && a.Delivery == b.Delivery &&
 		a.Deadline == b.Deadline && a.Letter == b.Letter && a.DueAt == b.DueAt && a.ScheduleID == b.ScheduleID &&
-		a.ScheduledFor == b.ScheduledFor
+		a.ScheduledFor == b.ScheduledFor && a.Deferral == b.Deferral && a.MessageID == b.MessageID && a.CorrelationID == b.CorrelationID &&
+		a.LockedUntil == b.LockedUntil && a.Group == b.Group
+}
+
+// listEnds lists the records of ends.
+func listEnds(m *queue.Machine) (list []queue.End) {
+	queue.EndsOf(m).From(0, func(e queue.End) bool {
+		list = append(list, e)
+		return true
+	})
+	return list
 }
 
 func sameLetter(a, b queue.Letter) bool {
@@ -180,7 +201,9 @@ func visible(m *queue.Machine) string {
 	for c := range m.Consumers() {
 		fmt.Fprintf(&b, "%+v\n", c)
 	}
-	fmt.Fprintf(&b, "%+v\n%+v\n%+v\n", m.Stats(), m.DeadLetterTargets(0, 1<<20), m.Sessions())
+	st := m.Stats()
+	st.IDs = 0 // any command forgets old ones, so how many there are is not to be seen
+	fmt.Fprintf(&b, "%+v\n%+v\n%+v\n", st, m.DeadLetterTargets(0, 1<<20), m.Sessions())
 	return b.String()
 }
 
@@ -225,8 +248,8 @@ const (
 
 // The bounds of the rules, and small ones, which short histories reach.
 var (
-	rules = queue.Bounds{Before: 64, Tick: 4096, Drops: 4096, Sweep: 16384, HandOuts: 2048, Consumers: 8192}
-	small = queue.Bounds{Before: 1, Tick: 3, Drops: 2, Sweep: 3, HandOuts: 2, Consumers: 9}
+	rules = queue.Bounds{Before: 64, Tick: 4096, Drops: 4096, Sweep: 16384, HandOuts: 2048, Consumers: 8192, IDs: 1 << 20, Skips: 1 << 20}
+	small = queue.Bounds{Before: 1, Tick: 3, Drops: 2, Sweep: 3, HandOuts: 2, Consumers: 9, IDs: 3, Skips: 1 << 20}
 )
 
 func newMachine() *queue.Machine {

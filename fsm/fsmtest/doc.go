@@ -14,6 +14,11 @@
 // users: what was refused is never delivered, what was confirmed is held or
 // accounted for, nothing is early, nothing is handed out after its end.
 //
+// Model and witness look at all that the machine holds after each command, so their
+// histories stay below most bounds. TestFlood passes these, with bursts of thousands
+// of commands that an observer follows by commands, answers and effects alone;
+// -flood.histories says how many.
+//
 // The package also simulates the environment of dead letters: several queues,
 // and a sender between them that loses, repeats and reorders.
 //

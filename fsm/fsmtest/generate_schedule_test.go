@@ -21,6 +21,7 @@ func (g *generator) later() *logpb.Command {
 	if g.oneIn("message ttl", 2) {
 		e.TtlPlusOne = 1 + uint64(of(g, "ttl", 0, 10, 1000))
 	}
+	g.taste.message(g, e)
 	g.scheduled(e)
 	return g.client().send(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e})
 }

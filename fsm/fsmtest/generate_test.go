@@ -34,12 +34,19 @@ type generator struct {
 	started bool
 	burst   []*logpb.Command // to come, in one entry
 	single  bool             // most settings are of a single active consumer
+	taste   taste
 }
 
-func newGenerator(t *rapid.T, q *model) *generator {
+// newGenerator returns a generator of one history; groups: of a queue with groups, in
+// any case.
+func newGenerator(t *rapid.T, q *model, groups bool) *generator {
 	g := &generator{t: t, q: q, boots: 1}
 	g.meta = fsm.Meta{Term: 1, Now: start, Version: 1}
 	g.single = g.oneIn("single", 4)
+	g.taste.draw(g, groups)
+	if g.taste.groups {
+		g.single = false
+	}
 	for range 3 {
 		g.newClient()
 	}
@@ -159,9 +166,14 @@ var commands = []func(g *generator) *logpb.Command{
 	(*generator).configure, (*generator).enqueue, (*generator).consume, (*generator).settle,
 	(*generator).delete, (*generator).tick, (*generator).many, (*generator).resend,
 	(*generator).schedule, (*generator).enqueue, (*generator).retryDead, (*generator).later,
+	(*generator).defers, (*generator).receiveDeferred, (*generator).giveBack, (*generator).retryNow,
+	(*generator).renew, (*generator).settle,
 }
 
 func (g *generator) command() *logpb.Command {
+	if g.taste.groups && g.oneIn("of groups", 12) {
+		return g.group()
+	}
 	return commands[g.n("command", len(commands))](g)
 }
 
@@ -227,6 +239,11 @@ func (g *generator) enqueue() *logpb.Command {
 			e.TtlFrom = int64(g.meta.Now) + int64(of(g, "from", -100, 0, -5000, 1, 100))
 		}
 	}
+	g.taste.message(g, e)
+	if g.oneIn("forwarded", 6) {
+		e.Hops = uint32(of(g, "hops", 1, 3, 4, 5, 1000))
+	}
+	g.labelled(e)
 	if g.oneIn("with priority", 3) {
 		e.PriorityPlusOne = 1 + uint32(g.n("priority", 40))
 	}
@@ -260,6 +277,14 @@ func (g *generator) consume() *logpb.Command {
 		NoAck: g.oneIn("no ack", 8), Exclusive: g.oneIn("exclusive", 12), Priority: int32(of(g, "consumer priority", 0, 1, -1, 5)),
 		TimeoutPlusOne: uint64(of(g, "own timeout", 0, 0, 101, 1, 2001)),
 	}
+	if g.oneIn("with lock", 3) {
+		g.lockTerms(c)
+	}
+	if c.Shared = g.oneIn("shared", 4); c.Shared {
+		c.Prefetch = uint32(g.n("share", 3))
+	}
+	g.taste.consumer(g, c)
+	g.taste.groupTerms(g, c)
 	if g.oneIn("again", 6) && cl.consumers > 0 {
 		c.Consumer = 1 + uint64(g.n("which", int(cl.consumers)))
 	} else {
@@ -284,33 +309,20 @@ func (g *generator) giveBack() *logpb.Command {
 	return g.settleWith(of(g, "outcome", logpb.Settle_REQUEUE, logpb.Settle_REQUEUE_FAILED))
 }
 
-func (g *generator) discard() *logpb.Command { return g.settleWith(logpb.Settle_DISCARD) }
-
 // settleWith settles something that is held, or was taken back.
 func (g *generator) settleWith(o logpb.Settle_Outcome) *logpb.Command {
-	var owing []*consumer
-	for _, c := range g.q.consumers {
-		if len(g.q.held(c)) > 0 || len(c.timedOut) > 0 {
-			owing = append(owing, c)
-		}
-	}
-	if len(owing) == 0 {
+	c, ids := g.owing()
+	if c == nil {
 		return g.enqueue()
-	}
-	c := owing[g.n("holder", len(owing))]
-	var ids []uint64
-	for _, x := range g.q.held(c) {
-		ids = append(ids, x.delivery)
-	}
-	for _, l := range c.timedOut {
-		ids = append(ids, l.id)
 	}
 	first := ids[g.n("first", len(ids))]
 	d := &logpb.Settle{Outcome: o, Consumer: c.id.Number, Ranges: []uint64{first, 1 + uint64(g.n("length", 4))}}
 	if g.oneIn("second range", 4) {
 		d.Ranges = append(d.Ranges, first+d.Ranges[1]+uint64(g.n("between", 3)), 1+uint64(g.n("length", 4)))
 	}
-	return g.owner(c.id.Session).send(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: d})
+	g.parks(d)
+	d.Strict = g.oneIn("strict", 6)
+	return g.forHolder(c, &d.Holder, &logpb.Command{Kind: logpb.Command_SETTLE, Settle: d})
 }
 
 func (g *generator) owner(id fsm.SessionID) *client {
@@ -341,7 +353,7 @@ func (g *generator) purge() *logpb.Command {
 
 func (g *generator) delete() *logpb.Command {
 	d := &logpb.Delete{IfUnused: true, IfEmpty: true}
-	if q := g.q; q.liveConsumers() == 0 && q.count(ready)+q.count(returned) == 0 && !g.oneIn("really", 8) {
+	if q := g.q; q.liveConsumers() == 0 && q.readyCount() == 0 && !g.oneIn("really", 8) {
 		return g.touch()
 	}
 	if g.oneIn("in any case", 12) {
@@ -383,14 +395,22 @@ func (g *generator) config() *logpb.QueueConfig {
 	if g.oneIn("another revision", 8) {
 		c.Revision = max(c.Revision+uint64(g.n("revision", 4)), 1) - 1
 	}
-	c.SingleActive = g.single != g.oneIn("other service", 20)
+	c.Forward = g.oneIn("forward", 10) && !g.taste.groups
+	g.taste.settings(g, c)
+	c.SingleActive = g.single != g.oneIn("other service", 20) && !g.taste.groups
 	if g.oneIn("with retry", 4) {
 		c.Retry = of(g, "retry", logpb.QueueConfig_ALL, logpb.QueueConfig_FAILED, logpb.QueueConfig_RETURNED)
 		c.RetryMin, c.RetryMax = uint64(of(g, "retry min", 100, 0, 1, 2000)), uint64(of(g, "retry max", 250, 0, 5000, 50))
+		g.backoff(c)
+	}
+	if g.oneIn("with locks", 3) {
+		c.Lock, c.MaxLock = uint64(of(g, "lock", 500, 0, 1, 2000)), uint64(of(g, "max lock", 0, 0, 700, 3000))
+		c.CountLockExpiry = g.oneIn("locks count", 2)
 	}
 	if g.oneIn("with credit", 2) {
 		c.LockCredit = uint64(of(g, "credit", 30_000, 1, 500))
 	}
+	g.fewEnds(c)
 	if g.oneIn("with lease", 8) {
 		c.Expires = uint64(of(g, "lease", 60_000, 1, 5000, 86_400_000))
 	}
@@ -520,7 +540,7 @@ func (g *generator) malformed() *logpb.Command {
 		return cl.send(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 1000, Ranges: []uint64{1, 5}}})
 	case 3: // deliveries that never were, up to the end of numbers
 		return cl.send(&logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
-			Consumer: uint64(g.n("which", int(cl.consumers+1))), Outcome: logpb.Settle_Outcome(g.n("outcome", 4)),
+			Consumer: uint64(g.n("which", int(cl.consumers+1))), Outcome: logpb.Settle_Outcome(g.n("outcome", 6)),
 			Ranges: []uint64{of[uint64](g, "far", 1000, math.MaxUint64-1, 0), of[uint64](g, "many", 1, 0, math.MaxUint64)},
 		}})
 	case 4:
@@ -571,24 +591,4 @@ func (g *generator) stray() *logpb.Command {
 		c.Session = fsm.SessionID{Node: 2, Boot: 98, Num: 98}.Proto()
 	}
 	return c
-}
-
-func (g *generator) firstUnrouted() uint64 {
-	for _, x := range g.q.letters {
-		if !x.routed {
-			return x.letter
-		}
-	}
-	return g.q.nextLetter
-}
-
-// manyRoutes returns more routes than there are letters in most outboxes. One
-// of them names a queue twice, and one that cannot be.
-func manyRoutes() []*logpb.DeadRoute {
-	routes := make([]*logpb.DeadRoute, 18)
-	for i := range routes {
-		routes[i] = &logpb.DeadRoute{Targets: []uint64{500 + uint64(i%3)}}
-	}
-	routes[1].Targets = []uint64{501, 502, 501, 0}
-	return routes
 }

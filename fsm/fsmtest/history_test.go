@@ -141,13 +141,21 @@ func TestMain(m *testing.M) {
 // of any history, and the other replicas answer, cause and become the same.
 func TestModel(t *testing.T) { check(t, 1, modelProperty) }
 
-func modelProperty(t *rapid.T) {
+// TestModelOfGroups is the same for queues with groups.
+func TestModelOfGroups(t *testing.T) { check(t, 4, groupsProperty) }
+
+func modelProperty(t *rapid.T) { agree(t, false) }
+
+func groupsProperty(t *rapid.T) { agree(t, true) }
+
+// agree draws a history, and fails if machine and model do not agree in it.
+func agree(t *rapid.T, groups bool) {
 	b := rules
 	if rapid.Bool().Draw(t, "small bounds") {
 		b = small
 	}
 	r := newTrial(b)
-	g := newGenerator(t, r.model)
+	g := newGenerator(t, r.model, groups)
 	fail := func(d diffs) {
 		if len(d) > 0 {
 			t.Fatalf("%s\nhistory:\n%s", strings.Join(d, "\n"), r.history)

@@ -14,7 +14,7 @@ import (
 // generated draws a history, sparing the indexes between its entries.
 func generated(t *rapid.T) history {
 	q := newModel()
-	g := newGenerator(t, q)
+	g := newGenerator(t, q, false)
 	var h history
 	t.Repeat(map[string]func(*rapid.T){"step": func(*rapid.T) {
 		s := g.next()

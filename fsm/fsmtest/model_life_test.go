@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -16,42 +17,64 @@ func (q *model) tick() fsm.Result {
 		return fsm.Result{}
 	}
 	for _, x := range q.takeBack() {
-		c := x.holder
-		x.back, x.failing = q.overdue, false
-		q.forgetConsumer(c)
+		x.back = q.overdue
+		if c := x.holder; !q.isDetached(c) {
+			q.forgetConsumer(c)
+		}
 	}
+	for _, c := range q.consumers {
+		q.serve(c)
+	}
+	q.startOldest()
+	q.endDetached()
 	q.endSuspicions()
+	q.endHolds()
+	q.endStates()
 	return fsm.Result{}
 }
 
 // endUnused ends a queue that nobody has used for too long.
 func (q *model) endUnused(inUse bool) {
 	q.afterUse(inUse, 0)
-	if q.idleEnd() != 0 && q.clock >= q.idleEnd() ||
-		q.leaseEnd() != 0 && q.clock >= q.leaseEnd() && q.awaited() == 0 {
+	switch {
+	case q.idleEnd() != 0 && q.clock >= q.idleEnd():
+		q.endedBy = queue.IdleOver
+		q.endLease()
+	case q.leaseEnd() != 0 && q.clock >= q.leaseEnd() && q.awaited() == 0:
+		q.endedBy = queue.LeaseOver
 		q.endLease()
 	}
 }
 
-// takeBack returns deliveries that were held for too long.
+// takeBack returns deliveries that were held for too long, or whose lock has
+// ended.
 func (q *model) takeBack() (back []*message) {
-	var due []*message // earliest first
-	for _, c := range q.consumers {
-		due = append(due, slices.DeleteFunc(q.held(c), func(x *message) bool { return x.deadline == 0 || x.deadline > q.clock })...)
+	for q.budget > 0 {
+		x, lock := q.nextOverdue()
+		if x == nil {
+			break
+		}
+		q.budget--
+		if lock && q.renewsItself(x) {
+			continue
+		}
+		x.back, x.failing = q.overdue, false
+		if lock || q.isDetached(x.holder) {
+			q.loses(x)
+			x.limit = -1
+		}
+		back = append(back, x)
 	}
-	slices.SortFunc(due, func(a, b *message) int { return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.seq, b.seq)) })
-	due = due[:min(len(due), q.budget)]
-	q.budget -= len(due)
 	for _, c := range q.consumers {
 		var overdue []late
-		for _, x := range q.held(c) {
-			if !slices.Contains(due, x) {
+		for _, x := range back {
+			if x.holder != c || x.limit < 0 {
 				continue
 			}
 			q.counters.TimedOut++
 			overdue = append(overdue, late{x.delivery, x.since, x.limit})
-			back = append(back, x)
 		}
+		slices.SortFunc(overdue, func(a, b late) int { return cmp.Compare(a.id, b.id) })
 		if len(overdue) > 0 {
 			t := q.timeoutNotice(c, overdue)
 			t.First = len(c.timedOut) == 0 && c.lateAcks == 0 && !c.cancelled
@@ -59,6 +82,9 @@ func (q *model) takeBack() (back []*message) {
 			c.timedOut = append(c.timedOut, overdue...)
 			slices.SortFunc(c.timedOut, func(a, b late) int { return cmp.Compare(a.id, b.id) })
 			q.unserve(c)
+		}
+		if len(c.timedOut) > 0 && slices.ContainsFunc(back, func(x *message) bool { return x.holder == c }) {
+			q.giveUpAll(c)
 		}
 	}
 	return back
@@ -72,6 +98,20 @@ func (q *model) extend(by fsm.Millis) {
 		if x.deadline != 0 {
 			x.deadline = x.deadline.Add(by)
 		}
+		if x.lockBegan != 0 {
+			x.lockUntil, x.lockBegan = x.lockUntil.Add(by), x.lockBegan.Add(by)
+		}
+	}
+	for _, g := range q.groups {
+		if g.until != 0 {
+			g.until = g.until.Add(by)
+		}
+		if g.linger != 0 {
+			g.linger = g.linger.Add(by)
+		}
+	}
+	for i := range q.detachedOnes {
+		q.detachedOnes[i].until = q.detachedOnes[i].until.Add(by)
 	}
 	for i := range q.suspected {
 		if q.suspected[i].until != 0 {
@@ -83,7 +123,7 @@ func (q *model) extend(by fsm.Millis) {
 // inUse reports whether the lease is held: by a consumer, a cancelled one that
 // still owes, or a get that is not settled.
 func (q *model) inUse() bool {
-	return slices.ContainsFunc(q.consumers, func(c *consumer) bool { return len(q.held(c)) > 0 }) || q.liveConsumers() > 0
+	return slices.ContainsFunc(q.holders(), func(c *consumer) bool { return len(q.held(c)) > 0 }) || q.liveConsumers() > 0
 }
 
 // afterUse notes the end of use. inUse and consumers are from before.
@@ -92,6 +132,7 @@ func (q *model) afterUse(inUse bool, consumers uint64) {
 		q.lastUsed, q.active = q.clock, q.clock
 	}
 	if q.phase == live && q.config.AutoDelete && consumers > 0 && q.liveConsumers() == 0 {
+		q.endedBy = queue.Abandoned
 		q.endLease()
 	}
 }
@@ -108,7 +149,7 @@ func (q *model) leaseEnd() fsm.Time {
 func (q *model) awaited() fsm.Time {
 	first := fsm.Time(0)
 	for _, x := range q.messages {
-		if x.waits() && x.expireAt != 0 && (first == 0 || x.expireAt < first) {
+		if (x.waits() || x.parked()) && x.expireAt != 0 && !x.covered && (first == 0 || x.expireAt < first) {
 			first = x.expireAt
 		}
 	}
@@ -121,7 +162,7 @@ func (q *model) awaited() fsm.Time {
 
 // idleEnd is when the queue has been idle for too long; 0: never.
 func (q *model) idleEnd() fsm.Time {
-	if q.config.AutoDeleteOnIdle == 0 || q.inUse() || q.config.DeadLetter || len(q.in(scheduled)) > 0 {
+	if q.config.AutoDeleteOnIdle == 0 || q.inUse() || q.config.DeadLetter || q.config.Forward || q.total(scheduled, delayed).Messages > 0 {
 		return 0
 	}
 	return q.active.Add(millis(q.config.AutoDeleteOnIdle)).Add(1)
@@ -133,14 +174,17 @@ func (q *model) endLease() {
 		q.end()
 		return
 	}
+	q.endedMany(uint64(len(q.messages))-q.total(outbox, waiting).Messages, logpb.EndState_QUEUE_DELETED)
 	q.cancelAll()
-	for _, c := range q.consumers {
+	for _, c := range q.holders() {
 		q.detach(c, false)
 	}
+	q.detachedOnes = nil
 	q.dropWaiting()
 	q.sweep(logpb.Command_TICK)
 	q.phase, q.goneAt = draining, q.clock.Add(drainTime)
 	q.sessions, q.consumers, q.service, q.returns, q.suspected = nil, nil, nil, nil, nil
+	q.groups = nil
 	q.touched = true
 }
 
@@ -179,14 +223,16 @@ func (q *model) end() {
 		modelTime:     modelTime{clock: q.clock, term: q.term, lockCredit: q.lockCredit},
 		modelMessages: modelMessages{nextMessage: q.nextMessage, nextLetter: q.nextLetter, unneeded: q.unneeded},
 		modelCommand:  modelCommand{out: q.out, overdue: q.overdue},
-		phase:         gone, counters: q.counters, config: q.config, bounds: q.bounds,
+		modelEnds:     modelEnds{nextEnd: q.nextEnd, index: q.index},
+		phase:         gone, endedBy: q.endedBy, counters: q.counters, config: q.config, bounds: q.bounds,
 	}
 	q.out.Gone = true
 }
 
 func (q *model) purge() fsm.Result {
-	n := q.total(ready, returned, scheduled, delayed, waiting).Messages
+	n := q.total(ready, returned, grouped, scheduled, delayed, deferred, waiting).Messages
 	q.counters.Purged += n
+	q.endedMany(n, logpb.EndState_PURGED)
 	q.counters.Unscheduled += q.count(scheduled)
 	q.dropWaiting()
 	q.discardAll(q.in(waiting))
@@ -205,7 +251,18 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 		q.lastUsed = q.clock
 	}
 	single := q.config.SingleActive
+	byDeadline := q.config.DeadlineOrder
+	q.widenWindow(c.DedupWindow)
 	q.config = proto.Clone(c).(*logpb.QueueConfig)
+	q.trimEnds()
+	if len(q.messages) > 0 {
+		q.config.DeadlineOrder = byDeadline
+	}
+	for _, c := range q.consumers {
+		if q.hasGroups() && c.turn == 0 && c.id.Number != 0 && !c.cancelled {
+			c.turn = q.number()
+		}
+	}
 	if c.SingleActive != single {
 		q.single = nil
 		q.service = slices.DeleteFunc(q.service, func(c *consumer) bool { return !q.hasCredit(c) })
@@ -213,19 +270,16 @@ func (q *model) configure(c *logpb.QueueConfig) fsm.Result {
 			q.serve(c)
 		}
 	}
-	if !q.atLeastOnce() {
-		q.counters.DeadDropped += q.count(waiting)
-		q.discardAll(q.in(waiting))
-	}
+	q.dropIdle()
 	return fsm.Result{}
 }
 
 func (q *model) delete(d *logpb.Delete) fsm.Result {
-	waiting := q.count(ready) + q.count(returned)
+	waiting := q.readyCount()
 	switch {
 	case d.GetIfUnused() && q.liveConsumers() > 0:
 		return fsm.Result{Code: fsm.InUse}
-	case d.GetIfEmpty() && waiting > 0:
+	case d.GetIfEmpty() && (waiting > 0 || q.nextScheduled() != nil && q.nextScheduled().dueAt <= q.clock):
 		return fsm.Result{Code: fsm.NotEmpty}
 	}
 	q.end()
@@ -250,23 +304,36 @@ func (q *model) nextDeadline() fsm.Time {
 		return q.goneAt
 	}
 	for _, x := range q.messages {
-		if x.waits() {
+		if (x.waits() || x.parked()) && !x.covered {
 			at(x.expireAt)
 		}
 		if x.place == checkedOut {
 			at(x.deadline)
+			at(x.lockUntil)
 		}
-		if x.place == scheduled || x.place == delayed {
+		if x.place == scheduled || x.parked() {
 			at(x.dueAt)
 		}
 	}
 	for _, x := range q.suspected {
 		at(x.until)
 	}
+	for _, d := range q.detachedOnes {
+		at(d.until)
+	}
+	for _, g := range q.groups {
+		at(g.end())
+		at(g.stateUntil)
+	}
 	if q.phase == live {
 		at(q.leaseEnd())
 		at(q.idleEnd())
-		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || len(q.service) > 0 && q.nextReady() != nil ||
+		if len(q.ids) > 0 && q.ids[0].out {
+			at(q.clock)
+		} else if len(q.ids) > 0 {
+			at(q.ids[0].at.Add(millis(q.config.DedupWindow)).Add(1000))
+		}
+		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || q.wouldHandOut() || q.endingOne() != nil ||
 			slices.ContainsFunc(q.targets, func(t *target) bool { return t.gone }) {
 			at(q.clock)
 		}

@@ -23,12 +23,13 @@ func plus(a, b queue.Count) queue.Count {
 	return queue.Count{Messages: a.Messages + b.Messages, Bytes: a.Bytes + b.Bytes}
 }
 
-// pending are the letters that count: all, if they are delivered at least once.
+// pending are the letters that count: all, if they are delivered at least once,
+// or those that have not died.
 func (q *model) pending() queue.Count {
 	if q.atLeastOnce() {
 		return q.total(outbox, waiting)
 	}
-	return queue.Count{}
+	return q.underWay()
 }
 
 func (q *model) atLeastOnce() bool {
@@ -36,7 +37,9 @@ func (q *model) atLeastOnce() bool {
 }
 
 // kept counts and is never dropped.
-func (q *model) kept() queue.Count { return plus(q.pending(), q.total(scheduled)) }
+func (q *model) kept() queue.Count {
+	return plus(plus(q.pending(), q.total(scheduled, deferred)), q.stateSize())
+}
 
 // fits reports whether c is within the limits.
 func (q *model) fits(c queue.Count) bool {
@@ -50,22 +53,22 @@ func (q *model) drops() bool { return q.config.Overflow == logpb.QueueConfig_DRO
 func (q *model) full(e *logpb.Enqueue) bool {
 	size := queue.Count{Messages: 1, Bytes: uint64(e.Size - e.Head)}
 	if q.drops() {
-		return q.total(scheduled, outbox, waiting).Messages > 0 && q.fits(size) && !q.fits(plus(q.kept(), size))
+		return q.kept() != (queue.Count{}) && q.fits(size) && !q.fits(plus(q.kept(), size))
 	}
-	return !q.fits(plus(plus(q.kept(), q.total(ready, returned, delayed)), size))
+	return !q.fits(plus(plus(q.kept(), q.total(ready, returned, grouped, delayed)), size))
 }
 
 // tooLong reports whether there is something to drop.
 func (q *model) tooLong() bool {
-	all := q.total(ready, returned, delayed)
+	all := q.total(ready, returned, grouped, delayed)
 	return q.drops() && all.Messages > 0 && !q.fits(plus(q.kept(), all))
 }
 
 // trim drops from the head.
 func (q *model) trim() {
 	for n := q.bounds.Drops; n > 0 && q.tooLong(); n-- {
-		x := q.nextWaiting()
-		if x == nil && q.total(ready, returned).Messages == 0 && q.tooLong() {
+		x, ok := q.withoutDue(q.nextToDrop)
+		if ok && x == nil && q.tooLong() {
 			x = q.delayedOnes[0]
 		}
 		if x == nil {
@@ -84,6 +87,8 @@ func (q *model) refuse(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 		x := q.newMessage(m, e)
 		x.reason, x.diedAt, x.scheduledFor = logpb.Death_MAXLEN, q.clock, fsm.Time(e.ScheduledFor)
 		q.counters.Deaths[logpb.Death_MAXLEN-1][queue.SentOnce]++
+		x.label, x.came = label{cut(e.MessageId), cut(e.CorrelationId)}, 0
+		q.noteEnd(x, logpb.EndState_MAXLEN, queue.SentOnce, false)
 		q.out.DeadLetters = append(q.out.DeadLetters, q.letterOf(x).DeadLetter)
 	}
 	return q.reject(m)
@@ -104,6 +109,7 @@ func (q *model) sweep(k logpb.Command_Kind) {
 	for ; n > 0 && len(q.purgedOnes) > 0 && q.phase == live; n-- {
 		q.remove(q.purgedOnes[0])
 	}
+	q.forgetIDs(k)
 }
 
 // discardAll makes messages purged ones.
@@ -126,6 +132,10 @@ func (q *modelMessages) in(p place) []*message {
 		return slices.Clone(q.waitingOnes)
 	case delayed:
 		return slices.Clone(q.delayedOnes)
+	case deferred:
+		return slices.Clone(q.deferrals)
+	case grouped:
+		return slices.Clone(q.groupedOnes)
 	}
 	var all []*message
 	for _, x := range q.messages {
@@ -136,15 +146,17 @@ func (q *modelMessages) in(p place) []*message {
 	return all
 }
 
-// dropWaiting forgets all that is ready, scheduled or delayed.
+// dropWaiting forgets all that is ready, scheduled or set aside.
 func (q *model) dropWaiting() {
 	for p := range uint32(maxPriority + 1) {
 		q.discardAll(slices.DeleteFunc(q.in(ready), func(x *message) bool { return x.priority != p }))
 	}
 	q.discardAll(q.in(returned))
-	if later := q.in(scheduled); len(later) > 0 {
-		q.discardAll(later)
+	if q.total(scheduled, delayed).Messages > 0 {
 		q.active = q.clock
 	}
+	q.discardAll(q.in(scheduled))
 	q.discardAll(q.in(delayed))
+	q.discardAll(q.in(deferred))
+	q.discardAll(q.in(grouped))
 }

@@ -14,6 +14,9 @@ type back struct {
 	order   int // of settlements, from 1; 0: lost
 	outcome logpb.Settle_Outcome
 	failed  bool
+	group   bool     // of a group that was lost or given up
+	due     fsm.Time // of a settlement: when what is returned is tried again
+	remark  fsm.Remark
 }
 
 // detach takes all that c holds from it.
@@ -74,8 +77,7 @@ func (q *model) bringBack(k logpb.Command_Kind) {
 	for ; left > 0 && q.ending() != nil; left-- {
 		s := q.ending()
 		if c := q.newestConsumer(s.id); c != nil {
-			q.detach(c, true)
-			q.forget(c)
+			q.leaveSession(c)
 		} else {
 			q.sessions = slices.DeleteFunc(q.sessions, func(o *session) bool { return o == s })
 		}
@@ -88,7 +90,7 @@ func (q *model) bringBack(k logpb.Command_Kind) {
 		some := q.of(all[0])
 		some = some[:min(left, len(some))]
 		left -= len(some)
-		q.conclude(all[0].outcome, some)
+		q.conclude(all[0], some)
 	}
 	lost := q.of(q.overdue)
 	for ; left > 0 && q.ending() == nil; left-- {
@@ -97,11 +99,11 @@ func (q *model) bringBack(k logpb.Command_Kind) {
 			break
 		}
 		x := q.of(all[0])[0]
-		x.failing, x.back = all[0].failed, q.overdue
+		x.failing, x.back = all[0].failed && (all[0].group || x.group == ""), q.overdue
 		lost = append(lost, x)
 	}
 	slices.SortFunc(lost, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
-	q.giveBack(lost, false)
+	q.giveBack(lost, false, 0)
 	if k == logpb.Command_TICK {
 		q.budget -= most - left
 	}
@@ -145,6 +147,7 @@ func (q *model) goOn(k logpb.Command_Kind) {
 	default:
 		q.endGone(q.bounds.Before)
 	}
+	q.dropIdle()
 }
 
 // resolveTransfer ends a transfer: the target has it, has refused it, or is gone.
@@ -160,6 +163,7 @@ func (q *model) resolveTransfer(t *target, number uint64, has, refused bool) {
 		}
 		if has {
 			x.done = append(x.done, t.id)
+			q.arrived(x, fsm.QueueID(t.id))
 		}
 		x.transfers = slices.Delete(x.transfers, i, i+1)
 		q.endLetter(x)

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -24,7 +25,7 @@ func (q *modelTime) dueAt(at int64, delayPlusOne, delay uint64) fsm.Time {
 
 // enqueueLater takes in a message for later.
 func (q *model) enqueueLater(m fsm.Meta, e *logpb.Enqueue, due fsm.Time) fsm.Result {
-	old := q.findScheduled(e.ScheduleId, 0)
+	old := q.notYetDue(e.ScheduleId, 0)
 	switch {
 	case old != nil && e.Conflict == logpb.Enqueue_REJECT:
 		return q.reject(m)
@@ -43,9 +44,14 @@ func (q *model) enqueueLater(m fsm.Meta, e *logpb.Enqueue, due fsm.Time) fsm.Res
 		return q.refuse(m, e)
 	}
 	if old != nil {
+		q.noteEnd(old, logpb.EndState_REPLACED, queue.Dropped, false)
 		q.remove(old)
 		q.active = q.clock
 		q.counters.Unscheduled++
+		q.counters.Replaced++
+	}
+	if due := q.findScheduled(e.ScheduleId, 0); due != nil && e.ScheduleId != "" {
+		due.id = ""
 	}
 	x := q.newMessage(m, e)
 	x.seq, x.place, x.dueAt, x.scheduledFor = q.nextMessage, scheduled, due, due
@@ -67,9 +73,20 @@ func (q *modelMessages) findScheduled(id string, seq uint64) *message {
 	return nil
 }
 
-// nextScheduled is the scheduled or delayed message that is due first.
+// notYetDue is findScheduled for a message that is not due.
+func (q *model) notYetDue(id string, seq uint64) *message {
+	if x := q.findScheduled(id, seq); x != nil && x.dueAt > q.clock {
+		return x
+	}
+	return nil
+}
+
+// nextScheduled is the message that is due first of those that become ready by
+// themselves.
 func (q *modelMessages) nextScheduled() *message {
-	all := append(q.in(scheduled), q.in(delayed)...)
+	all := slices.DeleteFunc(slices.Clone(q.messages), func(x *message) bool {
+		return x.place != scheduled && !x.parked() || x.dueAt == 0
+	})
 	if len(all) == 0 {
 		return nil
 	}
@@ -95,36 +112,11 @@ func (q *model) promote(x *message) {
 		x.expireAt = x.dueAt.Add(ttl)
 	}
 	x.dueAt, x.id, x.ttl, x.ceiling = 0, "", 0, 0
-	x.place = ready
 	q.messages = append(q.messages, x)
+	q.arrive(x)
 	if ttl == 0 {
 		q.offer(x, true)
 	}
-}
-
-// tryAgain makes a delayed message the last one of the returned.
-func (q *modelMessages) tryAgain(x *message) {
-	q.leave(x)
-	x.place, x.dueAt = returned, 0
-	q.returns = append(q.returns, x)
-}
-
-// retryAt is when a returned message is tried again; 0: at once.
-func (q *model) retryAt(x *message, failed bool) fsm.Time {
-	c := q.config
-	if c.Retry == logpb.QueueConfig_AT_ONCE || c.Retry == logpb.QueueConfig_FAILED && !failed ||
-		c.Retry == logpb.QueueConfig_RETURNED && failed || c.RetryMin == 0 {
-		return 0
-	}
-	longest := c.RetryMin
-	if c.RetryMax != 0 {
-		longest = c.RetryMax
-	}
-	wait := c.RetryMin
-	for n := uint32(1); n < x.failed && wait < longest; n++ {
-		wait += c.RetryMin
-	}
-	return q.clock.Add(millis(min(wait, longest)))
 }
 
 func (q *model) schedule(s *logpb.Schedule) fsm.Result {
@@ -136,25 +128,29 @@ func (q *model) schedule(s *logpb.Schedule) fsm.Result {
 		for r.Count < min(s.Count, uint64(q.bounds.Tick)) && q.nextScheduled() != nil {
 			r.Count++
 			x := q.nextScheduled()
-			if x.place == delayed {
+			if x.place != scheduled {
 				q.active = q.clock
 				q.tryAgain(x)
 				continue
 			}
-			q.move(x, q.clock)
+			if x.dueAt > q.clock {
+				q.move(x, q.clock)
+			}
 			q.promote(x)
 		}
 		return r
 	}
-	x := q.findScheduled(s.Id, s.Message)
+	x := q.notYetDue(s.Id, s.Message)
 	if x == nil {
 		return fsm.Result{Code: fsm.NotFound}
 	}
 	switch s.Action {
 	case logpb.Schedule_CANCEL:
+		q.noteEnd(x, logpb.EndState_CANCELLED, queue.Dropped, false)
 		q.remove(x)
 		q.active = q.clock
 		q.counters.Unscheduled++
+		q.counters.Cancelled++
 	case logpb.Schedule_MOVE:
 		q.move(x, q.dueAt(s.DueAt, s.DelayPlusOne, 0))
 	case logpb.Schedule_FIRE:

@@ -45,7 +45,7 @@ func (q *model) stream(m fsm.Meta, c *logpb.Command) (r fsm.Result, performed bo
 	s.nextSeq++
 	deliveries := len(q.out.Deliveries)
 	r = q.do(m, c, s)
-	if r.Code == fsm.Rejected || c.Kind == logpb.Command_SCHEDULE && r.Code != fsm.OK {
+	if r.Code == fsm.Rejected || answersItself(c.Kind) && r.Code != fsm.OK {
 		s.refused = append(s.refused, c.Seq)
 	}
 	if synchronous(c.Kind) {
@@ -62,7 +62,13 @@ func synchronous(k logpb.Command_Kind) bool {
 	return slices.Contains([]logpb.Command_Kind{
 		logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_GROUP,
 	}, k)
+}
+
+// answersItself: many of them may be under way, and be refused, at a time.
+func answersItself(k logpb.Command_Kind) bool {
+	return slices.Contains([]logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_SETTLE, logpb.Command_RENEW, logpb.Command_GROUP}, k)
 }
 
 // repeat answers a command that was applied before.
@@ -82,6 +88,9 @@ func (q *model) repeat(c *logpb.Command, s *session) fsm.Result {
 				q.out.Deliveries = append(q.out.Deliveries, d)
 			}
 		}
+	}
+	if c.Kind == logpb.Command_GROUP && s.opAnswer.Code == fsm.OK {
+		return q.describeGroup(c.Group, s.opAnswer)
 	}
 	return s.opAnswer
 }
@@ -113,6 +122,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.get(s, c.Get)
 	case logpb.Command_SETTLE:
 		return q.settle(s, c.Settle)
+	case logpb.Command_RENEW:
+		return q.renewHeld(s, c.Renew)
 	case logpb.Command_SESSION_DOWN:
 		return q.sessionDown(m.Session)
 	case logpb.Command_PURGE:
@@ -128,7 +139,7 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		if !c.Touch.GetIdleOnly() {
 			q.lastUsed = q.clock
 		}
-		return fsm.Result{Count: q.count(ready) + q.count(returned), Consumers: q.liveConsumers()}
+		return fsm.Result{Count: q.readyCount(), Consumers: q.liveConsumers()}
 	case logpb.Command_ROUTE_DEAD:
 		return q.routeDead(c.RouteDead)
 	case logpb.Command_SETTLE_DEAD:
@@ -139,6 +150,12 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.nodeSuspected(c.NodeSuspected)
 	case logpb.Command_SCHEDULE:
 		return q.schedule(c.Schedule)
+	case logpb.Command_RECEIVE_DEFERRED:
+		return q.receiveDeferred(s, c.ReceiveDeferred)
+	case logpb.Command_KICK:
+		return q.retryNow(c.Kick)
+	case logpb.Command_GROUP:
+		return q.groupRequest(s, c.Group)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
@@ -150,6 +167,23 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 	if !e.Routed || q.config.IdleCountsRouted {
 		q.active = q.clock
 	}
+	if q.isDuplicate(e) {
+		q.counters.SameID++
+		q.unneeded = m.Index
+		return fsm.Result{}
+	}
+	r := q.takeIn(m, e)
+	if r.Code == fsm.OK {
+		q.noteID(e)
+	}
+	return r
+}
+
+// takeIn takes in a message that is no duplicate.
+func (q *model) takeIn(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
+	if e.GroupId == "" && q.config.GroupRequired && q.hasGroups() {
+		return q.reject(m)
+	}
 	due := q.dueAt(e.DueAt, e.DelayPlusOne, q.config.DeliveryDelay)
 	if due > q.clock || q.config.DelayedStore {
 		return q.enqueueLater(m, e, max(due, q.clock))
@@ -157,11 +191,12 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 	ttl := q.ttlOf(e.TtlPlusOne, e.TtlCeilingPlusOne)
 	late := ttl > 0 && e.TtlFrom > 0 && min(fsm.Time(e.TtlFrom), q.clock).Add(ttl) <= q.clock
 	full := ttl != 0 && !late && q.full(e) // with TTL 0 it does not stay
-	if full && len(q.service) == 0 {
+	claimed := slices.ContainsFunc(q.consumers, func(c *consumer) bool { return c.only != "" && !c.cancelled })
+	if full && (len(q.service) == 0 && (e.GroupId == "" || !claimed) || q.config.Forward) {
 		return q.refuse(m, e)
 	}
 	x := q.newMessage(m, e)
-	x.seq, x.place, x.scheduledFor = q.nextMessage, ready, due
+	x.seq, x.scheduledFor = q.nextMessage, due
 	if due == 0 {
 		x.scheduledFor = fsm.Time(e.ScheduledFor)
 	}
@@ -178,16 +213,26 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 			x.expireAt = min(fsm.Time(e.TtlFrom), q.clock).Add(ttl)
 		}
 	}
+	var empty emptiness
+	g := q.group(x.group)
+	if g != nil && !q.busyGroup(x.group) {
+		empty = g.emptiness
+	}
 	q.messages = append(q.messages, x)
+	q.arrive(x)
 	if ttl == 0 || full {
 		q.offer(x, ttl == 0)
 	}
-	if full && x.place == ready {
+	if full && x.waits() {
 		q.remove(x)
 		if q.full(e) {
+			if g != nil && x.group != "" {
+				g.emptiness = empty // it never came
+			}
 			return q.refuse(m, e)
 		}
 		q.messages = append(q.messages, x)
+		q.arrive(x)
 	}
 	q.counters.Enqueued++
 	return fsm.Result{}
@@ -198,6 +243,13 @@ func (q *model) newMessage(m fsm.Meta, e *logpb.Enqueue) *message {
 	x := &message{
 		ref:      fsm.Ref{Index: m.Index, Offset: m.Offset, Size: e.Size},
 		priority: q.priorityOf(e), hasExpiry: e.HasExpiration, deaths: e.Deaths, head: e.Head,
+		came: q.clock, hops: min(e.Hops, maxHops+1),
+	}
+	if q.hasGroups() {
+		x.group = e.GroupId
+	}
+	if q.endsLimit() > 0 {
+		x.label = label{cut(e.MessageId), cut(e.CorrelationId)}
 	}
 	return x
 }
@@ -235,10 +287,11 @@ func (q *model) offer(x *message, now bool) {
 	if now {
 		q.fresh = x
 	}
+	q.forward()
 	q.handOut()
 	q.fresh = nil
-	if now && x.place == ready {
-		q.die(x, logpb.Death_EXPIRED)
+	if now && x.waits() && x.ending == 0 && slices.Contains(q.messages, x) {
+		q.expire(x)
 	}
 }
 
@@ -254,8 +307,14 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if c.Exclusive && q.config.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
 	}
+	if have == nil && q.config.Forward {
+		return fsm.Result{Code: fsm.Forwards}
+	}
 	if have == nil && len(q.consumers) >= q.bounds.Consumers {
 		return fsm.Result{Code: fsm.Crowded}
+	}
+	if q.asksTooMuch(have, c.MinTtl) {
+		return fsm.Result{Code: fsm.TooMany}
 	}
 	var blocking []*consumer
 	for _, other := range q.consumers {
@@ -273,23 +332,36 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 		q.forgetConsumer(other)
 	}
 	prefetch := c.Prefetch
-	if prefetch == 0 || prefetch > prefetchCeiling {
+	if prefetch == 0 && !c.Shared || prefetch > prefetchCeiling {
 		prefetch = prefetchCeiling
 	}
 	if have == nil {
-		have = &consumer{id: id, next: 1}
-		q.consumers = append(q.consumers, have)
+		have = q.register(id)
 	}
-	if have.priority != c.Priority {
+	if have.priority != c.Priority || have.minTTL != c.MinTtl {
 		q.unserve(have)
 	}
 	have.tag, have.requested, have.prefetch, have.priority = c.Tag, c.Prefetch, prefetch, c.Priority
+	have.shared, have.noticed, have.minTTL = c.Shared, false, c.MinTtl
 	have.noAck, have.exclusive, have.timeout = c.NoAck, c.Exclusive, c.TimeoutPlusOne
-	if !q.hasCredit(have) {
+	have.own, have.max, have.auto, have.grace, have.head = c.Lock, c.MaxLock, c.LockAutoRenew, c.LockDetachGrace, c.LockHead
+	if have.turn == 0 && (q.hasGroups() || q.anyGroup() || c.MaxGroups != 0 || c.GroupId != "") {
+		have.turn = q.number()
+	}
+	have.limit, have.only = int(c.MaxGroups), c.GroupId
+	if !q.hasCredit(have) || have.only != "" {
 		q.unserve(have)
 	}
 	q.serve(have)
 	return fsm.Result{}
+}
+
+// register adds a consumer.
+func (q *modelSessions) register(id fsm.ConsumerID) *consumer {
+	q.registered++
+	c := &consumer{id: id, next: 1, order: q.registered}
+	q.consumers = append(q.consumers, c)
+	return c
 }
 
 func (q *modelSessions) consumer(id fsm.ConsumerID) *consumer {
@@ -326,6 +398,7 @@ func (q *model) forgetConsumer(c *consumer) {
 		return
 	}
 	if len(c.timedOut) == 0 && !c.revoked {
+		q.dropGroups(c)
 		q.forget(c)
 		return
 	}
@@ -336,7 +409,9 @@ func (q *model) forgetConsumer(c *consumer) {
 		}
 	}
 	if len(kept) > lateConsumers {
-		q.forget(slices.MinFunc(kept, func(a, b *consumer) int { return cmp.Compare(a.id.Number, b.id.Number) }))
+		c = slices.MinFunc(kept, func(a, b *consumer) int { return cmp.Compare(a.id.Number, b.id.Number) })
+		q.dropGroups(c)
+		q.forget(c)
 	}
 }
 
@@ -364,13 +439,16 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	if q.config.SingleActive {
 		return fsm.Result{Code: fsm.Reserved}
 	}
+	if q.config.Forward {
+		return fsm.Result{Code: fsm.Forwards}
+	}
 	q.lastUsed, q.active = q.clock, q.clock
 	if q.ending() != nil {
 		return fsm.Result{Code: fsm.NotYet}
 	}
-	x := q.nextWaiting()
+	x := q.toGive(func() *message { return q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) })
 	if x == nil {
-		if y := q.nextScheduled(); q.count(ready)+q.count(returned) > 0 || len(q.coming()) > 0 || y != nil && y.dueAt <= q.clock {
+		if y := q.nextScheduled(); q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) != nil || q.endingOne() != nil || len(q.coming()) > 0 || y != nil && y.dueAt <= q.clock {
 			return fsm.Result{Code: fsm.NotYet}
 		}
 		return fsm.Result{Code: fsm.Empty}
@@ -381,17 +459,22 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 		return fsm.Result{Code: fsm.Crowded}
 	}
 	if c == nil {
-		c = &consumer{id: id, next: 1}
-		q.consumers = append(q.consumers, c)
+		c = q.register(id)
 	}
 	if w := q.suspicionOf(id.Session); w != nil && w.until == 0 {
 		w.until = q.heldUntil(q.disconnectedTimeout())
 	}
 	q.checkOut(x, c)
-	left := q.count(ready) + q.count(returned)
+	left := q.readyCount()
 	if g.GetNoAck() {
 		q.counters.Acked++
+		if x.expired(q.clock) && q.protected(x) {
+			q.counters.AckedExpired++
+		}
+		q.renewGroups(c, []*message{x})
 		q.remove(x)
+		d := &q.out.Deliveries[len(q.out.Deliveries)-1]
+		d.LockedUntil, d.LockRemaining = 0, 0
 	}
 	return fsm.Result{Count: left}
 }
@@ -413,8 +496,7 @@ func (q *model) sessionDown(id fsm.SessionID) fsm.Result {
 	}
 	if !q.isDown(id) {
 		for c := q.newestConsumer(id); c != nil; c = q.newestConsumer(id) {
-			q.detach(c, true)
-			q.forget(c)
+			q.leaveSession(c)
 		}
 		q.sessions = slices.DeleteFunc(q.sessions, func(s *session) bool { return s.id == id })
 	}

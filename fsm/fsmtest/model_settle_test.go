@@ -11,46 +11,78 @@ import (
 
 // settle ends deliveries of a consumer, in ascending order.
 func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
-	if s == nil {
+	if s == nil && d.GetHolder() == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
 	if d == nil {
 		d = &logpb.Settle{}
 	}
-	if len(d.GetRanges())%2 != 0 || d.GetOutcome() < 0 || d.GetOutcome() > logpb.Settle_DISCARD {
+	if len(d.GetRanges())%2 != 0 || d.GetOutcome() < 0 || d.GetOutcome() > logpb.Settle_DEFER || d.Outcome == logpb.Settle_DEFER && !isDeferral(d) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	c := q.consumer(fsm.ConsumerID{Session: s.id, Number: d.GetConsumer()})
+	c := q.holder(s, d.Holder, d.Consumer)
 	if c == nil {
 		return fsm.Result{Code: fsm.NotFound}
 	}
+	if d.Outcome == logpb.Settle_DEFER && q.findDeferred(d.Deferral) != nil {
+		return fsm.Result{Code: fsm.InUse}
+	}
 	q.active = q.clock
 	settled := slices.DeleteFunc(q.held(c), func(x *message) bool { return !inRanges(d.Ranges, x.delivery) })
+	due := q.dueAt(d.DueAt, d.DelayPlusOne, 0)
+	q.renewGroups(c, settled)
+	if d.Outcome == logpb.Settle_DEFER {
+		r := q.putAside(settled, d)
+		q.endSettle(c, d.Ranges)
+		return r
+	}
 	n := min(len(settled), q.bounds.Tick)
 	if all := q.coming(); len(all) > 0 && all[0].order != 0 {
 		n = 0
 	}
 	if rest := settled[n:]; len(rest) > 0 {
 		q.orders++
-		b := &back{order: q.orders, outcome: d.Outcome}
+		b := &back{order: q.orders, outcome: d.Outcome, due: due, remark: remarkOf(d)}
 		for _, x := range rest {
 			x.back = b
 		}
 	}
-	q.conclude(d.Outcome, settled[:n])
-	q.settleLate(c, d.Ranges)
-	q.serve(c)
-	q.forgetConsumer(c)
-	return fsm.Result{}
+	q.conclude(&back{outcome: d.Outcome, due: due, remark: remarkOf(d)}, settled[:n])
+	q.endSettle(c, d.Ranges)
+	switch {
+	case !d.Strict:
+		return fsm.Result{}
+	case len(settled) == 0:
+		return fsm.Result{Code: fsm.NotFound}
+	}
+	return fsm.Result{Count: uint64(len(settled))}
 }
 
-// conclude ends deliveries.
-func (q *model) conclude(outcome logpb.Settle_Outcome, settled []*message) {
+// remarkOf is what the receiver says about what it discards.
+func remarkOf(d *logpb.Settle) fsm.Remark {
+	return fsm.Remark{Reason: d.GetReason(), Description: d.GetDescription()}
+}
+
+// endSettle is what a settlement does besides ending deliveries.
+func (q *model) endSettle(c *consumer, ranges []uint64) {
+	q.settleLate(c, ranges)
+	q.settleLost(c, ranges)
+	q.startOldest()
+	if q.isDetached(c) {
+		q.dropDetached()
+		return
+	}
+	q.serve(c)
+	q.forgetConsumer(c)
+}
+
+// conclude ends deliveries, as b says.
+func (q *model) conclude(b *back, settled []*message) {
 	for _, x := range settled {
-		x.failing = outcome == logpb.Settle_REQUEUE_FAILED
+		x.failing = b.outcome == logpb.Settle_REQUEUE_FAILED
 		x.back = q.overdue
 	}
-	switch outcome {
+	switch b.outcome {
 	case logpb.Settle_ACK:
 		for _, x := range settled {
 			q.counters.Acked++
@@ -60,11 +92,13 @@ func (q *model) conclude(outcome logpb.Settle_Outcome, settled []*message) {
 			q.remove(x)
 		}
 	case logpb.Settle_REQUEUE, logpb.Settle_REQUEUE_FAILED:
-		q.giveBack(settled, true)
+		q.giveBack(settled, true, b.due)
 	case logpb.Settle_DISCARD:
 		for _, x := range settled {
 			x.failed++
 			x.acquired++
+			x.heldBy = x.holderOf()
+			x.remark = b.remark
 			q.die(x, logpb.Death_REJECTED)
 		}
 	}
@@ -107,18 +141,26 @@ func inRanges(ranges []uint64, id uint64) bool {
 // giveBack ends deliveries. Messages that have failed too often die first, in
 // order; then those that are too old, oldest expiry first; the others go on
 // waiting: behind all returned ones, or behind the last one that is older.
-func (q *model) giveBack(back []*message, tail bool) {
+func (q *model) giveBack(back []*message, tail bool, asked fsm.Time) {
 	for _, x := range back {
 		x.acquired++
 		if x.failing {
 			x.failed++
 		}
-		x.place, x.holder, x.back, x.delivery, x.deadline, x.limit, x.since = 0, nil, nil, 0, 0, 0, 0
+		x.heldBy = x.holderOf()
+		x.undeliver()
+	}
+	for _, x := range back {
+		if x.group != "" && x.ending == 0 && q.config.GroupExpiry && x.expired(q.clock) && q.holderOfGroup(x) == nil {
+			q.endGroup(x.group)
+		}
 	}
 	var rest []*message
 	for _, x := range back {
 		if x.failing && q.config.DeliveryLimit >= 0 && int64(x.failed) > q.config.DeliveryLimit {
 			q.die(x, logpb.Death_DELIVERY_LIMIT)
+		} else if x.ending != 0 {
+			q.die(x, q.deathOf(x))
 		} else {
 			rest = append(rest, x)
 		}
@@ -126,20 +168,25 @@ func (q *model) giveBack(back []*message, tail bool) {
 	old := slices.Clone(rest)
 	slices.SortStableFunc(old, func(a, b *message) int { return cmp.Or(cmp.Compare(a.expireAt, b.expireAt), cmp.Compare(a.seq, b.seq)) })
 	for _, x := range old {
-		if x.expireAt != 0 && x.expireAt <= q.clock {
+		if x.expireAt != 0 && x.expireAt <= q.clock && !q.protected(x) {
 			q.die(x, logpb.Death_EXPIRED)
 		}
 	}
+	var kept []*message
 	for _, x := range rest {
+		x.heldBy = lastHolder{}
 		if x.place != 0 || !slices.Contains(q.messages, x) {
 			continue
 		}
 		q.counters.Requeued++
-		if due := q.retryAt(x, x.failing); due != 0 {
+		if due := q.retryAt(x, x.failing && !x.lapsed, asked); due != 0 {
 			x.place, x.dueAt = delayed, due
 			q.delayedOnes = append(q.delayedOnes, x)
 			continue
 		}
+		kept = append(kept, x)
+	}
+	for _, x := range q.rejoin(kept) {
 		x.place = returned
 		at := len(q.returns)
 		for !tail && at > 0 && q.returns[at-1].seq > x.seq {
@@ -154,6 +201,9 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 	if reason == logpb.Death_EXPIRED {
 		q.counters.Expired++
 	}
+	if x.place == delayed {
+		q.active = q.clock
+	}
 	fate := queue.Transactional
 	switch {
 	case q.config.DelayedStore:
@@ -162,18 +212,21 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 		fate = queue.Dropped
 	case reason == logpb.Death_MAXLEN || q.config.DeadLetterStrategy == logpb.QueueConfig_AT_MOST_ONCE:
 		fate = queue.SentOnce
-	case q.config.DeadLetterMaxPlusOne != 0 && q.total(outbox, waiting).Messages >= q.config.DeadLetterMaxPlusOne-1:
+	case q.config.DeadLetterMaxPlusOne != 0 && q.total(outbox, waiting).Messages-q.underWay().Messages >= q.config.DeadLetterMaxPlusOne-1:
 		fate = queue.SentOnce
 	case q.atLeastOnce():
 		fate = queue.AtLeastOnce
 	}
 	q.counters.Deaths[reason-1][fate]++
+	q.noteEnd(x, queue.EndReason(reason), fate, fate > queue.SentOnce)
 	if fate == queue.Dropped {
 		q.remove(x)
 		return
 	}
 	q.leave(x)
-	x.place, x.holder, x.back, x.delivery, x.deadline, x.limit, x.since, x.dueAt = outbox, nil, nil, 0, 0, 0, 0, 0
+	x.undeliver()
+	x.place, x.dueAt, x.deferral = outbox, 0, ""
+	x.member = member{}
 	x.reason, x.diedAt = reason, q.clock
 	q.counters.DeadLettered++
 	if fate == queue.SentOnce {
@@ -186,7 +239,7 @@ func (q *model) die(x *message, reason logpb.Death_Reason) {
 
 // post puts x at the end of the outbox.
 func (q *model) post(x *message) {
-	x.place, x.letter = outbox, q.nextLetter
+	x.place, x.letter, x.member = outbox, q.nextLetter, member{}
 	q.nextLetter++
 	q.letters = append(q.letters, x)
 	q.touched = true
@@ -232,8 +285,9 @@ func (q *model) routeWaiting(r *logpb.RouteDead) fsm.Result {
 
 func (q *model) route(x *message, r *logpb.DeadRoute) {
 	x.routed = true
-	if q.config.DelayedStore && x.reason == logpb.Death_NONE && len(x.done) == 0 && (r.GetUnroutable() || len(r.GetTargets()) == 0) {
+	if q.config.DelayedStore && !x.forwarded && x.reason == logpb.Death_NONE && len(x.done) == 0 && (r.GetUnroutable() || len(r.GetTargets()) == 0) {
 		q.counters.Unroutable++
+		q.noteEnd(x, logpb.EndState_UNROUTABLE, queue.AtLeastOnce, false)
 		if r.GetUnroutable() {
 			x.reason, x.diedAt = logpb.Death_UNROUTABLE, q.clock
 		}
@@ -258,8 +312,13 @@ func (q *model) route(x *message, r *logpb.DeadRoute) {
 		t.next++
 		q.touched = true
 	}
-	if q.config.DelayedStore && len(x.transfers) == 0 && len(x.done) == 0 {
+	if x.forwarded && !q.config.Forward && q.phase == live && len(x.transfers) == 0 && len(x.done) == 0 {
+		q.comeBack(x)
+		return
+	}
+	if q.config.DelayedStore && !x.forwarded && len(x.transfers) == 0 && len(x.done) == 0 {
 		q.counters.DeadDropped++
+		q.letterEnded(x)
 		q.remove(x)
 		return
 	}
@@ -271,15 +330,19 @@ func (q *model) route(x *message, r *logpb.DeadRoute) {
 func (q *model) endLetter(x *message) {
 	switch {
 	case len(x.transfers) > 0:
-	case q.atLeastOnce() && (x.refused || len(x.done) == 0):
+	case (x.forwarded || q.atLeastOnce()) && (x.refused || len(x.done) == 0):
 		q.leave(x)
 		x.place, x.refused = waiting, false
 		q.waitingOnes = append(q.waitingOnes, x)
+	case len(x.done) > 0 && x.forwarded:
+		q.hasGone(x)
 	case len(x.done) > 0:
 		q.counters.DeadConfirmed++
+		q.letterEnded(x)
 		q.remove(x)
 	default:
 		q.counters.DeadDropped++
+		q.letterEnded(x)
 		q.remove(x)
 	}
 }

@@ -67,8 +67,9 @@ func (q *model) endSuspicions() {
 		}
 		x.until = 0
 		for _, c := range slices.Clone(q.consumers) {
-			if q.suspicionOf(c.id.Session) == x && len(q.held(c)) > 0 {
+			if q.suspicionOf(c.id.Session) == x && len(q.held(c))+len(q.holds(c)) > 0 {
 				q.detach(c, false)
+				q.dropGroups(c)
 				q.forgetConsumer(c)
 			}
 		}

@@ -18,6 +18,7 @@ const (
 	endedFor        = 120_000 // how long an ended session is remembered, at least
 	lateConsumers   = 64      // of a session, cancelled, kept for what is late
 	drainTime       = fsm.Millis(60_000)
+	maxMinTTLs      = 8
 )
 
 // place is where a message is. Each message is in exactly one.
@@ -31,7 +32,9 @@ const (
 	scheduled
 	waiting // a dead letter that has nowhere to go
 	purged
-	delayed // returned, and tried again later
+	delayed  // returned, and tried again later
+	deferred // put aside until somebody asks for it
+	grouped  // ready, and of a group
 )
 
 // phase is how far a queue's life has come.
@@ -50,9 +53,13 @@ type model struct {
 	modelSessions
 	modelCommand
 
+	modelEnds
+	modelGroups
+
 	version  uint32 // the highest stamped on an entry
 	config   *logpb.QueueConfig
 	phase    phase
+	endedBy  queue.QueueEnd
 	goneAt   fsm.Time // while draining: when it ends at the latest
 	counters queue.Counters
 	bounds   queue.Bounds
@@ -77,7 +84,10 @@ type modelMessages struct {
 	waitingOnes []*message // letters, in the order in which they began to wait
 	purgedOnes  []*message // oldest first
 	delayedOnes []*message // in the order in which they were returned
+	deferrals   []*message // in the order in which they were deferred
+	groupedOnes []*message // ready ones of groups, in the order of their list
 	targets     []*target
+	ids         []seenID // oldest first
 	// unneeded is the last entry with a message that was not taken in.
 	unneeded uint64
 }
@@ -91,7 +101,10 @@ type modelSessions struct {
 	down      []nodeDown
 	suspected []suspicion
 	ended     []ended // all, oldest first
-	orders    int     // of settlements that were not finished at once
+	// Without session, in the order in which their time ends.
+	detachedOnes []detached
+	registered   int // consumers so far
+	orders       int // of settlements that were not finished at once
 }
 
 // modelCommand is what the command under way has done and may still do.
@@ -117,23 +130,29 @@ type message struct {
 	failed    uint32
 	hasExpiry bool
 	deaths    []*logpb.Death
+	remark    fsm.Remark // of who has discarded it
 	head      uint32
+	hops      uint32 // how often it was forwarded
 	place     place
+	came      fsm.Time // when its entry was applied
+	label              // what its publisher calls it
 
 	schedule
 	delivered
 	letterState
+	member
 }
 
 // schedule is what a message has that becomes ready later.
 type schedule struct {
 	// scheduledFor is when it was to become ready; 0: it never was scheduled.
 	scheduledFor fsm.Time
-	// While it is scheduled or delayed: when it is due, its name, its TTLs as the
-	// log stores them.
+	// While it is scheduled, delayed or deferred: when it is due, its name, its TTLs
+	// as the log stores them.
 	dueAt        fsm.Time
 	id           string
 	ttl, ceiling uint64
+	deferral     string // the token
 }
 
 // delivered is what a message has while it is checked out.
@@ -143,8 +162,11 @@ type delivered struct {
 	deadline fsm.Time // of the delivery; 0: never
 	limit    fsm.Millis
 	since    fsm.Time // when it was handed out
-	back     *back    // it is on its way back, or being settled
-	failing  bool     // it goes back as failed
+	locked
+	back    *back // it is on its way back, or being settled
+	failing bool  // it goes back as failed
+	lapsed  bool  // its lock has ended, so it goes back
+	heldBy  lastHolder
 }
 
 // letterState is what a message has that has died.
@@ -156,6 +178,7 @@ type letterState struct {
 	transfers []transfer
 	done      []uint64 // targets that have the letter
 	refused   bool     // a target has refused it since it last waited
+	forwarded bool     // it has not died, but goes on
 }
 
 // transfer is a letter's place in the stream to one target.
@@ -184,6 +207,8 @@ type consumer struct {
 	tag       string
 	requested uint32 // prefetch as asked for
 	prefetch  uint32
+	shared    bool // with others of its session
+	noticed   bool // its session, that messages are ready for which it has no credit
 	priority  int32
 	noAck     bool
 	exclusive bool
@@ -192,7 +217,11 @@ type consumer struct {
 	revoked   bool   // cancelled by the queue
 	next      uint64 // number of the next delivery
 	timedOut  []late // deliveries taken back and not settled since
-	lateAcks  uint64
+	order     int    // of registration
+	lockTerms
+	minTTL uint64 // 0: any
+	groupTerms
+	lateAcks uint64
 }
 
 // late is a delivery that was taken back.
@@ -215,7 +244,7 @@ type nodeDown struct {
 
 func newModel() *model {
 	return &model{
-		modelMessages: modelMessages{nextMessage: 1, nextLetter: 1}, modelCommand: modelCommand{overdue: &back{}},
+		modelMessages: modelMessages{nextMessage: 1, nextLetter: 1}, modelCommand: modelCommand{overdue: &back{}}, modelEnds: modelEnds{nextEnd: 1},
 		config: &logpb.QueueConfig{}, bounds: rules,
 	}
 }
@@ -238,6 +267,7 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	before := q.clock
 	q.clock = max(q.clock, m.Now)
 	q.version = max(q.version, m.Version, 1)
+	q.index = m.Index
 	if m.Term != q.term && q.term != 0 {
 		q.extend(min(fsm.Millis(q.clock-before), millis(q.config.LockCredit)))
 	}
@@ -269,9 +299,11 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 		return r
 	}
 	q.elect()
+	q.forward()
 	q.handOut()
 	q.trim()
 	q.sweep(c.Kind)
+	q.settleGroups()
 	q.afterUse(inUse, consumers)
 	return r
 }
@@ -289,9 +321,12 @@ func (q *model) catchUp() {
 		}
 		q.budget--
 		if y.place == delayed {
-			q.tryAgain(y)
-		} else {
+			q.active = q.clock
+		}
+		if y.place == scheduled {
 			q.promote(y)
+		} else {
+			q.tryAgain(y)
 		}
 	}
 }
@@ -299,19 +334,19 @@ func (q *model) catchUp() {
 // expireOne kills the message that has been due for longest; false: there is
 // none, or the command may do no more of it.
 func (q *model) expireOne() bool {
-	first := q.nextExpiring()
+	first := cmp.Or(q.endingOne(), q.nextExpiring())
 	if first == nil || q.budget == 0 {
 		return false
 	}
 	q.budget--
-	q.die(first, logpb.Death_EXPIRED)
+	q.expire(first)
 	return true
 }
 
 func (q *model) nextExpiring() *message {
 	var first *message
 	for _, x := range q.messages {
-		if x.due(q.clock) && x != q.fresh && (first == nil || x.expireAt < first.expireAt) {
+		if (x.due(q.clock) || x.parked() && x.expired(q.clock)) && x != q.fresh && !x.covered && (first == nil || x.expireAt < first.expireAt) {
 			first = x
 		}
 	}
@@ -320,55 +355,72 @@ func (q *model) nextExpiring() *message {
 
 // due reports whether a message waits that is too old to be handed out.
 func (x *message) due(now fsm.Time) bool {
-	return x.waits() && x.expireAt != 0 && x.expireAt <= now
+	return x.waits() && x.expired(now)
 }
+
+// expired reports whether the TTL of x has passed.
+func (x *message) expired(now fsm.Time) bool { return x.expireAt != 0 && x.expireAt <= now }
 
 // bytes is what limits count.
 func (x *message) bytes() uint64 { return uint64(x.ref.Size - x.head) }
 
-func (x *message) waits() bool { return x.place == ready || x.place == returned }
+// parked reports whether x was set aside after a delivery.
+func (x *message) parked() bool { return x.place == delayed || x.place == deferred }
+
+func (x *message) waits() bool { return x.place == ready || x.place == returned || x.place == grouped }
 
 // handOut gives waiting messages to consumers with credit.
 func (q *model) handOut() {
-	if q.phase != live {
+	if q.phase != live || q.config.Forward {
 		return
 	}
-	for len(q.service) > 0 && q.handOuts > 0 && q.ending() == nil {
-		x := q.nextWaiting()
+	q.settleGroups()
+	for (len(q.service) > 0 || q.servesAny()) && q.handOuts > 0 && q.ending() == nil {
+		var c *consumer
+		x := q.toGive(func() (x *message) {
+			x, c = q.candidate()
+			return x
+		})
+		if y, _ := q.nextOfGroups(); x == nil && y != nil {
+			return // what is in its way goes first
+		}
 		if x == nil {
-			return
+			break
 		}
 		q.handOuts--
-		c := q.service[0]
-		q.service = q.service[1:]
+		q.unserve(c)
 		q.checkOut(x, c)
 		q.serve(c)
 	}
-}
-
-// nextWaiting is the message that is handed out next; nil: none. If one that
-// is due is in front of it, those that are due expire first; if they are too
-// many for one command, nobody gets anything now.
-func (q *model) nextWaiting() *message {
-	for {
-		x := q.nextReady()
-		if x == nil || x == q.fresh || !x.due(q.clock) {
-			return x
+	var short []*consumer
+	for _, c := range q.consumers {
+		if c.shared && !c.noticed && q.isServed(c) && !q.hasCredit(c) {
+			short = append(short, c)
 		}
-		if !q.expireOne() {
-			return nil
-		}
+	}
+	if len(short) == 0 || len(q.service) > 0 && (q.leastServed() == 0 || q.wouldHandOut()) || q.ending() != nil || q.readyCount() == 0 {
+		return
+	}
+	for _, c := range short {
+		c.noticed = true
+		q.out.Short = append(q.out.Short, c.id)
 	}
 }
 
-// nextReady is the first of those that wait.
-func (q *modelMessages) nextReady() *message {
-	if len(q.returns) > 0 {
-		return q.returns[0]
+// nextReady is the first of those that wait, are of no group, and have so much left of
+// their TTL.
+func (q *model) nextReady(least uint64) *message {
+	if q.config.DeadlineOrder {
+		return q.firstToExpire(least)
+	}
+	for _, x := range q.returns {
+		if q.mayHave(x, least) {
+			return x
+		}
 	}
 	var best *message
 	for _, x := range q.messages {
-		if x.place == ready && (best == nil || x.priority > best.priority) {
+		if x.place == ready && q.mayHave(x, least) && (best == nil || x.priority > best.priority) {
 			best = x
 		}
 	}
@@ -379,6 +431,7 @@ func (q *modelMessages) nextReady() *message {
 func (q *model) checkOut(x *message, c *consumer) {
 	q.leave(x)
 	x.place, x.holder, x.delivery = checkedOut, c, c.next
+	x.lapsed = false
 	c.next++
 	q.counters.Delivered++
 	if x.acquired > 0 {
@@ -389,17 +442,29 @@ func (q *model) checkOut(x *message, c *consumer) {
 		x.limit = millis(t - 1)
 		x.deadline = q.clock.Add(x.limit)
 	}
+	if x.group != "" {
+		q.takeGroup(x, c) // which is locked
+	} else if x.locked = q.lockOf(c); !c.head || len(q.held(c)) == 1 {
+		q.startLock(x)
+	}
 	q.out.Deliveries = append(q.out.Deliveries, q.deliveryOf(x))
 }
 
 // deliveryOf describes the delivery of x, which is checked out.
-func (q *modelMessages) deliveryOf(x *message) fsm.Delivery {
+func (q *model) deliveryOf(x *message) fsm.Delivery {
 	d := fsm.Delivery{
 		To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
-		ExpireAt: x.expireAt, ScheduledFor: x.scheduledFor,
+		ExpireAt: x.expireAt, ScheduledFor: x.scheduledFor, EnqueuedAt: max(x.came, x.scheduledFor), LockedUntil: x.lockUntil,
+	}
+	if q.holderOfGroup(x) == x.holder {
+		d.LockedUntil = q.group(x.group).until
+		d.LockRemaining = max(fsm.Millis(d.LockedUntil-q.clock), 0)
+	}
+	if x.lockUntil > q.clock {
+		d.LockRemaining = fsm.Millis(x.lockUntil - q.clock)
 	}
 	if d.To.Number == 0 {
-		d.Ready = q.count(ready) + q.count(returned)
+		d.Ready = q.readyCount()
 	}
 	return d
 }
@@ -417,7 +482,7 @@ func (q *model) timeoutOf(c *consumer) uint64 {
 
 // serve puts c at the end of those who wait for messages, if it may get one.
 func (q *model) serve(c *consumer) {
-	if slices.Contains(q.service, c) || !q.hasCredit(c) {
+	if slices.Contains(q.service, c) || !q.hasCredit(c) || c.only != "" {
 		return
 	}
 	at := 0
@@ -428,7 +493,12 @@ func (q *model) serve(c *consumer) {
 }
 
 func (q *model) hasCredit(c *consumer) bool {
-	return q.isUp(c) && len(q.held(c)) < int(c.prefetch) && (!q.config.SingleActive || c == q.single && !q.quiescing())
+	return len(q.held(c)) < int(c.prefetch) && q.isServed(c)
+}
+
+// isServed reports whether c may get messages, if it has credit.
+func (q *model) isServed(c *consumer) bool {
+	return q.isUp(c) && (!q.config.SingleActive || c == q.single && !q.quiescing())
 }
 
 // held are the messages c holds, by delivery.
@@ -451,6 +521,8 @@ func (q *modelMessages) leave(x *message) {
 	q.waitingOnes = slices.DeleteFunc(q.waitingOnes, isX)
 	q.purgedOnes = slices.DeleteFunc(q.purgedOnes, isX)
 	q.delayedOnes = slices.DeleteFunc(q.delayedOnes, isX)
+	q.deferrals = slices.DeleteFunc(q.deferrals, isX)
+	q.groupedOnes = slices.DeleteFunc(q.groupedOnes, isX)
 }
 
 // remove forgets x.

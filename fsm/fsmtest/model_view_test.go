@@ -24,11 +24,15 @@ func (q *model) table() []queue.Message {
 		}
 	}
 	list = append(append(append(list, q.returns...), q.in(scheduled)...), q.delayedOnes...)
+	list = append(append(list, q.deferrals...), q.groupedOnes...)
 	for _, c := range q.consumers {
 		list = append(list, q.held(c)...)
 	}
 	for _, b := range q.coming() {
 		list = append(list, q.of(b)...)
+	}
+	for _, d := range q.detachedOnes {
+		list = append(list, q.held(d.c)...)
 	}
 	list = append(append(list, q.letters...), q.waitingOnes...)
 	shown := make([]queue.Message, 0, len(list))
@@ -37,10 +41,15 @@ func (q *model) table() []queue.Message {
 			Seq: x.seq, Ref: x.ref, Place: queue.Place(x.place), Priority: uint8(x.priority), ExpireAt: x.expireAt,
 			Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiry, Deaths: x.deaths,
 			Delivery: x.delivery, Deadline: x.deadline, Letter: x.letter,
-			DueAt: x.dueAt, ScheduleID: x.id, ScheduledFor: x.scheduledFor,
+			DueAt: x.dueAt, ScheduleID: x.id, ScheduledFor: x.scheduledFor, Deferral: x.deferral,
 		}
+		y.Forwarded, y.Group = x.forwarded, x.group
+		y.MessageID, y.CorrelationID = x.messageID, x.correlationID
 		if x.holder != nil {
 			y.Holder = x.holder.id
+		}
+		if q.phase == live {
+			y.LockedUntil = x.lockUntil
 		}
 		if x.place == outbox || x.place == waiting {
 			y.Deaths = q.letterOf(x).Deaths // with the present one
@@ -53,9 +62,10 @@ func (q *model) table() []queue.Message {
 func (q *model) stats() queue.Stats {
 	s := queue.Stats{
 		Phase: queue.Phase(q.phase), Clock: q.clock, Consumers: int(q.liveConsumers()), Sessions: len(q.sessionIDs()),
-		Counters: q.counters,
-		Ready:    q.total(ready, returned), Unacknowledged: q.total(checkedOut), Scheduled: q.total(scheduled), Delayed: q.total(delayed),
-		Outbox: q.total(outbox, waiting), Waiting: q.total(waiting), Pending: q.pending(),
+		Counters: q.counters, IDs: len(q.ids), Ended: q.endedBy,
+		Ready: q.total(ready, returned, grouped), Groups: q.groupStats(), Unacknowledged: q.total(checkedOut), Scheduled: q.total(scheduled), Delayed: q.total(delayed),
+		Deferred: q.total(deferred),
+		Outbox:   q.total(outbox, waiting), Waiting: q.total(waiting), Forwarding: q.underWay(), Pending: q.pending(), Locked: q.lockedOnes(),
 	}
 	return s
 }
@@ -69,6 +79,7 @@ func (q *model) listing() []queue.Consumer {
 		y := queue.Consumer{
 			ID: c.id, Tag: c.tag, Prefetch: c.requested, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
 			Held: len(q.held(c)), TimedOut: len(c.timedOut), LateAcks: c.lateAcks, NextDelivery: c.next, Timeout: -1, OwnTimeout: c.timeout != 0,
+			ConsumerLocks: q.locks(c),
 		}
 		switch {
 		case c.cancelled:
@@ -159,8 +170,9 @@ func (q *model) transfersTo(target uint64) []queue.Outgoing {
 // reason moves to the front, one more.
 func (q *model) letterOf(x *message) queue.Letter {
 	l := queue.Letter{Number: x.letter, DeadLetter: fsm.DeadLetter{
-		Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority), ScheduledFor: x.scheduledFor,
+		Remark: x.remark, Ref: x.ref, Reason: x.reason, DiedAt: x.diedAt, Priority: uint8(x.priority), ScheduledFor: x.scheduledFor,
 		HasExpiration: x.hasExpiry, Fresh: true, TTL: fsm.OptionalFrom[fsm.Millis](x.ttl), Ceiling: fsm.OptionalFrom[fsm.Millis](x.ceiling),
+		Forwarded: x.forwarded, Hops: x.hops,
 	}}
 	for _, id := range x.done {
 		l.Done = append(l.Done, fsm.QueueID(id))

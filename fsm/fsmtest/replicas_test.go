@@ -75,6 +75,7 @@ func (r *trial) step(s step) diffs {
 		Deliveries: r.eff.Deliveries[len(own.Deliveries):], Timeouts: r.eff.Timeouts[len(own.Timeouts):],
 		LateAcks:    r.eff.LateAcks[len(own.LateAcks):],
 		DeadLetters: r.eff.DeadLetters[len(own.DeadLetters):],
+		Short:       r.eff.Short[len(own.Short):],
 		Cancelled:   r.eff.Cancelled[len(own.Cancelled):], Outbox: r.eff.Outbox, Gone: r.eff.Gone, SuspicionChanged: r.eff.SuspicionChanged,
 	}
 	d := r.witness.verify(s, got, &caused)
@@ -164,6 +165,7 @@ func (r *trial) compareEffects(d *diffs, name string, m *queue.Machine, e entry)
 	equal(d, "dead letter by the replica that is "+name, r.eff.DeadLetters, eff.DeadLetters, sameDeadLetter)
 	equal(d, "timeout by the replica that is "+name, r.eff.Timeouts, eff.Timeouts, sameTimeout)
 	equal(d, "cancelled by the replica that is "+name, r.eff.Cancelled, eff.Cancelled, identical[fsm.ConsumerID])
+	equal(d, "short by the replica that is "+name, r.eff.Short, eff.Short, identical[fsm.ConsumerID])
 	equal(d, "released by the replica that is "+name, released(&r.eff), released(&eff), identical[uint64])
 }
 

@@ -25,6 +25,10 @@ import (
 //     its publisher gave it is over, and nothing expires before.
 //   - A letter that counts as arrived has a target that holds it, and every
 //     target that it went to has answered.
+//   - Nothing of a group is handed out while another consumer has something of it,
+//     unless it was deferred, and what is handed out for the first time follows the
+//     order of its group. Where the messages of a group expire together its holder
+//     may get some of them later than their time.
 type witness struct {
 	m       *queue.Machine
 	clock   fsm.Time
@@ -32,7 +36,8 @@ type witness struct {
 	answers map[publish]publishAnswer
 	last    map[fsm.ConsumerID]uint64       // the newest delivery
 	copies  map[uint64]map[copyOf]copyState // of letters that have not left
-	held    holding                         // what the machine held after the last command
+	groups  witnessedGroups
+	held    holding // what the machine held after the last command
 	d       diffs
 }
 
@@ -42,6 +47,7 @@ type life struct {
 	over    string   // how it has ended; empty: it has not
 	expires fsm.Time // not before; 0: never
 	deadly  fsm.Time // when its publisher wants it to be over at the latest; 0: never
+	grouped bool
 }
 
 // publish names a publish as its session numbers it.
@@ -59,7 +65,7 @@ type publishAnswer struct {
 func newWitness(m *queue.Machine) *witness {
 	w := &witness{
 		m: m, born: map[fsm.Ref]*life{}, answers: map[publish]publishAnswer{}, last: map[fsm.ConsumerID]uint64{},
-		copies: map[uint64]map[copyOf]copyState{},
+		copies: map[uint64]map[copyOf]copyState{}, groups: witnessedGroups{last: map[string]uint64{}, deferred: map[fsm.Ref]bool{}},
 	}
 	w.held = w.observe()
 	return w
@@ -96,7 +102,9 @@ func (w *witness) verify(s step, r fsm.Result, eff *fsm.Effects) diffs {
 	now := w.observe()
 	own := w.published(b, now, s, r)
 	w.letters(b, now, s.cmd)
+	w.groups.together = w.groups.together || b.config.GroupExpiry || now.config.GroupExpiry
 	w.deliveries(eff, own)
+	w.groupDeliveries(b, now, s.cmd, eff)
 	w.deaths(b, now, eff)
 	if b.phase == queue.Active && now.phase == queue.Active {
 		w.accounts(b, now, s.cmd, eff)
@@ -142,7 +150,7 @@ func (w *witness) published(b, now holding, s step, r fsm.Result) (own fsm.Ref) 
 // lifeOf says when a publish of this moment may and must expire, as far as that
 // is plain: what waits for its time first is not looked at.
 func (w *witness) lifeOf(c *logpb.QueueConfig, e *logpb.Enqueue, refused bool) *life {
-	l := &life{refused: refused}
+	l := &life{refused: refused, grouped: e.GroupId != ""}
 	from := w.clock
 	if e.TtlFrom > 0 {
 		from = min(from, fsm.Time(e.TtlFrom))
@@ -184,7 +192,7 @@ func (w *witness) deliveries(eff *fsm.Effects, own fsm.Ref) {
 		}
 		if d.ID > w.last[d.To] {
 			w.last[d.To] = d.ID
-			if l.deadly != 0 && w.clock >= l.deadly && d.Ref != own {
+			if l.deadly != 0 && w.clock >= l.deadly && d.Ref != own && !(l.grouped && w.groups.together) {
 				w.saw("%v is delivered at %d, its life ended at %d", d.Ref, w.clock, l.deadly)
 			}
 		}
@@ -207,7 +215,7 @@ func (w *witness) deaths(b, now holding, eff *fsm.Effects) {
 		died(eff.DeadLetters[i].Ref, eff.DeadLetters[i].Reason)
 	}
 	for ref, x := range now.live {
-		if was, ok := b.live[ref]; x.Letter != 0 && (!ok || was.Letter == 0) && len(x.Deaths) > 0 {
+		if was, ok := b.live[ref]; x.Letter != 0 && (!ok || was.Letter == 0) && len(x.Deaths) > 0 && !x.Forwarded {
 			died(ref, x.Deaths[0].Reason)
 		}
 	}
@@ -216,7 +224,7 @@ func (w *witness) deaths(b, now holding, eff *fsm.Effects) {
 // ends counts what has ended, by the machine's own account. A purge counts its
 // scheduled messages twice.
 func ends(c queue.Counters, purge bool) uint64 {
-	n := c.Acked + c.Purged + c.DeadConfirmed + c.DeadDropped
+	n := c.Acked + c.Purged + c.DeadConfirmed + c.Forwarded + c.DeadDropped
 	if !purge {
 		n += c.Unscheduled
 	}
@@ -295,8 +303,16 @@ func (w *witness) letters(b, now holding, c *logpb.Command) {
 			confirmed++
 		}
 	}
-	if got := now.counters.DeadConfirmed - b.counters.DeadConfirmed; got > confirmed {
+	if got := now.counters.DeadConfirmed + now.counters.Forwarded - b.counters.DeadConfirmed - b.counters.Forwarded; got > confirmed {
 		w.saw("%d letters count as arrived, targets hold %d", got, confirmed)
+	}
+	targets := map[fsm.QueueID]bool{}
+	for _, t := range w.m.DeadLetterTargets(0, 1<<20) {
+		targets[t.ID] = true
+	}
+	for _, of := range w.copies { // det: each on its own
+		// A target that comes back after it is gone counts its transfers anew.
+		maps.DeleteFunc(of, func(t copyOf, how copyState) bool { return how == missed && !targets[t.target] })
 	}
 	for _, t := range w.m.DeadLetterTargets(0, 1<<20) {
 		for _, o := range w.m.PendingTransfers(t.ID, t.Confirmed+1, int(t.Next-t.Confirmed)) {

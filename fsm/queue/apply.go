@@ -14,7 +14,7 @@ import (
 func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm.Effects) fsm.Result {
 	switch cmd.Kind {
 	case logpb.Command_ENQUEUE:
-		return m.intake.enqueue(meta, cmd.Enqueue, eff)
+		return fsm.Result{Code: m.intake.enqueue(meta, cmd.Enqueue, eff)}
 	case logpb.Command_CONSUME:
 		return m.consumers.consume(s, cmd.Consume, eff)
 	case logpb.Command_CANCEL:
@@ -22,7 +22,10 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_GET:
 		return m.deliveries.get(s, cmd.Get, eff)
 	case logpb.Command_SETTLE:
-		return m.deliveries.settle(s, cmd.Settle, eff)
+		code, n := m.deliveries.settle(s, cmd.Settle, eff)
+		return fsm.Result{Code: code, Count: n}
+	case logpb.Command_RENEW:
+		return overtime{m.deliveries}.renew(s, cmd.Renew)
 	case logpb.Command_SESSION_DOWN:
 		return m.deliveries.sessionDown(meta, s)
 	case logpb.Command_PURGE:
@@ -30,7 +33,7 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_CONFIGURE:
 		return m.configure(cmd.Configure, eff)
 	case logpb.Command_TICK:
-		return m.deliveries.tick(eff)
+		return overtime{m.deliveries}.tick(eff)
 	case logpb.Command_DELETE:
 		return m.delete(cmd.Delete, eff)
 	case logpb.Command_TOUCH:
@@ -45,6 +48,12 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.consumers.nodeSuspected(cmd.NodeSuspected, eff)
 	case logpb.Command_SCHEDULE:
 		return m.intake.reschedule(cmd.Schedule, eff)
+	case logpb.Command_RECEIVE_DEFERRED:
+		return m.deliveries.receiveDeferred(s, cmd.ReceiveDeferred, eff)
+	case logpb.Command_KICK:
+		return m.intake.retryNow(cmd.Kick)
+	case logpb.Command_GROUP:
+		return m.intake.group(s, cmd.Group)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
@@ -95,7 +104,8 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 // configure replaces the settings. A new lease starts now. Message expiries,
 // schedules and deadlines that are already running are unaffected. A new length
 // limit acts at once, and waiting letters are dropped if the queue no longer
-// delivers at least once. Settings with an older revision than the effective
+// delivers at least once. The order of the messages changes only while there are
+// none. Settings with an older revision than the effective
 // ones are ignored: they come from a leader with an outdated view.
 //
 // Configure is proposed by the leader, outside of any stream. It also restores
@@ -112,15 +122,23 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	if c.Expires != m.settings.Expires {
 		m.lease.renew()
 	}
-	single := m.settings.SingleActive
+	single, groups := m.settings.SingleActive, m.settings.Groups
+	byDeadline, window := m.settings.DeadlineOrder, m.settings.dedup
 	m.settings = newSettings(c)
+	m.ends.trim()
+	if m.messages.live() > 0 {
+		m.settings.DeadlineOrder = byDeadline
+	}
+	m.seen.configured(window)
+	m.timers.orderByDeadline(m.settings.DeadlineOrder)
 	m.lease.touch()
 	if c.SingleActive != single {
 		m.consumers.reconsider()
 	}
-	if m.outbox.strategy() != AtLeastOnce {
-		m.counters.DeadDropped += m.outbox.purge()
+	if c.Groups != groups {
+		m.consumers.refreshAll()
 	}
+	m.outbox.settleWaiting()
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0 // there may be another route now
 	return fsm.Result{}
 }

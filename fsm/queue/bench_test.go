@@ -80,6 +80,7 @@ func BenchmarkThroughput(b *testing.B) {
 		window uint64 // messages held by the consumer
 	}{
 		{"plain", &logpb.QueueConfig{DeliveryLimit: 20}, 1},
+		{"locked", &logpb.QueueConfig{DeliveryLimit: 20, Lock: 30_000}, 1},
 		{"window=100", &logpb.QueueConfig{DeliveryLimit: 20}, 100},
 		{"timeout", &logpb.QueueConfig{DeliveryLimit: 20, ConsumerTimeoutPlusOne: 1_800_001}, 100},
 		{"ttl+timeout", &logpb.QueueConfig{DeliveryLimit: 20, TtlPlusOne: 60_001, ConsumerTimeoutPlusOne: 1_800_001}, 100},

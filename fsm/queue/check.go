@@ -30,12 +30,18 @@ type checker struct {
 	count [placeCount]Count
 	next  fsm.Time // earliest deadline found
 
-	timed [placeCount]int // messages that wait for an instant
+	timed [placeCount]int // messages that wait for an instant; 0: parked ones that expire
+
+	groups map[*group]*foundGroup // what was found of each
 
 	// In this order: messages with a deadLetterInfo, with a schedule name, in the
 	// table of numbers, in blocks of returns; consumers in tables of sessions;
 	// deliveries with a deadline.
 	infos, named, numbered, returned, attached, timeouts int
+
+	locks, running int // deliveries with a lock, and those whose lock runs
+	labelled       int // messages with a label
+	ordered        int // ready messages, if the queue goes by deadlines
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -62,6 +68,9 @@ func (k *checker) note(x *message, h uint32, place Place) {
 	if x.info != 0 {
 		k.infos++
 	}
+	if x.labelled() {
+		k.labelled++
+	}
 }
 
 // deadline records an instant at which a tick has work to do; 0: none.
@@ -79,11 +88,14 @@ func (k *checker) deadline(t fsm.Time) {
 // it, so a part's check has to find every damage that could make a later
 // command panic.
 func (m *Machine) Check() error {
-	k := &checker{m: m, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
+	k := &checker{m: m, groups: map[*group]*foundGroup{}, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
 	m.messages.checkLists(k)
 	m.deliveries.check(k)
+	m.parked.check(k)
+	m.seen.check(k)
 	m.outbox.check(k)
 	m.sessions.check(k)
+	m.detached.check(k)
 	m.consumers.check(k)
 	k.books()
 	k.time()
@@ -94,15 +106,18 @@ func (m *Machine) Check() error {
 func (k *checker) books() {
 	m := k.m
 	m.timers.check(k)
+	m.locks.check(k)
 	m.messages.check(k)
 	m.entries.check(k)
-	if h := m.messages.nextReady(); m.consumers.anyServed() && h != 0 {
+	m.groups.check(k)
+	if h, _ := (choice{m.deliveries}).candidate(); h != 0 {
 		next, _ := m.NextDue()
-		k.that(m.messages.get(h).due(m.clock.now()) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
+		k.that(!m.members.mayGo(h) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
 	}
 	k.that(m.lease.phase() == Active || m.consumers.len() == 0 && m.sessions.len() == 0 && m.messages.readyCount() == 0, "an ended queue serves")
 	m.lease.check(k)
 	m.clock.check(k)
+	m.ends.check(k, m.outbox.nextLetter())
 }
 
 // time compares the next deadline with the earliest one found.
@@ -115,7 +130,8 @@ func (k *checker) time() {
 	case Active:
 		k.deadline(m.lease.leaseEnd())
 		k.deadline(m.lease.idleEnd())
-		if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.consumers.anyServed() && m.messages.nextReady() != 0 || m.outbox.hasWork() {
+		k.deadline(m.seen.due())
+		if hasWork(m) {
 			k.deadline(m.clock.atOnce())
 		}
 	case Draining:

@@ -14,37 +14,40 @@ import (
 // sessions are ending. In the last three cases NextDue is at once if something
 // that could be handed out is left.
 //
+// If nobody has credit for a message that is ready, the sessions of consumers
+// that share a limit are told.
+//
 // The order is a function of the state: messages by priority, returned ones
-// first; consumers by the order of their ring.
+// first, as far as somebody with credit may have them; consumers by the order of their
+// ring.
 func (ds *deliveries) assign(eff *fsm.Effects) {
-	for ds.consumers.anyServed() && ds.scratch.handOuts > 0 && !ds.sessions.isEnding() {
-		h := ds.first(eff)
-		if h == 0 {
+	ds.groups.settle()
+	if ds.settings.forwards() {
+		return
+	}
+	for (ds.consumers.anyServed() || ds.groups.servesAny()) && ds.scratch.handOuts > 0 && !ds.sessions.isEnding() {
+		h, c := choice{ds}.first(eff)
+		switch {
+		case h == 0 && ds.groups.servesAny():
+			return
+		case h == 0:
+			choice{ds}.noticeShort(eff)
 			return
 		}
 		ds.scratch.handOuts--
-		c := ds.consumers.nextServed()
-		held := ds.checkOut(h, c)
-		eff.Deliveries = append(eff.Deliveries, ds.delivery(c, held))
+		id, lock := ds.checkOut(h, c)
+		ds.deliver(c, id, h, lock, eff)
 		ds.consumers.handedOut(c)
 	}
+	choice{ds}.passOver() // NextDue is exact
+	choice{ds}.noticeShort(eff)
 }
 
-// first returns the message to hand out next; 0: none. It expires due messages
-// that are in the way, and gives up when the command may expire no more.
-//
-// Ensures: the result is still in its list, and not due unless it is
-// scratch.fresh. It may expire others although nobody is served in the end, up
-// to scratch.budget; what has expired is in eff.
-func (ds *deliveries) first(eff *fsm.Effects) uint32 {
-	for {
-		h := ds.messages.nextReady()
-		if h == 0 || h == ds.scratch.fresh || !ds.messages.get(h).due(ds.clock.now()) {
-			return h
-		}
-		if !ds.expireNext(eff) {
-			return 0
-		}
+// noticeShort tells the sessions that are short, if nobody has credit for what is
+// ready.
+func (ds choice) noticeShort(eff *fsm.Effects) {
+	if ds.consumers.anyShort() && !ds.sessions.isEnding() && ds.messages.readyCount() > 0 {
+		ds.consumers.tellShort(eff)
 	}
 }
 
@@ -53,37 +56,65 @@ func (ds *deliveries) first(eff *fsm.Effects) uint32 {
 // Requires: h is Ready or Returned, and not due unless it is scratch.fresh; c has
 // credit, or is gets.
 //
-// Ensures: h is CheckedOut, in c.held under the former c.next, and in timers if
-// it has a deadline; no list and no expiry knows it any more. The caller adds the
-// delivery to the effects and moves c in its ring. x.acquired counts earlier
+// Ensures: h is CheckedOut, in c.held under the former c.next, in timers if it has
+// a deadline, and locked if the settings or c say so; no list and no expiry knows it any more. The caller adds the
+// delivery, of which it gets the number and the lock, to the effects and moves c in its ring. x.acquired counts earlier
 // deliveries here; it grows when this one ends, not when it begins.
-func (ds *deliveries) checkOut(h uint32, c *consumer) checkout {
+func (ds *deliveries) checkOut(h uint32, c *consumer) (id uint64, lock uint32) {
+	invariants.Assert(!ds.messages.get(h).due(ds.clock.now()) || ds.members.mayGo(h), "no message is handed out past its expiry")
 	ds.messages.remove(h)
+	return ds.hand(h, c)
+}
+
+// hand is checkOut for a message that is in no place.
+func (ds *deliveries) hand(h uint32, c *consumer) (id uint64, lock uint32) {
+	g := ds.members.of(h)
+	if g != nil {
+		ds.members.handOut(h, g, c, ds.settings.groupLock(c))
+	}
 	x := ds.messages.mut(h)
-	invariants.Assert(!x.due(ds.clock.now()) || h == ds.scratch.fresh, "no message is handed out past its expiry")
 	ds.messages.setPlace(x, CheckedOut)
 	ds.counters.Delivered++
 	if x.acquired > 0 {
 		ds.counters.Redelivered++
 	}
-	held := checkout{id: c.next, grip: grip{handle: h, since: ds.clock.atOnce()}}
+	id = c.next
 	c.next++
-	if limit := ds.settings.timeout(c); limit.Given {
-		held.limit, held.deadline = limit.Value, ds.clock.heldDeadline(limit.Value)
+	var deadline fsm.Time
+	limit := ds.settings.timeout(c)
+	if limit.Given {
+		deadline = ds.clock.heldDeadline(limit.Value)
 	}
-	c.held.push(held)
+	if g == nil && ds.settings.locks(c) { // otherwise its group is locked
+		lock = ds.locks.grant(ds.settings.lock(c))
+	}
+	*c.held.add(key{seq: id}) = grip{deadline: deadline, limit: limit.Value, since: ds.clock.atOnce(), handle: h, lock: lock}
 	ds.consumers.holds(c, 1)
-	ds.timers.hold(held.deadline, x.seq, holding{c, held.id})
-	return held
+	ds.timers.hold(deadline, x.seq, holding{c, id})
+	if lock != 0 && (!c.lockHead || c.held.len() == 1) {
+		ds.locks.start(lock, x.seq, holding{c, id})
+	}
+	return id, lock
 }
 
-// delivery describes what c holds. Deaths are shared with the record, which
-// replaces them and never changes them. Ready is left at 0: only gets have it.
-func (ds *deliveries) delivery(c *consumer, held checkout) fsm.Delivery {
-	x := ds.messages.get(held.handle)
-	d := fsm.Delivery{To: c.id, ID: held.id, Ref: x.ref(), Acquired: x.acquired, Failed: x.failed, ExpireAt: x.expireAt}
+// deliver appends delivery id of message h, which c holds, to the effects. lock is
+// its lock; 0: it has none. The caller may change the result, which is good until
+// the next delivery.
+//
+// Deaths are shared with the record, which replaces them and never changes them.
+// Ready is left at 0: only gets have it.
+func (ds *deliveries) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effects) *fsm.Delivery {
+	eff.Deliveries = append(eff.Deliveries, fsm.Delivery{})
+	d, x := &eff.Deliveries[len(eff.Deliveries)-1], ds.messages.get(h)
+	d.To, d.ID, d.Ref, d.Acquired, d.Failed, d.ExpireAt = c.id, id, x.ref(), x.acquired, x.failed, x.expireAt
+	d.EnqueuedAt = ds.messages.enqueuedAt(h)
+	d.LockedUntil = ds.locks.until(lock)
 	if x.info != 0 {
-		d.Deaths, d.ScheduledFor = ds.messages.deadLetterInfo(held.handle).deaths, ds.messages.scheduleInfo(held.handle).scheduledFor
+		d.LockedUntil = max(d.LockedUntil, ds.members.lockedUntil(h, c)) // it has only one of them
+		d.Deaths, d.ScheduledFor = ds.messages.deadLetterInfo(h).deaths, ds.messages.scheduleInfo(h).scheduledFor
+	}
+	if d.LockedUntil != 0 {
+		d.LockRemaining = fsm.Millis(max(d.LockedUntil-ds.clock.now(), 0))
 	}
 	return d
 }
@@ -103,25 +134,28 @@ func (ds *deliveries) take(c *consumer, first, last uint64) {
 // messages. They are then in no place.
 //
 // Requires: each is CheckedOut and in no held. Ensures: place 0, seq is set, and
-// no timeout is left. The caller frees each of them, or gives it a place.
+// no timeout and no lock is left. The caller frees each of them, or gives it a place.
 func (ds *deliveries) lift(taken []checkout) {
 	for i := range taken {
 		held := &taken[i]
 		x := ds.messages.mut(held.handle)
 		held.seq = x.seq
 		ds.messages.setPlace(x, 0)
+		if x.info != 0 {
+			ds.members.lift(held.handle)
+		}
 		ds.timers.letGo(held.deadline, held.seq)
+		if held.lock != 0 {
+			ds.locks.release(held.lock, held.seq)
+		}
 	}
 }
 
 // mayHave reports whether a queue may still have something to hand out although
 // first returns nothing: behind what the command could not expire, make ready,
 // or bring back.
-func (ds *deliveries) mayHave() bool {
-	if next, _, ok := ds.timers.nextTimed(); ok && next.at <= ds.clock.now() {
-		return true
-	}
-	return ds.messages.nextReady() != 0 || ds.unfinished()
+func (ds *deliveries) mayHave(c *consumer) bool {
+	return overdueTimed(ds.shared, ds.timers) || ds.members.nextForGet(c, ds.returning.len() == 0) != 0 || ds.groups.doomed() != 0 || ds.unfinished()
 }
 
 // get takes one message for a session. With no-ack it is settled at once. The
@@ -141,14 +175,17 @@ func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Resu
 	if ds.settings.SingleActive {
 		return fsm.Result{Code: fsm.Reserved}
 	}
+	if ds.settings.forwards() {
+		return fsm.Result{Code: fsm.Forwards}
+	}
 	ds.lease.use()
 	if ds.sessions.isEnding() {
 		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
 	}
-	h := ds.first(eff)
 	c := s.consumer(0)
+	h := choice{ds}.firstForGet(c, eff)
 	switch {
-	case h == 0 && ds.mayHave():
+	case h == 0 && ds.mayHave(c):
 		return fsm.Result{Code: fsm.NotYet}
 	case h == 0:
 		return fsm.Result{Code: fsm.Empty}
@@ -158,14 +195,15 @@ func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Resu
 		c = ds.consumers.register(s, 0)
 	}
 	ds.sessions.renewSuspicion(s)
-	held := ds.checkOut(h, c)
-	d := ds.delivery(c, held)
+	id, lock := ds.checkOut(h, c)
+	d := ds.deliver(c, id, h, lock, eff)
 	d.Ready = ds.messages.readyCount()
-	eff.Deliveries = append(eff.Deliveries, d)
-	ds.scratch.delivered = held.id
+	ds.scratch.delivered = id
 	if cmd.GetNoAck() {
+		d.LockedUntil, d.LockRemaining = 0, 0
 		ds.scratch.taken = ds.scratch.taken[:0]
-		ds.take(c, held.id, held.id)
+		ds.take(c, id, id)
+		ds.members.settled(c, nil)
 		ds.ack(ds.scratch.taken, eff)
 		ds.scratch.taken = ds.scratch.taken[:0]
 	}
@@ -190,13 +228,15 @@ func (ds *deliveries) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) f
 	if id := s.last.delivery; id != 0 {
 		if c := s.consumer(0); c != nil {
 			if held, ok := c.held.find(id); ok {
-				d := ds.delivery(c, held)
-				d.Ready = s.last.count
-				eff.Deliveries = append(eff.Deliveries, d)
+				ds.deliver(c, id, held.handle, held.lock, eff).Ready = s.last.count
 			}
 		}
 	}
-	return fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
+	r := fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
+	if cmd.Kind == logpb.Command_GROUP && r.Code == fsm.OK {
+		ds.groups.describe(cmd.Group, &r)
+	}
+	return r
 }
 
 // expireNext expires the earliest due message. It returns false if there is
@@ -208,13 +248,18 @@ func (ds *deliveries) expireNext(eff *fsm.Effects) bool {
 	if ds.scratch.budget == 0 {
 		return false
 	}
+	if h := ds.groups.doomed(); h != 0 {
+		ds.scratch.budget--
+		leaveWaiting(ds, h)
+		ds.outbox.die(h, ds.members.death(h), eff)
+		return true
+	}
 	k, h, ok := ds.timers.expiry()
 	if !ok || k.at > ds.clock.now() {
 		return false
 	}
 	ds.scratch.budget--
-	ds.messages.remove(h)
-	ds.outbox.die(h, logpb.Death_EXPIRED, eff)
+	ds.expire(h, eff)
 	return true
 }
 
@@ -232,6 +277,9 @@ func (ds *deliveries) resend(to fsm.ConsumerID, after uint64, limit int, eff *fs
 	if c.revoked {
 		eff.Cancelled = append(eff.Cancelled, to)
 	}
+	if c.noticed && !c.cancelled {
+		eff.Short = append(eff.Short, to)
+	}
 	if len(c.late) > 0 && !c.cancelled {
 		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
 		t.Deliveries, t.Limit, t.Held = describeLate(c.late, ds.clock.now())
@@ -244,10 +292,9 @@ func (ds *deliveries) resend(to fsm.ConsumerID, after uint64, limit int, eff *fs
 		if limit--; limit < 0 {
 			return
 		}
-		d := ds.delivery(c, h)
+		d := ds.deliver(c, h.id, h.handle, h.lock, eff)
 		if c.isGets() {
 			d.Ready = ds.messages.readyCount()
 		}
-		eff.Deliveries = append(eff.Deliveries, d)
 	}
 }

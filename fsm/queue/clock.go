@@ -43,6 +43,9 @@ func (c *clock) now() fsm.Time { return c.time }
 // lockCredit is how far the time of held messages is behind.
 func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.behind) }
 
+// inTerm is the term of the last entry; 0: there was none.
+func (c *clock) inTerm() uint64 { return c.term }
+
 // deadline is the instant d from now. It is never 0, which means never.
 // Requires: d ≥ 0. It saturates at fsm.MaxTime.
 func (c *clock) deadline(d fsm.Millis) fsm.Time { return max(c.time.Add(d), 1) }
@@ -57,6 +60,9 @@ func (c *clock) atOnce() fsm.Time { return max(c.time, 1) }
 // Ensures: heldUntil(heldDeadline(d)) = deadline(d) until more credit is given,
 // except where one of them saturates or would be 0.
 func (c *clock) heldDeadline(d fsm.Millis) fsm.Time { return max((c.time - c.behind).Add(d), 1) }
+
+// heldNow is now on the time of held messages.
+func (c *clock) heldNow() fsm.Time { return c.time - c.behind }
 
 // heldUntil is when the clock reaches t, an instant on the time of held
 // messages, unless more credit is given. 0 stays 0. More credit moves the

@@ -9,12 +9,13 @@ import (
 //
 // Refusals, in this order: NoSession; Invalid for number 0 and for one that was
 // cancelled and is still known; InUse for exclusive consumption of a queue with
-// a single active consumer; Crowded; InUse if another consumer excludes this
-// one. None of them changes anything.
+// a single active consumer; Forwards for a new one of a queue that forwards; Crowded;
+// TooMany; InUse if another consumer excludes this one. None of them changes
+// anything.
 //
 // A Consume of a known number changes the consumer: its deliveries, its number
-// of the next one and its age stay; with another priority it joins the end of
-// that ring.
+// of the next one and its age stay; with another priority or least TTL it joins the
+// end of that ring.
 func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
@@ -26,8 +27,14 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 	if cmd.Exclusive && cs.settings.SingleActive {
 		return fsm.Result{Code: fsm.InUse}
 	}
+	if c == nil && cs.settings.forwards() {
+		return fsm.Result{Code: fsm.Forwards}
+	}
 	if c == nil && cs.crowded() {
 		return fsm.Result{Code: fsm.Crowded}
+	}
+	if cs.services.tooMany(c, duration(cmd.MinTtl)) {
+		return fsm.Result{Code: fsm.TooMany}
 	}
 	if cmd.Exclusive || cs.excludes(c) {
 		if !cs.replaceable(c) {
@@ -94,10 +101,13 @@ func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 // update applies a Consume to c, which is new or not cancelled. Ensures:
 // cs.exclusive is c or nil. Nobody else can have been exclusive here.
 func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
-	if c.level != nil && c.priority != cmd.Priority {
+	if c.level != nil && (c.priority != cmd.Priority || c.least != duration(cmd.MinTtl)) {
 		cs.leave(c)
 	}
-	c.tag, c.prefetch, c.priority = cmd.Tag, cmd.Prefetch, cmd.Priority
+	cs.short.drop(c)
+	c.tag, c.quota, c.priority = cmd.Tag, quota{prefetch: cmd.Prefetch, shared: cmd.Shared}, cmd.Priority
+	c.lockLength, c.lockMax, c.lockAuto = duration(cmd.Lock), duration(cmd.MaxLock), duration(cmd.LockAutoRenew)
+	c.lockHead, c.lockGrace, c.least = cmd.LockHead, duration(cmd.LockDetachGrace), duration(cmd.MinTtl)
 	c.noAck, c.exclusive, c.ownTimeout = cmd.NoAck, cmd.Exclusive, fsm.OptionalFrom[fsm.Millis](cmd.TimeoutPlusOne)
 	if cs.exclusive = nil; c.exclusive {
 		cs.exclusive = c
@@ -105,6 +115,7 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	if c.level == nil {
 		cs.join(c)
 	}
+	cs.groups.update(c, cmd.MaxGroups, cmd.GroupId)
 	cs.refresh(c)
 }
 

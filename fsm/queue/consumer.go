@@ -8,7 +8,7 @@ import (
 
 // maxCredit is the credit of a consumer that asks for no limit. A higher
 // prefetch counts as this.
-const maxCredit = 65535
+const maxCredit = fsm.MaxHeld
 
 // consumer is one registered consumer, or the gets of a session (number 0).
 // consumers maintains its tables and its service, deliveries what it holds and
@@ -27,7 +27,8 @@ const maxCredit = 65535
 // late, lateAcks, revoked, and whether it is cancelled. Its suspicion follows
 // from the session, finished from cancelled and held; the head has the rings.
 type consumer struct {
-	// session is nil from unregister on; dropEnded then drops the consumer.
+	// session is nil from unregister on; dropEnded then drops the consumer, which may
+	// be detached.
 	id         fsm.ConsumerID
 	session    *session
 	registered uint64 // orders consumers by age
@@ -40,9 +41,8 @@ type consumer struct {
 	lateAcks uint64 // settlements of late deliveries
 
 	tag string
-	// As the last Consume gave them, undecoded: prefetch 0 stands for
-	// maxCredit. Unused by gets.
-	prefetch   uint32
+	// As the last Consume gave them, undecoded. Unused by gets.
+	quota
 	priority   int32
 	noAck      bool
 	exclusive  bool
@@ -50,10 +50,19 @@ type consumer struct {
 	revoked    bool                     // cancelled by the queue, see revokeAllBut: its session may not know
 	finished   bool                     // cancelled and holds nothing: kept only for late or revoked
 	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's applies
+	lockTerms
+	least fsm.Millis // messages with less left of their TTL are not for c; 0: all are
 
+	turn
+}
+
+// turn is the position of a consumer in the order of service. service maintains
+// it.
+type turn struct {
 	level              *level // nil: cancelled, or gets
 	serviced           bool   // in the ring of its level
 	nextRing, prevRing *consumer
+	waits              uint64 // orders the consumers of a level and of those equal to it in other services
 }
 
 // isGets reports whether c stands for the gets of its session, which is never
@@ -86,11 +95,7 @@ func (c *consumer) lasting() Status {
 // credit is how many more messages c may hold. It is not positive when c has
 // lowered its prefetch below what it holds.
 func (c *consumer) credit() int {
-	limit := int(min(c.prefetch, maxCredit))
-	if limit == 0 {
-		limit = maxCredit
-	}
-	return limit - c.held.len()
+	return c.quota.limit() - c.held.len()
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only

@@ -21,7 +21,8 @@ import (
 //	getsHeld = Σ held.len() of gets
 //	exclusive is nil, or the only one that is not cancelled and whose session's
 //	life is not over
-//	c is in service ⇔ served(c) and c.credit() > 0, unless its session is ending
+//	c is in service ⇔ served(c) and c.credit() > 0 and it takes not only one group,
+//	unless its session is ending
 //	single, quiescing = choose(), once elect has run; single is nil unless the
 //	settings ask for a single active consumer
 //
@@ -32,7 +33,11 @@ import (
 type consumers struct {
 	*shared
 	sessions *sessions
-	service  service
+	detached *detached
+	groups   *groups
+	takers   *groupTakers
+	services services
+	short    short
 
 	// next is never reused: two consumers, or two settlements, never tie.
 	all      []*consumer
@@ -51,20 +56,22 @@ type consumers struct {
 
 // newConsumers returns an empty set of consumers. The order of age begins with
 // 1, since 0 means no settlement, see returning.
-func newConsumers(s *shared, ss *sessions) *consumers {
-	return &consumers{shared: s, sessions: ss, service: service{shared: s}, next: 1}
+func newConsumers(s *shared, ss *sessions, d *detached, gs *groups, ts *groupTakers, ms *messages) *consumers {
+	return &consumers{shared: s, sessions: ss, detached: d, groups: gs, takers: ts, next: 1, services: services{
+		shared: s, messages: ms, cursors: ms.cursors, general: service{shared: s},
+	}}
 }
 
 // clear removes all consumers. The order of age continues.
 func (cs *consumers) clear() {
-	cs.service.clear()
-	*cs = consumers{shared: cs.shared, sessions: cs.sessions, service: cs.service, next: cs.next}
+	cs.services.clear()
+	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: cs.next}
 }
 
 // inUse reports whether the lease is suspended: there is a consumer, possibly a
-// cancelled one that still holds messages, or a get that is not settled.
-// Deliveries on their way back do not count.
-func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 }
+// cancelled one that still holds messages, or a delivery that a get has not settled
+// or that one of the detached holds. Deliveries on their way back do not count.
+func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 || cs.detached.len() > 0 }
 
 // len is the number of consumers, including gets and cancelled ones.
 func (cs *consumers) len() int { return len(cs.all) }
@@ -98,14 +105,15 @@ func (cs *consumers) passed(order uint64) bool { return order < cs.next }
 // join adds c to those that may be served. Requires: c is not cancelled, not
 // gets, and in no level. It gets a place in a ring only with refresh.
 func (cs *consumers) join(c *consumer) {
-	cs.service.join(c)
+	cs.services.forConsumer(c).join(c)
 	cs.contested = true
 }
 
 // leave takes c out of service until it joins again.
 func (cs *consumers) leave(c *consumer) {
+	cs.short.drop(c)
 	if c.level != nil {
-		cs.service.leave(c)
+		cs.services.leave(c)
 		cs.contested = true
 	}
 }
@@ -124,12 +132,18 @@ func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 // be called after every change of what served and credit depend on: prefetch,
 // held, late, suspicion, single.
 func (cs *consumers) refresh(c *consumer) {
-	wants := cs.served(c) && c.credit() > 0
+	served := cs.served(c)
+	wants := served && c.credit() > 0
+	cs.short.note(c, served && !wants)
+	if cs.takers.any() || cs.groups.on() {
+		cs.groups.refresh(c, wants)
+		wants = wants && cs.takers.generally(c)
+	}
 	switch {
 	case !wants:
-		cs.service.suspend(c)
+		cs.services.suspend(c)
 	case !c.serviced:
-		cs.service.serve(c)
+		cs.services.serve(c)
 	}
 }
 
@@ -162,6 +176,7 @@ func (cs *consumers) retire(c *consumer) {
 		return
 	}
 	cs.leave(c)
+	cs.groups.retire(c)
 	c.cancelled = true
 	cs.serving--
 	if cs.exclusive == c {
@@ -181,13 +196,15 @@ func (cs *consumers) position(c *consumer) int {
 	return i
 }
 
-// unregister ends c, which holds nothing, and sets its session to nil. The
-// caller removes it from the tables.
+// unregister ends c, which holds nothing or is detached, and sets its session to
+// nil. The caller removes it from the tables.
 //
 // Ensures: c.session is nil, by which dropEnded finds it. No part may look at
-// it any more, except as a pointer in timers that nobody reads.
+// it any more, unless it is detached, except as a pointer in timers and locks that
+// nobody reads.
 func (cs *consumers) unregister(c *consumer) {
 	cs.retire(c)
+	cs.groups.drop(c)
 	if !c.isGets() && !c.finished {
 		cs.attached--
 	}
@@ -198,10 +215,10 @@ func (cs *consumers) unregister(c *consumer) {
 // crowded reports whether the queue has reached its limit of consumers.
 func (cs *consumers) crowded() bool { return len(cs.all) >= cs.bounds.Consumers }
 
-// removeIfDone removes a cancelled consumer that holds nothing. It is
-// remembered while it has late deliveries, or if it was revoked.
+// removeIfDone removes a cancelled consumer that holds nothing. It does nothing if
+// c is or was detached. It is remembered while it has late deliveries, or if it was revoked.
 func (cs *consumers) removeIfDone(c *consumer) {
-	if c.cancelled && c.held.len() == 0 {
+	if c.session != nil && c.cancelled && c.held.len() == 0 {
 		cs.removeFinished(c)
 	}
 }
@@ -215,7 +232,7 @@ func (cs *consumers) removeIfDone(c *consumer) {
 func (cs *consumers) removeFinished(done ...*consumer) {
 	var sessions []*session
 	for _, c := range done {
-		if !c.cancelled || c.held.len() > 0 {
+		if !c.cancelled || c.held.len() > 0 || c.session == nil {
 			continue
 		}
 		if !c.finished {
@@ -273,6 +290,11 @@ func (cs *consumers) dropEnded() {
 // changed: there is none until one is elected.
 func (cs *consumers) reconsider() {
 	cs.single, cs.quiescing, cs.contested = nil, false, true
+	cs.refreshAll()
+}
+
+// refreshAll is called when the settings say otherwise who is served.
+func (cs *consumers) refreshAll() {
 	for _, c := range cs.all {
 		cs.refresh(c)
 	}
@@ -302,16 +324,24 @@ func (cs *consumers) refreshLife(l *life) {
 }
 
 // anyServed reports whether any consumer has credit.
-func (cs *consumers) anyServed() bool { return cs.service.any() }
+func (cs *consumers) anyServed() bool { return cs.services.any() }
 
-// nextServed returns the consumer to serve next; nil: none has credit. It does
-// not move it: handedOut does.
-func (cs *consumers) nextServed() *consumer { return cs.service.next() }
+// leastServed returns the least life that the least demanding consumer with credit
+// asks for; false: none has credit. What that one cannot have nobody can have.
+func (cs *consumers) leastServed() (fsm.Millis, bool) { return cs.services.least() }
+
+// anyFor reports whether a consumer has credit for a message that is ready, as far
+// as that is known.
+func (cs *consumers) anyFor() bool { return cs.services.anyFor() }
+
+// nextServed returns the consumer that is handed message h, which is the next one
+// for the least demanding that has credit. It does not move it: handedOut does.
+func (cs *consumers) nextServed(h uint32) *consumer { return cs.services.next(h) }
 
 // handedOut moves c to the end of its ring after a delivery. If its credit is
 // used up it leaves the ring.
 func (cs *consumers) handedOut(c *consumer) {
-	cs.service.suspend(c)
+	cs.services.suspend(c)
 	cs.refresh(c)
 }
 

@@ -12,7 +12,9 @@ import (
 // consumers themselves are copied, see view.
 func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	h.NextOrder = cs.next
-	cs.service.order(func(c *consumer) { h.Service = append(h.Service, uint32(cs.position(c))) })
+	for _, c := range cs.services.inOrder() {
+		h.Service = append(h.Service, uint32(cs.position(c)))
+	}
 	if cs.single != nil {
 		h.SingleActive = uint32(cs.position(cs.single)) + 1
 	}
@@ -39,12 +41,15 @@ func (cs *consumers) freeze() (all []consumer, held []sorted[grip]) {
 }
 
 // save describes a consumer whose session is the at-th of the snapshot. Lists
-// of late deliveries have equal lengths. They belong to the result.
+// of late deliveries have equal lengths. They belong to the result; LostLocks is
+// shared and must not change.
 func (c *consumer) save(at int) *logpb.ConsumerState {
 	st := &logpb.ConsumerState{
 		Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
 		Exclusive: c.exclusive, Priority: c.priority, TimeoutPlusOne: c.ownTimeout.Stored(), Status: uint32(c.lasting()),
-		NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks, Revoked: c.revoked,
+		NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks, Revoked: c.revoked, Shared: c.shared, Told: c.noticed,
+		Lock: uint64(c.lockLength), MaxLock: uint64(c.lockMax), LockAutoRenew: uint64(c.lockAuto), LockHead: c.lockHead,
+		LockDetachGrace: uint64(c.lockGrace), MinTtl: uint64(c.least), LostLocks: c.lockLost, LateLocks: c.lateLocks,
 	}
 	for _, l := range c.late {
 		st.TimedOut = append(st.TimedOut, l.id)
@@ -64,7 +69,8 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	c := cs.register(s, st.Consumer)
 	c.registered, c.next, c.lateAcks = st.Registered, st.NextDelivery, st.LateAcks
 	c.late = restoreLate(st)
-	c.tag, c.prefetch, c.priority = st.Tag, st.Prefetch, st.Priority
+	c.lockTerms, c.least = restoreTerms(st), duration(st.MinTtl)
+	c.tag, c.quota, c.priority = st.Tag, quota{prefetch: st.Prefetch, shared: st.Shared, noticed: st.Told}, st.Priority
 	c.noAck, c.exclusive, c.ownTimeout = st.NoAck, st.Exclusive, fsm.OptionalFrom[fsm.Millis](st.TimeoutPlusOne)
 	switch {
 	case c.isGets():
@@ -101,6 +107,9 @@ func restoreLate(st *logpb.ConsumerState) []lateness {
 // on what is held. Rings are filled in the order of the snapshot, and not by
 // refresh, which would begin them anew.
 func (cs *consumers) restoreService(order []uint32, single uint32) error {
+	if err := cs.services.restored(); err != nil {
+		return err
+	}
 	if uint64(single) > uint64(len(cs.all)) {
 		return fmt.Errorf("%w: nobody is served", ErrSnapshot)
 	}
@@ -112,13 +121,17 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 		if uint64(i) >= uint64(len(cs.all)) || cs.all[i].level == nil || cs.all[i].serviced {
 			return fmt.Errorf("%w: wrong service order", ErrSnapshot)
 		}
-		cs.service.serve(cs.all[i])
+		cs.services.serve(cs.all[i])
+	}
+	for _, c := range cs.all {
+		cs.groups.refresh(c, cs.served(c) && c.credit() > 0)
 	}
 	for _, c := range cs.all {
 		if c.cancelled && c.held.len() == 0 {
 			c.finished = true
 			cs.attached--
 		}
+		cs.short.note(c, cs.served(c) && c.credit() <= 0)
 	}
 	return nil
 }
@@ -170,22 +183,33 @@ func (c *consumer) check(k *checker) {
 	}
 	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
 		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
+	n := len(c.lockLost)
+	k.that(slices.IsSorted(c.lockLost) && n <= lostLocks && (n == 0 || c.lockLost[n-1] < c.next), "consumer %v: lost locks", c.id)
+	k.that(c.detachedUntil == 0, "consumer %v is detached", c.id)
 }
 
 // checkService checks which consumers are served, and that the rings agree.
 func (cs *consumers) checkService(k *checker) {
-	members := map[*level]int{}
+	members, listed := map[*level]int{}, 0
 	for _, c := range cs.all {
-		wants := cs.served(c) && c.credit() > 0
+		wants := cs.served(c) && c.credit() > 0 && cs.takers.generally(c)
 		k.that(c.serviced == wants || c.session.life.over, "consumer %v: in service %v", c.id, c.serviced)
+		lacks := cs.served(c) && c.credit() <= 0 && c.shared && !c.noticed
+		k.that(c.listed == lacks || c.session.life.over, "consumer %v: listed as short %v", c.id, c.listed)
+		if c.listed {
+			listed++
+			p := cs.short.list.get(key{at: fsm.Time(c.registered)})
+			k.that(p != nil && *p == c, "consumer %v is not among those that are short", c.id)
+		}
 		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)
 		if c.level != nil {
 			members[c.level]++
-			k.that(c.level.priority == c.priority, "consumer %v: wrong level", c.id)
+			k.that(c.level.priority == c.priority && c.level.of.least == c.least, "consumer %v: wrong level", c.id)
 		}
 	}
+	k.that(listed == cs.short.list.len(), "consumers that are short are miscounted")
 	cs.checkSingle(k)
-	cs.service.check(k, members)
+	cs.services.check(k, members)
 }
 
 // checkSingle checks the single active consumer: if any consumer can be served,

@@ -42,15 +42,16 @@ func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 }
 
 // full reports whether the outbox has reached its bound. Letters of a delayed
-// exchange are posted all the same: they have no other way.
+// exchange are posted all the same, and so is what is forwarded: they have no other
+// way. What is forwarded does not count.
 func (o *outbox) full() bool {
-	return o.settings.maxLetters.Given && o.letters() >= o.settings.maxLetters.Value
+	return o.settings.maxLetters.Given && o.letters()-o.forwarded.all().Messages >= o.settings.maxLetters.Value
 }
 
 // die ends message h, which is in no place: it becomes a letter of the outbox,
 // or is freed, with or without a letter that is sent once.
 //
-// Requires: EXPIRED ≤ reason ≤ DELIVERY_LIMIT; place 0, and no timer knows h.
+// Requires: place 0, and no timer knows h.
 // Ensures: h is in the outbox, or freed: the caller must not use it again.
 func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	if reason == logpb.Death_EXPIRED {
@@ -58,6 +59,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	}
 	what := o.disposition(reason)
 	o.counters.Deaths[reason-1][what]++
+	o.ends.message(h, EndReason(reason), what, o.next, what > SentOnce)
 	if what == Dropped {
 		o.messages.free(h, eff)
 		return
@@ -77,7 +79,8 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 // post appends message h, which is in no place, to the outbox. Letters are
 // never posted anywhere but at the end, so numbers ascend from unrouted on.
 func (o *outbox) post(h uint32, eff *fsm.Effects) {
-	o.messages.editDeadLetterInfo(h).letter = o.next
+	e := o.messages.editDeadLetterInfo(h)
+	e.letter, e.group = o.next, nil
 	o.next++
 	o.messages.put(h, Outbox)
 	if o.unrouted == 0 {
@@ -123,6 +126,7 @@ func copyDeaths(from []*logpb.Death) []*logpb.Death {
 func (o *outbox) purge() uint64 {
 	n := o.messages.count(Waiting).Messages
 	o.messages.discardList(waitingList, Waiting)
+	o.forwarded.waiting = Count{}
 	o.waiting.clear()
 	return n
 }

@@ -15,6 +15,7 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 		m.lease.use()
 	}
 	if m.lease.phase() == Active && m.settings.AutoDelete && serving > 0 && m.consumers.active() == 0 {
+		m.lease.endsFor(Abandoned)
 		m.end(eff)
 	}
 }
@@ -30,8 +31,10 @@ func (m *Machine) end(eff *fsm.Effects) {
 		m.dropAll(eff)
 		return
 	}
+	m.ends.several(uint64(m.messages.live())-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
 	m.endSessions(eff)
 	m.intake.dropReady()
+	m.groups.clear()
 	m.intake.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
 	m.lease.drain()
 	eff.Outbox = true
@@ -50,9 +53,14 @@ func (m *Machine) endSessions(eff *fsm.Effects) {
 		}
 		m.deliveries.detach(c, false)
 	}
+	for c := range m.detached.list() {
+		m.deliveries.detach(c, false)
+	}
+	m.detached.clear()
 	m.consumers.clear()
 	m.sessions.endAll()
 	m.timers.forgetHeld()
+	m.locks.clear()
 }
 
 // dropAll drops everything at once.
@@ -80,6 +88,7 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	if m.lease.phase() == Gone {
 		return fsm.Result{Code: fsm.Gone}
 	}
+	m.scratch.ended = true
 	r := fsm.Result{Code: fsm.Gone}
 	switch cmd.Kind {
 	case logpb.Command_ROUTE_DEAD:
@@ -94,12 +103,13 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// delete ends the queue on request, with its outbox.
+// delete ends the queue on request, with its outbox. It is not empty while a message
+// is due that catchUp has not made ready.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	switch n := m.messages.readyCount(); {
 	case cmd.GetIfUnused() && m.consumers.active() > 0:
 		return fsm.Result{Code: fsm.InUse}
-	case cmd.GetIfEmpty() && n > 0:
+	case cmd.GetIfEmpty() && (n > 0 || overdueTimed(m.shared, m.timers)):
 		return fsm.Result{Code: fsm.NotEmpty}
 	default:
 		m.dropAll(eff)
@@ -113,7 +123,8 @@ func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
 	if inUse && !m.consumers.inUse() {
 		m.lease.use() // the lease begins here, not before
 	}
-	if m.lease.isOver() {
+	if why := m.lease.over(); why != NotEnded {
+		m.lease.endsFor(why)
 		m.end(eff)
 	}
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -16,7 +17,8 @@ import (
 // Invariant: live has exactly the entries of the messages in the arena, each
 // with their number; none is above index.
 //
-// A snapshot holds only index. Restore counts the messages again.
+// A snapshot holds index, and with each message the time of its entry. Restore
+// counts the messages again.
 type entries struct {
 	// live belongs to entries; view and freeze lend it to snapshots.
 	live liveIndexes
@@ -24,6 +26,14 @@ type entries struct {
 	index uint64 // of the last entry
 	// released: the current entry was released, perhaps more than once.
 	released bool
+	coming   []coming // while a snapshot is restored
+}
+
+// coming is one message of a snapshot that is being restored: its entry and the
+// time of that.
+type coming struct {
+	index uint64
+	at    fsm.Time
 }
 
 // begin starts the entry at index, which is applied next. One entry may hold
@@ -35,14 +45,14 @@ func (e *entries) begin(index uint64) {
 	}
 }
 
-// keep counts a new message of the current entry. If all earlier messages of
+// keep counts a new message of the current entry, whose time is now. If all earlier messages of
 // the entry are already gone, or were refused, the release is withdrawn: all
 // mentions of it, since there may be several.
 //
 // Requires: eff has been the same since begin. O(len(eff.Released)) if something
 // is withdrawn, else O(1).
-func (e *entries) keep(eff *fsm.Effects) {
-	e.live.add(e.index)
+func (e *entries) keep(now fsm.Time, eff *fsm.Effects) {
+	e.live.add(e.index, now)
 	if !e.released {
 		return
 	}
@@ -102,14 +112,31 @@ func (e *entries) view() liveIndexes { return e.live }
 // freeze returns the current live entries.
 func (e *entries) freeze() liveIndexes { return liveIndexes{e.live.freeze()} }
 
-// restore counts messages by the indexes of their entries, given in any order.
-// Requires: begin has set the last index, and nothing was counted yet. It sorts
-// indexes in place, since live grows only at its end.
-func (e *entries) restore(indexes []uint64) {
-	slices.Sort(indexes)
-	for _, index := range indexes {
-		e.live.add(index)
+// expectAll makes room for n messages of a snapshot, which may be wrong.
+func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<20)) }
+
+// expect notes a message of a snapshot. Purged messages do not say when they
+// came: at is 0.
+func (e *entries) expect(index uint64, at fsm.Time) { e.coming = append(e.coming, coming{index, at}) }
+
+// restore counts the expected messages. Requires: begin has set the last index,
+// and nothing was counted yet. It sorts them, since live grows only at its end.
+// The time of an entry is that of any message that has one.
+func (e *entries) restore() {
+	slices.SortFunc(e.coming, func(a, b coming) int { return cmp.Or(cmp.Compare(a.index, b.index), cmp.Compare(b.at, a.at)) })
+	for _, c := range e.coming {
+		e.live.add(c.index, c.at)
 	}
+	e.coming = nil
+}
+
+// time is when the entry at index, which has live messages, was applied. now is the
+// time of the current entry.
+func (e *entries) time(index uint64, now fsm.Time) fsm.Time {
+	if index == e.index {
+		return now
+	}
+	return e.live.time(index)
 }
 
 // check compares the live messages per log entry with those found.
@@ -118,13 +145,14 @@ func (e *entries) check(k *checker) {
 	found, last := 0, uint64(0)
 	for at, count := range e.live.all() {
 		n := found
-		for n < len(k.live) && k.live[n] == at.seq {
+		index := uint64(at.at)
+		for n < len(k.live) && k.live[n] == index {
 			n++
 		}
-		if found > 0 && at.seq <= last || n-found != int(*count) || *count == 0 {
-			k.fail("entry %d after %d has %d messages, counted %d", at.seq, last, n-found, *count)
+		if found > 0 && index <= last || n-found != int(*count) || *count == 0 {
+			k.fail("entry %d after %d has %d messages, counted %d", index, last, n-found, *count)
 		}
-		last, found = at.seq, n
+		last, found = index, n
 	}
 	k.that(found == len(k.live), "live entries are miscounted")
 	k.that(last <= e.index, "entry %d is live, the last one is %d", last, e.index)

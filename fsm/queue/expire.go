@@ -9,7 +9,7 @@ import (
 // compare is cmp.Compare, for sorting by one value.
 func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
 
-// catchUp expires messages and makes scheduled and delayed ones ready that are
+// catchUp expires messages and makes scheduled and parked ones ready that are
 // due, in the order of their instants, within the budget.
 //
 // It runs before every command of an active queue, so that a command sees no
@@ -17,7 +17,7 @@ func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
 // or before the clock, or the budget is spent. In that case first checks what it
 // hands out, and NextDue is at once.
 //
-// The order over expiries, schedules and delays is (instant, number), however late
+// The order over all of these is (instant, number), however late
 // the command comes. A promoted message may be due to expire itself; it then takes
 // its place in that order.
 func (it *intake) catchUp(eff *fsm.Effects) {
@@ -31,10 +31,10 @@ func (it *intake) catchUp(eff *fsm.Effects) {
 			continue
 		}
 		it.scratch.budget--
-		if it.messages.get(h).place == Delayed {
-			it.retry(h)
-		} else {
+		if it.messages.get(h).place == Scheduled {
 			it.promote(h, eff)
+		} else {
+			it.retry(h)
 		}
 	}
 	for it.deliveries.expireNext(eff) {

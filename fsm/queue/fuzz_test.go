@@ -110,12 +110,20 @@ func (s *stream) body() *logpb.Command {
 		}
 	case kind < 150:
 		cmd.Kind = logpb.Command_SETTLE
-		cmd.Settle = &logpb.Settle{Outcome: logpb.Settle_Outcome(s.below(5)), Consumer: s.below(3)}
+		cmd.Settle = &logpb.Settle{Outcome: logpb.Settle_Outcome(s.below(6)), Consumer: s.below(3)}
+		if cmd.Settle.Outcome == logpb.Settle_DEFER {
+			cmd.Settle.Deferral, cmd.Settle.Ranges = "abc"[:s.below(4)], []uint64{s.below(8), 1}
+			cmd.Settle.DelayPlusOne = s.below(2) * s.wild()
+			break
+		}
 		for range s.below(4) {
 			cmd.Settle.Ranges = append(cmd.Settle.Ranges, s.wild(), s.wild())
 		}
 		if s.below(50) == 0 {
 			cmd.Settle.Ranges = append(cmd.Settle.Ranges, 1)
+		}
+		if cmd.Settle.Strict = s.below(4) == 0; s.below(6) == 0 {
+			cmd.Settle.Holder = s.session().Proto()
 		}
 	case kind < 170:
 		cmd.Kind = logpb.Command_CONSUME
@@ -126,13 +134,17 @@ func (s *stream) body() *logpb.Command {
 		if s.below(2) == 1 {
 			cmd.Consume.TimeoutPlusOne = s.wild()
 		}
-	case kind < 178:
+		if s.below(4) == 1 {
+			cmd.Consume.Lock, cmd.Consume.MaxLock, cmd.Consume.LockAutoRenew = s.wild(), s.below(2)*s.wild(), s.below(3)*s.wild()
+			cmd.Consume.LockHead, cmd.Consume.LockDetachGrace = s.below(3) == 0, s.below(2)*s.wild()
+		}
+	case kind < 177:
 		cmd.Kind = logpb.Command_CANCEL
 		cmd.Cancel = &logpb.Cancel{Consumer: s.below(3)}
 	case kind < 195:
 		cmd.Kind = logpb.Command_GET
 		cmd.Get = &logpb.Get{NoAck: s.below(4) == 0}
-	case kind < 220:
+	case kind < 217:
 		cmd.Kind = logpb.Command_TICK
 	default:
 		s.uncommon(cmd, kind)
@@ -142,6 +154,15 @@ func (s *stream) body() *logpb.Command {
 
 func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 	switch {
+	case kind < 220:
+		cmd.Kind = logpb.Command_RENEW
+		cmd.Renew = &logpb.Renew{Consumer: s.below(3), Duration: s.below(2) * s.wild()}
+		for range s.below(3) {
+			cmd.Renew.Ranges = append(cmd.Renew.Ranges, s.wild(), s.wild())
+		}
+		if s.below(3) == 0 {
+			cmd.Renew.Holder = s.session().Proto()
+		}
 	case kind < 226:
 		cmd.Kind = logpb.Command_CONFIGURE
 		cmd.Configure = &logpb.Configure{Config: &logpb.QueueConfig{
@@ -151,6 +172,9 @@ func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 			Overflow:           logpb.QueueConfig_Overflow(s.below(4)),
 			DeadLetterStrategy: logpb.QueueConfig_DeadLetterStrategy(s.below(4)),
 			AutoDeleteOnIdle:   s.below(2) * s.wild(), ExpiresKeepPending: s.below(2) == 1,
+			Retry: logpb.QueueConfig_Retry(s.below(5)), RetryStrategy: logpb.QueueConfig_RetryStrategy(s.below(4)), RetryMin: s.wild(), RetryMax: s.below(3) * s.wild(),
+			RetryMultiplier: uint32(s.wild()), RetryJitter: uint32(s.wild()), RetrySteps: []uint64{s.wild(), s.wild()}[:s.below(3)],
+			Lock: s.below(8) / 7 * s.wild(), MaxLock: s.below(3) * s.wild(), CountLockExpiry: s.below(2) == 1,
 		}}
 	case kind < 234:
 		cmd.Kind = logpb.Command_ROUTE_DEAD
@@ -171,8 +195,11 @@ func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 	case kind < 250:
 		cmd.Kind = logpb.Command_DELETE
 		cmd.Delete = &logpb.Delete{IfEmpty: s.below(2) == 1, IfUnused: s.below(2) == 1}
-	case kind < 252:
+	case kind < 251:
 		cmd.Kind = logpb.Command_TOUCH
+	case kind < 252:
+		cmd.Kind = logpb.Command_RECEIVE_DEFERRED
+		cmd.ReceiveDeferred = &logpb.ReceiveDeferred{Consumer: s.below(3), Tokens: []string{"abc"[:s.below(4)]}}
 	default:
 		cmd.Kind = logpb.Command_Kind(s.below(20)) // without its body
 	}
@@ -290,9 +317,11 @@ func TestRandomLogs(t *testing.T) {
 		total.LateAcks += c.LateAcks
 		total.Requeued += c.Requeued
 		total.Duplicates += c.Duplicates
+		total.LocksLost += c.LocksLost
+		total.LocksRenewed += c.LocksRenewed
 	}
 	t.Logf("%+v", total)
-	if total.Enqueued < 1000 || min(total.Expired, total.DeadLettered, total.TimedOut, total.LateAcks, total.Requeued, total.Duplicates) < 50 {
+	if total.Enqueued < 1000 || min(total.Expired, total.DeadLettered, total.TimedOut, total.LateAcks, total.Requeued, total.Duplicates, total.LocksLost, 3*total.LocksRenewed) < 50 {
 		t.Errorf("the logs are too tame: %+v", total)
 	}
 }

@@ -8,8 +8,8 @@ import (
 )
 
 // grip is the record of one message held by a consumer. Its deadline is fixed
-// when it is handed out: later settings do not affect it. limit ≠ 0 ⇐ deadline
-// ≠ 0.
+// when it is handed out, and moves when it is renewed: later settings do not
+// affect it. limit ≠ 0 ⇐ deadline ≠ 0.
 type grip struct {
 	// Invariant: 0 ≤ deadline, 0 ≤ limit. The command that handed the message out
 	// has computed all three; a snapshot holds them.
@@ -17,10 +17,8 @@ type grip struct {
 	limit    fsm.Millis // the timeout behind deadline
 	since    fsm.Time   // when it was handed out; 0: not known
 	// In the arena of messages. The handle is valid as long as the message is held.
-	// failed is set when the message goes back and has no meaning before; a snapshot
-	// does not hold it, see returning.failed.
 	handle uint32
-	failed bool // it goes back as failed
+	lock   uint32 // handle in locks; 0: it has none
 }
 
 // checkout is one delivery that a consumer holds or held. Its seq is known only
@@ -30,7 +28,12 @@ type checkout struct {
 	// 1 ≤ id < consumer.next: the number of the delivery.
 	id uint64
 	grip
-	seq uint64 // of the message, see deliveries.lift
+	seq    uint64 // of the message, see deliveries.lift
+	by     uint32 // who held it, see scratch.holder; 0: not noted
+	failed bool   // it goes back as failed; set when it does
+	// Its lock has ended: a Retry of failures alone does not delay it, even if that
+	// counts as one.
+	lapsed bool
 }
 
 // lateness is a delivery that was taken back from a consumer. The message has a
@@ -100,4 +103,34 @@ func (d *held) from(id uint64) iter.Seq[checkout] {
 			}
 		}
 	}
+}
+
+// within appends what is held of some ranges to dst, which is empty, but no more
+// than limit. next is the first delivery that is left out; 0: there is none.
+func (d *held) within(ranges []uint64, limit int, dst []checkout) (_ []checkout, next uint64) {
+	for ; len(ranges) > 0; ranges = ranges[2:] {
+		first, last, ok := span(ranges)
+		if !ok {
+			continue
+		}
+		for held := range d.from(first) {
+			if held.id > last {
+				break
+			}
+			if len(dst) == limit {
+				return dst, held.id
+			}
+			dst = append(dst, held)
+		}
+	}
+	return dst, 0
+}
+
+// span decodes the first of some ranges; false: it is empty.
+func span(ranges []uint64) (first, last uint64, ok bool) {
+	first, length := ranges[0], ranges[1]
+	if last = first + length - 1; last < first {
+		last = ^uint64(0)
+	}
+	return first, last, length != 0
 }

@@ -13,7 +13,13 @@ type intake struct {
 	*shared
 	timers     *timers
 	entries    *entries
+	groups     *groups
+	takers     *groupTakers
 	messages   *messages
+	parked     *parked
+	ends       *ends
+	members    *members
+	seen       *seen
 	outbox     *outbox
 	consumers  *consumers
 	lease      *lease

@@ -32,6 +32,7 @@ type lease struct {
 	active fsm.Time
 	life   Phase
 	goneAt fsm.Time // end of draining
+	reason QueueEnd
 }
 
 // newLease returns the lease of an unused queue. It begins with the first
@@ -59,14 +60,20 @@ func (l *lease) begin(newTerm bool) {
 func (l *lease) use() { l.used, l.active = l.clock.now(), l.clock.now() }
 
 // touch records an activity that is not a use. It is called by publishes,
-// settlements, settings, Touch, and when a scheduled message moves, becomes
-// ready or goes.
+// settlements, settings, Touch, and when a scheduled or delayed message moves,
+// becomes ready or goes.
 func (l *lease) touch() { l.active = l.clock.now() }
 
 // renew restarts the lease without counting as activity. It is called when the
 // length of the lease changes, and by an active redeclaration, which also
 // touches.
 func (l *lease) renew() { l.used = l.clock.now() }
+
+// endsFor records why the queue ends by itself.
+func (l *lease) endsFor(r QueueEnd) { l.reason = r }
+
+// endReason is why the queue has ended by itself.
+func (l *lease) endReason() QueueEnd { return l.reason }
 
 // drain ends the queue except for its outbox. Requires: phase Active, no
 // consumers, no sessions, nothing ready, and letters in the outbox.
@@ -111,12 +118,19 @@ func (l *lease) awaited() fsm.Time {
 }
 
 // idleEnd is the first instant at which an idle queue ends; 0: never. A queue
-// with scheduled messages, or one that forwards dead letters, is not idle.
+// with scheduled or delayed messages, or one that forwards, dead letters or all, is
+// not idle.
 func (l *lease) idleEnd() fsm.Time {
-	if l.settings.idle == 0 || l.consumers.inUse() || l.settings.DeadLetter || l.messages.count(Scheduled).Messages > 0 {
+	if l.settings.idle == 0 || l.consumers.inUse() || l.settings.DeadLetter || l.settings.forwards() || l.expectant() {
 		return 0
 	}
 	return l.active.Add(l.settings.idle).Add(1)
+}
+
+// expectant reports whether the queue has scheduled or delayed messages. While it
+// has, it is not idle.
+func (l *lease) expectant() bool {
+	return l.messages.count(Scheduled).Messages+l.messages.count(Delayed).Messages > 0
 }
 
 // lastUsed and lastActive are the instants of the last use and the last
@@ -124,26 +138,28 @@ func (l *lease) idleEnd() fsm.Time {
 func (l *lease) lastUsed() fsm.Time   { return l.used }
 func (l *lease) lastActive() fsm.Time { return l.active }
 
-// isOver reports whether the queue has been unused or idle for too long. Only a
-// Tick asks. Other commands, however late, find the queue alive.
-func (l *lease) isOver() bool {
+// over returns why the queue ends if it has been unused or idle for too long. Only
+// a Tick asks. Other commands, however late, find the queue alive.
+func (l *lease) over() QueueEnd {
 	if end := l.idleEnd(); end != 0 && end <= l.clock.now() {
-		return true
+		return IdleOver
 	}
-	end := l.leaseEnd()
-	return end != 0 && end <= l.clock.now() && l.awaited() == 0
+	if end := l.leaseEnd(); end != 0 && end <= l.clock.now() && l.awaited() == 0 {
+		return LeaseOver
+	}
+	return NotEnded
 }
 
 // save writes the lease's section of a snapshot's head.
 func (l *lease) save(h *logpb.QueueSnapshot) {
 	h.LastUsed, h.LastActive = int64(l.used), int64(l.active)
-	h.State, h.GoneAt = uint32(l.life), int64(l.goneAt)
+	h.State, h.GoneAt, h.EndReason = uint32(l.life), int64(l.goneAt), uint32(l.reason)
 }
 
 // restore is the inverse of save.
 func (l *lease) restore(h *logpb.QueueSnapshot) {
 	l.used, l.active = fsm.Time(h.LastUsed), fsm.Time(h.LastActive)
-	l.life, l.goneAt = Phase(h.State), fsm.Time(h.GoneAt)
+	l.life, l.goneAt, l.reason = Phase(h.State), fsm.Time(h.GoneAt), QueueEnd(min(h.EndReason, uint32(Abandoned)))
 }
 
 // check checks the invariants, once all messages have been found.
@@ -151,6 +167,7 @@ func (l *lease) check(k *checker) {
 	k.that(0 <= l.used && l.used <= l.clock.now(), "clock %d, last used %d", l.clock.now(), l.used)
 	k.that(0 <= l.active && l.active <= l.clock.now(), "clock %d, last active %d", l.clock.now(), l.active)
 	k.that((l.life == Draining) == (l.goneAt != 0), "phase %d ends at %d", l.life, l.goneAt)
+	k.that(l.life != Active || l.reason == NotEnded, "an active queue has ended")
 	k.that(l.life != Draining || len(k.live) > 0, "nothing to drain")
 	k.that(l.life != Gone || len(k.live) == 0, "a queue that is gone has messages")
 }

@@ -6,14 +6,16 @@ import (
 )
 
 // kept is what counts in the limits and is never dropped to satisfy them:
-// scheduled messages, and letters that are delivered at least once. O(1), as
-// all sums here are: counts are kept by place.
-func (it *intake) kept() Count { return it.messages.count(Scheduled).plus(it.outbox.counted()) }
+// scheduled and deferred messages, states of groups, and letters that are delivered
+// at least once. O(1), as all sums here are: counts are kept by place.
+func (it *intake) kept() Count {
+	return it.messages.count(Scheduled).plus(it.messages.count(Deferred)).plus(it.outbox.counted()).plus(Count{Bytes: it.groups.stateBytes()})
+}
 
 // counted is everything that counts in the limits. Checked-out and purged
 // messages do not count.
 func (it *intake) counted() Count {
-	return it.kept().plus(it.messages.count(Ready)).plus(it.messages.count(Returned)).plus(it.messages.count(Delayed))
+	return it.kept().plus(it.messages.count(Ready)).plus(it.messages.count(Returned)).plus(it.messages.count(Grouped)).plus(it.messages.count(Delayed))
 }
 
 // full reports whether there is no space for one more message, which replaces
@@ -35,7 +37,7 @@ func (it *intake) full(cmd *logpb.Enqueue, old uint32) bool {
 	if it.settings.Overflow != logpb.QueueConfig_DROP_HEAD {
 		return !it.settings.fits(all.plus(size))
 	}
-	return kept.Messages > 0 && it.settings.fits(size) && !it.settings.fits(kept.plus(size))
+	return kept != (Count{}) && it.settings.fits(size) && !it.settings.fits(kept.plus(size))
 }
 
 // refuse answers a message that is refused because the queue is full.
@@ -43,9 +45,10 @@ func (it *intake) full(cmd *logpb.Enqueue, old uint32) bool {
 // Requires: the message has no record. With reject-publish-dlx it is dead-lettered
 // as an effect, by its position in the entry; the entry is released with it, but
 // payloads of DeadLetters are read before.
-func (it *intake) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Result {
+func (it *intake) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
 	if it.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && it.settings.DeadLetter {
 		it.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
+		it.ends.refused(meta, cmd, it.outbox.nextLetter())
 		deaths := it.outbox.addDeath(copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)
 		eff.DeadLetters = append(eff.DeadLetters, fsm.DeadLetter{
 			Ref:    fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size},
@@ -58,10 +61,10 @@ func (it *intake) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 
 // reject answers a message that is refused. The session records the answer, so
 // that a repetition is refused, too.
-func (it *intake) reject(eff *fsm.Effects) fsm.Result {
+func (it *intake) reject(eff *fsm.Effects) fsm.Code {
 	it.counters.Refused++
 	it.entries.refuse(eff)
-	return fsm.Result{Code: fsm.Rejected}
+	return fsm.Rejected
 }
 
 // tooLong reports whether the queue has something to drop.
@@ -79,15 +82,13 @@ func (it *intake) tooLong() bool {
 // the queue is within its limits, or tooLong makes NextDue be at once.
 func (it *intake) trim(eff *fsm.Effects) {
 	for n := it.bounds.Drops; n > 0 && it.tooLong(); n-- {
-		h := it.deliveries.first(eff)
+		h, ok := choice{it.deliveries}.oldest(eff)
 		switch {
-		case h == 0 && it.messages.readyCount() > 0:
+		case !ok:
 			return
 		case !it.tooLong():
 		case h == 0:
-			h = it.messages.head(delayedList)
-			it.messages.undelay(h)
-			it.outbox.die(h, logpb.Death_MAXLEN, eff)
+			it.deliveries.endWaiting(it.messages.head(delayedList), logpb.Death_MAXLEN, eff)
 		default:
 			it.messages.remove(h)
 			it.outbox.die(h, logpb.Death_MAXLEN, eff)

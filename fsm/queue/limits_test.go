@@ -161,6 +161,15 @@ func TestRefusedRunsAreBounded(t *testing.T) {
 	if len(s.refused) != 1 || s.wasRefused(4) || !s.wasRefused(5) || !s.wasRefused(4999) || s.wasRefused(5000) {
 		t.Fatalf("%v", s.refused)
 	}
+	s = &session{}
+	for i := range uint64(fsm.MaxUnanswered) {
+		s.refuse(1 + 2*i)
+	}
+	for seq := uint64(1); seq < 2*fsm.MaxUnanswered; seq++ { // each may be repeated
+		if s.wasRefused(seq) != (seq%2 == 1) {
+			t.Fatalf("unanswered command %d: refused %v", seq, s.wasRefused(seq))
+		}
+	}
 }
 
 // TestTimeoutsAreBounded: a tick takes back so many deliveries and no more.
@@ -313,6 +322,7 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 	later := New("q", 1)
 	later.Apply(fsm.Meta{Index: 1, Version: fsm.NewestVersion + 1}, &logpb.Command{Kind: logpb.Command_TICK}, &fsm.Effects{})
+	later.Apply(fsm.Meta{Index: 2, Version: fsm.NewestVersion}, &logpb.Command{Kind: logpb.Command_TICK}, &fsm.Effects{}) // the version never falls
 	var newer bytes.Buffer
 	if _, err := later.Snapshot().WriteTo(&newer); err != nil {
 		t.Fatal(err)

@@ -20,16 +20,14 @@ const (
 // can see are passed to its methods as arguments.
 //
 // Invariant: after each command, no consumer has unused credit while a message
-// is ready that is not due, unless NextDue returns WorkDue.
+// is ready that it may have and that is not due, unless NextDue returns WorkDue. It
+// may have what has at least as much left of its TTL as it asks for.
 //
 // Replicas agree on all that a Snapshot holds, on results and on effects. They
 // need not agree on handles, on the layout of blocks and chunks, or on scratch:
 // a restored machine builds those anew. So no rule may depend on them.
 type Machine struct {
 	*shared
-	// id never changes. A snapshot of another id is refused.
-	id fsm.QueueID
-
 	// A snapshot holds it only if it is above 1, so that version 1 keeps its bytes.
 	version uint32 // highest of its entries, at least 1
 
@@ -37,10 +35,18 @@ type Machine struct {
 	// replaces the whole Machine.
 	timers   *timers
 	entries  *entries
+	labels   *labels
+	groups   *groups
 	messages *messages
+	parked   *parked
+	members  *members
+	ends     *ends
+	seen     *seen
 	outbox   *outbox
 
+	locks      *locks
 	sessions   *sessions
+	detached   *detached
 	consumers  *consumers
 	lease      *lease
 	deliveries *deliveries
@@ -60,21 +66,29 @@ func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
 // begins with the first entry.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
-		shared: &shared{name: name, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
-		id:     id, version: 1, newest: fsm.NewestVersion,
-		timers: &timers{}, entries: &entries{},
+		shared:  &shared{name: name, id: id, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
+		version: 1, newest: fsm.NewestVersion,
+		timers: &timers{}, entries: &entries{}, labels: &labels{},
 	}
-	m.messages = newMessages(m.shared, m.timers, m.entries)
-	m.outbox = newOutbox(m.shared, m.messages)
+	takers := newGroupTakers(m.shared)
+	m.groups = newGroups(m.shared, takers)
+	cs := &cursors{shared: m.shared, timers: m.timers}
+	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups, cs)
+	m.parked = &parked{shared: m.shared, timers: m.timers, messages: m.messages}
+	m.members = &members{m.shared, m.groups, m.messages}
+	m.seen = &seen{shared: m.shared}
+	m.ends = newEnds(m.shared, m.entries, m.messages)
+	m.outbox = newOutbox(m.shared, m.messages, m.ends)
 	m.sessions = newSessions(m.shared)
-	m.consumers = newConsumers(m.shared, m.sessions)
+	m.locks, m.detached = &locks{shared: m.shared}, &detached{shared: m.shared}
+	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, takers, m.messages)
 	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
 	m.deliveries = &deliveries{
-		shared: m.shared, timers: m.timers, messages: m.messages, outbox: m.outbox,
-		sessions: m.sessions, consumers: m.consumers, lease: m.lease,
+		shared: m.shared, timers: m.timers, groups: m.groups, takers: takers, messages: m.messages, cursors: cs, parked: m.parked, members: m.members, outbox: m.outbox,
+		sessions: m.sessions, consumers: m.consumers, lease: m.lease, locks: m.locks, detached: m.detached,
 	}
 	m.intake = &intake{
-		shared: m.shared, timers: m.timers, entries: m.entries, messages: m.messages, outbox: m.outbox,
+		shared: m.shared, timers: m.timers, entries: m.entries, groups: m.groups, takers: takers, messages: m.messages, parked: m.parked, members: m.members, seen: m.seen, ends: m.ends, outbox: m.outbox,
 		consumers: m.consumers, lease: m.lease, deliveries: m.deliveries,
 	}
 	m.clear()
@@ -95,9 +109,16 @@ func (m *Machine) Version() uint32 { return m.version }
 // caller has abandoned the entries.
 func (m *Machine) clear() {
 	m.timers.clear()
+	m.labels.clear()
+	m.ends.clear()
+	m.groups.clear()
 	m.messages.clear()
+	m.parked.clear()
+	m.seen.clear()
 	m.outbox.clear()
+	m.locks.clear()
 	m.sessions.clear()
+	m.detached.clear()
 	m.consumers.clear()
 	m.deliveries.clear()
 }
@@ -141,7 +162,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		m.scratch.delivered = 0
 		r = m.apply(&meta, cmd, s, eff)
 		if s != nil {
-			s.record(cmd, r, m.scratch.delivered)
+			s.record(cmd, &r, m.scratch.delivered)
 		}
 	}
 	if m.lease.phase() == Active {
@@ -152,9 +173,11 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		m.endUnused(inUse, eff)
 	}
 	m.consumers.elect()
+	m.intake.forward(eff)
 	m.deliveries.assign(eff)
 	m.intake.trim(eff)
 	m.intake.sweep(cmd.Kind, eff)
+	m.groups.settle()
 	m.afterUse(inUse, serving, eff)
 	m.scratch.end()
 	if invariants.Enabled {
@@ -198,15 +221,34 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 		earlier(m.clock.heldUntil(k.at), TimeoutDue)
 	}
 	earlier(m.sessions.suspicionEnds(), TimeoutDue)
+	if k, _, ok := m.locks.first(); ok {
+		earlier(m.clock.heldUntil(k.at), LockDue)
+	}
+	earlier(m.detached.nextEnd(), LockDue)
+	hold, state := groupEnds{m.groups}.nextEnds()
+	earlier(m.clock.heldUntil(hold), LockDue)
+	earlier(state, ExpiryDue)
 	if k, _, ok := m.timers.nextTimed(); ok {
 		earlier(k.at, ScheduleDue)
 	}
 	earlier(m.lease.leaseEnd(), LeaseDue)
 	earlier(m.lease.idleEnd(), LeaseDue)
-	if m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() || m.consumers.anyServed() && m.messages.nextReady() != 0 {
+	earlier(m.seen.due(), WorkDue)
+	if hasWork(m) {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what
+}
+
+// hasWork reports whether a command has left something to do.
+func hasWork(m *Machine) bool {
+	return m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() ||
+		m.groups.doomed() != 0 || serves(m)
+}
+
+// serves reports whether there is a message to hand out or to forward.
+func serves(m *Machine) bool {
+	return m.consumers.anyFor() || m.settings.forwards() && m.messages.nextReady() != 0 || m.groups.servesAny()
 }
 
 // Resume implements fsm.Machine.

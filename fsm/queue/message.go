@@ -14,15 +14,20 @@ const (
 	// Lists of a machine: one per priority (0 … maxPriority), and these.
 	returnedList = maxPriority + 1
 	outboxList   = returnedList + 1
-	// Ready messages are only in the lists 0 … returnedList.
+	// Ready messages are only in the lists 0 … returnedList, and in groupedList.
 	scheduledList = outboxList + 1
 	waitingList   = scheduledList + 1
 	purgedList    = waitingList + 1
 	delayedList   = purgedList + 1
-	listCount     = delayedList + 1
+	deferredList  = delayedList + 1
+	groupedList   = deferredList + 1
+	listCount     = groupedList + 1
 
 	// expirationBit of message.head: the payload has an expiration property.
 	expirationBit = 1 << 15
+	// labelBit of message.head: labels has something of the message.
+	labelBit = 1 << 14
+	headMask = labelBit - 1
 )
 
 // message is one record of the arena: 56 bytes, no pointers.
@@ -30,8 +35,9 @@ const (
 // Invariants:
 //
 //	1 ≤ seq; offset and size name bytes of the entry at index, 1 ≤ size
-//	0 ≤ head&^expirationBit ≤ size
-//	expireAt ≠ 0 in the places Scheduled and Delayed, where it is the due time
+//	0 ≤ head&headMask ≤ size
+//	expireAt is the due time in the places Scheduled, Delayed and Deferred, and
+//	≠ 0 in the first two
 //	acquired = failed = 0 in the place Ready; failed ≤ acquired, until one of them
 //	saturates
 //	place = 0 only while a command is moving the message
@@ -46,7 +52,7 @@ const (
 type message struct {
 	seq      uint64
 	index    uint64   // of the log entry with the payload
-	expireAt fsm.Time // of a scheduled or delayed message: when it is due
+	expireAt fsm.Time // of a scheduled, delayed or deferred message: when it is due
 	offset   uint32
 	size     uint32
 	// next and prev are handles of the list that the place names, see message.list.
@@ -58,13 +64,13 @@ type message struct {
 	acquired uint32
 	failed   uint32
 	info     uint32 // handle in messages.infos; 0: none
-	head     uint16 // bytes of the payload that no limit counts, and expirationBit
+	head     uint16 // bytes of the payload that no limit counts, expirationBit, labelBit
 	priority uint8
 	place    Place
 }
 
 // deadLetterInfo is what only some messages have. A message has one only if it
-// is not empty: it has a death, or a schedule.
+// is not empty: it has a death, a schedule, or a group, or was forwarded.
 //
 // It is in an arena of its own, under message.info, and dies with its message. A
 // snapshot shares deaths, transfers and schedule with it; hence "never changed".
@@ -77,18 +83,28 @@ type deadLetterInfo struct {
 	diedAt    fsm.Time
 	transfers []Transfer // not settled; replaced, never changed
 	reason    logpb.Death_Reason
+	remark    *fsm.Remark // of who rejected it; shared, never changed; nil: none
 
 	schedule *scheduleInfo // replaced, never changed; nil: nothing of it
+
+	hops      uint8 // how often it was forwarded; ≤ maxHops+1
+	forwarded bool  // a letter that has not died, but goes on to where the queue forwards
+
+	// Only what group.id says may be read in a snapshot. Letters have no group.
+	group     *group // of a message of a group; nil: none
+	protected bool   // it is due and its group is held: it is in no timer
 }
 
 // scheduleInfo is what even fewer messages have: those that were scheduled or
-// delayed, and letters that not all targets have.
+// parked, and letters that not all targets have.
 //
 // It is replaced as a whole (setScheduleInfo), since a snapshot may share it.
 type scheduleInfo struct {
 	scheduledFor fsm.Time // when it was to become ready; 0: it was never scheduled
 
-	expireAt fsm.Time // of a delayed message: when it expires; 0: never
+	// Of delayed and deferred messages, see parked.
+	expireAt fsm.Time // when it expires; 0: never
+	deferral string   // the token of a deferred message; empty in other places
 
 	// Of scheduled messages.
 	id           string                   // its name; empty: none
@@ -128,6 +144,10 @@ func (x *message) list() int {
 		return purgedList
 	case Delayed:
 		return delayedList
+	case Deferred:
+		return deferredList
+	case Grouped:
+		return groupedList
 	}
 	return int(x.priority)
 }
@@ -145,6 +165,10 @@ func placeOf(list int) Place {
 		return Waiting
 	case delayedList:
 		return Delayed
+	case deferredList:
+		return Deferred
+	case groupedList:
+		return Grouped
 	case purgedList:
 		return Purged
 	}
@@ -152,17 +176,27 @@ func placeOf(list int) Place {
 }
 
 // bytes is the size that limits and counts use: properties and body.
-func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&^expirationBit) }
+func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&headMask) }
 
 // hasExpiration reports whether the payload has an expiration property.
 func (x *message) hasExpiration() bool { return x.head&expirationBit != 0 }
+
+// labelled reports whether the message has a label.
+func (x *message) labelled() bool { return x.head&labelBit != 0 }
 
 // count is what the message adds to the counts of its place. It never changes.
 // So a place may subtract it without knowing when it was added.
 func (x *message) count() Count { return Count{1, x.bytes()} }
 
-// ready reports whether the message may be handed out, and may expire.
-func (x *message) ready() bool { return x.place == Ready || x.place == Returned }
+// waitsForTime reports whether expireAt is not the expiry but the due time.
+func (x *message) waitsForTime() bool {
+	return x.place == Scheduled || x.place.parked()
+}
+
+// ready reports whether the message may be handed out.
+func (x *message) ready() bool {
+	return x.place == Ready || x.place == Returned || x.place == Grouped
+}
 
 // due reports whether the instant of the message has come. A ready message that
 // is due must not be handed out.

@@ -32,6 +32,9 @@ type messages struct {
 	*shared
 	timers  *timers
 	entries *entries
+	labels  *labels
+	groups  *groups
+	cursors *cursors
 
 	// The records and their extra information, both by handle; 0 is no message.
 	arena[message]
@@ -48,28 +51,31 @@ type messages struct {
 }
 
 // newMessages returns an empty set of messages. Numbers begin with 1. It shares
-// t and e, which it keeps up to date.
-func newMessages(s *shared, t *timers, e *entries) *messages {
-	return &messages{shared: s, timers: t, entries: e, next: 1, named: map[string]uint32{}}
+// t, e, l, gs and cs, which it keeps up to date.
+func newMessages(s *shared, t *timers, e *entries, l *labels, gs *groups, cs *cursors) *messages {
+	return &messages{shared: s, timers: t, entries: e, labels: l, groups: gs, cursors: cs, next: 1, named: map[string]uint32{}}
 }
 
-// clear removes all messages. Timers and entries are cleared by the machine.
+// clear removes all messages. Timers, entries and labels are cleared by the
+// machine.
 func (ms *messages) clear() {
-	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, next: ms.next, named: map[string]uint32{}}
+	ms.cursors.clear()
+	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, labels: ms.labels, groups: ms.groups, cursors: ms.cursors, next: ms.next, named: map[string]uint32{}}
 }
 
-// add makes a record for new message x, in no place, and assigns its number.
+// add makes a record for a new message, in no place, and assigns its number. head
+// is message.head.
 //
 // Requires: the message belongs to the entry that is being applied. Ensures: its
 // number is above all others, and its entry is kept. eff may lose an index of
 // Released. The caller puts it into a place within the same command.
-func (ms *messages) add(x *message, eff *fsm.Effects) uint32 {
+func (ms *messages) add(at fsm.Ref, head uint16, priority uint8, eff *fsm.Effects) uint32 {
 	h := ms.alloc()
-	x.seq = ms.next
+	x := ms.mut(h)
+	x.seq, x.index, x.offset, x.size, x.head, x.priority = ms.next, at.Index, at.Offset, at.Size, head, priority
 	ms.next++
-	*ms.mut(h) = *x
 	ms.counts[0].add(x.count())
-	ms.entries.keep(eff)
+	ms.entries.keep(ms.clock.now(), eff)
 	return h
 }
 
@@ -109,6 +115,9 @@ func (ms *messages) insertAfter(at, h uint32) {
 	}
 	if no <= maxPriority {
 		ms.waiting |= 1 << no
+		if ms.cursors.any() {
+			ms.cursors.added(no, h, x.seq) // there it is the last one, see put
+		}
 	}
 }
 
@@ -125,11 +134,13 @@ func (ms *messages) remove(h uint32) {
 	no := x.list()
 	l := &ms.lists[no]
 	prev, next := x.prev, x.next
-	if x.expireAt != 0 {
-		ms.timers.forget(x)
-	}
-	if x.place == Scheduled {
+	ms.timers.forget(x)
+	switch x.place {
+	case Scheduled:
 		ms.unname(h)
+	case Grouped, Delayed:
+		ms.leaveGroup(h)
+		x = ms.mut(h)
 	}
 	if no == returnedList {
 		prev = ms.removeReturned(h)
@@ -150,12 +161,19 @@ func (ms *messages) remove(h uint32) {
 	if no <= maxPriority && l.head == 0 {
 		ms.waiting &^= 1 << no
 	}
+	if ms.cursors.any() && no <= returnedList {
+		ms.cursors.removed(no, h, next)
+	}
 }
 
-// nextReady returns the message to hand out next, due or not; 0 if there is
+// nextReady returns the message of no group to hand out next, due or not; 0 if there is
 // none. O(1). The order is: returned messages, then priorities from high to
-// low, each in order of arrival. It does not depend on who asks.
+// low, each in order of arrival; or, if the settings say so, that of the
+// deadlines, see nextByDeadline. It does not depend on who asks.
 func (ms *messages) nextReady() uint32 {
+	if ms.settings.DeadlineOrder {
+		return nextByDeadline(ms)
+	}
 	if h := ms.lists[returnedList].head; h != 0 {
 		return h
 	}
@@ -165,9 +183,23 @@ func (ms *messages) nextReady() uint32 {
 	return ms.lists[bits.Len32(ms.waiting)-1].head
 }
 
-// readyCount is the number of ready messages, returned ones included.
+// nextByDeadline is nextReady for a queue that goes by deadlines. A message with
+// TTL 0 that is being offered is in no table.
+func nextByDeadline(ms *messages) uint32 {
+	h, fresh := ms.timers.nextInOrder(0), ms.scratch.fresh
+	if fresh == 0 || ms.get(fresh).place != Ready {
+		return h
+	}
+	if x := ms.get(h); h != 0 && x.order().before(ms.get(fresh).order()) {
+		return h
+	}
+	return fresh
+}
+
+// readyCount is the number of ready messages, returned ones and those of groups
+// included.
 func (ms *messages) readyCount() uint64 {
-	return ms.counts[Ready].Messages + ms.counts[Returned].Messages
+	return ms.counts[Ready].Messages + ms.counts[Returned].Messages + ms.counts[Grouped].Messages
 }
 
 // free releases message h, which is in no place. Its handle may be reused at
@@ -187,6 +219,9 @@ func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 	index := x.index
 	if x.info != 0 {
 		ms.infos.release(x.info)
+	}
+	if x.labelled() {
+		ms.labels.drop(x.seq)
 	}
 	ms.release(h)
 	ms.entries.drop(index, eff)
@@ -214,17 +249,27 @@ func (ms *messages) put(h uint32, p Place) {
 	x := ms.mut(h)
 	ms.setPlace(x, p)
 	ms.insertAfter(ms.lists[x.list()].tail, h)
+	if p == Grouped || p == Delayed {
+		ms.enterGroup(h)
+	}
 }
 
 // putAfter is put for a position after message at of the same place; 0: first.
 func (ms *messages) putAfter(at, h uint32, p Place) {
 	ms.setPlace(ms.mut(h), p)
 	ms.insertAfter(at, h)
+	if p == Grouped || p == Delayed {
+		ms.enterGroup(h)
+	}
 }
 
 // watch starts the expiry of message h, which is ready. A message with TTL 0 is
 // watched only after it was offered.
-func (ms *messages) watch(h uint32) { ms.timers.watch(ms.get(h), h) }
+func (ms *messages) watch(h uint32) {
+	if x := ms.get(h); x.info == 0 || !ms.infos.get(x.info).protected {
+		ms.timers.watch(x, h)
+	}
+}
 
 // schedule makes message h, which is in no place, become ready at due.
 //
@@ -260,44 +305,52 @@ func (ms *messages) unname(h uint32) {
 	}
 }
 
+// forgetName takes its name from the scheduled message that has it, if there is
+// one.
+func forgetName(ms *messages, id string) {
+	h := ms.named[id]
+	if h == 0 {
+		return
+	}
+	r := *ms.scheduleInfo(h)
+	r.id = ""
+	ms.setScheduleInfo(h, r)
+	delete(ms.named, id)
+}
+
 // renew gives message h, which is in no place, a new number, above all others.
 // The former number is not used again.
 func (ms *messages) renew(h uint32) {
-	ms.mut(h).seq = ms.next
+	x := ms.mut(h)
+	if x.labelled() {
+		ms.labels.move(x.seq, ms.next)
+	}
+	x.seq = ms.next
 	ms.next++
 }
 
-// delay makes message h, which is in no place, wait until an instant. It does
-// not expire meanwhile.
-//
-// Requires: until ≥ 1. Ensures: scheduleInfo.expireAt has the expiry, if there is
-// one, and message.expireAt has until. undelay is the inverse.
-func (ms *messages) delay(h uint32, until fsm.Time) {
-	x := ms.mut(h)
-	if x.expireAt != 0 {
-		r := *ms.scheduleInfo(h)
-		r.expireAt = x.expireAt
-		ms.setScheduleInfo(h, r)
-	}
-	ms.mut(h).expireAt = until
-	ms.put(h, Delayed)
-	ms.watch(h)
-}
+// nextSeq is the number of the next message.
+func (ms *messages) nextSeq() uint64 { return ms.next }
 
-// undelay removes message h from the delayed ones and leaves it in no place.
-// Its expiry is in expireAt again, even if it has passed, but in no timer.
-func (ms *messages) undelay(h uint32) {
-	ms.remove(h)
-	x := ms.mut(h)
-	x.expireAt = 0
-	if r := *ms.scheduleInfo(h); r.expireAt != 0 {
-		x.expireAt, r.expireAt = r.expireAt, 0
-		ms.setScheduleInfo(h, r)
+// setLabel stores what the publisher calls message h, which is the newest.
+func (ms *messages) setLabel(h uint32, messageID, correlationID string) {
+	if x := ms.mut(h); ms.labels.add(x.seq, messageID, correlationID) {
+		x.head |= labelBit
 	}
 }
 
-// dropReady purges all messages that are ready, scheduled or delayed. O(number
-// of lists), whatever they hold. Checked-out messages and letters stay.
+// label returns what the publisher calls message h. The texts are good until the
+// next change.
+func (ms *messages) label(h uint32) (messageID, correlationID []byte) {
+	if x := ms.get(h); x.labelled() {
+		return ms.labels.of(x.seq)
+	}
+	return nil, nil
+}
+
+// dropReady purges all messages that are ready, scheduled or parked. O(number
+// of lists), whatever they hold. Checked-out messages and letters stay. The
+// caller clears the tokens.
 func (ms *messages) dropReady() {
 	for no := range returnedList {
 		ms.discardList(no, Ready)
@@ -305,11 +358,15 @@ func (ms *messages) dropReady() {
 	ms.waiting = 0
 	ms.discardList(returnedList, Returned)
 	ms.returns = returns{}
+	ms.cursors.purged()
 	if ms.counts[Scheduled].Messages > 0 {
 		ms.discardList(scheduledList, Scheduled)
 		ms.named = map[string]uint32{}
 	}
 	ms.discardList(delayedList, Delayed)
+	ms.discardList(deferredList, Deferred)
+	ms.discardList(groupedList, Grouped)
+	ms.groups.purge()
 	ms.numbers.clear()
 	ms.timers.forgetWaiting()
 }
@@ -369,16 +426,32 @@ func (ms *messages) walk(no int, yield func(Message) bool) bool {
 	return true
 }
 
+// enqueuedAt is when message h came into the queue, or when it became ready if
+// it was scheduled here: its TTL counts from then. O(log n).
+func (ms *messages) enqueuedAt(h uint32) fsm.Time {
+	x := ms.get(h)
+	if x.info == 0 {
+		return ms.entries.time(x.index, ms.clock.now())
+	}
+	return max(ms.entries.time(x.index, ms.clock.now()), ms.scheduleInfo(h).scheduledFor)
+}
+
 // describe describes message h for listings. The caller adds the holder.
 func (ms *messages) describe(h uint32) Message {
 	x, e, r := ms.get(h), ms.deadLetterInfo(h), ms.scheduleInfo(h)
 	d := Message{
 		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
 		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
-		ScheduleID: r.id, ScheduledFor: r.scheduledFor,
+		ScheduleID: r.id, ScheduledFor: r.scheduledFor, Deferral: r.deferral,
 	}
-	if x.place == Scheduled || x.place == Delayed {
+	if d.Forwarded = e.forwarded; e.group != nil {
+		d.Group = e.group.id
+	}
+	if x.waitsForTime() {
 		d.ExpireAt, d.DueAt = r.expireAt, x.expireAt
+	}
+	if messageID, correlationID := ms.label(h); x.labelled() {
+		d.MessageID, d.CorrelationID = string(messageID), string(correlationID)
 	}
 	return d
 }

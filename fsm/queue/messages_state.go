@@ -14,25 +14,36 @@ type frozen struct {
 	records pages[message]
 	infos   pages[deadLetterInfo]
 	lists   [listCount]list
+	live    liveIndexes
+	labels  labels
+	ended   map[*group]uint32 // the groups that end, by position + 1
 }
 
 // view returns the current state, valid until the next change. It allocates
 // nothing and raises no epoch, so that hashing a state does not make the next
 // writes copy chunks.
-func (ms *messages) view() frozen { return frozen{ms.pages, ms.infos.pages, ms.lists} }
+func (ms *messages) view() frozen {
+	return frozen{ms.pages, ms.infos.pages, ms.lists, ms.entries.view(), ms.labels.view(), ms.groups.endedOnes()}
+}
 
 // freeze returns the current state, which then never changes. Large structures
 // are shared, and copied in pieces when the messages change. O(number of
 // chunks).
-func (ms *messages) freeze() frozen { return frozen{ms.arena.freeze(), ms.infos.freeze(), ms.lists} }
+func (ms *messages) freeze() frozen {
+	return frozen{ms.arena.freeze(), ms.infos.freeze(), ms.lists, ms.entries.freeze(), ms.labels.freeze(), ms.groups.endedOnes()}
+}
 
 // save writes the messages' section of a snapshot's head.
 func (ms *messages) save(h *logpb.QueueSnapshot) {
 	h.NextMessage, h.Messages = ms.next, uint64(ms.live())
+	ms.cursors.save(h, ms)
 }
 
 // restoreHead is the inverse of save.
-func (ms *messages) restoreHead(h *logpb.QueueSnapshot) { ms.next = h.NextMessage }
+func (ms *messages) restoreHead(h *logpb.QueueSnapshot) {
+	ms.next = h.NextMessage
+	ms.cursors.restore(h)
+}
 
 // writeList writes the messages of one list.
 func (f *frozen) writeList(e *encoder, no int) {
@@ -49,7 +60,7 @@ func (f *frozen) writePurged(e *encoder) {
 	for h := f.lists[purgedList].head; h != 0; {
 		x := f.records.at(int(h))
 		e.message = logpb.MessageState{
-			Seq: x.seq, Index: x.index, Size: x.size, Head: uint32(x.head &^ expirationBit), Place: uint32(Purged),
+			Seq: x.seq, Index: x.index, Size: x.size, Head: uint32(x.head & headMask), Place: uint32(Purged),
 		}
 		e.record(&e.message)
 		h = x.next
@@ -63,13 +74,21 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	*st = logpb.MessageState{
 		Seq: x.seq, Index: x.index, Offset: x.offset, Size: x.size, ExpireAt: int64(x.expireAt),
 		Acquired: x.acquired, Failed: x.failed, Priority: uint32(x.priority), Place: uint32(x.place),
-		HasExpiration: x.hasExpiration(), Head: uint32(x.head &^ expirationBit),
+		HasExpiration: x.hasExpiration(), Head: uint32(x.head & headMask), EnqueuedAt: int64(f.live.time(x.index)),
 	}
-	if x.place == Scheduled || x.place == Delayed {
+	if x.waitsForTime() {
 		st.ExpireAt, st.DueAt = 0, int64(x.expireAt)
 	}
 	if x.info != 0 {
-		f.infos.at(int(x.info)).fill(st)
+		e := f.infos.at(int(x.info))
+		e.fill(st)
+		if len(f.ended) > 0 && x.place != Scheduled && x.place != Deferred {
+			st.EndedGroup = f.ended[e.group]
+		}
+	}
+	if x.labelled() {
+		messageID, correlationID := f.labels.of(x.seq)
+		st.MessageId, st.CorrelationId = string(messageID), string(correlationID)
 	}
 	return st
 }
@@ -78,8 +97,15 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 // change.
 func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
+	st.Hops, st.Forwarded = uint32(e.hops), e.forwarded
+	if e.group != nil {
+		st.GroupId, st.Protected = e.group.id, e.protected
+	}
 	for _, t := range e.transfers {
 		st.Transfers = append(st.Transfers, &logpb.DeadTransfer{Target: uint64(t.To), Number: t.Number, TtlCeilingPlusOne: t.Ceiling.Stored()})
+	}
+	if e.remark != nil {
+		st.RemarkReason, st.RemarkDescription = e.remark.Reason, e.remark.Description
 	}
 	r := e.schedule
 	if r == nil {
@@ -87,6 +113,7 @@ func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 	}
 	st.ScheduledFor, st.ScheduleId, st.Refused = int64(r.scheduledFor), r.id, r.refused
 	st.TtlPlusOne, st.TtlCeilingPlusOne = r.ttl.Stored(), r.ceiling.Stored()
+	st.Deferral = r.deferral
 	if r.expireAt != 0 {
 		st.ExpireAt = int64(r.expireAt)
 	}
@@ -100,14 +127,15 @@ func (e *deadLetterInfo) fill(st *logpb.MessageState) {
 //
 // Requires: restoreHead was called; st was written by fill or writePurged. It keeps
 // st.Deaths, so these must belong to st alone. Ensures: the message is in its list,
-// if its place has one, and in all tables but live, which restoreEntries fills.
+// if its place has one, and in all tables but that of the entries, which expects it.
 func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	if st.Priority > maxPriority || st.Place < uint32(Ready) || st.Place >= placeCount {
 		return 0, fmt.Errorf("%w: message %d is nowhere", ErrSnapshot, st.Seq)
 	}
-	if st.Head > st.Size || st.Head >= expirationBit {
+	if st.Head > st.Size || st.Head > headMask {
 		return 0, fmt.Errorf("%w: message %d has a wrong size", ErrSnapshot, st.Seq)
 	}
+	ms.entries.expect(st.Index, fsm.Time(st.EnqueuedAt))
 	h := ms.alloc()
 	x := ms.mut(h)
 	*x = message{
@@ -118,10 +146,20 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 		x.head |= expirationBit
 	}
 	ms.counts[0].add(x.count())
+	if st.MessageId != "" || st.CorrelationId != "" {
+		x.head |= labelBit
+		ms.labels.expect(st.Seq, st.MessageId, st.CorrelationId)
+	}
 	if len(st.Deaths) > 0 {
 		ms.editDeadLetterInfo(h).deaths = st.Deaths
 	}
+	if st.Hops > 0 {
+		setHops(ms, h, st.Hops)
+	}
 	ms.restoreScheduleInfo(st, h)
+	if err := ms.restoreGroup(st, h); err != nil {
+		return 0, err
+	}
 	return h, ms.restorePlace(st, h)
 }
 
@@ -141,15 +179,16 @@ func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 }
 
 // restorePlace puts message h into its place and into the tables of that place.
-// A duplicate number means that the snapshot is damaged.
+// Parked messages are left to their part. A duplicate number means that the
+// snapshot is damaged.
 //
-// Delayed needs its expiry in expireAt first, as delay has it. Only tables that
-// would be damaged by a second equal key are checked here; the rest is Check's.
+// Only tables that would be damaged by a second equal key are checked here; the
+// rest is Check's.
 func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	x := ms.mut(h)
 	place := Place(st.Place)
 	at := x.expireAt
-	if place == Scheduled || place == Delayed {
+	if place == Scheduled || place.parked() {
 		at = fsm.Time(st.DueAt)
 	}
 	if ms.timers.has(place, at, st.Seq) || place == Scheduled && ms.findScheduled("", st.Seq) != 0 {
@@ -158,8 +197,7 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	switch place {
 	case Scheduled:
 		ms.schedule(h, fsm.Time(st.DueAt), st.ScheduleId)
-	case Delayed:
-		ms.delay(h, fsm.Time(st.DueAt))
+	case Delayed, Deferred:
 	case Returned:
 		ms.returnLast(h)
 		ms.watch(h)
@@ -167,19 +205,13 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 		ms.setPlace(x, place)
 	default:
 		ms.put(h, place)
+		if st.Protected && place == Grouped {
+			ms.protect(h)
+			return nil
+		}
 		ms.watch(h)
 	}
 	return nil
-}
-
-// restoreEntries counts the restored messages per log entry. Requires: no
-// handle has been freed, so that 1 … end()-1 are all live.
-func (ms *messages) restoreEntries() {
-	indexes := make([]uint64, 0, ms.live())
-	for h := uint32(1); h < ms.end(); h++ {
-		indexes = append(indexes, ms.get(h).index)
-	}
-	ms.entries.restore(indexes)
 }
 
 // check walks the lists and compares the counts with all messages found,
@@ -191,6 +223,8 @@ func (ms *messages) check(k *checker) {
 	k.that(k.infos == ms.infos.live(), "%d infos, %d in use", ms.infos.live(), k.infos)
 	k.that(k.named == len(ms.named), "%d scheduled messages have a name, %d names", k.named, len(ms.named))
 	k.that(k.numbered == ms.numbers.len(), "%d scheduled messages, %d numbers", k.numbered, ms.numbers.len())
+	ms.labels.check(k, k.labelled)
+	ms.cursors.check(k, ms)
 	n := 0
 	for _, s := range ms.returns.slots {
 		if s.block != nil {
@@ -242,24 +276,32 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d says %v and is in %v", x.seq, x.place, place)
 	case x.seq == 0 || x.seq >= ms.next:
 		k.fail("message %d of %d", x.seq, ms.next)
-	case x.size == 0 || x.expireAt < 0 || uint32(x.head&^expirationBit) > x.size:
+	case x.size == 0 || x.expireAt < 0 || uint32(x.head&headMask) > x.size:
 		k.fail("message %d: size %d, entry %d, expiry %d", x.seq, x.size, x.index, x.expireAt)
-	case x.info != 0 && len(e.deaths) == 0 && e.schedule == nil:
+	case x.info != 0 && len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0:
 		k.fail("message %d has empty info", x.seq)
 	case place != Scheduled && ms.scheduleInfo(h).id != "":
 		k.fail("message %d is not scheduled", x.seq)
-	case place != Delayed && ms.scheduleInfo(h).expireAt != 0:
-		k.fail("message %d is not delayed", x.seq)
-	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0):
+	case !place.parked() && ms.scheduleInfo(h).expireAt != 0 || place != Deferred && ms.scheduleInfo(h).deferral != "":
+		k.fail("message %d is not set aside", x.seq)
+	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0 || e.remark != nil):
 		k.fail("message %d is no letter", x.seq)
 	}
 	k.note(x, h, place)
-	ms.timers.checkOne(k, x, h)
-	switch place {
-	case Scheduled:
+	if g := ms.deadLetterInfo(h).group; g != nil {
+		k.group(g, x, h, ms.deadLetterInfo(h).protected)
+	}
+	if !ms.deadLetterInfo(h).protected {
+		ms.timers.checkOne(k, x, h)
+	}
+	switch {
+	case place == Scheduled:
 		ms.checkScheduled(k, h)
-	case Delayed:
-		k.that(x.expireAt != 0 && x.acquired != 0, "message %d is never tried again, or was not before", x.seq)
+	case place == Grouped:
+		k.that(ms.deadLetterInfo(h).group != nil, "message %d has no group", x.seq)
+	case place.parked():
+		ms.timers.checkExpiry(k, ms.scheduleInfo(h).expireAt, x.seq, h)
+		k.that((x.expireAt != 0 || place == Deferred) && x.acquired != 0, "message %d is never tried again, or was not before", x.seq)
 	}
 }
 
@@ -295,7 +337,7 @@ func (ms *messages) checkReturned(k *checker, h, prev uint32) {
 		k.fail("message %d is in no block", x.seq)
 		return
 	}
-	at := ms.spotOf(h)
+	at := r.spotOf(no, h)
 	s := &r.slots[no]
 	if r.before(at) != prev || s.block.seqs[at.at] != x.seq {
 		k.fail("message %d: the block is wrong", x.seq)

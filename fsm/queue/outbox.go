@@ -22,7 +22,7 @@ import (
 //	unrouted = the first letter in the list without transfers; behind it no
 //	letter has any, and their numbers are consecutive and end at next-1
 //	waiting has exactly the letters with place Waiting, none of which has transfers;
-//	there are none unless letters are delivered at least once
+//	there are none unless letters are delivered at least once, or some are forwarded
 //	for every target t: t.confirmed < t.next, and t.pending has the letters of the
 //	transfers confirmed+1 … next-1, in this order
 //	gone = number of targets that are gone; such a target has pending transfers
@@ -39,6 +39,7 @@ import (
 type outbox struct {
 	*shared
 	messages *messages
+	ends     *ends
 
 	next     uint64         // number of the next letter
 	unrouted uint32         // first letter without a route; 0: none
@@ -47,6 +48,8 @@ type outbox struct {
 	deadLetterTargets []*deadLetterTarget // by id
 	// gone is kept so that hasWork costs O(1).
 	gone int // number of targets that are gone
+	// forwarded counts the letters that have not died.
+	forwarded forwardedCounts
 }
 
 // deadLetterTarget is a queue that letters go to. The unsettled transfers to it
@@ -64,11 +67,18 @@ type deadLetterTarget struct {
 }
 
 // newOutbox returns an empty outbox. Letters are numbered from 1.
-func newOutbox(s *shared, ms *messages) *outbox { return &outbox{shared: s, messages: ms, next: 1} }
+func newOutbox(s *shared, ms *messages, en *ends) *outbox {
+	return &outbox{shared: s, messages: ms, ends: en, next: 1}
+}
 
 // clear removes all letters and targets when the queue ends. Numbers are not
 // reused.
-func (o *outbox) clear() { *o = outbox{shared: o.shared, messages: o.messages, next: o.next} }
+func (o *outbox) clear() {
+	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, next: o.next}
+}
+
+// nextLetter is the number of the next letter.
+func (o *outbox) nextLetter() uint64 { return o.next }
 
 // letters is the number of letters that are not finished. 0 ends a draining
 // queue. O(1).
@@ -77,10 +87,10 @@ func (o *outbox) letters() uint64 {
 }
 
 // counted is the number and size of the letters that count as messages of the
-// queue: all of them, if it delivers at least once.
+// queue: those that are forwarded, and all if it delivers at least once.
 func (o *outbox) counted() Count {
 	if o.strategy() != AtLeastOnce {
-		return Count{}
+		return o.forwarded.all()
 	}
 	return o.messages.count(Outbox).plus(o.messages.count(Waiting))
 }
@@ -104,10 +114,15 @@ func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 // record and never changed.
 func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 	x, e, r := o.messages.get(h), o.messages.deadLetterInfo(h), o.messages.scheduleInfo(h)
+	var remark fsm.Remark
+	if e.remark != nil {
+		remark = *e.remark
+	}
 	return fsm.DeadLetter{
-		Ref: x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
+		Remark: remark,
+		Ref:    x.ref(), Reason: e.reason, DiedAt: e.diedAt, Priority: x.priority, ScheduledFor: r.scheduledFor,
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
-		TTL: r.ttl, Ceiling: r.ceiling,
+		TTL: r.ttl, Ceiling: r.ceiling, Forwarded: e.forwarded, Hops: uint32(e.hops),
 	}
 }
 
@@ -199,6 +214,9 @@ func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	e := o.messages.editDeadLetterInfo(h)
 	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
+	e.forwarded = st.Forwarded
+	o.recount(h, 0, Place(st.Place))
+	e.remark = restoredRemark(st.RemarkReason, st.RemarkDescription)
 	for _, t := range st.Transfers {
 		i, ok := o.find(fsm.QueueID(t.Target))
 		if !ok || t.Number != o.deadLetterTargets[i].confirmed+1+uint64(o.deadLetterTargets[i].pending.len()) {
@@ -228,7 +246,7 @@ func (o *outbox) check(k *checker) {
 		k.that(e.letter > 0 && e.letter < o.next, "letter %d of %d", e.letter, o.next)
 		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
 		last = e.letter
-		k.that(e.reason == logpb.Death_NONE && o.messages.scheduleInfo(h).scheduledFor != 0 ||
+		k.that(e.reason == logpb.Death_NONE && (e.forwarded || o.messages.scheduleInfo(h).scheduledFor != 0) ||
 			len(e.deaths) > 0 && e.deaths[0].Queue == o.name && e.deaths[0].Reason == e.reason, "letter %d has no death", e.letter)
 		if len(e.transfers) == 0 && unrouted == 0 {
 			unrouted = h
@@ -238,6 +256,7 @@ func (o *outbox) check(k *checker) {
 	k.that(unrouted == o.unrouted, "the first unrouted letter is wrong")
 	k.that(unrouted == 0 || last == o.next-1, "letter %d is missing", o.next-1)
 	o.checkWaiting(k)
+	o.checkForwarded(k)
 	gone := 0
 	for i, t := range o.deadLetterTargets {
 		k.that(t.id != 0 && (i == 0 || o.deadLetterTargets[i-1].id < t.id), "target %d is out of order", t.id)
@@ -267,6 +286,22 @@ func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]in
 	}
 }
 
+// checkForwarded compares the counts of the letters that are forwarded.
+func (o *outbox) checkForwarded(k *checker) {
+	var found forwardedCounts
+	for no, list := range []int{outboxList, waitingList} {
+		for h := o.messages.head(list); h != 0; h = o.messages.get(h).next {
+			e := o.messages.deadLetterInfo(h)
+			if !e.forwarded {
+				continue
+			}
+			k.that(e.reason == logpb.Death_NONE && e.hops >= 1 && e.hops <= maxHops, "letter %d is forwarded for the %dth time", e.letter, e.hops)
+			found.of([]Place{Outbox, Waiting}[no]).add(o.messages.get(h).count())
+		}
+	}
+	k.that(found == o.forwarded, "%v are forwarded, counted %v", found, o.forwarded)
+}
+
 // checkWaiting checks the letters that wait.
 func (o *outbox) checkWaiting(k *checker) {
 	n := 0
@@ -279,5 +314,5 @@ func (o *outbox) checkWaiting(k *checker) {
 		n++
 	}
 	k.that(o.waiting.len() == n, "%d letters wait, of %d", o.waiting.len(), n)
-	k.that(n == 0 || o.strategy() == AtLeastOnce, "letters wait for nothing")
+	k.that(n == 0 || o.strategy() == AtLeastOnce || o.forwarded.all().Messages > 0, "letters wait for nothing")
 }

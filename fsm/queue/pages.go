@@ -194,9 +194,13 @@ func (d *deque[T]) len() int { return d.n }
 func (d *deque[T]) item(i int) *T { return d.at(d.head + i) }
 func (d *deque[T]) edit(i int) *T { return d.own(d.head + i) }
 
-// push adds v at the end. An only chunk that has more free items in front than
-// used ones is compacted instead of doubled, so that a short queue stays short.
-func (d *deque[T]) push(v T) {
+// push adds v at the end.
+func (d *deque[T]) push(v T) { *d.add() = v }
+
+// add adds a zero item at the end, for writing. An only chunk that has more free items
+// in front than used ones is compacted instead of doubled, so that a short queue stays
+// short.
+func (d *deque[T]) add() *T {
 	if d.head+d.n == d.capacity() {
 		if len(d.chunks) == 1 && d.head > d.n {
 			d.slide()
@@ -205,7 +209,7 @@ func (d *deque[T]) push(v T) {
 		}
 	}
 	d.n++
-	*d.edit(d.n - 1) = v
+	return d.edit(d.n - 1)
 }
 
 // slide moves the items of an only chunk to its beginning.

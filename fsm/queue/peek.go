@@ -17,7 +17,7 @@ const (
 )
 
 // Peek finds messages that are Ready (returned ones included), CheckedOut,
-// Scheduled or Delayed, by number, starting above a given number. Expired
+// Scheduled, Delayed or Deferred, by number, starting above a given number. Expired
 // messages are left out. It walks the first 100,000 messages of the place in
 // several steps; messages after those are not shown. Others may use the machine
 // between two steps, so messages that come or go meanwhile may or may not be
@@ -43,6 +43,7 @@ type Peek struct {
 	purged uint64 // messages the machine had purged at that time
 
 	holder, delivery uint64 // continue after this delivery of this consumer
+	detached         bool   // which is one of the detached; these come last
 	found            []Message
 }
 
@@ -56,11 +57,13 @@ func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
 		for no := range returnedList {
 			p.lists = append(p.lists, no)
 		}
-		p.lists = append(p.lists, returnedList)
+		p.lists = append(p.lists, returnedList, groupedList)
 	case Scheduled:
 		p.lists = []int{scheduledList}
 	case Delayed:
 		p.lists = []int{delayedList}
+	case Deferred:
+		p.lists = []int{deferredList}
 	}
 	return p
 }
@@ -139,7 +142,11 @@ func (p *Peek) resume(m *Machine, no int) uint32 {
 
 // held continues with what consumers hold, in the same way as walk.
 func (p *Peek) held(m *Machine, n int) (left int) {
-	for c := range m.consumers.from(p.holder) {
+	holders := m.consumers.from(p.holder)
+	if p.detached {
+		holders = m.detached.from(p.holder)
+	}
+	for c := range holders {
 		if c.registered != p.holder {
 			p.holder, p.delivery = c.registered, 0
 		}
@@ -149,8 +156,7 @@ func (p *Peek) held(m *Machine, n int) (left int) {
 			}
 			n--
 			p.delivery = held.id
-			x := m.messages.describe(held.handle)
-			x.Holder, x.Delivery, x.Deadline = c.id, held.id, m.clock.heldUntil(held.deadline)
+			x := m.deliveries.describe(c.id, &held)
 			if p.shows(&x) {
 				p.found = append(p.found, x)
 			}
@@ -159,6 +165,10 @@ func (p *Peek) held(m *Machine, n int) (left int) {
 			return 0
 		}
 		n--
+	}
+	if !p.detached {
+		p.detached, p.holder, p.delivery = true, 0, 0
+		return p.held(m, n)
 	}
 	return max(n, 1)
 }

@@ -5,36 +5,47 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// purge removes all messages that are ready, scheduled or delayed, and letters
+// purge removes all messages that are ready, scheduled or parked, and letters
 // that have no destination. They are not dead-lettered. O(1) for the messages
 // themselves, see messages.discardList.
 func (it *intake) purge() fsm.Result {
-	n := it.messages.readyCount() + uint64(it.timers.timed()) + it.messages.count(Waiting).Messages
+	n := it.messages.readyCount() + it.messages.count(Waiting).Messages
+	for _, in := range [...]Place{Scheduled, Delayed, Deferred} {
+		n += it.messages.count(in).Messages
+	}
 	it.counters.Purged += n
 	it.counters.Unscheduled += it.messages.count(Scheduled).Messages
+	it.ends.several(n, logpb.EndState_PURGED, it.outbox.nextLetter())
 	it.dropReady()
 	it.outbox.purge()
 	return fsm.Result{Count: n}
 }
 
-// dropReady removes all messages that are ready, scheduled or delayed. When the
-// last scheduled message goes, the queue counts as active until now.
+// dropReady removes all messages that are ready, scheduled or parked. When the
+// last scheduled or delayed message goes, the queue counts as active until now.
 func (it *intake) dropReady() {
-	if it.messages.count(Scheduled).Messages > 0 {
+	if it.lease.expectant() {
 		it.lease.touch()
 	}
 	it.messages.dropReady()
+	it.parked.clear()
 }
 
-// sweep releases purged messages, as many as one command of this kind may. A
+// sweep releases purged messages and forgets ids, as many as one command of this kind may. A
 // draining queue is swept by end alone, and one that is gone has given up its
 // entries as a whole.
 func (it *intake) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
-	switch {
-	case it.lease.phase() != Active:
-	case kind == logpb.Command_TICK || kind == logpb.Command_PURGE:
-		it.messages.sweep(it.bounds.Sweep, eff)
-	default:
-		it.messages.sweep(it.bounds.Before, eff)
+	n := it.bounds.Before
+	if kind == logpb.Command_TICK || kind == logpb.Command_PURGE {
+		n = it.bounds.Sweep
+	}
+	if it.lease.phase() != Active {
+		return
+	}
+	if it.messages.head(purgedList) != 0 {
+		it.messages.sweep(n, eff)
+	}
+	if it.seen.len() > 0 {
+		it.seen.forget(n)
 	}
 }

@@ -33,6 +33,7 @@ const maxRecord = 1 << 30
 func (m *Machine) Restore(r io.Reader) error {
 	n := New(m.name, m.id)
 	n.newest, n.bounds = m.newest, m.bounds
+	n.ends.keep(m.ends.kept())
 	if err := n.restore(bufio.NewReaderSize(r, encoderBuffer)); err != nil {
 		return err
 	}
@@ -77,6 +78,9 @@ func (m *Machine) restore(r *bufio.Reader) error {
 			return err
 		}
 	}
+	if err := m.ends.restoreAll(r, &buf, head.Ends); err != nil {
+		return err
+	}
 	if _, err := r.ReadByte(); err != io.EOF {
 		return fmt.Errorf("%w: something follows it", ErrSnapshot)
 	}
@@ -86,7 +90,9 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	if err := m.consumers.restoreService(head.Service, head.SingleActive); err != nil {
 		return err
 	}
-	m.messages.restoreEntries()
+	m.groups.restored()
+	m.entries.restore()
+	m.labels.restore()
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
@@ -127,12 +133,14 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	m.configure(&logpb.Configure{Config: h.Config}, &fsm.Effects{})
 	m.clock.restore(h)
 	m.entries.begin(h.Index)
+	m.entries.expectAll(h.Messages)
 	m.messages.restoreHead(h)
 	m.version = max(h.FsmVersion, 1)
 	m.lease.restore(h)
 	m.outbox.restoreHead(h)
+	m.ends.restoreHead(h)
 	c := h.Counters
-	if len(c.Deaths) != 16 {
+	if len(c.Deaths) != len(m.counters.Deaths)*len(m.counters.Deaths[0]) {
 		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
 	}
 	m.counters = Counters{
@@ -141,13 +149,26 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
 		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, AckedExpired: c.SettledExpired,
 		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Unroutable: c.Unroutable,
+		ParkedCounters: ParkedCounters{Deferred: c.Deferred, Kicked: c.Kicked},
+		Removals:       Removals{c.Cancelled, c.Replaced, c.Forwarded},
+		LockCounters:   LockCounters{c.LocksLost, c.LocksRenewed, c.LateLocks},
+		GroupCounters:  GroupCounters{c.GroupsTaken, c.GroupsLost},
+		IDCounters:     IDCounters{c.SameId, c.IdsForgotten},
 	}
 	for i := range m.counters.Deaths {
-		copy(m.counters.Deaths[i][:], c.Deaths[4*i:])
+		c.Deaths = c.Deaths[copy(m.counters.Deaths[i][:], c.Deaths):]
+	}
+	if err := m.seen.restore(h); err != nil {
+		return err
 	}
 	m.sessions.restoreHead(h)
-	m.deliveries.restoreHead(h)
-	return m.consumers.restoreAll(h)
+	if err := m.deliveries.restoreHead(h); err != nil {
+		return err
+	}
+	if err := m.consumers.restoreAll(h); err != nil {
+		return err
+	}
+	return m.groups.restore(h, m.consumers.len(), m.consumers.at)
 }
 
 // restoreMessage adds the next message, in the order of the encoding. The place
@@ -160,6 +181,8 @@ func (m *Machine) restoreMessage(st *logpb.MessageState) error {
 	switch Place(st.Place) {
 	case CheckedOut:
 		return m.deliveries.restore(st, h)
+	case Delayed, Deferred:
+		return m.parked.restore(st, h)
 	case Outbox, Waiting:
 		return m.outbox.restore(st, h)
 	}

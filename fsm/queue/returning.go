@@ -14,15 +14,22 @@ import (
 // session ended is not lost with it. order ≠ 0 ⇔ it is a settlement; failed is
 // meaningful only for losses.
 //
-// It belongs to no consumer and no session, since both may be gone: of is only for
-// listings. In a snapshot the head has all but held, and the messages name their
+// due is when what was settled is to be tried again; 0: as the settings say. What
+// is deferred is never here: it is one delivery, which ends at once.
+//
+// It belongs to no consumer and no session, since both may be gone: of and tag are only
+// for listings and the record of ends. In a snapshot the head has all but held, and the messages name their
 // holder by position.
 type returning struct {
 	of      fsm.ConsumerID
+	tag     string // of the consumer
 	held    held
 	order   uint64               // settlements finish in this order; 0: of has lost the messages
 	outcome logpb.Settle_Outcome // of a settlement
+	due     fsm.Time             // of a settlement
+	remark  *fsm.Remark          // of one that discards; shared, never changed; nil: none
 	failed  bool                 // of a loss
+	group   bool                 // of a group that was lost or given up: failed is meant for it, too
 }
 
 // returningKey is the position of r among what is on its way back: settlements
@@ -50,7 +57,7 @@ func (ds *deliveries) detach(c *consumer, failed bool) {
 		return
 	}
 	ds.consumers.holds(c, -c.held.len())
-	ds.addReturning(&returning{of: c.id, failed: failed, held: c.held})
+	ds.addReturning(&returning{of: c.id, tag: c.tag, failed: failed, held: c.held})
 	c.held = held{}
 }
 
@@ -58,6 +65,10 @@ func (ds *deliveries) detach(c *consumer, failed bool) {
 // true NextDue is at once, nothing times out, and a get is never answered
 // Empty.
 func (ds *deliveries) unfinished() bool { return ds.sessions.isEnding() || ds.returning.len() > 0 }
+
+// sessionsEnd reports whether sessions are still ending, so that something older
+// may come back.
+func (ds *deliveries) sessionsEnd() bool { return ds.sessions.isEnding() }
 
 // bringBack ends sessions of nodes that are down, and returns what is on its
 // way back and what is in scratch.taken. It stops at the bound of the command;
@@ -73,6 +84,9 @@ func (ds *deliveries) unfinished() bool { return ds.sessions.isEnding() || ds.re
 // kept over any number of commands, because a new settlement waits while an older
 // one is unfinished (endDeliveries).
 func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
+	if !ds.unfinished() && len(ds.scratch.taken) == 0 {
+		return
+	}
 	left := ds.bounds.Before
 	switch kind {
 	case logpb.Command_TICK:
@@ -86,7 +100,7 @@ func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 		left -= ds.finishSettling(left, eff)
 		left -= ds.takeLost(left)
 	}
-	ds.giveBack(ds.scratch.taken, true, eff)
+	ds.giveBack(ds.scratch.taken, true, 0, eff)
 	ds.scratch.taken = ds.scratch.taken[:0]
 	if kind == logpb.Command_TICK {
 		ds.scratch.budget -= allowed - left
@@ -109,7 +123,8 @@ func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
 		if r.held.len() == 0 {
 			ds.returning.remove(k)
 		}
-		ds.conclude(r.outcome, some, eff)
+		ds.members.concluded(r.of, some)
+		ds.conclude(r, some, eff)
 		done += len(some)
 	}
 	return done
@@ -130,9 +145,11 @@ func (ds *deliveries) takeLost(n int) (done int) {
 		if ds.returning.len() > 0 {
 			next, _ = ds.returning.first()
 		}
+		by := ds.scratch.holder(r.of, r.tag)
 		for done < n && r.held.len() > 0 && ds.returningKey(r).before(next) {
 			ds.scratch.taken = r.held.takeFirst(ds.scratch.taken)
-			ds.scratch.taken[len(ds.scratch.taken)-1].failed = r.failed
+			last := &ds.scratch.taken[len(ds.scratch.taken)-1]
+			last.failed, last.by = r.failed && (r.group || ds.members.of(last.handle) == nil), by
 			done++
 		}
 		if r.held.len() > 0 {
@@ -160,8 +177,9 @@ func (ds *deliveries) endDown(n int) (done int) {
 	return done
 }
 
-// endSession removes a session with its consumers, and what they hold goes back
-// as failed. It takes at most n steps and removes the session only after all
+// endSession removes a session with its consumers. What they hold goes back, as
+// failed unless it is of a group, or stays locked for a while unless it is of a
+// group. It takes at most n steps and removes the session only after all
 // its consumers. It returns how many steps it took. The consumers stay in
 // consumers.all, see dropEnded. Late deliveries end with it: nobody can settle
 // them any more.
@@ -171,7 +189,16 @@ func (ds *deliveries) endSession(s *session, n int) (done int) {
 			return done
 		}
 		c := s.consumers[i]
-		ds.detach(c, true)
+		if c.lockGrace > 0 {
+			for _, g := range ds.takers.heldBy(c) {
+				ds.giveUp(g, false)
+			}
+		}
+		if grace := ds.settings.grace(c); grace > 0 {
+			ds.detached.add(c, ds.clock.heldDeadline(grace))
+		} else {
+			ds.detach(c, true)
+		}
 		ds.consumers.unregister(c)
 		s.consumers = s.consumers[:i]
 		done++
@@ -215,8 +242,11 @@ func (ds *deliveries) endSuspicions() {
 	var done []*consumer
 	for c := range ds.consumers.from(0) {
 		ds.scratch.steps++
-		if c.held.len() > 0 && ds.sessions.isOverdue(c.session) {
+		if (c.held.len() > 0 || ds.takers.holdsAny(c)) && ds.sessions.isOverdue(c.session) {
 			ds.detach(c, false)
+			for _, g := range ds.takers.heldBy(c) {
+				ds.groups.release(g)
+			}
 			done = append(done, c)
 		}
 	}

@@ -225,6 +225,13 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 	}
 	ms.joinReturned(no)
 	ms.joinReturned(r.slots[no].prev)
+	switch {
+	case !ms.cursors.any():
+	case next == 0:
+		ms.cursors.added(returnedList, run[0].handle, run[0].seq)
+	default:
+		ms.cursors.inserted(run, ms)
+	}
 }
 
 // joinReturned merges the block of a slot with the next one, if both are small.
@@ -287,11 +294,10 @@ func (r *returns) splitOff(p spot) []uint32 {
 	return rest
 }
 
-// spotOf returns the position before message h, which is one of the returned.
-// O(returnsLen).
-func (ms *messages) spotOf(h uint32) spot {
-	no := ms.get(h).prev
-	b := ms.returns.slots[no].block
+// spotOf returns the position before message h, which is one of the returned, in
+// slot no. O(returnsLen).
+func (r *returns) spotOf(no, h uint32) spot {
+	b := r.slots[no].block
 	at := b.head
 	for b.handles[at] != h {
 		at++
@@ -304,7 +310,8 @@ func (ms *messages) spotOf(h uint32) spot {
 //
 // The links of the list are up to the caller, see remove. O(returnsLen).
 func (ms *messages) removeReturned(h uint32) (prev uint32) {
-	r, p := &ms.returns, ms.spotOf(h)
+	r := &ms.returns
+	p := r.spotOf(ms.get(h).prev, h)
 	no, at := p.slot, p.at
 	s := &r.slots[no]
 	b := s.block
@@ -345,6 +352,7 @@ func (ms *messages) putBack(kept []checkout) {
 			i--
 		}
 		ms.insertReturned(spot, kept[i:])
-		at, kept = ms.spotOf(kept[i].handle), kept[:i]
+		first := kept[i].handle
+		at, kept = ms.returns.spotOf(ms.get(first).prev, first), kept[:i]
 	}
 }

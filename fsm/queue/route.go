@@ -49,6 +49,7 @@ func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result
 		}
 		h := *p
 		o.waiting.remove(key{seq: route.GetLetter()})
+		o.recount(h, Waiting, Outbox)
 		o.messages.remove(h)
 		o.messages.putAfter(o.lastRouted(), h, Outbox)
 		o.route(h, route, eff)
@@ -77,13 +78,14 @@ func (o *outbox) wait(h uint32) {
 	r.refused = false
 	o.messages.setScheduleInfo(h, r)
 	o.messages.editDeadLetterInfo(h).transfers = nil
+	o.recount(h, Outbox, Waiting)
 	o.messages.remove(h)
 	o.messages.put(h, Waiting)
 	o.waiting.put(key{seq: o.messages.deadLetterInfo(h).letter}, h)
 }
 
 // route gives letter h one transfer per target, except to targets that already
-// have it. If there is none it waits, or is dropped, as a letter of a delayed
+// have it. If there is none it waits, comes back if the queue no longer forwards it, or is dropped, as a letter of a delayed
 // exchange always is.
 //
 // Requires: h is in the outbox without transfers, and unrouted is past it. Targets
@@ -117,8 +119,10 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	case len(transfers) > 0:
 		o.messages.editDeadLetterInfo(h).transfers = transfers
 	case len(done) > 0:
-		o.arrived(h, eff)
-	case o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
+		o.arrived(h, 0, eff)
+	case o.messages.deadLetterInfo(h).forwarded && !o.settings.forwards() && !o.scratch.ended:
+		o.comeBack(h)
+	case o.messages.deadLetterInfo(h).forwarded || o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
 		o.wait(h)
 	default:
 		o.drop(h, eff)
@@ -128,11 +132,12 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 // noteUnroutable counts letter h of a delayed exchange that had no route when
 // it was due. It dies of that, if the route has a destination for dead letters.
 func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
-	if !o.settings.DelayedStore || o.messages.deadLetterInfo(h).reason != logpb.Death_NONE || len(o.messages.scheduleInfo(h).done) > 0 ||
+	if !o.settings.DelayedStore || o.messages.deadLetterInfo(h).forwarded || o.messages.deadLetterInfo(h).reason != logpb.Death_NONE || len(o.messages.scheduleInfo(h).done) > 0 ||
 		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
 		return
 	}
 	o.counters.Unroutable++
+	o.ends.message(h, logpb.EndState_UNROUTABLE, AtLeastOnce, o.next, false)
 	if route.GetUnroutable() {
 		e := o.messages.editDeadLetterInfo(h)
 		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, o.clock.now(), o.addDeath(e.deaths, logpb.Death_UNROUTABLE)
@@ -142,13 +147,23 @@ func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 // drop removes letter h, which no target has.
 func (o *outbox) drop(h uint32, eff *fsm.Effects) {
 	o.counters.DeadDropped++
+	o.ends.settled(o.messages.deadLetterInfo(h).letter)
+	o.recount(h, Outbox, 0)
 	o.messages.remove(h)
 	o.messages.free(h, eff)
 }
 
-// arrived removes letter h, which the targets have.
-func (o *outbox) arrived(h uint32, eff *fsm.Effects) {
-	o.counters.DeadConfirmed++
+// arrived removes letter h, which the targets have. last is the one that has just
+// taken it, and may not be noted yet; 0: none has.
+func (o *outbox) arrived(h uint32, last fsm.QueueID, eff *fsm.Effects) {
+	if e := o.messages.deadLetterInfo(h); e.forwarded {
+		o.counters.Forwarded++
+		o.ends.forwarded(h, o.messages.scheduleInfo(h).done, last, o.next)
+	} else {
+		o.counters.DeadConfirmed++
+		o.ends.settled(e.letter)
+	}
+	o.recount(h, Outbox, 0)
 	o.messages.remove(h)
 	o.messages.free(h, eff)
 }
@@ -231,6 +246,9 @@ func (o *outbox) dropGone(t *deadLetterTarget) bool {
 // freed, or wait: the caller must not use it again.
 func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
 	left, r := o.messages.deadLetterInfo(h).transfers, *o.messages.scheduleInfo(h)
+	if has {
+		o.ends.arrived(o.messages.deadLetterInfo(h).letter, id)
+	}
 	if has && (len(left) > 1 || r.refused) || refused {
 		if has {
 			r.done = slices.Concat(r.done, []fsm.QueueID{id})
@@ -244,17 +262,20 @@ func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, ef
 		return
 	}
 	switch some := has || len(r.done) > 0; {
-	case o.strategy() == AtLeastOnce && (r.refused || !some):
+	case o.arrives(h) && (r.refused || !some):
 		o.wait(h)
+	case has:
+		o.arrived(h, id, eff)
 	case some:
-		o.arrived(h, eff)
+		o.arrived(h, 0, eff)
 	default:
 		o.drop(h, eff)
 	}
 }
 
 // goOn ends transfers to targets that are gone, as many as a command of this
-// kind may, unless it ends transfers itself.
+// kind may, unless it ends transfers itself. Then it drops letters that wait for
+// nothing.
 func (o *outbox) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 	switch {
 	case o.gone == 0 || kind == logpb.Command_SETTLE_DEAD:
@@ -263,4 +284,5 @@ func (o *outbox) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 	default:
 		o.endGone(o.bounds.Before, eff)
 	}
+	o.settleWaiting()
 }

@@ -10,32 +10,49 @@ import (
 //
 // Requires: due ≥ 1. The limits count the message that is replaced as gone. Of a
 // conflict IGNORE answers OK and REJECT answers Rejected; a repetition gets the
-// same.
-func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Result {
+// same. A message that is due by the clock is no earlier one: it has given up its
+// name, even if catchUp has not come to it.
+func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Code {
 	var old uint32
 	if cmd.ScheduleId != "" {
-		old = it.messages.findScheduled(cmd.ScheduleId, 0)
+		old = it.pending(cmd.ScheduleId, 0)
 	}
 	switch {
 	case old != 0 && cmd.Conflict == logpb.Enqueue_REJECT:
 		return it.reject(eff)
 	case old != 0 && cmd.Conflict == logpb.Enqueue_IGNORE:
 		it.entries.refuse(eff)
-		return fsm.Result{}
+		return fsm.OK
 	case it.full(cmd, old):
 		return it.refuse(meta, cmd, eff)
 	}
 	if old != 0 {
+		it.ends.message(old, logpb.EndState_REPLACED, Dropped, it.outbox.nextLetter(), false)
 		it.unschedule(old)
 		it.messages.free(old, eff)
 		it.counters.Unscheduled++
+		it.counters.Replaced++
+	}
+	if cmd.ScheduleId != "" {
+		forgetName(it.messages, cmd.ScheduleId)
 	}
 	h := it.store(meta, cmd, due, eff)
 	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne)})
 	it.messages.schedule(h, due, cmd.ScheduleId)
 	it.counters.Enqueued++
 	it.counters.Scheduled++
-	return fsm.Result{}
+	return fsm.OK
+}
+
+// pending returns the scheduled message with this name or, if that is empty, with
+// this number; 0: none. One that is due counts as ready although catchUp may not
+// have come to it: its time cannot begin anew.
+func (it *intake) pending(id string, seq uint64) uint32 {
+	h := it.messages.findScheduled(id, seq)
+	if h != 0 && it.messages.get(h).due(it.clock.now()) {
+		return 0
+	}
+	return h
 }
 
 // unschedule removes message h from the scheduled ones and leaves it in no
@@ -67,10 +84,11 @@ func (it *intake) promote(h uint32, eff *fsm.Effects) {
 	if ttl.Given {
 		it.messages.mut(h).expireAt = max(due.Add(ttl.Value), 1)
 	}
-	it.messages.put(h, Ready)
+	it.messages.put(h, it.members.place(h))
 	if ttl.Given && ttl.Value == 0 {
 		it.offer(h, true, eff)
-	} else {
+	}
+	if it.messages.get(h).ready() {
 		it.messages.watch(h)
 	}
 }
@@ -87,7 +105,8 @@ func (it *intake) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effect
 }
 
 // reschedule cancels scheduled messages or moves them to another time. Count of
-// the answer is the number of messages found.
+// the answer is the number of messages found. One that is due by the clock is not,
+// even if catchUp has not come to it.
 //
 // The id names the message, or its number if the id is empty. catchUp runs at the
 // end, so that what was moved to now is ready when the command is answered, within
@@ -99,15 +118,17 @@ func (it *intake) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	if cmd.Action == logpb.Schedule_FIRE && cmd.Id == "" && cmd.Message == 0 {
 		return it.fireNext(cmd.Count, eff)
 	}
-	h := it.messages.findScheduled(cmd.Id, cmd.Message)
+	h := it.pending(cmd.Id, cmd.Message)
 	if h == 0 {
 		return fsm.Result{Code: fsm.NotFound}
 	}
 	switch cmd.Action {
 	case logpb.Schedule_CANCEL:
+		it.ends.message(h, logpb.EndState_CANCELLED, Dropped, it.outbox.nextLetter(), false)
 		it.unschedule(h)
 		it.messages.free(h, eff)
 		it.counters.Unscheduled++
+		it.counters.Cancelled++
 	case logpb.Schedule_MOVE:
 		it.move(h, it.dueAt(cmd.DueAt, cmd.DelayPlusOne, 0))
 	case logpb.Schedule_FIRE:
@@ -124,22 +145,25 @@ func (it *intake) move(h uint32, due fsm.Time) {
 	it.lease.touch()
 }
 
-// fireNext makes up to n of the next due messages ready, scheduled or delayed,
+// fireNext makes up to n of the next due messages ready, scheduled or parked,
 // in order, and no more than one command may. Count of the answer is how many.
-// The next call continues; nothing is remembered.
+// The next call continues; nothing is remembered. What is due already, and was not
+// caught up with, is the first of them and keeps its time.
 func (it *intake) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for n = min(n, uint64(it.bounds.Tick)); r.Count < n; r.Count++ {
-		_, h, ok := it.timers.nextTimed()
+		due, h, ok := it.timers.nextTimed()
 		if !ok {
 			break
 		}
-		if it.messages.get(h).place == Delayed {
+		if it.messages.get(h).place != Scheduled {
 			it.lease.touch()
 			it.retry(h)
 			continue
 		}
-		it.move(h, it.clock.now())
+		if due.at > it.clock.now() {
+			it.move(h, it.clock.now())
+		}
 		it.promote(h, eff)
 	}
 	return r

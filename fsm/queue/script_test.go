@@ -88,13 +88,23 @@ func (a arguments) stored(key string) uint64 {
 	return a.number(key, 0) + 1
 }
 
-func (a arguments) session() (id fsm.SessionID) {
-	if a.has("s") {
-		if _, err := fmt.Sscanf(a.text("s"), "%d/%d/%d", &id.Node, &id.Boot, &id.Num); err != nil {
-			a.d.Fatalf(a.t, "s: %v", err)
+func (a arguments) session() fsm.SessionID { return a.sessionIn("s") }
+
+func (a arguments) sessionIn(key string) (id fsm.SessionID) {
+	if a.has(key) {
+		if _, err := fmt.Sscanf(a.text(key), "%d/%d/%d", &id.Node, &id.Boot, &id.Num); err != nil {
+			a.d.Fatalf(a.t, "%s: %v", key, err)
 		}
 	}
 	return id
+}
+
+// holder is the session that a command says holds the deliveries, if it does.
+func (a arguments) holder() *logpb.Session {
+	if !a.has("holder") {
+		return nil
+	}
+	return a.sessionIn("holder").Proto()
 }
 
 // run performs one line of a script.
@@ -103,6 +113,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "state":
 		return s.m.String()
+	case "bounds": // before the first command
+		b := defaultBounds
+		b.Tick, b.Before = int(a.number("tick", uint64(b.Tick))), int(a.number("before", uint64(b.Before)))
+		s.m.SetBounds(b)
+		return ""
 	case "held":
 		var eff fsm.Effects
 		s.m.Held(fsm.ConsumerID{Session: a.session(), Number: a.number("consumer", 0)}, a.number("after", 0), int(a.number("limit", 100)), &eff)
@@ -139,6 +154,7 @@ func (s *script) apply(a arguments, cmd *logpb.Command) string {
 	}
 	meta := fsm.Meta{Index: s.index, Term: s.term, Now: s.now, Session: a.session(), Offset: uint32(a.number("offset", 0))}
 	if meta.Session != (fsm.SessionID{}) {
+		cmd.OpenedAt = int64(a.number("opened", 0))
 		next := s.next[meta.Session] + 1
 		if cmd.Seq = a.number("seq", next); cmd.Seq == next {
 			s.next[meta.Session] = next
@@ -174,6 +190,7 @@ func mustCopy(t testing.TB, m *Machine) *Machine {
 		t.Fatalf("wrote %d of %d bytes: %v", n, b.Len(), err)
 	}
 	c := New(m.Name(), m.ID())
+	c.SetBounds(m.bounds)
 	if err := c.Restore(&b); err != nil {
 		t.Fatalf("%v\n%s", err, m)
 	}
@@ -190,7 +207,8 @@ func (s *script) command(a arguments) *logpb.Command {
 			Size: uint32(a.number("size", 10)), TtlPlusOne: a.stored("ttl"),
 			PriorityPlusOne: uint32(a.stored("priority")), HasExpiration: a.has("expiration"), Deaths: s.deaths(a),
 			Head: uint32(a.number("head", 0)), Routed: a.has("routed"), TtlCeilingPlusOne: a.stored("ceiling"),
-			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), ScheduleId: a.text("id"),
+			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), ScheduleId: a.text("id"), GroupId: a.text("group"),
+			MessageId: a.text("mid"), Hops: uint32(a.number("hops", 0)),
 			Conflict: logpb.Enqueue_Conflict(logpb.Enqueue_Conflict_value[strings.ToUpper(a.text("conflict"))]),
 		}
 	case "consume":
@@ -198,6 +216,9 @@ func (s *script) command(a arguments) *logpb.Command {
 		cmd.Consume = &logpb.Consume{
 			Consumer: a.number("consumer", 1), Tag: a.text("tag"), Prefetch: uint32(a.number("prefetch", 0)),
 			NoAck: a.has("no-ack"), Exclusive: a.has("exclusive"), TimeoutPlusOne: a.stored("timeout"),
+			Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), LockAutoRenew: a.number("auto-renew", 0),
+			LockHead: a.has("head"), LockDetachGrace: a.number("grace", 0), MinTtl: a.number("min-ttl", 0), Shared: a.has("shared"),
+			MaxGroups: uint32(a.number("max-groups", 0)), GroupId: a.text("group"),
 		}
 		if p, err := strconv.Atoi(a.text("priority")); err == nil {
 			cmd.Consume.Priority = int32(p)
@@ -208,12 +229,25 @@ func (s *script) command(a arguments) *logpb.Command {
 	case "get":
 		cmd.Kind = logpb.Command_GET
 		cmd.Get = &logpb.Get{NoAck: a.has("no-ack")}
-	case "ack", "requeue", "reject", "discard":
+	case "ack", "requeue", "reject", "discard", "defer":
 		cmd.Kind = logpb.Command_SETTLE
-		cmd.Settle = &logpb.Settle{Consumer: a.number("consumer", 1), Ranges: s.ranges(a)}
+		cmd.Settle = &logpb.Settle{
+			Consumer: a.number("consumer", 1), Ranges: s.ranges(a), Deferral: a.text("token"),
+			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), Strict: a.has("strict"), Holder: a.holder(),
+			Reason: a.text("reason"), Description: a.text("description"),
+		}
 		cmd.Settle.Outcome = map[string]logpb.Settle_Outcome{
-			"ack": fsm.Ack, "requeue": fsm.Requeue, "reject": fsm.RequeueFailed, "discard": fsm.Discard,
+			"ack": fsm.Ack, "requeue": fsm.Requeue, "reject": fsm.RequeueFailed, "discard": fsm.Discard, "defer": fsm.Defer,
 		}[a.d.Cmd]
+	case "receive":
+		cmd.Kind = logpb.Command_RECEIVE_DEFERRED
+		cmd.ReceiveDeferred = &logpb.ReceiveDeferred{Consumer: a.number("consumer", 1), Tokens: strings.FieldsFunc(a.text("tokens"), func(r rune) bool { return r == '.' })}
+	case "kick":
+		cmd.Kind = logpb.Command_KICK
+		cmd.Kick = &logpb.Kick{Count: a.number("count", 0)}
+	case "renew":
+		cmd.Kind = logpb.Command_RENEW
+		cmd.Renew = &logpb.Renew{Consumer: a.number("consumer", 1), Ranges: s.ranges(a), Holder: a.holder(), Duration: a.number("for", 0)}
 	case "configure":
 		cmd.Kind = logpb.Command_CONFIGURE
 		cmd.Configure = &logpb.Configure{Config: a.config()}
@@ -253,6 +287,12 @@ func (s *script) command(a arguments) *logpb.Command {
 		}
 	case "nonsense":
 		cmd.Kind = logpb.Command_Kind(a.number("kind", 99))
+	case "group":
+		cmd.Kind = logpb.Command_GROUP
+		cmd.Group = &logpb.Group{
+			Action: logpb.Group_Action(logpb.Group_Action_value[strings.ToUpper(strings.ReplaceAll(a.text("action"), "-", "_"))]),
+			Id:     a.text("id"), Consumer: a.number("consumer", 1), State: []byte(a.text("state")),
+		}
 	default:
 		a.d.Fatalf(a.t, "unknown verb %s", a.d.Cmd)
 	}
@@ -266,17 +306,33 @@ func (a arguments) config() *logpb.QueueConfig {
 		DeadLetter: a.has("dead-letter"), DeliveryLimit: -1, AutoDelete: a.has("auto-delete"), LockCredit: a.number("credit", 0),
 		MaxLengthPlusOne: a.stored("max-length"), MaxLengthBytesPlusOne: a.stored("max-bytes"),
 		MessageTtlFirst: a.has("message-ttl-first"), AutoDeleteOnIdle: a.number("idle", 0),
+		DeadlineOrder: a.has("by-deadline"), DedupWindow: a.number("dedup", 0),
 		IdleCountsRouted: a.has("idle-counts-routed"), ExpiresKeepPending: a.has("keep-pending"), DeliveryDelay: a.number("delay", 0),
-		DeadLetterMaxPlusOne: a.stored("max-pending"),
-		SingleActive:         a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
+		DeadLetterMaxPlusOne: a.stored("max-pending"), Forward: a.has("forward"),
+		Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), CountLockExpiry: a.has("count-locks"),
+		SingleActive: a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
 		MaxPriorityPlusOne:         uint32(a.stored("max-priority")),
 		DisconnectedTimeoutPlusOne: a.stored("disconnected"), Revision: a.number("revision", 0),
+	}
+	c.RetryMultiplier, c.RetryJitter, c.RetryCountsAcquired = uint32(a.number("multiplier", 0)), uint32(a.number("jitter", 0)), a.has("count-acquired")
+	for _, text := range strings.FieldsFunc(a.text("steps"), func(r rune) bool { return r == '.' }) {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			a.d.Fatalf(a.t, "steps: %v", err)
+		}
+		c.RetrySteps = append(c.RetrySteps, n)
+	}
+	if a.has("groups") {
+		c.Groups = logpb.QueueConfig_BY_HEADER
+		c.GroupRequired, c.GroupExpiry = a.has("group-required"), a.has("group-expiry")
+		c.GroupLinger, c.GroupStateTtl, c.Lock = a.number("linger", 0), a.number("state-ttl", 0), a.number("lock", 0)
 	}
 	enum := func(key string, of map[string]int32) int32 {
 		return of[strings.ToUpper(strings.ReplaceAll(a.text(key), "-", "_"))]
 	}
 	c.Overflow = logpb.QueueConfig_Overflow(enum("overflow", logpb.QueueConfig_Overflow_value))
 	c.Retry = logpb.QueueConfig_Retry(enum("retry", logpb.QueueConfig_Retry_value))
+	c.RetryStrategy = logpb.QueueConfig_RetryStrategy(enum("backoff", logpb.QueueConfig_RetryStrategy_value))
 	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(enum("strategy", logpb.QueueConfig_DeadLetterStrategy_value))
 	if a.has("limit") {
 		c.DeliveryLimit = int64(a.number("limit", 0))
@@ -298,6 +354,9 @@ func (s *script) deathCounts() string {
 	}
 	fmt.Fprintf(&b, "refused=%d dropped=%d confirmed=%d refusals=%d settled-expired=%d\n",
 		c.Refused, c.DeadDropped, c.DeadConfirmed, c.DeadRefused, c.AckedExpired)
+	if c.Forwarded > 0 {
+		fmt.Fprintf(&b, "forwarded=%d\n", c.Forwarded)
+	}
 	return b.String()
 }
 
@@ -368,7 +427,7 @@ func (s *script) deaths(a arguments) []*logpb.Death {
 var codeTexts = map[fsm.Code]string{
 	fsm.OK: "ok", fsm.Empty: "empty", fsm.Gap: "gap", fsm.Gone: "gone", fsm.InUse: "in-use", fsm.NotEmpty: "not-empty",
 	fsm.NoSession: "no-session", fsm.Rejected: "rejected", fsm.NotFound: "not-found", fsm.Invalid: "invalid",
-	fsm.Reserved: "reserved", fsm.Late: "late", fsm.NotYet: "not-yet", fsm.Crowded: "crowded",
+	fsm.Reserved: "reserved", fsm.Late: "late", fsm.NotYet: "not-yet", fsm.Crowded: "crowded", fsm.Forwards: "forwards", fsm.TooMany: "too-many",
 }
 
 func resultText(r fsm.Result) string {
@@ -381,6 +440,12 @@ func resultText(r fsm.Result) string {
 	}
 	if r.Next != 0 {
 		text += fmt.Sprintf(" next=%d", r.Next)
+	}
+	if r.Until != 0 {
+		text += fmt.Sprintf(" until=%d", r.Until)
+	}
+	if r.State != "" {
+		text += fmt.Sprintf(" state=%s", r.State)
 	}
 	return text
 }
@@ -395,10 +460,17 @@ func effectsText(eff *fsm.Effects) string {
 		if d.To.Number == 0 {
 			fmt.Fprintf(&b, " ready=%d", d.Ready)
 		}
+		if d.LockedUntil != 0 {
+			fmt.Fprintf(&b, " locked=%d for=%d", d.LockedUntil, d.LockRemaining)
+		}
 		b.WriteString(deathsText(d.Deaths) + "\n")
 	}
 	for _, l := range eff.DeadLetters {
-		fmt.Fprintf(&b, "dead-letter @%d+%d %s%s\n", l.Ref.Index, l.Ref.Offset, strings.ToLower(l.Reason.String()), deathsText(l.Deaths))
+		fmt.Fprintf(&b, "dead-letter @%d+%d %s%s", l.Ref.Index, l.Ref.Offset, strings.ToLower(l.Reason.String()), deathsText(l.Deaths))
+		if l.Remark != (fsm.Remark{}) {
+			fmt.Fprintf(&b, " remark=%q", l.Remark)
+		}
+		b.WriteString("\n")
 	}
 	for _, o := range eff.Timeouts {
 		fmt.Fprintf(&b, "timeout %s:%d ids=%v limit=%d held=%d", sessionText(o.To.Session), o.To.Number, o.Deliveries, o.Limit, o.Held)
@@ -412,6 +484,9 @@ func effectsText(eff *fsm.Effects) string {
 	}
 	for _, l := range eff.LateAcks {
 		fmt.Fprintf(&b, "late %s:%d ids=%v limit=%d held=%d first=%t\n", sessionText(l.Of.Session), l.Of.Number, l.Deliveries, l.Limit, l.Held, l.First)
+	}
+	for _, c := range eff.Short {
+		fmt.Fprintf(&b, "short %s:%d\n", sessionText(c.Session), c.Number)
 	}
 	for _, c := range eff.Cancelled {
 		fmt.Fprintf(&b, "cancelled %s:%d\n", sessionText(c.Session), c.Number)
@@ -444,6 +519,12 @@ func lettersText(letters []Letter) string {
 		}
 		if l.Fresh {
 			b.WriteString(" fresh")
+		}
+		if l.Forwarded {
+			fmt.Fprintf(&b, " hops=%d", l.Hops)
+		}
+		if l.Remark != (fsm.Remark{}) {
+			fmt.Fprintf(&b, " remark=%q", l.Remark)
 		}
 		b.WriteString(deathsText(l.Deaths))
 		if len(l.Transfers) > 0 {

@@ -14,12 +14,17 @@ import "github.com/quorate/quorate/fsm"
 //	c.serviced ⇔ c is in the ring of c.level, exactly once
 //	n = Σ lengths of the rings; all rings before top are empty
 //
+// Consumers that take only messages with a least life have a service of their own,
+// one for each such life: see services.
+//
 // A ring is a list, served from its first consumer on; who was served is
 // appended again. A snapshot has the order of all rings, as positions by age;
 // levels come from the priorities. top is not in it: it only saves next from
 // scanning levels.
 type service struct {
 	*shared
+	least  fsm.Millis     // what all of them ask for; 0: nothing
+	joined int            // Σ members
 	levels sorted[*level] // by priority, highest first
 	// No ring before top has a consumer. n counts over all levels.
 	top key
@@ -30,6 +35,7 @@ type service struct {
 // the order in which they will be served. members includes those without
 // credit, so that a level is kept while they settle.
 type level struct {
+	of          *service
 	priority    int32
 	members     int
 	first, last *consumer
@@ -40,7 +46,10 @@ func levelKey(priority int32) key { return key{at: -fsm.Time(priority)} }
 
 // clear removes all consumers without touching them. It is for the end of a
 // queue, which drops its consumers as well.
-func (v *service) clear() { *v = service{shared: v.shared} }
+func (v *service) clear() { *v = service{shared: v.shared, least: v.least} }
+
+// size is the number of levels.
+func (v *service) size() int { return v.levels.len() }
 
 // any reports whether any consumer has credit.
 func (v *service) any() bool { return v.n > 0 }
@@ -52,10 +61,11 @@ func (v *service) join(c *consumer) {
 	if l := v.levels.get(at); l != nil {
 		c.level = *l
 	} else {
-		c.level = &level{priority: c.priority}
+		c.level = &level{of: v, priority: c.priority}
 		v.levels.put(at, c.level)
 	}
 	c.level.members++
+	v.joined++
 }
 
 // leave removes c, which is in a level, from its level and its ring.
@@ -63,6 +73,7 @@ func (v *service) leave(c *consumer) {
 	v.suspend(c)
 	l := c.level
 	c.level = nil
+	v.joined--
 	if l.members--; l.members == 0 {
 		v.levels.remove(levelKey(l.priority))
 	}
@@ -111,6 +122,11 @@ func (v *service) next() *consumer {
 	if v.n == 0 {
 		return nil
 	}
+	if at, l := v.levels.first(); !at.before(v.top) && (*l).first != nil {
+		v.scratch.steps++
+		v.top = at
+		return (*l).first // most queues have one level
+	}
 	for at, l := range v.levels.from(v.top) {
 		v.scratch.steps++
 		if c := (*l).first; c != nil {
@@ -132,10 +148,11 @@ func (v *service) order(f func(*consumer)) {
 
 // check checks the rings. members counts the consumers that have a level.
 func (v *service) check(k *checker, members map[*level]int) {
-	serviced := 0
+	serviced, joined := 0, 0
 	for at, p := range v.levels.all() {
 		l := *p
-		k.that(at == levelKey(l.priority), "level %d is out of order", l.priority)
+		joined += l.members
+		k.that(at == levelKey(l.priority) && l.of == v, "level %d is out of order", l.priority)
 		k.that(l.first == nil || !at.before(v.top), "level %d is overlooked", l.priority)
 		k.that(l.members > 0 && l.members == members[l], "level %d: %d members", l.priority, l.members)
 		var prev *consumer
@@ -149,5 +166,5 @@ func (v *service) check(k *checker, members map[*level]int) {
 		}
 		k.that(l.last == prev, "level %d: the tail is wrong", l.priority)
 	}
-	k.that(serviced == v.n && len(members) == v.levels.len(), "services are miscounted")
+	k.that(serviced == v.n && joined == v.joined, "services are miscounted")
 }

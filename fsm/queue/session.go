@@ -79,7 +79,8 @@ type run struct{ first, length uint64 }
 
 // refusedRuns bounds what a session remembers of refused commands: the maximum
 // number of runs among the commands that may be repeated, the unanswered ones.
-const refusedRuns = fsm.MaxUnanswered/2 + 1
+// These are MaxUnanswered publishes, and as many commands about deliveries.
+const refusedRuns = fsm.MaxUnanswered + 1
 
 // refuse remembers that command seq was refused, so that a repetition gets the
 // same answer. If there are too many runs, the two oldest are merged, including
@@ -147,20 +148,28 @@ func (s *session) consumer(number uint64) *consumer {
 	return nil
 }
 
-// record remembers the answer to a synchronous command of a stream, and that a
-// message was refused.
+// pipelined are synchronous commands of which many may be under way at a time.
+var pipelined = []logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_GROUP}
+
+// record remembers the answer to a synchronous command of a stream, and that
+// another one was refused.
 //
 // Requires: cmd was performed just now, so cmd.Seq = next-1, or 0 for one
 // outside of the stream, which is not remembered.
-func (s *session) record(cmd *logpb.Command, r fsm.Result, delivery uint64) {
+func (s *session) record(cmd *logpb.Command, r *fsm.Result, delivery uint64) {
 	switch cmd.Kind {
 	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
-		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE:
+		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_GROUP:
 		if cmd.Seq != 0 {
 			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
 		}
-		if cmd.Kind == logpb.Command_SCHEDULE && cmd.Seq != 0 && r.Code != fsm.OK {
+		if cmd.Seq != 0 && r.Code != fsm.OK && slices.Contains(pipelined, cmd.Kind) {
 			s.refuse(cmd.Seq) // many of them may be under way at a time
+		}
+	case logpb.Command_SETTLE, logpb.Command_RENEW:
+		if cmd.Seq != 0 && r.Code != fsm.OK {
+			s.refuse(cmd.Seq) // as before
 		}
 	case logpb.Command_ENQUEUE:
 		if cmd.Seq != 0 && r.Code == fsm.Rejected {

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"slices"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -41,11 +43,14 @@ type settings struct {
 	consumerTimeout fsm.Optional[fsm.Millis]
 	disconnected    fsm.Millis // how long a suspected node's consumers keep what they hold
 	lease           fsm.Millis // 0: the queue has none
+	dedup           fsm.Millis // window against duplicates; 0: none
 	idle            fsm.Millis // 0: it does not end for idleness
 	maxMessages     fsm.Optional[uint64]
 	maxBytes        fsm.Optional[uint64]
 	maxLetters      fsm.Optional[uint64] // in the outbox
 	maxPriority     uint8                // ≤ maxPriority, the constant
+	backoff         backoff
+	ends            int // how many ends are remembered, ≤ maxEnds
 }
 
 // newSettings decodes c and retains nothing of it. It validates nothing: values
@@ -63,13 +68,24 @@ func newSettings(c *logpb.QueueConfig) settings {
 			ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, DelayedStore: c.DelayedStore, DeadLetterMaxPlusOne: c.DeadLetterMaxPlusOne, Revision: c.Revision,
 			SingleActive: c.SingleActive, Retry: c.Retry, RetryMin: c.RetryMin, RetryMax: c.RetryMax,
 			MaxPriorityPlusOne: c.MaxPriorityPlusOne, DisconnectedTimeoutPlusOne: c.DisconnectedTimeoutPlusOne,
+			RetryStrategy: c.RetryStrategy, RetryMultiplier: c.RetryMultiplier, RetrySteps: slices.Clone(c.RetrySteps),
+			RetryJitter: c.RetryJitter, RetryCountsAcquired: c.RetryCountsAcquired,
+			Lock: c.Lock, MaxLock: c.MaxLock, CountLockExpiry: c.CountLockExpiry,
+			Groups: c.Groups, GroupRequired: c.GroupRequired, GroupExpiry: c.GroupExpiry, GroupLinger: c.GroupLinger, GroupStateTtl: c.GroupStateTtl,
+			DeadlineOrder: c.DeadlineOrder, DedupWindow: c.DedupWindow,
+			Forward: c.Forward, ForwardExchange: c.ForwardExchange,
+			HasForwardRoutingKey: c.HasForwardRoutingKey, ForwardRoutingKey: c.ForwardRoutingKey,
+			AuditMaxPlusOne: c.AuditMaxPlusOne,
 		},
 		ttl: millis(c.TtlPlusOne), consumerTimeout: millis(c.ConsumerTimeoutPlusOne),
 		disconnected: millis(c.DisconnectedTimeoutPlusOne).Or(defaultDisconnectedTimeout),
+		dedup:        duration(c.DedupWindow),
 		lease:        duration(c.Expires), idle: duration(c.AutoDeleteOnIdle),
 		maxMessages: number(c.MaxLengthPlusOne), maxBytes: number(c.MaxLengthBytesPlusOne),
 		maxLetters:  number(c.DeadLetterMaxPlusOne),
 		maxPriority: uint8(min(number(uint64(c.MaxPriorityPlusOne)).Or(maxPriority), maxPriority)),
+		backoff:     newBackoff(c),
+		ends:        int(min(number(c.AuditMaxPlusOne).Or(defaultEnds), maxEnds)),
 	}
 }
 
@@ -109,6 +125,16 @@ func (s *settings) timeout(c *consumer) fsm.Optional[fsm.Millis] {
 	return s.consumerTimeout
 }
 
+// forwards reports whether the queue sends on what becomes ready in it.
+func (s *settings) forwards() bool { return s.Forward && !s.grouped() }
+
+// grouped reports whether the queue has groups.
+func (s *settings) grouped() bool { return s.Groups != logpb.QueueConfig_NO_GROUPS }
+
+// groupLock is how long c holds a group before it must renew; 0: until it gives it
+// up.
+func (s *settings) groupLock(c *consumer) fsm.Millis { return fsm.Millis(s.lock(c).length) }
+
 // limited reports whether the queue has a length limit.
 func (s *settings) limited() bool { return s.maxMessages.Given || s.maxBytes.Given }
 
@@ -121,27 +147,4 @@ func (s *settings) fits(c Count) bool {
 // dropping what would be handed out next.
 func (s *settings) dropsHead() bool {
 	return s.limited() && s.Overflow == logpb.QueueConfig_DROP_HEAD
-}
-
-// retryAfter is how long a message that was handed out in vain waits before it
-// may be tried again; 0: it does not. failures include the current one, and
-// failed says whether this was one.
-//
-// It is min(RetryMin × failures, RetryMax), with at least one failure, and
-// RetryMin if RetryMax is 0. The product is not computed before it is known not
-// to overflow.
-func (s *settings) retryAfter(failures uint32, failed bool) fsm.Millis {
-	delayed := s.Retry == logpb.QueueConfig_ALL || s.Retry == logpb.QueueConfig_FAILED && failed ||
-		s.Retry == logpb.QueueConfig_RETURNED && !failed
-	if !delayed || s.RetryMin == 0 {
-		return 0
-	}
-	wait, times := s.RetryMax, max(uint64(failures), 1)
-	if wait == 0 {
-		wait = s.RetryMin
-	}
-	if s.RetryMin <= wait/times {
-		wait = s.RetryMin * times
-	}
-	return duration(wait)
 }

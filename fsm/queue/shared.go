@@ -23,6 +23,10 @@ const (
 	// maxConsumers bounds the consumers of a queue, including gets and
 	// cancelled ones that still hold messages: some commands scan all of them.
 	maxConsumers = 8192
+
+	// skipsAtOnce bounds how many messages one command passes over because they
+	// have too little left of their TTL.
+	skipsAtOnce = 4096
 )
 
 // shared is what all parts of a machine read, and where they count what they
@@ -30,9 +34,10 @@ const (
 // to it. Only the machine changes clock, settings and bounds, between two
 // rules; a part changes scratch as its contract says.
 type shared struct {
-	// name never changes. clock, settings and counters are state and in every
+	// name and id never change. clock, settings and counters are state and in every
 	// snapshot; bounds, which the program sets, and scratch are in none.
 	name     string // name of the queue, recorded in deaths
+	id       fsm.QueueID
 	clock    clock
 	settings settings
 	counters Counters
@@ -55,9 +60,11 @@ type Bounds struct {
 	// Consumers is the maximum number of a queue, including gets and cancelled
 	// ones that still hold messages: any command may scan all of them.
 	Consumers int
+	IDs       int // remembered against duplicates
+	Skips     int // messages passed over for consumers that ask for a least TTL
 }
 
-var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers}
+var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers, maxSeen, skipsAtOnce}
 
 // Back is how many deliveries a tick, or the end of a session or a node, brings
 // back, and how many transfers to targets that are gone it ends. Each may be a
@@ -76,7 +83,7 @@ func (b *Bounds) due(kind logpb.Command_Kind) int {
 // scratch is the temporary data of a command being applied. It is not state: it
 // has no meaning between two commands, and is in no snapshot.
 //
-// Invariant: 0 ≤ budget and 0 ≤ handOuts. taken and overdue are reused, so
+// Invariant: budget, handOuts and skips are not negative. taken and overdue are reused, so
 // slices of them must not be retained.
 //
 // steps measures the work of one command independently of the processor. Parts
@@ -84,16 +91,37 @@ func (b *Bounds) due(kind logpb.Command_Kind) int {
 type scratch struct {
 	budget    int    // due actions that may still be performed
 	handOuts  int    // messages that may still be handed out
+	skips     int    // messages that may still be passed over
 	steps     int    // steps taken so far, for tests
 	fresh     uint32 // a message with TTL 0 that is being offered; 0: none
+	ended     bool   // the queue has ended: nothing becomes ready
 	delivered uint64 // number of the delivery of a get; 0: none
 	taken     []checkout
-	overdue   []uint32
+	overdue   []checkout
+	// by is who held the message that is dying; zero: nobody. holders are those of
+	// taken and overdue, see checkout.by.
+	by      lastHolder
+	holders []lastHolder
+}
+
+// holder returns the number of a holder of messages in taken, for checkout.by.
+func (s *scratch) holder(id fsm.ConsumerID, tag string) uint32 {
+	s.holders = append(s.holders, lastHolder{id, tag})
+	return uint32(len(s.holders))
+}
+
+// heldBy sets by for a message of taken or overdue.
+func (s *scratch) heldBy(no uint32) {
+	if s.by = (lastHolder{}); no > 0 {
+		s.by = s.holders[no-1]
+	}
 }
 
 // begin starts a command of an active queue.
 func (s *scratch) begin(kind logpb.Command_Kind, b *Bounds) {
 	s.budget, s.handOuts, s.steps, s.taken = b.due(kind), b.HandOuts, 0, s.taken[:0]
+	s.skips = b.Skips
+	s.by = lastHolder{}
 }
 
 // end frees memory that only a large command needs. The memory is kept
@@ -101,6 +129,10 @@ func (s *scratch) begin(kind logpb.Command_Kind, b *Bounds) {
 func (s *scratch) end() {
 	if cap(s.taken) > dueInTick {
 		s.taken, s.overdue = nil, nil
+	}
+	if len(s.holders) > 0 {
+		clear(s.holders)
+		s.holders = s.holders[:0]
 	}
 }
 

@@ -25,9 +25,11 @@ type Snapshot struct {
 	head      *logpb.QueueSnapshot // without sessions and consumers
 	sessions  []session            // ascending
 	consumers []consumer           // by age
-	held      []sorted[grip]       // by consumer, then what is on its way back
+	held      []sorted[grip]       // by consumer, then what is on its way back, then by detached consumer
 	messages  frozen
-	live      liveIndexes
+	ends      deque[end]
+	locks     frozenLocks
+	seen      sorted[messageID]
 }
 
 // Snapshot returns the current state. It is cheap: large structures are shared,
@@ -37,9 +39,11 @@ type Snapshot struct {
 func (m *Machine) Snapshot() *Snapshot {
 	s := m.view()
 	s.messages = m.messages.freeze()
-	s.live = m.entries.freeze()
+	s.ends = m.ends.freeze()
+	s.seen = m.seen.freeze()
 	s.consumers, s.held = m.consumers.freeze()
-	s.held = m.deliveries.freeze(s.held)
+	s.held = m.detached.freeze(m.deliveries.freeze(s.held))
+	s.locks = m.locks.freeze()
 	s.sessions = m.sessions.freeze()
 	return s
 }
@@ -49,11 +53,12 @@ func (m *Machine) Snapshot() *Snapshot {
 func (m *Machine) view() *Snapshot {
 	s := &Snapshot{
 		head:     m.head(),
-		messages: m.messages.view(), live: m.entries.view(),
+		messages: m.messages.view(), ends: m.ends.view(), seen: m.seen.view(),
 		sessions: m.sessions.view(),
 	}
 	s.consumers, s.held = m.consumers.view()
-	s.held = m.deliveries.view(s.held)
+	s.held = m.detached.view(m.deliveries.view(s.held))
+	s.locks = m.locks.view()
 	return s
 }
 
@@ -67,11 +72,15 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	}
 	m.clock.save(h)
 	m.messages.save(h)
+	m.ends.save(h)
 	m.outbox.save(h)
 	m.sessions.save(h)
 	m.consumers.save(h)
 	m.lease.save(h)
 	m.deliveries.save(h)
+	m.detached.save(h)
+	m.groups.save(h, m.consumers.position)
+	m.seen.save(h)
 	if m.version > 1 {
 		h.FsmVersion = m.version
 	}
@@ -80,7 +89,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 
 // proto returns the counters in the form of the snapshot.
 func (c *Counters) proto() *logpb.QueueCounters {
-	deaths := make([]uint64, 0, 16)
+	deaths := make([]uint64, 0, len(c.Deaths)*len(c.Deaths[0]))
 	for _, d := range c.Deaths {
 		deaths = append(deaths, d[:]...)
 	}
@@ -89,18 +98,24 @@ func (c *Counters) proto() *logpb.QueueCounters {
 		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
 		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, SettledExpired: c.AckedExpired,
-		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Deaths: deaths, Unroutable: c.Unroutable,
+		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Deaths: deaths, Unroutable: c.Unroutable, Forwarded: c.Forwarded,
+		Deferred: c.Deferred, Kicked: c.Kicked,
+		Cancelled: c.Cancelled, Replaced: c.Replaced,
+		LocksLost: c.LocksLost, LocksRenewed: c.LocksRenewed, LateLocks: c.LateLocks,
+		GroupsTaken: c.GroupsTaken, GroupsLost: c.GroupsLost,
+		SameId: c.SameID, IdsForgotten: c.IDsForgotten,
 	}
 }
 
 // LiveIndexes iterates over the entries that had live messages, ascending.
-func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.live.indexes() }
+func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.messages.live.indexes() }
 
 // WriteTo writes the canonical encoding: a QueueSnapshot and one MessageState
 // per message, each preceded by its length as a varint. The order of the
 // messages is: ready, highest priority first; returned; scheduled; delayed;
-// held, by consumer and delivery; on their way back; outbox; waiting letters;
-// purged. Equal states have equal encodings.
+// deferred; of groups; held, by consumer and delivery; on their way back; held by
+// detached consumers; outbox; waiting letters; purged. The records of ends follow,
+// oldest first, as EndStates. Equal states have equal encodings.
 //
 // It may be called more than once, and writes the same bytes each time.
 // Messages are encoded one by one. Handles, indexes, scratch, blocks and the
@@ -115,24 +130,33 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.messages.writeList(e, returnedList)
 	s.messages.writeList(e, scheduledList)
 	s.messages.writeList(e, delayedList)
+	s.messages.writeList(e, deferredList)
+	s.messages.writeList(e, groupedList)
 	for i, all := range s.held {
 		for id, held := range all.all() {
 			st := s.messages.fill(&e.message, held.handle)
 			st.Consumer, st.Delivery = uint32(i), id.seq
 			st.Deadline, st.Limit, st.Since = int64(held.deadline), uint64(held.limit), int64(held.since)
+			s.locks.fill(st, held.lock)
 			e.record(st)
 		}
 	}
 	s.messages.writeList(e, outboxList)
 	s.messages.writeList(e, waitingList)
 	s.messages.writePurged(e)
+	for i := range s.ends.len() {
+		e.record(s.ends.item(i).state())
+	}
 	e.flush(0)
 	return e.written, e.err
 }
 
-// complete adds sessions and consumers to the head. It is done here and not by
+// complete adds sessions, consumers and ids to the head. It is done here and not by
 // Snapshot, which must be short.
 func (s *Snapshot) complete() {
+	if s.head.SeenIds == nil {
+		saveSeen(&s.seen, s.head)
+	}
 	if len(s.head.Sessions) > 0 || len(s.sessions) == 0 {
 		return
 	}
@@ -144,6 +168,12 @@ func (s *Snapshot) complete() {
 		at, _ := slices.BinarySearchFunc(s.sessions, c.id.Session, func(x session, id fsm.SessionID) int { return x.id.Compare(id) })
 		s.head.Consumers = append(s.head.Consumers, c.save(at))
 	}
+}
+
+// record is what follows the head of a snapshot.
+type record interface {
+	SizeVT() int
+	MarshalToSizedBufferVT(b []byte) (int, error)
 }
 
 // encoder writes records and remembers the first error. message is reused for
@@ -171,7 +201,7 @@ func (e *encoder) head(h *logpb.QueueSnapshot) {
 
 // record writes one record, preceded by its length. It remembers an error, and
 // writes nothing after one.
-func (e *encoder) record(r *logpb.MessageState) {
+func (e *encoder) record(r record) {
 	size := r.SizeVT()
 	e.buf = binary.AppendUvarint(e.buf, uint64(size))
 	at := len(e.buf)

@@ -136,24 +136,25 @@ func (s *sorted[V]) last() (key, *V) {
 }
 
 // put adds v at k, which must not be in the table.
+func (s *sorted[V]) put(k key, v V) { *s.add(k) = v }
+
+// add adds k, which must not be in the table, and returns where its value is. The
+// caller sets it, whatever it was.
 //
 // A new greatest key costs O(1) and leaves full blocks behind; one in between
 // splits a full block into halves.
-func (s *sorted[V]) put(k key, v V) {
+func (s *sorted[V]) add(k key) *V {
 	s.n++
 	if len(s.blocks) == 0 {
-		s.insertBlock(0, k, v)
-		return
+		return s.insertBlock(0, k)
 	}
 	i := len(s.blocks) - 1
 	b := s.blocks[i]
 	if b.keys[b.tail-1].before(k) {
 		if b.len() == blockLen {
-			s.insertBlock(i+1, k, v)
-			return
+			return s.insertBlock(i+1, k)
 		}
-		s.own(i).insert(b.tail, k, v)
-		return
+		return s.own(i).insert(b.tail, k)
 	}
 	i = s.seek(k)
 	if s.blocks[i].len() == blockLen {
@@ -163,12 +164,14 @@ func (s *sorted[V]) put(k key, v V) {
 		}
 	}
 	b = s.own(i)
-	b.insert(b.search(k), k, v)
+	v := b.insert(b.search(k), k)
 	s.firsts[i] = b.keys[b.head]
+	return v
 }
 
-// insert inserts an entry at a position of a block that is not full.
-func (b *block[V]) insert(at int, k key, v V) {
+// insert inserts an entry at a position of a block that is not full, and returns
+// where its value is.
+func (b *block[V]) insert(at int, k key) *V {
 	if b.tail == len(b.keys) {
 		at -= b.head
 		if n := b.len(); b.head > n || len(b.keys) == blockLen {
@@ -183,8 +186,9 @@ func (b *block[V]) insert(at int, k key, v V) {
 	}
 	copy(b.keys[at+1:b.tail+1], b.keys[at:b.tail])
 	copy(b.vals[at+1:b.tail+1], b.vals[at:b.tail])
-	b.keys[at], b.vals[at] = k, v
+	b.keys[at] = k
 	b.tail++
+	return &b.vals[at]
 }
 
 // slide moves the entries to the beginning.
@@ -195,8 +199,9 @@ func (b *block[V]) slide() {
 	b.head, b.tail = 0, n
 }
 
-// insertBlock inserts a block with one entry at index i.
-func (s *sorted[V]) insertBlock(i int, k key, v V) {
+// insertBlock inserts a block with one entry at index i, and returns where its value
+// is.
+func (s *sorted[V]) insertBlock(i int, k key) *V {
 	b := s.spare
 	if s.spare = nil; b == nil {
 		n := firstBlock
@@ -206,9 +211,10 @@ func (s *sorted[V]) insertBlock(i int, k key, v V) {
 		b = &block[V]{keys: make([]key, n), vals: make([]V, n)}
 	}
 	b.head, b.tail, b.epoch = 0, 1, s.epoch
-	b.keys[0], b.vals[0] = k, v
+	b.keys[0] = k
 	s.blocks = slices.Insert(s.blocks, i, b)
 	s.firsts = slices.Insert(s.firsts, i, k)
+	return &b.vals[0]
 }
 
 // split moves the entries of block i from position mid on to a new block.
@@ -272,7 +278,7 @@ func (s *sorted[V]) shrunk(i int) {
 	if i+1 < len(s.blocks) && b.len()+s.blocks[i+1].len() <= blockLen/2 {
 		next := s.blocks[i+1]
 		for at := next.head; at < next.tail; at++ {
-			b.insert(b.tail, next.keys[at], next.vals[at])
+			*b.insert(b.tail, next.keys[at]) = next.vals[at]
 		}
 		s.dropBlock(i + 1)
 	}

@@ -28,19 +28,24 @@ func (m *Machine) Stats() Stats {
 	return Stats{
 		Phase: m.lease.phase(), Clock: m.clock.now(),
 		Ready: Count{
-			m.messages.count(Ready).Messages + m.messages.count(Returned).Messages,
-			m.messages.count(Ready).Bytes + m.messages.count(Returned).Bytes,
+			m.messages.readyCount(),
+			m.messages.count(Ready).Bytes + m.messages.count(Returned).Bytes + m.messages.count(Grouped).Bytes,
 		},
 		Unacknowledged: m.messages.count(CheckedOut), Scheduled: m.messages.count(Scheduled), Delayed: m.messages.count(Delayed),
-		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
-		Consumers: m.consumers.active(), Sessions: m.sessions.len(), Counters: m.counters,
+		Deferred: m.messages.count(Deferred),
+		Outbox:   m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
+		Forwarding: m.outbox.underWay(),
+		Consumers:  m.consumers.active(), Sessions: m.sessions.len(), IDs: m.seen.len(), Ended: m.lease.endReason(), Locked: m.locks.len(), Groups: m.groups.stats(), Counters: m.counters,
 	}
 }
 
-// Dead returns the counters of deaths.
+// Dead returns the counters of deaths and other ends.
 func (m *Machine) Dead() Dead {
 	c := &m.counters
-	return Dead{By: c.Deaths, Confirmed: c.DeadConfirmed, Dropped: c.DeadDropped, Refused: c.DeadRefused}
+	return Dead{
+		By: c.Deaths, Confirmed: c.DeadConfirmed, Dropped: c.DeadDropped, Refused: c.DeadRefused,
+		Cancelled: c.Cancelled, Replaced: c.Replaced, Purged: c.Purged, Forwarded: c.Forwarded,
+	}
 }
 
 // Live reports whether the entry at index has live messages.
@@ -102,6 +107,11 @@ func (cs *consumers) describe(c *consumer) Consumer {
 		Status: c.status(), Held: c.held.len(), TimedOut: len(c.late), NextDelivery: c.next,
 		LateAcks: c.lateAcks, Timeout: cs.settings.timeout(c).Or(-1), OwnTimeout: c.ownTimeout.Given,
 	}
+	l := cs.settings.lock(c)
+	d.ConsumerLocks = ConsumerLocks{
+		Lock: fsm.Millis(l.length), MaxLock: fsm.Millis(l.max), AutoRenew: c.lockAuto, Head: c.lockHead, Grace: c.lockGrace,
+		LostLocks: len(c.lockLost), LateLocks: c.lateLocks,
+	}
 	d.Active = c.level != nil && (!cs.settings.SingleActive || c == cs.single)
 	if d.Active && cs.quiescing && d.Status == Up {
 		d.Status = Quiescing
@@ -115,8 +125,9 @@ func (cs *consumers) describe(c *consumer) Consumer {
 
 // Messages iterates over all messages: the ready ones by priority, highest
 // first, the returned ones, the scheduled ones by number, the delayed ones, the
-// held ones by consumer and delivery, those on their way back, the outbox, the
-// waiting letters. Purged ones are left out. The machine must not change
+// deferred ones, those of groups, the held ones by consumer and delivery, those on
+// their way back, those held by detached consumers, the outbox, the waiting letters.
+// Purged ones are left out. The machine must not change
 // meanwhile.
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
@@ -125,25 +136,23 @@ func (m *Machine) Messages() iter.Seq[Message] {
 				return
 			}
 		}
-		if !m.messages.walk(returnedList, yield) || !m.messages.walk(scheduledList, yield) || !m.messages.walk(delayedList, yield) {
+		if !m.messages.walk(returnedList, yield) || !m.messages.walk(scheduledList, yield) || !m.messages.walk(delayedList, yield) ||
+			!m.messages.walk(deferredList, yield) || !m.messages.walk(groupedList, yield) {
 			return
 		}
 		for c := range m.consumers.from(0) {
-			for held := range c.held.from(0) {
-				d := m.messages.describe(held.handle)
-				d.Holder, d.Delivery, d.Deadline = c.id, held.id, m.clock.heldUntil(held.deadline)
-				if !yield(d) {
-					return
-				}
+			if !m.deliveries.walk(c.id, &c.held, yield) {
+				return
 			}
 		}
 		for r := range m.deliveries.lost() {
-			for held := range r.held.from(0) {
-				d := m.messages.describe(held.handle)
-				d.Holder, d.Delivery, d.Deadline = r.of, held.id, m.clock.heldUntil(held.deadline)
-				if !yield(d) {
-					return
-				}
+			if !m.deliveries.walk(r.of, &r.held, yield) {
+				return
+			}
+		}
+		for c := range m.detached.list() {
+			if !m.deliveries.walk(c.id, &c.held, yield) {
+				return
 			}
 		}
 		if m.messages.walk(outboxList, yield) {

@@ -134,6 +134,13 @@ var longRuns = []longRun{
 		}
 		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{Message: 5}})
 	}},
+	{"retry of all that is delayed", &logpb.QueueConfig{DeliveryLimit: -1, Retry: logpb.QueueConfig_ALL, RetryMin: 3_600_000}, func(t testing.TB, f *full) {
+		f.publish(t, 0)
+		f.hold(t, 1)
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 1}})
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_KICK, Kick: &logpb.Kick{}})
+	}},
 	{"target gone", &logpb.QueueConfig{DeadLetter: true}, func(t testing.TB, f *full) {
 		f.publish(t, 2)
 		f.meta.Now += 10

@@ -11,8 +11,8 @@ import (
 
 var (
 	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
-	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged", Delayed: "delayed"}
-	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LeaseDue: "queue", ScheduleDue: "schedule", WorkDue: "work"}
+	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged", Delayed: "delayed", Deferred: "deferred", Grouped: "grouped"}
+	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LockDue: "lock", LeaseDue: "queue", ScheduleDue: "schedule", WorkDue: "work"}
 	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing", Suspected: "silent"}
 )
 
@@ -44,6 +44,7 @@ func (m *Machine) String() string {
 	for c := range m.Consumers() {
 		consumerText(&b, c)
 	}
+	m.detached.describe(&b)
 	m.deliveries.describeLost(&b)
 	if n := m.sessions.toEnd(); n > 0 {
 		fmt.Fprintf(&b, "ending %d\n", n)
@@ -52,6 +53,7 @@ func (m *Machine) String() string {
 		messageText(&b, x)
 	}
 	m.outbox.describeDeadLetterTargets(&b)
+	groupsText(&b, m)
 	return b.String()
 }
 
@@ -63,6 +65,9 @@ func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	}
 	if n := st.Delayed.Messages; n > 0 {
 		fmt.Fprintf(b, " delayed=%d", n)
+	}
+	if n := st.Deferred.Messages; n > 0 {
+		fmt.Fprintf(b, " deferred=%d", n)
 	}
 	if n := st.Waiting.Messages; n > 0 {
 		fmt.Fprintf(b, " waiting=%d", n)
@@ -125,6 +130,12 @@ func consumerText(b *strings.Builder, c Consumer) {
 	if c.LateAcks > 0 {
 		fmt.Fprintf(b, " late-acks=%d", c.LateAcks)
 	}
+	if c.LostLocks > 0 {
+		fmt.Fprintf(b, " lost-locks=%d", c.LostLocks)
+	}
+	if c.LateLocks > 0 {
+		fmt.Fprintf(b, " late-locks=%d", c.LateLocks)
+	}
 	b.WriteString("\n")
 }
 
@@ -145,16 +156,30 @@ func messageText(b *strings.Builder, x Message) {
 		if x.Deadline != 0 {
 			fmt.Fprintf(b, " until=%d", x.Deadline)
 		}
+		if x.LockedUntil != 0 {
+			fmt.Fprintf(b, " locked=%d", x.LockedUntil)
+		}
 	case Outbox, Waiting:
 		fmt.Fprintf(b, " letter=%d", x.Letter)
-	case Scheduled, Delayed:
-		fmt.Fprintf(b, " due=%d", x.DueAt)
+	case Scheduled, Delayed, Deferred:
+		if x.DueAt != 0 {
+			fmt.Fprintf(b, " due=%d", x.DueAt)
+		}
+		if x.Deferral != "" {
+			fmt.Fprintf(b, " token=%q", x.Deferral)
+		}
 		if x.ScheduleID != "" {
 			fmt.Fprintf(b, " id=%q", x.ScheduleID)
 		}
 	}
 	if x.ScheduledFor != 0 && x.Place != Scheduled {
 		fmt.Fprintf(b, " scheduled-for=%d", x.ScheduledFor)
+	}
+	if x.MessageID != "" || x.CorrelationID != "" {
+		fmt.Fprintf(b, " message-id=%q correlation-id=%q", x.MessageID, x.CorrelationID)
+	}
+	if x.Group != "" {
+		fmt.Fprintf(b, " group=%q", x.Group)
 	}
 	b.WriteString(deathsText(x.Deaths))
 	b.WriteString("\n")

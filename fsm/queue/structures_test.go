@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 // TestArena hands out and takes back, and keeps frozen copies, which must not
@@ -131,7 +133,7 @@ func TestLiveIndexes(t *testing.T) {
 		switch {
 		case len(order) < 200 || r.IntN(2) == 0 && step < 40_000:
 			index += uint64(r.IntN(3))
-			l.add(index)
+			l.add(index, fsm.Time(index/3))
 			model[index]++
 			order = append(order, index)
 		default:
@@ -148,6 +150,9 @@ func TestLiveIndexes(t *testing.T) {
 			}
 			if model[x] == 0 {
 				delete(model, x)
+			}
+			if at := l.time(x); model[x] > 0 && at != fsm.Time(x/3) || model[x] == 0 && at != 0 {
+				t.Fatalf("step %d: entry %d came at %d", step, x, at)
 			}
 			if l.has(x) != (model[x] > 0) {
 				t.Fatalf("step %d: entry %d: live is %v", step, x, l.has(x))

@@ -6,9 +6,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// timers finds what comes next in time: expiries of ready messages, scheduled
-// and delayed messages that become ready, and deliveries that time out. It has
-// no stale entries.
+// timers finds what comes next in time: expiries of ready and parked messages,
+// scheduled and parked messages that become ready, and deliveries that time
+// out. It has no stale entries.
 //
 // The key of a message is (instant, seq), so that keys are unique and messages
 // with equal instants keep their order of arrival. Deliveries are keyed by the
@@ -16,10 +16,13 @@ import (
 //
 // Invariants:
 //
-//	expiries = {(expireAt, seq) of m : m is ready or returned, m.expireAt ≠ 0},
-//	except a message that is being offered while a command is applied
-//	schedules, delays = the same for the scheduled and the delayed messages, all
-//	of which have m.expireAt ≠ 0
+//	expiries = {(expiry, seq) of m : m is ready, returned, grouped or parked, expiry ≠
+//	0}, except a message that is being offered while a command is applied, and those
+//	that are protected
+//	schedules, delays, returns = {(m.expireAt, seq) of m : m is scheduled, delayed,
+//	deferred, m.expireAt ≠ 0}
+//	order = {(expireAt, or never if that is 0, seq) of m : m is ready or returned} if
+//	ordered, except a message that is being offered; otherwise empty
 //	timeouts = {(deadline, seq) of d : d is held or on its way back, d.deadline ≠ 0}
 //
 // Nothing of this is in a snapshot: Restore fills the tables from the instants of
@@ -33,6 +36,10 @@ type timers struct {
 	expiries  sorted[uint32]
 	schedules sorted[uint32]
 	delays    sorted[uint32]
+	returns   sorted[uint32]
+	// order is the order of ready messages, if the queue goes by deadlines.
+	order   sorted[uint32]
+	ordered bool
 	// While a delivery is on its way back, its entry may name a consumer that has
 	// ended, or none after a restore: nothing times out then, see deliveries.tick.
 	timeouts sorted[holding]
@@ -49,19 +56,46 @@ type holding struct {
 // instant.
 func (t *timers) table(p Place) *sorted[uint32] {
 	switch p {
-	case Ready, Returned:
+	case Ready, Returned, Grouped:
 		return &t.expiries
 	case Scheduled:
 		return &t.schedules
 	case Delayed:
 		return &t.delays
+	case Deferred:
+		return &t.returns
 	}
 	return nil
 }
 
+// never is after all instants.
+const never fsm.Time = 1<<63 - 1
+
+// order is the position of a ready message that goes by its deadline.
+func (x *message) order() key { return orderKey(x.expireAt, x.seq) }
+
+func orderKey(expireAt fsm.Time, seq uint64) key {
+	if expireAt == 0 {
+		return key{never, seq}
+	}
+	return key{expireAt, seq}
+}
+
+// orderByDeadline says whether order is kept. Requires: nothing is ready.
+func (t *timers) orderByDeadline(yes bool) { t.ordered = yes }
+
+// hasOrder reports whether a message is in order. Those of a group are not.
+func (t *timers) hasOrder(x *message) bool {
+	return t.ordered && (x.place == Ready || x.place == Returned)
+}
+
 // watch adds message h, whose place and instant are set. It does nothing if the
-// message has no instant. Requires: it is not there already.
+// message has no instant, unless the queue goes by deadlines. Requires: it is
+// not there already.
 func (t *timers) watch(x *message, h uint32) {
+	if t.hasOrder(x) {
+		t.order.put(orderKey(x.expireAt, x.seq), h)
+	}
 	if x.expireAt == 0 {
 		return
 	}
@@ -73,11 +107,28 @@ func (t *timers) watch(x *message, h uint32) {
 // forget removes a message, if it is there. Its place and instant must be those
 // it was added with.
 func (t *timers) forget(x *message) {
+	if t.hasOrder(x) {
+		t.order.remove(x.order())
+	}
 	if x.expireAt == 0 {
 		return
 	}
 	if in := t.table(x.place); in != nil {
 		in.remove(key{x.expireAt, x.seq})
+	}
+}
+
+// expire adds the expiry of parked message h; 0: it has none.
+func (t *timers) expire(at fsm.Time, seq uint64, h uint32) {
+	if at != 0 {
+		t.expiries.put(key{at, seq}, h)
+	}
+}
+
+// neverExpire removes the expiry of a parked message; 0: it has none.
+func (t *timers) neverExpire(at fsm.Time, seq uint64) {
+	if at != 0 {
+		t.expiries.remove(key{at, seq})
 	}
 }
 
@@ -88,6 +139,8 @@ func (t *timers) forgetWaiting() {
 	t.expiries.clear()
 	t.schedules.clear()
 	t.delays.clear()
+	t.returns.clear()
+	t.order.clear()
 }
 
 // forgetHeld removes all deliveries.
@@ -97,17 +150,44 @@ func (t *timers) forgetHeld() { t.timeouts.clear() }
 // instants come in the order of their numbers.
 func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiries) }
 
-// timed is the number of messages that become ready at an instant.
-func (t *timers) timed() int { return t.schedules.len() + t.delays.len() }
+// nextInOrder returns the ready message that expires first, but not before an
+// instant; 0: none. Those that never expire come last, by number.
+//
+// Requires: ordered. O(log n).
+func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
+	for _, h := range t.order.from(key{at: at}) {
+		return *h
+	}
+	return 0
+}
 
-// nextTimed returns the scheduled or delayed message that is due first; false:
-// there is none. Numbers are unique over both tables, so there is no tie.
+// timed is the number of messages that become ready at an instant.
+func (t *timers) timed() int { return t.schedules.len() + t.delays.len() + t.returns.len() }
+
+// nextTimed returns the scheduled or parked message that is due first; false:
+// there is none. Numbers are unique over all tables, so there is no tie.
 func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	due, h, ok = firstOf(&t.schedules)
-	if k, other, delayed := firstOf(&t.delays); delayed && (!ok || k.before(due)) {
-		return k, other, true
+	for _, in := range [...]*sorted[uint32]{&t.delays, &t.returns} {
+		if k, other, some := firstOf(in); some && (!ok || k.before(due)) {
+			due, h, ok = k, other, true
+		}
 	}
 	return due, h, ok
+}
+
+// overdueTimed reports whether a scheduled or parked message is due and has not
+// become ready yet: a command could not do all that was due.
+func overdueTimed(s *shared, t *timers) bool {
+	next, _, ok := t.nextTimed()
+	return ok && next.at <= s.clock.now()
+}
+
+// nextDelayed returns the delayed message that is due first; false: there is
+// none.
+func (t *timers) nextDelayed() (h uint32, ok bool) {
+	_, h, ok = firstOf(&t.delays)
+	return h, ok
 }
 
 // scheduled iterates over the scheduled messages, starting at a key.
@@ -152,8 +232,8 @@ func (t *timers) held(deadline fsm.Time, seq uint64) (holding, bool) {
 // timeout returns the delivery that times out first; false: none ever does.
 func (t *timers) timeout() (at key, of holding, ok bool) { return firstOf(&t.timeouts) }
 
-// clear removes everything.
-func (t *timers) clear() { *t = timers{} }
+// clear removes everything. Whether there is an order stays.
+func (t *timers) clear() { *t = timers{ordered: t.ordered} }
 
 // firstOf returns the first entry of a table; false: it is empty.
 func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
@@ -167,14 +247,22 @@ func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
 // check compares the numbers of entries with the messages and deliveries found;
 // each of these was checked individually when it was found.
 func (t *timers) check(k *checker) {
-	k.that(t.expiries.len() == k.timed[Ready]+k.timed[Returned], "%d messages expire, of %d", t.expiries.len(), k.timed[Ready]+k.timed[Returned])
+	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[0]
+	k.that(t.expiries.len() == expire, "%d messages expire, of %d", t.expiries.len(), expire)
+	k.that(t.order.len() == k.ordered, "%d messages have an order, of %d", t.order.len(), k.ordered)
 	k.that(t.schedules.len() == k.timed[Scheduled], "%d messages are scheduled, of %d", t.schedules.len(), k.timed[Scheduled])
 	k.that(t.delays.len() == k.timed[Delayed], "%d messages are delayed, of %d", t.delays.len(), k.timed[Delayed])
+	k.that(t.returns.len() == k.timed[Deferred], "%d deferred messages return, of %d", t.returns.len(), k.timed[Deferred])
 	k.that(t.timeouts.len() == k.timeouts, "%d timeouts of %d", t.timeouts.len(), k.timeouts)
 }
 
 // checkOne checks that message h is in its table if it has an instant.
 func (t *timers) checkOne(k *checker, x *message, h uint32) {
+	if t.hasOrder(x) {
+		k.ordered++
+		p := t.order.get(x.order())
+		k.that(p != nil && *p == h, "message %d has no order", x.seq)
+	}
 	in := t.table(x.place)
 	if in == nil || x.expireAt == 0 {
 		return
@@ -186,9 +274,25 @@ func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	}
 }
 
+// checkExpiry checks that parked message h is in the table of expiries, if it
+// expires. checker.timed counts it under no place.
+func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
+	if at == 0 {
+		return
+	}
+	k.timed[0]++
+	k.deadline(at)
+	if p := t.expiries.get(key{at, seq}); p == nil || *p != h {
+		k.fail("parked message %d is not in the index at %d", seq, at)
+	}
+}
+
 // has reports whether a message with this place, instant and number is in a
 // table.
 func (t *timers) has(p Place, at fsm.Time, seq uint64) bool {
+	if t.ordered && (p == Ready || p == Returned) && t.order.get(orderKey(at, seq)) != nil {
+		return true
+	}
 	in := t.table(p)
 	return in != nil && at != 0 && in.get(key{at, seq}) != nil
 }

@@ -23,8 +23,8 @@ type Place uint8
 
 const (
 	// Ready messages wait in the list of their priority. They may be handed out
-	// and may expire, as may Returned ones; messages in other places do not
-	// expire.
+	// and may expire, as may Returned ones. Of the others, only Delayed and
+	// Deferred ones expire.
 	Ready Place = iota + 1
 	// Returned messages are ready too, and are served before the others.
 	Returned
@@ -40,9 +40,16 @@ const (
 	Purged
 	// Delayed messages were returned, and wait before they become ready again.
 	Delayed
+	// Deferred messages were put aside by a consumer under a token.
+	Deferred
+	// Grouped messages are ready and belong to a group.
+	Grouped
 
 	placeCount = iota + 1
 )
+
+// parked reports whether messages here were set aside after a delivery.
+func (p Place) parked() bool { return p == Delayed || p == Deferred }
 
 // Due is a kind of deadline.
 type Due uint8
@@ -54,6 +61,8 @@ const (
 	ExpiryDue
 	// TimeoutDue: a delivery has been held for too long.
 	TimeoutDue
+	// LockDue: a lock ends.
+	LockDue
 	// LeaseDue: the queue ends.
 	LeaseDue
 	// ScheduleDue: a message becomes ready.
@@ -74,19 +83,39 @@ func (c Count) plus(o Count) Count { return Count{c.Messages + o.Messages, c.Byt
 type Stats struct {
 	Phase          Phase
 	Clock          fsm.Time
-	Ready          Count // including returned messages
+	Ready          Count // including returned messages and those of groups
 	Unacknowledged Count
 	Scheduled      Count
 	Delayed        Count
+	Deferred       Count
 	Outbox         Count // including waiting letters
 	Waiting        Count // letters that have no destination for now
+	Forwarding     Count // letters that have not died, but go on
 	// Pending are the letters that count as messages of the queue and in its
 	// length limits: the whole outbox, if it delivers at least once.
 	Pending   Count
 	Consumers int // without cancelled ones that still hold messages
 	Sessions  int
+	Locked    int // deliveries with a lock, also one that does not run yet
+	Groups    GroupStats
+	IDs       int // remembered against duplicates
+	Ended     QueueEnd
 	Counters  Counters
 }
+
+// GroupCounters count how often a consumer got a group, and how often the lock of
+// one ended.
+type GroupCounters struct{ GroupsTaken, GroupsLost uint64 }
+
+// Deaths counts messages by the reason of their death, from EXPIRED on, and by
+// disposition.
+type Deaths [logpb.Death_MAXHOPS][AtLeastOnce + 1]uint64
+
+// Removals counts those of Counters.Unscheduled that were cancelled, and those
+// that were replaced by others of their names; and the messages that have arrived
+// at all queues to which the queue forwarded them, which are not among
+// DeadConfirmed.
+type Removals struct{ Cancelled, Replaced, Forwarded uint64 }
 
 // Counters only grow. They are part of the replicated state. They are equal on
 // all replicas, and a repeated command counts only in Duplicates.
@@ -111,8 +140,32 @@ type Counters struct {
 	// target has, DeadRefused transfers (not letters) that a target has
 	// refused.
 	DeadConfirmed, DeadRefused uint64
-	// Deaths counts by reason (EXPIRED is 0) and disposition.
-	Deaths [4][4]uint64
+	Removals
+	LockCounters
+	// Deaths counts by reason and disposition.
+	Deaths Deaths
+	ParkedCounters
+	GroupCounters
+	IDCounters
+}
+
+// IDCounters count what a window against duplicates does.
+type IDCounters struct {
+	SameID       uint64 // publishes that were duplicates of messages
+	IDsForgotten uint64 // within the window, since there were too many
+}
+
+// ParkedCounters are the counters of messages that were set aside.
+type ParkedCounters struct {
+	Deferred uint64 // deliveries that ended in a deferral
+	Kicked   uint64 // messages that were retried before their time
+}
+
+// LockCounters are the counters of locks.
+type LockCounters struct {
+	LocksLost    uint64 // locks that ended before their delivery was settled
+	LocksRenewed uint64 // on request
+	LateLocks    uint64 // settlements of deliveries whose lock had ended
 }
 
 // Died is the number of deaths for a reason, with any disposition.
@@ -123,10 +176,12 @@ func (c *Counters) Died(reason logpb.Death_Reason) (n uint64) {
 	return n
 }
 
-// Dead are the counters of deaths and dead letters.
+// Dead are the counters of deaths and dead letters, and of other ends.
 type Dead struct {
-	By                          [4][4]uint64 // Counters.Deaths
-	Confirmed, Dropped, Refused uint64       // letters, letters, transfers
+	By                          Deaths
+	Confirmed, Dropped, Refused uint64 // letters, letters, transfers
+	// Messages that ended otherwise: see Counters.
+	Cancelled, Replaced, Purged, Forwarded uint64
 }
 
 // Plus returns the sum d + o.
@@ -143,6 +198,8 @@ func (d Dead) with(o Dead, f func(a, b uint64) uint64) Dead {
 		}
 	}
 	d.Confirmed, d.Dropped, d.Refused = f(d.Confirmed, o.Confirmed), f(d.Dropped, o.Dropped), f(d.Refused, o.Refused)
+	d.Cancelled, d.Replaced, d.Purged = f(d.Cancelled, o.Cancelled), f(d.Replaced, o.Replaced), f(d.Purged, o.Purged)
+	d.Forwarded = f(d.Forwarded, o.Forwarded)
 	return d
 }
 
@@ -203,6 +260,18 @@ type Consumer struct {
 	OwnTimeout    bool       // set by the consumer, not inherited
 	FirstDeadline fsm.Time   // of the oldest delivery; 0: none
 	HeldSince     fsm.Time   // when the oldest delivery was handed out; 0: it holds nothing, or unknown
+	ConsumerLocks
+}
+
+// ConsumerLocks describe the locks of one consumer, for listings.
+type ConsumerLocks struct {
+	Lock      fsm.Millis // effective for the next delivery; 0: none
+	MaxLock   fsm.Millis // likewise, with all renewals; 0: no bound
+	AutoRenew fsm.Millis // 0: never
+	Head      bool       // only the oldest delivery is locked
+	Grace     fsm.Millis // 0: locks end with the session
+	LostLocks int        // deliveries whose lock has ended and that are not settled; at most 256
+	LateLocks uint64     // settlements of such deliveries
 }
 
 // Message describes one message, for listings.
@@ -218,10 +287,22 @@ type Message struct {
 	Holder           fsm.ConsumerID // checked out only
 	Delivery         uint64         // checked out only
 	Deadline         fsm.Time       // checked out only; 0: never
+	LockedUntil      fsm.Time       // checked out only; 0: it has no lock that runs
 	Letter           uint64         // outbox and waiting only
-	DueAt            fsm.Time       // scheduled and delayed only
+	DueAt            fsm.Time       // scheduled and delayed; deferred: 0 if it does not return
 	ScheduleID       string         // scheduled only
+	Deferral         string         // the token; deferred only
 	ScheduledFor     fsm.Time       // 0: it was never scheduled
+	// What the publisher calls the message, cut; empty: nothing, or the queue keeps
+	// no record of ends.
+	MessageID, CorrelationID string
+	GroupMember
+}
+
+// GroupMember says to which group a message belongs, or that it leaves its queue.
+type GroupMember struct {
+	Group     string // empty: to none, or it is a letter
+	Forwarded bool   // a letter that has not died, but goes on
 }
 
 // Letter is a dead letter in the outbox.
@@ -261,4 +342,19 @@ type DeadLetterTarget struct {
 type Boot struct {
 	Node fsm.NodeID
 	Boot uint64
+}
+
+// QueueEnd is why a queue has ended by itself.
+type QueueEnd uint8
+
+const (
+	NotEnded  QueueEnd = iota // or it was deleted
+	LeaseOver                 // it was unused for longer than its lease
+	IdleOver                  // it was idle for too long
+	Abandoned                 // its last consumer has gone
+)
+
+// String is the argument that has ended the queue; empty: none.
+func (e QueueEnd) String() string {
+	return [...]string{"", "x-expires", "x-auto-delete-on-idle", "auto-delete"}[min(e, Abandoned)]
 }

@@ -23,10 +23,12 @@ const (
 
 // CatalogEntry is one entry of the catalog's log.
 type CatalogEntry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version" json:"version,omitempty"` // of the machines, as the proposer knew it
-	Now           int64                  `protobuf:"zigzag64,2,opt,name=now" json:"now,omitempty"`
-	Commands      []*CatalogCommand      `protobuf:"bytes,3,rep,name=commands" json:"commands,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Version  uint32                 `protobuf:"varint,1,opt,name=version" json:"version,omitempty"` // of the machines, as the proposer knew it
+	Now      int64                  `protobuf:"zigzag64,2,opt,name=now" json:"now,omitempty"`
+	Commands []*CatalogCommand      `protobuf:"bytes,3,rep,name=commands" json:"commands,omitempty"`
+	// Absent: what comes twice is done twice.
+	Proposal      *Proposal `protobuf:"bytes,4,opt,name=proposal" json:"proposal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -82,6 +84,83 @@ func (x *CatalogEntry) GetCommands() []*CatalogCommand {
 	return nil
 }
 
+func (x *CatalogEntry) GetProposal() *Proposal {
+	if x != nil {
+		return x.Proposal
+	}
+	return nil
+}
+
+// Proposal marks an entry: of all entries that a process of a node proposes under one
+// number, the first is performed, and the others are answered as it was.
+type Proposal struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          string                 `protobuf:"bytes,1,opt,name=node" json:"node,omitempty"`
+	Incarnation   []byte                 `protobuf:"bytes,2,opt,name=incarnation" json:"incarnation,omitempty"` // of the process, as it has registered
+	Number        uint64                 `protobuf:"varint,3,opt,name=number" json:"number,omitempty"`          // from 1
+	From          uint64                 `protobuf:"varint,4,opt,name=from" json:"from,omitempty"`              // nobody waits for the answer to a lower number
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proposal) Reset() {
+	*x = Proposal{}
+	mi := &file_catalog_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proposal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proposal) ProtoMessage() {}
+
+func (x *Proposal) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proposal.ProtoReflect.Descriptor instead.
+func (*Proposal) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Proposal) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Proposal) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+func (x *Proposal) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Proposal) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
 type CatalogCommand struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Body:
@@ -119,6 +198,7 @@ type CatalogCommand struct {
 	//	*CatalogCommand_RecoverCluster
 	//	*CatalogCommand_PutJoinToken
 	//	*CatalogCommand_DeleteJoinToken
+	//	*CatalogCommand_PutLockKey
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -126,7 +206,7 @@ type CatalogCommand struct {
 
 func (x *CatalogCommand) Reset() {
 	*x = CatalogCommand{}
-	mi := &file_catalog_proto_msgTypes[1]
+	mi := &file_catalog_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -138,7 +218,7 @@ func (x *CatalogCommand) String() string {
 func (*CatalogCommand) ProtoMessage() {}
 
 func (x *CatalogCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[1]
+	mi := &file_catalog_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -151,7 +231,7 @@ func (x *CatalogCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogCommand.ProtoReflect.Descriptor instead.
 func (*CatalogCommand) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{1}
+	return file_catalog_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *CatalogCommand) GetBody() isCatalogCommand_Body {
@@ -458,6 +538,15 @@ func (x *CatalogCommand) GetDeleteJoinToken() *DeleteJoinToken {
 	return nil
 }
 
+func (x *CatalogCommand) GetPutLockKey() *PutLockKey {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_PutLockKey); ok {
+			return x.PutLockKey
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -594,6 +683,10 @@ type CatalogCommand_DeleteJoinToken struct {
 	DeleteJoinToken *DeleteJoinToken `protobuf:"bytes,111,opt,name=delete_join_token,json=deleteJoinToken,oneof"`
 }
 
+type CatalogCommand_PutLockKey struct {
+	PutLockKey *PutLockKey `protobuf:"bytes,120,opt,name=put_lock_key,json=putLockKey,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -660,6 +753,53 @@ func (*CatalogCommand_PutJoinToken) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_DeleteJoinToken) isCatalogCommand_Body() {}
 
+func (*CatalogCommand_PutLockKey) isCatalogCommand_Body() {}
+
+// PutLockKey sets the secret of the tokens of locks, if there is none yet.
+type PutLockKey struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Secret        []byte                 `protobuf:"bytes,1,opt,name=secret" json:"secret,omitempty"` // 32 bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutLockKey) Reset() {
+	*x = PutLockKey{}
+	mi := &file_catalog_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutLockKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutLockKey) ProtoMessage() {}
+
+func (x *PutLockKey) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutLockKey.ProtoReflect.Descriptor instead.
+func (*PutLockKey) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PutLockKey) GetSecret() []byte {
+	if x != nil {
+		return x.Secret
+	}
+	return nil
+}
+
 // RegisterNode announces that a node has started. The answer is its number
 // and its boot number (the index of the entry). Exclusive queues that
 // connections of its earlier boots owned, and transient queues it hosted, go.
@@ -679,7 +819,7 @@ type RegisterNode struct {
 
 func (x *RegisterNode) Reset() {
 	*x = RegisterNode{}
-	mi := &file_catalog_proto_msgTypes[2]
+	mi := &file_catalog_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -691,7 +831,7 @@ func (x *RegisterNode) String() string {
 func (*RegisterNode) ProtoMessage() {}
 
 func (x *RegisterNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[2]
+	mi := &file_catalog_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -704,7 +844,7 @@ func (x *RegisterNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RegisterNode.ProtoReflect.Descriptor instead.
 func (*RegisterNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{2}
+	return file_catalog_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *RegisterNode) GetName() string {
@@ -762,7 +902,7 @@ type DeclareDead struct {
 
 func (x *DeclareDead) Reset() {
 	*x = DeclareDead{}
-	mi := &file_catalog_proto_msgTypes[3]
+	mi := &file_catalog_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -774,7 +914,7 @@ func (x *DeclareDead) String() string {
 func (*DeclareDead) ProtoMessage() {}
 
 func (x *DeclareDead) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[3]
+	mi := &file_catalog_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -787,7 +927,7 @@ func (x *DeclareDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareDead.ProtoReflect.Descriptor instead.
 func (*DeclareDead) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{3}
+	return file_catalog_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DeclareDead) GetName() string {
@@ -823,7 +963,7 @@ type AdmitNode struct {
 
 func (x *AdmitNode) Reset() {
 	*x = AdmitNode{}
-	mi := &file_catalog_proto_msgTypes[4]
+	mi := &file_catalog_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -835,7 +975,7 @@ func (x *AdmitNode) String() string {
 func (*AdmitNode) ProtoMessage() {}
 
 func (x *AdmitNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[4]
+	mi := &file_catalog_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -848,7 +988,7 @@ func (x *AdmitNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitNode.ProtoReflect.Descriptor instead.
 func (*AdmitNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{4}
+	return file_catalog_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AdmitNode) GetName() string {
@@ -891,7 +1031,7 @@ type PutJoinToken struct {
 
 func (x *PutJoinToken) Reset() {
 	*x = PutJoinToken{}
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1043,7 @@ func (x *PutJoinToken) String() string {
 func (*PutJoinToken) ProtoMessage() {}
 
 func (x *PutJoinToken) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[5]
+	mi := &file_catalog_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1056,7 @@ func (x *PutJoinToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutJoinToken.ProtoReflect.Descriptor instead.
 func (*PutJoinToken) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{5}
+	return file_catalog_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *PutJoinToken) GetHash() []byte {
@@ -950,7 +1090,7 @@ type DeleteJoinToken struct {
 
 func (x *DeleteJoinToken) Reset() {
 	*x = DeleteJoinToken{}
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -962,7 +1102,7 @@ func (x *DeleteJoinToken) String() string {
 func (*DeleteJoinToken) ProtoMessage() {}
 
 func (x *DeleteJoinToken) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[6]
+	mi := &file_catalog_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -975,7 +1115,7 @@ func (x *DeleteJoinToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteJoinToken.ProtoReflect.Descriptor instead.
 func (*DeleteJoinToken) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{6}
+	return file_catalog_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DeleteJoinToken) GetHash() []byte {
@@ -1000,7 +1140,7 @@ type JoinToken struct {
 
 func (x *JoinToken) Reset() {
 	*x = JoinToken{}
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1012,7 +1152,7 @@ func (x *JoinToken) String() string {
 func (*JoinToken) ProtoMessage() {}
 
 func (x *JoinToken) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[7]
+	mi := &file_catalog_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1025,7 +1165,7 @@ func (x *JoinToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinToken.ProtoReflect.Descriptor instead.
 func (*JoinToken) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{7}
+	return file_catalog_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JoinToken) GetHash() []byte {
@@ -1074,7 +1214,7 @@ type ForgetNode struct {
 
 func (x *ForgetNode) Reset() {
 	*x = ForgetNode{}
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1086,7 +1226,7 @@ func (x *ForgetNode) String() string {
 func (*ForgetNode) ProtoMessage() {}
 
 func (x *ForgetNode) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[8]
+	mi := &file_catalog_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1099,7 +1239,7 @@ func (x *ForgetNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForgetNode.ProtoReflect.Descriptor instead.
 func (*ForgetNode) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{8}
+	return file_catalog_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ForgetNode) GetName() string {
@@ -1123,7 +1263,7 @@ type RecoverCluster struct {
 
 func (x *RecoverCluster) Reset() {
 	*x = RecoverCluster{}
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1135,7 +1275,7 @@ func (x *RecoverCluster) String() string {
 func (*RecoverCluster) ProtoMessage() {}
 
 func (x *RecoverCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[9]
+	mi := &file_catalog_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1148,7 +1288,7 @@ func (x *RecoverCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RecoverCluster.ProtoReflect.Descriptor instead.
 func (*RecoverCluster) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{9}
+	return file_catalog_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RecoverCluster) GetName() string {
@@ -1182,7 +1322,7 @@ type SetMembers struct {
 
 func (x *SetMembers) Reset() {
 	*x = SetMembers{}
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1334,7 @@ func (x *SetMembers) String() string {
 func (*SetMembers) ProtoMessage() {}
 
 func (x *SetMembers) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[10]
+	mi := &file_catalog_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1347,7 @@ func (x *SetMembers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetMembers.ProtoReflect.Descriptor instead.
 func (*SetMembers) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{10}
+	return file_catalog_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetMembers) GetQueue() uint64 {
@@ -1249,7 +1389,7 @@ type MembersLeft struct {
 
 func (x *MembersLeft) Reset() {
 	*x = MembersLeft{}
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1401,7 @@ func (x *MembersLeft) String() string {
 func (*MembersLeft) ProtoMessage() {}
 
 func (x *MembersLeft) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[11]
+	mi := &file_catalog_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1414,7 @@ func (x *MembersLeft) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MembersLeft.ProtoReflect.Descriptor instead.
 func (*MembersLeft) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{11}
+	return file_catalog_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MembersLeft) GetQueue() uint64 {
@@ -1303,7 +1443,7 @@ type SetDraining struct {
 
 func (x *SetDraining) Reset() {
 	*x = SetDraining{}
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1455,7 @@ func (x *SetDraining) String() string {
 func (*SetDraining) ProtoMessage() {}
 
 func (x *SetDraining) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[12]
+	mi := &file_catalog_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,7 +1468,7 @@ func (x *SetDraining) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDraining.ProtoReflect.Descriptor instead.
 func (*SetDraining) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{12}
+	return file_catalog_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SetDraining) GetName() string {
@@ -1357,7 +1497,7 @@ type Initialize struct {
 
 func (x *Initialize) Reset() {
 	*x = Initialize{}
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1509,7 @@ func (x *Initialize) String() string {
 func (*Initialize) ProtoMessage() {}
 
 func (x *Initialize) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[13]
+	mi := &file_catalog_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1522,7 @@ func (x *Initialize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Initialize.ProtoReflect.Descriptor instead.
 func (*Initialize) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{13}
+	return file_catalog_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Initialize) GetVhost() *PutVhost {
@@ -1417,7 +1557,7 @@ type PutVhost struct {
 
 func (x *PutVhost) Reset() {
 	*x = PutVhost{}
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1429,7 +1569,7 @@ func (x *PutVhost) String() string {
 func (*PutVhost) ProtoMessage() {}
 
 func (x *PutVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[14]
+	mi := &file_catalog_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1442,7 +1582,7 @@ func (x *PutVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutVhost.ProtoReflect.Descriptor instead.
 func (*PutVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{14}
+	return file_catalog_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PutVhost) GetName() string {
@@ -1475,7 +1615,7 @@ type DeleteVhost struct {
 
 func (x *DeleteVhost) Reset() {
 	*x = DeleteVhost{}
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1487,7 +1627,7 @@ func (x *DeleteVhost) String() string {
 func (*DeleteVhost) ProtoMessage() {}
 
 func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[15]
+	mi := &file_catalog_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1500,7 +1640,7 @@ func (x *DeleteVhost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVhost.ProtoReflect.Descriptor instead.
 func (*DeleteVhost) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{15}
+	return file_catalog_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DeleteVhost) GetName() string {
@@ -1522,7 +1662,7 @@ type PutUser struct {
 
 func (x *PutUser) Reset() {
 	*x = PutUser{}
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1534,7 +1674,7 @@ func (x *PutUser) String() string {
 func (*PutUser) ProtoMessage() {}
 
 func (x *PutUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[16]
+	mi := &file_catalog_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1547,7 +1687,7 @@ func (x *PutUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutUser.ProtoReflect.Descriptor instead.
 func (*PutUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{16}
+	return file_catalog_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PutUser) GetName() string {
@@ -1587,7 +1727,7 @@ type DeleteUser struct {
 
 func (x *DeleteUser) Reset() {
 	*x = DeleteUser{}
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1599,7 +1739,7 @@ func (x *DeleteUser) String() string {
 func (*DeleteUser) ProtoMessage() {}
 
 func (x *DeleteUser) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[17]
+	mi := &file_catalog_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1612,7 +1752,7 @@ func (x *DeleteUser) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteUser.ProtoReflect.Descriptor instead.
 func (*DeleteUser) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{17}
+	return file_catalog_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteUser) GetName() string {
@@ -1636,7 +1776,7 @@ type ReplaceHash struct {
 
 func (x *ReplaceHash) Reset() {
 	*x = ReplaceHash{}
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1788,7 @@ func (x *ReplaceHash) String() string {
 func (*ReplaceHash) ProtoMessage() {}
 
 func (x *ReplaceHash) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[18]
+	mi := &file_catalog_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +1801,7 @@ func (x *ReplaceHash) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplaceHash.ProtoReflect.Descriptor instead.
 func (*ReplaceHash) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{18}
+	return file_catalog_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ReplaceHash) GetName() string {
@@ -1705,7 +1845,7 @@ type PutPermission struct {
 
 func (x *PutPermission) Reset() {
 	*x = PutPermission{}
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1857,7 @@ func (x *PutPermission) String() string {
 func (*PutPermission) ProtoMessage() {}
 
 func (x *PutPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[19]
+	mi := &file_catalog_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1870,7 @@ func (x *PutPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPermission.ProtoReflect.Descriptor instead.
 func (*PutPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{19}
+	return file_catalog_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PutPermission) GetUser() string {
@@ -1778,7 +1918,7 @@ type DeletePermission struct {
 
 func (x *DeletePermission) Reset() {
 	*x = DeletePermission{}
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1790,7 +1930,7 @@ func (x *DeletePermission) String() string {
 func (*DeletePermission) ProtoMessage() {}
 
 func (x *DeletePermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[20]
+	mi := &file_catalog_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1803,7 +1943,7 @@ func (x *DeletePermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePermission.ProtoReflect.Descriptor instead.
 func (*DeletePermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{20}
+	return file_catalog_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeletePermission) GetUser() string {
@@ -1835,7 +1975,7 @@ type PutTopicPermission struct {
 
 func (x *PutTopicPermission) Reset() {
 	*x = PutTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +1987,7 @@ func (x *PutTopicPermission) String() string {
 func (*PutTopicPermission) ProtoMessage() {}
 
 func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[21]
+	mi := &file_catalog_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +2000,7 @@ func (x *PutTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutTopicPermission.ProtoReflect.Descriptor instead.
 func (*PutTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{21}
+	return file_catalog_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PutTopicPermission) GetUser() string {
@@ -1911,7 +2051,7 @@ type DeleteTopicPermission struct {
 
 func (x *DeleteTopicPermission) Reset() {
 	*x = DeleteTopicPermission{}
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1923,7 +2063,7 @@ func (x *DeleteTopicPermission) String() string {
 func (*DeleteTopicPermission) ProtoMessage() {}
 
 func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[22]
+	mi := &file_catalog_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1936,7 +2076,7 @@ func (x *DeleteTopicPermission) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteTopicPermission.ProtoReflect.Descriptor instead.
 func (*DeleteTopicPermission) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{22}
+	return file_catalog_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DeleteTopicPermission) GetUser() string {
@@ -1985,7 +2125,7 @@ type DeclareExchange struct {
 
 func (x *DeclareExchange) Reset() {
 	*x = DeclareExchange{}
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2137,7 @@ func (x *DeclareExchange) String() string {
 func (*DeclareExchange) ProtoMessage() {}
 
 func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[23]
+	mi := &file_catalog_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2150,7 @@ func (x *DeclareExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareExchange.ProtoReflect.Descriptor instead.
 func (*DeclareExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{23}
+	return file_catalog_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeclareExchange) GetVhost() string {
@@ -2080,7 +2220,7 @@ type DeleteExchange struct {
 
 func (x *DeleteExchange) Reset() {
 	*x = DeleteExchange{}
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2092,7 +2232,7 @@ func (x *DeleteExchange) String() string {
 func (*DeleteExchange) ProtoMessage() {}
 
 func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[24]
+	mi := &file_catalog_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2105,7 +2245,7 @@ func (x *DeleteExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteExchange.ProtoReflect.Descriptor instead.
 func (*DeleteExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{24}
+	return file_catalog_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeleteExchange) GetVhost() string {
@@ -2143,7 +2283,7 @@ type PutLimit struct {
 
 func (x *PutLimit) Reset() {
 	*x = PutLimit{}
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2295,7 @@ func (x *PutLimit) String() string {
 func (*PutLimit) ProtoMessage() {}
 
 func (x *PutLimit) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[25]
+	mi := &file_catalog_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2308,7 @@ func (x *PutLimit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutLimit.ProtoReflect.Descriptor instead.
 func (*PutLimit) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{25}
+	return file_catalog_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PutLimit) GetUser() bool {
@@ -2218,7 +2358,7 @@ type TouchExchange struct {
 
 func (x *TouchExchange) Reset() {
 	*x = TouchExchange{}
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2370,7 @@ func (x *TouchExchange) String() string {
 func (*TouchExchange) ProtoMessage() {}
 
 func (x *TouchExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[26]
+	mi := &file_catalog_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2383,7 @@ func (x *TouchExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TouchExchange.ProtoReflect.Descriptor instead.
 func (*TouchExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{26}
+	return file_catalog_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TouchExchange) GetVhost() string {
@@ -2280,7 +2420,7 @@ type ExpireExchange struct {
 
 func (x *ExpireExchange) Reset() {
 	*x = ExpireExchange{}
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2292,7 +2432,7 @@ func (x *ExpireExchange) String() string {
 func (*ExpireExchange) ProtoMessage() {}
 
 func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[27]
+	mi := &file_catalog_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2305,7 +2445,7 @@ func (x *ExpireExchange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExpireExchange.ProtoReflect.Descriptor instead.
 func (*ExpireExchange) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{27}
+	return file_catalog_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ExpireExchange) GetVhost() string {
@@ -2342,7 +2482,7 @@ type ExchangeActivity struct {
 
 func (x *ExchangeActivity) Reset() {
 	*x = ExchangeActivity{}
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +2494,7 @@ func (x *ExchangeActivity) String() string {
 func (*ExchangeActivity) ProtoMessage() {}
 
 func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[28]
+	mi := &file_catalog_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +2507,7 @@ func (x *ExchangeActivity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeActivity.ProtoReflect.Descriptor instead.
 func (*ExchangeActivity) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{28}
+	return file_catalog_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ExchangeActivity) GetVhost() string {
@@ -2405,7 +2545,7 @@ type Bind struct {
 
 func (x *Bind) Reset() {
 	*x = Bind{}
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2557,7 @@ func (x *Bind) String() string {
 func (*Bind) ProtoMessage() {}
 
 func (x *Bind) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[29]
+	mi := &file_catalog_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2570,7 @@ func (x *Bind) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bind.ProtoReflect.Descriptor instead.
 func (*Bind) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{29}
+	return file_catalog_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Bind) GetVhost() string {
@@ -2497,7 +2637,7 @@ type DeclareQueue struct {
 
 func (x *DeclareQueue) Reset() {
 	*x = DeclareQueue{}
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2509,7 +2649,7 @@ func (x *DeclareQueue) String() string {
 func (*DeclareQueue) ProtoMessage() {}
 
 func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[30]
+	mi := &file_catalog_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2522,7 +2662,7 @@ func (x *DeclareQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareQueue.ProtoReflect.Descriptor instead.
 func (*DeclareQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{30}
+	return file_catalog_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DeclareQueue) GetVhost() string {
@@ -2606,7 +2746,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2618,7 +2758,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[31]
+	mi := &file_catalog_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2631,7 +2771,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{31}
+	return file_catalog_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Owner) GetNode() uint32 {
@@ -2670,7 +2810,7 @@ type DeleteQueue struct {
 
 func (x *DeleteQueue) Reset() {
 	*x = DeleteQueue{}
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2682,7 +2822,7 @@ func (x *DeleteQueue) String() string {
 func (*DeleteQueue) ProtoMessage() {}
 
 func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[32]
+	mi := &file_catalog_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2695,7 +2835,7 @@ func (x *DeleteQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteQueue.ProtoReflect.Descriptor instead.
 func (*DeleteQueue) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{32}
+	return file_catalog_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeleteQueue) GetVhost() string {
@@ -2736,7 +2876,7 @@ type DeleteOwned struct {
 
 func (x *DeleteOwned) Reset() {
 	*x = DeleteOwned{}
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2748,7 +2888,7 @@ func (x *DeleteOwned) String() string {
 func (*DeleteOwned) ProtoMessage() {}
 
 func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[33]
+	mi := &file_catalog_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2761,7 +2901,7 @@ func (x *DeleteOwned) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteOwned.ProtoReflect.Descriptor instead.
 func (*DeleteOwned) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{33}
+	return file_catalog_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteOwned) GetOwner() *Owner {
@@ -2783,7 +2923,7 @@ type PutSetting struct {
 
 func (x *PutSetting) Reset() {
 	*x = PutSetting{}
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +2935,7 @@ func (x *PutSetting) String() string {
 func (*PutSetting) ProtoMessage() {}
 
 func (x *PutSetting) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[34]
+	mi := &file_catalog_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +2948,7 @@ func (x *PutSetting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutSetting.ProtoReflect.Descriptor instead.
 func (*PutSetting) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{34}
+	return file_catalog_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PutSetting) GetName() string {
@@ -2848,7 +2988,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2860,7 +3000,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[35]
+	mi := &file_catalog_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2873,7 +3013,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{35}
+	return file_catalog_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -2936,7 +3076,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[36]
+	mi := &file_catalog_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2948,7 +3088,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[36]
+	mi := &file_catalog_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2961,7 +3101,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{36}
+	return file_catalog_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -3005,7 +3145,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[37]
+	mi := &file_catalog_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3017,7 +3157,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[37]
+	mi := &file_catalog_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3030,7 +3170,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{37}
+	return file_catalog_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -3129,16 +3269,18 @@ type CatalogSnapshot struct {
 	Settings         []*PutSetting          `protobuf:"bytes,14,rep,name=settings" json:"settings,omitempty"`
 	Policies         []*PutPolicy           `protobuf:"bytes,15,rep,name=policies" json:"policies,omitempty"`
 	TopicPermissions []*PutTopicPermission  `protobuf:"bytes,18,rep,name=topic_permissions,json=topicPermissions" json:"topic_permissions,omitempty"`
-	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle" json:"idle,omitempty"`      // by vhost and name
-	Limits           []*PutLimit            `protobuf:"bytes,51,rep,name=limits" json:"limits,omitempty"`  // of vhosts, then of users; by name
-	Tokens           []*JoinToken           `protobuf:"bytes,110,rep,name=tokens" json:"tokens,omitempty"` // by hash
+	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle" json:"idle,omitempty"`                                // by vhost and name
+	Limits           []*PutLimit            `protobuf:"bytes,51,rep,name=limits" json:"limits,omitempty"`                            // of vhosts, then of users; by name
+	Tokens           []*JoinToken           `protobuf:"bytes,110,rep,name=tokens" json:"tokens,omitempty"`                           // by hash
+	LockSecret       []byte                 `protobuf:"bytes,120,opt,name=lock_secret,json=lockSecret" json:"lock_secret,omitempty"` // empty: none yet
+	Proposers        []*Proposer            `protobuf:"bytes,121,rep,name=proposers" json:"proposers,omitempty"`                     // by node
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[38]
+	mi := &file_catalog_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3292,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[38]
+	mi := &file_catalog_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3305,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{38}
+	return file_catalog_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -3299,6 +3441,134 @@ func (x *CatalogSnapshot) GetTokens() []*JoinToken {
 	return nil
 }
 
+func (x *CatalogSnapshot) GetLockSecret() []byte {
+	if x != nil {
+		return x.LockSecret
+	}
+	return nil
+}
+
+func (x *CatalogSnapshot) GetProposers() []*Proposer {
+	if x != nil {
+		return x.Proposers
+	}
+	return nil
+}
+
+// Proposer is what is known of the proposals of a node's present process.
+type Proposer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          uint32                 `protobuf:"varint,1,opt,name=node" json:"node,omitempty"`
+	From          uint64                 `protobuf:"varint,2,opt,name=from" json:"from,omitempty"`
+	Answered      []*Answered            `protobuf:"bytes,3,rep,name=answered" json:"answered,omitempty"` // by number
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Proposer) Reset() {
+	*x = Proposer{}
+	mi := &file_catalog_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Proposer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Proposer) ProtoMessage() {}
+
+func (x *Proposer) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Proposer.ProtoReflect.Descriptor instead.
+func (*Proposer) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *Proposer) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *Proposer) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *Proposer) GetAnswered() []*Answered {
+	if x != nil {
+		return x.Answered
+	}
+	return nil
+}
+
+// Answered is a proposal that has been performed.
+type Answered struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        uint64                 `protobuf:"varint,1,opt,name=number" json:"number,omitempty"`
+	Results       []*CatalogResult       `protobuf:"bytes,2,rep,name=results" json:"results,omitempty"` // without their lists
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Answered) Reset() {
+	*x = Answered{}
+	mi := &file_catalog_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Answered) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Answered) ProtoMessage() {}
+
+func (x *Answered) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Answered.ProtoReflect.Descriptor instead.
+func (*Answered) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *Answered) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *Answered) GetResults() []*CatalogResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
 type NodeState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        uint32                 `protobuf:"varint,1,opt,name=number" json:"number,omitempty"`
@@ -3317,7 +3587,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[39]
+	mi := &file_catalog_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3329,7 +3599,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[39]
+	mi := &file_catalog_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3342,7 +3612,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{39}
+	return file_catalog_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -3436,7 +3706,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[40]
+	mi := &file_catalog_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3448,7 +3718,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[40]
+	mi := &file_catalog_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3461,7 +3731,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{40}
+	return file_catalog_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -3530,7 +3800,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_catalog_proto_msgTypes[41]
+	mi := &file_catalog_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3542,7 +3812,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[41]
+	mi := &file_catalog_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3555,7 +3825,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{41}
+	return file_catalog_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Table) GetFields() []*Field {
@@ -3575,7 +3845,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_catalog_proto_msgTypes[42]
+	mi := &file_catalog_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3587,7 +3857,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[42]
+	mi := &file_catalog_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3600,7 +3870,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{42}
+	return file_catalog_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Field) GetName() string {
@@ -3631,7 +3901,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_catalog_proto_msgTypes[43]
+	mi := &file_catalog_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3643,7 +3913,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[43]
+	mi := &file_catalog_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3656,7 +3926,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{43}
+	return file_catalog_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Value) GetTag() uint32 {
@@ -3698,11 +3968,17 @@ var File_catalog_proto protoreflect.FileDescriptor
 
 const file_catalog_proto_rawDesc = "" +
 	"\n" +
-	"\rcatalog.proto\x12\x0equorate.log.v1\"v\n" +
+	"\rcatalog.proto\x12\x0equorate.log.v1\"\xac\x01\n" +
 	"\fCatalogEntry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x12:\n" +
-	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\"\xc9\x11\n" +
+	"\bcommands\x18\x03 \x03(\v2\x1e.quorate.log.v1.CatalogCommandR\bcommands\x124\n" +
+	"\bproposal\x18\x04 \x01(\v2\x18.quorate.log.v1.ProposalR\bproposal\"l\n" +
+	"\bProposal\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\x04R\x04from\"\x89\x12\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -3745,8 +4021,13 @@ const file_catalog_proto_rawDesc = "" +
 	"\freplace_hash\x18P \x01(\v2\x1b.quorate.log.v1.ReplaceHashH\x00R\vreplaceHash\x12I\n" +
 	"\x0frecover_cluster\x18Z \x01(\v2\x1e.quorate.log.v1.RecoverClusterH\x00R\x0erecoverCluster\x12D\n" +
 	"\x0eput_join_token\x18n \x01(\v2\x1c.quorate.log.v1.PutJoinTokenH\x00R\fputJoinToken\x12M\n" +
-	"\x11delete_join_token\x18o \x01(\v2\x1f.quorate.log.v1.DeleteJoinTokenH\x00R\x0fdeleteJoinTokenB\x06\n" +
-	"\x04body\"\xd1\x01\n" +
+	"\x11delete_join_token\x18o \x01(\v2\x1f.quorate.log.v1.DeleteJoinTokenH\x00R\x0fdeleteJoinToken\x12>\n" +
+	"\fput_lock_key\x18x \x01(\v2\x1a.quorate.log.v1.PutLockKeyH\x00R\n" +
+	"putLockKeyB\x06\n" +
+	"\x04body\"$\n" +
+	"\n" +
+	"PutLockKey\x12\x16\n" +
+	"\x06secret\x18\x01 \x01(\fR\x06secret\"\xd1\x01\n" +
 	"\fRegisterNode\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12!\n" +
 	"\fpeer_address\x18\x02 \x01(\tR\vpeerAddress\x12 \n" +
@@ -3938,7 +4219,7 @@ const file_catalog_proto_rawDesc = "" +
 	"configured\x12\x14\n" +
 	"\x05added\x18\n" +
 	" \x03(\x04R\x05added\x12\x14\n" +
-	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\x88\a\n" +
+	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xe1\a\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -3960,7 +4241,17 @@ const file_catalog_proto_rawDesc = "" +
 	"\x11topic_permissions\x18\x12 \x03(\v2\".quorate.log.v1.PutTopicPermissionR\x10topicPermissions\x124\n" +
 	"\x04idle\x182 \x03(\v2 .quorate.log.v1.ExchangeActivityR\x04idle\x120\n" +
 	"\x06limits\x183 \x03(\v2\x18.quorate.log.v1.PutLimitR\x06limits\x121\n" +
-	"\x06tokens\x18n \x03(\v2\x19.quorate.log.v1.JoinTokenR\x06tokens\"\xaa\x02\n" +
+	"\x06tokens\x18n \x03(\v2\x19.quorate.log.v1.JoinTokenR\x06tokens\x12\x1f\n" +
+	"\vlock_secret\x18x \x01(\fR\n" +
+	"lockSecret\x126\n" +
+	"\tproposers\x18y \x03(\v2\x18.quorate.log.v1.ProposerR\tproposers\"h\n" +
+	"\bProposer\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\x04R\x04from\x124\n" +
+	"\banswered\x18\x03 \x03(\v2\x18.quorate.log.v1.AnsweredR\banswered\"[\n" +
+	"\bAnswered\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x04R\x06number\x127\n" +
+	"\aresults\x18\x02 \x03(\v2\x1d.quorate.log.v1.CatalogResultR\aresults\"\xaa\x02\n" +
 	"\tNodeState\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\rR\x06number\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12!\n" +
@@ -4006,120 +4297,129 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
-	(*CatalogCommand)(nil),        // 1: quorate.log.v1.CatalogCommand
-	(*RegisterNode)(nil),          // 2: quorate.log.v1.RegisterNode
-	(*DeclareDead)(nil),           // 3: quorate.log.v1.DeclareDead
-	(*AdmitNode)(nil),             // 4: quorate.log.v1.AdmitNode
-	(*PutJoinToken)(nil),          // 5: quorate.log.v1.PutJoinToken
-	(*DeleteJoinToken)(nil),       // 6: quorate.log.v1.DeleteJoinToken
-	(*JoinToken)(nil),             // 7: quorate.log.v1.JoinToken
-	(*ForgetNode)(nil),            // 8: quorate.log.v1.ForgetNode
-	(*RecoverCluster)(nil),        // 9: quorate.log.v1.RecoverCluster
-	(*SetMembers)(nil),            // 10: quorate.log.v1.SetMembers
-	(*MembersLeft)(nil),           // 11: quorate.log.v1.MembersLeft
-	(*SetDraining)(nil),           // 12: quorate.log.v1.SetDraining
-	(*Initialize)(nil),            // 13: quorate.log.v1.Initialize
-	(*PutVhost)(nil),              // 14: quorate.log.v1.PutVhost
-	(*DeleteVhost)(nil),           // 15: quorate.log.v1.DeleteVhost
-	(*PutUser)(nil),               // 16: quorate.log.v1.PutUser
-	(*DeleteUser)(nil),            // 17: quorate.log.v1.DeleteUser
-	(*ReplaceHash)(nil),           // 18: quorate.log.v1.ReplaceHash
-	(*PutPermission)(nil),         // 19: quorate.log.v1.PutPermission
-	(*DeletePermission)(nil),      // 20: quorate.log.v1.DeletePermission
-	(*PutTopicPermission)(nil),    // 21: quorate.log.v1.PutTopicPermission
-	(*DeleteTopicPermission)(nil), // 22: quorate.log.v1.DeleteTopicPermission
-	(*DeclareExchange)(nil),       // 23: quorate.log.v1.DeclareExchange
-	(*DeleteExchange)(nil),        // 24: quorate.log.v1.DeleteExchange
-	(*PutLimit)(nil),              // 25: quorate.log.v1.PutLimit
-	(*TouchExchange)(nil),         // 26: quorate.log.v1.TouchExchange
-	(*ExpireExchange)(nil),        // 27: quorate.log.v1.ExpireExchange
-	(*ExchangeActivity)(nil),      // 28: quorate.log.v1.ExchangeActivity
-	(*Bind)(nil),                  // 29: quorate.log.v1.Bind
-	(*DeclareQueue)(nil),          // 30: quorate.log.v1.DeclareQueue
-	(*Owner)(nil),                 // 31: quorate.log.v1.Owner
-	(*DeleteQueue)(nil),           // 32: quorate.log.v1.DeleteQueue
-	(*DeleteOwned)(nil),           // 33: quorate.log.v1.DeleteOwned
-	(*PutSetting)(nil),            // 34: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),             // 35: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 36: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 37: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 38: quorate.log.v1.CatalogSnapshot
-	(*NodeState)(nil),             // 39: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 40: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 41: quorate.log.v1.Table
-	(*Field)(nil),                 // 42: quorate.log.v1.Field
-	(*Value)(nil),                 // 43: quorate.log.v1.Value
+	(*Proposal)(nil),              // 1: quorate.log.v1.Proposal
+	(*CatalogCommand)(nil),        // 2: quorate.log.v1.CatalogCommand
+	(*PutLockKey)(nil),            // 3: quorate.log.v1.PutLockKey
+	(*RegisterNode)(nil),          // 4: quorate.log.v1.RegisterNode
+	(*DeclareDead)(nil),           // 5: quorate.log.v1.DeclareDead
+	(*AdmitNode)(nil),             // 6: quorate.log.v1.AdmitNode
+	(*PutJoinToken)(nil),          // 7: quorate.log.v1.PutJoinToken
+	(*DeleteJoinToken)(nil),       // 8: quorate.log.v1.DeleteJoinToken
+	(*JoinToken)(nil),             // 9: quorate.log.v1.JoinToken
+	(*ForgetNode)(nil),            // 10: quorate.log.v1.ForgetNode
+	(*RecoverCluster)(nil),        // 11: quorate.log.v1.RecoverCluster
+	(*SetMembers)(nil),            // 12: quorate.log.v1.SetMembers
+	(*MembersLeft)(nil),           // 13: quorate.log.v1.MembersLeft
+	(*SetDraining)(nil),           // 14: quorate.log.v1.SetDraining
+	(*Initialize)(nil),            // 15: quorate.log.v1.Initialize
+	(*PutVhost)(nil),              // 16: quorate.log.v1.PutVhost
+	(*DeleteVhost)(nil),           // 17: quorate.log.v1.DeleteVhost
+	(*PutUser)(nil),               // 18: quorate.log.v1.PutUser
+	(*DeleteUser)(nil),            // 19: quorate.log.v1.DeleteUser
+	(*ReplaceHash)(nil),           // 20: quorate.log.v1.ReplaceHash
+	(*PutPermission)(nil),         // 21: quorate.log.v1.PutPermission
+	(*DeletePermission)(nil),      // 22: quorate.log.v1.DeletePermission
+	(*PutTopicPermission)(nil),    // 23: quorate.log.v1.PutTopicPermission
+	(*DeleteTopicPermission)(nil), // 24: quorate.log.v1.DeleteTopicPermission
+	(*DeclareExchange)(nil),       // 25: quorate.log.v1.DeclareExchange
+	(*DeleteExchange)(nil),        // 26: quorate.log.v1.DeleteExchange
+	(*PutLimit)(nil),              // 27: quorate.log.v1.PutLimit
+	(*TouchExchange)(nil),         // 28: quorate.log.v1.TouchExchange
+	(*ExpireExchange)(nil),        // 29: quorate.log.v1.ExpireExchange
+	(*ExchangeActivity)(nil),      // 30: quorate.log.v1.ExchangeActivity
+	(*Bind)(nil),                  // 31: quorate.log.v1.Bind
+	(*DeclareQueue)(nil),          // 32: quorate.log.v1.DeclareQueue
+	(*Owner)(nil),                 // 33: quorate.log.v1.Owner
+	(*DeleteQueue)(nil),           // 34: quorate.log.v1.DeleteQueue
+	(*DeleteOwned)(nil),           // 35: quorate.log.v1.DeleteOwned
+	(*PutSetting)(nil),            // 36: quorate.log.v1.PutSetting
+	(*PutPolicy)(nil),             // 37: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 38: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 39: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 40: quorate.log.v1.CatalogSnapshot
+	(*Proposer)(nil),              // 41: quorate.log.v1.Proposer
+	(*Answered)(nil),              // 42: quorate.log.v1.Answered
+	(*NodeState)(nil),             // 43: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 44: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 45: quorate.log.v1.Table
+	(*Field)(nil),                 // 46: quorate.log.v1.Field
+	(*Value)(nil),                 // 47: quorate.log.v1.Value
 }
 var file_catalog_proto_depIdxs = []int32{
-	1,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
-	2,  // 1: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
-	14, // 2: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
-	15, // 3: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
-	16, // 4: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
-	17, // 5: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
-	19, // 6: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
-	20, // 7: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
-	23, // 8: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
-	24, // 9: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
-	29, // 10: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
-	29, // 11: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
-	30, // 12: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
-	32, // 13: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
-	13, // 14: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
-	33, // 15: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
-	34, // 16: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	35, // 17: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	36, // 18: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
-	21, // 19: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
-	22, // 20: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
-	12, // 21: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
-	4,  // 22: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
-	8,  // 23: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
-	10, // 24: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
-	11, // 25: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
-	26, // 26: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
-	27, // 27: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
-	25, // 28: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
-	3,  // 29: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
-	18, // 30: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
-	9,  // 31: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
-	5,  // 32: quorate.log.v1.CatalogCommand.put_join_token:type_name -> quorate.log.v1.PutJoinToken
-	6,  // 33: quorate.log.v1.CatalogCommand.delete_join_token:type_name -> quorate.log.v1.DeleteJoinToken
-	14, // 34: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	16, // 35: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	19, // 36: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	41, // 37: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	41, // 38: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	41, // 39: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	31, // 40: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	31, // 41: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	41, // 42: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	39, // 43: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	14, // 44: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	16, // 45: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	19, // 46: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	23, // 47: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	29, // 48: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	40, // 49: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	34, // 50: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	35, // 51: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	21, // 52: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	28, // 53: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
-	25, // 54: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
-	7,  // 55: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
-	30, // 56: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	42, // 57: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	43, // 58: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	41, // 59: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	43, // 60: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	61, // [61:61] is the sub-list for method output_type
-	61, // [61:61] is the sub-list for method input_type
-	61, // [61:61] is the sub-list for extension type_name
-	61, // [61:61] is the sub-list for extension extendee
-	0,  // [0:61] is the sub-list for field type_name
+	2,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
+	1,  // 1: quorate.log.v1.CatalogEntry.proposal:type_name -> quorate.log.v1.Proposal
+	4,  // 2: quorate.log.v1.CatalogCommand.register_node:type_name -> quorate.log.v1.RegisterNode
+	16, // 3: quorate.log.v1.CatalogCommand.put_vhost:type_name -> quorate.log.v1.PutVhost
+	17, // 4: quorate.log.v1.CatalogCommand.delete_vhost:type_name -> quorate.log.v1.DeleteVhost
+	18, // 5: quorate.log.v1.CatalogCommand.put_user:type_name -> quorate.log.v1.PutUser
+	19, // 6: quorate.log.v1.CatalogCommand.delete_user:type_name -> quorate.log.v1.DeleteUser
+	21, // 7: quorate.log.v1.CatalogCommand.put_permission:type_name -> quorate.log.v1.PutPermission
+	22, // 8: quorate.log.v1.CatalogCommand.delete_permission:type_name -> quorate.log.v1.DeletePermission
+	25, // 9: quorate.log.v1.CatalogCommand.declare_exchange:type_name -> quorate.log.v1.DeclareExchange
+	26, // 10: quorate.log.v1.CatalogCommand.delete_exchange:type_name -> quorate.log.v1.DeleteExchange
+	31, // 11: quorate.log.v1.CatalogCommand.bind:type_name -> quorate.log.v1.Bind
+	31, // 12: quorate.log.v1.CatalogCommand.unbind:type_name -> quorate.log.v1.Bind
+	32, // 13: quorate.log.v1.CatalogCommand.declare_queue:type_name -> quorate.log.v1.DeclareQueue
+	34, // 14: quorate.log.v1.CatalogCommand.delete_queue:type_name -> quorate.log.v1.DeleteQueue
+	15, // 15: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
+	35, // 16: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
+	36, // 17: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
+	37, // 18: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	38, // 19: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	23, // 20: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
+	24, // 21: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
+	14, // 22: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
+	6,  // 23: quorate.log.v1.CatalogCommand.admit_node:type_name -> quorate.log.v1.AdmitNode
+	10, // 24: quorate.log.v1.CatalogCommand.forget_node:type_name -> quorate.log.v1.ForgetNode
+	12, // 25: quorate.log.v1.CatalogCommand.set_members:type_name -> quorate.log.v1.SetMembers
+	13, // 26: quorate.log.v1.CatalogCommand.members_left:type_name -> quorate.log.v1.MembersLeft
+	28, // 27: quorate.log.v1.CatalogCommand.touch_exchange:type_name -> quorate.log.v1.TouchExchange
+	29, // 28: quorate.log.v1.CatalogCommand.expire_exchange:type_name -> quorate.log.v1.ExpireExchange
+	27, // 29: quorate.log.v1.CatalogCommand.put_limit:type_name -> quorate.log.v1.PutLimit
+	5,  // 30: quorate.log.v1.CatalogCommand.declare_dead:type_name -> quorate.log.v1.DeclareDead
+	20, // 31: quorate.log.v1.CatalogCommand.replace_hash:type_name -> quorate.log.v1.ReplaceHash
+	11, // 32: quorate.log.v1.CatalogCommand.recover_cluster:type_name -> quorate.log.v1.RecoverCluster
+	7,  // 33: quorate.log.v1.CatalogCommand.put_join_token:type_name -> quorate.log.v1.PutJoinToken
+	8,  // 34: quorate.log.v1.CatalogCommand.delete_join_token:type_name -> quorate.log.v1.DeleteJoinToken
+	3,  // 35: quorate.log.v1.CatalogCommand.put_lock_key:type_name -> quorate.log.v1.PutLockKey
+	16, // 36: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	18, // 37: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	21, // 38: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	45, // 39: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	45, // 40: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	45, // 41: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	33, // 42: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	33, // 43: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	45, // 44: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	43, // 45: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	16, // 46: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	18, // 47: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	21, // 48: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	25, // 49: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	31, // 50: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	44, // 51: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	36, // 52: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	37, // 53: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	23, // 54: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	30, // 55: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	27, // 56: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
+	9,  // 57: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
+	41, // 58: quorate.log.v1.CatalogSnapshot.proposers:type_name -> quorate.log.v1.Proposer
+	42, // 59: quorate.log.v1.Proposer.answered:type_name -> quorate.log.v1.Answered
+	39, // 60: quorate.log.v1.Answered.results:type_name -> quorate.log.v1.CatalogResult
+	32, // 61: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	46, // 62: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	47, // 63: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	45, // 64: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	47, // 65: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	66, // [66:66] is the sub-list for method output_type
+	66, // [66:66] is the sub-list for method input_type
+	66, // [66:66] is the sub-list for extension type_name
+	66, // [66:66] is the sub-list for extension extendee
+	0,  // [0:66] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -4127,7 +4427,7 @@ func file_catalog_proto_init() {
 	if File_catalog_proto != nil {
 		return
 	}
-	file_catalog_proto_msgTypes[1].OneofWrappers = []any{
+	file_catalog_proto_msgTypes[2].OneofWrappers = []any{
 		(*CatalogCommand_RegisterNode)(nil),
 		(*CatalogCommand_PutVhost)(nil),
 		(*CatalogCommand_DeleteVhost)(nil),
@@ -4161,6 +4461,7 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_RecoverCluster)(nil),
 		(*CatalogCommand_PutJoinToken)(nil),
 		(*CatalogCommand_DeleteJoinToken)(nil),
+		(*CatalogCommand_PutLockKey)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4168,7 +4469,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   44,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

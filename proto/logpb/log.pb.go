@@ -28,23 +28,27 @@ const (
 type Command_Kind int32
 
 const (
-	Command_NONE           Command_Kind = 0
-	Command_ENQUEUE        Command_Kind = 1
-	Command_CONSUME        Command_Kind = 2
-	Command_CANCEL         Command_Kind = 3
-	Command_GET            Command_Kind = 4
-	Command_SETTLE         Command_Kind = 5
-	Command_SESSION_DOWN   Command_Kind = 6
-	Command_PURGE          Command_Kind = 7
-	Command_CONFIGURE      Command_Kind = 8
-	Command_TICK           Command_Kind = 9
-	Command_DELETE         Command_Kind = 10
-	Command_TOUCH          Command_Kind = 11
-	Command_ROUTE_DEAD     Command_Kind = 12
-	Command_SETTLE_DEAD    Command_Kind = 13
-	Command_NODE_DOWN      Command_Kind = 14
-	Command_SCHEDULE       Command_Kind = 15
-	Command_NODE_SUSPECTED Command_Kind = 20
+	Command_NONE             Command_Kind = 0
+	Command_ENQUEUE          Command_Kind = 1
+	Command_CONSUME          Command_Kind = 2
+	Command_CANCEL           Command_Kind = 3
+	Command_GET              Command_Kind = 4
+	Command_SETTLE           Command_Kind = 5
+	Command_SESSION_DOWN     Command_Kind = 6
+	Command_PURGE            Command_Kind = 7
+	Command_CONFIGURE        Command_Kind = 8
+	Command_TICK             Command_Kind = 9
+	Command_DELETE           Command_Kind = 10
+	Command_TOUCH            Command_Kind = 11
+	Command_ROUTE_DEAD       Command_Kind = 12
+	Command_SETTLE_DEAD      Command_Kind = 13
+	Command_NODE_DOWN        Command_Kind = 14
+	Command_SCHEDULE         Command_Kind = 15
+	Command_RENEW            Command_Kind = 16
+	Command_RECEIVE_DEFERRED Command_Kind = 17
+	Command_KICK             Command_Kind = 18
+	Command_GROUP            Command_Kind = 19
+	Command_NODE_SUSPECTED   Command_Kind = 20
 )
 
 // Enum value maps for Command_Kind.
@@ -66,26 +70,34 @@ var (
 		13: "SETTLE_DEAD",
 		14: "NODE_DOWN",
 		15: "SCHEDULE",
+		16: "RENEW",
+		17: "RECEIVE_DEFERRED",
+		18: "KICK",
+		19: "GROUP",
 		20: "NODE_SUSPECTED",
 	}
 	Command_Kind_value = map[string]int32{
-		"NONE":           0,
-		"ENQUEUE":        1,
-		"CONSUME":        2,
-		"CANCEL":         3,
-		"GET":            4,
-		"SETTLE":         5,
-		"SESSION_DOWN":   6,
-		"PURGE":          7,
-		"CONFIGURE":      8,
-		"TICK":           9,
-		"DELETE":         10,
-		"TOUCH":          11,
-		"ROUTE_DEAD":     12,
-		"SETTLE_DEAD":    13,
-		"NODE_DOWN":      14,
-		"SCHEDULE":       15,
-		"NODE_SUSPECTED": 20,
+		"NONE":             0,
+		"ENQUEUE":          1,
+		"CONSUME":          2,
+		"CANCEL":           3,
+		"GET":              4,
+		"SETTLE":           5,
+		"SESSION_DOWN":     6,
+		"PURGE":            7,
+		"CONFIGURE":        8,
+		"TICK":             9,
+		"DELETE":           10,
+		"TOUCH":            11,
+		"ROUTE_DEAD":       12,
+		"SETTLE_DEAD":      13,
+		"NODE_DOWN":        14,
+		"SCHEDULE":         15,
+		"RENEW":            16,
+		"RECEIVE_DEFERRED": 17,
+		"KICK":             18,
+		"GROUP":            19,
+		"NODE_SUSPECTED":   20,
 	}
 )
 
@@ -214,6 +226,58 @@ func (Schedule_Action) EnumDescriptor() ([]byte, []int) {
 	return file_log_proto_rawDescGZIP(), []int{4, 0}
 }
 
+type Group_Action int32
+
+const (
+	Group_RENEW     Group_Action = 0 // the lock of the group begins anew
+	Group_RELEASE   Group_Action = 1 // the consumer gives the group up
+	Group_SET_STATE Group_Action = 2
+	Group_GET_STATE Group_Action = 3
+)
+
+// Enum value maps for Group_Action.
+var (
+	Group_Action_name = map[int32]string{
+		0: "RENEW",
+		1: "RELEASE",
+		2: "SET_STATE",
+		3: "GET_STATE",
+	}
+	Group_Action_value = map[string]int32{
+		"RENEW":     0,
+		"RELEASE":   1,
+		"SET_STATE": 2,
+		"GET_STATE": 3,
+	}
+)
+
+func (x Group_Action) Enum() *Group_Action {
+	p := new(Group_Action)
+	*p = x
+	return p
+}
+
+func (x Group_Action) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Group_Action) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[3].Descriptor()
+}
+
+func (Group_Action) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[3]
+}
+
+func (x Group_Action) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Group_Action.Descriptor instead.
+func (Group_Action) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{8, 0}
+}
+
 type Death_Reason int32
 
 const (
@@ -223,6 +287,8 @@ const (
 	Death_MAXLEN         Death_Reason = 3
 	Death_DELIVERY_LIMIT Death_Reason = 4
 	Death_UNROUTABLE     Death_Reason = 5 // it left a delayed exchange and there was no way
+	Death_GROUP_EXPIRED  Death_Reason = 6 // another message of its group has expired
+	Death_MAXHOPS        Death_Reason = 7 // it was forwarded too often
 )
 
 // Enum value maps for Death_Reason.
@@ -234,6 +300,8 @@ var (
 		3: "MAXLEN",
 		4: "DELIVERY_LIMIT",
 		5: "UNROUTABLE",
+		6: "GROUP_EXPIRED",
+		7: "MAXHOPS",
 	}
 	Death_Reason_value = map[string]int32{
 		"NONE":           0,
@@ -242,6 +310,8 @@ var (
 		"MAXLEN":         3,
 		"DELIVERY_LIMIT": 4,
 		"UNROUTABLE":     5,
+		"GROUP_EXPIRED":  6,
+		"MAXHOPS":        7,
 	}
 )
 
@@ -256,11 +326,11 @@ func (x Death_Reason) String() string {
 }
 
 func (Death_Reason) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[3].Descriptor()
+	return file_log_proto_enumTypes[4].Descriptor()
 }
 
 func (Death_Reason) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[3]
+	return &file_log_proto_enumTypes[4]
 }
 
 func (x Death_Reason) Number() protoreflect.EnumNumber {
@@ -269,7 +339,7 @@ func (x Death_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Death_Reason.Descriptor instead.
 func (Death_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{6, 0}
+	return file_log_proto_rawDescGZIP(), []int{10, 0}
 }
 
 type Settle_Outcome int32
@@ -279,6 +349,7 @@ const (
 	Settle_REQUEUE        Settle_Outcome = 1 // returned, not counted as a failure (basic.nack)
 	Settle_REQUEUE_FAILED Settle_Outcome = 2 // returned as a failure (basic.reject)
 	Settle_DISCARD        Settle_Outcome = 3 // dead-lettered as rejected, or dropped
+	Settle_DEFER          Settle_Outcome = 4 // put aside under a token, until somebody asks for it
 )
 
 // Enum value maps for Settle_Outcome.
@@ -288,12 +359,14 @@ var (
 		1: "REQUEUE",
 		2: "REQUEUE_FAILED",
 		3: "DISCARD",
+		4: "DEFER",
 	}
 	Settle_Outcome_value = map[string]int32{
 		"ACK":            0,
 		"REQUEUE":        1,
 		"REQUEUE_FAILED": 2,
 		"DISCARD":        3,
+		"DEFER":          4,
 	}
 )
 
@@ -308,11 +381,11 @@ func (x Settle_Outcome) String() string {
 }
 
 func (Settle_Outcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[4].Descriptor()
+	return file_log_proto_enumTypes[5].Descriptor()
 }
 
 func (Settle_Outcome) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[4]
+	return &file_log_proto_enumTypes[5]
 }
 
 func (x Settle_Outcome) Number() protoreflect.EnumNumber {
@@ -321,7 +394,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{10, 0}
+	return file_log_proto_rawDescGZIP(), []int{14, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -360,11 +433,11 @@ func (x QueueConfig_DeadLetterStrategy) String() string {
 }
 
 func (QueueConfig_DeadLetterStrategy) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[5].Descriptor()
+	return file_log_proto_enumTypes[6].Descriptor()
 }
 
 func (QueueConfig_DeadLetterStrategy) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[5]
+	return &file_log_proto_enumTypes[6]
 }
 
 func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
@@ -373,7 +446,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12, 0}
+	return file_log_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -409,11 +482,11 @@ func (x QueueConfig_Overflow) String() string {
 }
 
 func (QueueConfig_Overflow) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[6].Descriptor()
+	return file_log_proto_enumTypes[7].Descriptor()
 }
 
 func (QueueConfig_Overflow) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[6]
+	return &file_log_proto_enumTypes[7]
 }
 
 func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
@@ -422,7 +495,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12, 1}
+	return file_log_proto_rawDescGZIP(), []int{16, 1}
 }
 
 type QueueConfig_Retry int32
@@ -461,11 +534,11 @@ func (x QueueConfig_Retry) String() string {
 }
 
 func (QueueConfig_Retry) Descriptor() protoreflect.EnumDescriptor {
-	return file_log_proto_enumTypes[7].Descriptor()
+	return file_log_proto_enumTypes[8].Descriptor()
 }
 
 func (QueueConfig_Retry) Type() protoreflect.EnumType {
-	return &file_log_proto_enumTypes[7]
+	return &file_log_proto_enumTypes[8]
 }
 
 func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
@@ -474,7 +547,185 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12, 2}
+	return file_log_proto_rawDescGZIP(), []int{16, 2}
+}
+
+type QueueConfig_RetryStrategy int32
+
+const (
+	QueueConfig_LINEAR      QueueConfig_RetryStrategy = 0 // retry_min times the count
+	QueueConfig_EXPONENTIAL QueueConfig_RetryStrategy = 1 // retry_min, multiplied by retry_multiplier each time
+	QueueConfig_STEPS       QueueConfig_RetryStrategy = 2 // one of retry_steps after the other; the last one repeats
+)
+
+// Enum value maps for QueueConfig_RetryStrategy.
+var (
+	QueueConfig_RetryStrategy_name = map[int32]string{
+		0: "LINEAR",
+		1: "EXPONENTIAL",
+		2: "STEPS",
+	}
+	QueueConfig_RetryStrategy_value = map[string]int32{
+		"LINEAR":      0,
+		"EXPONENTIAL": 1,
+		"STEPS":       2,
+	}
+)
+
+func (x QueueConfig_RetryStrategy) Enum() *QueueConfig_RetryStrategy {
+	p := new(QueueConfig_RetryStrategy)
+	*p = x
+	return p
+}
+
+func (x QueueConfig_RetryStrategy) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QueueConfig_RetryStrategy) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[9].Descriptor()
+}
+
+func (QueueConfig_RetryStrategy) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[9]
+}
+
+func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
+func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{16, 3}
+}
+
+type QueueConfig_Groups int32
+
+const (
+	QueueConfig_NO_GROUPS QueueConfig_Groups = 0
+	QueueConfig_BY_HEADER QueueConfig_Groups = 1
+	QueueConfig_BY_APP_ID QueueConfig_Groups = 2
+)
+
+// Enum value maps for QueueConfig_Groups.
+var (
+	QueueConfig_Groups_name = map[int32]string{
+		0: "NO_GROUPS",
+		1: "BY_HEADER",
+		2: "BY_APP_ID",
+	}
+	QueueConfig_Groups_value = map[string]int32{
+		"NO_GROUPS": 0,
+		"BY_HEADER": 1,
+		"BY_APP_ID": 2,
+	}
+)
+
+func (x QueueConfig_Groups) Enum() *QueueConfig_Groups {
+	p := new(QueueConfig_Groups)
+	*p = x
+	return p
+}
+
+func (x QueueConfig_Groups) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (QueueConfig_Groups) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[10].Descriptor()
+}
+
+func (QueueConfig_Groups) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[10]
+}
+
+func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use QueueConfig_Groups.Descriptor instead.
+func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{16, 4}
+}
+
+type EndState_Reason int32
+
+const (
+	EndState_NONE EndState_Reason = 0
+	// As in Death.
+	EndState_EXPIRED        EndState_Reason = 1
+	EndState_REJECTED       EndState_Reason = 2
+	EndState_MAXLEN         EndState_Reason = 3
+	EndState_DELIVERY_LIMIT EndState_Reason = 4
+	EndState_UNROUTABLE     EndState_Reason = 5
+	EndState_GROUP_EXPIRED  EndState_Reason = 6
+	EndState_MAXHOPS        EndState_Reason = 7
+	EndState_CANCELLED      EndState_Reason = 16 // it was scheduled
+	EndState_REPLACED       EndState_Reason = 17 // another message was scheduled under its name
+	EndState_PURGED         EndState_Reason = 18 // as many messages as count says
+	EndState_QUEUE_DELETED  EndState_Reason = 19 // the same
+	EndState_FORWARDED      EndState_Reason = 20 // it went on to where its queue forwards
+)
+
+// Enum value maps for EndState_Reason.
+var (
+	EndState_Reason_name = map[int32]string{
+		0:  "NONE",
+		1:  "EXPIRED",
+		2:  "REJECTED",
+		3:  "MAXLEN",
+		4:  "DELIVERY_LIMIT",
+		5:  "UNROUTABLE",
+		6:  "GROUP_EXPIRED",
+		7:  "MAXHOPS",
+		16: "CANCELLED",
+		17: "REPLACED",
+		18: "PURGED",
+		19: "QUEUE_DELETED",
+		20: "FORWARDED",
+	}
+	EndState_Reason_value = map[string]int32{
+		"NONE":           0,
+		"EXPIRED":        1,
+		"REJECTED":       2,
+		"MAXLEN":         3,
+		"DELIVERY_LIMIT": 4,
+		"UNROUTABLE":     5,
+		"GROUP_EXPIRED":  6,
+		"MAXHOPS":        7,
+		"CANCELLED":      16,
+		"REPLACED":       17,
+		"PURGED":         18,
+		"QUEUE_DELETED":  19,
+		"FORWARDED":      20,
+	}
+)
+
+func (x EndState_Reason) Enum() *EndState_Reason {
+	p := new(EndState_Reason)
+	*p = x
+	return p
+}
+
+func (x EndState_Reason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (EndState_Reason) Descriptor() protoreflect.EnumDescriptor {
+	return file_log_proto_enumTypes[11].Descriptor()
+}
+
+func (EndState_Reason) Type() protoreflect.EnumType {
+	return &file_log_proto_enumTypes[11]
+}
+
+func (x EndState_Reason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use EndState_Reason.Descriptor instead.
+func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{24, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -615,20 +866,24 @@ type Command struct {
 	Session *Session `protobuf:"bytes,2,opt,name=session" json:"session,omitempty"`
 	// Sequence number of the command in its session's stream to this queue,
 	// from 1 without gaps; 0: not part of a stream.
-	Seq           uint64         `protobuf:"varint,3,opt,name=seq" json:"seq,omitempty"`
-	Enqueue       *Enqueue       `protobuf:"bytes,4,opt,name=enqueue" json:"enqueue,omitempty"`
-	Consume       *Consume       `protobuf:"bytes,5,opt,name=consume" json:"consume,omitempty"`
-	Cancel        *Cancel        `protobuf:"bytes,6,opt,name=cancel" json:"cancel,omitempty"`
-	Get           *Get           `protobuf:"bytes,7,opt,name=get" json:"get,omitempty"`
-	Settle        *Settle        `protobuf:"bytes,8,opt,name=settle" json:"settle,omitempty"`
-	Configure     *Configure     `protobuf:"bytes,9,opt,name=configure" json:"configure,omitempty"`
-	Delete        *Delete        `protobuf:"bytes,10,opt,name=delete" json:"delete,omitempty"`
-	RouteDead     *RouteDead     `protobuf:"bytes,11,opt,name=route_dead,json=routeDead" json:"route_dead,omitempty"`
-	SettleDead    *SettleDead    `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead" json:"settle_dead,omitempty"`
-	NodeDown      *NodeDown      `protobuf:"bytes,13,opt,name=node_down,json=nodeDown" json:"node_down,omitempty"`
-	Touch         *Touch         `protobuf:"bytes,14,opt,name=touch" json:"touch,omitempty"`
-	Schedule      *Schedule      `protobuf:"bytes,15,opt,name=schedule" json:"schedule,omitempty"`
-	NodeSuspected *NodeSuspected `protobuf:"bytes,20,opt,name=node_suspected,json=nodeSuspected" json:"node_suspected,omitempty"`
+	Seq             uint64           `protobuf:"varint,3,opt,name=seq" json:"seq,omitempty"`
+	Enqueue         *Enqueue         `protobuf:"bytes,4,opt,name=enqueue" json:"enqueue,omitempty"`
+	Consume         *Consume         `protobuf:"bytes,5,opt,name=consume" json:"consume,omitempty"`
+	Cancel          *Cancel          `protobuf:"bytes,6,opt,name=cancel" json:"cancel,omitempty"`
+	Get             *Get             `protobuf:"bytes,7,opt,name=get" json:"get,omitempty"`
+	Settle          *Settle          `protobuf:"bytes,8,opt,name=settle" json:"settle,omitempty"`
+	Configure       *Configure       `protobuf:"bytes,9,opt,name=configure" json:"configure,omitempty"`
+	Delete          *Delete          `protobuf:"bytes,10,opt,name=delete" json:"delete,omitempty"`
+	RouteDead       *RouteDead       `protobuf:"bytes,11,opt,name=route_dead,json=routeDead" json:"route_dead,omitempty"`
+	SettleDead      *SettleDead      `protobuf:"bytes,12,opt,name=settle_dead,json=settleDead" json:"settle_dead,omitempty"`
+	NodeDown        *NodeDown        `protobuf:"bytes,13,opt,name=node_down,json=nodeDown" json:"node_down,omitempty"`
+	Touch           *Touch           `protobuf:"bytes,14,opt,name=touch" json:"touch,omitempty"`
+	Schedule        *Schedule        `protobuf:"bytes,15,opt,name=schedule" json:"schedule,omitempty"`
+	Renew           *Renew           `protobuf:"bytes,16,opt,name=renew" json:"renew,omitempty"`
+	ReceiveDeferred *ReceiveDeferred `protobuf:"bytes,17,opt,name=receive_deferred,json=receiveDeferred" json:"receive_deferred,omitempty"`
+	Kick            *Kick            `protobuf:"bytes,18,opt,name=kick" json:"kick,omitempty"`
+	Group           *Group           `protobuf:"bytes,19,opt,name=group" json:"group,omitempty"`
+	NodeSuspected   *NodeSuspected   `protobuf:"bytes,20,opt,name=node_suspected,json=nodeSuspected" json:"node_suspected,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -771,6 +1026,34 @@ func (x *Command) GetSchedule() *Schedule {
 	return nil
 }
 
+func (x *Command) GetRenew() *Renew {
+	if x != nil {
+		return x.Renew
+	}
+	return nil
+}
+
+func (x *Command) GetReceiveDeferred() *ReceiveDeferred {
+	if x != nil {
+		return x.ReceiveDeferred
+	}
+	return nil
+}
+
+func (x *Command) GetKick() *Kick {
+	if x != nil {
+		return x.Kick
+	}
+	return nil
+}
+
+func (x *Command) GetGroup() *Group {
+	if x != nil {
+		return x.Group
+	}
+	return nil
+}
+
 func (x *Command) GetNodeSuspected() *NodeSuspected {
 	if x != nil {
 		return x.NodeSuspected
@@ -815,7 +1098,15 @@ type Enqueue struct {
 	// A dead letter was scheduled for this instant before it died; 0: it was not.
 	ScheduledFor int64 `protobuf:"zigzag64,13,opt,name=scheduled_for,json=scheduledFor" json:"scheduled_for,omitempty"`
 	// The TTL counts from this instant, which has passed; 0: from now.
-	TtlFrom       int64 `protobuf:"zigzag64,16,opt,name=ttl_from,json=ttlFrom" json:"ttl_from,omitempty"`
+	TtlFrom int64 `protobuf:"zigzag64,16,opt,name=ttl_from,json=ttlFrom" json:"ttl_from,omitempty"`
+	// The group of the message; empty: it has none, or the queue has no groups.
+	GroupId string `protobuf:"bytes,17,opt,name=group_id,json=groupId" json:"group_id,omitempty"`
+	// What the publisher calls the message and what it belongs to; empty: nothing,
+	// or the queue keeps no record of ends and has no window against duplicates.
+	MessageId     string `protobuf:"bytes,18,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
+	CorrelationId string `protobuf:"bytes,19,opt,name=correlation_id,json=correlationId" json:"correlation_id,omitempty"`
+	// How often the message was forwarded automatically.
+	Hops          uint32 `protobuf:"varint,20,opt,name=hops" json:"hops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -948,6 +1239,34 @@ func (x *Enqueue) GetTtlFrom() int64 {
 	return 0
 }
 
+func (x *Enqueue) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *Enqueue) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *Enqueue) GetCorrelationId() string {
+	if x != nil {
+		return x.CorrelationId
+	}
+	return ""
+}
+
+func (x *Enqueue) GetHops() uint32 {
+	if x != nil {
+		return x.Hops
+	}
+	return 0
+}
+
 // Schedule changes when scheduled messages are due.
 type Schedule struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1036,6 +1355,245 @@ func (x *Schedule) GetCount() uint64 {
 	return 0
 }
 
+// Renew makes locks end later: so long after now. Not beyond their maximum.
+type Renew struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Consumer uint64                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"` // 0: the gets of the session
+	// As in Settle. Empty: all that the consumer holds.
+	Ranges []uint64 `protobuf:"varint,2,rep,packed,name=ranges" json:"ranges,omitempty"`
+	// Whose consumer it is; absent: of the command's session.
+	Holder        *Session `protobuf:"bytes,3,opt,name=holder" json:"holder,omitempty"`
+	Duration      uint64   `protobuf:"varint,4,opt,name=duration" json:"duration,omitempty"` // 0: as long as the lock lasts by itself
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Renew) Reset() {
+	*x = Renew{}
+	mi := &file_log_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Renew) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Renew) ProtoMessage() {}
+
+func (x *Renew) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Renew.ProtoReflect.Descriptor instead.
+func (*Renew) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Renew) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *Renew) GetRanges() []uint64 {
+	if x != nil {
+		return x.Ranges
+	}
+	return nil
+}
+
+func (x *Renew) GetHolder() *Session {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *Renew) GetDuration() uint64 {
+	if x != nil {
+		return x.Duration
+	}
+	return 0
+}
+
+// ReceiveDeferred hands deferred messages to a consumer of the command's
+// session.
+type ReceiveDeferred struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
+	Tokens        []string               `protobuf:"bytes,2,rep,name=tokens" json:"tokens,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReceiveDeferred) Reset() {
+	*x = ReceiveDeferred{}
+	mi := &file_log_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReceiveDeferred) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReceiveDeferred) ProtoMessage() {}
+
+func (x *ReceiveDeferred) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReceiveDeferred.ProtoReflect.Descriptor instead.
+func (*ReceiveDeferred) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *ReceiveDeferred) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *ReceiveDeferred) GetTokens() []string {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+// Kick makes messages ready that wait to be retried, those due next first.
+type Kick struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         uint64                 `protobuf:"varint,1,opt,name=count" json:"count,omitempty"` // 0: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Kick) Reset() {
+	*x = Kick{}
+	mi := &file_log_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Kick) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Kick) ProtoMessage() {}
+
+func (x *Kick) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Kick.ProtoReflect.Descriptor instead.
+func (*Kick) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Kick) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// Group is a request about one group of messages.
+type Group struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Action        Group_Action           `protobuf:"varint,1,opt,name=action,enum=quorate.log.v1.Group_Action" json:"action,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id" json:"id,omitempty"`
+	Consumer      uint64                 `protobuf:"varint,3,opt,name=consumer" json:"consumer,omitempty"` // of the command's session
+	State         []byte                 `protobuf:"bytes,4,opt,name=state" json:"state,omitempty"`        // SET_STATE; empty: none any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Group) Reset() {
+	*x = Group{}
+	mi := &file_log_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Group) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Group) ProtoMessage() {}
+
+func (x *Group) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Group.ProtoReflect.Descriptor instead.
+func (*Group) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Group) GetAction() Group_Action {
+	if x != nil {
+		return x.Action
+	}
+	return Group_RENEW
+}
+
+func (x *Group) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Group) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *Group) GetState() []byte {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
 // Touch is use of the queue that leaves nothing behind.
 type Touch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1048,7 +1606,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_log_proto_msgTypes[5]
+	mi := &file_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1060,7 +1618,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[5]
+	mi := &file_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1073,7 +1631,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{5}
+	return file_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Touch) GetIdleOnly() bool {
@@ -1104,7 +1662,7 @@ type Death struct {
 
 func (x *Death) Reset() {
 	*x = Death{}
-	mi := &file_log_proto_msgTypes[6]
+	mi := &file_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1674,7 @@ func (x *Death) String() string {
 func (*Death) ProtoMessage() {}
 
 func (x *Death) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[6]
+	mi := &file_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1687,7 @@ func (x *Death) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Death.ProtoReflect.Descriptor instead.
 func (*Death) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{6}
+	return file_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Death) GetReason() Death_Reason {
@@ -1207,13 +1765,34 @@ type Consume struct {
 	Priority  int32  `protobuf:"zigzag32,6,opt,name=priority" json:"priority,omitempty"`
 	// Consumer timeout + 1; 0: inherited from the queue.
 	TimeoutPlusOne uint64 `protobuf:"varint,7,opt,name=timeout_plus_one,json=timeoutPlusOne" json:"timeout_plus_one,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How long the locks of its deliveries last, and at most with all renewals;
+	// 0: as the queue says.
+	Lock    uint64 `protobuf:"varint,8,opt,name=lock" json:"lock,omitempty"`
+	MaxLock uint64 `protobuf:"varint,9,opt,name=max_lock,json=maxLock" json:"max_lock,omitempty"`
+	// Locks are renewed without being asked, for at most so long per delivery,
+	// while the consumer's node is not suspected; 0: never.
+	LockAutoRenew uint64 `protobuf:"varint,10,opt,name=lock_auto_renew,json=lockAutoRenew" json:"lock_auto_renew,omitempty"`
+	// Only the oldest delivery that is not settled has a running lock.
+	LockHead bool `protobuf:"varint,11,opt,name=lock_head,json=lockHead" json:"lock_head,omitempty"`
+	// How long deliveries stay locked when the session ends; 0: not at all.
+	LockDetachGrace uint64 `protobuf:"varint,12,opt,name=lock_detach_grace,json=lockDetachGrace" json:"lock_detach_grace,omitempty"`
+	// Messages with less left of their TTL are not for this consumer; 0: all are.
+	MinTtl uint64 `protobuf:"varint,13,opt,name=min_ttl,json=minTtl" json:"min_ttl,omitempty"`
+	// How many groups it may hold; 0: one.
+	MaxGroups uint32 `protobuf:"varint,14,opt,name=max_groups,json=maxGroups" json:"max_groups,omitempty"`
+	// The only group that it takes; empty: any.
+	GroupId string `protobuf:"bytes,15,opt,name=group_id,json=groupId" json:"group_id,omitempty"`
+	// Prefetch is this consumer's part of a limit that the consumers of its
+	// session share: 0 is none at all. The session is told once, after each
+	// Consume, when a message is ready that the consumer has no credit for.
+	Shared        bool `protobuf:"varint,16,opt,name=shared" json:"shared,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Consume) Reset() {
 	*x = Consume{}
-	mi := &file_log_proto_msgTypes[7]
+	mi := &file_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1225,7 +1804,7 @@ func (x *Consume) String() string {
 func (*Consume) ProtoMessage() {}
 
 func (x *Consume) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[7]
+	mi := &file_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1238,7 +1817,7 @@ func (x *Consume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consume.ProtoReflect.Descriptor instead.
 func (*Consume) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{7}
+	return file_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Consume) GetConsumer() uint64 {
@@ -1290,6 +1869,69 @@ func (x *Consume) GetTimeoutPlusOne() uint64 {
 	return 0
 }
 
+func (x *Consume) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *Consume) GetMaxLock() uint64 {
+	if x != nil {
+		return x.MaxLock
+	}
+	return 0
+}
+
+func (x *Consume) GetLockAutoRenew() uint64 {
+	if x != nil {
+		return x.LockAutoRenew
+	}
+	return 0
+}
+
+func (x *Consume) GetLockHead() bool {
+	if x != nil {
+		return x.LockHead
+	}
+	return false
+}
+
+func (x *Consume) GetLockDetachGrace() uint64 {
+	if x != nil {
+		return x.LockDetachGrace
+	}
+	return 0
+}
+
+func (x *Consume) GetMinTtl() uint64 {
+	if x != nil {
+		return x.MinTtl
+	}
+	return 0
+}
+
+func (x *Consume) GetMaxGroups() uint32 {
+	if x != nil {
+		return x.MaxGroups
+	}
+	return 0
+}
+
+func (x *Consume) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *Consume) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
@@ -1299,7 +1941,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_log_proto_msgTypes[8]
+	mi := &file_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1311,7 +1953,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[8]
+	mi := &file_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1324,7 +1966,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{8}
+	return file_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Cancel) GetConsumer() uint64 {
@@ -1343,7 +1985,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1997,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +2010,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{9}
+	return file_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Get) GetNoAck() bool {
@@ -1384,14 +2026,26 @@ type Settle struct {
 	Consumer uint64                 `protobuf:"varint,2,opt,name=consumer" json:"consumer,omitempty"`
 	// Delivery ids as alternating (first, length) pairs, ascending: 5,3 is
 	// deliveries 5, 6 and 7.
-	Ranges        []uint64 `protobuf:"varint,3,rep,packed,name=ranges" json:"ranges,omitempty"`
+	Ranges []uint64 `protobuf:"varint,3,rep,packed,name=ranges" json:"ranges,omitempty"`
+	// Whose consumer it is; absent: of the command's session.
+	Holder *Session `protobuf:"bytes,4,opt,name=holder" json:"holder,omitempty"`
+	// Returned messages are ready again then, and deferred ones are returned
+	// then, as in Enqueue. Neither: as the queue says, and deferred ones never.
+	DueAt        int64  `protobuf:"zigzag64,5,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`
+	DelayPlusOne uint64 `protobuf:"varint,6,opt,name=delay_plus_one,json=delayPlusOne" json:"delay_plus_one,omitempty"`
+	Deferral     string `protobuf:"bytes,7,opt,name=deferral" json:"deferral,omitempty"` // DEFER: the token, unique in the queue
+	// DISCARD: what the receiver says about it.
+	Reason      string `protobuf:"bytes,8,opt,name=reason" json:"reason,omitempty"`
+	Description string `protobuf:"bytes,9,opt,name=description" json:"description,omitempty"`
+	// Answer NotFound if the consumer does not hold any of the deliveries.
+	Strict        bool `protobuf:"varint,10,opt,name=strict" json:"strict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1403,7 +2057,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1416,7 +2070,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{10}
+	return file_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -1440,6 +2094,55 @@ func (x *Settle) GetRanges() []uint64 {
 	return nil
 }
 
+func (x *Settle) GetHolder() *Session {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *Settle) GetDueAt() int64 {
+	if x != nil {
+		return x.DueAt
+	}
+	return 0
+}
+
+func (x *Settle) GetDelayPlusOne() uint64 {
+	if x != nil {
+		return x.DelayPlusOne
+	}
+	return 0
+}
+
+func (x *Settle) GetDeferral() string {
+	if x != nil {
+		return x.Deferral
+	}
+	return ""
+}
+
+func (x *Settle) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Settle) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
+func (x *Settle) GetStrict() bool {
+	if x != nil {
+		return x.Strict
+	}
+	return false
+}
+
 // Configure replaces the queue's effective settings.
 type Configure struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1450,7 +2153,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1462,7 +2165,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1475,7 +2178,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{11}
+	return file_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -1529,7 +2232,37 @@ type QueueConfig struct {
 	RetryMin uint64            `protobuf:"varint,22,opt,name=retry_min,json=retryMin" json:"retry_min,omitempty"`
 	RetryMax uint64            `protobuf:"varint,23,opt,name=retry_max,json=retryMax" json:"retry_max,omitempty"`
 	// The highest priority of a message + 1; 0: 31.
-	MaxPriorityPlusOne uint32 `protobuf:"varint,25,opt,name=max_priority_plus_one,json=maxPriorityPlusOne" json:"max_priority_plus_one,omitempty"`
+	MaxPriorityPlusOne uint32                    `protobuf:"varint,25,opt,name=max_priority_plus_one,json=maxPriorityPlusOne" json:"max_priority_plus_one,omitempty"`
+	RetryStrategy      QueueConfig_RetryStrategy `protobuf:"varint,26,opt,name=retry_strategy,json=retryStrategy,enum=quorate.log.v1.QueueConfig_RetryStrategy" json:"retry_strategy,omitempty"`
+	RetryMultiplier    uint32                    `protobuf:"varint,27,opt,name=retry_multiplier,json=retryMultiplier" json:"retry_multiplier,omitempty"` // in percent; 0: 200
+	RetrySteps         []uint64                  `protobuf:"varint,28,rep,packed,name=retry_steps,json=retrySteps" json:"retry_steps,omitempty"`
+	RetryJitter        uint32                    `protobuf:"varint,29,opt,name=retry_jitter,json=retryJitter" json:"retry_jitter,omitempty"` // in percent of the wait, either way
+	// What counts is how often the message was handed out, not how often that
+	// failed.
+	RetryCountsAcquired bool `protobuf:"varint,31,opt,name=retry_counts_acquired,json=retryCountsAcquired" json:"retry_counts_acquired,omitempty"`
+	// Locks, see Consume; 0: none, and no maximum.
+	Lock    uint64 `protobuf:"varint,32,opt,name=lock" json:"lock,omitempty"`
+	MaxLock uint64 `protobuf:"varint,33,opt,name=max_lock,json=maxLock" json:"max_lock,omitempty"`
+	// The end of a lock counts as a failure.
+	CountLockExpiry bool `protobuf:"varint,34,opt,name=count_lock_expiry,json=countLockExpiry" json:"count_lock_expiry,omitempty"`
+	// Messages of a group go to one consumer at a time, in order.
+	Groups        QueueConfig_Groups `protobuf:"varint,36,opt,name=groups,enum=quorate.log.v1.QueueConfig_Groups" json:"groups,omitempty"`
+	GroupRequired bool               `protobuf:"varint,37,opt,name=group_required,json=groupRequired" json:"group_required,omitempty"`   // messages without a group are refused
+	GroupExpiry   bool               `protobuf:"varint,38,opt,name=group_expiry,json=groupExpiry" json:"group_expiry,omitempty"`         // the messages of a group expire together
+	GroupLinger   uint64             `protobuf:"varint,39,opt,name=group_linger,json=groupLinger" json:"group_linger,omitempty"`         // how long a holder keeps an empty group
+	GroupStateTtl uint64             `protobuf:"varint,41,opt,name=group_state_ttl,json=groupStateTtl" json:"group_state_ttl,omitempty"` // of the state of an empty group; 0: until cleared
+	// Messages that expire first are handed out first.
+	DeadlineOrder bool `protobuf:"varint,42,opt,name=deadline_order,json=deadlineOrder" json:"deadline_order,omitempty"`
+	// A message with the id of another one within this time is a duplicate; 0:
+	// none is.
+	DedupWindow uint64 `protobuf:"varint,43,opt,name=dedup_window,json=dedupWindow" json:"dedup_window,omitempty"`
+	// All messages go on to this exchange.
+	Forward              bool   `protobuf:"varint,44,opt,name=forward" json:"forward,omitempty"`
+	ForwardExchange      string `protobuf:"bytes,45,opt,name=forward_exchange,json=forwardExchange" json:"forward_exchange,omitempty"`
+	HasForwardRoutingKey bool   `protobuf:"varint,46,opt,name=has_forward_routing_key,json=hasForwardRoutingKey" json:"has_forward_routing_key,omitempty"`
+	ForwardRoutingKey    string `protobuf:"bytes,47,opt,name=forward_routing_key,json=forwardRoutingKey" json:"forward_routing_key,omitempty"`
+	// The most ends of messages that are remembered + 1; 0: 1000.
+	AuditMaxPlusOne uint64 `protobuf:"varint,48,opt,name=audit_max_plus_one,json=auditMaxPlusOne" json:"audit_max_plus_one,omitempty"`
 	// How long messages stay with the sessions of a node that is silent, + 1;
 	// 0: a minute.
 	DisconnectedTimeoutPlusOne uint64 `protobuf:"varint,30,opt,name=disconnected_timeout_plus_one,json=disconnectedTimeoutPlusOne" json:"disconnected_timeout_plus_one,omitempty"`
@@ -1545,7 +2278,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1557,7 +2290,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1570,7 +2303,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12}
+	return file_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -1748,6 +2481,146 @@ func (x *QueueConfig) GetMaxPriorityPlusOne() uint32 {
 	return 0
 }
 
+func (x *QueueConfig) GetRetryStrategy() QueueConfig_RetryStrategy {
+	if x != nil {
+		return x.RetryStrategy
+	}
+	return QueueConfig_LINEAR
+}
+
+func (x *QueueConfig) GetRetryMultiplier() uint32 {
+	if x != nil {
+		return x.RetryMultiplier
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetRetrySteps() []uint64 {
+	if x != nil {
+		return x.RetrySteps
+	}
+	return nil
+}
+
+func (x *QueueConfig) GetRetryJitter() uint32 {
+	if x != nil {
+		return x.RetryJitter
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetRetryCountsAcquired() bool {
+	if x != nil {
+		return x.RetryCountsAcquired
+	}
+	return false
+}
+
+func (x *QueueConfig) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetMaxLock() uint64 {
+	if x != nil {
+		return x.MaxLock
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetCountLockExpiry() bool {
+	if x != nil {
+		return x.CountLockExpiry
+	}
+	return false
+}
+
+func (x *QueueConfig) GetGroups() QueueConfig_Groups {
+	if x != nil {
+		return x.Groups
+	}
+	return QueueConfig_NO_GROUPS
+}
+
+func (x *QueueConfig) GetGroupRequired() bool {
+	if x != nil {
+		return x.GroupRequired
+	}
+	return false
+}
+
+func (x *QueueConfig) GetGroupExpiry() bool {
+	if x != nil {
+		return x.GroupExpiry
+	}
+	return false
+}
+
+func (x *QueueConfig) GetGroupLinger() uint64 {
+	if x != nil {
+		return x.GroupLinger
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetGroupStateTtl() uint64 {
+	if x != nil {
+		return x.GroupStateTtl
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetDeadlineOrder() bool {
+	if x != nil {
+		return x.DeadlineOrder
+	}
+	return false
+}
+
+func (x *QueueConfig) GetDedupWindow() uint64 {
+	if x != nil {
+		return x.DedupWindow
+	}
+	return 0
+}
+
+func (x *QueueConfig) GetForward() bool {
+	if x != nil {
+		return x.Forward
+	}
+	return false
+}
+
+func (x *QueueConfig) GetForwardExchange() string {
+	if x != nil {
+		return x.ForwardExchange
+	}
+	return ""
+}
+
+func (x *QueueConfig) GetHasForwardRoutingKey() bool {
+	if x != nil {
+		return x.HasForwardRoutingKey
+	}
+	return false
+}
+
+func (x *QueueConfig) GetForwardRoutingKey() string {
+	if x != nil {
+		return x.ForwardRoutingKey
+	}
+	return ""
+}
+
+func (x *QueueConfig) GetAuditMaxPlusOne() uint64 {
+	if x != nil {
+		return x.AuditMaxPlusOne
+	}
+	return 0
+}
+
 func (x *QueueConfig) GetDisconnectedTimeoutPlusOne() uint64 {
 	if x != nil {
 		return x.DisconnectedTimeoutPlusOne
@@ -1779,7 +2652,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1791,7 +2664,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1804,7 +2677,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{13}
+	return file_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -1838,7 +2711,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +2723,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +2736,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14}
+	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -1905,7 +2778,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1917,7 +2790,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1930,7 +2803,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -1976,7 +2849,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2861,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2874,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -2043,7 +2916,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2928,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2941,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -2098,7 +2971,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2983,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2996,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -2160,8 +3033,8 @@ type MessageState struct {
 	Priority      uint32                 `protobuf:"varint,8,opt,name=priority" json:"priority,omitempty"`
 	Place         uint32                 `protobuf:"varint,9,opt,name=place" json:"place,omitempty"` // as in queue.Place
 	HasExpiration bool                   `protobuf:"varint,10,opt,name=has_expiration,json=hasExpiration" json:"has_expiration,omitempty"`
-	// Checked out only: position in QueueSnapshot.consumers, and behind them in
-	// QueueSnapshot.returning.
+	// Checked out only: position in QueueSnapshot.consumers, behind them in
+	// QueueSnapshot.returning, and behind those in QueueSnapshot.detached.
 	Consumer          uint32          `protobuf:"varint,11,opt,name=consumer" json:"consumer,omitempty"`
 	Delivery          uint64          `protobuf:"varint,12,opt,name=delivery" json:"delivery,omitempty"`                              // checked out only
 	Deadline          int64           `protobuf:"zigzag64,13,opt,name=deadline" json:"deadline,omitempty"`                            // checked out only, on the clock of held messages; 0: never
@@ -2176,17 +3049,37 @@ type MessageState struct {
 	ScheduleId        string          `protobuf:"bytes,22,opt,name=schedule_id,json=scheduleId" json:"schedule_id,omitempty"`          // scheduled only
 	TtlPlusOne        uint64          `protobuf:"varint,23,opt,name=ttl_plus_one,json=ttlPlusOne" json:"ttl_plus_one,omitempty"`       // scheduled only: its own, and its ceiling
 	TtlCeilingPlusOne uint64          `protobuf:"varint,24,opt,name=ttl_ceiling_plus_one,json=ttlCeilingPlusOne" json:"ttl_ceiling_plus_one,omitempty"`
-	DueAt             int64           `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt" json:"due_at,omitempty"` // scheduled and delayed only
+	DueAt             int64           `protobuf:"zigzag64,25,opt,name=due_at,json=dueAt" json:"due_at,omitempty"` // scheduled, delayed, deferred; 0: it does not return
 	Done              []uint64        `protobuf:"varint,26,rep,packed,name=done" json:"done,omitempty"`           // letters only: targets that have it
 	Refused           bool            `protobuf:"varint,27,opt,name=refused" json:"refused,omitempty"`            // letters only: a target has refused it
 	Since             int64           `protobuf:"zigzag64,30,opt,name=since" json:"since,omitempty"`              // checked out only: when; 0: not known
+	// Checked out only: the lock of the delivery. Instants are on the clock of
+	// held messages; 0: it does not run yet.
+	LockUntil  int64  `protobuf:"zigzag64,40,opt,name=lock_until,json=lockUntil" json:"lock_until,omitempty"`
+	LockBegan  int64  `protobuf:"zigzag64,41,opt,name=lock_began,json=lockBegan" json:"lock_began,omitempty"`
+	LockLength uint64 `protobuf:"varint,42,opt,name=lock_length,json=lockLength" json:"lock_length,omitempty"`   // by itself; 0: there is none
+	LockMax    uint64 `protobuf:"varint,43,opt,name=lock_max,json=lockMax" json:"lock_max,omitempty"`            // with all renewals; 0: no bound
+	LockAuto   uint64 `protobuf:"varint,44,opt,name=lock_auto,json=lockAuto" json:"lock_auto,omitempty"`         // renewed without being asked; 0: never
+	Deferral   string `protobuf:"bytes,45,opt,name=deferral" json:"deferral,omitempty"`                          // deferred only: the token
+	EnqueuedAt int64  `protobuf:"zigzag64,55,opt,name=enqueued_at,json=enqueuedAt" json:"enqueued_at,omitempty"` // the time of its entry; not of purged ones
+	GroupId    string `protobuf:"bytes,50,opt,name=group_id,json=groupId" json:"group_id,omitempty"`             // empty: it is of no group
+	// Position + 1 in QueueSnapshot.ended_groups, if its group ends; 0: it does not.
+	EndedGroup uint32 `protobuf:"varint,51,opt,name=ended_group,json=endedGroup" json:"ended_group,omitempty"`
+	Hops       uint32 `protobuf:"varint,56,opt,name=hops" json:"hops,omitempty"`           // as in Enqueue
+	Forwarded  bool   `protobuf:"varint,57,opt,name=forwarded" json:"forwarded,omitempty"` // letters only: it has not died, but goes on
+	Protected  bool   `protobuf:"varint,52,opt,name=protected" json:"protected,omitempty"` // it is due and its group is held: it does not expire
+	// As in Enqueue; empty: none, or no record of ends is kept.
+	MessageId         string `protobuf:"bytes,60,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
+	CorrelationId     string `protobuf:"bytes,61,opt,name=correlation_id,json=correlationId" json:"correlation_id,omitempty"`
+	RemarkReason      string `protobuf:"bytes,65,opt,name=remark_reason,json=remarkReason" json:"remark_reason,omitempty"` // letters only: what the receiver said
+	RemarkDescription string `protobuf:"bytes,66,opt,name=remark_description,json=remarkDescription" json:"remark_description,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache
 }
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +3091,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +3104,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -2410,6 +3303,351 @@ func (x *MessageState) GetSince() int64 {
 	return 0
 }
 
+func (x *MessageState) GetLockUntil() int64 {
+	if x != nil {
+		return x.LockUntil
+	}
+	return 0
+}
+
+func (x *MessageState) GetLockBegan() int64 {
+	if x != nil {
+		return x.LockBegan
+	}
+	return 0
+}
+
+func (x *MessageState) GetLockLength() uint64 {
+	if x != nil {
+		return x.LockLength
+	}
+	return 0
+}
+
+func (x *MessageState) GetLockMax() uint64 {
+	if x != nil {
+		return x.LockMax
+	}
+	return 0
+}
+
+func (x *MessageState) GetLockAuto() uint64 {
+	if x != nil {
+		return x.LockAuto
+	}
+	return 0
+}
+
+func (x *MessageState) GetDeferral() string {
+	if x != nil {
+		return x.Deferral
+	}
+	return ""
+}
+
+func (x *MessageState) GetEnqueuedAt() int64 {
+	if x != nil {
+		return x.EnqueuedAt
+	}
+	return 0
+}
+
+func (x *MessageState) GetGroupId() string {
+	if x != nil {
+		return x.GroupId
+	}
+	return ""
+}
+
+func (x *MessageState) GetEndedGroup() uint32 {
+	if x != nil {
+		return x.EndedGroup
+	}
+	return 0
+}
+
+func (x *MessageState) GetHops() uint32 {
+	if x != nil {
+		return x.Hops
+	}
+	return 0
+}
+
+func (x *MessageState) GetForwarded() bool {
+	if x != nil {
+		return x.Forwarded
+	}
+	return false
+}
+
+func (x *MessageState) GetProtected() bool {
+	if x != nil {
+		return x.Protected
+	}
+	return false
+}
+
+func (x *MessageState) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *MessageState) GetCorrelationId() string {
+	if x != nil {
+		return x.CorrelationId
+	}
+	return ""
+}
+
+func (x *MessageState) GetRemarkReason() string {
+	if x != nil {
+		return x.RemarkReason
+	}
+	return ""
+}
+
+func (x *MessageState) GetRemarkDescription() string {
+	if x != nil {
+		return x.RemarkDescription
+	}
+	return ""
+}
+
+// EndState is one record of how a message ended, in a queue snapshot. It has at
+// most 512 bytes.
+type EndState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Reason        EndState_Reason        `protobuf:"varint,1,opt,name=reason,enum=quorate.log.v1.EndState_Reason" json:"reason,omitempty"`
+	At            int64                  `protobuf:"zigzag64,2,opt,name=at" json:"at,omitempty"`
+	Index         uint64                 `protobuf:"varint,3,opt,name=index" json:"index,omitempty"` // of the entry that ended it, and its term
+	Term          uint64                 `protobuf:"varint,4,opt,name=term" json:"term,omitempty"`
+	Count         uint64                 `protobuf:"varint,5,opt,name=count" json:"count,omitempty"`                                   // messages, of a record of several; 0: one
+	Seq           uint64                 `protobuf:"varint,6,opt,name=seq" json:"seq,omitempty"`                                       // number of the message; 0: it was refused
+	MessageIndex  uint64                 `protobuf:"varint,7,opt,name=message_index,json=messageIndex" json:"message_index,omitempty"` // entry with its payload, and where it begins
+	MessageOffset uint32                 `protobuf:"varint,8,opt,name=message_offset,json=messageOffset" json:"message_offset,omitempty"`
+	MessageSize   uint32                 `protobuf:"varint,24,opt,name=message_size,json=messageSize" json:"message_size,omitempty"`
+	MessageId     string                 `protobuf:"bytes,9,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
+	CorrelationId string                 `protobuf:"bytes,10,opt,name=correlation_id,json=correlationId" json:"correlation_id,omitempty"`
+	EnqueuedAt    int64                  `protobuf:"zigzag64,11,opt,name=enqueued_at,json=enqueuedAt" json:"enqueued_at,omitempty"` // 0: not known
+	ExpireAt      int64                  `protobuf:"zigzag64,12,opt,name=expire_at,json=expireAt" json:"expire_at,omitempty"`       // 0: never
+	Acquired      uint32                 `protobuf:"varint,13,opt,name=acquired" json:"acquired,omitempty"`
+	Failed        uint32                 `protobuf:"varint,14,opt,name=failed" json:"failed,omitempty"`
+	// Who held it when it ended; absent: nobody did.
+	Session     *Session `protobuf:"bytes,15,opt,name=session" json:"session,omitempty"`
+	Consumer    uint64   `protobuf:"varint,16,opt,name=consumer" json:"consumer,omitempty"`
+	Tag         string   `protobuf:"bytes,17,opt,name=tag" json:"tag,omitempty"` // cut
+	Disposition uint32   `protobuf:"varint,18,opt,name=disposition" json:"disposition,omitempty"`
+	// Number of its letter if posted is set; otherwise of the next one then.
+	Letter  uint64 `protobuf:"varint,19,opt,name=letter" json:"letter,omitempty"`
+	Posted  bool   `protobuf:"varint,20,opt,name=posted" json:"posted,omitempty"`
+	Settled uint64 `protobuf:"varint,21,opt,name=settled" json:"settled,omitempty"` // entry that ended the letter; 0: it is still there
+	// Queues that have the letter, and the entries that said so: the first few.
+	ArrivedAt     []uint64 `protobuf:"varint,22,rep,packed,name=arrived_at,json=arrivedAt" json:"arrived_at,omitempty"`
+	ArrivedIndex  []uint64 `protobuf:"varint,23,rep,packed,name=arrived_index,json=arrivedIndex" json:"arrived_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndState) Reset() {
+	*x = EndState{}
+	mi := &file_log_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndState) ProtoMessage() {}
+
+func (x *EndState) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndState.ProtoReflect.Descriptor instead.
+func (*EndState) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *EndState) GetReason() EndState_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return EndState_NONE
+}
+
+func (x *EndState) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *EndState) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *EndState) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *EndState) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *EndState) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *EndState) GetMessageIndex() uint64 {
+	if x != nil {
+		return x.MessageIndex
+	}
+	return 0
+}
+
+func (x *EndState) GetMessageOffset() uint32 {
+	if x != nil {
+		return x.MessageOffset
+	}
+	return 0
+}
+
+func (x *EndState) GetMessageSize() uint32 {
+	if x != nil {
+		return x.MessageSize
+	}
+	return 0
+}
+
+func (x *EndState) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *EndState) GetCorrelationId() string {
+	if x != nil {
+		return x.CorrelationId
+	}
+	return ""
+}
+
+func (x *EndState) GetEnqueuedAt() int64 {
+	if x != nil {
+		return x.EnqueuedAt
+	}
+	return 0
+}
+
+func (x *EndState) GetExpireAt() int64 {
+	if x != nil {
+		return x.ExpireAt
+	}
+	return 0
+}
+
+func (x *EndState) GetAcquired() uint32 {
+	if x != nil {
+		return x.Acquired
+	}
+	return 0
+}
+
+func (x *EndState) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *EndState) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *EndState) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *EndState) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *EndState) GetDisposition() uint32 {
+	if x != nil {
+		return x.Disposition
+	}
+	return 0
+}
+
+func (x *EndState) GetLetter() uint64 {
+	if x != nil {
+		return x.Letter
+	}
+	return 0
+}
+
+func (x *EndState) GetPosted() bool {
+	if x != nil {
+		return x.Posted
+	}
+	return false
+}
+
+func (x *EndState) GetSettled() uint64 {
+	if x != nil {
+		return x.Settled
+	}
+	return 0
+}
+
+func (x *EndState) GetArrivedAt() []uint64 {
+	if x != nil {
+		return x.ArrivedAt
+	}
+	return nil
+}
+
+func (x *EndState) GetArrivedIndex() []uint64 {
+	if x != nil {
+		return x.ArrivedIndex
+	}
+	return nil
+}
+
 type DeadTransfer struct {
 	state             protoimpl.MessageState `protogen:"open.v1"`
 	Target            uint64                 `protobuf:"varint,1,opt,name=target" json:"target,omitempty"`
@@ -2421,7 +3659,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +3671,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +3684,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -2482,7 +3720,8 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xb7\b\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xbd\n" +
+	"\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -2501,9 +3740,13 @@ const file_log_proto_rawDesc = "" +
 	"settleDead\x125\n" +
 	"\tnode_down\x18\r \x01(\v2\x18.quorate.log.v1.NodeDownR\bnodeDown\x12+\n" +
 	"\x05touch\x18\x0e \x01(\v2\x15.quorate.log.v1.TouchR\x05touch\x124\n" +
-	"\bschedule\x18\x0f \x01(\v2\x18.quorate.log.v1.ScheduleR\bschedule\x12D\n" +
+	"\bschedule\x18\x0f \x01(\v2\x18.quorate.log.v1.ScheduleR\bschedule\x12+\n" +
+	"\x05renew\x18\x10 \x01(\v2\x15.quorate.log.v1.RenewR\x05renew\x12J\n" +
+	"\x10receive_deferred\x18\x11 \x01(\v2\x1f.quorate.log.v1.ReceiveDeferredR\x0freceiveDeferred\x12(\n" +
+	"\x04kick\x18\x12 \x01(\v2\x14.quorate.log.v1.KickR\x04kick\x12+\n" +
+	"\x05group\x18\x13 \x01(\v2\x15.quorate.log.v1.GroupR\x05group\x12D\n" +
 	"\x0enode_suspected\x18\x14 \x01(\v2\x1d.quorate.log.v1.NodeSuspectedR\rnodeSuspected\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xea\x01\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xa0\x02\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -2525,8 +3768,12 @@ const file_log_proto_rawDesc = "" +
 	"ROUTE_DEAD\x10\f\x12\x0f\n" +
 	"\vSETTLE_DEAD\x10\r\x12\r\n" +
 	"\tNODE_DOWN\x10\x0e\x12\f\n" +
-	"\bSCHEDULE\x10\x0f\x12\x12\n" +
-	"\x0eNODE_SUSPECTED\x10\x14\"\xab\x04\n" +
+	"\bSCHEDULE\x10\x0f\x12\t\n" +
+	"\x05RENEW\x10\x10\x12\x14\n" +
+	"\x10RECEIVE_DEFERRED\x10\x11\x12\b\n" +
+	"\x04KICK\x10\x12\x12\t\n" +
+	"\x05GROUP\x10\x13\x12\x12\n" +
+	"\x0eNODE_SUSPECTED\x10\x14\"\xa0\x05\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -2544,7 +3791,12 @@ const file_log_proto_rawDesc = "" +
 	"scheduleId\x12<\n" +
 	"\bconflict\x18\f \x01(\x0e2 .quorate.log.v1.Enqueue.ConflictR\bconflict\x12#\n" +
 	"\rscheduled_for\x18\r \x01(\x12R\fscheduledFor\x12\x19\n" +
-	"\bttl_from\x18\x10 \x01(\x12R\attlFrom\"/\n" +
+	"\bttl_from\x18\x10 \x01(\x12R\attlFrom\x12\x19\n" +
+	"\bgroup_id\x18\x11 \x01(\tR\agroupId\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x12 \x01(\tR\tmessageId\x12%\n" +
+	"\x0ecorrelation_id\x18\x13 \x01(\tR\rcorrelationId\x12\x12\n" +
+	"\x04hops\x18\x14 \x01(\rR\x04hops\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +
@@ -2562,9 +3814,29 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"\x06CANCEL\x10\x00\x12\b\n" +
 	"\x04MOVE\x10\x01\x12\b\n" +
-	"\x04FIRE\x10\x02\"$\n" +
+	"\x04FIRE\x10\x02\"\x88\x01\n" +
+	"\x05Renew\x12\x1a\n" +
+	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x16\n" +
+	"\x06ranges\x18\x02 \x03(\x04R\x06ranges\x12/\n" +
+	"\x06holder\x18\x03 \x01(\v2\x17.quorate.log.v1.SessionR\x06holder\x12\x1a\n" +
+	"\bduration\x18\x04 \x01(\x04R\bduration\"E\n" +
+	"\x0fReceiveDeferred\x12\x1a\n" +
+	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x16\n" +
+	"\x06tokens\x18\x02 \x03(\tR\x06tokens\"\x1c\n" +
+	"\x04Kick\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\"\xbf\x01\n" +
+	"\x05Group\x124\n" +
+	"\x06action\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Group.ActionR\x06action\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
+	"\bconsumer\x18\x03 \x01(\x04R\bconsumer\x12\x14\n" +
+	"\x05state\x18\x04 \x01(\fR\x05state\">\n" +
+	"\x06Action\x12\t\n" +
+	"\x05RENEW\x10\x00\x12\v\n" +
+	"\aRELEASE\x10\x01\x12\r\n" +
+	"\tSET_STATE\x10\x02\x12\r\n" +
+	"\tGET_STATE\x10\x03\"$\n" +
 	"\x05Touch\x12\x1b\n" +
-	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\x87\x03\n" +
+	"\tidle_only\x18\x01 \x01(\bR\bidleOnly\"\xa7\x03\n" +
 	"\x05Death\x124\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x14\n" +
@@ -2574,7 +3846,7 @@ const file_log_proto_rawDesc = "" +
 	"\frouting_keys\x18\x06 \x03(\tR\vroutingKeys\x12/\n" +
 	"\x13original_expiration\x18\a \x01(\tR\x12originalExpiration\x12\x14\n" +
 	"\x05first\x18\b \x01(\bR\x05first\x12#\n" +
-	"\rlast_exchange\x18\t \x01(\tR\flastExchange\"]\n" +
+	"\rlast_exchange\x18\t \x01(\tR\flastExchange\"}\n" +
 	"\x06Reason\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aEXPIRED\x10\x01\x12\f\n" +
@@ -2583,7 +3855,9 @@ const file_log_proto_rawDesc = "" +
 	"\x06MAXLEN\x10\x03\x12\x12\n" +
 	"\x0eDELIVERY_LIMIT\x10\x04\x12\x0e\n" +
 	"\n" +
-	"UNROUTABLE\x10\x05\"\xce\x01\n" +
+	"UNROUTABLE\x10\x05\x12\x11\n" +
+	"\rGROUP_EXPIRED\x10\x06\x12\v\n" +
+	"\aMAXHOPS\x10\a\"\xd9\x03\n" +
 	"\aConsume\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x1a\n" +
@@ -2591,22 +3865,42 @@ const file_log_proto_rawDesc = "" +
 	"\x06no_ack\x18\x04 \x01(\bR\x05noAck\x12\x1c\n" +
 	"\texclusive\x18\x05 \x01(\bR\texclusive\x12\x1a\n" +
 	"\bpriority\x18\x06 \x01(\x11R\bpriority\x12(\n" +
-	"\x10timeout_plus_one\x18\a \x01(\x04R\x0etimeoutPlusOne\"$\n" +
+	"\x10timeout_plus_one\x18\a \x01(\x04R\x0etimeoutPlusOne\x12\x12\n" +
+	"\x04lock\x18\b \x01(\x04R\x04lock\x12\x19\n" +
+	"\bmax_lock\x18\t \x01(\x04R\amaxLock\x12&\n" +
+	"\x0flock_auto_renew\x18\n" +
+	" \x01(\x04R\rlockAutoRenew\x12\x1b\n" +
+	"\tlock_head\x18\v \x01(\bR\blockHead\x12*\n" +
+	"\x11lock_detach_grace\x18\f \x01(\x04R\x0flockDetachGrace\x12\x17\n" +
+	"\amin_ttl\x18\r \x01(\x04R\x06minTtl\x12\x1d\n" +
+	"\n" +
+	"max_groups\x18\x0e \x01(\rR\tmaxGroups\x12\x19\n" +
+	"\bgroup_id\x18\x0f \x01(\tR\agroupId\x12\x16\n" +
+	"\x06shared\x18\x10 \x01(\bR\x06shared\"$\n" +
 	"\x06Cancel\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\"\x1c\n" +
 	"\x03Get\x12\x15\n" +
-	"\x06no_ack\x18\x01 \x01(\bR\x05noAck\"\xb8\x01\n" +
+	"\x06no_ack\x18\x01 \x01(\bR\x05noAck\"\x9f\x03\n" +
 	"\x06Settle\x128\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1e.quorate.log.v1.Settle.OutcomeR\aoutcome\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x16\n" +
-	"\x06ranges\x18\x03 \x03(\x04R\x06ranges\"@\n" +
+	"\x06ranges\x18\x03 \x03(\x04R\x06ranges\x12/\n" +
+	"\x06holder\x18\x04 \x01(\v2\x17.quorate.log.v1.SessionR\x06holder\x12\x15\n" +
+	"\x06due_at\x18\x05 \x01(\x12R\x05dueAt\x12$\n" +
+	"\x0edelay_plus_one\x18\x06 \x01(\x04R\fdelayPlusOne\x12\x1a\n" +
+	"\bdeferral\x18\a \x01(\tR\bdeferral\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12 \n" +
+	"\vdescription\x18\t \x01(\tR\vdescription\x12\x16\n" +
+	"\x06strict\x18\n" +
+	" \x01(\bR\x06strict\"K\n" +
 	"\aOutcome\x12\a\n" +
 	"\x03ACK\x10\x00\x12\v\n" +
 	"\aREQUEUE\x10\x01\x12\x12\n" +
 	"\x0eREQUEUE_FAILED\x10\x02\x12\v\n" +
-	"\aDISCARD\x10\x03\"@\n" +
+	"\aDISCARD\x10\x03\x12\t\n" +
+	"\x05DEFER\x10\x04\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xf9\v\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xad\x13\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -2637,7 +3931,28 @@ const file_log_proto_rawDesc = "" +
 	"\x05retry\x18\x15 \x01(\x0e2!.quorate.log.v1.QueueConfig.RetryR\x05retry\x12\x1b\n" +
 	"\tretry_min\x18\x16 \x01(\x04R\bretryMin\x12\x1b\n" +
 	"\tretry_max\x18\x17 \x01(\x04R\bretryMax\x121\n" +
-	"\x15max_priority_plus_one\x18\x19 \x01(\rR\x12maxPriorityPlusOne\x12A\n" +
+	"\x15max_priority_plus_one\x18\x19 \x01(\rR\x12maxPriorityPlusOne\x12P\n" +
+	"\x0eretry_strategy\x18\x1a \x01(\x0e2).quorate.log.v1.QueueConfig.RetryStrategyR\rretryStrategy\x12)\n" +
+	"\x10retry_multiplier\x18\x1b \x01(\rR\x0fretryMultiplier\x12\x1f\n" +
+	"\vretry_steps\x18\x1c \x03(\x04R\n" +
+	"retrySteps\x12!\n" +
+	"\fretry_jitter\x18\x1d \x01(\rR\vretryJitter\x122\n" +
+	"\x15retry_counts_acquired\x18\x1f \x01(\bR\x13retryCountsAcquired\x12\x12\n" +
+	"\x04lock\x18  \x01(\x04R\x04lock\x12\x19\n" +
+	"\bmax_lock\x18! \x01(\x04R\amaxLock\x12*\n" +
+	"\x11count_lock_expiry\x18\" \x01(\bR\x0fcountLockExpiry\x12:\n" +
+	"\x06groups\x18$ \x01(\x0e2\".quorate.log.v1.QueueConfig.GroupsR\x06groups\x12%\n" +
+	"\x0egroup_required\x18% \x01(\bR\rgroupRequired\x12!\n" +
+	"\fgroup_expiry\x18& \x01(\bR\vgroupExpiry\x12!\n" +
+	"\fgroup_linger\x18' \x01(\x04R\vgroupLinger\x12&\n" +
+	"\x0fgroup_state_ttl\x18) \x01(\x04R\rgroupStateTtl\x12%\n" +
+	"\x0edeadline_order\x18* \x01(\bR\rdeadlineOrder\x12!\n" +
+	"\fdedup_window\x18+ \x01(\x04R\vdedupWindow\x12\x18\n" +
+	"\aforward\x18, \x01(\bR\aforward\x12)\n" +
+	"\x10forward_exchange\x18- \x01(\tR\x0fforwardExchange\x125\n" +
+	"\x17has_forward_routing_key\x18. \x01(\bR\x14hasForwardRoutingKey\x12.\n" +
+	"\x13forward_routing_key\x18/ \x01(\tR\x11forwardRoutingKey\x12+\n" +
+	"\x12audit_max_plus_one\x180 \x01(\x04R\x0fauditMaxPlusOne\x12A\n" +
 	"\x1ddisconnected_timeout_plus_one\x18\x1e \x01(\x04R\x1adisconnectedTimeoutPlusOne\x12#\n" +
 	"\rdelayed_store\x18# \x01(\bR\fdelayedStore\x12\x1a\n" +
 	"\brevision\x18( \x01(\x04R\brevision\"L\n" +
@@ -2654,7 +3969,16 @@ const file_log_proto_rawDesc = "" +
 	"\x03ALL\x10\x01\x12\n" +
 	"\n" +
 	"\x06FAILED\x10\x02\x12\f\n" +
-	"\bRETURNED\x10\x03\"@\n" +
+	"\bRETURNED\x10\x03\"7\n" +
+	"\rRetryStrategy\x12\n" +
+	"\n" +
+	"\x06LINEAR\x10\x00\x12\x0f\n" +
+	"\vEXPONENTIAL\x10\x01\x12\t\n" +
+	"\x05STEPS\x10\x02\"5\n" +
+	"\x06Groups\x12\r\n" +
+	"\tNO_GROUPS\x10\x00\x12\r\n" +
+	"\tBY_HEADER\x10\x01\x12\r\n" +
+	"\tBY_APP_ID\x10\x02\"@\n" +
 	"\x06Delete\x12\x1b\n" +
 	"\tif_unused\x18\x01 \x01(\bR\bifUnused\x12\x19\n" +
 	"\bif_empty\x18\x02 \x01(\bR\aifEmpty\"j\n" +
@@ -2681,7 +4005,8 @@ const file_log_proto_rawDesc = "" +
 	"\rNodeSuspected\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x12\n" +
-	"\x04back\x18\x03 \x01(\bR\x04back\"\xd0\x06\n" +
+	"\x04back\x18\x03 \x01(\bR\x04back\"\xca\n" +
+	"\n" +
 	"\fMessageState\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x16\n" +
@@ -2713,7 +4038,75 @@ const file_log_proto_rawDesc = "" +
 	"\x06due_at\x18\x19 \x01(\x12R\x05dueAt\x12\x12\n" +
 	"\x04done\x18\x1a \x03(\x04R\x04done\x12\x18\n" +
 	"\arefused\x18\x1b \x01(\bR\arefused\x12\x14\n" +
-	"\x05since\x18\x1e \x01(\x12R\x05since\"o\n" +
+	"\x05since\x18\x1e \x01(\x12R\x05since\x12\x1d\n" +
+	"\n" +
+	"lock_until\x18( \x01(\x12R\tlockUntil\x12\x1d\n" +
+	"\n" +
+	"lock_began\x18) \x01(\x12R\tlockBegan\x12\x1f\n" +
+	"\vlock_length\x18* \x01(\x04R\n" +
+	"lockLength\x12\x19\n" +
+	"\block_max\x18+ \x01(\x04R\alockMax\x12\x1b\n" +
+	"\tlock_auto\x18, \x01(\x04R\blockAuto\x12\x1a\n" +
+	"\bdeferral\x18- \x01(\tR\bdeferral\x12\x1f\n" +
+	"\venqueued_at\x187 \x01(\x12R\n" +
+	"enqueuedAt\x12\x19\n" +
+	"\bgroup_id\x182 \x01(\tR\agroupId\x12\x1f\n" +
+	"\vended_group\x183 \x01(\rR\n" +
+	"endedGroup\x12\x12\n" +
+	"\x04hops\x188 \x01(\rR\x04hops\x12\x1c\n" +
+	"\tforwarded\x189 \x01(\bR\tforwarded\x12\x1c\n" +
+	"\tprotected\x184 \x01(\bR\tprotected\x12\x1d\n" +
+	"\n" +
+	"message_id\x18< \x01(\tR\tmessageId\x12%\n" +
+	"\x0ecorrelation_id\x18= \x01(\tR\rcorrelationId\x12#\n" +
+	"\rremark_reason\x18A \x01(\tR\fremarkReason\x12-\n" +
+	"\x12remark_description\x18B \x01(\tR\x11remarkDescription\"\xa8\a\n" +
+	"\bEndState\x127\n" +
+	"\x06reason\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.EndState.ReasonR\x06reason\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\x12R\x02at\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04term\x18\x04 \x01(\x04R\x04term\x12\x14\n" +
+	"\x05count\x18\x05 \x01(\x04R\x05count\x12\x10\n" +
+	"\x03seq\x18\x06 \x01(\x04R\x03seq\x12#\n" +
+	"\rmessage_index\x18\a \x01(\x04R\fmessageIndex\x12%\n" +
+	"\x0emessage_offset\x18\b \x01(\rR\rmessageOffset\x12!\n" +
+	"\fmessage_size\x18\x18 \x01(\rR\vmessageSize\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\t \x01(\tR\tmessageId\x12%\n" +
+	"\x0ecorrelation_id\x18\n" +
+	" \x01(\tR\rcorrelationId\x12\x1f\n" +
+	"\venqueued_at\x18\v \x01(\x12R\n" +
+	"enqueuedAt\x12\x1b\n" +
+	"\texpire_at\x18\f \x01(\x12R\bexpireAt\x12\x1a\n" +
+	"\bacquired\x18\r \x01(\rR\bacquired\x12\x16\n" +
+	"\x06failed\x18\x0e \x01(\rR\x06failed\x121\n" +
+	"\asession\x18\x0f \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
+	"\bconsumer\x18\x10 \x01(\x04R\bconsumer\x12\x10\n" +
+	"\x03tag\x18\x11 \x01(\tR\x03tag\x12 \n" +
+	"\vdisposition\x18\x12 \x01(\rR\vdisposition\x12\x16\n" +
+	"\x06letter\x18\x13 \x01(\x04R\x06letter\x12\x16\n" +
+	"\x06posted\x18\x14 \x01(\bR\x06posted\x12\x18\n" +
+	"\asettled\x18\x15 \x01(\x04R\asettled\x12\x1d\n" +
+	"\n" +
+	"arrived_at\x18\x16 \x03(\x04R\tarrivedAt\x12#\n" +
+	"\rarrived_index\x18\x17 \x03(\x04R\farrivedIndex\"\xc8\x01\n" +
+	"\x06Reason\x12\b\n" +
+	"\x04NONE\x10\x00\x12\v\n" +
+	"\aEXPIRED\x10\x01\x12\f\n" +
+	"\bREJECTED\x10\x02\x12\n" +
+	"\n" +
+	"\x06MAXLEN\x10\x03\x12\x12\n" +
+	"\x0eDELIVERY_LIMIT\x10\x04\x12\x0e\n" +
+	"\n" +
+	"UNROUTABLE\x10\x05\x12\x11\n" +
+	"\rGROUP_EXPIRED\x10\x06\x12\v\n" +
+	"\aMAXHOPS\x10\a\x12\r\n" +
+	"\tCANCELLED\x10\x10\x12\f\n" +
+	"\bREPLACED\x10\x11\x12\n" +
+	"\n" +
+	"\x06PURGED\x10\x12\x12\x11\n" +
+	"\rQUEUE_DELETED\x10\x13\x12\r\n" +
+	"\tFORWARDED\x10\x14\"o\n" +
 	"\fDeadTransfer\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x12/\n" +
@@ -2731,74 +4124,94 @@ func file_log_proto_rawDescGZIP() []byte {
 	return file_log_proto_rawDescData
 }
 
-var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
 	(Schedule_Action)(0),                // 2: quorate.log.v1.Schedule.Action
-	(Death_Reason)(0),                   // 3: quorate.log.v1.Death.Reason
-	(Settle_Outcome)(0),                 // 4: quorate.log.v1.Settle.Outcome
-	(QueueConfig_DeadLetterStrategy)(0), // 5: quorate.log.v1.QueueConfig.DeadLetterStrategy
-	(QueueConfig_Overflow)(0),           // 6: quorate.log.v1.QueueConfig.Overflow
-	(QueueConfig_Retry)(0),              // 7: quorate.log.v1.QueueConfig.Retry
-	(*Session)(nil),                     // 8: quorate.log.v1.Session
-	(*Entry)(nil),                       // 9: quorate.log.v1.Entry
-	(*Command)(nil),                     // 10: quorate.log.v1.Command
-	(*Enqueue)(nil),                     // 11: quorate.log.v1.Enqueue
-	(*Schedule)(nil),                    // 12: quorate.log.v1.Schedule
-	(*Touch)(nil),                       // 13: quorate.log.v1.Touch
-	(*Death)(nil),                       // 14: quorate.log.v1.Death
-	(*Consume)(nil),                     // 15: quorate.log.v1.Consume
-	(*Cancel)(nil),                      // 16: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 17: quorate.log.v1.Get
-	(*Settle)(nil),                      // 18: quorate.log.v1.Settle
-	(*Configure)(nil),                   // 19: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 20: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 21: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 22: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 23: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 24: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 25: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 26: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 27: quorate.log.v1.MessageState
-	(*DeadTransfer)(nil),                // 28: quorate.log.v1.DeadTransfer
+	(Group_Action)(0),                   // 3: quorate.log.v1.Group.Action
+	(Death_Reason)(0),                   // 4: quorate.log.v1.Death.Reason
+	(Settle_Outcome)(0),                 // 5: quorate.log.v1.Settle.Outcome
+	(QueueConfig_DeadLetterStrategy)(0), // 6: quorate.log.v1.QueueConfig.DeadLetterStrategy
+	(QueueConfig_Overflow)(0),           // 7: quorate.log.v1.QueueConfig.Overflow
+	(QueueConfig_Retry)(0),              // 8: quorate.log.v1.QueueConfig.Retry
+	(QueueConfig_RetryStrategy)(0),      // 9: quorate.log.v1.QueueConfig.RetryStrategy
+	(QueueConfig_Groups)(0),             // 10: quorate.log.v1.QueueConfig.Groups
+	(EndState_Reason)(0),                // 11: quorate.log.v1.EndState.Reason
+	(*Session)(nil),                     // 12: quorate.log.v1.Session
+	(*Entry)(nil),                       // 13: quorate.log.v1.Entry
+	(*Command)(nil),                     // 14: quorate.log.v1.Command
+	(*Enqueue)(nil),                     // 15: quorate.log.v1.Enqueue
+	(*Schedule)(nil),                    // 16: quorate.log.v1.Schedule
+	(*Renew)(nil),                       // 17: quorate.log.v1.Renew
+	(*ReceiveDeferred)(nil),             // 18: quorate.log.v1.ReceiveDeferred
+	(*Kick)(nil),                        // 19: quorate.log.v1.Kick
+	(*Group)(nil),                       // 20: quorate.log.v1.Group
+	(*Touch)(nil),                       // 21: quorate.log.v1.Touch
+	(*Death)(nil),                       // 22: quorate.log.v1.Death
+	(*Consume)(nil),                     // 23: quorate.log.v1.Consume
+	(*Cancel)(nil),                      // 24: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 25: quorate.log.v1.Get
+	(*Settle)(nil),                      // 26: quorate.log.v1.Settle
+	(*Configure)(nil),                   // 27: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 28: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 29: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 30: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 31: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 32: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 33: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 34: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 35: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 36: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 37: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
-	10, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
+	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
 	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
-	8,  // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
-	11, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
-	15, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	16, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	17, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	18, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	19, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	21, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	22, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	24, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	25, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
-	13, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
-	12, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
-	26, // 15: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
-	14, // 16: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 17: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	2,  // 18: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	3,  // 19: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	4,  // 20: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	20, // 21: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	5,  // 22: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	6,  // 23: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	7,  // 24: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	23, // 25: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	3,  // 26: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	28, // 27: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	14, // 28: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	12, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
+	15, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
+	23, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
+	24, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	25, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	26, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	27, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	29, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	30, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	32, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	33, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	21, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
+	16, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
+	17, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
+	18, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
+	19, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
+	20, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
+	34, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	22, // 20: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 21: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	2,  // 22: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	12, // 23: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 24: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 25: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	5,  // 26: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	12, // 27: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	28, // 28: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	6,  // 29: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	7,  // 30: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	8,  // 31: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	9,  // 32: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	10, // 33: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	31, // 34: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 35: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	37, // 36: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	22, // 37: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	11, // 38: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	12, // 39: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -2811,8 +4224,8 @@ func file_log_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
-			NumEnums:      8,
-			NumMessages:   21,
+			NumEnums:      12,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

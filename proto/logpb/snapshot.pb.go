@@ -125,8 +125,32 @@ type QueueSnapshot struct {
 	Suspected    []*Suspicion `protobuf:"bytes,30,rep,name=suspected" json:"suspected,omitempty"` // by node and boot
 	// What is on its way back to the queue, or is being settled, in the order in
 	// which the next step takes from it.
-	Returning     []*ReturningState `protobuf:"bytes,31,rep,name=returning" json:"returning,omitempty"`
-	FsmVersion    uint32            `protobuf:"varint,40,opt,name=fsm_version,json=fsmVersion" json:"fsm_version,omitempty"` // 0: 1
+	Returning  []*ReturningState `protobuf:"bytes,31,rep,name=returning" json:"returning,omitempty"`
+	FsmVersion uint32            `protobuf:"varint,40,opt,name=fsm_version,json=fsmVersion" json:"fsm_version,omitempty"` // 0: 1
+	// The groups that are held or have a state, by id. Others follow from their
+	// messages.
+	Groups []*GroupState `protobuf:"bytes,60,rep,name=groups" json:"groups,omitempty"`
+	// The ids of groups whose messages expire together, in this order.
+	EndedGroups []string `protobuf:"bytes,61,rep,name=ended_groups,json=endedGroups" json:"ended_groups,omitempty"`
+	// What Consume said of groups, and the order of service; by age of the consumer.
+	GroupTakers []*GroupTakerState `protobuf:"bytes,62,rep,name=group_takers,json=groupTakers" json:"group_takers,omitempty"`
+	// Orders holds, consumers that take groups, and states that end.
+	NextGroupOrder uint64 `protobuf:"varint,63,opt,name=next_group_order,json=nextGroupOrder" json:"next_group_order,omitempty"`
+	// How many records of ends follow the messages, and the number of the next
+	// one.
+	Ends    uint64 `protobuf:"varint,75,opt,name=ends" json:"ends,omitempty"`
+	NextEnd uint64 `protobuf:"varint,76,opt,name=next_end,json=nextEnd" json:"next_end,omitempty"`
+	// Consumers whose sessions have ended and whose deliveries stay locked, in the
+	// order in which that ends.
+	Detached  []*DetachedState `protobuf:"bytes,50,rep,name=detached" json:"detached,omitempty"`
+	EndReason uint32           `protobuf:"varint,72,opt,name=end_reason,json=endReason" json:"end_reason,omitempty"` // why the queue has ended, as in queue.QueueEnd
+	// The ids of messages against duplicates: 16 bytes each, the oldest first; and
+	// how long after the one before each message came.
+	SeenIds   []byte   `protobuf:"bytes,70,opt,name=seen_ids,json=seenIds" json:"seen_ids,omitempty"`
+	SeenAfter []uint64 `protobuf:"varint,71,rep,packed,name=seen_after,json=seenAfter" json:"seen_after,omitempty"`
+	SeenSince int64    `protobuf:"varint,74,opt,name=seen_since,json=seenSince" json:"seen_since,omitempty"` // what came before can have no duplicate
+	// Ascending by min_ttl.
+	Cursors       []*CursorState `protobuf:"bytes,73,rep,name=cursors" json:"cursors,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -357,6 +381,271 @@ func (x *QueueSnapshot) GetFsmVersion() uint32 {
 	return 0
 }
 
+func (x *QueueSnapshot) GetGroups() []*GroupState {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetEndedGroups() []string {
+	if x != nil {
+		return x.EndedGroups
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetGroupTakers() []*GroupTakerState {
+	if x != nil {
+		return x.GroupTakers
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetNextGroupOrder() uint64 {
+	if x != nil {
+		return x.NextGroupOrder
+	}
+	return 0
+}
+
+func (x *QueueSnapshot) GetEnds() uint64 {
+	if x != nil {
+		return x.Ends
+	}
+	return 0
+}
+
+func (x *QueueSnapshot) GetNextEnd() uint64 {
+	if x != nil {
+		return x.NextEnd
+	}
+	return 0
+}
+
+func (x *QueueSnapshot) GetDetached() []*DetachedState {
+	if x != nil {
+		return x.Detached
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetEndReason() uint32 {
+	if x != nil {
+		return x.EndReason
+	}
+	return 0
+}
+
+func (x *QueueSnapshot) GetSeenIds() []byte {
+	if x != nil {
+		return x.SeenIds
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetSeenAfter() []uint64 {
+	if x != nil {
+		return x.SeenAfter
+	}
+	return nil
+}
+
+func (x *QueueSnapshot) GetSeenSince() int64 {
+	if x != nil {
+		return x.SeenSince
+	}
+	return 0
+}
+
+func (x *QueueSnapshot) GetCursors() []*CursorState {
+	if x != nil {
+		return x.Cursors
+	}
+	return nil
+}
+
+// GroupState is a group that is held or has a state.
+type GroupState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id" json:"id,omitempty"`
+	State string                 `protobuf:"bytes,2,opt,name=state" json:"state,omitempty"`
+	// When the state ends, and its order among those that end then; 0: never.
+	StateUntil int64  `protobuf:"zigzag64,3,opt,name=state_until,json=stateUntil" json:"state_until,omitempty"`
+	StateOrder uint64 `protobuf:"varint,4,opt,name=state_order,json=stateOrder" json:"state_order,omitempty"`
+	Held       bool   `protobuf:"varint,5,opt,name=held" json:"held,omitempty"`
+	Holder     uint32 `protobuf:"varint,6,opt,name=holder" json:"holder,omitempty"` // position in QueueSnapshot.consumers
+	Order      uint64 `protobuf:"varint,7,opt,name=order" json:"order,omitempty"`   // of the hold
+	// On the clock of held messages, 0: never: when the lock ends, and when the
+	// holder loses the group because it is empty.
+	Until         int64 `protobuf:"zigzag64,8,opt,name=until" json:"until,omitempty"`
+	LingerUntil   int64 `protobuf:"zigzag64,9,opt,name=linger_until,json=lingerUntil" json:"linger_until,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupState) Reset() {
+	*x = GroupState{}
+	mi := &file_snapshot_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupState) ProtoMessage() {}
+
+func (x *GroupState) ProtoReflect() protoreflect.Message {
+	mi := &file_snapshot_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupState.ProtoReflect.Descriptor instead.
+func (*GroupState) Descriptor() ([]byte, []int) {
+	return file_snapshot_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *GroupState) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GroupState) GetState() string {
+	if x != nil {
+		return x.State
+	}
+	return ""
+}
+
+func (x *GroupState) GetStateUntil() int64 {
+	if x != nil {
+		return x.StateUntil
+	}
+	return 0
+}
+
+func (x *GroupState) GetStateOrder() uint64 {
+	if x != nil {
+		return x.StateOrder
+	}
+	return 0
+}
+
+func (x *GroupState) GetHeld() bool {
+	if x != nil {
+		return x.Held
+	}
+	return false
+}
+
+func (x *GroupState) GetHolder() uint32 {
+	if x != nil {
+		return x.Holder
+	}
+	return 0
+}
+
+func (x *GroupState) GetOrder() uint64 {
+	if x != nil {
+		return x.Order
+	}
+	return 0
+}
+
+func (x *GroupState) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *GroupState) GetLingerUntil() int64 {
+	if x != nil {
+		return x.LingerUntil
+	}
+	return 0
+}
+
+// GroupTakerState is what one consumer may hold of groups.
+type GroupTakerState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consumer      uint32                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"` // position in QueueSnapshot.consumers
+	Max           uint32                 `protobuf:"varint,2,opt,name=max" json:"max,omitempty"`           // as in Consume
+	Id            string                 `protobuf:"bytes,3,opt,name=id" json:"id,omitempty"`              // as in Consume
+	Turn          uint64                 `protobuf:"varint,4,opt,name=turn" json:"turn,omitempty"`         // the consumer with the lowest takes the next free group
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupTakerState) Reset() {
+	*x = GroupTakerState{}
+	mi := &file_snapshot_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupTakerState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupTakerState) ProtoMessage() {}
+
+func (x *GroupTakerState) ProtoReflect() protoreflect.Message {
+	mi := &file_snapshot_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupTakerState.ProtoReflect.Descriptor instead.
+func (*GroupTakerState) Descriptor() ([]byte, []int) {
+	return file_snapshot_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *GroupTakerState) GetConsumer() uint32 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *GroupTakerState) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+func (x *GroupTakerState) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *GroupTakerState) GetTurn() uint64 {
+	if x != nil {
+		return x.Turn
+	}
+	return 0
+}
+
 type QueueCounters struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Enqueued       uint64                 `protobuf:"varint,1,opt,name=enqueued" json:"enqueued,omitempty"`
@@ -378,16 +667,28 @@ type QueueCounters struct {
 	DeadConfirmed  uint64                 `protobuf:"varint,17,opt,name=dead_confirmed,json=deadConfirmed" json:"dead_confirmed,omitempty"`    // letters that every target has
 	DeadRefused    uint64                 `protobuf:"varint,18,opt,name=dead_refused,json=deadRefused" json:"dead_refused,omitempty"`          // transfers
 	// Deaths by reason and then by what became of the dead: dropped, sent once,
-	// transactional, at least once; 4 numbers for each of 4 reasons.
+	// transactional, at least once; 4 numbers for each reason of Death.
 	Deaths        []uint64 `protobuf:"varint,19,rep,packed,name=deaths" json:"deaths,omitempty"`
-	Unroutable    uint64   `protobuf:"varint,20,opt,name=unroutable" json:"unroutable,omitempty"` // messages of a delayed exchange
+	Unroutable    uint64   `protobuf:"varint,20,opt,name=unroutable" json:"unroutable,omitempty"`                         // messages of a delayed exchange
+	LocksLost     uint64   `protobuf:"varint,30,opt,name=locks_lost,json=locksLost" json:"locks_lost,omitempty"`          // locks that have ended before the delivery was settled
+	LocksRenewed  uint64   `protobuf:"varint,31,opt,name=locks_renewed,json=locksRenewed" json:"locks_renewed,omitempty"` // on request
+	LateLocks     uint64   `protobuf:"varint,32,opt,name=late_locks,json=lateLocks" json:"late_locks,omitempty"`          // settlements of deliveries whose lock had ended
+	Deferred      uint64   `protobuf:"varint,40,opt,name=deferred" json:"deferred,omitempty"`
+	Kicked        uint64   `protobuf:"varint,41,opt,name=kicked" json:"kicked,omitempty"`                                 // retried before their time
+	Cancelled     uint64   `protobuf:"varint,55,opt,name=cancelled" json:"cancelled,omitempty"`                           // scheduled messages, by request
+	Replaced      uint64   `protobuf:"varint,56,opt,name=replaced" json:"replaced,omitempty"`                             // scheduled messages, by others of their names
+	Forwarded     uint64   `protobuf:"varint,58,opt,name=forwarded" json:"forwarded,omitempty"`                           // messages that have arrived where the queue forwards
+	GroupsTaken   uint64   `protobuf:"varint,45,opt,name=groups_taken,json=groupsTaken" json:"groups_taken,omitempty"`    // how often a consumer got a group
+	GroupsLost    uint64   `protobuf:"varint,46,opt,name=groups_lost,json=groupsLost" json:"groups_lost,omitempty"`       // how often its lock ended
+	SameId        uint64   `protobuf:"varint,50,opt,name=same_id,json=sameId" json:"same_id,omitempty"`                   // publishes that were duplicates of messages
+	IdsForgotten  uint64   `protobuf:"varint,51,opt,name=ids_forgotten,json=idsForgotten" json:"ids_forgotten,omitempty"` // within the window
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueCounters) Reset() {
 	*x = QueueCounters{}
-	mi := &file_snapshot_proto_msgTypes[2]
+	mi := &file_snapshot_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -399,7 +700,7 @@ func (x *QueueCounters) String() string {
 func (*QueueCounters) ProtoMessage() {}
 
 func (x *QueueCounters) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[2]
+	mi := &file_snapshot_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -412,7 +713,7 @@ func (x *QueueCounters) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueCounters.ProtoReflect.Descriptor instead.
 func (*QueueCounters) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{2}
+	return file_snapshot_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *QueueCounters) GetEnqueued() uint64 {
@@ -555,6 +856,90 @@ func (x *QueueCounters) GetUnroutable() uint64 {
 	return 0
 }
 
+func (x *QueueCounters) GetLocksLost() uint64 {
+	if x != nil {
+		return x.LocksLost
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetLocksRenewed() uint64 {
+	if x != nil {
+		return x.LocksRenewed
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetLateLocks() uint64 {
+	if x != nil {
+		return x.LateLocks
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetDeferred() uint64 {
+	if x != nil {
+		return x.Deferred
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetKicked() uint64 {
+	if x != nil {
+		return x.Kicked
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetCancelled() uint64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetReplaced() uint64 {
+	if x != nil {
+		return x.Replaced
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetForwarded() uint64 {
+	if x != nil {
+		return x.Forwarded
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetGroupsTaken() uint64 {
+	if x != nil {
+		return x.GroupsTaken
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetGroupsLost() uint64 {
+	if x != nil {
+		return x.GroupsLost
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetSameId() uint64 {
+	if x != nil {
+		return x.SameId
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetIdsForgotten() uint64 {
+	if x != nil {
+		return x.IdsForgotten
+	}
+	return 0
+}
+
 type DeadTarget struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Target        uint64                 `protobuf:"varint,1,opt,name=target" json:"target,omitempty"`
@@ -567,7 +952,7 @@ type DeadTarget struct {
 
 func (x *DeadTarget) Reset() {
 	*x = DeadTarget{}
-	mi := &file_snapshot_proto_msgTypes[3]
+	mi := &file_snapshot_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -579,7 +964,7 @@ func (x *DeadTarget) String() string {
 func (*DeadTarget) ProtoMessage() {}
 
 func (x *DeadTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[3]
+	mi := &file_snapshot_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -592,7 +977,7 @@ func (x *DeadTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTarget.ProtoReflect.Descriptor instead.
 func (*DeadTarget) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{3}
+	return file_snapshot_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DeadTarget) GetTarget() uint64 {
@@ -630,16 +1015,24 @@ type ReturningState struct {
 	Consumer uint64                 `protobuf:"varint,2,opt,name=consumer" json:"consumer,omitempty"`
 	// Order of the settlements that are not finished, from 1; 0: the messages go
 	// back because of a loss.
-	Order         uint64 `protobuf:"varint,3,opt,name=order" json:"order,omitempty"`
-	Outcome       uint32 `protobuf:"varint,4,opt,name=outcome" json:"outcome,omitempty"` // of a settlement, as in Settle
-	Failed        bool   `protobuf:"varint,5,opt,name=failed" json:"failed,omitempty"`   // of a loss
+	Order   uint64 `protobuf:"varint,3,opt,name=order" json:"order,omitempty"`
+	Outcome uint32 `protobuf:"varint,4,opt,name=outcome" json:"outcome,omitempty"` // of a settlement, as in Settle
+	Failed  bool   `protobuf:"varint,5,opt,name=failed" json:"failed,omitempty"`   // of a loss
+	// Of a settlement: when the messages are ready again; 0: as the queue says.
+	DueAt int64  `protobuf:"zigzag64,45,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`
+	Tag   string `protobuf:"bytes,60,opt,name=tag" json:"tag,omitempty"` // of the consumer
+	// It is what was held of one group: failed is meant for the messages of groups,
+	// too.
+	Group         bool   `protobuf:"varint,61,opt,name=group" json:"group,omitempty"`
+	Reason        string `protobuf:"bytes,65,opt,name=reason" json:"reason,omitempty"` // of a settlement: as in Settle
+	Description   string `protobuf:"bytes,66,opt,name=description" json:"description,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReturningState) Reset() {
 	*x = ReturningState{}
-	mi := &file_snapshot_proto_msgTypes[4]
+	mi := &file_snapshot_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -651,7 +1044,7 @@ func (x *ReturningState) String() string {
 func (*ReturningState) ProtoMessage() {}
 
 func (x *ReturningState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[4]
+	mi := &file_snapshot_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -664,7 +1057,7 @@ func (x *ReturningState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReturningState.ProtoReflect.Descriptor instead.
 func (*ReturningState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{4}
+	return file_snapshot_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ReturningState) GetSession() *Session {
@@ -702,6 +1095,41 @@ func (x *ReturningState) GetFailed() bool {
 	return false
 }
 
+func (x *ReturningState) GetDueAt() int64 {
+	if x != nil {
+		return x.DueAt
+	}
+	return 0
+}
+
+func (x *ReturningState) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *ReturningState) GetGroup() bool {
+	if x != nil {
+		return x.Group
+	}
+	return false
+}
+
+func (x *ReturningState) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ReturningState) GetDescription() string {
+	if x != nil {
+		return x.Description
+	}
+	return ""
+}
+
 type SessionState struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Session         *Session               `protobuf:"bytes,1,opt,name=session" json:"session,omitempty"`
@@ -720,7 +1148,7 @@ type SessionState struct {
 
 func (x *SessionState) Reset() {
 	*x = SessionState{}
-	mi := &file_snapshot_proto_msgTypes[5]
+	mi := &file_snapshot_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -732,7 +1160,7 @@ func (x *SessionState) String() string {
 func (*SessionState) ProtoMessage() {}
 
 func (x *SessionState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[5]
+	mi := &file_snapshot_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -745,7 +1173,7 @@ func (x *SessionState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionState.ProtoReflect.Descriptor instead.
 func (*SessionState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{5}
+	return file_snapshot_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *SessionState) GetSession() *Session {
@@ -804,6 +1232,61 @@ func (x *SessionState) GetRefused() []uint64 {
 	return nil
 }
 
+// CursorState is how far consumers with a least TTL have passed over messages.
+type CursorState struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	MinTtl uint64                 `protobuf:"varint,1,opt,name=min_ttl,json=minTtl" json:"min_ttl,omitempty"`
+	// The first message of each list that was not passed over, if there is one: by
+	// priority, highest first, then of the returned ones.
+	Next          []uint64 `protobuf:"varint,2,rep,packed,name=next" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CursorState) Reset() {
+	*x = CursorState{}
+	mi := &file_snapshot_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CursorState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CursorState) ProtoMessage() {}
+
+func (x *CursorState) ProtoReflect() protoreflect.Message {
+	mi := &file_snapshot_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CursorState.ProtoReflect.Descriptor instead.
+func (*CursorState) Descriptor() ([]byte, []int) {
+	return file_snapshot_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *CursorState) GetMinTtl() uint64 {
+	if x != nil {
+		return x.MinTtl
+	}
+	return 0
+}
+
+func (x *CursorState) GetNext() []uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
 type ConsumerState struct {
 	state          protoimpl.MessageState `protogen:"open.v1"`
 	Session        uint32                 `protobuf:"varint,1,opt,name=session" json:"session,omitempty"` // position in QueueSnapshot.sessions
@@ -824,13 +1307,26 @@ type ConsumerState struct {
 	TimedOutLimits []uint64 `protobuf:"varint,21,rep,packed,name=timed_out_limits,json=timedOutLimits" json:"timed_out_limits,omitempty"`
 	LateAcks       uint64   `protobuf:"varint,22,opt,name=late_acks,json=lateAcks" json:"late_acks,omitempty"` // settlements of what had been taken back
 	Revoked        bool     `protobuf:"varint,23,opt,name=revoked" json:"revoked,omitempty"`                   // cancelled in favour of another consumer
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// As in Consume.
+	Lock            uint64 `protobuf:"varint,30,opt,name=lock" json:"lock,omitempty"`
+	MaxLock         uint64 `protobuf:"varint,31,opt,name=max_lock,json=maxLock" json:"max_lock,omitempty"`
+	LockAutoRenew   uint64 `protobuf:"varint,32,opt,name=lock_auto_renew,json=lockAutoRenew" json:"lock_auto_renew,omitempty"`
+	LockHead        bool   `protobuf:"varint,33,opt,name=lock_head,json=lockHead" json:"lock_head,omitempty"`
+	LockDetachGrace uint64 `protobuf:"varint,34,opt,name=lock_detach_grace,json=lockDetachGrace" json:"lock_detach_grace,omitempty"`
+	// The newest deliveries whose lock has ended and that are not settled,
+	// ascending.
+	LostLocks     []uint64 `protobuf:"varint,35,rep,packed,name=lost_locks,json=lostLocks" json:"lost_locks,omitempty"`
+	LateLocks     uint64   `protobuf:"varint,36,opt,name=late_locks,json=lateLocks" json:"late_locks,omitempty"` // settlements of such deliveries
+	Shared        bool     `protobuf:"varint,60,opt,name=shared" json:"shared,omitempty"`                        // as in Consume
+	Told          bool     `protobuf:"varint,61,opt,name=told" json:"told,omitempty"`                            // its session has been told that messages are ready
+	MinTtl        uint64   `protobuf:"varint,45,opt,name=min_ttl,json=minTtl" json:"min_ttl,omitempty"`          // as in Consume
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConsumerState) Reset() {
 	*x = ConsumerState{}
-	mi := &file_snapshot_proto_msgTypes[6]
+	mi := &file_snapshot_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -842,7 +1338,7 @@ func (x *ConsumerState) String() string {
 func (*ConsumerState) ProtoMessage() {}
 
 func (x *ConsumerState) ProtoReflect() protoreflect.Message {
-	mi := &file_snapshot_proto_msgTypes[6]
+	mi := &file_snapshot_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -855,7 +1351,7 @@ func (x *ConsumerState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerState.ProtoReflect.Descriptor instead.
 func (*ConsumerState) Descriptor() ([]byte, []int) {
-	return file_snapshot_proto_rawDescGZIP(), []int{6}
+	return file_snapshot_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ConsumerState) GetSession() uint32 {
@@ -970,6 +1466,154 @@ func (x *ConsumerState) GetRevoked() bool {
 	return false
 }
 
+func (x *ConsumerState) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetMaxLock() uint64 {
+	if x != nil {
+		return x.MaxLock
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetLockAutoRenew() uint64 {
+	if x != nil {
+		return x.LockAutoRenew
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetLockHead() bool {
+	if x != nil {
+		return x.LockHead
+	}
+	return false
+}
+
+func (x *ConsumerState) GetLockDetachGrace() uint64 {
+	if x != nil {
+		return x.LockDetachGrace
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetLostLocks() []uint64 {
+	if x != nil {
+		return x.LostLocks
+	}
+	return nil
+}
+
+func (x *ConsumerState) GetLateLocks() uint64 {
+	if x != nil {
+		return x.LateLocks
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetShared() bool {
+	if x != nil {
+		return x.Shared
+	}
+	return false
+}
+
+func (x *ConsumerState) GetTold() bool {
+	if x != nil {
+		return x.Told
+	}
+	return false
+}
+
+func (x *ConsumerState) GetMinTtl() uint64 {
+	if x != nil {
+		return x.MinTtl
+	}
+	return 0
+}
+
+// DetachedState is a consumer whose session has ended and whose deliveries stay
+// locked.
+type DetachedState struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       *Session               `protobuf:"bytes,1,opt,name=session" json:"session,omitempty"`
+	Consumer      uint64                 `protobuf:"varint,2,opt,name=consumer" json:"consumer,omitempty"`
+	Registered    uint64                 `protobuf:"varint,3,opt,name=registered" json:"registered,omitempty"`
+	Until         int64                  `protobuf:"zigzag64,4,opt,name=until" json:"until,omitempty"` // on the clock of held messages
+	Tag           string                 `protobuf:"bytes,5,opt,name=tag" json:"tag,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DetachedState) Reset() {
+	*x = DetachedState{}
+	mi := &file_snapshot_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DetachedState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DetachedState) ProtoMessage() {}
+
+func (x *DetachedState) ProtoReflect() protoreflect.Message {
+	mi := &file_snapshot_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DetachedState.ProtoReflect.Descriptor instead.
+func (*DetachedState) Descriptor() ([]byte, []int) {
+	return file_snapshot_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *DetachedState) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *DetachedState) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *DetachedState) GetRegistered() uint64 {
+	if x != nil {
+		return x.Registered
+	}
+	return 0
+}
+
+func (x *DetachedState) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *DetachedState) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
 var File_snapshot_proto protoreflect.FileDescriptor
 
 const file_snapshot_proto_rawDesc = "" +
@@ -978,7 +1622,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\tSuspicion\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\x97\b\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\xf5\v\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -1013,7 +1657,40 @@ const file_snapshot_proto_rawDesc = "" +
 	"\tsuspected\x18\x1e \x03(\v2\x19.quorate.log.v1.SuspicionR\tsuspected\x12<\n" +
 	"\treturning\x18\x1f \x03(\v2\x1e.quorate.log.v1.ReturningStateR\treturning\x12\x1f\n" +
 	"\vfsm_version\x18( \x01(\rR\n" +
-	"fsmVersionJ\x04\b\x14\x10\x15\"\xf6\x04\n" +
+	"fsmVersion\x122\n" +
+	"\x06groups\x18< \x03(\v2\x1a.quorate.log.v1.GroupStateR\x06groups\x12!\n" +
+	"\fended_groups\x18= \x03(\tR\vendedGroups\x12B\n" +
+	"\fgroup_takers\x18> \x03(\v2\x1f.quorate.log.v1.GroupTakerStateR\vgroupTakers\x12(\n" +
+	"\x10next_group_order\x18? \x01(\x04R\x0enextGroupOrder\x12\x12\n" +
+	"\x04ends\x18K \x01(\x04R\x04ends\x12\x19\n" +
+	"\bnext_end\x18L \x01(\x04R\anextEnd\x129\n" +
+	"\bdetached\x182 \x03(\v2\x1d.quorate.log.v1.DetachedStateR\bdetached\x12\x1d\n" +
+	"\n" +
+	"end_reason\x18H \x01(\rR\tendReason\x12\x19\n" +
+	"\bseen_ids\x18F \x01(\fR\aseenIds\x12\x1d\n" +
+	"\n" +
+	"seen_after\x18G \x03(\x04R\tseenAfter\x12\x1d\n" +
+	"\n" +
+	"seen_since\x18J \x01(\x03R\tseenSince\x125\n" +
+	"\acursors\x18I \x03(\v2\x1b.quorate.log.v1.CursorStateR\acursorsJ\x04\b\x14\x10\x15\"\xef\x01\n" +
+	"\n" +
+	"GroupState\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12\x1f\n" +
+	"\vstate_until\x18\x03 \x01(\x12R\n" +
+	"stateUntil\x12\x1f\n" +
+	"\vstate_order\x18\x04 \x01(\x04R\n" +
+	"stateOrder\x12\x12\n" +
+	"\x04held\x18\x05 \x01(\bR\x04held\x12\x16\n" +
+	"\x06holder\x18\x06 \x01(\rR\x06holder\x12\x14\n" +
+	"\x05order\x18\a \x01(\x04R\x05order\x12\x14\n" +
+	"\x05until\x18\b \x01(\x12R\x05until\x12!\n" +
+	"\flinger_until\x18\t \x01(\x12R\vlingerUntil\"c\n" +
+	"\x0fGroupTakerState\x12\x1a\n" +
+	"\bconsumer\x18\x01 \x01(\rR\bconsumer\x12\x10\n" +
+	"\x03max\x18\x02 \x01(\rR\x03max\x12\x0e\n" +
+	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
+	"\x04turn\x18\x04 \x01(\x04R\x04turn\"\xe7\a\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -1039,19 +1716,39 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x06deaths\x18\x13 \x03(\x04R\x06deaths\x12\x1e\n" +
 	"\n" +
 	"unroutable\x18\x14 \x01(\x04R\n" +
-	"unroutable\"f\n" +
+	"unroutable\x12\x1d\n" +
+	"\n" +
+	"locks_lost\x18\x1e \x01(\x04R\tlocksLost\x12#\n" +
+	"\rlocks_renewed\x18\x1f \x01(\x04R\flocksRenewed\x12\x1d\n" +
+	"\n" +
+	"late_locks\x18  \x01(\x04R\tlateLocks\x12\x1a\n" +
+	"\bdeferred\x18( \x01(\x04R\bdeferred\x12\x16\n" +
+	"\x06kicked\x18) \x01(\x04R\x06kicked\x12\x1c\n" +
+	"\tcancelled\x187 \x01(\x04R\tcancelled\x12\x1a\n" +
+	"\breplaced\x188 \x01(\x04R\breplaced\x12\x1c\n" +
+	"\tforwarded\x18: \x01(\x04R\tforwarded\x12!\n" +
+	"\fgroups_taken\x18- \x01(\x04R\vgroupsTaken\x12\x1f\n" +
+	"\vgroups_lost\x18. \x01(\x04R\n" +
+	"groupsLost\x12\x17\n" +
+	"\asame_id\x182 \x01(\x04R\x06sameId\x12#\n" +
+	"\rids_forgotten\x183 \x01(\x04R\fidsForgotten\"f\n" +
 	"\n" +
 	"DeadTarget\x12\x16\n" +
 	"\x06target\x18\x01 \x01(\x04R\x06target\x12\x12\n" +
 	"\x04next\x18\x02 \x01(\x04R\x04next\x12\x18\n" +
 	"\asettled\x18\x03 \x01(\x04R\asettled\x12\x12\n" +
-	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xa7\x01\n" +
+	"\x04gone\x18\x04 \x01(\bR\x04gone\"\xa0\x02\n" +
 	"\x0eReturningState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x14\n" +
 	"\x05order\x18\x03 \x01(\x04R\x05order\x12\x18\n" +
 	"\aoutcome\x18\x04 \x01(\rR\aoutcome\x12\x16\n" +
-	"\x06failed\x18\x05 \x01(\bR\x06failed\"\xb2\x02\n" +
+	"\x06failed\x18\x05 \x01(\bR\x06failed\x12\x15\n" +
+	"\x06due_at\x18- \x01(\x12R\x05dueAt\x12\x10\n" +
+	"\x03tag\x18< \x01(\tR\x03tag\x12\x14\n" +
+	"\x05group\x18= \x01(\bR\x05group\x12\x16\n" +
+	"\x06reason\x18A \x01(\tR\x06reason\x12 \n" +
+	"\vdescription\x18B \x01(\tR\vdescription\"\xb2\x02\n" +
 	"\fSessionState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x19\n" +
 	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x1e\n" +
@@ -1061,7 +1758,10 @@ const file_snapshot_proto_rawDesc = "" +
 	"lastOpCode\x12(\n" +
 	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\x12*\n" +
 	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\x12\x18\n" +
-	"\arefused\x18\b \x03(\x04R\arefused\"\xf1\x03\n" +
+	"\arefused\x18\b \x03(\x04R\arefused\":\n" +
+	"\vCursorState\x12\x17\n" +
+	"\amin_ttl\x18\x01 \x01(\x04R\x06minTtl\x12\x12\n" +
+	"\x04next\x18\x02 \x03(\x04R\x04next\"\x94\x06\n" +
 	"\rConsumerState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
@@ -1081,7 +1781,27 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x0ftimed_out_since\x18\x14 \x03(\x12R\rtimedOutSince\x12(\n" +
 	"\x10timed_out_limits\x18\x15 \x03(\x04R\x0etimedOutLimits\x12\x1b\n" +
 	"\tlate_acks\x18\x16 \x01(\x04R\blateAcks\x12\x18\n" +
-	"\arevoked\x18\x17 \x01(\bR\arevokedB/Z&github.com/quorate/quorate/proto/logpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\arevoked\x18\x17 \x01(\bR\arevoked\x12\x12\n" +
+	"\x04lock\x18\x1e \x01(\x04R\x04lock\x12\x19\n" +
+	"\bmax_lock\x18\x1f \x01(\x04R\amaxLock\x12&\n" +
+	"\x0flock_auto_renew\x18  \x01(\x04R\rlockAutoRenew\x12\x1b\n" +
+	"\tlock_head\x18! \x01(\bR\blockHead\x12*\n" +
+	"\x11lock_detach_grace\x18\" \x01(\x04R\x0flockDetachGrace\x12\x1d\n" +
+	"\n" +
+	"lost_locks\x18# \x03(\x04R\tlostLocks\x12\x1d\n" +
+	"\n" +
+	"late_locks\x18$ \x01(\x04R\tlateLocks\x12\x16\n" +
+	"\x06shared\x18< \x01(\bR\x06shared\x12\x12\n" +
+	"\x04told\x18= \x01(\bR\x04told\x12\x17\n" +
+	"\amin_ttl\x18- \x01(\x04R\x06minTtl\"\xa6\x01\n" +
+	"\rDetachedState\x121\n" +
+	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
+	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x1e\n" +
+	"\n" +
+	"registered\x18\x03 \x01(\x04R\n" +
+	"registered\x12\x14\n" +
+	"\x05until\x18\x04 \x01(\x12R\x05until\x12\x10\n" +
+	"\x03tag\x18\x05 \x01(\tR\x03tagB/Z&github.com/quorate/quorate/proto/logpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_snapshot_proto_rawDescOnce sync.Once
@@ -1095,36 +1815,45 @@ func file_snapshot_proto_rawDescGZIP() []byte {
 	return file_snapshot_proto_rawDescData
 }
 
-var file_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_snapshot_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_snapshot_proto_goTypes = []any{
-	(*Suspicion)(nil),      // 0: quorate.log.v1.Suspicion
-	(*QueueSnapshot)(nil),  // 1: quorate.log.v1.QueueSnapshot
-	(*QueueCounters)(nil),  // 2: quorate.log.v1.QueueCounters
-	(*DeadTarget)(nil),     // 3: quorate.log.v1.DeadTarget
-	(*ReturningState)(nil), // 4: quorate.log.v1.ReturningState
-	(*SessionState)(nil),   // 5: quorate.log.v1.SessionState
-	(*ConsumerState)(nil),  // 6: quorate.log.v1.ConsumerState
-	(*QueueConfig)(nil),    // 7: quorate.log.v1.QueueConfig
-	(*Session)(nil),        // 8: quorate.log.v1.Session
-	(*NodeDown)(nil),       // 9: quorate.log.v1.NodeDown
+	(*Suspicion)(nil),       // 0: quorate.log.v1.Suspicion
+	(*QueueSnapshot)(nil),   // 1: quorate.log.v1.QueueSnapshot
+	(*GroupState)(nil),      // 2: quorate.log.v1.GroupState
+	(*GroupTakerState)(nil), // 3: quorate.log.v1.GroupTakerState
+	(*QueueCounters)(nil),   // 4: quorate.log.v1.QueueCounters
+	(*DeadTarget)(nil),      // 5: quorate.log.v1.DeadTarget
+	(*ReturningState)(nil),  // 6: quorate.log.v1.ReturningState
+	(*SessionState)(nil),    // 7: quorate.log.v1.SessionState
+	(*CursorState)(nil),     // 8: quorate.log.v1.CursorState
+	(*ConsumerState)(nil),   // 9: quorate.log.v1.ConsumerState
+	(*DetachedState)(nil),   // 10: quorate.log.v1.DetachedState
+	(*QueueConfig)(nil),     // 11: quorate.log.v1.QueueConfig
+	(*Session)(nil),         // 12: quorate.log.v1.Session
+	(*NodeDown)(nil),        // 13: quorate.log.v1.NodeDown
 }
 var file_snapshot_proto_depIdxs = []int32{
-	7,  // 0: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
-	2,  // 1: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
-	3,  // 2: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
-	5,  // 3: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
-	6,  // 4: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
-	8,  // 5: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
-	9,  // 6: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
+	11, // 0: quorate.log.v1.QueueSnapshot.config:type_name -> quorate.log.v1.QueueConfig
+	4,  // 1: quorate.log.v1.QueueSnapshot.counters:type_name -> quorate.log.v1.QueueCounters
+	5,  // 2: quorate.log.v1.QueueSnapshot.targets:type_name -> quorate.log.v1.DeadTarget
+	7,  // 3: quorate.log.v1.QueueSnapshot.sessions:type_name -> quorate.log.v1.SessionState
+	9,  // 4: quorate.log.v1.QueueSnapshot.consumers:type_name -> quorate.log.v1.ConsumerState
+	12, // 5: quorate.log.v1.QueueSnapshot.ended:type_name -> quorate.log.v1.Session
+	13, // 6: quorate.log.v1.QueueSnapshot.dead:type_name -> quorate.log.v1.NodeDown
 	0,  // 7: quorate.log.v1.QueueSnapshot.suspected:type_name -> quorate.log.v1.Suspicion
-	4,  // 8: quorate.log.v1.QueueSnapshot.returning:type_name -> quorate.log.v1.ReturningState
-	8,  // 9: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
-	8,  // 10: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	6,  // 8: quorate.log.v1.QueueSnapshot.returning:type_name -> quorate.log.v1.ReturningState
+	2,  // 9: quorate.log.v1.QueueSnapshot.groups:type_name -> quorate.log.v1.GroupState
+	3,  // 10: quorate.log.v1.QueueSnapshot.group_takers:type_name -> quorate.log.v1.GroupTakerState
+	10, // 11: quorate.log.v1.QueueSnapshot.detached:type_name -> quorate.log.v1.DetachedState
+	8,  // 12: quorate.log.v1.QueueSnapshot.cursors:type_name -> quorate.log.v1.CursorState
+	12, // 13: quorate.log.v1.ReturningState.session:type_name -> quorate.log.v1.Session
+	12, // 14: quorate.log.v1.SessionState.session:type_name -> quorate.log.v1.Session
+	12, // 15: quorate.log.v1.DetachedState.session:type_name -> quorate.log.v1.Session
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_snapshot_proto_init() }
@@ -1139,7 +1868,7 @@ func file_snapshot_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_snapshot_proto_rawDesc), len(file_snapshot_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

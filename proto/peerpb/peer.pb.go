@@ -763,12 +763,34 @@ type QueueStats struct {
 	UnroutableTotal                    uint64   `protobuf:"varint,42,opt,name=unroutable_total,json=unroutableTotal" json:"unroutable_total,omitempty"`
 	// Instants of the first and the last scheduled message; 0: there is none, or
 	// all queues were asked for.
-	NextDelayedAt int64 `protobuf:"zigzag64,43,opt,name=next_delayed_at,json=nextDelayedAt" json:"next_delayed_at,omitempty"`
-	LastDelayedAt int64 `protobuf:"zigzag64,44,opt,name=last_delayed_at,json=lastDelayedAt" json:"last_delayed_at,omitempty"`
-	LastActive    int64 `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive" json:"last_active,omitempty"` // when something was last done with it, ms
-	InUse         bool  `protobuf:"varint,51,opt,name=in_use,json=inUse" json:"in_use,omitempty"`                  // it has a consumer, or a get that is not settled
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	NextDelayedAt         int64  `protobuf:"zigzag64,43,opt,name=next_delayed_at,json=nextDelayedAt" json:"next_delayed_at,omitempty"`
+	LastDelayedAt         int64  `protobuf:"zigzag64,44,opt,name=last_delayed_at,json=lastDelayedAt" json:"last_delayed_at,omitempty"`
+	MessagesLocked        uint64 `protobuf:"varint,60,opt,name=messages_locked,json=messagesLocked" json:"messages_locked,omitempty"`                     // deliveries with a lock
+	LocksLostTotal        uint64 `protobuf:"varint,61,opt,name=locks_lost_total,json=locksLostTotal" json:"locks_lost_total,omitempty"`                   // before the delivery was settled
+	LocksRenewedTotal     uint64 `protobuf:"varint,62,opt,name=locks_renewed_total,json=locksRenewedTotal" json:"locks_renewed_total,omitempty"`          // on request
+	LateSettlementsTotal  uint64 `protobuf:"varint,63,opt,name=late_settlements_total,json=lateSettlementsTotal" json:"late_settlements_total,omitempty"` // of deliveries whose lock had ended
+	MessagesDeferred      uint64 `protobuf:"varint,70,opt,name=messages_deferred,json=messagesDeferred" json:"messages_deferred,omitempty"`
+	MessageBytesDeferred  uint64 `protobuf:"varint,71,opt,name=message_bytes_deferred,json=messageBytesDeferred" json:"message_bytes_deferred,omitempty"`
+	MessagesDeferredTotal uint64 `protobuf:"varint,72,opt,name=messages_deferred_total,json=messagesDeferredTotal" json:"messages_deferred_total,omitempty"` // deliveries that ended so
+	MessagesKickedTotal   uint64 `protobuf:"varint,73,opt,name=messages_kicked_total,json=messagesKickedTotal" json:"messages_kicked_total,omitempty"`
+	Groups                uint64 `protobuf:"varint,75,opt,name=groups" json:"groups,omitempty"` // with messages or a state, or held
+	GroupsHeld            uint64 `protobuf:"varint,76,opt,name=groups_held,json=groupsHeld" json:"groups_held,omitempty"`
+	GroupStateBytes       uint64 `protobuf:"varint,77,opt,name=group_state_bytes,json=groupStateBytes" json:"group_state_bytes,omitempty"`
+	GroupsTakenTotal      uint64 `protobuf:"varint,78,opt,name=groups_taken_total,json=groupsTakenTotal" json:"groups_taken_total,omitempty"`
+	GroupsLostTotal       uint64 `protobuf:"varint,79,opt,name=groups_lost_total,json=groupsLostTotal" json:"groups_lost_total,omitempty"` // because their locks had ended
+	// Messages that ended otherwise than by an ack or a death.
+	MessagesPurgedTotal         uint64 `protobuf:"varint,90,opt,name=messages_purged_total,json=messagesPurgedTotal" json:"messages_purged_total,omitempty"`
+	MessagesCancelledTotal      uint64 `protobuf:"varint,91,opt,name=messages_cancelled_total,json=messagesCancelledTotal" json:"messages_cancelled_total,omitempty"`          // while they were scheduled
+	MessagesReplacedTotal       uint64 `protobuf:"varint,92,opt,name=messages_replaced_total,json=messagesReplacedTotal" json:"messages_replaced_total,omitempty"`             // by others of their schedule ids
+	LastActive                  int64  `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive" json:"last_active,omitempty"`                                              // when something was last done with it, ms
+	InUse                       bool   `protobuf:"varint,51,opt,name=in_use,json=inUse" json:"in_use,omitempty"`                                                               // it has a consumer, or a get that is not settled
+	MessagesDeduplicatedTotal   uint64 `protobuf:"varint,85,opt,name=messages_deduplicated_total,json=messagesDeduplicatedTotal" json:"messages_deduplicated_total,omitempty"` // publishes that were duplicates
+	DedupIds                    uint64 `protobuf:"varint,86,opt,name=dedup_ids,json=dedupIds" json:"dedup_ids,omitempty"`                                                      // remembered now
+	DedupIdsForgottenEarlyTotal uint64 `protobuf:"varint,87,opt,name=dedup_ids_forgotten_early_total,json=dedupIdsForgottenEarlyTotal" json:"dedup_ids_forgotten_early_total,omitempty"`
+	MessagesForwarding          uint64 `protobuf:"varint,95,opt,name=messages_forwarding,json=messagesForwarding" json:"messages_forwarding,omitempty"` // those of messages_dlx that have not died
+	MessagesForwardedTotal      uint64 `protobuf:"varint,96,opt,name=messages_forwarded_total,json=messagesForwardedTotal" json:"messages_forwarded_total,omitempty"`
+	unknownFields               protoimpl.UnknownFields
+	sizeCache                   protoimpl.SizeCache
 }
 
 func (x *QueueStats) Reset() {
@@ -1004,6 +1026,118 @@ func (x *QueueStats) GetLastDelayedAt() int64 {
 	return 0
 }
 
+func (x *QueueStats) GetMessagesLocked() uint64 {
+	if x != nil {
+		return x.MessagesLocked
+	}
+	return 0
+}
+
+func (x *QueueStats) GetLocksLostTotal() uint64 {
+	if x != nil {
+		return x.LocksLostTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetLocksRenewedTotal() uint64 {
+	if x != nil {
+		return x.LocksRenewedTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetLateSettlementsTotal() uint64 {
+	if x != nil {
+		return x.LateSettlementsTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesDeferred() uint64 {
+	if x != nil {
+		return x.MessagesDeferred
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessageBytesDeferred() uint64 {
+	if x != nil {
+		return x.MessageBytesDeferred
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesDeferredTotal() uint64 {
+	if x != nil {
+		return x.MessagesDeferredTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesKickedTotal() uint64 {
+	if x != nil {
+		return x.MessagesKickedTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetGroups() uint64 {
+	if x != nil {
+		return x.Groups
+	}
+	return 0
+}
+
+func (x *QueueStats) GetGroupsHeld() uint64 {
+	if x != nil {
+		return x.GroupsHeld
+	}
+	return 0
+}
+
+func (x *QueueStats) GetGroupStateBytes() uint64 {
+	if x != nil {
+		return x.GroupStateBytes
+	}
+	return 0
+}
+
+func (x *QueueStats) GetGroupsTakenTotal() uint64 {
+	if x != nil {
+		return x.GroupsTakenTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetGroupsLostTotal() uint64 {
+	if x != nil {
+		return x.GroupsLostTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesPurgedTotal() uint64 {
+	if x != nil {
+		return x.MessagesPurgedTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesCancelledTotal() uint64 {
+	if x != nil {
+		return x.MessagesCancelledTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesReplacedTotal() uint64 {
+	if x != nil {
+		return x.MessagesReplacedTotal
+	}
+	return 0
+}
+
 func (x *QueueStats) GetLastActive() int64 {
 	if x != nil {
 		return x.LastActive
@@ -1016,6 +1150,41 @@ func (x *QueueStats) GetInUse() bool {
 		return x.InUse
 	}
 	return false
+}
+
+func (x *QueueStats) GetMessagesDeduplicatedTotal() uint64 {
+	if x != nil {
+		return x.MessagesDeduplicatedTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetDedupIds() uint64 {
+	if x != nil {
+		return x.DedupIds
+	}
+	return 0
+}
+
+func (x *QueueStats) GetDedupIdsForgottenEarlyTotal() uint64 {
+	if x != nil {
+		return x.DedupIdsForgottenEarlyTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesForwarding() uint64 {
+	if x != nil {
+		return x.MessagesForwarding
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesForwardedTotal() uint64 {
+	if x != nil {
+		return x.MessagesForwardedTotal
+	}
+	return 0
 }
 
 // CountsRequest asks how many clients a node has.
@@ -1230,29 +1399,36 @@ func (x *ConsumersReply) GetSessions() []*ConsumingSession {
 }
 
 type QueueConsumer struct {
-	state          protoimpl.MessageState `protogen:"open.v1"`
-	Queue          uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"` // id
-	Node           uint32                 `protobuf:"varint,2,opt,name=node" json:"node,omitempty"`   // of its session, with boot and session
-	Boot           uint64                 `protobuf:"varint,3,opt,name=boot" json:"boot,omitempty"`
-	Session        uint64                 `protobuf:"varint,4,opt,name=session" json:"session,omitempty"`
-	Number         uint64                 `protobuf:"varint,5,opt,name=number" json:"number,omitempty"`
-	Tag            string                 `protobuf:"bytes,6,opt,name=tag" json:"tag,omitempty"`
-	Prefetch       uint32                 `protobuf:"varint,7,opt,name=prefetch" json:"prefetch,omitempty"` // as asked for
-	Priority       int32                  `protobuf:"zigzag32,8,opt,name=priority" json:"priority,omitempty"`
-	NoAck          bool                   `protobuf:"varint,9,opt,name=no_ack,json=noAck" json:"no_ack,omitempty"`
-	Exclusive      bool                   `protobuf:"varint,10,opt,name=exclusive" json:"exclusive,omitempty"`
-	Status         string                 `protobuf:"bytes,11,opt,name=status" json:"status,omitempty"`
-	Held           uint64                 `protobuf:"varint,12,opt,name=held" json:"held,omitempty"`
-	TimedOut       uint64                 `protobuf:"varint,13,opt,name=timed_out,json=timedOut" json:"timed_out,omitempty"` // deliveries taken back and not settled
-	LateAcks       uint64                 `protobuf:"varint,14,opt,name=late_acks,json=lateAcks" json:"late_acks,omitempty"`
-	TimeoutPlusOne uint64                 `protobuf:"varint,15,opt,name=timeout_plus_one,json=timeoutPlusOne" json:"timeout_plus_one,omitempty"` // in force, + 1; 0: none
-	OwnTimeout     bool                   `protobuf:"varint,16,opt,name=own_timeout,json=ownTimeout" json:"own_timeout,omitempty"`               // given by the consumer itself
-	OldestAge      uint64                 `protobuf:"varint,17,opt,name=oldest_age,json=oldestAge" json:"oldest_age,omitempty"`                  // of what it holds, ms; 0: nothing
-	NextDeadline   int64                  `protobuf:"zigzag64,18,opt,name=next_deadline,json=nextDeadline" json:"next_deadline,omitempty"`       // of what it holds; 0: never
-	Active         bool                   `protobuf:"varint,19,opt,name=active" json:"active,omitempty"`                                         // not waiting for a single active consumer
-	SingleActive   bool                   `protobuf:"varint,20,opt,name=single_active,json=singleActive" json:"single_active,omitempty"`         // its queue has a single active consumer
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Queue           uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"` // id
+	Node            uint32                 `protobuf:"varint,2,opt,name=node" json:"node,omitempty"`   // of its session, with boot and session
+	Boot            uint64                 `protobuf:"varint,3,opt,name=boot" json:"boot,omitempty"`
+	Session         uint64                 `protobuf:"varint,4,opt,name=session" json:"session,omitempty"`
+	Number          uint64                 `protobuf:"varint,5,opt,name=number" json:"number,omitempty"`
+	Tag             string                 `protobuf:"bytes,6,opt,name=tag" json:"tag,omitempty"`
+	Prefetch        uint32                 `protobuf:"varint,7,opt,name=prefetch" json:"prefetch,omitempty"` // as asked for
+	Priority        int32                  `protobuf:"zigzag32,8,opt,name=priority" json:"priority,omitempty"`
+	NoAck           bool                   `protobuf:"varint,9,opt,name=no_ack,json=noAck" json:"no_ack,omitempty"`
+	Exclusive       bool                   `protobuf:"varint,10,opt,name=exclusive" json:"exclusive,omitempty"`
+	Status          string                 `protobuf:"bytes,11,opt,name=status" json:"status,omitempty"`
+	Held            uint64                 `protobuf:"varint,12,opt,name=held" json:"held,omitempty"`
+	TimedOut        uint64                 `protobuf:"varint,13,opt,name=timed_out,json=timedOut" json:"timed_out,omitempty"` // deliveries taken back and not settled
+	LateAcks        uint64                 `protobuf:"varint,14,opt,name=late_acks,json=lateAcks" json:"late_acks,omitempty"`
+	TimeoutPlusOne  uint64                 `protobuf:"varint,15,opt,name=timeout_plus_one,json=timeoutPlusOne" json:"timeout_plus_one,omitempty"` // in force, + 1; 0: none
+	OwnTimeout      bool                   `protobuf:"varint,16,opt,name=own_timeout,json=ownTimeout" json:"own_timeout,omitempty"`               // given by the consumer itself
+	OldestAge       uint64                 `protobuf:"varint,17,opt,name=oldest_age,json=oldestAge" json:"oldest_age,omitempty"`                  // of what it holds, ms; 0: nothing
+	NextDeadline    int64                  `protobuf:"zigzag64,18,opt,name=next_deadline,json=nextDeadline" json:"next_deadline,omitempty"`       // of what it holds; 0: never
+	Active          bool                   `protobuf:"varint,19,opt,name=active" json:"active,omitempty"`                                         // not waiting for a single active consumer
+	SingleActive    bool                   `protobuf:"varint,20,opt,name=single_active,json=singleActive" json:"single_active,omitempty"`         // its queue has a single active consumer
+	Lock            uint64                 `protobuf:"varint,60,opt,name=lock" json:"lock,omitempty"`                                             // of the next delivery, ms; 0: none
+	MaxLock         uint64                 `protobuf:"varint,61,opt,name=max_lock,json=maxLock" json:"max_lock,omitempty"`                        // with all renewals; 0: no bound
+	LockAutoRenew   uint64                 `protobuf:"varint,62,opt,name=lock_auto_renew,json=lockAutoRenew" json:"lock_auto_renew,omitempty"`    // 0: never
+	LockHead        bool                   `protobuf:"varint,63,opt,name=lock_head,json=lockHead" json:"lock_head,omitempty"`                     // only the oldest delivery is locked
+	LockDetachGrace uint64                 `protobuf:"varint,64,opt,name=lock_detach_grace,json=lockDetachGrace" json:"lock_detach_grace,omitempty"`
+	LostLocks       uint64                 `protobuf:"varint,65,opt,name=lost_locks,json=lostLocks" json:"lost_locks,omitempty"` // deliveries whose lock has ended, not settled
+	LateLocks       uint64                 `protobuf:"varint,66,opt,name=late_locks,json=lateLocks" json:"late_locks,omitempty"` // settlements of such
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *QueueConsumer) Reset() {
@@ -1423,6 +1599,55 @@ func (x *QueueConsumer) GetSingleActive() bool {
 		return x.SingleActive
 	}
 	return false
+}
+
+func (x *QueueConsumer) GetLock() uint64 {
+	if x != nil {
+		return x.Lock
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetMaxLock() uint64 {
+	if x != nil {
+		return x.MaxLock
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetLockAutoRenew() uint64 {
+	if x != nil {
+		return x.LockAutoRenew
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetLockHead() bool {
+	if x != nil {
+		return x.LockHead
+	}
+	return false
+}
+
+func (x *QueueConsumer) GetLockDetachGrace() uint64 {
+	if x != nil {
+		return x.LockDetachGrace
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetLostLocks() uint64 {
+	if x != nil {
+		return x.LostLocks
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetLateLocks() uint64 {
+	if x != nil {
+		return x.LateLocks
+	}
+	return 0
 }
 
 type ConsumingSession struct {
@@ -1966,9 +2191,10 @@ type Replica struct {
 	Last          uint64                 `protobuf:"varint,4,opt,name=last" json:"last,omitempty"` // index of the last entry in the log
 	Commit        uint64                 `protobuf:"varint,5,opt,name=commit" json:"commit,omitempty"`
 	Applied       uint64                 `protobuf:"varint,6,opt,name=applied" json:"applied,omitempty"`
-	Snapshot      int64                  `protobuf:"zigzag64,7,opt,name=snapshot" json:"snapshot,omitempty"` // index; -1: none
-	Voter         bool                   `protobuf:"varint,8,opt,name=voter" json:"voter,omitempty"`
+	Snapshot      int64                  `protobuf:"zigzag64,7,opt,name=snapshot" json:"snapshot,omitempty"`     // index; -1: none
+	Voter         bool                   `protobuf:"varint,8,opt,name=voter" json:"voter,omitempty"`             // as far as it knows itself: one that was removed is not told
 	Quarantined   bool                   `protobuf:"varint,9,opt,name=quarantined" json:"quarantined,omitempty"` // it must not lead, whatever its role
+	Voters        []string               `protobuf:"bytes,10,rep,name=voters" json:"voters,omitempty"`           // nodes, of the newest configuration; from a leader only
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2064,6 +2290,13 @@ func (x *Replica) GetQuarantined() bool {
 		return x.Quarantined
 	}
 	return false
+}
+
+func (x *Replica) GetVoters() []string {
+	if x != nil {
+		return x.Voters
+	}
+	return nil
 }
 
 // TransferRequest asks a node that leads a group to hand that over.
@@ -2557,9 +2790,10 @@ type Peeked struct {
 	Deaths        []byte                 `protobuf:"bytes,6,opt,name=deaths" json:"deaths,omitempty"` // as in Delivery
 	ScheduledFor  int64                  `protobuf:"zigzag64,7,opt,name=scheduled_for,json=scheduledFor" json:"scheduled_for,omitempty"`
 	ExpireAt      int64                  `protobuf:"zigzag64,8,opt,name=expire_at,json=expireAt" json:"expire_at,omitempty"` // 0: never
-	DueAt         int64                  `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`          // 0: it is not scheduled
+	DueAt         int64                  `protobuf:"zigzag64,9,opt,name=due_at,json=dueAt" json:"due_at,omitempty"`          // 0: it waits for no time
 	Deadline      int64                  `protobuf:"zigzag64,10,opt,name=deadline" json:"deadline,omitempty"`                // of the delivery; 0: none
 	ScheduleId    string                 `protobuf:"bytes,11,opt,name=schedule_id,json=scheduleId" json:"schedule_id,omitempty"`
+	Deferral      string                 `protobuf:"bytes,12,opt,name=deferral" json:"deferral,omitempty"` // token of a deferred message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2671,6 +2905,459 @@ func (x *Peeked) GetScheduleId() string {
 	return ""
 }
 
+func (x *Peeked) GetDeferral() string {
+	if x != nil {
+		return x.Deferral
+	}
+	return ""
+}
+
+// EndsRequest asks a queue's leader for records of messages that have ended.
+type EndsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Group uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	After uint64                 `protobuf:"varint,3,opt,name=after" json:"after,omitempty"` // number of a record
+	Limit uint32                 `protobuf:"varint,4,opt,name=limit" json:"limit,omitempty"`
+	// Only those of a message, for a reason, and from an instant on.
+	MessageId     string `protobuf:"bytes,5,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
+	Reason        string `protobuf:"bytes,6,opt,name=reason" json:"reason,omitempty"`
+	Since         int64  `protobuf:"zigzag64,7,opt,name=since" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndsRequest) Reset() {
+	*x = EndsRequest{}
+	mi := &file_peer_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndsRequest) ProtoMessage() {}
+
+func (x *EndsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
+func (*EndsRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *EndsRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *EndsRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *EndsRequest) GetAfter() uint64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *EndsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *EndsRequest) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *EndsRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *EndsRequest) GetSince() int64 {
+	if x != nil {
+		return x.Since
+	}
+	return 0
+}
+
+// GroupsRequest asks a queue's leader for groups of its messages.
+type GroupsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	After         []byte                 `protobuf:"bytes,3,opt,name=after" json:"after,omitempty"` // id of a group; empty: from the first one on
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GroupsRequest) Reset() {
+	*x = GroupsRequest{}
+	mi := &file_peer_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GroupsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GroupsRequest) ProtoMessage() {}
+
+func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
+func (*GroupsRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *GroupsRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *GroupsRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *GroupsRequest) GetAfter() []byte {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+func (x *GroupsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ExplainRequest asks a queue's leader for the lives of messages.
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	MessageId     string                 `protobuf:"bytes,3,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
+	Message       uint64                 `protobuf:"varint,4,opt,name=message" json:"message,omitempty"` // number; without an id
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_peer_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *ExplainRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *ExplainRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *ExplainRequest) GetMessageId() string {
+	if x != nil {
+		return x.MessageId
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetMessage() uint64 {
+	if x != nil {
+		return x.Message
+	}
+	return 0
+}
+
+// TextReply is an answer in the form of the API.
+type TextReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leader        bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"` // false: ask somebody else
+	Json          []byte                 `protobuf:"bytes,2,opt,name=json" json:"json,omitempty"`
+	Error         string                 `protobuf:"bytes,3,opt,name=error" json:"error,omitempty"` // why there is no answer
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TextReply) Reset() {
+	*x = TextReply{}
+	mi := &file_peer_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TextReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TextReply) ProtoMessage() {}
+
+func (x *TextReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
+func (*TextReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *TextReply) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *TextReply) GetJson() []byte {
+	if x != nil {
+		return x.Json
+	}
+	return nil
+}
+
+func (x *TextReply) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// HashRequest asks a node for the state of its replica at an entry.
+type HashRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	At            uint64                 `protobuf:"varint,3,opt,name=at" json:"at,omitempty"`     // 0: the newest entry of the leader
+	Wait          uint64                 `protobuf:"varint,4,opt,name=wait" json:"wait,omitempty"` // for so many milliseconds at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HashRequest) Reset() {
+	*x = HashRequest{}
+	mi := &file_peer_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HashRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HashRequest) ProtoMessage() {}
+
+func (x *HashRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
+func (*HashRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *HashRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *HashRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *HashRequest) GetAt() uint64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *HashRequest) GetWait() uint64 {
+	if x != nil {
+		return x.Wait
+	}
+	return 0
+}
+
+type HashReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Here          bool                   `protobuf:"varint,1,opt,name=here" json:"here,omitempty"` // it has a replica and, if at is 0, leads
+	Index         uint64                 `protobuf:"varint,2,opt,name=index" json:"index,omitempty"`
+	Hash          string                 `protobuf:"bytes,3,opt,name=hash" json:"hash,omitempty"`
+	Error         string                 `protobuf:"bytes,4,opt,name=error" json:"error,omitempty"`
+	Passed        bool                   `protobuf:"varint,5,opt,name=passed" json:"passed,omitempty"` // it is beyond that entry
+	Last          uint64                 `protobuf:"varint,6,opt,name=last" json:"last,omitempty"`     // index of the last entry in its log
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HashReply) Reset() {
+	*x = HashReply{}
+	mi := &file_peer_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HashReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HashReply) ProtoMessage() {}
+
+func (x *HashReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
+func (*HashReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *HashReply) GetHere() bool {
+	if x != nil {
+		return x.Here
+	}
+	return false
+}
+
+func (x *HashReply) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *HashReply) GetHash() string {
+	if x != nil {
+		return x.Hash
+	}
+	return ""
+}
+
+func (x *HashReply) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *HashReply) GetPassed() bool {
+	if x != nil {
+		return x.Passed
+	}
+	return false
+}
+
+func (x *HashReply) GetLast() uint64 {
+	if x != nil {
+		return x.Last
+	}
+	return 0
+}
+
 // HearsRequest asks a node whether it hears a process of another one.
 type HearsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2682,7 +3369,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +3381,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +3394,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -2733,7 +3420,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2745,7 +3432,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2758,7 +3445,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -2830,7 +3517,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x11QueueStatsRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"F\n" +
 	"\x0fQueueStatsReply\x123\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xbd\v\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xb8\x13\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -2863,10 +3550,32 @@ const file_peer_proto_rawDesc = "" +
 	"\x11unscheduled_total\x18) \x01(\x04R\x10unscheduledTotal\x12)\n" +
 	"\x10unroutable_total\x18* \x01(\x04R\x0funroutableTotal\x12&\n" +
 	"\x0fnext_delayed_at\x18+ \x01(\x12R\rnextDelayedAt\x12&\n" +
-	"\x0flast_delayed_at\x18, \x01(\x12R\rlastDelayedAt\x12\x1f\n" +
+	"\x0flast_delayed_at\x18, \x01(\x12R\rlastDelayedAt\x12'\n" +
+	"\x0fmessages_locked\x18< \x01(\x04R\x0emessagesLocked\x12(\n" +
+	"\x10locks_lost_total\x18= \x01(\x04R\x0elocksLostTotal\x12.\n" +
+	"\x13locks_renewed_total\x18> \x01(\x04R\x11locksRenewedTotal\x124\n" +
+	"\x16late_settlements_total\x18? \x01(\x04R\x14lateSettlementsTotal\x12+\n" +
+	"\x11messages_deferred\x18F \x01(\x04R\x10messagesDeferred\x124\n" +
+	"\x16message_bytes_deferred\x18G \x01(\x04R\x14messageBytesDeferred\x126\n" +
+	"\x17messages_deferred_total\x18H \x01(\x04R\x15messagesDeferredTotal\x122\n" +
+	"\x15messages_kicked_total\x18I \x01(\x04R\x13messagesKickedTotal\x12\x16\n" +
+	"\x06groups\x18K \x01(\x04R\x06groups\x12\x1f\n" +
+	"\vgroups_held\x18L \x01(\x04R\n" +
+	"groupsHeld\x12*\n" +
+	"\x11group_state_bytes\x18M \x01(\x04R\x0fgroupStateBytes\x12,\n" +
+	"\x12groups_taken_total\x18N \x01(\x04R\x10groupsTakenTotal\x12*\n" +
+	"\x11groups_lost_total\x18O \x01(\x04R\x0fgroupsLostTotal\x122\n" +
+	"\x15messages_purged_total\x18Z \x01(\x04R\x13messagesPurgedTotal\x128\n" +
+	"\x18messages_cancelled_total\x18[ \x01(\x04R\x16messagesCancelledTotal\x126\n" +
+	"\x17messages_replaced_total\x18\\ \x01(\x04R\x15messagesReplacedTotal\x12\x1f\n" +
 	"\vlast_active\x182 \x01(\x12R\n" +
 	"lastActive\x12\x15\n" +
-	"\x06in_use\x183 \x01(\bR\x05inUse\"9\n" +
+	"\x06in_use\x183 \x01(\bR\x05inUse\x12>\n" +
+	"\x1bmessages_deduplicated_total\x18U \x01(\x04R\x19messagesDeduplicatedTotal\x12\x1b\n" +
+	"\tdedup_ids\x18V \x01(\x04R\bdedupIds\x12D\n" +
+	"\x1fdedup_ids_forgotten_early_total\x18W \x01(\x04R\x1bdedupIdsForgottenEarlyTotal\x12/\n" +
+	"\x13messages_forwarding\x18_ \x01(\x04R\x12messagesForwarding\x128\n" +
+	"\x18messages_forwarded_total\x18` \x01(\x04R\x16messagesForwardedTotal\"9\n" +
 	"\rCountsRequest\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\"]\n" +
@@ -2878,7 +3587,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"\x8d\x01\n" +
 	"\x0eConsumersReply\x12<\n" +
 	"\tconsumers\x18\x01 \x03(\v2\x1e.quorate.peer.v1.QueueConsumerR\tconsumers\x12=\n" +
-	"\bsessions\x18\x02 \x03(\v2!.quorate.peer.v1.ConsumingSessionR\bsessions\"\xb0\x04\n" +
+	"\bsessions\x18\x02 \x03(\v2!.quorate.peer.v1.ConsumingSessionR\bsessions\"\x8e\x06\n" +
 	"\rQueueConsumer\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +
@@ -2902,7 +3611,16 @@ const file_peer_proto_rawDesc = "" +
 	"oldest_age\x18\x11 \x01(\x04R\toldestAge\x12#\n" +
 	"\rnext_deadline\x18\x12 \x01(\x12R\fnextDeadline\x12\x16\n" +
 	"\x06active\x18\x13 \x01(\bR\x06active\x12#\n" +
-	"\rsingle_active\x18\x14 \x01(\bR\fsingleActive\"\xc8\x01\n" +
+	"\rsingle_active\x18\x14 \x01(\bR\fsingleActive\x12\x12\n" +
+	"\x04lock\x18< \x01(\x04R\x04lock\x12\x19\n" +
+	"\bmax_lock\x18= \x01(\x04R\amaxLock\x12&\n" +
+	"\x0flock_auto_renew\x18> \x01(\x04R\rlockAutoRenew\x12\x1b\n" +
+	"\tlock_head\x18? \x01(\bR\blockHead\x12*\n" +
+	"\x11lock_detach_grace\x18@ \x01(\x04R\x0flockDetachGrace\x12\x1d\n" +
+	"\n" +
+	"lost_locks\x18A \x01(\x04R\tlostLocks\x12\x1d\n" +
+	"\n" +
+	"late_locks\x18B \x01(\x04R\tlateLocks\"\xc8\x01\n" +
 	"\x10ConsumingSession\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\x04R\x04boot\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
@@ -2946,7 +3664,7 @@ const file_peer_proto_rawDesc = "" +
 	"\n" +
 	"disk_limit\x18\x04 \x01(\x03R\tdiskLimit\".\n" +
 	"\x0eResourceAlarms\x12\x1c\n" +
-	"\tresources\x18\x01 \x03(\tR\tresources\"\xe1\x01\n" +
+	"\tresources\x18\x01 \x03(\tR\tresources\"\xf9\x01\n" +
 	"\aReplica\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -2956,7 +3674,9 @@ const file_peer_proto_rawDesc = "" +
 	"\aapplied\x18\x06 \x01(\x04R\aapplied\x12\x1a\n" +
 	"\bsnapshot\x18\a \x01(\x12R\bsnapshot\x12\x14\n" +
 	"\x05voter\x18\b \x01(\bR\x05voter\x12 \n" +
-	"\vquarantined\x18\t \x01(\bR\vquarantined\"7\n" +
+	"\vquarantined\x18\t \x01(\bR\vquarantined\x12\x16\n" +
+	"\x06voters\x18\n" +
+	" \x03(\tR\x06voters\"7\n" +
 	"\x0fTransferRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x0e\n" +
 	"\x02to\x18\x02 \x01(\tR\x02to\"%\n" +
@@ -2992,7 +3712,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
 	"\x04gone\x18\x02 \x01(\bR\x04gone\x123\n" +
 	"\bmessages\x18\x03 \x03(\v2\x17.quorate.peer.v1.PeekedR\bmessages\x12\x12\n" +
-	"\x04more\x18\x04 \x01(\bR\x04more\"\xb2\x02\n" +
+	"\x04more\x18\x04 \x01(\bR\x04more\"\xce\x02\n" +
 	"\x06Peeked\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x14\n" +
 	"\x05place\x18\x02 \x01(\rR\x05place\x12\x18\n" +
@@ -3006,7 +3726,44 @@ const file_peer_proto_rawDesc = "" +
 	"\bdeadline\x18\n" +
 	" \x01(\x12R\bdeadline\x12\x1f\n" +
 	"\vschedule_id\x18\v \x01(\tR\n" +
-	"scheduleId\"D\n" +
+	"scheduleId\x12\x1a\n" +
+	"\bdeferral\x18\f \x01(\tR\bdeferral\"\xb2\x01\n" +
+	"\vEndsRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\x04R\x05after\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x05 \x01(\tR\tmessageId\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05since\x18\a \x01(\x12R\x05since\"g\n" +
+	"\rGroupsRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\fR\x05after\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\"u\n" +
+	"\x0eExplainRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x1d\n" +
+	"\n" +
+	"message_id\x18\x03 \x01(\tR\tmessageId\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\x04R\amessage\"M\n" +
+	"\tTextReply\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
+	"\x04json\x18\x02 \x01(\fR\x04json\x12\x14\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\"]\n" +
+	"\vHashRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x0e\n" +
+	"\x02at\x18\x03 \x01(\x04R\x02at\x12\x12\n" +
+	"\x04wait\x18\x04 \x01(\x04R\x04wait\"\x8b\x01\n" +
+	"\tHashReply\x12\x12\n" +
+	"\x04here\x18\x01 \x01(\bR\x04here\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04hash\x18\x03 \x01(\tR\x04hash\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x16\n" +
+	"\x06passed\x18\x05 \x01(\bR\x06passed\x12\x12\n" +
+	"\x04last\x18\x06 \x01(\x04R\x04last\"D\n" +
 	"\fHearsRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\"\n" +
@@ -3030,7 +3787,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 	return file_peer_proto_rawDescData
 }
 
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_peer_proto_goTypes = []any{
 	(*Hello)(nil),             // 0: quorate.peer.v1.Hello
 	(*IntroduceRequest)(nil),  // 1: quorate.peer.v1.IntroduceRequest
@@ -3064,8 +3821,14 @@ var file_peer_proto_goTypes = []any{
 	(*PeekRequest)(nil),       // 29: quorate.peer.v1.PeekRequest
 	(*PeekReply)(nil),         // 30: quorate.peer.v1.PeekReply
 	(*Peeked)(nil),            // 31: quorate.peer.v1.Peeked
-	(*HearsRequest)(nil),      // 32: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 33: quorate.peer.v1.HearsReply
+	(*EndsRequest)(nil),       // 32: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 33: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 34: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 35: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 36: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 37: quorate.peer.v1.HashReply
+	(*HearsRequest)(nil),      // 38: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 39: quorate.peer.v1.HearsReply
 }
 var file_peer_proto_depIdxs = []int32{
 	3,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
@@ -3101,7 +3864,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   34,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -34,6 +34,7 @@ const (
 	Notice_NOT_LEADER   Notice_Kind = 4 // the sender does not lead
 	Notice_CANCELLED    Notice_Kind = 5
 	Notice_SESSION_LOST Notice_Kind = 6 // the queue does not know the session any more
+	Notice_READY        Notice_Kind = 7 // messages are ready that a consumer has no credit for
 )
 
 // Enum value maps for Notice_Kind.
@@ -46,6 +47,7 @@ var (
 		4: "NOT_LEADER",
 		5: "CANCELLED",
 		6: "SESSION_LOST",
+		7: "READY",
 	}
 	Notice_Kind_value = map[string]int32{
 		"NONE":         0,
@@ -55,6 +57,7 @@ var (
 		"NOT_LEADER":   4,
 		"CANCELLED":    5,
 		"SESSION_LOST": 6,
+		"READY":        7,
 	}
 )
 
@@ -240,7 +243,9 @@ type Outcome struct {
 	Code          uint32                 `protobuf:"varint,3,opt,name=code" json:"code,omitempty"`
 	Count         uint64                 `protobuf:"varint,4,opt,name=count" json:"count,omitempty"`
 	Consumers     uint64                 `protobuf:"varint,5,opt,name=consumers" json:"consumers,omitempty"`
-	Next          uint64                 `protobuf:"varint,6,opt,name=next" json:"next,omitempty"` // with code GAP
+	Next          uint64                 `protobuf:"varint,6,opt,name=next" json:"next,omitempty"`     // with code GAP
+	Until         int64                  `protobuf:"zigzag64,7,opt,name=until" json:"until,omitempty"` // when a renewed lock ends
+	State         []byte                 `protobuf:"bytes,8,opt,name=state" json:"state,omitempty"`    // of a group that was asked for
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -315,6 +320,20 @@ func (x *Outcome) GetNext() uint64 {
 		return x.Next
 	}
 	return 0
+}
+
+func (x *Outcome) GetUntil() int64 {
+	if x != nil {
+		return x.Until
+	}
+	return 0
+}
+
+func (x *Outcome) GetState() []byte {
+	if x != nil {
+		return x.State
+	}
+	return nil
 }
 
 // Deliveries hands messages to a session; the payloads follow in the frame.
@@ -422,6 +441,10 @@ type Delivery struct {
 	Deaths        []byte                 `protobuf:"bytes,6,opt,name=deaths" json:"deaths,omitempty"` // a logpb.MessageState with nothing but deaths; empty: none
 	Ready         uint64                 `protobuf:"varint,7,opt,name=ready" json:"ready,omitempty"`  // gets only: what is left
 	ScheduledFor  int64                  `protobuf:"zigzag64,8,opt,name=scheduled_for,json=scheduledFor" json:"scheduled_for,omitempty"`
+	ExpiresAt     int64                  `protobuf:"zigzag64,9,opt,name=expires_at,json=expiresAt" json:"expires_at,omitempty"` // 0: never
+	EnqueuedAt    int64                  `protobuf:"zigzag64,10,opt,name=enqueued_at,json=enqueuedAt" json:"enqueued_at,omitempty"`
+	LockedUntil   int64                  `protobuf:"zigzag64,11,opt,name=locked_until,json=lockedUntil" json:"locked_until,omitempty"`     // 0: there is no lock
+	LockRemaining uint64                 `protobuf:"varint,12,opt,name=lock_remaining,json=lockRemaining" json:"lock_remaining,omitempty"` // as the message was handed out
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -508,6 +531,34 @@ func (x *Delivery) GetReady() uint64 {
 func (x *Delivery) GetScheduledFor() int64 {
 	if x != nil {
 		return x.ScheduledFor
+	}
+	return 0
+}
+
+func (x *Delivery) GetExpiresAt() int64 {
+	if x != nil {
+		return x.ExpiresAt
+	}
+	return 0
+}
+
+func (x *Delivery) GetEnqueuedAt() int64 {
+	if x != nil {
+		return x.EnqueuedAt
+	}
+	return 0
+}
+
+func (x *Delivery) GetLockedUntil() int64 {
+	if x != nil {
+		return x.LockedUntil
+	}
+	return 0
+}
+
+func (x *Delivery) GetLockRemaining() uint64 {
+	if x != nil {
+		return x.LockRemaining
 	}
 	return 0
 }
@@ -722,14 +773,16 @@ const file_session_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
 	"\x04boot\x18\x03 \x01(\x04R\x04boot\x124\n" +
-	"\boutcomes\x18\x04 \x03(\v2\x18.quorate.peer.v1.OutcomeR\boutcomes\"\x8d\x01\n" +
+	"\boutcomes\x18\x04 \x03(\v2\x18.quorate.peer.v1.OutcomeR\boutcomes\"\xb9\x01\n" +
 	"\aOutcome\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\x04R\x03run\x12\x12\n" +
 	"\x04code\x18\x03 \x01(\rR\x04code\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\x04R\x05count\x12\x1c\n" +
 	"\tconsumers\x18\x05 \x01(\x04R\tconsumers\x12\x12\n" +
-	"\x04next\x18\x06 \x01(\x04R\x04next\"\xd9\x01\n" +
+	"\x04next\x18\x06 \x01(\x04R\x04next\x12\x14\n" +
+	"\x05until\x18\a \x01(\x12R\x05until\x12\x14\n" +
+	"\x05state\x18\b \x01(\fR\x05state\"\xd9\x01\n" +
 	"\n" +
 	"Deliveries\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
@@ -740,7 +793,7 @@ const file_session_proto_rawDesc = "" +
 	"deliveries\x12\x16\n" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
-	"\x04last\x18\a \x01(\x04R\x04lastJ\x04\b\b\x10\t\"\xd1\x01\n" +
+	"\x04last\x18\a \x01(\x04R\x04lastJ\x04\b\b\x10\t\"\xdb\x02\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
@@ -749,7 +802,14 @@ const file_session_proto_rawDesc = "" +
 	"\x06failed\x18\x05 \x01(\rR\x06failed\x12\x16\n" +
 	"\x06deaths\x18\x06 \x01(\fR\x06deaths\x12\x14\n" +
 	"\x05ready\x18\a \x01(\x04R\x05ready\x12#\n" +
-	"\rscheduled_for\x18\b \x01(\x12R\fscheduledFor\"\xec\x02\n" +
+	"\rscheduled_for\x18\b \x01(\x12R\fscheduledFor\x12\x1d\n" +
+	"\n" +
+	"expires_at\x18\t \x01(\x12R\texpiresAt\x12\x1f\n" +
+	"\venqueued_at\x18\n" +
+	" \x01(\x12R\n" +
+	"enqueuedAt\x12!\n" +
+	"\flocked_until\x18\v \x01(\x12R\vlockedUntil\x12%\n" +
+	"\x0elock_remaining\x18\f \x01(\x04R\rlockRemaining\"\xf7\x02\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
@@ -762,7 +822,7 @@ const file_session_proto_rawDesc = "" +
 	"\atimeout\x18\a \x01(\x04R\atimeout\x12\x14\n" +
 	"\x05group\x18\t \x01(\rR\x05group\x12\x12\n" +
 	"\x04term\x18\n" +
-	" \x01(\x04R\x04term\"f\n" +
+	" \x01(\x04R\x04term\"q\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\n" +
 	"\n" +
@@ -772,7 +832,8 @@ const file_session_proto_rawDesc = "" +
 	"\n" +
 	"NOT_LEADER\x10\x04\x12\r\n" +
 	"\tCANCELLED\x10\x05\x12\x10\n" +
-	"\fSESSION_LOST\x10\x06J\x04\b\b\x10\t\"\x94\x01\n" +
+	"\fSESSION_LOST\x10\x06\x12\t\n" +
+	"\x05READY\x10\aJ\x04\b\b\x10\t\"\x94\x01\n" +
 	"\x06Resync\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +

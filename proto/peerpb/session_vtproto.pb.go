@@ -173,6 +173,18 @@ func (m *Outcome) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.State) > 0 {
+		i -= len(m.State)
+		copy(dAtA[i:], m.State)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.State)))
+		i--
+		dAtA[i] = 0x42
+	}
+	if m.Until != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.Until)<<1)^uint64((m.Until>>63))))
+		i--
+		dAtA[i] = 0x38
+	}
 	if m.Next != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Next))
 		i--
@@ -315,6 +327,26 @@ func (m *Delivery) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.LockRemaining != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LockRemaining))
+		i--
+		dAtA[i] = 0x60
+	}
+	if m.LockedUntil != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.LockedUntil)<<1)^uint64((m.LockedUntil>>63))))
+		i--
+		dAtA[i] = 0x58
+	}
+	if m.EnqueuedAt != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.EnqueuedAt)<<1)^uint64((m.EnqueuedAt>>63))))
+		i--
+		dAtA[i] = 0x50
+	}
+	if m.ExpiresAt != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.ExpiresAt)<<1)^uint64((m.ExpiresAt>>63))))
+		i--
+		dAtA[i] = 0x48
 	}
 	if m.ScheduledFor != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64((uint64(m.ScheduledFor)<<1)^uint64((m.ScheduledFor>>63))))
@@ -592,6 +624,13 @@ func (m *Outcome) SizeVT() (n int) {
 	if m.Next != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Next))
 	}
+	if m.Until != 0 {
+		n += 1 + protohelpers.SizeOfZigzag(uint64(m.Until))
+	}
+	l = len(m.State)
+	if l > 0 {
+		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -660,6 +699,18 @@ func (m *Delivery) SizeVT() (n int) {
 	}
 	if m.ScheduledFor != 0 {
 		n += 1 + protohelpers.SizeOfZigzag(uint64(m.ScheduledFor))
+	}
+	if m.ExpiresAt != 0 {
+		n += 1 + protohelpers.SizeOfZigzag(uint64(m.ExpiresAt))
+	}
+	if m.EnqueuedAt != 0 {
+		n += 1 + protohelpers.SizeOfZigzag(uint64(m.EnqueuedAt))
+	}
+	if m.LockedUntil != 0 {
+		n += 1 + protohelpers.SizeOfZigzag(uint64(m.LockedUntil))
+	}
+	if m.LockRemaining != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.LockRemaining))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1181,6 +1232,61 @@ func (m *Outcome) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Until", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.Until = int64(v)
+		case 8:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field State", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.State = append(m.State[:0], dAtA[iNdEx:postIndex]...)
+			if m.State == nil {
+				m.State = []byte{}
+			}
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -1601,6 +1707,88 @@ func (m *Delivery) UnmarshalVT(dAtA []byte) error {
 			}
 			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
 			m.ScheduledFor = int64(v)
+		case 9:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field ExpiresAt", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.ExpiresAt = int64(v)
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field EnqueuedAt", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.EnqueuedAt = int64(v)
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LockedUntil", wireType)
+			}
+			var v uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			v = (v >> 1) ^ uint64((int64(v&1)<<63)>>63)
+			m.LockedUntil = int64(v)
+		case 12:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field LockRemaining", wireType)
+			}
+			m.LockRemaining = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.LockRemaining |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -61,7 +61,7 @@ func Enqueue(p fsm.Payload) group.Batch {
 // Eventually waits for a state that other goroutines bring about.
 func Eventually(t Fatal, is func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !is(); runtime.Gosched() {
+	for deadline := time.Now().Add(time.Minute); !is(); runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time")
 		}

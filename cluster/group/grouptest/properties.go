@@ -23,6 +23,15 @@ func (NoProperties) Property([]byte, string) []byte { return nil }
 // Describe shows none.
 func (NoProperties) Describe([]byte, *fsm.Message) *fsm.Table { return &fsm.Table{} }
 
+// Remarked changes nothing.
+func (NoProperties) Remarked(properties []byte, _ fsm.Remark) []byte { return properties }
+
+// Answer has none.
+func (NoProperties) Answer([]byte) []byte { return nil }
+
+// Reason: none.
+func (NoProperties) Reason(*fsm.Refusal) (uint16, string) { return 0, "" }
+
 // Delay: none.
 func (NoProperties) Delay([]byte) fsm.Millis { return 0 }
 

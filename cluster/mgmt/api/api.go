@@ -17,7 +17,7 @@ type Version struct {
 }
 
 // Replica is one queue's replica on the node that answers
-// GET /api/quorate/replicas with a list of them.
+// GET /api/quorate/replicas with a list of them; with ?hash=false state_hash is empty.
 type Replica struct {
 	VHost          string `json:"vhost"`
 	Name           string `json:"name"`

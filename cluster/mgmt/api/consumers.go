@@ -24,6 +24,15 @@ type Consumer struct {
 	Timeout            int64  `json:"effective_timeout_ms"`  // of the next delivery; -1: none
 	TimeoutSource      string `json:"timeout_source"`        // consumer, queue, policy, node, none
 	NextDeadline       int64  `json:"next_deadline"`         // of what it holds, ms since 1970; 0: none
+
+	// Of locks, in milliseconds; 0: there is none, or no bound.
+	Lock                 uint64 `json:"lock_duration_ms"` // of the next delivery
+	MaxLock              uint64 `json:"max_lock_duration_ms"`
+	LockAutoRenew        uint64 `json:"lock_auto_renew_ms"`
+	LockMode             string `json:"lock_mode"` // all, head; empty: there are no locks
+	LockGrace            uint64 `json:"lock_detach_grace_ms"`
+	LostLocks            uint64 `json:"lost_locks"` // deliveries whose lock has ended and that are not settled, at most 256
+	LateSettlementsTotal uint64 `json:"late_settlements_total"`
 }
 
 // QueueName names a queue.

@@ -155,29 +155,52 @@ type QueueStats struct {
 	Scheduled               uint64 `json:"messages_scheduled"` // not ready before their time
 	Delayed                 uint64 `json:"messages_delayed"`   // scheduled, or returned and tried again later
 	DelayedRetry            uint64 `json:"messages_delayed_retry"`
-	DeadLetters             uint64 `json:"messages_dlx"` // on their way to other queues
+	Deferred                uint64 `json:"messages_deferred"` // put aside by consumers
+	DeadLetters             uint64 `json:"messages_dlx"`      // on their way to other queues
 	Bytes                   uint64 `json:"message_bytes"`
 	ReadyBytes              uint64 `json:"message_bytes_ready"`
 	UnacknowledgedBytes     uint64 `json:"message_bytes_unacknowledged"`
 	ScheduledBytes          uint64 `json:"message_bytes_scheduled"`
 	DelayedBytes            uint64 `json:"message_bytes_delayed"`
+	DeferredBytes           uint64 `json:"message_bytes_deferred"`
 	DeadLetterBytes         uint64 `json:"message_bytes_dlx"`
 	Consumers               uint64 `json:"consumers"`
 	ExpiredTotal            uint64 `json:"messages_expired_total"`
 	TimedOutTotal           uint64 `json:"messages_timed_out_total"`
+	DeferredTotal           uint64 `json:"messages_deferred_total"`
+	KickedTotal             uint64 `json:"messages_kicked_total"` // retried before their time
 	LateAcksTotal           uint64 `json:"consumer_timeout_late_acks_total"`
+	Groups                  uint64 `json:"groups"` // with messages or a state, or held
+	GroupsHeld              uint64 `json:"groups_held"`
+	GroupStateBytes         uint64 `json:"group_state_bytes"`
+	GroupsTakenTotal        uint64 `json:"groups_taken_total"`
+	GroupsLostTotal         uint64 `json:"groups_lost_total"`   // because their locks had ended
+	Locked                  uint64 `json:"messages_locked"`     // deliveries with a lock
+	LocksLostTotal          uint64 `json:"locks_lost_total"`    // before the delivery was settled
+	LocksRenewedTotal       uint64 `json:"locks_renewed_total"` // on request
+	LateSettlementsTotal    uint64 `json:"late_settlements_total"`
 	ConsumersTimedOut       uint64 `json:"consumers_timed_out"` // now: they have not settled what was taken back
 	DeadLetteredTotal       uint64 `json:"messages_dead_lettered_total"`
 	DeadLettersDroppedTotal uint64 `json:"dead_letters_dropped_total"`
 	DeadLettersWaiting      uint64 `json:"messages_dlx_waiting"`       // with nowhere to go for now
 	DeadLettersRefusedTotal uint64 `json:"dead_letters_refused_total"` // by targets
+	Forwarding              uint64 `json:"messages_forwarding"`        // those of messages_dlx that have not died
+	ForwardedTotal          uint64 `json:"messages_forwarded_total"`
 	// Deaths by reason, whatever became of the dead, and letters of the outbox
 	// that arrived.
 	DiedExpiredTotal       uint64 `json:"messages_dead_lettered_expired_total"`
 	DiedRejectedTotal      uint64 `json:"messages_dead_lettered_rejected_total"`
 	DiedMaxlenTotal        uint64 `json:"messages_dead_lettered_maxlen_total"`
 	DiedDeliveryLimitTotal uint64 `json:"messages_dead_lettered_delivery_limit_total"`
+	DiedUnroutableTotal    uint64 `json:"messages_dead_lettered_unroutable_total"`
+	DiedGroupExpiredTotal  uint64 `json:"messages_dead_lettered_group_expired_total"`
+	DiedMaxhopsTotal       uint64 `json:"messages_dead_lettered_maxhops_total"`
 	DeadConfirmedTotal     uint64 `json:"messages_dead_lettered_confirmed_total"`
+	// Messages that ended otherwise: purged, and scheduled ones that were
+	// cancelled or replaced by others of their schedule ids.
+	PurgedTotal   uint64 `json:"messages_purged_total"`
+	UnqueuedTotal uint64 `json:"messages_cancelled_total"`
+	ReplacedTotal uint64 `json:"messages_replaced_total"`
 	// Deaths by reason and strategy (disabled, at_most_once, transactional,
 	// at_least_once), those that are not 0.
 	Deaths map[string]map[string]uint64 `json:"deaths"`
@@ -186,6 +209,11 @@ type QueueStats struct {
 	// queue was asked for and has such messages.
 	NextDelayedAt int64 `json:"next_delayed_at,omitempty"`
 	LastDelayedAt int64 `json:"last_delayed_at,omitempty"`
+	// Publishes that were duplicates of messages within the window, ids that are
+	// remembered now, and those forgotten early because they were too many.
+	DeduplicatedTotal     uint64 `json:"messages_deduplicated_total"`
+	DedupIDs              uint64 `json:"dedup_ids"`
+	DedupIDsForgottenSoon uint64 `json:"dedup_ids_forgotten_early_total"`
 	// SettingsApplied: the queue has taken up the effective settings shown.
 	SettingsApplied bool `json:"settings_in_force"`
 }
@@ -234,9 +262,17 @@ type Scheduled struct {
 	Cursor      string         `json:"cursor"`
 }
 
-// Rescheduled is what changes of scheduled messages are answered with.
+// Rescheduled is what changes of scheduled and delayed messages are answered with.
 type Rescheduled struct {
 	Messages uint64 `json:"messages"`
+}
+
+// Lock is what requests about the lock of a delivery are answered with. Without a
+// time, the delivery has no lock any more, or none that is running.
+type Lock struct {
+	OK          bool   `json:"ok"`
+	LockedUntil int64  `json:"locked_until,omitempty"` // ms since the epoch
+	RemainingMS *int64 `json:"remaining_ms,omitempty"`
 }
 
 // Binding is a binding.

@@ -1,0 +1,152 @@
+package api
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// Ended is the record of a message that ended otherwise than by an
+// acknowledgement. Instants are milliseconds since the epoch; 0: none.
+type Ended struct {
+	Number        uint64 `json:"number"` // of the record
+	Reason        string `json:"reason"`
+	At            int64  `json:"at"`
+	Index         uint64 `json:"index"` // of the log entry that ended it
+	Term          uint64 `json:"term"`
+	Count         uint64 `json:"count"`             // messages; more than 1 in a record of a purge
+	Message       uint64 `json:"message,omitempty"` // its number in the queue
+	MessageID     string `json:"message_id,omitempty"`
+	CorrelationID string `json:"correlation_id,omitempty"`
+	EnqueuedAt    int64  `json:"enqueued_at,omitempty"`
+	TTL           int64  `json:"ttl,omitempty"` // from then until it would have expired
+	ExpiresAt     int64  `json:"expires_at,omitempty"`
+	AcquiredCount uint32 `json:"acquired_count"`
+	DeliveryCount uint32 `json:"delivery_count"` // failures
+	ConsumerTag   string `json:"consumer_tag,omitempty"`
+	Session       string `json:"session,omitempty"` // of who held it: node, boot and number
+	// Disposition is the dead-letter strategy that took effect: disabled,
+	// at_most_once, transactional or at_least_once.
+	Disposition string `json:"disposition,omitempty"`
+	Letter      uint64 `json:"letter,omitempty"`
+	// LetterState is pending, arrived or dropped, of a letter in the outbox.
+	LetterState string    `json:"letter_state,omitempty"`
+	SettledAt   uint64    `json:"letter_settled_index,omitempty"`
+	Arrivals    []Arrival `json:"arrivals,omitempty"`
+}
+
+// Arrival is a queue that has a dead letter.
+type Arrival struct {
+	Queue string `json:"queue"`
+	Index uint64 `json:"index"` // of the entry in the sender's log that says so
+}
+
+// EndedPage is a page of records, oldest first.
+type EndedPage struct {
+	Items []Ended `json:"items"`
+	Next  uint64  `json:"next,omitempty"` // value of after for the next page; 0: there is none
+}
+
+// Explanation tells the lives of the messages with an id.
+type Explanation struct {
+	VHost string `json:"vhost"`
+	Queue string `json:"queue"`
+	Node  string `json:"node"` // whose replica was read
+	// From is the entry that the newest snapshot covers: what happened up to
+	// there is known only from the records of ends. To is the last entry read.
+	From uint64 `json:"from_index"`
+	To   uint64 `json:"to_index"`
+	// Uncertain: entries up to To may never have been committed. They are from the
+	// log of a node that has stopped.
+	Uncertain bool   `json:"uncertain,omitempty"`
+	Lives     []Life `json:"lives"`
+}
+
+// Life is what happened to one message.
+type Life struct {
+	Message       uint64      `json:"message,omitempty"` // its last number in the queue
+	MessageID     string      `json:"message_id,omitempty"`
+	CorrelationID string      `json:"correlation_id,omitempty"`
+	State         string      `json:"state"` // where it is, or ended
+	Events        []LifeEvent `json:"events"`
+}
+
+// LifeEvent is a step of a life.
+type LifeEvent struct {
+	At    int64  `json:"at"` // ms since the epoch, by the queue's clock
+	Index uint64 `json:"index"`
+	Term  uint64 `json:"term"`
+	Event string `json:"event"`
+	Why   string `json:"why,omitempty"`
+	// Of hand-outs and returns.
+	ConsumerTag string `json:"consumer_tag,omitempty"`
+	Session     string `json:"session,omitempty"`
+	Delivery    uint64 `json:"delivery,omitempty"`
+	Until       int64  `json:"until,omitempty"` // deadline of the delivery, or when it is due
+	ExpiresAt   int64  `json:"expires_at,omitempty"`
+	// Of letters: the queues that it goes to or has arrived at.
+	Letter uint64   `json:"letter,omitempty"`
+	Queues []string `json:"queues,omitempty"`
+}
+
+// Verification compares the replicas of a queue.
+type Verification struct {
+	VHost string `json:"vhost"`
+	Queue string `json:"queue"`
+	// Verdict is equal, different, or unknown: some replicas could not be
+	// compared.
+	Verdict  string            `json:"verdict"`
+	Index    uint64            `json:"index"`
+	Replicas []VerifiedReplica `json:"replicas"`
+}
+
+// VerifiedReplica is the state of one replica at the index.
+type VerifiedReplica struct {
+	Node      string `json:"node"`
+	StateHash string `json:"state_hash,omitempty"`
+	Error     string `json:"error,omitempty"` // why it is not known
+}
+
+// Print writes the explanation as text.
+func (x *Explanation) Print(w io.Writer) {
+	fmt.Fprintf(w, "Queue %s in vhost %s, by the replica on node %s: entries %d to %d\n", x.Queue, x.VHost, x.Node, x.From, x.To)
+	if x.Uncertain {
+		fmt.Fprintln(w, "The node has stopped: the last entries may never have been committed.")
+	}
+	if len(x.Lives) == 0 {
+		fmt.Fprintln(w, "Nothing is known of such a message: it never came here, or it was acknowledged or forgotten before the first of these entries.")
+	}
+	for i := range x.Lives {
+		x.Lives[i].print(w)
+	}
+}
+
+func (l *Life) print(w io.Writer) {
+	fmt.Fprintf(w, "Message %d, message_id %q, correlation_id %q: %s\n", l.Message, l.MessageID, l.CorrelationID, l.State)
+	for i := range l.Events {
+		e := &l.Events[i]
+		words := []string{instant(e.At), fmt.Sprintf("entry %d", e.Index), e.Event}
+		add := func(given bool, format string, args ...any) {
+			if given {
+				words = append(words, fmt.Sprintf(format, args...))
+			}
+		}
+		add(e.Why != "", "(%s)", e.Why)
+		add(e.ConsumerTag != "", "consumer %q", e.ConsumerTag)
+		add(e.Session != "", "session %s", e.Session)
+		add(e.Delivery != 0, "delivery %d", e.Delivery)
+		add(e.Until != 0, "until %s", instant(e.Until))
+		add(e.ExpiresAt != 0, "expires %s", instant(e.ExpiresAt))
+		add(e.Letter != 0, "letter %d", e.Letter)
+		add(len(e.Queues) > 0, "queues %s", strings.Join(e.Queues, " "))
+		fmt.Fprintln(w, strings.Join(words, "\t"))
+	}
+}
+
+func instant(ms int64) string {
+	if ms == 0 {
+		return "-"
+	}
+	return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z")
+}

@@ -1,0 +1,140 @@
+package mgmt
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Bounds of a page of ends, and of a verification.
+const (
+	maxEnds         = 1000
+	defaultEnds     = 100
+	defaultVerify   = 10 * time.Second
+	longestVerify   = 10 * time.Minute
+	longestIDLength = 255
+)
+
+// History tells what happened to messages, and whether replicas agree.
+type History interface {
+	// Ends asks a queue's leader for a page of its records of messages that have ended.
+	Ends(ctx context.Context, q *catalog.Queue, r *peerpb.EndsRequest) (api.EndedPage, error)
+	// Explain asks a queue's leader for the lives of messages.
+	Explain(ctx context.Context, q *catalog.Queue, r *peerpb.ExplainRequest) (api.Explanation, error)
+	// Verify compares the replicas of a queue at one entry, until ctx ends.
+	Verify(ctx context.Context, q *catalog.Queue) (api.Verification, error)
+}
+
+// history serves what happened to messages.
+type history struct{ history History }
+
+// deaths lists records of messages that have ended.
+func (h history) deaths(w *responder, r *request) {
+	q, query := w.readable(r), r.URL.Query()
+	if q == nil {
+		return
+	}
+	m := &peerpb.EndsRequest{MessageId: query.Get("message_id"), Reason: query.Get("reason"), Limit: defaultEnds}
+	var err error
+	if text := query.Get("limit"); text != "" {
+		n, wrong := strconv.Atoi(text)
+		if wrong != nil || n < 1 || n > maxEnds {
+			w.badRequest(fmt.Sprintf("limit is a whole number from 1 to %d", maxEnds))
+			return
+		}
+		m.Limit = uint32(n)
+	}
+	if text := query.Get("after"); text != "" {
+		if m.After, err = strconv.ParseUint(text, 10, 64); err != nil {
+			w.badRequest("after is the number of a record")
+			return
+		}
+	}
+	if text := query.Get("since"); text != "" {
+		if m.Since, err = strconv.ParseInt(text, 10, 64); err != nil {
+			w.badRequest("since is an instant in milliseconds since the epoch")
+			return
+		}
+	}
+	if names := reasonNames(); m.Reason != "" && !slices.Contains(names, m.Reason) {
+		w.badRequest(fmt.Sprintf("reason is one of %v", names))
+		return
+	}
+	page, err := h.history.Ends(r.Context(), q, m)
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	w.answer(http.StatusOK, page)
+}
+
+// reasonNames lists the reasons that a record may have.
+func reasonNames() (names []string) {
+	for no := range logpb.EndState_Reason_name {
+		if no != 0 {
+			names = append(names, queue.ReasonName(queue.EndReason(no)))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// explain tells the lives of messages.
+func (h history) explain(w *responder, r *request) {
+	q, query := w.readable(r), r.URL.Query()
+	if q == nil {
+		return
+	}
+	m := &peerpb.ExplainRequest{MessageId: query.Get("message_id")}
+	if text := query.Get("message"); text != "" {
+		var err error
+		if m.Message, err = strconv.ParseUint(text, 10, 64); err != nil || m.Message == 0 {
+			w.badRequest("message is the number of a message")
+			return
+		}
+	}
+	if (m.MessageId == "") == (m.Message == 0) || len(m.MessageId) > longestIDLength {
+		w.badRequest("either message_id or message is needed")
+		return
+	}
+	x, err := h.history.Explain(r.Context(), q, m)
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	w.answer(http.StatusOK, x)
+}
+
+// verify compares the replicas of a queue.
+func (h history) verify(w *responder, r *request) {
+	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
+	if !ok {
+		w.notFound()
+		return
+	}
+	wait := defaultVerify
+	if text := r.URL.Query().Get("timeout"); text != "" {
+		n, err := strconv.Atoi(text)
+		if wait = time.Duration(n) * time.Millisecond; err != nil || n < 1 || wait > longestVerify {
+			w.badRequest(fmt.Sprintf("timeout is a number of milliseconds from 1 to %d", longestVerify.Milliseconds()))
+			return
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), wait)
+	defer cancel()
+	v, err := h.history.Verify(ctx, q)
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	w.answer(http.StatusOK, v)
+}

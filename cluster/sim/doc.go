@@ -1,0 +1,68 @@
+// Package sim runs whole nodes in one process under virtual time, breaks what
+// lies between and beneath them, and judges what clients saw.
+//
+// Real are: raft, the machines, the command stream, dead letters, AMQP sessions
+// with a stock client, the links between nodes (gRPC), and the stores (Pebble).
+// Simulated are the wall and the monotonic clock of each node, the network, the
+// disks, and the end of a process. A node gets them by cluster.Config, as in
+// production.
+//
+// A script says what breaks and when. It is drawn from a seed; a failing run
+// prints it.
+//
+//	go test ./cluster/sim                         a few scripts
+//	go test ./cluster/sim -sim.hours 10           scripts from new seeds for ten virtual hours
+//	go test ./cluster/sim -sim.seed 7             the script of one seed; with -sim.hours 1 as that draws it
+//	go test ./cluster/sim -sim.script file.json   a script that was printed
+//	    -sim.shrink                               and without the steps that it does not need
+//	    -sim.keep folder                          and the disks of all nodes at its end
+//	    -sim.five                                 drawn scripts with five nodes
+//	go test ./cluster/sim -run TestFindings -sim.findings all -timeout 0
+//	                                              builds with old mends taken back: see below
+//
+// # Findings
+//
+// A simulation that finds nothing may be blind. The mends of five findings of a
+// review are taken back, each in a build of its own, and a fixed script must then
+// fail, within three virtual minutes; with the mends it must not. -sim.findings
+// D1,M2 names some of them. Not found yet is D9: that a node which is slow to open
+// its replicas stays behind.
+//
+// # Runs
+//
+// Scripts drawn for -sim.hours, three nodes:
+//
+//	virtual hours  seeds                            confirmed  found
+//	0.05           1795412661453510964              2,193      nothing
+//	0.40           1795413439456542573 and 6 after  16,968     nothing
+//	0.06           1795413439456542580              2,700      two runs of three: messages expire 2.5 s early. Open: n1 is
+//	                                                           54 minutes ahead, n2 is slow, n3 dies: -sim.hours 1 -sim.seed ...
+//
+// A virtual second costs about 10 ms of a processor while nothing breaks, and twice
+// that in drawn scripts, most of it in starts of nodes and in elections.
+//
+// # Limits
+//
+// Time is virtual, the order of goroutines is not, and raft draws its own random
+// numbers: the same script does not give the same history. Play a failing one
+// many times.
+//
+// Virtual time passes only while every goroutine waits for something that
+// testing/synctest knows. A sync.Mutex is nothing of the kind: if its holder
+// waits for time to pass and somebody else waits for the mutex, both wait for
+// ever, and the run ends with all stacks. Locks that are held while raft or the
+// network is waited for must be of another kind (see longLock in package group).
+//
+// Timers of all nodes run at the same speed, even where a clock drifts: drift
+// shows in what clocks say, not in how long a node waits.
+//
+// A disk loses what was not synced when its machine loses power, its bits flip
+// while no process runs, and it hangs. It returns no errors: a node answers these
+// with the end of its process from within, which would leave its locks held.
+//
+// A process that is killed keeps running in the dark until it has cleaned up:
+// its disk and its connections are not those of its successor. Passwords are not
+// compared, links are not encrypted, and there is no HTTP.
+//
+// Nothing here is used in production.
+package sim

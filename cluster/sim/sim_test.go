@@ -1,0 +1,91 @@
+package sim
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+var (
+	oneSeed    = flag.Uint64("sim.seed", 0, "play only the script drawn from this `seed`")
+	scriptFile = flag.String("sim.script", "", "play only the script in this `file`, of the form that a failing run prints")
+	hours      = flag.Float64("sim.hours", 0, "play scripts drawn from new seeds for so many virtual `hours`")
+	shrinks    = flag.Bool("sim.shrink", false, "remove steps from a failing script as long as it fails without them")
+	keepIn     = flag.String("sim.keep", "", "`folder` for the disks of a failing run, one data folder for each node")
+	fiveNodes  = flag.Bool("sim.five", false, "play drawn scripts with five nodes instead of three")
+)
+
+// seeds are those of the scripts that every run of the tests plays.
+var seeds = []uint64{1, 2}
+
+// How long drawn scripts break things: those of every run of the tests, and those
+// of -sim.hours, of which less is beginning and end.
+const (
+	scriptLength = 40 * time.Second
+	longScript   = 3 * time.Minute
+)
+
+// A leader loses power with what it had not synced, a link works in one
+// direction only, a node is killed: nothing confirmed is lost.
+func TestLeaderLosesPower(t *testing.T) {
+	mustPlay(t, &script{Seed: 1, Nodes: 3, Steps: []step{
+		{At: 0, Do: power, Node: "leader:orders"},
+		{At: 8000, Do: cut, Node: "leader:orders", To: "*", Fault: fault{Drop: true}},
+		{At: 16000, Do: heal, Node: "n1"},
+		{At: 17000, Do: start, Node: "*"},
+		{At: 24000, Do: kill, Node: "leader:waiting"},
+		{At: 28000, Do: start, Node: "*"},
+	}})
+}
+
+// Whatever a script does, no promise is broken.
+func TestScripts(t *testing.T) {
+	nodes := 3
+	if *fiveNodes {
+		nodes = 5
+	}
+	switch {
+	case *scriptFile != "":
+		raw, err := os.ReadFile(*scriptFile)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := new(script)
+		if err := json.Unmarshal(raw, s); err != nil {
+			t.Fatal(err)
+		}
+		mustPlay(t, s)
+	case *oneSeed != 0:
+		length := scriptLength
+		if *hours > 0 {
+			length = longScript
+		}
+		mustPlay(t, draw(*oneSeed, nodes, length))
+	case *hours > 0:
+		played := 0.0
+		for seed := uint64(time.Now().UnixNano()); played < *hours && !t.Failed(); seed++ {
+			played += mustPlay(t, draw(seed, nodes, longScript)).virtual.Hours()
+		}
+	default:
+		for _, seed := range seeds {
+			mustPlay(t, draw(seed, nodes, scriptLength))
+		}
+	}
+}
+
+// A script reads as what was printed.
+func TestScriptsArePrinted(t *testing.T) {
+	for seed := range uint64(50) {
+		s := draw(seed, 3, scriptLength)
+		var again script
+		if err := json.Unmarshal([]byte(s.String()), &again); err != nil {
+			t.Fatal(err)
+		}
+		if again.String() != s.String() || !strings.Contains(s.String(), `"do"`) {
+			t.Fatalf("%s\nreads as %s", s, &again)
+		}
+	}
+}

@@ -1,0 +1,368 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/cluster"
+	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+)
+
+// dataDir is the data folder of every node, on its own disk.
+const dataDir = "/data"
+
+// patience is how long, in virtual time, a simulation waits for what must happen
+// while nothing is broken.
+const patience = time.Minute
+
+// world is a cluster in this process, with everything that it stands on.
+type world struct {
+	net   *network
+	rng   *rand.Rand // of the disks
+	names []string
+	nodes map[string]*machine
+	ended sync.WaitGroup // processes that are being cleaned up
+
+	flows    []*flow
+	mu       sync.Mutex
+	problems []string
+}
+
+// machine is what a node's processes run on, one after the other.
+type machine struct {
+	name  string
+	disk  *vfs.MemFS
+	clock wallClock
+	run   *process // nil: none
+
+	mu       sync.Mutex    // guards also writes of run
+	stopping *process      // ends in order, and uses the disk until then; nil: none
+	stuck    chan struct{} // closed when the disk works again; nil: it does
+}
+
+// process is one run of a node.
+type process struct {
+	w       *world
+	m       *machine
+	host    *host
+	node    *cluster.Node
+	server  *amqp.Server
+	joining context.CancelFunc
+	joined  chan struct{} // closed when it has joined, or has given up
+	ready   atomic.Bool
+
+	mu       sync.Mutex
+	listener *listener // nil: shut
+	dead     atomic.Bool
+	serving  sync.WaitGroup
+}
+
+// wallClock is a machine's clock: it may be wrong, and run fast or slow.
+type wallClock struct {
+	mu     sync.Mutex
+	since  time.Time
+	ahead  time.Duration // at since
+	drift  float64       // seconds gained per second
+	gained time.Duration // by drift, until since
+}
+
+// monotonic is the time since some moment, as the machine counts it.
+func (c *wallClock) monotonic(from time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	return now.Sub(from) + c.gained + time.Duration(c.drift*float64(now.Sub(c.since)))
+}
+
+func (c *wallClock) offset(now time.Time) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ahead + time.Duration(c.drift*float64(now.Sub(c.since)))
+}
+
+// set makes the clock wrong from now on.
+func (c *wallClock) set(ahead time.Duration, drift float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	c.gained += time.Duration(c.drift * float64(now.Sub(c.since)))
+	c.since, c.ahead, c.drift = now, ahead, drift
+}
+
+func newWorld(seed uint64, count int) *world {
+	w := &world{net: newNetwork(seed), rng: rand.New(rand.NewPCG(seed, 2)), nodes: map[string]*machine{}}
+	for k := range count {
+		name := nodeName(k)
+		w.names = append(w.names, name)
+		w.nodes[name] = &machine{name: name, disk: vfs.NewCrashableMem(), clock: wallClock{since: time.Now()}}
+	}
+	return w
+}
+
+// start starts the process of a node. It joins by itself.
+func (w *world) start(name string) *process {
+	m := w.nodes[name]
+	p := &process{w: w, m: m, host: w.net.join(name), joined: make(chan struct{})}
+	m.run = p
+	logger := slog.New(slog.DiscardHandler)
+	if os.Getenv("QUORATE_TEST_LOG") != "" {
+		logger = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", name)
+	}
+	node, err := cluster.Open(p.config(logger))
+	if err != nil {
+		w.problem("%s does not start: %v", name, err)
+		close(p.joined)
+		m.run = nil
+		return p
+	}
+	p.node = node
+	p.server, err = amqp.New(amqp.Config{Broker: brokerAdapter{node.Broker()}, Logger: logger, Heartbeat: 10 * time.Second})
+	if err != nil {
+		panic(err) // of the configuration above
+	}
+	node.SetClients(clients{p})
+	ctx, cancel := context.WithCancel(context.Background())
+	p.joining = cancel
+	go func() {
+		defer close(p.joined)
+		if err := node.Join(ctx); err != nil {
+			if ctx.Err() == nil {
+				w.problem("%s does not join: %v", name, err)
+			}
+			return
+		}
+		p.ready.Store(true)
+		p.serve()
+	}()
+	return p
+}
+
+func (p *process) config(logger *slog.Logger) cluster.Config {
+	static := map[string]string{}
+	for _, name := range p.w.names {
+		static[name] = name
+	}
+	memory, err := alarm.Part(0.5)
+	if err != nil {
+		panic(err) // a constant
+	}
+	m, began := p.m, time.Now()
+	return cluster.Config{
+		Name: m.name, ClusterName: "sim", DataDir: dataDir, FS: m.disk, Nodes: static,
+		Listener: p.w.net.listen(p.host, m.name),
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			return p.w.net.dial(ctx, p.host, address)
+		},
+		Clock:     func() time.Time { now := time.Now(); return now.Add(m.clock.offset(now)) },
+		Monotonic: func() time.Duration { return m.clock.monotonic(began) },
+		Exit:      p.exit, Logger: logger, Properties: amqp.Properties{},
+		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
+		DiskGate: m.gate, MemTableBytes: 256 << 10, GroupSize: 3, LeaderlessGrace: 5 * time.Second,
+		Defaults:    catalog.Defaults{DisconnectedTimeout: fsm.Millis(time.Minute.Milliseconds())},
+		Probe:       plenty{},
+		MemoryLimit: memory,
+	}
+}
+
+// plenty is a machine that has enough of everything.
+type plenty struct{}
+
+func (plenty) MemoryTotal() int64       { return 1 << 40 }
+func (plenty) MemoryUsed() int64        { return 0 }
+func (plenty) DiskFree() (int64, error) { return 1 << 40, nil }
+func (plenty) Release()                 {}
+func (plenty) LimitHeap(int64)          {}
+
+// serve accepts clients.
+func (p *process) serve() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil || p.dead.Load() {
+		return
+	}
+	l := p.w.net.listen(p.host, p.m.name+":5672")
+	p.listener = l
+	p.serving.Go(func() { _ = p.server.Serve(l) })
+}
+
+func (p *process) shut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		p.listener.Close()
+		p.listener = nil
+	}
+}
+
+// exit is how the node ends its process.
+func (p *process) exit(code int) {
+	if p.dead.Load() {
+		return
+	}
+	p.w.problem("%s exits with %d", p.m.name, code)
+}
+
+// crash ends a process at once. dark: the machine goes with it, so that nobody
+// tells the others, and what was written and not synced is kept with this
+// probability, in percent. A process that is being stopped ends at once, too.
+func (w *world) crash(name string, dark bool, keep int) {
+	m := w.nodes[name]
+	p, stopping := m.take()
+	if p == nil {
+		return
+	}
+	p.dead.Store(true)
+	if !dark {
+		keep = 100
+	}
+	m.disk = m.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: keep, RNG: w.rng})
+	w.net.kill(p.host, dark)
+	if !stopping {
+		w.ended.Go(func() { _ = p.clean() })
+	}
+}
+
+// take returns the process that uses the machine's disk, which it does no more;
+// stopping: it is being stopped.
+func (m *machine) take() (p *process, stopping bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	p, stopping = m.run, m.run == nil
+	if stopping {
+		p = m.stopping
+	}
+	m.run, m.stopping = nil, nil
+	return p, stopping
+}
+
+// stop begins to end a process in order.
+func (w *world) stop(name string) {
+	m := w.nodes[name]
+	p := m.run
+	if p == nil {
+		return
+	}
+	m.mu.Lock()
+	m.run, m.stopping = nil, p
+	m.mu.Unlock()
+	w.ended.Go(func() {
+		if err := p.clean(); err != nil && !p.dead.Load() {
+			w.problem("close %s: %v", name, err)
+		}
+		m.mu.Lock()
+		if m.stopping == p {
+			m.stopping = nil
+		}
+		m.mu.Unlock()
+		p.dead.Store(true)
+		w.net.kill(p.host, false)
+	})
+}
+
+// clean ends everything that runs in a process.
+func (p *process) clean() error {
+	p.joining()
+	<-p.joined
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	p.shut()
+	err := p.server.Shutdown(ctx)
+	if p.dead.Load() {
+		err = nil
+	}
+	p.serving.Wait()
+	p.node.Leave(ctx)
+	return errors.Join(err, p.node.Close())
+}
+
+// close ends what still runs.
+func (w *world) close() {
+	for _, name := range w.names {
+		w.stop(name)
+	}
+	w.ended.Wait()
+}
+
+// awaitReady waits until all nodes serve clients.
+func (w *world) awaitReady() bool {
+	return w.await(time.Now().Add(patience), "all nodes serve clients", func() string {
+		for _, name := range w.names {
+			if p := w.nodes[name].run; p == nil || !p.ready.Load() {
+				return name
+			}
+		}
+		return ""
+	})
+}
+
+// leader is the node that leads a queue, or the catalog if that is empty; empty:
+// none is known.
+func (w *world) leader(queue string) string {
+	if queue == "" {
+		for _, name := range w.running() {
+			if leader := w.nodes[name].run.node.Management().Node.Status().CatalogLeader; leader != "" {
+				return leader
+			}
+		}
+		return ""
+	}
+	for _, name := range w.names {
+		if p := w.nodes[name].run; p != nil {
+			for _, r := range p.node.Replicas() {
+				if r.Name == queue && r.Leader {
+					return name
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// disagreement says where replicas differ, or are missing or left over. Followers
+// of an idle queue hear of its last commit only after a minute: they are told now.
+func (w *world) disagreement() string {
+	for _, name := range w.names {
+		if p := w.nodes[name].run; p != nil {
+			_ = p.node.Management().Groups.Barrier(context.Background()) // a change of leader meanwhile: the next look
+		}
+	}
+	states := map[string]map[string][]string{} // queue → state → nodes
+	for _, name := range w.names {
+		p := w.nodes[name].run
+		if p == nil {
+			return name + " does not run"
+		}
+		for _, r := range p.node.Replicas() {
+			if states[r.Name] == nil {
+				states[r.Name] = map[string][]string{}
+			}
+			s := fmt.Sprintf("%s term=%d index=%d ready=%d unacked=%d outbox=%d", r.StateHash[:8], r.Term, r.AppliedIndex, r.Ready, r.Unacknowledged, r.Outbox)
+			who := name
+			if r.Leader {
+				who += " leads"
+			}
+			states[r.Name][s] = append(states[r.Name][s], who)
+		}
+	}
+	for queue, of := range states {
+		if len(of) != 1 {
+			return fmt.Sprintf("%s: %v", queue, of)
+		}
+	}
+	return ""
+}
+
+func nodeName(k int) string { return fmt.Sprintf("n%d", k+1) }

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// exitDifferent is the exit code if replicas of a queue differ.
+const exitDifferent = 1
+
+// verifyLimit bounds how long all queues together are compared, in seconds.
+const verifyLimit = 3600
+
+// historyVerbs are about what happened to messages, and whether replicas agree.
+func historyVerbs() []verb {
+	return []verb{
+		{name: "list_deaths", about: "the last messages of --queue that ended otherwise than by an acknowledgement, with --message-id, --reason, --since MS", run: listDeaths, options: []string{"queue", "message-id", "reason", "since"}},
+		{name: "explain", about: "what happened to the messages of --queue with --message-id, or with the number --message", run: explain, options: []string{"queue", "message-id", "message"}},
+		{name: "verify_replicas", about: "compares the states of all replicas of the vhost's queues, or of --queue, each at one entry; exit code 0: all are equal, 1: some differ, 75: some could not be compared", run: verifyReplicas, options: []string{"queue"}, timeout: verifyLimit},
+	}
+}
+
+var endedColumns = []column[api.Ended]{
+	{"number", "of the record", func(e api.Ended) any { return e.Number }},
+	{"at", "when, by the queue's clock", func(e api.Ended) any { return time.UnixMilli(e.At).UTC().Format("2006-01-02T15:04:05.000Z") }},
+	{"reason", "why", func(e api.Ended) any { return e.Reason }},
+	{"count", "messages", func(e api.Ended) any { return e.Count }},
+	{"message", "its number", func(e api.Ended) any { return e.Message }},
+	{"message_id", "property", func(e api.Ended) any { return e.MessageID }},
+	{"correlation_id", "property", func(e api.Ended) any { return e.CorrelationID }},
+	{"index", "of the log entry", func(e api.Ended) any { return e.Index }},
+	{"acquired_count", "hand-outs", func(e api.Ended) any { return e.AcquiredCount }},
+	{"consumer_tag", "of who held it", func(e api.Ended) any { return e.ConsumerTag }},
+	{"disposition", "dead-letter strategy that took effect", func(e api.Ended) any { return e.Disposition }},
+	{"letter_state", "of its dead letter", func(e api.Ended) any { return e.LetterState }},
+}
+
+func listDeaths(c *call) error {
+	o := c.options
+	if o.queue == "" {
+		return usageError("list_deaths needs --queue")
+	}
+	var all []api.Ended
+	for after := uint64(0); ; {
+		q := url.Values{"limit": {"1000"}, "after": {fmt.Sprint(after)}}
+		for name, value := range map[string]string{"message_id": o.messageID, "reason": o.reason, "since": o.since} {
+			if value != "" {
+				q.Set(name, value)
+			}
+		}
+		var page api.EndedPage
+		if err := c.get(path("queues", o.vhost, o.queue)+"/deaths?"+q.Encode(), &page); err != nil {
+			return err
+		}
+		all = append(all, page.Items...)
+		if after = page.Next; after == 0 {
+			return list(c, "Listing messages that have ended ...", endedColumns, c.words, len(endedColumns), all)
+		}
+	}
+}
+
+func explain(c *call) error {
+	o := c.options
+	if o.queue == "" || (o.messageID == "") == (o.message == "") {
+		return usageError("explain needs --queue and either --message-id or --message")
+	}
+	q := url.Values{"message_id": {o.messageID}}
+	if o.message != "" {
+		q = url.Values{"message": {o.message}}
+	}
+	var x api.Explanation
+	if err := c.get(path("queues", o.vhost, o.queue)+"/explain?"+q.Encode(), &x); err != nil {
+		return err
+	}
+	if o.formatter == "json" {
+		return c.json(x)
+	}
+	x.Print(c.out)
+	return nil
+}
+
+// verification is one replica in a listing.
+type verification struct {
+	of      *api.Verification
+	replica api.VerifiedReplica
+}
+
+var verificationColumns = []column[verification]{
+	{"name", "of the queue", func(v verification) any { return v.of.Queue }},
+	{"verdict", "equal, different or unknown", func(v verification) any { return v.of.Verdict }},
+	{"node", "of the replica", func(v verification) any { return v.replica.Node }},
+	{"index", "of the entry", func(v verification) any { return v.of.Index }},
+	{"state_hash", "", func(v verification) any { return v.replica.StateHash }},
+	{"error", "why it is not known", func(v verification) any { return v.replica.Error }},
+}
+
+func verifyReplicas(c *call) error {
+	queues, err := c.toVerify()
+	if err != nil {
+		return err
+	}
+	var rows []verification
+	var different, unknown []string
+	for _, name := range queues {
+		var v api.Verification
+		if err := c.get(path("quorate", "queues", c.options.vhost, name)+"/verify", &v); err != nil {
+			var e *exitError
+			if errors.As(err, &e) && e.code == exitData && c.options.queue == "" {
+				continue // it was deleted meanwhile
+			}
+			return err
+		}
+		switch v.Verdict {
+		case "equal":
+		case "different":
+			different = append(different, name)
+		default:
+			unknown = append(unknown, name)
+		}
+		for _, r := range v.Replicas {
+			rows = append(rows, verification{&v, r})
+		}
+	}
+	if err := list(c, "Comparing replicas ...", verificationColumns, c.words, len(verificationColumns), rows); err != nil {
+		return err
+	}
+	switch {
+	case len(different) > 0:
+		return &exitError{exitDifferent, fmt.Errorf("replicas differ: %s", strings.Join(different, ", "))}
+	case len(unknown) > 0:
+		return &exitError{exitTemporary, fmt.Errorf("not all replicas could be compared: %s", strings.Join(unknown, ", "))}
+	}
+	return nil
+}
+
+// toVerify lists the queues to compare: those that are replicated.
+func (c *call) toVerify() (names []string, err error) {
+	if c.options.queue != "" {
+		return []string{c.options.queue}, nil
+	}
+	var all []api.Queue
+	if err := c.get(path("queues", c.options.vhost)+"?disable_stats=true", &all); err != nil {
+		return nil, err
+	}
+	for _, q := range all {
+		if q.Type == "quorum" {
+			names = append(names, q.Name)
+		}
+	}
+	return names, context.Cause(c)
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+var deferredColumns = []column[api.Deferred]{
+	{"number", "", func(m api.Deferred) any { return m.Number }},
+	{"deferral_token", "", func(m api.Deferred) any { return m.Token }},
+	{"due_at", "", func(m api.Deferred) any { return m.DueAt }},
+	{"expires_at", "", func(m api.Deferred) any { return m.ExpiresAt }},
+	{"acquired_count", "", func(m api.Deferred) any { return m.AcquiredCount }},
+	{"delivery_count", "", func(m api.Deferred) any { return m.DeliveryCount }},
+	{"routing_key", "", func(m api.Deferred) any { return m.RoutingKey }},
+	{"bytes", "", func(m api.Deferred) any { return m.Bytes }},
+	{"message_id", "", func(m api.Deferred) any { return m.MessageID }},
+}
+
+func listDeferred(c *call) error {
+	var all []api.Deferred
+	for after := uint64(0); ; {
+		var page api.DeferredPage
+		if err := c.get(fmt.Sprintf("%s?limit=1000&after=%d", path("queues", c.options.vhost, c.words[0], "deferred"), after), &page); err != nil {
+			return err
+		}
+		if all, after = append(all, page.Items...), page.Next; after == 0 {
+			return list(c, "Listing deferred messages of queue "+c.words[0]+" ...", deferredColumns, nil, len(deferredColumns), all)
+		}
+	}
+}
+
+// retryNow makes delayed messages ready.
+func retryNow(c *call) error {
+	var asked api.Retry
+	if len(c.words) > 1 {
+		n, err := strconv.ParseUint(c.words[1], 10, 63)
+		if err != nil || n == 0 {
+			return usageError("COUNT is a whole number from 1, not %q", c.words[1])
+		}
+		asked.Count = n
+	}
+	var r api.Rescheduled
+	if err := c.post(path("queues", c.options.vhost, c.words[0], "kick"), asked, &r); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(c.out, r.Messages)
+	return err
+}

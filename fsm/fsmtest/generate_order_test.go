@@ -1,0 +1,50 @@
+package fsmtest
+
+import "github.com/quorate/quorate/proto/logpb"
+
+// taste is what most settings of a history have, so that it shows.
+type taste struct {
+	ordered bool // they hand out what expires first
+	window  bool // they have a window against duplicates
+	least   bool // consumers ask for a least TTL
+	groups  bool // they have groups
+}
+
+func (x *taste) draw(g *generator, groups bool) {
+	x.ordered = g.oneIn("ordered", 5)
+	x.window = g.oneIn("window", 5)
+	x.least = g.oneIn("least", 3)
+	if x.groups = groups || g.oneIn("groups", 3); x.groups {
+		x.ordered, x.least = false, false
+	}
+}
+
+func (x *taste) settings(g *generator, c *logpb.QueueConfig) {
+	if x.window != g.oneIn("other window", 20) {
+		c.DedupWindow = uint64(of(g, "dedup window", 20_000, 1000, 100, 1))
+	}
+	c.DeadlineOrder = x.ordered != g.oneIn("other order", 20) && !x.groups
+	x.groupSettings(g, c)
+}
+
+// consumer gives a consumer what only such queues look at. The values are around
+// those of the TTLs.
+func (x *taste) consumer(g *generator, c *logpb.Consume) {
+	if !x.least || g.oneIn("takes all", 3) {
+		return
+	}
+	c.MinTtl = uint64(of(g, "least TTL", 1, 5, 10, 50, 100, 1000, 2000))
+	if g.oneIn("odd TTL", 4) {
+		c.MinTtl = uint64(1 + g.n("any TTL", 20))
+	}
+}
+
+// message gives a message what only such queues look at.
+func (x *taste) message(g *generator, e *logpb.Enqueue) {
+	if x.window && g.n("with id", 3) != 2 {
+		e.MessageId = of(g, "message id", "a", "b", "c", "d", "e")
+	}
+	if x.groups && g.n("with group", 4) != 3 {
+		e.GroupId = of(g, "group", groupIDs...)
+	}
+}

@@ -1,0 +1,252 @@
+package queue
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	// defaultEnds is how many ends are remembered if the settings do not say it,
+	// and maxEnds how many at most.
+	defaultEnds = 1000
+	maxEnds     = 100_000
+
+	// endSize bounds one encoded record. maxTag is what is kept of a consumer tag,
+	// and maxArrivals of the queues that have a letter.
+	endSize     = 512
+	maxTag      = 48
+	maxArrivals = 4
+	// smallText: with no more text a record is never longer than endSize.
+	smallText = 128
+)
+
+// EndReason says why a message ended otherwise than by an ack. The first ones
+// are those of deaths.
+type EndReason = logpb.EndState_Reason
+
+// ends is the record of the last messages that ended otherwise than by an ack:
+// which, when, why, and what became of them. It answers questions about messages
+// that are gone. No rule depends on it.
+//
+// Every end goes through record, in the command that causes it, so the record is
+// equal on all replicas. It holds no payload, and names no log entry that must be
+// kept.
+//
+// Invariants:
+//
+//	ring.len() ≤ the greater of settings.ends and least
+//	the records are numbered next-ring.len() … next-1
+//	letter ascends; records that are posted have different ones
+//	no record is longer than endSize in a snapshot
+//
+// A snapshot has the records behind the messages.
+type ends struct {
+	*shared
+	entries  *entries
+	messages *messages
+
+	ring deque[end]
+	next uint64 // number of the next record, from 1
+	// A property of the program, in no snapshot: keep at least so many.
+	least int
+}
+
+// end is one record. text is what the strings of it are slices of: the message
+// id, the correlation id, the tag.
+type end struct {
+	at          fsm.Time
+	index, term uint64 // of the entry that ended it
+	count       uint64 // messages, of a record of several; 0: one
+	seq         uint64 // of the message; 0: it was refused, or there are several
+	ref         fsm.Ref
+	enqueuedAt  fsm.Time // 0: not known
+	expireAt    fsm.Time // 0: never
+	holder      fsm.ConsumerID
+	letter      uint64 // its number if it is posted, otherwise that of the next letter
+	settled     uint64 // entry that ended the letter; 0: it has not ended, or there is none
+	text        string
+	arrivals    []Arrival // replaced, never changed
+	acquired    uint32
+	failed      uint32
+	messageID   uint8 // length
+	correlation uint8 // length
+	reason      uint8 // an EndReason
+	disposition Disposition
+	posted      bool // it became a letter of the outbox
+}
+
+// lastHolder is who held a message.
+type lastHolder struct {
+	id  fsm.ConsumerID
+	tag string
+}
+
+// newEnds returns an empty record.
+func newEnds(s *shared, e *entries, ms *messages) *ends {
+	return &ends{shared: s, entries: e, messages: ms, next: 1}
+}
+
+// limit is how many records are kept.
+func (en *ends) limit() int { return max(en.settings.ends, en.least) }
+
+// keep makes the machine remember at least n ends, and kept is that number.
+func (en *ends) keep(n int) { en.least = n }
+func (en *ends) kept() int  { return en.least }
+
+// clear removes all records. Numbers are not used again.
+func (en *ends) clear() { en.ring.clear() }
+
+// trim removes the oldest records beyond the limit.
+func (en *ends) trim() {
+	if en.limit() == 0 {
+		en.ring.clear()
+		return
+	}
+	for en.ring.len() > en.limit() {
+		en.ring.pop()
+	}
+}
+
+// add appends a record that says when, and by which entry. The caller completes it.
+// Requires: the limit is not 0.
+func (en *ends) add() *end {
+	for en.ring.len() >= en.limit() {
+		en.ring.pop()
+	}
+	en.next++
+	r := en.ring.add()
+	r.at, r.index, r.term = en.clock.now(), en.entries.last(), en.clock.inTerm()
+	return r
+}
+
+// record is add for a record that is complete otherwise.
+func (en *ends) record(r end) {
+	if en.limit() > 0 {
+		to := en.add()
+		r.at, r.index, r.term = to.at, to.index, to.term
+		*to = r
+	}
+}
+
+// message records the end of message h, which still has its record. letter is the
+// number of the next letter: that of this one, if it is posted.
+func (en *ends) message(h uint32, reason EndReason, what Disposition, letter uint64, posted bool) {
+	if en.limit() == 0 {
+		return
+	}
+	x := en.messages.get(h)
+	r := en.add()
+	r.seq, r.ref, r.expireAt, r.enqueuedAt = x.seq, x.ref(), x.expireAt, en.entries.time(x.index, en.clock.now())
+	r.acquired, r.failed = x.acquired, x.failed
+	r.letter, r.reason, r.disposition, r.posted = letter, uint8(reason), what, posted
+	if x.place == Scheduled {
+		r.expireAt = 0 // it is the due time
+	}
+	r.holder = en.scratch.by.id
+	if x.labelled() || en.scratch.by.tag != "" {
+		messageID, correlationID := en.messages.label(h)
+		r.setText(string(messageID), string(correlationID), en.scratch.by.tag)
+	}
+}
+
+// forwarded records that message h, which still has its record, has arrived at the
+// queues in done and at last, unless that is 0. letter is the number of the next
+// letter: its own says nothing to anybody any more.
+func (en *ends) forwarded(h uint32, done []fsm.QueueID, last fsm.QueueID, letter uint64) {
+	if en.limit() == 0 {
+		return
+	}
+	en.message(h, logpb.EndState_FORWARDED, AtLeastOnce, letter, false)
+	r := en.ring.edit(en.ring.len() - 1)
+	r.arrivals = make([]Arrival, 0, min(len(done)+1, maxArrivals))
+	for _, at := range done {
+		r.arrive(at)
+	}
+	if last != 0 && !slices.Contains(done, last) {
+		r.arrive(last)
+	}
+}
+
+// arrive adds an arrival by the entry that ended r, unless there are as many as a
+// record has. Requires: nobody else has the slice.
+func (r *end) arrive(at fsm.QueueID) {
+	had := r.arrivals
+	if len(had) == maxArrivals {
+		return
+	}
+	if r.arrivals = append(had, Arrival{at, r.index}); !r.fits() {
+		r.arrivals = had
+	}
+}
+
+// fits reports whether r is no longer than endSize.
+func (r *end) fits() bool { return len(r.text) <= smallText || r.state().SizeVT() <= endSize }
+
+// refused records the end of a message that was refused as a dead letter. It has
+// no number.
+func (en *ends) refused(meta *fsm.Meta, cmd *logpb.Enqueue, letter uint64) {
+	r := end{
+		ref: fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size}, letter: letter,
+		reason: uint8(logpb.EndState_MAXLEN), disposition: SentOnce,
+	}
+	r.setText(cutLabel(cmd.MessageId), cutLabel(cmd.CorrelationId), "")
+	en.record(r)
+}
+
+// several records the end of n messages at once. It costs O(1): they are not
+// named.
+func (en *ends) several(n uint64, reason EndReason, letter uint64) {
+	if n > 0 {
+		en.record(end{count: n, reason: uint8(reason), letter: letter})
+	}
+}
+
+// setText stores the strings of r, cutting the tag.
+func (r *end) setText(messageID, correlationID, tag string) {
+	r.text = messageID + correlationID + tag[:min(len(tag), maxTag)]
+	r.messageID, r.correlation = uint8(len(messageID)), uint8(len(correlationID))
+}
+
+// strings are the inverse of setText.
+func (r *end) strings() (messageID, correlationID, tag string) {
+	a, b := int(r.messageID), int(r.messageID)+int(r.correlation)
+	return r.text[:a], r.text[a:b], r.text[b:]
+}
+
+// ofLetter returns the position of the record of a letter; -1: there is none any
+// more, or it never had one.
+func (en *ends) ofLetter(letter uint64) int {
+	i := sort.Search(en.ring.len(), func(i int) bool { return en.ring.item(i).letter > letter }) - 1
+	if i < 0 || en.ring.item(i).letter != letter || !en.ring.item(i).posted {
+		return -1
+	}
+	return i
+}
+
+// arrived notes that a queue has a letter. Only the first few are remembered.
+func (en *ends) arrived(letter uint64, at fsm.QueueID) {
+	i := en.ofLetter(letter)
+	if i < 0 {
+		return
+	}
+	r := *en.ring.item(i)
+	if len(r.arrivals) >= maxArrivals {
+		return
+	}
+	r.arrivals = append(r.arrivals[:len(r.arrivals):len(r.arrivals)], Arrival{at, en.entries.last()})
+	if r.settled = en.entries.last(); !r.fits() { // with what is to come
+		return
+	}
+	r.settled = 0
+	*en.ring.edit(i) = r
+}
+
+// settled notes that a letter is not in the outbox any more.
+func (en *ends) settled(letter uint64) {
+	if i := en.ofLetter(letter); i >= 0 {
+		en.ring.edit(i).settled = en.entries.last()
+	}
+}

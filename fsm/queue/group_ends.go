@@ -1,0 +1,135 @@
+package queue
+
+import (
+	"github.com/quorate/quorate/fsm"
+)
+
+// groupEnds is the part of groups that decides when holds and states end: what is empty
+// ends after a while, and what is renewed later. It has no state of its own.
+type groupEnds struct{ *groups }
+
+// settleHold releases g if its holder does not keep it.
+func (gs groupEnds) settleHold(g *group) {
+	h, linger := g.hold, duration(gs.settings.GroupLinger)
+	switch {
+	case h.of.passes() && g.out == 0, !g.busy() && linger == 0 && h.linger == 0:
+		gs.release(g)
+	case !g.busy() && h.linger == 0:
+		gs.setEnd(g, h.until, gs.clock.heldDeadline(linger))
+	}
+}
+
+// wake is called when g, which may have been empty, gets something to do: neither its
+// state nor its hold ends because it is empty.
+func (gs groupEnds) wake(g *group) {
+	gs.untimeState(g)
+	g.idle = false
+	if g.hold != nil && g.hold.linger != 0 {
+		gs.setEnd(g, g.hold.until, 0)
+	}
+}
+
+// settleState times the state of a group that has become empty and is not held.
+func (gs groupEnds) settleState(g *group) {
+	if g.idle || !g.rests() {
+		return
+	}
+	g.idle = true
+	if ttl := duration(gs.settings.GroupStateTtl); ttl > 0 {
+		gs.timeState(g, gs.clock.deadline(ttl), gs.number())
+	}
+}
+
+// timeState makes the state of g, which is idle, end at until.
+func (gs groupEnds) timeState(g *group, until fsm.Time, order uint64) {
+	g.stateUntil, g.stateOrder = until, order
+	gs.states.put(key{until, order}, g)
+}
+
+// untimeState makes the state of g last.
+func (gs groupEnds) untimeState(g *group) {
+	if g.stateUntil != 0 {
+		gs.states.remove(key{g.stateUntil, g.stateOrder})
+		g.stateUntil, g.stateOrder = 0, 0
+	}
+}
+
+// expireStates ends states whose time is over, as far as the budget of the command
+// allows.
+func (gs groupEnds) expireStates() {
+	for gs.states.len() > 0 && gs.scratch.budget > 0 {
+		at, p := gs.states.first()
+		if at.at > gs.clock.now() {
+			return
+		}
+		gs.scratch.budget--
+		gs.setState(*p, "")
+	}
+}
+
+// emptiness is since when a group is empty, as far as that decides when something ends.
+type emptiness struct {
+	linger     fsm.Time // of its hold
+	idle       bool
+	stateUntil fsm.Time
+	stateOrder uint64
+}
+
+// emptiness returns that of the group with this id, which may be unknown.
+func (gs groupEnds) emptiness(id string) (e emptiness) {
+	g := gs.byID[id]
+	if g == nil || g.busy() {
+		return e
+	}
+	e = emptiness{idle: g.idle, stateUntil: g.stateUntil, stateOrder: g.stateOrder}
+	if g.hold != nil {
+		e.linger = g.hold.linger
+	}
+	return e
+}
+
+// emptyAgain undoes what a message has changed that came to a group and was refused: it
+// is as empty as it was before. Requires: nothing else has happened to the group.
+func (gs groupEnds) emptyAgain(id string, e emptiness) {
+	g := gs.byID[id]
+	if g == nil {
+		return
+	}
+	if e.linger != 0 && g.hold != nil {
+		gs.setEnd(g, g.hold.until, e.linger)
+	}
+	if g.idle = e.idle; e.stateUntil != 0 && g.stateUntil == 0 {
+		gs.timeState(g, e.stateUntil, e.stateOrder)
+	}
+}
+
+// renew lets the locks of the groups begin anew of which c has settled some of
+// rest.
+func (gs groupEnds) renew(c *consumer, rest *held, lock fsm.Millis) {
+	first, _ := rest.first()
+	for _, g := range gs.takers.heldBy(c) {
+		for id := range g.hold.ids.from(first) {
+			gs.scratch.steps++
+			if _, settled := rest.find(id.seq); settled {
+				gs.lock(g, lock)
+				break
+			}
+		}
+	}
+}
+
+// nextEnds returns when the first hold ends, on the clock of held messages, and when
+// the first state does; 0: none does.
+func (gs groupEnds) nextEnds() (hold, state fsm.Time) {
+	first, _, _ := firstOf(&gs.ends)
+	k, _, _ := firstOf(&gs.states)
+	return first.at, k.at
+}
+
+// overdue returns a group whose hold has ended; nil: there is none.
+func (gs groupEnds) overdue() *group {
+	if k, g, ok := firstOf(&gs.ends); ok && gs.clock.heldUntil(k.at) <= gs.clock.now() {
+		return g
+	}
+	return nil
+}

@@ -1,0 +1,561 @@
+package queue
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// maxGroupState bounds the state of one group.
+const maxGroupState = 256 << 10
+
+// groups are the groups of messages: which there are, the order of their
+// messages, who holds them, and who is served next.
+//
+// Invariants, besides those of group and groupTaker:
+//
+//	order = {(g.no, seq) → message} of the Grouped messages, and of the Delayed ones
+//	that belong to a group
+//	ages = {seq → message} of the Grouped messages
+//	free = {g.listed → g : g.listed ≠ 0 and g.to = nil}
+//	ends = {(g.hold.end(), g.hold.order) → g : the end is not 0}
+//	states = {(g.stateUntil, g.stateOrder) → g : g.stateUntil ≠ 0}
+//	kept = the groups of byID that are held, have a state, or have something out
+//	stateSize = Σ len(g.state); heldOnes = number of groups that are held
+//
+// byID is never iterated where order could be seen. A snapshot has the groups
+// that are held or have a state, and the takers; messages name their group, from
+// which the rest follows.
+type groups struct {
+	*shared
+	byID  map[string]*group
+	order sorted[ordered]
+	ages  sorted[uint32]
+	free  sorted[*group]
+	kept  sorted[*group] // keys have at = 0 and seq = no
+	// Groups whose messages die, in this order. Their ids may be those of new ones.
+	ended []*group
+
+	takers *groupTakers // those that get them
+
+	ends      sorted[*group]
+	states    sorted[*group]
+	stateSize uint64
+	heldOnes  int
+	next      uint64   // orders holds, turns and states; a snapshot has it
+	lastNo    uint64   // of a group
+	touched   []*group // groups that settle must check
+}
+
+// ordered is a message in the order of its group.
+type ordered struct {
+	h     uint32
+	ready bool
+}
+
+// newGroups returns an empty set of groups for ts.
+func newGroups(s *shared, ts *groupTakers) *groups {
+	return &groups{shared: s, byID: map[string]*group{}, takers: ts, next: 1}
+}
+
+// clear removes all groups and takers. The order continues.
+func (gs *groups) clear() {
+	next, takers := gs.next, gs.takers
+	*takers = *newGroupTakers(gs.shared)
+	*gs = groups{shared: gs.shared, byID: map[string]*group{}, takers: takers, next: next}
+}
+
+// on reports whether consumers must be known here: the queue has groups.
+func (gs *groups) on() bool {
+	return gs.settings.Groups != logpb.QueueConfig_NO_GROUPS || len(gs.byID) > 0 || len(gs.ended) > 0
+}
+
+// any reports whether there is any group.
+func (gs *groups) any() bool { return len(gs.byID) > 0 || len(gs.ended) > 0 }
+
+// find returns the group with this id. One that is new is known only once it has a
+// message.
+func (gs *groups) find(id string) *group {
+	if g := gs.byID[id]; g != nil {
+		return g
+	}
+	return &group{id: id}
+}
+
+// known returns the group that has the id of g now, which is a new one if there was
+// none.
+func (gs *groups) known(g *group) *group {
+	if now := gs.byID[g.id]; now != nil {
+		return now
+	}
+	if g.ended || g.no != 0 {
+		g = &group{id: g.id}
+	}
+	gs.lastNo++
+	g.no = gs.lastNo
+	gs.byID[g.id] = g
+	gs.touch(g)
+	return g
+}
+
+// touch makes settle check g.
+func (gs *groups) touch(g *group) {
+	if !g.touched {
+		g.touched = true
+		gs.touched = append(gs.touched, g)
+	}
+}
+
+// enter adds message seq to the group with the id of g and returns that group. A
+// group that has ended gets messages only while it is restored.
+func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
+	if !g.ended {
+		g = gs.known(g)
+	}
+	gs.unlist(g)
+	gs.order.put(gs.place(g, seq), ordered{h, ready})
+	if ready {
+		gs.ages.put(key{seq: seq}, h)
+	}
+	g.members++
+	if g.head == 0 || seq < g.head {
+		g.head, g.headReady = seq, ready
+	}
+	gs.list(g)
+	groupEnds{gs}.wake(g)
+	return g
+}
+
+// place is the key of a message in order.
+func (gs *groups) place(g *group, seq uint64) key { return key{fsm.Time(g.no), seq} }
+
+// leave removes message seq from g.
+func (gs *groups) leave(g *group, seq uint64) {
+	gs.unlist(g)
+	gs.order.remove(gs.place(g, seq))
+	gs.ages.remove(key{seq: seq})
+	g.members--
+	if seq == g.head {
+		gs.findHead(g)
+	}
+	gs.list(g)
+	gs.touch(g)
+}
+
+// findHead finds the first message of g.
+func (gs *groups) findHead(g *group) {
+	g.head, g.headReady = 0, false
+	for at, m := range gs.order.from(gs.place(g, 0)) {
+		if at.at == fsm.Time(g.no) {
+			g.head, g.headReady = at.seq, m.ready
+		}
+		return
+	}
+}
+
+// first returns the first message of g, which has one.
+func (gs *groups) first(g *group) uint32 { return gs.order.get(gs.place(g, g.head)).h }
+
+// unlist takes g out of where it waits to be served. The caller changes it, and
+// lists it again.
+func (gs *groups) unlist(g *group) {
+	if g.listed == 0 {
+		return
+	}
+	if t := g.to; t == nil {
+		gs.free.remove(key{seq: g.listed})
+	} else {
+		t.waiting.remove(key{seq: g.listed})
+		gs.takers.owe(t)
+	}
+	g.listed, g.to = 0, nil
+}
+
+// list puts g where it waits to be served, if it has something to hand out.
+// Requires: it is not listed.
+func (gs *groups) list(g *group) {
+	if g.head == 0 || !g.headReady || g.ended {
+		return
+	}
+	g.listed = g.head
+	switch {
+	case g.hold != nil:
+		g.to = g.hold.of
+	default:
+		g.to = gs.takers.claimant(g.id)
+	}
+	if t := g.to; t == nil {
+		gs.free.put(key{seq: g.listed}, g)
+	} else {
+		t.waiting.put(key{seq: g.listed}, g)
+		gs.takers.owe(t)
+	}
+}
+
+// number returns the next number for a hold, a turn or a state.
+func (gs *groups) number() uint64 {
+	gs.next++
+	return gs.next - 1
+}
+
+// update records what a Consume says of groups: how many c may hold, 0 for one, and
+// the only one that it takes.
+func (gs *groups) update(c *consumer, limit uint32, only string) {
+	t := gs.takers.of(c)
+	if t == nil {
+		if !gs.on() && limit == 0 && only == "" {
+			return
+		}
+		t = gs.takers.add(c, gs.number())
+	}
+	t.max = max(int(limit), 1)
+	if before := t.only; before != only {
+		gs.takers.rename(t, only)
+		gs.relist(before)
+		gs.relist(only)
+	}
+}
+
+// relist lists the group with this id anew, since those that take it have changed.
+func (gs *groups) relist(id string) {
+	if g := gs.byID[id]; id != "" && g != nil && g.hold == nil {
+		gs.unlist(g)
+		gs.list(g)
+	}
+}
+
+// refresh is called when c may have got or lost credit, or what its service depends
+// on: wants says that it may be served and has credit. A queue without groups and
+// takers needs no call.
+func (gs *groups) refresh(c *consumer, wants bool) {
+	t := gs.takers.of(c)
+	if t == nil {
+		if !gs.on() || c.isGets() || c.cancelled {
+			return
+		}
+		t = gs.takers.add(c, gs.number())
+	}
+	wants = wants && !c.isGets()
+	if t.wants != wants {
+		t.wants = wants
+		gs.relist(t.only)
+	}
+	gs.takers.owe(t)
+	gs.takers.take(t)
+}
+
+// nextServed returns the group that is served next, and to whom; nil: none is. It is the
+// one with the oldest first message, among those whose holder wants messages and
+// those that a consumer can take.
+func (gs *groups) nextServed() (g *group, t *groupTaker) {
+	if gs.takers.owing.len() > 0 {
+		_, p := gs.takers.owing.first()
+		t = *p
+		_, q := t.waiting.first()
+		g = *q
+	}
+	if gs.free.len() > 0 && gs.takers.free.len() > 0 {
+		if at, p := gs.free.first(); g == nil || at.seq < g.listed {
+			_, q := gs.takers.free.first()
+			return *p, *q
+		}
+	}
+	return g, t
+}
+
+// servesAny reports whether a group can be served.
+func (gs *groups) servesAny() bool {
+	return gs.takers.owing.len() > 0 || gs.free.len() > 0 && gs.takers.free.len() > 0
+}
+
+// nextForGet returns the group from which the gets of a session are served next;
+// nil: from none. c is nil if they never got anything.
+func (gs *groups) nextForGet(c *consumer) (g *group) {
+	var t *groupTaker
+	if c != nil {
+		t = gs.takers.of(c)
+	}
+	if t != nil && t.waiting.len() > 0 {
+		_, p := t.waiting.first()
+		g = *p
+	}
+	if gs.free.len() > 0 {
+		if at, p := gs.free.first(); g == nil || at.seq < g.listed {
+			return *p
+		}
+	}
+	return g
+}
+
+// handOut records that c is handed a message of g as delivery id. c gets the group
+// unless another consumer has it, which is so only for messages that were deferred.
+// lock is how long the group is locked; 0: until it is given up. It returns the group
+// that has this id now. Requires: the message is in no place.
+func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *group {
+	g = gs.known(g)
+	gs.addOut(g, 1)
+	if g.hold == nil && !g.ended {
+		t := gs.takers.of(c)
+		if t == nil {
+			t = gs.takers.add(c, gs.number()) // the first get of a session
+		}
+		gs.acquire(g, t, lock)
+	}
+	if g.hold != nil && g.hold.of.c == c {
+		g.hold.ids.put(key{seq: id}, struct{}{})
+	}
+	return g
+}
+
+// addOut changes how many messages of g are checked out.
+func (gs *groups) addOut(g *group, n int) {
+	g.out += n
+	groupEnds{gs}.wake(g)
+	gs.keep(g)
+	gs.touch(g)
+}
+
+// keep updates whether g is in kept.
+func (gs *groups) keep(g *group) {
+	at := key{seq: g.no}
+	has, needs := gs.kept.get(at) != nil, !g.ended && (g.hold != nil || g.state != "" || g.out > 0)
+	switch {
+	case needs && !has:
+		gs.kept.put(at, g)
+	case has && !needs:
+		gs.kept.remove(at)
+	}
+}
+
+// acquire gives group g, which nobody holds, to t.
+func (gs *groups) acquire(g *group, t *groupTaker, lock fsm.Millis) {
+	gs.unlist(g)
+	gs.counters.GroupsTaken++
+	g.hold = &hold{of: t, order: gs.number()}
+	gs.heldOnes++
+	t.holds.put(key{seq: g.hold.order}, g)
+	gs.lock(g, lock)
+	gs.takers.turnAway(t, gs.number())
+	gs.keep(g)
+	gs.list(g)
+	gs.touch(g)
+}
+
+// lock lets the lock of g, which is held, begin anew.
+func (gs *groups) lock(g *group, lock fsm.Millis) {
+	until := fsm.Time(0)
+	if lock > 0 {
+		until = gs.clock.heldDeadline(lock)
+	}
+	gs.setEnd(g, until, g.hold.linger)
+}
+
+// setEnd changes when the hold of g ends.
+func (gs *groups) setEnd(g *group, until, linger fsm.Time) {
+	h := g.hold
+	before := h.end()
+	h.until, h.linger = until, linger
+	after := h.end()
+	if before == after {
+		return
+	}
+	if before != 0 {
+		gs.ends.remove(key{before, h.order})
+	}
+	if after != 0 {
+		gs.ends.put(key{after, h.order}, g)
+	}
+}
+
+// stateBytes is the size of all states.
+func (gs *groups) stateBytes() uint64 { return gs.stateSize }
+
+// release ends the hold of g. Its holder is the last one to take another group. What
+// it has not settled is up to the caller.
+func (gs *groups) release(g *group) {
+	h := g.hold
+	gs.unlist(g)
+	gs.setEnd(g, 0, 0)
+	h.of.holds.remove(key{seq: h.order})
+	g.hold = nil
+	gs.heldOnes--
+	gs.takers.turnAway(h.of, gs.number())
+	gs.keep(g)
+	if g.protected > 0 {
+		gs.end(g)
+	}
+	gs.list(g)
+	gs.touch(g)
+}
+
+// end makes all messages of g die, step by step, see doomed. Nothing of it is
+// handed out any more. Messages that come belong to another group of its id, which
+// has the state. Requires: nobody holds g, and it is known.
+func (gs *groups) end(g *group) {
+	if g.ended {
+		return
+	}
+	gs.unlist(g)
+	state := g.state
+	gs.setState(g, "")
+	g.ended = true
+	delete(gs.byID, g.id)
+	gs.keep(g)
+	gs.ended = append(gs.ended, g)
+	gs.touch(g)
+	if state != "" {
+		gs.setState(gs.known(g), state)
+	}
+}
+
+// doomed returns a message that is to die because its group has ended; 0: there is
+// none. The order is that of the groups, then of the messages.
+func (gs *groups) doomed() uint32 {
+	for _, g := range gs.ended {
+		if g.members > 0 {
+			return gs.first(g)
+		}
+	}
+	return 0
+}
+
+// settle brings holds and groups up to date that have changed: a group that is
+// empty is left by its holder, at once or after a while, and forgotten.
+//
+// It runs before messages are assigned and at the end of each command, not between,
+// since a message that comes back is in no place for a moment. The order is that of
+// ids: turns and the order of states depend on it.
+func (gs *groups) settle() {
+	if len(gs.touched) > 0 {
+		settleTouched(gs)
+	}
+}
+
+// settleTouched is settle for a queue where a group has changed.
+func settleTouched(gs *groups) {
+	if len(gs.touched) > 1 {
+		slices.SortFunc(gs.touched, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
+	}
+	for i := 0; i < len(gs.touched); i++ {
+		g := gs.touched[i]
+		g.touched = false
+		if g.ended {
+			if !g.busy() {
+				gs.ended = slices.DeleteFunc(gs.ended, func(o *group) bool { return o == g })
+			}
+			continue
+		}
+		if g.hold != nil {
+			groupEnds{gs}.settleHold(g)
+		}
+		groupEnds{gs}.settleState(g)
+		if !g.busy() && g.hold == nil && g.state == "" && gs.byID[g.id] == g {
+			delete(gs.byID, g.id)
+		}
+	}
+	gs.touched = gs.touched[:0]
+}
+
+// setState replaces the state of g. Empty: it has none.
+func (gs *groups) setState(g *group, state string) {
+	groupEnds{gs}.untimeState(g)
+	g.idle = false
+	gs.stateSize += uint64(len(state)) - uint64(len(g.state))
+	g.state = state
+	gs.keep(g)
+	gs.touch(g)
+}
+
+// retire is called when c is cancelled: it keeps its groups only until nothing of
+// them is left unsettled.
+func (gs *groups) retire(c *consumer) {
+	t := gs.takers.of(c)
+	if t == nil {
+		return
+	}
+	t.going, t.wants = true, false
+	only := t.only
+	gs.takers.rename(t, "")
+	gs.relist(only)
+	gs.takers.owe(t)
+	gs.takers.take(t)
+	for _, g := range gs.takers.heldBy(c) {
+		gs.touch(g)
+	}
+}
+
+// drop is called when c ends: its groups are free.
+func (gs *groups) drop(c *consumer) {
+	if gs.takers.of(c) == nil {
+		return
+	}
+	gs.retire(c)
+	for _, g := range gs.takers.heldBy(c) {
+		gs.scratch.steps++
+		gs.release(g)
+	}
+	gs.takers.all.remove(key{seq: c.registered})
+}
+
+// purge removes all messages but those that are checked out.
+func (gs *groups) purge() {
+	if !gs.any() {
+		return
+	}
+	gs.order.clear()
+	gs.ages.clear()
+	gs.free.clear()
+	for _, p := range gs.takers.all.all() {
+		t := *p
+		t.waiting.clear()
+		gs.takers.owe(t)
+	}
+	gs.byID = map[string]*group{}
+	for _, g := range gs.keptByID() {
+		gs.scratch.steps++
+		gs.empty(g)
+		gs.byID[g.id] = g
+	}
+	for _, g := range gs.ended {
+		gs.empty(g)
+	}
+}
+
+// keptByID returns the groups that are held, have a state, or have something out, by
+// id. Their order in kept differs from replica to replica.
+func (gs *groups) keptByID() []*group {
+	all := make([]*group, 0, gs.kept.len())
+	for _, p := range gs.kept.all() {
+		all = append(all, *p)
+	}
+	slices.SortFunc(all, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
+	return all
+}
+
+// protect counts messages of g that are due and do not expire, since it is held.
+func (gs *groups) protect(g *group, n int) { g.protected += n }
+
+// empty is purge for one group.
+func (gs *groups) empty(g *group) {
+	g.members, g.head, g.headReady, g.protected, g.listed, g.to = 0, 0, false, 0, 0, nil
+	gs.touch(g)
+}
+
+// oldest returns the oldest message that is ready and of a group; 0: there is none.
+func (gs *groups) oldest() uint32 {
+	_, h, _ := firstOf(&gs.ages)
+	return h
+}
+
+// forget is called when delivery id of g to consumer of has ended. There may be another
+// consumer with its number meanwhile, which holds a delivery id of its own.
+func (gs *groups) forget(g *group, of fsm.ConsumerID, id uint64) {
+	if g.hold == nil || g.hold.of.c.id != of {
+		return
+	}
+	if _, another := g.hold.of.c.held.find(id); !another {
+		g.hold.ids.remove(key{seq: id})
+	}
+}

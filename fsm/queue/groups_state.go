@@ -1,0 +1,404 @@
+package queue
+
+import (
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// GroupStats are the statistics of the groups of a queue.
+type GroupStats struct {
+	Groups     int // with messages or a state, or held
+	Held       int
+	StateBytes uint64
+}
+
+// Group describes a group, for listings.
+type Group struct {
+	ID          string
+	Messages    uint64 // ready, or waiting to be retried
+	CheckedOut  uint64
+	Oldest      uint64   // number of the first message that is not checked out; 0: none
+	OldestAt    fsm.Time // when that one was enqueued, or became due in this queue
+	Held        bool
+	Holder      fsm.ConsumerID
+	Tag         string   // of the holder
+	LockedUntil fsm.Time // 0: until it is given up
+	StateBytes  int
+	StateUntil  fsm.Time // when the state ends; 0: never
+}
+
+// held returns the group with this id if it is held; nil otherwise.
+func (gs *groups) held(id string) *group {
+	if g := gs.byID[id]; g != nil && g.hold != nil {
+		return g
+	}
+	return nil
+}
+
+// describe completes the answer to a request about a group: when its lock ends, and
+// its state if that was asked for.
+func (gs *groups) describe(cmd *logpb.Group, r *fsm.Result) {
+	g := gs.byID[cmd.GetId()]
+	if g == nil {
+		return
+	}
+	if g.hold != nil {
+		r.Until = gs.clock.heldUntil(g.hold.until)
+	}
+	if cmd.Action == logpb.Group_GET_STATE {
+		r.State = g.state
+	}
+}
+
+// stats returns the statistics.
+func (gs *groups) stats() GroupStats {
+	return GroupStats{Groups: len(gs.byID), Held: gs.heldOnes, StateBytes: gs.stateSize}
+}
+
+// endedOnes returns the groups that end, by position + 1; nil: there are none.
+func (gs *groups) endedOnes() map[*group]uint32 {
+	if len(gs.ended) == 0 {
+		return nil
+	}
+	positions := map[*group]uint32{}
+	for i, g := range gs.ended {
+		positions[g] = uint32(i) + 1
+	}
+	return positions
+}
+
+// save writes the groups' section of a snapshot's head. position is that of a
+// consumer by age.
+func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
+	h.NextGroupOrder = gs.next
+	for _, g := range gs.keptByID() {
+		if g.hold == nil && g.state == "" {
+			continue
+		}
+		st := &logpb.GroupState{Id: g.id, State: g.state, StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
+		if x := g.hold; x != nil {
+			st.Held, st.Holder, st.Order = true, uint32(position(x.of.c)), x.order
+			st.Until, st.LingerUntil = int64(x.until), int64(x.linger)
+		}
+		h.Groups = append(h.Groups, st)
+	}
+	for _, g := range gs.ended {
+		h.EndedGroups = append(h.EndedGroups, g.id)
+	}
+	for _, p := range gs.takers.all.all() {
+		t := *p
+		h.GroupTakers = append(h.GroupTakers, &logpb.GroupTakerState{Consumer: uint32(position(t.c)), Max: uint32(t.max), Id: t.only, Turn: t.turn})
+	}
+}
+
+// restore is the inverse of save. The messages follow, and then what consumers
+// want. consumer returns one of n consumers by age.
+func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *consumer) error {
+	gs.next = h.NextGroupOrder
+	for _, st := range h.GroupTakers {
+		if uint64(st.Consumer) >= uint64(n) || gs.takers.of(consumer(int(st.Consumer))) != nil {
+			return fmt.Errorf("%w: nobody takes groups", ErrSnapshot)
+		}
+		c := consumer(int(st.Consumer))
+		t := &groupTaker{c: c, max: int(st.Max), only: st.Id, turn: st.Turn, going: c.cancelled}
+		gs.takers.all.put(key{seq: c.registered}, t)
+		if t.only != "" {
+			gs.takers.named[t.only] = append(gs.takers.named[t.only], t)
+		}
+	}
+	for _, id := range h.EndedGroups {
+		gs.lastNo++
+		gs.ended = append(gs.ended, &group{id: id, no: gs.lastNo, ended: true})
+	}
+	for _, st := range h.Groups {
+		if gs.byID[st.Id] != nil {
+			return fmt.Errorf("%w: group %q twice", ErrSnapshot, st.Id)
+		}
+		g := gs.known(&group{id: st.Id})
+		g.state, g.stateUntil, g.stateOrder = st.State, fsm.Time(st.StateUntil), st.StateOrder
+		gs.stateSize += uint64(len(g.state))
+		if at := (key{g.stateUntil, g.stateOrder}); g.stateUntil != 0 {
+			if gs.states.get(at) != nil {
+				return fmt.Errorf("%w: the state of group %q twice", ErrSnapshot, st.Id)
+			}
+			gs.states.put(at, g)
+		}
+		if st.Held {
+			if err := gs.restoreHold(g, st, n, consumer); err != nil {
+				return err
+			}
+		}
+		gs.keep(g)
+	}
+	return nil
+}
+
+// restoreHold restores the hold of g.
+func (gs *groups) restoreHold(g *group, st *logpb.GroupState, n int, consumer func(int) *consumer) error {
+	if uint64(st.Holder) >= uint64(n) {
+		return fmt.Errorf("%w: nobody holds group %q", ErrSnapshot, st.Id)
+	}
+	t := gs.takers.of(consumer(int(st.Holder)))
+	if t == nil || t.holds.get(key{seq: st.Order}) != nil || gs.ends.get(key{fsm.Time(st.Until), st.Order}) != nil {
+		return fmt.Errorf("%w: group %q is not held", ErrSnapshot, st.Id)
+	}
+	g.hold = &hold{of: t, order: st.Order}
+	gs.heldOnes++
+	t.holds.put(key{seq: st.Order}, g)
+	gs.setEnd(g, fsm.Time(st.Until), fsm.Time(st.LingerUntil))
+	return nil
+}
+
+// restoreOut counts a message of the group with the id of g that c holds as delivery
+// id, or nobody if c is nil. It returns the group.
+func (gs *groups) restoreOut(g *group, c *consumer, id uint64) *group {
+	if !g.ended {
+		g = gs.known(g)
+	}
+	gs.addOut(g, 1)
+	if g.hold != nil && g.hold.of.c == c {
+		g.hold.ids.put(key{seq: id}, struct{}{})
+	}
+	return g
+}
+
+// restored ends a restore: nothing has changed since settle ran.
+func (gs *groups) restored() {
+	for _, p := range gs.kept.all() {
+		g := *p
+		g.idle = g.rests()
+	}
+	for _, g := range gs.touched {
+		g.touched = false
+	}
+	gs.touched = gs.touched[:0]
+}
+
+// ending iterates over the groups that end, in their order.
+func (gs *groups) ending() iter.Seq[*group] { return slices.Values(gs.ended) }
+
+// endedAt returns the i-th group that ends; nil: there is none.
+func (gs *groups) endedAt(i int) *group {
+	if i < 0 || i >= len(gs.ended) {
+		return nil
+	}
+	return gs.ended[i]
+}
+
+// foundGroup is what a check has found of one group.
+type foundGroup struct {
+	members, out, protected, readyOnes int
+	head                               uint64
+	ready                              bool
+}
+
+// group counts message h, which belongs to g.
+func (k *checker) group(g *group, x *message, h uint32, protected bool) {
+	f := k.groups[g]
+	if f == nil {
+		f = &foundGroup{}
+		k.groups[g] = f
+	}
+	switch x.place {
+	case CheckedOut:
+		f.out++
+	case Grouped, Delayed:
+		f.members++
+		if f.head == 0 || x.seq < f.head {
+			f.head, f.ready = x.seq, x.place == Grouped
+		}
+		if o := k.m.groups.ordered(g, x.seq); o == nil || o.h != h || o.ready != (x.place == Grouped) {
+			k.fail("message %d is not in the order of its group", x.seq)
+		}
+		if x.place == Grouped {
+			f.readyOnes++
+			k.that(k.m.groups.aged(x.seq) == h, "message %d is not found by its age", x.seq)
+		}
+	}
+	if protected {
+		f.protected++
+		k.that(x.place == Grouped && x.due(k.m.clock.now()) && g.hold != nil || g.ended, "message %d is protected", x.seq)
+	}
+}
+
+// ordered returns the entry of message seq in the order of g; nil: there is none.
+func (gs *groups) ordered(g *group, seq uint64) *ordered { return gs.order.get(gs.place(g, seq)) }
+
+// aged returns the message that is ready under a number; 0: there is none.
+func (gs *groups) aged(seq uint64) uint32 {
+	if p := gs.ages.get(key{seq: seq}); p != nil {
+		return *p
+	}
+	return 0
+}
+
+// check checks the groups, after all messages have been found.
+func (gs *groups) check(k *checker) {
+	if k.m.lease.phase() != Active {
+		k.that(!gs.any() && gs.takers.all.len() == 0, "an ended queue has groups")
+		return
+	}
+	members, ready, states, ends, held, free, kept := 0, 0, 0, 0, 0, 0, 0
+	size := uint64(0)
+	all := slices.Clone(gs.ended)
+	for id, g := range gs.byID { // det: only counts and checks
+		k.that(g.id == id && !g.ended, "group %q is known by another id", g.id)
+		all = append(all, g)
+	}
+	for _, g := range all {
+		f := k.groups[g]
+		if f == nil {
+			f = &foundGroup{}
+		}
+		k.that(*f == foundGroup{g.members, g.out, g.protected, f.readyOnes, g.head, g.headReady}, "group %q: counted %+v, found %+v", g.id, g, f)
+		k.that(g.ended || g.busy() || g.hold != nil || g.state != "", "group %q has nothing", g.id)
+		members += g.members
+		ready += f.readyOnes
+		size += uint64(len(g.state))
+		if gs.kept.get(key{seq: g.no}) != nil {
+			kept++
+		}
+		k.that((gs.kept.get(key{seq: g.no}) != nil) == (!g.ended && (g.hold != nil || g.state != "" || g.out > 0)), "group %q is wrongly kept", g.id)
+		k.that(g.idle == (g.rests() && !g.ended), "group %q is idle: %v", g.id, g.idle)
+		if g.stateUntil != 0 {
+			states++
+			k.deadline(g.stateUntil)
+			k.that(g.idle, "the state of group %q ends", g.id)
+		}
+		if g.hold != nil {
+			held++
+			ends += gs.checkHold(k, g)
+		}
+		if gs.checkListed(k, g) {
+			free++
+		}
+		delete(k.groups, g)
+	}
+	for g, f := range k.groups { // det: only checks
+		k.that(f.members == 0 && f.out == 0, "group %q is not known", g.id)
+	}
+	k.that(members == gs.order.len() && ready == gs.ages.len() && states == gs.states.len() && ends == gs.ends.len() && held == gs.heldOnes && free == gs.free.len() &&
+		kept == gs.kept.len() && size == gs.stateSize && len(gs.touched) == 0, "groups are miscounted")
+	gs.takers.check(k, held, gs.next, gs.on())
+}
+
+// checkHold checks the hold of g, and returns how many entries of ends it has.
+func (gs *groups) checkHold(k *checker, g *group) int {
+	h := g.hold
+	p := h.of.holds.get(key{seq: h.order})
+	k.that(!g.ended && p != nil && *p == g && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
+	k.that(gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
+	for held := range h.of.c.held.from(0) {
+		k.that(k.m.members.of(held.handle) != g || h.ids.get(key{seq: held.id}) != nil, "delivery %d of group %q is forgotten", held.id, g.id)
+	}
+	k.that(h.ids.len() <= g.out, "group %q: %d deliveries of %d are remembered", g.id, h.ids.len(), g.out)
+	k.that(!h.of.passes() || g.out > 0, "group %q is held for nothing", g.id)
+	if h.end() == 0 {
+		return 0
+	}
+	k.deadline(gs.clock.heldUntil(h.end()))
+	k.that(gs.ends.get(key{h.end(), h.order}) != nil, "the hold of group %q never ends", g.id)
+	return 1
+}
+
+// checkListed checks where g waits to be served, and reports whether it is free.
+func (gs *groups) checkListed(k *checker, g *group) (free bool) {
+	listed, to := uint64(0), (*groupTaker)(nil)
+	if g.headReady && !g.ended {
+		listed = g.head
+		if to = gs.takers.claimant(g.id); g.hold != nil {
+			to = g.hold.of
+		}
+	}
+	k.that(g.listed == listed && (g.to == to || listed == 0), "group %q waits wrongly", g.id)
+	if g.listed == 0 {
+		return false
+	}
+	in := &gs.free
+	if g.to != nil {
+		in = &g.to.waiting
+	}
+	p := in.get(key{seq: g.listed})
+	k.that(p != nil && *p == g, "group %q is not served", g.id)
+	return g.to == nil
+}
+
+// Groups is a view of the groups of a queue.
+type Groups struct {
+	all      *groups
+	messages *messages
+}
+
+// GroupsOf returns a view of the groups of m. It is valid until m changes.
+func GroupsOf(m *Machine) Groups { return Groups{m.groups, m.messages} }
+
+// After returns up to limit groups with an id above after, by id. Groups whose
+// messages are dying together are left out. O(groups).
+func (v Groups) After(after string, limit int) []Group {
+	var some []*group
+	cut := func() {
+		slices.SortFunc(some, func(a, b *group) int { return strings.Compare(a.id, b.id) })
+		some = some[:min(len(some), limit)]
+	}
+	for id, g := range v.all.byID { // det: sorted below
+		if id <= after {
+			continue
+		}
+		if some = append(some, g); len(some) > 2*limit+64 {
+			cut()
+		}
+	}
+	cut()
+	list := make([]Group, len(some))
+	for i, g := range some {
+		list[i] = v.all.show(g)
+		if g.head != 0 {
+			list[i].OldestAt = v.messages.enqueuedAt(v.all.first(g))
+		}
+	}
+	return list
+}
+
+// show describes g for listings.
+func (gs *groups) show(g *group) Group {
+	x := Group{
+		ID: g.id, Messages: uint64(g.members), CheckedOut: uint64(g.out), Oldest: g.head,
+		StateBytes: len(g.state), StateUntil: g.stateUntil,
+	}
+	if h := g.hold; h != nil {
+		x.Held, x.Holder, x.Tag, x.LockedUntil = true, h.of.c.id, h.of.c.tag, gs.clock.heldUntil(h.until)
+	}
+	return x
+}
+
+// groupsText writes the groups that are held, have a state or are ending.
+func groupsText(b *strings.Builder, m *Machine) {
+	for _, g := range m.groups.keptByID() {
+		x := m.groups.show(g)
+		fmt.Fprintf(b, "group %q", x.ID)
+		if x.Held {
+			fmt.Fprintf(b, " by %s:%d", sessionText(x.Holder.Session), x.Holder.Number)
+		}
+		if x.LockedUntil != 0 {
+			fmt.Fprintf(b, " until=%d", x.LockedUntil)
+		}
+		if h := g.hold; h != nil && h.linger != 0 {
+			fmt.Fprintf(b, " lingers=%d", m.clock.heldUntil(h.linger))
+		}
+		if x.StateBytes > 0 {
+			fmt.Fprintf(b, " state=%d", x.StateBytes)
+		}
+		if x.StateUntil != 0 {
+			fmt.Fprintf(b, " state-until=%d", x.StateUntil)
+		}
+		b.WriteString("\n")
+	}
+	for g := range m.groups.ending() {
+		fmt.Fprintf(b, "group %q ends: %d\n", g.id, g.members)
+	}
+}
