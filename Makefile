@@ -11,6 +11,8 @@ CHAOS_TIME ?= 30m
 CHAOS_SEED ?= 0
 CHAOS_SCALE ?= 10
 FUZZ_TIME ?= 10m
+MUTANTS ?= all
+MUTANTS_FLAGS ?=
 
 # Packages whose races matter; the others start processes or are generated.
 RACE_PKGS = ./fsm/... ./amqp/... ./cluster/...
@@ -20,7 +22,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible sbom bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos fuzz generate
+.PHONY: help run build test check vulncheck reproducible sbom bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,8 +92,9 @@ client-suite: ## the integration tests that ship with amqp091-go, against three 
 client-suites: ## the tests that ship with clients in Java and Perl, from Debian's source packages (takes port 5672; docs/clients.md)
 	$(GO) test ./jepsen/clients -run 'TestJavaSuite|TestPerlSuite' -clients.suite -count 1 -v -timeout 0
 
-chaos: ## the long fault run (CHAOS_TIME=30m, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
-	$(GO) test ./jepsen -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED)
+chaos: ## the long fault run, and the simulation against mends taken back (CHAOS_TIME=30m, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
+	$(GO) test ./jepsen -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED) -jepsen.keep -jepsen.split 5s -jepsen.powerlosses 20 -jepsen.powercontrol
+	$(GO) test ./cluster/sim -run '^TestFindings$$' -count 1 -v -timeout 0 -sim.findings all
 
 fuzz: ## every fuzz target in turn (FUZZ_TIME=10m each)
 	@set -e; for pkg in $$($(GO) list ./...); do \
@@ -100,6 +103,9 @@ fuzz: ## every fuzz target in turn (FUZZ_TIME=10m each)
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZ_TIME) -fuzzminimizetime 2s $$pkg; \
 		done; \
 	done
+
+mutants: ## run the tests against deliberate bugs (MUTANTS=id,id, a folder, S7 or 10%; MUTANTS_FLAGS='-mutants.shard 2/4')
+	$(GO) test ./jepsen/mutants -run '^TestMutants$$' -count 1 -timeout 0 -mutants '$(MUTANTS)' $(MUTANTS_FLAGS)
 
 generate: ## write the generated code again
 	$(GO) generate ./...

@@ -59,6 +59,7 @@ func (r *run) passAround(ctx context.Context, ahead time.Duration) error {
 		return err
 	}
 	r.Logf("%v node %d is %v ahead", r.Now().Round(time.Millisecond), wrong.Number, ahead)
+	defer r.reportFault("clock offset", wrong.Number)()
 	if err := wrong.SetClock(ctx, ahead); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
-// The programs that the README quotes do what they say.
+// The programs that the README and the pages quote do what they say.
 func TestExamples(t *testing.T) {
 	r := mustStart(t, 2*time.Minute)
 	root, err := cluster.Root()
@@ -20,6 +20,8 @@ func TestExamples(t *testing.T) {
 		{"hello", "got \"hello\"\n"},
 		{"expiry", "\"lives 500 ms\": expired in queue offers\n\"lives 2000 ms\": expired in queue offers\n"},
 		{"timeout", "forgetful got \"job 1\"\nforgetful is cancelled\ncareful got \"job 1\", redelivered: true\n"},
+		{"locks", "got \"job 1\"\nlock.renew: true\nmessage.settle: true\nlock.renew: false\n"},
+		{"sessions", "order 7 placed\norder 7 paid\norder 8 placed\norder 8 cancelled\n"},
 	} {
 		code, err := os.ReadFile(filepath.Join(root, "docs", "examples", c.name, "main.go"))
 		r.must(err)

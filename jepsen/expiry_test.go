@@ -50,11 +50,11 @@ func (r *run) mustExpireWhile(do func(ctx context.Context) error) {
 // Messages of very different lifetimes share one queue: each leaves it at its
 // own time, never early, and arrives among the dead letters once.
 func TestExpiry(t *testing.T) {
-	r := mustStart(t, time.Minute)
+	r := mustStart(t, 3*time.Minute)
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), expiring...))
 	f := workload.Flow{
 		URIs: r.URIs(), PublishAt: 1, ConsumeAt: 2, Queue: "dead",
-		Next: workload.Count(expiringMessages, shortLived), Patience: 15 * time.Second,
+		Next: workload.Count(expiringMessages, shortLived), Patience: time.Minute,
 	}
 	r.must(f.Run(r.ctx, r.History, nil))
 	r.checkExpiry()
@@ -65,7 +65,7 @@ func TestExpiry(t *testing.T) {
 // are still to die: still each arrives once, late by an election at most.
 func TestExpiryWithKilledLeader(t *testing.T) {
 	t.Parallel()
-	r := mustStart(t, 100*time.Second)
+	r := mustStart(t, 3*time.Minute)
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), expiring...))
 	leader, err := nemesis.AwaitLeader(r.ctx, r.Cluster, "waiting", nil)
 	r.must(err)

@@ -36,22 +36,7 @@ const (
 func TestHungDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	disks := map[int]*cluster.Disk{}
-	for k := 1; k <= 3; k++ {
-		d, err := cluster.NewDisk(filepath.Join(dir, "data", fmt.Sprint("n", k)))
-		if errors.Is(err, cluster.ErrNoDisks) {
-			t.Skip(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		disks[k] = d
-		t.Cleanup(func() { // after the cluster has stopped
-			if err := d.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	disks := mustHaveDisks(t, dir)
 	exit := fmt.Sprintf("watchdog.disk_exit_timeout=%d", hungEnd.Milliseconds())
 	r := mustStartWith(t, 90*time.Second, cluster.Options{Dir: dir, Args: []string{"--set", exit}})
 	t.Cleanup(func() { // before it stops
@@ -98,6 +83,29 @@ func TestHungDisk(t *testing.T) {
 	h := r.History
 	r.check(checker.Lost(h), checker.Ghosts(h), checker.Doubled(h))
 	r.mustConverge()
+}
+
+// mustHaveDisks gives each of three nodes a disk for its data, below the folder of a
+// cluster, until the test ends. It skips the test if this machine has none.
+func mustHaveDisks(t *testing.T, dir string) map[int]*cluster.Disk {
+	t.Helper()
+	disks := map[int]*cluster.Disk{}
+	for k := 1; k <= 3; k++ {
+		d, err := cluster.NewDisk(filepath.Join(dir, "data", fmt.Sprint("n", k)))
+		if errors.Is(err, cluster.ErrNoDisks) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		disks[k] = d
+		t.Cleanup(func() { // after the cluster has stopped
+			if err := d.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return disks
 }
 
 // unfit returns an error if the node's health check says that it serves.

@@ -2,6 +2,7 @@ package jepsen
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -20,12 +21,14 @@ import (
 var (
 	scale     = flag.Int("jepsen.scale", 1, "multiplies message and fault counts")
 	chaosTime = flag.Duration("jepsen.time", 12*time.Second, "how long TestChaos breaks things")
-	chaosSeed = flag.Uint64("jepsen.seed", 0, "what TestChaos draws its faults from; 0: from the clock")
-	reportDir = flag.String("jepsen.report", "../report/jepsen", "where a failed run leaves its history and logs")
+	chaosSeed = flag.Uint64("jepsen.seed", 0, "what tests draw faults and loads from; 0: from the clock")
 )
 
-// binary is the server under test.
-var binary string
+// binary is the server under test; given is where it was built elsewhere.
+var (
+	binary string
+	given  = flag.String("jepsen.binary", "", "the server to test; empty: it is built from this tree. Tests with wrong clocks are skipped if it was built without the tag testoptions")
+)
 
 // machine measures how long this process was kept from running.
 var machine *stall.Meter
@@ -54,7 +57,7 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	if binary, err = cluster.Build(context.Background(), dir); err != nil {
+	if binary, err = build(dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -63,13 +66,25 @@ func buildAndRun(m *testing.M) int {
 	return m.Run()
 }
 
+// build builds the server under test.
+func build(dir string) (string, error) {
+	if *given != "" {
+		return filepath.Abs(*given)
+	}
+	if *unsynced {
+		return cluster.BuildChanged(context.Background(), dir, withoutSync)
+	}
+	return cluster.Build(context.Background(), dir)
+}
+
 // run is one test's cluster and history.
 type run struct {
 	*testing.T
 	*cluster.Cluster
 	*history.History
-	ctx   context.Context
-	began time.Time
+	ctx       context.Context
+	began     time.Time
+	*evidence // of the report, shared with subtests
 }
 
 // mustStart starts a cluster of three. When the test ends it is stopped; no
@@ -89,49 +104,40 @@ func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	t.Cleanup(cancel)
 	began := time.Now()
 	c, err := cluster.Start(ctx, o)
+	if errors.Is(err, cluster.ErrNoNamespaces) {
+		t.Skip(err)
+	}
+	if err != nil && *given != "" && strings.Contains(err.Error(), "flag provided but not defined") {
+		t.Skip("the given server was built without the tag testoptions")
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { // when its logs are read
+		if err := c.CloseDisks(); err != nil {
+			t.Error(err)
+		}
+	})
 	r := &run{T: t, Cluster: c, History: history.New(), ctx: ctx, began: began}
+	r.evidence = &evidence{more: r.Beside()}
+	r.watch()
 	t.Cleanup(r.end)
 	t.Logf("cluster ready after %v", time.Since(began).Round(time.Millisecond))
 	return r
 }
 
 func (r *run) end() {
+	r.unwatch()
+	r.watching.Wait()
+	var ended []string
 	if err := r.Cluster.Stop(); err != nil {
-		r.Errorf("stop: %v", err)
+		ended = append(ended, fmt.Sprintf("stop: %v", err))
 	}
 	for _, line := range r.Cluster.Complaints() {
-		r.Errorf("log: %s", line)
+		ended = append(ended, "log: "+line)
 	}
-	if !r.Failed() {
-		return
-	}
-	dir := filepath.Join(*reportDir, strings.ReplaceAll(r.Name(), "/", "-"))
-	if err := r.report(dir); err != nil {
-		r.Logf("report: %v", err)
-		return
-	}
-	r.Logf("history and logs: %s; again: go test ./jepsen -run '^%s$' -count 1 -v", dir, r.Name())
-}
-
-func (r *run) report(dir string) error {
-	if err := os.RemoveAll(dir); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	f, err := os.Create(filepath.Join(dir, "history.jsonl"))
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	if err := r.History.Write(f); err != nil {
-		return err
-	}
-	return r.Cluster.CollectLogs(dir)
+	r.found("exit", ended...)
+	r.leaveReport()
 }
 
 // must ends the test on an error.
@@ -142,19 +148,9 @@ func (r *run) must(err error) {
 	}
 }
 
-// check fails the test for every problem.
-func (r *run) check(problems ...[]string) {
-	r.Helper()
-	for _, list := range problems {
-		for _, p := range list {
-			r.Error(p)
-		}
-	}
-}
-
 // late finds what a history shows to be late on this machine. recovery is what
 // the cluster may take after a fault.
-func (r *run) late(h *history.History, recovery time.Duration) []string {
+func (r *run) late(h *history.History, recovery time.Duration) checker.Verdict {
 	h.Stall = machine.Longest(r.began)
 	return checker.Late(h, recovery)
 }
@@ -174,23 +170,23 @@ func (r *run) mustConverge() {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.ctx, 30*time.Second)
 	defer cancel()
-	var problems []string
+	var replicas checker.Verdict
 	err := await.Until(ctx, 100*time.Millisecond, "equal replicas", func() (bool, error) {
-		return r.areEqual(ctx, &problems)
+		return r.areEqual(ctx, &replicas)
 	})
-	r.check(problems)
+	r.check(replicas)
 	r.must(err)
 }
 
 // areEqual reports whether all replicas of every queue are in the same state,
-// and sets problems to what differs.
-func (r *run) areEqual(ctx context.Context, problems *[]string) (bool, error) {
+// and sets v to what differs.
+func (r *run) areEqual(ctx context.Context, v *checker.Verdict) (bool, error) {
 	all, err := r.Cluster.Snapshot(ctx)
 	if err != nil {
 		return false, err
 	}
-	*problems = checker.Disagreement(replicas(all), len(r.Nodes))
-	return len(*problems) == 0 && len(all) > 0, nil
+	*v = checker.Disagreement(replicas(all), len(r.Nodes))
+	return v.Held() && len(all) > 0, nil
 }
 
 func replicas(all []cluster.Replica) []checker.Replica {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/checker"
 	"github.com/quorate/quorate/jepsen/client"
-	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/internal/stall"
 	"github.com/quorate/quorate/jepsen/workload"
 )
 
@@ -37,7 +37,7 @@ func TestRollingRestart(t *testing.T) {
 
 func (r *run) roll(kill bool) {
 	r.Helper()
-	r.History = history.New()
+	r.History = r.beside(fmt.Sprint("rolled, killed: ", kill))
 	names := make([]string, rollQueues)
 	for i := range names {
 		names[i] = fmt.Sprintf("rolled-%v-%d", kill, i+1)
@@ -58,13 +58,29 @@ func (r *run) roll(kill bool) {
 		r.must(workload.Drain(r.ctx, r.Nodes[0].URI(), name, "drain "+name, r.History))
 	}
 	h := r.History
-	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestGap().Round(time.Millisecond))
 	h.Stall = machine.Longest(r.began)
+	r.checkGap(h.LongestGap(), kill, h.Stall)
+	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestGap().Round(time.Millisecond))
 	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Returned(h, electing))
 	if len(h.Faults) != len(r.Nodes) {
 		r.Errorf("faults applied: %+v", h.Faults)
 	}
 	r.mustConverge()
+}
+
+// checkGap checks for how long nothing was confirmed: a second at most if nodes are
+// drained, five if they are killed, and what the machine adds.
+func (r *run) checkGap(gap time.Duration, kill bool, longest time.Duration) {
+	r.Helper()
+	allowed := time.Second + stall.Tolerance(longest)
+	if kill {
+		allowed += 4 * time.Second
+	}
+	var long []string
+	if gap > allowed {
+		long = append(long, fmt.Sprintf("nothing was confirmed for %v, allowed are %v", gap, allowed))
+	}
+	r.found("pause", long...)
 }
 
 // cycleAll restarts each node when no queue needs it, and has confirms in

@@ -23,12 +23,8 @@ import (
 // that was confirmed has been handed out, and settled.
 func TestSingleActiveConsumer(t *testing.T) {
 	t.Parallel()
-	seed := *chaosSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-jepsen.seed %d", seed)
-	w := &alone{run: mustStart(t, 2*time.Minute), draw: rand.New(rand.NewPCG(seed, 1))}
+	w := &alone{run: mustStart(t, 2*time.Minute)}
+	w.draw = rand.New(rand.NewPCG(w.draws("jepsen.seed", *chaosSeed), 1))
 	w.must(workload.Declare(w.ctx, w.Nodes[0].URI(), workload.Queue{Name: aloneQueue, Arguments: amqp.Table{
 		"x-single-active-consumer": true, "x-consumer-timeout": aloneTimeout.Milliseconds(), "x-delivery-limit": -1,
 	}}))

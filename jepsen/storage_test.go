@@ -89,7 +89,7 @@ func (r *run) mustHoldOne(queue string) *amqp.Connection {
 // test if their data then takes more than bound.
 func (r *run) checkDisk(bound int64) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
 	var disk int64
 	err := await.Until(ctx, 200*time.Millisecond, "disk space to be freed", func() (bool, error) {

@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/report"
 	"github.com/quorate/quorate/jepsen/workload"
 )
 
@@ -113,15 +114,10 @@ func (r *run) mustHaveNoLeader(n *cluster.Node, queue string) {
 // the others soon; nothing confirmed is lost.
 func TestBitFlips(t *testing.T) {
 	t.Parallel()
-	seed := *flipSeed
-	if seed == 0 {
-		seed = uint64(time.Now().UnixNano())
-	}
-	t.Logf("-jepsen.flips %d -jepsen.flipseed %d", *flips, seed)
-	draw := rand.New(rand.NewPCG(seed, 0))
 	count := *flips * *scale
 	// Small tables, so that there are some.
 	r := mustStart(t, 2*time.Minute+time.Duration(count / *scale)*20*time.Second, "--set=raft.wal_max_size_bytes=1048576")
+	draw := rand.New(rand.NewPCG(r.draws("jepsen.flipseed", *flipSeed), 0))
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), workload.Queue{Name: "orders"}, workload.Queue{Name: "idle"}, workload.Queue{Name: "other"}))
 	seen := flipped{}
 	victim := r.Nodes[draw.IntN(len(r.Nodes))] // a bit may be met rounds later: two nodes at a time would be too many
@@ -201,7 +197,7 @@ func (r *run) mustBeWhole(seen flipped) {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.ctx, time.Minute)
 	defer cancel()
-	var problems []string
+	var replicas checker.Verdict
 	before := seen["ended"]
 	err := await.Until(ctx, 50*time.Millisecond, "equal replicas that vote", func() (bool, error) {
 		if r.supervise(nil, seen) && seen["ended"]-before > maxEnds {
@@ -212,9 +208,9 @@ func (r *run) mustBeWhole(seen flipped) {
 				return false, err
 			}
 		}
-		return r.areEqual(ctx, &problems)
+		return r.areEqual(ctx, &replicas)
 	})
-	r.check(problems)
+	r.check(replicas)
 	r.must(err)
 }
 
@@ -222,6 +218,7 @@ func (r *run) mustBeWhole(seen flipped) {
 // waits until the cluster is whole.
 func (r *run) mustFlip(draw *rand.Rand, k int, n *cluster.Node, seen flipped) {
 	r.Helper()
+	defer r.Fault(report.BitFlip, n.Number)()
 	kill := draw.IntN(2) == 0
 	end := n.Shutdown
 	if kill {

@@ -290,16 +290,19 @@ func (k *talk) hear(wait bool) (s said) {
 type expected struct {
 	ended   bool
 	refused string // in the text of a refusal or an answer
-	ignored bool
+	empty   bool   // an answer that grants nothing
+	ignored bool   // there is no answer
 }
 
 func (e expected) check(t *testing.T, k *talk) {
 	t.Helper()
-	switch s := k.hear(e.refused != ""); {
+	switch s := k.hear(e.refused != "" || e.empty); {
 	case e.ended && (s.err == nil || errors.Is(s.err, context.DeadlineExceeded) || strings.Contains(s.err.Error(), "DeadlineExceeded")):
 		t.Errorf("the stream goes on: %v", s)
 	case e.refused != "" && (s.kind() != kindFailure && s.kind() != kindReply || !strings.Contains(s.text(), e.refused)):
 		t.Errorf("not refused with %q: %v", e.refused, s)
+	case e.empty && (s.kind() != kindReply || s.text() != ""):
+		t.Errorf("not answered with nothing: %v", s)
 	case e.ignored && (s.err != nil || s.kind() == kindReply):
 		t.Errorf("not ignored: %v", s)
 	}
@@ -309,6 +312,7 @@ func (e expected) check(t *testing.T, k *talk) {
 var (
 	ended   = expected{ended: true}
 	ignored = expected{ignored: true}
+	empty   = expected{empty: true}
 )
 
 func refused(text string) expected { return expected{refused: text} }

@@ -65,7 +65,6 @@ var methods = []struct {
 	}},
 	{"basic.publish", []string{"write exchange x"}, publishTo("x", "k", nil)},
 	{"basic.publish to the default exchange", []string{"write exchange amq.default"}, publishTo("", "q", nil)},
-	{"basic.publish of a command", []string{"write exchange amq.quorate.command"}, publishTo("amq.quorate.command", "schedule.cancel", amqp.Table{"x-queue": "q", "x-schedule-seq": int64(1)})},
 }
 
 // publishTo publishes, and learns what came of it.
@@ -138,6 +137,29 @@ func TestTopicRights(t *testing.T) {
 			bad(t, "write", "other", func(ch *amqp.Channel) error {
 				return publishTo("amq.topic", fmt.Sprint("user", parties.Load(), ".k"), amqp.Table{header: []any{"other"}})(ch)
 			})
+		})
+	}
+	for name, c := range map[string]struct {
+		read string
+		code uint16
+		text string
+	}{
+		"any right":  {"", 403, "read access to queue 'q' in vhost"},
+		"all but it": {".*", 404, "no message 1 waits in queue 'q' in vhost"},
+	} {
+		attack(t, "rights", "a command about a queue without "+name, func(t *testing.T) {
+			p := newParty(t)
+			p.queue("q")
+			p.grant("", "", c.read)
+			ch := p.channel(p.connect(1))
+			returns := ch.NotifyReturn(make(chan amqp.Return, 1))
+			headers := amqp.Table{"x-queue": "q", "x-schedule-seq": int64(1)}
+			if err := ch.Publish("amq.quorate.command", "schedule.cancel", true, false, amqp.Publishing{Headers: headers}); err != nil {
+				t.Fatal(err)
+			}
+			if r := soon(p, time.Now(), "the return", returns); r.ReplyCode != c.code || !strings.Contains(r.ReplyText, c.text) {
+				t.Errorf("returned with %d %s", r.ReplyCode, r.ReplyText)
+			}
 		})
 	}
 	attack(t, "rights", "a binding key of somebody else", func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package checker checks histories. Every checker is a pure function from a
-// history to problems; no problems means that the guarantee held.
+// history to a verdict.
 package checker
 
 import (
@@ -29,12 +29,24 @@ func (p *problems) add(format string, args ...any) {
 	p.list = append(p.list, p.name+": "+fmt.Sprintf(format, args...))
 }
 
-func (p *problems) found() []string {
+func (p *problems) found() Verdict {
+	v := Verdict{Checker: p.name, Problems: p.list, Count: len(p.list) + p.more}
 	if p.more > 0 {
-		return append(p.list, fmt.Sprintf("%s: and %d more", p.name, p.more))
+		v.Problems = append(v.Problems, fmt.Sprintf("%s: and %d more", p.name, p.more))
 	}
-	return p.list
+	return v
 }
+
+// Verdict is what a checker says about a run. It has the checker's name even if nothing
+// was found: what nobody has checked has no verdict.
+type Verdict struct {
+	Checker  string   `json:"checker"`
+	Count    int      `json:"count"`              // of problems; 0: what is checked held
+	Problems []string `json:"problems,omitempty"` // the first of them, each beginning with the checker's name
+}
+
+// Held reports whether nothing was found.
+func (v Verdict) Held() bool { return v.Count == 0 }
 
 // byKey groups the deliveries by attempt, each in order of time.
 func byKey(h *history.History) map[uint64][]history.Delivery {
@@ -49,7 +61,7 @@ func byKey(h *history.History) map[uint64][]history.Delivery {
 }
 
 // Lost finds confirmed messages that were never delivered where they belong.
-func Lost(h *history.History) []string {
+func Lost(h *history.History) Verdict {
 	p := problems{name: "lost"}
 	seen := map[string]map[uint64]bool{}
 	for _, d := range h.Deliveries {
@@ -67,7 +79,7 @@ func Lost(h *history.History) []string {
 }
 
 // Unanswered finds messages of which no attempt was confirmed.
-func Unanswered(h *history.History) []string {
+func Unanswered(h *history.History) Verdict {
 	p := problems{name: "unanswered"}
 	last := map[uint64]history.Attempt{}
 	confirmed := map[uint64]bool{}
@@ -85,7 +97,7 @@ func Unanswered(h *history.History) []string {
 
 // Ghosts finds deliveries that should not exist: damaged, unknown, refused, or in
 // a queue to which they were not routed.
-func Ghosts(h *history.History) []string {
+func Ghosts(h *history.History) Verdict {
 	p := problems{name: "ghost"}
 	for _, d := range h.Deliveries {
 		switch {
@@ -104,7 +116,7 @@ func Ghosts(h *history.History) []string {
 
 // Redelivered finds attempts that were delivered more than once, for any reason.
 // It is for runs in which no consumer was lost and nothing was returned.
-func Redelivered(h *history.History) []string {
+func Redelivered(h *history.History) Verdict {
 	p := problems{name: "redelivered"}
 	for key, list := range sorted(byKey(h)) {
 		if len(list) > 1 {
@@ -117,16 +129,17 @@ func Redelivered(h *history.History) []string {
 }
 
 // Doubled finds attempts that were delivered twice without being marked as
-// redelivered, and deliveries after an ack that was known to hold.
-func Doubled(h *history.History) []string {
+// redelivered, and deliveries after an ack that was known to hold. A message may come
+// once before its death and once after it.
+func Doubled(h *history.History) Verdict {
 	p := problems{name: "doubled"}
 	for key, list := range sorted(byKey(h)) {
-		fresh := 0
+		fresh := map[bool]int{} // before and after death
 		for i, d := range list {
 			if !d.Redelivered {
-				fresh++
+				fresh[d.Death != nil]++
 			}
-			if fresh > 1 && !d.Redelivered {
+			if fresh[d.Death != nil] > 1 && !d.Redelivered {
 				p.add("key %d came at %v and, not marked as redelivered, again at %v", key, list[0].At, d.At)
 				break
 			}
@@ -142,7 +155,7 @@ func Doubled(h *history.History) []string {
 // Returned finds deliveries of messages that had been acked long enough before a
 // fault, and after the cluster had recovered from the previous one. An ack is sent
 // when its delivery is recorded, and holds after stall.Tolerance.
-func Returned(h *history.History, recovery time.Duration) []string {
+func Returned(h *history.History, recovery time.Duration) Verdict {
 	p := problems{name: "returned"}
 	allowed := stall.Tolerance(h.Stall)
 	for key, list := range sorted(byKey(h)) {
@@ -180,7 +193,7 @@ func settled(deliveries []history.Delivery) time.Duration {
 
 // Disorder finds first deliveries in another order than that in which one
 // connection published the messages. It is for queues with one consumer at a time.
-func Disorder(h *history.History) []string {
+func Disorder(h *history.History) Verdict {
 	type stream struct {
 		publisher string
 		epoch     int

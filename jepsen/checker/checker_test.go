@@ -16,17 +16,33 @@ import (
 var rewrite = flag.Bool("rewrite", false, "record the problems found in the golden histories")
 
 // checkers are named by the folders of their golden histories.
-var checkers = map[string]func(*history.History) []string{
+var checkers = map[string]func(*history.History) Verdict{
 	"lost":        Lost,
 	"unanswered":  Unanswered,
 	"ghosts":      Ghosts,
 	"redelivered": Redelivered,
 	"doubled":     Doubled,
 	"disorder":    Disorder,
-	"returned":    func(h *history.History) []string { return Returned(h, 2*time.Second) },
+	"returned":    func(h *history.History) Verdict { return Returned(h, 2*time.Second) },
 	"early":       Early,
-	"late":        func(h *history.History) []string { return Late(h, 2*time.Second) },
-	"deaths":      func(h *history.History) []string { return Deaths(h, Expired("waiting")) },
+	"late":        func(h *history.History) Verdict { return Late(h, 2*time.Second) },
+	"deaths":      func(h *history.History) Verdict { return Deaths(h, Expired("waiting")) },
+	"locks":       Locks,
+	"finished":    Finished,
+	"holders":     Holders,
+	"grouporder":  GroupOrder,
+	"deferred":    Deferred,
+	"schedules":   Schedules,
+	"renewals":    Renewals,
+	"mutex":       Mutex,
+	"active":      func(h *history.History) Verdict { return Active(h, 2*time.Second) },
+	"timeouts":    func(h *history.History) Verdict { return TimedOut(h, 2*time.Second) },
+	"leases":      func(h *history.History) Verdict { return Leases(h, 2*time.Second) },
+	"limit":       Limit(2),
+	"dropped":     Dropped(2),
+	"fanout":      Fanout,
+	"registers":   func(h *history.History) Verdict { return Registers(h, 2*time.Second) },
+	"flips":       func(h *history.History) Verdict { return Flips(h, 2*time.Second) },
 }
 
 // A golden history names the expected problems in lines that begin with "#= ".
@@ -62,7 +78,7 @@ func TestGoldenHistories(t *testing.T) {
 }
 
 // check compares a checker's findings with those in the file, or records them.
-func verify(t *testing.T, path string, check func(*history.History) []string) []string {
+func verify(t *testing.T, path string, check func(*history.History) Verdict) []string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -72,7 +88,7 @@ func verify(t *testing.T, path string, check func(*history.History) []string) []
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
-	found := check(h)
+	found := check(h).Problems
 	if *rewrite {
 		record(t, path, text, found)
 	} else if want := wanted(text); !slices.Equal(found, want) {
@@ -112,9 +128,12 @@ func TestManyProblemsAreCounted(t *testing.T) {
 	for range 2*limit + 3 {
 		h.End(h.Begin(history.Attempt{Queue: "q"}), history.OK)
 	}
-	found := Lost(h)
-	if len(found) != limit+1 || found[limit] != "lost: and 13 more" {
-		t.Errorf("%d problems, the last one %q", len(found), found[len(found)-1])
+	v := Lost(h)
+	if v.Checker != "lost" || v.Count != 2*limit+3 || v.Held() {
+		t.Errorf("%s: %d problems, held: %t", v.Checker, v.Count, v.Held())
+	}
+	if found := v.Problems; len(found) != limit+1 || found[limit] != "lost: and 13 more" {
+		t.Errorf("%d problems are described, the last one is %q", len(found), found[len(found)-1])
 	}
 }
 
@@ -142,7 +161,7 @@ func TestDisagreement(t *testing.T) {
 		}, "queue / b (id 1) has 1 replicas, not 3"},
 	}
 	for _, c := range cases {
-		found := Disagreement(c.change(agreeing()), 3)
+		found := Disagreement(c.change(agreeing()), 3).Problems
 		switch {
 		case c.want == "" && len(found) != 0:
 			t.Errorf("%s: %q", c.name, found)
@@ -154,7 +173,7 @@ func TestDisagreement(t *testing.T) {
 	for i := range none[:3] {
 		none[i].Hash = ""
 	}
-	if found := Disagreement(none, 3); len(found) == 0 {
+	if Disagreement(none, 3).Held() {
 		t.Error("replicas without a hash pass for equal")
 	}
 }

@@ -17,7 +17,7 @@ type Replica struct {
 
 // Disagreement finds queues that lack replicas, or whose replicas are not on
 // distinct nodes, led by exactly one, and at the same index with the same state.
-func Disagreement(replicas []Replica, members int) []string {
+func Disagreement(replicas []Replica, members int) Verdict {
 	p := problems{name: "replicas"}
 	slices.SortFunc(replicas, func(a, b Replica) int {
 		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Node, b.Node))

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/history"
@@ -14,6 +15,16 @@ import (
 // Grain is how much too early a timer may appear to fire: the broker counts whole
 // milliseconds, and rounds its stamps down.
 const Grain = time.Millisecond
+
+// grain is Grain, or more if clocks were wrong.
+func grain(h *history.History) time.Duration {
+	for _, f := range h.Faults {
+		if strings.Contains(f.Kind, "clock") {
+			return ClockError
+		}
+	}
+	return Grain
+}
 
 // Lateness returns, for each delivered attempt with a TTL, the time from its
 // deadline to its first delivery. The deadline counts from the publish call, so a
@@ -31,11 +42,11 @@ func Lateness(h *history.History) []time.Duration {
 }
 
 // Early finds messages that left a queue before their TTL had passed.
-func Early(h *history.History) []string {
+func Early(h *history.History) Verdict {
 	p := problems{name: "early"}
-	first := firstDeliveries(h)
+	first, allowed := firstDeliveries(h), grain(h)
 	for _, a := range h.Attempts {
-		if d, ok := first[a.Key]; ok && a.TTL > 0 && d.At < a.Call+a.TTL-Grain {
+		if d, ok := first[a.Key]; ok && a.TTL > 0 && d.At < a.Call+a.TTL-allowed {
 			p.add("key %d, published at %v for %v, came %v too early", a.Key, a.Call, a.TTL, a.Call+a.TTL-d.At)
 		}
 	}
@@ -46,7 +57,7 @@ func Early(h *history.History) []string {
 // and three times the machine's longest stall are allowed. A deadline during a
 // fault, or within the recovery time after it, is moved to the end of the recovery
 // time.
-func Late(h *history.History, recovery time.Duration) []string {
+func Late(h *history.History, recovery time.Duration) Verdict {
 	p := problems{name: "late"}
 	first := firstDeliveries(h)
 	allowed := stall.Tolerance(h.Stall)
@@ -94,7 +105,7 @@ func firstDeliveries(h *history.History) map[uint64]history.Delivery {
 
 // Deaths finds dead letters whose newest death is not the expected one, or that
 // still have an expiration.
-func Deaths(h *history.History, want func(history.Attempt) history.Death) []string {
+func Deaths(h *history.History, want func(history.Attempt) history.Death) Verdict {
 	p := problems{name: "death"}
 	for _, d := range h.Deliveries {
 		if d.Key == 0 || d.Key > uint64(len(h.Attempts)) {

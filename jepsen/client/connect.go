@@ -17,19 +17,26 @@ const closeTimeout = 200 * time.Millisecond
 
 // Connect makes one attempt to connect to one broker.
 func Connect(ctx context.Context, uri string) (*amqp.Connection, error) {
-	return connect(ctx, uri, amqp.Config{})
+	return connect(ctx, nil, uri, amqp.Config{})
 }
 
 // ConnectAs is like Connect, for another user or vhost.
 func ConnectAs(ctx context.Context, uri, user, password, vhost string) (*amqp.Connection, error) {
-	return connect(ctx, uri, amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}, Vhost: vhost})
+	return connect(ctx, nil, uri, amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}, Vhost: vhost})
 }
 
-func connect(ctx context.Context, uri string, c amqp.Config) (*amqp.Connection, error) {
+// Dialer opens the connection for one attempt to connect.
+type Dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+func connect(ctx context.Context, dial Dialer, uri string, c amqp.Config) (*amqp.Connection, error) {
 	c.Heartbeat = 10 * time.Second
+	if dial == nil {
+		dial = new(net.Dialer).DialContext
+	}
 	c.Dial = func(network, addr string) (net.Conn, error) {
-		d := net.Dialer{Timeout: dialTimeout}
-		conn, err := d.DialContext(ctx, network, addr)
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
@@ -41,11 +48,11 @@ func connect(ctx context.Context, uri string, c amqp.Config) (*amqp.Connection, 
 
 // channel connects to one of the brokers, starting with number first, and opens a
 // channel. It tries until ctx ends.
-func channel(ctx context.Context, uris []string, first int) (*amqp.Connection, *amqp.Channel, error) {
+func channel(ctx context.Context, dial Dialer, uris []string, first int) (*amqp.Connection, *amqp.Channel, error) {
 	pause := time.NewTicker(100 * time.Millisecond)
 	defer pause.Stop()
 	for n := first; ; n++ {
-		conn, err := Connect(ctx, uris[n%len(uris)])
+		conn, err := connect(ctx, dial, uris[n%len(uris)], amqp.Config{})
 		if err == nil {
 			var ch *amqp.Channel
 			if ch, err = conn.Channel(); err == nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/history"
@@ -13,20 +15,28 @@ import (
 // Consumer consumes a queue and acks each delivery once it is recorded. When its
 // connection or its subscription is lost, it subscribes again at the next broker.
 type Consumer struct {
-	Name     string
-	URIs     []string
-	First    int // position of the first broker
-	Queue    string
-	Prefetch int // 0: 256
+	Name  string
+	URIs  []string
+	First int    // position of the first broker
+	Dial  Dialer // nil: TCP
+	Queue string
+	// More are further queues, which the same channel consumes.
+	More []string
+	// As, if set, is the queue that deliveries are recorded of.
+	As       string
+	Prefetch int // of each queue; 0: 256
 	// Arguments of the subscription.
 	Arguments amqp.Table
 	// Each, if set, is called with every delivery before it is acked.
 	Each func(amqp.Delivery)
+	// Settle, if set, ends a delivery instead of an ack, and reports whether it is one.
+	Settle func(amqp.Delivery) (acked bool, err error)
 
 	h     *history.History
 	conn  *amqp.Connection
 	ch    *amqp.Channel
 	from  <-chan amqp.Delivery
+	ended chan struct{} // closed when nobody reads from any more
 	epoch int
 	acked []int // positions of the deliveries that this epoch has acked
 }
@@ -60,20 +70,69 @@ func (c *Consumer) Run(ctx context.Context, h *history.History) error {
 }
 
 func (c *Consumer) subscribe(ctx context.Context) error {
-	conn, ch, err := channel(ctx, c.URIs, c.First+c.epoch)
+	conn, ch, err := channel(ctx, c.Dial, c.URIs, c.First+c.epoch)
 	if err != nil {
 		return err
 	}
 	c.epoch++
+	c.ended = make(chan struct{})
 	if err = ch.Qos(c.Prefetch, 0, false); err == nil {
-		c.from, err = ch.Consume(c.Queue, c.Name, false, false, false, false, c.Arguments)
+		c.from, err = c.consumeAll(ch)
 	}
 	if err != nil {
+		close(c.ended)
 		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
 		return err
 	}
 	c.conn, c.ch = conn, ch
 	return nil
+}
+
+// consumeAll subscribes to all queues, whose deliveries come in one channel.
+func (c *Consumer) consumeAll(ch *amqp.Channel) (<-chan amqp.Delivery, error) {
+	if len(c.More) == 0 {
+		return ch.Consume(c.Queue, c.Name, false, false, false, false, c.Arguments)
+	}
+	all, ended := make(chan amqp.Delivery), c.ended
+	var open sync.WaitGroup
+	for _, queue := range append([]string{c.Queue}, c.More...) {
+		from, err := ch.Consume(queue, c.tag(queue), false, false, false, false, c.Arguments)
+		if err != nil {
+			return nil, err
+		}
+		open.Go(func() {
+			for d := range from {
+				select {
+				case all <- d:
+				case <-ended:
+				}
+			}
+		})
+	}
+	go func() {
+		open.Wait()
+		close(all)
+	}()
+	return all, nil
+}
+
+// tag names the subscription to one of several queues.
+func (c *Consumer) tag(queue string) string {
+	if len(c.More) == 0 {
+		return c.Name
+	}
+	return c.Name + "/" + queue
+}
+
+// queueOf returns the queue that a delivery is recorded of.
+func (c *Consumer) queueOf(d amqp.Delivery) string {
+	switch {
+	case c.As != "":
+		return c.As
+	case len(c.More) > 0:
+		return strings.TrimPrefix(d.ConsumerTag, c.Name+"/")
+	}
+	return c.Queue
 }
 
 // consume returns true when ctx has ended, false when the subscription is lost.
@@ -91,20 +150,28 @@ func (c *Consumer) consume(ctx context.Context) bool {
 }
 
 func (c *Consumer) take(d amqp.Delivery) bool {
-	at := c.h.Deliver(Record(d, c.Queue, c.Name, c.epoch))
+	at := c.h.Deliver(Record(d, c.queueOf(d), c.Name, c.epoch))
 	if c.Each != nil {
 		c.Each(d)
 	}
-	if err := d.Ack(false); err != nil {
-		return false
+	acked, err := true, error(nil)
+	if c.Settle != nil {
+		acked, err = c.Settle(d)
+	} else {
+		err = d.Ack(false)
 	}
-	c.acked = append(c.acked, at)
-	return true
+	if acked && err == nil {
+		c.acked = append(c.acked, at)
+	}
+	return err == nil
 }
 
 // leave ends the subscription, receives the deliveries on their way, and closes.
 func (c *Consumer) leave() error {
-	err := c.ch.Cancel(c.Name, false)
+	var err error
+	for _, queue := range append([]string{c.Queue}, c.More...) {
+		err = errors.Join(err, c.ch.Cancel(c.tag(queue), false))
+	}
 	if err == nil {
 		for d := range c.from {
 			if !c.take(d) {
@@ -124,6 +191,7 @@ func (c *Consumer) leave() error {
 }
 
 func (c *Consumer) lost() {
+	close(c.ended)
 	c.h.Acked(c.acked)
 	c.acked = c.acked[:0]
 	_ = c.conn.CloseDeadline(time.Now().Add(closeTimeout))

@@ -16,7 +16,8 @@ type Message struct {
 	Exchange   string
 	RoutingKey string
 	Queue      string        // where it must finally be consumed
-	TTL        time.Duration // 0: none
+	TTL        time.Duration // 0: none; below a millisecond: 0 ms
+	Delay      time.Duration // by a delayed exchange; recorded as a TTL
 	Size       int           // of the body, at least 12
 }
 
@@ -26,9 +27,10 @@ type Message struct {
 type Publisher struct {
 	Name   string
 	URIs   []string
-	First  int // position of the first broker
-	Window int // 0: 256
-	Rate   int // messages per second; 0: as fast as the window allows
+	First  int    // position of the first broker
+	Dial   Dialer // nil: TCP
+	Window int    // 0: 256
+	Rate   int    // messages per second; 0: as fast as the window allows
 
 	h       *history.History
 	conn    *amqp.Connection
@@ -38,6 +40,7 @@ type Publisher struct {
 	epoch   int
 	open    []attempt // published on this connection and not answered, oldest first
 	again   []numbered
+	urgent  int // of again: those that a lost connection left, which are published at once
 }
 
 type numbered struct {
@@ -60,6 +63,8 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 	}
 	pace := newPacer(p.Rate)
 	defer pace.stop()
+	now := make(chan time.Time)
+	close(now)
 	more := true
 	for {
 		if p.ch == nil {
@@ -74,7 +79,9 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 		}
 		var turn <-chan time.Time
 		if waiting && len(p.open) < p.Window {
-			turn = pace.turn()
+			if turn = pace.turn(); p.urgent > 0 {
+				turn = now
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -101,7 +108,7 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 func (p *Publisher) take(more *bool, next func() (Message, bool)) (numbered, bool) {
 	if len(p.again) > 0 {
 		m := p.again[0]
-		p.again = p.again[1:]
+		p.again, p.urgent = p.again[1:], max(p.urgent-1, 0)
 		return m, true
 	}
 	m, ok := next()
@@ -114,13 +121,16 @@ func (p *Publisher) take(more *bool, next func() (Message, bool)) (numbered, boo
 
 func (p *Publisher) publish(ctx context.Context, m numbered) {
 	key := p.h.Begin(history.Attempt{
-		Message: m.number, Publisher: p.Name, Epoch: p.epoch, Queue: m.Queue, TTL: m.TTL,
+		Message: m.number, Publisher: p.Name, Epoch: p.epoch, Queue: m.Queue, TTL: m.TTL + m.Delay,
 	})
 	tag := p.ch.GetNextPublishSeqNo()
 	p.open = append(p.open, attempt{m, key, tag})
 	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: Body(key, m.Size)}
 	if m.TTL > 0 {
 		out.Expiration = strconv.FormatInt(m.TTL.Milliseconds(), 10)
+	}
+	if m.Delay > 0 {
+		out.Headers = amqp.Table{"x-delay": m.Delay.Milliseconds()}
 	}
 	if err := p.ch.PublishWithContext(ctx, m.Exchange, m.RoutingKey, false, false, out); err != nil {
 		p.lost()
@@ -146,7 +156,7 @@ func (p *Publisher) answer(c amqp.Confirmation) {
 }
 
 func (p *Publisher) connect(ctx context.Context) error {
-	conn, ch, err := channel(ctx, p.URIs, p.First+p.epoch)
+	conn, ch, err := channel(ctx, p.Dial, p.URIs, p.First+p.epoch)
 	if err != nil {
 		return err
 	}
@@ -171,7 +181,7 @@ func (p *Publisher) lost() {
 	for _, a := range p.open {
 		p.again = append(p.again, a.numbered)
 	}
-	p.open, p.conn, p.ch = nil, nil, nil
+	p.open, p.conn, p.ch, p.urgent = nil, nil, nil, len(p.again)
 }
 
 func (p *Publisher) close() error {

@@ -112,21 +112,26 @@ func classPath(folder string, jars ...string) (string, error) {
 }
 
 // java is the Java program.
-func java(ctx context.Context, dir string) (*exec.Cmd, error) {
-	for _, tool := range []string{"javac", "java"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			return nil, missing(err.Error())
+var java = javaProgram("JavaClient")
+
+// javaProgram is a program for the Java client.
+func javaProgram(name string) func(context.Context, string) (*exec.Cmd, error) {
+	return func(ctx context.Context, dir string) (*exec.Cmd, error) {
+		for _, tool := range []string{"javac", "java"} {
+			if _, err := exec.LookPath(tool); err != nil {
+				return nil, missing(err.Error())
+			}
 		}
+		jars, err := classPath(jarFolder, "amqp-client.jar", "slf4j-api.jar", "slf4j-nop.jar")
+		if err != nil {
+			return nil, err
+		}
+		out, err := exec.CommandContext(ctx, "javac", "-cp", jars, "-d", dir, filepath.Join("testdata", name+".java")).CombinedOutput()
+		if err != nil {
+			return nil, fmt.Errorf("%w\n%s", err, out)
+		}
+		return exec.CommandContext(ctx, "java", "-cp", dir+":"+jars, name), nil
 	}
-	jars, err := classPath(jarFolder, "amqp-client.jar", "slf4j-api.jar", "slf4j-nop.jar")
-	if err != nil {
-		return nil, err
-	}
-	out, err := exec.CommandContext(ctx, "javac", "-cp", jars, "-d", dir, filepath.Join("testdata", "JavaClient.java")).CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, out)
-	}
-	return exec.CommandContext(ctx, "java", "-cp", dir+":"+jars, "JavaClient"), nil
 }
 
 // A library that is not there is missing, whether or not its language is.

@@ -46,6 +46,7 @@ func TestPrograms(t *testing.T) {
 		return c
 	}
 	t.Run("celery", func(t *testing.T) { celery(t, ctx, nodes) })
+	t.Run("prefetch of celery", func(t *testing.T) { celeryPrefetch(t, ctx, nodes) })
 	t.Run("amqp-tools", func(t *testing.T) { tools(t, ctx, nodes) })
 }
 
@@ -83,6 +84,19 @@ func celery(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
 	}()
 	work, out := command(2, "celery_app.py", "work")
 	if err := work.Run(); err != nil || !strings.HasSuffix(out.String(), "ok\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// celeryPrefetch limits the consumers of three queues together, raises the limit and
+// lowers it, with what a Celery worker does that with.
+func celeryPrefetch(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
+	cmd, err := script(python, "kombu", "celery_prefetch.py")(ctx, "")
+	if err != nil {
+		t.Skip(err)
+	}
+	cmd.Args = append(cmd.Args, nodes().Nodes[1].AMQP, "prefetch")
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "ok\n") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

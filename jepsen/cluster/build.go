@@ -53,36 +53,66 @@ type Change struct {
 
 // Apply returns the file and its changed text.
 func (c Change) Apply() (file, text string, err error) {
+	texts := map[string]string{}
+	err = c.apply(texts)
+	for file, text = range texts {
+	}
+	return file, text, err
+}
+
+// apply makes the change in the text of its file, which may have changes already.
+func (c Change) apply(texts map[string]string) error {
 	root, err := Root()
 	if err != nil {
-		return "", "", err
+		return err
 	}
-	file = filepath.Join(root, filepath.FromSlash(c.File))
-	source, err := os.ReadFile(file)
+	file := filepath.Join(root, filepath.FromSlash(c.File))
+	text, changed := texts[file]
+	if !changed {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		text = string(source)
+	}
+	if n := strings.Count(text, c.Old); n != 1 {
+		return fmt.Errorf("%s has %q %d times", c.File, c.Old, n)
+	}
+	texts[file] = strings.Replace(text, c.Old, c.New, 1)
+	return nil
+}
+
+// Overlay writes the changed file into dir, and a list that makes the compiler use it
+// (-overlay), whose path it returns. name distinguishes changes in one folder.
+func (c Change) Overlay(dir, name string) (string, error) { return Overlay(dir, name, c) }
+
+// Overlay is like Change.Overlay, for several changes at once.
+func Overlay(dir, name string, changes ...Change) (string, error) {
+	texts, replace := map[string]string{}, map[string]string{}
+	for _, c := range changes {
+		if err := c.apply(texts); err != nil {
+			return "", err
+		}
+	}
+	for file, text := range texts {
+		changed := filepath.Join(dir, fmt.Sprintf("%s-%d.go", name, len(replace)))
+		if err := os.WriteFile(changed, []byte(text), 0o644); err != nil {
+			return "", err
+		}
+		replace[file] = changed
+	}
+	list, err := json.Marshal(map[string]map[string]string{"Replace": replace})
 	if err != nil {
-		return "", "", err
+		return "", err
 	}
-	if n := strings.Count(string(source), c.Old); n != 1 {
-		return "", "", fmt.Errorf("%s has %q %d times", c.File, c.Old, n)
-	}
-	return file, strings.Replace(string(source), c.Old, c.New, 1), nil
+	overlay := filepath.Join(dir, name+".json")
+	return overlay, os.WriteFile(overlay, list, 0o644)
 }
 
 // BuildChanged is like Build, with a change that leaves the source tree untouched.
 func BuildChanged(ctx context.Context, dir string, c Change) (string, error) {
-	file, text, err := c.Apply()
+	overlay, err := c.Overlay(dir, "changed")
 	if err != nil {
-		return "", err
-	}
-	changed, overlay := filepath.Join(dir, "changed.go"), filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(changed, []byte(text), 0o644); err != nil {
-		return "", err
-	}
-	list, err := json.Marshal(map[string]map[string]string{"Replace": {file: changed}})
-	if err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(overlay, list, 0o644); err != nil {
 		return "", err
 	}
 	return build(ctx, dir, "quorate", append([]string{"-overlay", overlay}, testOptions...)...)

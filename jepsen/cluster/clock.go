@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -29,22 +30,32 @@ func (n *Node) Clock(ctx context.Context) (c Clock, err error) {
 // SetClock sets a node's wall clock wrong, now or for its next start, and waits until
 // the node, if it runs, has detected it.
 func (n *Node) SetClock(ctx context.Context, ahead time.Duration) error {
-	path := filepath.Join(n.dir, "data", fmt.Sprintf("n%d", n.Number), "clock")
+	if err := n.writeClock(fmt.Sprint(ahead.Milliseconds())); err != nil || !n.Alive() {
+		return err
+	}
+	return n.AwaitOffset(ctx, ahead-clockNoise, ahead+clockNoise)
+}
+
+// clockNoise is how far from its offset a node may believe its clock to be.
+const clockNoise = 300 * time.Millisecond
+
+// SetDrift makes a node's wall clock right, and advance so many seconds in each second from
+// now on, or from its next start. It does not wait.
+func (n *Node) SetDrift(rate float64) error { return n.writeClock(fmt.Sprint("0 ", rate)) }
+
+func (n *Node) writeClock(text string) error {
+	path := filepath.Join(n.DataDir(), "clock")
 	next := path + ".next"
-	if err := os.WriteFile(next, fmt.Append(nil, ahead.Milliseconds()), 0o644); err != nil {
-		return err
-	}
-	if err := os.Rename(next, path); err != nil {
-		return err
-	}
-	if !n.Alive() {
-		return nil
-	}
+	return errors.Join(os.WriteFile(next, []byte(text), 0o644), os.Rename(next, path))
+}
+
+// AwaitOffset waits until a node believes that its clock is ahead by an amount in a range.
+func (n *Node) AwaitOffset(ctx context.Context, least, most time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, httpTimeout)
 	defer cancel()
-	return await.Until(ctx, poll, fmt.Sprintf("node %d to be %v ahead", n.Number, ahead), func() (bool, error) {
+	return await.Until(ctx, poll, fmt.Sprintf("node %d to be %v to %v ahead", n.Number, least, most), func() (bool, error) {
 		c, err := n.Clock(ctx)
-		off := time.Duration(c.OffsetMS)*time.Millisecond - ahead
-		return err == nil && off.Abs() < time.Second, err
+		off := time.Duration(c.OffsetMS) * time.Millisecond
+		return err == nil && least < off && off < most, err
 	})
 }

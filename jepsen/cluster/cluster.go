@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -38,9 +39,17 @@ type Options struct {
 	Nodes  int      // 0: 3
 	More   int      // nodes that AddNode will add
 	Args   []string // more arguments of "quorate dev"
-	// Links gives the cluster links that can be broken. Its nodes are then started
-	// one by one, and Args must be settings.
+	// Links gives the cluster links that can be broken, those of its clients among them.
+	// Its nodes are then started one by one, and Args must be settings.
 	Links bool
+	// Packets is like Links, and gives each node a network of its own, so that packets can be
+	// lost and reordered. Start fails with ErrNoNamespaces if this machine does not permit that.
+	Packets bool
+	// Disks gives each node a disk of its own that can be broken, if this machine permits
+	// that; see NoDisks. CloseDisks must be called in the end.
+	Disks bool
+	// Clocks lets SetClock make clocks wrong. It is implied by WrongClocks in Args.
+	Clocks bool
 	// OpenFiles is the limit of open files of each node that "quorate dev" starts; 0:
 	// that of this process.
 	OpenFiles int
@@ -57,15 +66,28 @@ type Node struct {
 	dir   string
 	child *exec.Cmd // nil while the process belongs to quorate dev
 	ended chan struct{}
+	net   *namespace // nil: that of this process
+	taken atomic.Bool
 }
+
+// TryTake takes the node for one fault, until Release, and reports whether it was free. Only
+// who has taken a node starts or ends its process while other faults go on.
+func (n *Node) TryTake() bool { return n.taken.CompareAndSwap(false, true) }
+
+// Release gives the node back.
+func (n *Node) Release() { n.taken.Store(false) }
 
 // URI returns the address for clients of the node.
 func (n *Node) URI() string { return "amqp://guest:guest@" + n.AMQP + "/" }
 
-// Cluster is a set of servers. Its methods must not be called concurrently.
+// Cluster is a set of servers. Methods that change its nodes must not be called concurrently.
 type Cluster struct {
-	Nodes []*Node
-	Links *Links // nil unless Options.Links was set
+	Nodes  []*Node
+	Links  *Links        // nil unless Options.Links was set
+	Disks  map[int]*Disk // by the numbers of nodes
+	Clocks bool          // whether SetClock works
+
+	noDisks error // why there are none
 
 	dir    string
 	base   int // AMQP port of the first node
@@ -84,7 +106,14 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Clocks {
+		o.Args = slices.Concat(o.Args, WrongClocks)
+	}
 	c := &Cluster{dir: o.Dir, base: base, binary: o.Binary, guard: guard, done: make(chan struct{})}
+	c.Clocks = slices.Contains(o.Args, WrongClocks[0])
+	if err := c.makeDisks(o); err != nil {
+		return nil, errors.Join(err, guard.Close(), c.CloseDisks())
+	}
 	c.dev = exec.Command(o.Binary, "dev", "--nodes", strconv.Itoa(o.Nodes),
 		"--base-port", strconv.Itoa(base), "--data-dir", filepath.Join(o.Dir, "data"))
 	c.dev.Args = append(c.dev.Args, o.Args...)
@@ -92,13 +121,13 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 		limited := []string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, o.OpenFiles)}
 		c.dev = exec.Command("sh", append(limited, c.dev.Args...)...)
 	}
-	if o.Links {
+	if o.Links || o.Packets {
 		err = c.startLinked(ctx, o)
 	} else {
 		err = c.start(ctx, o.Nodes)
 	}
 	if err != nil {
-		return nil, errors.Join(err, c.Stop())
+		return nil, errors.Join(err, c.lastWords(), c.Stop(), c.CloseDisks())
 	}
 	return c, nil
 }
@@ -112,8 +141,7 @@ func (c *Cluster) at(listener, number int) string {
 func (c *Cluster) startLinked(ctx context.Context, o Options) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
 	defer cancel()
-	c.Links, err = newLinks(o.Nodes, c.base+portOffsets[3], func(node int) string { return c.at(3, node) })
-	if err != nil {
+	if err := c.openLinks(o); err != nil {
 		return err
 	}
 	authority, err := NewAuthority(filepath.Join(c.dir, "data", certsFolder))
@@ -128,7 +156,10 @@ func (c *Cluster) startLinked(ctx context.Context, o Options) (err error) {
 		for to := 1; to <= o.Nodes; to++ {
 			words = append(words, fmt.Sprintf("--set=cluster_formation.classic_config.nodes.%d=n%d@%s", to, to, c.Links.address(k, to)))
 		}
-		n := c.newNode(k, words...)
+		n, err := c.newLinked(k, words)
+		if err != nil {
+			return err
+		}
 		if err := n.Restart(); err != nil {
 			return err
 		}
@@ -140,6 +171,46 @@ func (c *Cluster) startLinked(ctx context.Context, o Options) (err error) {
 		}
 	}
 	return nil
+}
+
+func (c *Cluster) openLinks(o Options) (err error) {
+	if o.Packets {
+		var clients []uint16
+		for k := range o.Nodes {
+			clients = append(clients, uint16(c.base+portOffsets[0]+k))
+		}
+		c.Links, err = newPacketLinks(o.Nodes, c.base+portOffsets[3], clients...)
+		return err
+	}
+	c.Links, err = newLinks(o.Nodes, c.base+portOffsets[3], func(from, node int) string {
+		if from == Clients {
+			return c.at(0, node)
+		}
+		return c.at(3, node)
+	})
+	return err
+}
+
+// newLinked describes a node whose clients, too, reach it through a link.
+func (c *Cluster) newLinked(k int, words []string) (*Node, error) {
+	p := c.Links.packets
+	if p == nil {
+		n := c.newNode(k, words...)
+		n.AMQP = c.Links.address(Clients, k)
+		return n, nil
+	}
+	_, port, err := net.SplitHostPort(c.at(0, k))
+	if err != nil {
+		return nil, err
+	}
+	amqp := net.JoinHostPort(hostAddress(k), port)
+	n := c.newNode(k, append(words, "--set=listeners.tcp.default="+amqp, "--set=loopback_users=none", "--set=cluster.listener="+c.Links.address(Clients, k))...)
+	n.net = p.hosts[k]
+	err = p.forwardTo(p.hosts[Clients], c.at(0, k), amqp)
+	for _, listener := range []int{1, 2} { // of those who look on: not disturbed
+		err = errors.Join(err, p.forwardTo(n.net, c.at(listener, k), c.at(listener, k)))
+	}
+	return n, err
 }
 
 // nodeName returns the name of a node.
@@ -172,7 +243,7 @@ func (c *Cluster) start(ctx context.Context, nodes int) error {
 		return err
 	}
 	c.dev.Stderr = log
-	if err := launch(c.dev, syscall.SIGTERM); err != nil {
+	if err := launch(c.dev, syscall.SIGTERM, nil); err != nil {
 		c.dev.Process = nil
 		return err
 	}
@@ -363,7 +434,7 @@ func (n *Node) Restart() error {
 	defer log.Close()
 	cmd := exec.Command("sh", "-c", "exec "+n.Command)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := launch(cmd, syscall.SIGKILL); err != nil {
+	if err := launch(cmd, syscall.SIGKILL, n.net); err != nil {
 		return err
 	}
 	ended := make(chan struct{})
@@ -394,6 +465,9 @@ func (c *Cluster) Stop() error {
 	var errs []error
 	if c.Links != nil {
 		errs = append(errs, c.Links.Heal())
+	}
+	for _, d := range c.Disks {
+		errs = append(errs, d.Heal())
 	}
 	for _, n := range c.Nodes {
 		if !n.Alive() {

@@ -41,6 +41,22 @@ func (c *Cluster) Complaints() []string {
 	return found
 }
 
+// lastWords returns how the logs of nodes end that have ended by themselves; nil: none has.
+func (c *Cluster) lastWords() error {
+	var errs []error
+	for _, n := range c.Nodes {
+		if n.Alive() {
+			continue
+		}
+		for _, path := range []string{filepath.Join(n.DataDir(), "quorate.log"), filepath.Join(c.dir, fmt.Sprintf("node%d-restarted.log", n.Number))} {
+			if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
+				errs = append(errs, fmt.Errorf("node %d has ended:\n%s", n.Number, text[max(0, len(text)-1000):]))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Logged counts the log lines that contain all these words.
 func (c *Cluster) Logged(words ...string) (n int) {
 	for _, path := range c.logs() {

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -106,8 +107,33 @@ func (n *Node) DataDir() string {
 	return filepath.Join(n.dir, "data", "n"+strconv.Itoa(n.Number))
 }
 
-// LoseData removes the data folder of a node that has stopped.
-func (n *Node) LoseData() error { return os.RemoveAll(n.DataDir()) }
+// LoseData removes all that is in the data folder of a node that has stopped.
+func (n *Node) LoseData() error {
+	parts, err := os.ReadDir(n.DataDir())
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if p.Name() != "lost+found" { // the filesystem's own
+			err = errors.Join(err, os.RemoveAll(filepath.Join(n.DataDir(), p.Name())))
+		}
+	}
+	return err
+}
+
+// AwaitWhole waits until every replica on all nodes may vote, and no queue needs any node.
+func (c *Cluster) AwaitWhole(ctx context.Context) error {
+	for _, n := range c.Nodes {
+		err := await.Until(ctx, poll, fmt.Sprintf("node %d to have what it acknowledged", n.Number), func() (bool, error) {
+			doubts, err := n.Metric(ctx, "quorate_replicas_unproven")
+			return err == nil && doubts == 0, err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return c.AwaitQuorumPlusOne(ctx)
+}
 
 // Recover turns the node, which has stopped, into the whole cluster, or, without the
 // argument --yes, shows what would be lost. tool is quoratectl, in the same folder as
@@ -118,4 +144,34 @@ func (n *Node) Recover(ctx context.Context, tool string, args ...string) (string
 		return string(out), fmt.Errorf("recover: %w\n%s", err, out)
 	}
 	return string(out), nil
+}
+
+// Name is the node's name in the cluster.
+func (n *Node) Name() string { return nodeName(n.Number) }
+
+// Forget removes a node that has stopped from the cluster, as soon as the others have
+// noticed that it has.
+func (c *Cluster) Forget(ctx context.Context, n *Node) error {
+	return await.Until(ctx, poll, "to forget "+n.Name(), func() (bool, error) {
+		for _, other := range c.Nodes {
+			if other == n || !other.Alive() {
+				continue
+			}
+			err := other.Call(ctx, http.MethodDelete, "/api/nodes/"+n.Name(), nil, nil)
+			return err == nil, err
+		}
+		return false, errors.New("no other node is up")
+	})
+}
+
+// Regrow gives every queue a replica on a node, and waits until the cluster is whole.
+func (c *Cluster) Regrow(ctx context.Context, n *Node) error {
+	err := await.Until(ctx, poll, "replicas on "+n.Name(), func() (bool, error) {
+		err := n.Call(ctx, http.MethodPost, "/api/queues/quorum/replicas/on/"+n.Name()+"/grow", map[string]string{"strategy": "all"}, nil)
+		return err == nil, err
+	})
+	if err != nil {
+		return err
+	}
+	return c.AwaitWhole(ctx)
 }

@@ -53,6 +53,8 @@ type Queue struct {
 	DeadConfirmed  int            `json:"messages_dead_lettered_confirmed_total"`
 	DeadDropped    int            `json:"dead_letters_dropped_total"`
 	DeadRefused    int            `json:"dead_letters_refused_total"`
+	Forwarding     int            `json:"messages_forwarding"`
+	Forwarded      int            `json:"messages_forwarded_total"`
 	// Deaths by reason and strategy.
 	Deaths map[string]map[string]int `json:"deaths"`
 }

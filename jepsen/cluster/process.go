@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,6 +10,8 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+
+	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
 // starts passes functions of launch to the only goroutine that starts processes.
@@ -26,11 +29,18 @@ var starts = sync.OnceValue(func() chan func() {
 })
 
 // launch starts cmd so that it gets the signal when this process ends in any way: no
-// test leaves servers behind.
-func launch(cmd *exec.Cmd, death syscall.Signal) error {
+// test leaves servers behind. in is its network; nil: that of this process.
+func launch(cmd *exec.Cmd, death syscall.Signal, in *namespace) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: death, Setpgid: true}
 	done := make(chan error)
-	starts() <- func() { done <- cmd.Start() }
+	starts() <- func() {
+		leave, err := in.enter()
+		if err == nil {
+			err = cmd.Start()
+			leave()
+		}
+		done <- err
+	}
 	return <-done
 }
 
@@ -61,3 +71,33 @@ func (n *Node) Signal(s syscall.Signal) error {
 
 // Alive reports whether the node's process runs.
 func (n *Node) Alive() bool { return alive(n.PID) }
+
+// Freeze stops a node's process with SIGSTOP, and returns when none of its threads runs
+// any more.
+func (n *Node) Freeze(ctx context.Context) error {
+	if err := n.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	return await.Until(ctx, poll/4, fmt.Sprintf("process %d to stop", n.PID), func() (bool, error) {
+		return frozen(n.PID)
+	})
+}
+
+// frozen reports whether all threads of a process are stopped.
+func frozen(pid int) (bool, error) {
+	tasks := "/proc/" + strconv.Itoa(pid) + "/task"
+	threads, err := os.ReadDir(tasks)
+	if err != nil {
+		return false, err
+	}
+	for _, t := range threads {
+		stat, err := os.ReadFile(tasks + "/" + t.Name() + "/stat")
+		if err != nil {
+			return false, err
+		}
+		if i := bytes.LastIndexByte(stat, ')'); i < 0 || i+2 >= len(stat) || stat[i+2] != 'T' {
+			return false, nil
+		}
+	}
+	return true, nil
+}

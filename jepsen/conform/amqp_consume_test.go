@@ -81,15 +81,17 @@ var consumeRows = []row{
 		t.must(d.Reject(true))
 		t.equal("after reject", counts(t.comesBack(q)), []any{true, int64(2), int64(1)})
 	}},
-	{id: "A078", what: "prefetch_size: 540; global counts per consumer", run: func(t *T) {
+	{id: "A078", what: "prefetch_size: 540; global counts all consumers of the channel", run: func(t *T) {
 		r := t.raw()
 		t.must(r.Method(1, 60<<16|10, []byte{0, 0, 0, 10, 0, 0, 0}))
 		t.closes(r, amqp.NotImplemented, "prefetch_size!=0 (10)", "60,10")
 		q := t.queue("q")
 		t.publishN(q, 6)
-		ch := t.open()
-		t.must(ch.Qos(2, 0, true))
-		t.twoEach(q, ch)
+		p := t.limited(2)
+		p.consumeAs(q, "one")
+		p.consumeAs(q, "two")
+		p.take(2)
+		p.quiet()
 	}},
 	{id: "A079", what: "prefetch 2, two consumers: two each", run: func(t *T) {
 		q := t.queue("q")
@@ -213,7 +215,7 @@ var consumeRows = []row{
 		}
 		t.equal("acks and messages", []int{acks, t.ready(q)}, []int{1, 1})
 	}},
-	{id: "A093", what: "confirms while the leader dies", test: "jepsen, TestKilledLeader, TestChaos"},
+	{id: "A093", what: "confirms while the leader dies", test: "jepsen: TestKilledLeader, TestChaos"},
 	{id: "A095", what: "a consumer timeout: basic.cancel, the message goes to another consumer", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		ch, from := t.consume(q, 1)

@@ -127,7 +127,7 @@ var exchangeRows = []row{
 		t.refuseExchange(amqp.PreconditionFailed, "Unsupported property: app_id", t.name("y"), "x-consistent-hash", true, "hash-property", "app_id")
 	}},
 	{id: "A056", what: "10,000 keys over three equal weights; the same queue for a key on every node", run: equalWeights},
-	{id: "A057", what: "x-delayed-message", test: "TestDelayed/T-60 to T-71"},
+	{id: "A057", what: "x-delayed-message", test: "jepsen/conform: TestDelayed/T-60, TestDelayed/T-71"},
 	{id: "A058", what: "mandatory and unroutable: returned, then confirmed", run: func(t *T) {
 		if !t.returned("", t.name("none")) || !t.returned(t.exchange("x", "direct"), "k") {
 			t.Error("it is not returned")

@@ -194,7 +194,7 @@ var handshakeRows = []row{
 	{id: "A011", what: "an unknown mechanism: 503", run: func(t *T) {
 		t.closes(t.started("FOO", ""), amqp.CommandInvalid, "COMMAND_INVALID - unknown authentication mechanism 'FOO'", "0,0")
 	}},
-	{id: "A012", what: "guest from another address than loopback", test: "cluster/broker, TestLoopbackUsers"},
+	{id: "A012", what: "guest from another address than loopback", test: "cluster/broker: TestLoopbackUsers"},
 	{id: "A013", what: "tune: 2047 channels, frames of 131072, heartbeat 60 s", run: func(t *T) {
 		args, err := t.started("PLAIN", "\x00guest\x00guest").Expect(methodTune)
 		t.must(err)
@@ -474,7 +474,7 @@ var frameRows = []row{
 		t.must(t.conn(0).UpdateSecret("new", "because"))
 		t.must(t.open().Close())
 	}},
-	{id: "A044", what: "connection.blocked and unblocked", test: "TestCluster/C31"},
+	{id: "A044", what: "connection.blocked and unblocked", test: "jepsen/conform: TestCluster/C31"},
 	{id: "A045", what: "a connection is closed through the HTTP API of another node", run: func(t *T) {
 		conn := t.connect(1)
 		closed := conn.NotifyClose(make(chan *amqp.Error, 1))

@@ -50,6 +50,65 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		q := t.queue("q", "x-foo", "bar")
 		t.declare(t.ch(), q, flags{durable: true}, with())
 	}},
+	{id: "A20", what: "a misspelled or misplaced argument, or one of a later version: 406 with the known name; also of a queue that exists, an exchange, a consumer, a headers binding", run: func(t *T) {
+		t.refuseDeclare("q", "invalid arg 'x-mesage-ttl' for queue '"+t.name("q")+"' in vhost '/': \"not known, the nearest is 'x-message-ttl'\"", "x-mesage-ttl", int32(1000))
+		t.refuseDeclare("q", "an argument of basic.consume, not of queue.declare", "x-lock-mode", "head")
+		t.equal("exists", t.exists(t.name("q")), false)
+		q := t.queue("q")
+		t.refuseDeclare("q", "the nearest is 'x-expires'", "x-expire", int32(1000))
+		declare := func(table amqp.Table) func(ch *amqp.Channel) error {
+			return func(ch *amqp.Channel) error {
+				return ch.ExchangeDeclare(t.name("x"), "headers", true, false, false, false, table)
+			}
+		}
+		t.refused(amqp.PreconditionFailed, "the nearest is 'x-delayed-type'", declare(args("x-delayed-typ", "direct")))
+		t.must(declare(nil)(t.ch()))
+		t.refused(amqp.PreconditionFailed, "the nearest is 'x-match'", func(ch *amqp.Channel) error {
+			return ch.QueueBind(q, "", t.name("x"), false, args("x-mach", "any", "a", "b"))
+		})
+		for name, words := range map[string]string{"x-priorty": "the nearest is 'x-priority'", "x-browse": "not implemented", "x-message-groups": "an argument of queue.declare"} {
+			t.refused(amqp.PreconditionFailed, words, func(ch *amqp.Channel) error {
+				_, err := ch.Consume(q, "", false, false, false, false, args(name, int32(1)))
+				return err
+			})
+		}
+	}},
+	{id: "A18", what: "a misspelled header of a schedule: 406, x-delay only at a delayed exchange; others are delivered", run: func(t *T) {
+		q, x := t.queue("q"), t.exchange("x", "x-delayed-message", "x-delayed-type", "fanout")
+		t.bind(q, "", x)
+		t.refusePublish(amqp.PreconditionFailed, "invalid x-opt-delivery-dely: not known, the nearest is x-opt-delivery-delay", "", q, headers("x-opt-delivery-dely", int32(100)))
+		t.refusePublish(amqp.PreconditionFailed, "invalid x-schedule-repeat: not implemented", "", q, headers("x-schedule-repeat", int32(1000)))
+		t.refusePublish(amqp.PreconditionFailed, "the nearest is x-delay", x, "", headers("x-dealy", int32(100)))
+		t.publish(q, headers("x-dealy", int32(100), "x-request-id", "1"))
+		t.equal("header", t.mustGet(q).Headers["x-dealy"], int32(100))
+		t.mustNotGet(q)
+	}},
+	{id: "A19", what: "arguments of locks, groups, order, duplicates and forwarding that are no values, or exclude each other: 406", run: func(t *T) {
+		groups := func(pairs ...any) []any { return append(pairs, "x-message-groups", true) }
+		for _, c := range []struct {
+			words string
+			pairs []any
+		}{
+			{"{value_too_small,999}", []any{"x-lock-duration", int32(999)}},
+			{"{value_too_large,43200001}", []any{"x-lock-duration", int32(43_200_001)}},
+			{"{unacceptable_type,longstr}", []any{"x-message-groups", "true"}},
+			{"invalid_queue_order", []any{"x-queue-order", "sometimes"}},
+			{"invalid_delayed_retry_steps", []any{"x-delayed-retry-steps", "1;2"}},
+			{"{value_too_small,19999}", []any{"x-dedup-window", int32(19_999)}},
+			{"{value_too_large,100001}", []any{"x-audit-max", int32(100_001)}},
+			{"not together with 'x-single-active-consumer'", groups("x-single-active-consumer", true)},
+			{"not together with 'x-message-groups'", groups("x-queue-order", "deadline")},
+			{"not together with 'x-message-groups'", groups("x-forward-to-exchange", "amq.fanout")},
+			{"only together with 'x-forward-to-exchange'", []any{"x-forward-to-routing-key", "k"}},
+			{"only together with 'x-message-groups'", []any{"x-group-expiry", "group"}},
+		} {
+			t.refuseDeclare("q", c.words, c.pairs...)
+		}
+		t.refused(amqp.PreconditionFailed, "not together with 'x-max-priority'", func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(t.name("q"), true, false, false, false, args("x-queue-order", "deadline", "x-max-priority", int32(5)))
+			return err
+		})
+	}},
 	{id: "A9", what: "if-empty and if-unused: 406 on the channel, the queue stays", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q)

@@ -3,10 +3,7 @@ package conform
 import (
 	"fmt"
 	"net/http"
-	"os/exec"
 	"strings"
-
-	"github.com/quorate/quorate/jepsen/cluster"
 )
 
 // countsApart asks everyone who counts. Nothing else is in the cluster.
@@ -52,18 +49,8 @@ func countsApart(t *T) {
 // countsByTool asks the command line tool about the same messages.
 func (t *T) countsByTool(x, q string) {
 	t.Helper()
-	tool, err := cluster.BuildTool(t.ctx, t.TempDir())
-	t.must(err)
-	ask := func(words ...string) string {
-		t.Helper()
-		out, err := exec.CommandContext(t.ctx, tool, append([]string{"--node", "http://" + t.Nodes[2].HTTP}, words...)...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v: %v\n%s", words, err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	t.equal("delayed count", ask("delayed", "count", "--exchange", x), "5")
-	listed := ask("-q", "list_queues", "name", "messages")
+	t.equal("delayed count", t.mustCtl(2, "delayed", "count", "--exchange", x), "5")
+	listed := t.mustCtl(2, "list_queues", "name", "messages")
 	for _, want := range []string{t.name("hold0") + " 4", t.name("hold1") + " 3", q + " 0"} {
 		found := false
 		for line := range strings.Lines(listed) {

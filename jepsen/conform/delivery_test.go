@@ -439,18 +439,15 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		}
 		t.equal("order", bodies(t.take(q, 4)), "5 9 200 4")
 	}},
-	{id: "Q-P2", what: "basic.qos: global counts as per consumer; a size: 540", run: func(t *T) {
+	{id: "Q-P2", what: "basic.qos: global counts all consumers of the channel; a size: 540", run: func(t *T) {
 		q := t.queue("q")
-		ch := t.open()
-		t.must(ch.Qos(2, 0, true))
-		a, err := ch.Consume(q, "", false, false, false, false, nil)
-		t.must(err)
-		b, err := ch.Consume(q, "", false, false, false, false, nil)
-		t.must(err)
+		p := t.limited(2)
+		p.consumeAs(q, "one")
+		p.consumeAs(q, "two")
 		t.publishN(q, 5)
-		t.nextN(a, 2)
-		t.nextN(b, 2)
-		t.equal("ready", t.ready(q), 1)
+		p.take(2)
+		p.quiet()
+		t.equal("ready", t.ready(q), 3)
 		c := t.cuttable()
 		t.mustBe(c.ended(func(ch *amqp.Channel) { _ = ch.Qos(1, 1, false) }), amqp.NotImplemented, "prefetch_size!=0")
 	}},

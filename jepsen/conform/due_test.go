@@ -213,7 +213,7 @@ func (t *T) next(from <-chan amqp.Delivery) amqp.Delivery {
 // milliseconds.
 var timesSet = []string{
 	"x-message-ttl", "x-expires", "x-consumer-timeout", "x-auto-delete-on-idle", "x-delay", "x-opt-delivery-delay",
-	"x-consumer-disconnected-timeout", "x-delayed-retry-min", "x-retry-after",
+	"x-consumer-disconnected-timeout", "x-delayed-retry-min", "x-retry-after", "x-lock-duration", "x-lock-auto-renew", "x-lock-detach-grace",
 }
 
 // asks notes whether a table asks for something at a time the row may live to see.

@@ -285,7 +285,6 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 	}},
 	{id: "T-49", what: "Symfony Messenger's delay and retry queues, declared literally", run: symfony},
 	{id: "T-50", what: "kombu's 28 levels of delay, declared literally: 5 s and 1 s", run: kombu},
-	{id: "T-7", what: "a lock that ends after the TTL", but: "there is no x-lock-duration; row T-8 tests the same for a consumer timeout"},
 	{id: "T-23", what: "viewing messages over HTTP never shows an expired one", run: func(t *T) {
 		q := t.queue("q")
 		const n = 200
@@ -343,7 +342,6 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.readyUntil(d, 0, at.Add(ms(2500)))
 		t.by(at.Add(ms(2500))).take(d, 1)
 	}},
-	{id: "T-130", what: "message.settle with a reason", but: "message.settle belongs to locks that are settled by token, which do not exist"},
 	{id: "T-53", what: "the dead-letter exchange is missing at the expiry and declared later: the letter arrives", run: func(t *T) {
 		x := t.exchange("x", "fanout")
 		q := t.queue("q", "x-message-ttl", int32(300), "x-dead-letter-exchange", x, "x-dead-letter-strategy", "at-least-once")

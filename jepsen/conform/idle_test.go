@@ -87,11 +87,44 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.soonGone(q, last.Add(ms(1500)))
 		t.soonGone(leased, at.Add(ms(1500)))
 	}},
+	{id: "SB-46i", what: "a queue that forwards is never idle, but a leased one ends; what waits in it is sent on or goes with it", run: func(t *T) {
+		at, to := time.Now(), t.queue("to")
+		way := []any{"x-forward-to-exchange", "", "x-forward-to-routing-key", to}
+		q, leased := t.queue("q", append(way, "x-auto-delete-on-idle", int32(1500))...), t.queue("leased", append(way, "x-expires", int32(1500))...)
+		t.publish(leased)
+		t.take(to, 1)
+		t.soonGone(leased, at.Add(ms(1500)))
+		t.existsUntil(q, at.Add(ms(4500)))
+	}},
 	{id: "T-162", what: "a scheduled message keeps an idle queue", run: func(t *T) {
 		q := t.idle("q")
 		at := t.publish(q, headers("x-opt-delivery-delay", int32(3500)))
 		t.existsUntil(q, at.Add(ms(3500+1500)))
 		t.soonGone(q, at.Add(ms(3500+1500)))
+	}},
+	{id: "Q-I1", what: "a message that waits for its next retry keeps an idle queue, but not a leased one; a deferred message keeps neither", run: func(t *T) {
+		const wait, idle = 3500, 1500
+		q := t.queue("q", "x-auto-delete-on-idle", int32(idle), "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(wait))
+		leased := t.queue("leased", "x-expires", int32(idle), "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(wait))
+		parked := t.idle("parked")
+		at := map[string]time.Time{}
+		for _, queue := range []string{q, leased, parked} {
+			w := t.workerOn(t.open(), queue, 1)
+			t.publish(queue)
+			d := t.now().next(w.from)
+			at[queue] = time.Now()
+			if queue == parked {
+				w.does("message.defer", 0, "x-delivery-tag", int64(d.DeliveryTag), "x-deferral-token", "token")
+			} else {
+				t.must(d.Nack(false, true))
+			}
+			t.must(w.ch.Close())
+		}
+		closed := time.Now()
+		t.soonGone(leased, closed.Add(ms(idle)))
+		t.soonGone(parked, closed.Add(ms(idle)))
+		t.existsUntil(q, at[q].Add(ms(wait+idle)))
+		t.soonGone(q, closed.Add(ms(wait+idle)))
 	}},
 	{id: "T-167", what: "an exchange is kept while it, or a queue bound to it, is in use; then it is deleted", run: func(t *T) {
 		at := time.Now()

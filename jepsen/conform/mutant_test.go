@@ -36,10 +36,10 @@ func build(dir string) (string, error) {
 }
 
 // timedSuites are the tests that the mutant has to fail.
-const timedSuites = "^(TestTTL|TestLease|TestDeadLetters|TestExpiryAnywhere|TestHold|TestDelayed|TestKeep|TestIdle|TestDelivery|TestTimeout|TestLocal|TestLimits|TestAMQP|TestRough|TestOutages)$"
+const timedSuites = "^(TestTTL|TestLease|TestDeadLetters|TestExpiryAnywhere|TestHold|TestDelayed|TestKeep|TestIdle|TestDelivery|TestTimeout|TestLocal|TestLimits|TestAMQP|TestSchedule|TestClocks|TestRough|TestOutages)$"
 
 // mustNotice are rows of every kind of timer. The others that fail, fail too.
-var mustNotice = strings.Fields("L01 L09 L18 L19 L20 E03 E10 E16 D03 D04 D44 H01 H02 H03 H05 H09 T-1 T-10 T-11 T-12 T-13 T-25 T-40 T-41 T-48 T-61 T-63 T-70 T-71 T-81 T-90 T-93 T-163 T-164 Q-D28 Q-R4 CT1 CT5 CT6 CT7 CT12 CT18 CT22 CT24 M14 A095")
+var mustNotice = strings.Fields("L01 L09 L18 L19 L20 E03 E10 E16 D03 D04 D44 H01 H02 H03 H05 H09 T-1 T-10 T-11 T-12 T-13 T-25 T-31 T-35 T-40 T-41 T-48 T-61 T-63 T-70 T-71 T-79 T-81 T-90 T-93 T-101 T-102 T-163 T-164 T-172 Q-D28 Q-R4 CT1 CT5 CT6 CT7 CT12 CT18 CT22 CT24 M14 A095")
 
 // TestLateMutant runs the timed rows against nodes whose timers are late: the
 // rows must say so.

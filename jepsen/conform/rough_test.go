@@ -69,6 +69,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.now().take(d, 1)
 		t.settled(q)
 	}},
+	{id: "T-117", what: "the lock of 3000 of a client of another node, nobody leads from 1000 to 3500: the ack takes effect", run: nobodyLeads, lives: true},
 	{id: "Q-R4", what: "a message that waits for its next retry is delivered on time although the leader dies", run: func(t *T) {
 		q := t.queue("q", "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(4000))
 		t.publish(q)
@@ -124,7 +125,7 @@ var roughRows = suite{test: "TestRough", title: "Nodes stop or die", rough: true
 		t.killLeader(hold)
 		t.by(at.Add(ms(2000))).mustComeOnce(work, 200)
 	}},
-}, slices.Concat(stopRows, hungNodeRows)...)}
+}, slices.Concat(stopRows, hungNodeRows, orderKillRows, forwardKillRows, groupKillRows)...)}
 
 func TestOutages(t *testing.T) { allStopRows.run(t) }
 

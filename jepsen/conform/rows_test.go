@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,7 +30,8 @@ type row struct {
 	// lives says that what the row asks for at a time is not to happen in it,
 	// or that it does not look: otherwise something must be bounded.
 	lives bool
-	// test runs the row if the suite's does not, and it holds.
+	// test runs the row if the suite's does not, and it holds: "package: Test, Test/part;
+	// package: Test", with packages by their folders.
 	test string
 }
 
@@ -45,13 +47,17 @@ type suite struct {
 // suites are all tables, in the order of the document.
 var suites = []*suite{
 	&amqpRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &delayRows, &keepRows, &idleRows,
-	&deliveryRows, &timeoutRows, &argumentRows, &localRows, &memberRows, &roughRows, &allStopRows, &localRoughRows, &clusterRows,
+	&scheduleRows, &clockRows, &orderRows, &forwardRows, &prefetchRows,
+	&deliveryRows, &retryRows, &timeoutRows, &lockRows, &groupRows, &commandRows, &argumentRows, &localRows, &memberRows, &roughRows, &allStopRows, &localRoughRows, &explainRows, &verifyRows, &clusterRows,
 }
 
 // run runs a suite's rows, side by side with those of all suites unless they are
 // rough: then one after the other, beside the rest. Rows mostly wait.
 func (s *suite) run(t *testing.T) {
 	t.Parallel()
+	if !slices.Contains(suites, s) {
+		t.Error("the table has none of these rows")
+	}
 	c := (*cluster.Cluster)(nil)
 	if s.rough {
 		c = mustCluster(t, cluster.WrongClocks...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -233,7 +234,83 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		})
 		t.must(d.Ack(false))
 	}},
+	{id: "CT32", what: "the action by policy: suspend, without an argument; the consumer's own argument overrides it", run: func(t *T) {
+		q := t.queue("q")
+		t.policy("p", q, 1, definition{"consumer-timeout-action": "suspend", "consumer-timeout": 500})
+		t.inherits(q, 500)
+		t.resumes(q)
+		s := t.slow(q, "x-consumer-timeout-action", "cancel")
+		t.publish(q)
+		s.take(t, 500)
+		s.mustBeCancelled(t)
+	}},
+	{id: "CT33", what: "the action by an argument of the queue, which overrides the policy's", run: func(t *T) {
+		q := t.queue("q", "x-consumer-timeout-action", "suspend", "x-consumer-timeout", int32(500))
+		t.policy("p", q, 1, definition{"consumer-timeout-action": "cancel"})
+		t.resumes(q)
+		local := t.name("local")
+		t.declare(t.ch(), local, flags{}, args("x-consumer-timeout-action", "suspend", "x-consumer-timeout", int32(500)))
+		t.resumes(local)
+	}},
+	{id: "CT34", what: "the action by consumer_timeout_action of the node; the default is cancel", run: func(t *T) {
+		set := newT(t.T, mustNodes(t.T, 1, "--set", "consumer_timeout_action=suspend", "--set", "consumer_timeout=500"), t.row)
+		set.resumes(set.queue("q"))
+		t.fires(500, []any{"x-consumer-timeout", int32(500)}, nil, nil)
+	}},
+	{id: "CT35", what: "a consumer that was cancelled for a timeout is listed with the status timeout until it has settled", run: func(t *T) {
+		q, s, _ := t.late(500)
+		s.mustBeCancelled(t)
+		t.eventually("it is cancelled and late", func() error {
+			if c := t.consumerNamed(q, "slow"); c.Activity != "timeout" || c.Active || c.TimedOut != 1 {
+				return fmt.Errorf("%+v", c)
+			}
+			return nil
+		})
+		t.must(s.delivery.Ack(false))
+		t.settledTo(q, 1)
+		t.eventually("it is not listed", func() error {
+			if n := len(t.consumersOf(q)); n != 0 {
+				return fmt.Errorf("%d consumers", n)
+			}
+			return nil
+		})
+		t.take(q, 1)
+	}},
 }}
+
+// resumes lets a consumer without arguments be late: it is not cancelled, shows
+// the status timeout, and gets more once it has settled.
+func (t *T) resumes(queue string) {
+	t.Helper()
+	ch := t.open()
+	s := t.slowOn(ch, queue, "slow")
+	t.publish(queue, body("1"))
+	s.take(t, 500)
+	c := t.by(s.due).eventualActivity(queue, "slow", "timeout")
+	t.equal("late", c.TimedOut, 1)
+	t.must(ch.Ack(1, false))
+	d := t.next(s.from)
+	t.equal("again", fmt.Sprint(string(d.Body), d.Redelivered), "1true")
+	t.must(d.Ack(false))
+	t.eventualActivity(queue, "slow", "up")
+	select {
+	case <-s.cancelled:
+		t.Error("it is cancelled")
+	default:
+	}
+	t.must(ch.Close())
+}
+
+func (t *T) eventualActivity(queue, tag, activity string) (c shown) {
+	t.Helper()
+	t.eventually(activity, func() error {
+		if c = t.consumerNamed(queue, tag); c.Activity != activity {
+			return fmt.Errorf("it is %s", c.Activity)
+		}
+		return nil
+	})
+	return c
+}
 
 // slow is a consumer that does not ack, on a channel of its own.
 type slow struct {
@@ -462,6 +539,7 @@ func (t *T) keepsPlace() {
 type shown struct {
 	Tag      string `json:"consumer_tag"`
 	Activity string `json:"activity_status"`
+	Active   bool   `json:"active"`
 	TimedOut int    `json:"timed_out"`
 	LateAcks int    `json:"consumer_timeout_late_acks_total"`
 	Timeout  int64  `json:"effective_timeout_ms"`
@@ -477,20 +555,24 @@ func (t *T) consumerOf(queue string) shown { t.Helper(); return t.consumerNamed(
 func (t *T) consumerNamed(queue, tag string) (c shown) {
 	t.Helper()
 	t.eventually(queue+" has a consumer", func() error {
-		var all []shown
-		status, answer, err := t.Nodes[0].Do(t.ctx, "GET", "/api/consumers/%2F", nil)
-		if err != nil || status != 200 {
-			return fmt.Errorf("status %d: %w", status, err)
-		}
-		if err := json.Unmarshal(answer, &all); err != nil {
-			return err
-		}
+		all := t.consumersOf(queue)
 		for _, c = range all {
-			if c.Queue.Name == queue && (tag == "" || c.Tag == tag) {
+			if tag == "" || c.Tag == tag {
 				return nil
 			}
 		}
 		return fmt.Errorf("none of %d", len(all))
 	})
 	return c
+}
+
+// consumersOf lists the consumers of a queue; none while they are not known.
+func (t *T) consumersOf(queue string) (all []shown) {
+	t.Helper()
+	status, answer, err := t.Nodes[0].Do(t.ctx, "GET", "/api/consumers/%2F", nil)
+	if err != nil || status != 200 {
+		return nil
+	}
+	t.must(json.Unmarshal(answer, &all))
+	return slices.DeleteFunc(all, func(c shown) bool { return c.Queue.Name != queue })
 }

@@ -14,6 +14,11 @@ type line struct {
 	Attempt  *Attempt  `json:"attempt,omitempty"`
 	Delivery *Delivery `json:"delivery,omitempty"`
 	Fault    *Fault    `json:"fault,omitempty"`
+	Skipped  *Skipped  `json:"skipped,omitempty"`
+	Op       *Op       `json:"op,omitempty"`
+	Led      *Led      `json:"led,omitempty"`
+	Stalled  *Stalled  `json:"stalled,omitempty"`
+	Past     *Counts   `json:"past,omitempty"`
 	Stall    *stall    `json:"stall,omitempty"`
 }
 
@@ -36,6 +41,21 @@ func (h *History) Write(w io.Writer) error {
 	}
 	for i := range h.Faults {
 		errs = append(errs, enc.Encode(line{Fault: &h.Faults[i]}))
+	}
+	for i := range h.Skipped {
+		errs = append(errs, enc.Encode(line{Skipped: &h.Skipped[i]}))
+	}
+	for i := range h.Ops {
+		errs = append(errs, enc.Encode(line{Op: &h.Ops[i]}))
+	}
+	for i := range h.Leaders {
+		errs = append(errs, enc.Encode(line{Led: &h.Leaders[i]}))
+	}
+	for i := range h.Stalls {
+		errs = append(errs, enc.Encode(line{Stalled: &h.Stalls[i]}))
+	}
+	if h.Past != (Counts{}) {
+		errs = append(errs, enc.Encode(line{Past: &h.Past}))
 	}
 	if h.Stall != 0 {
 		errs = append(errs, enc.Encode(line{Stall: &stall{h.Stall}}))
@@ -63,10 +83,20 @@ func Read(r io.Reader) (*History, error) {
 			h.Deliveries = append(h.Deliveries, *l.Delivery)
 		case l.Fault != nil:
 			h.Faults = append(h.Faults, *l.Fault)
+		case l.Skipped != nil:
+			h.Skipped = append(h.Skipped, *l.Skipped)
+		case l.Op != nil:
+			h.Ops = append(h.Ops, *l.Op)
+		case l.Led != nil:
+			h.Leaders = append(h.Leaders, *l.Led)
+		case l.Stalled != nil:
+			h.Stalls = append(h.Stalls, *l.Stalled)
+		case l.Past != nil:
+			h.Past = *l.Past
 		case l.Stall != nil:
 			h.Stall = l.Stall.Longest
 		default:
-			return nil, fmt.Errorf("history line %d: neither attempt, delivery, fault nor stall", n)
+			return nil, fmt.Errorf("history line %d: nothing that a history has", n)
 		}
 	}
 	return h, s.Err()

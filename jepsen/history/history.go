@@ -4,6 +4,7 @@ package history
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,7 +26,7 @@ type Attempt struct {
 	Message   uint64        `json:"message"` // what the client wanted published
 	Publisher string        `json:"publisher"`
 	Epoch     int           `json:"epoch"` // connections of the publisher so far
-	Queue     string        `json:"queue"` // where the message must finally be consumed
+	Queue     string        `json:"queue"` // where the message must finally be consumed; several with spaces between them: in each
 	TTL       time.Duration `json:"ttl,omitempty"`
 	Call      time.Duration `json:"call"`
 	Return    time.Duration `json:"return,omitempty"`
@@ -49,6 +50,7 @@ type Delivery struct {
 	Queue       string        `json:"queue"`
 	Consumer    string        `json:"consumer"`
 	Epoch       int           `json:"epoch"`
+	Call        time.Duration `json:"call,omitempty"` // of a basic.get
 	At          time.Duration `json:"at"`
 	Redelivered bool          `json:"redelivered,omitempty"`
 	Acked       bool          `json:"acked,omitempty"`
@@ -65,24 +67,58 @@ type Fault struct {
 	Healed time.Duration `json:"healed,omitempty"`
 }
 
+// Skipped is a fault that was not injected because the cluster or the machine cannot have it.
+type Skipped struct {
+	Name   string `json:"name"`
+	Kind   string `json:"kind"`
+	Reason string `json:"reason"`
+}
+
+// Led says that a node was seen to lead a queue.
+type Led struct {
+	Queue string        `json:"queue"`
+	Node  int           `json:"node"`
+	Term  uint64        `json:"term"` // of the queue's raft group; a term has one leader at most
+	At    time.Duration `json:"at"`   // when it was first seen
+}
+
+// Stalled is a time in which this machine kept the test from running.
+type Stalled struct {
+	At      time.Duration `json:"at"` // its end
+	Longest time.Duration `json:"longest"`
+}
+
 // History is the record of one run. Its methods may be called by several
 // goroutines; its fields may be read when the run is over.
 type History struct {
 	Attempts   []Attempt
 	Deliveries []Delivery
 	Faults     []Fault
+	Skipped    []Skipped
+	Ops        []Op
+	Leaders    []Led     // in the order in which they were seen
+	Stalls     []Stalled // samples, in order
+	// Past is what was checked before, and is no longer in the history.
+	Past Counts
 	// Stall is the longest time for which this machine kept the test from running.
 	Stall time.Duration
 
 	mu       sync.Mutex
 	start    time.Time
 	messages atomic.Uint64
+	answers  int                        // confirms so far
+	answered map[string]time.Duration   // queue → the newest confirm
 	seen     map[string]map[uint64]bool // queue → keys delivered
+	led      map[string]map[uint64]bool // queue → terms in Leaders
+	// deliveries numbers those in Ops.
+	deliveries int
 }
 
 // New starts a history; its clock starts now.
 func New() *History {
-	return &History{start: time.Now(), seen: map[string]map[uint64]bool{}}
+	return &History{
+		start: time.Now(), answered: map[string]time.Duration{}, seen: map[string]map[uint64]bool{}, led: map[string]map[uint64]bool{},
+	}
 }
 
 // Beside starts another history on the same clock.
@@ -115,6 +151,24 @@ func (h *History) End(key uint64, r Result) {
 	defer h.mu.Unlock()
 	a := &h.Attempts[key-1]
 	a.Result, a.Return = r, h.Now()
+	if r == OK {
+		h.answers++
+		h.answered[a.Queue] = a.Return
+	}
+}
+
+// Answers returns the number of confirms recorded by End, without counting them again.
+func (h *History) Answers() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.answers
+}
+
+// Answered returns when a message for a queue was confirmed last; 0: never.
+func (h *History) Answered(queue string) time.Duration {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.answered[queue]
 }
 
 // Deliver records a delivery and returns its position, for Ack.
@@ -164,6 +218,61 @@ func (h *History) Fault(kind string, node int) (healed func()) {
 	}
 }
 
+// Injected counts the faults so far.
+func (h *History) Injected() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.Faults)
+}
+
+// Skip records a fault that cannot be injected, once.
+func (h *History) Skip(name, kind, reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := (Skipped{Name: name, Kind: kind, Reason: reason}); !slices.Contains(h.Skipped, s) {
+		h.Skipped = append(h.Skipped, s)
+	}
+}
+
+// Lead records that a node leads a queue in a term, unless that is recorded already.
+func (h *History) Lead(queue string, node int, term uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	terms := h.led[queue]
+	if terms == nil {
+		terms = map[uint64]bool{}
+		h.led[queue] = terms
+	}
+	if !terms[term] {
+		terms[term] = true
+		h.Leaders = append(h.Leaders, Led{Queue: queue, Node: node, Term: term, At: h.Now()})
+	}
+}
+
+// Sample records the longest stall since the last sample.
+func (h *History) Sample(longest time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Stalls = append(h.Stalls, Stalled{At: h.Now(), Longest: longest})
+}
+
+// Counts are numbers of attempts and deliveries.
+type Counts struct {
+	Published int `json:"published"`
+	Confirmed int `json:"confirmed"`
+	Delivered int `json:"delivered"`
+}
+
+// Add counts what is in another history, which may then be forgotten.
+func (h *History) Add(other *History) {
+	confirmed := other.Confirmed()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.Past.Published += len(other.Attempts)
+	h.Past.Confirmed += confirmed
+	h.Past.Delivered += len(other.Deliveries)
+}
+
 // Missing counts confirmed attempts that no consumer has received yet.
 func (h *History) Missing() int {
 	h.mu.Lock()
@@ -171,8 +280,20 @@ func (h *History) Missing() int {
 	n := 0
 	for i := range h.Attempts {
 		a := &h.Attempts[i]
-		if a.Result == OK && !h.seen[a.Queue][a.Key] {
-			n++
+		if a.Result != OK {
+			continue
+		}
+		if !strings.Contains(a.Queue, " ") {
+			if !h.seen[a.Queue][a.Key] {
+				n++
+			}
+			continue
+		}
+		for q := range strings.SplitSeq(a.Queue, " ") {
+			if !h.seen[q][a.Key] {
+				n++
+				break
+			}
 		}
 	}
 	return n

@@ -17,6 +17,18 @@ func TestFileKeepsEverything(t *testing.T) {
 	h.Acked([]int{at})
 	h.Settled([]int{at})
 	h.Fault("kill", 2)()
+	h.Skip("loss", "loss", "no namespaces")
+	h.Did(Op{Kind: Renew, Client: "c 1", Key: a, On: h.Took(Op{Client: "c 1", Key: a, Group: "g", Again: true, Lock: time.Second}), Result: No})
+	h.Did(Op{Kind: Schedule, Client: "p", Key: b, Due: time.Second, Result: OK})
+	h.Lead("q", 1, 2)
+	h.Lead("q", 1, 2) // seen again
+	h.Lead("q", 3, 4)
+	h.Sample(time.Millisecond)
+	if len(h.Leaders) != 2 {
+		t.Errorf("leaders: %+v", h.Leaders)
+	}
+	h.Past = Counts{Published: 3, Confirmed: 2, Delivered: 1}
+	h.Add(&History{Attempts: []Attempt{{Result: OK}, {}}, Deliveries: []Delivery{{}}})
 	h.Stall = 20 * time.Millisecond
 	if h.Missing() != 0 || h.Confirmed() != 1 || h.Received("q") != 1 {
 		t.Errorf("missing %d, confirmed %d, received %d", h.Missing(), h.Confirmed(), h.Received("q"))
@@ -33,8 +45,12 @@ func TestFileKeepsEverything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(back.Attempts, h.Attempts) || !reflect.DeepEqual(back.Deliveries, h.Deliveries) || !reflect.DeepEqual(back.Faults, h.Faults) {
+	if !reflect.DeepEqual(back.Attempts, h.Attempts) || !reflect.DeepEqual(back.Deliveries, h.Deliveries) || !reflect.DeepEqual(back.Faults, h.Faults) ||
+		!reflect.DeepEqual(back.Ops, h.Ops) || !reflect.DeepEqual(back.Leaders, h.Leaders) || !reflect.DeepEqual(back.Stalls, h.Stalls) {
 		t.Errorf("read back %+v %+v %+v", back.Attempts, back.Deliveries, back.Faults)
+	}
+	if want := (Counts{Published: 5, Confirmed: 3, Delivered: 2}); h.Past != want || back.Past != want {
+		t.Errorf("past %+v, read back %+v", h.Past, back.Past)
 	}
 	if back.Stall != h.Stall {
 		t.Errorf("stall %v, read back %v", h.Stall, back.Stall)

@@ -75,6 +75,8 @@ type Flow struct {
 	// Queue is where the messages are consumed.
 	Queue string
 	Rate  int // per second; 0: as fast as confirms allow
+	// Window is how many messages may be without a confirm, or without an ack; 0: 256.
+	Window int
 	// Patience is how long the consumer may wait for confirmed messages once all are
 	// published. The checkers report what is missing then.
 	Patience time.Duration
@@ -89,12 +91,12 @@ func (f *Flow) Run(ctx context.Context, h *history.History, during func(context.
 	defer stop()
 	publishing, done := context.WithCancel(ctx)
 	tasks.Go(func() {
-		c := client.Consumer{Name: "consumer", URIs: f.URIs, First: f.ConsumeAt, Queue: f.Queue}
+		c := client.Consumer{Name: "consumer", URIs: f.URIs, First: f.ConsumeAt, Queue: f.Queue, Prefetch: f.Window}
 		consumed = c.Run(consuming, h)
 	})
 	tasks.Go(func() {
 		defer done()
-		p := client.Publisher{Name: "publisher", URIs: f.URIs, First: f.PublishAt, Rate: f.Rate}
+		p := client.Publisher{Name: "publisher", URIs: f.URIs, First: f.PublishAt, Rate: f.Rate, Window: f.Window}
 		published = p.Run(ctx, h, f.Next)
 	})
 	if during != nil {
@@ -155,6 +157,16 @@ func Count(n int, make func() client.Message) func() (client.Message, bool) {
 		}
 		n--
 		return make(), true
+	}
+}
+
+// Before returns the messages of a source, and no more after an instant.
+func Before(end time.Time, next func() (client.Message, bool)) func() (client.Message, bool) {
+	return func() (client.Message, bool) {
+		if time.Now().After(end) {
+			return client.Message{}, false
+		}
+		return next()
 	}
 }
 

@@ -1,0 +1,293 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// What ext4 and xfs call EXT4_IOC_SHUTDOWN and XFS_IOC_GOINGDOWN, and the flag with which
+// the journal is not written either.
+const (
+	shutdownRequest      = 0x8004587d
+	shutdownWithoutFlush = 2
+)
+
+// ErrNoDisks means that this machine does not permit disks that can be broken.
+var ErrNoDisks = errors.New("no disk of its own for a node: that needs the rights of root, mkfs.ext4, e2fsck, a loop device and fsfreeze")
+
+// diskBytes is the size of a disk. Little of it is used: the image is sparse.
+const diskBytes = 2 << 30
+
+// Disk is a separate filesystem that can be made to fail in several ways.
+type Disk struct {
+	folder string
+	image  string
+
+	mu      sync.Mutex
+	hangs   bool
+	full    bool
+	slow    string // control group of those who find the disk slow; empty: nobody does
+	broken  bool   // an error was found: nothing is written any more
+	devices string // major and minor number
+}
+
+// NewDisk mounts an empty disk on a folder, which it creates.
+func NewDisk(folder string) (*Disk, error) {
+	d := &Disk{folder: folder, image: filepath.Clean(folder) + ".disk"}
+	if os.Geteuid() != 0 {
+		return nil, ErrNoDisks
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	image, err := os.Create(d.image)
+	if err == nil {
+		err = errors.Join(image.Truncate(diskBytes), image.Close())
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, do := range []func() error{d.format, d.mount} {
+		if err := do(); err != nil {
+			return nil, fmt.Errorf("%w (%w)", ErrNoDisks, err)
+		}
+	}
+	return d, nil
+}
+
+// makeDisks gives each node a disk, if it is wanted and possible.
+func (c *Cluster) makeDisks(o Options) error {
+	c.noDisks = errors.New("the cluster was started without disks that can be broken")
+	if !o.Disks {
+		return nil
+	}
+	c.noDisks = nil
+	for k := 1; k <= o.Nodes; k++ {
+		d, err := NewDisk(filepath.Join(c.dir, "data", nodeName(k)))
+		if errors.Is(err, ErrNoDisks) {
+			c.noDisks = err
+			return c.CloseDisks()
+		}
+		if err != nil {
+			return err
+		}
+		if c.Disks == nil {
+			c.Disks = map[int]*Disk{}
+		}
+		c.Disks[k] = d
+	}
+	return nil
+}
+
+// NoDisks returns why the nodes have no disks that can be broken; nil: they have.
+func (c *Cluster) NoDisks() error { return c.noDisks }
+
+// CloseDisks deletes the disks, with all data and logs. The cluster must have stopped.
+func (c *Cluster) CloseDisks() error {
+	var errs []error
+	for _, d := range c.Disks {
+		errs = append(errs, d.Close())
+	}
+	c.Disks = nil
+	return errors.Join(errs...)
+}
+
+func (d *Disk) format() error {
+	return system("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=1", d.image)
+}
+
+func (d *Disk) mount() error {
+	if err := system("mount", "-o", "loop,errors=remount-ro", d.image, d.folder); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(d.folder, &st); err != nil {
+		return err
+	}
+	d.devices = fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
+	return nil
+}
+
+// Heal ends a hang, makes room on the disk, and makes it fast. What MakeReadOnly and
+// LosePower did is ended by Repair and Reboot.
+func (d *Disk) Heal() error { return errors.Join(d.Go(), d.Empty(), d.Hurry()) }
+
+// Hang makes the disk hang.
+func (d *Disk) Hang() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hangs {
+		return nil
+	}
+	d.hangs = true
+	return system("fsfreeze", "--freeze", d.folder)
+}
+
+// Go ends a hang.
+func (d *Disk) Go() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.hangs {
+		return nil
+	}
+	d.hangs = false
+	return system("fsfreeze", "--unfreeze", d.folder)
+}
+
+// ballast is the file that fills a disk.
+func (d *Disk) ballast() string { return filepath.Join(d.folder, "ballast") }
+
+// Fill takes all that is free on the disk, so that no file can grow.
+func (d *Disk) Fill() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.full = true
+	f, err := os.OpenFile(d.ballast(), os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var at int64
+	for step := int64(diskBytes); step >= 4096; {
+		switch err := unix.Fallocate(int(f.Fd()), 0, at, step); {
+		case err == nil:
+			at += step
+		case errors.Is(err, unix.ENOSPC):
+			step /= 2
+		default:
+			return fmt.Errorf("fill %s: %w", d.folder, err)
+		}
+	}
+	return nil
+}
+
+// Empty ends Fill.
+func (d *Disk) Empty() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.full {
+		return nil
+	}
+	d.full = false
+	return os.Remove(d.ballast())
+}
+
+// MakeReadOnly makes the filesystem find an error, after which it refuses all writes.
+func (d *Disk) MakeReadOnly() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.broken = true
+	device, err := d.device()
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join("/sys/fs/ext4", device, "trigger_fs_error"), []byte("1"), 0)
+}
+
+// Repair ends MakeReadOnly. Nobody may use the disk.
+func (d *Disk) Repair() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.broken {
+		return nil
+	}
+	d.broken = false
+	if err := system("umount", d.folder); err != nil {
+		return err
+	}
+	// It exits with 1 if there was something to repair.
+	if err := system("e2fsck", "-f", "-y", d.image); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 {
+			return err
+		}
+	}
+	return d.mount()
+}
+
+// device returns the name of the disk's device.
+func (d *Disk) device() (string, error) {
+	path, err := os.Readlink(filepath.Join("/sys/dev/block", d.devices))
+	return filepath.Base(path), err
+}
+
+// throttling is the folder of the control groups that slow disks down.
+const throttling = "/sys/fs/cgroup/blkio"
+
+// NoSlowing returns why disks cannot be made slow on this machine; nil: they can.
+func NoSlowing() error {
+	if _, err := os.Stat(filepath.Join(throttling, "blkio.throttle.write_iops_device")); err != nil {
+		return fmt.Errorf("no control group that limits writes to a device: %w", err)
+	}
+	return nil
+}
+
+// Slow makes the disk write so many times a second at most, for a process.
+func (d *Disk) Slow(pid, writes int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	group := filepath.Join(throttling, fmt.Sprintf("quorate-%d-%s", os.Getpid(), strings.ReplaceAll(d.devices, ":", "-")))
+	if err := os.Mkdir(group, 0o700); err != nil {
+		return err
+	}
+	d.slow = group
+	return errors.Join(
+		os.WriteFile(filepath.Join(group, "blkio.throttle.write_iops_device"), fmt.Appendf(nil, "%s %d", d.devices, writes), 0),
+		os.WriteFile(filepath.Join(group, "cgroup.procs"), fmt.Append(nil, pid), 0))
+}
+
+// Hurry ends Slow.
+func (d *Disk) Hurry() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.slow == "" {
+		return nil
+	}
+	pids, err := os.ReadFile(filepath.Join(d.slow, "cgroup.procs"))
+	for _, pid := range strings.Fields(string(pids)) {
+		if err := os.WriteFile(filepath.Join(throttling, "cgroup.procs"), []byte(pid), 0); err != nil && !errors.Is(err, unix.ESRCH) {
+			return err
+		}
+	}
+	group := d.slow
+	d.slow = ""
+	return errors.Join(err, os.Remove(group))
+}
+
+// LosePower makes the disk lose everything that was not synced: what is in memory and
+// in the journal's open transaction is gone, and nothing can be written any more. Whoever
+// uses the disk must be stopped before, and killed afterwards.
+func (d *Disk) LosePower() error {
+	f, err := os.Open(d.folder)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), shutdownRequest, shutdownWithoutFlush); err != nil {
+		return fmt.Errorf("shut down %s: %w", d.folder, err)
+	}
+	return nil
+}
+
+// Reboot mounts the disk again after it has lost its power. Nobody may use it.
+func (d *Disk) Reboot() error { return errors.Join(system("umount", d.folder), d.mount()) }
+
+// Close unmounts the disk and deletes its contents. The disk must not be in use.
+func (d *Disk) Close() error {
+	return errors.Join(d.Heal(), system("umount", d.folder), os.Remove(d.image))
+}
+
+func system(words ...string) error {
+	out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, out)
+	}
+	return nil
+}

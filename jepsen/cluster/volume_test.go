@@ -1,0 +1,153 @@
+package cluster
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// mustDisk mounts a disk until the test ends, or skips the test.
+func mustDisk(t *testing.T) *Disk {
+	t.Helper()
+	d, err := NewDisk(filepath.Join(t.TempDir(), "disk"))
+	if errors.Is(err, ErrNoDisks) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// writeSynced writes to a file of the disk and syncs it.
+func writeSynced(d *Disk, name string, bytes int) error {
+	f, err := os.Create(filepath.Join(d.folder, name))
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, bytes))
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func TestFullDisk(t *testing.T) {
+	d := mustDisk(t)
+	if err := writeSynced(d, "before", 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Fill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSynced(d, "full", 1<<16); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a full disk: %v", err)
+	}
+	if err := d.Empty(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSynced(d, "after", 1<<20); err != nil {
+		t.Errorf("when there is room again: %v", err)
+	}
+}
+
+func TestReadOnlyDisk(t *testing.T) {
+	d := mustDisk(t)
+	if err := writeSynced(d, "before", 10); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.MakeReadOnly(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSynced(d, "read-only", 10); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("a read-only disk: %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(d.folder, "before")); err != nil || len(text) != 10 {
+		t.Errorf("what was there: %q, %v", text, err)
+	}
+	if err := d.Repair(); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeSynced(d, "after", 10); err != nil {
+		t.Errorf("repaired: %v", err)
+	}
+	if text, err := os.ReadFile(filepath.Join(d.folder, "before")); err != nil || len(text) != 10 {
+		t.Errorf("what was there, repaired: %q, %v", text, err)
+	}
+}
+
+// A disk is slow for the process that is named, also for what it has begun to write before.
+func TestSlowDisk(t *testing.T) {
+	if err := NoSlowing(); err != nil {
+		t.Skip(err)
+	}
+	d := mustDisk(t)
+	const writes, each = 20, 10
+	writer := exec.Command("sh", "-c", `read go; dd if=/dev/zero of="$0" bs=4096 count=$1 oflag=dsync 2>/dev/null; echo done; read go`, filepath.Join(d.folder, "written"), strconv.Itoa(each))
+	in, err := writer.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := writer.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Wait()
+	defer in.Close()
+	if err := d.Slow(writer.Process.Pid, writes); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := in.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	if t.Logf("%d synced writes in %v", each, took.Round(time.Millisecond)); took < each*time.Second/writes/2 {
+		t.Errorf("%d synced writes in %v, at %d a second", each, took, writes)
+	}
+	group := d.slow
+	if err := d.Hurry(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(group); err == nil {
+		t.Error("the control group is still there")
+	}
+	if groups, err := os.ReadFile("/proc/" + strconv.Itoa(writer.Process.Pid) + "/cgroup"); err != nil || strings.Contains(string(groups), filepath.Base(group)) {
+		t.Errorf("the process is still in it: %s, %v", groups, err)
+	}
+}
+
+// Who writes to a hung disk waits until it goes on.
+func TestHungDisk(t *testing.T) {
+	d := mustDisk(t)
+	if err := d.Hang(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- writeSynced(d, "written", 10) }()
+	select {
+	case err := <-done:
+		t.Errorf("a hung disk: %v", err)
+	case <-time.After(200 * time.Millisecond):
+	}
+	if err := d.Go(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
