@@ -53,6 +53,9 @@
 // ever, and the run ends with all stacks. Locks that are held while raft or the
 // network is waited for must be of another kind (see longLock in package group).
 //
+// Under the race detector everything runs on one processor: with more, the
+// detector itself dies of timers now and then (golang/go#78156).
+//
 // Timers of all nodes run at the same speed, even where a clock drifts: drift
 // shows in what clocks say, not in how long a node waits.
 //
