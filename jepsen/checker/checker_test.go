@@ -42,7 +42,18 @@ var checkers = map[string]func(*history.History) Verdict{
 	"dropped":     Dropped(2),
 	"fanout":      Fanout,
 	"registers":   func(h *history.History) Verdict { return Registers(h, 2*time.Second) },
+	"online":      online,
+	"slow":        slowBy400,
 	"flips":       func(h *history.History) Verdict { return Flips(h, 2*time.Second) },
+}
+
+// slowBy400 is Slow for links that delay an answer by 400 ms.
+func slowBy400(h *history.History) Verdict {
+	v, tried := Slow(h, "delay", 400*time.Millisecond)
+	if !tried {
+		v.Problems = append(v.Problems, "slow: nothing is proven")
+	}
+	return v
 }
 
 // A golden history names the expected problems in lines that begin with "#= ".
@@ -188,5 +199,30 @@ func TestPercentiles(t *testing.T) {
 	}
 	if got := Percentiles(nil); got != "none" {
 		t.Errorf("of nothing: %s", got)
+	}
+}
+
+// A machine that is so busy that a slow part would not be noticed proves nothing, nor do few
+// confirms.
+func TestSlowIsTried(t *testing.T) {
+	const late = 400 * time.Millisecond
+	for _, c := range []struct {
+		name    string
+		count   int
+		healthy time.Duration
+		tried   bool
+	}{{"quick", 30, 5 * time.Millisecond, true}, {"busy", 30, 250 * time.Millisecond, false}, {"few", 5, 5 * time.Millisecond, false}} {
+		h := history.New()
+		h.Faults = []history.Fault{{Kind: "delay", At: time.Minute, Healed: 2 * time.Minute}}
+		for i := range 2 * c.count {
+			at := time.Duration(i)
+			if i >= c.count {
+				at += time.Minute
+			}
+			h.Attempts = append(h.Attempts, history.Attempt{Queue: "q", Call: at, Return: at + c.healthy, Result: history.OK})
+		}
+		if _, tried := Slow(h, "delay", late); tried != c.tried {
+			t.Errorf("%s: tried: %t", c.name, tried)
+		}
 	}
 }

@@ -31,19 +31,34 @@ type Consumer struct {
 	Each func(amqp.Delivery)
 	// Settle, if set, ends a delivery instead of an ack, and reports whether it is one.
 	Settle func(amqp.Delivery) (acked bool, err error)
+	// Batch is how many deliveries one ack settles, unless there are no more for a while;
+	// 0: 1. It is not used with Settle, nor with More.
+	Batch int
+	// Renew is after how many deliveries the consumer leaves in order, so that its acks are
+	// known to hold, and subscribes again; 0: never.
+	Renew int
+	// Subscribes, if set, is called when the consumer is about to subscribe.
+	Subscribes func(name string, epoch int)
 
-	h     *history.History
+	h     Recorder
+	epoch int
+	subscription
+}
+
+// subscription is what a consumer has on one connection.
+type subscription struct {
 	conn  *amqp.Connection
 	ch    *amqp.Channel
 	from  <-chan amqp.Delivery
 	ended chan struct{} // closed when nobody reads from any more
-	epoch int
-	acked []int // positions of the deliveries that this epoch has acked
+	acked []int         // positions of the deliveries that were acked
+	taken []int         // those that the next ack settles
+	last  uint64        // delivery tag of those
 }
 
 // Run consumes until ctx ends, and then closes its connection in order, so that its
 // acks are known to hold. An error means that it was not subscribed at the end.
-func (c *Consumer) Run(ctx context.Context, h *history.History) error {
+func (c *Consumer) Run(ctx context.Context, h Recorder) error {
 	c.h = h
 	if c.Prefetch == 0 {
 		c.Prefetch = 256
@@ -53,10 +68,15 @@ func (c *Consumer) Run(ctx context.Context, h *history.History) error {
 	var err error
 	for {
 		if err = c.subscribe(ctx); err == nil {
-			if c.consume(ctx) {
+			switch c.consume(ctx) {
+			case over:
 				return c.leave()
+			case renewed:
+				_ = c.leave() // or its acks prove nothing
+				continue
+			case gone:
+				c.lost()
 			}
-			c.lost()
 		}
 		select {
 		case <-ctx.Done():
@@ -75,6 +95,9 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 		return err
 	}
 	c.epoch++
+	if c.Subscribes != nil {
+		c.Subscribes(c.Name, c.epoch)
+	}
 	c.ended = make(chan struct{})
 	if err = ch.Qos(c.Prefetch, 0, false); err == nil {
 		c.from, err = c.consumeAll(ch)
@@ -135,15 +158,40 @@ func (c *Consumer) queueOf(d amqp.Delivery) string {
 	return c.Queue
 }
 
-// consume returns true when ctx has ended, false when the subscription is lost.
-func (c *Consumer) consume(ctx context.Context) bool {
+// reason is why a consumer consumes no more.
+type reason int
+
+const (
+	over    reason = iota // the context has ended
+	renewed               // it has had as many deliveries as Renew says
+	gone                  // the subscription is lost
+)
+
+// ackPause is how long a batch of acks waits for more deliveries.
+const ackPause = 5 * time.Millisecond
+
+// consume takes deliveries until there is a reason to end.
+func (c *Consumer) consume(ctx context.Context) reason {
+	pause := time.NewTicker(ackPause)
+	defer pause.Stop()
 	for {
+		var waiting <-chan time.Time
+		if len(c.taken) > 0 {
+			waiting = pause.C
+		}
 		select {
 		case <-ctx.Done():
-			return true
+			return over
+		case <-waiting:
+			if !c.ack() {
+				return gone
+			}
 		case d, ok := <-c.from:
 			if !ok || !c.take(d) {
-				return false
+				return gone
+			}
+			if c.Renew > 0 && len(c.acked) >= c.Renew {
+				return renewed
 			}
 		}
 	}
@@ -154,16 +202,27 @@ func (c *Consumer) take(d amqp.Delivery) bool {
 	if c.Each != nil {
 		c.Each(d)
 	}
-	acked, err := true, error(nil)
-	if c.Settle != nil {
-		acked, err = c.Settle(d)
-	} else {
-		err = d.Ack(false)
+	if c.Settle == nil {
+		c.taken, c.last = append(c.taken, at), d.DeliveryTag
+		return len(c.taken) < c.Batch || c.ack()
 	}
+	acked, err := c.Settle(d)
 	if acked && err == nil {
 		c.acked = append(c.acked, at)
 	}
 	return err == nil
+}
+
+// ack settles what was taken.
+func (c *Consumer) ack() bool {
+	if len(c.taken) == 0 {
+		return true
+	}
+	if c.ch.Ack(c.last, len(c.taken) > 1) != nil {
+		return false
+	}
+	c.acked, c.taken = append(c.acked, c.taken...), c.taken[:0]
+	return true
 }
 
 // leave ends the subscription, receives the deliveries on their way, and closes.
@@ -178,7 +237,11 @@ func (c *Consumer) leave() error {
 				break
 			}
 		}
-		err = c.ch.Close()
+		if !c.ack() {
+			err = amqp.ErrClosed
+		} else {
+			err = c.ch.Close()
+		}
 	}
 	if err == nil {
 		c.h.Settled(c.acked)
@@ -193,7 +256,7 @@ func (c *Consumer) leave() error {
 func (c *Consumer) lost() {
 	close(c.ended)
 	c.h.Acked(c.acked)
-	c.acked = c.acked[:0]
+	c.acked, c.taken = c.acked[:0], c.taken[:0]
 	_ = c.conn.CloseDeadline(time.Now().Add(closeTimeout))
 }
 

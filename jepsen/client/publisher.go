@@ -31,8 +31,11 @@ type Publisher struct {
 	Dial   Dialer // nil: TCP
 	Window int    // 0: 256
 	Rate   int    // messages per second; 0: as fast as the window allows
+	// Hold, if set, keeps the publisher from publishing what is not a repetition while it
+	// returns true.
+	Hold func() bool
 
-	h       *history.History
+	h       Recorder
 	conn    *amqp.Connection
 	ch      *amqp.Channel
 	answers chan amqp.Confirmation
@@ -56,7 +59,7 @@ type attempt struct {
 
 // Run publishes the messages that next returns until there are no more and all are
 // confirmed, or until ctx ends. Only Run calls next.
-func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Message, bool)) error {
+func (p *Publisher) Run(ctx context.Context, h Recorder, next func() (Message, bool)) error {
 	p.h = h
 	if p.Window == 0 {
 		p.Window = 256
@@ -65,6 +68,8 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 	defer pace.stop()
 	now := make(chan time.Time)
 	close(now)
+	held := time.NewTicker(holdInterval)
+	defer held.Stop()
 	more := true
 	for {
 		if p.ch == nil {
@@ -77,11 +82,15 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 		if !waiting && len(p.open) == 0 {
 			return p.close()
 		}
-		var turn <-chan time.Time
-		if waiting && len(p.open) < p.Window {
-			if turn = pace.turn(); p.urgent > 0 {
-				turn = now
-			}
+		var turn, again <-chan time.Time
+		switch {
+		case !waiting || len(p.open) >= p.Window:
+		case p.urgent > 0:
+			turn = now
+		case p.holds():
+			again = held.C
+		default:
+			turn = pace.turn()
 		}
 		select {
 		case <-ctx.Done():
@@ -95,6 +104,7 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 			} else {
 				p.lost()
 			}
+		case <-again:
 		case <-turn:
 			m, ok := p.take(&more, next)
 			if ok {
@@ -103,6 +113,11 @@ func (p *Publisher) Run(ctx context.Context, h *history.History, next func() (Me
 		}
 	}
 }
+
+// holdInterval is how often a publisher that is held checks whether it still is.
+const holdInterval = 5 * time.Millisecond
+
+func (p *Publisher) holds() bool { return p.Hold != nil && len(p.again) == 0 && p.Hold() }
 
 // take returns the message to publish next; repetitions come first.
 func (p *Publisher) take(more *bool, next func() (Message, bool)) (numbered, bool) {

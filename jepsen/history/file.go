@@ -18,6 +18,7 @@ type line struct {
 	Op       *Op       `json:"op,omitempty"`
 	Led      *Led      `json:"led,omitempty"`
 	Stalled  *Stalled  `json:"stalled,omitempty"`
+	Second   *Second   `json:"second,omitempty"`
 	Past     *Counts   `json:"past,omitempty"`
 	Stall    *stall    `json:"stall,omitempty"`
 }
@@ -53,6 +54,9 @@ func (h *History) Write(w io.Writer) error {
 	}
 	for i := range h.Stalls {
 		errs = append(errs, enc.Encode(line{Stalled: &h.Stalls[i]}))
+	}
+	for i := range h.Seconds {
+		errs = append(errs, enc.Encode(line{Second: &h.Seconds[i]}))
 	}
 	if h.Past != (Counts{}) {
 		errs = append(errs, enc.Encode(line{Past: &h.Past}))
@@ -91,6 +95,8 @@ func Read(r io.Reader) (*History, error) {
 			h.Leaders = append(h.Leaders, *l.Led)
 		case l.Stalled != nil:
 			h.Stalls = append(h.Stalls, *l.Stalled)
+		case l.Second != nil:
+			h.Seconds = append(h.Seconds, *l.Second)
 		case l.Past != nil:
 			h.Past = *l.Past
 		case l.Stall != nil:

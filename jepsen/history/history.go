@@ -98,7 +98,9 @@ type History struct {
 	Ops        []Op
 	Leaders    []Led     // in the order in which they were seen
 	Stalls     []Stalled // samples, in order
-	// Past is what was checked before, and is no longer in the history.
+	Seconds    []Second  // in order; those in which nothing was counted are missing
+	// Past is what was checked before, and is no longer in the history, and what was only
+	// counted.
 	Past Counts
 	// Stall is the longest time for which this machine kept the test from running.
 	Stall time.Duration
@@ -110,6 +112,7 @@ type History struct {
 	answered map[string]time.Duration   // queue → the newest confirm
 	seen     map[string]map[uint64]bool // queue → keys delivered
 	led      map[string]map[uint64]bool // queue → terms in Leaders
+	counted  pauses                     // between counted confirms
 	// deliveries numbers those in Ops.
 	deliveries int
 }
@@ -258,9 +261,10 @@ func (h *History) Sample(longest time.Duration) {
 
 // Counts are numbers of attempts and deliveries.
 type Counts struct {
-	Published int `json:"published"`
-	Confirmed int `json:"confirmed"`
-	Delivered int `json:"delivered"`
+	Published   int `json:"published"`
+	Confirmed   int `json:"confirmed"`
+	Delivered   int `json:"delivered"`
+	Redelivered int `json:"redelivered,omitempty"` // of those delivered, marked as such; only if they were counted one by one
 }
 
 // Add counts what is in another history, which may then be forgotten.
@@ -332,12 +336,12 @@ func (h *History) LongestGap() time.Duration {
 		}
 	}
 	if len(returns) == 0 {
-		return 0
+		return h.counted.longest
 	}
 	slices.Sort(returns)
 	longest := returns[0] - h.Attempts[0].Call
 	for i := 1; i < len(returns); i++ {
 		longest = max(longest, returns[i]-returns[i-1])
 	}
-	return longest
+	return max(longest, h.counted.longest)
 }

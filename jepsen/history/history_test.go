@@ -27,6 +27,12 @@ func TestFileKeepsEverything(t *testing.T) {
 	if len(h.Leaders) != 2 {
 		t.Errorf("leaders: %+v", h.Leaders)
 	}
+	h.CountPublish()
+	h.CountConfirm("q", time.Millisecond)
+	h.CountDelivery(true)
+	if want := (Counts{1, 1, 1, 1}); h.Past != want || len(h.Seconds) == 0 || h.Answers() != 2 || h.Answered("q") == 0 {
+		t.Errorf("counted %+v, %+v", h.Past, h.Seconds)
+	}
 	h.Past = Counts{Published: 3, Confirmed: 2, Delivered: 1}
 	h.Add(&History{Attempts: []Attempt{{Result: OK}, {}}, Deliveries: []Delivery{{}}})
 	h.Stall = 20 * time.Millisecond
@@ -46,7 +52,7 @@ func TestFileKeepsEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(back.Attempts, h.Attempts) || !reflect.DeepEqual(back.Deliveries, h.Deliveries) || !reflect.DeepEqual(back.Faults, h.Faults) ||
-		!reflect.DeepEqual(back.Ops, h.Ops) || !reflect.DeepEqual(back.Leaders, h.Leaders) || !reflect.DeepEqual(back.Stalls, h.Stalls) {
+		!reflect.DeepEqual(back.Ops, h.Ops) || !reflect.DeepEqual(back.Leaders, h.Leaders) || !reflect.DeepEqual(back.Stalls, h.Stalls) || !reflect.DeepEqual(back.Seconds, h.Seconds) {
 		t.Errorf("read back %+v %+v %+v", back.Attempts, back.Deliveries, back.Faults)
 	}
 	if want := (Counts{Published: 5, Confirmed: 3, Delivered: 2}); h.Past != want || back.Past != want {

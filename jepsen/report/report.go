@@ -154,7 +154,7 @@ func merge(verdicts []checker.Verdict) []checker.Verdict {
 
 // sumUp describes one workload.
 func sumUp(w Workload) WorkloadSums {
-	s := WorkloadSums{Name: w.Name, Queues: []string{}, Published: len(w.Attempts) + w.Past.Published, Confirmed: w.Past.Confirmed, Delivered: len(w.Deliveries) + w.Past.Delivered, Gap: ms(w.LongestGap())}
+	s := WorkloadSums{Name: w.Name, Queues: []string{}, Published: len(w.Attempts) + w.Past.Published, Confirmed: w.Past.Confirmed, Delivered: len(w.Deliveries) + w.Past.Delivered, Redelivered: w.Past.Redelivered, Gap: ms(w.LongestGap())}
 	var took []time.Duration
 	for _, a := range w.Attempts {
 		if !slices.Contains(s.Queues, a.Queue) {
@@ -171,6 +171,9 @@ func sumUp(w Workload) WorkloadSums {
 		}
 	}
 	slices.Sort(s.Queues)
+	for _, c := range w.Seconds {
+		took = append(took, c.Took...)
+	}
 	for _, d := range w.Deliveries {
 		if d.Redelivered {
 			s.Redelivered++

@@ -178,3 +178,23 @@ func TestJSON(t *testing.T) {
 		t.Errorf("table:\n%s", text)
 	}
 }
+
+// What was only counted is in the sums, in the timeline and in the latencies.
+func TestCountedMessages(t *testing.T) {
+	h := &history.History{Past: history.Counts{Published: 10, Confirmed: 8, Delivered: 9, Redelivered: 1}}
+	h.Seconds = []history.Second{
+		{At: time.Second, Counts: history.Counts{Published: 10, Confirmed: 3, Delivered: 2}, Took: []time.Duration{4 * time.Millisecond}},
+		{At: 3 * time.Second, Counts: history.Counts{Confirmed: 5, Delivered: 7, Redelivered: 1}, Took: []time.Duration{2 * time.Second}},
+	}
+	rep := Make(Run{Nodes: 3, Lasted: 2 * time.Second, Workloads: []Workload{{"counted", h}}})
+	if rep.Sums.Confirmed != 8 || rep.Sums.Published != 10 || rep.Sums.Delivered != 9 {
+		t.Errorf("sums: %+v", rep.Sums)
+	}
+	if w := rep.Workloads[0]; w.Redelivered != 1 || w.Confirm.Max != 2000 || w.Confirm.P50 != 4 {
+		t.Errorf("workload: %+v", w)
+	}
+	steps := rep.Timeline.Steps
+	if steps[1].Confirmed != 3 || steps[1].Delivered != 2 || steps[3].Confirmed != 5 || steps[3].Confirm.Max != 2000 || steps[2].Confirmed != 0 {
+		t.Errorf("timeline: %+v", steps)
+	}
+}

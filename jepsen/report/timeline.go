@@ -35,6 +35,7 @@ func timeline(r Run) Timeline {
 	for _, w := range r.Workloads {
 		for _, a := range w.Attempts {
 			if a.Result == history.OK {
+				t.Steps[a.Return/step].Confirmed++
 				took[a.Return/step] = append(took[a.Return/step], a.Return-a.Call)
 			}
 		}
@@ -46,13 +47,19 @@ func timeline(r Run) Timeline {
 				t.Steps[o.Return/step].Delivered++
 			}
 		}
+		for _, s := range w.Seconds {
+			at := &t.Steps[s.At/step]
+			at.Confirmed += s.Confirmed
+			at.Delivered += s.Delivered
+			took[s.At/step] = append(took[s.At/step], s.Took...)
+		}
 		for _, s := range w.Stalls {
 			at := &t.Steps[s.At/step]
 			at.Stall = max(at.Stall, ms(s.Longest))
 		}
 	}
 	for i := range t.Steps {
-		t.Steps[i].Confirmed, t.Steps[i].Confirm = len(took[i]), percentiles(took[i])
+		t.Steps[i].Confirm = percentiles(took[i])
 	}
 	return t
 }
@@ -68,6 +75,9 @@ func end(r Run) (last time.Duration) {
 		}
 		for _, o := range w.Ops {
 			last = max(last, o.Return)
+		}
+		for _, s := range w.Seconds {
+			last = max(last, s.At)
 		}
 		for _, s := range w.Stalls {
 			last = max(last, s.At)

@@ -121,7 +121,7 @@ func (f *Flow) drain(ctx context.Context, h *history.History) error {
 }
 
 // Drain empties a queue with basic.get.
-func Drain(ctx context.Context, uri, queue, name string, h *history.History) error {
+func Drain(ctx context.Context, uri, queue, name string, h client.Recorder) error {
 	conn, ch, err := open(ctx, uri)
 	if err != nil {
 		return err
