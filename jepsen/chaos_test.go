@@ -37,21 +37,26 @@ func (r *run) breakThings(ctx context.Context, draw *rand.Rand, plays []*play) e
 		calm, cancel := context.WithTimeout(ctx, calmFor)
 		_ = r.awaitConfirms(calm, 100+draw.IntN(900)) // on a slow machine there are fewer
 		cancel()
-		at := draw.IntN(len(faults))
-		f := faults[at]
-		if draw.IntN(4) == 0 {
-			other := (at + 1 + draw.IntN(len(faults)-1)) % len(faults)
-			if both := r.usable(nemesis.Pair(f, faults[other])); len(both) > 0 {
-				f = both[0]
-			}
-		}
-		r.Logf("%v %s", r.Now().Round(time.Millisecond), f.Name)
-		if err := f.Run(ctx, r.Cluster, r.History); err != nil {
-			return fmt.Errorf("%s: %w", f.Name, err)
-		}
-		if err := r.confirmsSoon(ctx, plays, f.Name); err != nil {
+		if err := r.breakOne(ctx, draw, faults, plays); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// breakOne applies a fault, or two at the same time, and waits until every queue confirms.
+func (r *run) breakOne(ctx context.Context, draw *rand.Rand, faults []nemesis.Fault, plays []*play) error {
+	at := draw.IntN(len(faults))
+	f := faults[at]
+	if draw.IntN(4) == 0 {
+		other := (at + 1 + draw.IntN(len(faults)-1)) % len(faults)
+		if both := r.usable(nemesis.Pair(f, faults[other])); len(both) > 0 {
+			f = both[0]
+		}
+	}
+	r.Logf("%v %s", r.Now().Round(time.Millisecond), f.Name)
+	if err := f.Run(ctx, r.Cluster, r.History); err != nil {
+		return fmt.Errorf("%s: %w", f.Name, err)
+	}
+	return r.confirmsSoon(ctx, plays, f.Name)
 }

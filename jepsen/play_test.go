@@ -169,7 +169,7 @@ func (p *play) isOver() bool {
 func (r *run) evaluate(p *play) {
 	r.Helper()
 	p.Faults, p.Stall = r.Faults, machine.Longest(r.began)
-	r.Logf("%s: %d published, %d confirmed, %d delivered, %s", p.name, len(p.Attempts), p.Confirmed(), p.received(), p.summary())
+	r.Logf("%s: %d published, %d confirmed, %d delivered, %s", p.name, len(p.Attempts)+p.Past.Published, p.Confirmed()+p.Past.Confirmed, p.received(), p.summary())
 	for _, f := range p.checks {
 		r.check(named(p.name, f(p.History)))
 	}
@@ -177,14 +177,14 @@ func (r *run) evaluate(p *play) {
 		if err := p.tried(); err != nil {
 			r.Errorf("%s: nothing was tried: %v", p.name, err)
 		}
-	} else if p.Confirmed() == 0 || p.received() == 0 {
+	} else if p.Confirmed()+p.Past.Confirmed == 0 || p.received() == 0 {
 		r.Errorf("%s: nothing was tried", p.name)
 	}
 }
 
 // received counts deliveries.
 func (p *play) received() int {
-	n := len(p.Deliveries)
+	n := len(p.Deliveries) + p.Past.Delivered
 	for i := range p.Ops {
 		if p.Ops[i].Kind == history.Deliver {
 			n++

@@ -1,9 +1,11 @@
 package nemesis
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -67,16 +69,32 @@ func PauseLeader(queue string, long time.Duration) Fault {
 
 // KillAll kills every node and starts them all again.
 func KillAll() Fault {
-	return Fault{Name: "kill all", Kind: Kill, Run: func(ctx context.Context, c *cluster.Cluster, h *history.History) error {
-		release, err := takeAll(ctx, c.Nodes)
+	return killSeveral("kill all", func(c *cluster.Cluster) []*cluster.Node { return c.Nodes })
+}
+
+// KillTwo kills any two nodes and starts them again: of three, no majority is left.
+func KillTwo(number func(nodes int) int) Fault {
+	return killSeveral("kill two", func(c *cluster.Cluster) []*cluster.Node {
+		first := number(len(c.Nodes))
+		two := []*cluster.Node{c.Nodes[first], c.Nodes[(first+1)%len(c.Nodes)]}
+		slices.SortFunc(two, func(a, b *cluster.Node) int { return cmp.Compare(a.Number, b.Number) })
+		return two
+	})
+}
+
+// killSeveral kills nodes, which are in the order of the cluster, and starts them again.
+func killSeveral(name string, which func(c *cluster.Cluster) []*cluster.Node) Fault {
+	return Fault{Name: name, Kind: Kill, Run: func(ctx context.Context, c *cluster.Cluster, h *history.History) error {
+		nodes := which(c)
+		release, err := takeAll(ctx, nodes)
 		if err != nil {
 			return err
 		}
 		defer release()
-		for _, n := range c.Nodes {
+		for _, n := range nodes {
 			defer h.Fault(Kill, n.Number)()
 		}
-		return onEach(c.Nodes,
+		return onEach(nodes,
 			func(n *cluster.Node) error { return n.Kill(ctx) },
 			func(n *cluster.Node) error { return n.Restart() },
 			func(n *cluster.Node) error { return n.AwaitReady(ctx) },
