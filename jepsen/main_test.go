@@ -21,6 +21,7 @@ import (
 var (
 	scale     = flag.Int("jepsen.scale", 1, "multiplies message and fault counts")
 	chaosTime = flag.Duration("jepsen.time", 12*time.Second, "how long TestChaos breaks things")
+	onDisks   = flag.String("jepsen.filesystem", "ext4", "of the disks that nodes have in tests that break disks: ext4 or xfs")
 	chaosSeed = flag.Uint64("jepsen.seed", 0, "what tests draw faults and loads from; 0: from the clock")
 )
 
@@ -97,7 +98,7 @@ func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 // mustStartWith is mustStart for another cluster than three nodes.
 func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	t.Helper()
-	if o.Binary = binary; o.Dir == "" {
+	if o.Binary, o.Filesystem = binary, *onDisks; o.Dir == "" {
 		o.Dir = t.TempDir()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit*time.Duration(*scale))

@@ -48,6 +48,8 @@ type Options struct {
 	// Disks gives each node a disk of its own that can be broken, if this machine permits
 	// that; see NoDisks. CloseDisks must be called in the end.
 	Disks bool
+	// Filesystem is that of Disks: xfs, or ext4, also if it is empty.
+	Filesystem string
 	// Clocks lets SetClock make clocks wrong. It is implied by WrongClocks in Args.
 	Clocks bool
 	// OpenFiles is the limit of open files of each node that "quorate dev" starts; 0:

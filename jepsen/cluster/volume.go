@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -20,15 +21,27 @@ const (
 )
 
 // ErrNoDisks means that this machine does not permit disks that can be broken.
-var ErrNoDisks = errors.New("no disk of its own for a node: that needs the rights of root, mkfs.ext4, e2fsck, a loop device and fsfreeze")
+var ErrNoDisks = errors.New("no disk of its own for a node: that needs the rights of root, the tools of the filesystem, a loop device and fsfreeze")
 
 // diskBytes is the size of a disk. Little of it is used: the image is sparse.
 const diskBytes = 2 << 30
+
+// filesystem is how a kind of filesystem is made and mounted.
+type filesystem struct {
+	format  []string
+	options string // of mount
+}
+
+var filesystems = map[string]filesystem{
+	"ext4": {[]string{"mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=1"}, "loop,errors=remount-ro"},
+	"xfs":  {[]string{"mkfs.xfs", "-q"}, "loop"},
+}
 
 // Disk is a separate filesystem that can be made to fail in several ways.
 type Disk struct {
 	folder string
 	image  string
+	kind   string // of filesystems
 
 	mu      sync.Mutex
 	hangs   bool
@@ -38,9 +51,15 @@ type Disk struct {
 	devices string // major and minor number
 }
 
-// NewDisk mounts an empty disk on a folder, which it creates.
-func NewDisk(folder string) (*Disk, error) {
-	d := &Disk{folder: folder, image: filepath.Clean(folder) + ".disk"}
+// NewDisk mounts an empty disk with ext4 on a folder, which it creates.
+func NewDisk(folder string) (*Disk, error) { return NewDiskOf(folder, "ext4") }
+
+// NewDiskOf is NewDisk for another filesystem: xfs. It has no MakeReadOnly.
+func NewDiskOf(folder, kind string) (*Disk, error) {
+	if _, known := filesystems[kind]; !known {
+		return nil, fmt.Errorf("filesystem %q: known are ext4 and xfs", kind)
+	}
+	d := &Disk{folder: folder, image: filepath.Clean(folder) + ".disk", kind: kind}
 	if os.Geteuid() != 0 {
 		return nil, ErrNoDisks
 	}
@@ -69,8 +88,11 @@ func (c *Cluster) makeDisks(o Options) error {
 		return nil
 	}
 	c.noDisks = nil
+	if o.Filesystem == "" {
+		o.Filesystem = "ext4"
+	}
 	for k := 1; k <= o.Nodes; k++ {
-		d, err := NewDisk(filepath.Join(c.dir, "data", nodeName(k)))
+		d, err := NewDiskOf(filepath.Join(c.dir, "data", nodeName(k)), o.Filesystem)
 		if errors.Is(err, ErrNoDisks) {
 			c.noDisks = err
 			return c.CloseDisks()
@@ -89,6 +111,17 @@ func (c *Cluster) makeDisks(o Options) error {
 // NoDisks returns why the nodes have no disks that can be broken; nil: they have.
 func (c *Cluster) NoDisks() error { return c.noDisks }
 
+// NoErrors returns why the filesystems of the nodes cannot be made to find an error, after
+// which they are read-only; nil: they can.
+func (c *Cluster) NoErrors() error {
+	for _, d := range c.Disks {
+		if d.kind != "ext4" {
+			return fmt.Errorf("%s has no errors on demand, as ext4 has", d.kind)
+		}
+	}
+	return c.noDisks
+}
+
 // CloseDisks deletes the disks, with all data and logs. The cluster must have stopped.
 func (c *Cluster) CloseDisks() error {
 	var errs []error
@@ -100,11 +133,11 @@ func (c *Cluster) CloseDisks() error {
 }
 
 func (d *Disk) format() error {
-	return system("mkfs.ext4", "-q", "-m", "0", "-E", "lazy_itable_init=1", d.image)
+	return system(append(slices.Clone(filesystems[d.kind].format), d.image)...)
 }
 
 func (d *Disk) mount() error {
-	if err := system("mount", "-o", "loop,errors=remount-ro", d.image, d.folder); err != nil {
+	if err := system("mount", "-o", filesystems[d.kind].options, d.image, d.folder); err != nil {
 		return err
 	}
 	var st unix.Stat_t

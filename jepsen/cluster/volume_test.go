@@ -15,7 +15,12 @@ import (
 // mustDisk mounts a disk until the test ends, or skips the test.
 func mustDisk(t *testing.T) *Disk {
 	t.Helper()
-	d, err := NewDisk(filepath.Join(t.TempDir(), "disk"))
+	return mustDiskOf(t, "ext4")
+}
+
+func mustDiskOf(t *testing.T, filesystem string) *Disk {
+	t.Helper()
+	d, err := NewDiskOf(filepath.Join(t.TempDir(), "disk"), filesystem)
 	if errors.Is(err, ErrNoDisks) {
 		t.Skip(err)
 	}
@@ -56,6 +61,36 @@ func TestFullDisk(t *testing.T) {
 	}
 	if err := writeSynced(d, "after", 1<<20); err != nil {
 		t.Errorf("when there is room again: %v", err)
+	}
+}
+
+// A disk without power fails writes; afterwards it has what was synced.
+func TestDiskLosesPower(t *testing.T) {
+	for filesystem := range filesystems {
+		t.Run(filesystem, func(t *testing.T) {
+			d := mustDiskOf(t, filesystem)
+			if err := writeSynced(d, "before", 10); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.LosePower(); err != nil {
+				t.Fatal(err)
+			}
+			if err := writeSynced(d, "without", 10); err == nil {
+				t.Error("a disk without power writes")
+			}
+			if err := d.Reboot(); err != nil {
+				t.Fatal(err)
+			}
+			if text, err := os.ReadFile(filepath.Join(d.folder, "before")); err != nil || len(text) != 10 {
+				t.Errorf("what was synced: %q, %v", text, err)
+			}
+			if err := writeSynced(d, "after", 10); err != nil {
+				t.Errorf("mounted again: %v", err)
+			}
+		})
+	}
+	if _, err := NewDiskOf(t.TempDir(), "fat"); err == nil || errors.Is(err, ErrNoDisks) {
+		t.Errorf("an unknown filesystem: %v", err)
 	}
 }
 

@@ -68,7 +68,7 @@ func SlowDisk(number func(nodes int) int, lasts time.Duration) Fault {
 // ReadOnlyDisk makes the filesystem of a node refuse all writes. The node is given a while
 // to end itself; then it is killed, and the filesystem is repaired.
 func ReadOnlyDisk(number func(nodes int) int, lasts time.Duration) Fault {
-	return onDisk("disk read-only", DiskRead, number,
+	f := onDisk("disk read-only", DiskRead, number,
 		func(ctx context.Context, n *cluster.Node, d *cluster.Disk) error {
 			err := d.MakeReadOnly()
 			for end := time.Now().Add(lasts); n.Alive() && time.Now().Before(end); {
@@ -84,6 +84,8 @@ func ReadOnlyDisk(number func(nodes int) int, lasts time.Duration) Fault {
 			}
 			return d.Repair()
 		})
+	f.Available = (*cluster.Cluster).NoErrors
+	return f
 }
 
 // FlippedBit kills a node, flips a bit of its data and starts it again, as often as it ends
