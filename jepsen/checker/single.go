@@ -108,7 +108,8 @@ func faultSince(faults []history.Fault, from, to time.Duration) (history.Fault, 
 
 // Active finds single active consumers that were replaced although they lived: one
 // received a message before, and another one after, a delivery to somebody else, with no
-// fault, or recovery from one, in between.
+// fault, or recovery from one, in between, and without having held a delivery for its
+// timeout. A consumer whose ack meets the timeout is replaced and goes on.
 func Active(h *history.History, recovery time.Duration) Verdict {
 	p := problems{name: "active"}
 	bySession := map[string][]*held{}
@@ -128,7 +129,7 @@ func Active(h *history.History, recovery time.Duration) Verdict {
 				continue
 			}
 			before, after := around(of, other)
-			if before == nil || after == nil {
+			if before == nil || after == nil || overheld(of, before, other, h.Stall) {
 				continue
 			}
 			if _, ok := faultSince(h.Faults, before.Call-recovery, after.Return); !ok {
@@ -138,6 +139,19 @@ func Active(h *history.History, recovery time.Duration) Verdict {
 		}
 	}
 	return p.found()
+}
+
+// overheld reports whether a consumer may have held one of its deliveries for its timeout,
+// that is the lock, between two deliveries. A client receives what was handed out later by a
+// few stalls.
+func overheld(of []*held, from, to *held, stalled time.Duration) bool {
+	return slices.ContainsFunc(of, func(d *held) bool {
+		end := d.gaveUp
+		if end == 0 || end > to.Return {
+			end = to.Return
+		}
+		return d.Lock > 0 && d.Return <= to.Return && end >= from.Return && end+3*stalled+ClockError >= d.Return+d.Lock
+	})
 }
 
 // around returns the last delivery that was received before another one can have been
