@@ -38,7 +38,7 @@ func TestHungDisk(t *testing.T) {
 	dir := t.TempDir()
 	disks := mustHaveDisks(t, dir)
 	exit := fmt.Sprintf("watchdog.disk_exit_timeout=%d", hungEnd.Milliseconds())
-	r := mustStartWith(t, 90*time.Second, cluster.Options{Dir: dir, Args: []string{"--set", exit}})
+	r := mustStartWith(t, 3*time.Minute, cluster.Options{Dir: dir, Args: []string{"--set", exit}})
 	t.Cleanup(func() { // before it stops
 		for _, d := range disks {
 			if err := d.Go(); err != nil {

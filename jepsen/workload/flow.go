@@ -120,14 +120,27 @@ func (f *Flow) drain(ctx context.Context, h *history.History) error {
 	return nil
 }
 
-// Drain empties a queue with basic.get.
+const (
+	// fewMessages are got one by one.
+	fewMessages = 20
+	// drainPrefetch is how many deliveries Drain has unsettled at most, drainPause how long it
+	// waits for one that was counted before.
+	drainPrefetch = 500
+	drainPause    = time.Second
+)
+
+// Drain empties a queue: it consumes most of what waits there, and takes the rest, and what
+// comes meanwhile, with basic.get.
 func Drain(ctx context.Context, uri, queue, name string, h client.Recorder) error {
 	conn, ch, err := open(ctx, uri)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	var taken []int
+	taken, err := consumeReady(ch, queue, name, h)
+	if err != nil {
+		return err
+	}
 	for {
 		d, ok, err := ch.Get(queue, false)
 		if err != nil {
@@ -147,6 +160,50 @@ func Drain(ctx context.Context, uri, queue, name string, h client.Recorder) erro
 	}
 	h.Settled(taken)
 	return nil
+}
+
+// consumeReady consumes as many messages as are ready in a queue, unless these are few.
+func consumeReady(ch *amqp.Channel, queue, name string, h client.Recorder) (taken []int, err error) {
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil || q.Messages <= fewMessages {
+		return nil, err
+	}
+	if err := ch.Qos(drainPrefetch, 0, false); err != nil {
+		return nil, err
+	}
+	from, err := ch.Consume(queue, name, false, false, false, false, nil)
+	if err != nil {
+		return nil, err
+	}
+	take := func(d amqp.Delivery) error {
+		taken = append(taken, h.Deliver(client.Record(d, queue, name, 1)))
+		return d.Ack(false)
+	}
+	idle := time.NewTimer(drainPause)
+	defer idle.Stop()
+	for waiting := true; waiting && len(taken) < q.Messages; {
+		select {
+		case d, ok := <-from:
+			if !ok {
+				return nil, amqp.ErrClosed
+			}
+			if err := take(d); err != nil {
+				return nil, err
+			}
+			idle.Reset(drainPause)
+		case <-idle.C:
+			waiting = false
+		}
+	}
+	if err := ch.Cancel(name, false); err != nil {
+		return nil, err
+	}
+	for d := range from { // was on its way
+		if err := take(d); err != nil {
+			return nil, err
+		}
+	}
+	return taken, nil
 }
 
 // Count returns a source of n messages.
