@@ -10,6 +10,8 @@ SOAK ?= 30m
 CHAOS_TIME ?= 30m
 CHAOS_SEED ?= 0
 CHAOS_SCALE ?= 10
+chaos-runs: CHAOS_SEED = 1
+chaos-runs: RUNS = 20
 FUZZ_TIME ?= 10m
 MUTANTS ?= all
 MUTANTS_FLAGS ?=
@@ -22,7 +24,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible sbom bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos fuzz mutants generate
+.PHONY: help run build test check vulncheck reproducible sbom bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -92,9 +94,26 @@ client-suite: ## the integration tests that ship with amqp091-go, against three 
 client-suites: ## the tests that ship with clients in Java and Perl, from Debian's source packages (takes port 5672; docs/clients.md)
 	$(GO) test ./jepsen/clients -run 'TestJavaSuite|TestPerlSuite' -clients.suite -count 1 -v -timeout 0
 
-chaos: ## the long fault run, and the simulation against mends taken back (CHAOS_TIME=30m, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
-	$(GO) test ./jepsen -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED) -jepsen.keep -jepsen.split 5s -jepsen.powerlosses 20 -jepsen.powercontrol
-	$(GO) test ./cluster/sim -run '^TestFindings$$' -count 1 -v -timeout 0 -sim.findings all
+# Those that break things for CHAOS_TIME run one after the other, as each can use the whole machine.
+CHAOS = TestChaos|TestHealthy|TestSaturation
+
+chaos: ## the long fault run with its report, and the simulation against mends taken back (CHAOS_TIME=30m for each of three tests, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
+	@rm -rf report/chaos; failed=; \
+	run() { echo "$$@"; "$$@" || failed=yes; }; \
+	run $(GO) test ./jepsen -run '^($(CHAOS))$$' -parallel 1 -count 1 -v -timeout 0 -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED) -jepsen.keep -jepsen.report ../report/chaos; \
+	run $(GO) test ./jepsen -skip '^($(CHAOS))$$' -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.seed $(CHAOS_SEED) -jepsen.keep -jepsen.split 5s -jepsen.powerlosses 20 -jepsen.powercontrol -jepsen.report ../report/chaos; \
+	run $(GO) test ./cluster/sim -run '^TestFindings$$' -count 1 -v -timeout 0 -sim.findings all; \
+	run $(GO) run ./jepsen/report/sum report/chaos; \
+	test -z "$$failed"
+
+chaos-runs: ## short runs of all workloads under faults, with seeds from CHAOS_SEED on, and their sums (RUNS=20, CHAOS_SEED=1)
+	@mkdir -p bin; rm -rf report/chaos-runs; failed=; \
+	$(GO) test -c -o bin/jepsen.test ./jepsen && $(GO) build -tags testoptions -o bin/quorate-testoptions ./cmd/quorate || exit 1; \
+	for seed in $$(seq $(CHAOS_SEED) $$(($(CHAOS_SEED) + $(RUNS) - 1))); do \
+		(cd jepsen && ../bin/jepsen.test -test.run '^($(CHAOS))$$' -test.parallel 1 -test.timeout 0 -jepsen.binary ../bin/quorate-testoptions \
+			-jepsen.seed $$seed -jepsen.keep -jepsen.report ../report/chaos-runs/$$seed) || failed="$$failed $$seed"; \
+	done; \
+	$(GO) run ./jepsen/report/sum report/chaos-runs; echo "seeds that failed:$${failed:- none}"; test -z "$$failed"
 
 fuzz: ## every fuzz target in turn (FUZZ_TIME=10m each)
 	@set -e; for pkg in $$($(GO) list ./...); do \
