@@ -37,20 +37,20 @@ func (r *run) breakThings(ctx context.Context, draw *rand.Rand, plays []*play) e
 		calm, cancel := context.WithTimeout(ctx, calmFor)
 		_ = r.awaitConfirms(calm, 100+draw.IntN(900)) // on a slow machine there are fewer
 		cancel()
-		if err := r.breakOne(ctx, draw, faults, plays); err != nil {
+		if err := r.breakOne(ctx, draw, faults, faults, plays); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// breakOne applies a fault, or two at the same time, and waits until every queue confirms.
-func (r *run) breakOne(ctx context.Context, draw *rand.Rand, faults []nemesis.Fault, plays []*play) error {
-	at := draw.IntN(len(faults))
-	f := faults[at]
+// breakOne applies a fault, or at the same time another one of more, and waits until every
+// queue confirms.
+func (r *run) breakOne(ctx context.Context, draw *rand.Rand, faults, more []nemesis.Fault, plays []*play) error {
+	f := faults[draw.IntN(len(faults))]
 	if draw.IntN(4) == 0 {
-		other := (at + 1 + draw.IntN(len(faults)-1)) % len(faults)
-		if both := r.usable(nemesis.Pair(f, faults[other])); len(both) > 0 {
+		other := more[draw.IntN(len(more))]
+		if both := r.usable(nemesis.Pair(f, other)); other.Name != f.Name && len(both) > 0 {
 			f = both[0]
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/quorate/quorate/jepsen/workload"
 )
 
-var faultPeriod = flag.Duration("jepsen.period", 20*time.Second, "from the beginning of one fault of TestSaturation to that of the next, unless it takes longer; at least three faults hit a run")
+var faultPeriod = flag.Duration("jepsen.period", 20*time.Second, "from the beginning of one fault of TestSaturation to that of the next, unless it takes longer; two faults at least hit a run")
 
 const (
 	// saturatedQueues are the queues of TestSaturation, saturatingPublishers its publishers,
@@ -40,7 +40,7 @@ func TestSaturation(t *testing.T) {
 	t.Parallel()
 	lasts := *chaosTime
 	if short() {
-		lasts = 6 * time.Second
+		lasts = 4 * time.Second
 	}
 	r := mustStartWith(t, lasts+6*time.Minute, cluster.Options{Links: true, Disks: true})
 	draw := rand.New(rand.NewPCG(r.draws("jepsen.seed", *chaosSeed), 0))
@@ -51,17 +51,17 @@ func TestSaturation(t *testing.T) {
 	})
 }
 
-// breakRegularly applies a fault at the beginning of each period.
+// breakRegularly applies a fault in each period: in turn one of processes and one of links.
 func (r *run) breakRegularly(ctx context.Context, draw *rand.Rand, plays []*play, lasts time.Duration) error {
-	period := min(*faultPeriod, lasts/3)
+	period := min(*faultPeriod, lasts/2)
 	split := min(faultFor, period/4)
-	faults := r.usable(append(processFaults(draw, "saturated-1", split), nemesis.Splits("saturated-2", split)...)...)
+	faults := [][]nemesis.Fault{r.usable(processFaults(draw, "saturated-1", split)...), r.usable(nemesis.Splits("saturated-2", split)...)}
 	began := time.Now()
-	for next := period / 4; next < lasts; next = max(next+period, time.Since(began)) {
+	for next, turn := period/4, 0; next < lasts; next, turn = max(next+period, time.Since(began)), turn+1 {
 		if err := pauseFor(ctx, next-time.Since(began)); err != nil {
 			return err
 		}
-		if err := r.breakOne(ctx, draw, faults, plays); err != nil {
+		if err := r.breakOne(ctx, draw, faults[turn%2], faults[(turn+1)%2], plays); err != nil {
 			return err
 		}
 	}
@@ -71,11 +71,14 @@ func (r *run) breakRegularly(ctx context.Context, draw *rand.Rand, plays []*play
 // processFaults are those that end or freeze the processes of nodes.
 func processFaults(draw *rand.Rand, queue string, lasts time.Duration) []nemesis.Fault {
 	own := func() func(int) int { return apart(draw).IntN }
-	return []nemesis.Fault{
-		nemesis.KillLeader(queue), nemesis.KillOne(own()), nemesis.KillTwo(own()), nemesis.KillAll(),
-		nemesis.StopOne(own()), nemesis.RollingRestart(), nemesis.PauseLeader(queue, lasts+time.Second), nemesis.PauseLeader(queue, 300*time.Millisecond),
-		nemesis.PowerLoss(), nemesis.PowerLossOfOne(own()),
+	faults := []nemesis.Fault{
+		nemesis.KillLeader(queue), nemesis.KillOne(own()), nemesis.KillTwo(own()), nemesis.KillAll(), nemesis.StopOne(own()),
+		nemesis.PauseLeader(queue, lasts+time.Second), nemesis.PowerLoss(), nemesis.PowerLossOfOne(own()),
 	}
+	if !short() {
+		faults = append(faults, nemesis.RollingRestart(), nemesis.PauseLeader(queue, 300*time.Millisecond))
+	}
+	return faults
 }
 
 // saturationPlay has publishers and consumers that are as fast as they can be. Half of the
@@ -89,7 +92,7 @@ func (r *run) saturationPlay() *play {
 		for k := range 1 + i%2 {
 			c := client.Consumer{
 				Name: fmt.Sprint("consumer ", i+1, ".", k+1), URIs: r.URIs(), First: i + k, Queue: name,
-				Prefetch: 500, Batch: 50, Renew: acksUntilRenewal, Subscribes: o.Subscribes,
+				Prefetch: 500, Batch: 100, Renew: acksUntilRenewal, Subscribes: o.Subscribes,
 			}
 			p.consume = append(p.consume, func(ctx context.Context) error { return c.Run(ctx, o) })
 		}

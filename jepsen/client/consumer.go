@@ -168,7 +168,7 @@ const (
 )
 
 // ackPause is how long a batch of acks waits for more deliveries.
-const ackPause = 5 * time.Millisecond
+const ackPause = 100 * time.Millisecond
 
 // consume takes deliveries until there is a reason to end.
 func (c *Consumer) consume(ctx context.Context) reason {

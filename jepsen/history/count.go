@@ -1,6 +1,10 @@
 package history
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // Second is what was counted in a second, of messages of which nothing else is recorded.
 type Second struct {
@@ -67,4 +71,11 @@ func (h *History) second() *Second {
 	}
 	h.Seconds = append(h.Seconds, Second{At: at})
 	return &h.Seconds[len(h.Seconds)-1]
+}
+
+// ConfirmedTo returns the queues of which messages were confirmed, sorted.
+func (h *History) ConfirmedTo() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Sorted(maps.Keys(h.answered))
 }

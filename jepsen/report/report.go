@@ -170,6 +170,11 @@ func sumUp(w Workload) WorkloadSums {
 			s.Unanswered++
 		}
 	}
+	for _, queue := range w.ConfirmedTo() {
+		if !slices.Contains(s.Queues, queue) { // its messages were only counted
+			s.Queues = append(s.Queues, queue)
+		}
+	}
 	slices.Sort(s.Queues)
 	for _, c := range w.Seconds {
 		took = append(took, c.Took...)
