@@ -101,7 +101,7 @@ chaos: ## the long fault run with its report, and the simulation against mends t
 	@rm -rf report/chaos; failed=; \
 	run() { echo "$$@"; "$$@" || failed=yes; }; \
 	run $(GO) test ./jepsen -run '^($(CHAOS))$$' -parallel 1 -count 1 -v -timeout 0 -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED) -jepsen.keep -jepsen.report ../report/chaos; \
-	run $(GO) test ./jepsen -skip '^($(CHAOS))$$' -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.seed $(CHAOS_SEED) -jepsen.keep -jepsen.split 5s -jepsen.powerlosses 20 -jepsen.powercontrol -jepsen.report ../report/chaos; \
+	run $(GO) test ./jepsen -skip '^($(CHAOS))$$' -count 1 -v -timeout 0 -jepsen.scale $(CHAOS_SCALE) -jepsen.seed $(CHAOS_SEED) -jepsen.keep -jepsen.kills 20 -jepsen.split 5s -jepsen.powerlosses 20 -jepsen.powercontrol -jepsen.report ../report/chaos; \
 	run $(GO) test ./cluster/sim -run '^TestFindings$$' -count 1 -v -timeout 0 -sim.findings all; \
 	run $(GO) run ./jepsen/report/sum report/chaos; \
 	test -z "$$failed"

@@ -13,6 +13,7 @@ import (
 
 // The programs that the README and the pages quote do what they say.
 func TestExamples(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 2*time.Minute)
 	root, err := cluster.Root()
 	r.must(err)

@@ -50,6 +50,7 @@ func (r *run) mustExpireWhile(do func(ctx context.Context) error) {
 // Messages of very different lifetimes share one queue: each leaves it at its
 // own time, never early, and arrives among the dead letters once.
 func TestExpiry(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 3*time.Minute)
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), expiring...))
 	f := workload.Flow{

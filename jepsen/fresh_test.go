@@ -21,6 +21,7 @@ const freshLag = 100 * time.Millisecond
 // at one that hears of everything late. Queues and bindings come and go at one
 // node, and another one routes by them right after the answer.
 func TestFreshness(t *testing.T) {
+	t.Parallel()
 	r := mustStartWith(t, 2*time.Minute, cluster.Options{Links: true})
 	late := r.Nodes[2].Number
 	for _, n := range r.Nodes[:2] {

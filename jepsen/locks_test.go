@@ -16,7 +16,7 @@ import (
 
 var (
 	lockPlays = flag.String("jepsen.plays", "locked,grouped,parked,scheduled", "workloads (locked, grouped, parked, scheduled) of TestLocksUnderKills")
-	lockKills = flag.Int("jepsen.kills", 20, "leaders that TestLocksUnderKills kills")
+	lockKills = flag.Int("jepsen.kills", 8, "leaders that TestLocksUnderKills kills")
 )
 
 // betweenKills is so long that locks are lost, and renewed, under each leader.

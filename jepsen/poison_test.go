@@ -48,6 +48,7 @@ type poison struct {
 // far beyond it is taken and works to the end, or is refused with its own
 // error. No node dies of it, and all queues that were made serve at all nodes.
 func TestPoison(t *testing.T) {
+	t.Parallel()
 	r := mustStart(t, 3*time.Minute)
 	began := time.Now()
 	var work []*poisoned
