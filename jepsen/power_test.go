@@ -80,7 +80,7 @@ func TestPowerLossControl(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	report := t.TempDir()
-	out, err := exec.CommandContext(ctx, os.Args[0], "-test.run", "^TestPowerLoss$", "-test.v", "-jepsen.unsynced", "-jepsen.report", report).CombinedOutput()
+	out, err := exec.CommandContext(ctx, os.Args[0], "-test.run", "^TestPowerLoss$", "-test.v", "-jepsen.unsynced", "-jepsen.filesystem", *onDisks, "-jepsen.report", report).CombinedOutput()
 	lost, known := strings.Count(string(out), " lost: "), 0
 	logs, globErr := filepath.Glob(filepath.Join(report, "*", "*.log"))
 	for _, name := range logs {
