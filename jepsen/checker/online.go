@@ -8,7 +8,7 @@ import (
 	"github.com/quorate/quorate/jepsen/history"
 )
 
-// Online checks messages while a run goes on. It keeps six bits and four bytes of each, so
+// Online checks messages while a run goes on. It keeps five bits and four bytes of each, so
 // that a run can have tens of millions. Its verdicts are those of Lost, Unanswered, Ghosts,
 // Doubled and Disorder, with two differences: order is checked for each consumer, so that a
 // queue can have several; and a delivery after an ack that was known to hold counts only if
