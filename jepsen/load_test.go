@@ -232,7 +232,13 @@ func (r *run) mustRunBeside(f *flood, step int64, errands ...*errand) {
 	before, began := f.confirmed.Load(), time.Now()
 	ctx, cancel := context.WithTimeout(r.ctx, errandBound)
 	defer cancel()
-	r.must(all(errands, func(e *errand) error { return e.run(ctx) }))
+	err := all(errands, func(e *errand) error { return e.run(ctx) })
+	var slow []string
+	if err != nil {
+		slow = append(slow, err.Error())
+	}
+	r.found("slow", slow...)
+	r.must(err)
 	r.Logf("%d errands in %v beside %d confirms of the flood",
 		len(errands), time.Since(began).Round(time.Millisecond), f.confirmed.Load()-before)
 	r.must(f.more(step))
