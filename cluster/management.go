@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt"
@@ -17,7 +18,7 @@ import (
 // Management returns the node as the HTTP API needs it.
 func (n *Node) Management() mgmt.Backend {
 	return mgmt.Backend{
-		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties}, History: n.broker,
+		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties}, Objects: objects{n.broker, n.config.Properties, n.alarm}, History: n.broker,
 		Node: n.local, Groups: n.local, Cluster: n.replicas, Settings: settings{n.catalog}, Connections: n, Maintenance: n.placement, Leaders: n.placement,
 		Resources: n.alarm, Members: n.placement, Membership: n.membership,
 	}
@@ -57,6 +58,34 @@ func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, af
 func (m messages) describe(x *fsm.Message) *fsm.Table {
 	return m.properties.Describe(x.Payload.Properties(), x)
 }
+
+// objects are what users change in their vhosts.
+type objects struct {
+	broker     *broker.Broker
+	properties broker.Properties
+	alarm      *alarm.Cluster
+}
+
+// Open opens a vhost for a user; see broker.Open.
+func (o objects) Open(ctx context.Context, user, vhost string) (mgmt.Session, error) {
+	s, err := o.broker.Open(ctx, user, vhost)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Publish publishes a message for a user; see broker.PublishOne.
+func (o objects) Publish(ctx context.Context, user, vhost string, m mgmt.Outgoing) (routed bool, err error) {
+	p, err := o.properties.Publish(user, m.Exchange, m.RoutingKey, m.Properties, m.Body)
+	if err != nil {
+		return false, err
+	}
+	return o.broker.PublishOne(ctx, user, vhost, p)
+}
+
+// Blocked says why publishers are blocked.
+func (o objects) Blocked() string { return o.alarm.Blocked() }
 
 // settingWait bounds how long the catalog may take to commit a setting.
 const settingWait = 5 * time.Second

@@ -14,9 +14,12 @@ func (noProperties) Copies([]byte) []string                    { return nil }
 func (noProperties) Property([]byte, string) []byte            { return nil }
 func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
 func (noProperties) Remarked(p []byte, _ fsm.Remark) []byte    { return p }
-func (noProperties) Answer([]byte) []byte                      { return nil }
-func (noProperties) Reason(*fsm.Refusal) (uint16, string)      { return 0, "" }
-func (noProperties) Delay([]byte) fsm.Millis                   { return 0 }
-func (noProperties) Delayed(properties []byte) []byte          { return properties }
-func (noProperties) Deaths([]byte) []*logpb.Death              { return nil }
-func (noProperties) Redirected(properties []byte) []byte       { return properties }
+func (noProperties) Publish(_, _, _ string, _ *fsm.Table, _ []byte) (*fsm.Publish, error) {
+	return nil, nil
+}
+func (noProperties) Answer([]byte) []byte                 { return nil }
+func (noProperties) Reason(*fsm.Refusal) (uint16, string) { return 0, "" }
+func (noProperties) Delay([]byte) fsm.Millis              { return 0 }
+func (noProperties) Delayed(properties []byte) []byte     { return properties }
+func (noProperties) Deaths([]byte) []*logpb.Death         { return nil }
+func (noProperties) Redirected(properties []byte) []byte  { return properties }

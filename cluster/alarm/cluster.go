@@ -133,6 +133,13 @@ func (c *Cluster) Block(p Publishers) {
 	p.SetAlarm(c.reason)
 }
 
+// Blocked says why publishers are blocked; empty: they are not.
+func (c *Cluster) Blocked() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reason
+}
+
 // evaluate blocks or unblocks publishers. mu is held.
 func (c *Cluster) evaluate() {
 	inEffect := func(what string) bool {

@@ -24,6 +24,8 @@ type Connection struct {
 	vhost  string
 	number uint64
 	owns   atomic.Bool // an exclusive queue was declared
+	// audited says that whoever opened the connection audits what it is used for.
+	audited bool
 
 	// Used by the tallies of the limits.
 	channels  int64 // open channels

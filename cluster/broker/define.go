@@ -425,7 +425,7 @@ func (x *definer) propose(ctx context.Context, what string, c *logpb.CatalogComm
 // audit records a definition that the session's client has changed, or may have changed.
 func (x *definer) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err error) {
 	log := x.definitions.audit
-	if log == nil || r != nil && (r.Refusal != 0 || !r.Changed) {
+	if log == nil || x.conn.audited || r != nil && (r.Refusal != 0 || !r.Changed) {
 		return
 	}
 	e := audit.Event{Kind: audit.Definition, User: x.conn.user, Origin: x.origin(), Outcome: audit.OK}

@@ -57,7 +57,7 @@ func (w *responder) failed(err error) {
 		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
 	case refusal.Kind == fsm.NotFoundKind:
 		w.answer(http.StatusNotFound, api.Failure{Error: "not_found", Reason: refusal.Text})
-	case refusal.Kind == fsm.AccessRefused:
+	case refusal.Kind == fsm.AccessRefused, refusal.Kind == fsm.NotAllowed:
 		w.unauthorized("not_authorised", "Access refused.")
 	default:
 		w.badRequest(refusal.Text)
@@ -193,6 +193,32 @@ func (b body) text(key string) (string, error) {
 		return v, nil
 	default:
 		return "", fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be a string, actually was %v", key, v))
+	}
+}
+
+// flag returns a boolean of the body, which may be given as a string; def if it is missing.
+func (b body) flag(key string, def bool) (bool, error) {
+	switch v := b[key]; v {
+	case nil:
+		return def, nil
+	case true, "true":
+		return true, nil
+	case false, "false":
+		return false, nil
+	default:
+		return false, fsm.Refuse(fsm.Precondition, fmt.Sprintf("[\"not_boolean\",%q]", fmt.Sprint(v)))
+	}
+}
+
+// object returns an object of the body; empty if it is missing.
+func (b body) object(key string) (map[string]any, error) {
+	switch v := b[key].(type) {
+	case nil:
+		return nil, nil
+	case map[string]any:
+		return v, nil
+	default:
+		return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be an object, actually was %v", key, v))
 	}
 }
 

@@ -15,7 +15,8 @@ func (s *Server) SetAudit(l *audit.Log) { s.audit = l }
 // secret.
 var shown = []string{
 	"tags", "configure", "write", "read", "exchange", "pattern", "definition", "apply-to", "priority", "value",
-	"description", "default_queue_type", "count", "ackmode", "due_at", "delay",
+	"description", "default_queue_type", "count", "ackmode", "due_at", "delay", "type", "durable", "auto_delete", "internal",
+	"arguments", "routing_key", "users", "action", "node",
 }
 
 // noteBody keeps the content of a request for the audit log.
@@ -84,6 +85,12 @@ var operative = []string{"/api/quorate/", "/api/rebalance/", "/api/connections/"
 func kindOf(path string) audit.Kind {
 	if strings.HasPrefix(path, "/api/nodes/") || strings.HasPrefix(path, tokensPath) {
 		return audit.Cluster
+	}
+	if path == "/api/queues/{vhost}/{name}" {
+		return audit.Definition
+	}
+	if strings.HasSuffix(path, "/publish") {
+		return audit.Operation
 	}
 	for _, p := range operative {
 		if strings.HasPrefix(path, p) {

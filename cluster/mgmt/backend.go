@@ -21,6 +21,7 @@ type Backend struct {
 	Logins      Logins
 	Queues      Queues
 	Messages    Messages
+	Objects     Objects
 	History     History
 	Node        Node
 	Groups      Groups
@@ -105,6 +106,37 @@ type Node interface {
 	// Unproven lists the replicas on the node that do not vote because they cannot prove what they
 	// acknowledged. The catalog's has no name.
 	Unproven() []api.Unproven
+}
+
+// Objects lets users change what is in a vhost, and publish.
+type Objects interface {
+	// Open opens a vhost for a user. What the session refuses is what a channel would refuse the
+	// user. The session must be closed.
+	Open(ctx context.Context, user, vhost string) (Session, error)
+	// Publish publishes a message and waits until it is confirmed. routed is false if no queue has
+	// it.
+	Publish(ctx context.Context, user, vhost string, m Outgoing) (routed bool, err error)
+	// Blocked says why publishers are blocked; empty: they are not.
+	Blocked() string
+}
+
+// Session is a vhost as a user's client has it.
+type Session interface {
+	DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error
+	DeleteExchange(ctx context.Context, name string, ifUnused bool) error
+	DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error)
+	DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error)
+	PurgeQueue(ctx context.Context, name string) (uint64, error)
+	Bind(ctx context.Context, spec fsm.BindSpec) error
+	Unbind(ctx context.Context, spec fsm.BindSpec) error
+	Close(ctx context.Context)
+}
+
+// Outgoing is a message to publish. Properties are named as in api.Message.
+type Outgoing struct {
+	Exchange, RoutingKey string
+	Properties           *fsm.Table
+	Body                 []byte
 }
 
 // Groups are the queue replicas on the node that answers.

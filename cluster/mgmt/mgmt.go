@@ -24,6 +24,7 @@ const (
 	idleTimeout   = 2 * time.Minute
 	maxHeader     = 64 << 10
 	maxBody       = 1 << 20
+	largeBody     = 20 << 20 // of a message or definitions
 )
 
 // Server serves the API: it finds the endpoint of a request and checks that the user may use it.
@@ -43,7 +44,7 @@ type Server struct {
 func New(b Backend, logger *slog.Logger, guard *origin.Guard) *Server {
 	s := &Server{catalog: b.Catalog, logins: b.Logins, node: b.Node, resources: b.resources(), slog: logger, guard: guard}
 	s.http = &http.Server{
-		Handler: http.MaxBytesHandler(bounded(s.router()), maxBody), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: bounded(s.router()), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		ConnContext:    withSocket,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}

@@ -31,6 +31,7 @@ type everything interface {
 	Logins
 	Queues
 	Messages
+	Objects
 	History
 	Node
 	Groups
@@ -46,7 +47,7 @@ type everything interface {
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's
@@ -69,6 +70,8 @@ type world struct {
 	busy         error // what logins with the right password get
 	commands     []*logpb.Command
 	results      []uint64 // counts to answer them with
+	published    []Outgoing
+	blocked      string // why publishers are
 }
 
 func newWorld(t *testing.T) *world {

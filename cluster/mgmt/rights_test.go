@@ -15,8 +15,8 @@ import (
 )
 
 // need is what an endpoint asks of its caller: a tag, and beside it a right on
-// the vhost in the path, which is another one's: to see it, or to read or write
-// the thing that the path names.
+// the vhost in the path, which is another one's: to see it, or to read,
+// write or configure the thing that the path names, or to read and write both ends of a binding.
 type need struct {
 	tag   level
 	right string
@@ -80,40 +80,56 @@ var needs = map[string]need{
 	"GET /api/vhosts/{vhost}/permissions": {tag: administrator},
 	"GET /api/vhosts/{vhost}/connections": {management, "see"},
 
-	"GET /api/queues":                                        {tag: management},
-	"GET /api/queues/{vhost}":                                {management, "see"},
-	"GET /api/queues/{vhost}/{name}":                         {management, "see"},
-	"GET /api/queues/{vhost}/{name}/bindings":                {management, "see"},
-	"POST /api/queues/{vhost}/{name}/get":                    {management, "see"}, // Node.Take asks for read
-	"GET /api/queues/{vhost}/{name}/messages/peek":           {management, "read"},
-	"GET /api/queues/{vhost}/{name}/deaths":                  {management, "read"},
-	"GET /api/queues/{vhost}/{name}/explain":                 {management, "read"},
-	"POST /api/queues/{vhost}/{name}/locks/{token}/renew":    {management, "read"},
-	"POST /api/queues/{vhost}/{name}/locks/{token}/settle":   {management, "read"},
-	"GET /api/queues/{vhost}/{name}/scheduled":               {management, "read"},
-	"DELETE /api/queues/{vhost}/{name}/scheduled":            {management, "read"},
-	"DELETE /api/queues/{vhost}/{name}/scheduled/{id}":       {management, "read"},
-	"PATCH /api/queues/{vhost}/{name}/scheduled/{id}":        {management, "read"},
-	"POST /api/queues/{vhost}/{name}/scheduled/{id}/fire":    {management, "read"},
-	"GET /api/consumers":                                     {tag: management},
-	"GET /api/consumers/{vhost}":                             {management, "see"},
-	"GET /api/exchanges":                                     {tag: management},
-	"GET /api/exchanges/{vhost}":                             {management, "see"},
-	"GET /api/exchanges/{vhost}/{name}":                      {management, "see"},
-	"GET /api/exchanges/{vhost}/{name}/bindings/source":      {management, "see"},
-	"GET /api/exchanges/{vhost}/{name}/bindings/destination": {management, "see"},
-	"GET /api/exchanges/{vhost}/{name}/delayed":              {management, "write"},
-	"DELETE /api/exchanges/{vhost}/{name}/delayed":           {management, "write"},
-	"DELETE /api/exchanges/{vhost}/{name}/delayed/{id}":      {management, "write"},
-	"PATCH /api/exchanges/{vhost}/{name}/delayed/{id}":       {management, "write"},
-	"POST /api/exchanges/{vhost}/{name}/delayed/{id}/fire":   {management, "write"},
-	"GET /api/bindings":                                      {tag: management},
-	"GET /api/bindings/{vhost}":                              {management, "see"},
-	"GET /api/connections":                                   {tag: management},
-	"GET /api/connections/{name}":                            {tag: monitoring}, // root's
-	"DELETE /api/connections/{name}":                         {tag: administrator},
-	"GET /api/connections/username/{user}":                   {tag: management}, // others see none
-	"DELETE /api/connections/username/{user}":                {tag: administrator},
+	"GET /api/queues":                                                      {tag: management},
+	"GET /api/queues/{vhost}":                                              {management, "see"},
+	"GET /api/queues/{vhost}/{name}":                                       {management, "see"},
+	"GET /api/queues/{vhost}/{name}/bindings":                              {management, "see"},
+	"POST /api/queues/{vhost}/{name}/get":                                  {management, "see"}, // Node.Take asks for read
+	"GET /api/queues/detailed":                                             {tag: management},
+	"PUT /api/queues/{vhost}/{name}":                                       {management, "configure"},
+	"DELETE /api/queues/{vhost}/{name}":                                    {management, "configure"},
+	"DELETE /api/queues/{vhost}/{name}/contents":                           {management, "read"},
+	"POST /api/queues/{vhost}/{name}/actions":                              {management, "see"}, // its one action asks for administrator
+	"PUT /api/exchanges/{vhost}/{name}":                                    {management, "configure"},
+	"DELETE /api/exchanges/{vhost}/{name}":                                 {management, "configure"},
+	"POST /api/exchanges/{vhost}/{name}/publish":                           {management, "write"},
+	"GET /api/queues/{vhost}/{name}/messages/peek":                         {management, "read"},
+	"GET /api/queues/{vhost}/{name}/deaths":                                {management, "read"},
+	"GET /api/queues/{vhost}/{name}/explain":                               {management, "read"},
+	"POST /api/queues/{vhost}/{name}/locks/{token}/renew":                  {management, "read"},
+	"POST /api/queues/{vhost}/{name}/locks/{token}/settle":                 {management, "read"},
+	"GET /api/queues/{vhost}/{name}/scheduled":                             {management, "read"},
+	"DELETE /api/queues/{vhost}/{name}/scheduled":                          {management, "read"},
+	"DELETE /api/queues/{vhost}/{name}/scheduled/{id}":                     {management, "read"},
+	"PATCH /api/queues/{vhost}/{name}/scheduled/{id}":                      {management, "read"},
+	"POST /api/queues/{vhost}/{name}/scheduled/{id}/fire":                  {management, "read"},
+	"GET /api/consumers":                                                   {tag: management},
+	"GET /api/consumers/{vhost}":                                           {management, "see"},
+	"GET /api/exchanges":                                                   {tag: management},
+	"GET /api/exchanges/{vhost}":                                           {management, "see"},
+	"GET /api/exchanges/{vhost}/{name}":                                    {management, "see"},
+	"GET /api/exchanges/{vhost}/{name}/bindings/source":                    {management, "see"},
+	"GET /api/exchanges/{vhost}/{name}/bindings/destination":               {management, "see"},
+	"GET /api/exchanges/{vhost}/{name}/delayed":                            {management, "write"},
+	"DELETE /api/exchanges/{vhost}/{name}/delayed":                         {management, "write"},
+	"DELETE /api/exchanges/{vhost}/{name}/delayed/{id}":                    {management, "write"},
+	"PATCH /api/exchanges/{vhost}/{name}/delayed/{id}":                     {management, "write"},
+	"POST /api/exchanges/{vhost}/{name}/delayed/{id}/fire":                 {management, "write"},
+	"GET /api/bindings":                                                    {tag: management},
+	"GET /api/bindings/{vhost}":                                            {management, "see"},
+	"GET /api/bindings/{vhost}/e/{source}/q/{destination}":                 {management, "see"},
+	"POST /api/bindings/{vhost}/e/{source}/q/{destination}":                {management, "bind"},
+	"GET /api/bindings/{vhost}/e/{source}/q/{destination}/{properties}":    {management, "see"},
+	"DELETE /api/bindings/{vhost}/e/{source}/q/{destination}/{properties}": {management, "bind"},
+	"GET /api/bindings/{vhost}/e/{source}/e/{destination}":                 {management, "see"},
+	"POST /api/bindings/{vhost}/e/{source}/e/{destination}":                {management, "bind"},
+	"GET /api/bindings/{vhost}/e/{source}/e/{destination}/{properties}":    {management, "see"},
+	"DELETE /api/bindings/{vhost}/e/{source}/e/{destination}/{properties}": {management, "bind"},
+	"GET /api/connections":                                                 {tag: management},
+	"GET /api/connections/{name}":                                          {tag: monitoring}, // root's
+	"DELETE /api/connections/{name}":                                       {tag: administrator},
+	"GET /api/connections/username/{user}":                                 {tag: management}, // others see none
+	"DELETE /api/connections/username/{user}":                              {tag: administrator},
 
 	"GET /api/policies":                            {tag: management},
 	"GET /api/policies/{vhost}":                    {management, "see"},
@@ -168,6 +184,9 @@ func (c caller) passes(n need) bool {
 	case "see":
 		return tagged && (len(c.rights) > 0 || slices.Contains(levels[monitoring].tags, c.tag))
 	}
+	if n.right == "bind" {
+		return tagged && slices.Contains(c.rights, "read") && slices.Contains(c.rights, "write")
+	}
 	return tagged && slices.Contains(c.rights, n.right)
 }
 
@@ -189,7 +208,13 @@ func (w *world) things(callers []caller) {
 		if slices.Contains(c.rights, "write") {
 			p.Write = "^thing$"
 		}
+		if slices.Contains(c.rights, "configure") {
+			p.Configure = "^thing$"
+		}
 		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: p}})
+	}
+	for _, toExchange := range []bool{false, true} {
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: &logpb.Bind{Vhost: "v", Source: "thing", Destination: "thing", ToExchange: toExchange}}})
 	}
 	definition := &fsm.Table{Fields: []*logpb.Field{{Name: "max-length", Value: &logpb.Value{Tag: 'l', Int: 1}}}}
 	for _, operator := range []bool{false, true} {
@@ -206,14 +231,17 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 	callers := []caller{
 		{name: "untagged", rights: []string{"see", "read", "write"}}, {name: "stranger", tag: "management"},
 		{"seer", "management", []string{"see"}}, {"reader", "management", []string{"see", "read"}}, {"writer", "management", []string{"see", "write"}},
+		{"builder", "management", []string{"see", "configure"}}, {"binder", "management", []string{"see", "read", "write"}},
 		{"maker", "policymaker", []string{"see"}}, {name: "outside", tag: "policymaker"}, {name: "watch", tag: "monitoring"},
 	}
-	all := append([]caller{{}, {"root", "administrator", []string{"see", "read", "write"}}}, callers...)
-	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n3", "{profile}", "heap")
+	all := append([]caller{{}, {"root", "administrator", []string{"see", "read", "write", "configure"}}}, callers...)
+	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n3", "{profile}", "heap", "{source}", "thing", "{destination}", "thing", "{properties}", "~")
 	bodies := map[string]string{
-		"PUT /api/policies/{vhost}/{name}":    `{"pattern":"^thing$","definition":{"max-length":2}}`,
-		"PUT /api/quorate/limits/{name}":      `{"absolute":"1"}`,
-		"POST /api/queues/{vhost}/{name}/get": `{"count":0,"ackmode":"ack_requeue_true","encoding":"auto"}`,
+		"PUT /api/policies/{vhost}/{name}":           `{"pattern":"^thing$","definition":{"max-length":2}}`,
+		"PUT /api/quorate/limits/{name}":             `{"absolute":"1"}`,
+		"POST /api/queues/{vhost}/{name}/actions":    `{"action":"none"}`,
+		"POST /api/exchanges/{vhost}/{name}/publish": `{"properties":{},"routing_key":"","payload":"","payload_encoding":"string"}`,
+		"POST /api/queues/{vhost}/{name}/get":        `{"count":0,"ackmode":"ack_requeue_true","encoding":"auto"}`,
 
 		"POST /api/queues/{vhost}/{name}/locks/{token}/settle": `{"outcome":"ack"}`,
 	}

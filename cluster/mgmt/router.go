@@ -1,6 +1,7 @@
 package mgmt
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strings"
@@ -82,6 +83,11 @@ func (s *Server) serve(w *responder, r *http.Request, endpoints []endpoint) {
 			allowed = append(allowed, http.MethodHead)
 		}
 	}
+	limit := int64(maxBody)
+	if found != nil {
+		limit = cmp.Or(found.body, limit)
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, limit)
 	if need != anybody && !s.lets(w, r) {
 		return
 	}

@@ -12,6 +12,13 @@ type endpoint struct {
 	method string
 	need   level
 	answer func(w *responder, r *request)
+	body   int64 // bytes of a body, at most; 0: maxBody
+}
+
+// upTo sets how long a body may be.
+func (e endpoint) upTo(bytes int64) endpoint {
+	e.body = bytes
+	return e
 }
 
 // resource is a path and its methods.
@@ -22,19 +29,19 @@ type resource struct {
 
 // get and the like make rows of the table of resources.
 func get(need level, h func(*responder, *request)) endpoint {
-	return endpoint{http.MethodGet, need, h}
+	return endpoint{method: http.MethodGet, need: need, answer: h}
 }
 
 func put(need level, h func(*responder, *request)) endpoint {
-	return endpoint{http.MethodPut, need, h}
+	return endpoint{method: http.MethodPut, need: need, answer: h}
 }
 
 func remove(need level, h func(*responder, *request)) endpoint {
-	return endpoint{http.MethodDelete, need, h}
+	return endpoint{method: http.MethodDelete, need: need, answer: h}
 }
 
 func post(need level, h func(*responder, *request)) endpoint {
-	return endpoint{http.MethodPost, need, h}
+	return endpoint{method: http.MethodPost, need: need, answer: h}
 }
 
 // resources is the table of all resources.
@@ -130,11 +137,14 @@ func (b *Backend) vhosts() []resource {
 // queues are the resources of queues, their messages and consumers.
 func (b *Backend) queues() []resource {
 	q, m, c := queues{b.Queues, b.Node, b.Cluster}, messages{b.Messages}, consumers{b.Queues, b.Node}
-	l := locks{b.Messages, b.Node}
+	l, o := locks{b.Messages, b.Node}, sessions{b.Objects}
 	return slices.Concat([]resource{
 		{"/api/queues", []endpoint{get(management, q.list)}},
+		{"/api/queues/detailed", []endpoint{get(management, q.list)}},
 		{"/api/queues/{vhost}", []endpoint{get(management, q.list)}},
-		{"/api/queues/{vhost}/{name}", []endpoint{get(management, q.get)}},
+		{"/api/queues/{vhost}/{name}", []endpoint{get(management, q.get), put(management, o.putQueue), remove(management, o.deleteQueue)}},
+		{"/api/queues/{vhost}/{name}/contents", []endpoint{remove(management, o.purge)}},
+		{"/api/queues/{vhost}/{name}/actions", []endpoint{post(management, queueActions{b.Leaders}.perform)}},
 		{"/api/queues/{vhost}/{name}/get", []endpoint{post(management, m.take)}},
 		{"/api/queues/{vhost}/{name}/deaths", []endpoint{get(management, history{b.History}.deaths)}},
 		{"/api/queues/{vhost}/{name}/explain", []endpoint{get(management, history{b.History}.explain)}},
@@ -152,16 +162,26 @@ func (b *Backend) queues() []resource {
 
 // exchanges are the resources of exchanges and bindings.
 func (b *Backend) exchanges() []resource {
-	x := exchanges{b.Queues}
+	x, o := exchanges{b.Queues}, sessions{b.Objects}
+	const between = "/api/bindings/{vhost}/e/{source}/"
 	return slices.Concat([]resource{
 		{"/api/exchanges", []endpoint{get(management, x.list)}},
 		{"/api/exchanges/{vhost}", []endpoint{get(management, x.list)}},
-		{"/api/exchanges/{vhost}/{name}", []endpoint{get(management, x.get)}},
+		{"/api/exchanges/{vhost}/{name}", []endpoint{get(management, x.get), put(management, o.putExchange), remove(management, o.deleteExchange)}},
+		{"/api/exchanges/{vhost}/{name}/publish", []endpoint{post(management, o.publish).upTo(largeBody)}},
 		{"/api/exchanges/{vhost}/{name}/bindings/source", []endpoint{get(management, bindingsFromExchange)}},
 		{"/api/exchanges/{vhost}/{name}/bindings/destination", []endpoint{get(management, bindingsToExchange)}},
 		{"/api/bindings", []endpoint{get(management, listBindings)}},
 		{"/api/bindings/{vhost}", []endpoint{get(management, listBindings)}},
-	}, b.scheduled("/api/exchanges/{vhost}/{name}/delayed", exchangeStore))
+	}, bindings{o, false}.resources(between+"q/{destination}"), bindings{o, true}.resources(between+"e/{destination}"), b.scheduled("/api/exchanges/{vhost}/{name}/delayed", exchangeStore))
+}
+
+// resources are the resources of the bindings between two ends.
+func (bs bindings) resources(path string) []resource {
+	return []resource{
+		{path, []endpoint{get(management, bs.list), post(management, bs.add)}},
+		{path + "/{properties}", []endpoint{get(management, bs.get), remove(management, bs.remove)}},
+	}
 }
 
 // scheduled are the resources of messages waiting at one kind of place.
@@ -171,7 +191,7 @@ func (b *Backend) scheduled(path string, at place) []resource {
 		{path, []endpoint{get(management, s.list), remove(management, s.cancelAll)}},
 		{path + "/{id}", []endpoint{
 			remove(management, s.reschedule(logpb.Schedule_CANCEL)),
-			{http.MethodPatch, management, s.reschedule(logpb.Schedule_MOVE)},
+			{method: http.MethodPatch, need: management, answer: s.reschedule(logpb.Schedule_MOVE)},
 		}},
 		{path + "/{id}/fire", []endpoint{post(management, s.reschedule(logpb.Schedule_FIRE))}},
 	}

@@ -26,6 +26,13 @@ func (NoProperties) Describe([]byte, *fsm.Message) *fsm.Table { return &fsm.Tabl
 // Remarked changes nothing.
 func (NoProperties) Remarked(properties []byte, _ fsm.Remark) []byte { return properties }
 
+// Publish makes a publish without properties.
+func (NoProperties) Publish(_, exchange, key string, _ *fsm.Table, body []byte) (*fsm.Publish, error) {
+	p := &fsm.Publish{Exchange: exchange, RoutingKey: key, TTL: -1, Priority: -1, Headers: func() *fsm.Table { return nil }, Property: func(string) []byte { return nil }}
+	p.Payload = append(fsm.AppendPayloadHead(nil, exchange, key, nil), body...)
+	return p, nil
+}
+
 // Answer has none.
 func (NoProperties) Answer([]byte) []byte { return nil }
 

@@ -80,3 +80,8 @@ type Group struct {
 type Retry struct {
 	Count uint64 `json:"count,omitempty"` // 0: all
 }
+
+// Published is answered by POST /api/exchanges/{vhost}/{exchange}/publish.
+type Published struct {
+	Routed bool `json:"routed"` // some queue has the message
+}

@@ -1,0 +1,67 @@
+package amqp
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+func named(name string, v *logpb.Value) *logpb.Field { return &logpb.Field{Name: name, Value: v} }
+
+func text(s string) *logpb.Value { return &logpb.Value{Tag: 'S', Str: []byte(s)} }
+
+func whole(n int64) *logpb.Value { return &logpb.Value{Tag: 'l', Int: n} }
+
+// TestForeignPublish: properties that did not come over AMQP are shown as they were given, and take
+// effect.
+func TestForeignPublish(t *testing.T) {
+	headers := &logpb.Value{Tag: 'F', Table: &fsm.Table{Fields: []*logpb.Field{
+		named("CC", &logpb.Value{Tag: 'A', Array: []*logpb.Value{text("other")}}), named("n", whole(-1)),
+		named("f", &logpb.Value{Tag: 'd', Int: int64(math.Float64bits(1.5))}), named("b", &logpb.Value{Tag: 't', Int: 1}), named("v", &logpb.Value{Tag: 'V'}),
+	}}}
+	given := &fsm.Table{Fields: []*logpb.Field{
+		named("content_type", text("text/plain")), named("content_encoding", text("gzip")), named("headers", headers), named("delivery_mode", whole(2)),
+		named("priority", whole(7)), named("correlation_id", text("c")), named("reply_to", text("r")), named("expiration", text("500")),
+		named("message_id", text("m")), named("timestamp", whole(77)), named("type", text("t")), named("user_id", text("guest")),
+		named("app_id", text("a")), named("cluster_id", text("k")),
+	}}
+	p, err := Properties{}.Publish("guest", "x", "key", given, []byte("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := (Properties{}).Describe(p.Payload.Properties(), &fsm.Message{Payload: p.Payload}); !proto.Equal(shown, given) {
+		t.Errorf("shown as %v", shown)
+	}
+	if p.TTL != 500 || p.Priority != 7 || !p.HasExpiration || p.MessageID != "m" || p.UserError != nil || len(p.Copies) != 1 ||
+		string(p.Payload.Body()) != "body" || string(p.Payload.RoutingKey()) != "key" || string(p.Property("app_id")) != "a" || len(p.Headers().GetFields()) != 5 {
+		t.Errorf("published as %+v", p)
+	}
+	if p, err = (Properties{}).Publish("eve", "", "q", given, nil); err != nil || p.UserError == nil {
+		t.Errorf("another's user-id: %v, %v", p.UserError, err)
+	}
+	if p, err = (Properties{}).Publish("eve", "", "q", nil, nil); err != nil || p.TTL != -1 || p.Priority != -1 {
+		t.Errorf("no properties: %+v, %v", p, err)
+	}
+	deep := headers
+	for range 70 {
+		deep = &logpb.Value{Tag: 'F', Table: &fsm.Table{Fields: []*logpb.Field{named("a", deep)}}}
+	}
+	for name, bad := range map[string]*logpb.Field{
+		"unknown": named("nosuch", text("")), "number for text": named("type", whole(1)), "text for number": named("priority", text("x")),
+		"negative": named("timestamp", whole(-1)), "too large": named("priority", whole(256)), "too long": named("type", text(strings.Repeat("x", 256))),
+		"no table": named("headers", text("")), "too deep": named("headers", deep),
+		"name too long": named("headers", &logpb.Value{Tag: 'F', Table: &fsm.Table{Fields: []*logpb.Field{named(strings.Repeat("x", 256), whole(1))}}}),
+	} {
+		if _, err := (Properties{}).Publish("guest", "", "q", &fsm.Table{Fields: []*logpb.Field{bad}}, nil); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+	if _, err := (Properties{}).Publish("guest", strings.Repeat("x", 256), "q", nil, nil); err == nil {
+		t.Error("an exchange of 256 bytes is accepted")
+	}
+}
