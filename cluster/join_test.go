@@ -138,9 +138,7 @@ func TestForget(t *testing.T) {
 	if err := n.membership.ForgetNode(ctx, "n3"); !isRefusal(err, fsm.Precondition) {
 		t.Errorf("a node with the only replica of a queue: %v", err)
 	}
-	if _, err := cl.session.DeleteQueue(ctx, "single", false, false); err != nil {
-		t.Fatal(err)
-	}
+	cl.mustDelete("single")
 	for range 2 {
 		if err := n.membership.ForgetNode(ctx, "n3"); err != nil {
 			t.Fatal(err)

@@ -1,12 +1,15 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/login"
@@ -44,29 +47,57 @@ func mustServe(t *testing.T, n *Node) string {
 // request makes a request and returns the status and the decoded answer.
 func request(t *testing.T, method, url, user, password string) (int, any, http.Header) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(deadline(t), method, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if user != "" {
-		r.SetBasicAuth(user, password)
-	}
-	res, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	raw, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := send(t, method, url, "", user, password)
 	var body any
-	if len(raw) > 0 && res.Header.Get("Content-Type") == "application/json" {
-		if err := json.Unmarshal(raw, &body); err != nil {
-			t.Fatalf("%s %s answers %q: %v", method, url, raw, err)
+	if len(a.raw) > 0 && a.header.Get("Content-Type") == "application/json" {
+		if err := json.Unmarshal(a.raw, &body); err != nil {
+			t.Fatalf("%s %s answers %q: %v", method, url, a.raw, err)
 		}
 	}
-	return res.StatusCode, body, res.Header
+	return a.status, body, a.header
+}
+
+// answer is what the HTTP API has answered.
+type answer struct {
+	status int
+	raw    []byte
+	header http.Header
+	again  bool // after the cluster could not perform it in time, or could and did not say so
+}
+
+// send makes a request until the cluster can perform it, see asked.
+func send(t *testing.T, method, url, body, user, password string) (a answer) {
+	t.Helper()
+	err := asked(t, func(ctx context.Context) error {
+		r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body != "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+		if user != "" {
+			r.SetBasicAuth(user, password)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if a.raw, err = io.ReadAll(res.Body); err != nil {
+			t.Fatal(err)
+		}
+		a.status, a.header = res.StatusCode, res.Header
+		if a.status == http.StatusServiceUnavailable && bytes.Contains(a.raw, []byte(`"error":"unavailable"`)) && !bytes.Contains(a.raw, []byte("users are not known yet")) {
+			a.again = true
+			return fmt.Errorf("%s %s: %s", method, url, a.raw)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 // The health check needs no login, and tells whether clients are served.

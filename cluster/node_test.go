@@ -240,9 +240,7 @@ func TestDeadLettersToDeletedQueue(t *testing.T) {
 		}
 		cl.confirmed()
 		until(t, "letters arrive", func() bool { i, err := cl.count("work"); return err == nil && i.Ready > 0 })
-		if _, err := cl.session.DeleteQueue(deadline(t), "work", false, false); err != nil {
-			t.Fatal(err)
-		}
+		cl.mustDelete("work")
 	}
 	until(t, "the outbox is empty", func() bool {
 		for _, n := range c.all {
@@ -363,15 +361,16 @@ func TestDeclareDeleteRaces(t *testing.T) {
 		wait.Go(func() {
 			for r := range rounds {
 				name := fmt.Sprintf("q%d", (r+i)%3)
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
-				_, err := cl.session.DeclareQueue(ctx, fsm.QueueSpec{Name: name, Durable: true})
-				if err != nil && !isRefusal(err, fsm.NotFoundKind) {
+				if _, err := cl.declare(fsm.QueueSpec{Name: name, Durable: true}); err != nil && !isRefusal(err, fsm.NotFoundKind) {
 					t.Errorf("declare %s at %s: %v", name, node, err)
 				}
-				if _, err := cl.session.DeleteQueue(ctx, name, false, false); err != nil {
+				err := asked(t, func(ctx context.Context) error {
+					_, err := cl.session.DeleteQueue(ctx, name, false, false)
+					return err
+				})
+				if err != nil {
 					t.Errorf("delete %s at %s: %v", name, node, err)
 				}
-				cancel()
 			}
 			cl.close()
 		})
@@ -401,12 +400,8 @@ func TestRestartOfAllNodes(t *testing.T) {
 	c := mustCluster(t)
 	cl := c.mustClient("n2")
 	cl.mustDeclare("q")
-	if err := cl.session.DeclareExchange(deadline(t), fsm.ExchangeSpec{Name: "x", Type: "direct", Durable: true}); err != nil {
-		t.Fatal(err)
-	}
-	if err := cl.session.Bind(deadline(t), fsm.BindSpec{Source: "x", Destination: "q", RoutingKey: "k"}); err != nil {
-		t.Fatal(err)
-	}
+	cl.mustDeclareExchange(fsm.ExchangeSpec{Name: "x", Type: "direct", Durable: true})
+	cl.mustBind("x", "q", "k")
 	for _, body := range numbered(0, 300) {
 		cl.publish("q", body)
 	}

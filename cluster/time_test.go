@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"net/http"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -162,19 +160,8 @@ func TestClusterSettings(t *testing.T) {
 		{"PUT", "/nonsense", `{"value": 1}`, 404},
 		{"PUT", "/" + catalog.MaxClockSkew, `{"value": 50}`, 204},
 	} {
-		r, err := http.NewRequestWithContext(deadline(t), step.method, url+step.path, strings.NewReader(step.body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.SetBasicAuth("guest", "guest")
-		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
-		if res.StatusCode != step.status {
-			t.Errorf("%s %s %s: %s", step.method, step.path, step.body, res.Status)
+		if a := send(t, step.method, url+step.path, step.body, "guest", "guest"); a.status != step.status {
+			t.Errorf("%s %s %s: %d %s", step.method, step.path, step.body, a.status, a.raw)
 		}
 	}
 	credit(1500)

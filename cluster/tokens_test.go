@@ -103,7 +103,11 @@ func (s *secured) arm(config *Config) {
 
 func mustToken(t *testing.T, n *Node, ttl time.Duration, node string) (certs.Token, api.JoinToken) {
 	t.Helper()
-	made, err := n.membership.CreateToken(deadline(t), fsm.Millis(ttl.Milliseconds()), node)
+	var made api.JoinToken
+	err := asked(t, func(ctx context.Context) (err error) {
+		made, err = n.membership.CreateToken(ctx, fsm.Millis(ttl.Milliseconds()), node)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,9 +193,10 @@ func TestJoinByToken(t *testing.T) {
 	follower = s.other(follower)
 	token, made := mustToken(t, s.all[follower], time.Hour, "n3")
 	s.mustJoin(s.newcomer("n3", follower, token))
-	if got := s.all["n1"].membership.Tokens(); len(got) != 1 || got[0].UsedBy != "n3" || got[0].ID != made.ID || got[0].Token != "" || got[0].TTL <= 0 {
-		t.Errorf("tokens %+v", got)
-	}
+	until(t, "n1 knows who has used the token", func() bool {
+		got := tokenOf(s.all["n1"], made)
+		return got.UsedBy == "n3" && got.Token == "" && got.TTL > 0
+	})
 	s.mustClient("n3").mustDeclare("q")
 	s.mustMembers("q", "n1", "n2", "n3")
 	s.stop("n3")
@@ -204,18 +209,37 @@ func TestJoinByToken(t *testing.T) {
 	again.Security, again.Enrolment = &peer.Security{Keys: keys}, nil
 	s.mustJoin(again)
 	for _, name := range []string{"n3", "n4"} {
-		reply, err := s.ask(s.newcomer(name, follower, token))
-		if err != nil || reply.Admitted || reply.Error != "the token was used" || len(reply.Certificate) != 0 {
-			t.Errorf("%s with the token of n3: %+v, %v", name, reply, err)
-		}
+		until(t, "the token is refused", func() bool {
+			reply, err := s.ask(s.newcomer(name, follower, token))
+			if reply.GetAdmitted() || len(reply.GetCertificate()) != 0 {
+				t.Fatalf("%s with the token of n3: %+v, %v", name, reply, err)
+			}
+			return err == nil && reply.Error == used
+		})
 	}
-	want := []string{"node.join n3 ok ", "certificate.issue n3 ok ", "node.join n3 refused the token was used", "node.join n4 refused the token was used"}
-	if got := s.audit.events(t); strings.Join(got, "\n") != strings.Join(want, "\n") {
+	want := []string{"node.join n3 ok ", "certificate.issue n3 ok ", "node.join n3 refused " + used, "node.join n4 refused " + used}
+	got := slices.DeleteFunc(s.audit.events(t), func(e string) bool { // nobody led the catalog: it was asked again
+		return strings.HasPrefix(e, "node.join n") && strings.Contains(e, " refused ") && !strings.HasSuffix(e, " refused "+used)
+	})
+	if got = slices.Compact(got); !slices.Equal(got, want) { // an answer that was lost: likewise
 		t.Errorf("audited %q, want %q", got, want)
 	}
 	if text := s.audit.text.String(); strings.Contains(text, made.Token) || !strings.Contains(text, made.ID) {
 		t.Error("the audit log has the secret, or not the token's id")
 	}
+}
+
+// used is how a token is refused that has let somebody in.
+const used = "the token was used"
+
+// tokenOf is what a node says of a token; it has no ID if the node knows none.
+func tokenOf(n *Node, of api.JoinToken) (found api.JoinToken) {
+	for _, t := range n.membership.Tokens() {
+		if t.ID == of.ID {
+			found = t
+		}
+	}
+	return found
 }
 
 // Whoever has no token that is good for it hears so and nothing else: nothing
@@ -239,8 +263,8 @@ func TestJoinsRefused(t *testing.T) {
 		t.Errorf("revoked twice: %v, %v", known, err)
 	}
 	bound, _ := mustToken(t, n, time.Hour, "n7")
-	short, _ := mustToken(t, n, time.Second, "")
-	until(t, "a token is over", func() bool { return len(n.membership.Tokens()) == 2 })
+	short, over := mustToken(t, n, time.Second, "")
+	until(t, "a token is over", func() bool { return tokenOf(n, over).ID == "" })
 	plain := good
 	plain.Authority = nil
 	index := func() uint64 { return n.View().Index() }
@@ -304,7 +328,7 @@ func TestTokenUsedAtOnce(t *testing.T) {
 		wait.Go(func() {
 			for {
 				r, err := s.ask(config)
-				if err == nil && (r.Admitted || r.Error == "the token was used") {
+				if err == nil && (r.Admitted || r.Error == used) {
 					replies[k] = r
 					return
 				}
@@ -318,6 +342,7 @@ func TestTokenUsedAtOnce(t *testing.T) {
 			admitted++
 		}
 	}
+	until(t, "n1 knows a third node", func() bool { return len(s.all["n1"].View().Nodes()) >= 3 })
 	if admitted != 1 || len(s.all["n1"].View().Nodes()) != 3 {
 		t.Errorf("%d are let in:\n%s", admitted, s.all["n1"].View())
 	}

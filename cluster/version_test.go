@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -76,7 +77,9 @@ func TestMixedVersions(t *testing.T) {
 			break
 		}
 		c.mustBeAt(1, "q")
-		err := c.all[name].Management().Settings.PutSetting(deadline(t), catalog.FSMVersion, new(int64(2)))
+		err := asked(t, func(ctx context.Context) error {
+			return c.all[name].Management().Settings.PutSetting(ctx, catalog.FSMVersion, new(int64(2)))
+		})
 		if !isRefusal(err, fsm.Precondition) {
 			t.Errorf("the version is raised by hand: %v", err)
 		}

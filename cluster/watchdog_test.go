@@ -192,13 +192,16 @@ func TestManyGroupsComeBackSlowly(t *testing.T) {
 		declaring.Go(func() {
 			for i := part; i < groups; i += 10 {
 				queues[i] = fmt.Sprint("q", i)
-				if _, err := cl.session.DeclareQueue(deadline(t), fsm.QueueSpec{Name: queues[i], Durable: true}); err != nil {
+				if _, err := cl.declare(fsm.QueueSpec{Name: queues[i], Durable: true}); err != nil {
 					t.Errorf("declare %s: %v", queues[i], err)
 				}
 			}
 		})
 	}
 	declaring.Wait()
+	if t.Failed() {
+		return
+	}
 	serve := func() {
 		t.Helper()
 		for _, q := range queues {
