@@ -41,7 +41,7 @@ func TestCatchUp(t *testing.T) {
 	}
 	f := workload.Flow{
 		URIs: r.URIs(), PublishAt: 0, ConsumeAt: 1, Queue: "orders",
-		Next: workload.Until(stop, counted), Patience: 30 * time.Second,
+		Next: workload.Until(stop, counted), Patience: time.Minute,
 	}
 	r.must(f.Run(r.ctx, r.History, func(ctx context.Context) error {
 		defer close(stop)

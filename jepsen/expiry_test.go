@@ -39,7 +39,7 @@ func (r *run) mustExpireWhile(do func(ctx context.Context) error) {
 	stop := make(chan struct{})
 	f := workload.Flow{
 		URIs: r.URIs(), PublishAt: 0, ConsumeAt: 1, Queue: "dead", Rate: 300,
-		Next: workload.Until(stop, shortLived), Patience: 30 * time.Second,
+		Next: workload.Until(stop, shortLived), Patience: time.Minute,
 	}
 	r.must(f.Run(r.ctx, r.History, func(ctx context.Context) error {
 		defer close(stop)
@@ -73,7 +73,7 @@ func TestExpiryWithKilledLeader(t *testing.T) {
 	at := slices.Index(r.Nodes, leader)
 	f := workload.Flow{
 		URIs: uris(r.Nodes, (at+1)%3, (at+2)%3), PublishAt: 0, ConsumeAt: 1, Queue: "dead",
-		Next: workload.Count(expiringMessages, shortLived), Patience: 30 * time.Second,
+		Next: workload.Count(expiringMessages, shortLived), Patience: time.Minute,
 	}
 	r.must(f.Run(r.ctx, r.History, func(ctx context.Context) error {
 		err := await.Until(ctx, 10*time.Millisecond, "half of the dead letters", func() (bool, error) {

@@ -72,7 +72,7 @@ func TestFreshness(t *testing.T) {
 // routed publishes a mandatory message and reports whether it has gone into a
 // queue. It was returned otherwise; either way it is confirmed.
 func routed(ctx context.Context, ch *amqp.Channel, returns <-chan amqp.Return, exchange, key string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	c, err := ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent})
 	if err != nil {

@@ -171,24 +171,25 @@ func TestRefusedLinks(t *testing.T) {
 	r.must(workload.Declare(r.ctx, r.Nodes[0].URI(), workload.Queue{Name: "orders"}))
 	idle := r.waiters(10, queues, apart)
 	for _, w := range idle {
-		r.mustServe(w, time.Now().Add(30*time.Second))
+		r.mustServe(w, time.Now().Add(time.Minute))
 	}
 
 	stop := make(chan struct{})
 	flow := workload.Flow{
-		URIs: []string{apart.URI()}, Queue: "orders", Rate: 200, Next: workload.Until(stop, plain("orders", 256)), Patience: 30 * time.Second,
+		URIs: []string{apart.URI()}, Queue: "orders", Rate: 200, Next: workload.Until(stop, plain("orders", 256)), Patience: time.Minute,
 	}
 	r.must(flow.Run(r.ctx, r.History, func(ctx context.Context) error {
 		defer close(stop)
 		for _, lasts := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 4 * time.Second} {
 			declared := r.Logged("node is declared dead")
+			refused := time.Now()
 			r.Links.RefuseNode(apart.Number)
 			r.lasts(lasts)
 			r.must(r.Links.Heal())
 			healed := time.Now()
 			var serving sync.WaitGroup
 			for _, w := range idle {
-				serving.Go(func() { r.mustServe(w, healed.Add(20*time.Second)) })
+				serving.Go(func() { r.mustServe(w, healed.Add(time.Minute)) })
 			}
 			serving.Wait()
 			if r.Failed() {
@@ -196,14 +197,15 @@ func TestRefusedLinks(t *testing.T) {
 			}
 			took := time.Since(healed)
 			r.Logf("refused for %v: all queues serve %v after", lasts, took.Round(time.Millisecond))
-			if most := 5*time.Second + stall.Tolerance(meter.Longest(healed.Add(-lasts))); took > most {
+			tolerance := stall.Tolerance(meter.Longest(refused))
+			if most := 5*time.Second + tolerance; took > most {
 				r.Errorf("refused for %v: all queues serve %v after, not %v", lasts, took, most)
 			}
-			switch dead := r.Logged("node is declared dead") > declared; {
-			case dead && lasts < 2*time.Second:
-				r.Errorf("taken for dead after %v", lasts)
-			case !dead && lasts > 3*time.Second:
-				r.Errorf("not taken for dead after %v", lasts)
+			switch dead, lasted := r.Logged("node is declared dead") > declared, healed.Sub(refused); {
+			case dead && lasted < 2*time.Second:
+				r.Errorf("taken for dead after %v", lasted)
+			case !dead && lasted > 2*time.Second+tolerance: // a second on an idle machine
+				r.Errorf("not taken for dead after %v", lasted)
 			}
 			if err := r.awaitConfirms(ctx, 100); err != nil {
 				return err
@@ -266,7 +268,7 @@ func TestNobodyHangsAfterHeal(t *testing.T) {
 		}
 		r.lasts(lasts)
 		r.must(errors.Join(r.Links.Heal(), r.Nodes[1].Signal(syscall.SIGCONT), r.Nodes[2].Signal(syscall.SIGCONT)))
-		took := r.mustAllServe(all, prefetch, 20*time.Second)
+		took := r.mustAllServe(all, prefetch, time.Minute)
 		r.Logf("round %d: all consumers served %v after", round+1, took.Round(time.Millisecond))
 		if most := 5*time.Second + stall.Tolerance(meter.Longest(began)); took > most {
 			r.Errorf("round %d: all consumers served %v after, not %v", round+1, took, most)

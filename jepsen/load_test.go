@@ -246,7 +246,7 @@ func (r *run) mustRunBeside(f *flood, step int64, errands ...*errand) {
 
 // errandBound is how long errands may take beside a flood. It tells slow from
 // starved: without a flood they take well under a second.
-const errandBound = 30 * time.Second
+const errandBound = time.Minute
 
 // all calls f for each item, at the same time.
 func all[T any](items []T, f func(T) error) error {

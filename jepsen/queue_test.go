@@ -54,7 +54,7 @@ func TestKilledLeader(t *testing.T) {
 	f := workload.Flow{
 		URIs: r.URIs(), PublishAt: 0, ConsumeAt: 1, Queue: "orders", Rate: 2000,
 		Next:     workload.Until(stop, plain("orders", 256)),
-		Patience: 30 * time.Second,
+		Patience: time.Minute,
 	}
 	kills := 5 * *scale
 	r.must(f.Run(r.ctx, r.History, func(ctx context.Context) error {

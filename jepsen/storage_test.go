@@ -53,7 +53,7 @@ func (r *run) mustPass(queue string, n int) {
 	r.Helper()
 	f := workload.Flow{
 		URIs: r.URIs(), PublishAt: 1, ConsumeAt: 2, Queue: queue,
-		Next: workload.Count(n, plain(queue, passedSize)), Patience: 30 * time.Second,
+		Next: workload.Count(n, plain(queue, passedSize)), Patience: time.Minute,
 	}
 	began := time.Now()
 	r.must(f.Run(r.ctx, r.History, nil))
@@ -123,7 +123,7 @@ func TestBacklogSurvivesRestarts(t *testing.T) {
 	close(stop)
 	f := workload.Flow{
 		URIs: r.URIs(), ConsumeAt: 2, Queue: "orders",
-		Next: workload.Until(stop, nil), Patience: 30 * time.Second,
+		Next: workload.Until(stop, nil), Patience: time.Minute,
 	}
 	r.must(f.Run(r.ctx, r.History, nil))
 	h := r.History

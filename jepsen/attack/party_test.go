@@ -23,7 +23,7 @@ import (
 )
 
 // partyWait bounds what has no bound of its own.
-const partyWait = 30 * time.Second
+const partyWait = time.Minute
 
 // parties counts those there were: names are used once.
 var parties atomic.Int64

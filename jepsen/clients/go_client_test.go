@@ -69,7 +69,7 @@ func (g *goSteps) open(conn *amqp.Connection) {
 }
 
 func (g *goSteps) publish(exchange, key, body string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	c := need(g.ch.PublishWithDeferredConfirmWithContext(ctx, exchange, key, true, false,
 		amqp.Publishing{Body: []byte(body), DeliveryMode: amqp.Persistent}))
@@ -86,7 +86,7 @@ func receive(in <-chan amqp.Delivery, body string) amqp.Delivery {
 	case d := <-in:
 		check(string(d.Body) == body, string(d.Body), "instead of", body)
 		return d
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		check(false, "nothing came instead of", body)
 		panic("unreachable")
 	}
@@ -154,7 +154,7 @@ func (g *goSteps) cancel() {
 	select {
 	case tag := <-cancelled:
 		check(tag == "gone", tag)
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		check(false, "not cancelled")
 	}
 	_, more := <-in

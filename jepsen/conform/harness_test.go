@@ -22,10 +22,10 @@ import (
 // Bounds of waiting. They are not promises about speed: a machine that does
 // other things must not fail a row.
 const (
-	patience = 30 * time.Second
+	patience = time.Minute
 	poll     = 20 * time.Millisecond
 	// rowLimit ends a row that waits for what has no bound of its own.
-	rowLimit = 3 * time.Minute
+	rowLimit = 6 * time.Minute
 	// rowsAtOnce is how many rows run side by side. They mostly wait for an
 	// instant, so it does not depend on the number of processors.
 	rowsAtOnce = "6"

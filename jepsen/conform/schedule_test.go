@@ -162,25 +162,13 @@ var scheduleRows = suite{test: "TestSchedule", title: "Many deadlines, schedules
 
 // dieTogether lets messages expire at one instant in a queue that is used.
 func dieTogether(t *T) {
-	const window, batch = 100, 500
-	q := t.queue("q")
-	end := time.Now().Add(max(10*time.Second, time.Duration(*dying)*300*time.Microsecond))
-	// A message lives from its enqueue, and ends so much later than the instant.
-	var enqueue time.Duration
-	for n := 0; n < *dying; n += batch {
-		began := time.Now()
-		var answers []func() bool
-		for range min(batch, *dying-n) {
-			life := max(time.Until(end).Milliseconds(), 0)
-			answers = append(answers, t.sendLater("", q, body("dies"), expiration(strconv.FormatInt(life, 10))))
-		}
-		for _, acked := range answers {
-			t.equal("confirmed", acked(), true)
-		}
-		enqueue = max(enqueue, time.Since(began))
-	}
-	if left := time.Until(end); left < ms(300) {
-		t.Fatalf("publishing took %v longer than it may", ms(300)-left)
+	const window = 100
+	within := max(10*time.Second, time.Duration(*dying)*300*time.Microsecond)
+	q, end, enqueue := t.publishDying(within)
+	for time.Until(end) < ms(300) { // the machine is too busy
+		t.Logf("publishing takes longer than %v", within)
+		within *= 2
+		q, end, enqueue = t.publishDying(within)
 	}
 	stop, published := make(chan struct{}), make(chan []time.Duration, 1)
 	go func() { published <- t.publishLive(q, stop) }()
@@ -212,6 +200,27 @@ func dieTogether(t *T) {
 	if p99, most := took[len(took)*99/100], t.allowed(); p99 > most {
 		t.Errorf("p99 of a publish is %v, allowed are %v", p99, most)
 	}
+}
+
+// publishDying publishes messages that expire at one instant to a queue of their
+// own. A message lives from its enqueue, and ends so much later than the instant.
+func (t *T) publishDying(within time.Duration) (q string, end time.Time, enqueue time.Duration) {
+	const batch = 500
+	q = t.queue("q" + within.String())
+	end = time.Now().Add(within)
+	for n := 0; n < *dying; n += batch {
+		began := time.Now()
+		var answers []func() bool
+		for range min(batch, *dying-n) {
+			life := max(time.Until(end).Milliseconds(), 0)
+			answers = append(answers, t.sendLater("", q, body("dies"), expiration(strconv.FormatInt(life, 10))))
+		}
+		for _, acked := range answers {
+			t.equal("confirmed", acked(), true)
+		}
+		enqueue = max(enqueue, time.Since(began))
+	}
+	return q, end, enqueue
 }
 
 // publishLive publishes messages that live, each after the confirm of the one
