@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -89,22 +90,27 @@ func TestResourceAlarms(t *testing.T) {
 	}
 	c.machine("n1").used.Store(500)
 	expect("low on memory")
-	if a := c.all["n2"].replicas.Alarms(t.Context()); !slices.Equal(a, []api.Alarm{{Node: "n1", Resource: "memory"}}) {
-		t.Errorf("alarms %v", a)
-	}
+	soon(t, "n2 lists the alarm", func() string {
+		if a := c.all["n2"].replicas.Alarms(t.Context()); !slices.Equal(a, []api.Alarm{{Node: "n1", Resource: "memory"}}) {
+			return fmt.Sprintf("alarms %v", a)
+		}
+		return ""
+	})
 	if err := c.all["n2"].alarm.SetLimit("disk_free_limit", api.Limit{Absolute: "1001"}); err != nil {
 		t.Fatal(err)
 	}
 	expect("low on memory & disk")
-	nodes := c.all["n3"].replicas.Nodes(t.Context())
 	want := []api.Node{
 		{Name: "n1", Type: "disc", Running: true, MemoryUsed: 500, MemoryLimit: 500, MemoryAlarm: true, DiskFree: 1000},
 		{Name: "n2", Type: "disc", Running: true, MemoryLimit: 500, DiskFree: 1000, DiskFreeLimit: 1001, DiskFreeAlarm: true},
 		{Name: "n3", Type: "disc", Running: true, MemoryLimit: 500, DiskFree: 1000},
 	}
-	if !slices.Equal(nodes, want) {
-		t.Errorf("nodes %+v", nodes)
-	}
+	soon(t, "n3 lists the nodes", func() string {
+		if nodes := c.all["n3"].replicas.Nodes(t.Context()); !slices.Equal(nodes, want) {
+			return fmt.Sprintf("nodes %+v", nodes)
+		}
+		return ""
+	})
 	c.machine("n1").used.Store(499)
 	expect("low on disk")
 

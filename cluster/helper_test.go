@@ -59,7 +59,7 @@ var names = []string{"n1", "n2", "n3"}
 // if a goroutine of theirs is left.
 func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 	t.Helper()
-	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, disconnectedGrace: time.Minute, leaderlessGrace: 30 * time.Second}
+	c := &nodes{t: t, net: newNetwork(), dir: t.TempDir(), all: map[string]*Node{}, disconnectedGrace: time.Minute, leaderlessGrace: 2 * time.Minute}
 	for _, o := range options {
 		o(c)
 	}
@@ -563,6 +563,18 @@ func until(t testing.TB, what string, f func() bool) {
 			t.Fatalf("not in time: %s", what)
 		}
 	}
+}
+
+// soon waits until a look finds nothing wrong.
+func soon(t testing.TB, what string, look func() (wrong string)) {
+	t.Helper()
+	last := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(last)
+		}
+	}()
+	until(t, what, func() bool { last = look(); return last == "" })
 }
 
 func text(name, value string) *logpb.Field {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -121,7 +122,7 @@ func TestLostDisk(t *testing.T) {
 // there is room, and what it has alone is not given up silently.
 func TestForget(t *testing.T) {
 	t.Parallel()
-	c := mustCluster(t, func(c *nodes) { c.leaderlessGrace = 5 * time.Second }) // for what is deleted
+	c := mustCluster(t, func(c *nodes) { c.leaderlessGrace = 8 * time.Second }) // for what is deleted
 	cl := c.mustClient("n1")
 	cl.mustDeclare("q")
 	alone := c.mustClient("n3")
@@ -135,14 +136,12 @@ func TestForget(t *testing.T) {
 	}
 	c.crash("n3")
 	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
-	if err := n.membership.ForgetNode(ctx, "n3"); !isRefusal(err, fsm.Precondition) {
+	if err := asked(t, func(ctx context.Context) error { return n.membership.ForgetNode(ctx, "n3") }); !isRefusal(err, fsm.Precondition) {
 		t.Errorf("a node with the only replica of a queue: %v", err)
 	}
 	cl.mustDelete("single")
 	for range 2 {
-		if err := n.membership.ForgetNode(ctx, "n3"); err != nil {
-			t.Fatal(err)
-		}
+		mustForget(t, n, "n3")
 	}
 	c.mustMembers("q", "n1", "n2")
 	until(t, "the catalog does without n3", func() bool { return len(n.catalog.Configuration()) == 2 })

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 // raft, once they had time to end.
 func leftovers() string {
 	var left []string
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); runtime.Gosched() {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() {
 		stacks := make([]byte, 16<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
 		left = left[:0]

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,11 +85,15 @@ func TestMembersChange(t *testing.T) {
 	cl.confirmed()
 	n := c.all["n2"]
 	ctx := deadline(t)
+	change := func(what string, f func(context.Context) error) {
+		t.Helper()
+		if err := asked(t, f); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	}
 	c.mustMembers("q", "n1")
 	for _, node := range []string{"n2", "n3", "n2"} {
-		if err := n.placement.AddMember(ctx, "/", "q", node); err != nil {
-			t.Fatalf("add %s: %v", node, err)
-		}
+		change("add "+node, func(ctx context.Context) error { return n.placement.AddMember(ctx, "/", "q", node) })
 		cl.publish("q", body)
 	}
 	c.mustMembers("q", "n1", "n2", "n3")
@@ -99,35 +104,39 @@ func TestMembersChange(t *testing.T) {
 	leader := c.mustLeader("q")
 	for range 2 {
 		cl.publish("q", body)
-		if err := n.placement.DeleteMember(ctx, "/", "q", leader); err != nil {
-			t.Fatalf("delete %s: %v", leader, err)
-		}
+		change("delete "+leader, func(ctx context.Context) error { return n.placement.DeleteMember(ctx, "/", "q", leader) })
 	}
 	rest := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == leader })
 	c.mustMembers("q", rest...)
 	for _, g := range c.all[leader].Replicas() {
 		t.Errorf("%s still holds %v", leader, g)
 	}
-	if err := n.placement.AddMember(ctx, "/", "q", leader); err != nil {
-		t.Fatal(err)
-	}
+	change("add "+leader, func(ctx context.Context) error { return n.placement.AddMember(ctx, "/", "q", leader) })
 	c.mustMembers("q", names...)
 	cl.confirmed()
 	c.mustAgree()
 
 	for _, node := range names[:2] {
-		if _, err := n.placement.Shrink(ctx, node, api.Selection{}); err != nil {
-			t.Fatal(err)
-		}
+		change("shrink "+node, func(ctx context.Context) error {
+			changes, err := n.placement.Shrink(ctx, node, api.Selection{})
+			if len(changes) > 0 && changes[0].Result != "ok" {
+				err = errors.New(changes[0].Result)
+			}
+			return err
+		})
 	}
 	c.mustMembers("q", "n3")
 	changes, err := n.placement.Shrink(ctx, "n3", api.Selection{})
 	if err != nil || len(changes) != 1 || !strings.Contains(changes[0].Result, "last_node") {
 		t.Errorf("shrink of the last member: %v, %v", changes, err)
 	}
-	if changes, err := n.placement.GrowTo(ctx, 3, api.Selection{QueuePattern: "^q$"}); err != nil || len(changes) != 1 || changes[0].Result != "ok" {
-		t.Errorf("grow to 3: %v, %v", changes, err)
-	}
+	change("grow to 3", func(ctx context.Context) error {
+		changes, err := n.placement.GrowTo(ctx, 3, api.Selection{QueuePattern: "^q$"})
+		if len(changes) > 0 && changes[0].Result != "ok" {
+			err = errors.New(changes[0].Result)
+		}
+		return err
+	})
 	c.mustMembers("q", names...)
 	cl.publish("q", body)
 	cl.confirmed()

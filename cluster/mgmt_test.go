@@ -177,12 +177,17 @@ func TestReplicas(t *testing.T) {
 	cl.mustDeclare("q")
 	cl.publish("q", "m")
 	cl.confirmed()
-	leader := c.mustLeader("q")
 	c.mustAgree()
+	soon(t, "all nodes tell the same", func() string { return c.replicasTold(t, urls) })
+}
+
+// replicasTold says what the nodes tell wrongly about their replicas of the queue.
+func (c *nodes) replicasTold(t *testing.T, urls map[string]string) string {
+	leader := c.mustLeader("q")
 	hashes, terms := map[any]bool{}, map[any]bool{}
 	for name, url := range urls {
 		if _, body, _ := request(t, "GET", url+"/api/quorate/replicas?hash=false", "guest", "guest"); body.([]any)[0].(map[string]any)["state_hash"] != "" {
-			t.Errorf("%s lists, without hashes, %v", name, body)
+			return fmt.Sprintf("%s lists, without hashes, %v", name, body)
 		}
 		_, body, _ := request(t, "GET", url+"/api/quorate/replicas", "guest", "guest")
 		list := body.([]any)
@@ -197,14 +202,15 @@ func TestReplicas(t *testing.T) {
 		}
 		for key, value := range want {
 			if r[key] != value {
-				t.Errorf("%s: %s is %v, want %v", name, key, r[key], value)
+				return fmt.Sprintf("%s: %s is %v, want %v", name, key, r[key], value)
 			}
 		}
 	}
 	if len(hashes) != 1 || hashes[""] {
-		t.Errorf("the state hashes are %v", hashes)
+		return fmt.Sprintf("the state hashes are %v", hashes)
 	}
 	if want := float64(c.all[leader].host.Groups()[0].Leading()); len(terms) != 1 || !terms[want] {
-		t.Errorf("the terms are %v, want %v", terms, want)
+		return fmt.Sprintf("the terms are %v, want %v", terms, want)
 	}
+	return ""
 }

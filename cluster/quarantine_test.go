@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -137,15 +136,7 @@ func TestDeadLetteringPanics(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("forwarded: %q", got)
 	}
-	shown := "nothing"
-	until(t, "everything shows the quarantine", func() bool {
-		now := c.showsQuarantine(first, "source")
-		if now != shown {
-			t.Log(cmp.Or(now, "all is shown"))
-			shown = now
-		}
-		return now == ""
-	})
+	soon(t, "everything shows the quarantine", func() string { return c.showsQuarantine(first, "source") })
 
 	poisons[first].active.Store(false)
 	url := mustServe(t, c.all[first]) + "/api/quorate/queues/%2F/"

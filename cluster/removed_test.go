@@ -36,6 +36,13 @@ func (c *nodes) mustEnd(name string) {
 	delete(c.exits, name)
 }
 
+func mustForget(t *testing.T, n *Node, name string) {
+	t.Helper()
+	if err := asked(t, func(ctx context.Context) error { return n.membership.ForgetNode(ctx, name) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A node that was forgotten while it was away learns of that, and ends.
 func TestForgottenNodeEnds(t *testing.T) {
 	t.Parallel()
@@ -43,9 +50,7 @@ func TestForgottenNodeEnds(t *testing.T) {
 	n := c.all["n1"]
 	c.crash("n3")
 	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
-	if err := n.membership.ForgetNode(deadline(t), "n3"); err != nil {
-		t.Fatal(err)
-	}
+	mustForget(t, n, "n3")
 	c.mustEnd("n3")
 }
 
@@ -57,9 +62,7 @@ func TestForgottenNodeEndsWhileItRuns(t *testing.T) {
 	n := c.all["n1"]
 	c.net.setMuted("n3", true)
 	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
-	if err := n.membership.ForgetNode(deadline(t), "n3"); err != nil {
-		t.Fatal(err)
-	}
+	mustForget(t, n, "n3")
 	until(t, "n3 finds itself cut off", func() bool { return c.all["n3"].local.Isolated() != "" })
 	if len(c.exits["n3"]) > 0 {
 		t.Fatal("it ends without having heard of anybody")

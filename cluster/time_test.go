@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func TestWrongClockOfLeader(t *testing.T) {
 		s.confirmed()
 		c.ahead[leader].Store(int64(ahead))
 		until(t, "the message dies", func() bool { n, led := c.ready("q"); return led && n == 0 })
-		if lived := time.Since(began); lived < ttl-2*time.Millisecond || lived > ttl+5*time.Second {
+		if lived := time.Since(began); lived < ttl-2*time.Millisecond || lived > ttl+time.Minute {
 			t.Errorf("clock %v ahead: a message lived for %v", ahead, lived)
 		}
 		until(t, "the alarm is right", func() bool { return c.all[leader].clock.Status().Skewed == (ahead != 0) })
@@ -204,23 +205,26 @@ func TestStatusAndClock(t *testing.T) {
 		off := clockOf()["peers"].([]any)[1].(map[string]any)["offset_ms"].(float64)
 		return off < -119_000 && off > -121_000
 	})
-	if k := clockOf(); k["node"] != "n1" || k["skewed"] != false || k["agreed"] != true || k["max_skew_ms"] != 1000.0 {
-		t.Errorf("clock %v", k)
-	}
-	_, body, _ := request(t, "GET", url+"/api/quorate/status", "guest", "guest")
-	s := body.(map[string]any)
-	if s["node"] != "n1" || s["ready"] != true || s["queues"] != 1.0 || s["replicas"] != 1.0 || len(s["peers"].([]any)) != 2 || len(s["alarms"].([]any)) != 0 {
-		t.Errorf("status %v", s)
-	}
-	led := 0
-	for _, n := range c.all {
-		f := n.metricStats()
-		led += f.Queues.Led.Queues
-		if f.Replicas.Count != 1 || f.Queues.Declared != 1 || len(f.Links.Peers) != 2 {
-			t.Errorf("stats %+v", f)
+	soon(t, "all is told", func() string {
+		if k := clockOf(); k["node"] != "n1" || k["skewed"] != false || k["agreed"] != true || k["max_skew_ms"] != 1000.0 {
+			return fmt.Sprintf("clock %v", k)
 		}
-	}
-	if led != 1 {
-		t.Errorf("%d leaders of a queue", led)
-	}
+		_, body, _ := request(t, "GET", url+"/api/quorate/status", "guest", "guest")
+		s := body.(map[string]any)
+		if s["node"] != "n1" || s["ready"] != true || s["queues"] != 1.0 || s["replicas"] != 1.0 || len(s["peers"].([]any)) != 2 || len(s["alarms"].([]any)) != 0 {
+			return fmt.Sprintf("status %v", s)
+		}
+		led := 0
+		for _, n := range c.all {
+			f := n.metricStats()
+			led += f.Queues.Led.Queues
+			if f.Replicas.Count != 1 || f.Queues.Declared != 1 || len(f.Links.Peers) != 2 {
+				return fmt.Sprintf("stats %+v", f)
+			}
+		}
+		if led != 1 {
+			return fmt.Sprintf("%d leaders of a queue", led)
+		}
+		return ""
+	})
 }

@@ -120,14 +120,14 @@ func TestLateSuspicionIsTakenBack(t *testing.T) {
 				Kind: logpb.Command_CONSUME, Session: fsm.SessionID{Node: 1, Boot: 1, Num: 1}.Proto(), Seq: 1, Consume: &logpb.Consume{Consumer: 1, Prefetch: 1},
 			})))
 		}
-		must(t, g.Barrier(10*time.Second))
+		must(t, g.Barrier(time.Minute))
 		before := g.AppliedIndex()
 		must(t, g.Submit(group.BatchOf(suspicion(here, false))))
 		silent := func() (of []queue.Boot) {
 			g.View(func(m *queue.Machine) { of = m.SuspectedNodes() })
 			return of
 		}
-		for end := time.Now().Add(10 * time.Second); g.AppliedIndex() < before+2 || len(silent()) > 0; {
+		for end := time.Now().Add(time.Minute); g.AppliedIndex() < before+2 || len(silent()) > 0; {
 			if time.Now().After(end) {
 				t.Fatalf("sessions %v: after %d entries silent: %v", sessions, g.AppliedIndex()-before, silent())
 			}

@@ -338,7 +338,7 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 		if ok {
 			t.Error("a member that is gone has the notice")
 		}
-	case <-time.After(10 * time.Second): // a third of the wait for a link
+	case <-time.After(20 * time.Second): // two thirds of the wait for a link
 		t.Error("the notice still waits")
 	}
 }

