@@ -76,14 +76,14 @@ func TestDrain(t *testing.T) {
 		t.Error("a drained node is made a leader")
 	}
 	var r api.Rebalanced
-	err = asked(t, func(ctx context.Context) (err error) {
+	err = retried(t, func(ctx context.Context) (err error) {
 		r, err = c.all["n2"].placement.Rebalance(ctx, nil, nil)
 		return err
 	})
 	if err != nil || slices.ContainsFunc(r.Nodes, func(n api.NodeLeaders) bool { return n.Node == "n1" && n.Leaders > 0 }) {
 		t.Errorf("rebalanced: %+v, %v", r, err)
 	}
-	if err := asked(t, n1.placement.Revive); err != nil {
+	if err := retried(t, n1.placement.Revive); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "each node leads two", func() bool {

@@ -21,9 +21,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 4 * time.Minute
-
 // starting is held while nodes start: what they need of the processors would let
 // those of other tests, which start at the same time, find no leader.
 var starting sync.Mutex
@@ -173,7 +170,7 @@ func (c *nodes) tokenFor(name string) (t certs.Token) {
 	if _, err := os.Stat(filepath.Join(c.dir, name)); host == nil || name == c.through || err == nil {
 		return t
 	}
-	err := asked(c.t, func(ctx context.Context) error {
+	err := retried(c.t, func(ctx context.Context) error {
 		made, err := host.membership.CreateToken(ctx, fsm.Millis(time.Hour.Milliseconds()), "")
 		if err == nil {
 			t, err = certs.ParseToken(made.Token)
@@ -478,7 +475,7 @@ func (c *client) mustDeclare(queue string, arguments ...*logpb.Field) fsm.QueueI
 
 func (c *client) mustDeclareExchange(x fsm.ExchangeSpec) {
 	c.t.Helper()
-	if err := asked(c.t, func(ctx context.Context) error { return c.session.DeclareExchange(ctx, x) }); err != nil {
+	if err := retried(c.t, func(ctx context.Context) error { return c.session.DeclareExchange(ctx, x) }); err != nil {
 		c.t.Fatalf("declare %s at %s: %v", x.Name, c.node, err)
 	}
 }
@@ -486,7 +483,7 @@ func (c *client) mustDeclareExchange(x fsm.ExchangeSpec) {
 func (c *client) mustBind(exchange, queue, key string) {
 	c.t.Helper()
 	b := fsm.BindSpec{Source: exchange, Destination: queue, RoutingKey: key}
-	if err := asked(c.t, func(ctx context.Context) error { return c.session.Bind(ctx, b) }); err != nil {
+	if err := retried(c.t, func(ctx context.Context) error { return c.session.Bind(ctx, b) }); err != nil {
 		c.t.Fatalf("bind %s at %s: %v", queue, c.node, err)
 	}
 }
@@ -494,7 +491,7 @@ func (c *client) mustBind(exchange, queue, key string) {
 // mustDelete deletes a queue; that it is gone is no error.
 func (c *client) mustDelete(queue string) {
 	c.t.Helper()
-	err := asked(c.t, func(ctx context.Context) error {
+	err := retried(c.t, func(ctx context.Context) error {
 		_, err := c.session.DeleteQueue(ctx, queue, false, false)
 		return err
 	})
@@ -505,7 +502,7 @@ func (c *client) mustDelete(queue string) {
 
 func (c *client) mustConsume(queue string, number uint64, prefetch uint32) {
 	c.t.Helper()
-	err := asked(c.t, func(ctx context.Context) error {
+	err := retried(c.t, func(ctx context.Context) error {
 		return c.session.Consume(ctx, fsm.ConsumeSpec{Queue: queue, Number: number, Tag: "c", Prefetch: prefetch})
 	})
 	if err != nil {
@@ -530,10 +527,10 @@ func (c *client) count(queue string) (fsm.QueueInfo, error) {
 	return c.declare(fsm.QueueSpec{Name: queue, Passive: true})
 }
 
-// declare declares a queue, see asked.
+// declare declares a queue, see retried.
 func (c *client) declare(q fsm.QueueSpec) (info fsm.QueueInfo, err error) {
 	c.t.Helper()
-	err = asked(c.t, func(ctx context.Context) (err error) {
+	err = retried(c.t, func(ctx context.Context) (err error) {
 		info, err = c.session.DeclareQueue(ctx, q)
 		return err
 	})
@@ -542,68 +539,12 @@ func (c *client) declare(q fsm.QueueSpec) (info fsm.QueueInfo, err error) {
 
 func (c *client) close() { c.session.Close(deadline(c.t)) }
 
-// deadline is a context that ends when the test has waited long enough.
-func deadline(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// until waits for a condition that nobody announces.
-func until(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	end := time.NewTimer(patience)
-	defer end.Stop()
-	for !f() {
-		select {
-		case <-tick.C:
-		case <-end.C:
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
-// soon waits until a look finds nothing wrong.
-func soon(t testing.TB, what string, look func() (wrong string)) {
-	t.Helper()
-	last := ""
-	defer func() {
-		if t.Failed() {
-			t.Log(last)
-		}
-	}()
-	until(t, what, func() bool { last = look(); return last == "" })
-}
-
 func text(name, value string) *logpb.Field {
 	return &logpb.Field{Name: name, Value: &logpb.Value{Tag: 'S', Str: []byte(value)}}
 }
 
 func integer(name string, value int64) *logpb.Field {
 	return &logpb.Field{Name: name, Value: &logpb.Value{Tag: 'l', Int: value}}
-}
-
-// asked does what may be done twice until it is answered: on a busy machine a
-// leader may be elected, of a queue or of the catalog, for longer than a node
-// waits. It returns what the answer was.
-func asked(t testing.TB, f func(context.Context) error) error {
-	t.Helper()
-	ctx := deadline(t)
-	for {
-		err := f(ctx)
-		var refusal *fsm.Refusal
-		if err == nil || errors.As(err, &refusal) && refusal.Kind != fsm.Unavailable && refusal.Kind != fsm.Internal {
-			return err
-		}
-		t.Logf("asked again after: %v", err)
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 }
 
 // isRefusal reports whether err is a refusal of this kind.

@@ -136,7 +136,7 @@ func TestForget(t *testing.T) {
 	}
 	c.crash("n3")
 	until(t, "n3 is known to be dead", func() bool { return !n.mesh.Alive("n3") })
-	if err := asked(t, func(ctx context.Context) error { return n.membership.ForgetNode(ctx, "n3") }); !isRefusal(err, fsm.Precondition) {
+	if err := retried(t, func(ctx context.Context) error { return n.membership.ForgetNode(ctx, "n3") }); !isRefusal(err, fsm.Precondition) {
 		t.Errorf("a node with the only replica of a queue: %v", err)
 	}
 	cl.mustDelete("single")

@@ -87,7 +87,7 @@ func TestMembersChange(t *testing.T) {
 	ctx := deadline(t)
 	change := func(what string, f func(context.Context) error) {
 		t.Helper()
-		if err := asked(t, f); err != nil {
+		if err := retried(t, f); err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
 	}

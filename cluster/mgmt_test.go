@@ -65,10 +65,10 @@ type answer struct {
 	again  bool // after the cluster could not perform it in time, or could and did not say so
 }
 
-// send makes a request until the cluster can perform it, see asked.
+// send makes a request until the cluster can perform it, see retried.
 func send(t *testing.T, method, url, body, user, password string) (a answer) {
 	t.Helper()
-	err := asked(t, func(ctx context.Context) error {
+	err := retried(t, func(ctx context.Context) error {
 		r, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
@@ -178,11 +178,11 @@ func TestReplicas(t *testing.T) {
 	cl.publish("q", "m")
 	cl.confirmed()
 	c.mustAgree()
-	soon(t, "all nodes tell the same", func() string { return c.replicasTold(t, urls) })
+	soon(t, "all nodes tell the same", func() string { return c.wrongReplicas(t, urls) })
 }
 
-// replicasTold says what the nodes tell wrongly about their replicas of the queue.
-func (c *nodes) replicasTold(t *testing.T, urls map[string]string) string {
+// wrongReplicas says what the nodes tell wrongly about their replicas of the queue.
+func (c *nodes) wrongReplicas(t *testing.T, urls map[string]string) string {
 	leader := c.mustLeader("q")
 	hashes, terms := map[any]bool{}, map[any]bool{}
 	for name, url := range urls {

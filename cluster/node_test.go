@@ -364,7 +364,7 @@ func TestDeclareDeleteRaces(t *testing.T) {
 				if _, err := cl.declare(fsm.QueueSpec{Name: name, Durable: true}); err != nil && !isRefusal(err, fsm.NotFoundKind) {
 					t.Errorf("declare %s at %s: %v", name, node, err)
 				}
-				err := asked(t, func(ctx context.Context) error {
+				err := retried(t, func(ctx context.Context) error {
 					_, err := cl.session.DeleteQueue(ctx, name, false, false)
 					return err
 				})

@@ -62,8 +62,8 @@ func (c *client) publishMarked(queue, body string) {
 	c.publishWith(queue, marked, body, -1)
 }
 
-// askedOnce asks a queue's leader how it stands, and no second time.
-func (c *client) askedOnce(queue string) error {
+// countOnce asks a queue's leader how it stands, and no second time.
+func (c *client) countOnce(queue string) error {
 	_, err := c.session.DeclareQueue(deadline(c.t), fsm.QueueSpec{Name: queue, Passive: true})
 	return err
 }
@@ -203,7 +203,7 @@ func TestPoisonEverywhere(t *testing.T) {
 	}
 	cl.publishMarked("source", "m")
 	until(t, "the queue is quarantined everywhere", func() bool { return slices.Equal(c.quarantined("source"), names) })
-	if err := cl.askedOnce("source"); !isRefusal(err, fsm.Unavailable) || !strings.Contains(err.Error(), "has no leader") {
+	if err := cl.countOnce("source"); !isRefusal(err, fsm.Unavailable) || !strings.Contains(err.Error(), "has no leader") {
 		t.Errorf("asked about the queue: %v", err)
 	}
 	for name, n := range c.all {
@@ -242,7 +242,7 @@ func TestLocalQueuePanics(t *testing.T) {
 	poisons["n1"].active.Store(true)
 	cl.publishMarked("source", "m")
 	until(t, "the queue is quarantined", func() bool { return slices.Equal(c.quarantined("source"), []string{"n1"}) })
-	if err := cl.askedOnce("source"); !isRefusal(err, fsm.Unavailable) {
+	if err := cl.countOnce("source"); !isRefusal(err, fsm.Unavailable) {
 		t.Errorf("asked about the queue: %v", err)
 	}
 	owner.mustDelete("source")

@@ -38,7 +38,7 @@ func (c *nodes) mustEnd(name string) {
 
 func mustForget(t *testing.T, n *Node, name string) {
 	t.Helper()
-	if err := asked(t, func(ctx context.Context) error { return n.membership.ForgetNode(ctx, name) }); err != nil {
+	if err := retried(t, func(ctx context.Context) error { return n.membership.ForgetNode(ctx, name) }); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -104,7 +104,7 @@ func (s *secured) arm(config *Config) {
 func mustToken(t *testing.T, n *Node, ttl time.Duration, node string) (certs.Token, api.JoinToken) {
 	t.Helper()
 	var made api.JoinToken
-	err := asked(t, func(ctx context.Context) (err error) {
+	err := retried(t, func(ctx context.Context) (err error) {
 		made, err = n.membership.CreateToken(ctx, fsm.Millis(ttl.Milliseconds()), node)
 		return err
 	})

@@ -77,7 +77,7 @@ func TestMixedVersions(t *testing.T) {
 			break
 		}
 		c.mustBeAt(1, "q")
-		err := asked(t, func(ctx context.Context) error {
+		err := retried(t, func(ctx context.Context) error {
 			return c.all[name].Management().Settings.PutSetting(ctx, catalog.FSMVersion, new(int64(2)))
 		})
 		if !isRefusal(err, fsm.Precondition) {
