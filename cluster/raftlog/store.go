@@ -99,7 +99,7 @@ func Open(dir string, o Options) (*Store, error) {
 		fs = vfs.Default
 	}
 	stop := &stopper{fatal: s.fatal, synced: s.manifestSynced}
-	o.FS = failStop{fs, stop}
+	o.FS = failStop{newZeroAhead(fs, o.MemTableBytes), stop}
 	if err := s.open(o.FS, dir, o); err != nil {
 		return nil, errors.Join(fmt.Errorf("open log store in %s: %w", dir, err), s.Close())
 	}
