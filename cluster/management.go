@@ -84,6 +84,9 @@ func (o objects) Publish(ctx context.Context, user, vhost string, m mgmt.Outgoin
 	return o.broker.PublishOne(ctx, user, vhost, p)
 }
 
+// Place chooses the nodes of an imported queue; see broker.Place.
+func (o objects) Place(d *logpb.DeclareQueue) []uint32 { return o.broker.Place(d) }
+
 // Blocked says why publishers are blocked.
 func (o objects) Blocked() string { return o.alarm.Blocked() }
 

@@ -41,6 +41,10 @@ func (p *placer) place(d *logpb.DeclareQueue) []uint32 {
 	return members
 }
 
+// Place chooses the nodes of a queue that is declared other than by a session, or of the store of an
+// exchange.
+func (b *Broker) Place(d *logpb.DeclareQueue) []uint32 { return b.definitions.place(d) }
+
 // candidates returns the nodes that may get another replica, best first, except those for which out
 // returns true.
 func (p *placer) candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32 {

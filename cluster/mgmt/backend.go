@@ -116,6 +116,8 @@ type Objects interface {
 	// Publish publishes a message and waits until it is confirmed. routed is false if no queue has
 	// it.
 	Publish(ctx context.Context, user, vhost string, m Outgoing) (routed bool, err error)
+	// Place chooses the nodes of a queue that is imported.
+	Place(d *logpb.DeclareQueue) []uint32
 	// Blocked says why publishers are blocked; empty: they are not.
 	Blocked() string
 }

@@ -71,6 +71,7 @@ type world struct {
 	commands     []*logpb.Command
 	results      []uint64 // counts to answer them with
 	published    []Outgoing
+	listeners    []api.Listener
 	blocked      string // why publishers are
 }
 

@@ -9,7 +9,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-func (w *world) Status() api.Status { return api.Status{Node: "n1", Cluster: "c"} }
+func (w *world) Status() api.Status {
+	return api.Status{Node: "n1", Cluster: "c", Listeners: w.listeners}
+}
 
 // TestOverview: everybody gets the sums of what they may see.
 func TestOverview(t *testing.T) {

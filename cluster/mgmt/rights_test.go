@@ -131,6 +131,34 @@ var needs = map[string]need{
 	"GET /api/connections/username/{user}":                                 {tag: management}, // others see none
 	"DELETE /api/connections/username/{user}":                              {tag: administrator},
 
+	"GET /api/cluster-name":                                       {tag: management},
+	"GET /api/extensions":                                         {tag: management},
+	"GET /api/feature-flags":                                      {tag: monitoring},
+	"GET /api/deprecated-features":                                {tag: monitoring},
+	"GET /api/deprecated-features/used":                           {tag: monitoring},
+	"GET /api/health/checks/port-listener/{port}":                 {tag: management},
+	"GET /api/health/checks/protocol-listener/{protocols}":        {tag: management},
+	"GET /api/health/checks/virtual-hosts":                        {tag: management},
+	"GET /api/health/checks/metadata-store/initialized":           {tag: management},
+	"GET /api/health/checks/metadata-store/initialized/with-data": {tag: management},
+	"GET /api/aliveness-test/{vhost}":                             {management, "see"},
+	"GET /api/nodes/{node}":                                       {tag: monitoring},
+	"GET /api/users/without-permissions":                          {tag: administrator},
+	"POST /api/users/bulk-delete":                                 {tag: administrator},
+	"GET /api/definitions":                                        {tag: administrator},
+	"POST /api/definitions":                                       {tag: administrator},
+	"GET /api/all-configuration":                                  {tag: administrator},
+	"POST /api/all-configuration":                                 {tag: administrator},
+	"GET /api/definitions/{vhost}":                                {tag: administrator},
+	"POST /api/definitions/{vhost}":                               {tag: administrator},
+	"GET /api/parameters":                                         {tag: policymaker},
+	"GET /api/parameters/{component}":                             {tag: policymaker},
+	"GET /api/parameters/{component}/{vhost}":                     {policymaker, "see"},
+	"GET /api/parameters/{component}/{vhost}/{name}":              {policymaker, "see"},
+	"PUT /api/parameters/{component}/{vhost}/{name}":              {policymaker, "see"},
+	"DELETE /api/parameters/{component}/{vhost}/{name}":           {policymaker, "see"},
+	"GET /api/global-parameters":                                  {tag: policymaker},
+
 	"GET /api/policies":                            {tag: management},
 	"GET /api/policies/{vhost}":                    {management, "see"},
 	"GET /api/policies/{vhost}/{name}":             {management, "see"},
@@ -235,7 +263,7 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 		{"maker", "policymaker", []string{"see"}}, {name: "outside", tag: "policymaker"}, {name: "watch", tag: "monitoring"},
 	}
 	all := append([]caller{{}, {"root", "administrator", []string{"see", "read", "write", "configure"}}}, callers...)
-	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n3", "{profile}", "heap", "{source}", "thing", "{destination}", "thing", "{properties}", "~")
+	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n1", "{profile}", "heap", "{source}", "thing", "{destination}", "thing", "{properties}", "~", "{port}", "5672", "{protocols}", "amqp", "{component}", "operator_policy")
 	bodies := map[string]string{
 		"PUT /api/policies/{vhost}/{name}":           `{"pattern":"^thing$","definition":{"max-length":2}}`,
 		"PUT /api/quorate/limits/{name}":             `{"absolute":"1"}`,

@@ -46,7 +46,7 @@ func post(need level, h func(*responder, *request)) endpoint {
 
 // resources is the table of all resources.
 func (b *Backend) resources() []resource {
-	return slices.Concat(b.inspection(), b.checks(), b.operations(), b.membership(), b.vhosts(), b.queues(), b.exchanges(), b.policies(), b.users())
+	return slices.Concat(b.inspection(), b.checks(), b.operations(), b.membership(), b.vhosts(), b.queues(), b.exchanges(), b.policies(), b.users(), b.definitions())
 }
 
 // inspection is about the cluster and the node that answers.
@@ -55,6 +55,11 @@ func (b *Backend) inspection() []resource {
 	return []resource{
 		{"/api/version", []endpoint{get(management, i.version)}},
 		{"/api/overview", []endpoint{get(management, overview{b.Node, b.Queues}.get)}},
+		{"/api/cluster-name", []endpoint{get(management, i.clusterName)}},
+		{"/api/extensions", []endpoint{get(management, nothing)}},
+		{"/api/feature-flags", []endpoint{get(monitoring, featureFlags)}},
+		{"/api/deprecated-features", []endpoint{get(monitoring, nothing)}},
+		{"/api/deprecated-features/used", []endpoint{get(monitoring, nothing)}},
 		{"/api/whoami", []endpoint{get(management, whoami)}},
 		{"/api/quorate/replicas", []endpoint{get(administrator, i.replicas)}},
 		{"/api/quorate/status", []endpoint{get(administrator, i.status)}},
@@ -81,6 +86,12 @@ func (b *Backend) checks() []resource {
 		{path + "unproven-replicas", []endpoint{get(management, h.unprovenCheck)}},
 		{path + "leaders-make-progress", []endpoint{get(management, h.progressCheck)}},
 		{path + "certificate-expiration/{within}/{unit}", []endpoint{get(management, h.expiryCheck)}},
+		{path + "port-listener/{port}", []endpoint{get(management, h.portCheck)}},
+		{path + "protocol-listener/{protocols}", []endpoint{get(management, h.protocolCheck)}},
+		{path + "virtual-hosts", []endpoint{get(management, h.vhostCheck)}},
+		{path + "metadata-store/initialized", []endpoint{get(management, h.catalogCheck)}},
+		{path + "metadata-store/initialized/with-data", []endpoint{get(management, h.catalogCheck)}},
+		{"/api/aliveness-test/{vhost}", []endpoint{get(management, h.aliveness)}},
 		{path + "node-is-quorum-critical", []endpoint{get(management, h.criticalCheck)}},
 		{leaderless + "/all-vhosts", check},
 		{leaderless + "/all-vhosts/pattern/{pattern}", check},
@@ -115,7 +126,7 @@ func (b *Backend) membership() []resource {
 		{"/api/queues/quorum/replicas/on/{node}/grow", []endpoint{post(administrator, changeMany(b.Members.Grow))}},
 		{"/api/queues/quorum/replicas/on/{node}/shrink", []endpoint{remove(administrator, changeMany(b.Members.Shrink))}},
 		{"/api/queues/quorum/replicas/grow-to-count", []endpoint{post(administrator, changeMany(m.growTo))}},
-		{"/api/nodes/{node}", []endpoint{remove(administrator, t.forgetNode)}},
+		{"/api/nodes/{node}", []endpoint{get(monitoring, operations{cluster: b.Cluster}.node), remove(administrator, t.forgetNode)}},
 		{tokensPath, []endpoint{get(administrator, t.list), post(administrator, t.create)}},
 		{tokensPath + "/{id}", []endpoint{remove(administrator, t.revoke)}},
 	}
@@ -218,6 +229,8 @@ func (b *Backend) users() []resource {
 	u, p, t, q := users{b.Catalog, b.Logins}, permissions{b.Catalog}, topicPermissions{b.Catalog}, quotas{b.Catalog}
 	return []resource{
 		{"/api/users", []endpoint{get(administrator, u.list)}},
+		{"/api/users/without-permissions", []endpoint{get(administrator, u.withoutPermissions)}},
+		{"/api/users/bulk-delete", []endpoint{post(administrator, u.removeMany)}},
 		{"/api/users/{user}", []endpoint{get(administrator, u.get), put(administrator, u.put), remove(administrator, u.remove)}},
 		{"/api/users/{user}/permissions", []endpoint{get(administrator, p.list)}},
 		{"/api/vhosts/{vhost}/permissions", []endpoint{get(administrator, p.list)}},
@@ -234,5 +247,21 @@ func (b *Backend) users() []resource {
 		{"/api/user-limits/{user}/{name}", []endpoint{put(administrator, q.put), remove(administrator, q.remove)}},
 		{"/api/permissions", []endpoint{get(administrator, p.list)}},
 		{"/api/permissions/{vhost}/{user}", []endpoint{get(administrator, p.get), put(administrator, p.put), remove(administrator, p.remove)}},
+	}
+}
+
+// definitions are the resources of all definitions together, and of runtime parameters.
+func (b *Backend) definitions() []resource {
+	d, p := definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects}, parameters{}
+	whole := []endpoint{get(administrator, d.export), post(administrator, d.load).upTo(largeBody)}
+	return []resource{
+		{"/api/definitions", whole},
+		{"/api/all-configuration", whole},
+		{"/api/definitions/{vhost}", whole},
+		{"/api/parameters", []endpoint{get(policymaker, p.list)}},
+		{"/api/parameters/{component}", []endpoint{get(policymaker, p.list)}},
+		{"/api/parameters/{component}/{vhost}", []endpoint{get(policymaker, p.list)}},
+		{"/api/parameters/{component}/{vhost}/{name}", []endpoint{get(policymaker, p.get), put(policymaker, p.put), remove(policymaker, p.remove)}},
+		{"/api/global-parameters", []endpoint{get(policymaker, nothing)}},
 	}
 }

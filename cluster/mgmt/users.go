@@ -3,6 +3,7 @@ package mgmt
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"net/http"
 
 	"github.com/quorate/quorate/cluster/login"
@@ -115,4 +116,44 @@ func (us users) remove(w *responder, r *request) {
 	}
 	m := &logpb.DeleteUser{Name: name}
 	w.changed(propose(r.Context(), us.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteUser{DeleteUser: m}}), false)
+}
+
+// withoutPermissions lists the users who may not use any vhost.
+func (us users) withoutPermissions(w *responder, r *request) {
+	some := map[string]bool{}
+	for _, p := range r.view.Permissions() {
+		some[p.User] = true
+	}
+	var items []api.User
+	for _, u := range r.view.Users() {
+		if !some[u.GetName()] {
+			items = append(items, r.describeUser(u))
+		}
+	}
+	list(w, r, items)
+}
+
+// removeMany deletes the users that the body names. Those that are not there are fine.
+func (us users) removeMany(w *responder, r *request) {
+	b, ok := w.body(r)
+	if !ok || w.missing(b, "users") {
+		return
+	}
+	names, ok := b["users"].([]any)
+	var commands []*logpb.CatalogCommand
+	for _, n := range names {
+		name, isText := n.(string)
+		ok = ok && isText
+		commands = append(commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteUser{DeleteUser: &logpb.DeleteUser{Name: name}}})
+	}
+	switch {
+	case !ok:
+		w.badRequest("users should be a list of names")
+	case len(commands) > importBatch:
+		w.badRequest(fmt.Sprintf("at most %d users can be deleted at a time", importBatch))
+	case len(commands) == 0:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		w.changed(propose(r.Context(), us.catalog, commands...), false)
+	}
 }

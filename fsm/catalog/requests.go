@@ -141,7 +141,11 @@ func (v *View) store(vhost, exchange string) (*Queue, error) {
 // What is checked here only, and not by Apply: permissions, short strings,
 // retries, and names of arguments, also of a queue that exists.
 func (v *View) CheckDeclareQueue(by Client, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
-	q, err := v.checkDeclareQueue(v.access(by.User, d.GetVhost()), d, generated)
+	return v.checkQueueAnew(v.access(by.User, d.GetVhost()), d, generated)
+}
+
+func (v *View) checkQueueAnew(ask access, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
+	q, err := v.checkDeclareQueue(ask, d, generated)
 	where := resource(kindQueue, d.GetVhost(), d.GetName())
 	if q == nil && err == nil {
 		if err = checkShort(where, d.GetArguments(), shortInQueues); err == nil {
@@ -263,7 +267,11 @@ func (v *View) PassiveExchange(by Client, vhost, name string) error {
 // permissions, short strings, the idle time, and names of arguments, also of an
 // exchange that exists.
 func (v *View) CheckDeclareExchange(by Client, d *logpb.DeclareExchange) (*Exchange, error) {
-	x, err := v.checkDeclareExchange(v.access(by.User, d.GetVhost()), d)
+	return v.checkExchangeAnew(v.access(by.User, d.GetVhost()), d)
+}
+
+func (v *View) checkExchangeAnew(ask access, d *logpb.DeclareExchange) (*Exchange, error) {
+	x, err := v.checkDeclareExchange(ask, d)
 	where := resource(kindExchange, d.GetVhost(), d.GetName())
 	if x == nil && err == nil {
 		if err = checkShort(where, d.GetArguments(), shortInExchanges); err == nil {
@@ -360,11 +368,35 @@ func (v *View) CheckBind(by Client, m *logpb.Bind) (exists bool, err error) {
 	if _, ok := v.openTo(v.access(by.User, m.GetVhost()), m.GetVhost(), m.GetDestination()); !ok && !m.GetToExchange() {
 		return false, noQueue(m.GetVhost(), m.GetDestination())
 	}
+	return v.checkBindAnew(m)
+}
+
+func (v *View) checkBindAnew(m *logpb.Bind) (exists bool, err error) {
 	exists, err = v.checkBind(m)
 	if x, ok := v.Exchange(m.GetVhost(), m.GetSource()); ok && err == nil {
 		err = checkBindingNames(x.Type, resource("binding of exchange", m.GetVhost(), m.GetSource()), m.GetArguments())
 	}
 	return exists, err
+}
+
+// CheckImport answers a declare or a bind of somebody who may do everything, for definitions that
+// are imported: like CheckDeclareQueue, CheckDeclareExchange and CheckBind, without permissions.
+// Queues may have names that a broker has generated. Other commands are fine.
+func (v *View) CheckImport(c *logpb.CatalogCommand) (exists bool, err error) {
+	switch m := c.GetBody().(type) {
+	case *logpb.CatalogCommand_DeclareQueue:
+		q, err := v.checkQueueAnew(noAccess, m.DeclareQueue, strings.HasPrefix(m.DeclareQueue.GetName(), GeneratedPrefix))
+		return q != nil, err
+	case *logpb.CatalogCommand_DeclareExchange:
+		x, err := v.checkExchangeAnew(noAccess, m.DeclareExchange)
+		return x != nil, err
+	case *logpb.CatalogCommand_Bind:
+		if err := v.mayBind(noAccess, m.Bind); err != nil {
+			return false, err
+		}
+		return v.checkBindAnew(m.Bind)
+	}
+	return false, nil
 }
 
 // CheckUnbind answers an unbind as far as the view can. exists false without an

@@ -95,3 +95,42 @@ type Alarm struct {
 	Node     string `json:"node"`
 	Resource string `json:"resource"`
 }
+
+// PortCheck is answered by /api/health/checks/port-listener/{port}.
+type PortCheck struct {
+	Status  string `json:"status"`
+	Reason  string `json:"reason,omitempty"`
+	Port    int    `json:"port,omitempty"`
+	Missing int    `json:"missing,omitempty"`
+	Ports   []int  `json:"ports,omitzero"` // that are open, if the check has failed
+}
+
+// ProtocolCheck is answered by /api/health/checks/protocol-listener/{protocols}.
+type ProtocolCheck struct {
+	Status    string   `json:"status"`
+	Reason    string   `json:"reason,omitempty"`
+	Missing   []string `json:"missing,omitempty"`
+	Protocols []string `json:"protocols"`
+}
+
+// VHostCheck is answered by /api/health/checks/virtual-hosts.
+type VHostCheck struct {
+	Status string   `json:"status"`
+	Reason string   `json:"reason,omitempty"`
+	VHosts []string `json:"virtual-hosts,omitempty"` // that are down
+}
+
+// FeatureFlag is a version of the replicated state, as GET /api/feature-flags lists them.
+type FeatureFlag struct {
+	Name       string `json:"name"`
+	State      string `json:"state"` // enabled
+	Stability  string `json:"stability"`
+	ProvidedBy string `json:"provided_by"`
+	About      string `json:"desc"`
+	DocURL     string `json:"doc_url"`
+}
+
+// ClusterName is answered by GET /api/cluster-name.
+type ClusterName struct {
+	Name string `json:"name"`
+}

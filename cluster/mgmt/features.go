@@ -1,0 +1,38 @@
+package mgmt
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// featureFlags lists the versions of the replicated state that the cluster has reached.
+func featureFlags(w *responder, r *request) {
+	var items []api.FeatureFlag
+	for version := uint32(1); version <= r.view.FSMVersion(); version++ {
+		items = append(items, api.FeatureFlag{
+			Name: fmt.Sprintf("fsm_version_%d", version), State: "enabled", Stability: "required", ProvidedBy: "quorate",
+			About: fmt.Sprintf("version %d of the replicated state", version),
+		})
+	}
+	list(w, r, items)
+}
+
+// nothing answers a list of what there is none of: extensions of the API, and deprecated features.
+func nothing(w *responder, r *request) { list(w, r, []struct{}{}) }
+
+func (i inspection) clusterName(w *responder, _ *request) {
+	w.answer(http.StatusOK, api.ClusterName{Name: i.node.Status().Cluster})
+}
+
+// node shows one node.
+func (o operations) node(w *responder, r *request) {
+	for _, n := range o.cluster.Nodes(r.Context()) {
+		if n.Name == r.PathValue("node") {
+			w.answer(http.StatusOK, n)
+			return
+		}
+	}
+	w.notFound()
+}

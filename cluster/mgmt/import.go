@@ -1,0 +1,416 @@
+package mgmt
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	// importBatch is how many definitions one entry of the catalog takes.
+	importBatch = 256
+	// importWait bounds how long one batch may take.
+	importWait = 30 * time.Second
+	// maxSkipped bounds the list of an import's answer.
+	maxSkipped = 1000
+)
+
+// section is a list of definitions. need are the keys without which an item means nothing.
+type section struct {
+	name  string
+	need  []string
+	whole bool // of the cluster, not of a vhost
+	make  func(*importer, body) ([]*logpb.CatalogCommand, error)
+}
+
+// sections are the lists in the order in which they depend on each other.
+var sections = []section{
+	{"users", []string{"name"}, true, (*importer).user},
+	{"vhosts", []string{"name"}, true, (*importer).vhost},
+	{"permissions", []string{"user", "vhost", "configure", "write", "read"}, true, (*importer).permission},
+	{"topic_permissions", []string{"user", "vhost", "exchange", "write", "read"}, true, (*importer).topicPermission},
+	{"parameters", []string{"component", "vhost", "name", "value"}, false, (*importer).parameter},
+	{"global_parameters", []string{"name"}, true, (*importer).globalParameter},
+	{"policies", []string{"vhost", "name", "pattern", "definition"}, false, (*importer).policy},
+	{"exchanges", []string{"vhost", "name"}, false, (*importer).exchange},
+	{"queues", []string{"vhost", "name"}, false, (*importer).queue},
+	{"bindings", []string{"vhost", "source", "destination", "destination_type"}, false, (*importer).binding},
+}
+
+// importer takes up definitions. A definition that cannot be taken is skipped, with the reason; the
+// others go on.
+type importer struct {
+	definitions
+	ctx    context.Context
+	only   string // the one vhost that is imported; empty: the cluster
+	batch  []pending
+	size   int // commands in batch
+	report api.Imported
+}
+
+// pending is a definition whose commands have not been committed.
+type pending struct {
+	at       api.Skipped // without a reason
+	commands []*logpb.CatalogCommand
+}
+
+// load takes up the definitions in the body.
+func (ds definitions) load(w *responder, r *request) {
+	only := r.PathValue("vhost")
+	if _, ok := r.view.VHost(only); only != "" && !ok {
+		w.notFound()
+		return
+	}
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		w.unread(err)
+		return
+	}
+	value, err := decode(raw)
+	all, isObject := value.(map[string]any)
+	if err != nil || !isObject {
+		w.badRequest("failed_to_parse_json")
+		return
+	}
+	lists, err := itemsOf(all, only)
+	if err != nil {
+		w.badRequest(err.Error())
+		return
+	}
+	x := &importer{definitions: ds, ctx: r.Context(), only: only, report: api.Imported{Taken: map[string]int{}, Skipped: []api.Skipped{}}}
+	err = x.all(lists)
+	r.detail = map[string]any{"taken": x.report.Taken, "skipped": x.report.SkippedTotal}
+	switch {
+	case err != nil:
+		w.failed(err)
+	case x.report.SkippedTotal > 0:
+		w.log.Warn("definitions were imported in part", "skipped", x.report.SkippedTotal, "first", x.report.Skipped[0].Section+" "+x.report.Skipped[0].Name, "reason", x.report.Skipped[0].Reason)
+		w.answer(http.StatusOK, x.report)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// itemsOf checks the form of all definitions before any is taken up. A single vhost's items get its
+// name. Null values count as missing.
+func itemsOf(all map[string]any, only string) (map[string][]body, error) {
+	lists := map[string][]body{}
+	for _, s := range sections {
+		given, ok := all[s.name].([]any)
+		if all[s.name] != nil && !ok {
+			return nil, fmt.Errorf("%s should be a list", s.name)
+		}
+		for i, item := range given {
+			b, ok := item.(map[string]any)
+			if !ok {
+				return nil, fmt.Errorf("%s: item %d is not an object", s.name, i)
+			}
+			maps.DeleteFunc(b, func(_ string, v any) bool { return v == nil })
+			if only != "" && !s.whole {
+				b["vhost"] = only
+			}
+			for _, key := range s.need {
+				if _, ok := b[key]; !ok {
+					return nil, fmt.Errorf("%s: item %d: [{key_missing,%s}]", s.name, i, key)
+				}
+			}
+			lists[s.name] = append(lists[s.name], b)
+		}
+	}
+	return lists, nil
+}
+
+// all takes up all sections. An error says that the catalog has not taken a batch, or may have.
+func (x *importer) all(lists map[string][]body) error {
+	for _, s := range sections {
+		for _, b := range lists[s.name] {
+			if err := x.item(s, b); err != nil {
+				return err
+			}
+		}
+		if err := x.flush(); err != nil { // later sections refer to it
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(x.report.Taken)) {
+		if x.report.Taken[name] == 0 {
+			delete(x.report.Taken, name)
+		}
+	}
+	return nil
+}
+
+func (x *importer) item(s section, b body) error {
+	at := api.Skipped{Section: s.name, VHost: b.word("vhost"), Name: b.word("name")}
+	if s.name == "bindings" {
+		at.Name = b.word("source") + " → " + b.word("destination")
+	} else if at.Name == "" {
+		at.Name = b.word("user")
+	}
+	if x.only != "" && s.whole {
+		x.skip(at, "it is not part of one vhost")
+		return nil
+	}
+	commands, err := s.make(x, b)
+	for _, c := range commands {
+		if err != nil {
+			break
+		}
+		_, err = x.catalog.View().CheckImport(c)
+	}
+	if err != nil {
+		x.skip(at, err.Error())
+		return nil
+	}
+	if x.size+len(commands) > importBatch {
+		if err := x.flush(); err != nil {
+			return err
+		}
+	}
+	x.batch, x.size = append(x.batch, pending{at, commands}), x.size+len(commands)
+	return nil
+}
+
+func (x *importer) skip(at api.Skipped, reason string) {
+	x.report.SkippedTotal++
+	if at.Reason = reason; len(x.report.Skipped) < maxSkipped {
+		x.report.Skipped = append(x.report.Skipped, at)
+	}
+}
+
+// flush commits the batch.
+func (x *importer) flush() error {
+	var commands []*logpb.CatalogCommand
+	for _, p := range x.batch {
+		commands = append(commands, p.commands...)
+	}
+	if len(commands) == 0 {
+		for _, p := range x.batch {
+			x.report.Taken[p.at.Section]++
+		}
+		x.batch = nil
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(x.ctx, importWait)
+	defer cancel()
+	results, err := x.catalog.Propose(ctx, commands...)
+	if err != nil {
+		return err
+	}
+	for _, p := range x.batch {
+		var refused error
+		for _, r := range results[:len(p.commands)] {
+			if err := catalog.Refused(r); err != nil && refused == nil {
+				refused = err
+			}
+		}
+		if results = results[len(p.commands):]; refused != nil {
+			x.skip(p.at, refused.Error())
+		} else {
+			x.report.Taken[p.at.Section]++
+		}
+	}
+	x.batch, x.size = nil, 0
+	return nil
+}
+
+func (x *importer) user(b body) (list []*logpb.CatalogCommand, err error) {
+	name, err := b.text("name")
+	if err != nil {
+		return nil, err
+	}
+	m, err := x.users.userFrom(x.ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	m.Name = name
+	limits, err := b.object("limits")
+	if err != nil {
+		return nil, err
+	}
+	list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: m}})
+	return appendLimits(list, true, name, limits)
+}
+
+// appendLimits adds the commands that set limits.
+func appendLimits(list []*logpb.CatalogCommand, user bool, of string, limits map[string]any) ([]*logpb.CatalogCommand, error) {
+	for _, name := range slices.Sorted(maps.Keys(limits)) {
+		number, _ := limits[name].(json.Number)
+		n, err := number.Int64()
+		if err != nil {
+			return nil, fsm.Refuse(fsm.Precondition, name+" should be an integer")
+		}
+		list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: &logpb.PutLimit{User: user, Of: of, Name: name, Value: n}}})
+	}
+	return list, nil
+}
+
+func (x *importer) vhost(b body) ([]*logpb.CatalogCommand, error) {
+	name, err := b.text("name")
+	if err != nil {
+		return nil, err
+	}
+	metadata, err := b.object("metadata")
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range []string{"description", "tags"} {
+		if _, given := b[key]; !given && metadata[key] != nil {
+			b[key] = metadata[key]
+		}
+	}
+	m, err := vhostFrom(b)
+	if err != nil {
+		return nil, err
+	}
+	m.Name = name
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}, nil
+}
+
+func (x *importer) permission(b body) ([]*logpb.CatalogCommand, error) {
+	m := &logpb.PutPermission{}
+	err := b.texts(map[string]*string{"user": &m.User, "vhost": &m.Vhost})
+	if err == nil {
+		err = b.patterns(map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read})
+	}
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutPermission{PutPermission: m}}}, err
+}
+
+func (x *importer) topicPermission(b body) ([]*logpb.CatalogCommand, error) {
+	m := &logpb.PutTopicPermission{}
+	err := b.texts(map[string]*string{"user": &m.User, "vhost": &m.Vhost, "exchange": &m.Exchange})
+	if err == nil {
+		err = b.patterns(map[string]*string{"write": &m.Write, "read": &m.Read})
+	}
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: m}}}, err
+}
+
+// texts reads several strings of the body.
+func (b body) texts(into map[string]*string) (err error) {
+	for _, key := range slices.Sorted(maps.Keys(into)) {
+		if *into[key], err = b.text(key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *importer) parameter(b body) ([]*logpb.CatalogCommand, error) {
+	vhost, err := b.text("vhost")
+	if err != nil {
+		return nil, err
+	}
+	value, err := b.object("value")
+	switch component := b.word("component"); {
+	case component != operatorComponent && component != limitsComponent:
+		return nil, fsm.Refuse(fsm.Precondition, "component "+component+" not found")
+	case err != nil:
+		return nil, err
+	case component == limitsComponent:
+		return appendLimits(nil, false, vhost, value)
+	}
+	p := maps.Clone(value)
+	p["vhost"], p["name"] = vhost, b["name"]
+	for _, key := range []string{"pattern", "definition"} {
+		if _, ok := p[key]; !ok {
+			return nil, fsm.Refuse(fsm.Precondition, "[{key_missing,"+key+"}]")
+		}
+	}
+	return x.anyPolicy(p, true)
+}
+
+func (x *importer) globalParameter(body) ([]*logpb.CatalogCommand, error) {
+	return nil, fsm.Refuse(fsm.Precondition, "global parameters are not kept")
+}
+
+func (x *importer) policy(b body) ([]*logpb.CatalogCommand, error) { return x.anyPolicy(b, false) }
+
+// mirrored begins the keys of policies for mirrored queues, which replicated queues replace.
+const mirrored = "ha-"
+
+func (x *importer) anyPolicy(b body, operator bool) ([]*logpb.CatalogCommand, error) {
+	if d, ok := b["definition"].(map[string]any); ok {
+		before := len(d)
+		maps.DeleteFunc(d, func(key string, _ any) bool { return strings.HasPrefix(key, mirrored) })
+		if len(d) == 0 && before > 0 {
+			return nil, fsm.Refuse(fsm.Precondition, "it is for mirrored queues only; replicated queues need no policy")
+		}
+	}
+	m, err := policyFrom(b)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.texts(map[string]*string{"vhost": &m.Vhost, "name": &m.Name}); err != nil {
+		return nil, err
+	}
+	m.Operator = operator
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}}}, x.catalog.View().ValidatePolicy(m)
+}
+
+func (x *importer) exchange(b body) ([]*logpb.CatalogCommand, error) {
+	s, err := b.spec()
+	m := &logpb.DeclareExchange{Type: catalog.Direct, Durable: s.durable, AutoDelete: s.autoDelete, Arguments: s.arguments}
+	if err == nil {
+		err = b.texts(map[string]*string{"vhost": &m.Vhost, "name": &m.Name})
+	}
+	if err == nil && b["type"] != nil {
+		m.Type, err = b.text("type")
+	}
+	if err == nil {
+		m.Internal, err = b.flag("internal", false)
+	}
+	if err != nil || m.Name == "" || strings.HasPrefix(m.Name, "amq.") {
+		return nil, err // every vhost has them
+	}
+	if m.Type == catalog.Delayed {
+		m.StoreMembers = x.objects.Place(&logpb.DeclareQueue{})
+	}
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: m}}}, nil
+}
+
+func (x *importer) queue(b body) ([]*logpb.CatalogCommand, error) {
+	s, err := b.spec()
+	m := &logpb.DeclareQueue{Durable: s.durable, AutoDelete: s.autoDelete, Arguments: s.arguments, Local: !s.durable}
+	if err == nil {
+		err = b.texts(map[string]*string{"vhost": &m.Vhost, "name": &m.Name})
+	}
+	if err != nil {
+		return nil, err
+	}
+	m.Members = x.objects.Place(m)
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: m}}}, nil
+}
+
+func (x *importer) binding(b body) ([]*logpb.CatalogCommand, error) {
+	m := &logpb.Bind{}
+	err := b.texts(map[string]*string{"vhost": &m.Vhost, "source": &m.Source, "destination": &m.Destination, "routing_key": &m.RoutingKey})
+	if err != nil {
+		return nil, err
+	}
+	arguments, err := b.object("arguments")
+	if len(arguments) > 0 {
+		m.Arguments = tableOf(arguments)
+	}
+	switch kind := b.word("destination_type"); kind {
+	case "exchange":
+		m.ToExchange = true
+	case "queue":
+	default:
+		return nil, fsm.Refuse(fsm.Precondition, "destination_type should be queue or exchange, actually was "+kind)
+	}
+	if m.Source == "" {
+		return nil, err // every queue has it
+	}
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_Bind{Bind: m}}}, err
+}

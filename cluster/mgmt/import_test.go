@@ -1,0 +1,164 @@
+package mgmt
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+func (w *world) Place(d *logpb.DeclareQueue) []uint32 {
+	if d.GetLocal() {
+		return []uint32{2}
+	}
+	return []uint32{1, 2, 3}
+}
+
+// rabbit is what a RabbitMQ of version 3 exports, with all that quorate has not.
+const rabbit = `{"rabbit_version":"3.12.6","rabbitmq_version":"3.12.6","product_name":"RabbitMQ",
+"users":[{"name":"app","password_hash":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA","hashing_algorithm":"rabbit_password_hashing_sha256","tags":["management"],"limits":{"max-channels":9}},
+ {"name":"old","password_hash":"AAAAAAAAAAAAAAAAAAAAAAAAAAA=","hashing_algorithm":"rabbit_password_hashing_md5","tags":""}],
+"vhosts":[{"name":"shop","metadata":{"description":"the shop","tags":["a"]},"tags":["b"],"limits":[]},{"name":"streams","default_queue_type":"stream"}],
+"permissions":[{"user":"app","vhost":"shop","configure":".*","write":".*","read":"^x"},{"user":"old","vhost":"shop","configure":"","write":"","read":""}],
+"topic_permissions":[{"user":"app","vhost":"shop","exchange":"amq.topic","write":"^a","read":"^b"}],
+"parameters":[{"value":{"max-queues":50},"vhost":"shop","component":"vhost-limits","name":"limits"},
+ {"value":{"pattern":"^q","apply-to":"queues","definition":{"max-length":9},"priority":1},"vhost":"shop","component":"operator_policy","name":"bound"},
+ {"value":{"src-uri":"amqp://","src-queue":"a","dest-uri":"amqp://","dest-queue":"b"},"vhost":"shop","component":"shovel","name":"move"}],
+"global_parameters":[{"name":"internal_cluster_id","value":"rabbitmq-cluster-id-x"}],
+"policies":[{"vhost":"shop","name":"ha","pattern":"^m","apply-to":"queues","definition":{"ha-mode":"all"},"priority":0},
+ {"vhost":"shop","name":"mixed","pattern":"^n","apply-to":"queues","definition":{"ha-mode":"all","ha-sync-mode":"automatic","message-ttl":60000},"priority":3}],
+"queues":[{"name":"classic","vhost":"shop","durable":true,"auto_delete":false,"arguments":{"x-queue-type":"classic"}},{"name":"quorum","vhost":"shop","durable":true,"auto_delete":false,"arguments":{"x-queue-type":"quorum","x-dead-letter-exchange":"x"}},
+ {"name":"amq.gen-abc","vhost":"shop","durable":false,"auto_delete":true,"arguments":{}},{"name":"log","vhost":"shop","durable":true,"auto_delete":false,"arguments":{"x-queue-type":"stream"}}],
+"exchanges":[{"name":"x","vhost":"shop","type":"topic","durable":true,"auto_delete":false,"internal":false,"arguments":{}},{"name":"amq.rabbitmq.log","vhost":"shop","type":"topic","durable":true,"auto_delete":false,"internal":true,"arguments":{}},
+ {"name":"jms","vhost":"shop","type":"x-jms-topic","durable":true,"auto_delete":false,"internal":false,"arguments":{}}],
+"bindings":[{"source":"x","vhost":"shop","destination":"quorum","destination_type":"queue","routing_key":"a.#","arguments":{}},{"source":"x","vhost":"shop","destination":"log","destination_type":"queue","routing_key":"","arguments":{}},
+ {"source":"","vhost":"shop","destination":"quorum","destination_type":"queue","routing_key":"quorum","arguments":{}}]}`
+
+// management.md §4, tests 8 and 38: what another broker has exported goes in but for what there is
+// not, which is named; what comes out goes into another cluster, and comes out of that the same.
+func TestDefinitions(t *testing.T) {
+	w := newWorld(t)
+	for name, tag := range map[string]string{"root": "administrator", "mona": "monitoring", "polly": "policymaker", "maggie": "management", "nobody": ""} {
+		w.check(want{"root", "PUT", "/api/users/" + name, `{"tags":"` + tag + `"}`, 204, ""}) // as the API makes users
+	}
+	out := w.request("root", "POST", "/api/definitions", rabbit)
+	var report api.Imported
+	if err := json.Unmarshal(out.Body.Bytes(), &report); err != nil || out.Code != 200 {
+		t.Fatalf("%d %s", out.Code, out.Body)
+	}
+	skipped := []string{}
+	for _, s := range report.Skipped {
+		skipped = append(skipped, s.Section+" "+s.Name)
+		if s.Reason == "" {
+			t.Errorf("%s %s: no reason", s.Section, s.Name)
+		}
+	}
+	want := []string{
+		"users old", "vhosts streams", "permissions old", "parameters move", "global_parameters internal_cluster_id", "policies ha", "exchanges jms", "queues log", "bindings x → log",
+	}
+	if !slices.Equal(skipped, want) || report.SkippedTotal != len(want) {
+		t.Errorf("skipped %q of %d", skipped, report.SkippedTotal)
+	}
+	if taken := fmt.Sprint(report.Taken); taken != "map[bindings:2 exchanges:2 parameters:2 permissions:1 policies:1 queues:3 topic_permissions:1 users:1 vhosts:1]" {
+		t.Errorf("taken: %s", taken)
+	}
+	w.check(
+		want1("GET", "/api/vhosts/shop?columns=x", `…"description":"the shop","tags":["b"]`),
+		want1("GET", "/api/policies/shop", `[{"vhost":"shop","name":"mixed","pattern":"^n","apply-to":"queues","definition":{"message-ttl":60000},"priority":3}]`),
+		want1("GET", "/api/queues/shop?columns=name,type,durable", `[{"durable":false,"name":"amq.gen-abc","type":"classic"},{"durable":true,"name":"classic","type":"quorum"},{"durable":true,"name":"quorum","type":"quorum"}]`),
+		want1("GET", "/api/users/app", `…"limits":{"max-channels":9}`),
+		want1("GET", "/api/parameters/operator_policy/shop", `[{"component":"operator_policy","vhost":"shop","name":"bound","value":{"pattern":"^q","apply-to":"queues","definition":{"max-length":9},"priority":1}}]`),
+		want1("GET", "/api/parameters/vhost-limits/shop/limits", `{"component":"vhost-limits","vhost":"shop","name":"limits","value":{"max-queues":50}}`),
+	)
+	for _, path := range []string{"/api/definitions", "/api/definitions/shop"} {
+		exported := w.request("root", "GET", path, "").Body.String()
+		other := newWorld(t)
+		other.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "shop", Description: "the shop", Tags: []string{"b"}}}})
+		other.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: &logpb.PutLimit{Of: "shop", Name: "max-queues", Value: 50}}})
+		for range 2 { // the second time all of it exists
+			if out := other.request("root", "POST", path, exported); out.Code != 204 {
+				t.Fatalf("%s: %d %s", path, out.Code, out.Body)
+			}
+			if again := other.request("root", "GET", path, "").Body.String(); again != exported {
+				t.Errorf("%s:\n%s\nnot\n%s", path, again, exported)
+			}
+		}
+	}
+}
+
+func want1(method, path, answer string) want { return want{"root", method, path, "", 200, answer} }
+
+// management.md test 39: what is malformed changes nothing.
+func TestMalformedDefinitions(t *testing.T) {
+	w := newWorld(t)
+	before := w.View().Index()
+	for body, reason := range map[string]string{
+		`{`: "failed_to_parse_json", `[]`: "failed_to_parse_json", ``: "failed_to_parse_json", `{"queues":{}}`: "queues should be a list", `{"queues":[5]}`: "queues: item 0 is not an object",
+		`{"users":[{"name":"u","tags":""}],"queues":[{"name":"q"}]}`:               "queues: item 0: [{key_missing,vhost}]",
+		`{"bindings":[{"vhost":"/","source":"x","destination":"y"}]}`:              "bindings: item 0: [{key_missing,destination_type}]",
+		`{"policies":[{"vhost":"/","name":"p","pattern":null,"definition":null}]}`: "policies: item 0: [{key_missing,pattern}]",
+	} {
+		w.check(want{"root", "POST", "/api/definitions", body, 400, failure("bad_request", reason)})
+	}
+	if w.View().Index() != before {
+		t.Error("the catalog has changed")
+	}
+	w.check(
+		want{"root", "POST", "/api/definitions/none", `{}`, 404, notThere},
+		want{"root", "POST", "/api/definitions", `{}`, 204, ""},
+		want{"root", "POST", "/api/definitions/%2F", `{"users":[{"name":"u"}],"queues":[{"name":"q"}]}`, 200, `…"section":"users","name":"u","reason":"it is not part of one vhost"`},
+		want{"root", "GET", "/api/users/u", "", 404, notThere},
+		want{"root", "GET", "/api/queues/%2F/q", "", 200, `…"durable":true`},
+		want{"root", "POST", "/api/definitions", `{"queues":[{"name":"q","vhost":"/","arguments":{"x-max-length":1}}]}`, 200, "…inequivalent arg 'x-max-length'"},
+		want{"root", "POST", "/api/definitions", `{"queues":[{"name":"r","vhost":"/","arguments":{"x-mesage-ttl":1}},{"name":5,"vhost":"/"}]}`, 200, `…"skipped_total":2`},
+		want{"root", "PUT", "/api/parameters/shovel/%2F/s", `{"value":{}}`, 400, invalid("component shovel not found")},
+		want{"polly", "PUT", "/api/parameters/policy/%2F/s", `{"value":{}}`, 400, failure("bad_request", "policies may not be set using this method")},
+		want{"root", "DELETE", "/api/parameters/shovel/%2F/s", "", 404, notThere},
+	)
+	many := make([]string, 0, 3*importBatch)
+	for i := range cap(many) {
+		many = append(many, fmt.Sprintf(`{"name":"m%d","vhost":"/","durable":true,"auto_delete":false,"arguments":{}}`, i))
+	}
+	w.check(want{"root", "POST", "/api/definitions", `{"queues":[` + strings.Join(many, ",") + `]}`, 204, ""})
+	if n := len(w.View().QueuesOf("/")); n != len(many)+1 {
+		t.Errorf("%d queues", n)
+	}
+}
+
+// management.md §5 and the small lists of §2.
+func TestNodesAndChecks(t *testing.T) {
+	w := newWorld(t)
+	w.listeners = []api.Listener{{Protocol: "amqp", Address: "127.0.0.1:5672"}, {Protocol: "http", Address: "[::1]:15672"}, {Protocol: "amqp/ssl", Address: "h:5671"}}
+	const checks = "/api/health/checks/"
+	w.check(
+		want1("GET", checks+"port-listener/5672", `{"status":"ok","port":5672}`),
+		want{"maggie", "GET", checks + "port-listener/99", "", 503, `{"status":"failed","reason":"No active listener","missing":99,"ports":[5671,5672,15672]}`},
+		want{"maggie", "GET", checks + "port-listener/x", "", 400, failure("bad_request", "Invalid port")},
+		want1("GET", checks+"protocol-listener/amqp091,http", `{"status":"ok","protocols":["amqp091","http"]}`),
+		want1("GET", checks+"protocol-listener/amqp%2Fssl", `{"status":"ok","protocols":["amqp/ssl"]}`),
+		want{"maggie", "GET", checks + "protocol-listener/mqtt,amqp", "", 503, `{"status":"failed","reason":"No active listener","missing":["mqtt"],"protocols":["amqp","amqp/ssl","http"]}`},
+		want1("GET", checks+"virtual-hosts", `{"status":"ok"}`),
+		want1("GET", checks+"metadata-store/initialized", `{"status":"ok"}`),
+		want1("GET", checks+"metadata-store/initialized/with-data", `{"status":"ok"}`),
+		want1("GET", "/api/aliveness-test/%2F", `{"status":"ok"}`),
+		want1("GET", "/api/cluster-name", `{"name":"c"}`),
+		want1("GET", "/api/extensions", "[]"),
+		want1("GET", "/api/feature-flags", `…"name":"fsm_version_1","state":"enabled"`),
+		want1("GET", "/api/nodes/n1", `…"name":"n1"`),
+		want{"root", "GET", "/api/nodes/none", "", 404, notThere},
+		want1("GET", "/api/users/without-permissions?columns=name", `[{"name":"mona"},{"name":"nobody"}]`),
+		want{"root", "POST", "/api/users/bulk-delete", `{"users":["mona","none"]}`, 204, ""},
+		want{"root", "POST", "/api/users/bulk-delete", `{"users":[5]}`, 400, failure("bad_request", "users should be a list of names")},
+		want{"root", "POST", "/api/users/bulk-delete", `{}`, 400, failure("bad_request", "[{key_missing,users}]")},
+		want1("GET", "/api/users/without-permissions?columns=name", `[{"name":"nobody"}]`),
+	)
+	w.unfit = "the disk hangs"
+	w.check(
+		want{"root", "GET", checks + "virtual-hosts", "", 503, `{"status":"failed","reason":"the disk hangs","virtual-hosts":["/","hidden"]}`},
+		want{"root", "GET", "/api/aliveness-test/%2F", "", 503, `{"status":"failed","reason":"the disk hangs"}`},
+	)
+}
