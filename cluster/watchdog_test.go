@@ -180,9 +180,10 @@ func TestHungEverywhere(t *testing.T) {
 
 // A member of many groups that their leader does not reach for a while, and that
 // comes back on a slow disk, costs no leader its office: nobody who has work for
-// it blames himself. All serve meanwhile, and it gets everything.
+// it blames himself. All serve meanwhile, and it gets everything. It runs alone:
+// its groups would leave other tests' nodes too little of the processors to keep
+// leaders, and theirs its own.
 func TestManyGroupsComeBackSlowly(t *testing.T) {
-	t.Parallel()
 	const groups = 120
 	c := mustHangable(t, watchdog.Bounds{DiskExit: -1}, nil)
 	cl := c.mustClient("n1")
