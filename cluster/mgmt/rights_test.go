@@ -131,6 +131,7 @@ var needs = map[string]need{
 	"GET /api/connections/username/{user}":                                 {tag: management}, // others see none
 	"DELETE /api/connections/username/{user}":                              {tag: administrator},
 
+	"GET /api/openapi.json":                                       {tag: management},
 	"GET /api/cluster-name":                                       {tag: management},
 	"GET /api/extensions":                                         {tag: management},
 	"GET /api/feature-flags":                                      {tag: monitoring},

@@ -55,6 +55,7 @@ func (b *Backend) inspection() []resource {
 	return []resource{
 		{"/api/version", []endpoint{get(management, i.version)}},
 		{"/api/overview", []endpoint{get(management, overview{b.Node, b.Queues}.get)}},
+		{openAPIPath, []endpoint{get(management, description{b.resources}.get)}},
 		{"/api/cluster-name", []endpoint{get(management, i.clusterName)}},
 		{"/api/extensions", []endpoint{get(management, nothing)}},
 		{"/api/feature-flags", []endpoint{get(monitoring, featureFlags)}},
