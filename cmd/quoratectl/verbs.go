@@ -67,7 +67,7 @@ func init() {
 		{name: "version", about: "the node's version", run: version},
 		{name: "status", about: "the node, its alarms, and the other nodes as it sees them", run: status},
 		{name: "clock_status", about: "the node's clock against the other nodes' clocks", run: clockStatus},
-	}, listings(), operationVerbs(), historyVerbs(), memberVerbs(), policyVerbs(), accountVerbs(), limitVerbs(), certsVerbs(), tokenVerbs(), []verb{
+	}, listings(), operationVerbs(), historyVerbs(), memberVerbs(), policyVerbs(), accountVerbs(), limitVerbs(), certsVerbs(), tokenVerbs(), definitionVerbs(), []verb{
 		{name: "list_replicas", arguments: "[COLUMN ...]", maxArguments: -1, about: "queue replicas on the node: " + columnNames(replicaColumns), run: listReplicas},
 		{name: "list_cluster_settings", about: "settings of the whole cluster", run: listSettings},
 		{name: "set_cluster_setting", arguments: "NAME VALUE", least: 2, maxArguments: 2, about: "sets a setting of the whole cluster", run: setSetting},

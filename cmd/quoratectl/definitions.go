@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+func definitionVerbs() []verb {
+	return []verb{
+		{name: "export_definitions", arguments: "FILE", least: 1, maxArguments: 1, about: "writes all definitions to a file, which only its owner can read, or to - (the output); the hashes of passwords are among them", run: exportDefinitions},
+		{name: "import_definitions", arguments: "[FILE]", maxArguments: 1, about: "takes up definitions from a file or the input, also those of RabbitMQ, and lists what was not taken", run: importDefinitions, timeout: 600},
+		{name: "delete_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes a queue with its messages", run: deleteQueue},
+		{name: "purge_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes the ready messages of a queue", run: purgeQueue},
+	}
+}
+
+func exportDefinitions(c *call) error {
+	var raw json.RawMessage
+	if err := c.get(path("definitions"), &raw); err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if err := json.Indent(&text, raw, "", "  "); err != nil {
+		return err
+	}
+	text.WriteByte('\n')
+	if c.words[0] == "-" {
+		_, err := c.out.Write(text.Bytes())
+		return err
+	}
+	return writePrivate(c.words[0], text.Bytes())
+}
+
+// writePrivate writes a file that only its owner can read, and replaces one that exists.
+func writePrivate(name string, content []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".definitions-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails once it is renamed
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closing := f.Close(); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+var skippedColumns = []column[api.Skipped]{
+	{"section", "", func(s api.Skipped) any { return s.Section }},
+	{"vhost", "", func(s api.Skipped) any { return s.VHost }},
+	{"name", "", func(s api.Skipped) any { return s.Name }},
+	{"reason", "", func(s api.Skipped) any { return s.Reason }},
+}
+
+// importDefinitions fails if a part was not taken.
+func importDefinitions(c *call) error {
+	var raw json.RawMessage
+	var err error
+	if len(c.words) == 0 || c.words[0] == "-" {
+		raw, err = io.ReadAll(c.in)
+	} else {
+		raw, err = os.ReadFile(c.words[0])
+	}
+	if err != nil {
+		return &exitError{exitData, err}
+	}
+	if !json.Valid(raw) {
+		return &exitError{exitData, fmt.Errorf("the definitions are not JSON")}
+	}
+	var report api.Imported
+	status, err := c.client.ask(c, http.MethodPost, path("definitions"), raw, &report)
+	if err != nil || status == http.StatusNoContent {
+		return err
+	}
+	if err := list(c, "Definitions that were not taken ...", skippedColumns, nil, len(skippedColumns), report.Skipped); err != nil {
+		return err
+	}
+	return &exitError{exitFailed, fmt.Errorf("%d definitions were not taken, the others were", report.SkippedTotal)}
+}
+
+func deleteQueue(c *call) error { return c.delete(path("queues", c.options.vhost, c.words[0])) }
+
+func purgeQueue(c *call) error {
+	return c.delete(path("queues", c.options.vhost, c.words[0], "contents"))
+}
