@@ -241,7 +241,12 @@ func (r *run) limitPlay(draw *rand.Rand, name, overflow string) *play {
 	d := seeded(draw, 17)
 	p := &play{History: r.beside(name), name: name, serves: []string{name}}
 	p.queues = []workload.Queue{{Name: name, Arguments: amqp.Table{"x-max-length": shortQueue, "x-overflow": overflow}}}
-	p.publisher(r, "publisher", 1, bounded(60), plain(name, 64))
+	// What is refused is published again until it is confirmed: so little that on a slow
+	// machine, too, one getter is through with it soon.
+	p.publish = append(p.publish, func(ctx context.Context, enough <-chan struct{}) error {
+		c := client.Publisher{Name: "publisher", URIs: r.URIs(), First: 1, Rate: bounded(60), Window: 2 * shortQueue}
+		return c.Run(ctx, p.History, workload.Until(enough, plain(name, 64)))
+	})
 	// What one getter has taken is not returned behind another one's back, so that the
 	// queue is never longer than its limit by returns.
 	p.getter(r, workload.Getter{Name: "getter", First: 2, Queue: name, Pause: func() time.Duration { return d.within(0, 40*time.Millisecond) }})
