@@ -17,6 +17,9 @@ func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	if cmd.GetSize() == 0 || cmd.Head > cmd.Size || cmd.Head > headMask {
 		return fsm.Invalid
 	}
+	if cmd.Restored != nil {
+		return it.takeBack(meta, cmd, eff)
+	}
 	if !cmd.Routed || it.settings.IdleCountsRouted {
 		it.lease.touch()
 	}

@@ -211,6 +211,12 @@ func (s *script) command(a arguments) *logpb.Command {
 			MessageId: a.text("mid"), Hops: uint32(a.number("hops", 0)),
 			Conflict: logpb.Enqueue_Conflict(logpb.Enqueue_Conflict_value[strings.ToUpper(a.text("conflict"))]),
 		}
+		if a.has("restored") {
+			cmd.Enqueue.Restored = &logpb.Restored{
+				ExpireAt: int64(a.number("expires", 0)), Acquired: uint32(a.number("acquired", 0)), Failed: uint32(a.number("failed", 0)),
+				Reason: logpb.Death_Reason(a.number("reason", 0)), Scheduled: a.has("scheduled"),
+			}
+		}
 	case "consume":
 		cmd.Kind = logpb.Command_CONSUME
 		cmd.Consume = &logpb.Consume{
@@ -311,6 +317,7 @@ func (a arguments) config() *logpb.QueueConfig {
 		DeadLetterMaxPlusOne: a.stored("max-pending"), Forward: a.has("forward"),
 		Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), CountLockExpiry: a.has("count-locks"),
 		SingleActive: a.has("single"), RetryMin: a.number("retry-min", 0), RetryMax: a.number("retry-max", 0),
+		DelayedStore:               a.has("store"),
 		MaxPriorityPlusOne:         uint32(a.stored("max-priority")),
 		DisconnectedTimeoutPlusOne: a.stored("disconnected"), Revision: a.number("revision", 0),
 	}

@@ -223,7 +223,7 @@ func (x Schedule_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Schedule_Action.Descriptor instead.
 func (Schedule_Action) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{4, 0}
+	return file_log_proto_rawDescGZIP(), []int{5, 0}
 }
 
 type Group_Action int32
@@ -275,7 +275,7 @@ func (x Group_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Group_Action.Descriptor instead.
 func (Group_Action) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{8, 0}
+	return file_log_proto_rawDescGZIP(), []int{9, 0}
 }
 
 type Death_Reason int32
@@ -339,7 +339,7 @@ func (x Death_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Death_Reason.Descriptor instead.
 func (Death_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{10, 0}
+	return file_log_proto_rawDescGZIP(), []int{11, 0}
 }
 
 type Settle_Outcome int32
@@ -394,7 +394,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14, 0}
+	return file_log_proto_rawDescGZIP(), []int{15, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -446,7 +446,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16, 0}
+	return file_log_proto_rawDescGZIP(), []int{17, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -495,7 +495,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16, 1}
+	return file_log_proto_rawDescGZIP(), []int{17, 1}
 }
 
 type QueueConfig_Retry int32
@@ -547,7 +547,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16, 2}
+	return file_log_proto_rawDescGZIP(), []int{17, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -596,7 +596,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16, 3}
+	return file_log_proto_rawDescGZIP(), []int{17, 3}
 }
 
 type QueueConfig_Groups int32
@@ -645,7 +645,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16, 4}
+	return file_log_proto_rawDescGZIP(), []int{17, 4}
 }
 
 type EndState_Reason int32
@@ -725,7 +725,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24, 0}
+	return file_log_proto_rawDescGZIP(), []int{25, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -1106,7 +1106,9 @@ type Enqueue struct {
 	MessageId     string `protobuf:"bytes,18,opt,name=message_id,json=messageId" json:"message_id,omitempty"`
 	CorrelationId string `protobuf:"bytes,19,opt,name=correlation_id,json=correlationId" json:"correlation_id,omitempty"`
 	// How often the message was forwarded automatically.
-	Hops          uint32 `protobuf:"varint,20,opt,name=hops" json:"hops,omitempty"`
+	Hops uint32 `protobuf:"varint,20,opt,name=hops" json:"hops,omitempty"`
+	// Only of a message that a backup brings back; absent: it is a publish.
+	Restored      *Restored `protobuf:"bytes,21,opt,name=restored" json:"restored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1267,6 +1269,94 @@ func (x *Enqueue) GetHops() uint32 {
 	return 0
 }
 
+func (x *Enqueue) GetRestored() *Restored {
+	if x != nil {
+		return x.Restored
+	}
+	return nil
+}
+
+// Restored is what a message had in the queue that a backup was made of. It
+// replaces what the queue's settings would give it: ttl_plus_one and the
+// ceiling count for a scheduled message only.
+type Restored struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	ExpireAt int64                  `protobuf:"zigzag64,1,opt,name=expire_at,json=expireAt" json:"expire_at,omitempty"` // 0: never
+	Acquired uint32                 `protobuf:"varint,2,opt,name=acquired" json:"acquired,omitempty"`                   // deliveries that have ended without an ack
+	Failed   uint32                 `protobuf:"varint,3,opt,name=failed" json:"failed,omitempty"`                       // those of them that ended in a failure; ≤ acquired
+	// It was a letter on its way: it dies again, for this reason; NONE: it was not.
+	Reason Death_Reason `protobuf:"varint,4,opt,name=reason,enum=quorate.log.v1.Death_Reason" json:"reason,omitempty"`
+	// It was scheduled: for Enqueue.due_at, under Enqueue.schedule_id.
+	Scheduled     bool `protobuf:"varint,5,opt,name=scheduled" json:"scheduled,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restored) Reset() {
+	*x = Restored{}
+	mi := &file_log_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restored) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restored) ProtoMessage() {}
+
+func (x *Restored) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restored.ProtoReflect.Descriptor instead.
+func (*Restored) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Restored) GetExpireAt() int64 {
+	if x != nil {
+		return x.ExpireAt
+	}
+	return 0
+}
+
+func (x *Restored) GetAcquired() uint32 {
+	if x != nil {
+		return x.Acquired
+	}
+	return 0
+}
+
+func (x *Restored) GetFailed() uint32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *Restored) GetReason() Death_Reason {
+	if x != nil {
+		return x.Reason
+	}
+	return Death_NONE
+}
+
+func (x *Restored) GetScheduled() bool {
+	if x != nil {
+		return x.Scheduled
+	}
+	return false
+}
+
 // Schedule changes when scheduled messages are due.
 type Schedule struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -1285,7 +1375,7 @@ type Schedule struct {
 
 func (x *Schedule) Reset() {
 	*x = Schedule{}
-	mi := &file_log_proto_msgTypes[4]
+	mi := &file_log_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1387,7 @@ func (x *Schedule) String() string {
 func (*Schedule) ProtoMessage() {}
 
 func (x *Schedule) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[4]
+	mi := &file_log_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1400,7 @@ func (x *Schedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Schedule.ProtoReflect.Descriptor instead.
 func (*Schedule) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{4}
+	return file_log_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Schedule) GetAction() Schedule_Action {
@@ -1370,7 +1460,7 @@ type Renew struct {
 
 func (x *Renew) Reset() {
 	*x = Renew{}
-	mi := &file_log_proto_msgTypes[5]
+	mi := &file_log_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1472,7 @@ func (x *Renew) String() string {
 func (*Renew) ProtoMessage() {}
 
 func (x *Renew) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[5]
+	mi := &file_log_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1485,7 @@ func (x *Renew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Renew.ProtoReflect.Descriptor instead.
 func (*Renew) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{5}
+	return file_log_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Renew) GetConsumer() uint64 {
@@ -1438,7 +1528,7 @@ type ReceiveDeferred struct {
 
 func (x *ReceiveDeferred) Reset() {
 	*x = ReceiveDeferred{}
-	mi := &file_log_proto_msgTypes[6]
+	mi := &file_log_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1450,7 +1540,7 @@ func (x *ReceiveDeferred) String() string {
 func (*ReceiveDeferred) ProtoMessage() {}
 
 func (x *ReceiveDeferred) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[6]
+	mi := &file_log_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1463,7 +1553,7 @@ func (x *ReceiveDeferred) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReceiveDeferred.ProtoReflect.Descriptor instead.
 func (*ReceiveDeferred) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{6}
+	return file_log_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ReceiveDeferred) GetConsumer() uint64 {
@@ -1490,7 +1580,7 @@ type Kick struct {
 
 func (x *Kick) Reset() {
 	*x = Kick{}
-	mi := &file_log_proto_msgTypes[7]
+	mi := &file_log_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1592,7 @@ func (x *Kick) String() string {
 func (*Kick) ProtoMessage() {}
 
 func (x *Kick) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[7]
+	mi := &file_log_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1605,7 @@ func (x *Kick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Kick.ProtoReflect.Descriptor instead.
 func (*Kick) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{7}
+	return file_log_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Kick) GetCount() uint64 {
@@ -1538,7 +1628,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_log_proto_msgTypes[8]
+	mi := &file_log_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1550,7 +1640,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[8]
+	mi := &file_log_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1563,7 +1653,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{8}
+	return file_log_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Group) GetAction() Group_Action {
@@ -1606,7 +1696,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1618,7 +1708,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1631,7 +1721,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{9}
+	return file_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Touch) GetIdleOnly() bool {
@@ -1662,7 +1752,7 @@ type Death struct {
 
 func (x *Death) Reset() {
 	*x = Death{}
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +1764,7 @@ func (x *Death) String() string {
 func (*Death) ProtoMessage() {}
 
 func (x *Death) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +1777,7 @@ func (x *Death) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Death.ProtoReflect.Descriptor instead.
 func (*Death) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{10}
+	return file_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Death) GetReason() Death_Reason {
@@ -1792,7 +1882,7 @@ type Consume struct {
 
 func (x *Consume) Reset() {
 	*x = Consume{}
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +1894,7 @@ func (x *Consume) String() string {
 func (*Consume) ProtoMessage() {}
 
 func (x *Consume) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +1907,7 @@ func (x *Consume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consume.ProtoReflect.Descriptor instead.
 func (*Consume) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{11}
+	return file_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Consume) GetConsumer() uint64 {
@@ -1941,7 +2031,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2043,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2056,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12}
+	return file_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Cancel) GetConsumer() uint64 {
@@ -1985,7 +2075,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2087,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2100,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{13}
+	return file_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Get) GetNoAck() bool {
@@ -2045,7 +2135,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2147,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2160,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14}
+	return file_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -2153,7 +2243,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2165,7 +2255,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2178,7 +2268,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15}
+	return file_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -2278,7 +2368,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2380,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2393,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16}
+	return file_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -2652,7 +2742,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2664,7 +2754,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2677,7 +2767,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17}
+	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -2711,7 +2801,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +2813,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +2826,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -2778,7 +2868,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +2880,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +2893,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -2849,7 +2939,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +2951,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +2964,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -2916,7 +3006,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3018,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3031,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -2971,7 +3061,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2983,7 +3073,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2996,7 +3086,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3079,7 +3169,7 @@ type MessageState struct {
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3181,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3194,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3452,7 +3542,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3464,7 +3554,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3477,7 +3567,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -3659,7 +3749,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3671,7 +3761,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3684,7 +3774,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -3773,7 +3863,7 @@ const file_log_proto_rawDesc = "" +
 	"\x10RECEIVE_DEFERRED\x10\x11\x12\b\n" +
 	"\x04KICK\x10\x12\x12\t\n" +
 	"\x05GROUP\x10\x13\x12\x12\n" +
-	"\x0eNODE_SUSPECTED\x10\x14\"\xa0\x05\n" +
+	"\x0eNODE_SUSPECTED\x10\x14\"\xd6\x05\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -3796,13 +3886,20 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"message_id\x18\x12 \x01(\tR\tmessageId\x12%\n" +
 	"\x0ecorrelation_id\x18\x13 \x01(\tR\rcorrelationId\x12\x12\n" +
-	"\x04hops\x18\x14 \x01(\rR\x04hops\"/\n" +
+	"\x04hops\x18\x14 \x01(\rR\x04hops\x124\n" +
+	"\brestored\x18\x15 \x01(\v2\x18.quorate.log.v1.RestoredR\brestored\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +
 	"\x06REJECT\x10\x01\x12\n" +
 	"\n" +
-	"\x06IGNORE\x10\x02\"\xea\x01\n" +
+	"\x06IGNORE\x10\x02\"\xaf\x01\n" +
+	"\bRestored\x12\x1b\n" +
+	"\texpire_at\x18\x01 \x01(\x12R\bexpireAt\x12\x1a\n" +
+	"\bacquired\x18\x02 \x01(\rR\bacquired\x12\x16\n" +
+	"\x06failed\x18\x03 \x01(\rR\x06failed\x124\n" +
+	"\x06reason\x18\x04 \x01(\x0e2\x1c.quorate.log.v1.Death.ReasonR\x06reason\x12\x1c\n" +
+	"\tscheduled\x18\x05 \x01(\bR\tscheduled\"\xea\x01\n" +
 	"\bSchedule\x127\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x1f.quorate.log.v1.Schedule.ActionR\x06action\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x18\n" +
@@ -4125,7 +4222,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -4143,75 +4240,78 @@ var file_log_proto_goTypes = []any{
 	(*Entry)(nil),                       // 13: quorate.log.v1.Entry
 	(*Command)(nil),                     // 14: quorate.log.v1.Command
 	(*Enqueue)(nil),                     // 15: quorate.log.v1.Enqueue
-	(*Schedule)(nil),                    // 16: quorate.log.v1.Schedule
-	(*Renew)(nil),                       // 17: quorate.log.v1.Renew
-	(*ReceiveDeferred)(nil),             // 18: quorate.log.v1.ReceiveDeferred
-	(*Kick)(nil),                        // 19: quorate.log.v1.Kick
-	(*Group)(nil),                       // 20: quorate.log.v1.Group
-	(*Touch)(nil),                       // 21: quorate.log.v1.Touch
-	(*Death)(nil),                       // 22: quorate.log.v1.Death
-	(*Consume)(nil),                     // 23: quorate.log.v1.Consume
-	(*Cancel)(nil),                      // 24: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 25: quorate.log.v1.Get
-	(*Settle)(nil),                      // 26: quorate.log.v1.Settle
-	(*Configure)(nil),                   // 27: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 28: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 29: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 30: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 31: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 32: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 33: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 34: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 35: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 36: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 37: quorate.log.v1.DeadTransfer
+	(*Restored)(nil),                    // 16: quorate.log.v1.Restored
+	(*Schedule)(nil),                    // 17: quorate.log.v1.Schedule
+	(*Renew)(nil),                       // 18: quorate.log.v1.Renew
+	(*ReceiveDeferred)(nil),             // 19: quorate.log.v1.ReceiveDeferred
+	(*Kick)(nil),                        // 20: quorate.log.v1.Kick
+	(*Group)(nil),                       // 21: quorate.log.v1.Group
+	(*Touch)(nil),                       // 22: quorate.log.v1.Touch
+	(*Death)(nil),                       // 23: quorate.log.v1.Death
+	(*Consume)(nil),                     // 24: quorate.log.v1.Consume
+	(*Cancel)(nil),                      // 25: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 26: quorate.log.v1.Get
+	(*Settle)(nil),                      // 27: quorate.log.v1.Settle
+	(*Configure)(nil),                   // 28: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 29: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 30: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 31: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 32: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 33: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 34: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 35: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 36: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 37: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 38: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
 	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
 	12, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
 	15, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
-	23, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	24, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	25, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	26, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	27, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	29, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	30, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	32, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	33, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
-	21, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
-	16, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
-	17, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
-	18, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
-	19, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
-	20, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	34, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
-	22, // 20: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	24, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
+	25, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	26, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	27, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	28, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	30, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	31, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	33, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	34, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	22, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
+	17, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
+	18, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
+	19, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
+	20, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
+	21, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
+	35, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	23, // 20: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
 	1,  // 21: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	2,  // 22: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	12, // 23: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 24: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 25: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	5,  // 26: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	12, // 27: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	28, // 28: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	6,  // 29: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	7,  // 30: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	8,  // 31: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	9,  // 32: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	10, // 33: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	31, // 34: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 35: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	37, // 36: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	22, // 37: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	11, // 38: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	12, // 39: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	16, // 22: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	4,  // 23: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	2,  // 24: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	12, // 25: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 26: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 27: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	5,  // 28: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	12, // 29: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	29, // 30: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	6,  // 31: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	7,  // 32: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	8,  // 33: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	9,  // 34: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	10, // 35: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	32, // 36: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 37: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	38, // 38: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	23, // 39: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	11, // 40: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	12, // 41: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	42, // [42:42] is the sub-list for method output_type
+	42, // [42:42] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4225,7 +4325,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

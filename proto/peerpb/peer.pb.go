@@ -3358,6 +3358,415 @@ func (x *HashReply) GetLast() uint64 {
 	return 0
 }
 
+// BackupRequest asks a queue's leader for a page of the queue's backup.
+type BackupRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	Cut           uint64                 `protobuf:"varint,3,opt,name=cut" json:"cut,omitempty"`   // 0: begin one
+	Page          uint64                 `protobuf:"varint,4,opt,name=page" json:"page,omitempty"` // from 1; the one before may be asked for again
+	End           bool                   `protobuf:"varint,5,opt,name=end" json:"end,omitempty"`   // it is not needed any more
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupRequest) Reset() {
+	*x = BackupRequest{}
+	mi := &file_peer_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupRequest) ProtoMessage() {}
+
+func (x *BackupRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
+func (*BackupRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *BackupRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *BackupRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *BackupRequest) GetCut() uint64 {
+	if x != nil {
+		return x.Cut
+	}
+	return 0
+}
+
+func (x *BackupRequest) GetPage() uint64 {
+	if x != nil {
+		return x.Page
+	}
+	return 0
+}
+
+func (x *BackupRequest) GetEnd() bool {
+	if x != nil {
+		return x.End
+	}
+	return false
+}
+
+type BackupReply struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Leader bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"` // false: ask somebody else
+	Gone   bool                   `protobuf:"varint,2,opt,name=gone" json:"gone,omitempty"`     // the queue has ended
+	Lost   bool                   `protobuf:"varint,3,opt,name=lost" json:"lost,omitempty"`     // there is no such cut or page: begin anew
+	Cut    uint64                 `protobuf:"varint,4,opt,name=cut" json:"cut,omitempty"`
+	// Only in the first page: what the cut is of.
+	Index    uint64 `protobuf:"varint,5,opt,name=index" json:"index,omitempty"`
+	Term     uint64 `protobuf:"varint,6,opt,name=term" json:"term,omitempty"`
+	Clock    int64  `protobuf:"zigzag64,7,opt,name=clock" json:"clock,omitempty"`
+	Messages uint64 `protobuf:"varint,8,opt,name=messages" json:"messages,omitempty"`
+	// Queues whose letters come here, and the number of the next letter of each.
+	Sources       []uint64         `protobuf:"varint,9,rep,packed,name=sources" json:"sources,omitempty"`
+	SourceNext    []uint64         `protobuf:"varint,10,rep,packed,name=source_next,json=sourceNext" json:"source_next,omitempty"`
+	Pieces        []*BackedUpPiece `protobuf:"bytes,11,rep,name=pieces" json:"pieces,omitempty"`
+	More          bool             `protobuf:"varint,12,opt,name=more" json:"more,omitempty"`       // there are other pages
+	Settled       uint64           `protobuf:"varint,13,opt,name=settled" json:"settled,omitempty"` // messages that have gone from the queue since the cut
+	Busy          bool             `protobuf:"varint,14,opt,name=busy" json:"busy,omitempty"`       // the node makes too many backups at a time: ask again later
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupReply) Reset() {
+	*x = BackupReply{}
+	mi := &file_peer_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupReply) ProtoMessage() {}
+
+func (x *BackupReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
+func (*BackupReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *BackupReply) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *BackupReply) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *BackupReply) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
+}
+
+func (x *BackupReply) GetCut() uint64 {
+	if x != nil {
+		return x.Cut
+	}
+	return 0
+}
+
+func (x *BackupReply) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *BackupReply) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *BackupReply) GetClock() int64 {
+	if x != nil {
+		return x.Clock
+	}
+	return 0
+}
+
+func (x *BackupReply) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *BackupReply) GetSources() []uint64 {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *BackupReply) GetSourceNext() []uint64 {
+	if x != nil {
+		return x.SourceNext
+	}
+	return nil
+}
+
+func (x *BackupReply) GetPieces() []*BackedUpPiece {
+	if x != nil {
+		return x.Pieces
+	}
+	return nil
+}
+
+func (x *BackupReply) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *BackupReply) GetSettled() uint64 {
+	if x != nil {
+		return x.Settled
+	}
+	return 0
+}
+
+func (x *BackupReply) GetBusy() bool {
+	if x != nil {
+		return x.Busy
+	}
+	return false
+}
+
+// BackedUpPiece is a message, or a part of a long one.
+type BackedUpPiece struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	State         []byte                 `protobuf:"bytes,1,opt,name=state" json:"state,omitempty"`     // a logpb.MessageState; empty: more of the message before
+	Payload       []byte                 `protobuf:"bytes,2,opt,name=payload" json:"payload,omitempty"` // what follows of it
+	More          bool                   `protobuf:"varint,3,opt,name=more" json:"more,omitempty"`      // the payload goes on in the next piece
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackedUpPiece) Reset() {
+	*x = BackedUpPiece{}
+	mi := &file_peer_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackedUpPiece) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackedUpPiece) ProtoMessage() {}
+
+func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
+func (*BackedUpPiece) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *BackedUpPiece) GetState() []byte {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *BackedUpPiece) GetPayload() []byte {
+	if x != nil {
+		return x.Payload
+	}
+	return nil
+}
+
+func (x *BackedUpPiece) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// RestoredRequest asks a queue's leader how much of a backup it holds.
+type RestoredRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`
+	Source        uint64                 `protobuf:"varint,3,opt,name=source" json:"source,omitempty"` // what the backup is called as a source of messages
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoredRequest) Reset() {
+	*x = RestoredRequest{}
+	mi := &file_peer_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoredRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoredRequest) ProtoMessage() {}
+
+func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
+func (*RestoredRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *RestoredRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *RestoredRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *RestoredRequest) GetSource() uint64 {
+	if x != nil {
+		return x.Source
+	}
+	return 0
+}
+
+type RestoredReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Leader        bool                   `protobuf:"varint,1,opt,name=leader" json:"leader,omitempty"`
+	Gone          bool                   `protobuf:"varint,2,opt,name=gone" json:"gone,omitempty"`
+	Next          uint64                 `protobuf:"varint,3,opt,name=next" json:"next,omitempty"` // number of the next message
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoredReply) Reset() {
+	*x = RestoredReply{}
+	mi := &file_peer_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoredReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoredReply) ProtoMessage() {}
+
+func (x *RestoredReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
+func (*RestoredReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *RestoredReply) GetLeader() bool {
+	if x != nil {
+		return x.Leader
+	}
+	return false
+}
+
+func (x *RestoredReply) GetGone() bool {
+	if x != nil {
+		return x.Gone
+	}
+	return false
+}
+
+func (x *RestoredReply) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
 // HearsRequest asks a node whether it hears a process of another one.
 type HearsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3369,7 +3778,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3790,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3803,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -3420,7 +3829,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3432,7 +3841,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3445,7 +3854,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -3763,7 +4172,42 @@ const file_peer_proto_rawDesc = "" +
 	"\x04hash\x18\x03 \x01(\tR\x04hash\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\x16\n" +
 	"\x06passed\x18\x05 \x01(\bR\x06passed\x12\x12\n" +
-	"\x04last\x18\x06 \x01(\x04R\x04last\"D\n" +
+	"\x04last\x18\x06 \x01(\x04R\x04last\"s\n" +
+	"\rBackupRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x10\n" +
+	"\x03cut\x18\x03 \x01(\x04R\x03cut\x12\x12\n" +
+	"\x04page\x18\x04 \x01(\x04R\x04page\x12\x10\n" +
+	"\x03end\x18\x05 \x01(\bR\x03end\"\xf0\x02\n" +
+	"\vBackupReply\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
+	"\x04gone\x18\x02 \x01(\bR\x04gone\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\bR\x04lost\x12\x10\n" +
+	"\x03cut\x18\x04 \x01(\x04R\x03cut\x12\x14\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x14\n" +
+	"\x05clock\x18\a \x01(\x12R\x05clock\x12\x1a\n" +
+	"\bmessages\x18\b \x01(\x04R\bmessages\x12\x18\n" +
+	"\asources\x18\t \x03(\x04R\asources\x12\x1f\n" +
+	"\vsource_next\x18\n" +
+	" \x03(\x04R\n" +
+	"sourceNext\x126\n" +
+	"\x06pieces\x18\v \x03(\v2\x1e.quorate.peer.v1.BackedUpPieceR\x06pieces\x12\x12\n" +
+	"\x04more\x18\f \x01(\bR\x04more\x12\x18\n" +
+	"\asettled\x18\r \x01(\x04R\asettled\x12\x12\n" +
+	"\x04busy\x18\x0e \x01(\bR\x04busy\"S\n" +
+	"\rBackedUpPiece\x12\x14\n" +
+	"\x05state\x18\x01 \x01(\fR\x05state\x12\x18\n" +
+	"\apayload\x18\x02 \x01(\fR\apayload\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"U\n" +
+	"\x0fRestoredRequest\x12\x14\n" +
+	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\x04R\x06source\"O\n" +
+	"\rRestoredReply\x12\x16\n" +
+	"\x06leader\x18\x01 \x01(\bR\x06leader\x12\x12\n" +
+	"\x04gone\x18\x02 \x01(\bR\x04gone\x12\x12\n" +
+	"\x04next\x18\x03 \x01(\x04R\x04next\"D\n" +
 	"\fHearsRequest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\"\n" +
@@ -3787,7 +4231,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 	return file_peer_proto_rawDescData
 }
 
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_peer_proto_goTypes = []any{
 	(*Hello)(nil),             // 0: quorate.peer.v1.Hello
 	(*IntroduceRequest)(nil),  // 1: quorate.peer.v1.IntroduceRequest
@@ -3827,8 +4271,13 @@ var file_peer_proto_goTypes = []any{
 	(*TextReply)(nil),         // 35: quorate.peer.v1.TextReply
 	(*HashRequest)(nil),       // 36: quorate.peer.v1.HashRequest
 	(*HashReply)(nil),         // 37: quorate.peer.v1.HashReply
-	(*HearsRequest)(nil),      // 38: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 39: quorate.peer.v1.HearsReply
+	(*BackupRequest)(nil),     // 38: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 39: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 40: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 41: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 42: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 43: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 44: quorate.peer.v1.HearsReply
 }
 var file_peer_proto_depIdxs = []int32{
 	3,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
@@ -3840,17 +4289,18 @@ var file_peer_proto_depIdxs = []int32{
 	21, // 6: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
 	27, // 7: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
 	31, // 8: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	4,  // 9: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	4,  // 10: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	4,  // 11: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	4,  // 12: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	4,  // 13: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	4,  // 14: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	12, // [12:15] is the sub-list for method output_type
-	9,  // [9:12] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	40, // 9: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	4,  // 10: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	4,  // 11: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	4,  // 12: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	4,  // 13: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	4,  // 14: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	4,  // 15: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	13, // [13:16] is the sub-list for method output_type
+	10, // [10:13] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -3864,7 +4314,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   40,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
