@@ -105,6 +105,7 @@ type Broker struct {
 	answers     *answers
 	replies     *replyRouter
 	letters     *deadletter.Sender
+	backups     *Backups
 
 	detector *detector
 	reporter *reporter
@@ -156,6 +157,10 @@ func newBroker(c Config, between func(stream.Host) stream.Host) *Broker {
 		node: n, routes: b.routes, available: b.available, uses: uses, properties: c.Properties,
 		peeks: peeks{at: map[fsm.QueueID]int64{}},
 	}
+	b.backups = &Backups{
+		node: n, tasks: t, routes: b.routes, available: b.available, definitions: b.definitions,
+		cuts: map[uint64]*cut{}, restoring: map[fsm.QueueID]bool{},
+	}
 	h.leads = b.Inspector.leads
 	b.dispatcher = &dispatcher{node: n, routes: b.routes, links: b.links}
 	b.watch = &watch{
@@ -172,6 +177,7 @@ func (b *Broker) Listen(groups *group.Host) {
 	}
 	(&receiver{node: b.node, routes: b.routes, links: b.links}).listen()
 	b.Inspector.listen()
+	b.backups.listen()
 	b.replies.listen()
 	peer.HandleAsk(b.mesh, kindCounts, b.limits.counts)
 	peer.HandleAsk(b.mesh, kindHears, b.detector.hears)
@@ -217,6 +223,9 @@ func (b *Broker) Renew(boot uint64) {
 
 // Boot is the boot number of this node; 0: it has none yet.
 func (b *Broker) Boot() uint64 { return b.boot.Load() }
+
+// Backups reads queues for backups, and brings back what is in one.
+func (b *Broker) Backups() *Backups { return b.backups }
 
 // ClusterName is announced to clients.
 func (b *Broker) ClusterName() string { return b.config.ClusterName }

@@ -38,6 +38,8 @@ const (
 	kindExplain         // call: the lives of messages
 	kindHash            // call: the state of a replica at an entry
 	kindGroups          // call: groups of messages
+	kindBackup          // call: a page of a queue's backup
+	kindRestored        // call: how much of a backup a queue holds
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.
@@ -56,4 +58,5 @@ var bounds = map[peer.Kind]peer.Bounds{
 	kindEnds:           {Head: 4 << 20},
 	kindExplain:        {Head: 16 << 20},
 	kindGroups:         {Head: 4 << 20},
+	kindBackup:         {Head: 16 << 20}, // records with death histories
 }

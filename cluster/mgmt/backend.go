@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"context"
+	"io"
 	"net/netip"
 	"regexp"
 
@@ -33,6 +34,7 @@ type Backend struct {
 	Resources   Resources
 	Members     Members
 	Membership  Membership
+	Backups     Backups
 }
 
 // Catalog holds the definitions.
@@ -230,6 +232,14 @@ type Membership interface {
 	Tokens() []api.JoinToken
 	// RevokeToken revokes a token; false: there is none with this id.
 	RevokeToken(ctx context.Context, id string) (bool, error)
+}
+
+// Backups makes backups of the whole cluster and brings them back.
+type Backups interface {
+	// Backup writes a backup, at most pace bytes in a second; 0: as many as by default.
+	Backup(ctx context.Context, to io.Writer, pace int64) error
+	// Restore brings back what a stream holds of a backup. It says how far it got.
+	Restore(ctx context.Context, from io.Reader) (api.Restored, error)
 }
 
 // Message is a message as shown. The fields after Properties are known only for peeked messages.

@@ -43,11 +43,12 @@ type everything interface {
 	Resources
 	Members
 	Membership
+	Backups
 }
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's

@@ -3,6 +3,8 @@ package mgmt
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"testing"
@@ -29,6 +31,16 @@ type operator struct {
 
 func (o *operator) Nodes(context.Context) []api.Node {
 	return []api.Node{{Name: "n1", Type: "disc", Running: true, BeingDrained: o.draining, MemoryUsed: 1, MemoryLimit: 2, DiskFree: 3, DiskFreeLimit: 4, DiskFreeAlarm: true}}
+}
+
+func (o *operator) Backup(_ context.Context, to io.Writer, pace int64) error {
+	_, err := fmt.Fprintf(to, "a backup at %d bytes per second", pace)
+	return err
+}
+
+func (o *operator) Restore(_ context.Context, from io.Reader) (api.Restored, error) {
+	n, err := io.Copy(io.Discard, from)
+	return api.Restored{Messages: uint64(n)}, err
 }
 
 func (o *operator) SetLimit(name string, to api.Limit) error {

@@ -61,6 +61,8 @@ var needs = map[string]need{
 	"DELETE /api/quorate/queues/{vhost}/{name}/quarantine":     {tag: administrator},
 	"GET /api/quorate/queues/{vhost}/{name}/verify":            {tag: administrator},
 	"PUT /api/quorate/limits/{name}":                           {tag: administrator},
+	"POST /api/quorate/backup":                                 {tag: administrator},
+	"POST /api/quorate/restore":                                {tag: administrator},
 	"POST /api/quorate/drain":                                  {tag: administrator},
 	"POST /api/quorate/revive":                                 {tag: administrator},
 	"POST /api/queues/quorum/{vhost}/{name}/replicas/add":      {tag: administrator},

@@ -1,6 +1,7 @@
 package mgmt
 
 import (
+	"math"
 	"net/http"
 	"slices"
 
@@ -113,6 +114,8 @@ func (b *Backend) operations() []resource {
 		{"/api/quorate/queues/{vhost}/{name}/verify", []endpoint{get(administrator, history{b.History}.verify)}},
 		{"/api/quorate/queues/{vhost}/{name}/quarantine", []endpoint{remove(administrator, o.liftQuarantine)}},
 		{"/api/quorate/limits/{name}", []endpoint{put(administrator, o.setLimit)}},
+		{"/api/quorate/backup", []endpoint{post(administrator, backups{b.Backups}.create)}},
+		{"/api/quorate/restore", []endpoint{post(administrator, backups{b.Backups}.restore).upTo(math.MaxInt64)}},
 		{"/api/quorate/drain", []endpoint{post(administrator, o.drain)}},
 		{"/api/quorate/revive", []endpoint{post(administrator, o.revive)}},
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -22,6 +23,7 @@ type call struct {
 	words   []string // the verb's arguments
 	in      io.Reader
 	out     io.Writer
+	moved   atomic.Int64 // bytes of a backup
 }
 
 func (c *call) get(path string, out any) error { return c.client.do(c, http.MethodGet, path, nil, out) }
@@ -67,7 +69,7 @@ func init() {
 		{name: "version", about: "the node's version", run: version},
 		{name: "status", about: "the node, its alarms, and the other nodes as it sees them", run: status},
 		{name: "clock_status", about: "the node's clock against the other nodes' clocks", run: clockStatus},
-	}, listings(), operationVerbs(), historyVerbs(), memberVerbs(), policyVerbs(), accountVerbs(), limitVerbs(), certsVerbs(), tokenVerbs(), definitionVerbs(), []verb{
+	}, listings(), operationVerbs(), historyVerbs(), memberVerbs(), policyVerbs(), accountVerbs(), limitVerbs(), certsVerbs(), tokenVerbs(), definitionVerbs(), backupVerbs(), []verb{
 		{name: "list_replicas", arguments: "[COLUMN ...]", maxArguments: -1, about: "queue replicas on the node: " + columnNames(replicaColumns), run: listReplicas},
 		{name: "list_cluster_settings", about: "settings of the whole cluster", run: listSettings},
 		{name: "set_cluster_setting", arguments: "NAME VALUE", least: 2, maxArguments: 2, about: "sets a setting of the whole cluster", run: setSetting},

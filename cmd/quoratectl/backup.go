@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/cluster/backup/archive"
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+const (
+	backupSuffix  = ".backup"
+	partialSuffix = ".partial" // until a backup is whole
+	// backupLimit is how long a backup or a restore may take by default, in seconds.
+	backupLimit = 7 * 24 * 3600
+	// progressEvery is how often progress is shown.
+	progressEvery = 5 * time.Second
+)
+
+func backupVerbs() []verb {
+	return []verb{{
+		name: "backup", arguments: "create DIR|- | verify PATH|- | restore PATH", least: 2, maxArguments: 2, timeout: backupLimit, run: backup,
+		about:   "makes a backup of the running cluster (at --pace bytes per second), checks that one is whole, or brings one back to a cluster (queues by --vhost-pattern, --queue-pattern)",
+		options: []string{"pace", "vhost-pattern", "queue-pattern"},
+	}}
+}
+
+func backup(c *call) error {
+	o := c.options
+	filtered := o.vhostPattern != "" || o.queuePattern != ""
+	switch what := c.words[0]; {
+	case what != "restore" && filtered:
+		return usageError("backup %s takes no patterns", what)
+	case what != "create" && o.pace != "":
+		return usageError("backup %s takes no --pace", what)
+	case what == "create":
+		return createBackup(c)
+	case what == "verify":
+		return verifyBackup(c)
+	case what == "restore":
+		return restoreBackup(c)
+	}
+	return usageError("backup is followed by create, verify or restore, not %q", c.words[0])
+}
+
+// backupSummary is what is shown of a backup.
+type backupSummary struct {
+	File     string `json:"file,omitempty"`
+	Cluster  string `json:"cluster_name"`
+	Product  string `json:"product_version"`
+	Begun    int64  `json:"begun"` // ms since the epoch
+	Queues   int    `json:"queues"`
+	Messages uint64 `json:"messages"`
+	Bytes    uint64 `json:"payload_bytes"`
+}
+
+func (c *call) showBackup(file string, v *archive.Verified) error {
+	messages, bytes := v.Messages()
+	s := backupSummary{file, v.Info.Cluster, v.Info.Product, v.Info.Begun, len(v.Sections), messages, bytes}
+	if c.options.formatter == "json" {
+		return c.json(s)
+	}
+	c.fields("The backup is whole.", field{"file", s.File}, field{"cluster_name", s.Cluster}, field{"product_version", s.Product},
+		field{"begun", time.UnixMilli(s.Begun).UTC().Format(time.RFC3339)}, field{"queues", s.Queues}, field{"messages", s.Messages}, field{"payload_bytes", s.Bytes})
+	return nil
+}
+
+// createBackup receives a backup and checks it on the way. A file has its name only
+// once it is whole and on the disk.
+func createBackup(c *call) error {
+	query := ""
+	if c.options.pace != "" {
+		if _, err := strconv.ParseUint(c.options.pace, 10, 40); err != nil {
+			return usageError("--pace is a number of bytes per second, not %q", c.options.pace)
+		}
+		query = "?pace=" + url.QueryEscape(c.options.pace)
+	}
+	if c.words[1] == "-" {
+		_, err := receiveBackup(c, query, c.out)
+		return err
+	}
+	dir := c.words[1]
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return &exitError{exitData, err}
+	}
+	name := filepath.Join(dir, "quorate-"+time.Now().UTC().Format("20060102T150405.000Z")+backupSuffix)
+	f, err := os.OpenFile(name+partialSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return &exitError{exitData, err}
+	}
+	v, err := receiveBackup(c, query, f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(name+partialSuffix, name)
+	}
+	if err == nil {
+		err = syncFolder(dir)
+	}
+	if err != nil {
+		return errors.Join(err, ignoreMissing(os.Remove(name+partialSuffix)))
+	}
+	return c.showBackup(name, v)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+func syncFolder(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// receiveBackup copies the node's answer, and reads it as a backup meanwhile.
+func receiveBackup(c *call, query string, to io.Writer) (*archive.Verified, error) {
+	res, err := c.client.stream(c, "/api/quorate/backup"+query, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer res.Body.Close()
+	end := c.progress("received")
+	defer end()
+	return archive.Verify(io.TeeReader(res.Body, &counter{to: to, n: &c.moved}))
+}
+
+// counter counts what it passes on.
+type counter struct {
+	to io.Writer
+	n  *atomic.Int64
+}
+
+func (w *counter) Write(b []byte) (int, error) {
+	n, err := w.to.Write(b)
+	w.n.Add(int64(n))
+	return n, err
+}
+
+// progress shows how many bytes have been moved, on the standard error, until the
+// result is called.
+func (c *call) progress(what string) (end func()) {
+	if c.options.quiet || c.options.bare {
+		return func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				fmt.Fprintf(os.Stderr, "%d MB %s\n", c.moved.Load()/1e6, what)
+			}
+		}
+	}()
+	return func() { close(done) }
+}
+
+// openBackup opens a backup: a file, or the newest one of a folder.
+func openBackup(at string) (*os.File, error) {
+	info, err := os.Stat(at)
+	if err == nil && info.IsDir() {
+		var names []string
+		names, err = filepath.Glob(filepath.Join(at, "*"+backupSuffix))
+		if err == nil && len(names) == 0 {
+			err = fmt.Errorf("no %s file in %s", backupSuffix, at)
+		}
+		if err == nil {
+			at = slices.Max(names)
+		}
+	}
+	if err != nil {
+		return nil, &exitError{exitData, err}
+	}
+	f, err := os.Open(at)
+	if err != nil {
+		return nil, &exitError{exitData, err}
+	}
+	return f, nil
+}
+
+func verifyBackup(c *call) error {
+	from, name := c.in, ""
+	if c.words[1] != "-" {
+		f, err := openBackup(c.words[1])
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		from, name = f, f.Name()
+	}
+	v, err := archive.Verify(from)
+	if err != nil {
+		return &exitError{exitData, err}
+	}
+	return c.showBackup(name, v)
+}
+
+// restoreBackup reads a backup twice: nothing is sent of one that is not whole.
+func restoreBackup(c *call) error {
+	vhosts, err := regexp.Compile(c.options.vhostPattern)
+	if err != nil {
+		return usageError("--vhost-pattern: %w", err)
+	}
+	queues, err := regexp.Compile(c.options.queuePattern)
+	if err != nil {
+		return usageError("--queue-pattern: %w", err)
+	}
+	if c.words[1] == "-" {
+		return usageError("a backup is checked as a whole before anything is restored: restore takes a file or a folder")
+	}
+	f, err := openBackup(c.words[1])
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	v, err := archive.Verify(f)
+	if err != nil {
+		return &exitError{exitData, err}
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	out, in := io.Pipe()
+	defer out.Close()
+	go func() {
+		in.CloseWithError(v.Excerpt(f, &counter{to: in, n: &c.moved}, func(s archive.Section) bool {
+			return vhosts.Match(s.VHost) && queues.Match(s.Name)
+		}))
+	}()
+	c.say("Restoring " + f.Name() + " ...")
+	end := c.progress("sent")
+	defer end()
+	res, err := c.client.stream(c, "/api/quorate/restore", out)
+	if err != nil {
+		return fmt.Errorf("%w (run it again: nothing comes twice)", err)
+	}
+	defer res.Body.Close()
+	var done api.Restored
+	if err := json.NewDecoder(res.Body).Decode(&done); err != nil {
+		return fmt.Errorf("the node's answer is not understood: %w", err)
+	}
+	if c.options.formatter == "json" {
+		return c.json(done)
+	}
+	c.fields("", field{"definitions", done.Definitions}, field{"queues", done.Queues}, field{"messages", done.Messages},
+		field{"already_there", done.Had}, field{"refused", done.Refused})
+	return nil
+}
+
+// stream posts a body of any length and returns an answer of any length, whose body the
+// caller closes.
+func (c *client) stream(ctx context.Context, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.SetBasicAuth(c.user, c.password)
+	res, err := c.http.Do(req)
+	if err != nil {
+		return nil, &exitError{exitUnavailable, fmt.Errorf("the node does not answer: %w", err)}
+	}
+	if res.StatusCode/100 == 2 {
+		return res, nil
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return nil, &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
+	}
+	return nil, refused(res.StatusCode, path, answer)
+}
