@@ -22,8 +22,8 @@ import (
 )
 
 const (
-	// DefaultPace is how many bytes of a backup are read in a second.
-	DefaultPace = 32 << 20
+	// DefaultRate is how many bytes of a backup are read in a second.
+	DefaultRate = 32 << 20
 	// attempts is how often a queue is begun anew whose leader goes away meanwhile.
 	attempts = 5
 )
@@ -38,13 +38,13 @@ type Keeper struct {
 	Defaults catalog.Defaults
 }
 
-// Backup writes a backup of everything to a stream, at most pace bytes in a second; 0:
-// DefaultPace. If it fails, the stream says so, too, and is not whole.
-func (k *Keeper) Backup(ctx context.Context, to io.Writer, pace int64) error {
-	if pace <= 0 {
-		pace = DefaultPace
+// Backup writes a backup of everything to a stream, at most rate bytes in a second; 0:
+// DefaultRate. If it fails, the stream says so, too, and is not whole.
+func (k *Keeper) Backup(ctx context.Context, to io.Writer, rate int64) error {
+	if rate <= 0 {
+		rate = DefaultRate
 	}
-	w := archive.NewWriter(&paced{ctx: ctx, to: to, rate: pace})
+	w := archive.NewWriter(&paced{ctx: ctx, to: to, rate: rate})
 	err := k.write(ctx, w)
 	if err == nil {
 		return w.Close()

@@ -20,10 +20,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// restoredSource is set in the ids that backups have as sources of messages: no queue
-// has such an id, so that no catalog ever finds that it is gone.
-const restoredSource = 1 << 63
-
 // Restore brings back what a stream holds, which is an excerpt of a backup
 // (archive.Verified.Excerpt): first the definitions, then the messages queue by queue.
 // It may be run again, with the same backup, until it succeeds: no message comes
@@ -119,8 +115,8 @@ func (r *restore) run(ctx context.Context) error {
 	}
 }
 
-// target finds the queue of a section.
-func (r *restore) target(s *archive.Section) (*catalog.Queue, bool) {
+// find finds the queue of a section.
+func (r *restore) find(s *archive.Section) (*catalog.Queue, bool) {
 	v := r.keeper.Queues.View()
 	if len(s.StoreOf) == 0 {
 		return v.Queue(string(s.VHost), string(s.Name))
@@ -134,7 +130,7 @@ func (r *restore) target(s *archive.Section) (*catalog.Queue, bool) {
 
 // queue brings back the messages of one queue.
 func (r *restore) queue(ctx context.Context, s *archive.Section) error {
-	q, ok := r.target(s)
+	q, ok := r.find(s)
 	if !ok {
 		return fsm.Refuse(fsm.NotFoundKind, "there is no such queue to restore to")
 	}
@@ -202,7 +198,7 @@ func (r *restore) arrived(id uint64, st *logpb.MessageState) bool {
 // sourceOf is what a queue of a backup is called as a source of messages.
 func sourceOf(backup []byte, id uint64) fsm.QueueID {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(bytes.Clone(backup), id))
-	return fsm.QueueID(binary.BigEndian.Uint64(sum[:]) | restoredSource)
+	return fsm.QueueID(binary.BigEndian.Uint64(sum[:]) | broker.RestoredSource)
 }
 
 // enqueueOf returns the command that brings a message back to a queue.

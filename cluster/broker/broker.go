@@ -105,7 +105,6 @@ type Broker struct {
 	answers     *answers
 	replies     *replyRouter
 	letters     *deadletter.Sender
-	backups     *Backups
 
 	detector *detector
 	reporter *reporter
@@ -157,7 +156,7 @@ func newBroker(c Config, between func(stream.Host) stream.Host) *Broker {
 		node: n, routes: b.routes, available: b.available, uses: uses, properties: c.Properties,
 		peeks: peeks{at: map[fsm.QueueID]int64{}},
 	}
-	b.backups = &Backups{
+	b.Inspector.backups = &Backups{
 		node: n, tasks: t, routes: b.routes, available: b.available, definitions: b.definitions,
 		cuts: map[uint64]*cut{}, restoring: map[fsm.QueueID]bool{},
 	}
@@ -177,7 +176,6 @@ func (b *Broker) Listen(groups *group.Host) {
 	}
 	(&receiver{node: b.node, routes: b.routes, links: b.links}).listen()
 	b.Inspector.listen()
-	b.backups.listen()
 	b.replies.listen()
 	peer.HandleAsk(b.mesh, kindCounts, b.limits.counts)
 	peer.HandleAsk(b.mesh, kindHears, b.detector.hears)
@@ -223,9 +221,6 @@ func (b *Broker) Renew(boot uint64) {
 
 // Boot is the boot number of this node; 0: it has none yet.
 func (b *Broker) Boot() uint64 { return b.boot.Load() }
-
-// Backups reads queues for backups, and brings back what is in one.
-func (b *Broker) Backups() *Backups { return b.backups }
 
 // ClusterName is announced to clients.
 func (b *Broker) ClusterName() string { return b.config.ClusterName }

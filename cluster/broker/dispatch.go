@@ -268,9 +268,11 @@ func (x *dispatcher) outcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 		for n < len(outcomes) && outcomes[n].Session == s {
 			n++
 		}
-		if x.here(s) {
+		here := x.here(s)
+		if here {
 			x.routes.Answer(x.name, queue, s, outcomes[i:n])
-		} else {
+		}
+		if !here || isBackup(s) {
 			m := remote[s]
 			if m == nil {
 				m = &peerpb.Outcomes{Queue: uint64(queue), Session: s.Num, Boot: s.Boot}
@@ -288,15 +290,23 @@ func (x *dispatcher) outcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 		i = n
 	}
 	for _, s := range order {
-		if node := x.answerTo(s); node != "" {
+		if isBackup(s) { // any node may be restoring it
+			for _, node := range x.others("") {
+				x.links.sendOrRepeat(node, queue, kindOutcomes, remote[s])
+			}
+		} else if node := x.answerTo(s); node != "" {
 			x.links.sendOrRepeat(node, queue, kindOutcomes, remote[s])
 		}
 	}
 }
 
+// isBackup reports whether a session is a backup that is restored: it is of no node,
+// so that another one may go on with it.
+func isBackup(s fsm.SessionID) bool { return s.Node == 0 && s.Boot&RestoredSource != 0 }
+
 // here reports whether the session's answers go to this node.
 func (x *dispatcher) here(s fsm.SessionID) bool {
-	return x.is(s.Node) || s.Node == 0 && x.answerTo(s) == x.name
+	return x.is(s.Node) || s.Node == 0 && (isBackup(s) || x.answerTo(s) == x.name)
 }
 
 // answerTo names the node that waits for a session's answers: the session's own, or the leader of

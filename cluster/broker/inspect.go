@@ -27,7 +27,11 @@ type Inspector struct {
 	properties Properties
 	peeks      peeks
 	explaining sync.Mutex // one at a time: it replays a log
+	backups    *Backups
 }
+
+// Backups reads queues for backups, and brings back what is in one.
+func (x *Inspector) Backups() *Backups { return x.backups }
 
 // listen registers the handlers.
 func (x *Inspector) listen() {
@@ -38,6 +42,7 @@ func (x *Inspector) listen() {
 	peer.HandleAsk(x.mesh, kindExplain, x.explain)
 	peer.HandleAsk(x.mesh, kindHash, x.hash)
 	peer.HandleAsk(x.mesh, kindGroups, x.messageGroups)
+	x.backups.listen()
 }
 
 // count asks the leader for the number of messages and consumers of a queue. gone: the queue has

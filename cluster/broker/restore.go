@@ -22,6 +22,10 @@ const (
 	restoreBytes  = 4 << 20
 	// restoreStall is how long a restore waits for a queue that answers nothing.
 	restoreStall = time.Minute
+
+	// RestoredSource is set in the ids that backups have as sources of messages: no queue
+	// has such an id, so no catalog ever finds that it is gone.
+	RestoredSource = 1 << 63
 )
 
 // Define brings a definition back, with the queue's or the store's replicas placed on
@@ -51,7 +55,7 @@ func (x *Backups) restored(r *peerpb.RestoredRequest) *peerpb.RestoredReply {
 	}
 	a := &peerpb.RestoredReply{Leader: true}
 	g.View(func(m *queue.Machine) {
-		a.Next, a.Gone = m.NextOf(fsm.QueueID(r.Source)), m.Stats().Phase != queue.Active
+		a.Next, a.Gone = queue.NextOf(m, fsm.QueueID(r.Source)), m.Stats().Phase != queue.Active
 	})
 	if g.Leading() == 0 {
 		return &peerpb.RestoredReply{}
@@ -144,6 +148,7 @@ type Restorer struct {
 	brought uint64 // all so far, those of earlier runs included
 	bytes   int    // under way
 	refused uint64
+	answers uint64
 	failure error
 	changed chan struct{} // has room for one
 }
@@ -187,16 +192,19 @@ func (r *Restorer) Close(ctx context.Context) (had, refused uint64, err error) {
 func (r *Restorer) await(ctx context.Context, done func() bool) error {
 	stall := time.NewTimer(restoreStall)
 	defer stall.Stop()
-	for {
+	for answered := uint64(0); ; {
 		r.mu.Lock()
-		ok, err := done(), r.over()
+		ok, err, answers := done(), r.over(), r.answers
 		r.mu.Unlock()
 		if err != nil || ok {
 			return err
 		}
+		if answers != answered {
+			answered = answers
+			stall.Reset(restoreStall)
+		}
 		select {
 		case <-r.changed:
-			stall.Reset(restoreStall)
 		case <-stall.C:
 			return leaderless(r.queue)
 		case <-ctx.Done():
@@ -228,6 +236,7 @@ func (r *Restorer) Unlock() {
 // Answered counts a message that the queue has, or does not take.
 func (r *Restorer) Answered(p *stream.Pending, a fsm.Result) {
 	r.bytes -= len(p.Payload)
+	r.answers++
 	switch a.Code {
 	case fsm.OK:
 	case fsm.Gone:

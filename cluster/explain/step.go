@@ -50,6 +50,9 @@ func (s *step) enqueued(e *logpb.Enqueue, number uint64) {
 	x.Session = t.session(s.meta.Session)
 	if s.meta.Session.Node == 0 {
 		x.Why, x.Session = "from queue "+QueueName(t.names, fsm.QueueID(s.meta.Session.Boot)), ""
+		if e.Restored != nil {
+			x.Why = "from a backup"
+		}
 	}
 	if s.r.Code != fsm.OK {
 		x.Event, x.Why = "refused", "the queue is full, or another message has its schedule id"

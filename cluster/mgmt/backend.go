@@ -236,8 +236,8 @@ type Membership interface {
 
 // Backups makes backups of the whole cluster and brings them back.
 type Backups interface {
-	// Backup writes a backup, at most pace bytes in a second; 0: as many as by default.
-	Backup(ctx context.Context, to io.Writer, pace int64) error
+	// Backup writes a backup, at most rate bytes in a second; 0: as many as by default.
+	Backup(ctx context.Context, to io.Writer, rate int64) error
 	// Restore brings back what a stream holds of a backup. It says how far it got.
 	Restore(ctx context.Context, from io.Reader) (api.Restored, error)
 }

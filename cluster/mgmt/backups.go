@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// maxPace bounds what a request may ask for, bytes in a second.
-const maxPace = 1 << 40
+// maxRate bounds what a request may ask for, bytes in a second.
+const maxRate = 1 << 40
 
 // backups serves backups of the whole cluster.
 type backups struct{ backups Backups }
@@ -16,18 +16,18 @@ type backups struct{ backups Backups }
 // create answers with a backup, as a stream. If it fails on the way, the stream is not
 // whole, and says why.
 func (b backups) create(w *responder, r *request) {
-	pace := int64(0)
-	if text := r.URL.Query().Get("pace"); text != "" {
+	rate := int64(0)
+	if text := r.URL.Query().Get("rate"); text != "" {
 		var err error
-		if pace, err = strconv.ParseInt(text, 10, 64); err != nil || pace < 1 || pace > maxPace {
-			w.badRequest("pace is a number of bytes in a second, from 1 to " + strconv.Itoa(maxPace))
+		if rate, err = strconv.ParseInt(text, 10, 64); err != nil || rate < 1 || rate > maxRate {
+			w.badRequest("rate is a number of bytes in a second, from 1 to " + strconv.Itoa(maxRate))
 			return
 		}
 	}
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.WriteHeader(http.StatusOK)
 	counted := &countingWriter{to: w}
-	err := b.backups.Backup(r.Context(), counted, pace)
+	err := b.backups.Backup(r.Context(), counted, rate)
 	r.detail = map[string]any{"bytes": counted.n}
 	if err != nil {
 		r.detail["error"] = err.Error()

@@ -33,8 +33,8 @@ func (o *operator) Nodes(context.Context) []api.Node {
 	return []api.Node{{Name: "n1", Type: "disc", Running: true, BeingDrained: o.draining, MemoryUsed: 1, MemoryLimit: 2, DiskFree: 3, DiskFreeLimit: 4, DiskFreeAlarm: true}}
 }
 
-func (o *operator) Backup(_ context.Context, to io.Writer, pace int64) error {
-	_, err := fmt.Fprintf(to, "a backup at %d bytes per second", pace)
+func (o *operator) Backup(_ context.Context, to io.Writer, rate int64) error {
+	_, err := fmt.Fprintf(to, "a backup at %d bytes per second", rate)
 	return err
 }
 

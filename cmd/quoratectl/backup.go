@@ -32,8 +32,8 @@ const (
 func backupVerbs() []verb {
 	return []verb{{
 		name: "backup", arguments: "create DIR|- | verify PATH|- | restore PATH", least: 2, maxArguments: 2, timeout: backupLimit, run: backup,
-		about:   "makes a backup of the running cluster (at --pace bytes per second), checks that one is whole, or brings one back to a cluster (queues by --vhost-pattern, --queue-pattern)",
-		options: []string{"pace", "vhost-pattern", "queue-pattern"},
+		about:   "makes a backup of the running cluster (at --rate bytes per second), checks that one is whole, or brings one back to a cluster (queues by --vhost-pattern, --queue-pattern)",
+		options: []string{"rate", "vhost-pattern", "queue-pattern"},
 	}}
 }
 
@@ -43,8 +43,8 @@ func backup(c *call) error {
 	switch what := c.words[0]; {
 	case what != "restore" && filtered:
 		return usageError("backup %s takes no patterns", what)
-	case what != "create" && o.pace != "":
-		return usageError("backup %s takes no --pace", what)
+	case what != "create" && o.rate != "":
+		return usageError("backup %s takes no --rate", what)
 	case what == "create":
 		return createBackup(c)
 	case what == "verify":
@@ -66,7 +66,7 @@ type backupSummary struct {
 	Bytes    uint64 `json:"payload_bytes"`
 }
 
-func (c *call) showBackup(file string, v *archive.Verified) error {
+func showBackup(c *call, file string, v *archive.Verified) error {
 	messages, bytes := v.Messages()
 	s := backupSummary{file, v.Info.Cluster, v.Info.Product, v.Info.Begun, len(v.Sections), messages, bytes}
 	if c.options.formatter == "json" {
@@ -81,11 +81,11 @@ func (c *call) showBackup(file string, v *archive.Verified) error {
 // once it is whole and on the disk.
 func createBackup(c *call) error {
 	query := ""
-	if c.options.pace != "" {
-		if _, err := strconv.ParseUint(c.options.pace, 10, 40); err != nil {
-			return usageError("--pace is a number of bytes per second, not %q", c.options.pace)
+	if c.options.rate != "" {
+		if _, err := strconv.ParseUint(c.options.rate, 10, 40); err != nil {
+			return usageError("--rate is a number of bytes per second, not %q", c.options.rate)
 		}
-		query = "?pace=" + url.QueryEscape(c.options.pace)
+		query = "?rate=" + url.QueryEscape(c.options.rate)
 	}
 	if c.words[1] == "-" {
 		_, err := receiveBackup(c, query, c.out)
@@ -113,7 +113,7 @@ func createBackup(c *call) error {
 	if err != nil {
 		return errors.Join(err, ignoreMissing(os.Remove(name+partialSuffix)))
 	}
-	return c.showBackup(name, v)
+	return showBackup(c, name, v)
 }
 
 func ignoreMissing(err error) error {
@@ -138,7 +138,7 @@ func receiveBackup(c *call, query string, to io.Writer) (*archive.Verified, erro
 		return nil, err
 	}
 	defer res.Body.Close()
-	end := c.progress("received")
+	end := progress(c, "received")
 	defer end()
 	return archive.Verify(io.TeeReader(res.Body, &counter{to: to, n: &c.moved}))
 }
@@ -157,7 +157,7 @@ func (w *counter) Write(b []byte) (int, error) {
 
 // progress shows how many bytes have been moved, on the standard error, until the
 // result is called.
-func (c *call) progress(what string) (end func()) {
+func progress(c *call, what string) (end func()) {
 	if c.options.quiet || c.options.bare {
 		return func() {}
 	}
@@ -214,7 +214,7 @@ func verifyBackup(c *call) error {
 	if err != nil {
 		return &exitError{exitData, err}
 	}
-	return c.showBackup(name, v)
+	return showBackup(c, name, v)
 }
 
 // restoreBackup reads a backup twice: nothing is sent of one that is not whole.
@@ -250,7 +250,7 @@ func restoreBackup(c *call) error {
 		}))
 	}()
 	c.say("Restoring " + f.Name() + " ...")
-	end := c.progress("sent")
+	end := progress(c, "sent")
 	defer end()
 	res, err := c.client.stream(c, "/api/quorate/restore", out)
 	if err != nil {

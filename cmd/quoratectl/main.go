@@ -61,12 +61,12 @@ type options struct {
 	dir, days, algorithm                 string
 	ttl, forNode, within, unit           string
 	messageID, message, reason, since    string
-	pace                                 string
+	rate                                 string
 	given                                []string // names of the options given
 }
 
 // verbOptions are the options that only some verbs take.
-var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm", "ttl", "for-node", "within", "unit", "message-id", "message", "reason", "since", "pace"}
+var verbOptions = []string{"priority", "apply-to", "description", "tags", "vhost-pattern", "queue-pattern", "exchange", "queue", "id", "match", "dir", "days", "algorithm", "ttl", "for-node", "within", "unit", "message-id", "message", "reason", "since", "rate"}
 
 func main() {
 	if len(os.Args) > 1 && (os.Args[1] == "recover" || os.Args[1] == "log") {
@@ -189,7 +189,7 @@ func flags(o *options, getenv func(string) string) *flag.FlagSet {
 	text(&o.message, "", "message")
 	text(&o.reason, "", "reason")
 	text(&o.since, "", "since")
-	text(&o.pace, "", "pace")
+	text(&o.rate, "", "rate")
 	text(&o.forNode, "", "for-node")
 	text(&o.vhostPattern, "", "vhost-pattern")
 	text(&o.queuePattern, "", "queue-pattern")

@@ -69,8 +69,9 @@ func (s *Snapshot) heldHandles() []uint32 {
 	return handles
 }
 
-// NextOf is the number of the next message of a source; 1: it has brought none.
-func (m *Machine) NextOf(source fsm.QueueID) uint64 {
+// NextOf is the number of the next message that a source brings to m; 1: it has
+// brought none.
+func NextOf(m *Machine, source fsm.QueueID) uint64 {
 	if s := m.sessions.get(fsm.SessionID{Boot: uint64(source)}); s != nil {
 		return s.next
 	}

@@ -18,7 +18,7 @@ func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		return fsm.Invalid
 	}
 	if cmd.Restored != nil {
-		return it.takeBack(meta, cmd, eff)
+		return restored{it}.take(meta, cmd, eff)
 	}
 	if !cmd.Routed || it.settings.IdleCountsRouted {
 		it.lease.touch()

@@ -5,7 +5,10 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// takeBack takes in a message that a backup brings back, with the expiry and the
+// restored is the intake of messages that a backup brings back.
+type restored struct{ *intake }
+
+// take takes in a message that a backup brings back, with the expiry and the
 // counts it had. It is no publish: no limit refuses it, it is no duplicate of
 // another message, and no delay of the queue applies to it.
 //
@@ -20,14 +23,14 @@ import (
 //
 // Requires: cmd.Size and cmd.Head were validated. Ensures: OK unless the answer is
 // Invalid, and then nothing has changed.
-func (it *intake) takeBack(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
+func (it restored) take(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
 	r := cmd.Restored
 	if r.ExpireAt < 0 || r.Failed > r.Acquired || r.Reason < 0 || int(r.Reason) > len(it.counters.Deaths) {
 		return fsm.Invalid
 	}
 	it.lease.touch()
 	if r.Reason == logpb.Death_NONE && (r.Scheduled || it.settings.DelayedStore) {
-		it.reinstate(meta, cmd, eff)
+		it.schedule(meta, cmd, eff)
 		return fsm.OK
 	}
 	h := it.store(meta, cmd, 0, eff)
@@ -51,10 +54,10 @@ func (it *intake) takeBack(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects)
 	return fsm.OK
 }
 
-// reinstate schedules a message again. A name that another message has by now
+// schedule schedules a message again. A name that another message has by now
 // stays there. One that is due already is promoted by catchUp; its TTL counts from
 // the instant it was scheduled for.
-func (it *intake) reinstate(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) {
+func (it restored) schedule(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) {
 	due, id := fsm.Time(max(cmd.DueAt, 1)), cmd.ScheduleId
 	if id != "" && it.messages.findScheduled(id, 0) != 0 {
 		id = ""
