@@ -49,17 +49,17 @@ func (s *Store) deleteGroup(id fsm.GroupID) {
 }
 
 // readFailed ends the process because a record that must be there could not
-// be read or is wrong. If it is wrong, the next start makes the group empty; if
+// be read or is wrong. If it returns, that has to be tried again. If it is wrong, the next start makes the group empty; if
 // a file is, the next start finds out which groups it concerns.
 func (s *Store) readFailed(id fsm.GroupID, what string, err error) {
 	switch {
 	case isRecordDamage(err) || pebble.IsCorruptionError(err) && !s.suspects():
 		s.condemn(s.ledger.place(id), what+": "+err.Error())
-		s.fatal("durable state is damaged: the replica will be rebuilt", "group", id, "record", what, "error", err)
+		s.end("durable state is damaged: the replica will be rebuilt", "group", id, "record", what, "error", err)
 	case pebble.IsCorruptionError(err):
-		s.fatal("a file of the log store is damaged: it is looked into at the next start", "group", id, "record", what, "error", err)
+		s.end("a file of the log store is damaged: it is looked into at the next start", "group", id, "record", what, "error", err)
 	default:
-		s.fatal("durable state cannot be read", "group", id, "record", what, "error", err)
+		s.end("durable state cannot be read", "group", id, "record", what, "error", err)
 	}
 }
 

@@ -18,19 +18,28 @@ type failStop struct {
 // stopper says what happens when a write fails, and when a manifest was synced.
 type stopper struct {
 	armed  atomic.Bool
-	fatal  func(why string, attrs ...any)
+	end    func(why string, attrs ...any)
 	synced func(manifest, size uint64)
 }
 
-func (s *stopper) check(doing, path string, err error) error {
-	if err != nil && s.armed.Load() {
-		s.fatal("durable write failed", "doing", doing, "path", path, "error", err)
+// do acts, and passes an error on only as long as the stopper is not armed. Behind
+// end, the process has ended in name, and what failed is done again.
+func (s *stopper) do(doing, path string, act func() error) error {
+	for {
+		err := act()
+		if err == nil || !s.armed.Load() {
+			return err
+		}
+		s.end("durable write failed", "doing", doing, "path", path, "error", err)
 	}
-	return err
 }
 
-func (f failStop) file(doing, name string, file vfs.File, err error) (vfs.File, error) {
-	if err := f.stop.check(doing, name, err); err != nil {
+func (f failStop) file(doing, name string, open func() (vfs.File, error)) (file vfs.File, err error) {
+	err = f.stop.do(doing, name, func() (err error) {
+		file, err = open()
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	return &failStopFile{File: file, stop: f.stop, name: name, manifest: manifestNumber(f.PathBase(name))}, nil
@@ -38,36 +47,32 @@ func (f failStop) file(doing, name string, file vfs.File, err error) (vfs.File, 
 
 // Create implements vfs.FS.
 func (f failStop) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	file, err := f.FS.Create(name, c)
-	return f.file("create", name, file, err)
+	return f.file("create", name, func() (vfs.File, error) { return f.FS.Create(name, c) })
 }
 
 // OpenReadWrite implements vfs.FS.
 func (f failStop) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	file, err := f.FS.OpenReadWrite(name, c, opts...)
-	return f.file("open", name, file, err)
+	return f.file("open", name, func() (vfs.File, error) { return f.FS.OpenReadWrite(name, c, opts...) })
 }
 
 // ReuseForWrite implements vfs.FS.
 func (f failStop) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	file, err := f.FS.ReuseForWrite(oldname, newname, c)
-	return f.file("create", newname, file, err)
+	return f.file("create", newname, func() (vfs.File, error) { return f.FS.ReuseForWrite(oldname, newname, c) })
 }
 
 // OpenDir implements vfs.FS. Directories are opened to be synced.
 func (f failStop) OpenDir(name string) (vfs.File, error) {
-	file, err := f.FS.OpenDir(name)
-	return f.file("open", name, file, err)
+	return f.file("open", name, func() (vfs.File, error) { return f.FS.OpenDir(name) })
 }
 
 // Link implements vfs.FS.
 func (f failStop) Link(oldname, newname string) error {
-	return f.stop.check("link", newname, f.FS.Link(oldname, newname))
+	return f.stop.do("link", newname, func() error { return f.FS.Link(oldname, newname) })
 }
 
 // Rename implements vfs.FS.
 func (f failStop) Rename(oldname, newname string) error {
-	return f.stop.check("rename", newname, f.FS.Rename(oldname, newname))
+	return f.stop.do("rename", newname, func() error { return f.FS.Rename(oldname, newname) })
 }
 
 // Unwrap implements vfs.FS.
@@ -82,21 +87,28 @@ type failStopFile struct {
 }
 
 // Write implements vfs.File.
-func (f *failStopFile) Write(p []byte) (int, error) {
-	n, err := f.File.Write(p)
-	f.written += uint64(n)
-	return n, f.stop.check("write", f.name, err)
+func (f *failStopFile) Write(p []byte) (n int, err error) {
+	err = f.stop.do("write", f.name, func() error {
+		k, err := f.File.Write(p[n:])
+		n += k
+		f.written += uint64(k)
+		return err
+	})
+	return n, err
 }
 
 // WriteAt implements vfs.File.
-func (f *failStopFile) WriteAt(p []byte, at int64) (int, error) {
-	n, err := f.File.WriteAt(p, at)
-	return n, f.stop.check("write", f.name, err)
+func (f *failStopFile) WriteAt(p []byte, at int64) (n int, err error) {
+	err = f.stop.do("write", f.name, func() (err error) {
+		n, err = f.File.WriteAt(p, at)
+		return err
+	})
+	return n, err
 }
 
 // Sync implements vfs.File.
 func (f *failStopFile) Sync() error {
-	err := f.stop.check("sync", f.name, f.File.Sync())
+	err := f.stop.do("sync", f.name, f.File.Sync)
 	if err == nil && f.manifest != 0 {
 		f.stop.synced(f.manifest, f.written)
 	}
@@ -104,13 +116,16 @@ func (f *failStopFile) Sync() error {
 }
 
 // SyncData implements vfs.File.
-func (f *failStopFile) SyncData() error { return f.stop.check("sync", f.name, f.File.SyncData()) }
+func (f *failStopFile) SyncData() error { return f.stop.do("sync", f.name, f.File.SyncData) }
 
 // SyncTo implements vfs.File.
 func (f *failStopFile) SyncTo(length int64) (fullSync bool, err error) {
-	fullSync, err = f.File.SyncTo(length)
-	return fullSync, f.stop.check("sync", f.name, err)
+	err = f.stop.do("sync", f.name, func() (err error) {
+		fullSync, err = f.File.SyncTo(length)
+		return err
+	})
+	return fullSync, err
 }
 
 // Close implements vfs.File.
-func (f *failStopFile) Close() error { return f.stop.check("close", f.name, f.File.Close()) }
+func (f *failStopFile) Close() error { return f.stop.do("close", f.name, f.File.Close) }

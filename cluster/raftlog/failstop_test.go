@@ -10,13 +10,22 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// stuck is a file that cannot be closed: errorfs knows none.
-type stuck struct{ vfs.File }
+// stuck is a file that cannot be closed as long as b is on: errorfs knows none.
+type stuck struct {
+	vfs.File
+	b *breaker
+}
 
-func (stuck) Close() error { return errorfs.ErrInjected }
+func (s stuck) Close() error {
+	if s.b.on.Load() {
+		return errorfs.ErrInjected
+	}
+	return s.File.Close()
+}
 
 // Every write that fails ends the process, whatever it is part of, unless the
-// store is being opened: then its error is passed on. So it is if nothing ends.
+// store is being opened: then its error is passed on. If nothing ends, it is tried
+// again.
 func TestEveryFailedWriteStops(t *testing.T) {
 	const none = vfs.WriteCategoryUnspecified
 	for kind, act := range map[errorfs.OpKind]func(fs vfs.FS, f vfs.File) error{
@@ -37,15 +46,20 @@ func TestEveryFailedWriteStops(t *testing.T) {
 			t.Run(fmt.Sprintf("operation %d, armed %v", kind, armed), func(t *testing.T) {
 				b := &breaker{hits: func(op errorfs.Op) bool { return op.Kind == kind }}
 				ended := 0
-				fs := failStop{errorfs.Wrap(vfs.NewMem(), b), &stopper{fatal: func(string, ...any) { ended++ }}}
+				end := func(string, ...any) {
+					ended++
+					b.on.Store(false)
+				}
+				fs := failStop{errorfs.Wrap(vfs.NewMem(), b), &stopper{end: end}}
 				f, err := fs.Create("a", none)
 				must(t, err)
 				if kind == errorfs.OpFileClose {
-					f.(*failStopFile).File = stuck{}
+					file := f.(*failStopFile)
+					file.File = stuck{file.File, b}
 				}
 				fs.stop.armed.Store(armed)
 				b.on.Store(true)
-				if err := act(fs, f); !errors.Is(err, errorfs.ErrInjected) {
+				if err := act(fs, f); errors.Is(err, errorfs.ErrInjected) == armed || armed && err != nil {
 					t.Errorf("it answers %v", err)
 				}
 				if armed != (ended == 1) {
@@ -62,7 +76,7 @@ func TestSyncedManifest(t *testing.T) {
 	b := &breaker{hits: isSync}
 	var noted []uint64
 	fs := failStop{errorfs.Wrap(vfs.NewMem(), b), &stopper{
-		fatal: func(string, ...any) {}, synced: func(number, size uint64) { noted = append(noted, number, size) },
+		end: func(string, ...any) {}, synced: func(number, size uint64) { noted = append(noted, number, size) },
 	}}
 	write := func(f vfs.File, n int) {
 		_, err := f.Write(make([]byte, n))

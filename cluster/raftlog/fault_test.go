@@ -45,6 +45,7 @@ func (e exits) exit(code int) {
 	case e <- code:
 	default:
 	}
+	select {} // a process that has ended does nothing any more
 }
 
 // mustExit runs f, which must make the process exit and must not return.

@@ -130,6 +130,7 @@ func (g *Group) GetLog(index uint64, out *raft.Log) error {
 		}
 		if err != nil {
 			g.s.readFailed(g.id, fmt.Sprintf("entry %d", index), err)
+			continue
 		}
 		if e.whole() {
 			g.s.cache.put(key, e)

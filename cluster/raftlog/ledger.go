@@ -25,9 +25,9 @@ const ledgerLag = 50 * time.Millisecond
 // the store holds is compared with it when a group is loaded. DESIGN.md says
 // when a slot is written, and when synced.
 type ledger struct {
-	file  vfs.File
-	log   *slog.Logger
-	fatal func(why string, attrs ...any)
+	file vfs.File
+	log  *slog.Logger
+	end  func(why string, attrs ...any) // of the process; see Store.end
 
 	heading sync.Mutex // guards head
 	head    ledgerHead
@@ -40,7 +40,7 @@ type ledger struct {
 	syncing syncing
 	dirty   atomic.Bool    // something was written since the last sync began
 	syncer  *worker.Worker // woken when dirty is set
-	end     chan struct{}
+	ending  chan struct{}
 	done    sync.WaitGroup
 }
 
@@ -73,7 +73,7 @@ type freeSlot struct{ number, seq uint64 }
 
 // openLedger reads the ledger at path, nil if there is none. A ledger whose
 // head cannot be read has no identity.
-func openLedger(fs vfs.FS, path string, log *slog.Logger, fatal func(string, ...any)) (*ledger, error) {
+func openLedger(fs vfs.FS, path string, log *slog.Logger, end func(string, ...any)) (*ledger, error) {
 	if _, err := fs.Stat(path); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func openLedger(fs vfs.FS, path string, log *slog.Logger, fatal func(string, ...
 	if err != nil {
 		return nil, err
 	}
-	l := newLedger(f, log, fatal)
+	l := newLedger(f, log, end)
 	if err := l.read(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
@@ -89,7 +89,7 @@ func openLedger(fs vfs.FS, path string, log *slog.Logger, fatal func(string, ...
 }
 
 // createLedger makes an empty ledger at path.
-func createLedger(fs vfs.FS, path string, log *slog.Logger, fatal func(string, ...any)) (*ledger, error) {
+func createLedger(fs vfs.FS, path string, log *slog.Logger, end func(string, ...any)) (*ledger, error) {
 	f, err := fs.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return nil, err
@@ -101,14 +101,14 @@ func createLedger(fs vfs.FS, path string, log *slog.Logger, fatal func(string, .
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return newLedger(f, log, fatal), nil
+	return newLedger(f, log, end), nil
 }
 
-func newLedger(f vfs.File, log *slog.Logger, fatal func(string, ...any)) *ledger {
+func newLedger(f vfs.File, log *slog.Logger, end func(string, ...any)) *ledger {
 	l := &ledger{
-		file: f, log: log, fatal: fatal,
+		file: f, log: log, end: end,
 		places: make(map[fsm.GroupID]*place),
-		syncer: worker.New(worker.Options{Delay: ledgerLag}), end: make(chan struct{}),
+		syncer: worker.New(worker.Options{Delay: ledgerLag}), ending: make(chan struct{}),
 	}
 	l.syncing.changed.L = &l.syncing.mu
 	return l
@@ -257,9 +257,18 @@ func (l *ledger) writeHead() {
 	l.head.seq++
 	b := l.head.append(nil)
 	for _, at := range []int64{0, headSpan} {
-		if _, err := l.file.WriteAt(b, at); err != nil {
-			l.fatal("ledger cannot be written", "error", err)
+		l.writeAt(b, at)
+	}
+}
+
+// writeAt writes to the file, or the process ends.
+func (l *ledger) writeAt(b []byte, at int64) {
+	for {
+		_, err := l.file.WriteAt(b, at)
+		if err == nil {
+			return
 		}
+		l.end("ledger cannot be written", "error", err)
 	}
 }
 
@@ -276,10 +285,10 @@ func (l *ledger) sync() {
 		s.begun++
 		s.mu.Unlock()
 		err := l.file.SyncData()
-		s.mu.Lock()
-		if err != nil {
-			l.fatal("ledger cannot be synced", "error", err)
+		for ; err != nil; err = l.file.SyncData() {
+			l.end("ledger cannot be synced", "error", err)
 		}
+		s.mu.Lock()
 		s.done++
 		s.changed.Broadcast()
 	}
@@ -294,7 +303,7 @@ func (l *ledger) wrote() {
 
 // follow syncs what was written, ledgerLag later at most.
 func (l *ledger) follow() {
-	l.syncer.Run(l.end, func(time.Time) time.Duration {
+	l.syncer.Run(l.ending, func(time.Time) time.Duration {
 		if l.dirty.Swap(false) {
 			l.sync()
 		}
@@ -304,7 +313,7 @@ func (l *ledger) follow() {
 
 // close syncs and closes the file.
 func (l *ledger) close() error {
-	close(l.end)
+	close(l.ending)
 	l.done.Wait()
 	l.sync()
 	if err := l.file.Close(); err != nil {

@@ -31,6 +31,7 @@ func (s *Store) load(id fsm.GroupID) (*Group, error) {
 	}
 	if err != nil && isDamage(err) {
 		s.readFailed(id, "its log", err)
+		return s.load(id)
 	}
 	return g, err
 }

@@ -44,6 +44,7 @@ func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
 		}
 		if err != nil {
 			g.s.readFailed(g.id, fmt.Sprintf("payload of entry %d", ref.Index), err)
+			continue
 		}
 		if whole != nil {
 			g.s.cache.put(cached, &entry{ext: whole, payload: size})

@@ -66,7 +66,7 @@ func (s *Store) listener() *pebble.EventListener {
 				s.log.Warn("log store meets damage that is being taken out", slog.String("error", err.Error()))
 				return
 			}
-			s.fatal("log store cannot write its tables", "error", err.Error()) // not its stack
+			s.end("log store cannot write its tables", "error", err.Error()) // not its stack
 		},
 		DataCorruption: func(i pebble.DataCorruptionInfo) {
 			s.log.Error("log store found a damaged file", slog.String("path", i.Path), slog.String("error", i.Details.Error()))

@@ -302,9 +302,7 @@ func (p *place) write(state slotState) {
 	p.seq++
 	p.record.put(&p.buf, p.number, p.seq, p.id, state)
 	at := int64(slotsAt + p.number*slotSpan + p.seq%2*slotCopy)
-	if _, err := p.l.file.WriteAt(p.buf[:], at); err != nil {
-		p.l.fatal("ledger cannot be written", "error", err)
-	}
+	p.l.writeAt(p.buf[:], at)
 	p.l.wrote()
 }
 

@@ -30,8 +30,9 @@ type Options struct {
 	FS vfs.FS
 	// Logger receives errors; nil: they are not logged.
 	Logger *slog.Logger
-	// Exit ends the process; nil: os.Exit. If it returns, the goroutine that called it blocks for
-	// ever: a failed write is never reported to a caller.
+	// Exit ends the process; nil: os.Exit. A failed operation is not reported to its caller, also if
+	// Exit returns: it is tried again until it succeeds, and what cannot be blocks for ever. So a
+	// process can end in name only, if Exit takes its disk from it and gives it one that works.
 	Exit func(code int)
 	// CacheBytes bounds the entries kept in memory, of all groups together.
 	CacheBytes int64
@@ -98,7 +99,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if fs == nil {
 		fs = vfs.Default
 	}
-	stop := &stopper{fatal: s.fatal, synced: s.manifestSynced}
+	stop := &stopper{end: s.end, synced: s.manifestSynced}
 	o.FS = failStop{newZeroAhead(fs, o.MemTableBytes), stop}
 	if err := s.open(o.FS, dir, o); err != nil {
 		return nil, errors.Join(fmt.Errorf("open log store in %s: %w", dir, err), s.Close())
@@ -292,7 +293,7 @@ func (s *Store) freedPins(n int64) {
 	if s.freed.Add(n) > s.flushAt {
 		s.freed.Store(0)
 		if _, err := s.db.AsyncFlush(); err != nil {
-			s.fatal("log store cannot write its tables", "error", err)
+			s.end("log store cannot write its tables", "error", err)
 		}
 	}
 }
@@ -318,10 +319,16 @@ func (s *Store) setSealed(b *pebble.Batch, key, value []byte) {
 	s.set(b, key, seal(key, slices.Clip(value)))
 }
 
-// fatal logs why, ends the process and does not return.
-func (s *Store) fatal(why string, attrs ...any) {
+// end logs why and ends the process. If it returns, what failed has to be tried
+// again.
+func (s *Store) end(why string, attrs ...any) {
 	s.log.Error("stopping: "+why, attrs...)
 	s.exit(ExitCode)
+}
+
+// fatal is end where nothing can be tried again. It does not return.
+func (s *Store) fatal(why string, attrs ...any) {
+	s.end(why, attrs...)
 	select {}
 }
 

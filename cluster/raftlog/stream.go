@@ -155,9 +155,7 @@ func (r *streamReader) Read(p []byte) (int, error) {
 		if r.view == nil {
 			return 0, fmt.Errorf("read snapshot: %w", io.ErrClosedPipe)
 		}
-		if err := r.refill(); err != nil {
-			return 0, err
-		}
+		r.refill()
 	}
 	n := copy(p, r.buf)
 	r.buf = r.buf[n:]
@@ -165,17 +163,14 @@ func (r *streamReader) Read(p []byte) (int, error) {
 }
 
 // refill puts the next part of the stream into buf.
-func (r *streamReader) refill() error {
+func (r *streamReader) refill() {
 	b := r.own[:0]
 	switch {
 	case !r.begun:
 		r.begun = true
 		b = appendStreamHead(b, r.meta.stateSize, r.meta.stateSum)
 	case r.chunk < r.meta.chunks():
-		c, err := r.get(numberKey(kindChunk, r.g.id, r.meta.number, r.chunk), "snapshot")
-		if err != nil {
-			return err
-		}
+		c := r.get(numberKey(kindChunk, r.g.id, r.meta.number, r.chunk), "snapshot")
 		r.chunk++
 		b = append(b, c...)
 	case r.payload < len(r.payloads):
@@ -185,12 +180,10 @@ func (r *streamReader) refill() error {
 			b = appendPart(b, partKept, p, nil)
 			break
 		}
-		section, err := r.get(r.g.sectionKey(p), "payload of a snapshot")
-		if err != nil {
-			return err
-		}
+		section := r.get(r.g.sectionKey(p), "payload of a snapshot")
 		if len(section) != int(p.size) {
 			r.g.s.readFailed(r.g.id, fmt.Sprintf("payload of entry %d", p.index), errShort)
+			return // to be read again
 		}
 		r.payload++
 		b = appendPart(b, partSection, p, section)
@@ -199,19 +192,20 @@ func (r *streamReader) refill() error {
 		b = appendEnd(b, len(r.payloads))
 	}
 	r.own, r.buf = b, b
-	return nil
 }
 
 // get reads a record that must be there.
-func (r *streamReader) get(key []byte, what string) ([]byte, error) {
-	v, err := getSealed(r.view, key)
-	if errors.Is(err, errNoKey) {
-		err = fmt.Errorf("%w: %w", errShort, err)
-	}
-	if err != nil {
+func (r *streamReader) get(key []byte, what string) []byte {
+	for {
+		v, err := getSealed(r.view, key)
+		if err == nil {
+			return v
+		}
+		if errors.Is(err, errNoKey) {
+			err = fmt.Errorf("%w: %w", errShort, err)
+		}
 		r.g.s.readFailed(r.g.id, fmt.Sprintf("%s, record %x", what, key), err)
 	}
-	return v, err
 }
 
 // Close gives the view of the store back.
