@@ -35,6 +35,7 @@ var kinds = []func(*drawing){
 	(*drawing).kill, (*drawing).kill, (*drawing).power, (*drawing).power, (*drawing).powerAll, (*drawing).stop,
 	(*drawing).oneWay, (*drawing).oneWay, (*drawing).isolate, (*drawing).bridge, (*drawing).slow, (*drawing).narrow,
 	(*drawing).reset, (*drawing).clock, (*drawing).move, (*drawing).refuse, (*drawing).hang,
+	(*drawing).fail, (*drawing).fail, (*drawing).flip, (*drawing).flipAtRest,
 }
 
 func (d *drawing) add(after millis, s step) {
@@ -133,6 +134,36 @@ func (d *drawing) refuse() {
 func (d *drawing) hang() {
 	d.add(0, step{Do: hang, Node: d.node()})
 	d.add(d.while(), step{Do: unhang, Node: "*"})
+}
+
+// fail has a disk answer errors, which ends the process.
+func (d *drawing) fail() {
+	d.add(0, step{
+		Do: fail, Node: d.node(), Error: []string{"EIO", "ENOSPC"}[d.rng.IntN(2)], Syncs: d.rng.IntN(2) == 0,
+		Skip: d.rng.IntN(50), Keep: []int{0, 50, 100}[d.rng.IntN(3)],
+	})
+	d.add(d.while(), step{Do: start, Node: "*"})
+}
+
+// damaged is the node whose bits flip: one of a script, as three replicas bear the
+// damage of one.
+func (d *drawing) damaged() string { return nodeName(int(d.script.Seed % uint64(d.script.Nodes))) }
+
+// flip flips bits while a process runs.
+func (d *drawing) flip() {
+	node := d.damaged()
+	for n := range millis(1 + d.rng.IntN(5)) {
+		d.add(n, step{Do: flip, Node: node})
+	}
+	d.add(d.while(), step{Do: start, Node: "*"})
+}
+
+// flipAtRest flips a bit between two processes.
+func (d *drawing) flipAtRest() {
+	node := d.damaged()
+	d.add(0, step{Do: kill, Node: node})
+	d.add(1, step{Do: flip, Node: node})
+	d.add(d.while(), step{Do: start, Node: "*"})
 }
 
 // clock makes a clock wrong until the end. Only that of one node, which is n1: a

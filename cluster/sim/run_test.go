@@ -146,6 +146,8 @@ func (w *world) play(s *script) (confirmed int) {
 	time.Sleep(calm)
 	w.repair()
 	healed := time.Now()
+	supervised := w.superviseUntil(ctx)
+	defer supervised()
 	for _, end := range ends {
 		end()
 	}
@@ -198,8 +200,31 @@ func (w *world) repair() {
 	w.net.heal()
 	for _, name := range w.names {
 		w.nodes[name].clock.set(0, 0)
-		w.nodes[name].unhang()
+		w.nodes[name].mend()
 		w.perform(step{Do: start, Node: name})
+	}
+}
+
+// superviseUntil supervises until the returned function is called.
+func (w *world) superviseUntil(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { w.supervise(ctx) })
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// supervise starts nodes again that have found damage, as a supervisor does, until
+// ctx ends.
+func (w *world) supervise(ctx context.Context) {
+	for sleep(ctx, 100*time.Millisecond) == nil {
+		for _, name := range w.names {
+			if w.nodes[name].hasDamage() {
+				w.perform(step{Do: start, Node: name})
+			}
+		}
 	}
 }
 
@@ -229,7 +254,7 @@ func (w *world) incomplete() string {
 		if !f.idle || f.consume != f.publishTo {
 			continue
 		}
-		p := w.nodes[w.names[0]].run
+		p := w.nodes[w.names[0]].running()
 		if p == nil {
 			return w.names[0] + " does not run"
 		}

@@ -32,7 +32,8 @@ const (
 	clocks action = "clock"  // the clock of Node is ahead by Ahead, and gains Drift
 	hang   action = "hang"   // the disk of Node hangs
 	unhang action = "unhang" // it works again
-	flip   action = "flip"   // a bit of a file of Node, which does not run, flips
+	fail   action = "fail"   // the disk of Node answers syncs, or all that changes something, with Error, from the one after Skip on
+	flip   action = "flip"   // a bit on the disk of Node flips
 	move   action = "move"   // the leadership of Queue is handed over to Node
 	hush   action = "hush"   // nothing more is published to Queue
 	ready  action = "ready"  // every queue has to confirm through every node that runs, and the script waits for that
@@ -52,6 +53,9 @@ type step struct {
 	Keep  int     `json:"keep,omitempty"`
 	Ahead millis  `json:"ahead,omitempty"`
 	Drift float64 `json:"drift,omitempty"`
+	Error string  `json:"error,omitempty"` // of errnos
+	Syncs bool    `json:"syncs,omitempty"`
+	Skip  int     `json:"skip,omitempty"`
 }
 
 // millis is a number of milliseconds.
@@ -111,8 +115,8 @@ func (w *world) perform(s step) {
 		case stop:
 			w.stop(name)
 		case start:
-			if m.run == nil {
-				m.unhang()                // Open would wait, and with it the script
+			if !m.runs() {
+				m.mend()                  // Open would wait, and with it the script
 				w.crash(name, false, 100) // it may still be stopping: nobody waits for that
 				w.start(name)
 			}
@@ -132,10 +136,10 @@ func (w *world) perform(s step) {
 			m.hang()
 		case unhang:
 			m.unhang()
+		case fail:
+			m.fail(s)
 		case flip:
-			if m.run == nil {
-				w.flip(m.disk)
-			}
+			w.flip(m)
 		case move:
 			w.move(s.Queue, name)
 		case clocks:
@@ -148,7 +152,7 @@ func (w *world) perform(s step) {
 
 // move begins to hand over a queue's leadership; that may fail.
 func (w *world) move(queue, to string) {
-	p := w.nodes[w.find("leader:" + queue)[0]].run
+	p := w.nodes[w.find("leader:" + queue)[0]].running()
 	if p == nil {
 		return
 	}
@@ -167,7 +171,7 @@ func (w *world) move(queue, to string) {
 // running are the nodes that run.
 func (w *world) running() (names []string) {
 	for _, name := range w.names {
-		if w.nodes[name].run != nil {
+		if w.nodes[name].running() != nil {
 			names = append(names, name)
 		}
 	}

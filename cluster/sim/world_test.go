@@ -13,10 +13,12 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -35,6 +37,7 @@ type world struct {
 	names []string
 	nodes map[string]*machine
 	ended sync.WaitGroup // processes that are being cleaned up
+	fates fates
 
 	flows    []*flow
 	mu       sync.Mutex
@@ -44,13 +47,19 @@ type world struct {
 // machine is what a node's processes run on, one after the other.
 type machine struct {
 	name  string
-	disk  *vfs.MemFS
 	clock wallClock
-	run   *process // nil: none
 
-	mu       sync.Mutex    // guards also writes of run
+	mu       sync.Mutex
+	disk     *vfs.MemFS
+	run      *process      // nil: none
 	stopping *process      // ends in order, and uses the disk until then; nil: none
+	hanging  bool          // the disk hangs, or will
 	stuck    chan struct{} // closed when the disk works again; nil: it does
+	// failing is what the disk answers; nil: it works.
+	failing atomic.Pointer[failure]
+	flips   []flipped // bits that are wrong on the disk of the process
+	damaged bool      // bits have flipped since the healing
+	dark    bool      // the machine has lost power since its process began
 }
 
 // process is one run of a node.
@@ -61,8 +70,11 @@ type process struct {
 	node    *cluster.Node
 	server  *amqp.Server
 	joining context.CancelFunc
+	opened  chan struct{} // closed when it is open, or could not be opened
 	joined  chan struct{} // closed when it has joined, or has given up
 	ready   atomic.Bool
+	exits   atomic.Int64 // how often it has ended itself
+	logs    [2]logFill   // of the queues and of the catalog
 
 	mu       sync.Mutex
 	listener *listener // nil: shut
@@ -115,17 +127,20 @@ func newWorld(seed uint64, count int) *world {
 // start starts the process of a node. It joins by itself.
 func (w *world) start(name string) *process {
 	m := w.nodes[name]
-	p := &process{w: w, m: m, host: w.net.join(name), joined: make(chan struct{})}
-	m.run = p
+	p := &process{w: w, m: m, host: w.net.join(name), opened: make(chan struct{}), joined: make(chan struct{})}
+	m.begin(p)
+	defer close(p.opened)
 	logger := slog.New(slog.DiscardHandler)
 	if os.Getenv("QUORATE_TEST_LOG") != "" {
 		logger = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", name)
 	}
 	node, err := cluster.Open(p.config(logger))
 	if err != nil {
-		w.problem("%s does not start: %v", name, err)
+		if !p.dead.Load() {
+			w.problem("%s does not start: %v", name, err)
+		}
 		close(p.joined)
-		m.run = nil
+		m.take(p)
 		return p
 	}
 	p.node = node
@@ -139,7 +154,7 @@ func (w *world) start(name string) *process {
 	go func() {
 		defer close(p.joined)
 		if err := node.Join(ctx); err != nil {
-			if ctx.Err() == nil {
+			if ctx.Err() == nil && !p.dead.Load() {
 				w.problem("%s does not join: %v", name, err)
 			}
 			return
@@ -161,7 +176,7 @@ func (p *process) config(logger *slog.Logger) cluster.Config {
 	}
 	m, began := p.m, time.Now()
 	return cluster.Config{
-		Name: m.name, ClusterName: "sim", DataDir: dataDir, FS: m.disk, Nodes: static,
+		Name: m.name, ClusterName: "sim", DataDir: dataDir, FS: errorfs.Wrap(countedFS{m.getDisk(), p}, p), Nodes: static,
 		Listener: p.w.net.listen(p.host, m.name),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return p.w.net.dial(ctx, p.host, address)
@@ -207,66 +222,75 @@ func (p *process) shut() {
 	}
 }
 
-// exit is how the node ends its process.
+// exit is how the node ends its process: it is as dead as if it had been killed, and
+// goes on in the dark, on a disk that works, until it is cleaned up.
 func (p *process) exit(code int) {
-	if p.dead.Load() {
-		return
+	m := p.m
+	if p.exits.Add(1) > maxExits {
+		panic(m.name + " ends over and over: what fails does so in the dark as well")
 	}
-	p.w.problem("%s exits with %d", p.m.name, code)
+	f := m.failing.Load()
+	hit := f != nil && f.hit.Load()
+	m.mu.Lock()
+	allowed := code == raftlog.ExitCode && (hit || m.damaged || m.stuck != nil)
+	m.mu.Unlock()
+	keep := 100
+	if hit {
+		keep = f.keep
+	}
+	if p.w.end(p, false, keep) && !allowed {
+		p.w.problem("%s exits with %d", m.name, code)
+	}
 }
+
+// maxExits is how often a process may end: many of its goroutines may meet an error.
+const maxExits = 10_000
 
 // crash ends a process at once. dark: the machine goes with it, so that nobody
 // tells the others, and what was written and not synced is kept with this
 // probability, in percent. A process that is being stopped ends at once, too.
 func (w *world) crash(name string, dark bool, keep int) {
-	m := w.nodes[name]
-	p, stopping := m.take()
-	if p == nil {
-		return
-	}
-	p.dead.Store(true)
 	if !dark {
 		keep = 100
 	}
-	m.disk = m.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: keep, RNG: w.rng})
-	w.net.kill(p.host, dark)
-	if !stopping {
-		w.ended.Go(func() { _ = p.clean() })
+	if p := w.nodes[name].process(); p != nil {
+		w.end(p, dark, keep)
 	}
 }
 
-// take returns the process that uses the machine's disk, which it does no more;
-// stopping: it is being stopped.
-func (m *machine) take() (p *process, stopping bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	p, stopping = m.run, m.run == nil
-	if stopping {
-		p = m.stopping
+// end ends a process, if it has not ended. Nothing leaves it any more before its
+// disk becomes that of its successor.
+func (w *world) end(p *process, dark bool, keep int) bool {
+	w.fates.Lock()
+	defer w.fates.Unlock()
+	stopping, uses := p.m.take(p)
+	if !uses {
+		return false
 	}
-	m.run, m.stopping = nil, nil
-	return p, stopping
+	w.net.kill(p.host, dark)
+	p.m.pass(vfs.CrashCloneCfg{UnsyncedDataPercent: keep, RNG: w.rng}, dark)
+	p.dead.Store(true)
+	if !stopping {
+		w.ended.Go(func() { _ = p.clean() })
+	}
+	return true
 }
+
+// fates is held while a process ends at once.
+type fates struct{ sync.Mutex }
 
 // stop begins to end a process in order.
 func (w *world) stop(name string) {
 	m := w.nodes[name]
-	p := m.run
+	p := m.stop()
 	if p == nil {
 		return
 	}
-	m.mu.Lock()
-	m.run, m.stopping = nil, p
-	m.mu.Unlock()
 	w.ended.Go(func() {
 		if err := p.clean(); err != nil && !p.dead.Load() {
 			w.problem("close %s: %v", name, err)
 		}
-		m.mu.Lock()
-		if m.stopping == p {
-			m.stopping = nil
-		}
-		m.mu.Unlock()
+		m.take(p)
 		p.dead.Store(true)
 		w.net.kill(p.host, false)
 	})
@@ -274,6 +298,10 @@ func (w *world) stop(name string) {
 
 // clean ends everything that runs in a process.
 func (p *process) clean() error {
+	<-p.opened
+	if p.node == nil {
+		return nil
+	}
 	p.joining()
 	<-p.joined
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -300,7 +328,7 @@ func (w *world) close() {
 func (w *world) awaitReady() bool {
 	return w.await(time.Now().Add(patience), "all nodes serve clients", func() string {
 		for _, name := range w.names {
-			if p := w.nodes[name].run; p == nil || !p.ready.Load() {
+			if p := w.nodes[name].running(); p == nil || !p.ready.Load() {
 				return name
 			}
 		}
@@ -313,14 +341,16 @@ func (w *world) awaitReady() bool {
 func (w *world) leader(queue string) string {
 	if queue == "" {
 		for _, name := range w.running() {
-			if leader := w.nodes[name].run.node.Management().Node.Status().CatalogLeader; leader != "" {
-				return leader
+			if p := w.nodes[name].running(); p != nil {
+				if leader := p.node.Management().Node.Status().CatalogLeader; leader != "" {
+					return leader
+				}
 			}
 		}
 		return ""
 	}
 	for _, name := range w.names {
-		if p := w.nodes[name].run; p != nil {
+		if p := w.nodes[name].running(); p != nil {
 			for _, r := range p.node.Replicas() {
 				if r.Name == queue && r.Leader {
 					return name
@@ -335,13 +365,13 @@ func (w *world) leader(queue string) string {
 // of an idle queue hear of its last commit only after a minute: they are told now.
 func (w *world) disagreement() string {
 	for _, name := range w.names {
-		if p := w.nodes[name].run; p != nil {
+		if p := w.nodes[name].running(); p != nil {
 			_ = p.node.Management().Groups.Barrier(context.Background()) // a change of leader meanwhile: the next look
 		}
 	}
 	states := map[string]map[string][]string{} // queue → state → nodes
 	for _, name := range w.names {
-		p := w.nodes[name].run
+		p := w.nodes[name].running()
 		if p == nil {
 			return name + " does not run"
 		}
