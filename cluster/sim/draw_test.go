@@ -12,8 +12,12 @@ func draw(seed uint64, nodes int, length time.Duration) *script {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	s := &script{Seed: seed, Nodes: nodes}
 	d := &drawing{rng: rng, script: s}
+	faults := kinds
+	if length > scriptLength {
+		faults = slices.Concat(kinds, disks)
+	}
 	for d.at = 0; d.at < millis(length.Milliseconds()); d.at += millis(200 + rng.IntN(6000)) {
-		kinds[rng.IntN(len(kinds))](d)
+		faults[rng.IntN(len(faults))](d)
 	}
 	s.Flows = append(slices.Clone(usual), more[rng.IntN(len(more))])
 	slices.SortStableFunc(s.Steps, func(a, b step) int { return int(a.At - b.At) })
@@ -35,8 +39,10 @@ var kinds = []func(*drawing){
 	(*drawing).kill, (*drawing).kill, (*drawing).power, (*drawing).power, (*drawing).powerAll, (*drawing).stop,
 	(*drawing).oneWay, (*drawing).oneWay, (*drawing).isolate, (*drawing).bridge, (*drawing).slow, (*drawing).narrow,
 	(*drawing).reset, (*drawing).clock, (*drawing).move, (*drawing).refuse, (*drawing).hang,
-	(*drawing).fail, (*drawing).fail, (*drawing).flip, (*drawing).flipAtRest,
 }
+
+// disks are those that a long script may have too.
+var disks = []func(*drawing){(*drawing).fail, (*drawing).fail, (*drawing).flip, (*drawing).flipAtRest}
 
 func (d *drawing) add(after millis, s step) {
 	s.At = d.at + after
