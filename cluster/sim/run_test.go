@@ -37,7 +37,7 @@ type result struct {
 
 // hangs is how long virtual time may stand still on a real clock. It does when
 // somebody waits for a sync.Mutex whose holder waits for time to pass.
-const hangs = time.Minute
+const hangs = 3 * time.Minute
 
 // play runs a cluster through a script.
 func play(t *testing.T, s *script) (r result) {

@@ -18,8 +18,9 @@ var (
 	fiveNodes  = flag.Bool("sim.five", false, "play drawn scripts with five nodes instead of three")
 )
 
-// seeds are those of the scripts that every run of the tests plays.
-var seeds = []uint64{1, 2}
+// seeds are those of the scripts that every run of the tests plays. Their disks do
+// not hang: see the limits of this package.
+var seeds = []uint64{1, 58}
 
 // How long drawn scripts break things: those of every run of the tests, and those
 // of -sim.hours, of which less is beginning and end.
