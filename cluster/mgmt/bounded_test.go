@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -86,4 +87,59 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Large bodies are received two at a time; small ones, and what reads as it goes, do not wait for
+// them.
+func TestLargeBodiesAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newWorld(t).server
+		l := make(pipes)
+		served := make(chan error, 1)
+		go func() { served <- s.Serve(l) }()
+		var conns []net.Conn
+		post := func(length int, body string) *bufio.Reader {
+			client, server := net.Pipe()
+			conns = append(conns, client)
+			l <- peerOf{server}
+			go fmt.Fprintf(client, "POST /api/exchanges/%%2F/amq.default/publish HTTP/1.1\r\nHost: h\r\nAuthorization: Basic cm9vdDpyb290\r\n"+
+				"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", length, body)
+			return bufio.NewReader(client)
+		}
+		status := func(in *bufio.Reader) int {
+			answer, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return answer.StatusCode
+		}
+		const small = `{"properties":{},"routing_key":"none","payload":"","payload_encoding":"string"}`
+		var waiting []*bufio.Reader
+		for range largeBodies {
+			waiting = append(waiting, post(2<<20, "{"))
+			synctest.Wait()
+		}
+		if got := status(post(2<<20, "{")); got != 503 {
+			t.Errorf("a third large body: %d", got)
+		}
+		if got := status(post(len(small), small)); got != 200 {
+			t.Errorf("a small one meanwhile: %d", got)
+		}
+		for _, in := range waiting {
+			if got := status(in); got != 408 {
+				t.Errorf("a body that does not come: %d", got)
+			}
+		}
+		if got := status(post(2<<20, small+strings.Repeat(" ", 2<<20-len(small)))); got != 200 {
+			t.Errorf("a large one afterwards: %d", got)
+		}
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		close(l)
+		<-served
+		if err := s.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -25,6 +25,7 @@ const (
 	maxHeader     = 64 << 10
 	maxBody       = 1 << 20
 	largeBody     = 20 << 20 // of a message or definitions
+	largeBodies   = 2        // of more than maxBody, in memory at a time
 )
 
 // Server serves the API: it finds the endpoint of a request and checks that the user may use it.
@@ -36,13 +37,14 @@ type Server struct {
 	resources []resource
 	slog      *slog.Logger
 	guard     *origin.Guard
-	audit     *audit.Log // nil: nothing is audited
+	audit     *audit.Log    // nil: nothing is audited
+	large     chan struct{} // has an element for each large body that is in memory
 	http      *http.Server
 }
 
 // New returns a server for a backend. It serves the requests that guard admits.
 func New(b Backend, logger *slog.Logger, guard *origin.Guard) *Server {
-	s := &Server{catalog: b.Catalog, logins: b.Logins, node: b.Node, resources: b.resources(), slog: logger, guard: guard}
+	s := &Server{catalog: b.Catalog, logins: b.Logins, node: b.Node, resources: b.resources(), slog: logger, guard: guard, large: make(chan struct{}, largeBodies)}
 	s.http = &http.Server{
 		Handler: bounded(s.router()), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		ConnContext:    withSocket,

@@ -94,10 +94,24 @@ func (s *Server) serve(w *responder, r *http.Request, endpoints []endpoint) {
 	in := s.login(w, r, need)
 	switch {
 	case in == nil:
+	case found != nil && found.body == largeBody && (r.ContentLength < 0 || r.ContentLength > maxBody):
+		s.performLarge(w, in, found)
 	case found != nil:
 		s.perform(w, in, found)
 	default:
 		w.noMethod(method, allowed)
+	}
+}
+
+// performLarge performs a request whose body may take tens of megabytes, unless as many as may
+// are being performed.
+func (s *Server) performLarge(w *responder, r *request, e *endpoint) {
+	select {
+	case s.large <- struct{}{}:
+		defer func() { <-s.large }()
+		s.perform(w, r, e)
+	default:
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "other large bodies are being received"})
 	}
 }
 

@@ -29,7 +29,7 @@ type zeroAhead struct {
 
 // newZeroAhead returns fs with zeros ahead in logs that belong to memtables of that size.
 func newZeroAhead(fs vfs.FS, memTable int64) zeroAhead {
-	return zeroAhead{fs, make([]byte, min(aheadStep, memTable/8))}
+	return zeroAhead{fs, make([]byte, min(aheadStep, memTable/32))}
 }
 
 func isLog(name string) bool { return path.Ext(name) == ".log" }

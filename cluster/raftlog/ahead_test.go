@@ -46,7 +46,7 @@ func TestZerosAhead(t *testing.T) {
 			mem := vfs.NewMem()
 			b := &breaker{hits: func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWriteAt }}
 			b.on.Store(c.fail)
-			z := newZeroAhead(errorfs.Wrap(mem, b), 8*step)
+			z := newZeroAhead(errorfs.Wrap(mem, b), 32*step)
 			old := 0
 			f, err := z.Create(c.file, none)
 			must(t, err)

@@ -18,11 +18,9 @@ import (
 func TestAdvisories(t *testing.T) {
 	n := shared.mustGet(t).Nodes[0]
 	attack(t, "advisory", "CVE-2023-46118, a large message over HTTP", func(t *testing.T) {
-		body := `{"properties":{},"routing_key":"q","payload_encoding":"string","payload":"` + strings.Repeat("x", 2<<20) + `"}`
+		body := `{"properties":{},"routing_key":"q","payload_encoding":"string","payload":"` + strings.Repeat("x", 20<<20) + `"}`
 		a := mustAskAPI(t, "POST", "/api/exchanges/%2F/amq.default/publish", body, adminLogin)
-		if a.status != 404 && a.status != 405 && a.status != 413 {
-			t.Error(a)
-		}
+		a.refused(t, 413, "payload_too_large")
 	})
 	attack(t, "advisory", "CVE-2024-51988, a queue deleted over HTTP without the right", func(t *testing.T) {
 		p := newParty(t, "management")
