@@ -159,14 +159,14 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		t.equal("acked", t.send("", q), true)
 	}},
 	{id: "P19", what: "a queue shows its policies and the effective definition", run: func(t *T) {
-		q := t.queue("q", "x-message-ttl", int32(1000000))
-		t.policy("p", q, 0, definition{"max-length": 10, "message-ttl": 500000})
+		q := t.queue("q", "x-message-ttl", int32(300000))
+		t.policy("p", q, 0, definition{"max-length": 10, "message-ttl": 200000})
 		t.setPolicy(cluster.Policy{Name: "o", Operator: true, Pattern: t.row, Definition: definition{"max-length": 5}})
-		t.mustApply(q, "p", definition{"max-length": 5, "message-ttl": 500000})
+		t.mustApply(q, "p", definition{"max-length": 5, "message-ttl": 200000})
 		info, err := t.Nodes[1].Queue(t.ctx, q)
 		t.must(err)
 		t.equal("operator policy", info.OperatorPolicy, t.name("o"))
-		t.equal("argument", fmt.Sprint(info.Arguments["x-message-ttl"]), "1000000")
+		t.equal("argument", fmt.Sprint(info.Arguments["x-message-ttl"]), "300000")
 	}},
 	{id: "P20", what: "message-ttl above ten years: 400", run: func(t *T) {
 		t.badPolicy(definition{"pattern": ".*", "definition": definition{"message-ttl": int64(maxTTL + 1)}}, "not a valid message TTL")
