@@ -232,6 +232,34 @@ func (c *Clock) votes(now, offset time.Duration) (votes, near []time.Duration) {
 	return votes, near
 }
 
+// lowest returns the lowest time that the wall clocks of a majority may show, of those that are not
+// behind last by more than the skew: these are wrong, if last is right. One of a majority is right
+// as long as only a minority is wrong, so the true time is not less. 0: a majority is not known, or
+// none of it is left.
+func (c *Clock) lowest(last fsm.Time) (t fsm.Time) {
+	now := c.config.Monotonic()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known, behind := 1, last-fsm.Time(c.state.Load().maxSkew)
+	note := func(offset, unsure time.Duration) {
+		least, most := instant(c.anchor+now+offset-unsure), instant(c.anchor+now+offset+unsure)
+		if most >= behind && (t == 0 || least < t) {
+			t = least
+		}
+	}
+	note(c.own, 0)
+	for _, p := range c.peers {
+		if r, ok := p.best(now); ok {
+			known++
+			note(r.offset, r.roundTrip/2)
+		}
+	}
+	if known <= len(c.nodes)/2 {
+		return 0
+	}
+	return t
+}
+
 // median sorts votes, of which there are some, and returns the lower one of the middle.
 func median(votes []time.Duration) time.Duration {
 	slices.Sort(votes)

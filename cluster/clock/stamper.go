@@ -15,7 +15,8 @@ const AgreementWait = 2 * time.Second
 // follow the corrected clock; while it is behind them they go at half its
 // speed; steps ahead by more than the clocks may differ are followed only at
 // the beginning of a term. Without agreement stamps go on from the last one by
-// monotonic time.
+// monotonic time, except for the first one of a term: it is not behind the lowest
+// clock that the log does not refute.
 type Stamper struct {
 	clock *Clock
 	last  fsm.Time      // the newest stamp
@@ -23,6 +24,7 @@ type Stamper struct {
 	began time.Duration // the term, Monotonic
 	// young: the term's step ahead, if one is due, is still to come.
 	young   bool
+	first   bool // nothing has been stamped in this term
 	refused bool // the last stamp did not follow a step ahead
 }
 
@@ -30,7 +32,7 @@ type Stamper struct {
 // there is none.
 func (s *Stamper) Begin(c *Clock, last fsm.Time) {
 	now := c.Monotonic()
-	*s = Stamper{clock: c, last: last, at: now, began: now, young: true}
+	*s = Stamper{clock: c, last: last, at: now, began: now, young: true, first: true}
 	if st := c.state.Load(); st.agreed {
 		c.began(max(0, last-instant(c.anchor+now+st.offset)), st.maxSkew)
 	}
@@ -43,6 +45,7 @@ func (s *Stamper) Next() fsm.Time {
 		s.clock.refuse(n.wanted - n.last)
 	}
 	*s = n.Stamper
+	s.first = false
 	return s.last
 }
 
@@ -88,6 +91,11 @@ func (s *Stamper) next() stamped {
 		n.last, n.at = n.wanted, now
 	default:
 		n.last, n.at = s.last+half, s.at+time.Duration(2*half)*time.Millisecond
+	}
+	if s.first && st.sampled && !st.agreed {
+		if t := s.clock.lowest(n.last); t > n.last {
+			n.last, n.at = t, now
+		}
 	}
 	if st.agreed || st.sampled && now-s.began > AgreementWait {
 		n.young = false

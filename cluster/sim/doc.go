@@ -37,9 +37,9 @@
 //	0.40           1795413439456542573 and 6 after  16,968     nothing
 //	0.06           1795413439456542580              2,700      two runs of three: messages expire 2.5 s early. Open: n1 is
 //	                                                           54 minutes ahead, n2 is slow, n3 dies: -sim.hours 1 -sim.seed ...
-//	5.95           105 from 1795421565998633966 on  290,110    messages expire 1 to 5 s early. Open: the clock of n1 is wrong, a process
-//	                                                           that has just started leads before a majority of the clocks agrees, and
-//	                                                           steps ahead by the leaderless time when it does: 1795422965832329017
+//	5.95           105 from 1795421565998633966 on  290,110    messages expire 1 to 5 s early: a process that has just started leads before
+//	                                                           a majority of the clocks agrees, and stepped ahead by the leaderless time
+//	                                                           when it did (1795422965832329017). See cluster/clock/DESIGN.md, Jumps
 //
 // A virtual second costs about 10 ms of a processor while nothing breaks, and twice
 // that in drawn scripts, most of it in starts of nodes and in elections.
