@@ -12,6 +12,9 @@ const (
 	// aheadShare of a step is what a sync may bring, and what may be left, for
 	// more zeros to be written.
 	aheadShare = 16
+	// aheadPiece is how many of them are written in one call: Linux may keep what one call brings in
+	// one piece of memory, and counts all of it as written whenever a byte of it changes.
+	aheadPiece = 16 << 10
 )
 
 // zeroAhead keeps zeros on disk beyond the end of Pebble's log. Where a file's
@@ -87,9 +90,11 @@ func (f *zeroAheadFile) SyncData() error {
 
 // fill writes zeros. A disk that refuses them may still take records, and says itself if not.
 func (f *zeroAheadFile) fill() {
-	if _, err := f.File.WriteAt(f.zeros, f.filled); err != nil {
-		f.zeros = nil
-		return
+	for at := 0; at < len(f.zeros); at += aheadPiece {
+		if _, err := f.File.WriteAt(f.zeros[at:min(at+aheadPiece, len(f.zeros))], f.filled+int64(at)); err != nil {
+			f.zeros = nil
+			return
+		}
 	}
 	f.filled += int64(len(f.zeros))
 }
