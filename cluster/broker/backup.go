@@ -142,15 +142,7 @@ func (x *Backups) begin(ctx context.Context, q *catalog.Queue, req *peerpb.Backu
 
 // askPage asks one node; nil: it does not answer.
 func (x *Backups) askPage(ctx context.Context, node string, req *peerpb.BackupRequest) *peerpb.BackupReply {
-	if node == x.name {
-		return x.page(req)
-	}
-	if !x.mesh.Alive(node) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, cutTimeout)
-	defer cancel()
-	r, err := peer.Ask[peerpb.BackupReply](ctx, x.mesh, node, kindBackup, req)
+	r, err := ask(ctx, x.node, node, cutTimeout, kindBackup, req, func() *peerpb.BackupReply { return x.page(req) })
 	if err != nil {
 		return nil
 	}

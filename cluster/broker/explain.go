@@ -43,17 +43,7 @@ func (x *Inspector) Explain(ctx context.Context, q *catalog.Queue, r *peerpb.Exp
 func (x *Inspector) askText(ctx context.Context, q *catalog.Queue, wait time.Duration, kind peer.Kind, r proto.Message, here func() *peerpb.TextReply, out any) error {
 	var t *peerpb.TextReply
 	gone, err := x.available.askLeader(ctx, q, func(leader string) bool {
-		t = &peerpb.TextReply{}
-		switch {
-		case leader == x.name:
-			t = here()
-		case x.mesh.Alive(leader):
-			ctx, cancel := context.WithTimeout(ctx, wait)
-			defer cancel()
-			if reply, err := peer.Ask[peerpb.TextReply](ctx, x.mesh, leader, kind, r); err == nil {
-				t = reply
-			}
-		}
+		t, _ = ask(ctx, x.node, leader, wait, kind, r, here)
 		return t.Leader
 	})
 	switch {

@@ -62,18 +62,7 @@ func (x *Inspector) count(ctx context.Context, q *catalog.Queue) (info fsm.Queue
 // askStats asks one node for a queue's stats. It fails if the node does not lead the queue.
 func (x *Inspector) askStats(of *stream.Route, node string) *peerpb.StatsReply {
 	req := &peerpb.StatsRequest{Group: uint32(of.Group()), Queue: uint64(of.Queue())}
-	if node == x.name {
-		return x.stats(req)
-	}
-	if !x.mesh.Alive(node) {
-		return &peerpb.StatsReply{}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), statsTimeout)
-	defer cancel()
-	r, err := peer.Ask[peerpb.StatsReply](ctx, x.mesh, node, kindStats, req)
-	if err != nil {
-		return &peerpb.StatsReply{}
-	}
+	r, _ := ask(context.Background(), x.node, node, statsTimeout, kindStats, req, func() *peerpb.StatsReply { return x.stats(req) })
 	return r
 }
 

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -71,18 +70,7 @@ func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 
 // askPeek asks one node. It fails if the node does not lead the queue.
 func (x *Inspector) askPeek(ctx context.Context, node string, req *peerpb.PeekRequest) *peerpb.PeekReply {
-	if node == x.name {
-		return x.peek(req)
-	}
-	if !x.mesh.Alive(node) {
-		return &peerpb.PeekReply{}
-	}
-	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
-	defer cancel()
-	r, err := peer.Ask[peerpb.PeekReply](ctx, x.mesh, node, kindPeek, req)
-	if err != nil {
-		return &peerpb.PeekReply{}
-	}
+	r, _ := ask(ctx, x.node, node, statsTimeout, kindPeek, req, func() *peerpb.PeekReply { return x.peek(req) })
 	return r
 }
 

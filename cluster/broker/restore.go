@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -65,18 +64,7 @@ func (x *Backups) restored(r *peerpb.RestoredRequest) *peerpb.RestoredReply {
 
 // askRestored asks one node.
 func (x *Backups) askRestored(ctx context.Context, node string, req *peerpb.RestoredRequest) *peerpb.RestoredReply {
-	if node == x.name {
-		return x.restored(req)
-	}
-	if !x.mesh.Alive(node) {
-		return &peerpb.RestoredReply{}
-	}
-	ctx, cancel := context.WithTimeout(ctx, statsTimeout)
-	defer cancel()
-	r, err := peer.Ask[peerpb.RestoredReply](ctx, x.mesh, node, kindRestored, req)
-	if err != nil {
-		return &peerpb.RestoredReply{}
-	}
+	r, _ := ask(ctx, x.node, node, statsTimeout, kindRestored, req, func() *peerpb.RestoredReply { return x.restored(req) })
 	return r
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -44,17 +43,9 @@ func (x *Inspector) hash(r *peerpb.HashRequest) *peerpb.HashReply {
 
 // askHash asks one node.
 func (x *Inspector) askHash(ctx context.Context, node string, r *peerpb.HashRequest) *peerpb.HashReply {
-	if node == x.name {
-		return x.hash(r)
-	}
-	if !x.mesh.Alive(node) {
-		return &peerpb.HashReply{Error: "the node is not reachable"}
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(r.Wait)*time.Millisecond+hashTime)
-	defer cancel()
-	a, err := peer.Ask[peerpb.HashReply](ctx, x.mesh, node, kindHash, r)
+	a, err := ask(ctx, x.node, node, time.Duration(r.Wait)*time.Millisecond+hashTime, kindHash, r, func() *peerpb.HashReply { return x.hash(r) })
 	if err != nil {
-		return &peerpb.HashReply{Error: err.Error()}
+		a.Error = err.Error()
 	}
 	return a
 }
