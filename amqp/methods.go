@@ -52,6 +52,7 @@ func (ch *channel) act(m wire.Method) error {
 			return errTxMode(wire.ID(m), "cannot switch from tx to confirm mode")
 		}
 		ch.publisher.confirms.begin()
+		ch.publisher.confirming = true
 		ch.reply(m.NoWait, &wire.ConfirmSelectOK{})
 	case *wire.TxSelect:
 		return ch.selectTx()

@@ -24,6 +24,8 @@ type publisher struct {
 	flow     *flow // of the connection
 	confirms confirms
 	commits  commits
+	// confirming: the channel is in confirm mode. The gate guards it.
+	confirming bool
 
 	// current is the message whose headers and properties the session may
 	// request; nil: none.
@@ -50,7 +52,7 @@ func (p *publisher) publish(m *message) error {
 		p.flow.add(1, int64(size))
 		to.Number = p.confirms.add(uint32(size))
 	}
-	to.Mandatory = m.mandatory
+	to.Mandatory, to.Confirm = m.mandatory, p.confirming
 	p.setCurrent(m)
 	routed, err := p.session.Publish(to)
 	p.setCurrent(nil)

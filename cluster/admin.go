@@ -30,10 +30,17 @@ func (n *Node) openStats() {
 		Kind: broker.KindQueueStats, ConsumersKind: broker.KindConsumers, Host: n.host, Catalog: n.catalog,
 		Clock: n.clock.Steady, Sessions: n.broker.ConsumingSessions,
 	})
+	n.traffic = stats.NewTraffic(nodes, stats.TrafficConfig{
+		Kind: broker.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.broker.Traffic(), Collect: n.broker.CollectTraffic,
+	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
 		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Draining: n.isDraining,
 	})
 }
+
+// SampleTraffic makes the node take samples of what its clients do, until it is closed. Without it
+// there are counts and no rates.
+func (n *Node) SampleTraffic() { n.loops.Go("sample traffic", n.traffic.Run) }
 
 // openExpiry creates the worker that deletes unused exchanges.
 func (n *Node) openExpiry() {

@@ -64,6 +64,7 @@ type inspection struct {
 	local    *stats.Local
 	replicas *stats.Replicas
 	queues   *stats.Queues
+	traffic  *stats.Traffic
 }
 
 // Open starts a node. It returns once the node runs; Join makes it a serving member.

@@ -42,6 +42,9 @@ type Publish struct {
 	Fresh bool
 	// Mandatory asks for a notice if the message is routed nowhere.
 	Mandatory bool
+	// Confirm is set if the client is told the outcome. It decides only how the
+	// message is counted.
+	Confirm bool
 	// TTLError, HeadersError and UserError are refusals that package amqp has
 	// found in the properties: an expiration that is not a TTL, a header of the
 	// wrong type, a user-id other than the login's. Publish returns the first

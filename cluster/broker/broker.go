@@ -19,6 +19,7 @@ import (
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -130,7 +131,7 @@ func newBroker(c Config, between func(stream.Host) stream.Host) *Broker {
 	}
 	b := &Broker{
 		config: c, node: n, tasks: t,
-		clients: &registry{sessions: map[uint64]*Session{}, connections: map[*Connection]struct{}{}},
+		clients: &registry{traffic: traffic.NewTable(), sessions: map[uint64]*Session{}, connections: map[*Connection]struct{}{}},
 		limits:  &limits{node: n, connections: c.MaxConnections, tallies: tallies{by: map[counted]*tally{}}},
 		answers: &answers{node: n},
 		links:   &links{node: n, transmit: c.Mesh.Send, unsent: map[unsent]struct{}{}},
@@ -292,3 +293,13 @@ func (b *Broker) RefusedCommands() uint64 { return b.answers.commands.Load() }
 
 // LostOnce counts at-most-once dead letters that did not arrive; see deadletter.Sender.
 func (b *Broker) LostOnce() uint64 { return b.letters.LostOnce() }
+
+// Traffic is what the sessions of this node have counted, up to the last CollectTraffic.
+func (b *Broker) Traffic() *traffic.Table { return b.clients.traffic }
+
+// CollectTraffic adds what all sessions have counted.
+func (b *Broker) CollectTraffic() {
+	for _, s := range b.clients.all() {
+		s.addTraffic()
+	}
+}

@@ -202,6 +202,9 @@ func (x *commandExchange) answered(p *commandPart, r fsm.Result) {
 	err := x.refusal(p, r)
 	if err == nil {
 		p.result.add(r, x.node.stamp())
+		if s := p.command.Settle; s != nil {
+			p.at.countSettled(1, s.Outcome)
+		}
 		if p.taken {
 			x.consumers.settled(p.held.Consumer, 1)
 		}

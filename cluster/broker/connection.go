@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -72,6 +73,7 @@ func (b *Broker) Enter(ctx context.Context, user, vhost string) (*Connection, er
 		c.leave()
 		return nil, err
 	}
+	b.clients.traffic.Count(traffic.ConnectionCreated)
 	return c, nil
 }
 
@@ -91,6 +93,7 @@ func (c *Connection) OpenSession(client fsm.SessionEvents) (*Session, error) {
 		return nil, err
 	}
 	s := newSession(c, client)
+	s.openTraffic()
 	b.clients.add(s, b.node)
 	return s, nil
 }
@@ -107,6 +110,7 @@ func (c *Connection) owner() catalog.Owner {
 // Close removes the queues that the connection owns, and stops counting the connection.
 func (c *Connection) Close(ctx context.Context) {
 	c.leave()
+	c.broker.clients.traffic.Count(traffic.ConnectionClosed)
 	if !c.owns.Load() {
 		return
 	}

@@ -216,8 +216,10 @@ func (x *consumers) Get(ctx context.Context, name string, noAck bool) (fsm.Messa
 		if k.Result.Code == fsm.OK {
 			return fsm.Message{}, false, leaderless(q) // held, but out of reach
 		}
+		x.countGet(q.ID, nil, noAck)
 		return fsm.Message{}, false, nil
 	}
+	x.countGet(q.ID, k.Got, noAck)
 	return *k.Got, true, nil
 }
 
@@ -274,6 +276,7 @@ func (x *consumers) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 	if number&getToken != 0 {
 		if i, ok := x.streams.find(number &^ getToken); ok {
 			x.streams.order[i].stream.AddSettle(0, ids, outcome)
+			x.streams.order[i].countSettled(len(ids), outcome)
 		}
 		return
 	}
@@ -282,6 +285,9 @@ func (x *consumers) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
 			c.at.settleEach(number, ids, outcome)
 		} else {
 			c.at.stream.AddSettle(number, ids, outcome)
+		}
+		if !c.NoAck {
+			c.at.countSettled(len(ids), outcome)
 		}
 		x.settled(number, len(ids))
 	} else {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -166,6 +167,7 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		if err != nil {
 			return fsm.QueueInfo{}, err
 		}
+		x.countDeclared(created)
 		if created {
 			return fsm.QueueInfo{Name: q.Name}, x.available.awaitLeader(ctx, q)
 		}
@@ -178,6 +180,14 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		if err := x.available.awaitGone(ctx, q); err != nil {
 			return fsm.QueueInfo{}, err
 		}
+	}
+}
+
+// countDeclared counts a declaration.
+func (x *definer) countDeclared(created bool) {
+	x.conn.broker.clients.traffic.Count(traffic.QueueDeclared)
+	if created {
+		x.conn.broker.clients.traffic.Count(traffic.QueueCreated)
 	}
 }
 
@@ -289,7 +299,9 @@ func (x *definer) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 	default:
 		removed = k.Result.Count
 	}
-	err = x.definitions.removeRecord(ctx, q)
+	if err = x.definitions.removeRecord(ctx, q); err == nil {
+		x.conn.broker.clients.traffic.Count(traffic.QueueDeleted)
+	}
 	x.audit(removal(q, 0), nil, err)
 	return removed, err
 }

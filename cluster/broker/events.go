@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -37,6 +38,7 @@ type calls struct {
 	router  *replyRouter
 
 	mu      sync.Mutex // guards the fields below, and all of the session that says so
+	tally   traffic.Tally
 	events  []event
 	spare   []event // for reuse
 	calling bool    // a goroutine makes the calls of events
@@ -62,6 +64,9 @@ const (
 
 // confirm joins a publish to the last event if it continues its run.
 func (c *calls) confirm(number uint64, ok bool) {
+	if ok {
+		c.tally.Confirmed()
+	}
 	if n := len(c.events); n > 0 {
 		if e := &c.events[n-1]; e.kind == eventConfirmed && e.ok == ok && e.last+1 == number {
 			e.last = number

@@ -40,6 +40,7 @@ const (
 	kindGroups          // call: groups of messages
 	kindBackup          // call: a page of a queue's backup
 	kindRestored        // call: how much of a backup a queue holds
+	KindTraffic         // call: what a node's clients do, see cluster/stats
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.

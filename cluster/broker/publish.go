@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -51,6 +52,7 @@ func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
 		if err := x.mayClaim(v, p); err != nil {
 			return false, err
 		}
+		x.counted(p, 0)
 		x.exchange.command(v, p)
 		return true, nil
 	}
@@ -64,10 +66,36 @@ func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
 		}
 	}
 	if len(x.route) == 0 {
+		x.unroutable(p)
 		return false, nil
 	}
 	x.enqueue(p, limits)
 	return true, nil
+}
+
+// counted counts a publish and its copies.
+func (x *publisher) counted(p *fsm.Publish, copies int) {
+	x.calls.mu.Lock()
+	defer x.calls.mu.Unlock()
+	x.calls.tally.Published(p.Exchange, copies, p.Confirm)
+}
+
+// unroutable counts a publish that has no queue. The channel itself confirms and returns it.
+func (x *publisher) unroutable(p *fsm.Publish) {
+	x.calls.mu.Lock()
+	defer x.calls.mu.Unlock()
+	x.calls.tally.Published(p.Exchange, 0, p.Confirm)
+	x.countUnroutable(p.Mandatory)
+	x.calls.tally.Confirmed()
+}
+
+// countUnroutable counts a message without a queue. The lock is held.
+func (x *publisher) countUnroutable(mandatory bool) {
+	what := traffic.DropUnroutable
+	if mandatory {
+		what = traffic.ReturnUnroutable
+	}
+	x.calls.tally.Count(what)
 }
 
 // Check returns the error that Publish would return.
@@ -130,6 +158,7 @@ func (x *publisher) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 	}
 	x.calls.lock()
 	defer x.calls.unlock()
+	x.calls.tally.Published(p.Exchange, len(x.route), p.Confirm)
 	for _, q := range x.route {
 		x.sendCopy(q, p, fan, limits)
 	}
@@ -207,6 +236,7 @@ func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
 	}
 	x.calls.lock()
 	defer x.calls.unlock()
+	x.calls.tally.Published(p.Exchange, 1, p.Confirm)
 	x.calls.confirm(p.Number, true)
 	return true
 }
@@ -221,6 +251,7 @@ func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limi
 		again.Copies = slices.Clone(p.Copies)
 		x.strays = append(x.strays, stray{again, fan})
 	case !to.Over() && !to.Ending(): // otherwise the channel is about to end, without a confirm
+		u.counts[traffic.Publish]++
 		u.needs.ask(x.node.view(), q)
 		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "", x.groupIn(q, p.Payload))
 	}
@@ -297,8 +328,11 @@ func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool,
 		}
 		how = fan.worst
 	}
-	if how == nowhere && mandatory {
-		x.calls.add(event{kind: eventReturned, payload: payload})
+	if how == nowhere {
+		x.countUnroutable(mandatory)
+		if mandatory {
+			x.calls.add(event{kind: eventReturned, payload: payload})
+		}
 	}
 	x.calls.confirm(number, how != refused)
 }

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -14,6 +15,7 @@ import (
 // are taken before its lock, never under it.
 type registry struct {
 	lastSession, lastConnection atomic.Uint64 // numbers are used once
+	traffic                     *traffic.Table
 
 	mu          sync.RWMutex
 	sessions    map[uint64]*Session

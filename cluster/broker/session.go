@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -17,6 +18,8 @@ const closeWait = 3 * time.Second
 type Session struct {
 	conn *Connection
 	id   fsm.SessionID // set before the session is used
+
+	traffic *traffic.Channel
 
 	calls
 	streams
@@ -133,6 +136,7 @@ func (s *Session) finish(ends []*stream.Call) {
 // forget removes the session from this node.
 func (s *Session) forget() {
 	s.broker().clients.remove(s)
+	s.closeTraffic()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.detach()

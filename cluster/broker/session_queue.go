@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -37,7 +38,7 @@ func (x *streams) queue(q *catalog.Queue) *sessionQueue {
 		return u
 	}
 	r := x.routes.Route(q)
-	u := &sessionQueue{session: x.session}
+	u := &sessionQueue{session: x.session, of: traffic.QueueCounts{VHost: q.VHost, Queue: q.ID, Local: q.Local}}
 	u.stream = stream.New(u, u, x.session.id, r)
 	if x.ended {
 		u.stream.Abandon()
@@ -60,6 +61,7 @@ func (x *streams) find(index uint64) (int, bool) {
 
 // remove forgets a queue that is gone. The lock is held.
 func (x *streams) remove(q *sessionQueue) {
+	x.session.tally.TakeQueue(q.of, &q.counts)
 	if i, ok := x.find(q.index); ok && x.queues[q.stream.Queue()] == q {
 		delete(x.queues, q.stream.Queue())
 		x.order = slices.Delete(x.order, i, i+1)
@@ -120,6 +122,8 @@ type sessionQueue struct {
 	index   uint64  // among the queues of its session, from 1
 	strays  []stray // see Answered
 	needs   needs
+	counts  traffic.Counts // since they were added to the tally
+	of      traffic.QueueCounts
 
 	enqueue logpb.Enqueue // reused
 	command logpb.Command
@@ -291,6 +295,7 @@ func (q *sessionQueue) addTokens(messages []fsm.Message) {
 // Deliver passes messages on to the channel.
 func (q *sessionQueue) Deliver(messages []fsm.Message) {
 	q.addTokens(messages)
+	q.countDelivered(messages)
 	q.session.noteActive(messages)
 	q.session.add(event{kind: eventDeliver, messages: messages})
 }

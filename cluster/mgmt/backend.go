@@ -35,6 +35,7 @@ type Backend struct {
 	Members     Members
 	Membership  Membership
 	Backups     Backups
+	Traffic     Traffic
 }
 
 // Catalog holds the definitions.

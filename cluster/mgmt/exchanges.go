@@ -7,8 +7,10 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // defaultName stands for the default exchange in paths, since that has no name.
@@ -43,7 +45,32 @@ func describeExchange(x *catalog.Exchange, byQueue map[fsm.QueueID]stats.Queue) 
 }
 
 // exchanges serves exchanges, including what waits at delayed ones.
-type exchanges struct{ queues Queues }
+type exchanges struct {
+	queues  Queues
+	traffic Traffic
+}
+
+// add adds what is published to exchanges. one: there is one of them, and the request may ask for
+// samples.
+func (es exchanges) add(r *request, items []api.Exchange, one bool) {
+	q := traffic.Query{Of: peerpb.TrafficRequest_EXCHANGES, One: one}
+	if one {
+		q.Exchange = traffic.Exchange{VHost: items[0].VHost, Name: items[0].Name}
+		q = trafficFor(r, q)
+	}
+	report := es.traffic.Traffic(r.Context(), q)
+	for i := range items {
+		x := &items[i]
+		x.MessageStats = exchangeStats(report.Exchanges[traffic.Exchange{VHost: x.VHost, Name: x.Name}], report.Query)
+	}
+}
+
+// answer answers with one exchange.
+func (es exchanges) answer(w *responder, r *request, x api.Exchange) {
+	items := []api.Exchange{x}
+	es.add(r, items, true)
+	w.answer(http.StatusOK, items[0])
+}
 
 func (es exchanges) list(w *responder, r *request) {
 	vhosts, ok := r.vhosts()
@@ -64,6 +91,9 @@ func (es exchanges) list(w *responder, r *request) {
 		}
 		items = append(items, commandExchange(vhost))
 		slices.SortFunc(items[first:], func(a, b api.Exchange) int { return cmp.Compare(a.Name, b.Name) })
+	}
+	if q := r.URL.Query(); q.Get("disable_stats") != "true" && shows(q.Get("columns"), "message_stats") {
+		es.add(r, items, false)
 	}
 	list(w, r, items)
 }
@@ -88,15 +118,15 @@ func (es exchanges) get(w *responder, r *request) {
 	case !ok:
 		w.notFound()
 	case name == "":
-		w.answer(http.StatusOK, defaultExchange(vhost))
+		es.answer(w, r, defaultExchange(vhost))
 	case name == catalog.CommandExchange:
-		w.answer(http.StatusOK, commandExchange(vhost))
+		es.answer(w, r, commandExchange(vhost))
 	default:
 		x, _ := r.view.Exchange(vhost, name)
 		var byQueue map[fsm.QueueID]stats.Queue
 		if x.Store != nil {
 			byQueue = es.queues.Stats(r.Context(), x.Store.ID)
 		}
-		w.answer(http.StatusOK, describeExchange(x, byQueue))
+		es.answer(w, r, describeExchange(x, byQueue))
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -44,11 +45,12 @@ type everything interface {
 	Members
 	Membership
 	Backups
+	Traffic
 }
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's
@@ -73,7 +75,9 @@ type world struct {
 	results      []uint64 // counts to answer them with
 	published    []Outgoing
 	listeners    []api.Listener
-	blocked      string // why publishers are
+	blocked      string         // why publishers are
+	table        *traffic.Table // nil: nothing was counted
+	slot         int64          // of its newest samples
 }
 
 func newWorld(t *testing.T) *world {
@@ -575,7 +579,7 @@ func TestVHosts(t *testing.T) {
 		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"description":"d","tags":"x,y","default_queue_type":"quorum"}`, 201, ""},
 		want{"root", "GET", "/api/vhosts/a%2Fb", "", 200, `{"name":"a/b","description":"d","tags":["x","y"],"default_queue_type":"quorum","metadata":{"description":"d","tags":["x","y"],"default_queue_type":"quorum"},` +
 			`"tracing":false,"protected_from_deletion":false,"cluster_state":{"n1":"running","n2":"down","n3":"running"},` +
-			`"messages":0,"messages_ready":0,"messages_unacknowledged":0,"messages_scheduled":0,"messages_delayed":0,"message_bytes_delayed":0,"messages_dlx":0,"messages_dlx_waiting":0,"message_bytes":0,"message_bytes_dlx":0}`},
+			`"messages":0,"messages_ready":0,"messages_unacknowledged":0,"messages_scheduled":0,"messages_delayed":0,"message_bytes_delayed":0,"messages_dlx":0,"messages_dlx_waiting":0,"message_bytes":0,"message_bytes_dlx":0,` + `"messages_details":{"rate":0},"messages_ready_details":{"rate":0},"messages_unacknowledged_details":{"rate":0}}`},
 		want{"root", "GET", "/api/vhosts/a%2Fb/permissions", "", 200, `[{"user":"root","vhost":"a/b","configure":".*","write":".*","read":".*"}]`},
 		want{"root", "PUT", "/api/vhosts/a%2Fb", ``, 204, ""},
 		want{"root", "GET", "/api/vhosts/a%2Fb?columns=name", "", 200, `…"description":"d","tags":["x","y"]`}, // what is not said stays

@@ -1,10 +1,17 @@
 package mgmt
 
 import (
+	"cmp"
+	"net"
 	"net/http"
+	"net/netip"
+	"runtime"
+	"strconv"
+	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -12,10 +19,18 @@ import (
 // compatibility is the version of RabbitMQ whose API this one follows.
 const compatibility = "4.3.0"
 
+// ratesMode is what the API calls counts of every kind of object.
+const ratesMode = "basic"
+
+// retention is for how long samples are kept, in seconds, by the kind of object.
+var retention = map[string][]int{"global": {600}, "basic": {600}, "detailed": {600}}
+
 // overview is the cluster as visible to a user.
 type overview struct {
-	node   Node
-	queues Queues
+	node    Node
+	queues  Queues
+	traffic Traffic
+	clients Connections
 }
 
 // get sums up the vhosts that the user may see.
@@ -24,7 +39,10 @@ func (ov overview) get(w *responder, r *request) {
 	o := api.Overview{
 		ManagementVersion: compatibility, RabbitMQVersion: compatibility, ProductName: "quorate", ProductVersion: ov.node.Version(),
 		ClusterName: status.Cluster, Node: status.Node, DefaultQueueType: queueType,
+		RatesMode: ratesMode, SampleRetention: retention, ErlangVersion: "0", ErlangFullVersion: "Go " + runtime.Version(),
+		CryptoVersion: "crypto/tls of " + runtime.Version(), ClusterTags: map[string]string{}, NodeTags: map[string]string{}, OperatorPolicyUpdates: true,
 	}
+	o.Listeners, o.Contexts = listenersOf(&status)
 	for _, name := range catalog.ExchangeTypes() {
 		o.ExchangeTypes = append(o.ExchangeTypes, api.ExchangeType{Name: name, Enabled: true})
 	}
@@ -40,7 +58,64 @@ func (ov overview) get(w *responder, r *request) {
 			}
 		}
 	}
+	for _, c := range (connections{all: ov.clients}).matching(r) {
+		o.ObjectTotals.Connections++
+		o.ObjectTotals.Channels += c.Channels
+	}
+	ov.addTraffic(r, &o, vhosts)
 	w.answer(http.StatusOK, o)
+}
+
+// addTraffic adds what clients do: all of them with the monitoring tag, otherwise those of the
+// vhosts that the user may see.
+func (ov overview) addTraffic(r *request, o *api.Overview, vhosts []string) {
+	report := ov.traffic.Traffic(r.Context(), sums(r))
+	all := &report.All
+	if !r.has(monitoring) {
+		all = &traffic.Activity{}
+		for _, vhost := range vhosts {
+			all.Merge(report.VHosts[vhost])
+		}
+	}
+	o.MessageStats = messageStats(all, report.Query, channelCounters)
+	o.QueueTotals.LengthDetails = lengthDetails(all, report.Query)
+	c := &o.ChurnRates
+	for _, x := range []struct {
+		of      traffic.Counter
+		total   *uint64
+		details **api.Details
+	}{
+		{traffic.ConnectionCreated, &c.ConnectionCreated, &c.ConnectionCreatedDetails},
+		{traffic.ConnectionClosed, &c.ConnectionClosed, &c.ConnectionClosedDetails},
+		{traffic.ChannelCreated, &c.ChannelCreated, &c.ChannelCreatedDetails},
+		{traffic.ChannelClosed, &c.ChannelClosed, &c.ChannelClosedDetails},
+		{traffic.QueueDeclared, &c.QueueDeclared, &c.QueueDeclaredDetails},
+		{traffic.QueueCreated, &c.QueueCreated, &c.QueueCreatedDetails},
+		{traffic.QueueDeleted, &c.QueueDeleted, &c.QueueDeletedDetails},
+	} {
+		*x.total, *x.details = report.All.Total[x.of], details(&report.All, report.Query, x.of)
+	}
+}
+
+// listenersOf describes the addresses at which a node listens; contexts are those for HTTP.
+func listenersOf(s *api.Status) (list []api.NodeListener, contexts []api.Context) {
+	list, contexts = []api.NodeListener{}, []api.Context{}
+	for _, l := range s.Listeners {
+		host, text, _ := net.SplitHostPort(l.Address)
+		port, _ := strconv.Atoi(text)
+		secure := strings.HasSuffix(l.Protocol, "/ssl") || strings.HasPrefix(l.Protocol, "https")
+		if at, err := netip.ParseAddr(host); err == nil {
+			host = at.Unmap().String()
+		}
+		x := api.NodeListener{Node: s.Node, Protocol: l.Protocol, IPAddress: cmp.Or(host, "::"), Port: port, TLS: secure, SocketOptions: map[string]any{}}
+		list = append(list, x)
+		if l.Protocol == "http" || l.Protocol == "https" {
+			contexts = append(contexts, api.Context{
+				Node: s.Node, Description: "RabbitMQ Management", Path: "/", IP: x.IPAddress, Port: text, TLS: strconv.FormatBool(secure),
+			})
+		}
+	}
+	return list, contexts
 }
 
 // totals sums up the queues of one vhost.

@@ -1,13 +1,24 @@
 package mgmt
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/proto/logpb"
 )
+
+func (w *world) Traffic(_ context.Context, q traffic.Query) *traffic.Report {
+	q.Slot = w.slot
+	report := traffic.NewReport(&q)
+	if w.table != nil {
+		report.Add(w.table.Answer(&q))
+	}
+	return report
+}
 
 func (w *world) Status() api.Status {
 	return api.Status{Node: "n1", Cluster: "c", Listeners: w.listeners}
@@ -28,14 +39,14 @@ func TestOverview(t *testing.T) {
 	both.Messages, both.DeadLetters = 11, 5
 	exchanges := 1 + len(w.View().Exchanges("/"))
 	for user, want := range map[string]api.Overview{
-		"maggie": {QueueTotals: q, ObjectTotals: api.ObjectTotals{Queues: 2, Exchanges: exchanges, Consumers: 5}},
-		"mona":   {QueueTotals: both, ObjectTotals: api.ObjectTotals{Queues: 3, Exchanges: 2 * exchanges, Consumers: 5}},
+		"maggie": {QueueTotals: api.QueueTotals{Totals: q}, ObjectTotals: api.ObjectTotals{Queues: 2, Exchanges: exchanges, Consumers: 5}},
+		"mona":   {QueueTotals: api.QueueTotals{Totals: both}, ObjectTotals: api.ObjectTotals{Queues: 3, Exchanges: 2 * exchanges, Consumers: 5}},
 	} {
 		var o api.Overview
 		if err := json.Unmarshal(w.request(user, "GET", "/api/overview", "").Body.Bytes(), &o); err != nil {
 			t.Fatal(err)
 		}
-		if o.QueueTotals != want.QueueTotals || o.ObjectTotals != want.ObjectTotals {
+		if o.QueueTotals.Totals != want.QueueTotals.Totals || o.ObjectTotals != want.ObjectTotals {
 			t.Errorf("%s sees %+v, want %+v", user, o, want)
 		}
 		if o.ClusterName != "c" || o.Node != "n1" || o.ProductVersion != "1.2.3" || o.RabbitMQVersion != "4.3.0" || len(o.ExchangeTypes) < 4 {

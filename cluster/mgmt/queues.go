@@ -2,13 +2,16 @@ package mgmt
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // queues serves queues, with the stats reported by their leaders.
@@ -16,6 +19,7 @@ type queues struct {
 	queues  Queues
 	node    Node
 	cluster Cluster
+	traffic Traffic
 }
 
 func (qs queues) list(w *responder, r *request) {
@@ -26,13 +30,19 @@ func (qs queues) list(w *responder, r *request) {
 	}
 	q := r.URL.Query()
 	var byQueue map[fsm.QueueID]stats.Queue
+	var report *traffic.Report
 	if q.Get("disable_stats") != "true" || q.Get("enable_queue_totals") == "true" {
 		byQueue = qs.queues.Stats(r.Context())
+	}
+	if q.Get("disable_stats") != "true" && shows(q.Get("columns"), "message_stats", "messages_details", "messages_ready_details", "messages_unacknowledged_details") {
+		report = qs.traffic.Traffic(r.Context(), traffic.Query{Of: peerpb.TrafficRequest_QUEUES})
 	}
 	var items []api.Queue
 	for _, vhost := range vhosts {
 		for _, q := range r.view.QueuesOf(vhost) {
-			items = append(items, qs.describe(r.view, q, byQueue))
+			d := qs.describe(r.view, q, byQueue)
+			addQueueTraffic(&d, report, q.ID)
+			items = append(items, d)
 		}
 	}
 	list(w, r, items)
@@ -44,7 +54,31 @@ func (qs queues) get(w *responder, r *request) {
 		w.notFound()
 		return
 	}
-	w.answer(http.StatusOK, qs.describe(r.view, q, qs.queues.Stats(r.Context(), q.ID)))
+	d := qs.describe(r.view, q, qs.queues.Stats(r.Context(), q.ID))
+	of := traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: q.ID}
+	addQueueTraffic(&d, qs.traffic.Traffic(r.Context(), trafficFor(r, of)), q.ID)
+	w.answer(http.StatusOK, d)
+}
+
+// addQueueTraffic adds what clients do with a queue; report nil: nothing is added.
+func addQueueTraffic(d *api.Queue, report *traffic.Report, id fsm.QueueID) {
+	if report == nil || d.QueueStats == nil {
+		return
+	}
+	a := report.Queues[id]
+	d.MessageStats, d.LengthDetails = messageStats(a, report.Query, queueCounters), lengthDetails(a, report.Query)
+}
+
+// shows reports whether a list of columns, which is all of them if it is empty, has one of these
+// objects or something within.
+func shows(columns string, objects ...string) bool {
+	for column := range strings.SplitSeq(columns, ",") {
+		object, _, _ := strings.Cut(column, ".")
+		if columns == "" || slices.Contains(objects, object) {
+			return true
+		}
+	}
+	return false
 }
 
 func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.QueueID]stats.Queue) api.Queue {

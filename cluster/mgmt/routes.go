@@ -55,7 +55,7 @@ func (b *Backend) inspection() []resource {
 	i, set := inspection{b.Node, b.Groups}, settings{b.Settings}
 	return []resource{
 		{"/api/version", []endpoint{get(management, i.version)}},
-		{"/api/overview", []endpoint{get(management, overview{b.Node, b.Queues}.get)}},
+		{"/api/overview", []endpoint{get(management, overview{b.Node, b.Queues, b.Traffic, b.Connections}.get)}},
 		{openAPIPath, []endpoint{get(management, description{b.resources}.get)}},
 		{"/api/cluster-name", []endpoint{get(management, i.clusterName)}},
 		{"/api/extensions", []endpoint{get(management, nothing)}},
@@ -138,7 +138,7 @@ func (b *Backend) membership() []resource {
 
 // vhosts are the resources of vhosts and of their connections.
 func (b *Backend) vhosts() []resource {
-	v, c := vhosts{b.Catalog, b.Queues, b.Cluster}, connections{b.Connections}
+	v, c := vhosts{b.Catalog, b.Queues, b.Cluster, b.Traffic}, connections{b.Connections}
 	return []resource{
 		{"/api/vhosts", []endpoint{get(management, v.list)}},
 		{"/api/vhosts/{vhost}", []endpoint{get(management, v.get), put(administrator, v.put), remove(administrator, v.remove)}},
@@ -151,7 +151,7 @@ func (b *Backend) vhosts() []resource {
 
 // queues are the resources of queues, their messages and consumers.
 func (b *Backend) queues() []resource {
-	q, m, c := queues{b.Queues, b.Node, b.Cluster}, messages{b.Messages}, consumers{b.Queues, b.Node}
+	q, m, c := queues{b.Queues, b.Node, b.Cluster, b.Traffic}, messages{b.Messages}, consumers{b.Queues, b.Node}
 	l, o := locks{b.Messages, b.Node}, sessions{b.Objects}
 	return slices.Concat([]resource{
 		{"/api/queues", []endpoint{get(management, q.list)}},
@@ -177,7 +177,7 @@ func (b *Backend) queues() []resource {
 
 // exchanges are the resources of exchanges and bindings.
 func (b *Backend) exchanges() []resource {
-	x, o := exchanges{b.Queues}, sessions{b.Objects}
+	x, o := exchanges{b.Queues, b.Traffic}, sessions{b.Objects}
 	const between = "/api/bindings/{vhost}/e/{source}/"
 	return slices.Concat([]resource{
 		{"/api/exchanges", []endpoint{get(management, x.list)}},

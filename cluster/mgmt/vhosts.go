@@ -5,6 +5,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -17,6 +18,7 @@ type vhosts struct {
 	catalog Catalog
 	queues  Queues
 	cluster Cluster
+	traffic Traffic
 }
 
 func (vs vhosts) describe(r *request, row *logpb.PutVhost) api.VHost {
@@ -36,9 +38,10 @@ func (vs vhosts) describe(r *request, row *logpb.PutVhost) api.VHost {
 
 func (vs vhosts) list(w *responder, r *request) {
 	var byQueue map[fsm.QueueID]stats.Queue
+	var report *traffic.Report
 	wanted := r.URL.Query().Get("disable_stats") != "true"
 	if wanted {
-		byQueue = vs.queues.Stats(r.Context())
+		byQueue, report = vs.queues.Stats(r.Context()), vs.traffic.Traffic(r.Context(), sums(r))
 	}
 	var items []api.VHost
 	for _, row := range r.view.VHosts() {
@@ -48,6 +51,7 @@ func (vs vhosts) list(w *responder, r *request) {
 		v := vs.describe(r, row)
 		if wanted {
 			v.Totals = totals(r.view, v.Name, byQueue)
+			addTraffic(&v, report)
 		}
 		items = append(items, v)
 	}
@@ -62,7 +66,14 @@ func (vs vhosts) get(w *responder, r *request) {
 	}
 	v := vs.describe(r, row)
 	v.Totals = totals(r.view, v.Name, vs.queues.Stats(r.Context()))
+	addTraffic(&v, vs.traffic.Traffic(r.Context(), sums(r)))
 	w.answer(http.StatusOK, v)
+}
+
+// addTraffic adds what the clients of a vhost do.
+func addTraffic(v *api.VHost, report *traffic.Report) {
+	a := report.VHosts[v.Name]
+	v.MessageStats, v.LengthDetails = messageStats(a, report.Query, channelCounters), lengthDetails(a, report.Query)
 }
 
 // put creates or changes a vhost. Its creator gets all permissions in it.

@@ -119,6 +119,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	if err != nil {
 		return err
 	}
+	node.SampleTraffic()
 	watchKeys(security, node)
 	counts, failed := &traffic{}, make(chan error, 8)
 	api, page, err := serveHTTP(s, node, sockets, logger, records, failed)

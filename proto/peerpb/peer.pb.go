@@ -25,6 +25,58 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+type TrafficRequest_Of int32
+
+const (
+	TrafficRequest_SUMS      TrafficRequest_Of = 0
+	TrafficRequest_QUEUES    TrafficRequest_Of = 1
+	TrafficRequest_EXCHANGES TrafficRequest_Of = 2
+	TrafficRequest_CHANNELS  TrafficRequest_Of = 3
+)
+
+// Enum value maps for TrafficRequest_Of.
+var (
+	TrafficRequest_Of_name = map[int32]string{
+		0: "SUMS",
+		1: "QUEUES",
+		2: "EXCHANGES",
+		3: "CHANNELS",
+	}
+	TrafficRequest_Of_value = map[string]int32{
+		"SUMS":      0,
+		"QUEUES":    1,
+		"EXCHANGES": 2,
+		"CHANNELS":  3,
+	}
+)
+
+func (x TrafficRequest_Of) Enum() *TrafficRequest_Of {
+	p := new(TrafficRequest_Of)
+	*p = x
+	return p
+}
+
+func (x TrafficRequest_Of) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (TrafficRequest_Of) Descriptor() protoreflect.EnumDescriptor {
+	return file_peer_proto_enumTypes[0].Descriptor()
+}
+
+func (TrafficRequest_Of) Type() protoreflect.EnumType {
+	return &file_peer_proto_enumTypes[0]
+}
+
+func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use TrafficRequest_Of.Descriptor instead.
+func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{45, 0}
+}
+
 // Hello opens a link.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3864,6 +3916,280 @@ func (x *HearsReply) GetHears() bool {
 	return false
 }
 
+// TrafficRequest asks a node what its clients do, and how long the queues are
+// that it leads.
+type TrafficRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Of       TrafficRequest_Of      `protobuf:"varint,1,opt,name=of,enum=quorate.peer.v1.TrafficRequest_Of" json:"of,omitempty"` // SUMS: of the node and of each vhost
+	One      bool                   `protobuf:"varint,2,opt,name=one" json:"one,omitempty"`                                      // only of the object named below
+	Queue    uint64                 `protobuf:"varint,3,opt,name=queue" json:"queue,omitempty"`
+	Vhost    string                 `protobuf:"bytes,4,opt,name=vhost" json:"vhost,omitempty"`
+	Exchange string                 `protobuf:"bytes,5,opt,name=exchange" json:"exchange,omitempty"`
+	Channel  string                 `protobuf:"bytes,6,opt,name=channel" json:"channel,omitempty"`
+	// Samples of sums and of the one object, from slot on backwards: how many of
+	// lengths and of counts, and the slots from one to the next.
+	Slot          int64  `protobuf:"zigzag64,7,opt,name=slot" json:"slot,omitempty"`
+	Lengths       uint32 `protobuf:"varint,8,opt,name=lengths" json:"lengths,omitempty"`
+	LengthsStep   uint32 `protobuf:"varint,9,opt,name=lengths_step,json=lengthsStep" json:"lengths_step,omitempty"`
+	Counts        uint32 `protobuf:"varint,10,opt,name=counts" json:"counts,omitempty"`
+	CountsStep    uint32 `protobuf:"varint,11,opt,name=counts_step,json=countsStep" json:"counts_step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrafficRequest) Reset() {
+	*x = TrafficRequest{}
+	mi := &file_peer_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrafficRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrafficRequest) ProtoMessage() {}
+
+func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
+func (*TrafficRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *TrafficRequest) GetOf() TrafficRequest_Of {
+	if x != nil {
+		return x.Of
+	}
+	return TrafficRequest_SUMS
+}
+
+func (x *TrafficRequest) GetOne() bool {
+	if x != nil {
+		return x.One
+	}
+	return false
+}
+
+func (x *TrafficRequest) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *TrafficRequest) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *TrafficRequest) GetExchange() string {
+	if x != nil {
+		return x.Exchange
+	}
+	return ""
+}
+
+func (x *TrafficRequest) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *TrafficRequest) GetSlot() int64 {
+	if x != nil {
+		return x.Slot
+	}
+	return 0
+}
+
+func (x *TrafficRequest) GetLengths() uint32 {
+	if x != nil {
+		return x.Lengths
+	}
+	return 0
+}
+
+func (x *TrafficRequest) GetLengthsStep() uint32 {
+	if x != nil {
+		return x.LengthsStep
+	}
+	return 0
+}
+
+func (x *TrafficRequest) GetCounts() uint32 {
+	if x != nil {
+		return x.Counts
+	}
+	return 0
+}
+
+func (x *TrafficRequest) GetCountsStep() uint32 {
+	if x != nil {
+		return x.CountsStep
+	}
+	return 0
+}
+
+type TrafficReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Objects       []*ObjectTraffic       `protobuf:"bytes,1,rep,name=objects" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TrafficReply) Reset() {
+	*x = TrafficReply{}
+	mi := &file_peer_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TrafficReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TrafficReply) ProtoMessage() {}
+
+func (x *TrafficReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
+func (*TrafficReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *TrafficReply) GetObjects() []*ObjectTraffic {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
+// ObjectTraffic is about the node if it names nothing. The numbers are in the
+// order of traffic.Counter; a node sends those that it knows.
+type ObjectTraffic struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	IsExchange    bool                   `protobuf:"varint,2,opt,name=is_exchange,json=isExchange" json:"is_exchange,omitempty"` // exchange, which may be empty, is in the vhost
+	Exchange      string                 `protobuf:"bytes,3,opt,name=exchange" json:"exchange,omitempty"`
+	Queue         uint64                 `protobuf:"varint,4,opt,name=queue" json:"queue,omitempty"` // id
+	Channel       string                 `protobuf:"bytes,5,opt,name=channel" json:"channel,omitempty"`
+	Totals        []uint64               `protobuf:"varint,6,rep,packed,name=totals" json:"totals,omitempty"`
+	Steps         []int32                `protobuf:"zigzag32,7,rep,packed,name=steps" json:"steps,omitempty"`   // from the sample before the newest one to that
+	Samples       []uint64               `protobuf:"varint,8,rep,packed,name=samples" json:"samples,omitempty"` // of each counter in turn, the newest first
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectTraffic) Reset() {
+	*x = ObjectTraffic{}
+	mi := &file_peer_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectTraffic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectTraffic) ProtoMessage() {}
+
+func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
+func (*ObjectTraffic) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ObjectTraffic) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *ObjectTraffic) GetIsExchange() bool {
+	if x != nil {
+		return x.IsExchange
+	}
+	return false
+}
+
+func (x *ObjectTraffic) GetExchange() string {
+	if x != nil {
+		return x.Exchange
+	}
+	return ""
+}
+
+func (x *ObjectTraffic) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *ObjectTraffic) GetChannel() string {
+	if x != nil {
+		return x.Channel
+	}
+	return ""
+}
+
+func (x *ObjectTraffic) GetTotals() []uint64 {
+	if x != nil {
+		return x.Totals
+	}
+	return nil
+}
+
+func (x *ObjectTraffic) GetSteps() []int32 {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *ObjectTraffic) GetSamples() []uint64 {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
 var File_peer_proto protoreflect.FileDescriptor
 
 const file_peer_proto_rawDesc = "" +
@@ -4213,7 +4539,39 @@ const file_peer_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\"\n" +
 	"\n" +
 	"HearsReply\x12\x14\n" +
-	"\x05hears\x18\x01 \x01(\bR\x05hears2\xc3\x01\n" +
+	"\x05hears\x18\x01 \x01(\bR\x05hears\"\xfb\x02\n" +
+	"\x0eTrafficRequest\x122\n" +
+	"\x02of\x18\x01 \x01(\x0e2\".quorate.peer.v1.TrafficRequest.OfR\x02of\x12\x10\n" +
+	"\x03one\x18\x02 \x01(\bR\x03one\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05vhost\x18\x04 \x01(\tR\x05vhost\x12\x1a\n" +
+	"\bexchange\x18\x05 \x01(\tR\bexchange\x12\x18\n" +
+	"\achannel\x18\x06 \x01(\tR\achannel\x12\x12\n" +
+	"\x04slot\x18\a \x01(\x12R\x04slot\x12\x18\n" +
+	"\alengths\x18\b \x01(\rR\alengths\x12!\n" +
+	"\flengths_step\x18\t \x01(\rR\vlengthsStep\x12\x16\n" +
+	"\x06counts\x18\n" +
+	" \x01(\rR\x06counts\x12\x1f\n" +
+	"\vcounts_step\x18\v \x01(\rR\n" +
+	"countsStep\"7\n" +
+	"\x02Of\x12\b\n" +
+	"\x04SUMS\x10\x00\x12\n" +
+	"\n" +
+	"\x06QUEUES\x10\x01\x12\r\n" +
+	"\tEXCHANGES\x10\x02\x12\f\n" +
+	"\bCHANNELS\x10\x03\"H\n" +
+	"\fTrafficReply\x128\n" +
+	"\aobjects\x18\x01 \x03(\v2\x1e.quorate.peer.v1.ObjectTrafficR\aobjects\"\xda\x01\n" +
+	"\rObjectTraffic\x12\x14\n" +
+	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x1f\n" +
+	"\vis_exchange\x18\x02 \x01(\bR\n" +
+	"isExchange\x12\x1a\n" +
+	"\bexchange\x18\x03 \x01(\tR\bexchange\x12\x14\n" +
+	"\x05queue\x18\x04 \x01(\x04R\x05queue\x12\x18\n" +
+	"\achannel\x18\x05 \x01(\tR\achannel\x12\x16\n" +
+	"\x06totals\x18\x06 \x03(\x04R\x06totals\x12\x14\n" +
+	"\x05steps\x18\a \x03(\x11R\x05steps\x12\x18\n" +
+	"\asamples\x18\b \x03(\x04R\asamples2\xc3\x01\n" +
 	"\x04Peer\x12:\n" +
 	"\x04Link\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12>\n" +
 	"\bSnapshot\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12?\n" +
@@ -4231,76 +4589,83 @@ func file_peer_proto_rawDescGZIP() []byte {
 	return file_peer_proto_rawDescData
 }
 
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_peer_proto_goTypes = []any{
-	(*Hello)(nil),             // 0: quorate.peer.v1.Hello
-	(*IntroduceRequest)(nil),  // 1: quorate.peer.v1.IntroduceRequest
-	(*IntroduceReply)(nil),    // 2: quorate.peer.v1.IntroduceReply
-	(*Member)(nil),            // 3: quorate.peer.v1.Member
-	(*Frame)(nil),             // 4: quorate.peer.v1.Frame
-	(*StatsRequest)(nil),      // 5: quorate.peer.v1.StatsRequest
-	(*StatsReply)(nil),        // 6: quorate.peer.v1.StatsReply
-	(*QueueStatsRequest)(nil), // 7: quorate.peer.v1.QueueStatsRequest
-	(*QueueStatsReply)(nil),   // 8: quorate.peer.v1.QueueStatsReply
-	(*QueueStats)(nil),        // 9: quorate.peer.v1.QueueStats
-	(*CountsRequest)(nil),     // 10: quorate.peer.v1.CountsRequest
-	(*CountsReply)(nil),       // 11: quorate.peer.v1.CountsReply
-	(*ConsumersRequest)(nil),  // 12: quorate.peer.v1.ConsumersRequest
-	(*ConsumersReply)(nil),    // 13: quorate.peer.v1.ConsumersReply
-	(*QueueConsumer)(nil),     // 14: quorate.peer.v1.QueueConsumer
-	(*ConsumingSession)(nil),  // 15: quorate.peer.v1.ConsumingSession
-	(*ScheduledRequest)(nil),  // 16: quorate.peer.v1.ScheduledRequest
-	(*ScheduledReply)(nil),    // 17: quorate.peer.v1.ScheduledReply
-	(*ScheduledMessage)(nil),  // 18: quorate.peer.v1.ScheduledMessage
-	(*ReplicasRequest)(nil),   // 19: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),     // 20: quorate.peer.v1.ReplicasReply
-	(*NodeResources)(nil),     // 21: quorate.peer.v1.NodeResources
-	(*ResourceAlarms)(nil),    // 22: quorate.peer.v1.ResourceAlarms
-	(*Replica)(nil),           // 23: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),   // 24: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),     // 25: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),    // 26: quorate.peer.v1.CatalogRequest
-	(*Lease)(nil),             // 27: quorate.peer.v1.Lease
-	(*CatalogReply)(nil),      // 28: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),       // 29: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),         // 30: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),            // 31: quorate.peer.v1.Peeked
-	(*EndsRequest)(nil),       // 32: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 33: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 34: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 35: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 36: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 37: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 38: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 39: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 40: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 41: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 42: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 43: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 44: quorate.peer.v1.HearsReply
+	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
+	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
+	(*IntroduceRequest)(nil),  // 2: quorate.peer.v1.IntroduceRequest
+	(*IntroduceReply)(nil),    // 3: quorate.peer.v1.IntroduceReply
+	(*Member)(nil),            // 4: quorate.peer.v1.Member
+	(*Frame)(nil),             // 5: quorate.peer.v1.Frame
+	(*StatsRequest)(nil),      // 6: quorate.peer.v1.StatsRequest
+	(*StatsReply)(nil),        // 7: quorate.peer.v1.StatsReply
+	(*QueueStatsRequest)(nil), // 8: quorate.peer.v1.QueueStatsRequest
+	(*QueueStatsReply)(nil),   // 9: quorate.peer.v1.QueueStatsReply
+	(*QueueStats)(nil),        // 10: quorate.peer.v1.QueueStats
+	(*CountsRequest)(nil),     // 11: quorate.peer.v1.CountsRequest
+	(*CountsReply)(nil),       // 12: quorate.peer.v1.CountsReply
+	(*ConsumersRequest)(nil),  // 13: quorate.peer.v1.ConsumersRequest
+	(*ConsumersReply)(nil),    // 14: quorate.peer.v1.ConsumersReply
+	(*QueueConsumer)(nil),     // 15: quorate.peer.v1.QueueConsumer
+	(*ConsumingSession)(nil),  // 16: quorate.peer.v1.ConsumingSession
+	(*ScheduledRequest)(nil),  // 17: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),    // 18: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil),  // 19: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),   // 20: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),     // 21: quorate.peer.v1.ReplicasReply
+	(*NodeResources)(nil),     // 22: quorate.peer.v1.NodeResources
+	(*ResourceAlarms)(nil),    // 23: quorate.peer.v1.ResourceAlarms
+	(*Replica)(nil),           // 24: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),   // 25: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),     // 26: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),    // 27: quorate.peer.v1.CatalogRequest
+	(*Lease)(nil),             // 28: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),      // 29: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),       // 30: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),         // 31: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),            // 32: quorate.peer.v1.Peeked
+	(*EndsRequest)(nil),       // 33: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 34: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 35: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 36: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 37: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 38: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 39: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 40: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 41: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 42: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 43: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 44: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 45: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 46: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 47: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 48: quorate.peer.v1.ObjectTraffic
 }
 var file_peer_proto_depIdxs = []int32{
-	3,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
-	9,  // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
-	14, // 2: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
-	15, // 3: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	18, // 4: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	23, // 5: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	21, // 6: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
-	27, // 7: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
-	31, // 8: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	40, // 9: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	4,  // 10: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	4,  // 11: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	4,  // 12: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	4,  // 13: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	4,  // 14: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	4,  // 15: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
+	10, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
+	15, // 2: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
+	16, // 3: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
+	19, // 4: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	24, // 5: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	22, // 6: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
+	28, // 7: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	32, // 8: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	41, // 9: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 10: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	48, // 11: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	5,  // 12: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 13: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 14: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 15: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 16: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 17: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	15, // [15:18] is the sub-list for method output_type
+	12, // [12:15] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -4313,13 +4678,14 @@ func file_peer_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
-			NumEnums:      0,
-			NumMessages:   45,
+			NumEnums:      1,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
 		GoTypes:           file_peer_proto_goTypes,
 		DependencyIndexes: file_peer_proto_depIdxs,
+		EnumInfos:         file_peer_proto_enumTypes,
 		MessageInfos:      file_peer_proto_msgTypes,
 	}.Build()
 	File_peer_proto = out.File

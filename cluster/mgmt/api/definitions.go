@@ -20,6 +20,8 @@ type VHost struct {
 	ClusterState          map[string]string `json:"cluster_state"` // by node
 
 	*Totals // nil if they were not asked for
+	LengthDetails
+	MessageStats MessageStats `json:"message_stats,omitempty"`
 }
 
 // Totals sum up the stats of queues. Those whose leader does not answer are
@@ -56,21 +58,86 @@ type Overview struct {
 	Node              string         `json:"node"` // that answers
 	DefaultQueueType  string         `json:"default_queue_type"`
 	ExchangeTypes     []ExchangeType `json:"exchange_types"`
-	QueueTotals       Totals         `json:"queue_totals"`
+	QueueTotals       QueueTotals    `json:"queue_totals"`
 	ObjectTotals      ObjectTotals   `json:"object_totals"`
+	MessageStats      MessageStats   `json:"message_stats"` // of what the user may see
+	ChurnRates        ChurnRates     `json:"churn_rates"`
+	Listeners         []NodeListener `json:"listeners"` // of the node that answers
+	Contexts          []Context      `json:"contexts"`
+
+	RatesMode               string            `json:"rates_mode"`
+	SampleRetention         map[string][]int  `json:"sample_retention_policies"` // s
+	ErlangVersion           string            `json:"erlang_version"`            // 0
+	ErlangFullVersion       string            `json:"erlang_full_version"`       // that of Go
+	CryptoVersion           string            `json:"crypto_lib_version"`
+	ClusterTags             map[string]string `json:"cluster_tags"`
+	NodeTags                map[string]string `json:"node_tags"`
+	EventQueue              int               `json:"statistics_db_event_queue"`
+	DisableStats            bool              `json:"disable_stats"`
+	EnableQueueTotals       bool              `json:"enable_queue_totals"`
+	OperatorPolicyUpdates   bool              `json:"is_op_policy_updating_enabled"`
+	RequireDefinitionSuffix bool              `json:"require_definition_json_extension"`
+}
+
+// QueueTotals sum up all queues, and say how their lengths change.
+type QueueTotals struct {
+	Totals
+	LengthDetails
+}
+
+// NodeListener is an address at which a node listens, as the overview lists them.
+type NodeListener struct {
+	Node          string         `json:"node"`
+	Protocol      string         `json:"protocol"`
+	IPAddress     string         `json:"ip_address"`
+	Port          int            `json:"port"`
+	TLS           bool           `json:"tls"`
+	SocketOptions map[string]any `json:"socket_opts"`
+}
+
+// Context is an HTTP listener of a node.
+type Context struct {
+	Node        string `json:"node"`
+	Description string `json:"description"`
+	Path        string `json:"path"`
+	IP          string `json:"ip"`
+	Port        string `json:"port"`
+	TLS         string `json:"ssl"`
+}
+
+// ChurnRates count what clients have opened, closed, declared and deleted since
+// the nodes began.
+type ChurnRates struct {
+	ConnectionCreated        uint64   `json:"connection_created"`
+	ConnectionCreatedDetails *Details `json:"connection_created_details"`
+	ConnectionClosed         uint64   `json:"connection_closed"`
+	ConnectionClosedDetails  *Details `json:"connection_closed_details"`
+	ChannelCreated           uint64   `json:"channel_created"`
+	ChannelCreatedDetails    *Details `json:"channel_created_details"`
+	ChannelClosed            uint64   `json:"channel_closed"`
+	ChannelClosedDetails     *Details `json:"channel_closed_details"`
+	QueueDeclared            uint64   `json:"queue_declared"` // passive declares left out
+	QueueDeclaredDetails     *Details `json:"queue_declared_details"`
+	QueueCreated             uint64   `json:"queue_created"`
+	QueueCreatedDetails      *Details `json:"queue_created_details"`
+	QueueDeleted             uint64   `json:"queue_deleted"` // on request
+	QueueDeletedDetails      *Details `json:"queue_deleted_details"`
 }
 
 // ExchangeType is a type of exchange.
 type ExchangeType struct {
-	Name    string `json:"name"`
-	Enabled bool   `json:"enabled"`
+	Name        string `json:"name"`
+	Description string `json:"description"`
+	Enabled     bool   `json:"enabled"`
 }
 
 // ObjectTotals count what there is.
 type ObjectTotals struct {
-	Queues    int    `json:"queues"`
-	Exchanges int    `json:"exchanges"`
-	Consumers uint64 `json:"consumers"`
+	Connections int    `json:"connections"`
+	Channels    int    `json:"channels"`
+	Queues      int    `json:"queues"`
+	Exchanges   int    `json:"exchanges"`
+	Consumers   uint64 `json:"consumers"`
 }
 
 // VHostMetadata repeats what describes a virtual host.
@@ -145,6 +212,8 @@ type Queue struct {
 	Online  []string `json:"online"`
 
 	*QueueStats
+	LengthDetails
+	MessageStats MessageStats `json:"message_stats,omitempty"`
 }
 
 // QueueStats says how a queue is doing, as its leader says.
@@ -231,6 +300,7 @@ type Exchange struct {
 	OperatorPolicy      string         `json:"operator_policy"`
 	EffectiveDefinition map[string]any `json:"effective_policy_definition"`
 
+	MessageStats MessageStats `json:"message_stats,omitempty"`
 	// Of an exchange with a store whose leader answers.
 	*DelayStats
 }

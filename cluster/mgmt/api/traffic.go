@@ -1,0 +1,27 @@
+package api
+
+// MessageStats are counts by name, such as publish, since the nodes began that
+// count them, and under NAME_details a Details.
+type MessageStats map[string]any
+
+// Details is how a number changes. Samples, their mean and the mean of their
+// rates are there if the request asks for samples.
+type Details struct {
+	Rate    float64  `json:"rate"` // in a second, over the last 5 seconds
+	Samples []Sample `json:"samples,omitempty"`
+	Mean    *float64 `json:"avg,omitempty"`
+	AvgRate *float64 `json:"avg_rate,omitempty"`
+}
+
+// Sample is a number at a time.
+type Sample struct {
+	Value uint64 `json:"sample"`
+	At    int64  `json:"timestamp"` // ms since 1970
+}
+
+// LengthDetails are how the lengths of queues change.
+type LengthDetails struct {
+	MessagesDetails       *Details `json:"messages_details,omitempty"`
+	ReadyDetails          *Details `json:"messages_ready_details,omitempty"`
+	UnacknowledgedDetails *Details `json:"messages_unacknowledged_details,omitempty"`
+}

@@ -1,0 +1,124 @@
+package mgmt
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/fsm"
+)
+
+// always is a cluster that has whatever is asked for.
+var always = traffic.Exists{
+	VHost: func(string) bool { return true }, Exchange: func(traffic.Exchange) bool { return true }, Queue: func(fsm.QueueID) bool { return true },
+}
+
+// count makes a client of a vhost publish, take and acknowledge, and takes the next sample.
+func (w *world) count(vhost, exchange, queue string, published, acked int) {
+	q, _ := w.View().Queue(vhost, queue)
+	if w.table == nil {
+		w.table, w.slot = traffic.NewTable(), 1000
+	}
+	ch := w.table.Open(vhost, nil)
+	var t traffic.Tally
+	for range published {
+		t.Published(exchange, 1, true)
+		t.Confirmed()
+	}
+	t.TakeQueue(traffic.QueueCounts{VHost: vhost, Queue: q.ID}, &traffic.Counts{
+		traffic.Publish: uint64(published), traffic.Deliver: uint64(acked), traffic.Ack: uint64(acked),
+	})
+	w.table.Add(ch, &t)
+	w.table.Close(ch)
+	w.slot++
+	w.table.Sample(w.slot, []traffic.Length{{VHost: vhost, Queue: q.ID, Ready: uint64(published - acked)}}, always)
+}
+
+// mustJSON makes a request and decodes the answer.
+func mustJSON[T any](w *world, user, path string) (v T) {
+	w.t.Helper()
+	answer := w.request(user, "GET", path, "")
+	if err := json.Unmarshal(answer.Body.Bytes(), &v); err != nil || answer.Code != 200 {
+		w.t.Fatalf("%s: %d %s: %v", path, answer.Code, answer.Body, err)
+	}
+	return v
+}
+
+// TestMessageStats: what clients do is counted for the overview, their vhost, the exchange and the
+// queue, with rates, and with samples where a request asks for them.
+func TestMessageStats(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	w.queue("/", "idle", false)
+	w.queue("hidden", "h", false)
+	for _, name := range []string{"q", "idle", "h"} {
+		w.stats[name] = stats.Queue{QueueStats: api.QueueStats{Messages: 1}}
+	}
+	w.count("hidden", "", "h", 5, 0)
+	w.count("/", "amq.direct", "q", 10, 0)
+	w.count("/", "amq.direct", "q", 30, 20)
+
+	type row struct {
+		MessageStats map[string]any `json:"message_stats"`
+		Ready        *api.Details   `json:"messages_ready_details"`
+	}
+	at := func(r row, name string) string {
+		n, d := r.MessageStats[name], r.MessageStats[name+"_details"]
+		if n == nil {
+			return "none"
+		}
+		return fmt.Sprint(n, " ", d.(map[string]any)["rate"])
+	}
+	for path, want := range map[string]map[string]string{
+		"/api/overview":                 {"publish": "45 6", "confirm": "45 6", "ack": "20 4", "deliver_get": "20 4", "get": "0 0", "publish_out": "none"},
+		"/api/vhosts/%2F":               {"publish": "40 6", "deliver": "20 4"},
+		"/api/queues/%2F/q":             {"publish": "40 6", "ack": "20 4", "deliver_get": "20 4", "confirm": "none"},
+		"/api/queues/%2F/idle":          {"publish": "none"},
+		"/api/exchanges/%2F/amq.direct": {"publish_in": "40 6", "publish_out": "40 6", "publish": "none"},
+		"/api/exchanges/%2F/amq.topic":  {"publish_in": "none"},
+	} {
+		r := mustJSON[row](w, "mona", path)
+		for name, text := range want {
+			if got := at(r, name); got != text {
+				t.Errorf("%s: %s is %s, want %s", path, name, got, text)
+			}
+		}
+	}
+	if r := mustJSON[row](w, "maggie", "/api/overview"); at(r, "publish") != "40 6" {
+		t.Errorf("a user without the tag monitoring sees %v", r.MessageStats)
+	}
+	lists := mustJSON[[]row](w, "mona", "/api/queues?name=q&columns=message_stats.publish,messages_ready_details")
+	if len(lists) != 1 || lists[0].MessageStats["publish"] != 40.0 || lists[0].Ready == nil || lists[0].Ready.Rate != 0 {
+		t.Errorf("the list has %+v", lists)
+	}
+	if rows := mustJSON[[]row](w, "mona", "/api/queues?disable_stats=true"); rows[0].MessageStats != nil {
+		t.Errorf("without stats there are %+v", rows[0])
+	}
+	var samples struct {
+		MessageStats struct {
+			Publish api.Details `json:"publish_details"`
+			Get     api.Details `json:"get_details"`
+		} `json:"message_stats"`
+		Messages api.Details `json:"messages_details"`
+	}
+	samples.MessageStats.Publish.Rate = -1
+	answer := w.request("mona", "GET", "/api/queues/%2F/q?msg_rates_age=10&msg_rates_incr=5&lengths_age=20&lengths_incr=10", "")
+	if err := json.Unmarshal(answer.Body.Bytes(), &samples); err != nil {
+		t.Fatal(err)
+	}
+	p := samples.MessageStats.Publish
+	if fmt.Sprint(p.Samples) != fmt.Sprint([]api.Sample{{Value: 40, At: 5015000}, {Value: 10, At: 5010000}, {Value: 0, At: 5005000}}) || *p.Mean != 50.0/3 || *p.AvgRate != 4 {
+		t.Errorf("samples of publish: %+v, %v, %v", p.Samples, *p.Mean, *p.AvgRate)
+	}
+	if m := samples.Messages; fmt.Sprint(m.Samples) != fmt.Sprint([]api.Sample{{Value: 10, At: 5015000}, {Value: 0, At: 5005000}, {Value: 0, At: 4995000}}) {
+		t.Errorf("samples of messages: %+v", m.Samples)
+	}
+	for _, query := range []string{"", "?msg_rates_age=10", "?msg_rates_age=x&msg_rates_incr=5", "?msg_rates_age=-1&msg_rates_incr=5"} {
+		if r := mustJSON[row](w, "mona", "/api/queues/%2F/q"+query); r.MessageStats["publish_details"].(map[string]any)["samples"] != nil {
+			t.Errorf("%q: there are samples", query)
+		}
+	}
+}

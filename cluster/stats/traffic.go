@@ -1,0 +1,116 @@
+package stats
+
+import (
+	"context"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// trafficWait bounds how long other nodes may take to answer.
+const trafficWait = 5 * time.Second
+
+// Traffic reports what clients do, as counted by the nodes that they are connected to.
+type Traffic struct {
+	nodes *Nodes
+	c     TrafficConfig
+}
+
+// TrafficConfig is what Traffic needs of this node.
+type TrafficConfig struct {
+	Kind    peer.Kind // of requests to other nodes
+	Host    *group.Host
+	Catalog interface{ View() *catalog.View }
+	Table   *traffic.Table
+	// Collect adds to the table what the sessions of this node have counted.
+	Collect func()
+}
+
+// NewTraffic returns the traffic of a cluster, and answers other nodes for this one.
+func NewTraffic(n *Nodes, c TrafficConfig) *Traffic {
+	t := &Traffic{n, c}
+	peer.HandleAsk(n.Mesh, c.Kind, func(r *peerpb.TrafficRequest) *peerpb.TrafficReply { return t.answer(traffic.QueryOf(r)) })
+	return t
+}
+
+func (t *Traffic) answer(q *traffic.Query) *peerpb.TrafficReply {
+	t.c.Collect()
+	return t.c.Table.Answer(q)
+}
+
+// Traffic asks all nodes that are up. q.Slot is set.
+func (t *Traffic) Traffic(ctx context.Context, q traffic.Query) *traffic.Report {
+	q.Slot = traffic.SlotAt(time.Now())
+	clean := traffic.QueryOf(q.Request())
+	report := traffic.NewReport(clean)
+	for _, reply := range AskAll(ctx, t.nodes, Question[*peerpb.TrafficReply]{
+		Doing: "read what clients do", Wait: trafficWait,
+		Here: func() *peerpb.TrafficReply { return t.answer(clean) },
+		Ask: func(ctx context.Context, node string) (*peerpb.TrafficReply, error) {
+			return peer.Ask[peerpb.TrafficReply](ctx, t.nodes.Mesh, node, t.c.Kind, clean.Request())
+		},
+	}).Of {
+		report.Add(reply)
+	}
+	return report
+}
+
+// Totals are the sums of this node, up to now.
+func (t *Traffic) Totals() traffic.Totals {
+	t.c.Collect()
+	return t.c.Table.Totals()
+}
+
+// Run takes samples until ctx ends.
+func (t *Traffic) Run(ctx context.Context) {
+	for {
+		t.sample(time.Now())
+		next := time.NewTimer(time.Until(time.UnixMilli(traffic.TimeOf(traffic.SlotAt(time.Now()) + 1))))
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return
+		case <-next.C:
+		}
+	}
+}
+
+// sample takes the samples of a time's slot.
+func (t *Traffic) sample(now time.Time) {
+	t.c.Collect()
+	v := t.c.Catalog.View()
+	t.c.Table.Sample(traffic.SlotAt(now), t.lengths(), traffic.Exists{
+		VHost: func(name string) bool { _, ok := v.VHost(name); return ok },
+		Exchange: func(x traffic.Exchange) bool {
+			_, ok := v.VHost(x.VHost)
+			if x.Name != "" && x.Name != catalog.CommandExchange {
+				_, ok = v.Exchange(x.VHost, x.Name)
+			}
+			return ok
+		},
+		Queue: func(id fsm.QueueID) bool { _, ok := v.QueueByID(id); return ok },
+	})
+}
+
+// lengths reads the lengths of the queues that this node leads.
+func (t *Traffic) lengths() (list []traffic.Length) {
+	for _, g := range t.c.Host.Groups() {
+		if g.Leading() == 0 {
+			continue
+		}
+		of := g.Spec()
+		l := traffic.Length{VHost: of.VHost, Queue: of.Queue}
+		g.View(func(m *queue.Machine) {
+			s := m.Stats()
+			l.Ready, l.Unacknowledged = s.Ready.Messages, s.Unacknowledged.Messages
+		})
+		list = append(list, l)
+	}
+	return list
+}

@@ -1,0 +1,206 @@
+package traffic
+
+import (
+	"fmt"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Range is a choice of samples: Count of them, Step slots apart.
+type Range struct{ Count, Step int }
+
+// within returns a range that the samples kept can serve, whatever another node has sent.
+func (r Range) within() Range {
+	if r.Count < 1 || r.Step < 1 {
+		return Range{0, 1}
+	}
+	r.Step = min(r.Step, Kept)
+	return Range{min(r.Count, Kept/r.Step+1), r.Step}
+}
+
+// Query says what a report is about.
+type Query struct {
+	Of  peerpb.TrafficRequest_Of
+	One bool // only the object named below
+	// The object.
+	Queue    fsm.QueueID
+	Exchange Exchange
+	Channel  string // see ChannelName
+	// Slot is that of the newest sample. Lists have no samples.
+	Slot            int64
+	Lengths, Counts Range
+}
+
+// rangeOf is the range of a counter's samples.
+func (q *Query) rangeOf(c Counter) Range {
+	if q.Of != peerpb.TrafficRequest_SUMS && !q.One {
+		return Range{0, 1}
+	}
+	if c.isLength() {
+		return q.Lengths
+	}
+	return q.Counts
+}
+
+// Request is the query as it goes to other nodes.
+func (q *Query) Request() *peerpb.TrafficRequest {
+	return &peerpb.TrafficRequest{
+		Of: q.Of, One: q.One, Queue: uint64(q.Queue), Vhost: q.Exchange.VHost, Exchange: q.Exchange.Name, Channel: q.Channel, Slot: q.Slot,
+		Lengths: uint32(q.Lengths.Count), LengthsStep: uint32(q.Lengths.Step), Counts: uint32(q.Counts.Count), CountsStep: uint32(q.Counts.Step),
+	}
+}
+
+// QueryOf is the inverse of Request.
+func QueryOf(r *peerpb.TrafficRequest) *Query {
+	return &Query{
+		Of: r.Of, One: r.One, Queue: fsm.QueueID(r.Queue), Exchange: Exchange{r.Vhost, r.Exchange}, Channel: r.Channel, Slot: r.Slot,
+		Lengths: Range{int(int32(r.Lengths)), int(int32(r.LengthsStep))}.within(),
+		Counts:  Range{int(int32(r.Counts)), int(int32(r.CountsStep))}.within(),
+	}
+}
+
+// ChannelName names a channel for people.
+func ChannelName(connection string, number uint16) string {
+	return fmt.Sprintf("%s (%d)", connection, number)
+}
+
+// Answer is what the table holds.
+func (t *Table) Answer(q *Query) *peerpb.TrafficReply {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := &peerpb.TrafficReply{}
+	add := func(o *peerpb.ObjectTraffic, s *series) {
+		t.describe(o, s, q)
+		r.Objects = append(r.Objects, o)
+	}
+	switch q.Of {
+	case peerpb.TrafficRequest_QUEUES:
+		for id, s := range t.queues {
+			if !q.One || id == q.Queue {
+				add(&peerpb.ObjectTraffic{Queue: uint64(id)}, &s.series)
+			}
+		}
+	case peerpb.TrafficRequest_EXCHANGES:
+		for x, s := range t.exchanges {
+			if !q.One || x == q.Exchange {
+				add(&peerpb.ObjectTraffic{Vhost: x.VHost, IsExchange: true, Exchange: x.Name}, s)
+			}
+		}
+	case peerpb.TrafficRequest_CHANNELS:
+		for ch := range t.channels {
+			if ch.where == nil {
+				continue
+			}
+			if name := ChannelName(ch.where()); !q.One || name == q.Channel {
+				add(&peerpb.ObjectTraffic{Channel: name}, &ch.series)
+			}
+		}
+	default:
+		add(&peerpb.ObjectTraffic{}, &t.all)
+		for name, s := range t.vhosts {
+			add(&peerpb.ObjectTraffic{Vhost: name}, s)
+		}
+	}
+	return r
+}
+
+// describe adds what is known of an object. The lock is held.
+func (t *Table) describe(o *peerpb.ObjectTraffic, s *series, q *Query) {
+	o.Totals = append(o.Totals, s.total[:]...)
+	o.Steps = append(o.Steps, s.last[:]...)
+	for c := Counter(0); c < counters; c++ {
+		o.Samples = s.samples(o.Samples, c, t.newest, q.Slot, q.rangeOf(c))
+	}
+}
+
+// Activity is what is known of an object, summed up over nodes.
+type Activity struct {
+	Total Counts
+	// Rate is the change in a second, between the newest samples.
+	Rate [counters]float64
+	// Samples are the newest first.
+	Samples [counters][]uint64
+}
+
+// add adds what one node knows. Numbers that this program does not know are ignored.
+func (a *Activity) add(o *peerpb.ObjectTraffic, q *Query) {
+	samples := o.Samples
+	for c := Counter(0); c < counters; c++ {
+		if int(c) < len(o.Totals) {
+			a.Total[c] += o.Totals[c]
+		}
+		if int(c) < len(o.Steps) {
+			a.Rate[c] += float64(o.Steps[c]) / Interval.Seconds()
+		}
+		n := min(q.rangeOf(c).Count, len(samples))
+		if a.Samples[c] == nil && n > 0 {
+			a.Samples[c] = make([]uint64, q.rangeOf(c).Count)
+		}
+		for i, v := range samples[:n] {
+			a.Samples[c][i] += v
+		}
+		samples = samples[n:]
+	}
+}
+
+// Merge adds another object to a; nil: nothing is known of it.
+func (a *Activity) Merge(other *Activity) {
+	if other == nil {
+		return
+	}
+	for c := range a.Total {
+		a.Total[c] += other.Total[c]
+		a.Rate[c] += other.Rate[c]
+		if a.Samples[c] == nil {
+			a.Samples[c] = make([]uint64, len(other.Samples[c]))
+		}
+		for i, v := range other.Samples[c] {
+			a.Samples[c][i] += v
+		}
+	}
+}
+
+// Report is what all nodes that have answered know.
+type Report struct {
+	Query     *Query
+	All       Activity
+	VHosts    map[string]*Activity
+	Queues    map[fsm.QueueID]*Activity
+	Exchanges map[Exchange]*Activity
+	Channels  map[string]*Activity // by name
+}
+
+// NewReport returns an empty report.
+func NewReport(q *Query) *Report {
+	return &Report{
+		Query: q, VHosts: map[string]*Activity{}, Queues: map[fsm.QueueID]*Activity{}, Exchanges: map[Exchange]*Activity{}, Channels: map[string]*Activity{},
+	}
+}
+
+// Add adds the answer of a node.
+func (r *Report) Add(reply *peerpb.TrafficReply) {
+	for _, o := range reply.GetObjects() {
+		a := &r.All
+		switch {
+		case o.GetQueue() != 0:
+			a = at(r.Queues, fsm.QueueID(o.Queue))
+		case o.GetIsExchange():
+			a = at(r.Exchanges, Exchange{o.Vhost, o.Exchange})
+		case o.GetChannel() != "":
+			a = at(r.Channels, o.Channel)
+		case o.GetVhost() != "":
+			a = at(r.VHosts, o.Vhost)
+		}
+		a.add(o, r.Query)
+	}
+}
+
+func at[K comparable](in map[K]*Activity, key K) *Activity {
+	a := in[key]
+	if a == nil {
+		a = &Activity{}
+		in[key] = a
+	}
+	return a
+}

@@ -1,0 +1,222 @@
+package traffic
+
+import (
+	"sync"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// Exchange names an exchange.
+type Exchange struct{ VHost, Name string }
+
+// Totals are sums over all clients of a node since its process began.
+type Totals struct {
+	All               Counts // deliveries, gets and acks of both kinds of queues included
+	Replicated, Local Counts // those of queues with replicas, and without
+}
+
+// Table holds the counts of a node.
+type Table struct {
+	mu     sync.Mutex
+	newest int64 // slot of the newest samples; 0: there are none
+	count  int   // objects, at the newest sample
+
+	all               series
+	replicated, local Counts
+	vhosts            map[string]*series
+	exchanges         map[Exchange]*series
+	queues            map[fsm.QueueID]*queueSeries
+	channels          map[*Channel]struct{}
+}
+
+type queueSeries struct {
+	series
+	vhost string
+}
+
+// Channel is a channel of a client, or another session, as long as it is open.
+type Channel struct {
+	series
+	vhost string
+	// where returns its connection's name and its number there; nil: it has none.
+	where func() (connection string, number uint16)
+}
+
+// NewTable returns an empty table.
+func NewTable() *Table {
+	return &Table{
+		vhosts: map[string]*series{}, exchanges: map[Exchange]*series{}, queues: map[fsm.QueueID]*queueSeries{},
+		channels: map[*Channel]struct{}{},
+	}
+}
+
+// Open adds a channel.
+func (t *Table) Open(vhost string, where func() (connection string, number uint16)) *Channel {
+	ch := &Channel{vhost: vhost, where: where}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.channels[ch] = struct{}{}
+	if where != nil {
+		t.all.total[ChannelCreated]++
+	}
+	return ch
+}
+
+// Close removes a channel. What it has counted stays in the sums.
+func (t *Table) Close(ch *Channel) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.channels, ch)
+	if ch.where != nil {
+		t.all.total[ChannelClosed]++
+	}
+}
+
+// Count counts something that belongs to the node only.
+func (t *Table) Count(c Counter) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all.total[c]++
+}
+
+// Add adds what a channel has counted.
+func (t *Table) Add(ch *Channel, more *Tally) {
+	if more.own == (Counts{}) && len(more.exchanges) == 0 && len(more.queues) == 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum := more.own
+	for name, c := range more.exchanges {
+		entry(t.exchanges, Exchange{ch.vhost, name}).total.add(c)
+		sum.add(c)
+	}
+	for i := range more.queues {
+		q := &more.queues[i]
+		s := t.queue(q.Queue, q.VHost)
+		s.total.add(&q.Counts)
+		sum.consume(&q.Counts)
+		kind := &t.replicated
+		if q.Local {
+			kind = &t.local
+		}
+		kind.consume(&q.Counts)
+	}
+	ch.total.add(&sum)
+	entry(t.vhosts, ch.vhost).total.add(&sum)
+	t.all.total.add(&sum)
+}
+
+func entry[K comparable](in map[K]*series, key K) *series {
+	s := in[key]
+	if s == nil {
+		s = &series{}
+		in[key] = s
+	}
+	return s
+}
+
+func (t *Table) queue(id fsm.QueueID, vhost string) *queueSeries {
+	s := t.queues[id]
+	if s == nil {
+		s = &queueSeries{vhost: vhost}
+		t.queues[id] = s
+	}
+	return s
+}
+
+// Totals returns the sums of what has been added.
+func (t *Table) Totals() Totals {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Totals{t.all.total, t.replicated, t.local}
+}
+
+// Length is how many messages a queue that the node leads has.
+type Length struct {
+	VHost                 string
+	Queue                 fsm.QueueID
+	Ready, Unacknowledged uint64
+}
+
+// Exists reports which objects the cluster has.
+type Exists struct {
+	VHost    func(string) bool
+	Exchange func(Exchange) bool
+	Queue    func(fsm.QueueID) bool
+}
+
+// Sample takes the samples of a slot: of what has been added, and of the lengths of all queues that
+// the node leads. Objects that the cluster does not have any more are dropped. Nothing happens
+// unless the slot is above that of the samples before.
+func (t *Table) Sample(slot int64, lengths []Length, has Exists) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if slot <= t.newest {
+		return
+	}
+	t.drop(has)
+	t.setLengths(lengths)
+	gap, keep := slot-t.newest, t.count <= maxSampled
+	if t.newest == 0 {
+		gap = 1
+	}
+	t.newest = slot
+	t.count = 0
+	t.each(func(s *series) {
+		t.count++
+		s.sample(slot, gap, keep)
+	})
+}
+
+// each calls f for all series. The lock is held.
+func (t *Table) each(f func(*series)) {
+	f(&t.all)
+	for _, s := range t.vhosts {
+		f(s)
+	}
+	for _, s := range t.exchanges {
+		f(s)
+	}
+	for _, s := range t.queues {
+		f(&s.series)
+	}
+	for ch := range t.channels {
+		f(&ch.series)
+	}
+}
+
+// drop forgets what does not exist any more.
+func (t *Table) drop(has Exists) {
+	for name := range t.vhosts {
+		if !has.VHost(name) {
+			delete(t.vhosts, name)
+		}
+	}
+	for x := range t.exchanges {
+		if !has.Exchange(x) {
+			delete(t.exchanges, x)
+		}
+	}
+	for id := range t.queues {
+		if !has.Queue(id) {
+			delete(t.queues, id)
+		}
+	}
+}
+
+// setLengths sets the lengths of queues, and of vhosts and the node as their sums. Queues that are
+// not listed have none.
+func (t *Table) setLengths(list []Length) {
+	t.each(func(s *series) { s.total[Ready], s.total[Unacknowledged] = 0, 0 })
+	for i := range list {
+		l := &list[i]
+		if l.Ready == 0 && l.Unacknowledged == 0 {
+			continue
+		}
+		for _, s := range [...]*series{&t.queue(l.Queue, l.VHost).series, entry(t.vhosts, l.VHost), &t.all} {
+			s.total[Ready] += l.Ready
+			s.total[Unacknowledged] += l.Unacknowledged
+		}
+	}
+}

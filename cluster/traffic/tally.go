@@ -1,0 +1,78 @@
+package traffic
+
+import "github.com/quorate/quorate/fsm"
+
+// Tally is what a session has counted since it was last added to the table. The session's lock
+// guards it.
+type Tally struct {
+	confirms  bool   // the session is in confirm mode
+	own       Counts // Confirm, Confirmable, and what has no route
+	exchanges map[string]*Counts
+	recent    *Counts // of the exchange published to last; nil: none
+	name      string  // of that exchange
+	queues    []QueueCounts
+}
+
+// QueueCounts are counts of a queue. Local: it has one replica, which is not on disk.
+type QueueCounts struct {
+	VHost  string
+	Queue  fsm.QueueID
+	Local  bool
+	Counts Counts
+}
+
+// Published counts a message that was published to an exchange and went to this number of queues.
+func (t *Tally) Published(exchange string, copies int, confirm bool) {
+	if t.recent == nil || t.name != exchange {
+		t.use(exchange)
+	}
+	t.recent[Publish]++
+	t.recent[PublishOut] += uint64(copies)
+	if confirm {
+		t.confirms = true
+		t.own[Confirmable]++
+	}
+}
+
+func (t *Tally) use(exchange string) {
+	if t.exchanges == nil {
+		t.exchanges = map[string]*Counts{}
+	}
+	if t.recent = t.exchanges[exchange]; t.recent == nil {
+		t.recent = &Counts{}
+		t.exchanges[exchange] = t.recent
+	}
+	t.name = exchange
+}
+
+// Confirmed counts a message as confirmed, if the session is in confirm mode.
+func (t *Tally) Confirmed() {
+	if t.confirms {
+		t.own[Confirm]++
+	}
+}
+
+// Count counts something that belongs to neither an exchange nor a queue.
+func (t *Tally) Count(c Counter) { t.own[c]++ }
+
+// TakeQueue adds the counts that the session holds of a queue, and sets them to zero.
+func (t *Tally) TakeQueue(q QueueCounts, counts *Counts) {
+	if *counts == (Counts{}) {
+		return
+	}
+	q.Counts, *counts = *counts, Counts{}
+	t.queues = append(t.queues, q)
+}
+
+// Take returns the tally and leaves an empty one.
+func (t *Tally) Take() Tally {
+	taken := *t
+	*t = Tally{confirms: taken.confirms}
+	return taken
+}
+
+// maxExchanges is how many exchanges a session keeps counts of before they are added to the table.
+const maxExchanges = 1000
+
+// IsFull reports whether the tally is to be added to the table, because it takes much memory.
+func (t *Tally) IsFull() bool { return len(t.exchanges) > maxExchanges }

@@ -1,0 +1,173 @@
+package traffic
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+var all = Exists{
+	VHost: func(string) bool { return true }, Exchange: func(Exchange) bool { return true }, Queue: func(fsm.QueueID) bool { return true },
+}
+
+// publish makes a channel publish so many messages to a queue.
+func publish(t *Table, ch *Channel, id fsm.QueueID, n int) {
+	var more Tally
+	for range n {
+		more.Published("x", 2, false)
+	}
+	more.TakeQueue(QueueCounts{VHost: ch.vhost, Queue: id}, &Counts{Publish: uint64(n), DeliverNoAck: uint64(n)})
+	t.Add(ch, &more)
+}
+
+// report is what a query about one queue gives.
+func report(t *Table, slot int64, r Range) *Activity {
+	q := QueryOf((&Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: 7, Slot: slot, Counts: r, Lengths: r}).Request())
+	all := NewReport(q)
+	all.Add(t.Answer(q))
+	if all.Queues[7] == nil {
+		return &Activity{}
+	}
+	return all.Queues[7]
+}
+
+// TestSums: what sessions count is in the sums of all objects that it belongs to, once, also after
+// they have ended.
+func TestSums(t *testing.T) {
+	table := NewTable()
+	a, b := table.Open("/", func() (string, uint16) { return "c", 1 }), table.Open("other", nil)
+	publish(table, a, 7, 3)
+	publish(table, b, 8, 4)
+	publish(table, a, 7, 1)
+	table.Close(b)
+	for of, want := range map[peerpb.TrafficRequest_Of]string{
+		peerpb.TrafficRequest_SUMS:      "{vhost:, queue:0, channel:} 8 8 16; {vhost:/, queue:0, channel:} 4 4 8; {vhost:other, queue:0, channel:} 4 4 8",
+		peerpb.TrafficRequest_QUEUES:    "{vhost:, queue:7, channel:} 4 4 0; {vhost:, queue:8, channel:} 4 4 0",
+		peerpb.TrafficRequest_EXCHANGES: "{vhost:/, queue:0, channel:} 4 0 8; {vhost:other, queue:0, channel:} 4 0 8",
+		peerpb.TrafficRequest_CHANNELS:  "{vhost:, queue:0, channel:c (1)} 4 4 8",
+	} {
+		var rows []string
+		for _, o := range table.Answer(&Query{Of: of}).Objects {
+			rows = append(rows, fmt.Sprintf("{vhost:%s, queue:%d, channel:%s} %d %d %d", o.Vhost, o.Queue, o.Channel, o.Totals[Publish], o.Totals[DeliverNoAck], o.Totals[PublishOut]))
+		}
+		slices.Sort(rows)
+		if got := fmt.Sprint(rows); got != "["+strings.ReplaceAll(want, ";", "")+"]" {
+			t.Errorf("%v: %s, want %s", of, got, want)
+		}
+	}
+	if s := table.Totals(); s.Replicated[DeliverNoAck] != 8 || s.Local[DeliverNoAck] != 0 || s.All[ChannelCreated] != 1 {
+		t.Errorf("totals %+v", s)
+	}
+}
+
+// TestSamples: samples go back to the beginning, through slots in which nothing was sampled, and no
+// further than they are kept; a rate is that of the last slot.
+func TestSamples(t *testing.T) {
+	table := NewTable()
+	ch := table.Open("/", nil)
+	history := map[int64]uint64{} // by slot
+	total := uint64(0)
+	slot := int64(500)
+	for i := range 300 {
+		n := i * 7 % 5
+		if i > 100 && i < 110 || i > 150 && i < 290 {
+			n = 0
+		}
+		if i == 120 {
+			slot += 10 // the process stood still
+		}
+		slot++
+		publish(table, ch, 7, n)
+		total += uint64(n)
+		table.Sample(slot, nil, all)
+		table.Sample(slot, nil, all) // no second one
+		history[slot] = total
+		if got := report(table, slot, Range{}).Rate[Publish]; got != float64(n)/5 {
+			t.Fatalf("slot %d: rate %v after %d", slot, got, n)
+		}
+	}
+	a := report(table, slot, Range{Count: 1 << 20, Step: 1})
+	if len(a.Samples[Publish]) != Kept+1 {
+		t.Fatalf("%d samples", len(a.Samples[Publish]))
+	}
+	for i, n := range a.Samples[Publish] {
+		if i < Kept && n != history[slot-int64(i)] {
+			t.Errorf("slot %d: %d, want %d", slot-int64(i), n, history[slot-int64(i)])
+		}
+	}
+	if s := report(table, slot, Range{Count: 3, Step: 4}).Samples[Publish]; len(s) != 3 || s[1] != history[slot-4] || s[2] != history[slot-8] {
+		t.Errorf("each fourth: %v", s)
+	}
+	if s := report(table, slot+2, Range{Count: 2, Step: 1}).Samples[Publish]; s[0] != total || s[1] != total {
+		t.Errorf("beyond the newest: %v, want %d", s, total)
+	}
+	for range Kept {
+		slot++
+		table.Sample(slot, nil, all)
+	}
+	if s := table.queues[7].steps[Publish]; s != nil {
+		t.Error("an idle queue keeps samples")
+	}
+}
+
+// TestLengths: lengths go up and down, and are gone with the leadership.
+func TestLengths(t *testing.T) {
+	table := NewTable()
+	for slot, ready := range []uint64{0, 10, 4, 0} {
+		var list []Length
+		if ready > 0 {
+			list = []Length{{VHost: "/", Queue: 7, Ready: ready, Unacknowledged: 1}, {VHost: "/", Queue: 8, Ready: 100}}
+		}
+		table.Sample(int64(slot)+1, list, all)
+	}
+	a := report(table, 4, Range{Count: 4, Step: 1})
+	if fmt.Sprint(a.Samples[Ready]) != "[0 4 10 0]" || a.Rate[Ready] != -0.8 || a.Total[Ready] != 0 {
+		t.Errorf("ready: %v at %v", a.Samples[Ready], a.Rate[Ready])
+	}
+}
+
+// TestDropped: what the cluster does not have any more is forgotten, and the sums are kept.
+func TestDropped(t *testing.T) {
+	table := NewTable()
+	ch := table.Open("/", nil)
+	publish(table, ch, 7, 3)
+	none := Exists{VHost: func(string) bool { return false }, Exchange: func(Exchange) bool { return false }, Queue: func(fsm.QueueID) bool { return false }}
+	table.Sample(1, nil, none)
+	if len(table.queues)+len(table.exchanges)+len(table.vhosts) != 0 || table.Totals().All[Publish] != 3 {
+		t.Errorf("left: %v, %v, %v", table.queues, table.exchanges, table.vhosts)
+	}
+}
+
+// TestForeign: an answer of another program, with other counters or fewer samples, is taken as far
+// as it goes, and a request for anything costs no more than what is kept.
+func TestForeign(t *testing.T) {
+	q := QueryOf(&peerpb.TrafficRequest{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: 7, Counts: 1 << 31, CountsStep: 1 << 30, Lengths: 1 << 20, LengthsStep: 1})
+	if q.Counts != (Range{0, 1}) || q.Lengths != (Range{Kept + 1, 1}) {
+		t.Errorf("ranges %v, %v", q.Counts, q.Lengths)
+	}
+	q.Counts = Range{2, 1}
+	r := NewReport(q)
+	r.Add(&peerpb.TrafficReply{Objects: []*peerpb.ObjectTraffic{
+		{Queue: 7, Totals: []uint64{1}, Samples: []uint64{5}},
+		{Queue: 7, Totals: make([]uint64, 100), Steps: make([]int32, 100), Samples: make([]uint64, 10000)},
+	}})
+	if a := r.Queues[7]; a.Total[Publish] != 1 || fmt.Sprint(a.Samples[Publish]) != "[5 0]" {
+		t.Errorf("%+v", a)
+	}
+}
+
+// BenchmarkTally is what counting one message costs, without its delivery.
+func BenchmarkTally(b *testing.B) {
+	var t Tally
+	var q Counts
+	b.ReportAllocs()
+	for b.Loop() {
+		t.Published("x", 1, true)
+		q[Publish]++
+		t.Confirmed()
+	}
+}

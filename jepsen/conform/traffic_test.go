@@ -1,0 +1,54 @@
+package conform
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func TestTraffic(t *testing.T) { trafficRows.run(t) }
+
+var trafficRows = suite{test: "TestTraffic", title: "Counts of what clients do", rows: []row{
+	{id: "CN1", what: "messages published, returned, got, delivered, redelivered and acknowledged at different nodes are counted exactly, for the queue and the exchange", run: countsTraffic},
+}}
+
+// countsTraffic uses a queue from two nodes, and asks the third.
+func countsTraffic(t *T) {
+	q, x := t.queue("counted"), t.exchange("counting", "fanout")
+	t.must(t.ch().QueueBind(q, "", x, false, nil))
+	for range 100 {
+		t.send(x, "", body("m"))
+	}
+	for range 10 {
+		t.must(t.mustGet(q).Ack(false))
+	}
+	ch := t.openAt(1)
+	t.must(ch.Qos(90, 0, false))
+	deliveries, err := ch.Consume(q, "", false, false, false, false, nil)
+	t.must(err)
+	var held []amqp.Delivery
+	for range 90 {
+		held = append(held, <-deliveries)
+	}
+	t.must(held[29].Ack(true))
+	t.must(ch.Close())
+	other := t.openAt(1)
+	d, ok, err := other.Get(q, true)
+	t.must(err)
+	t.equal("got", ok, true)
+	t.equal("redelivered", d.Redelivered, true)
+	want := "publish 100 deliver 90 deliver_no_ack 0 get 10 get_no_ack 1 redeliver 1 ack 40 deliver_get 101"
+	t.eventually("the counts are "+want, func() error {
+		s, _ := t.http(http.MethodGet, "/api/queues/%2F/"+q, nil)["message_stats"].(map[string]any)
+		got := fmt.Sprint("publish ", s["publish"], " deliver ", s["deliver"], " deliver_no_ack ", s["deliver_no_ack"], " get ", s["get"],
+			" get_no_ack ", s["get_no_ack"], " redeliver ", s["redeliver"], " ack ", s["ack"], " deliver_get ", s["deliver_get"])
+		if got != want {
+			return fmt.Errorf("%s", got)
+		}
+		return nil
+	})
+	s, _ := t.http(http.MethodGet, "/api/exchanges/%2F/"+x, nil)["message_stats"].(map[string]any)
+	t.equal("of the exchange", fmt.Sprint(s["publish_in"], s["publish_out"]), "100 100")
+}
