@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -40,10 +41,10 @@ func (w *world) reader(c *recorder) (*Connection, *Session) {
 	return conn, s
 }
 
-// kinds lists the commands that a consumer's stream has to send.
-func kinds(t grouptest.Fatal, c *consumer) (all []logpb.Command_Kind) {
+// kinds takes the commands that a stream has to send.
+func kinds(t grouptest.Fatal, to *stream.Stream) (all []logpb.Command_Kind) {
 	t.Helper()
-	for _, b := range take(c.at.stream) {
+	for _, b := range take(to) {
 		for _, c := range grouptest.Commands(t, b) {
 			all = append(all, c.Kind)
 		}
@@ -80,7 +81,7 @@ func TestRenew(t *testing.T) {
 		t.Errorf("told %v, the other one %v", c.log, far.log)
 	}
 	for number, want := range map[uint64][]logpb.Command_Kind{1: nil, 2: {logpb.Command_CANCEL}} {
-		if got := kinds(t, s.known[number]); !slices.Equal(got, want) {
+		if got := kinds(t, s.known[number].at.stream); !slices.Equal(got, want) {
 			t.Errorf("consumer %d: sent %v, want %v", number, got, want)
 		}
 	}

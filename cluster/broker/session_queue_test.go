@@ -122,6 +122,31 @@ func TestCloseTwice(t *testing.T) {
 	}
 }
 
+// A session that ends tells every queue that may know it, one that has not answered as well.
+func TestEndOfSessionIsTold(t *testing.T) {
+	w, _, s, l := mustStream(t)
+	slow, unused := streamTo(s, w.MustQueue("slow")), streamTo(s, w.MustQueue("unused"))
+	publish(s, l, 1, "m")
+	take(l)
+	tell(l, grouptest.OK(1, 1))
+	publish(s, slow, 2, "m")
+	s.mu.Lock()
+	s.streams.end()
+	s.mu.Unlock()
+	for what, c := range map[string]struct {
+		to   *stream.Stream
+		want []logpb.Command_Kind
+	}{
+		"one that has answered":     {l, []logpb.Command_Kind{logpb.Command_SESSION_DOWN}},
+		"one that has not answered": {slow, []logpb.Command_Kind{logpb.Command_ENQUEUE, logpb.Command_SESSION_DOWN}},
+		"one that knows nothing":    {unused, nil},
+	} {
+		if got := kinds(t, c.to); !slices.Equal(got, c.want) {
+			t.Errorf("%s is sent %v, want %v", what, got, c.want)
+		}
+	}
+}
+
 func mustClose(t *testing.T, done <-chan struct{}) {
 	t.Helper()
 	select {

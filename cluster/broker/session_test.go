@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -170,6 +171,49 @@ func TestPerformOrder(t *testing.T) {
 	w.broker.routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
 	if want := []string{"deliver", "deliver", "deliver", "timed out", "cancelled"}; !slices.Equal(c.log, want) {
 		t.Errorf("told %q, want %q", c.log, want)
+	}
+}
+
+// What a group has done is passed on in the order of its log: messages before answers, and what a
+// consumer holds between the deliveries before and after the moment that the queue was asked.
+func TestPerformOrderOfWork(t *testing.T) {
+	w, c, s, l := mustStream(t)
+	q, _ := w.View().QueueByID(l.Queue())
+	sent := make(chan struct{}, 8)
+	w.submits(q.ID, func(string, group.Batch) bool {
+		sent <- struct{}{}
+		return true
+	})
+	g := w.mustHost().OpenLocal(group.Spec{Group: q.Group, Queue: q.ID, VHost: "/", Name: "q", Local: true, Members: []string{"n1"}, Config: &logpb.QueueConfig{DeliveryLimit: -1}})
+	defer w.broker.groups.DropLocal(q.Group)
+	payload := grouptest.Payload("m")
+	b := group.BatchOf(&logpb.Command{
+		Kind: logpb.Command_ENQUEUE, Session: fsm.SessionID{Node: 1, Boot: 1, Num: 1}.Proto(), Seq: 1, Enqueue: &logpb.Enqueue{Size: uint32(len(payload))},
+	})
+	b.Payloads, b.Bytes = [][]byte{payload}, len(payload)
+	must(t, g.Submit(b))
+	must(t, g.Barrier(time.Minute))
+	ref := fsm.Ref{Size: uint32(len(payload))}
+	g.View(func(m *queue.Machine) {
+		for ref.Index = range m.LiveIndexes() {
+		}
+	})
+	addConsumer(s, l, 5, false)
+	publish(s, l, 1, "m")
+	mustClose(t, sent)
+	to := fsm.ConsumerID{Session: s.id, Number: 5}
+	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id, Ref: ref} }
+	w.broker.Perform(g, &group.Work{
+		Deliveries: []fsm.Delivery{d(1), d(4)},
+		Resyncs:    []group.Resynced{{To: to, At: 1, Last: 3, Held: []fsm.Delivery{d(2), d(3)}}},
+		Outcomes:   []group.Outcome{{Session: s.id, First: 1, Run: 1}},
+	})
+	var got []uint64
+	for _, m := range c.messages {
+		got = append(got, m.ID)
+	}
+	if !slices.Equal(got, []uint64{1, 2, 3, 4}) || !slices.Equal(c.log, []string{"deliver", "deliver", "deliver", "settled"}) {
+		t.Errorf("delivered %v, told %q", got, c.log)
 	}
 }
 

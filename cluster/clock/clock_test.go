@@ -246,7 +246,7 @@ func TestNobodyKnown(t *testing.T) {
 }
 
 // The reading with the shortest round trip counts: a delay on the way back
-// does not move the clock.
+// does not move the clock, and what is certain moves it at once.
 func TestShortestRoundTrip(t *testing.T) {
 	w := newWorld(3, 0, 50*ms, 50*ms)
 	w.pass(time.Second)
@@ -264,6 +264,9 @@ func TestShortestRoundTrip(t *testing.T) {
 	if w.c.Now() != now {
 		t.Error("a reading of nobody counted")
 	}
+	w.off["b"], w.off["c"] = 350*ms, 350*ms
+	w.hear()
+	mustBe(t, "once an answer is quick", w.c.Now(), w.truth()+350)
 }
 
 func TestStatus(t *testing.T) {

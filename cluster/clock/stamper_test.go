@@ -180,6 +180,31 @@ func TestFirstStampWithoutAgreement(t *testing.T) {
 	}
 }
 
+// A reading errs by up to half of its round trip, either way. Beside an own clock that is an hour
+// ahead, the first stamp is not beyond what the other clock is sure to show, and that clock
+// counts as long as it may show what the log does not refute.
+func TestFirstStampOfUncertainClock(t *testing.T) {
+	const trip = 400 * ms
+	for _, test := range []struct {
+		name    string
+		b, late time.Duration // the other clock against the time, and how old its answer is
+		last    time.Duration // of the log, against the time
+		first   time.Duration // what the first stamp is, against the time
+	}{
+		{"the request is late", 0, 0, -25 * time.Second, 0},
+		{"the answer is late", 0, trip, -25 * time.Second, -trip},
+		{"it may not be refuted", -900 * ms, trip, 0, 0},
+		{"it is refuted", -1100 * ms, trip, 0, hour},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(3, hour, test.b)
+			w.passed += time.Second
+			w.c.Read("b", w.wall("b")-fsm.Time(test.late/ms), trip)
+			mustBe(t, "first", w.begin(w.truth()+fsm.Time(test.last/ms)).Next(), w.truth()+fsm.Time(test.first/ms))
+		})
+	}
+}
+
 // A node that restarts beside one other node, which disagrees, loses no time.
 func TestRestartWithoutMajority(t *testing.T) {
 	w := newWorld(3, -hour, 0, 0)

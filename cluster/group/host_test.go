@@ -36,6 +36,7 @@ type outside struct {
 	bodies     []string
 	resyncs    []Resynced
 	undecided  int
+	outbox     int // how often letters were said to wait
 	terms      []uint64
 	performing int
 	overlap    bool
@@ -73,6 +74,9 @@ func (o *outside) Perform(g *Group, w *Work) {
 			o.bodies = append(o.bodies, string(p))
 		}
 		o.resyncs = append(o.resyncs, w.Resyncs...)
+		if w.Outbox {
+			o.outbox++
+		}
 		o.performing--
 	})
 }

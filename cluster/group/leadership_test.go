@@ -205,6 +205,22 @@ func TestTermBeginsWithTick(t *testing.T) {
 	await(t, "a tick, long before one is due", func() bool { return g.timer.count() > ticks })
 }
 
+// A new leader is told that letters wait in the outbox, which it has not seen die.
+func TestLettersOfEarlierTerms(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20, DeadLetter: true})
+	letters := func() (told int) {
+		n.outside.await(t, "a letter", func() bool { told = n.outside.outbox; return told > 0 })
+		return told
+	}
+	mustSubmit(t, g, enqueues(1, 1, "m"))
+	told := letters()
+	if _, ok := g.begin(g.Term()); !ok {
+		t.Fatal("it does not lead")
+	}
+	n.outside.await(t, "the letter again", func() bool { return n.outside.outbox > told })
+}
+
 // Whoever leads no more does not say what a consumer holds: the new leader may have
 // taken it back.
 func TestResyncOfFormerLeader(t *testing.T) {

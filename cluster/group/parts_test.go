@@ -225,6 +225,29 @@ func TestProposerAlone(t *testing.T) {
 	}
 }
 
+// While a tick is under way no other one is proposed; once it is lost, another one is.
+func TestOneTickUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFree(t)
+		timer := &timer{ticker: newTicker(func() time.Duration { return 0 }), proposer: &x.proposer, lead: x.lead, guard: x.guard}
+		timer.begin(1)
+		fire := func(want int) {
+			t.Helper()
+			timer.fire()
+			if synctest.Wait(); len(x.entries) != want {
+				t.Fatalf("%d ticks are proposed, want %d", len(x.entries), want)
+			}
+		}
+		fire(1)
+		fire(1)
+		timer.lost()
+		fire(2)
+		for _, f := range x.futures {
+			f.err <- nil
+		}
+	})
+}
+
 // What waits when a leadership ends is given up, and nothing is taken after that.
 func TestProposerGivesUp(t *testing.T) {
 	x := newFree(t)

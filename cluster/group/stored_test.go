@@ -144,6 +144,28 @@ func TestStoredQueue(t *testing.T) {
 	}
 }
 
+// Each message of a stored entry has its own part of the payloads.
+func TestStoredPayloads(t *testing.T) {
+	var e logpb.Entry
+	b := enqueues(1, -1, "first", "second")
+	if err := e.UnmarshalVT(b.Commands); err != nil {
+		t.Fatal(err)
+	}
+	e.Version = 1
+	e.Commands = append(e.Commands, &logpb.Command{Kind: logpb.Command_CONSUME, Session: session.Proto(), Seq: 3, Consume: &logpb.Consume{Consumer: 1}})
+	data, err := e.MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var effects fsm.Effects
+	if err := applyStored(queue.New("q", 9), &raft.Log{Index: 2, Term: 2, Data: data}, &effects); err != nil {
+		t.Fatal(err)
+	}
+	if d := effects.Deliveries; len(d) != 2 || d[0].Ref != (fsm.Ref{Index: 2, Size: 5}) || d[1].Ref != (fsm.Ref{Index: 2, Offset: 5, Size: 6}) {
+		t.Errorf("deliveries %+v", d)
+	}
+}
+
 // The catalog of a node at rest is read with its snapshot and what follows it.
 func TestStoredCatalog(t *testing.T) {
 	store, err := raftlog.OpenCatalog(filepath.Join(t.TempDir(), "catalog"), raftlog.CatalogOptions{Exit: func(int) { panic("exit") }})

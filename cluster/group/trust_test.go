@@ -360,6 +360,23 @@ func TestLearnerReached(t *testing.T) {
 	}
 }
 
+// forgetful is a store that cannot note that a doubt is over.
+type forgetful struct{ err error }
+
+func (forgetful) Doubt() string  { return "the store is older than its ledger" }
+func (f forgetful) Prove() error { return f.err }
+
+// A learner becomes a voter only when that is noted: it would be a learner again after a restart.
+func TestProofIsStored(t *testing.T) {
+	for _, failed := range []error{raftlog.ErrDropped, nil} {
+		var x trust
+		x.open(forgetful{failed}, 5)
+		if err := x.prove(); err != failed || x.isLearner() != (failed != nil) {
+			t.Errorf("the store answers %v: proven %v, a learner %v", failed, err, x.isLearner())
+		}
+	}
+}
+
 // pupil is a replica that does nothing.
 type pupil struct {
 	trust    trust

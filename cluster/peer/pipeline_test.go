@@ -55,6 +55,31 @@ func TestPipelineOrderAndOverflow(t *testing.T) {
 	}
 }
 
+// Entries, and the news that something is committed, leave at once; only what repeats that waits
+// for company.
+func TestNewsIsNotLazy(t *testing.T) {
+	_, pl, consumer := startPipeline(t)
+	for _, tc := range []struct {
+		name    string
+		entries int
+		commit  uint64
+		lazy    bool
+	}{{"an entry", 1, 0, false}, {"that it is committed", 0, 1, false}, {"the same again", 0, 1, true}} {
+		args := pipelined(1, 10)
+		args.Entries, args.LeaderCommitIndex = args.Entries[:tc.entries], tc.commit
+		f, err := pl.AppendEntries(args, new(raft.AppendEntriesResponse))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rpc := mustReceive(t, consumer, tc.name)
+		rpc.Respond(&raft.AppendEntriesResponse{Term: 1, Success: true}, nil)
+		mustReceive(t, pl.Consumer(), "answer")
+		if f.(*appendFuture).lazy != tc.lazy {
+			t.Errorf("%s waits: %v", tc.name, !tc.lazy)
+		}
+	}
+}
+
 func TestPipelineWindow(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
