@@ -339,14 +339,7 @@ func (a *applier) Restore(rc io.ReadCloser) (err error) {
 }
 
 // start allows entries after raft's restored state to be applied.
-func (a *applier) start() {
-	a.mu.Lock()
-	if !a.stopped { // otherwise it is unknown which payloads are live
-		a.log.Started(a.machine.Live, a.machine.Index())
-	}
-	a.mu.Unlock()
-	close(a.started)
-}
+func (a *applier) start() { close(a.started) }
 
 // snapshot is a captured machine.
 type snapshot struct {

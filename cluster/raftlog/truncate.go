@@ -209,9 +209,10 @@ func (g *Group) deletePins(b *pebble.Batch, run []pin) {
 
 // Started tells the group what the machine's state holds: live reports
 // whether an entry has live messages, applied is the last entry in the state.
-// Call it at the end of every raft.FSM.Restore and once after raft.NewRaft,
-// while the machine is at applied. It frees what was released before a crash
-// and came back, and what came with a snapshot and is not needed.
+// Call it at the end of every raft.FSM.Restore, which raft also calls when it
+// starts with a snapshot; without one it applies every entry again. It frees what
+// was released before a crash and came back, and what came with a snapshot and is
+// not needed.
 func (g *Group) Started(live func(index uint64) bool, applied uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

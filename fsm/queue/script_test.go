@@ -116,6 +116,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "bounds": // before the first command
 		b := defaultBounds
 		b.Tick, b.Before = int(a.number("tick", uint64(b.Tick))), int(a.number("before", uint64(b.Before)))
+		b.HandOuts = int(a.number("hand-outs", uint64(b.HandOuts)))
 		s.m.SetBounds(b)
 		return ""
 	case "held":
