@@ -23,7 +23,7 @@ var (
 	limit  = flag.Duration("mutants.limit", 4*time.Minute, "for the tests of one package")
 	depth  = flag.Int("mutants.depth", int(Further), "1: only tests that the entries name; 2: those of their packages, too; 3: those of further packages, too")
 	trust  = flag.Bool("mutants.trust", false, "tests that find a mutant are not run without it")
-	record = flag.String("mutants.record", "", "a table in which the rows of these mutants are replaced")
+	record = flag.String("mutants.record", "", "a table in which the row of each mutant is replaced as it ends")
 )
 
 // perPromise is how many mutants break each promise, at least.
@@ -132,11 +132,12 @@ func TestMutants(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &Runner{Root: root, Dir: t.TempDir(), Limit: *limit, Further: further, Depth: Depth(*depth), Trusting: *trust}
-	results := tryAll(t.Context(), r, some)
+	results := tryAll(t.Context(), r, some, func(res Result) {
+		if err := enter(*record, all, res); err != nil {
+			t.Error(err)
+		}
+	})
 	fmt.Print("\n", Table(some, results), "\n", Summary(results), "\n")
-	if *record != "" {
-		mustRecord(t, *record, all, results)
-	}
 	for _, m := range some {
 		if r := results[m.ID]; r.Verdict != Killed {
 			t.Errorf("%s (%s) %s %s", m.ID, m.Bug, r.Verdict, r.By)
@@ -144,8 +145,8 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// tryAll tries mutants in parallel and reports each as it ends.
-func tryAll(ctx context.Context, r *Runner, some []Mutant) map[string]Result {
+// tryAll tries mutants in parallel and reports each as it ends, one at a time.
+func tryAll(ctx context.Context, r *Runner, some []Mutant, ended func(Result)) map[string]Result {
 	var mu sync.Mutex
 	var workers sync.WaitGroup
 	results, next := map[string]Result{}, make(chan Mutant)
@@ -156,6 +157,7 @@ func tryAll(ctx context.Context, r *Runner, some []Mutant) map[string]Result {
 				mu.Lock()
 				results[m.ID] = res
 				fmt.Printf("%3d/%d %s: %s %s %s (%.0f s)\n", len(results), len(some), m.ID, res.Verdict, res.How, res.By, res.Seconds)
+				ended(res)
 				mu.Unlock()
 			}
 		})
@@ -168,17 +170,18 @@ func tryAll(ctx context.Context, r *Runner, some []Mutant) map[string]Result {
 	return results
 }
 
-// mustRecord replaces rows of a table in a file, below its first heading.
-func mustRecord(t *testing.T, file string, all []Mutant, results map[string]Result) {
-	t.Helper()
+// enter replaces the row of a mutant in a table in a file, below its first heading. No
+// file: it does nothing.
+func enter(file string, all []Mutant, res Result) error {
+	if file == "" {
+		return nil
+	}
 	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
+		return err
 	}
 	head, table, _ := strings.Cut(string(text), "| id |")
-	if err := os.WriteFile(file, []byte(head+Merge("| id |"+table, all, results)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	return os.WriteFile(file, []byte(head+Merge("| id |"+table, all, map[string]Result{res.ID: res})), 0o644)
 }
 
 func TestParseRefuses(t *testing.T) {
@@ -296,5 +299,24 @@ func TestMerge(t *testing.T) {
 	}
 	if missing := Missing(old, all); len(missing) != 1 || missing[0] != "b-b" {
 		t.Errorf("missing %q", missing)
+	}
+}
+
+// Rows stay where the results of a run are entered one after the other, and so does what is above.
+func TestEnter(t *testing.T) {
+	all := []Mutant{{ID: "a-a", Breaks: []string{"S1"}, Bug: "x"}, {ID: "b-b", Breaks: []string{"S2"}}}
+	file := filepath.Join(t.TempDir(), "table.md")
+	if err := os.WriteFile(file, []byte("# Results\n\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"b-b", "a-a"} {
+		if err := enter(file, all, Result{ID: id, Verdict: Killed, By: "p TestX"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(file)
+	want := "| a-a | S1 | x | killed | p TestX | 0 |\n| b-b | S2 |  | killed | p TestX | 0 |\n"
+	if err != nil || !strings.HasPrefix(string(text), "# Results\n\n| id |") || !strings.HasSuffix(string(text), want) {
+		t.Errorf("%s, %v", text, err)
 	}
 }
