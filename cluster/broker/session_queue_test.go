@@ -122,8 +122,8 @@ func TestCloseTwice(t *testing.T) {
 	}
 }
 
-// A session that ends tells every queue that may know it, one that has not answered as well.
-func TestEndOfSessionIsTold(t *testing.T) {
+// Every queue that may know a session learns that it ends, one that has not answered as well.
+func TestEndOfSessionReachesQueues(t *testing.T) {
 	w, _, s, l := mustStream(t)
 	slow, unused := streamTo(s, w.MustQueue("slow")), streamTo(s, w.MustQueue("unused"))
 	publish(s, l, 1, "m")
