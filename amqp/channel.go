@@ -39,13 +39,14 @@ type channel struct {
 	// stranded: publishes that wait for routes have been given up.
 	stranded bool
 	prefetch uint16
+	shared   uint16 // prefetch of all consumers together; 0: no limit
 
 	definitions definitions // for the blocking call
 }
 
 func newChannel(c *conn, number uint16) *channel {
 	ch := &channel{conn: c, number: number, queue: newRequestQueue()}
-	ch.end = newChannelEnd(func() { c.stats.channels.Add(-1) })
+	ch.end = newChannelEnd(func() { c.stats.channels.remove(ch) })
 	ch.publisher.init(number, c.out, c.flow, &ch.consumers)
 	ch.consumers = consumers{
 		channel: number, out: c.out, notify: c.capable.consumerCancelNotify,

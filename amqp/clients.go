@@ -24,10 +24,14 @@ type ConnectionInfo struct {
 	Channels    int
 	Received    uint64 // octets
 	Sent        uint64 // octets, since it is open
+	Pending     int64  // octets that wait to be sent, and what they cost besides
 	Closing     bool
 	Blocked     bool   // by an alarm
 	TLS, Cipher string // names; empty: not encrypted
 	Certificate string // the subject of the client's certificate; empty: none
+	Issuer      string // of the certificate
+	ValidFrom   time.Time
+	ValidTo     time.Time
 	Properties  *fsm.Table
 }
 
@@ -46,7 +50,8 @@ func (c *conn) describe() *ConnectionInfo {
 		s := t.ConnectionState()
 		i.TLS, i.Cipher = tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite)
 		if len(s.PeerCertificates) > 0 {
-			i.Certificate = s.PeerCertificates[0].Subject.String()
+			c := s.PeerCertificates[0]
+			i.Certificate, i.Issuer, i.ValidFrom, i.ValidTo = c.Subject.String(), c.Issuer.String(), c.NotBefore, c.NotAfter
 		}
 	}
 	return i
@@ -62,8 +67,9 @@ func (s *Server) Connections() []ConnectionInfo {
 	var all []ConnectionInfo
 	for _, c := range s.open() {
 		i := *c.stats.info.Load()
-		i.Channels = int(c.stats.channels.Load())
+		i.Channels = c.stats.channels.count()
 		i.Received, i.Sent = c.reader.source.received.Load(), c.stats.sent.Load()
+		i.Pending = c.out.backlog.Load()
 		i.Closing, i.Blocked = c.end.isDone(), c.stats.blocked.Load()
 		all = append(all, i)
 	}

@@ -61,7 +61,7 @@ type terms struct {
 // connStats is what other goroutines may read of a connection.
 type connStats struct {
 	info     atomic.Pointer[ConnectionInfo] // nil: not open yet
-	channels atomic.Int32
+	channels channelList
 	blocked  atomic.Bool // by an alarm
 	sent     atomic.Uint64
 }

@@ -69,6 +69,9 @@ func (ch *channel) call(ctx context.Context, m wire.Method) error {
 	switch m := m.(type) {
 	case *wire.BasicQos: // of all consumers together
 		ch.session.Limit(ctx, m.PrefetchCount)
+		ch.gate.Lock()
+		ch.shared = m.PrefetchCount
+		ch.gate.Unlock()
 		ch.reply(false, &wire.BasicQosOK{})
 		return nil
 	case *wire.BasicConsume:

@@ -210,7 +210,7 @@ func (r *reader) openChannel(number uint16) error {
 	}
 	ch.attach(session)
 	r.channels[number], r.last = ch, ch
-	r.conn.stats.channels.Add(1)
+	r.conn.stats.channels.add(ch)
 	r.conn.out.push(number, &wire.ChannelOpenOK{})
 	return nil
 }

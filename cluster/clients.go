@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +13,9 @@ import (
 
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
 )
 
 // clientsWait bounds how long other nodes may take to answer.
@@ -24,6 +27,9 @@ func (n *Node) handleClients() {
 	n.mesh.HandleCall(broker.KindConnections, func(context.Context, string, []byte) ([]byte, error) {
 		return json.Marshal(n.myConnections())
 	})
+	n.mesh.HandleCall(broker.KindChannels, func(context.Context, string, []byte) ([]byte, error) {
+		return json.Marshal(n.myChannels())
+	})
 	n.mesh.HandleCall(broker.KindCloseConnection, func(_ context.Context, _ string, req []byte) ([]byte, error) {
 		var c closing
 		if err := json.Unmarshal(req, &c); err != nil {
@@ -33,24 +39,25 @@ func (n *Node) handleClients() {
 	})
 }
 
-// maxListed bounds the number of connections accepted from another node: an empty one takes three
+// maxListed bounds the number of connections or channels accepted from another node: an empty one takes three
 // bytes in a list, and hundreds once decoded.
 const maxListed = 1 << 17
 
-// decodeConnections reads another node's list.
-func decodeConnections(answer []byte) (list []api.Connection, err error) {
+// decodeClients reads another node's list of connections or channels.
+func decodeClients[T any](answer []byte) (list []T, err error) {
 	d := json.NewDecoder(bytes.NewReader(answer))
 	switch first, err := d.Token(); {
 	case err != nil || first == nil: // the node takes no clients
 		return nil, err
 	case first != json.Delim('['):
-		return nil, fmt.Errorf("a list of connections begins with %v", first)
+		return nil, fmt.Errorf("a list of clients begins with %v", first)
 	}
 	for d.More() {
 		if len(list) == maxListed {
-			return nil, fmt.Errorf("more than %d connections", maxListed)
+			return nil, fmt.Errorf("more than %d in a list of clients", maxListed)
 		}
-		list = append(list, api.Connection{})
+		var next T
+		list = append(list, next)
 		if err := d.Decode(&list[len(list)-1]); err != nil {
 			return nil, err
 		}
@@ -71,20 +78,44 @@ func (n *Node) myConnections() []api.Connection {
 
 // Connections lists the client connections of all nodes that answer, sorted by name.
 func (n *Node) Connections(ctx context.Context) []api.Connection {
+	all := askClients(ctx, n, broker.KindConnections, "list connections", n.myConnections)
+	slices.SortFunc(all, func(a, b api.Connection) int { return strings.Compare(a.Name, b.Name) })
+	return all
+}
+
+func (n *Node) myChannels() []api.Channel {
+	all := n.connected().Channels()
+	for i := range all {
+		c := &all[i]
+		c.Node, c.Name = n.config.Name, traffic.ChannelName(c.Connection.Name, c.Number)
+	}
+	return all
+}
+
+// Channels lists the channels of the clients of all nodes that answer, sorted by connection and
+// number.
+func (n *Node) Channels(ctx context.Context) []api.Channel {
+	all := askClients(ctx, n, broker.KindChannels, "list channels", n.myChannels)
+	slices.SortFunc(all, func(a, b api.Channel) int {
+		return cmp.Or(strings.Compare(a.Connection.Name, b.Connection.Name), cmp.Compare(a.Number, b.Number))
+	})
+	return all
+}
+
+// askClients concatenates the lists of all nodes that answer.
+func askClients[T any](ctx context.Context, n *Node, kind peer.Kind, doing string, here func() []T) []T {
 	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
-	answers := stats.AskAll(ctx, nodes, stats.Question[[]api.Connection]{
-		Doing: "list connections", Wait: clientsWait, Here: n.myConnections,
-		Ask: func(ctx context.Context, node string) ([]api.Connection, error) {
-			answer, err := n.mesh.Call(ctx, node, broker.KindConnections, nil)
+	answers := stats.AskAll(ctx, nodes, stats.Question[[]T]{
+		Doing: doing, Wait: clientsWait, Here: here,
+		Ask: func(ctx context.Context, node string) ([]T, error) {
+			answer, err := n.mesh.Call(ctx, node, kind, nil)
 			if err != nil {
 				return nil, err
 			}
-			return decodeConnections(answer)
+			return decodeClients[T](answer)
 		},
 	})
-	all := slices.Concat(slices.Collect(maps.Values(answers.Of))...)
-	slices.SortFunc(all, func(a, b api.Connection) int { return strings.Compare(a.Name, b.Name) })
-	return all
+	return slices.Concat(slices.Collect(maps.Values(answers.Of))...)
 }
 
 // renewClients checks all clients again whenever their rights may have changed.

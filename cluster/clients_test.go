@@ -28,7 +28,7 @@ func TestConnectionsOfAnotherNode(t *testing.T) {
 		"cut short":  {string(two[:len(two)-2]), 0, false},
 		"too many":   {"[" + strings.Repeat("{},", maxListed) + "{}]", 0, false},
 	} {
-		if list, err := decodeConnections([]byte(c.answer)); (err == nil) != c.ok || len(list) != c.want {
+		if list, err := decodeClients[api.Connection]([]byte(c.answer)); (err == nil) != c.ok || len(list) != c.want {
 			t.Errorf("%s: %d connections, %v", name, len(list), err)
 		}
 	}

@@ -20,6 +20,8 @@ type Clients interface {
 	Renew()
 	// Connections lists the connected clients.
 	Connections() []api.Connection
+	// Channels lists their channels.
+	Channels() []api.Channel
 	// SetAlarm sets the reason why publishing is blocked; empty: it is not. It does not block.
 	SetAlarm(reason string)
 	// CloseConnection closes the connection of this name. It returns false if there is none.
@@ -49,5 +51,6 @@ func (noClients) Open() error                         { return nil }
 func (noClients) Expel(string)                        {}
 func (noClients) Renew()                              {}
 func (noClients) Connections() []api.Connection       { return nil }
+func (noClients) Channels() []api.Channel             { return nil }
 func (noClients) SetAlarm(string)                     {}
 func (noClients) CloseConnection(string, string) bool { return false }

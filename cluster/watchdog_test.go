@@ -239,11 +239,13 @@ func (d *shutListeners) Shut(_ context.Context, reason string) {
 	defer d.mu.Unlock()
 	d.reason = reason
 }
-func (d *shutListeners) Open() error                         { return nil }
-func (d *shutListeners) Expel(string)                        {}
-func (d *shutListeners) Renew()                              {}
-func (d *shutListeners) Connections() []api.Connection       { return nil }
-func (d *shutListeners) SetAlarm(string)                     {}
+func (d *shutListeners) Open() error                   { return nil }
+func (d *shutListeners) Expel(string)                  {}
+func (d *shutListeners) Renew()                        {}
+func (d *shutListeners) Connections() []api.Connection { return nil }
+func (d *shutListeners) SetAlarm(string)               {}
+func (d *shutListeners) Channels() []api.Channel       { return nil }
+
 func (d *shutListeners) CloseConnection(string, string) bool { return false }
 
 // A node whose disk does not come back ends itself, after it has disconnected

@@ -41,6 +41,7 @@ const (
 	kindBackup          // call: a page of a queue's backup
 	kindRestored        // call: how much of a backup a queue holds
 	KindTraffic         // call: what a node's clients do, see cluster/stats
+	KindChannels        // call: the channels of a node's clients, see package cluster
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.

@@ -184,6 +184,8 @@ type Settings interface {
 type Connections interface {
 	// Connections lists those of all nodes that answer, sorted by name.
 	Connections(ctx context.Context) []api.Connection
+	// Channels lists their channels, sorted by connection and number.
+	Channels(ctx context.Context) []api.Channel
 	// CloseConnection makes the node that a client is connected to close the connection with this
 	// reason. It returns false if the connection is gone.
 	CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error)

@@ -17,7 +17,12 @@ type connections struct{ all Connections }
 // matching lists the requested connections that the user may see: of all vhosts, one vhost or one
 // user; all of them, or only the user's own without the monitoring tag.
 func (cs connections) matching(r *request) (all []api.Connection) {
-	name, vhost, user := r.PathValue("name"), r.PathValue("vhost"), r.PathValue("user")
+	return cs.named(r, r.PathValue("name"))
+}
+
+// named is matching with the name of a connection; empty: of all.
+func (cs connections) named(r *request, name string) (all []api.Connection) {
+	vhost, user := r.PathValue("vhost"), r.PathValue("user")
 	for _, c := range cs.all.Connections(r.Context()) {
 		if (name == "" || c.Name == name) && (vhost == "" || c.VHost == vhost) && (user == "" || c.User == user) &&
 			(r.has(monitoring) || c.User == r.user.GetName()) {

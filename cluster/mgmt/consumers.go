@@ -21,7 +21,11 @@ func (cs consumers) list(w *responder, r *request) {
 		w.notFound()
 		return
 	}
-	var items []api.Consumer
+	list(w, r, cs.of(r, vhosts))
+}
+
+// of lists the consumers of the queues of vhosts.
+func (cs consumers) of(r *request, vhosts []string) (items []api.Consumer) {
 	for _, c := range cs.queues.Consumers(r.Context()) {
 		q, ok := r.view.QueueByID(c.Of)
 		if !ok || !slices.Contains(vhosts, q.VHost) {
@@ -47,5 +51,5 @@ func (cs consumers) list(w *responder, r *request) {
 	slices.SortFunc(items, func(a, b api.Consumer) int {
 		return cmp.Or(cmp.Compare(a.Queue.VHost, b.Queue.VHost), cmp.Compare(a.Queue.Name, b.Queue.Name), cmp.Compare(a.Tag, b.Tag))
 	})
-	list(w, r, items)
+	return items
 }

@@ -64,6 +64,7 @@ type world struct {
 	stats        map[string]stats.Queue // by name of the queue
 	offline      map[string]bool
 	clients      []api.Connection
+	channels     []api.Channel
 	consumers    []stats.Consumer
 	defaults     catalog.Defaults
 	closed       []string // connections, and why
@@ -151,6 +152,8 @@ func (w *world) Stats(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]sta
 
 func (w *world) Consumers(context.Context, ...fsm.QueueID) []stats.Consumer { return w.consumers }
 func (w *world) Connections(context.Context) []api.Connection               { return w.clients }
+
+func (w *world) Channels(context.Context) []api.Channel { return slices.Clone(w.channels) }
 
 func (w *world) CloseConnection(_ context.Context, c api.Connection, reason string) (bool, error) {
 	w.clients = slices.DeleteFunc(w.clients, func(x api.Connection) bool { return x.Name == c.Name })

@@ -127,6 +127,10 @@ var needs = map[string]need{
 	"POST /api/bindings/{vhost}/e/{source}/e/{destination}":                {management, "bind"},
 	"GET /api/bindings/{vhost}/e/{source}/e/{destination}/{properties}":    {management, "see"},
 	"DELETE /api/bindings/{vhost}/e/{source}/e/{destination}/{properties}": {management, "bind"},
+	"GET /api/vhosts/{vhost}/channels":                                     {management, "see"},
+	"GET /api/channels":                                                    {tag: management},
+	"GET /api/channels/{name}":                                             {tag: monitoring}, // root's
+	"GET /api/connections/{connection}/channels":                           {tag: monitoring}, // root's
 	"GET /api/connections":                                                 {tag: management},
 	"GET /api/connections/{name}":                                          {tag: monitoring}, // root's
 	"DELETE /api/connections/{name}":                                       {tag: administrator},
@@ -254,6 +258,7 @@ func (w *world) things(callers []caller) {
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{User: "root", Vhost: "v", Exchange: "thing"}}})
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{User: "root", Vhost: "v", Configure: ".*", Write: ".*", Read: ".*"}}})
 	w.clients = []api.Connection{{Name: "thing", Node: "n1", User: "root", VHost: "v"}}
+	w.channels = []api.Channel{{Name: "thing", User: "root", VHost: "v", Connection: api.ConnectionDetails{Name: "thing"}}}
 }
 
 // TestRightsAtEveryEndpoint: who gets in where. Those who are kept out get 401 or 404 and
@@ -266,7 +271,7 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 		{"maker", "policymaker", []string{"see"}}, {name: "outside", tag: "policymaker"}, {name: "watch", tag: "monitoring"},
 	}
 	all := append([]caller{{}, {"root", "administrator", []string{"see", "read", "write", "configure"}}}, callers...)
-	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n1", "{profile}", "heap", "{source}", "thing", "{destination}", "thing", "{properties}", "~", "{port}", "5672", "{protocols}", "amqp", "{component}", "operator_policy")
+	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n1", "{profile}", "heap", "{source}", "thing", "{destination}", "thing", "{properties}", "~", "{port}", "5672", "{protocols}", "amqp", "{component}", "operator_policy", "{connection}", "thing")
 	bodies := map[string]string{
 		"PUT /api/policies/{vhost}/{name}":           `{"pattern":"^thing$","definition":{"max-length":2}}`,
 		"PUT /api/quorate/limits/{name}":             `{"absolute":"1"}`,

@@ -139,6 +139,7 @@ func (b *Backend) membership() []resource {
 // vhosts are the resources of vhosts and of their connections.
 func (b *Backend) vhosts() []resource {
 	v, c := vhosts{b.Catalog, b.Queues, b.Cluster, b.Traffic}, connections{b.Connections}
+	ch := channels{b.Connections, b.Traffic, consumers{b.Queues, b.Node}}
 	return []resource{
 		{"/api/vhosts", []endpoint{get(management, v.list)}},
 		{"/api/vhosts/{vhost}", []endpoint{get(management, v.get), put(administrator, v.put), remove(administrator, v.remove)}},
@@ -146,6 +147,10 @@ func (b *Backend) vhosts() []resource {
 		{"/api/connections/{name}", []endpoint{get(management, c.get), remove(management, c.closeAll)}},
 		{"/api/connections/username/{user}", []endpoint{get(management, c.list), remove(management, c.closeAll)}},
 		{"/api/vhosts/{vhost}/connections", []endpoint{get(management, c.list)}},
+		{"/api/channels", []endpoint{get(management, ch.list)}},
+		{"/api/channels/{name}", []endpoint{get(management, ch.get)}},
+		{"/api/connections/{connection}/channels", []endpoint{get(management, ch.list)}},
+		{"/api/vhosts/{vhost}/channels", []endpoint{get(management, ch.list)}},
 	}
 }
 

@@ -130,6 +130,25 @@ func (d *clientListeners) Connections() []api.Connection {
 	return all
 }
 
+// Channels implements cluster.Clients.
+func (d *clientListeners) Channels() []api.Channel {
+	var all []api.Channel
+	for _, c := range d.server.Channels() {
+		state := "running"
+		if c.Closing {
+			state = "closing"
+		}
+		all = append(all, api.Channel{
+			Number: c.Number, User: c.User, UserWhoPerformed: c.User, VHost: c.VHost, State: state,
+			Connection: api.ConnectionDetails{Name: c.Connection, PeerHost: c.Peer.Addr().String(), PeerPort: c.Peer.Port()},
+			Consumers:  c.Consumers, Prefetch: c.Prefetch, SharedPrefetch: c.Shared, Unacknowledged: c.Unacked,
+			Unconfirmed: c.Unconfirmed, Unanswered: c.Unanswered, Uncommitted: c.Uncommitted, Unsettled: c.Unsettled,
+			Confirm: c.Confirms, Transactional: c.Transactional,
+		})
+	}
+	return all
+}
+
 // Expel implements cluster.Clients.
 func (d *clientListeners) Expel(reason string) { d.server.CloseConnections(reason) }
 
@@ -158,6 +177,10 @@ func describe(c *amqp.ConnectionInfo) api.Connection {
 		}
 		return &s
 	}
+	validity := ""
+	if c.Issuer != "" {
+		validity = c.ValidFrom.UTC().Format(time.RFC3339) + " - " + c.ValidTo.UTC().Format(time.RFC3339)
+	}
 	return api.Connection{
 		Name: c.Name, UserProvidedName: c.Given, User: c.User, UserWhoPerformed: c.User, VHost: c.VHost,
 		Protocol: "AMQP 0-9-1", Type: "network", State: state, ConnectedAt: c.OpenedAt.UnixMilli(),
@@ -165,6 +188,7 @@ func describe(c *amqp.ConnectionInfo) api.Connection {
 		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Heartbeat: int(c.Heartbeat / time.Second),
 		AuthMechanism: c.Mechanism, ReceivedBytes: c.Received, SentBytes: c.Sent,
 		TLS: c.TLS != "", TLSProtocol: optional(c.TLS), TLSCipher: optional(c.Cipher), CertificateOwner: optional(c.Certificate),
+		Issuer: optional(c.Issuer), Validity: optional(validity), PendingBytes: c.Pending,
 		ClientProperties: mgmt.ObjectOf(c.Properties),
 	}
 }

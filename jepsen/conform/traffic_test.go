@@ -1,8 +1,10 @@
 package conform
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -12,6 +14,7 @@ func TestTraffic(t *testing.T) { trafficRows.run(t) }
 
 var trafficRows = suite{test: "TestTraffic", title: "Counts of what clients do", rows: []row{
 	{id: "CN1", what: "messages published, returned, got, delivered, redelivered and acknowledged at different nodes are counted exactly, for the queue and the exchange", run: countsTraffic},
+	{id: "CN2", what: "a channel is listed with its consumers, what it holds and waits for, and what it has done, until it is closed", run: listsChannels},
 }}
 
 // countsTraffic uses a queue from two nodes, and asks the third.
@@ -51,4 +54,53 @@ func countsTraffic(t *T) {
 	})
 	s, _ := t.http(http.MethodGet, "/api/exchanges/%2F/"+x, nil)["message_stats"].(map[string]any)
 	t.equal("of the exchange", fmt.Sprint(s["publish_in"], s["publish_out"]), "100 100")
+}
+
+// listsChannels uses a channel at the first node, and asks the third.
+func listsChannels(t *T) {
+	q := t.queue("listed")
+	t.publishN(q, 5)
+	ch := t.open()
+	t.must(ch.Qos(3, 0, false))
+	t.must(ch.Confirm(false))
+	deliveries, err := ch.Consume(q, "tag", false, false, false, false, nil)
+	t.must(err)
+	first := <-deliveries
+	<-deliveries
+	<-deliveries
+	t.must(first.Ack(false))
+	<-deliveries
+	name := ""
+	t.eventually("the channel is listed", func() error {
+		name = ""
+		for _, c := range t.list("/api/consumers/%2F") {
+			if of, _ := c["queue"].(map[string]any); of["name"] == q {
+				at, _ := c["channel_details"].(map[string]any)
+				name, _ = at["name"].(string)
+			}
+		}
+		if name == "" {
+			return errors.New("its consumer is not")
+		}
+		one := t.http(http.MethodGet, "/api/channels/"+url.PathEscape(name), nil)
+		s, _ := one["message_stats"].(map[string]any)
+		got := fmt.Sprintln(one["consumer_count"], one["prefetch_count"], one["messages_unacknowledged"], one["confirm"], one["transactional"], one["state"], s["deliver"], s["ack"])
+		if want := "1 3 3 true false running 4 1\n"; got != want {
+			return fmt.Errorf("%s, want %s", got, want)
+		}
+		consumers, _ := one["consumer_details"].([]any)
+		if len(consumers) != 1 {
+			return fmt.Errorf("consumers: %v", consumers)
+		}
+		return nil
+	})
+	t.must(ch.Close())
+	t.eventually("the channel is gone", func() error {
+		for _, c := range t.list("/api/channels?columns=name") {
+			if c["name"] == name {
+				return errors.New("it is listed")
+			}
+		}
+		return nil
+	})
 }

@@ -27,5 +27,41 @@ type Connection struct {
 	TLSProtocol      *string        `json:"ssl_protocol"`
 	TLSCipher        *string        `json:"ssl_cipher"`
 	CertificateOwner *string        `json:"peer_cert_subject"`
+	Issuer           *string        `json:"peer_cert_issuer"`
+	Validity         *string        `json:"peer_cert_validity"` // "FROM - TO", RFC 3339
+	KeyExchange      *string        `json:"ssl_key_exchange"`   // null: TLS 1.3 suites name none
+	Hash             *string        `json:"ssl_hash"`           // null: ssl_cipher names it
+	PendingBytes     int64          `json:"send_pend"`          // to be sent, with what it costs besides
 	ClientProperties map[string]any `json:"client_properties"`
+}
+
+// Channel is a channel of a client's connection, as in GET /api/channels.
+type Channel struct {
+	Name             string            `json:"name"` // CONNECTION (NUMBER)
+	Number           uint16            `json:"number"`
+	Node             string            `json:"node"`
+	User             string            `json:"user"`
+	UserWhoPerformed string            `json:"user_who_performed_action"`
+	VHost            string            `json:"vhost"`
+	State            string            `json:"state"` // running or closing
+	Connection       ConnectionDetails `json:"connection_details"`
+	Consumers        int               `json:"consumer_count"`
+	Prefetch         uint16            `json:"prefetch_count"`          // of each consumer; 0: no limit
+	SharedPrefetch   uint16            `json:"global_prefetch_count"`   // of all together; 0: no limit
+	Unacknowledged   int               `json:"messages_unacknowledged"` // deliveries
+	Unconfirmed      int               `json:"messages_unconfirmed"`    // publishes, in confirm mode
+	Unanswered       int               `json:"pending_raft_commands"`   // publishes that wait for their queues
+	Uncommitted      int               `json:"messages_uncommitted"`    // publishes, in a transaction
+	Unsettled        int               `json:"acks_uncommitted"`        // settlements, in a transaction
+	Confirm          bool              `json:"confirm"`
+	Transactional    bool              `json:"transactional"`
+	MessageStats     MessageStats      `json:"message_stats,omitempty"`
+	ConsumerDetails  []Consumer        `json:"consumer_details,omitzero"` // if one channel is asked for
+}
+
+// ConnectionDetails name the connection of a channel.
+type ConnectionDetails struct {
+	Name     string `json:"name"`
+	PeerHost string `json:"peer_host"`
+	PeerPort uint16 `json:"peer_port"`
 }
