@@ -3,6 +3,7 @@ package jepsen
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -43,6 +44,7 @@ const (
 	aloneQueue   = "alone"
 	aloneTimeout = 800 * time.Millisecond
 	aloneFor     = 7 * time.Second
+	emptyWithin  = 40 * time.Second
 )
 
 // alone is the run of a queue with a single active consumer.
@@ -152,14 +154,24 @@ func (w *alone) breakThings() error {
 }
 
 // mustEmpty waits until the queue has handed out everything, and everything
-// is settled.
+// is settled. It may take as long as it goes on: but what is left must not stay the same for emptyWithin.
 func (w *alone) mustEmpty() {
 	w.Helper()
-	ctx, cancel := context.WithTimeout(w.ctx, 40*time.Second)
+	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
+	standing := time.AfterFunc(emptyWithin, cancel)
+	least := math.MaxInt
 	w.must(await.Until(ctx, 20*time.Millisecond, "an empty queue", func() (bool, error) {
 		q, err := w.Nodes[0].Queue(ctx, aloneQueue)
-		if err == nil && (q.Messages > 0 || w.Missing() > 0) {
+		if err != nil {
+			return false, err
+		}
+		left := q.Messages + w.Missing()
+		if left < least {
+			least = left
+			standing.Reset(emptyWithin)
+		}
+		if left > 0 {
 			err = fmt.Errorf("%d ready, %d unacknowledged, %d never seen", q.Ready, q.Unacknowledged, w.Missing())
 		}
 		return err == nil, err

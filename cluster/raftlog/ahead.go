@@ -15,6 +15,8 @@ const (
 	// aheadPiece is how many of them are written in one call: Linux may keep what one call brings in
 	// one piece of memory, and counts all of it as written whenever a byte of it changes.
 	aheadPiece = 16 << 10
+	// reserveStep is how many bytes beyond the end of the log are reserved at once.
+	reserveStep = 8 << 20
 )
 
 // zeroAhead keeps zeros on disk beyond the end of Pebble's log. Where a file's
@@ -54,7 +56,7 @@ func (z zeroAhead) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategor
 	}
 	f := &zeroAheadFile{File: file, zeros: z.zeros}
 	if info, err := file.Stat(); err == nil {
-		f.filled = info.Size()
+		f.filled, f.reserved = info.Size(), info.Size()
 	}
 	return f, nil
 }
@@ -65,14 +67,30 @@ func (z zeroAhead) Unwrap() vfs.FS { return z.FS }
 // zeroAheadFile is a log. One goroutine at a time writes and syncs it.
 type zeroAheadFile struct {
 	vfs.File
-	zeros  []byte
-	at     int64 // where the next record goes
-	synced int64 // at, when it was synced last
-	filled int64 // the file has blocks up to here
+	zeros    []byte
+	at       int64 // where the next record goes
+	synced   int64 // at, when it was synced last
+	filled   int64 // the file has blocks up to here
+	step     int64 // how much is reserved at once; 0: nothing
+	reserved int64 // up to here
+}
+
+// Preallocate implements vfs.File. Pebble wants the blocks of a whole memtable at once, which a
+// node that writes little would hold for days: they are reserved in steps.
+func (f *zeroAheadFile) Preallocate(_, length int64) error {
+	f.step = min(length, reserveStep)
+	return nil
 }
 
 // Write implements vfs.File.
 func (f *zeroAheadFile) Write(p []byte) (int, error) {
+	if f.step > 0 && f.at+int64(len(p)) > f.reserved {
+		more := f.at + int64(len(p)) - f.reserved + f.step
+		f.reserved += more
+		if f.File.Preallocate(f.reserved-more, more) != nil {
+			f.step = 0 // not every filesystem can, and a full disk tells the write itself
+		}
+	}
 	n, err := f.File.Write(p)
 	f.at += int64(n)
 	f.filled = max(f.filled, f.at)

@@ -37,6 +37,8 @@ func (s *Store) openPebble(fs vfs.FS, dir string, o Options) (lost string, err e
 	}
 	for {
 		po := s.pebbleOptions(o)
+		s.logs = newOldLogs(po.FS)
+		po.FS = s.logs
 		// A compaction must not come across what heal is about to cut out.
 		s.healing.Store(s.suspects())
 		po.DisableAutomaticCompactions = s.healing.Load()

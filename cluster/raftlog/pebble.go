@@ -72,6 +72,11 @@ func (s *Store) listener() *pebble.EventListener {
 			s.log.Error("log store found a damaged file", slog.String("path", i.Path), slog.String("error", i.Details.Error()))
 			s.suspected(i.Path)
 		},
+		WALCreated: func(i pebble.WALCreateInfo) {
+			if i.Err == nil {
+				s.logs.made(i.Path)
+			}
+		},
 		WriteStallBegin: func(i pebble.WriteStallBeginInfo) {
 			s.log.Warn("log store holds writes back", slog.String("reason", i.Reason))
 		},

@@ -51,6 +51,7 @@ type Store struct {
 	db       *pebble.DB
 	lock     *pebble.Lock // of the folder
 	ledger   *ledger
+	logs     *oldLogs
 	log      *slog.Logger
 	exit     func(code int)
 	cache    *cache
@@ -61,6 +62,9 @@ type Store struct {
 	healing     atomic.Bool   // damage is being removed
 	freed       atomic.Int64  // bytes of pinned sections deleted since the last requested flush
 	flushAt     int64         // request one when freed exceeds this
+
+	closing chan struct{}
+	resting sync.WaitGroup
 
 	mu     sync.Mutex
 	groups map[fsm.GroupID]*slot
@@ -79,6 +83,7 @@ func Open(dir string, o Options) (*Store, error) {
 		log:      o.Logger,
 		exit:     o.Exit,
 		trailing: o.TrailingLogs,
+		closing:  make(chan struct{}),
 		groups:   make(map[fsm.GroupID]*slot),
 	}
 	if s.log == nil {
@@ -105,6 +110,7 @@ func Open(dir string, o Options) (*Store, error) {
 		return nil, errors.Join(fmt.Errorf("open log store in %s: %w", dir, err), s.Close())
 	}
 	stop.armed.Store(true)
+	s.resting.Go(func() { s.rest(s.closing) })
 	return s, nil
 }
 
@@ -142,6 +148,8 @@ func (s *Store) open(fs vfs.FS, dir string, o Options) error {
 
 // Close closes the store. No group may be in use and no snapshot open.
 func (s *Store) Close() error {
+	close(s.closing)
+	s.resting.Wait()
 	var err error
 	if s.db != nil {
 		err = s.db.Close()

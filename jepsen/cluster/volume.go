@@ -310,7 +310,16 @@ func (d *Disk) LosePower() error {
 }
 
 // Reboot mounts the disk again after it has lost its power. Nobody may use it.
-func (d *Disk) Reboot() error { return errors.Join(system("umount", d.folder), d.mount()) }
+func (d *Disk) Reboot() error {
+	if err := errors.Join(system("umount", d.folder), d.mount()); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(d.folder, "reboot")
+	if err != nil {
+		return fmt.Errorf("a disk without power is still mounted, perhaps in another mount namespace: %w", err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
 
 // Close unmounts the disk and deletes its contents. The disk must not be in use.
 func (d *Disk) Close() error {

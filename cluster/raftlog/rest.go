@@ -1,0 +1,159 @@
+package raftlog
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const (
+	// restEvery is how often a store looks whether it rests.
+	restEvery = 10 * time.Second
+	// restBytes is how much it writes in that time at most if it rests.
+	restBytes = 1 << 20
+	// restLog is how long its log may be while it rests.
+	restLog = 16 << 20
+)
+
+// oldLogs are the logs that Pebble has made, among them those that it keeps to write over
+// them: as many as memtables can wait, each as long as a memtable. Under load they save work. A store
+// that rests gives them back: Pebble is told of a file that is to be written over, and may get a new one.
+type oldLogs struct {
+	vfs.FS
+	mu    sync.Mutex
+	names []string        // that exist, from the oldest on
+	gone  map[string]bool // that were given back, and that Pebble still counts on
+	known string          // the newest that Pebble counts
+}
+
+func newOldLogs(fs vfs.FS) *oldLogs { return &oldLogs{FS: fs, gone: map[string]bool{}} }
+
+// Create implements vfs.FS.
+func (o *oldLogs) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if !isLog(name) {
+		return o.FS.Create(name, c)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.create(name, c)
+}
+
+// create makes a log. The caller holds mu.
+func (o *oldLogs) create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	file, err := o.FS.Create(name, c)
+	if err == nil {
+		o.names = append(o.names, name)
+	}
+	return file, err
+}
+
+// ReuseForWrite implements vfs.FS.
+func (o *oldLogs) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone[oldname] {
+		delete(o.gone, oldname)
+		return o.create(newname, c)
+	}
+	file, err := o.FS.ReuseForWrite(oldname, newname, c)
+	if err == nil {
+		o.forget(oldname)
+		o.names = append(o.names, newname)
+	}
+	return file, err
+}
+
+// Remove implements vfs.FS.
+func (o *oldLogs) Remove(name string) error {
+	if !isLog(name) {
+		return o.FS.Remove(name)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.gone[name] {
+		delete(o.gone, name)
+		return nil
+	}
+	o.forget(name)
+	return o.FS.Remove(name)
+}
+
+func (o *oldLogs) forget(name string) {
+	o.names = slices.DeleteFunc(o.names, func(n string) bool { return n == name })
+}
+
+// Unwrap implements vfs.FS.
+func (o *oldLogs) Unwrap() vfs.FS { return o.FS }
+
+// made notes that Pebble counts a log that was made.
+func (o *oldLogs) made(name string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.known = name
+}
+
+// newest returns the newest log, "" while one is being made.
+func (o *oldLogs) newest() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.names); n > 0 && o.names[n-1] == o.known {
+		return o.known
+	}
+	return ""
+}
+
+// giveBack removes all logs but the newest live ones. That they are so many was true when newest was
+// the newest one, or later: by then there can be fewer, and more only if another was made.
+func (o *oldLogs) giveBack(newest string, live int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.names); n == 0 || o.names[n-1] != newest {
+		return
+	}
+	for len(o.names) > max(live, 1) {
+		name := o.names[0]
+		if o.FS.Remove(name) != nil {
+			return // Pebble keeps it, or removes it
+		}
+		o.names = o.names[1:]
+		o.gone[name] = true
+	}
+}
+
+// rest gives disk space back whenever little is written, until stop is closed.
+func (s *Store) rest(stop <-chan struct{}) {
+	t := time.NewTicker(restEvery)
+	defer t.Stop()
+	var written uint64
+	for {
+		select {
+		case <-stop:
+			return
+		case <-t.C:
+			before := written
+			if written = s.db.Metrics().WAL.BytesWritten; written-before <= restBytes {
+				s.giveBack(restLog)
+			}
+		}
+	}
+}
+
+// giveBack gives back the logs that are not needed, and begins another one if the one that is
+// has more bytes than long.
+func (s *Store) giveBack(long int64) {
+	newest := s.logs.newest()
+	if newest == "" {
+		return
+	}
+	m := s.db.Metrics()
+	s.logs.giveBack(newest, int(m.WAL.Files))
+	info, err := s.logs.Stat(newest)
+	if err != nil || info.Size() <= long {
+		return
+	}
+	if _, err := s.db.AsyncFlush(); err != nil {
+		s.end("log store cannot write its tables", "error", err)
+	}
+}
