@@ -55,10 +55,10 @@ func (c clients) Open() error {
 	return nil
 }
 
-func (c clients) Expel(reason string)              { c.p.server.CloseConnections(reason) }
-func (c clients) Renew()                           { c.p.server.Renew() }
-func (c clients) SetAlarm(reason string)           { c.p.server.SetAlarm(reason) }
-func (c clients) Connections() []api.Connection    { return nil }
-func (c clients) Channels() []api.Channel { return nil }
+func (c clients) Expel(reason string)           { c.p.server.CloseConnections(reason) }
+func (c clients) Renew()                        { c.p.server.Renew() }
+func (c clients) SetAlarm(reason string)        { c.p.server.SetAlarm(reason) }
+func (c clients) Connections() []api.Connection { return nil }
+func (c clients) Channels() []api.Channel       { return nil }
 
 func (c clients) CloseConnection(_, _ string) bool { return false }
