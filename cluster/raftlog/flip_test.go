@@ -235,7 +235,7 @@ func isWhole(g *Group, past []*model) error {
 // process may find damage and end, if the next ones get on. QUORATE_FLIPS sets
 // the number of flips of each kind of file and disk, QUORATE_FLIP_SEED the seed.
 func TestFlips(t *testing.T) {
-	flips, seed := envOr("QUORATE_FLIPS", 20), uint64(envOr("QUORATE_FLIP_SEED", 1))
+	flips, seed := envOr("QUORATE_FLIPS", (20+thorough-1)/thorough), uint64(envOr("QUORATE_FLIP_SEED", 1))
 	for _, c := range []struct {
 		name           string
 		tables, killed bool
