@@ -12,8 +12,11 @@ import (
 	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
+// clockFile is where a node that SetClock can set reads how wrong its clock is.
+const clockFile = "clock"
+
 // WrongClocks are the arguments of "quorate dev" that SetClock needs.
-var WrongClocks = []string{"--unsafe-test-options", "--set", "unsafe.test_clock_file=clock"}
+var WrongClocks = []string{"--unsafe-test-options", "--set", "unsafe.test_clock_file=" + clockFile}
 
 // Clock is a node's report about its clock.
 type Clock struct {
@@ -44,7 +47,7 @@ const clockNoise = 300 * time.Millisecond
 func (n *Node) SetDrift(rate float64) error { return n.writeClock(fmt.Sprint("0 ", rate)) }
 
 func (n *Node) writeClock(text string) error {
-	path := filepath.Join(n.DataDir(), "clock")
+	path := filepath.Join(n.DataDir(), clockFile)
 	next := path + ".next"
 	return errors.Join(os.WriteFile(next, []byte(text), 0o644), os.Rename(next, path))
 }

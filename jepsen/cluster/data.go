@@ -8,13 +8,13 @@ import (
 )
 
 // DataFiles lists the files of a node's data that are not empty, in order, excluding
-// files for people to read, such as logs.
+// files for people to read, such as logs, and what is the tester's own.
 func (n *Node) DataFiles() (files []string, err error) {
 	err = filepath.WalkDir(n.DataDir(), func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && strings.Contains(d.Name(), ".damaged-") { // set aside and never read
 			return fs.SkipDir
 		}
-		if err != nil || !d.Type().IsRegular() || strings.HasPrefix(d.Name(), "quorate") {
+		if err != nil || !d.Type().IsRegular() || strings.HasPrefix(d.Name(), "quorate") || d.Name() == clockFile {
 			return err
 		}
 		info, err := d.Info()

@@ -232,16 +232,20 @@ func awaitAll(ctx context.Context, c *cluster.Cluster) error {
 func revive(ctx context.Context, n *cluster.Node) error {
 	const mostEnds = 5
 	ends := 0
-	return await.Until(ctx, 50*time.Millisecond, fmt.Sprintf("node %d to serve clients", n.Number), func() (bool, error) {
+	err := await.Until(ctx, 50*time.Millisecond, fmt.Sprintf("node %d to serve clients", n.Number), func() (bool, error) {
 		if !n.Alive() {
 			if ends++; ends > mostEnds {
-				return false, fmt.Errorf("it has ended %d times", ends)
+				return true, nil
 			}
 			return false, n.Restart()
 		}
 		err := n.Ready(ctx)
 		return err == nil, err
 	})
+	if ends > mostEnds {
+		return fmt.Errorf("node %d ends at each start, %d times by now", n.Number, ends)
+	}
+	return err
 }
 
 func restart(ctx context.Context, n *cluster.Node) error {
