@@ -90,6 +90,9 @@ type Node interface {
 	Version() string
 	// NotReady says why clients are not served; empty: they are.
 	NotReady() string
+	// Dead says why the process should be restarted; empty: it makes progress, whether or not
+	// clients are served.
+	Dead() string
 	// Status describes the node, and the others as seen by it.
 	Status() api.Status
 	// Clock describes the node's clock. Now is the current time, as used to stamp entries.

@@ -27,6 +27,10 @@ func (h healthChecks) readyCheck(w *responder, _ *request) {
 	passed(w, api.Check{Reason: h.node.NotReady()})
 }
 
+func (h healthChecks) aliveCheck(w *responder, _ *request) {
+	passed(w, api.Check{Reason: h.node.Dead()})
+}
+
 func (h healthChecks) alarmCheck(w *responder, r *request) {
 	c := api.Check{Alarms: h.cluster.Alarms(r.Context())}
 	if len(c.Alarms) > 0 {

@@ -57,6 +57,7 @@ func backendOf(x everything) Backend {
 // password is the name.
 type world struct {
 	unfit string // why it cannot serve
+	dead  string // why it should be restarted
 	rest
 	*operator
 	t            *testing.T
@@ -169,6 +170,7 @@ func (w *world) NotReady() string {
 	}
 	return w.unfit
 }
+func (w *world) Dead() string    { return w.dead }
 func (w *world) Version() string { return "1.2.3" }
 
 // request makes a request as a user; "" is nobody.
@@ -228,6 +230,10 @@ func TestUnfit(t *testing.T) {
 	for _, check := range []string{"ready-to-serve-clients", "is-in-service"} {
 		w.check(want{"", "GET", "/api/health/checks/" + check, "", 503, `{"status":"failed","reason":"the disk hangs"}`})
 	}
+	// It should be restarted only if it does nothing any more.
+	w.check(want{"", "GET", "/api/health/checks/is-alive", "", 200, `{"status":"ok"}`})
+	w.dead = "the watchdog has not run"
+	w.check(want{"", "GET", "/api/health/checks/is-alive", "", 503, `{"status":"failed","reason":"the watchdog has not run"}`})
 }
 
 // Who may do what, management.md §1.6 and tests 1 to 3.

@@ -72,8 +72,8 @@ func TestEveryEndpoint(t *testing.T) {
 			expect(w.ask(e.method, path, host, "Sec-Fetch-Site: same-origin", "Content-Type: "+kind), 415, "a body must have the header Content-Type: application/json")
 		}
 	})
-	if open != 2 {
-		t.Errorf("everybody may use %d endpoints, want 2", open)
+	if open != 3 {
+		t.Errorf("everybody may use %d endpoints, want 3", open)
 	}
 }
 

@@ -38,6 +38,7 @@ var needs = map[string]need{
 
 	"GET /api/health/checks/ready-to-serve-clients":                                                {},
 	"GET /api/health/checks/is-in-service":                                                         {},
+	"GET /api/health/checks/is-alive":                                                              {},
 	"GET /api/health/checks/alarms":                                                                {tag: management},
 	"GET /api/health/checks/local-alarms":                                                          {tag: management},
 	"GET /api/health/checks/quarantined-queues":                                                    {tag: management},

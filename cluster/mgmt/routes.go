@@ -82,6 +82,7 @@ func (b *Backend) checks() []resource {
 	return []resource{
 		{path + "ready-to-serve-clients", []endpoint{get(anybody, h.readyCheck)}},
 		{path + "is-in-service", []endpoint{get(anybody, h.readyCheck)}},
+		{path + "is-alive", []endpoint{get(anybody, h.aliveCheck)}},
 		{path + "alarms", []endpoint{get(management, h.alarmCheck)}},
 		{path + "local-alarms", []endpoint{get(management, h.localAlarmCheck)}},
 		{path + "quarantined-queues", []endpoint{get(management, h.quarantineCheck)}},

@@ -68,6 +68,16 @@ func (l *Local) Status() api.Status {
 	return s
 }
 
+// Dead says why the process should be restarted; empty: it makes progress, whether or not it can
+// serve clients. It does not return if a part of the node never lets go of its lock.
+func (l *Local) Dead() string {
+	if why := l.c.Watchdog.Dead(); why != "" {
+		return why
+	}
+	l.Status()
+	return ""
+}
+
 // describeProgress adds the findings and actions of the watchdog.
 func (l *Local) describeProgress(s *api.Status) {
 	s.DiskWaitMS = l.c.Watchdog.Stats().Waiting.Milliseconds()

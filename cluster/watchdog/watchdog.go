@@ -44,6 +44,9 @@ const (
 	goodTime    = time.Minute
 	// exitStepTime bounds each step that a node with a hanging disk takes before its process ends.
 	exitStepTime = time.Second
+	// standstillTime is how long the watchdog may not get to its next check, or not succeed in ending
+	// the process, before the process counts as dead.
+	standstillTime = 10 * time.Second
 )
 
 // Config says what a watchdog watches and how it ends the process.
@@ -79,8 +82,10 @@ type Watchdog struct {
 	disk   *Disk
 	node   Actions
 
-	hung  atomic.Bool
-	hangs atomic.Uint64
+	hung    atomic.Bool
+	hangs   atomic.Uint64
+	began   time.Time
+	checked atomic.Int64 // when the disk was last checked, in ns since began; 0: not started
 
 	ending  chan struct{}
 	running sync.WaitGroup
@@ -91,7 +96,7 @@ func New(c Config) *Watchdog {
 	c.Progress = cmp.Or(c.Progress, DefaultProgressBound)
 	c.Disk = cmp.Or(c.Disk, DefaultDiskBound)
 	c.DiskExit = cmp.Or(c.DiskExit, DefaultDiskExitBound)
-	w := &Watchdog{config: c, ending: make(chan struct{})}
+	w := &Watchdog{config: c, ending: make(chan struct{}), began: time.Now()}
 	w.disk = NewDisk(&w.clock, c.Gate)
 	return w
 }
@@ -129,9 +134,20 @@ func (w *Watchdog) Unfit() string {
 	return fmt.Sprintf("the disk hangs: a write has not returned for more than %v", w.config.Disk)
 }
 
+// Dead says why the process should be ended from outside; empty: it makes progress, or deals with
+// what keeps it from that. A hanging disk is no such reason before the watchdog has tried to end the
+// process for it.
+func (w *Watchdog) Dead() string {
+	if checked := w.checked.Load(); checked == 0 || time.Since(w.began)-time.Duration(checked) <= standstillTime {
+		return ""
+	}
+	return fmt.Sprintf("the watchdog has not run for more than %v", standstillTime)
+}
+
 // Start starts watching. The node must be ready for all actions.
 func (w *Watchdog) Start(node Actions) {
 	w.node = node
+	w.checked.Store(int64(time.Since(w.began)) + 1)
 	w.running.Go(func() { w.clock.Run(w.ending) })
 	w.running.Go(w.run)
 }
@@ -152,6 +168,7 @@ func (w *Watchdog) run() {
 			return
 		case <-tick.C:
 		}
+		w.checked.Store(int64(time.Since(w.began)) + 1)
 		waiting, now := w.disk.Waiting(), w.clock.Awake()
 		switch d.evaluate(waiting, now) {
 		case withdraw:

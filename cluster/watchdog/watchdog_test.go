@@ -1,9 +1,48 @@
 package watchdog
 
 import (
+	"context"
+	"io"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
+
+// A process is dead if its watchdog does not run, or if it goes on long after a hanging disk should
+// have ended it. Until then it deals with the disk itself.
+func TestDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, bound := range []time.Duration{20 * time.Second, -1} {
+			ended := false
+			w := New(Config{Bounds: Bounds{DiskExit: bound}, Exit: func(int) { ended = true }, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			if why := w.Dead(); why != "" {
+				t.Errorf("before it has started: %s", why)
+			}
+			nothing := func() {}
+			w.Start(Actions{Withdraw: nothing, Return: nothing, Refuse: nothing, Shut: func(_ context.Context, _ string) {}})
+			time.Sleep(time.Hour + diskEvery/2)
+			if why := w.Dead(); why != "" {
+				t.Errorf("it runs: %s", why)
+			}
+			slot := w.disk.begin()
+			time.Sleep(20 * time.Second)
+			if why := w.Dead(); why != "" {
+				t.Errorf("the disk hangs, and it has not had its time: %s", why)
+			}
+			time.Sleep(standstillTime + time.Second)
+			if why := w.Dead(); ended != (bound > 0) || (why != "") != ended {
+				t.Errorf("with a bound of %v it has ended: %t, and says %q", bound, ended, why)
+			}
+			w.disk.end(slot)
+			w.Stop()
+			if time.Sleep(standstillTime + time.Second); !strings.Contains(w.Dead(), "not run") {
+				t.Errorf("it does not run: %q", w.Dead())
+			}
+		}
+	})
+}
 
 // A disk that hangs again soon must be calm for longer before the node returns,
 // and one that was well for long is trusted as at first.

@@ -2,6 +2,7 @@
 // replicated, or, for trying out, a whole cluster of them on this machine.
 //
 //	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE …]
+//	quorate health [--alive] [--config FILE] [--set KEY=VALUE …]
 //	quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
 //	quorate recover --data-dir DIR [--also DIR …] [--yes] [--json]
 //	quorate log explain --data-dir DIR --queue NAME --message-id ID [--vhost VHOST] [--json]
@@ -20,6 +21,7 @@ import (
 
 const usage = `usage:
   quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE ...]
+  quorate health [--alive] [--config FILE] [--set KEY=VALUE ...]
   quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
   quorate recover --data-dir DIR [--also DIR ...] [--yes] [--json]
   quorate log explain --data-dir DIR --queue NAME (--message-id ID | --message NUMBER) [--vhost VHOST] [--json]
@@ -48,6 +50,8 @@ func run(args []string, out io.Writer) error {
 	switch command, rest := args[0], args[1:]; command {
 	case "server":
 		return serverCommand(rest, out)
+	case "health":
+		return healthCommand(rest, out)
 	case "dev":
 		return devCommand(rest, out)
 	case "settings":

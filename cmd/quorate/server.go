@@ -133,12 +133,14 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	node.Metrics().SetTraffic(func() metrics.Traffic { return counts.with(server, sockets.limits) })
 	clients := newClientListeners(server, sockets.clients, failed)
 	node.SetClients(clients)
+	manager := supervise(logger, node.Management().Node)
 	logger.Info("node started", "version", cluster.Version, "peers", sockets.peers.Addr().String(), "http", addresses(sockets.management))
 	err = joinAndWait(node, logger, stop, failed, func() {
 		clients.serveFirst()
 		logger.Info("node serves clients", "amqp", addresses(sockets.clients))
+		manager.ready()
 	})
-	return errors.Join(err, shutdown(logger, stop, server.Shutdown, page.Close, api.Close,
+	return errors.Join(err, shutdown(logger, stop, manager.stop, server.Shutdown, page.Close, api.Close,
 		func(ctx context.Context) error { node.Leave(ctx); return nil }, func(context.Context) error { return node.Close() }))
 }
 

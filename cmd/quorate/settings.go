@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -192,6 +193,9 @@ var table = slices.Concat([]setting{
 var secrets = []string{"default_pass", "cluster_formation.token"}
 
 const nodesKey = "cluster_formation.classic_config.nodes."
+
+// fileVariable is the variable of the environment that names the file of settings if no flag does.
+const fileVariable = "QUORATE_CONFIG_FILE"
 
 func text(field func(*settings) *string) func(*settings, string) error {
 	return func(s *settings, v string) error {
@@ -414,7 +418,7 @@ func (s *settings) environment(environ []string) error {
 			key = nodesKey + strings.ToLower(n)
 		}
 		if key == "" {
-			if strings.HasPrefix(name, variable("")) {
+			if name != fileVariable && strings.HasPrefix(name, variable("")) {
 				errs = append(errs, fmt.Errorf("environment %s: there is no such setting", name))
 			}
 			continue
@@ -459,7 +463,7 @@ func (s *settings) validate() error {
 func load(file string, sets []string) (*settings, error) {
 	s := defaults()
 	var errs []error
-	if file != "" {
+	if file = cmp.Or(file, os.Getenv(fileVariable)); file != "" {
 		f, err := os.Open(file)
 		if err != nil {
 			return nil, err

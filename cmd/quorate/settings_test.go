@@ -241,6 +241,10 @@ func TestOrder(t *testing.T) {
 	if want := map[string]string{"n9": "flag:1"}; !maps.Equal(s.nodes, want) {
 		t.Errorf("nodes %v, want %v", s.nodes, want)
 	}
+	t.Setenv(fileVariable, file)
+	if s, err := load("", nil); err != nil || s.cluster != "file" {
+		t.Errorf("the file that the environment names: %+v, %v", s, err)
+	}
 	for _, sets := range [][]string{{"no_such=1"}, {"heartbeat"}, {"heartbeat=-1"}} {
 		if _, err := load("", sets); err == nil {
 			t.Errorf("--set %s is accepted", sets)
@@ -340,7 +344,7 @@ func document() []byte {
 
 Generated from the table of settings; ` + "`quorate settings`" + ` prints the same.
 
-Sources of a setting, in increasing order of precedence: the default, the file given by ` + "`--config`" + ` (lines ` + "`KEY = VALUE`; `#`" + ` starts a comment line), the environment
+Sources of a setting, in increasing order of precedence: the default, the file given by ` + "`--config`, or `QUORATE_CONFIG_FILE` in the environment" + ` (lines ` + "`KEY = VALUE`; `#`" + ` starts a comment line), the environment
 (the key in capitals, with dots as underscores and the prefix ` + "`QUORATE_`: `QUORATE_LISTENERS_TCP_DEFAULT`" + `), and ` + "`--set KEY=VALUE`" + `. Unknown keys and values out of range are refused.
 
 | setting | default | meaning |
