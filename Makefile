@@ -24,7 +24,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible sbom bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test check vulncheck reproducible sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,49 @@ reproducible: ## build the server in two folders and compare the bytes (CACHE=ne
 sbom: ## list what the server is linked from, as CycloneDX, in bin/quorate.cdx.json
 	mkdir -p bin
 	CGO_ENABLED=0 $(GO) tool -modfile=cmd/tidy/sbom/go.mod cyclonedx-gomod app -json -licenses -noserial -main cmd/quorate -output bin/quorate.cdx.json .
+
+# What is given to users: programs for each platform, and what is made of them. Times are that of the commit.
+PLATFORMS = linux-amd64 linux-arm64 darwin-arm64
+VERSION = $(shell sed -n 's/^const ProductVersion = "\(.*\)"$$/\1/p' cluster/mgmt/api/api.go)
+COMMIT_TIME = $(shell git log -1 --format=%ct)
+PROGRAMS = ./cmd/quorate ./cmd/quoratectl
+
+dist: ## build the programs for each platform of a release, in bin/dist
+	@for p in $(PLATFORMS); do echo $$p; GOOS=$${p%-*} GOARCH=$${p#*-} $(RELEASE) -o bin/dist/$$p/ $(PROGRAMS) || exit 1; done
+
+packages: ## make .deb and .rpm packages for linux/amd64 and linux/arm64, in bin/release
+	@mkdir -p bin/release; $(MAKE) --no-print-directory dist PLATFORMS="linux-amd64 linux-arm64"; \
+	for arch in amd64 arm64; do for kind in deb rpm; do \
+		ARCH=$$arch DIST=bin/dist/linux-$$arch VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(COMMIT_TIME) \
+		$(GO) tool -modfile=deploy/packages/go.mod nfpm package --config deploy/packages/nfpm.yaml --packager $$kind --target bin/release/ || exit 1; \
+	done; done
+
+image: ## make the container image for linux/amd64 and linux/arm64 without a daemon, in bin/release (docker load -i …)
+	@mkdir -p bin/release; $(MAKE) --no-print-directory dist PLATFORMS="linux-amd64 linux-arm64"
+	@$(GO) run -C deploy/image . -dist $(CURDIR)/bin/dist -out $(CURDIR)/bin/release -config $(CURDIR)/deploy/image/quorate.conf -version $(VERSION) -time $(COMMIT_TIME)
+
+# Helm and the checker of manifests, in a module of their own; the version is that of the schemas.
+KUBE = $(GO) tool -modfile=deploy/kubernetes/go.mod
+KUBERNETES = 1.30
+RENDER = $(KUBE) helm template quorate deploy/kubernetes/chart --namespace quorate --kube-version $(KUBERNETES).0
+
+manifests: ## render the chart into deploy/kubernetes/quorate.yaml, and check what it renders against the schemas of Kubernetes
+	$(KUBE) helm lint deploy/kubernetes/chart
+	$(RENDER) > deploy/kubernetes/quorate.yaml
+	@mkdir -p bin/manifests && cp deploy/kubernetes/quorate.yaml bin/manifests/ && $(RENDER) --set antiAffinity=soft,replicas=5,storage.className=fast,tls.source=certManager \
+		--show-only templates/statefulset.yaml --show-only templates/config.yaml --show-only templates/services.yaml > bin/manifests/other.yaml
+	$(KUBE) kubectl-validate --version $(KUBERNETES) bin/manifests
+
+release: ## make archives, packages, images, the list of modules and checksums of a release, in bin/release
+	@tag=$$(git tag --points-at HEAD 'v*'); test -z "$$tag" -o "$$tag" = "v$(VERSION)" || { echo "the tag is $$tag, and the version v$(VERSION)"; exit 1; }
+	@rm -rf bin/release bin/dist; $(MAKE) --no-print-directory dist packages image sbom
+	@set -e; for p in $(PLATFORMS); do \
+		name=quorate-$(VERSION)-$$p; at=bin/dist/$$name; mkdir -p $$at; \
+		cp -R bin/dist/$$p/* README.md LICENSE CHANGELOG.md SECURITY.md docs deploy $$at/; \
+		tar --sort=name --mtime=@$(COMMIT_TIME) --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w -C bin/dist -cf - $$name | gzip -n -9 > bin/release/$$name.tar.gz; \
+	done
+	@cp bin/quorate.cdx.json bin/release/quorate-$(VERSION).cdx.json; rm -rf bin/release/oci
+	@cd bin/release && sha256sum * > SHA256SUMS && cat SHA256SUMS
 
 bench: build ## the benchmarks on a three-node loopback cluster, with a table (RUNS=1: medians of so many, BENCH_FLAGS=)
 	bin/quorate-bench suite --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -15,8 +18,8 @@ import (
 // certsVerbs create the certificates by which nodes know each other. They need no node.
 func certsVerbs() []verb {
 	return []verb{{
-		name: "certs", arguments: "init | node NODE ... | rotate NODE ... | rotate ca | retire | show [FILE ...]", least: 1, maxArguments: -1,
-		about: "certificates of nodes, in the folder --dir (certs): init creates an authority for the cluster; node creates a certificate for each name; rotate replaces certificates, or adds a new authority that signs from now on while the others stay valid; retire removes all authorities but the newest; show prints names, expiry dates and fingerprints. --days N: their validity (365; an authority 3650), --algorithm ecdsa or ed25519: of an authority's key and those it signs",
+		name: "certs", arguments: "init | node NODE ... | ensure NODE ... | rotate NODE ... | rotate ca | retire | show [FILE ...]", least: 1, maxArguments: -1,
+		about: "certificates of nodes, in the folder --dir (certs): init creates an authority for the cluster; node creates a certificate for each name; ensure does what is missing of both, and can be repeated; rotate replaces certificates, or adds a new authority that signs from now on while the others stay valid; retire removes all authorities but the newest; show prints names, expiry dates and fingerprints. --days N: their validity (365; an authority 3650), --algorithm ecdsa or ed25519: of an authority's key and those it signs",
 		run:   runCerts, options: []string{"dir", "days", "algorithm"},
 	}}
 }
@@ -26,10 +29,10 @@ const maxDays = 36500
 
 func runCerts(c *call) error {
 	what, names := c.words[0], c.words[1:]
-	count := map[string]string{"init": "nothing", "node": "NODE ...", "rotate": "NODE ... or ca", "retire": "nothing", "show": "any"}[what]
+	count := map[string]string{"init": "nothing", "node": "NODE ...", "ensure": "NODE ...", "rotate": "NODE ... or ca", "retire": "nothing", "show": "any"}[what]
 	switch {
 	case count == "":
-		return usageError("certs init, node, rotate, retire or show, not %q", what)
+		return usageError("certs init, node, ensure, rotate, retire or show, not %q", what)
 	case count == "nothing" && len(names) > 0, strings.HasPrefix(count, "NODE") && len(names) == 0:
 		return usageError("certs %s takes %s", what, count)
 	}
@@ -38,6 +41,8 @@ func runCerts(c *call) error {
 	switch what {
 	case "init":
 		made, err = c.initAuthority()
+	case "ensure":
+		made, err = c.ensureCerts(names)
 	case "retire":
 		made, err = one(certs.RetireAuthorities(c.options.dir))
 	case "show":
@@ -93,6 +98,22 @@ func (c *call) initAuthority() ([]*x509.Certificate, error) {
 		return nil, err
 	}
 	return []*x509.Certificate{a.Certificate}, nil
+}
+
+// ensureCerts creates the authority, and the certificate of each node, unless it exists.
+func (c *call) ensureCerts(names []string) (made []*x509.Certificate, err error) {
+	exists := func(name string) bool {
+		_, err := os.Stat(filepath.Join(c.options.dir, name))
+		return err == nil
+	}
+	if !exists(certs.AuthorityFile) {
+		if made, err = c.initAuthority(); err != nil {
+			return made, err
+		}
+	}
+	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return exists(name + ".pem") })
+	more, err := c.certify(false, missing)
+	return append(made, more...), err
 }
 
 // certify creates or replaces certificates of nodes; ca is the authority.

@@ -36,7 +36,7 @@ func TestCerts(t *testing.T) {
 		{"certs show -s", exitOK, `^(quorate authority of .*\n){1}n1\t.*\nn2\t.*\n$`},
 		{"certs node", exitUsage, `certs node takes NODE`},
 		{"certs retire now", exitUsage, `certs retire takes nothing`},
-		{"certs revoke n1", exitUsage, `certs init, node, rotate, retire or show, not "revoke"`},
+		{"certs revoke n1", exitUsage, `certs init, node, ensure, rotate, retire or show, not "revoke"`},
 		{"certs show nowhere", exitData, `no such file`},
 		{"version --dir x", exitUsage, `version has no option --dir`},
 	} {
@@ -57,5 +57,25 @@ func TestCerts(t *testing.T) {
 		if info, err := f.Info(); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: mode %v, %v", f.Name(), info.Mode(), err)
 		}
+	}
+}
+
+// What is missing is made, and what exists stays: a command that a machine can repeat.
+func TestCertsEnsure(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "certs")
+	for _, test := range []struct{ args, want string }{
+		{"certs ensure n1", `^quorate authority of .*\nn1, .*\n$`},
+		{"certs ensure n1", `^$`},
+		{"certs ensure n1 n2 n3", `^n2, .*\nn3, .*\n$`},
+	} {
+		if code, out, errOut := command(append(strings.Fields(test.args), "--dir", dir)...); code != exitOK || !regexp.MustCompile(test.want).MatchString(out+errOut) {
+			t.Errorf("%s: exit %d, %q %q, want %s", test.args, code, out, errOut, test.want)
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "ca.key")); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, _ := command("certs", "ensure", "n1", "n4", "--dir", dir); code != exitData {
+		t.Errorf("without the authority's key: exit %d", code)
 	}
 }

@@ -59,6 +59,8 @@ var importRules = []importRule{
 	{tree: "cmd/tidy/...", project: none},
 
 	{tree: "jepsen/...", project: []string{"jepsen/..."}},
+	// The builder of images is a module of its own.
+	{tree: "deploy/...", project: none},
 	{tree: "docs/examples/...", project: none, others: []string{"github.com/rabbitmq/amqp091-go"}},
 }
 
