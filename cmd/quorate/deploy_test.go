@@ -40,6 +40,9 @@ var confBlock = regexp.MustCompile(`(?m)^( *)\S*\.conf: \|\n((?: +.*\n|\n)+)`)
 func TestDeployedSettings(t *testing.T) {
 	example := regexp.MustCompile(`(?m)^#([a-z_.0-9]+ = )`)
 	for _, f := range mustDeployed(t, ".conf", ".yaml") {
+		if strings.Contains(f.path, "templates") {
+			continue // what the chart renders is quorate.yaml
+		}
 		texts := []string{f.text}
 		if strings.HasSuffix(f.path, ".yaml") {
 			texts = nil
