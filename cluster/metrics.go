@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"os"
 	"slices"
 	"time"
 
+	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/metrics"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -29,6 +32,9 @@ func (n *Node) metricStats() metrics.Stats {
 		DeadLetters:  metrics.DeadLetters{Deaths: n.host.Deaths(), LostOnce: n.broker.LostOnce()},
 		Queues:       metrics.Queues{Declared: n.catalog.View().QueueCount(), UnexpectedAnswers: n.broker.OddAnswers(), RefusedCommands: n.broker.RefusedCommands()},
 	}
+	s.Counts, s.Raft = n.traffic.Totals(), n.local.Raft()
+	s.Process.Uptime = n.local.Uptime()
+	s.Process.Files, s.Process.MaxFiles = openFiles()
 	s.Replicas.Count, s.Queues.Led = n.local.Led()
 	s.Replicas.Quarantined, s.Replicas.Unproven = len(n.host.Quarantined()), len(n.local.Unproven())
 	s.Replicas.Stalled = len(n.local.StalledQueues())
@@ -49,6 +55,64 @@ func (n *Node) certificateEnds() (all []metrics.Certificate) {
 		if !c.AuthoritiesEnd.IsZero() {
 			all = append(all, metrics.Certificate{Protocol: c.Protocol, Authority: true, Ends: c.AuthoritiesEnd})
 		}
+	}
+	return all
+}
+
+// openFiles counts the process's open file descriptors; allowed is how many it may have. 0: not known.
+func openFiles() (open, allowed int) {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err == nil {
+		open = len(list)
+	}
+	if n, err := limit.Files(); err == nil {
+		allowed = n
+	}
+	return open, allowed
+}
+
+// objectMetrics collects the numbers for the metrics of each object: from this node's own knowledge
+// only, whoever leads the queues.
+func (n *Node) objectMetrics() metrics.Objects {
+	var all metrics.Objects
+	view, byQueue := n.catalog.View(), map[fsm.QueueID]*traffic.Counts{}
+	byChannel := map[string]*traffic.Counts{}
+	n.traffic.Each(func(q fsm.QueueID, x *traffic.Exchange, channel string, c *traffic.Counts) {
+		switch {
+		case q != 0:
+			byQueue[q] = c
+		case x != nil:
+			all.Exchanges = append(all.Exchanges, metrics.Exchange{VHost: x.VHost, Name: x.Name, Counts: c})
+		default:
+			byChannel[channel] = c
+		}
+	})
+	for _, g := range n.host.Groups() {
+		of := g.Spec()
+		q := metrics.Queue{VHost: of.VHost, Name: of.Name, Counts: byQueue[of.Queue]}
+		delete(byQueue, of.Queue)
+		if !g.IsLocal() {
+			p := g.Progress()
+			q.Raft, q.Snapshot = &p, g.SnapshotIndex()
+		}
+		if g.Leading() != 0 {
+			g.View(func(m *queue.Machine) { s := m.Stats(); q.Led = &s })
+		}
+		all.Queues = append(all.Queues, q)
+	}
+	for id, c := range byQueue { // without a replica here
+		if q, ok := view.QueueByID(id); ok {
+			all.Queues = append(all.Queues, metrics.Queue{VHost: q.VHost, Name: q.Name, Counts: c})
+		}
+	}
+	for _, c := range n.myChannels() {
+		all.Channels = append(all.Channels, metrics.Channel{
+			VHost: c.VHost, Name: c.Name, Consumers: c.Consumers, Prefetch: int(c.Prefetch), Unacked: c.Unacknowledged,
+			Unconfirmed: c.Unconfirmed, Uncommitted: c.Uncommitted, Unsettled: c.Unsettled, Counts: byChannel[c.Name],
+		})
+	}
+	for _, c := range n.myConnections() {
+		all.Connections = append(all.Connections, metrics.Connection{VHost: c.VHost, Name: c.Name, Received: c.ReceivedBytes, Sent: c.SentBytes, Channels: c.Channels})
 	}
 	return all
 }

@@ -78,6 +78,7 @@ func Open(c Config) (*Node, error) {
 	n := &Node{config: c, slog: c.Logger, rights: worker.New(worker.Options{}), guard: worker.NewGuard(c.Logger)}
 	n.loops = worker.NewLoops(n.guard)
 	n.metrics = metrics.New(n.metricStats)
+	n.metrics.SetObjects(n.objectMetrics)
 	if err := n.open(); err != nil {
 		n.loops.Stop()
 		_ = n.closeStores() // the first error is the one that matters

@@ -28,6 +28,7 @@ import (
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 )
@@ -45,9 +46,24 @@ type Stats struct {
 	Queues                 Queues
 	DeadLetters            DeadLetters
 	Traffic                Traffic
+	Counts                 traffic.Totals
+	Raft                   Raft
+	Process                Process
 	Logins                 login.Counts
 	Certificates           []Certificate
 	Panics                 Panics
+}
+
+// Raft sums up the replicas of queues on the node.
+type Raft struct {
+	Term, Commit, Last, Applied uint64
+	Snapshot                    int64 // of those that have one
+}
+
+// Process is the process of the node.
+type Process struct {
+	Uptime          time.Duration
+	Files, MaxFiles int // descriptors: open, and at most; 0: not known
 }
 
 // Lease is the right to route by the catalog, see group.Catalog.LeaseLeft.
@@ -140,6 +156,7 @@ type Timeouts struct{ Cancelled, Suspended, Closed, Gets uint64 }
 // Metrics is a node's page.
 type Metrics struct {
 	gather   func() Stats
+	objects  atomic.Pointer[func() Objects]
 	traffic  atomic.Pointer[func() Traffic]
 	registry *prometheus.Registry
 	descs    []*prometheus.Desc // of the table's rows
@@ -211,6 +228,9 @@ type Access struct {
 func (m *Metrics) Server(logger *slog.Logger, access Access) *Server {
 	mux := http.NewServeMux()
 	errorLog := slog.NewLogLogger(logger.Handler(), slog.LevelDebug)
+	scrapes := make(chan struct{}, maxScrapes)
+	mux.Handle("GET /metrics/per-object", bounded(scrapes, m.perObject))
+	mux.Handle("GET /metrics/detailed", bounded(scrapes, m.detailed))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ErrorLog: errorLog, MaxRequestsInFlight: maxScrapes,
 	}))

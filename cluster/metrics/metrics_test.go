@@ -18,9 +18,11 @@ import (
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cmd/tidy/page"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -70,7 +72,13 @@ func TestPage(t *testing.T) {
 			Certificates: []Certificate{{"clustering", false, time.Unix(77, 0)}, {"clustering", true, time.Unix(88, 0)}},
 			Replicas:     Replicas{Count: 8, Quarantined: 14, Unproven: 21},
 			Panics:       Panics{Groups: 15, Peers: 16, Loops: 18, Broker: 19},
-			Resources:    alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
+			Counts: traffic.Totals{
+				All:        traffic.Counts{traffic.Publish: 31, traffic.Confirmable: 32, traffic.Confirm: 33, traffic.PublishOut: 34, traffic.ReturnUnroutable: 35, traffic.DropUnroutable: 36, traffic.QueueCreated: 37},
+				Replicated: traffic.Counts{traffic.Deliver: 1, traffic.DeliverNoAck: 2, traffic.Get: 3, traffic.GetNoAck: 4, traffic.Redeliver: 5, traffic.Ack: 6}, Local: traffic.Counts{traffic.GetEmpty: 7}, Publishers: 38,
+			},
+			Raft: Raft{Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
+			Logins:    login.Counts{Accepted: 5, Refused: 2, HeldBack: 1},
+			Resources: alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
 		}
 	})
 	m.SetTraffic(func() Traffic {
@@ -85,6 +93,14 @@ func TestPage(t *testing.T) {
 		`rabbitmq_connections 3`, `rabbitmq_connections_opened_total 5`, `rabbitmq_channels 7`,
 		`rabbitmq_process_resident_memory_bytes 11`, `rabbitmq_resident_memory_limit_bytes 12`, `rabbitmq_disk_space_available_bytes 13`,
 		`rabbitmq_disk_space_available_limit_bytes 14`, `rabbitmq_alarms_memory_used_watermark 0`, `rabbitmq_alarms_free_disk_space_watermark 1`,
+		`rabbitmq_global_messages_received_total{protocol="amqp091"} 31`, `rabbitmq_global_messages_received_confirm_total{protocol="amqp091"} 32`,
+		`rabbitmq_global_messages_confirmed_total{protocol="amqp091"} 33`, `rabbitmq_global_messages_routed_total{protocol="amqp091"} 34`,
+		`rabbitmq_global_messages_unroutable_returned_total{protocol="amqp091"} 35`, `rabbitmq_global_messages_unroutable_dropped_total{protocol="amqp091"} 36`,
+		`rabbitmq_global_messages_delivered_total{protocol="amqp091",queue_type="rabbit_quorum_queue"} 10`, `rabbitmq_global_messages_delivered_get_auto_ack_total{protocol="amqp091",queue_type="rabbit_quorum_queue"} 4`,
+		`rabbitmq_global_messages_redelivered_total{protocol="amqp091",queue_type="rabbit_quorum_queue"} 5`, `rabbitmq_global_messages_acknowledged_total{protocol="amqp091",queue_type="rabbit_quorum_queue"} 6`,
+		`rabbitmq_global_messages_get_empty_total{protocol="amqp091",queue_type="rabbit_classic_queue"} 7`, `rabbitmq_queues_created_total 37`, `rabbitmq_global_publishers{protocol="amqp091"} 38`,
+		`rabbitmq_raft_term_total 41`, `rabbitmq_raft_log_commit_index 42`, `rabbitmq_raft_log_last_written_index 43`, `rabbitmq_raft_last_applied 44`, `rabbitmq_raft_log_snapshot_index 45`,
+		`rabbitmq_erlang_uptime_seconds 1.5`, `rabbitmq_process_open_fds 46`, `rabbitmq_process_max_fds 47`, `rabbitmq_auth_attempts_total 8`, `rabbitmq_auth_attempts_failed_total 3`,
 		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_group_panics_total 15`,
 		`quorate_panics_total{where="peer"} 16`, `quorate_panics_total{where="loop"} 18`, `quorate_panics_total{where="broker"} 19`, `quorate_unexpected_answers_total 20`, `quorate_commands_refused_total 22`, `quorate_panics_total{where="connection"} 17`,
 		`rabbitmq_queues 3`, `rabbitmq_queue_messages 14`, `rabbitmq_queue_messages_bytes 1400`, `quorate_queues_declared 9`,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -94,6 +95,37 @@ const deadLettered = "rabbitmq_global_messages_dead_lettered_"
 
 var queueType = []string{"queue_type"}
 
+// What clients do is labelled with their protocol, and with the type of the queue.
+var (
+	protocol     = []string{"protocol"}
+	protocolType = []string{"protocol", "queue_type"}
+)
+
+const amqp091 = "amqp091"
+
+func amqpOnly(value func(s *Stats) float64) func(*Stats, emit) {
+	return func(s *Stats, add emit) { add(value(s), amqp091) }
+}
+
+// counted is a count of what clients publish.
+func counted(name, help string, of traffic.Counter) metric {
+	return metric{"rabbitmq_global_messages_" + name + "_total", counter, protocol, help, amqpOnly(func(s *Stats) float64 { return float64(s.Counts.All[of]) })}
+}
+
+// consumed is a count of what clients take from queues: the sum of some counters.
+func consumed(name, help string, of ...traffic.Counter) metric {
+	return metric{"rabbitmq_global_messages_" + name + "_total", counter, protocolType, help, func(s *Stats, add emit) {
+		sum := func(c *traffic.Counts) (n float64) {
+			for _, i := range of {
+				n += float64(c[i])
+			}
+			return n
+		}
+		add(sum(&s.Counts.Replicated), amqp091, "rabbit_quorum_queue")
+		add(sum(&s.Counts.Local), amqp091, "rabbit_classic_queue")
+	}}
+}
+
 // eachType adds one value per type of queue.
 func eachType(s *Stats, add func(kind string, d *queue.Dead)) {
 	add("rabbit_quorum_queue", &s.DeadLetters.Deaths.Replicated)
@@ -135,6 +167,30 @@ var table = []metric{
 	{"rabbitmq_connections_closed_total", counter, nil, "Client connections closed on this node", one(func(s *Stats) uint64 { return s.Traffic.ConnectionsClosed })},
 	{"rabbitmq_channels_opened_total", counter, nil, "Channels opened on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsOpened })},
 	{"rabbitmq_channels_closed_total", counter, nil, "Channels closed on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsClosed })},
+
+	{"rabbitmq_erlang_uptime_seconds", gauge, nil, "Time since the node's process began; the name is RabbitMQ's", one(func(s *Stats) float64 { return s.Process.Uptime.Seconds() })},
+	{"rabbitmq_process_open_fds", gauge, nil, "Open file descriptors", one(func(s *Stats) int { return s.Process.Files })},
+	{"rabbitmq_process_max_fds", gauge, nil, "Limit of open file descriptors", one(func(s *Stats) int { return s.Process.MaxFiles })},
+
+	{"rabbitmq_global_publishers", gauge, protocol, "Open channels of this node's clients that have published", amqpOnly(func(s *Stats) float64 { return float64(s.Counts.Publishers) })},
+	{"rabbitmq_global_consumers", gauge, protocol, "Consumers of the queues that this node leads", amqpOnly(func(s *Stats) float64 { return float64(s.Queues.Led.Consumers) })},
+	counted("received", "Messages that clients of this node have published", traffic.Publish),
+	counted("received_confirm", "Those of them that were published in confirm mode", traffic.Confirmable),
+	counted("confirmed", "Those of them that were confirmed positively", traffic.Confirm),
+	counted("routed", "Copies of published messages that went to queues", traffic.PublishOut),
+	counted("unroutable_returned", "Mandatory messages without a route", traffic.ReturnUnroutable),
+	counted("unroutable_dropped", "Other messages without a route", traffic.DropUnroutable),
+	consumed("delivered", "Deliveries and gets of clients of this node", traffic.Deliver, traffic.DeliverNoAck, traffic.Get, traffic.GetNoAck),
+	consumed("delivered_consume_manual_ack", "Deliveries to consumers that acknowledge", traffic.Deliver),
+	consumed("delivered_consume_auto_ack", "Deliveries to consumers that do not", traffic.DeliverNoAck),
+	consumed("delivered_get_manual_ack", "Messages taken by gets that acknowledge", traffic.Get),
+	consumed("delivered_get_auto_ack", "Messages taken by gets that do not", traffic.GetNoAck),
+	consumed("get_empty", "Gets that found nothing", traffic.GetEmpty),
+	consumed("redelivered", "Deliveries and gets of messages that were handed out before", traffic.Redeliver),
+	consumed("acknowledged", "Deliveries and gets that were acknowledged", traffic.Ack),
+	{"rabbitmq_queues_declared_total", counter, nil, "Declares of queues by clients of this node, passive ones left out", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueDeclared] })},
+	{"rabbitmq_queues_created_total", counter, nil, "Queues that they have created", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueCreated] })},
+	{"rabbitmq_queues_deleted_total", counter, nil, "Queues that clients of this node have deleted", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueDeleted] })},
 
 	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Queues })},
 	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
@@ -256,6 +312,11 @@ var table = []metric{
 		add(float64(s.Logins.HeldBack), "held_back")
 		add(float64(s.Logins.Busy), "busy")
 	}},
+	{"rabbitmq_auth_attempts_total", counter, nil, "Logins with a password that were checked, or held back", one(func(s *Stats) uint64 {
+		return s.Logins.Accepted + s.Logins.Refused + s.Logins.HeldBack + s.Logins.Busy
+	})},
+	{"rabbitmq_auth_attempts_succeeded_total", counter, nil, "Those of them that were accepted", one(func(s *Stats) uint64 { return s.Logins.Accepted })},
+	{"rabbitmq_auth_attempts_failed_total", counter, nil, "Those that were not", one(func(s *Stats) uint64 { return s.Logins.Refused + s.Logins.HeldBack + s.Logins.Busy })},
 	{"quorate_certificate_expires_timestamp_seconds", gauge, []string{"protocol", "of"}, "When a certificate expires, since the epoch. protocol: clustering (links to other nodes), amqp/ssl, https, https/prometheus. of: node (the earliest of those that this node presents), authorities (the earliest of those by which it verifies others)", func(s *Stats, add emit) {
 		for _, c := range s.Certificates {
 			of := "node"
@@ -286,6 +347,16 @@ var table = []metric{
 		return s.Links.Peers[i].RoundTrip.Seconds(), s.Links.Peers[i].RoundTrip > 0
 	})},
 
+	{"rabbitmq_raft_term_total", counter, nil, "Raft terms of the queue replicas on this node, summed up", one(func(s *Stats) uint64 { return s.Raft.Term })},
+	{"rabbitmq_raft_term", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Term })},
+	{"rabbitmq_raft_log_commit_index", gauge, nil, "Indexes up to which they know their logs committed, summed up", one(func(s *Stats) uint64 { return s.Raft.Commit })},
+	{"rabbitmq_raft_commit_index", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Commit })},
+	{"rabbitmq_raft_log_last_written_index", gauge, nil, "Indexes of the last entries in their logs, summed up", one(func(s *Stats) uint64 { return s.Raft.Last })},
+	{"rabbitmq_raft_last_written_index", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Last })},
+	{"rabbitmq_raft_log_last_applied_index", gauge, nil, "Indexes of the last entries that they have applied, summed up", one(func(s *Stats) uint64 { return s.Raft.Applied })},
+	{"rabbitmq_raft_last_applied", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Applied })},
+	{"rabbitmq_raft_log_snapshot_index", gauge, nil, "Indexes of their newest snapshots, summed up", one(func(s *Stats) int64 { return s.Raft.Snapshot })},
+	{"rabbitmq_raft_snapshot_index", gauge, nil, "The same", one(func(s *Stats) int64 { return s.Raft.Snapshot })},
 	{"quorate_raft_snapshots_sent_total", counter, nil, "Snapshots sent to members that lacked entries the log no longer has", one(func(s *Stats) uint64 { return s.Links.Snapshots.Sent })},
 	{"quorate_raft_snapshots_sent_bytes_total", counter, nil, "Bytes of these snapshots", one(func(s *Stats) uint64 { return s.Links.Snapshots.SentBytes })},
 	{"quorate_raft_snapshots_left_out_bytes_total", counter, nil, "Bytes of these snapshots that were not sent because the members already had them", one(func(s *Stats) uint64 { return s.Links.Snapshots.LeftOut })},

@@ -129,6 +129,19 @@ func (l *Local) Barrier(context.Context) error {
 	return errors.Join(errs...)
 }
 
+// Raft sums up the replicas of queues on this node, those without a log left out.
+func (l *Local) Raft() (sum metrics.Raft) {
+	for _, g := range l.c.Host.Groups() {
+		if g.IsLocal() {
+			continue
+		}
+		p := g.Progress()
+		sum.Term, sum.Commit, sum.Last, sum.Applied = sum.Term+p.Term, sum.Commit+p.Commit, sum.Last+p.Last, sum.Applied+p.Applied
+		sum.Snapshot += max(g.SnapshotIndex(), 0)
+	}
+	return sum
+}
+
 // Led counts the replicas on this node, and sums up those that lead.
 func (l *Local) Led() (replicas int, sum metrics.Led) {
 	groups, now, view := l.c.Host.Groups(), l.c.Clock.Steady(), l.c.Catalog.View()

@@ -39,6 +39,9 @@ type LocalConfig struct {
 // NewLocal returns the Local of a process that has just started.
 func NewLocal(c LocalConfig) *Local { return &Local{c, time.Now()} }
 
+// Uptime is the time since the process began.
+func (l *Local) Uptime() time.Duration { return time.Since(l.began) }
+
 // Version is the product's version.
 func (l *Local) Version() string { return api.ProductVersion }
 

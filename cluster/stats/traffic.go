@@ -67,6 +67,13 @@ func (t *Traffic) Totals() traffic.Totals {
 	return t.c.Table.Totals()
 }
 
+// Each calls f for the counts of each queue, exchange and channel of this node, up to now; one of
+// the first three is set.
+func (t *Traffic) Each(f func(q fsm.QueueID, x *traffic.Exchange, channel string, c *traffic.Counts)) {
+	t.c.Collect()
+	t.c.Table.Each(f)
+}
+
 // Run takes samples until ctx ends.
 func (t *Traffic) Run(ctx context.Context) {
 	for {

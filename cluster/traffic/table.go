@@ -13,6 +13,7 @@ type Exchange struct{ VHost, Name string }
 type Totals struct {
 	All               Counts // deliveries, gets and acks of both kinds of queues included
 	Replicated, Local Counts // those of queues with replicas, and without
+	Publishers        int    // open channels that have published
 }
 
 // Table holds the counts of a node.
@@ -129,7 +130,34 @@ func (t *Table) queue(id fsm.QueueID, vhost string) *queueSeries {
 func (t *Table) Totals() Totals {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return Totals{t.all.total, t.replicated, t.local}
+	sums := Totals{All: t.all.total, Replicated: t.replicated, Local: t.local}
+	for ch := range t.channels {
+		if ch.total[Publish] > 0 {
+			sums.Publishers++
+		}
+	}
+	return sums
+}
+
+// Each calls f for the counts of each queue, exchange and channel; one of the first three is set.
+// The counts are f's.
+func (t *Table) Each(f func(q fsm.QueueID, x *Exchange, channel string, c *Counts)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for id, s := range t.queues {
+		c := s.total
+		f(id, nil, "", &c)
+	}
+	for x, s := range t.exchanges {
+		c := s.total
+		f(0, &x, "", &c)
+	}
+	for ch := range t.channels {
+		if ch.where != nil {
+			c := ch.total
+			f(0, nil, ChannelName(ch.where()), &c)
+		}
+	}
 }
 
 // Length is how many messages a queue that the node leads has.

@@ -1,0 +1,171 @@
+package metrics
+
+import (
+	"net/http"
+	"slices"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// Objects are those that a node knows by itself: the queues of which it has a replica, and what its
+// clients use and have opened.
+type Objects struct {
+	Queues      []Queue
+	Exchanges   []Exchange
+	Channels    []Channel
+	Connections []Connection
+}
+
+// Queue is a queue as a node sees it.
+type Queue struct {
+	VHost, Name string
+	Led         *queue.Stats    // nil: the node does not lead it
+	Counts      *traffic.Counts // of the node's clients; nil: there are none
+	Raft        *group.Progress // of the node's replica; nil: it has none, or keeps no log
+	Snapshot    int64           // of the replica; -1: there is none
+}
+
+// Exchange is one to which the node's clients have published.
+type Exchange struct {
+	VHost, Name string
+	Counts      *traffic.Counts
+}
+
+// Channel is one of the node's clients.
+type Channel struct {
+	VHost, Name                       string
+	Consumers, Prefetch               int
+	Unacked, Unconfirmed, Uncommitted int
+	Unsettled                         int
+	Counts                            *traffic.Counts // nil: there are none
+}
+
+// Connection is one of the node's clients.
+type Connection struct {
+	VHost, Name    string
+	Received, Sent uint64 // octets
+	Channels       int
+}
+
+// SetObjects sets the source of objects.
+func (m *Metrics) SetObjects(f func() Objects) { m.objects.Store(&f) }
+
+// perObject answers with the metrics of the page, and those of each object in place of their sums.
+func (m *Metrics) perObject(w http.ResponseWriter, r *http.Request) {
+	families, err := m.registry.Gather()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	rows := objectTable
+	families = slices.DeleteFunc(families, func(f *dto.MetricFamily) bool {
+		return slices.ContainsFunc(rows, func(row objectMetric) bool { return aggregated+row.name == f.GetName() })
+	})
+	for _, f := range families {
+		if f.GetName() == "rabbitmq_identity_info" {
+			for _, l := range f.Metric[0].Label {
+				if l.GetName() == "rabbitmq_endpoint" {
+					*l.Value = "per-object"
+				}
+			}
+		}
+	}
+	to := newScrape(w, r)
+	for _, f := range families {
+		to.write(f)
+	}
+	m.writeObjects(to, aggregated, rows, nil)
+}
+
+// Prefixes of names.
+const (
+	aggregated = "rabbitmq_"
+	byFamily   = "rabbitmq_detailed_"
+)
+
+// detailed answers with the metrics of objects of the families and vhosts that a request names;
+// without a family: none.
+func (m *Metrics) detailed(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	rows := slices.DeleteFunc(slices.Clone(objectTable), func(row objectMetric) bool { return !slices.Contains(q["family"], row.family) })
+	m.writeObjects(newScrape(w, r), byFamily, rows, q["vhost"])
+}
+
+// writeObjects writes one metric after the other, so that it holds one at a time. vhosts empty: of
+// all.
+func (m *Metrics) writeObjects(to *scrape, prefix string, rows []objectMetric, vhosts []string) {
+	source := m.objects.Load()
+	if source == nil || len(rows) == 0 {
+		return
+	}
+	all := (*source)()
+	if len(vhosts) > 0 {
+		all.keep(vhosts)
+	}
+	for _, row := range rows {
+		name, help, kind := prefix+row.name, row.help, dto.MetricType_GAUGE
+		if row.kind == counter {
+			kind = dto.MetricType_COUNTER
+		}
+		f := &dto.MetricFamily{Name: &name, Help: &help, Type: &kind}
+		row.read(&all, func(value float64, labels ...string) {
+			x := &dto.Metric{}
+			for i, label := range row.labels {
+				x.Label = append(x.Label, &dto.LabelPair{Name: &label, Value: &labels[i]})
+			}
+			if row.kind == counter {
+				x.Counter = &dto.Counter{Value: &value}
+			} else {
+				x.Gauge = &dto.Gauge{Value: &value}
+			}
+			f.Metric = append(f.Metric, x)
+		})
+		to.write(f)
+	}
+}
+
+// keep leaves the objects of vhosts.
+func (o *Objects) keep(vhosts []string) {
+	none := func(vhost string) bool { return !slices.Contains(vhosts, vhost) }
+	o.Queues = slices.DeleteFunc(o.Queues, func(q Queue) bool { return none(q.VHost) })
+	o.Exchanges = slices.DeleteFunc(o.Exchanges, func(x Exchange) bool { return none(x.VHost) })
+	o.Channels = slices.DeleteFunc(o.Channels, func(c Channel) bool { return none(c.VHost) })
+	o.Connections = slices.DeleteFunc(o.Connections, func(c Connection) bool { return none(c.VHost) })
+}
+
+// scrape is an answer in the format that a request accepts.
+type scrape struct {
+	encode expfmt.Encoder
+	failed bool
+}
+
+func newScrape(w http.ResponseWriter, r *http.Request) *scrape {
+	format := expfmt.Negotiate(r.Header)
+	w.Header().Set("Content-Type", string(format))
+	return &scrape{encode: expfmt.NewEncoder(w, format)}
+}
+
+// write writes a metric that has values.
+func (p *scrape) write(f *dto.MetricFamily) {
+	if !p.failed && len(f.Metric) > 0 {
+		p.failed = p.encode.Encode(f) != nil // the client is gone
+	}
+}
+
+// bounded answers as many requests at a time as the channel has space for, and 503 to others.
+func bounded(scrapes chan struct{}, h http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case scrapes <- struct{}{}:
+			defer func() { <-scrapes }()
+			h(w, r)
+		default:
+			http.Error(w, "too many scrapes at a time", http.StatusServiceUnavailable)
+		}
+	})
+}

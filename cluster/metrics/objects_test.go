@@ -1,0 +1,137 @@
+package metrics
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/origin"
+	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/cmd/tidy/page"
+	"github.com/quorate/quorate/fsm/queue"
+)
+
+// TestDocumentObjects holds the documentation against the table.
+func TestDocumentObjects(t *testing.T) {
+	page.Hold(t, "../../docs/metrics.md", "objects", DocumentObjects())
+}
+
+// handlerOf serves the pages of a node with some objects.
+func handlerOf(t *testing.T, objects func() Objects) http.Handler {
+	t.Helper()
+	guard, err := origin.New(nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := New(func() Stats { return Stats{Node: "n1", Cluster: "c"} })
+	m.SetObjects(objects)
+	return m.Server(slog.New(slog.DiscardHandler), Access{Guard: guard, Login: func(http.ResponseWriter, *http.Request) bool { return true }}).http.Handler
+}
+
+func scraped(t *testing.T, h http.Handler, path string) string {
+	t.Helper()
+	out := httptest.NewRecorder()
+	h.ServeHTTP(out, httptest.NewRequest(http.MethodGet, "http://127.0.0.1:15692"+path, http.NoBody))
+	if out.Code != http.StatusOK || !strings.HasPrefix(out.Header().Get("Content-Type"), "text/plain") {
+		t.Fatalf("%s: %d %v %s", path, out.Code, out.Header(), out.Body)
+	}
+	return "\n" + out.Body.String()
+}
+
+// TestObjects: values of objects replace their sums, and can be asked for by family and vhost.
+func TestObjects(t *testing.T) {
+	h := handlerOf(t, func() Objects {
+		return Objects{
+			Queues: []Queue{
+				{VHost: "/", Name: "q", Led: &queue.Stats{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &group.Progress{Term: 2, Commit: 9}, Snapshot: -1},
+				{VHost: "other", Name: "away", Raft: &group.Progress{Term: 5}, Snapshot: 4},
+			},
+			Exchanges:   []Exchange{{"/", "", &traffic.Counts{traffic.Publish: 7}}},
+			Channels:    []Channel{{VHost: "/", Name: "c (1)", Unacked: 6, Counts: &traffic.Counts{traffic.Confirm: 5}}},
+			Connections: []Connection{{VHost: "/", Name: "c", Received: 100, Sent: 200, Channels: 1}},
+		}
+	})
+	all := scraped(t, h, "/metrics/per-object")
+	for _, line := range []string{
+		`rabbitmq_identity_info{rabbitmq_cluster="c",rabbitmq_endpoint="per-object",rabbitmq_node="n1"} 1`,
+		`rabbitmq_queue_messages_ready{vhost="/",queue="q"} 3`, `rabbitmq_queue_messages_ready_bytes{vhost="/",queue="q"} 30`,
+		`rabbitmq_queue_consumers{vhost="/",queue="q"} 2`, `rabbitmq_queue_messages_published_total{vhost="/",queue="q"} 7`, `rabbitmq_queue_get_ack_total{vhost="/",queue="q"} 1`,
+		`rabbitmq_exchange_messages_published_total{vhost="/",exchange=""} 7`, `rabbitmq_raft_log_commit_index{vhost="/",queue="q"} 9`,
+		`rabbitmq_raft_log_snapshot_index{vhost="/",queue="q"} -1`, `rabbitmq_raft_term_total{vhost="other",queue="away"} 5`,
+		`rabbitmq_channel_messages_unacked{channel="c (1)"} 6`, `rabbitmq_channel_messages_confirmed_total{channel="c (1)"} 5`,
+		`rabbitmq_connection_incoming_bytes_total{connection="c"} 100`, `rabbitmq_connections 0`,
+	} {
+		if !strings.Contains(all, "\n"+line+"\n") {
+			t.Errorf("%q is missing", line)
+		}
+	}
+	for _, line := range []string{`rabbitmq_queue_messages_ready 0`, `rabbitmq_queue_messages_ready{vhost="other"`, `rabbitmq_queue_messages_published_total{vhost="other"`} {
+		if strings.Contains(all, "\n"+line) {
+			t.Errorf("%q is there", line)
+		}
+	}
+	some := scraped(t, h, "/metrics/detailed?family=ra_metrics&family=queue_consumer_count&vhost=/")
+	if !strings.Contains(some, "\nrabbitmq_detailed_queue_consumers{vhost=\"/\",queue=\"q\"} 2\n") || strings.Contains(some, "away") || strings.Contains(some, "_ready") {
+		t.Errorf("two families of a vhost: %s", some)
+	}
+	if none := scraped(t, h, "/metrics/detailed"); none != "\n" {
+		t.Errorf("without a family: %s", none)
+	}
+}
+
+// TestManyObjects: a scrape of ten thousand queues takes little memory.
+func TestManyObjects(t *testing.T) {
+	const count = 10_000
+	queues := make([]Queue, count)
+	for i := range queues {
+		queues[i] = Queue{VHost: "/", Name: fmt.Sprint("queue-", i), Led: &queue.Stats{}, Counts: &traffic.Counts{}, Raft: &group.Progress{}}
+	}
+	h := handlerOf(t, func() Objects { return Objects{Queues: queues} })
+	var before, during runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	w, peak := &counting{}, uint64(0)
+	w.each = func() {
+		runtime.ReadMemStats(&during)
+		peak = max(peak, during.HeapAlloc)
+	}
+	began := time.Now()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://127.0.0.1:15692/metrics/per-object", http.NoBody))
+	t.Logf("%d lines, %d bytes, %v, peak of the heap %d MiB above %d MiB", w.lines, w.bytes, time.Since(began), (peak-min(peak, before.HeapAlloc))>>20, before.HeapAlloc>>20)
+	if w.lines < count*20 {
+		t.Errorf("%d lines", w.lines)
+	}
+	if peak > before.HeapAlloc+64<<20 {
+		t.Errorf("the heap has grown by %d MiB", (peak-before.HeapAlloc)>>20)
+	}
+}
+
+// counting is an answer that nobody keeps.
+type counting struct {
+	header      http.Header
+	lines       int
+	bytes, next int
+	each        func() // called once for each MiB
+}
+
+func (c *counting) Header() http.Header {
+	if c.header == nil {
+		c.header = http.Header{}
+	}
+	return c.header
+}
+func (c *counting) WriteHeader(int) {}
+func (c *counting) Write(b []byte) (int, error) {
+	c.lines += strings.Count(string(b), "\n")
+	if c.bytes += len(b); c.bytes >= c.next {
+		c.next += 1 << 20
+		c.each()
+	}
+	return len(b), nil
+}
