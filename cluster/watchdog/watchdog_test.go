@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,8 +16,8 @@ import (
 func TestDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, bound := range []time.Duration{20 * time.Second, -1} {
-			ended := false
-			w := New(Config{Bounds: Bounds{DiskExit: bound}, Exit: func(int) { ended = true }, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+			var ended atomic.Bool
+			w := New(Config{Bounds: Bounds{DiskExit: bound}, Exit: func(int) { ended.Store(true) }, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 			if why := w.Dead(); why != "" {
 				t.Errorf("before it has started: %s", why)
 			}
@@ -32,8 +33,8 @@ func TestDead(t *testing.T) {
 				t.Errorf("the disk hangs, and it has not had its time: %s", why)
 			}
 			time.Sleep(standstillTime + time.Second)
-			if why := w.Dead(); ended != (bound > 0) || (why != "") != ended {
-				t.Errorf("with a bound of %v it has ended: %t, and says %q", bound, ended, why)
+			if why := w.Dead(); ended.Load() != (bound > 0) || (why != "") != ended.Load() {
+				t.Errorf("with a bound of %v it has ended: %t, and says %q", bound, ended.Load(), why)
 			}
 			w.disk.end(slot)
 			w.Stop()
