@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,16 +12,11 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
-
-	"github.com/quorate/quorate/cluster/membership"
 )
 
 // gate is called before each write, and waits while the disk hangs.
 func (m *machine) gate() {
 	m.mu.Lock()
-	if m.hanging && m.stuck == nil && m.run != nil && m.run.canHang() {
-		m.stuck = make(chan struct{})
-	}
 	stuck := m.stuck
 	m.mu.Unlock()
 	if stuck != nil {
@@ -30,17 +24,18 @@ func (m *machine) gate() {
 	}
 }
 
-// hang has the disk hang, once it can.
+// hang has the disk hang.
 func (m *machine) hang() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.hanging = true
+	if m.stuck == nil && m.run != nil {
+		m.stuck = make(chan struct{})
+	}
 }
 
 func (m *machine) unhang() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.hanging = false
 	if m.stuck != nil {
 		close(m.stuck)
 		m.stuck = nil
@@ -72,61 +67,6 @@ func (f *failure) concerns(k errorfs.OpKind) bool {
 
 // endsWithin is how long a process may live whose disk has failed.
 const endsWithin = time.Second
-
-// logFill is how many bytes were written to Pebble's newest log.
-type logFill struct{ bytes atomic.Int64 }
-
-// maxFill is what leaves a memtable about half empty: it has 256 KiB at least.
-const maxFill = 96 << 10
-
-// canHang reports whether the disk may hang: not while one of the stores is about to
-// begin another log. It does that under locks that others wait for, and time would
-// stand still.
-func (p *process) canHang() bool {
-	return p.logs[0].bytes.Load() < maxFill && p.logs[1].bytes.Load() < maxFill
-}
-
-// countedFS counts what is written to logs.
-type countedFS struct {
-	vfs.FS
-	p *process
-}
-
-func (c countedFS) file(name string, f vfs.File, err error) (vfs.File, error) {
-	if err != nil || !strings.HasSuffix(name, ".log") {
-		return f, err
-	}
-	fill := &c.p.logs[0]
-	if strings.Contains(name, membership.CatalogFolder) {
-		fill = &c.p.logs[1]
-	}
-	fill.bytes.Store(0)
-	return countedFile{f, fill}, nil
-}
-
-func (c countedFS) Create(name string, k vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := c.FS.Create(name, k)
-	return c.file(name, f, err)
-}
-
-func (c countedFS) ReuseForWrite(old, name string, k vfs.DiskWriteCategory) (vfs.File, error) {
-	f, err := c.FS.ReuseForWrite(old, name, k)
-	return c.file(name, f, err)
-}
-
-func (c countedFS) Unwrap() vfs.FS { return c.FS }
-
-type countedFile struct {
-	vfs.File
-	fill *logFill
-}
-
-func (f countedFile) Write(p []byte) (int, error) {
-	if len(p) < 4096 || bytes.Count(p, []byte{0}) < len(p) { // zeros are room for records
-		f.fill.bytes.Add(int64(len(p)))
-	}
-	return f.File.Write(p)
-}
 
 // MaybeError implements errorfs.Injector. A process that is dead has a disk that
 // works.
@@ -161,6 +101,7 @@ func (m *machine) fail(s step) {
 type flipped struct {
 	path string
 	at   int64
+	was  byte // the byte it is part of
 	bit  byte
 }
 
@@ -204,11 +145,14 @@ func (w *world) flip(m *machine) {
 		return
 	}
 	f.at = int64(w.draw(int(info.Size())))
+	if f.was, err = f.change(disk, func(now byte) byte { return now }); err != nil {
+		return // likewise
+	}
 	m.mu.Lock()
 	m.damaged = true
-	m.flips = append(m.flips, f)
+	m.flips = append(m.flips, f) // before a process can meet it
 	m.mu.Unlock()
-	if err := f.flip(disk); err != nil {
+	if _, err := f.change(disk, func(now byte) byte { return now ^ f.bit }); err != nil {
 		w.problem("no bit flips: %v", err)
 	}
 }
@@ -220,22 +164,36 @@ func (w *world) draw(n int) int {
 	return w.rng.IntN(n)
 }
 
-// flip flips the bit, or flips it back.
-func (f flipped) flip(disk *vfs.MemFS) error {
+// flipBack flips the bit back, if nobody has written there since.
+func (f flipped) flipBack(disk *vfs.MemFS) error {
+	_, err := f.change(disk, func(now byte) byte {
+		if now == f.was^f.bit {
+			return f.was
+		}
+		return now
+	})
+	return err
+}
+
+// change changes the byte that the bit is part of, and returns what it was.
+func (f flipped) change(disk *vfs.MemFS, to func(now byte) byte) (was byte, err error) {
 	file, err := disk.OpenReadWrite(f.path, vfs.WriteCategoryUnspecified)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer file.Close()
 	raw := make([]byte, 1)
 	if _, err := file.ReadAt(raw, f.at); err != nil {
-		return err
+		return 0, err
 	}
-	raw[0] ^= f.bit
+	was = raw[0]
+	if raw[0] = to(was); raw[0] == was {
+		return was, nil
+	}
 	if _, err := file.WriteAt(raw, f.at); err != nil {
-		return err
+		return was, err
 	}
-	return file.Sync()
+	return was, file.Sync()
 }
 
 // keep writes the disks of a run that has found problems to -sim.keep: what the

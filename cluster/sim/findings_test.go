@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -63,8 +62,7 @@ func TestFindings(t *testing.T) {
 	if *findingsToPlay == "" {
 		t.Skip("needs -sim.findings")
 	}
-	with := filepath.Join(t.TempDir(), "with.test")
-	mustBuild(t, with)
+	with := mustBuild(t, "with")
 	for _, f := range findings {
 		if *findingsToPlay == "all" || slices.Contains(strings.Split(*findingsToPlay, ","), f.id) {
 			t.Run(f.id, func(t *testing.T) { f.mustShow(t, with) })
@@ -79,13 +77,7 @@ const plays = 5
 // mustShow plays the script with a binary that has the mend, and with one that has
 // not.
 func (f finding) mustShow(t *testing.T, with string) {
-	dir := t.TempDir()
-	overlay, err := cluster.Overlay(dir, f.id, f.mend...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	without := filepath.Join(dir, "without.test")
-	mustBuild(t, without, "-overlay", overlay)
+	without := mustBuild(t, f.id, f.mend...)
 	if out, err := f.play(t, with); err != nil {
 		t.Fatalf("with the mend: %v\n%s", err, out)
 	}
@@ -110,13 +102,4 @@ func (f finding) play(t *testing.T, binary string) (out string, err error) {
 	cmd := exec.CommandContext(ctx, binary, "-test.run", "^TestFinding$", "-test.v", "-sim.finding", f.id)
 	raw, err := cmd.CombinedOutput()
 	return string(raw), err
-}
-
-// mustBuild builds this package's tests.
-func mustBuild(t *testing.T, binary string, options ...string) {
-	t.Helper()
-	args := append([]string{"test", "-c", "-ldflags", "-s -w", "-o", binary}, options...)
-	if out, err := exec.CommandContext(t.Context(), "go", append(args, ".")...).CombinedOutput(); err != nil {
-		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
 }

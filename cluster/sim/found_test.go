@@ -77,6 +77,18 @@ var findings = []finding{
 		shows: `10s after everything was healed: nothing is confirmed`,
 		s:     lostAcks(),
 	},
+	{
+		id:    "D9",
+		about: "a replica that opens late stays behind until something is published",
+		mend: []cluster.Change{
+			{File: "cluster/peer/follower.go", Old: "return errors.Is(err, ErrBusy) || errors.Is(err, ErrUnknownGroup)", New: "return errors.Is(err, ErrBusy)"},
+			{File: "cluster/group/elect.go", Old: "\t\t\tg.hasNoLeader(from, it.position.index)\n"},
+			// A further mend: who lacks entries, and is sent none, is found by looking.
+			{File: "cluster/group/lag.go", Old: "\t\t\tnudge = true\n", New: "\t\t\tnudge = false\n"},
+		},
+		shows: `not in time: replicas of idle queues are complete: still: `,
+		s:     lateReplica(),
+	},
 }
 
 // failedTransfers hands over a leadership while the other nodes' disks hang, and
@@ -113,4 +125,21 @@ func lostAcks() script {
 		)
 	}
 	return s
+}
+
+// lateReplica has a node come back that reaches the leader of a queue at once, and
+// registers, without which it does not open its replicas, later, as the disk of the
+// catalog's leader hangs. By then the leader has given up what it tried to send while
+// the node was away.
+func lateReplica() script {
+	catalog, queue := "leader:", "follower:"
+	return script{Seed: 9, Nodes: 3, Flows: []string{"still"}, Steps: []step{
+		{At: 0, Do: move, Queue: "still", Node: queue},
+		{At: 5000, Do: kill, Node: "other:"},
+		{At: 8000, Do: hush, Queue: "still"},
+		{At: 80_000, Do: hang, Node: catalog},
+		{At: 80_000, Do: start, Node: "other:"},
+		{At: 81_800, Do: unhang, Node: catalog},
+		{At: 83_000, Do: heal, Node: "n1"},
+	}}
 }

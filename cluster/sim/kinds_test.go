@@ -23,7 +23,7 @@ var usual = []string{"orders", "waiting"}
 // flowKinds are the kinds of flows, by the queue that is published to.
 var flowKinds = map[string]func(w *world) *flow{
 	"orders": orders, "waiting": waiting, "quiet": quiet, "still": still, "large": large, "doomed": doomed, "odd": odd,
-	"brief": brief, "delayed": delayed,
+	"brief": brief, "delayed": delayed, "held": held,
 }
 
 // orders is published and consumed.

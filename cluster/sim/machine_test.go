@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/cockroachdb/pebble/v2/vfs"
+import (
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
 
 // running is the process that runs, once it is open; nil: none does.
 func (m *machine) running() *process {
@@ -92,14 +96,24 @@ func (m *machine) take(p *process) (stopping, uses bool) {
 	return false, false
 }
 
-// pass leaves a disk to the next process, as this one's end leaves it. The disk that
-// is kept by this one is whole again.
+// pass leaves a disk to the next process, as this one's end leaves it: with the bits
+// that are wrong. The disk that is kept by this one is whole again, or it would meet
+// them over and over.
 func (m *machine) pass(how vfs.CrashCloneCfg, dark bool) {
 	m.mu.Lock()
-	old, flips := m.disk, m.flips
-	m.disk, m.flips, m.dark = old.CrashClone(how), nil, m.dark || dark
+	old, flips := m.disk, slices.Clone(m.flips)
+	m.disk, m.dark = old.CrashClone(how), m.dark || dark
 	m.mu.Unlock()
-	for _, f := range flips {
-		_ = f.flip(old) // it may be deleted
+	for _, f := range slices.Backward(flips) {
+		_ = f.flipBack(old) // the file may be gone
 	}
+}
+
+// disks are those of all nodes, as they are.
+func (w *world) disks() map[string]vfs.FS {
+	all := map[string]vfs.FS{}
+	for _, name := range w.names {
+		all[name] = w.nodes[name].getDisk()
+	}
+	return all
 }

@@ -90,6 +90,9 @@ func (n *network) set(l link, f fault) {
 		if !f.Drop && c.out.link == l && c.out.size > 0 {
 			n.refuse(c)
 		}
+		if c.in.link == l {
+			c.in.hasten(f)
+		}
 	}
 	n.announce()
 }
@@ -305,6 +308,28 @@ func (s *stream) wake() {
 	s.changed = make(chan struct{})
 }
 
+// hasten has what is under way arrive as if it were sent now, if that is earlier: what
+// a slow link has yet to bring is not slow any more when the link is well.
+func (s *stream) hasten(f fault) {
+	at := time.Now().Add(baseDelay + f.Delay)
+	for i := range s.chunks {
+		c := &s.chunks[i]
+		at = at.Add(f.takes(len(c.data)))
+		if c.at.After(at) {
+			c.at = at
+		}
+		s.last = c.at
+	}
+}
+
+// takes is how long so many bytes take beyond the delay.
+func (f *fault) takes(bytes int) time.Duration {
+	if f.Rate == 0 {
+		return 0
+	}
+	return time.Duration(int64(bytes) * int64(time.Second) / f.Rate)
+}
+
 // conn is one side of a connection. It implements net.Conn.
 type conn struct {
 	n             *network
@@ -420,9 +445,7 @@ func (c *conn) tryWrite(p []byte) (changed <-chan struct{}, deadline time.Time, 
 	if at.Before(s.last) {
 		at = s.last
 	}
-	if f.Rate > 0 {
-		at = at.Add(time.Duration(int64(len(p)) * int64(time.Second) / f.Rate))
-	}
+	at = at.Add(f.takes(len(p)))
 	s.last = at
 	s.chunks = append(s.chunks, chunk{at, append([]byte(nil), p...)})
 	s.size += len(p)

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -13,6 +14,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
 // Promises about a cluster in which nothing is broken any more.
@@ -33,11 +38,19 @@ type result struct {
 	used      time.Duration // of processors
 	confirmed int
 	bytes     int64 // over the network
+	// Of the nodes that were still there: what the disks hold, and the states of the
+	// queues before they were stopped.
+	disks    map[string]vfs.FS
+	replicas []api.Replica
 }
 
-// hangs is how long virtual time may stand still on a real clock. It does when
-// somebody waits for a sync.Mutex whose holder waits for time to pass.
-const hangs = 3 * time.Minute
+// hangs is how long virtual time may stand still on a real clock, and nobody run. It
+// does when somebody waits for a sync.Mutex whose holder waits for time to pass.
+const hangs = time.Minute
+
+// endless is for how many times as long somebody may run meanwhile: the search for a
+// bit that has flipped takes a minute where there is little of a processor.
+const endless = 15
 
 // play runs a cluster through a script.
 func play(t *testing.T, s *script) (r result) {
@@ -60,6 +73,7 @@ func play(t *testing.T, s *script) (r result) {
 		w.close()
 		w.keep()
 		r.problems, r.bytes, r.virtual = w.problems, w.net.moved, time.Since(began)
+		r.disks, r.replicas = w.disks(), w.agreed
 	})
 	r.used = cpuTime() - used
 	return r
@@ -77,20 +91,28 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// runs matches stacks of which one is that of a goroutine of a simulation that runs.
+var runs = regexp.MustCompile(`(?m)^goroutine .*\[(runnable|running|syscall)\b.*synctest bubble`)
+
 // watch ends the process if virtual time stands still, until the returned function
 // is called.
 func watch(s *script, beats *atomic.Int64) (stop func()) {
 	look, ended := time.NewTicker(hangs), make(chan struct{})
 	go func() {
+		still := 0
 		for last := int64(0); ; last = beats.Load() {
 			select {
 			case <-ended:
 				return
 			case <-look.C:
 			}
-			if beats.Load() == last {
-				stacks := make([]byte, 16<<20)
-				stacks = stacks[:runtime.Stack(stacks, true)]
+			if beats.Load() != last {
+				still = 0
+				continue
+			}
+			stacks := make([]byte, 16<<20)
+			stacks = stacks[:runtime.Stack(stacks, true)]
+			if still++; still > endless || !runs.Match(stacks) {
 				panic(fmt.Sprintf("virtual time stands still in %s\n%s", s, stacks))
 			}
 		}
@@ -180,7 +202,9 @@ func (w *world) play(s *script) (confirmed int) {
 	for _, f := range all {
 		f.consuming.Wait()
 	}
-	w.await(healed.Add(drainedWithin), "replicas are equal", w.disagreement)
+	if w.await(healed.Add(drainedWithin), "replicas are equal", w.disagreement) {
+		w.agreed = w.nodes[w.names[0]].running().node.Replicas()
+	}
 	for _, f := range all {
 		for _, name := range w.names {
 			ctx, done := context.WithTimeout(context.Background(), confirmsWithin)

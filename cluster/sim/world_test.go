@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -42,6 +44,7 @@ type world struct {
 	flows    []*flow
 	mu       sync.Mutex
 	problems []string
+	agreed   []api.Replica // the states of all queues, in which all replicas were
 }
 
 // machine is what a node's processes run on, one after the other.
@@ -53,11 +56,10 @@ type machine struct {
 	disk     *vfs.MemFS
 	run      *process      // nil: none
 	stopping *process      // ends in order, and uses the disk until then; nil: none
-	hanging  bool          // the disk hangs, or will
 	stuck    chan struct{} // closed when the disk works again; nil: it does
 	// failing is what the disk answers; nil: it works.
 	failing atomic.Pointer[failure]
-	flips   []flipped // bits that are wrong on the disk of the process
+	flips   []flipped // bits that are wrong on the disk, since whenever
 	damaged bool      // bits have flipped since the healing
 	dark    bool      // the machine has lost power since its process began
 }
@@ -74,7 +76,6 @@ type process struct {
 	joined  chan struct{} // closed when it has joined, or has given up
 	ready   atomic.Bool
 	exits   atomic.Int64 // how often it has ended itself
-	logs    [2]logFill   // of the queues and of the catalog
 
 	mu       sync.Mutex
 	listener *listener // nil: shut
@@ -176,7 +177,7 @@ func (p *process) config(logger *slog.Logger) cluster.Config {
 	}
 	m, began := p.m, time.Now()
 	return cluster.Config{
-		Name: m.name, ClusterName: "sim", DataDir: dataDir, FS: errorfs.Wrap(countedFS{m.getDisk(), p}, p), Nodes: static,
+		Name: m.name, ClusterName: "sim", DataDir: dataDir, FS: errorfs.Wrap(m.getDisk(), p), Nodes: static,
 		Listener: p.w.net.listen(p.host, m.name),
 		Dial: func(ctx context.Context, address string) (net.Conn, error) {
 			return p.w.net.dial(ctx, p.host, address)
@@ -223,11 +224,12 @@ func (p *process) shut() {
 }
 
 // exit is how the node ends its process: it is as dead as if it had been killed, and
-// goes on in the dark, on a disk that works, until it is cleaned up.
+// goes on in the dark, on a disk that works, until it is cleaned up. What fails there,
+// too, as it is damaged for good, ends its goroutine.
 func (p *process) exit(code int) {
 	m := p.m
 	if p.exits.Add(1) > maxExits {
-		panic(m.name + " ends over and over: what fails does so in the dark as well")
+		runtime.Goexit()
 	}
 	f := m.failing.Load()
 	hit := f != nil && f.hit.Load()
@@ -243,8 +245,9 @@ func (p *process) exit(code int) {
 	}
 }
 
-// maxExits is how often a process may end: many of its goroutines may meet an error.
-const maxExits = 10_000
+// maxExits is how often a process may end: many of its goroutines may meet an error,
+// each several times.
+const maxExits = 1000
 
 // crash ends a process at once. dark: the machine goes with it, so that nobody
 // tells the others, and what was written and not synced is kept with this

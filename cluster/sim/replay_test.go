@@ -1,0 +1,240 @@
+package sim
+
+import (
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/membership"
+	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+var replayFrom = flag.String("sim.replay", "", "apply the logs of the queues of all nodes in this `folder` again, one data folder for each node, and compare their states")
+
+// state is that of a queue after an entry.
+type state struct {
+	term uint64 // of the entry
+	hash [32]byte
+}
+
+// replay applies the log of a queue again, with no node around it. It implements
+// group.Replayer.
+type replay struct {
+	machine *queue.Machine
+	change  func(e *logpb.Entry)    // before it is applied; nil: nothing
+	wants   func(index uint64) bool // whether the state after an entry is wanted
+	last    uint64
+	states  map[uint64]state // by index
+	effects fsm.Effects
+}
+
+func (r *replay) Restore(from io.Reader) error {
+	if err := r.machine.Restore(from); err != nil {
+		return err
+	}
+	r.last = r.machine.Index()
+	return nil
+}
+
+func (r *replay) Apply(index, term uint64, e *logpb.Entry) error {
+	if r.change != nil {
+		r.change(e)
+	}
+	meta := fsm.Meta{Index: index, Term: term, Now: fsm.Time(e.Now), Version: e.Version}
+	for _, c := range e.Commands {
+		meta.Session = fsm.SessionFrom(c.Session)
+		r.machine.Apply(meta, c, &r.effects)
+		if c.Kind == logpb.Command_ENQUEUE {
+			meta.Offset += c.Enqueue.GetSize()
+		}
+	}
+	r.effects.Reset()
+	if r.last = index; r.wants(index) {
+		r.states[index] = state{term, r.machine.Hash()}
+	}
+	return nil
+}
+
+// recording is the data folder of a node that does not run.
+type recording struct {
+	disk    vfs.FS
+	catalog *raftlog.Catalog
+	queues  *raftlog.Store
+}
+
+func openRecording(disk vfs.FS) (*recording, error) {
+	fatal := func(code int) { panic(fmt.Sprintf("the recording cannot be read: exit code %d", code)) }
+	queues, err := raftlog.Open(filepath.Join(dataDir, membership.QueuesFolder), raftlog.Options{FS: disk, Exit: fatal, TrailingLogs: group.TrailingLogs})
+	if err != nil {
+		return nil, err
+	}
+	catalog, err := raftlog.OpenCatalog(filepath.Join(dataDir, membership.CatalogFolder), raftlog.CatalogOptions{FS: disk, Exit: fatal})
+	if err != nil {
+		return nil, errors.Join(err, queues.Close())
+	}
+	return &recording{disk, catalog, queues}, nil
+}
+
+func (r *recording) close() error { return errors.Join(r.catalog.Close(), r.queues.Close()) }
+
+// replay applies the logs of all queues, and returns what came out by their names.
+func (r *recording) replay(change func(queue string) func(*logpb.Entry), wants func(queue string, index uint64) bool) (map[string]*replay, error) {
+	_, view, err := group.InspectCatalog(r.catalog)
+	if err != nil {
+		return nil, err
+	}
+	stored, err := r.queues.GroupIDs()
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]*replay{}
+	for _, id := range stored {
+		q, known := view.QueueByGroup(id)
+		if !known {
+			continue
+		}
+		log, err := r.queues.Group(id)
+		if err != nil {
+			return nil, err
+		}
+		to := &replay{
+			machine: queue.New(q.Name, q.ID), change: change(q.Name), states: map[uint64]state{},
+			wants: func(index uint64) bool { return wants(q.Name, index) },
+		}
+		to.machine.Supports(fsm.Supported.Newest)
+		if _, err := group.ReplayStored(log, to); err != nil {
+			return nil, fmt.Errorf("%s: %w", q.Name, err)
+		}
+		all[q.Name] = to
+	}
+	return all, nil
+}
+
+// mustReplay applies the logs on a disk.
+func mustReplay(t *testing.T, disk vfs.FS, change func(queue string) func(*logpb.Entry), wants func(string, uint64) bool) map[string]*replay {
+	t.Helper()
+	r, err := openRecording(disk)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := r.replay(change, wants)
+	if err := errors.Join(err, r.close()); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// asItIs changes no entry of a queue.
+func asItIs(string) func(*logpb.Entry) { return nil }
+
+// withoutFirst takes the first publish out of a queue's log.
+func withoutFirst(string) func(*logpb.Entry) {
+	done := false
+	return func(e *logpb.Entry) {
+		k := slices.IndexFunc(e.Commands, func(c *logpb.Command) bool { return c.Kind == logpb.Command_ENQUEUE })
+		if k >= 0 && !done {
+			e.Commands = slices.Delete(slices.Clone(e.Commands), k, k+1)
+			done = true
+		}
+	}
+}
+
+// mustRecord checks that the logs on the disks of a run lead to the states that the
+// nodes were in at its end, and to others if one entry is another.
+func mustRecord(t *testing.T, r result) {
+	t.Helper()
+	want := map[string]uint64{} // queue → index
+	for _, x := range r.replicas {
+		want[x.Name] = x.AppliedIndex
+	}
+	if len(want) == 0 {
+		t.Fatal("no state is recorded")
+	}
+	wants := func(queue string, index uint64) bool { return want[queue] == index }
+	changed := map[string]bool{}
+	for _, name := range slices.Sorted(maps.Keys(r.disks)) {
+		replayed, other := mustReplay(t, r.disks[name], asItIs, wants), mustReplay(t, r.disks[name], withoutFirst, wants)
+		for _, x := range r.replicas {
+			got, known := replayed[x.Name], x.AppliedIndex
+			if got == nil {
+				t.Errorf("%s: no log of %s is recorded", name, x.Name)
+				continue
+			}
+			if s := got.states[known]; hex.EncodeToString(s.hash[:]) != x.StateHash {
+				t.Errorf("%s: %s at %d: the log, which ends at %d, leads to another state: %x, want %s", name, x.Name, known, got.last, s.hash, x.StateHash)
+			}
+			if s := other[x.Name].states[known]; hex.EncodeToString(s.hash[:]) != x.StateHash {
+				changed[x.Name] = true
+			}
+		}
+	}
+	for queue := range want {
+		if !changed[queue] {
+			t.Errorf("%s: a log without one of its entries leads to the same state", queue)
+		}
+	}
+}
+
+// The logs in a folder, as -sim.keep leaves it, lead to the same states: wherever two
+// nodes have an entry of the same term, their queues are equal after it.
+func TestReplay(t *testing.T) {
+	if *replayFrom == "" {
+		t.Skip("needs -sim.replay")
+	}
+	nodes, err := os.ReadDir(*replayFrom)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[string]map[string]*replay{} // queue → node
+	for _, node := range nodes {
+		disk := vfs.NewMem() // the folder stays as it is
+		if ok, err := vfs.Clone(vfs.Default, disk, filepath.Join(*replayFrom, node.Name()), dataDir); err != nil || !ok {
+			t.Fatalf("%s: %v", node.Name(), err)
+		}
+		for queue, r := range mustReplay(t, disk, asItIs, func(string, uint64) bool { return true }) {
+			if of[queue] == nil {
+				of[queue] = map[string]*replay{}
+			}
+			of[queue][node.Name()] = r
+		}
+	}
+	if len(of) == 0 {
+		t.Fatalf("%s has no logs", *replayFrom)
+	}
+	for queue, replays := range of {
+		mustAgree(t, queue, replays)
+	}
+}
+
+// mustAgree compares the replays of one queue's logs.
+func mustAgree(t *testing.T, queue string, replays map[string]*replay) {
+	t.Helper()
+	names := slices.Sorted(maps.Keys(replays))
+	for k, name := range names {
+		r := replays[name]
+		end := r.states[r.last]
+		t.Logf("%s at %s: %d states, the last at %d: %x", queue, name, len(r.states), r.last, end.hash[:8])
+		for _, other := range names[:k] {
+			for _, index := range slices.Sorted(maps.Keys(r.states)) {
+				a, b := r.states[index], replays[other].states[index]
+				if a.term == b.term && a.hash != b.hash {
+					t.Errorf("%s: entry %d of term %d leads to %x at %s and to %x at %s", queue, index, a.term, a.hash[:8], name, b.hash[:8], other)
+					break
+				}
+			}
+		}
+	}
+}
