@@ -25,7 +25,7 @@ func draw(seed uint64, nodes int, length time.Duration) *script {
 }
 
 // more are the flows of which a drawn script has one beside the usual ones.
-var more = []string{"quiet", "still", "odd", "brief", "delayed"}
+var more = []string{"quiet", "still", "odd", "brief", "delayed", "held"}
 
 // drawing is a script that is being drawn.
 type drawing struct {

@@ -314,17 +314,19 @@ func (w *world) await(end time.Time, what string, left func() string) bool {
 	}
 }
 
-// shrink removes steps from a failing script as long as it fails without them. A
-// script does not fail each time: a step counts as needed if it fails in none of
-// several runs without it.
-func shrink(t *testing.T, s *script) *script {
-	t.Helper()
-	for plays, i := 0, len(s.Steps)-1; i >= 0 && plays < maxPlays; i-- {
-		less := &script{Seed: s.Seed, Nodes: s.Nodes, Flows: s.Flows, Steps: slices.Delete(slices.Clone(s.Steps), i, i+1)}
-		for range tries {
-			if plays++; len(play(t, less).problems) > 0 {
-				s = less
-				break
+// shrink removes steps from a failing script as long as it fails without them, many
+// at a time at first. A script does not fail each time: steps count as needed if it
+// fails in none of several runs without them.
+func shrink(s *script, fails func(*script) bool) *script {
+	plays := 0
+	for size := len(s.Steps) / 2; size > 0; size /= 2 {
+		for i := len(s.Steps) - size; i > -size; i -= size {
+			less := &script{Seed: s.Seed, Nodes: s.Nodes, Flows: s.Flows, Steps: slices.Delete(slices.Clone(s.Steps), max(i, 0), i+size)}
+			for n := 0; n < tries && plays < maxPlays; n++ {
+				if plays++; fails(less) {
+					s = less
+					break
+				}
 			}
 		}
 	}
@@ -345,7 +347,7 @@ func mustPlay(t *testing.T, s *script) result {
 	if len(r.problems) > 0 {
 		t.Errorf("%s\nscript: %s", strings.Join(r.problems, "\n"), s)
 		if *shrinks {
-			t.Logf("shrunk: %s", shrink(t, s))
+			t.Logf("shrunk: %s", shrink(s, func(s *script) bool { return len(play(t, s).problems) > 0 }))
 		}
 	}
 	return r

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -87,4 +88,30 @@ func TestScriptsArePrinted(t *testing.T) {
 			t.Fatalf("%s\nreads as %s", s, &again)
 		}
 	}
+}
+
+// A failing script is shrunk to the steps without which it does not fail, though it
+// fails in one play of two only.
+func TestScriptsShrink(t *testing.T) {
+	kills := func(s *script) (queue, node int) {
+		queue = slices.IndexFunc(s.Steps, func(s step) bool { return s.Do == kill && s.Node == "leader:orders" })
+		return queue, slices.IndexFunc(s.Steps, func(s step) bool { return s.Do == clocks })
+	}
+	for seed := range uint64(200) {
+		s := draw(seed, 3, longScript)
+		if first, second := kills(s); first < 0 || second < first {
+			continue
+		}
+		plays := 0
+		shrunk := shrink(s, func(s *script) bool {
+			first, second := kills(s)
+			plays++
+			return plays%2 == 0 && first >= 0 && second > first
+		})
+		if first, second := kills(shrunk); len(shrunk.Steps) != 2 || first != 0 || second != 1 {
+			t.Fatalf("%s\nis shrunk to %s", s, shrunk)
+		}
+		return
+	}
+	t.Fatal("no script has these steps")
 }
