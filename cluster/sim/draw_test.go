@@ -12,20 +12,24 @@ func draw(seed uint64, nodes int, length time.Duration) *script {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	s := &script{Seed: seed, Nodes: nodes}
 	d := &drawing{rng: rng, script: s}
-	faults := kinds
+	faults, others := kinds, more
 	if length > scriptLength {
-		faults = slices.Concat(kinds, disks)
+		faults, others = slices.Concat(kinds, disks), slices.Concat(more, long)
 	}
 	for d.at = 0; d.at < millis(length.Milliseconds()); d.at += millis(200 + rng.IntN(6000)) {
 		faults[rng.IntN(len(faults))](d)
 	}
-	s.Flows = append(slices.Clone(usual), more[rng.IntN(len(more))])
+	s.Flows = append(slices.Clone(usual), others[rng.IntN(len(others))])
 	slices.SortStableFunc(s.Steps, func(a, b step) int { return int(a.At - b.At) })
 	return s
 }
 
-// more are the flows of which a drawn script has one beside the usual ones.
-var more = []string{"quiet", "still", "odd", "brief", "delayed", "held"}
+// more are the flows of which a drawn script has one beside the usual ones; a long one
+// may have those of long, too.
+var (
+	more = []string{"quiet", "still", "odd", "brief", "delayed"}
+	long = []string{"held"}
+)
 
 // drawing is a script that is being drawn.
 type drawing struct {

@@ -78,7 +78,7 @@ func held(w *world) *flow {
 		found := checker.Verdict{Checker: "timeout"}
 		for _, of := range all {
 			for _, x := range of {
-				if p := x.judge(h); p != "" {
+				if p := x.check(h); p != "" {
 					found.Count++
 					found.Problems = append(found.Problems, "timeout: "+p)
 				}
@@ -161,10 +161,10 @@ func holdFor(rng *rand.Rand) time.Duration {
 	return holdTime + time.Duration(rng.Int64N(int64(holdTime)))
 }
 
-// judge says what is wrong with the end of a hold: that its time was not over, that
+// check says what is wrong with the end of a hold: that its time was not over, that
 // its consumer was told more than once, or that an ack that came too late had an
 // effect. An ack that is answered before the time is over holds, see checker.Doubled.
-func (x *hold) judge(h *history.History) string {
+func (x *hold) check(h *history.History) string {
 	if x.key == 0 || x.key > uint64(len(h.Attempts)) || x.closed == 0 || x.closed > x.since+provenWithin {
 		return ""
 	}
