@@ -45,8 +45,8 @@
 // that two nodes have of the same term: they must be equal. It works on a copy; log
 // explain, which tells what happened to one message, opens the folder itself, which
 // is to be readable by its owner only. TestLeaderLosesPower checks that what is
-// recorded leads to the states that the nodes were in, and that a log without one of
-// its entries leads to others.
+// recorded leads to the states that the nodes were in, and that a log of which one
+// entry is another leads to others.
 //
 // # Runs
 //
