@@ -3,6 +3,8 @@
 //
 //	quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE …]
 //	quorate health [--alive] [--config FILE] [--set KEY=VALUE …]
+//	quorate config check FILE
+//	quorate config show [--effective] [--config FILE] [--set KEY=VALUE …]
 //	quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
 //	quorate recover --data-dir DIR [--also DIR …] [--yes] [--json]
 //	quorate log explain --data-dir DIR --queue NAME --message-id ID [--vhost VHOST] [--json]
@@ -22,6 +24,8 @@ import (
 const usage = `usage:
   quorate server [--config FILE] [--data-dir DIR] [--node-name NAME] [--set KEY=VALUE ...]
   quorate health [--alive] [--config FILE] [--set KEY=VALUE ...]
+  quorate config check FILE
+  quorate config show [--effective] [--config FILE] [--set KEY=VALUE ...]
   quorate dev [--nodes 3] [--data-dir DIR] [--base-port 5672] [--detach] [--pid-file FILE]
   quorate recover --data-dir DIR [--also DIR ...] [--yes] [--json]
   quorate log explain --data-dir DIR --queue NAME (--message-id ID | --message NUMBER) [--vhost VHOST] [--json]
@@ -57,6 +61,8 @@ func run(args []string, out io.Writer) error {
 	case "settings":
 		printSettings(out)
 		return nil
+	case "config":
+		return configCommand(rest, out)
 	case "recover":
 		return recoverCommand(rest, out)
 	case "log":

@@ -66,6 +66,9 @@ func serverCommand(args []string, out io.Writer) error {
 		return err
 	}
 	defer logTo.close()
+	for _, n := range s.notices {
+		logger.Warn("setting has no effect", "setting", n.key, "reason", n.why, "page", "configuration.md")
+	}
 	records, recordsTo, err := openAudit(s, logger)
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,10 +30,18 @@ type settings struct {
 	queueSettings
 	logSettings
 
-	secret string // the first setting in the file that must be kept secret; empty: none
+	secret      string            // the first setting in the file that must be kept secret; empty: none
+	given       map[string]given  // what is not a default, by key
+	notices     []notice          // of keys that have no effect
+	versionList []string          // see addVersion
+	named       map[string]string // see oneListener
+	source      string            // of what is being applied: where errors point, too
 
 	test testSettings
 }
+
+// given is a value that somebody has given, and where: file and line, variable, or flag.
+type given struct{ value, source string }
 
 // nodeSettings identify the node and its cluster.
 type nodeSettings struct {
@@ -105,6 +114,7 @@ type queueSettings struct {
 // logSettings say what is logged, and where.
 type logSettings struct {
 	logFile, logLevel, logFormat string
+	logDir                       string // of logFile, if that is relative; empty: the present folder
 	auditFile                    string // empty: none
 }
 
@@ -165,7 +175,7 @@ var table = slices.Concat([]setting{
 	{"prometheus.max_connections", "0", "0 … 1000000: connections to the metrics; default (0) and maximum: a twentieth of the limit of open files, 4 to 64", number(0, 1_000_000, func(s *settings) *int { return &s.maxScrapers })},
 	{"cluster.max_connections", "0", "0 … 1000000: connections from other nodes; default (0) and maximum: a tenth of the limit of open files, 8 to 256", number(0, 1_000_000, func(s *settings) *int { return &s.maxLinks })},
 	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
-	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0: no limit", duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout })},
+	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0 or undefined: no limit", orOff(duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout }))},
 	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long the clients of a suspected node keep their deliveries", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.disconnectedTimeout })},
 	{"consumer_timeout_action", "cancel", "cancel or suspend: what a consumer timeout does to consumers, if neither they nor their queues say; suspend: deliveries stop until the late ones are settled", oneOf(func(s *settings) *string { return &s.timeoutAction }, "cancel", "suspend")},
 	{"dead_letter_compatibility", "4", "3 or 4; 3: dead letters are as in RabbitMQ before version 4: the first death of a message continues the header x-death with which it was published, and a dead-letter routing key removes the header CC", oneOf(func(s *settings) *string { return &s.deadLetters }, "3", "4")},
@@ -182,7 +192,7 @@ var table = slices.Concat([]setting{
 	{"vm_memory_high_watermark.absolute", "", "the same in bytes, or with a unit: kB, MB, GB, KiB, MiB, GiB; of the two settings the last one given applies", alarmLimit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.memoryLimit })},
 	{"disk_free_limit.absolute", "50MB", "bytes, or with a unit, that must be free on the disk of data_dir; below it there is a disk alarm, and all nodes block publishers", alarmLimit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"disk_free_limit.relative", "", "0 to 100: the same as a fraction of the machine's memory; of the two settings the last one given applies", alarmLimit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.diskLimit })},
-	{"log.file", "", "file to append to; empty: standard error", text(func(s *settings) *string { return &s.logFile })},
+	{"log.file", "", "file to append to; empty or false: standard error", noFile(func(s *settings) *string { return &s.logFile })},
 	{"log.audit.file", "none", "file to which the audit log is appended, or stdout or stderr; none: no audit log", optional(text, func(s *settings) *string { return &s.auditFile })},
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
 	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
@@ -250,6 +260,16 @@ func alarmLimit(parse func(string) (alarm.Limit, error), field func(*settings) *
 	}
 }
 
+// orOff takes undefined for 0.
+func orOff(set func(*settings, string) error) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		if v == "undefined" {
+			v = "0"
+		}
+		return set(s, v)
+	}
+}
+
 // diskExit parses a duration; 0 means never.
 func diskExit(s *settings, v string) error {
 	at := &s.watchdog.DiskExit
@@ -268,6 +288,17 @@ func address(field func(*settings) *string) func(*settings, string) error {
 		_, port, err := net.SplitHostPort(v)
 		if n, bad := strconv.Atoi(port); err != nil || bad != nil || n < 0 || n > 65535 {
 			return fmt.Errorf("%q is neither IP:PORT nor a port", v)
+		}
+		*field(s) = v
+		return nil
+	}
+}
+
+// noFile is a path; false stands for none.
+func noFile(field func(*settings) *string) func(*settings, string) error {
+	return func(s *settings, v string) error {
+		if v == "false" {
+			v = ""
 		}
 		*field(s) = v
 		return nil
@@ -345,7 +376,7 @@ func setLoopback(s *settings, v string) error {
 
 // defaults returns the settings of the table.
 func defaults() *settings {
-	s := &settings{nodeSettings: nodeSettings{nodes: map[string]string{}, nodeOf: map[string]string{}}}
+	s := &settings{nodeSettings: nodeSettings{nodes: map[string]string{}, nodeOf: map[string]string{}}, given: map[string]given{}, named: map[string]string{}}
 	for _, row := range table {
 		if strings.HasSuffix(row.key, ".N") {
 			continue
@@ -359,6 +390,25 @@ func defaults() *settings {
 
 // apply sets one setting by its key.
 func (s *settings) apply(key, value string) error {
+	if strings.HasPrefix(value, "encrypted:") {
+		return fmt.Errorf("setting %s: encrypted values cannot be read: give the value in a file that others cannot read, or in the environment", key)
+	}
+	if name := s.named[key]; name != "" {
+		return fmt.Errorf("setting %s: a node has one such listener, and %s is one already", key, name)
+	}
+	return s.put(key, value)
+}
+
+// put sets a setting and notes that it was given.
+func (s *settings) put(key, value string) error {
+	err := s.set(key, value)
+	if err == nil {
+		s.given[key] = given{value, s.source}
+	}
+	return err
+}
+
+func (s *settings) set(key, value string) error {
 	for _, row := range table {
 		if row.key == key || row.key == nodesKey+"N" && strings.HasPrefix(key, nodesKey) {
 			if strings.HasPrefix(key, nodesKey) {
@@ -373,8 +423,17 @@ func (s *settings) apply(key, value string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("unknown setting %s", key)
+	known, err := s.borrow(key, value)
+	if err != nil {
+		return fmt.Errorf("setting %s: %w", key, err)
+	}
+	if !known {
+		return fmt.Errorf("unknown setting %s", key)
+	}
+	return nil
 }
+
+var errErlang = errors.New("these are Erlang terms, as in advanced.config: write the settings as KEY = VALUE, see configuration.md")
 
 // read applies a file of key = value lines. It reports every mistake in it.
 func (s *settings) read(r io.Reader) error {
@@ -385,6 +444,10 @@ func (s *settings) read(r io.Reader) error {
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
+		if line[0] == '[' || line[0] == '%' {
+			return fmt.Errorf("line %d: %w", n, errErlang)
+		}
+		s.source = fmt.Sprint("line ", n)
 		key, value, ok := strings.Cut(line, "=")
 		if !ok {
 			errs = append(errs, fmt.Errorf("line %d: not KEY = VALUE", n))
@@ -403,13 +466,27 @@ func variable(key string) string {
 	return "QUORATE_" + strings.ToUpper(strings.ReplaceAll(key, ".", "_"))
 }
 
-// environment applies QUORATE_… variables, given as NAME=VALUE, and ignores others. It reports
-// every mistake in them.
+// environment applies QUORATE_… variables, given as NAME=VALUE, and before them the three of
+// RabbitMQ's images that say who the first user is. It ignores others, and reports every mistake.
 func (s *settings) environment(environ []string) error {
 	var errs []error
 	keys := map[string]string{}
 	for _, row := range table {
 		keys[variable(row.key)] = row.key
+	}
+	for _, kv := range environ { // those of the peer first: its own ones win
+		name, value, _ := strings.Cut(kv, "=")
+		word, ok := strings.CutPrefix(name, "RABBITMQ_")
+		if !ok {
+			continue
+		}
+		s.source = name
+		switch word {
+		case "DEFAULT_USER", "DEFAULT_PASS", "DEFAULT_VHOST":
+			errs = append(errs, s.apply(strings.ToLower(word), value))
+		default:
+			s.tell(name, "variables of settings begin with QUORATE_")
+		}
 	}
 	for _, kv := range environ {
 		name, value, _ := strings.Cut(kv, "=")
@@ -423,6 +500,7 @@ func (s *settings) environment(environ []string) error {
 			}
 			continue
 		}
+		s.source = name
 		if err := s.apply(key, value); err != nil {
 			errs = append(errs, fmt.Errorf("environment %s: %w", name, err))
 		}
@@ -432,6 +510,9 @@ func (s *settings) environment(environ []string) error {
 
 // validate checks what concerns several settings.
 func (s *settings) validate() error {
+	if s.logDir != "" && s.logFile != "" && !filepath.IsAbs(s.logFile) {
+		s.logFile = filepath.Join(s.logDir, s.logFile)
+	}
 	if len(s.nodes) == 0 {
 		s.nodes = map[string]string{s.nodeName: s.peers}
 	}
@@ -464,19 +545,7 @@ func load(file string, sets []string) (*settings, error) {
 	s := defaults()
 	var errs []error
 	if file = cmp.Or(file, os.Getenv(fileVariable)); file != "" {
-		f, err := os.Open(file)
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		if err := s.read(f); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", file, err))
-		}
-		info, err := f.Stat()
-		if err != nil {
-			return nil, err
-		}
-		errs = append(errs, private(file, info.Mode(), s.secret != ""))
+		errs = append(errs, s.readFile(file))
 	}
 	errs = append(errs, s.environment(os.Environ()))
 	for _, kv := range sets {
@@ -484,6 +553,7 @@ func load(file string, sets []string) (*settings, error) {
 		if !ok {
 			errs = append(errs, fmt.Errorf("--set %s: not KEY=VALUE", kv))
 		} else {
+			s.source = "--set"
 			errs = append(errs, s.apply(key, value))
 		}
 	}

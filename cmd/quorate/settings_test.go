@@ -358,6 +358,32 @@ Sources of a setting, in increasing order of precedence: the default, the file g
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row.key, escape(fallback), escape(row.about))
 	}
+	b.WriteString(`
+` + "`quorate config check FILE`" + ` says whether a node could be started with a file alone, and lists every mistake in it. ` + "`quorate config show --effective`" + ` prints all settings that a node would have here and now, and where each comes from; it takes ` + "`--config` and `--set`" + ` as ` + "`quorate server`" + ` does.
+
+## A file of RabbitMQ
+
+A ` + "`rabbitmq.conf`" + ` can be given as it is. Its keys that are not in the table above are these; others are refused, as are values that begin with ` + "`encrypted:`" + `, and ` + "`advanced.config`" + `, which has Erlang terms. Of the environment, RABBITMQ_DEFAULT_USER, RABBITMQ_DEFAULT_PASS and RABBITMQ_DEFAULT_VHOST apply unless a QUORATE_ variable does; other RABBITMQ_ variables have no effect.
+
+| key | what it does |
+|---|---|
+`)
+	for _, row := range borrowedKeys() {
+		if row.set != nil && row.about != "" {
+			fmt.Fprintf(&b, "| `%s` | %s |\n", row.key, escape(row.about))
+		}
+	}
+	b.WriteString(`
+These have no effect. The log of a node has a warning for each that is given, and ` + "`quorate config check`" + ` prints it.
+
+| key | why |
+|---|---|
+`)
+	for _, row := range borrowedKeys() {
+		if row.set == nil {
+			fmt.Fprintf(&b, "| `%s` | %s |\n", row.key, escape(row.about))
+		}
+	}
 	return b.Bytes()
 }
 

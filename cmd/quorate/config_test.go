@@ -1,0 +1,225 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func mustFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "rabbitmq.conf")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// usual is a file that a cluster of RabbitMQ could have.
+const usual = `# networking
+listeners.tcp.local = 127.0.0.1:5673
+listeners.ssl.default = 5671
+num_acceptors.tcp = 10
+handshake_timeout = 10000
+tcp_listen_options.backlog = 128
+tcp_listen_options.nodelay = true
+ssl_options.cacertfile = /etc/tls/ca.pem
+ssl_options.certfile = /etc/tls/cert.pem
+ssl_options.keyfile = /etc/tls/key.pem
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+ssl_options.versions.1 = tlsv1.3
+ssl_options.versions.2 = tlsv1.2
+ssl_options.honor_cipher_order = true
+auth_backends.1 = internal
+auth_mechanisms.1 = PLAIN
+loopback_users.guest = false
+loopback_users.backup = true
+default_user = operator
+default_pass = secret
+default_user_tags.administrator = true
+default_permissions.configure = .*
+heartbeat = 30
+frame_max = 131072
+channel_max = 128
+vm_memory_high_watermark.relative = 0.5
+vm_memory_high_watermark_paging_ratio = 0.75
+disk_free_limit.absolute = 2GB
+cluster_partition_handling = pause_minority
+cluster_formation.peer_discovery_backend = classic_config
+queue_master_locator = min-masters
+default_queue_type = classic
+consumer_timeout = undefined
+log.dir = /var/log/broker
+log.file = broker.log
+log.file.level = notice
+log.connection.level = debug
+log.console = false
+management.tcp.port = 8080
+management.load_definitions = /etc/definitions.json
+management.rates_mode = basic
+prometheus.tcp.ip = 10.0.0.1
+prometheus.tcp.port = 9000
+collect_statistics_interval = 10000
+mqtt.listeners.tcp.default = 1883
+`
+
+// A usual rabbitmq.conf is accepted: what has a meaning applies, and what has none is told.
+func TestFileOfThePeer(t *testing.T) {
+	s := defaults()
+	if err := s.readFile(mustFile(t, usual)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.validate(); err != nil {
+		t.Fatal(err)
+	}
+	for what, have := range map[string][2]string{
+		"AMQP":     {s.amqp, "127.0.0.1:5673"},
+		"AMQPS":    {s.amqps, ":5671"},
+		"HTTP":     {s.management, ":8080"},
+		"metrics":  {s.metrics, "10.0.0.1:9000"},
+		"log file": {s.logFile, "/var/log/broker/broker.log"},
+		"level":    {s.logLevel, "info"},
+		"loopback": {strings.Join(s.loopbackUsers, ","), "backup"},
+		"versions": {s.given["ssl_options.versions"].value, "tlsv1.3,tlsv1.2"},
+	} {
+		if have[0] != have[1] {
+			t.Errorf("%s: %q, want %q", what, have[0], have[1])
+		}
+	}
+	if s.consumerTimeout != 0 {
+		t.Errorf("consumer timeout %v", s.consumerTimeout)
+	}
+	told := map[string]bool{}
+	for _, n := range s.notices {
+		if n.why == "" || told[n.key] {
+			t.Errorf("%q says nothing, or twice", n)
+		}
+		told[n.key] = true
+	}
+	for _, key := range []string{
+		"num_acceptors.tcp", "tcp_listen_options.backlog", "tcp_listen_options.nodelay", "ssl_options.honor_cipher_order", "auth_mechanisms.1",
+		"vm_memory_high_watermark_paging_ratio", "cluster_partition_handling", "queue_master_locator", "default_queue_type", "log.connection.level",
+		"management.load_definitions", "management.rates_mode", "collect_statistics_interval", "mqtt.listeners.tcp.default",
+	} {
+		if !told[key] {
+			t.Errorf("%s has no effect, and nobody is told", key)
+		}
+		delete(told, key)
+	}
+	if len(told) > 0 {
+		t.Errorf("said to have no effect: %v", told)
+	}
+}
+
+// What would make a node do something else than its file says is refused.
+func TestRefusedOfThePeer(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"listeners.tcp.a = 1\nlisteners.tcp.b = 2", "line 2: setting listeners.tcp.b: a node has one such listener, and listeners.tcp.a is one already"},
+		{"listeners.tcp.default = 1\nlisteners.tcp.b = 2", "listeners.tcp.default is one already"},
+		{"listeners.tcp.a = 1\nlisteners.tcp.default = 2", "listeners.tcp.a is one already"},
+		{"auth_backends.1 = ldap", `"ldap" is none of internal`},
+		{"proxy_protocol = true", `"true" is not supported, only false`},
+		{"cluster_formation.peer_discovery_backend = etcd", "cluster_formation.join"},
+		{"ssl_options.password = x", "without one"},
+		{"default_user_tags.monitoring = true", "only default_user_tags.administrator"},
+		{"default_permissions.read = ^a", "only .*"},
+		{"default_pass = encrypted:abc", "encrypted values cannot be read"},
+		{"management.tcp.ip = host", "no IP address"},
+		{"management.tcp.port = http", "setting management.tcp.port: "},
+		{"loopback_users.guest = maybe", "neither true nor false"},
+		{"log.file.level = loud", `"loud" is none of`},
+		{"ssl_options.versions.1 = tlsv1.1", `"tlsv1.1" is none of`},
+		{"no.such.key = 1\nheartbeat = -1", "unknown setting no.such.key"},
+		{"no.such.key = 1\nheartbeat = -1", "line 2: setting heartbeat"},
+	} {
+		if err := defaults().read(strings.NewReader(c.text)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: %v, want %q", c.text, err, c.want)
+		}
+	}
+	if err := defaults().read(strings.NewReader("# x\n[\n {rabbit, []}\n].\n")); !errors.Is(err, errErlang) {
+		t.Errorf("Erlang terms: %v", err)
+	}
+}
+
+// No key is both a setting and a borrowed one, and each borrowed one can be reached.
+func TestBorrowedKeys(t *testing.T) {
+	for _, row := range table {
+		for _, b := range borrowedKeys() {
+			if row.key == b.key {
+				t.Errorf("%s is a setting", b.key)
+			}
+		}
+	}
+	for i, b := range borrowedKeys() {
+		key := strings.ReplaceAll(b.key, "*", "x.y")
+		s := defaults()
+		known, err := s.borrow(key, "v")
+		if !known || b.set == nil && (err != nil || len(s.notices) != 1 || s.notices[0].why != b.about) {
+			t.Errorf("%d, %s: %v, %v", i, b.key, err, s.notices)
+		}
+	}
+}
+
+// The variables of the peer's images say who the first user is, unless the own ones do.
+func TestEnvironmentOfThePeer(t *testing.T) {
+	s := defaults()
+	err := s.environment([]string{"QUORATE_DEFAULT_PASS=own", "RABBITMQ_DEFAULT_USER=u", "RABBITMQ_DEFAULT_PASS=p", "RABBITMQ_DEFAULT_VHOST=v", "RABBITMQ_NODENAME=rabbit@h"})
+	if err != nil || s.user != "u" || s.password != "own" || s.vhost != "v" || s.nodeName != "n1" {
+		t.Errorf("%s, %s, %s, %s: %v", s.user, s.password, s.vhost, s.nodeName, err)
+	}
+	if len(s.notices) != 1 || s.notices[0].key != "RABBITMQ_NODENAME" {
+		t.Errorf("told: %v", s.notices)
+	}
+}
+
+func TestConfigCommand(t *testing.T) {
+	file := mustFile(t, "heartbeat = 30\ndefault_pass = secret\nnum_acceptors.tcp = 10\nmanagement.tcp.port = 8080\n"+nodesKey+"1 = n1@h:1\n")
+	t.Setenv("QUORATE_FRAME_MAX", "8192")
+	for _, c := range []struct {
+		args       []string
+		says, errs []string // and nothing else is secret
+	}{
+		{[]string{"check", file}, []string{"num_acceptors.tcp has no effect", file + ": ok"}, nil},
+		{[]string{"check", mustFile(t, "heartbeat = x\nno.such = 1\n")}, nil, []string{"line 1: setting heartbeat", "line 2: unknown setting no.such"}},
+		{[]string{"check", mustFile(t, "listeners.ssl.default = 5671\n")}, nil, []string{"needs ssl_options.certfile"}},
+		{[]string{"check"}, nil, []string{"one file is expected"}},
+		{[]string{"show", "--config", file, "--set", "channel_max=7"}, []string{
+			"heartbeat = 30\n    # line 1\n", "# default_pass is set, and secret\n    # line 2\n", "frame_max = 8192\n    # QUORATE_FRAME_MAX\n", "channel_max = 7\n    # --set\n",
+			"management.tcp.listener = :8080\n    # line 4\n", nodesKey + "1 = n1@h:1\n    # line 5\n", "# setting num_acceptors.tcp has no effect",
+		}, nil},
+		{[]string{"show", "--effective"}, []string{"heartbeat = 60\n    # default\n", "frame_max = 8192\n    # QUORATE_FRAME_MAX\n", "log.file =\n    # default\n"}, nil},
+		{[]string{"show", "more"}, nil, []string{`"more" is not expected`}},
+		{[]string{"change"}, nil, []string{"check or show"}},
+	} {
+		var out bytes.Buffer
+		err := run(append([]string{"config"}, c.args...), &out)
+		if (err == nil) != (c.errs == nil) {
+			t.Errorf("%v: %v", c.args, err)
+			continue
+		}
+		for _, want := range c.says {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%v does not say %q:\n%s", c.args, want, out.String())
+			}
+		}
+		for _, want := range c.errs {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("%v: %v, want %q", c.args, err, want)
+			}
+		}
+		if strings.Contains(out.String(), "= secret") || strings.Contains(out.String(), "unsafe") {
+			t.Errorf("%v says too much:\n%s", c.args, out.String())
+		}
+	}
+	var out bytes.Buffer
+	if err := run([]string{"config", "show", "--effective"}, &out); err != nil {
+		t.Fatal(err)
+	}
+	if err := defaults().read(&out); err != nil {
+		t.Errorf("what is shown cannot be read: %v", err)
+	}
+}

@@ -1,0 +1,279 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"path"
+	"slices"
+	"strings"
+)
+
+// borrowed is a key of rabbitmq.conf that is no setting of its own here: it is translated, or has no
+// effect, of which the operator is told.
+type borrowed struct {
+	key   string // as path.Match has it; a star matches dots
+	about string // what it does; without set: why it does nothing
+	set   func(s *settings, name, value string) error
+}
+
+// notice says that a key of the file has no effect.
+type notice struct{ key, why string }
+
+func (n notice) String() string { return fmt.Sprintf("setting %s has no effect: %s", n.key, n.why) }
+
+// Why keys have no effect.
+const (
+	noPlugin     = "quorate has no such protocol or plug-in"
+	noErlang     = "it configures the Erlang runtime"
+	noMirrors    = "queues are replicated by Raft, and the side without a majority does not serve them"
+	noSockets    = "the operating system's and Go's settings apply"
+	noGuard      = "use limits of vhosts and users, and policies"
+	noLimit      = "there is no such limit for a node"
+	ownLogs      = "use log.file, log.console.level and log.console.formatter, which apply to all that is logged"
+	ownStore     = "the log store is another one; see raft.wal_max_size_bytes"
+	noStatistics = "counts are always kept, and samples are taken each five seconds"
+	noLoading    = "use quoratectl import_definitions once the node serves clients"
+	allTLS       = "Go's TLS library decides; versions can be chosen by ssl_options.versions"
+)
+
+// borrowedKeys returns them in the order in which they are looked up.
+func borrowedKeys() []borrowed { return slices.Concat(translatedKeys(), idleKeys()) }
+
+func translatedKeys() []borrowed {
+	return []borrowed{
+		{"listeners.tcp.*", "as `listeners.tcp.default`; a node has one such listener", oneListener("listeners.tcp.default")},
+		{"listeners.ssl.*", "as `listeners.ssl.default`; a node has one such listener", oneListener("listeners.ssl.default")},
+		{"listeners.ssl", "`none`: no listener", onlyValue("none", "listeners.ssl.default")},
+		{"ssl_options.versions.*", "one of `ssl_options.versions`", addVersion},
+		{"ssl_options.password", "", refuse("keys with a password cannot be read: store the key without one, readable by the node's user only")},
+		{"management.tcp.port", "the port of `management.tcp.listener`, on all interfaces unless `management.tcp.ip` says which", listenerPort("management.tcp.ip", "management.tcp.listener", func(s *settings) string { return s.management })},
+		{"management.tcp.ip", "the address of `management.tcp.listener`", listenerHost("15672", "management.tcp.listener", func(s *settings) string { return s.management })},
+		{"management.listener.port", "as `management.tcp.port`", listenerPort("management.listener.ip", "management.tcp.listener", func(s *settings) string { return s.management })},
+		{"management.listener.ip", "as `management.tcp.ip`", listenerHost("15672", "management.tcp.listener", func(s *settings) string { return s.management })},
+		{"prometheus.tcp.port", "the port of `prometheus.tcp.listener`, on all interfaces unless `prometheus.tcp.ip` says which", listenerPort("prometheus.tcp.ip", "prometheus.tcp.listener", func(s *settings) string { return s.metrics })},
+		{"prometheus.tcp.ip", "the address of `prometheus.tcp.listener`", listenerHost("15692", "prometheus.tcp.listener", func(s *settings) string { return s.metrics })},
+		{"prometheus.path", "`/metrics`", onlyValue("/metrics", "")},
+		{"max_channels_per_connection", "as `channel_max`", as("channel_max")},
+		{"loopback_users.*", "`true` adds a user to `loopback_users`, `false` removes it", oneLoopbackUser},
+		{"default_user_tags.*", "`administrator = true`: the user of a new cluster is one", onlyNamed("default_user_tags.administrator", "true")},
+		{"default_permissions.*", "`.*`: the user of a new cluster may do everything in `default_vhost`", onlyValue(".*", "")},
+		{"auth_backends.*", "`internal`", oneOfValues("users are those of the cluster; other backends do not exist", "internal", "rabbit_auth_backend_internal")},
+		{"proxy_protocol", "`false`", onlyValue("false", "")},
+		{"default_queue_type", "`quorum`", othersIdle("quorum", "declare queues of other types by x-queue-type; without one a durable queue is a quorum queue")},
+		{"cluster_formation.peer_discovery_backend", "`classic_config`", oneOfValues("list the nodes, or use cluster_formation.join", "classic_config", "rabbit_peer_discovery_classic_config")},
+		{"log.dir", "folder of `log.file`, if that is a relative path", func(s *settings, _, v string) error { s.logDir = v; return nil }},
+		{"log.file.level", "as `log.console.level`", logLevel},
+		{"log.file.formatter", "as `log.console.formatter`", as("log.console.formatter")},
+		{"log.console", "`true`, or `false` with `log.file`", oneOfValues("true or false is expected", "true", "false")},
+		{"management.path_prefix", "", refuse("the HTTP API is at / only; let a proxy add the prefix")},
+	}
+}
+
+// idleKeys have no effect.
+func idleKeys() []borrowed {
+	return []borrowed{
+		{"ssl_options.*", allTLS, nil},
+		{"prometheus.*", noStatistics, nil},
+		{"consumer_max_per_connection", noLimit, nil},
+		{"auth_mechanisms.*", "the mechanisms PLAIN, AMQPLAIN and, over TLS, EXTERNAL are always offered", nil},
+		{"cluster_formation.target_cluster_size_hint", "it follows from the list of nodes", nil},
+		{"cluster_formation.*", "use the list of nodes, or cluster_formation.join with a name in DNS", nil},
+		{"log.*", ownLogs, nil},
+		{"definitions.*", noLoading, nil},
+		{"load_definitions", noLoading, nil},
+		{"management.load_definitions", noLoading, nil},
+		{"management.*", noStatistics, nil},
+		{"management_agent.*", noStatistics, nil},
+		{"collect_statistics*", noStatistics, nil},
+		{"default_policies.*", noGuard, nil},
+		{"default_limits.*", noGuard, nil},
+		{"vhost_max", noLimit, nil},
+		{"channel_max_per_node", noLimit, nil},
+		{"cluster_queue_limit", noLimit, nil},
+		{"cluster_exchange_limit", noLimit, nil},
+		{"cluster_*_limit", noLimit, nil},
+		{"credential_validator.*", "passwords are not checked when they are set", nil},
+		{"password_hashing_module", "passwords are hashed by Argon2id, and hashes of other kinds can be imported", nil},
+		{"cluster_partition_handling*", noMirrors, nil},
+		{"queue_master_locator", "use queue_leader_locator", nil},
+		{"mirroring_*", noMirrors, nil},
+		{"mnesia_*", noErlang, nil},
+		{"net_ticktime", "nodes find out by their links; see links.md", nil},
+		{"cluster_keepalive_interval", "nodes find out by their links; see links.md", nil},
+		{"vm_memory_high_watermark_paging_ratio", "bodies of messages are on disk", nil},
+		{"vm_memory_calculation_strategy", noErlang, nil},
+		{"total_memory_available_override_value", "use vm_memory_high_watermark.absolute", nil},
+		{"memory_monitor_interval", "memory is looked at each second", nil},
+		{"queue_index_embed_msgs_below", ownStore, nil},
+		{"msg_store_*", ownStore, nil},
+		{"raft.*", ownStore, nil},
+		{"quorum_queue.*", "see queues.md for what queues do here", nil},
+		{"classic_queue.*", "a queue that is neither durable nor exclusive is in memory", nil},
+		{"tcp_listen_options.*", noSockets, nil},
+		{"ssl_*", noSockets, nil},
+		{"num_acceptors.*", noSockets, nil},
+		{"socket_writer.*", noSockets, nil},
+		{"reverse_dns_lookups", "addresses are logged", nil},
+		{"channel_operation_timeout", "see leaderless_grace", nil},
+		{"background_gc_*", noErlang, nil},
+		{"hipe_compile", noErlang, nil},
+		{"delegate_count", noErlang, nil},
+		{"deprecated_features.*", "see amqp.md for what is spoken", nil},
+		{"feature_flags.*", "versions of a cluster agree by themselves", nil},
+		{"cluster_tags.*", "nodes and clusters have no tags", nil},
+		{"node_tags.*", "nodes and clusters have no tags", nil},
+		{"trace_vhosts.*", noPlugin, nil},
+		{"mqtt.*", noPlugin, nil},
+		{"stomp.*", noPlugin, nil},
+		{"stream.*", noPlugin, nil},
+		{"web_mqtt.*", noPlugin, nil},
+		{"web_stomp.*", noPlugin, nil},
+		{"shovel.*", noPlugin, nil},
+		{"federation.*", noPlugin, nil},
+		{"auth_ldap.*", noPlugin, nil},
+		{"auth_http.*", noPlugin, nil},
+		{"auth_oauth2.*", noPlugin, nil},
+		{"auth_cache.*", noPlugin, nil},
+		{"trust_store.*", noPlugin, nil},
+	}
+}
+
+// borrow applies a key of rabbitmq.conf, and reports whether it is one.
+func (s *settings) borrow(key, value string) (known bool, err error) {
+	for _, b := range borrowedKeys() {
+		// A key has no slash: as the separator it lets stars match dots.
+		if ok, _ := path.Match(b.key, key); !ok {
+			continue
+		}
+		if b.set == nil {
+			s.tell(key, b.about)
+			return true, nil
+		}
+		return true, b.set(s, key, value)
+	}
+	return false, nil
+}
+
+// tell notes that a key has no effect.
+func (s *settings) tell(key, why string) { s.notices = append(s.notices, notice{key, why}) }
+
+// as is another setting's name.
+func as(key string) func(s *settings, _, v string) error {
+	return func(s *settings, _, v string) error { return s.put(key, v) }
+}
+
+func refuse(why string) func(*settings, string, string) error {
+	return func(*settings, string, string) error { return errors.New(why) }
+}
+
+// oneOfValues accepts values that change nothing.
+func oneOfValues(otherwise string, values ...string) func(*settings, string, string) error {
+	return func(_ *settings, _, v string) error {
+		if !slices.Contains(values, v) {
+			return fmt.Errorf("%q is none of %s: %s", v, strings.Join(values, ", "), otherwise)
+		}
+		return nil
+	}
+}
+
+// onlyValue accepts one value, and passes it on to another setting, if there is one.
+func onlyValue(only, key string) func(*settings, string, string) error {
+	return func(s *settings, _, v string) error {
+		if v != only {
+			return fmt.Errorf("%q is not supported, only %s", v, only)
+		}
+		if key == "" {
+			return nil
+		}
+		return s.put(key, v)
+	}
+}
+
+func onlyNamed(key, only string) func(*settings, string, string) error {
+	return func(_ *settings, name, v string) error {
+		if name != key || v != only {
+			return fmt.Errorf("only %s = %s is supported", key, only)
+		}
+		return nil
+	}
+}
+
+// othersIdle accepts any value, and tells why others than this one have no effect.
+func othersIdle(only, why string) func(*settings, string, string) error {
+	return func(s *settings, name, v string) error {
+		if v != only {
+			s.tell(name, why)
+		}
+		return nil
+	}
+}
+
+// oneListener is a listener with a name of its own. There can be one of a kind.
+func oneListener(key string) func(*settings, string, string) error {
+	return func(s *settings, name, v string) error {
+		if _, twice := s.given[key]; twice && s.named[key] != name {
+			return fmt.Errorf("a node has one such listener, and %s is one already: give a port for all interfaces", cmp.Or(s.named[key], key))
+		}
+		s.named[key] = name
+		return s.put(key, v)
+	}
+}
+
+// listenerPort changes the port of a listener. Without an address, which the key host may give, it
+// is on all interfaces.
+func listenerPort(host, key string, field func(*settings) string) func(*settings, string, string) error {
+	return func(s *settings, _, v string) error {
+		ip := ""
+		if _, ok := s.given[host]; ok {
+			ip, _, _ = net.SplitHostPort(field(s))
+		}
+		return s.put(key, net.JoinHostPort(ip, v))
+	}
+}
+
+// listenerHost changes the address of a listener, whose port is fallback if it has none.
+func listenerHost(fallback, key string, field func(*settings) string) func(*settings, string, string) error {
+	return func(s *settings, _, v string) error {
+		if net.ParseIP(v) == nil {
+			return fmt.Errorf("%q is no IP address", v)
+		}
+		_, port, _ := net.SplitHostPort(field(s))
+		return s.put(key, net.JoinHostPort(v, cmp.Or(port, fallback)))
+	}
+}
+
+// addVersion adds one TLS version to those before, or replaces the default ones.
+func addVersion(s *settings, _, v string) error {
+	next := append(slices.Clip(s.versionList), v)
+	err := s.put("ssl_options.versions", strings.Join(next, ","))
+	if err == nil {
+		s.versionList = next
+	}
+	return err
+}
+
+func oneLoopbackUser(s *settings, name, v string) error {
+	user := strings.TrimPrefix(name, "loopback_users.")
+	users := slices.DeleteFunc(slices.Clone(s.loopbackUsers), func(u string) bool { return u == user })
+	switch v {
+	case "true":
+		users = append(users, user)
+	case "false":
+	default:
+		return fmt.Errorf("%q is neither true nor false", v)
+	}
+	return s.put("loopback_users", cmp.Or(strings.Join(users, ","), "none"))
+}
+
+// logLevel takes the levels of rabbitmq.conf that quorate has, and the next one for the others.
+func logLevel(s *settings, _, v string) error {
+	switch v {
+	case "critical":
+		v = "error"
+	case "notice":
+		v = "info"
+	}
+	return s.put("log.console.level", v)
+}
