@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"os"
 	"slices"
 	"time"
 
@@ -34,7 +33,8 @@ func (n *Node) metricStats() metrics.Stats {
 	}
 	s.Counts, s.Raft = n.traffic.Totals(), n.local.Raft()
 	s.Process.Uptime = n.local.Uptime()
-	s.Process.Files, s.Process.MaxFiles = openFiles()
+	s.Process.Files = limit.OpenFiles()
+	s.Process.MaxFiles, _ = limit.Files() // 0 if it is not known
 	s.Replicas.Count, s.Queues.Led = n.local.Led()
 	s.Replicas.Quarantined, s.Replicas.Unproven = len(n.host.Quarantined()), len(n.local.Unproven())
 	s.Replicas.Stalled = len(n.local.StalledQueues())
@@ -57,18 +57,6 @@ func (n *Node) certificateEnds() (all []metrics.Certificate) {
 		}
 	}
 	return all
-}
-
-// openFiles counts the process's open file descriptors; allowed is how many it may have. 0: not known.
-func openFiles() (open, allowed int) {
-	list, err := os.ReadDir("/proc/self/fd")
-	if err == nil {
-		open = len(list)
-	}
-	if n, err := limit.Files(); err == nil {
-		allowed = n
-	}
-	return open, allowed
 }
 
 // objectMetrics collects the numbers for the metrics of each object: from this node's own knowledge

@@ -3,6 +3,7 @@ package limit
 import (
 	"fmt"
 	"math"
+	"os"
 	"syscall"
 )
 
@@ -32,6 +33,15 @@ func Files() (int, error) {
 		return 0, fmt.Errorf("limit of open files: %w", err)
 	}
 	return int(min(l.Cur, math.MaxInt32)), nil
+}
+
+// OpenFiles counts the process's open descriptors; 0: not known.
+func OpenFiles() int {
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return 0
+	}
+	return len(list)
 }
 
 // Divide divides descriptors among the parts of a node. Listeners leave the stores

@@ -3,6 +3,7 @@ package stats
 import (
 	"context"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/alarm"
@@ -30,11 +31,18 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 	for _, state := range r.c.Catalog.View().Nodes() {
 		x := api.Node{
 			Name: state.Name, Type: "disc", Running: r.nodes.Online(state.Name), BeingDrained: r.c.Draining(state.Name),
+			NodeProcess: api.NodeProcess{RatesMode: "basic", Plugins: []string{}},
 		}
 		if reply := answers[state.Name]; reply != nil {
 			f := reply.Resources
 			x.MemoryUsed, x.MemoryLimit, x.MemoryAlarm = f.GetMemoryUsed(), f.GetMemoryLimit(), slices.Contains(reply.Alarms, alarm.Memory)
 			x.DiskFree, x.DiskFreeLimit, x.DiskFreeAlarm = f.GetDiskFree(), f.GetDiskLimit(), slices.Contains(reply.Alarms, alarm.Disk)
+		}
+		if reply := answers[state.Name]; reply != nil {
+			f, p := reply.Resources, &x.NodeProcess
+			p.UptimeMS, p.FilesUsed, p.FilesTotal, p.Processors = f.GetUptime(), f.GetFiles(), f.GetMaxFiles(), f.GetProcessors()
+			p.Goroutines, p.Collections = f.GetGoroutines(), f.GetCollections()
+			p.PID = strconv.FormatUint(uint64(f.GetPid()), 10)
 		}
 		list = append(list, x)
 	}

@@ -2,11 +2,15 @@ package stats
 
 import (
 	"context"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -24,6 +28,7 @@ const replicasWait = 5 * time.Second
 type Replicas struct {
 	nodes *Nodes
 	c     ReplicasConfig
+	began time.Time
 }
 
 // ReplicasConfig is what Replicas needs of this node.
@@ -40,7 +45,7 @@ type ReplicasConfig struct {
 
 // NewReplicas returns the replicas of a node, and answers other nodes for them.
 func NewReplicas(n *Nodes, c ReplicasConfig) *Replicas {
-	r := &Replicas{n, c}
+	r := &Replicas{n, c, time.Now()}
 	peer.HandleAsk(n.Mesh, c.Kind, r.answer)
 	return r
 }
@@ -102,6 +107,15 @@ func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {
 	return m
 }
 
+// describeProcess adds what this process uses of its host.
+func (r *Replicas) describeProcess(to *peerpb.NodeResources) {
+	var memory debug.GCStats
+	debug.ReadGCStats(&memory)
+	files, _ := limit.Files() // 0 if it is not known
+	to.Uptime, to.Pid, to.Files, to.MaxFiles = time.Since(r.began).Milliseconds(), uint32(os.Getpid()), uint32(limit.OpenFiles()), uint32(files)
+	to.Processors, to.Goroutines, to.Collections = uint32(runtime.GOMAXPROCS(0)), uint32(runtime.NumGoroutine()), uint32(memory.NumGC)
+}
+
 // answer is this node's answer about its replicas. Snapshots are read only for groups requested by
 // number.
 func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
@@ -109,6 +123,9 @@ func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 	reply := &peerpb.ReplicasReply{Alarms: r.c.Alarms(), Resources: &peerpb.NodeResources{
 		MemoryUsed: here.MemoryUsed, MemoryLimit: here.MemoryLimit, DiskFree: here.DiskFree, DiskLimit: here.DiskLimit,
 	}}
+	if len(req.Groups) == 1 && fsm.GroupID(req.Groups[0]) == CatalogGroup { // see Nodes
+		r.describeProcess(reply.Resources)
+	}
 	if len(req.Groups) == 0 {
 		reply.Replicas = append(reply.Replicas, replicaOf(CatalogGroup, r.c.Catalog.Progress()))
 		for _, g := range r.c.Host.Groups() {

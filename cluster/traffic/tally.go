@@ -70,9 +70,3 @@ func (t *Tally) Take() Tally {
 	*t = Tally{confirms: taken.confirms}
 	return taken
 }
-
-// maxExchanges is how many exchanges a session keeps counts of before they are added to the table.
-const maxExchanges = 1000
-
-// IsFull reports whether the tally is to be added to the table, because it takes much memory.
-func (t *Tally) IsFull() bool { return len(t.exchanges) > maxExchanges }

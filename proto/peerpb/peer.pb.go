@@ -2123,11 +2123,19 @@ func (x *ReplicasReply) GetResources() *NodeResources {
 
 // NodeResources are the memory and the disk of a node, in bytes.
 type NodeResources struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	MemoryUsed    int64                  `protobuf:"varint,1,opt,name=memory_used,json=memoryUsed" json:"memory_used,omitempty"`
-	MemoryLimit   int64                  `protobuf:"varint,2,opt,name=memory_limit,json=memoryLimit" json:"memory_limit,omitempty"`
-	DiskFree      int64                  `protobuf:"varint,3,opt,name=disk_free,json=diskFree" json:"disk_free,omitempty"`
-	DiskLimit     int64                  `protobuf:"varint,4,opt,name=disk_limit,json=diskLimit" json:"disk_limit,omitempty"` // that must be free
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	MemoryUsed  int64                  `protobuf:"varint,1,opt,name=memory_used,json=memoryUsed" json:"memory_used,omitempty"`
+	MemoryLimit int64                  `protobuf:"varint,2,opt,name=memory_limit,json=memoryLimit" json:"memory_limit,omitempty"`
+	DiskFree    int64                  `protobuf:"varint,3,opt,name=disk_free,json=diskFree" json:"disk_free,omitempty"`
+	DiskLimit   int64                  `protobuf:"varint,4,opt,name=disk_limit,json=diskLimit" json:"disk_limit,omitempty"` // that must be free
+	// The process. A node that does not know them sends none.
+	Uptime        int64  `protobuf:"varint,5,opt,name=uptime" json:"uptime,omitempty"` // ms
+	Pid           uint32 `protobuf:"varint,6,opt,name=pid" json:"pid,omitempty"`
+	Files         uint32 `protobuf:"varint,7,opt,name=files" json:"files,omitempty"` // open descriptors
+	MaxFiles      uint32 `protobuf:"varint,8,opt,name=max_files,json=maxFiles" json:"max_files,omitempty"`
+	Processors    uint32 `protobuf:"varint,9,opt,name=processors" json:"processors,omitempty"`
+	Goroutines    uint32 `protobuf:"varint,10,opt,name=goroutines" json:"goroutines,omitempty"`
+	Collections   uint32 `protobuf:"varint,11,opt,name=collections" json:"collections,omitempty"` // of garbage, since it began
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2186,6 +2194,55 @@ func (x *NodeResources) GetDiskFree() int64 {
 func (x *NodeResources) GetDiskLimit() int64 {
 	if x != nil {
 		return x.DiskLimit
+	}
+	return 0
+}
+
+func (x *NodeResources) GetUptime() int64 {
+	if x != nil {
+		return x.Uptime
+	}
+	return 0
+}
+
+func (x *NodeResources) GetPid() uint32 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *NodeResources) GetFiles() uint32 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *NodeResources) GetMaxFiles() uint32 {
+	if x != nil {
+		return x.MaxFiles
+	}
+	return 0
+}
+
+func (x *NodeResources) GetProcessors() uint32 {
+	if x != nil {
+		return x.Processors
+	}
+	return 0
+}
+
+func (x *NodeResources) GetGoroutines() uint32 {
+	if x != nil {
+		return x.Goroutines
+	}
+	return 0
+}
+
+func (x *NodeResources) GetCollections() uint32 {
+	if x != nil {
+		return x.Collections
 	}
 	return 0
 }
@@ -4390,14 +4447,26 @@ const file_peer_proto_rawDesc = "" +
 	"\rReplicasReply\x124\n" +
 	"\breplicas\x18\x01 \x03(\v2\x18.quorate.peer.v1.ReplicaR\breplicas\x12\x16\n" +
 	"\x06alarms\x18\x02 \x03(\tR\x06alarms\x12<\n" +
-	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\x8f\x01\n" +
+	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xce\x02\n" +
 	"\rNodeResources\x12\x1f\n" +
 	"\vmemory_used\x18\x01 \x01(\x03R\n" +
 	"memoryUsed\x12!\n" +
 	"\fmemory_limit\x18\x02 \x01(\x03R\vmemoryLimit\x12\x1b\n" +
 	"\tdisk_free\x18\x03 \x01(\x03R\bdiskFree\x12\x1d\n" +
 	"\n" +
-	"disk_limit\x18\x04 \x01(\x03R\tdiskLimit\".\n" +
+	"disk_limit\x18\x04 \x01(\x03R\tdiskLimit\x12\x16\n" +
+	"\x06uptime\x18\x05 \x01(\x03R\x06uptime\x12\x10\n" +
+	"\x03pid\x18\x06 \x01(\rR\x03pid\x12\x14\n" +
+	"\x05files\x18\a \x01(\rR\x05files\x12\x1b\n" +
+	"\tmax_files\x18\b \x01(\rR\bmaxFiles\x12\x1e\n" +
+	"\n" +
+	"processors\x18\t \x01(\rR\n" +
+	"processors\x12\x1e\n" +
+	"\n" +
+	"goroutines\x18\n" +
+	" \x01(\rR\n" +
+	"goroutines\x12 \n" +
+	"\vcollections\x18\v \x01(\rR\vcollections\".\n" +
 	"\x0eResourceAlarms\x12\x1c\n" +
 	"\tresources\x18\x01 \x03(\tR\tresources\"\xf9\x01\n" +
 	"\aReplica\x12\x14\n" +

@@ -14,6 +14,24 @@ type Node struct {
 	DiskFree      int64 `json:"disk_free"`
 	DiskFreeLimit int64 `json:"disk_free_limit"`
 	DiskFreeAlarm bool  `json:"disk_free_alarm"`
+
+	NodeProcess
+}
+
+// NodeProcess is the process of a node. Numbers are zero if the node does not
+// answer.
+type NodeProcess struct {
+	UptimeMS    int64    `json:"uptime"`
+	PID         string   `json:"os_pid"`
+	Processors  uint32   `json:"processors"`
+	RunQueue    uint32   `json:"run_queue"` // always 0: not known
+	FilesUsed   uint32   `json:"fd_used"`
+	FilesTotal  uint32   `json:"fd_total"`
+	Goroutines  uint32   `json:"proc_used"`
+	ProcLimit   uint32   `json:"proc_total"` // always 0: there is no limit of goroutines
+	Collections uint32   `json:"gc_num"`
+	RatesMode   string   `json:"rates_mode"`
+	Plugins     []string `json:"enabled_plugins"` // always none
 }
 
 // Limit is the body of PUT /api/quorate/limits/{name}: either a part of the
