@@ -41,6 +41,7 @@ func TestFollowersAreQuiet(t *testing.T) {
 type written struct {
 	bytes.Buffer
 	live   []uint64
+	origin uint64
 	closed bool
 }
 
@@ -48,9 +49,10 @@ func (w *written) ID() string               { return "" }
 func (w *written) Cancel() error            { return nil }
 func (w *written) Close() error             { w.closed = true; return nil }
 func (w *written) SetLive(indexes []uint64) { w.live = indexes }
-func (w *written) SetOrigin(uint64)         {}
+func (w *written) SetOrigin(origin uint64)  { w.origin = origin }
 
-// A snapshot names the entries that still have messages, and no others.
+// A snapshot names the entries that still have messages, and no others, and of which machine it is,
+// although another one has replaced that meanwhile.
 func TestSnapshotNamesLiveEntries(t *testing.T) {
 	n := mustHost(t, t.TempDir())
 	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
@@ -67,17 +69,27 @@ func TestSnapshotNamesLiveEntries(t *testing.T) {
 			}
 		}
 	})
+	origin := func(no uint64) {
+		g.applier.mu.Lock()
+		defer g.applier.mu.Unlock()
+		g.applier.origin = no
+	}
+	origin(7)
 	s, err := g.applier.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.Release()
+	origin(0)
 	var to written
 	if err := s.Persist(&to); err != nil || !to.closed {
 		t.Fatalf("closed: %t, %v", to.closed, err)
 	}
 	if slices.Sort(to.live); len(want) != 2 || !slices.Equal(to.live, want) {
 		t.Errorf("entries %v are live, the snapshot names %v", want, to.live)
+	}
+	if to.origin != 7 {
+		t.Errorf("it is of machine %d", to.origin)
 	}
 }
 

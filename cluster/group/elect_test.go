@@ -476,15 +476,19 @@ func TestElectionCanWin(t *testing.T) {
 }
 
 // Without a majority nothing is counted: a majority that comes is given its time
-// to speak.
+// to speak. Half of the members are none.
 func TestElectMinorityWaits(t *testing.T) {
-	p := newPretend(t, "a", "b", "c")
-	n := p.nodes["a"]
-	n.unreached["b"], n.unreached["c"] = true, true
-	n.start()
-	p.run(time.Second)
-	if v := n.elections.running[7]; !v.ready.IsZero() || len(v.positions) != 0 {
-		t.Errorf("a minority is ready since %v, with %v", v.ready, v.positions)
+	for _, names := range [][]string{{"a", "b", "c"}, {"a", "b", "c", "d"}} {
+		p := newPretend(t, names...)
+		n := p.nodes["a"]
+		for _, name := range names[len(names)-2:] {
+			n.unreached[name] = true
+		}
+		n.start()
+		p.run(time.Second)
+		if v := n.elections.running[7]; !v.ready.IsZero() || len(v.positions) != 0 {
+			t.Errorf("some of %d are ready since %v, with %v", len(names), v.ready, v.positions)
+		}
 	}
 }
 

@@ -244,3 +244,20 @@ func TestDroppedGroupRefuses(t *testing.T) {
 		t.Errorf("record %x is left", it.Key())
 	}
 }
+
+// A reference that reaches beyond its payload section gets nothing, whether the section is in
+// memory or has to be read.
+func TestReferenceBeyondItsSection(t *testing.T) {
+	g := newGroup(t)
+	mustStore(t, g, 1, 4, 1)
+	for _, where := range []string{"memory", "the store"} {
+		for _, beyond := range []fsm.Ref{{Size: 1}, {Offset: 1}, {Offset: 1 << 31}} {
+			ref := refOf(3, 1)
+			ref.Offset, ref.Size = beyond.Offset, ref.Size+beyond.Size
+			if p, err := g.Payload(ref); err == nil {
+				t.Errorf("from %s: %+v gets %q", where, ref, p)
+			}
+		}
+		forgetCache(g)
+	}
+}
