@@ -367,12 +367,44 @@ func (forgetful) Doubt() string  { return "the store is older than its ledger" }
 func (f forgetful) Prove() error { return f.err }
 
 // A learner becomes a voter only when that is noted: it would be a learner again after a restart.
+// Until then it does not stand for election.
 func TestProofIsStored(t *testing.T) {
 	for _, failed := range []error{raftlog.ErrDropped, nil} {
 		var x trust
 		x.open(forgetful{failed}, 5)
 		if err := x.prove(); err != failed || x.isLearner() != (failed != nil) {
 			t.Errorf("the store answers %v: proven %v, a learner %v", failed, err, x.isLearner())
+		}
+		if why := x.refuses(); (why == ErrLearner) != (failed != nil) {
+			t.Errorf("the store answers %v: it does not stand since %v", failed, why)
+		}
+	}
+}
+
+// A replica whose store is lost has a past, even if nothing else is left of it than its doubt.
+func TestDoubtIsPast(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "queues")
+	for _, lost := range []bool{false, true} {
+		s, err := raftlog.Open(dir, raftlog.Options{Exit: func(int) { panic("exit") }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		g, err := s.Group(7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := replica{log: g}
+		if past, err := r.hasPast(); err != nil || past != lost || (g.Doubt() != "") != lost {
+			t.Errorf("lost %v: it has a past: %v, doubt %q, %v", lost, past, g.Doubt(), err)
+		}
+		if err := g.StoreLog(threeVoters(1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
