@@ -56,7 +56,7 @@ type Connection struct {
 func (m *Metrics) SetObjects(f func() Objects) { m.objects.Store(&f) }
 
 // perObject answers with the metrics of the page, and those of each object in place of their sums.
-func (m *Metrics) perObject(w http.ResponseWriter, r *http.Request) {
+func (m *Metrics) perObject(w http.ResponseWriter, _ *http.Request) {
 	families, err := m.registry.Gather()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -75,7 +75,7 @@ func (m *Metrics) perObject(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
-	to := newScrape(w, r)
+	to := newScrape(w)
 	for _, f := range families {
 		to.write(f)
 	}
@@ -93,7 +93,7 @@ const (
 func (m *Metrics) detailed(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	rows := slices.DeleteFunc(slices.Clone(objectTable), func(row objectMetric) bool { return !slices.Contains(q["family"], row.family) })
-	m.writeObjects(newScrape(w, r), byFamily, rows, q["vhost"])
+	m.writeObjects(newScrape(w), byFamily, rows, q["vhost"])
 }
 
 // writeObjects writes one metric after the other, so that it holds one at a time. vhosts empty: of
@@ -138,14 +138,14 @@ func (o *Objects) keep(vhosts []string) {
 	o.Connections = slices.DeleteFunc(o.Connections, func(c Connection) bool { return none(c.VHost) })
 }
 
-// scrape is an answer in the format that a request accepts.
+// scrape is an answer in the text format, which every scraper accepts.
 type scrape struct {
 	encode expfmt.Encoder
 	failed bool
 }
 
-func newScrape(w http.ResponseWriter, r *http.Request) *scrape {
-	format := expfmt.Negotiate(r.Header)
+func newScrape(w http.ResponseWriter) *scrape {
+	format := expfmt.NewFormat(expfmt.TypeTextPlain)
 	w.Header().Set("Content-Type", string(format))
 	return &scrape{encode: expfmt.NewEncoder(w, format)}
 }
