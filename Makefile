@@ -93,9 +93,10 @@ image: ## make the container image for linux/amd64 and linux/arm64 without a dae
 # Helm is in a module of its own.
 HELM = $(GO) tool -modfile=deploy/kubernetes/go.mod helm
 
-manifests: ## check the Helm chart, and render it into deploy/kubernetes/quorate.yaml
+manifests: ## render the Helm chart into deploy/kubernetes/quorate.yaml, and check it against the schemas of Kubernetes 1.30
 	$(HELM) lint deploy/kubernetes/chart
 	$(HELM) template quorate deploy/kubernetes/chart --namespace quorate --kube-version 1.30.0 > deploy/kubernetes/quorate.yaml
+	$(GO) run sigs.k8s.io/kubectl-validate@v0.0.4 --version 1.30 deploy/kubernetes/quorate.yaml
 	git diff --exit-code -- deploy/kubernetes/quorate.yaml
 
 release: ## make archives, packages, images, the list of modules and checksums of a release, in bin/release
