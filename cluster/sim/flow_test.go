@@ -232,9 +232,11 @@ func (f *flow) publishOnce(ctx context.Context, dial client.Dialer, node string)
 	switch {
 	case err != nil:
 		return err
+	case !ok && ch.IsClosed(): // so ends what has no answer, too
+		return fmt.Errorf("the channel of a publish is gone")
 	case !ok:
 		f.history.End(key, history.No)
-		return fmt.Errorf("a publish is refused or its connection is gone")
+		return fmt.Errorf("a publish is refused")
 	}
 	f.history.End(key, history.OK)
 	return nil
