@@ -131,8 +131,12 @@ func (r *run) groupPlay(draw *rand.Rand) *play {
 		Do: func(ctx context.Context, s *workload.Session, t workload.Taken) {
 			headers := amqp.Table{"x-queue": p.name, "x-group-id": t.Group, "x-consumer-tag": s.Consumer}
 			renewed := s.Ask(ctx, "group.renew", headers, t.About(history.Renew, lockTime))
-			if renewed != history.OK {
-				return // the group is somebody else's, or the broker does not say
+			switch {
+			case renewed == history.Unknown && !s.Lost():
+				s.Die() // the group may be held still, and later messages must not overtake this one
+				return
+			case renewed != history.OK:
+				return // the group is somebody else's
 			}
 			wait := d.within(0, 100*time.Millisecond)
 			if d.below(20) == 0 {

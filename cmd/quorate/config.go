@@ -26,14 +26,14 @@ func configCommand(args []string, out io.Writer) error {
 			return configShow(args[1:], out)
 		}
 	}
-	return errors.New("config: check or show is expected\n" + configUsage)
+	return fmt.Errorf("config: check or show is expected\n%s", configUsage)
 }
 
 // configCheck reads a file as a node would, without the environment. It reports every mistake in
 // it, and what of it has no effect.
 func configCheck(args []string, out io.Writer) error {
 	if len(args) != 1 {
-		return errors.New("config check: one file is expected\n" + configUsage)
+		return fmt.Errorf("config check: one file is expected\n%s", configUsage)
 	}
 	s := defaults()
 	if err := s.readFile(args[0]); err != nil {
