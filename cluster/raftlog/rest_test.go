@@ -58,7 +58,7 @@ func TestDiskAtRest(t *testing.T) {
 			t.Fatalf("%d logs of %d bytes are left", logs, length)
 		}
 	}
-	fill(t, g, 401, 800) // Pebble wants to write over logs that are gone
+	fill(t, g, 401, 800)                      // Pebble wants to write over logs that are gone
 	if logs, _ := logBytes(t, fs); logs < 2 { // one is written, and one is to be written over
 		t.Errorf("%d logs: what is given back is not made again", logs)
 	}
