@@ -111,7 +111,7 @@ func listenersOf(s *api.Status) (list []api.NodeListener, contexts []api.Context
 		list = append(list, x)
 		if l.Protocol == "http" || l.Protocol == "https" {
 			contexts = append(contexts, api.Context{
-				Node: s.Node, Description: "RabbitMQ Management", Path: "/", IP: x.IPAddress, Port: text, TLS: strconv.FormatBool(secure),
+				Node: s.Node, Description: "HTTP API", Path: "/", IP: x.IPAddress, Port: text, TLS: strconv.FormatBool(secure),
 			})
 		}
 	}
