@@ -120,3 +120,9 @@ func orEmpty[T any](list []T) []T {
 	}
 	return list
 }
+
+// seesClient reports whether the caller sees the connections and channels of a user: its own, and with
+// the monitoring tag everybody's.
+func (r *request) seesClient(user string) bool {
+	return r.has(monitoring) || user == r.user.GetName()
+}

@@ -21,7 +21,7 @@ func (cs channels) matching(r *request) (all []api.Channel) {
 	name, vhost, connection := r.PathValue("name"), r.PathValue("vhost"), r.PathValue("connection")
 	for _, c := range cs.all.Channels(r.Context()) {
 		if (name == "" || c.Name == name) && (vhost == "" || c.VHost == vhost) && (connection == "" || c.Connection.Name == connection) &&
-			(r.has(monitoring) || c.User == r.user.GetName()) {
+			r.seesClient(c.User) {
 			all = append(all, c)
 		}
 	}

@@ -25,7 +25,7 @@ func (cs connections) named(r *request, name string) (all []api.Connection) {
 	vhost, user := r.PathValue("vhost"), r.PathValue("user")
 	for _, c := range cs.all.Connections(r.Context()) {
 		if (name == "" || c.Name == name) && (vhost == "" || c.VHost == vhost) && (user == "" || c.User == user) &&
-			(r.has(monitoring) || c.User == r.user.GetName()) {
+			r.seesClient(c.User) {
 			all = append(all, c)
 		}
 	}
