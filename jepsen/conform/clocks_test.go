@@ -63,7 +63,7 @@ var clockRows = suite{test: "TestClocks", title: "Due while nodes die or clocks 
 			t.must(n.Restart())
 		}
 		seen := map[string]bool{}
-		back := t.now()
+		back := t.by(time.Now().Add(healing))
 		for len(seen) < 100 {
 			m := back.next(from)
 			if seen[string(m.Body)] {

@@ -17,6 +17,10 @@ import (
 // others have to notice, vote, and take over.
 const electing = 2 * time.Second
 
+// healing is within what a cluster goes on once a majority of its nodes has been
+// started: these open their data and link, and the catalog and each queue elect.
+const healing = 10 * time.Second
+
 // machine measures how long this process was kept from running.
 var machine *stall.Meter
 
