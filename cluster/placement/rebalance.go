@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -16,6 +17,9 @@ import (
 const (
 	// rebalanceAtOnce is how many leaderships a rebalance moves at a time; it is not urgent.
 	rebalanceAtOnce = 8
+	// maxPlans bounds how often a rebalance plans: whoever gets a leadership may lose the election,
+	// to a member that the plan did not mean.
+	maxPlans = 3
 	// maxRounds bounds how often a plan goes through all queues.
 	maxRounds = 20
 )
@@ -36,9 +40,22 @@ func (l *Leaderships) Rebalance(ctx context.Context, vhosts, queues *regexp.Rege
 			chosen = append(chosen, q)
 		}
 	}
-	plan, load := l.balance(chosen, l.node.Replicas.Status(ctx))
-	r := api.Rebalanced{Moved: l.transferAll(ctx, plan, rebalanceAtOnce)}
-	r.Left = len(plan) - r.Moved
+	s := l.node.Replicas.Status(ctx)
+	first := leaders(chosen, s)
+	plan, load := l.balance(chosen, s)
+	for range maxPlans {
+		if l.transferAll(ctx, plan, rebalanceAtOnce) == 0 {
+			break
+		}
+		s = l.elected(ctx, plan)
+		plan, load = l.balance(chosen, s)
+	}
+	r := api.Rebalanced{Left: len(plan)}
+	for id, leader := range leaders(chosen, s) {
+		if was := first[id]; was != "" && was != leader {
+			r.Moved++
+		}
+	}
 	for node, leaders := range load {
 		r.Nodes = append(r.Nodes, api.NodeLeaders{Node: node, Leaders: leaders})
 	}
@@ -47,18 +64,45 @@ func (l *Leaderships) Rebalance(ctx context.Context, vhosts, queues *regexp.Rege
 	return r, ctx.Err()
 }
 
+// leaders lists who leads which of the queues that have a leader.
+func leaders(queues []*catalog.Queue, s stats.ReplicaStatus) map[fsm.GroupID]string {
+	all := map[fsm.GroupID]string{}
+	for _, q := range queues {
+		if leader, _ := s.Leader(q.Group); leader != "" {
+			all[q.Group] = leader
+		}
+	}
+	return all
+}
+
+// elected waits until the groups of a plan that has been carried out have leaders.
+func (l *Leaderships) elected(ctx context.Context, plan []move) stats.ReplicaStatus {
+	ctx, cancel := context.WithTimeout(ctx, transferWait)
+	defer cancel()
+	for {
+		s := l.node.Replicas.Status(ctx)
+		if !slices.ContainsFunc(plan, func(m move) bool { leader, _ := s.Leader(m.group); return leader == "" }) {
+			return s
+		}
+		select {
+		case <-ctx.Done():
+			return s
+		case <-time.After(transfereePause):
+		}
+	}
+}
+
 // balance plans transfers, and returns the number of leaderships that each node will have after
 // them.
 func (l *Leaderships) balance(queues []*catalog.Queue, s stats.ReplicaStatus) (plan []move, load map[string]int) {
 	load = map[string]int{}
-	first, last := map[fsm.GroupID]string{}, map[fsm.GroupID]string{}
+	first, last := leaders(queues, s), leaders(queues, s)
 	members, view := map[fsm.GroupID][]string{}, l.node.view()
 	for _, q := range queues {
 		members[q.Group] = memberNames(view, q)
-		if leader, _ := s.Leader(q.Group); leader != "" {
-			first[q.Group], last[q.Group] = leader, leader
-			load[leader]++
-		}
+	}
+	for _, leader := range first {
+		load[leader]++
 	}
 	for range maxRounds {
 		changed := false
