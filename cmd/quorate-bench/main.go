@@ -48,6 +48,7 @@ var commands = []command{
 	{"growth", "what a message costs with many active queues and with a backlog", runGrowth},
 	{"soak", "hold 70 % of the highest rate for long and see whether it stays flat", runSoak},
 	{"peers", "the same loads on three nodes of RabbitMQ and of NATS, side by side", runPeers},
+	{"charts", "draw results that another command has written as JSON", runCharts},
 }
 
 // gcPercent trades memory for processor time: on a small machine the client

@@ -19,14 +19,16 @@ type peers struct {
 	duration time.Duration
 	rounds   int
 	only     string
-	brokers  []*broker
+	// rabbitRoot is the file system in which RabbitMQ is installed; empty: this one.
+	rabbitRoot string
+	brokers    []*broker
 }
 
 // broker is one of the brokers compared.
 type broker struct {
 	name string // as the flag -brokers has it
 	// install ensures that the broker can be started, and sets about.
-	install func(ctx context.Context, b *broker) error
+	install func(ctx context.Context, p *peers, b *broker) error
 	about   string
 	// with starts three nodes, calls do and stops them. on is nil for a broker whose nodes are not
 	// made to fail.
@@ -38,25 +40,25 @@ type broker struct {
 // knownBrokers are all brokers that can be compared; ratios are those of the first to the others.
 func knownBrokers() []*broker {
 	var nats string
-	build := func(sync string) func(context.Context, *broker) error {
-		return func(ctx context.Context, b *broker) (err error) {
+	build := func(sync string) func(context.Context, *peers, *broker) error {
+		return func(ctx context.Context, _ *peers, b *broker) (err error) {
 			b.about = "NATS JetStream " + natsVersion + ", work-queue streams with three replicas, " + sync
 			nats, err = installNATS(ctx)
 			return err
 		}
 	}
 	return []*broker{
-		{name: "quorate", with: withQuorate, install: func(_ context.Context, b *broker) error {
+		{name: "quorate", with: withQuorate, install: func(_ context.Context, _ *peers, b *broker) error {
 			b.about = "quorate, replicated queues"
 			return nil
 		}},
-		{name: "quorate-plain", with: withPlainQuorate, install: func(_ context.Context, b *broker) error {
+		{name: "quorate-plain", with: withPlainQuorate, install: func(_ context.Context, _ *peers, b *broker) error {
 			b.about = "quorate, links between nodes not encrypted"
 			return nil
 		}},
-		{name: "rabbitmq", with: withRabbit, install: func(ctx context.Context, b *broker) error {
-			version, err := installRabbit(ctx)
-			b.about = "RabbitMQ " + version + ", quorum queues; newer releases differ"
+		{name: "rabbitmq", with: withRabbit, install: func(ctx context.Context, p *peers, b *broker) error {
+			version, err := installRabbit(ctx, p.rabbitRoot)
+			b.about = "RabbitMQ " + version + ", quorum queues; other releases differ"
 			return err
 		}},
 		{name: "nats-sync", install: build("synced before each answer (sync_interval: always)"),
@@ -75,6 +77,7 @@ func runPeers(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	names := fs.String("brokers", "quorate,rabbitmq,nats-sync,nats", "comma-separated `names` of the brokers; ratios are those of the first to the others")
 	fs.DurationVar(&p.duration, "duration", 3*time.Second, "how `long` each run publishes")
 	fs.IntVar(&p.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
+	fs.StringVar(&p.rabbitRoot, "rabbitmq-root", "", "`folder` with the root file system of a Debian in which rabbitmq-server is installed, in place of this machine's; needs root's rights")
 	fs.StringVar(&p.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
@@ -86,7 +89,7 @@ func runPeers(ctx context.Context, fs *flag.FlagSet, args []string) error {
 		return err
 	}
 	for _, b := range p.brokers {
-		if err := b.install(ctx, b); err != nil {
+		if err := b.install(ctx, p, b); err != nil {
 			return fmt.Errorf("%s: %w", b.name, err)
 		}
 	}
@@ -200,7 +203,7 @@ func withPlainQuorate(ctx context.Context, p *peers, do func(*target, faulty) er
 
 func withRabbit(ctx context.Context, p *peers, do func(*target, faulty) error) error {
 	return inFolder(p.dir, func(dir string) error {
-		r, err := startRabbit(ctx, dir)
+		r, err := startRabbit(ctx, dir, p.rabbitRoot)
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,8 @@ const (
 // rabbit is a RabbitMQ cluster on loopback with its own folders, ports and port mapper.
 type rabbit struct {
 	dir   string
-	ports []int // AMQP and distribution of each node, then the port mapper's
+	root  string // the file system that it is installed in; empty: this one
+	ports []int  // AMQP and distribution of each node, then the port mapper's
 	epmd  *exec.Cmd
 	nodes []*exec.Cmd
 	// served is how clients reach the nodes; its process ids are those of the virtual machines, 0
@@ -34,10 +35,18 @@ type rabbit struct {
 	served *target
 }
 
-// installRabbit installs Debian's package if it is missing, and returns its version.
-func installRabbit(ctx context.Context) (string, error) {
+// installRabbit installs Debian's package if it is missing, and returns its version. Nothing is
+// installed in a file system other than this one.
+func installRabbit(ctx context.Context, root string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, installTime)
 	defer cancel()
+	if root != "" {
+		if _, err := os.Stat(filepath.Join(root, rabbitScripts, "rabbitmq-server")); err != nil {
+			return "", err
+		}
+		out, err := exec.CommandContext(ctx, "dpkg-query", "--root", root, "-W", "-f", "${Version}", "rabbitmq-server").Output()
+		return string(out), err
+	}
 	if _, err := os.Stat(filepath.Join(rabbitScripts, "rabbitmq-server")); err != nil {
 		// No server may start by itself: the package's service stays off.
 		cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "--no-install-recommends", "rabbitmq-server")
@@ -54,10 +63,10 @@ func installRabbit(ctx context.Context) (string, error) {
 }
 
 // startRabbit starts the cluster and waits until all nodes have joined it.
-func startRabbit(ctx context.Context, dir string) (*rabbit, error) {
+func startRabbit(ctx context.Context, dir, root string) (*rabbit, error) {
 	ctx, cancel := context.WithTimeout(ctx, rabbitStart)
 	defer cancel()
-	r := &rabbit{dir: dir}
+	r := &rabbit{dir: dir, root: root}
 	if err := r.start(ctx); err != nil {
 		return nil, errors.Join(err, r.stop())
 	}
@@ -71,7 +80,7 @@ func (r *rabbit) start(ctx context.Context) (err error) {
 	if err := r.configure(); err != nil {
 		return err
 	}
-	r.epmd = exec.Command("epmd", "-port", strconv.Itoa(r.ports[2*rabbitNodes]), "-address", "127.0.0.1")
+	r.epmd = r.command(context.Background(), "epmd", "-port", strconv.Itoa(r.ports[2*rabbitNodes]), "-address", "127.0.0.1")
 	if err := launch(r.epmd, filepath.Join(r.dir, "epmd.log"), nil); err != nil {
 		r.epmd = nil
 		return err
@@ -92,9 +101,22 @@ func (r *rabbit) start(ctx context.Context) (err error) {
 	return err
 }
 
+// inRoot is a shell command that runs its arguments after the first two in a root file system, the
+// first one, where the folder that is the second one is the same folder. It needs root's rights;
+// what it mounts is gone with its processes.
+const inRoot = `mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mkdir -p "$0$1" && mount --bind "$1" "$0$1" && root=$0 && shift && exec chroot "$root" "$@"`
+
+// command is a program of the file system in which RabbitMQ is installed.
+func (r *rabbit) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	if r.root == "" {
+		return exec.CommandContext(ctx, name, args...)
+	}
+	return exec.CommandContext(ctx, "unshare", append([]string{"-m", "--propagation", "private", "sh", "-c", inRoot, r.root, r.dir, name}, args...)...)
+}
+
 // launch starts a node and appends its output to its log.
 func (r *rabbit) launch(i int) error {
-	cmd := exec.Command(filepath.Join(rabbitScripts, "rabbitmq-server"))
+	cmd := r.command(context.Background(), filepath.Join(rabbitScripts, "rabbitmq-server"))
 	if err := launch(cmd, filepath.Join(r.dir, fmt.Sprintf("node%d.log", i)), r.env(i)); err != nil {
 		return err
 	}
@@ -104,7 +126,7 @@ func (r *rabbit) launch(i int) error {
 
 // control runs rabbitmqctl against a node and returns its output.
 func (r *rabbit) control(ctx context.Context, node int, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(rabbitScripts, "rabbitmqctl"), args...)
+	cmd := r.command(ctx, filepath.Join(rabbitScripts, "rabbitmqctl"), args...)
 	cmd.Env = r.env(node)
 	var out, log strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &log
