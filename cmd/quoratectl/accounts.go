@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -17,22 +18,26 @@ var (
 
 // accountVerbs are about users and their permissions.
 func accountVerbs() []verb {
+	ctl := []string{ctlName}
 	return []verb{
-		{name: "list_users", about: "users and their tags", run: listUsers},
-		{name: "add_user", arguments: "NAME [PASSWORD]", least: 1, maxArguments: 2, about: "creates a user without tags; the password can be given on standard input", run: addUser},
-		{name: "delete_user", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a user and its permissions", run: func(c *call) error { return c.delete(path("users", c.words[0])) }},
-		{name: "change_password", arguments: "NAME [PASSWORD]", least: 1, maxArguments: 2, about: "gives a user another password", run: changePassword},
-		{name: "set_user_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces a user's tags: administrator, monitoring, policymaker, management, impersonator", run: setUserTags},
-		{name: "list_permissions", about: "what users may do in a vhost", run: listPermissions},
-		{name: "list_user_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "what a user may do, by vhost", run: listUserPermissions},
-		{name: "set_permissions", arguments: "NAME CONFIGURE WRITE READ", least: 4, maxArguments: 4, about: "sets what a user may do in a vhost, by three patterns", run: setPermissions},
-		{name: "list_topic_permissions", about: "routing keys to which users are restricted at topic exchanges of a vhost", run: listTopicPermissions},
-		{name: "list_user_topic_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "those of a user, by vhost", run: listUserTopicPermissions},
-		{name: "set_topic_permissions", arguments: "NAME EXCHANGE WRITE READ", least: 4, maxArguments: 4, about: "restricts a user's routing keys at a topic exchange, by two patterns", run: setTopicPermissions},
-		{name: "clear_topic_permissions", arguments: "NAME [EXCHANGE]", least: 1, maxArguments: 2, about: "lifts the restrictions of one topic exchange, or of all in a vhost", run: clearTopicPermissions},
-		{name: "clear_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "removes all permissions of a user in a vhost", run: func(c *call) error { return c.delete(path("permissions", c.options.vhost, c.words[0])) }},
+		{name: "list_users", about: "lists users and their tags", run: listUsers, also: ctl},
+		{name: "add_user", arguments: "NAME [PASSWORD]", least: 1, maxArguments: 2, about: "creates a user without tags", more: fromInput, run: addUser, also: ctl, example: "ann secret"},
+		{name: "delete_user", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a user and its permissions", run: deleteUser, also: ctl, example: "ann"},
+		{name: "change_password", arguments: "NAME [PASSWORD]", least: 1, maxArguments: 2, about: "gives a user another password", more: fromInput, run: changePassword, also: ctl, example: "ann other"},
+		{name: "set_user_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces a user's tags", more: " Tags are administrator, monitoring, policymaker, management and impersonator.", run: setUserTags, also: ctl, example: "ann monitoring policymaker"},
+		{name: "list_permissions", about: "lists what users may do in a vhost", run: listPermissions, also: ctl, example: "-p shop"},
+		{name: "list_user_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "lists what a user may do, by vhost", run: listUserPermissions, also: ctl, example: "ann"},
+		{name: "set_permissions", arguments: "NAME CONFIGURE WRITE READ", least: 4, maxArguments: 4, about: "sets what a user may do in a vhost, by three regular expressions", run: setPermissions, also: ctl, example: "-p shop ann '' '^orders' '^orders'"},
+		{name: "clear_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "removes all permissions of a user in a vhost", run: func(c *call) error { return c.delete(path("permissions", c.options.vhost, c.words[0])) }, also: ctl, example: "-p shop ann"},
+		{name: "list_topic_permissions", about: "lists the routing keys to which users are restricted at topic exchanges of a vhost", run: listTopicPermissions, also: ctl, example: "-p shop"},
+		{name: "list_user_topic_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "lists the routing keys to which a user is restricted, by vhost", run: listUserTopicPermissions, also: ctl, example: "ann"},
+		{name: "set_topic_permissions", arguments: "NAME EXCHANGE WRITE READ", least: 4, maxArguments: 4, about: "restricts a user's routing keys at a topic exchange, by two regular expressions", run: setTopicPermissions, also: ctl, example: "ann amq.topic '^{username}\\.' '.*'"},
+		{name: "clear_topic_permissions", arguments: "NAME [EXCHANGE]", least: 1, maxArguments: 2, about: "lifts the restrictions of one topic exchange, or of all in a vhost", run: clearTopicPermissions, also: ctl, example: "ann amq.topic"},
 	}
 }
+
+// fromInput is how passwords are kept from the list of processes.
+const fromInput = " A password that is not given as an argument is the first line of the standard input, where other users of the machine cannot see it."
 
 var userColumns = []column[api.User]{
 	{"user", "", func(u api.User) any { return u.Name }},
@@ -47,8 +52,8 @@ func listUsers(c *call) error {
 	return list(c, "Listing users ...", userColumns, nil, len(userColumns), rows)
 }
 
-// password is the second argument, or the first line of the standard input.
-func (c *call) password() (string, error) {
+// readPassword is the second argument, or the first line of the standard input.
+func readPassword(c *call) (string, error) {
 	if len(c.words) > 1 {
 		return c.words[1], nil
 	}
@@ -62,31 +67,36 @@ func (c *call) password() (string, error) {
 	return line, nil
 }
 
-// user reads a user's record. found is false, without an error, if there is none.
-func (c *call) user(name string) (u api.User, found bool, err error) {
-	err = c.get(path("users", name), &u)
-	var e *exitError
-	if errors.As(err, &e) && e.code == exitData {
-		return u, false, nil
-	}
-	return u, err == nil, err
+// findUser reads a user's record. found is false, without an error, if there is none.
+func findUser(c *call, name string) (u api.User, found bool, err error) {
+	status, err := c.client.ask(c, http.MethodGet, path("users", name), nil, &u, http.StatusNotFound)
+	return u, err == nil && status != http.StatusNotFound, err
 }
 
 // mustUser is user, but it is an error if there is none.
-func (c *call) mustUser(name string) (api.User, error) {
-	u, found, err := c.user(name)
+func mustUser(c *call, name string) (api.User, error) {
+	u, found, err := findUser(c, name)
 	if err == nil && !found {
-		err = &exitError{exitData, fmt.Errorf("no user %q", name)}
+		err = noUser(name)
 	}
 	return u, err
 }
 
+func noUser(name string) error { return &exitError{exitNoUser, fmt.Errorf("no user %q", name)} }
+
+func deleteUser(c *call) error {
+	if _, err := mustUser(c, c.words[0]); err != nil {
+		return err
+	}
+	return c.delete(path("users", c.words[0]))
+}
+
 func addUser(c *call) error {
-	password, err := c.password()
+	password, err := readPassword(c)
 	if err != nil {
 		return err
 	}
-	if _, found, err := c.user(c.words[0]); err != nil || found {
+	if _, found, err := findUser(c, c.words[0]); err != nil || found {
 		if found {
 			err = fmt.Errorf("user %q already exists", c.words[0])
 		}
@@ -96,11 +106,11 @@ func addUser(c *call) error {
 }
 
 func changePassword(c *call) error {
-	password, err := c.password()
+	password, err := readPassword(c)
 	if err != nil {
 		return err
 	}
-	u, err := c.mustUser(c.words[0])
+	u, err := mustUser(c, c.words[0])
 	if err != nil {
 		return err
 	}
@@ -108,7 +118,7 @@ func changePassword(c *call) error {
 }
 
 func setUserTags(c *call) error {
-	u, err := c.mustUser(c.words[0])
+	u, err := mustUser(c, c.words[0])
 	if err != nil {
 		return err
 	}

@@ -25,34 +25,17 @@ const (
 	partialSuffix = ".partial" // until a backup is whole
 	// backupLimit is how long a backup or a restore may take by default, in seconds.
 	backupLimit = 7 * 24 * 3600
-	// progressEvery is how often progress is shown.
-	progressEvery = 5 * time.Second
 )
 
 func backupVerbs() []verb {
 	return []verb{{
-		name: "backup", arguments: "create DIR|- | verify PATH|- | restore PATH", least: 2, maxArguments: 2, timeout: backupLimit, run: backup,
-		about:   "makes a backup of the running cluster (at --rate bytes per second), checks that one is whole, or brings one back to a cluster (queues by --vhost-pattern, --queue-pattern)",
-		options: []string{"rate", "vhost-pattern", "queue-pattern"},
+		name: "backup", about: "backs up a running cluster, and brings a backup back",
+		verbs: []verb{
+			{name: "create", arguments: "DIR|-", least: 1, maxArguments: 1, timeout: backupLimit, run: createBackup, about: "makes a backup of the cluster in a folder, or writes it to - (the output)", options: []option{{"rate", "`BYTES` per second that it may take", ""}}, example: "/var/backups/quorate --rate 50000000"},
+			{name: "verify", arguments: "PATH|-", least: 1, maxArguments: 1, timeout: backupLimit, run: verifyBackup, about: "checks that a backup is whole: a file, the newest of a folder, or - (the input)", example: "/var/backups/quorate"},
+			{name: "restore", arguments: "PATH", least: 1, maxArguments: 1, timeout: backupLimit, run: restoreBackup, about: "brings a backup back to a cluster: a file, or the newest of a folder", options: []option{vhostPattern, queuePattern}, example: "/var/backups/quorate --vhost-pattern '^shop$'"},
+		},
 	}}
-}
-
-func backup(c *call) error {
-	o := c.options
-	filtered := o.vhostPattern != "" || o.queuePattern != ""
-	switch what := c.words[0]; {
-	case what != "restore" && filtered:
-		return usageError("backup %s takes no patterns", what)
-	case what != "create" && o.rate != "":
-		return usageError("backup %s takes no --rate", what)
-	case what == "create":
-		return createBackup(c)
-	case what == "verify":
-		return verifyBackup(c)
-	case what == "restore":
-		return restoreBackup(c)
-	}
-	return usageError("backup is followed by create, verify or restore, not %q", c.words[0])
 }
 
 // backupSummary is what is shown of a backup.
@@ -81,17 +64,17 @@ func showBackup(c *call, file string, v *archive.Verified) error {
 // once it is whole and on the disk.
 func createBackup(c *call) error {
 	query := ""
-	if c.options.rate != "" {
-		if _, err := strconv.ParseUint(c.options.rate, 10, 40); err != nil {
-			return usageError("--rate is a number of bytes per second, not %q", c.options.rate)
+	if c.given("rate") {
+		if _, err := strconv.ParseUint(c.option("rate"), 10, 40); err != nil {
+			return usageError("--rate is a number of bytes per second, not %q", c.option("rate"))
 		}
-		query = "?rate=" + url.QueryEscape(c.options.rate)
+		query = "?rate=" + url.QueryEscape(c.option("rate"))
 	}
-	if c.words[1] == "-" {
+	if c.words[0] == "-" {
 		_, err := receiveBackup(c, query, c.out)
 		return err
 	}
-	dir := c.words[1]
+	dir := c.words[0]
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return &exitError{exitData, err}
 	}
@@ -138,7 +121,7 @@ func receiveBackup(c *call, query string, to io.Writer) (*archive.Verified, erro
 		return nil, err
 	}
 	defer res.Body.Close()
-	end := progress(c, "received")
+	end := c.progress(c.movedBytes("received"))
 	defer end()
 	return archive.Verify(io.TeeReader(res.Body, &counter{to: to, n: &c.moved}))
 }
@@ -153,28 +136,6 @@ func (w *counter) Write(b []byte) (int, error) {
 	n, err := w.to.Write(b)
 	w.n.Add(int64(n))
 	return n, err
-}
-
-// progress shows how many bytes have been moved, on the standard error, until the
-// result is called.
-func progress(c *call, what string) (end func()) {
-	if c.options.quiet || c.options.bare {
-		return func() {}
-	}
-	done := make(chan struct{})
-	go func() {
-		tick := time.NewTicker(progressEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-				fmt.Fprintf(os.Stderr, "%d MB %s\n", c.moved.Load()/1e6, what)
-			}
-		}
-	}()
-	return func() { close(done) }
 }
 
 // openBackup opens a backup: a file, or the newest one of a folder.
@@ -202,8 +163,8 @@ func openBackup(at string) (*os.File, error) {
 
 func verifyBackup(c *call) error {
 	from, name := c.in, ""
-	if c.words[1] != "-" {
-		f, err := openBackup(c.words[1])
+	if c.words[0] != "-" {
+		f, err := openBackup(c.words[0])
 		if err != nil {
 			return err
 		}
@@ -219,18 +180,18 @@ func verifyBackup(c *call) error {
 
 // restoreBackup reads a backup twice: nothing is sent of one that is not whole.
 func restoreBackup(c *call) error {
-	vhosts, err := regexp.Compile(c.options.vhostPattern)
+	vhosts, err := regexp.Compile(c.option("vhost-pattern"))
 	if err != nil {
 		return usageError("--vhost-pattern: %w", err)
 	}
-	queues, err := regexp.Compile(c.options.queuePattern)
+	queues, err := regexp.Compile(c.option("queue-pattern"))
 	if err != nil {
 		return usageError("--queue-pattern: %w", err)
 	}
-	if c.words[1] == "-" {
+	if c.words[0] == "-" {
 		return usageError("a backup is checked as a whole before anything is restored: restore takes a file or a folder")
 	}
-	f, err := openBackup(c.words[1])
+	f, err := openBackup(c.words[0])
 	if err != nil {
 		return err
 	}
@@ -250,7 +211,7 @@ func restoreBackup(c *call) error {
 		}))
 	}()
 	c.say("Restoring " + f.Name() + " ...")
-	end := progress(c, "sent")
+	end := c.progress(c.movedBytes("sent"))
 	defer end()
 	res, err := c.client.stream(c, "/api/quorate/restore", out)
 	if err != nil {

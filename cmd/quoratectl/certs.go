@@ -17,48 +17,39 @@ import (
 
 // certsVerbs create the certificates by which nodes know each other. They need no node.
 func certsVerbs() []verb {
+	dir := option{"dir", "`FOLDER` of the certificates", "certs"}
+	made := []option{dir, {"days", "`NUMBER` of days that they are valid; 365, an authority 3650", ""}, {"algorithm", "`ALGORITHM` of an authority's key and those it signs: ecdsa or ed25519", ""}}
+	shown := func(create func(c *call) ([]*x509.Certificate, error)) func(c *call) error {
+		return func(c *call) error {
+			made, err := create(c)
+			showMade(c, made)
+			return certsError(err)
+		}
+	}
 	return []verb{{
-		name: "certs", arguments: "init | node NODE ... | ensure NODE ... | rotate NODE ... | rotate ca | retire | show [FILE ...]", least: 1, maxArguments: -1,
-		about: "certificates of nodes, in the folder --dir (certs): init creates an authority for the cluster; node creates a certificate for each name; ensure does what is missing of both, and can be repeated; rotate replaces certificates, or adds a new authority that signs from now on while the others stay valid; retire removes all authorities but the newest; show prints names, expiry dates and fingerprints. --days N: their validity (365; an authority 3650), --algorithm ecdsa or ed25519: of an authority's key and those it signs",
-		run:   runCerts, options: []string{"dir", "days", "algorithm"},
+		name: "certs", about: "manages the certificates of nodes, in a folder",
+		verbs: []verb{
+			{name: "init", about: "creates an authority for the cluster", options: made, run: shown(initAuthority), example: "--dir certs"},
+			{name: "node", arguments: "NODE ...", least: 1, maxArguments: -1, about: "creates a certificate for each name", options: made, example: "n1 n2 n3",
+				run: shown(func(c *call) ([]*x509.Certificate, error) { return certify(c, false, c.words) })},
+			{name: "ensure", arguments: "NODE ...", least: 1, maxArguments: -1, about: "creates what is missing of an authority and certificates", more: " It can be repeated.", options: made, run: shown(ensureCerts), example: "n1 n2 n3 --dir /etc/quorate/certs"},
+			{name: "rotate", arguments: "NODE ... or ca", least: 1, maxArguments: -1, about: "replaces certificates, or adds an authority", more: " The one that is added signs from now on, while the others stay valid.", options: made, example: "ca",
+				run: shown(func(c *call) ([]*x509.Certificate, error) { return certify(c, true, c.words) })},
+			{name: "retire", about: "removes all authorities but the newest", options: []option{dir}, example: "--dir certs",
+				run: shown(func(c *call) ([]*x509.Certificate, error) { return one(certs.RetireAuthorities(c.option("dir"))) })},
+			{name: "show", arguments: "[FILE ...]", maxArguments: -1, about: "shows the names, expiry dates and fingerprints of certificates", options: []option{dir}, run: showCerts, example: "--dir certs"},
+		},
 	}}
 }
 
 // Maximum validity of certificates, in days.
 const maxDays = 36500
 
-func runCerts(c *call) error {
-	what, names := c.words[0], c.words[1:]
-	count := map[string]string{"init": "nothing", "node": "NODE ...", "ensure": "NODE ...", "rotate": "NODE ... or ca", "retire": "nothing", "show": "any"}[what]
-	switch {
-	case count == "":
-		return usageError("certs init, node, ensure, rotate, retire or show, not %q", what)
-	case count == "nothing" && len(names) > 0, strings.HasPrefix(count, "NODE") && len(names) == 0:
-		return usageError("certs %s takes %s", what, count)
-	}
-	var made []*x509.Certificate
-	var err error
-	switch what {
-	case "init":
-		made, err = c.initAuthority()
-	case "ensure":
-		made, err = c.ensureCerts(names)
-	case "retire":
-		made, err = one(certs.RetireAuthorities(c.options.dir))
-	case "show":
-		if len(names) == 0 {
-			names = []string{c.options.dir}
-		}
-		return showCerts(c, names)
-	default:
-		made, err = c.certify(what == "rotate", names)
-	}
+// showMade shows certificates that were created.
+func showMade(c *call, made []*x509.Certificate) {
 	for _, x := range made {
-		if !c.options.quiet && !c.options.bare {
-			fmt.Fprintf(c.out, "%s, good until %s, sha256 %s\n", nameIn(x), x.NotAfter.UTC().Format(time.DateOnly), certs.Fingerprint(x))
-		}
+		c.say(fmt.Sprintf("%s, good until %s, sha256 %s", nameIn(x), x.NotAfter.UTC().Format(time.DateOnly), certs.Fingerprint(x)))
 	}
-	return certsError(err)
 }
 
 // one is a list of one certificate, or of none.
@@ -69,17 +60,17 @@ func one(x *x509.Certificate, err error) ([]*x509.Certificate, error) {
 	return []*x509.Certificate{x}, err
 }
 
-// terms are the terms given by the options.
-func (c *call) terms(life time.Duration) (certs.Terms, error) {
+// certTerms are the terms given by the options.
+func certTerms(c *call, life time.Duration) (certs.Terms, error) {
 	t := certs.NewTerms(life)
-	if c.options.days != "" {
-		days, err := strconv.Atoi(c.options.days)
+	if c.option("days") != "" {
+		days, err := strconv.Atoi(c.option("days"))
 		if err != nil || days < 1 || days > maxDays {
-			return t, usageError("--days is a number from 1 to %d, not %q", maxDays, c.options.days)
+			return t, usageError("--days is a number from 1 to %d, not %q", maxDays, c.option("days"))
 		}
 		t.Life = time.Duration(days) * 24 * time.Hour
 	}
-	if a := certs.Algorithm(c.options.algorithm); a != "" {
+	if a := certs.Algorithm(c.option("algorithm")); a != "" {
 		if a != certs.ECDSA && a != certs.Ed25519 {
 			return t, usageError("--algorithm is %s or %s, not %q", certs.ECDSA, certs.Ed25519, a)
 		}
@@ -88,12 +79,12 @@ func (c *call) terms(life time.Duration) (certs.Terms, error) {
 	return t, nil
 }
 
-func (c *call) initAuthority() ([]*x509.Certificate, error) {
-	t, err := c.terms(certs.AuthorityLife)
+func initAuthority(c *call) ([]*x509.Certificate, error) {
+	t, err := certTerms(c, certs.AuthorityLife)
 	if err != nil {
 		return nil, err
 	}
-	a, err := certs.Init(c.options.dir, t)
+	a, err := certs.Init(c.option("dir"), t)
 	if err != nil {
 		return nil, err
 	}
@@ -101,43 +92,43 @@ func (c *call) initAuthority() ([]*x509.Certificate, error) {
 }
 
 // ensureCerts creates the authority, and the certificate of each node, unless it exists.
-func (c *call) ensureCerts(names []string) (made []*x509.Certificate, err error) {
+func ensureCerts(c *call) (made []*x509.Certificate, err error) {
 	exists := func(name string) bool {
-		_, err := os.Stat(filepath.Join(c.options.dir, name))
+		_, err := os.Stat(filepath.Join(c.option("dir"), name))
 		return err == nil
 	}
 	if !exists(certs.AuthorityFile) {
-		if made, err = c.initAuthority(); err != nil {
+		if made, err = initAuthority(c); err != nil {
 			return made, err
 		}
 	}
-	missing := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return exists(name + ".pem") })
-	more, err := c.certify(false, missing)
+	missing := slices.DeleteFunc(slices.Clone(c.words), func(name string) bool { return exists(name + ".pem") })
+	more, err := certify(c, false, missing)
 	return append(made, more...), err
 }
 
 // certify creates or replaces certificates of nodes; ca is the authority.
-func (c *call) certify(again bool, names []string) (made []*x509.Certificate, err error) {
+func certify(c *call, again bool, names []string) (made []*x509.Certificate, err error) {
 	for _, name := range names {
 		var x *x509.Certificate
 		life := certs.NodeLife
 		if again && name == "ca" {
 			life = certs.AuthorityLife
 		}
-		t, err := c.terms(life)
+		t, err := certTerms(c, life)
 		if err != nil {
 			return made, err
 		}
 		switch {
 		case again && name == "ca":
 			var a *certs.Authority
-			if a, err = certs.RotateAuthority(c.options.dir, t); err == nil {
+			if a, err = certs.RotateAuthority(c.option("dir"), t); err == nil {
 				x = a.Certificate
 			}
 		case again:
-			x, err = certs.RotateNode(c.options.dir, name, t)
+			x, err = certs.RotateNode(c.option("dir"), name, t)
 		default:
-			x, err = certs.Node(c.options.dir, name, t)
+			x, err = certs.Node(c.option("dir"), name, t)
 		}
 		if err != nil {
 			return made, err
@@ -176,7 +167,11 @@ var certColumns = []column[certs.File]{
 	{"file", "", func(f certs.File) any { return f.Path }},
 }
 
-func showCerts(c *call, paths []string) error {
+func showCerts(c *call) error {
+	paths := c.words
+	if len(paths) == 0 {
+		paths = []string{c.option("dir")}
+	}
 	all, err := certs.List(paths...)
 	if err != nil {
 		return certsError(err)

@@ -35,10 +35,10 @@ func TestCerts(t *testing.T) {
 		{"certs retire", exitOK, `^quorate authority of`},
 		{"certs show -s", exitOK, `^(quorate authority of .*\n){1}n1\t.*\nn2\t.*\n$`},
 		{"certs node", exitUsage, `certs node takes NODE`},
-		{"certs retire now", exitUsage, `certs retire takes nothing`},
-		{"certs revoke n1", exitUsage, `certs init, node, ensure, rotate, retire or show, not "revoke"`},
+		{"certs retire now", exitUsage, `certs retire takes no arguments`},
+		{"certs revoke n1", exitUsage, `certs is followed by init, node, ensure, rotate, retire or show, not "revoke"`},
 		{"certs show nowhere", exitData, `no such file`},
-		{"version --dir x", exitUsage, `version has no option --dir`},
+		{"version --dir x", exitUsage, `unknown flag: --dir`},
 	} {
 		args := strings.Fields(test.args)
 		if args[0] == "certs" {

@@ -1,12 +1,22 @@
 package main
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
+
+// connectionVerbs are about clients.
+func connectionVerbs() []verb {
+	ctl := []string{ctlName}
+	return []verb{
+		{name: "list_connections", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the connections of clients to all nodes", columns: names(connectionColumns), run: listConnections, also: ctl, live: true, example: "name user state"},
+		{name: "list_consumers", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the consumers of a vhost", columns: names(consumerColumns), run: listConsumers, also: ctl, live: true, example: "-p shop queue_name consumer_tag messages_unacknowledged"},
+		{name: "close_connection", arguments: "NAME REASON", least: 2, maxArguments: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections"), also: ctl, example: "'10.0.0.7:50000 -> 10.0.0.1:5672' maintenance"},
+		{name: "close_all_user_connections", arguments: "USER REASON", least: 2, maxArguments: 2, about: "closes all connections of a user", run: closeConnections("connections", "username"), also: ctl, example: "ann maintenance"},
+	}
+}
 
 var connectionColumns = []column[api.Connection]{
 	{"user", "", func(c api.Connection) any { return c.User }},
@@ -43,7 +53,7 @@ func closeConnections(at ...string) func(*call) error {
 		if slices.Contains(at, "username") {
 			var u api.User // those who may not read users learn nothing about them
 			if status, err := c.client.ask(c, http.MethodGet, path("users", c.words[0]), nil, &u, http.StatusNotFound); err == nil && status == http.StatusNotFound {
-				return &exitError{exitData, fmt.Errorf("no user %q", c.words[0])}
+				return noUser(c.words[0])
 			}
 		}
 		c.client.reason = c.words[1]

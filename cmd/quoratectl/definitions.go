@@ -14,10 +14,8 @@ import (
 
 func definitionVerbs() []verb {
 	return []verb{
-		{name: "export_definitions", arguments: "FILE", least: 1, maxArguments: 1, about: "writes all definitions to a file, which only its owner can read, or to - (the output); the hashes of passwords are among them", run: exportDefinitions},
-		{name: "import_definitions", arguments: "[FILE]", maxArguments: 1, about: "takes up definitions from a file or the input, also those of RabbitMQ, and lists what was not taken", run: importDefinitions, timeout: 600},
-		{name: "delete_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes a queue with its messages", run: deleteQueue},
-		{name: "purge_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes the ready messages of a queue", run: purgeQueue},
+		{name: "export_definitions", arguments: "FILE", least: 1, maxArguments: 1, about: "writes all definitions to a file, or to - (the output)", more: " Only its owner can read the file: the hashes of passwords are among the definitions.", run: exportDefinitions, also: []string{ctlName}, example: "definitions.json"},
+		{name: "import_definitions", arguments: "[FILE]", maxArguments: 1, about: "takes up definitions from a file or the input, also those of RabbitMQ, and lists what was not taken", run: importDefinitions, also: []string{ctlName}, timeout: 600, example: "definitions.json"},
 	}
 }
 
@@ -89,10 +87,4 @@ func importDefinitions(c *call) error {
 		return err
 	}
 	return &exitError{exitFailed, fmt.Errorf("%d definitions were not taken, the others were", report.SkippedTotal)}
-}
-
-func deleteQueue(c *call) error { return c.delete(path("queues", c.options.vhost, c.words[0])) }
-
-func purgeQueue(c *call) error {
-	return c.delete(path("queues", c.options.vhost, c.words[0], "contents"))
 }

@@ -8,9 +8,6 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// delayedOptions select waiting messages.
-var delayedOptions = []string{"exchange", "queue", "id", "match"}
-
 var scheduledColumns = []column[api.Scheduled]{
 	{"id", "of the message", func(m api.Scheduled) any { return m.ID }},
 	{"schedule_id", "given by its publisher", func(m api.Scheduled) any { return m.ScheduleID }},
@@ -22,32 +19,45 @@ var scheduledColumns = []column[api.Scheduled]{
 }
 
 // delayedVerbs are the actions on messages that wait for their time.
-var delayedVerbs = map[string]struct {
-	words int // after the verb
-	run   func(c *call, at string) error
-}{
-	"list":       {0, listDelayed},
-	"count":      {0, countDelayed},
-	"cancel":     {0, func(c *call, at string) error { return cancelDelayed(c, at, false) }},
-	"purge":      {0, func(c *call, at string) error { return cancelDelayed(c, at, true) }},
-	"reschedule": {1, rescheduleDelayed},
-	"fire":       {0, func(c *call, at string) error { return oneDelayed(c, at, "/fire", "POST", nil) }},
+func delayedVerbs() []verb {
+	place := []option{{"exchange", "`NAME` of the delayed exchange where they wait", ""}, {"queue", "`NAME` of the queue where they wait", ""}}
+	id := option{"id", "`ID` of the message", ""}
+	match := option{"match", "only messages with the header `HEADER=VALUE`", ""}
+	at := func(run func(c *call, at string) error) func(*call) error {
+		return func(c *call) error {
+			at, err := waitingPlace(c)
+			if err != nil {
+				return err
+			}
+			return run(c, at)
+		}
+	}
+	return []verb{{
+		name: "delayed", about: "manages messages that wait for their time",
+		verbs: []verb{
+			{name: "list", about: "lists them in the order in which they are due", options: place, run: at(listDelayed), live: true, example: "--queue orders"},
+			{name: "count", about: "counts them", options: place, run: at(countDelayed), live: true, example: "--exchange later"},
+			{name: "cancel", about: "deletes one, or those that match", options: append(place, id, match), example: "--exchange later --match order=4711",
+				run: at(func(c *call, at string) error { return cancelDelayed(c, at, false) })},
+			{name: "purge", about: "deletes all, or those that match", options: append(place, match), example: "--exchange later",
+				run: at(func(c *call, at string) error { return cancelDelayed(c, at, true) })},
+			{name: "reschedule", arguments: "MILLISECONDS", least: 1, maxArguments: 1, about: "makes one due that much later than now", options: append(place, id), run: at(rescheduleDelayed), example: "60000 --queue orders --id 7"},
+			{name: "fire", about: "makes one due at once", options: append(place, id), example: "--queue orders --id 7",
+				run: at(func(c *call, at string) error { return oneDelayed(c, at, "/fire", "POST", nil) })},
+		},
+	}}
 }
 
-func delayed(c *call) error {
-	v, ok := delayedVerbs[c.words[0]]
-	o := c.options
+// waitingPlace returns the path of the messages that wait at what the options name.
+func waitingPlace(c *call) (string, error) {
+	exchange, queue := c.option("exchange"), c.option("queue")
 	switch {
-	case !ok:
-		return usageError("delayed is followed by list, count, cancel, reschedule, fire or purge, not %q", c.words[0])
-	case len(c.words) != 1+v.words:
-		return usageError("delayed %s takes %d more arguments", c.words[0], v.words)
-	case (o.exchange == "") == (o.queue == ""):
-		return usageError("delayed needs either --exchange or --queue")
-	case o.queue != "":
-		return v.run(c, path("queues", o.vhost, o.queue)+"/scheduled")
+	case (exchange == "") == (queue == ""):
+		return "", usageError("delayed needs either --exchange or --queue")
+	case queue != "":
+		return path("queues", c.options.vhost, queue) + "/scheduled", nil
 	}
-	return v.run(c, path("exchanges", o.vhost, o.exchange)+"/delayed")
+	return path("exchanges", c.options.vhost, exchange) + "/delayed", nil
 }
 
 func listDelayed(c *call, at string) error {
@@ -65,9 +75,9 @@ func listDelayed(c *call, at string) error {
 
 func countDelayed(c *call, _ string) error {
 	var n uint64
-	if c.options.queue != "" {
+	if c.option("queue") != "" {
 		var q api.Queue
-		if err := c.get(path("queues", c.options.vhost, c.options.queue), &q); err != nil {
+		if err := c.get(path("queues", c.options.vhost, c.option("queue")), &q); err != nil {
 			return err
 		}
 		if q.QueueStats == nil {
@@ -76,7 +86,7 @@ func countDelayed(c *call, _ string) error {
 		n = q.Scheduled
 	} else {
 		var x api.Exchange
-		if err := c.get(path("exchanges", c.options.vhost, c.options.exchange), &x); err != nil {
+		if err := c.get(path("exchanges", c.options.vhost, c.option("exchange")), &x); err != nil {
 			return err
 		}
 		if x.DelayStats == nil {
@@ -90,16 +100,16 @@ func countDelayed(c *call, _ string) error {
 
 // oneDelayed changes the message named by --id.
 func oneDelayed(c *call, at, behind, method string, body any) error {
-	if c.options.id == "" {
-		return usageError("delayed %s needs --id", c.words[0])
+	if !c.given("id") {
+		return usageError("which message: --id")
 	}
-	return c.client.do(c, method, at+"/"+url.PathEscape(c.options.id)+behind, body, nil)
+	return c.client.do(c, method, at+"/"+url.PathEscape(c.option("id"))+behind, body, nil)
 }
 
 func rescheduleDelayed(c *call, at string) error {
-	n, err := strconv.ParseInt(c.words[1], 10, 64)
+	n, err := strconv.ParseInt(c.words[0], 10, 64)
 	if err != nil || n < 0 {
-		return usageError("MILLISECONDS is a whole number from 0, not %q", c.words[1])
+		return usageError("MILLISECONDS is a whole number from 0, not %q", c.words[0])
 	}
 	return oneDelayed(c, at, "", "PATCH", map[string]int64{"delay": n})
 }
@@ -108,8 +118,8 @@ func rescheduleDelayed(c *call, at string) error {
 func cancelDelayed(c *call, at string, purge bool) error {
 	query := ""
 	switch {
-	case c.options.match != "":
-		query = "?match=" + url.QueryEscape(c.options.match)
+	case c.given("match"):
+		query = "?match=" + url.QueryEscape(c.option("match"))
 	case !purge:
 		return oneDelayed(c, at, "", "DELETE", nil)
 	}

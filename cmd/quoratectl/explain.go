@@ -20,9 +20,10 @@ const verifyLimit = 3600
 // historyVerbs are about what happened to messages, and whether replicas agree.
 func historyVerbs() []verb {
 	return []verb{
-		{name: "list_deaths", about: "the last messages of --queue that ended otherwise than by an acknowledgement, with --message-id, --reason, --since MS", run: listDeaths, options: []string{"queue", "message-id", "reason", "since"}},
-		{name: "explain", about: "what happened to the messages of --queue with --message-id, or with the number --message", run: explain, options: []string{"queue", "message-id", "message"}},
-		{name: "verify_replicas", about: "compares the states of all replicas of the vhost's queues, or of --queue, each at one entry; exit code 0: all are equal, 1: some differ, 75: some could not be compared", run: verifyReplicas, options: []string{"queue"}, timeout: verifyLimit},
+		{name: "list_deaths", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the last messages of a queue that ended otherwise than by an acknowledgement", run: listDeaths, columns: names(endedColumns), live: true,
+			options: []option{queueOption, messageIDOption, {"reason", "only ends for `REASON`: expired, rejected, maxlen …", ""}, {"since", "only ends since `MS`, milliseconds since 1970", ""}}, example: "--queue orders --reason expired"},
+		{name: "explain", about: "tells what happened to messages of a queue", run: explain, options: []option{queueOption, messageIDOption, {"message", "the message with the `NUMBER`", ""}}, example: "--queue orders --message-id 4711"},
+		{name: "verify_replicas", about: "compares the states of all replicas of the vhost's queues, or of one queue, each at one entry", more: " Exit code 0: all are equal, 1: some differ, 75: some could not be compared.", run: verifyReplicas, columns: names(verificationColumns), arguments: "[COLUMN ...]", maxArguments: -1, options: []option{queueOption}, timeout: verifyLimit, example: "--queue orders"},
 	}
 }
 
@@ -42,20 +43,20 @@ var endedColumns = []column[api.Ended]{
 }
 
 func listDeaths(c *call) error {
-	o := c.options
-	if o.queue == "" {
-		return usageError("list_deaths needs --queue")
+	queue, err := c.queue()
+	if err != nil {
+		return err
 	}
 	var all []api.Ended
 	for after := uint64(0); ; {
 		q := url.Values{"limit": {"1000"}, "after": {fmt.Sprint(after)}}
-		for name, value := range map[string]string{"message_id": o.messageID, "reason": o.reason, "since": o.since} {
-			if value != "" {
-				q.Set(name, value)
+		for _, name := range []string{"message-id", "reason", "since"} {
+			if value := c.option(name); value != "" {
+				q.Set(strings.ReplaceAll(name, "-", "_"), value)
 			}
 		}
 		var page api.EndedPage
-		if err := c.get(path("queues", o.vhost, o.queue)+"/deaths?"+q.Encode(), &page); err != nil {
+		if err := c.get(path("queues", c.options.vhost, queue)+"/deaths?"+q.Encode(), &page); err != nil {
 			return err
 		}
 		all = append(all, page.Items...)
@@ -66,19 +67,19 @@ func listDeaths(c *call) error {
 }
 
 func explain(c *call) error {
-	o := c.options
-	if o.queue == "" || (o.messageID == "") == (o.message == "") {
+	queue, id, number := c.option("queue"), c.option("message-id"), c.option("message")
+	if queue == "" || (id == "") == (number == "") {
 		return usageError("explain needs --queue and either --message-id or --message")
 	}
-	q := url.Values{"message_id": {o.messageID}}
-	if o.message != "" {
-		q = url.Values{"message": {o.message}}
+	q := url.Values{"message_id": {id}}
+	if number != "" {
+		q = url.Values{"message": {number}}
 	}
 	var x api.Explanation
-	if err := c.get(path("queues", o.vhost, o.queue)+"/explain?"+q.Encode(), &x); err != nil {
+	if err := c.get(path("queues", c.options.vhost, queue)+"/explain?"+q.Encode(), &x); err != nil {
 		return err
 	}
-	if o.formatter == "json" {
+	if c.options.formatter == "json" {
 		return c.json(x)
 	}
 	x.Print(c.out)
@@ -101,7 +102,7 @@ var verificationColumns = []column[verification]{
 }
 
 func verifyReplicas(c *call) error {
-	queues, err := c.toVerify()
+	queues, err := toVerify(c)
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func verifyReplicas(c *call) error {
 		var v api.Verification
 		if err := c.get(path("quorate", "queues", c.options.vhost, name)+"/verify", &v); err != nil {
 			var e *exitError
-			if errors.As(err, &e) && e.code == exitData && c.options.queue == "" {
+			if errors.As(err, &e) && e.code == exitData && c.option("queue") == "" {
 				continue // it was deleted meanwhile
 			}
 			return err
@@ -140,9 +141,9 @@ func verifyReplicas(c *call) error {
 }
 
 // toVerify lists the queues to compare: those that are replicated.
-func (c *call) toVerify() (names []string, err error) {
-	if c.options.queue != "" {
-		return []string{c.options.queue}, nil
+func toVerify(c *call) (names []string, err error) {
+	if c.option("queue") != "" {
+		return []string{c.option("queue")}, nil
 	}
 	var all []api.Queue
 	if err := c.get(path("queues", c.options.vhost)+"?disable_stats=true", &all); err != nil {

@@ -21,19 +21,19 @@ var groupColumns = []column[api.Group]{
 }
 
 func listGroups(c *call) error {
-	o := c.options
-	if o.queue == "" {
-		return usageError("list_groups needs --queue")
+	queue, err := c.queue()
+	if err != nil {
+		return err
 	}
 	var all []api.Group
 	for after := ""; ; {
 		var page api.GroupPage
 		q := url.Values{"limit": {"1000"}, "after": {after}}
-		if err := c.get(path("queues", o.vhost, o.queue, "groups")+"?"+q.Encode(), &page); err != nil {
+		if err := c.get(path("queues", c.options.vhost, queue, "groups")+"?"+q.Encode(), &page); err != nil {
 			return err
 		}
 		if all, after = append(all, page.Items...), page.Next; after == "" {
-			return list(c, "Listing groups of queue "+o.queue+" ...", groupColumns, c.words, len(groupColumns), all)
+			return list(c, "Listing groups of queue "+queue+" ...", groupColumns, c.words, len(groupColumns), all)
 		}
 	}
 }

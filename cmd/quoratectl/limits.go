@@ -10,26 +10,27 @@ import (
 
 // limitVerbs are about the limits of vhosts and users.
 func limitVerbs() []verb {
+	ctl := []string{ctlName}
 	return []verb{
-		{name: "set_vhost_limits", arguments: "DEFINITION", least: 1, maxArguments: 1, about: `limits a vhost, by a JSON object with max-connections or max-queues; negative: no limit`, run: func(c *call) error {
-			return c.setLimits(c.words[0], "vhost-limits", c.options.vhost)
+		{name: "set_vhost_limits", arguments: "DEFINITION", least: 1, maxArguments: 1, about: "limits a vhost, by a JSON object", more: " Its keys are max-connections and max-queues; a negative number is no limit.", also: ctl, example: `-p shop '{"max-queues": 1000}'`, run: func(c *call) error {
+			return setLimits(c, c.words[0], "vhost-limits", c.options.vhost)
 		}},
-		{name: "clear_vhost_limits", about: "removes all limits of a vhost", run: func(c *call) error {
-			return c.clearLimits("all", "vhost-limits", c.options.vhost)
+		{name: "clear_vhost_limits", about: "removes all limits of a vhost", also: ctl, example: "-p shop", run: func(c *call) error {
+			return clearLimits(c, "all", "vhost-limits", c.options.vhost)
 		}},
-		{name: "list_vhost_limits", arguments: "[NAME]", maxArguments: 1, about: "limits of all vhosts, or of one", run: listVHostLimits},
-		{name: "set_user_limits", arguments: "NAME DEFINITION", least: 2, maxArguments: 2, about: `limits a user, by a JSON object with max-connections or max-channels; negative: no limit`, run: func(c *call) error {
-			return c.setLimits(c.words[1], "user-limits", c.words[0])
+		{name: "list_vhost_limits", arguments: "[NAME]", maxArguments: 1, about: "lists the limits of all vhosts, or of one", run: listVHostLimits, also: ctl, example: "shop"},
+		{name: "set_user_limits", arguments: "NAME DEFINITION", least: 2, maxArguments: 2, about: "limits a user, by a JSON object", more: " Its keys are max-connections and max-channels; a negative number is no limit.", also: ctl, example: `ann '{"max-channels": 100}'`, run: func(c *call) error {
+			return setLimits(c, c.words[1], "user-limits", c.words[0])
 		}},
-		{name: "clear_user_limits", arguments: "NAME LIMIT", least: 2, maxArguments: 2, about: "removes a limit of a user, or all of them (LIMIT is all)", run: func(c *call) error {
-			return c.clearLimits(c.words[1], "user-limits", c.words[0])
+		{name: "clear_user_limits", arguments: "NAME LIMIT", least: 2, maxArguments: 2, about: "removes a limit of a user, or all of them (LIMIT is all)", also: ctl, example: "ann max-channels", run: func(c *call) error {
+			return clearLimits(c, c.words[1], "user-limits", c.words[0])
 		}},
-		{name: "list_user_limits", arguments: "[NAME]", maxArguments: 1, about: "limits of all users, or of one", run: listUserLimits},
+		{name: "list_user_limits", arguments: "[NAME]", maxArguments: 1, about: "lists the limits of all users, or of one", run: listUserLimits, also: ctl, example: "ann"},
 	}
 }
 
 // setLimits sets each limit of a JSON object.
-func (c *call) setLimits(definition, kind, of string) error {
+func setLimits(c *call, definition, kind, of string) error {
 	var limits map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(definition), &limits); err != nil {
 		return &exitError{exitUsage, errNotJSON}
@@ -49,7 +50,7 @@ var limitNames = map[string][]string{
 }
 
 // clearLimits removes a limit, or all.
-func (c *call) clearLimits(which, kind, of string) error {
+func clearLimits(c *call, which, kind, of string) error {
 	names := []string{which}
 	if which == "all" {
 		names = limitNames[kind]

@@ -1,32 +1,29 @@
 package main
 
 import (
-	"fmt"
-	"net/http"
 	"net/url"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-// listings are the verbs that list the contents of vhosts.
-func listings() []verb {
+// queueVerbs list what is in vhosts.
+func queueVerbs() []verb {
+	ctl := []string{ctlName}
 	return []verb{
-		{name: "list_queues", arguments: "[COLUMN ...]", maxArguments: -1, about: "queues of a vhost: " + columnNames(queueColumns), run: listQueues},
-		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, maxArguments: 3, about: "shows up to 50 messages without changing anything; STATE is ready, unacked, scheduled, delayed or deferred, AFTER the number of the last one shown", run: peek},
-		{name: "list_deferred", arguments: "QUEUE", least: 1, maxArguments: 1, about: "messages that consumers of a queue have put aside, with their tokens", run: listDeferred},
-		{name: "list_groups", about: "groups of messages of --queue, and who holds them: " + columnNames(groupColumns), arguments: "[COLUMN ...]", maxArguments: -1, run: listGroups, options: []string{"queue"}},
-		{name: "kick", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "retries delayed messages of a queue at once, those due next first; without COUNT all of them", run: retryNow},
-		{name: "list_consumers", arguments: "[COLUMN ...]", maxArguments: -1, about: "consumers of a vhost: " + columnNames(consumerColumns), run: listConsumers},
-		{name: "list_exchanges", arguments: "[COLUMN ...]", maxArguments: -1, about: "exchanges of a vhost: " + columnNames(exchangeColumns), run: listExchanges},
-		{name: "list_bindings", arguments: "[COLUMN ...]", maxArguments: -1, about: "bindings of a vhost: " + columnNames(bindingColumns), run: listBindings},
-		{name: "list_connections", arguments: "[COLUMN ...]", maxArguments: -1, about: "clients' connections to all nodes: " + columnNames(connectionColumns), run: listConnections},
-		{name: "close_connection", arguments: "NAME REASON", least: 2, maxArguments: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections")},
-		{name: "close_all_user_connections", arguments: "USER REASON", least: 2, maxArguments: 2, about: "closes all connections of a user", run: closeConnections("connections", "username")},
-		{name: "delayed", arguments: "VERB", least: 1, maxArguments: 2, about: "delayed messages: list, count, cancel, reschedule MILLISECONDS, fire, purge; --exchange NAME or --queue NAME, --id ID or --match HEADER=VALUE", run: delayed, options: delayedOptions},
-		{name: "list_vhosts", arguments: "[COLUMN ...]", maxArguments: -1, about: "vhosts: " + columnNames(vhostColumns), run: listVHosts},
-		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost; --description TEXT, --tags A,B", run: addVHost, options: []string{"description", "tags"}},
-		{name: "delete_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a vhost and everything in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }},
+		{name: "list_queues", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the queues of a vhost", columns: names(queueColumns), run: listQueues, also: ctl, live: true, example: "-p shop name messages_ready leader --watch 2"},
+		{name: "list_exchanges", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the exchanges of a vhost", columns: names(exchangeColumns), run: listExchanges, also: ctl, live: true, example: "name type"},
+		{name: "list_bindings", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the bindings of a vhost", columns: names(bindingColumns), run: listBindings, also: ctl, example: "source_name destination_name routing_key"},
 	}
+}
+
+// messageVerbs are about messages.
+func messageVerbs() []verb {
+	return append([]verb{
+		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, maxArguments: 3, about: "shows up to 50 messages without changing anything", more: " STATE is ready, unacked, scheduled, delayed or deferred, AFTER the number of the last one shown.", run: peek, also: []string{queuesName}, example: "orders ready 4711"},
+		{name: "list_deferred", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lists messages that consumers of a queue have put aside, with their tokens", run: listDeferred, example: "orders"},
+		{name: "list_groups", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the groups of messages of a queue, and who holds them", columns: names(groupColumns), run: listGroups, options: []option{queueOption}, live: true, example: "--queue orders id held messages"},
+		{name: "kick", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "retries delayed messages of a queue at once, those due next first; without COUNT all of them", run: retryNow, example: "orders 3"},
+	}, delayedVerbs()...)
 }
 
 // stat shows one of a queue's stats; nil if its leader has not answered.
@@ -198,32 +195,4 @@ func listBindings(c *call) error {
 		return err
 	}
 	return list(c, "Listing bindings for vhost "+c.options.vhost+" ...", bindingColumns, c.words, len(bindingColumns), rows)
-}
-
-var vhostColumns = []column[api.VHost]{
-	{"name", "", func(v api.VHost) any { return v.Name }},
-	{"description", "", func(v api.VHost) any { return v.Description }},
-	{"tags", "", func(v api.VHost) any { return v.Tags }},
-	{"cluster_state", "", func(v api.VHost) any { return v.ClusterState }},
-}
-
-func listVHosts(c *call) error {
-	var rows []api.VHost
-	if err := c.get(path("vhosts"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing vhosts ...", vhostColumns, c.words, 1, rows)
-}
-
-// addVHost creates a vhost. An existing one stays as it is.
-func addVHost(c *call) error {
-	var row api.VHost
-	status, err := c.client.ask(c, http.MethodGet, path("vhosts", c.words[0]), nil, &row, http.StatusNotFound)
-	switch {
-	case err != nil:
-		return err
-	case status == http.StatusOK:
-		return &exitError{exitFailed, fmt.Errorf("vhost %q already exists", c.words[0])}
-	}
-	return c.put(path("vhosts", c.words[0]), map[string]string{"description": c.options.description, "tags": c.options.tags})
 }

@@ -11,34 +11,34 @@ import (
 
 // memberVerbs change where the replicas of queues are.
 func memberVerbs() []verb {
-	patterns := []string{"vhost-pattern", "queue-pattern"}
+	patterns, queues := []option{vhostPattern, queuePattern}, []string{queuesName}
 	return []verb{
-		{name: "add_member", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "gives a queue a replica on a node", timeout: 60,
+		{name: "add_member", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "gives a queue a replica on a node", timeout: 60, also: queues, example: "orders n4",
 			run: func(c *call) error {
 				return c.post(path("queues", "quorum", c.options.vhost, c.words[0], "replicas", "add"), api.ReplicaNode{Node: c.words[1]}, nil)
 			}},
-		{name: "delete_member", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "removes a queue's replica from a node, with its data", timeout: 60,
+		{name: "delete_member", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "removes a queue's replica from a node, with its data", timeout: 60, also: queues, example: "orders n4",
 			run: func(c *call) error {
 				return c.client.do(c, http.MethodDelete, path("queues", "quorum", c.options.vhost, c.words[0], "replicas", "delete"), api.ReplicaNode{Node: c.words[1]}, nil)
 			}},
 		{name: "grow", arguments: "NODE all|even", least: 2, maxArguments: 2, about: "gives queues a replica on a node: all, or those with an even number",
-			options: patterns, timeout: 600, run: func(c *call) error {
-				return c.changeMembers(http.MethodPost, path("queues", "quorum", "replicas", "on", c.words[0], "grow"), api.Selection{Strategy: c.words[1]})
+			options: patterns, also: queues, example: "n4 all --queue-pattern '^orders'", timeout: 600, run: func(c *call) error {
+				return changeMembers(c, http.MethodPost, path("queues", "quorum", "replicas", "on", c.words[0], "grow"), api.Selection{Strategy: c.words[1]})
 			}},
 		{name: "shrink", arguments: "NODE", least: 1, maxArguments: 1, about: "removes all replicas from a node, except those that are the only one of their queue",
-			options: patterns, timeout: 600, run: func(c *call) error {
-				return c.changeMembers(http.MethodDelete, path("queues", "quorum", "replicas", "on", c.words[0], "shrink"), api.Selection{})
+			options: patterns, also: queues, example: "n4", timeout: 600, run: func(c *call) error {
+				return changeMembers(c, http.MethodDelete, path("queues", "quorum", "replicas", "on", c.words[0], "shrink"), api.Selection{})
 			}},
 		{name: "grow_to_count", arguments: "COUNT", least: 1, maxArguments: 1, about: "gives queues with fewer replicas this many, as far as nodes are up",
-			options: patterns, timeout: 600, run: func(c *call) error {
+			options: patterns, also: queues, example: "3", timeout: 600, run: func(c *call) error {
 				count, err := strconv.Atoi(c.words[0])
 				if err != nil {
 					return usageError("COUNT is a whole number, not %q", c.words[0])
 				}
-				return c.changeMembers(http.MethodPost, path("queues", "quorum", "replicas", "grow-to-count"), api.Selection{Count: count})
+				return changeMembers(c, http.MethodPost, path("queues", "quorum", "replicas", "grow-to-count"), api.Selection{Count: count})
 			}},
 		{name: "forget_cluster_node", arguments: "NODE", least: 1, maxArguments: 1, about: "removes a node that has stopped for good, and its replicas",
-			run: forgetNode},
+			run: forgetNode, also: []string{ctlName}, example: "n4"},
 	}
 }
 
@@ -63,8 +63,8 @@ var changeColumns = []column[api.MemberChange]{
 }
 
 // changeMembers changes members of the queues selected by the options.
-func (c *call) changeMembers(method, path string, which api.Selection) error {
-	which.VHostPattern, which.QueuePattern = c.options.vhostPattern, c.options.queuePattern
+func changeMembers(c *call, method, path string, which api.Selection) error {
+	which.VHostPattern, which.QueuePattern = c.option("vhost-pattern"), c.option("queue-pattern")
 	var changes []api.MemberChange
 	if err := c.client.do(c, method, path, which, &changes); err != nil {
 		return err

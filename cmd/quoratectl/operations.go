@@ -2,10 +2,7 @@ package main
 
 import (
 	"fmt"
-	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -17,33 +14,23 @@ const (
 	awaitLimit = 120 // seconds
 )
 
-// checksPath is the path of the health checks.
-const checksPath = "/api/health/checks/"
-
 // operationVerbs are for operators of the cluster.
 func operationVerbs() []verb {
+	ctl, queues, upgrade := []string{ctlName}, []string{queuesName}, []string{upgradeName}
 	return []verb{
-		{name: "list_nodes", about: "the nodes of the cluster", run: listNodes},
-		{name: "drain", about: "prepares the node for a stop: disconnects clients and moves leaders", run: drain, timeout: awaitLimit},
-		{name: "revive", about: "ends a drain without a stop", run: revive},
-		{name: "await_startup", about: "waits until the node serves clients, at most 120 s", run: awaitStartup, timeout: awaitLimit},
-		{name: "await_online_quorum_plus_one", about: "waits until the node can be stopped without a queue losing its majority, at most 120 s", run: awaitQuorum, timeout: awaitLimit},
-		{name: "check_if_node_is_quorum_critical", about: "fails if a queue would lose its majority with the node", run: checkCritical},
-		{name: "check_for_quorum_queues_without_an_elected_leader", about: "fails if a queue has no leader", run: checkLeaders},
-		{name: "check_alarms", about: "fails if an alarm is in effect in the cluster", run: checkAlarms},
-		{name: "check_local_alarms", about: "fails if an alarm is in effect at the node", run: checkLocalAlarms},
-		{name: "check_certificate_expiration", about: "fails if a certificate that the node presents, or verifies others by, expires within --within N of --unit days, weeks, months or years", run: checkExpiration, options: []string{"within", "unit"}},
-		{name: "check_quarantined_queues", about: "fails if a queue is quarantined on the node, which does not lead it because work for it has panicked", run: checkQuarantined},
-		{name: "check_unproven_replicas", about: "fails if replicas on the node are being rebuilt: they do not vote until a leader has brought them up to date", run: checkUnproven},
-		{name: "check_leaders_make_progress", about: "fails if work for a queue that the node leads makes no progress", run: checkProgress},
-		{name: "release_quarantine", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lets a queue that is quarantined on the node lead there again", run: releaseQuarantine},
-		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, maxArguments: 2, about: "sets how much memory the node may use, until its next start: a fraction of the machine's, or a SIZE such as 2GiB", run: setMemoryLimit},
-		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, maxArguments: 2, about: "sets how much of the node's disk must be free, until its next start: a SIZE such as 5GB, or a fraction of the machine's memory", run: setDiskLimit},
-		{name: "quorum_status", arguments: "QUEUE", least: 1, maxArguments: 1, about: "status of each replica of a queue", run: quorumStatus},
-		{name: "transfer_leadership", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "makes a node the leader of a queue", run: transferLeadership},
+		{name: "list_nodes", about: "lists the nodes of the cluster", run: listNodes, live: true},
+		{name: "drain", about: "prepares the node for a stop: disconnects clients and moves leaders", run: drain, timeout: awaitLimit, also: upgrade},
+		{name: "revive", about: "ends a drain without a stop", run: revive, also: upgrade},
+		{name: "await_startup", about: "waits until the node serves clients, at most 120 s", run: awaitStartup, timeout: awaitLimit, also: ctl, example: "-t 300"},
+		{name: "await_online_quorum_plus_one", about: "waits until the node can be stopped without a queue losing its majority, at most 120 s", run: awaitQuorum, timeout: awaitLimit, also: upgrade, example: "-t 600"},
+		{name: "release_quarantine", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lets a queue that is quarantined on the node lead there again", run: releaseQuarantine, example: "orders"},
+		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, maxArguments: 2, about: "sets how much memory the node may use, until its next start", more: " FRACTION is of the machine's memory, a SIZE is such as 2GiB.", run: setMemoryLimit, also: ctl, example: "0.4"},
+		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, maxArguments: 2, about: "sets how much of the node's disk must be free, until its next start", more: " A SIZE is such as 5GB, FRACTION is of the machine's memory.", run: setDiskLimit, also: ctl, example: "5GB"},
+		{name: "quorum_status", arguments: "QUEUE", least: 1, maxArguments: 1, about: "shows the status of each replica of a queue", run: quorumStatus, also: queues, live: true, example: "orders"},
+		{name: "transfer_leadership", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "makes a node the leader of a queue", run: transferLeadership, also: queues, example: "orders n2"},
 		{
 			name: "rebalance", arguments: "quorum|all", least: 1, maxArguments: 1, about: "spreads the leaders of queues over the nodes",
-			run: rebalance, options: []string{"vhost-pattern", "queue-pattern"}, timeout: 600,
+			run: rebalance, options: []option{vhostPattern, queuePattern}, timeout: 600, also: queues, example: "quorum --vhost-pattern '^shop$'",
 		},
 	}
 }
@@ -86,28 +73,21 @@ func revive(c *call) error {
 	return c.post("/api/quorate/revive", nil, nil)
 }
 
-// say prints a progress line.
-func (c *call) say(line string) {
-	if !c.options.quiet && !c.options.bare && c.options.formatter == "table" {
-		fmt.Fprintln(c.out, line)
-	}
-}
-
 // awaitStartup waits for a node that may not be listening yet.
 func awaitStartup(c *call) error {
-	return c.await(func() error { return c.get(checksPath+"ready-to-serve-clients", nil) })
+	return await(c, func() error { return c.get(checksPath+"ready-to-serve-clients", nil) })
 }
 
 func awaitQuorum(c *call) error {
 	c.say(fmt.Sprintf("Will wait for a quorum + 1 of nodes to be online for all quorum queues, up to %d seconds ...", c.options.timeout))
-	return c.await(func() error {
-		_, err := c.check("node-is-quorum-critical")
+	return await(c, func() error {
+		_, err := healthCheck(c, "node-is-quorum-critical")
 		return err
 	})
 }
 
 // await repeats a check until it passes, or time is up.
-func (c *call) await(check func() error) error {
+func await(c *call, check func() error) error {
 	tick := time.NewTicker(awaitEvery)
 	defer tick.Stop()
 	var last error
@@ -130,90 +110,12 @@ func (c *call) await(check func() error) error {
 	}
 }
 
-// check runs a health check. If that fails, so does the verb.
-func (c *call) check(name string) (api.Check, error) {
-	var result api.Check
-	status, err := c.client.ask(c, http.MethodGet, checksPath+name, nil, &result, http.StatusServiceUnavailable)
-	if err == nil && status == http.StatusServiceUnavailable {
-		err = &exitError{exitFailed, fmt.Errorf("%s%s", result.Reason, about(result))}
-	}
-	return result, err
-}
-
-// maxNamed bounds how many queues an error names.
-const maxNamed = 20
-
-// about names the findings of a failed check.
-func about(result api.Check) string {
-	var names []string
-	for _, q := range result.Queues {
-		names = append(names, q.ReadableName)
-	}
-	for _, a := range result.Alarms {
-		names = append(names, a.Resource+" on node "+a.Node)
-	}
-	if len(names) > maxNamed {
-		names = append(names[:maxNamed], fmt.Sprintf("and %d more", len(names)-maxNamed))
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(names, ", ")
-}
-
-// checked shows a check that has passed.
-func (c *call) checked(name, line string) error {
-	result, err := c.check(name)
-	if err != nil {
-		return err
-	}
-	if c.options.formatter == "json" {
-		return c.json(result)
-	}
-	c.say(line)
-	return nil
-}
-
-func checkCritical(c *call) error {
-	return c.checked("node-is-quorum-critical", "No queue would lose its majority if node "+c.options.node+" stopped")
-}
-
-func checkLeaders(c *call) error {
-	return c.checked("quorum-queues-without-elected-leaders/all-vhosts", "All quorum queues have a leader")
-}
-
-func checkAlarms(c *call) error { return c.checked("alarms", "No alarm is in effect in the cluster") }
-
-func checkLocalAlarms(c *call) error {
-	return c.checked("local-alarms", "No alarm is in effect on node "+c.options.node)
-}
-
-func checkExpiration(c *call) error {
-	if c.options.within == "" || c.options.unit == "" {
-		return usageError("check_certificate_expiration needs --within N and --unit days, weeks, months or years")
-	}
-	within, unit := url.PathEscape(c.options.within), url.PathEscape(c.options.unit)
-	return c.checked("certificate-expiration/"+within+"/"+unit, "No certificate of node "+c.options.node+" ends within "+c.options.within+" "+c.options.unit)
-}
-
-func checkQuarantined(c *call) error {
-	return c.checked("quarantined-queues", "No queue is quarantined on node "+c.options.node)
-}
-
-func checkUnproven(c *call) error {
-	return c.checked("unproven-replicas", "Every replica on node "+c.options.node+" can prove what it has acknowledged")
-}
-
-func checkProgress(c *call) error {
-	return c.checked("leaders-make-progress", "The queues led by node "+c.options.node+" make progress")
-}
-
 func releaseQuarantine(c *call) error {
 	return c.delete(path("quorate", "queues", c.options.vhost, c.words[0], "quarantine"))
 }
 
 // setLimit sets a limit of the node to a fraction of its memory, or to a size.
-func (c *call) setLimit(name, value string, relative bool) error {
+func setLimit(c *call, name, value string, relative bool) error {
 	to := api.Limit{Absolute: value}
 	if relative {
 		part, err := strconv.ParseFloat(value, 64)
@@ -233,7 +135,7 @@ func setMemoryLimit(c *call) error {
 		}
 		value = c.words[1]
 	}
-	return c.setLimit("vm_memory_high_watermark", value, relative)
+	return setLimit(c, "vm_memory_high_watermark", value, relative)
 }
 
 func setDiskLimit(c *call) error {
@@ -244,7 +146,7 @@ func setDiskLimit(c *call) error {
 		}
 		value = c.words[1]
 	}
-	return c.setLimit("disk_free_limit", value, relative)
+	return setLimit(c, "disk_free_limit", value, relative)
 }
 
 var memberColumns = []column[api.Member]{
@@ -282,7 +184,7 @@ func rebalance(c *call) error {
 	}
 	c.say("Rebalancing leaders ...")
 	var r api.Rebalanced
-	err := c.post("/api/quorate/rebalance", api.Rebalance{VHostPattern: c.options.vhostPattern, QueuePattern: c.options.queuePattern}, &r)
+	err := c.post("/api/quorate/rebalance", api.Rebalance{VHostPattern: c.option("vhost-pattern"), QueuePattern: c.option("queue-pattern")}, &r)
 	if err != nil {
 		return err
 	}

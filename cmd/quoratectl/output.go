@@ -1,10 +1,13 @@
 package main
 
 import (
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // column is a column that a listing can show.
@@ -19,7 +22,7 @@ func list[T any](c *call, title string, columns []column[T], names []string, fir
 	chosen := columns[:first]
 	if len(names) > 0 {
 		chosen = nil
-		for _, name := range names {
+		for _, name := range splitNames(names) {
 			i := slices.IndexFunc(columns, func(x column[T]) bool { return x.name == name })
 			if i < 0 {
 				return usageError("no column %q", name)
@@ -37,24 +40,84 @@ func list[T any](c *call, title string, columns []column[T], names []string, fir
 		}
 		return c.json(objects)
 	}
-	if !c.options.quiet && !c.options.bare {
-		fmt.Fprintln(c.out, title)
+	head := make([]string, len(chosen))
+	for i, x := range chosen {
+		head[i] = x.name
 	}
-	if !c.options.bare {
-		words := make([]string, len(chosen))
+	cells := make([][]string, len(rows))
+	for r, row := range rows {
+		cells[r] = make([]string, len(chosen))
 		for i, x := range chosen {
-			words[i] = x.name
+			cells[r][i] = cell(x.value(row))
 		}
-		fmt.Fprintln(c.out, strings.Join(words, "\t"))
+	}
+	c.say(title)
+	return c.rows(head, cells)
+}
+
+// splitNames separates names of columns, which may be joined by commas, too.
+func splitNames(words []string) (names []string) {
+	for _, w := range words {
+		names = append(names, strings.FieldsFunc(w, func(r rune) bool { return r == ',' })...)
+	}
+	return names
+}
+
+// rows shows a table.
+func (c *call) rows(head []string, rows [][]string) error {
+	if !c.options.bare && !c.options.plain {
+		rows = slices.Insert(rows, 0, head)
+	}
+	switch c.options.formatter {
+	case "csv":
+		w := csv.NewWriter(c.out)
+		return w.WriteAll(rows)
+	case "pretty_table":
+		return boxed(c.out, rows, !c.options.bare && !c.options.plain)
 	}
 	for _, row := range rows {
-		words := make([]string, len(chosen))
-		for i, x := range chosen {
-			words[i] = cell(x.value(row))
+		if _, err := fmt.Fprintln(c.out, strings.Join(row, "\t")); err != nil {
+			return err
 		}
-		fmt.Fprintln(c.out, strings.Join(words, "\t"))
 	}
 	return nil
+}
+
+// boxed draws a table with lines. The first row may be a head.
+func boxed(to io.Writer, rows [][]string, head bool) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, text := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(text))
+		}
+	}
+	var b strings.Builder
+	line := func(left, middle, right string) {
+		b.WriteString(left)
+		for i, w := range widths {
+			if i > 0 {
+				b.WriteString(middle)
+			}
+			b.WriteString(strings.Repeat("─", w+2))
+		}
+		b.WriteString(right + "\n")
+	}
+	line("┌", "┬", "┐")
+	for r, row := range rows {
+		for i, text := range row {
+			b.WriteString("│ " + text + strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text)+1))
+		}
+		b.WriteString("│\n")
+		if r == 0 && head && len(rows) > 1 {
+			line("├", "┼", "┤")
+		}
+	}
+	line("└", "┴", "┘")
+	_, err := io.WriteString(to, b.String())
+	return err
 }
 
 // cell formats a value for a table: an empty word for none, JSON for values of more than one word.
@@ -62,7 +125,7 @@ func cell(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return ""
-	case map[string]any, map[string]int64, map[string]string, []string:
+	case map[string]any, map[string]int64, map[string]string, []string, []any:
 		text, err := json.Marshal(v)
 		if err != nil {
 			return err.Error()
@@ -78,12 +141,27 @@ type field struct {
 	value any
 }
 
-func (c *call) fields(title string, fields ...field) {
-	if title != "" && !c.options.quiet && !c.options.bare {
-		fmt.Fprintln(c.out, title)
+func (c *call) fields(title string, fields ...field) error {
+	if title != "" {
+		c.say(title)
 	}
-	for _, f := range fields {
-		fmt.Fprintf(c.out, "%s\t%v\n", f.name, f.value)
+	rows := make([][]string, len(fields))
+	for i, f := range fields {
+		rows[i] = []string{f.name, fmt.Sprint(f.value)}
+	}
+	if c.options.formatter != "table" {
+		return c.rows([]string{"name", "value"}, rows)
+	}
+	for _, row := range rows {
+		fmt.Fprintln(c.out, strings.Join(row, "\t"))
+	}
+	return nil
+}
+
+// say shows a line that is not data.
+func (c *call) say(line string) {
+	if c.options.titled() {
+		fmt.Fprintln(c.out, line)
 	}
 }
 

@@ -3,25 +3,32 @@ package main
 import (
 	"encoding/json"
 	"strconv"
+	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
 // policyVerbs are the same for policies and for operator policies.
 func policyVerbs() []verb {
+	ctl := []string{ctlName}
 	var all []verb
 	for _, k := range []struct{ name, names, what, where string }{
-		{"policy", "policies", "policy", "policies"},
-		{"operator_policy", "operator_policies", "operator policy", "operator-policies"},
+		{"policy", "policies", "a policy", "policies"},
+		{"operator_policy", "operator_policies", "an operator policy", "operator-policies"},
 	} {
 		set := func(c *call) error { return setPolicy(c, k.where) }
 		clear := func(c *call) error { return c.delete(path(k.where, c.options.vhost, c.words[0])) }
-		list := func(c *call) error { return listPolicies(c, k.where, k.what) }
+		list := func(c *call) error { return listPolicies(c, k.where) }
 		all = append(all,
-			verb{name: "set_" + k.name, arguments: "NAME PATTERN DEFINITION", least: 3, maxArguments: 3, run: set, options: []string{"priority", "apply-to"},
-				about: "sets a vhost's " + k.what + "; --priority N, --apply-to WHAT; DEFINITION is a JSON object"},
-			verb{name: "clear_" + k.name, arguments: "NAME", least: 1, maxArguments: 1, run: clear, about: "removes it"},
-			verb{name: "list_" + k.names, run: list, about: "those of a vhost"})
+			verb{name: "set_" + k.name, arguments: "NAME PATTERN DEFINITION", least: 3, maxArguments: 3, run: set, also: ctl,
+				about: "sets " + k.what + " of a vhost, by a JSON object, for what has a name that matches a regular expression",
+				options: []option{
+					{"priority", "`NUMBER`; of several that match, the one with the highest is effective", "0"},
+					{"apply-to", "`WHAT` it is for: all, queues, classic_queues, quorum_queues or exchanges", "all"},
+				},
+				example: `TTL '^orders' '{"message-ttl":60000}' --apply-to queues`},
+			verb{name: "clear_" + k.name, arguments: "NAME", least: 1, maxArguments: 1, run: clear, also: ctl, about: "removes " + k.what + " of a vhost", example: "TTL"},
+			verb{name: "list_" + k.names, run: list, also: ctl, about: "lists the " + strings.ReplaceAll(k.names, "_", " ") + " of a vhost", example: "-p shop"})
 	}
 	return all
 }
@@ -30,12 +37,12 @@ func setPolicy(c *call, where string) error {
 	if !json.Valid([]byte(c.words[2])) {
 		return &exitError{exitData, errNotJSON}
 	}
-	priority, err := strconv.ParseInt(c.options.priority, 10, 64)
+	priority, err := strconv.ParseInt(c.option("priority"), 10, 64)
 	if err != nil {
-		return usageError("--priority is a whole number, not %q", c.options.priority)
+		return usageError("--priority is a whole number, not %q", c.option("priority"))
 	}
 	return c.put(path(where, c.options.vhost, c.words[0]), map[string]any{
-		"pattern": c.words[1], "definition": json.RawMessage(c.words[2]), "priority": priority, "apply-to": c.options.applyTo,
+		"pattern": c.words[1], "definition": json.RawMessage(c.words[2]), "priority": priority, "apply-to": c.option("apply-to"),
 	})
 }
 
@@ -48,13 +55,13 @@ var policyColumns = []column[api.Policy]{
 	{"priority", "", func(p api.Policy) any { return p.Priority }},
 }
 
-func listPolicies(c *call, where, what string) error {
+func listPolicies(c *call, where string) error {
 	var rows []api.Policy
 	if err := c.get(path(where, c.options.vhost), &rows); err != nil {
 		return err
 	}
 	title := "Listing policies for vhost "
-	if what != "policy" {
+	if where != "policies" {
 		title = "Listing operator policies for vhost "
 	}
 	return list(c, title+c.options.vhost+" ...", policyColumns, nil, len(policyColumns), rows)

@@ -8,28 +8,38 @@ import (
 	"path/filepath"
 )
 
-// onDataFolder runs the server's program on a data folder, to recover a cluster or to read a log,
-// since only that knows the data format of its version. It is searched for beside this program
+// folderVerbs are those of the server's program, which alone knows the data format of its version.
+func folderVerbs() []verb {
+	return []verb{
+		{name: "recover", arguments: "--data-dir DIR [--also DIR ...] [--yes] [--json]", maxArguments: -1, passes: true, run: func(c *call) error { return onDataFolder(c, "recover") },
+			about: "turns a stopped node into the whole cluster when a majority is lost for good", more: " Without --yes it only shows what may be lost.", example: "--data-dir /var/lib/quorate"},
+		{name: "log", about: "reads the log in the data folder of a stopped node", verbs: []verb{
+			{name: "explain", arguments: "--data-dir DIR --queue NAME (--message-id ID | --message NUMBER) [--vhost VHOST] [--json]", maxArguments: -1, passes: true, run: func(c *call) error { return onDataFolder(c, "log", "explain") },
+				about: "tells what happened to messages of a queue, as far as the log of a stopped node shows", example: "--data-dir /var/lib/quorate --queue orders --message-id 4711"},
+		}},
+	}
+}
+
+// onDataFolder runs the server's program on a data folder. It is searched for beside this program
 // first.
-func onDataFolder(args []string) (code int) {
+func onDataFolder(c *call, verb ...string) error {
 	program := "quorate"
 	if self, err := os.Executable(); err == nil {
 		if beside := filepath.Join(filepath.Dir(self), program); isProgram(beside) {
 			program = beside
 		}
 	}
-	c := exec.Command(program, args...)
-	c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err := c.Run()
+	p := exec.CommandContext(c, program, append(verb, c.words...)...)
+	p.Stdin, p.Stdout, p.Stderr = c.in, c.out, c.errOut
+	err := p.Run()
 	var ended *exec.ExitError
 	switch {
 	case err == nil:
-		return exitOK
+		return nil
 	case errors.As(err, &ended):
-		return exitFailed // it has reported why
+		return errReported
 	}
-	fmt.Fprintln(os.Stderr, "Error: the server's program is needed to read a data folder:", err)
-	return exitFailed
+	return fmt.Errorf("the server's program is needed to read a data folder: %w", err)
 }
 
 func isProgram(path string) bool {

@@ -10,9 +10,15 @@ import (
 // tokenVerbs manage join tokens.
 func tokenVerbs() []verb {
 	return []verb{{
-		name: "token", arguments: "create | list | revoke ID", least: 1, maxArguments: 2,
-		about: "tokens that let a node join, each once: create prints one, which cannot be shown again; --ttl TIME: its lifetime (10m; 1s to 168h), --for-node NODE: the only name that may use it; list shows when tokens expire and who has used them; revoke ID revokes one",
-		run:   runToken, options: []string{"ttl", "for-node"},
+		name: "token", about: "manages the tokens that let nodes join, each once",
+		verbs: []verb{
+			{name: "create", about: "prints a token, which cannot be shown again", run: createToken, example: "--for-node n4 --ttl 1h", options: []option{
+				{"ttl", "`TIME` for which it is good, from 1s to 168h", "10m"},
+				{"for-node", "`NODE` that alone may use it", ""},
+			}},
+			{name: "list", about: "lists tokens, when they expire and who has used them", run: listTokens, live: true},
+			{name: "revoke", arguments: "ID", least: 1, maxArguments: 1, about: "revokes a token", run: func(c *call) error { return c.delete(path("quorate", "tokens", c.words[0])) }, example: "7f3a"},
+		},
 	}}
 }
 
@@ -23,31 +29,22 @@ var tokenColumns = []column[api.JoinToken]{
 	{"ttl", "ms that are left", func(t api.JoinToken) any { return t.TTL }},
 }
 
-func runToken(c *call) error {
-	what, rest := c.words[0], len(c.words)-1
-	switch {
-	case what == "create" && rest == 0:
-		return createToken(c)
-	case what == "list" && rest == 0:
-		var all []api.JoinToken
-		if err := c.get(path("quorate", "tokens"), &all); err != nil {
-			return err
-		}
-		return list(c, "Listing tokens ...", tokenColumns, nil, len(tokenColumns), all)
-	case what == "revoke" && rest == 1:
-		return c.delete(path("quorate", "tokens", c.words[1]))
+func listTokens(c *call) error {
+	var all []api.JoinToken
+	if err := c.get(path("quorate", "tokens"), &all); err != nil {
+		return err
 	}
-	return usageError("token create, list or revoke ID")
+	return list(c, "Listing tokens ...", tokenColumns, nil, len(tokenColumns), all)
 }
 
 // createToken prints only the token, so that a program may read it.
 func createToken(c *call) error {
-	ttl, err := time.ParseDuration(c.options.ttl)
+	ttl, err := time.ParseDuration(c.option("ttl"))
 	if err != nil {
-		return usageError("--ttl is a time such as 10m, not %q", c.options.ttl)
+		return usageError("--ttl is a time such as 10m, not %q", c.option("ttl"))
 	}
 	var made api.JoinToken
-	if err := c.post(path("quorate", "tokens"), api.NewJoinToken{TTL: ttl.Milliseconds(), Node: c.options.forNode}, &made); err != nil {
+	if err := c.post(path("quorate", "tokens"), api.NewJoinToken{TTL: ttl.Milliseconds(), Node: c.option("for-node")}, &made); err != nil {
 		return err
 	}
 	if c.options.formatter == "json" {
