@@ -20,7 +20,7 @@ func folderVerbs() []verb {
 	}
 }
 
-// onDataFolder runs the server's program on a data folder. It is searched for beside this program
+// onDataFolder runs the server's program on a data folder, however long it takes. It is searched for beside this program
 // first.
 func onDataFolder(c *call, verb ...string) error {
 	program := "quorate"
@@ -29,7 +29,7 @@ func onDataFolder(c *call, verb ...string) error {
 			program = beside
 		}
 	}
-	p := exec.CommandContext(c, program, append(verb, c.words...)...)
+	p := exec.Command(program, append(verb, c.words...)...)
 	p.Stdin, p.Stdout, p.Stderr = c.in, c.out, c.errOut
 	err := p.Run()
 	var ended *exec.ExitError
