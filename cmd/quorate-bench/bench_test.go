@@ -214,6 +214,22 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
+func TestVoluntarySwitches(t *testing.T) {
+	for _, c := range []struct {
+		status string
+		want   int64
+		fails  bool
+	}{
+		{"Name:\tquorate\nvoluntary_ctxt_switches:\t217\nnonvoluntary_ctxt_switches:\t5\n", 217, false},
+		{"Name:\tquorate\nnonvoluntary_ctxt_switches:\t5\n", 0, false},
+		{"voluntary_ctxt_switches:\tmany\n", 0, true},
+	} {
+		if n, err := voluntarySwitches(c.status); n != c.want || (err != nil) != c.fails {
+			t.Errorf("%q: %d, %v", c.status, n, err)
+		}
+	}
+}
+
 func TestMedians(t *testing.T) {
 	var c collection
 	for _, v := range []float64{3, 1, 2} {
@@ -221,13 +237,13 @@ func TestMedians(t *testing.T) {
 		r.note("disk", 5*v, "MiB")
 		c.add("", r)
 	}
-	c.add("", result{Name: "b", Written: 1})
-	c.add("", result{Name: "b", Written: 4})
+	c.add("", result{Name: "b", Written: 1, Switches: 7})
+	c.add("", result{Name: "b", Written: 4, Switches: 8})
 	m := c.medians()
 	if len(m) != 2 || m[0].Messages != 2 || m[0].PerSecond != 20 || *m[0].Times != (quantiles{2, 2, 2, 2}) || m[0].Notes[0].Value != 10 {
 		t.Errorf("medians of three: %+v", m)
 	}
-	if m[1].Written != 2.5 || m[1].Times != nil {
+	if m[1].Written != 2.5 || m[1].Switches != 7.5 || m[1].Times != nil {
 		t.Errorf("medians of two: %+v", m[1])
 	}
 	if c.runs["a"][0].Notes[0].Value != 15 {

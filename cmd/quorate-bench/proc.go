@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -105,6 +106,44 @@ func writtenBytes(pids []int) (int64, error) {
 	return total, nil
 }
 
+// contextSwitches returns how often threads of the processes have waited so far: for one another, for
+// a socket, for the disk. Threads that have ended are not counted, and none is where the system does
+// not count.
+func contextSwitches(pids []int) (int64, error) {
+	var total int64
+	for _, pid := range pids {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		if err != nil {
+			return 0, err
+		}
+		for _, name := range threads {
+			text, err := os.ReadFile(name)
+			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+				continue // it has just ended
+			}
+			if err != nil {
+				return 0, err
+			}
+			n, err := voluntarySwitches(string(text))
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", name, err)
+			}
+			total += n
+		}
+	}
+	return total, nil
+}
+
+// voluntarySwitches reads the number from the status of a thread.
+func voluntarySwitches(status string) (int64, error) {
+	for line := range strings.Lines(status) {
+		if v, ok := strings.CutPrefix(line, "voluntary_ctxt_switches:"); ok {
+			return strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+		}
+	}
+	return 0, nil
+}
+
 // loadAverage returns the system's line about its load.
 func loadAverage() string {
 	text, err := os.ReadFile("/proc/loadavg")
@@ -136,6 +175,7 @@ type meter struct {
 	server float64
 	own    float64
 	disk   int64 // bytes written
+	waits  int64 // context switches
 
 	stop    context.CancelFunc
 	sampler sync.WaitGroup
@@ -152,8 +192,12 @@ func startMeter(pids []int) (*meter, error) {
 	if err != nil {
 		return nil, err
 	}
+	waits, err := contextSwitches(pids)
+	if err != nil {
+		return nil, err
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	m := &meter{pids: pids, began: time.Now(), server: server, own: ownSeconds(), disk: disk, stop: stop}
+	m := &meter{pids: pids, began: time.Now(), server: server, own: ownSeconds(), disk: disk, waits: waits, stop: stop}
 	m.sampler.Go(func() { m.sample(ctx) })
 	return m, nil
 }
@@ -192,7 +236,12 @@ func (m *meter) end(r *result, n int) error {
 	if err != nil {
 		return err
 	}
+	waits, err := contextSwitches(m.pids)
+	if err != nil {
+		return err
+	}
 	r.ServerCPU = perMillion(server-m.server, n)
+	r.Switches = perMillion(float64(waits-m.waits), n) / 1e6
 	r.Written = perMillion(float64(disk-m.disk), n) / 1e6
 	r.PeakRSS = m.peak
 	return nil

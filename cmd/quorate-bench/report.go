@@ -28,7 +28,9 @@ type result struct {
 	PeakRSS int64 `json:"peak_rss_bytes,omitempty"`
 	// Written is the number of bytes that all servers wrote to disk, per message.
 	Written float64 `json:"written_per_message,omitempty"`
-	Notes   []note  `json:"notes,omitempty"`
+	// Switches is how often threads of all servers waited, per message.
+	Switches float64 `json:"context_switches_per_message,omitempty"`
+	Notes    []note  `json:"notes,omitempty"`
 }
 
 // note is a number that only one kind of run has.
@@ -84,15 +86,15 @@ func quantilesOf(times []time.Duration) *quantiles {
 // table writes results for people; what was not measured stays empty.
 func table(w io.Writer, results []result) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(t, "run\tmessages\tseconds\tmsg/s\tp50 ms\tp99 ms\tmax ms\tserver CPU s/M\tclient CPU s/M\tpeak RSS MiB\twritten B/msg\t")
+	fmt.Fprintln(t, "run\tmessages\tseconds\tmsg/s\tp50 ms\tp99 ms\tmax ms\tserver CPU s/M\tclient CPU s/M\tpeak RSS MiB\twritten B/msg\tswitches/msg\t")
 	for _, r := range results {
 		q := r.Times
 		if q == nil {
 			q = &quantiles{}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Name,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Name,
 			cell(0, float64(r.Messages)), cell(1, r.Seconds), cell(0, r.PerSecond), cell(2, q.P50), cell(2, q.P99), cell(2, q.Max),
-			cell(1, r.ServerCPU), cell(1, r.ClientCPU), cell(0, float64(r.PeakRSS)/(1<<20)), cell(0, r.Written))
+			cell(1, r.ServerCPU), cell(1, r.ClientCPU), cell(0, float64(r.PeakRSS)/(1<<20)), cell(0, r.Written), cell(1, r.Switches))
 	}
 	if err := t.Flush(); err != nil {
 		return err
@@ -164,6 +166,7 @@ func medianOf(rounds []result) result {
 	m.ClientCPU = of(func(r *result) float64 { return r.ClientCPU })
 	m.PeakRSS = int64(of(func(r *result) float64 { return float64(r.PeakRSS) }))
 	m.Written = of(func(r *result) float64 { return r.Written })
+	m.Switches = of(func(r *result) float64 { return r.Switches })
 	if m.Times != nil {
 		m.Times = &quantiles{
 			Min: of(func(r *result) float64 { return r.Times.Min }), P50: of(func(r *result) float64 { return r.Times.P50 }),
