@@ -240,7 +240,7 @@ func (n *Node) catalogLast(ctx context.Context, node string) (last uint64, ok bo
 func (n *Node) membershipConfig() membership.Config {
 	c := n.config
 	return membership.Config{
-		Node: c.Name, Cluster: c.ClusterName, DataDir: c.DataDir, FS: c.FS, Nodes: c.Nodes, Contacts: c.Contacts,
+		Node: c.Name, Cluster: c.ClusterName, DataDir: c.DataDir, FS: c.FS, Nodes: c.Nodes, Contacts: c.Contacts, Resolve: c.Resolve,
 		Token: c.Token, PlainTokens: c.PlainTokens, Enrolment: c.Enrolment, Signer: c.Signer, Security: c.Security, Dial: c.Dial,
 		Versions: c.Versions, Exit: c.Exit, Logger: c.Logger, Audit: c.Audit, KindNodes: broker.KindNodes, KindAdmit: broker.KindAdmit,
 	}

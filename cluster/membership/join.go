@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 
 const (
 	joinEvery      = 200 * time.Millisecond // between two rounds of questions
+	dialWait       = 3 * time.Second        // for one connection
 	introduceWait  = 15 * time.Second       // for one answer; an admission takes some entries
 	awaitNodesPoll = 20 * time.Millisecond  // between two checks whether all founders are there
 )
@@ -79,7 +82,7 @@ func (j *joiner) join(ctx context.Context) error {
 		if err == nil || j.catalog.Started() {
 			return err
 		}
-		if text := err.Error(); text != last {
+		if text := sorted(err.Error()); text != last {
 			last = text
 			j.slog.Info("not yet part of a cluster", "reason", text)
 		}
@@ -92,12 +95,24 @@ func (j *joiner) join(ctx context.Context) error {
 	return nil
 }
 
+// sorted orders the lines of an error that joins several: DNS may list the same addresses in
+// another order each time, which is no news.
+func sorted(text string) string {
+	lines := strings.Split(text, "\n")
+	slices.Sort(lines)
+	return strings.Join(lines, "\n")
+}
+
 func (j *joiner) tryJoin(ctx context.Context) error {
 	switch {
 	case j.links.directory.record().Rejoins:
 		return j.joinAt(ctx, j.links.others())
 	case len(j.config.Contacts) > 0:
-		return j.joinAt(ctx, j.config.Contacts)
+		addresses, err := j.links.contacts(ctx)
+		if len(addresses) == 0 {
+			return err
+		}
+		return j.joinAt(ctx, addresses)
 	}
 	me := j.links.directory.record().Identity
 	founders := map[string]member{j.config.Node: {Address: j.config.Nodes[j.config.Node], Identity: me}}
@@ -133,11 +148,17 @@ func (j *joiner) tryJoin(ctx context.Context) error {
 	return j.catalog.Start(slices.Sorted(maps.Keys(founders)))
 }
 
+// errItself means that a name stands for this node, too.
+var errItself = errors.New("this node answers itself")
+
 // joinAt asks nodes to admit this one to their cluster until one does.
 func (j *joiner) joinAt(ctx context.Context, addresses []string) error {
 	var errs []error
 	for _, address := range addresses {
 		reply, err := j.introduce(ctx, address, askToJoin)
+		if err == nil && reply.Node == j.config.Node {
+			err = errItself
+		}
 		if err == nil && !reply.Admitted {
 			err = errors.New(reply.Error)
 		}
@@ -187,7 +208,12 @@ func (j *joiner) introduce(ctx context.Context, address string, what purpose) (*
 	if err != nil {
 		return nil, err
 	}
-	answer, is, err := peer.Introduce(ctx, j.config.Dial, j.config.Security, by, address, encoded)
+	dial := func(ctx context.Context, address string) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, dialWait) // the next address may answer
+		defer cancel()
+		return j.config.Dial(ctx, address)
+	}
+	answer, is, err := peer.Introduce(ctx, dial, j.config.Security, by, address, encoded)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package membership
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -84,8 +85,28 @@ func (l *links) others() (addresses []string) {
 	return addresses
 }
 
-// allAddresses lists where other nodes may be: those this one knows, those of its static list, and
-// the contacts it was to join.
+// contacts lists the addresses that the configured contacts stand for at the moment, in their order.
+// An error of one does not hide the others.
+func (l *links) contacts(ctx context.Context) (addresses []string, err error) {
+	if l.config.Resolve == nil {
+		return l.config.Contacts, nil
+	}
+	var errs []error
+	for _, contact := range l.config.Contacts {
+		found, err := l.config.Resolve(ctx, contact)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		for _, a := range found {
+			if !slices.Contains(addresses, a) {
+				addresses = append(addresses, a)
+			}
+		}
+	}
+	return addresses, errors.Join(errs...)
+}
+
+// allAddresses lists where other nodes may be: those this one knows, and those of its static list.
 func (l *links) allAddresses() []string {
 	all := map[string]bool{}
 	for _, a := range l.others() {
@@ -93,9 +114,6 @@ func (l *links) allAddresses() []string {
 	}
 	for name, a := range l.config.Nodes {
 		all[a] = name != l.config.Node
-	}
-	for _, a := range l.config.Contacts {
-		all[a] = true
 	}
 	delete(all, l.config.Nodes[l.config.Node])
 	delete(all, "")

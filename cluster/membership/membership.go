@@ -36,9 +36,12 @@ type Config struct {
 	// Nodes is the static list, including this node: name → address of the peer listener. New nodes
 	// found a cluster together with all others on the list.
 	Nodes map[string]string
-	// Contacts are addresses of nodes of an existing cluster, which this node joins if it is new.
-	// It then does not found one.
+	// Contacts are addresses of nodes of an existing cluster, or names of them, which this node
+	// joins if it is new. It then does not found one.
 	Contacts []string
+	// Resolve returns the addresses that a contact stands for, whenever they are used; nil: it is
+	// one itself.
+	Resolve func(ctx context.Context, contact string) ([]string, error)
 	// Token authorizes this node to join their cluster; zero: it is on their list, or known.
 	Token certs.Token
 	// PlainTokens allows the token to be sent over plain links to other hosts, too.

@@ -74,7 +74,7 @@ func (v *verifier) ask(ctx context.Context) []string {
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	answers := map[string]*peerpb.IntroduceReply{} // by node
-	for _, address := range v.links.allAddresses() {
+	askAt := func(address string) {
 		asking.Go(func() {
 			v.guard.Try("verify the membership of this node", func() {
 				reply, err := v.joiner.introduce(ctx, address, askMembership)
@@ -86,6 +86,16 @@ func (v *verifier) ask(ctx context.Context) []string {
 				answers[reply.Node] = reply
 			})
 		})
+	}
+	known := v.links.allAddresses()
+	for _, address := range known {
+		askAt(address)
+	}
+	contacts, _ := v.links.contacts(ctx) // without DNS the others remain, which are being asked
+	for _, address := range contacts {
+		if address != v.config.Nodes[v.config.Node] && !slices.Contains(known, address) {
+			askAt(address)
+		}
 	}
 	asking.Wait()
 	me := v.links.directory.record()

@@ -20,6 +20,7 @@ import (
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/discovery"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/origin"
@@ -264,13 +265,11 @@ func amqpHeartbeat(d time.Duration) time.Duration {
 }
 
 func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *slog.Logger) cluster.Config {
-	var dialer net.Dialer
+	finder := discovery.New()
 	return cluster.Config{
 		Name: s.nodeName, ClusterName: s.cluster, DataDir: s.dataDir, Nodes: s.nodes, Contacts: s.contacts,
 		Listener: peers,
-		Dial: func(ctx context.Context, address string) (net.Conn, error) {
-			return dialer.DialContext(ctx, "tcp", address)
-		},
+		Dial:     finder.Dial, Resolve: finder.Addresses,
 		Clock: wall,
 		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{ContinueHistory: s.deadLetters == "3"},
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.disconnectedTimeout.Milliseconds()), TimeoutAction: catalog.TimeoutAction(s.timeoutAction)},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/certs"
+	"github.com/quorate/quorate/cluster/discovery"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/watchdog"
@@ -152,7 +153,7 @@ var table = slices.Concat([]setting{
 	{"cluster.ssl_options.cakeyfile", "", "PEM file with the key of one of the authorities in cluster.ssl_options.cacertfile: this node issues certificates to nodes that join with a token and have none; empty: it issues none", text(func(s *settings) *string { return &s.links.authorityKey })},
 	{"cluster.allow_plain_links", "false", "true or false: whether cluster.ssl may be none or prefer even if cluster.listener is not on loopback, and whether tokens may be sent over plain links to other hosts", oneOf(func(s *settings) *string { return &s.links.allowPlain }, "true", "false")},
 	{"cluster_formation.classic_config.nodes.N", "this node alone", "NAME@HOST:PORT of each node's cluster.listener, including this node's; new nodes with equal lists found a cluster together, once all are up", setNode},
-	{"cluster_formation.join", "", "comma-separated HOST:PORT of the cluster.listener of running nodes: a new node joins their cluster instead of founding one", setContacts},
+	{"cluster_formation.join", "", "comma-separated HOST:PORT of the cluster.listener of running nodes, or srv:NAME of an SRV record that lists them: a new node joins their cluster instead of founding one. Names may have several addresses", setContacts},
 	{"cluster_formation.token", "", "token that lets a new node join, from quoratectl token create; can be used once", setToken},
 	{"cluster_formation.token_file", "", "file with such a token, which other users of the host must not be able to read", text(func(s *settings) *string { return &s.tokenFile })},
 	{"cluster_name", "quorate", "nodes of different clusters refuse each other", text(func(s *settings) *string { return &s.cluster })},
@@ -336,8 +337,8 @@ func setContacts(s *settings, v string) error {
 	}
 	for address := range strings.SplitSeq(v, ",") {
 		address = strings.TrimSpace(address)
-		if _, _, err := net.SplitHostPort(address); err != nil {
-			return fmt.Errorf("%q is not HOST:PORT", address)
+		if err := discovery.CheckContact(address); err != nil {
+			return err
 		}
 		s.contacts = append(s.contacts, address)
 	}

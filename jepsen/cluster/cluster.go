@@ -385,6 +385,20 @@ func (n *Node) Said(text string) bool {
 	return err == nil && strings.Contains(string(log), text)
 }
 
+// SaidLine reports whether a line of the node's log contains all these words.
+func (n *Node) SaidLine(words ...string) bool {
+	log, err := os.ReadFile(filepath.Join(n.DataDir(), "quorate.log"))
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(log)) {
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+			return true
+		}
+	}
+	return false
+}
+
 // URIs are the addresses of all nodes, in their order.
 func (c *Cluster) URIs() []string {
 	uris := make([]string, len(c.Nodes))
