@@ -76,7 +76,8 @@ func runThroughput(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	return publishResults([]result{r}, t.json)
 }
 
-// throughput measures messages that were published, confirmed, delivered and acked.
+// throughput measures messages that were published, confirmed, delivered and acked. Its times are
+// from the publish call to the consumer.
 func throughput(ctx context.Context, t *target, s shape) (result, error) {
 	r := result{Name: fmt.Sprintf("throughput, %d queues, %d bytes", s.queues, s.size)}
 	queues := make([]queue, s.queues)
@@ -86,9 +87,18 @@ func throughput(ctx context.Context, t *target, s shape) (result, error) {
 	if err := t.declare(queues...); err != nil {
 		return r, err
 	}
-	if err := s.load(t, queues).run(ctx, t.pids, &r); err != nil {
+	l := s.load(t, queues)
+	for _, c := range l.consumers {
+		c.late = &samples{}
+	}
+	if err := l.run(ctx, t.pids, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", r.Name, err)
 	}
+	var late []time.Duration
+	for _, c := range l.consumers {
+		late = append(late, c.late.take()...)
+	}
+	r.Times = quantilesOf(late)
 	return r, t.remove(queues...)
 }
 
