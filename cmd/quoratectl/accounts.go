@@ -2,6 +2,9 @@ package main
 
 import (
 	"bufio"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -25,9 +28,13 @@ func accountVerbs() []verb {
 		{name: "delete_user", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a user and its permissions", run: deleteUser, also: ctl, example: "ann"},
 		{name: "change_password", arguments: "NAME [PASSWORD]", least: 1, maxArguments: 2, about: "gives a user another password", more: fromInput, run: changePassword, also: ctl, example: "ann other"},
 		{name: "set_user_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces a user's tags", more: " Tags are administrator, monitoring, policymaker, management and impersonator.", run: setUserTags, also: ctl, example: "ann monitoring policymaker"},
+		{name: "authenticate_user", arguments: "NAME [PASSWORD]", least: 1, maxArguments: 2, about: "fails unless a user has the password", more: fromInput, run: authenticateUser, also: ctl, example: "ann secret"},
+		{name: "clear_password", arguments: "NAME", least: 1, maxArguments: 1, about: "takes a user's password away, so that nobody can log in by one", run: clearPassword, also: ctl, example: "ann"},
+		{name: "hash_password", arguments: "[PASSWORD]", maxArguments: 1, about: "shows a hash of a password, for a file of definitions", more: fromInput + " It is made with SHA-256; a node replaces it by a better one at the user's first login.", run: hashPassword, also: ctl, example: "secret"},
 		{name: "list_permissions", about: "lists what users may do in a vhost", run: listPermissions, also: ctl, example: "-p shop"},
 		{name: "list_user_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "lists what a user may do, by vhost", run: listUserPermissions, also: ctl, example: "ann"},
 		{name: "set_permissions", arguments: "NAME CONFIGURE WRITE READ", least: 4, maxArguments: 4, about: "sets what a user may do in a vhost, by three regular expressions", run: setPermissions, also: ctl, example: "-p shop ann '' '^orders' '^orders'"},
+		{name: "set_permissions_globally", arguments: "NAME CONFIGURE WRITE READ", least: 4, maxArguments: 4, about: "sets what a user may do in every vhost there is, by three regular expressions", run: setPermissionsGlobally, also: ctl, example: "ann '' '.*' '.*'"},
 		{name: "clear_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "removes all permissions of a user in a vhost", run: func(c *call) error { return c.delete(path("permissions", c.options.vhost, c.words[0])) }, also: ctl, example: "-p shop ann"},
 		{name: "list_topic_permissions", about: "lists the routing keys to which users are restricted at topic exchanges of a vhost", run: listTopicPermissions, also: ctl, example: "-p shop"},
 		{name: "list_user_topic_permissions", arguments: "NAME", least: 1, maxArguments: 1, about: "lists the routing keys to which a user is restricted, by vhost", run: listUserTopicPermissions, also: ctl, example: "ann"},
@@ -57,6 +64,10 @@ func readPassword(c *call) (string, error) {
 	if len(c.words) > 1 {
 		return c.words[1], nil
 	}
+	return passwordFromInput(c)
+}
+
+func passwordFromInput(c *call) (string, error) {
 	line, err := bufio.NewReader(c.in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", err
@@ -189,4 +200,67 @@ func setTopicPermissions(c *call) error {
 
 func clearTopicPermissions(c *call) error {
 	return c.delete(path(append([]string{"topic-permissions", c.options.vhost}, c.words...)...))
+}
+
+// authenticateUser logs in as the user. One without a tag is told so, which takes the password.
+func authenticateUser(c *call) error {
+	password, err := readPassword(c)
+	if err != nil {
+		return err
+	}
+	as, refusal := *c.client, api.Failure{}
+	as.user, as.password = c.words[0], password
+	status, err := as.ask(c, http.MethodGet, path("whoami"), nil, &refusal, http.StatusUnauthorized)
+	if err != nil {
+		return err
+	}
+	if status == http.StatusUnauthorized && refusal.Reason != "Not management user" {
+		return &exitError{exitDenied, fmt.Errorf("user %q is not authenticated: %s", c.words[0], refusal.Reason)}
+	}
+	c.say("Success")
+	return nil
+}
+
+func clearPassword(c *call) error {
+	u, err := mustUser(c, c.words[0])
+	if err != nil {
+		return err
+	}
+	return c.put(path("users", c.words[0]), map[string]any{"password_hash": "", "tags": u.Tags})
+}
+
+// hashPassword makes the hash that RabbitMQ's definitions have: a salt of 4 bytes, and the SHA-256
+// of it and the password.
+func hashPassword(c *call) error {
+	password := ""
+	if len(c.words) > 0 {
+		password = c.words[0]
+	} else {
+		var err error
+		if password, err = passwordFromInput(c); err != nil {
+			return err
+		}
+	}
+	var salt [4]byte
+	rand.Read(salt[:])
+	sum := sha256.Sum256(append(salt[:], password...))
+	_, err := fmt.Fprintln(c.out, base64.StdEncoding.EncodeToString(append(salt[:], sum[:]...)))
+	return err
+}
+
+func setPermissionsGlobally(c *call) error {
+	if _, err := mustUser(c, c.words[0]); err != nil {
+		return err
+	}
+	var vhosts []api.VHost
+	if err := c.get(path("vhosts")+"?disable_stats=true", &vhosts); err != nil {
+		return err
+	}
+	for _, v := range vhosts {
+		c.options.vhost = v.Name
+		if err := setPermissions(c); err != nil {
+			return fmt.Errorf("vhost %q: %w", v.Name, err)
+		}
+	}
+	return nil
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -22,6 +25,17 @@ func checkVerbs() []verb {
 		{name: "check_local_alarms", about: "fails if an alarm is in effect at the node", run: checkLocalAlarms, also: diagnostics},
 		{name: "check_certificate_expiration", about: "fails if a certificate that the node presents, or verifies others by, expires soon", run: checkExpiration, also: diagnostics,
 			options: []option{{"within", "`NUMBER` of units in which it must not expire", ""}, {"unit", "`UNIT`: days, weeks, months or years", ""}}, example: "--within 4 --unit weeks"},
+		{name: "check_running", about: "fails unless the node serves clients", run: checkRunning, also: diagnostics},
+		{name: "is_running", about: "says whether the node serves clients", more: " It fails if not.", run: checkRunning, also: diagnostics},
+		{name: "is_booting", about: "says whether the node answers and does not serve clients yet", more: " It fails if not.", run: checkBooting, also: diagnostics},
+		{name: "check_port_connectivity", about: "fails unless connections to all ports of the node succeed from here", run: checkConnectivity, also: diagnostics},
+		{name: "check_port_listener", arguments: "PORT", least: 1, maxArguments: 1, about: "fails unless the node listens on a port", run: checkPort, also: diagnostics, example: "5672"},
+		{name: "check_protocol_listener", arguments: "PROTOCOL", least: 1, maxArguments: 1, about: "fails unless the node speaks a protocol: amqp, amqp/ssl, http …", run: checkProtocol, also: diagnostics, example: "amqp"},
+		{name: "check_virtual_hosts", about: "fails if a vhost is down on the node", run: checkVHosts, also: diagnostics},
+		{name: "check_if_metadata_store_is_initialized", about: "fails unless the node has the catalog", run: checkCatalog, also: diagnostics},
+		{name: "check_if_metadata_store_is_initialized_with_data", about: "fails unless the node has the catalog with its data", run: checkCatalog, also: diagnostics},
+		{name: "check_if_any_deprecated_features_are_used", about: "fails if a deprecated feature is used: there are none", run: checkDeprecated, also: diagnostics},
+		{name: "check_if_new_quorum_queue_replicas_have_finished_initial_sync", about: "fails while the node has a replica that does not vote yet", run: checkSynced, also: both},
 		{name: "check_quarantined_queues", about: "fails if a queue is quarantined on the node, which does not lead it because work for it has panicked", run: checkQuarantined},
 		{name: "check_unproven_replicas", about: "fails if replicas on the node are being rebuilt: they do not vote until a leader has brought them up to date", run: checkUnproven},
 		{name: "check_leaders_make_progress", about: "fails if work for a queue that the node leads makes no progress", run: checkProgress},
@@ -104,4 +118,128 @@ func checkUnproven(c *call) error {
 
 func checkProgress(c *call) error {
 	return checked(c, "leaders-make-progress", "The queues led by node "+c.options.node+" make progress")
+}
+
+func checkRunning(c *call) error {
+	return checked(c, "ready-to-serve-clients", "Node "+c.options.node+" serves clients")
+}
+
+// checkBooting is for scripts that wait: a node that does not answer is not booting.
+func checkBooting(c *call) error {
+	_, err := healthCheck(c, "ready-to-serve-clients")
+	switch {
+	case err == nil:
+		return &exitError{exitFailed, fmt.Errorf("node %s serves clients", c.options.node)}
+	case exitCodeOf(err) != exitFailed:
+		return err
+	}
+	c.say("Node " + c.options.node + " does not serve clients yet")
+	return nil
+}
+
+// checkConnectivity connects to every port of the node from here.
+func checkConnectivity(c *call) error {
+	var o api.Overview
+	if err := c.get(path("overview"), &o); err != nil {
+		return err
+	}
+	host := c.client.host()
+	var dialer net.Dialer
+	var failed []string
+	for _, l := range o.Listeners {
+		if l.Node != o.Node {
+			continue
+		}
+		at := net.JoinHostPort(host, strconv.Itoa(l.Port))
+		conn, err := dialer.DialContext(c, "tcp", at)
+		if err != nil {
+			failed = append(failed, fmt.Sprintf("%s (%s): %v", at, l.Protocol, err))
+			continue
+		}
+		conn.Close()
+	}
+	if len(failed) > 0 {
+		return &exitError{exitFailed, errors.New(strings.Join(failed, ", "))}
+	}
+	c.say("Connections to all ports of node " + o.Node + " succeed")
+	return nil
+}
+
+func checkPort(c *call) error {
+	var result api.PortCheck
+	status, err := c.client.ask(c, http.MethodGet, checksPath+"port-listener/"+url.PathEscape(c.words[0]), nil, &result, http.StatusServiceUnavailable)
+	if err == nil && status == http.StatusServiceUnavailable {
+		err = &exitError{exitFailed, fmt.Errorf("%s on port %s; open are %v", result.Reason, c.words[0], result.Ports)}
+	}
+	if err != nil {
+		return err
+	}
+	c.say("The node listens on port " + c.words[0])
+	return nil
+}
+
+func checkProtocol(c *call) error {
+	var result api.ProtocolCheck
+	status, err := c.client.ask(c, http.MethodGet, checksPath+"protocol-listener/"+url.PathEscape(c.words[0]), nil, &result, http.StatusServiceUnavailable)
+	if err == nil && status == http.StatusServiceUnavailable {
+		err = &exitError{exitFailed, fmt.Errorf("%s for %s; there are %s", result.Reason, c.words[0], strings.Join(result.Protocols, " "))}
+	}
+	if err != nil {
+		return err
+	}
+	c.say("The node speaks " + c.words[0])
+	return nil
+}
+
+func checkVHosts(c *call) error {
+	return checked(c, "virtual-hosts", "No vhost is down on node "+c.options.node)
+}
+
+func checkCatalog(c *call) error {
+	return checked(c, "metadata-store/initialized/with-data", "Node "+c.options.node+" has the catalog")
+}
+
+func checkDeprecated(c *call) error {
+	var used []any
+	if err := c.get(path("deprecated-features", "used"), &used); err != nil {
+		return err
+	}
+	if len(used) > 0 {
+		return &exitError{exitFailed, fmt.Errorf("%d deprecated features are used", len(used))}
+	}
+	c.say("No deprecated feature is used")
+	return nil
+}
+
+// checkSynced asks for the members of each queue that has a replica on the node.
+func checkSynced(c *call) error {
+	var s api.Status
+	if err := c.get("/api/quorate/status", &s); err != nil {
+		return err
+	}
+	here, err := replicas(c)
+	if err != nil {
+		return err
+	}
+	var behind []string
+	for _, r := range here {
+		var members []api.Member
+		status, err := c.client.ask(c, http.MethodGet, path("queues", "quorum", r.VHost, r.Name, "status"), nil, &members, http.StatusNotFound)
+		if err != nil {
+			return err
+		}
+		if status == http.StatusNotFound {
+			continue // it was deleted meanwhile
+		}
+		for _, m := range members {
+			if m.Node == s.Node && m.Membership == "non_voter" {
+				behind = append(behind, r.VHost+"/"+r.Name)
+			}
+		}
+	}
+	if len(behind) > 0 {
+		return &exitError{exitFailed, fmt.Errorf("replicas that do not vote yet: %s", strings.Join(behind[:min(len(behind), maxNamed)], ", "))}
+	}
+	c.say("All replicas on node " + s.Node + " vote")
+	return nil
 }

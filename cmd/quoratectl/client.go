@@ -33,6 +33,9 @@ type client struct {
 // check its certificate by.
 func newClient(o *options) (*client, error) {
 	base, scheme, port := o.node, "http", ":15672"
+	if name, host, ok := strings.Cut(base, "@"); o.borrowed && ok && !strings.ContainsAny(name, ":/") {
+		base = host // as in rabbit@HOST
+	}
 	if o.caFile != "" {
 		scheme, port = "https", ":15671"
 	}
@@ -87,6 +90,15 @@ func (o *options) tls() (*tls.Config, error) {
 	return c, nil
 }
 
+// host is that of the node.
+func (c *client) host() string {
+	u, err := url.Parse(c.base)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
 // do sends body, if any, and reads the answer into out, if any.
 func (c *client) do(ctx context.Context, method, path string, body, out any) error {
 	_, err := c.ask(ctx, method, path, body, out)
@@ -136,6 +148,40 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	return res.StatusCode, nil
 }
 
+// kinds names what the first word of a path is about: objects of a vhost, and others.
+var kinds = map[string]struct {
+	name    string
+	inVHost bool
+}{
+	"queues": {"queue", true}, "exchanges": {"exchange", true}, "policies": {"policy", true}, "operator-policies": {"operator policy", true}, "parameters": {"parameters of the component", false},
+	"vhosts": {"vhost", false}, "users": {"user", false}, "nodes": {"node", false}, "connections": {"connection", false}, "global-parameters": {"global parameter", false},
+	"feature-flags": {"feature flag", false}, "vhost-limits": {"vhost", false}, "user-limits": {"user", false},
+}
+
+// missing says what a path that leads nowhere is about.
+func missing(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	words := strings.Split(strings.TrimPrefix(strings.TrimPrefix(path, "/api/"), "quorate/"), "/")
+	for i, w := range words {
+		if plain, err := url.PathUnescape(w); err == nil {
+			words[i] = plain
+		}
+	}
+	kind, known := kinds[words[0]]
+	if known && words[0] == "queues" && len(words) > 1 && words[1] == "quorum" {
+		words = words[1:]
+	}
+	switch {
+	case known && kind.inVHost && len(words) > 2:
+		return fmt.Sprintf("no %s %q in vhost %q", kind.name, words[2], words[1])
+	case known && kind.inVHost && len(words) == 2:
+		return fmt.Sprintf("no vhost %q", words[1])
+	case known && len(words) > 1:
+		return fmt.Sprintf("no %s %q", kind.name, words[1])
+	}
+	return "Not Found: " + strings.Join(words, "/")
+}
+
 // refused turns an unsuccessful answer into an error.
 func refused(status int, path string, answer []byte) error {
 	var f api.Failure
@@ -143,8 +189,8 @@ func refused(status int, path string, answer []byte) error {
 	if json.Unmarshal(answer, &f) == nil && f.Reason != "" {
 		reason = f.Reason
 	}
-	if object, err := url.PathUnescape(strings.TrimPrefix(path, "/api/")); status == http.StatusNotFound && reason == http.StatusText(status) && err == nil {
-		reason += ": " + object
+	if status == http.StatusNotFound && (reason == http.StatusText(status) || strings.HasSuffix(reason, "_not_found")) {
+		reason = missing(path)
 	}
 	code := exitFailed
 	switch status {

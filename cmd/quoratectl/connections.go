@@ -1,8 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -12,8 +15,11 @@ func connectionVerbs() []verb {
 	ctl := []string{ctlName}
 	return []verb{
 		{name: "list_connections", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the connections of clients to all nodes", columns: names(connectionColumns), run: listConnections, also: ctl, live: true, example: "name user state"},
+		{name: "list_channels", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the channels of clients at all nodes", columns: names(channelColumns), run: listChannels, also: ctl, live: true, example: "name user messages_unacknowledged"},
 		{name: "list_consumers", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the consumers of a vhost", columns: names(consumerColumns), run: listConsumers, also: ctl, live: true, example: "-p shop queue_name consumer_tag messages_unacknowledged"},
 		{name: "close_connection", arguments: "NAME REASON", least: 2, maxArguments: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections"), also: ctl, example: "'10.0.0.7:50000 -> 10.0.0.1:5672' maintenance"},
+		{name: "close_all_connections", arguments: "REASON", least: 1, maxArguments: 1, about: "closes the connections to a vhost, or all", run: closeAllConnections, also: ctl,
+			options: []option{{"global", "those to all vhosts", ""}, {"limit", "`NUMBER` of connections to close at most", ""}, {"per-connection-delay", "`MS` to wait between two", ""}}, example: "-p shop --limit 10 maintenance"},
 		{name: "close_all_user_connections", arguments: "USER REASON", least: 2, maxArguments: 2, about: "closes all connections of a user", run: closeConnections("connections", "username"), also: ctl, example: "ann maintenance"},
 	}
 }
@@ -59,4 +65,76 @@ func closeConnections(at ...string) func(*call) error {
 		c.client.reason = c.words[1]
 		return c.delete(path(append(at, c.words[0])...))
 	}
+}
+
+var channelColumns = []column[api.Channel]{
+	{"pid", "its name: CONNECTION (NUMBER)", func(c api.Channel) any { return c.Name }},
+	{"user", "", func(c api.Channel) any { return c.User }},
+	{"consumer_count", "", func(c api.Channel) any { return c.Consumers }},
+	{"messages_unacknowledged", "deliveries", func(c api.Channel) any { return c.Unacknowledged }},
+	{"name", "", func(c api.Channel) any { return c.Name }},
+	{"number", "", func(c api.Channel) any { return c.Number }},
+	{"connection", "its name", func(c api.Channel) any { return c.Connection.Name }},
+	{"node", "it is connected to", func(c api.Channel) any { return c.Node }},
+	{"vhost", "", func(c api.Channel) any { return c.VHost }},
+	{"state", "running or closing", func(c api.Channel) any { return c.State }},
+	{"prefetch_count", "of each consumer; 0: no limit", func(c api.Channel) any { return c.Prefetch }},
+	{"global_prefetch_count", "of all together; 0: no limit", func(c api.Channel) any { return c.SharedPrefetch }},
+	{"messages_unconfirmed", "publishes, in confirm mode", func(c api.Channel) any { return c.Unconfirmed }},
+	{"messages_uncommitted", "publishes, in a transaction", func(c api.Channel) any { return c.Uncommitted }},
+	{"acks_uncommitted", "settlements, in a transaction", func(c api.Channel) any { return c.Unsettled }},
+	{"confirm", "", func(c api.Channel) any { return c.Confirm }},
+	{"transactional", "", func(c api.Channel) any { return c.Transactional }},
+}
+
+func listChannels(c *call) error {
+	var rows []api.Channel
+	if err := c.get(path("channels"), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing channels ...", channelColumns, c.words, 4, rows)
+}
+
+// closeAllConnections closes connections one after the other.
+func closeAllConnections(c *call) error {
+	limit, delay := 0, 0
+	for name, to := range map[string]*int{"limit": &limit, "per-connection-delay": &delay} {
+		if !c.given(name) {
+			continue
+		}
+		n, err := strconv.Atoi(c.option(name))
+		if err != nil || n < 0 {
+			return usageError("--%s is a whole number from 0, not %q", name, c.option(name))
+		}
+		*to = n
+	}
+	at := path("vhosts", c.options.vhost, "connections")
+	if c.given("global") {
+		at = path("connections")
+	}
+	var rows []api.Connection
+	if err := c.get(at, &rows); err != nil {
+		return err
+	}
+	if limit > 0 {
+		rows = rows[:min(limit, len(rows))]
+	}
+	c.client.reason = c.words[0]
+	closed := 0
+	end := c.progress(func() string { return fmt.Sprintf("%d of %d connections closed", c.moved.Load(), len(rows)) })
+	defer end()
+	for _, row := range rows {
+		if err := c.client.do(c, http.MethodDelete, path("connections", row.Name), nil, nil); err != nil && exitCodeOf(err) != exitData {
+			return err // what is not there any more is closed
+		}
+		closed++
+		c.moved.Add(1)
+		select {
+		case <-c.Done():
+			return &exitError{exitTemporary, fmt.Errorf("time is up: %d of %d connections were closed", closed, len(rows))}
+		case <-time.After(time.Duration(delay) * time.Millisecond):
+		}
+	}
+	c.say(fmt.Sprintf("Closed %d connections", closed))
+	return nil
 }

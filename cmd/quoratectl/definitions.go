@@ -78,6 +78,7 @@ func importDefinitions(c *call) error {
 	if !json.Valid(raw) {
 		return &exitError{exitData, fmt.Errorf("the definitions are not JSON")}
 	}
+	defer c.progress(importProgress(c))()
 	var report api.Imported
 	status, err := c.client.ask(c, http.MethodPost, path("definitions"), raw, &report)
 	if err != nil || status == http.StatusNoContent {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/url"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -11,6 +12,9 @@ func queueVerbs() []verb {
 	ctl := []string{ctlName}
 	return []verb{
 		{name: "list_queues", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the queues of a vhost", columns: names(queueColumns), run: listQueues, also: ctl, live: true, example: "-p shop name messages_ready leader --watch 2"},
+		{name: "list_unresponsive_queues", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the queues of a vhost whose leader does not answer", columns: names(queueColumns), run: listUnresponsive, also: ctl, live: true, example: "name state"},
+		{name: "queue_timers", arguments: "QUEUE", least: 1, maxArguments: 1, about: "shows what a queue waits for: its next scheduled message, and its consumers' deadlines", run: queueTimers, live: true, example: "orders"},
+		{name: "list_policies_that_match", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lists the policies of a vhost whose pattern matches a queue, the effective one first", run: listMatching, also: []string{ctlName, diagnosticsName}, example: "orders"},
 		{name: "list_exchanges", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the exchanges of a vhost", columns: names(exchangeColumns), run: listExchanges, also: ctl, live: true, example: "name type"},
 		{name: "list_bindings", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the bindings of a vhost", columns: names(bindingColumns), run: listBindings, also: ctl, example: "source_name destination_name routing_key"},
 	}
@@ -95,6 +99,15 @@ func listQueues(c *call) error {
 		return err
 	}
 	return list(c, "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words, 2, rows)
+}
+
+func listUnresponsive(c *call) error {
+	var rows []api.Queue
+	if err := c.get(path("queues", c.options.vhost), &rows); err != nil {
+		return err
+	}
+	rows = slices.DeleteFunc(rows, func(q api.Queue) bool { return q.QueueStats != nil })
+	return list(c, "Listing unresponsive queues for vhost "+c.options.vhost+" ...", queueColumns, c.words, 1, rows)
 }
 
 var messageColumns = []column[api.PeekedMessage]{

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -235,7 +236,10 @@ func TestExitCodes(t *testing.T) {
 		{"-n 127.0.0.1:1 version", exitUnavailable, ""},
 		{"--password wrong version", exitDenied, "Error: Login failed"},
 		{"set_cluster_setting nonsense 1", exitData, "Error: no cluster setting 'nonsense'"},
-		{"quorum_status a/b", exitData, "Error: Not Found: queues/quorum///a/b/status"},
+		{"quorum_status a/b", exitData, `Error: no queue "a/b" in vhost "/"`},
+		{"list_queues -p nope", exitData, `Error: no vhost "nope"`},
+		{"list_user_permissions nope", exitData, `Error: no user "nope"`},
+		{"explain --queue nope --message 1", exitData, `Error: no queue "nope" in vhost "/"`},
 		{"forget_cluster_node nope", exitData, `Error: no node "nope"`},
 		{"close_all_user_connections nope x", exitNoUser, `Error: no user "nope"`},
 		{"add_vhost there", exitFailed, `Error: vhost "there" already exists`},
@@ -269,6 +273,114 @@ func TestHelpOfVerb(t *testing.T) {
 	if code, out, _ := command("--version"); code != exitOK || out != api.ProductVersion+"\n" {
 		t.Errorf("--version: exit %d, %q", code, out)
 	}
+}
+
+// By a name of RabbitMQ's, the program shows that one's verbs in its help, performs all, takes names of
+// nodes, and says of verbs that mean nothing here what to use.
+func TestBorrowedNames(t *testing.T) {
+	node, _ := pretendNode(t)
+	as := func(name string, args ...string) (int, string) {
+		var out bytes.Buffer
+		p := program{name: name, getenv: func(string) string { return "" }, out: &out, errOut: &out}
+		return p.run(args), out.String()
+	}
+	for _, c := range []struct{ name, shows, hides string }{
+		{"rabbitmqctl", "  set_policy ", "  quorum_status "}, {"rabbitmq-queues", "  quorum_status ", "  set_policy "},
+		{"rabbitmq-diagnostics", "  check_running ", "  set_policy "}, {"rabbitmq-upgrade", "  drain ", "  set_policy "}, {"quoratectl-1.2", "  clock_status ", "  eval "},
+	} {
+		if code, out := as(c.name); code != exitOK || !strings.Contains(out, c.shows) || strings.Contains(out, c.hides) {
+			t.Errorf("%s: exit code %d\n%s", c.name, code, out)
+		}
+	}
+	_, port, _ := strings.Cut(node, ":")
+	for _, name := range []string{"rabbit@127.0.0.1:" + port, node} {
+		if code, out := as("rabbitmqctl", "-l", "-n", name, "-q", "list_queues"); code != exitOK || out != "name\tmessages\na\t5\nlost\t\n" {
+			t.Errorf("rabbitmqctl -n %s: exit code %d, %q", name, code, out)
+		}
+	}
+	for _, args := range [][]string{{"eval", "1 + 1."}, {"sync_queue", "--node", "x", "q"}, {"list_ciphers", "--formatter", "xml"}} {
+		if code, out := as("rabbitmqctl", args...); code != exitUsage || !strings.HasPrefix(out, "Error: "+args[0]+" does not exist here: ") {
+			t.Errorf("%v: exit code %d, %q", args, code, out)
+		}
+	}
+}
+
+// Output has the forms that are requested.
+func TestFormatters(t *testing.T) {
+	node, _ := pretendNode(t)
+	for _, test := range []struct{ args, want string }{
+		{"list_queues name,arguments messages --formatter csv", "name,arguments,messages\na,\"{\"\"x-expires\"\":5,\"\"x-overflow\"\":\"\"drop-head\"\"}\",5\nlost,null,\n"},
+		{"list_queues name messages --formatter csv --no-table-headers", "a,5\nlost,\n"},
+		{"list_queues --no-table-headers", "Listing queues for vhost / ...\na\t5\nlost\t\n"},
+		{"list_queues --formatter pretty_table -q", "┌──────┬──────────┐\n│ name │ messages │\n├──────┼──────────┤\n│ a    │ 5        │\n│ lost │          │\n└──────┴──────────┘\n"},
+		{"list_queues -p none --formatter pretty_table -s", ""},
+		{"clock_status --formatter csv -s", "now_ms,1000\noffset_ms,-12\nmax_skew_ms,1000\nskewed,false\nsampled,true\nagreed,true\njumps_refused,0\nn2,true,12,300,40\nn3,false,0,0,0\n"},
+	} {
+		if code, out, errs := command(append([]string{"-n", node}, strings.Fields(test.args)...)...); code != exitOK || out != test.want {
+			t.Errorf("%s: exit code %d, %s\n%s\nwant\n%s", test.args, code, errs, out, test.want)
+		}
+	}
+}
+
+// --watch shows a listing again and again, until the node fails.
+func TestWatch(t *testing.T) {
+	asked := 0
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked == 4 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		_ = json.NewEncoder(w).Encode([]api.Queue{{Name: "q", QueueStats: &api.QueueStats{Messages: uint64(asked)}}})
+	}))
+	defer s.Close()
+	code, out, errs := command("-n", s.URL, "-s", "list_queues", "--watch", "0.001")
+	if code != exitTemporary || out != "q\t1\n\nq\t2\n\nq\t3\n\n" {
+		t.Errorf("exit code %d, %q, %s", code, out, errs)
+	}
+}
+
+// Long work shows how far it has come, on the standard error.
+func TestProgress(t *testing.T) {
+	seen := make(chan struct{})
+	var once sync.Once
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			n := "n1"
+			_ = json.NewEncoder(w).Encode([]api.Queue{{Name: "a", Members: []string{"n1", "n4"}, Leader: &n}, {Name: "b", Members: []string{"n1"}, Leader: &n}})
+			return
+		}
+		select { // until progress is shown
+		case <-seen:
+		case <-time.After(time.Minute):
+			t.Error("nobody asks for progress")
+		}
+		_, _ = io.WriteString(w, "[]")
+	}))
+	defer s.Close()
+	for _, test := range []struct{ args, want string }{
+		{"grow n4 all", "1 of 2 queues have a replica on n4\n"}, {"shrink n4", "1 of 2 queues have no replica on n4\n"}, {"grow_to_count 2", "1 of 2 queues have 2 replicas\n"},
+	} {
+		seen, once = make(chan struct{}), sync.Once{}
+		var out bytes.Buffer
+		errOut := writerFunc(func(b []byte) {
+			if !strings.HasPrefix(string(b), test.want) {
+				t.Errorf("%s shows %q, not %q", test.args, b, test.want)
+			}
+			once.Do(func() { close(seen) })
+		})
+		p := program{name: ownName, getenv: func(string) string { return "" }, out: &out, errOut: errOut, progressEvery: time.Millisecond}
+		if code := p.run(append([]string{"-n", s.URL}, strings.Fields(test.args)...)); code != exitOK {
+			t.Errorf("%s: exit code %d", test.args, code)
+		}
+	}
+}
+
+// writerFunc calls itself for what is written.
+type writerFunc func(b []byte)
+
+func (f writerFunc) Write(b []byte) (int, error) {
+	f(b)
+	return len(b), nil
 }
 
 func TestEnvironment(t *testing.T) {

@@ -15,6 +15,7 @@ func memberVerbs() []verb {
 	return []verb{
 		{name: "add_member", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "gives a queue a replica on a node", timeout: 60, also: queues, example: "orders n4",
 			run: func(c *call) error {
+				defer c.progress(memberProgress(c, c.words[0], c.words[1]))()
 				return c.post(path("queues", "quorum", c.options.vhost, c.words[0], "replicas", "add"), api.ReplicaNode{Node: c.words[1]}, nil)
 			}},
 		{name: "delete_member", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "removes a queue's replica from a node, with its data", timeout: 60, also: queues, example: "orders n4",
@@ -23,10 +24,12 @@ func memberVerbs() []verb {
 			}},
 		{name: "grow", arguments: "NODE all|even", least: 2, maxArguments: 2, about: "gives queues a replica on a node: all, or those with an even number",
 			options: patterns, also: queues, example: "n4 all --queue-pattern '^orders'", timeout: 600, run: func(c *call) error {
+				defer c.progress(queueProgress(c, "have a replica on "+c.words[0], func(q *api.Queue) bool { return slices.Contains(q.Members, c.words[0]) }))()
 				return changeMembers(c, http.MethodPost, path("queues", "quorum", "replicas", "on", c.words[0], "grow"), api.Selection{Strategy: c.words[1]})
 			}},
 		{name: "shrink", arguments: "NODE", least: 1, maxArguments: 1, about: "removes all replicas from a node, except those that are the only one of their queue",
 			options: patterns, also: queues, example: "n4", timeout: 600, run: func(c *call) error {
+				defer c.progress(queueProgress(c, "have no replica on "+c.words[0], func(q *api.Queue) bool { return !slices.Contains(q.Members, c.words[0]) }))()
 				return changeMembers(c, http.MethodDelete, path("queues", "quorum", "replicas", "on", c.words[0], "shrink"), api.Selection{})
 			}},
 		{name: "grow_to_count", arguments: "COUNT", least: 1, maxArguments: 1, about: "gives queues with fewer replicas this many, as far as nodes are up",
@@ -35,6 +38,7 @@ func memberVerbs() []verb {
 				if err != nil {
 					return usageError("COUNT is a whole number, not %q", c.words[0])
 				}
+				defer c.progress(queueProgress(c, "have "+c.words[0]+" replicas", func(q *api.Queue) bool { return len(q.Members) >= count }))()
 				return changeMembers(c, http.MethodPost, path("queues", "quorum", "replicas", "grow-to-count"), api.Selection{Count: count})
 			}},
 		{name: "forget_cluster_node", arguments: "NODE", least: 1, maxArguments: 1, about: "removes a node that has stopped for good, and its replicas",

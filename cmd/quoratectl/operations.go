@@ -183,6 +183,7 @@ func rebalance(c *call) error {
 		return usageError("rebalance takes quorum or all, not %q", w)
 	}
 	c.say("Rebalancing leaders ...")
+	defer c.progress(leaderProgress(c))()
 	var r api.Rebalanced
 	err := c.post("/api/quorate/rebalance", api.Rebalance{VHostPattern: c.option("vhost-pattern"), QueuePattern: c.option("queue-pattern")}, &r)
 	if err != nil {

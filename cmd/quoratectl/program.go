@@ -31,7 +31,7 @@ type program struct {
 // run executes one command line and returns the exit code.
 func (p *program) run(args []string) int {
 	root := p.command()
-	root.SetArgs(args)
+	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
 	err := root.Execute()
 	if err == nil {
 		return exitOK

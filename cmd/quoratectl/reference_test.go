@@ -52,8 +52,12 @@ func TestExamples(t *testing.T) {
 	if code, _, errs := command("certs", "ensure", "n1"); code != exitOK {
 		t.Fatal(errs)
 	}
-	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte("null"))
+	node := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer := "null"
+		if strings.HasSuffix(r.URL.Path, "/nodes") {
+			answer = `[{"name":"n1","running":true},{"name":"n2","running":true},{"name":"n4","running":true}]`
+		}
+		_, _ = w.Write([]byte(answer))
 	}))
 	defer node.Close()
 	verbs := 0
@@ -75,7 +79,7 @@ func TestExamples(t *testing.T) {
 				break
 			}
 		}
-		code, _, errs := command(append(args, "-n", node.URL)...)
+		code, _, errs := command(append(args, "-n", node.URL, "-t", "20")...)
 		if code == exitUsage || code == exitUnavailable {
 			t.Errorf("%s: exit code %d, %s", c.Example, code, errs)
 		}
@@ -130,4 +134,15 @@ func TestReference(t *testing.T) {
 	page.Hold(t, "../../docs/quoratectl.md", "verbs", b.String()[1:]+"\n")
 	p := program{name: ownName, getenv: func(string) string { return "" }}
 	page.Hold(t, "../../docs/quoratectl.md", "options", "```\n"+p.command().PersistentFlags().FlagUsages()+"```\n")
+	var missing strings.Builder
+	missing.WriteString("| verb | instead |\n|---|---|\n")
+	for i := 0; i < len(absent); {
+		var same []string
+		instead := absent[i].instead
+		for ; i < len(absent) && absent[i].instead == instead; i++ {
+			same = append(same, "`"+absent[i].verb+"`")
+		}
+		fmt.Fprintf(&missing, "| %s | %s |\n", strings.Join(same, ", "), instead)
+	}
+	page.Hold(t, "../../docs/quoratectl.md", "absent", missing.String())
 }

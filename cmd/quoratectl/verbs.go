@@ -101,13 +101,13 @@ type group struct {
 // groups is the table of all verbs.
 func groups() []group {
 	return []group{
-		{"Nodes and the cluster", slices.Concat(statusVerbs(), operationVerbs(), memberVerbs())},
+		{"Nodes and the cluster", slices.Concat(statusVerbs(), clusterVerbs(), operationVerbs(), memberVerbs())},
 		{"Health checks", checkVerbs()},
 		{"Vhosts, queues and exchanges", slices.Concat(vhostVerbs(), queueVerbs(), objectVerbs())},
 		{"Messages", slices.Concat(messageVerbs(), historyVerbs())},
 		{"Connections, channels and consumers", connectionVerbs()},
 		{"Users, permissions and limits", slices.Concat(accountVerbs(), limitVerbs())},
-		{"Policies and parameters", policyVerbs()},
+		{"Policies and parameters", slices.Concat(policyVerbs(), parameterVerbs())},
 		{"Definitions and backups", slices.Concat(definitionVerbs(), backupVerbs())},
 		{"Certificates, tokens and data folders", slices.Concat(certsVerbs(), tokenVerbs(), folderVerbs())},
 	}

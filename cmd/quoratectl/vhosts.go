@@ -12,7 +12,9 @@ func vhostVerbs() []verb {
 	ctl := []string{ctlName}
 	return []verb{
 		{name: "list_vhosts", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the vhosts", columns: names(vhostColumns), run: listVHosts, also: ctl, example: "name description"},
-		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost", run: addVHost, options: []option{descriptionOption, tagsOption}, also: ctl, example: "shop --description 'the shop'"},
+		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost", run: addVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --description 'the shop'"},
+		{name: "update_vhost_metadata", arguments: "NAME", least: 1, maxArguments: 1, about: "changes the description or the tags of a vhost; what is not given stays", run: updateVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --tags production,eu"},
+		{name: "set_vhost_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces the tags of a vhost", run: setVHostTags, also: ctl, example: "shop production"},
 		{name: "delete_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a vhost and everything in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }, also: ctl, example: "shop"},
 	}
 }
@@ -32,15 +34,61 @@ func listVHosts(c *call) error {
 	return list(c, "Listing vhosts ...", vhostColumns, c.words, 1, rows)
 }
 
+// vhostExists reports whether a vhost exists.
+func vhostExists(c *call, name string) (bool, error) {
+	var row api.VHost
+	status, err := c.client.ask(c, http.MethodGet, path("vhosts", name), nil, &row, http.StatusNotFound)
+	return status == http.StatusOK, err
+}
+
+// vhostOf reads the options that describe a vhost.
+func vhostOf(c *call) (map[string]any, error) {
+	described := map[string]any{}
+	for _, name := range []string{"description", "tags"} {
+		if c.given(name) {
+			described[name] = c.option(name)
+		}
+	}
+	if kind := c.option("default-queue-type"); kind != "" && kind != "quorum" {
+		return nil, usageError("--default-queue-type is quorum: durable queues that are declared without a type are replicated, not %q", kind)
+	}
+	return described, nil
+}
+
 // addVHost creates a vhost. An existing one stays as it is.
 func addVHost(c *call) error {
-	var row api.VHost
-	status, err := c.client.ask(c, http.MethodGet, path("vhosts", c.words[0]), nil, &row, http.StatusNotFound)
+	described, err := vhostOf(c)
+	if err != nil {
+		return err
+	}
+	exists, err := vhostExists(c, c.words[0])
 	switch {
 	case err != nil:
 		return err
-	case status == http.StatusOK:
+	case exists:
 		return &exitError{exitFailed, fmt.Errorf("vhost %q already exists", c.words[0])}
 	}
-	return c.put(path("vhosts", c.words[0]), map[string]string{"description": c.option("description"), "tags": c.option("tags")})
+	return c.put(path("vhosts", c.words[0]), described)
 }
+
+// changeVHost changes a vhost that exists.
+func changeVHost(c *call, to map[string]any) error {
+	exists, err := vhostExists(c, c.words[0])
+	switch {
+	case err != nil:
+		return err
+	case !exists:
+		return &exitError{exitData, fmt.Errorf("no vhost %q", c.words[0])}
+	}
+	return c.put(path("vhosts", c.words[0]), to)
+}
+
+func updateVHost(c *call) error {
+	described, err := vhostOf(c)
+	if err != nil {
+		return err
+	}
+	return changeVHost(c, described)
+}
+
+func setVHostTags(c *call) error { return changeVHost(c, map[string]any{"tags": c.words[1:]}) }

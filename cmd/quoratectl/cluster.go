@@ -1,0 +1,239 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// clusterVerbs show the cluster as a whole.
+func clusterVerbs() []verb {
+	ctl, diagnostics := []string{ctlName}, []string{diagnosticsName}
+	both := []string{ctlName, diagnosticsName}
+	return []verb{
+		{name: "cluster_status", about: "shows the cluster: its nodes, versions, alarms and listeners", run: clusterStatus, also: both, live: true},
+		{name: "await_online_nodes", arguments: "COUNT", least: 1, maxArguments: 1, about: "waits until that many nodes are up, at most 120 s", run: awaitNodes, also: ctl, timeout: awaitLimit, example: "3 -t 300"},
+		{name: "report", about: "shows all that a question about a cluster should come with", more: " There are no passwords in it, nor their hashes, nor messages.", run: report, also: ctl, timeout: 300},
+		{name: "listeners", about: "lists where the nodes listen", run: listListeners, also: diagnostics},
+		{name: "alarms", about: "lists the alarms in effect in the cluster", run: listAlarms, also: diagnostics, live: true},
+		{name: "server_version", about: "shows the node's version", run: version, also: diagnostics},
+		{name: "discover_peers", about: "lists the nodes of the cluster, and whether they are up", run: discoverPeers, also: diagnostics},
+		{name: "metadata_store_status", about: "shows who leads the catalog, and whether the node serves it", run: catalogStatus, also: diagnostics, live: true},
+		{name: "resolve_hostname", arguments: "HOST", least: 1, maxArguments: 1, about: "shows the addresses that a name has on this machine", run: resolveHost, also: diagnostics, example: "localhost"},
+		{name: "list_feature_flags", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the versions of the replicated state that the cluster has reached", run: listFlags, columns: names(flagColumns), also: ctl, example: "name state"},
+		{name: "enable_feature_flag", arguments: "NAME|all", least: 1, maxArguments: 1, about: "succeeds if the flag is enabled: they are enabled by themselves once all nodes know them", run: enableFlag, also: ctl, example: "all"},
+		{name: "list_deprecated_features", about: "lists deprecated features, of which there are none", run: listDeprecated, also: both},
+	}
+}
+
+var flagColumns = []column[api.FeatureFlag]{
+	{"name", "", func(f api.FeatureFlag) any { return f.Name }},
+	{"state", "", func(f api.FeatureFlag) any { return f.State }},
+	{"stability", "", func(f api.FeatureFlag) any { return f.Stability }},
+	{"provided_by", "", func(f api.FeatureFlag) any { return f.ProvidedBy }},
+	{"desc", "", func(f api.FeatureFlag) any { return f.About }},
+}
+
+func featureFlags(c *call) (flags []api.FeatureFlag, err error) {
+	return flags, c.get(path("feature-flags"), &flags)
+}
+
+func listFlags(c *call) error {
+	flags, err := featureFlags(c)
+	if err != nil {
+		return err
+	}
+	return list(c, "Listing feature flags ...", flagColumns, c.words, 2, flags)
+}
+
+func enableFlag(c *call) error {
+	return c.put(path("feature-flags", c.words[0], "enable"), map[string]string{"name": c.words[0]})
+}
+
+func listDeprecated(c *call) error {
+	var all []map[string]any
+	if err := c.get(path("deprecated-features"), &all); err != nil {
+		return err
+	}
+	columns := []column[map[string]any]{{"name", "", func(f map[string]any) any { return f["name"] }}}
+	return list(c, "Listing deprecated features ...", columns, nil, 1, all)
+}
+
+var listenerColumns = []column[api.NodeListener]{
+	{"node", "", func(l api.NodeListener) any { return l.Node }},
+	{"protocol", "", func(l api.NodeListener) any { return l.Protocol }},
+	{"interface", "", func(l api.NodeListener) any { return l.IPAddress }},
+	{"port", "", func(l api.NodeListener) any { return l.Port }},
+	{"tls", "", func(l api.NodeListener) any { return l.TLS }},
+}
+
+func listListeners(c *call) error {
+	var o api.Overview
+	if err := c.get(path("overview"), &o); err != nil {
+		return err
+	}
+	return list(c, "Listing listeners of node "+o.Node+" ...", listenerColumns, nil, len(listenerColumns), o.Listeners)
+}
+
+var alarmColumns = []column[api.Alarm]{
+	{"node", "", func(a api.Alarm) any { return a.Node }},
+	{"resource", "", func(a api.Alarm) any { return a.Resource }},
+}
+
+// alarmsOf reads the alarms of the cluster. A check that fails is an answer, too.
+func alarmsOf(c *call) ([]api.Alarm, error) {
+	var result api.Check
+	_, err := c.client.ask(c, "GET", checksPath+"alarms", nil, &result, 503)
+	return result.Alarms, err
+}
+
+func listAlarms(c *call) error {
+	all, err := alarmsOf(c)
+	if err != nil {
+		return err
+	}
+	return list(c, "Listing alarms in effect in the cluster ...", alarmColumns, nil, len(alarmColumns), all)
+}
+
+// clusterReport is cluster_status as JSON.
+type clusterReport struct {
+	Name    string             `json:"cluster_name"`
+	Product string             `json:"product_version"`
+	Nodes   []string           `json:"disk_nodes"`
+	Running []string           `json:"running_nodes"`
+	Alarms  []api.Alarm        `json:"alarms"`
+	Local   []api.NodeListener `json:"listeners"`
+	Flags   []api.FeatureFlag  `json:"feature_flags"`
+}
+
+func clusterStatus(c *call) error {
+	var o api.Overview
+	if err := c.get(path("overview"), &o); err != nil {
+		return err
+	}
+	var nodes []api.Node
+	if err := c.get(path("nodes"), &nodes); err != nil {
+		return err
+	}
+	s := clusterReport{Name: o.ClusterName, Product: o.ProductVersion, Local: o.Listeners}
+	for _, n := range nodes {
+		if s.Nodes = append(s.Nodes, n.Name); n.Running {
+			s.Running = append(s.Running, n.Name)
+		}
+	}
+	var err error
+	if s.Alarms, err = alarmsOf(c); err != nil {
+		return err
+	}
+	if s.Flags, err = featureFlags(c); err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(s)
+	}
+	if err := c.fields("Cluster status of node "+o.Node+" ...", field{"cluster_name", s.Name}, field{"product_version", s.Product},
+		field{"nodes", strings.Join(s.Nodes, " ")}, field{"running_nodes", strings.Join(s.Running, " ")}); err != nil {
+		return err
+	}
+	if err := list(c, "Alarms:", alarmColumns, nil, len(alarmColumns), s.Alarms); err != nil {
+		return err
+	}
+	if err := list(c, "Listeners of node "+o.Node+":", listenerColumns, nil, len(listenerColumns), s.Local); err != nil {
+		return err
+	}
+	return list(c, "Feature flags:", flagColumns, nil, 2, s.Flags)
+}
+
+// awaitNodes waits for a number of nodes.
+func awaitNodes(c *call) error {
+	want, err := strconv.Atoi(c.words[0])
+	if err != nil || want < 1 {
+		return usageError("COUNT is a whole number from 1, not %q", c.words[0])
+	}
+	return await(c, func() error {
+		var nodes []api.Node
+		if err := c.get(path("nodes"), &nodes); err != nil {
+			return err
+		}
+		up := 0
+		for _, n := range nodes {
+			if n.Running {
+				up++
+			}
+		}
+		if up < want {
+			return fmt.Errorf("%d of %d nodes are up", up, want)
+		}
+		return nil
+	})
+}
+
+// report shows what other verbs show, one after the other. What a node does not answer is said,
+// and the rest follows.
+func report(c *call) error {
+	if c.options.formatter == "json" {
+		return usageError("report is text")
+	}
+	for _, run := range []func(*call) error{
+		status, clusterStatus, clockStatus, listNodes, listSettings, listReplicas, listVHosts, listConnections, listChannels, listUsers, listVHostLimits, listUserLimits,
+	} {
+		if err := run(c); err != nil {
+			fmt.Fprintln(c.out, "Error:", err)
+		}
+		fmt.Fprintln(c.out)
+	}
+	var vhosts []api.VHost
+	if err := c.get(path("vhosts")+"?disable_stats=true", &vhosts); err != nil {
+		return err
+	}
+	for _, v := range vhosts {
+		c.options.vhost = v.Name
+		for _, run := range []func(*call) error{
+			listQueues, listExchanges, listBindings, listConsumers, listPermissions, listTopicPermissions,
+			func(c *call) error { return listPolicies(c, "policies") },
+			func(c *call) error { return listPolicies(c, "operator-policies") },
+		} {
+			if err := run(c); err != nil {
+				fmt.Fprintln(c.out, "Error:", err)
+			}
+			fmt.Fprintln(c.out)
+		}
+	}
+	return nil
+}
+
+var onlineColumns = []column[api.Node]{
+	{"name", "", func(n api.Node) any { return n.Name }},
+	{"running", "", func(n api.Node) any { return n.Running }},
+}
+
+func discoverPeers(c *call) error {
+	var rows []api.Node
+	if err := c.get(path("nodes"), &rows); err != nil {
+		return err
+	}
+	return list(c, "Listing the nodes of the cluster ...", onlineColumns, nil, len(onlineColumns), rows)
+}
+
+func catalogStatus(c *call) error {
+	var s api.Status
+	if err := c.get("/api/quorate/status", &s); err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(map[string]any{"node": s.Node, "leader": s.CatalogLeader, "routes_fresh": s.RoutesFresh, "fsm_version": s.FSMVersion})
+	}
+	return c.fields("Status of the catalog on node "+s.Node+" ...", field{"leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh}, field{"fsm_version", s.FSMVersion})
+}
+
+func resolveHost(c *call) error {
+	addresses, err := net.DefaultResolver.LookupHost(c, c.words[0])
+	if err != nil {
+		return &exitError{exitData, err}
+	}
+	columns := []column[string]{{"address", "", func(a string) any { return a }}}
+	return list(c, "Addresses of "+c.words[0]+" ...", columns, nil, 1, addresses)
+}

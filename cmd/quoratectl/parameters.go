@@ -1,0 +1,44 @@
+package main
+
+import (
+	"encoding/json"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// parameterVerbs are about runtime parameters.
+func parameterVerbs() []verb {
+	ctl := []string{ctlName}
+	return []verb{
+		{name: "list_parameters", about: "lists the runtime parameters of a vhost", more: " They are its limits and its operator policies, which have verbs of their own.", run: listParameters, also: ctl, example: "-p shop"},
+		{name: "set_parameter", arguments: "COMPONENT NAME VALUE", least: 3, maxArguments: 3, about: "is refused with what to use: components belong to plug-ins, of which there are none", run: setParameter, also: ctl, example: "shovel s '{}'"},
+		{name: "clear_parameter", arguments: "COMPONENT NAME", least: 2, maxArguments: 2, about: "is refused with what to use", also: ctl, example: "shovel s",
+			run: func(c *call) error { return c.delete(path("parameters", c.words[0], c.options.vhost, c.words[1])) }},
+	}
+}
+
+var parameterColumns = []column[api.Parameter]{
+	{"component", "", func(p api.Parameter) any { return p.Component }},
+	{"name", "", func(p api.Parameter) any { return p.Name }},
+	{"value", "", func(p api.Parameter) any { return p.Value }},
+}
+
+func listParameters(c *call) error {
+	var all, rows []api.Parameter
+	if err := c.get(path("parameters"), &all); err != nil {
+		return err
+	}
+	for _, p := range all {
+		if p.VHost == c.options.vhost {
+			rows = append(rows, p)
+		}
+	}
+	return list(c, "Listing runtime parameters for vhost "+c.options.vhost+" ...", parameterColumns, nil, len(parameterColumns), rows)
+}
+
+func setParameter(c *call) error {
+	if !json.Valid([]byte(c.words[2])) {
+		return &exitError{exitData, errNotJSON}
+	}
+	return c.put(path("parameters", c.words[0], c.options.vhost, c.words[1]), map[string]any{"value": json.RawMessage(c.words[2])})
+}
