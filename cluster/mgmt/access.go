@@ -110,7 +110,7 @@ func (s *Server) login(w *responder, r *http.Request, need level) *request {
 // LetsMonitor reports whether a request that is not for the API may see monitoring data; otherwise
 // it is answered.
 func (s *Server) LetsMonitor(w http.ResponseWriter, r *http.Request) bool {
-	return s.login(&responder{w, s.slog}, r, monitoring) != nil
+	return s.login(&responder{w, s.slog, false}, r, monitoring) != nil
 }
 
 // orEmpty returns a list that JSON shows as an array, even if it is nil.

@@ -24,7 +24,8 @@ const proposeWait = 5 * time.Second
 // responder answers one request.
 type responder struct {
 	http.ResponseWriter
-	log *slog.Logger
+	log    *slog.Logger
+	script bool // the browser must not ask its user for a password: the page does
 }
 
 // answer writes a JSON value.
@@ -65,7 +66,9 @@ func (w *responder) failed(err error) {
 }
 
 func (w *responder) unauthorized(what, reason string) {
-	w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
+	if !w.script {
+		w.Header().Set("WWW-Authenticate", `Basic realm="quorate"`)
+	}
 	w.answer(http.StatusUnauthorized, api.Failure{Error: what, Reason: reason})
 }
 

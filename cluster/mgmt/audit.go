@@ -54,7 +54,7 @@ func (s *Server) perform(w *responder, r *request, e *endpoint) {
 		return
 	}
 	out := &recorder{ResponseWriter: w.ResponseWriter}
-	e.answer(&responder{out, w.log}, r)
+	e.answer(&responder{out, w.log, w.script}, r)
 	refused := out.status == http.StatusUnauthorized || out.status == http.StatusForbidden
 	switch {
 	case refused:

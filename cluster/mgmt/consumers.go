@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
@@ -24,9 +25,19 @@ func (cs consumers) list(w *responder, r *request) {
 	list(w, r, cs.of(r, vhosts))
 }
 
-// of lists the consumers of the queues of vhosts.
-func (cs consumers) of(r *request, vhosts []string) (items []api.Consumer) {
-	for _, c := range cs.queues.Consumers(r.Context()) {
+// ofQueue answers with the consumers of one queue.
+func (cs consumers) ofQueue(w *responder, r *request) {
+	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
+	if !ok || !r.sees(q.VHost) {
+		w.notFound()
+		return
+	}
+	list(w, r, cs.of(r, []string{q.VHost}, q.ID))
+}
+
+// of lists the consumers of the queues of vhosts; with ids, of these queues only.
+func (cs consumers) of(r *request, vhosts []string, ids ...fsm.QueueID) (items []api.Consumer) {
+	for _, c := range cs.queues.Consumers(r.Context(), ids...) {
 		q, ok := r.view.QueueByID(c.Of)
 		if !ok || !slices.Contains(vhosts, q.VHost) {
 			continue

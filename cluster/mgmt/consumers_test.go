@@ -1,8 +1,10 @@
 package mgmt
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -22,6 +24,10 @@ func (w *world) serve(vhost, queue string, c stats.Consumer) {
 	}
 	c.Of = q.ID
 	w.consumers = append(w.consumers, c)
+}
+
+func (w *world) Consumers(_ context.Context, ids ...fsm.QueueID) []stats.Consumer {
+	return slices.DeleteFunc(slices.Clone(w.consumers), func(c stats.Consumer) bool { return len(ids) > 0 && !slices.Contains(ids, c.Of) })
 }
 
 // TestConsumers: a consumer says which timeout its next delivery has, and from
@@ -80,6 +86,9 @@ func TestConsumers(t *testing.T) {
 	w.check(
 		want{"maggie", "GET", "/api/consumers/hidden", "", 404, notThere},
 		want{"maggie", "GET", "/api/consumers/none", "", 404, notThere},
+		want{"maggie", "GET", "/api/queues/%2F/none/consumers", "", 404, notThere},
+		want{"maggie", "GET", "/api/queues/hidden/q/consumers", "", 404, notThere},
+		want{"maggie", "GET", "/api/queues/%2F/own/consumers?columns=consumer_tag", "", 200, `[{"consumer_tag":"a"},{"consumer_tag":"b"}]`},
 		want{"nobody", "GET", "/api/consumers", "", 401, "…"},
 		want{"mona", "GET", "/api/consumers?sort=timed_out&sort_reverse=true&columns=consumer_tag&page=1&page_size=1", "", 200, `…"items":[{"consumer_tag":"argument"}]`},
 	)

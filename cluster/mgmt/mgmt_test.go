@@ -151,8 +151,7 @@ func (w *world) Stats(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]sta
 	return all
 }
 
-func (w *world) Consumers(context.Context, ...fsm.QueueID) []stats.Consumer { return w.consumers }
-func (w *world) Connections(context.Context) []api.Connection               { return w.clients }
+func (w *world) Connections(context.Context) []api.Connection { return w.clients }
 
 func (w *world) Channels(context.Context) []api.Channel { return slices.Clone(w.channels) }
 

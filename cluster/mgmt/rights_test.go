@@ -87,6 +87,7 @@ var needs = map[string]need{
 	"GET /api/queues/{vhost}":                                              {management, "see"},
 	"GET /api/queues/{vhost}/{name}":                                       {management, "see"},
 	"GET /api/queues/{vhost}/{name}/bindings":                              {management, "see"},
+	"GET /api/queues/{vhost}/{name}/consumers":                             {management, "see"},
 	"POST /api/queues/{vhost}/{name}/get":                                  {management, "see"}, // Node.Take asks for read
 	"GET /api/queues/detailed":                                             {tag: management},
 	"PUT /api/queues/{vhost}/{name}":                                       {management, "configure"},

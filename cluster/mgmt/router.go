@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/mgmt/console"
 	"github.com/quorate/quorate/cluster/origin"
 )
 
@@ -23,9 +24,17 @@ func (s *Server) router() http.Handler {
 		rows = append(rows, row{x.path, strings.Split(x.path, "/"), x.endpoints})
 	}
 	return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
-		w := &responder{out, s.slog}
+		w := &responder{out, s.slog, fromScript(r)}
 		origin.SetHeaders(w.Header())
 		w.Header().Set("Vary", "accept, accept-encoding, origin")
+		if file := console.Find(r.URL.EscapedPath()); file != nil {
+			if r.Method == http.MethodGet || r.Method == http.MethodHead {
+				file.Serve(w, r)
+			} else {
+				w.noMethod(r.Method, []string{http.MethodGet, http.MethodHead})
+			}
+			return
+		}
 		segments := strings.Split(strings.TrimSuffix(r.URL.EscapedPath(), "/"), "/")
 		for _, x := range rows {
 			if names, ok := match(x.segments, segments); ok {
@@ -40,6 +49,9 @@ func (s *Server) router() http.Handler {
 		w.notFound()
 	})
 }
+
+// fromScript reports whether a script of a page sends a request, and shows itself what is answered.
+func fromScript(r *http.Request) bool { return r.Header.Get("Sec-Fetch-Dest") == "empty" }
 
 // match reports whether a path belongs to a resource, and returns the names in it. A name is never
 // empty.

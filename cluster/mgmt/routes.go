@@ -175,6 +175,7 @@ func (b *Backend) queues() []resource {
 		{"/api/queues/{vhost}/{name}/deferred", []endpoint{get(management, m.deferred)}},
 		{"/api/queues/{vhost}/{name}/groups", []endpoint{get(management, m.groups)}},
 		{"/api/queues/{vhost}/{name}/kick", []endpoint{post(management, retries{b.Messages, b.Queues}.retryNow)}},
+		{"/api/queues/{vhost}/{name}/consumers", []endpoint{get(management, c.ofQueue)}},
 		{"/api/consumers", []endpoint{get(management, c.list)}},
 		{"/api/consumers/{vhost}", []endpoint{get(management, c.list)}},
 		{"/api/queues/{vhost}/{name}/bindings", []endpoint{get(management, bindingsOfQueue)}},

@@ -231,7 +231,7 @@ func TestPaths(t *testing.T) {
 		"//api/users": 404, "/api//users": 404, "/api/./users": 404, "/api/x/../users": 404, "/api/%2e%2e/api/users": 404, "/api/users%2F": 404, "/api/users%00": 404,
 		"/api/users;x=1": 404, "/API/users": 404, "/api\\users": 404, "/api/users%20": 404, "/api%2Fusers": 404,
 		"/api/health/checks/../../users": 404, "/api/health/checks/is-in-service/../../../users": 404, "/api/health/checks/is-in-service/..%2f..%2f..%2fusers": 404,
-		"/api/users%": 400, "/api/users%zz": 400, "/../../../../etc/passwd": 404, "/api/vhosts/..%2F..%2Fetc%2Fpasswd": 401, "*": 404, "/": 404, "/debug/pprof/": 404, "/metrics": 404,
+		"/api/users%": 400, "/api/users%zz": 400, "/../../../../etc/passwd": 404, "/api/vhosts/..%2F..%2Fetc%2Fpasswd": 401, "*": 404, "/": 200, "/console/": 404, "/console/..%2Fconsole.go": 404, "/console/%2e%2e/": 404, "/debug/pprof/": 404, "/metrics": 404,
 	} {
 		attack(t, "http", "path "+path, func(t *testing.T) { mustAskAPI(t, "GET", path, "").refused(t, status, "") })
 	}

@@ -1,0 +1,38 @@
+// Consumers, and how long they may hold what they have.
+
+import { path } from './client.js';
+import { badge, fill, link, place } from './dom.js';
+import { count, duration, left } from './format.js';
+import { paged } from './table.js';
+import { section } from './view.js';
+
+const source = { consumer: 'its own', queue: 'the queue’s argument', policy: 'a policy', node: 'the node', none: 'nobody' };
+const health = { up: 'good', 'timed-out': 'bad', quiescing: 'warn', silent: 'warn' };
+
+const columns = [
+  { title: 'Tag', sort: 'consumer_tag', show: (c) => c.consumer_tag },
+  { title: 'Status', sort: 'status', show: (c) => [badge(c.status, health[c.status]), !c.active && badge('waits')] },
+  { title: 'Channel', minor: true, show: (c) => (c.channel_details.name ? link(place('channel', c.channel_details.name), c.channel_details.name) : '–') },
+  { title: 'Unacked', sort: 'messages_unacknowledged', number: true, show: (c) => count(c.messages_unacknowledged) },
+  { title: 'Prefetch', number: true, minor: true, show: (c) => (c.prefetch_count === 0 ? 'no limit' : count(c.prefetch_count)) },
+  { title: 'Oldest held for', sort: 'oldest_unacked_age_ms', number: true, show: (c) => (c.oldest_unacked_age_ms ? duration(c.oldest_unacked_age_ms) : '–') },
+  { title: 'Deadline', sort: 'next_deadline', show: (c) => left(c.next_deadline) },
+  { title: 'Timeout', number: true, show: (c) => (c.effective_timeout_ms < 0 ? 'none' : duration(c.effective_timeout_ms)) },
+  { title: 'of', minor: true, show: (c) => source[c.timeout_source] ?? c.timeout_source },
+  { title: 'Taken back', sort: 'timed_out', number: true, show: (c) => (c.timed_out > 0 ? badge(count(c.timed_out), 'warn') : count(c.timed_out)) },
+  { title: 'Late acks', number: true, minor: true, show: (c) => count(c.consumer_timeout_late_acks_total) },
+  { title: 'Lock', number: true, minor: true, show: (c) => (c.lock_duration_ms ? duration(c.lock_duration_ms) : '–') },
+  { title: 'Locks lost', number: true, minor: true, show: (c) => count(c.lost_locks) },
+  { title: 'Priority', number: true, minor: true, show: (c) => c.priority },
+];
+
+const key = (c) => `${c.queue.vhost}\n${c.queue.name}\n${c.consumer_tag}\n${c.channel_details.name ?? c.node}`;
+
+export function queueConsumers(view, body, at) {
+  fill(body, section('Consumers', paged(view, 'Consumers', `${at}/consumers`, columns, { key, by: 'consumer_tag', named: false })));
+}
+
+export function consumers(view) {
+  const all = [{ title: 'Queue', sort: 'queue.name', show: (c) => link(place('queue', c.queue.vhost, c.queue.name, 'consumers'), c.queue.name) }, ...columns];
+  view.show('Consumers', paged(view, 'Consumers', path('consumers'), all, { key, by: 'queue.name', named: false }));
+}

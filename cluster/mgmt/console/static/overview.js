@@ -1,0 +1,79 @@
+// The cluster at a glance: health, totals, what clients do, and the nodes.
+
+import { Chart, lengthsOf, ratesOf, samples } from './chart.js';
+import { check, get, path } from './client.js';
+import { badge, fill, h, link, place } from './dom.js';
+import { count, rate, rateOf } from './format.js';
+import { nodeColumns } from './nodes.js';
+import { Table } from './table.js';
+import { section } from './view.js';
+
+// counters are those of message_stats that are charted, and all that are listed.
+const charted = [['publish', '--line-1'], ['confirm', '--line-2'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']];
+const listed = [
+  ['publish', 'Published'], ['confirm', 'Confirmed'], ['return_unroutable', 'Returned, without a route'], ['drop_unroutable', 'Dropped, without a route'],
+  ['deliver', 'Delivered'], ['deliver_no_ack', 'Delivered, no ack needed'], ['get', 'Got'], ['get_no_ack', 'Got, no ack needed'], ['redeliver', 'Redelivered'], ['ack', 'Acknowledged'],
+];
+const lengths = [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']];
+
+// checks are the health checks that are shown, and what they say if they pass.
+const checks = [
+  [['alarms'], 'No alarms'],
+  [['quorum-queues-without-elected-leaders', 'all-vhosts'], 'Every queue has a leader'],
+  [['leaders-make-progress'], 'Queues led by this node make progress'],
+  [['unproven-replicas'], 'Replicas on this node are up to date'],
+  [['quarantined-queues'], 'No queue is quarantined on this node'],
+];
+
+export function overview(view) {
+  const health = h('ul', { class: 'health' });
+  const totals = h('div', { class: 'cards' });
+  const rates = new Chart(view, 'Messages a second', charted, rate);
+  const queued = new Chart(view, 'Messages in queues', lengths, count);
+  const counters = new Table('Counts since the nodes began', [
+    { title: 'Messages', show: ([, title]) => title },
+    { title: 'A second', number: true, show: ([name, , stats]) => rate(rateOf(stats, name) ?? 0) },
+    { title: 'All', number: true, show: ([name, , stats]) => count(stats[name] ?? 0) },
+  ], ([name]) => name);
+  const churn = new Table('Connections, channels and queues', [
+    { title: 'Were', show: ([, title]) => title },
+    { title: 'A second', number: true, show: ([name, , rates]) => rate(rateOf(rates, name) ?? 0) },
+    { title: 'All', number: true, show: ([name, , rates]) => count(rates[name] ?? 0) },
+  ], ([name]) => name);
+  const nodes = view.may('monitoring') && new Table('Nodes', nodeColumns, (n) => n.name);
+
+  view.show('Overview', section('Health', health), section('Now', totals), section('Rates', rates.element), section('Queued', queued.element),
+    nodes && section('Nodes', nodes.element), section('Counts', h('div', { class: 'columns' }, counters.element, churn.element)));
+
+  view.every(async () => {
+    const o = await get(path('overview'), samples, { signal: view.signal });
+    const q = o.queue_totals;
+    fill(totals, card('Ready', q.messages_ready), card('Unacknowledged', q.messages_unacknowledged), card('Scheduled', q.messages_scheduled),
+      card('Waiting for a retry', q.messages_delayed - q.messages_scheduled), card('Dead letters under way', q.messages_dlx),
+      card('Queues', o.object_totals.queues, '#/queues'), card('Connections', o.object_totals.connections, '#/connections'),
+      card('Channels', o.object_totals.channels, '#/channels'), card('Consumers', o.object_totals.consumers, '#/consumers'));
+    rates.show(ratesOf(o.message_stats, charted.map(([name]) => name)));
+    queued.show(lengthsOf(q, lengths.map(([name]) => name)));
+    counters.show(listed.map(([name, title]) => [name, title, o.message_stats]));
+    churn.show([['connection_created', 'Connections opened'], ['connection_closed', 'Connections closed'], ['channel_created', 'Channels opened'], ['channel_closed', 'Channels closed'],
+      ['queue_declared', 'Queues declared'], ['queue_created', 'Queues created'], ['queue_deleted', 'Queues deleted']].map(([name, title]) => [name, title, o.churn_rates]));
+  });
+  view.every(async () => {
+    const answers = await Promise.all(checks.map(([names]) => check(path('health', 'checks', ...names), { signal: view.signal })));
+    fill(health, answers.map((a, i) => h('li', null, a.status === 'ok' ? [badge('ok', 'good'), checks[i][1]] : [badge('failed', 'bad'), a.reason, details(a)])));
+  });
+  if (nodes) view.every(async () => nodes.show(await get(path('nodes'), null, { signal: view.signal })));
+}
+
+function card(title, n, to) {
+  const value = h('span', { class: 'value' }, count(n));
+  return h('div', { class: 'card' }, h('span', null, title), to ? link(to, value) : value);
+}
+
+// details names the first of what a check is about.
+function details(answer) {
+  const alarms = (answer.alarms ?? []).map((a) => `${a.resource} on ${a.node}`);
+  const all = answer.queues ?? [];
+  const queues = all.slice(0, 10).map((q) => (q.virtual_host ? link(place('queue', q.virtual_host, q.name), q.readable_name) : q.readable_name));
+  return h('ul', null, [...alarms, ...queues].map((x) => h('li', null, x)), all.length > 10 && h('li', null, `and ${count(all.length - 10)} more`));
+}

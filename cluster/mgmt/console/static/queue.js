@@ -1,0 +1,122 @@
+// One queue: its state, and the parts that are in files of their own.
+
+import { Chart, lengthsOf, ratesOf, samples } from './chart.js';
+import { exchangePath, get, path, post, remove } from './client.js';
+import { badge, button, fill, h, link, pairs, place } from './dom.js';
+import { bytes, count, json, left, rate, terms } from './format.js';
+import { queueConsumers } from './consumers.js';
+import { ended } from './ended.js';
+import { messages } from './messages.js';
+import { scheduled } from './scheduled.js';
+import { stateOf } from './queues.js';
+import { Table } from './table.js';
+import { area, confirm, dialog, field, input, object, section } from './view.js';
+
+const parts = { state: ['State', state], messages: ['Messages', messages], scheduled: ['Scheduled', scheduled], consumers: ['Consumers', queueConsumers], ended: ['Ended', ended] };
+
+export function queue(view, vhost, name, part) {
+  part = Object.hasOwn(parts, part) ? part : 'state';
+  const tabs = h('nav', { class: 'tabs', 'aria-label': 'Parts of the queue' }, Object.entries(parts).map(([key, [title]]) => {
+    const tab = link(place('queue', vhost, name, key), title);
+    if (key === part) tab.setAttribute('aria-current', 'page');
+    return tab;
+  }));
+  const body = h('div');
+  view.show(`Queue ${name}`, h('p', { class: 'under' }, 'in the virtual host ', h('code', null, vhost)), tabs, body);
+  parts[part][1](view, body, path('queues', vhost, name), { vhost, name });
+}
+
+function state(view, body, at, { vhost, name }) {
+  const facts = h('div'), times = h('div'), settings = h('div'), leaders = h('div', { class: 'buttons' });
+  const lengths = new Chart(view, 'Messages', [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']], count);
+  const rates = new Chart(view, 'Messages a second', [['publish', '--line-1'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']], rate);
+  const members = new Table('Replicas', memberColumns, (m) => m['Node Name']);
+  fill(body, h('div', { class: 'buttons' },
+    button('Publish', () => publish(view, vhost, name), { class: 'primary' }),
+    button('Purge', () => purge(view, at, name)),
+    button('Delete', () => drop(view, at, name), { class: 'danger' })),
+  section('State', facts), section('Time', times), section('Length', lengths.element), section('Rates', rates.element),
+  section('Replicas', members.element, leaders), section('Settings', settings));
+
+  view.every(async () => {
+    const q = await get(at, samples, { signal: view.signal });
+    fill(facts, pairs([
+      ['State', stateOf(q)], ['Leader', q.leader ?? '–'], ['Type', `${q.type}${q.durable ? '' : ', not durable'}${q.exclusive ? ', exclusive' : ''}${q.auto_delete ? ', deleted with the last consumer' : ''}`],
+      ['Ready', `${count(q.messages_ready)} (${bytes(q.message_bytes_ready)})`], ['Unacknowledged', `${count(q.messages_unacknowledged)} (${bytes(q.message_bytes_unacknowledged)})`],
+      ['Scheduled', q.messages_scheduled ? `${count(q.messages_scheduled)} (${bytes(q.message_bytes_scheduled)})` : ''],
+      ['Waiting for a retry', q.messages_delayed_retry ? count(q.messages_delayed_retry) : ''], ['Deferred', q.messages_deferred ? count(q.messages_deferred) : ''],
+      ['Dead letters under way', q.messages_dlx ? `${count(q.messages_dlx)}${q.messages_dlx_waiting ? `, ${count(q.messages_dlx_waiting)} of them without a target` : ''}` : ''],
+      ['Groups', q.groups ? `${count(q.groups)}, ${count(q.groups_held)} of them held` : ''], ['Consumers', count(q.consumers)],
+    ]));
+    fill(times, pairs([
+      ['First scheduled message', q.next_delayed_at ? left(q.next_delayed_at) : ''], ['Last scheduled message', q.last_delayed_at ? left(q.last_delayed_at) : ''],
+      ['Expired', count(q.messages_expired_total)], ['Timed out at consumers', count(q.messages_timed_out_total)],
+      ['Late consumers', q.consumers_timed_out > 0 ? badge(count(q.consumers_timed_out), 'warn') : count(q.consumers_timed_out)],
+      ['Locked deliveries', count(q.messages_locked)], ['Locks lost', count(q.locks_lost_total)], ['Locks renewed', count(q.locks_renewed_total)],
+      ['Dead-lettered', count(q.messages_dead_lettered_total)],
+    ]));
+    lengths.show(lengthsOf(q, ['messages_ready', 'messages_unacknowledged']));
+    rates.show(ratesOf(q.message_stats, ['publish', 'deliver_get', 'ack', 'redeliver']));
+    await settingsOf(view, q, settings);
+  });
+  view.every(async () => {
+    const list = await get(path('queues', 'quorum', vhost, name, 'status'), null, { signal: view.signal });
+    const top = Math.max(0, ...list.map((m) => m['Commit Index']));
+    members.show(list.map((m) => ({ ...m, lag: Math.max(0, top - m['Last Applied']) })));
+    fill(leaders, view.may('administrator') && list.filter((m) => m['Raft State'] === 'follower' && m.Membership === 'voter').map((m) => button(`Make ${m['Node Name']} the leader`,
+      () => view.act(() => post(`${at}/actions`, { action: 'transfer_leadership', node: m['Node Name'] }), `${m['Node Name']} leads the queue.`))));
+  });
+}
+
+const memberColumns = [
+  { title: 'Node', show: (m) => m['Node Name'] },
+  { title: 'State', show: (m) => [badge(m['Raft State'], { leader: 'good', noproc: 'bad' }[m['Raft State']]), m.Quarantined && badge('quarantined', 'bad')] },
+  { title: 'Votes', show: (m) => ({ voter: 'yes', non_voter: 'not yet' }[m.Membership] ?? m.Membership) },
+  { title: 'Term', number: true, minor: true, show: (m) => count(m.Term) },
+  { title: 'Last entry', number: true, show: (m) => count(m['Last Log Index']) },
+  { title: 'Committed', number: true, minor: true, show: (m) => count(m['Commit Index']) },
+  { title: 'Applied', number: true, show: (m) => count(m['Last Applied']) },
+  { title: 'Behind', number: true, show: (m) => (m['Raft State'] === 'noproc' ? '–' : count(m.lag)) },
+  { title: 'Snapshot', number: true, minor: true, show: (m) => (m['Snapshot Index'] < 0 ? '–' : count(m['Snapshot Index'])) },
+];
+
+// settingsOf shows each setting with what the queue's declaration and its policies say of it.
+async function settingsOf(view, q, into) {
+  const find = async (kind, name) => (name ? (await get(path(kind, q.vhost, name), null, { signal: view.signal }).catch(() => null)) : null);
+  const policy = await find('policies', q.policy), operator = await find('operator-policies', q.operator_policy);
+  const names = new Set([...Object.keys(q.arguments).map((k) => k.replace(/^x-/, '')), ...Object.keys(q.effective_policy_definition)]);
+  const value = (object, key) => (object && Object.hasOwn(object, key) ? h('code', null, json(object[key])) : '–');
+  const head = (title, name, p) => [title, name && [' ', h('code', null, name)], p && h('small', null, ` priority ${p.priority}, pattern `, h('code', null, p.pattern))];
+  const rows = [...names].sort().map((key) => h('tr', null, h('th', { scope: 'row' }, key), h('td', null, value(q.arguments, `x-${key}`)), h('td', null, value(policy?.definition, key)),
+    h('td', null, value(operator?.definition, key)), h('td', null, value(q.effective_policy_definition, key))));
+  fill(into, q.settings_in_force === false && h('p', { class: 'notice' }, 'The queue has not taken up the newest settings yet.'),
+    rows.length === 0 ? h('p', null, 'No argument and no policy says anything of this queue.') : h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Settings' }, h('table', null,
+      h('caption', null, 'Settings and where they come from'),
+      h('thead', null, h('tr', null, ['Setting', head('Argument'), head('Policy', q.policy, policy), head('Operator policy', q.operator_policy, operator), 'Policies together'].map((t) => h('th', { scope: 'col' }, t)))),
+      h('tbody', null, rows))),
+    pairs([['Dead letters go', q.dead_letter_strategy], ['Delivery limit', q.delivery_limit < 0 ? 'none' : count(q.delivery_limit)], ['Arguments', terms(q.arguments)]]));
+}
+
+async function publish(view, vhost, name) {
+  await dialog(`Publish to ${name}`, [
+    field('Payload', area('payload', { autofocus: true })), field('Delay', input('delay', { inputmode: 'numeric', pattern: '[0-9]*', placeholder: 'ms' }), 'Milliseconds until it is ready; nothing: at once'),
+    field('Headers', area('headers', { rows: 2 }), 'A JSON object'), field('Properties', area('properties', { rows: 2 }, '{"delivery_mode": 2}'), 'A JSON object: content_type, message_id, expiration, priority, …'),
+  ], 'Publish', async (f) => {
+    const properties = object(f.properties.value, 'Properties'), headers = object(f.headers.value, 'Headers');
+    if (f.delay.value !== '') headers['x-opt-delivery-delay'] = Number(f.delay.value);
+    const answer = await post(exchangePath(vhost, '', 'publish'), { properties: { ...properties, headers: { ...properties.headers, ...headers } }, routing_key: name, payload: f.payload.value, payload_encoding: 'string' });
+    if (!answer.routed) throw new Error('No queue has taken the message.');
+    view.say('The message is confirmed.', 'good');
+    view.refresh();
+    return true;
+  });
+}
+
+async function purge(view, at, name) {
+  if (await confirm(`Purge ${name}?`, 'Purge', 'All ready messages are deleted.')) await view.act(() => remove(`${at}/contents`), 'The ready messages are gone.');
+}
+
+async function drop(view, at, name) {
+  if (!await confirm(`Delete ${name}?`, 'Delete', 'The queue is deleted with all its messages.')) return;
+  if (await view.act(() => remove(at), 'The queue is deleted.')) location.hash = '#/queues';
+}

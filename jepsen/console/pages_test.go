@@ -1,0 +1,266 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+func queuePath(name string, more ...string) string {
+	return "/api/queues/%2F/" + strings.Join(append([]string{url.PathEscape(name)}, more...), "/")
+}
+
+// mustDial opens a channel to the first node, on a connection with a name.
+func (w *world) mustDial(t *testing.T, name string) *amqp.Channel {
+	t.Helper()
+	c, err := amqp.DialConfig(w.Nodes[0].URI(), amqp.Config{Properties: amqp.Table{"connection_name": name}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	ch, err := c.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+// mustPublish publishes a message to a queue, which is confirmed.
+func (w *world) mustPublish(t *testing.T, queue, body string, headers map[string]any) {
+	t.Helper()
+	var answer struct{ Routed bool }
+	w.mustCall(t, http.MethodPost, "/api/exchanges/%2F/amq.default/publish", map[string]any{
+		"routing_key": queue, "payload": body, "payload_encoding": "string", "properties": map[string]any{"message_id": body, "headers": headers},
+	}, &answer)
+	if !answer.Routed {
+		t.Fatalf("%s has not taken %q", queue, body)
+	}
+}
+
+func testLogin(t *testing.T, w *world) {
+	p := mustOpen(t, w.browser, w.url)
+	p.logIn("guest", "wrong")
+	p.await("a refusal", "text('.notice').includes('the password is wrong')")
+	p.await("nothing kept", "sessionStorage.length === 0")
+	p.fill("user", "guest", "password", "guest")
+	p.press("Log in")
+	p.await("the overview", "text('h1') === 'Overview'")
+	p.await("nothing where it would stay", "localStorage.length === 0 && document.cookie === '' && !location.href.includes('guest')")
+	p.await("the state of the nodes", "text('main').includes('Every queue has a leader') && rows().filter((r) => r.includes('running')).length === 3")
+	p.press("Log out")
+	p.await("the login", "document.querySelector('[name=password]')")
+	p.await("nothing kept", "sessionStorage.length === 0")
+
+	w.mustCall(t, http.MethodPut, "/api/users/plain", map[string]any{"password": "plain", "tags": ""}, nil)
+	p.fill("user", "plain", "password", "plain")
+	p.press("Log in")
+	p.await("what the user lacks", "text('.notice').includes('Not management user')")
+}
+
+func testLive(t *testing.T, w *world) {
+	w.mustQueue(t, "live", nil)
+	ch := w.mustDial(t, "live")
+	p := mustLogIn(t, w.browser, w.url)
+	const published = "rows().find((r) => r.startsWith('Published'))"
+	p.await("counts", published)
+	ended, stop := make(chan error), make(chan struct{})
+	go func() {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				ended <- nil
+				return
+			case <-tick.C:
+				if err := ch.PublishWithContext(t.Context(), "", "live", false, false, amqp.Publishing{}); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}
+	}()
+	rate := fmt.Sprintf("Number(/([\\d.,]+)\\/s/.exec(%s)?.[1])", published)
+	p.await("a rate", rate+" > 0")
+	p.await("ready messages", "card('Ready') > 10")
+	p.await("a chart", "document.querySelector('.chart canvas') && /publish [1-9]/.test(document.querySelector('.chart').ariaLabel)")
+	before := mustEval[int](p, "card('Ready')")
+	p.await("more messages", fmt.Sprintf("card('Ready') > %d", before))
+	close(stop)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	p.open("Queues", "queues")
+	p.await("the queue's rate", "row('live') && !row('live').innerText.includes('no leader')")
+}
+
+func testPublish(t *testing.T, w *world) {
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queues", "queues")
+	p.press("Add a queue")
+	p.fill("name", "orders", "arguments", `{"x-message-ttl": "soon"}`)
+	p.press("Add")
+	p.await("what is wrong", "text('dialog .notice').includes('x-message-ttl')")
+	p.fill("arguments", `{"x-message-ttl": 3600000}`)
+	p.press("Add")
+	p.await("the queue", "text('h1') === 'Queue orders'")
+	p.await("its replicas", "rows().filter((r) => /leader|follower/.test(r)).length === 3")
+	p.await("its time to live", "rows().some((r) => r.includes('message-ttl') && r.includes('3600000'))")
+
+	p.press("Publish")
+	p.fill("payload", "one order", "headers", `{"priority": "high"}`)
+	p.press("Publish")
+	p.await("a confirm", "text('.notices').includes('confirmed')")
+	p.open("Queue orders", "queue", "/", "orders", "messages")
+	p.await("the message", "row('one order')")
+	p.await("its countdown", "/in 59 min/.test(row('one order').innerText)")
+	p.press("Show")
+	p.await("all of it", "text('dialog pre') === 'one order' && text('dialog').includes('header priority')")
+	p.press("Close")
+	var page struct{ Items []struct{ Payload string } }
+	w.mustCall(t, http.MethodGet, queuePath("orders", "messages", "peek"), nil, &page)
+	if len(page.Items) != 1 || page.Items[0].Payload != "one order" {
+		t.Errorf("%+v", page)
+	}
+
+	p.open("Queue orders", "queue", "/", "orders")
+	p.press("Purge")
+	p.await("a question", "text('dialog h2') === 'Purge orders?'")
+	p.press("Purge")
+	p.await("purged", "text('.notices').includes('are gone')")
+	p.press("Delete")
+	p.await("a question", "text('dialog h2') === 'Delete orders?'")
+	p.press("Delete")
+	p.await("the list", "text('h1') === 'Queues' && rows().length > 0 && !row('orders')")
+}
+
+func testScheduled(t *testing.T, w *world) {
+	w.mustQueue(t, "later", nil)
+	for _, name := range []string{"first", "second", "third"} {
+		w.mustPublish(t, "later", name, map[string]any{"x-opt-delivery-delay": 3_600_000})
+	}
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queue later", "queue", "/", "later", "scheduled")
+	p.await("the messages", "rows().length === 3 && row('second')")
+	p.await("a timeline", "document.querySelector('.bars')?.ariaLabel.startsWith('3 scheduled messages')")
+	p.do("row('first')", "querySelectorAll('button')[0].click()")
+	p.await("it is sent off", "rows().length === 2 && !row('first')")
+	p.do("row('second')", "querySelectorAll('button')[2].click()")
+	p.press("Cancel it")
+	p.await("it is cancelled", "rows().length === 1 && !row('second')")
+	p.do("row('third')", "querySelectorAll('button')[1].click()")
+	p.fill("delay", "7200000")
+	p.press("Move")
+	p.await("it is moved", "/in (2 h|1 h 59 min)/.test(row('third').innerText)")
+	p.open("Queue later", "queue", "/", "later", "messages")
+	p.await("the message that was fired", "rows().length === 1 && row('first')")
+}
+
+func testEnded(t *testing.T, w *world) {
+	w.mustQueue(t, "short", map[string]any{"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+	w.mustQueue(t, "dead", nil)
+	w.mustPublish(t, "short", "brief", nil)
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queue short", "queue", "/", "short", "ended")
+	p.await("its end", "row('expired') && row('brief') && row('dead')")
+	p.do("row('expired')", "querySelector('button').click()")
+	p.await("its life", "/enqueued/.test(text('.life')) && /expired/.test(text('.life'))")
+}
+
+func testConnections(t *testing.T, w *world) {
+	w.mustQueue(t, "held", map[string]any{"x-consumer-timeout": 600_000})
+	ch := w.mustDial(t, "a client to close")
+	w.mustPublish(t, "held", "one", nil)
+	got, err := ch.Consume("held", "worker", false, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-got
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queue held", "queue", "/", "held", "consumers")
+	p.await("the deadline", "/in (10|9) min/.test(row('worker')?.innerText)")
+	p.open("Channels", "channels")
+	p.await("the channel", "rows().length > 0")
+	p.open("Connections", "connections")
+	p.do("row('a client to close')", "querySelector('button').click()")
+	p.fill("reason", "it is in the way")
+	p.press("Close it")
+	p.await("it is gone", "!row('a client to close')")
+	select {
+	case why := <-closed:
+		if why == nil || why.Code != amqp.ConnectionForced || !strings.Contains(why.Reason, "it is in the way") {
+			t.Error(why)
+		}
+	case <-time.After(patience):
+		t.Error("the client is not told")
+	}
+}
+
+// hostile are names and texts that a careless page would run.
+var hostile = []string{
+	`<img src=x onerror="window.__xss=1;alert(1)">`,
+	`<script>window.__xss=1;alert(1)</script>`,
+	`"><svg/onload=alert(1)>`,
+	`' onmouseover='alert(1)' x='`,
+	`</td></tr></table><iframe src="javascript:alert(1)"></iframe>`,
+	`javascript:alert(1)`,
+	`{{constructor.constructor('window.__xss=1')()}}`,
+	`${alert(1)}`,
+	`%3Cimg%20src=x%20onerror=alert(1)%3E`,
+	`a/b?c#d&e=f%2F`,
+}
+
+// testHostile has every kind of object carry every hostile text, and looks at all pages.
+func testHostile(t *testing.T, w *world) {
+	ch := w.mustDial(t, hostile[0])
+	for i, name := range hostile {
+		w.mustQueue(t, name, map[string]any{"x-dead-letter-exchange": name})
+		w.mustPublish(t, name, name, map[string]any{name: name, "x-opt-delivery-delay": 0})
+		w.mustPublish(t, name, name+" later", map[string]any{name: name, "x-opt-delivery-delay": 3_600_000})
+		for path, body := range map[string]any{
+			"/api/users/":         map[string]any{"password": "p", "tags": []string{name}},
+			"/api/exchanges/%2F/": map[string]any{"type": "topic"},
+			"/api/policies/%2F/":  map[string]any{"pattern": "^hostile$", "definition": map[string]any{"dead-letter-exchange": name}, "priority": i},
+			"/api/vhosts/":        map[string]any{"description": name, "tags": name},
+		} {
+			w.mustCall(t, http.MethodPut, path+url.PathEscape(name), body, nil)
+		}
+		w.mustCall(t, http.MethodPost, "/api/bindings/%2F/e/"+url.PathEscape(name)+"/q/"+url.PathEscape(name), map[string]any{"routing_key": name, "arguments": map[string]any{name: name}}, nil)
+		if _, err := ch.Consume("live", name, false, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := mustLogIn(t, w.browser, w.url)
+	show := func(heading, has string, names ...string) {
+		t.Helper()
+		p.open(heading, names...)
+		p.await(fmt.Sprintf("%q on %q", has, heading), "document.body.innerText.includes("+quote(has)+")")
+		strange := mustEval[[]string](p, `all('img, iframe, svg, object, embed, script:not([src^="/console/"]), body style, [onerror], [onload], [onmouseover], a:not([href^="#"])').map((e) => e.outerHTML)
+			.concat(window.__xss === undefined ? [] : ['window.__xss'])`)
+		if len(strange) > 0 {
+			t.Errorf("%q: %q", heading, strange)
+		}
+	}
+	for _, name := range hostile {
+		show("Queues", name, "queues")
+		show("Queue "+name, name, "queue", "/", name)
+		p.await("its replicas", "rows().some((r) => r.includes('leader'))")
+		show("Queue "+name, name, "queue", "/", name, "messages")
+		p.press("Show")
+		p.await("all of it", "text('dialog pre') === "+quote(name)+" && text('dialog').includes("+quote("header "+name)+")")
+		show("Queue "+name, name+" later", "queue", "/", name, "scheduled")
+	}
+	show("Queue live", hostile[1], "queue", "/", "live", "consumers")
+	show("Connections", hostile[0], "connections")
+	show("Consumers", hostile[2], "consumers")
+	names, _ := json.Marshal([]string{"queue", "/", ".."})
+	mustEval[string](p, fmt.Sprintf("location.hash = '#/' + %s.map(encodeURIComponent).join('/')", names))
+	p.await("a name that browsers change", "text('main').includes('a browser cannot ask')")
+}
