@@ -187,7 +187,7 @@ func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
 	b.boot.Store(boot)
 	b.number.Store(uint32(self))
 	b.detector.served = b.now()
-	b.spawn("watch", func() { worker.Every(b.stop, watchEvery, b.watch.round) })
+	b.spawn("watch", func() { b.watch.run(b.stop) })
 	b.spawn("follow the catalog", b.followCatalog)
 }
 

@@ -395,7 +395,7 @@ func (l *links) sendOrRepeat(node string, queue fsm.QueueID, k kind, m vtMessage
 }
 
 // repeat makes nodes ask for what could not be sent to them.
-func (l *links) repeat() {
+func (l *links) repeat() (some bool) {
 	l.mu.Lock()
 	all := l.unsent
 	l.unsent = map[unsent]struct{}{}
@@ -407,6 +407,7 @@ func (l *links) repeat() {
 			}
 		}
 	}
+	return len(all) > 0
 }
 
 // announce tells a node that this one leads g.

@@ -5,12 +5,14 @@ import (
 
 	"github.com/quorate/quorate/cluster/deadletter"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// How often the watch repeats work that no event causes, in rounds; the first is a duration.
+// How often the watch repeats work that no event causes, in multiples of watchEvery; that is a duration.
 const (
 	watchEvery   = 250 * time.Millisecond
+	watchRest    = 2  // all, while nothing waits
 	suspectEvery = 4  // suspects, and queues with outdated knowledge of nodes
 	reportEvery  = 20 // all queues, while there are suspects
 )
@@ -29,24 +31,42 @@ type watch struct {
 
 	watched []*stream.Route
 	sources *catalog.View // the last view at which no queue had a session of a queue that is gone
-	rounds  int
+	rounds  int // multiples of watchEvery that have passed
+	wait    int // of which the last round is ago
 }
 
-// round does all of it once. A panic in one step does not affect the others.
-func (w *watch) round() {
+// run runs rounds until stop is closed.
+func (w *watch) run(stop <-chan struct{}) {
+	worker.Again(stop, func() time.Duration {
+		w.wait = watchRest
+		if w.round() {
+			w.wait = 1
+		}
+		return time.Duration(w.wait) * watchEvery
+	})
+}
+
+// round does all of it once, and reports whether something waits. A panic in one step does not affect
+// the others.
+func (w *watch) round() (waits bool) {
 	now := w.now()
 	w.watched = w.routes.Watch(w.watched)
-	if w.rounds++; w.rounds%suspectEvery == 0 {
+	before := w.rounds
+	w.rounds += max(1, w.wait)
+	passed := func(every int) bool { return w.rounds/every != before/every }
+	if passed(suspectEvery) {
 		w.guard("check suspects", func() { w.detector.check(now) })
-		if w.reporter.pending.Load() || w.rounds%reportEvery == 0 { // again, in case a proposal was lost
+		if w.reporter.pending.Load() || passed(reportEvery) { // again, in case a proposal was lost
 			w.guard("tell queues of nodes", func() { w.reporter.reportAll(false) })
 		}
 	}
-	if w.rounds%reportEvery == 0 {
+	if passed(reportEvery) {
 		w.guard("end sources", w.endSources)
 	}
-	w.guard("send again", w.links.repeat)
-	w.guard("wake dead letters", w.letters.Wake)
+	waits = len(w.watched) > 0
+	w.guard("send again", func() { waits = w.links.repeat() || waits })
+	w.guard("wake dead letters", func() { waits = w.letters.Wake() || waits })
+	return waits
 }
 
 // endSources ends the sessions of queues that are gone, at all queues that this node leads, if the

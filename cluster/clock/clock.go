@@ -20,7 +20,7 @@ const (
 	// much.
 	grain = 5 * time.Millisecond
 	// UpdateInterval is how often Update should be called.
-	UpdateInterval = 250 * time.Millisecond
+	UpdateInterval = 500 * time.Millisecond
 )
 
 // Config holds what a Clock is based on.

@@ -139,16 +139,18 @@ func (s *Sender) Drop(id fsm.QueueID) {
 }
 
 // Wake has every outbox looked at again: a proposal may have been lost, or a way
-// may have opened.
-func (s *Sender) Wake() {
+// may have opened. It reports whether there is something in one.
+func (s *Sender) Wake() (some bool) {
 	s.mu.Lock()
 	all := slices.Collect(maps.Values(s.outboxes))
 	s.mu.Unlock()
 	for _, x := range all {
 		if x.waiting() {
+			some = true
 			x.wake()
 		}
 	}
+	return some
 }
 
 // Close ends the sending from outboxes. Goroutines that are at it end soon.

@@ -381,7 +381,9 @@ func (k *Catalog) notifyFollowers() {
 
 // wait waits for a raft operation as the leader. The work that waits here must make progress.
 func (k *Catalog) wait(f raft.Future) error {
-	k.watchdog.waiting.Add(1)
+	if k.watchdog.waiting.Add(1) == 1 {
+		k.watchdog.worker.Wake()
+	}
 	defer k.watchdog.waiting.Add(-1)
 	return endingWith(f, k.ending).Error()
 }

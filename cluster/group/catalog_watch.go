@@ -17,6 +17,10 @@ import (
 // shortPause.
 const maxTransferees = 2
 
+// watchRest is how often the leader of a catalog is checked for which nothing waits. Whoever begins to
+// wait has it checked.
+const watchRest = time.Second
+
 // catalogWatch is what is known of the progress of the catalog's leader on this
 // node, and of when it has resigned. The catalog has no elections but raft's own,
 // so the leader itself chooses its transferees.
@@ -25,7 +29,7 @@ type catalogWatch struct {
 	stall    atomic.Pointer[Stall] // beyond the bound; nil: it makes progress
 	noVote   atomic.Int64          // until then it does not stand for election, by the watch's time
 	resigned resignation
-	worker   *worker.Worker // woken when raft's state changes
+	worker   *worker.Worker // woken when raft's state changes, and when something begins to wait
 
 	// Of the worker's goroutine.
 	entries mark
@@ -35,15 +39,19 @@ type catalogWatch struct {
 // watch checks the progress of the catalog while this node leads it.
 func (k *Catalog) watch(time.Time) time.Duration {
 	k.check(k.config.Host.watch.now())
-	return k.watchAgain()
+	return k.watchAgain(k.watchdog.waiting.Load() > 0 || k.watchdog.entries.waits)
 }
 
-// watchAgain is when the progress is checked again; 0: when raft's state changes.
-func (k *Catalog) watchAgain() time.Duration {
-	if k.isLeader() {
+// watchAgain is when the progress is checked again, if something waits or not; 0: when raft's state
+// changes.
+func (k *Catalog) watchAgain(waits bool) time.Duration {
+	switch {
+	case !k.isLeader():
+		return 0
+	case waits:
 		return watchEvery
 	}
-	return 0
+	return worker.Next(watchRest)
 }
 
 // check has this node give the catalog up if it leads that and makes no progress.

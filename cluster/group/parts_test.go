@@ -420,12 +420,9 @@ func TestCatalogIsWatchedWhereItIsLed(t *testing.T) {
 	c := mustCatalogs(t)
 	lead := c.mustLead()
 	for i, k := range c.all {
-		want := time.Duration(0)
-		if i == lead {
-			want = watchEvery
-		}
-		if got := k.watchAgain(); got != want {
-			t.Errorf("node %d is watched again after %v, want %v", i, got, want)
+		rests, waits := k.watchAgain(false), k.watchAgain(true)
+		if i == lead && (rests <= 0 || rests > 2*watchRest || waits != watchEvery) || i != lead && rests+waits != 0 {
+			t.Errorf("node %d is watched again after %v, and after %v while something waits", i, rests, waits)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -45,6 +46,7 @@ type usage struct {
 	total *atomic.Int64 // of replay, of all groups of the node
 
 	unnoted        atomic.Uint64 // entries since the scheduler last heard of the group
+	busy           atomic.Bool   // the scheduler considers the group
 	entries, bytes atomic.Uint64 // since the last snapshot
 	replay         atomic.Int64  // bytes of headers since then: the next start applies them again
 }
@@ -72,9 +74,11 @@ func (u *usage) captured() int64 {
 }
 
 // snapshots decides which groups write a snapshot, so that log space is freed
-// while it is still cheap to free. An idle group is never considered.
+// while it is still cheap to free. An idle group is never considered, and while nothing is applied
+// nothing is looked at, but once in holdEvery: payloads may be freed after the entries were applied.
 type snapshots struct {
 	host   *Host
+	worker *worker.Worker // woken when a busy group has applied something
 	replay atomic.Int64 // bytes that the next start applies again, of all groups
 	mu     sync.Mutex
 	busy   map[*Group]bool // applied something since they were last considered
@@ -83,34 +87,41 @@ type snapshots struct {
 }
 
 func newSnapshots(h *Host) *snapshots {
-	return &snapshots{host: h, busy: map[*Group]bool{}, held: map[*Group]bool{}, slots: semaphore.NewWeighted(snapshotsAtOneTime)}
+	return &snapshots{
+		host: h, worker: worker.New(worker.Options{Pause: snapshotEvery}),
+		busy: map[*Group]bool{}, held: map[*Group]bool{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
+	}
 }
 
 // note has a group considered that has applied enough, or has enough to reclaim.
 func (s *snapshots) note(g *Group) {
-	if g.usage.unnoted.Load() < 64 && g.store.Reclaimable() < nodeGroupMinimum {
-		return
+	if g.usage.unnoted.Load() >= 64 || g.store.Reclaimable() >= nodeGroupMinimum {
+		g.usage.unnoted.Store(0)
+		s.mu.Lock()
+		s.busy[g] = true
+		g.usage.busy.Store(true)
+		s.mu.Unlock()
 	}
-	g.usage.unnoted.Store(0)
-	s.mu.Lock()
-	s.busy[g] = true
-	s.mu.Unlock()
+	if g.usage.busy.Load() {
+		s.worker.Wake()
+	}
 }
 
 func (s *snapshots) run(stop <-chan struct{}) {
-	t, holds := time.NewTicker(snapshotEvery), time.NewTicker(holdEvery)
-	defer t.Stop()
-	defer holds.Stop()
-	for {
-		select {
-		case <-stop:
-			return
-		case <-t.C:
-			s.schedule()
-		case <-holds.C:
+	held := time.Now()
+	s.worker.Run(stop, func(now time.Time) time.Duration {
+		s.schedule()
+		if now.Sub(held) >= holdEvery-snapshotEvery {
+			held = now
 			s.renewHolds()
 		}
-	}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.busy)+len(s.held) == 0 {
+			return 0
+		}
+		return worker.Next(holdEvery)
+	})
 }
 
 // schedule starts snapshots of groups that have much to reclaim or much to apply
@@ -181,6 +192,7 @@ func (w worth) due(busy int) bool {
 func (s *snapshots) forget(g *Group) {
 	s.mu.Lock()
 	delete(s.busy, g)
+	g.usage.busy.Store(false)
 	s.mu.Unlock()
 }
 
@@ -188,10 +200,11 @@ func (s *snapshots) forget(g *Group) {
 // if a slot is free.
 func (s *snapshots) take(g *Group, busy int) {
 	if !s.slots.TryAcquire(1) {
-		return // it is tried again soon
+		return // it is tried again when a slot is free
 	}
 	s.forget(g)
 	s.host.done.Go(func() {
+		defer s.worker.Wake()
 		defer s.slots.Release(1)
 		g.setTrailing(uint64(busy))
 		s.holdFor(g)

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	membersEvery = 250 * time.Millisecond // between two checks of the catalog's members
+	membersEvery = 250 * time.Millisecond // between two checks of the catalog's members while they change
+	membersRest  = 500 * time.Millisecond // while they do not
 	proposeWait  = 5 * time.Second        // for a change of the catalog
 	replicaWait  = 5 * time.Second        // for the status of one replica
 	maxVoters    = 7                      // of the catalog
@@ -170,10 +171,12 @@ func (m *members) propose(ctx context.Context, c *logpb.CatalogCommand) error {
 
 // run keeps the members of the catalog's group in line with its nodes, while this node leads it.
 func (m *members) run(ctx context.Context) {
-	worker.Every(ctx.Done(), membersEvery, func() {
+	worker.Again(ctx.Done(), func() time.Duration {
 		if m.catalog.Leader() == m.config.Node && m.differ() {
 			m.converge(ctx)
+			return membersEvery
 		}
+		return membersRest
 	})
 }
 

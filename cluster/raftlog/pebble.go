@@ -48,6 +48,7 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 		EventListener:               s.listener(),
 		CompactionConcurrencyRange:  func() (int, int) { return 1, max(1, runtime.NumCPU()/2) },
 	}
+	po.Experimental.CompactionScheduler = new(compactions)
 	po.TargetFileSizes[0] = min(tableBytes, o.MemTableBytes/2)
 	for i := range po.Levels {
 		po.Levels[i].BlockSize = 32 << 10

@@ -19,6 +19,7 @@ type Disk struct {
 	gate  func()
 	// since is when a write began, in awake time plus 1; 0: no write.
 	since [writers]atomic.Int64
+	begun atomic.Uint64 // writes
 }
 
 // NewDisk returns a watch. gate, if not nil, is called before each write and may
@@ -27,6 +28,7 @@ func NewDisk(clock *AwakeClock, gate func()) *Disk { return &Disk{clock: clock, 
 
 // begin records the start of a write, and end its end.
 func (d *Disk) begin() (slot int) {
+	d.begun.Add(1)
 	now := int64(d.clock.Awake()) + 1
 	for slot = range d.since {
 		if d.since[slot].CompareAndSwap(0, now) {

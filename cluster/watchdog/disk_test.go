@@ -17,7 +17,7 @@ func TestAwakeClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, stop := &AwakeClock{}, make(chan struct{})
 		var done sync.WaitGroup
-		done.Go(func() { p.Run(stop) })
+		done.Go(func() { p.Run(stop, func() bool { return false }) })
 		time.Sleep(10*time.Second + tickEvery/2)
 		if total, longest := p.Stalls(); p.Awake() != 10*time.Second || total != 0 || longest != 0 {
 			t.Errorf("awake for %v, stalled for %v, at most %v", p.Awake(), total, longest)
@@ -25,14 +25,53 @@ func TestAwakeClock(t *testing.T) {
 		close(stop)
 		done.Wait()
 		before := p.Awake()
-		p.passed(tickEvery + 5*time.Second)
-		p.passed(tickEvery + time.Second)
-		p.passed(tickEvery)
+		p.begin()
+		for _, d := range []time.Duration{tickEvery + 5*time.Second, tickEvery + time.Second, tickEvery} {
+			time.Sleep(d)
+			p.tick(false)
+		}
 		if total, longest := p.Stalls(); total != 6*time.Second || longest != 5*time.Second {
 			t.Errorf("stalled for %v, at most %v", total, longest)
 		}
 		if d := p.Awake() - before; d != 2*maxTick+tickEvery {
 			t.Errorf("awake for %v meanwhile", d)
+		}
+	})
+}
+
+// A clock that rests shows the time to whoever asks, and counts stalls as before.
+func TestAwakeClockRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, stop, asked := &AwakeClock{}, make(chan struct{}), 0
+		var done sync.WaitGroup
+		done.Go(func() { p.Run(stop, func() bool { asked++; return true }) })
+		time.Sleep(tickEvery + 7*time.Second + 130*time.Millisecond)
+		for _, d := range []time.Duration{0, 10 * time.Millisecond, restEvery} {
+			before := p.Awake()
+			time.Sleep(d)
+			if got := p.Awake() - before; got != d {
+				t.Errorf("%v have passed, it shows %v", d, got)
+			}
+		}
+		if asked > 17 {
+			t.Errorf("it has ticked %d times", asked)
+		}
+		if total, _ := p.Stalls(); total != 0 {
+			t.Errorf("stalled for %v", total)
+		}
+		close(stop)
+		done.Wait()
+		next := p.begin()
+		time.Sleep(next)
+		next = p.tick(true)
+		before := p.Awake()
+		time.Sleep(next + 10*time.Second)
+		if got, want := p.Awake()-before, next+maxTick-tickEvery; got != want {
+			t.Errorf("awake for %v during a stall, want %v", got, want)
+		}
+		p.tick(false)
+		if total, longest := p.Stalls(); total != 10*time.Second || longest != 10*time.Second {
+			t.Errorf("stalled for %v, at most %v", total, longest)
 		}
 	})
 }
@@ -105,8 +144,7 @@ func TestDiskWaits(t *testing.T) {
 		ended := make(chan error)
 		go func() { ended <- write() }()
 		<-entered
-		p.passed(maxTick)
-		p.passed(tickEvery)
+		p.awake.Add(int64(maxTick + tickEvery))
 		if got := d.Waiting(); got != maxTick+tickEvery {
 			t.Errorf("%s: waiting for %v", name, got)
 		}
@@ -139,7 +177,7 @@ func TestDiskManyWriters(t *testing.T) {
 	for range writers + 9 {
 		slots = append(slots, d.begin())
 	}
-	p.passed(tickEvery)
+	p.awake.Add(int64(tickEvery))
 	if d.Waiting() != tickEvery {
 		t.Errorf("waiting for %v", d.Waiting())
 	}

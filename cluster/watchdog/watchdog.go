@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/worker"
 )
 
 // Bounds limit how long the node may make no progress. 0: the default.
@@ -148,7 +149,7 @@ func (w *Watchdog) Dead() string {
 func (w *Watchdog) Start(node Actions) {
 	w.node = node
 	w.checked.Store(int64(time.Since(w.began)) + 1)
-	w.running.Go(func() { w.clock.Run(w.ending) })
+	w.running.Go(func() { w.clock.Run(w.ending, w.idler()) })
 	w.running.Go(w.run)
 }
 
@@ -158,15 +159,31 @@ func (w *Watchdog) Stop() {
 	w.running.Wait()
 }
 
+// idler returns what says whether nothing has been written to the disk since it was last asked.
+func (w *Watchdog) idler() (idle func() bool) {
+	last := uint64(0)
+	return func() bool {
+		begun := w.disk.begun.Load()
+		same := begun == last
+		last = begun
+		return same && w.disk.Waiting() == 0 && !w.hung.Load()
+	}
+}
+
 func (w *Watchdog) run() {
-	tick := time.NewTicker(diskEvery)
-	defer tick.Stop()
+	next := time.NewTimer(diskEvery)
+	defer next.Stop()
 	d := diskState{bounds: w.config.Bounds, calm: calmTime}
-	for {
+	for idle := w.idler(); ; {
 		select {
 		case <-w.ending:
 			return
-		case <-tick.C:
+		case <-next.C:
+		}
+		if again := diskEvery; idle() { // a write that begins is soon found to wait
+			next.Reset(min(worker.Next(restEvery), max(again, d.bounds.Disk/4)))
+		} else {
+			next.Reset(again)
 		}
 		w.checked.Store(int64(time.Since(w.began)) + 1)
 		waiting, now := w.disk.Waiting(), w.clock.Awake()

@@ -45,6 +45,34 @@ func TestDead(t *testing.T) {
 	})
 }
 
+// A disk that hangs after a long rest is noticed as soon as one that was busy, and so is its return; and
+// while it rests, it is looked at rarely.
+func TestHangAfterRest(t *testing.T) {
+	for _, bound := range []time.Duration{300 * time.Millisecond, DefaultDiskBound} {
+		synctest.Test(t, func(t *testing.T) {
+			w := New(Config{Bounds: Bounds{Disk: bound, DiskExit: -1}, Logger: slog.New(slog.DiscardHandler)})
+			left, back := make(chan time.Time, 1), make(chan time.Time, 1)
+			w.Start(Actions{Withdraw: func() { left <- time.Now() }, Return: func() { back <- time.Now() }})
+			defer w.Stop()
+			for range 7 {
+				time.Sleep(2*goodTime + 77*time.Millisecond)
+				slot, begun := w.disk.begin(), time.Now()
+				if d := (<-left).Sub(begun); d < bound || d > bound+2*diskEvery {
+					t.Errorf("the bound is %v, the node has left after %v", bound, d)
+				}
+				w.disk.end(slot)
+				ended := time.Now()
+				if d := (<-back).Sub(ended); d < calmTime || d > calmTime+3*diskEvery {
+					t.Errorf("the node is back after %v", d)
+				}
+			}
+			if time.Sleep(time.Second); !w.clock.resting.Load() {
+				t.Error("it does not rest when nothing is written")
+			}
+		})
+	}
+}
+
 // A disk that hangs again soon must be calm for longer before the node returns,
 // and one that was well for long is trusted as at first.
 func TestDiskState(t *testing.T) {

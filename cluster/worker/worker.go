@@ -65,16 +65,35 @@ func (w *Worker) Run(done <-chan struct{}, do func(now time.Time) (again time.Du
 
 // Every calls do at once and then at this interval, until done is closed.
 func Every(done <-chan struct{}, interval time.Duration, do func()) {
-	tick := time.NewTicker(interval)
-	defer tick.Stop()
+	Again(done, func() time.Duration { do(); return interval })
+}
+
+// Again calls do at once and then at the interval that do returned last, until done is closed. The
+// calls are at multiples of the interval, see Next.
+func Again(done <-chan struct{}, do func() (interval time.Duration)) {
+	next := time.NewTimer(time.Hour)
+	defer next.Stop()
 	for {
-		do()
+		next.Reset(Next(do()))
 		select {
 		case <-done:
 			return
-		case <-tick.C:
+		case <-next.C:
 		}
 	}
+}
+
+// Next returns the time until the next multiple of interval on the wall clock. Loops that wait for
+// it run at the same moments, at all nodes if their clocks agree, so they share a wake-up of the
+// process and a packet: waking costs more than what these loops do. A multiple that is all but there
+// counts as past: the wall clock may be slewed while somebody waits for it.
+func Next(interval time.Duration) time.Duration {
+	now := time.Now()
+	d := now.Truncate(interval).Add(interval).Sub(now)
+	if d < interval/64 {
+		d += interval
+	}
+	return d
 }
 
 // wait reports whether d has passed before done was closed.

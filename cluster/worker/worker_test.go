@@ -233,3 +233,43 @@ func TestLoops(t *testing.T) {
 		l.Stop()
 	})
 }
+
+// Loops that began at different moments run at the same ones, and one that has less to do at some of
+// them only.
+func TestAgainShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin, done := time.Now(), make(chan struct{})
+		var mu sync.Mutex
+		var running sync.WaitGroup
+		at := map[int][]time.Duration{}
+		loop := func(k int, intervals ...time.Duration) {
+			running.Go(func() {
+				Again(done, func() time.Duration {
+					mu.Lock()
+					defer mu.Unlock()
+					at[k] = append(at[k], time.Since(begin))
+					return intervals[min(len(at[k]), len(intervals))-1]
+				})
+			})
+		}
+		const ms = time.Millisecond
+		time.Sleep(300 * ms)
+		loop(1, 500*ms)
+		time.Sleep(30 * ms)
+		loop(2, 250*ms, 250*ms, time.Second)
+		time.Sleep(169 * ms)
+		loop(3, 500*ms) // at 499: 500 counts as past
+		time.Sleep(1600 * ms)
+		close(done)
+		running.Wait()
+		for k, want := range map[int][]time.Duration{
+			1: {300 * ms, 500 * ms, 1000 * ms, 1500 * ms, 2000 * ms},
+			2: {330 * ms, 500 * ms, 750 * ms, 1000 * ms, 2000 * ms},
+			3: {499 * ms, 1000 * ms, 1500 * ms, 2000 * ms},
+		} {
+			if !slices.Equal(at[k], want) {
+				t.Errorf("loop %d ran at %v, want %v", k, at[k], want)
+			}
+		}
+	})
+}
