@@ -31,8 +31,8 @@ type watch struct {
 
 	watched []*stream.Route
 	sources *catalog.View // the last view at which no queue had a session of a queue that is gone
-	rounds  int // multiples of watchEvery that have passed
-	wait    int // of which the last round is ago
+	rounds  int           // multiples of watchEvery that have passed
+	wait    int           // of which the last round is ago
 }
 
 // run runs rounds until stop is closed.

@@ -79,7 +79,7 @@ func (u *usage) captured() int64 {
 type snapshots struct {
 	host   *Host
 	worker *worker.Worker // woken when a busy group has applied something
-	replay atomic.Int64 // bytes that the next start applies again, of all groups
+	replay atomic.Int64   // bytes that the next start applies again, of all groups
 	mu     sync.Mutex
 	busy   map[*Group]bool // applied something since they were last considered
 	held   map[*Group]bool // keep entries for members that lag: true if that is much

@@ -48,8 +48,12 @@ type Config struct {
 
 // Timing says how long a Mesh waits for what.
 type Timing struct {
-	// PingInterval is the time between pings on a link. 0: 150 ms.
+	// PingInterval is the time between pings on a link that is young or does not
+	// answer, at most half of SuspectAfter. 0: 150 ms.
 	PingInterval time.Duration
+	// RestInterval is the time between pings on any other link, at most a quarter
+	// of SuspectAfter. 0: 500 ms, or PingInterval if that is given.
+	RestInterval time.Duration
 	// SuspectAfter is after how long without a sign of life a node is down.
 	// 0: 2 s.
 	SuspectAfter time.Duration
@@ -74,6 +78,9 @@ type Timing struct {
 }
 
 func (c *Config) setDefaults() {
+	if c.RestInterval == 0 && c.PingInterval == 0 {
+		c.RestInterval = 500 * time.Millisecond
+	}
 	for _, d := range []struct {
 		v *time.Duration
 		d time.Duration
@@ -90,8 +97,10 @@ func (c *Config) setDefaults() {
 			*d.v = d.d
 		}
 	}
+	c.PingInterval = min(c.PingInterval, c.SuspectAfter/2)
+	c.RestInterval = max(min(c.RestInterval, c.SuspectAfter/4), c.PingInterval)
 	if c.LazyDelay == 0 {
-		c.LazyDelay = 2 * c.PingInterval
+		c.LazyDelay = 2 * c.RestInterval
 	}
 	if c.Dial == nil {
 		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {

@@ -28,13 +28,15 @@ type link struct {
 	cancel      context.CancelCauseFunc
 	out         *outbox
 	opened      time.Time
-	heard       atomic.Bool // a byte arrived since the last ping
+	heard       atomic.Int64 // when a byte last arrived, by age
+	ponged      atomic.Int64 // when the last ping was sent that has been answered, by age
 	roundTrip   atomic.Int64
 
 	mu      sync.Mutex
 	pending map[uint64]pending
 	next    uint64
-	tick    uint32 // pings sent
+	passed  time.Duration // of the pauses between pings
+	checked time.Duration // what of it had passed when overdue requests were last failed
 	broken  bool
 }
 
@@ -46,21 +48,21 @@ type completer interface {
 
 type pending struct {
 	c     completer
-	tick  uint32
-	timed bool // fails after Timing.RequestTimeout
+	at    time.Duration // link.passed when it was registered
+	timed bool          // fails after Timing.RequestTimeout
 }
 
 // heardConn records every sign of life. It counts bytes, not frames: while a long message is on
 // its way out no pong comes, but HTTP/2 keeps granting window.
 type heardConn struct {
 	net.Conn
-	heard *atomic.Bool
+	l *link
 }
 
 func (c *heardConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 {
-		c.heard.Store(true)
+		c.l.heard.Store(int64(c.l.age()))
 	}
 	return n, err
 }
@@ -77,7 +79,7 @@ func openLink(ctx context.Context, p *peer, addr string) (*link, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &heardConn{Conn: conn, heard: &l.heard}, nil
+		return &heardConn{Conn: conn, l: l}, nil
 	}, destination{node: p.name})
 	if err != nil {
 		return nil, err
@@ -165,35 +167,38 @@ func (l *link) serve() error {
 }
 
 // watch sends pings, fails overdue requests, and ends the link when nothing has arrived for too
-// long. That time is counted in pings, so that a stalled process does not suspect its peers.
+// long.
 func (l *link) watch() {
-	cfg := &l.p.m.cfg
-	limit := max(2, int(cfg.SuspectAfter/cfg.PingInterval))
-	ticker := time.NewTicker(cfg.PingInterval)
-	defer ticker.Stop()
-	unheard := 0 // pings since a byte arrived
+	pulse := pulse{t: &l.p.m.cfg.Timing}
+	next := time.NewTimer(time.Hour)
+	defer next.Stop()
+	last := time.Duration(0) // when a ping was sent
 	for {
-		l.ping()
+		answered := l.ponged.Load() >= int64(last)
+		last = l.ping()
+		pause := pulse.pause(answered)
+		next.Reset(pause)
 		select {
 		case <-l.ctx.Done():
 			return
-		case <-ticker.C:
+		case <-next.C:
 		}
-		if unheard++; l.heard.Swap(false) {
-			unheard = 0
-		}
-		if unheard >= limit {
+		if pulse.passed(pause, time.Duration(l.heard.Load()), l.age()) {
 			l.cancel(errSuspected)
 			return
 		}
-		l.failOverdue()
+		l.failOverdue(pause)
 	}
 }
 
-func (l *link) ping() {
-	h := header{kind: kindPing, number: uint64(time.Since(l.opened))}
+// age is the time since the link was opened.
+func (l *link) age() time.Duration { return time.Since(l.opened) }
+
+func (l *link) ping() (sent time.Duration) {
+	sent = l.age()
 	// The only error is that of a closed outbox, whose link is ending.
-	_ = l.out.push(h, noBody{}, classOwn, urgent)
+	_ = l.out.push(header{kind: kindPing, number: uint64(sent)}, noBody{}, classOwn, urgent)
+	return sent
 }
 
 // receive handles the peer's answers until the stream ends.
@@ -235,11 +240,12 @@ func (l *link) handle(f frame) error {
 
 // pong handles the answer to a ping.
 func (l *link) pong(f frame) error {
-	roundTrip := time.Since(l.opened) - time.Duration(f.number)
+	roundTrip := l.age() - time.Duration(f.number)
 	if f.number >= maxIndex || roundTrip < 0 || len(f.body) > maxPing {
 		return fmt.Errorf("%w: the answer to a ping that was not sent", errProtocol)
 	}
 	l.roundTrip.Store(int64(roundTrip))
+	l.ponged.Store(int64(f.number))
 	wall, given, err := decodeClock(f.body)
 	if heard := l.p.m.cfg.HeardClock; given && heard != nil {
 		heard(l.p.name, wall, roundTrip)
@@ -255,7 +261,7 @@ func (l *link) register(c completer, timed bool) (uint64, error) {
 		return 0, ErrDown
 	}
 	l.next++
-	l.pending[l.next] = pending{c, l.tick, timed}
+	l.pending[l.next] = pending{c, l.passed, timed}
 	return l.next, nil
 }
 
@@ -280,15 +286,16 @@ func (l *link) failAll(err error) {
 	}
 }
 
-// failOverdue runs once per ping.
-func (l *link) failOverdue() {
-	limit := uint32(l.p.m.cfg.RequestTimeout / l.p.m.cfg.PingInterval)
+// failOverdue runs once per ping, after a pause.
+func (l *link) failOverdue(pause time.Duration) {
+	cfg := &l.p.m.cfg.Timing
 	var overdue []completer
 	l.mu.Lock()
-	l.tick++
-	if l.tick%8 == 0 { // the map may be large; precision is not worth walking it each time
+	l.passed += pause
+	if l.passed-l.checked >= 8*cfg.PingInterval { // the map may be large; precision is not worth walking it each time
+		l.checked = l.passed
 		for number, w := range l.pending {
-			if w.timed && l.tick-w.tick > limit {
+			if w.timed && l.passed-w.at > cfg.RequestTimeout {
 				overdue = append(overdue, w.c)
 				delete(l.pending, number)
 			}

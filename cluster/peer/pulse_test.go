@@ -1,0 +1,67 @@
+package peer
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// beating is a link whose other end answers at once until it is frozen.
+func beating(t *testing.T, timing *Timing, frozen time.Duration) (pings int, detected time.Duration) {
+	t.Helper()
+	p, began := pulse{t: timing}, time.Now()
+	var heard, last, answered time.Duration
+	for {
+		ok := answered >= last
+		last = time.Since(began)
+		pings++
+		if last < frozen {
+			heard, answered = last, last
+		}
+		pause := p.pause(ok)
+		if pause <= 0 || pause > 2*timing.RestInterval {
+			t.Fatalf("a pause of %v", pause)
+		}
+		time.Sleep(pause)
+		if p.passed(pause, heard, time.Since(began)) {
+			return pings, time.Since(began)
+		}
+	}
+}
+
+// Whenever a node freezes, that is noticed after SuspectAfter, although a link that is answered rests.
+func TestFrozenWhileResting(t *testing.T) {
+	c := Config{}
+	c.setDefaults()
+	for offset := time.Duration(0); offset < 600*time.Millisecond; offset += 7 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			time.Sleep(offset)
+			frozen := 10*time.Second + offset/3
+			pings, detected := beating(t, &c.Timing, frozen)
+			if late := detected - frozen; late > c.SuspectAfter || late < c.SuspectAfter-c.RestInterval-c.RestInterval/64 {
+				t.Errorf("noticed after %v", late)
+			}
+			if pings > 8+20+1+12 || pings < 8+16 {
+				t.Errorf("%d pings", pings)
+			}
+		})
+	}
+}
+
+// A process that stalls suspects nobody: of the time in which it does not run no more counts than the
+// pause in which that happens.
+func TestStalledPulse(t *testing.T) {
+	c := Config{}
+	c.setDefaults()
+	synctest.Test(t, func(*testing.T) {
+		p := pulse{t: &c.Timing, pings: youngPings}
+		pause := p.pause(true)
+		if p.passed(pause, 0, time.Hour) {
+			t.Error("silent after a stall in which nothing was heard")
+		}
+		pause = p.pause(false)
+		if pause != c.PingInterval || p.passed(pause, time.Second, 2*time.Hour) || p.silent != pause {
+			t.Errorf("silent for %v after a stall before which something was heard, a pause of %v", p.silent, pause)
+		}
+	})
+}
