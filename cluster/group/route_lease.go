@@ -17,6 +17,8 @@ import (
 
 const (
 	leaseEvery        = LeaseTime / 4          // between two renewals
+	leaseRest         = 2 * leaseEvery         // between two renewals of a lease that is not used
+	leaseUnused       = 10                     // checks without a use after which it is not
 	leaseRetry        = 50 * time.Millisecond  // between two attempts without a lease
 	leaseReturn       = 200 * time.Millisecond // bounds how long a lease is given back
 	leaseWarn         = time.Second            // without a lease, after which that is logged
@@ -40,8 +42,11 @@ type routeLease struct {
 	until atomic.Int64 // ns
 	lost  atomic.Uint64
 	over  atomic.Bool // it is given back
+	used  atomic.Bool // since the last check
 
 	// Of the goroutine that renews.
+	asked             time.Time // when the last renewal began
+	unused            int       // checks since the last use
 	had, ever, warned bool
 	without           time.Time // since when there is no lease
 }
@@ -71,6 +76,10 @@ func (l *routeLease) keep(ctx context.Context) {
 	l.worker.Run(ctx.Done(), func(now time.Time) time.Duration {
 		fresh := l.left() > 0
 		l.note(fresh, now)
+		if again := l.rest(now); again > 0 {
+			return again
+		}
+		l.asked = now
 		relay := l.left() < LeaseTime/2
 		l.spawn(func() { l.renew(ctx, relay) })
 		if fresh {
@@ -78,6 +87,21 @@ func (l *routeLease) keep(ctx context.Context) {
 		}
 		return leaseRetry
 	})
+}
+
+// rest returns the time until the next renewal, if the last one has succeeded and the lease is not used;
+// 0: it has to be renewed.
+func (l *routeLease) rest(now time.Time) (again time.Duration) {
+	if l.unused++; l.used.Swap(false) {
+		l.unused = 0
+	}
+	const early = leaseEvery / 8
+	again = worker.Next(leaseRest)
+	renewed := l.left() > LeaseTime-leaseEvery-2*early
+	if l.unused < leaseUnused || !renewed || now.Sub(l.asked) < leaseEvery-early || again > leaseEvery+early {
+		return 0
+	}
+	return again
 }
 
 // note counts and logs when the lease is lost, and when there is one again.
@@ -202,7 +226,12 @@ func notBeyond(terms map[string]uint64, term uint64) (n int) {
 
 // Fresh reports whether this node may route by its view. The view is read
 // after that: one that was read before may be older.
-func (k *Catalog) Fresh() bool { return k.lease.left() > 0 }
+func (k *Catalog) Fresh() bool {
+	if !k.lease.used.Load() { // mostly it is: this is asked for each message
+		k.lease.used.Store(true)
+	}
+	return k.lease.left() > 0
+}
 
 // LeaseLeft is for how long this node may route without asking again, and how
 // often it has found itself without a lease; at most 0: publishes wait.
