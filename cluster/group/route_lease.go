@@ -45,7 +45,7 @@ type routeLease struct {
 	used  atomic.Bool // since the last check
 
 	// Of the goroutine that renews.
-	asked             time.Time // when the last renewal began
+	requested         time.Time // when the last renewal began
 	unused            int       // checks since the last use
 	had, ever, warned bool
 	without           time.Time // since when there is no lease
@@ -79,7 +79,7 @@ func (l *routeLease) keep(ctx context.Context) {
 		if again := l.rest(now); again > 0 {
 			return again
 		}
-		l.asked = now
+		l.requested = now
 		relay := l.left() < LeaseTime/2
 		l.spawn(func() { l.renew(ctx, relay) })
 		if fresh {
@@ -98,7 +98,7 @@ func (l *routeLease) rest(now time.Time) (again time.Duration) {
 	const early = leaseEvery / 8
 	again = worker.Next(leaseRest)
 	renewed := l.left() > LeaseTime-leaseEvery-2*early
-	if l.unused < leaseUnused || !renewed || now.Sub(l.asked) < leaseEvery-early || again > leaseEvery+early {
+	if l.unused < leaseUnused || !renewed || now.Sub(l.requested) < leaseEvery-early || again > leaseEvery+early {
 		return 0
 	}
 	return again

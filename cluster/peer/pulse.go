@@ -12,12 +12,12 @@ const youngPings = 8
 
 // pulse paces the pings of a link, and counts for how long nothing has arrived. That time is counted by
 // the pauses between pings, so that a process that stalls does not suspect its peers. A link that rests
-// is pinged faster once a ping is not answered, and found silent as soon as any other.
+// is pinged faster once a ping is not answered, and found unheard as soon as any other.
 type pulse struct {
-	t      *Timing
-	pings  int
-	heard  time.Duration // when a byte last arrived, as far as is known here
-	silent time.Duration // less than SuspectAfter
+	t       *Timing
+	pings   int
+	heard   time.Duration // when a byte last arrived, as far as is known here
+	unheard time.Duration // less than SuspectAfter
 }
 
 // pause returns the time until the next ping; answered: the ping before this one has been.
@@ -26,16 +26,16 @@ func (p *pulse) pause(answered bool) time.Duration {
 	if p.pings++; answered && p.pings > youngPings && p.t.RestInterval > pause {
 		pause = worker.Next(p.t.RestInterval)
 	}
-	return min(pause, p.t.SuspectAfter-p.silent)
+	return min(pause, p.t.SuspectAfter-p.unheard)
 }
 
 // passed takes a pause that is over, and when a byte has last arrived, and reports whether nothing has
 // arrived for too long.
-func (p *pulse) passed(pause, heard, now time.Duration) (silent bool) {
+func (p *pulse) passed(pause, heard, now time.Duration) (unheard bool) {
 	if heard != p.heard {
-		p.heard, p.silent = heard, min(pause, now-heard)
+		p.heard, p.unheard = heard, min(pause, now-heard)
 	} else {
-		p.silent += pause
+		p.unheard += pause
 	}
-	return p.silent >= p.t.SuspectAfter
+	return p.unheard >= p.t.SuspectAfter
 }

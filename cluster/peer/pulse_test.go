@@ -57,11 +57,11 @@ func TestStalledPulse(t *testing.T) {
 		p := pulse{t: &c.Timing, pings: youngPings}
 		pause := p.pause(true)
 		if p.passed(pause, 0, time.Hour) {
-			t.Error("silent after a stall in which nothing was heard")
+			t.Error("unheard after a stall in which nothing was heard")
 		}
 		pause = p.pause(false)
-		if pause != c.PingInterval || p.passed(pause, time.Second, 2*time.Hour) || p.silent != pause {
-			t.Errorf("silent for %v after a stall before which something was heard, a pause of %v", p.silent, pause)
+		if pause != c.PingInterval || p.passed(pause, time.Second, 2*time.Hour) || p.unheard != pause {
+			t.Errorf("unheard for %v after a stall before which something was heard, a pause of %v", p.unheard, pause)
 		}
 	})
 }

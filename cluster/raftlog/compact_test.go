@@ -15,14 +15,14 @@ type compacting struct {
 
 	mu                      sync.Mutex
 	allowed, waits, started int
-	asked                   int // how often it was asked what is allowed
+	queries                 int // how often it was asked what is allowed
 	handles                 []pebble.CompactionGrantHandle
 }
 
 func (d *compacting) GetAllowedWithoutPermission() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.asked++
+	d.queries++
 	return d.allowed
 }
 
@@ -110,10 +110,10 @@ func TestCompactions(t *testing.T) {
 		d.done()
 		d.expect(t, "one is allowed, none runs", 5)
 		d.done()
-		asked := d.asked
+		queries := d.queries
 		time.Sleep(time.Hour)
-		if d.asked != asked {
-			t.Errorf("asked %d times while nothing runs", d.asked-asked)
+		if d.queries != queries {
+			t.Errorf("asked %d times while nothing runs", d.queries-queries)
 		}
 		d.more()
 		d.expect(t, "after a rest", 6)

@@ -236,7 +236,7 @@ func TestLoops(t *testing.T) {
 
 // Loops that began at different moments run at the same ones, and one that has less to do at some of
 // them only.
-func TestAgainShares(t *testing.T) {
+func TestAgainTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, done := time.Now(), make(chan struct{})
 		var mu sync.Mutex

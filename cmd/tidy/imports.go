@@ -45,7 +45,7 @@ var importRules = []importRule{
 	{tree: "amqp/...", project: []string{"amqp/...", "fsm", "proto/logpb"}},
 
 	{tree: "cluster/worker/...", project: none},
-	{tree: "cluster/watchdog/...", project: []string{"cluster/raftlog"}},
+	{tree: "cluster/watchdog/...", project: []string{"cluster/raftlog", "cluster/worker"}},
 	// They stand beside the broker, and know nothing of it.
 	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/certs", "cluster/explain", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/worker", "fsm/...", "proto/..."}},
 	{tree: "cluster/placement/...", project: []string{"cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
