@@ -27,7 +27,7 @@ const (
 	// a broken link.
 	commitTimeout = time.Minute
 	// promptHeartbeat is below which heartbeats cannot wait for company.
-	promptHeartbeat = 5 * time.Second
+	promptHeartbeat = 10 * time.Second
 )
 
 // groupTimers chooses raft's timers for the queue groups of a node by their number.
