@@ -13,6 +13,7 @@ import (
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/nemesis"
 	"github.com/quorate/quorate/jepsen/workload"
 )
@@ -26,6 +27,8 @@ const (
 	saturatingPublishers = 3
 	// unconfirmed is how many messages each publisher may have without a confirm.
 	unconfirmed = 500
+	// enoughConfirms make a run.
+	enoughConfirms = 10 * unconfirmed
 	// backlog is how many confirmed messages may wait for a consumer before publishers do.
 	backlog = 20_000
 	// acksUntilRenewal is after how many acks a consumer proves that they hold.
@@ -47,7 +50,12 @@ func TestSaturation(t *testing.T) {
 	plays := []*play{r.saturationPlay()}
 	t.Cleanup(r.printSums)
 	r.mustPlayWhile(plays, func(ctx context.Context) error {
-		return r.breakRegularly(ctx, draw, plays, lasts)
+		if err := r.breakRegularly(ctx, draw, plays, lasts); err != nil {
+			return err
+		}
+		return await.Until(ctx, 50*time.Millisecond, "enough confirms", func() (bool, error) { // on a slow machine there are few
+			return plays[0].Answers() >= enoughConfirms, nil
+		})
 	})
 }
 
@@ -115,7 +123,7 @@ func (r *run) saturationPlay() *play {
 	p.last = func(ctx context.Context) error { return r.drainOnline(ctx, o, p.serves) }
 	p.checks = onlineChecks(o)
 	p.tried = func() error {
-		if len(r.Faults) == 0 || p.Past.Confirmed < 10*unconfirmed {
+		if len(r.Faults) == 0 || p.Past.Confirmed < enoughConfirms {
 			return fmt.Errorf("%d faults, %d confirmed", len(r.Faults), p.Past.Confirmed)
 		}
 		return nil
