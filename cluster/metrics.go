@@ -22,7 +22,7 @@ func (n *Node) late(what queue.Due, late fsm.Millis) {
 // metricStats collects the numbers for the metrics page.
 func (n *Node) metricStats() metrics.Stats {
 	s := metrics.Stats{
-		Node: n.config.Name, Cluster: n.config.ClusterName, Version: Version,
+		Node: n.config.Name, Cluster: n.local.ClusterName(), Version: Version,
 		Clock: n.clock.Status(), Resources: n.alarm.Resources(), Watchdog: n.watchdog.Stats(), Log: n.stores.queues.Metrics(),
 		Links:        metrics.Links{Peers: n.mesh.Peers(), Snapshots: n.mesh.SnapshotCounts()},
 		Panics:       metrics.Panics{Groups: n.host.Panics(), Peers: n.mesh.Panics(), Loops: n.guard.Panics(), Broker: n.broker.Panics()},

@@ -144,7 +144,7 @@ func definitionsOf(v *catalog.View) *logpb.CatalogSnapshot {
 	s := v.Snapshot()
 	d := &logpb.CatalogSnapshot{
 		Version: s.Version, Index: s.Index, Clock: s.Clock, Vhosts: s.Vhosts, Users: s.Users, Permissions: s.Permissions,
-		Exchanges: s.Exchanges, Settings: s.Settings, Policies: s.Policies, TopicPermissions: s.TopicPermissions, Limits: s.Limits,
+		Exchanges: s.Exchanges, Settings: s.Settings, Policies: s.Policies, TopicPermissions: s.TopicPermissions, Limits: s.Limits, GlobalParameters: s.GlobalParameters,
 	}
 	for _, q := range s.Queues {
 		if !q.GetDeclared().GetLocal() {

@@ -289,6 +289,9 @@ func commands(d *logpb.CatalogSnapshot) func(yield func(*logpb.CatalogCommand) b
 	for _, m := range d.Bindings {
 		list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: m}})
 	}
+	for _, m := range d.GlobalParameters {
+		list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutGlobalParameter{PutGlobalParameter: m}})
+	}
 	for _, m := range d.Limits {
 		list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: m}})
 	}

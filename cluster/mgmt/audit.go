@@ -105,8 +105,9 @@ func pathNames(r *http.Request) map[string]string {
 	names := map[string]string{}
 	for segment := range strings.SplitSeq(r.Pattern, "/") {
 		if name, ok := strings.CutPrefix(segment, "{"); ok {
-			name = strings.TrimSuffix(name, "}")
-			names[name] = r.PathValue(name)
+			if name = strings.TrimSuffix(name, "}"); name != "password" {
+				names[name] = r.PathValue(name)
+			}
 		}
 	}
 	return names

@@ -80,6 +80,21 @@ func (h healthChecks) unprovenCheck(w *responder, r *request) {
 	passed(w, c)
 }
 
+// sizeCheck fails if nodes of the cluster are down: as many as there are, there should be.
+func (h healthChecks) sizeCheck(w *responder, r *request) {
+	c := api.SizeCheck{Status: "ok", Size: len(r.view.Nodes())}
+	for _, n := range r.view.Nodes() {
+		if h.cluster.Online(n.GetName()) {
+			c.Running++
+		}
+	}
+	status := http.StatusOK
+	if c.Running < c.Size {
+		c.Status, c.Reason, status = "failed", "cluster has fewer running nodes than its target size", http.StatusServiceUnavailable
+	}
+	w.answer(status, c)
+}
+
 // catalogNamed is the catalog in lists of queues.
 var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"}
 

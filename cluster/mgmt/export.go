@@ -56,7 +56,7 @@ func metadataOf(row *logpb.PutVhost) api.VHostMetadata {
 
 // exportUsers adds the users and what they may do.
 func exportUsers(r *request, d *api.Definitions) {
-	d.Users, d.Permissions, d.GlobalParameters = []api.User{}, []api.Permission{}, []any{}
+	d.Users, d.Permissions, d.GlobalParameters = []api.User{}, []api.Permission{}, globalParametersOf(r)
 	for _, u := range r.view.Users() {
 		d.Users = append(d.Users, r.describeUser(u))
 	}

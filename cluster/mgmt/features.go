@@ -22,8 +22,19 @@ func featureFlags(w *responder, r *request) {
 // nothing answers a list of what there is none of: extensions of the API, and deprecated features.
 func nothing(w *responder, r *request) { list(w, r, []struct{}{}) }
 
-func (i inspection) clusterName(w *responder, _ *request) {
-	w.answer(http.StatusOK, api.ClusterName{Name: i.node.Status().Cluster})
+// enableFlag succeeds for flags that are enabled: they are so once all nodes know them.
+func enableFlag(w *responder, r *request) {
+	name := r.PathValue("name")
+	var version uint32
+	if _, err := fmt.Sscanf(name, "fsm_version_%d", &version); name != "all" && (err != nil || name != fmt.Sprintf("fsm_version_%d", version) || version < 1) {
+		w.notFound()
+		return
+	}
+	if version > r.view.FSMVersion() {
+		w.badRequest("unsupported: not all nodes know " + name)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
 }
 
 // node shows one node.

@@ -330,8 +330,20 @@ func (x *importer) parameter(b body) ([]*logpb.CatalogCommand, error) {
 	return x.anyPolicy(p, true)
 }
 
-func (x *importer) globalParameter(body) ([]*logpb.CatalogCommand, error) {
-	return nil, fsm.Refuse(fsm.Precondition, "global parameters are not kept")
+// globalParameter takes up a global parameter. Those that a cluster gives itself say nothing here.
+func (x *importer) globalParameter(b body) ([]*logpb.CatalogCommand, error) {
+	name, err := b.text("name")
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasPrefix(name, "internal_") {
+		return nil, fsm.Refuse(fsm.Precondition, "it is of another cluster")
+	}
+	c, err := putGlobalParameter(name, b["value"])
+	if err != nil {
+		return nil, err
+	}
+	return []*logpb.CatalogCommand{c}, nil
 }
 
 func (x *importer) policy(b body) ([]*logpb.CatalogCommand, error) { return x.anyPolicy(b, false) }

@@ -51,6 +51,18 @@ var needs = map[string]need{
 	"GET /api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}":                   {management, "see"},
 	"GET /api/health/checks/quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": {management, "see"},
 
+	"PUT /api/cluster-name":                              {tag: administrator},
+	"PUT /api/feature-flags/{name}/enable":               {tag: administrator},
+	"GET /api/health/checks/reached-target-cluster-size": {tag: management},
+	"GET /api/nodes/{node}/memory":                       {tag: monitoring},
+	"POST /api/vhosts/{vhost}/deletion/protection":       {tag: administrator},
+	"DELETE /api/vhosts/{vhost}/deletion/protection":     {tag: administrator},
+	"POST /api/vhosts/{vhost}/start/{node}":              {tag: administrator},
+	"GET /api/global-parameters/{name}":                  {tag: policymaker},
+	"PUT /api/global-parameters/{name}":                  {tag: administrator},
+	"DELETE /api/global-parameters/{name}":               {tag: administrator},
+	"GET /api/auth/hash_password/{password}":             {tag: administrator},
+
 	"GET /api/nodes": {tag: monitoring},
 	"GET /api/queues/{vhost}/{name}/deferred":                  {management, "read"},
 	"GET /api/queues/{vhost}/{name}/groups":                    {management, "read"},
@@ -259,6 +271,7 @@ func (w *world) things(callers []caller) {
 	}
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{User: "root", Vhost: "v", Exchange: "thing"}}})
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{User: "root", Vhost: "v", Configure: ".*", Write: ".*", Read: ".*"}}})
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutGlobalParameter{PutGlobalParameter: &logpb.PutGlobalParameter{Name: "thing", Value: []byte("1")}}})
 	w.clients = []api.Connection{{Name: "thing", Node: "n1", User: "root", VHost: "v"}}
 	w.channels = []api.Channel{{Name: "thing", User: "root", VHost: "v", Connection: api.ConnectionDetails{Name: "thing"}}}
 }
@@ -273,7 +286,7 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 		{"maker", "policymaker", []string{"see"}}, {name: "outside", tag: "policymaker"}, {name: "watch", tag: "monitoring"},
 	}
 	all := append([]caller{{}, {"root", "administrator", []string{"see", "read", "write", "configure"}}}, callers...)
-	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n1", "{profile}", "heap", "{source}", "thing", "{destination}", "thing", "{properties}", "~", "{port}", "5672", "{protocols}", "amqp", "{component}", "operator_policy", "{connection}", "thing")
+	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n1", "{profile}", "heap", "{source}", "thing", "{destination}", "thing", "{properties}", "~", "{port}", "5672", "{protocols}", "amqp", "{component}", "operator_policy", "{connection}", "thing", "{password}", "secret")
 	bodies := map[string]string{
 		"PUT /api/policies/{vhost}/{name}":           `{"pattern":"^thing$","definition":{"max-length":2}}`,
 		"PUT /api/quorate/limits/{name}":             `{"absolute":"1"}`,
@@ -300,7 +313,7 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 					w.things(callers)
 					body = cmp.Or(body, "{}")
 				}
-				path := paths.Replace(strings.Replace(x.path, "limits/{name}", "limits/disk_free_limit", 1))
+				path := paths.Replace(strings.NewReplacer("limits/{name}", "limits/disk_free_limit", "flags/{name}", "flags/fsm_version_1").Replace(x.path))
 				status := w.statusOf(c.name, e.method, path, body)
 				if kept := status == 401 || status == 404; kept == c.passes(n) {
 					t.Errorf("%s by %q: %d", what, c.name, status)

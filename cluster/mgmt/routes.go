@@ -52,14 +52,15 @@ func (b *Backend) resources() []resource {
 
 // inspection is about the cluster and the node that answers.
 func (b *Backend) inspection() []resource {
-	i, set := inspection{b.Node, b.Groups}, settings{b.Settings}
+	i, set, name := inspection{b.Node, b.Groups}, settings{b.Settings}, clusterName{b.Node, b.Catalog}
 	return []resource{
 		{"/api/version", []endpoint{get(management, i.version)}},
 		{"/api/overview", []endpoint{get(management, overview{b.Node, b.Queues, b.Traffic, b.Connections}.get)}},
 		{openAPIPath, []endpoint{get(management, description{b.resources}.get)}},
-		{"/api/cluster-name", []endpoint{get(management, i.clusterName)}},
+		{"/api/cluster-name", []endpoint{get(management, name.get), put(administrator, name.put)}},
 		{"/api/extensions", []endpoint{get(management, nothing)}},
 		{"/api/feature-flags", []endpoint{get(monitoring, featureFlags)}},
+		{"/api/feature-flags/{name}/enable", []endpoint{put(administrator, enableFlag)}},
 		{"/api/deprecated-features", []endpoint{get(monitoring, nothing)}},
 		{"/api/deprecated-features/used", []endpoint{get(monitoring, nothing)}},
 		{"/api/whoami", []endpoint{get(management, whoami)}},
@@ -94,6 +95,7 @@ func (b *Backend) checks() []resource {
 		{path + "virtual-hosts", []endpoint{get(management, h.vhostCheck)}},
 		{path + "metadata-store/initialized", []endpoint{get(management, h.catalogCheck)}},
 		{path + "metadata-store/initialized/with-data", []endpoint{get(management, h.catalogCheck)}},
+		{path + "reached-target-cluster-size", []endpoint{get(management, h.sizeCheck)}},
 		{"/api/aliveness-test/{vhost}", []endpoint{get(management, h.aliveness)}},
 		{path + "node-is-quorum-critical", []endpoint{get(management, h.criticalCheck)}},
 		{leaderless + "/all-vhosts", check},
@@ -108,6 +110,7 @@ func (b *Backend) operations() []resource {
 	o := operations{b.Cluster, b.Groups, b.Maintenance, b.Leaders, b.Resources}
 	return []resource{
 		{"/api/nodes", []endpoint{get(monitoring, o.nodes)}},
+		{"/api/nodes/{node}/memory", []endpoint{get(monitoring, memory{b.Node, b.Cluster}.get)}},
 		{"/api/queues/quorum/{vhost}/{name}/status", []endpoint{get(management, o.members)}},
 		{"/api/rebalance/queues", []endpoint{post(administrator, o.rebalanceAll)}},
 		{"/api/quorate/rebalance", []endpoint{post(administrator, o.rebalance)}},
@@ -144,6 +147,8 @@ func (b *Backend) vhosts() []resource {
 	return []resource{
 		{"/api/vhosts", []endpoint{get(management, v.list)}},
 		{"/api/vhosts/{vhost}", []endpoint{get(management, v.get), put(administrator, v.put), remove(administrator, v.remove)}},
+		{"/api/vhosts/{vhost}/deletion/protection", []endpoint{post(administrator, v.protect(true)), remove(administrator, v.protect(false))}},
+		{"/api/vhosts/{vhost}/start/{node}", []endpoint{post(administrator, v.start)}},
 		{"/api/connections", []endpoint{get(management, c.list)}},
 		{"/api/connections/{name}", []endpoint{get(management, c.get), remove(management, c.closeAll)}},
 		{"/api/connections/username/{user}", []endpoint{get(management, c.list), remove(management, c.closeAll)}},
@@ -241,6 +246,7 @@ func (b *Backend) users() []resource {
 	return []resource{
 		{"/api/users", []endpoint{get(administrator, u.list)}},
 		{"/api/users/without-permissions", []endpoint{get(administrator, u.withoutPermissions)}},
+		{"/api/auth/hash_password/{password}", []endpoint{get(administrator, hashPassword)}},
 		{"/api/users/bulk-delete", []endpoint{post(administrator, u.removeMany)}},
 		{"/api/users/{user}", []endpoint{get(administrator, u.get), put(administrator, u.put), remove(administrator, u.remove)}},
 		{"/api/users/{user}/permissions", []endpoint{get(administrator, p.list)}},
@@ -264,6 +270,7 @@ func (b *Backend) users() []resource {
 // definitions are the resources of all definitions together, and of runtime parameters.
 func (b *Backend) definitions() []resource {
 	d, p := definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects}, parameters{}
+	g := globalParameters{b.Catalog}
 	whole := []endpoint{get(administrator, d.export), post(administrator, d.load).upTo(largeBody)}
 	return []resource{
 		{"/api/definitions", whole},
@@ -273,6 +280,7 @@ func (b *Backend) definitions() []resource {
 		{"/api/parameters/{component}", []endpoint{get(policymaker, p.list)}},
 		{"/api/parameters/{component}/{vhost}", []endpoint{get(policymaker, p.list)}},
 		{"/api/parameters/{component}/{vhost}/{name}", []endpoint{get(policymaker, p.get), put(policymaker, p.put), remove(policymaker, p.remove)}},
-		{"/api/global-parameters", []endpoint{get(policymaker, nothing)}},
+		{"/api/global-parameters", []endpoint{get(policymaker, g.list)}},
+		{"/api/global-parameters/{name}", []endpoint{get(policymaker, g.get), put(administrator, g.put), remove(administrator, g.remove)}},
 	}
 }

@@ -1,7 +1,9 @@
 package mgmt
 
 import (
+	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -25,7 +27,7 @@ func (vs vhosts) describe(r *request, row *logpb.PutVhost) api.VHost {
 	v := api.VHost{
 		Name: row.GetName(), Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType,
 		Metadata:     api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType},
-		ClusterState: map[string]string{},
+		ClusterState: map[string]string{}, ProtectedFromDeletion: row.GetProtected(),
 	}
 	for _, n := range r.view.Nodes() {
 		v.ClusterState[n.GetName()] = "down"
@@ -95,6 +97,9 @@ func (vs vhosts) put(w *responder, r *request) {
 		if _, said := b["tags"]; !said {
 			m.Tags = was.GetTags()
 		}
+		if _, said := b["protected_from_deletion"]; !said {
+			m.Protected = was.GetProtected()
+		}
 	}
 	commands := []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}
 	_, known := r.view.VHost(m.Name)
@@ -114,6 +119,9 @@ func vhostFrom(b body) (m *logpb.PutVhost, err error) {
 	if m.Tags, err = b.words("tags"); err != nil {
 		return nil, err
 	}
+	if m.Protected, err = b.flag("protected_from_deletion", false); err != nil {
+		return nil, err
+	}
 	kind, err := b.text("default_queue_type")
 	if err == nil && kind != "" && kind != queueType && kind != "classic" && kind != "undefined" {
 		err = fsm.Refuse(fsm.Precondition, kind+" is not a valid queue type")
@@ -128,5 +136,38 @@ func (vs vhosts) remove(w *responder, r *request) {
 		return
 	}
 	m := &logpb.DeleteVhost{Name: name}
-	w.changed(propose(r.Context(), vs.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteVhost{DeleteVhost: m}}), false)
+	err := propose(r.Context(), vs.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteVhost{DeleteVhost: m}})
+	var refusal *fsm.Refusal
+	if errors.As(err, &refusal) && refusal.Kind == fsm.Precondition {
+		w.answer(http.StatusPreconditionFailed, api.Failure{Error: "precondition_failed", Reason: refusal.Text})
+		return
+	}
+	w.changed(err, false)
+}
+
+// protect makes a vhost one that cannot be deleted, or can.
+func (vs vhosts) protect(protected bool) func(*responder, *request) {
+	return func(w *responder, r *request) {
+		row, ok := r.view.VHost(r.PathValue("vhost"))
+		if !ok {
+			w.notFound()
+			return
+		}
+		m := &logpb.PutVhost{Name: row.GetName(), Description: row.GetDescription(), Tags: row.GetTags(), Protected: protected}
+		w.changed(propose(r.Context(), vs.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}), false)
+	}
+}
+
+// start is for a vhost that has failed on a node. Here a vhost is served wherever a node is up.
+func (vs vhosts) start(w *responder, r *request) {
+	node := r.PathValue("node")
+	_, known := r.view.VHost(r.PathValue("vhost"))
+	switch {
+	case !known || !slices.ContainsFunc(r.view.Nodes(), func(n *logpb.NodeState) bool { return n.GetName() == node }):
+		w.notFound()
+	case !vs.cluster.Online(node):
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "node '" + node + "' is down"})
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
 }

@@ -42,6 +42,15 @@ func NewLocal(c LocalConfig) *Local { return &Local{c, time.Now()} }
 // Uptime is the time since the process began.
 func (l *Local) Uptime() time.Duration { return time.Since(l.began) }
 
+// ClusterName is the name under which the cluster is shown: the one it was given last, or that of the
+// settings, by which nodes know each other.
+func (l *Local) ClusterName() string {
+	if name, ok := l.c.Catalog.View().ShownName(); ok {
+		return name
+	}
+	return l.c.Cluster
+}
+
 // Version is the product's version.
 func (l *Local) Version() string { return api.ProductVersion }
 
@@ -55,7 +64,7 @@ func (l *Local) Now() fsm.Time { return l.c.Clock.Status().Now }
 func (l *Local) Status() api.Status {
 	replicas, led := l.Led()
 	s := api.Status{
-		Node: l.c.Name, Cluster: l.c.Cluster, ProductVersion: l.Version(), FSMVersion: l.c.Catalog.View().FSMVersion(), NotReady: l.NotReady(),
+		Node: l.c.Name, Cluster: l.ClusterName(), ProductVersion: l.Version(), FSMVersion: l.c.Catalog.View().FSMVersion(), NotReady: l.NotReady(),
 		CatalogLeader: l.c.Catalog.Leader(), RoutesFresh: l.c.Catalog.Fresh(), Queues: l.c.Catalog.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
 		Alarms: l.Alarms(), Peers: []api.Peer{}, Quarantined: l.Quarantined(), Unproven: l.Unproven(),
 	}

@@ -157,6 +157,8 @@ func (d *draft) performOnNodes(c *logpb.CatalogCommand) (*logpb.CatalogResult, e
 		return d.joinTokens.delete(m.DeleteJoinToken)
 	case *logpb.CatalogCommand_PutLockKey:
 		return d.lockKey.put(m.PutLockKey)
+	case *logpb.CatalogCommand_PutGlobalParameter:
+		return d.globals.put(m.PutGlobalParameter)
 	}
 	return nil, refuse(fsm.Internal, "unknown catalog command")
 }

@@ -62,12 +62,16 @@ func (d *draft) putVhost(m *logpb.PutVhost) (*logpb.CatalogResult, error) {
 
 // deleteVhost removes a vhost and all that is in it.
 //
-// It performs DeleteVhost. Contents of the vhost go with its record; only
+// It performs DeleteVhost. One that is protected is refused. Contents of the vhost go with its record; only
 // queues are known elsewhere, and are removed there one by one, by id. Bindings
 // do not leave a vhost, so nothing else refers to it.
 func (d *draft) deleteVhost(m *logpb.DeleteVhost) (*logpb.CatalogResult, error) {
-	if _, ok := d.VHost(m.GetName()); !ok {
+	row, ok := d.VHost(m.GetName())
+	switch {
+	case !ok:
 		return &logpb.CatalogResult{}, nil
+	case row.GetProtected():
+		return nil, refuse(fsm.Precondition, "vhost '%s' is protected from deletion", m.GetName())
 	}
 	r := &logpb.CatalogResult{Changed: true}
 	for _, q := range d.Queues() {

@@ -14,6 +14,7 @@ func (v *View) Check() error {
 		func() error { return v.limits.check(v.there) },
 		v.joinTokens.check,
 		v.lockKey.check,
+		v.globals.check,
 		func() error { return v.proposals.check(&v.nodes) },
 		v.checkVHosts,
 		func() error { return v.placements.check(&v.queueIndex) },

@@ -15,7 +15,7 @@ import (
 
 // parts are the types that own what a View and a vhost hold.
 var parts = []string{
-	"clusterSettings", "nodes", "joinTokens", "lockKey", "users", "limits", "vhosts", "queueIndex", "placements", "proposals",
+	"clusterSettings", "nodes", "joinTokens", "lockKey", "globals", "users", "limits", "vhosts", "queueIndex", "placements", "proposals",
 	"rights", "policies", "exchanges",
 }
 
@@ -150,6 +150,7 @@ func TestPartsCheckThemselves(t *testing.T) {
 			return ns.check(7)
 		}(),
 		"short lock secret":    (&lockKey{make([]byte, 31)}).check(),
+		"globals in disorder":  (&globals{[]*logpb.PutGlobalParameter{{Name: "b"}, {Name: "a"}}}).check(),
 		"token without folder": (&joinTokens{[]*logpb.JoinToken{{Hash: make([]byte, JoinTokenHashSize), UsedBy: "n1"}}}).check(),
 		"proposals of nobody": func() error {
 			var ps proposals

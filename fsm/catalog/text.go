@@ -18,6 +18,7 @@ func (v *View) String() string {
 	v.clusterSettings.describe(&b)
 	v.joinTokens.describe(&b)
 	v.lockKey.describe(&b)
+	v.globals.describe(&b)
 	v.users.describe(&b)
 	v.proposals.describe(&b)
 	for _, p := range v.Permissions() {
@@ -35,7 +36,11 @@ func (v *View) String() string {
 
 // describe writes a vhost and what is in it.
 func (vh *vhost) describe(b *strings.Builder, all *placements) {
-	fmt.Fprintf(b, "vhost %s description=%q tags=%v\n", vh.row.Name, vh.row.Description, vh.row.Tags)
+	fmt.Fprintf(b, "vhost %s description=%q tags=%v", vh.row.Name, vh.row.Description, vh.row.Tags)
+	if vh.row.Protected {
+		b.WriteString(" protected")
+	}
+	b.WriteByte('\n')
 	for _, p := range append(slices.Clone(vh.policies.list(false)), vh.policies.list(true)...) {
 		b.WriteString("  " + p.line() + "\n")
 	}

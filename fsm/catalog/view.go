@@ -41,6 +41,7 @@ type View struct {
 	nodes
 	joinTokens
 	lockKey
+	globals
 	users
 	limits
 	vhosts

@@ -199,6 +199,7 @@ type CatalogCommand struct {
 	//	*CatalogCommand_PutJoinToken
 	//	*CatalogCommand_DeleteJoinToken
 	//	*CatalogCommand_PutLockKey
+	//	*CatalogCommand_PutGlobalParameter
 	Body          isCatalogCommand_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -547,6 +548,15 @@ func (x *CatalogCommand) GetPutLockKey() *PutLockKey {
 	return nil
 }
 
+func (x *CatalogCommand) GetPutGlobalParameter() *PutGlobalParameter {
+	if x != nil {
+		if x, ok := x.Body.(*CatalogCommand_PutGlobalParameter); ok {
+			return x.PutGlobalParameter
+		}
+	}
+	return nil
+}
+
 type isCatalogCommand_Body interface {
 	isCatalogCommand_Body()
 }
@@ -687,6 +697,10 @@ type CatalogCommand_PutLockKey struct {
 	PutLockKey *PutLockKey `protobuf:"bytes,120,opt,name=put_lock_key,json=putLockKey,oneof"`
 }
 
+type CatalogCommand_PutGlobalParameter struct {
+	PutGlobalParameter *PutGlobalParameter `protobuf:"bytes,130,opt,name=put_global_parameter,json=putGlobalParameter,oneof"`
+}
+
 func (*CatalogCommand_RegisterNode) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutVhost) isCatalogCommand_Body() {}
@@ -754,6 +768,8 @@ func (*CatalogCommand_PutJoinToken) isCatalogCommand_Body() {}
 func (*CatalogCommand_DeleteJoinToken) isCatalogCommand_Body() {}
 
 func (*CatalogCommand_PutLockKey) isCatalogCommand_Body() {}
+
+func (*CatalogCommand_PutGlobalParameter) isCatalogCommand_Body() {}
 
 // PutLockKey sets the secret of the tokens of locks, if there is none yet.
 type PutLockKey struct {
@@ -1551,6 +1567,7 @@ type PutVhost struct {
 	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
 	Description   string                 `protobuf:"bytes,2,opt,name=description" json:"description,omitempty"`
 	Tags          []string               `protobuf:"bytes,3,rep,name=tags" json:"tags,omitempty"`
+	Protected     bool                   `protobuf:"varint,4,opt,name=protected" json:"protected,omitempty"` // it cannot be deleted
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1604,6 +1621,13 @@ func (x *PutVhost) GetTags() []string {
 		return x.Tags
 	}
 	return nil
+}
+
+func (x *PutVhost) GetProtected() bool {
+	if x != nil {
+		return x.Protected
+	}
+	return false
 }
 
 type DeleteVhost struct {
@@ -2972,6 +2996,67 @@ func (x *PutSetting) GetUnset() bool {
 	return false
 }
 
+// PutGlobalParameter sets a value that belongs to no vhost.
+type PutGlobalParameter struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value" json:"value,omitempty"`  // JSON
+	Unset         bool                   `protobuf:"varint,3,opt,name=unset" json:"unset,omitempty"` // it goes; value is ignored
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutGlobalParameter) Reset() {
+	*x = PutGlobalParameter{}
+	mi := &file_catalog_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutGlobalParameter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutGlobalParameter) ProtoMessage() {}
+
+func (x *PutGlobalParameter) ProtoReflect() protoreflect.Message {
+	mi := &file_catalog_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutGlobalParameter.ProtoReflect.Descriptor instead.
+func (*PutGlobalParameter) Descriptor() ([]byte, []int) {
+	return file_catalog_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PutGlobalParameter) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PutGlobalParameter) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *PutGlobalParameter) GetUnset() bool {
+	if x != nil {
+		return x.Unset
+	}
+	return false
+}
+
 // PutPolicy creates or replaces a policy of a vhost.
 type PutPolicy struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2988,7 +3073,7 @@ type PutPolicy struct {
 
 func (x *PutPolicy) Reset() {
 	*x = PutPolicy{}
-	mi := &file_catalog_proto_msgTypes[37]
+	mi := &file_catalog_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3000,7 +3085,7 @@ func (x *PutPolicy) String() string {
 func (*PutPolicy) ProtoMessage() {}
 
 func (x *PutPolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[37]
+	mi := &file_catalog_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3013,7 +3098,7 @@ func (x *PutPolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutPolicy.ProtoReflect.Descriptor instead.
 func (*PutPolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{37}
+	return file_catalog_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PutPolicy) GetVhost() string {
@@ -3076,7 +3161,7 @@ type DeletePolicy struct {
 
 func (x *DeletePolicy) Reset() {
 	*x = DeletePolicy{}
-	mi := &file_catalog_proto_msgTypes[38]
+	mi := &file_catalog_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3088,7 +3173,7 @@ func (x *DeletePolicy) String() string {
 func (*DeletePolicy) ProtoMessage() {}
 
 func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[38]
+	mi := &file_catalog_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3101,7 +3186,7 @@ func (x *DeletePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletePolicy.ProtoReflect.Descriptor instead.
 func (*DeletePolicy) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{38}
+	return file_catalog_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DeletePolicy) GetVhost() string {
@@ -3145,7 +3230,7 @@ type CatalogResult struct {
 
 func (x *CatalogResult) Reset() {
 	*x = CatalogResult{}
-	mi := &file_catalog_proto_msgTypes[39]
+	mi := &file_catalog_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3157,7 +3242,7 @@ func (x *CatalogResult) String() string {
 func (*CatalogResult) ProtoMessage() {}
 
 func (x *CatalogResult) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[39]
+	mi := &file_catalog_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3170,7 +3255,7 @@ func (x *CatalogResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogResult.ProtoReflect.Descriptor instead.
 func (*CatalogResult) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{39}
+	return file_catalog_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *CatalogResult) GetRefusal() uint32 {
@@ -3269,18 +3354,19 @@ type CatalogSnapshot struct {
 	Settings         []*PutSetting          `protobuf:"bytes,14,rep,name=settings" json:"settings,omitempty"`
 	Policies         []*PutPolicy           `protobuf:"bytes,15,rep,name=policies" json:"policies,omitempty"`
 	TopicPermissions []*PutTopicPermission  `protobuf:"bytes,18,rep,name=topic_permissions,json=topicPermissions" json:"topic_permissions,omitempty"`
-	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle" json:"idle,omitempty"`                                // by vhost and name
-	Limits           []*PutLimit            `protobuf:"bytes,51,rep,name=limits" json:"limits,omitempty"`                            // of vhosts, then of users; by name
-	Tokens           []*JoinToken           `protobuf:"bytes,110,rep,name=tokens" json:"tokens,omitempty"`                           // by hash
-	LockSecret       []byte                 `protobuf:"bytes,120,opt,name=lock_secret,json=lockSecret" json:"lock_secret,omitempty"` // empty: none yet
-	Proposers        []*Proposer            `protobuf:"bytes,121,rep,name=proposers" json:"proposers,omitempty"`                     // by node
+	Idle             []*ExchangeActivity    `protobuf:"bytes,50,rep,name=idle" json:"idle,omitempty"`                                                  // by vhost and name
+	Limits           []*PutLimit            `protobuf:"bytes,51,rep,name=limits" json:"limits,omitempty"`                                              // of vhosts, then of users; by name
+	Tokens           []*JoinToken           `protobuf:"bytes,110,rep,name=tokens" json:"tokens,omitempty"`                                             // by hash
+	LockSecret       []byte                 `protobuf:"bytes,120,opt,name=lock_secret,json=lockSecret" json:"lock_secret,omitempty"`                   // empty: none yet
+	Proposers        []*Proposer            `protobuf:"bytes,121,rep,name=proposers" json:"proposers,omitempty"`                                       // by node
+	GlobalParameters []*PutGlobalParameter  `protobuf:"bytes,130,rep,name=global_parameters,json=globalParameters" json:"global_parameters,omitempty"` // by name
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
 
 func (x *CatalogSnapshot) Reset() {
 	*x = CatalogSnapshot{}
-	mi := &file_catalog_proto_msgTypes[40]
+	mi := &file_catalog_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3292,7 +3378,7 @@ func (x *CatalogSnapshot) String() string {
 func (*CatalogSnapshot) ProtoMessage() {}
 
 func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[40]
+	mi := &file_catalog_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3305,7 +3391,7 @@ func (x *CatalogSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogSnapshot.ProtoReflect.Descriptor instead.
 func (*CatalogSnapshot) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{40}
+	return file_catalog_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CatalogSnapshot) GetVersion() uint32 {
@@ -3455,6 +3541,13 @@ func (x *CatalogSnapshot) GetProposers() []*Proposer {
 	return nil
 }
 
+func (x *CatalogSnapshot) GetGlobalParameters() []*PutGlobalParameter {
+	if x != nil {
+		return x.GlobalParameters
+	}
+	return nil
+}
+
 // Proposer is what is known of the proposals of a node's present process.
 type Proposer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -3467,7 +3560,7 @@ type Proposer struct {
 
 func (x *Proposer) Reset() {
 	*x = Proposer{}
-	mi := &file_catalog_proto_msgTypes[41]
+	mi := &file_catalog_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +3572,7 @@ func (x *Proposer) String() string {
 func (*Proposer) ProtoMessage() {}
 
 func (x *Proposer) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[41]
+	mi := &file_catalog_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +3585,7 @@ func (x *Proposer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Proposer.ProtoReflect.Descriptor instead.
 func (*Proposer) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{41}
+	return file_catalog_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Proposer) GetNode() uint32 {
@@ -3527,7 +3620,7 @@ type Answered struct {
 
 func (x *Answered) Reset() {
 	*x = Answered{}
-	mi := &file_catalog_proto_msgTypes[42]
+	mi := &file_catalog_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3539,7 +3632,7 @@ func (x *Answered) String() string {
 func (*Answered) ProtoMessage() {}
 
 func (x *Answered) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[42]
+	mi := &file_catalog_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3552,7 +3645,7 @@ func (x *Answered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Answered.ProtoReflect.Descriptor instead.
 func (*Answered) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{42}
+	return file_catalog_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Answered) GetNumber() uint64 {
@@ -3587,7 +3680,7 @@ type NodeState struct {
 
 func (x *NodeState) Reset() {
 	*x = NodeState{}
-	mi := &file_catalog_proto_msgTypes[43]
+	mi := &file_catalog_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3599,7 +3692,7 @@ func (x *NodeState) String() string {
 func (*NodeState) ProtoMessage() {}
 
 func (x *NodeState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[43]
+	mi := &file_catalog_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3612,7 +3705,7 @@ func (x *NodeState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeState.ProtoReflect.Descriptor instead.
 func (*NodeState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{43}
+	return file_catalog_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *NodeState) GetNumber() uint32 {
@@ -3706,7 +3799,7 @@ type QueueState struct {
 
 func (x *QueueState) Reset() {
 	*x = QueueState{}
-	mi := &file_catalog_proto_msgTypes[44]
+	mi := &file_catalog_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3718,7 +3811,7 @@ func (x *QueueState) String() string {
 func (*QueueState) ProtoMessage() {}
 
 func (x *QueueState) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[44]
+	mi := &file_catalog_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3731,7 +3824,7 @@ func (x *QueueState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueState.ProtoReflect.Descriptor instead.
 func (*QueueState) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{44}
+	return file_catalog_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *QueueState) GetDeclared() *DeclareQueue {
@@ -3800,7 +3893,7 @@ type Table struct {
 
 func (x *Table) Reset() {
 	*x = Table{}
-	mi := &file_catalog_proto_msgTypes[45]
+	mi := &file_catalog_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3812,7 +3905,7 @@ func (x *Table) String() string {
 func (*Table) ProtoMessage() {}
 
 func (x *Table) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[45]
+	mi := &file_catalog_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3825,7 +3918,7 @@ func (x *Table) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Table.ProtoReflect.Descriptor instead.
 func (*Table) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{45}
+	return file_catalog_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Table) GetFields() []*Field {
@@ -3845,7 +3938,7 @@ type Field struct {
 
 func (x *Field) Reset() {
 	*x = Field{}
-	mi := &file_catalog_proto_msgTypes[46]
+	mi := &file_catalog_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +3950,7 @@ func (x *Field) String() string {
 func (*Field) ProtoMessage() {}
 
 func (x *Field) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[46]
+	mi := &file_catalog_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +3963,7 @@ func (x *Field) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Field.ProtoReflect.Descriptor instead.
 func (*Field) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{46}
+	return file_catalog_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *Field) GetName() string {
@@ -3901,7 +3994,7 @@ type Value struct {
 
 func (x *Value) Reset() {
 	*x = Value{}
-	mi := &file_catalog_proto_msgTypes[47]
+	mi := &file_catalog_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3913,7 +4006,7 @@ func (x *Value) String() string {
 func (*Value) ProtoMessage() {}
 
 func (x *Value) ProtoReflect() protoreflect.Message {
-	mi := &file_catalog_proto_msgTypes[47]
+	mi := &file_catalog_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3926,7 +4019,7 @@ func (x *Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Value.ProtoReflect.Descriptor instead.
 func (*Value) Descriptor() ([]byte, []int) {
-	return file_catalog_proto_rawDescGZIP(), []int{47}
+	return file_catalog_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Value) GetTag() uint32 {
@@ -3978,7 +4071,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x16\n" +
 	"\x06number\x18\x03 \x01(\x04R\x06number\x12\x12\n" +
-	"\x04from\x18\x04 \x01(\x04R\x04from\"\x89\x12\n" +
+	"\x04from\x18\x04 \x01(\x04R\x04from\"\xe2\x12\n" +
 	"\x0eCatalogCommand\x12C\n" +
 	"\rregister_node\x18\x01 \x01(\v2\x1c.quorate.log.v1.RegisterNodeH\x00R\fregisterNode\x127\n" +
 	"\tput_vhost\x18\x02 \x01(\v2\x18.quorate.log.v1.PutVhostH\x00R\bputVhost\x12@\n" +
@@ -4023,7 +4116,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\x0eput_join_token\x18n \x01(\v2\x1c.quorate.log.v1.PutJoinTokenH\x00R\fputJoinToken\x12M\n" +
 	"\x11delete_join_token\x18o \x01(\v2\x1f.quorate.log.v1.DeleteJoinTokenH\x00R\x0fdeleteJoinToken\x12>\n" +
 	"\fput_lock_key\x18x \x01(\v2\x1a.quorate.log.v1.PutLockKeyH\x00R\n" +
-	"putLockKeyB\x06\n" +
+	"putLockKey\x12W\n" +
+	"\x14put_global_parameter\x18\x82\x01 \x01(\v2\".quorate.log.v1.PutGlobalParameterH\x00R\x12putGlobalParameterB\x06\n" +
 	"\x04body\"$\n" +
 	"\n" +
 	"PutLockKey\x12\x16\n" +
@@ -4079,11 +4173,12 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04user\x18\x02 \x01(\v2\x17.quorate.log.v1.PutUserR\x04user\x12=\n" +
 	"\n" +
 	"permission\x18\x03 \x01(\v2\x1d.quorate.log.v1.PutPermissionR\n" +
-	"permission\"T\n" +
+	"permission\"r\n" +
 	"\bPutVhost\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
-	"\x04tags\x18\x03 \x03(\tR\x04tags\"!\n" +
+	"\x04tags\x18\x03 \x03(\tR\x04tags\x12\x1c\n" +
+	"\tprotected\x18\x04 \x01(\bR\tprotected\"!\n" +
 	"\vDeleteVhost\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"}\n" +
 	"\aPutUser\x12\x12\n" +
@@ -4190,6 +4285,10 @@ const file_catalog_proto_rawDesc = "" +
 	"PutSetting\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x12R\x05value\x12\x14\n" +
+	"\x05unset\x18\x03 \x01(\bR\x05unset\"T\n" +
+	"\x12PutGlobalParameter\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\x12\x14\n" +
 	"\x05unset\x18\x03 \x01(\bR\x05unset\"\xd9\x01\n" +
 	"\tPutPolicy\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
@@ -4219,7 +4318,7 @@ const file_catalog_proto_rawDesc = "" +
 	"configured\x12\x14\n" +
 	"\x05added\x18\n" +
 	" \x03(\x04R\x05added\x12\x14\n" +
-	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xe1\a\n" +
+	"\x05moved\x18\x10 \x03(\x04R\x05moved\"\xb3\b\n" +
 	"\x0fCatalogSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x14\n" +
@@ -4244,7 +4343,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\x06tokens\x18n \x03(\v2\x19.quorate.log.v1.JoinTokenR\x06tokens\x12\x1f\n" +
 	"\vlock_secret\x18x \x01(\fR\n" +
 	"lockSecret\x126\n" +
-	"\tproposers\x18y \x03(\v2\x18.quorate.log.v1.ProposerR\tproposers\"h\n" +
+	"\tproposers\x18y \x03(\v2\x18.quorate.log.v1.ProposerR\tproposers\x12P\n" +
+	"\x11global_parameters\x18\x82\x01 \x03(\v2\".quorate.log.v1.PutGlobalParameterR\x10globalParameters\"h\n" +
 	"\bProposer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04from\x18\x02 \x01(\x04R\x04from\x124\n" +
@@ -4297,7 +4397,7 @@ func file_catalog_proto_rawDescGZIP() []byte {
 	return file_catalog_proto_rawDescData
 }
 
-var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_catalog_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_catalog_proto_goTypes = []any{
 	(*CatalogEntry)(nil),          // 0: quorate.log.v1.CatalogEntry
 	(*Proposal)(nil),              // 1: quorate.log.v1.Proposal
@@ -4336,17 +4436,18 @@ var file_catalog_proto_goTypes = []any{
 	(*DeleteQueue)(nil),           // 34: quorate.log.v1.DeleteQueue
 	(*DeleteOwned)(nil),           // 35: quorate.log.v1.DeleteOwned
 	(*PutSetting)(nil),            // 36: quorate.log.v1.PutSetting
-	(*PutPolicy)(nil),             // 37: quorate.log.v1.PutPolicy
-	(*DeletePolicy)(nil),          // 38: quorate.log.v1.DeletePolicy
-	(*CatalogResult)(nil),         // 39: quorate.log.v1.CatalogResult
-	(*CatalogSnapshot)(nil),       // 40: quorate.log.v1.CatalogSnapshot
-	(*Proposer)(nil),              // 41: quorate.log.v1.Proposer
-	(*Answered)(nil),              // 42: quorate.log.v1.Answered
-	(*NodeState)(nil),             // 43: quorate.log.v1.NodeState
-	(*QueueState)(nil),            // 44: quorate.log.v1.QueueState
-	(*Table)(nil),                 // 45: quorate.log.v1.Table
-	(*Field)(nil),                 // 46: quorate.log.v1.Field
-	(*Value)(nil),                 // 47: quorate.log.v1.Value
+	(*PutGlobalParameter)(nil),    // 37: quorate.log.v1.PutGlobalParameter
+	(*PutPolicy)(nil),             // 38: quorate.log.v1.PutPolicy
+	(*DeletePolicy)(nil),          // 39: quorate.log.v1.DeletePolicy
+	(*CatalogResult)(nil),         // 40: quorate.log.v1.CatalogResult
+	(*CatalogSnapshot)(nil),       // 41: quorate.log.v1.CatalogSnapshot
+	(*Proposer)(nil),              // 42: quorate.log.v1.Proposer
+	(*Answered)(nil),              // 43: quorate.log.v1.Answered
+	(*NodeState)(nil),             // 44: quorate.log.v1.NodeState
+	(*QueueState)(nil),            // 45: quorate.log.v1.QueueState
+	(*Table)(nil),                 // 46: quorate.log.v1.Table
+	(*Field)(nil),                 // 47: quorate.log.v1.Field
+	(*Value)(nil),                 // 48: quorate.log.v1.Value
 }
 var file_catalog_proto_depIdxs = []int32{
 	2,  // 0: quorate.log.v1.CatalogEntry.commands:type_name -> quorate.log.v1.CatalogCommand
@@ -4367,8 +4468,8 @@ var file_catalog_proto_depIdxs = []int32{
 	15, // 15: quorate.log.v1.CatalogCommand.initialize:type_name -> quorate.log.v1.Initialize
 	35, // 16: quorate.log.v1.CatalogCommand.delete_owned:type_name -> quorate.log.v1.DeleteOwned
 	36, // 17: quorate.log.v1.CatalogCommand.put_setting:type_name -> quorate.log.v1.PutSetting
-	37, // 18: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
-	38, // 19: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
+	38, // 18: quorate.log.v1.CatalogCommand.put_policy:type_name -> quorate.log.v1.PutPolicy
+	39, // 19: quorate.log.v1.CatalogCommand.delete_policy:type_name -> quorate.log.v1.DeletePolicy
 	23, // 20: quorate.log.v1.CatalogCommand.put_topic_permission:type_name -> quorate.log.v1.PutTopicPermission
 	24, // 21: quorate.log.v1.CatalogCommand.delete_topic_permission:type_name -> quorate.log.v1.DeleteTopicPermission
 	14, // 22: quorate.log.v1.CatalogCommand.set_draining:type_name -> quorate.log.v1.SetDraining
@@ -4385,41 +4486,43 @@ var file_catalog_proto_depIdxs = []int32{
 	7,  // 33: quorate.log.v1.CatalogCommand.put_join_token:type_name -> quorate.log.v1.PutJoinToken
 	8,  // 34: quorate.log.v1.CatalogCommand.delete_join_token:type_name -> quorate.log.v1.DeleteJoinToken
 	3,  // 35: quorate.log.v1.CatalogCommand.put_lock_key:type_name -> quorate.log.v1.PutLockKey
-	16, // 36: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
-	18, // 37: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
-	21, // 38: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
-	45, // 39: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
-	45, // 40: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
-	45, // 41: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
-	33, // 42: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
-	33, // 43: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
-	45, // 44: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
-	43, // 45: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
-	16, // 46: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
-	18, // 47: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
-	21, // 48: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
-	25, // 49: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
-	31, // 50: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
-	44, // 51: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
-	36, // 52: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
-	37, // 53: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
-	23, // 54: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
-	30, // 55: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
-	27, // 56: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
-	9,  // 57: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
-	41, // 58: quorate.log.v1.CatalogSnapshot.proposers:type_name -> quorate.log.v1.Proposer
-	42, // 59: quorate.log.v1.Proposer.answered:type_name -> quorate.log.v1.Answered
-	39, // 60: quorate.log.v1.Answered.results:type_name -> quorate.log.v1.CatalogResult
-	32, // 61: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
-	46, // 62: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
-	47, // 63: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
-	45, // 64: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
-	47, // 65: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
-	66, // [66:66] is the sub-list for method output_type
-	66, // [66:66] is the sub-list for method input_type
-	66, // [66:66] is the sub-list for extension type_name
-	66, // [66:66] is the sub-list for extension extendee
-	0,  // [0:66] is the sub-list for field type_name
+	37, // 36: quorate.log.v1.CatalogCommand.put_global_parameter:type_name -> quorate.log.v1.PutGlobalParameter
+	16, // 37: quorate.log.v1.Initialize.vhost:type_name -> quorate.log.v1.PutVhost
+	18, // 38: quorate.log.v1.Initialize.user:type_name -> quorate.log.v1.PutUser
+	21, // 39: quorate.log.v1.Initialize.permission:type_name -> quorate.log.v1.PutPermission
+	46, // 40: quorate.log.v1.DeclareExchange.arguments:type_name -> quorate.log.v1.Table
+	46, // 41: quorate.log.v1.Bind.arguments:type_name -> quorate.log.v1.Table
+	46, // 42: quorate.log.v1.DeclareQueue.arguments:type_name -> quorate.log.v1.Table
+	33, // 43: quorate.log.v1.DeclareQueue.owner:type_name -> quorate.log.v1.Owner
+	33, // 44: quorate.log.v1.DeleteOwned.owner:type_name -> quorate.log.v1.Owner
+	46, // 45: quorate.log.v1.PutPolicy.definition:type_name -> quorate.log.v1.Table
+	44, // 46: quorate.log.v1.CatalogSnapshot.nodes:type_name -> quorate.log.v1.NodeState
+	16, // 47: quorate.log.v1.CatalogSnapshot.vhosts:type_name -> quorate.log.v1.PutVhost
+	18, // 48: quorate.log.v1.CatalogSnapshot.users:type_name -> quorate.log.v1.PutUser
+	21, // 49: quorate.log.v1.CatalogSnapshot.permissions:type_name -> quorate.log.v1.PutPermission
+	25, // 50: quorate.log.v1.CatalogSnapshot.exchanges:type_name -> quorate.log.v1.DeclareExchange
+	31, // 51: quorate.log.v1.CatalogSnapshot.bindings:type_name -> quorate.log.v1.Bind
+	45, // 52: quorate.log.v1.CatalogSnapshot.queues:type_name -> quorate.log.v1.QueueState
+	36, // 53: quorate.log.v1.CatalogSnapshot.settings:type_name -> quorate.log.v1.PutSetting
+	38, // 54: quorate.log.v1.CatalogSnapshot.policies:type_name -> quorate.log.v1.PutPolicy
+	23, // 55: quorate.log.v1.CatalogSnapshot.topic_permissions:type_name -> quorate.log.v1.PutTopicPermission
+	30, // 56: quorate.log.v1.CatalogSnapshot.idle:type_name -> quorate.log.v1.ExchangeActivity
+	27, // 57: quorate.log.v1.CatalogSnapshot.limits:type_name -> quorate.log.v1.PutLimit
+	9,  // 58: quorate.log.v1.CatalogSnapshot.tokens:type_name -> quorate.log.v1.JoinToken
+	42, // 59: quorate.log.v1.CatalogSnapshot.proposers:type_name -> quorate.log.v1.Proposer
+	37, // 60: quorate.log.v1.CatalogSnapshot.global_parameters:type_name -> quorate.log.v1.PutGlobalParameter
+	43, // 61: quorate.log.v1.Proposer.answered:type_name -> quorate.log.v1.Answered
+	40, // 62: quorate.log.v1.Answered.results:type_name -> quorate.log.v1.CatalogResult
+	32, // 63: quorate.log.v1.QueueState.declared:type_name -> quorate.log.v1.DeclareQueue
+	47, // 64: quorate.log.v1.Table.fields:type_name -> quorate.log.v1.Field
+	48, // 65: quorate.log.v1.Field.value:type_name -> quorate.log.v1.Value
+	46, // 66: quorate.log.v1.Value.table:type_name -> quorate.log.v1.Table
+	48, // 67: quorate.log.v1.Value.array:type_name -> quorate.log.v1.Value
+	68, // [68:68] is the sub-list for method output_type
+	68, // [68:68] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_catalog_proto_init() }
@@ -4462,6 +4565,7 @@ func file_catalog_proto_init() {
 		(*CatalogCommand_PutJoinToken)(nil),
 		(*CatalogCommand_DeleteJoinToken)(nil),
 		(*CatalogCommand_PutLockKey)(nil),
+		(*CatalogCommand_PutGlobalParameter)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4469,7 +4573,7 @@ func file_catalog_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_catalog_proto_rawDesc), len(file_catalog_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,5 +1,7 @@
 package api
 
+import "encoding/json"
+
 // Definitions are answered by GET /api/definitions and taken by POST. Of one vhost, the objects do
 // not name it.
 type Definitions struct {
@@ -23,7 +25,7 @@ type Definitions struct {
 	VHosts           []DefinedVHost    `json:"vhosts,omitzero"`
 	Permissions      []Permission      `json:"permissions,omitzero"`
 	TopicPermissions []TopicPermission `json:"topic_permissions,omitzero"`
-	GlobalParameters []any             `json:"global_parameters,omitzero"` // there are none
+	GlobalParameters []GlobalParameter `json:"global_parameters,omitzero"`
 
 	Parameters []Parameter       `json:"parameters"`
 	Policies   []DefinedPolicy   `json:"policies"`
@@ -47,6 +49,12 @@ type Parameter struct {
 	VHost     string `json:"vhost,omitempty"`
 	Name      string `json:"name"`
 	Value     any    `json:"value"`
+}
+
+// GlobalParameter is a value that belongs to no vhost, as in /api/global-parameters.
+type GlobalParameter struct {
+	Name  string          `json:"name"`
+	Value json.RawMessage `json:"value"`
 }
 
 // PolicyValue is the value of an operator policy as a parameter.

@@ -138,6 +138,58 @@ type VHostCheck struct {
 	VHosts []string `json:"virtual-hosts,omitempty"` // that are down
 }
 
+// SizeCheck is answered by /api/health/checks/reached-target-cluster-size.
+type SizeCheck struct {
+	Status  string `json:"status"`
+	Reason  string `json:"reason,omitempty"`
+	Running int    `json:"running_nodes"`
+	Size    int    `json:"target_cluster_size"`
+}
+
+// Memory is answered by GET /api/nodes/{node}/memory. Names are those of RabbitMQ; what Go has no
+// class for is 0.
+type Memory struct {
+	Memory MemoryUse `json:"memory"`
+}
+
+// MemoryUse says what the memory of a node is used for, in bytes.
+type MemoryUse struct {
+	ConnectionReaders   uint64      `json:"connection_readers"`
+	ConnectionWriters   uint64      `json:"connection_writers"`
+	ConnectionChannels  uint64      `json:"connection_channels"`
+	ConnectionOther     uint64      `json:"connection_other"`
+	QueueProcs          uint64      `json:"queue_procs"`
+	QuorumQueueProcs    uint64      `json:"quorum_queue_procs"`
+	StreamQueueProcs    uint64      `json:"stream_queue_procs"`
+	StreamReaderProcs   uint64      `json:"stream_queue_replica_reader_procs"`
+	StreamCoordinator   uint64      `json:"stream_queue_coordinator_procs"`
+	Plugins             uint64      `json:"plugins"`
+	MetadataStore       uint64      `json:"metadata_store"`
+	OtherProc           uint64      `json:"other_proc"` // stacks of goroutines
+	Metrics             uint64      `json:"metrics"`
+	ManagementDB        uint64      `json:"mgmt_db"`
+	Mnesia              uint64      `json:"mnesia"`
+	QuorumETS           uint64      `json:"quorum_ets"`
+	MetadataStoreETS    uint64      `json:"metadata_store_ets"`
+	OtherETS            uint64      `json:"other_ets"`
+	Binary              uint64      `json:"binary"` // objects on the heap
+	MessageIndex        uint64      `json:"msg_index"`
+	Code                uint64      `json:"code"`
+	Atom                uint64      `json:"atom"`
+	OtherSystem         uint64      `json:"other_system"` // of the runtime, and what is not known of another node
+	AllocatedUnused     uint64      `json:"allocated_unused"`
+	ReservedUnallocated uint64      `json:"reserved_unallocated"`
+	Strategy            string      `json:"strategy"` // rss
+	Total               MemoryTotal `json:"total"`
+}
+
+// MemoryTotal is the whole, by three ways of counting.
+type MemoryTotal struct {
+	RSS       uint64 `json:"rss"`
+	Allocated uint64 `json:"allocated"`
+	Runtime   uint64 `json:"erlang"`
+}
+
 // FeatureFlag is a version of the replicated state, as GET /api/feature-flags lists them.
 type FeatureFlag struct {
 	Name       string `json:"name"`
