@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,6 +17,9 @@ func clusterVerbs() []verb {
 	both := []string{ctlName, diagnosticsName}
 	return []verb{
 		{name: "cluster_status", about: "shows the cluster: its nodes, versions, alarms and listeners", run: clusterStatus, also: both, live: true},
+		{name: "set_cluster_name", arguments: "NAME", least: 1, maxArguments: 1, about: "sets the name under which the cluster is shown", more: " Nodes know each other by the one in their settings, which stays.", run: setClusterName, also: ctl, example: "east"},
+		{name: "memory_breakdown", arguments: "[NODE]", maxArguments: 1, about: "shows what the memory of a node is used for", run: memoryBreakdown, also: diagnostics, live: true, example: "n1"},
+		{name: "has_reached_target_cluster_size", about: "fails unless all nodes of the cluster are up", run: checkSize, also: []string{upgradeName}},
 		{name: "await_online_nodes", arguments: "COUNT", least: 1, maxArguments: 1, about: "waits until that many nodes are up, at most 120 s", run: awaitNodes, also: ctl, timeout: awaitLimit, example: "3 -t 300"},
 		{name: "report", about: "shows all that a question about a cluster should come with", more: " There are no passwords in it, nor their hashes, nor messages.", run: report, also: ctl, timeout: 300},
 		{name: "listeners", about: "lists where the nodes listen", run: listListeners, also: diagnostics},
@@ -236,4 +241,54 @@ func resolveHost(c *call) error {
 	}
 	columns := []column[string]{{"address", "", func(a string) any { return a }}}
 	return list(c, "Addresses of "+c.words[0]+" ...", columns, nil, 1, addresses)
+}
+
+func setClusterName(c *call) error {
+	return c.put(path("cluster-name"), api.ClusterName{Name: c.words[0]})
+}
+
+func checkSize(c *call) error {
+	return checked(c, "reached-target-cluster-size", "All nodes of the cluster are up")
+}
+
+// memoryBreakdown shows what is not 0, the largest first.
+func memoryBreakdown(c *call) error {
+	node := ""
+	if len(c.words) > 0 {
+		node = c.words[0]
+	} else {
+		var o api.Overview
+		if err := c.get(path("overview"), &o); err != nil {
+			return err
+		}
+		node = o.Node
+	}
+	var answer struct {
+		Memory map[string]any `json:"memory"`
+	}
+	if err := c.get(path("nodes", node, "memory"), &answer); err != nil {
+		return err
+	}
+	if c.options.formatter == "json" {
+		return c.json(answer.Memory)
+	}
+	var rows []use
+	for name, value := range answer.Memory {
+		if bytes, ok := value.(float64); ok && bytes > 0 {
+			rows = append(rows, use{name, int64(bytes)})
+		}
+	}
+	slices.SortFunc(rows, func(a, b use) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name)) })
+	return list(c, "Memory of node "+node+" ...", useColumns, nil, len(useColumns), rows)
+}
+
+// use is something that memory is used for.
+type use struct {
+	name  string
+	bytes int64
+}
+
+var useColumns = []column[use]{
+	{"name", "", func(u use) any { return u.name }},
+	{"bytes", "", func(u use) any { return u.bytes }},
 }

@@ -83,7 +83,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		case strings.HasSuffix(r.URL.EscapedPath(), "/shrink"):
 			_ = json.NewEncoder(w).Encode([]api.MemberChange{{VHost: "/", Name: "a", Result: "ok"}, {VHost: "/", Name: "b", Result: "error: timeout"}})
 		case r.Method != http.MethodGet:
-			*changed = append(*changed, fmt.Sprintf("%s %s %s%s", r.Method, r.URL.EscapedPath(), body, r.Header.Get("X-Reason")))
+			*changed = append(*changed, fmt.Sprintf("%s %s %s%s", r.Method, r.URL.RequestURI(), body, r.Header.Get("X-Reason")))
 			w.WriteHeader(http.StatusNoContent)
 		case answers[r.URL.EscapedPath()] == nil:
 			fail(http.StatusNotFound, "Not Found")
@@ -193,6 +193,14 @@ func TestChanges(t *testing.T) {
 		{[]string{"clear_topic_permissions", "-p", "v", "u"}, "DELETE /api/topic-permissions/v/u "},
 		{[]string{"add_vhost", "a/b", "--description", "d", "--tags", "x,y"}, `PUT /api/vhosts/a%2Fb {"description":"d","tags":"x,y"}`},
 		{[]string{"forget_cluster_node", "n2"}, "DELETE /api/nodes/n2 "},
+		{[]string{"set_cluster_name", "east"}, `PUT /api/cluster-name {"name":"east"}`},
+		{[]string{"set_global_parameter", "a/b", `{"x": 1}`}, `PUT /api/global-parameters/a%2Fb {"value":{"x":1}}`},
+		{[]string{"clear_global_parameter", "a/b"}, "DELETE /api/global-parameters/a%2Fb "},
+		{[]string{"enable_vhost_deletion_protection", "a/b"}, "POST /api/vhosts/a%2Fb/deletion/protection "},
+		{[]string{"disable_vhost_deletion_protection", "a/b"}, "DELETE /api/vhosts/a%2Fb/deletion/protection "},
+		{[]string{"delete_queue", "q", "--if-empty"}, "DELETE /api/queues/%2F/q?if-empty=true "},
+		{[]string{"update_vhost_metadata", "there", "--tags", "x"}, `PUT /api/vhosts/there {"tags":"x"}`},
+		{[]string{"clear_password", "u"}, `PUT /api/users/u {"password_hash":"","tags":["monitoring"]}`},
 		{[]string{"delete_vhost", "a/b"}, "DELETE /api/vhosts/a%2Fb "},
 	} {
 		*changed = nil

@@ -125,6 +125,8 @@ func cell(v any) string {
 	switch v := v.(type) {
 	case nil:
 		return ""
+	case json.RawMessage:
+		return string(v)
 	case map[string]any, map[string]int64, map[string]string, []string, []any:
 		text, err := json.Marshal(v)
 		if err != nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -14,6 +15,10 @@ func parameterVerbs() []verb {
 		{name: "set_parameter", arguments: "COMPONENT NAME VALUE", least: 3, maxArguments: 3, about: "is refused with what to use: components belong to plug-ins, of which there are none", run: setParameter, also: ctl, example: "shovel s '{}'"},
 		{name: "clear_parameter", arguments: "COMPONENT NAME", least: 2, maxArguments: 2, about: "is refused with what to use", also: ctl, example: "shovel s",
 			run: func(c *call) error { return c.delete(path("parameters", c.words[0], c.options.vhost, c.words[1])) }},
+		{name: "list_global_parameters", about: "lists the global parameters: values that belong to no vhost", run: listGlobalParameters, also: ctl},
+		{name: "set_global_parameter", arguments: "NAME VALUE", least: 2, maxArguments: 2, about: "sets a global parameter, by a JSON value", run: setGlobalParameter, also: ctl, example: `owner '{"team":"east"}'`},
+		{name: "clear_global_parameter", arguments: "NAME", least: 1, maxArguments: 1, about: "removes a global parameter", also: ctl, example: "owner",
+			run: func(c *call) error { return c.delete(path("global-parameters", c.words[0])) }},
 	}
 }
 
@@ -38,7 +43,26 @@ func listParameters(c *call) error {
 
 func setParameter(c *call) error {
 	if !json.Valid([]byte(c.words[2])) {
-		return &exitError{exitData, errNotJSON}
+		return &exitError{exitData, errors.New("VALUE is not JSON")}
 	}
 	return c.put(path("parameters", c.words[0], c.options.vhost, c.words[1]), map[string]any{"value": json.RawMessage(c.words[2])})
+}
+
+func listGlobalParameters(c *call) error {
+	var rows []api.GlobalParameter
+	if err := c.get(path("global-parameters"), &rows); err != nil {
+		return err
+	}
+	columns := []column[api.GlobalParameter]{
+		{"name", "", func(p api.GlobalParameter) any { return p.Name }},
+		{"value", "", func(p api.GlobalParameter) any { return p.Value }},
+	}
+	return list(c, "Listing global runtime parameters ...", columns, nil, len(columns), rows)
+}
+
+func setGlobalParameter(c *call) error {
+	if !json.Valid([]byte(c.words[1])) {
+		return &exitError{exitData, errors.New("VALUE is not JSON")}
+	}
+	return c.put(path("global-parameters", c.words[0]), map[string]any{"value": json.RawMessage(c.words[1])})
 }

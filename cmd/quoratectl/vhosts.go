@@ -15,6 +15,10 @@ func vhostVerbs() []verb {
 		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost", run: addVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --description 'the shop'"},
 		{name: "update_vhost_metadata", arguments: "NAME", least: 1, maxArguments: 1, about: "changes the description or the tags of a vhost; what is not given stays", run: updateVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --tags production,eu"},
 		{name: "set_vhost_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces the tags of a vhost", run: setVHostTags, also: ctl, example: "shop production"},
+		{name: "enable_vhost_deletion_protection", arguments: "NAME", least: 1, maxArguments: 1, about: "makes a vhost one that cannot be deleted", also: ctl, example: "shop",
+			run: func(c *call) error { return c.post(path("vhosts", c.words[0], "deletion", "protection"), nil, nil) }},
+		{name: "disable_vhost_deletion_protection", arguments: "NAME", least: 1, maxArguments: 1, about: "makes a vhost one that can be deleted", also: ctl, example: "shop",
+			run: func(c *call) error { return c.delete(path("vhosts", c.words[0], "deletion", "protection")) }},
 		{name: "delete_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a vhost and everything in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }, also: ctl, example: "shop"},
 	}
 }
@@ -23,6 +27,7 @@ var vhostColumns = []column[api.VHost]{
 	{"name", "", func(v api.VHost) any { return v.Name }},
 	{"description", "", func(v api.VHost) any { return v.Description }},
 	{"tags", "", func(v api.VHost) any { return v.Tags }},
+	{"protected_from_deletion", "", func(v api.VHost) any { return v.ProtectedFromDeletion }},
 	{"cluster_state", "", func(v api.VHost) any { return v.ClusterState }},
 }
 
