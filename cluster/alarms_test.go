@@ -112,7 +112,7 @@ func TestResourceAlarms(t *testing.T) {
 		nodes := c.all["n3"].replicas.Nodes(t.Context())
 		for i := range nodes {
 			p := &nodes[i].NodeProcess
-			if p.PID != strconv.Itoa(os.Getpid()) || p.Processors == 0 || p.Goroutines == 0 || p.FilesUsed == 0 || p.FilesTotal < p.FilesUsed || p.RatesMode != "basic" || p.Plugins == nil {
+			if p.PID != strconv.Itoa(os.Getpid()) || p.Processors == 0 || p.Goroutines == 0 || p.FilesUsed == 0 || p.FilesTotal < p.FilesUsed || p.RatesMode != "basic" || p.Plugins == nil || p.Partitions == nil {
 				return fmt.Sprintf("process %+v", *p)
 			}
 			*p = api.NodeProcess{}

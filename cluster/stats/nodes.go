@@ -31,7 +31,7 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 	for _, state := range r.c.Catalog.View().Nodes() {
 		x := api.Node{
 			Name: state.Name, Type: "disc", Running: r.nodes.Online(state.Name), BeingDrained: r.c.Draining(state.Name),
-			NodeProcess: api.NodeProcess{RatesMode: "basic", Plugins: []string{}},
+			NodeProcess: api.NodeProcess{RatesMode: "basic", Plugins: []string{}, Partitions: []string{}},
 		}
 		if reply := answers[state.Name]; reply != nil {
 			f := reply.Resources

@@ -32,6 +32,7 @@ type NodeProcess struct {
 	Collections uint32   `json:"gc_num"`
 	RatesMode   string   `json:"rates_mode"`
 	Plugins     []string `json:"enabled_plugins"` // always none
+	Partitions  []string `json:"partitions"`      // always none: a minority serves nobody
 }
 
 // Limit is the body of PUT /api/quorate/limits/{name}: either a part of the
