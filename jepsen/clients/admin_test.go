@@ -131,8 +131,8 @@ func TestAdmin(t *testing.T) {
 	works("binding deleted", "delete binding source=x destination_type=queue destination=q properties_key=a.%23")
 	works("queue deleted", "delete queue name=q")
 	works("exchange deleted", "delete exchange name=x")
-	fails("not found", "delete parameter component=shovel name=s")
-	fails("not found", "delete queue name=q")
+	fails("Not found", "delete parameter component=shovel name=s")
+	fails("Not found", "delete queue name=q")
 	works("Uploaded definitions", "import "+file)
 	again := file + ".again"
 	works("Exported definitions", "export "+again)
