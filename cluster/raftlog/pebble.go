@@ -29,12 +29,16 @@ const (
 	rangeDelay = time.Minute
 	// openFiles is how many table files are open unless fewer are allowed.
 	openFiles = 1000
+	// storeFormat is the format of Pebble's files. It is named, and not Pebble's newest: a store
+	// that has been opened with a later one cannot be opened with this one again, so that a node
+	// could not go back to the program before.
+	storeFormat = pebble.FormatValueSeparation
 )
 
 func (s *Store) pebbleOptions(o Options) *pebble.Options {
 	po := &pebble.Options{
 		FS:                          o.FS,
-		FormatMajorVersion:          pebble.FormatNewest,
+		FormatMajorVersion:          storeFormat,
 		MemTableSize:                uint64(o.MemTableBytes),
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       2,
