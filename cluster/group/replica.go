@@ -54,6 +54,13 @@ type replicaLog interface {
 	proof
 }
 
+// overlappingLog is a log that is written before it is durable, if its acknowledgements wait for
+// that.
+type overlappingLog interface {
+	peer.Durability
+	Overlap()
+}
+
 // transport is what the mesh provides for a group.
 type transport interface {
 	raft.Transport
@@ -83,6 +90,10 @@ func (r *replica) connect(o *opening) *entryCheck {
 	check := newEntryCheck(r.log, o.newest, o.admits)
 	r.transport = r.mesh.TransportFor(r.id, check).(transport)
 	r.mesh.Withhold(r.id, r.isLearner)
+	if log, ok := r.log.(overlappingLog); ok {
+		r.mesh.Await(r.id, log)
+		log.Overlap()
+	}
 	if o.prompt {
 		r.mesh.Prompt(r.id)
 	}

@@ -55,6 +55,7 @@ type inbox struct {
 	heartbeat atomic.Pointer[func(raft.RPC)]
 	term      atomic.Uint64               // last one raft showed in an answer
 	withheld  atomic.Pointer[func() bool] // see Mesh.Withhold
+	log       awaitedLog
 
 	// mu guards what follows.
 	//
@@ -248,6 +249,10 @@ func (b *inbox) answered(a raft.RPCResponse) {
 	b.mu.Unlock()
 	if _, term := answerBody(a.Response); term > 0 {
 		b.term.Store(term)
+	}
+	if resp, ok := a.Response.(*raft.AppendEntriesResponse); ok && resp.Success {
+		b.log.whenDurable(b.log.written(), func() { r.respond(resp, a.Error) })
+		return
 	}
 	r.respond(a.Response, a.Error)
 }

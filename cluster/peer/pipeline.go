@@ -51,6 +51,7 @@ type appendFuture struct {
 	args  *raft.AppendEntriesRequest
 	resp  *raft.AppendEntriesResponse
 	start time.Time
+	log   uint64 // number of the leader's last write that it may carry
 	bytes int
 	lazy  bool
 	err   error
@@ -73,7 +74,7 @@ func (f *appendFuture) write(b *batch) { appendBody{f.args, f.lazy}.write(b) }
 // AppendEntries implements raft.AppendPipeline. It waits for the
 // window and for the link's backlog, not for a link.
 func (pl *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	f := &appendFuture{pipe: pl, args: args, resp: resp, start: time.Now(), bytes: appendSize(args)}
+	f := &appendFuture{pipe: pl, args: args, resp: resp, start: time.Now(), log: pl.t.log().written(), bytes: appendSize(args)}
 	f.ready.Add(1)
 	if err := pl.admit(f); err != nil {
 		return nil, err
@@ -134,13 +135,23 @@ func (pl *pipeline) withdraw(f *appendFuture) {
 	pl.f.busy.Add(-1)
 }
 
-// complete is called by the link with the answer. Raft does not look at the
-// error of a future: an answer that is not successful makes it start over.
+// complete is called by the link with the answer. Raft gets it when what the
+// follower acknowledges is durable here as well.
 func (f *appendFuture) complete(fr frame, err error) {
-	pl := f.pipe
 	if err == nil {
 		err = f.link.answered(fr, f.resp, f.args.Term)
 	}
+	if err == nil && f.resp.Success {
+		f.pipe.t.log().whenDurable(f.log, func() { f.end(nil) })
+		return
+	}
+	f.end(err)
+}
+
+// end hands the answer to raft. Raft does not look at the error of a future: an
+// answer that is not successful makes it start over.
+func (f *appendFuture) end(err error) {
+	pl := f.pipe
 	f.err = err
 	f.ready.Done()
 	pl.mu.Lock()

@@ -45,6 +45,8 @@ func (t *transport) shut() {
 	t.end()
 }
 
+func (t *transport) log() *awaitedLog { return &t.inbox.log }
+
 // Consumer implements raft.Transport.
 func (t *transport) Consumer() <-chan raft.RPC { return t.inbox.consumer }
 
@@ -87,10 +89,14 @@ func (t *transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *
 	f.busy.Add(1)
 	defer f.busy.Add(-1)
 	send := func(a *raft.AppendEntriesRequest) error { return t.append(p, a, resp, classRaft, false) }
+	written := t.log().written()
 	if err = send(args); notReady(err) {
 		err = t.insist(args, resp, send)
 	}
 	if err == nil && resp.Success {
+		if err := t.log().await(written, t.shutdown); err != nil {
+			return err
+		}
 		f.acknowledged(args.Term, lastOf(args))
 	}
 	return err

@@ -33,6 +33,9 @@ func TestConcurrentUse(t *testing.T) {
 func useConcurrently(t *testing.T, g *Group) {
 	const entries = 1000
 	live := func(i uint64) bool { return i%97 == 0 && i%5 != 0 }
+	if g.id == 2 {
+		(&actor{g: g}).lag(nil)
+	}
 	var stored, applied atomic.Uint64
 	var wg sync.WaitGroup
 	until := func(f func()) {

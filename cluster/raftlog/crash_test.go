@@ -34,6 +34,7 @@ type witness struct {
 	armed   bool
 	states  []*model
 	durable int // the position among states of the last durable one
+	behind  int // and of the last one that was to be synced behind
 	crashes []crash
 	every   int
 }
@@ -61,12 +62,23 @@ func (w *witness) noted(term uint64) {
 	}
 }
 
+// appended is told of what will be synced behind, and that all of it is durable.
+func (w *witness) appended(durable bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if durable {
+		w.durable = max(w.durable, w.behind)
+	} else {
+		w.behind = len(w.states) - 1
+	}
+}
+
 // synced takes note that all commits are durable.
 func (w *witness) synced() []crash {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.states = append([]*model(nil), w.states[w.durable:]...)
-	w.durable = 0
+	w.durable, w.behind = 0, max(0, w.behind-w.durable)
 	crashes := w.crashes
 	w.crashes = nil
 	return crashes
@@ -146,7 +158,7 @@ func crashOptions(t *testing.T, fs vfs.FS) Options {
 // goes on, and looks what is there afterwards. QUORATE_CRASH_RUNS sets the
 // number of histories, QUORATE_CRASH_SEED the first one.
 func TestCrashes(t *testing.T) {
-	runs, first := envOr("QUORATE_CRASH_RUNS", 3), envOr("QUORATE_CRASH_SEED", 1)
+	runs, first := envOr("QUORATE_CRASH_RUNS", 4), envOr("QUORATE_CRASH_SEED", 1)
 	points := 0
 	for seed := first; seed < first+runs; seed++ {
 		points += crashRun(t, seed)
@@ -174,6 +186,9 @@ func crashRun(t *testing.T, seed int) (points int) {
 	s, err := Open("db", crashOptions(t, fs))
 	must(t, err)
 	a := &actor{g: mustGroup(t, s, 1), m: newModel(), d: seedDice{r}, term: 1, acted: w.acted, noted: w.noted}
+	if seed%2 == 0 {
+		a.lag(w.appended)
+	}
 	arm := func(on bool) {
 		w.mu.Lock()
 		w.armed = on

@@ -31,6 +31,7 @@ type Group struct {
 	place *place // its place in the ledger
 
 	stable
+	overlap overlap
 
 	// epoch of the cache. It changes, under mu, when entries are deleted whose indexes may be
 	// reused, before they are.
@@ -47,6 +48,7 @@ type Group struct {
 	mu       sync.Mutex
 	dropped  bool
 	entries  entries
+	voters   voters
 	pins     pins
 	snapshot snapshotState
 	offers   offers
@@ -188,9 +190,9 @@ func (g *Group) readEntry(index uint64, payload bool) (*entry, error) {
 // StoreLog stores one entry.
 func (g *Group) StoreLog(l *raft.Log) error { return g.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs stores entries durably and atomically. Their indexes must be ascending without gaps.
-// Existing entries from the first new index on are deleted first; entries before a gap are
-// truncated.
+// StoreLogs stores entries atomically, and durably unless the group has Overlap. Their indexes must be
+// ascending without gaps. Existing entries from the first new index on are deleted first; entries
+// before a gap are truncated.
 func (g *Group) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
@@ -214,26 +216,39 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	for i, l := range logs {
 		infos[i] = g.putEntry(b, l)
 	}
-	g.s.commit(b, pebble.Sync)
-
-	epoch := g.epoch.Load()
-	for _, l := range logs {
-		g.s.cache.put(cacheKey{epoch, g.id, l.Index}, cachedCopy(l))
+	if g.overlaps(logs) {
+		g.s.write(b)
+		g.await(b, g.appended(logs, infos))
+		return nil
 	}
-	g.place.acknowledge(g.appended(logs, infos))
+	g.s.commit(b, pebble.Sync)
+	g.settle()
+	end := g.appended(logs, infos)
+	g.place.acknowledge(end.index, end.term)
 	return nil
 }
 
 // appended records that entries are in the log, and returns its end.
-func (g *Group) appended(logs []*raft.Log, infos []info) (index, term uint64) {
+func (g *Group) appended(logs []*raft.Log, infos []info) logEnd {
+	epoch := g.epoch.Load()
+	for _, l := range logs {
+		g.s.cache.put(cacheKey{epoch, g.id, l.Index}, cachedCopy(l))
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.entries.append(logs[0].Index, infos, logs[len(logs)-1].Term)
-	return g.end()
+	for _, l := range logs {
+		g.voters.configured(l.Index, l.Type, l.Data)
+	}
+	index, term := g.end()
+	return logEnd{index, term}
 }
 
 // truncateFor deletes whatever prevents storing an entry at index.
 func (g *Group) truncateFor(index uint64) error {
+	if last, _ := g.LastIndex(); index <= last {
+		g.settle()
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch last := g.entries.last(); {
@@ -324,6 +339,6 @@ func (g *Group) forget() {
 	g.dropped = true
 	g.epoch.Store(g.s.epochs.Add(1))
 	g.entries.forget()
-	g.pins, g.snapshot = pins{}, snapshotState{}
+	g.pins, g.snapshot, g.voters = pins{}, snapshotState{}, voters{}
 	g.stable.forget()
 }

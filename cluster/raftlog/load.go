@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/fsm"
 )
@@ -103,7 +104,9 @@ func (l loader) stable() error {
 // that was installed.
 func (l loader) snapshot() error {
 	err := l.each(prefixOf(kindMeta, l.g.id), func(_, v []byte) (err error) {
-		l.g.snapshot.meta, err = parseMeta(v)
+		if l.g.snapshot.meta, err = parseMeta(v); err == nil {
+			l.g.voters = voters{votersIn(l.g.snapshot.meta.config), l.g.snapshot.meta.index}
+		}
 		return err
 	})
 	if err != nil {
@@ -162,6 +165,9 @@ func (l loader) headers() error {
 		}
 		i := info{payload: binary.BigEndian.Uint32(v[16:]), check: binary.BigEndian.Uint32(v[20:]), header: uint32(len(v) + sealSize)}
 		g.entries.load(index, i, binary.BigEndian.Uint64(v))
+		if index > g.snapshot.index() {
+			g.voters.configured(index, raft.LogType(v[24]), v[headerFixed:])
+		}
 		return nil
 	})
 }

@@ -26,6 +26,9 @@ type actor struct {
 	d     dice
 	term  uint64
 	small bool // states are
+	// behind is not nil if what is appended is synced behind. It is told of each append, and of
+	// the moment when all of them are durable.
+	behind func(durable bool)
 	// acted is called with what the model will be once the next record is
 	// committed; durable says that all before is then, too.
 	acted func(m *model, durable bool)
@@ -42,10 +45,28 @@ func (a *actor) state() string {
 	return string(someState(size))
 }
 
+// lag has what is appended synced behind.
+func (a *actor) lag(behind func(durable bool)) {
+	a.behind = behind
+	a.g.Overlap()
+	a.g.voters = voters{count: 2} // entries of the model are no configurations
+}
+
+func (a *actor) thenAppended() {
+	a.then(a.behind == nil)
+	if a.behind != nil {
+		a.behind(false)
+	}
+}
+
 func (a *actor) then(durable bool) { a.acted(a.m.clone(), durable) }
 
 // step does one thing and returns its name.
 func (a *actor) step() (string, error) {
+	if a.behind != nil && a.d.to(3) == 0 {
+		a.g.settle()
+		a.behind(true)
+	}
 	switch a.d.to(13) {
 	case 0, 1, 2, 3:
 		return a.append()
@@ -75,7 +96,7 @@ func (a *actor) append() (string, error) {
 		to += 90 // enough for range deletions
 	}
 	a.m.store(from, to, a.term)
-	a.then(true)
+	a.thenAppended()
 	return fmt.Sprintf("append %d … %d/%d", from, to, a.term), a.g.StoreLogs(makeLogs(from, to, a.term))
 }
 
@@ -96,7 +117,7 @@ func (a *actor) conflict() (string, error) {
 		}
 	}
 	a.m.store(from, from+2, a.term)
-	a.then(true)
+	a.thenAppended()
 	return fmt.Sprintf("conflict from %d/%d", from, a.term), a.g.StoreLogs(makeLogs(from, from+2, a.term))
 }
 

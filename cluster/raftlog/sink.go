@@ -211,6 +211,7 @@ func (k *Sink) finish() error {
 	}
 	k.addChunk()
 	k.g.place.claim()
+	k.g.settle()
 	k.g.closing.Lock()
 	defer k.g.closing.Unlock()
 	if k.mode == modeStream {
@@ -267,6 +268,9 @@ func (k *Sink) install() error {
 
 	g.epoch.Store(g.s.epochs.Add(1))
 	g.entries.truncatePrefix(now.index)
+	if g.voters.since <= now.index {
+		g.voters = voters{votersIn(k.meta.config), now.index}
+	}
 	g.snapshot.meta, g.snapshot.installed, g.pins = &k.meta, now, pins{}
 	g.snapshot.live, g.snapshot.liveIndex = nil, 0
 	all := append(kept, k.pins...)

@@ -63,6 +63,7 @@ type Store struct {
 	freed       atomic.Int64  // bytes of pinned sections deleted since the last requested flush
 	flushAt     int64         // request one when freed exceeds this
 
+	syncer  *syncer
 	closing chan struct{}
 	resting sync.WaitGroup
 
@@ -98,6 +99,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if o.MemTableBytes <= 0 {
 		o.MemTableBytes = DefaultMemTableBytes
 	}
+	s.syncer = newSyncer(s.fatal)
 	s.cache = newCache(o.CacheBytes)
 	s.flushAt = flushFactor * o.MemTableBytes
 	fs := o.FS
@@ -111,6 +113,7 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	stop.armed.Store(true)
 	s.resting.Go(func() { s.rest(s.closing) })
+	s.syncer.start()
 	return s, nil
 }
 
@@ -150,6 +153,7 @@ func (s *Store) open(fs vfs.FS, dir string, o Options) error {
 func (s *Store) Close() error {
 	close(s.closing)
 	s.resting.Wait()
+	s.syncer.close()
 	var err error
 	if s.db != nil {
 		err = s.db.Close()
@@ -243,6 +247,7 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 	s.mu.Unlock()
 	if sl != nil && sl.group != nil {
 		g := sl.group
+		g.settle()
 		g.closing.Lock()
 		defer g.closing.Unlock()
 		g.mu.Lock()
@@ -290,6 +295,13 @@ func (s *Store) commit(b *pebble.Batch, how *pebble.WriteOptions) {
 		s.fatal("durable write failed", "error", err)
 	}
 	if err := b.Close(); err != nil {
+		s.fatal("durable write failed", "error", err)
+	}
+}
+
+// write applies a batch, and has it synced without waiting for that. Its owner releases it.
+func (s *Store) write(b *pebble.Batch) {
+	if err := s.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
 }

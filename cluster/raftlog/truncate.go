@@ -25,6 +25,7 @@ const rangeFrom = 64
 // good as if the call had not happened, and the next StoreLogs makes it
 // durable. A range within the log is an error; raft asks for none.
 func (g *Group) DeleteRange(minIndex, maxIndex uint64) error {
+	g.settle()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.dropped {
@@ -126,6 +127,7 @@ func (g *Group) truncateSuffix(first uint64) {
 		g.s.deleteRange(b, indexKey(k, g.id, first), indexKey(k, g.id, last+1))
 	}
 	g.entries.truncateSuffix(first, g.termOf(first-1))
+	g.voters.truncated(first)
 	g.place.lower(g.end())
 	g.s.commit(b, pebble.NoSync)
 	g.epoch.Store(g.s.epochs.Add(1))

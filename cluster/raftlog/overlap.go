@@ -1,0 +1,217 @@
+package raftlog
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/hashicorp/raft"
+)
+
+const (
+	// maxUnsynced is how many bytes of all groups together StoreLogs leaves to be synced. Beyond it
+	// StoreLogs waits, so that a disk that hangs fills no memory.
+	maxUnsynced = 64 << 20
+	// maxSyncing is how many writes these may be.
+	maxSyncing = 1024
+)
+
+// overlap is how far a group's log is durable, and who waits for it. Only StoreLogs is followed by
+// anything before it is durable, and only in a group for which Overlap was called.
+//
+//	durable ≤ written
+//	written counts a write when the store has it, durable when it is synced and in the ledger
+type overlap struct {
+	on      atomic.Bool
+	written atomic.Uint64
+
+	mu      sync.Mutex
+	durable uint64
+	waiting []durableWaiter
+	calling bool // waiters are being called
+}
+
+type durableWaiter struct {
+	seq uint64
+	f   func()
+}
+
+// Overlap lets StoreLogs return before what it has written is durable, as long as more than one member
+// votes. Who calls it must see to it that no member acts upon what raft says of its log before that
+// is durable: neither this one, when others acknowledge entries, nor others, when this one does. See
+// WhenDurable, and DESIGN.md.
+func (g *Group) Overlap() { g.overlap.on.Store(true) }
+
+// Written numbers the writes of the log so far. Raft's indexes are no such number: truncation gives
+// them to other entries.
+func (g *Group) Written() uint64 { return g.overlap.written.Load() }
+
+// WhenDurable calls f once the writes up to this number are durable: at once, or later on a goroutine
+// of the store, which f must not block. Calls for numbers that grow are made in order.
+func (g *Group) WhenDurable(seq uint64, f func()) {
+	o := &g.overlap
+	o.mu.Lock()
+	if seq > o.durable || o.calling {
+		o.waiting = append(o.waiting, durableWaiter{seq, f})
+		o.mu.Unlock()
+		return
+	}
+	o.mu.Unlock()
+	f()
+}
+
+// advance notes that the writes up to seq are durable.
+func (o *overlap) advance(seq uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.durable = seq
+	o.calling = true
+	for ready := o.ready(); len(ready) > 0; ready = o.ready() {
+		o.mu.Unlock()
+		for i := range ready {
+			ready[i].f()
+		}
+		o.mu.Lock()
+	}
+	o.calling = false
+}
+
+// ready removes those that wait no longer. The caller holds mu.
+func (o *overlap) ready() []durableWaiter {
+	var ready []durableWaiter
+	rest := o.waiting[:0]
+	for _, w := range o.waiting {
+		if w.seq <= o.durable {
+			ready = append(ready, w)
+		} else {
+			rest = append(rest, w)
+		}
+	}
+	clear(o.waiting[len(rest):])
+	o.waiting = rest
+	return ready
+}
+
+// settle returns when all that was written is durable. What it is followed by relies on that: the log
+// becomes shorter, another record of the group is written to the ledger, or a doubt ends.
+func (g *Group) settle() {
+	done := make(chan struct{})
+	g.WhenDurable(g.Written(), func() { close(done) })
+	<-done
+}
+
+// overlaps reports whether entries may be written without waiting for the disk. A configuration
+// never is: with the one that leaves a group a single voter, raft counts its copy, and all before it.
+func (g *Group) overlaps(logs []*raft.Log) bool {
+	if !g.overlap.on.Load() || g.s.syncer.bytes.Load() > maxUnsynced {
+		return false
+	}
+	for _, l := range logs {
+		if !isCommon(l.Type) {
+			return false
+		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.voters.count > 1
+}
+
+// isCommon reports whether an entry of this type leaves the members as they are.
+func isCommon(t raft.LogType) bool {
+	return t == raft.LogCommand || t == raft.LogNoop || t == raft.LogBarrier
+}
+
+// logEnd is what a log ends with.
+type logEnd struct{ index, term uint64 }
+
+// unsynced is a write that is not durable yet.
+type unsynced struct {
+	g    *Group
+	b    *pebble.Batch
+	seq  uint64
+	size int
+	end  logEnd // after it
+}
+
+// syncer waits until what groups have written is durable, in the order of the writes of each, and notes
+// it in the ledger.
+type syncer struct {
+	fatal func(why string, attrs ...any)
+	queue chan unsynced
+	bytes atomic.Int64
+	done  sync.WaitGroup
+}
+
+func newSyncer(fatal func(why string, attrs ...any)) *syncer {
+	return &syncer{fatal: fatal, queue: make(chan unsynced, maxSyncing)}
+}
+
+// start lets it wait until close.
+func (s *syncer) start() { s.done.Go(s.run) }
+
+func (s *syncer) run() {
+	for w := range s.queue {
+		if err := w.b.SyncWait(); err != nil {
+			s.fatal("durable write failed", "error", err)
+		}
+		if err := w.b.Close(); err != nil {
+			s.fatal("durable write failed", "error", err)
+		}
+		s.bytes.Add(-int64(w.size))
+		w.g.place.acknowledge(w.end.index, w.end.term)
+		w.g.overlap.advance(w.seq)
+	}
+}
+
+// close returns when nothing is left to wait for.
+func (s *syncer) close() {
+	close(s.queue)
+	s.done.Wait()
+}
+
+// await has it noted when a batch that was written is durable, and with it the log up to end.
+func (g *Group) await(b *pebble.Batch, end logEnd) {
+	w := unsynced{g: g, b: b, seq: g.overlap.written.Add(1), size: b.Len(), end: end}
+	g.s.syncer.bytes.Add(int64(w.size))
+	g.s.syncer.queue <- w
+}
+
+// voters is how many members vote, by the newest configuration in log or snapshot.
+type voters struct {
+	count int // 0: not known
+	since uint64
+}
+
+// configured takes up an entry. The caller holds Group.mu.
+func (v *voters) configured(index uint64, typ raft.LogType, data []byte) {
+	switch {
+	case isCommon(typ):
+	case typ == raft.LogConfiguration:
+		*v = voters{votersIn(data), index}
+	default:
+		*v = voters{0, index}
+	}
+}
+
+// truncated takes back what the entries from first on have said: it is not known any more, until
+// the next configuration. The caller holds Group.mu.
+func (v *voters) truncated(first uint64) {
+	if v.since >= first {
+		*v = voters{}
+	}
+}
+
+// votersIn counts the voters of an encoded configuration; 0: it cannot be decoded.
+func votersIn(config []byte) (n int) {
+	defer func() {
+		if recover() != nil {
+			n = 0
+		}
+	}()
+	for _, s := range raft.DecodeConfiguration(config).Servers {
+		if s.Suffrage == raft.Voter {
+			n++
+		}
+	}
+	return n
+}
