@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strconv"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -49,14 +50,15 @@ func (ps policies) get(w *responder, r *request) {
 	w.answer(http.StatusOK, describePolicy(p))
 }
 
-func (ps policies) put(w *responder, r *request) {
+// valid reads the policy that a request puts, or answers the request.
+func (ps policies) valid(w *responder, r *request) (*logpb.PutPolicy, bool) {
 	if !r.sees(r.PathValue("vhost")) {
 		w.noVHost()
-		return
+		return nil, false
 	}
 	b, ok := w.body(r)
 	if !ok || w.missing(b, "pattern", "definition") {
-		return
+		return nil, false
 	}
 	m, err := policyFrom(b)
 	if err == nil {
@@ -68,10 +70,43 @@ func (ps policies) put(w *responder, r *request) {
 	}
 	if err != nil {
 		w.invalid(err)
+		return nil, false
+	}
+	return m, true
+}
+
+// try lists the queues that a policy would match, and what it would change, without putting it.
+func (ps policies) try(w *responder, r *request) {
+	m, ok := ps.valid(w, r)
+	if !ok {
+		return
+	}
+	result := r.view.TryPolicy(m)
+	var items []api.TriedPolicy
+	for _, q := range r.view.QueuesOf(m.GetVhost()) {
+		would, matches := result(q)
+		if !matches {
+			continue
+		}
+		is := r.view.EffectivePolicy(q)
+		x := api.TriedPolicy{
+			Name: q.Name, VHost: q.VHost, Policy: is.Policy, OperatorPolicy: is.Operator, Definition: ObjectOf(is.Definition),
+			WouldPolicy: would.Policy, WouldOperatorPolicy: would.Operator, WouldDefinition: ObjectOf(would.Definition),
+		}
+		x.Wins = would.Policy == m.GetName() && !ps.operator || would.Operator == m.GetName() && ps.operator
+		x.Changes = !reflect.DeepEqual(x.Definition, x.WouldDefinition)
+		items = append(items, x)
+	}
+	list(w, r, items)
+}
+
+func (ps policies) put(w *responder, r *request) {
+	m, ok := ps.valid(w, r)
+	if !ok {
 		return
 	}
 	_, known := r.view.Policy(m.Vhost, m.Name, ps.operator)
-	err = propose(r.Context(), ps.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}})
+	err := propose(r.Context(), ps.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}})
 	w.changed(err, !known)
 }
 

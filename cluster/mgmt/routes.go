@@ -235,7 +235,8 @@ func (b *Backend) policies() (rows []resource) {
 		rows = append(rows,
 			resource{k.path, []endpoint{get(k.read, p.list)}},
 			resource{k.path + "/{vhost}", []endpoint{get(k.read, p.list)}},
-			resource{k.path + "/{vhost}/{name}", []endpoint{get(k.read, p.get), put(k.write, p.put), remove(k.write, p.remove)}})
+			resource{k.path + "/{vhost}/{name}", []endpoint{get(k.read, p.get), put(k.write, p.put), remove(k.write, p.remove)}},
+			resource{k.path + "/{vhost}/{name}/try", []endpoint{post(k.write, p.try)}})
 	}
 	return rows
 }

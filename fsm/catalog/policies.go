@@ -269,6 +269,13 @@ func (ps *policies) matchQueue(q *Queue, revision uint64) policyMatch {
 		ps.operators.first(func(p *Policy) bool { return p.matchesQueue(q) }), revision}
 }
 
+// with returns what the policies would be with one more, or another in its place.
+func (ps *policies) with(p *Policy) *policies {
+	next := &policies{ordinary: ps.ordinary, operators: ps.operators}
+	next.put(p)
+	return next
+}
+
 // of is the noted match of a queue. It is the zero match, too, of a queue that
 // is not of the vhost.
 func (ps *policies) of(q *Queue) policyMatch { return ps.matches.At(q.ID) }

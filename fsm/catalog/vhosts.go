@@ -178,6 +178,15 @@ func (vs *vhosts) match(q *Queue) policyMatch {
 // always empty: policies of its exchange apply.
 func (vs *vhosts) EffectivePolicy(q *Queue) EffectivePolicy { return vs.match(q).effective() }
 
+// TryPolicy returns what the result of policies would be for queues of the vhost
+// of m if m were put: a function that also says whether m matches the queue, even
+// if another policy wins. Requires: the vhost exists, and m is valid.
+func (vs *vhosts) TryPolicy(m *logpb.PutPolicy) func(*Queue) (would EffectivePolicy, matches bool) {
+	p := newPolicy(m)
+	next := vs.vhost(m.GetVhost()).policies.with(p)
+	return func(q *Queue) (EffectivePolicy, bool) { return next.matchQueue(q, 0).effective(), p.matchesQueue(q) }
+}
+
 // Permission finds the permission of a user in a vhost. A user without one
 // may not open the vhost.
 func (vs *vhosts) Permission(user, vhost string) (*Permission, bool) {

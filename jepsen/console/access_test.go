@@ -49,7 +49,7 @@ func testSmallAndDark(t *testing.T, w *world) {
 	must(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}})
 	p.await("dark", "getComputedStyle(document.body).backgroundColor === 'rgb(20, 24, 28)'")
 	for heading, names := range map[string][]string{
-		"Overview": {"overview"}, "Queues": {"queues"}, "Queue live": {"queue", "/", "live"}, "Connections": {"connections"}, "Channels": {"channels"}, "Consumers": {"consumers"},
+		"Overview": {"overview"}, "Queues": {"queues"}, "Queue live": {"queue", "/", "live"}, "Connections": {"connections"}, "Channels": {"channels"}, "Consumers": {"consumers"}, "Exchanges": {"exchanges"}, "Policies": {"policies"}, "Nodes": {"nodes"}, "Users": {"users"}, "Virtual hosts": {"vhosts"},
 	} {
 		p.open(heading, names...)
 		p.await(heading+" is as wide as the screen", "rows().length > 0 && document.documentElement.scrollWidth <= innerWidth")
@@ -57,7 +57,11 @@ func testSmallAndDark(t *testing.T, w *world) {
 }
 
 // takeScreenshots writes the pictures of the documentation.
-func takeScreenshots(t *testing.T, w *world, dir string) {
+func takeScreenshots(t *testing.T, w *world) {
+	dir := *screenshots
+	if dir == "" {
+		t.Skip("-console.screenshots is not given")
+	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -70,6 +74,8 @@ func takeScreenshots(t *testing.T, w *world, dir string) {
 		{"queues", "Queues", "rows().length > 0", []string{"queues"}},
 		{"queue", "Queue live", "rows().length > 2", []string{"queue", "/", "live"}},
 		{"scheduled", "Queue later", "rows().length > 0", []string{"queue", "/", "later", "scheduled"}},
+		{"policies", "Policies", "rows().length > 1", []string{"policies"}},
+		{"nodes", "Nodes", "rows().length > 4", []string{"nodes"}},
 	} {
 		p.open(shot.heading, shot.names...)
 		p.await(shot.heading, shot.ready)

@@ -35,12 +35,10 @@ func TestConsole(t *testing.T) {
 		run  func(*testing.T, *world)
 	}{
 		{"login", testLogin}, {"live", testLive}, {"publish", testPublish}, {"scheduled", testScheduled}, {"ended", testEnded},
-		{"connections", testConnections}, {"hostile", testHostile}, {"keyboard", testKeyboard}, {"small and dark", testSmallAndDark},
+		{"connections", testConnections}, {"policy", testPolicy}, {"exchange", testExchange}, {"users", testUsers}, {"definitions", testDefinitions}, {"drain", testDrain},
+		{"screenshots", takeScreenshots}, {"hostile", testHostile}, {"keyboard", testKeyboard}, {"small and dark", testSmallAndDark},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, w) })
-	}
-	if *screenshots != "" {
-		t.Run("screenshots", func(t *testing.T) { takeScreenshots(t, w, *screenshots) })
 	}
 }
 

@@ -257,6 +257,17 @@ func testHostile(t *testing.T, w *world) {
 		p.await("all of it", "text('dialog pre') === "+quote(name)+" && text('dialog').includes("+quote("header "+name)+")")
 		show("Queue "+name, name+" later", "queue", "/", name, "scheduled")
 	}
+	for _, name := range hostile {
+		show("Exchange "+name, name, "exchange", "/", name)
+		p.await("its binding", "rows().filter((r) => r.includes("+quote(name)+")).length > 0")
+		show("User "+name, name, "user", name)
+		show("Queues", name, "queues", name)
+	}
+	for heading, page := range map[string]string{"Exchanges": "exchanges", "Policies": "policies", "Users": "users", "Virtual hosts": "vhosts"} {
+		for _, name := range hostile {
+			show(heading, name, page)
+		}
+	}
 	show("Queue live", hostile[1], "queue", "/", "live", "consumers")
 	show("Connections", hostile[0], "connections")
 	show("Consumers", hostile[2], "consumers")

@@ -186,6 +186,22 @@ type Policy struct {
 	Priority   int64          `json:"priority"`
 }
 
+// TriedPolicy is a queue that a policy would match, as POST
+// /api/policies/{vhost}/{name}/try lists them: the result of all policies as it is,
+// and as it would be.
+type TriedPolicy struct {
+	Name                string         `json:"name"`
+	VHost               string         `json:"vhost"`
+	Policy              string         `json:"policy"`
+	OperatorPolicy      string         `json:"operator_policy"`
+	Definition          map[string]any `json:"effective_policy_definition"`
+	WouldPolicy         string         `json:"would_policy"`
+	WouldOperatorPolicy string         `json:"would_operator_policy"`
+	WouldDefinition     map[string]any `json:"would_effective_policy_definition"`
+	Wins                bool           `json:"wins"`    // no policy with a higher priority matches
+	Changes             bool           `json:"changes"` // the definitions differ
+}
+
 // Queue is a queue. The stats of a queue whose leader does not answer are
 // missing: they are not zero.
 type Queue struct {

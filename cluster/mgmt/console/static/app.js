@@ -5,9 +5,13 @@ import { button, fill, h, link } from './dom.js';
 import { field, input, View } from './view.js';
 import { channel, channels, connection, connections } from './connections.js';
 import { consumers } from './consumers.js';
+import { exchange, exchanges } from './exchanges.js';
+import { nodes } from './nodes.js';
 import { overview } from './overview.js';
+import { policies } from './policies.js';
 import { queues } from './queues.js';
 import { queue } from './queue.js';
+import { definitions, user, users, vhosts } from './users.js';
 
 // pages are the views by the first name in the address. Those with tags are in the menu for users
 // with one of them, and for administrators.
@@ -20,6 +24,14 @@ const pages = {
   connection: { show: connection, under: 'connections' },
   channels: { show: channels, title: 'Channels' },
   channel: { show: channel, under: 'channels' },
+  exchanges: { show: exchanges, title: 'Exchanges' },
+  exchange: { show: exchange, under: 'exchanges' },
+  policies: { show: policies, title: 'Policies' },
+  nodes: { show: nodes, title: 'Nodes', tags: ['monitoring'] },
+  vhosts: { show: vhosts, title: 'Virtual hosts' },
+  users: { show: users, title: 'Users', tags: [] },
+  user: { show: user, under: 'users' },
+  definitions: { show: definitions, title: 'Definitions', tags: [] },
 };
 
 let view;

@@ -44,6 +44,7 @@ export const exchangePath = (vhost, name, ...rest) => path('exchanges', vhost, n
 export const get = (path, query, options) => send('GET', path, { query, ...options });
 export const put = (path, body) => send('PUT', path, { body });
 export const post = (path, body) => send('POST', path, { body });
+export const postText = (path, text) => send('POST', path, { text });
 export const patch = (path, body) => send('PATCH', path, { body });
 export const remove = (path, query, options) => send('DELETE', path, { query, ...options });
 

@@ -1,0 +1,30 @@
+package mgmt
+
+import "testing"
+
+// A policy that is tried says of each queue what it would change, and is not put.
+func TestTryPolicy(t *testing.T) {
+	w := newWorld(t)
+	for _, name := range []string{"orders", "orders.old", "bills"} {
+		w.queue("/", name, name == "orders.old")
+	}
+	w.check(
+		want{"root", "PUT", "/api/policies/%2F/low", `{"pattern":".*","definition":{"message-ttl":1000}}`, 201, ""},
+		want{"root", "PUT", "/api/policies/%2F/high", `{"pattern":"^bills","definition":{"message-ttl":2000},"priority":9}`, 201, ""},
+		want{"root", "PUT", "/api/operator-policies/%2F/cap", `{"pattern":"^orders$","definition":{"message-ttl":3000}}`, 201, ""},
+	)
+	const columns = "?columns=name,policy,would_policy,would_effective_policy_definition,wins,changes"
+	w.check(
+		want{"polly", "POST", "/api/policies/%2F/new/try" + columns, `{"pattern":"orders|bills","apply-to":"quorum_queues","definition":{"message-ttl":5000},"priority":1}`, 200,
+			`[{"changes":false,"name":"bills","policy":"high","wins":false,"would_effective_policy_definition":{"message-ttl":2000},"would_policy":"high"},` +
+				`{"changes":true,"name":"orders","policy":"low","wins":true,"would_effective_policy_definition":{"message-ttl":3000},"would_policy":"new"}]`},
+		want{"root", "POST", "/api/policies/%2F/low/try" + columns, `{"pattern":"^bills$","definition":{"message-ttl":1}}`, 200,
+			`[{"changes":false,"name":"bills","policy":"high","wins":false,"would_effective_policy_definition":{"message-ttl":2000},"would_policy":"high"}]`},
+		want{"root", "POST", "/api/operator-policies/%2F/cap/try" + columns, `{"pattern":"old$","definition":{"message-ttl":1}}`, 200,
+			`[{"changes":true,"name":"orders.old","policy":"low","wins":true,"would_effective_policy_definition":{"message-ttl":1},"would_policy":"low"}]`},
+		want{"root", "POST", "/api/policies/%2F/new/try", `{"pattern":"^nothing$","definition":{"message-ttl":1}}`, 200, `[]`},
+		want{"root", "POST", "/api/policies/%2F/new/try", `{"pattern":"(?=x)","definition":{"message-ttl":1}}`, 400, "…"},
+		want{"root", "POST", "/api/policies/none/new/try", `{"pattern":"x","definition":{"message-ttl":1}}`, 404, "…"},
+		want{"root", "GET", "/api/policies/%2F/new", "", 404, notThere},
+	)
+}

@@ -1,0 +1,113 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+)
+
+// testPolicy tries a policy, sees what it would change, sets it, and sees why a queue has its settings.
+func testPolicy(t *testing.T, w *world) {
+	for _, name := range []string{"bills.new", "bills.old", "other"} {
+		w.mustQueue(t, name, nil)
+	}
+	w.mustCall(t, http.MethodPut, "/api/policies/%2F/old", map[string]any{"pattern": `^bills\.old$`, "definition": map[string]any{"message-ttl": 1000}, "priority": 5}, nil)
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Policies", "policies")
+	p.await("the vhosts", "all('[name=vhost] option').some((o) => o.value === '/')")
+	p.fill("vhost", "/", "name", "bills", "pattern", "^bills(", "priority", "1", "definition", `{"message-ttl": 7200000}`)
+	p.press("Try")
+	p.await("what is wrong", "text('main').includes('invalid')")
+	p.fill("pattern", `^bills\.`)
+	p.press("Try")
+	p.await("the result", "text('.outcome').includes('match 2 queues; 1 of the 2')")
+	p.await("what changes", "/apply[^]*message-ttl: nothing → 7200000/.test(all('#tried tr').find((r) => r.innerText.includes('bills.new')).innerText)")
+	p.await("what does not", "/not apply: old is before it[^]*nothing/.test(all('#tried tr').find((r) => r.innerText.includes('bills.old')).innerText)")
+	var queue struct{ Policy string }
+	w.mustCall(t, http.MethodGet, queuePath("bills.new"), nil, &queue)
+	if queue.Policy != "" {
+		t.Errorf("it has been set: %+v", queue)
+	}
+	p.press("Set")
+	p.await("it is set", "rows().some((r) => r.includes('^bills') && r.includes('7200000')) && text('.notices').includes('is set')")
+	p.open("Queue bills.new", "queue", "/", "bills.new")
+	p.await("where the setting comes from", "rows().some((r) => r.includes('message-ttl') && r.includes('7200000')) && text('main').includes('priority 1')")
+}
+
+// testExchange adds an exchange and a binding, and publishes through them.
+func testExchange(t *testing.T, w *world) {
+	w.mustQueue(t, "bound", nil)
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Exchanges", "exchanges")
+	p.press("Add an exchange")
+	p.fill("name", "shop", "type", "topic")
+	p.press("Add")
+	p.await("the exchange", "text('h1') === 'Exchange shop'")
+	p.press("Bind")
+	p.fill("name", "bound", "key", "a.#/b")
+	p.press("Bind")
+	p.await("the binding", "row('a.#/b')")
+	p.press("Publish")
+	p.fill("key", "nowhere", "payload", "lost")
+	p.press("Publish")
+	p.await("no route", "text('.notices').includes('no route')")
+	p.do("row('a.#/b')", "querySelector('button').click()")
+	p.press("Delete")
+	p.await("no binding", "!row('a.#/b') && text('.notices').includes('deleted')")
+	p.open("Exchange (default)", "exchange", "/", "")
+	p.await("its bindings", "row('bound')")
+}
+
+// testUsers adds a user with permissions, who then logs in and sees what is permitted.
+func testUsers(t *testing.T, w *world) {
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Users", "users")
+	p.press("Add a user")
+	p.fill("name", "clerk", "password", "clerk", "tags", "management")
+	p.press("Add")
+	p.await("the user", "row('clerk')")
+	p.open("User clerk", "user", "clerk")
+	p.press("Set permissions")
+	p.await("the vhosts", "all('dialog [name=vhost] option').length > 0")
+	p.fill("vhost", "/", "configure", "^$", "write", "^$", "read", "^later$")
+	p.press("Set")
+	p.await("the permission", "row('^later$')")
+	p.open("Virtual hosts", "vhosts")
+	p.press("Add a virtual host")
+	p.fill("name", "branch", "description", "of the firm")
+	p.press("Add")
+	p.await("the vhost", "row('of the firm')")
+
+	clerk := mustOpen(t, w.browser, w.url)
+	clerk.logIn("clerk", "clerk")
+	clerk.await("the overview", "text('h1') === 'Overview' && text('main').includes('Every queue has a leader')")
+	clerk.await("the menu of such users", "all('nav li').length === 8")
+	clerk.open("Queue live", "queue", "/", "live", "messages")
+	clerk.await("a refusal", "text('.notices').includes('Access refused')")
+}
+
+// testDefinitions imports a file with something that is not taken.
+func testDefinitions(t *testing.T, w *world) {
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Definitions", "definitions")
+	const file = `{"queues":[{"name":"imported","vhost":"/","durable":true,"arguments":{}},{"name":"streamed","vhost":"/","durable":true,"arguments":{"x-queue-type":"stream"}}]}`
+	mustEval[bool](p, fmt.Sprintf("(() => { const d = new DataTransfer(); d.items.add(new File([%s], 'some.json')); document.querySelector('[type=file]').files = d.files; return true; })()", quote(file)))
+	p.press("Import")
+	p.press("Import it")
+	p.await("what was not taken", "text('main').includes('1 definitions were taken, 1 were not') && text('main').includes('streamed')")
+	p.open("Queue imported", "queue", "/", "imported")
+}
+
+// testDrain drains the node that the page is from, and revives it.
+func testDrain(t *testing.T, w *world) {
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Nodes", "nodes")
+	p.await("the nodes", "rows().filter((r) => /^n[123]\\s+running/.test(r)).length === 3")
+	p.await("the clock", "text('main').includes('agrees with a majority')")
+	p.press("Drain")
+	p.await("a question", "text('dialog h2') === 'Drain the node n1?'")
+	p.press("Drain it")
+	p.await("it is drained", "/^n1\\s+drained/.test(row('n1').innerText) && text('.notices').includes('leaderships moved')")
+	p.press("Revive")
+	p.await("it serves again", "/^n1\\s+running/.test(row('n1').innerText)")
+}
