@@ -65,7 +65,22 @@ func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 		c.first = names
 	}
 	c.mustOpen(c.first...)
+	if len(c.first)%2 == 1 {
+		until(t, "all nodes vote on the catalog", c.allVote)
+	}
 	return c
+}
+
+// allVote reports whether the nodes that have founded the cluster vote on its catalog: one that was
+// admitted late has no vote at first, and without one more of the others there is no majority.
+func (c *nodes) allVote() bool {
+	for _, name := range c.first {
+		voters := slices.DeleteFunc(c.all[name].catalog.Configuration(), func(m group.Member) bool { return !m.Voter })
+		if len(voters) < len(c.first) {
+			return false
+		}
+	}
+	return true
 }
 
 // mustOpen starts nodes, for the first time or again.

@@ -214,8 +214,8 @@ func moreVoters(voters, learners int) bool {
 	return learners > 1 && voters+2 <= maxVoters
 }
 
-// converge makes one change that brings the catalog's group in line with its nodes, or raises the
-// version of the machines if no change is needed.
+// converge makes one change that brings the catalog's group in line with its nodes, or gives votes, or
+// raises the version of the machines if no change is needed.
 func (m *members) converge(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -272,8 +272,8 @@ func (m *members) raiseVersion(ctx context.Context) {
 	m.slog.Info("fsm_version is raised", "from", from, "to", to)
 }
 
-// promote gives a caught-up node a vote on the catalog, unless that would make the number of voters
-// even.
+// promote gives caught-up nodes a vote on the catalog, as many as leave the number of voters odd: with
+// an even one, fewer nodes may fail than with one voter less.
 func (m *members) promote(ctx context.Context, voters int, learners []string) {
 	var ready []string
 	for _, name := range learners {
@@ -281,14 +281,16 @@ func (m *members) promote(ctx context.Context, voters int, learners []string) {
 			ready = append(ready, name)
 		}
 	}
-	if !moreVoters(voters, len(ready)) {
-		return
+	for ; moreVoters(voters, len(ready)); voters, ready = voters+1, ready[1:] {
+		if err := m.catalog.Promote(ready[0]); err != nil {
+			m.slog.Warn("node gets no vote on the catalog", "node", ready[0], "error", err)
+			return
+		}
+		m.slog.Info("node votes on the catalog", "node", ready[0])
+		if voters%2 == 0 {
+			return
+		}
 	}
-	if err := m.catalog.Promote(ready[0]); err != nil {
-		m.slog.Warn("node gets no vote on the catalog", "node", ready[0], "error", err)
-		return
-	}
-	m.slog.Info("node votes on the catalog", "node", ready[0])
 }
 
 func (m *members) caughtUp(ctx context.Context, node string) bool {
