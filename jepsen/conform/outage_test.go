@@ -2,7 +2,10 @@ package conform
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -145,6 +148,7 @@ func frozenLeader(t *T) {
 	t.must(outside.Confirm(false))
 	began := time.Now()
 	t.must(leader.Signal(syscall.SIGSTOP))
+	t.eventually("the process is stopped", func() error { return stopped(leader.PID) }) // its threads stop one after the other
 	publish(0, inside)
 	publish(1, outside)
 	confirmed(1) // by another leader
@@ -159,6 +163,24 @@ func frozenLeader(t *T) {
 	t.must(leader.Signal(syscall.SIGCONT))
 	confirmed(0)
 	t.mustComeOnce(q, 2*each)
+}
+
+// stopped returns an error while a thread of a process is not stopped.
+func stopped(pid int) error {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return err
+	}
+	for _, name := range threads {
+		stat, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		if _, state, _ := strings.Cut(string(stat), ") "); !strings.HasPrefix(state, "T") {
+			return fmt.Errorf("%s: %s", name, state)
+		}
+	}
+	return nil
 }
 
 // leaderOf returns the node that leads a queue.
