@@ -287,9 +287,6 @@ func (m *members) promote(ctx context.Context, voters int, learners []string) {
 			return
 		}
 		m.slog.Info("node votes on the catalog", "node", ready[0])
-		if voters%2 == 0 {
-			return
-		}
 	}
 }
 

@@ -52,11 +52,7 @@ var userColumns = []column[api.User]{
 }
 
 func listUsers(c *call) error {
-	var rows []api.User
-	if err := c.get(path("users"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing users ...", userColumns, nil, len(userColumns), rows)
+	return listAt(c, path("users"), "Listing users ...", userColumns, nil, len(userColumns))
 }
 
 // readPassword is the second argument, or the first line of the standard input.
@@ -147,19 +143,11 @@ var permissionColumns = []column[api.Permission]{
 }
 
 func listPermissions(c *call) error {
-	var rows []api.Permission
-	if err := c.get(path("vhosts", c.options.vhost, "permissions"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing permissions for vhost "+c.options.vhost+" ...", permissionColumns, []string{"user", "configure", "write", "read"}, 0, rows)
+	return listAt(c, path("vhosts", c.options.vhost, "permissions"), "Listing permissions for vhost "+c.options.vhost+" ...", permissionColumns, []string{"user", "configure", "write", "read"}, 0)
 }
 
 func listUserPermissions(c *call) error {
-	var rows []api.Permission
-	if err := c.get(path("users", c.words[0], "permissions"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing permissions for user "+c.words[0]+" ...", permissionColumns, []string{"vhost", "configure", "write", "read"}, 0, rows)
+	return listAt(c, path("users", c.words[0], "permissions"), "Listing permissions for user "+c.words[0]+" ...", permissionColumns, []string{"vhost", "configure", "write", "read"}, 0)
 }
 
 func setPermissions(c *call) error {
@@ -177,19 +165,11 @@ var topicPermissionColumns = []column[api.TopicPermission]{
 }
 
 func listTopicPermissions(c *call) error {
-	var rows []api.TopicPermission
-	if err := c.get(path("vhosts", c.options.vhost, "topic-permissions"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing topic permissions for vhost "+c.options.vhost+" ...", topicPermissionColumns, []string{"user", "exchange", "write", "read"}, 0, rows)
+	return listAt(c, path("vhosts", c.options.vhost, "topic-permissions"), "Listing topic permissions for vhost "+c.options.vhost+" ...", topicPermissionColumns, []string{"user", "exchange", "write", "read"}, 0)
 }
 
 func listUserTopicPermissions(c *call) error {
-	var rows []api.TopicPermission
-	if err := c.get(path("users", c.words[0], "topic-permissions"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing topic permissions for user "+c.words[0]+" ...", topicPermissionColumns, []string{"vhost", "exchange", "write", "read"}, 0, rows)
+	return listAt(c, path("users", c.words[0], "topic-permissions"), "Listing topic permissions for user "+c.words[0]+" ...", topicPermissionColumns, []string{"vhost", "exchange", "write", "read"}, 0)
 }
 
 func setTopicPermissions(c *call) error {

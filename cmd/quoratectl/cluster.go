@@ -216,11 +216,7 @@ var onlineColumns = []column[api.Node]{
 }
 
 func discoverPeers(c *call) error {
-	var rows []api.Node
-	if err := c.get(path("nodes"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing the nodes of the cluster ...", onlineColumns, nil, len(onlineColumns), rows)
+	return listAt(c, path("nodes"), "Listing the nodes of the cluster ...", onlineColumns, nil, len(onlineColumns))
 }
 
 func catalogStatus(c *call) error {

@@ -46,11 +46,7 @@ var connectionColumns = []column[api.Connection]{
 }
 
 func listConnections(c *call) error {
-	var rows []api.Connection
-	if err := c.get(path("connections"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing connections ...", connectionColumns, c.words, 4, rows)
+	return listAt(c, path("connections"), "Listing connections ...", connectionColumns, c.words, 4)
 }
 
 // closeConnections deletes what the first word names, with the second as reason.
@@ -88,11 +84,7 @@ var channelColumns = []column[api.Channel]{
 }
 
 func listChannels(c *call) error {
-	var rows []api.Channel
-	if err := c.get(path("channels"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing channels ...", channelColumns, c.words, 4, rows)
+	return listAt(c, path("channels"), "Listing channels ...", channelColumns, c.words, 4)
 }
 
 // closeAllConnections closes connections one after the other.

@@ -94,11 +94,7 @@ func orNone(s *string) any {
 }
 
 func listQueues(c *call) error {
-	var rows []api.Queue
-	if err := c.get(path("queues", c.options.vhost), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words, 2, rows)
+	return listAt(c, path("queues", c.options.vhost), "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words, 2)
 }
 
 func listUnresponsive(c *call) error {
@@ -162,11 +158,7 @@ var consumerColumns = []column[api.Consumer]{
 }
 
 func listConsumers(c *call) error {
-	var rows []api.Consumer
-	if err := c.get(path("consumers", c.options.vhost), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing consumers in vhost "+c.options.vhost+" ...", consumerColumns, c.words, 12, rows)
+	return listAt(c, path("consumers", c.options.vhost), "Listing consumers in vhost "+c.options.vhost+" ...", consumerColumns, c.words, 12)
 }
 
 var exchangeColumns = []column[api.Exchange]{
@@ -186,11 +178,7 @@ var exchangeColumns = []column[api.Exchange]{
 }
 
 func listExchanges(c *call) error {
-	var rows []api.Exchange
-	if err := c.get(path("exchanges", c.options.vhost), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing exchanges for vhost "+c.options.vhost+" ...", exchangeColumns, c.words, 2, rows)
+	return listAt(c, path("exchanges", c.options.vhost), "Listing exchanges for vhost "+c.options.vhost+" ...", exchangeColumns, c.words, 2)
 }
 
 var bindingColumns = []column[api.Binding]{
@@ -203,9 +191,5 @@ var bindingColumns = []column[api.Binding]{
 }
 
 func listBindings(c *call) error {
-	var rows []api.Binding
-	if err := c.get(path("bindings", c.options.vhost), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing bindings for vhost "+c.options.vhost+" ...", bindingColumns, c.words, len(bindingColumns), rows)
+	return listAt(c, path("bindings", c.options.vhost), "Listing bindings for vhost "+c.options.vhost+" ...", bindingColumns, c.words, len(bindingColumns))
 }

@@ -48,11 +48,7 @@ var nodeColumns = []column[api.Node]{
 }
 
 func listNodes(c *call) error {
-	var rows []api.Node
-	if err := c.get("/api/nodes", &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing nodes ...", nodeColumns, nil, len(nodeColumns), rows)
+	return listAt(c, "/api/nodes", "Listing nodes ...", nodeColumns, nil, len(nodeColumns))
 }
 
 func drain(c *call) error {
@@ -162,11 +158,7 @@ var memberColumns = []column[api.Member]{
 }
 
 func quorumStatus(c *call) error {
-	var rows []api.Member
-	if err := c.get(path("queues", "quorum", c.options.vhost, c.words[0], "status"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Status of quorum queue "+c.words[0]+" ...", memberColumns, nil, len(memberColumns), rows)
+	return listAt(c, path("queues", "quorum", c.options.vhost, c.words[0], "status"), "Status of quorum queue "+c.words[0]+" ...", memberColumns, nil, len(memberColumns))
 }
 
 func transferLeadership(c *call) error {

@@ -17,6 +17,15 @@ type column[T any] struct {
 	value func(row T) any
 }
 
+// listAt shows the rows that the node answers at a path; see list.
+func listAt[T any](c *call, at, title string, columns []column[T], names []string, first int) error {
+	var rows []T
+	if err := c.get(at, &rows); err != nil {
+		return err
+	}
+	return list(c, title, columns, names, first, rows)
+}
+
 // list shows rows with the named columns; none: the first few.
 func list[T any](c *call, title string, columns []column[T], names []string, first int, rows []T) error {
 	chosen := columns[:first]

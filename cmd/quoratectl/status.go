@@ -207,11 +207,7 @@ var settingColumns = []column[api.Setting]{
 }
 
 func listSettings(c *call) error {
-	var rows []api.Setting
-	if err := c.get("/api/quorate/settings", &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing settings of the cluster ...", settingColumns, nil, len(settingColumns), rows)
+	return listAt(c, "/api/quorate/settings", "Listing settings of the cluster ...", settingColumns, nil, len(settingColumns))
 }
 
 func setSetting(c *call) error {

@@ -32,11 +32,7 @@ var vhostColumns = []column[api.VHost]{
 }
 
 func listVHosts(c *call) error {
-	var rows []api.VHost
-	if err := c.get(path("vhosts"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing vhosts ...", vhostColumns, c.words, 1, rows)
+	return listAt(c, path("vhosts"), "Listing vhosts ...", vhostColumns, c.words, 1)
 }
 
 // vhostExists reports whether a vhost exists.

@@ -169,18 +169,25 @@ type sentMessage struct {
 	deadline time.Time
 }
 
-// mustFill declares queues at the source and publishes to them, a quarter of the messages each.
-func mustFill(t *testing.T, ctx context.Context, source *rabbit) map[string]sentMessage {
+// mustChannel opens a channel on a connection of its own, which ends with the test.
+func mustChannel(t *testing.T, uri string) *amqp.Channel {
 	t.Helper()
-	conn, err := amqp.Dial(source.uri)
+	conn, err := amqp.Dial(uri)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
+	t.Cleanup(func() { _ = conn.Close() }) // the server may be gone by then
 	ch, err := conn.Channel()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return ch
+}
+
+// mustFill declares queues at the source and publishes to them, a quarter of the messages each.
+func mustFill(t *testing.T, ctx context.Context, source *rabbit) map[string]sentMessage {
+	t.Helper()
+	ch := mustChannel(t, source.uri)
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -195,10 +202,10 @@ func mustFill(t *testing.T, ctx context.Context, source *rabbit) map[string]sent
 		must(ch.QueueBind(name, name+".#", "keys", false, nil))
 	}
 	if source.instead == nil {
-		_, err = ch.QueueDeclare("log", true, false, false, false, amqp.Table{"x-queue-type": "stream"})
+		_, err := ch.QueueDeclare("log", true, false, false, false, amqp.Table{"x-queue-type": "stream"})
 		must(err)
 	}
-	_, err = ch.QueueDeclare("passing", true, true, false, false, nil)
+	_, err := ch.QueueDeclare("passing", true, true, false, false, nil)
 	must(err)
 	must(ch.Confirm(false))
 	var last *amqp.DeferredConfirmation
@@ -271,15 +278,7 @@ func checkDeadlines(t *testing.T, ctx context.Context, n *cluster.Node, sent map
 // checkMoved consumes everything and compares it with what was sent.
 func checkMoved(t *testing.T, ctx context.Context, n *cluster.Node, sent map[string]sentMessage, marked int) {
 	t.Helper()
-	conn, err := amqp.Dial(n.URI())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ch := mustChannel(t, n.URI())
 	seen := map[string]int{}
 	doubled := 0
 	for name := range migratedQueues {
