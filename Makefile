@@ -13,6 +13,8 @@ CHAOS_SCALE ?= 10
 chaos-runs: CHAOS_SEED = 1
 chaos-runs: RUNS = 20
 FUZZ_TIME ?= 10m
+# The version before, for upgrade: a tag, or the oldest commit whose formats are these.
+BEFORE ?= c8ea209
 MUTANTS ?= all
 MUTANTS_FLAGS ?=
 
@@ -24,7 +26,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test check vulncheck reproducible sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -145,6 +147,9 @@ chaos: ## the long fault run with its report, and the simulation against mends t
 	run $(GO) test ./cluster/sim -run '^TestFindings$$' -count 1 -v -timeout 0 -sim.findings all; \
 	run $(GO) run ./jepsen/report/sum report/chaos; \
 	test -z "$$failed"
+
+upgrade: ## the version before and this one in one cluster under load, up and down again (BEFORE=commit or tag)
+	$(GO) test ./jepsen -run '^TestUpgrade$$' -count 1 -v -jepsen.before $(BEFORE)
 
 chaos-runs: ## short runs of all workloads under faults, with seeds from CHAOS_SEED on, and their sums (RUNS=20, CHAOS_SEED=1)
 	@mkdir -p bin; rm -rf report/chaos-runs; failed=; \

@@ -98,7 +98,10 @@ func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 // mustStartWith is mustStart for another cluster than three nodes.
 func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	t.Helper()
-	if o.Binary, o.Filesystem = binary, *onDisks; o.Dir == "" {
+	if o.Filesystem = *onDisks; o.Binary == "" {
+		o.Binary = binary
+	}
+	if o.Dir == "" {
 		o.Dir = t.TempDir()
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), limit*time.Duration(*scale))

@@ -268,8 +268,8 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 	finder := discovery.New()
 	return cluster.Config{
 		Name: s.nodeName, ClusterName: s.cluster, DataDir: s.dataDir, Nodes: s.nodes, Contacts: s.contacts,
-		Listener: peers,
-		Dial:     finder.Dial, Resolve: finder.Addresses,
+		Listener: peers, Versions: s.test.versions(),
+		Dial: finder.Dial, Resolve: finder.Addresses,
 		Clock: wall,
 		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{ContinueHistory: s.deadLetters == "3"},
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.disconnectedTimeout.Milliseconds()), TimeoutAction: catalog.TimeoutAction(s.timeoutAction)},

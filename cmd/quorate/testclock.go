@@ -14,13 +14,19 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 // testSettings are the settings for tests: they break what the server promises.
-type testSettings struct{ clockFile string }
+type testSettings struct {
+	clockFile string
+	newest    int // the fsm_version that the program says it supports; 0: the one that it does
+}
 
 var testRows = []setting{
 	{"unsafe.test_clock_file", "", "for tests, needs --unsafe-test-options: a file, relative to data_dir, with the milliseconds that this node's wall clock is to be ahead, and a rate; read every 50 ms", text(func(s *settings) *string { return &s.test.clockFile })},
+	{"unsafe.test_fsm_version", "0", "for tests, needs --unsafe-test-options: the newest fsm_version that this program says it supports, 0 … 65535, though it behaves as in the one that it does; 0: that one", number(0, 65535, func(s *settings) *int { return &s.test.newest })},
 }
 
 // testFlags adds the flag without which these settings are refused.
@@ -32,7 +38,18 @@ func (t testSettings) check(allowed bool) error {
 	if t.clockFile != "" && !allowed {
 		return errors.New("setting unsafe.test_clock_file: refused without --unsafe-test-options")
 	}
+	if t.newest != 0 && !allowed {
+		return errors.New("setting unsafe.test_fsm_version: refused without --unsafe-test-options")
+	}
 	return nil
+}
+
+// versions are the versions of the replicated state that the program says it supports.
+func (t testSettings) versions() fsm.Versions {
+	if t.newest == 0 {
+		return fsm.Supported
+	}
+	return fsm.Versions{Oldest: fsm.OldestVersion, Newest: uint32(t.newest)}
 }
 
 // wallClock is the node's wall clock; stop ends its goroutine.

@@ -87,10 +87,12 @@ func TestTestClockReadsAgain(t *testing.T) {
 	<-done
 }
 
-func TestTestClockIsRefused(t *testing.T) {
+func TestTestSettingsAreRefused(t *testing.T) {
 	dir := t.TempDir()
-	err := run([]string{"server", "--data-dir", dir, "--set", "unsafe.test_clock_file=clock"}, os.Stderr)
-	if err == nil || err.Error() != "setting unsafe.test_clock_file: refused without --unsafe-test-options" {
-		t.Errorf("%v", err)
+	for key, value := range map[string]string{"unsafe.test_clock_file": "clock", "unsafe.test_fsm_version": "2"} {
+		err := run([]string{"server", "--data-dir", dir, "--set", key + "=" + value}, os.Stderr)
+		if err == nil || err.Error() != "setting "+key+": refused without --unsafe-test-options" {
+			t.Errorf("%v", err)
+		}
 	}
 }

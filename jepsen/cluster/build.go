@@ -44,6 +44,32 @@ var testOptions = []string{"-tags", "testoptions"}
 // BuildRelease is like Build, for the server that users run.
 func BuildRelease(ctx context.Context, dir string) (string, error) { return build(ctx, dir, "quorate") }
 
+// ErrNoRevision means that the checkout has no such commit or tag, or is none of git.
+var ErrNoRevision = errors.New("the checkout has no such revision")
+
+// BuildRevision is like BuildRelease, for the source of a commit or a tag. The source is
+// written into dir, too.
+func BuildRevision(ctx context.Context, dir, revision string) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	archive := filepath.Join(dir, "source.tar")
+	git := exec.CommandContext(ctx, "git", "archive", "--format=tar", "--output="+archive, revision+"^{commit}")
+	git.Dir = root
+	if out, err := git.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s: %w\n%s", ErrNoRevision, revision, err, out)
+	}
+	source := filepath.Join(dir, "source")
+	if err := os.Mkdir(source, 0o755); err != nil {
+		return "", err
+	}
+	if out, err := exec.CommandContext(ctx, "tar", "-x", "-f", archive, "-C", source).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("tar: %w\n%s", err, out)
+	}
+	return buildIn(ctx, source, dir, "quorate")
+}
+
 // Change is a deliberate fault in the source: a text that occurs once in a file, and
 // its replacement.
 type Change struct {
@@ -128,6 +154,11 @@ func build(ctx context.Context, dir, name string, flags ...string) (string, erro
 	if err != nil {
 		return "", err
 	}
+	return buildIn(ctx, root, dir, name, flags...)
+}
+
+// buildIn builds a program from the module in root into dir.
+func buildIn(ctx context.Context, root, dir, name string, flags ...string) (string, error) {
 	binary := filepath.Join(dir, name)
 	args := append([]string{"build", "-o", binary}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+name)...)

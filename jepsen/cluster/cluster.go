@@ -66,6 +66,7 @@ type Node struct {
 	Command string // shell command that runs the node again
 
 	dir   string
+	first string    // Command before the first Use; empty: there was none
 	child *exec.Cmd // nil while the process belongs to quorate dev
 	ended chan struct{}
 	net   *namespace // nil: that of this process

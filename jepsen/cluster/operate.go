@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -90,6 +91,32 @@ func (n *Node) Cycle(ctx context.Context, kill bool) error {
 		return err
 	}
 	return n.AwaitReady(ctx)
+}
+
+// firstWord is the program in a Node's Command.
+var firstWord = regexp.MustCompile(`^('[^']*'|\S+)`)
+
+// Use makes the node's next start run another server program, with these arguments more
+// than it was first started with.
+func (n *Node) Use(binary string, more ...string) {
+	if n.first == "" {
+		n.first = n.Command
+	}
+	n.Command = firstWord.ReplaceAllLiteralString(n.first, "'"+binary+"'")
+	for _, word := range more {
+		n.Command += " '" + word + "'"
+	}
+}
+
+// AwaitExit waits until a process that Restart started has ended by itself, and returns
+// its exit code.
+func (n *Node) AwaitExit(ctx context.Context) (code int, err error) {
+	select {
+	case <-n.ended:
+		return n.child.ProcessState.ExitCode(), nil
+	case <-ctx.Done():
+		return 0, fmt.Errorf("waiting for process %d to end: %w", n.PID, ctx.Err())
+	}
 }
 
 func (n *Node) stopOrKill(ctx context.Context, kill bool) error {

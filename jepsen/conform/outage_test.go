@@ -60,7 +60,7 @@ var outageRows = []row{
 		but: "the test covers one node's store; all that it has acknowledged is there after a power failure"},
 	{id: "C24", what: "a flipped bit in a log or a snapshot is detected, the node does not vote with it and recovers from the others", test: "cluster/raftlog: TestFlips; cluster/group: TestLearnerElectsNobody; jepsen: TestBitFlips, TestLostQueueStore",
 		but: "a node that finds the bit while it runs exits, and recovers when it is started again"},
-	{id: "C25", what: "a node with an older version of the machines: the cluster keeps it until all support the next one; no node skips a command", test: "cluster: TestMixedVersions"},
+	{id: "C25", what: "a node with an older version of the machines: the cluster keeps it until all support the next one; no node skips a command", test: "cluster: TestMixedVersions; jepsen: TestUpgrade"},
 	{id: "C26", what: "kills, stops, pauses, partitions and clock jumps at random: nothing lost, nothing unexpected, duplicates only if marked (`make chaos` for as long as wanted)", test: "jepsen: TestChaos",
 		but: "without partitions and clock jumps, which have separate tests: cluster: TestUnreachableLeader, jepsen: TestExpiryWithWrongClock"},
 	{id: "C27", what: "the leader is frozen and resumes: another one leads; what its clients published in the meantime arrives once", run: frozenLeader},

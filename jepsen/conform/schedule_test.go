@@ -156,7 +156,7 @@ var scheduleRows = suite{test: "TestSchedule", title: "Many deadlines, schedules
 	{id: "T-170", what: "the leader's clock an hour ahead, nobody agrees: nothing expires early, clock_skew is raised", test: "cluster: TestWrongClockOfLeader; jepsen: TestExpiryWithWrongClock"},
 	{id: "T-171", what: "the leader's clock an hour behind: a TTL lasts no longer", test: "cluster: TestWrongClockOfLeader; jepsen: TestExpiryWithWrongClock"},
 	{id: "T-175", what: "the same log on several replicas, restarted, from snapshots and offline: equal bytes after 400,000 random timed operations", test: "fsm/fsmtest: TestModel, TestCutOfEntries, TestRedundantTicks"},
-	{id: "T-176", what: "a rolling upgrade with mixed versions: no divergence, no loss", test: "cluster: TestMixedVersions; jepsen: TestRollingRestart"},
+	{id: "T-176", what: "a rolling upgrade with mixed versions: no divergence, no loss", test: "cluster: TestMixedVersions; jepsen: TestUpgrade"},
 	{id: "T-177", what: "queues without timed state write nothing while they are idle", test: "jepsen: TestIdleQueuesWriteNothing"},
 }}
 

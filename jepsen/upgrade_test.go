@@ -1,0 +1,182 @@
+package jepsen
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/quorate/quorate/jepsen/checker"
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/workload"
+)
+
+// before is the program before this one.
+var before = flag.String("jepsen.before", "", "commit or tag of the version before, for TestUpgrade, which builds it; empty: the server under test is both versions")
+
+// upgradeQueues is the number of queues that are in use during an upgrade.
+const upgradeQueues = 20
+
+// program is a server, and arguments that it gets besides those of the node.
+type program struct {
+	name, binary string
+	more         []string
+}
+
+// nextVersion makes a server built with the options for tests say that it supports the
+// fsm_version behind the present one.
+var nextVersion = []string{"--unsafe-test-options", "--set=unsafe.test_fsm_version=2"}
+
+// The nodes of a cluster get another program one by one while messages flow, and the one
+// before again: nothing confirmed is lost, and at no time is nothing confirmed for more than
+// a second. With the last node that supports the next fsm_version it rises, and then a
+// program that does not support it is refused and leaves its data as it was.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	old := mustBuildBefore(t)
+	this, next := program{"this one", binary, nil}, program{"this one with fsm_version 2", binary, nextVersion}
+	r := mustStartWith(t, 5*time.Minute, cluster.Options{Binary: old.binary})
+	names := make([]string, upgradeQueues)
+	for i := range names {
+		names[i] = fmt.Sprintf("upgraded-%d", i+1)
+		r.must(workload.Declare(r.ctx, r.Nodes[i%len(r.Nodes)].URI(), workload.Queue{Name: names[i]}))
+	}
+	stop := make(chan struct{})
+	published, consumed, leave := r.traffic(names, stop)
+	err := r.awaitConfirms(r.ctx, rollRate)
+	if err == nil {
+		err = r.upgrade(old, this, next)
+	}
+	close(stop)
+	r.must(published())
+	leave()
+	r.must(consumed())
+	r.must(err)
+	for _, name := range names {
+		r.must(workload.Drain(r.ctx, r.Nodes[0].URI(), name, "drain "+name, r.History))
+	}
+	h := r.History
+	h.Stall = machine.Longest(r.began)
+	r.checkGap(h.LongestGap(), false, h.Stall)
+	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestGap().Round(time.Millisecond))
+	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Returned(h, electing))
+	r.mustConverge()
+}
+
+// mustBuildBefore returns the version before.
+func mustBuildBefore(t *testing.T) program {
+	t.Helper()
+	if *before == "" {
+		return program{"the one before, which is the same", binary, nil}
+	}
+	built, err := cluster.BuildRevision(t.Context(), t.TempDir(), *before)
+	if errors.Is(err, cluster.ErrNoRevision) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program{*before, built, nil}
+}
+
+// upgrade takes a cluster of nodes with the old program up, down, and up to the next
+// fsm_version. Between programs that are the same it takes only one node down again.
+func (r *run) upgrade(old, this, next program) error {
+	down := r.Nodes[1:2]
+	if old.binary != this.binary {
+		if err := r.exchange(this, 1, r.Nodes...); err != nil {
+			return err
+		}
+		down = r.Nodes
+	} else if err := r.exchange(next, 1, r.Nodes[:2]...); err != nil {
+		return err
+	}
+	if err := r.exchange(old, 1, down...); err != nil {
+		return err
+	}
+	last := len(r.Nodes) - 1
+	if err := r.exchange(next, 1, r.Nodes[:last]...); err != nil {
+		return err
+	}
+	if err := r.exchange(next, 2, r.Nodes[last]); err != nil {
+		return err
+	}
+	return r.refuse(old, next)
+}
+
+// exchange gives nodes another program, one by one, each when no queue needs it. After
+// each, the cluster is at a version.
+func (r *run) exchange(to program, version int, nodes ...*cluster.Node) error {
+	for _, n := range nodes {
+		if err := r.AwaitQuorumPlusOne(r.ctx); err != nil {
+			return err
+		}
+		n.Use(to.binary, to.more...)
+		healed := r.Fault("drain", n.Number)
+		if err := n.Cycle(r.ctx, false); err != nil {
+			return fmt.Errorf("node %d, %s: %w", n.Number, to.name, err)
+		}
+		healed()
+		if err := r.awaitConfirms(r.ctx, rollRate); err != nil {
+			return err
+		}
+		if err := r.awaitVersion(version); err != nil {
+			return fmt.Errorf("node %d, %s: %w", n.Number, to.name, err)
+		}
+	}
+	return nil
+}
+
+// awaitVersion waits until all nodes know the cluster to be of a version, which must not
+// be lower than the one that it is of.
+func (r *run) awaitVersion(want int) error {
+	return await.Until(r.ctx, 20*time.Millisecond, fmt.Sprint("fsm_version ", want), func() (bool, error) {
+		for _, n := range r.Nodes {
+			var s struct {
+				Version int `json:"fsm_version"`
+			}
+			if err := n.Call(r.ctx, "GET", "/api/quorate/status", nil, &s); err != nil || s.Version != want {
+				return false, errors.Join(err, fmt.Errorf("node %d knows fsm_version %d", n.Number, s.Version))
+			}
+		}
+		return true, nil
+	})
+}
+
+// tooOld is the exit code of a program that does not support the cluster's fsm_version.
+const tooOld = 76
+
+// refuse starts a node with a program that is too old, and then with its own again.
+func (r *run) refuse(old, next program) error {
+	if err := r.AwaitQuorumPlusOne(r.ctx); err != nil {
+		return err
+	}
+	n := r.Nodes[0]
+	if _, err := n.Drain(r.ctx); err != nil {
+		return err
+	}
+	if err := n.Shutdown(r.ctx); err != nil {
+		return err
+	}
+	n.Use(old.binary)
+	if err := n.Restart(); err != nil {
+		return err
+	}
+	code, err := n.AwaitExit(r.ctx)
+	if err != nil {
+		return err
+	}
+	if code != tooOld || !n.SaidLine("the cluster's fsm_version is 2, ", "supports") {
+		r.Errorf("%s in a cluster of version 2: exit code %d, want %d with a sentence in its log", old.name, code, tooOld)
+	}
+	n.Use(next.binary, next.more...)
+	if err := n.Restart(); err != nil {
+		return err
+	}
+	if err := n.AwaitReady(r.ctx); err != nil {
+		return err
+	}
+	return r.awaitVersion(2)
+}
