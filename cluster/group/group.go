@@ -168,6 +168,14 @@ func (g *Group) Progress() Progress { return g.order.progress() }
 // SnapshotIndex returns the index of the newest snapshot, or -1 if there is none.
 func (g *Group) SnapshotIndex() int64 { return g.order.snapshot() }
 
+// LogBytes returns the size of the payloads that the log keeps for live messages.
+func (g *Group) LogBytes() uint64 {
+	if g.store == nil {
+		return 0
+	}
+	return uint64(g.store.LiveBytes())
+}
+
 // Submit queues commands for the log.
 func (g *Group) Submit(b Batch) error { return g.proposer.submit(b) }
 

@@ -39,7 +39,7 @@ func (cs channels) list(w *responder, r *request) {
 		return
 	}
 	if q := r.URL.Query(); q.Get("disable_stats") != "true" && shows(q.Get("columns"), "message_stats") {
-		report := cs.traffic.Traffic(r.Context(), traffic.Query{Of: peerpb.TrafficRequest_CHANNELS})
+		report := cs.traffic.Traffic(r.Context(), trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_CHANNELS, Listed: len(items) <= traffic.MaxListed}))
 		for i := range items {
 			items[i].MessageStats = messageStats(report.Channels[items[i].Name], report.Query, channelCounters)
 		}

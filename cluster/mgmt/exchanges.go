@@ -50,15 +50,13 @@ type exchanges struct {
 	traffic Traffic
 }
 
-// add adds what is published to exchanges. one: there is one of them, and the request may ask for
-// samples.
+// add adds what is published to exchanges. one: there is one of them.
 func (es exchanges) add(r *request, items []api.Exchange, one bool) {
-	q := traffic.Query{Of: peerpb.TrafficRequest_EXCHANGES, One: one}
+	q := traffic.Query{Of: peerpb.TrafficRequest_EXCHANGES, One: one, Listed: len(items) <= traffic.MaxListed}
 	if one {
 		q.Exchange = traffic.Exchange{VHost: items[0].VHost, Name: items[0].Name}
-		q = trafficFor(r, q)
 	}
-	report := es.traffic.Traffic(r.Context(), q)
+	report := es.traffic.Traffic(r.Context(), trafficFor(r, q))
 	for i := range items {
 		x := &items[i]
 		x.MessageStats = exchangeStats(report.Exchanges[traffic.Exchange{VHost: x.VHost, Name: x.Name}], report.Query)
@@ -79,14 +77,22 @@ func (es exchanges) list(w *responder, r *request) {
 		return
 	}
 	var items []api.Exchange
+	var stores []fsm.QueueID // of delayed ones
+	for _, vhost := range vhosts {
+		for _, x := range r.view.Exchanges(vhost) {
+			if x.Store != nil {
+				stores = append(stores, x.Store.ID)
+			}
+		}
+	}
 	var byQueue map[fsm.QueueID]stats.Queue
+	if len(stores) > 0 {
+		byQueue = es.queues.Stats(r.Context(), stores...)
+	}
 	for _, vhost := range vhosts {
 		first := len(items)
 		items = append(items, defaultExchange(vhost))
 		for _, x := range r.view.Exchanges(vhost) {
-			if x.Store != nil && byQueue == nil {
-				byQueue = es.queues.Stats(r.Context())
-			}
 			items = append(items, describeExchange(x, byQueue))
 		}
 		items = append(items, commandExchange(vhost))

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -29,36 +31,51 @@ func list[T any](w *responder, r *request, items []T) {
 		w.answer(http.StatusOK, orEmpty(items))
 		return
 	}
-	rows, err := objects(items)
+	l := listing[T]{items: items, total: len(items)}
+	if w.choose(l.filter(q, func(x *T) string { name, _ := valueAt(reflect.ValueOf(x), []string{"name"}).(string); return name })) {
+		if key := q.Get("sort"); key != "" {
+			path := strings.Split(key, ".")
+			l.sort(q, func(x *T) any { return valueAt(reflect.ValueOf(x), path) }, func(x *T) any { return valueAt(reflect.ValueOf(x), []string{"name"}) })
+		}
+		if w.choose(l.cut(q)) {
+			answerListing(w, q, &l, l.items)
+		}
+	}
+}
+
+// listing is a list on its way to a page.
+type listing[T any] struct {
+	items           []T
+	total, filtered int       // how many there were, and how many of them the name let through
+	page            *api.Page // nil: no page was asked for
+}
+
+// choose answers a choice that is not possible, and reports whether it is.
+func (w *responder) choose(failure *api.Failure) bool {
+	if failure != nil {
+		w.answer(http.StatusBadRequest, failure)
+	}
+	return failure == nil
+}
+
+// answerListing answers with the rows of a listing.
+func answerListing[T, R any](w *responder, q url.Values, l *listing[T], rows []R) {
+	all, err := objects(rows)
 	if err != nil {
 		w.failed(err)
 		return
 	}
-	total := len(rows)
-	if rows, err = filterByName(rows, q); err != nil {
-		w.badRequest(err.Error())
-		return
-	}
-	if key := q.Get("sort"); key != "" {
-		sortBy(rows, strings.Split(key, "."), q.Get("sort_reverse") == "true")
-	}
-	page := api.Page{Items: rows, FilteredCount: len(rows), TotalCount: total}
-	if q.Has("page") || q.Has("page_size") {
-		if failure := cut(&page, q); failure != nil {
-			w.answer(http.StatusBadRequest, failure)
-			return
-		}
-	}
 	if columns := q.Get("columns"); columns != "" {
-		for i, row := range page.Items {
-			page.Items[i] = choose(row, strings.Split(columns, ","))
+		for i, row := range all {
+			all[i] = choose(row, strings.Split(columns, ","))
 		}
 	}
-	if q.Has("page") || q.Has("page_size") {
-		w.answer(http.StatusOK, page)
+	if l.page == nil {
+		w.answer(http.StatusOK, orEmpty(all))
 		return
 	}
-	w.answer(http.StatusOK, orEmpty(page.Items))
+	l.page.Items = orEmpty(all)
+	w.answer(http.StatusOK, l.page)
 }
 
 // objects converts items into their JSON objects.
@@ -73,58 +90,127 @@ func objects[T any](items []T) ([]map[string]any, error) {
 	return rows, d.Decode(&rows)
 }
 
-func filterByName(rows []map[string]any, q url.Values) ([]map[string]any, error) {
+// filter keeps the items whose names match.
+func (l *listing[T]) filter(q url.Values, nameOf func(*T) string) *api.Failure {
 	want := q.Get("name")
 	matches := func(name string) bool { return strings.Contains(strings.ToLower(name), strings.ToLower(want)) }
 	if q.Get("use_regex") == "true" {
 		re, err := regexp.Compile(want)
 		if err != nil {
-			return nil, err
+			return &api.Failure{Error: "bad_request", Reason: err.Error()}
 		}
 		matches = re.MatchString
 	}
-	return slices.DeleteFunc(rows, func(row map[string]any) bool {
-		name, _ := row["name"].(string)
-		return want != "" && !matches(name)
-	}), nil
+	if want != "" {
+		l.items = slices.DeleteFunc(slices.Clone(l.items), func(x T) bool { return !matches(nameOf(&x)) })
+	}
+	l.filtered = len(l.items)
+	return nil
 }
 
-// at finds a value under a path of keys; nil: there is none.
-func at(row map[string]any, path []string) any {
-	value := row[path[0]]
-	if nested, ok := value.(map[string]any); ok && len(path) > 1 {
-		return at(nested, path[1:])
+// sort sorts by one value, missing ones first, and then by name.
+func (l *listing[T]) sort(q url.Values, valueOf, nameOf func(*T) any) {
+	type row struct {
+		value, name any
+		item        T
 	}
-	if len(path) > 1 {
-		return nil
+	rows := make([]row, len(l.items))
+	for i := range l.items {
+		rows[i] = row{valueOf(&l.items[i]), nameOf(&l.items[i]), l.items[i]}
 	}
-	return value
-}
-
-// sortBy sorts by one value, missing ones first, and then by name.
-func sortBy(rows []map[string]any, path []string, reverse bool) {
-	slices.SortStableFunc(rows, func(a, b map[string]any) int {
-		c := compareJSON(at(a, path), at(b, path))
+	reverse := q.Get("sort_reverse") == "true"
+	slices.SortStableFunc(rows, func(a, b row) int {
+		c := compareValues(a.value, b.value)
 		if reverse {
 			c = -c
 		}
-		return cmp.Or(c, compareJSON(a["name"], b["name"]))
+		return cmp.Or(c, compareValues(a.name, b.name))
 	})
+	l.items = make([]T, len(rows))
+	for i := range rows {
+		l.items[i] = rows[i].item
+	}
 }
 
-func compareJSON(a, b any) int {
-	x, isNumber := a.(json.Number)
-	if y, ok := b.(json.Number); ok && isNumber {
-		m, _ := x.Float64()
-		n, _ := y.Float64()
-		return cmp.Compare(m, n)
+// valueAt finds the value that JSON would have under a path of keys: a string, a float64, or
+// something else as text; nil: there is none.
+func valueAt(v reflect.Value, path []string) any {
+	for {
+		switch {
+		case !v.IsValid():
+			return nil
+		case v.Kind() == reflect.Pointer || v.Kind() == reflect.Interface:
+			v = v.Elem()
+			continue
+		case len(path) == 0:
+			return plain(v)
+		case v.Kind() == reflect.Struct:
+			index, ok := fieldsOf(v.Type())[path[0]]
+			if !ok {
+				return nil
+			}
+			field, err := v.FieldByIndexErr(index)
+			if err != nil { // of an embedded object that is missing
+				return nil
+			}
+			v = field
+		case v.Kind() == reflect.Map && v.Type().Key().Kind() == reflect.String:
+			v = v.MapIndex(reflect.ValueOf(path[0]).Convert(v.Type().Key()))
+		default:
+			return nil
+		}
+		path = path[1:]
+	}
+}
+
+// plain is a value as it is compared.
+func plain(v reflect.Value) any {
+	switch {
+	case v.CanInt():
+		return float64(v.Int())
+	case v.CanUint():
+		return float64(v.Uint())
+	case v.CanFloat():
+		return v.Float()
+	case v.Kind() == reflect.String:
+		return v.String()
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// fields caches fieldsOf.
+var fields sync.Map
+
+// fieldsOf finds the fields of a type by the names that they have in JSON.
+func fieldsOf(t reflect.Type) map[string][]int {
+	if known, ok := fields.Load(t); ok {
+		return known.(map[string][]int)
+	}
+	byName := map[string][]int{}
+	for _, f := range reflect.VisibleFields(t) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			byName[name] = f.Index
+		}
+	}
+	fields.Store(t, byName)
+	return byName
+}
+
+// compareValues compares what valueAt returns.
+func compareValues(a, b any) int {
+	x, isNumber := a.(float64)
+	if y, ok := b.(float64); ok && isNumber {
+		return cmp.Compare(x, y)
 	}
 	return cmp.Compare(sortable(a), sortable(b))
 }
 
 func sortable(v any) string {
-	if v == nil {
+	switch v := v.(type) {
+	case nil:
 		return ""
+	case string:
+		return v
 	}
 	return fmt.Sprint(v)
 }
@@ -154,8 +240,11 @@ func choose(row map[string]any, columns []string) map[string]any {
 	return chosen
 }
 
-// cut leaves one page of the items.
-func cut(p *api.Page, q url.Values) *api.Failure {
+// cut leaves one page of the items, if one was asked for.
+func (l *listing[T]) cut(q url.Values) *api.Failure {
+	if !q.Has("page") && !q.Has("page_size") {
+		return nil
+	}
 	number, size := 1, defaultPage
 	for name, value := range map[string]*int{"page": &number, "page_size": &size} {
 		if !q.Has(name) {
@@ -171,12 +260,12 @@ func cut(p *api.Page, q url.Values) *api.Failure {
 		return &api.Failure{Error: "invalid_pagination_parameters", Reason: fmt.Sprintf(
 			"Invalid pagination parameters: page number %s, page size %s", orUndefined(q, "page"), orUndefined(q, "page_size"))}
 	}
-	p.Page, p.PageSize, p.PageCount = number, size, max(1, (len(p.Items)+size-1)/size)
-	if number > p.PageCount {
-		return &api.Failure{Error: "page_out_of_range", Reason: fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", number, size, len(p.Items))}
+	pages := max(1, (len(l.items)+size-1)/size)
+	if number > pages {
+		return &api.Failure{Error: "page_out_of_range", Reason: fmt.Sprintf("Page out of range, page: %d page size: %d, len: %d", number, size, len(l.items))}
 	}
-	p.Items = orEmpty(p.Items[(number-1)*size : min(number*size, len(p.Items))])
-	p.ItemCount = len(p.Items)
+	l.items = l.items[(number-1)*size : min(number*size, len(l.items))]
+	l.page = &api.Page{FilteredCount: l.filtered, TotalCount: l.total, Page: number, PageSize: size, PageCount: pages, ItemCount: len(l.items)}
 	return nil
 }
 

@@ -161,6 +161,9 @@ func (o *operator) Leaderless(_ context.Context, queues []*catalog.Queue) []*cat
 }
 
 func (o *operator) Members(context.Context, *catalog.Queue) []api.Member {
+	if o.world.members != nil {
+		return o.world.members
+	}
 	return []api.Member{{Node: "n1", State: "leader", Membership: "voter", LastLogIndex: 7, LastWritten: 7, LastApplied: 6, CommitIndex: 6, SnapshotIndex: -1, Term: 2}}
 }
 

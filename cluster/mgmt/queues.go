@@ -2,8 +2,10 @@ package mgmt
 
 import (
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -28,24 +30,93 @@ func (qs queues) list(w *responder, r *request) {
 		w.notFound()
 		return
 	}
-	q := r.URL.Query()
-	var byQueue map[fsm.QueueID]stats.Queue
-	var report *traffic.Report
-	if q.Get("disable_stats") != "true" || q.Get("enable_queue_totals") == "true" {
-		byQueue = qs.queues.Stats(r.Context())
-	}
-	if q.Get("disable_stats") != "true" && shows(q.Get("columns"), "message_stats", "messages_details", "messages_ready_details", "messages_unacknowledged_details") {
-		report = qs.traffic.Traffic(r.Context(), traffic.Query{Of: peerpb.TrafficRequest_QUEUES})
-	}
-	var items []api.Queue
+	var all []*catalog.Queue
 	for _, vhost := range vhosts {
-		for _, q := range r.view.QueuesOf(vhost) {
-			d := qs.describe(r.view, q, byQueue)
-			addQueueTraffic(&d, report, q.ID)
-			items = append(items, d)
+		all = append(all, r.view.QueuesOf(vhost)...)
+	}
+	q := r.URL.Query()
+	l := listing[*catalog.Queue]{items: all, total: len(all)}
+	if !w.choose(l.filter(q, func(x **catalog.Queue) string { return (*x).Name })) {
+		return
+	}
+	if key := q.Get("sort"); key != "" {
+		qs.sort(r, &l, strings.Split(key, "."))
+	}
+	if !w.choose(l.cut(q)) {
+		return
+	}
+	answerListing(w, q, &l, qs.describeAll(r, l.items))
+}
+
+// sort sorts queues by a value. Their leaders are asked only if it takes them to know it.
+func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string) {
+	about := func(q *catalog.Queue) api.Queue { return api.Queue{Name: q.Name, VHost: q.VHost} }
+	if path[0] != "name" && path[0] != "vhost" {
+		var byQueue map[fsm.QueueID]stats.Queue
+		var report *traffic.Report
+		if needsLeader(path[0]) {
+			byQueue = qs.queues.Stats(r.Context())
+		}
+		if shows(path[0], trafficColumns...) {
+			report = qs.traffic.Traffic(r.Context(), traffic.Query{Of: peerpb.TrafficRequest_QUEUES})
+		}
+		about = func(q *catalog.Queue) api.Queue {
+			if f, ok := byQueue[q.ID]; ok && needsLeader(path[0]) && path[0] != "settings_in_force" {
+				d := api.Queue{Leader: &f.Leader, QueueStats: &f.QueueStats}
+				if path[0] != "node" {
+					addQueueTraffic(&d, report, q.ID)
+					return d
+				}
+			}
+			return qs.describe(r.view, q, byQueue)
 		}
 	}
-	list(w, r, items)
+	l.sort(r.URL.Query(), func(q **catalog.Queue) any {
+		d := about(*q)
+		return valueAt(reflect.ValueOf(&d), path)
+	}, func(q **catalog.Queue) any { return (*q).Name })
+}
+
+// known are the columns that a node knows of all queues.
+var known = []string{
+	"name", "vhost", "type", "durable", "auto_delete", "exclusive", "internal", "arguments", "policy", "operator_policy",
+	"effective_policy_definition", "delivery_limit", "dead_letter_strategy", "state", "members", "online",
+}
+
+// needsLeader reports whether it takes a queue's leader to know a column.
+func needsLeader(column string) bool { return !slices.Contains(known, column) }
+
+// trafficColumns say what clients do, and how lengths change.
+var trafficColumns = []string{"message_stats", "messages_details", "messages_ready_details", "messages_unacknowledged_details"}
+
+// describeAll describes queues as the request asks for them.
+func (qs queues) describeAll(r *request, all []*catalog.Queue) []api.Queue {
+	q := r.URL.Query()
+	columns := q.Get("columns")
+	var ids []fsm.QueueID // none: all queues
+	if len(all) <= largestPage {
+		for _, q := range all {
+			ids = append(ids, q.ID)
+		}
+	}
+	var byQueue map[fsm.QueueID]stats.Queue
+	var report *traffic.Report
+	var ask []func()
+	some, full := len(all) > 0, q.Get("disable_stats") != "true"
+	if some && (full || q.Get("enable_queue_totals") == "true") && (columns == "" || slices.ContainsFunc(strings.Split(columns, ","), needsLeader)) {
+		ask = append(ask, func() { byQueue = qs.queues.Stats(r.Context(), ids...) })
+	}
+	if some && full && shows(columns, trafficColumns...) {
+		of := trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_QUEUES, Queues: ids, Listed: ids != nil})
+		ask = append(ask, func() { report = qs.traffic.Traffic(r.Context(), of) })
+	}
+	together(ask...)
+	items := make([]api.Queue, len(all))
+	for i, q := range all {
+		items[i] = qs.describe(r.view, q, byQueue)
+		addQueueTraffic(&items[i], report, q.ID)
+	}
+	return items
 }
 
 func (qs queues) get(w *responder, r *request) {
@@ -54,10 +125,63 @@ func (qs queues) get(w *responder, r *request) {
 		w.notFound()
 		return
 	}
-	d := qs.describe(r.view, q, qs.queues.Stats(r.Context(), q.ID))
-	of := traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: q.ID}
-	addQueueTraffic(&d, qs.traffic.Traffic(r.Context(), trafficFor(r, of)), q.ID)
+	var byQueue map[fsm.QueueID]stats.Queue
+	var report *traffic.Report
+	var members []api.Member
+	var consuming []api.Consumer
+	of := trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: q.ID})
+	ask := []func(){
+		func() { byQueue = qs.queues.Stats(r.Context(), q.ID) },
+		func() { report = qs.traffic.Traffic(r.Context(), of) },
+		func() { consuming = consumers{qs.queues, qs.node}.of(r, []string{q.VHost}, q.ID) },
+	}
+	if !q.Local {
+		ask = append(ask, func() { members = qs.cluster.Members(r.Context(), q) })
+	}
+	together(ask...)
+	d := qs.describe(r.view, q, byQueue)
+	addQueueTraffic(&d, report, q.ID)
+	d.ConsumerDetails = orEmpty(consuming)
+	if d.QueueStats != nil && d.Raft != nil {
+		d.Raft.Members = raftMembers(d.Raft, members)
+	}
 	w.answer(http.StatusOK, d)
+}
+
+// together calls functions concurrently, each of which asks other nodes, and returns when all have
+// returned. A panic of one is the caller's.
+func together(all ...func()) {
+	var running sync.WaitGroup
+	panics := make(chan any, len(all))
+	for _, f := range all {
+		running.Go(func() {
+			defer func() {
+				if p := recover(); p != nil {
+					panics <- p
+				}
+			}()
+			f()
+		})
+	}
+	running.Wait()
+	select {
+	case p := <-panics:
+		panic(p)
+	default:
+	}
+}
+
+// raftMembers says how far the replicas of a queue are behind its leader.
+func raftMembers(leader *api.Raft, members []api.Member) (list []api.RaftMember) {
+	last := leader.LastIndex
+	for i := range members {
+		last = max(last, members[i].LastLogIndex)
+	}
+	for i := range members {
+		m := &members[i]
+		list = append(list, api.RaftMember{Node: m.Node, State: m.State, MatchIndex: m.LastLogIndex, Lag: last - m.LastLogIndex})
+	}
+	return list
 }
 
 // addQueueTraffic adds what clients do with a queue; report nil: nothing is added.

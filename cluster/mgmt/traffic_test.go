@@ -116,6 +116,19 @@ func TestMessageStats(t *testing.T) {
 	if m := samples.Messages; fmt.Sprint(m.Samples) != fmt.Sprint([]api.Sample{{Value: 10, At: 5015000}, {Value: 0, At: 5005000}, {Value: 0, At: 4995000}}) {
 		t.Errorf("samples of messages: %+v", m.Samples)
 	}
+	const ages = "msg_rates_age=10&msg_rates_incr=5"
+	for _, path := range []string{"/api/queues?name=q&" + ages, "/api/exchanges?name=amq.direct&" + ages} {
+		for _, r := range mustJSON[[]row](w, "mona", path) {
+			counter := "publish_details"
+			if r.MessageStats[counter] == nil {
+				counter = "publish_in_details"
+			}
+			if d, _ := r.MessageStats[counter].(map[string]any); d == nil || len(d["samples"].([]any)) != 3 || d["avg_rate"] != 4.0 {
+				t.Errorf("%s: %v", path, d)
+			}
+			break
+		}
+	}
 	for _, query := range []string{"", "?msg_rates_age=10", "?msg_rates_age=x&msg_rates_incr=5", "?msg_rates_age=-1&msg_rates_incr=5"} {
 		if r := mustJSON[row](w, "mona", "/api/queues/%2F/q"+query); r.MessageStats["publish_details"].(map[string]any)["samples"] != nil {
 			t.Errorf("%q: there are samples", query)

@@ -152,7 +152,8 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 		var s queue.Stats
 		var next fsm.Time
 		g.View(func(m *queue.Machine) {
-			s, next = m.Stats(), m.NextScheduled()
+			s = m.Stats()
+			next, _ = m.ScheduledSpan()
 			late, oldest := m.Lateness()
 			sum.ConsumersTimedOut += late
 			if oldest != 0 {

@@ -3,6 +3,7 @@ package stats
 import (
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm/queue"
@@ -26,6 +27,9 @@ func statsOf(m *queue.Machine) *peerpb.QueueStats {
 	active, inUse := m.Activity()
 	s.Queue, s.Revision, s.ConsumersTimedOut = uint64(m.ID()), m.Config().GetRevision(), uint64(late)
 	s.LastActive, s.InUse = int64(active), inUse
+	o := m.Outlook()
+	s.NextExpiryAt, s.LeaseExpiresAt = int64(o.NextExpiry), int64(o.LeaseEnd)
+	s.MessagesReadyReturned, s.SingleActiveConsumerTag = o.Returned, o.SingleActive
 	return s
 }
 
@@ -75,6 +79,11 @@ func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDeferred + s.MessageBytesDlx
 	r.Delayed, r.DelayedBytes = s.MessagesScheduled+s.MessagesDelayedRetry, s.MessageBytesScheduled+s.MessageBytesDelayedRetry
 	r.DiedUnroutableTotal = s.UnroutableTotal
+	describeLog(r, s)
+	r.NextExpiryAt, r.LeaseExpiresAt = instant(s.NextExpiryAt), instant(s.LeaseExpiresAt)
+	if !s.InUse && s.LastActive > 0 {
+		r.IdleSince = time.UnixMilli(s.LastActive).UTC().Format(rfc3339Millis)
+	}
 	r.Deaths = map[string]map[string]uint64{}
 	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal, &r.DiedUnroutableTotal, &r.DiedGroupExpiredTotal, &r.DiedMaxhopsTotal}
 	dispositions := int(queue.AtLeastOnce) + 1
@@ -92,8 +101,30 @@ func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 	return q
 }
 
+// describeLog says where a queue's messages are.
+func describeLog(r *api.QueueStats, s *peerpb.QueueStats) {
+	r.Memory, r.MemoryBytes = r.Messages, r.Bytes
+	if x := s.Replica; x != nil {
+		r.Persistent, r.PersistentBytes, r.Memory, r.MemoryBytes = r.Messages, r.Bytes, 0, 0
+		r.Raft = &api.Raft{
+			Term: x.Term, CommitIndex: x.Commit, AppliedIndex: x.Applied, LastIndex: x.Last, SnapshotIndex: x.Snapshot, LogBytes: s.LogBytes,
+		}
+	}
+}
+
+// rfc3339Millis is how RabbitMQ writes when a queue was last active.
+const rfc3339Millis = "2006-01-02T15:04:05.000-07:00"
+
+// instant is a time in milliseconds as the API shows it; nil: there is none.
+func instant(ms int64) *int64 {
+	if ms == 0 {
+		return nil
+	}
+	return &ms
+}
+
 // sameName holds the indexes of the fields of peerpb.QueueStats and of api.QueueStats that have the
-// same JSON name.
+// same JSON name and type.
 var sameName = func() (pairs []struct{ from, to int }) {
 	byName := map[string]int{}
 	for i, wire := 0, reflect.TypeFor[peerpb.QueueStats](); i < wire.NumField(); i++ {
@@ -102,7 +133,7 @@ var sameName = func() (pairs []struct{ from, to int }) {
 		}
 	}
 	for i, shown := 0, reflect.TypeFor[api.QueueStats](); i < shown.NumField(); i++ {
-		if from, ok := byName[jsonName(shown.Field(i))]; ok {
+		if from, ok := byName[jsonName(shown.Field(i))]; ok && reflect.TypeFor[peerpb.QueueStats]().Field(from).Type == shown.Field(i).Type {
 			pairs = append(pairs, struct{ from, to int }{from, i})
 		}
 	}

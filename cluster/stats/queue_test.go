@@ -75,7 +75,7 @@ func TestMachineToLinks(t *testing.T) {
 		".Counters.Enqueued", ".Counters.Delivered", ".Counters.Redelivered", ".Counters.Acked", ".Counters.Requeued",
 		".Counters.Duplicates", ".Counters.Refused", ".Counters.AckedExpired", ".Waiting.Bytes", ".Forwarding.Bytes",
 	}
-	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive"} // see statsOf and answer
+	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes"} // see statsOf and answer
 	var s queue.Stats
 	machine := fill(reflect.ValueOf(&s).Elem())
 	links := numbersOf(reflect.ValueOf(wireOf(s)).Elem())
@@ -100,10 +100,12 @@ func TestLinksToAPI(t *testing.T) {
 	for i := range s.DiedTotal {
 		s.DiedTotal[i] = uint64(i + 1)
 	}
+	s.SingleActiveConsumerTag, s.Replica = "active", &peerpb.Replica{Term: 1, Commit: 2, Applied: 3, Last: 4, Snapshot: 5}
 	q := queueFrom("n1", s)
 	for i, v := 0, reflect.ValueOf(q.QueueStats); i < v.NumField(); i++ {
 		name := v.Type().Field(i).Name
-		if v.Field(i).IsZero() != (name == "SettingsApplied") { // it takes the catalog to know that
+		local := name == "Memory" || name == "MemoryBytes"
+		if v.Field(i).IsZero() != (local || name == "SettingsApplied") { // it takes the catalog to know that
 			t.Errorf("%s: %v", name, v.Field(i))
 		}
 	}
@@ -123,11 +125,15 @@ func TestLinksToAPI(t *testing.T) {
 	for name, n := range links {
 		used := union&n != 0 || slices.Contains([]string{
 			".Queue", ".Revision", ".LastActive", // of which the API shows nothing, or not here
-			".ScheduledTotal", // in FiredTotal
+			".ScheduledTotal",                               // in FiredTotal
+			".NextExpiryAt", ".LeaseExpiresAt", ".LogBytes", // see below
 		}, name)
 		if !used {
 			t.Errorf("%s is on links, and not shown", name)
 		}
+	}
+	if *q.NextExpiryAt != s.NextExpiryAt || *q.LeaseExpiresAt != s.LeaseExpiresAt || !reflect.DeepEqual(*q.Raft, api.Raft{Term: 1, CommitIndex: 2, AppliedIndex: 3, LastIndex: 4, SnapshotIndex: 5, LogBytes: s.LogBytes}) {
+		t.Errorf("expiry %d, lease %d, raft %+v", *q.NextExpiryAt, *q.LeaseExpiresAt, *q.Raft)
 	}
 	if q.Revision != s.Revision || q.Delay.FiredTotal != s.ScheduledTotal-s.UnscheduledTotal-s.MessagesScheduled {
 		t.Errorf("revision %d, fired %d", q.Revision, q.Delay.FiredTotal)
@@ -148,7 +154,8 @@ func TestSameNames(t *testing.T) {
 		names = append(names, jsonName(to))
 	}
 	derived := []string{
-		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "settings_in_force",
+		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "raft", "next_expiry_at", "lease_expires_at", "idle_since",
+		"messages_persistent", "message_bytes_persistent", "messages_ram", "message_bytes_ram", "settings_in_force",
 		"messages_dead_lettered_expired_total", "messages_dead_lettered_rejected_total",
 		"messages_dead_lettered_maxlen_total", "messages_dead_lettered_delivery_limit_total",
 		"messages_dead_lettered_unroutable_total", "messages_dead_lettered_group_expired_total", "messages_dead_lettered_maxhops_total",
@@ -168,6 +175,21 @@ func TestDeathsCutShort(t *testing.T) {
 	}
 	if q := queueFrom("n1", &peerpb.QueueStats{DiedTotal: make([]uint64, 40)}); q.DiedExpiredTotal != 0 || len(q.Deaths) != 0 {
 		t.Errorf("too many: %+v", q.Deaths)
+	}
+}
+
+// TestLocal: a queue with one replica has no log, and nothing on disk; one that is in use is not idle,
+// and what never comes has no instant.
+func TestLocal(t *testing.T) {
+	q := queueFrom("n1", &peerpb.QueueStats{MessagesReady: 3, MessageBytesReady: 9, InUse: true, LastActive: 5})
+	if q.Raft != nil || q.Persistent != 0 || q.PersistentBytes != 0 || q.Memory != 3 || q.MemoryBytes != 9 {
+		t.Errorf("%+v", q.QueueStats)
+	}
+	if q.IdleSince != "" || q.NextExpiryAt != nil || q.LeaseExpiresAt != nil {
+		t.Errorf("idle since %q, expiry %v, lease %v", q.IdleSince, q.NextExpiryAt, q.LeaseExpiresAt)
+	}
+	if q := queueFrom("n1", &peerpb.QueueStats{LastActive: 1_700_000_000_123}); q.IdleSince != "2023-11-14T22:13:20.123+00:00" {
+		t.Errorf("idle since %q", q.IdleSince)
 	}
 }
 

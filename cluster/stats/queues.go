@@ -100,14 +100,18 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 		if left := time.Until(end); left > 0 {
 			_ = g.Expire(left) // late stats are better than none
 		}
+		var s *peerpb.QueueStats
 		g.View(func(m *queue.Machine) {
-			s := statsOf(m)
-			if len(req.Queues) > 0 {
+			if s = statsOf(m); len(req.Queues) > 0 {
 				first, last := m.ScheduledSpan()
 				s.NextDelayedAt, s.LastDelayedAt = int64(first), int64(last)
 			}
-			r.Queues = append(r.Queues, s)
 		})
+		if !g.IsLocal() {
+			s.Replica, s.LogBytes = queueReplica(g), g.LogBytes()
+			s.Replica.Snapshot, s.Replica.Voters = g.SnapshotIndex(), nil
+		}
+		r.Queues = append(r.Queues, s)
 	}
 	return r
 }

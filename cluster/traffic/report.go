@@ -2,6 +2,8 @@ package traffic
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -27,14 +29,21 @@ type Query struct {
 	Queue    fsm.QueueID
 	Exchange Exchange
 	Channel  string // see ChannelName
-	// Slot is that of the newest sample. Lists have no samples.
+	// Queues are the only queues that are listed; none: all.
+	Queues []fsm.QueueID
+	// Slot is that of the newest sample. Lists have samples if Listed, and at most MaxListed objects.
 	Slot            int64
+	Listed          bool
 	Lengths, Counts Range
 }
 
+// MaxListed is how many objects a list may have whose samples are asked for. One object has up to
+// 20 KiB of them.
+const MaxListed = 500
+
 // rangeOf is the range of a counter's samples.
 func (q *Query) rangeOf(c Counter) Range {
-	if q.Of != peerpb.TrafficRequest_SUMS && !q.One {
+	if q.Of != peerpb.TrafficRequest_SUMS && !q.One && !q.Listed {
 		return Range{0, 1}
 	}
 	if c.isLength() {
@@ -45,7 +54,12 @@ func (q *Query) rangeOf(c Counter) Range {
 
 // Request is the query as it goes to other nodes.
 func (q *Query) Request() *peerpb.TrafficRequest {
+	var queues []uint64
+	for _, id := range q.Queues {
+		queues = append(queues, uint64(id))
+	}
 	return &peerpb.TrafficRequest{
+		Queues: queues, Listed: q.Listed,
 		Of: q.Of, One: q.One, Queue: uint64(q.Queue), Vhost: q.Exchange.VHost, Exchange: q.Exchange.Name, Channel: q.Channel, Slot: q.Slot,
 		Lengths: uint32(q.Lengths.Count), LengthsStep: uint32(q.Lengths.Step), Counts: uint32(q.Counts.Count), CountsStep: uint32(q.Counts.Step),
 	}
@@ -53,7 +67,12 @@ func (q *Query) Request() *peerpb.TrafficRequest {
 
 // QueryOf is the inverse of Request.
 func QueryOf(r *peerpb.TrafficRequest) *Query {
+	var queues []fsm.QueueID
+	for _, id := range r.Queues {
+		queues = append(queues, fsm.QueueID(id))
+	}
 	return &Query{
+		Queues: queues, Listed: r.Listed,
 		Of: r.Of, One: r.One, Queue: fsm.QueueID(r.Queue), Exchange: Exchange{r.Vhost, r.Exchange}, Channel: r.Channel, Slot: r.Slot,
 		Lengths: Range{int(int32(r.Lengths)), int(int32(r.LengthsStep))}.within(),
 		Counts:  Range{int(int32(r.Counts)), int(int32(r.CountsStep))}.within(),
@@ -70,14 +89,24 @@ func (t *Table) Answer(q *Query) *peerpb.TrafficReply {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := &peerpb.TrafficReply{}
+	if q.Listed && t.listed(q) > MaxListed {
+		few := *q
+		few.Listed, q = false, &few
+	}
 	add := func(o *peerpb.ObjectTraffic, s *series) {
 		t.describe(o, s, q)
 		r.Objects = append(r.Objects, o)
 	}
 	switch q.Of {
 	case peerpb.TrafficRequest_QUEUES:
-		for id, s := range t.queues {
-			if !q.One || id == q.Queue {
+		ids := q.Queues
+		if q.One {
+			ids = []fsm.QueueID{q.Queue}
+		} else if len(ids) == 0 {
+			ids = slices.Collect(maps.Keys(t.queues))
+		}
+		for _, id := range ids {
+			if s := t.queues[id]; s != nil {
 				add(&peerpb.ObjectTraffic{Queue: uint64(id)}, &s.series)
 			}
 		}
@@ -103,6 +132,21 @@ func (t *Table) Answer(q *Query) *peerpb.TrafficReply {
 		}
 	}
 	return r
+}
+
+// listed is how many objects an answer lists. The lock is held.
+func (t *Table) listed(q *Query) int {
+	switch {
+	case q.Of == peerpb.TrafficRequest_QUEUES && len(q.Queues) > 0:
+		return len(q.Queues)
+	case q.Of == peerpb.TrafficRequest_QUEUES:
+		return len(t.queues)
+	case q.Of == peerpb.TrafficRequest_EXCHANGES:
+		return len(t.exchanges)
+	case q.Of == peerpb.TrafficRequest_CHANNELS:
+		return len(t.channels)
+	}
+	return 0
 }
 
 // describe adds what is known of an object. The lock is held.

@@ -114,6 +114,39 @@ func TestSamples(t *testing.T) {
 	}
 }
 
+// TestListed: lists have samples of the objects that they are about, unless these are too many.
+func TestListed(t *testing.T) {
+	table := NewTable()
+	ch := table.Open("/", nil)
+	for id := range fsm.QueueID(3) {
+		publish(table, ch, id+7, 1)
+	}
+	table.Sample(5, nil, all)
+	ask := func(q Query) *Report {
+		q.Of, q.Slot, q.Listed, q.Counts = peerpb.TrafficRequest_QUEUES, 5, true, Range{2, 1}
+		clean := QueryOf(q.Request())
+		r := NewReport(clean)
+		r.Add(table.Answer(clean))
+		return r
+	}
+	if r := ask(Query{}); len(r.Queues) != 3 || fmt.Sprint(r.Queues[8].Samples[Publish]) != "[1 0]" {
+		t.Errorf("all: %+v", r.Queues)
+	}
+	if r := ask(Query{Queues: []fsm.QueueID{9, 100}}); len(r.Queues) != 1 || fmt.Sprint(r.Queues[9].Samples[Publish]) != "[1 0]" {
+		t.Errorf("two, one of which is unknown: %+v", r.Queues)
+	}
+	for id := range fsm.QueueID(MaxListed) {
+		publish(table, ch, id+100, 1)
+	}
+	table.Sample(6, nil, all)
+	if r := ask(Query{}); len(r.Queues) != MaxListed+3 || r.Queues[8].Samples[Publish] != nil || r.Queues[8].Total[Publish] != 1 {
+		t.Errorf("too many: %d, %+v", len(r.Queues), r.Queues[8])
+	}
+	if r := ask(Query{Queues: []fsm.QueueID{8}}); r.Queues[8].Samples[Publish] == nil {
+		t.Error("one of many has no samples")
+	}
+}
+
 // TestLengths: lengths go up and down, and are gone with the leadership.
 func TestLengths(t *testing.T) {
 	table := NewTable()

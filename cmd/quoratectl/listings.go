@@ -13,7 +13,7 @@ func queueVerbs() []verb {
 	return []verb{
 		{name: "list_queues", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the queues of a vhost", columns: names(queueColumns), run: listQueues, also: ctl, live: true, example: "-p shop name messages_ready leader --watch 2"},
 		{name: "list_unresponsive_queues", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the queues of a vhost whose leader does not answer", columns: names(queueColumns), run: listUnresponsive, also: ctl, live: true, example: "name state"},
-		{name: "queue_timers", arguments: "QUEUE", least: 1, maxArguments: 1, about: "shows what a queue waits for: its next scheduled message, and its consumers' deadlines", run: queueTimers, live: true, example: "orders"},
+		{name: "queue_timers", arguments: "QUEUE", least: 1, maxArguments: 1, about: "shows what a queue waits for: its next scheduled message, the next that expires, its own end, and its consumers' deadlines", run: queueTimers, live: true, example: "orders"},
 		{name: "list_policies_that_match", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lists the policies of a vhost whose pattern matches a queue, the effective one first", run: listMatching, also: []string{ctlName, diagnosticsName}, example: "orders"},
 		{name: "list_exchanges", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the exchanges of a vhost", columns: names(exchangeColumns), run: listExchanges, also: ctl, live: true, example: "name type"},
 		{name: "list_bindings", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the bindings of a vhost", columns: names(bindingColumns), run: listBindings, also: ctl, example: "source_name destination_name routing_key"},

@@ -43,6 +43,11 @@ func queueTimers(c *call) error {
 		return &exitError{exitTemporary, fmt.Errorf("queue %q has no leader that answers", c.words[0])}
 	}
 	add("scheduled_message", "", q.NextDelayedAt)
+	for name, at := range map[string]*int64{"message_expiry": q.NextExpiryAt, "queue_expiry": q.LeaseExpiresAt} {
+		if at != nil {
+			add(name, "", *at)
+		}
+	}
 	for _, x := range consumers {
 		if x.Queue.Name == c.words[0] {
 			add("consumer_deadline", x.Tag, x.NextDeadline)

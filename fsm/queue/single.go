@@ -24,6 +24,14 @@ func (cs *consumers) served(c *consumer) bool {
 	return c.level != nil && c.status() == Up && (!cs.settings.SingleActive || c == cs.single && !cs.quiescing)
 }
 
+// singleTag is the tag of the single active consumer; empty: there is none.
+func (cs *consumers) singleTag() string {
+	if cs.single == nil || !cs.settings.SingleActive {
+		return ""
+	}
+	return cs.single.tag
+}
+
 // elect decides who is the single active consumer. It costs nothing unless
 // somebody has come, gone, timed out or come back since the last time, or the
 // active consumer is to make way and holds nothing any more.

@@ -48,6 +48,24 @@ func (m *Machine) Dead() Dead {
 	}
 }
 
+// Outlook returns what comes next, and what Stats does not count. O(1).
+func (m *Machine) Outlook() Outlook {
+	o := Outlook{Returned: m.messages.count(Returned).Messages}
+	if m.lease.phase() != Active {
+		return o
+	}
+	if k, _, ok := m.timers.expiry(); ok {
+		o.NextExpiry = k.at
+	}
+	if o.LeaseEnd = m.lease.leaseEnd(); o.LeaseEnd == 0 {
+		o.LeaseEnd = m.lease.idleEnd()
+	} else if idle := m.lease.idleEnd(); idle != 0 {
+		o.LeaseEnd = min(o.LeaseEnd, idle)
+	}
+	o.SingleActive = m.consumers.singleTag()
+	return o
+}
+
 // Live reports whether the entry at index has live messages.
 func (m *Machine) Live(index uint64) bool { return m.entries.has(index) }
 
@@ -201,13 +219,6 @@ func (m *Machine) ConsumerNodes() []Boot { return m.sessions.consumerNodes() }
 // here, with an id above after, ascending.
 func (m *Machine) Sources(after fsm.QueueID, limit int) []fsm.QueueID {
 	return m.sessions.sources(after, limit)
-}
-
-// NextScheduled returns when the first scheduled message is due; 0: there is
-// none.
-func (m *Machine) NextScheduled() fsm.Time {
-	first, _ := m.ScheduledSpan()
-	return first
 }
 
 // ScheduledSpan returns when the first and when the last scheduled message is

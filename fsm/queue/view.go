@@ -103,6 +103,18 @@ type Stats struct {
 	Counters  Counters
 }
 
+// Outlook is what a queue waits for, besides deliveries and scheduled messages.
+type Outlook struct {
+	// NextExpiry is when the first message expires that nobody holds and that is not
+	// scheduled; 0: none ever does.
+	NextExpiry fsm.Time
+	// LeaseEnd is when the queue is deleted unless it is used before; 0: never, as it
+	// is used now.
+	LeaseEnd     fsm.Time
+	Returned     uint64 // of the ready messages: those that consumers had
+	SingleActive string // tag of the single active consumer; empty: there is none
+}
+
 // GroupCounters count how often a consumer got a group, and how often the lock of
 // one ended.
 type GroupCounters struct{ GroupsTaken, GroupsLost uint64 }

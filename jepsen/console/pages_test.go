@@ -163,10 +163,16 @@ func testScheduled(t *testing.T, w *world) {
 }
 
 func testEnded(t *testing.T, w *world) {
+	w.mustQueue(t, "leased", map[string]any{"x-message-ttl": 7_200_000, "x-expires": 10_800_000})
+	w.mustPublish(t, "leased", "soon over", nil)
 	w.mustQueue(t, "short", map[string]any{"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
 	w.mustQueue(t, "dead", nil)
 	w.mustPublish(t, "short", "brief", nil)
 	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queues", "queues")
+	p.await("what is left of both", "/in (1 h 59 min|2 h)\\s*in (2 h 59 min|3 h)/.test(row('leased')?.innerText)")
+	p.open("Queue leased", "queue", "/", "leased")
+	p.await("what is left of both", "/Next message expires\\s*in (1 h 59|2 h)/.test(text('main')) && /the queue is deleted\\s*in (2 h 59|3 h)/.test(text('main')) && /Log\\s*term/.test(text('main'))")
 	p.open("Queue short", "queue", "/", "short", "ended")
 	p.await("its end", "row('expired') && row('brief') && row('dead')")
 	p.do("row('expired')", "querySelector('button').click()")

@@ -831,16 +831,22 @@ type QueueStats struct {
 	GroupsTakenTotal      uint64 `protobuf:"varint,78,opt,name=groups_taken_total,json=groupsTakenTotal" json:"groups_taken_total,omitempty"`
 	GroupsLostTotal       uint64 `protobuf:"varint,79,opt,name=groups_lost_total,json=groupsLostTotal" json:"groups_lost_total,omitempty"` // because their locks had ended
 	// Messages that ended otherwise than by an ack or a death.
-	MessagesPurgedTotal         uint64 `protobuf:"varint,90,opt,name=messages_purged_total,json=messagesPurgedTotal" json:"messages_purged_total,omitempty"`
-	MessagesCancelledTotal      uint64 `protobuf:"varint,91,opt,name=messages_cancelled_total,json=messagesCancelledTotal" json:"messages_cancelled_total,omitempty"`          // while they were scheduled
-	MessagesReplacedTotal       uint64 `protobuf:"varint,92,opt,name=messages_replaced_total,json=messagesReplacedTotal" json:"messages_replaced_total,omitempty"`             // by others of their schedule ids
-	LastActive                  int64  `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive" json:"last_active,omitempty"`                                              // when something was last done with it, ms
-	InUse                       bool   `protobuf:"varint,51,opt,name=in_use,json=inUse" json:"in_use,omitempty"`                                                               // it has a consumer, or a get that is not settled
-	MessagesDeduplicatedTotal   uint64 `protobuf:"varint,85,opt,name=messages_deduplicated_total,json=messagesDeduplicatedTotal" json:"messages_deduplicated_total,omitempty"` // publishes that were duplicates
-	DedupIds                    uint64 `protobuf:"varint,86,opt,name=dedup_ids,json=dedupIds" json:"dedup_ids,omitempty"`                                                      // remembered now
-	DedupIdsForgottenEarlyTotal uint64 `protobuf:"varint,87,opt,name=dedup_ids_forgotten_early_total,json=dedupIdsForgottenEarlyTotal" json:"dedup_ids_forgotten_early_total,omitempty"`
-	MessagesForwarding          uint64 `protobuf:"varint,95,opt,name=messages_forwarding,json=messagesForwarding" json:"messages_forwarding,omitempty"` // those of messages_dlx that have not died
-	MessagesForwardedTotal      uint64 `protobuf:"varint,96,opt,name=messages_forwarded_total,json=messagesForwardedTotal" json:"messages_forwarded_total,omitempty"`
+	MessagesPurgedTotal         uint64   `protobuf:"varint,90,opt,name=messages_purged_total,json=messagesPurgedTotal" json:"messages_purged_total,omitempty"`
+	MessagesCancelledTotal      uint64   `protobuf:"varint,91,opt,name=messages_cancelled_total,json=messagesCancelledTotal" json:"messages_cancelled_total,omitempty"`          // while they were scheduled
+	MessagesReplacedTotal       uint64   `protobuf:"varint,92,opt,name=messages_replaced_total,json=messagesReplacedTotal" json:"messages_replaced_total,omitempty"`             // by others of their schedule ids
+	LastActive                  int64    `protobuf:"zigzag64,50,opt,name=last_active,json=lastActive" json:"last_active,omitempty"`                                              // when something was last done with it, ms
+	InUse                       bool     `protobuf:"varint,51,opt,name=in_use,json=inUse" json:"in_use,omitempty"`                                                               // it has a consumer, or a get that is not settled
+	MessagesDeduplicatedTotal   uint64   `protobuf:"varint,85,opt,name=messages_deduplicated_total,json=messagesDeduplicatedTotal" json:"messages_deduplicated_total,omitempty"` // publishes that were duplicates
+	DedupIds                    uint64   `protobuf:"varint,86,opt,name=dedup_ids,json=dedupIds" json:"dedup_ids,omitempty"`                                                      // remembered now
+	DedupIdsForgottenEarlyTotal uint64   `protobuf:"varint,87,opt,name=dedup_ids_forgotten_early_total,json=dedupIdsForgottenEarlyTotal" json:"dedup_ids_forgotten_early_total,omitempty"`
+	MessagesForwarding          uint64   `protobuf:"varint,95,opt,name=messages_forwarding,json=messagesForwarding" json:"messages_forwarding,omitempty"` // those of messages_dlx that have not died
+	MessagesForwardedTotal      uint64   `protobuf:"varint,96,opt,name=messages_forwarded_total,json=messagesForwardedTotal" json:"messages_forwarded_total,omitempty"`
+	NextExpiryAt                int64    `protobuf:"zigzag64,100,opt,name=next_expiry_at,json=nextExpiryAt" json:"next_expiry_at,omitempty"`                                 // of its messages, ms; 0: none
+	LeaseExpiresAt              int64    `protobuf:"zigzag64,101,opt,name=lease_expires_at,json=leaseExpiresAt" json:"lease_expires_at,omitempty"`                           // when it is deleted unless it is used, ms; 0: never
+	MessagesReadyReturned       uint64   `protobuf:"varint,102,opt,name=messages_ready_returned,json=messagesReadyReturned" json:"messages_ready_returned,omitempty"`        // those of messages_ready that consumers had
+	SingleActiveConsumerTag     string   `protobuf:"bytes,103,opt,name=single_active_consumer_tag,json=singleActiveConsumerTag" json:"single_active_consumer_tag,omitempty"` // empty: there is none
+	Replica                     *Replica `protobuf:"bytes,104,opt,name=replica" json:"replica,omitempty"`                                                                    // the leader's; of a queue with one replica: none
+	LogBytes                    uint64   `protobuf:"varint,105,opt,name=log_bytes,json=logBytes" json:"log_bytes,omitempty"`                                                 // payloads of live messages in it
 	unknownFields               protoimpl.UnknownFields
 	sizeCache                   protoimpl.SizeCache
 }
@@ -1235,6 +1241,48 @@ func (x *QueueStats) GetMessagesForwarding() uint64 {
 func (x *QueueStats) GetMessagesForwardedTotal() uint64 {
 	if x != nil {
 		return x.MessagesForwardedTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetNextExpiryAt() int64 {
+	if x != nil {
+		return x.NextExpiryAt
+	}
+	return 0
+}
+
+func (x *QueueStats) GetLeaseExpiresAt() int64 {
+	if x != nil {
+		return x.LeaseExpiresAt
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesReadyReturned() uint64 {
+	if x != nil {
+		return x.MessagesReadyReturned
+	}
+	return 0
+}
+
+func (x *QueueStats) GetSingleActiveConsumerTag() string {
+	if x != nil {
+		return x.SingleActiveConsumerTag
+	}
+	return ""
+}
+
+func (x *QueueStats) GetReplica() *Replica {
+	if x != nil {
+		return x.Replica
+	}
+	return nil
+}
+
+func (x *QueueStats) GetLogBytes() uint64 {
+	if x != nil {
+		return x.LogBytes
 	}
 	return 0
 }
@@ -3985,11 +4033,13 @@ type TrafficRequest struct {
 	Channel  string                 `protobuf:"bytes,6,opt,name=channel" json:"channel,omitempty"`
 	// Samples of sums and of the one object, from slot on backwards: how many of
 	// lengths and of counts, and the slots from one to the next.
-	Slot          int64  `protobuf:"zigzag64,7,opt,name=slot" json:"slot,omitempty"`
-	Lengths       uint32 `protobuf:"varint,8,opt,name=lengths" json:"lengths,omitempty"`
-	LengthsStep   uint32 `protobuf:"varint,9,opt,name=lengths_step,json=lengthsStep" json:"lengths_step,omitempty"`
-	Counts        uint32 `protobuf:"varint,10,opt,name=counts" json:"counts,omitempty"`
-	CountsStep    uint32 `protobuf:"varint,11,opt,name=counts_step,json=countsStep" json:"counts_step,omitempty"`
+	Slot          int64    `protobuf:"zigzag64,7,opt,name=slot" json:"slot,omitempty"`
+	Lengths       uint32   `protobuf:"varint,8,opt,name=lengths" json:"lengths,omitempty"`
+	LengthsStep   uint32   `protobuf:"varint,9,opt,name=lengths_step,json=lengthsStep" json:"lengths_step,omitempty"`
+	Counts        uint32   `protobuf:"varint,10,opt,name=counts" json:"counts,omitempty"`
+	CountsStep    uint32   `protobuf:"varint,11,opt,name=counts_step,json=countsStep" json:"counts_step,omitempty"`
+	Queues        []uint64 `protobuf:"varint,12,rep,packed,name=queues" json:"queues,omitempty"` // QUEUES: only of these; empty: all
+	Listed        bool     `protobuf:"varint,13,opt,name=listed" json:"listed,omitempty"`        // samples of everything that is listed, if it is not too much
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4099,6 +4149,20 @@ func (x *TrafficRequest) GetCountsStep() uint32 {
 		return x.CountsStep
 	}
 	return 0
+}
+
+func (x *TrafficRequest) GetQueues() []uint64 {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *TrafficRequest) GetListed() bool {
+	if x != nil {
+		return x.Listed
+	}
+	return false
 }
 
 type TrafficReply struct {
@@ -4309,7 +4373,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x11QueueStatsRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"F\n" +
 	"\x0fQueueStatsReply\x123\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xb8\x13\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xce\x15\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -4367,7 +4431,13 @@ const file_peer_proto_rawDesc = "" +
 	"\tdedup_ids\x18V \x01(\x04R\bdedupIds\x12D\n" +
 	"\x1fdedup_ids_forgotten_early_total\x18W \x01(\x04R\x1bdedupIdsForgottenEarlyTotal\x12/\n" +
 	"\x13messages_forwarding\x18_ \x01(\x04R\x12messagesForwarding\x128\n" +
-	"\x18messages_forwarded_total\x18` \x01(\x04R\x16messagesForwardedTotal\"9\n" +
+	"\x18messages_forwarded_total\x18` \x01(\x04R\x16messagesForwardedTotal\x12$\n" +
+	"\x0enext_expiry_at\x18d \x01(\x12R\fnextExpiryAt\x12(\n" +
+	"\x10lease_expires_at\x18e \x01(\x12R\x0eleaseExpiresAt\x126\n" +
+	"\x17messages_ready_returned\x18f \x01(\x04R\x15messagesReadyReturned\x12;\n" +
+	"\x1asingle_active_consumer_tag\x18g \x01(\tR\x17singleActiveConsumerTag\x122\n" +
+	"\areplica\x18h \x01(\v2\x18.quorate.peer.v1.ReplicaR\areplica\x12\x1b\n" +
+	"\tlog_bytes\x18i \x01(\x04R\blogBytes\"9\n" +
 	"\rCountsRequest\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\"]\n" +
@@ -4608,7 +4678,7 @@ const file_peer_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\"\n" +
 	"\n" +
 	"HearsReply\x12\x14\n" +
-	"\x05hears\x18\x01 \x01(\bR\x05hears\"\xfb\x02\n" +
+	"\x05hears\x18\x01 \x01(\bR\x05hears\"\xab\x03\n" +
 	"\x0eTrafficRequest\x122\n" +
 	"\x02of\x18\x01 \x01(\x0e2\".quorate.peer.v1.TrafficRequest.OfR\x02of\x12\x10\n" +
 	"\x03one\x18\x02 \x01(\bR\x03one\x12\x14\n" +
@@ -4622,7 +4692,9 @@ const file_peer_proto_rawDesc = "" +
 	"\x06counts\x18\n" +
 	" \x01(\rR\x06counts\x12\x1f\n" +
 	"\vcounts_step\x18\v \x01(\rR\n" +
-	"countsStep\"7\n" +
+	"countsStep\x12\x16\n" +
+	"\x06queues\x18\f \x03(\x04R\x06queues\x12\x16\n" +
+	"\x06listed\x18\r \x01(\bR\x06listed\"7\n" +
 	"\x02Of\x12\b\n" +
 	"\x04SUMS\x10\x00\x12\n" +
 	"\n" +
@@ -4714,27 +4786,28 @@ var file_peer_proto_goTypes = []any{
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
 	10, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
-	15, // 2: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
-	16, // 3: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	19, // 4: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	24, // 5: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	22, // 6: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
-	28, // 7: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
-	32, // 8: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	41, // 9: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 10: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	48, // 11: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	5,  // 12: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 13: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 14: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 15: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 16: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 17: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	15, // [15:18] is the sub-list for method output_type
-	12, // [12:15] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	24, // 2: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
+	15, // 3: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
+	16, // 4: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
+	19, // 5: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	24, // 6: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	22, // 7: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
+	28, // 8: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	32, // 9: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	41, // 10: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 11: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	48, // 12: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	5,  // 13: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 14: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 15: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 16: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 17: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 18: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	16, // [16:19] is the sub-list for method output_type
+	13, // [13:16] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }

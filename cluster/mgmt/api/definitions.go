@@ -229,7 +229,8 @@ type Queue struct {
 
 	*QueueStats
 	LengthDetails
-	MessageStats MessageStats `json:"message_stats,omitempty"`
+	MessageStats    MessageStats `json:"message_stats,omitempty"`
+	ConsumerDetails []Consumer   `json:"consumer_details,omitzero"` // if one queue is asked for
 }
 
 // QueueStats says how a queue is doing, as its leader says.
@@ -294,6 +295,19 @@ type QueueStats struct {
 	// queue was asked for and has such messages.
 	NextDelayedAt int64 `json:"next_delayed_at,omitempty"`
 	LastDelayedAt int64 `json:"last_delayed_at,omitempty"`
+	// NextExpiryAt is when the first message expires that nobody holds, and LeaseExpiresAt when the
+	// queue is deleted unless it is used before, in milliseconds since the epoch; null: never.
+	NextExpiryAt   *int64 `json:"next_expiry_at"`
+	LeaseExpiresAt *int64 `json:"lease_expires_at"`
+	// Of messages and message_bytes: those on disk at a majority, which is all or none of a queue.
+	Persistent      uint64 `json:"messages_persistent"`
+	PersistentBytes uint64 `json:"message_bytes_persistent"`
+	Memory          uint64 `json:"messages_ram"` // those that are nowhere else
+	MemoryBytes     uint64 `json:"message_bytes_ram"`
+	ReadyReturned   uint64 `json:"messages_ready_returned"`              // those of messages_ready that consumers had
+	SingleActive    string `json:"single_active_consumer_tag,omitempty"` // if there is one
+	IdleSince       string `json:"idle_since,omitempty"`                 // RFC 3339, of the last activity; empty: it is in use
+	Raft            *Raft  `json:"raft"`                                 // null: it has one replica
 	// Publishes that were duplicates of messages within the window, ids that are
 	// remembered now, and those forgotten early because they were too many.
 	DeduplicatedTotal     uint64 `json:"messages_deduplicated_total"`
@@ -301,6 +315,26 @@ type QueueStats struct {
 	DedupIDsForgottenSoon uint64 `json:"dedup_ids_forgotten_early_total"`
 	// SettingsApplied: the queue has taken up the effective settings shown.
 	SettingsApplied bool `json:"settings_in_force"`
+}
+
+// Raft is the log of a queue, as its leader says.
+type Raft struct {
+	Term          uint64 `json:"term"`
+	CommitIndex   uint64 `json:"commit_index"`
+	AppliedIndex  uint64 `json:"applied_index"`
+	LastIndex     uint64 `json:"last_index"`
+	SnapshotIndex int64  `json:"snapshot_index"` // -1: none
+	LogBytes      uint64 `json:"log_bytes"`      // payloads that it keeps
+	// Members are the replicas; they are there if one queue was asked for.
+	Members []RaftMember `json:"members,omitempty"`
+}
+
+// RaftMember is a replica of a queue.
+type RaftMember struct {
+	Node       string `json:"node"`
+	State      string `json:"state"`       // leader, follower, candidate; noproc: it does not answer
+	MatchIndex uint64 `json:"match_index"` // of the last entry that it and the leader have
+	Lag        uint64 `json:"lag"`         // entries that the leader has and it has not
 }
 
 // Exchange is an exchange; the default one has no name.

@@ -3,7 +3,7 @@
 import { Chart, lengthsOf, ratesOf, samples } from './chart.js';
 import { exchangePath, get, path, post, remove } from './client.js';
 import { badge, button, fill, h, link, pairs, place } from './dom.js';
-import { bytes, count, json, left, rate, terms } from './format.js';
+import { ago, bytes, count, json, left, rate, terms } from './format.js';
 import { queueConsumers } from './consumers.js';
 import { ended } from './ended.js';
 import { messages } from './messages.js';
@@ -47,8 +47,11 @@ function state(view, body, at, { vhost, name }) {
       ['Waiting for a retry', q.messages_delayed_retry ? count(q.messages_delayed_retry) : ''], ['Deferred', q.messages_deferred ? count(q.messages_deferred) : ''],
       ['Dead letters under way', q.messages_dlx ? `${count(q.messages_dlx)}${q.messages_dlx_waiting ? `, ${count(q.messages_dlx_waiting)} of them without a target` : ''}` : ''],
       ['Groups', q.groups ? `${count(q.groups)}, ${count(q.groups_held)} of them held` : ''], ['Consumers', count(q.consumers)],
+      ['Log', q.raft ? `term ${count(q.raft.term)}, ${count(q.raft.last_index)} entries written, ${count(q.raft.commit_index)} committed, ${count(q.raft.applied_index)} applied, ${bytes(q.raft.log_bytes)} of messages` : ''],
     ]));
     fill(times, pairs([
+      ['Next message expires', q.next_expiry_at ? left(q.next_expiry_at) : ''], ['Unused, the queue is deleted', q.lease_expires_at ? left(q.lease_expires_at) : ''],
+      ['Idle since', q.idle_since ? ago(Date.parse(q.idle_since)) : ''],
       ['First scheduled message', q.next_delayed_at ? left(q.next_delayed_at) : ''], ['Last scheduled message', q.last_delayed_at ? left(q.last_delayed_at) : ''],
       ['Expired', count(q.messages_expired_total)], ['Timed out at consumers', count(q.messages_timed_out_total)],
       ['Late consumers', q.consumers_timed_out > 0 ? badge(count(q.consumers_timed_out), 'warn') : count(q.consumers_timed_out)],

@@ -2,7 +2,7 @@
 
 import { get, path, put } from './client.js';
 import { badge, button, h, link, place } from './dom.js';
-import { count, rate, rateOf } from './format.js';
+import { count, left, rate, rateOf } from './format.js';
 import { paged } from './table.js';
 import { area, dialog, field, input, object, select } from './view.js';
 
@@ -25,6 +25,8 @@ const columns = [
   { title: 'Scheduled', sort: 'messages_scheduled', number: true, minor: true, show: (q) => count(q.messages_scheduled) },
   { title: 'Retried later', sort: 'messages_delayed_retry', number: true, minor: true, show: (q) => count(q.messages_delayed_retry) },
   { title: 'Locked', sort: 'messages_locked', number: true, minor: true, show: (q) => count(q.messages_locked) },
+  { title: 'Next expiry', sort: 'next_expiry_at', minor: true, show: (q) => left(q.next_expiry_at) },
+  { title: 'Lease left', sort: 'lease_expires_at', minor: true, show: (q) => left(q.lease_expires_at) },
   { title: 'Consumers', sort: 'consumers', number: true, minor: true, show: (q) => count(q.consumers) },
   { title: 'Late', sort: 'consumers_timed_out', number: true, minor: true, show: (q) => (q.consumers_timed_out > 0 ? badge(count(q.consumers_timed_out), 'warn') : count(q.consumers_timed_out)) },
   { title: 'Expired', sort: 'messages_expired_total', number: true, minor: true, show: (q) => count(q.messages_expired_total) },
@@ -34,7 +36,7 @@ const columns = [
 ];
 
 const needed = ['vhost', 'name', 'state', 'leader', 'online', 'members', 'messages_ready', 'messages_unacknowledged', 'messages_scheduled', 'messages_delayed_retry',
-  'messages_locked', 'consumers', 'consumers_timed_out', 'messages_expired_total', 'message_stats.publish_details', 'message_stats.deliver_get_details', 'policy', 'operator_policy'];
+  'messages_locked', 'next_expiry_at', 'lease_expires_at', 'consumers', 'consumers_timed_out', 'messages_expired_total', 'message_stats.publish_details', 'message_stats.deliver_get_details', 'policy', 'operator_policy'];
 
 export function queues(view, vhost) {
   const choice = vhostChoice(view, vhost, 'queues');
