@@ -179,6 +179,32 @@ func TestUnreachableLeader(t *testing.T) {
 	c.mustAgree()
 }
 
+// TestLinkToLeaderDown takes away the link between a queue's leader and another member: publishers
+// and consumers there go on, by a leader that both reach.
+func TestLinkToLeaderDown(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	c.mustClient("n1").mustDeclare("q")
+	leader := c.mustLeader("q")
+	far := c.other(leader)
+	out, in, near := c.mustClient(far), c.mustClient(far), c.mustClient(leader)
+	in.mustConsume("q", 1, 0)
+	c.net.setApart(leader, far, true)
+	want := numbered(0, 50)
+	for _, body := range want {
+		out.publish("q", body)
+		near.publish("q", body+" near")
+	}
+	out.confirmed()
+	near.confirmed()
+	in.await("everything is delivered", func() bool { return len(in.inbox) >= 2*len(want) })
+	if at := c.mustLeader("q"); at != c.other(leader, far) {
+		t.Errorf("%s leads", at)
+	}
+	c.net.setApart(leader, far, false)
+	c.mustAgree()
+}
+
 // Dead letters arrive once although the leader of their queue dies while they
 // are on their way.
 func TestDeadLettersExactlyOnce(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -42,6 +43,8 @@ type elections struct {
 	drains func(node string) bool
 	slog   *slog.Logger
 	worker *worker.Worker
+	spawn  func(f func())
+	ceding atomic.Bool
 
 	mu      sync.Mutex
 	running map[fsm.GroupID]*election
@@ -75,6 +78,8 @@ type electable interface {
 	// transferTo makes another member the leader if raft leads here. wins says that the member can
 	// be elected as it is. It does not block.
 	transferTo(node string, wins bool)
+	// cedeTo hands the leadership over and returns when that has been done, or has failed.
+	cedeTo(node string)
 }
 
 // election is the search for a leader of one group, as this member sees it.
@@ -103,9 +108,9 @@ func newElection(g electable) *election {
 	}
 }
 
-func newElections(c *Config, find func(fsm.GroupID) electable) *elections {
+func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electable) *elections {
 	return &elections{
-		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains,
+		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains, spawn: spawn,
 		worker: newElectionWorker(), running: map[fsm.GroupID]*election{},
 	}
 }
@@ -278,7 +283,12 @@ func (e *elections) ask(v *election, alive []string, r *electionRound) {
 	for _, n := range alive {
 		if n != e.node {
 			_, term := v.group.role()
-			r.ask[n] = appendItem(r.ask[n], item{kind: itemAsk, group: v.group.Spec().Group, term: term, position: mine, barred: v.barred[e.node], learner: v.learners[e.node]})
+			it := item{kind: itemAsk, group: v.group.Spec().Group, term: term, position: mine, barred: v.barred[e.node], learner: v.learners[e.node]}
+			r.ask[n] = appendItem(r.ask[n], it)
+			if v.outOfReach(n, r.now) {
+				it.kind = itemOutOfReach
+				r.ask[n] = appendItem(r.ask[n], it)
+			}
 		}
 	}
 }
@@ -411,6 +421,8 @@ func (e *elections) draining(node string) bool { return e.drains != nil && e.dra
 // receive processes positions from another member and answers those that ask.
 func (e *elections) receive(from string, items []byte, now time.Time) {
 	var answer []byte
+	offers := map[string][]byte{}
+	var cessions []cession
 	for len(items) >= itemSize {
 		it := parseItem(items)
 		items = items[itemSize:]
@@ -423,12 +435,27 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		if role, term := g.role(); role == raft.Leader && term < it.term {
 			e.links.Resign(it.group, it.term, from)
 		}
-		if it.kind == itemAsk {
+		switch it.kind {
+		case itemAsk:
 			g.hasNoLeader(from, it.position.index)
 			answer = appendItem(answer, e.answer(g, from))
+		case itemOutOfReach:
+			if leader, o, ok := e.offer(g); ok {
+				offers[leader] = appendItem(offers[leader], o)
+			}
+			continue
+		case itemOffer:
+			if e.mayCede(g, it) {
+				cessions = append(cessions, cession{g, from})
+			}
+			continue
 		}
 		e.note(from, it, now)
 	}
+	for leader, items := range offers {
+		e.send(leader, items)
+	}
+	e.cede(cessions)
 	if len(answer) > 0 {
 		e.send(from, answer)
 	}
@@ -487,12 +514,14 @@ type item struct {
 }
 
 const (
-	itemAsk      = 1 // my log ends here; where does yours?
-	itemPosition = 2
-	itemLed      = 3    // the group has a leader that I can reach
-	itemBarred   = 0x80 // added to the kind
-	itemLearner  = 0x40 // likewise
-	itemSize     = 1 + 4 + 8 + 8 + 8
+	itemAsk        = 1 // my log ends here; where does yours?
+	itemPosition   = 2
+	itemLed        = 3    // the group has a leader that I can reach
+	itemOutOfReach = 4    // I cannot reach the leader that you have reported
+	itemOffer      = 5    // I reach all members and would lead; my log ends here
+	itemBarred     = 0x80 // added to the kind
+	itemLearner    = 0x40 // likewise
+	itemSize       = 1 + 4 + 8 + 8 + 8
 )
 
 // sound reports whether a log as described by the item is possible.

@@ -502,3 +502,50 @@ func TestLostCandidateStandsAgain(t *testing.T) {
 	n.elections.campaign(n)
 	p.mustCampaign("a")
 }
+
+// A member that has lost its link to the leader, and only that, gets a leader that it reaches.
+func TestLeaderOutOfReach(t *testing.T) {
+	cut := func(p *pretend, a, b string) {
+		p.nodes[a].lost(b)
+		p.nodes[b].lost(a)
+	}
+	for _, tc := range []struct {
+		name   string
+		change func(p *pretend)
+		leader string // empty: nothing changes
+	}{
+		{"one link", func(p *pretend) { cut(p, "a", "c") }, "b"},
+		{"two links", func(p *pretend) { cut(p, "a", "c"); cut(p, "b", "c") }, ""},
+		{"who reaches all is about to stop", func(p *pretend) {
+			cut(p, "a", "c")
+			p.nodes["b"].elections.drains = func(node string) bool { return node == "b" }
+		}, ""},
+		{"who reaches all may not lead", func(p *pretend) { cut(p, "a", "c"); p.nodes["b"].quarantined = true }, ""},
+		{"who reaches all cannot prove its log", func(p *pretend) { cut(p, "a", "c"); p.nodes["b"].learner = true }, ""},
+		{"who reaches all lags behind", func(p *pretend) { cut(p, "a", "c"); p.nodes["a"].log.index += maxCedeLag + 1 }, ""},
+		{"the leader reaches all", func(p *pretend) { p.nodes["c"].lost("a") }, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPretend(t, "a", "b", "c")
+			for _, n := range p.nodes {
+				n.open, n.leader = true, "a"
+			}
+			tc.change(p)
+			p.run(outOfReachAfter / 2)
+			p.mustCampaign()
+			p.run(5 * time.Second)
+			if tc.leader == "" {
+				p.mustCampaign()
+				return
+			}
+			p.mustCampaign(tc.leader, tc.leader) // it is told once, and campaigns
+			for _, n := range p.nodes {
+				if n.leader != tc.leader {
+					t.Errorf("%s follows %q", n.name, n.leader)
+				}
+			}
+			p.run(time.Minute)
+			p.mustCampaign(tc.leader, tc.leader)
+		})
+	}
+}

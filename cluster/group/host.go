@@ -116,7 +116,7 @@ func NewHost(c Config) *Host {
 	h.timers.config = &h.config
 	h.catchUp.free = catchUpBytes
 	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
-	h.elections = newElections(&h.config, func(id fsm.GroupID) electable {
+	h.elections = newElections(&h.config, h.spawn, func(id fsm.GroupID) electable {
 		if g := h.groups.replica(id); g != nil {
 			return g
 		}

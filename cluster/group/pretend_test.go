@@ -62,7 +62,7 @@ func newPretend(t *testing.T, members ...string) *pretend {
 				}
 				return nil
 			},
-			worker: worker.New(worker.Options{}), running: map[fsm.GroupID]*election{},
+			worker: worker.New(worker.Options{}), spawn: func(f func()) { f() }, running: map[fsm.GroupID]*election{},
 		}
 		n.elections.listen()
 		p.nodes[name] = n
@@ -107,6 +107,9 @@ func (n *pretendNode) transferTo(node string, _ bool) {
 	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s yields to %s", n.p.now.Sub(time.Unix(1000, 0)), n.name, node))
 	n.p.nodes[node].Campaign(7)
 }
+
+// cedeTo lets the other one campaign too.
+func (n *pretendNode) cedeTo(node string) { n.transferTo(node, true) }
 
 func (n *pretendNode) Peers() (all []peer.PeerStatus) {
 	for _, name := range n.p.order {
