@@ -71,10 +71,3 @@ func (e *elections) cede(list []cession) {
 		_ = work.Wait() // there are no errors
 	})
 }
-
-// cedeTo hands the leadership to a member that reaches more of the others.
-func (g *Group) cedeTo(node string) {
-	defer g.guard.contain("hand the leadership over")
-	err := g.Transfer(node)
-	g.slog.Info("the leadership goes to a member that reaches all others", "to", node, "error", err)
-}

@@ -79,6 +79,13 @@ func (g *Group) handOver(to string) error {
 	return ErrNotHandedOver
 }
 
+// cedeTo hands the leadership to a member that reaches more of the others.
+func (g *Group) cedeTo(node string) {
+	defer g.guard.contain("hand the leadership over")
+	err := g.Transfer(node)
+	g.slog.Info("the leadership goes to a member that reaches all others", "to", node, "error", err)
+}
+
 // announceAgain goes on with a leadership that was not handed over. Nothing was
 // proposed meanwhile: neither the ticks that were due nor settings that have
 // changed. Everybody is told that this replica leads after all: those whose
