@@ -77,14 +77,14 @@ func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
 func (x *publisher) counted(p *fsm.Publish, copies int) {
 	x.calls.mu.Lock()
 	defer x.calls.mu.Unlock()
-	x.calls.tally.Published(p.Exchange, copies, p.Confirm)
+	x.calls.tally.Published(p.Exchange, len(p.Payload), copies, p.Confirm)
 }
 
 // unroutable counts a publish that has no queue. The channel itself confirms and returns it.
 func (x *publisher) unroutable(p *fsm.Publish) {
 	x.calls.mu.Lock()
 	defer x.calls.mu.Unlock()
-	x.calls.tally.Published(p.Exchange, 0, p.Confirm)
+	x.calls.tally.Published(p.Exchange, len(p.Payload), 0, p.Confirm)
 	x.countUnroutable(p.Mandatory)
 	x.calls.tally.Confirmed()
 }
@@ -158,7 +158,7 @@ func (x *publisher) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 	}
 	x.calls.lock()
 	defer x.calls.unlock()
-	x.calls.tally.Published(p.Exchange, len(x.route), p.Confirm)
+	x.calls.tally.Published(p.Exchange, len(p.Payload), len(x.route), p.Confirm)
 	for _, q := range x.route {
 		x.sendCopy(q, p, fan, limits)
 	}
@@ -236,7 +236,7 @@ func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
 	}
 	x.calls.lock()
 	defer x.calls.unlock()
-	x.calls.tally.Published(p.Exchange, 1, p.Confirm)
+	x.calls.tally.Published(p.Exchange, len(p.Payload), 1, p.Confirm)
 	x.calls.confirm(p.Number, true)
 	return true
 }

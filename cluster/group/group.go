@@ -122,6 +122,7 @@ func (g *Group) connectProposer() {
 		lead: &g.leadership, admission: h.admission, version: h.config.Version, guard: &g.guard,
 		commit:    func(l *raft.Log) raft.ApplyFuture { return g.order.commit(l) },
 		active:    func() { h.watch.add(g) },
+		committed: h.latency.observe,
 		undecided: func(from string) { h.config.Outside.Undecided(g, from) },
 		lost: func() {
 			g.timer.lost()

@@ -98,6 +98,7 @@ type Host struct {
 	localBytes atomic.Int64  // of the payloads of local queues
 	withdrawn  atomic.Bool   // no replica leads here, see Withdraw
 	panics     atomic.Uint64 // in work for groups
+	latency    latency
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -430,6 +431,10 @@ func (h *Host) Quarantined() (list []*Group) {
 
 // Panics returns the number of panics in work for groups since the node started.
 func (h *Host) Panics() uint64 { return h.panics.Load() }
+
+// CommitLatency is how long entries of queues that this node leads have taken of late from their
+// proposal until they were applied; 0: there were none.
+func (h *Host) CommitLatency() time.Duration { return h.latency.mean() }
 
 // Deaths returns what has died in queues that this node led, since it started.
 func (h *Host) Deaths() Deaths { return h.applying.deaths.all() }

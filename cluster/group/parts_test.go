@@ -112,7 +112,7 @@ func newFree(t *testing.T) *free {
 	x := &free{}
 	x.proposer = proposer{
 		lead: &leadership{guard: g, raftTerm: func() uint64 { return 1 }}, admission: newAdmission(), guard: g,
-		version: func() uint32 { return 4 }, active: func() {},
+		version: func() uint32 { return 4 }, active: func() {}, committed: func(time.Duration) {},
 		commit: func(l *raft.Log) raft.ApplyFuture {
 			e := &logpb.Entry{}
 			if err := e.UnmarshalVT(l.Data); err != nil {

@@ -80,6 +80,7 @@ type proposer struct {
 	commit    func(l *raft.Log) raft.ApplyFuture // see order
 	active    func()                             // called when there is work
 	undecided func(from string)                  // called when submissions of a node may be lost
+	committed func(took time.Duration)           // called when an entry has been applied
 	lost      func()                             // called when the group's own proposals may be lost
 	guard     *guard
 
@@ -107,6 +108,7 @@ type pendingEntry struct {
 	future raft.ApplyFuture
 	bytes  int
 	from   []string
+	since  time.Time // it has been on its way
 }
 
 // submit queues commands for the log.
@@ -222,7 +224,7 @@ func (p *proposer) propose() {
 	if bytes > 0 {
 		log.Extensions = joinPayloads(heavy, bytes)
 	}
-	e := pendingEntry{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
+	e := pendingEntry{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy), since: time.Now()}
 	p.admission.release(light)
 	p.admission.release(heavy)
 	p.queued.light, p.queued.heavy = drop(p.queued.light, len(light)), drop(p.queued.heavy, len(heavy))
@@ -347,7 +349,9 @@ func (p *proposer) await() {
 		if err != nil {
 			p.lost()
 			p.report(e.from)
+			continue
 		}
+		p.committed(time.Since(e.since))
 	}
 }
 

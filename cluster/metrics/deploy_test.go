@@ -19,7 +19,7 @@ func TestDeployedNames(t *testing.T) {
 		"rabbitmq_node": true, "rabbitmq_cluster": true, // labels
 	}
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
-		known[lateness.name+suffix] = true
+		known[lateness.name+suffix], known[sizes.name+suffix] = true, true
 	}
 	for _, row := range table {
 		known[row.name] = true

@@ -58,6 +58,7 @@ type Stats struct {
 type Raft struct {
 	Term, Commit, Last, Applied uint64
 	Snapshot                    int64 // of those that have one
+	CommitLatency               time.Duration
 }
 
 // Process is the process of the node.
@@ -161,6 +162,7 @@ type Metrics struct {
 	registry *prometheus.Registry
 	descs    []*prometheus.Desc // of the table's rows
 	lateness *prometheus.HistogramVec
+	sizes    *prometheus.Desc
 }
 
 // New returns the page of a node; gather returns the node's stats.
@@ -169,6 +171,7 @@ func New(gather func() Stats) *Metrics {
 	for i := range table {
 		m.descs = append(m.descs, prometheus.NewDesc(table[i].name, table[i].help, table[i].labels, nil))
 	}
+	m.sizes = prometheus.NewDesc(sizes.name, sizes.help, sizes.labels, nil)
 	m.lateness = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: lateness.name, Help: lateness.help, Buckets: latenessBuckets,
 	}, lateness.labels)
@@ -186,9 +189,21 @@ func (m *Metrics) Late(kind string, late time.Duration) {
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
+	to <- m.sizes
 	for _, d := range m.descs {
 		to <- d
 	}
+}
+
+// sizesOf is the histogram of sizes.
+func sizesOf(s *traffic.Sizes, desc *prometheus.Desc) prometheus.Metric {
+	buckets, count := map[float64]uint64{}, uint64(0)
+	for i, n := range s.Counts {
+		if count += n; i < len(traffic.SizeBounds) {
+			buckets[float64(traffic.SizeBounds[i])] = count
+		}
+	}
+	return prometheus.MustNewConstHistogram(desc, count, float64(s.Bytes), buckets, amqp091)
 }
 
 // Collect implements prometheus.Collector.
@@ -197,6 +212,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 	if t := m.traffic.Load(); t != nil {
 		f.Traffic = (*t)()
 	}
+	to <- sizesOf(&f.Counts.Sizes, m.sizes)
 	for i, row := range table {
 		row.read(&f, func(value float64, labels ...string) {
 			to <- prometheus.MustNewConstMetric(m.descs[i], row.kind.prometheus(), value, labels...)

@@ -35,9 +35,9 @@ func TestDocument(t *testing.T) { page.Hold(t, "../../docs/metrics.md", "table",
 // TestTable: names and labels are as Prometheus wants them, each name stands
 // once, counters are called so.
 func TestTable(t *testing.T) {
-	word := regexp.MustCompile(`^(quorate|rabbitmq)(_[a-z0-9]+)+$`)
+	word := regexp.MustCompile(`^(quorate|rabbitmq|erlang_vm_dist)(_[a-z0-9]+)+$`)
 	seen := map[string]bool{}
-	for _, row := range append([]metric{lateness}, table...) {
+	for _, row := range append([]metric{lateness, sizes}, table...) {
 		if !word.MatchString(row.name) || seen[row.name] {
 			t.Errorf("%s: a wrong name, or twice", row.name)
 		}
@@ -75,8 +75,9 @@ func TestPage(t *testing.T) {
 			Counts: traffic.Totals{
 				All:        traffic.Counts{traffic.Publish: 31, traffic.Confirmable: 32, traffic.Confirm: 33, traffic.PublishOut: 34, traffic.ReturnUnroutable: 35, traffic.DropUnroutable: 36, traffic.QueueCreated: 37},
 				Replicated: traffic.Counts{traffic.Deliver: 1, traffic.DeliverNoAck: 2, traffic.Get: 3, traffic.GetNoAck: 4, traffic.Redeliver: 5, traffic.Ack: 6}, Local: traffic.Counts{traffic.GetEmpty: 7}, Publishers: 38,
+				Sizes: traffic.Sizes{Counts: [9]uint64{2, 3, 0, 0, 0, 0, 0, 0, 1}, Bytes: 200_000_000},
 			},
-			Raft: Raft{Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
+			Raft: Raft{CommitLatency: 2 * time.Millisecond, Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
 			Logins:    login.Counts{Accepted: 5, Refused: 2, HeldBack: 1},
 			Resources: alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
 		}
@@ -100,6 +101,9 @@ func TestPage(t *testing.T) {
 		`rabbitmq_global_messages_redelivered_total{protocol="amqp091",queue_type="rabbit_quorum_queue"} 5`, `rabbitmq_global_messages_acknowledged_total{protocol="amqp091",queue_type="rabbit_quorum_queue"} 6`,
 		`rabbitmq_global_messages_get_empty_total{protocol="amqp091",queue_type="rabbit_classic_queue"} 7`, `rabbitmq_queues_created_total 37`, `rabbitmq_global_publishers{protocol="amqp091"} 38`,
 		`rabbitmq_raft_term_total 41`, `rabbitmq_raft_log_commit_index 42`, `rabbitmq_raft_log_last_written_index 43`, `rabbitmq_raft_last_applied 44`, `rabbitmq_raft_log_snapshot_index 45`,
+		`rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="100"} 2`, `rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="1e+08"} 5`, `rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="+Inf"} 6`,
+		`rabbitmq_message_size_bytes_sum{protocol="amqp091"} 2e+08`, `rabbitmq_message_size_bytes_count{protocol="amqp091"} 6`, `rabbitmq_raft_commit_latency_seconds 0.002`,
+		`erlang_vm_dist_node_state{peer="n2"} 3`, `erlang_vm_dist_node_state{peer="n3"} 1`, `rabbitmq_alarms_file_descriptor_limit 0`, `rabbitmq_channel_messages_unroutable_returned_total 35`, `rabbitmq_channel_messages_unroutable_dropped_total 36`,
 		`rabbitmq_erlang_uptime_seconds 1.5`, `rabbitmq_process_open_fds 46`, `rabbitmq_process_max_fds 47`, `rabbitmq_auth_attempts_total 8`, `rabbitmq_auth_attempts_failed_total 3`,
 		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_group_panics_total 15`,
 		`quorate_panics_total{where="peer"} 16`, `quorate_panics_total{where="loop"} 18`, `quorate_panics_total{where="broker"} 19`, `quorate_unexpected_answers_total 20`, `quorate_commands_refused_total 22`, `quorate_panics_total{where="connection"} 17`,

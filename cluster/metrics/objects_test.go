@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/origin"
+	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cmd/tidy/page"
 	"github.com/quorate/quorate/fsm/queue"
@@ -29,7 +30,9 @@ func handlerOf(t *testing.T, objects func() Objects) http.Handler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := New(func() Stats { return Stats{Node: "n1", Cluster: "c"} })
+	m := New(func() Stats {
+		return Stats{Node: "n1", Cluster: "c", Links: Links{Peers: []peer.PeerStatus{{Node: "n2", Linked: true}}}}
+	})
 	m.SetObjects(objects)
 	return m.Server(slog.New(slog.DiscardHandler), Access{Guard: guard, Login: func(http.ResponseWriter, *http.Request) bool { return true }}).http.Handler
 }

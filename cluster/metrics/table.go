@@ -83,6 +83,9 @@ const compatibility = "4.3.0"
 
 var peerLabel = []string{"peer"}
 
+// sizes is the row of a histogram whose values are counted elsewhere.
+var sizes = metric{name: "rabbitmq_message_size_bytes", kind: histogram, labels: protocol, help: "Bodies of the messages that clients of this node have published, in bytes"}
+
 // lateness is the row that is collected as it happens.
 var lateness = metric{
 	name: "quorate_timer_lateness_seconds", kind: histogram, labels: []string{"kind"},
@@ -180,6 +183,8 @@ var table = []metric{
 	counted("routed", "Copies of published messages that went to queues", traffic.PublishOut),
 	counted("unroutable_returned", "Mandatory messages without a route", traffic.ReturnUnroutable),
 	counted("unroutable_dropped", "Other messages without a route", traffic.DropUnroutable),
+	{"rabbitmq_channel_messages_unroutable_returned_total", counter, nil, "Mandatory messages without a route", one(func(s *Stats) uint64 { return s.Counts.All[traffic.ReturnUnroutable] })},
+	{"rabbitmq_channel_messages_unroutable_dropped_total", counter, nil, "Other messages without a route", one(func(s *Stats) uint64 { return s.Counts.All[traffic.DropUnroutable] })},
 	consumed("delivered", "Deliveries and gets of clients of this node", traffic.Deliver, traffic.DeliverNoAck, traffic.Get, traffic.GetNoAck),
 	consumed("delivered_consume_manual_ack", "Deliveries to consumers that acknowledge", traffic.Deliver),
 	consumed("delivered_consume_auto_ack", "Deliveries to consumers that do not", traffic.DeliverNoAck),
@@ -300,6 +305,10 @@ var table = []metric{
 	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Limit below which there is a disk alarm, see disk_free_limit", one(func(s *Stats) int64 { return s.Resources.DiskLimit })},
 	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(s *Stats) float64 { return truth(s.Resources.MemoryAlarm) })},
 	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(s *Stats) float64 { return truth(s.Resources.DiskAlarm) })},
+	{"rabbitmq_alarms_file_descriptor_limit", gauge, nil, "1 while as many file descriptors are open as may be", one(func(s *Stats) float64 {
+		return truth(s.Process.MaxFiles > 0 && s.Process.Files >= s.Process.MaxFiles)
+	})},
+	{"erlang_vm_dist_node_state", gauge, peerLabel, "Link to the other node: 3 there is one, 1 there is none; the name is RabbitMQ's", eachPeer(func(s *Stats, i int) (float64, bool) { return 1 + 2*truth(s.Links.Peers[i].Linked), true })},
 	{"quorate_listener_connections", gauge, []string{"listener", "state"}, "Connections of clients and nodes to a listener. state: settled (logged in), pending (not logged in yet, or the listener has no logins)", eachListener(func(l *limit.Status, add emit) {
 		add(float64(l.Open-l.Pending), l.Name, "settled")
 		add(float64(l.Pending), l.Name, "pending")
@@ -357,6 +366,8 @@ var table = []metric{
 	{"rabbitmq_raft_last_applied", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Applied })},
 	{"rabbitmq_raft_log_snapshot_index", gauge, nil, "Indexes of their newest snapshots, summed up", one(func(s *Stats) int64 { return s.Raft.Snapshot })},
 	{"rabbitmq_raft_snapshot_index", gauge, nil, "The same", one(func(s *Stats) int64 { return s.Raft.Snapshot })},
+	{"rabbitmq_raft_commit_latency_seconds", gauge, nil, "Time from the proposal of an entry until it is applied, in queues that this node leads, of late; 0: there was none", one(func(s *Stats) float64 { return s.Raft.CommitLatency.Seconds() })},
+	{"rabbitmq_raft_entry_commit_latency_seconds", gauge, nil, "The same", one(func(s *Stats) float64 { return s.Raft.CommitLatency.Seconds() })},
 	{"quorate_raft_snapshots_sent_total", counter, nil, "Snapshots sent to members that lacked entries the log no longer has", one(func(s *Stats) uint64 { return s.Links.Snapshots.Sent })},
 	{"quorate_raft_snapshots_sent_bytes_total", counter, nil, "Bytes of these snapshots", one(func(s *Stats) uint64 { return s.Links.Snapshots.SentBytes })},
 	{"quorate_raft_snapshots_left_out_bytes_total", counter, nil, "Bytes of these snapshots that were not sent because the members already had them", one(func(s *Stats) uint64 { return s.Links.Snapshots.LeftOut })},
@@ -372,7 +383,7 @@ var table = []metric{
 // Document is the table as a page of the documentation.
 func Document() string {
 	text := "| metric | type | labels | what |\n|---|---|---|---|\n"
-	for _, row := range append([]metric{lateness}, table...) {
+	for _, row := range append([]metric{lateness, sizes}, table...) {
 		labels := ""
 		for i, l := range row.labels {
 			if i > 0 {
@@ -382,7 +393,7 @@ func Document() string {
 		}
 		text += "| `" + row.name + "` | " + kinds[row.kind] + " | " + labels + " | " + row.help + " |\n"
 	}
-	return text + "\nBuckets of the histogram, in seconds: " + buckets() + ".\n"
+	return text + "\nBuckets of the lateness, in seconds: " + buckets() + ".\n"
 }
 
 func buckets() string {

@@ -27,7 +27,7 @@ func TestChannels(t *testing.T) {
 	ch := w.table.Open("/", func() (string, uint16) { return "a", 2 })
 	w.table.Add(ch, func() *traffic.Tally {
 		var t traffic.Tally
-		t.Published("x", 1, true)
+		t.Published("x", 1500, 1, true)
 		t.Confirmed()
 		return &t
 	}())

@@ -25,7 +25,7 @@ func (w *world) count(vhost, exchange, queue string, published, acked int) {
 	ch := w.table.Open(vhost, nil)
 	var t traffic.Tally
 	for range published {
-		t.Published(exchange, 1, true)
+		t.Published(exchange, 1500, 1, true)
 		t.Confirmed()
 	}
 	t.TakeQueue(traffic.QueueCounts{VHost: vhost, Queue: q.ID}, &traffic.Counts{

@@ -14,6 +14,7 @@ type Totals struct {
 	All               Counts // deliveries, gets and acks of both kinds of queues included
 	Replicated, Local Counts // those of queues with replicas, and without
 	Publishers        int    // open channels that have published
+	Sizes             Sizes  // of messages that were published
 }
 
 // Table holds the counts of a node.
@@ -24,6 +25,7 @@ type Table struct {
 
 	all               series
 	replicated, local Counts
+	sizes             Sizes
 	vhosts            map[string]*series
 	exchanges         map[Exchange]*series
 	queues            map[fsm.QueueID]*queueSeries
@@ -87,6 +89,7 @@ func (t *Table) Add(ch *Channel, more *Tally) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.sizes.add(&more.sizes)
 	sum := more.own
 	for name, c := range more.exchanges {
 		entry(t.exchanges, Exchange{ch.vhost, name}).total.add(c)
@@ -130,7 +133,7 @@ func (t *Table) queue(id fsm.QueueID, vhost string) *queueSeries {
 func (t *Table) Totals() Totals {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	sums := Totals{All: t.all.total, Replicated: t.replicated, Local: t.local}
+	sums := Totals{All: t.all.total, Replicated: t.replicated, Local: t.local, Sizes: t.sizes}
 	for ch := range t.channels {
 		if ch.total[Publish] > 0 {
 			sums.Publishers++

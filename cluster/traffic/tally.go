@@ -11,6 +11,7 @@ type Tally struct {
 	recent    *Counts // of the exchange published to last; nil: none
 	name      string  // of that exchange
 	queues    []QueueCounts
+	sizes     Sizes
 }
 
 // QueueCounts are counts of a queue. Local: it has one replica, which is not on disk.
@@ -21,8 +22,10 @@ type QueueCounts struct {
 	Counts Counts
 }
 
-// Published counts a message that was published to an exchange and went to this number of queues.
-func (t *Tally) Published(exchange string, copies int, confirm bool) {
+// Published counts a message of a size that was published to an exchange and went to this number of
+// queues.
+func (t *Tally) Published(exchange string, bytes, copies int, confirm bool) {
+	t.sizes.count(bytes)
 	if t.recent == nil || t.name != exchange {
 		t.use(exchange)
 	}

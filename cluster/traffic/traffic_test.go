@@ -18,7 +18,7 @@ var all = Exists{
 func publish(t *Table, ch *Channel, id fsm.QueueID, n int) {
 	var more Tally
 	for range n {
-		more.Published("x", 2, false)
+		more.Published("x", 1500, 2, false)
 	}
 	more.TakeQueue(QueueCounts{VHost: ch.vhost, Queue: id}, &Counts{Publish: uint64(n), DeliverNoAck: uint64(n)})
 	t.Add(ch, &more)
@@ -199,7 +199,7 @@ func BenchmarkTally(b *testing.B) {
 	var q Counts
 	b.ReportAllocs()
 	for b.Loop() {
-		t.Published("x", 1, true)
+		t.Published("x", 1500, 1, true)
 		q[Publish]++
 		t.Confirmed()
 	}
