@@ -224,7 +224,7 @@ func (p *proposer) propose() {
 	if bytes > 0 {
 		log.Extensions = joinPayloads(heavy, bytes)
 	}
-	e := pendingEntry{bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy), since: time.Now()}
+	e := pendingEntry{since: time.Now(), bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
 	p.admission.release(light)
 	p.admission.release(heavy)
 	p.queued.light, p.queued.heavy = drop(p.queued.light, len(light)), drop(p.queued.heavy, len(heavy))

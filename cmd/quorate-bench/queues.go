@@ -30,18 +30,19 @@ const (
 func runQueues(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	l := labFlags(fs)
 	n := fs.Int("queues", 10_000, "`number` of queues")
+	only := fs.Bool("pages", false, "measure nothing but the HTTP API and the metrics")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
-	return manyQueues(ctx, l, *n)
+	return manyQueues(ctx, l, *n, *only)
 }
 
-// manyQueues measures a cluster with n queues.
-func manyQueues(ctx context.Context, l *lab, n int) error {
+// manyQueues measures a cluster with n queues. onlyPages: how it is looked at, and nothing else.
+func manyQueues(ctx context.Context, l *lab, n int, onlyPages bool) error {
 	if n < 1 || n > 1_000_000 {
 		return errors.New("-queues must be between 1 and 1000000")
 	}
-	c := &crowd{lab: l, n: n, ledger: newLedger(4, crowdSize)}
+	c := &crowd{lab: l, n: n, onlyPages: onlyPages, ledger: newLedger(4, crowdSize)}
 	err := l.with(ctx, func() error { return c.run(ctx) })
 	return errors.Join(err, publishResults(c.results, l.json))
 }
@@ -49,19 +50,22 @@ func manyQueues(ctx context.Context, l *lab, n int) error {
 // crowd is a large number of queues, each of which gets one message per round.
 type crowd struct {
 	*lab
-	n       int
-	ledger  *ledger // a round is a publisher, a queue its message
-	rounds  uint32
-	base    int64 // resident memory of all nodes before there were queues
-	results []result
+	n         int
+	onlyPages bool
+	ledger    *ledger // a round is a publisher, a queue its message
+	rounds    uint32
+	base      int64 // resident memory of all nodes before there were queues
+	results   []result
 }
 
 func (c *crowd) name(i int) string { return fmt.Sprintf("bench-crowd-%d", i+1) }
 
 func (c *crowd) run(ctx context.Context) error {
-	for _, do := range []func(context.Context) error{
-		c.declare, c.idle, c.warm, c.killOne, c.restartOne, c.last,
-	} {
+	steps := []func(context.Context) error{c.declare, c.idle, c.warm, c.readPages, c.killOne, c.restartOne, c.last}
+	if c.onlyPages {
+		steps = []func(context.Context) error{c.declare, c.warm, c.readPages}
+	}
+	for _, do := range steps {
 		if err := do(ctx); err != nil {
 			return err
 		}

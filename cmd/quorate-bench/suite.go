@@ -156,7 +156,7 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 		return fmt.Errorf("-timeouts must be between 0 and %d", maxSlow)
 	}
 	if s.only == "queues" {
-		return manyQueues(ctx, s.lab, s.queues)
+		return manyQueues(ctx, s.lab, s.queues, false)
 	}
 	var all collection
 	err = s.with(ctx, func() error {
