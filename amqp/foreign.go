@@ -15,14 +15,13 @@ import (
 // Describe. user is who publishes it. Replies to such a message are not possible. The error is a
 // *fsm.Refusal. Its Number is 0.
 func (Properties) Publish(user, exchange, key string, properties *fsm.Table, body []byte) (*fsm.Publish, error) {
-	list, err := propertiesFrom(properties)
+	raw, err := Properties{}.Encode(properties)
 	if err != nil {
 		return nil, err
 	}
-	raw := wire.AppendProperties(nil, list)
 	read, err := wire.ParseProperties(raw)
 	if err != nil {
-		return nil, fsm.Refuse(fsm.Precondition, "properties or headers are too large or nested too deeply")
+		return nil, err
 	}
 	m := &message{publish: fsm.Publish{Exchange: exchange, RoutingKey: key, TTL: -1, Priority: -1}, mandatory: true}
 	p := &m.publish
@@ -37,6 +36,20 @@ func (Properties) Publish(user, exchange, key string, properties *fsm.Table, bod
 	from := &publisher{current: m}
 	p.Headers, p.Property = from.currentHeaders, from.currentProperty
 	return p, nil
+}
+
+// Encode encodes properties that have the names and types that Describe gives them. The error is a
+// *fsm.Refusal.
+func (Properties) Encode(t *fsm.Table) ([]byte, error) {
+	list, err := propertiesFrom(t)
+	if err != nil {
+		return nil, err
+	}
+	raw := wire.AppendProperties(nil, list)
+	if _, err := wire.ParseProperties(raw); err != nil {
+		return nil, fsm.Refuse(fsm.Precondition, "properties or headers are too large or nested too deeply")
+	}
+	return raw, nil
 }
 
 // errUnknownProperty and errPropertyType are returned by setProperty.

@@ -24,6 +24,7 @@ func (n *Node) Management() mgmt.Backend {
 		Resources: n.alarm, Members: n.placement, Membership: n.membership, Traffic: n.traffic,
 		Backups: &backup.Keeper{
 			Queues: n.broker.Backups(), Product: api.ProductVersion, Cluster: n.broker.ClusterName(), Now: time.Now, Defaults: n.local.Defaults(),
+			Properties: n.config.Properties,
 		},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/backup/archive"
+	"github.com/quorate/quorate/cluster/backup/lines"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -36,6 +37,8 @@ type Keeper struct {
 	Now     func() time.Time
 	// Defaults are the node's settings for queues that do not say otherwise.
 	Defaults catalog.Defaults
+	// Properties are for messages that people see.
+	Properties lines.Properties
 }
 
 // Backup writes a backup of everything to a stream, at most rate bytes in a second; 0:

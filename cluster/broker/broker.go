@@ -52,7 +52,9 @@ type Properties interface {
 	deadletter.Properties
 	// Describe returns all properties of a message, by name, as a delivery of it shows them.
 	Describe(properties []byte, m *fsm.Message) *fsm.Table
-	// Publish is the inverse: it makes a publish for a user of properties and a body that did not
+	// Encode is the inverse of Describe. The error is a *fsm.Refusal.
+	Encode(properties *fsm.Table) ([]byte, error)
+	// Publish makes a publish for a user of properties and a body that did not
 	// come over AMQP. The error is a *fsm.Refusal.
 	Publish(user, exchange, key string, properties *fsm.Table, body []byte) (*fsm.Publish, error)
 	// Answer returns the properties of an answer in JSON to a request with this correlation id; nil:

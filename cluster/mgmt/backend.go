@@ -246,6 +246,13 @@ type Backups interface {
 	Backup(ctx context.Context, to io.Writer, rate int64) error
 	// Restore brings back what a stream holds of a backup. It says how far it got.
 	Restore(ctx context.Context, from io.Reader) (api.Restored, error)
+	// Export writes the messages of a queue as lines of JSON, at most rate bytes in a second; 0: as
+	// many as by default. If there is no such queue, nothing is written.
+	Export(ctx context.Context, to io.Writer, vhost, queue string, rate int64) error
+	// Import brings such lines to a queue. Those that an earlier run with the same id has brought do
+	// not come again; an empty id is a new one. CheckLines only reads them.
+	Import(ctx context.Context, from io.Reader, vhost, queue string, id []byte) (api.Restored, error)
+	CheckLines(from io.Reader) (messages uint64, err error)
 }
 
 // Message is a message as shown. The fields after Properties are known only for peeked messages.

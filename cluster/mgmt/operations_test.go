@@ -43,6 +43,24 @@ func (o *operator) Restore(_ context.Context, from io.Reader) (api.Restored, err
 	return api.Restored{Messages: uint64(n)}, err
 }
 
+func (o *operator) Export(_ context.Context, to io.Writer, vhost, queue string, rate int64) error {
+	if rate == 7 {
+		return fsm.Refuse(fsm.NotFoundKind, "it has ended")
+	}
+	_, err := fmt.Fprintf(to, "%s of %s at %d bytes per second", queue, vhost, rate)
+	return err
+}
+
+func (o *operator) Import(_ context.Context, from io.Reader, vhost, queue string, id []byte) (api.Restored, error) {
+	n, err := io.Copy(io.Discard, from)
+	return api.Restored{Queues: 1, Messages: uint64(n), Had: uint64(len(id))}, err
+}
+
+func (o *operator) CheckLines(from io.Reader) (uint64, error) {
+	n, err := io.Copy(io.Discard, from)
+	return uint64(n), err
+}
+
 func (o *operator) SetLimit(name string, to api.Limit) error {
 	if name != "disk_free_limit" {
 		return fsm.Refuse(fsm.NotFoundKind, "no limit")
@@ -259,4 +277,22 @@ func TestLeaders(t *testing.T) {
 	if w.operator.moved != "all" {
 		t.Errorf("rebalanced: %s", w.operator.moved)
 	}
+}
+
+func TestQueueLines(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	const at = "/api/quorate/queues/%2F/q/"
+	w.check(
+		want{"mona", "POST", at + "export", "", 401, "…"},
+		want{"mona", "POST", at + "import", "{}", 401, "…"},
+		want{"root", "POST", at + "export?rate=5", "", 200, "q of / at 5 bytes per second"},
+		want{"root", "POST", at + "export?rate=0", "", 400, `…rate is a number of bytes in a second, from 1 to 1099511627776"}`},
+		want{"root", "POST", at + "export?rate=7", "", 404, `{"error":"not_found","reason":"it has ended"}`},
+		want{"root", "POST", "/api/quorate/queues/%2F/none/export", "", 404, `…queue_not_found"}`},
+		want{"root", "POST", "/api/quorate/queues/%2F/none/import", "{}", 404, `…queue_not_found"}`},
+		want{"root", "POST", at + "import?id=0g", "{}", 400, `…id is at most 128 hexadecimal digits"}`},
+		want{"root", "POST", at + "import?id=0a0b", "{}", 200, `{"definitions":0,"queues":1,"messages":2,"already_there":2,"refused":0}`},
+		want{"root", "POST", at + "import?id=0a0b&check=true", "{}", 200, `{"definitions":0,"queues":0,"messages":2,"already_there":0,"refused":0}`},
+	)
 }

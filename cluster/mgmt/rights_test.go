@@ -76,6 +76,8 @@ var needs = map[string]need{
 	"PUT /api/quorate/limits/{name}":                           {tag: administrator},
 	"POST /api/quorate/backup":                                 {tag: administrator},
 	"POST /api/quorate/restore":                                {tag: administrator},
+	"POST /api/quorate/queues/{vhost}/{name}/export":           {tag: administrator},
+	"POST /api/quorate/queues/{vhost}/{name}/import":           {tag: administrator},
 	"POST /api/quorate/drain":                                  {tag: administrator},
 	"POST /api/quorate/revive":                                 {tag: administrator},
 	"POST /api/queues/quorum/{vhost}/{name}/replicas/add":      {tag: administrator},

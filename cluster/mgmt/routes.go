@@ -120,6 +120,8 @@ func (b *Backend) operations() []resource {
 		{"/api/quorate/limits/{name}", []endpoint{put(administrator, o.setLimit)}},
 		{"/api/quorate/backup", []endpoint{post(administrator, backups{b.Backups}.create)}},
 		{"/api/quorate/restore", []endpoint{post(administrator, backups{b.Backups}.restore).upTo(math.MaxInt64)}},
+		{"/api/quorate/queues/{vhost}/{name}/export", []endpoint{post(administrator, backups{b.Backups}.export)}},
+		{"/api/quorate/queues/{vhost}/{name}/import", []endpoint{post(administrator, backups{b.Backups}.bring).upTo(math.MaxInt64)}},
 		{"/api/quorate/drain", []endpoint{post(administrator, o.drain)}},
 		{"/api/quorate/revive", []endpoint{post(administrator, o.revive)}},
 	}

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -63,12 +61,9 @@ func showBackup(c *call, file string, v *archive.Verified) error {
 // createBackup receives a backup and checks it on the way. A file has its name only
 // once it is whole and on the disk.
 func createBackup(c *call) error {
-	query := ""
-	if c.given("rate") {
-		if _, err := strconv.ParseUint(c.option("rate"), 10, 40); err != nil {
-			return usageError("--rate is a number of bytes per second, not %q", c.option("rate"))
-		}
-		query = "?rate=" + url.QueryEscape(c.option("rate"))
+	query, err := c.rate()
+	if err != nil {
+		return err
 	}
 	if c.words[0] == "-" {
 		_, err := receiveBackup(c, query, c.out)

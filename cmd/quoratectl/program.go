@@ -97,6 +97,9 @@ func (p *program) verb(o *options, v verb, path string) *cobra.Command {
 		Use: strings.TrimSpace(v.name + " " + v.arguments), Short: v.about, Long: sentence(v.about) + v.more,
 		ValidArgs: v.columns, DisableFlagsInUseLine: true, DisableFlagParsing: v.passes,
 	}
+	if v.alias != "" {
+		c.Aliases = []string{v.alias}
+	}
 	if v.columns != nil {
 		c.Long += "\n\nColumns: " + strings.Join(v.columns, " ")
 	}

@@ -76,6 +76,7 @@ var borrowedNames = []string{ctlName, queuesName, diagnosticsName, upgradeName}
 // what, has these as verbs, and no more than its name and what it is about.
 type verb struct {
 	name         string
+	alias        string // another spelling of it
 	arguments    string // as shown in the usage
 	least        int    // number of arguments
 	maxArguments int    // -1: any
@@ -104,7 +105,7 @@ func groups() []group {
 		{"Nodes and the cluster", slices.Concat(statusVerbs(), clusterVerbs(), operationVerbs(), memberVerbs())},
 		{"Health checks", checkVerbs()},
 		{"Vhosts, queues and exchanges", slices.Concat(vhostVerbs(), queueVerbs(), objectVerbs())},
-		{"Messages", slices.Concat(messageVerbs(), historyVerbs())},
+		{"Messages", slices.Concat(messageVerbs(), messageFileVerbs(), historyVerbs())},
 		{"Connections, channels and consumers", connectionVerbs()},
 		{"Users, permissions and limits", slices.Concat(accountVerbs(), limitVerbs())},
 		{"Policies and parameters", slices.Concat(policyVerbs(), parameterVerbs())},

@@ -48,7 +48,7 @@ type suite struct {
 var suites = []*suite{
 	&amqpRows, &ttlRows, &leaseRows, &deadRows, &policyRows, &limitRows, &headRows, &holdRows, &delayRows, &keepRows, &idleRows,
 	&scheduleRows, &clockRows, &orderRows, &forwardRows, &prefetchRows,
-	&deliveryRows, &retryRows, &timeoutRows, &lockRows, &groupRows, &commandRows, &argumentRows, &localRows, &memberRows, &roughRows, &allStopRows, &localRoughRows, &explainRows, &verifyRows, &trafficRows, &clusterRows,
+	&deliveryRows, &retryRows, &timeoutRows, &lockRows, &groupRows, &commandRows, &argumentRows, &localRows, &memberRows, &roughRows, &allStopRows, &localRoughRows, &explainRows, &verifyRows, &trafficRows, &fileRows, &clusterRows,
 }
 
 // run runs a suite's rows, side by side with those of all suites unless they are

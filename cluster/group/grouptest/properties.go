@@ -23,6 +23,9 @@ func (NoProperties) Property([]byte, string) []byte { return nil }
 // Describe shows none.
 func (NoProperties) Describe([]byte, *fsm.Message) *fsm.Table { return &fsm.Table{} }
 
+// Encode encodes none.
+func (NoProperties) Encode(*fsm.Table) ([]byte, error) { return nil, nil }
+
 // Remarked changes nothing.
 func (NoProperties) Remarked(properties []byte, _ fsm.Remark) []byte { return properties }
 

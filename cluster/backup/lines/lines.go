@@ -1,0 +1,290 @@
+// Package lines is the format in which people see the messages of a queue: lines of
+// JSON. The first line says of what queue they are, the last one how many there are;
+// a file that lacks either end is not whole. A file that somebody has written by hand
+// has neither.
+//
+// A message keeps everything: properties and headers with their types, bytes that are
+// no text, instants, counts and its history. What a line shows of properties is what
+// they are made of again; properties that would come out with other bytes are kept as
+// bytes.
+package lines
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+const (
+	// Version is that of the format.
+	Version = 1
+	// maxLine bounds a line: a body of the largest size, each byte of it escaped, and a head.
+	maxLine = 256 << 20
+	// maxBody and maxProperties are what any publish can have.
+	maxBody       = 32 << 20
+	maxProperties = 16 << 20
+)
+
+// Properties knows how AMQP encodes properties.
+type Properties interface {
+	// Describe returns the properties of an encoded list, by name. m is a message in which
+	// nothing changes them.
+	Describe(raw []byte, m *fsm.Message) *fsm.Table
+	// Encode is the inverse. The error is a *fsm.Refusal.
+	Encode(t *fsm.Table) ([]byte, error)
+	// Expiration returns the expiration property in normal decimal form, empty if there is
+	// none.
+	Expiration(raw []byte) string
+}
+
+// Head is the first line.
+type Head struct {
+	Version int    `json:"quorate_queue_export"`
+	Cluster string `json:"cluster_name"`
+	Product string `json:"product_version"`
+	VHost   text   `json:"vhost"`
+	Queue   text   `json:"queue"`
+	Begun   when   `json:"begun"`
+}
+
+// NewHead returns the first line for a queue.
+func NewHead(cluster, product, vhost, queue string, begun int64) Head {
+	return Head{Version, cluster, product, text(vhost), text(queue), when(begun)}
+}
+
+// End is the content of the last line.
+type End struct {
+	Messages uint64 `json:"messages"`
+	Settled  uint64 `json:"settled"` // messages that had gone before they were read
+}
+
+// Message is one message. A State of nil means that it was never in a queue.
+type Message struct {
+	State   *logpb.MessageState
+	Payload fsm.Payload
+}
+
+// line is a line of any kind.
+type line struct {
+	Head
+	End    *End   `json:"end,omitempty"`
+	Failed string `json:"failed,omitempty"`
+	message
+}
+
+// message is the line of a message.
+type message struct {
+	Exchange      text            `json:"exchange"`
+	RoutingKey    text            `json:"routing_key"`
+	BlindKeys     []text          `json:"blind_keys,omitempty"`
+	Properties    json.RawMessage `json:"properties,omitempty"`
+	RawProperties []byte          `json:"properties_base64,omitempty"`
+	Body          *string         `json:"body,omitempty"`
+	RawBody       []byte          `json:"body_base64,omitempty"`
+	State         *state          `json:"state,omitempty"`
+}
+
+// Writer writes lines.
+type Writer struct {
+	to         *json.Encoder
+	properties Properties
+}
+
+// NewWriter returns a writer of lines.
+func NewWriter(to io.Writer, p Properties) *Writer {
+	w := &Writer{json.NewEncoder(to), p}
+	w.to.SetEscapeHTML(false)
+	return w
+}
+
+// Head writes the first line.
+func (w *Writer) Head(h Head) error { return w.to.Encode(h) }
+
+// End writes the last line.
+func (w *Writer) End(e End) error {
+	return w.to.Encode(struct {
+		End End `json:"end"`
+	}{e})
+}
+
+// Failed writes the last line of a file that is not whole.
+func (w *Writer) Failed(why error) error {
+	return w.to.Encode(struct {
+		Failed string `json:"failed"`
+	}{why.Error()})
+}
+
+// Message writes the line of a message.
+func (w *Writer) Message(m Message) error {
+	p := m.Payload
+	x := message{Exchange: text(p.Exchange()), RoutingKey: text(p.RoutingKey()), State: stateOf(m.State)}
+	for _, k := range p.BlindKeys() {
+		x.BlindKeys = append(x.BlindKeys, text(k))
+	}
+	if raw := p.Properties(); len(raw) > 0 {
+		t := w.properties.Describe(raw, &fsm.Message{})
+		if again, err := w.encoded(t); err == nil && bytes.Equal(again, raw) {
+			x.Properties = appendTable(nil, t, true)
+		} else {
+			x.RawProperties = raw
+		}
+	}
+	if body := p.Body(); utf8.Valid(body) {
+		x.Body = new(string(body))
+	} else {
+		x.RawBody = body
+	}
+	return w.to.Encode(x)
+}
+
+// encoded encodes properties as a reader of their line would.
+func (w *Writer) encoded(t *fsm.Table) ([]byte, error) {
+	again, err := parseTable(appendTable(nil, t, true))
+	if err != nil {
+		return nil, err
+	}
+	return w.properties.Encode(again)
+}
+
+// Errors of a Reader; each is wrapped together with the number of the line.
+var (
+	// ErrNotWhole says that lines are missing.
+	ErrNotWhole = errors.New("the file is not whole")
+	// ErrLine says that a line is none of this format.
+	ErrLine = errors.New("not a line of an export")
+)
+
+// Reader reads lines.
+type Reader struct {
+	from       *bufio.Scanner
+	properties Properties
+	line       int
+	messages   uint64
+	begun      bool // there is a first line, so there must be a last one
+	ended      bool
+}
+
+// NewReader returns a reader of lines.
+func NewReader(from io.Reader, p Properties) *Reader {
+	r := &Reader{from: bufio.NewScanner(from), properties: p}
+	r.from.Buffer(nil, maxLine)
+	return r
+}
+
+// Next returns the next message. io.EOF means that there are no more, and that none is
+// missing.
+func (r *Reader) Next() (Message, error) {
+	for r.from.Scan() {
+		r.line++
+		raw := bytes.TrimSpace(r.from.Bytes())
+		if len(raw) == 0 {
+			continue
+		}
+		m, err := r.parse(raw)
+		if err != nil {
+			return Message{}, fmt.Errorf("line %d: %w", r.line, err)
+		}
+		if m != nil {
+			r.messages++
+			return *m, nil
+		}
+	}
+	switch err := r.from.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return Message{}, fmt.Errorf("line %d: %w: it has more than %d bytes", r.line+1, ErrLine, maxLine)
+	case err != nil:
+		return Message{}, err
+	case r.begun && !r.ended:
+		return Message{}, fmt.Errorf("%w: its last line is missing", ErrNotWhole)
+	}
+	return Message{}, io.EOF
+}
+
+// parse reads one line; nil: it is the first or the last one.
+func (r *Reader) parse(raw []byte) (*Message, error) {
+	if r.ended {
+		return nil, fmt.Errorf("%w: it is behind the last one", ErrLine)
+	}
+	var x line
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&x); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLine, err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, fmt.Errorf("%w: something is behind it", ErrLine)
+	}
+	switch {
+	case x.Failed != "":
+		return nil, fmt.Errorf("%w: %s", ErrNotWhole, x.Failed)
+	case x.End != nil:
+		if r.ended = true; r.begun && x.End.Messages != r.messages {
+			return nil, fmt.Errorf("%w: it has %d messages where %d are announced", ErrNotWhole, r.messages, x.End.Messages)
+		}
+		return nil, nil
+	case x.Version != 0:
+		if x.Version != Version || r.begun || r.messages > 0 {
+			return nil, fmt.Errorf("%w: a first line of version %d", ErrLine, x.Version)
+		}
+		r.begun = true
+		return nil, nil
+	}
+	m, err := r.message(&x.message)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLine, err)
+	}
+	return m, nil
+}
+
+var (
+	errBodies     = errors.New("one of body and body_base64 is needed")
+	errProperties = errors.New("either properties or properties_base64")
+	errTooLarge   = fmt.Errorf("a body has at most %d bytes, properties %d", maxBody, maxProperties)
+)
+
+// message makes a message of its line.
+func (r *Reader) message(x *message) (*Message, error) {
+	body := x.RawBody
+	switch {
+	case (x.Body != nil) == (x.RawBody != nil):
+		return nil, errBodies
+	case x.Body != nil:
+		body = []byte(*x.Body)
+	}
+	raw := x.RawProperties
+	if len(x.Properties) > 0 {
+		if raw != nil {
+			return nil, errProperties
+		}
+		t, err := parseTable(x.Properties)
+		if err != nil {
+			return nil, err
+		}
+		if raw, err = r.properties.Encode(t); err != nil {
+			return nil, err
+		}
+	}
+	if len(body) > maxBody || len(raw) > maxProperties {
+		return nil, errTooLarge
+	}
+	var blind []string
+	for _, k := range x.BlindKeys {
+		blind = append(blind, string(k))
+	}
+	head, err := fsm.AppendHead(nil, string(x.Exchange), string(x.RoutingKey), raw, blind)
+	if err != nil {
+		return nil, err
+	}
+	m := &Message{Payload: append(fsm.Payload(head), body...)}
+	if x.State != nil {
+		m.State, err = x.State.record()
+	}
+	return m, err
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+func messageFileVerbs() []verb {
+	return []verb{
+		{
+			name: "export_queue", alias: "export-queue", arguments: "QUEUE FILE|-", least: 2, maxArguments: 2, timeout: backupLimit, run: exportQueue,
+			about:   "writes the messages of a queue as lines of JSON to a file, or to - (the output), and changes nothing",
+			options: []option{{"rate", "`BYTES` per second that it may take", ""}}, example: "orders orders.ndjson",
+		},
+		{
+			name: "import_queue", alias: "import-queue", arguments: "QUEUE FILE", least: 2, maxArguments: 2, timeout: backupLimit, run: importQueue,
+			about: "brings messages from a file of such lines to a queue", more: " The same command continues what was interrupted: no message of a file comes twice.",
+			example: "orders orders.ndjson",
+		},
+	}
+}
+
+// exportQueue writes a file that has its name only once it is whole and on the disk.
+func exportQueue(c *call) error {
+	query, err := c.rate()
+	if err != nil {
+		return err
+	}
+	name := c.words[1]
+	if name == "-" {
+		_, err := receiveLines(c, query, c.out)
+		return err
+	}
+	f, err := os.OpenFile(name+partialSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return &exitError{exitData, err}
+	}
+	end, err := receiveLines(c, query, f)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(name+partialSuffix, name)
+	}
+	if err != nil {
+		return errors.Join(err, ignoreMissing(os.Remove(name+partialSuffix)))
+	}
+	if c.options.formatter == "json" {
+		return c.json(end)
+	}
+	return c.fields("", field{"file", name}, field{"messages", end.Messages}, field{"settled", end.Settled})
+}
+
+// rate is the query of the option --rate.
+func (c *call) rate() (query string, err error) {
+	if !c.given("rate") {
+		return "", nil
+	}
+	if _, err := strconv.ParseUint(c.option("rate"), 10, 40); err != nil {
+		return "", usageError("--rate is a number of bytes per second, not %q", c.option("rate"))
+	}
+	return "?rate=" + url.QueryEscape(c.option("rate")), nil
+}
+
+// lastLine is what the last line of an export says.
+type lastLine struct {
+	Messages uint64 `json:"messages"`
+	Settled  uint64 `json:"settled"`
+}
+
+// receiveLines copies the node's answer. It is whole if its last line says so.
+func receiveLines(c *call, query string, to io.Writer) (lastLine, error) {
+	res, err := c.client.stream(c, path("quorate", "queues", c.options.vhost, c.words[0], "export")+query, nil)
+	if err != nil {
+		return lastLine{}, err
+	}
+	defer res.Body.Close()
+	end := c.progress(c.movedBytes("received"))
+	defer end()
+	last := &tail{}
+	if _, err := io.Copy(io.MultiWriter(&counter{to: to, n: &c.moved}, last), res.Body); err != nil {
+		return lastLine{}, &exitError{exitTemporary, fmt.Errorf("the export breaks off: %w", err)}
+	}
+	var x struct {
+		End    *lastLine `json:"end"`
+		Failed string    `json:"failed"`
+	}
+	err = json.Unmarshal(last.line, &x)
+	switch {
+	case x.Failed != "":
+		return lastLine{}, &exitError{exitTemporary, fmt.Errorf("the export breaks off: %s (run it again)", x.Failed)}
+	case err != nil || x.End == nil || last.lines != x.End.Messages+2:
+		return lastLine{}, &exitError{exitTemporary, errors.New("the export breaks off: lines are missing (run it again)")}
+	}
+	return *x.End, nil
+}
+
+// tail counts lines, and keeps the beginning of the last one.
+type tail struct {
+	lines uint64
+	line  []byte
+	ended bool // the line is complete
+}
+
+// tailSize is how much of a line is kept: a last one is short.
+const tailSize = 4 << 10
+
+// Write implements io.Writer.
+func (t *tail) Write(b []byte) (int, error) {
+	n := len(b)
+	for len(b) > 0 {
+		if t.ended {
+			t.line, t.ended = t.line[:0], false
+		}
+		part, rest, ended := bytes.Cut(b, []byte("\n"))
+		t.line = append(t.line, part[:min(len(part), tailSize-len(t.line))]...)
+		if b, t.ended = rest, ended; ended {
+			t.lines++
+		}
+	}
+	return n, nil
+}
+
+// importQueue reads a file twice: nothing is imported of one in which a line is wrong.
+// The queue knows the file by its digest.
+func importQueue(c *call) error {
+	name := c.words[1]
+	if name == "-" {
+		return usageError("a file is checked as a whole before anything is imported: import_queue takes a file")
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return &exitError{exitData, err}
+	}
+	defer f.Close()
+	at, sum := path("quorate", "queues", c.options.vhost, c.words[0], "import"), sha256.New()
+	if _, err := sendLines(c, at+"?check=true", io.TeeReader(f, sum)); err != nil {
+		return fmt.Errorf("nothing is imported: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	c.say("Importing " + name + " into queue " + c.words[0] + " ...")
+	end := c.progress(c.movedBytes("sent"))
+	done, err := sendLines(c, at+"?id="+hex.EncodeToString(sum.Sum(nil)), &countingReader{f, c})
+	if end(); err != nil {
+		return fmt.Errorf("%w (run it again: nothing comes twice)", err)
+	}
+	if c.options.formatter == "json" {
+		err = c.json(done)
+	} else {
+		err = c.fields("", field{"messages", done.Messages}, field{"already_there", done.Had}, field{"refused", done.Refused})
+	}
+	if err == nil && done.Refused > 0 {
+		err = &exitError{exitFailed, fmt.Errorf("the queue has refused %d messages", done.Refused)}
+	}
+	return err
+}
+
+// sendLines posts lines and returns the answer.
+func sendLines(c *call, at string, lines io.Reader) (done api.Restored, err error) {
+	res, err := c.client.stream(c, at, lines)
+	if err != nil {
+		return done, err
+	}
+	defer res.Body.Close()
+	if err := json.NewDecoder(res.Body).Decode(&done); err != nil {
+		return done, fmt.Errorf("the node's answer is not understood: %w", err)
+	}
+	return done, nil
+}
+
+// countingReader counts what is read for the progress.
+type countingReader struct {
+	from io.Reader
+	c    *call
+}
+
+func (r *countingReader) Read(b []byte) (int, error) {
+	n, err := r.from.Read(b)
+	r.c.moved.Add(int64(n))
+	return n, err
+}
