@@ -26,7 +26,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites upgrade chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test check vulncheck reproducible site sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +67,9 @@ reproducible: ## build the server in two folders and compare the bytes (CACHE=ne
 	cmp $$at/first $$at/second; \
 	$(GO) version -m $$at/first | grep -q 'CGO_ENABLED=0'; \
 	sha256sum < $$at/first | sed 's/ .*/ quorate, twice/'
+
+site: ## make the documentation in docs a site with a search, which needs no network, in bin/site (Debian: python3-myst-parser, furo)
+	sphinx-build -q -n -W --keep-going -c docs/site docs bin/site
 
 sbom: ## list what the server is linked from, as CycloneDX, in bin/quorate.cdx.json
 	mkdir -p bin

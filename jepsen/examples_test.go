@@ -22,6 +22,9 @@ func TestExamples(t *testing.T) {
 		{"expiry", "\"lives 500 ms\": expired in queue offers\n\"lives 2000 ms\": expired in queue offers\n"},
 		{"timeout", "forgetful got \"job 1\"\nforgetful is cancelled\ncareful got \"job 1\", redelivered: true\n"},
 		{"locks", "got \"job 1\"\nlock.renew: true\nmessage.settle: true\nlock.renew: false\n"},
+		{"deadletters", "\"no invoice\" was rejected in invoices, 1 time\n"},
+		{"delays", "ann is cancelled\n\"call bob\", early: false\n"},
+		{"retries", "\"pay 7\", failures so far: 0\n\"pay 7\", failures so far: 1\n\"pay 7\", failures so far: 2\n\"pay 7\": delivery_limit\n"},
 		{"sessions", "order 7 placed\norder 7 paid\norder 8 placed\norder 8 cancelled\n"},
 	} {
 		code, err := os.ReadFile(filepath.Join(root, "docs", "examples", c.name, "main.go"))

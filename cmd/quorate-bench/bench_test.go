@@ -201,6 +201,7 @@ func TestCommandLine(t *testing.T) {
 		{"scheduled", "-soon", "0"},
 		{"locks", "-locks", "3"},
 		{"groups", "-groups", "0"},
+		{"suite", "-nodes", "2"},
 	} {
 		fs := flag.NewFlagSet(args[0], flag.ContinueOnError)
 		fs.SetOutput(io.Discard)

@@ -37,7 +37,7 @@ func (l *lab) hang(ctx context.Context, queues int) (r result, ok bool, err erro
 		}
 		disks = append(disks, d)
 	}
-	own := &lab{binary: l.binary, links: l.links, dir: dir, data: filepath.Join(dir, "data")}
+	own := &lab{binary: l.binary, nodes: l.nodes, links: l.links, dir: dir, data: filepath.Join(dir, "data")}
 	if own.cluster, err = own.start(ctx, dir); err != nil {
 		return r, false, err
 	}

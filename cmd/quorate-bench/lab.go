@@ -17,6 +17,7 @@ type lab struct {
 	binary string
 	dir    string // parent of the clusters' folders
 	json   string
+	nodes  int    // 0: three
 	links  string // between nodes: tls or plain
 
 	data    string // folder of the running cluster's data
@@ -42,7 +43,7 @@ const (
 
 // options are those of the clusters to start.
 func (l *lab) options(dir string) (cluster.Options, error) {
-	o := cluster.Options{Binary: l.binary, Dir: dir}
+	o := cluster.Options{Binary: l.binary, Dir: dir, Nodes: l.nodes}
 	switch l.links {
 	case linksTLS:
 	case linksPlain:
@@ -74,7 +75,7 @@ func inFolder(parent string, do func(dir string) error) error {
 	return os.RemoveAll(dir)
 }
 
-// with starts a three-node cluster, calls do, and stops the cluster.
+// with starts a cluster, calls do, and stops the cluster.
 func (l *lab) with(ctx context.Context, do func() error) error {
 	return inFolder(l.dir, func(dir string) (err error) {
 		l.data = filepath.Join(dir, "data")

@@ -42,7 +42,7 @@ var commands = []command{
 	{"connections", "open thousands of connections and channels that do nothing, and see what they cost in memory", runIdle},
 	{"backlog", "fill a queue and see what a waiting message costs in memory", runBacklog},
 	{"pinned", "leave one message unsettled and pass many through behind it", runPinned},
-	{"suite", "start a three-node cluster on loopback and measure all of it", runSuite},
+	{"suite", "start a cluster on loopback and measure all of it", runSuite},
 	{"queues", "the same with thousands of queues: declare, idle, lose a node, restart it", runQueues},
 	{"rolling", "restart every node in turn, with drains and by SIGKILL, and see how long publishers wait", runRolling},
 	{"growth", "what a message costs with many active queues and with a backlog", runGrowth},

@@ -131,6 +131,7 @@ type suite struct {
 
 func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) {
 	s := &suite{lab: labFlags(fs)}
+	fs.IntVar(&s.nodes, "nodes", 3, "`number` of nodes of the cluster, 3 to 7; queues have three replicas")
 	fs.DurationVar(&s.duration, "duration", 10*time.Second, "how `long` each throughput run publishes")
 	fs.IntVar(&s.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
 	fs.IntVar(&s.waiting, "backlog", 1_000_000, "`messages` left waiting in the backlog run; 0: no such run")
@@ -151,6 +152,9 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	}
 	if s.rounds < 1 || s.rounds > 100 {
 		return errors.New("-runs must be between 1 and 100")
+	}
+	if s.nodes < 3 || s.nodes > 7 {
+		return errors.New("-nodes must be between 3 and 7")
 	}
 	if s.slow < 0 || s.slow > maxSlow {
 		return fmt.Errorf("-timeouts must be between 0 and %d", maxSlow)

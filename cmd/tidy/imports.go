@@ -55,12 +55,13 @@ var importRules = []importRule{
 	{tree: "cmd/quorate/...", project: []string{"..."}},
 	{tree: "cmd/quoratectl/...", project: []string{"cmd/quoratectl/...", "cluster/mgmt/api", "cluster/certs", "cluster/backup/archive"}},
 	// The benchmark is outside of the server, like jepsen, and starts nodes with it.
-	{tree: "cmd/quorate-bench/...", project: []string{"cmd/quorate-bench/...", "jepsen/cluster", "cluster/mgmt/api"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/sync/..."}},
-	{tree: "cmd/tidy/...", project: none},
+	{tree: "cmd/quorate-bench/...", project: []string{"cmd/quorate-bench/...", "jepsen/cluster", "cluster/mgmt/api", "cmd/tidy/page"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/sync/..."}},
+	{tree: "cmd/tidy/...", project: []string{"cmd/tidy/page"}},
 
 	{tree: "jepsen/...", project: []string{"jepsen/..."}},
 	// The builder of images is a module of its own.
 	{tree: "deploy/...", project: none},
+	{tree: "docs/site", project: none},
 	{tree: "docs/examples/...", project: none, others: []string{"github.com/rabbitmq/amqp091-go"}},
 }
 

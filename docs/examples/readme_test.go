@@ -55,7 +55,11 @@ func TestReadmeQuotesExamples(t *testing.T) {
 	}
 	quoted := map[string]string{}
 	for _, m := range quote.FindAllSubmatch(readme, -1) {
-		quoted[string(m[1])] = string(m[2])
+		name, code := string(m[1]), string(m[2])
+		if before, ok := quoted[name]; ok && before != code {
+			t.Errorf("%s is quoted twice, in different words", name)
+		}
+		quoted[name] = code
 	}
 	files, err := filepath.Glob(filepath.Join("*", "main.go"))
 	if err != nil || len(files) == 0 {
