@@ -26,7 +26,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible site sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-peers client-suite client-suites upgrade chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test check vulncheck reproducible site sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ bench-growth: build ## what a message costs with many active queues and with a b
 
 bench-soak: build ## 70 % of the highest rate for long, and whether it stays flat (SOAK=30m)
 	bin/quorate-bench soak --binary bin/quorate --duration $(SOAK) $(BENCH_FLAGS)
+
+bench-backup: build ## backups under 5,000 messages a second, a restore, and whether all is there (BENCH_FLAGS=)
+	bin/quorate-bench backup --binary bin/quorate --backlog 500000 $(BENCH_FLAGS)
 
 bench-peers: build ## the same loads on RabbitMQ and NATS JetStream, side by side (RUNS=1: medians of so many)
 	bin/quorate-bench peers --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)

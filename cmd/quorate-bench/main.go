@@ -45,6 +45,7 @@ var commands = []command{
 	{"suite", "start a cluster on loopback and measure all of it", runSuite},
 	{"queues", "the same with thousands of queues: declare, idle, lose a node, restart it", runQueues},
 	{"rolling", "restart every node in turn, with drains and by SIGKILL, and see how long publishers wait", runRolling},
+	{"backup", "make backups while messages are published, bring one back, and see what is there", runBackup},
 	{"growth", "what a message costs with many active queues and with a backlog", runGrowth},
 	{"soak", "hold 70 % of the highest rate for long and see whether it stays flat", runSoak},
 	{"peers", "the same loads on three nodes of RabbitMQ and of NATS, side by side", runPeers},
