@@ -62,6 +62,34 @@ func wrongLine(words []string) string {
 	return ""
 }
 
+// dotted is what looks like a setting with a dot in its name.
+var dotted = regexp.MustCompile(`^[a-z_]+(\.[a-z_]+)+$`)
+
+// TestNamedSettings: settings that the documentation names are there. What begins as one does, is one.
+func TestNamedSettings(t *testing.T) {
+	begins := map[string]bool{}
+	for _, row := range table {
+		if first, _, ok := strings.Cut(row.key, "."); ok {
+			begins[first] = true
+		}
+	}
+	found := 0
+	for name, text := range page.Pages(t, "../..") {
+		for _, block := range page.Code(text) {
+			key, _, _ := strings.Cut(block.Text, " = ")
+			if first, _, _ := strings.Cut(key, "."); !dotted.MatchString(key) || !begins[first] || strings.HasSuffix(key, ".go") || strings.HasSuffix(key, ".md") {
+				continue
+			}
+			if found++; !isSetting(key) {
+				t.Errorf("%s:%d: there is no setting %s", name, block.Line, key)
+			}
+		}
+	}
+	if found < 80 {
+		t.Errorf("%d settings are named", found)
+	}
+}
+
 func isSetting(key string) bool {
 	key = regexp.MustCompile(`\.\d+$`).ReplaceAllString(key, ".N")
 	return slices.ContainsFunc(table, func(row setting) bool { return row.key == key }) ||

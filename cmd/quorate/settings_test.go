@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/quorate/quorate/fsm/catalog"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the generated documents again")
@@ -383,6 +385,17 @@ These have no effect. The log of a node has a warning for each that is given, an
 		if row.set == nil {
 			fmt.Fprintf(&b, "| `%s` | %s |\n", row.key, escape(row.about))
 		}
+	}
+	b.WriteString(`
+## Settings of the cluster
+
+They are the same for all nodes, replicated, and changed while nodes run: ` + "`quoratectl set_cluster_setting NAME VALUE`, `list_cluster_settings`, `clear_cluster_setting`" + `.
+
+| setting | default | range | meaning |
+|---|---|---|---|
+`)
+	for _, row := range catalog.Settings() {
+		fmt.Fprintf(&b, "| `%s` | %d | %d … %d | %s |\n", row.Name, row.Default, row.Low, row.High, escape(row.About))
 	}
 	return b.Bytes()
 }
