@@ -18,7 +18,12 @@ func TestSite(t *testing.T) {
 		t.Skip("Sphinx is not installed")
 	}
 	dir := t.TempDir()
-	out, err := exec.CommandContext(t.Context(), "sphinx-build", "-q", "-n", "-W", "--keep-going", "-d", filepath.Join(dir, "doctrees"), "-c", ".", "..", filepath.Join(dir, "html")).CombinedOutput()
+	cmd := exec.CommandContext(t.Context(), "sphinx-build", "-q", "-n", "-W", "--keep-going", "-d", filepath.Join(dir, "doctrees"), "-c", ".", "..", filepath.Join(dir, "html"))
+	cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
+	out, err := cmd.CombinedOutput()
+	if missing := regexp.MustCompile(`Could not import extension|no theme named`).Find(out); err != nil && missing != nil {
+		t.Skipf("MyST and furo are not installed: %s", missing)
+	}
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
