@@ -9,9 +9,11 @@ import (
 const (
 	// aheadStep is how many zeros are written beyond the end of the log at once.
 	aheadStep = 1 << 20
-	// aheadShare of a step is what a sync may bring, and what may be left, for
-	// more zeros to be written.
+	// aheadShare of a step is what a sync may bring, this one and on average, and what may be left,
+	// for more zeros to be written.
 	aheadShare = 16
+	// aheadMemory is how many syncs the average remembers.
+	aheadMemory = 8
 	// aheadPiece is how many of them are written in one call: Linux may keep what one call brings in
 	// one piece of memory, and counts all of it as written whenever a byte of it changes.
 	aheadPiece = 16 << 10
@@ -26,7 +28,8 @@ const (
 // zeros as the end of a log, and has the same effect by writing over old logs; of
 // these there is none until a memtable has been filled.
 //
-// Under load, when syncs bring much at a time, nothing is written twice.
+// Under load, when syncs bring much at a time, nothing is written twice. A small one among them, of a
+// settlement, is no reason to: what follows it would write over the zeros at once.
 type zeroAhead struct {
 	vfs.FS
 	zeros []byte // a step
@@ -70,6 +73,7 @@ type zeroAheadFile struct {
 	zeros    []byte
 	at       int64 // where the next record goes
 	synced   int64 // at, when it was synced last
+	average  int64 // of what syncs bring
 	filled   int64 // the file has blocks up to here
 	step     int64 // how much is reserved at once; 0: nothing
 	reserved int64 // up to here
@@ -99,7 +103,9 @@ func (f *zeroAheadFile) Write(p []byte) (int, error) {
 
 // SyncData implements vfs.File.
 func (f *zeroAheadFile) SyncData() error {
-	if few := int64(len(f.zeros) / aheadShare); f.at-f.synced < few && f.filled-f.at < few {
+	few, brings := int64(len(f.zeros)/aheadShare), f.at-f.synced
+	f.average += (brings - f.average) / aheadMemory
+	if brings < few && f.average < few && f.filled-f.at < few {
 		f.fill()
 	}
 	f.synced = f.at

@@ -101,6 +101,35 @@ func TestZerosAhead(t *testing.T) {
 	}
 }
 
+// Small syncs among large ones write no zeros: they would be written over at once.
+func TestNoZerosUnderLoad(t *testing.T) {
+	const step = 64 << 10
+	f, err := newZeroAhead(vfs.NewMem(), 32*step).Create("000001.log", vfs.WriteCategoryUnspecified)
+	must(t, err)
+	write := func(n int) *zeroAheadFile {
+		_, err := f.Write(make([]byte, n))
+		must(t, err)
+		must(t, f.SyncData())
+		return f.(*zeroAheadFile)
+	}
+	write(3 * step)
+	for i := range 300 {
+		n := 100
+		if i%3 == 0 {
+			n = step
+		}
+		if log := write(n); log.filled > log.at {
+			t.Fatalf("%d zeros after sync %d, of %d bytes", log.filled-log.at, i, n)
+		}
+	}
+	for i := 0; write(100).filled == f.(*zeroAheadFile).at; i++ {
+		if i > 10*aheadMemory {
+			t.Fatal("no zeros although only small syncs come")
+		}
+	}
+	must(t, f.Close())
+}
+
 // A log that was cut off is read to its last record, wherever in a block that ends.
 func TestZerosEndLog(t *testing.T) {
 	const block = 32 << 10
