@@ -1,6 +1,7 @@
 package group
 
 import (
+	"bytes"
 	"errors"
 	"sync"
 	"time"
@@ -222,7 +223,7 @@ func (p *proposer) propose() {
 	}
 	log := raft.Log{Data: p.header(p.version(), p.stamper.Next(), light, heavy)}
 	if bytes > 0 {
-		log.Extensions = joinPayloads(heavy, bytes)
+		log.Extensions = joinPayloads(heavy)
 	}
 	e := pendingEntry{since: time.Now(), bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
 	p.admission.release(light)
@@ -299,17 +300,21 @@ func (p *proposer) header(version uint32, now fsm.Time, light, heavy []Batch) []
 
 var tickCommand = logpb.Command{Kind: logpb.Command_TICK}
 
-func joinPayloads(batches []Batch, size int) []byte {
+// joinPayloads returns the payload section of an entry. bytes.Join takes memory without filling it with
+// zeros first.
+func joinPayloads(batches []Batch) []byte {
 	if len(batches) == 1 && len(batches[0].Payloads) == 1 {
 		return batches[0].Payloads[0]
 	}
-	out := make([]byte, 0, size)
+	count := 0
 	for i := range batches {
-		for _, p := range batches[i].Payloads {
-			out = append(out, p...)
-		}
+		count += len(batches[i].Payloads)
 	}
-	return out
+	all := make([][]byte, 0, count)
+	for i := range batches {
+		all = append(all, batches[i].Payloads...)
+	}
+	return bytes.Join(all, nil)
 }
 
 // origins appends the distinct submitting nodes of batches to from.

@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"bytes"
 	"fmt"
 	"sync"
 
@@ -16,7 +17,21 @@ const MaxMessage = 64 << 20
 type rawCodec struct{}
 
 // inMessage receives one gRPC message. data is new for each message.
-type inMessage struct{ data []byte }
+type inMessage struct {
+	data  []byte
+	parts [][]byte // of the message being received
+}
+
+// receive copies what gRPC has read, the buffers of which are used again. bytes.Join takes memory
+// without filling it with zeros first.
+func (in *inMessage) receive(data mem.BufferSlice) {
+	for _, b := range data {
+		in.parts = append(in.parts, b.ReadOnlyData())
+	}
+	in.data = bytes.Join(in.parts, nil)
+	clear(in.parts)
+	in.parts = in.parts[:0]
+}
 
 func (rawCodec) Name() string { return "quorate-raw" }
 
@@ -34,29 +49,57 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return fmt.Errorf("peer: cannot receive a %T", v)
 	}
-	in.data = data.Materialize()
+	in.receive(data)
 	return nil
 }
 
 const (
 	// chunkSize is the size of the arenas that small parts are gathered in.
 	chunkSize = 32 << 10
+	// frameSize is the size of the longest frames of HTTP/2 that gRPC sends.
+	frameSize = 16 << 10
 	// copyLimit: longer parts travel by reference.
 	copyLimit = 8 << 10
 )
 
-// chunks recycles arenas. gRPC returns one when it has written it.
-var chunks = &chunkPool{pool: sync.Pool{New: func() any {
-	b := make([]byte, chunkSize)
-	return &b
-}}}
+// chunks recycles arenas; gRPC returns one when it has written it. frames recycles what gRPC reads
+// into.
+var (
+	chunks = newChunkPool(chunkSize)
+	frames = newChunkPool(frameSize)
+)
 
-// chunkPool implements mem.BufferPool for buffers of chunkSize.
-type chunkPool struct{ pool sync.Pool }
+// chunkPool implements mem.BufferPool for buffers of up to one size. gRPC's own fills each with
+// zeros before it is used again.
+type chunkPool struct {
+	size int
+	pool sync.Pool
+}
 
-// Get returns a buffer of chunkSize; larger ones are never asked for.
-func (p *chunkPool) Get(int) *[]byte { return p.pool.Get().(*[]byte) }
-func (p *chunkPool) Put(buf *[]byte) { p.pool.Put(buf) }
+func newChunkPool(size int) *chunkPool {
+	return &chunkPool{size: size, pool: sync.Pool{New: func() any {
+		b := make([]byte, size)
+		return &b
+	}}}
+}
+
+// Get implements mem.BufferPool. What lies in the buffer is to be written over.
+func (p *chunkPool) Get(n int) *[]byte {
+	if n > p.size {
+		b := make([]byte, n)
+		return &b
+	}
+	b := p.pool.Get().(*[]byte)
+	*b = (*b)[:n]
+	return b
+}
+
+// Put implements mem.BufferPool.
+func (p *chunkPool) Put(b *[]byte) {
+	if cap(*b) == p.size {
+		p.pool.Put(b)
+	}
+}
 
 // batch is one gRPC message in the making: frames, one after the other. Small
 // parts are copied into arenas, large ones kept by reference.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
@@ -44,8 +45,9 @@ func newServer(m *Mesh) *grpc.Server {
 		grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(connWindow),
-		grpc.ReadBufferSize(socketBuffer),
+		grpc.ReadBufferSize(0), // connections read ahead themselves
 		grpc.WriteBufferSize(socketBuffer),
+		experimental.BufferPool(frames),
 		grpc.MaxRecvMsgSize(maxReceive),
 		grpc.MaxSendMsgSize(maxOffer),
 		grpc.MaxConcurrentStreams(maxStreams),
@@ -88,8 +90,9 @@ func newClientConn(conn net.Conn) (*grpc.ClientConn, error) {
 		grpc.WithIdleTimeout(0),
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(connWindow),
-		grpc.WithReadBufferSize(socketBuffer),
+		grpc.WithReadBufferSize(0),
 		grpc.WithWriteBufferSize(socketBuffer),
+		experimental.WithBufferPool(frames),
 		grpc.WithDefaultCallOptions(
 			grpc.ForceCodecV2(rawCodec{}),
 			grpc.MaxCallRecvMsgSize(maxReceive),

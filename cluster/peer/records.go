@@ -71,6 +71,18 @@ func (r *records) flush() error {
 	return err
 }
 
+// plain is a connection without TLS that is read ahead. gRPC reads as it parses, a few bytes and then a
+// frame: its own buffer would copy once more what TLS holds decrypted.
+type plain struct {
+	net.Conn
+	in *bufio.Reader
+}
+
+func newPlain(c net.Conn) *plain { return &plain{c, bufio.NewReaderSize(c, socketBuffer)} }
+
+// Read implements net.Conn.
+func (c *plain) Read(p []byte) (int, error) { return c.in.Read(p) }
+
 // secured is a connection whose Close does not wait for a farewell to pass a
 // full socket. An end without one is noticed: every stream ends with a status.
 type secured struct {

@@ -110,7 +110,7 @@ func (d destination) config(k Keys) (*tls.Config, error) {
 // secure shakes hands on a connection that this node has dialled. s may be nil.
 func (s *Security) secure(ctx context.Context, conn net.Conn, to destination) (net.Conn, *proof, error) {
 	if s == nil {
-		return conn, unproved(), nil
+		return newPlain(conn), unproved(), nil
 	}
 	config, err := to.config(s.Keys)
 	if err != nil {
@@ -148,7 +148,7 @@ func (s *Security) connect(ctx context.Context, dial func() (net.Conn, error), t
 		if raw, err = dial(); err != nil {
 			return nil, nil, err
 		}
-		return raw, unproved(), nil
+		return newPlain(raw), unproved(), nil
 	}
 	return nil, nil, fmt.Errorf("peer: TLS: %w", err)
 }
@@ -208,7 +208,7 @@ func (e *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 func (e *serverCredentials) shake(raw net.Conn) (net.Conn, *proof, error) {
 	s := e.security
 	if s == nil {
-		return raw, unproved(), nil
+		return newPlain(raw), unproved(), nil
 	}
 	if s.Mixed {
 		first := bufio.NewReaderSize(raw, 16)
@@ -218,7 +218,7 @@ func (e *serverCredentials) shake(raw net.Conn) (net.Conn, *proof, error) {
 		}
 		raw = &peeked{raw, first}
 		if b[0] != tlsHandshake {
-			return raw, unproved(), nil
+			return newPlain(raw), unproved(), nil
 		}
 	}
 	config, err := s.Keys.Server()
