@@ -164,7 +164,7 @@ func newBroker(c Config, between func(stream.Host) stream.Host) *Broker {
 		cuts: map[uint64]*cut{}, restoring: map[fsm.QueueID]bool{},
 	}
 	h.leads = b.Inspector.leads
-	b.dispatcher = &dispatcher{node: n, routes: b.routes, links: b.links}
+	b.dispatcher = &dispatcher{node: n, routes: b.routes, links: b.links, readsStored: func(to string) bool { return n.mesh.ReadsStored(to) }}
 	b.watch = &watch{
 		node: n, tasks: t, routes: b.routes, letters: b.letters, detector: b.detector, reporter: b.reporter, links: b.links,
 	}
@@ -177,7 +177,7 @@ func (b *Broker) Listen(groups *group.Host) {
 	for k, limit := range bounds {
 		b.mesh.Bound(k, limit)
 	}
-	(&receiver{node: b.node, routes: b.routes, links: b.links}).listen()
+	(&receiver{node: b.node, routes: b.routes, links: b.links, replica: b.replicaOf}).listen()
 	b.Inspector.listen()
 	b.replies.listen()
 	peer.HandleAsk(b.mesh, kindCounts, b.limits.counts)

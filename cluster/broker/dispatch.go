@@ -104,12 +104,18 @@ type dispatcher struct {
 	*node
 	routes *stream.Table
 	links  *links
+	// readsStored reports whether a node reads payloads from its own log.
+	readsStored func(node string) bool
 }
 
 // weighedBatch is a delivery batch being filled, and the cost of its messages.
 type weighedBatch struct {
 	stream.DeliveryBatch
 	weight int
+	// stored are the payloads that the session's node has in its log of group, by the positions of
+	// their messages.
+	stored map[int]group.Shared
+	group  fsm.GroupID
 }
 
 // Bounds of what is sent to a session in one frame, and at once: it asks for the rest as it has
@@ -119,9 +125,18 @@ const (
 	maxPush       = 2 << 20
 )
 
+// minStored is the size from which a payload that the session's node has is not sent to it.
+const minStored = 512
+
 // payloads reads the payloads of deliveries, as a group does.
 type payloads interface {
 	Payload(fsm.Ref) ([]byte, error)
+}
+
+// sharer is a group that knows which payloads other members have.
+type sharer interface {
+	Spec() group.Spec
+	Shares(node string, ref fsm.Ref) (at group.Shared, ok bool)
 }
 
 // deliveries sends runs of messages to their sessions.
@@ -149,6 +164,7 @@ func (x *dispatcher) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds 
 	var d weighedBatch
 	var cut map[uint64]int
 	pushed := 0
+	g, node := x.sharing(from, s)
 	for _, i := range which {
 		number := ds[i].To.Number
 		if pushed >= maxPush && number != 0 {
@@ -159,10 +175,12 @@ func (x *dispatcher) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds 
 			continue
 		}
 		before := d.weight
-		x.add(&d, from, &ds[i])
+		if g == nil || number == 0 || !d.addStored(g, node, &ds[i]) {
+			x.add(&d, from, &ds[i])
+		}
 		pushed += d.weight - before
 		if d.weight >= maxFrameBytes {
-			x.hand(queue, s, d.DeliveryBatch)
+			x.hand(queue, s, d)
 			d = weighedBatch{}
 		}
 	}
@@ -170,8 +188,21 @@ func (x *dispatcher) push(from payloads, queue fsm.QueueID, s fsm.SessionID, ds 
 		d.announce(number, ds[i].ID)
 	}
 	if len(d.Messages) > 0 {
-		x.hand(queue, s, d.DeliveryBatch)
+		x.hand(queue, s, d)
 	}
+}
+
+// sharing returns the group that deliveries come from, if the node of a session may have their payloads
+// in its own log: it is told then where they are. Gets are given the payloads: they cannot ask again.
+func (x *dispatcher) sharing(from payloads, s fsm.SessionID) (g sharer, node string) {
+	if x.is(s.Node) {
+		return nil, ""
+	}
+	g, _ = from.(sharer)
+	if node = x.nameOf(s.Node); g == nil || node == "" || !x.readsStored(node) {
+		return nil, ""
+	}
+	return g, node
 }
 
 // add reads a delivery's payload and adds it to d. A delivery whose payload is gone is left out:
@@ -182,12 +213,35 @@ func (x *dispatcher) add(d *weighedBatch, from payloads, of *fsm.Delivery) {
 		x.slog.Debug("payload is gone", "ref", of.Ref, "error", err)
 		return
 	}
-	p := fsm.Readable(raw)
+	d.append(of, fsm.Readable(raw))
+}
+
+// append adds a delivery.
+func (d *weighedBatch) append(of *fsm.Delivery, p fsm.Payload) {
 	d.Messages = append(d.Messages, fsm.Message{
 		Consumer: of.To.Number, ID: of.ID, Payload: p, Acquired: of.Acquired, Failed: of.Failed, Deaths: of.Deaths, Ready: of.Ready, ScheduledFor: of.ScheduledFor,
 		ExpireAt: of.ExpireAt, EnqueuedAt: of.EnqueuedAt, LockedUntil: of.LockedUntil, LockRemaining: of.LockRemaining,
 	})
 	d.weight += len(p) + group.DeliveryWeight
+}
+
+// addStored adds a delivery if the session's node has the payload. The session needs space for it as for
+// any other.
+func (d *weighedBatch) addStored(g sharer, node string, of *fsm.Delivery) bool {
+	if of.Ref.Size < minStored {
+		return false
+	}
+	at, ok := g.Shares(node, of.Ref)
+	if !ok {
+		return false
+	}
+	if d.stored == nil {
+		d.stored = map[int]group.Shared{}
+	}
+	d.stored[len(d.Messages)], d.group = at, g.Spec().Group
+	d.append(of, nil)
+	d.weight += int(of.Ref.Size)
+	return true
 }
 
 // announce adds a delivery without its message.
@@ -196,9 +250,9 @@ func (d *weighedBatch) announce(consumer, id uint64) {
 }
 
 // hand passes a batch to a session, here or at its node.
-func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d stream.DeliveryBatch) {
+func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d weighedBatch) {
 	if x.is(s.Node) {
-		x.routes.Deliver(queue, s, d)
+		x.routes.Deliver(queue, s, d.DeliveryBatch)
 		return
 	}
 	node := x.nameOf(s.Node)
@@ -206,7 +260,7 @@ func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d stream.DeliveryB
 		return
 	}
 	m := &peerpb.Deliveries{
-		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.Resync, Consumer: d.Consumer, Last: d.Last,
+		Queue: uint64(queue), Session: s.Num, Boot: s.Boot, Resync: d.Resync, Consumer: d.Consumer, Last: d.Last, Group: uint32(d.group),
 	}
 	all := make([]peerpb.Delivery, len(d.Messages))
 	m.Deliveries = make([]*peerpb.Delivery, len(all))
@@ -224,6 +278,8 @@ func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d stream.DeliveryB
 		m.Deliveries[i] = &all[i]
 		if len(of.Payload) > 0 {
 			payloads = append(payloads, of.Payload)
+		} else if at, stored := d.stored[i]; stored {
+			all[i].StoredIndex, all[i].StoredTerm, all[i].StoredOffset, all[i].StoredSize = at.Index, at.Term, at.Offset, at.Size
 		}
 	}
 	x.links.sendOrRepeat(node, queue, kindDeliveries, m, payloads...)
@@ -246,7 +302,8 @@ func decodeDeaths(in []byte) ([]*logpb.Death, error) {
 	return m.Deaths, err
 }
 
-// resync sends a session the messages that one of its consumers holds.
+// resync sends a session the messages that one of its consumers holds. Their payloads are always sent:
+// what is taken from such an answer may have gaps, so a missing one would not be noticed.
 func (x *dispatcher) resync(from payloads, queue fsm.QueueID, r *group.Resynced) {
 	d := weighedBatch{DeliveryBatch: stream.DeliveryBatch{Resync: true, Consumer: r.To.Number, Last: r.Last}}
 	for i := range r.Held {
@@ -255,7 +312,7 @@ func (x *dispatcher) resync(from payloads, queue fsm.QueueID, r *group.Resynced)
 	if r.More != 0 {
 		d.announce(r.To.Number, r.More)
 	}
-	x.hand(queue, r.To.Session, d.DeliveryBatch)
+	x.hand(queue, r.To.Session, d)
 }
 
 // outcomes answers the sessions whose commands were applied.

@@ -17,6 +17,37 @@ type receiver struct {
 	*node
 	routes *stream.Table
 	links  *links
+	// replica returns this node's replica of a group; nil: it has none.
+	replica func(fsm.GroupID) replica
+}
+
+// replica is a group that shares payloads with its leader.
+type replica interface {
+	Spec() group.Spec
+	Stored(at group.Shared) []byte
+	Missed(node string)
+}
+
+// replicaOf is the replica of a node.
+func (n *node) replicaOf(id fsm.GroupID) replica {
+	if g := n.groups.Group(id); g != nil {
+		return g
+	}
+	return nil
+}
+
+// read returns the payload of a delivery that was not sent because it is here; nil: it is not in memory.
+// The disk is not asked: whoever reads a link waits for nothing.
+func (r *receiver) read(queue fsm.QueueID, id fsm.GroupID, at group.Shared) fsm.Payload {
+	g := r.replica(id)
+	if g == nil || g.Spec().Queue != queue {
+		return nil
+	}
+	raw := g.Stored(at)
+	if raw == nil {
+		return nil
+	}
+	return fsm.Readable(raw)
 }
 
 // listen registers the handlers.
@@ -115,6 +146,7 @@ func (r *receiver) onDeliveries(from string, head, payload []byte) {
 		return
 	}
 	d := stream.DeliveryBatch{Resync: m.Resync, Consumer: m.Consumer, Last: m.Last}
+	missed := false
 	for _, p := range m.Deliveries {
 		if int(p.Size) > len(payload) {
 			r.bad(from, "deliveries", errors.New("payload is cut short"))
@@ -132,9 +164,17 @@ func (r *receiver) onDeliveries(from string, head, payload []byte) {
 		}
 		if p.Size > 0 {
 			message.Payload = fsm.Readable(payload[:p.Size:p.Size])
+		} else if p.StoredSize > 0 {
+			message.Payload = r.read(fsm.QueueID(m.Queue), fsm.GroupID(m.Group), group.Shared{
+				Ref: fsm.Ref{Index: p.StoredIndex, Offset: p.StoredOffset, Size: p.StoredSize}, Term: p.StoredTerm,
+			})
+			missed = missed || message.Payload == nil
 		}
 		d.Messages = append(d.Messages, message)
 		payload = payload[p.Size:]
+	}
+	if missed { // said before the session asks
+		r.links.send(from, kindNotice, &peerpb.Notice{Kind: peerpb.Notice_MISSED, Queue: m.Queue, Group: m.Group})
 	}
 	r.routes.Deliver(fsm.QueueID(m.Queue), r.sessionID(m.Session, m.Boot), d)
 }
@@ -152,6 +192,10 @@ func (r *receiver) onNotice(from string, head, _ []byte) {
 		r.routes.Lead(id, from, m.Term)
 	case peerpb.Notice_NOT_LEADER:
 		r.routes.Lose(id, from)
+	case peerpb.Notice_MISSED:
+		if g := r.replica(fsm.GroupID(m.Group)); g != nil {
+			g.Missed(from)
+		}
 	default:
 		r.routes.Notice(id, r.sessionID(m.Session, m.Boot), stream.Notice{
 			Kind: m.Kind, Consumer: m.Consumer, IDs: m.Deliveries, Limit: fsm.Millis(m.Timeout),

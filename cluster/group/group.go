@@ -73,6 +73,7 @@ type Group struct {
 	guard      guard
 	throttle   throttle
 	usage      usage
+	sharing    sharing
 	watched    atomic.Bool // see watch
 }
 

@@ -67,6 +67,7 @@ type transport interface {
 	raft.WithPreVote
 	raft.WithClose
 	Reached(node string, term uint64) peer.Reached
+	Sent(node string, term uint64) uint64
 	Lacks(node string, term, index uint64)
 	Exchange(peer.Snapshots)
 }

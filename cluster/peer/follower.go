@@ -35,6 +35,30 @@ type follower struct {
 	mu    sync.Mutex
 	term  uint64 // of the requests below
 	index uint64 // the last entry acknowledged in it
+	sent  sent
+}
+
+// sent is the last entry of a pipeline that a link was given.
+type sent struct {
+	over        *link
+	term, index uint64 // of the leader; of the entry
+}
+
+// given notes that a link was given a request.
+func (f *follower) given(l *link, a *raft.AppendEntriesRequest) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sent = sent{l, a.Term, lastOf(a)}
+}
+
+// lastSent returns the last entry that a leader of a term has given to a link.
+func (f *follower) lastSent(l *link, term uint64) uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.sent.over != l || f.sent.term != term {
+		return 0
+	}
+	return f.sent.index
 }
 
 // acknowledged notes that everything up to index is there.
@@ -103,6 +127,21 @@ func (f *follower) reached(term uint64) Reached {
 // Reached says how far a member is, if this node leads in term.
 func (t *transport) Reached(node string, term uint64) Reached {
 	return t.followers.of(node).reached(term)
+}
+
+// Sent returns the last entry that arrives at a member before whatever is sent to its node from now on,
+// if this node leads in term; 0: none is known.
+func (t *transport) Sent(node string, term uint64) uint64 {
+	l, err := t.m.link(node)
+	if err != nil {
+		return 0
+	}
+	// In this order: what the link is given meanwhile is not counted.
+	index := t.followers.of(node).lastSent(l, term)
+	if index == 0 || l.out.backlogOf(classRaft) > 0 {
+		return 0
+	}
+	return index
 }
 
 // Lacks is called when a member says that its log ends at index: it may have less

@@ -96,3 +96,46 @@ func TestReached(t *testing.T) {
 		}
 	}
 }
+
+// What is sent to a node now arrives behind the entries that its link was given in this term, unless some of
+// them wait, or the link is another one.
+func TestSent(t *testing.T) {
+	c := newCluster(t, false, 2, nil)
+	c.startAll(nil)
+	leader := c.members["n1"].Transport(9).(*transport)
+	c.members["n2"].Transport(9)
+	pl, err := leader.AppendEntriesPipeline("n2", "n2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pl.Close()
+	if got := leader.Sent("n2", 4); got != 0 {
+		t.Errorf("%d is sent before anything is", got)
+	}
+	for index := range uint64(3) {
+		if _, err := pl.AppendEntries(appendOf(4, index+7), new(raft.AppendEntriesResponse)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustWait(t, func() bool { return leader.Sent("n2", 4) == 10 }, "the entries are not sent")
+	if a, b := leader.Sent("n2", 5), leader.Sent("nobody", 4); a != 0 || b != 0 {
+		t.Errorf("sent in another term %d, to who is no node %d", a, b)
+	}
+	l, err := c.members["n1"].link("n2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := leader.followers.of("n2")
+	l.out.mu.Lock()
+	l.out.queued[classRaft]++
+	l.out.mu.Unlock()
+	if got := leader.Sent("n2", 4); got != 0 {
+		t.Errorf("%d is sent while something waits", got)
+	}
+	l.out.mu.Lock()
+	l.out.queued[classRaft]--
+	l.out.mu.Unlock()
+	if f.lastSent(l, 4) != 10 || f.lastSent(new(link), 4) != 0 {
+		t.Error("another link has been given it")
+	}
+}

@@ -110,6 +110,15 @@ func (g *groups) expire() {
 	}
 }
 
+// Arriving returns the payloads (Log.Extensions) of an entry that has come for a group and that raft has not
+// answered yet; nil: there is none of this index and term. Raft's answer comes after the entry is in the log.
+func (m *Mesh) Arriving(group fsm.GroupID, index, term uint64) []byte {
+	if t := m.groups.find(group); t != nil {
+		return t.inbox.arriving(index, term)
+	}
+	return nil
+}
+
 // Transport returns the raft transport of a group; the same one until the
 // group is dropped. Its ServerID and ServerAddress are both the node's name.
 //

@@ -12,7 +12,7 @@ import (
 func (c *Config) hello() (*batch, error) {
 	h := &peerpb.Hello{
 		Cluster: c.Cluster, Node: c.Node,
-		Incarnation: c.Incarnation[:], Version: Version, Identity: c.Identity,
+		Incarnation: c.Incarnation[:], Version: Version, Identity: c.Identity, ReadsStored: true,
 	}
 	data, err := proto.Marshal(h)
 	if err != nil {

@@ -160,6 +160,26 @@ func (b *inbox) withholds(r *request) bool {
 	return true
 }
 
+// arriving returns the payloads of an entry among the requests that raft has not answered; nil: none of
+// them has it.
+func (b *inbox) arriving(index, term uint64) []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, requests := range [][]request{b.inflight, b.queue} {
+		for i := range requests {
+			a, ok := requests[i].cmd.(*raft.AppendEntriesRequest)
+			if !ok || len(a.Entries) == 0 {
+				continue
+			}
+			// Without a gap: see vetCommand.
+			if at := index - a.Entries[0].Index; at < uint64(len(a.Entries)) && a.Entries[at].Term == term {
+				return a.Entries[at].Extensions
+			}
+		}
+	}
+	return nil
+}
+
 // offer gives r to raft if it takes more now. b.mu is held. The number of requests
 // in flight never exceeds the buffer of answers, so raft never waits.
 func (b *inbox) offer(r request) bool {

@@ -24,6 +24,7 @@ type link struct {
 	client      peerpb.PeerClient
 	stream      grpc.ClientStream
 	incarnation [16]byte // of the peer
+	readsStored bool     // the peer's program does, see Mesh.ReadsStored
 	ctx         context.Context
 	cancel      context.CancelCauseFunc
 	out         *outbox
@@ -127,6 +128,7 @@ func (l *link) handshake() error {
 		return err
 	}
 	copy(l.incarnation[:], h.Incarnation)
+	l.readsStored = h.ReadsStored
 	return nil
 }
 

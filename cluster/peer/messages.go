@@ -108,6 +108,13 @@ func (m *Mesh) SendWait(node string, k Kind, head []byte, payloads ...[]byte) er
 	}
 }
 
+// ReadsStored reports whether a node's program reads payloads of deliveries from its own log, when
+// they are named and not sent.
+func (m *Mesh) ReadsStored(node string) bool {
+	l, err := m.link(node)
+	return err == nil && l.readsStored
+}
+
 func (m *Mesh) link(node string) (*link, error) {
 	p := m.peer(node)
 	if p == nil {

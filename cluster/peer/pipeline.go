@@ -97,7 +97,9 @@ func (pl *pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.Ap
 			pl.withdraw(f)
 			return nil, shutError(err)
 		}
+		return f, nil
 	}
+	pl.f.given(l, args)
 	return f, nil
 }
 

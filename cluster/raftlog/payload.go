@@ -53,6 +53,16 @@ func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
 	}
 }
 
+// Recent returns the payload section of an entry and the entry's term, if both are in memory, and nil
+// if not. The bytes are like those of Payload.
+func (g *Group) Recent(index uint64) (payloads []byte, term uint64) {
+	e := g.s.cache.get(cacheKey{g.epoch.Load(), g.id, index})
+	if e == nil || !e.whole() || len(e.ext) == 0 {
+		return nil, 0
+	}
+	return e.ext, e.term
+}
+
 // readPayload reads the payload section at key and cuts ref's part out of it.
 // whole is the section if it should enter the cache. If not, the part is a
 // copy unless it is most of the section, so that it keeps no more in memory.

@@ -79,12 +79,14 @@ func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
 
 // Hello opens a link.
 type Hello struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Cluster       string                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"` // must be equal on both sides
-	Node          string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`       // name of the sender
-	Incarnation   []byte                 `protobuf:"bytes,3,opt,name=incarnation" json:"incarnation,omitempty"`
-	Version       uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"`   // 1
-	Identity      []byte                 `protobuf:"bytes,16,opt,name=identity" json:"identity,omitempty"` // of the sender's data folder
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Cluster     string                 `protobuf:"bytes,1,opt,name=cluster" json:"cluster,omitempty"` // must be equal on both sides
+	Node        string                 `protobuf:"bytes,2,opt,name=node" json:"node,omitempty"`       // name of the sender
+	Incarnation []byte                 `protobuf:"bytes,3,opt,name=incarnation" json:"incarnation,omitempty"`
+	Version     uint32                 `protobuf:"varint,4,opt,name=version" json:"version,omitempty"`   // 1
+	Identity    []byte                 `protobuf:"bytes,16,opt,name=identity" json:"identity,omitempty"` // of the sender's data folder
+	// It reads payloads of deliveries from its own log, see Delivery.stored_index.
+	ReadsStored   bool `protobuf:"varint,17,opt,name=reads_stored,json=readsStored" json:"reads_stored,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -152,6 +154,13 @@ func (x *Hello) GetIdentity() []byte {
 		return x.Identity
 	}
 	return nil
+}
+
+func (x *Hello) GetReadsStored() bool {
+	if x != nil {
+		return x.ReadsStored
+	}
+	return false
 }
 
 // IntroduceRequest is what a node asks before it can have links: who is there,
@@ -4316,13 +4325,14 @@ var File_peer_proto protoreflect.FileDescriptor
 const file_peer_proto_rawDesc = "" +
 	"\n" +
 	"\n" +
-	"peer.proto\x12\x0fquorate.peer.v1\"\x8d\x01\n" +
+	"peer.proto\x12\x0fquorate.peer.v1\"\xb0\x01\n" +
 	"\x05Hello\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x03 \x01(\fR\vincarnation\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\rR\aversion\x12\x1a\n" +
-	"\bidentity\x18\x10 \x01(\fR\bidentity\"\x8c\x03\n" +
+	"\bidentity\x18\x10 \x01(\fR\bidentity\x12!\n" +
+	"\freads_stored\x18\x11 \x01(\bR\vreadsStored\"\x8c\x03\n" +
 	"\x10IntroduceRequest\x12\x18\n" +
 	"\acluster\x18\x01 \x01(\tR\acluster\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x1a\n" +

@@ -35,6 +35,7 @@ const (
 	Notice_CANCELLED    Notice_Kind = 5
 	Notice_SESSION_LOST Notice_Kind = 6 // the queue does not know the session any more
 	Notice_READY        Notice_Kind = 7 // messages are ready that a consumer has no credit for
+	Notice_MISSED       Notice_Kind = 8 // payloads of the group's entries so far are not where deliveries say; see Delivery
 )
 
 // Enum value maps for Notice_Kind.
@@ -48,6 +49,7 @@ var (
 		5: "CANCELLED",
 		6: "SESSION_LOST",
 		7: "READY",
+		8: "MISSED",
 	}
 	Notice_Kind_value = map[string]int32{
 		"NONE":         0,
@@ -58,6 +60,7 @@ var (
 		"CANCELLED":    5,
 		"SESSION_LOST": 6,
 		"READY":        7,
+		"MISSED":       8,
 	}
 )
 
@@ -348,6 +351,7 @@ type Deliveries struct {
 	Resync        bool   `protobuf:"varint,5,opt,name=resync" json:"resync,omitempty"`
 	Consumer      uint64 `protobuf:"varint,6,opt,name=consumer" json:"consumer,omitempty"`
 	Last          uint64 `protobuf:"varint,7,opt,name=last" json:"last,omitempty"`
+	Group         uint32 `protobuf:"varint,9,opt,name=group" json:"group,omitempty"` // whose log the stored payloads are in
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -431,6 +435,13 @@ func (x *Deliveries) GetLast() uint64 {
 	return 0
 }
 
+func (x *Deliveries) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
 type Delivery struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
@@ -445,6 +456,13 @@ type Delivery struct {
 	EnqueuedAt    int64                  `protobuf:"zigzag64,10,opt,name=enqueued_at,json=enqueuedAt" json:"enqueued_at,omitempty"`
 	LockedUntil   int64                  `protobuf:"zigzag64,11,opt,name=locked_until,json=lockedUntil" json:"locked_until,omitempty"`     // 0: there is no lock
 	LockRemaining uint64                 `protobuf:"varint,12,opt,name=lock_remaining,json=lockRemaining" json:"lock_remaining,omitempty"` // as the message was handed out
+	// With size 0: the payload is not sent, because the receiver has it, in the
+	// entry of its own log with this index and term. Whoever does not find it
+	// there takes the delivery for one that is only announced.
+	StoredIndex   uint64 `protobuf:"varint,13,opt,name=stored_index,json=storedIndex" json:"stored_index,omitempty"`
+	StoredTerm    uint64 `protobuf:"varint,14,opt,name=stored_term,json=storedTerm" json:"stored_term,omitempty"`
+	StoredOffset  uint32 `protobuf:"varint,15,opt,name=stored_offset,json=storedOffset" json:"stored_offset,omitempty"`
+	StoredSize    uint32 `protobuf:"varint,16,opt,name=stored_size,json=storedSize" json:"stored_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -559,6 +577,34 @@ func (x *Delivery) GetLockedUntil() int64 {
 func (x *Delivery) GetLockRemaining() uint64 {
 	if x != nil {
 		return x.LockRemaining
+	}
+	return 0
+}
+
+func (x *Delivery) GetStoredIndex() uint64 {
+	if x != nil {
+		return x.StoredIndex
+	}
+	return 0
+}
+
+func (x *Delivery) GetStoredTerm() uint64 {
+	if x != nil {
+		return x.StoredTerm
+	}
+	return 0
+}
+
+func (x *Delivery) GetStoredOffset() uint32 {
+	if x != nil {
+		return x.StoredOffset
+	}
+	return 0
+}
+
+func (x *Delivery) GetStoredSize() uint32 {
+	if x != nil {
+		return x.StoredSize
 	}
 	return 0
 }
@@ -782,7 +828,7 @@ const file_session_proto_rawDesc = "" +
 	"\tconsumers\x18\x05 \x01(\x04R\tconsumers\x12\x12\n" +
 	"\x04next\x18\x06 \x01(\x04R\x04next\x12\x14\n" +
 	"\x05until\x18\a \x01(\x12R\x05until\x12\x14\n" +
-	"\x05state\x18\b \x01(\fR\x05state\"\xd9\x01\n" +
+	"\x05state\x18\b \x01(\fR\x05state\"\xef\x01\n" +
 	"\n" +
 	"Deliveries\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
@@ -793,7 +839,8 @@ const file_session_proto_rawDesc = "" +
 	"deliveries\x12\x16\n" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
-	"\x04last\x18\a \x01(\x04R\x04lastJ\x04\b\b\x10\t\"\xdb\x02\n" +
+	"\x04last\x18\a \x01(\x04R\x04last\x12\x14\n" +
+	"\x05group\x18\t \x01(\rR\x05groupJ\x04\b\b\x10\t\"\xe5\x03\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
@@ -809,7 +856,13 @@ const file_session_proto_rawDesc = "" +
 	" \x01(\x12R\n" +
 	"enqueuedAt\x12!\n" +
 	"\flocked_until\x18\v \x01(\x12R\vlockedUntil\x12%\n" +
-	"\x0elock_remaining\x18\f \x01(\x04R\rlockRemaining\"\xf7\x02\n" +
+	"\x0elock_remaining\x18\f \x01(\x04R\rlockRemaining\x12!\n" +
+	"\fstored_index\x18\r \x01(\x04R\vstoredIndex\x12\x1f\n" +
+	"\vstored_term\x18\x0e \x01(\x04R\n" +
+	"storedTerm\x12#\n" +
+	"\rstored_offset\x18\x0f \x01(\rR\fstoredOffset\x12\x1f\n" +
+	"\vstored_size\x18\x10 \x01(\rR\n" +
+	"storedSize\"\x83\x03\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
@@ -822,7 +875,7 @@ const file_session_proto_rawDesc = "" +
 	"\atimeout\x18\a \x01(\x04R\atimeout\x12\x14\n" +
 	"\x05group\x18\t \x01(\rR\x05group\x12\x12\n" +
 	"\x04term\x18\n" +
-	" \x01(\x04R\x04term\"q\n" +
+	" \x01(\x04R\x04term\"}\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\n" +
 	"\n" +
@@ -833,7 +886,9 @@ const file_session_proto_rawDesc = "" +
 	"NOT_LEADER\x10\x04\x12\r\n" +
 	"\tCANCELLED\x10\x05\x12\x10\n" +
 	"\fSESSION_LOST\x10\x06\x12\t\n" +
-	"\x05READY\x10\aJ\x04\b\b\x10\t\"\x94\x01\n" +
+	"\x05READY\x10\a\x12\n" +
+	"\n" +
+	"\x06MISSED\x10\bJ\x04\b\b\x10\t\"\x94\x01\n" +
 	"\x06Resync\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +

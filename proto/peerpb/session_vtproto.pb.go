@@ -248,6 +248,11 @@ func (m *Deliveries) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Group != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Group))
+		i--
+		dAtA[i] = 0x48
+	}
 	if m.Last != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Last))
 		i--
@@ -327,6 +332,28 @@ func (m *Delivery) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.StoredSize != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StoredSize))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x80
+	}
+	if m.StoredOffset != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StoredOffset))
+		i--
+		dAtA[i] = 0x78
+	}
+	if m.StoredTerm != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StoredTerm))
+		i--
+		dAtA[i] = 0x70
+	}
+	if m.StoredIndex != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StoredIndex))
+		i--
+		dAtA[i] = 0x68
 	}
 	if m.LockRemaining != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.LockRemaining))
@@ -665,6 +692,9 @@ func (m *Deliveries) SizeVT() (n int) {
 	if m.Last != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Last))
 	}
+	if m.Group != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Group))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -711,6 +741,18 @@ func (m *Delivery) SizeVT() (n int) {
 	}
 	if m.LockRemaining != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.LockRemaining))
+	}
+	if m.StoredIndex != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StoredIndex))
+	}
+	if m.StoredTerm != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StoredTerm))
+	}
+	if m.StoredOffset != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StoredOffset))
+	}
+	if m.StoredSize != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.StoredSize))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1487,6 +1529,25 @@ func (m *Deliveries) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 9:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Group", wireType)
+			}
+			m.Group = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Group |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -1785,6 +1846,82 @@ func (m *Delivery) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.LockRemaining |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 13:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StoredIndex", wireType)
+			}
+			m.StoredIndex = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StoredIndex |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 14:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StoredTerm", wireType)
+			}
+			m.StoredTerm = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StoredTerm |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 15:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StoredOffset", wireType)
+			}
+			m.StoredOffset = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StoredOffset |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 16:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StoredSize", wireType)
+			}
+			m.StoredSize = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StoredSize |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
