@@ -136,7 +136,7 @@ type payloads interface {
 // sharer is a group that knows which payloads other members have.
 type sharer interface {
 	Spec() group.Spec
-	Shares(node string, ref fsm.Ref) (at group.Shared, ok bool)
+	HeldBy(node string, ref fsm.Ref) (at group.Shared, ok bool)
 }
 
 // deliveries sends runs of messages to their sessions.
@@ -231,7 +231,7 @@ func (d *weighedBatch) addStored(g sharer, node string, of *fsm.Delivery) bool {
 	if of.Ref.Size < minStored {
 		return false
 	}
-	at, ok := g.Shares(node, of.Ref)
+	at, ok := g.HeldBy(node, of.Ref)
 	if !ok {
 		return false
 	}

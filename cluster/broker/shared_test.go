@@ -24,7 +24,7 @@ type sharedLog struct {
 
 func (l sharedLog) Spec() group.Spec { return l.of }
 
-func (l sharedLog) Shares(_ string, ref fsm.Ref) (group.Shared, bool) {
+func (l sharedLog) HeldBy(_ string, ref fsm.Ref) (group.Shared, bool) {
 	return group.Shared{Ref: ref, Term: 3}, l.knows
 }
 

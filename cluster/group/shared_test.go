@@ -39,7 +39,7 @@ func TestShared(t *testing.T) {
 	shares := func(node string, ref fsm.Ref) (at Shared) {
 		t.Helper()
 		await(t, "the payload is shared", func() (ok bool) {
-			at, ok = g.Shares(node, ref)
+			at, ok = g.HeldBy(node, ref)
 			return ok
 		})
 		return at
@@ -61,10 +61,10 @@ func TestShared(t *testing.T) {
 			t.Errorf("%s: %d bytes are found", name, len(got))
 		}
 	}
-	if _, ok := other.Shares("n1", first); ok {
+	if _, ok := other.HeldBy("n1", first); ok {
 		t.Error("a member that does not lead shares")
 	}
-	if _, ok := g.Shares("nobody", first); ok {
+	if _, ok := g.HeldBy("nobody", first); ok {
 		t.Error("shared with who is no member")
 	}
 
@@ -80,7 +80,7 @@ func TestShared(t *testing.T) {
 		t.Errorf("a member that has just begun has %d bytes in memory", len(got))
 	}
 	g.Missed("n2")
-	if _, ok := g.Shares("n2", first); ok {
+	if _, ok := g.HeldBy("n2", first); ok {
 		t.Error("shared with a member that has missed it")
 	}
 	shares("n3", first)
