@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
@@ -20,6 +21,10 @@ type receiver struct {
 	// replica returns this node's replica of a group; nil: it has none.
 	replica func(fsm.GroupID) replica
 }
+
+// copyStored is up to which size a payload of this node's log is copied: it lies in a message of up to
+// 512 KiB, which a client that does not read would keep in memory.
+const copyStored = 8 << 10
 
 // replica is a group that shares payloads with its leader.
 type replica interface {
@@ -44,8 +49,11 @@ func (r *receiver) read(queue fsm.QueueID, id fsm.GroupID, at group.Shared) fsm.
 		return nil
 	}
 	raw := g.Stored(at)
-	if raw == nil {
+	switch {
+	case raw == nil:
 		return nil
+	case len(raw) < copyStored:
+		raw = slices.Clone(raw)
 	}
 	return fsm.Readable(raw)
 }
