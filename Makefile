@@ -26,7 +26,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible site sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites upgrade chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test check vulncheck reproducible site sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -138,6 +138,9 @@ bench-peers: build ## the same loads on RabbitMQ and NATS JetStream, side by sid
 
 client-suite: ## the integration tests that ship with amqp091-go, against three nodes (takes port 15672)
 	$(GO) test ./jepsen/clients -run TestSuite -clients.suite -count 1 -v
+
+rabbit-hole: ## the tests that ship with rabbit-hole, the library of the Terraform provider, against three nodes (takes ports 5672 and 15672; docs/clients.md)
+	$(GO) test ./jepsen/clients -run TestRabbitHoleSuite -clients.suite -count 1 -v
 
 client-suites: ## the tests that ship with clients in Java and Perl, from Debian's source packages (takes port 5672; docs/clients.md)
 	$(GO) test ./jepsen/clients -run 'TestJavaSuite|TestPerlSuite' -clients.suite -count 1 -v -timeout 0

@@ -14,6 +14,16 @@ import (
 // Metrics returns the node's metrics page for Prometheus.
 func (n *Node) Metrics() *metrics.Metrics { return n.metrics }
 
+// clientConnections counts the connections at the AMQP listeners, and how many these take.
+func (n *Node) clientConnections() (open, limit int) {
+	for _, l := range n.metrics.Listeners() {
+		if l.Name == "amqp" || l.Name == "amqp/ssl" {
+			open, limit = open+l.Open, limit+l.Max
+		}
+	}
+	return open, limit
+}
+
 // late records how late a tick was.
 func (n *Node) late(what queue.Due, late fsm.Millis) {
 	n.metrics.Late(what.String(), time.Duration(late)*time.Millisecond)

@@ -182,6 +182,14 @@ func New(gather func() Stats) *Metrics {
 // SetTraffic sets the source of the counts of what clients open and close.
 func (m *Metrics) SetTraffic(f func() Traffic) { m.traffic.Store(&f) }
 
+// Listeners returns the counts of the listeners; none: they are not known yet.
+func (m *Metrics) Listeners() []limit.Status {
+	if t := m.traffic.Load(); t != nil {
+		return (*t)().Listeners
+	}
+	return nil
+}
+
 // Late records how late a timer was.
 func (m *Metrics) Late(kind string, late time.Duration) {
 	m.lateness.WithLabelValues(kind).Observe(late.Seconds())

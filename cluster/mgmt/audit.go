@@ -59,7 +59,7 @@ func (s *Server) perform(w *responder, r *request, e *endpoint) {
 	switch {
 	case refused:
 		s.note(r, audit.Refused, "no right")
-	case e.method == http.MethodGet:
+	case e.method == http.MethodGet || e.asks:
 	case out.status >= http.StatusBadRequest:
 		s.note(r, audit.Failed, http.StatusText(out.status))
 	default:

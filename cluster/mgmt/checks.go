@@ -95,6 +95,16 @@ func (h healthChecks) sizeCheck(w *responder, r *request) {
 	w.answer(status, c)
 }
 
+// limitCheck fails if the node takes no more connections of clients.
+func (h healthChecks) limitCheck(w *responder, _ *request) {
+	s := h.node.Status()
+	c, status := api.LimitCheck{Status: "ok", Current: s.Connections, Limit: s.MaxConnections}, http.StatusOK
+	if c.Current >= c.Limit {
+		c.Status, c.Reason, status = "failed", "node connection limit is reached", http.StatusServiceUnavailable
+	}
+	w.answer(status, c)
+}
+
 // catalogNamed is the catalog in lists of queues.
 var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"}
 

@@ -19,7 +19,7 @@ func featureFlags(w *responder, r *request) {
 	list(w, r, items)
 }
 
-// nothing answers a list of what there is none of: extensions of the API, and deprecated features.
+// nothing answers a list of what there is none of: extensions of the API.
 func nothing(w *responder, r *request) { list(w, r, []struct{}{}) }
 
 // enableFlag succeeds for flags that are enabled: they are so once all nodes know them.

@@ -77,6 +77,7 @@ type world struct {
 	results      []uint64 // counts to answer them with
 	published    []Outgoing
 	listeners    []api.Listener
+	accepted     uint64         // logins
 	blocked      string         // why publishers are
 	table        *traffic.Table // nil: nothing was counted
 	slot         int64          // of its newest samples

@@ -20,8 +20,15 @@ func (w *world) Traffic(_ context.Context, q traffic.Query) *traffic.Report {
 	return report
 }
 
+func (w *world) ForgetSamples(_ context.Context, node string) bool {
+	if w.table != nil {
+		w.table.ForgetSamples()
+	}
+	return !w.offline[node]
+}
+
 func (w *world) Status() api.Status {
-	return api.Status{Node: "n1", Cluster: "c", Listeners: w.listeners}
+	return api.Status{Node: "n1", Cluster: "c", Listeners: w.listeners, Connections: len(w.clients), MaxConnections: 2, LoginsAccepted: w.accepted, LoginsRefused: 1}
 }
 
 // TestOverview: everybody gets the sums of what they may see.

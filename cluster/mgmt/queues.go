@@ -54,19 +54,18 @@ func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string) {
 	if path[0] != "name" && path[0] != "vhost" {
 		var byQueue map[fsm.QueueID]stats.Queue
 		var report *traffic.Report
-		if needsLeader(path[0]) {
-			byQueue = qs.queues.Stats(r.Context())
-		}
 		if shows(path[0], trafficColumns...) {
 			report = qs.traffic.Traffic(r.Context(), traffic.Query{Of: peerpb.TrafficRequest_QUEUES})
+		} else if needsLeader(path[0]) {
+			byQueue = qs.queues.Stats(r.Context())
 		}
 		about = func(q *catalog.Queue) api.Queue {
-			if f, ok := byQueue[q.ID]; ok && needsLeader(path[0]) && path[0] != "settings_in_force" {
-				d := api.Queue{Leader: &f.Leader, QueueStats: &f.QueueStats}
-				if path[0] != "node" {
-					addQueueTraffic(&d, report, q.ID)
-					return d
-				}
+			f, ok := byQueue[q.ID]
+			switch {
+			case report != nil:
+				return trafficAlone(report, q.ID, path)
+			case ok && path[0] != "node" && path[0] != "settings_in_force":
+				return api.Queue{Leader: &f.Leader, QueueStats: &f.QueueStats}
 			}
 			return qs.describe(r.view, q, byQueue)
 		}
@@ -75,6 +74,21 @@ func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string) {
 		d := about(*q)
 		return valueAt(reflect.ValueOf(&d), path)
 	}, func(q **catalog.Queue) any { return (*q).Name })
+}
+
+// trafficAlone describes nothing of a queue but what a path of keys names, one of trafficColumns first.
+func trafficAlone(report *traffic.Report, id fsm.QueueID, path []string) api.Queue {
+	a := report.Queues[id]
+	if path[0] != "message_stats" {
+		return api.Queue{LengthDetails: lengthDetails(a, report.Query)}
+	}
+	counters := queueCounters
+	for _, c := range queueCounters {
+		if len(path) > 1 && strings.TrimSuffix(path[1], "_details") == counterNames[c] {
+			counters = []traffic.Counter{c}
+		}
+	}
+	return api.Queue{MessageStats: messageStats(a, report.Query, counters)}
 }
 
 // known are the columns that a node knows of all queues.

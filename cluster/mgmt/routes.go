@@ -14,6 +14,13 @@ type endpoint struct {
 	need   level
 	answer func(w *responder, r *request)
 	body   int64 // bytes of a body, at most; 0: maxBody
+	asks   bool  // it changes nothing, whatever its method
+}
+
+// asking says that the endpoint changes nothing.
+func (e endpoint) asking() endpoint {
+	e.asks = true
+	return e
 }
 
 // upTo sets how long a body may be.
@@ -52,6 +59,7 @@ func (b *Backend) resources() []resource {
 
 // inspection is about the cluster and the node that answers.
 func (b *Backend) inspection() []resource {
+	logins := &attempts{node: b.Node}
 	i, set, name := inspection{b.Node, b.Groups}, settings{b.Settings}, clusterName{b.Node, b.Catalog}
 	return []resource{
 		{"/api/version", []endpoint{get(management, i.version)}},
@@ -61,8 +69,12 @@ func (b *Backend) inspection() []resource {
 		{"/api/extensions", []endpoint{get(management, nothing)}},
 		{"/api/feature-flags", []endpoint{get(monitoring, featureFlags)}},
 		{"/api/feature-flags/{name}/enable", []endpoint{put(administrator, enableFlag)}},
-		{"/api/deprecated-features", []endpoint{get(monitoring, nothing)}},
-		{"/api/deprecated-features/used", []endpoint{get(monitoring, nothing)}},
+		{"/api/deprecated-features", []endpoint{get(monitoring, deprecated{b.Connections}.list)}},
+		{"/api/deprecated-features/used", []endpoint{get(monitoring, deprecated{b.Connections}.used)}},
+		{"/api/reset", []endpoint{remove(administrator, resets{b.Traffic}.all)}},
+		{"/api/reset/{node}", []endpoint{remove(administrator, resets{b.Traffic}.one)}},
+		{"/api/auth/attempts/{node}", []endpoint{get(monitoring, logins.get), remove(administrator, logins.reset)}},
+		{"/api/auth/attempts/{node}/source", []endpoint{get(monitoring, logins.sources), remove(administrator, logins.resetSources)}},
 		{"/api/whoami", []endpoint{get(management, whoami)}},
 		{"/api/quorate/replicas", []endpoint{get(administrator, i.replicas)}},
 		{"/api/quorate/status", []endpoint{get(administrator, i.status)}},
@@ -95,6 +107,7 @@ func (b *Backend) checks() []resource {
 		{path + "virtual-hosts", []endpoint{get(management, h.vhostCheck)}},
 		{path + "metadata-store/initialized", []endpoint{get(management, h.catalogCheck)}},
 		{path + "metadata-store/initialized/with-data", []endpoint{get(management, h.catalogCheck)}},
+		{path + "below-node-connection-limit", []endpoint{get(management, h.limitCheck)}},
 		{path + "reached-target-cluster-size", []endpoint{get(management, h.sizeCheck)}},
 		{"/api/aliveness-test/{vhost}", []endpoint{get(management, h.aliveness)}},
 		{path + "node-is-quorum-critical", []endpoint{get(management, h.criticalCheck)}},
@@ -238,7 +251,7 @@ func (b *Backend) policies() (rows []resource) {
 			resource{k.path, []endpoint{get(k.read, p.list)}},
 			resource{k.path + "/{vhost}", []endpoint{get(k.read, p.list)}},
 			resource{k.path + "/{vhost}/{name}", []endpoint{get(k.read, p.get), put(k.write, p.put), remove(k.write, p.remove)}},
-			resource{k.path + "/{vhost}/{name}/try", []endpoint{post(k.write, p.try)}})
+			resource{k.path + "/{vhost}/{name}/try", []endpoint{post(k.write, p.try).asking()}})
 	}
 	return rows
 }

@@ -15,6 +15,9 @@ import (
 type Traffic interface {
 	// Traffic answers a query. It sets the query's slot.
 	Traffic(ctx context.Context, q traffic.Query) *traffic.Report
+	// ForgetSamples drops the samples of a node, or of all that are up; false: the node did not
+	// answer.
+	ForgetSamples(ctx context.Context, node string) bool
 }
 
 // counterNames are the names of counters in message_stats.
@@ -133,8 +136,11 @@ func exchangeStats(a *traffic.Activity, q *traffic.Query) api.MessageStats {
 
 // lengthDetails describes how the lengths of an object change.
 func lengthDetails(a *traffic.Activity, q *traffic.Query) api.LengthDetails {
-	if a == nil {
+	if a == nil { // no node has ever seen a message of it
 		a = &traffic.Activity{}
+		for _, c := range []traffic.Counter{traffic.Ready, traffic.Unacknowledged} {
+			a.Samples[c] = make([]uint64, q.RangeOf(c).Count)
+		}
 	}
 	return api.LengthDetails{
 		MessagesDetails: details(a, q, traffic.Ready, traffic.Unacknowledged),

@@ -116,6 +116,10 @@ func TestMessageStats(t *testing.T) {
 	if m := samples.Messages; fmt.Sprint(m.Samples) != fmt.Sprint([]api.Sample{{Value: 10, At: 5015000}, {Value: 0, At: 5005000}, {Value: 0, At: 4995000}}) {
 		t.Errorf("samples of messages: %+v", m.Samples)
 	}
+	empty := mustJSON[[]api.Queue](w, "mona", "/api/queues/%2F?name=idle&lengths_age=20&lengths_incr=10")
+	if len(empty) != 1 || len(empty[0].ReadyDetails.Samples) != 3 || empty[0].ReadyDetails.Samples[2].Value != 0 {
+		t.Errorf("a queue without messages: %+v", empty)
+	}
 	const ages = "msg_rates_age=10&msg_rates_incr=5"
 	for _, path := range []string{"/api/queues?name=q&" + ages, "/api/exchanges?name=amq.direct&" + ages} {
 		for _, r := range mustJSON[[]row](w, "mona", path) {

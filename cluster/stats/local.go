@@ -6,6 +6,7 @@ import (
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/watchdog"
@@ -31,6 +32,10 @@ type LocalConfig struct {
 	Catalog                *group.Catalog
 	Resources              *alarm.Cluster
 	Watchdog               *watchdog.Watchdog
+	// Clients counts the connections at the AMQP listeners, and how many these take; Logins the
+	// outcomes of logins.
+	Clients func() (open, limit int)
+	Logins  func() login.Counts
 	// Draining reports whether the node is about to stop, Serving whether it has joined its cluster
 	// and accepts clients.
 	Draining, Serving func() bool
@@ -71,6 +76,9 @@ func (l *Local) Status() api.Status {
 	s.Ready = s.NotReady == ""
 	s.UptimeMS, s.DataDir, s.Listeners = time.Since(l.began).Milliseconds(), l.c.DataDir, l.c.Listeners
 	l.describeProgress(&s)
+	s.Connections, s.MaxConnections = l.c.Clients()
+	counts := l.c.Logins()
+	s.LoginsAccepted, s.LoginsRefused = counts.Accepted, counts.Refused+counts.HeldBack+counts.Busy
 	for _, p := range l.c.Mesh.Peers() {
 		s.Peers = append(s.Peers, api.Peer{
 			Node: p.Node, Address: p.Address, Alive: p.Alive, Linked: p.Linked,

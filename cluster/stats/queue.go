@@ -84,7 +84,7 @@ func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 	if !s.InUse && s.LastActive > 0 {
 		r.IdleSince = time.UnixMilli(s.LastActive).UTC().Format(rfc3339Millis)
 	}
-	r.Deaths = map[string]map[string]uint64{}
+	r.Deaths = noDeaths
 	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal, &r.DiedUnroutableTotal, &r.DiedGroupExpiredTotal, &r.DiedMaxhopsTotal}
 	dispositions := int(queue.AtLeastOnce) + 1
 	for i, n := range s.DiedTotal[:min(len(s.DiedTotal), len(totals)*dispositions)] {
@@ -92,6 +92,9 @@ func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 		*totals[i/dispositions] += n
 		if n == 0 {
 			continue
+		}
+		if len(r.Deaths) == 0 {
+			r.Deaths = map[string]map[string]uint64{}
 		}
 		if r.Deaths[reason] == nil {
 			r.Deaths[reason] = map[string]uint64{}
@@ -122,6 +125,9 @@ func instant(ms int64) *int64 {
 	}
 	return &ms
 }
+
+// noDeaths is what most queues have. It must not be changed.
+var noDeaths = map[string]map[string]uint64{}
 
 // sameName holds the indexes of the fields of peerpb.QueueStats and of api.QueueStats that have the
 // same JSON name and type.

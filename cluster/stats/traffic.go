@@ -39,7 +39,32 @@ func NewTraffic(n *Nodes, c TrafficConfig) *Traffic {
 	return t
 }
 
+// ForgetSamples drops the samples of a node; empty: of all that are up. It returns false if the node
+// did not answer.
+func (t *Traffic) ForgetSamples(ctx context.Context, node string) bool {
+	q := &traffic.Query{Forget: true}
+	others := []string{node}
+	ask := Question[*peerpb.TrafficReply]{
+		Doing: "drop samples", Wait: trafficWait,
+		Ask: func(ctx context.Context, node string) (*peerpb.TrafficReply, error) {
+			return peer.Ask[peerpb.TrafficReply](ctx, t.nodes.Mesh, node, t.c.Kind, q.Request())
+		},
+	}
+	if node == "" || node == t.nodes.Self {
+		ask.Here = func() *peerpb.TrafficReply { return t.answer(q) }
+		others = nil
+	}
+	if node == "" {
+		others = t.nodes.Up()
+	}
+	return len(Ask(ctx, t.nodes, others, ask).Failed) == 0
+}
+
 func (t *Traffic) answer(q *traffic.Query) *peerpb.TrafficReply {
+	if q.Forget {
+		t.c.Table.ForgetSamples()
+		return &peerpb.TrafficReply{}
+	}
 	t.c.Collect()
 	return t.c.Table.Answer(q)
 }

@@ -34,6 +34,7 @@ type Query struct {
 	// Slot is that of the newest sample. Lists have samples if Listed, and at most MaxListed objects.
 	Slot            int64
 	Listed          bool
+	Forget          bool // drop all samples; the answer is empty
 	Lengths, Counts Range
 }
 
@@ -41,8 +42,8 @@ type Query struct {
 // 20 KiB of them.
 const MaxListed = 500
 
-// rangeOf is the range of a counter's samples.
-func (q *Query) rangeOf(c Counter) Range {
+// RangeOf is the range of a counter's samples.
+func (q *Query) RangeOf(c Counter) Range {
 	if q.Of != peerpb.TrafficRequest_SUMS && !q.One && !q.Listed {
 		return Range{0, 1}
 	}
@@ -59,7 +60,7 @@ func (q *Query) Request() *peerpb.TrafficRequest {
 		queues = append(queues, uint64(id))
 	}
 	return &peerpb.TrafficRequest{
-		Queues: queues, Listed: q.Listed,
+		Queues: queues, Listed: q.Listed, Forget: q.Forget,
 		Of: q.Of, One: q.One, Queue: uint64(q.Queue), Vhost: q.Exchange.VHost, Exchange: q.Exchange.Name, Channel: q.Channel, Slot: q.Slot,
 		Lengths: uint32(q.Lengths.Count), LengthsStep: uint32(q.Lengths.Step), Counts: uint32(q.Counts.Count), CountsStep: uint32(q.Counts.Step),
 	}
@@ -72,7 +73,7 @@ func QueryOf(r *peerpb.TrafficRequest) *Query {
 		queues = append(queues, fsm.QueueID(id))
 	}
 	return &Query{
-		Queues: queues, Listed: r.Listed,
+		Queues: queues, Listed: r.Listed, Forget: r.Forget,
 		Of: r.Of, One: r.One, Queue: fsm.QueueID(r.Queue), Exchange: Exchange{r.Vhost, r.Exchange}, Channel: r.Channel, Slot: r.Slot,
 		Lengths: Range{int(int32(r.Lengths)), int(int32(r.LengthsStep))}.within(),
 		Counts:  Range{int(int32(r.Counts)), int(int32(r.CountsStep))}.within(),
@@ -154,7 +155,7 @@ func (t *Table) describe(o *peerpb.ObjectTraffic, s *series, q *Query) {
 	o.Totals = append(o.Totals, s.total[:]...)
 	o.Steps = append(o.Steps, s.last[:]...)
 	for c := Counter(0); c < counters; c++ {
-		o.Samples = s.samples(o.Samples, c, t.newest, q.Slot, q.rangeOf(c))
+		o.Samples = s.samples(o.Samples, c, t.newest, q.Slot, q.RangeOf(c))
 	}
 }
 
@@ -177,9 +178,9 @@ func (a *Activity) add(o *peerpb.ObjectTraffic, q *Query) {
 		if int(c) < len(o.Steps) {
 			a.Rate[c] += float64(o.Steps[c]) / Interval.Seconds()
 		}
-		n := min(q.rangeOf(c).Count, len(samples))
+		n := min(q.RangeOf(c).Count, len(samples))
 		if a.Samples[c] == nil && n > 0 {
-			a.Samples[c] = make([]uint64, q.rangeOf(c).Count)
+			a.Samples[c] = make([]uint64, q.RangeOf(c).Count)
 		}
 		for i, v := range samples[:n] {
 			a.Samples[c][i] += v

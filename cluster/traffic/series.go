@@ -41,6 +41,11 @@ func (s *series) sample(slot, gap int64, keep bool) {
 	s.sampled = s.total
 }
 
+// forget drops the samples, and the rate with them. The counts stay.
+func (s *series) forget() {
+	s.sampled, s.last, s.steps = s.total, [counters]int32{}, [counters]*[Kept]int32{}
+}
+
 // clamp keeps a step within what is stored: two billions in five seconds.
 func clamp(n int64) int32 { return int32(max(min(n, 1<<31-1), -1<<31)) }
 

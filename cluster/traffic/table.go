@@ -200,6 +200,13 @@ func (t *Table) Sample(slot int64, lengths []Length, has Exists) {
 	})
 }
 
+// ForgetSamples drops all samples and rates. The counts stay.
+func (t *Table) ForgetSamples() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.each((*series).forget)
+}
+
 // each calls f for all series. The lock is held.
 func (t *Table) each(f func(*series)) {
 	f(&t.all)

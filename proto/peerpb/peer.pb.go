@@ -4048,6 +4048,7 @@ type TrafficRequest struct {
 	Counts        uint32   `protobuf:"varint,10,opt,name=counts" json:"counts,omitempty"`
 	CountsStep    uint32   `protobuf:"varint,11,opt,name=counts_step,json=countsStep" json:"counts_step,omitempty"`
 	Queues        []uint64 `protobuf:"varint,12,rep,packed,name=queues" json:"queues,omitempty"` // QUEUES: only of these; empty: all
+	Forget        bool     `protobuf:"varint,14,opt,name=forget" json:"forget,omitempty"`        // the samples, instead of an answer
 	Listed        bool     `protobuf:"varint,13,opt,name=listed" json:"listed,omitempty"`        // samples of everything that is listed, if it is not too much
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -4165,6 +4166,13 @@ func (x *TrafficRequest) GetQueues() []uint64 {
 		return x.Queues
 	}
 	return nil
+}
+
+func (x *TrafficRequest) GetForget() bool {
+	if x != nil {
+		return x.Forget
+	}
+	return false
 }
 
 func (x *TrafficRequest) GetListed() bool {
@@ -4688,7 +4696,7 @@ const file_peer_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\"\n" +
 	"\n" +
 	"HearsReply\x12\x14\n" +
-	"\x05hears\x18\x01 \x01(\bR\x05hears\"\xab\x03\n" +
+	"\x05hears\x18\x01 \x01(\bR\x05hears\"\xc3\x03\n" +
 	"\x0eTrafficRequest\x122\n" +
 	"\x02of\x18\x01 \x01(\x0e2\".quorate.peer.v1.TrafficRequest.OfR\x02of\x12\x10\n" +
 	"\x03one\x18\x02 \x01(\bR\x03one\x12\x14\n" +
@@ -4704,6 +4712,7 @@ const file_peer_proto_rawDesc = "" +
 	"\vcounts_step\x18\v \x01(\rR\n" +
 	"countsStep\x12\x16\n" +
 	"\x06queues\x18\f \x03(\x04R\x06queues\x12\x16\n" +
+	"\x06forget\x18\x0e \x01(\bR\x06forget\x12\x16\n" +
 	"\x06listed\x18\r \x01(\bR\x06listed\"7\n" +
 	"\x02Of\x12\b\n" +
 	"\x04SUMS\x10\x00\x12\n" +

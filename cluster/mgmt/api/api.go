@@ -59,6 +59,13 @@ type Status struct {
 	Quarantined []Quarantine `json:"quarantined"` // queues that do not lead on this node
 	Unproven    []Unproven   `json:"unproven"`    // replicas on this node that are being rebuilt
 
+	// Connections of clients at the AMQP listeners, and how many these take; 0: not known.
+	Connections    int `json:"connections"`
+	MaxConnections int `json:"max_connections"`
+	// Logins with a password since the process began, over AMQP and HTTP.
+	LoginsAccepted uint64 `json:"logins_accepted"`
+	LoginsRefused  uint64 `json:"logins_refused"` // those that were not checked included
+
 	DiskWaitMS        int64         `json:"disk_wait_ms"` // for how long the oldest write has been under way
 	StalledQueues     []Standstill  `json:"standing_still"`
 	ResignationsTotal uint64        `json:"resignations_total"` // leaderships that the node has given up for lack of progress

@@ -147,6 +147,32 @@ type SizeCheck struct {
 	Size    int    `json:"target_cluster_size"`
 }
 
+// LimitCheck is answered by /api/health/checks/below-node-connection-limit.
+type LimitCheck struct {
+	Status  string `json:"status"`
+	Reason  string `json:"reason,omitempty"`
+	Current int    `json:"current"`
+	Limit   int    `json:"limit"`
+}
+
+// LoginAttempts are answered by GET /api/auth/attempts/{node}.
+type LoginAttempts struct {
+	Protocol  string `json:"protocol"` // all
+	Attempts  uint64 `json:"auth_attempts"`
+	Failed    uint64 `json:"auth_attempts_failed"`
+	Succeeded uint64 `json:"auth_attempts_succeeded"`
+}
+
+// DeprecatedFeature is something that RabbitMQ deprecates, and that is served here.
+type DeprecatedFeature struct {
+	Name       string `json:"name"`
+	Phase      string `json:"deprecation_phase"`
+	State      string `json:"state"` // permitted
+	ProvidedBy string `json:"provided_by"`
+	About      string `json:"desc"`
+	DocURL     string `json:"doc_url"`
+}
+
 // Memory is answered by GET /api/nodes/{node}/memory. Names are those of RabbitMQ; what Go has no
 // class for is 0.
 type Memory struct {

@@ -1,0 +1,173 @@
+package clients
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// exported is what a RabbitMQ 4.3.6 exports that was given users, vhosts, permissions, limits,
+// policies, exchanges, queues, bindings and parameters of every kind.
+const exported = "testdata/rabbitmq-4.3.6.json"
+
+// leftOut is what of that quorate does not have. The import names each.
+var leftOut = []string{
+	"bindings events → inner", "bindings inner → orders", // RabbitMQ exports no internal exchanges, but their bindings
+	"queues stream",
+}
+
+// TestDefinitions: a RabbitMQ's definitions go in, and come out equal but for what the report names.
+func TestDefinitions(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	text, err := os.ReadFile(exported)
+	if err != nil {
+		t.Fatal(err)
+	}
+	throughQuorate(t, ctx, text, leftOut)
+}
+
+// TestDefinitionsOfRabbitMQ: the same with a RabbitMQ that runs, and its own tool.
+func TestDefinitionsOfRabbitMQ(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	r := mustRabbit(t, ctx)
+	text, err := os.ReadFile(exported)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, r.control[0], append(r.control[1:], "import_definitions")...)
+	cmd.Stdin = strings.NewReader(withoutInner(t, text))
+	if cmd.Env = r.env; r.env == nil {
+		cmd.Env = os.Environ()
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("this RabbitMQ does not take the definitions: %v\n%s", err, out)
+	}
+	if text, err = os.ReadFile(r.definitions(t, ctx)); err != nil {
+		t.Fatal(err)
+	}
+	throughQuorate(t, ctx, text, []string{"queues stream"})
+}
+
+// withoutInner leaves out the bindings of an exchange that is not among the definitions.
+func withoutInner(t *testing.T, text []byte) string {
+	t.Helper()
+	var all map[string]any
+	if err := json.Unmarshal(text, &all); err != nil {
+		t.Fatal(err)
+	}
+	all["bindings"] = slices.DeleteFunc(all["bindings"].([]any), func(b any) bool {
+		x := b.(map[string]any)
+		return x["source"] == "inner" || x["destination"] == "inner"
+	})
+	rest, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(rest)
+}
+
+// throughQuorate imports definitions, exports them, and compares. leftOut are those that the import
+// names.
+func throughQuorate(t *testing.T, ctx context.Context, given []byte, leftOut []string) {
+	t.Helper()
+	node := mustStart(t, ctx).Nodes[0]
+	status, answer, err := node.Do(ctx, http.MethodPost, "/api/definitions", given)
+	var report struct {
+		Skipped []struct{ Section, VHost, Name, Reason string }
+	}
+	if err == nil {
+		err = json.Unmarshal(answer, &report)
+	}
+	if err != nil || status != http.StatusOK {
+		t.Fatalf("%d %s: %v", status, answer, err)
+	}
+	var skipped []string
+	for _, s := range report.Skipped {
+		skipped = append(skipped, s.Section+" "+s.Name)
+	}
+	if slices.Sort(skipped); !slices.Equal(skipped, leftOut) {
+		t.Errorf("left out are %q, want %q: %+v", skipped, leftOut, report.Skipped)
+	}
+	status, answer, err = node.Do(ctx, http.MethodGet, "/api/definitions", nil)
+	if err != nil || status != http.StatusOK {
+		t.Fatalf("%d %s: %v", status, answer, err)
+	}
+	want, got := definitionsIn(t, given), definitionsIn(t, answer)
+	for _, name := range skipped {
+		delete(want, name)
+	}
+	for name := range want {
+		if got[name] != want[name] {
+			t.Errorf("%s went in as\n%s\nand came out as\n%s", name, want[name], got[name])
+		}
+	}
+	for name := range got {
+		if want[name] == "" {
+			t.Errorf("%s came out, and did not go in: %s", name, got[name])
+		}
+	}
+	if len(want) < 30 {
+		t.Errorf("%d definitions", len(want))
+	}
+}
+
+// definitionsIn lists definitions by section and name, as they are compared.
+func definitionsIn(t *testing.T, text []byte) map[string]string {
+	t.Helper()
+	var sections map[string]any
+	if err := json.Unmarshal(text, &sections); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for section, list := range sections {
+		items, ok := list.([]any)
+		if !ok {
+			continue
+		}
+		for _, item := range items {
+			x := item.(map[string]any)
+			name := nameOf(section, x)
+			switch {
+			case strings.HasPrefix(fmt.Sprint(x["name"]), "amq."): // an exchange of every vhost
+				continue
+			case section == "queues" && x["durable"] == true: // one that is not replicated becomes one that is
+				x["type"] = "quorum"
+			case section == "vhosts": // limits are among the parameters, the default type is always the same
+				x = map[string]any{"name": x["name"], "description": x["metadata"].(map[string]any)["description"], "tags": x["metadata"].(map[string]any)["tags"]}
+			}
+			maps.DeleteFunc(x, func(key string, _ any) bool {
+				return key == "internal" || section == "exchanges" && key == "user_who_performed_action"
+			})
+			line, err := json.Marshal(x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for all[name] != "" { // bindings between the same ends
+				name += "+"
+			}
+			all[name] = string(line)
+		}
+	}
+	return all
+}
+
+func nameOf(section string, x map[string]any) string {
+	switch section {
+	case "bindings":
+		return fmt.Sprint(section, " ", x["source"], " → ", x["destination"])
+	case "permissions", "topic_permissions":
+		return fmt.Sprint(section, " ", x["user"], " ", x["vhost"])
+	}
+	return fmt.Sprint(section, " ", x["name"])
+}
