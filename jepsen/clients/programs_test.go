@@ -16,12 +16,17 @@ import (
 // mustStart starts three nodes for the time of the test.
 func mustStart(t *testing.T, ctx context.Context, args ...string) *cluster.Cluster {
 	t.Helper()
+	return mustStartNodes(t, ctx, 3, args...)
+}
+
+func mustStartNodes(t *testing.T, ctx context.Context, nodes int, args ...string) *cluster.Cluster {
+	t.Helper()
 	dir := t.TempDir()
 	binary, err := cluster.Build(ctx, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: dir, Args: args})
+	c, err := cluster.Start(ctx, cluster.Options{Binary: binary, Dir: dir, Nodes: nodes, Args: args})
 	if err != nil {
 		t.Fatal(err)
 	}
