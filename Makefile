@@ -69,7 +69,7 @@ reproducible: ## build the server in two folders and compare the bytes (CACHE=ne
 	sha256sum < $$at/first | sed 's/ .*/ quorate, twice/'
 
 site: ## make the documentation in docs a site with a search, which needs no network, in bin/site (Debian: python3-myst-parser, furo)
-	sphinx-build -q -n -W --keep-going -c docs/site docs bin/site
+	sphinx-build -q -E -a -n -W --keep-going -c docs/site docs bin/site
 
 sbom: ## list what the server is linked from, as CycloneDX, in bin/quorate.cdx.json
 	mkdir -p bin

@@ -10,8 +10,12 @@ root_doc = "index"
 # Headings have the anchors that forges give them.
 myst_heading_anchors = 4
 
+highlight_language = "none"
+
 html_theme = "furo"
 html_title = "quorate"
+html_static_path = ["tables.css"]
+html_css_files = ["tables.css"]
 html_extra_path = ["../report-sample.html"]
 # Text and styles of the pages themselves; a browser that has no network, or reads them from the file system, misses nothing.
 html_show_sphinx = False
