@@ -41,10 +41,48 @@ var sources = []string{
 
 // TestErrorsDocument holds the documentation's list of errors against the source.
 func TestErrorsDocument(t *testing.T) {
-	texts := map[uint16]map[string]bool{}
-	for _, code := range codes {
-		texts[code] = map[string]bool{}
+	trees := parsed(t)
+	known := texts{}
+	for _, tree := range trees {
+		known.collect(tree)
 	}
+	found := map[uint16]map[string]bool{}
+	for _, code := range codes {
+		found[code] = map[string]bool{}
+	}
+	for _, tree := range trees {
+		ast.Inspect(tree, func(n ast.Node) bool {
+			if code, text := known.errorAt(n); code != 0 && text != "" {
+				found[code][text] = true
+			}
+			return true
+		})
+	}
+	var b strings.Builder
+	count := 0
+	for _, code := range slices.Sorted(maps.Keys(found)) {
+		closes := "channel"
+		switch {
+		case code == wire.CodeNoRoute:
+			closes = "nothing: the message is returned"
+		case endsConnection(code):
+			closes = "connection"
+		}
+		fmt.Fprintf(&b, "\n## %d %s\n\nCloses: %s.\n\n", code, wire.ReplyName(code), closes)
+		for _, text := range slices.Sorted(maps.Keys(found[code])) {
+			count++
+			fmt.Fprintf(&b, "- `%s`\n", text)
+		}
+	}
+	if count < 100 {
+		t.Errorf("%d texts only", count)
+	}
+	page.Hold(t, "../docs/errors.md", "errors", strings.ReplaceAll(b.String(), "\n\n\n", "\n\n")+"\n")
+}
+
+// parsed are the sources, without tests and generated code.
+func parsed(t *testing.T) (trees []*ast.File) {
+	t.Helper()
 	for _, pattern := range sources {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
@@ -58,47 +96,49 @@ func TestErrorsDocument(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ast.Inspect(tree, func(n ast.Node) bool {
-				if code, text := errorAt(n); code != 0 && text != "" {
-					texts[code][text] = true
+			trees = append(trees, tree)
+		}
+	}
+	return trees
+}
+
+// texts are expressions for texts, by the names of constants and functions that stand for them.
+type texts map[string]ast.Expr
+
+// collect takes up the constants of a file, and its functions that only return a text.
+func (x texts) collect(tree *ast.File) {
+	for _, decl := range tree.Decls {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			if decl.Recv != nil || len(decl.Body.List) != 1 || decl.Type.Results == nil || lastName(decl.Type.Results.List[0].Type) != "string" {
+				continue
+			}
+			if r, ok := decl.Body.List[0].(*ast.ReturnStmt); ok && len(r.Results) == 1 {
+				x[decl.Name.Name] = r.Results[0]
+			}
+		case *ast.GenDecl:
+			for _, spec := range decl.Specs {
+				if c, ok := spec.(*ast.ValueSpec); ok && decl.Tok == token.CONST && len(c.Values) == len(c.Names) {
+					for i, name := range c.Names {
+						x[name.Name] = c.Values[i]
+					}
 				}
-				return true
-			})
+			}
 		}
 	}
-	var b strings.Builder
-	count := 0
-	for _, code := range slices.Sorted(maps.Keys(texts)) {
-		closes := "channel"
-		switch {
-		case code == wire.CodeNoRoute:
-			closes = "nothing: the message is returned"
-		case endsConnection(code):
-			closes = "connection"
-		}
-		fmt.Fprintf(&b, "\n## %d %s\n\nCloses: %s.\n\n", code, wire.ReplyName(code), closes)
-		for _, text := range slices.Sorted(maps.Keys(texts[code])) {
-			count++
-			fmt.Fprintf(&b, "- `%s`\n", text)
-		}
-	}
-	if count < 100 {
-		t.Errorf("%d texts only", count)
-	}
-	page.Hold(t, "../docs/errors.md", "errors", strings.ReplaceAll(b.String(), "\n\n\n", "\n\n")+"\n")
 }
 
 // errorAt returns the code and the text of the error that an expression makes; 0: it makes none
 // with a code that the source names.
-func errorAt(n ast.Node) (code uint16, text string) {
+func (x texts) errorAt(n ast.Node) (code uint16, text string) {
 	switch n := n.(type) {
 	case *ast.CallExpr:
 		switch name := lastName(n.Fun); {
 		case name == "fault" && len(n.Args) > 2:
-			return codes[lastName(n.Args[1])], render(n.Args[2])
+			return codes[lastName(n.Args[1])], x.render(n.Args[2])
 		case (name == "Refuse" || name == "refuse") && len(n.Args) > 1:
 			if kind := lastName(n.Args[0]); kind != "Internal" { // those are mistakes of the cluster's own
-				return refusalCodes[kinds[kind]], render(n.Args[1])
+				return refusalCodes[kinds[kind]], x.render(n.Args[1])
 			}
 		}
 	case *ast.CompositeLit:
@@ -109,7 +149,7 @@ func errorAt(n ast.Node) (code uint16, text string) {
 			if pair, ok := e.(*ast.KeyValueExpr); ok && lastName(pair.Key) == "Code" {
 				code = codes[lastName(pair.Value)]
 			} else if ok && lastName(pair.Key) == "Text" {
-				text = render(pair.Value)
+				text = x.render(pair.Value)
 			}
 		}
 	}
@@ -132,7 +172,7 @@ var verb = regexp.MustCompile(`%[.0-9]*[a-z]`)
 
 // render is a text as far as the source has it, with an ellipsis for what is known later; empty if
 // nothing of it is known.
-func render(e ast.Expr) string {
+func (x texts) render(e ast.Expr) string {
 	text := ""
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -142,14 +182,20 @@ func render(e ast.Expr) string {
 		}
 		text = verb.ReplaceAllString(s, "…")
 	case *ast.BinaryExpr:
-		left, right := render(e.X), render(e.Y)
+		left, right := x.render(e.X), x.render(e.Y)
 		if left == "" && right == "" {
 			return ""
 		}
 		text = or(left) + or(right)
 	case *ast.CallExpr:
-		if lastName(e.Fun) == "Sprintf" {
-			text = render(e.Args[0])
+		if name := lastName(e.Fun); name == "Sprintf" {
+			text = x.render(e.Args[0])
+		} else if x[name] != nil {
+			text = x.render(x[name])
+		}
+	case *ast.Ident, *ast.SelectorExpr:
+		if x[lastName(e)] != nil {
+			text = x.render(x[lastName(e)])
 		}
 	}
 	if strings.Trim(text, "…: ") == "" {
