@@ -25,6 +25,9 @@ type Connection struct {
 	vhost  string
 	number uint64
 	owns   atomic.Bool // an exclusive queue was declared
+	// consumes says that a consumer or a get has been requested: acks may stand behind publishes in
+	// the socket, so publishes do not wait for consumers. It stays.
+	consumes atomic.Bool
 	// audited says that whoever opened the connection audits what it is used for.
 	audited bool
 

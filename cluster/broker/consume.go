@@ -103,6 +103,7 @@ func (x *consumers) Written(count, bytes int) {
 
 // Consume registers a consumer.
 func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
+	x.conn.consumes.Store(true)
 	if spec.Queue == fsm.ReplyQueue {
 		return x.replies.consume(&spec)
 	}
@@ -204,6 +205,7 @@ func (x *consumers) Drop(number uint64) {
 
 // Get takes one message.
 func (x *consumers) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
+	x.conn.consumes.Store(true)
 	q, err := x.node.freshView(ctx).TakeFrom(x.conn.by(), x.conn.vhost, name)
 	if err != nil {
 		return fsm.Message{}, false, err

@@ -20,7 +20,7 @@ func (h *host) Submit(to *stream.Route, leader string, b group.Batch) bool {
 		return g != nil && g.Submit(b) == nil
 	}
 	head, err := (&peerpb.Submit{
-		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light,
+		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light, Patient: b.Patient,
 	}).MarshalVT()
 	// Its streams are bounded: waiting here delays their clients and nobody else.
 	return err == nil && h.mesh.SendWait(leader, kindSubmit, head, b.Payloads...) == nil

@@ -93,7 +93,7 @@ func (r *receiver) onSubmit(from string, head, payload []byte) {
 	}
 	g := r.groups.Group(fsm.GroupID(m.Group))
 	if g != nil && g.Spec().Queue == fsm.QueueID(m.Queue) {
-		batch := group.Batch{Commands: m.Commands, Count: int(m.Count), Bytes: len(payload), From: from, Light: m.Light}
+		batch := group.Batch{Commands: m.Commands, Count: int(m.Count), Bytes: len(payload), From: from, Light: m.Light, Patient: m.Patient}
 		if len(payload) > 0 {
 			batch.Payloads = [][]byte{payload}
 		}

@@ -40,6 +40,7 @@ func (x *streams) queue(q *catalog.Queue) *sessionQueue {
 	r := x.routes.Route(q)
 	u := &sessionQueue{session: x.session, of: traffic.QueueCounts{VHost: q.VHost, Queue: q.ID, Local: q.Local}}
 	u.stream = stream.New(u, u, x.session.id, r)
+	u.stream.Patient(x.session.conn.consumes.Load)
 	if x.ended {
 		u.stream.Abandon()
 		return u

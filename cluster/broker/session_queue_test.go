@@ -32,6 +32,36 @@ func ids(ranges []uint64) (all []uint64) {
 	return all
 }
 
+// Publishes wait for consumers unless their connection has asked for messages: what it settles may
+// stand behind them.
+func TestPatientPublishes(t *testing.T) {
+	w, c := newWorld(t), &recorder{}
+	s := w.mustSession(c)
+	other, err := s.conn.OpenSession(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := streamTo(s, w.MustQueue("q"))
+	patient := func(number uint64) bool {
+		t.Helper()
+		publish(s, to, number, "m")
+		all := take(to)
+		if len(all) != 1 || all[0].Count != 1 || all[0].Light {
+			t.Fatalf("submitted: %+v", all)
+		}
+		return all[0].Patient
+	}
+	if !patient(1) {
+		t.Error("a connection that consumes nothing does not wait")
+	}
+	if _, _, err := other.Get(t.Context(), "none", false); err == nil {
+		t.Error("a get from a queue that does not exist succeeds")
+	}
+	if patient(2) {
+		t.Error("a connection that has asked for messages waits")
+	}
+}
+
 // A publish that one of its queues refuses is settled once, as refused.
 func TestFanout(t *testing.T) {
 	for _, tc := range []struct {

@@ -25,6 +25,7 @@ type applier struct {
 	node     *applierNode
 	serves   func() bool // whether effects are to leave
 	outgoing *outgoing
+	demand   *demand
 	timer    *timer
 	guard    *guard
 	release  func(indexes []uint64)
@@ -114,6 +115,7 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 		}
 	}
 	if lead {
+		a.demand.note(a.machine)
 		a.outgoing.add(&a.effects)
 	} else {
 		a.freeOnly(&a.effects)
@@ -188,6 +190,7 @@ func (a *applier) begin(leads func() bool, serve func(now fsm.Time)) (deadline f
 	a.effects.Reset()
 	a.machine.Resume(&a.effects)
 	deadline = a.machine.NextDeadline()
+	a.demand.note(a.machine)
 	serve(a.machine.Clock())
 	a.outgoing.lock()
 	defer a.outgoing.unlockAndRun()

@@ -66,6 +66,7 @@ type Group struct {
 
 	applier    applier
 	outgoing   outgoing
+	demand     demand
 	proposer   proposer
 	timer      timer
 	leadership leadership
@@ -107,7 +108,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 	g.applier = applier{
 		group: spec.Group, isLocal: spec.Local, node: &h.applying, release: release,
 		serves:   func() bool { return g.leadership.term.Load() != 0 && !g.barred() && g.order.leads() },
-		outgoing: &g.outgoing, timer: &g.timer, guard: &g.guard, usage: &g.usage, started: make(chan struct{}),
+		outgoing: &g.outgoing, demand: &g.demand, timer: &g.timer, guard: &g.guard, usage: &g.usage, started: make(chan struct{}),
 		newMachine: func() *queue.Machine { return h.newMachine(spec) },
 		machine:    h.newMachine(spec),
 	}
@@ -131,6 +132,7 @@ func (g *Group) connectProposer() {
 		},
 	}
 	g.proposer.changed.L = &g.proposer.mu
+	g.proposer.back = backpressure{demand: &g.demand, floor: &h.floor, crowded: h.admission.crowded, check: g.proposer.checkHeld}
 	g.timer = timer{ticker: h.ticker, applier: &g.applier, proposer: &g.proposer, lead: &g.leadership, guard: &g.guard}
 	g.settings = settings{
 		wanted: g.wantedSettings, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.spawn,
@@ -314,6 +316,7 @@ func (g *Group) votes() {
 // close stops the replica and keeps its data.
 func (g *Group) close() {
 	g.order.end()
+	g.proposer.leadershipEnded()
 	g.proposer.wait()
 	g.outgoing.wait()
 }

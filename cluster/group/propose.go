@@ -44,6 +44,9 @@ type Batch struct {
 	// Light says that the batch may overtake batches that are not light: nothing in it has to
 	// follow anything in them. It has no payloads.
 	Light bool
+	// Patient says that the batch may be held back until consumers can take more: it comes from
+	// publishers whose connections settle nothing. It is not light.
+	Patient bool
 }
 
 // AppendCommand appends c to the encoded commands of a batch.
@@ -88,6 +91,7 @@ type proposer struct {
 	mu      sync.Mutex
 	changed sync.Cond // an entry has been committed or applied, or building has ended
 	queued  queued
+	back    backpressure
 	running bool // entries are being built
 	pending []pendingEntry
 	waiting bool          // a goroutine waits for pending entries
@@ -108,6 +112,7 @@ type queued struct {
 type pendingEntry struct {
 	future raft.ApplyFuture
 	bytes  int
+	heavy  int // commands that are not light
 	from   []string
 	since  time.Time // it has been on its way
 }
@@ -122,9 +127,12 @@ func (p *proposer) submit(b Batch) error {
 	if !p.admission.take(&b) {
 		return ErrFull
 	}
-	if b.Light {
+	switch {
+	case b.Light:
 		p.queued.light = append(p.queued.light, b)
-	} else {
+	case p.back.takes(&b):
+		return nil
+	default:
 		p.queued.heavy = append(p.queued.heavy, b)
 	}
 	p.start()
@@ -189,6 +197,7 @@ func (p *proposer) giveUp() {
 	from := origins(origins(nil, p.queued.light), p.queued.heavy)
 	p.admission.release(p.queued.light)
 	p.admission.release(p.queued.heavy)
+	p.back.entering -= countCommands(p.queued.heavy)
 	p.queued.light, p.queued.heavy, p.queued.tick = drop(p.queued.light, len(p.queued.light)), drop(p.queued.heavy, len(p.queued.heavy)), false
 	p.mu.Unlock()
 	defer p.mu.Lock()
@@ -199,8 +208,28 @@ func (p *proposer) giveUp() {
 func (p *proposer) leadershipEnded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.queued.heavy = p.back.releaseAll(p.queued.heavy)
 	if len(p.queued.light)+len(p.queued.heavy) > 0 {
 		p.start()
+	}
+}
+
+// releaseHeld queues what need not be held back any more. The caller holds mu.
+func (p *proposer) releaseHeld() {
+	before := len(p.queued.heavy)
+	p.queued.heavy = p.back.release(p.queued.heavy)
+	if len(p.queued.heavy) > before {
+		p.start()
+	}
+}
+
+// checkHeld is releaseHeld, called again and again while something is held back.
+func (p *proposer) checkHeld() {
+	defer p.guard.contain("let publishes in")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.releaseHeld(); len(p.back.batches) > 0 {
+		p.back.arm()
 	}
 }
 
@@ -225,12 +254,13 @@ func (p *proposer) propose() {
 	if bytes > 0 {
 		log.Extensions = joinPayloads(heavy)
 	}
-	e := pendingEntry{since: time.Now(), bytes: bytes + len(log.Data), from: origins(origins(nil, light), heavy)}
+	e := pendingEntry{since: time.Now(), bytes: bytes + len(log.Data), heavy: countCommands(heavy), from: origins(origins(nil, light), heavy)}
 	p.admission.release(light)
 	p.admission.release(heavy)
 	p.queued.light, p.queued.heavy = drop(p.queued.light, len(light)), drop(p.queued.heavy, len(heavy))
 	if e.future = p.enter(&log); e.future == nil {
 		p.commits++
+		p.committed(&e)
 		p.changed.Broadcast()
 		return
 	}
@@ -241,6 +271,12 @@ func (p *proposer) propose() {
 		p.done.Add(1)
 		go p.await()
 	}
+}
+
+// committed takes account of an entry that has been applied or may be lost. The caller holds mu.
+func (p *proposer) committed(e *pendingEntry) {
+	p.back.entering -= e.heavy
+	p.releaseHeld()
 }
 
 // enter puts an entry into the log; a nil result means that it has been applied. The caller holds
@@ -264,6 +300,14 @@ func take(from []Batch, commands, limit int) ([]Batch, int) {
 		n++
 	}
 	return from[:n], commands
+}
+
+// countCommands counts the commands of batches.
+func countCommands(batches []Batch) (n int) {
+	for i := range batches {
+		n += batches[i].Count
+	}
+	return n
 }
 
 // drop removes the first n batches.
@@ -349,6 +393,7 @@ func (p *proposer) await() {
 		p.pending[0] = pendingEntry{}
 		p.pending = p.pending[1:]
 		p.bytes -= e.bytes
+		p.committed(&e)
 		p.changed.Signal()
 		p.mu.Unlock()
 		if err != nil {
@@ -364,6 +409,10 @@ func (p *proposer) await() {
 // this happened in time. Nothing is submitted meanwhile.
 func (p *proposer) drained(limit time.Duration) bool {
 	p.mu.Lock()
+	p.queued.heavy = p.back.releaseAll(p.queued.heavy)
+	if len(p.queued.heavy) > 0 {
+		p.start()
+	}
 	if !p.running && !p.waiting {
 		p.mu.Unlock()
 		return true
@@ -471,6 +520,13 @@ func (a *admission) take(b *Batch) bool {
 	a.waiting[b.From] = has + n
 	a.all += n
 	return true
+}
+
+// crowded reports whether so much waits that nothing should wait longer than it must.
+func (a *admission) crowded() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.all > a.limit/4
 }
 
 // release records that batches no longer wait.

@@ -22,13 +22,14 @@ type Stream struct {
 	// Guarded by the owner's lock.
 	encoder   encoder
 	pending   pendingList
-	next      uint64 // number of the next command
-	sent      uint64 // commands up to here have been submitted
-	heavy     uint64 // the last command that was submitted in a batch that is not light
-	dirty     bool   // on the route's list
-	gone      bool   // the queue is gone
-	lost      bool   // the queue has ended the session
-	ending    bool   // SESSION_DOWN is among its commands
+	next      uint64      // number of the next command
+	sent      uint64      // commands up to here have been submitted
+	heavy     uint64      // the last command that was submitted in a batch that is not light
+	urgent    func() bool // see Patient; nil: always
+	dirty     bool        // on the route's list
+	gone      bool        // the queue is gone
+	lost      bool        // the queue has ended the session
+	ending    bool        // SESSION_DOWN is among its commands
 	consumers map[uint64]*Consumer
 	unseen    []settlement // to be queued once the current answers have been processed
 	progress  progress
@@ -46,6 +47,10 @@ func New(o Owner, receiver Receiver, id fsm.SessionID, r *Route) *Stream {
 	}
 	return s
 }
+
+// Patient says that the stream's publishes may wait for the queue's consumers, until urgent reports
+// true, which it does from then on. It is called before the stream is attached.
+func (s *Stream) Patient(urgent func() bool) { s.urgent = urgent }
 
 // ID returns the id of the session.
 func (s *Stream) ID() fsm.SessionID { return s.id }
@@ -196,15 +201,17 @@ const MaxBatchCommands = 256
 const maxBatchBytes = 256 << 10
 
 // Load is what a route submits at a time. Light batches may overtake heavy ones, also those that
-// were submitted earlier.
-type Load struct{ light, heavy group.Batch }
+// were submitted earlier; heavy ones may overtake patient ones.
+type Load struct{ light, heavy, patient group.Batch }
 
 // NewLoad returns an empty load.
-func NewLoad() Load { return Load{light: group.Batch{Light: true}} }
+func NewLoad() Load {
+	return Load{light: group.Batch{Light: true}, patient: group.Batch{Patient: true}}
+}
 
 // Submit hands over its batches until one is refused.
 func (b *Load) Submit(to func(group.Batch) bool) bool {
-	return (b.light.Count == 0 || to(b.light)) && (b.heavy.Count == 0 || to(b.heavy))
+	return (b.light.Count == 0 || to(b.light)) && (b.heavy.Count == 0 || to(b.heavy)) && (b.patient.Count == 0 || to(b.patient))
 }
 
 // Take moves what has not been sent into batches and reports whether one of them
@@ -216,13 +223,18 @@ func (s *Stream) Take(to *Load) (full bool) {
 }
 
 // collect is Take with the lock held. Commands are light up to the stream's first payload: while a
-// command that is not light is unanswered, later ones must stay behind it.
+// command that is not light is unanswered, later ones must stay behind it. Those of a stream that
+// becomes urgent may overtake patient ones, and then all are sent again.
 func (s *Stream) collect(to *Load) (full bool) {
+	heavy := &to.heavy
+	if s.urgent != nil && !s.urgent() {
+		heavy = &to.patient
+	}
 	for i := s.firstUnsent(); i < s.pending.len(); i++ {
 		p := s.pending.at(i)
 		b := &to.light
 		if p.Payload != nil || s.heavy >= s.pending.at(0).seq {
-			b = &to.heavy
+			b = heavy
 		}
 		if b.Count > 0 && (b.Bytes+len(p.Payload) > maxBatchBytes || b.Count >= MaxBatchCommands) {
 			return true
@@ -237,7 +249,7 @@ func (s *Stream) collect(to *Load) (full bool) {
 			b.Bytes += len(p.Payload)
 		}
 		s.sent = p.seq
-		if b == &to.heavy {
+		if b == heavy {
 			s.heavy = p.seq
 		}
 	}

@@ -39,6 +39,21 @@ func (m *Machine) Stats() Stats {
 	}
 }
 
+// Demand is what consumers want.
+type Demand struct {
+	Ready, Held uint64 // messages
+	Acked       uint64 // messages so far
+	Sated       bool   // there are consumers, and none may hold more than it does
+}
+
+// DemandOf returns what the consumers of a queue want. O(1).
+func DemandOf(m *Machine) Demand {
+	return Demand{
+		Ready: m.messages.readyCount(), Held: m.messages.count(CheckedOut).Messages, Acked: m.counters.Acked,
+		Sated: m.consumers.active() > 0 && !m.consumers.anyServed(),
+	}
+}
+
 // Dead returns the counters of deaths and other ends.
 func (m *Machine) Dead() Dead {
 	c := &m.counters

@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,47 @@ import (
 )
 
 func TestDelivery(t *testing.T) { deliveryRows.run(t) }
+
+// pour publishes n messages on a channel of its own and waits for all confirms in the end.
+func (t *T) pour(conn *amqp.Connection, queue string, n int) error {
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	waits := make([]*amqp.DeferredConfirmation, n)
+	for i := range waits {
+		if waits[i], err = ch.PublishWithDeferredConfirmWithContext(t.ctx, "", queue, false, false, amqp.Publishing{Body: make([]byte, 100)}); err != nil {
+			return err
+		}
+	}
+	for i, w := range waits {
+		if ok, err := w.WaitContext(t.ctx); err != nil || !ok {
+			return fmt.Errorf("message %d: %v, %w", i+1, ok, err)
+		}
+	}
+	return ch.Close()
+}
+
+// ackEach takes n deliveries and acks each.
+func (t *T) ackEach(from <-chan amqp.Delivery, n int) error {
+	for range n {
+		select {
+		case d, ok := <-from:
+			if !ok {
+				return errors.New("the consumer has ended")
+			}
+			if err := d.Ack(false); err != nil {
+				return err
+			}
+		case <-t.ctx.Done():
+			return t.ctx.Err()
+		}
+	}
+	return nil
+}
 
 var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order", rows: []row{
 	{id: "Q-D1", what: "100 messages, prefetch 10: in order, never more than 10 unacknowledged", run: func(t *T) {
@@ -432,6 +474,36 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.single("q")
 		t.refuseDeclare("q", "inequivalent arg 'x-single-active-consumer'")
 	}},
+	{id: "Q-F1", what: "a consumer that holds all it may, or settles one after the other, stops no publisher", run: func(t *T) {
+		q := t.queue("q")
+		_, in := t.consume(q, 10)
+		conn := t.connect(1)
+		t.must(t.pour(conn, q, 2000))
+		t.awaitQueue(q, func(c counts) bool { return c.Unacknowledged == 10 && c.Ready == 1990 })
+		settled := make(chan error, 1)
+		go func() { settled <- t.ackEach(in, 3000) }()
+		t.must(t.pour(conn, q, 1000))
+		t.must(<-settled)
+		t.awaitQueue(q, func(c counts) bool { return c.Messages == 0 })
+	}},
+	{id: "Q-F2", what: "a connection that publishes without waiting, and consumes what it publishes one by one, stops nowhere", run: func(t *T) {
+		q := t.queue("q")
+		_, held := t.consume(q, 10)
+		conn := t.connect(1)
+		poured, settled := make(chan error, 1), make(chan error, 1)
+		go func() { poured <- t.pour(conn, q, 3000) }()
+		t.next(held)
+		ch, err := conn.Channel()
+		t.must(err)
+		t.must(ch.Qos(1, 0, false))
+		in, err := ch.Consume(q, "", false, false, false, false, nil)
+		t.must(err)
+		go func() { settled <- t.ackEach(in, 2990) }()
+		t.must(<-poured)
+		t.must(<-settled)
+		t.awaitQueue(q, func(c counts) bool { return c.Ready == 0 && c.Unacknowledged == 10 })
+	}},
+	{id: "Q-F3", what: "while consumers are fast, no more than they hold again is ready: confirms wait", test: "cluster/group: TestConsumersFirst, TestBackpressure"},
 	{id: "Q-P1", what: "x-max-priority 5 without a queue type: higher priorities count as 5", run: func(t *T) {
 		q := t.queue("q", "x-queue-type", "classic", "x-max-priority", int32(5))
 		for _, p := range []uint8{5, 9, 4, 200} {

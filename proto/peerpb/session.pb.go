@@ -100,6 +100,7 @@ type Submit struct {
 	Commands      []byte                 `protobuf:"bytes,3,opt,name=commands" json:"commands,omitempty"` // the commands field of a logpb.Entry, encoded
 	Count         uint32                 `protobuf:"varint,4,opt,name=count" json:"count,omitempty"`      // how many commands these are
 	Light         bool                   `protobuf:"varint,5,opt,name=light" json:"light,omitempty"`      // they may overtake what is not light
+	Patient       bool                   `protobuf:"varint,7,opt,name=patient" json:"patient,omitempty"`  // they may wait for the queue's consumers
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -165,6 +166,13 @@ func (x *Submit) GetCount() uint32 {
 func (x *Submit) GetLight() bool {
 	if x != nil {
 		return x.Light
+	}
+	return false
+}
+
+func (x *Submit) GetPatient() bool {
+	if x != nil {
+		return x.Patient
 	}
 	return false
 }
@@ -808,13 +816,14 @@ var File_session_proto protoreflect.FileDescriptor
 
 const file_session_proto_rawDesc = "" +
 	"\n" +
-	"\rsession.proto\x12\x0fquorate.peer.v1\"\x82\x01\n" +
+	"\rsession.proto\x12\x0fquorate.peer.v1\"\x9c\x01\n" +
 	"\x06Submit\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x1a\n" +
 	"\bcommands\x18\x03 \x01(\fR\bcommands\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\rR\x05count\x12\x14\n" +
-	"\x05light\x18\x05 \x01(\bR\x05lightJ\x04\b\x06\x10\a\"\x84\x01\n" +
+	"\x05light\x18\x05 \x01(\bR\x05light\x12\x18\n" +
+	"\apatient\x18\a \x01(\bR\apatientJ\x04\b\x06\x10\a\"\x84\x01\n" +
 	"\bOutcomes\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +

@@ -48,6 +48,16 @@ func (m *Submit) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Patient {
+		i--
+		if m.Patient {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x38
+	}
 	if m.Light {
 		i--
 		if m.Light {
@@ -598,6 +608,9 @@ func (m *Submit) SizeVT() (n int) {
 	if m.Light {
 		n += 2
 	}
+	if m.Patient {
+		n += 2
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -967,6 +980,26 @@ func (m *Submit) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Light = bool(v != 0)
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Patient", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Patient = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
