@@ -26,7 +26,7 @@ func newHeld(t *testing.T) *held {
 	x := &held{free: newFree(t)}
 	x.demand.sated.Store(true)
 	x.demand.held.Store(500)
-	x.back = backpressure{demand: &x.demand, floor: &floor{}, crowded: func() bool { return x.crowded }, check: x.checkHeld}
+	x.queued.back = backpressure{demand: &x.demand, floor: &floor{}, crowded: func() bool { return x.crowded }, check: x.checkHeld}
 	enter := x.commit
 	x.commit = func(l *raft.Log) raft.ApplyFuture {
 		f := enter(l)
@@ -182,8 +182,8 @@ func TestBackpressure(t *testing.T) {
 				if !x.drained(patience) {
 					t.Error("it does not come to rest")
 				}
-				if x.wait(); x.admission.all != 0 || x.back.entering != 0 || x.back.floor.queues.Load() != 0 {
-					t.Errorf("left over: %d bytes, %d commands, %d queues", x.admission.all, x.back.entering, x.back.floor.queues.Load())
+				if x.wait(); x.admission.all != 0 || x.queued.back.entering != 0 || x.queued.back.floor.queues.Load() != 0 {
+					t.Errorf("left over: %d bytes, %d commands, %d queues", x.admission.all, x.queued.back.entering, x.queued.back.floor.queues.Load())
 				}
 			})
 		})
@@ -198,7 +198,7 @@ func TestHeldBackGivenUp(t *testing.T) {
 		x.publish(t, 5)
 		x.lead.term.Store(0)
 		x.leadershipEnded()
-		if x.wait(); x.letIn() != before || !slices.Equal(x.undecided, []string{"n2"}) || x.back.entering != 0 {
+		if x.wait(); x.letIn() != before || !slices.Equal(x.undecided, []string{"n2"}) || x.queued.back.entering != 0 {
 			t.Errorf("%d are let in, undecided: %q", x.letIn(), x.undecided)
 		}
 	})
@@ -212,7 +212,7 @@ type circuit struct {
 	machine *queue.Machine
 	index   uint64
 	ids     []uint64 // delivered and not settled
-	most    uint64   // ready at a time
+	peak    uint64   // ready at a time
 	seq     uint64   // of the consumer
 }
 
@@ -220,7 +220,7 @@ var publishing, consuming = fsm.SessionID{Node: 1, Boot: 5, Num: 1}, fsm.Session
 
 func newCircuit(t *testing.T) *circuit {
 	x := &circuit{free: newFree(t), machine: queue.New("q", 1)}
-	x.back = backpressure{demand: &x.demand, floor: &floor{}, crowded: x.admission.crowded, check: x.checkHeld}
+	x.queued.back = backpressure{demand: &x.demand, floor: &floor{}, crowded: x.admission.crowded, check: x.checkHeld}
 	x.commit = func(l *raft.Log) raft.ApplyFuture {
 		x.apply(t, l)
 		return nil
@@ -252,7 +252,7 @@ func (x *circuit) apply(t *testing.T, l *raft.Log) {
 		x.ids = append(x.ids, d.ID)
 	}
 	x.demand.note(x.machine)
-	x.most = max(x.most, x.demand.ready.Load())
+	x.peak = max(x.peak, x.demand.ready.Load())
 }
 
 // settle submits a command of the consumer.
@@ -319,10 +319,10 @@ func (x *circuit) run(t *testing.T, patient bool, ack int) (published, entered u
 // or nothing stops nobody.
 func TestConsumersFirst(t *testing.T) {
 	for _, c := range []struct {
-		name        string
-		patient     bool
-		ack         int
-		least, most uint64 // ready at a time
+		name         string
+		patient      bool
+		ack          int
+		least, limit uint64 // ready at a time
 	}{
 		{"fast", true, 500, 500, 6000},
 		{"fast, impatient publishers", false, 500, 90_000, 200_000},
@@ -333,8 +333,8 @@ func TestConsumersFirst(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := newCircuit(t)
 				published, entered := x.run(t, c.patient, c.ack)
-				if x.most < c.least || x.most > c.most || entered != published {
-					t.Errorf("%d of %d messages have entered, up to %d were ready", entered, published, x.most)
+				if x.peak < c.least || x.peak > c.limit || entered != published {
+					t.Errorf("%d of %d messages have entered, up to %d were ready", entered, published, x.peak)
 				}
 				if !x.drained(patience) {
 					t.Error("it does not come to rest")

@@ -132,7 +132,7 @@ func (g *Group) connectProposer() {
 		},
 	}
 	g.proposer.changed.L = &g.proposer.mu
-	g.proposer.back = backpressure{demand: &g.demand, floor: &h.floor, crowded: h.admission.crowded, check: g.proposer.checkHeld}
+	g.proposer.queued.back = backpressure{demand: &g.demand, floor: &h.admission.floor, crowded: h.admission.crowded, check: g.proposer.checkHeld}
 	g.timer = timer{ticker: h.ticker, applier: &g.applier, proposer: &g.proposer, lead: &g.leadership, guard: &g.guard}
 	g.settings = settings{
 		wanted: g.wantedSettings, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.spawn,

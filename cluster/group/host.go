@@ -90,7 +90,6 @@ type Host struct {
 	watch     *watch
 	lag       *lagWatch
 	admission *admission
-	floor     floor
 	catchUp   catchUpBudget
 	applying  applierNode
 	catalog   atomic.Pointer[Catalog] // nil: this host has no catalog

@@ -91,7 +91,6 @@ type proposer struct {
 	mu      sync.Mutex
 	changed sync.Cond // an entry has been committed or applied, or building has ended
 	queued  queued
-	back    backpressure
 	running bool // entries are being built
 	pending []pendingEntry
 	waiting bool          // a goroutine waits for pending entries
@@ -105,6 +104,7 @@ type proposer struct {
 // queued is what has been submitted and is not in an entry yet.
 type queued struct {
 	light, heavy []Batch
+	back         backpressure
 	tick         bool // a tick is wanted
 }
 
@@ -130,7 +130,7 @@ func (p *proposer) submit(b Batch) error {
 	switch {
 	case b.Light:
 		p.queued.light = append(p.queued.light, b)
-	case p.back.takes(&b):
+	case p.queued.back.takes(&b):
 		return nil
 	default:
 		p.queued.heavy = append(p.queued.heavy, b)
@@ -197,7 +197,7 @@ func (p *proposer) giveUp() {
 	from := origins(origins(nil, p.queued.light), p.queued.heavy)
 	p.admission.release(p.queued.light)
 	p.admission.release(p.queued.heavy)
-	p.back.entering -= countCommands(p.queued.heavy)
+	p.queued.back.entering -= countCommands(p.queued.heavy)
 	p.queued.light, p.queued.heavy, p.queued.tick = drop(p.queued.light, len(p.queued.light)), drop(p.queued.heavy, len(p.queued.heavy)), false
 	p.mu.Unlock()
 	defer p.mu.Lock()
@@ -208,7 +208,7 @@ func (p *proposer) giveUp() {
 func (p *proposer) leadershipEnded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.queued.heavy = p.back.releaseAll(p.queued.heavy)
+	p.queued.heavy = p.queued.back.releaseAll(p.queued.heavy)
 	if len(p.queued.light)+len(p.queued.heavy) > 0 {
 		p.start()
 	}
@@ -217,7 +217,7 @@ func (p *proposer) leadershipEnded() {
 // releaseHeld queues what need not be held back any more. The caller holds mu.
 func (p *proposer) releaseHeld() {
 	before := len(p.queued.heavy)
-	p.queued.heavy = p.back.release(p.queued.heavy)
+	p.queued.heavy = p.queued.back.release(p.queued.heavy)
 	if len(p.queued.heavy) > before {
 		p.start()
 	}
@@ -228,8 +228,8 @@ func (p *proposer) checkHeld() {
 	defer p.guard.contain("let publishes in")
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.releaseHeld(); len(p.back.batches) > 0 {
-		p.back.arm()
+	if p.releaseHeld(); len(p.queued.back.batches) > 0 {
+		p.queued.back.arm()
 	}
 }
 
@@ -260,7 +260,7 @@ func (p *proposer) propose() {
 	p.queued.light, p.queued.heavy = drop(p.queued.light, len(light)), drop(p.queued.heavy, len(heavy))
 	if e.future = p.enter(&log); e.future == nil {
 		p.commits++
-		p.committed(&e)
+		p.answered(&e)
 		p.changed.Broadcast()
 		return
 	}
@@ -273,9 +273,9 @@ func (p *proposer) propose() {
 	}
 }
 
-// committed takes account of an entry that has been applied or may be lost. The caller holds mu.
-func (p *proposer) committed(e *pendingEntry) {
-	p.back.entering -= e.heavy
+// answered takes account of an entry that has been applied or may be lost. The caller holds mu.
+func (p *proposer) answered(e *pendingEntry) {
+	p.queued.back.entering -= e.heavy
 	p.releaseHeld()
 }
 
@@ -393,7 +393,7 @@ func (p *proposer) await() {
 		p.pending[0] = pendingEntry{}
 		p.pending = p.pending[1:]
 		p.bytes -= e.bytes
-		p.committed(&e)
+		p.answered(&e)
 		p.changed.Signal()
 		p.mu.Unlock()
 		if err != nil {
@@ -409,7 +409,7 @@ func (p *proposer) await() {
 // this happened in time. Nothing is submitted meanwhile.
 func (p *proposer) drained(limit time.Duration) bool {
 	p.mu.Lock()
-	p.queued.heavy = p.back.releaseAll(p.queued.heavy)
+	p.queued.heavy = p.queued.back.releaseAll(p.queued.heavy)
 	if len(p.queued.heavy) > 0 {
 		p.start()
 	}
@@ -492,6 +492,7 @@ var ErrFull = errors.New("too much waits to be proposed")
 //	sum of waiting = all ≤ 2 × limit
 type admission struct {
 	limit int
+	floor floor
 
 	mu      sync.Mutex
 	waiting map[string]int
