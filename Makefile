@@ -26,7 +26,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible site sbom dist packages image manifests release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test check vulncheck reproducible site sbom dist packages image image-test manifests release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ packages: ## make .deb and .rpm packages for linux/amd64 and linux/arm64, in bin
 image: ## make the container image for linux/amd64 and linux/arm64 without a daemon, in bin/release (docker load -i …)
 	@mkdir -p bin/release; $(MAKE) --no-print-directory dist PLATFORMS="linux-amd64 linux-arm64"
 	@$(GO) run -C deploy/image . -dist $(CURDIR)/bin/dist -out $(CURDIR)/bin/release -config $(CURDIR)/deploy/image/quorate.conf -version $(VERSION) -time $(COMMIT_TIME)
+
+image-test: image ## three containers of compose.yaml and `docker kill`; without a daemon, one is started in namespaces (needs docker.io, docker-compose)
+	deploy/compose.sh
 
 # Helm is in a module of its own.
 HELM = $(GO) tool -modfile=deploy/kubernetes/go.mod helm
