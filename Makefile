@@ -26,7 +26,7 @@ JEPSEN_PKGS = ./jepsen/...
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible site sbom dist packages image image-test manifests release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test check vulncheck reproducible site sbom dist packages image image-test manifests probes release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -106,6 +106,9 @@ manifests: ## render the Helm chart into deploy/kubernetes/quorate.yaml, and che
 	$(HELM) template quorate deploy/kubernetes/chart --namespace quorate --kube-version 1.30.0 > deploy/kubernetes/quorate.yaml
 	$(GO) run sigs.k8s.io/kubectl-validate@v0.0.4 --version 1.30 deploy/kubernetes/quorate.yaml
 	git diff --exit-code -- deploy/kubernetes/quorate.yaml
+
+probes: ## the probes and the hook of the manifests, asked and called of real nodes as kubelet does
+	$(GO) test ./jepsen/deployed -run '^TestProbes$$' -count 1 -v -deployed.probes
 
 release: ## make archives, packages, images, the list of modules and checksums of a release, in bin/release
 	@tag=$$(git tag --points-at HEAD 'v*'); test -z "$$tag" -o "$$tag" = "v$(VERSION)" || { echo "the tag is $$tag, and the version v$(VERSION)"; exit 1; }
