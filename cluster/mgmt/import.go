@@ -77,18 +77,12 @@ func (ds definitions) load(w *responder, r *request) {
 		w.unread(err)
 		return
 	}
-	value, err := decode(raw)
-	all, isObject := value.(map[string]any)
-	if err != nil || !isObject {
-		w.badRequest("failed_to_parse_json")
-		return
-	}
-	lists, err := itemsOf(all, only)
+	lists, err := parseDefinitions(raw, only)
 	if err != nil {
 		w.badRequest(err.Error())
 		return
 	}
-	x := &importer{definitions: ds, ctx: r.Context(), only: only, report: api.Imported{Taken: map[string]int{}, Skipped: []api.Skipped{}}}
+	x := newImporter(r.Context(), ds, only)
 	err = x.all(lists)
 	r.detail = map[string]any{"taken": x.report.Taken, "skipped": x.report.SkippedTotal}
 	switch {

@@ -285,7 +285,7 @@ func (b *Backend) users() []resource {
 
 // definitions are the resources of all definitions together, and of runtime parameters.
 func (b *Backend) definitions() []resource {
-	d, p := definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects}, parameters{}
+	d, p := b.definitionsOf(), parameters{}
 	g := globalParameters{b.Catalog}
 	whole := []endpoint{get(administrator, d.export), post(administrator, d.load).upTo(largeBody)}
 	return []resource{

@@ -103,6 +103,10 @@ func openLog(s *settings) (*slog.Logger, *logFile, error) {
 
 // serve runs a node until it is told to stop.
 func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.Signal) error {
+	files, err := readDefinitions(s.definitions)
+	if err != nil {
+		return err
+	}
 	sockets, security, err := prepare(s, logger)
 	if err != nil {
 		return err
@@ -139,7 +143,13 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	node.SetClients(clients)
 	manager := supervise(logger, node.Management().Node)
 	logger.Info("node started", "version", cluster.Version, "peers", sockets.peers.Addr().String(), "http", addresses(sockets.management))
-	err = joinAndWait(node, logger, stop, failed, func() {
+	join := func(ctx context.Context) error {
+		if err := node.Join(ctx); err != nil {
+			return err
+		}
+		return loadDefinitions(ctx, node.Management(), files, logger)
+	}
+	err = joinAndWait(join, logger, stop, failed, func() {
 		clients.serveFirst()
 		logger.Info("node serves clients", "amqp", addresses(sockets.clients))
 		manager.ready()
@@ -150,11 +160,11 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 
 // joinAndWait makes a node join its cluster and then serve clients. It returns when the node is
 // told to stop, or with the reason why it cannot go on.
-func joinAndWait(node *cluster.Node, logger *slog.Logger, stop <-chan os.Signal, failed <-chan error, serveClients func()) (err error) {
+func joinAndWait(join func(context.Context) error, logger *slog.Logger, stop <-chan os.Signal, failed <-chan error, serveClients func()) (err error) {
 	joining, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	joined := make(chan error, 1)
-	go func() { joined <- node.Join(joining) }()
+	go func() { joined <- join(joining) }()
 	for {
 		select {
 		case err = <-joined:

@@ -46,16 +46,17 @@ type given struct{ value, source string }
 
 // nodeSettings identify the node and its cluster.
 type nodeSettings struct {
-	nodeName  string
-	dataDir   string
-	peers     string
-	links     linkSettings
-	nodes     map[string]string // name → peer address
-	nodeOf    map[string]string // setting → name
-	contacts  []string          // of a cluster to join
-	token     string            // that admits the node; empty: none, or in tokenFile
-	tokenFile string
-	cluster   string
+	definitions string // file or folder; empty: none
+	nodeName    string
+	dataDir     string
+	peers       string
+	links       linkSettings
+	nodes       map[string]string // name → peer address
+	nodeOf      map[string]string // setting → name
+	contacts    []string          // of a cluster to join
+	token       string            // that admits the node; empty: none, or in tokenFile
+	tokenFile   string
+	cluster     string
 
 	memoryLimit, diskLimit alarm.Limit
 }
@@ -131,6 +132,7 @@ type setting struct {
 var table = slices.Concat([]setting{
 	{"node_name", "n1", "name of this node; must be in the list of nodes", text(func(s *settings) *string { return &s.nodeName })},
 	{"data_dir", "data", "folder for all durable data", text(func(s *settings) *string { return &s.dataDir })},
+	{"load_definitions", "", "file of definitions, or folder of files *.json with such, that the node imports at each start before it serves clients; what it contains replaces what has been changed meanwhile. It is as secret as the hashes of passwords in it", text(func(s *settings) *string { return &s.definitions })},
 	{"listeners.tcp.default", "127.0.0.1:5672", "AMQP: IP:PORT, or a port for all interfaces; none: no listener", optional(address, func(s *settings) *string { return &s.amqp })},
 	{"listeners.tcp", "", "none: the same as listeners.tcp.default = none", noListener(func(s *settings) *string { return &s.amqp })},
 	{"listeners.ssl.default", "none", "AMQP over TLS: IP:PORT, or a port for all interfaces, usually 5671; none: no listener", optional(address, func(s *settings) *string { return &s.amqps })},

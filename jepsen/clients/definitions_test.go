@@ -3,6 +3,7 @@ package clients
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -12,6 +13,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
 // exported is what a RabbitMQ 4.3.6 exports that was given users, vhosts, permissions, limits,
@@ -33,7 +40,45 @@ func TestDefinitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	throughQuorate(t, ctx, text, leftOut)
+	throughQuorate(t, mustStart(t, ctx), text, leftOut)
+}
+
+// TestLoadDefinitions: what a file has is there before clients are served, with all its replicas, on
+// each node.
+func TestLoadDefinitions(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	file, err := filepath.Abs(exported)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := mustStart(t, ctx, "--set=load_definitions="+file)
+	for _, n := range c.Nodes {
+		conn, err := amqp.Dial("amqp://app:app-secret@" + n.AMQP + "/shop")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ch, err := conn.Channel()
+		if err == nil {
+			_, err = ch.QueueDeclarePassive("app-none", true, false, false, false, nil)
+		}
+		var refused *amqp.Error
+		if !errors.As(err, &refused) || refused.Code != amqp.NotFound {
+			t.Errorf("the user's permissions: %v", err)
+		}
+		_ = conn.Close()
+	}
+	if err := await.Until(ctx, 50*time.Millisecond, "all replicas", func() (bool, error) { // the first node may be alone when it loads
+		status, answer, err := c.Nodes[0].Do(ctx, http.MethodGet, "/api/queues/shop/orders", nil)
+		var q struct{ Members []string }
+		if err == nil && status == http.StatusOK {
+			err = json.Unmarshal(answer, &q)
+		}
+		return len(q.Members) == len(c.Nodes), err
+	}); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestDefinitionsOfRabbitMQ: the same with a RabbitMQ that runs, and its own tool.
@@ -60,7 +105,7 @@ func TestDefinitionsOfRabbitMQ(t *testing.T) {
 	if text, err = os.ReadFile(r.definitions(t, ctx)); err != nil {
 		t.Fatal(err)
 	}
-	throughQuorate(t, ctx, text, []string{"queues stream"})
+	throughQuorate(t, mustStart(t, ctx), text, []string{"queues stream"})
 }
 
 // withoutInner leaves out the bindings of an exchange that is not among the definitions.
@@ -83,9 +128,9 @@ func withoutInner(t *testing.T, text []byte) []byte {
 
 // throughQuorate imports definitions, exports them, and compares. leftOut are those that the import
 // names.
-func throughQuorate(t *testing.T, ctx context.Context, given []byte, leftOut []string) {
+func throughQuorate(t *testing.T, c *cluster.Cluster, given []byte, leftOut []string) {
 	t.Helper()
-	node := mustStart(t, ctx).Nodes[0]
+	ctx, node := t.Context(), c.Nodes[0]
 	status, answer, err := node.Do(ctx, http.MethodPost, "/api/definitions", given)
 	var report struct {
 		Skipped []struct{ Section, VHost, Name, Reason string }

@@ -1,0 +1,48 @@
+package mgmt
+
+import (
+	"context"
+	"errors"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// errNoDefinitions says that a text is no object in JSON.
+var errNoDefinitions = errors.New("failed_to_parse_json")
+
+// parseDefinitions reads an exported object. only: the one vhost that it is about; empty: the cluster.
+func parseDefinitions(raw []byte, only string) (map[string][]body, error) {
+	value, err := decode(raw)
+	all, isObject := value.(map[string]any)
+	if err != nil || !isObject {
+		return nil, errNoDefinitions
+	}
+	return itemsOf(all, only)
+}
+
+// CheckDefinitions reports what keeps definitions of a cluster from being imported.
+func CheckDefinitions(raw []byte) error {
+	_, err := parseDefinitions(raw, "")
+	return err
+}
+
+// LoadDefinitions imports the definitions of a cluster. An error says that the catalog has not taken
+// all, or may have; the same import can be made again.
+func (b *Backend) LoadDefinitions(ctx context.Context, raw []byte) (api.Imported, error) {
+	lists, err := parseDefinitions(raw, "")
+	if err != nil {
+		return api.Imported{}, err
+	}
+	x := newImporter(ctx, b.definitionsOf(), "")
+	err = x.all(lists)
+	return x.report, err
+}
+
+// definitionsOf are the parts that an import works on.
+func (b *Backend) definitionsOf() definitions {
+	return definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects}
+}
+
+func newImporter(ctx context.Context, ds definitions, only string) *importer {
+	return &importer{definitions: ds, ctx: ctx, only: only, report: api.Imported{Taken: map[string]int{}, Skipped: []api.Skipped{}}}
+}
