@@ -80,7 +80,7 @@ func (s *Server) note(r *request, outcome audit.Outcome, reason string) {
 }
 
 // operative lists prefixes of the paths that change no definitions.
-var operative = []string{"/api/quorate/", "/api/rebalance/", "/api/connections/", "/api/queues/"}
+var operative = []string{"/api/quorate/", "/api/rebalance/", "/api/connections/", "/api/queues/", "/api/reset", "/api/auth/attempts/"}
 
 func kindOf(path string) audit.Kind {
 	if strings.HasPrefix(path, "/api/nodes/") || strings.HasPrefix(path, tokensPath) {

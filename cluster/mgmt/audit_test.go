@@ -28,6 +28,7 @@ func TestRequestsAreAudited(t *testing.T) {
 		{"maggie", "POST", "/api/policies/%2F/p%0A/try", `{"pattern":"^q","definition":{"max-length":1}}`},
 		{"root", "PUT", "/api/users/bob", `{}`},
 		{"root", "DELETE", "/api/users/ann", ""},
+		{"root", "DELETE", "/api/reset", ""},
 		{"maggie", "GET", "/api/users", ""},
 		{"maggie", "GET", "/api/exchanges/%2F/amq.direct/delayed", ""},
 		{"", "PUT", "/api/users/eve", `{"tags":""}`},
@@ -55,6 +56,7 @@ func TestRequestsAreAudited(t *testing.T) {
 		"access maggie POST /api/policies/{vhost}/{name}/try map[name:p\n vhost:/] map[] refused Not policymaker user",
 		"definition root PUT /api/users/{user} map[user:bob] map[] failed Bad Request",
 		"definition root DELETE /api/users/{user} map[user:ann] map[] ok ",
+		"operation root DELETE /api/reset map[] map[] ok ",
 		"access maggie GET /api/users map[] map[] refused Not administrator user",
 		"access maggie GET /api/exchanges/{vhost}/{name}/delayed map[name:amq.direct vhost:/] map[] refused no right",
 	}
