@@ -34,6 +34,9 @@ const usage = `usage:
 `
 
 func main() {
+	if len(os.Args) > 1 && os.Args[1] == "server" {
+		keepMonitorAwake()
+	}
 	err := keepPrivate()
 	if err == nil {
 		err = run(os.Args[1:], os.Stdout)
