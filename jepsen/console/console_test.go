@@ -11,6 +11,7 @@ import (
 )
 
 var screenshots = flag.String("console.screenshots", "", "write pictures of pages into this folder")
+var many = flag.Int("console.queues", 0, "measure, and bound, what the list of so many queues takes until it is painted; 0: a short list, without bounds")
 
 // limit bounds the whole test, the start of its nodes and of the browser among it.
 const limit = 8 * time.Minute
@@ -37,6 +38,7 @@ func TestConsole(t *testing.T) {
 		{"login", testLogin}, {"live", testLive}, {"publish", testPublish}, {"scheduled", testScheduled}, {"ended", testEnded},
 		{"connections", testConnections}, {"policy", testPolicy}, {"exchange", testExchange}, {"users", testUsers}, {"definitions", testDefinitions}, {"drain", testDrain},
 		{"screenshots", takeScreenshots}, {"hostile", testHostile}, {"keyboard", testKeyboard}, {"small and dark", testSmallAndDark},
+		{"many queues", testManyQueues},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, w) })
 	}

@@ -1,0 +1,107 @@
+package console
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+
+	"github.com/quorate/quorate/jepsen/internal/stall"
+)
+
+const (
+	// few is how many queues the list has without the flag: some pages of it.
+	few = 120
+	// shownRows is how many queues the list shows at a time.
+	shownRows = 50
+	// batch is how many queues are declared with one request.
+	batch = 64
+)
+
+// watchPaint is in a page before its own scripts: watchPaint(since, ready) sets painted to the time in
+// ms from since until what makes ready true has been painted. A task that a callback before a frame
+// has queued runs after that frame.
+const watchPaint = `
+window.watchPaint = (since, ready) => {
+  window.painted = undefined;
+  const watch = new MutationObserver(look);
+  function look() {
+    if (!ready()) return;
+    watch.disconnect();
+    requestAnimationFrame(() => setTimeout(() => { window.painted = performance.now() - since; }));
+  }
+  watch.observe(document, { childList: true, subtree: true, attributes: true });
+  look();
+};
+window.listed = () => [...document.querySelectorAll('main tbody tr:not(.none)')];
+watchPaint(0, () => listed().length === 50);
+`
+
+// testManyQueues measures how long the list of queues takes until it is on the screen: from the
+// navigation, when it is sorted, and when it is filtered.
+func testManyQueues(t *testing.T, w *world) {
+	n := max(*many, few)
+	name := func(i int) string { return fmt.Sprintf("many.%05d", i) }
+	busy := name(n - 1)
+	for begin := 0; begin < n; begin += batch {
+		var queues []map[string]any
+		for i := begin; i < min(begin+batch, n); i++ {
+			queues = append(queues, map[string]any{"name": name(i), "vhost": "/", "durable": true, "arguments": map[string]any{}})
+		}
+		w.mustCall(t, http.MethodPost, "/api/definitions", map[string]any{"queues": queues}, nil)
+	}
+	w.mustAwaitLeaders(t)
+	for range 9 { // few queues have as many: it is on the first page
+		w.mustPublish(t, busy, "one", nil)
+	}
+
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queues", "queues")
+	must(p, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: watchPaint})
+	machine := stall.Start()
+	defer machine.Stop()
+	measure := func(what string, do func()) {
+		t.Helper()
+		began := time.Now()
+		do()
+		p.await(what+" is painted", "window.painted > 0")
+		took := time.Duration(mustEval[float64](p, "painted") * float64(time.Millisecond)).Round(time.Millisecond)
+		allowed := stall.Tolerance(machine.Longest(began))
+		t.Logf("%d queues: %s is painted after %v, at most %v", n, what, took, allowed)
+		if *many > 0 && took > allowed {
+			t.Errorf("%s takes %v to be painted, more than %v", what, took, allowed)
+		}
+	}
+
+	measure("the list", func() { p.run(chromedp.Reload()) })
+	p.await("its pages", fmt.Sprintf("listed().length === %d && parseInt(text('.info').replaceAll(',', '').split(' of ')[1]) >= %d && !row(%s)", shownRows, n, quote(busy)))
+	p.press("Ready")
+	p.await("the order", "document.querySelector('th[aria-sort=ascending]')?.innerText.startsWith('Ready') && !row("+quote(busy)+")")
+	measure("the order by ready messages", func() {
+		mustEval[bool](p, fmt.Sprintf("(watchPaint(performance.now(), () => listed().some((r) => r.textContent.includes(%s))), button('Ready').click(), true)", quote(busy)))
+	})
+	measure("the filter by name", func() {
+		mustEval[bool](p, fmt.Sprintf(`(() => {
+			watchPaint(performance.now(), () => listed().length === 1 && listed()[0].textContent.includes(%[1]s));
+			const e = document.querySelector('main [type=search]');
+			e.value = %[1]s;
+			e.dispatchEvent(new Event('input', { bubbles: true }));
+			return true;
+		})()`, quote(busy)))
+	})
+}
+
+// mustAwaitLeaders waits until every queue has a leader.
+func (w *world) mustAwaitLeaders(t *testing.T) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(poll) {
+		if err = w.Nodes[0].Call(t.Context(), http.MethodGet, "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts", nil, nil); err == nil {
+			return
+		}
+	}
+	t.Fatalf("queues without a leader after %v: %v", patience, err)
+}
