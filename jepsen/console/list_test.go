@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"testing"
@@ -9,6 +10,7 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
+	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
@@ -69,9 +71,11 @@ func testManyQueues(t *testing.T, w *world) {
 	machine := stall.Start()
 	defer machine.Stop()
 	if *many > 0 { // what the nodes and the browser do after so many declarations ends, if nobody else keeps the machine busy
-		for end := time.Now().Add(patience / 2); time.Now().Before(end) && (time.Until(end) > patience/2-calm || machine.Longest(time.Now().Add(-calm)) > calm/100); {
-			time.Sleep(10 * poll)
-		}
+		began := time.Now()
+		_ = await.Until(t.Context(), 10*poll, "a calm machine", func() (bool, error) {
+			past := time.Since(began)
+			return past > patience/2 || past > calm && machine.Longest(time.Now().Add(-calm)) < calm/100, nil
+		})
 	}
 	measure := func(what string, do func()) {
 		t.Helper()
@@ -109,12 +113,13 @@ func testManyQueues(t *testing.T, w *world) {
 // mustAwaitLeaders waits until each of n queues has a leader.
 func (w *world) mustAwaitLeaders(t *testing.T, n int) {
 	t.Helper()
-	var err error
-	longest := patience + time.Duration(n)*20*time.Millisecond
-	for end := time.Now().Add(longest); time.Now().Before(end); time.Sleep(10 * poll) {
-		if err = w.Nodes[0].Call(t.Context(), http.MethodGet, "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts", nil, nil); err == nil {
-			return
-		}
+	ctx, cancel := context.WithTimeout(t.Context(), patience+time.Duration(n)*20*time.Millisecond)
+	defer cancel()
+	err := await.Until(ctx, 10*poll, "leaders of all queues", func() (bool, error) {
+		err := w.Nodes[0].Call(ctx, http.MethodGet, "/api/health/checks/quorum-queues-without-elected-leaders/all-vhosts", nil, nil)
+		return err == nil, err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("queues without a leader after %v: %v", longest, err)
 }
