@@ -48,6 +48,11 @@ func (r *request) has(l level) bool {
 	return slices.ContainsFunc(levels[l].tags, func(tag string) bool { return slices.Contains(r.user.GetTags(), tag) })
 }
 
+// hasNode reports whether the cluster has a node of this name.
+func (r *request) hasNode(name string) bool {
+	return slices.ContainsFunc(r.view.Nodes(), func(n *logpb.NodeState) bool { return n.GetName() == name })
+}
+
 // sees reports whether a vhost exists and the user may see it.
 func (r *request) sees(vhost string) bool {
 	if _, ok := r.view.VHost(vhost); !ok {

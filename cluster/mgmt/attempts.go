@@ -2,11 +2,9 @@ package mgmt
 
 import (
 	"net/http"
-	"slices"
 	"sync"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // attempts serves the counts of logins. Each node counts its own.
@@ -17,18 +15,13 @@ type attempts struct {
 	since api.LoginAttempts // what had been counted at the last reset
 }
 
-// isNode finds the node of a name.
-func isNode(name string) func(*logpb.NodeState) bool {
-	return func(n *logpb.NodeState) bool { return n.GetName() == name }
-}
-
 // here reports whether a request is about this node; otherwise it is answered.
 func (a *attempts) here(w *responder, r *request) bool {
 	name := r.PathValue("node")
 	switch self := a.node.Status().Node; {
 	case name == self:
 		return true
-	case slices.ContainsFunc(r.view.Nodes(), isNode(name)):
+	case r.hasNode(name):
 		w.badRequest("node '" + self + "' counts its own logins: ask node '" + name + "'")
 	default:
 		w.notFound()
@@ -89,7 +82,7 @@ func (x resets) all(w *responder, r *request) {
 func (x resets) one(w *responder, r *request) {
 	name := r.PathValue("node")
 	switch {
-	case !slices.ContainsFunc(r.view.Nodes(), isNode(name)):
+	case !r.hasNode(name):
 		w.notFound()
 	case !x.traffic.ForgetSamples(r.Context(), name):
 		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "node '" + name + "' does not answer"})

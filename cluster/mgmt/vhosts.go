@@ -3,7 +3,6 @@ package mgmt
 import (
 	"errors"
 	"net/http"
-	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -163,7 +162,7 @@ func (vs vhosts) start(w *responder, r *request) {
 	node := r.PathValue("node")
 	_, known := r.view.VHost(r.PathValue("vhost"))
 	switch {
-	case !known || !slices.ContainsFunc(r.view.Nodes(), func(n *logpb.NodeState) bool { return n.GetName() == node }):
+	case !known || !r.hasNode(node):
 		w.notFound()
 	case !vs.cluster.Online(node):
 		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "node '" + node + "' is down"})
