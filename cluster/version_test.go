@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -60,6 +61,40 @@ func (c *nodes) mustBeRefused(name, words string) {
 	}
 }
 
+// mustBeTooOld starts a node whose program is too old for what the others have committed.
+func (c *nodes) mustBeTooOld(name string) {
+	c.t.Helper()
+	exits := make(chan int, 8)
+	config := c.config(name)
+	config.Exit = func(code int) {
+		exits <- code
+		runtime.Goexit() // as the process would
+	}
+	n, err := Open(config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(deadline(c.t))
+	joined := make(chan error, 1)
+	go func() { joined <- n.Join(ctx) }()
+	select {
+	case code := <-exits:
+		if code != tooOld {
+			c.t.Errorf("%s ends with %d, want %d", name, code, tooOld)
+		}
+		cancel()
+		<-joined
+	case err := <-joined:
+		c.t.Errorf("%s joins: %v", name, err)
+		cancel()
+	}
+	c.all[name] = n
+	c.crash(name)
+}
+
+// tooOld is the exit code of a node whose program does not support the cluster's version.
+const tooOld = 76
+
 // A rolling upgrade: the cluster stays at version 1 as long as one node
 // supports nothing else, goes to 2 with the last one, and then neither takes a
 // node back that is too old nor one that is too new.
@@ -83,6 +118,11 @@ func TestMixedVersions(t *testing.T) {
 		if !isRefusal(err, fsm.Precondition) {
 			t.Errorf("the version is raised by hand: %v", err)
 		}
+		c.mustBeAt(1, "q")
+		refused := c.all[name].View().Index()
+		until(t, "all nodes have the entry that was refused", func() bool {
+			return !slices.ContainsFunc(names, func(n string) bool { return c.all[n].View().Index() < refused })
+		})
 	}
 	c.mustBeAt(2, "q")
 	if i := slices.IndexFunc(c.all["n2"].Management().Settings.Settings(), func(s api.Setting) bool { return s.Name == catalog.FSMVersion && s.Value == 2 }); i < 0 {
@@ -91,6 +131,13 @@ func TestMixedVersions(t *testing.T) {
 	c.crash("n2")
 	c.versions["n2"] = fsm.Versions{Oldest: 3, Newest: 4}
 	c.mustBeRefused("n2", "the cluster's fsm_version is 2, and node n2 supports 3 to 4")
+	c.versions["n2"] = both
+	c.mustOpen("n2")
+	c.mustBeAt(2, "q")
+	c.crash("n2")
+	c.mustClient("n1").mustDeclare("missed")
+	c.versions["n2"] = old
+	c.mustBeTooOld("n2")
 	c.versions["n2"] = both
 	c.mustOpen("n2")
 	c.mustBeAt(2, "q")

@@ -3,13 +3,14 @@ package group
 import (
 	"errors"
 	"fmt"
+	"math"
+	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -126,15 +127,17 @@ type entryCheck struct {
 	raft   atomic.Pointer[raft.Raft] // nil: it is being opened
 	newest uint32                    // version that this program supports
 	admits func(l *raft.Log, newest uint32) error
+	fail   func(code int, why string)
+	tooOld sync.Once // the process ends
 }
 
 // newEntryCheck takes up the term that the store holds.
-func newEntryCheck(store raft.StableStore, newest uint32, admits func(*raft.Log, uint32) error) *entryCheck {
+func newEntryCheck(store raft.StableStore, o *opening) *entryCheck {
 	term, err := store.GetUint64([]byte(raftlog.TermKey))
 	if err != nil {
 		term = 0 // there is none yet
 	}
-	return &entryCheck{stored: term, newest: newest, admits: admits}
+	return &entryCheck{stored: term, newest: o.newest, admits: o.admits, fail: o.fail}
 }
 
 // Term implements peer.Validator.
@@ -145,8 +148,28 @@ func (c *entryCheck) Term() uint64 {
 	return c.stored
 }
 
-// Entry implements peer.Validator.
-func (c *entryCheck) Entry(l *raft.Log) error { return c.admits(l, c.newest) }
+// Entry implements peer.Validator. A committed entry of a version that this program does not support
+// ends the process: no later leader takes the entry back, and without it the replica neither gets
+// further nor learns what is committed before it.
+func (c *entryCheck) Entry(l *raft.Log, committed bool) error {
+	err := c.admits(l, c.newest)
+	if later := new(laterVersion); committed && errors.As(err, &later) {
+		c.tooOld.Do(func() { go c.fail(codeTooOld, needsNewer(later.version, later.newest)) })
+	}
+	return err
+}
+
+// laterVersion refuses an entry that this program is too old for.
+type laterVersion struct{ version, newest uint32 }
+
+func (e *laterVersion) Error() string {
+	return fmt.Sprintf("an entry of version %d, this program supports up to %d", e.version, e.newest)
+}
+
+// needsNewer says why a program ends that the cluster's version is too new for.
+func needsNewer(version, newest uint32) string {
+	return fmt.Sprintf("the cluster's fsm_version is %d, this program supports up to %d", version, newest)
+}
 
 // admitEntry says why an entry that a leader has sent could not be applied: that
 // is where it would end this replica, after each restart again.
@@ -162,7 +185,7 @@ func admitEntry(l *raft.Log, newest uint32) error {
 			return errors.New("the stamp of an entry is cut short")
 		}
 		if tag == fieldVersion<<3 && value > uint64(newest) {
-			return fmt.Errorf("an entry of version %d, this program supports up to %d", value, newest)
+			return &laterVersion{uint32(min(value, math.MaxUint32)), newest}
 		}
 		data = data[end:]
 	}
@@ -180,13 +203,13 @@ func decodeCatalog(entry []byte, newest uint32) (*logpb.CatalogEntry, error) {
 		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
 	}
 	if e.Version > newest {
-		return nil, fmt.Errorf("catalog entry of version %d, the newest is %d", e.Version, newest)
+		return nil, &laterVersion{e.Version, newest}
 	}
 	return e, nil
 }
 
-// admitCatalogEntry is admitEntry for the catalog. What this program is too old
-// for is refused before it is stored.
+// admitCatalogEntry is admitEntry for the catalog. A command that raises the version is taken: anybody
+// may ask for it, and the machine refuses what not all nodes support.
 func admitCatalogEntry(l *raft.Log, newest uint32) error {
 	if len(l.Extensions) > 0 {
 		return fmt.Errorf("%d bytes belong to no message", len(l.Extensions))
@@ -198,9 +221,6 @@ func admitCatalogEntry(l *raft.Log, newest uint32) error {
 	for _, c := range e.Commands {
 		if c.GetBody() == nil {
 			return errors.New("unknown catalog command")
-		}
-		if s := c.GetPutSetting(); s != nil && s.Name == catalog.FSMVersion && s.Value > int64(newest) {
-			return fmt.Errorf("version %d for the cluster, this program supports up to %d", s.Value, newest)
 		}
 	}
 	return nil

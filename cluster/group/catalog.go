@@ -129,7 +129,7 @@ func (k *Catalog) Start(founders []string) error {
 	k.trust.open(c.Store, c.Clock())
 	c.Mesh.HandleCall(c.Kind, k.onCall)
 	err := k.start(opening{
-		config: k.raftConfig(), machine: &k.applier, founders: founders, newest: c.Newest, admits: admitCatalogEntry, prompt: true,
+		config: k.raftConfig(), machine: &k.applier, founders: founders, newest: c.Newest, admits: admitCatalogEntry, fail: k.applier.fail, prompt: true,
 		transport: func(t transport) raft.Transport { return abstaining{t, k.refuses} },
 	})
 	if err != nil {

@@ -151,7 +151,7 @@ func readCatalogSnapshot(stream io.Reader) (*logpb.CatalogSnapshot, error) {
 // this program is too old for.
 func (a *catalogApplier) mustSupport(version uint32) {
 	if newest := a.newest; version > newest {
-		a.fail(codeTooOld, fmt.Sprintf("the cluster's fsm_version is %d, this program supports up to %d", version, newest))
+		a.fail(codeTooOld, needsNewer(version, newest))
 	}
 }
 

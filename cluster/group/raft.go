@@ -26,7 +26,7 @@ func (g *Group) openRaft() error {
 	g.preferred = g.spec.Members
 	c := g.raftConfig()
 	o := opening{
-		config: c, machine: &g.applier, newest: g.host.config.Newest, admits: admitEntry, prompt: c.HeartbeatTimeout < promptHeartbeat,
+		config: c, machine: &g.applier, newest: g.host.config.Newest, admits: admitEntry, fail: g.host.fail, prompt: c.HeartbeatTimeout < promptHeartbeat,
 		transport: func(t transport) raft.Transport {
 			t.Exchange(&snapshotOffers{g: g})
 			return boundedTransport{abstaining{t, g.trust.refuses}, &g.replica, &g.throttle}

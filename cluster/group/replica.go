@@ -83,12 +83,13 @@ type opening struct {
 	transport func(transport) raft.Transport
 	newest    uint32 // version that this program supports
 	admits    func(l *raft.Log, newest uint32) error
-	prompt    bool // heartbeats do not wait for those of other groups
+	fail      func(code int, why string) // ends the process
+	prompt    bool                       // heartbeats do not wait for those of other groups
 }
 
 // connect registers the replica with the mesh for requests from other members.
 func (r *replica) connect(o *opening) *entryCheck {
-	check := newEntryCheck(r.log, o.newest, o.admits)
+	check := newEntryCheck(r.log, o)
 	r.transport = r.mesh.TransportFor(r.id, check).(transport)
 	r.mesh.Withhold(r.id, r.isLearner)
 	if log, ok := r.log.(overlappingLog); ok {

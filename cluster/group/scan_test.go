@@ -157,7 +157,7 @@ func TestEntriesOfALeader(t *testing.T) {
 		"no commands":           {catalogEntry(1), true},
 		"garbage":               {[]byte("garbage"), false},
 		"of a later version":    {catalogEntry(2, raise(1)), false},
-		"to a later version":    {catalogEntry(1, raise(2)), false},
+		"to a later version":    {catalogEntry(1, raise(2)), true},
 		"an empty command":      {catalogEntry(1, &logpb.CatalogCommand{}), false},
 		"many commands":         {bytes.Repeat([]byte{3<<3 | 2, 0}, maxCatalogCommands+1), false},
 		"a long entry":          {make([]byte, MaxCatalogEntry+1), false},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"sync"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -97,6 +98,47 @@ func TestTooOld(t *testing.T) {
 	}
 	if err := view(2).restore(snapshot); err != nil {
 		t.Error(err)
+	}
+}
+
+// A program that is too old for what the leader has committed ends. What is not committed is refused,
+// and may yet be replaced.
+func TestTooOldForTheLeader(t *testing.T) {
+	tick := &logpb.Entry{Version: 2, Commands: []*logpb.Command{{Kind: logpb.Command_TICK}}}
+	for _, test := range []struct {
+		what   string
+		admits func(*raft.Log, uint32) error
+		entry  proto.Message
+	}{
+		{"an entry of a queue", admitEntry, tick},
+		{"an entry of the catalog", admitCatalogEntry, &logpb.CatalogEntry{Version: 2}},
+		{"no entry", admitEntry, nil},
+	} {
+		exits := make(chan int, 2)
+		c := &entryCheck{newest: 1, admits: test.admits, fail: func(code int, _ string) { exits <- code }}
+		l := &raft.Log{Index: 1, Data: []byte("no entry")}
+		if test.entry != nil {
+			l.Data = mustMarshal(t, test.entry)
+		}
+		for _, committed := range []bool{false, true, true} {
+			if c.Entry(l, committed) == nil {
+				t.Errorf("%s, committed %v: taken", test.what, committed)
+			}
+			ends := true
+			c.tooOld.Do(func() { ends = false })
+			if !committed || test.entry == nil {
+				if c.tooOld = (sync.Once{}); ends {
+					t.Errorf("%s, committed %v: the node ends", test.what, committed)
+				}
+			} else if !ends {
+				t.Errorf("%s: the node goes on", test.what)
+			}
+		}
+		if test.entry != nil {
+			if code := <-exits; code != codeTooOld {
+				t.Errorf("%s: exit code %d", test.what, code)
+			}
+		}
 	}
 }
 

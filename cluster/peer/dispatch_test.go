@@ -120,7 +120,7 @@ func mustBear(t *testing.T, cmd any) {
 		case raft.LogConfiguration:
 			raft.DecodeConfiguration(l.Data) // panics
 		case raft.LogCommand:
-			if err := strict(5).Entry(l); err != nil {
+			if err := strict(5).Entry(l, false); err != nil {
 				t.Error(err)
 			}
 		}

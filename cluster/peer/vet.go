@@ -37,8 +37,9 @@ var (
 type Validator interface {
 	// Term is the one that the member is in.
 	Term() uint64
-	// Entry says why a command could not be applied; nil: it can.
-	Entry(l *raft.Log) error
+	// Entry says why a command, which the leader has committed or not yet, could not be applied;
+	// nil: it can.
+	Entry(l *raft.Log, committed bool) error
 }
 
 // vetCommand says why a request makes no sense, whatever state its group is in;
@@ -166,7 +167,7 @@ func validate(v Validator, cmd any) error {
 			if l.Type != raft.LogCommand {
 				continue
 			}
-			if err := v.Entry(l); err != nil {
+			if err := v.Entry(l, l.Index <= a.LeaderCommitIndex); err != nil {
 				return fmt.Errorf("%w: entry %d: %w", errEntry, l.Index, err)
 			}
 		}

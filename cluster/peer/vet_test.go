@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"testing"
 
@@ -17,7 +18,7 @@ type strict uint64
 
 func (s strict) Term() uint64 { return uint64(s) }
 
-func (strict) Entry(l *raft.Log) error {
+func (strict) Entry(l *raft.Log, _ bool) error {
 	if string(l.Data) != "good" {
 		return errors.New("not good")
 	}
@@ -97,6 +98,25 @@ func TestCommandsThatMakeNoSense(t *testing.T) {
 		if err := vetCommand(tc.cmd); !errors.Is(err, tc.err) || (err == nil) != (tc.err == nil) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
+	}
+}
+
+// noting is a validator that notes which entries the leader has committed.
+type noting map[uint64]bool
+
+func (noting) Term() uint64 { return 2 }
+
+func (n noting) Entry(l *raft.Log, committed bool) error {
+	n[l.Index] = committed
+	return nil
+}
+
+// A group learns which of the entries the leader has committed.
+func TestCommittedEntries(t *testing.T) {
+	a := &raft.AppendEntriesRequest{Term: 2, LeaderCommitIndex: 8, Entries: []*raft.Log{{Index: 7}, {Index: 8}, {Index: 9}}}
+	got := noting{}
+	if err := validate(got, a); err != nil || !maps.Equal(got, noting{7: true, 8: true, 9: false}) {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 
