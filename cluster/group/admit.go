@@ -203,7 +203,7 @@ func decodeCatalog(entry []byte, newest uint32) (*logpb.CatalogEntry, error) {
 		return nil, fmt.Errorf("catalog entry cannot be decoded: %w", err)
 	}
 	if e.Version > newest {
-		return nil, &laterVersion{e.Version, newest}
+		return nil, fmt.Errorf("catalog: %w", &laterVersion{e.Version, newest})
 	}
 	return e, nil
 }
