@@ -39,8 +39,12 @@ func (qs queues) list(w *responder, r *request) {
 	if !w.choose(l.filter(q, func(x **catalog.Queue) string { return (*x).Name })) {
 		return
 	}
+	leaders := sync.OnceValue(func() map[fsm.QueueID]stats.Queue { return qs.queues.Stats(r.Context()) })
+	if !w.choose(qs.narrow(q, r.view, &l, leaders)) {
+		return
+	}
 	if key := q.Get("sort"); key != "" {
-		qs.sort(r, &l, strings.Split(key, "."))
+		qs.sort(r, &l, strings.Split(key, "."), leaders)
 	}
 	if !w.choose(l.cut(q)) {
 		return
@@ -48,8 +52,9 @@ func (qs queues) list(w *responder, r *request) {
 	answerListing(w, q, &l, qs.describeAll(r, l.items))
 }
 
-// sort sorts queues by a value. Their leaders are asked only if it takes them to know it.
-func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string) {
+// sort sorts queues by a value. all are the stats of all queues, and asked for only if it takes the
+// leaders to know it.
+func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string, all func() map[fsm.QueueID]stats.Queue) {
 	about := func(q *catalog.Queue) api.Queue { return api.Queue{Name: q.Name, VHost: q.VHost} }
 	if path[0] != "name" && path[0] != "vhost" {
 		var byQueue map[fsm.QueueID]stats.Queue
@@ -57,7 +62,7 @@ func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string) {
 		if shows(path[0], trafficColumns...) {
 			report = qs.traffic.Traffic(r.Context(), traffic.Query{Of: peerpb.TrafficRequest_QUEUES})
 		} else if needsLeader(path[0]) {
-			byQueue = qs.queues.Stats(r.Context())
+			byQueue = all()
 		}
 		about = func(q *catalog.Queue) api.Queue {
 			f, ok := byQueue[q.ID]

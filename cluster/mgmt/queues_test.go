@@ -2,9 +2,11 @@ package mgmt
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -51,6 +53,55 @@ func TestPagesAskLittle(t *testing.T) {
 			t.Errorf("%s: %d, first is %q, questions %d: %s", path, answer.Code, first, w.questions, answer.Body)
 		}
 	}
+}
+
+// TestFilters: a list has the queues that an operator looks for, and asks leaders once if it takes
+// them to know which these are.
+func TestFilters(t *testing.T) {
+	w := newWorld(t)
+	in := func(d time.Duration) *int64 { at := int64(w.Now()) + d.Milliseconds(); return &at }
+	for name, s := range map[string]api.QueueStats{
+		"busy": {Messages: 7}, "ending": {LeaseExpiresAt: in(time.Hour)}, "lasting": {LeaseExpiresAt: in(time.Hour + time.Millisecond)},
+		"late": {ConsumersTimedOut: 2}, "later": {ConsumersTimedOut: 1, LeaseExpiresAt: in(0)},
+	} {
+		w.queue("/", name, false)
+		w.stats[name] = stats.Queue{Leader: "n1", QueueStats: s}
+	}
+	w.queue("/", "alone", true) // on n2
+	w.queue("/", "lost", false)
+	w.queue("hidden", "lost", false)
+	w.offline["n2"] = true
+	const page = "page=1&page_size=10&columns=name&sort=name"
+	for query, c := range map[string]struct {
+		names     string
+		questions []int
+	}{
+		"/api/queues?filter=leaderless&" + page:                         {"alone lost", []int{0}},
+		"/api/queues/%2F?filter=leaderless&name=OS&" + page:             {"lost", []int{0}},
+		"/api/queues?filter=minority&" + page:                           {"alone", nil},
+		"/api/queues?filter=late&" + page:                               {"late later", []int{0}},
+		"/api/queues?filter=late&columns=name&sort=consumers_timed_out": {"later late", []int{0}},
+		"/api/queues?filter=lease-ending&" + page:                       {"ending later", []int{0}},
+		"/api/queues?filter=lease-ending&name=none&" + page:             {"", nil},
+		"/api/queues?filter=&name=l&" + page:                            {"alone lasting late later lost", nil},
+	} {
+		w.questions = nil
+		var names []string
+		for _, name := range regexp.MustCompile(`"name":"(\w+)"`).FindAllStringSubmatch(w.request("maggie", "GET", query, "").Body.String(), -1) {
+			names = append(names, name[1])
+		}
+		if got := strings.Join(names, " "); got != c.names || !slices.Equal(w.questions, c.questions) {
+			t.Errorf("%s: %q, questions %d", query, got, w.questions)
+		}
+	}
+	w.offline["n1"] = true
+	w.check(
+		want{"maggie", "GET", "/api/queues?filter=minority&page=1&page_size=1&columns=name,state&sort=name", "", 200,
+			`{"items":[{"name":"alone","state":"down"}],"page":1,"page_count":7,"page_size":1,"item_count":1,"filtered_count":7,"total_count":7}`},
+		want{"maggie", "GET", "/api/queues?filter=late&columns=name,consumers_timed_out&page=1&page_size=1", "", 200,
+			`{"items":[{"consumers_timed_out":2,"name":"late"}],"page":1,"page_count":2,"page_size":1,"item_count":1,"filtered_count":2,"total_count":7}`},
+		want{"maggie", "GET", "/api/queues?filter=lost", "", 400, `{"error":"bad_request","reason":"filter is one of leaderless, minority, late and lease-ending"}`},
+	)
 }
 
 // TestTime: a queue says when its next message expires and when it is deleted itself, and how far its

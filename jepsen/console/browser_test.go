@@ -221,6 +221,13 @@ func (p *tab) fill(pairs ...string) {
 	}
 }
 
+// choose chooses a value of a control that has a label.
+func (p *tab) choose(label, value string) {
+	p.t.Helper()
+	p.do(fmt.Sprintf("all('select').find((e) => e.ariaLabel === %s && [...e.options].some((o) => o.value === %s))", quote(label), quote(value)),
+		fmt.Sprintf("value = %s; e.dispatchEvent(new Event('change'))", quote(value)))
+}
+
 // open opens a page of the console by its names.
 func (p *tab) open(heading string, names ...string) {
 	p.t.Helper()

@@ -93,6 +93,9 @@ func testManyQueues(t *testing.T, w *world) {
 	for range times {
 		measure("the list", func() { p.run(chromedp.Reload()) })
 	}
+	const asked = "performance.getEntriesByType('resource').find((e) => e.name.includes(%s))"
+	p.await("what is asked for after the list", fmt.Sprintf("["+asked+", "+asked+"].every((e) => e && e.startTime >= "+asked+".responseEnd)",
+		quote("/api/vhosts?"), quote("/api/overview?"), quote("/api/queues?")))
 	p.await("its pages", fmt.Sprintf("listed().length === %d && parseInt(text('.info').replaceAll(',', '').split(' of ')[1]) >= %d && !row(%s)", shownRows, n, quote(busy)))
 	p.press("Ready")
 	p.await("the order", "document.querySelector('th[aria-sort=ascending]')?.innerText.startsWith('Ready') && !row("+quote(busy)+")")
@@ -122,4 +125,22 @@ func (w *world) mustAwaitLeaders(t *testing.T, n int) {
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// testFilters lists the queues that an operator looks for.
+func testFilters(t *testing.T, w *world) {
+	w.mustQueue(t, "lasting", map[string]any{"x-expires": 7_200_000})
+	w.mustQueue(t, "ending", map[string]any{"x-expires": 1_800_000})
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queues", "queues")
+	p.await("both", "row('lasting') && row('ending')")
+	p.choose("Which queues", "lease-ending")
+	p.await("the one that is deleted soon", "rows().length === 1 && /ending[^]*in (29|30) min/.test(rows()[0]) && text('.info').startsWith('1–1 of 1,')")
+	p.await("the vhosts", "all('[aria-label=\"Virtual host\"] option').some((o) => o.value === '/')")
+	p.choose("Virtual host", "/")
+	p.await("the same of one vhost", "location.hash === '#/queues/%2F/lease-ending' && rows().length === 1 && row('ending')")
+	p.choose("Which queues", "minority")
+	p.await("none", "location.hash === '#/queues/%2F/minority' && rows().length === 1 && row('There are none')")
+	p.open("Queues", "queues", "", "leaderless")
+	p.await("none without a leader", "rows().length === 1 && row('There are none') && document.querySelector('[aria-label=\"Which queues\"]').value === 'leaderless'")
 }

@@ -98,7 +98,7 @@ function frame(user) {
   }
   window.onhashchange = route;
   route();
-  get(path('overview'), { columns: 'cluster_name' }).then((o) => fill(cluster, `${o.cluster_name}, node ${o.node}, version ${o.product_version}`), () => {});
+  view.settled().then(() => get(path('overview'), { columns: 'cluster_name' })).then((o) => fill(cluster, `${o.cluster_name}, node ${o.node}, version ${o.product_version}`), () => {});
 }
 
 // decode reads the names in an address within the page.

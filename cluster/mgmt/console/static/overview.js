@@ -60,7 +60,7 @@ export function overview(view) {
   });
   view.every(async () => {
     const answers = await Promise.all(checks.map(([names]) => check(path('health', 'checks', ...names), { signal: view.signal })));
-    fill(health, answers.map((a, i) => h('li', null, a.status === 'ok' ? [badge('ok', 'good'), checks[i][1]] : [badge('failed', 'bad'), a.reason, details(a)])));
+    fill(health, answers.map((a, i) => h('li', null, a.status === 'ok' ? [badge('ok', 'good'), checks[i][1]] : [badge('failed', 'bad'), a.reason, details(a, checks[i][0][0])])));
   });
   if (nodes) view.every(async () => nodes.show(await get(path('nodes'), null, { signal: view.signal })));
 }
@@ -71,9 +71,10 @@ function card(title, n, to) {
 }
 
 // details names the first of what a check is about.
-function details(answer) {
+function details(answer, of) {
   const alarms = (answer.alarms ?? []).map((a) => `${a.resource} on ${a.node}`);
   const all = answer.queues ?? [];
   const queues = all.slice(0, 10).map((q) => (q.virtual_host ? link(place('queue', q.virtual_host, q.name), q.readable_name) : q.readable_name));
-  return h('ul', null, [...alarms, ...queues].map((x) => h('li', null, x)), all.length > 10 && h('li', null, `and ${count(all.length - 10)} more`));
+  return h('ul', null, [...alarms, ...queues].map((x) => h('li', null, x)), all.length > 10 && h('li', null, `and ${count(all.length - 10)} more`),
+    all.length > 0 && of === 'quorum-queues-without-elected-leaders' && h('li', null, link(place('queues', '', 'leaderless'), 'List them')));
 }

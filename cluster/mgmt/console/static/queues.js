@@ -38,19 +38,25 @@ const columns = [
 const needed = ['vhost', 'name', 'state', 'leader', 'online', 'members', 'messages_ready', 'messages_unacknowledged', 'messages_scheduled', 'messages_delayed_retry',
   'messages_locked', 'next_expiry_at', 'lease_expires_at', 'consumers', 'consumers_timed_out', 'messages_expired_total', 'message_stats.publish_details', 'message_stats.deliver_get_details', 'policy', 'operator_policy'];
 
-export function queues(view, vhost) {
-  const choice = vhostChoice(view, vhost, 'queues');
+// filters are those of the node, and what they let through.
+const filters = [['', 'All queues'], ['leaderless', 'Without a leader'], ['minority', 'Without a majority'], ['late', 'With late consumers'], ['lease-ending', 'Lease ends within 1 h']];
+
+export function queues(view, vhost, filter = '') {
+  if (!filters.some(([name]) => name === filter)) filter = '';
+  const choice = h('select', { 'aria-label': 'Which queues', on: { change: () => { location.hash = place('queues', vhost ?? '', choice.value); } } },
+    filters.map(([value, title]) => h('option', { value, selected: value === filter }, title)));
   const list = paged(view, 'Queues', vhost ? path('queues', vhost) : path('queues'), columns, {
-    key: (q) => `${q.vhost}\n${q.name}`, by: 'name', query: () => ({ columns: needed.join(',') }), controls: [choice, button('Add a queue', () => add(view, vhost), { class: 'primary' })],
+    key: (q) => `${q.vhost}\n${q.name}`, by: 'name', query: () => ({ columns: needed.join(','), filter }),
+    controls: [vhostChoice(view, vhost, 'queues', filter), choice, button('Add a queue', () => add(view, vhost), { class: 'primary' })],
   });
   view.show('Queues', list);
 }
 
-// vhostChoice leads to the list of one vhost, or of all.
-export function vhostChoice(view, vhost, page) {
-  const choice = h('select', { 'aria-label': 'Virtual host', on: { change: () => { location.hash = choice.value ? place(page, choice.value) : `#/${page}`; } } }, h('option', { value: '' }, 'All vhosts'));
+// vhostChoice leads to the list of one vhost, or of all, and keeps the names after it in the address.
+export function vhostChoice(view, vhost, page, ...more) {
+  const choice = h('select', { 'aria-label': 'Virtual host', on: { change: () => { location.hash = place(page, choice.value, ...more); } } }, h('option', { value: '' }, 'All vhosts'));
   if (vhost) choice.append(h('option', { value: vhost, selected: true }, vhost));
-  vhostNames(view).then((names) => {
+  view.settled().then(() => vhostNames(view)).then((names) => {
     for (const name of names) if (name !== vhost) choice.append(h('option', { value: name }, name));
   }, () => {});
   return choice;

@@ -11,6 +11,7 @@ const interval = 5000;
 export class View {
   #ended = new AbortController();
   #refreshes = [];
+  #first;
 
   constructor(main, user) {
     Object.assign(this, { main, user });
@@ -64,7 +65,15 @@ export class View {
     };
     this.signal.addEventListener('abort', () => clearTimeout(timer));
     this.#refreshes.push(run);
-    run();
+    const began = run();
+    this.#first ??= began;
+  }
+
+  // settled resolves once the page has read the first of its parts, or could not: what matters less
+  // is asked for after that.
+  async settled() {
+    await undefined; // the page may be about to begin
+    await this.#first;
   }
 
   // refresh reads all parts again, unless nobody can see them.
