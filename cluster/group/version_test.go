@@ -131,7 +131,7 @@ func TestTooOldForTheLeader(t *testing.T) {
 					t.Errorf("%s, committed %v: the node ends", test.what, committed)
 				}
 			} else if !ends {
-				t.Errorf("%s: the node goes on", test.what)
+				t.Fatalf("%s: the node goes on", test.what)
 			}
 		}
 		if test.entry != nil {
