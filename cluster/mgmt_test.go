@@ -119,7 +119,13 @@ func TestHealth(t *testing.T) {
 	if status, body, _ := request(t, "GET", url, "", ""); status != 503 || body.(map[string]any)["status"] != "failed" {
 		t.Errorf("before it has joined: %d, %v", status, body)
 	}
-	if err := n.Join(deadline(t)); err != nil {
+	if err := n.Join(deadline(t), func(ctx context.Context) error { // it needs the catalog, and Revive opens no listeners meanwhile
+		if status, _, _ := request(t, "GET", url, "", ""); status != 503 || n.Ready() || n.ready.Load() {
+			t.Errorf("while it is prepared: %d, ready: %v", status, n.Ready())
+		}
+		_, err := n.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "prepared"}}})
+		return err
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if status, body, _ := request(t, "GET", url, "", ""); status != 200 || body.(map[string]any)["status"] != "ok" {

@@ -184,8 +184,9 @@ func (n *Node) openMesh() (incarnation [16]byte, err error) {
 }
 
 // Join registers the node in the catalog, starts its replicas and waits until every node of the
-// static list has been seen once.
-func (n *Node) Join(ctx context.Context) error {
+// static list has been seen once. The node is ready when all that prepares it has returned, such as
+// the import of definitions, which needs the catalog; an error of that keeps the node from being ready.
+func (n *Node) Join(ctx context.Context, prepares ...func(context.Context) error) error {
 	registered, err := n.membership.Join(ctx)
 	if err != nil {
 		return err
@@ -202,6 +203,11 @@ func (n *Node) Join(ctx context.Context) error {
 		return err
 	}
 	n.placement.Reconciler.Start()
+	for _, prepare := range prepares {
+		if err := prepare(ctx); err != nil {
+			return err
+		}
+	}
 	n.ready.Store(true)
 	return nil
 }

@@ -43,8 +43,8 @@ func TestDefinitions(t *testing.T) {
 	throughQuorate(t, mustStart(t, ctx), text, leftOut)
 }
 
-// TestLoadDefinitions: what a file has is there before clients are served, with all its replicas, on
-// each node.
+// TestLoadDefinitions: what a file has is there before a node is ready and clients are served, with
+// all its replicas, on each node.
 func TestLoadDefinitions(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
@@ -53,8 +53,11 @@ func TestLoadDefinitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := mustStart(t, ctx, "--set=load_definitions="+file)
+	c := mustStart(t, ctx, "--set=load_definitions="+file) // they are ready
 	for _, n := range c.Nodes {
+		if status, answer, err := n.Do(ctx, http.MethodGet, "/api/bindings/shop/e/events/q/orders", nil); err != nil || status != http.StatusOK || !strings.Contains(string(answer), "order.*") {
+			t.Errorf("what is imported last, at %d: %d %s, %v", n.Number, status, answer, err)
+		}
 		conn, err := amqp.Dial("amqp://app:app-secret@" + n.AMQP + "/shop")
 		if err != nil {
 			t.Fatal(err)
