@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -56,7 +57,8 @@ func metadataOf(row *logpb.PutVhost) api.VHostMetadata {
 
 // exportUsers adds the users and what they may do.
 func exportUsers(r *request, d *api.Definitions) {
-	d.Users, d.Permissions, d.GlobalParameters = []api.User{}, []api.Permission{}, globalParametersOf(r)
+	d.Users, d.Permissions = []api.User{}, []api.Permission{}
+	d.GlobalParameters = slices.DeleteFunc(globalParametersOf(r), func(p api.GlobalParameter) bool { return p.Name == importedHash })
 	for _, u := range r.view.Users() {
 		d.Users = append(d.Users, r.describeUser(u))
 	}

@@ -2,10 +2,16 @@ package mgmt
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/catalog"
 )
+
+// importedHash is the global parameter with the hash of the definitions that a node has loaded last. No
+// import takes it up, as other clusters' parameters of such names, and no export contains it.
+const importedHash = "internal_imported_definitions"
 
 // errNoDefinitions says that a text is no object in JSON.
 var errNoDefinitions = errors.New("failed_to_parse_json")
@@ -36,6 +42,30 @@ func (b *Backend) LoadDefinitions(ctx context.Context, raw []byte) (api.Imported
 	x := newImporter(ctx, b.definitionsOf(), "")
 	err = x.all(lists)
 	return x.report, err
+}
+
+// ImportedHash is what SetImportedHash has set last; empty: nothing.
+func (b *Backend) ImportedHash() (hash string) {
+	value, _ := b.Catalog.View().GlobalParameter(importedHash)
+	if json.Unmarshal(value, &hash) != nil {
+		return "" // somebody else has set it
+	}
+	return hash
+}
+
+// SetImportedHash keeps the hash of definitions that have been loaded in the catalog.
+func (b *Backend) SetImportedHash(ctx context.Context, hash string) error {
+	c, err := putGlobalParameter(importedHash, hash)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, importWait)
+	defer cancel()
+	results, err := b.Catalog.Propose(ctx, c)
+	if err != nil {
+		return err
+	}
+	return catalog.Refused(results[0])
 }
 
 // definitionsOf are the parts that an import works on.

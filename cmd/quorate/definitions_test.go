@@ -28,3 +28,22 @@ func TestReadDefinitions(t *testing.T) {
 		}
 	}
 }
+
+// The hash of definitions depends on their contents, where each ends, and their order.
+func TestHashDefinitions(t *testing.T) {
+	seen := map[string]int{}
+	for i, texts := range [][]string{{"a", "b"}, {"b", "a"}, {"ab"}, {"ab", ""}, {"a"}, {""}} {
+		var files []definitionFile
+		for _, text := range texts {
+			files = append(files, definitionFile{"name", []byte(text)})
+		}
+		hash := hashDefinitions(files)
+		if other, ok := seen[hash]; ok || len(hash) != 64 {
+			t.Errorf("%d, as %d: %s", i, other, hash)
+		}
+		seen[hash] = i
+		if files[0].name = "other"; hashDefinitions(files) != hash {
+			t.Errorf("%d: names matter", i)
+		}
+	}
+}

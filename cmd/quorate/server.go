@@ -144,7 +144,9 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	manager := supervise(logger, node.Management().Node)
 	logger.Info("node started", "version", cluster.Version, "peers", sockets.peers.Addr().String(), "http", addresses(sockets.management))
 	join := func(ctx context.Context) error {
-		return node.Join(ctx, func(ctx context.Context) error { return loadDefinitions(ctx, node.Management(), files, logger) })
+		return node.Join(ctx, func(ctx context.Context) error {
+			return loadDefinitions(ctx, node.Management(), files, s.skipUnchanged == "true", logger)
+		})
 	}
 	err = joinAndWait(join, logger, stop, failed, func() {
 		clients.serveFirst()

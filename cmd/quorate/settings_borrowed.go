@@ -34,7 +34,7 @@ const (
 	ownLogs      = "use log.file, log.console.level and log.console.formatter, which apply to all that is logged"
 	ownStore     = "the log store is another one; see raft.wal_max_size_bytes"
 	noStatistics = "counts are always kept, and samples are taken each five seconds"
-	noLoading    = "definitions are imported at each start; see load_definitions"
+	noLoading    = "definitions are read from files; see load_definitions"
 	allTLS       = "Go's TLS library decides; versions can be chosen by ssl_options.versions"
 )
 
@@ -57,7 +57,7 @@ func translatedKeys() []borrowed {
 		{"prometheus.path", "`/metrics`", onlyValue("/metrics", "")},
 		{"management.load_definitions", "as `load_definitions`", as("load_definitions")},
 		{"definitions.local.path", "as `load_definitions`", as("load_definitions")},
-		{"definitions.import_backend", "`local_filesystem`", oneOfValues("definitions are read from files; see load_definitions", "local_filesystem", "rabbit_definitions_import_local_filesystem")},
+		{"definitions.import_backend", "`local_filesystem`", oneOfValues(noLoading, "local_filesystem", "rabbit_definitions_import_local_filesystem")},
 		{"max_channels_per_connection", "as `channel_max`", as("channel_max")},
 		{"loopback_users.*", "`true` adds a user to `loopback_users`, `false` removes it", oneLoopbackUser},
 		{"default_user_tags.*", "`administrator = true`: the user of a new cluster is one", onlyNamed("default_user_tags.administrator", "true")},

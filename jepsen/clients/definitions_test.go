@@ -84,6 +84,54 @@ func TestLoadDefinitions(t *testing.T) {
 	}
 }
 
+// TestSkipUnchangedDefinitions: a node loads a file again only if its content has changed, or the hash
+// is deleted.
+func TestSkipUnchangedDefinitions(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	file := filepath.Join(t.TempDir(), "definitions.json")
+	write := func(length string) {
+		text := `{"policies":[{"vhost":"/","name":"bound","pattern":"^q","apply-to":"queues","definition":{"max-length":` + length + `}}]}`
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("7")
+	n := mustStartNodes(t, ctx, 1, "--set=load_definitions="+file, "--set=definitions.skip_if_unchanged=true").Nodes[0]
+	const policy, hash = "/api/policies/%2F/bound", "/api/global-parameters/internal_imported_definitions"
+	for _, start := range []struct {
+		what, have, then string // the policy after the start, and what it is changed to
+		before           func() error
+	}{
+		{"first", `"max-length":7`, `"max-length":8`, nil},
+		{"of the same file", `"max-length":8`, `"max-length":9`, nil},
+		{"of another file", `"max-length":5`, `"max-length":6`, func() error { write("5"); return nil }},
+		{"without a hash", `"max-length":5`, `"max-length":4`, func() error { return n.Call(ctx, http.MethodDelete, hash, nil, nil) }},
+		{"of the other file", `"max-length":4`, `"max-length":3`, nil},
+	} {
+		if start.what != "first" {
+			var err error
+			if start.before != nil {
+				err = start.before()
+			}
+			if err := errors.Join(err, n.Shutdown(ctx), n.Restart(), n.AwaitReady(ctx)); err != nil {
+				t.Fatalf("%s: %v", start.what, err)
+			}
+		}
+		if status, answer, err := n.Do(ctx, http.MethodGet, policy, nil); err != nil || status != http.StatusOK || !strings.Contains(string(answer), start.have) {
+			t.Errorf("the start %s: %d %s, %v; want %s", start.what, status, answer, err, start.have)
+		}
+		changed := []byte(`{"pattern":"^q","apply-to":"queues","definition":{` + start.then + `}}`)
+		if status, answer, err := n.Do(ctx, http.MethodPut, policy, changed); err != nil || status != http.StatusNoContent {
+			t.Fatalf("%d %s: %v", status, answer, err)
+		}
+	}
+	if _, answer, err := n.Do(ctx, http.MethodGet, "/api/definitions", nil); err != nil || strings.Contains(string(answer), "internal_imported") {
+		t.Errorf("an export: %s, %v", answer, err)
+	}
+}
+
 // TestDefinitionsOfRabbitMQ: the same with a RabbitMQ that runs, and its own tool.
 func TestDefinitionsOfRabbitMQ(t *testing.T) {
 	t.Parallel()
