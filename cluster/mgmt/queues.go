@@ -160,7 +160,7 @@ func (qs queues) get(w *responder, r *request) {
 	together(ask...)
 	d := qs.describe(r.view, q, byQueue)
 	addQueueTraffic(&d, report, q.ID)
-	d.ConsumerDetails = orEmpty(consuming)
+	d.ConsumerDetails, d.Expiring = orEmpty(consuming), byQueue[q.ID].Expiring
 	if d.QueueStats != nil && d.Raft != nil {
 		d.Raft.Members = raftMembers(d.Raft, members)
 	}

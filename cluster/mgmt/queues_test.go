@@ -111,7 +111,8 @@ func TestTime(t *testing.T) {
 	w.queue("/", "q", false)
 	w.queue("/", "local", true)
 	expiry := int64(1000)
-	w.stats["q"] = stats.Queue{Leader: "n1", QueueStats: api.QueueStats{NextExpiryAt: &expiry, Raft: &api.Raft{Term: 3, LastIndex: 9, SnapshotIndex: -1}}}
+	w.stats["q"] = stats.Queue{Leader: "n1", QueueStats: api.QueueStats{NextExpiryAt: &expiry, Raft: &api.Raft{Term: 3, LastIndex: 9, SnapshotIndex: -1}},
+		Expiring: []api.ExpiringWithin{{WithinMS: 1000}, {WithinMS: 2000, Messages: 3}}}
 	w.stats["local"] = stats.Queue{Leader: "n2"}
 	w.members = []api.Member{{Node: "n1", State: "leader", LastLogIndex: 9}, {Node: "n2", State: "follower", LastLogIndex: 7}, {Node: "n3", State: "noproc"}}
 	const columns = "&columns=name,next_expiry_at,lease_expires_at,raft"
@@ -120,6 +121,7 @@ func TestTime(t *testing.T) {
 			`[{"lease_expires_at":null,"name":"q","next_expiry_at":1000,"raft":{"applied_index":0,"commit_index":0,"last_index":9,"log_bytes":0,"snapshot_index":-1,"term":3}}]`},
 		want{"root", "GET", "/api/queues?name=local" + columns, "", 200, `[{"lease_expires_at":null,"name":"local","next_expiry_at":null,"raft":null}]`},
 		want{"root", "GET", "/api/queues/%2F/q", "", 200, `…"members":[{"node":"n1","state":"leader","match_index":9,"lag":0},{"node":"n2","state":"follower","match_index":7,"lag":2},{"node":"n3","state":"noproc","match_index":0,"lag":9}]`},
+		want{"root", "GET", "/api/queues/%2F/q?columns=expiring", "", 200, `…"expiring":[{"within_ms":1000,"messages":0},{"within_ms":2000,"messages":3}]`},
 		want{"root", "GET", "/api/queues/%2F/local", "", 200, `…"raft":null`},
 	)
 }

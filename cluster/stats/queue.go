@@ -16,7 +16,8 @@ type Queue struct {
 	Leader   string // node that leads
 	Revision uint64 // of the effective settings that the queue has applied
 	api.QueueStats
-	Delay api.DelayStats // if it is the store of a delayed exchange
+	Delay    api.DelayStats       // if it is the store of a delayed exchange
+	Expiring []api.ExpiringWithin // if it is the only queue that was asked about, and some of its messages will
 }
 
 // statsOf reads a machine. peerpb.QueueStats is the only type that carries its numbers: a new one

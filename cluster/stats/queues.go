@@ -53,7 +53,9 @@ func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 	for node, reply := range q.askAll(ctx, ids) {
 		for _, s := range reply.Queues {
 			if !s.Gone {
-				all[fsm.QueueID(s.Queue)] = queueFrom(node, s)
+				q := queueFrom(node, s)
+				q.Expiring = expiringFrom(expiringWithin, s.Expiring)
+				all[fsm.QueueID(s.Queue)] = q
 			}
 		}
 	}
@@ -74,6 +76,9 @@ func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.Queue
 
 func (q *Queues) askAll(ctx context.Context, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
 	req := &peerpb.QueueStatsRequest{Queues: numbers(ids)}
+	if len(ids) == 1 {
+		req.ExpiringWithin = expiringWithin
+	}
 	return AskAll(ctx, q.nodes, Question[*peerpb.QueueStatsReply]{
 		Doing: "read the stats of queues", Wait: queuesWait,
 		Here: func() *peerpb.QueueStatsReply { return q.answer(req) },
@@ -105,6 +110,9 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 			if s = statsOf(m); len(req.Queues) > 0 {
 				first, last := m.ScheduledSpan()
 				s.NextDelayedAt, s.LastDelayedAt = int64(first), int64(last)
+			}
+			if len(req.ExpiringWithin) > 0 {
+				s.Expiring = expiring(m, max(q.c.Clock(), m.Clock()), req.ExpiringWithin)
 			}
 		})
 		if !g.IsLocal() {

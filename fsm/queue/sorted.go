@@ -412,6 +412,21 @@ func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
 	}
 }
 
+// counts returns for each of some keys, ascending, how many entries are before it. O(blocks).
+func (s *sorted[V]) counts(keys []key) []uint64 {
+	list := make([]uint64, len(keys))
+	i, passed := 0, 0 // passed: the entries of blocks[:i]
+	for j, k := range keys {
+		for ; i < len(s.blocks)-1 && s.firsts[i+1].before(k); i++ {
+			passed += s.blocks[i].len()
+		}
+		if s.n > 0 {
+			list[j] = uint64(passed + s.blocks[i].search(k) - s.blocks[i].head)
+		}
+	}
+	return list
+}
+
 // all iterates over all entries.
 func (s *sorted[V]) all() iter.Seq2[key, *V] { return s.from(key{at: -1 << 63}) }
 

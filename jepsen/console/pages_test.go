@@ -34,9 +34,15 @@ func (w *world) mustDial(t *testing.T, name string) *amqp.Channel {
 // mustPublish publishes a message to a queue, which is confirmed.
 func (w *world) mustPublish(t *testing.T, queue, body string, headers map[string]any) {
 	t.Helper()
+	w.mustPublishWith(t, queue, body, map[string]any{"message_id": body, "headers": headers})
+}
+
+// mustPublishWith publishes a message with properties.
+func (w *world) mustPublishWith(t *testing.T, queue, body string, properties map[string]any) {
+	t.Helper()
 	var answer struct{ Routed bool }
 	w.mustCall(t, http.MethodPost, "/api/exchanges/%2F/amq.default/publish", map[string]any{
-		"routing_key": queue, "payload": body, "payload_encoding": "string", "properties": map[string]any{"message_id": body, "headers": headers},
+		"routing_key": queue, "payload": body, "payload_encoding": "string", "properties": properties,
 	}, &answer)
 	if !answer.Routed {
 		t.Fatalf("%s has not taken %q", queue, body)
@@ -173,6 +179,17 @@ func testEnded(t *testing.T, w *world) {
 	p.await("what is left of both", "/in (1 h 59 min|2 h)\\s*in (2 h 59 min|3 h)/.test(row('leased')?.innerText)")
 	p.open("Queue leased", "queue", "/", "leased")
 	p.await("what is left of both", "/Next message expires\\s*in (1 h 59|2 h)/.test(text('main')) && /the queue is deleted\\s*in (2 h 59|3 h)/.test(text('main')) && /Log\\s*term/.test(text('main'))")
+	p.await("one message ahead", "document.querySelector('[aria-label=Expiry] .bars')?.ariaLabel === '1 message expires within 2 h, at most 1 of them in 1 h to 2 h'")
+	w.mustQueue(t, "several", nil)
+	for _, ms := range []string{"4000000", "10000000", "10000001"} {
+		w.mustPublishWith(t, "several", ms, map[string]any{"expiration": ms})
+	}
+	w.mustPublish(t, "several", "for ever", nil)
+	p.open("Queue several", "queue", "/", "several")
+	p.await("when most expire", "text('[aria-label=Expiry]').includes('3 messages expire within 4 h, at most 2 of them in 2 h to 4 h')")
+	p.await("a bar for each span", "all('[aria-label=Expiry] .bar').map((e) => e.title).slice(-3).join() === '0 in 30 min to 1 h,1 in 1 h to 2 h,2 in 2 h to 4 h'")
+	p.open("Queue dead", "queue", "/", "dead")
+	p.await("nothing ahead", "text('[aria-label=Expiry]').includes('No message')")
 	p.open("Queue short", "queue", "/", "short", "ended")
 	p.await("its end", "row('expired') && row('brief') && row('dead')")
 	p.do("row('expired')", "querySelector('button').click()")

@@ -703,10 +703,11 @@ func (x *StatsReply) GetState() string {
 
 // QueueStatsRequest asks a node how the queues that it leads are doing.
 type QueueStatsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Queues        []uint64               `protobuf:"varint,1,rep,packed,name=queues" json:"queues,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	Queues         []uint64               `protobuf:"varint,1,rep,packed,name=queues" json:"queues,omitempty"`                                       // ids; empty: all
+	ExpiringWithin []uint64               `protobuf:"varint,2,rep,packed,name=expiring_within,json=expiringWithin" json:"expiring_within,omitempty"` // ms from the request on, ascending, see QueueStats.expiring
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *QueueStatsRequest) Reset() {
@@ -742,6 +743,13 @@ func (*QueueStatsRequest) Descriptor() ([]byte, []int) {
 func (x *QueueStatsRequest) GetQueues() []uint64 {
 	if x != nil {
 		return x.Queues
+	}
+	return nil
+}
+
+func (x *QueueStatsRequest) GetExpiringWithin() []uint64 {
+	if x != nil {
+		return x.ExpiringWithin
 	}
 	return nil
 }
@@ -856,8 +864,10 @@ type QueueStats struct {
 	SingleActiveConsumerTag     string   `protobuf:"bytes,103,opt,name=single_active_consumer_tag,json=singleActiveConsumerTag" json:"single_active_consumer_tag,omitempty"` // empty: there is none
 	Replica                     *Replica `protobuf:"bytes,104,opt,name=replica" json:"replica,omitempty"`                                                                    // the leader's; of a queue with one replica: none
 	LogBytes                    uint64   `protobuf:"varint,105,opt,name=log_bytes,json=logBytes" json:"log_bytes,omitempty"`                                                 // payloads of live messages in it
-	unknownFields               protoimpl.UnknownFields
-	sizeCache                   protoimpl.SizeCache
+	// How many messages expire within each of the times that were asked about.
+	Expiring      []uint64 `protobuf:"varint,106,rep,packed,name=expiring" json:"expiring,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *QueueStats) Reset() {
@@ -1294,6 +1304,13 @@ func (x *QueueStats) GetLogBytes() uint64 {
 		return x.LogBytes
 	}
 	return 0
+}
+
+func (x *QueueStats) GetExpiring() []uint64 {
+	if x != nil {
+		return x.Expiring
+	}
+	return nil
 }
 
 // CountsRequest asks how many clients a node has.
@@ -4387,11 +4404,12 @@ const file_peer_proto_rawDesc = "" +
 	"\tconsumers\x18\x04 \x01(\x04R\tconsumers\x12\x16\n" +
 	"\x06outbox\x18\x05 \x01(\x04R\x06outbox\x12\x14\n" +
 	"\x05index\x18\x06 \x01(\x04R\x05index\x12\x14\n" +
-	"\x05state\x18\b \x01(\tR\x05stateJ\x04\b\a\x10\b\"+\n" +
+	"\x05state\x18\b \x01(\tR\x05stateJ\x04\b\a\x10\b\"T\n" +
 	"\x11QueueStatsRequest\x12\x16\n" +
-	"\x06queues\x18\x01 \x03(\x04R\x06queues\"F\n" +
+	"\x06queues\x18\x01 \x03(\x04R\x06queues\x12'\n" +
+	"\x0fexpiring_within\x18\x02 \x03(\x04R\x0eexpiringWithin\"F\n" +
 	"\x0fQueueStatsReply\x123\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xce\x15\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xea\x15\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -4455,7 +4473,8 @@ const file_peer_proto_rawDesc = "" +
 	"\x17messages_ready_returned\x18f \x01(\x04R\x15messagesReadyReturned\x12;\n" +
 	"\x1asingle_active_consumer_tag\x18g \x01(\tR\x17singleActiveConsumerTag\x122\n" +
 	"\areplica\x18h \x01(\v2\x18.quorate.peer.v1.ReplicaR\areplica\x12\x1b\n" +
-	"\tlog_bytes\x18i \x01(\x04R\blogBytes\"9\n" +
+	"\tlog_bytes\x18i \x01(\x04R\blogBytes\x12\x1a\n" +
+	"\bexpiring\x18j \x03(\x04R\bexpiring\"9\n" +
 	"\rCountsRequest\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\"]\n" +

@@ -229,8 +229,16 @@ type Queue struct {
 
 	*QueueStats
 	LengthDetails
-	MessageStats    MessageStats `json:"message_stats,omitempty"`
-	ConsumerDetails []Consumer   `json:"consumer_details,omitzero"` // if one queue is asked for
+	MessageStats    MessageStats     `json:"message_stats,omitempty"`
+	ConsumerDetails []Consumer       `json:"consumer_details,omitzero"` // if one queue is asked for
+	Expiring        []ExpiringWithin `json:"expiring,omitempty"`        // if one queue is asked for and some of its messages will
+}
+
+// ExpiringWithin says how many messages of a queue that nobody holds and that are not scheduled expire
+// within a time from now on.
+type ExpiringWithin struct {
+	WithinMS uint64 `json:"within_ms"`
+	Messages uint64 `json:"messages"` // those that expire sooner included
 }
 
 // QueueStats says how a queue is doing, as its leader says.

@@ -1,7 +1,7 @@
-// Charts of the last minutes, drawn by uPlot, which is loaded before the modules.
+// Charts of the last minutes, drawn by uPlot, which is loaded before the modules, and bars of what is ahead.
 
 import { h } from './dom.js';
-import { now } from './format.js';
+import { count, duration, now } from './format.js';
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -80,4 +80,18 @@ function columnsOf(lists, value, fewer) {
     lists.forEach((list, k) => columns[k].push(i + fewer < list.length ? value(list, i) : 0));
   }
   return [at, ...columns];
+}
+
+// bars draws counts of what is ahead. spanOf says from when to when a count is, in ms from now; what
+// says the same in words; a key keeps the bars as long as it is the same.
+export function bars(counts, spanOf, what, key) {
+  const top = Math.max(...counts);
+  const list = counts.map((n, i) => {
+    const [from, to] = spanOf(i);
+    const bar = h('span', { class: n > 0 ? 'bar' : 'bar zero', title: `${count(n)} in ${duration(from)} to ${duration(to)}` });
+    bar.style.height = `${n > 0 ? Math.max(4, 100 * n / top) : 0}%`;
+    return bar;
+  });
+  return h('figure', { class: 'timeline', data: { key } }, h('div', { class: 'bars', role: 'img', 'aria-label': what }, list),
+    h('div', { class: 'ends' }, h('span', null, 'now'), h('span', null, `in ${duration(spanOf(counts.length - 1)[1])}`)), h('figcaption', null, `${what}.`));
 }

@@ -88,6 +88,19 @@ export function exchange(view, vhost, name = '') {
   }
 }
 
+// queueBindings is the part of a queue.
+export function queueBindings(view, body, at, { vhost, name }) {
+  const to = paged(view, 'Bindings to it', `${at}/bindings`, bindingColumns(view, false), { key: bindingKey, by: 'source', named: false });
+  const bind = () => dialog(`Bind ${name}`, [
+    field('From the exchange', input('name', { required: true })), field('Routing key', input('key')), field('Arguments', area('arguments'), 'A JSON object'),
+  ], 'Bind', async (f) => {
+    await post(path('bindings', vhost, 'e', f.name.value, 'q', name), { routing_key: f.key.value, arguments: object(f.arguments.value, 'Arguments') });
+    view.refresh();
+    return true;
+  });
+  fill(body, h('div', { class: 'buttons' }, button('Bind', bind, { class: 'primary' })), section('Bindings to it', to));
+}
+
 const bindingKey = (b) => JSON.stringify([b.source, b.destination_type, b.destination, b.properties_key]);
 
 // bindingColumns are those of bindings, with the other end of each.

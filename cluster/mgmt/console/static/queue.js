@@ -1,18 +1,19 @@
 // One queue: its state, and the parts that are in files of their own.
 
-import { Chart, lengthsOf, ratesOf, samples } from './chart.js';
+import { bars, Chart, lengthsOf, ratesOf, samples } from './chart.js';
 import { exchangePath, get, path, post, remove } from './client.js';
 import { badge, button, fill, h, link, pairs, place } from './dom.js';
-import { ago, bytes, count, json, left, rate, terms } from './format.js';
+import { ago, bytes, count, duration, json, left, rate, terms } from './format.js';
 import { queueConsumers } from './consumers.js';
 import { ended } from './ended.js';
+import { queueBindings } from './exchanges.js';
 import { messages } from './messages.js';
 import { scheduled } from './scheduled.js';
 import { stateOf } from './queues.js';
 import { Table } from './table.js';
 import { area, confirm, dialog, field, input, object, section } from './view.js';
 
-const parts = { state: ['State', state], messages: ['Messages', messages], scheduled: ['Scheduled', scheduled], consumers: ['Consumers', queueConsumers], ended: ['Ended', ended] };
+const parts = { state: ['State', state], messages: ['Messages', messages], scheduled: ['Scheduled', scheduled], consumers: ['Consumers', queueConsumers], bindings: ['Bindings', queueBindings], ended: ['Ended', ended] };
 
 export function queue(view, vhost, name, part) {
   part = Object.hasOwn(parts, part) ? part : 'state';
@@ -27,7 +28,7 @@ export function queue(view, vhost, name, part) {
 }
 
 function state(view, body, at, { vhost, name }) {
-  const facts = h('div'), times = h('div'), settings = h('div'), leaders = h('div', { class: 'buttons' });
+  const facts = h('div'), times = h('div'), expiry = h('div'), settings = h('div'), leaders = h('div', { class: 'buttons' });
   const lengths = new Chart(view, 'Messages', [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']], count);
   const rates = new Chart(view, 'Messages a second', [['publish', '--line-1'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']], rate);
   const members = new Table('Replicas', memberColumns, (m) => m['Node Name']);
@@ -35,7 +36,7 @@ function state(view, body, at, { vhost, name }) {
     button('Publish', () => publish(view, vhost, name), { class: 'primary' }),
     button('Purge', () => purge(view, at, name)),
     button('Delete', () => drop(view, at, name), { class: 'danger' })),
-  section('State', facts), section('Time', times), section('Length', lengths.element), section('Rates', rates.element),
+  section('State', facts), section('Time', times), section('Expiry', expiry), section('Length', lengths.element), section('Rates', rates.element),
   section('Replicas', members.element, leaders), section('Settings', settings));
 
   view.every(async () => {
@@ -58,6 +59,7 @@ function state(view, body, at, { vhost, name }) {
       ['Locked deliveries', count(q.messages_locked)], ['Locks lost', count(q.locks_lost_total)], ['Locks renewed', count(q.locks_renewed_total)],
       ['Dead-lettered', count(q.messages_dead_lettered_total)],
     ]));
+    fill(expiry, expiryOf(q));
     lengths.show(lengthsOf(q, ['messages_ready', 'messages_unacknowledged']));
     rates.show(ratesOf(q.message_stats, ['publish', 'deliver_get', 'ack', 'redeliver']));
     await settingsOf(view, q, settings);
@@ -69,6 +71,16 @@ function state(view, body, at, { vhost, name }) {
     fill(leaders, view.may('administrator') && list.filter((m) => m['Raft State'] === 'follower' && m.Membership === 'voter').map((m) => button(`Make ${m['Node Name']} the leader`,
       () => view.act(() => post(`${at}/actions`, { action: 'transfer_leadership', node: m['Node Name'] }), `${m['Node Name']} leads the queue.`))));
   });
+}
+
+// expiryOf draws when messages expire. The node counts those within a time, sooner ones included.
+function expiryOf(q) {
+  if (!q.expiring) return h('p', null, 'No message that nobody holds will expire.');
+  const counts = q.expiring.map((e, i) => e.messages - (q.expiring[i - 1]?.messages ?? 0));
+  const spanOf = (i) => [q.expiring[i - 1]?.within_ms ?? 0, q.expiring[i].within_ms];
+  const all = q.expiring.at(-1), [from, to] = spanOf(counts.indexOf(Math.max(...counts)));
+  const what = `${all.messages === 1 ? '1 message expires' : `${count(all.messages)} messages expire`} within ${duration(all.within_ms)}, at most ${count(Math.max(...counts))} of them in ${duration(from)} to ${duration(to)}`;
+  return bars(counts, spanOf, what, q.expiring.map((e) => `${e.within_ms} ${e.messages}`).join());
 }
 
 const memberColumns = [

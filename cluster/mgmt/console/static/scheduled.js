@@ -1,5 +1,6 @@
 // Messages that wait for their time, in a queue or at a delayed exchange: as a timeline, and one by one.
 
+import { bars } from './chart.js';
 import { get, patch, post, remove } from './client.js';
 import { button, fill, h } from './dom.js';
 import { bytes, count, duration, instant, left, now } from './format.js';
@@ -57,12 +58,6 @@ function timeline(list) {
   const counts = new Array(slots).fill(0);
   for (const m of list) counts[Math.min(slots - 1, Math.max(0, Math.floor((m.due_at - from) / width)))]++;
   const top = Math.max(...counts);
-  const bars = counts.map((n, i) => {
-    const bar = h('span', { class: n > 0 ? 'bar' : 'bar zero', title: `${count(n)} in ${duration(i * width)} to ${duration((i + 1) * width)}` });
-    bar.style.height = `${n > 0 ? Math.max(4, 100 * n / top) : 0}%`;
-    return bar;
-  });
   const what = `${list.length === most ? `The first ${count(most)}` : count(list.length)} scheduled messages, the next in ${duration(Math.max(0, list[0].due_at - from))}, the last of these in ${duration(to - from)}, at most ${count(top)} in ${duration(width)}`;
-  return h('figure', { class: 'timeline', data: { key: `${list[0].cursor} ${list.at(-1).cursor} ${list.length} ${Math.floor(from / 5000)}` } },
-    h('div', { class: 'bars', role: 'img', 'aria-label': what }, bars), h('div', { class: 'ends' }, h('span', null, 'now'), h('span', null, `in ${duration(to - from)}`)), h('figcaption', null, `${what}.`));
+  return bars(counts, (i) => [i * width, (i + 1) * width], what, `${list[0].cursor} ${list.at(-1).cursor} ${list.length} ${Math.floor(from / 5000)}`);
 }
