@@ -77,6 +77,14 @@ func (s *Server) Connections() []ConnectionInfo {
 	return all
 }
 
+// Octets calls f for each open connection, with what it has received and sent.
+func (s *Server) Octets(f func(name string, openedAt time.Time, received, sent uint64)) {
+	for _, c := range s.open() {
+		i := c.stats.info.Load()
+		f(i.Name, i.OpenedAt, c.reader.source.received.Load(), c.stats.sent.Load())
+	}
+}
+
 // CloseConnection ends the connection of this name, with 320 and the reason,
 // without waiting. It returns false if there is none.
 func (s *Server) CloseConnection(name, reason string) bool {

@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/cluster/expiry"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/traffic"
 )
 
 // Version of the product.
@@ -33,6 +34,7 @@ func (n *Node) openStats() {
 	})
 	n.traffic = stats.NewTraffic(nodes, stats.TrafficConfig{
 		Kind: broker.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.broker.Traffic(), Collect: n.broker.CollectTraffic,
+		Flows: func() []traffic.Flow { return n.connected().Flows() },
 	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
 		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Draining: n.isDraining,

@@ -71,7 +71,9 @@ type closing struct{ Name, Reason string }
 func (n *Node) myConnections() []api.Connection {
 	all := n.connected().Connections()
 	for i := range all {
-		all[i].Node = n.config.Name
+		c := &all[i]
+		rate := n.traffic.Flow(traffic.FlowOf{Name: c.Name, OpenedAt: c.ConnectedAt})
+		c.Node, c.ReceivedDetails, c.SentDetails = n.config.Name, &api.Details{Rate: rate.Received}, &api.Details{Rate: rate.Sent}
 	}
 	return all
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/traffic"
 )
 
 // Clients are the client listeners and the connections accepted by them.
@@ -20,6 +21,8 @@ type Clients interface {
 	Renew()
 	// Connections lists the connected clients.
 	Connections() []api.Connection
+	// Flows lists what their connections have received and sent.
+	Flows() []traffic.Flow
 	// Channels lists their channels.
 	Channels() []api.Channel
 	// SetAlarm sets the reason why publishing is blocked; empty: it is not. It does not block.
@@ -51,6 +54,7 @@ func (noClients) Open() error                         { return nil }
 func (noClients) Expel(string)                        {}
 func (noClients) Renew()                              {}
 func (noClients) Connections() []api.Connection       { return nil }
+func (noClients) Flows() []traffic.Flow               { return nil }
 func (noClients) Channels() []api.Channel             { return nil }
 func (noClients) SetAlarm(string)                     {}
 func (noClients) CloseConnection(string, string) bool { return false }

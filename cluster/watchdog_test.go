@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 )
@@ -244,6 +245,7 @@ func (d *shutListeners) Open() error                   { return nil }
 func (d *shutListeners) Expel(string)                  {}
 func (d *shutListeners) Renew()                        {}
 func (d *shutListeners) Connections() []api.Connection { return nil }
+func (d *shutListeners) Flows() []traffic.Flow         { return nil }
 func (d *shutListeners) SetAlarm(string)               {}
 func (d *shutListeners) Channels() []api.Channel       { return nil }
 

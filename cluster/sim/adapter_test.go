@@ -7,6 +7,7 @@ import (
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -59,6 +60,7 @@ func (c clients) Expel(reason string)           { c.p.server.CloseConnections(re
 func (c clients) Renew()                        { c.p.server.Renew() }
 func (c clients) SetAlarm(reason string)        { c.p.server.SetAlarm(reason) }
 func (c clients) Connections() []api.Connection { return nil }
+func (c clients) Flows() []traffic.Flow         { return nil }
 func (c clients) Channels() []api.Channel       { return nil }
 
 func (c clients) CloseConnection(_, _ string) bool { return false }

@@ -20,6 +20,7 @@ const trafficWait = 5 * time.Second
 type Traffic struct {
 	nodes *Nodes
 	c     TrafficConfig
+	flows traffic.Flows
 }
 
 // TrafficConfig is what Traffic needs of this node.
@@ -30,11 +31,13 @@ type TrafficConfig struct {
 	Table   *traffic.Table
 	// Collect adds to the table what the sessions of this node have counted.
 	Collect func()
+	// Flows lists what the open connections of this node have received and sent.
+	Flows func() []traffic.Flow
 }
 
 // NewTraffic returns the traffic of a cluster, and answers other nodes for this one.
 func NewTraffic(n *Nodes, c TrafficConfig) *Traffic {
-	t := &Traffic{n, c}
+	t := &Traffic{nodes: n, c: c}
 	peer.HandleAsk(n.Mesh, c.Kind, func(r *peerpb.TrafficRequest) *peerpb.TrafficReply { return t.answer(traffic.QueryOf(r)) })
 	return t
 }
@@ -63,6 +66,7 @@ func (t *Traffic) ForgetSamples(ctx context.Context, node string) bool {
 func (t *Traffic) answer(q *traffic.Query) *peerpb.TrafficReply {
 	if q.Forget {
 		t.c.Table.ForgetSamples()
+		t.flows.Forget()
 		return &peerpb.TrafficReply{}
 	}
 	t.c.Collect()
@@ -99,6 +103,9 @@ func (t *Traffic) Each(f func(q fsm.QueueID, x *traffic.Exchange, channel string
 	t.c.Table.Each(f)
 }
 
+// Flow is the rate of a connection of this node.
+func (t *Traffic) Flow(of traffic.FlowOf) traffic.FlowRate { return t.flows.Rate(of) }
+
 // Run takes samples until ctx ends.
 func (t *Traffic) Run(ctx context.Context) {
 	for {
@@ -115,6 +122,7 @@ func (t *Traffic) Run(ctx context.Context) {
 
 // sample takes the samples of a time's slot.
 func (t *Traffic) sample(now time.Time) {
+	t.flows.Sample(traffic.SlotAt(now), t.c.Flows())
 	t.c.Collect()
 	v := t.c.Catalog.View()
 	t.c.Table.Sample(traffic.SlotAt(now), t.lengths(), traffic.Exists{

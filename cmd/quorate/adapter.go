@@ -16,16 +16,16 @@ import (
 // interfaces of package amqp, and counts what is opened and closed.
 type brokerAdapter struct {
 	b      *broker.Broker
-	counts *traffic
+	counts *churn
 }
 
-// traffic counts what clients open and close.
-type traffic struct {
+// churn counts what clients open and close.
+type churn struct {
 	connectionsOpened, connectionsClosed, channelsOpened, channelsClosed atomic.Uint64
 }
 
 // read reads the closed counts first, so that they never exceed the opened ones.
-func (t *traffic) read() metrics.Traffic {
+func (t *churn) read() metrics.Traffic {
 	var m metrics.Traffic
 	m.ConnectionsClosed, m.ChannelsClosed = t.connectionsClosed.Load(), t.channelsClosed.Load()
 	m.ConnectionsOpened, m.ChannelsOpened = t.connectionsOpened.Load(), t.channelsOpened.Load()
@@ -33,7 +33,7 @@ func (t *traffic) read() metrics.Traffic {
 }
 
 // with is read plus the counts of the server and its listeners.
-func (t *traffic) with(server *amqp.Server, l *limits) metrics.Traffic {
+func (t *churn) with(server *amqp.Server, l *limits) metrics.Traffic {
 	m := t.read()
 	m.Timeouts, m.Blocked = metrics.Timeouts(server.Timeouts()), server.Blocked()
 	m.Panics, m.Listeners = server.Panics(), l.status()
@@ -81,7 +81,7 @@ func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Co
 
 type connectionAdapter struct {
 	*broker.Connection
-	counts *traffic
+	counts *churn
 }
 
 func (c connectionAdapter) Close(ctx context.Context) {
@@ -100,7 +100,7 @@ func (c connectionAdapter) OpenSession(events fsm.SessionEvents) (amqp.Session, 
 
 type sessionAdapter struct {
 	*broker.Session
-	counts *traffic
+	counts *churn
 }
 
 func (s sessionAdapter) Close(ctx context.Context) {

@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/traffic"
 )
 
 // clientListeners are the listeners for clients; see cluster.Clients.
@@ -127,6 +128,16 @@ func (d *clientListeners) Connections() []api.Connection {
 	for _, c := range d.server.Connections() {
 		all = append(all, describe(&c))
 	}
+	return all
+}
+
+// Flows implements cluster.Clients.
+func (d *clientListeners) Flows() (all []traffic.Flow) {
+	d.server.Octets(func(name string, openedAt time.Time, received, sent uint64) {
+		all = append(all, traffic.Flow{
+			Connection: traffic.FlowOf{Name: name, OpenedAt: openedAt.UnixMilli()}, Octets: traffic.Octets{Received: received, Sent: sent},
+		})
+	})
 	return all
 }
 

@@ -129,7 +129,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	}
 	node.SampleTraffic()
 	watchKeys(security, node)
-	counts, failed := &traffic{}, make(chan error, 8)
+	counts, failed := &churn{}, make(chan error, 8)
 	api, page, err := serveHTTP(s, node, sockets, logger, records, failed)
 	if err != nil {
 		return errors.Join(err, node.Close())
@@ -185,7 +185,7 @@ func joinAndWait(join func(context.Context) error, logger *slog.Logger, stop <-c
 }
 
 // amqpConfig is the configuration of the AMQP server.
-func amqpConfig(s *settings, b *broker.Broker, counts *traffic, logger *slog.Logger, records *audit.Log) amqp.Config {
+func amqpConfig(s *settings, b *broker.Broker, counts *churn, logger *slog.Logger, records *audit.Log) amqp.Config {
 	return amqp.Config{
 		Broker: brokerAdapter{b, counts}, Logger: logger,
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),

@@ -15,6 +15,7 @@ func TestTraffic(t *testing.T) { trafficRows.run(t) }
 var trafficRows = suite{test: "TestTraffic", title: "Counts of what clients do", rows: []row{
 	{id: "CN1", what: "messages published, returned, got, delivered, redelivered and acknowledged at different nodes are counted exactly, for the queue and the exchange", run: countsTraffic},
 	{id: "CN2", what: "a channel is listed with its consumers, what it holds and waits for, and what it has done, until it is closed", run: listsChannels},
+	{id: "CN3", what: "a connection has the rates of the bytes that it receives and sends, asked for at another node", run: ratesConnections},
 }}
 
 // countsTraffic uses a queue from two nodes, and asks the third.
@@ -99,6 +100,23 @@ func listsChannels(t *T) {
 		for _, c := range t.list("/api/channels?columns=name") {
 			if c["name"] == name {
 				return errors.New("it is listed")
+			}
+		}
+		return nil
+	})
+}
+
+// ratesConnections publishes at the first node until its connection has rates, and asks the third.
+func ratesConnections(t *T) {
+	q := t.queue("rated")
+	name := t.conn(0).LocalAddr().String() + " -> " + t.conn(0).RemoteAddr().String()
+	t.eventually("the connection has rates", func() error {
+		t.publish(q, body("m"))
+		c := t.http(http.MethodGet, "/api/connections/"+url.PathEscape(name), nil)
+		for _, key := range []string{"recv_oct_details", "send_oct_details"} {
+			d, _ := c[key].(map[string]any)
+			if rate, _ := d["rate"].(float64); rate <= 0 {
+				return fmt.Errorf("%s: %v", key, c[key])
 			}
 		}
 		return nil
