@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -34,7 +35,7 @@ func (w *world) count(vhost, exchange, queue string, published, acked int) {
 	w.table.Add(ch, &t)
 	w.table.Close(ch)
 	w.slot++
-	w.table.Sample(w.slot, []traffic.Length{{VHost: vhost, Queue: q.ID, Ready: uint64(published - acked)}}, always)
+	w.table.Sample(time.UnixMilli(traffic.TimeOf(w.slot)), []traffic.Length{{VHost: vhost, Queue: q.ID, Ready: uint64(published - acked)}}, always)
 }
 
 // mustJSON makes a request and decodes the answer.

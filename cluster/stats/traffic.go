@@ -122,10 +122,10 @@ func (t *Traffic) Run(ctx context.Context) {
 
 // sample takes the samples of a time's slot.
 func (t *Traffic) sample(now time.Time) {
-	t.flows.Sample(traffic.SlotAt(now), t.c.Flows())
+	t.flows.Sample(now, t.c.Flows())
 	t.c.Collect()
 	v := t.c.Catalog.View()
-	t.c.Table.Sample(traffic.SlotAt(now), t.lengths(), traffic.Exists{
+	t.c.Table.Sample(now, t.lengths(), traffic.Exists{
 		VHost: func(name string) bool { _, ok := v.VHost(name); return ok },
 		Exchange: func(x traffic.Exchange) bool {
 			_, ok := v.VHost(x.VHost)

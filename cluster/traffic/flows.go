@@ -1,6 +1,9 @@
 package traffic
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // Flow is what an open connection has received and sent since it began, in octets.
 type Flow struct {
@@ -20,10 +23,11 @@ type Octets struct{ Received, Sent uint64 }
 // FlowRate is a change in a second.
 type FlowRate struct{ Received, Sent float64 }
 
-// Flows knows the rates of the connections of a node. The zero value knows none.
+// Flows knows the rates of the connections of a node. The zero value knows none. It holds no more
+// than the connections that were open at the newest samples.
 type Flows struct {
 	mu     sync.Mutex
-	newest int64 // slot of the newest sample; 0: there is none
+	newest moment // of the samples
 	known  map[FlowOf]sampledFlow
 }
 
@@ -32,27 +36,31 @@ type sampledFlow struct {
 	rate   FlowRate
 }
 
-// Sample takes the samples of a slot, of all open connections. A connection that was not open at the
-// samples before begins with zero octets. Nothing happens unless the slot is above that of the
+// Sample takes the samples of a time's slot, of all open connections. A connection that was not open
+// at the samples before begins with zero octets. Nothing happens unless the slot is above that of the
 // samples before.
-func (f *Flows) Sample(slot int64, open []Flow) {
+func (f *Flows) Sample(at time.Time, open []Flow) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if slot <= f.newest {
+	now, due := f.newest.next(at)
+	if !due {
 		return
 	}
-	seconds := Interval.Seconds()
-	if f.newest > 0 {
-		seconds *= float64(slot - f.newest)
-	}
-	known := make(map[FlowOf]sampledFlow, len(open))
+	known, seconds := make(map[FlowOf]sampledFlow, len(open)), now.since.Seconds()
 	for _, c := range open {
-		before := f.known[c.Connection].octets
-		known[c.Connection] = sampledFlow{c.Octets, FlowRate{
-			float64(c.Octets.Received-before.Received) / seconds, float64(c.Octets.Sent-before.Sent) / seconds,
-		}}
+		more := c.Octets.since(f.known[c.Connection].octets)
+		known[c.Connection] = sampledFlow{c.Octets, FlowRate{float64(more.Received) / seconds, float64(more.Sent) / seconds}}
 	}
-	f.newest, f.known = slot, known
+	f.newest, f.known = now, known
+}
+
+// since is what came after. Fewer octets than before are those of another connection: of clients
+// whose sockets have no address, several may have one name.
+func (o Octets) since(before Octets) Octets {
+	if o.Received < before.Received || o.Sent < before.Sent {
+		return o
+	}
+	return Octets{o.Received - before.Received, o.Sent - before.Sent}
 }
 
 // Rate is that of a connection, between the newest samples: zero until it is sampled.

@@ -3,7 +3,9 @@ package traffic
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"time"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -89,7 +91,7 @@ func ChannelName(connection string, number uint16) string {
 func (t *Table) Answer(q *Query) *peerpb.TrafficReply {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := &peerpb.TrafficReply{}
+	r := &peerpb.TrafficReply{ElapsedMs: uint32(min(t.newest.since.Milliseconds(), math.MaxUint32))}
 	if q.Listed && t.listed(q) > MaxListed {
 		few := *q
 		few.Listed, q = false, &few
@@ -155,7 +157,7 @@ func (t *Table) describe(o *peerpb.ObjectTraffic, s *series, q *Query) {
 	o.Totals = append(o.Totals, s.total[:]...)
 	o.Steps = append(o.Steps, s.last[:]...)
 	for c := Counter(0); c < counters; c++ {
-		o.Samples = s.samples(o.Samples, c, t.newest, q.Slot, q.RangeOf(c))
+		o.Samples = s.samples(o.Samples, c, t.newest.slot, q.Slot, q.RangeOf(c))
 	}
 }
 
@@ -168,15 +170,16 @@ type Activity struct {
 	Samples [counters][]uint64
 }
 
-// add adds what one node knows. Numbers that this program does not know are ignored.
-func (a *Activity) add(o *peerpb.ObjectTraffic, q *Query) {
+// add adds what one node knows, whose newest samples are so far apart. Numbers that this program does
+// not know are ignored.
+func (a *Activity) add(o *peerpb.ObjectTraffic, q *Query, elapsed time.Duration) {
 	samples := o.Samples
 	for c := Counter(0); c < counters; c++ {
 		if int(c) < len(o.Totals) {
 			a.Total[c] += o.Totals[c]
 		}
 		if int(c) < len(o.Steps) {
-			a.Rate[c] += float64(o.Steps[c]) / Interval.Seconds()
+			a.Rate[c] += float64(o.Steps[c]) / elapsed.Seconds()
 		}
 		n := min(q.RangeOf(c).Count, len(samples))
 		if a.Samples[c] == nil && n > 0 {
@@ -225,6 +228,10 @@ func NewReport(q *Query) *Report {
 
 // Add adds the answer of a node.
 func (r *Report) Add(reply *peerpb.TrafficReply) {
+	elapsed := Interval
+	if ms := reply.GetElapsedMs(); ms > 0 {
+		elapsed = max(time.Duration(ms)*time.Millisecond, shortest)
+	}
 	for _, o := range reply.GetObjects() {
 		a := &r.All
 		switch {
@@ -237,7 +244,7 @@ func (r *Report) Add(reply *peerpb.TrafficReply) {
 		case o.GetVhost() != "":
 			a = at(r.VHosts, o.Vhost)
 		}
-		a.add(o, r.Query)
+		a.add(o, r.Query, elapsed)
 	}
 }
 

@@ -8,7 +8,7 @@ package traffic
 type series struct {
 	total   Counts // without what tallies hold
 	sampled Counts
-	last    [counters]int32 // steps to the newest sample
+	last    [counters]int32 // steps to the newest sample, from the one before
 	steps   [counters]*[Kept]int32
 	idle    int // slots without a change, up to Kept
 }

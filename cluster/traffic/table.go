@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/fsm"
 )
@@ -20,8 +21,8 @@ type Totals struct {
 // Table holds the counts of a node.
 type Table struct {
 	mu     sync.Mutex
-	newest int64 // slot of the newest samples; 0: there are none
-	count  int   // objects, at the newest sample
+	newest moment // of the samples
+	count  int    // objects, at the newest sample
 
 	all               series
 	replicated, local Counts
@@ -177,26 +178,27 @@ type Exists struct {
 	Queue    func(fsm.QueueID) bool
 }
 
-// Sample takes the samples of a slot: of what has been added, and of the lengths of all queues that
-// the node leads. Objects that the cluster does not have any more are dropped. Nothing happens
+// Sample takes the samples of a time's slot: of what has been added, and of the lengths of all queues
+// that the node leads. Objects that the cluster does not have any more are dropped. Nothing happens
 // unless the slot is above that of the samples before.
-func (t *Table) Sample(slot int64, lengths []Length, has Exists) {
+func (t *Table) Sample(at time.Time, lengths []Length, has Exists) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if slot <= t.newest {
+	now, due := t.newest.next(at)
+	if !due {
 		return
 	}
 	t.drop(has)
 	t.setLengths(lengths)
-	gap, keep := slot-t.newest, t.count <= maxSampled
-	if t.newest == 0 {
+	gap, keep := now.slot-t.newest.slot, t.count <= maxSampled
+	if t.newest.slot == 0 {
 		gap = 1
 	}
-	t.newest = slot
+	t.newest = now
 	t.count = 0
 	t.each(func(s *series) {
 		t.count++
-		s.sample(slot, gap, keep)
+		s.sample(now.slot, gap, keep)
 	})
 }
 

@@ -65,7 +65,7 @@ func TestSums(t *testing.T) {
 }
 
 // TestSamples: samples go back to the beginning, through slots in which nothing was sampled, and no
-// further than they are kept; a rate is that of the last slot.
+// further than they are kept; a rate is that since the sample before.
 func TestSamples(t *testing.T) {
 	table := NewTable()
 	ch := table.Open("/", nil)
@@ -77,17 +77,18 @@ func TestSamples(t *testing.T) {
 		if i > 100 && i < 110 || i > 150 && i < 290 {
 			n = 0
 		}
-		if i == 120 {
-			slot += 10 // the process stood still
+		seconds := 5.0
+		if i == 121 {
+			slot, seconds = slot+10, 55 // the process stood still
 		}
 		slot++
 		publish(table, ch, 7, n)
 		total += uint64(n)
-		table.Sample(slot, nil, all)
-		table.Sample(slot, nil, all) // no second one
+		table.Sample(slotTime(slot), nil, all)
+		table.Sample(slotTime(slot), nil, all) // no second one
 		history[slot] = total
-		if got := report(table, slot, Range{}).Rate[Publish]; got != float64(n)/5 {
-			t.Fatalf("slot %d: rate %v after %d", slot, got, n)
+		if got := report(table, slot, Range{}).Rate[Publish]; got != float64(n)/seconds {
+			t.Fatalf("slot %d: rate %v after %d in %v s", slot, got, n, seconds)
 		}
 	}
 	a := report(table, slot, Range{Count: 1 << 20, Step: 1})
@@ -107,7 +108,7 @@ func TestSamples(t *testing.T) {
 	}
 	for range Kept {
 		slot++
-		table.Sample(slot, nil, all)
+		table.Sample(slotTime(slot), nil, all)
 	}
 	if s := table.queues[7].steps[Publish]; s != nil {
 		t.Error("an idle queue keeps samples")
@@ -121,7 +122,7 @@ func TestListed(t *testing.T) {
 	for id := range fsm.QueueID(3) {
 		publish(table, ch, id+7, 1)
 	}
-	table.Sample(5, nil, all)
+	table.Sample(slotTime(5), nil, all)
 	ask := func(q Query) *Report {
 		q.Of, q.Slot, q.Listed, q.Counts = peerpb.TrafficRequest_QUEUES, 5, true, Range{2, 1}
 		clean := QueryOf(q.Request())
@@ -138,7 +139,7 @@ func TestListed(t *testing.T) {
 	for id := range fsm.QueueID(MaxListed) {
 		publish(table, ch, id+100, 1)
 	}
-	table.Sample(6, nil, all)
+	table.Sample(slotTime(6), nil, all)
 	if r := ask(Query{}); len(r.Queues) != MaxListed+3 || r.Queues[8].Samples[Publish] != nil || r.Queues[8].Total[Publish] != 1 {
 		t.Errorf("too many: %d, %+v", len(r.Queues), r.Queues[8])
 	}
@@ -155,7 +156,7 @@ func TestLengths(t *testing.T) {
 		if ready > 0 {
 			list = []Length{{VHost: "/", Queue: 7, Ready: ready, Unacknowledged: 1}, {VHost: "/", Queue: 8, Ready: 100}}
 		}
-		table.Sample(int64(slot)+1, list, all)
+		table.Sample(slotTime(int64(slot)+1), list, all)
 	}
 	a := report(table, 4, Range{Count: 4, Step: 1})
 	if fmt.Sprint(a.Samples[Ready]) != "[0 4 10 0]" || a.Rate[Ready] != -0.8 || a.Total[Ready] != 0 {
@@ -169,7 +170,7 @@ func TestDropped(t *testing.T) {
 	ch := table.Open("/", nil)
 	publish(table, ch, 7, 3)
 	none := Exists{VHost: func(string) bool { return false }, Exchange: func(Exchange) bool { return false }, Queue: func(fsm.QueueID) bool { return false }}
-	table.Sample(1, nil, none)
+	table.Sample(slotTime(1), nil, none)
 	if len(table.queues)+len(table.exchanges)+len(table.vhosts) != 0 || table.Totals().All[Publish] != 3 {
 		t.Errorf("left: %v, %v, %v", table.queues, table.exchanges, table.vhosts)
 	}

@@ -4202,6 +4202,7 @@ func (x *TrafficRequest) GetListed() bool {
 type TrafficReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Objects       []*ObjectTraffic       `protobuf:"bytes,1,rep,name=objects" json:"objects,omitempty"`
+	ElapsedMs     uint32                 `protobuf:"varint,2,opt,name=elapsed_ms,json=elapsedMs" json:"elapsed_ms,omitempty"` // between the samples of ObjectTraffic.steps; 0: 5000
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4241,6 +4242,13 @@ func (x *TrafficReply) GetObjects() []*ObjectTraffic {
 		return x.Objects
 	}
 	return nil
+}
+
+func (x *TrafficReply) GetElapsedMs() uint32 {
+	if x != nil {
+		return x.ElapsedMs
+	}
+	return 0
 }
 
 // ObjectTraffic is about the node if it names nothing. The numbers are in the
@@ -4738,9 +4746,11 @@ const file_peer_proto_rawDesc = "" +
 	"\n" +
 	"\x06QUEUES\x10\x01\x12\r\n" +
 	"\tEXCHANGES\x10\x02\x12\f\n" +
-	"\bCHANNELS\x10\x03\"H\n" +
+	"\bCHANNELS\x10\x03\"g\n" +
 	"\fTrafficReply\x128\n" +
-	"\aobjects\x18\x01 \x03(\v2\x1e.quorate.peer.v1.ObjectTrafficR\aobjects\"\xda\x01\n" +
+	"\aobjects\x18\x01 \x03(\v2\x1e.quorate.peer.v1.ObjectTrafficR\aobjects\x12\x1d\n" +
+	"\n" +
+	"elapsed_ms\x18\x02 \x01(\rR\telapsedMs\"\xda\x01\n" +
 	"\rObjectTraffic\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x1f\n" +
 	"\vis_exchange\x18\x02 \x01(\bR\n" +

@@ -7,7 +7,7 @@ type MessageStats map[string]any
 // Details is how a number changes. Samples, their mean and the mean of their
 // rates are there if the request asks for samples.
 type Details struct {
-	Rate    float64  `json:"rate"` // in a second, over the last 5 seconds
+	Rate    float64  `json:"rate"` // in a second, between the newest samples
 	Samples []Sample `json:"samples,omitempty"`
 	Mean    *float64 `json:"avg,omitempty"`
 	AvgRate *float64 `json:"avg_rate,omitempty"`
