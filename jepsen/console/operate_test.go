@@ -1,9 +1,12 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
 // testPolicy tries a policy, sees what it would change, sets it, and sees why a queue has its settings.
@@ -69,6 +72,38 @@ func testExchange(t *testing.T, w *world) {
 	p.await("no binding", "!row('a.#/b') && text('.notices').includes('deleted')")
 	p.open("Exchange (default)", "exchange", "/", "")
 	p.await("its bindings", "row('bound')")
+}
+
+// testReplicas removes a replica of a queue, and adds it again.
+func testReplicas(t *testing.T, w *world) {
+	w.mustQueue(t, "placed", nil)
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queue placed", "queue", "/", "placed")
+	const replicas = "all('[aria-label=Replicas] tbody tr').map((r) => r.innerText)"
+	p.await("its replicas", replicas+".filter((r) => /leader|follower/.test(r)).length === 3")
+	node := mustEval[string](p, replicas+".find((r) => r.includes('follower')).split('\t')[0]")
+	p.press("Remove the replica on " + node)
+	p.await("a question", "text('dialog').includes('keeps 2 of 3 replicas')")
+	p.press("Remove it")
+	p.await("it is gone", replicas+".length === 2 && !"+replicas+".some((r) => r.startsWith("+quote(node)+"))")
+	w.mustBeRemoved(t, "placed", node)
+	p.press("Add a replica on " + node)
+	p.await("it votes", replicas+".some((r) => r.startsWith("+quote(node)+") && /follower\\s+yes/.test(r))")
+}
+
+// mustBeRemoved waits until the group of a queue has no replica on a node. The request changes nothing
+// more, and is answered when that is so.
+func (w *world) mustBeRemoved(t *testing.T, queue, node string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	err := await.Until(ctx, poll, "the removal of a replica", func() (bool, error) {
+		err := w.Nodes[0].Call(ctx, http.MethodDelete, "/api/queues/quorum/%2F/"+queue+"/replicas/delete", map[string]any{"node": node}, nil)
+		return err == nil, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // testUsers adds a user with permissions, who then logs in and sees what is permitted.

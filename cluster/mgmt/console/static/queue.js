@@ -39,8 +39,10 @@ function state(view, body, at, { vhost, name }) {
   section('State', facts), section('Time', times), section('Expiry', expiry), section('Length', lengths.element), section('Rates', rates.element),
   section('Replicas', members.element, leaders), section('Settings', settings));
 
+  let replicated = false;
   view.every(async () => {
     const q = await get(at, samples, { signal: view.signal });
+    replicated = q.durable && !q.exclusive;
     fill(facts, pairs([
       ['State', stateOf(q)], ['Leader', q.leader ?? '–'], ['Type', `${q.type}${q.durable ? '' : ', not durable'}${q.exclusive ? ', exclusive' : ''}${q.auto_delete ? ', deleted with the last consumer' : ''}`],
       ['Ready', `${count(q.messages_ready)} (${bytes(q.message_bytes_ready)})`], ['Unacknowledged', `${count(q.messages_unacknowledged)} (${bytes(q.message_bytes_unacknowledged)})`],
@@ -68,9 +70,27 @@ function state(view, body, at, { vhost, name }) {
     const list = await get(path('queues', 'quorum', vhost, name, 'status'), null, { signal: view.signal });
     const top = Math.max(0, ...list.map((m) => m['Commit Index']));
     members.show(list.map((m) => ({ ...m, lag: Math.max(0, top - m['Last Applied']) })));
-    fill(leaders, view.may('administrator') && list.filter((m) => m['Raft State'] === 'follower' && m.Membership === 'voter').map((m) => button(`Make ${m['Node Name']} the leader`,
-      () => view.act(() => post(`${at}/actions`, { action: 'transfer_leadership', node: m['Node Name'] }), `${m['Node Name']} leads the queue.`))));
+    fill(leaders, await replicaButtons(view, list, { vhost, name, replicated }));
   });
+}
+
+// replicaButtons are what an administrator can do about the replicas of a queue.
+async function replicaButtons(view, list, { vhost, name, replicated }) {
+  if (!view.may('administrator')) return [];
+  const nodes = await get(path('nodes'), { columns: 'name,running' }, { signal: view.signal });
+  const replicas = path('queues', 'quorum', vhost, name, 'replicas');
+  const lead = (node) => view.act(() => post(path('queues', vhost, name, 'actions'), { action: 'transfer_leadership', node }), `${node} leads the queue.`);
+  const add = (node) => view.act(() => post(`${replicas}/add`, { node }), `${node} has a replica that votes.`);
+  const drop = async (node) => {
+    if (await confirm(`Remove the replica on ${node}?`, 'Remove it', `Its data is deleted on ${node}. The queue keeps ${count(list.length - 1)} of ${count(list.length)} replicas.`)) {
+      await view.act(() => remove(`${replicas}/delete`, null, { body: { node } }), `${node} has no replica any more.`);
+    }
+  };
+  return [
+    list.filter((m) => m['Raft State'] === 'follower' && m.Membership === 'voter').map((m) => button(`Make ${m['Node Name']} the leader`, () => lead(m['Node Name']))),
+    list.filter((m) => m['Raft State'] !== 'leader' && list.length > 1).map((m) => button(`Remove the replica on ${m['Node Name']}`, () => drop(m['Node Name']), { class: 'danger' })),
+    nodes.filter((n) => replicated && n.running && !list.some((m) => m['Node Name'] === n.name)).map((n) => button(`Add a replica on ${n.name}`, () => add(n.name))),
+  ];
 }
 
 // expiryOf draws when messages expire. The node counts those within a time, sooner ones included.
