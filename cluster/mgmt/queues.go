@@ -64,8 +64,10 @@ func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string, all
 		} else if needsLeader(path[0]) {
 			byQueue = all()
 		}
+		var f stats.Queue // one for all: it is large
 		about = func(q *catalog.Queue) api.Queue {
-			f, ok := byQueue[q.ID]
+			var ok bool
+			f, ok = byQueue[q.ID]
 			switch {
 			case report != nil:
 				return trafficAlone(report, q.ID, path)
@@ -75,8 +77,9 @@ func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string, all
 			return qs.describe(r.view, q, byQueue)
 		}
 	}
+	var d api.Queue
 	l.sort(r.URL.Query(), func(q **catalog.Queue) any {
-		d := about(*q)
+		d = about(*q)
 		return valueAt(reflect.ValueOf(&d), path)
 	}, func(q **catalog.Queue) any { return (*q).Name })
 }

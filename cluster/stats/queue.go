@@ -65,8 +65,15 @@ func wireOf(s queue.Stats) *peerpb.QueueStats {
 
 // queueFrom converts the answer of a queue's leader: numbers with the same JSON name in both types
 // are copied, others derived.
-func queueFrom(leader string, s *peerpb.QueueStats) Queue {
-	q := Queue{Leader: leader, Revision: s.Revision, Delay: api.DelayStats{
+func queueFrom(leader string, s *peerpb.QueueStats) (q Queue) {
+	q.from(leader, s)
+	return q
+}
+
+// from makes q what queueFrom returns. Callers with many answers use one q: it is too large to
+// allocate for each.
+func (q *Queue) from(leader string, s *peerpb.QueueStats) {
+	*q = Queue{Leader: leader, Revision: s.Revision, Delay: api.DelayStats{
 		Delayed: s.MessagesScheduled, DelayedBytes: s.MessageBytesScheduled, NextDelayedAt: s.NextDelayedAt, LastDelayedAt: s.LastDelayedAt,
 		FiredTotal:     s.ScheduledTotal - s.UnscheduledTotal - s.MessagesScheduled,
 		CancelledTotal: s.UnscheduledTotal, UnroutableTotal: s.UnroutableTotal,
@@ -89,11 +96,11 @@ func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal, &r.DiedUnroutableTotal, &r.DiedGroupExpiredTotal, &r.DiedMaxhopsTotal}
 	dispositions := int(queue.AtLeastOnce) + 1
 	for i, n := range s.DiedTotal[:min(len(s.DiedTotal), len(totals)*dispositions)] {
-		reason := strings.ToLower(logpb.Death_Reason(i/dispositions + 1).String())
-		*totals[i/dispositions] += n
 		if n == 0 {
 			continue
 		}
+		*totals[i/dispositions] += n
+		reason := strings.ToLower(logpb.Death_Reason(i/dispositions + 1).String())
 		if len(r.Deaths) == 0 {
 			r.Deaths = map[string]map[string]uint64{}
 		}
@@ -102,7 +109,6 @@ func queueFrom(leader string, s *peerpb.QueueStats) Queue {
 		}
 		r.Deaths[reason][queue.Disposition(i%dispositions).String()] = n
 	}
-	return q
 }
 
 // describeLog says where a queue's messages are.
@@ -124,7 +130,8 @@ func instant(ms int64) *int64 {
 	if ms == 0 {
 		return nil
 	}
-	return &ms
+	at := ms // ms itself would be on the heap even if there is none
+	return &at
 }
 
 // noDeaths is what most queues have. It must not be changed.

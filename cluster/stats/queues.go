@@ -49,13 +49,18 @@ func NewQueues(n *Nodes, c QueuesConfig) *Queues {
 // Stats asks the leaders of queues for their stats; without ids, of all queues. Queues that have
 // ended, and those without a leader that answers, are missing.
 func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]Queue {
-	all := map[fsm.QueueID]Queue{}
-	for node, reply := range q.askAll(ctx, ids) {
+	replies, n := q.askAll(ctx, ids), 0
+	for _, reply := range replies {
+		n += len(reply.Queues)
+	}
+	all := make(map[fsm.QueueID]Queue, n)
+	var one Queue
+	for node, reply := range replies {
 		for _, s := range reply.Queues {
 			if !s.Gone {
-				q := queueFrom(node, s)
-				q.Expiring = expiringFrom(expiringWithin, s.Expiring)
-				all[fsm.QueueID(s.Queue)] = q
+				one.from(node, s)
+				one.Expiring = expiringFrom(expiringWithin, s.Expiring)
+				all[fsm.QueueID(s.Queue)] = one
 			}
 		}
 	}
