@@ -34,18 +34,27 @@ func TestReplicaThatOpensLate(t *testing.T) {
 
 // slow is a group with one member that does not get further.
 type slow struct {
+	term       uint64
 	index, end uint64
 	busy       bool
+	both       bool // n3 has what n2 has
 	nudged     int
+	requested  int // for its members
+	done       complete
+	lacked     uint64
 }
 
 func (s *slow) Spec() Spec                     { return Spec{Group: 3} }
-func (s *slow) role() (raft.RaftState, uint64) { return raft.Leader, 5 }
+func (s *slow) role() (raft.RaftState, uint64) { return raft.Leader, s.term }
 func (s *slow) lastIndex() uint64              { return s.end }
-func (s *slow) Configuration() []Member        { return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}} }
-func (s *slow) nudge()                         { s.nudged++; s.end++ }
+func (s *slow) completed() (*complete, uint64) { return &s.done, s.lacked }
+func (s *slow) Configuration() []Member {
+	s.requested++
+	return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
+}
+func (s *slow) nudge() { s.nudged++; s.end++ }
 func (s *slow) reached(n string, _ uint64) peer.Reached {
-	if n == "n3" {
+	if n == "n3" && !s.both {
 		return peer.Reached{} // it is not alive
 	}
 	return peer.Reached{Index: s.index, Busy: s.busy}
@@ -55,7 +64,7 @@ func (s *slow) reached(n string, _ uint64) peer.Reached {
 // then ever more rarely; one that gets on, or is about to, is left alone.
 func TestLagWatch(t *testing.T) {
 	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
-	s := &slow{index: 4, end: 4}
+	s := &slow{term: 5, index: 4, end: 4}
 	now := time.Unix(1000, 0)
 	during := func(d time.Duration, each func()) (nudged int) {
 		before := s.nudged
@@ -88,6 +97,49 @@ func TestLagWatch(t *testing.T) {
 	during(lagEvery, nothing)
 	if len(l.behind) != 0 {
 		t.Errorf("%d are remembered for nothing", len(l.behind))
+	}
+}
+
+// A group whose members have everything is left alone until that may have changed, and looked at now
+// and then even so.
+func TestLagWatchRests(t *testing.T) {
+	const minute = int(time.Minute / lagEvery)
+	for _, tc := range []struct {
+		name         string
+		change       func(s *slow)
+		nudged, asks [2]int // within a minute: at least, at most
+	}{
+		{"nothing happens", func(*slow) {}, [2]int{}, [2]int{1, 2}},
+		{"the log grows", func(s *slow) { s.end++ }, [2]int{5, 7}, [2]int{minute - 1, minute}},
+		{"a member lacks what it acknowledged", func(s *slow) { s.index, s.lacked = 3, 1 }, [2]int{5, 7}, [2]int{minute - 1, minute}},
+		{"one lacks it without having said so", func(s *slow) { s.index = 3 }, [2]int{3, 6}, [2]int{minute / 3, minute}},
+		{"in another term none has acknowledged anything", func(s *slow) { s.index, s.term = 0, 6 }, [2]int{5, 7}, [2]int{minute - 1, minute}},
+		{"something is on its way to a member", func(s *slow) { s.end, s.busy = 5, true }, [2]int{}, [2]int{minute - 1, minute}},
+		{"a member that is not up lacks something", func(s *slow) { s.both, s.term = false, 6 }, [2]int{}, [2]int{minute - 1, minute}},
+	} {
+		l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
+		s := &slow{term: 5, index: 4, end: 4, both: true}
+		now := time.Unix(1000, 0)
+		for range 3 {
+			l.check(s, now)
+			now = now.Add(lagEvery)
+		}
+		if s.requested != 1 {
+			t.Errorf("%s: before, the members were asked for %d times", tc.name, s.requested)
+		}
+		s.requested = 0
+		tc.change(s)
+		for range minute {
+			l.check(s, now)
+			l.forget(now)
+			now = now.Add(lagEvery)
+		}
+		if n := s.nudged; n < tc.nudged[0] || n > tc.nudged[1] {
+			t.Errorf("%s: nudged %d times", tc.name, n)
+		}
+		if n := s.requested; n < tc.asks[0] || n > tc.asks[1] {
+			t.Errorf("%s: the members were asked for %d times", tc.name, n)
+		}
 	}
 }
 

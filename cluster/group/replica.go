@@ -44,6 +44,9 @@ type replica struct {
 
 	reloading sync.Mutex  // one change of raft's settings at a time
 	nudging   atomic.Bool // a nudge is about to begin
+
+	lacked   atomic.Uint64 // how often a member had less than it acknowledged
+	complete complete      // of the lagWatch
 }
 
 // replicaLog stores a replica's log, term, vote and snapshots.
@@ -383,8 +386,11 @@ func (r *replica) hasNoLeader(node string, end uint64) {
 		return
 	}
 	r.transport.Lacks(node, term, end)
+	r.lacked.Add(1)
 	r.nudgeSoon()
 }
+
+func (r *replica) completed() (c *complete, lacked uint64) { return &r.complete, r.lacked.Load() }
 
 // Doubt returns why the replica does not vote on this node, or nil if it does.
 func (r *replica) Doubt() *Doubt { return r.trust.doubt.Load() }
