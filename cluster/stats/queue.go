@@ -63,15 +63,8 @@ func wireOf(s queue.Stats) *peerpb.QueueStats {
 	}
 }
 
-// queueFrom converts the answer of a queue's leader: numbers with the same JSON name in both types
-// are copied, others derived.
-func queueFrom(leader string, s *peerpb.QueueStats) (q Queue) {
-	q.from(leader, s)
-	return q
-}
-
-// from makes q what queueFrom returns. Callers with many answers use one q: it is too large to
-// allocate for each.
+// from makes q what the leader of a queue answers: numbers with the same JSON name in both types are
+// copied, others derived. Callers with many answers use one q: it is too large to allocate for each.
 func (q *Queue) from(leader string, s *peerpb.QueueStats) {
 	*q = Queue{Leader: leader, Revision: s.Revision, Delay: api.DelayStats{
 		Delayed: s.MessagesScheduled, DelayedBytes: s.MessageBytesScheduled, NextDelayedAt: s.NextDelayedAt, LastDelayedAt: s.LastDelayedAt,

@@ -11,6 +11,12 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
+// queueFrom is what the answer of a queue's leader says.
+func queueFrom(leader string, s *peerpb.QueueStats) (q Queue) {
+	q.from(leader, s)
+	return q
+}
+
 // fill gives each number within v a bit of its own, the elements of an array the
 // same one, and returns them by the names of their fields.
 func fill(v reflect.Value) map[string]uint64 {
