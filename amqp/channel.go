@@ -461,6 +461,9 @@ func (ch *channel) Lost(err error) {
 	}
 }
 
+// Cancellable reports whether the client understands that a consumer is cancelled.
+func (ch *channel) Cancellable() bool { return ch.consumers.notify }
+
 // Where returns the location of the channel's client: the name of its
 // connection, the channel's number there, and the client's address.
 func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {

@@ -18,6 +18,9 @@ type located interface {
 	Where() (connection string, channel uint16, client netip.AddrPort)
 }
 
+// cancellable is a channel that knows whether its client understands that a consumer is cancelled.
+type cancellable interface{ Cancellable() bool }
+
 // Connection is one client's connection to one vhost.
 type Connection struct {
 	broker *Broker

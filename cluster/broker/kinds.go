@@ -42,6 +42,7 @@ const (
 	kindRestored        // call: how much of a backup a queue holds
 	KindTraffic         // call: what a node's clients do, see cluster/stats
 	KindChannels        // call: the channels of a node's clients, see package cluster
+	KindTimeouts        // call: the last consumer timeouts, see cluster/stats
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.

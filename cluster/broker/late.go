@@ -12,11 +12,15 @@ import (
 // loggedIDs bounds how many delivery ids a log line names.
 const loggedIDs = 20
 
+// getTag stands for the tag where a delivery is one of basic.get.
+const getTag = "(basic.get)"
+
 // lateness counts the messages that went back because consumers held them for too long, and those
 // that were settled late all the same, while this node led their queues.
 type lateness struct {
 	*node
 	timedOut, acks atomic.Uint64
+	last           lastTimeouts
 }
 
 // note counts and logs deliveries that went back and those that were settled late, once per
@@ -25,6 +29,7 @@ func (x *lateness) note(g *group.Group, w *group.Work) {
 	for _, t := range w.Timeouts {
 		if !t.Again {
 			x.timedOut.Add(uint64(len(t.Deliveries)))
+			x.last.led(g.Spec(), &t, x.stamp())
 		}
 		if t.First {
 			x.log(g, "consumer timeout", t.To, t.Tag, t.Deliveries, t.Limit, t.Held)
@@ -45,7 +50,7 @@ func (x *lateness) log(g *group.Group, what string, of fsm.ConsumerID, tag strin
 		return
 	}
 	if of.Number == 0 {
-		tag = "(basic.get)"
+		tag = getTag
 	}
 	x.slog.Info(what, "queue", q.Name, "vhost", q.VHost, "consumer", tag, "node", x.nameOf(of.Session.Node),
 		"deliveries", ids[:min(len(ids), loggedIDs)], "count", len(ids),

@@ -117,13 +117,25 @@ func (b *Broker) ConsumingSessions() (list []*peerpb.ConsumingSession) {
 	return list
 }
 
+// Timeouts lists the last consumer timeouts in queues that this node led, and which consumers of its
+// own clients were told of one, both by age.
+func (b *Broker) Timeouts() *peerpb.TimeoutsReply { return b.late.last.list() }
+
 // describe returns the origin of a session's client; nil: the session has no consumers.
 func (s *Session) describe() *peerpb.ConsumingSession {
 	s.mu.Lock()
 	consuming := len(s.known) > 0 // including those that only wait for settlements
 	s.mu.Unlock()
+	if !consuming {
+		return nil
+	}
+	return s.origin()
+}
+
+// origin describes where a session's client is; nil: that is not known.
+func (s *Session) origin() *peerpb.ConsumingSession {
 	at, ok := s.client.(located)
-	if !consuming || !ok {
+	if !ok {
 		return nil
 	}
 	name, channel, client := at.Where()

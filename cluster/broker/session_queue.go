@@ -228,7 +228,9 @@ func (q *sessionQueue) Noticed(n stream.Notice) {
 		if number == 0 {
 			number = getToken | q.index
 		}
-		s.add(event{kind: eventTimedOut, consumer: number, ids: n.IDs, limit: n.Limit, suspend: s.suspends(q, n.Consumer)})
+		suspend := s.suspends(q, n.Consumer)
+		s.broker().late.last.served(s, n.Consumer, suspend)
+		s.add(event{kind: eventTimedOut, consumer: number, ids: n.IDs, limit: n.Limit, suspend: suspend})
 	case peerpb.Notice_CANCELLED:
 		s.cancelled(q, n.Consumer)
 	case peerpb.Notice_READY:

@@ -64,6 +64,8 @@ type Queues interface {
 	// Consumers asks the leaders of queues for their consumers; without ids,
 	// of all queues.
 	Consumers(ctx context.Context, ids ...fsm.QueueID) []stats.Consumer
+	// Timeouts lists the last consumer timeouts, the newest first.
+	Timeouts(ctx context.Context) []stats.Timeout
 }
 
 // Messages gives access to the messages in queues.

@@ -64,3 +64,35 @@ func (cs consumers) of(r *request, vhosts []string, ids ...fsm.QueueID) (items [
 	})
 	return items
 }
+
+// timeouts answers with the last consumer timeouts in the vhosts that the user may see.
+func (cs consumers) timeouts(w *responder, r *request) {
+	vhosts, ok := r.vhosts()
+	if !ok {
+		w.notFound()
+		return
+	}
+	items := []api.ConsumerTimeout{}
+	for _, t := range cs.queues.Timeouts(r.Context()) {
+		if slices.Contains(vhosts, t.Queue.VHost) {
+			items = append(items, t.ConsumerTimeout)
+		}
+	}
+	list(w, r, items)
+}
+
+// timeoutsOfQueue answers with those of one queue.
+func (cs consumers) timeoutsOfQueue(w *responder, r *request) {
+	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
+	if !ok || !r.sees(q.VHost) {
+		w.notFound()
+		return
+	}
+	items := []api.ConsumerTimeout{}
+	for _, t := range cs.queues.Timeouts(r.Context()) {
+		if t.Of == q.ID {
+			items = append(items, t.ConsumerTimeout)
+		}
+	}
+	list(w, r, items)
+}

@@ -93,3 +93,35 @@ func TestConsumers(t *testing.T) {
 		want{"mona", "GET", "/api/consumers?sort=timed_out&sort_reverse=true&columns=consumer_tag&page=1&page_size=1", "", 200, `…"items":[{"consumer_tag":"argument"}]`},
 	)
 }
+
+func (w *world) Timeouts(context.Context) []stats.Timeout { return w.timeouts }
+
+// TestTimeouts: users see the timeouts of the vhosts that they may see, the newest first, and those of
+// a queue under its path, unless they were those of a former one of this name.
+func TestTimeouts(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	q, _ := w.View().Queue("/", "q")
+	late := func(of fsm.QueueID, vhost, tag string) {
+		w.timeouts = append(w.timeouts, stats.Timeout{Of: of, ConsumerTimeout: api.ConsumerTimeout{
+			At: 5, Queue: api.QueueName{Name: "q", VHost: vhost}, Tag: tag, Channel: []any{}, Node: "n1", Leader: "n2", Messages: 2, HeldMS: 30, Timeout: 20, Action: "cancel",
+		}})
+	}
+	late(q.ID, "/", "third")
+	late(1<<40, "/", "second")
+	late(1<<41, "hidden", "first")
+	const tags = "?columns=consumer_tag"
+	w.check(
+		want{"maggie", "GET", "/api/queues/%2F/q/timeouts", "", 200, `[{"at":5,"queue":{"name":"q","vhost":"/"},"consumer_tag":"third","channel_details":[],"node":"n1","leader":"n2","messages":2,"held_ms":30,"timeout_ms":20,"action":"cancel"}]`},
+		want{"maggie", "GET", "/api/quorate/timeouts" + tags, "", 200, `[{"consumer_tag":"third"},{"consumer_tag":"second"}]`},
+		want{"mona", "GET", "/api/quorate/timeouts" + tags, "", 200, `[{"consumer_tag":"third"},{"consumer_tag":"second"},{"consumer_tag":"first"}]`},
+		want{"root", "GET", "/api/quorate/timeouts/hidden" + tags, "", 200, `[{"consumer_tag":"first"}]`},
+		want{"root", "GET", "/api/quorate/timeouts?page=2&page_size=2", "", 200, `…"total_count":3`},
+		want{"maggie", "GET", "/api/quorate/timeouts/hidden", "", 404, notThere},
+		want{"maggie", "GET", "/api/queues/hidden/q/timeouts", "", 404, notThere},
+		want{"maggie", "GET", "/api/queues/%2F/none/timeouts", "", 404, notThere},
+		want{"nobody", "GET", "/api/quorate/timeouts", "", 401, "…"},
+	)
+	w.timeouts = nil
+	w.check(want{"root", "GET", "/api/quorate/timeouts", "", 200, "[]"})
+}

@@ -67,6 +67,7 @@ type world struct {
 	clients      []api.Connection
 	channels     []api.Channel
 	consumers    []stats.Consumer
+	timeouts     []stats.Timeout
 	defaults     catalog.Defaults
 	closed       []string // connections, and why
 	server       *Server

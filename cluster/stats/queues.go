@@ -30,11 +30,14 @@ type Queues struct {
 type QueuesConfig struct {
 	Kind          peer.Kind // of requests for stats
 	ConsumersKind peer.Kind // of requests for consumers
+	TimeoutsKind  peer.Kind // of requests for the last consumer timeouts
 	Host          *group.Host
 	Catalog       interface{ View() *catalog.View }
 	Clock         func() fsm.Time // as queues are stamped, and runs while they are idle
 	// Sessions lists the sessions of this node's clients that have consumers.
 	Sessions func() []*peerpb.ConsumingSession
+	// Timeouts lists the last consumer timeouts that this node knows of.
+	Timeouts func() *peerpb.TimeoutsReply
 }
 
 // NewQueues returns the queues of a cluster, and answers other nodes for the queues that this node
@@ -43,6 +46,7 @@ func NewQueues(n *Nodes, c QueuesConfig) *Queues {
 	q := &Queues{n, c}
 	peer.HandleAsk(n.Mesh, c.Kind, q.answer)
 	peer.HandleAsk(n.Mesh, c.ConsumersKind, q.answerConsumers)
+	peer.HandleAsk(n.Mesh, c.TimeoutsKind, func(*peerpb.TimeoutsRequest) *peerpb.TimeoutsReply { return c.Timeouts() })
 	return q
 }
 

@@ -226,6 +226,35 @@ func testConnections(t *testing.T, w *world) {
 	}
 }
 
+// testTimeouts has a consumer whose tag is markup hold a message for too long: it is listed with its
+// channel, also when that is closed.
+func testTimeouts(t *testing.T, w *world) {
+	w.mustQueue(t, "slow", map[string]any{"x-consumer-timeout": 1000})
+	ch := w.mustDial(t, "a slow client")
+	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+	got, err := ch.Consume("slow", hostile[0], false, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.mustPublish(t, "slow", "one", nil)
+	<-got
+	p := mustLogIn(t, w.browser, w.url)
+	const last = "all('[aria-label=\"Last timeouts\"] tbody tr').map((r) => r.innerText)"
+	p.open("Consumers", "consumers")
+	p.await("the timeout", last+".some((r) => r.includes('slow') && r.includes("+quote(hostile[0])+") && /consumer cancelled|channel closed/.test(r) && /-> .* \\(1\\)/.test(r))")
+	_ = ch.Close()
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Fatal("the channel does not close")
+	}
+	p.open("Queue slow", "queue", "/", "slow", "consumers")
+	p.await("the same of the queue", last+".length === 1 && "+last+"[0].includes("+quote(hostile[0])+")")
+	p.await("text only", "all('main img').length === 0")
+	p.open("Queue live", "queue", "/", "live", "consumers")
+	p.await("none of another queue", last+".length === 1 && "+last+"[0].includes('No consumer')")
+}
+
 // hostile are names and texts that a careless page would run.
 var hostile = []string{
 	`<img src=x onerror="window.__xss=1;alert(1)">`,

@@ -74,7 +74,7 @@ func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficRequest_Of.Descriptor instead.
 func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{45, 0}
+	return file_peer_proto_rawDescGZIP(), []int{49, 0}
 }
 
 // Hello opens a link.
@@ -1868,6 +1868,288 @@ func (x *ConsumingSession) GetPeerPort() uint32 {
 	return 0
 }
 
+// TimeoutsRequest asks a node for the last consumer timeouts in the queues that it led, and of its clients.
+type TimeoutsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeoutsRequest) Reset() {
+	*x = TimeoutsRequest{}
+	mi := &file_peer_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeoutsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeoutsRequest) ProtoMessage() {}
+
+func (x *TimeoutsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeoutsRequest.ProtoReflect.Descriptor instead.
+func (*TimeoutsRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{16}
+}
+
+type TimeoutsReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Led           []*ConsumerTimeout     `protobuf:"bytes,1,rep,name=led" json:"led,omitempty"`
+	Served        []*LateConsumer        `protobuf:"bytes,2,rep,name=served" json:"served,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeoutsReply) Reset() {
+	*x = TimeoutsReply{}
+	mi := &file_peer_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeoutsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeoutsReply) ProtoMessage() {}
+
+func (x *TimeoutsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeoutsReply.ProtoReflect.Descriptor instead.
+func (*TimeoutsReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *TimeoutsReply) GetLed() []*ConsumerTimeout {
+	if x != nil {
+		return x.Led
+	}
+	return nil
+}
+
+func (x *TimeoutsReply) GetServed() []*LateConsumer {
+	if x != nil {
+		return x.Served
+	}
+	return nil
+}
+
+type ConsumerTimeout struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	At            int64                  `protobuf:"zigzag64,1,opt,name=at" json:"at,omitempty"`     // ms since 1970
+	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"` // id
+	Vhost         string                 `protobuf:"bytes,3,opt,name=vhost" json:"vhost,omitempty"`
+	Name          string                 `protobuf:"bytes,4,opt,name=name" json:"name,omitempty"`  // of the queue
+	Node          uint32                 `protobuf:"varint,5,opt,name=node" json:"node,omitempty"` // of the consumer's session, with boot and session
+	Boot          uint64                 `protobuf:"varint,6,opt,name=boot" json:"boot,omitempty"`
+	Session       uint64                 `protobuf:"varint,7,opt,name=session" json:"session,omitempty"`
+	Number        uint64                 `protobuf:"varint,8,opt,name=number" json:"number,omitempty"` // 0: basic.get
+	Tag           string                 `protobuf:"bytes,9,opt,name=tag" json:"tag,omitempty"`
+	Messages      uint64                 `protobuf:"varint,10,opt,name=messages" json:"messages,omitempty"` // that went back
+	Held          uint64                 `protobuf:"varint,11,opt,name=held" json:"held,omitempty"`         // the longest, ms
+	Timeout       uint64                 `protobuf:"varint,12,opt,name=timeout" json:"timeout,omitempty"`   // the smallest, ms
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConsumerTimeout) Reset() {
+	*x = ConsumerTimeout{}
+	mi := &file_peer_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConsumerTimeout) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConsumerTimeout) ProtoMessage() {}
+
+func (x *ConsumerTimeout) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConsumerTimeout.ProtoReflect.Descriptor instead.
+func (*ConsumerTimeout) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ConsumerTimeout) GetAt() int64 {
+	if x != nil {
+		return x.At
+	}
+	return 0
+}
+
+func (x *ConsumerTimeout) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *ConsumerTimeout) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *ConsumerTimeout) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ConsumerTimeout) GetNode() uint32 {
+	if x != nil {
+		return x.Node
+	}
+	return 0
+}
+
+func (x *ConsumerTimeout) GetBoot() uint64 {
+	if x != nil {
+		return x.Boot
+	}
+	return 0
+}
+
+func (x *ConsumerTimeout) GetSession() uint64 {
+	if x != nil {
+		return x.Session
+	}
+	return 0
+}
+
+func (x *ConsumerTimeout) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *ConsumerTimeout) GetTag() string {
+	if x != nil {
+		return x.Tag
+	}
+	return ""
+}
+
+func (x *ConsumerTimeout) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *ConsumerTimeout) GetHeld() uint64 {
+	if x != nil {
+		return x.Held
+	}
+	return 0
+}
+
+func (x *ConsumerTimeout) GetTimeout() uint64 {
+	if x != nil {
+		return x.Timeout
+	}
+	return 0
+}
+
+// LateConsumer is a consumer that was told of a timeout.
+type LateConsumer struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Session       *ConsumingSession      `protobuf:"bytes,1,opt,name=session" json:"session,omitempty"`
+	Number        uint64                 `protobuf:"varint,2,opt,name=number" json:"number,omitempty"`
+	Action        string                 `protobuf:"bytes,3,opt,name=action" json:"action,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LateConsumer) Reset() {
+	*x = LateConsumer{}
+	mi := &file_peer_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LateConsumer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LateConsumer) ProtoMessage() {}
+
+func (x *LateConsumer) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LateConsumer.ProtoReflect.Descriptor instead.
+func (*LateConsumer) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *LateConsumer) GetSession() *ConsumingSession {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *LateConsumer) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *LateConsumer) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
 // ScheduledRequest asks a queue's leader for a page of its scheduled messages.
 type ScheduledRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1883,7 +2165,7 @@ type ScheduledRequest struct {
 
 func (x *ScheduledRequest) Reset() {
 	*x = ScheduledRequest{}
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1895,7 +2177,7 @@ func (x *ScheduledRequest) String() string {
 func (*ScheduledRequest) ProtoMessage() {}
 
 func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1908,7 +2190,7 @@ func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledRequest.ProtoReflect.Descriptor instead.
 func (*ScheduledRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ScheduledRequest) GetQueue() uint64 {
@@ -1956,7 +2238,7 @@ type ScheduledReply struct {
 
 func (x *ScheduledReply) Reset() {
 	*x = ScheduledReply{}
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1968,7 +2250,7 @@ func (x *ScheduledReply) String() string {
 func (*ScheduledReply) ProtoMessage() {}
 
 func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1981,7 +2263,7 @@ func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledReply.ProtoReflect.Descriptor instead.
 func (*ScheduledReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ScheduledReply) GetLeader() bool {
@@ -2013,7 +2295,7 @@ type ScheduledMessage struct {
 
 func (x *ScheduledMessage) Reset() {
 	*x = ScheduledMessage{}
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2025,7 +2307,7 @@ func (x *ScheduledMessage) String() string {
 func (*ScheduledMessage) ProtoMessage() {}
 
 func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2038,7 +2320,7 @@ func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledMessage.ProtoReflect.Descriptor instead.
 func (*ScheduledMessage) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ScheduledMessage) GetMessage() uint64 {
@@ -2100,7 +2382,7 @@ type ReplicasRequest struct {
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2394,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2407,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -2146,7 +2428,7 @@ type ReplicasReply struct {
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2440,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2453,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -2216,7 +2498,7 @@ type NodeResources struct {
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2510,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2523,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeResources) GetMemoryUsed() int64 {
@@ -2331,7 +2613,7 @@ type ResourceAlarms struct {
 
 func (x *ResourceAlarms) Reset() {
 	*x = ResourceAlarms{}
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2343,7 +2625,7 @@ func (x *ResourceAlarms) String() string {
 func (*ResourceAlarms) ProtoMessage() {}
 
 func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2356,7 +2638,7 @@ func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAlarms.ProtoReflect.Descriptor instead.
 func (*ResourceAlarms) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ResourceAlarms) GetResources() []string {
@@ -2384,7 +2666,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2678,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2691,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -2493,7 +2775,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2505,7 +2787,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2518,7 +2800,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -2544,7 +2826,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2838,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2851,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TransferReply) GetError() string {
@@ -2593,7 +2875,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2605,7 +2887,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2618,7 +2900,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -2663,7 +2945,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2675,7 +2957,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2688,7 +2970,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Lease) GetNode() string {
@@ -2741,7 +3023,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2753,7 +3035,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2766,7 +3048,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -2832,7 +3114,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2844,7 +3126,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2857,7 +3139,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -2907,7 +3189,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2919,7 +3201,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2932,7 +3214,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -2983,7 +3265,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3277,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3290,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -3112,7 +3394,7 @@ type EndsRequest struct {
 
 func (x *EndsRequest) Reset() {
 	*x = EndsRequest{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3406,7 @@ func (x *EndsRequest) String() string {
 func (*EndsRequest) ProtoMessage() {}
 
 func (x *EndsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3419,7 @@ func (x *EndsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
 func (*EndsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *EndsRequest) GetGroup() uint32 {
@@ -3202,7 +3484,7 @@ type GroupsRequest struct {
 
 func (x *GroupsRequest) Reset() {
 	*x = GroupsRequest{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3496,7 @@ func (x *GroupsRequest) String() string {
 func (*GroupsRequest) ProtoMessage() {}
 
 func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3509,7 @@ func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
 func (*GroupsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GroupsRequest) GetGroup() uint32 {
@@ -3271,7 +3553,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3565,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3578,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ExplainRequest) GetGroup() uint32 {
@@ -3339,7 +3621,7 @@ type TextReply struct {
 
 func (x *TextReply) Reset() {
 	*x = TextReply{}
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3351,7 +3633,7 @@ func (x *TextReply) String() string {
 func (*TextReply) ProtoMessage() {}
 
 func (x *TextReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3364,7 +3646,7 @@ func (x *TextReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
 func (*TextReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TextReply) GetLeader() bool {
@@ -3401,7 +3683,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3413,7 +3695,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3426,7 +3708,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *HashRequest) GetGroup() uint32 {
@@ -3471,7 +3753,7 @@ type HashReply struct {
 
 func (x *HashReply) Reset() {
 	*x = HashReply{}
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3483,7 +3765,7 @@ func (x *HashReply) String() string {
 func (*HashReply) ProtoMessage() {}
 
 func (x *HashReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3496,7 +3778,7 @@ func (x *HashReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
 func (*HashReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HashReply) GetHere() bool {
@@ -3555,7 +3837,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3567,7 +3849,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3580,7 +3862,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *BackupRequest) GetGroup() uint32 {
@@ -3642,7 +3924,7 @@ type BackupReply struct {
 
 func (x *BackupReply) Reset() {
 	*x = BackupReply{}
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3654,7 +3936,7 @@ func (x *BackupReply) String() string {
 func (*BackupReply) ProtoMessage() {}
 
 func (x *BackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3667,7 +3949,7 @@ func (x *BackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
 func (*BackupReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BackupReply) GetLeader() bool {
@@ -3780,7 +4062,7 @@ type BackedUpPiece struct {
 
 func (x *BackedUpPiece) Reset() {
 	*x = BackedUpPiece{}
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3792,7 +4074,7 @@ func (x *BackedUpPiece) String() string {
 func (*BackedUpPiece) ProtoMessage() {}
 
 func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3805,7 +4087,7 @@ func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
 func (*BackedUpPiece) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BackedUpPiece) GetState() []byte {
@@ -3841,7 +4123,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3853,7 +4135,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3866,7 +4148,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RestoredRequest) GetGroup() uint32 {
@@ -3901,7 +4183,7 @@ type RestoredReply struct {
 
 func (x *RestoredReply) Reset() {
 	*x = RestoredReply{}
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3913,7 +4195,7 @@ func (x *RestoredReply) String() string {
 func (*RestoredReply) ProtoMessage() {}
 
 func (x *RestoredReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3926,7 +4208,7 @@ func (x *RestoredReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
 func (*RestoredReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RestoredReply) GetLeader() bool {
@@ -3961,7 +4243,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3973,7 +4255,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3986,7 +4268,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -4012,7 +4294,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4024,7 +4306,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4037,7 +4319,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -4073,7 +4355,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4085,7 +4367,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4098,7 +4380,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *TrafficRequest) GetOf() TrafficRequest_Of {
@@ -4209,7 +4491,7 @@ type TrafficReply struct {
 
 func (x *TrafficReply) Reset() {
 	*x = TrafficReply{}
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4221,7 +4503,7 @@ func (x *TrafficReply) String() string {
 func (*TrafficReply) ProtoMessage() {}
 
 func (x *TrafficReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4234,7 +4516,7 @@ func (x *TrafficReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
 func (*TrafficReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *TrafficReply) GetObjects() []*ObjectTraffic {
@@ -4269,7 +4551,7 @@ type ObjectTraffic struct {
 
 func (x *ObjectTraffic) Reset() {
 	*x = ObjectTraffic{}
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4281,7 +4563,7 @@ func (x *ObjectTraffic) String() string {
 func (*ObjectTraffic) ProtoMessage() {}
 
 func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4294,7 +4576,7 @@ func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
 func (*ObjectTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ObjectTraffic) GetVhost() string {
@@ -4537,7 +4819,29 @@ const file_peer_proto_rawDesc = "" +
 	"connection\x12\x18\n" +
 	"\achannel\x18\x05 \x01(\rR\achannel\x12\x1b\n" +
 	"\tpeer_host\x18\x06 \x01(\tR\bpeerHost\x12\x1b\n" +
-	"\tpeer_port\x18\a \x01(\rR\bpeerPort\"\x98\x01\n" +
+	"\tpeer_port\x18\a \x01(\rR\bpeerPort\"\x11\n" +
+	"\x0fTimeoutsRequest\"z\n" +
+	"\rTimeoutsReply\x122\n" +
+	"\x03led\x18\x01 \x03(\v2 .quorate.peer.v1.ConsumerTimeoutR\x03led\x125\n" +
+	"\x06served\x18\x02 \x03(\v2\x1d.quorate.peer.v1.LateConsumerR\x06served\"\x97\x02\n" +
+	"\x0fConsumerTimeout\x12\x0e\n" +
+	"\x02at\x18\x01 \x01(\x12R\x02at\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
+	"\x05vhost\x18\x03 \x01(\tR\x05vhost\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12\x12\n" +
+	"\x04node\x18\x05 \x01(\rR\x04node\x12\x12\n" +
+	"\x04boot\x18\x06 \x01(\x04R\x04boot\x12\x18\n" +
+	"\asession\x18\a \x01(\x04R\asession\x12\x16\n" +
+	"\x06number\x18\b \x01(\x04R\x06number\x12\x10\n" +
+	"\x03tag\x18\t \x01(\tR\x03tag\x12\x1a\n" +
+	"\bmessages\x18\n" +
+	" \x01(\x04R\bmessages\x12\x12\n" +
+	"\x04held\x18\v \x01(\x04R\x04held\x12\x18\n" +
+	"\atimeout\x18\f \x01(\x04R\atimeout\"{\n" +
+	"\fLateConsumer\x12;\n" +
+	"\asession\x18\x01 \x01(\v2!.quorate.peer.v1.ConsumingSessionR\asession\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x16\n" +
+	"\x06action\x18\x03 \x01(\tR\x06action\"\x98\x01\n" +
 	"\x10ScheduledRequest\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x19\n" +
 	"\bafter_at\x18\x02 \x01(\x12R\aafterAt\x12#\n" +
@@ -4779,7 +5083,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -4798,64 +5102,71 @@ var file_peer_proto_goTypes = []any{
 	(*ConsumersReply)(nil),    // 14: quorate.peer.v1.ConsumersReply
 	(*QueueConsumer)(nil),     // 15: quorate.peer.v1.QueueConsumer
 	(*ConsumingSession)(nil),  // 16: quorate.peer.v1.ConsumingSession
-	(*ScheduledRequest)(nil),  // 17: quorate.peer.v1.ScheduledRequest
-	(*ScheduledReply)(nil),    // 18: quorate.peer.v1.ScheduledReply
-	(*ScheduledMessage)(nil),  // 19: quorate.peer.v1.ScheduledMessage
-	(*ReplicasRequest)(nil),   // 20: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),     // 21: quorate.peer.v1.ReplicasReply
-	(*NodeResources)(nil),     // 22: quorate.peer.v1.NodeResources
-	(*ResourceAlarms)(nil),    // 23: quorate.peer.v1.ResourceAlarms
-	(*Replica)(nil),           // 24: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),   // 25: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),     // 26: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),    // 27: quorate.peer.v1.CatalogRequest
-	(*Lease)(nil),             // 28: quorate.peer.v1.Lease
-	(*CatalogReply)(nil),      // 29: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),       // 30: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),         // 31: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),            // 32: quorate.peer.v1.Peeked
-	(*EndsRequest)(nil),       // 33: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 34: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 35: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 36: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 37: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 38: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 39: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 40: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 41: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 42: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 43: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 44: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 45: quorate.peer.v1.HearsReply
-	(*TrafficRequest)(nil),    // 46: quorate.peer.v1.TrafficRequest
-	(*TrafficReply)(nil),      // 47: quorate.peer.v1.TrafficReply
-	(*ObjectTraffic)(nil),     // 48: quorate.peer.v1.ObjectTraffic
+	(*TimeoutsRequest)(nil),   // 17: quorate.peer.v1.TimeoutsRequest
+	(*TimeoutsReply)(nil),     // 18: quorate.peer.v1.TimeoutsReply
+	(*ConsumerTimeout)(nil),   // 19: quorate.peer.v1.ConsumerTimeout
+	(*LateConsumer)(nil),      // 20: quorate.peer.v1.LateConsumer
+	(*ScheduledRequest)(nil),  // 21: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),    // 22: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil),  // 23: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),   // 24: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),     // 25: quorate.peer.v1.ReplicasReply
+	(*NodeResources)(nil),     // 26: quorate.peer.v1.NodeResources
+	(*ResourceAlarms)(nil),    // 27: quorate.peer.v1.ResourceAlarms
+	(*Replica)(nil),           // 28: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),   // 29: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),     // 30: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),    // 31: quorate.peer.v1.CatalogRequest
+	(*Lease)(nil),             // 32: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),      // 33: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),       // 34: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),         // 35: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),            // 36: quorate.peer.v1.Peeked
+	(*EndsRequest)(nil),       // 37: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 38: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 39: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 40: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 41: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 42: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 43: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 44: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 45: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 46: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 47: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 48: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 49: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 50: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 51: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 52: quorate.peer.v1.ObjectTraffic
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
 	10, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
-	24, // 2: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
+	28, // 2: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
 	15, // 3: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
 	16, // 4: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	19, // 5: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	24, // 6: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	22, // 7: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
-	28, // 8: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
-	32, // 9: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	41, // 10: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 11: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	48, // 12: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	5,  // 13: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 14: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 15: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 16: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 17: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 18: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	16, // [16:19] is the sub-list for method output_type
-	13, // [13:16] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	19, // 5: quorate.peer.v1.TimeoutsReply.led:type_name -> quorate.peer.v1.ConsumerTimeout
+	20, // 6: quorate.peer.v1.TimeoutsReply.served:type_name -> quorate.peer.v1.LateConsumer
+	16, // 7: quorate.peer.v1.LateConsumer.session:type_name -> quorate.peer.v1.ConsumingSession
+	23, // 8: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	28, // 9: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	26, // 10: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
+	32, // 11: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	36, // 12: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	45, // 13: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 14: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	52, // 15: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	5,  // 16: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 17: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 18: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 19: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 20: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 21: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	19, // [19:22] is the sub-list for method output_type
+	16, // [16:19] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -4869,7 +5180,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   48,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

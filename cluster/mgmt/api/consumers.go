@@ -35,6 +35,23 @@ type Consumer struct {
 	LateSettlementsTotal uint64 `json:"late_settlements_total"`
 }
 
+// ConsumerTimeout is that deliveries of a consumer went back to their queue because they were held
+// for too long.
+type ConsumerTimeout struct {
+	At       int64     `json:"at"` // ms since 1970
+	Queue    QueueName `json:"queue"`
+	Tag      string    `json:"consumer_tag"`    // (basic.get): none
+	Channel  any       `json:"channel_details"` // ChannelDetails; an empty list: not known any more
+	Node     string    `json:"node"`            // that served the client
+	Leader   string    `json:"leader"`          // that led the queue
+	Messages uint64    `json:"messages"`
+	HeldMS   uint64    `json:"held_ms"`    // the longest of them
+	Timeout  uint64    `json:"timeout_ms"` // the smallest of them
+	// Action is what became of the consumer: cancel, suspend, channel_close or get, as in
+	// quorate_consumer_timeout_actions_total; empty: not known any more.
+	Action string `json:"action"`
+}
+
 // QueueName names a queue.
 type QueueName struct {
 	Name  string `json:"name"`

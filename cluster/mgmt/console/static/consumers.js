@@ -2,7 +2,7 @@
 
 import { path } from './client.js';
 import { badge, fill, link, place } from './dom.js';
-import { count, duration, left } from './format.js';
+import { ago, count, duration, left } from './format.js';
 import { paged } from './table.js';
 import { section } from './view.js';
 
@@ -28,11 +28,36 @@ const columns = [
 
 const key = (c) => `${c.queue.vhost}\n${c.queue.name}\n${c.consumer_tag}\n${c.channel_details.name ?? c.node}`;
 
-export function queueConsumers(view, body, at) {
-  fill(body, section('Consumers', paged(view, 'Consumers', `${at}/consumers`, columns, { key, by: 'consumer_tag', named: false })));
+// actions are what becomes of a consumer at a timeout.
+const actions = { cancel: 'consumer cancelled', suspend: 'consumer suspended', channel_close: 'channel closed', get: 'channel closed, for a get' };
+
+const timeoutColumns = [
+  { title: 'When', sort: 'at', show: (t) => ago(t.at) },
+  { title: 'Tag', sort: 'consumer_tag', show: (t) => t.consumer_tag },
+  { title: 'Messages', sort: 'messages', number: true, show: (t) => count(t.messages) },
+  { title: 'Held for', sort: 'held_ms', number: true, show: (t) => duration(t.held_ms) },
+  { title: 'Timeout', sort: 'timeout_ms', number: true, minor: true, show: (t) => duration(t.timeout_ms) },
+  { title: 'Then', sort: 'action', show: (t) => (t.action ? badge(actions[t.action] ?? t.action, t.action === 'suspend' ? 'warn' : 'bad') : '–') },
+  { title: 'Channel', minor: true, show: (t) => (t.channel_details.name ? link(place('channel', t.channel_details.name), t.channel_details.name) : '–') },
+  { title: 'User', minor: true, show: (t) => t.channel_details.user ?? '–' },
+  { title: 'Node', sort: 'node', minor: true, show: (t) => t.node || '–' },
+];
+
+// lastTimeouts lists the timeouts that nodes remember.
+function lastTimeouts(view, at, columns) {
+  return section('Last timeouts', paged(view, 'Last timeouts', at, columns, {
+    key: (t) => JSON.stringify([t.at, t.queue.vhost, t.queue.name, t.consumer_tag, t.leader, t.channel_details.name]), by: 'at', down: true, named: false,
+    empty: 'No consumer has held a message for too long, as far as the nodes remember.',
+  }));
 }
 
+export function queueConsumers(view, body, at) {
+  fill(body, section('Consumers', paged(view, 'Consumers', `${at}/consumers`, columns, { key, by: 'consumer_tag', named: false })), lastTimeouts(view, `${at}/timeouts`, timeoutColumns));
+}
+
+const queueColumn = (of) => ({ title: 'Queue', sort: 'queue.name', show: (x) => link(place('queue', x.queue.vhost, x.queue.name, of), x.queue.name) });
+
 export function consumers(view) {
-  const all = [{ title: 'Queue', sort: 'queue.name', show: (c) => link(place('queue', c.queue.vhost, c.queue.name, 'consumers'), c.queue.name) }, ...columns];
-  view.show('Consumers', paged(view, 'Consumers', path('consumers'), all, { key, by: 'queue.name', named: false }));
+  view.show('Consumers', section('Consumers', paged(view, 'Consumers', path('consumers'), [queueColumn('consumers'), ...columns], { key, by: 'queue.name', named: false })),
+    lastTimeouts(view, path('quorate', 'timeouts'), [timeoutColumns[0], queueColumn('consumers'), ...timeoutColumns.slice(1)]));
 }
