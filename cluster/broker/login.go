@@ -38,8 +38,12 @@ type Authenticator struct {
 // refusal says that too many logins wait; any other failure gives the same error.
 func (a *Authenticator) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	u, known := a.freshView(ctx).User(user)
+	over := login.AMQP
+	if audit.From(ctx).Protocol == "http" {
+		over = login.HTTP
+	}
 	try := &login.Attempt{
-		User: user, Password: password, Remote: remote, Hash: u.GetPasswordHash(), Algorithm: u.GetHashAlgorithm(),
+		Protocol: over, User: user, Password: password, Remote: remote, Hash: u.GetPasswordHash(), Algorithm: u.GetHashAlgorithm(),
 		Barred: a.barred(user, remote),
 	}
 	good, renewed, err := a.gate.Check(ctx, try)
@@ -100,7 +104,7 @@ func (a *Authenticator) admit(ctx context.Context, user string, known, proved bo
 }
 
 // Logins counts the outcomes of logins with passwords.
-func (a *Authenticator) Logins() login.Counts { return a.gate.Counts() }
+func (a *Authenticator) Logins() login.Tally { return a.gate.Counts() }
 
 // HashPassword makes the hash of a new password.
 func (a *Authenticator) HashPassword(ctx context.Context, password string) ([]byte, error) {

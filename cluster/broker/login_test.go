@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -54,7 +55,14 @@ func TestLoginErrors(t *testing.T) {
 			t.Errorf("%s: %v", password, err)
 		}
 	}
-	if n := w.broker.Logins(); n.Refused != 2 || n.HeldBack != 1 {
+	if n := w.broker.Logins()[login.AMQP]; n.Refused != 2 || n.HeldBack != 1 {
+		t.Errorf("%+v", n)
+	}
+	byHTTP := audit.With(context.Background(), audit.Origin{Protocol: "http"})
+	if err := w.broker.Login(byHTTP, "bob", "wrong", from); err != errLogin {
+		t.Error(err)
+	}
+	if n := w.broker.Logins(); n[login.HTTP] != (login.Counts{Refused: 1}) || n.Sum().Failed() != 4 {
 		t.Errorf("%+v", n)
 	}
 	ended, cancel := context.WithCancel(context.Background())

@@ -37,6 +37,7 @@ type Config struct {
 // Attempt is a login. The password is compared with Hash. An attempt without a valid
 // hash, or from where the user may not log in, fails like one with a wrong password.
 type Attempt struct {
+	Protocol       Protocol
 	User, Password string
 	Remote         netip.Addr
 	Hash           []byte
@@ -44,14 +45,46 @@ type Attempt struct {
 	Barred         bool // the user may not log in from there
 }
 
+// Protocol is how a client logs in.
+type Protocol int
+
+const (
+	AMQP Protocol = iota
+	HTTP
+	protocols
+)
+
+// String is the name that RabbitMQ gives the protocol where it counts logins.
+func (p Protocol) String() string { return [protocols]string{"amqp091", "http"}[p] }
+
 // Counts are the numbers of logins by outcome.
 type Counts struct{ Accepted, Refused, HeldBack, Busy uint64 }
+
+// Failed is the number of logins that were not accepted, checked or not.
+func (c Counts) Failed() uint64 { return c.Refused + c.HeldBack + c.Busy }
+
+// All is the number of logins.
+func (c Counts) All() uint64 { return c.Accepted + c.Failed() }
+
+// Tally has the counts of each protocol.
+type Tally [protocols]Counts
+
+// Sum returns the counts of all protocols together.
+func (t Tally) Sum() (sum Counts) {
+	for _, c := range t {
+		sum.Accepted += c.Accepted
+		sum.Refused += c.Refused
+		sum.HeldBack += c.HeldBack
+		sum.Busy += c.Busy
+	}
+	return sum
+}
 
 // Gate checks passwords.
 type Gate struct {
 	queue   *fairQueue
 	backoff *backoff
-	counts  [4]atomic.Uint64 // as in Counts
+	counts  [protocols][4]atomic.Uint64 // as in Counts
 
 	key  [32]byte
 	mu   sync.Mutex
@@ -76,8 +109,12 @@ func New(c Config) *Gate {
 }
 
 // Counts returns the numbers of logins since the node started.
-func (g *Gate) Counts() Counts {
-	return Counts{Accepted: g.counts[0].Load(), Refused: g.counts[1].Load(), HeldBack: g.counts[2].Load(), Busy: g.counts[3].Load()}
+func (g *Gate) Counts() (t Tally) {
+	for p := range g.counts {
+		c := &g.counts[p]
+		t[p] = Counts{Accepted: c[0].Load(), Refused: c[1].Load(), HeldBack: c[2].Load(), Busy: c[3].Load()}
+	}
+	return t
 }
 
 // Check reports whether an attempt is good. renewed, if not nil, is the hash that
@@ -93,7 +130,7 @@ func (g *Gate) Check(ctx context.Context, a *Attempt) (good bool, renewed []byte
 	case err != nil:
 		outcome = 3
 	}
-	g.counts[outcome].Add(1)
+	g.counts[a.Protocol][outcome].Add(1)
 	return good, renewed, err
 }
 

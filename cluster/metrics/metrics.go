@@ -49,7 +49,7 @@ type Stats struct {
 	Counts                 traffic.Totals
 	Raft                   Raft
 	Process                Process
-	Logins                 login.Counts
+	Logins                 login.Tally
 	Certificates           []Certificate
 	Panics                 Panics
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
+	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -154,6 +155,15 @@ func died(reason logpb.Death_Reason, name, help string) metric {
 }
 
 var delayedLabels = []string{"vhost", "exchange"}
+
+// eachLogin is a count of logins by protocol.
+func eachLogin(value func(login.Counts) uint64) func(*Stats, emit) {
+	return func(s *Stats, add emit) {
+		for p, c := range s.Logins {
+			add(float64(value(c)), login.Protocol(p).String())
+		}
+	}
+}
 
 // table lists every other metric.
 var table = []metric{
@@ -316,16 +326,15 @@ var table = []metric{
 	{"quorate_listener_connections_max", gauge, []string{"listener"}, "The largest number of connections of a listener, see max_connections and the like", eachListener(func(l *limit.Status, add emit) { add(float64(l.Max), l.Name) })},
 	{"quorate_listener_connections_refused_total", counter, []string{"listener"}, "Connections closed because there were too many", eachListener(func(l *limit.Status, add emit) { add(float64(l.Refused), l.Name) })},
 	{"quorate_logins_total", counter, []string{"outcome"}, "Logins with a password. outcome: accepted, refused, held_back (not checked, after too many failures), busy (not checked, too many wait)", func(s *Stats, add emit) {
-		add(float64(s.Logins.Accepted), "accepted")
-		add(float64(s.Logins.Refused), "refused")
-		add(float64(s.Logins.HeldBack), "held_back")
-		add(float64(s.Logins.Busy), "busy")
+		sum := s.Logins.Sum()
+		add(float64(sum.Accepted), "accepted")
+		add(float64(sum.Refused), "refused")
+		add(float64(sum.HeldBack), "held_back")
+		add(float64(sum.Busy), "busy")
 	}},
-	{"rabbitmq_auth_attempts_total", counter, nil, "Logins with a password that were checked, or held back", one(func(s *Stats) uint64 {
-		return s.Logins.Accepted + s.Logins.Refused + s.Logins.HeldBack + s.Logins.Busy
-	})},
-	{"rabbitmq_auth_attempts_succeeded_total", counter, nil, "Those of them that were accepted", one(func(s *Stats) uint64 { return s.Logins.Accepted })},
-	{"rabbitmq_auth_attempts_failed_total", counter, nil, "Those that were not", one(func(s *Stats) uint64 { return s.Logins.Refused + s.Logins.HeldBack + s.Logins.Busy })},
+	{"rabbitmq_auth_attempts_total", counter, protocol, "Logins with a password that were checked, or held back. protocol: amqp091, http", eachLogin(login.Counts.All)},
+	{"rabbitmq_auth_attempts_succeeded_total", counter, protocol, "Those of them that were accepted", eachLogin(func(c login.Counts) uint64 { return c.Accepted })},
+	{"rabbitmq_auth_attempts_failed_total", counter, protocol, "Those that were not", eachLogin(login.Counts.Failed)},
 	{"quorate_certificate_expires_timestamp_seconds", gauge, []string{"protocol", "of"}, "When a certificate expires, since the epoch. protocol: clustering (links to other nodes), amqp/ssl, https, https/prometheus. of: node (the earliest of those that this node presents), authorities (the earliest of those by which it verifies others)", func(s *Stats, add emit) {
 		for _, c := range s.Certificates {
 			of := "node"

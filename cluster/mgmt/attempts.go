@@ -2,6 +2,7 @@ package mgmt
 
 import (
 	"net/http"
+	"slices"
 	"sync"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -12,7 +13,7 @@ type attempts struct {
 	node Node
 
 	mu    sync.Mutex
-	since api.LoginAttempts // what had been counted at the last reset
+	since map[string]api.LoginAttempts // by protocol: what had been counted at the last reset
 }
 
 // here reports whether a request is about this node; otherwise it is answered.
@@ -29,20 +30,18 @@ func (a *attempts) here(w *responder, r *request) bool {
 	return false
 }
 
-func (a *attempts) counted() api.LoginAttempts {
-	s := a.node.Status()
-	return api.LoginAttempts{Protocol: "all", Attempts: s.LoginsAccepted + s.LoginsRefused, Failed: s.LoginsRefused, Succeeded: s.LoginsAccepted}
-}
-
 func (a *attempts) get(w *responder, r *request) {
 	if !a.here(w, r) {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	c := a.counted()
-	c.Attempts, c.Failed, c.Succeeded = c.Attempts-a.since.Attempts, c.Failed-a.since.Failed, c.Succeeded-a.since.Succeeded
-	w.answer(http.StatusOK, []api.LoginAttempts{c})
+	rows := slices.Clone(a.node.Status().Logins)
+	for i := range rows {
+		c, before := &rows[i], a.since[rows[i].Protocol]
+		c.Attempts, c.Failed, c.Succeeded = c.Attempts-before.Attempts, c.Failed-before.Failed, c.Succeeded-before.Succeeded
+	}
+	w.answer(http.StatusOK, rows)
 }
 
 // reset has the counts begin again here. Those of the metrics go on.
@@ -52,7 +51,10 @@ func (a *attempts) reset(w *responder, r *request) {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.since = a.counted()
+	a.since = map[string]api.LoginAttempts{}
+	for _, c := range a.node.Status().Logins {
+		a.since[c.Protocol] = c
+	}
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -14,9 +14,12 @@ func TestAttempts(t *testing.T) {
 	w.accepted = 5
 	const path = "/api/auth/attempts/"
 	w.check(
-		want{"mona", "GET", path + "n1", "", 200, `[{"protocol":"all","auth_attempts":6,"auth_attempts_failed":1,"auth_attempts_succeeded":5}]`},
+		want{"mona", "GET", path + "n1", "", 200, `[{"protocol":"amqp091","auth_attempts":6,"auth_attempts_failed":1,"auth_attempts_succeeded":5},{"protocol":"http","auth_attempts":1,"auth_attempts_failed":0,"auth_attempts_succeeded":1}]`},
 		want{"root", "DELETE", path + "n1", "", 204, ""},
-		want{"mona", "GET", path + "n1", "", 200, `[{"protocol":"all","auth_attempts":0,"auth_attempts_failed":0,"auth_attempts_succeeded":0}]`},
+	)
+	w.accepted++
+	w.check(
+		want{"mona", "GET", path + "n1", "", 200, `[{"protocol":"amqp091","auth_attempts":1,"auth_attempts_failed":0,"auth_attempts_succeeded":1},{"protocol":"http","auth_attempts":0,"auth_attempts_failed":0,"auth_attempts_succeeded":0}]`},
 		want{"mona", "GET", path + "n1/source", "", 200, `[]`},
 		want{"root", "DELETE", path + "n1/source", "", 204, ""},
 		want{"mona", "GET", path + "n2", "", 400, failure("bad_request", "node 'n1' counts its own logins: ask node 'n2'")},

@@ -168,6 +168,7 @@ func TestBindingsOverHTTP(t *testing.T) {
 		want{"root", "GET", "/api/bindings/%2F/e/amq.topic/q/none", "", 404, notThere},
 		want{"root", "POST", "/api/bindings/%2F/e/amq.default/q/a%2Fb", `{}`, 401, failure("not_authorised", "Access refused.")},
 		want{"root", "GET", "/api/bindings/%2F/e/amq.default/q/a%2Fb", "", 200, `…"routing_key":"a/b"`},
+		want{"root", "GET", "/api/bindings/%2F/e//q/a%2Fb", "", 200, `…"routing_key":"a/b"`},
 		want{"root", "POST", "/api/bindings/%2F/e/amq.topic/e/amq.fanout", `{"routing_key":"e"}`, 201, ""},
 		want{"root", "GET", "/api/bindings/%2F/e/amq.topic/e/amq.fanout/e", "", 200, `…"destination_type":"exchange"`},
 	)
@@ -183,6 +184,8 @@ func TestPublishOverHTTP(t *testing.T) {
 	}
 	w.check(
 		want{"root", "POST", path, body("q", "hi", "string"), 200, `{"routed":true}`},
+		want{"root", "POST", "/api/exchanges/%2F//publish", body("q", "hi", "string"), 200, `{"routed":true}`},
+		want{"root", "POST", "/api/exchanges//amq.default/publish", body("q", "hi", "string"), 404, notThere},
 		want{"root", "POST", path, body("none", "aGk=", "base64"), 200, `{"routed":false}`},
 		want{"root", "POST", path, `{"properties":[],"routing_key":"q","payload":"","payload_encoding":"string"}`, 200, `{"routed":true}`},
 		want{"root", "POST", path, body("q", "hi", "base64"), 400, "…payload is not base64"},
@@ -194,7 +197,7 @@ func TestPublishOverHTTP(t *testing.T) {
 		want{"root", "POST", path, body("q", strings.Repeat("x", maxBody), "string"), 200, `{"routed":true}`},
 		want{"root", "POST", path, body("q", strings.Repeat("x", largeBody), "string"), 413, "…payload_too_large"},
 	)
-	if m := w.published[1]; string(m.Body) != "hi" || m.Exchange != "" || len(m.Properties.GetFields()) != 2 {
+	if m := w.published[2]; string(m.Body) != "hi" || m.Exchange != "" || len(m.Properties.GetFields()) != 2 {
 		t.Errorf("published %v", m)
 	}
 	w.blocked = "low on memory"

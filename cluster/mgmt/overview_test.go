@@ -28,7 +28,7 @@ func (w *world) ForgetSamples(_ context.Context, node string) bool {
 }
 
 func (w *world) Status() api.Status {
-	return api.Status{Node: "n1", Cluster: "c", Listeners: w.listeners, Connections: len(w.clients), MaxConnections: 2, LoginsAccepted: w.accepted, LoginsRefused: 1}
+	return api.Status{Node: "n1", Cluster: "c", Listeners: w.listeners, Connections: len(w.clients), MaxConnections: 2, Logins: []api.LoginAttempts{{Protocol: "amqp091", Attempts: w.accepted + 1, Failed: 1, Succeeded: w.accepted}, {Protocol: "http", Attempts: 1, Succeeded: 1}}}
 }
 
 // TestOverview: everybody gets the sums of what they may see.

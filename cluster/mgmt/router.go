@@ -36,6 +36,7 @@ func (s *Server) router() http.Handler {
 			return
 		}
 		segments := strings.Split(strings.TrimSuffix(r.URL.EscapedPath(), "/"), "/")
+		nameDefault(segments)
 		for _, x := range rows {
 			if names, ok := match(x.segments, segments); ok {
 				r.Pattern = x.path
@@ -52,6 +53,19 @@ func (s *Server) router() http.Handler {
 
 // fromScript reports whether a script of a page sends a request, and shows itself what is answered.
 func fromScript(r *http.Request) bool { return r.Header.Get("Sec-Fetch-Dest") == "empty" }
+
+// nameDefault names the default exchange where the path of an exchange, or of bindings from one, has
+// no name: to clients of AMQP its name is empty, and they send it as it is.
+func nameDefault(segments []string) {
+	for _, at := range []struct {
+		of    string
+		place int
+	}{{"exchanges", 4}, {"bindings", 5}} {
+		if len(segments) > at.place && segments[1] == "api" && segments[2] == at.of && segments[at.place] == "" {
+			segments[at.place] = defaultName
+		}
+	}
+}
 
 // match reports whether a path belongs to a resource, and returns the names in it. A name is never
 // empty.

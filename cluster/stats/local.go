@@ -35,7 +35,7 @@ type LocalConfig struct {
 	// Clients counts the connections at the AMQP listeners, and how many these take; Logins the
 	// outcomes of logins.
 	Clients func() (open, limit int)
-	Logins  func() login.Counts
+	Logins  func() login.Tally
 	// Draining reports whether the node is about to stop, Serving whether it has joined its cluster
 	// and accepts clients.
 	Draining, Serving func() bool
@@ -77,8 +77,11 @@ func (l *Local) Status() api.Status {
 	s.UptimeMS, s.DataDir, s.Listeners = time.Since(l.began).Milliseconds(), l.c.DataDir, l.c.Listeners
 	l.describeProgress(&s)
 	s.Connections, s.MaxConnections = l.c.Clients()
-	counts := l.c.Logins()
-	s.LoginsAccepted, s.LoginsRefused = counts.Accepted, counts.Refused+counts.HeldBack+counts.Busy
+	logins := l.c.Logins()
+	for p, c := range logins {
+		s.Logins = append(s.Logins, api.LoginAttempts{Protocol: login.Protocol(p).String(), Attempts: c.All(), Failed: c.Failed(), Succeeded: c.Accepted})
+	}
+	s.LoginsAccepted, s.LoginsRefused = logins.Sum().Accepted, logins.Sum().Failed()
 	for _, p := range l.c.Mesh.Peers() {
 		s.Peers = append(s.Peers, api.Peer{
 			Node: p.Node, Address: p.Address, Alive: p.Alive, Linked: p.Linked,

@@ -65,6 +65,8 @@ type Status struct {
 	// Logins with a password since the process began, over AMQP and HTTP.
 	LoginsAccepted uint64 `json:"logins_accepted"`
 	LoginsRefused  uint64 `json:"logins_refused"` // those that were not checked included
+	// Logins has both by protocol.
+	Logins []LoginAttempts `json:"logins"`
 
 	DiskWaitMS        int64         `json:"disk_wait_ms"` // for how long the oldest write has been under way
 	StalledQueues     []Standstill  `json:"standing_still"`
