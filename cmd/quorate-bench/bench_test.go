@@ -393,8 +393,8 @@ func TestSelected(t *testing.T) {
 	for _, c := range []struct {
 		only string
 		want bool
-	}{{"", true}, {"rate", true}, {"ttl, rate", true}, {"ttl", false}} {
-		if got := selected("the rate", c.only); got != c.want {
+	}{{"", true}, {"rate", true}, {"ttl, rate", true}, {"ttl", false}, {"rate 10 bytes", true}, {"rate 1", true}, {"rate 0", false}} {
+		if got := selected("the rate, 10 bytes", c.only); got != c.want {
 			t.Errorf("%q: %t", c.only, got)
 		}
 	}

@@ -36,7 +36,7 @@ func runCharts(_ context.Context, fs *flag.FlagSet, args []string) error {
 	from := fs.String("results", "", "`file` that -json of another command has written")
 	dir := fs.String("to", ".", "`folder` for the charts, one SVG file for each number")
 	prefix := fs.String("prefix", "", "how the files' `names` begin")
-	only := fs.String("only", "", "draw only the runs whose names hold one of these comma-separated `texts`")
+	only := fs.String("only", "", "draw only the runs whose names, without commas, hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
 	}

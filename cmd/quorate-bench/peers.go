@@ -78,7 +78,7 @@ func runPeers(ctx context.Context, fs *flag.FlagSet, args []string) error {
 	fs.DurationVar(&p.duration, "duration", 3*time.Second, "how `long` each run publishes")
 	fs.IntVar(&p.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
 	fs.StringVar(&p.rabbitRoot, "rabbitmq-root", "", "`folder` with the root file system of a Debian in which rabbitmq-server is installed, in place of this machine's; needs root's rights")
-	fs.StringVar(&p.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
+	fs.StringVar(&p.only, "only", "", "run only the measurements whose names, without commas, hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
 	}

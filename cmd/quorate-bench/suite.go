@@ -98,9 +98,10 @@ func calm(ctx context.Context, pids []int, bound time.Duration) (part float64, e
 	}
 }
 
-// selected reports whether a step was requested: its name contains one of the comma-separated
-// texts; none given: all steps.
+// selected reports whether a step was requested: its name without its commas contains one of the
+// comma-separated texts; none given: all steps.
 func selected(name, only string) bool {
+	name = strings.ReplaceAll(name, ",", "")
 	for text := range strings.SplitSeq(only, ",") {
 		if strings.Contains(name, strings.TrimSpace(text)) {
 			return true
@@ -146,7 +147,7 @@ func runSuite(ctx context.Context, fs *flag.FlagSet, args []string) (err error) 
 	fs.IntVar(&s.locks, "locks", 100_000, "`locks` held at the same time in the runs locks; 0: no such runs")
 	fs.IntVar(&s.groups, "groups", 100_000, "`groups` in the run groups; 0: no such run")
 	fs.IntVar(&s.onward, "forward", 100_000, "`messages` of each of the runs forward; 0: no such runs")
-	fs.StringVar(&s.only, "only", "", "run only the measurements whose names hold one of these comma-separated `texts`")
+	fs.StringVar(&s.only, "only", "", "run only the measurements whose names, without commas, hold one of these comma-separated `texts`")
 	if err := parse(fs, args); err != nil {
 		return err
 	}
