@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -22,7 +23,7 @@ func (w *world) Traffic(_ context.Context, q traffic.Query) *traffic.Report {
 
 func (w *world) ForgetSamples(_ context.Context, node string) bool {
 	if w.table != nil {
-		w.table.ForgetSamples()
+		w.table.ForgetSamples(time.Now())
 	}
 	return !w.offline[node]
 }

@@ -64,12 +64,12 @@ func (t *Traffic) ForgetSamples(ctx context.Context, node string) bool {
 }
 
 func (t *Traffic) answer(q *traffic.Query) *peerpb.TrafficReply {
+	t.c.Collect()
 	if q.Forget {
-		t.c.Table.ForgetSamples()
+		t.c.Table.ForgetSamples(time.Now())
 		t.flows.Forget()
 		return &peerpb.TrafficReply{}
 	}
-	t.c.Collect()
 	return t.c.Table.Answer(q)
 }
 

@@ -10,6 +10,29 @@ import (
 // slotTime is the beginning of a slot.
 func slotTime(slot int64) time.Time { return time.UnixMilli(TimeOf(slot)) }
 
+// TestForget: the first rate after samples are dropped is that of the time since.
+func TestForget(t *testing.T) {
+	table := NewTable()
+	ch := table.Open("/", nil)
+	rate := func() float64 { return report(table, 1000, Range{}).Rate[Publish] }
+	table.ForgetSamples(slotTime(100).Add(-time.Minute))
+	publish(table, ch, 7, 100)
+	table.Sample(slotTime(100), nil, all)
+	if got := rate(); got != 20 {
+		t.Errorf("without samples before: %v", got)
+	}
+	publish(table, ch, 7, 1000)
+	table.ForgetSamples(slotTime(100).Add(4 * time.Second))
+	if got := rate(); got != 0 {
+		t.Errorf("without samples since: %v", got)
+	}
+	publish(table, ch, 7, 100)
+	table.Sample(slotTime(101), nil, all)
+	if got := rate(); got != 100 {
+		t.Errorf("100 messages in the second since: %v", got)
+	}
+}
+
 // TestElapsed: a rate is a change divided by the time between the samples, however late they are,
 // and is never taken over less than a second. A node that does not tell the time has samples at each
 // slot.

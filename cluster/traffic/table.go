@@ -202,10 +202,13 @@ func (t *Table) Sample(at time.Time, lengths []Length, has Exists) {
 	})
 }
 
-// ForgetSamples drops all samples and rates. The counts stay.
-func (t *Table) ForgetSamples() {
+// ForgetSamples drops all samples and rates, at a time from which the next rates count. The counts stay.
+func (t *Table) ForgetSamples(at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.newest.slot > 0 {
+		t.newest.at = at
+	}
 	t.each((*series).forget)
 }
 
