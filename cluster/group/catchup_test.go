@@ -77,11 +77,13 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	c.mustStop(2)
 	before := g.lastIndex()
 	next := uint64(1)
-	await(t, "a snapshot that covers much", func() bool {
+	for g.lastIndex() < before+2*trailingMany {
 		next = pour(t, g, next, 20, 64<<10, 1)
-		return g.SnapshotIndex() > int64(before)+100
-	})
+	}
 	expire(t, g)
+	if err := g.snapshot(); err != nil {
+		t.Fatal(err)
+	}
 	if first, err := g.log.FirstIndex(); err != nil || first > before {
 		t.Errorf("the log begins at %d, the member ends at %d (%v)", first, before, err)
 	}
@@ -319,7 +321,7 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 			for _, much := range tc.others {
 				x := &Group{}
 				x.closed.Store(true)
-				s.held[x] = much
+				s.held[x] = kept{much: much}
 			}
 			s.mu.Unlock()
 			s.holdFor(g)
@@ -334,5 +336,64 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 			t.Errorf("beside %v: kept %v, want %v", tc.others, kept, tc.kept)
 		}
 		s.mu.Unlock()
+	}
+}
+
+// As many entries are kept behind a snapshot as fit, shared by busy groups, within limits.
+func TestTrailing(t *testing.T) {
+	for _, tc := range []struct{ size, busy, want uint64 }{
+		{0, 1, trailingMany},
+		{1 << 10, 1, trailingMany},
+		{1 << 15, 1, 128},
+		{1 << 15, 8, 16},
+		{1 << 18, 1, 16},
+		{1 << 18, 10, trailingFew},
+		{1 << 18, 10_000, trailingFew},
+	} {
+		if got := trailing(tc.size, tc.busy); got != tc.want {
+			t.Errorf("of entries with %d bytes in one of %d groups %d are kept, want %d", tc.size, tc.busy, got, tc.want)
+		}
+	}
+}
+
+// A few large entries are cut soon after their messages died: they are considered by their bytes, and
+// what is kept behind them fits their size from the first ones on.
+func TestLargeEntriesAreCutSoon(t *testing.T) {
+	const size, entries = 192 << 10, notedEntries - 4
+	g := mustHost(t, t.TempDir()).mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	pour(t, g, 1, entries, size, 1)
+	expire(t, g)
+	await(t, "the entries to be cut", func() bool { return g.store.Held(0, 1<<40) <= trailingBytes+snapshotBytes+size })
+}
+
+// What is held for a member that has caught up is let go at the next look, not a second later.
+func TestHoldsFollowMembers(t *testing.T) {
+	c := mustTrio(t)
+	g, s := c.leadAt(1), c.hosts[0].snapshots
+	for i := range uint64(20) {
+		c.mustServe(1, i+1) // an entry each
+	}
+	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = 4 }); err != nil {
+		t.Fatal(err)
+	}
+	term := g.Term()
+	for _, h := range c.hosts[1:] {
+		mustMatch(t, h.Group(1), g)
+	}
+	await(t, "nothing is on its way", func() bool { return !g.reached("n2", term).Busy && !g.reached("n3", term).Busy })
+	holds := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.held[g].from != 0
+	}
+	await(t, "entries are held", func() bool {
+		g.transport.Lacks("n2", term, 3)
+		s.holdFor(g)
+		return holds()
+	})
+	c.mustServe(1, 21)
+	await(t, "the member has all", func() bool { return g.needed(1<<30) == 0 })
+	if s.schedule(); holds() {
+		t.Error("entries are held for a member that has them")
 	}
 }

@@ -3,6 +3,7 @@ package group
 import (
 	"errors"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,7 +21,9 @@ const (
 	snapshotEvery      = 50 * time.Millisecond
 	snapshotBytes      = 4 << 20 // shared by busy groups: payloads that die in the memtable cost half
 	nodeGroupMinimum   = 1 << 20
-	snapshotsAtOneTime = 2
+	snapshotsAtOneTime = 4
+	// A group is considered when it has applied so many entries, or as many bytes as may be worth a snapshot.
+	notedEntries = 64
 	// A snapshot is written again when as much was applied since the last one
 	// as it takes itself, in bytes of the entries' headers, within these
 	// limits. What was applied since is applied again at the next start;
@@ -33,11 +36,15 @@ const (
 	// How much raft keeps behind a snapshot for followers that lag: about so
 	// many bytes, shared by busy groups, within these numbers of entries.
 	trailingBytes = 4 << 20
-	trailingFew   = 16
+	trailingFew   = 8
 	trailingMany  = 256
+	// trailingSample is how many entries tell the size of a group's first ones.
+	trailingSample = 4
 	// holdEvery is how often it is checked whether members still need what is held
-	// for them.
-	holdEvery = time.Second
+	// for them. While groups are busy it is checked before each snapshot that might free
+	// it, as long as the check looks at no more than so many entries.
+	holdEvery    = time.Second
+	holdsChecked = 1 << 14
 )
 
 // usage is what a group has applied since certain moments.
@@ -45,15 +52,16 @@ type usage struct {
 	note  func()        // has the scheduler consider the group
 	total *atomic.Int64 // of replay, of all groups of the node
 
-	unnoted        atomic.Uint64 // entries since the scheduler last heard of the group
+	unnoted        atomic.Int64  // bytes since the scheduler last heard of the group, and some for each entry
 	busy           atomic.Bool   // the scheduler considers the group
+	fitted         atomic.Bool   // the number of trailing entries fits their size
 	entries, bytes atomic.Uint64 // since the last snapshot
 	replay         atomic.Int64  // bytes of headers since then: the next start applies them again
 }
 
 // applied notes that so many entries of so many bytes were applied.
 func (u *usage) applied(entries, bytes int) {
-	u.unnoted.Add(uint64(entries))
+	u.unnoted.Add(int64(bytes + entries*(nodeGroupMinimum/notedEntries)))
 	u.entries.Add(uint64(entries))
 	u.bytes.Add(uint64(bytes))
 	u.note()
@@ -82,20 +90,26 @@ type snapshots struct {
 	replay atomic.Int64   // bytes that the next start applies again, of all groups
 	mu     sync.Mutex
 	busy   map[*Group]bool // applied something since they were last considered
-	held   map[*Group]bool // keep entries for members that lag: true if that is much
+	held   map[*Group]kept // keep entries for members that lag
 	slots  *semaphore.Weighted
+}
+
+// kept is what a group keeps for members that lag.
+type kept struct {
+	from uint64 // the first entry
+	much bool   // more than groups keep in any case
 }
 
 func newSnapshots(h *Host) *snapshots {
 	return &snapshots{
 		host: h, worker: worker.New(worker.Options{Pause: snapshotEvery}),
-		busy: map[*Group]bool{}, held: map[*Group]bool{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
+		busy: map[*Group]bool{}, held: map[*Group]kept{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
 	}
 }
 
 // note has a group considered that has applied enough, or has enough to reclaim.
 func (s *snapshots) note(g *Group) {
-	if g.usage.unnoted.Load() >= 64 || g.store.Reclaimable() >= nodeGroupMinimum {
+	if g.usage.unnoted.Load() >= nodeGroupMinimum || g.store.Reclaimable() >= nodeGroupMinimum {
 		g.usage.unnoted.Store(0)
 		s.mu.Lock()
 		s.busy[g] = true
@@ -113,7 +127,7 @@ func (s *snapshots) run(stop <-chan struct{}) {
 		s.schedule()
 		if now.Sub(held) >= holdEvery-snapshotEvery {
 			held = now
-			s.renewHolds()
+			s.renewHolds(math.MaxInt64)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -127,6 +141,7 @@ func (s *snapshots) run(stop <-chan struct{}) {
 // schedule starts snapshots of groups that have much to reclaim or much to apply
 // again.
 func (s *snapshots) schedule() {
+	s.renewHolds(holdsChecked)
 	s.mu.Lock()
 	busy := slices.Collect(maps.Keys(s.busy))
 	s.mu.Unlock()
@@ -136,6 +151,9 @@ func (s *snapshots) schedule() {
 		if g.isClosed() || g.applier.hasStopped() {
 			s.forget(g)
 			continue
+		}
+		if !g.usage.fitted.Load() && g.usage.entries.Load() >= trailingSample {
+			g.setTrailing(uint64(len(busy)))
 		}
 		w := g.worth()
 		if w.due(len(busy)) {
@@ -239,14 +257,14 @@ func (s *snapshots) holdFor(g *Group) {
 	if from == 0 {
 		delete(s.held, g)
 	} else {
-		s.held[g] = much
+		s.held[g] = kept{from, much}
 	}
 }
 
 // lagging counts the groups beside g that keep much. s.mu is held.
 func (s *snapshots) lagging(g *Group) (n int) {
-	for other, much := range s.held {
-		if much && other != g {
+	for other, kept := range s.held {
+		if kept.much && other != g {
 			n++
 		}
 	}
@@ -279,12 +297,16 @@ func (g *Group) needed(share int64) (from uint64) {
 // under way to a member that keeps up is less; to hold it would free nothing.
 func lags(has, last, trailing uint64) bool { return has+trailing/2 < last }
 
-// renewHolds lets go of entries that nobody needs any more.
-func (s *snapshots) renewHolds() {
+// renewHolds lets go of entries that nobody needs any more. It looks at about so many, of some groups if
+// all hold more.
+func (s *snapshots) renewHolds(entries int64) {
 	s.mu.Lock()
-	held := slices.Collect(maps.Keys(s.held))
+	held := maps.Clone(s.held)
 	s.mu.Unlock()
-	for _, g := range held {
+	for g, kept := range held {
+		if entries -= max(int64(g.lastIndex())-int64(kept.from), 1); entries < 0 {
+			return
+		}
 		if g.isClosed() {
 			s.mu.Lock()
 			delete(s.held, g)
@@ -296,13 +318,22 @@ func (s *snapshots) renewHolds() {
 	}
 }
 
+// trailing is how many entries of a size raft keeps behind a snapshot of one of so many busy groups.
+func trailing(size, busy uint64) uint64 {
+	return min(max(trailingBytes/busy/max(size, 1), trailingFew), trailingMany)
+}
+
 // setTrailing fits raft's number of trailing entries to their present size.
 func (g *Group) setTrailing(busy uint64) {
 	entries, bytes := g.usage.entries.Swap(0), g.usage.bytes.Swap(0)
 	if entries == 0 {
 		return
 	}
-	keep := min(max(trailingBytes/busy/max(bytes/entries, 1), trailingFew), trailingMany)
+	g.usage.fitted.Store(true)
+	keep := trailing(bytes/entries, busy)
+	if keep == g.raft.Load().ReloadableConfig().TrailingLogs {
+		return
+	}
 	if err := g.reload(func(c *raft.ReloadableConfig) { c.TrailingLogs = keep }); err != nil {
 		g.slog.Warn("trailing entries not set", "error", err)
 		return
