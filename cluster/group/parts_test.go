@@ -362,7 +362,7 @@ func TestUsage(t *testing.T) {
 	if got := a.captured(); got != 10 || total.Load() != 5 || a.captured() != 0 {
 		t.Errorf("%d were captured, %d are left", got, total.Load())
 	}
-	if a.entries.Load() != 2 || a.bytes.Load() != 300 || a.unnoted.Load() != 2 || noted != 1 {
+	if a.entries.Load() != 2 || a.bytes.Load() != 300 || a.unnoted.Load() != 300+2*nodeGroupMinimum/notedEntries || noted != 1 {
 		t.Errorf("%d entries of %d bytes, noted %d times", a.entries.Load(), a.bytes.Load(), noted)
 	}
 }
