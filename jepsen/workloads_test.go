@@ -161,9 +161,10 @@ func (r *run) lazy(d *dice, timeout time.Duration, prefetch int) workload.Worker
 	}
 }
 
-// activePlay has consumers of which one at a time is active.
+// activePlay has consumers of which one at a time is active. They take a sixth of a second for a message,
+// since some of them time out: publishing must be slower, or more would wait the longer a run is.
 func (r *run) activePlay(draw *rand.Rand) *play {
-	p := r.newPlay("single", amqp.Table{"x-single-active-consumer": true}, 100*time.Millisecond, plainJob)
+	p := r.newPlay("single", amqp.Table{"x-single-active-consumer": true}, 300*time.Millisecond, plainJob)
 	p.work(r, 3, r.lazy(seeded(draw, 14), time.Second, 2))
 	p.over = func() bool { return p.allSettled() && r.isEmpty(p.name) }
 	p.checks = []check{
