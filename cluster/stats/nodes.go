@@ -41,7 +41,7 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 		if reply := answers[state.Name]; reply != nil {
 			f, p := reply.Resources, &x.NodeProcess
 			p.UptimeMS, p.FilesUsed, p.FilesTotal, p.Processors = f.GetUptime(), f.GetFiles(), f.GetMaxFiles(), f.GetProcessors()
-			p.Goroutines, p.Collections = f.GetGoroutines(), f.GetCollections()
+			p.Goroutines, p.Collections, p.RunQueue = f.GetGoroutines(), f.GetCollections(), f.GetRunnable()
 			p.PID = strconv.FormatUint(uint64(f.GetPid()), 10)
 		}
 		list = append(list, x)

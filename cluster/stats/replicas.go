@@ -5,6 +5,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"runtime/metrics"
 	"slices"
 	"time"
 
@@ -114,6 +115,17 @@ func (r *Replicas) describeProcess(to *peerpb.NodeResources) {
 	files, _ := limit.Files() // 0 if it is not known
 	to.Uptime, to.Pid, to.Files, to.MaxFiles = time.Since(r.began).Milliseconds(), uint32(os.Getpid()), uint32(limit.OpenFiles()), uint32(files)
 	to.Processors, to.Goroutines, to.Collections = uint32(runtime.GOMAXPROCS(0)), uint32(runtime.NumGoroutine()), uint32(memory.NumGC)
+	to.Runnable = runnable()
+}
+
+// runnable is the number of goroutines that could run and wait for a processor.
+func runnable() uint32 {
+	s := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
+	metrics.Read(s)
+	if s[0].Value.Kind() != metrics.KindUint64 {
+		return 0 // this Go does not tell
+	}
+	return uint32(s[0].Value.Uint64())
 }
 
 // answer is this node's answer about its replicas. Snapshots are read only for groups requested by

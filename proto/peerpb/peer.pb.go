@@ -2492,6 +2492,7 @@ type NodeResources struct {
 	Processors    uint32 `protobuf:"varint,9,opt,name=processors" json:"processors,omitempty"`
 	Goroutines    uint32 `protobuf:"varint,10,opt,name=goroutines" json:"goroutines,omitempty"`
 	Collections   uint32 `protobuf:"varint,11,opt,name=collections" json:"collections,omitempty"` // of garbage, since it began
+	Runnable      uint32 `protobuf:"varint,12,opt,name=runnable" json:"runnable,omitempty"`       // goroutines that wait for a processor
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2599,6 +2600,13 @@ func (x *NodeResources) GetGoroutines() uint32 {
 func (x *NodeResources) GetCollections() uint32 {
 	if x != nil {
 		return x.Collections
+	}
+	return 0
+}
+
+func (x *NodeResources) GetRunnable() uint32 {
+	if x != nil {
+		return x.Runnable
 	}
 	return 0
 }
@@ -4866,7 +4874,7 @@ const file_peer_proto_rawDesc = "" +
 	"\rReplicasReply\x124\n" +
 	"\breplicas\x18\x01 \x03(\v2\x18.quorate.peer.v1.ReplicaR\breplicas\x12\x16\n" +
 	"\x06alarms\x18\x02 \x03(\tR\x06alarms\x12<\n" +
-	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xce\x02\n" +
+	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xea\x02\n" +
 	"\rNodeResources\x12\x1f\n" +
 	"\vmemory_used\x18\x01 \x01(\x03R\n" +
 	"memoryUsed\x12!\n" +
@@ -4885,7 +4893,8 @@ const file_peer_proto_rawDesc = "" +
 	"goroutines\x18\n" +
 	" \x01(\rR\n" +
 	"goroutines\x12 \n" +
-	"\vcollections\x18\v \x01(\rR\vcollections\".\n" +
+	"\vcollections\x18\v \x01(\rR\vcollections\x12\x1a\n" +
+	"\brunnable\x18\f \x01(\rR\brunnable\".\n" +
 	"\x0eResourceAlarms\x12\x1c\n" +
 	"\tresources\x18\x01 \x03(\tR\tresources\"\xf9\x01\n" +
 	"\aReplica\x12\x14\n" +

@@ -24,7 +24,7 @@ type NodeProcess struct {
 	UptimeMS    int64    `json:"uptime"`
 	PID         string   `json:"os_pid"`
 	Processors  uint32   `json:"processors"`
-	RunQueue    uint32   `json:"run_queue"` // always 0: not known
+	RunQueue    uint32   `json:"run_queue"` // goroutines that wait for a processor
 	FilesUsed   uint32   `json:"fd_used"`
 	FilesTotal  uint32   `json:"fd_total"`
 	Goroutines  uint32   `json:"proc_used"`
