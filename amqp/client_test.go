@@ -365,7 +365,7 @@ func TestConnections(t *testing.T) {
 	i := all[0]
 	name := conn.LocalAddr().String() + " -> " + s.addr
 	if i.Name != name || i.Given != "mine" || i.User != "guest" || i.VHost != "/" || i.Channels != 1 ||
-		i.Heartbeat != 7*time.Second || i.Mechanism != "PLAIN" || i.TLS != "" || i.Closing || i.Received == 0 || i.Sent == 0 {
+		i.Heartbeat != 7*time.Second || i.Mechanism != "PLAIN" || i.TLS != "" || i.Closing || i.Received == 0 || i.Sent == 0 || i.Reads == 0 || i.Writes == 0 {
 		t.Errorf("%+v", i)
 	}
 	if n := len(i.Properties.GetFields()); n < 3 {

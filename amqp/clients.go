@@ -24,6 +24,8 @@ type ConnectionInfo struct {
 	Channels    int
 	Received    uint64 // octets
 	Sent        uint64 // octets, since it is open
+	Reads       uint64 // from the socket, that returned something
+	Writes      uint64 // to it
 	Pending     int64  // octets that wait to be sent, and what they cost besides
 	Closing     bool
 	Blocked     bool   // by an alarm
@@ -69,6 +71,7 @@ func (s *Server) Connections() []ConnectionInfo {
 		i := *c.stats.info.Load()
 		i.Channels = c.stats.channels.count()
 		i.Received, i.Sent = c.reader.source.received.Load(), c.stats.sent.Load()
+		i.Reads, i.Writes = c.reader.source.reads.Load(), c.stats.writes.Load()
 		i.Pending = c.out.backlog.Load()
 		i.Closing, i.Blocked = c.end.isDone(), c.stats.blocked.Load()
 		all = append(all, i)

@@ -62,8 +62,9 @@ type terms struct {
 type connStats struct {
 	info     atomic.Pointer[ConnectionInfo] // nil: not open yet
 	channels channelList
-	blocked  atomic.Bool // by an alarm
-	sent     atomic.Uint64
+	blocked  atomic.Bool   // by an alarm
+	sent     atomic.Uint64 // octets
+	writes   atomic.Uint64
 }
 
 // connEnd is why and how far a connection has ended.

@@ -326,6 +326,7 @@ type source struct {
 	conn net.Conn
 
 	received atomic.Uint64 // octets
+	reads    atomic.Uint64 // that returned some
 
 	// For the reader only.
 	idle  time.Duration // longest time without input; 0: any
@@ -347,9 +348,12 @@ type source struct {
 // Read reads from the socket.
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.read(p)
-	s.received.Add(uint64(n))
-	if n > 0 && s.slow && s.frame.IsZero() {
-		s.frame = time.Now()
+	if n > 0 {
+		s.received.Add(uint64(n))
+		s.reads.Add(1)
+		if s.slow && s.frame.IsZero() {
+			s.frame = time.Now()
+		}
 	}
 	return n, err
 }

@@ -251,6 +251,7 @@ func (w *writer) write() error {
 		return err
 	}
 	w.conn.stats.sent.Add(uint64(w.size))
+	w.conn.stats.writes.Add(1)
 	var err error
 	if len(w.segments) == 0 {
 		_, err = w.conn.socket.Write(w.buf)

@@ -197,7 +197,7 @@ func describe(c *amqp.ConnectionInfo) api.Connection {
 		Protocol: "AMQP 0-9-1", Type: "network", State: state, ConnectedAt: c.OpenedAt.UnixMilli(),
 		Host: c.Host.Addr().String(), Port: c.Host.Port(), PeerHost: c.Peer.Addr().String(), PeerPort: c.Peer.Port(),
 		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Heartbeat: int(c.Heartbeat / time.Second),
-		AuthMechanism: c.Mechanism, ReceivedBytes: c.Received, SentBytes: c.Sent,
+		AuthMechanism: c.Mechanism, ReceivedBytes: c.Received, SentBytes: c.Sent, Reads: c.Reads, Writes: c.Writes,
 		TLS: c.TLS != "", TLSProtocol: optional(c.TLS), TLSCipher: optional(c.Cipher), CertificateOwner: optional(c.Certificate),
 		Issuer: optional(c.Issuer), Validity: optional(validity), PendingBytes: c.Pending,
 		ClientProperties: mgmt.ObjectOf(c.Properties),

@@ -23,6 +23,8 @@ type Connection struct {
 	AuthMechanism    string         `json:"auth_mechanism"`
 	ReceivedBytes    uint64         `json:"recv_oct"`
 	SentBytes        uint64         `json:"send_oct"`
+	Reads            uint64         `json:"recv_cnt"` // of the socket, each of many frames
+	Writes           uint64         `json:"send_cnt"`
 	ReceivedDetails  *Details       `json:"recv_oct_details,omitempty"` // rates only
 	SentDetails      *Details       `json:"send_oct_details,omitempty"`
 	TLS              bool           `json:"ssl"`
