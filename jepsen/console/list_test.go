@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"testing"
 	"time"
 
@@ -143,4 +144,43 @@ func testFilters(t *testing.T, w *world) {
 	p.await("none", "location.hash === '#/queues/%2F/minority' && rows().length === 1 && row('There are none')")
 	p.open("Queues", "queues", "", "leaderless")
 	p.await("none without a leader", "rows().length === 1 && row('There are none') && document.querySelector('[aria-label=\"Which queues\"]').value === 'leaderless'")
+}
+
+// testKept filters and sorts lists by hand, and then chooses which queues and exchanges they show.
+func testKept(t *testing.T, w *world) {
+	for _, name := range []string{"kept/one?", "kept/two?", "lost/one?"} {
+		w.mustQueue(t, name, map[string]any{"x-expires": 1_800_000})
+		w.mustCall(t, http.MethodPut, "/api/exchanges/%2F/"+url.PathEscape(name), map[string]any{"type": "topic"}, nil)
+	}
+	p := mustLogIn(t, w.browser, w.url)
+	filter := func(text string) {
+		t.Helper()
+		p.do("document.querySelector('main [type=search]')", "value = "+quote(text)+"; e.dispatchEvent(new Event('input', { bubbles: true }))")
+	}
+	const kept = "document.querySelector('main [type=search]').value === '^kept/.*[?]$' && document.querySelector('main [type=checkbox]').checked"
+	const both = "rows().length === 2 && /kept.two[^]*kept.one/.test(rows().join())"
+	p.open("Queues", "queues")
+	filter("^kept/.*[?]$")
+	p.do("document.querySelector('main [type=checkbox]')", "click()")
+	p.await("those of the expression", "rows().length === 2 && row('kept/one?') && row('kept/two?')")
+	p.press("Name")
+	p.await("the other order", both)
+	p.await("the vhosts", "all('[aria-label=\"Virtual host\"] option').some((o) => o.value === '/')")
+	p.choose("Virtual host", "/")
+	p.await("the same of one vhost", "location.hash.startsWith('#/queues/%2F/?') && "+kept+" && "+both)
+	p.choose("Which queues", "lease-ending")
+	p.await("the same of those that end", "location.hash.startsWith('#/queues/%2F/lease-ending?') && "+kept+" && "+both)
+	p.run(chromedp.Reload())
+	p.await("the same after a reload", kept+" && "+both)
+	p.choose("Virtual host", "")
+	p.await("the same of all", "location.hash.startsWith('#/queues//lease-ending?') && "+kept+" && "+both)
+	filter("")
+	p.await("all of them", "rows().length > 2 && row('lost/one?')")
+	p.do("all('nav a').find((a) => a.innerText === 'Exchanges')", "click()")
+	p.await("the exchanges", "text('h1') === 'Exchanges' && location.hash === '#/exchanges' && row('lost/one?')")
+	filter("KEPT/")
+	p.await("some of them", "rows().length === 2 && row('kept/one?')")
+	p.await("the vhosts", "all('[aria-label=\"Virtual host\"] option').some((o) => o.value === '/')")
+	p.choose("Virtual host", "/")
+	p.await("the same of one vhost", "location.hash === '#/exchanges/%2F?name=KEPT%2F&sort=name' && rows().length === 2 && row('kept/one?')")
 }

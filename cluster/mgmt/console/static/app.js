@@ -104,7 +104,7 @@ function frame(user) {
 // decode reads the names in an address within the page.
 function decode(hash) {
   try {
-    return hash.replace(/^#\/?/, '').split('/').map(decodeURIComponent);
+    return hash.replace(/^#\/?|\?.*/g, '').split('/').map(decodeURIComponent);
   } catch {
     return [''];
   }

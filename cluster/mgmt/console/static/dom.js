@@ -67,6 +67,9 @@ export function place(...names) {
   return '#/' + names.map(encodeURIComponent).join('/');
 }
 
+// query is what follows the names in the address: how a list is filtered and sorted.
+export const query = () => /\?.*/.exec(location.hash)?.[0] ?? '';
+
 // badge is a short state; kind is good, warn, bad or empty.
 export function badge(text, kind) {
   return h('span', { class: 'badge ' + (kind ?? '') }, text);

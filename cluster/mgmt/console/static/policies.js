@@ -12,7 +12,7 @@ const applies = ['all', 'queues', 'quorum_queues', 'classic_queues', 'exchanges'
 
 export function policies(view) {
   const lists = Object.entries(kinds).filter(([kind]) => kind === 'policies' || view.may('policymaker')).map(([kind, title]) => section(title, paged(view, title, path(kind), columns(kind), {
-    key: (p) => `${p.vhost}\n${p.name}`, by: 'name',
+    key: (p) => `${p.vhost}\n${p.name}`, by: 'name', kept: false, // there are two
   })));
   const result = h('div', { 'aria-live': 'polite' });
   const form = h('div');

@@ -1,7 +1,7 @@
 // The list of queues.
 
 import { get, path, put } from './client.js';
-import { badge, button, h, link, place } from './dom.js';
+import { badge, button, h, link, place, query } from './dom.js';
 import { count, left, rate, rateOf } from './format.js';
 import { paged } from './table.js';
 import { area, dialog, field, input, object, select } from './view.js';
@@ -43,7 +43,7 @@ const filters = [['', 'All queues'], ['leaderless', 'Without a leader'], ['minor
 
 export function queues(view, vhost, filter = '') {
   if (!filters.some(([name]) => name === filter)) filter = '';
-  const choice = h('select', { 'aria-label': 'Which queues', on: { change: () => { location.hash = place('queues', vhost ?? '', choice.value); } } },
+  const choice = h('select', { 'aria-label': 'Which queues', on: { change: () => { location.hash = place('queues', vhost ?? '', choice.value) + query(); } } },
     filters.map(([value, title]) => h('option', { value, selected: value === filter }, title)));
   const list = paged(view, 'Queues', vhost ? path('queues', vhost) : path('queues'), columns, {
     key: (q) => `${q.vhost}\n${q.name}`, by: 'name', query: () => ({ columns: needed.join(','), filter }),
@@ -52,9 +52,9 @@ export function queues(view, vhost, filter = '') {
   view.show('Queues', list);
 }
 
-// vhostChoice leads to the list of one vhost, or of all, and keeps the names after it in the address.
+// vhostChoice leads to the list of one vhost, or of all, and keeps what follows it in the address.
 export function vhostChoice(view, vhost, page, ...more) {
-  const choice = h('select', { 'aria-label': 'Virtual host', on: { change: () => { location.hash = place(page, choice.value, ...more); } } }, h('option', { value: '' }, 'All vhosts'));
+  const choice = h('select', { 'aria-label': 'Virtual host', on: { change: () => { location.hash = place(page, choice.value, ...more) + query(); } } }, h('option', { value: '' }, 'All vhosts'));
   if (vhost) choice.append(h('option', { value: vhost, selected: true }, vhost));
   view.settled().then(() => vhostNames(view)).then((names) => {
     for (const name of names) if (name !== vhost) choice.append(h('option', { value: name }, name));

@@ -1,7 +1,7 @@
 // Tables. The node sorts, filters and cuts lists into pages; a table shows one page.
 
 import { Failure, get } from './client.js';
-import { button, fill, h } from './dom.js';
+import { button, fill, h, query as inAddress } from './dom.js';
 import { count } from './format.js';
 
 // Table is a table whose rows are kept as long as their objects are there: a row that has the focus
@@ -47,23 +47,33 @@ export class Table {
 const classOf = (c) => [c.number && 'number', c.minor && 'minor'].filter(Boolean).join(' ') || undefined;
 
 // paged is a table of what a path lists, with a filter by name and pages. query is asked for each
-// time. named: the objects have names, by which they can be filtered.
-export function paged(view, caption, path, columns, { key, by, down = false, query, empty, controls, named = true } = {}) {
-  const state = { page: 1, name: '', regex: false, by, down };
+// time. named: the objects have names, by which they can be filtered. kept: the address holds the filter
+// and the order, for reloads and for other lists of the same objects.
+export function paged(view, caption, path, columns, { key, by, down = false, query, empty, controls, named = true, kept = named } = {}) {
+  const before = new URLSearchParams(kept ? inAddress() : '');
+  const state = { page: 1, name: before.get('name') ?? '', regex: before.has('use_regex'), by: before.get('sort') ?? by, down: before.has('sort') ? before.has('sort_reverse') : down };
   const info = h('span', { class: 'info', role: 'status' });
   const back = button('Previous', () => turn(-1));
   const forth = button('Next', () => turn(1));
   const table = new Table(caption, columns, key, { empty, sorted: state, onSort: sort });
   let timer;
   const filter = h('input', {
-    type: 'search', 'aria-label': `Filter ${caption.toLowerCase()} by name`, placeholder: 'Filter by name', spellcheck: 'false', autocomplete: 'off',
-    on: { input: () => { clearTimeout(timer); timer = setTimeout(narrow, 300); } },
+    type: 'search', 'aria-label': `Filter ${caption.toLowerCase()} by name`, placeholder: 'Filter by name', spellcheck: 'false', autocomplete: 'off', value: state.name,
+    on: { change: narrow, input: () => { clearTimeout(timer); timer = setTimeout(narrow, 300); } },
   });
-  const regex = h('input', { type: 'checkbox', on: { change: narrow } });
+  const regex = h('input', { type: 'checkbox', checked: state.regex, on: { change: narrow } });
 
   function narrow() {
     clearTimeout(timer);
-    Object.assign(state, { name: filter.value, regex: regex.checked, page: 1 });
+    if (filter.value !== state.name || regex.checked !== state.regex) change({ name: filter.value, regex: regex.checked });
+  }
+  function change(by) {
+    if (view.signal.aborted) return;
+    Object.assign(state, by, { page: 1 });
+    if (kept) {
+      const now = Object.entries({ name: state.name, use_regex: state.regex, sort: state.by, sort_reverse: state.down }).filter(([, value]) => value);
+      history.replaceState(null, '', `${location.hash.split('?')[0]}?${new URLSearchParams(now)}`);
+    }
     view.refresh();
   }
   function turn(by) {
@@ -71,8 +81,7 @@ export function paged(view, caption, path, columns, { key, by, down = false, que
     view.refresh();
   }
   function sort(name) {
-    Object.assign(state, { down: state.by === name ? !state.down : false, by: name, page: 1 });
-    view.refresh();
+    change({ down: state.by === name ? !state.down : false, by: name });
   }
   async function read() {
     let answer;
