@@ -16,6 +16,8 @@ import (
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 )
 
 // clientsWait bounds how long other nodes may take to answer.
@@ -37,6 +39,54 @@ func (n *Node) handleClients() {
 		}
 		return json.Marshal(n.connected().CloseConnection(c.Name, c.Reason))
 	})
+	n.mesh.HandleCall(broker.KindCancelConsumer, func(ctx context.Context, _ string, req []byte) ([]byte, error) {
+		var c cancelling
+		if err := json.Unmarshal(req, &c); err != nil {
+			return nil, err
+		}
+		found, err := n.cancelHere(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(found)
+	})
+}
+
+// cancelling is a request to another node to cancel a consumer of its clients.
+type cancelling struct {
+	Queue      fsm.QueueID
+	Connection string
+	Channel    uint32
+	Tag        string
+}
+
+func (n *Node) cancelHere(ctx context.Context, c cancelling) (bool, error) {
+	return n.broker.CancelConsumer(ctx, c.Queue, c.Connection, c.Channel, c.Tag)
+}
+
+// CancelConsumer makes the node that a consumer's client is connected to cancel the consumer. It returns
+// false if the consumer is gone.
+func (n *Node) CancelConsumer(ctx context.Context, q *catalog.Queue, at api.ChannelDetails, tag string) (bool, error) {
+	ask := cancelling{q.ID, at.ConnectionName, at.Number, tag}
+	if at.Node == n.config.Name {
+		return n.cancelHere(ctx, ask)
+	}
+	return askJSON[bool](ctx, n, at.Node, broker.KindCancelConsumer, ask)
+}
+
+// askJSON makes a request to another node that is sent as JSON, as is the answer.
+func askJSON[T any](ctx context.Context, n *Node, node string, kind peer.Kind, ask any) (answer T, err error) {
+	ctx, cancel := context.WithTimeout(ctx, clientsWait)
+	defer cancel()
+	req, err := json.Marshal(ask)
+	if err != nil {
+		return answer, err
+	}
+	raw, err := n.mesh.Call(ctx, node, kind, req)
+	if err != nil {
+		return answer, err
+	}
+	return answer, json.Unmarshal(raw, &answer)
 }
 
 // maxListed bounds the number of connections or channels accepted from another node: an empty one takes three
@@ -136,16 +186,5 @@ func (n *Node) CloseConnection(ctx context.Context, c api.Connection, reason str
 	if c.Node == n.config.Name {
 		return n.connected().CloseConnection(c.Name, reason), nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, clientsWait)
-	defer cancel()
-	req, err := json.Marshal(closing{c.Name, reason})
-	if err != nil {
-		return false, err
-	}
-	answer, err := n.mesh.Call(ctx, c.Node, broker.KindCloseConnection, req)
-	if err != nil {
-		return false, err
-	}
-	var closed bool
-	return closed, json.Unmarshal(answer, &closed)
+	return askJSON[bool](ctx, n, c.Node, broker.KindCloseConnection, closing{c.Name, reason})
 }

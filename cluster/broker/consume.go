@@ -35,6 +35,7 @@ type consumers struct {
 type consumer struct {
 	stream.Consumer
 	at      *sessionQueue
+	tag     string
 	info    bool // deliveries carry their deadlines and a lock token
 	strict  bool // to settle what the consumer does not hold any more is an error
 	over    bool // it gets no more messages; its stream no longer knows it
@@ -122,7 +123,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	x.calls.mu.Lock()
 	u := x.streams.queue(q)
 	c := x.addConsumer(u, spec.Number, spec.NoAck)
-	c.info, c.strict, c.action = args.DeliveryInfo, args.LateError, args.TimeoutAction
+	c.tag, c.info, c.strict, c.action = spec.Tag, args.DeliveryInfo, args.LateError, args.TimeoutAction
 	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: x.begin(c, &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),
@@ -179,6 +180,29 @@ func (x *consumers) Cancel(ctx context.Context, number uint64) error {
 		x.awaitEnd(ctx, q)
 	}
 	return k.Refused
+}
+
+// cancelFor cancels the consumer of a queue that has a tag, and tells the client. It returns false if there
+// is none.
+func (x *consumers) cancelFor(ctx context.Context, of fsm.QueueID, tag string) (bool, error) {
+	x.calls.mu.Lock()
+	var found uint64
+	for number, c := range x.known {
+		if c.tag == tag && !c.over && c.at.stream.Queue() == of {
+			found = number
+		}
+	}
+	x.calls.mu.Unlock()
+	if found == 0 {
+		return false, nil
+	}
+	if err := x.Cancel(ctx, found); err != nil {
+		return true, err
+	}
+	x.calls.lock()
+	defer x.calls.unlock()
+	x.calls.add(event{kind: eventCancelled, consumer: found})
+	return true, nil
 }
 
 // endWait bounds how long the cancellation of a consumer waits for the end of its queue.

@@ -59,6 +59,15 @@ func (x *Inspector) count(ctx context.Context, q *catalog.Queue) (info fsm.Queue
 	return info, gone || ended, err
 }
 
+// ExpireDue has the leader of a queue propose ticks until nothing in it is due.
+func (x *Inspector) ExpireDue(ctx context.Context, q *catalog.Queue) error {
+	_, gone, err := x.count(ctx, q)
+	if gone && err == nil {
+		return noQueue(q)
+	}
+	return err
+}
+
 // askStats asks one node for a queue's stats. It fails if the node does not lead the queue.
 func (x *Inspector) askStats(of *stream.Route, node string) *peerpb.StatsReply {
 	req := &peerpb.StatsRequest{Group: uint32(of.Group()), Queue: uint64(of.Queue())}

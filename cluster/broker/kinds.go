@@ -43,6 +43,8 @@ const (
 	KindTraffic         // call: what a node's clients do, see cluster/stats
 	KindChannels        // call: the channels of a node's clients, see package cluster
 	KindTimeouts        // call: the last consumer timeouts, see cluster/stats
+	KindSnapshot        // call: to write a snapshot of a replica, see cluster/placement
+	KindCancelConsumer  // call: to cancel a consumer of a node's client, see package cluster
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.

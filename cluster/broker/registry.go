@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"sync"
@@ -115,6 +116,20 @@ func (b *Broker) ConsumingSessions() (list []*peerpb.ConsumingSession) {
 		}
 	}
 	return list
+}
+
+// CancelConsumer cancels the consumer of a queue that a client of this node has on a channel, and tells the
+// client. What it holds can still be settled. It returns false if there is no such consumer.
+func (b *Broker) CancelConsumer(ctx context.Context, of fsm.QueueID, connection string, channel uint32, tag string) (bool, error) {
+	for _, s := range b.clients.all() {
+		if at := s.origin(); at == nil || at.Connection != connection || at.Channel != channel {
+			continue
+		}
+		if found, err := s.consumers.cancelFor(ctx, of, tag); found || err != nil {
+			return found, err
+		}
+	}
+	return false, nil
 }
 
 // Timeouts lists the last consumer timeouts in queues that this node led, and which consumers of its

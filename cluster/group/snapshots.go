@@ -1,6 +1,7 @@
 package group
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"math"
@@ -228,6 +229,28 @@ func (s *snapshots) take(g *Group, busy int) {
 		s.holdFor(g)
 		_ = g.snapshot()
 	})
+}
+
+// ErrNoLog is returned for a queue whose log is in memory only.
+var ErrNoLog = errors.New("the queue has no log on disk")
+
+// Snapshot writes a snapshot now, and waits for it. Nothing is written if nothing was applied since the last
+// one.
+func (g *Group) Snapshot(ctx context.Context) error {
+	if g.IsLocal() {
+		return ErrNoLog
+	}
+	s := g.host.snapshots
+	if err := s.slots.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer s.worker.Wake()
+	defer s.slots.Release(1)
+	s.holdFor(g)
+	if err := g.snapshot(); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+		return err
+	}
+	return nil
 }
 
 // snapshot writes a snapshot and waits for it.

@@ -16,7 +16,7 @@ func (s *Server) SetAudit(l *audit.Log) { s.audit = l }
 var shown = []string{
 	"tags", "configure", "write", "read", "exchange", "pattern", "definition", "apply-to", "priority", "value",
 	"description", "default_queue_type", "count", "ackmode", "due_at", "delay", "type", "durable", "auto_delete", "internal",
-	"arguments", "routing_key", "users", "action", "node",
+	"arguments", "routing_key", "users", "action", "node", "tag", "channel",
 }
 
 // noteBody keeps the content of a request for the audit log.

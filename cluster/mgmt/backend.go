@@ -77,6 +77,8 @@ type Messages interface {
 	Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Message, more bool, err error)
 	// Scheduled asks a queue's leader for a page of its scheduled messages.
 	Scheduled(ctx context.Context, q *catalog.Queue, r *peerpb.ScheduledRequest) ([]*peerpb.ScheduledMessage, error)
+	// ExpireDue has a queue's leader propose ticks until nothing in it is due.
+	ExpireDue(ctx context.Context, q *catalog.Queue) error
 	// GroupsAfter asks a queue's leader for up to limit groups with an id above after, by id.
 	GroupsAfter(ctx context.Context, q *catalog.Queue, after string, limit int) (api.GroupPage, error)
 	// NameLocked makes a command be about the delivery that a lock token names. It returns false if
@@ -194,6 +196,9 @@ type Connections interface {
 	// CloseConnection makes the node that a client is connected to close the connection with this
 	// reason. It returns false if the connection is gone.
 	CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error)
+	// CancelConsumer cancels the consumer of a queue that a channel has under a tag, and tells its
+	// client. It returns false if the consumer is gone.
+	CancelConsumer(ctx context.Context, q *catalog.Queue, at api.ChannelDetails, tag string) (bool, error)
 }
 
 // Maintenance takes this node out of service.
@@ -210,6 +215,8 @@ type Leaders interface {
 	Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (api.Rebalanced, error)
 	// TransferLeadership makes a node the leader of a queue.
 	TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error
+	// Snapshot has every replica of a queue write a snapshot.
+	Snapshot(ctx context.Context, q *catalog.Queue) error
 }
 
 // Resources are the memory and disk of this node.

@@ -107,7 +107,7 @@ var needs = map[string]need{
 	"PUT /api/queues/{vhost}/{name}":                                       {management, "configure"},
 	"DELETE /api/queues/{vhost}/{name}":                                    {management, "configure"},
 	"DELETE /api/queues/{vhost}/{name}/contents":                           {management, "read"},
-	"POST /api/queues/{vhost}/{name}/actions":                              {management, "see"}, // its one action asks for administrator
+	"POST /api/queues/{vhost}/{name}/actions":                              {management, "see"}, // its actions ask for administrator
 	"PUT /api/exchanges/{vhost}/{name}":                                    {management, "configure"},
 	"DELETE /api/exchanges/{vhost}/{name}":                                 {management, "configure"},
 	"POST /api/exchanges/{vhost}/{name}/publish":                           {management, "write"},

@@ -185,7 +185,7 @@ func (b *Backend) queues() []resource {
 		{"/api/queues/{vhost}", []endpoint{get(management, q.list)}},
 		{"/api/queues/{vhost}/{name}", []endpoint{get(management, q.get), put(management, o.putQueue), remove(management, o.deleteQueue)}},
 		{"/api/queues/{vhost}/{name}/contents", []endpoint{remove(management, o.purge)}},
-		{"/api/queues/{vhost}/{name}/actions", []endpoint{post(management, queueActions{b.Leaders}.perform)}},
+		{"/api/queues/{vhost}/{name}/actions", []endpoint{post(management, queueActions{b.Leaders, b.Messages, b.Queues, b.Connections}.perform)}},
 		{"/api/queues/{vhost}/{name}/get", []endpoint{post(management, m.take)}},
 		{"/api/queues/{vhost}/{name}/deaths", []endpoint{get(management, history{b.History}.deaths)}},
 		{"/api/queues/{vhost}/{name}/explain", []endpoint{get(management, history{b.History}.explain)}},

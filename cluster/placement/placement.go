@@ -41,6 +41,8 @@ type Config struct {
 	Serving func() bool
 	// KindTransfer is the kind of calls that ask other nodes to take over a leadership.
 	KindTransfer peer.Kind
+	// KindSnapshot is the kind of calls that ask other nodes for a snapshot of a replica.
+	KindSnapshot peer.Kind
 }
 
 // Placement holds the parts of this package for one node.
@@ -50,6 +52,7 @@ type Placement struct {
 	*Members
 	*Leaderships
 	*Maintenance
+	*Snapshots
 	Local      *LocalReplicas
 	Reconciler *Reconciler
 }
@@ -59,7 +62,7 @@ type Placement struct {
 func New(c Config) *Placement {
 	n := &node{Config: c}
 	p := &Placement{
-		node: n, Members: &Members{n}, Leaderships: newLeaderships(n),
+		node: n, Members: &Members{n}, Leaderships: newLeaderships(n), Snapshots: newSnapshots(n),
 		Local: newLocalReplicas(n), Reconciler: newReconciler(n),
 	}
 	p.Maintenance = newMaintenance(n, p.Leaderships)

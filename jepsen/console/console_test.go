@@ -36,7 +36,7 @@ func TestConsole(t *testing.T) {
 		run  func(*testing.T, *world)
 	}{
 		{"login", testLogin}, {"live", testLive}, {"publish", testPublish}, {"scheduled", testScheduled}, {"ended", testEnded}, {"filters", testFilters}, {"kept", testKept},
-		{"connections", testConnections}, {"timeouts", testTimeouts}, {"policy", testPolicy}, {"exchange", testExchange}, {"replicas", testReplicas}, {"users", testUsers}, {"definitions", testDefinitions}, {"drain", testDrain},
+		{"connections", testConnections}, {"timeouts", testTimeouts}, {"policy", testPolicy}, {"exchange", testExchange}, {"replicas", testReplicas}, {"actions", testActions}, {"users", testUsers}, {"definitions", testDefinitions}, {"drain", testDrain},
 		{"screenshots", takeScreenshots}, {"hostile", testHostile}, {"keyboard", testKeyboard}, {"small and dark", testSmallAndDark},
 		{"many queues", testManyQueues},
 	} {

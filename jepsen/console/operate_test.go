@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/jepsen/internal/await"
 )
@@ -158,4 +159,62 @@ func testDrain(t *testing.T, w *world) {
 	p.await("it is drained", "/^n1\\s+drained/.test(row('n1').innerText) && text('.notices').includes('leaderships moved')")
 	p.press("Revive")
 	p.await("it serves again", "/^n1\\s+running/.test(row('n1').innerText)")
+}
+
+// testActions does what administrators do with a queue. The consumer that is cancelled is at another node.
+func testActions(t *testing.T, w *world) {
+	w.mustQueue(t, "acted", nil)
+	w.mustPublish(t, "acted", "held", nil)
+	w.mustPublishWith(t, "acted", "brief", map[string]any{"expiration": "1"})
+	ch := w.mustDialAt(t, 1, "a consumer to cancel")
+	if err := ch.Qos(1, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	cancelled := ch.NotifyCancel(make(chan string, 1))
+	got, err := ch.Consume("acted", hostile[0], false, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := <-got
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queue acted", "queue", "/", "acted", "consumers")
+	p.do("row("+quote(hostile[0])+")", "querySelector('button').click()")
+	p.await("a question", "text('dialog h2').includes("+quote(hostile[0])+")")
+	p.press("Cancel it")
+	p.await("it is cancelled", "text('.notices').includes('is cancelled')")
+	select {
+	case tag := <-cancelled:
+		if tag != hostile[0] {
+			t.Errorf("the client is told of %q", tag)
+		}
+	case <-time.After(patience):
+		t.Fatal("the client is not told")
+	}
+	w.mustPublish(t, "acted", "for nobody", nil)
+	if err := held.Ack(false); err != nil { // what it holds can be settled
+		t.Fatal(err)
+	}
+	p.await("it has gone", "!row("+quote(hostile[0])+")")
+	for range got {
+		t.Error("it gets more")
+	}
+
+	p.open("Queue acted", "queue", "/", "acted")
+	p.press("Expire now")
+	p.await("it is done", "text('.notices').includes('Nothing in the queue is due')")
+	p.await("one message", "/Ready\\s*1 /.test(text('[aria-label=State]')) && /Expired\\s*1/.test(text('[aria-label=Time]')) && /Unacknowledged\\s*0 /.test(text('[aria-label=State]'))")
+	p.press("Snapshot")
+	p.await("it is written", "text('.notices').includes('has written a snapshot')")
+	var members []map[string]any
+	w.mustCall(t, http.MethodGet, "/api/queues/quorum/%2F/acted/status", nil, &members)
+	for _, m := range members {
+		if at, _ := m["Snapshot Index"].(float64); at < 1 {
+			t.Errorf("no snapshot: %v", m)
+		}
+	}
+	if len(members) != 3 {
+		t.Errorf("%v", members)
+	}
+	p.press("Snapshot")
+	p.await("nothing new to be written is no failure", "text('.notices').includes('has written a snapshot')")
 }

@@ -19,7 +19,13 @@ func queuePath(name string, more ...string) string {
 // mustDial opens a channel to the first node, on a connection with a name.
 func (w *world) mustDial(t *testing.T, name string) *amqp.Channel {
 	t.Helper()
-	c, err := amqp.DialConfig(w.Nodes[0].URI(), amqp.Config{Properties: amqp.Table{"connection_name": name}})
+	return w.mustDialAt(t, 0, name)
+}
+
+// mustDialAt opens a channel to a node.
+func (w *world) mustDialAt(t *testing.T, node int, name string) *amqp.Channel {
+	t.Helper()
+	c, err := amqp.DialConfig(w.Nodes[node].URI(), amqp.Config{Properties: amqp.Table{"connection_name": name}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,10 +1,10 @@
 // Consumers, and how long they may hold what they have.
 
-import { path } from './client.js';
-import { badge, fill, link, place } from './dom.js';
+import { path, post } from './client.js';
+import { badge, button, fill, link, place } from './dom.js';
 import { ago, count, duration, left } from './format.js';
 import { paged } from './table.js';
-import { section } from './view.js';
+import { confirm, section } from './view.js';
 
 const source = { consumer: 'its own', queue: 'the queue’s argument', policy: 'a policy', node: 'the node', none: 'nobody' };
 const health = { up: 'good', 'timed-out': 'bad', quiescing: 'warn', silent: 'warn' };
@@ -27,6 +27,16 @@ const columns = [
 ];
 
 const key = (c) => `${c.queue.vhost}\n${c.queue.name}\n${c.consumer_tag}\n${c.channel_details.name ?? c.node}`;
+
+// cancelColumn has the buttons of administrators.
+const cancelColumn = (view) => (view.may('administrator') ? [{ title: 'Actions', show: (c) => c.channel_details.name && button('Cancel', () => cancel(view, c)) }] : []);
+
+async function cancel(view, c) {
+  const tag = c.consumer_tag, channel = c.channel_details.name;
+  if (await confirm(`Cancel the consumer ${tag}?`, 'Cancel it', 'It gets no more messages, and its client is told. What it holds stays with it until it is settled.')) {
+    await view.act(() => post(path('queues', c.queue.vhost, c.queue.name, 'actions'), { action: 'cancel_consumer', tag, channel }), `The consumer ${tag} is cancelled.`);
+  }
+}
 
 // actions are what becomes of a consumer at a timeout.
 const actions = { cancel: 'consumer cancelled', suspend: 'consumer suspended', channel_close: 'channel closed', get: 'channel closed, for a get' };
@@ -52,12 +62,12 @@ function lastTimeouts(view, at, columns) {
 }
 
 export function queueConsumers(view, body, at) {
-  fill(body, section('Consumers', paged(view, 'Consumers', `${at}/consumers`, columns, { key, by: 'consumer_tag', named: false })), lastTimeouts(view, `${at}/timeouts`, timeoutColumns));
+  fill(body, section('Consumers', paged(view, 'Consumers', `${at}/consumers`, [...columns, ...cancelColumn(view)], { key, by: 'consumer_tag', named: false })), lastTimeouts(view, `${at}/timeouts`, timeoutColumns));
 }
 
 const queueColumn = (of) => ({ title: 'Queue', sort: 'queue.name', show: (x) => link(place('queue', x.queue.vhost, x.queue.name, of), x.queue.name) });
 
 export function consumers(view) {
-  view.show('Consumers', section('Consumers', paged(view, 'Consumers', path('consumers'), [queueColumn('consumers'), ...columns], { key, by: 'queue.name', named: false })),
+  view.show('Consumers', section('Consumers', paged(view, 'Consumers', path('consumers'), [queueColumn('consumers'), ...columns, ...cancelColumn(view)], { key, by: 'queue.name', named: false })),
     lastTimeouts(view, path('quorate', 'timeouts'), [timeoutColumns[0], queueColumn('consumers'), ...timeoutColumns.slice(1)]));
 }

@@ -35,6 +35,10 @@ function state(view, body, at, { vhost, name }) {
   fill(body, h('div', { class: 'buttons' },
     button('Publish', () => publish(view, vhost, name), { class: 'primary' }),
     button('Purge', () => purge(view, at, name)),
+    view.may('administrator') && [
+      button('Expire now', () => view.act(() => post(`${at}/actions`, { action: 'expire_now' }), 'Nothing in the queue is due any more.')),
+      button('Snapshot', () => view.act(() => post(`${at}/actions`, { action: 'snapshot' }), 'Every replica has written a snapshot.')),
+    ],
     button('Delete', () => drop(view, at, name), { class: 'danger' })),
   section('State', facts), section('Time', times), section('Expiry', expiry), section('Length', lengths.element), section('Rates', rates.element),
   section('Replicas', members.element, leaders), section('Settings', settings));
