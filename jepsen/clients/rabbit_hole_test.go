@@ -15,7 +15,7 @@ import (
 
 // rabbitHole is the library by which the Terraform provider and the topology operator use the HTTP
 // API.
-const rabbitHole = "github.com/michaelklishin/rabbit-hole/v3@v3.2.0"
+const rabbitHole = "github.com/michaelklishin/rabbit-hole/v3@v3.5.0"
 
 // notServed are the subjects of its tests that are about plug-ins: what quorate does not have is
 // refused, and lists of it are 404.
