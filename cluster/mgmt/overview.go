@@ -53,7 +53,8 @@ func (ov overview) get(w *responder, r *request) {
 		for _, q := range r.view.QueuesOf(vhost) {
 			o.ObjectTotals.Queues++
 			if f, ok := byQueue[q.ID]; ok {
-				o.QueueTotals.Add(&f.QueueStats)
+				o.QueueTotals.Totals.Add(&f.QueueStats)
+				o.QueueTotals.Expiry.Add(f.NextExpiryAt, f.Expiring)
 				o.ObjectTotals.Consumers += f.Consumers
 			}
 		}

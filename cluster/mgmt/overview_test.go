@@ -3,6 +3,7 @@ package mgmt
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -78,4 +79,42 @@ func TestOverview(t *testing.T) {
 	if len(list) != 1 || list[0].Totals != nil {
 		t.Errorf("without stats: %+v", list)
 	}
+}
+
+// TestOverviewExpiry: the overview sums up which messages expire soon, over the queues that the user sees.
+func TestOverviewExpiry(t *testing.T) {
+	w := newWorld(t)
+	expires := func(vhost, name string, next int64, within ...api.ExpiringWithin) {
+		w.queue(vhost, name, false)
+		f := stats.Queue{Expiring: within}
+		if next != 0 {
+			f.NextExpiryAt = &next
+		}
+		w.stats[name] = f
+	}
+	soon := api.Expiry{}
+	check := func(user string, want string) {
+		t.Helper()
+		var o api.Overview
+		if err := json.Unmarshal(w.request(user, "GET", "/api/overview", "").Body.Bytes(), &o); err != nil {
+			t.Fatal(err)
+		}
+		soon = o.QueueTotals.Expiry
+		next := int64(0)
+		if soon.NextExpiryAt != nil {
+			next = *soon.NextExpiryAt
+		}
+		if got := fmt.Sprint(next, soon.WithinMinute, soon.WithinHour); got != want {
+			t.Errorf("%s sees %s, not %s", user, got, want)
+		}
+	}
+	expires("/", "never", 0)
+	check("maggie", "0 0 0")
+	w.check(want{"maggie", "GET", "/api/overview", "", 200, `…"next_expiry_at":null,"messages_expiring_within_minute":0,"messages_expiring_within_hour":0`})
+	expires("/", "late", 9_000_000)
+	expires("/", "both", 5000, api.ExpiringWithin{WithinMS: 60_000, Messages: 2}, api.ExpiringWithin{WithinMS: 3_600_000, Messages: 5})
+	expires("/", "soon", 4000, api.ExpiringWithin{WithinMS: 60_000, Messages: 7})
+	expires("hidden", "h", 3000, api.ExpiringWithin{WithinMS: 60_000}, api.ExpiringWithin{WithinMS: 3_600_000, Messages: 1})
+	check("maggie", "4000 9 12")
+	check("mona", "3000 9 13")
 }

@@ -24,6 +24,20 @@ var expiringWithin = func() (list []uint64) {
 	return append(list, catalog.MaxTTL)
 }()
 
+// expiringSoon are the times that are counted for all queues, to be summed up.
+var expiringSoon = []uint64{uint64(time.Minute.Milliseconds()), uint64(time.Hour.Milliseconds())}
+
+// withinFor are the times that are asked about with the stats of these queues; without ids, of all.
+func withinFor(ids []fsm.QueueID) []uint64 {
+	switch len(ids) {
+	case 0:
+		return expiringSoon
+	case 1:
+		return expiringWithin
+	}
+	return nil
+}
+
 // expiring counts the messages of a queue that expire within times from now on. It returns at most as
 // many counts as there can be.
 func expiring(m *queue.Machine, now fsm.Time, within []uint64) []uint64 {

@@ -17,7 +17,7 @@ type Queue struct {
 	Revision uint64 // of the effective settings that the queue has applied
 	api.QueueStats
 	Delay    api.DelayStats       // if it is the store of a delayed exchange
-	Expiring []api.ExpiringWithin // if it is the only queue that was asked about, and some of its messages will
+	Expiring []api.ExpiringWithin // if it is the only queue that was asked about, or all were, and some of its messages will
 }
 
 // statsOf reads a machine. peerpb.QueueStats is the only type that carries its numbers: a new one

@@ -63,7 +63,7 @@ func (q *Queues) Stats(ctx context.Context, ids ...fsm.QueueID) map[fsm.QueueID]
 		for _, s := range reply.Queues {
 			if !s.Gone {
 				one.from(node, s)
-				one.Expiring = expiringFrom(expiringWithin, s.Expiring)
+				one.Expiring = expiringFrom(withinFor(ids), s.Expiring)
 				all[fsm.QueueID(s.Queue)] = one
 			}
 		}
@@ -85,9 +85,7 @@ func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.Queue
 
 func (q *Queues) askAll(ctx context.Context, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
 	req := &peerpb.QueueStatsRequest{Queues: numbers(ids)}
-	if len(ids) == 1 {
-		req.ExpiringWithin = expiringWithin
-	}
+	req.ExpiringWithin = withinFor(ids)
 	return AskAll(ctx, q.nodes, Question[*peerpb.QueueStatsReply]{
 		Doing: "read the stats of queues", Wait: queuesWait,
 		Here: func() *peerpb.QueueStatsReply { return q.answer(req) },

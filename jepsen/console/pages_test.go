@@ -191,6 +191,14 @@ func testEnded(t *testing.T, w *world) {
 		w.mustPublishWith(t, "several", ms, map[string]any{"expiration": ms})
 	}
 	w.mustPublish(t, "several", "for ever", nil)
+	p.open("Overview", "overview")
+	p.await("those of the next hour", "card('Expire within 1 min') === 0 && card('Expire within 1 h') >= 0 && text('main').includes('The next message expires in ')")
+	w.mustPublishWith(t, "several", "within an hour", map[string]any{"expiration": "3000000"})
+	p.await("one more", "card('Expire within 1 h') === 1 && /expires in (49|50) min/.test(text('main'))")
+	w.mustCall(t, http.MethodDelete, queuePath("several", "contents"), nil, nil)
+	for _, ms := range []string{"4000000", "10000000", "10000001"} {
+		w.mustPublishWith(t, "several", ms, map[string]any{"expiration": ms})
+	}
 	p.open("Queue several", "queue", "/", "several")
 	p.await("when most expire", "text('[aria-label=Expiry]').includes('3 messages expire within 4 h, at most 2 of them in 2 h to 4 h')")
 	p.await("a bar for each span", "all('[aria-label=Expiry] .bar').map((e) => e.title).slice(-3).join() === '0 in 30 min to 1 h,1 in 1 h to 2 h,2 in 2 h to 4 h'")

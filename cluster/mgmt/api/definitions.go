@@ -83,6 +83,37 @@ type Overview struct {
 type QueueTotals struct {
 	Totals
 	LengthDetails
+	Expiry
+}
+
+// Expiry is when messages of queues expire that nobody holds and that are not scheduled.
+type Expiry struct {
+	NextExpiryAt *int64 `json:"next_expiry_at"` // ms since the epoch; null: none will
+	WithinMinute uint64 `json:"messages_expiring_within_minute"`
+	WithinHour   uint64 `json:"messages_expiring_within_hour"` // those within a minute included
+}
+
+// Add adds a queue: when its next message expires, and how many do within times.
+func (e *Expiry) Add(next *int64, within []ExpiringWithin) {
+	if next != nil && (e.NextExpiryAt == nil || *next < *e.NextExpiryAt) {
+		e.NextExpiryAt = next
+	}
+	for i, x := range within { // sooner ones are in later counts
+		if x.WithinMS <= 60_000 {
+			e.WithinMinute += x.Messages - before(within, i)
+		}
+		if x.WithinMS <= 3_600_000 {
+			e.WithinHour += x.Messages - before(within, i)
+		}
+	}
+}
+
+// before is the count before that at i.
+func before(within []ExpiringWithin, i int) uint64 {
+	if i == 0 {
+		return 0
+	}
+	return within[i-1].Messages
 }
 
 // NodeListener is an address at which a node listens, as the overview lists them.

@@ -3,7 +3,7 @@
 import { Chart, lengthsOf, ratesOf, samples } from './chart.js';
 import { check, get, path } from './client.js';
 import { badge, fill, h, link, place } from './dom.js';
-import { count, rate, rateOf } from './format.js';
+import { count, left, rate, rateOf } from './format.js';
 import { nodeColumns } from './nodes.js';
 import { Table } from './table.js';
 import { section } from './view.js';
@@ -28,6 +28,7 @@ const checks = [
 export function overview(view) {
   const health = h('ul', { class: 'health' });
   const totals = h('div', { class: 'cards' });
+  const next = h('p');
   const rates = new Chart(view, 'Messages a second', charted, rate);
   const queued = new Chart(view, 'Messages in queues', lengths, count);
   const counters = new Table('Counts since the nodes began', [
@@ -42,16 +43,17 @@ export function overview(view) {
   ], ([name]) => name);
   const nodes = view.may('monitoring') && new Table('Nodes', nodeColumns, (n) => n.name);
 
-  view.show('Overview', section('Health', health), section('Now', totals), section('Rates', rates.element), section('Queued', queued.element),
+  view.show('Overview', section('Health', health), section('Now', totals, next), section('Rates', rates.element), section('Queued', queued.element),
     nodes && section('Nodes', nodes.element), section('Counts', h('div', { class: 'columns' }, counters.element, churn.element)));
 
   view.every(async () => {
     const o = await get(path('overview'), samples, { signal: view.signal });
     const q = o.queue_totals;
     fill(totals, card('Ready', q.messages_ready), card('Unacknowledged', q.messages_unacknowledged), card('Scheduled', q.messages_scheduled),
-      card('Waiting for a retry', q.messages_delayed - q.messages_scheduled), card('Dead letters under way', q.messages_dlx),
+      card('Waiting for a retry', q.messages_delayed - q.messages_scheduled), card('Dead letters under way', q.messages_dlx), card('Expire within 1 min', q.messages_expiring_within_minute), card('Expire within 1 h', q.messages_expiring_within_hour),
       card('Queues', o.object_totals.queues, '#/queues'), card('Connections', o.object_totals.connections, '#/connections'),
       card('Channels', o.object_totals.channels, '#/channels'), card('Consumers', o.object_totals.consumers, '#/consumers'));
+    fill(next, q.next_expiry_at ? ['The next message expires ', left(q.next_expiry_at), '.'] : '');
     rates.show(ratesOf(o.message_stats, charted.map(([name]) => name)));
     queued.show(lengthsOf(q, lengths.map(([name]) => name)));
     counters.show(listed.map(([name, title]) => [name, title, o.message_stats]));
@@ -76,5 +78,5 @@ function details(answer, of) {
   const all = answer.queues ?? [];
   const queues = all.slice(0, 10).map((q) => (q.virtual_host ? link(place('queue', q.virtual_host, q.name), q.readable_name) : q.readable_name));
   return h('ul', null, [...alarms, ...queues].map((x) => h('li', null, x)), all.length > 10 && h('li', null, `and ${count(all.length - 10)} more`),
-    all.length > 0 && of === 'quorum-queues-without-elected-leaders' && h('li', null, link(place('queues', '', 'leaderless'), 'List them')));
+    all.length > 0 && of === 'quorum-queues-without-elected-leaders' && h('li', null, link(place('queues', '', 'leaderless'), `List them (${count(all.length)})`)));
 }
