@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func mustFile(t *testing.T, text string) string {
@@ -173,6 +174,27 @@ func TestEnvironmentOfThePeer(t *testing.T) {
 	}
 	if len(s.notices) != 1 || s.notices[0].key != "RABBITMQ_NODENAME" {
 		t.Errorf("told: %v", s.notices)
+	}
+}
+
+// A file that the peer's variable names is read unless its own one names another; Erlang terms are refused.
+func TestFileVariablesOfThePeer(t *testing.T) {
+	theirs, own := mustFile(t, "heartbeat = 30\n"), mustFile(t, "heartbeat = 20\n")
+	for _, c := range []struct {
+		own  string
+		want time.Duration
+	}{{"", 30 * time.Second}, {own, 20 * time.Second}} {
+		t.Setenv(peerFileVariable, theirs)
+		t.Setenv(fileVariable, c.own)
+		if s, err := load("", nil); err != nil || s.heartbeat != c.want || len(s.notices) != 0 {
+			t.Errorf("%q: %+v, %v", c.own, s, err)
+		}
+	}
+	t.Setenv(peerAdvancedVariable, "/etc/rabbitmq/advanced.config")
+	t.Setenv("RABBITMQ_DEFAULT_PASS", "encrypted:abc")
+	_, err := load("", nil)
+	if !errors.Is(err, errErlang) || !strings.Contains(err.Error(), "environment "+peerAdvancedVariable) || !strings.Contains(err.Error(), "environment RABBITMQ_DEFAULT_PASS") {
+		t.Errorf("refused: %v", err)
 	}
 }
 

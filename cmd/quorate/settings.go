@@ -213,6 +213,13 @@ const nodesKey = "cluster_formation.classic_config.nodes."
 // fileVariable is the variable of the environment that names the file of settings if no flag does.
 const fileVariable = "QUORATE_CONFIG_FILE"
 
+// Variables of the peer that name files: its settings, which are read if nothing else names a file, and
+// its Erlang terms, which cannot be.
+const (
+	peerFileVariable     = "RABBITMQ_CONFIG_FILE"
+	peerAdvancedVariable = "RABBITMQ_ADVANCED_CONFIG_FILE"
+)
+
 func text(field func(*settings) *string) func(*settings, string) error {
 	return func(s *settings, v string) error {
 		*field(s) = v
@@ -487,10 +494,14 @@ func (s *settings) environment(environ []string) error {
 			continue
 		}
 		s.source = name
-		switch word {
-		case "DEFAULT_USER", "DEFAULT_PASS", "DEFAULT_VHOST":
-			errs = append(errs, s.apply(strings.ToLower(word), value))
-		default:
+		switch {
+		case slices.Contains([]string{"DEFAULT_USER", "DEFAULT_PASS", "DEFAULT_VHOST"}, word):
+			if err := s.apply(strings.ToLower(word), value); err != nil {
+				errs = append(errs, fmt.Errorf("environment %s: %w", name, err))
+			}
+		case name == peerAdvancedVariable:
+			errs = append(errs, fmt.Errorf("environment %s: %w", name, errErlang))
+		case name != peerFileVariable: // load reads that one
 			s.tell(name, "variables of settings begin with QUORATE_")
 		}
 	}
@@ -550,7 +561,7 @@ func (s *settings) validate() error {
 func load(file string, sets []string) (*settings, error) {
 	s := defaults()
 	var errs []error
-	if file = cmp.Or(file, os.Getenv(fileVariable)); file != "" {
+	if file = cmp.Or(file, os.Getenv(fileVariable), os.Getenv(peerFileVariable)); file != "" {
 		errs = append(errs, s.readFile(file))
 	}
 	errs = append(errs, s.environment(os.Environ()))

@@ -365,7 +365,7 @@ Sources of a setting, in increasing order of precedence: the default, the file g
 
 ## A file of RabbitMQ
 
-A ` + "`rabbitmq.conf`" + ` can be given as it is. Its keys that are not in the table above are these; others are refused, as are values that begin with ` + "`encrypted:`" + `, and ` + "`advanced.config`" + `, which has Erlang terms. Of the environment, RABBITMQ_DEFAULT_USER, RABBITMQ_DEFAULT_PASS and RABBITMQ_DEFAULT_VHOST apply unless a QUORATE_ variable does; other RABBITMQ_ variables have no effect.
+A ` + "`rabbitmq.conf`" + ` can be given as it is. Its keys that are not in the table above are these; others are refused, as are values that begin with ` + "`encrypted:`" + `, and ` + "`advanced.config`" + `, which has Erlang terms. Of the environment, RABBITMQ_DEFAULT_USER, RABBITMQ_DEFAULT_PASS and RABBITMQ_DEFAULT_VHOST apply unless a QUORATE_ variable does; RABBITMQ_CONFIG_FILE names the file if neither --config nor QUORATE_CONFIG_FILE does; RABBITMQ_ADVANCED_CONFIG_FILE is refused; other RABBITMQ_ variables have no effect.
 
 | key | what it does |
 |---|---|
