@@ -36,7 +36,7 @@ var absent = []struct{ verb, instead string }{
 	{"sync_queue", noMirrors}, {"cancel_sync_queue", noMirrors}, {"await_online_synchronized_mirror", noMirrors + ": await_online_quorum_plus_one"}, {"check_if_node_is_mirror_sync_critical", noMirrors + ": check_if_node_is_quorum_critical"},
 	{"check_if_cluster_has_classic_queue_mirroring_policy", noMirrors},
 	{"node_health_check", "use check_running, check_local_alarms and check_virtual_hosts"},
-	{"reclaim_quorum_memory", "logs are cut by themselves"}, {"force_checkpoint", "snapshots are made by themselves, see docs/operations.md"},
+	{"reclaim_quorum_memory", "logs are cut by themselves"},
 	{"stream_status", noStreams}, {"coordinator_status", noStreams}, {"add_super_stream", noStreams}, {"list_stream_connections", noStreams}, {"list_stream_consumers", noStreams}, {"list_stream_publishers", noStreams}, {"set_stream_retention_policy", noStreams},
 	{"shovel_status", noPlugins + "; a queue forwards by the policy key forward-to-exchange"}, {"delete_shovel", noPlugins}, {"restart_shovel", noPlugins},
 	{"federation_status", noPlugins}, {"restart_federation_link", noPlugins}, {"list_amqp10_sessions", "AMQP 1.0 is not spoken"},

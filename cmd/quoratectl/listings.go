@@ -161,6 +161,22 @@ func listConsumers(c *call) error {
 	return listAt(c, path("consumers", c.options.vhost), "Listing consumers in vhost "+c.options.vhost+" ...", consumerColumns, c.words, 12)
 }
 
+var timeoutColumns = []column[api.ConsumerTimeout]{
+	{"at", "ms since 1970", func(x api.ConsumerTimeout) any { return x.At }},
+	{"queue_name", "", func(x api.ConsumerTimeout) any { return x.Queue.Name }},
+	{"consumer_tag", "", func(x api.ConsumerTimeout) any { return x.Tag }},
+	{"messages", "that went back", func(x api.ConsumerTimeout) any { return x.Messages }},
+	{"held_ms", "the longest of them", func(x api.ConsumerTimeout) any { return x.HeldMS }},
+	{"timeout_ms", "the smallest of them", func(x api.ConsumerTimeout) any { return x.Timeout }},
+	{"action", "cancel, suspend, channel_close or get", func(x api.ConsumerTimeout) any { return x.Action }},
+	{"node", "that served the client", func(x api.ConsumerTimeout) any { return x.Node }},
+	{"leader", "that led the queue", func(x api.ConsumerTimeout) any { return x.Leader }},
+}
+
+func listTimeouts(c *call) error {
+	return listAt(c, path("quorate", "timeouts", c.options.vhost), "Listing consumer timeouts in vhost "+c.options.vhost+" ...", timeoutColumns, c.words, 7)
+}
+
 var exchangeColumns = []column[api.Exchange]{
 	{"name", "", func(x api.Exchange) any { return x.Name }},
 	{"type", "", func(x api.Exchange) any { return x.Type }},

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -28,6 +30,10 @@ func operationVerbs() []verb {
 		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, maxArguments: 2, about: "sets how much of the node's disk must be free, until its next start", more: " A SIZE is such as 5GB, FRACTION is of the machine's memory.", run: setDiskLimit, also: ctl, example: "5GB"},
 		{name: "quorum_status", arguments: "QUEUE", least: 1, maxArguments: 1, about: "shows the status of each replica of a queue", run: quorumStatus, also: queues, live: true, example: "orders"},
 		{name: "transfer_leadership", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "makes a node the leader of a queue", run: transferLeadership, also: queues, example: "orders n2"},
+		{
+			name: "force_checkpoint", about: "has every replica of queues write a snapshot now; they do so by themselves when it pays",
+			run: forceCheckpoint, options: []option{vhostPattern, queuePattern}, timeout: 600, also: queues, example: "--queue-pattern '^orders'",
+		},
 		{
 			name: "rebalance", arguments: "quorum|all", least: 1, maxArguments: 1, about: "spreads the leaders of queues over the nodes",
 			run: rebalance, options: []option{vhostPattern, queuePattern}, timeout: 600, also: queues, example: "quorum --vhost-pattern '^shop$'",
@@ -159,6 +165,33 @@ var memberColumns = []column[api.Member]{
 
 func quorumStatus(c *call) error {
 	return listAt(c, path("queues", "quorum", c.options.vhost, c.words[0], "status"), "Status of quorum queue "+c.words[0]+" ...", memberColumns, nil, len(memberColumns))
+}
+
+// forceCheckpoint has each queue that matches write a snapshot. One that fails does not keep the others
+// from it.
+func forceCheckpoint(c *call) error {
+	vhosts, err := regexp.Compile(c.option("vhost-pattern"))
+	if err != nil {
+		return usageError("--vhost-pattern: %v", err)
+	}
+	names, err := regexp.Compile(c.option("queue-pattern"))
+	if err != nil {
+		return usageError("--queue-pattern: %v", err)
+	}
+	var queues []api.Queue
+	if err := c.get(path("queues")+"?disable_stats=true", &queues); err != nil {
+		return err
+	}
+	var errs []error
+	for _, q := range queues {
+		if q.Type != "quorum" || !vhosts.MatchString(q.VHost) || !names.MatchString(q.Name) {
+			continue
+		}
+		if err := c.post(path("queues", q.VHost, q.Name, "actions"), map[string]string{"action": "snapshot"}, nil); err != nil {
+			errs = append(errs, fmt.Errorf("queue %s in vhost %s: %w", q.Name, q.VHost, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 func transferLeadership(c *call) error {
