@@ -38,6 +38,7 @@ func (n *Node) openStats() {
 	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
 		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Draining: n.isDraining,
+		SyncLatency: n.stores.queues.SyncLatency, Local: n.local,
 	})
 }
 

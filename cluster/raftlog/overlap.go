@@ -3,6 +3,7 @@ package raftlog
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/hashicorp/raft"
@@ -126,11 +127,12 @@ type logEnd struct{ index, term uint64 }
 
 // unsynced is a write that is not durable yet.
 type unsynced struct {
-	g    *Group
-	b    *pebble.Batch
-	seq  uint64
-	size int
-	end  logEnd // after it
+	g     *Group
+	b     *pebble.Batch
+	seq   uint64
+	size  int
+	end   logEnd    // after it
+	began time.Time // when it was written
 }
 
 // syncer waits until what groups have written is durable, in the order of the writes of each, and notes
@@ -139,6 +141,7 @@ type syncer struct {
 	fatal func(why string, attrs ...any)
 	queue chan unsynced
 	bytes atomic.Int64
+	took  syncTime
 	done  sync.WaitGroup
 }
 
@@ -157,6 +160,7 @@ func (s *syncer) run() {
 		if err := w.b.Close(); err != nil {
 			s.fatal("durable write failed", "error", err)
 		}
+		s.took.observe(w.began)
 		s.bytes.Add(-int64(w.size))
 		w.g.place.acknowledge(w.end.index, w.end.term)
 		w.g.overlap.advance(w.seq)
@@ -171,7 +175,7 @@ func (s *syncer) close() {
 
 // await has it noted when a batch that was written is durable, and with it the log up to end.
 func (g *Group) await(b *pebble.Batch, end logEnd) {
-	w := unsynced{g: g, b: b, seq: g.overlap.written.Add(1), size: b.Len(), end: end}
+	w := unsynced{g: g, b: b, seq: g.overlap.written.Add(1), size: b.Len(), end: end, began: time.Now()}
 	g.s.syncer.bytes.Add(int64(w.size))
 	g.s.syncer.queue <- w
 }

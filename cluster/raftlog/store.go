@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -291,13 +292,20 @@ func (s *Store) Metrics() Metrics {
 // commit applies a batch, durably if how is pebble.Sync, and releases it. It
 // does not return if that fails.
 func (s *Store) commit(b *pebble.Batch, how *pebble.WriteOptions) {
+	began := time.Now()
 	if err := b.Commit(how); err != nil {
 		s.fatal("durable write failed", "error", err)
+	}
+	if how == pebble.Sync {
+		s.syncer.took.observe(began)
 	}
 	if err := b.Close(); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
 }
+
+// SyncLatency is the mean time that durable writes have taken of late; 0: there was none.
+func (s *Store) SyncLatency() time.Duration { return time.Duration(s.syncer.took.ns.Load()) }
 
 // write applies a batch, and has it synced without waiting for that. Its owner releases it.
 func (s *Store) write(b *pebble.Batch) {

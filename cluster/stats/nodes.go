@@ -5,9 +5,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // Alarms lists the alarms in effect at the nodes that are up, by node.
@@ -32,6 +34,7 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 		x := api.Node{
 			Name: state.Name, Type: "disc", Running: r.nodes.Online(state.Name), BeingDrained: r.c.Draining(state.Name),
 			NodeProcess: api.NodeProcess{RatesMode: "basic", Plugins: []string{}, Partitions: []string{}},
+			NodeRaft:    raftFrom(answers[state.Name].GetResources()),
 		}
 		if reply := answers[state.Name]; reply != nil {
 			f := reply.Resources
@@ -48,4 +51,45 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 	}
 	slices.SortFunc(list, func(a, b api.Node) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// describeRaft adds what this node does for the cluster.
+func (r *Replicas) describeRaft(to *peerpb.NodeResources) {
+	for _, g := range r.c.Host.Groups() {
+		to.Replicas++
+		if g.Leading() != 0 {
+			to.Leaders++
+		}
+		if g.Doubt() != nil {
+			to.Learners++
+		}
+	}
+	to.SyncTime, to.ClockOffset = uint64(r.c.SyncLatency().Microseconds()), r.c.Local.Clock().OffsetMS
+	for _, c := range r.c.Local.Certificates() {
+		to.Certificates = append(to.Certificates, &peerpb.NodeCertificate{
+			Protocol: c.Protocol, File: c.File, Ends: millis(c.Ends), AuthoritiesFile: c.AuthoritiesFile, AuthoritiesEnd: millis(c.AuthoritiesEnd),
+		})
+	}
+}
+
+// millis is an instant in ms since the epoch; 0: none.
+func millis(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
+}
+
+// raftFrom is what the answer of a node says; nil: it did not answer.
+func raftFrom(f *peerpb.NodeResources) api.NodeRaft {
+	x := api.NodeRaft{
+		Replicas: f.GetReplicas(), Leaders: f.GetLeaders(), Learners: f.GetLearners(),
+		SyncMS: float64(f.GetSyncTime()) / 1000, ClockOffset: f.GetClockOffset(), Certificates: []api.NodeCertificate{},
+	}
+	for _, c := range f.GetCertificates() {
+		x.Certificates = append(x.Certificates, api.NodeCertificate{
+			Protocol: c.Protocol, File: c.File, ExpiresAt: c.Ends, AuthoritiesFile: c.AuthoritiesFile, AuthoritiesExpire: c.AuthoritiesEnd,
+		})
+	}
+	return x
 }

@@ -42,6 +42,9 @@ type ReplicasConfig struct {
 	Resources func() alarm.Resources
 	// Draining reports whether a node is about to stop.
 	Draining func(node string) bool
+	// SyncLatency is how long durable writes to the queues' logs take; 0: not known.
+	SyncLatency func() time.Duration
+	Local       *Local
 }
 
 // NewReplicas returns the replicas of a node, and answers other nodes for them.
@@ -137,6 +140,7 @@ func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 	}}
 	if len(req.Groups) == 1 && fsm.GroupID(req.Groups[0]) == CatalogGroup { // see Nodes
 		r.describeProcess(reply.Resources)
+		r.describeRaft(reply.Resources)
 	}
 	if len(req.Groups) == 0 {
 		reply.Replicas = append(reply.Replicas, replicaOf(CatalogGroup, r.c.Catalog.Progress()))

@@ -153,6 +153,28 @@ func testDrain(t *testing.T, w *world) {
 	p.open("Nodes", "nodes")
 	p.await("the nodes", "rows().filter((r) => /^n[123]\\s+running/.test(r)).length === 3")
 	p.await("the clock", "text('main').includes('agrees with a majority')")
+	p.await("leaders, and how long the disk takes", "rows().filter((r) => /^n[123]\\s+running[^]*\\d+ of \\d+[^]*\\d\\.\\d\\d ms/.test(r)).length === 3")
+	p.await("their balance", "/leads \\d+ to \\d+ queues/.test(text('[aria-label=Nodes]'))")
+	var nodes []struct {
+		Name                        string
+		Replicas, Leaders, Learners int
+		SyncMS                      float64 `json:"io_sync_avg_time"`
+		ClockOffset                 int64   `json:"clock_offset_ms"`
+		Certificates                []any
+	}
+	var all []any
+	w.mustCall(t, http.MethodGet, "/api/nodes", nil, &nodes)
+	w.mustCall(t, http.MethodGet, "/api/queues", nil, &all)
+	leaders := 0
+	for _, n := range nodes {
+		leaders += n.Leaders
+		if n.Replicas < n.Leaders || n.Replicas > len(all) || n.Learners != 0 || n.SyncMS <= 0 || n.ClockOffset > 1000 || n.ClockOffset < -1000 || n.Certificates == nil {
+			t.Errorf("%d queues: %+v", len(all), n)
+		}
+	}
+	if leaders != len(all) {
+		t.Errorf("%d leaders of %d queues", leaders, len(all))
+	}
 	p.press("Drain")
 	p.await("a question", "text('dialog h2') === 'Drain the node n1?'")
 	p.press("Drain it")

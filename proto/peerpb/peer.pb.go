@@ -74,7 +74,7 @@ func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficRequest_Of.Descriptor instead.
 func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{49, 0}
+	return file_peer_proto_rawDescGZIP(), []int{50, 0}
 }
 
 // Hello opens a link.
@@ -2485,14 +2485,20 @@ type NodeResources struct {
 	DiskFree    int64                  `protobuf:"varint,3,opt,name=disk_free,json=diskFree" json:"disk_free,omitempty"`
 	DiskLimit   int64                  `protobuf:"varint,4,opt,name=disk_limit,json=diskLimit" json:"disk_limit,omitempty"` // that must be free
 	// The process. A node that does not know them sends none.
-	Uptime        int64  `protobuf:"varint,5,opt,name=uptime" json:"uptime,omitempty"` // ms
-	Pid           uint32 `protobuf:"varint,6,opt,name=pid" json:"pid,omitempty"`
-	Files         uint32 `protobuf:"varint,7,opt,name=files" json:"files,omitempty"` // open descriptors
-	MaxFiles      uint32 `protobuf:"varint,8,opt,name=max_files,json=maxFiles" json:"max_files,omitempty"`
-	Processors    uint32 `protobuf:"varint,9,opt,name=processors" json:"processors,omitempty"`
-	Goroutines    uint32 `protobuf:"varint,10,opt,name=goroutines" json:"goroutines,omitempty"`
-	Collections   uint32 `protobuf:"varint,11,opt,name=collections" json:"collections,omitempty"` // of garbage, since it began
-	Runnable      uint32 `protobuf:"varint,12,opt,name=runnable" json:"runnable,omitempty"`       // goroutines that wait for a processor
+	Uptime        int64              `protobuf:"varint,5,opt,name=uptime" json:"uptime,omitempty"` // ms
+	Pid           uint32             `protobuf:"varint,6,opt,name=pid" json:"pid,omitempty"`
+	Files         uint32             `protobuf:"varint,7,opt,name=files" json:"files,omitempty"` // open descriptors
+	MaxFiles      uint32             `protobuf:"varint,8,opt,name=max_files,json=maxFiles" json:"max_files,omitempty"`
+	Processors    uint32             `protobuf:"varint,9,opt,name=processors" json:"processors,omitempty"`
+	Goroutines    uint32             `protobuf:"varint,10,opt,name=goroutines" json:"goroutines,omitempty"`
+	Collections   uint32             `protobuf:"varint,11,opt,name=collections" json:"collections,omitempty"`                      // of garbage, since it began
+	Runnable      uint32             `protobuf:"varint,12,opt,name=runnable" json:"runnable,omitempty"`                            // goroutines that wait for a processor
+	Replicas      uint32             `protobuf:"varint,13,opt,name=replicas" json:"replicas,omitempty"`                            // of queues
+	Leaders       uint32             `protobuf:"varint,14,opt,name=leaders" json:"leaders,omitempty"`                              // among them
+	Learners      uint32             `protobuf:"varint,15,opt,name=learners" json:"learners,omitempty"`                            // among them: not proven to be up to date
+	SyncTime      uint64             `protobuf:"varint,16,opt,name=sync_time,json=syncTime" json:"sync_time,omitempty"`            // of durable writes, of late, in microseconds; 0: there was none
+	ClockOffset   int64              `protobuf:"zigzag64,17,opt,name=clock_offset,json=clockOffset" json:"clock_offset,omitempty"` // of its wall clock against the median, in ms
+	Certificates  []*NodeCertificate `protobuf:"bytes,18,rep,name=certificates" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2611,6 +2617,127 @@ func (x *NodeResources) GetRunnable() uint32 {
 	return 0
 }
 
+func (x *NodeResources) GetReplicas() uint32 {
+	if x != nil {
+		return x.Replicas
+	}
+	return 0
+}
+
+func (x *NodeResources) GetLeaders() uint32 {
+	if x != nil {
+		return x.Leaders
+	}
+	return 0
+}
+
+func (x *NodeResources) GetLearners() uint32 {
+	if x != nil {
+		return x.Learners
+	}
+	return 0
+}
+
+func (x *NodeResources) GetSyncTime() uint64 {
+	if x != nil {
+		return x.SyncTime
+	}
+	return 0
+}
+
+func (x *NodeResources) GetClockOffset() int64 {
+	if x != nil {
+		return x.ClockOffset
+	}
+	return 0
+}
+
+func (x *NodeResources) GetCertificates() []*NodeCertificate {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
+}
+
+// NodeCertificate is when a certificate that a node presents ends, and the
+// first of those that it checks others by. Instants are in ms since the epoch;
+// 0: there is none.
+type NodeCertificate struct {
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Protocol        string                 `protobuf:"bytes,1,opt,name=protocol" json:"protocol,omitempty"`
+	File            string                 `protobuf:"bytes,2,opt,name=file" json:"file,omitempty"`
+	Ends            int64                  `protobuf:"zigzag64,3,opt,name=ends" json:"ends,omitempty"`
+	AuthoritiesFile string                 `protobuf:"bytes,4,opt,name=authorities_file,json=authoritiesFile" json:"authorities_file,omitempty"`
+	AuthoritiesEnd  int64                  `protobuf:"zigzag64,5,opt,name=authorities_end,json=authoritiesEnd" json:"authorities_end,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *NodeCertificate) Reset() {
+	*x = NodeCertificate{}
+	mi := &file_peer_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeCertificate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeCertificate) ProtoMessage() {}
+
+func (x *NodeCertificate) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeCertificate.ProtoReflect.Descriptor instead.
+func (*NodeCertificate) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *NodeCertificate) GetProtocol() string {
+	if x != nil {
+		return x.Protocol
+	}
+	return ""
+}
+
+func (x *NodeCertificate) GetFile() string {
+	if x != nil {
+		return x.File
+	}
+	return ""
+}
+
+func (x *NodeCertificate) GetEnds() int64 {
+	if x != nil {
+		return x.Ends
+	}
+	return 0
+}
+
+func (x *NodeCertificate) GetAuthoritiesFile() string {
+	if x != nil {
+		return x.AuthoritiesFile
+	}
+	return ""
+}
+
+func (x *NodeCertificate) GetAuthoritiesEnd() int64 {
+	if x != nil {
+		return x.AuthoritiesEnd
+	}
+	return 0
+}
+
 // ResourceAlarms says for which resources a node has an alarm: memory, disk.
 type ResourceAlarms struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2621,7 +2748,7 @@ type ResourceAlarms struct {
 
 func (x *ResourceAlarms) Reset() {
 	*x = ResourceAlarms{}
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2633,7 +2760,7 @@ func (x *ResourceAlarms) String() string {
 func (*ResourceAlarms) ProtoMessage() {}
 
 func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2646,7 +2773,7 @@ func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAlarms.ProtoReflect.Descriptor instead.
 func (*ResourceAlarms) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ResourceAlarms) GetResources() []string {
@@ -2674,7 +2801,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2686,7 +2813,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2699,7 +2826,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -2783,7 +2910,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +2922,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +2935,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -2834,7 +2961,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2846,7 +2973,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2859,7 +2986,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TransferReply) GetError() string {
@@ -2883,7 +3010,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2895,7 +3022,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2908,7 +3035,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -2953,7 +3080,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2965,7 +3092,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2978,7 +3105,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Lease) GetNode() string {
@@ -3031,7 +3158,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3170,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3056,7 +3183,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -3122,7 +3249,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3134,7 +3261,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3147,7 +3274,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -3197,7 +3324,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3209,7 +3336,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3222,7 +3349,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -3273,7 +3400,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3285,7 +3412,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3298,7 +3425,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -3402,7 +3529,7 @@ type EndsRequest struct {
 
 func (x *EndsRequest) Reset() {
 	*x = EndsRequest{}
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3414,7 +3541,7 @@ func (x *EndsRequest) String() string {
 func (*EndsRequest) ProtoMessage() {}
 
 func (x *EndsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3427,7 +3554,7 @@ func (x *EndsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
 func (*EndsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *EndsRequest) GetGroup() uint32 {
@@ -3492,7 +3619,7 @@ type GroupsRequest struct {
 
 func (x *GroupsRequest) Reset() {
 	*x = GroupsRequest{}
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3504,7 +3631,7 @@ func (x *GroupsRequest) String() string {
 func (*GroupsRequest) ProtoMessage() {}
 
 func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3517,7 +3644,7 @@ func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
 func (*GroupsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *GroupsRequest) GetGroup() uint32 {
@@ -3561,7 +3688,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +3700,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +3713,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ExplainRequest) GetGroup() uint32 {
@@ -3629,7 +3756,7 @@ type TextReply struct {
 
 func (x *TextReply) Reset() {
 	*x = TextReply{}
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3641,7 +3768,7 @@ func (x *TextReply) String() string {
 func (*TextReply) ProtoMessage() {}
 
 func (x *TextReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3654,7 +3781,7 @@ func (x *TextReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
 func (*TextReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TextReply) GetLeader() bool {
@@ -3691,7 +3818,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3703,7 +3830,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3716,7 +3843,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HashRequest) GetGroup() uint32 {
@@ -3761,7 +3888,7 @@ type HashReply struct {
 
 func (x *HashReply) Reset() {
 	*x = HashReply{}
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3773,7 +3900,7 @@ func (x *HashReply) String() string {
 func (*HashReply) ProtoMessage() {}
 
 func (x *HashReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3786,7 +3913,7 @@ func (x *HashReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
 func (*HashReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HashReply) GetHere() bool {
@@ -3845,7 +3972,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +3984,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +3997,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *BackupRequest) GetGroup() uint32 {
@@ -3932,7 +4059,7 @@ type BackupReply struct {
 
 func (x *BackupReply) Reset() {
 	*x = BackupReply{}
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3944,7 +4071,7 @@ func (x *BackupReply) String() string {
 func (*BackupReply) ProtoMessage() {}
 
 func (x *BackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3957,7 +4084,7 @@ func (x *BackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
 func (*BackupReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *BackupReply) GetLeader() bool {
@@ -4070,7 +4197,7 @@ type BackedUpPiece struct {
 
 func (x *BackedUpPiece) Reset() {
 	*x = BackedUpPiece{}
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4082,7 +4209,7 @@ func (x *BackedUpPiece) String() string {
 func (*BackedUpPiece) ProtoMessage() {}
 
 func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4095,7 +4222,7 @@ func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
 func (*BackedUpPiece) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *BackedUpPiece) GetState() []byte {
@@ -4131,7 +4258,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4143,7 +4270,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4156,7 +4283,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *RestoredRequest) GetGroup() uint32 {
@@ -4191,7 +4318,7 @@ type RestoredReply struct {
 
 func (x *RestoredReply) Reset() {
 	*x = RestoredReply{}
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4203,7 +4330,7 @@ func (x *RestoredReply) String() string {
 func (*RestoredReply) ProtoMessage() {}
 
 func (x *RestoredReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4216,7 +4343,7 @@ func (x *RestoredReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
 func (*RestoredReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RestoredReply) GetLeader() bool {
@@ -4251,7 +4378,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4263,7 +4390,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4276,7 +4403,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -4302,7 +4429,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4314,7 +4441,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4327,7 +4454,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -4363,7 +4490,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4375,7 +4502,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4388,7 +4515,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *TrafficRequest) GetOf() TrafficRequest_Of {
@@ -4499,7 +4626,7 @@ type TrafficReply struct {
 
 func (x *TrafficReply) Reset() {
 	*x = TrafficReply{}
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4511,7 +4638,7 @@ func (x *TrafficReply) String() string {
 func (*TrafficReply) ProtoMessage() {}
 
 func (x *TrafficReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4524,7 +4651,7 @@ func (x *TrafficReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
 func (*TrafficReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *TrafficReply) GetObjects() []*ObjectTraffic {
@@ -4559,7 +4686,7 @@ type ObjectTraffic struct {
 
 func (x *ObjectTraffic) Reset() {
 	*x = ObjectTraffic{}
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4571,7 +4698,7 @@ func (x *ObjectTraffic) String() string {
 func (*ObjectTraffic) ProtoMessage() {}
 
 func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4584,7 +4711,7 @@ func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
 func (*ObjectTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ObjectTraffic) GetVhost() string {
@@ -4874,7 +5001,7 @@ const file_peer_proto_rawDesc = "" +
 	"\rReplicasReply\x124\n" +
 	"\breplicas\x18\x01 \x03(\v2\x18.quorate.peer.v1.ReplicaR\breplicas\x12\x16\n" +
 	"\x06alarms\x18\x02 \x03(\tR\x06alarms\x12<\n" +
-	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xea\x02\n" +
+	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xc2\x04\n" +
 	"\rNodeResources\x12\x1f\n" +
 	"\vmemory_used\x18\x01 \x01(\x03R\n" +
 	"memoryUsed\x12!\n" +
@@ -4894,7 +5021,19 @@ const file_peer_proto_rawDesc = "" +
 	" \x01(\rR\n" +
 	"goroutines\x12 \n" +
 	"\vcollections\x18\v \x01(\rR\vcollections\x12\x1a\n" +
-	"\brunnable\x18\f \x01(\rR\brunnable\".\n" +
+	"\brunnable\x18\f \x01(\rR\brunnable\x12\x1a\n" +
+	"\breplicas\x18\r \x01(\rR\breplicas\x12\x18\n" +
+	"\aleaders\x18\x0e \x01(\rR\aleaders\x12\x1a\n" +
+	"\blearners\x18\x0f \x01(\rR\blearners\x12\x1b\n" +
+	"\tsync_time\x18\x10 \x01(\x04R\bsyncTime\x12!\n" +
+	"\fclock_offset\x18\x11 \x01(\x12R\vclockOffset\x12D\n" +
+	"\fcertificates\x18\x12 \x03(\v2 .quorate.peer.v1.NodeCertificateR\fcertificates\"\xa9\x01\n" +
+	"\x0fNodeCertificate\x12\x1a\n" +
+	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
+	"\x04file\x18\x02 \x01(\tR\x04file\x12\x12\n" +
+	"\x04ends\x18\x03 \x01(\x12R\x04ends\x12)\n" +
+	"\x10authorities_file\x18\x04 \x01(\tR\x0fauthoritiesFile\x12'\n" +
+	"\x0fauthorities_end\x18\x05 \x01(\x12R\x0eauthoritiesEnd\".\n" +
 	"\x0eResourceAlarms\x12\x1c\n" +
 	"\tresources\x18\x01 \x03(\tR\tresources\"\xf9\x01\n" +
 	"\aReplica\x12\x14\n" +
@@ -5092,7 +5231,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -5121,61 +5260,63 @@ var file_peer_proto_goTypes = []any{
 	(*ReplicasRequest)(nil),   // 24: quorate.peer.v1.ReplicasRequest
 	(*ReplicasReply)(nil),     // 25: quorate.peer.v1.ReplicasReply
 	(*NodeResources)(nil),     // 26: quorate.peer.v1.NodeResources
-	(*ResourceAlarms)(nil),    // 27: quorate.peer.v1.ResourceAlarms
-	(*Replica)(nil),           // 28: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),   // 29: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),     // 30: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),    // 31: quorate.peer.v1.CatalogRequest
-	(*Lease)(nil),             // 32: quorate.peer.v1.Lease
-	(*CatalogReply)(nil),      // 33: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),       // 34: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),         // 35: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),            // 36: quorate.peer.v1.Peeked
-	(*EndsRequest)(nil),       // 37: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 38: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 39: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 40: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 41: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 42: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 43: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 44: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 45: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 46: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 47: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 48: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 49: quorate.peer.v1.HearsReply
-	(*TrafficRequest)(nil),    // 50: quorate.peer.v1.TrafficRequest
-	(*TrafficReply)(nil),      // 51: quorate.peer.v1.TrafficReply
-	(*ObjectTraffic)(nil),     // 52: quorate.peer.v1.ObjectTraffic
+	(*NodeCertificate)(nil),   // 27: quorate.peer.v1.NodeCertificate
+	(*ResourceAlarms)(nil),    // 28: quorate.peer.v1.ResourceAlarms
+	(*Replica)(nil),           // 29: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),   // 30: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),     // 31: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),    // 32: quorate.peer.v1.CatalogRequest
+	(*Lease)(nil),             // 33: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),      // 34: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),       // 35: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),         // 36: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),            // 37: quorate.peer.v1.Peeked
+	(*EndsRequest)(nil),       // 38: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 39: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 40: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 41: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 42: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 43: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 44: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 45: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 46: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 47: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 48: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 49: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 50: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 51: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 52: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 53: quorate.peer.v1.ObjectTraffic
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
 	10, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
-	28, // 2: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
+	29, // 2: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
 	15, // 3: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
 	16, // 4: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
 	19, // 5: quorate.peer.v1.TimeoutsReply.led:type_name -> quorate.peer.v1.ConsumerTimeout
 	20, // 6: quorate.peer.v1.TimeoutsReply.served:type_name -> quorate.peer.v1.LateConsumer
 	16, // 7: quorate.peer.v1.LateConsumer.session:type_name -> quorate.peer.v1.ConsumingSession
 	23, // 8: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	28, // 9: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	29, // 9: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
 	26, // 10: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
-	32, // 11: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
-	36, // 12: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	45, // 13: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 14: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	52, // 15: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	5,  // 16: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 17: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 18: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 19: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 20: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 21: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	19, // [19:22] is the sub-list for method output_type
-	16, // [16:19] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	27, // 11: quorate.peer.v1.NodeResources.certificates:type_name -> quorate.peer.v1.NodeCertificate
+	33, // 12: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	37, // 13: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	46, // 14: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 15: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	53, // 16: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	5,  // 17: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 18: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 19: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 20: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 21: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 22: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	20, // [20:23] is the sub-list for method output_type
+	17, // [17:20] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -5189,7 +5330,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   52,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -16,6 +16,27 @@ type Node struct {
 	DiskFreeAlarm bool  `json:"disk_free_alarm"`
 
 	NodeProcess
+	NodeRaft
+}
+
+// NodeRaft is what a node does for the cluster. Numbers are zero if the node does not answer.
+type NodeRaft struct {
+	Replicas     uint32            `json:"replicas"`         // of queues
+	Leaders      uint32            `json:"leaders"`          // among them
+	Learners     uint32            `json:"learners"`         // among them: being brought up to date, and do not vote
+	SyncMS       float64           `json:"io_sync_avg_time"` // of durable writes, of late; 0: there was none
+	ClockOffset  int64             `json:"clock_offset_ms"`  // of its wall clock against the median of all
+	Certificates []NodeCertificate `json:"certificates"`
+}
+
+// NodeCertificate is when a certificate that a node presents expires, and the first of those that it
+// checks others by, in ms since the epoch; 0: there is none.
+type NodeCertificate struct {
+	Protocol          string `json:"protocol"`
+	File              string `json:"certfile"`
+	ExpiresAt         int64  `json:"expires_at"`
+	AuthoritiesFile   string `json:"cacertfile"`
+	AuthoritiesExpire int64  `json:"ca_expires_at"`
 }
 
 // NodeProcess is the process of a node. Numbers are zero if the node does not

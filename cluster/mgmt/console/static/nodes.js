@@ -2,7 +2,7 @@
 
 import { check, get, path, post } from './client.js';
 import { badge, button, fill, h, pairs } from './dom.js';
-import { bytes, count, duration } from './format.js';
+import { bytes, count, duration, left, now } from './format.js';
 import { Table } from './table.js';
 import { confirm, section } from './view.js';
 
@@ -14,6 +14,10 @@ export const nodeColumns = [
   { title: 'limit', number: true, minor: true, show: (n) => bytes(n.mem_limit) },
   { title: 'Disk free', number: true, show: (n) => [bytes(n.disk_free), n.disk_free_alarm && badge('alarm', 'bad')] },
   { title: 'limit', number: true, minor: true, show: (n) => bytes(n.disk_free_limit) },
+  { title: 'Leaders', number: true, show: (n) => (n.running ? `${count(n.leaders)} of ${count(n.replicas)}` : '–') },
+  { title: 'Catching up', number: true, minor: true, show: (n) => (n.learners > 0 ? badge(count(n.learners), 'warn') : count(n.learners)) },
+  { title: 'Sync', number: true, minor: true, show: (n) => (n.io_sync_avg_time ? `${n.io_sync_avg_time.toFixed(2)} ms` : '–') },
+  { title: 'Clock ahead', number: true, minor: true, show: (n) => (n.running ? duration(n.clock_offset_ms) : '–') },
   { title: 'Files', number: true, minor: true, show: (n) => `${count(n.fd_used)} of ${count(n.fd_total)}` },
   { title: 'Goroutines', number: true, minor: true, show: (n) => count(n.proc_used) },
 ];
@@ -23,19 +27,47 @@ export function nodeState(n) {
   return n.being_drained ? badge('drained', 'warn') : badge('running', 'good');
 }
 
+// soon is how long before its end a certificate is marked, in ms.
+const soon = 30 * 86400000;
+
+const ends = (at) => [left(at), at && at < now() + soon && badge(at < now() ? 'expired' : 'soon', at < now() ? 'bad' : 'warn')];
+
+const certificateColumns = [
+  { title: 'Node', show: (c) => c.node },
+  { title: 'For', show: (c) => c.protocol },
+  { title: 'Expires', show: (c) => ends(c.expires_at) },
+  { title: 'File', minor: true, show: (c) => h('code', null, c.certfile) },
+  { title: 'Authorities expire', show: (c) => ends(c.ca_expires_at) },
+  { title: 'File', minor: true, show: (c) => (c.cacertfile ? h('code', null, c.cacertfile) : '–') },
+];
+
+// balanceOf says how evenly the leaders are spread over the nodes that run.
+function balanceOf(nodes) {
+  const led = nodes.filter((n) => n.running).map((n) => n.leaders);
+  return led.length === 0 ? '' : `Each node that runs leads ${count(Math.min(...led))} to ${count(Math.max(...led))} queues.`;
+}
+
 export function nodes(view) {
-  const table = new Table('Nodes', nodeColumns, (n) => n.name);
+  const table = new Table('Nodes', nodeColumns, (n) => n.name), balance = h('p');
+  const certificates = new Table('Certificates', certificateColumns, (c) => `${c.node} ${c.protocol} ${c.certfile}`, { empty: 'No node presents a certificate.' });
+  const list = [section('Nodes', table.element, balance), section('Certificates', certificates.element)];
+  const read = async () => {
+    const all = await get(path('nodes'), null, { signal: view.signal });
+    table.show(all);
+    fill(balance, balanceOf(all));
+    certificates.show(all.flatMap((n) => n.certificates.map((c) => ({ ...c, node: n.name }))));
+  };
   if (!view.may('administrator')) {
-    view.show('Nodes', section('Nodes', table.element));
-    view.every(async () => table.show(await get(path('nodes'), null, { signal: view.signal })));
+    view.show('Nodes', ...list);
+    view.every(read);
     return;
   }
   const title = h('p'), facts = h('div'), peers = new Table('Links to the other nodes', peerColumns, (p) => p.node), clock = h('div');
   const clocks = new Table('Clocks of the other nodes', clockColumns, (p) => p.node);
-  view.show('Nodes', section('Nodes', table.element), section('This node', title, h('div', { class: 'buttons' }, button('Drain', drain), button('Revive', revive), button('Rebalance leaders', rebalance)), facts),
+  view.show('Nodes', ...list, section('This node', title, h('div', { class: 'buttons' }, button('Drain', drain), button('Revive', revive), button('Rebalance leaders', rebalance)), facts),
     section('Links', peers.element), section('Clock', clock, clocks.element));
   let me = '';
-  view.every(async () => table.show(await get(path('nodes'), null, { signal: view.signal })));
+  view.every(read);
   view.every(async () => {
     const s = await get(path('quorate', 'status'), null, { signal: view.signal });
     me = s.node;

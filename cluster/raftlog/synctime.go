@@ -1,0 +1,21 @@
+package raftlog
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// syncWeight is how many durable writes the mean of their times remembers, roughly.
+const syncWeight = 16
+
+// syncTime is the mean time that durable writes have taken of late. Of two that end at once one may be
+// left out.
+type syncTime struct{ ns atomic.Int64 }
+
+func (t *syncTime) observe(began time.Time) {
+	took, was := int64(time.Since(began)), t.ns.Load()
+	if was != 0 {
+		took = was + (took-was)/syncWeight
+	}
+	t.ns.CompareAndSwap(was, max(took, 1))
+}
