@@ -155,6 +155,7 @@ func testDrain(t *testing.T, w *world) {
 	p.await("the clock", "text('main').includes('agrees with a majority')")
 	p.await("leaders, and how long the disk takes", "rows().filter((r) => /^n[123]\\s+running[^]*\\d+ of \\d+[^]*\\d\\.\\d\\d ms/.test(r)).length === 3")
 	p.await("their balance", "/leads \\d+ to \\d+ queues/.test(text('[aria-label=Nodes]'))")
+	p.await("certificates of the links", "all('[aria-label=Certificates] tbody tr').filter((r) => /^n[123]\\s+clustering\\s+in 36\\d d/.test(r.innerText)).length === 3")
 	var nodes []struct {
 		Name                        string
 		Replicas, Leaders, Learners int

@@ -34,11 +34,9 @@ const ends = (at) => [left(at), at && at < now() + soon && badge(at < now() ? 'e
 
 const certificateColumns = [
   { title: 'Node', show: (c) => c.node },
-  { title: 'For', show: (c) => c.protocol },
+  { title: 'For', show: (c) => h('span', { title: c.certfile }, c.protocol) },
   { title: 'Expires', show: (c) => ends(c.expires_at) },
-  { title: 'File', minor: true, show: (c) => h('code', null, c.certfile) },
-  { title: 'Authorities expire', show: (c) => ends(c.ca_expires_at) },
-  { title: 'File', minor: true, show: (c) => (c.cacertfile ? h('code', null, c.cacertfile) : '–') },
+  { title: 'Authorities expire', show: (c) => h('span', { title: c.cacertfile }, ends(c.ca_expires_at)) },
 ];
 
 // balanceOf says how evenly the leaders are spread over the nodes that run.
