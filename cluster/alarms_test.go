@@ -116,6 +116,9 @@ func TestResourceAlarms(t *testing.T) {
 				return fmt.Sprintf("process %+v", *p)
 			}
 			*p = api.NodeProcess{}
+			if r := &nodes[i].NodeRaft; r.SyncMS > 0 && r.Certificates != nil {
+				*r = api.NodeRaft{} // of a real disk; whoever answered has a list
+			}
 		}
 		if !reflect.DeepEqual(nodes, want) {
 			return fmt.Sprintf("nodes %+v", nodes)
