@@ -135,11 +135,11 @@ func (p *peer) run() {
 	}
 }
 
-// dial opens a link. After slow attempts that failed, the next may take longer, up to four times
-// as long: otherwise nodes short of processor time would never get through, and each attempt costs
+// dial opens a link. After slow attempts that failed, the next may take longer, up to eight
+// times as long: otherwise nodes short of processor time would never get through, and each attempt costs
 // them more of it.
 func (p *peer) dial(addr string, slow int) (*link, error) {
-	limit := max(p.m.cfg.SuspectAfter/2, redialMax) << min(slow, 2)
+	limit := max(p.m.cfg.SuspectAfter/2, redialMax) << min(slow, 3)
 	ctx, cancel := context.WithTimeout(p.ctx, limit)
 	defer cancel()
 	return openLink(ctx, p, addr)

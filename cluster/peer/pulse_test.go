@@ -65,3 +65,34 @@ func TestStalledPulse(t *testing.T) {
 		}
 	})
 }
+
+// Where this process's timers are late, its peers have more time, and not without end: a frozen node is
+// noticed all the same, and the time is back to normal soon after.
+func TestLatePulse(t *testing.T) {
+	c := Config{}
+	c.setDefaults()
+	p, now := pulse{t: &c.Timing}, time.Duration(0)
+	wait := func(late, heard time.Duration) (unheard bool) {
+		pause := p.pause(false)
+		now += pause + late
+		return p.passed(pause, heard, now)
+	}
+	for _, tt := range []struct{ late, limit time.Duration }{
+		{0, c.SuspectAfter},
+		{50 * time.Millisecond, c.SuspectAfter + 400*time.Millisecond},
+		{10 * time.Second, 2 * c.SuspectAfter},
+	} {
+		for range 100 { // calm
+			wait(0, now)
+		}
+		heard := now
+		if unheard := wait(tt.late, heard); unheard || p.limit() != tt.limit {
+			t.Errorf("timers %v late: unheard %v, a limit of %v", tt.late, unheard, p.limit())
+		}
+		for counted := time.Duration(0); !wait(tt.late, heard); counted = p.unheard {
+			if p.unheard <= counted || p.unheard >= tt.limit {
+				t.Fatalf("timers %v late: unheard for %v, then %v", tt.late, counted, p.unheard)
+			}
+		}
+	}
+}
