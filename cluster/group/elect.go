@@ -19,7 +19,9 @@ import (
 // Times of elections.
 const (
 	electionEvery  = 50 * time.Millisecond  // how often elections are advanced
-	electionPause  = 25 * time.Millisecond  // minimum between two rounds: a node's failure causes thousands of wakeups
+	electionPause  = time.Millisecond       // minimum between two rounds: positions of several groups share a message
+	electionShare  = 4                      // a pause is this many times as long as the round before took, up to longestRest
+	longestRest    = 25 * time.Millisecond  // between two rounds: a node's failure causes thousands of wakeups
 	maxCampaigns   = 256                    // under way at a time
 	campaignTime   = 2 * time.Second        // after which a campaign no longer counts as under way
 	positionsWait  = 150 * time.Millisecond // how long to wait for others' log positions
@@ -115,7 +117,9 @@ func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electa
 	}
 }
 
-func newElectionWorker() *worker.Worker { return worker.New(worker.Options{Pause: electionPause}) }
+func newElectionWorker() *worker.Worker {
+	return worker.New(worker.Options{Pause: electionPause, Share: electionShare, Longest: longestRest})
+}
 
 // listen registers the handler for messages.
 func (e *elections) listen() {

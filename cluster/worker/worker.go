@@ -12,6 +12,15 @@ type Options struct {
 	Delay time.Duration
 	// Pause is the minimum time from the end of a run to the next one.
 	Pause time.Duration
+	// Share, if not 0, makes the pause after a run at least this many times as long as the run took,
+	// at most Longest: what is cheap is done at once, and what is dear takes no more than its share.
+	Share   int
+	Longest time.Duration
+}
+
+// pause returns the pause after a run.
+func (o *Options) pause(took time.Duration) time.Duration {
+	return max(o.Pause, min(time.Duration(o.Share)*took, o.Longest))
 }
 
 // Worker runs one thing whenever it is woken. Runs do not overlap. All Wakes before a run starts
@@ -52,12 +61,13 @@ func (w *Worker) Run(done <-chan struct{}, do func(now time.Time) (again time.Du
 		case <-w.wake: // this run answers it, too
 		default:
 		}
-		if again := do(time.Now()); again > 0 {
+		began := time.Now()
+		if again := do(began); again > 0 {
 			next.Reset(again)
 		} else {
 			next.Stop()
 		}
-		if !wait(done, w.options.Pause) {
+		if !wait(done, w.options.pause(time.Since(began))) {
 			return
 		}
 	}

@@ -144,6 +144,24 @@ func TestPause(t *testing.T) {
 	})
 }
 
+// The pause grows with what a run takes, between its bounds.
+func TestShare(t *testing.T) {
+	for takes, pause := range map[time.Duration]time.Duration{
+		0:                      time.Second,
+		100 * time.Millisecond: time.Second,
+		time.Second:            4 * time.Second,
+		time.Minute:            10 * time.Second,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := prepare(Options{Pause: time.Second, Share: 4, Longest: 10 * time.Second}, 0)
+			r.set(0, takes)
+			r.start(t)
+			r.Wake()
+			r.expect(t, time.Hour, 0, takes+pause)
+		})
+	}
+}
+
 // A run waits for more wakes, and answers those that come meanwhile.
 func TestDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
