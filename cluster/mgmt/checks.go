@@ -48,6 +48,22 @@ func (h healthChecks) localAlarmCheck(w *responder, _ *request) {
 	passed(w, c)
 }
 
+// nodeAlarmCheck fails if there are alarms at a node: the check of old scripts.
+func (h healthChecks) nodeAlarmCheck(w *responder, r *request) {
+	name := r.PathValue("node")
+	if !r.hasNode(name) {
+		w.notFound()
+		return
+	}
+	c := api.Check{}
+	for _, a := range h.cluster.Alarms(r.Context()) {
+		if a.Node == name {
+			c.Alarms, c.Reason = append(c.Alarms, a), "There are alarms in effect on the node"
+		}
+	}
+	passed(w, c)
+}
+
 // appendNamed adds a queue to a list, unless the queue is gone.
 func (r *request) appendNamed(list []api.Named, vhost, name string) []api.Named {
 	if q, ok := r.view.Queue(vhost, name); ok {

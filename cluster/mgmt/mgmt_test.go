@@ -50,7 +50,7 @@ type everything interface {
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, func() map[string]string { return map[string]string{"node_name": "n1"} }}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's
@@ -234,10 +234,14 @@ func TestUnfit(t *testing.T) {
 	for _, check := range []string{"ready-to-serve-clients", "is-in-service"} {
 		w.check(want{"", "GET", "/api/health/checks/" + check, "", 503, `{"status":"failed","reason":"the disk hangs"}`})
 	}
+	w.check(want{"", "GET", "/readyz", "", 503, `{"status":"failed","reason":"the disk hangs"}`})
 	// It should be restarted only if it does nothing any more.
-	w.check(want{"", "GET", "/api/health/checks/is-alive", "", 200, `{"status":"ok"}`})
-	w.dead = "the watchdog has not run"
-	w.check(want{"", "GET", "/api/health/checks/is-alive", "", 503, `{"status":"failed","reason":"the watchdog has not run"}`})
+	for _, alive := range []string{"/api/health/checks/is-alive", "/healthz"} {
+		w.dead = ""
+		w.check(want{"", "GET", alive, "", 200, `{"status":"ok"}`})
+		w.dead = "the watchdog has not run"
+		w.check(want{"", "GET", alive, "", 503, `{"status":"failed","reason":"the watchdog has not run"}`})
+	}
 }
 
 // Who may do what, management.md §1.6 and tests 1 to 3.

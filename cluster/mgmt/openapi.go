@@ -1,6 +1,7 @@
 package mgmt
 
 import (
+	"html/template"
 	"net/http"
 	"strings"
 
@@ -19,6 +20,31 @@ type description struct{ resources func() []resource }
 func (d description) get(w *responder, _ *request) {
 	w.answer(http.StatusOK, describeAPI(d.resources()))
 }
+
+// page shows the same to people: no script, no style, nothing from elsewhere.
+func (d description) page(w *responder, _ *request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if err := routesPage.Execute(w, describeAPI(d.resources())); err != nil {
+		w.log.Debug("answer not written", "error", err)
+	}
+}
+
+var routesPage = template.Must(template.New("").Parse(`<!DOCTYPE html>
+<html lang="en">
+<head><meta charset="utf-8"><title>HTTP API of quorate</title></head>
+<body>
+<h1>HTTP API of {{.Info.Title}} {{.Info.Version}}</h1>
+<p>The tag is the least one that a user needs. Names in braces stand for one segment, in which / is written as %2F.
+The same for tools: <a href="openapi.json">openapi.json</a>.</p>
+<table>
+<thead><tr><th scope="col">path</th><th scope="col">method</th><th scope="col">tag</th></tr></thead>
+<tbody>{{range $path, $methods := .Paths}}{{range $method, $o := $methods}}
+<tr><td><code>{{$path}}</code></td><td>{{$method}}</td><td>{{or $o.Tag "no login"}}</td></tr>{{end}}{{end}}
+</tbody>
+</table>
+</body>
+</html>
+`))
 
 // describeAPI describes the routes: their parameters, who may use them, and whether they take a body.
 func describeAPI(resources []resource) api.OpenAPI {

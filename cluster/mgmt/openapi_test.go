@@ -27,3 +27,18 @@ func TestOpenAPI(t *testing.T) {
 		}
 	}
 }
+
+// TestRoutesPage: the page for people has every route, too, and holds no script.
+func TestRoutesPage(t *testing.T) {
+	w := newWorld(t)
+	out := w.request("maggie", "GET", "/api/index.html", "")
+	if kind := out.Header().Get("Content-Type"); out.Code != 200 || kind != "text/html; charset=utf-8" || strings.Contains(out.Body.String(), "<script") {
+		t.Fatalf("%d %s %s", out.Code, kind, out.Body)
+	}
+	for what := range needs {
+		method, path, _ := strings.Cut(what, " ")
+		if row := "<code>" + path + "</code></td><td>" + strings.ToLower(method) + "</td>"; !strings.Contains(out.Body.String(), row) {
+			t.Errorf("%s is not in it", what)
+		}
+	}
+}

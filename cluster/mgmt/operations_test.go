@@ -244,6 +244,10 @@ func TestChecks(t *testing.T) {
 		want{"maggie", "GET", path + "node-is-quorum-critical", "", 503, `…"type":"metadata_store"`},
 		want{"maggie", "GET", path + "alarms", "", 503,
 			`{"status":"failed","reason":"There are alarms in effect in the cluster","alarms":[{"node":"n2","resource":"clock_skew"}]}`},
+		want{"maggie", "GET", "/api/healthchecks/node", "", 200, `{"status":"ok"}`},
+		want{"maggie", "GET", "/api/healthchecks/node/n1", "", 200, `{"status":"ok"}`},
+		want{"maggie", "GET", "/api/healthchecks/node/n2", "", 503, `…"alarms":[{"node":"n2","resource":"clock_skew"}]}`},
+		want{"maggie", "GET", "/api/healthchecks/node/n9", "", 404, notThere},
 	)
 }
 

@@ -30,3 +30,12 @@ func (st settings) remove(w *responder, r *request) { st.change(w, r, nil) }
 func (st settings) change(w *responder, r *request, value *int64) {
 	w.changed(st.settings.PutSetting(r.Context(), r.PathValue("name"), value), false)
 }
+
+// effective answers with the settings that the node runs with.
+func (b *Backend) effective(w *responder, _ *request) {
+	if b.Effective == nil {
+		w.notFound()
+		return
+	}
+	w.answer(http.StatusOK, b.Effective())
+}

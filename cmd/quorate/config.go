@@ -68,18 +68,27 @@ func configShow(args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	show := func(key string, g given) {
+	s.each(*all, func(key string, g given) {
 		line := strings.TrimRight(key+" = "+g.value, " ")
 		if slices.Contains(secrets, key) && g.value != "" {
 			line = "# " + key + " is set, and secret"
 		}
 		fmt.Fprintf(out, "%s\n    # %s\n", line, g.source)
+	})
+	for _, n := range s.notices {
+		fmt.Fprintf(out, "# %s\n", n)
 	}
+	return nil
+}
+
+// each visits settings in the order of the table: those that are given, or all, without those of tests
+// that are not given.
+func (s *settings) each(all bool, visit func(key string, g given)) {
 	for _, row := range table {
 		if strings.HasSuffix(row.key, ".N") {
 			for _, key := range slices.Sorted(maps.Keys(s.given)) {
 				if strings.HasPrefix(key, strings.TrimSuffix(row.key, "N")) {
-					show(key, s.given[key])
+					visit(key, s.given[key])
 				}
 			}
 			continue
@@ -88,14 +97,21 @@ func configShow(args []string, out io.Writer) error {
 		if !ok {
 			g = given{row.fallback, "default"}
 		}
-		if ok || *all && !slices.ContainsFunc(testRows, func(r setting) bool { return r.key == row.key }) {
-			show(row.key, g)
+		if ok || all && !slices.ContainsFunc(testRows, func(r setting) bool { return r.key == row.key }) {
+			visit(row.key, g)
 		}
 	}
-	for _, n := range s.notices {
-		fmt.Fprintf(out, "# %s\n", n)
-	}
-	return nil
+}
+
+// effective returns all settings without secrets, as the HTTP API shows them.
+func (s *settings) effective() map[string]string {
+	all := map[string]string{}
+	s.each(true, func(key string, g given) {
+		if !slices.Contains(secrets, key) {
+			all[key] = g.value
+		}
+	})
+	return all
 }
 
 // readFile applies a file of settings, which others must not be able to read if there are secrets in

@@ -245,3 +245,16 @@ func TestConfigCommand(t *testing.T) {
 		t.Errorf("what is shown cannot be read: %v", err)
 	}
 }
+
+// The HTTP API shows what runs: given values and defaults, and no secrets.
+func TestEffectiveSettings(t *testing.T) {
+	s := defaults()
+	s.source = "test"
+	if err := errors.Join(s.put("heartbeat", "30"), s.put("default_pass", "secret"), s.put(nodesKey+"1", "n1@h:1")); err != nil {
+		t.Fatal(err)
+	}
+	all := s.effective()
+	if _, shown := all["default_pass"]; shown || all["heartbeat"] != "30" || all["channel_max"] != "2047" || all[nodesKey+"1"] != "n1@h:1" {
+		t.Errorf("effective: %v", all)
+	}
+}

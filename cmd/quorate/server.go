@@ -223,7 +223,9 @@ func serveHTTP(s *settings, node *cluster.Node, sockets listeners, logger *slog.
 	if err != nil {
 		return nil, nil, err
 	}
-	api := mgmt.New(node.Management(), logger, guard)
+	backend := node.Management()
+	backend.Effective = s.effective
+	api := mgmt.New(backend, logger, guard)
 	api.SetAudit(records)
 	page := node.Metrics().Server(logger, metrics.Access{Guard: guard, Login: metricsLogin(s.metricsLogin, api)})
 	serveAt(sockets.management, api.Serve, failed)
