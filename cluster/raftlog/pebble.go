@@ -18,6 +18,9 @@ const (
 	// tableBytes is the size of table files on the first levels. Payloads are
 	// large; files of the default size would hold a few dozen.
 	tableBytes = 16 << 20
+	// youngTables is how many tables of the first level wait until they are compacted. Payloads die in
+	// them meanwhile, and then need not be written again. See tidy for those that are left.
+	youngTables = 4
 	// syncStep is how much of a table file is written before the operating
 	// system is asked to begin writing it to disk.
 	syncStep = 1 << 20
@@ -41,7 +44,7 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 		FormatMajorVersion:          storeFormat,
 		MemTableSize:                uint64(o.MemTableBytes),
 		MemTableStopWritesThreshold: 4,
-		L0CompactionThreshold:       2,
+		L0CompactionThreshold:       youngTables,
 		L0StopWritesThreshold:       64,
 		LBaseMaxBytes:               o.MemTableBytes * 4,
 		BytesPerSync:                syncStep,

@@ -1,10 +1,13 @@
 package raftlog
 
 import (
+	"context"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -15,6 +18,10 @@ const (
 	restBytes = 1 << 20
 	// restLog is how long its log may be while it rests.
 	restLog = 16 << 20
+	// restTables is how long the tables of the first level may be together while it rests, unless
+	// they are a small part of all: tidyShare is how many times as much is compacted at most.
+	restTables = 16 << 20
+	tidyShare  = 4
 )
 
 // oldLogs are the logs that Pebble has made, among them those that it keeps to write over
@@ -124,6 +131,12 @@ func (o *oldLogs) giveBack(newest string, live int) {
 
 // rest gives disk space back whenever little is written, until stop is closed.
 func (s *Store) rest(stop <-chan struct{}) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s.resting.Go(func() {
+		<-stop
+		cancel()
+	})
 	t := time.NewTicker(restEvery)
 	defer t.Stop()
 	var written uint64
@@ -135,6 +148,7 @@ func (s *Store) rest(stop <-chan struct{}) {
 			before := written
 			if written = s.db.Metrics().WAL.BytesWritten; written-before <= restBytes {
 				s.giveBack(restLog)
+				s.tidy(ctx, restTables)
 			}
 		}
 	}
@@ -156,4 +170,26 @@ func (s *Store) giveBack(long int64) {
 	if _, err := s.db.AsyncFlush(); err != nil {
 		s.end("log store cannot write its tables", "error", err)
 	}
+}
+
+// tidy compacts all tables if those of the first level, in which most is dead once a store rests, have
+// more bytes than long. They wait for more of their kind otherwise, which a store that rests may not
+// get for days.
+func (s *Store) tidy(ctx context.Context, long int64) {
+	if !untidy(s.db.Metrics(), long) {
+		return
+	}
+	// What it cannot write ends the process, and damage has been reported, by then.
+	if err := s.db.Compact(ctx, []byte{0}, []byte{0xff}, false); err != nil && ctx.Err() == nil {
+		s.log.Warn("log store is not tidied", slog.String("error", err.Error()))
+	}
+}
+
+// untidy reports whether the tables of the first level are longer than long, and no small part of all.
+func untidy(m *pebble.Metrics, long int64) bool {
+	young, all := m.Levels[0].TablesSize, int64(0)
+	for i := range m.Levels {
+		all += m.Levels[i].TablesSize
+	}
+	return young > long && all <= tidyShare*young
 }

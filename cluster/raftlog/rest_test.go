@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/raft"
 )
@@ -70,6 +71,49 @@ func TestDiskAtRest(t *testing.T) {
 		t.Errorf("the last entry has %d bytes", len(l.Extensions))
 	}
 	must(t, g.s.Close())
+}
+
+// What has died in tables that wait to be compacted is given back once a store rests.
+func TestTablesAtRest(t *testing.T) {
+	o := testOptions(t, vfs.NewMem())
+	o.MemTableBytes = 64 << 20 // flushed when the test says so
+	s, err := Open("db", o)
+	must(t, err)
+	g := mustGroup(t, s, 1)
+	next := uint64(1)
+	for !untidy(s.db.Metrics(), 0) { // Pebble may compact by itself
+		fill(t, g, next, next+47)
+		next += 48
+		must(t, s.db.Flush())
+	}
+	s.tidy(t.Context(), 0)
+	const live = 24 * 33 << 10 // see fill
+	if m := s.db.Metrics(); untidy(m, 0) || m.Total().TablesSize > live {
+		t.Errorf("%d bytes are left after %d entries, %d in tables of the first level", m.Total().TablesSize, next-1, m.Levels[0].TablesSize)
+	}
+	must(t, s.Close())
+}
+
+// A store that rests does not rewrite much for little.
+func TestUntidy(t *testing.T) {
+	for _, tt := range []struct {
+		young, old int64
+		untidy     bool
+	}{
+		{0, 0, false},
+		{0, 1000, false},
+		{100, 0, false}, // no more than may be
+		{101, 0, true},
+		{101, 303, true},
+		{101, 304, false},
+		{1000, 3000, true},
+	} {
+		m := &pebble.Metrics{}
+		m.Levels[0].TablesSize, m.Levels[6].TablesSize = tt.young, tt.old
+		if untidy(m, 100) != tt.untidy {
+			t.Errorf("%d young and %d old bytes: %v", tt.young, tt.old, !tt.untidy)
+		}
+	}
 }
 
 // Logs are given back while others are made, and none of those that a crash needs.
