@@ -10,8 +10,9 @@ import (
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-// localWorkers is how many replicas are opened or dropped at a time.
-const localWorkers = 4
+// localWorkers is how many replicas are opened or dropped at a time. Each waits for several durable
+// writes, which those of the others share.
+const localWorkers = 8
 
 // LocalReplicas brings the replicas on this node in line with the catalog: it
 // opens those that should be here and drops those whose queue is gone.
