@@ -45,11 +45,10 @@ func testKeyboard(t *testing.T, w *world) {
 // testSmallAndDark shows pages on a phone, in the dark.
 func testSmallAndDark(t *testing.T, w *world) {
 	p := mustLogIn(t, w.browser, w.url)
-	must(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: 390, Height: 800, DeviceScaleFactor: 1, Mobile: true})
-	must(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}})
+	p.appear("dark", 390, 800)
 	p.await("dark", "getComputedStyle(document.body).backgroundColor === 'rgb(20, 24, 28)'")
 	for heading, names := range map[string][]string{
-		"Overview": {"overview"}, "Queues": {"queues"}, "Queue live": {"queue", "/", "live"}, "Connections": {"connections"}, "Channels": {"channels"}, "Consumers": {"consumers"}, "Exchanges": {"exchanges"}, "Policies": {"policies"}, "Nodes": {"nodes"}, "Users": {"users"}, "Virtual hosts": {"vhosts"},
+		"Overview": {"overview"}, "Queues": {"queues"}, "Queue live": {"queue", "/", "live"}, "Connections": {"connections"}, "Channels": {"channels"}, "Consumers": {"consumers"}, "Exchanges": {"exchanges"}, "Exchange drawn": {"exchange", "/", "drawn"}, "User ruled": {"user", "ruled"}, "Virtual host /": {"vhost", "/"}, "Features": {"features"}, "Policies": {"policies"}, "Nodes": {"nodes"}, "Users": {"users"}, "Virtual hosts": {"vhosts"},
 	} {
 		p.open(heading, names...)
 		p.await(heading+" is as wide as the screen", "rows().length > 0 && document.documentElement.scrollWidth <= innerWidth")
@@ -76,15 +75,34 @@ func takeScreenshots(t *testing.T, w *world) {
 		{"scheduled", "Queue later", "rows().length > 0", []string{"queue", "/", "later", "scheduled"}},
 		{"policies", "Policies", "rows().length > 1", []string{"policies"}},
 		{"nodes", "Nodes", "rows().length > 4", []string{"nodes"}},
+		{"exchange", "Exchange drawn", "rows().length > 3 && document.querySelector('svg.graph')", []string{"exchange", "/", "drawn"}},
+		{"user", "User guest", "row('max-channels')", []string{"user", "guest"}},
+		{"consumers", "Consumers", "rows().length > 2", []string{"consumers"}},
+		{"features", "Features", "rows().length > 2", []string{"features"}},
 	} {
 		p.open(shot.heading, shot.names...)
-		p.await(shot.heading, shot.ready)
-		picture, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, shot.file+".png"), picture, 0o644); err != nil {
-			t.Fatal(err)
+		for _, screen := range []struct {
+			suffix, scheme string
+			width, height  int64
+		}{{"", "light", 1280, 700}, {"-dark", "dark", 1280, 700}, {"-phone", "dark", 390, 800}} {
+			p.appear(screen.scheme, screen.width, screen.height)
+			p.await(shot.heading, shot.ready)
+			picture, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, shot.file+screen.suffix+".png"), picture, 0o644); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+}
+
+// appear sets the colours that the user prefers, and the size of the screen.
+func (p *tab) appear(scheme string, width, height int64) {
+	p.t.Helper()
+	must(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 1, Mobile: width < 500})
+	must(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
+		{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: "reduce"}, // colours change at once
+	}})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func (w *world) mustDial(t *testing.T, name string) *amqp.Channel {
 // mustDialAt opens a channel to a node.
 func (w *world) mustDialAt(t *testing.T, node int, name string) *amqp.Channel {
 	t.Helper()
-	c, err := amqp.DialConfig(w.Nodes[node].URI(), amqp.Config{Properties: amqp.Table{"connection_name": name}})
+	c, err := amqp.DialConfig(w.Nodes[node].URI(), amqp.Config{Properties: amqp.Table{"connection_name": name, "product": name, "version": "7.1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,6 +299,9 @@ func testHostile(t *testing.T, w *world) {
 		} {
 			w.mustCall(t, http.MethodPut, path+url.PathEscape(name), body, nil)
 		}
+		w.mustCall(t, http.MethodPut, "/api/permissions/"+url.PathEscape(name)+"/"+url.PathEscape(name), map[string]any{"configure": regexp.QuoteMeta(name), "write": "", "read": ""}, nil)
+		w.mustCall(t, http.MethodPut, "/api/topic-permissions/"+url.PathEscape(name)+"/"+url.PathEscape(name), map[string]any{"exchange": name, "write": regexp.QuoteMeta(name), "read": ""}, nil)
+		w.mustCall(t, http.MethodPost, "/api/bindings/%2F/e/"+url.PathEscape(name)+"/e/"+url.PathEscape(name), map[string]any{"routing_key": name, "arguments": map[string]any{}}, nil)
 		w.mustCall(t, http.MethodPost, "/api/bindings/%2F/e/"+url.PathEscape(name)+"/q/"+url.PathEscape(name), map[string]any{"routing_key": name, "arguments": map[string]any{name: name}}, nil)
 		if _, err := ch.Consume("live", name, false, false, false, false, nil); err != nil {
 			t.Fatal(err)
@@ -308,7 +312,7 @@ func testHostile(t *testing.T, w *world) {
 		t.Helper()
 		p.open(heading, names...)
 		p.await(fmt.Sprintf("%q on %q", has, heading), "document.body.innerText.includes("+quote(has)+")")
-		strange := mustEval[[]string](p, `all('img, iframe, svg, object, embed, script:not([src^="/console/"]), body style, [onerror], [onload], [onmouseover], a:not([href^="#"])').map((e) => e.outerHTML)
+		strange := mustEval[[]string](p, `all('img, iframe, svg:not(.graph), svg.graph *:not(g, a, text, title, rect, path), object, embed, script:not([src^="/console/"]), body style, [onerror], [onload], [onmouseover], a:not([href^="#"])').map((e) => e.outerHTML)
 			.concat(window.__xss === undefined ? [] : ['window.__xss'])`)
 		if len(strange) > 0 {
 			t.Errorf("%q: %q", heading, strange)
@@ -326,7 +330,13 @@ func testHostile(t *testing.T, w *world) {
 	for _, name := range hostile {
 		show("Exchange "+name, name, "exchange", "/", name)
 		p.await("its binding", "rows().filter((r) => r.includes("+quote(name)+")).length > 0")
+		p.await("its graph", links+".length === 3 && "+links+".every((e) => e.includes("+quote(name)+"))")
+		show("Exchange "+name, name, "exchange", "/", name)
 		show("User "+name, name, "user", name)
+		p.await("its permissions", "all('[aria-label=\"Topic permissions\"] tbody tr').some((r) => r.children[1]?.innerText === "+quote(name)+")")
+		show("Virtual host "+name, name, "vhost", name)
+		p.await("who may use it", "all('[aria-label=\"Topic permissions\"] tbody tr').some((r) => r.firstChild.innerText === "+quote(name)+")")
+		show("Virtual host "+name, regexp.QuoteMeta(name), "vhost", name)
 		show("Queues", name, "queues", name)
 	}
 	for heading, page := range map[string]string{"Exchanges": "exchanges", "Policies": "policies", "Users": "users", "Virtual hosts": "vhosts"} {

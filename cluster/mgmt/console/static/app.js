@@ -6,12 +6,14 @@ import { field, input, View } from './view.js';
 import { channel, channels, connection, connections } from './connections.js';
 import { consumers } from './consumers.js';
 import { exchange, exchanges } from './exchanges.js';
+import { features } from './features.js';
 import { nodes } from './nodes.js';
 import { overview } from './overview.js';
 import { policies } from './policies.js';
 import { queues } from './queues.js';
 import { queue } from './queue.js';
-import { definitions, user, users, vhosts } from './users.js';
+import { definitions, user, users } from './users.js';
+import { vhost, vhosts } from './vhosts.js';
 
 // pages are the views by the first name in the address. Those with tags are in the menu for users
 // with one of them, and for administrators.
@@ -28,7 +30,9 @@ const pages = {
   exchange: { show: exchange, under: 'exchanges' },
   policies: { show: policies, title: 'Policies' },
   nodes: { show: nodes, title: 'Nodes', tags: ['monitoring'] },
+  features: { show: features, title: 'Features', tags: ['monitoring'] },
   vhosts: { show: vhosts, title: 'Virtual hosts' },
+  vhost: { show: vhost, under: 'vhosts' },
   users: { show: users, title: 'Users', tags: [] },
   user: { show: user, under: 'users' },
   definitions: { show: definitions, title: 'Definitions', tags: [] },

@@ -6,6 +6,7 @@ import { ago, bytes, count, json, rate, rateOf, terms } from './format.js';
 import { paged } from './table.js';
 import { dialog, field, input, section } from './view.js';
 
+const heartbeat = (c) => (c.timeout === 0 ? 'none' : `${c.timeout} s`);
 const stateBadge = (state) => badge(state, { running: 'good', blocked: 'bad', closing: 'warn' }[state]);
 
 export function connections(view) {
@@ -16,6 +17,8 @@ export function connections(view) {
     { title: 'State', sort: 'state', show: (c) => stateBadge(c.state) },
     { title: 'Node', sort: 'node', minor: true, show: (c) => c.node },
     { title: 'TLS', sort: 'ssl', minor: true, show: (c) => (c.ssl ? c.ssl_protocol ?? 'yes' : 'no') },
+    { title: 'Client', minor: true, show: (c) => [c.client_properties?.product, c.client_properties?.version].filter((x) => typeof x === 'string').join(' ') || '–' },
+    { title: 'Heartbeat', sort: 'timeout', number: true, minor: true, show: (c) => heartbeat(c) },
     { title: 'Channels', sort: 'channels', number: true, show: (c) => count(c.channels) },
     { title: 'Received', sort: 'recv_oct', number: true, minor: true, show: (c) => bytes(c.recv_oct) },
     { title: 'Sent', sort: 'send_oct', number: true, minor: true, show: (c) => bytes(c.send_oct) },
@@ -51,7 +54,7 @@ export function connection(view, name) {
     facts.dataset.user = c.user;
     fill(facts, pairs([
       ['State', stateBadge(c.state)], ['User', c.user], ['Vhost', c.vhost], ['Node', c.node], ['Connected', ago(c.connected_at)], ['Protocol', c.protocol], ['Login', c.auth_mechanism],
-      ['Heartbeat', c.timeout === 0 ? 'none' : `${c.timeout} s`], ['Channels', `${count(c.channels)} of ${count(c.channel_max)}`], ['Longest frame', bytes(c.frame_max)],
+      ['Heartbeat', heartbeat(c)], ['Channels', `${count(c.channels)} of ${count(c.channel_max)}`], ['Longest frame', bytes(c.frame_max)],
       ['Received', bytes(c.recv_oct)], ['Sent', bytes(c.send_oct)], ['To be sent', bytes(c.send_pend)], ['TLS', c.ssl ? `${c.ssl_protocol}, ${c.ssl_cipher}` : 'no'], ['Certificate', c.peer_cert_subject],
     ]));
     fill(client, pairs(Object.entries(c.client_properties ?? {}).sort().map(([key, value]) => [key, typeof value === 'string' ? value : h('code', null, json(value))])));

@@ -1,13 +1,16 @@
 // Consumers, and how long they may hold what they have.
 
-import { path, post } from './client.js';
+import { get, path, post } from './client.js';
 import { badge, button, fill, link, place } from './dom.js';
-import { ago, count, duration, left } from './format.js';
-import { paged } from './table.js';
+import { ago, count, duration, left, now } from './format.js';
+import { paged, Table } from './table.js';
 import { confirm, section } from './view.js';
 
 const source = { consumer: 'its own', queue: 'the queue’s argument', policy: 'a policy', node: 'the node', none: 'nobody' };
 const health = { up: 'good', 'timed-out': 'bad', quiescing: 'warn', silent: 'warn' };
+
+// isClose reports whether a consumer has used up more than four fifths of its time.
+const isClose = (c) => c.next_deadline > 0 && c.effective_timeout_ms > 0 && c.next_deadline - now() < c.effective_timeout_ms / 5;
 
 const columns = [
   { title: 'Tag', sort: 'consumer_tag', show: (c) => c.consumer_tag },
@@ -16,7 +19,7 @@ const columns = [
   { title: 'Unacked', sort: 'messages_unacknowledged', number: true, show: (c) => count(c.messages_unacknowledged) },
   { title: 'Prefetch', number: true, minor: true, show: (c) => (c.prefetch_count === 0 ? 'no limit' : count(c.prefetch_count)) },
   { title: 'Oldest held for', sort: 'oldest_unacked_age_ms', number: true, show: (c) => (c.oldest_unacked_age_ms ? duration(c.oldest_unacked_age_ms) : '–') },
-  { title: 'Deadline', sort: 'next_deadline', show: (c) => left(c.next_deadline) },
+  { title: 'Deadline', sort: 'next_deadline', show: (c) => [left(c.next_deadline), isClose(c) && badge('close', 'warn')] },
   { title: 'Timeout', number: true, show: (c) => (c.effective_timeout_ms < 0 ? 'none' : duration(c.effective_timeout_ms)) },
   { title: 'of', minor: true, show: (c) => source[c.timeout_source] ?? c.timeout_source },
   { title: 'Taken back', sort: 'timed_out', number: true, show: (c) => (c.timed_out > 0 ? badge(count(c.timed_out), 'warn') : count(c.timed_out)) },
@@ -61,6 +64,20 @@ function lastTimeouts(view, at, columns) {
   }));
 }
 
+// held is how many consumers are asked for, those first that hold a message the longest.
+const held = 500;
+
+// closest lists those of all consumers that have little time left.
+function closest(view) {
+  const shown = columns.filter((c) => ['Tag', 'Channel', 'Unacked', 'Oldest held for', 'Deadline', 'Timeout'].includes(c.title));
+  const table = new Table('Close to the deadline', [queueColumn('consumers'), ...shown, ...cancelColumn(view)], key, { empty: `Of the ${held} consumers that have held a message the longest, none has used up more than 80 % of its time.` });
+  view.every(async () => {
+    const longest = await get(path('consumers'), { page: 1, page_size: held, sort: 'oldest_unacked_age_ms', sort_reverse: true }, { signal: view.signal });
+    table.show(longest.items.filter(isClose).sort((a, b) => a.next_deadline - b.next_deadline));
+  });
+  return section('Close to the deadline', table.element);
+}
+
 export function queueConsumers(view, body, at) {
   fill(body, section('Consumers', paged(view, 'Consumers', `${at}/consumers`, [...columns, ...cancelColumn(view)], { key, by: 'consumer_tag', named: false })), lastTimeouts(view, `${at}/timeouts`, timeoutColumns));
 }
@@ -68,6 +85,7 @@ export function queueConsumers(view, body, at) {
 const queueColumn = (of) => ({ title: 'Queue', sort: 'queue.name', show: (x) => link(place('queue', x.queue.vhost, x.queue.name, of), x.queue.name) });
 
 export function consumers(view) {
-  view.show('Consumers', section('Consumers', paged(view, 'Consumers', path('consumers'), [queueColumn('consumers'), ...columns, ...cancelColumn(view)], { key, by: 'queue.name', named: false })),
+  const all = [queueColumn('consumers'), ...columns, ...cancelColumn(view)];
+  view.show('Consumers', closest(view), section('Consumers', paged(view, 'Consumers', path('consumers'), all, { key, by: 'queue.name', named: false })),
     lastTimeouts(view, path('quorate', 'timeouts'), [timeoutColumns[0], queueColumn('consumers'), ...timeoutColumns.slice(1)]));
 }

@@ -5,22 +5,34 @@ const allowed = new Set(['autocomplete', 'autofocus', 'checked', 'cols', 'colspa
   'list', 'max', 'maxlength', 'method', 'min', 'multiple', 'name', 'open', 'pattern', 'placeholder', 'readonly', 'required', 'role', 'rows', 'scope',
   'selected', 'spellcheck', 'step', 'tabindex', 'title', 'type', 'value', 'accept']);
 
+// drawn are attributes of drawings besides those above.
+const drawn = new Set(['d', 'height', 'rx', 'text-anchor', 'viewBox', 'width', 'x', 'y']);
+const drawings = 'http://www.w3.org/2000/svg';
+
 // h makes an element. Attributes are those above, class, on (handlers by event), data (by name),
 // aria-…, and href, which only leads to a place within the page or to text made by it. Children are
 // elements, texts, numbers and lists of these; null, undefined and false are left out.
 export function h(tag, attributes, ...children) {
-  const element = document.createElement(tag);
+  return make(document.createElement(tag), attributes, children);
+}
+
+// draw makes an element of a drawing (SVG), like h.
+export function draw(tag, attributes, ...children) {
+  return make(document.createElementNS(drawings, tag), attributes, children);
+}
+
+function make(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes ?? {})) {
     if (value === undefined || value === null || value === false) continue;
     if (name === 'on') {
       for (const [event, handler] of Object.entries(value)) element.addEventListener(event, handler);
     } else if (name === 'class') {
-      element.className = value;
+      element.setAttribute('class', value);
     } else if (name === 'data') {
       for (const [key, text] of Object.entries(value)) if (text !== undefined && text !== null) element.dataset[key] = text;
     } else if (name === 'href' && /^(#|blob:)/.test(value)) {
-      element.href = value;
-    } else if (allowed.has(name) || name.startsWith('aria-')) {
+      element.setAttribute('href', value);
+    } else if (allowed.has(name) || element.namespaceURI === drawings && drawn.has(name) || name.startsWith('aria-')) {
       element.setAttribute(name, value === true ? '' : value);
     } else {
       throw new Error(`attribute ${name} is not allowed`);

@@ -3,6 +3,7 @@
 import { exchangePath, get, path, post, put, remove } from './client.js';
 import { badge, button, fill, h, link, pairs, place } from './dom.js';
 import { count, left, rate, rateOf, terms } from './format.js';
+import { graph } from './graph.js';
 import { vhostChoice, vhostNames } from './queues.js';
 import { waiting } from './scheduled.js';
 import { paged } from './table.js';
@@ -48,7 +49,7 @@ export function exchange(view, vhost, name = '') {
   const to = name !== '' && paged(view, 'Bindings to it', exchangePath(vhost, name, 'bindings', 'destination'), bindingColumns(view, false), { key: bindingKey, by: 'source', named: false });
   view.show(`Exchange ${shown(name)}`, h('p', { class: 'under' }, 'in the virtual host ', h('code', null, vhost)),
     h('div', { class: 'buttons' }, name !== '' && button('Bind', bind, { class: 'primary' }), button('Publish', publish), own && button('Delete', drop, { class: 'danger' })),
-    section('State', facts), delayed, section('Bindings from it', from), to && section('Bindings to it', to));
+    section('State', facts), delayed, section('Graph', graph(view, vhost, name)), section('Bindings from it', from), to && section('Bindings to it', to));
   let waits = false;
   view.every(async () => {
     const x = await get(at, null, { signal: view.signal });

@@ -1,17 +1,23 @@
-// The messages of a queue, which are shown without being taken.
+// The messages of a queue, which are shown without being taken, or taken.
 
-import { get } from './client.js';
+import { get, post } from './client.js';
 import { badge, button, fill, h, link, pairs, place } from './dom.js';
 import { bytes, count, instant, json, left } from './format.js';
 import { Table } from './table.js';
-import { dialog, section } from './view.js';
+import { dialog, field, input, section, select } from './view.js';
 
 const states = [['ready', 'Ready'], ['unacked', 'Unacknowledged'], ['scheduled', 'Scheduled'], ['delayed', 'Waiting for a retry'], ['deferred', 'Deferred']];
 const size = 50; // messages on a page
 const preview = 120, whole = 65536; // bytes of a body that are asked for
 
+// afterwards are the ways to settle messages that are taken.
+const afterwards = [['ack_requeue_true', 'put them back'], ['ack_requeue_false', 'acknowledge: they are gone'], ['reject_requeue_false', 'reject: they become dead letters, or are gone'], ['reject_requeue_true', 'put them back as failed']];
+
+const payload = (m) => h('code', { class: 'payload' }, m.payload_encoding === 'string' ? m.payload : `base64 ${m.payload}`, m.payload_bytes > preview && '…');
+
 export function messages(view, body, at, of) {
   let after = 0, next = 0;
+  const got = h('div', { 'aria-live': 'polite' });
   const choice = h('select', { 'aria-label': 'State of messages', on: { change: () => { after = 0; view.refresh(); } } }, states.map(([value, label]) => h('option', { value }, label)));
   const first = button('First', () => { after = 0; view.refresh(); });
   const forth = button('Next', () => { after = next; view.refresh(); });
@@ -24,11 +30,21 @@ export function messages(view, body, at, of) {
     { title: 'Held until', show: (m) => left(m.deadline) },
     { title: 'Failed', number: true, minor: true, show: (m) => count(m.delivery_count) },
     { title: 'Size', number: true, minor: true, show: (m) => bytes(m.payload_bytes) },
-    { title: 'Payload', show: (m) => h('code', { class: 'payload' }, m.payload_encoding === 'string' ? m.payload : `base64 ${m.payload}`, m.payload_bytes > preview && '…') },
+    { title: 'Payload', show: (m) => payload(m) },
     { title: 'Actions', show: (m) => button('Show', () => show(at, m, of)) },
   ], (m) => `${m.state} ${m.number}`, { empty: 'There are no such messages.' });
-  fill(body, section('Messages', h('div', { class: 'controls' }, choice, h('span', { class: 'pages' }, first, forth)), table.element,
-    h('p', null, h('small', null, 'Messages are only looked at: they stay where they are, and do not count as delivered.'))));
+  fill(body, section('Messages', h('div', { class: 'controls' }, choice, button('Get', take), h('span', { class: 'pages' }, first, forth)), table.element,
+    h('p', null, h('small', null, 'Messages are only looked at: they stay where they are, and do not count as delivered. Only Get takes them.'))), got);
+  function take() {
+    return dialog(`Get messages of ${of.name}`, [
+      field('Messages', input('count', { required: true, inputmode: 'numeric', pattern: '[1-9][0-9]{0,2}', value: '1' }), 'At most 999'), field('Then', select('ackmode', afterwards)),
+    ], 'Get', async (f) => {
+      const list = await post(`${at}/get`, { count: Number(f.count.value), ackmode: f.ackmode.value, encoding: 'auto', truncate: preview });
+      fill(got, section('Got', list.length === 0 ? h('p', null, 'No message was ready.') : h('ol', null, list.map((m) => h('li', null, h('code', null, m.routing_key), m.redelivered && badge('redelivered'), ' ', h('small', null, bytes(m.payload_bytes)), ' ', payload(m))))));
+      view.refresh();
+      return true;
+    }, { danger: true });
+  }
   view.every(async () => {
     const page = await get(`${at}/messages/peek`, { state: choice.value, limit: size, after, truncate: preview }, { signal: view.signal });
     next = page.next;

@@ -3,7 +3,7 @@
 import { Chart, lengthsOf, ratesOf, samples } from './chart.js';
 import { check, get, path } from './client.js';
 import { badge, fill, h, link, place } from './dom.js';
-import { count, left, rate, rateOf } from './format.js';
+import { count, duration, left, rate, rateOf } from './format.js';
 import { nodeColumns } from './nodes.js';
 import { Table } from './table.js';
 import { section } from './view.js';
@@ -16,10 +16,12 @@ const listed = [
 ];
 const lengths = [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']];
 
+const withoutLeader = 'quorum-queues-without-elected-leaders';
+
 // checks are the health checks that are shown, and what they say if they pass.
 const checks = [
   [['alarms'], 'No alarms'],
-  [['quorum-queues-without-elected-leaders', 'all-vhosts'], 'Every queue has a leader'],
+  [[withoutLeader, 'all-vhosts'], 'Every queue has a leader'],
   [['leaders-make-progress'], 'Queues led by this node make progress'],
   [['unproven-replicas'], 'Replicas on this node are up to date'],
   [['quarantined-queues'], 'No queue is quarantined on this node'],
@@ -42,17 +44,24 @@ export function overview(view) {
     { title: 'All', number: true, show: ([name, , rates]) => count(rates[name] ?? 0) },
   ], ([name]) => name);
   const nodes = view.may('monitoring') && new Table('Nodes', nodeColumns, (n) => n.name);
+  const clocks = h('p');
+  let latest, leaderless;
 
   view.show('Overview', section('Health', health), section('Now', totals, next), section('Rates', rates.element), section('Queued', queued.element),
-    nodes && section('Nodes', nodes.element), section('Counts', h('div', { class: 'columns' }, counters.element, churn.element)));
+    nodes && section('Nodes', nodes.element, clocks), section('Counts', h('div', { class: 'columns' }, counters.element, churn.element)));
 
+  function showTotals() {
+    const q = latest.queue_totals, objects = latest.object_totals;
+    fill(totals, card('Ready', q.messages_ready), card('Unacknowledged', q.messages_unacknowledged), card('Scheduled', q.messages_scheduled),
+      card('Waiting for a retry', q.messages_delayed - q.messages_scheduled), card('Dead letters under way', q.messages_dlx), card('Expire within 1 min', q.messages_expiring_within_minute), card('Expire within 1 h', q.messages_expiring_within_hour),
+      card('Queues', objects.queues, '#/queues'), card('Without a leader', leaderless, place('queues', '', 'leaderless')), card('Connections', objects.connections, '#/connections'),
+      card('Channels', objects.channels, '#/channels'), card('Consumers', objects.consumers, '#/consumers'));
+  }
   view.every(async () => {
     const o = await get(path('overview'), samples, { signal: view.signal });
     const q = o.queue_totals;
-    fill(totals, card('Ready', q.messages_ready), card('Unacknowledged', q.messages_unacknowledged), card('Scheduled', q.messages_scheduled),
-      card('Waiting for a retry', q.messages_delayed - q.messages_scheduled), card('Dead letters under way', q.messages_dlx), card('Expire within 1 min', q.messages_expiring_within_minute), card('Expire within 1 h', q.messages_expiring_within_hour),
-      card('Queues', o.object_totals.queues, '#/queues'), card('Connections', o.object_totals.connections, '#/connections'),
-      card('Channels', o.object_totals.channels, '#/channels'), card('Consumers', o.object_totals.consumers, '#/consumers'));
+    latest = o;
+    showTotals();
     fill(next, q.next_expiry_at ? ['The next message expires ', left(q.next_expiry_at), '.'] : '');
     rates.show(ratesOf(o.message_stats, charted.map(([name]) => name)));
     queued.show(lengthsOf(q, lengths.map(([name]) => name)));
@@ -62,9 +71,21 @@ export function overview(view) {
   });
   view.every(async () => {
     const answers = await Promise.all(checks.map(([names]) => check(path('health', 'checks', ...names), { signal: view.signal })));
+    leaderless = (answers[checks.findIndex(([names]) => names[0] === withoutLeader)].queues ?? []).length;
+    if (latest) showTotals();
     fill(health, answers.map((a, i) => h('li', null, a.status === 'ok' ? [badge('ok', 'good'), checks[i][1]] : [badge('failed', 'bad'), a.reason, details(a, checks[i][0][0])])));
   });
-  if (nodes) view.every(async () => nodes.show(await get(path('nodes'), null, { signal: view.signal })));
+  if (!nodes) return;
+  view.every(async () => {
+    const all = await get(path('nodes'), null, { signal: view.signal });
+    nodes.show(all);
+    fill(clocks, apart(all.filter((n) => n.running).map((n) => n.clock_offset_ms)));
+  });
+}
+
+// apart says how far clocks are apart, given by how far each is ahead of their median.
+function apart(offsets) {
+  return offsets.length < 2 ? '' : `The clocks of the ${count(offsets.length)} nodes that run are within ${duration(Math.max(...offsets) - Math.min(...offsets))}.`;
 }
 
 function card(title, n, to) {
@@ -78,5 +99,5 @@ function details(answer, of) {
   const all = answer.queues ?? [];
   const queues = all.slice(0, 10).map((q) => (q.virtual_host ? link(place('queue', q.virtual_host, q.name), q.readable_name) : q.readable_name));
   return h('ul', null, [...alarms, ...queues].map((x) => h('li', null, x)), all.length > 10 && h('li', null, `and ${count(all.length - 10)} more`),
-    all.length > 0 && of === 'quorum-queues-without-elected-leaders' && h('li', null, link(place('queues', '', 'leaderless'), `List them (${count(all.length)})`)));
+    all.length > 0 && of === withoutLeader && h('li', null, link(place('queues', '', 'leaderless'), `List them (${count(all.length)})`)));
 }

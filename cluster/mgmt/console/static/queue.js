@@ -3,12 +3,13 @@
 import { bars, Chart, lengthsOf, ratesOf, samples } from './chart.js';
 import { exchangePath, get, path, post, remove } from './client.js';
 import { badge, button, fill, h, link, pairs, place } from './dom.js';
-import { ago, bytes, count, duration, json, left, rate, terms } from './format.js';
+import { ago, bytes, count, duration, left, rate } from './format.js';
 import { queueConsumers } from './consumers.js';
 import { ended } from './ended.js';
 import { queueBindings } from './exchanges.js';
 import { messages } from './messages.js';
 import { scheduled } from './scheduled.js';
+import { inForce, settingsOf } from './settings.js';
 import { stateOf } from './queues.js';
 import { Table } from './table.js';
 import { area, confirm, dialog, field, input, object, section } from './view.js';
@@ -28,7 +29,7 @@ export function queue(view, vhost, name, part) {
 }
 
 function state(view, body, at, { vhost, name }) {
-  const facts = h('div'), times = h('div'), expiry = h('div'), settings = h('div'), leaders = h('div', { class: 'buttons' });
+  const facts = h('div'), times = h('div'), expiry = h('div'), settings = h('div'), priorities = h('div'), leaders = h('div', { class: 'buttons' });
   const lengths = new Chart(view, 'Messages', [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']], count);
   const rates = new Chart(view, 'Messages a second', [['publish', '--line-1'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']], rate);
   const members = new Table('Replicas', memberColumns, (m) => m['Node Name']);
@@ -40,7 +41,7 @@ function state(view, body, at, { vhost, name }) {
       button('Snapshot', () => view.act(() => post(`${at}/actions`, { action: 'snapshot' }), 'Every replica has written a snapshot.')),
     ],
     button('Delete', () => drop(view, at, name), { class: 'danger' })),
-  section('State', facts), section('Time', times), section('Expiry', expiry), section('Length', lengths.element), section('Rates', rates.element),
+  section('State', facts), section('Time', times), section('Expiry', expiry), priorities, section('Length', lengths.element), section('Rates', rates.element),
   section('Replicas', members.element, leaders), section('Settings', settings));
 
   let replicated = false;
@@ -52,7 +53,7 @@ function state(view, body, at, { vhost, name }) {
       ['Ready', `${count(q.messages_ready)} (${bytes(q.message_bytes_ready)})`], ['Unacknowledged', `${count(q.messages_unacknowledged)} (${bytes(q.message_bytes_unacknowledged)})`],
       ['Scheduled', q.messages_scheduled ? `${count(q.messages_scheduled)} (${bytes(q.message_bytes_scheduled)})` : ''],
       ['Waiting for a retry', q.messages_delayed_retry ? count(q.messages_delayed_retry) : ''], ['Deferred', q.messages_deferred ? count(q.messages_deferred) : ''],
-      ['Dead letters under way', q.messages_dlx ? `${count(q.messages_dlx)}${q.messages_dlx_waiting ? `, ${count(q.messages_dlx_waiting)} of them without a target` : ''}` : ''],
+      ...deadLetters(q),
       ['Groups', q.groups ? `${count(q.groups)}, ${count(q.groups_held)} of them held` : ''], ['Consumers', count(q.consumers)],
       ['Log', q.raft ? `term ${count(q.raft.term)}, ${count(q.raft.last_index)} entries written, ${count(q.raft.commit_index)} committed, ${count(q.raft.applied_index)} applied, ${bytes(q.raft.log_bytes)} of messages` : ''],
     ]));
@@ -66,6 +67,7 @@ function state(view, body, at, { vhost, name }) {
       ['Dead-lettered', count(q.messages_dead_lettered_total)],
     ]));
     fill(expiry, expiryOf(q));
+    fill(priorities, prioritiesOf(q.messages_by_priority));
     lengths.show(lengthsOf(q, ['messages_ready', 'messages_unacknowledged']));
     rates.show(ratesOf(q.message_stats, ['publish', 'deliver_get', 'ack', 'redeliver']));
     await settingsOf(view, q, settings);
@@ -97,6 +99,22 @@ async function replicaButtons(view, list, { vhost, name, replicated }) {
   ];
 }
 
+// deadLetters says where the dead letters of a queue go, and how many are on their way.
+function deadLetters(q) {
+  const exchange = inForce(q, 'dead-letter-exchange').value, key = inForce(q, 'dead-letter-routing-key').value;
+  const depth = count(q.messages_dlx) + (q.messages_dlx_waiting ? `, ${count(q.messages_dlx_waiting)} of them without a target` : '');
+  return [
+    ['Dead letters go', exchange === undefined ? '' : ['to the exchange ', link(place('exchange', q.vhost, exchange), exchange === '' ? '(default)' : exchange), key === undefined ? '' : [' with the key ', h('code', null, key)]]],
+    ['Dead letters under way', exchange === undefined && !q.messages_dlx ? '' : depth],
+  ];
+}
+
+// prioritiesOf says how many messages have which priority, the first to be handed out first.
+function prioritiesOf(counts) {
+  const list = Object.entries(counts ?? {}).sort(([a], [b]) => b - a);
+  return list.length > 0 && section('Priorities', pairs(list.map(([priority, n]) => [`Priority ${priority}`, count(n)])));
+}
+
 // expiryOf draws when messages expire. The node counts those within a time, sooner ones included.
 function expiryOf(q) {
   if (!q.expiring) return h('p', null, 'No message that nobody holds will expire.');
@@ -118,23 +136,6 @@ const memberColumns = [
   { title: 'Behind', number: true, show: (m) => (m['Raft State'] === 'noproc' ? '–' : count(m.lag)) },
   { title: 'Snapshot', number: true, minor: true, show: (m) => (m['Snapshot Index'] < 0 ? '–' : count(m['Snapshot Index'])) },
 ];
-
-// settingsOf shows each setting with what the queue's declaration and its policies say of it.
-async function settingsOf(view, q, into) {
-  const find = async (kind, name) => (name ? (await get(path(kind, q.vhost, name), null, { signal: view.signal }).catch(() => null)) : null);
-  const policy = await find('policies', q.policy), operator = await find('operator-policies', q.operator_policy);
-  const names = new Set([...Object.keys(q.arguments).map((k) => k.replace(/^x-/, '')), ...Object.keys(q.effective_policy_definition)]);
-  const value = (object, key) => (object && Object.hasOwn(object, key) ? h('code', null, json(object[key])) : '–');
-  const head = (title, name, p) => [title, name && [' ', h('code', null, name)], p && h('small', null, ` priority ${p.priority}, pattern `, h('code', null, p.pattern))];
-  const rows = [...names].sort().map((key) => h('tr', null, h('th', { scope: 'row' }, key), h('td', null, value(q.arguments, `x-${key}`)), h('td', null, value(policy?.definition, key)),
-    h('td', null, value(operator?.definition, key)), h('td', null, value(q.effective_policy_definition, key))));
-  fill(into, q.settings_in_force === false && h('p', { class: 'notice' }, 'The queue has not taken up the newest settings yet.'),
-    rows.length === 0 ? h('p', null, 'No argument and no policy says anything of this queue.') : h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Settings' }, h('table', null,
-      h('caption', null, 'Settings and where they come from'),
-      h('thead', null, h('tr', null, ['Setting', head('Argument'), head('Policy', q.policy, policy), head('Operator policy', q.operator_policy, operator), 'Policies together'].map((t) => h('th', { scope: 'col' }, t)))),
-      h('tbody', null, rows))),
-    pairs([['Dead letters go', q.dead_letter_strategy], ['Delivery limit', q.delivery_limit < 0 ? 'none' : count(q.delivery_limit)], ['Arguments', terms(q.arguments)]]));
-}
 
 async function publish(view, vhost, name) {
   await dialog(`Publish to ${name}`, [

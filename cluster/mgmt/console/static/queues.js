@@ -17,6 +17,7 @@ export function stateOf(q) {
 const columns = [
   { title: 'Vhost', sort: 'vhost', minor: true, show: (q) => q.vhost },
   { title: 'Name', sort: 'name', show: (q) => link(place('queue', q.vhost, q.name), q.name) },
+  { title: 'Type', sort: 'type', minor: true, show: (q) => h('span', { class: 'word' }, q.type) },
   { title: 'State', sort: 'state', show: stateOf },
   { title: 'Leader', sort: 'leader', minor: true, show: (q) => q.leader ?? '–' },
   { title: 'Replicas', minor: true, show: (q) => `${q.online.length} of ${q.members.length}` },
@@ -35,7 +36,7 @@ const columns = [
   { title: 'Policy', sort: 'policy', minor: true, show: (q) => [q.policy || '–', q.operator_policy && ` and ${q.operator_policy}`] },
 ];
 
-const needed = ['vhost', 'name', 'state', 'leader', 'online', 'members', 'messages_ready', 'messages_unacknowledged', 'messages_scheduled', 'messages_delayed_retry',
+const needed = ['vhost', 'name', 'type', 'state', 'leader', 'online', 'members', 'messages_ready', 'messages_unacknowledged', 'messages_scheduled', 'messages_delayed_retry',
   'messages_locked', 'next_expiry_at', 'lease_expires_at', 'consumers', 'consumers_timed_out', 'messages_expired_total', 'message_stats.publish_details', 'message_stats.deliver_get_details', 'policy', 'operator_policy'];
 
 // filters are those of the node, and what they let through.

@@ -1,0 +1,60 @@
+// Virtual hosts: what they hold, who may use them, and their limits.
+
+import { get, path, post, put, remove } from './client.js';
+import { badge, button, fill, h, link, pairs, place } from './dom.js';
+import { count } from './format.js';
+import { limits, permissions } from './limits.js';
+import { paged } from './table.js';
+import { dialog, field, input, section } from './view.js';
+
+export function vhosts(view) {
+  const may = view.may('administrator');
+  const columns = [
+    { title: 'Name', sort: 'name', show: (v) => link(place('vhost', v.name), v.name) },
+    { title: 'Description', sort: 'description', minor: true, show: (v) => v.description || '–' },
+    { title: 'Tags', minor: true, show: (v) => [v.tags.map((t) => badge(t)), v.protected_from_deletion && badge('protected', 'good')] },
+    { title: 'Ready', sort: 'messages_ready', number: true, show: (v) => count(v.messages_ready) },
+    { title: 'Unacked', sort: 'messages_unacknowledged', number: true, show: (v) => count(v.messages_unacknowledged) },
+    { title: 'Objects', minor: true, show: (v) => [link(place('queues', v.name), 'queues'), ' ', link(place('exchanges', v.name), 'exchanges')] },
+    { title: 'Actions', show: (v) => may && button('Delete', () => drop(view, v)) },
+  ];
+  view.show('Virtual hosts', paged(view, 'Virtual hosts', path('vhosts'), columns, { key: (v) => v.name, by: 'name', controls: may && button('Add a virtual host', () => edit(view), { class: 'primary' }) }));
+}
+
+// edit adds a virtual host, or changes what is said of one.
+function edit(view, v) {
+  return dialog(v ? `Change ${v.name}` : 'Add a virtual host', [
+    !v && field('Name', input('name', { required: true })), field('Description', input('description', { value: v?.description })), field('Tags', input('tags', { value: v?.tags.join(',') }), 'Separated by commas'),
+  ], v ? 'Change' : 'Add', async (f) => {
+    await put(path('vhosts', v ? v.name : f.name.value), { description: f.description.value, tags: f.tags.value });
+    view.refresh();
+    return true;
+  });
+}
+
+async function drop(view, v) {
+  const done = await dialog(`Delete the virtual host ${v.name}?`, [h('p', null, 'All its queues, messages, exchanges and permissions are deleted, and its connections closed.'), field('Its name, to be sure', input('sure', { required: true }))], 'Delete', (f) => {
+    if (f.sure.value !== v.name) throw new Error('That is not its name.');
+    return true;
+  }, { danger: true });
+  return done && view.act(async () => remove(path('vhosts', v.name)), 'The virtual host is deleted.');
+}
+
+export function vhost(view, name) {
+  const at = path('vhosts', name), facts = h('div'), buttons = h('div', { class: 'buttons' }), may = view.may('administrator');
+  const protect = `${at}/deletion/protection`;
+  view.show(`Virtual host ${name}`, buttons, section('State', facts), limits(view, 'vhost-limits', name), ...(may ? permissions(view, { vhost: name }) : []));
+  view.every(async () => {
+    const v = await get(at, null, { signal: view.signal });
+    fill(facts, pairs([
+      ['Description', v.description], ['Tags', v.tags.length > 0 ? v.tags.map((t) => badge(t)) : ''], ['Ready', count(v.messages_ready)], ['Unacknowledged', count(v.messages_unacknowledged)],
+      ['Deletion', v.protected_from_deletion ? badge('protected', 'good') : 'possible'], ['Objects', [link(place('queues', name), 'queues'), ' ', link(place('exchanges', name), 'exchanges')]],
+      ['Nodes', Object.entries(v.cluster_state).sort().map(([node, state]) => [' ', node, ' ', badge(state, state === 'running' ? 'good' : 'bad')])],
+    ]));
+    fill(buttons, may && [
+      h('button', { type: 'button', data: { key: `${v.description} ${v.tags}` }, on: { click: () => edit(view, v) } }, 'Change'),
+      v.protected_from_deletion ? button('Allow deletion', () => view.act(() => remove(protect), 'It can be deleted.')) : button('Protect from deletion', () => view.act(() => post(protect, {}), 'It is protected from deletion.')),
+      !v.protected_from_deletion && button('Delete', async () => { if (await drop(view, v)) location.hash = '#/vhosts'; }, { class: 'danger' }),
+    ]);
+  });
+}
