@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -165,15 +166,40 @@ func TestBorrowedKeys(t *testing.T) {
 	}
 }
 
+// Every key that a rabbitmq.conf can have is known here: it applies, is told, or is refused with a
+// reason of its own.
+func TestKeysOfThePeer(t *testing.T) {
+	text, err := os.ReadFile("testdata/rabbitmq-4.3.6.keys")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys := 0
+	for key := range strings.Lines(string(text)) {
+		if key = strings.TrimSpace(key); strings.HasPrefix(key, "#") {
+			continue
+		}
+		keys++
+		if err := defaults().apply(key, "1"); err != nil && strings.Contains(err.Error(), "unknown setting") {
+			t.Error(err)
+		}
+	}
+	if keys < 500 {
+		t.Errorf("%d keys", keys)
+	}
+}
+
 // The variables of the peer's images say who the first user is, unless the own ones do.
 func TestEnvironmentOfThePeer(t *testing.T) {
 	s := defaults()
-	err := s.environment([]string{"QUORATE_DEFAULT_PASS=own", "RABBITMQ_DEFAULT_USER=u", "RABBITMQ_DEFAULT_PASS=p", "RABBITMQ_DEFAULT_VHOST=v", "RABBITMQ_NODENAME=rabbit@h"})
+	err := s.environment([]string{"QUORATE_DEFAULT_PASS=own", "RABBITMQ_DEFAULT_USER=u", "RABBITMQ_DEFAULT_PASS=p", "RABBITMQ_DEFAULT_VHOST=v", "RABBITMQ_NODENAME=rabbit@h", "RABBITMQ_ERLANG_COOKIE=c", "RABBITMQ_OTHER=o"})
 	if err != nil || s.user != "u" || s.password != "own" || s.vhost != "v" || s.nodeName != "n1" {
 		t.Errorf("%s, %s, %s, %s: %v", s.user, s.password, s.vhost, s.nodeName, err)
 	}
-	if len(s.notices) != 1 || s.notices[0].key != "RABBITMQ_NODENAME" {
-		t.Errorf("told: %v", s.notices)
+	told := fmt.Sprint(s.notices)
+	for _, want := range []string{"RABBITMQ_NODENAME has no effect: it has a host in it; use QUORATE_NODE_NAME", "RABBITMQ_ERLANG_COOKIE has no effect: nodes know", "RABBITMQ_OTHER has no effect: variables of settings begin"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("told: %s, want %q", told, want)
+		}
 	}
 }
 

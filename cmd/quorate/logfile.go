@@ -20,13 +20,46 @@ type logFile struct {
 	mu   sync.Mutex
 	to   io.Writer
 	file *os.File // nil: none is open
+	size int64    // of the file
+	when rotation
+}
+
+// rotation says when a log file is renamed, and what becomes of it.
+type rotation struct {
+	size int // bytes that it may have; 0: it is never renamed
+	keep int // renamed files that stay: FILE.1, the newest, to FILE.keep
 }
 
 // Write implements io.Writer.
 func (l *logFile) Write(line []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.to.Write(line)
+	if l.file != nil && l.when.size > 0 && l.size > 0 && l.size+int64(len(line)) > int64(l.when.size) {
+		l.rotate()
+	}
+	n, err := l.to.Write(line)
+	l.size += int64(n)
+	return n, err
+}
+
+// bound sets when the file is renamed.
+func (l *logFile) bound(when rotation) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.when = when
+}
+
+// rotate renames the file, and those before it, and opens a new one. If that fails the log continues
+// where it went, and it is tried again when as much has been written once more. The caller holds l.mu.
+func (l *logFile) rotate() {
+	name := func(i int) string { return fmt.Sprintf("%s.%d", l.path, i) }
+	for i := l.when.keep - 1; i > 0; i-- {
+		_ = os.Rename(name(i), name(i+1)) // one that is missing leaves a gap
+	}
+	l.size = 0
+	if os.Rename(l.path, name(1)) == nil {
+		_ = l.replace()
+	}
 }
 
 // asciiWriter escapes, in lines of JSON, characters that terminals would interpret.
@@ -44,6 +77,13 @@ func (l *logFile) open() error {
 	if l.path == "" {
 		return nil
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.replace()
+}
+
+// replace opens the file and leaves the one before. The caller holds l.mu.
+func (l *logFile) replace() error {
 	if err := os.MkdirAll(filepath.Dir(l.path), 0o700); err != nil {
 		return err
 	}
@@ -51,24 +91,23 @@ func (l *logFile) open() error {
 	if err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.file != nil {
 		l.file.Close()
 	}
-	l.to, l.file = f, f
+	l.to, l.file, l.size = f, f, 0
+	if info, err := f.Stat(); err == nil {
+		l.size = info.Size()
+	}
 	return nil
 }
 
-// reopenOn reopens files at each signal. The process continues whether or not that works.
-func reopenOn(signals <-chan os.Signal, logger *slog.Logger, files ...*logFile) {
-	for s := range signals {
-		for _, l := range files {
-			if err := l.open(); err != nil {
-				logger.Error("log file is not opened again", "file", l.path, "error", err)
-			} else if l.path != "" {
-				logger.Info("log file is opened again", "file", l.path, "signal", s.String())
-			}
+// reopen opens files again, whether or not that works.
+func reopen(logger *slog.Logger, s os.Signal, files ...*logFile) {
+	for _, l := range files {
+		if err := l.open(); err != nil {
+			logger.Error("log file is not opened again", "file", l.path, "error", err)
+		} else if l.path != "" {
+			logger.Info("log file is opened again", "file", l.path, "signal", s.String())
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // process goes on.
 func TestLogFileIsOpenedAgain(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log", "quorate.log")
-	logger, file, err := openLog(&settings{logSettings: logSettings{logFile: path}, nodeSettings: nodeSettings{nodeName: "n1"}})
+	logger, _, file, err := openLog(&settings{logSettings: logSettings{logFile: path}, nodeSettings: nodeSettings{nodeName: "n1"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,10 +25,7 @@ func TestLogFileIsOpenedAgain(t *testing.T) {
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
-	signals := make(chan os.Signal, 1)
-	signals <- syscall.SIGHUP
-	close(signals)
-	reopenOn(signals, logger, file)
+	reopen(logger, syscall.SIGHUP, file)
 	logger.Info("after")
 	for name, want := range map[string]string{path: "after", path + ".1": "before"} {
 		text, err := os.ReadFile(name)
@@ -51,6 +48,51 @@ func TestLogFileIsOpenedAgain(t *testing.T) {
 	}
 }
 
+// A log file is renamed before it gets larger than the setting says, and as many stay as it says.
+func TestLogFileIsRotated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "quorate.log")
+	if err := os.WriteFile(path, []byte("old one\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file := &logFile{path: path, when: rotation{size: 16, keep: 2}}
+	if err := file.open(); err != nil {
+		t.Fatal(err)
+	}
+	defer file.close()
+	for _, line := range []string{"1234567\n", "2345678\n", "a line that is too long\n", "3456789\n", "4567890\n"} {
+		if _, err := file.Write([]byte(line)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{path: "3456789\n4567890\n", path + ".1": "a line that is too long\n", path + ".2": "2345678\n"} {
+		if text, err := os.ReadFile(name); err != nil || string(text) != want {
+			t.Errorf("%s: %q, %v, want %q", name, text, err, want)
+		}
+	}
+	if _, err := os.Stat(path + ".3"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a third file: %v", err)
+	}
+	// If it cannot be renamed the log goes on where it went.
+	if err := errors.Join(os.Remove(path+".1"), os.MkdirAll(filepath.Join(path+".1", "x"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	file.bound(rotation{size: 16, keep: 1})
+	if _, err := file.Write([]byte("5678901\n")); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || string(text) != "3456789\n4567890\n5678901\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+	// Without a bound it is never renamed.
+	file.bound(rotation{})
+	if _, err := file.Write([]byte(strings.Repeat("x", 100))); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(path); err != nil || len(text) != 124 {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 // The audit log goes where the setting says, is opened again like the log, and
 // nobody but the user of the process may read it.
 func TestAuditFile(t *testing.T) {
@@ -70,10 +112,7 @@ func TestAuditFile(t *testing.T) {
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
-	signals := make(chan os.Signal, 1)
-	signals <- syscall.SIGHUP
-	close(signals)
-	reopenOn(signals, logger, &logFile{}, file)
+	reopen(logger, syscall.SIGHUP, &logFile{}, file)
 	event.Action = "after"
 	log.Write(event)
 	for name, want := range map[string]string{path: "after", path + ".1": "before"} {
@@ -100,7 +139,7 @@ func TestAuditFile(t *testing.T) {
 func TestLogOfHostileNames(t *testing.T) {
 	for _, format := range []string{"plaintext", "json"} {
 		path := filepath.Join(t.TempDir(), "log")
-		logger, file, err := openLog(&settings{logSettings: logSettings{logFile: path, logFormat: format}})
+		logger, _, file, err := openLog(&settings{logSettings: logSettings{logFile: path, logFormat: format}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -55,14 +55,15 @@ func serverCommand(args []string, out io.Writer) error {
 	if *name != "" {
 		sets = append(sets, "node_name="+*name)
 	}
-	s, err := load(*file, sets)
+	read := func() (*settings, error) { return load(*file, sets) }
+	s, err := read()
 	if err != nil {
 		return err
 	}
 	if err := s.test.check(*test); err != nil {
 		return err
 	}
-	logger, logTo, err := openLog(s)
+	logger, level, logTo, err := openLog(s)
 	if err != nil {
 		return err
 	}
@@ -78,31 +79,36 @@ func serverCommand(args []string, out io.Writer) error {
 	defer records.Close()
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
-	go reopenOn(again, logger, logTo, recordsTo)
+	r := &reloader{read: read, logger: logger, level: level, log: logTo, files: []*logFile{logTo, recordsTo}, now: s}
+	go r.reloadOn(again)
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
-	return serve(s, logger, records, stop)
+	return serve(s, logger, records, r, stop)
 }
 
-// openLog opens the log.
-func openLog(s *settings) (*slog.Logger, *logFile, error) {
-	to := &logFile{path: s.logFile, to: os.Stderr}
+// logLevels are the values of log.console.level.
+var logLevels = map[string]slog.Level{
+	"debug": slog.LevelDebug, "info": slog.LevelInfo, "warning": slog.LevelWarn, "error": slog.LevelError,
+}
+
+// openLog opens the log. Its level can be changed.
+func openLog(s *settings) (*slog.Logger, *slog.LevelVar, *logFile, error) {
+	to := &logFile{path: s.logFile, to: os.Stderr, when: s.rotation}
 	if err := to.open(); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	levels := map[string]slog.Level{
-		"debug": slog.LevelDebug, "info": slog.LevelInfo, "warning": slog.LevelWarn, "error": slog.LevelError,
-	}
-	options := &slog.HandlerOptions{Level: levels[s.logLevel]}
+	level := &slog.LevelVar{}
+	level.Set(logLevels[s.logLevel])
+	options := &slog.HandlerOptions{Level: level}
 	var h slog.Handler = slog.NewTextHandler(to, options)
 	if s.logFormat == "json" {
 		h = slog.NewJSONHandler(asciiWriter{to}, options)
 	}
-	return slog.New(h).With("self", s.nodeName), to, nil
+	return slog.New(h).With("self", s.nodeName), level, to, nil
 }
 
 // serve runs a node until it is told to stop.
-func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.Signal) error {
+func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader, stop <-chan os.Signal) error {
 	files, err := readDefinitions(s.definitions)
 	if err != nil {
 		return err
@@ -127,6 +133,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, stop <-chan os.
 	if err != nil {
 		return err
 	}
+	again.opened(node.Management().Resources, s)
 	node.SampleTraffic()
 	watchKeys(security, node)
 	counts, failed := &churn{}, make(chan error, 8)

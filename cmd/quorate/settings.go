@@ -118,6 +118,7 @@ type queueSettings struct {
 // logSettings say what is logged, and where.
 type logSettings struct {
 	logFile, logLevel, logFormat string
+	rotation                     rotation
 	logDir                       string // of logFile, if that is relative; empty: the present folder
 	auditFile                    string // empty: none
 }
@@ -199,6 +200,8 @@ var table = slices.Concat([]setting{
 	{"disk_free_limit.absolute", "50MB", "bytes, or with a unit, that must be free on the disk of data_dir; below it there is a disk alarm, and all nodes block publishers", alarmLimit(alarm.ParseSize, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"disk_free_limit.relative", "", "0 to 100: the same as a fraction of the machine's memory; of the two settings the last one given applies", alarmLimit(alarm.ParsePart, func(s *settings) *alarm.Limit { return &s.diskLimit })},
 	{"log.file", "", "file to append to; empty or false: standard error", noFile(func(s *settings) *string { return &s.logFile })},
+	{"log.file.rotation.size", "0", "bytes, 0 … 1099511627776: log.file is renamed to FILE.1, and FILE.1 to FILE.2 and so on, before it gets larger; 0: never", number(0, 1<<40, func(s *settings) *int { return &s.rotation.size })},
+	{"log.file.rotation.count", "5", "1 … 1000: renamed files that are kept", number(1, 1000, func(s *settings) *int { return &s.rotation.keep })},
 	{"log.audit.file", "none", "file to which the audit log is appended, or stdout or stderr; none: no audit log", optional(text, func(s *settings) *string { return &s.auditFile })},
 	{"log.console.level", "info", "debug, info, warning or error", oneOf(func(s *settings) *string { return &s.logLevel }, "debug", "info", "warning", "error")},
 	{"log.console.formatter", "plaintext", "plaintext or json", oneOf(func(s *settings) *string { return &s.logFormat }, "plaintext", "json")},
@@ -219,6 +222,12 @@ const (
 	peerFileVariable     = "RABBITMQ_CONFIG_FILE"
 	peerAdvancedVariable = "RABBITMQ_ADVANCED_CONFIG_FILE"
 )
+
+// peerVariables say why variables of the peer's images have no effect, and what to use.
+var peerVariables = map[string]string{
+	"RABBITMQ_NODENAME":      "it has a host in it; use QUORATE_NODE_NAME",
+	"RABBITMQ_ERLANG_COOKIE": "nodes know each other by certificates; see links.md",
+}
 
 func text(field func(*settings) *string) func(*settings, string) error {
 	return func(s *settings, v string) error {
@@ -502,7 +511,7 @@ func (s *settings) environment(environ []string) error {
 		case name == peerAdvancedVariable:
 			errs = append(errs, fmt.Errorf("environment %s: %w", name, errErlang))
 		case name != peerFileVariable: // load reads that one
-			s.tell(name, "variables of settings begin with QUORATE_")
+			s.tell(name, cmp.Or(peerVariables[name], "variables of settings begin with QUORATE_"))
 		}
 	}
 	for _, kv := range environ {

@@ -35,11 +35,13 @@ const (
 	ownStore     = "the log store is another one; see raft.wal_max_size_bytes"
 	noStatistics = "counts are always kept, and samples are taken each five seconds"
 	noLoading    = "definitions are read from files; see load_definitions"
+	noSizes      = "log.file is renamed by its size alone; see log.file.rotation.size"
+	noDetours    = "messages are stored as they are published"
 	allTLS       = "Go's TLS library decides; versions can be chosen by ssl_options.versions"
 )
 
 // borrowedKeys returns them in the order in which they are looked up.
-func borrowedKeys() []borrowed { return slices.Concat(translatedKeys(), idleKeys()) }
+func borrowedKeys() []borrowed { return slices.Concat(translatedKeys(), idleKeys(), absentKeys()) }
 
 func translatedKeys() []borrowed {
 	return []borrowed{
@@ -83,6 +85,7 @@ func idleKeys() []borrowed {
 		{"auth_mechanisms.*", "the mechanisms PLAIN, AMQPLAIN and, over TLS, EXTERNAL are always offered", nil},
 		{"cluster_formation.target_cluster_size_hint", "it follows from the list of nodes", nil},
 		{"cluster_formation.*", "use the list of nodes, or cluster_formation.join with a name in DNS", nil},
+		{"log.file.rotation.*", noSizes, nil},
 		{"log.*", ownLogs, nil},
 		{"definitions.*", noLoading, nil},
 		{"management.*", noStatistics, nil},
@@ -123,6 +126,12 @@ func idleKeys() []borrowed {
 		{"feature_flags.*", "versions of a cluster agree by themselves", nil},
 		{"cluster_tags.*", "nodes and clusters have no tags", nil},
 		{"node_tags.*", "nodes and clusters have no tags", nil},
+	}
+}
+
+// absentKeys have no effect, as what they configure is not there.
+func absentKeys() []borrowed {
+	return []borrowed{
 		{"trace_vhosts.*", noPlugin, nil},
 		{"mqtt.*", noPlugin, nil},
 		{"stomp.*", noPlugin, nil},
@@ -136,6 +145,33 @@ func idleKeys() []borrowed {
 		{"auth_oauth2.*", noPlugin, nil},
 		{"auth_cache.*", noPlugin, nil},
 		{"trust_store.*", noPlugin, nil},
+		{"amqp_client.*", noPlugin, nil},
+		{"amqp10_client.*", noPlugin, nil},
+		{"session_max_per_connection", "AMQP 1.0 is not spoken", nil},
+		{"link_max_per_session", "AMQP 1.0 is not spoken", nil},
+		{"anonymous_login_*", "every client logs in with a name", nil},
+		{"default_users.*", "users come from definitions; see load_definitions", nil},
+		{"channel_tx_message_max", "see amqp.md for the limits of transactions", nil},
+		{"channel_interceptor.*", noDetours, nil},
+		{"message_interceptors.*", noDetours, nil},
+		{"exchange_types.*", "see amqp.md for the types that there are", nil},
+		{"queue_types.*", "see queues.md for the types that there are", nil},
+		{"runtime_parameters.*", "runtime parameters belong to plug-ins, of which there are none", nil},
+		{"listeners.startup_delay", "a node listens when it is ready to serve clients", nil},
+		{"ranch_connection_max", "use max_connections", nil},
+		{"http_dispatch.*", "requests that change something are in the audit log; see audit.md", nil},
+		{"message_store_shutdown_timeout", ownStore, nil},
+		{"metadata_store.*", "the catalog is a Raft group of quorate's own", nil},
+		{"prevent_startup_if_node_was_reset", "a node without its data gets no votes back by itself; see cluster.md", nil},
+		{"vhost_restart_strategy", "a vhost does not stop", nil},
+		{"nodename", "use node_name", nil},
+		{"product.*", "use server_properties.product", nil},
+		{"motd_file", "no message is shown at the start", nil},
+		{"default_worker_pool_size", noErlang, nil},
+		{"distributed_cookie", "nodes know each other by certificates; see links.md", nil},
+		{"distribution.*", "nodes listen for each other at cluster.listener", nil},
+		{"erlang.*", noErlang, nil},
+		{"sysmon_handler.*", noErlang, nil},
 	}
 }
 
