@@ -255,6 +255,7 @@ func (m *Metrics) Server(logger *slog.Logger, access Access) *Server {
 	scrapes := make(chan struct{}, maxScrapes)
 	mux.Handle("GET /metrics/per-object", bounded(scrapes, m.perObject))
 	mux.Handle("GET /metrics/detailed", bounded(scrapes, m.detailed))
+	mux.Handle("GET /metrics/memory-breakdown", bounded(scrapes, m.memoryBreakdown))
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
 		ErrorLog: errorLog, MaxRequestsInFlight: maxScrapes,
 	}))

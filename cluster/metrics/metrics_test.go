@@ -104,6 +104,7 @@ func TestPage(t *testing.T) {
 		`rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="100"} 2`, `rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="1e+08"} 5`, `rabbitmq_message_size_bytes_bucket{protocol="amqp091",le="+Inf"} 6`,
 		`rabbitmq_message_size_bytes_sum{protocol="amqp091"} 2e+08`, `rabbitmq_message_size_bytes_count{protocol="amqp091"} 6`, `rabbitmq_raft_commit_latency_seconds 0.002`,
 		`erlang_vm_dist_node_state{peer="n2"} 3`, `erlang_vm_dist_node_state{peer="n3"} 1`, `rabbitmq_alarms_file_descriptor_limit 0`, `rabbitmq_channel_messages_unroutable_returned_total 35`, `rabbitmq_channel_messages_unroutable_dropped_total 36`,
+		`rabbitmq_channel_messages_published_total 31`, `rabbitmq_channel_messages_confirmed_total 33`, `rabbitmq_exchange_messages_published_total 31`, `rabbitmq_queue_messages_published_total 34`, `rabbitmq_queue_consumers 2`,
 		`rabbitmq_erlang_uptime_seconds 1.5`, `rabbitmq_process_open_fds 46`, `rabbitmq_process_max_fds 47`, `rabbitmq_auth_attempts_total{protocol="amqp091"} 5`, `rabbitmq_auth_attempts_failed_total{protocol="http"} 1`,
 		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_group_panics_total 15`,
 		`quorate_panics_total{where="peer"} 16`, `quorate_panics_total{where="loop"} 18`, `quorate_panics_total{where="broker"} 19`, `quorate_unexpected_answers_total 20`, `quorate_commands_refused_total 22`, `quorate_panics_total{where="connection"} 17`,

@@ -68,11 +68,7 @@ func (m *Metrics) perObject(w http.ResponseWriter, _ *http.Request) {
 	})
 	for _, f := range families {
 		if f.GetName() == "rabbitmq_identity_info" {
-			for _, l := range f.Metric[0].Label {
-				if l.GetName() == "rabbitmq_endpoint" {
-					*l.Value = "per-object"
-				}
-			}
+			nameEndpoint(f, "per-object")
 		}
 	}
 	to := newScrape(w)

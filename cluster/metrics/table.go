@@ -130,6 +130,11 @@ func consumed(name, help string, of ...traffic.Counter) metric {
 	}}
 }
 
+// summed is what /metrics/per-object counts for each channel, exchange or queue, over all of them.
+func summed(name, help string, of traffic.Counter) metric {
+	return metric{aggregated + name + "_total", counter, nil, help, one(func(s *Stats) uint64 { return s.Counts.All[of] })}
+}
+
 // eachType adds one value per type of queue.
 func eachType(s *Stats, add func(kind string, d *queue.Dead)) {
 	add("rabbit_quorum_queue", &s.DeadLetters.Deaths.Replicated)
@@ -193,8 +198,26 @@ var table = []metric{
 	counted("routed", "Copies of published messages that went to queues", traffic.PublishOut),
 	counted("unroutable_returned", "Mandatory messages without a route", traffic.ReturnUnroutable),
 	counted("unroutable_dropped", "Other messages without a route", traffic.DropUnroutable),
-	{"rabbitmq_channel_messages_unroutable_returned_total", counter, nil, "Mandatory messages without a route", one(func(s *Stats) uint64 { return s.Counts.All[traffic.ReturnUnroutable] })},
-	{"rabbitmq_channel_messages_unroutable_dropped_total", counter, nil, "Other messages without a route", one(func(s *Stats) uint64 { return s.Counts.All[traffic.DropUnroutable] })},
+	summed("channel_messages_published", "Messages that clients of this node have published", traffic.Publish),
+	summed("channel_messages_confirmed", "Those of them that were confirmed positively", traffic.Confirm),
+	summed("channel_messages_unroutable_returned", "Mandatory messages without a route", traffic.ReturnUnroutable),
+	summed("channel_messages_unroutable_dropped", "Other messages without a route", traffic.DropUnroutable),
+	summed("channel_messages_delivered_ack", "Deliveries to consumers of this node that acknowledge", traffic.Deliver),
+	summed("channel_messages_delivered", "Deliveries to consumers of this node that do not", traffic.DeliverNoAck),
+	summed("channel_messages_redelivered", "Those of them, and of gets, that were redelivered", traffic.Redeliver),
+	summed("channel_messages_acked", "Deliveries and gets that clients of this node have acknowledged", traffic.Ack),
+	summed("channel_get_ack", "Messages taken by gets at this node that acknowledge", traffic.Get),
+	summed("channel_get", "Messages taken by gets at this node that do not", traffic.GetNoAck),
+	summed("channel_get_empty", "Gets at this node that found nothing", traffic.GetEmpty),
+	summed("exchange_messages_published", "Messages that clients of this node have published", traffic.Publish),
+	summed("queue_messages_published", "Copies of them that went to queues", traffic.PublishOut),
+	summed("queue_messages_delivered_ack", "Deliveries to consumers of this node that acknowledge", traffic.Deliver),
+	summed("queue_messages_delivered", "Deliveries to consumers of this node that do not", traffic.DeliverNoAck),
+	summed("queue_messages_redelivered", "Those of them, and of gets, that were redelivered", traffic.Redeliver),
+	summed("queue_messages_acked", "Deliveries and gets that clients of this node have acknowledged", traffic.Ack),
+	summed("queue_get_ack", "Messages taken by gets at this node that acknowledge", traffic.Get),
+	summed("queue_get", "Messages taken by gets at this node that do not", traffic.GetNoAck),
+	summed("queue_get_empty", "Gets at this node that found nothing", traffic.GetEmpty),
 	consumed("delivered", "Deliveries and gets of clients of this node", traffic.Deliver, traffic.DeliverNoAck, traffic.Get, traffic.GetNoAck),
 	consumed("delivered_consume_manual_ack", "Deliveries to consumers that acknowledge", traffic.Deliver),
 	consumed("delivered_consume_auto_ack", "Deliveries to consumers that do not", traffic.DeliverNoAck),
@@ -209,6 +232,7 @@ var table = []metric{
 
 	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Queues })},
 	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
+	{"rabbitmq_queue_consumers", gauge, nil, "The same", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
 	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages ready in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready })},
 	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages delivered and unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Unacked })},
 	{"quorate_queue_messages_scheduled", gauge, nil, "Scheduled messages in the queues that this node leads, excluding those of delayed exchanges", one(func(s *Stats) uint64 { return s.Queues.Led.Scheduled })},
