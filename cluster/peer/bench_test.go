@@ -29,7 +29,7 @@ func processorTime() time.Duration {
 // BenchmarkAppend pipelines requests of one entry over loopback TCP to a
 // consumer that answers at once.
 func BenchmarkAppend(b *testing.B) {
-	for _, size := range []int{300, 64 << 10, 250 << 10} {
+	for _, size := range []int{300, 64 << 10, 250 << 10, 1 << 20} {
 		eachSecurity(b, fmt.Sprintf("%dB", size), func(b *testing.B, tune func(*Config)) {
 			c := newCluster(b, true, 2, tune)
 			c.startAll(nil)

@@ -16,10 +16,14 @@ const MaxMessage = 64 << 20
 // allocated slice on the way in.
 type rawCodec struct{}
 
-// inMessage receives one gRPC message. data is new for each message.
+// inMessage receives one gRPC message. data is new for each message. A message that is a piece of a longer
+// one goes straight to where that is put together; data and err are then what came of it.
 type inMessage struct {
-	data  []byte
-	parts [][]byte // of the message being received
+	assembler *assembler // nil: a piece is as any other message
+	data      []byte
+	isPiece   bool
+	err       error
+	parts     [][]byte // of the message being received
 }
 
 // receive copies what gRPC has read, the buffers of which are used again. bytes.Join takes memory
@@ -28,7 +32,13 @@ func (in *inMessage) receive(data mem.BufferSlice) {
 	for _, b := range data {
 		in.parts = append(in.parts, b.ReadOnlyData())
 	}
-	in.data = bytes.Join(in.parts, nil)
+	h, isPiece := pieceOf(in.parts, data.Len())
+	if in.isPiece = isPiece && in.assembler != nil; in.isPiece {
+		in.parts[0] = in.parts[0][headerSize:]
+		in.data, in.err = in.assembler.piece(h, in.parts...)
+	} else {
+		in.data = bytes.Join(in.parts, nil)
+	}
 	clear(in.parts)
 	in.parts = in.parts[:0]
 }

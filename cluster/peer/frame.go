@@ -55,6 +55,20 @@ func (h header) put(p []byte, bodySize int) {
 	binary.BigEndian.PutUint64(p[9:], h.number)
 }
 
+// readHeader is the reverse of put, but for the size of the body.
+func readHeader(p []byte) header {
+	return header{kind: Kind(p[4]), arg: binary.BigEndian.Uint32(p[5:]), number: binary.BigEndian.Uint64(p[9:])}
+}
+
+// pieceOf reports whether a message of size bytes is one frame with a piece, and returns its header.
+func pieceOf(parts [][]byte, size int) (h header, ok bool) {
+	if len(parts) == 0 || len(parts[0]) < headerSize {
+		return header{}, false
+	}
+	h = readHeader(parts[0])
+	return h, h.kind == kindPiece && uint64(binary.BigEndian.Uint32(parts[0]))+headerSize == uint64(size)
+}
+
 var errShort = errors.New("peer: frame cut short")
 
 // nextFrame splits the first frame off a message.
@@ -67,9 +81,7 @@ func nextFrame(msg []byte) (f frame, rest []byte, err error) {
 		return frame{}, nil, errShort
 	}
 	end := headerSize + int(n)
-	f.kind = Kind(msg[4])
-	f.arg = binary.BigEndian.Uint32(msg[5:])
-	f.number = binary.BigEndian.Uint64(msg[9:])
+	f.header = readHeader(msg)
 	f.body = msg[headerSize:end:end]
 	return f, msg[end:], nil
 }

@@ -145,9 +145,9 @@ func (in *inbound) serve() error {
 }
 
 func (in *inbound) receive() error {
-	var msg inMessage
 	a := assembler{holdings: &in.m.holdings}
 	defer a.end()
+	msg := inMessage{assembler: &a}
 	for {
 		if err := in.stream.RecvMsg(&msg); err != nil {
 			return err
@@ -155,7 +155,7 @@ func (in *inbound) receive() error {
 		if in.ctx.Err() != nil {
 			return context.Cause(in.ctx)
 		}
-		if err := a.frames(msg.data, in.handle); err != nil {
+		if err := a.message(&msg, in.handle); err != nil {
 			return err
 		}
 	}

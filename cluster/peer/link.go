@@ -205,14 +205,14 @@ func (l *link) ping() (sent time.Duration) {
 
 // receive handles the peer's answers until the stream ends.
 func (l *link) receive() error {
-	var in inMessage
 	a := assembler{holdings: &l.p.m.holdings}
 	defer a.end()
+	in := inMessage{assembler: &a}
 	for {
 		if err := l.stream.RecvMsg(&in); err != nil {
 			return err
 		}
-		if err := a.frames(in.data, l.handle); err != nil {
+		if err := a.message(&in, l.handle); err != nil {
 			return err
 		}
 	}

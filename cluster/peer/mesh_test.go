@@ -294,7 +294,7 @@ func TestRefusedNodeIsDownSoon(t *testing.T) {
 				t.Errorf("%s: wrong about who is alive", name)
 			}
 		}
-		if d := time.Since(start); d < 300*time.Millisecond {
+		if d := time.Since(start); d < c.members["n1"].cfg.RefusedAfter {
 			t.Errorf("declared dead after %v only", d)
 		}
 		m := c.restart("n3", nil)

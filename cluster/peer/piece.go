@@ -65,23 +65,36 @@ type assembler struct {
 	total    [classOwn]uint64 // size of the message
 }
 
-// frames calls handle for each frame of a message that has arrived, and of the
+// message calls handle for each frame of a message that has arrived, and of the
 // one that it completes. Frames point into the message.
+func (a *assembler) message(in *inMessage, handle func(frame) error) error {
+	if in.isPiece {
+		return a.completed(in.data, in.err, handle)
+	}
+	return a.frames(in.data, handle)
+}
+
+// frames is message for one that is all in one place.
 func (a *assembler) frames(msg []byte, handle func(frame) error) error {
 	return eachFrame(msg, func(f frame) error {
 		if f.kind != kindPiece {
 			return handle(f)
 		}
-		whole, err := a.piece(f)
-		if err != nil {
-			return err
+		whole, err := a.piece(f.header, f.body)
+		return a.completed(whole, err, handle)
+	})
+}
+
+// completed handles what a piece has completed, or the error that it was.
+func (a *assembler) completed(whole []byte, err error, handle func(frame) error) error {
+	if err != nil {
+		return err
+	}
+	return eachFrame(whole, func(f frame) error {
+		if f.kind == kindPiece {
+			return fmt.Errorf("%w: a piece within a piece", errProtocol)
 		}
-		return eachFrame(whole, func(f frame) error {
-			if f.kind == kindPiece {
-				return fmt.Errorf("%w: a piece within a piece", errProtocol)
-			}
-			return handle(f)
-		})
+		return handle(f)
 	})
 }
 
@@ -100,31 +113,37 @@ func eachFrame(msg []byte, handle func(frame) error) error {
 	return nil
 }
 
-// piece adds a piece, and returns the message if it is complete. Memory is taken
-// for what has come, not for what is announced.
-func (a *assembler) piece(f frame) (whole []byte, err error) {
-	if f.arg >= uint32(classOwn) || f.number > MaxMessage {
-		return nil, fmt.Errorf("%w: a piece of class %d, message of %d bytes", errProtocol, f.arg, f.number)
+// piece adds a piece, which may be in several places, and returns the message if it is complete. Memory
+// is taken for what has come, not for what is announced.
+func (a *assembler) piece(h header, parts ...[]byte) (whole []byte, err error) {
+	if h.arg >= uint32(classOwn) || h.number > MaxMessage {
+		return nil, fmt.Errorf("%w: a piece of class %d, message of %d bytes", errProtocol, h.arg, h.number)
 	}
-	b := a.begun[f.arg]
+	n := 0
+	for _, p := range parts {
+		n += len(p)
+	}
+	b := a.begun[h.arg]
 	if len(b) == 0 {
-		a.total[f.arg] = f.number
+		a.total[h.arg] = h.number
 	}
-	size := uint64(len(b) + len(f.body))
-	if len(f.body) == 0 || len(f.body) > longMessage || a.total[f.arg] != f.number || size > f.number {
-		return nil, fmt.Errorf("%w: a piece of %d bytes behind %d of %d", errProtocol, len(f.body), len(b), f.number)
+	size := uint64(len(b) + n)
+	if n == 0 || n > longMessage || a.total[h.arg] != h.number || size > h.number {
+		return nil, fmt.Errorf("%w: a piece of %d bytes behind %d of %d", errProtocol, n, len(b), h.number)
 	}
-	if err := a.holdings.keep(len(f.body)); err != nil {
+	if err := a.holdings.keep(n); err != nil {
 		return nil, err
 	}
 	if size > uint64(cap(b)) {
-		b = append(make([]byte, 0, memoryFor(size, f.number)), b...)
+		b = append(make([]byte, 0, memoryFor(size, h.number)), b...)
 	}
-	b = append(b, f.body...)
-	if a.begun[f.arg] = b; size < f.number {
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	if a.begun[h.arg] = b; size < h.number {
 		return nil, nil
 	}
-	a.begun[f.arg] = nil
+	a.begun[h.arg] = nil
 	a.holdings.drop(len(b))
 	return b, nil
 }

@@ -3,8 +3,11 @@ package peer
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc/mem"
 )
 
 // A long message goes in pieces, and what another class has to send goes
@@ -106,15 +109,63 @@ func TestPiecesThatDoNotFit(t *testing.T) {
 		{"a piece inside", [][]byte{append(piece(0, 57, 57)[:headerSize:headerSize], piece(0, 57, 40)...)}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			var a assembler
-			var err error
-			for _, p := range tc.pieces {
-				err = errors.Join(err, a.frames(p, func(frame) error { return nil }))
-			}
-			if (err == nil) != tc.ok {
-				t.Error(err)
+			for _, chunk := range []int{1 << 10, 30, headerSize, 1} {
+				var a assembler
+				in := inMessage{assembler: &a}
+				var err error
+				for _, p := range tc.pieces {
+					in.receive(chunked(p, chunk))
+					err = errors.Join(err, a.message(&in, func(frame) error { return nil }))
+				}
+				if (err == nil) != tc.ok || err != nil && !errors.Is(err, errProtocol) && !errors.Is(err, errShort) {
+					t.Errorf("received %d bytes at a time: %v", chunk, err)
+				}
 			}
 		})
+	}
+}
+
+// chunked is a message as gRPC receives it.
+func chunked(msg []byte, size int) (data mem.BufferSlice) {
+	for part := range slices.Chunk(msg, size) {
+		data = append(data, mem.SliceBuffer(part))
+	}
+	return data
+}
+
+// A piece is put in its place however it is received, and not copied before if it is alone in its message.
+func TestPiecesAreReceivedInPlace(t *testing.T) {
+	inner := numberedFrame(kindPing, 7, bytes.Repeat([]byte("0123456789"), 100_000))
+	for name, tc := range map[string]struct {
+		chunk   int
+		with    []byte // in the message of each piece
+		inPlace bool
+	}{
+		"frames of HTTP/2":   {frameSize, nil, true},
+		"only the header":    {headerSize, nil, true},
+		"a cut header":       {headerSize - 1, nil, false},
+		"with another frame": {frameSize, numberedFrame(kindPing, 8, nil), false},
+	} {
+		var a assembler
+		in := inMessage{assembler: &a}
+		var got []frame
+		for rest := inner; len(rest) > 0; {
+			n := min(len(rest), pieceSize)
+			p := pieceFrame(classApp, len(inner), n)
+			copy(p[headerSize:], rest[:n])
+			rest = rest[n:]
+			in.receive(chunked(append(p, tc.with...), tc.chunk))
+			if in.isPiece != tc.inPlace || in.isPiece && in.err == nil && len(in.data) != 0 && len(rest) > 0 {
+				t.Errorf("%s: put in its place: %v, %v", name, in.isPiece, in.err)
+			}
+			if err := a.message(&in, func(f frame) error { got = append(got, f); return nil }); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		i := slices.IndexFunc(got, func(f frame) bool { return f.number == 7 })
+		if i < 0 || !bytes.Equal(got[i].body, inner[headerSize:]) || (len(got) == 1) != (tc.with == nil) {
+			t.Errorf("%s: %d frames, the long one is number %d", name, len(got), i)
+		}
 	}
 }
 
