@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
@@ -109,8 +111,8 @@ func TestPage(t *testing.T) {
 		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_group_panics_total 15`,
 		`quorate_panics_total{where="peer"} 16`, `quorate_panics_total{where="loop"} 18`, `quorate_panics_total{where="broker"} 19`, `quorate_unexpected_answers_total 20`, `quorate_commands_refused_total 22`, `quorate_panics_total{where="connection"} 17`,
 		`rabbitmq_queues 3`, `rabbitmq_queue_messages 14`, `rabbitmq_queue_messages_bytes 1400`, `quorate_queues_declared 9`,
-		`quorate_clock_offset_ms -1.5`, `quorate_clock_skew_alarm 1`, `quorate_clock_agreed 0`, `quorate_clock_jump_refused_total 4`,
-		`quorate_clock_peer_offset_ms{peer="n2"} 2000`, `quorate_leader_clock_skew_ms 12`,
+		`quorate_clock_offset_seconds -0.0015`, `quorate_clock_skew_alarm 1`, `quorate_clock_agreed 0`, `quorate_clock_jump_refused_total 4`,
+		`quorate_clock_peer_offset_seconds{peer="n2"} 2`, `quorate_leader_clock_skew_seconds 0.012`,
 		`rabbitmq_unreachable_cluster_peers_count 1`, `quorate_peer_alive{peer="n3"} 0`, `quorate_peer_backlog_bytes{peer="n2"} 10`,
 		`quorate_peer_round_trip_seconds{peer="n2"} 0.001`, `quorate_raft_log_disk_bytes 100`, `quorate_raft_log_cache_hits_total 5`,
 		`quorate_timer_lateness_seconds_bucket{kind="message",le="0.005"} 1`, `quorate_timer_lateness_seconds_count{kind="message"} 2`,
@@ -143,7 +145,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("no line %s", line)
 		}
 	}
-	for _, absent := range []string{`quorate_delayed_next_due_seconds{exchange="y"`, `quorate_clock_peer_offset_ms{peer="n3"}`, `quorate_peer_round_trip_seconds{peer="n3"}`} {
+	for _, absent := range []string{`quorate_delayed_next_due_seconds{exchange="y"`, `quorate_clock_peer_offset_seconds{peer="n3"}`, `quorate_peer_round_trip_seconds{peer="n3"}`} {
 		if strings.Contains(page, absent) {
 			t.Errorf("what is not known is shown: %s", absent)
 		}
@@ -152,6 +154,15 @@ func TestPage(t *testing.T) {
 		if !strings.Contains(page, fmt.Sprintf("# TYPE %s %s\n", row.name, kinds[row.kind])) {
 			t.Errorf("%s is missing", row.name)
 		}
+	}
+	problems, err := promlint.New(strings.NewReader(page)).Lint()
+	for _, p := range problems {
+		if !strings.HasPrefix(p.Metric, "rabbitmq_") { // those names are the peer's
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	}
+	if err != nil {
+		t.Error(err)
 	}
 	if !strings.Contains(page, "go_goroutines") || !strings.Contains(page, "process_open_fds") {
 		t.Error("the process's own stats are missing")
@@ -164,7 +175,7 @@ func TestPage(t *testing.T) {
 // TestBeforeAnythingIsKnown: a page without stats is a page.
 func TestBeforeAnythingIsKnown(t *testing.T) {
 	page := mustScrape(t, New(func() Stats { return Stats{} }))
-	if strings.Contains(page, "quorate_clock_offset_ms ") || !strings.Contains(page, "quorate_clock_skew_alarm 0") {
+	if strings.Contains(page, "quorate_clock_offset_seconds ") || !strings.Contains(page, "quorate_clock_skew_alarm 0") {
 		t.Errorf("%s", page)
 	}
 }

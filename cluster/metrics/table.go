@@ -77,8 +77,6 @@ func truth(b bool) float64 {
 	return 0
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
-
 // compatibility is the version of RabbitMQ whose metric names and types are kept.
 const compatibility = "4.3.0"
 
@@ -316,19 +314,19 @@ var table = []metric{
 	{"quorate_commands_refused_total", counter, nil, "Commands published to `amq.quorate.command` at this node that did not take effect", one(func(s *Stats) uint64 { return s.Queues.RefusedCommands })},
 	{"quorate_unexpected_answers_total", counter, nil, "Answers of queues that do not fit their command: each is a bug, and counts as a failure", one(func(s *Stats) uint64 { return s.Queues.UnexpectedAnswers })},
 
-	{"quorate_clock_offset_ms", gauge, nil, "Milliseconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(s *Stats, add emit) {
+	{"quorate_clock_offset_seconds", gauge, nil, "Seconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(s *Stats, add emit) {
 		if s.Clock.Sampled {
-			add(milliseconds(s.Clock.Offset))
+			add(s.Clock.Offset.Seconds())
 		}
 	}},
 	{"quorate_clock_skew_alarm", gauge, nil, "1 while this node's wall clock is off by more than max_clock_skew", one(func(s *Stats) float64 { return truth(s.Clock.Skewed) })},
 	{"quorate_clock_agreed", gauge, nil, "1 once a majority of wall clocks has agreed; before that, time during which there was no leader does not count", one(func(s *Stats) float64 { return truth(s.Clock.Agreed) })},
 	{"quorate_clock_jump_refused_total", counter, nil, "Forward jumps of the clock that queues led by this node did not follow", one(func(s *Stats) uint64 { return s.Clock.JumpsRefused })},
-	{"quorate_leader_clock_skew_ms", gauge, nil, "Milliseconds by which a queue's log was ahead of the clock when this node last became the leader of one", one(func(s *Stats) int64 { return int64(s.Clock.LogAhead) })},
-	{"quorate_clock_peer_offset_ms", gauge, peerLabel, "Milliseconds by which the peer's wall clock is ahead of this node's", func(s *Stats, add emit) {
+	{"quorate_leader_clock_skew_seconds", gauge, nil, "Seconds by which a queue's log was ahead of the clock when this node last became the leader of one", one(func(s *Stats) float64 { return float64(s.Clock.LogAhead) / 1000 })},
+	{"quorate_clock_peer_offset_seconds", gauge, peerLabel, "Seconds by which the peer's wall clock is ahead of this node's", func(s *Stats, add emit) {
 		for _, p := range s.Clock.Peers {
 			if p.Known {
-				add(milliseconds(p.Offset), p.Node)
+				add(p.Offset.Seconds(), p.Node)
 			}
 		}
 	}},
