@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
