@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -158,7 +159,11 @@ func testDisconnect(t *testing.T, w *world) {
 	p.press("Close its connections")
 	p.press("Close them")
 	p.await("that it is done", "text('.notices').includes('are closed')")
-	<-closed
+	select {
+	case <-closed:
+	case <-time.After(patience):
+		t.Error("the client is still connected")
+	}
 }
 
 // testFeatures uses a deprecated feature.
