@@ -28,7 +28,8 @@ type checker struct {
 	// count and timed are by place; count[0] stays zero, since no message may be
 	// between two places.
 	count [placeCount]Count
-	next  fsm.Time // earliest deadline found
+	ready [maxPriority + 1]uint32 // by priority
+	next  fsm.Time                // earliest deadline found
 
 	timed [placeCount]int // messages that wait for an instant; 0: parked ones that expire
 
@@ -65,6 +66,9 @@ func (k *checker) note(x *message, h uint32, place Place) {
 	k.seen[h] = true
 	k.live = append(k.live, x.index)
 	k.count[place].add(x.count())
+	if place != Purged && x.ready() {
+		k.ready[x.priority]++
+	}
 	if x.info != 0 {
 		k.infos++
 	}

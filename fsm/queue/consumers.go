@@ -52,6 +52,8 @@ type consumers struct {
 	single    *consumer // the only one that is served; nil: nobody can be
 	quiescing bool      // single gets nothing new
 	contested bool      // elect must choose
+
+	capacity Capacity // without present; in no snapshot
 }
 
 // newConsumers returns an empty set of consumers. The order of age begins with
@@ -65,7 +67,7 @@ func newConsumers(s *shared, ss *sessions, d *detached, gs *groups, ts *groupTak
 // clear removes all consumers. The order of age continues.
 func (cs *consumers) clear() {
 	cs.services.clear()
-	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: cs.next}
+	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: cs.next, capacity: cs.capacity}
 }
 
 // inUse reports whether the lease is suspended: there is a consumer, possibly a

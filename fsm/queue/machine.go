@@ -151,6 +151,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	if m.lease.phase() != Active {
 		return m.applyEnded(cmd, eff)
 	}
+	m.consumers.measure()
 	m.scratch.begin(cmd.Kind, &m.bounds)
 	m.intake.catchUp(eff)
 	s, r, ok := m.admit(&meta, cmd, eff)

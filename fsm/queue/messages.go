@@ -19,6 +19,7 @@ import (
 //	counts[p] = number and bytes of the messages with place p
 //	counts[0] = 0 between two commands
 //	live() = Σ counts[p].Messages
+//	ready[i] = number of messages with priority i that are ready()
 //	1 ≤ seq < next for every message, and seqs ascend in each list of ready and
 //	of scheduled messages
 //	bit i of waiting = list i has messages, 0 ≤ i ≤ maxPriority
@@ -41,9 +42,10 @@ type messages struct {
 	infos   arena[deadLetterInfo]
 	next    uint64 // number of the next message
 	lists   [listCount]list
-	waiting uint32            // priorities that have messages
-	counts  [placeCount]Count // by place
-	returns returns           // order of the returned list
+	waiting uint32                  // priorities that have messages
+	counts  [placeCount]Count       // by place
+	ready   [maxPriority + 1]uint32 // ready ones by priority, whatever their place
+	returns returns                 // order of the returned list
 	// Keys have at = 0 and seq = the number of the message. named is never iterated,
 	// so the order of a map cannot reach the state.
 	numbers sorted[uint32]    // scheduled messages, by number
@@ -86,7 +88,12 @@ func (ms *messages) setPlace(x *message, p Place) {
 	c := x.count()
 	ms.counts[x.place].sub(c)
 	ms.counts[p].add(c)
-	x.place = p
+	if x.ready() {
+		ms.ready[x.priority]--
+	}
+	if x.place = p; x.ready() {
+		ms.ready[x.priority]++
+	}
 	ms.scratch.steps++
 }
 
@@ -200,6 +207,18 @@ func nextByDeadline(ms *messages) uint32 {
 // included.
 func (ms *messages) readyCount() uint64 {
 	return ms.counts[Ready].Messages + ms.counts[Returned].Messages + ms.counts[Grouped].Messages
+}
+
+// readyByPriority counts the ready messages of each priority, from 0 to the highest
+// that has any.
+func readyByPriority(ms *messages) (counts []uint64) {
+	for i, n := range ms.ready {
+		if n > 0 {
+			counts = append(counts, make([]uint64, i-len(counts))...)
+			counts = append(counts, uint64(n))
+		}
+	}
+	return counts
 }
 
 // free releases message h, which is in no place. Its handle may be reused at
@@ -355,7 +374,7 @@ func (ms *messages) dropReady() {
 	for no := range returnedList {
 		ms.discardList(no, Ready)
 	}
-	ms.waiting = 0
+	ms.waiting, ms.ready = 0, [maxPriority + 1]uint32{}
 	ms.discardList(returnedList, Returned)
 	ms.returns = returns{}
 	ms.cursors.purged()

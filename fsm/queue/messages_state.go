@@ -219,6 +219,7 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 // list. It runs last.
 func (ms *messages) check(k *checker) {
 	k.that(k.count == ms.counts, "counted %v, found %v", ms.counts, k.count)
+	k.that(k.ready == ms.ready, "ready by priority: counted %d, found %d", ms.ready, k.ready)
 	k.that(len(k.live) == ms.live(), "%d messages, %d in places", ms.live(), len(k.live))
 	k.that(k.infos == ms.infos.live(), "%d infos, %d in use", ms.infos.live(), k.infos)
 	k.that(k.named == len(ms.named), "%d scheduled messages have a name, %d names", k.named, len(ms.named))

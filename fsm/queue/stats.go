@@ -86,6 +86,15 @@ func (m *Machine) Outlook() Outlook {
 // some ten thousand steps.
 func ExpiringBy(m *Machine, instants []fsm.Time) []uint64 { return m.timers.expiringBy(instants) }
 
+// CapacityOf returns how much of the time the queue could hand messages out, of late. Replicas
+// need not agree on it.
+func CapacityOf(m *Machine) Capacity { return m.consumers.measured() }
+
+// ReadyByPriority returns how many messages are ready of each priority, from 0 to the
+// highest that has any. Returned ones and those of groups count by their priorities,
+// too, although these do not decide when they are handed out. O(1).
+func ReadyByPriority(m *Machine) []uint64 { return readyByPriority(m.messages) }
+
 // Live reports whether the entry at index has live messages.
 func (m *Machine) Live(index uint64) bool { return m.entries.has(index) }
 
