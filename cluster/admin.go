@@ -34,11 +34,11 @@ func (n *Node) openStats() {
 	})
 	n.traffic = stats.NewTraffic(nodes, stats.TrafficConfig{
 		Kind: broker.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.broker.Traffic(), Collect: n.broker.CollectTraffic,
-		Flows: func() []traffic.Flow { return n.connected().Flows() },
+		Flows: func() []traffic.Flow { return n.connected().Flows() }, Levels: func() traffic.Levels { return n.replicas.Levels() },
 	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
 		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Draining: n.isDraining,
-		SyncLatency: n.stores.queues.SyncLatency, Local: n.local,
+		SyncLatency: n.stores.queues.SyncLatency, Rates: n.traffic.LevelRates, Local: n.local,
 	})
 }
 

@@ -95,7 +95,10 @@ func (n *Node) objectMetrics() metrics.Objects {
 			q.Raft, q.Snapshot = &p, g.SnapshotIndex()
 		}
 		if g.Leading() != 0 {
-			g.View(func(m *queue.Machine) { s := m.Stats(); q.Led = &s })
+			g.View(func(m *queue.Machine) {
+				s := m.Stats()
+				q.Led, q.Capacity = &s, queue.CapacityOf(m).Share(n.clock.Steady())
+			})
 		}
 		all.Queues = append(all.Queues, q)
 	}

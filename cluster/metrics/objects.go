@@ -25,6 +25,7 @@ type Objects struct {
 type Queue struct {
 	VHost, Name string
 	Led         *queue.Stats    // nil: the node does not lead it
+	Capacity    float64         // of its consumers, see queue.Capacity; if the node leads it
 	Counts      *traffic.Counts // of the node's clients; nil: there are none
 	Raft        *group.Progress // of the node's replica; nil: it has none, or keeps no log
 	Snapshot    int64           // of the replica; -1: there is none

@@ -52,7 +52,7 @@ func TestObjects(t *testing.T) {
 	h := handlerOf(t, func() Objects {
 		return Objects{
 			Queues: []Queue{
-				{VHost: "/", Name: "q", Led: &queue.Stats{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &group.Progress{Term: 2, Commit: 9}, Snapshot: -1},
+				{VHost: "/", Name: "q", Led: &queue.Stats{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &group.Progress{Term: 2, Commit: 9}, Snapshot: -1},
 				{VHost: "other", Name: "away", Raft: &group.Progress{Term: 5}, Snapshot: 4},
 			},
 			Exchanges:   []Exchange{{"/", "", &traffic.Counts{traffic.Publish: 7}}},
@@ -64,7 +64,7 @@ func TestObjects(t *testing.T) {
 	for _, line := range []string{
 		`rabbitmq_identity_info{rabbitmq_cluster="c",rabbitmq_endpoint="per-object",rabbitmq_node="n1"} 1`,
 		`rabbitmq_queue_messages_ready{vhost="/",queue="q"} 3`, `rabbitmq_queue_messages_ready_bytes{vhost="/",queue="q"} 30`,
-		`rabbitmq_queue_consumers{vhost="/",queue="q"} 2`, `rabbitmq_queue_messages_published_total{vhost="/",queue="q"} 7`, `rabbitmq_queue_get_ack_total{vhost="/",queue="q"} 1`,
+		`rabbitmq_queue_consumers{vhost="/",queue="q"} 2`, `rabbitmq_queue_consumer_capacity{vhost="/",queue="q"} 0.25`, `rabbitmq_queue_consumer_utilisation{vhost="/",queue="q"} 0.25`, `rabbitmq_queue_messages_published_total{vhost="/",queue="q"} 7`, `rabbitmq_queue_get_ack_total{vhost="/",queue="q"} 1`,
 		`rabbitmq_exchange_messages_published_total{vhost="/",exchange=""} 7`, `rabbitmq_raft_log_commit_index{vhost="/",queue="q"} 9`,
 		`rabbitmq_raft_log_snapshot_index{vhost="/",queue="q"} -1`, `rabbitmq_raft_term_total{vhost="other",queue="away"} 5`,
 		`rabbitmq_channel_messages_unacked{channel="c (1)"} 6`, `rabbitmq_channel_messages_confirmed_total{channel="c (1)"} 5`,

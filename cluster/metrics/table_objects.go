@@ -21,7 +21,7 @@ var (
 )
 
 // led is a metric of the queues that the node leads.
-func led(family, name, help string, value func(q *Queue) uint64) objectMetric {
+func led[N uint64 | float64](family, name, help string, value func(q *Queue) N) objectMetric {
 	return objectMetric{family, name, gauge, queueLabels, help, func(o *Objects, add emit) {
 		for i := range o.Queues {
 			if q := &o.Queues[i]; q.Led != nil {
@@ -97,6 +97,8 @@ var objectTable = []objectMetric{
 	led("queue_coarse_metrics", "queue_messages_unacked", "Messages delivered and unacknowledged", func(q *Queue) uint64 { return q.Led.Unacknowledged.Messages }),
 	led("queue_coarse_metrics", "queue_messages", "Messages ready or unacknowledged", func(q *Queue) uint64 { return q.Led.Ready.Messages + q.Led.Unacknowledged.Messages }),
 	led("queue_consumer_count", "queue_consumers", "Consumers of a queue that this node leads", func(q *Queue) uint64 { return uint64(q.Led.Consumers) }),
+	led("queue_metrics", "queue_consumer_capacity", "Share of time, 0 to 1, of the last 5 to 10 s in which the queue could hand messages to its consumers at once; 0 without consumers", func(q *Queue) float64 { return q.Capacity }),
+	led("queue_metrics", "queue_consumer_utilisation", "The same, under its older name", func(q *Queue) float64 { return q.Capacity }),
 	led("queue_metrics", "queue_messages_ready_bytes", "Payload bytes of the messages ready", func(q *Queue) uint64 { return q.Led.Ready.Bytes }),
 	led("queue_metrics", "queue_messages_unacked_bytes", "Payload bytes of the messages unacknowledged", func(q *Queue) uint64 { return q.Led.Unacknowledged.Bytes }),
 	led("queue_metrics", "queue_messages_bytes", "Payload bytes of the messages ready or unacknowledged", func(q *Queue) uint64 { return q.Led.Ready.Bytes + q.Led.Unacknowledged.Bytes }),

@@ -3,7 +3,6 @@ package stats
 import (
 	"context"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -42,10 +41,7 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 			x.DiskFree, x.DiskFreeLimit, x.DiskFreeAlarm = f.GetDiskFree(), f.GetDiskLimit(), slices.Contains(reply.Alarms, alarm.Disk)
 		}
 		if reply := answers[state.Name]; reply != nil {
-			f, p := reply.Resources, &x.NodeProcess
-			p.UptimeMS, p.FilesUsed, p.FilesTotal, p.Processors = f.GetUptime(), f.GetFiles(), f.GetMaxFiles(), f.GetProcessors()
-			p.Goroutines, p.Collections, p.RunQueue = f.GetGoroutines(), f.GetCollections(), f.GetRunnable()
-			p.PID = strconv.FormatUint(uint64(f.GetPid()), 10)
+			processFrom(&x.NodeProcess, reply.Resources)
 		}
 		list = append(list, x)
 	}

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -28,7 +30,7 @@ func TestRunnable(t *testing.T) {
 	}
 	defer busy.Wait()
 	defer close(stop)
-	for runnable() == 0 {
+	for runtimeNumber("/sched/goroutines/runnable:goroutines") == 0 {
 		runtime.Gosched()
 	}
 }
@@ -48,5 +50,43 @@ func TestRaftFrom(t *testing.T) {
 	}
 	if got := raftFrom(nil); !reflect.DeepEqual(got, api.NodeRaft{Certificates: []api.NodeCertificate{}}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestProcess: a process tells the numbers that its host keeps, and a rate is shown with its number.
+func TestProcess(t *testing.T) {
+	var rates [traffic.LevelCount]float64
+	for i := range rates {
+		rates[i] = float64(i) + 0.5
+	}
+	r := &Replicas{c: ReplicasConfig{
+		Resources: func() alarm.Resources { return alarm.Resources{MemoryUsed: 7, DiskFree: 8} },
+		Rates:     func() [traffic.LevelCount]float64 { return rates },
+	}}
+	runtime.GC()
+	if l := r.Levels(); l[traffic.MemoryUsed] != 7 || l[traffic.DiskFree] != 8 || l[traffic.FilesUsed] == 0 || l[traffic.Goroutines] == 0 ||
+		l[traffic.Collections] == 0 || l[traffic.BytesReclaimed] == 0 || l[traffic.ContextSwitches] == 0 {
+		t.Errorf("levels %d", l)
+	}
+	var f peerpb.NodeResources
+	r.describeProcess(&f)
+	f.BytesRead, f.BytesWritten = 5, 6 // some hosts tell nobody
+	var p api.NodeProcess
+	processFrom(&p, &f)
+	v := reflect.ValueOf(p.NodeRates)
+	seen := map[float64]bool{}
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Errorf("%s is missing", v.Type().Field(i).Name)
+		} else if d, ok := v.Field(i).Interface().(*api.Details); ok {
+			seen[d.Rate] = true
+		}
+	}
+	if len(seen) != len(rates) || p.WrittenRate.Rate != 8.5 || p.MemoryRate.Rate != 0.5 || p.ReclaimedRate.Rate != 5.5 {
+		t.Errorf("rates %v", seen)
+	}
+	p = api.NodeProcess{}
+	if processFrom(&p, &peerpb.NodeResources{Rates: []float64{1}}); p.MemoryRate == nil || p.DiskRate != nil {
+		t.Errorf("of another program: %+v", p.NodeRates)
 	}
 }

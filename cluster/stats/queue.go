@@ -2,10 +2,12 @@ package stats
 
 import (
 	"reflect"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -22,7 +24,8 @@ type Queue struct {
 
 // statsOf reads a machine. peerpb.QueueStats is the only type that carries its numbers: a new one
 // gets a field there, a line here, and a field with the same JSON name in api.QueueStats.
-func statsOf(m *queue.Machine) *peerpb.QueueStats {
+// now is the time of day as queues are stamped.
+func statsOf(m *queue.Machine, now fsm.Time) *peerpb.QueueStats {
 	s := wireOf(m.Stats())
 	late, _ := m.Lateness()
 	active, inUse := m.Activity()
@@ -31,6 +34,8 @@ func statsOf(m *queue.Machine) *peerpb.QueueStats {
 	o := m.Outlook()
 	s.NextExpiryAt, s.LeaseExpiresAt = int64(o.NextExpiry), int64(o.LeaseEnd)
 	s.MessagesReadyReturned, s.SingleActiveConsumerTag = o.Returned, o.SingleActive
+	capacity := queue.CapacityOf(m).Share(now)
+	s.ReadyByPriority, s.ConsumerCapacity = queue.ReadyByPriority(m), &capacity
 	return s
 }
 
@@ -80,6 +85,9 @@ func (q *Queue) from(leader string, s *peerpb.QueueStats) {
 	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDeferred + s.MessageBytesDlx
 	r.Delayed, r.DelayedBytes = s.MessagesScheduled+s.MessagesDelayedRetry, s.MessageBytesScheduled+s.MessageBytesDelayedRetry
 	r.DiedUnroutableTotal = s.UnroutableTotal
+	if r.ConsumerUtilisation = r.ConsumerCapacity; r.ConsumerCapacity != nil {
+		describePriorities(r, s.ReadyByPriority)
+	}
 	describeLog(r, s)
 	r.NextExpiryAt, r.LeaseExpiresAt = instant(s.NextExpiryAt), instant(s.LeaseExpiresAt)
 	if !s.InUse && s.LastActive > 0 {
@@ -103,6 +111,24 @@ func (q *Queue) from(leader string, s *peerpb.QueueStats) {
 		r.Deaths[reason][queue.Disposition(i%dispositions).String()] = n
 	}
 }
+
+// describePriorities says how many ready messages there are of each priority that has any.
+func describePriorities(r *api.QueueStats, counts []uint64) {
+	active := uint64(0)
+	r.ByPriority, r.ActivePriorities = noPriorities, &active
+	for priority, n := range counts {
+		if n == 0 {
+			continue
+		}
+		if active++; active == 1 {
+			r.ByPriority = map[string]uint64{}
+		}
+		r.ByPriority[strconv.Itoa(priority)] = n
+	}
+}
+
+// noPriorities is what empty queues have. It must not be changed.
+var noPriorities = map[string]uint64{}
 
 // describeLog says where a queue's messages are.
 func describeLog(r *api.QueueStats, s *peerpb.QueueStats) {

@@ -1,13 +1,17 @@
 package stats
 
 import (
+	"encoding/json"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -81,7 +85,7 @@ func TestMachineToLinks(t *testing.T) {
 		".Counters.Enqueued", ".Counters.Delivered", ".Counters.Redelivered", ".Counters.Acked", ".Counters.Requeued",
 		".Counters.Duplicates", ".Counters.Refused", ".Counters.AckedExpired", ".Waiting.Bytes", ".Forwarding.Bytes",
 	}
-	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes"} // see statsOf and answer
+	elsewhere := []string{"Queue", "Revision", "ConsumersTimedOut", "NextDelayedAt", "LastDelayedAt", "LastActive", "NextExpiryAt", "LeaseExpiresAt", "MessagesReadyReturned", "LogBytes", "ReadyByPriority"} // see statsOf and answer
 	var s queue.Stats
 	machine := fill(reflect.ValueOf(&s).Elem())
 	links := numbersOf(reflect.ValueOf(wireOf(s)).Elem())
@@ -106,6 +110,8 @@ func TestLinksToAPI(t *testing.T) {
 	for i := range s.DiedTotal {
 		s.DiedTotal[i] = uint64(i + 1)
 	}
+	half := 0.5
+	s.ConsumerCapacity, s.ReadyByPriority = &half, []uint64{3, 0, 5}
 	s.SingleActiveConsumerTag, s.Replica = "active", &peerpb.Replica{Term: 1, Commit: 2, Applied: 3, Last: 4, Snapshot: 5}
 	q := queueFrom("n1", s)
 	for i, v := 0, reflect.ValueOf(q.QueueStats); i < v.NumField(); i++ {
@@ -144,6 +150,9 @@ func TestLinksToAPI(t *testing.T) {
 	if q.Revision != s.Revision || q.Delay.FiredTotal != s.ScheduledTotal-s.UnscheduledTotal-s.MessagesScheduled {
 		t.Errorf("revision %d, fired %d", q.Revision, q.Delay.FiredTotal)
 	}
+	if *q.ConsumerCapacity != 0.5 || *q.ConsumerUtilisation != 0.5 || !maps.Equal(q.ByPriority, map[string]uint64{"0": 3, "2": 5}) || *q.ActivePriorities != 2 {
+		t.Errorf("capacity %v, by priority %v", *q.ConsumerCapacity, q.ByPriority)
+	}
 	if want := (map[string]uint64{"disabled": 5, "at_most_once": 6, "transactional": 7, "at_least_once": 8}); !maps.Equal(q.Deaths["rejected"], want) || q.DiedRejectedTotal != 5+6+7+8 {
 		t.Errorf("rejected %v, together %d", q.Deaths["rejected"], q.DiedRejectedTotal)
 	}
@@ -161,7 +170,7 @@ func TestSameNames(t *testing.T) {
 	}
 	derived := []string{
 		"messages", "messages_delayed", "message_bytes", "message_bytes_delayed", "deaths", "raft", "next_expiry_at", "lease_expires_at", "idle_since",
-		"messages_persistent", "message_bytes_persistent", "messages_ram", "message_bytes_ram", "settings_in_force",
+		"messages_by_priority", "messages_active_priorities", "consumer_utilisation", "messages_persistent", "message_bytes_persistent", "messages_ram", "message_bytes_ram", "settings_in_force",
 		"messages_dead_lettered_expired_total", "messages_dead_lettered_rejected_total",
 		"messages_dead_lettered_maxlen_total", "messages_dead_lettered_delivery_limit_total",
 		"messages_dead_lettered_unroutable_total", "messages_dead_lettered_group_expired_total", "messages_dead_lettered_maxhops_total",
@@ -181,6 +190,48 @@ func TestDeathsCutShort(t *testing.T) {
 	}
 	if q := queueFrom("n1", &peerpb.QueueStats{DiedTotal: make([]uint64, 40)}); q.DiedExpiredTotal != 0 || len(q.Deaths) != 0 {
 		t.Errorf("too many: %+v", q.Deaths)
+	}
+}
+
+// TestStatsOf: a machine tells what it knows of priorities and of the capacity of consumers.
+func TestStatsOf(t *testing.T) {
+	m, at, eff := queue.New("q", 1), fsm.Meta{Index: 1, Term: 1, Now: 1000}, fsm.Effects{}
+	do := func(session uint64, c *logpb.Command) {
+		at.Session, at.Index, c.Seq = fsm.SessionID{Node: 1, Boot: 1, Num: session}, at.Index+1, 1
+		if r := m.Apply(at, c, &eff); r.Code != fsm.OK {
+			t.Fatalf("%v: %v", c.Kind, r.Code)
+		}
+	}
+	do(1, &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Prefetch: 1}})
+	for session := range uint64(3) {
+		at.Now = 4000
+		do(2+session, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 10, PriorityPlusOne: 1 + uint32(session)}})
+	}
+	if s := statsOf(m, 5000); *s.ConsumerCapacity != 0.75 || !slices.Equal(s.ReadyByPriority, []uint64{0, 1, 1}) {
+		t.Errorf("capacity %v, by priority %d", *s.ConsumerCapacity, s.ReadyByPriority)
+	}
+}
+
+// TestFromOlderLeader: a leader that does not know of capacity and priorities says nothing of them, and
+// one that does says so of an empty queue, too.
+func TestFromOlderLeader(t *testing.T) {
+	shown := func(s *peerpb.QueueStats) (names []string) {
+		text, _ := json.Marshal(queueFrom("n1", s).QueueStats)
+		var all map[string]any
+		_ = json.Unmarshal(text, &all)
+		for _, name := range []string{"messages_by_priority", "messages_active_priorities", "consumer_capacity", "consumer_utilisation"} {
+			if v, ok := all[name]; ok {
+				names = append(names, fmt.Sprint(name, "=", v))
+			}
+		}
+		return names
+	}
+	if got := shown(&peerpb.QueueStats{MessagesReady: 3}); got != nil {
+		t.Errorf("older: %v", got)
+	}
+	none := 0.0
+	if got := shown(&peerpb.QueueStats{ConsumerCapacity: &none}); !slices.Equal(got, []string{"messages_by_priority=map[]", "messages_active_priorities=0", "consumer_capacity=0", "consumer_utilisation=0"}) {
+		t.Errorf("empty: %v", got)
 	}
 }
 

@@ -114,7 +114,7 @@ func (q *Queues) answer(req *peerpb.QueueStatsRequest) *peerpb.QueueStatsReply {
 		}
 		var s *peerpb.QueueStats
 		g.View(func(m *queue.Machine) {
-			if s = statsOf(m); len(req.Queues) > 0 {
+			if s = statsOf(m, q.c.Clock()); len(req.Queues) > 0 {
 				first, last := m.ScheduledSpan()
 				s.NextDelayedAt, s.LastDelayedAt = int64(first), int64(last)
 			}

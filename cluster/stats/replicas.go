@@ -2,17 +2,13 @@ package stats
 
 import (
 	"context"
-	"os"
-	"runtime"
-	"runtime/debug"
-	"runtime/metrics"
 	"slices"
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -44,7 +40,9 @@ type ReplicasConfig struct {
 	Draining func(node string) bool
 	// SyncLatency is how long durable writes to the queues' logs take; 0: not known.
 	SyncLatency func() time.Duration
-	Local       *Local
+	// Rates are the changes in a second of Levels; nil: they are not known.
+	Rates func() [traffic.LevelCount]float64
+	Local *Local
 }
 
 // NewReplicas returns the replicas of a node, and answers other nodes for them.
@@ -109,26 +107,6 @@ func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {
 		m[fsm.GroupID(x.Group)] = x
 	}
 	return m
-}
-
-// describeProcess adds what this process uses of its host.
-func (r *Replicas) describeProcess(to *peerpb.NodeResources) {
-	var memory debug.GCStats
-	debug.ReadGCStats(&memory)
-	files, _ := limit.Files() // 0 if it is not known
-	to.Uptime, to.Pid, to.Files, to.MaxFiles = time.Since(r.began).Milliseconds(), uint32(os.Getpid()), uint32(limit.OpenFiles()), uint32(files)
-	to.Processors, to.Goroutines, to.Collections = uint32(runtime.GOMAXPROCS(0)), uint32(runtime.NumGoroutine()), uint32(memory.NumGC)
-	to.Runnable = runnable()
-}
-
-// runnable is the number of goroutines that could run and wait for a processor.
-func runnable() uint32 {
-	s := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
-	metrics.Read(s)
-	if s[0].Value.Kind() != metrics.KindUint64 {
-		return 0 // this Go does not tell
-	}
-	return uint32(s[0].Value.Uint64())
 }
 
 // answer is this node's answer about its replicas. Snapshots are read only for groups requested by

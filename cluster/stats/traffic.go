@@ -21,6 +21,7 @@ type Traffic struct {
 	nodes *Nodes
 	c     TrafficConfig
 	flows traffic.Flows
+	level traffic.LevelRates
 }
 
 // TrafficConfig is what Traffic needs of this node.
@@ -33,6 +34,8 @@ type TrafficConfig struct {
 	Collect func()
 	// Flows lists what the open connections of this node have received and sent.
 	Flows func() []traffic.Flow
+	// Levels reads the numbers of this process.
+	Levels func() traffic.Levels
 }
 
 // NewTraffic returns the traffic of a cluster, and answers other nodes for this one.
@@ -68,6 +71,7 @@ func (t *Traffic) answer(q *traffic.Query) *peerpb.TrafficReply {
 	if q.Forget {
 		t.c.Table.ForgetSamples(time.Now())
 		t.flows.Forget()
+		t.level.Forget()
 		return &peerpb.TrafficReply{}
 	}
 	return t.c.Table.Answer(q)
@@ -106,6 +110,9 @@ func (t *Traffic) Each(f func(q fsm.QueueID, x *traffic.Exchange, channel string
 // Flow is the rate of a connection of this node.
 func (t *Traffic) Flow(of traffic.FlowOf) traffic.FlowRate { return t.flows.Rate(of) }
 
+// LevelRates are the changes in a second of the numbers of this process.
+func (t *Traffic) LevelRates() [traffic.LevelCount]float64 { return t.level.Rates() }
+
 // Run takes samples until ctx ends.
 func (t *Traffic) Run(ctx context.Context) {
 	for {
@@ -123,6 +130,7 @@ func (t *Traffic) Run(ctx context.Context) {
 // sample takes the samples of a time's slot.
 func (t *Traffic) sample(now time.Time) {
 	t.flows.Sample(now, t.c.Flows())
+	t.level.Sample(now, t.c.Levels())
 	t.c.Collect()
 	v := t.c.Catalog.View()
 	t.c.Table.Sample(now, t.lengths(), traffic.Exists{

@@ -865,9 +865,15 @@ type QueueStats struct {
 	Replica                     *Replica `protobuf:"bytes,104,opt,name=replica" json:"replica,omitempty"`                                                                    // the leader's; of a queue with one replica: none
 	LogBytes                    uint64   `protobuf:"varint,105,opt,name=log_bytes,json=logBytes" json:"log_bytes,omitempty"`                                                 // payloads of live messages in it
 	// How many messages expire within each of the times that were asked about.
-	Expiring      []uint64 `protobuf:"varint,106,rep,packed,name=expiring" json:"expiring,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Expiring []uint64 `protobuf:"varint,106,rep,packed,name=expiring" json:"expiring,omitempty"`
+	// Ready messages of each priority, from 0 to the highest that has any. A node
+	// that sends no consumer_capacity does not know them.
+	ReadyByPriority []uint64 `protobuf:"varint,107,rep,packed,name=ready_by_priority,json=readyByPriority" json:"ready_by_priority,omitempty"`
+	// The share of time in which the queue could hand messages to its consumers at
+	// once, of late; 0 without consumers.
+	ConsumerCapacity *float64 `protobuf:"fixed64,108,opt,name=consumer_capacity,json=consumerCapacity" json:"consumer_capacity,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *QueueStats) Reset() {
@@ -1311,6 +1317,20 @@ func (x *QueueStats) GetExpiring() []uint64 {
 		return x.Expiring
 	}
 	return nil
+}
+
+func (x *QueueStats) GetReadyByPriority() []uint64 {
+	if x != nil {
+		return x.ReadyByPriority
+	}
+	return nil
+}
+
+func (x *QueueStats) GetConsumerCapacity() float64 {
+	if x != nil && x.ConsumerCapacity != nil {
+		return *x.ConsumerCapacity
+	}
+	return 0
 }
 
 // CountsRequest asks how many clients a node has.
@@ -2485,20 +2505,27 @@ type NodeResources struct {
 	DiskFree    int64                  `protobuf:"varint,3,opt,name=disk_free,json=diskFree" json:"disk_free,omitempty"`
 	DiskLimit   int64                  `protobuf:"varint,4,opt,name=disk_limit,json=diskLimit" json:"disk_limit,omitempty"` // that must be free
 	// The process. A node that does not know them sends none.
-	Uptime        int64              `protobuf:"varint,5,opt,name=uptime" json:"uptime,omitempty"` // ms
-	Pid           uint32             `protobuf:"varint,6,opt,name=pid" json:"pid,omitempty"`
-	Files         uint32             `protobuf:"varint,7,opt,name=files" json:"files,omitempty"` // open descriptors
-	MaxFiles      uint32             `protobuf:"varint,8,opt,name=max_files,json=maxFiles" json:"max_files,omitempty"`
-	Processors    uint32             `protobuf:"varint,9,opt,name=processors" json:"processors,omitempty"`
-	Goroutines    uint32             `protobuf:"varint,10,opt,name=goroutines" json:"goroutines,omitempty"`
-	Collections   uint32             `protobuf:"varint,11,opt,name=collections" json:"collections,omitempty"`                      // of garbage, since it began
-	Runnable      uint32             `protobuf:"varint,12,opt,name=runnable" json:"runnable,omitempty"`                            // goroutines that wait for a processor
-	Replicas      uint32             `protobuf:"varint,13,opt,name=replicas" json:"replicas,omitempty"`                            // of queues
-	Leaders       uint32             `protobuf:"varint,14,opt,name=leaders" json:"leaders,omitempty"`                              // among them
-	Learners      uint32             `protobuf:"varint,15,opt,name=learners" json:"learners,omitempty"`                            // among them: not proven to be up to date
-	SyncTime      uint64             `protobuf:"varint,16,opt,name=sync_time,json=syncTime" json:"sync_time,omitempty"`            // of durable writes, of late, in microseconds; 0: there was none
-	ClockOffset   int64              `protobuf:"zigzag64,17,opt,name=clock_offset,json=clockOffset" json:"clock_offset,omitempty"` // of its wall clock against the median, in ms
-	Certificates  []*NodeCertificate `protobuf:"bytes,18,rep,name=certificates" json:"certificates,omitempty"`
+	Uptime       int64              `protobuf:"varint,5,opt,name=uptime" json:"uptime,omitempty"` // ms
+	Pid          uint32             `protobuf:"varint,6,opt,name=pid" json:"pid,omitempty"`
+	Files        uint32             `protobuf:"varint,7,opt,name=files" json:"files,omitempty"` // open descriptors
+	MaxFiles     uint32             `protobuf:"varint,8,opt,name=max_files,json=maxFiles" json:"max_files,omitempty"`
+	Processors   uint32             `protobuf:"varint,9,opt,name=processors" json:"processors,omitempty"`
+	Goroutines   uint32             `protobuf:"varint,10,opt,name=goroutines" json:"goroutines,omitempty"`
+	Collections  uint32             `protobuf:"varint,11,opt,name=collections" json:"collections,omitempty"`                      // of garbage, since it began
+	Runnable     uint32             `protobuf:"varint,12,opt,name=runnable" json:"runnable,omitempty"`                            // goroutines that wait for a processor
+	Replicas     uint32             `protobuf:"varint,13,opt,name=replicas" json:"replicas,omitempty"`                            // of queues
+	Leaders      uint32             `protobuf:"varint,14,opt,name=leaders" json:"leaders,omitempty"`                              // among them
+	Learners     uint32             `protobuf:"varint,15,opt,name=learners" json:"learners,omitempty"`                            // among them: not proven to be up to date
+	SyncTime     uint64             `protobuf:"varint,16,opt,name=sync_time,json=syncTime" json:"sync_time,omitempty"`            // of durable writes, of late, in microseconds; 0: there was none
+	ClockOffset  int64              `protobuf:"zigzag64,17,opt,name=clock_offset,json=clockOffset" json:"clock_offset,omitempty"` // of its wall clock against the median, in ms
+	Certificates []*NodeCertificate `protobuf:"bytes,18,rep,name=certificates" json:"certificates,omitempty"`
+	// Since the process began; 0: not known.
+	BytesReclaimed  uint64 `protobuf:"varint,19,opt,name=bytes_reclaimed,json=bytesReclaimed" json:"bytes_reclaimed,omitempty"` // of the heap, by collections
+	ContextSwitches uint64 `protobuf:"varint,20,opt,name=context_switches,json=contextSwitches" json:"context_switches,omitempty"`
+	BytesRead       uint64 `protobuf:"varint,21,opt,name=bytes_read,json=bytesRead" json:"bytes_read,omitempty"`          // from storage
+	BytesWritten    uint64 `protobuf:"varint,22,opt,name=bytes_written,json=bytesWritten" json:"bytes_written,omitempty"` // to it
+	// Changes in a second, in the order of traffic.Level; empty: not known.
+	Rates         []float64 `protobuf:"fixed64,23,rep,packed,name=rates" json:"rates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2655,6 +2682,41 @@ func (x *NodeResources) GetClockOffset() int64 {
 func (x *NodeResources) GetCertificates() []*NodeCertificate {
 	if x != nil {
 		return x.Certificates
+	}
+	return nil
+}
+
+func (x *NodeResources) GetBytesReclaimed() uint64 {
+	if x != nil {
+		return x.BytesReclaimed
+	}
+	return 0
+}
+
+func (x *NodeResources) GetContextSwitches() uint64 {
+	if x != nil {
+		return x.ContextSwitches
+	}
+	return 0
+}
+
+func (x *NodeResources) GetBytesRead() uint64 {
+	if x != nil {
+		return x.BytesRead
+	}
+	return 0
+}
+
+func (x *NodeResources) GetBytesWritten() uint64 {
+	if x != nil {
+		return x.BytesWritten
+	}
+	return 0
+}
+
+func (x *NodeResources) GetRates() []float64 {
+	if x != nil {
+		return x.Rates
 	}
 	return nil
 }
@@ -4484,6 +4546,7 @@ type TrafficRequest struct {
 	Queues        []uint64 `protobuf:"varint,12,rep,packed,name=queues" json:"queues,omitempty"` // QUEUES: only of these; empty: all
 	Forget        bool     `protobuf:"varint,14,opt,name=forget" json:"forget,omitempty"`        // the samples, instead of an answer
 	Listed        bool     `protobuf:"varint,13,opt,name=listed" json:"listed,omitempty"`        // samples of everything that is listed, if it is not too much
+	Pairs         bool     `protobuf:"varint,15,opt,name=pairs" json:"pairs,omitempty"`          // of the one object with others
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4616,10 +4679,18 @@ func (x *TrafficRequest) GetListed() bool {
 	return false
 }
 
+func (x *TrafficRequest) GetPairs() bool {
+	if x != nil {
+		return x.Pairs
+	}
+	return false
+}
+
 type TrafficReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Objects       []*ObjectTraffic       `protobuf:"bytes,1,rep,name=objects" json:"objects,omitempty"`
-	ElapsedMs     uint32                 `protobuf:"varint,2,opt,name=elapsed_ms,json=elapsedMs" json:"elapsed_ms,omitempty"` // between the samples of ObjectTraffic.steps; 0: 5000
+	ElapsedMs     uint32                 `protobuf:"varint,2,opt,name=elapsed_ms,json=elapsedMs" json:"elapsed_ms,omitempty"` // between the samples of the steps; 0: 5000
+	Pairs         []*PairTraffic         `protobuf:"bytes,3,rep,name=pairs" json:"pairs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4668,18 +4739,27 @@ func (x *TrafficReply) GetElapsedMs() uint32 {
 	return 0
 }
 
+func (x *TrafficReply) GetPairs() []*PairTraffic {
+	if x != nil {
+		return x.Pairs
+	}
+	return nil
+}
+
 // ObjectTraffic is about the node if it names nothing. The numbers are in the
 // order of traffic.Counter; a node sends those that it knows.
 type ObjectTraffic struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
-	IsExchange    bool                   `protobuf:"varint,2,opt,name=is_exchange,json=isExchange" json:"is_exchange,omitempty"` // exchange, which may be empty, is in the vhost
-	Exchange      string                 `protobuf:"bytes,3,opt,name=exchange" json:"exchange,omitempty"`
-	Queue         uint64                 `protobuf:"varint,4,opt,name=queue" json:"queue,omitempty"` // id
-	Channel       string                 `protobuf:"bytes,5,opt,name=channel" json:"channel,omitempty"`
-	Totals        []uint64               `protobuf:"varint,6,rep,packed,name=totals" json:"totals,omitempty"`
-	Steps         []int32                `protobuf:"zigzag32,7,rep,packed,name=steps" json:"steps,omitempty"`   // from the sample before the newest one to that
-	Samples       []uint64               `protobuf:"varint,8,rep,packed,name=samples" json:"samples,omitempty"` // of each counter in turn, the newest first
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Vhost      string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	IsExchange bool                   `protobuf:"varint,2,opt,name=is_exchange,json=isExchange" json:"is_exchange,omitempty"` // exchange, which may be empty, is in the vhost
+	Exchange   string                 `protobuf:"bytes,3,opt,name=exchange" json:"exchange,omitempty"`
+	Queue      uint64                 `protobuf:"varint,4,opt,name=queue" json:"queue,omitempty"` // id
+	Channel    string                 `protobuf:"bytes,5,opt,name=channel" json:"channel,omitempty"`
+	Totals     []uint64               `protobuf:"varint,6,rep,packed,name=totals" json:"totals,omitempty"`
+	Steps      []int32                `protobuf:"zigzag32,7,rep,packed,name=steps" json:"steps,omitempty"`   // from the sample before the newest one to that
+	Samples    []uint64               `protobuf:"varint,8,rep,packed,name=samples" json:"samples,omitempty"` // of each counter in turn, the newest first
+	// Open channels of the node that have published to the queue.
+	Publishers    *uint32 `protobuf:"varint,9,opt,name=publishers" json:"publishers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4770,6 +4850,107 @@ func (x *ObjectTraffic) GetSamples() []uint64 {
 	return nil
 }
 
+func (x *ObjectTraffic) GetPublishers() uint32 {
+	if x != nil && x.Publishers != nil {
+		return *x.Publishers
+	}
+	return 0
+}
+
+// PairTraffic is about two of a channel, an exchange and a queue. Numbers are as
+// in ObjectTraffic.
+type PairTraffic struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Channel       *ConsumingSession      `protobuf:"bytes,1,opt,name=channel" json:"channel,omitempty"` // none: it is about the other two
+	Vhost         string                 `protobuf:"bytes,2,opt,name=vhost" json:"vhost,omitempty"`     // of the exchange
+	IsExchange    bool                   `protobuf:"varint,3,opt,name=is_exchange,json=isExchange" json:"is_exchange,omitempty"`
+	Exchange      string                 `protobuf:"bytes,4,opt,name=exchange" json:"exchange,omitempty"`
+	Queue         uint64                 `protobuf:"varint,5,opt,name=queue" json:"queue,omitempty"` // id; 0: none
+	Totals        []uint64               `protobuf:"varint,6,rep,packed,name=totals" json:"totals,omitempty"`
+	Steps         []int32                `protobuf:"zigzag32,7,rep,packed,name=steps" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PairTraffic) Reset() {
+	*x = PairTraffic{}
+	mi := &file_peer_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PairTraffic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PairTraffic) ProtoMessage() {}
+
+func (x *PairTraffic) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PairTraffic.ProtoReflect.Descriptor instead.
+func (*PairTraffic) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *PairTraffic) GetChannel() *ConsumingSession {
+	if x != nil {
+		return x.Channel
+	}
+	return nil
+}
+
+func (x *PairTraffic) GetVhost() string {
+	if x != nil {
+		return x.Vhost
+	}
+	return ""
+}
+
+func (x *PairTraffic) GetIsExchange() bool {
+	if x != nil {
+		return x.IsExchange
+	}
+	return false
+}
+
+func (x *PairTraffic) GetExchange() string {
+	if x != nil {
+		return x.Exchange
+	}
+	return ""
+}
+
+func (x *PairTraffic) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *PairTraffic) GetTotals() []uint64 {
+	if x != nil {
+		return x.Totals
+	}
+	return nil
+}
+
+func (x *PairTraffic) GetSteps() []int32 {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
 var File_peer_proto protoreflect.FileDescriptor
 
 const file_peer_proto_rawDesc = "" +
@@ -4834,7 +5015,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\x12'\n" +
 	"\x0fexpiring_within\x18\x02 \x03(\x04R\x0eexpiringWithin\"F\n" +
 	"\x0fQueueStatsReply\x123\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xea\x15\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xca\x16\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -4899,7 +5080,9 @@ const file_peer_proto_rawDesc = "" +
 	"\x1asingle_active_consumer_tag\x18g \x01(\tR\x17singleActiveConsumerTag\x122\n" +
 	"\areplica\x18h \x01(\v2\x18.quorate.peer.v1.ReplicaR\areplica\x12\x1b\n" +
 	"\tlog_bytes\x18i \x01(\x04R\blogBytes\x12\x1a\n" +
-	"\bexpiring\x18j \x03(\x04R\bexpiring\"9\n" +
+	"\bexpiring\x18j \x03(\x04R\bexpiring\x12*\n" +
+	"\x11ready_by_priority\x18k \x03(\x04R\x0freadyByPriority\x122\n" +
+	"\x11consumer_capacity\x18l \x01(\x01B\x05\xaa\x01\x02\b\x01R\x10consumerCapacity\"9\n" +
 	"\rCountsRequest\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\"]\n" +
@@ -5001,7 +5184,7 @@ const file_peer_proto_rawDesc = "" +
 	"\rReplicasReply\x124\n" +
 	"\breplicas\x18\x01 \x03(\v2\x18.quorate.peer.v1.ReplicaR\breplicas\x12\x16\n" +
 	"\x06alarms\x18\x02 \x03(\tR\x06alarms\x12<\n" +
-	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xc2\x04\n" +
+	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xf0\x05\n" +
 	"\rNodeResources\x12\x1f\n" +
 	"\vmemory_used\x18\x01 \x01(\x03R\n" +
 	"memoryUsed\x12!\n" +
@@ -5027,7 +5210,13 @@ const file_peer_proto_rawDesc = "" +
 	"\blearners\x18\x0f \x01(\rR\blearners\x12\x1b\n" +
 	"\tsync_time\x18\x10 \x01(\x04R\bsyncTime\x12!\n" +
 	"\fclock_offset\x18\x11 \x01(\x12R\vclockOffset\x12D\n" +
-	"\fcertificates\x18\x12 \x03(\v2 .quorate.peer.v1.NodeCertificateR\fcertificates\"\xa9\x01\n" +
+	"\fcertificates\x18\x12 \x03(\v2 .quorate.peer.v1.NodeCertificateR\fcertificates\x12'\n" +
+	"\x0fbytes_reclaimed\x18\x13 \x01(\x04R\x0ebytesReclaimed\x12)\n" +
+	"\x10context_switches\x18\x14 \x01(\x04R\x0fcontextSwitches\x12\x1d\n" +
+	"\n" +
+	"bytes_read\x18\x15 \x01(\x04R\tbytesRead\x12#\n" +
+	"\rbytes_written\x18\x16 \x01(\x04R\fbytesWritten\x12\x14\n" +
+	"\x05rates\x18\x17 \x03(\x01R\x05rates\"\xa9\x01\n" +
 	"\x0fNodeCertificate\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x12\n" +
@@ -5175,7 +5364,7 @@ const file_peer_proto_rawDesc = "" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\"\"\n" +
 	"\n" +
 	"HearsReply\x12\x14\n" +
-	"\x05hears\x18\x01 \x01(\bR\x05hears\"\xc3\x03\n" +
+	"\x05hears\x18\x01 \x01(\bR\x05hears\"\xd9\x03\n" +
 	"\x0eTrafficRequest\x122\n" +
 	"\x02of\x18\x01 \x01(\x0e2\".quorate.peer.v1.TrafficRequest.OfR\x02of\x12\x10\n" +
 	"\x03one\x18\x02 \x01(\bR\x03one\x12\x14\n" +
@@ -5192,17 +5381,19 @@ const file_peer_proto_rawDesc = "" +
 	"countsStep\x12\x16\n" +
 	"\x06queues\x18\f \x03(\x04R\x06queues\x12\x16\n" +
 	"\x06forget\x18\x0e \x01(\bR\x06forget\x12\x16\n" +
-	"\x06listed\x18\r \x01(\bR\x06listed\"7\n" +
+	"\x06listed\x18\r \x01(\bR\x06listed\x12\x14\n" +
+	"\x05pairs\x18\x0f \x01(\bR\x05pairs\"7\n" +
 	"\x02Of\x12\b\n" +
 	"\x04SUMS\x10\x00\x12\n" +
 	"\n" +
 	"\x06QUEUES\x10\x01\x12\r\n" +
 	"\tEXCHANGES\x10\x02\x12\f\n" +
-	"\bCHANNELS\x10\x03\"g\n" +
+	"\bCHANNELS\x10\x03\"\x9b\x01\n" +
 	"\fTrafficReply\x128\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1e.quorate.peer.v1.ObjectTrafficR\aobjects\x12\x1d\n" +
 	"\n" +
-	"elapsed_ms\x18\x02 \x01(\rR\telapsedMs\"\xda\x01\n" +
+	"elapsed_ms\x18\x02 \x01(\rR\telapsedMs\x122\n" +
+	"\x05pairs\x18\x03 \x03(\v2\x1c.quorate.peer.v1.PairTrafficR\x05pairs\"\x81\x02\n" +
 	"\rObjectTraffic\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x1f\n" +
 	"\vis_exchange\x18\x02 \x01(\bR\n" +
@@ -5212,7 +5403,19 @@ const file_peer_proto_rawDesc = "" +
 	"\achannel\x18\x05 \x01(\tR\achannel\x12\x16\n" +
 	"\x06totals\x18\x06 \x03(\x04R\x06totals\x12\x14\n" +
 	"\x05steps\x18\a \x03(\x11R\x05steps\x12\x18\n" +
-	"\asamples\x18\b \x03(\x04R\asamples2\xc3\x01\n" +
+	"\asamples\x18\b \x03(\x04R\asamples\x12%\n" +
+	"\n" +
+	"publishers\x18\t \x01(\rB\x05\xaa\x01\x02\b\x01R\n" +
+	"publishers\"\xe1\x01\n" +
+	"\vPairTraffic\x12;\n" +
+	"\achannel\x18\x01 \x01(\v2!.quorate.peer.v1.ConsumingSessionR\achannel\x12\x14\n" +
+	"\x05vhost\x18\x02 \x01(\tR\x05vhost\x12\x1f\n" +
+	"\vis_exchange\x18\x03 \x01(\bR\n" +
+	"isExchange\x12\x1a\n" +
+	"\bexchange\x18\x04 \x01(\tR\bexchange\x12\x14\n" +
+	"\x05queue\x18\x05 \x01(\x04R\x05queue\x12\x16\n" +
+	"\x06totals\x18\x06 \x03(\x04R\x06totals\x12\x14\n" +
+	"\x05steps\x18\a \x03(\x11R\x05steps2\xc3\x01\n" +
 	"\x04Peer\x12:\n" +
 	"\x04Link\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12>\n" +
 	"\bSnapshot\x12\x16.quorate.peer.v1.Frame\x1a\x16.quorate.peer.v1.Frame(\x010\x01\x12?\n" +
@@ -5231,7 +5434,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -5287,6 +5490,7 @@ var file_peer_proto_goTypes = []any{
 	(*TrafficRequest)(nil),    // 51: quorate.peer.v1.TrafficRequest
 	(*TrafficReply)(nil),      // 52: quorate.peer.v1.TrafficReply
 	(*ObjectTraffic)(nil),     // 53: quorate.peer.v1.ObjectTraffic
+	(*PairTraffic)(nil),       // 54: quorate.peer.v1.PairTraffic
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
@@ -5306,17 +5510,19 @@ var file_peer_proto_depIdxs = []int32{
 	46, // 14: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
 	0,  // 15: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
 	53, // 16: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	5,  // 17: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 18: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 19: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 20: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 21: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 22: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	20, // [20:23] is the sub-list for method output_type
-	17, // [17:20] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	54, // 17: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
+	16, // 18: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
+	5,  // 19: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 20: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 21: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 22: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 23: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 24: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	22, // [22:25] is the sub-list for method output_type
+	19, // [19:22] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -5330,7 +5536,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   53,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

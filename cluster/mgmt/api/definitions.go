@@ -343,10 +343,19 @@ type QueueStats struct {
 	PersistentBytes uint64 `json:"message_bytes_persistent"`
 	Memory          uint64 `json:"messages_ram"` // those that are nowhere else
 	MemoryBytes     uint64 `json:"message_bytes_ram"`
-	ReadyReturned   uint64 `json:"messages_ready_returned"`              // those of messages_ready that consumers had
-	SingleActive    string `json:"single_active_consumer_tag,omitempty"` // if there is one
-	IdleSince       string `json:"idle_since,omitempty"`                 // RFC 3339, of the last activity; empty: it is in use
-	Raft            *Raft  `json:"raft"`                                 // null: it has one replica
+	ReadyReturned   uint64 `json:"messages_ready_returned"` // those of messages_ready that consumers had
+	// Ready messages of each priority that has any, and how many priorities that are; absent: the
+	// leader, of another version, does not say.
+	ByPriority       map[string]uint64 `json:"messages_by_priority,omitzero"`
+	ActivePriorities *uint64           `json:"messages_active_priorities,omitempty"`
+	// ConsumerCapacity is the share of time, 0 to 1, in which the queue could hand messages to its
+	// consumers at once; 0 without consumers. Absent: as above. ConsumerUtilisation is the same.
+	ConsumerCapacity    *float64 `json:"consumer_capacity,omitempty"`
+	ConsumerUtilisation *float64 `json:"consumer_utilisation,omitempty"`
+
+	SingleActive string `json:"single_active_consumer_tag,omitempty"` // if there is one
+	IdleSince    string `json:"idle_since,omitempty"`                 // RFC 3339, of the last activity; empty: it is in use
+	Raft         *Raft  `json:"raft"`                                 // null: it has one replica
 	// Publishes that were duplicates of messages within the window, ids that are
 	// remembered now, and those forgotten early because they were too many.
 	DeduplicatedTotal     uint64 `json:"messages_deduplicated_total"`

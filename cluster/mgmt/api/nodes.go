@@ -42,18 +42,38 @@ type NodeCertificate struct {
 // NodeProcess is the process of a node. Numbers are zero if the node does not
 // answer.
 type NodeProcess struct {
-	UptimeMS    int64    `json:"uptime"`
-	PID         string   `json:"os_pid"`
-	Processors  uint32   `json:"processors"`
-	RunQueue    uint32   `json:"run_queue"` // goroutines that wait for a processor
-	FilesUsed   uint32   `json:"fd_used"`
-	FilesTotal  uint32   `json:"fd_total"`
-	Goroutines  uint32   `json:"proc_used"`
-	ProcLimit   uint32   `json:"proc_total"` // always 0: there is no limit of goroutines
-	Collections uint32   `json:"gc_num"`
-	RatesMode   string   `json:"rates_mode"`
-	Plugins     []string `json:"enabled_plugins"` // always none
-	Partitions  []string `json:"partitions"`      // always none: a minority serves nobody
+	UptimeMS    int64  `json:"uptime"`
+	PID         string `json:"os_pid"`
+	Processors  uint32 `json:"processors"`
+	RunQueue    uint32 `json:"run_queue"` // goroutines that wait for a processor
+	FilesUsed   uint32 `json:"fd_used"`
+	FilesTotal  uint32 `json:"fd_total"`
+	Goroutines  uint32 `json:"proc_used"`
+	ProcLimit   uint32 `json:"proc_total"` // always 0: there is no limit of goroutines
+	Collections uint32 `json:"gc_num"`
+	NodeRates
+	RatesMode  string   `json:"rates_mode"`
+	Plugins    []string `json:"enabled_plugins"` // always none
+	Partitions []string `json:"partitions"`      // always none: a minority serves nobody
+}
+
+// NodeRates says what a process has done since it began, where 0 stands for what is not known, and how
+// its numbers change; nil: the node does not say.
+type NodeRates struct {
+	BytesReclaimed  uint64 `json:"gc_bytes_reclaimed"`
+	ContextSwitches uint64 `json:"context_switches"`
+	BytesRead       uint64 `json:"io_read_bytes"`  // from storage
+	BytesWritten    uint64 `json:"io_write_bytes"` // to it
+
+	MemoryRate      *Details `json:"mem_used_details,omitempty"`
+	DiskRate        *Details `json:"disk_free_details,omitempty"`
+	FilesRate       *Details `json:"fd_used_details,omitempty"`
+	GoroutinesRate  *Details `json:"proc_used_details,omitempty"`
+	CollectionsRate *Details `json:"gc_num_details,omitempty"`
+	ReclaimedRate   *Details `json:"gc_bytes_reclaimed_details,omitempty"`
+	SwitchesRate    *Details `json:"context_switches_details,omitempty"`
+	ReadRate        *Details `json:"io_read_bytes_details,omitempty"`
+	WrittenRate     *Details `json:"io_write_bytes_details,omitempty"`
 }
 
 // Limit is the body of PUT /api/quorate/limits/{name}: either a part of the
