@@ -211,10 +211,11 @@ func (r *run) declaring(what func(*amqp.Channel) error) func(context.Context) er
 }
 
 // mutexPlay has clients that take a message, hold it, and return it. After some rounds it
-// is acked, and another one takes its place.
+// is acked, and another one takes its place. There are fewer messages than the clients get
+// through while a busy machine has faults, too.
 func (r *run) mutexPlay(draw *rand.Rand) *play {
 	d := seeded(draw, 16)
-	p := r.newPlay("mutex", nil, time.Second, plainJob)
+	p := r.newPlay("mutex", nil, 3*time.Second, plainJob)
 	for i := range perPlay {
 		p.getter(r, workload.Getter{
 			Name: fmt.Sprint("holder ", i+1), First: i, Queue: p.name,
@@ -222,7 +223,7 @@ func (r *run) mutexPlay(draw *rand.Rand) *play {
 			Do: func(ctx context.Context, s *workload.Session, t workload.Taken) bool {
 				workload.Wait(ctx, d.within(0, 30*time.Millisecond))
 				outcome, kind := "requeue", history.Requeue
-				if d.below(20) == 0 {
+				if d.below(10) == 0 {
 					outcome, kind = "ack", history.Settle
 				}
 				return s.Ask(ctx, "message.settle", amqp.Table{"x-delivery-tag": int64(t.Tag), "x-outcome": outcome}, t.About(kind, 0)) != history.Unknown
