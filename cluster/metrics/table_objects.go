@@ -102,6 +102,17 @@ var objectTable = []objectMetric{
 	led("queue_metrics", "queue_messages_ready_bytes", "Payload bytes of the messages ready", func(q *Queue) uint64 { return q.Led.Ready.Bytes }),
 	led("queue_metrics", "queue_messages_unacked_bytes", "Payload bytes of the messages unacknowledged", func(q *Queue) uint64 { return q.Led.Unacknowledged.Bytes }),
 	led("queue_metrics", "queue_messages_bytes", "Payload bytes of the messages ready or unacknowledged", func(q *Queue) uint64 { return q.Led.Ready.Bytes + q.Led.Unacknowledged.Bytes }),
+	led("queue_metrics", "queue_messages_persistent", "Messages of a queue with replicas; 0 of one without", func(q *Queue) uint64 { return q.kept(q.Raft != nil, false) }),
+	led("queue_metrics", "queue_messages_persistent_bytes", "Their payload bytes", func(q *Queue) uint64 { return q.kept(q.Raft != nil, true) }),
+	led("queue_metrics", "queue_messages_ram", "Messages of a queue without replicas; 0 of one with", func(q *Queue) uint64 { return q.kept(q.Raft == nil, false) }),
+	led("queue_metrics", "queue_messages_ram_bytes", "Their payload bytes", func(q *Queue) uint64 { return q.kept(q.Raft == nil, true) }),
+	{"queue_metrics", "queue_info", gauge, []string{"vhost", "queue", "queue_type", "membership"}, "Always 1: what the queue is, and what the node's replica is to it, leader or follower", func(o *Objects, add emit) {
+		for i := range o.Queues {
+			if kind, role := o.Queues[i].kind(); role != "" {
+				add(1, o.Queues[i].VHost, o.Queues[i].Name, kind, role)
+			}
+		}
+	}},
 	ofQueue("queue_messages_published_total", "Messages of this node's clients that were routed to the queue", traffic.Publish),
 	ofQueue("queue_messages_delivered_ack_total", "Deliveries to consumers of this node that acknowledge", traffic.Deliver),
 	ofQueue("queue_messages_delivered_total", "Deliveries to consumers of this node that do not", traffic.DeliverNoAck),
