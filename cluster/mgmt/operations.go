@@ -18,7 +18,7 @@ type operations struct {
 }
 
 func (o operations) nodes(w *responder, r *request) {
-	w.answer(http.StatusOK, orEmpty(o.cluster.Nodes(r.Context())))
+	list(w, r, o.cluster.Nodes(r.Context()))
 }
 
 // setLimit changes a limit of this node.
