@@ -252,6 +252,7 @@ func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limi
 		x.strays = append(x.strays, stray{again, fan})
 	case !to.Over() && !to.Ending(): // otherwise the channel is about to end, without a confirm
 		u.counts[traffic.Publish]++
+		u.routes.Count(p.Exchange)
 		u.needs.ask(x.node.view(), q)
 		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "", x.groupIn(q, p.Payload))
 	}

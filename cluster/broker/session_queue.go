@@ -62,7 +62,7 @@ func (x *streams) find(index uint64) (int, bool) {
 
 // remove forgets a queue that is gone. The lock is held.
 func (x *streams) remove(q *sessionQueue) {
-	x.session.tally.TakeQueue(q.of, &q.counts)
+	x.session.tally.TakeQueue(q.of, &q.counts, &q.routes)
 	if i, ok := x.find(q.index); ok && x.queues[q.stream.Queue()] == q {
 		delete(x.queues, q.stream.Queue())
 		x.order = slices.Delete(x.order, i, i+1)
@@ -124,6 +124,7 @@ type sessionQueue struct {
 	strays  []stray // see Answered
 	needs   needs
 	counts  traffic.Counts // since they were added to the tally
+	routes  traffic.Routes // likewise
 	of      traffic.QueueCounts
 
 	enqueue logpb.Enqueue // reused

@@ -7,21 +7,18 @@ import (
 
 // openTraffic opens the session's record in the table.
 func (s *Session) openTraffic() {
-	var where func() (string, uint16)
-	if at, ok := s.client.(located); ok {
-		where = func() (string, uint16) {
-			connection, number, _ := at.Where()
-			return connection, number
-		}
+	origin := s.origin
+	if _, ok := s.client.(located); !ok {
+		origin = nil
 	}
-	s.traffic = s.broker().clients.traffic.Open(s.conn.vhost, where)
+	s.traffic = s.broker().clients.traffic.Open(s.conn.vhost, origin)
 }
 
 // addTraffic adds what the session has counted to the table.
 func (s *Session) addTraffic() {
 	s.mu.Lock()
 	for _, q := range s.order {
-		s.tally.TakeQueue(q.of, &q.counts)
+		s.tally.TakeQueue(q.of, &q.counts, &q.routes)
 	}
 	t := s.tally.Take()
 	s.mu.Unlock()

@@ -16,7 +16,7 @@ func (w *world) counts(id fsm.QueueID) traffic.Counts {
 	w.broker.CollectTraffic()
 	q := &traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: id}
 	r := traffic.NewReport(q)
-	r.Add(w.broker.Traffic().Answer(q))
+	r.Add("n1", w.broker.Traffic().Answer(q))
 	if r.Queues[id] == nil {
 		return traffic.Counts{}
 	}
@@ -55,6 +55,10 @@ func TestTraffic(t *testing.T) {
 	want := traffic.Counts{traffic.Publish: 1, traffic.Deliver: 3, traffic.DeliverNoAck: 2, traffic.Redeliver: 1, traffic.Ack: 2}
 	if got := w.counts(id); got != want {
 		t.Errorf("the queue has %v, want %v", got, want)
+	}
+	pairs := w.broker.Traffic().Answer(&traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Pairs: true, Queue: id}).Pairs
+	if len(pairs) != 1 || !pairs[0].IsExchange || pairs[0].Exchange != "" || pairs[0].Vhost != "/" || pairs[0].Totals[traffic.Publish] != 1 {
+		t.Errorf("the queue has the pairs %v", pairs)
 	}
 	q, _ := w.View().QueueByID(id)
 	w.deleteQueue(q)

@@ -55,8 +55,9 @@ func (cs channels) get(w *responder, r *request) {
 		return
 	}
 	ch := found[0]
-	report := cs.traffic.Traffic(r.Context(), trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_CHANNELS, One: true, Channel: ch.Name}))
+	report := cs.traffic.Traffic(r.Context(), trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_CHANNELS, One: true, Pairs: true, Channel: ch.Name}))
 	ch.MessageStats = messageStats(report.Channels[ch.Name], report.Query, channelCounters)
+	ch.Publishes, ch.Deliveries = withExchanges(report), withQueues(r.view, report, consumeCounters)
 	ch.ConsumerDetails = []api.Consumer{}
 	for _, c := range cs.consumers.of(r, []string{ch.VHost}) {
 		if at, ok := c.Channel.(api.ChannelDetails); ok && at.Name == ch.Name {

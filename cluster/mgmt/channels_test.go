@@ -6,6 +6,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // TestChannels: channels are listed of all connections, one, or a vhost, to those who may see the
@@ -24,7 +25,9 @@ func TestChannels(t *testing.T) {
 		{Of: q.ID, Consumer: api.Consumer{Tag: "two", Channel: api.ChannelDetails{Name: "a (1)"}}},
 	}
 	w.table, w.slot = traffic.NewTable(), 1000
-	ch := w.table.Open("/", func() (string, uint16) { return "a", 2 })
+	ch := w.table.Open("/", func() *peerpb.ConsumingSession {
+		return &peerpb.ConsumingSession{Connection: "a", Channel: 2, User: "mona", PeerHost: "::1", PeerPort: 9}
+	})
 	w.table.Add(ch, func() *traffic.Tally {
 		var t traffic.Tally
 		t.Published("x", 1500, 1, true)

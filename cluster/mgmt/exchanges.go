@@ -52,7 +52,7 @@ type exchanges struct {
 
 // add adds what is published to exchanges. one: there is one of them.
 func (es exchanges) add(r *request, items []api.Exchange, one bool) {
-	q := traffic.Query{Of: peerpb.TrafficRequest_EXCHANGES, One: one, Listed: len(items) <= traffic.MaxListed}
+	q := traffic.Query{Of: peerpb.TrafficRequest_EXCHANGES, One: one, Pairs: one, Listed: len(items) <= traffic.MaxListed}
 	if one {
 		q.Exchange = traffic.Exchange{VHost: items[0].VHost, Name: items[0].Name}
 	}
@@ -60,6 +60,9 @@ func (es exchanges) add(r *request, items []api.Exchange, one bool) {
 	for i := range items {
 		x := &items[i]
 		x.MessageStats = exchangeStats(report.Exchanges[traffic.Exchange{VHost: x.VHost, Name: x.Name}], report.Query)
+	}
+	if one {
+		items[0].Incoming, items[0].Outgoing = withChannels(report, published), withQueues(r.view, report, published)
 	}
 }
 

@@ -476,7 +476,7 @@ func TestExchangesAndBindings(t *testing.T) {
 	}
 	w.check(
 		want{"root", "PUT", "/api/policies/%2F/p", `{"pattern":"^x$","apply-to":"exchanges","definition":{"alternate-exchange":"ae"}}`, 201, ""},
-		want{"maggie", "GET", "/api/exchanges/%2F/x", "", 200, `{"name":"x","vhost":"/","type":"topic","durable":true,"auto_delete":false,"internal":false,"arguments":{"x-message-ttl":5},"policy":"p","operator_policy":"","effective_policy_definition":{"alternate-exchange":"ae"}}`},
+		want{"maggie", "GET", "/api/exchanges/%2F/x", "", 200, `{"name":"x","vhost":"/","type":"topic","durable":true,"auto_delete":false,"internal":false,"arguments":{"x-message-ttl":5},"policy":"p","operator_policy":"","effective_policy_definition":{"alternate-exchange":"ae"},"incoming":[],"outgoing":[]}`},
 		want{"maggie", "GET", "/api/exchanges/%2F/amq.default", "", 200, "…{\"name\":\"\",\"vhost\":\"/\",\"type\":\"direct\""},
 		want{"maggie", "GET", "/api/exchanges/%2F//bindings/source?columns=source", "", 200, `[{"source":""}]`},
 		want{"maggie", "GET", "/api/exchanges/%2F/none", "", 404, notThere},

@@ -17,7 +17,7 @@ func (w *world) Traffic(_ context.Context, q traffic.Query) *traffic.Report {
 	q.Slot = w.slot
 	report := traffic.NewReport(&q)
 	if w.table != nil {
-		report.Add(w.table.Answer(&q))
+		report.Add("n1", w.table.Answer(&q))
 	}
 	return report
 }

@@ -88,7 +88,7 @@ func (qs queues) sort(r *request, l *listing[*catalog.Queue], path []string, all
 func trafficAlone(report *traffic.Report, id fsm.QueueID, path []string) api.Queue {
 	a := report.Queues[id]
 	if path[0] != "message_stats" {
-		return api.Queue{LengthDetails: lengthDetails(a, report.Query)}
+		return api.Queue{Publishers: publishers(a), LengthDetails: lengthDetails(a, report.Query)}
 	}
 	counters := queueCounters
 	for _, c := range queueCounters {
@@ -109,7 +109,7 @@ var known = []string{
 func needsLeader(column string) bool { return !slices.Contains(known, column) }
 
 // trafficColumns say what clients do, and how lengths change.
-var trafficColumns = []string{"message_stats", "messages_details", "messages_ready_details", "messages_unacknowledged_details"}
+var trafficColumns = []string{"message_stats", "publishers", "messages_details", "messages_ready_details", "messages_unacknowledged_details"}
 
 // describeAll describes queues as the request asks for them.
 func (qs queues) describeAll(r *request, all []*catalog.Queue) []api.Queue {
@@ -151,7 +151,7 @@ func (qs queues) get(w *responder, r *request) {
 	var report *traffic.Report
 	var members []api.Member
 	var consuming []api.Consumer
-	of := trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: q.ID})
+	of := trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: q.ID, Pairs: true})
 	ask := []func(){
 		func() { byQueue = qs.queues.Stats(r.Context(), q.ID) },
 		func() { report = qs.traffic.Traffic(r.Context(), of) },
@@ -163,6 +163,7 @@ func (qs queues) get(w *responder, r *request) {
 	together(ask...)
 	d := qs.describe(r.view, q, byQueue)
 	addQueueTraffic(&d, report, q.ID)
+	d.Incoming, d.Deliveries = withExchanges(report), withChannels(report, consumeCounters)
 	d.ConsumerDetails, d.Expiring = orEmpty(consuming), byQueue[q.ID].Expiring
 	if d.QueueStats != nil && d.Raft != nil {
 		d.Raft.Members = raftMembers(d.Raft, members)
@@ -213,6 +214,19 @@ func addQueueTraffic(d *api.Queue, report *traffic.Report, id fsm.QueueID) {
 	}
 	a := report.Queues[id]
 	d.MessageStats, d.LengthDetails = messageStats(a, report.Query, queueCounters), lengthDetails(a, report.Query)
+	d.Publishers = publishers(a)
+}
+
+// publishers is how many channels have published to a queue; nil: a node does not say.
+func publishers(a *traffic.Activity) *uint64 {
+	n := uint64(0)
+	if a != nil {
+		if a.PublishersUnknown {
+			return nil
+		}
+		n = a.Publishers
+	}
+	return &n
 }
 
 // shows reports whether a list of columns, which is all of them if it is empty, has one of these

@@ -3,6 +3,7 @@ package mgmt
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // always is a cluster that has whatever is asked for.
@@ -31,7 +33,7 @@ func (w *world) count(vhost, exchange, queue string, published, acked int) {
 	}
 	t.TakeQueue(traffic.QueueCounts{VHost: vhost, Queue: q.ID}, &traffic.Counts{
 		traffic.Publish: uint64(published), traffic.Deliver: uint64(acked), traffic.Ack: uint64(acked),
-	})
+	}, &traffic.Routes{})
 	w.table.Add(ch, &t)
 	w.table.Close(ch)
 	w.slot++
@@ -139,5 +141,54 @@ func TestMessageStats(t *testing.T) {
 		if r := mustJSON[row](w, "mona", "/api/queues/%2F/q"+query); r.MessageStats["publish_details"].(map[string]any)["samples"] != nil {
 			t.Errorf("%q: there are samples", query)
 		}
+	}
+}
+
+// TestPairs: one queue, exchange and channel say which others they have to do with; lists do not.
+func TestPairs(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	w.stats["q"] = stats.Queue{QueueStats: api.QueueStats{Messages: 1}}
+	q, _ := w.View().Queue("/", "q")
+	w.table = traffic.NewTable()
+	w.channels = []api.Channel{{Name: "a (2)", Number: 2, User: "maggie", VHost: "/"}}
+	ch := w.table.Open("/", func() *peerpb.ConsumingSession {
+		return &peerpb.ConsumingSession{Connection: "a", Channel: 2, User: "maggie", PeerHost: "::1", PeerPort: 9}
+	})
+	for slot := range int64(2) {
+		var more traffic.Tally
+		var routes traffic.Routes
+		for range 10 {
+			more.Published("amq.direct", 1500, 1, true)
+			routes.Count("amq.direct")
+		}
+		more.TakeQueue(traffic.QueueCounts{VHost: "/", Queue: q.ID}, &traffic.Counts{traffic.Publish: 10, traffic.Deliver: 5}, &routes)
+		w.table.Add(ch, &more)
+		w.slot = 1000 + slot
+		w.table.Sample(time.UnixMilli(traffic.TimeOf(w.slot)), nil, always)
+	}
+	const from = `"channel_details":{"name":"a (2)","number":2,"connection_name":"a","node":"n1","peer_host":"::1","peer_port":9,"user":"maggie"}`
+	const direct, to = `"exchange":{"name":"amq.direct","vhost":"/"}`, `"queue":{"name":"q","vhost":"/"}`
+	const stats = `"stats":{"publish":20,"publish_details":{"rate":2}}`
+	for path, want := range map[string][]string{
+		"/api/queues/%2F/q":              {`"incoming":[{` + direct + `,` + stats + `}]`, `"deliveries":[{` + from + `,"stats":{"ack":0,`, `"deliver":10,"deliver_details":{"rate":1}`, `"publishers":1`},
+		"/api/exchanges/%2F/amq.direct":  {`"incoming":[{` + from + `,` + stats + `}]`, `"outgoing":[{` + to + `,` + stats + `}]`},
+		"/api/exchanges/%2F/amq.topic":   {`"incoming":[]`, `"outgoing":[]`},
+		"/api/channels/a%20%282%29":      {`"publishes":[{` + direct + `,` + stats + `}]`, `"deliveries":[{` + to + `,"stats":{"ack":0,`},
+		"/api/queues?columns=publishers": {`[{"publishers":1}]`},
+	} {
+		answer := w.request("mona", "GET", path, "").Body.String()
+		for _, text := range want {
+			if !strings.Contains(answer, text) {
+				t.Errorf("%s: %s is not in %s", path, text, answer)
+			}
+		}
+	}
+	if answer := w.request("mona", "GET", "/api/exchanges/%2F", "").Body.String(); strings.Contains(answer, "incoming") {
+		t.Errorf("a list has pairs: %s", answer)
+	}
+	w.table.Close(ch)
+	if answer := w.request("mona", "GET", "/api/queues/%2F/q", "").Body.String(); !strings.Contains(answer, `"deliveries":[]`) || !strings.Contains(answer, `"publishers":0`) {
+		t.Errorf("after the channel: %s", answer)
 	}
 }

@@ -73,13 +73,13 @@ func consumerFrom(v *catalog.View, c *peerpb.QueueConsumer, at *peerpb.Consuming
 		q.Node = node.Name
 	}
 	if at != nil {
-		q.Channel = channelFrom(q.Node, at)
+		q.Channel = ChannelFrom(q.Node, at)
 	}
 	return q
 }
 
-// channelFrom describes the channel of a session at a node.
-func channelFrom(node string, at *peerpb.ConsumingSession) api.ChannelDetails {
+// ChannelFrom describes the channel of a session at a node.
+func ChannelFrom(node string, at *peerpb.ConsumingSession) api.ChannelDetails {
 	return api.ChannelDetails{
 		Name: fmt.Sprintf("%s (%d)", at.Connection, at.Channel), Number: at.Channel, ConnectionName: at.Connection,
 		Node: node, PeerHost: at.PeerHost, PeerPort: at.PeerPort, User: at.User,

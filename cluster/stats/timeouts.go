@@ -51,7 +51,7 @@ func timeoutsFrom(v *catalog.View, answers map[string]*peerpb.TimeoutsReply) (al
 				t.Node = n.Name
 			}
 			if of := late[fsm.ConsumerID{Session: fsm.SessionID{Node: fsm.NodeID(x.Node), Boot: x.Boot, Num: x.Session}, Number: x.Number}]; of != nil {
-				t.Channel, t.Action = channelFrom(t.Node, of.Session), of.Action
+				t.Channel, t.Action = ChannelFrom(t.Node, of.Session), of.Action
 			}
 			all = append(all, t)
 		}

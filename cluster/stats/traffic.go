@@ -82,14 +82,14 @@ func (t *Traffic) Traffic(ctx context.Context, q traffic.Query) *traffic.Report 
 	q.Slot = traffic.SlotAt(time.Now())
 	clean := traffic.QueryOf(q.Request())
 	report := traffic.NewReport(clean)
-	for _, reply := range AskAll(ctx, t.nodes, Question[*peerpb.TrafficReply]{
+	for node, reply := range AskAll(ctx, t.nodes, Question[*peerpb.TrafficReply]{
 		Doing: "read what clients do", Wait: trafficWait,
 		Here: func() *peerpb.TrafficReply { return t.answer(clean) },
 		Ask: func(ctx context.Context, node string) (*peerpb.TrafficReply, error) {
 			return peer.Ask[peerpb.TrafficReply](ctx, t.nodes.Mesh, node, t.c.Kind, clean.Request())
 		},
 	}).Of {
-		report.Add(reply)
+		report.Add(node, reply)
 	}
 	return report
 }

@@ -65,8 +65,8 @@ func TestElapsed(t *testing.T) {
 		t.Errorf("the clock was set back: %v", got)
 	}
 	r := NewReport(&Query{})
-	r.Add(&peerpb.TrafficReply{Objects: []*peerpb.ObjectTraffic{{Queue: 7, Steps: []int32{100}}}})
-	r.Add(&peerpb.TrafficReply{ElapsedMs: 10_000, Objects: []*peerpb.ObjectTraffic{{Queue: 7, Steps: []int32{100}}}})
+	r.Add("n1", &peerpb.TrafficReply{Objects: []*peerpb.ObjectTraffic{{Queue: 7, Steps: []int32{100}}}})
+	r.Add("n1", &peerpb.TrafficReply{ElapsedMs: 10_000, Objects: []*peerpb.ObjectTraffic{{Queue: 7, Steps: []int32{100}}}})
 	if got := r.Queues[7].Rate[Publish]; got != 30 {
 		t.Errorf("of two nodes: %v", got)
 	}

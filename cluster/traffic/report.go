@@ -37,6 +37,7 @@ type Query struct {
 	Slot            int64
 	Listed          bool
 	Forget          bool // drop all samples; the answer is empty
+	Pairs           bool // of the one object with others
 	Lengths, Counts Range
 }
 
@@ -62,7 +63,7 @@ func (q *Query) Request() *peerpb.TrafficRequest {
 		queues = append(queues, uint64(id))
 	}
 	return &peerpb.TrafficRequest{
-		Queues: queues, Listed: q.Listed, Forget: q.Forget,
+		Queues: queues, Listed: q.Listed, Forget: q.Forget, Pairs: q.Pairs,
 		Of: q.Of, One: q.One, Queue: uint64(q.Queue), Vhost: q.Exchange.VHost, Exchange: q.Exchange.Name, Channel: q.Channel, Slot: q.Slot,
 		Lengths: uint32(q.Lengths.Count), LengthsStep: uint32(q.Lengths.Step), Counts: uint32(q.Counts.Count), CountsStep: uint32(q.Counts.Step),
 	}
@@ -75,7 +76,7 @@ func QueryOf(r *peerpb.TrafficRequest) *Query {
 		queues = append(queues, fsm.QueueID(id))
 	}
 	return &Query{
-		Queues: queues, Listed: r.Listed, Forget: r.Forget,
+		Queues: queues, Listed: r.Listed, Forget: r.Forget, Pairs: r.Pairs,
 		Of: r.Of, One: r.One, Queue: fsm.QueueID(r.Queue), Exchange: Exchange{r.Vhost, r.Exchange}, Channel: r.Channel, Slot: r.Slot,
 		Lengths: Range{int(int32(r.Lengths)), int(int32(r.LengthsStep))}.within(),
 		Counts:  Range{int(int32(r.Counts)), int(int32(r.CountsStep))}.within(),
@@ -110,7 +111,7 @@ func (t *Table) Answer(q *Query) *peerpb.TrafficReply {
 		}
 		for _, id := range ids {
 			if s := t.queues[id]; s != nil {
-				add(&peerpb.ObjectTraffic{Queue: uint64(id)}, &s.series)
+				add(&peerpb.ObjectTraffic{Queue: uint64(id), Publishers: &s.publishers}, &s.series)
 			}
 		}
 	case peerpb.TrafficRequest_EXCHANGES:
@@ -121,10 +122,10 @@ func (t *Table) Answer(q *Query) *peerpb.TrafficReply {
 		}
 	case peerpb.TrafficRequest_CHANNELS:
 		for ch := range t.channels {
-			if ch.where == nil {
+			if ch.origin == nil {
 				continue
 			}
-			if name := ChannelName(ch.where()); !q.One || name == q.Channel {
+			if name := ch.name(); !q.One || name == q.Channel {
 				add(&peerpb.ObjectTraffic{Channel: name}, &ch.series)
 			}
 		}
@@ -133,6 +134,9 @@ func (t *Table) Answer(q *Query) *peerpb.TrafficReply {
 		for name, s := range t.vhosts {
 			add(&peerpb.ObjectTraffic{Vhost: name}, s)
 		}
+	}
+	if q.One && q.Pairs {
+		r.Pairs = t.answerPairs(q)
 	}
 	return r
 }
@@ -168,11 +172,17 @@ type Activity struct {
 	Rate [counters]float64
 	// Samples are the newest first.
 	Samples [counters][]uint64
+	// Publishers are the open channels that have published to the queue. PublishersUnknown: a node
+	// that counts for it, of another version, does not say.
+	Publishers        uint64
+	PublishersUnknown bool
 }
 
 // add adds what one node knows, whose newest samples are so far apart. Numbers that this program does
 // not know are ignored.
 func (a *Activity) add(o *peerpb.ObjectTraffic, q *Query, elapsed time.Duration) {
+	a.Publishers += uint64(o.GetPublishers())
+	a.PublishersUnknown = a.PublishersUnknown || o.Publishers == nil
 	samples := o.Samples
 	for c := Counter(0); c < counters; c++ {
 		if int(c) < len(o.Totals) {
@@ -217,17 +227,20 @@ type Report struct {
 	Queues    map[fsm.QueueID]*Activity
 	Exchanges map[Exchange]*Activity
 	Channels  map[string]*Activity // by name
+	Pairs     []*Pair              // of the one object, if the query asks for them
+	routes    map[routeOf]*Pair    // those of exchanges and queues
 }
 
 // NewReport returns an empty report.
 func NewReport(q *Query) *Report {
 	return &Report{
 		Query: q, VHosts: map[string]*Activity{}, Queues: map[fsm.QueueID]*Activity{}, Exchanges: map[Exchange]*Activity{}, Channels: map[string]*Activity{},
+		routes: map[routeOf]*Pair{},
 	}
 }
 
 // Add adds the answer of a node.
-func (r *Report) Add(reply *peerpb.TrafficReply) {
+func (r *Report) Add(node string, reply *peerpb.TrafficReply) {
 	elapsed := Interval
 	if ms := reply.GetElapsedMs(); ms > 0 {
 		elapsed = max(time.Duration(ms)*time.Millisecond, shortest)
@@ -246,6 +259,26 @@ func (r *Report) Add(reply *peerpb.TrafficReply) {
 		}
 		a.add(o, r.Query, elapsed)
 	}
+	for _, p := range reply.GetPairs() {
+		r.pairFor(node, p).add(&peerpb.ObjectTraffic{Totals: p.Totals, Steps: p.Steps}, r.Query, elapsed)
+	}
+}
+
+// pairFor finds or adds the pair that a node's answer is about.
+func (r *Report) pairFor(node string, p *peerpb.PairTraffic) *Pair {
+	var x *Exchange
+	if p.IsExchange {
+		x = &Exchange{p.Vhost, p.Exchange}
+	}
+	isRoute := p.Channel == nil && x != nil
+	if isRoute && r.routes[routeOf{*x, fsm.QueueID(p.Queue)}] != nil {
+		return r.routes[routeOf{*x, fsm.QueueID(p.Queue)}]
+	}
+	all := &Pair{Node: node, Channel: p.Channel, Exchange: x, Queue: fsm.QueueID(p.Queue)}
+	if r.Pairs = append(r.Pairs, all); isRoute {
+		r.routes[routeOf{*x, fsm.QueueID(p.Queue)}] = all
+	}
+	return all
 }
 
 func at[K comparable](in map[K]*Activity, key K) *Activity {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // Exchange names an exchange.
@@ -23,6 +24,7 @@ type Table struct {
 	mu     sync.Mutex
 	newest moment // of the samples
 	count  int    // objects, at the newest sample
+	pairs  int    // of channels, exchanges and queues that are counted; ≤ maxPairs
 
 	all               series
 	replicated, local Counts
@@ -35,15 +37,24 @@ type Table struct {
 
 type queueSeries struct {
 	series
-	vhost string
+	vhost      string
+	exchanges  map[string]*step // copies that came from exchanges of the vhost
+	publishers uint32           // open channels whose pair with the queue has publishes
 }
 
 // Channel is a channel of a client, or another session, as long as it is open.
 type Channel struct {
 	series
 	vhost string
-	// where returns its connection's name and its number there; nil: it has none.
-	where func() (connection string, number uint16)
+	// origin describes where its client is; nil: it has none.
+	origin func() *peerpb.ConsumingSession
+	pairs  channelPairs
+}
+
+// name names a channel with an origin for people.
+func (ch *Channel) name() string {
+	at := ch.origin()
+	return ChannelName(at.Connection, uint16(at.Channel))
 }
 
 // NewTable returns an empty table.
@@ -55,12 +66,12 @@ func NewTable() *Table {
 }
 
 // Open adds a channel.
-func (t *Table) Open(vhost string, where func() (connection string, number uint16)) *Channel {
-	ch := &Channel{vhost: vhost, where: where}
+func (t *Table) Open(vhost string, origin func() *peerpb.ConsumingSession) *Channel {
+	ch := &Channel{vhost: vhost, origin: origin}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.channels[ch] = struct{}{}
-	if where != nil {
+	if origin != nil {
 		t.all.total[ChannelCreated]++
 	}
 	return ch
@@ -71,7 +82,7 @@ func (t *Table) Close(ch *Channel) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.channels, ch)
-	if ch.where != nil {
+	if t.closePairs(ch); ch.origin != nil {
 		t.all.total[ChannelClosed]++
 	}
 }
@@ -110,6 +121,7 @@ func (t *Table) Add(ch *Channel, more *Tally) {
 	ch.total.add(&sum)
 	entry(t.vhosts, ch.vhost).total.add(&sum)
 	t.all.total.add(&sum)
+	t.addPairs(ch, more)
 }
 
 func entry[K comparable](in map[K]*series, key K) *series {
@@ -157,9 +169,9 @@ func (t *Table) Each(f func(q fsm.QueueID, x *Exchange, channel string, c *Count
 		f(0, &x, "", &c)
 	}
 	for ch := range t.channels {
-		if ch.where != nil {
+		if ch.origin != nil {
 			c := ch.total
-			f(0, nil, ChannelName(ch.where()), &c)
+			f(0, nil, ch.name(), &c)
 		}
 	}
 }
@@ -200,6 +212,7 @@ func (t *Table) Sample(at time.Time, lengths []Length, has Exists) {
 		t.count++
 		s.sample(now.slot, gap, keep)
 	})
+	t.eachStep((*step).sample)
 }
 
 // ForgetSamples drops all samples and rates, at a time from which the next rates count. The counts stay.
@@ -210,6 +223,7 @@ func (t *Table) ForgetSamples(at time.Time) {
 		t.newest.at = at
 	}
 	t.each((*series).forget)
+	t.eachStep((*step).forget)
 }
 
 // each calls f for all series. The lock is held.
@@ -236,15 +250,22 @@ func (t *Table) drop(has Exists) {
 			delete(t.vhosts, name)
 		}
 	}
+	gone := false // an exchange or a queue
 	for x := range t.exchanges {
 		if !has.Exchange(x) {
 			delete(t.exchanges, x)
+			gone = true
 		}
 	}
-	for id := range t.queues {
+	for id, q := range t.queues {
 		if !has.Queue(id) {
+			t.pairs -= len(q.exchanges)
 			delete(t.queues, id)
+			gone = true
 		}
+	}
+	if gone {
+		t.dropPairs(has)
 	}
 }
 

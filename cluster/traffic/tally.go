@@ -20,6 +20,34 @@ type QueueCounts struct {
 	Queue  fsm.QueueID
 	Local  bool
 	Counts Counts
+	routes map[string]*uint64
+}
+
+// Routes counts the copies of a session's messages that go to a queue, by the exchange that they were
+// published to. The session's lock guards it.
+type Routes struct {
+	all    map[string]*uint64
+	recent *uint64 // of the exchange published to last; nil: none
+	name   string  // of that exchange
+}
+
+// Count counts a copy of a message that was published to an exchange.
+func (r *Routes) Count(exchange string) {
+	if r.recent == nil || r.name != exchange {
+		r.use(exchange)
+	}
+	*r.recent++
+}
+
+func (r *Routes) use(exchange string) {
+	if r.all == nil {
+		r.all = map[string]*uint64{}
+	}
+	if r.recent = r.all[exchange]; r.recent == nil {
+		r.recent = new(uint64)
+		r.all[exchange] = r.recent
+	}
+	r.name = exchange
 }
 
 // Published counts a message of a size that was published to an exchange and went to this number of
@@ -59,11 +87,14 @@ func (t *Tally) Confirmed() {
 func (t *Tally) Count(c Counter) { t.own[c]++ }
 
 // TakeQueue adds the counts that the session holds of a queue, and sets them to zero.
-func (t *Tally) TakeQueue(q QueueCounts, counts *Counts) {
+//
+// Requires: routes counts no copy that is not among counts.
+func (t *Tally) TakeQueue(q QueueCounts, counts *Counts, routes *Routes) {
 	if *counts == (Counts{}) {
 		return
 	}
 	q.Counts, *counts = *counts, Counts{}
+	q.routes, *routes = routes.all, Routes{}
 	t.queues = append(t.queues, q)
 }
 

@@ -20,15 +20,22 @@ func publish(t *Table, ch *Channel, id fsm.QueueID, n int) {
 	for range n {
 		more.Published("x", 1500, 2, false)
 	}
-	more.TakeQueue(QueueCounts{VHost: ch.vhost, Queue: id}, &Counts{Publish: uint64(n), DeliverNoAck: uint64(n)})
+	more.TakeQueue(QueueCounts{VHost: ch.vhost, Queue: id}, &Counts{Publish: uint64(n), DeliverNoAck: uint64(n)}, &Routes{})
 	t.Add(ch, &more)
+}
+
+// client is where the client of a channel is.
+func client(connection string, number uint32) func() *peerpb.ConsumingSession {
+	return func() *peerpb.ConsumingSession {
+		return &peerpb.ConsumingSession{Connection: connection, Channel: number}
+	}
 }
 
 // report is what a query about one queue gives.
 func report(t *Table, slot int64, r Range) *Activity {
 	q := QueryOf((&Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: 7, Slot: slot, Counts: r, Lengths: r}).Request())
 	all := NewReport(q)
-	all.Add(t.Answer(q))
+	all.Add("n1", t.Answer(q))
 	if all.Queues[7] == nil {
 		return &Activity{}
 	}
@@ -39,7 +46,7 @@ func report(t *Table, slot int64, r Range) *Activity {
 // they have ended.
 func TestSums(t *testing.T) {
 	table := NewTable()
-	a, b := table.Open("/", func() (string, uint16) { return "c", 1 }), table.Open("other", nil)
+	a, b := table.Open("/", client("c", 1)), table.Open("other", nil)
 	publish(table, a, 7, 3)
 	publish(table, b, 8, 4)
 	publish(table, a, 7, 1)
@@ -127,7 +134,7 @@ func TestListed(t *testing.T) {
 		q.Of, q.Slot, q.Listed, q.Counts = peerpb.TrafficRequest_QUEUES, 5, true, Range{2, 1}
 		clean := QueryOf(q.Request())
 		r := NewReport(clean)
-		r.Add(table.Answer(clean))
+		r.Add("n1", table.Answer(clean))
 		return r
 	}
 	if r := ask(Query{}); len(r.Queues) != 3 || fmt.Sprint(r.Queues[8].Samples[Publish]) != "[1 0]" {
@@ -185,7 +192,7 @@ func TestForeign(t *testing.T) {
 	}
 	q.Counts = Range{2, 1}
 	r := NewReport(q)
-	r.Add(&peerpb.TrafficReply{Objects: []*peerpb.ObjectTraffic{
+	r.Add("n1", &peerpb.TrafficReply{Objects: []*peerpb.ObjectTraffic{
 		{Queue: 7, Totals: []uint64{1}, Samples: []uint64{5}},
 		{Queue: 7, Totals: make([]uint64, 100), Steps: make([]int32, 100), Samples: make([]uint64, 10000)},
 	}})
@@ -198,10 +205,12 @@ func TestForeign(t *testing.T) {
 func BenchmarkTally(b *testing.B) {
 	var t Tally
 	var q Counts
+	var routes Routes
 	b.ReportAllocs()
 	for b.Loop() {
 		t.Published("x", 1500, 1, true)
 		q[Publish]++
+		routes.Count("x")
 		t.Confirmed()
 	}
 }

@@ -61,6 +61,8 @@ type Channel struct {
 	Transactional    bool              `json:"transactional"`
 	MessageStats     MessageStats      `json:"message_stats,omitempty"`
 	ConsumerDetails  []Consumer        `json:"consumer_details,omitzero"` // if one channel is asked for
+	Publishes        []WithExchange    `json:"publishes,omitzero"`        // likewise
+	Deliveries       []WithQueue       `json:"deliveries,omitzero"`       // likewise
 }
 
 // ConnectionDetails name the connection of a channel.

@@ -260,8 +260,12 @@ type Queue struct {
 
 	*QueueStats
 	LengthDetails
-	MessageStats    MessageStats     `json:"message_stats,omitempty"`
+	MessageStats MessageStats `json:"message_stats,omitempty"`
+	// Publishers are the open channels that have published to it; nil: a node does not say.
+	Publishers      *uint64          `json:"publishers,omitempty"`
 	ConsumerDetails []Consumer       `json:"consumer_details,omitzero"` // if one queue is asked for
+	Incoming        []WithExchange   `json:"incoming,omitzero"`         // likewise: messages that came from exchanges
+	Deliveries      []WithChannel    `json:"deliveries,omitzero"`       // likewise: what channels take
 	Expiring        []ExpiringWithin `json:"expiring,omitempty"`        // if one queue is asked for and some of its messages will
 }
 
@@ -398,7 +402,9 @@ type Exchange struct {
 	OperatorPolicy      string         `json:"operator_policy"`
 	EffectiveDefinition map[string]any `json:"effective_policy_definition"`
 
-	MessageStats MessageStats `json:"message_stats,omitempty"`
+	MessageStats MessageStats  `json:"message_stats,omitempty"`
+	Incoming     []WithChannel `json:"incoming,omitzero"` // if one exchange is asked for: what channels publish
+	Outgoing     []WithQueue   `json:"outgoing,omitzero"` // likewise: what comes to queues
 	// Of an exchange with a store whose leader answers.
 	*DelayStats
 }

@@ -25,3 +25,21 @@ type LengthDetails struct {
 	ReadyDetails          *Details `json:"messages_ready_details,omitempty"`
 	UnacknowledgedDetails *Details `json:"messages_unacknowledged_details,omitempty"`
 }
+
+// WithChannel is what a channel does with an exchange or a queue.
+type WithChannel struct {
+	Channel ChannelDetails `json:"channel_details"`
+	Stats   MessageStats   `json:"stats"`
+}
+
+// WithExchange is what a channel publishes to an exchange, or what comes from one to a queue.
+type WithExchange struct {
+	Exchange QueueName    `json:"exchange"`
+	Stats    MessageStats `json:"stats"`
+}
+
+// WithQueue is what a channel takes from a queue, or what comes to one from an exchange.
+type WithQueue struct {
+	Queue QueueName    `json:"queue"`
+	Stats MessageStats `json:"stats"`
+}
