@@ -25,7 +25,7 @@ const (
 // stable is a group's raft.StableStore: term and vote, and whatever else raft
 // stores by name.
 //
-//	values is what is on disk; the ledger has the same term and vote, or is about
+//	values is what is on disk, but for the term of a vote without its candidate; the ledger has the same term and vote, or is about
 //	to have them before Set returns
 //	full, once a term was stored that differs from the one on disk
 type stable struct {
@@ -43,7 +43,8 @@ type stable struct {
 //
 // The term of a new vote takes the candidate of the last one away with it:
 // stored without its own candidate it is no vote yet. With the old one it would
-// be a vote for that, which raft repeats without comparing logs.
+// be a vote for that, which raft repeats without comparing logs. It is no vote on
+// disk either, so it gets there with its candidate, which follows it in Pebble's log.
 func (t *stable) Set(key, value []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -61,13 +62,14 @@ func (t *stable) Set(key, value []byte) error {
 	if err := t.note(string(key), value, &ledger); err != nil {
 		return err
 	}
-	b := t.s.db.NewBatch()
+	b, durably := t.s.db.NewBatch(), pebble.Sync
 	t.s.setSealed(b, t.key(key), value)
 	if string(key) == VoteTermKey {
 		t.s.remove(b, t.key([]byte(VotedForKey)))
 		delete(t.values, VotedForKey)
+		durably = pebble.NoSync
 	}
-	t.s.commit(b, pebble.Sync)
+	t.s.commit(b, durably)
 	ledger.Wait()
 	t.values[string(key)] = slices.Clone(value)
 	return nil

@@ -67,3 +67,39 @@ func TestVoteIsWholeOrNone(t *testing.T) {
 		})
 	}
 }
+
+// When power is lost, a vote is there as soon as its candidate is stored, and what is left before is
+// the last vote, or its term alone; never one in the new term for somebody else.
+func TestVoteIsDurable(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s := mustOpen(t, fs, "db")
+	g := mustGroup(t, s, 1)
+	left := func() (term uint64, candidate string) {
+		t.Helper()
+		crashed := mustOpen(t, fs.CrashClone(vfs.CrashCloneCfg{}), "db")
+		h := mustGroup(t, crashed, 1)
+		if d := h.Doubt(); d != "" {
+			t.Fatalf("doubt: %s", d)
+		}
+		term, err := h.GetUint64([]byte(VoteTermKey))
+		must(t, err)
+		got, err := h.Get([]byte(VotedForKey))
+		must(t, err)
+		must(t, crashed.Close())
+		return term, string(got)
+	}
+	last := ""
+	for term := uint64(1); term <= 5; term++ {
+		must(t, g.SetUint64([]byte(TermKey), term))
+		must(t, g.SetUint64([]byte(VoteTermKey), term))
+		if at, c := left(); (at != term || c != "") && (at != term-1 || c != last) {
+			t.Errorf("before a candidate is stored in term %d: a vote in %d for %q", term, at, c)
+		}
+		last = string(rune('a' + term))
+		must(t, g.Set([]byte(VotedForKey), []byte(last)))
+		if at, c := left(); at != term || c != last {
+			t.Errorf("a vote in term %d for %q is left as one in %d for %q", term, last, at, c)
+		}
+	}
+	must(t, s.Close())
+}
