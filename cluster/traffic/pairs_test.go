@@ -98,6 +98,19 @@ func TestPairs(t *testing.T) {
 	}
 }
 
+// TestAnswerIsACopy: what an answer says does not change with the table.
+func TestAnswerIsACopy(t *testing.T) {
+	table := NewTable()
+	ch := table.Open("/", client("a", 1))
+	move(table, ch, "x", 7, 1)
+	r := table.Answer(&Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Pairs: true, Queue: 7})
+	move(table, ch, "x", 7, 1)
+	table.Close(ch)
+	if n := r.Objects[0].GetPublishers(); n != 1 || r.Objects[0].Totals[Publish] != 1 || r.Pairs[0].Totals[Publish] != 1 {
+		t.Errorf("%d publishers, %v, %v", n, r.Objects, r.Pairs)
+	}
+}
+
 // TestTooManyPairs: a node counts only so many pairs and lists fewer: those with the most messages.
 func TestTooManyPairs(t *testing.T) {
 	table := NewTable()

@@ -111,7 +111,8 @@ func (t *Table) Answer(q *Query) *peerpb.TrafficReply {
 		}
 		for _, id := range ids {
 			if s := t.queues[id]; s != nil {
-				add(&peerpb.ObjectTraffic{Queue: uint64(id), Publishers: &s.publishers}, &s.series)
+				publishers := s.publishers // the answer outlives the lock
+				add(&peerpb.ObjectTraffic{Queue: uint64(id), Publishers: &publishers}, &s.series)
 			}
 		}
 	case peerpb.TrafficRequest_EXCHANGES:
