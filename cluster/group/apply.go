@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -53,6 +54,7 @@ type applierNode struct {
 	// fail ends the process: the node must not serve data it cannot read.
 	fail   func(code int, why string)
 	deaths deaths
+	meters meters
 }
 
 var _ raft.BatchingFSM = (*applier)(nil)
@@ -60,7 +62,9 @@ var _ raft.BatchingFSM = (*applier)(nil)
 // ApplyBatch implements raft.BatchingFSM.
 func (a *applier) ApplyBatch(logs []*raft.Log) []any {
 	<-a.started
+	began := time.Now()
 	a.apply(logs)
+	a.node.meters.applies.Observe(time.Since(began))
 	size, headers := 0, 0
 	for _, l := range logs {
 		size += len(l.Data) + len(l.Extensions)
@@ -150,7 +154,7 @@ func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 	}
 	if lead {
 		before := a.machine.Dead()
-		defer func() { a.node.deaths.add(a.isLocal, before, a.machine.Dead()) }()
+		defer func() { a.node.deaths.add(a.machine.ID(), a.isLocal, before, a.machine.Dead()) }()
 	}
 	m := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now), Version: e.Version}
 	for _, c := range e.Commands {
@@ -362,13 +366,16 @@ type liveSink interface {
 
 // Persist writes the machine's state without bodies.
 func (s *snapshot) Persist(sink raft.SnapshotSink) error {
+	began := time.Now()
 	err := s.persist(sink)
 	if err != nil {
 		sink.Cancel()
 		return fmt.Errorf("write snapshot: %w", err)
 	}
-	err = sink.Close()
-	s.written = err == nil
+	if err = sink.Close(); err == nil {
+		s.written = true
+		s.applier.node.meters.snapshots.Observe(time.Since(began))
+	}
 	return err
 }
 
@@ -406,13 +413,20 @@ func (s *snapshot) Release() {
 type deaths struct {
 	mu    sync.Mutex
 	queue Deaths
+	fresh map[fsm.QueueID]Died // since they were last taken; nil: none
 }
 
 // Deaths are the deaths in replicated queues and in those of one node.
 type Deaths struct{ Replicated, Local queue.Dead }
 
-// add adds the deaths of one entry.
-func (d *deaths) add(local bool, before, after queue.Dead) {
+// Died counts messages that died in a queue while this node led it.
+type Died struct {
+	Expired      uint64
+	DeadLettered uint64 // for any reason, and went to a dead-letter exchange or into the outbox
+}
+
+// add adds the deaths of one entry of a queue.
+func (d *deaths) add(id fsm.QueueID, local bool, before, after queue.Dead) {
 	if before == after {
 		return
 	}
@@ -422,7 +436,35 @@ func (d *deaths) add(local bool, before, after queue.Dead) {
 	if local {
 		of = &d.queue.Local
 	}
-	*of = of.Plus(after.Minus(before))
+	more := after.Minus(before)
+	*of = of.Plus(more)
+	died := d.fresh[id]
+	for reason, by := range more.By {
+		for fate, n := range by {
+			if logpb.Death_Reason(reason+1) == logpb.Death_EXPIRED {
+				died.Expired += n
+			}
+			if queue.Disposition(fate) != queue.Dropped {
+				died.DeadLettered += n
+			}
+		}
+	}
+	if died == (Died{}) {
+		return
+	}
+	if d.fresh == nil {
+		d.fresh = map[fsm.QueueID]Died{}
+	}
+	d.fresh[id] = died
+}
+
+// take returns what was added since the last call, by queue.
+func (d *deaths) take() map[fsm.QueueID]Died {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fresh := d.fresh
+	d.fresh = nil
+	return fresh
 }
 
 func (d *deaths) all() Deaths {

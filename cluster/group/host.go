@@ -439,6 +439,10 @@ func (h *Host) CommitLatency() time.Duration { return h.latency.mean() }
 // Deaths returns what has died in queues that this node led, since it started.
 func (h *Host) Deaths() Deaths { return h.applying.deaths.all() }
 
+// TakeDeaths returns what has died in queues that this node led since the last call. There is one
+// caller.
+func (h *Host) TakeDeaths() map[fsm.QueueID]Died { return h.applying.deaths.take() }
+
 // fail ends the process: the node must not serve data it cannot read.
 func (h *Host) fail(code int, why string) {
 	h.config.Logger.Error("node must stop", "code", code, "reason", why)

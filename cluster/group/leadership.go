@@ -120,6 +120,9 @@ func (g *Group) enter() {
 		return
 	}
 	g.order.led()
+	if !g.IsLocal() {
+		g.host.applying.meters.led.Add(1)
+	}
 	g.settings.propose(true)
 	g.announce(term)
 	if deadline != 0 {

@@ -29,7 +29,7 @@ func (g *Group) openRaft() error {
 		config: c, machine: &g.applier, newest: g.host.config.Newest, admits: admitEntry, fail: g.host.fail, prompt: c.HeartbeatTimeout < promptHeartbeat,
 		transport: func(t transport) raft.Transport {
 			t.Exchange(&snapshotOffers{g: g})
-			return boundedTransport{abstaining{t, g.trust.refuses}, &g.replica, &g.throttle}
+			return boundedTransport{abstaining{refusals{t, &g.host.applying.meters.refused}, g.trust.refuses}, &g.replica, &g.throttle}
 		},
 	}
 	if !g.spec.Joins && !g.isLearner() {

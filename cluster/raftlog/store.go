@@ -13,6 +13,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/quorate/quorate/cluster/durations"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -271,14 +272,15 @@ type Metrics struct {
 	CacheBytes   int64
 	CacheHits    uint64
 	CacheMisses  uint64
-	Reclaimable  int64 // see Store.Reclaimable
-	Groups       int   // loaded
+	Reclaimable  int64            // see Store.Reclaimable
+	Groups       int              // loaded
+	Syncs        durations.Counts // durable writes by their time
 }
 
 // Metrics returns the store's numbers.
 func (s *Store) Metrics() Metrics {
 	pm := s.db.Metrics()
-	m := Metrics{DiskBytes: pm.DiskSpaceUsage(), WrittenBytes: pm.WAL.BytesWritten, Reclaimable: s.Reclaimable()}
+	m := Metrics{DiskBytes: pm.DiskSpaceUsage(), WrittenBytes: pm.WAL.BytesWritten, Reclaimable: s.Reclaimable(), Syncs: s.syncer.took.all.Read()}
 	for i := range pm.Levels {
 		m.WrittenBytes += pm.Levels[i].TableBytesFlushed + pm.Levels[i].TableBytesCompacted
 	}

@@ -23,4 +23,12 @@ func TestSyncTime(t *testing.T) {
 	if mean() < time.Minute || mean() > 2*time.Minute {
 		t.Errorf("after many short ones: %v", mean())
 	}
+	all := of.all.Read()
+	n := uint64(0)
+	for _, c := range all.Of {
+		n += c
+	}
+	if n != 202 || all.Of[0] != 1 || all.Sum < 16*time.Hour+200*time.Minute {
+		t.Errorf("all of them: %+v", all)
+	}
 }
