@@ -3,6 +3,7 @@ package jepsen
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -35,8 +36,14 @@ func (d *dice) within(from, to time.Duration) time.Duration {
 
 func plainJob(uint64) (amqp.Table, history.Op) { return nil, history.Op{} }
 
-// newPlay returns a workload without anything that its workers do.
+// newPlay returns a workload without anything that its workers do. Its queue has no delivery limit: workers
+// that are cut off again and again fail a message more often than the default allows, and it would die.
 func (r *run) newPlay(name string, arguments amqp.Table, every time.Duration, headers func(uint64) (amqp.Table, history.Op)) *play {
+	arguments = maps.Clone(arguments)
+	if arguments == nil {
+		arguments = amqp.Table{}
+	}
+	arguments["x-delivery-limit"] = -1
 	p := &play{History: r.beside(name), name: name, queues: []workload.Queue{{Name: name, Arguments: arguments}}, serves: []string{name}}
 	p.jobs(r, &workload.Jobs{Name: name + " jobs", Queue: name, Every: every, Headers: headers})
 	p.over = p.allSettled
