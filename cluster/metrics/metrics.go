@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -48,6 +49,7 @@ type Stats struct {
 	Traffic                Traffic
 	Counts                 traffic.Totals
 	Raft                   Raft
+	Meters                 group.Meters
 	Process                Process
 	Logins                 login.Tally
 	Certificates           []Certificate
@@ -59,7 +61,11 @@ type Raft struct {
 	Term, Commit, Last, Applied uint64
 	Snapshot                    int64 // of those that have one
 	CommitLatency               time.Duration
+	Members                     Members
 }
+
+// Members counts the replicas by what they are.
+type Members struct{ Leaders, Followers, Candidates, Learners, Stopped int }
 
 // Process is the process of the node.
 type Process struct {
@@ -132,6 +138,14 @@ type Led struct {
 	DelayedRetry, Deferred                uint64
 	Locked                                uint64
 	Delayed                               []Delayed // led stores of delayed exchanges
+	Times                                 Times
+}
+
+// Times compares the queues that this node leads with its clock.
+type Times struct {
+	NextExpiry fsm.Time   // of the first message that expires; 0: none does
+	TickLag    fsm.Millis // how long the earliest deadline is overdue; 0: none is
+	Ahead      fsm.Millis // of the log that is the furthest ahead of the clock; 0: none is
 }
 
 // Delayed describes what waits in the store of a delayed exchange.
@@ -163,6 +177,7 @@ type Metrics struct {
 	descs    []*prometheus.Desc // of the table's rows
 	lateness *prometheus.HistogramVec
 	sizes    *prometheus.Desc
+	timings  []*prometheus.Desc
 }
 
 // New returns the page of a node; gather returns the node's stats.
@@ -171,6 +186,7 @@ func New(gather func() Stats) *Metrics {
 	for i := range table {
 		m.descs = append(m.descs, prometheus.NewDesc(table[i].name, table[i].help, table[i].labels, nil))
 	}
+	m.timings = timingDescs()
 	m.sizes = prometheus.NewDesc(sizes.name, sizes.help, sizes.labels, nil)
 	m.lateness = prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: lateness.name, Help: lateness.help, Buckets: latenessBuckets,
@@ -198,7 +214,7 @@ func (m *Metrics) Late(kind string, late time.Duration) {
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 	to <- m.sizes
-	for _, d := range m.descs {
+	for _, d := range slices.Concat(m.descs, m.timings) {
 		to <- d
 	}
 }
@@ -221,6 +237,9 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 		f.Traffic = (*t)()
 	}
 	to <- sizesOf(&f.Counts.Sizes, m.sizes)
+	for i, t := range timings {
+		to <- timed(t.read(&f), m.timings[i])
+	}
 	for i, row := range table {
 		row.read(&f, func(value float64, labels ...string) {
 			to <- prometheus.MustNewConstMetric(m.descs[i], row.kind.prometheus(), value, labels...)

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/durations"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/login"
@@ -39,7 +42,7 @@ func TestDocument(t *testing.T) { page.Hold(t, "../../docs/metrics.md", "table",
 func TestTable(t *testing.T) {
 	word := regexp.MustCompile(`^(quorate|rabbitmq|erlang_vm_dist)(_[a-z0-9]+)+$`)
 	seen := map[string]bool{}
-	for _, row := range append([]metric{lateness, sizes}, table...) {
+	for _, row := range append(histograms(), table...) {
 		if !word.MatchString(row.name) || seen[row.name] {
 			t.Errorf("%s: a wrong name, or twice", row.name)
 		}
@@ -64,9 +67,9 @@ func TestPage(t *testing.T) {
 				{Node: "n2", Known: true, Offset: 2 * time.Second}, {Node: "n3"},
 			}},
 			Links: Links{Peers: []peer.PeerStatus{{Node: "n2", Alive: true, Linked: true, Backlog: 10, RoundTrip: time.Millisecond}, {Node: "n3"}}},
-			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5},
+			Log:   raftlog.Metrics{DiskBytes: 100, CacheHits: 5, Syncs: durations.Counts{Of: took(5, 6)}},
 			Queues: Queues{Declared: 9, UnexpectedAnswers: 20, RefusedCommands: 22, Led: Led{Queues: 3, Consumers: 2, Ready: 10, Unacked: 4, ReadyBytes: 1000, UnackedBytes: 400, Outbox: 1, Waiting: 1,
-				Scheduled: 6, Delayed: []Delayed{{"/", "x", 5, 1500}, {"/", "y", 0, 0}}}},
+				Times: Times{NextExpiry: 2500, TickLag: 1500, Ahead: 250}, Scheduled: 6, Delayed: []Delayed{{"/", "x", 5, 1500}, {"/", "y", 0, 0}}}},
 			DeadLetters: DeadLetters{LostOnce: 13, Deaths: group.Deaths{
 				Replicated: queue.Dead{By: queue.Deaths{{1, 2, 3, 4}, {5}, {6}, {7}, {}, {21}, {22}}, Confirmed: 8, Dropped: 9, Refused: 10, Cancelled: 23, Replaced: 24, Purged: 25, Forwarded: 26},
 				Local:      queue.Dead{By: queue.Deaths{{0, 0, 0, 11}}, Dropped: 12},
@@ -79,7 +82,8 @@ func TestPage(t *testing.T) {
 				Replicated: traffic.Counts{traffic.Deliver: 1, traffic.DeliverNoAck: 2, traffic.Get: 3, traffic.GetNoAck: 4, traffic.Redeliver: 5, traffic.Ack: 6}, Local: traffic.Counts{traffic.GetEmpty: 7}, Publishers: 38,
 				Sizes: traffic.Sizes{Counts: [9]uint64{2, 3, 0, 0, 0, 0, 0, 0, 1}, Bytes: 200_000_000},
 			},
-			Raft: Raft{CommitLatency: 2 * time.Millisecond, Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
+			Meters: group.Meters{Applies: durations.Counts{Of: took(1, 2), Sum: time.Second}, Snapshots: durations.Counts{Of: took(3, 4)}, Led: 51, Refused: 52},
+			Raft:   Raft{Members: Members{61, 62, 63, 64, 65}, CommitLatency: 2 * time.Millisecond, Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
 			Logins:    login.Tally{login.AMQP: {Accepted: 3, Refused: 2}, login.HTTP: {Accepted: 2, HeldBack: 1}},
 			Resources: alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
 		}
@@ -92,7 +96,12 @@ func TestPage(t *testing.T) {
 	page := mustScrape(t, m)
 	for _, line := range []string{
 		`rabbitmq_identity_info{rabbitmq_cluster="c",rabbitmq_endpoint="aggregated",rabbitmq_node="n1"} 1`,
-		`rabbitmq_build_info{product="quorate",product_version="1.2.3",rabbitmq_version="4.3.0"} 1`,
+		`rabbitmq_build_info{erlang_version="` + runtime.Version() + `",product="quorate",product_version="1.2.3",prometheus_client_version="` + clientVersion() + `",prometheus_plugin_version="1.2.3",rabbitmq_version="4.3.0"} 1`,
+		`quorate_raft_apply_duration_seconds_bucket{le="1e-05"} 1`, `quorate_raft_apply_duration_seconds_bucket{le="10"} 1`, `quorate_raft_apply_duration_seconds_bucket{le="+Inf"} 3`, `quorate_raft_apply_duration_seconds_sum 1`,
+		`quorate_raft_snapshot_duration_seconds_count 7`, `quorate_raft_fsync_duration_seconds_count 11`,
+		`quorate_queue_next_expiry_seconds 2.5`, `quorate_queue_tick_lag_seconds 1.5`, `quorate_queue_clock_skew_seconds 0.25`,
+		`quorate_raft_members{state="leader"} 61`, `quorate_raft_members{state="follower"} 62`, `quorate_raft_members{state="candidate"} 63`, `quorate_raft_members{state="learner"} 64`, `quorate_raft_members{state="stopped"} 65`,
+		`quorate_raft_leader_changes_total 51`, `quorate_raft_append_rejected_total 52`,
 		`rabbitmq_connections 3`, `rabbitmq_connections_opened_total 5`, `rabbitmq_channels 7`,
 		`rabbitmq_process_resident_memory_bytes 11`, `rabbitmq_resident_memory_limit_bytes 12`, `rabbitmq_disk_space_available_bytes 13`,
 		`rabbitmq_disk_space_available_limit_bytes 14`, `rabbitmq_alarms_memory_used_watermark 0`, `rabbitmq_alarms_free_disk_space_watermark 1`,
@@ -172,10 +181,27 @@ func TestPage(t *testing.T) {
 	}
 }
 
+// took counts durations in the first and the last of the ranges.
+func took(first, last uint64) (of [len(durations.Bounds) + 1]uint64) {
+	of[0], of[len(durations.Bounds)] = first, last
+	return of
+}
+
+// TestClientVersion: the version of the library is found among those that the program is built with.
+func TestClientVersion(t *testing.T) {
+	build := &debug.BuildInfo{Deps: []*debug.Module{{Path: "github.com/prometheus/client_model", Version: "v0.1.0"}, {Path: "github.com/prometheus/client_golang", Version: "v1.2.3"}}}
+	if v := clientOf(build); v != "1.2.3" {
+		t.Errorf("%q", v)
+	}
+	if v := clientOf(nil) + clientOf(&debug.BuildInfo{}); v != "" {
+		t.Errorf("of a program that does not say: %q", v)
+	}
+}
+
 // TestBeforeAnythingIsKnown: a page without stats is a page.
 func TestBeforeAnythingIsKnown(t *testing.T) {
 	page := mustScrape(t, New(func() Stats { return Stats{} }))
-	if strings.Contains(page, "quorate_clock_offset_seconds ") || !strings.Contains(page, "quorate_clock_skew_alarm 0") {
+	if strings.Contains(page, "quorate_clock_offset_seconds ") || strings.Contains(page, "quorate_queue_next_expiry_seconds ") || !strings.Contains(page, "quorate_clock_skew_alarm 0") {
 		t.Errorf("%s", page)
 	}
 }

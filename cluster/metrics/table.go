@@ -1,10 +1,15 @@
 package metrics
 
 import (
+	"runtime"
+	"runtime/debug"
 	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/quorate/quorate/cluster/durations"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/login"
@@ -78,6 +83,24 @@ func truth(b bool) float64 {
 
 // compatibility is the version of RabbitMQ whose metric names and types are kept.
 const compatibility = "4.3.0"
+
+// clientVersion is the version of Prometheus's library in this program; empty: the program does not say.
+var clientVersion = sync.OnceValue(func() string {
+	build, _ := debug.ReadBuildInfo()
+	return clientOf(build)
+})
+
+func clientOf(build *debug.BuildInfo) string {
+	if build == nil {
+		return ""
+	}
+	for _, m := range build.Deps {
+		if m.Path == "github.com/prometheus/client_golang" {
+			return strings.TrimPrefix(m.Version, "v")
+		}
+	}
+	return ""
+}
 
 var peerLabel = []string{"peer"}
 
@@ -172,8 +195,8 @@ var table = []metric{
 	{"rabbitmq_identity_info", gauge, []string{"rabbitmq_node", "rabbitmq_cluster", "rabbitmq_endpoint"}, "Always 1: names of the node and its cluster", func(s *Stats, add emit) {
 		add(1, s.Node, s.Cluster, "aggregated")
 	}},
-	{"rabbitmq_build_info", gauge, []string{"rabbitmq_version", "product", "product_version"}, "Always 1: the version, and the one of RabbitMQ that it is compatible with", func(s *Stats, add emit) {
-		add(1, compatibility, "quorate", s.Version)
+	{"rabbitmq_build_info", gauge, []string{"rabbitmq_version", "product", "product_version", "erlang_version", "prometheus_client_version", "prometheus_plugin_version"}, "Always 1: the version, and the one of RabbitMQ that it is compatible with. erlang_version: that of Go. prometheus_client_version: that of Prometheus's library. prometheus_plugin_version: the product's, as there is no plug-in", func(s *Stats, add emit) {
+		add(1, compatibility, "quorate", s.Version, runtime.Version(), clientVersion(), s.Version)
 	}},
 
 	{"rabbitmq_connections", gauge, nil, "Client connections open on this node", one(func(s *Stats) uint64 { return s.Traffic.ConnectionsOpened - s.Traffic.ConnectionsClosed })},
@@ -248,6 +271,13 @@ var table = []metric{
 			}
 		}
 	}},
+	{"quorate_queue_next_expiry_seconds", gauge, nil, "When the first message expires in the queues that this node leads, since the epoch; absent if none does", func(s *Stats, add emit) {
+		if at := s.Queues.Led.Times.NextExpiry; at != 0 {
+			add(float64(at) / 1000)
+		}
+	}},
+	{"quorate_queue_tick_lag_seconds", gauge, nil, "For how long the earliest deadline of the queues that this node leads is overdue; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.TickLag) / 1000 })},
+	{"quorate_queue_clock_skew_seconds", gauge, nil, "Seconds by which the log of a queue that this node leads is ahead of the node's clock, at most; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.Ahead) / 1000 })},
 	{"rabbitmq_queue_messages", gauge, nil, "Messages ready or unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready + s.Queues.Led.Unacked })},
 	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages ready", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes })},
 	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the messages unacknowledged", one(func(s *Stats) uint64 { return s.Queues.Led.UnackedBytes })},
@@ -290,6 +320,16 @@ var table = []metric{
 	{"quorate_queues_ended_total", counter, nil, "Queues deleted because they were unused, idle, or left by their last consumer, while this node led them", one(func(s *Stats) uint64 { return s.Queues.QueuesEnded })},
 	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(s *Stats) uint64 { return s.Queues.ExchangesExpired })},
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(s *Stats) int { return s.Replicas.Count })},
+	{"quorate_raft_members", gauge, []string{"state"}, "Replicas on this node of queues that keep a log. state: leader, follower, candidate, learner (does not vote), stopped", func(s *Stats, add emit) {
+		m := &s.Raft.Members
+		add(float64(m.Leaders), "leader")
+		add(float64(m.Followers), "follower")
+		add(float64(m.Candidates), "candidate")
+		add(float64(m.Learners), "learner")
+		add(float64(m.Stopped), "stopped")
+	}},
+	{"quorate_raft_leader_changes_total", counter, nil, "How often this node has begun to lead a queue that keeps a log; the sum over all nodes counts each change of a leader once", one(func(s *Stats) uint64 { return s.Meters.Led })},
+	{"quorate_raft_append_rejected_total", counter, nil, "Requests to append to the logs of queues that other members have refused: they lack what comes before, or know a later term", one(func(s *Stats) uint64 { return s.Meters.Refused })},
 	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has resigned because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not applied), disk (the node's disk hangs), catalog (its entries are not committed or not applied)", func(s *Stats, add emit) {
 		for _, reason := range group.Reasons {
 			add(float64(s.Replicas.Resignations[reason]), reason)
@@ -412,8 +452,12 @@ var table = []metric{
 
 // Document is the table as a page of the documentation.
 func Document() string {
+	var seconds []float64
+	for _, b := range durations.Bounds {
+		seconds = append(seconds, b.Seconds())
+	}
 	text := "| metric | type | labels | what |\n|---|---|---|---|\n"
-	for _, row := range append([]metric{lateness, sizes}, table...) {
+	for _, row := range append(histograms(), table...) {
 		labels := ""
 		for i, l := range row.labels {
 			if i > 0 {
@@ -423,12 +467,12 @@ func Document() string {
 		}
 		text += "| `" + row.name + "` | " + kinds[row.kind] + " | " + labels + " | " + row.help + " |\n"
 	}
-	return text + "\nBuckets of the lateness, in seconds: " + buckets() + ".\n"
+	return text + "\nBuckets of the lateness, in seconds: " + bounds(latenessBuckets) + ". Of `quorate_raft_…_duration_seconds`: " + bounds(seconds) + ".\n"
 }
 
-func buckets() string {
+func bounds(of []float64) string {
 	text := ""
-	for i, b := range latenessBuckets {
+	for i, b := range of {
 		if i > 0 {
 			text += ", "
 		}

@@ -138,13 +138,14 @@ func (l *Local) Raft() (sum metrics.Raft) {
 		p := g.Progress()
 		sum.Term, sum.Commit, sum.Last, sum.Applied = sum.Term+p.Term, sum.Commit+p.Commit, sum.Last+p.Last, sum.Applied+p.Applied
 		sum.Snapshot += max(g.SnapshotIndex(), 0)
+		addMember(&sum.Members, &p)
 	}
 	return sum
 }
 
 // Led counts the replicas on this node, and sums up those that lead.
 func (l *Local) Led() (replicas int, sum metrics.Led) {
-	groups, now, view := l.c.Host.Groups(), l.c.Clock.Steady(), l.c.Catalog.View()
+	groups, now, clock, view := l.c.Host.Groups(), l.c.Clock.Steady(), l.c.Clock.Now(), l.c.Catalog.View()
 	for _, g := range groups {
 		if g.Leading() == 0 {
 			continue
@@ -154,6 +155,7 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 		g.View(func(m *queue.Machine) {
 			s = m.Stats()
 			next, _ = m.ScheduledSpan()
+			addTimes(&sum.Times, m, clock)
 			late, oldest := m.Lateness()
 			sum.ConsumersTimedOut += late
 			if oldest != 0 {
@@ -175,4 +177,31 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 		sum.Outbox, sum.OutboxBytes = sum.Outbox+s.Outbox.Messages, sum.OutboxBytes+s.Outbox.Bytes
 	}
 	return len(groups), sum
+}
+
+// addTimes compares a queue with the node's clock.
+func addTimes(t *metrics.Times, m *queue.Machine, clock fsm.Time) {
+	if at := m.Outlook().NextExpiry; at != 0 && (t.NextExpiry == 0 || at < t.NextExpiry) {
+		t.NextExpiry = at
+	}
+	if due := m.NextDeadline(); due != 0 {
+		t.TickLag = max(t.TickLag, fsm.Millis(clock-due))
+	}
+	t.Ahead = max(t.Ahead, fsm.Millis(m.Clock()-clock))
+}
+
+// addMember counts a replica by what it is.
+func addMember(m *metrics.Members, p *group.Progress) {
+	switch {
+	case p.Role == "leader":
+		m.Leaders++
+	case p.Role == "follower" && p.Voter:
+		m.Followers++
+	case p.Role == "follower":
+		m.Learners++
+	case p.Role == "candidate":
+		m.Candidates++
+	default:
+		m.Stopped++
+	}
 }

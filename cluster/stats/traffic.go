@@ -67,7 +67,7 @@ func (t *Traffic) ForgetSamples(ctx context.Context, node string) bool {
 }
 
 func (t *Traffic) answer(q *traffic.Query) *peerpb.TrafficReply {
-	t.c.Collect()
+	t.collect()
 	if q.Forget {
 		t.c.Table.ForgetSamples(time.Now())
 		t.flows.Forget()
@@ -94,16 +94,35 @@ func (t *Traffic) Traffic(ctx context.Context, q traffic.Query) *traffic.Report 
 	return report
 }
 
+// collect adds to the table what was counted since the last time.
+func (t *Traffic) collect() {
+	t.c.Collect()
+	t.addDeaths(t.c.Host.TakeDeaths())
+}
+
+// addDeaths adds to the table what died in queues. Those of a queue that does not exist any more count
+// for the node only.
+func (t *Traffic) addDeaths(of map[fsm.QueueID]group.Died) {
+	v := t.c.Catalog.View()
+	for id, d := range of {
+		vhost := ""
+		if q, ok := v.QueueByID(id); ok {
+			vhost = q.VHost
+		}
+		t.c.Table.Died(vhost, id, d.Expired, d.DeadLettered)
+	}
+}
+
 // Totals are the sums of this node, up to now.
 func (t *Traffic) Totals() traffic.Totals {
-	t.c.Collect()
+	t.collect()
 	return t.c.Table.Totals()
 }
 
 // Each calls f for the counts of each queue, exchange and channel of this node, up to now; one of
 // the first three is set.
 func (t *Traffic) Each(f func(q fsm.QueueID, x *traffic.Exchange, channel string, c *traffic.Counts)) {
-	t.c.Collect()
+	t.collect()
 	t.c.Table.Each(f)
 }
 
@@ -131,7 +150,7 @@ func (t *Traffic) Run(ctx context.Context) {
 func (t *Traffic) sample(now time.Time) {
 	t.flows.Sample(now, t.c.Flows())
 	t.level.Sample(now, t.c.Levels())
-	t.c.Collect()
+	t.collect()
 	v := t.c.Catalog.View()
 	t.c.Table.Sample(now, t.lengths(), traffic.Exists{
 		VHost: func(name string) bool { _, ok := v.VHost(name); return ok },

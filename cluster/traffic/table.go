@@ -94,6 +94,21 @@ func (t *Table) Count(c Counter) {
 	t.all.total[c]++
 }
 
+// Died counts messages of a queue that expired, and that were dead-lettered, while the node led it. vhost
+// empty: there is no such queue any more.
+func (t *Table) Died(vhost string, id fsm.QueueID, expired, deadLettered uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	add := func(s *series) {
+		s.total[Expired] += expired
+		s.total[DeadLettered] += deadLettered
+	}
+	if add(&t.all); vhost != "" {
+		add(entry(t.vhosts, vhost))
+		add(&t.queue(id, vhost).series)
+	}
+}
+
 // Add adds what a channel has counted.
 func (t *Table) Add(ch *Channel, more *Tally) {
 	if more.own == (Counts{}) && len(more.exchanges) == 0 && len(more.queues) == 0 {

@@ -37,6 +37,8 @@ const (
 	QueueDeclared // declares that were not passive, and have succeeded
 	QueueCreated  // those of them that created a queue
 	QueueDeleted  // on request
+	Expired       // messages that expired in queues while the node led them; of queues and vhosts, too
+	DeadLettered  // messages that died there, for any reason, and had a dead-letter exchange; likewise
 	counters
 )
 
