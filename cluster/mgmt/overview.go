@@ -78,7 +78,7 @@ func (ov overview) addTraffic(r *request, o *api.Overview, vhosts []string) {
 			all.Merge(report.VHosts[vhost])
 		}
 	}
-	o.MessageStats = messageStats(all, report.Query, channelCounters)
+	o.MessageStats = messageStats(all, report.Query, clusterCounters)
 	o.QueueTotals.LengthDetails = lengthDetails(all, report.Query)
 	c := &o.ChurnRates
 	for _, x := range []struct {

@@ -3,6 +3,7 @@ package mgmt
 import (
 	"context"
 	"net/url"
+	"slices"
 	"strconv"
 	"time"
 
@@ -25,12 +26,15 @@ var counterNames = [...]string{
 	traffic.Publish: "publish", traffic.Confirm: "confirm", traffic.ReturnUnroutable: "return_unroutable", traffic.DropUnroutable: "drop_unroutable",
 	traffic.Deliver: "deliver", traffic.DeliverNoAck: "deliver_no_ack", traffic.Get: "get", traffic.GetNoAck: "get_no_ack", traffic.GetEmpty: "get_empty",
 	traffic.Redeliver: "redeliver", traffic.Ack: "ack", traffic.PublishOut: "publish_out",
+	traffic.Expired: "expired", traffic.DeadLettered: "dead_lettered",
 }
 
 // What message_stats contains, by object.
 var (
 	consumeCounters  = []traffic.Counter{traffic.Deliver, traffic.DeliverNoAck, traffic.Get, traffic.GetNoAck, traffic.GetEmpty, traffic.Redeliver, traffic.Ack}
-	queueCounters    = append([]traffic.Counter{traffic.Publish}, consumeCounters...)
+	deathCounters    = []traffic.Counter{traffic.Expired, traffic.DeadLettered}
+	queueCounters    = slices.Concat([]traffic.Counter{traffic.Publish}, consumeCounters, deathCounters)
+	clusterCounters  = slices.Concat(channelCounters, deathCounters) // of the overview and vhosts
 	channelCounters  = append([]traffic.Counter{traffic.Publish, traffic.Confirm, traffic.ReturnUnroutable, traffic.DropUnroutable}, consumeCounters...)
 	exchangeCounters = []traffic.Counter{traffic.Publish, traffic.PublishOut}
 	handedOut        = []traffic.Counter{traffic.Deliver, traffic.DeliverNoAck, traffic.Get, traffic.GetNoAck}

@@ -61,6 +61,8 @@ func TestMessageStats(t *testing.T) {
 		w.stats[name] = stats.Queue{QueueStats: api.QueueStats{Messages: 1}}
 	}
 	w.count("hidden", "", "h", 5, 0)
+	q, _ := w.View().Queue("/", "q")
+	w.table.Died("/", q.ID, 10, 5)
 	w.count("/", "amq.direct", "q", 10, 0)
 	w.count("/", "amq.direct", "q", 30, 20)
 
@@ -76,11 +78,11 @@ func TestMessageStats(t *testing.T) {
 		return fmt.Sprint(n, " ", d.(map[string]any)["rate"])
 	}
 	for path, want := range map[string]map[string]string{
-		"/api/overview":                 {"publish": "45 6", "confirm": "45 6", "ack": "20 4", "deliver_get": "20 4", "get": "0 0", "publish_out": "none"},
-		"/api/vhosts/%2F":               {"publish": "40 6", "deliver": "20 4"},
-		"/api/queues/%2F/q":             {"publish": "40 6", "ack": "20 4", "deliver_get": "20 4", "confirm": "none"},
+		"/api/overview":                 {"publish": "45 6", "confirm": "45 6", "ack": "20 4", "deliver_get": "20 4", "get": "0 0", "publish_out": "none", "expired": "10 0", "dead_lettered": "5 0"},
+		"/api/vhosts/%2F":               {"publish": "40 6", "deliver": "20 4", "expired": "10 0"},
+		"/api/queues/%2F/q":             {"publish": "40 6", "ack": "20 4", "deliver_get": "20 4", "confirm": "none", "expired": "10 0", "dead_lettered": "5 0"},
 		"/api/queues/%2F/idle":          {"publish": "none"},
-		"/api/exchanges/%2F/amq.direct": {"publish_in": "40 6", "publish_out": "40 6", "publish": "none"},
+		"/api/exchanges/%2F/amq.direct": {"publish_in": "40 6", "publish_out": "40 6", "publish": "none", "expired": "none"},
 		"/api/exchanges/%2F/amq.topic":  {"publish_in": "none"},
 	} {
 		r := mustJSON[row](w, "mona", path)

@@ -74,7 +74,7 @@ func (vs vhosts) get(w *responder, r *request) {
 // addTraffic adds what the clients of a vhost do.
 func addTraffic(v *api.VHost, report *traffic.Report) {
 	a := report.VHosts[v.Name]
-	v.MessageStats, v.LengthDetails = messageStats(a, report.Query, channelCounters), lengthDetails(a, report.Query)
+	v.MessageStats, v.LengthDetails = messageStats(a, report.Query, clusterCounters), lengthDetails(a, report.Query)
 }
 
 // put creates or changes a vhost. Its creator gets all permissions in it.
