@@ -30,23 +30,24 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 	answers := r.askAll(ctx, CatalogGroup).Of
 	var list []api.Node
 	for _, state := range r.c.Catalog.View().Nodes() {
-		x := api.Node{
-			Name: state.Name, Type: "disc", Running: r.nodes.Online(state.Name), BeingDrained: r.c.Draining(state.Name),
-			NodeProcess: api.NodeProcess{RatesMode: "basic", Plugins: []string{}, Partitions: []string{}},
-			NodeRaft:    raftFrom(answers[state.Name].GetResources()),
-		}
-		if reply := answers[state.Name]; reply != nil {
-			f := reply.Resources
-			x.MemoryUsed, x.MemoryLimit, x.MemoryAlarm = f.GetMemoryUsed(), f.GetMemoryLimit(), slices.Contains(reply.Alarms, alarm.Memory)
-			x.DiskFree, x.DiskFreeLimit, x.DiskFreeAlarm = f.GetDiskFree(), f.GetDiskLimit(), slices.Contains(reply.Alarms, alarm.Disk)
-		}
-		if reply := answers[state.Name]; reply != nil {
-			processFrom(&x.NodeProcess, reply.Resources)
-		}
+		x := nodeFrom(state.Name, answers[state.Name])
+		x.Running, x.BeingDrained = r.nodes.Online(state.Name), r.c.Draining(state.Name)
 		list = append(list, x)
 	}
 	slices.SortFunc(list, func(a, b api.Node) int { return strings.Compare(a.Name, b.Name) })
 	return list
+}
+
+// nodeFrom is what the answer of a node says; nil: it did not answer, and its numbers are zeros.
+func nodeFrom(name string, reply *peerpb.ReplicasReply) api.Node {
+	f := reply.GetResources()
+	x := api.Node{
+		Name: name, Type: "disc", MemoryUsed: f.GetMemoryUsed(), MemoryLimit: f.GetMemoryLimit(), MemoryAlarm: slices.Contains(reply.GetAlarms(), alarm.Memory),
+		DiskFree: f.GetDiskFree(), DiskFreeLimit: f.GetDiskLimit(), DiskFreeAlarm: slices.Contains(reply.GetAlarms(), alarm.Disk),
+		NodeProcess: api.NodeProcess{RatesMode: "basic", Plugins: []string{}, Partitions: []string{}}, NodeRaft: raftFrom(f),
+	}
+	processFrom(&x.NodeProcess, f)
+	return x
 }
 
 // describeRaft adds what this node does for the cluster.

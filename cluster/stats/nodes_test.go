@@ -53,6 +53,18 @@ func TestRaftFrom(t *testing.T) {
 	}
 }
 
+// TestNodeDown: of a node that does not answer, every number is a zero, the id of its process too.
+func TestNodeDown(t *testing.T) {
+	x := nodeFrom("n9", nil)
+	if x.Name != "n9" || x.Type != "disc" || x.PID != "0" || x.RatesMode != "basic" || x.Plugins == nil || x.Certificates == nil || x.MemoryAlarm || x.DiskFreeAlarm {
+		t.Errorf("%+v", x)
+	}
+	up := nodeFrom("n1", &peerpb.ReplicasReply{Alarms: []string{alarm.Disk}, Resources: &peerpb.NodeResources{MemoryUsed: 1, MemoryLimit: 2, DiskFree: 3, DiskLimit: 4, Pid: 5}})
+	if up.MemoryUsed != 1 || up.MemoryLimit != 2 || up.DiskFree != 3 || up.DiskFreeLimit != 4 || up.PID != "5" || up.MemoryAlarm || !up.DiskFreeAlarm {
+		t.Errorf("%+v", up)
+	}
+}
+
 // TestProcess: a process tells the numbers that its host keeps, and a rate is shown with its number.
 func TestProcess(t *testing.T) {
 	var rates [traffic.LevelCount]float64
