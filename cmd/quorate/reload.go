@@ -80,6 +80,23 @@ func (r *reloader) reload() {
 	}
 }
 
+// effective returns the settings that the node runs with, which was started with these: those that a
+// reload applies as they were read last.
+func (r *reloader) effective(started *settings) map[string]string {
+	all := started.effective()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now.effective()
+	for _, key := range changeable {
+		if value, ok := now[key]; ok {
+			all[key] = value
+		} else {
+			delete(all, key)
+		}
+	}
+	return all
+}
+
 // changes names the settings that differ: those that can be applied, and those that need a restart.
 func (s *settings) changes(next *settings) (applied, later []string) {
 	old := map[string]string{}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -80,6 +81,21 @@ func TestReload(t *testing.T) {
 	set := limits.set
 	if len(set) != 3 || set[0] != "vm_memory_high_watermark 0.4" || !strings.Contains(fmt.Sprint(set), "vm_memory_high_watermark 2147483648") || !strings.Contains(fmt.Sprint(set), "disk_free_limit 1.5") {
 		t.Errorf("set: %q", set)
+	}
+
+	// What runs is shown: the new values of settings that have changed, the old ones of others.
+	want := s.effective()
+	for key, value := range map[string]string{
+		"log.console.level": "info", "log.file.rotation.size": "1048576", "log.file.rotation.count": "3",
+		"vm_memory_high_watermark.relative": "0.6", "vm_memory_high_watermark.absolute": "2GiB", "disk_free_limit.relative": "1.5",
+	} {
+		if want[key] == value {
+			t.Errorf("%s was %s before", key, value)
+		}
+		want[key] = value
+	}
+	if got := r.effective(s); !maps.Equal(got, want) {
+		t.Errorf("effective: %v, want %v", got, want)
 	}
 
 	write("log.file.level = debug\nno.such = 1\n")

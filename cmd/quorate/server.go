@@ -137,7 +137,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	node.SampleTraffic()
 	watchKeys(security, node)
 	counts, failed := &churn{}, make(chan error, 8)
-	api, page, err := serveHTTP(s, node, sockets, logger, records, failed)
+	api, page, err := serveHTTP(s, node, sockets, logger, records, again, failed)
 	if err != nil {
 		return errors.Join(err, node.Close())
 	}
@@ -225,13 +225,13 @@ func shutdown(logger *slog.Logger, stop <-chan os.Signal, parts ...func(context.
 }
 
 // serveHTTP serves the API and the metrics of a node.
-func serveHTTP(s *settings, node *cluster.Node, sockets listeners, logger *slog.Logger, records *audit.Log, failed chan<- error) (*mgmt.Server, *metrics.Server, error) {
+func serveHTTP(s *settings, node *cluster.Node, sockets listeners, logger *slog.Logger, records *audit.Log, again *reloader, failed chan<- error) (*mgmt.Server, *metrics.Server, error) {
 	guard, err := s.guard()
 	if err != nil {
 		return nil, nil, err
 	}
 	backend := node.Management()
-	backend.Effective = s.effective
+	backend.Effective = func() map[string]string { return again.effective(s) }
 	api := mgmt.New(backend, logger, guard)
 	api.SetAudit(records)
 	page := node.Metrics().Server(logger, metrics.Access{Guard: guard, Login: metricsLogin(s.metricsLogin, api)})
