@@ -187,9 +187,6 @@ func (s *Store) tidy(ctx context.Context, long int64) {
 
 // untidy reports whether the tables of the first level are longer than long, and no small part of all.
 func untidy(m *pebble.Metrics, long int64) bool {
-	young, all := m.Levels[0].TablesSize, int64(0)
-	for i := range m.Levels {
-		all += m.Levels[i].TablesSize
-	}
-	return young > long && all <= tidyShare*young
+	young, all := m.Levels[0].TablesSize, m.Total()
+	return young > long && all.TablesSize <= tidyShare*young
 }
