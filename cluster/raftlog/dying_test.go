@@ -55,6 +55,12 @@ func TestDyingDisk(t *testing.T) {
 		"manifest": func(op errorfs.Op) bool { return changes(op) && strings.Contains(op.Path, "MANIFEST") },
 		"reads":    func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileRead || op.Kind == errorfs.OpFileReadAt },
 		"ledger":   func(op errorfs.Op) bool { return changes(op) && strings.Contains(op.Path, "ledger") },
+
+		"any with segments": changes,
+		"segments":          func(op errorfs.Op) bool { return changes(op) && strings.Contains(op.Path, segmentsFolder) },
+		"reads of segments": func(op errorfs.Op) bool {
+			return (op.Kind == errorfs.OpOpen || op.Kind == errorfs.OpFileReadAt) && strings.HasSuffix(op.Path, segmentSuffix)
+		},
 	}
 	for name, hits := range kinds {
 		for _, after := range []int64{0, 1, 2, 3, 5, 8, 13, 30, 70} {
@@ -64,6 +70,10 @@ func TestDyingDisk(t *testing.T) {
 				e := make(exits, 1)
 				o := testOptions(t, errorfs.Wrap(vfs.NewMem(), d))
 				o.MemTableBytes, o.Exit = 64<<10, e.exit
+				o.segmentFrom, o.segmentBytes = 0, 32<<10
+				if strings.Contains(name, "segments") {
+					o.segmentFrom = testSegmentFrom
+				}
 				s, err := Open("db", o)
 				must(t, err)
 				g := mustGroup(t, s, 1)

@@ -159,7 +159,7 @@ func (e *entries) sections(last uint64, dead bool) []pin {
 	var list []pin
 	for index := e.begin(); index > 0 && index <= min(last, e.last()); index++ {
 		if i := e.at(index); i.payload > 0 && (dead || !i.dead) {
-			list = append(list, pin{index: index, size: i.payload, check: i.check})
+			list = append(list, pin{index: index, size: i.payload, check: i.check, extent: i.extent})
 		}
 	}
 	return list

@@ -138,6 +138,22 @@ func damage(t *testing.T, g *Group, key []byte) {
 	must(t, g.s.db.Set(key, v, pebble.Sync))
 }
 
+// damageSection changes a bit of a payload section that lies in a segment.
+func damageSection(t *testing.T, g *Group, index uint64) {
+	t.Helper()
+	at := g.locate(index)
+	if at.segment == 0 {
+		t.Fatalf("the payload section of entry %d is in no segment", index)
+	}
+	g.s.segments.close()
+	flip(t, g.s.segments.fs, g.s.segments.name(at.segment), int64(at.offset+at.size/2), 3)
+}
+
+// inSegment reports whether what a key of kindPayload stands for lies in a segment.
+func inSegment(g *Group, key []byte) bool {
+	return kind(key[0]) == kindPayload && g.locate(lastNumber(key)).segment != 0
+}
+
 // TestDamage damages each kind of record in turn. What is read when a group
 // is loaded makes it empty and in doubt; the rest ends the process when it
 // is read, and makes the group empty and in doubt after that.
@@ -165,6 +181,8 @@ func TestDamage(t *testing.T) {
 		{"installed", func(*Group) []byte { return prefixOf(kindInstalled, 1) }, nil},
 		{"snapshot", func(*Group) []byte { return prefixOf(kindMeta, 1) }, nil},
 		{"running header", func(*Group) []byte { return indexKey(kindHeader, 1, 33) }, readLog},
+		{"extent", func(*Group) []byte { return indexKey(kindExtent, 1, 33) }, nil},
+		{"extent of a pin", func(*Group) []byte { return indexKey(kindExtent, 1, 31) }, nil},
 		{"payload in log", func(*Group) []byte { return indexKey(kindPayload, 1, 33) }, readLog},
 		{"payload", func(*Group) []byte { return indexKey(kindPayload, 1, 33) }, payload(33)},
 		{"pinned payload", func(*Group) []byte { return indexKey(kindPayload, 1, 31) }, payload(31)},
@@ -172,11 +190,11 @@ func TestDamage(t *testing.T) {
 		{"payload in stream", func(g *Group) []byte { return numberKey(kindForeign, 1, g.snapshot.installed.number, 13) }, stream},
 		{"state", func(g *Group) []byte { return numberKey(kindChunk, 1, g.snapshot.meta.number, 0) }, stream},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		damaged := func(t *testing.T, segmentFrom int) {
 			fs := vfs.NewMem()
 			e := make(exits, 1)
 			o := testOptions(t, fs)
-			o.Exit = e.exit
+			o.Exit, o.segmentFrom = e.exit, segmentFrom
 			s, err := Open("db", o)
 			must(t, err)
 			g := mustGroup(t, s, 1)
@@ -187,7 +205,11 @@ func TestDamage(t *testing.T) {
 			mustSave(t, g, 32, 2, []byte("state"), 13, 31, 32)
 			must(t, g.DeleteRange(31, 32))
 			mustStore(t, mustGroup(t, s, 2), 1, 5, 1)
-			damage(t, g, c.key(g))
+			if key := c.key(g); inSegment(g, key) {
+				damageSection(t, g, lastNumber(key))
+			} else {
+				damage(t, g, key)
+			}
 			forgetCache(g)
 			if c.read != nil {
 				e.mustExit(t, func() { c.read(g) })
@@ -205,7 +227,11 @@ func TestDamage(t *testing.T) {
 			if ids, err := s.GroupIDs(); err != nil || len(ids) != 1 || ids[0] != fsm.GroupID(2) {
 				t.Errorf("groups %v, %v", ids, err)
 			}
-		})
+		}
+		t.Run(c.name+", segments", func(t *testing.T) { damaged(t, 1) })
+		if !strings.HasPrefix(c.name, "extent") {
+			t.Run(c.name, func(t *testing.T) { damaged(t, 0) })
+		}
 	}
 }
 
@@ -242,7 +268,7 @@ func mustBeEmptied(t *testing.T, s *Store, id fsm.GroupID) {
 func TestPayloadOfAnotherSize(t *testing.T) {
 	e := make(exits, 1)
 	o := testOptions(t, vfs.NewMem())
-	o.Exit = e.exit
+	o.Exit, o.segmentFrom = e.exit, 0
 	s, err := Open("db", o)
 	must(t, err)
 	g := mustGroup(t, s, 1)

@@ -70,9 +70,16 @@ func (d *flipDisk) list(t *testing.T) {
 	d.files["ledger"] = []string{"ledger-db"}
 	names, err := d.fs.List("db")
 	must(t, err)
+	segments, err := d.fs.List("db/" + segmentsFolder)
+	must(t, err)
+	for _, name := range segments {
+		d.files["segment"] = append(d.files["segment"], d.fs.PathJoin("db", segmentsFolder, name))
+	}
 	for _, name := range names {
 		kind := "other"
 		switch {
+		case name == segmentsFolder:
+			continue
 		case strings.HasSuffix(name, ".log"):
 			kind = "log"
 		case strings.HasSuffix(name, ".sst"):

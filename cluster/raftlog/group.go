@@ -52,6 +52,7 @@ type Group struct {
 	pins     pins
 	snapshot snapshotState
 	offers   offers
+	loose    []span // see loosen
 }
 
 var (
@@ -112,7 +113,7 @@ func (g *Group) GetLog(index uint64, out *raft.Log) error {
 			}
 			return raft.ErrLogNotFound
 		}
-		payload := i.payload
+		found := *i
 		g.mu.Unlock()
 
 		key := cacheKey{epoch, g.id, index}
@@ -120,18 +121,19 @@ func (g *Group) GetLog(index uint64, out *raft.Log) error {
 			e.fill(index, out)
 			return nil
 		}
-		e, err := g.readEntry(index, full && payload > 0)
+		whole := &found
+		if !full {
+			whole = nil
+		}
+		e, err := g.readEntry(index, whole)
 		if g.epoch.Load() != epoch {
 			continue // entries were replaced meanwhile: the parts may not belong together
 		}
-		if errors.Is(err, errNoKey) {
-			if !g.visible(index, epoch) {
-				continue // truncated meanwhile
-			}
-			err = fmt.Errorf("%w: %w", errShort, err)
+		if (errors.Is(err, errNoKey) || errors.Is(err, errGone)) && !g.visible(index, epoch, found.extent) {
+			continue // truncated meanwhile, or moved
 		}
 		if err != nil {
-			g.s.readFailed(g.id, fmt.Sprintf("entry %d", index), err)
+			g.s.readFailed(g.id, fmt.Sprintf("entry %d", index), lost(err))
 			continue
 		}
 		if e.whole() {
@@ -155,15 +157,17 @@ func (g *Group) installedEntry(index uint64, out *raft.Log) bool {
 	return true
 }
 
-// visible reports whether raft can see an entry, and could see it ever since the epoch was read.
-func (g *Group) visible(index, epoch uint64) bool {
+// visible reports whether raft can see an entry, and could see it ever since the epoch was read, with its
+// payload section in the same place.
+func (g *Group) visible(index, epoch uint64, at extent) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.entries.at(index) != nil && g.epoch.Load() == epoch
+	i := g.entries.at(index)
+	return i != nil && i.extent == at && g.epoch.Load() == epoch
 }
 
-// readEntry reads an entry's header and, on request, its payload section.
-func (g *Group) readEntry(index uint64, payload bool) (*entry, error) {
+// readEntry reads an entry's header, and its payload section if it is told where that lies.
+func (g *Group) readEntry(index uint64, i *info) (*entry, error) {
 	key := indexKey(kindHeader, g.id, index)
 	v, closer, err := g.s.db.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -178,8 +182,8 @@ func (g *Group) readEntry(index uint64, payload bool) (*entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	if payload {
-		e.ext, err = getSealed(g.s.db, indexKey(kindPayload, g.id, index))
+	if i != nil && e.payload > 0 {
+		e.ext, err = g.readSection(g.s.db, section{indexKey(kindPayload, g.id, index), i.span()})
 		if err == nil && len(e.ext) != int(e.payload) {
 			err = errShort
 		}
@@ -205,7 +209,12 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 		if err := checkSizes(g.id, l); err != nil {
 			return err
 		}
-		size += headerSize(l) + len(l.Extensions) + 2*indexKeySize + 32
+		size += headerSize(l) + 2*indexKeySize + 32
+		if g.s.segments.takes(len(l.Extensions)) {
+			size += extentSize + sealSize
+		} else {
+			size += len(l.Extensions)
+		}
 	}
 	if err := g.truncateFor(logs[0].Index); err != nil {
 		return err
@@ -214,14 +223,14 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	b := g.s.db.NewBatchWithSize(size)
 	infos := make([]info, len(logs))
 	for i, l := range logs {
-		infos[i] = g.putEntry(b, l)
+		infos[i] = g.putEntry(b, l, uint32(i))
 	}
+	number := g.s.write(b)
 	if g.overlaps(logs) {
-		g.s.write(b)
-		g.await(b, g.appended(logs, infos))
+		g.await(b, number, infos, g.appended(logs, infos))
 		return nil
 	}
-	g.s.commit(b, pebble.Sync)
+	g.s.syncer.sync(b, number, g.s.segments.appended.Load())
 	g.settle()
 	end := g.appended(logs, infos)
 	g.place.acknowledge(end.index, end.term)
@@ -265,10 +274,16 @@ func (g *Group) truncateFor(index uint64) error {
 	return nil
 }
 
-// putEntry adds the records of an entry to a batch.
-func (g *Group) putEntry(b *pebble.Batch, l *raft.Log) info {
+// putEntry adds the records of an entry to a batch. behind is how many of the batch come before it.
+func (g *Group) putEntry(b *pebble.Batch, l *raft.Log, behind uint32) info {
 	i := info{payload: uint32(len(l.Extensions)), header: uint32(headerSize(l))}
-	if i.payload > 0 {
+	switch {
+	case i.payload == 0:
+	case g.s.segments.takes(len(l.Extensions)):
+		at, seal := g.s.segments.append(indexKey(kindPayload, g.id, l.Index), l.Extensions)
+		i.extent, i.check = at, checkOf(seal, l.Term)
+		g.s.setSealed(b, indexKey(kindExtent, g.id, l.Index), putExtent(i.span(), behind))
+	default:
 		op := b.SetDeferred(indexKeySize, len(l.Extensions)+sealSize)
 		appendIndexKey(op.Key[:0], kindPayload, g.id, l.Index)
 		sealed := seal(op.Key, append(op.Value[:0], l.Extensions...))

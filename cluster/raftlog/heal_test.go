@@ -30,6 +30,7 @@ func tabled(t *testing.T) (fs *vfs.MemFS, table string) {
 	fs = vfs.NewMem()
 	o := testOptions(t, fs)
 	o.MemTableBytes = 64 << 20
+	o.segmentFrom = 0
 	s, err := Open("db", o)
 	must(t, err)
 	for id := fsm.GroupID(1); id <= tabledGroups; id++ {

@@ -15,10 +15,13 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
+// testSegmentFrom lets about half of the tests' payload sections lie in segments.
+const testSegmentFrom = 20
+
 // testOptions are small, and fail the test if the store wants to exit.
 func testOptions(t testing.TB, fs vfs.FS) Options {
 	return Options{
-		FS: fs, CacheBytes: 1 << 20, MemTableBytes: 1 << 20,
+		FS: fs, CacheBytes: 1 << 20, MemTableBytes: 1 << 20, segmentFrom: testSegmentFrom, segmentBytes: 256,
 		Logger: slog.New(slog.NewTextHandler(newTestWriter(t), &slog.HandlerOptions{Level: slog.LevelError})),
 		Exit:   func(code int) { panic(fmt.Sprintf("exit %d", code)) },
 	}

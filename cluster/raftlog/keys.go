@@ -22,6 +22,9 @@ const (
 	// kindPayload: group, index → payload section of a log entry, or of one
 	// that raft has let go of.
 	kindPayload kind = 0x30
+	// kindExtent: group, index → where in a segment the payload section of a log
+	// entry lies, or of one that raft has let go of, if it is not a kindPayload.
+	kindExtent kind = 0x38
 	// kindPin: group, index → size and check of a payload section without a header.
 	kindPin kind = 0x40
 	// kindMeta: group → description of the group's snapshot.
@@ -39,7 +42,7 @@ const (
 
 // kinds lists every kind of a group's records, for what concerns a whole group.
 var kinds = []kind{
-	kindStable, kindHeader, kindPayload, kindPin, kindMeta, kindChunk,
+	kindStable, kindHeader, kindPayload, kindExtent, kindPin, kindMeta, kindChunk,
 	kindInstalled, kindForeign, kindForeignPin,
 }
 

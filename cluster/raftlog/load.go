@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"log/slog"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -14,8 +15,10 @@ import (
 
 // loader reads what a group has on disk, without payload sections.
 type loader struct {
-	g  *Group
-	it *pebble.Iterator
+	g     *Group
+	it    *pebble.Iterator
+	spans map[uint64]span // in segments, by index
+	cut   uint64          // entries from here on are not whole; 0: all are
 }
 
 // load builds a Group. What is damaged is deleted, and the group empty.
@@ -49,8 +52,8 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	g.stable.s, g.stable.id, g.stable.place, g.stable.values = s, id, p, make(map[string][]byte)
 	g.entries.trailing = s.trailing
 	g.epoch.Store(s.epochs.Add(1))
-	l := loader{g, it}
-	for _, step := range []func() error{l.stable, l.snapshot, l.pins, l.headers} {
+	l := &loader{g: g, it: it, spans: map[uint64]span{}}
+	for _, step := range []func() error{l.stable, l.snapshot, l.sections, l.pins, l.headers} {
 		if err := step(); err != nil {
 			return nil, fmt.Errorf("open group %d: %w", id, err)
 		}
@@ -64,13 +67,16 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	if err := g.checkAcknowledged(l.termAt); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
+	if err := s.segments.loaded(id, g.spans()); err != nil {
+		return nil, fmt.Errorf("open group %d: %w", id, err)
+	}
 	g.entries.loaded(&s.reclaimable)
 	return g, nil
 }
 
 // each calls f for every record whose key begins with prefix, checked and
 // without its checksum.
-func (l loader) each(prefix []byte, f func(key, value []byte) error) error {
+func (l *loader) each(prefix []byte, f func(key, value []byte) error) error {
 	for ok := l.it.SeekGE(prefix); ok && hasPrefix(l.it.Key(), prefix); ok = l.it.Next() {
 		sealed, err := l.it.ValueAndErr()
 		if err != nil {
@@ -92,7 +98,7 @@ func hasPrefix(key, prefix []byte) bool {
 }
 
 // stable reads term and vote.
-func (l loader) stable() error {
+func (l *loader) stable() error {
 	prefix := prefixOf(kindStable, l.g.id)
 	return l.each(prefix, func(key, v []byte) error {
 		l.g.stable.values[string(key[len(prefix):])] = append([]byte(nil), v...)
@@ -102,7 +108,7 @@ func (l loader) stable() error {
 
 // snapshot reads what is known about the snapshot, and about the last one
 // that was installed.
-func (l loader) snapshot() error {
+func (l *loader) snapshot() error {
 	err := l.each(prefixOf(kindMeta, l.g.id), func(_, v []byte) (err error) {
 		if l.g.snapshot.meta, err = parseMeta(v); err == nil {
 			l.g.voters = voters{votersIn(l.g.snapshot.meta.config), l.g.snapshot.meta.index}
@@ -118,17 +124,45 @@ func (l loader) snapshot() error {
 	})
 }
 
+// sections reads where payload sections are that lie in segments. Of a batch that was not durable when the
+// process ended, its records may be there and its sections not: then it is as if all of it were not, and
+// what followed. What is in a snapshot was durable before that.
+func (l *loader) sections() error {
+	g := l.g
+	return l.each(prefixOf(kindExtent, g.id), func(key, v []byte) error {
+		sp, behind, err := parseExtent(v)
+		if err != nil {
+			return err
+		}
+		index := lastNumber(key)
+		l.spans[index] = sp
+		if l.cut != 0 || index <= g.snapshot.index() || g.s.segments.isSealed(sp.segment) {
+			return nil
+		}
+		_, err = g.s.segments.read(sp, indexKey(kindPayload, g.id, index))
+		if err = lost(err); isRecordDamage(err) && index-uint64(behind) > g.snapshot.index() {
+			l.cut, err = index-uint64(behind), nil
+		}
+		return err
+	})
+}
+
 // pins reads which payload sections outlive their headers: the group's own, and
 // those that came with the installed snapshot or with earlier ones. What came
 // with a later one was never finished.
-func (l loader) pins() error {
+func (l *loader) pins() error {
 	var all []pin
 	add := func(number func(key []byte) uint64) func(key, v []byte) error {
 		return func(key, v []byte) error {
 			if len(v) != 8 {
 				return errShort
 			}
-			p := pin{lastNumber(key), binary.BigEndian.Uint32(v), binary.BigEndian.Uint32(v[4:]), number(key)}
+			p := pin{index: lastNumber(key), size: binary.BigEndian.Uint32(v), check: binary.BigEndian.Uint32(v[4:]), number: number(key)}
+			if sp, ok := l.spans[p.index]; ok && p.number == 0 {
+				if p.extent = sp.extent; sp.size != p.size {
+					return errShort
+				}
+			}
 			if p.number <= l.g.snapshot.installed.number {
 				all = append(all, p)
 			}
@@ -153,17 +187,25 @@ func (l loader) pins() error {
 func byIndex(a, b pin) int { return cmp.Compare(a.index, b.index) }
 
 // headers reads the log, which must not have gaps.
-func (l loader) headers() error {
+func (l *loader) headers() error {
 	g := l.g
 	return l.each(prefixOf(kindHeader, g.id), func(key, v []byte) error {
 		if len(v) < headerFixed {
 			return errShort
 		}
 		index := lastNumber(key)
+		if l.cut != 0 && index >= l.cut {
+			return nil
+		}
 		if !g.entries.empty() && index != g.entries.last()+1 {
 			return fmt.Errorf("entry %d is missing: %w", g.entries.last()+1, errShort)
 		}
 		i := info{payload: binary.BigEndian.Uint32(v[16:]), check: binary.BigEndian.Uint32(v[20:]), header: uint32(len(v) + sealSize)}
+		if sp, ok := l.spans[index]; ok {
+			if i.extent = sp.extent; sp.size != i.payload {
+				return errShort
+			}
+		}
 		g.entries.load(index, i, binary.BigEndian.Uint64(v))
 		if index > g.snapshot.index() {
 			g.voters.configured(index, raft.LogType(v[24]), v[headerFixed:])
@@ -173,7 +215,7 @@ func (l loader) headers() error {
 }
 
 // termAt returns the term of an entry, 0 if raft cannot see it.
-func (l loader) termAt(index uint64) (term uint64, err error) {
+func (l *loader) termAt(index uint64) (term uint64, err error) {
 	err = l.each(indexKey(kindHeader, l.g.id, index), func(_, v []byte) error {
 		term = binary.BigEndian.Uint64(v)
 		return nil
@@ -182,8 +224,8 @@ func (l loader) termAt(index uint64) (term uint64, err error) {
 }
 
 // orphans deletes what belongs to snapshots that were never finished, or were
-// replaced when the process ended.
-func (l loader) orphans() error {
+// replaced when the process ended, and the entries that are not whole.
+func (l *loader) orphans() error {
 	g := l.g
 	b := g.s.db.NewBatch()
 	chunks := uint64(0)
@@ -206,6 +248,12 @@ func (l loader) orphans() error {
 	if err := l.it.Error(); err != nil {
 		b.Close()
 		return err
+	}
+	if l.cut != 0 {
+		g.s.log.Info("the last entries of a log were not durable", slog.Any("group", g.id), slog.Uint64("from", l.cut))
+		for _, k := range []kind{kindHeader, kindPayload, kindExtent} {
+			g.s.deleteRange(b, indexKey(k, g.id, l.cut), prefixEnd(prefixOf(k, g.id)))
+		}
 	}
 	g.s.commit(b, pebble.NoSync)
 	return nil

@@ -254,7 +254,7 @@ func comparePayload(g *Group, m *model, i uint64) error {
 		want = want[1 : len(want)-1]
 	}
 	if !ok { // the cache may still have it, the store must not
-		if _, size := g.locate(i); size != 0 {
+		if g.locate(i).size != 0 {
 			return fmt.Errorf("payload of entry %d is there", i)
 		}
 		return nil
@@ -324,21 +324,62 @@ func compareRecords(g *Group, m *model) error {
 	if m.snapIndex > 0 {
 		want[kindChunk] = (len(m.snapState) + chunkSize - 1) / chunkSize
 	}
-	it, err := g.s.db.NewIter(nil)
-	if err != nil {
-		return err
-	}
-	defer it.Close()
 	for _, k := range []kind{kindHeader, kindPayload, kindPin, kindChunk, kindForeign, kindForeignPin} {
-		n, prefix := 0, prefixOf(k, g.id)
-		for ok := it.SeekGE(prefix); ok && hasPrefix(it.Key(), prefix); ok = it.Next() {
-			n++
-		}
-		if err := it.Error(); err != nil {
+		n, err := countRecords(g, k)
+		if err != nil {
 			return err
 		}
 		if n != want[k] {
 			return fmt.Errorf("%d records of kind %#x, want %d", n, k, want[k])
+		}
+	}
+	return checkSegments(g.s)
+}
+
+// countRecords counts a group's records of a kind. Payload sections in segments count as those in Pebble.
+func countRecords(g *Group, k kind) (n int, err error) {
+	it, err := g.s.db.NewIter(nil)
+	if err != nil {
+		return 0, err
+	}
+	defer it.Close()
+	prefixes := [][]byte{prefixOf(k, g.id)}
+	if k == kindPayload {
+		prefixes = append(prefixes, prefixOf(kindExtent, g.id))
+	}
+	for _, prefix := range prefixes {
+		for ok := it.SeekGE(prefix); ok && hasPrefix(it.Key(), prefix); ok = it.Next() {
+			n++
+		}
+	}
+	return n, it.Error()
+}
+
+// checkSegments checks that a store counts in its segments what the groups that are loaded have there.
+func checkSegments(s *Store) error {
+	live := map[uint32]int64{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sl := range s.groups {
+		if !sl.loaded {
+			continue
+		}
+		sl.group.mu.Lock()
+		for _, sp := range sl.group.spans() {
+			live[sp.segment] += sp.bytes()
+		}
+		sl.group.mu.Unlock()
+	}
+	s.segments.mu.Lock()
+	defer s.segments.mu.Unlock()
+	for number, want := range live {
+		if s.segments.all[number] == nil {
+			return fmt.Errorf("segment %d is gone, %d bytes in it are live", number, want)
+		}
+	}
+	for number, seg := range s.segments.all {
+		if seg.live != live[number] {
+			return fmt.Errorf("segment %d counts %d bytes, %d are live", number, seg.live, live[number])
 		}
 	}
 	return nil

@@ -127,26 +127,30 @@ type logEnd struct{ index, term uint64 }
 
 // unsynced is a write that is not durable yet.
 type unsynced struct {
-	g     *Group
-	b     *pebble.Batch
-	seq   uint64
-	size  int
-	end   logEnd    // after it
-	began time.Time // when it was written
+	g    *Group
+	b    *pebble.Batch
+	seq  uint64
+	size int
+	// number of the write to Pebble, and how much of the segments belongs to it or to writes before.
+	number   uint64
+	segments int64
+	end      logEnd    // after it
+	began    time.Time // when it was written
 }
 
 // syncer waits until what groups have written is durable, in the order of the writes of each, and notes
 // it in the ledger.
 type syncer struct {
-	fatal func(why string, attrs ...any)
-	queue chan unsynced
-	bytes atomic.Int64
-	took  syncTime
-	done  sync.WaitGroup
+	fatal    func(why string, attrs ...any)
+	segments *segments
+	queue    chan unsynced
+	bytes    atomic.Int64
+	took     syncTime
+	done     sync.WaitGroup
 }
 
-func newSyncer(fatal func(why string, attrs ...any)) *syncer {
-	return &syncer{fatal: fatal, queue: make(chan unsynced, maxSyncing)}
+func newSyncer(fatal func(why string, attrs ...any), segments *segments) *syncer {
+	return &syncer{fatal: fatal, segments: segments, queue: make(chan unsynced, maxSyncing)}
 }
 
 // start lets it wait until close.
@@ -154,16 +158,24 @@ func (s *syncer) start() { s.done.Go(s.run) }
 
 func (s *syncer) run() {
 	for w := range s.queue {
-		if err := w.b.SyncWait(); err != nil {
-			s.fatal("durable write failed", "error", err)
-		}
-		if err := w.b.Close(); err != nil {
-			s.fatal("durable write failed", "error", err)
-		}
+		s.sync(w.b, w.number, w.segments)
 		s.took.observe(w.began)
 		s.bytes.Add(-int64(w.size))
 		w.g.place.acknowledge(w.end.index, w.end.term)
 		w.g.overlap.advance(w.seq)
+	}
+}
+
+// sync waits until a batch that was written is durable, and so many bytes of the segments, and releases
+// the batch. number is the write's.
+func (s *syncer) sync(b *pebble.Batch, number uint64, segments int64) {
+	s.segments.syncTo(segments)
+	if err := b.SyncWait(); err != nil {
+		s.fatal("durable write failed", "error", err)
+	}
+	s.segments.endWrite(number)
+	if err := b.Close(); err != nil {
+		s.fatal("durable write failed", "error", err)
 	}
 }
 
@@ -173,9 +185,16 @@ func (s *syncer) close() {
 	s.done.Wait()
 }
 
-// await has it noted when a batch that was written is durable, and with it the log up to end.
-func (g *Group) await(b *pebble.Batch, end logEnd) {
-	w := unsynced{g: g, b: b, seq: g.overlap.written.Add(1), size: b.Len(), end: end, began: time.Now()}
+// await has it noted when a batch that was written is durable, which holds entries, and with it the log up to
+// end. number is the write's.
+func (g *Group) await(b *pebble.Batch, number uint64, infos []info, end logEnd) {
+	w := unsynced{g: g, b: b, seq: g.overlap.written.Add(1), number: number, size: b.Len(), end: end, began: time.Now()}
+	for _, i := range infos {
+		if i.segment != 0 {
+			w.size += int(i.payload)
+			w.segments = g.s.segments.appended.Load()
+		}
+	}
 	g.s.syncer.bytes.Add(int64(w.size))
 	g.s.syncer.queue <- w
 }

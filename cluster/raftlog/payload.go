@@ -25,29 +25,31 @@ func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
 		if e := g.s.cache.get(cached); e != nil && len(e.ext) > 0 {
 			return g.cut(e.ext, ref)
 		}
-		key, size := g.locate(ref.Index)
-		if size == 0 {
+		at := g.locate(ref.Index)
+		if at.size == 0 {
 			return nil, ErrNoPayload
 		}
-		if uint64(ref.Offset)+uint64(ref.Size) > uint64(size) {
-			return nil, g.badRef(ref, int(size))
+		if uint64(ref.Offset)+uint64(ref.Size) > uint64(at.size) {
+			return nil, g.badRef(ref, int(at.size))
 		}
-		p, whole, err := g.readPayload(key, cached, ref)
+		p, whole, err := g.readPayload(at, cached, ref)
 		if g.epoch.Load() != epoch {
 			continue
 		}
-		if errors.Is(err, errNoKey) {
-			if _, size := g.locate(ref.Index); size == 0 {
+		if errors.Is(err, errNoKey) || errors.Is(err, errGone) {
+			switch now := g.locate(ref.Index); {
+			case now.size == 0:
 				return nil, ErrNoPayload
+			case now.extent != at.extent:
+				continue // moved meanwhile
 			}
-			err = fmt.Errorf("%w: %w", errShort, err)
 		}
 		if err != nil {
-			g.s.readFailed(g.id, fmt.Sprintf("payload of entry %d", ref.Index), err)
+			g.s.readFailed(g.id, fmt.Sprintf("payload of entry %d", ref.Index), lost(err))
 			continue
 		}
 		if whole != nil {
-			g.s.cache.put(cached, &entry{ext: whole, payload: size})
+			g.s.cache.put(cached, &entry{ext: whole, payload: at.size})
 		}
 		return p, nil
 	}
@@ -63,32 +65,25 @@ func (g *Group) Recent(index uint64) (payloads []byte, term uint64) {
 	return e.ext, e.term
 }
 
-// readPayload reads the payload section at key and cuts ref's part out of it.
-// whole is the section if it should enter the cache. If not, the part is a
-// copy unless it is most of the section, so that it keeps no more in memory.
-func (g *Group) readPayload(key []byte, cached cacheKey, ref fsm.Ref) (part, whole []byte, err error) {
-	v, closer, err := g.s.db.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil, nil, errNoKey
-	}
-	if err != nil {
-		return nil, nil, err
-	}
-	defer closer.Close()
-	v, err = unseal(key, v)
+// readPayload reads a payload section and cuts ref's part out of it. whole is
+// the section if it should enter the cache. If not, the part is a copy unless it
+// is most of the section, so that it keeps no more in memory.
+func (g *Group) readPayload(at section, cached cacheKey, ref fsm.Ref) (part, whole []byte, err error) {
+	v, err := g.readSection(g.s.db, at)
 	if err != nil {
 		return nil, nil, err
 	}
 	if uint64(ref.Offset)+uint64(ref.Size) > uint64(len(v)) {
 		return nil, nil, errShort
 	}
-	if g.s.cache.admits(cached, len(v)) {
-		whole = slices.Clone(v)
-		part, err = g.cut(whole, ref)
-		return part, whole, err
-	}
 	part, err = g.cut(v, ref)
-	return slices.Clone(part), nil, err
+	switch {
+	case g.s.cache.admits(cached, len(v)):
+		whole = v
+	case 2*len(part) < len(v):
+		part = slices.Clone(part)
+	}
+	return part, whole, err
 }
 
 // cut returns ref's part of a payload section.
@@ -105,23 +100,25 @@ func (g *Group) badRef(ref fsm.Ref, size int) error {
 		g.id, ref.Size, ref.Offset, size, ref.Index)
 }
 
-// locate returns where the payload section of an entry lies and its size, 0 if
+// locate returns where the payload section of an entry lies; its size is 0 if
 // there is none.
-func (g *Group) locate(index uint64) (key []byte, size uint32) {
+func (g *Group) locate(index uint64) section {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if i := g.entries.at(index); i != nil {
-		return indexKey(kindPayload, g.id, index), i.payload
+		return section{indexKey(kindPayload, g.id, index), i.span()}
 	}
 	at := g.pins.find(index)
 	if at < 0 {
-		return nil, 0
+		return section{}
 	}
-	p := g.pins.items[at]
-	return g.sectionKey(p), p.size
+	return g.section(g.pins.items[at])
 }
 
-// sectionKey is where the payload section of a pin lies.
+// section is where the payload section of a pin lies.
+func (g *Group) section(p pin) section { return section{g.sectionKey(p), p.span()} }
+
+// sectionKey is where the payload section of a pin lies, or would if it were not in a segment.
 func (g *Group) sectionKey(p pin) []byte {
 	if p.number != 0 {
 		return numberKey(kindForeign, g.id, p.number, p.index)

@@ -293,7 +293,7 @@ func comparePayloads(t *testing.T, p *replica, live []uint64, tags map[uint64]ui
 	p.g.mu.Lock()
 	defer p.g.mu.Unlock()
 	for i := p.g.entries.begin(); i > 0 && i <= p.g.entries.last(); i++ {
-		e, err := p.g.readEntry(i, p.g.entries.at(i).payload > 0)
+		e, err := p.g.readEntry(i, p.g.entries.at(i))
 		must(t, err)
 		if e.typ == raft.LogCommand && (len(e.ext) < 8 || !bytes.Equal(e.ext, ext(binary.BigEndian.Uint64(e.ext)))) {
 			t.Fatalf("%s: entry %d in the log has a payload section of %d bytes", p.name, i, len(e.ext))

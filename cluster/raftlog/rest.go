@@ -129,7 +129,7 @@ func (o *oldLogs) giveBack(newest string, live int) {
 	}
 }
 
-// rest gives disk space back whenever little is written, until stop is closed.
+// rest gives disk space back, above all whenever little is written, until stop is closed.
 func (s *Store) rest(stop <-chan struct{}) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -146,10 +146,13 @@ func (s *Store) rest(stop <-chan struct{}) {
 			return
 		case <-t.C:
 			before := written
-			if written = s.db.Metrics().WAL.BytesWritten; written-before <= restBytes {
+			written = s.db.Metrics().WAL.BytesWritten + uint64(s.segments.appended.Load())
+			resting := written-before <= restBytes
+			if resting {
 				s.giveBack(restLog)
 				s.tidy(ctx, restTables)
 			}
+			s.tidySegments(resting)
 		}
 	}
 }

@@ -43,7 +43,10 @@ func fill(t *testing.T, g *Group, from, to uint64) {
 // in the present one.
 func TestDiskAtRest(t *testing.T) {
 	fs := vfs.NewMem()
-	s := mustOpen(t, fs, "db")
+	o := testOptions(t, fs)
+	o.segmentFrom = 0
+	s, err := Open("db", o)
+	must(t, err)
 	g := mustGroup(t, s, 1)
 	fill(t, g, 1, 400)
 	if logs, length := logBytes(t, fs); logs < 2 || length < 1<<20 {

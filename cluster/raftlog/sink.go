@@ -257,13 +257,14 @@ func (k *Sink) install() error {
 	b := k.batch()
 	kept, err := g.replace(b, now.index, k.kept)
 	if err != nil {
+		g.loose = g.loose[:0]
 		return err
 	}
 	g.dropSnapshot(b, g.snapshot.meta)
 	g.s.deleteRange(b, indexKey(kindHeader, g.id, 0), indexKey(kindHeader, g.id, now.index+1))
 	g.s.setSealed(b, prefixOf(kindMeta, g.id), k.meta.append(nil))
 	g.s.setSealed(b, prefixOf(kindInstalled, g.id), now.append(nil))
-	g.s.commit(b, pebble.Sync)
+	g.commitLoose(b, pebble.Sync)
 	k.b = nil
 
 	g.epoch.Store(g.s.epochs.Add(1))

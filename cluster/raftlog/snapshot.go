@@ -145,7 +145,11 @@ func (s snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta := g.snapshot.meta
 	payloads := slices.DeleteFunc(g.pins.live(), func(p pin) bool { return p.index > meta.index })
 	payloads = append(payloads, g.entries.sections(meta.index, false)...)
-	r := &streamReader{g: g, view: g.s.db.NewSnapshot(), meta: meta, payloads: payloads}
+	spans := make([]span, len(payloads))
+	for i := range payloads {
+		spans[i] = payloads[i].span()
+	}
+	r := &streamReader{g: g, view: g.s.db.NewSnapshot(), meta: meta, payloads: payloads, release: g.s.segments.hold(spans)}
 	return meta.raft(r.size()), r, nil
 }
 

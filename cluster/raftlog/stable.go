@@ -69,6 +69,9 @@ func (t *stable) Set(key, value []byte) error {
 		delete(t.values, VotedForKey)
 		durably = pebble.NoSync
 	}
+	if durably == pebble.Sync {
+		t.s.segments.sync() // who changes its term has everything that it has written
+	}
 	t.s.commit(b, durably)
 	ledger.Wait()
 	t.values[string(key)] = slices.Clone(value)

@@ -44,6 +44,10 @@ type Options struct {
 	// TrailingLogs is raft's setting of how many entries it keeps behind a snapshot. Reclaimable
 	// does not count them.
 	TrailingLogs uint64
+	// segmentFrom and segmentBytes, for tests, have segments used from Open on, for payload sections from
+	// this size on, and how long they get.
+	segmentFrom  int
+	segmentBytes int64
 	// OpenFiles is how many table files are open at a time; 0: 1000.
 	OpenFiles int
 }
@@ -65,9 +69,10 @@ type Store struct {
 	freed       atomic.Int64  // bytes of pinned sections deleted since the last requested flush
 	flushAt     int64         // request one when freed exceeds this
 
-	syncer  *syncer
-	closing chan struct{}
-	resting sync.WaitGroup
+	segments *segments
+	syncer   *syncer
+	closing  chan struct{}
+	resting  sync.WaitGroup
 
 	mu     sync.Mutex
 	groups map[fsm.GroupID]*slot
@@ -75,9 +80,10 @@ type Store struct {
 
 // slot makes each group load once, and different groups in parallel.
 type slot struct {
-	once  sync.Once
-	group *Group
-	err   error
+	once   sync.Once
+	group  *Group
+	err    error
+	loaded bool // there is a group; under Store.mu
 }
 
 // Open opens the store in dir, creating it if needed.
@@ -101,7 +107,8 @@ func Open(dir string, o Options) (*Store, error) {
 	if o.MemTableBytes <= 0 {
 		o.MemTableBytes = DefaultMemTableBytes
 	}
-	s.syncer = newSyncer(s.fatal)
+	s.segments = newSegments(o, s.fatal)
+	s.syncer = newSyncer(s.fatal, s.segments)
 	s.cache = newCache(o.CacheBytes)
 	s.flushAt = flushFactor * o.MemTableBytes
 	fs := o.FS
@@ -138,6 +145,9 @@ func (s *Store) open(fs vfs.FS, dir string, o Options) error {
 			st, unread = s.readStamp()
 		}
 		if !s.suspects() || attempt == healAttempts {
+			if err := s.segments.open(fs, dir, s.storedGroups); err != nil {
+				return err
+			}
 			return s.prove(found, lost, st, unread)
 		}
 		if err := s.heal(fs, dir); err != nil {
@@ -156,6 +166,7 @@ func (s *Store) Close() error {
 	close(s.closing)
 	s.resting.Wait()
 	s.syncer.close()
+	s.segments.close()
 	var err error
 	if s.db != nil {
 		err = s.db.Close()
@@ -185,7 +196,12 @@ func (s *Store) Group(id fsm.GroupID) (*Group, error) {
 		s.groups[id] = sl
 	}
 	s.mu.Unlock()
-	sl.once.Do(func() { sl.group, sl.err = s.load(id) })
+	sl.once.Do(func() {
+		sl.group, sl.err = s.load(id)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		sl.loaded = sl.err == nil
+	})
 	if sl.err != nil {
 		s.mu.Lock()
 		if s.groups[id] == sl {
@@ -254,9 +270,12 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 		defer g.closing.Unlock()
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		spans := g.spans()
 		g.forget()
+		defer s.segments.release(spans)
 	}
 	s.deleteGroup(id)
+	s.segments.forgotten(id)
 	s.ledger.forget(id)
 	return nil
 }
@@ -268,7 +287,7 @@ func (s *Store) Reclaimable() int64 { return s.reclaimable.Load() }
 // Metrics are current values, or totals since Open for counters.
 type Metrics struct {
 	DiskBytes    uint64 // in use, including files that wait for removal
-	WrittenBytes uint64 // to disk: write-ahead log, flushes and compactions
+	WrittenBytes uint64 // to disk: write-ahead log, flushes, compactions and segments
 	CacheBytes   int64
 	CacheHits    uint64
 	CacheMisses  uint64
@@ -281,6 +300,9 @@ type Metrics struct {
 func (s *Store) Metrics() Metrics {
 	pm := s.db.Metrics()
 	m := Metrics{DiskBytes: pm.DiskSpaceUsage(), WrittenBytes: pm.WAL.BytesWritten, Reclaimable: s.Reclaimable(), Syncs: s.syncer.took.all.Read()}
+	m.WrittenBytes += uint64(s.segments.appended.Load())
+	inSegments, _ := s.segments.usage()
+	m.DiskBytes += uint64(inSegments)
 	for i := range pm.Levels {
 		m.WrittenBytes += pm.Levels[i].TableBytesFlushed + pm.Levels[i].TableBytesCompacted
 	}
@@ -294,12 +316,16 @@ func (s *Store) Metrics() Metrics {
 // commit applies a batch, durably if how is pebble.Sync, and releases it. It
 // does not return if that fails.
 func (s *Store) commit(b *pebble.Batch, how *pebble.WriteOptions) {
-	began := time.Now()
+	began, number := time.Now(), uint64(0)
+	if how == pebble.Sync {
+		number = s.segments.beginWrite()
+	}
 	if err := b.Commit(how); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
 	if how == pebble.Sync {
 		s.syncer.took.observe(began)
+		s.segments.endWrite(number)
 	}
 	if err := b.Close(); err != nil {
 		s.fatal("durable write failed", "error", err)
@@ -309,11 +335,13 @@ func (s *Store) commit(b *pebble.Batch, how *pebble.WriteOptions) {
 // SyncLatency is the mean time that durable writes have taken of late; 0: there was none.
 func (s *Store) SyncLatency() time.Duration { return time.Duration(s.syncer.took.ns.Load()) }
 
-// write applies a batch, and has it synced without waiting for that. Its owner releases it.
-func (s *Store) write(b *pebble.Batch) {
+// write applies a batch, and has it synced without waiting for that. syncer.sync does, with the number.
+func (s *Store) write(b *pebble.Batch) (number uint64) {
+	number = s.segments.beginWrite()
 	if err := s.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
+	return number
 }
 
 // freedPins notes how many bytes of pinned sections were deleted. The

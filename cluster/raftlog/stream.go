@@ -126,6 +126,7 @@ type streamReader struct {
 	meta     *snapshotMeta
 	payloads []pin
 	kept     []bool // which of them the receiver has; nil: none
+	release  func() // lets go of the segments that payloads are in
 
 	begun   bool
 	ended   bool
@@ -170,7 +171,7 @@ func (r *streamReader) refill() {
 		r.begun = true
 		b = appendStreamHead(b, r.meta.stateSize, r.meta.stateSum)
 	case r.chunk < r.meta.chunks():
-		c := r.get(numberKey(kindChunk, r.g.id, r.meta.number, r.chunk), "snapshot")
+		c := r.get(section{key: numberKey(kindChunk, r.g.id, r.meta.number, r.chunk)}, "snapshot")
 		r.chunk++
 		b = append(b, c...)
 	case r.payload < len(r.payloads):
@@ -180,7 +181,7 @@ func (r *streamReader) refill() {
 			b = appendPart(b, partKept, p, nil)
 			break
 		}
-		section := r.get(r.g.sectionKey(p), "payload of a snapshot")
+		section := r.get(r.g.section(p), "payload of a snapshot")
 		if len(section) != int(p.size) {
 			r.g.s.readFailed(r.g.id, fmt.Sprintf("payload of entry %d", p.index), errShort)
 			return // to be read again
@@ -194,17 +195,14 @@ func (r *streamReader) refill() {
 	r.own, r.buf = b, b
 }
 
-// get reads a record that must be there.
-func (r *streamReader) get(key []byte, what string) []byte {
+// get reads what must be there.
+func (r *streamReader) get(at section, what string) []byte {
 	for {
-		v, err := getSealed(r.view, key)
+		v, err := r.g.readSection(r.view, at)
 		if err == nil {
 			return v
 		}
-		if errors.Is(err, errNoKey) {
-			err = fmt.Errorf("%w: %w", errShort, err)
-		}
-		r.g.s.readFailed(r.g.id, fmt.Sprintf("%s, record %x", what, key), err)
+		r.g.s.readFailed(r.g.id, fmt.Sprintf("%s, record %x", what, at.key), lost(err))
 	}
 }
 
@@ -215,6 +213,7 @@ func (r *streamReader) Close() error {
 	}
 	v := r.view
 	r.view = nil
+	r.release()
 	return v.Close()
 }
 

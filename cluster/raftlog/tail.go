@@ -11,6 +11,22 @@ type info struct {
 	header  uint32 // bytes of its header record
 	check   uint32 // of its payload section, see checkOf
 	dead    bool   // no message of its payload section is live any more
+	extent         // of its payload section
+}
+
+func (i *info) span() span { return span{i.extent, i.payload} }
+
+// recordSize is the size of the entry's record of a kind, 0 if it has none.
+func (i *info) recordSize(k kind) uint32 {
+	switch {
+	case k == kindHeader:
+		return i.header
+	case k == kindPayload && i.payload > 0 && i.segment == 0:
+		return i.payload + sealSize
+	case k == kindExtent && i.segment != 0:
+		return extentSize + sealSize
+	}
+	return 0
 }
 
 // tail describes raft's log: the entries from first to last without a gap.
@@ -85,7 +101,10 @@ type pin struct {
 	check uint32 // see checkOf
 	// number of the snapshot with which it came; 0: the group's own.
 	number uint64
+	extent
 }
+
+func (p *pin) span() span { return span{p.extent, p.size} }
 
 // pins holds them by ascending index. Released ones stay in the slice until
 // they are half of it, so that releasing costs a binary search.

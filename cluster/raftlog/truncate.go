@@ -80,40 +80,42 @@ func (g *Group) truncatePrefix(last uint64) {
 	first := g.entries.first
 	b := g.s.db.NewBatch()
 	g.deleteRun(b, kindHeader, first, last, int(last-first+1))
-	run, inRun := first, 0 // run: where the current run of dead sections starts
+	run, inPebble, inSegments := first, 0, 0 // run: where the current run of dead sections starts
+	deleteSections := func(last uint64) {
+		g.deleteRun(b, kindPayload, run, last, inPebble)
+		g.deleteRun(b, kindExtent, run, last, inSegments)
+	}
 	for index := first; index <= last; index++ {
 		i := g.entries.at(index)
 		switch {
 		case i.payload == 0:
+		case i.dead && i.segment == 0:
+			inPebble++
 		case i.dead:
-			inRun++
+			inSegments++
+			g.loosen(i.span())
 		default:
-			g.deleteRun(b, kindPayload, run, index-1, inRun)
-			run, inRun = index+1, 0
-			p := pin{index: index, size: i.payload, check: i.check}
+			deleteSections(index - 1)
+			run, inPebble, inSegments = index+1, 0, 0
+			p := pin{index: index, size: i.payload, check: i.check, extent: i.extent}
 			g.setPin(b, p)
 			g.pins.add(p)
 		}
 	}
-	g.deleteRun(b, kindPayload, run, last, inRun)
-	g.s.commit(b, pebble.NoSync)
+	deleteSections(last)
+	g.commitLoose(b, pebble.NoSync)
 	g.entries.truncatePrefix(last)
 }
 
-// deleteRun deletes the records of kind k, which is kindHeader or kindPayload,
-// of the entries from first to last, of which n have one.
+// deleteRun deletes the records of kind k, which is kindHeader, kindPayload or
+// kindExtent, of the entries from first to last, of which n have one.
 func (g *Group) deleteRun(b *pebble.Batch, k kind, first, last uint64, n int) {
 	if n >= rangeFrom {
 		g.s.deleteRange(b, indexKey(k, g.id, first), indexKey(k, g.id, last+1))
 		return
 	}
 	for index := first; n > 0 && index <= last; index++ {
-		i := g.entries.at(index)
-		size := i.header
-		if k == kindPayload {
-			size = i.payload + sealSize
-		}
-		if k == kindHeader || i.payload > 0 {
+		if size := g.entries.at(index).recordSize(k); size > 0 {
 			g.s.must(b.DeleteSized(indexKey(k, g.id, index), size, nil))
 		}
 	}
@@ -123,13 +125,16 @@ func (g *Group) deleteRun(b *pebble.Batch, k kind, first, last uint64, n int) {
 func (g *Group) truncateSuffix(first uint64) {
 	last := g.entries.last()
 	b := g.s.db.NewBatch()
-	for _, k := range []kind{kindHeader, kindPayload} {
+	for _, k := range []kind{kindHeader, kindPayload, kindExtent} {
 		g.s.deleteRange(b, indexKey(k, g.id, first), indexKey(k, g.id, last+1))
+	}
+	for index := max(first, g.entries.begin()); index <= last; index++ {
+		g.loosen(g.entries.at(index).span())
 	}
 	g.entries.truncateSuffix(first, g.termOf(first-1))
 	g.voters.truncated(first)
 	g.place.lower(g.end())
-	g.s.commit(b, pebble.NoSync)
+	g.commitLoose(b, pebble.NoSync)
 	g.epoch.Store(g.s.epochs.Add(1))
 }
 
@@ -138,7 +143,7 @@ func (g *Group) termOf(index uint64) uint64 {
 	if g.entries.at(index) == nil {
 		return 0
 	}
-	e, err := g.readEntry(index, false)
+	e, err := g.readEntry(index, nil)
 	if err != nil {
 		return 0
 	}
@@ -187,26 +192,42 @@ func (g *Group) release(indexes []uint64) {
 		}
 		at = at[n:]
 	}
-	g.s.commit(b, pebble.NoSync)
+	g.commitLoose(b, pebble.NoSync)
 	g.s.freedPins(before - g.pins.bytes)
 	g.pins.tidy()
 }
 
 // deletePins deletes neighbouring pins of one origin and their payload sections.
 func (g *Group) deletePins(b *pebble.Batch, run []pin) {
-	if len(run) >= rangeFrom {
-		end := run[len(run)-1]
-		end.index++
-		g.s.deleteRange(b, g.sectionKey(run[0]), g.sectionKey(end))
-		g.s.deleteRange(b, g.pinKey(run[0]), g.pinKey(end))
+	long, inPebble, inSegments := len(run) >= rangeFrom, false, false
+	for _, p := range run {
+		if p.size == 0 {
+			continue
+		}
+		inPebble, inSegments = inPebble || p.segment == 0, inSegments || p.segment != 0
+		g.loosen(p.span())
+		switch {
+		case long:
+			continue
+		case p.segment != 0:
+			g.s.must(b.DeleteSized(indexKey(kindExtent, g.id, p.index), extentSize+sealSize, nil))
+		default:
+			g.s.must(b.DeleteSized(g.sectionKey(p), p.size+sealSize, nil))
+		}
+		g.s.remove(b, g.pinKey(p))
+	}
+	if !long {
 		return
 	}
-	for _, p := range run {
-		if p.size > 0 {
-			g.s.must(b.DeleteSized(g.sectionKey(p), p.size+sealSize, nil))
-			g.s.remove(b, g.pinKey(p))
-		}
+	first, end := run[0], run[len(run)-1]
+	end.index++
+	if inPebble {
+		g.s.deleteRange(b, g.sectionKey(first), g.sectionKey(end))
 	}
+	if inSegments {
+		g.s.deleteRange(b, indexKey(kindExtent, g.id, first.index), indexKey(kindExtent, g.id, end.index))
+	}
+	g.s.deleteRange(b, g.pinKey(first), g.pinKey(end))
 }
 
 // Started tells the group what the machine's state holds: live reports

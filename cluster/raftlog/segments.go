@@ -1,0 +1,498 @@
+package raftlog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/fsm"
+)
+
+// Payload sections of segmentFrom bytes and more lie in segments: files that sections of all groups are
+// appended to, each followed by its checksum as a sealed value is. A record of kindExtent says where. A
+// segment is:
+//
+//	magic      8 bytes
+//	number     4 bytes, its name as well
+//	sealed     4 bytes: 1 once everything in it is durable, and nothing will be added
+//	checksum   4 bytes, CRC-32C of the 16 bytes before
+//	sections
+//
+// A segment in which nothing is referred to any more is written over, or removed; what is left in one
+// that holds little is written to another (rewrite.go). See DESIGN.md for the order of syncs.
+const (
+	segmentsFolder = "segments"
+	segmentSuffix  = ".seg"
+	segmentMagic   = "qrsegm1\n"
+	segmentHead    = len(segmentMagic) + 4 + 4 + 4
+	// segmentFrom is the size from which a payload section goes to a segment. Smaller ones cost less as
+	// a record in Pebble than as a write of their own.
+	segmentFrom = 32 << 10
+	// segmentBytes is how long a segment gets, unless a single section is longer.
+	segmentBytes = 64 << 20
+	// spareSegments is how many dead segments wait to be written over, which costs less than new blocks.
+	spareSegments = 4
+)
+
+// errGone says that a segment is not there any more, or never was.
+var errGone = errors.New("no such segment")
+
+// extent is where in a segment a payload section lies.
+type extent struct {
+	segment uint32 // 0: in none, but in Pebble
+	offset  uint32
+}
+
+// span is an extent, and the size of the payload section in it.
+type span struct {
+	extent
+	size uint32
+}
+
+func (s span) bytes() int64 { return int64(s.size) + sealSize }
+
+// segment is a file.
+//
+//	live is the sum over the records that refer to it
+type segment struct {
+	number  uint32
+	file    vfs.File // nil: it is closed, nothing is added
+	length  int64
+	live    int64
+	readers int
+	sealed  bool   // nobody needs to look whether what it should hold is there
+	old     bool   // groups may refer to it that were not loaded since Open
+	emptied uint64 // writes that had begun when live became 0
+}
+
+// segments are those of a store.
+type segments struct {
+	fs   vfs.FS
+	dir  string
+	fail func(why string, attrs ...any) // does not return
+
+	on    atomic.Bool
+	from  int
+	bytes int64
+
+	// Bytes that were appended, and how many of these are durable.
+	appended, synced atomic.Int64
+	// Writes to Pebble that are synced are numbered as they begin. ended is the last one that is durable,
+	// and with it whatever was committed before it began.
+	begun, ended atomic.Uint64
+
+	syncing sync.Mutex // who syncs; it comes before mu
+
+	mu     sync.Mutex
+	all    map[uint32]*segment
+	last   uint32     // the highest number
+	active *segment   // sections are added to it; nil: none was begun
+	full   []*segment // to be sealed
+	spare  []string   // files that are to be written over
+	unread map[fsm.GroupID]struct{}
+}
+
+func newSegments(o Options, fail func(string, ...any)) *segments {
+	s := &segments{fail: fail, from: segmentFrom, bytes: segmentBytes, all: map[uint32]*segment{}}
+	if o.segmentFrom > 0 {
+		s.from, s.bytes = o.segmentFrom, o.segmentBytes
+		s.on.Store(true)
+	}
+	return s
+}
+
+// UseSegments lets large payload sections be written to segments from now on. A program of fsm_version 1
+// cannot read them.
+func (s *Store) UseSegments() { s.segments.on.Store(true) }
+
+// takes reports whether a payload section goes to a segment.
+func (s *segments) takes(size int) bool { return size >= s.from && s.on.Load() }
+
+func (s *segments) name(number uint32) string {
+	return s.fs.PathJoin(s.dir, fmt.Sprintf("%010d%s", number, segmentSuffix))
+}
+
+func (s *segments) must(doing string, err error) {
+	if err != nil {
+		s.fail("durable write failed", "doing", doing, "error", err)
+	}
+}
+
+// open finds the segments that there are in the folder of a store. groups lists the groups that may refer
+// to them.
+func (s *segments) open(fs vfs.FS, dir string, groups func() []fsm.GroupID) error {
+	s.fs, s.dir = fs, fs.PathJoin(dir, segmentsFolder)
+	names, err := fs.List(s.dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		digits, ok := strings.CutSuffix(name, segmentSuffix)
+		number, err := strconv.ParseUint(digits, 10, 32)
+		if !ok || err != nil || number == 0 {
+			continue
+		}
+		if err := s.find(uint32(number)); err != nil {
+			return fmt.Errorf("segment %s: %w", name, err)
+		}
+	}
+	if len(s.all) > 0 {
+		s.unread = map[fsm.GroupID]struct{}{}
+		for _, id := range groups() {
+			s.unread[id] = struct{}{}
+		}
+		s.accounted()
+	}
+	return nil
+}
+
+// find takes up a segment that is there. What the operating system has of it may not be on disk yet: who
+// finds it there relies on it.
+func (s *segments) find(number uint32) error {
+	f, err := s.fs.OpenReadWrite(s.name(number), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	seg := &segment{number: number, old: true}
+	head := make([]byte, segmentHead)
+	if _, err := f.ReadAt(head, 0); err == nil {
+		seg.sealed = isSealed(head, number)
+	} else if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	if !seg.sealed {
+		if err := f.Sync(); err != nil {
+			return err
+		}
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	seg.length = info.Size()
+	s.all[number] = seg
+	s.last = max(s.last, number)
+	return nil
+}
+
+func appendSegmentHead(b []byte, number uint32, sealed bool) []byte {
+	at := len(b)
+	b = binary.BigEndian.AppendUint32(append(b, segmentMagic...), number)
+	b = binary.BigEndian.AppendUint32(b, uint32(bit(sealed)))
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[at:], castagnoli))
+}
+
+func isSealed(head []byte, number uint32) bool {
+	return string(head) == string(appendSegmentHead(nil, number, true))
+}
+
+// append writes a payload section, whose record would lie at key, to a segment. It is durable after sync.
+func (s *segments) append(key, section []byte) (e extent, seal uint32) {
+	seal = sum(key, section)
+	n := span{size: uint32(len(section))}.bytes()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.active == nil || s.active.length > int64(segmentHead) && s.active.length+n > s.bytes {
+		s.begin()
+	}
+	a := s.active
+	e = extent{a.number, uint32(a.length)}
+	_, err := a.file.Write(section)
+	s.must("append to a segment", err)
+	_, err = a.file.Write(binary.BigEndian.AppendUint32(nil, seal))
+	s.must("append to a segment", err)
+	a.length += n
+	a.live += n
+	s.appended.Add(n)
+	return e, seal
+}
+
+// begin begins another segment, whose name is durable before anything refers to it. The caller holds mu.
+func (s *segments) begin() {
+	if s.active != nil {
+		s.full = append(s.full, s.active)
+	}
+	s.collect(spareSegments + 1)
+	s.last++
+	name := s.name(s.last)
+	var file vfs.File
+	var err error
+	if n := len(s.spare); n > 0 {
+		file, err = s.fs.ReuseForWrite(s.spare[n-1], name, vfs.WriteCategoryUnspecified)
+		s.spare = s.spare[:n-1]
+	} else {
+		if len(s.all) == 0 {
+			s.must("make the folder of segments", s.fs.MkdirAll(s.dir, 0o700))
+			s.must("make the folder of segments", s.syncDir(s.fs.PathDir(s.dir)))
+		}
+		file, err = s.fs.Create(name, vfs.WriteCategoryUnspecified)
+	}
+	s.must("begin a segment", err)
+	_, err = file.Write(appendSegmentHead(nil, s.last, false))
+	s.must("begin a segment", err)
+	s.must("begin a segment", s.syncDir(s.dir))
+	s.active = &segment{number: s.last, file: file, length: int64(segmentHead)}
+	s.all[s.last] = s.active
+}
+
+func (s *segments) syncDir(dir string) error {
+	d, err := s.fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// sync returns when all sections are durable that were appended before.
+func (s *segments) sync() { s.syncTo(s.appended.Load()) }
+
+// syncTo returns when the first bytes that were appended are durable, so many of them.
+func (s *segments) syncTo(bytes int64) {
+	if s.synced.Load() >= bytes {
+		return
+	}
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	if s.synced.Load() >= bytes {
+		return
+	}
+	s.mu.Lock()
+	to, active, full := s.appended.Load(), s.active, s.full
+	s.full = nil
+	s.mu.Unlock()
+	for _, seg := range full {
+		s.seal(seg)
+	}
+	if active != nil {
+		s.must("sync a segment", active.file.SyncData())
+	}
+	s.synced.Store(to)
+}
+
+// seal closes a segment to which nothing is added any more. That it is sealed need not be durable. The
+// caller holds syncing.
+func (s *segments) seal(seg *segment) {
+	s.must("sync a segment", seg.file.SyncData())
+	_, err := seg.file.WriteAt(appendSegmentHead(nil, seg.number, true), 0)
+	s.must("seal a segment", err)
+	s.must("seal a segment", seg.file.Close())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seg.file, seg.sealed = nil, true
+}
+
+// close seals what is open.
+func (s *segments) close() {
+	s.syncing.Lock()
+	defer s.syncing.Unlock()
+	s.mu.Lock()
+	open := s.full
+	if s.active != nil {
+		open = append(open, s.active)
+	}
+	s.full, s.active = nil, nil
+	s.mu.Unlock()
+	for _, seg := range open {
+		s.seal(seg)
+	}
+}
+
+// retire seals the segment that sections are added to, if at least half of it is dead.
+func (s *segments) retire() {
+	s.mu.Lock()
+	sparse := s.active != nil && 2*s.active.live <= s.active.length
+	s.mu.Unlock()
+	if sparse {
+		s.close()
+	}
+}
+
+// hold keeps the segments of spans from being written over until done is called. Those that are gone
+// already are not there.
+func (s *segments) hold(spans []span) (done func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	held := map[*segment]bool{}
+	for _, sp := range spans {
+		if seg := s.all[sp.segment]; seg != nil && !held[seg] {
+			held[seg] = true
+			seg.readers++
+		}
+	}
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for seg := range held {
+			seg.readers--
+		}
+	}
+}
+
+// read returns the payload section in a span, which is what was written for a record at key. The error
+// is errGone if the segment is not there: the section was released, or is elsewhere by now.
+func (s *segments) read(sp span, key []byte) ([]byte, error) {
+	s.mu.Lock()
+	seg := s.all[sp.segment]
+	if seg == nil {
+		s.mu.Unlock()
+		return nil, errGone
+	}
+	seg.readers++
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		seg.readers--
+	}()
+	f, err := s.fs.Open(s.name(sp.segment))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %w", errShort, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := make([]byte, sp.bytes())
+	if n, err := f.ReadAt(b, int64(sp.offset)); n < len(b) {
+		if err == nil || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("%w: segment %d ends", errShort, sp.segment)
+		}
+		return nil, err
+	}
+	return unseal(key, b)
+}
+
+// isSealed reports whether everything that was written to a segment is in it.
+func (s *segments) isSealed(number uint32) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seg := s.all[number]
+	return seg != nil && seg.sealed
+}
+
+// loaded counts what a group refers to that was read from the store.
+func (s *segments) loaded(id fsm.GroupID, spans []span) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sp := range spans {
+		if s.all[sp.segment] == nil {
+			return fmt.Errorf("segment %d: %w", sp.segment, errShort)
+		}
+	}
+	for _, sp := range spans {
+		s.all[sp.segment].live += sp.bytes()
+	}
+	s.account(id)
+	return nil
+}
+
+// forgotten notes that the store has nothing of a group any more.
+func (s *segments) forgotten(id fsm.GroupID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.account(id)
+}
+
+func (s *segments) account(id fsm.GroupID) {
+	if len(s.unread) > 0 {
+		delete(s.unread, id)
+		s.accounted()
+	}
+}
+
+// accounted lets go of the segments from before Open once all groups have said what they refer to.
+func (s *segments) accounted() {
+	if len(s.unread) > 0 {
+		return
+	}
+	for _, seg := range s.all {
+		if seg.old {
+			seg.old, seg.emptied = false, s.begun.Load()
+		}
+	}
+}
+
+// release notes that nothing refers to spans any more, by records that are committed.
+func (s *segments) release(spans []span) {
+	if len(spans) == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, sp := range spans {
+		seg := s.all[sp.segment]
+		if seg == nil {
+			continue
+		}
+		if seg.live -= sp.bytes(); seg.live == 0 {
+			seg.emptied = s.begun.Load()
+		}
+	}
+}
+
+// beginWrite and endWrite surround a write to Pebble that is synced.
+func (s *segments) beginWrite() (number uint64) { return s.begun.Add(1) }
+
+func (s *segments) endWrite(number uint64) {
+	for ended := s.ended.Load(); ended < number && !s.ended.CompareAndSwap(ended, number); ended = s.ended.Load() {
+	}
+}
+
+// collect makes spare files of the segments that nothing refers to, as a power failure would leave it, and
+// removes all but so many. The caller holds mu.
+func (s *segments) collect(keep int) {
+	for number, seg := range s.all {
+		if seg.live == 0 && seg.readers == 0 && seg.file == nil && !seg.old && seg.emptied < s.ended.Load() {
+			delete(s.all, number)
+			s.spare = append(s.spare, s.name(number))
+		}
+	}
+	for len(s.spare) > keep {
+		n := len(s.spare) - 1
+		s.must("remove a segment", s.fs.Remove(s.spare[n]))
+		s.spare = s.spare[:n]
+	}
+}
+
+// giveBack removes what nothing refers to, but for so many spare files.
+func (s *segments) giveBack(keep int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.collect(keep)
+}
+
+// dying reports whether there are segments that nothing refers to.
+func (s *segments) dying() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seg := range s.all {
+		if seg.live == 0 && seg.file == nil && !seg.old {
+			return true
+		}
+	}
+	return false
+}
+
+// usage is how much disk space segments take, and how much of it is referred to.
+func (s *segments) usage() (all, live int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seg := range s.all {
+		all += seg.length
+		live += seg.live
+	}
+	return all + int64(len(s.spare))*s.bytes, live
+}
