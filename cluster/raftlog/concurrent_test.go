@@ -24,6 +24,7 @@ func TestConcurrentUse(t *testing.T) {
 		groups.Go(func() { useConcurrently(t, mustGroup(t, s, id)) })
 	}
 	groups.Wait()
+	must(t, checkSegments(s))
 	if n := s.Reclaimable(); n < 0 {
 		t.Errorf("%d reclaimable", n)
 	}
@@ -131,6 +132,9 @@ func useConcurrently(t *testing.T, g *Group) {
 			t.Error(err)
 		}
 	})
+	if g.id == 3 {
+		until(func() { g.s.tidySegments(0, 1) })
+	}
 	wg.Wait()
 }
 

@@ -67,7 +67,7 @@ func (a *actor) step() (string, error) {
 		a.g.settle()
 		a.behind(true)
 	}
-	switch a.d.to(13) {
+	switch a.d.to(14) {
 	case 0, 1, 2, 3:
 		return a.append()
 	case 4:
@@ -84,6 +84,10 @@ func (a *actor) step() (string, error) {
 		return a.compact()
 	case 12:
 		return a.install()
+	case 13:
+		a.g.s.segments.retire()
+		a.g.s.tidySegments(0, int(a.d.to(2)))
+		return "tidy", nil
 	default:
 		return a.abandon()
 	}

@@ -147,12 +147,14 @@ func (s *Store) rest(stop <-chan struct{}) {
 		case <-t.C:
 			before := written
 			written = s.db.Metrics().WAL.BytesWritten + uint64(s.segments.appended.Load())
-			resting := written-before <= restBytes
-			if resting {
+			if written-before <= restBytes {
 				s.giveBack(restLog)
 				s.tidy(ctx, restTables)
+				s.segments.retire()
+				s.tidySegments(restGarbage, 0)
+			} else {
+				s.tidySegments(busyGarbage, spareSegments)
 			}
-			s.tidySegments(resting)
 		}
 	}
 }

@@ -17,14 +17,9 @@ const (
 	rewriteStep = 8 << 20
 )
 
-// tidySegments gives back segments that nothing refers to, and has what is left in sparse ones written to
-// others, if more than so many bytes are dead.
-func (s *Store) tidySegments(resting bool) {
-	garbage, spare := int64(busyGarbage), spareSegments
-	if resting {
-		garbage, spare = restGarbage, 0
-		s.segments.retire()
-	}
+// tidySegments gives back segments that nothing refers to, but for so many spare ones, and has what is left
+// in sparse ones written to others, if more than so many bytes are dead.
+func (s *Store) tidySegments(garbage int64, spare int) {
 	if victims := s.segments.sparse(garbage); len(victims) > 0 {
 		s.rewrite(victims)
 	}
