@@ -38,13 +38,13 @@ type section struct {
 	span
 }
 
-// readSection reads a payload section of the group, from r if it is in Pebble. The error is errNoKey or errGone
+// readSection reads a payload section, from r if it is in Pebble. The error is errNoKey or errGone
 // if it is not there.
-func (g *Group) readSection(r pebble.Reader, s section) ([]byte, error) {
-	if s.segment == 0 {
-		return getSealed(r, s.key)
+func readSection(r pebble.Reader, s *segments, at section) ([]byte, error) {
+	if at.segment == 0 {
+		return getSealed(r, at.key)
 	}
-	return g.s.segments.read(s.span, s.key)
+	return s.read(at.span, at.key)
 }
 
 // lost says that a payload section is not where it must be.
@@ -55,27 +55,27 @@ func lost(err error) error {
 	return err
 }
 
-// loosen notes that what is committed next refers to a span no more. The caller holds mu.
-func (g *Group) loosen(sp span) {
+// loose is what a group's records refer to no more once the next batch is committed.
+type loose []span
+
+func (l *loose) add(sp span) {
 	if sp.segment != 0 {
-		g.loose = append(g.loose, sp)
+		*l = append(*l, sp)
 	}
 }
 
-// commitLoose commits a batch, and gives back what it has loosened. The caller holds mu.
-func (g *Group) commitLoose(b *pebble.Batch, how *pebble.WriteOptions) {
-	g.s.commit(b, how)
-	g.s.segments.release(g.loose)
-	g.loose = g.loose[:0]
+// commit commits a batch, and gives back what nothing refers to any more.
+func (l *loose) commit(s *Store, b *pebble.Batch, how *pebble.WriteOptions) {
+	s.commit(b, how)
+	s.segments.release(*l)
+	*l = (*l)[:0]
 }
 
-// spans lists what the group refers to. The caller holds mu.
-func (g *Group) spans() []span {
-	var list []span
-	for _, p := range g.everySection(^uint64(0)) {
-		if p.segment != 0 {
-			list = append(list, p.span())
-		}
+// spansOf lists where payload sections lie that are in segments.
+func spansOf(sections []pin) []span {
+	var list loose
+	for _, p := range sections {
+		list.add(p.span())
 	}
 	return list
 }

@@ -52,7 +52,7 @@ type Group struct {
 	pins     pins
 	snapshot snapshotState
 	offers   offers
-	loose    []span // see loosen
+	loose    loose
 }
 
 var (
@@ -183,7 +183,7 @@ func (g *Group) readEntry(index uint64, i *info) (*entry, error) {
 		return nil, err
 	}
 	if i != nil && e.payload > 0 {
-		e.ext, err = g.readSection(g.s.db, section{indexKey(kindPayload, g.id, index), i.span()})
+		e.ext, err = readSection(g.s.db, g.s.segments, section{indexKey(kindPayload, g.id, index), i.span()})
 		if err == nil && len(e.ext) != int(e.payload) {
 			err = errShort
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -67,7 +68,7 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	if err := g.checkAcknowledged(l.termAt); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
-	if err := s.segments.loaded(id, g.spans()); err != nil {
+	if err := s.segments.loaded(id, spansOf(g.everySection(math.MaxUint64))); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
 	g.entries.loaded(&s.reclaimable)

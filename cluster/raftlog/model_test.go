@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 
 	"github.com/hashicorp/raft"
@@ -365,7 +366,7 @@ func checkSegments(s *Store) error {
 			continue
 		}
 		sl.group.mu.Lock()
-		for _, sp := range sl.group.spans() {
+		for _, sp := range spansOf(sl.group.everySection(math.MaxUint64)) {
 			live[sp.segment] += sp.bytes()
 		}
 		sl.group.mu.Unlock()

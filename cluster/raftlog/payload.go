@@ -69,7 +69,7 @@ func (g *Group) Recent(index uint64) (payloads []byte, term uint64) {
 // the section if it should enter the cache. If not, the part is a copy unless it
 // is most of the section, so that it keeps no more in memory.
 func (g *Group) readPayload(at section, cached cacheKey, ref fsm.Ref) (part, whole []byte, err error) {
-	v, err := g.readSection(g.s.db, at)
+	v, err := readSection(g.s.db, g.s.segments, at)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -112,11 +112,9 @@ func (g *Group) locate(index uint64) section {
 	if at < 0 {
 		return section{}
 	}
-	return g.section(g.pins.items[at])
+	p := g.pins.items[at]
+	return section{g.sectionKey(p), p.span()}
 }
-
-// section is where the payload section of a pin lies.
-func (g *Group) section(p pin) section { return section{g.sectionKey(p), p.span()} }
 
 // sectionKey is where the payload section of a pin lies, or would if it were not in a segment.
 func (g *Group) sectionKey(p pin) []byte {

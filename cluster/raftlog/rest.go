@@ -195,3 +195,37 @@ func untidy(m *pebble.Metrics, long int64) bool {
 	young, all := m.Levels[0].TablesSize, m.Total()
 	return young > long && all.TablesSize <= tidyShare*young
 }
+
+// tidySegments gives back segments that nothing refers to, but for so many spare ones, and has what is left
+// in sparse ones written to others, if more than so many bytes are dead.
+func (s *Store) tidySegments(garbage int64, spare int) {
+	if victims := s.segments.sparse(garbage); len(victims) > 0 {
+		s.rewrite(victims)
+	}
+	if s.segments.dying() {
+		b := s.db.NewBatch()
+		s.must(b.LogData(nil, nil))
+		s.commit(b, pebble.Sync)
+	}
+	s.segments.giveBack(spare)
+}
+
+// rewrite writes what groups have in segments to others.
+func (s *Store) rewrite(victims map[uint32]bool) {
+	s.mu.Lock()
+	var groups []*Group
+	for _, sl := range s.groups {
+		if sl.loaded {
+			groups = append(groups, sl.group)
+		}
+	}
+	s.mu.Unlock()
+	for _, g := range groups {
+		select {
+		case <-s.closing:
+			return
+		default:
+			(&mover{g: g}).rewrite(victims)
+		}
+	}
+}

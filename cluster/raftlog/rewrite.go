@@ -3,6 +3,7 @@ package raftlog
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -16,20 +17,6 @@ const (
 	// rewriteStep is how much is written to another segment before the records are changed.
 	rewriteStep = 8 << 20
 )
-
-// tidySegments gives back segments that nothing refers to, but for so many spare ones, and has what is left
-// in sparse ones written to others, if more than so many bytes are dead.
-func (s *Store) tidySegments(garbage int64, spare int) {
-	if victims := s.segments.sparse(garbage); len(victims) > 0 {
-		s.rewrite(victims)
-	}
-	if s.segments.dying() {
-		b := s.db.NewBatch()
-		s.must(b.LogData(nil, nil))
-		s.commit(b, pebble.Sync)
-	}
-	s.segments.giveBack(spare)
-}
 
 // sparse chooses segments that are to be rewritten, those with the least in them first: none if no more than
 // garbage is dead, and as much again as is live; or else of those that are at least half dead as many as make it so.
@@ -59,24 +46,11 @@ func (s *segments) sparse(garbage int64) map[uint32]bool {
 	return victims
 }
 
-// rewrite writes what groups have in segments to others.
-func (s *Store) rewrite(victims map[uint32]bool) {
-	s.mu.Lock()
-	var groups []*Group
-	for _, sl := range s.groups {
-		if sl.loaded {
-			groups = append(groups, sl.group)
-		}
-	}
-	s.mu.Unlock()
-	for _, g := range groups {
-		select {
-		case <-s.closing:
-			return
-		default:
-			g.rewrite(victims)
-		}
-	}
+// mover writes payload sections of a group to other segments.
+type mover struct {
+	g       *Group
+	moves   []move
+	written int64
 }
 
 // move is a payload section that was written a second time.
@@ -85,14 +59,12 @@ type move struct {
 	from, to span
 }
 
-// rewrite writes the group's payload sections that are in segments to others. They are durable there
-// before a record says so: a power failure must not find a record that has lost what it had.
-func (g *Group) rewrite(victims map[uint32]bool) {
+// rewrite moves what the group has in segments.
+func (m *mover) rewrite(victims map[uint32]bool) {
+	g := m.g
 	g.mu.Lock()
-	todo := slices.DeleteFunc(g.everySection(^uint64(0)), func(p pin) bool { return !victims[p.segment] })
+	todo := slices.DeleteFunc(g.everySection(math.MaxUint64), func(p pin) bool { return !victims[p.segment] })
 	g.mu.Unlock()
-	var moves []move
-	written := int64(0)
 	for _, p := range todo {
 		key := indexKey(kindPayload, g.id, p.index)
 		v, err := g.s.segments.read(p.span(), key)
@@ -104,46 +76,48 @@ func (g *Group) rewrite(victims map[uint32]bool) {
 		}
 		at, _ := g.s.segments.append(key, v)
 		to := span{at, p.size}
-		moves = append(moves, move{p.index, p.span(), to})
-		if written += to.bytes(); written >= rewriteStep {
-			g.moved(moves)
-			moves, written = moves[:0], 0
+		m.moves = append(m.moves, move{p.index, p.span(), to})
+		if m.written += to.bytes(); m.written >= rewriteStep {
+			m.commit()
 		}
 	}
-	g.moved(moves)
+	m.commit()
 }
 
-// moved has the records say where sections were written. Of those that were released meanwhile, or
-// replaced, what was written is garbage.
-func (g *Group) moved(moves []move) {
-	if len(moves) == 0 {
+// commit has the records say where sections were written, which are durable there by then: a power failure
+// must not find a record that has lost what it had. Of those that were released meanwhile, or replaced, what was
+// written is garbage.
+func (m *mover) commit() {
+	if len(m.moves) == 0 {
 		return
 	}
+	g := m.g
 	g.s.segments.sync()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := g.s.db.NewBatch()
-	for _, m := range moves {
-		at := g.extentOf(m.index)
-		if at == nil || *at != m.from.extent {
-			g.loosen(m.to)
+	for _, one := range m.moves {
+		at := m.noted(one.index)
+		if at == nil || *at != one.from.extent {
+			g.loose.add(one.to)
 			continue
 		}
-		g.s.setSealed(b, indexKey(kindExtent, g.id, m.index), putExtent(m.to, 0))
-		g.loosen(m.from)
-		*at = m.to.extent
+		g.s.setSealed(b, indexKey(kindExtent, g.id, one.index), putExtent(one.to, 0))
+		g.loose.add(one.from)
+		*at = one.to.extent
 	}
-	g.commitLoose(b, pebble.NoSync)
+	g.loose.commit(g.s, b, pebble.NoSync)
+	m.moves, m.written = m.moves[:0], 0
 }
 
-// extentOf returns where it is noted where the payload section of an entry lies, nil if there is none. The
-// caller holds mu.
-func (g *Group) extentOf(index uint64) *extent {
-	if i := g.entries.at(index); i != nil {
+// noted is where in memory it says where an entry's payload section lies, nil if nothing does. The caller
+// holds Group.mu.
+func (m *mover) noted(index uint64) *extent {
+	if i := m.g.entries.at(index); i != nil {
 		return &i.extent
 	}
-	if at := g.pins.find(index); at >= 0 {
-		return &g.pins.items[at].extent
+	if at := m.g.pins.find(index); at >= 0 {
+		return &m.g.pins.items[at].extent
 	}
 	return nil
 }

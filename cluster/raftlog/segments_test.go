@@ -228,8 +228,11 @@ func TestSegmentsOfGroupsThatAreNotLoaded(t *testing.T) {
 // A segment that is lost, or shorter than it was, costs the groups that have something in it.
 func TestLostSegment(t *testing.T) {
 	for name, harm := range map[string]func(fs vfs.FS, path string) error{
-		"gone":  func(fs vfs.FS, path string) error { return fs.Remove(path) },
-		"empty": func(fs vfs.FS, path string) error { f, err := fs.Create(path, vfs.WriteCategoryUnspecified); return firstOf(err, f) },
+		"gone": func(fs vfs.FS, path string) error { return fs.Remove(path) },
+		"empty": func(fs vfs.FS, path string) error {
+			f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
+			return firstOf(err, f)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := vfs.NewMem()

@@ -264,7 +264,7 @@ func (k *Sink) install() error {
 	g.s.deleteRange(b, indexKey(kindHeader, g.id, 0), indexKey(kindHeader, g.id, now.index+1))
 	g.s.setSealed(b, prefixOf(kindMeta, g.id), k.meta.append(nil))
 	g.s.setSealed(b, prefixOf(kindInstalled, g.id), now.append(nil))
-	g.commitLoose(b, pebble.Sync)
+	g.loose.commit(g.s, b, pebble.Sync)
 	k.b = nil
 
 	g.epoch.Store(g.s.epochs.Add(1))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"slices"
 	"sync"
@@ -270,7 +271,7 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 		defer g.closing.Unlock()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		spans := g.spans()
+		spans := spansOf(g.everySection(math.MaxUint64))
 		g.forget()
 		defer s.segments.release(spans)
 	}
@@ -279,6 +280,10 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 	s.ledger.forget(id)
 	return nil
 }
+
+// UseSegments lets large payload sections be written to segments from now on. A program of fsm_version 1
+// cannot read them.
+func (s *Store) UseSegments() { s.segments.on.Store(true) }
 
 // Reclaimable returns how many bytes snapshots of all groups together would free: the sum of
 // Group.Reclaimable.

@@ -181,7 +181,7 @@ func (r *streamReader) refill() {
 			b = appendPart(b, partKept, p, nil)
 			break
 		}
-		section := r.get(r.g.section(p), "payload of a snapshot")
+		section := r.get(section{r.g.sectionKey(p), p.span()}, "payload of a snapshot")
 		if len(section) != int(p.size) {
 			r.g.s.readFailed(r.g.id, fmt.Sprintf("payload of entry %d", p.index), errShort)
 			return // to be read again
@@ -198,7 +198,7 @@ func (r *streamReader) refill() {
 // get reads what must be there.
 func (r *streamReader) get(at section, what string) []byte {
 	for {
-		v, err := r.g.readSection(r.view, at)
+		v, err := readSection(r.view, r.g.s.segments, at)
 		if err == nil {
 			return v
 		}

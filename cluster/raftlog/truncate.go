@@ -93,7 +93,7 @@ func (g *Group) truncatePrefix(last uint64) {
 			inPebble++
 		case i.dead:
 			inSegments++
-			g.loosen(i.span())
+			g.loose.add(i.span())
 		default:
 			deleteSections(index - 1)
 			run, inPebble, inSegments = index+1, 0, 0
@@ -103,7 +103,7 @@ func (g *Group) truncatePrefix(last uint64) {
 		}
 	}
 	deleteSections(last)
-	g.commitLoose(b, pebble.NoSync)
+	g.loose.commit(g.s, b, pebble.NoSync)
 	g.entries.truncatePrefix(last)
 }
 
@@ -129,12 +129,12 @@ func (g *Group) truncateSuffix(first uint64) {
 		g.s.deleteRange(b, indexKey(k, g.id, first), indexKey(k, g.id, last+1))
 	}
 	for index := max(first, g.entries.begin()); index <= last; index++ {
-		g.loosen(g.entries.at(index).span())
+		g.loose.add(g.entries.at(index).span())
 	}
 	g.entries.truncateSuffix(first, g.termOf(first-1))
 	g.voters.truncated(first)
 	g.place.lower(g.end())
-	g.commitLoose(b, pebble.NoSync)
+	g.loose.commit(g.s, b, pebble.NoSync)
 	g.epoch.Store(g.s.epochs.Add(1))
 }
 
@@ -192,7 +192,7 @@ func (g *Group) release(indexes []uint64) {
 		}
 		at = at[n:]
 	}
-	g.commitLoose(b, pebble.NoSync)
+	g.loose.commit(g.s, b, pebble.NoSync)
 	g.s.freedPins(before - g.pins.bytes)
 	g.pins.tidy()
 }
@@ -205,7 +205,7 @@ func (g *Group) deletePins(b *pebble.Batch, run []pin) {
 			continue
 		}
 		inPebble, inSegments = inPebble || p.segment == 0, inSegments || p.segment != 0
-		g.loosen(p.span())
+		g.loose.add(p.span())
 		switch {
 		case long:
 			continue
