@@ -171,7 +171,7 @@ func (l *link) serve() error {
 // watch sends pings, fails overdue requests, and ends the link when nothing has arrived for too
 // long.
 func (l *link) watch() {
-	pulse := pulse{t: &l.p.m.cfg.Timing}
+	pulse := pulse{t: &l.p.m.cfg.Timing, woke: l.age()} // the handshake before may have taken long
 	next := time.NewTimer(time.Hour)
 	defer next.Stop()
 	last := time.Duration(0) // when a ping was sent

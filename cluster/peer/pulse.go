@@ -10,7 +10,8 @@ import (
 // other node is known well.
 const youngPings = 8
 
-// lateWeight is how often the lateness of this process's timers is added to SuspectAfter.
+// lateWeight is how often the lateness of this process's timers is added to SuspectAfter. More than that
+// makes twice SuspectAfter is not remembered: it would count long after.
 const lateWeight = 8
 
 // pulse paces the pings of a link, and counts for how long nothing has arrived. That time is counted by
@@ -21,12 +22,13 @@ const lateWeight = 8
 // SuspectAfter.
 //
 //	unheard < limit()
+//	late ≤ SuspectAfter / lateWeight
 type pulse struct {
 	t       *Timing
 	pings   int
 	heard   time.Duration // when a byte last arrived, as far as is known here
 	unheard time.Duration
-	woke    time.Duration // when the last pause ended
+	woke    time.Duration // when the last pause ended, or the first began
 	late    time.Duration // by how much pauses have been longer than asked for, of late
 }
 
@@ -41,13 +43,13 @@ func (p *pulse) pause(answered bool) time.Duration {
 
 // limit is after how long without a sign of life the peer is suspected.
 func (p *pulse) limit() time.Duration {
-	return p.t.SuspectAfter + min(lateWeight*p.late, p.t.SuspectAfter)
+	return p.t.SuspectAfter + lateWeight*p.late
 }
 
 // passed takes a pause that is over, and when a byte has last arrived, and reports whether nothing has
 // arrived for too long.
 func (p *pulse) passed(pause, heard, now time.Duration) (unheard bool) {
-	p.late = max(now-p.woke-pause, p.late*7/8)
+	p.late = min(max(now-p.woke-pause, p.late*7/8), p.t.SuspectAfter/lateWeight)
 	p.woke = now
 	if heard != p.heard {
 		p.heard, p.unheard = heard, min(pause, now-heard)

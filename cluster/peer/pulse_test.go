@@ -1,6 +1,8 @@
 package peer
 
 import (
+	"context"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -95,4 +97,41 @@ func TestLatePulse(t *testing.T) {
 			}
 		}
 	}
+	for range 20 { // however late they were
+		wait(0, now)
+	}
+	if more := p.limit() - c.SuspectAfter; more > c.SuspectAfter/10 {
+		t.Errorf("20 pauses after the last late one, peers have %v more", more)
+	}
+}
+
+// A node that is frozen when it is dialled answers when it continues. Once there is a link it is found
+// frozen as soon as any other: that the link was long in coming is not this process's lateness.
+func TestFrozenAfterSlowHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var suspected time.Duration
+		c := newCluster(t, false, 2, func(cfg *Config) {
+			cfg.SuspectAfter = 0
+			cfg.setDefaults()
+			suspected = cfg.SuspectAfter
+			dial := cfg.Dial
+			cfg.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+				time.Sleep(suspected / 3)
+				return dial(ctx, addr)
+			}
+		})
+		c.startAll(nil)
+		m := c.members["n1"]
+		mustEvent(t, m, isUp("n2"), "up")
+		time.Sleep(suspected / 3)
+		frozen := time.Now()
+		c.net.setDeaf(c.addrs["n2"], true)
+		mustEvent(t, m, isDown("n2"), "down")
+		if noticed := time.Since(frozen); noticed > suspected {
+			t.Errorf("noticed after %v, not %v", noticed, suspected)
+		}
+		for _, m := range c.members {
+			m.Close()
+		}
+	})
 }
