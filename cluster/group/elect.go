@@ -202,15 +202,23 @@ func (e *elections) advanceAll(now time.Time) bool {
 	return some
 }
 
-// campaign makes raft stand for election. A candidate that has lost would remain a candidate until
+func (e *elections) campaign(g electable) { stand(e.links, g.Spec().Group, e.node, g) }
+
+// candidate is what stand needs of a replica.
+type candidate interface {
+	Voters() []string
+	role() (role raft.RaftState, term uint64)
+}
+
+// stand makes raft stand for election. A candidate that has lost would remain a candidate until
 // its timeout. It is therefore first made a follower, by a vote request in the next term that
 // claims a log too short for any vote.
-func (e *elections) campaign(g electable) {
-	switch role, term := g.role(); role {
+func stand(l links, group fsm.GroupID, node string, c candidate) {
+	switch role, term := c.role(); role {
 	case raft.Candidate:
-		for _, m := range g.Voters() {
-			if m != e.node {
-				e.links.StepDown(g.Spec().Group, term+1, m)
+		for _, m := range c.Voters() {
+			if m != node {
+				l.StepDown(group, term+1, m)
 				break
 			}
 		}
@@ -218,7 +226,7 @@ func (e *elections) campaign(g electable) {
 	default:
 		return
 	}
-	e.links.Campaign(g.Spec().Group)
+	l.Campaign(group)
 }
 
 // hasLeader reports whether the group has gained a leader since the election began: raft may know

@@ -426,9 +426,20 @@ func (k *Catalog) PeerChanged(ev peer.Event) {
 	case ev.Reason == peer.Restarted:
 		k.convergence.over(ev.Node, string(ev.Incarnation[:]))
 	}
-	if k.Started() && k.Leader() == ev.Node {
+	if k.Started() && k.needsLeader(ev) {
 		k.spawn(func() { k.succeed(ev.Node) })
 	}
+}
+
+// needsLeader reports whether the catalog needs another leader because a node went down. Raft may know no
+// leader any more: its own timer may have been first. If the node is merely silent, and this one has a
+// lease, the leader lives and has granted that through another voter. What was granted over the silent
+// link itself has ended, for LeaseTime is less than the time after which the mesh suspects a node.
+func (k *Catalog) needsLeader(ev peer.Event) bool {
+	if leader := k.Leader(); leader != "" && leader != ev.Node {
+		return false
+	}
+	return ev.Reason != peer.Suspected || k.lease.left() <= 0
 }
 
 // campaignStep is the pause between the campaigns of those who may follow a
@@ -449,6 +460,6 @@ func (k *Catalog) succeed(dead string) {
 	case <-time.After(time.Duration(place) * campaignStep):
 	}
 	if leader := k.Leader(); (leader == dead || leader == "") && !k.mesh.Alive(dead) {
-		k.mesh.Campaign(catalogGroup)
+		stand(k.mesh, catalogGroup, k.node, k)
 	}
 }
