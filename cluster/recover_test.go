@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/raftlog"
+	"github.com/quorate/quorate/fsm"
 )
 
 // recoverAt runs a recovery of a node that has stopped.
@@ -51,6 +52,23 @@ func recovered(r *membership.Recovery, name string) membership.RecoveredGroup {
 		}
 	}
 	return membership.RecoveredGroup{}
+}
+
+// A program that is too old for the data of a node does not read it.
+func TestRecoverByOlderProgram(t *testing.T) {
+	t.Parallel()
+	later := fsm.Versions{Oldest: 1, Newest: fsm.NewestVersion + 1}
+	c := mustCluster(t, func(c *nodes) { c.versions = map[string]fsm.Versions{"n1": later, "n2": later, "n3": later} })
+	c.mustClient("n1").mustDeclare("q")
+	c.mustBeAt(later.Newest, "q")
+	c.lose("n2", "n3")
+	c.stop("n1")
+	want := fmt.Sprintf("the cluster's fsm_version is %d, and this program supports 1 to %d", later.Newest, fsm.NewestVersion)
+	for _, act := range []bool{false, true} {
+		if rec, err := c.recoverAt(act, "n1"); err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("%+v, %v", rec, err)
+		}
+	}
 }
 
 // One of three nodes is left for good. It says what may be lost and changes

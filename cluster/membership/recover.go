@@ -91,15 +91,18 @@ func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 	if r.node == "" {
 		return nil, errors.Join(fmt.Errorf("%s does not say which node it belongs to", dir), r.close())
 	}
-	r.store, err = raftlog.Open(filepath.Join(dir, QueuesFolder), raftlog.Options{Logger: o.Logger, Exit: o.Exit, TrailingLogs: group.TrailingLogs})
-	if err == nil {
-		r.groups, err = r.store.GroupIDs()
-	}
-	if err == nil {
-		r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, CatalogFolder), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
-	}
+	r.stable, err = raftlog.OpenCatalog(filepath.Join(dir, CatalogFolder), raftlog.CatalogOptions{Logger: o.Logger, Exit: o.Exit})
 	if err == nil {
 		r.catalog, r.view, err = group.InspectCatalog(r.stable)
+	}
+	if err == nil {
+		err = readable(r.view)
+	}
+	if err == nil {
+		r.store, err = raftlog.Open(filepath.Join(dir, QueuesFolder), raftlog.Options{Logger: o.Logger, Exit: o.Exit, TrailingLogs: group.TrailingLogs})
+	}
+	if err == nil {
+		r.groups, err = r.store.GroupIDs()
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), r.close())
@@ -108,6 +111,15 @@ func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 		return nil, errors.Join(fmt.Errorf("%s: its catalog does not know node %s: there is nothing to recover", dir, r.node), r.close())
 	}
 	return r, nil
+}
+
+// readable refuses data that another program must read: what this one does not know in the store of the
+// queues would be missing to it, and what misses something is damaged.
+func readable(v *catalog.View) error {
+	if now := v.FSMVersion(); !fsm.Supported.Include(now) {
+		return fmt.Errorf("the cluster's fsm_version is %d, and this program supports %s", now, fsm.Supported)
+	}
+	return nil
 }
 
 func (r *dataFolder) close() error {
