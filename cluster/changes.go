@@ -16,9 +16,15 @@ func (n *Node) queueSettings(id fsm.QueueID) *group.QueueConfig {
 	return nil
 }
 
+// segmentsSince is the fsm_version since which programs read segments.
+const segmentsSince = 2
+
 // catalogChanged acts on the changes made by an entry of the catalog.
 func (n *Node) catalogChanged(c group.CatalogChange) {
 	view := n.catalog.View()
+	if view.FSMVersion() >= segmentsSince {
+		n.stores.queues.UseSegments()
+	}
 	if c.Nodes || c.Everything {
 		n.membership.Changed(view)
 	}

@@ -3,12 +3,16 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -16,7 +20,8 @@ import (
 )
 
 // mustBeAt waits until all nodes know the cluster to be of a version, and all
-// replicas of a queue that has just been used are of it.
+// replicas of a queue that has just been used are of it. What is large went to
+// segments from segmentsSince on, and to none before.
 func (c *nodes) mustBeAt(version uint32, queue string) {
 	c.t.Helper()
 	until(c.t, fmt.Sprint("all nodes are at version ", version), func() bool {
@@ -29,16 +34,39 @@ func (c *nodes) mustBeAt(version uint32, queue string) {
 	})
 	cl := c.mustClient(c.other())
 	defer cl.close()
+	before := map[string]time.Time{}
+	for name := range c.all {
+		before[name] = c.segmentsWritten(name)
+	}
 	cl.publish(queue, fmt.Sprint("at version ", version))
+	cl.publish(queue, strings.Repeat("large", 10<<10))
 	cl.confirmed()
 	c.mustAgree()
 	for name, n := range c.all {
+		if written := c.segmentsWritten(name); written.After(before[name]) != (version >= segmentsSince) {
+			c.t.Errorf("at version %d the segments of %s were last written %v, %v before", version, name, written, before[name])
+		}
 		for _, g := range n.host.Groups() {
 			if v := versionOf(g); v != version && g.Spec().Name == queue {
 				c.t.Errorf("the replica of %s at %s is of version %d, want %d", queue, name, v, version)
 			}
 		}
 	}
+}
+
+// segmentsWritten is when a node last wrote to its segments; zero: it has none.
+func (c *nodes) segmentsWritten(name string) (last time.Time) {
+	c.t.Helper()
+	paths, err := filepath.Glob(filepath.Join(c.dir, name, membership.QueuesFolder, "segments", "*"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.ModTime().After(last) {
+			last = info.ModTime()
+		}
+	}
+	return last
 }
 
 func versionOf(g *group.Group) (v uint32) {
