@@ -150,7 +150,7 @@ func (s *secured) ask(config Config) (*peerpb.IntroduceReply, error) {
 	question := &peerpb.IntroduceRequest{
 		Cluster: config.ClusterName, Node: config.Name, Identity: bytes.Repeat([]byte{byte(len(config.Name))}, 16),
 		Address: config.Nodes[config.Name], Version: peer.Version, Join: true, Token: config.Token.Secret,
-		OldestVersion: config.Versions.Oldest, NewestVersion: config.Versions.Newest,
+		OldestVersion: fsm.Supported.Oldest, NewestVersion: fsm.Supported.Newest,
 	}
 	var by *peer.Invitation
 	if len(question.Token) > 0 {

@@ -18,6 +18,7 @@ const (
 	rollConsumed  = 5 // of them, with a consumer
 	rollRate      = 200
 	rollPublisher = 3
+	rollLarge     = 16 // one of so many messages is large
 )
 
 // Each node in turn is drained, stopped and started again, then each is killed
@@ -119,7 +120,11 @@ func (r *run) traffic(names []string, stop <-chan struct{}) (published, consumed
 		p := client.Publisher{Name: fmt.Sprintf("publisher %d", i+1), URIs: r.URIs(), First: i, Rate: rollRate / rollPublisher}
 		return p.Run(r.ctx, r.History, workload.Until(stop, func() client.Message {
 			turn += rollPublisher
-			return plain(names[turn%len(names)], 64)()
+			size := 64
+			if turn/rollPublisher%rollLarge == 0 {
+				size = 40 << 10 // its payload goes to a segment
+			}
+			return plain(names[turn%len(names)], size)()
 		}))
 	})
 	return published, consumed, leave

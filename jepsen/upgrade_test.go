@@ -25,9 +25,17 @@ type program struct {
 	more         []string
 }
 
-// nextVersion makes a server built with the options for tests say that it supports the
-// fsm_version behind the present one.
-var nextVersion = []string{"--unsafe-test-options", "--set=unsafe.test_fsm_version=2"}
+// The fsm_versions of the program before, and of this one.
+const (
+	versionBefore = 1
+	versionNow    = 2
+)
+
+// supporting makes a server built with the options for tests say that it supports no
+// fsm_version behind one; 0: that it supports what it does.
+func supporting(version int) []string {
+	return []string{"--unsafe-test-options", fmt.Sprint("--set=unsafe.test_fsm_version=", version)}
+}
 
 // The nodes of a cluster get another program one by one while messages flow, and the one
 // before again: nothing confirmed is lost, and at no time is nothing confirmed for more than
@@ -36,8 +44,8 @@ var nextVersion = []string{"--unsafe-test-options", "--set=unsafe.test_fsm_versi
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	old := mustBuildBefore(t)
-	this, next := program{"this one", binary, nil}, program{"this one with fsm_version 2", binary, nextVersion}
-	r := mustStartWith(t, 5*time.Minute, cluster.Options{Binary: old.binary})
+	held, this := program{"this one, held back", binary, supporting(versionBefore)}, program{"this one", binary, supporting(0)}
+	r := mustStartWith(t, 5*time.Minute, cluster.Options{Binary: old.binary, Args: old.more})
 	names := make([]string, upgradeQueues)
 	for i := range names {
 		names[i] = fmt.Sprintf("upgraded-%d", i+1)
@@ -47,7 +55,7 @@ func TestUpgrade(t *testing.T) {
 	published, consumed, leave := r.traffic(names, stop)
 	err := r.awaitConfirms(r.ctx, rollRate)
 	if err == nil {
-		err = r.upgrade(old, this, next)
+		err = r.upgrade(old, held, this)
 	}
 	close(stop)
 	r.must(published())
@@ -69,7 +77,7 @@ func TestUpgrade(t *testing.T) {
 func mustBuildBefore(t *testing.T) program {
 	t.Helper()
 	if *before == "" {
-		return program{"the one before, which is the same", binary, nil}
+		return program{"this one, held back as if it were the one before", binary, supporting(versionBefore)}
 	}
 	built, err := cluster.BuildRevision(t.Context(), t.TempDir(), *before)
 	if errors.Is(err, cluster.ErrNoRevision) {
@@ -81,29 +89,33 @@ func mustBuildBefore(t *testing.T) program {
 	return program{*before, built, nil}
 }
 
-// upgrade takes a cluster of nodes with the old program up, down, and up to the next
-// fsm_version. Between programs that are the same it takes only one node down again.
-func (r *run) upgrade(old, this, next program) error {
+// upgrade takes a cluster of nodes with the old program up, down, and up to the fsm_version
+// of this program, which is held back before it goes down. Between programs that are the same
+// it takes only one node down again.
+func (r *run) upgrade(old, held, this program) error {
 	down := r.Nodes[1:2]
-	if old.binary != this.binary {
-		if err := r.exchange(this, 1, r.Nodes...); err != nil {
+	if old.binary != held.binary {
+		if err := r.exchange(held, versionBefore, r.Nodes...); err != nil {
 			return err
 		}
 		down = r.Nodes
-	} else if err := r.exchange(next, 1, r.Nodes[:2]...); err != nil {
+	} else if err := r.exchange(this, versionBefore, r.Nodes[:2]...); err != nil {
 		return err
 	}
-	if err := r.exchange(old, 1, down...); err != nil {
+	if err := r.exchange(old, versionBefore, down...); err != nil {
 		return err
 	}
 	last := len(r.Nodes) - 1
-	if err := r.exchange(next, 1, r.Nodes[:last]...); err != nil {
+	if err := r.exchange(this, versionBefore, r.Nodes[:last]...); err != nil {
 		return err
 	}
-	if err := r.exchange(next, 2, r.Nodes[last]); err != nil {
+	if err := r.exchange(this, versionNow, r.Nodes[last]); err != nil {
 		return err
 	}
-	return r.refuse(old, next)
+	if err := r.awaitConfirms(r.ctx, rollRate); err != nil { // of that version
+		return err
+	}
+	return r.refuse(old, this)
 }
 
 // exchange gives nodes another program, one by one, each when no queue needs it. After
@@ -149,18 +161,19 @@ func (r *run) awaitVersion(want int) error {
 const tooOld = 76
 
 // refuse starts a node with a program that is too old, and then with its own again.
-func (r *run) refuse(old, next program) error {
+func (r *run) refuse(old, this program) error {
 	if err := r.AwaitQuorumPlusOne(r.ctx); err != nil {
 		return err
 	}
 	n := r.Nodes[0]
+	defer r.Fault("drain", n.Number)()
 	if _, err := n.Drain(r.ctx); err != nil {
 		return err
 	}
 	if err := n.Shutdown(r.ctx); err != nil {
 		return err
 	}
-	n.Use(old.binary)
+	n.Use(old.binary, old.more...)
 	if err := n.Restart(); err != nil {
 		return err
 	}
@@ -168,15 +181,18 @@ func (r *run) refuse(old, next program) error {
 	if err != nil {
 		return err
 	}
-	if code != tooOld || !n.SaidLine("the cluster's fsm_version is 2, ", "supports") {
-		r.Errorf("%s in a cluster of version 2: exit code %d, want %d with a sentence in its log", old.name, code, tooOld)
+	if code != tooOld || !n.SaidLine(fmt.Sprintf("the cluster's fsm_version is %d, ", versionNow), "supports") {
+		r.Errorf("%s in a cluster of version %d: exit code %d, want %d with a sentence in its log", old.name, versionNow, code, tooOld)
 	}
-	n.Use(next.binary, next.more...)
+	n.Use(this.binary, this.more...)
 	if err := n.Restart(); err != nil {
 		return err
 	}
 	if err := n.AwaitReady(r.ctx); err != nil {
 		return err
 	}
-	return r.awaitVersion(2)
+	if n.SaidLine("a replica is damaged") || n.SaidLine("cannot prove what") {
+		r.Errorf("%s has changed the data of node %d", old.name, n.Number)
+	}
+	return r.awaitVersion(versionNow)
 }

@@ -171,7 +171,7 @@ func testFeatures(t *testing.T, w *world) {
 	p := mustLogIn(t, w.browser, w.url)
 	p.open("Features", "features")
 	p.await("none in use", "text('main').includes('No deprecated feature is in use') && row('global_qos') && !row('in use')")
-	p.await("versions", "row('fsm_version_1')?.innerText.includes('enabled')")
+	p.await("versions", "row('fsm_version_1')?.innerText.includes('enabled') && row('fsm_version_2')?.innerText.includes('enabled')")
 	if err := w.mustDial(t, "a shared prefetch").Qos(1, 0, true); err != nil {
 		t.Fatal(err)
 	}
