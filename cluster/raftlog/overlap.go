@@ -163,6 +163,7 @@ func (s *syncer) run() {
 		s.bytes.Add(-int64(w.size))
 		w.g.place.acknowledge(w.end.index, w.end.term)
 		w.g.overlap.advance(w.seq)
+		s.segments.prepare()
 	}
 }
 

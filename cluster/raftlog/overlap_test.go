@@ -13,15 +13,20 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// syncGate keeps syncs of Pebble's log waiting while it is shut.
+// syncGate keeps syncs of Pebble's log waiting while it is shut, or what it is told to.
 type syncGate struct {
+	hits    func(errorfs.Op) bool // nil: syncs of Pebble's log
 	mu      sync.Mutex
 	shut    chan struct{} // nil: it is open
 	arrived chan struct{} // a sync has come to the gate while it was shut
 }
 
 func (s *syncGate) MaybeError(op errorfs.Op) error {
-	if strings.HasSuffix(op.Path, ".log") && isSync(op) {
+	hits := strings.HasSuffix(op.Path, ".log") && isSync(op)
+	if s.hits != nil {
+		hits = s.hits(op)
+	}
+	if hits {
 		s.mu.Lock()
 		shut := s.shut
 		s.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,9 +70,18 @@ type segment struct {
 	length  int64
 	live    int64
 	readers int
-	sealed  bool   // nobody needs to look whether what it should hold is there
-	old     bool   // groups may refer to it that were not loaded since Open
-	emptied uint64 // writes that had begun when live became 0
+	waiting map[uint32][]byte // payload sections by offset: they are to be written
+	sealed  bool              // nobody needs to look whether what it should hold is there
+	old     bool              // groups may refer to it that were not loaded since Open
+	emptied uint64            // writes that had begun when live became 0
+}
+
+// waitingSection is a payload section that is to be written, and its checksum.
+type waitingSection struct {
+	seg     *segment
+	offset  uint32
+	section []byte
+	seal    uint32
 }
 
 // segments are those of a store.
@@ -96,8 +106,10 @@ type segments struct {
 	all    map[uint32]*segment
 	last   uint32     // the highest number
 	active *segment   // sections are added to it; nil: none was begun
+	next   *segment   // it will be the active one; nil: none was begun
 	full   []*segment // to be sealed
-	spare  []string   // files that are to be written over
+	queue  []waitingSection
+	spare  []string // files that are to be written over
 	unread map[fsm.GroupID]struct{}
 }
 
@@ -195,50 +207,81 @@ func isSealed(head []byte, number uint32) bool {
 	return string(head) == string(appendSegmentHead(nil, number, true))
 }
 
-// append writes a payload section, whose record would lie at key, to a segment. It is durable after sync.
+// append adds a payload section, whose record would lie at key, to a segment. It is written, and durable, after
+// sync: who appends waits for no disk, unless segments fill faster than that makes new ones.
 func (s *segments) append(key, section []byte) (e extent, seal uint32) {
 	seal = sum(key, section)
 	n := span{size: uint32(len(section))}.bytes()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.active == nil || s.active.length > int64(segmentHead) && s.active.length+n > s.bytes {
-		s.begin()
+		if s.active != nil {
+			s.full = append(s.full, s.active)
+		}
+		if s.next == nil {
+			s.next = s.create(s.plan())
+		}
+		s.active, s.next = s.next, nil
+		s.all[s.active.number] = s.active
 	}
 	a := s.active
 	e = extent{a.number, uint32(a.length)}
-	_, err := a.file.WriteAt(section, a.length)
-	s.must("append to a segment", err)
-	_, err = a.file.WriteAt(binary.BigEndian.AppendUint32(nil, seal), a.length+int64(len(section)))
-	s.must("append to a segment", err)
+	a.waiting[e.offset] = section
+	s.queue = append(s.queue, waitingSection{a, e.offset, section, seal})
 	a.length += n
 	a.live += n
 	s.appended.Add(n)
 	return e, seal
 }
 
-// begin begins another segment, whose name is durable before anything refers to it. The caller holds mu.
-func (s *segments) begin() {
-	if s.active != nil {
-		s.full = append(s.full, s.active)
-	}
-	s.collect(spareSegments + 1)
-	s.last++
-	name := s.name(s.last)
+// plan chooses the number of another segment, and a file to write over; "": there is none. The caller holds
+// mu.
+func (s *segments) plan() (number uint32, over string) {
+	s.collect()
 	if n := len(s.spare); n > 0 {
-		s.must("begin a segment", s.fs.Rename(s.spare[n-1], name))
+		over = s.spare[n-1]
 		s.spare = s.spare[:n-1]
-	} else if len(s.all) == 0 {
+	}
+	s.last++
+	return s.last, over
+}
+
+// create makes a segment, whose name is durable before anything refers to it.
+func (s *segments) create(number uint32, over string) *segment {
+	name := s.name(number)
+	if over != "" {
+		s.must("begin a segment", s.fs.Rename(over, name))
+	} else if _, err := s.fs.Stat(s.dir); err != nil {
 		s.must("make the folder of segments", s.fs.MkdirAll(s.dir, 0o700))
 		s.must("make the folder of segments", s.syncDir(s.fs.PathDir(s.dir)))
 	}
 	// Written at offsets: vfs.File allows no other write to leave what it is given as it was.
 	file, err := s.fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
 	s.must("begin a segment", err)
-	_, err = file.WriteAt(appendSegmentHead(nil, s.last, false), 0)
+	_, err = file.WriteAt(appendSegmentHead(nil, number, false), 0)
 	s.must("begin a segment", err)
 	s.must("begin a segment", s.syncDir(s.dir))
-	s.active = &segment{number: s.last, file: file, length: int64(segmentHead)}
-	s.all[s.last] = s.active
+	return &segment{number: number, file: file, length: int64(segmentHead), waiting: map[uint32][]byte{}}
+}
+
+// prepare begins the segment after the active one before it is needed.
+func (s *segments) prepare() {
+	s.mu.Lock()
+	if s.next != nil || s.active == nil || s.active.length < s.bytes/2 {
+		s.mu.Unlock()
+		return
+	}
+	number, over := s.plan()
+	s.mu.Unlock()
+	next := s.create(number, over)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil && s.last == number {
+		s.next = next
+		return
+	}
+	s.must("close a segment", next.file.Close()) // who appended did not wait for it
+	s.spare = append(s.spare, s.name(number))
 }
 
 func (s *segments) syncDir(dir string) error {
@@ -263,9 +306,10 @@ func (s *segments) syncTo(bytes int64) {
 		return
 	}
 	s.mu.Lock()
-	to, active, full := s.appended.Load(), s.active, s.full
-	s.full = nil
+	to, active, full, queue := s.appended.Load(), s.active, s.full, s.queue
+	s.full, s.queue = nil, nil
 	s.mu.Unlock()
+	s.write(queue)
 	for _, seg := range full {
 		s.seal(seg)
 	}
@@ -273,6 +317,23 @@ func (s *segments) syncTo(bytes int64) {
 		s.must("sync a segment", active.file.SyncData())
 	}
 	s.synced.Store(to)
+}
+
+// write writes payload sections. The caller holds syncing.
+func (s *segments) write(queue []waitingSection) {
+	var seal [sealSize]byte
+	for _, w := range queue {
+		_, err := w.seg.file.WriteAt(w.section, int64(w.offset))
+		s.must("write to a segment", err)
+		binary.BigEndian.PutUint32(seal[:], w.seal)
+		_, err = w.seg.file.WriteAt(seal[:], int64(w.offset)+int64(len(w.section)))
+		s.must("write to a segment", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range queue {
+		delete(w.seg.waiting, w.offset)
+	}
 }
 
 // seal closes a segment to which nothing is added any more. That it is sealed need not be durable. The
@@ -292,14 +353,23 @@ func (s *segments) close() {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	s.mu.Lock()
-	open := s.full
+	open, next, queue := s.full, s.next, s.queue
 	if s.active != nil {
 		open = append(open, s.active)
 	}
-	s.full, s.active = nil, nil
+	s.full, s.active, s.next, s.queue = nil, nil, nil, nil
+	to := s.appended.Load()
 	s.mu.Unlock()
+	s.write(queue)
 	for _, seg := range open {
 		s.seal(seg)
+	}
+	s.synced.Store(to)
+	if next != nil {
+		s.must("close a segment", next.file.Close())
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.spare = append(s.spare, s.name(next.number))
 	}
 }
 
@@ -334,7 +404,7 @@ func (s *segments) hold(spans []span) (done func()) {
 	}
 }
 
-// read returns the payload section in a span, which is what was written for a record at key. The error
+// read returns the payload section in a span, which is not to be changed, and which is what was written for a record at key. The error
 // is errGone if the segment is not there: the section was released, or is elsewhere by now.
 func (s *segments) read(sp span, key []byte) ([]byte, error) {
 	s.mu.Lock()
@@ -342,6 +412,10 @@ func (s *segments) read(sp span, key []byte) ([]byte, error) {
 	if seg == nil {
 		s.mu.Unlock()
 		return nil, errGone
+	}
+	if section, ok := seg.waiting[sp.offset]; ok {
+		s.mu.Unlock()
+		return section, nil
 	}
 	seg.readers++
 	s.mu.Unlock()
@@ -444,27 +518,30 @@ func (s *segments) endWrite(number uint64) {
 	}
 }
 
-// collect makes spare files of the segments that nothing refers to, as a power failure would leave it, and
-// removes all but so many. The caller holds mu.
-func (s *segments) collect(keep int) {
+// collect makes spare files of the segments that nothing refers to, as a power failure would leave it. The
+// caller holds mu.
+func (s *segments) collect() {
 	for number, seg := range s.all {
 		if seg.live == 0 && seg.readers == 0 && seg.file == nil && !seg.old && seg.emptied < s.ended.Load() {
 			delete(s.all, number)
 			s.spare = append(s.spare, s.name(number))
 		}
 	}
-	for len(s.spare) > keep {
-		n := len(s.spare) - 1
-		s.must("remove a segment", s.fs.Remove(s.spare[n]))
-		s.spare = s.spare[:n]
-	}
 }
 
 // giveBack removes what nothing refers to, but for so many spare files.
 func (s *segments) giveBack(keep int) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.collect(keep)
+	s.collect()
+	var gone []string
+	if len(s.spare) > keep {
+		gone = slices.Clone(s.spare[keep:])
+		s.spare = s.spare[:keep]
+	}
+	s.mu.Unlock()
+	for _, name := range gone {
+		s.must("remove a segment", s.fs.Remove(name))
+	}
 }
 
 // dying reports whether there are segments that nothing refers to.
@@ -487,5 +564,9 @@ func (s *segments) usage() (all, live int64) {
 		all += seg.length
 		live += seg.live
 	}
-	return all + int64(len(s.spare))*s.bytes, live
+	spare := int64(len(s.spare))
+	if s.next != nil {
+		spare++
+	}
+	return all + spare*s.bytes, live
 }

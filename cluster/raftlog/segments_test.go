@@ -6,9 +6,12 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/fsm"
@@ -88,6 +91,7 @@ func TestBatchWithoutItsSections(t *testing.T) {
 		}
 		must(t, g.StoreLogs(bigLogs(4, 6)))
 		at := g.locate(6)
+		s.segments.sync() // they are written at least
 		left := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 		flip(t, left, s.segments.name(at.segment), int64(at.offset), 1)
 		if !acknowledged {
@@ -263,4 +267,56 @@ func firstOf(err error, f vfs.File) error {
 		return err
 	}
 	return f.Close()
+}
+
+// Nobody who appends waits for the disk of the segments. What is not written yet can be read, and is announced when it is
+// durable; a vote waits for it, because it is of a log that has it.
+func TestSegmentsAreWrittenBehind(t *testing.T) {
+	for name, hits := range map[string]func(errorfs.Op) bool{
+		"writes": func(op errorfs.Op) bool { return op.Kind == errorfs.OpFileWriteAt },
+		"syncs":  isSync,
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := newOverlapped(t, "a", "b")
+			o.gate.hits = func(op errorfs.Op) bool { return strings.HasSuffix(op.Path, segmentSuffix) && hits(op) }
+			o.gate.close()
+			stored, voted := make(chan struct{}), make(chan struct{})
+			go func() {
+				defer close(stored)
+				for i := uint64(11); i <= 14; i++ { // they fit into the present segment
+					if err := o.StoreLogs([]*raft.Log{{Index: i, Term: 1, Extensions: big(i)[:testSegmentFrom]}}); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			mustClose(t, stored, "entries are stored")
+			announced := o.announced()
+			<-o.gate.arrived
+			forgetCache(o.Group)
+			for i := uint64(11); i <= 14; i++ {
+				p, err := o.Payload(fsm.Ref{Index: i, Size: testSegmentFrom})
+				if err != nil || !bytes.Equal(p, big(i)[:testSegmentFrom]) {
+					t.Fatalf("payload of entry %d is %q, %v", i, p, err)
+				}
+			}
+			go func() {
+				defer close(voted)
+				if err := o.SetUint64([]byte(TermKey), 2); err != nil {
+					t.Error(err)
+				}
+			}()
+			select {
+			case <-announced:
+				t.Error("entries are announced whose payload sections are not durable")
+			case <-voted:
+				t.Error("a member votes that has lost what it has written if its power fails now")
+			case <-time.After(50 * time.Millisecond):
+			}
+			o.gate.open()
+			mustClose(t, announced, "the entries are announced")
+			mustClose(t, voted, "the vote")
+			g := o.crashed()
+			mustBounds(t, g, 1, 14)
+		})
+	}
 }
