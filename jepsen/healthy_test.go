@@ -51,7 +51,7 @@ func (r *run) fullSpeed(ctx context.Context, number int, end time.Time) error {
 		h := r.Beside()
 		f := workload.Flow{
 			URIs: r.URIs(), PublishAt: number, ConsumeAt: number + 1, Queue: name, Window: 1000, Patience: time.Minute,
-			Next: workload.Before(end, workload.Count(size, func() client.Message { return plain(name, 12)() })),
+			Next: workload.Before(end, workload.Count(size, mixed(name, 12, 100))),
 		}
 		if err := f.Run(ctx, h, nil); err != nil {
 			return err

@@ -18,6 +18,20 @@ func plain(queue string, size int) func() client.Message {
 	return func() client.Message { return client.Message{RoutingKey: queue, Queue: queue, Size: size} }
 }
 
+// largeSize is the size of a message whose payload goes to a segment in any case.
+const largeSize = 40 << 10
+
+// mixed makes messages for one queue, of which one of so many is large.
+func mixed(queue string, size, every int) func() client.Message {
+	n := 0
+	return func() client.Message {
+		if n++; n%every == 0 {
+			return plain(queue, largeSize)()
+		}
+		return plain(queue, size)()
+	}
+}
+
 // Nothing is broken: every message published through one node is consumed
 // through another, once, unmarked, and in order.
 func TestHealthyQueue(t *testing.T) {

@@ -122,7 +122,7 @@ func (r *run) traffic(names []string, stop <-chan struct{}) (published, consumed
 			turn += rollPublisher
 			size := 64
 			if turn/rollPublisher%rollLarge == 0 {
-				size = 40 << 10 // its payload goes to a segment
+				size = largeSize
 			}
 			return plain(names[turn%len(names)], size)()
 		}))

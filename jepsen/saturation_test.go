@@ -25,6 +25,8 @@ const (
 	// each of which publishes to all queues in turn.
 	saturatedQueues      = 4
 	saturatingPublishers = 3
+	// saturatedLarge: one of so many messages is large.
+	saturatedLarge = 201
 	// unconfirmed is how many messages each publisher may have without a confirm.
 	unconfirmed = 500
 	// enoughConfirms make a run.
@@ -114,8 +116,11 @@ func (r *run) saturationPlay() *play {
 			}
 			return c.Run(ctx, o, workload.Until(enough, func() client.Message {
 				turn++
-				name := p.serves[turn%saturatedQueues]
-				return client.Message{RoutingKey: name, Queue: name, Size: 24}
+				name, size := p.serves[turn%saturatedQueues], 24
+				if turn%saturatedLarge == 0 {
+					size = largeSize
+				}
+				return plain(name, size)()
 			}))
 		})
 	}

@@ -51,7 +51,7 @@ func (r *run) totalPlay(draw *rand.Rand) *play {
 	d := seeded(draw, 11)
 	p := &play{History: r.beside(queue), name: queue, queues: []workload.Queue{{Name: queue}}, serves: []string{queue}}
 	for i := range 4 {
-		p.publisher(r, fmt.Sprint("publisher ", i+1), i, bounded(25), plain(queue, 100))
+		p.publisher(r, fmt.Sprint("publisher ", i+1), i, bounded(25), mixed(queue, 100, 16))
 	}
 	for i, prefetch := range []int{1, 20} {
 		p.consumer(r, client.Consumer{Name: fmt.Sprint("consumer ", i+1), First: i, Queue: queue, Prefetch: prefetch, Settle: func(m amqp.Delivery) (bool, error) {
@@ -102,10 +102,10 @@ func (r *run) manyPlay(draw *rand.Rand) *play {
 		p.queues, p.serves = append(p.queues, workload.Queue{Name: name}), append(p.serves, name)
 	}
 	for i := range publishers {
-		turn := i
+		turn, hot := i, mixed("hot", 64, 16)
 		p.publisher(r, fmt.Sprint("publisher ", i+1), i, bounded(25), func() client.Message {
 			if turn += publishers; d.below(5) == 0 {
-				return plain("hot", 64)()
+				return hot()
 			}
 			return plain(names[1+turn%(len(names)-1)], 64)()
 		})

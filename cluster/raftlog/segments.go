@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"log/slog"
 	"os"
 	"slices"
 	"strconv"
@@ -88,6 +89,7 @@ type waitingSection struct {
 type segments struct {
 	fs   vfs.FS
 	dir  string
+	log  *slog.Logger
 	fail func(why string, attrs ...any) // does not return
 
 	on    atomic.Bool
@@ -113,8 +115,8 @@ type segments struct {
 	unread map[fsm.GroupID]struct{}
 }
 
-func newSegments(o Options, fail func(string, ...any)) *segments {
-	s := &segments{fail: fail, from: segmentFrom, bytes: segmentBytes, all: map[uint32]*segment{}}
+func newSegments(o Options, log *slog.Logger, fail func(string, ...any)) *segments {
+	s := &segments{log: log, fail: fail, from: segmentFrom, bytes: segmentBytes, all: map[uint32]*segment{}}
 	if o.segmentFrom > 0 {
 		s.from, s.bytes = o.segmentFrom, o.segmentBytes
 		s.on.Store(true)
@@ -540,7 +542,9 @@ func (s *segments) giveBack(keep int) {
 	}
 	s.mu.Unlock()
 	for _, name := range gone {
-		s.must("remove a segment", s.fs.Remove(name))
+		if err := s.fs.Remove(name); err != nil { // it is looked at again at the next start
+			s.log.Warn("a segment is not removed", slog.String("error", err.Error()))
+		}
 	}
 }
 

@@ -108,7 +108,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if o.MemTableBytes <= 0 {
 		o.MemTableBytes = DefaultMemTableBytes
 	}
-	s.segments = newSegments(o, s.fatal)
+	s.segments = newSegments(o, s.log, s.fatal)
 	s.syncer = newSyncer(s.fatal, s.segments)
 	s.cache = newCache(o.CacheBytes)
 	s.flushAt = flushFactor * o.MemTableBytes
@@ -146,7 +146,8 @@ func (s *Store) open(fs vfs.FS, dir string, o Options) error {
 			st, unread = s.readStamp()
 		}
 		if !s.suspects() || attempt == healAttempts {
-			if err := s.segments.open(fs, dir, s.storedGroups); err != nil {
+			groups := func() []fsm.GroupID { return append(s.storedGroups(), s.ledger.groups()...) }
+			if err := s.segments.open(fs, dir, groups); err != nil {
 				return err
 			}
 			return s.prove(found, lost, st, unread)
