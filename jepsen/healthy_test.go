@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/checker"
-	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/workload"
 )

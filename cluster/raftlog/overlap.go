@@ -174,7 +174,7 @@ func (s *syncer) sync(b *pebble.Batch, number uint64, segments int64) {
 	if err := b.SyncWait(); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
-	s.segments.endWrite(number)
+	s.segments.writes.end(number)
 	if err := b.Close(); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}

@@ -85,6 +85,17 @@ type waitingSection struct {
 	seal    uint32
 }
 
+// writes numbers the writes to Pebble that are synced, as they begin. ended is the last one that is
+// durable, and with it whatever was committed before it began.
+type writes struct{ begun, ended atomic.Uint64 }
+
+func (w *writes) begin() (number uint64) { return w.begun.Add(1) }
+
+func (w *writes) end(number uint64) {
+	for ended := w.ended.Load(); ended < number && !w.ended.CompareAndSwap(ended, number); ended = w.ended.Load() {
+	}
+}
+
 // segments are those of a store.
 type segments struct {
 	fs   vfs.FS
@@ -98,9 +109,7 @@ type segments struct {
 
 	// Bytes that were appended, and how many of these are durable.
 	appended, synced atomic.Int64
-	// Writes to Pebble that are synced are numbered as they begin. ended is the last one that is durable,
-	// and with it whatever was committed before it began.
-	begun, ended atomic.Uint64
+	writes           writes
 
 	syncing sync.Mutex // who syncs; it comes before mu
 
@@ -489,7 +498,7 @@ func (s *segments) accounted() {
 	}
 	for _, seg := range s.all {
 		if seg.old {
-			seg.old, seg.emptied = false, s.begun.Load()
+			seg.old, seg.emptied = false, s.writes.begun.Load()
 		}
 	}
 }
@@ -507,16 +516,8 @@ func (s *segments) release(spans []span) {
 			continue
 		}
 		if seg.live -= sp.bytes(); seg.live == 0 {
-			seg.emptied = s.begun.Load()
+			seg.emptied = s.writes.begun.Load()
 		}
-	}
-}
-
-// beginWrite and endWrite surround a write to Pebble that is synced.
-func (s *segments) beginWrite() (number uint64) { return s.begun.Add(1) }
-
-func (s *segments) endWrite(number uint64) {
-	for ended := s.ended.Load(); ended < number && !s.ended.CompareAndSwap(ended, number); ended = s.ended.Load() {
 	}
 }
 
@@ -524,7 +525,7 @@ func (s *segments) endWrite(number uint64) {
 // caller holds mu.
 func (s *segments) collect() {
 	for number, seg := range s.all {
-		if seg.live == 0 && seg.readers == 0 && seg.file == nil && !seg.old && seg.emptied < s.ended.Load() {
+		if seg.live == 0 && seg.readers == 0 && seg.file == nil && !seg.old && seg.emptied < s.writes.ended.Load() {
 			delete(s.all, number)
 			s.spare = append(s.spare, s.name(number))
 		}

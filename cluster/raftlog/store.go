@@ -324,14 +324,14 @@ func (s *Store) Metrics() Metrics {
 func (s *Store) commit(b *pebble.Batch, how *pebble.WriteOptions) {
 	began, number := time.Now(), uint64(0)
 	if how == pebble.Sync {
-		number = s.segments.beginWrite()
+		number = s.segments.writes.begin()
 	}
 	if err := b.Commit(how); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
 	if how == pebble.Sync {
 		s.syncer.took.observe(began)
-		s.segments.endWrite(number)
+		s.segments.writes.end(number)
 	}
 	if err := b.Close(); err != nil {
 		s.fatal("durable write failed", "error", err)
@@ -343,7 +343,7 @@ func (s *Store) SyncLatency() time.Duration { return time.Duration(s.syncer.took
 
 // write applies a batch, and has it synced without waiting for that. syncer.sync does, with the number.
 func (s *Store) write(b *pebble.Batch) (number uint64) {
-	number = s.segments.beginWrite()
+	number = s.segments.writes.begin()
 	if err := s.db.ApplyNoSyncWait(b, pebble.Sync); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
