@@ -280,8 +280,8 @@ func (g *Group) putEntry(b *pebble.Batch, l *raft.Log, behind uint32) info {
 	switch {
 	case i.payload == 0:
 	case g.s.segments.takes(len(l.Extensions)):
-		at, seal := g.s.segments.append(indexKey(kindPayload, g.id, l.Index), l.Extensions)
-		i.extent, i.check = at, checkOf(seal, l.Term)
+		at, check := g.s.segments.append(indexKey(kindPayload, g.id, l.Index), l.Extensions)
+		i.extent, i.check = at, checkOf(check, l.Term)
 		g.s.setSealed(b, indexKey(kindExtent, g.id, l.Index), putExtent(i.span(), behind))
 	default:
 		op := b.SetDeferred(indexKeySize, len(l.Extensions)+sealSize)

@@ -20,8 +20,7 @@ import (
 )
 
 // Payload sections of segmentFrom bytes and more lie in segments: files that sections of all groups are
-// appended to, each followed by its checksum as a sealed value is. A record of kindExtent says where. A
-// segment is:
+// appended to, each followed by a seal. A record of kindExtent says where. A segment is:
 //
 //	magic      8 bytes
 //	number     4 bytes, its name as well
@@ -54,6 +53,18 @@ type extent struct {
 	offset  uint32
 }
 
+// seal ends a payload section with this checksum, see sum, in a segment: a CRC-32C of it and of the place. So what
+// is left of a section in a file that is written over is not taken for the one that should be there.
+func (e extent) seal(check uint32) [sealSize]byte {
+	var b [3 * 4]byte
+	binary.BigEndian.PutUint32(b[:], check)
+	binary.BigEndian.PutUint32(b[4:], e.segment)
+	binary.BigEndian.PutUint32(b[8:], e.offset)
+	var seal [sealSize]byte
+	binary.BigEndian.PutUint32(seal[:], crc32.Checksum(b[:], castagnoli))
+	return seal
+}
+
 // span is an extent, and the size of the payload section in it.
 type span struct {
 	extent
@@ -77,12 +88,12 @@ type segment struct {
 	emptied uint64            // writes that had begun when live became 0
 }
 
-// waitingSection is a payload section that is to be written, and its checksum.
+// waitingSection is a payload section that is to be written.
 type waitingSection struct {
 	seg     *segment
-	offset  uint32
+	at      extent
 	section []byte
-	seal    uint32
+	check   uint32
 }
 
 // writes numbers the writes to Pebble that are synced, as they begin. ended is the last one that is
@@ -218,10 +229,11 @@ func isSealed(head []byte, number uint32) bool {
 	return string(head) == string(appendSegmentHead(nil, number, true))
 }
 
-// append adds a payload section, whose record would lie at key, to a segment. It is written, and durable, after
+// append adds a payload section, whose record would lie at key, to a segment, and returns the checksum that this record
+// would end with. The section is written, and durable, after
 // sync: who appends waits for no disk, unless segments fill faster than that makes new ones.
-func (s *segments) append(key, section []byte) (e extent, seal uint32) {
-	seal = sum(key, section)
+func (s *segments) append(key, section []byte) (e extent, check uint32) {
+	check = sum(key, section)
 	n := span{size: uint32(len(section))}.bytes()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -238,11 +250,11 @@ func (s *segments) append(key, section []byte) (e extent, seal uint32) {
 	a := s.active
 	e = extent{a.number, uint32(a.length)}
 	a.waiting[e.offset] = section
-	s.queue = append(s.queue, waitingSection{a, e.offset, section, seal})
+	s.queue = append(s.queue, waitingSection{a, e, section, check})
 	a.length += n
 	a.live += n
 	s.appended.Add(n)
-	return e, seal
+	return e, check
 }
 
 // plan chooses the number of another segment, and a file to write over; "": there is none. The caller holds
@@ -332,18 +344,17 @@ func (s *segments) syncTo(bytes int64) {
 
 // write writes payload sections. The caller holds syncing.
 func (s *segments) write(queue []waitingSection) {
-	var seal [sealSize]byte
 	for _, w := range queue {
-		_, err := w.seg.file.WriteAt(w.section, int64(w.offset))
+		_, err := w.seg.file.WriteAt(w.section, int64(w.at.offset))
 		s.must("write to a segment", err)
-		binary.BigEndian.PutUint32(seal[:], w.seal)
-		_, err = w.seg.file.WriteAt(seal[:], int64(w.offset)+int64(len(w.section)))
+		seal := w.at.seal(w.check)
+		_, err = w.seg.file.WriteAt(seal[:], int64(w.at.offset)+int64(len(w.section)))
 		s.must("write to a segment", err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, w := range queue {
-		delete(w.seg.waiting, w.offset)
+		delete(w.seg.waiting, w.at.offset)
 	}
 }
 
@@ -450,7 +461,11 @@ func (s *segments) read(sp span, key []byte) ([]byte, error) {
 		}
 		return nil, err
 	}
-	return unseal(key, b)
+	section := b[:sp.size:sp.size]
+	if sp.seal(sum(key, section)) != [sealSize]byte(b[sp.size:]) {
+		return nil, errChecksum
+	}
+	return section, nil
 }
 
 // isSealed reports whether everything that was written to a segment is in it.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/raft"
@@ -114,6 +115,37 @@ func TestBatchWithoutItsSections(t *testing.T) {
 		mustBig(t, g, 1, 2, 3, 4, 5)
 		must(t, g.s.Close())
 	}
+}
+
+// A power failure before a section is written leaves in its place what the file held before: an older section of the same
+// entry perhaps. It is not taken for the new one.
+func TestLeftOverSection(t *testing.T) {
+	disk := vfs.NewCrashableMem()
+	s := mustOpen(t, disk, "db")
+	g := mustGroup(t, s, 1)
+	must(t, g.StoreLogs(bigLogs(1, 1))) // little enough for no other segment to be made
+	before := g.locate(1)
+	must(t, g.DeleteRange(1, 1))
+	s.segments.close()
+	s.tidySegments(0, 1)
+	(&actor{g: g}).lag(nil)
+	close(s.syncer.queue) // nothing is written, as if the disk hung
+	s.syncer.done.Wait()
+	s.syncer.queue = make(chan unsynced, maxSyncing)
+	must(t, g.StoreLogs(bigLogs(1, 1)))
+	if at := g.locate(1); at.segment == before.segment || at.offset != before.offset || len(segmentFiles(t, disk)) != 1 {
+		t.Fatalf("entry 1 was at %+v and is at %+v: its segment is not written over", before, at)
+	}
+	b := s.db.NewBatch()
+	must(t, b.LogData(nil, nil))
+	s.commit(b, pebble.Sync)
+	left := disk.CrashClone(vfs.CrashCloneCfg{RNG: rand.New(rand.NewPCG(1, 1))})
+	s.syncer.start()
+	must(t, s.Close())
+
+	g = mustGroup(t, mustOpen(t, left, "db"), 1)
+	mustBounds(t, g, 0, 0)
+	must(t, g.s.Close())
 }
 
 // What a segment holds that is mostly dead is written to another one, and the disk space is given back. Pins and
