@@ -4,7 +4,8 @@
 // stored in two parts under separate keys: its header (raft.Log.Data) and its payload section
 // (raft.Log.Extensions). Truncation is logical: an entry that raft has discarded loses its header,
 // but its payload section stays until the machine reports, by Release, that it holds no live
-// message.
+// message. Once UseSegments is called, large payload sections lie in files that all groups share, and
+// are written once.
 //
 // The catalog's group has a store of its own, Catalog.
 //
