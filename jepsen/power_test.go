@@ -26,7 +26,7 @@ var (
 // the log's buffers alone.
 var withoutSync = cluster.Change{
 	File: "cluster/raftlog/group.go",
-	Old:  "g.s.commit(b, pebble.Sync)", New: "g.s.commit(b, pebble.NoSync)",
+	Old:  "g.s.syncer.sync(b, number, g.s.segments.appended.Load())", New: "_ = number",
 }
 
 // Power is taken from all nodes at once, and from single ones, in the middle of the

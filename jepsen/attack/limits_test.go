@@ -66,20 +66,22 @@ func mustWork(t *testing.T, n *cluster.Node, queue string) {
 	if err := ch.Confirm(false); err != nil {
 		t.Fatal(err)
 	}
-	// Enough for several tables of the log, which are merged and deleted.
-	const count, size = 200, 64 << 10
-	var last *amqp.DeferredConfirmation
-	for range count {
-		var err error
-		last, err = ch.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{Body: make([]byte, size)})
+	// Enough for several tables of the log, which are merged and deleted; the last ones go to a segment.
+	const count, large = 400, 20
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	for i := range count {
+		size := 16 << 10
+		if i >= count-large {
+			size = 64 << 10
+		}
+		confirm, err := ch.PublishWithDeferredConfirm("", queue, false, false, amqp.Publishing{Body: make([]byte, size)})
 		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	if ok, err := last.WaitContext(ctx); !ok || err != nil {
-		t.Fatalf("confirmed: %v, %v", ok, err)
+		if ok, err := confirm.WaitContext(ctx); !ok || err != nil {
+			t.Fatalf("confirmed: %v, %v", ok, err)
+		}
 	}
 	if gone, err := ch.QueuePurge(queue, false); err != nil || gone != count {
 		t.Fatalf("%d of %d messages: %v", gone, count, err)

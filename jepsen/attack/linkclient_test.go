@@ -216,8 +216,12 @@ func askToJoin(node string) []byte {
 	b = append(b, protoField(3, id)...)
 	b = append(b, protoField(4, []byte("127.0.0.1:1"))...)
 	b = append(b, protoNumber(5, 1)...)
-	return linkFrame(1, 0, 0, append(b, protoNumber(6, 1)...))
+	b = append(b, protoNumber(6, 1)...)
+	return linkFrame(1, 0, 0, append(b, protoNumber(21, newestVersion)...))
 }
+
+// newestVersion is the fsm_version of a cluster that has just begun, which who wants to join must support.
+const newestVersion = 2
 
 // mustHold fails the test unless one of the texts is in what came.
 func mustHold(t *testing.T, came string, texts ...string) {
