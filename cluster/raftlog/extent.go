@@ -47,9 +47,12 @@ func readSection(r pebble.Reader, s *segments, at section) ([]byte, error) {
 	return s.read(at.span, at.key)
 }
 
+// absent reports whether nothing is where a record or a payload section was looked for.
+func absent(err error) bool { return errors.Is(err, errNoKey) || errors.Is(err, errGone) }
+
 // lost says that a payload section is not where it must be.
 func lost(err error) error {
-	if errors.Is(err, errNoKey) || errors.Is(err, errGone) {
+	if absent(err) {
 		return fmt.Errorf("%w: %w", errShort, err)
 	}
 	return err

@@ -121,15 +121,15 @@ func (g *Group) GetLog(index uint64, out *raft.Log) error {
 			e.fill(index, out)
 			return nil
 		}
-		whole := &found
-		if !full {
-			whole = nil
+		var whole *info
+		if full {
+			whole = &found
 		}
 		e, err := g.readEntry(index, whole)
 		if g.epoch.Load() != epoch {
 			continue // entries were replaced meanwhile: the parts may not belong together
 		}
-		if (errors.Is(err, errNoKey) || errors.Is(err, errGone)) && !g.visible(index, epoch, found.extent) {
+		if absent(err) && !g.visible(index, epoch, found.extent) {
 			continue // truncated meanwhile, or moved
 		}
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -19,6 +18,7 @@ type loader struct {
 	g     *Group
 	it    *pebble.Iterator
 	spans map[uint64]span // in segments, by index
+	taken []span          // those that a pin or a header belongs to
 	cut   uint64          // entries from here on are not whole; 0: all are
 }
 
@@ -68,7 +68,7 @@ func (s *Store) readGroup(id fsm.GroupID, p *place) (*Group, error) {
 	if err := g.checkAcknowledged(l.termAt); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
-	if err := s.segments.loaded(id, spansOf(g.everySection(math.MaxUint64))); err != nil {
+	if err := s.segments.loaded(id, l.taken); err != nil {
 		return nil, fmt.Errorf("open group %d: %w", id, err)
 	}
 	g.entries.loaded(&s.reclaimable)
@@ -148,6 +148,20 @@ func (l *loader) sections() error {
 	})
 }
 
+// take returns where the payload section is to which a pin or a header belongs, and says that it has so many
+// bytes.
+func (l *loader) take(index uint64, size uint32) (extent, error) {
+	sp, ok := l.spans[index]
+	if !ok {
+		return extent{}, nil
+	}
+	if sp.size != size {
+		return extent{}, errShort
+	}
+	l.taken = append(l.taken, sp)
+	return sp.extent, nil
+}
+
 // pins reads which payload sections outlive their headers: the group's own, and
 // those that came with the installed snapshot or with earlier ones. What came
 // with a later one was never finished.
@@ -159,9 +173,10 @@ func (l *loader) pins() error {
 				return errShort
 			}
 			p := pin{index: lastNumber(key), size: binary.BigEndian.Uint32(v), check: binary.BigEndian.Uint32(v[4:]), number: number(key)}
-			if sp, ok := l.spans[p.index]; ok && p.number == 0 {
-				if p.extent = sp.extent; sp.size != p.size {
-					return errShort
+			if p.number == 0 {
+				var err error
+				if p.extent, err = l.take(p.index, p.size); err != nil {
+					return err
 				}
 			}
 			if p.number <= l.g.snapshot.installed.number {
@@ -202,10 +217,9 @@ func (l *loader) headers() error {
 			return fmt.Errorf("entry %d is missing: %w", g.entries.last()+1, errShort)
 		}
 		i := info{payload: binary.BigEndian.Uint32(v[16:]), check: binary.BigEndian.Uint32(v[20:]), header: uint32(len(v) + sealSize)}
-		if sp, ok := l.spans[index]; ok {
-			if i.extent = sp.extent; sp.size != i.payload {
-				return errShort
-			}
+		var err error
+		if i.extent, err = l.take(index, i.payload); err != nil {
+			return err
 		}
 		g.entries.load(index, i, binary.BigEndian.Uint64(v))
 		if index > g.snapshot.index() {

@@ -163,7 +163,9 @@ func (s *syncer) run() {
 		s.bytes.Add(-int64(w.size))
 		w.g.place.acknowledge(w.end.index, w.end.term)
 		w.g.overlap.advance(w.seq)
-		s.segments.prepare()
+		if w.segments != 0 {
+			s.segments.prepare()
+		}
 	}
 }
 

@@ -36,7 +36,7 @@ func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
 		if g.epoch.Load() != epoch {
 			continue
 		}
-		if errors.Is(err, errNoKey) || errors.Is(err, errGone) {
+		if absent(err) {
 			switch now := g.locate(ref.Index); {
 			case now.size == 0:
 				return nil, ErrNoPayload

@@ -328,6 +328,11 @@ func (s *segments) syncTo(bytes int64) {
 	if s.synced.Load() >= bytes {
 		return
 	}
+	s.flush()
+}
+
+// flush writes what waits, seals what is full, and syncs the rest. The caller holds syncing.
+func (s *segments) flush() {
 	s.mu.Lock()
 	to, active, full, queue := s.appended.Load(), s.active, s.full, s.queue
 	s.full, s.queue = nil, nil
@@ -375,18 +380,13 @@ func (s *segments) close() {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	s.mu.Lock()
-	open, next, queue := s.full, s.next, s.queue
 	if s.active != nil {
-		open = append(open, s.active)
+		s.full = append(s.full, s.active)
 	}
-	s.full, s.active, s.next, s.queue = nil, nil, nil, nil
-	to := s.appended.Load()
+	next := s.next
+	s.active, s.next = nil, nil
 	s.mu.Unlock()
-	s.write(queue)
-	for _, seg := range open {
-		s.seal(seg)
-	}
-	s.synced.Store(to)
+	s.flush()
 	if next != nil {
 		s.must("close a segment", next.file.Close())
 		s.mu.Lock()
@@ -576,17 +576,16 @@ func (s *segments) dying() bool {
 	return false
 }
 
-// usage is how much disk space segments take, and how much of it is referred to.
-func (s *segments) usage() (all, live int64) {
+// usage is how much disk space segments take.
+func (s *segments) usage() (bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, seg := range s.all {
-		all += seg.length
-		live += seg.live
+		bytes += seg.length
 	}
 	spare := int64(len(s.spare))
 	if s.next != nil {
 		spare++
 	}
-	return all + spare*s.bytes, live
+	return bytes + spare*s.bytes
 }

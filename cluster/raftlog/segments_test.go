@@ -48,6 +48,25 @@ func mustBig(t testing.TB, g *Group, indexes ...uint64) {
 	}
 }
 
+// haltSyncer has nothing written to segments or announced, as if the disk hung, until the syncer is started again.
+func haltSyncer(s *Store) {
+	s.syncer.close()
+	s.syncer.queue = make(chan unsynced, maxSyncing)
+}
+
+// mustBeTight checks that segments take little more than what is live in them.
+func mustBeTight(t testing.TB, s *Store) {
+	t.Helper()
+	must(t, checkSegments(s))
+	live := int64(0)
+	for _, seg := range s.segments.all {
+		live += seg.live
+	}
+	if all := s.segments.usage(); all > 2*live+512 {
+		t.Errorf("segments take %d bytes for %d", all, live)
+	}
+}
+
 // Until segments are asked for, nothing is written that a program without them could not read.
 func TestSegmentsAreOptedInto(t *testing.T) {
 	fs := vfs.NewMem()
@@ -86,9 +105,7 @@ func TestBatchWithoutItsSections(t *testing.T) {
 		must(t, g.StoreLogs(bigLogs(1, 3)))
 		if !acknowledged {
 			(&actor{g: g}).lag(nil)
-			close(g.s.syncer.queue) // nothing is announced, as if the disk had not finished yet
-			g.s.syncer.done.Wait()
-			g.s.syncer.queue = make(chan unsynced, maxSyncing)
+			haltSyncer(s)
 		}
 		must(t, g.StoreLogs(bigLogs(4, 6)))
 		at := g.locate(6)
@@ -96,7 +113,7 @@ func TestBatchWithoutItsSections(t *testing.T) {
 		left := disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 		flip(t, left, s.segments.name(at.segment), int64(at.offset), 1)
 		if !acknowledged {
-			g.s.syncer.start()
+			s.syncer.start()
 		}
 		must(t, s.Close())
 
@@ -129,9 +146,7 @@ func TestLeftOverSection(t *testing.T) {
 	s.segments.close()
 	s.tidySegments(0, 1)
 	(&actor{g: g}).lag(nil)
-	close(s.syncer.queue) // nothing is written, as if the disk hung
-	s.syncer.done.Wait()
-	s.syncer.queue = make(chan unsynced, maxSyncing)
+	haltSyncer(s)
 	must(t, g.StoreLogs(bigLogs(1, 1)))
 	if at := g.locate(1); at.segment == before.segment || at.offset != before.offset || len(segmentFiles(t, disk)) != 1 {
 		t.Fatalf("entry 1 was at %+v and is at %+v: its segment is not written over", before, at)
@@ -170,14 +185,10 @@ func TestSparseSegments(t *testing.T) {
 	s.segments.retire()
 	s.tidySegments(0, 0)
 	s.tidySegments(0, 0) // what that left
-	must(t, checkSegments(s))
 	if after := len(segmentFiles(t, fs)); after > before/2 {
 		t.Errorf("%d segments, of %d before", after, before)
 	}
-	all, live := s.segments.usage()
-	if all > 2*live+512 {
-		t.Errorf("segments take %d bytes for %d", all, live)
-	}
+	mustBeTight(t, s)
 	mustBig(t, g, append(left, 91, 95, 99)...)
 	g = reopen(t, fs, g)
 	mustBig(t, g, append(left, 91, 95, 99)...)
@@ -252,10 +263,7 @@ func TestSegmentsOfGroupsThatAreNotLoaded(t *testing.T) {
 	must(t, s.DropGroup(3)) // never loaded
 	s.segments.retire()
 	s.tidySegments(0, 0)
-	must(t, checkSegments(s))
-	if all, live := s.segments.usage(); all > 2*live+512 {
-		t.Errorf("segments take %d bytes for %d", all, live)
-	}
+	mustBeTight(t, s)
 	mustBig(t, mustGroup(t, s, 2), 1, 5, 10)
 	mustBig(t, g, 1, 25, 50)
 	must(t, s.Close())
@@ -267,7 +275,10 @@ func TestLostSegment(t *testing.T) {
 		"gone": func(fs vfs.FS, path string) error { return fs.Remove(path) },
 		"empty": func(fs vfs.FS, path string) error {
 			f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
-			return firstOf(err, f)
+			if err == nil {
+				err = f.Close()
+			}
+			return err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -292,13 +303,6 @@ func TestLostSegment(t *testing.T) {
 			must(t, s.Close())
 		})
 	}
-}
-
-func firstOf(err error, f vfs.File) error {
-	if err != nil {
-		return err
-	}
-	return f.Close()
 }
 
 // Nobody who appends waits for the disk of the segments. What is not written yet can be read, and is announced when it is

@@ -307,8 +307,7 @@ func (s *Store) Metrics() Metrics {
 	pm := s.db.Metrics()
 	m := Metrics{DiskBytes: pm.DiskSpaceUsage(), WrittenBytes: pm.WAL.BytesWritten, Reclaimable: s.Reclaimable(), Syncs: s.syncer.took.all.Read()}
 	m.WrittenBytes += uint64(s.segments.appended.Load())
-	inSegments, _ := s.segments.usage()
-	m.DiskBytes += uint64(inSegments)
+	m.DiskBytes += uint64(s.segments.usage())
 	for i := range pm.Levels {
 		m.WrittenBytes += pm.Levels[i].TableBytesFlushed + pm.Levels[i].TableBytesCompacted
 	}
