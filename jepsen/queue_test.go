@@ -21,14 +21,20 @@ func plain(queue string, size int) func() client.Message {
 // largeSize is the size of a message whose payload goes to a segment in any case.
 const largeSize = 40 << 10
 
+// sizeOf is the size of the nth message, of which one of so many is large.
+func sizeOf(n, size, every int) int {
+	if n%every == 0 {
+		return largeSize
+	}
+	return size
+}
+
 // mixed makes messages for one queue, of which one of so many is large.
 func mixed(queue string, size, every int) func() client.Message {
 	n := 0
 	return func() client.Message {
-		if n++; n%every == 0 {
-			return plain(queue, largeSize)()
-		}
-		return plain(queue, size)()
+		n++
+		return plain(queue, sizeOf(n, size, every))()
 	}
 }
 

@@ -120,11 +120,7 @@ func (r *run) traffic(names []string, stop <-chan struct{}) (published, consumed
 		p := client.Publisher{Name: fmt.Sprintf("publisher %d", i+1), URIs: r.URIs(), First: i, Rate: rollRate / rollPublisher}
 		return p.Run(r.ctx, r.History, workload.Until(stop, func() client.Message {
 			turn += rollPublisher
-			size := 64
-			if turn/rollPublisher%rollLarge == 0 {
-				size = largeSize
-			}
-			return plain(names[turn%len(names)], size)()
+			return plain(names[turn%len(names)], sizeOf(turn/rollPublisher, 64, rollLarge))()
 		}))
 	})
 	return published, consumed, leave

@@ -116,11 +116,7 @@ func (r *run) saturationPlay() *play {
 			}
 			return c.Run(ctx, o, workload.Until(enough, func() client.Message {
 				turn++
-				name, size := p.serves[turn%saturatedQueues], 24
-				if turn%saturatedLarge == 0 {
-					size = largeSize
-				}
-				return plain(name, size)()
+				return plain(p.serves[turn%saturatedQueues], sizeOf(turn, 24, saturatedLarge))()
 			}))
 		})
 	}
