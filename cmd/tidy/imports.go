@@ -56,6 +56,7 @@ var importRules = []importRule{
 	{tree: "cmd/quoratectl/...", project: []string{"cmd/quoratectl/...", "cluster/mgmt/api", "cluster/certs", "cluster/backup/archive"}},
 	// The benchmark is outside of the server, like jepsen, and starts nodes with it.
 	{tree: "cmd/quorate-bench/...", project: []string{"cmd/quorate-bench/...", "jepsen/cluster", "cluster/mgmt/api", "cmd/tidy/page"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/sync/..."}},
+	{tree: "cmd/testrun"},
 	{tree: "cmd/tidy/...", project: []string{"cmd/tidy/page"}},
 
 	{tree: "jepsen/...", project: []string{"jepsen/..."}},
