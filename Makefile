@@ -20,13 +20,17 @@ MUTANTS_FLAGS ?=
 
 # Packages whose races matter; the others start processes or are generated.
 RACE_PKGS = ./fsm/... ./amqp/... ./cluster/...
-PLAIN_PKGS = $(shell $(GO) list ./... | grep -Ev '/(fsm|amqp|cluster|jepsen)(/|$$)')
-JEPSEN_PKGS = ./jepsen/...
+# Packages with tests that are long, and begin with testing.Short.
+LONG_PKGS = ./jepsen/... $(shell git grep -l 'testing\.Short()' -- 'amqp/*_test.go' 'cluster/*_test.go' 'cmd/*_test.go' 'fsm/*_test.go' | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
+# Those that take longest begin first.
+SLOW_PKGS = ./jepsen/conform ./cluster ./jepsen ./cluster/raftlog
+SLOWEST ?= 0
+TESTRUN = $(GO) run ./cmd/testrun -logs report/$@ -slowest $(SLOWEST) --
 # How a release is built: without C, and without where and from which checkout it is built.
 RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test check vulncheck reproducible site sbom dist packages image image-test manifests probes release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test test-race test-cluster check vulncheck reproducible site sbom dist packages image image-test manifests probes release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,12 +39,16 @@ run: build ## build and start a three-node cluster on loopback (NODES=3, DATA=da
 	bin/quorate dev --nodes $(NODES) --data-dir $(DATA)
 
 build: ## build the binaries into bin/: static, and the same bytes wherever they are built
-	$(RELEASE) -o bin/ ./cmd/...
+	$(RELEASE) -o bin/ $(PROGRAMS) ./cmd/quorate-bench
 
-test: ## the whole test suite
-	$(GO) test -race -tags invariants -timeout 20m $(RACE_PKGS)
-	$(GO) test -tags invariants,testoptions -timeout 10m $(PLAIN_PKGS)
-	$(GO) test -timeout 30m $(JEPSEN_PKGS)
+test: ## what everybody runs: every package, without its long tests (SLOWEST=30: list the slowest)
+	$(TESTRUN) -short -vet=off -tags invariants,testoptions -p 3 -timeout 10m $(SLOW_PKGS) ./...
+
+test-race: ## the same tests of the packages whose races matter, under the race detector
+	$(TESTRUN) -short -vet=off -race -tags invariants -p 3 -timeout 20m $(RACE_PKGS)
+
+test-cluster: ## the long tests: clusters of real processes that are broken, attacked and compared with the rules
+	$(TESTRUN) -vet=off -tags invariants,testoptions -p 2 -timeout 30m $(LONG_PKGS)
 
 check: ## formatting, vet, staticcheck, house rules, fresh generated code, go.mod, vulnerabilities, a reproducible build
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$bad" || { echo "gofmt -w these:"; echo "$$bad"; exit 1; }

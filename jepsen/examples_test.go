@@ -5,16 +5,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"testing"
-	"time"
 
 	"github.com/quorate/quorate/jepsen/cluster"
 )
 
 // The programs that the README and the pages quote do what they say.
-func TestExamples(t *testing.T) {
-	t.Parallel()
-	r := mustStart(t, 2*time.Minute)
+func (r *run) checkExamples() {
+	r.Helper()
 	root, err := cluster.Root()
 	r.must(err)
 	for _, c := range []struct{ name, want string }{
@@ -31,15 +28,15 @@ func TestExamples(t *testing.T) {
 		r.must(err)
 		here := strings.ReplaceAll(string(code), "127.0.0.1:5672", r.Nodes[0].AMQP)
 		if here == string(code) {
-			t.Fatalf("example %s names no broker on the default port", c.name)
+			r.Fatalf("example %s names no broker on the default port", c.name)
 		}
-		file := filepath.Join(t.TempDir(), c.name+".go")
+		file := filepath.Join(r.TempDir(), c.name+".go")
 		r.must(os.WriteFile(file, []byte(here), 0o644))
 		cmd := exec.CommandContext(r.ctx, "go", "run", file)
 		cmd.Dir = root // its go.mod says which client library
 		out, err := cmd.CombinedOutput()
 		if err != nil || string(out) != c.want {
-			t.Errorf("example %s: %v; printed\n%swant\n%s", c.name, err, out, c.want)
+			r.Errorf("example %s: %v; printed\n%swant\n%s", c.name, err, out, c.want)
 		}
 	}
 }

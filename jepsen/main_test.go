@@ -88,8 +88,16 @@ type run struct {
 	*evidence // of the report, shared with subtests
 }
 
-// mustStart starts a cluster of three. When the test ends it is stopped; no
-// node may have died by itself, and a failure leaves its history and logs.
+// long skips what `make test` leaves to `make test-cluster`.
+func long(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("long: runs with make test-cluster")
+	}
+}
+
+// mustStart starts a cluster of three for a long test. When the test ends it is
+// stopped; no node may have died by itself, and a failure leaves its history and logs.
 func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 	t.Helper()
 	return mustStartWith(t, limit, cluster.Options{Args: args})
@@ -97,6 +105,13 @@ func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 
 // mustStartWith is mustStart for another cluster than three nodes.
 func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
+	t.Helper()
+	long(t)
+	return mustStartBrief(t, limit, o)
+}
+
+// mustStartBrief is mustStartWith for a test that `make test` runs, too.
+func mustStartBrief(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	t.Helper()
 	if o.Filesystem = *onDisks; o.Binary == "" {
 		o.Binary = binary
