@@ -122,7 +122,6 @@ func TestRights(t *testing.T) {
 
 // TestTopicRights: routing keys are checked wherever they come from.
 func TestTopicRights(t *testing.T) {
-	t.Parallel()
 	const refusal = "%s access to topic '%s' in exchange 'amq.topic' in vhost '%s' refused for user '%s'"
 	bad := func(t *testing.T, verb, key string, do func(ch *amqp.Channel) error) {
 		p := newParty(t)
