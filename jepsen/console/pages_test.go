@@ -79,7 +79,6 @@ func testLogin(t *testing.T, w *world) {
 }
 
 func testLive(t *testing.T, w *world) {
-	long.Test(t)
 	w.mustQueue(t, "live", nil)
 	ch := w.mustDial(t, "live")
 	p := mustLogIn(t, w.browser, w.url)
