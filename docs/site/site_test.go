@@ -14,6 +14,9 @@ var loaded = regexp.MustCompile(`<(?:script|link|img|iframe|source)\b[^>]*\b(?:s
 
 // TestSite: the pages become a site without a warning, with a search, and nothing is loaded from elsewhere.
 func TestSite(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: runs with make test-cluster")
+	}
 	if _, err := exec.LookPath("sphinx-build"); err != nil {
 		t.Skip("Sphinx is not installed")
 	}

@@ -10,12 +10,14 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/internal/long"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
 // TestAdvisories: what has been published as a vulnerability of RabbitMQ, as far
 // as it could be one here. Other cases hold the rest: docs/security.md lists all.
 func TestAdvisories(t *testing.T) {
+	long.Test(t)
 	n := shared.mustGet(t).Nodes[0]
 	attack(t, "advisory", "CVE-2023-46118, a large message over HTTP", func(t *testing.T) {
 		body := `{"properties":{},"routing_key":"q","payload_encoding":"string","payload":"` + strings.Repeat("x", 20<<20) + `"}`

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // record is a line of the audit log.
@@ -76,6 +77,7 @@ func awaitRecord(t *testing.T, path, what string, is func(r record) bool) record
 // TestAudit runs one cluster for all its attacks: what is noted of them, and what
 // is not.
 func TestAudit(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
 	c := mustStart(t, cluster.Options{Args: []string{"--set", "log.audit.file=" + path, "--set", "log.console.level=debug"}})

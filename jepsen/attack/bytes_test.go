@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 const (
@@ -303,6 +304,7 @@ func snapshotCases(group uint32, term uint64) []bytesCase {
 // a group to a term from which it cannot come back, or takes memory without a
 // bound; queues serve on.
 func TestBytesBetweenNodes(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	c := mustStart(t, cluster.Options{})
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

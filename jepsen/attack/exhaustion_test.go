@@ -15,6 +15,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
@@ -140,11 +141,15 @@ const maxHonest = 1000
 
 // TestLoggedIn: whatever a user does that they may, others are served.
 func TestLoggedIn(t *testing.T) {
+	long.Test(t)
 	n := shared.mustGet(t).Nodes[0]
 	const honest, rounds = 50, 100
 	attack(t, "exhaustion", "2,047 channels with 10,000 consumers", func(t *testing.T) {
 		p := newParty(t)
-		p.queue("q")
+		queues := []string{"q0", "q1", "q2", "q3", "q4"} // a single one may not have so many
+		for _, q := range queues {
+			p.queue(q)
+		}
 		conn := p.connect(0)
 		mustConfirm(t, n, honest, func(ctx context.Context) error {
 			for i := range 2047 {
@@ -152,14 +157,30 @@ func TestLoggedIn(t *testing.T) {
 				if err != nil {
 					return fmt.Errorf("channel %d: %w", i, err)
 				}
-				for range 5 {
-					if _, err := ch.Consume("q", "", false, false, false, true, nil); err != nil {
+				for _, q := range queues {
+					if _, err := ch.Consume(q, "", false, false, false, true, nil); err != nil {
 						return err
 					}
 				}
 			}
 			return nil
 		})
+	})
+	attack(t, "exhaustion", "more consumers than a queue may have", func(t *testing.T) {
+		const most = 8192 // docs/security.md
+		p := newParty(t)
+		p.queue("q")
+		ch := p.channel(p.connect(0))
+		mustConfirm(t, n, honest, func(ctx context.Context) error {
+			for i := range most {
+				if _, err := ch.Consume("q", "", false, false, false, i < most-1, nil); err != nil {
+					return fmt.Errorf("consumer %d: %w", i, err)
+				}
+			}
+			return nil
+		})
+		_, err := ch.Consume("q", "", false, false, false, false, nil)
+		p.refused(err, 406, "has as many consumers as a queue may have")
 	})
 	attack(t, "exhaustion", "20,000 deliveries that nobody settles", func(t *testing.T) {
 		p := newParty(t)
@@ -284,6 +305,7 @@ func TestLoggedIn(t *testing.T) {
 // TestWrongPasswords: who tries passwords from many addresses takes a small share
 // of the processors.
 func TestWrongPasswords(t *testing.T) {
+	long.Test(t)
 	n := shared.mustGet(t).Nodes[2]
 	attack(t, "login", "wrong passwords, many a second", func(t *testing.T) {
 		const rate, tries = 40, 120
@@ -309,14 +331,10 @@ func TestWrongPasswords(t *testing.T) {
 // TestHalfOpen: who does not log in is waited for as long as the handshake may
 // take, however slowly they speak, and costs little memory.
 func TestHalfOpen(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	const handshake = 10 * time.Second
 	n := shared.mustGet(t).Nodes[1]
-	count := min(10_000, gauge(t, n, "quorate_listener_connections_max", `listener="amqp"`)/2-10)
-	before, err := n.RSSBytes()
-	if err != nil {
-		t.Fatal(err)
-	}
 	slow := map[string]string{"silence": "", "an octet each second": client.ProtocolHeader + "\x01\x00\x00\x00\x00\x10\x00", "no tune-ok": "", "a heartbeat each second": ""}
 	type ending struct {
 		name string
@@ -365,9 +383,16 @@ func TestHalfOpen(t *testing.T) {
 		}()
 	}
 	attack(t, "login", "half-open connections, up to 10,000", func(t *testing.T) {
+		// They must not time out before all of them are open.
+		n := mustStart(t, cluster.Options{Nodes: 1, Args: []string{"--set", "handshake_timeout=600000"}}).Nodes[0]
+		count := min(10_000, gauge(t, n, "quorate_listener_connections_max", `listener="amqp"`)/2-10)
+		before, err := n.RSSBytes()
+		if err != nil {
+			t.Fatal(err)
+		}
 		all := mustOpen(t, count, newHost(), n.AMQP, client.ProtocolHeader)
 		mustAwait(t, "all of them", func() (bool, error) {
-			return gauge(t, n, "quorate_listener_connections", `listener="amqp"`, `state="pending"`) >= count*9/10, nil
+			return gauge(t, n, "quorate_listener_connections", `listener="amqp"`, `state="pending"`) >= count, nil
 		})
 		if got := mustLogin(t, newHost(), n, "PLAIN", plain("guest", "guest")); got != "tune" {
 			t.Errorf("a login meanwhile: %s", got)

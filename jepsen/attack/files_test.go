@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // mustNotStart runs a server that is to refuse, and returns what it says.
@@ -154,6 +155,7 @@ func openToOthers(t *testing.T, dir string) (all []string) {
 
 // Data is its owner's alone, also if it was not.
 func TestDataOfANode(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	c := mustStart(t, cluster.Options{Nodes: 1})
 	n, ctx := c.Nodes[0], t.Context()

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/jepsen/internal/long"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
@@ -384,6 +385,7 @@ func TestInjection(t *testing.T) {
 
 // Headers that never end do not keep a connection.
 func TestSlowHeader(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	attack(t, "http", "a header that does not end", func(t *testing.T) {
 		const bound = 10 * time.Second // ReadHeaderTimeout

@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // patience bounds what has to happen, on a machine that is busy.
@@ -116,6 +117,7 @@ const basicGuest = "Authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
 // TestFloods: however many come, and whatever they leave unsaid, a node with few
 // file descriptors stores, and serves those who come from elsewhere.
 func TestFloods(t *testing.T) {
+	long.Test(t)
 	const files, crowd = 300, 3000
 	c := mustStart(t, cluster.Options{Nodes: 1, OpenFiles: files, Args: []string{"--set", "raft.wal_max_size_bytes=1048576"}})
 	n := c.Nodes[0]

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // mustCertify has an authority sign a certificate that is spoilt by change.
@@ -179,6 +180,9 @@ func TestLinksBindNames(t *testing.T) {
 		"no word on a stream":                {member, methodLink, nil, "FailedPrecondition", nil},
 	} {
 		attack(t, "links", name, func(t *testing.T) {
+			if name == "no word on a stream" { // five seconds
+				long.Test(t)
+			}
 			t.Parallel()
 			mustHold(t, say(t, 1, tc.as, tc.method, tc.message, tc.pairs...), tc.says)
 		})
@@ -204,6 +208,9 @@ func TestLinksRefuseNonsense(t *testing.T) {
 		"nothing":                nil,
 	} {
 		attack(t, "links", name, func(t *testing.T) {
+			if name == "nothing" || name == "half a hello" { // five seconds
+				long.Test(t)
+			}
 			t.Parallel()
 			conn, err := dialLink(t, 2, nil)
 			if err != nil {
@@ -225,6 +232,7 @@ func TestLinksRefuseNonsense(t *testing.T) {
 // Hundreds of connections that say nothing do not keep nodes from each other,
 // and fill no log.
 func TestLinksBoundStrangers(t *testing.T) {
+	long.Test(t)
 	c := shared.mustGet(t)
 	attack(t, "links", "hundreds that say nothing", func(t *testing.T) {
 		closed := make(chan error, 300)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // importedHash is the example of RabbitMQ's documentation: the password test12.
@@ -135,6 +136,7 @@ func mustHaveUsers(t *testing.T, n *cluster.Node) {
 // TestLogins: from outside nothing tells why a login is refused: neither the
 // answer nor its time.
 func TestLogins(t *testing.T) {
+	long.Test(t)
 	c := shared.mustGet(t)
 	n := c.Nodes[0]
 	mustHaveUsers(t, n)
@@ -258,6 +260,7 @@ func logins(t *testing.T, n *cluster.Node, outcome string) int {
 
 // TestGuessing: guesses are looked at ever more rarely, and cost others nothing.
 func TestGuessing(t *testing.T) {
+	long.Test(t)
 	n := shared.mustGet(t).Nodes[1]
 	mustPut(t, n, "/api/users/victim", map[string]any{"password": "right", "tags": "management"})
 	// guess tries so many passwords and says how many were looked at.

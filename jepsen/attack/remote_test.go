@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // elsewhere is an address that is not on loopback.
@@ -26,6 +27,7 @@ const elsewhere = "10.77.0.1"
 // TestRemoteGuest: who may come from loopback only is judged by where they come
 // from, not by where they come to, nor by what they say.
 func TestRemoteGuest(t *testing.T) {
+	long.Test(t)
 	attack(t, "login", "guest from another host", func(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- inNetwork(func() error { return remoteGuest(t.Context(), t.TempDir()) }) }()

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // consumer is one of the suspect's, at each node.
@@ -67,6 +68,7 @@ func (p *party) mustHaveNothing(queue string, all []consumer) {
 // TestRevokedConsumers: consumers end within a second, at every node, whatever
 // takes their right away.
 func TestRevokedConsumers(t *testing.T) {
+	t.Parallel()
 	for _, noAck := range []bool{false, true} {
 		attack(t, "revoke", fmt.Sprint("read, from consumers with no-ack ", noAck), func(t *testing.T) {
 			p := newParty(t)
@@ -192,6 +194,7 @@ func (p *party) closedRaw(r *client.Raw, since time.Time, connection bool, code 
 // TestRevokedConnections: whoever may not be there any more is sent away from
 // every node within a second.
 func TestRevokedConnections(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		take func(p *party)
 		code int
@@ -278,6 +281,7 @@ var codeNames = map[int]string{320: "CONNECTION_FORCED", 530: "NOT_ALLOWED"}
 
 // TestRevokedActions: what is done is asked for each time.
 func TestRevokedActions(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		before func(p *party, ch *amqp.Channel) error
 		take   func(p *party)
@@ -359,6 +363,8 @@ func publishAs(user string) func(ch *amqp.Channel) error {
 
 // TestRevokedRequests: a connection that is kept alive keeps no right.
 func TestRevokedRequests(t *testing.T) {
+	long.Test(t)
+	t.Parallel()
 	for name, c := range map[string]struct {
 		take   func(p *party)
 		reason string

@@ -12,6 +12,7 @@ import (
 // TestWaitingMessages: who may not read a queue, or write to an exchange, is shown
 // nothing of what waits there, and changes nothing of it.
 func TestWaitingMessages(t *testing.T) {
+	t.Parallel()
 	const delayed, scheduled = "/api/exchanges/VHOST/later/delayed", "/api/queues/VHOST/q/scheduled"
 	for _, c := range []struct{ method, path, body string }{
 		{"GET", delayed + "?headers=true", ""}, {"DELETE", delayed, ""}, {"DELETE", delayed + "/1", ""},
@@ -41,6 +42,7 @@ func TestWaitingMessages(t *testing.T) {
 // TestPoliciesThatTake: nobody has messages brought to them by a policy who may
 // not read where they come from, and write where they go.
 func TestPoliciesThatTake(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		write, read, definition string
 	}{
@@ -71,6 +73,7 @@ func TestPoliciesThatTake(t *testing.T) {
 
 // TestClosingOthers: whoever is no administrator closes their own connections only.
 func TestClosingOthers(t *testing.T) {
+	t.Parallel()
 	for _, tag := range []string{"management", "policymaker", "monitoring"} {
 		attack(t, "rights", "closing others' connections with the tag "+tag, func(t *testing.T) {
 			p := newParty(t, tag)
@@ -98,6 +101,7 @@ func TestClosingOthers(t *testing.T) {
 
 // TestClimbing: nobody gives themselves what they have not got.
 func TestClimbing(t *testing.T) {
+	t.Parallel()
 	for _, tag := range []string{"management", "policymaker", "monitoring"} {
 		for _, c := range []struct{ method, path, body string }{
 			{"PUT", "/api/users/USER", `{"password":"x","tags":"administrator"}`},

@@ -94,6 +94,7 @@ func allBut(name string) string {
 
 // TestRights: each method without each of the rights it needs, with all others.
 func TestRights(t *testing.T) {
+	t.Parallel()
 	for _, m := range methods {
 		for _, lack := range m.needs {
 			words := strings.SplitN(lack, " ", 3)
@@ -170,6 +171,7 @@ func TestTopicRights(t *testing.T) {
 // TestUserID: nobody publishes in the name of another, whichever way the property
 // comes.
 func TestUserID(t *testing.T) {
+	t.Parallel()
 	ways := map[string]struct {
 		exchange, key string
 		headers       amqp.Table
@@ -218,6 +220,7 @@ func TestUserID(t *testing.T) {
 
 // TestHiddenNames: who has no right on a name is not told whether it is there.
 func TestHiddenNames(t *testing.T) {
+	t.Parallel()
 	for name, m := range map[string]struct {
 		text string
 		do   func(ch *amqp.Channel, name string) error

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // issuer makes certificates.
@@ -177,6 +178,8 @@ func (s *tlsNode) ways() map[string][2]string {
 // Whoever has no certificate of the right authority is not heard, whichever
 // listener they come to.
 func TestClientCertificates(t *testing.T) {
+	long.Test(t)
+	t.Parallel()
 	s := mustSecure(t)
 	honest := certificateFor("client")
 	good := s.authority.issue(honest)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // guest is a TLS configuration of who has no certificate and wants one.
@@ -231,6 +232,7 @@ func TestJoinsNeedTokens(t *testing.T) {
 // A real node joins without a certificate; then its token is worth nothing. A
 // node whose token pins another authority says nothing to the cluster.
 func TestTokensAreSpent(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	dir := t.TempDir()
 	if _, err := cluster.NewAuthority(filepath.Join(dir, "data", "certs")); err != nil {

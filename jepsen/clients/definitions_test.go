@@ -19,6 +19,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // exported is what a RabbitMQ 4.3.6 exports that was given users, vhosts, permissions, limits,
@@ -46,6 +47,7 @@ func TestDefinitions(t *testing.T) {
 // TestLoadDefinitions: what a file has is there before a node is ready and clients are served, with
 // all its replicas, on each node.
 func TestLoadDefinitions(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -87,6 +89,7 @@ func TestLoadDefinitions(t *testing.T) {
 // TestSkipUnchangedDefinitions: a node loads a file again only if its content has changed, or the hash
 // is deleted.
 func TestSkipUnchangedDefinitions(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
@@ -134,6 +137,7 @@ func TestSkipUnchangedDefinitions(t *testing.T) {
 
 // TestDefinitionsOfRabbitMQ: the same with a RabbitMQ that runs, and its own tool.
 func TestDefinitionsOfRabbitMQ(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

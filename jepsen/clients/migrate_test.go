@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/long"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
@@ -74,6 +75,7 @@ func ctl(ctx context.Context, tool string, n *cluster.Node, args ...string) (out
 // keys, in order, with what is left of their lifetimes. An interrupted move continues: nothing is
 // lost, and what comes twice is marked.
 func TestMigrate(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 9*time.Minute)
 	defer cancel()
@@ -82,6 +84,7 @@ func TestMigrate(t *testing.T) {
 
 // The same from one cluster of quorate to another, which needs nothing else to be installed.
 func TestMigrateBetweenClusters(t *testing.T) {
+	long.Test(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()

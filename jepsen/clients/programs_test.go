@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // mustStart starts three nodes for the time of the test.
@@ -50,7 +51,10 @@ func TestPrograms(t *testing.T) {
 		}
 		return c
 	}
-	t.Run("celery", func(t *testing.T) { celery(t, ctx, nodes) })
+	t.Run("celery", func(t *testing.T) {
+		long.Test(t)
+		celery(t, ctx, nodes)
+	})
 	t.Run("prefetch of celery", func(t *testing.T) { celeryPrefetch(t, ctx, nodes) })
 	t.Run("amqp-tools", func(t *testing.T) { tools(t, ctx, nodes) })
 }

@@ -194,13 +194,47 @@ func copyProgram(from, to string) error {
 }
 
 // buildIn builds a program from the module in root into dir.
+//
+// Linking takes seconds, and many tests want the same program. So it is linked in a folder that
+// all tests of a checkout share, where the go command sees that it is up to date, and dir gets one
+// more name of that file. A later build replaces the file there, and leaves that in dir as it is.
 func buildIn(ctx context.Context, root, dir, name string, flags ...string) (string, error) {
 	binary := filepath.Join(dir, name)
+	if changed := strings.Join(append(flags, os.Getenv("GOFLAGS")), " "); !strings.Contains(changed, "-overlay") {
+		if shareBuild(ctx, root, binary, name, flags...) == nil {
+			return binary, nil
+		}
+	}
+	return binary, goBuild(ctx, root, binary, name, flags...)
+}
+
+// shareBuild builds a program in the shared folder and links it to a path. It fails if that is on
+// another disk, or the checkout cannot be written.
+func shareBuild(ctx context.Context, root, binary, name string, flags ...string) error {
+	shared := filepath.Join(root, "bin", "jepsen"+strings.Join(flags, ""))
+	if err := os.MkdirAll(shared, 0o755); err != nil {
+		return err
+	}
+	lock, err := os.Create(filepath.Join(shared, name+".lock"))
+	if err != nil {
+		return err
+	}
+	defer lock.Close() // which unlocks it
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return err
+	}
+	if err := goBuild(ctx, root, filepath.Join(shared, name), name, flags...); err != nil {
+		return err
+	}
+	return os.Link(filepath.Join(shared, name), binary)
+}
+
+func goBuild(ctx context.Context, root, binary, name string, flags ...string) error {
 	args := append([]string{"build", "-o", binary}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/"+name)...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build ./cmd/%s: %w\n%s", name, err, out)
+		return fmt.Errorf("go build ./cmd/%s: %w\n%s", name, err, out)
 	}
-	return binary, nil
+	return nil
 }

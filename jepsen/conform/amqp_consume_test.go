@@ -251,7 +251,7 @@ var consumeRows = []row{
 		})
 	}},
 	{id: "A096", what: "after that: a late ack, and the tag reused", in: "A095"},
-	{id: "A097", what: "x-consumer-timeout-action: suspend", run: func(t *T) {
+	{id: "A097", what: "x-consumer-timeout-action: suspend", long: true, run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		ch, from := t.consume(q, 1, "x-consumer-timeout-action", "suspend")
 		gone := ch.NotifyCancel(make(chan string, 1))
@@ -268,7 +268,7 @@ var consumeRows = []row{
 		default:
 		}
 	}},
-	{id: "A098", what: "a consumer timeout without cancel-notify, and of a get: 406 with its value", run: func(t *T) {
+	{id: "A098", what: "a consumer timeout without cancel-notify, and of a get: 406 with its value", long: true, run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		t.publishN(q, 2)
 		r := t.raw()

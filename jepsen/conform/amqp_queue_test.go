@@ -182,7 +182,7 @@ var queueRows = []row{
 		t.must(ch.Cancel("tag", false))
 		t.soonGone(q, time.Now())
 	}},
-	{id: "A074", what: "x-expires 1000: deleted when unused, not while there are gets", run: func(t *T) {
+	{id: "A074", what: "x-expires 1000: deleted when unused, not while there are gets", long: true, run: func(t *T) {
 		idle, used := t.queue("idle", "x-expires", int32(1000)), t.queue("used", "x-expires", int32(1000))
 		at := time.Now()
 		for time.Since(at) < ms(2500) {

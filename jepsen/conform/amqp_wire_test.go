@@ -159,7 +159,7 @@ var handshakeRows = []row{
 		}
 		t.answersWith("GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 400 ")
 	}},
-	{id: "A005", what: "a client that sends nothing is dropped after 10 s", run: func(t *T) {
+	{id: "A005", what: "a client that sends nothing is dropped after 10 s", long: true, run: func(t *T) {
 		at := time.Now()
 		mute, r := t.dial(), t.dial()
 		t.must(r.Write([]byte(client.ProtocolHeader)))
@@ -175,7 +175,7 @@ var handshakeRows = []row{
 		r = t.started("PLAIN", "\x00nobody\x00guest", "authentication_failure_close")
 		t.closes(r, amqp.AccessRefused, loginRefused, "0,0")
 	}},
-	{id: "A008", what: "otherwise the connection is closed after 3 s without an answer", run: func(t *T) {
+	{id: "A008", what: "otherwise the connection is closed after 3 s without an answer", long: true, run: func(t *T) {
 		at := time.Now()
 		t.quietUntil(t.started("PLAIN", "\x00guest\x00wrong"), at.Add(ms(3000)))
 	}},
@@ -358,7 +358,7 @@ var frameRows = []row{
 		t.must(r.Write([]byte{1, 0, 0, 255, 255, 255, 255}))
 		t.closes(r, amqp.FrameError, "{frame_too_large,4294967295,8184}", "0,0")
 	}},
-	{id: "A030", what: "heartbeat 1, a client that sends nothing: dropped after 2 s", run: func(t *T) {
+	{id: "A030", what: "heartbeat 1, a client that sends nothing: dropped after 2 s", long: true, run: func(t *T) {
 		r := t.rawWith(client.Tune{Channels: 1, Frame: 131072, Heartbeat: 1})
 		at := time.Now()
 		for {
@@ -372,7 +372,7 @@ var frameRows = []row{
 		t.notBefore(at, 2000)
 		t.notLate("the end", at.Add(ms(3000))) // two to three silent seconds
 	}},
-	{id: "A031", what: "heartbeat 2: the server sends one each second, and keeps a client that does", run: func(t *T) {
+	{id: "A031", what: "heartbeat 2: the server sends one each second, and keeps a client that does", long: true, run: func(t *T) {
 		r := t.rawWith(client.Tune{Channels: 1, Frame: 131072, Heartbeat: 2})
 		at := time.Now()
 		const beats = 5

@@ -158,7 +158,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.publish(q, body("from elsewhere"))
 		t.equal("delivered", string(t.mustGet(q).Body), "from elsewhere")
 	}},
-	{id: "A13", what: "a closed connection's exclusive queue is deleted at once; 1,000 redeclares, never 405", run: t13},
+	{id: "A13", what: "a closed connection's exclusive queue is deleted at once; 1,000 redeclares, never 405", long: true, run: t13},
 	{id: "A14", what: "auto-delete: deleted with its last consumer, not before the first, not by a get", run: func(t *T) {
 		q := t.name("q")
 		t.declare(t.ch(), q, flags{autoDelete: true}, nil)
@@ -185,7 +185,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.send(t.name("x"), "", body("hello"))
 		t.equal("delivered", string(t.next(from).Body), "hello")
 	}},
-	{id: "A16", what: "x-expires 1000: deleted when unused; kept by a consumer, by gets, by redeclares", run: func(t *T) {
+	{id: "A16", what: "x-expires 1000: deleted when unused; kept by a consumer, by gets, by redeclares", long: true, run: func(t *T) {
 		lease := args("x-expires", int32(1000))
 		at := time.Now()
 		for _, name := range []string{"unused", "consumed", "got", "redeclared"} {

@@ -167,7 +167,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("x-last-death-queue", m.Headers["x-last-death-queue"], d1)
 		t.equal("x-last-death-exchange", m.Headers["x-last-death-exchange"], x1)
 	}},
-	{id: "D17", what: "the same death twice: counted, with the time of the first", run: func(t *T) {
+	{id: "D17", what: "the same death twice: counted, with the time of the first", long: true, run: func(t *T) {
 		q := t.queue("q", "x-dead-letter-exchange", "")
 		t.publish(q)
 		t.must(t.take1(q).Reject(false))
@@ -180,7 +180,7 @@ var deadRows = suite{test: "TestDeadLetters", title: "Dead letters", rows: []row
 		t.equal("count", t.death(m, 0)["count"], int64(2))
 		t.equal("time", t.death(m, 0)["time"], first)
 	}},
-	{id: "D18", what: "a death of each reason in one queue: an entry for each, the latest first", run: func(t *T) {
+	{id: "D18", what: "a death of each reason in one queue: an entry for each, the latest first", long: true, run: func(t *T) {
 		d := t.queue("D", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", t.name("q"))
 		q := t.queue("q", "x-message-ttl", int32(2000), "x-dead-letter-exchange", "", "x-dead-letter-routing-key", d)
 		at := t.publish(q)

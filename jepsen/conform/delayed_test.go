@@ -130,7 +130,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.equal("x-delay", m.Headers["x-delay"], int32(-200))
 		t.equal("expiration", m.Expiration, "")
 	}},
-	{id: "T-70", what: "the expiration counts from the due time", run: func(t *T) {
+	{id: "T-70", what: "the expiration counts from the due time", long: true, run: func(t *T) {
 		dlx, d := t.dead()
 		x, q := t.exchange("x", "x-delayed-message", "x-delayed-type", "fanout"), t.queue("q", "x-dead-letter-exchange", dlx)
 		t.bind(q, "", x)
@@ -154,7 +154,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.by(at.Add(ms(1000))).take(second, 1)
 		t.equal("old", t.ready(first), 0)
 	}},
-	{id: "T-75", what: "the exchange deleted with its waiting messages, and declared again: nothing is delivered", lives: true, run: func(t *T) {
+	{id: "T-75", what: "the exchange deleted with its waiting messages, and declared again: nothing is delivered", long: true, lives: true, run: func(t *T) {
 		x, q := t.delayed("fanout")
 		for range 10 {
 			t.send(x, "", headers("x-delay", int32(1000)))
@@ -186,7 +186,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		}
 		t.equal("returned", t.mandatory("", store), uint16(amqp.NoRoute))
 	}},
-	{id: "T-77", what: "a delayed exchange behind another, and behind a plain one: delayed once", run: func(t *T) {
+	{id: "T-77", what: "a delayed exchange behind another, and behind a plain one: delayed once", long: true, run: func(t *T) {
 		a := t.exchange("a", "x-delayed-message", "x-delayed-type", "fanout")
 		b := t.exchange("b", "x-delayed-message", "x-delayed-type", "fanout")
 		plain, q := t.exchange("plain", "fanout"), t.queue("q")
@@ -244,7 +244,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 			t.absent(m.Headers, "BCC")
 		}
 	}},
-	{id: "T-81", what: "a transaction: the delay starts with the commit; rolled back: never delivered; commands are not part of it", run: func(t *T) {
+	{id: "T-81", what: "a transaction: the delay starts with the commit; rolled back: never delivered; commands are not part of it", long: true, run: func(t *T) {
 		x, q := t.delayed("fanout")
 		ch := t.open()
 		t.must(ch.Tx())
@@ -290,7 +290,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.equal("count", t.death(second, 0)["count"], int64(2))
 		t.must(second.Ack(false))
 	}},
-	{id: "T-51", what: "7 messages in hold queues and 5 in a delayed exchange: HTTP, CLI and metrics count 7 and 5", run: func(t *T) { countsApart(newT(t.T, mustNodes(t.T, 3), t.row)) }},
+	{id: "T-51", what: "7 messages in hold queues and 5 in a delayed exchange: HTTP, CLI and metrics count 7 and 5", long: true, run: func(t *T) { countsApart(newT(t.T, mustNodes(t.T, 3), t.row)) }},
 	{id: "T-65", what: "x-delay of 2^32 ms and of a year: not delivered at once, listed with their due times", run: func(t *T) {
 		x, q := t.delayed("fanout")
 		at := time.Now().UnixMilli()
@@ -344,7 +344,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 		t.equal("cancelled", info["delayed_cancelled_total"], 2498.0)
 		t.equal("left", t.ready(q), 0)
 	}},
-	{id: "T-94", what: "schedule.cancel before it is due: ack, and never delivered; after that: nack, and 404 if mandatory", run: func(t *T) {
+	{id: "T-94", what: "schedule.cancel before it is due: ack, and never delivered; after that: nack, and 404 if mandatory", long: true, run: func(t *T) {
 		x, q := t.delayed("fanout")
 		for _, where := range []struct{ kind, name, exchange, key, delay string }{
 			{"x-exchange", x, x, "", "x-delay"}, {"x-queue", q, "", q, "x-opt-delivery-delay"},
@@ -361,7 +361,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 			t.readyUntil(q, 0, at.Add(ms(2000)))
 		}
 	}},
-	{id: "T-96", what: "the same x-schedule-id twice: replace, reject, ignore", run: func(t *T) {
+	{id: "T-96", what: "the same x-schedule-id twice: replace, reject, ignore", long: true, run: func(t *T) {
 		x, q := t.delayed("fanout")
 		for _, c := range []struct {
 			conflict, come string
@@ -377,7 +377,7 @@ var delayRows = suite{test: "TestDelayed", title: "Delayed exchanges", rows: []r
 			t.readyUntil(q, 0, time.Now().Add(ms(500)))
 		}
 	}},
-	{id: "T-97", what: "schedule.update: earlier, later, to the past", run: func(t *T) {
+	{id: "T-97", what: "schedule.update: earlier, later, to the past", long: true, run: func(t *T) {
 		x, q := t.delayed("fanout")
 		at := time.Now()
 		for _, id := range []string{"earlier", "later", "past"} {

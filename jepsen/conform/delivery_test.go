@@ -363,7 +363,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 			}
 		}
 	}},
-	{id: "Q-D28", what: "delayed retry of all, 1 s to 2.5 s: rejects wait 1, 2 and 2.5 s", run: func(t *T) {
+	{id: "Q-D28", what: "delayed retry of all, 1 s to 2.5 s: rejects wait 1, 2 and 2.5 s", long: true, run: func(t *T) {
 		q := t.queue("q", "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(1000), "x-delayed-retry-max", int32(2500))
 		t.publish(q)
 		_, in := t.consume(q, 1)
@@ -445,7 +445,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.refuseDeclare("q", "{value_too_small,4}", kind, "all", low, int32(5), high, int32(4))
 		t.refuseDeclare("q", "expected integer", kind, "all", low, "5")
 	}},
-	{id: "Q-S1", what: "single active consumer: a waiting one keeps the queue's lease", run: func(t *T) {
+	{id: "Q-S1", what: "single active consumer: a waiting one keeps the queue's lease", long: true, run: func(t *T) {
 		q := t.single("q", "x-expires", int32(1000))
 		active, _ := t.consume(q, 1)
 		waits, _ := t.consume(q, 1)
@@ -486,7 +486,7 @@ var deliveryRows = suite{test: "TestDelivery", title: "Delivery, settling, order
 		t.must(<-settled)
 		t.awaitQueue(q, func(c counts) bool { return c.Messages == 0 })
 	}},
-	{id: "Q-F2", what: "a connection that publishes without waiting, and consumes what it publishes one by one, stops nowhere", run: func(t *T) {
+	{id: "Q-F2", what: "a connection that publishes without waiting, and consumes what it publishes one by one, stops nowhere", long: true, run: func(t *T) {
 		q := t.queue("q")
 		_, held := t.consume(q, 10)
 		conn := t.connect(1)

@@ -86,7 +86,7 @@ var forwardRows = suite{test: "TestForward", title: "Forwarding", rows: []row{
 		t.settled(q)
 		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Forwarded, q.DeadConfirmed) }, "5 0")
 	}},
-	{id: "SB-46e", what: "a TTL does not run on the way, and begins anew in the target", run: func(t *T) {
+	{id: "SB-46e", what: "a TTL does not run on the way, and begins anew in the target", long: true, run: func(t *T) {
 		x, dead := t.exchange("X", "fanout"), t.exchange("DX", "fanout")
 		q, to, d := t.queue("q", "x-forward-to-exchange", x), t.queue("to", "x-dead-letter-exchange", dead), t.queue("D")
 		t.bind(d, "", dead)
@@ -146,7 +146,7 @@ var forwardRows = suite{test: "TestForward", title: "Forwarding", rows: []row{
 			}
 		})
 	}},
-	{id: "SB-46d", what: "scheduled messages and those of delayed exchanges go on when they are due, and are not delayed again", run: func(t *T) {
+	{id: "SB-46d", what: "scheduled messages and those of delayed exchanges go on when they are due, and are not delayed again", long: true, run: func(t *T) {
 		to := t.queue("to")
 		x := t.exchange("x", "x-delayed-message", "x-delayed-type", "fanout")
 		again := t.exchange("again", "x-delayed-message", "x-delayed-type", "fanout")

@@ -82,7 +82,7 @@ var groupRows = suite{test: "TestGroups", title: "Groups", rows: []row{
 			return nil
 		})
 	}},
-	{id: "T-147", what: "the same while the group is held: acked, none dies; released by a cancel, all do", run: func(t *T) {
+	{id: "T-147", what: "the same while the group is held: acked, none dies; released by a cancel, all do", long: true, run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-message-groups", true, "x-group-expiry", "group", "x-dead-letter-exchange", x)
 		for _, g := range []string{"a", "b"} {

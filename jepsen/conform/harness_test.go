@@ -28,7 +28,7 @@ const (
 	rowLimit = 6 * time.Minute
 	// rowsAtOnce is how many rows run side by side. They mostly wait for an
 	// instant, so it does not depend on the number of processors.
-	rowsAtOnce = "6"
+	rowsAtOnce = "12"
 	// slack is how much earlier than its instant something may be seen: clocks
 	// of milliseconds are rounded down.
 	slack = 5 * time.Millisecond
@@ -399,20 +399,20 @@ func (t *T) existsUntil(queue string, until time.Time) {
 	})
 }
 
-// holdsUntil repeats a check until an instant. What it finds counts only if it
+// holdsUntil repeats a check until an instant, the more often the nearer that is:
+// what has happened early can be seen from then on. What it finds counts only if it
 // has ended before: it is not known when within its time it looked.
 func (t *T) holdsUntil(until time.Time, check func() error) {
 	t.Helper()
-	tick := time.NewTicker(poll)
-	defer tick.Stop()
 	for {
 		err := check()
-		if left := time.Until(until); left < slack {
+		left := time.Until(until)
+		if left < slack {
 			return
 		} else if err != nil {
 			t.Fatalf("%v early: %v", left, err)
 		}
-		<-tick.C
+		<-time.After(max(poll, min(left/8, quiet)))
 	}
 }
 

@@ -24,7 +24,7 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.soonReady(q, 1, at.Add(ms(400)))
 		t.equal("dead", bodies(t.now().take(d, 1)), "m2")
 	}},
-	{id: "H02", what: "three messages expire at their deadlines", run: func(t *T) {
+	{id: "H02", what: "three messages expire at their deadlines", long: true, run: func(t *T) {
 		_, d, q := t.deadly()
 		at := t.publish(q, body("m1"), expiration("5000"))
 		two := t.publish(q, body("m2"), expiration("400"))
@@ -33,7 +33,7 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.readyUntil(d, 0, at.Add(ms(5000)))
 		t.equal("order", bodies(append(all, t.by(at.Add(ms(5000))).take(d, 1)...)), "m2 m3 m1")
 	}},
-	{id: "H03", what: "100 random TTLs: expired in the order of their deadlines, none early", run: randomLives},
+	{id: "H03", what: "100 random TTLs: expired in the order of their deadlines, none early", long: true, run: randomLives},
 	{id: "H04", what: "a short TTL of low priority behind a high priority", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q, priority(9))
@@ -41,7 +41,7 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.readyUntil(q, 2, at.Add(ms(400)))
 		t.soonReady(q, 1, at.Add(ms(400)))
 	}},
-	{id: "H05", what: "a short TTL among returned messages", run: func(t *T) {
+	{id: "H05", what: "a short TTL among returned messages", long: true, run: func(t *T) {
 		_, d, q := t.deadly()
 		t.publish(q, body("m1"))
 		at := t.publish(q, body("m2"), expiration("1500"))
@@ -70,7 +70,7 @@ var headRows = suite{test: "TestExpiryAnywhere", title: "Expiry anywhere in a qu
 		t.equal("message-count", d.MessageCount, uint32(0))
 		t.mustNotGet(q)
 	}},
-	{id: "H08", what: "50,000 messages expire at one instant: none delivered, all dead-lettered, the queue keeps working", run: deathsAtOnce},
+	{id: "H08", what: "50,000 messages expire at one instant: none delivered, all dead-lettered, the queue keeps working", long: true, run: deathsAtOnce},
 }}
 
 // randomLives checks each letter's time by the publisher's clock.

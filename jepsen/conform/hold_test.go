@@ -34,20 +34,20 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.must(err)
 		t.equal("bytes", info.Bytes, 0)
 	}},
-	{id: "T-3", what: "got, and acked after its TTL: removed", lives: true, run: func(t *T) {
+	{id: "T-3", what: "got, and acked after its TTL: removed", long: true, lives: true, run: func(t *T) {
 		_, d, q := t.mortal(500)
 		t.must(t.holdBeyond(q, ms(1500)).Ack(false))
 		t.settled(q)
 		t.equal("dead", t.ready(d), 0)
 	}},
-	{id: "T-5", what: "got, and the channel closed after its TTL: expired", run: func(t *T) {
+	{id: "T-5", what: "got, and the channel closed after its TTL: expired", long: true, run: func(t *T) {
 		_, d, q := t.mortal(500)
 		t.holdBeyond(q, ms(1500))
 		t.must(t.main.Close())
 		t.now().take(d, 1)
 		t.settled(q)
 	}},
-	{id: "T-6", what: "got, and the connection lost after its TTL: expired", run: func(t *T) {
+	{id: "T-6", what: "got, and the connection lost after its TTL: expired", long: true, run: func(t *T) {
 		_, d, q := t.mortal(500)
 		at := t.publish(q)
 		r, err := client.DialRaw(t.ctx, t.Nodes[0].AMQP)
@@ -59,7 +59,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.must(r.Close())
 		t.now().take(d, 1)
 	}},
-	{id: "T-8", what: "a consumer timeout after the TTL: basic.cancel, expired, not redelivered", run: func(t *T) {
+	{id: "T-8", what: "a consumer timeout after the TTL: basic.cancel, expired, not redelivered", long: true, run: func(t *T) {
 		_, d, q := t.deadly("x-message-ttl", int32(500), "x-consumer-timeout", int32(1500))
 		ch := t.open()
 		cancelled := ch.NotifyCancel(make(chan string, 1))
@@ -120,7 +120,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.soonReady(q1, 0, at.Add(ms(500)))
 		t.equal("other", t.ready(q2), 1)
 	}},
-	{id: "T-15", what: "an expired message has its death record, and does not expire again", run: func(t *T) {
+	{id: "T-15", what: "an expired message has its death record, and does not expire again", long: true, run: func(t *T) {
 		_, d, q := t.deadly()
 		at := t.publish(q, expiration("500"))
 		t.soonReady(d, 1, at.Add(ms(500)))
@@ -137,7 +137,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		at := t.publish(q, expiration("100"))
 		t.equal("second", t.by(at.Add(ms(100))).take(d, 1)[0].Headers["x-first-death-reason"], "expired")
 	}},
-	{id: "T-17", what: "a return within the TTL: redelivered, and expired at the original deadline", run: func(t *T) {
+	{id: "T-17", what: "a return within the TTL: redelivered, and expired at the original deadline", long: true, run: func(t *T) {
 		_, d, q := t.mortal(1500)
 		at := t.publish(q)
 		held := t.mustGet(q)
@@ -186,7 +186,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			t.notBefore(sent[n-1], life)
 		}
 	}},
-	{id: "T-41", what: "a hold queue exists as long as it is declared again, and delays in order", run: func(t *T) {
+	{id: "T-41", what: "a hold queue exists as long as it is declared again, and delays in order", long: true, run: func(t *T) {
 		work := t.orders()
 		hold := func() string { return t.hold("hold", 2000, 5000) }
 		_, from := t.consume(work, 20)
@@ -229,9 +229,9 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		}
 		t.equal("reply code", (<-returned).ReplyCode, uint16(amqp.NoRoute))
 	}},
-	{id: "T-44", what: "many hold queues at once: each message at its time, each queue deleted in the end", run: manyHolds,
+	{id: "T-44", what: "many hold queues at once: each message at its time, each queue deleted in the end", long: true, run: manyHolds,
 		but: "300 queues, not 5,000, for the time it takes; `-holds N` for more"},
-	{id: "T-45", what: "a hold queue declared with another TTL: 406, and nothing is lost", run: func(t *T) {
+	{id: "T-45", what: "a hold queue declared with another TTL: 406, and nothing is lost", long: true, run: func(t *T) {
 		work := t.orders()
 		hold := t.hold("hold", 1500, 10000)
 		at := t.publish(hold)
@@ -283,9 +283,9 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			delete(due, name)
 		}
 	}},
-	{id: "T-49", what: "Symfony Messenger's delay and retry queues, declared literally", run: symfony},
-	{id: "T-50", what: "kombu's 28 levels of delay, declared literally: 5 s and 1 s", run: kombu},
-	{id: "T-23", what: "viewing messages over HTTP never shows an expired one", run: func(t *T) {
+	{id: "T-49", what: "Symfony Messenger's delay and retry queues, declared literally", long: true, run: symfony},
+	{id: "T-50", what: "kombu's 28 levels of delay, declared literally: 5 s and 1 s", long: true, run: kombu},
+	{id: "T-23", what: "viewing messages over HTTP never shows an expired one", long: true, run: func(t *T) {
 		q := t.queue("q")
 		const n = 200
 		at := t.publishN(q, n, expiration("1500"))
@@ -304,7 +304,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		}
 		t.by(at.Add(ms(1500))).inTime("none is shown", at)
 	}},
-	{id: "T-90", what: "x-opt-delivery-delay to a plain queue: normal messages go first, counts are separate", run: func(t *T) {
+	{id: "T-90", what: "x-opt-delivery-delay to a plain queue: normal messages go first, counts are separate", long: true, run: func(t *T) {
 		q := t.queue("q")
 		at := t.publish(q, body("late"), headers("x-opt-delivery-delay", int32(1500)))
 		t.publish(q, body("one"))
@@ -321,7 +321,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 			t.Errorf("x-scheduled-for is %v", all[2].Headers["x-scheduled-for"])
 		}
 	}},
-	{id: "T-91", what: "x-opt-delivery-time, in the future and in the past", run: func(t *T) {
+	{id: "T-91", what: "x-opt-delivery-time, in the future and in the past", long: true, run: func(t *T) {
 		q := t.queue("q")
 		due := time.Now().Add(ms(1500))
 		t.publish(q, body("later"), headers("x-opt-delivery-time", due.UnixMilli()))
@@ -335,7 +335,7 @@ var holdRows = suite{test: "TestHold", title: "Deadlines and hold queues", rows:
 		t.publish(q, headers("x-delay", int32(60000)))
 		t.equal("ready", t.ready(q), 1)
 	}},
-	{id: "T-93", what: "a TTL counts from the time a message is scheduled for", run: func(t *T) {
+	{id: "T-93", what: "a TTL counts from the time a message is scheduled for", long: true, run: func(t *T) {
 		_, d, q := t.mortal(1500)
 		at := t.publish(q, headers("x-opt-delivery-delay", int64(1000)))
 		t.readyUntil(q, 0, at.Add(ms(1000)))

@@ -22,7 +22,7 @@ func TestIdle(t *testing.T) {
 }
 
 var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: []row{
-	{id: "T-160", what: "publishes keep an idle queue, but not a leased one", run: func(t *T) {
+	{id: "T-160", what: "publishes keep an idle queue, but not a leased one", long: true, run: func(t *T) {
 		at := time.Now()
 		idle, leased := t.idle("idle"), t.queue("leased", "x-expires", int32(1500))
 		gone := false
@@ -36,7 +36,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.soonGone(idle, last.Add(ms(1500)))
 		t.soonGone(leased, at.Add(ms(1500)))
 	}},
-	{id: "T-163", what: "a consumer without traffic keeps a queue; the time starts when it ends", run: func(t *T) {
+	{id: "T-163", what: "a consumer without traffic keeps a queue; the time starts when it ends", long: true, run: func(t *T) {
 		q := t.idle("q")
 		ch, _ := t.consume(q, 1)
 		t.existsUntil(q, time.Now().Add(ms(5000)))
@@ -45,7 +45,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.existsUntil(q, at.Add(ms(1500)))
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "T-164", what: "binding, unbinding and policies keep a queue, each by itself", run: func(t *T) {
+	{id: "T-164", what: "binding, unbinding and policies keep a queue, each by itself", long: true, run: func(t *T) {
 		x := t.exchange("x", "fanout")
 		bound, unbound, ruled := t.idle("bound"), t.idle("unbound"), t.idle("ruled")
 		const steps = 6
@@ -67,7 +67,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 			t.soonGone(q, ended.Add(ms(1500)))
 		}
 	}},
-	{id: "T-165", what: "reading counts does not keep a queue", run: func(t *T) {
+	{id: "T-165", what: "reading counts does not keep a queue", long: true, run: func(t *T) {
 		at := time.Now()
 		q := t.idle("q")
 		t.existsUntil(q, at.Add(ms(1500))) // asks passively, and often
@@ -76,7 +76,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 	{id: "T-166", what: "a time below the permitted minimum: 406", run: func(t *T) {
 		t.refuseDeclare("q", "invalid arg 'x-auto-delete-on-idle' for queue 'T-166.q' in vhost '/'", "x-auto-delete-on-idle", int32(idleMin-1))
 	}},
-	{id: "T-161", what: "viewing messages over HTTP keeps an idle queue, but not a leased one", run: func(t *T) {
+	{id: "T-161", what: "viewing messages over HTTP keeps an idle queue, but not a leased one", long: true, run: func(t *T) {
 		at := time.Now()
 		q, leased := t.idle("q"), t.queue("leased", "x-expires", int32(1500))
 		last := t.every(ms(500), ms(4000), func() {
@@ -87,7 +87,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.soonGone(q, last.Add(ms(1500)))
 		t.soonGone(leased, at.Add(ms(1500)))
 	}},
-	{id: "SB-46i", what: "a queue that forwards is never idle, but a leased one ends; what waits in it is sent on or goes with it", run: func(t *T) {
+	{id: "SB-46i", what: "a queue that forwards is never idle, but a leased one ends; what waits in it is sent on or goes with it", long: true, run: func(t *T) {
 		at, to := time.Now(), t.queue("to")
 		way := []any{"x-forward-to-exchange", "", "x-forward-to-routing-key", to}
 		q, leased := t.queue("q", append(way, "x-auto-delete-on-idle", int32(1500))...), t.queue("leased", append(way, "x-expires", int32(1500))...)
@@ -96,13 +96,13 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.soonGone(leased, at.Add(ms(1500)))
 		t.existsUntil(q, at.Add(ms(4500)))
 	}},
-	{id: "T-162", what: "a scheduled message keeps an idle queue", run: func(t *T) {
+	{id: "T-162", what: "a scheduled message keeps an idle queue", long: true, run: func(t *T) {
 		q := t.idle("q")
 		at := t.publish(q, headers("x-opt-delivery-delay", int32(3500)))
 		t.existsUntil(q, at.Add(ms(3500+1500)))
 		t.soonGone(q, at.Add(ms(3500+1500)))
 	}},
-	{id: "Q-I1", what: "a message that waits for its next retry keeps an idle queue, but not a leased one; a deferred message keeps neither", run: func(t *T) {
+	{id: "Q-I1", what: "a message that waits for its next retry keeps an idle queue, but not a leased one; a deferred message keeps neither", long: true, run: func(t *T) {
 		const wait, idle = 3500, 1500
 		q := t.queue("q", "x-auto-delete-on-idle", int32(idle), "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(wait))
 		leased := t.queue("leased", "x-expires", int32(idle), "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(wait))
@@ -126,7 +126,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.existsUntil(q, at[q].Add(ms(wait+idle)))
 		t.soonGone(q, closed.Add(ms(wait+idle)))
 	}},
-	{id: "T-167", what: "an exchange is kept while it, or a queue bound to it, is in use; then it is deleted", run: func(t *T) {
+	{id: "T-167", what: "an exchange is kept while it, or a queue bound to it, is in use; then it is deleted", long: true, run: func(t *T) {
 		at := time.Now()
 		idle := func(name string) string { return t.exchange(name, "fanout", "x-auto-delete-on-idle", int32(1500)) }
 		quiet, fed, passed, bound, served := idle("quiet"), idle("fed"), idle("passed"), idle("bound"), idle("served")
@@ -163,7 +163,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.refuseExchange(amqp.PreconditionFailed, "invalid arg 'x-auto-delete-on-idle' for exchange 'low' in vhost '/': {value_too_small,499}",
 			"low", "fanout", true, "x-auto-delete-on-idle", int32(idleMin-1))
 	}},
-	{id: "T-169", what: "a lease ends while a dead letter waits: the queue is deleted when the letter has arrived", run: func(t *T) {
+	{id: "T-169", what: "a lease ends while a dead letter waits: the queue is deleted when the letter has arrived", long: true, run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000), "x-dead-letter-exchange", t.name("X"), "x-dead-letter-strategy", "at-least-once")
 		t.publish(q)
 		t.must(t.take1(q).Reject(false))
@@ -173,7 +173,7 @@ var idleRows = suite{test: "TestIdle", title: "Deletion of idle queues", rows: [
 		t.take(d, 1)
 		t.soonGone(q, time.Now())
 	}},
-	{id: "T-168", what: "publishes through an exchange keep a queue only if it is set to count them", run: func(t *T) {
+	{id: "T-168", what: "publishes through an exchange keep a queue only if it is set to count them", long: true, run: func(t *T) {
 		at := time.Now()
 		x := t.exchange("x", "fanout")
 		plain := t.idle("plain")

@@ -103,7 +103,7 @@ var keepRows = suite{test: "TestKeep", title: "Messages kept for later", rows: [
 		t.publish(hold, body("held"))
 		t.equal("peek at a hold queue", t.peek(hold, "").bodies(), "held")
 	}},
-	{id: "SB-24", what: "an exchange's TTL limits dead letters that pass it", run: func(t *T) {
+	{id: "SB-24", what: "an exchange's TTL limits dead letters that pass it", long: true, run: func(t *T) {
 		last, d := t.dead()
 		for i, strategy := range []string{"at-most-once", "at-least-once"} {
 			x := t.exchange(fmt.Sprint("x", i), "fanout", "x-message-ttl", int32(700))

@@ -19,13 +19,13 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.refuseDeclare("q", "{value_too_large,315360000001}", "x-expires", int64(maxTTL+1))
 		t.refuseDeclare("q", "expected integer, got longstr", "x-expires", "x")
 	}},
-	{id: "E03", what: "an unused queue is deleted", run: func(t *T) {
+	{id: "E03", what: "an unused queue is deleted", long: true, run: func(t *T) {
 		at := time.Now()
 		q := t.queue("q", "x-expires", int32(1500))
 		t.existsUntil(q, at.Add(ms(1500)))
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "E04", what: "a consumer keeps a queue; the lease starts when it ends", run: func(t *T) {
+	{id: "E04", what: "a consumer keeps a queue; the lease starts when it ends", long: true, run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1500))
 		ch, _ := t.consume(q, 1)
 		t.existsUntil(q, time.Now().Add(ms(4000)))
@@ -34,36 +34,36 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.existsUntil(q, at.Add(ms(1500)))
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "E05", what: "basic.get keeps a queue, even an empty one", run: func(t *T) {
+	{id: "E05", what: "basic.get keeps a queue, even an empty one", long: true, run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1500))
 		last := t.every(ms(700), ms(4000), func() { t.mustNotGet(q) })
 		t.existsUntil(q, last.Add(ms(1500)))
 		t.soonGone(q, last.Add(ms(1500)))
 	}},
-	{id: "E06", what: "an active redeclare keeps a queue", run: func(t *T) {
+	{id: "E06", what: "an active redeclare keeps a queue", long: true, run: func(t *T) {
 		last := t.every(ms(700), ms(4000), func() { t.queue("q", "x-expires", int32(1500)) })
 		t.existsUntil(t.name("q"), last.Add(ms(1500)))
 		t.soonGone(t.name("q"), last.Add(ms(1500)))
 	}},
-	{id: "E07", what: "a passive declare does not keep a queue", run: func(t *T) {
+	{id: "E07", what: "a passive declare does not keep a queue", long: true, run: func(t *T) {
 		at := time.Now()
 		q := t.queue("q", "x-expires", int32(1500))
 		t.soonGone(q, at.Add(ms(1500))) // asks passively, and often
 	}},
-	{id: "E08", what: "a publish does not keep a queue", run: func(t *T) {
+	{id: "E08", what: "a publish does not keep a queue", long: true, run: func(t *T) {
 		at := time.Now()
 		q := t.queue("q", "x-expires", int32(1500))
 		t.every(poll, ms(1000), func() { t.publish(q) })
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "E09", what: "the messages of an expired queue are not dead-lettered", run: func(t *T) {
+	{id: "E09", what: "the messages of an expired queue are not dead-lettered", long: true, run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-expires", int32(1000), "x-dead-letter-exchange", x)
 		at := t.publishN(q, 3)
 		t.soonGone(q, at.Add(ms(1000)))
 		t.readyUntil(d, 0, time.Now().Add(ms(500)))
 	}},
-	{id: "E10", what: "the shorter of argument and policy applies", run: func(t *T) {
+	{id: "E10", what: "the shorter of argument and policy applies", long: true, run: func(t *T) {
 		at := time.Now()
 		q := t.queue("q", "x-expires", int32(2500))
 		t.policy("p", q, 0, map[string]any{"expires": 100000})
@@ -75,7 +75,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.existsUntil(q, at.Add(ms(1500)))
 		t.soonGone(q, at.Add(ms(1500)))
 	}},
-	{id: "E11", what: "an unsettled message of a get keeps a queue", run: func(t *T) {
+	{id: "E11", what: "an unsettled message of a get keeps a queue", long: true, run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000))
 		t.publish(q)
 		d := t.mustGet(q)
@@ -84,7 +84,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.must(d.Ack(false))
 		t.soonGone(q, at.Add(ms(1000)))
 	}},
-	{id: "E12", what: "a cancelled consumer with an unsettled message keeps a queue", run: func(t *T) {
+	{id: "E12", what: "a cancelled consumer with an unsettled message keeps a queue", long: true, run: func(t *T) {
 		q := t.queue("q", "x-expires", int32(1000))
 		ch := t.open()
 		from, err := ch.Consume(q, "c", false, false, false, false, nil)
@@ -97,7 +97,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.must(d.Ack(false))
 		t.soonGone(q, at.Add(ms(1000)))
 	}},
-	{id: "E13", what: "a lease set by a policy starts at that time", run: func(t *T) {
+	{id: "E13", what: "a lease set by a policy starts at that time", long: true, run: func(t *T) {
 		q := t.queue("q")
 		t.waitUntil(time.Now().Add(ms(3000)))
 		at := time.Now()
@@ -105,7 +105,7 @@ var leaseRows = suite{test: "TestLease", title: "Queue leases", rows: []row{
 		t.existsUntil(q, at.Add(ms(2000)))
 		t.soonGone(q, at.Add(ms(2000)))
 	}},
-	{id: "E15", what: "a hold queue, declared again with each publish, loses nothing", run: func(t *T) {
+	{id: "E15", what: "a hold queue, declared again with each publish, loses nothing", long: true, run: func(t *T) {
 		x, d := t.dead()
 		_, from := t.consume(d, 10)
 		hold := func() string {

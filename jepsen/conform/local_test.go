@@ -106,7 +106,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 		t.absent(m.Headers, "x-acquired-count")
 		t.absent(m.Headers, "x-delivery-count")
 	}},
-	{id: "W66e", what: "a passive declare keeps a local queue", run: func(t *T) {
+	{id: "W66e", what: "a passive declare keeps a local queue", long: true, run: func(t *T) {
 		q := t.name("q")
 		t.declareAt(1, q, args("x-expires", int32(1500)))
 		last := t.every(ms(700), ms(4000), func() { t.equal("exists", t.existsAt(2, q), true) })
@@ -124,7 +124,7 @@ var localRows = suite{test: "TestLocal", title: "Local queues, direct reply-to, 
 			t.declare(ch, q, flags{exclusive: true}, nil)
 		}
 	}},
-	{id: "W90b", what: "tx: a TTL counts from the commit", run: func(t *T) {
+	{id: "W90b", what: "tx: a TTL counts from the commit", long: true, run: func(t *T) {
 		q, tx := t.queue("q", "x-message-ttl", int32(1000)), t.open()
 		t.must(tx.Tx())
 		t.publishOn(tx, q, "m")

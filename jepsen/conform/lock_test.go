@@ -13,7 +13,7 @@ import (
 func TestLocks(t *testing.T) { lockRows.run(t) }
 
 var lockRows = suite{test: "TestLocks", title: "Locks", rows: []row{
-	{id: "T-7", what: "TTL 500 and a lock of 1500: dead when the lock ends; the consumer goes on", run: func(t *T) {
+	{id: "T-7", what: "TTL 500 and a lock of 1500: dead when the lock ends; the consumer goes on", long: true, run: func(t *T) {
 		x, d := t.dead()
 		q := t.queue("q", "x-dead-letter-exchange", x, "x-lock-duration", int32(1500))
 		s := t.slow(q)
@@ -26,7 +26,7 @@ var lockRows = suite{test: "TestLocks", title: "Locks", rows: []row{
 		t.equal("next", string(t.now().next(s.from).Body), "next")
 		s.mustLive(t)
 	}},
-	{id: "T-110", what: "a lock of 2500 is renewed twice, then acked: no redelivery", run: func(t *T) {
+	{id: "T-110", what: "a lock of 2500 is renewed twice, then acked: no redelivery", long: true, run: func(t *T) {
 		q := t.queue("q")
 		w := t.worker(q, 10, "x-lock-duration", int32(2500))
 		other := t.bystander(q)
@@ -86,12 +86,12 @@ var lockRows = suite{test: "TestLocks", title: "Locks", rows: []row{
 		t.must(d.Ack(false))
 		t.settled(q)
 	}},
-	{id: "T-114", what: "renewal by consumer, by tags, by multiple: what is not covered goes back", run: func(t *T) {
+	{id: "T-114", what: "renewal by consumer, by tags, by multiple: what is not covered goes back", long: true, run: func(t *T) {
 		t.renewsSome([]any{"x-consumer-tag", "worker"}, "")
 		t.renewsSome([]any{"x-delivery-tags", []any{int64(1), int64(3)}}, "2")
 		t.renewsSome([]any{"x-delivery-tag", int64(2), "x-multiple", true}, "3")
 	}},
-	{id: "T-115", what: "renewals extend a consumer timeout without a lock", run: func(t *T) {
+	{id: "T-115", what: "renewals extend a consumer timeout without a lock", long: true, run: func(t *T) {
 		q := t.queue("q")
 		w := t.worker(q, 10, "x-consumer-timeout", int32(2500))
 		cancelled := w.ch.NotifyCancel(make(chan string, 1))
@@ -106,7 +106,7 @@ var lockRows = suite{test: "TestLocks", title: "Locks", rows: []row{
 		w.mustLive()
 		t.equal("cancelled", len(cancelled), 0)
 	}, lives: true},
-	{id: "T-116", what: "x-max-lock-duration 3000: lost then, however often it is renewed", run: func(t *T) {
+	{id: "T-116", what: "x-max-lock-duration 3000: lost then, however often it is renewed", long: true, run: func(t *T) {
 		q := t.queue("q")
 		w := t.worker(q, 1, "x-lock-duration", int32(2000), "x-max-lock-duration", int32(3000))
 		at := t.publish(q)
@@ -121,7 +121,7 @@ var lockRows = suite{test: "TestLocks", title: "Locks", rows: []row{
 		t.notBefore(at, 3000)
 		w.renews(amqp.NotFound, "x-delivery-tag", int64(d.DeliveryTag))
 	}},
-	{id: "T-118", what: "x-lock-mode head: no lock is lost in the prefetch buffer; with all, some are", run: func(t *T) {
+	{id: "T-118", what: "x-lock-mode head: no lock is lost in the prefetch buffer; with all, some are", long: true, run: func(t *T) {
 		for mode, some := range map[string]bool{"head": false, "all": true} {
 			q := t.queue(mode)
 			t.publishN(q, 5)
@@ -139,21 +139,21 @@ var lockRows = suite{test: "TestLocks", title: "Locks", rows: []row{
 			t.equal("redelivered with "+mode, redelivered || t.lockCounts(q)[0] > 0, some)
 		}
 	}},
-	{id: "T-119", what: "x-lock-detach-grace: settled by its token after the connection is lost", run: func(t *T) {
+	{id: "T-119", what: "x-lock-detach-grace: settled by its token after the connection is lost", long: true, run: func(t *T) {
 		q, token, cut := t.detached(3000)
 		t.command("message.settle", 0, true, headers("x-queue", q, "x-lock-token", token, "x-outcome", "ack"))
 		t.settled(q)
 		t.readyUntil(q, 0, cut.Add(ms(3300)))
 		t.command("message.settle", amqp.NotFound, false, headers("x-queue", q, "x-lock-token", token, "x-outcome", "ack"))
 	}, lives: true},
-	{id: "T-120", what: "without that it is redelivered when the grace is over", run: func(t *T) {
+	{id: "T-120", what: "without that it is redelivered when the grace is over", long: true, run: func(t *T) {
 		q, token, cut := t.detached(3000)
 		t.readyUntil(q, 0, cut.Add(ms(3000)))
 		t.soonReady(q, 1, cut.Add(ms(3000)))
 		t.command("message.settle", amqp.NotFound, false, headers("x-queue", q, "x-lock-token", token, "x-outcome", "ack"))
 		t.counted(t.take(q, 1)[0], "x-delivery-count", 1)
 	}},
-	{id: "T-121", what: "x-lock-auto-renew 3000 with a lock of 1000: a silent worker loses the message then", run: func(t *T) {
+	{id: "T-121", what: "x-lock-auto-renew 3000 with a lock of 1000: a silent worker loses the message then", long: true, run: func(t *T) {
 		q := t.queue("q")
 		w := t.worker(q, 1, "x-lock-duration", int32(1000), "x-lock-auto-renew", int32(3000))
 		at := t.publish(q)

@@ -13,7 +13,7 @@ import (
 func TestPrefetch(t *testing.T) { prefetchRows.run(t) }
 
 var prefetchRows = suite{test: "TestPrefetch", title: "Prefetch of a channel", rows: []row{
-	{id: "GP-1", what: "global prefetch 1, consumers of three queues with messages: one delivery at a time, every queue is served", run: func(t *T) {
+	{id: "GP-1", what: "global prefetch 1, consumers of three queues with messages: one delivery at a time, every queue is served", long: true, run: func(t *T) {
 		t.bothKinds(func(queue func(string) string) {
 			p := t.limited(1)
 			total := map[string]int{}

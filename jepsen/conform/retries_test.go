@@ -14,13 +14,13 @@ import (
 func TestRetries(t *testing.T) { retryRows.run(t) }
 
 var retryRows = suite{test: "TestRetries", title: "Retries and deferred messages", rows: []row{
-	{id: "T-140", what: "delayed retry of all, 200 to 500 ms: rejects wait 200, 400, 500, 500", run: func(t *T) {
+	{id: "T-140", what: "delayed retry of all, 200 to 500 ms: rejects wait 200, 400, 500, 500", long: true, run: func(t *T) {
 		q := t.queue("q", "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(200), "x-delayed-retry-max", int32(500))
 		t.publish(q)
 		_, in := t.consume(q, 1)
 		t.waits(in, t.next(in), reject, 200, 400, 500, 500)
 	}},
-	{id: "T-141", what: "the same with nack: 200 each; with x-delayed-retry-count acquired 200, 400, 500", run: func(t *T) {
+	{id: "T-141", what: "the same with nack: 200 each; with x-delayed-retry-count acquired 200, 400, 500", long: true, run: func(t *T) {
 		for name, c := range map[string]struct {
 			count string
 			waits []int
@@ -31,7 +31,7 @@ var retryRows = suite{test: "TestRetries", title: "Retries and deferred messages
 			t.waits(in, t.next(in), nack, c.waits...)
 		}
 	}},
-	{id: "T-142", what: "exponential: 100, 200, 400, 500; list: 100, 500, 1000, 1000; jitter 20 %: each within it, and equal at all nodes", run: func(t *T) {
+	{id: "T-142", what: "exponential: 100, 200, 400, 500; list: 100, 500, 1000, 1000; jitter 20 %: each within it, and equal at all nodes", long: true, run: func(t *T) {
 		exponential := t.queue("e", "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(100), "x-delayed-retry-max", int32(500), "x-delayed-retry-strategy", "exponential", "x-delayed-retry-multiplier", int32(200))
 		list := t.queue("l", "x-delayed-retry-type", "all", "x-delayed-retry-strategy", "list", "x-delayed-retry-steps", "100,500,1000")
 		for q, waits := range map[string][]int{exponential: {100, 200, 400, 500}, list: {100, 500, 1000, 1000}} {
@@ -41,7 +41,7 @@ var retryRows = suite{test: "TestRetries", title: "Retries and deferred messages
 		}
 		t.jitters()
 	}},
-	{id: "T-143", what: "a TTL that ends during a delayed retry: dead-lettered at the TTL", run: func(t *T) {
+	{id: "T-143", what: "a TTL that ends during a delayed retry: dead-lettered at the TTL", long: true, run: func(t *T) {
 		q, dead := t.retried(20_000)
 		at := t.publish(q, expiration("2000"))
 		t.must(t.mustGet(q).Reject(true))
@@ -53,7 +53,7 @@ var retryRows = suite{test: "TestRetries", title: "Retries and deferred messages
 		t.expired(m, "2000")
 		t.settled(q)
 	}},
-	{id: "T-152", what: "ten delayed by 60 s: kick 3, then all; they become ready at once, in the order of their due times", run: func(t *T) {
+	{id: "T-152", what: "ten delayed by 60 s: kick 3, then all; they become ready at once, in the order of their due times", long: true, run: func(t *T) {
 		q := t.queue("q", "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(60_000))
 		t.publishN(q, 10)
 		var held []*amqp.Delivery
@@ -91,7 +91,7 @@ var retryRows = suite{test: "TestRetries", title: "Retries and deferred messages
 		t.must(held.Ack(false))
 		t.settled(q)
 	}},
-	{id: "T-128", what: "message.retry with x-delay: hidden for so long, counted as delayed, then redelivered as failed", run: func(t *T) {
+	{id: "T-128", what: "message.retry with x-delay: hidden for so long, counted as delayed, then redelivered as failed", long: true, run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q)
 		ch, in := t.consume(q, 1)
@@ -121,7 +121,7 @@ var retryRows = suite{test: "TestRetries", title: "Retries and deferred messages
 		c.do("message.retry", amqp.NotFound, false, "x-delivery-tag", int64(d.DeliveryTag), "x-delay", int32(0))
 		t.settled(q)
 	}},
-	{id: "T-129", what: "message.defer: not delivered until message.receive-deferred asks for the token; unknown token: 404; it expires meanwhile", run: func(t *T) {
+	{id: "T-129", what: "message.defer: not delivered until message.receive-deferred asks for the token; unknown token: 404; it expires meanwhile", long: true, run: func(t *T) {
 		x, dead := t.dead()
 		q := t.queue("q", "x-dead-letter-exchange", x)
 		t.publishN(q, 2)
@@ -165,7 +165,7 @@ var retryRows = suite{test: "TestRetries", title: "Retries and deferred messages
 		t.must(again.Ack(false))
 		t.equal("then", string(t.next(in).Body), "3")
 	}},
-	{id: "Q-R7", what: "a deferred message returns by itself, and outlives the channel; a purge takes it", run: func(t *T) {
+	{id: "Q-R7", what: "a deferred message returns by itself, and outlives the channel; a purge takes it", long: true, run: func(t *T) {
 		q := t.queue("q")
 		t.publishN(q, 2)
 		ch, in := t.consume(q, 1)

@@ -26,9 +26,9 @@ const (
 )
 
 var scheduleRows = suite{test: "TestSchedule", title: "Many deadlines, schedules, races", rows: []row{
-	{id: "T-24", what: "many messages with one deadline, a live publisher and consumer: all gone soon after it, no dead one delivered, publishes are confirmed meanwhile",
+	{id: "T-24", what: "many messages with one deadline, a live publisher and consumer: all gone soon after it, no dead one delivered, publishes are confirmed meanwhile", long: true,
 		run: dieTogether, but: onlyFew + "`-dying 200000` for all"},
-	{id: "T-30", what: "a non-durable, auto-delete queue with a TTL of 5 s and a dead-letter exchange; nobody looks for 6 s; then the letter has its x-death", run: func(t *T) {
+	{id: "T-30", what: "a non-durable, auto-delete queue with a TTL of 5 s and a dead-letter exchange; nobody looks for 6 s; then the letter has its x-death", long: true, run: func(t *T) {
 		x, dead, q := t.name("dlx"), t.name("dlq"), t.name("q")
 		ch := t.ch()
 		t.must(ch.ExchangeDeclare(x, "direct", false, true, false, false, nil))
@@ -54,7 +54,7 @@ var scheduleRows = suite{test: "TestSchedule", title: "Many deadlines, schedules
 		t.equal("x-death", e, amqp.Table{"reason": "expired", "queue": q, "exchange": "", "routing-keys": []any{q}, "count": int64(1)})
 		t.nothingNext(from, time.Now().Add(ms(300)))
 	}},
-	{id: "T-31", what: "an expiration of 5 s in a queue without TTL: gone at 5 s", run: func(t *T) {
+	{id: "T-31", what: "an expiration of 5 s in a queue without TTL: gone at 5 s", long: true, run: func(t *T) {
 		q := t.queue("q")
 		at := t.publish(q, expiration("5000"))
 		t.readyUntil(q, 1, at.Add(ms(5000)))
@@ -63,7 +63,7 @@ var scheduleRows = suite{test: "TestSchedule", title: "Many deadlines, schedules
 	{id: "T-32", what: "the same from pika, bunny, php-amqplib, amqplib, librabbitmq and the Java client", test: "jepsen/clients: TestLibraries"},
 	{id: "T-33", what: "expirations that are no number, negative, fractions, or present and empty: 406", test: "jepsen/conform: TestTTL/L11, TestTTL/L12, TestTTL/L13"},
 	{id: "T-34", what: "x-message-ttl of every integer type; as text, -1, 1.5: 406", test: "jepsen/conform: TestTTL/L02, TestTTL/L06, TestTTL/L07, TestTTL/L08"},
-	{id: "T-35", what: "expiration 10000, queue TTL 400: 400; with x-ttl-precedence message: 10000", run: func(t *T) {
+	{id: "T-35", what: "expiration 10000, queue TTL 400: 400; with x-ttl-precedence message: 10000", long: true, run: func(t *T) {
 		lowest, first := t.queue("lowest", "x-message-ttl", int32(400)), t.queue("first", "x-message-ttl", int32(400), "x-ttl-precedence", "message")
 		at := t.publish(lowest, expiration("10000"))
 		long := t.publish(first, expiration("10000"))
@@ -89,9 +89,9 @@ var scheduleRows = suite{test: "TestSchedule", title: "Many deadlines, schedules
 		}
 	}},
 	{id: "T-38", what: "x-death.time is an AMQP timestamp", test: "jepsen/conform: TestDeadLetters/D01"},
-	{id: "T-79", what: "many messages are scheduled for much later: 100 that are due in a second are on time", run: farSchedules,
+	{id: "T-79", what: "many messages are scheduled for much later: 100 that are due in a second are on time", long: true, run: farSchedules,
 		but: onlyFew + "`-pending 1000000` for all; their memory is measured by `quorate-bench suite -only scheduled`"},
-	{id: "T-95", what: "a thousand messages, each cancelled at the instant it is due: each is either cancelled or delivered", run: func(t *T) {
+	{id: "T-95", what: "a thousand messages, each cancelled at the instant it is due: each is either cancelled or delivered", long: true, run: func(t *T) {
 		r := t.raceCancels(0)
 		r.mustBeDisjoint(t, 0)
 	}},
@@ -113,7 +113,7 @@ var scheduleRows = suite{test: "TestSchedule", title: "Many deadlines, schedules
 		t.absent(letter.Headers, "x-opt-delivery-delay")
 		t.settled(q)
 	}},
-	{id: "T-102", what: "the delay of a queue's policy is changed while a message waits: that one keeps its time, new ones get the new one", run: func(t *T) {
+	{id: "T-102", what: "the delay of a queue's policy is changed while a message waits: that one keeps its time, new ones get the new one", long: true, run: func(t *T) {
 		q := t.queue("q")
 		t.policy("p", q, 0, map[string]any{"delivery-delay": 1500})
 		at := t.publish(q, body("old"))

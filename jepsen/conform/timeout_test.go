@@ -28,7 +28,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
-	{id: "CT2", what: "without consumer_cancel_notify: 406, the connection stays open, the message goes back", run: incapable},
+	{id: "CT2", what: "without consumer_cancel_notify: 406, the connection stays open, the message goes back", long: true, run: incapable},
 	{id: "CT3", what: "basic.get: 406, and the message goes back", run: func(t *T) {
 		q := t.queue("q", "x-consumer-timeout", int32(1000))
 		t.publish(q)
@@ -43,7 +43,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	{id: "CT4", what: "the consumer's argument applies, not the queue's", run: func(t *T) {
 		t.fires(1000, []any{"x-consumer-timeout", int32(60000)}, []any{"x-consumer-timeout", int32(1000)}, nil)
 	}},
-	{id: "CT5", what: "even if it is longer", run: func(t *T) {
+	{id: "CT5", what: "even if it is longer", long: true, run: func(t *T) {
 		t.fires(2500, []any{"x-consumer-timeout", int32(500)}, []any{"x-consumer-timeout", int32(2500)}, nil)
 	}},
 	{id: "CT6", what: "of queue and policy the smaller: the policy's", run: func(t *T) {
@@ -52,7 +52,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 	{id: "CT7", what: "of queue and policy the smaller: the queue's", run: func(t *T) {
 		t.fires(1000, []any{"x-consumer-timeout", int32(1000)}, nil, definition{"consumer-timeout": 5000})
 	}},
-	{id: "CT8", what: "the node's value applies if no other is set; its default is 1800000", run: func(t *T) {
+	{id: "CT8", what: "the node's value applies if no other is set; its default is 1800000", long: true, run: func(t *T) {
 		inherited := func(t *T) string {
 			q := t.queue("shown")
 			t.consume(q, 1)
@@ -88,8 +88,8 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 			}
 		}
 	}},
-	{id: "CT12", what: "only deliveries that are due go back", run: func(t *T) { t.partial(false) }},
-	{id: "CT13", what: "deliveries that are not due can be acked", run: func(t *T) { t.partial(true) }},
+	{id: "CT12", what: "only deliveries that are due go back", long: true, run: func(t *T) { t.partial(false) }},
+	{id: "CT13", what: "deliveries that are not due can be acked", long: true, run: func(t *T) { t.partial(true) }},
 	{id: "CT14", what: "a late ack is not an error and removes nothing", run: func(t *T) {
 		q, s, _ := t.late(1000)
 		d := t.by(s.due).other(q)
@@ -99,7 +99,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
-	{id: "CT15", what: "a late reject dead-letters nothing", run: func(t *T) {
+	{id: "CT15", what: "a late reject dead-letters nothing", long: true, run: func(t *T) {
 		x, dead := t.dead()
 		q, s, _ := t.late(1000, "x-dead-letter-exchange", x)
 		d := t.by(s.due).other(q)
@@ -169,7 +169,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.must(d.Ack(false))
 		t.settledTo(q, 0)
 	}},
-	{id: "CT23", what: "single active consumer: no other gets anything while it holds deliveries that are not due", run: func(t *T) { t.keepsPlace() },
+	{id: "CT23", what: "single active consumer: no other gets anything while it holds deliveries that are not due", long: true, run: func(t *T) { t.keepsPlace() },
 		but: "holds with `x-consumer-timeout-action: suspend`; a consumer that is cancelled is replaced at once"},
 	{id: "CT24", what: "suspend: no deliveries until the late ones are acked", run: func(t *T) { t.suspended(1) }},
 	{id: "CT25", what: "suspend: both of two must be acked", run: func(t *T) { t.suspended(2) }},
@@ -252,7 +252,7 @@ var timeoutRows = suite{test: "TestTimeout", title: "Consumer timeouts", rows: [
 		t.declare(t.ch(), local, flags{}, args("x-consumer-timeout-action", "suspend", "x-consumer-timeout", int32(500)))
 		t.resumes(local)
 	}},
-	{id: "CT34", what: "the action by consumer_timeout_action of the node; the default is cancel", run: func(t *T) {
+	{id: "CT34", what: "the action by consumer_timeout_action of the node; the default is cancel", long: true, run: func(t *T) {
 		set := newT(t.T, mustNodes(t.T, 1, "--set", "consumer_timeout_action=suspend", "--set", "consumer_timeout=500"), t.row)
 		set.resumes(set.queue("q"))
 		t.fires(500, []any{"x-consumer-timeout", int32(500)}, nil, nil)

@@ -15,7 +15,7 @@ func TestTraffic(t *testing.T) { trafficRows.run(t) }
 var trafficRows = suite{test: "TestTraffic", title: "Counts of what clients do", rows: []row{
 	{id: "CN1", what: "messages published, returned, got, delivered, redelivered and acknowledged at different nodes are counted exactly, for the queue and the exchange", run: countsTraffic},
 	{id: "CN2", what: "a channel is listed with its consumers, what it holds and waits for, and what it has done, until it is closed", run: listsChannels},
-	{id: "CN3", what: "a connection has the rates of the bytes that it receives and sends, asked for at another node", run: ratesConnections},
+	{id: "CN3", what: "a connection has the rates of the bytes that it receives and sends, asked for at another node", long: true, run: ratesConnections},
 }}
 
 // countsTraffic uses a queue from two nodes, and asks the third.

@@ -167,7 +167,7 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		t.equal("reason", t.death(t.now().take(d, 1)[0], 0)["reason"], "expired")
 		t.mustNotGet(q)
 	}},
-	{id: "L28", what: "a return does not extend the TTL", run: func(t *T) {
+	{id: "L28", what: "a return does not extend the TTL", long: true, run: func(t *T) {
 		q := t.queue("q", "x-message-ttl", int32(1500))
 		at := t.publish(q)
 		held := t.mustGet(q)
@@ -252,7 +252,7 @@ var ttlRows = suite{test: "TestTTL", title: "Message TTL", rows: []row{
 		t.refuseDeclare("q", "invalid arg 'x-queue-mode' for queue 'L40.q' in vhost '/' of queue type", "x-queue-mode", "lazy")
 		t.refuseDeclare("q", "invalid arg 'x-max-priority' for queue 'L40.q' in vhost '/' of queue type", "x-max-priority", int32(5))
 	}},
-	{id: "L44", what: "20,000 messages that expire at one instant hide no message from basic.get", lives: true, run: ttlHidesNothing},
+	{id: "L44", what: "20,000 messages that expire at one instant hide no message from basic.get", long: true, lives: true, run: ttlHidesNothing},
 }}
 
 // ttlHidesNothing publishes many messages that expire together, and one behind

@@ -9,9 +9,11 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 func TestVerified(t *testing.T) {
+	long.Test(t)
 	var err error // building takes longer than a row may on a busy machine
 	if wrongServer, err = cluster.BuildChanged(t.Context(), t.TempDir(), miscounts); err != nil {
 		t.Fatal(err)

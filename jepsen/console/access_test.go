@@ -7,10 +7,13 @@ import (
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 // testKeyboard reaches all that can be used on a page with the tabulator key, and uses it.
 func testKeyboard(t *testing.T, w *world) {
+	long.Test(t)
 	w.mustQueue(t, "reached", nil)
 	p := mustLogIn(t, w.browser, w.url)
 	p.open("Queues", "queues")
@@ -44,6 +47,7 @@ func testKeyboard(t *testing.T, w *world) {
 
 // testSmallAndDark shows pages on a phone, in the dark.
 func testSmallAndDark(t *testing.T, w *world) {
+	long.Test(t)
 	p := mustLogIn(t, w.browser, w.url)
 	p.appear("dark", 390, 800)
 	p.await("dark", "getComputedStyle(document.body).backgroundColor === 'rgb(20, 24, 28)'")

@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/long"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
@@ -48,6 +49,7 @@ watchPaint(0, () => listed().length === 50);
 // testManyQueues measures how long the list of queues takes until it is on the screen: from the
 // navigation, when it is sorted, and when it is filtered.
 func testManyQueues(t *testing.T, w *world) {
+	long.Test(t)
 	n, times := few, 1
 	if *many > 0 {
 		n, times = max(*many, few), 5
@@ -148,6 +150,7 @@ func testFilters(t *testing.T, w *world) {
 
 // testKept filters and sorts lists by hand, and then chooses which queues and exchanges they show.
 func testKept(t *testing.T, w *world) {
+	long.Test(t)
 	for _, name := range []string{"kept/one?", "kept/two?", "lost/one?"} {
 		w.mustQueue(t, name, map[string]any{"x-expires": 1_800_000})
 		w.mustCall(t, http.MethodPut, "/api/exchanges/%2F/"+url.PathEscape(name), map[string]any{"type": "topic"}, nil)

@@ -9,6 +9,8 @@ import (
 
 	"github.com/chromedp/chromedp"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 const (
@@ -21,6 +23,7 @@ const (
 // testGraph looks at the bindings of an exchange as a drawing, follows one by the keyboard, and looks at
 // more of them than are drawn.
 func testGraph(t *testing.T, w *world) {
+	long.Test(t)
 	bind := func(source, kind, destination, key string) {
 		t.Helper()
 		w.mustCall(t, http.MethodPost, "/api/bindings/%2F/e/"+source+"/"+kind+"/"+destination, map[string]any{"routing_key": key, "arguments": map[string]any{}}, nil)
@@ -55,6 +58,7 @@ func testGraph(t *testing.T, w *world) {
 // testRights gives a user other tags, another password, permissions for topics and limits, and takes
 // them away again.
 func testRights(t *testing.T, w *world) {
+	long.Test(t)
 	w.mustCall(t, http.MethodPut, "/api/users/ruled", map[string]any{"password": "first", "tags": "management"}, nil)
 	w.mustCall(t, http.MethodPut, "/api/exchanges/%2F/ruled", map[string]any{"type": "topic"}, nil)
 	p := mustLogIn(t, w.browser, w.url)
@@ -168,6 +172,7 @@ func testDisconnect(t *testing.T, w *world) {
 
 // testFeatures uses a deprecated feature.
 func testFeatures(t *testing.T, w *world) {
+	long.Test(t)
 	p := mustLogIn(t, w.browser, w.url)
 	p.open("Features", "features")
 	p.await("none in use", "text('main').includes('No deprecated feature is in use') && row('global_qos') && !row('in use')")
@@ -181,6 +186,7 @@ func testFeatures(t *testing.T, w *world) {
 // testClose has a consumer hold a message whose deadline is near, compared with the timeout that holds
 // by now.
 func testClose(t *testing.T, w *world) {
+	long.Test(t)
 	policy := func(ms int) {
 		t.Helper()
 		w.mustCall(t, http.MethodPut, "/api/policies/%2F/near", map[string]any{"pattern": "^near$", "definition": map[string]any{"consumer-timeout": ms}, "priority": 9}, nil)
@@ -230,6 +236,7 @@ func testWhy(t *testing.T, w *world) {
 
 // testPriorities has the node answer with counts by priority.
 func testPriorities(t *testing.T, w *world) {
+	long.Test(t)
 	w.mustQueue(t, "ranked", nil)
 	p := mustLogIn(t, w.browser, w.url)
 	p.open("Queue ranked", "queue", "/", "ranked")

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
 func queuePath(name string, more ...string) string {
@@ -176,6 +178,7 @@ func testScheduled(t *testing.T, w *world) {
 }
 
 func testEnded(t *testing.T, w *world) {
+	long.Test(t)
 	w.mustQueue(t, "leased", map[string]any{"x-message-ttl": 7_200_000, "x-expires": 10_800_000})
 	w.mustPublish(t, "leased", "soon over", nil)
 	w.mustQueue(t, "short", map[string]any{"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
@@ -212,6 +215,7 @@ func testEnded(t *testing.T, w *world) {
 }
 
 func testConnections(t *testing.T, w *world) {
+	long.Test(t)
 	w.mustQueue(t, "held", map[string]any{"x-consumer-timeout": 600_000})
 	ch := w.mustDial(t, "a client to close")
 	w.mustPublish(t, "held", "one", nil)
@@ -244,6 +248,7 @@ func testConnections(t *testing.T, w *world) {
 // testTimeouts has a consumer whose tag is markup hold a message for too long: it is listed with its
 // channel, also when that is closed.
 func testTimeouts(t *testing.T, w *world) {
+	long.Test(t)
 	w.mustQueue(t, "slow", map[string]any{"x-consumer-timeout": 1000})
 	ch := w.mustDial(t, "a slow client")
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
@@ -286,6 +291,7 @@ var hostile = []string{
 
 // testHostile has every kind of object carry every hostile text, and looks at all pages.
 func testHostile(t *testing.T, w *world) {
+	long.Test(t)
 	ch := w.mustDial(t, hostile[0])
 	for i, name := range hostile {
 		w.mustQueue(t, name, map[string]any{"x-dead-letter-exchange": name})
