@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/history"
 	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/internal/long"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 )
 
@@ -88,14 +89,6 @@ type run struct {
 	*evidence // of the report, shared with subtests
 }
 
-// long skips what `make test` leaves to `make test-cluster`.
-func long(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("long: runs with make test-cluster")
-	}
-}
-
 // mustStart starts a cluster of three for a long test. When the test ends it is
 // stopped; no node may have died by itself, and a failure leaves its history and logs.
 func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
@@ -106,7 +99,7 @@ func mustStart(t *testing.T, limit time.Duration, args ...string) *run {
 // mustStartWith is mustStart for another cluster than three nodes.
 func mustStartWith(t *testing.T, limit time.Duration, o cluster.Options) *run {
 	t.Helper()
-	long(t)
+	long.Test(t)
 	return mustStartBrief(t, limit, o)
 }
 

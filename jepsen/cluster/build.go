@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 )
@@ -151,46 +150,12 @@ func BuildTool(ctx context.Context, dir string) (string, error) {
 	return build(ctx, dir, "quoratectl")
 }
 
-// build builds a program of this module into dir. Test packages run beside each other and
-// want the same programs, so what they build is kept and linked only once. A changed
-// source (-overlay) is built for its test alone.
 func build(ctx context.Context, dir, name string, flags ...string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
-	if slices.Contains(flags, "-overlay") || strings.Contains(os.Getenv("GOFLAGS"), "-overlay") {
-		return buildIn(ctx, root, dir, name, flags...)
-	}
-	kept := filepath.Join(root, "bin", "test", strings.Join(append([]string{name}, flags...), ""))
-	if err := os.MkdirAll(kept, 0o755); err != nil {
-		return "", err
-	}
-	folder, err := os.Open(kept)
-	if err != nil {
-		return "", err
-	}
-	defer folder.Close() // and with it the lock
-	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX); err != nil {
-		return "", fmt.Errorf("locking %s: %w", kept, err)
-	}
-	built, err := buildIn(ctx, root, kept, name, flags...)
-	if err != nil {
-		return "", err
-	}
-	binary := filepath.Join(dir, name)
-	if os.Link(built, binary) == nil {
-		return binary, nil
-	}
-	return binary, copyProgram(built, binary) // dir is in another file system
-}
-
-func copyProgram(from, to string) error {
-	program, err := os.ReadFile(from)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(to, program, 0o755)
+	return buildIn(ctx, root, dir, name, flags...)
 }
 
 // buildIn builds a program from the module in root into dir.
