@@ -2,8 +2,11 @@
 // real nodes, the stock client, one subtest for each row of a test table.
 //
 // A row is run against a cluster that all rows share and nobody breaks, or,
-// if it stops or kills nodes, against one of its own kind's. Names of queues,
+// if it stops or kills nodes, against one of two of its own kind's. Names of queues,
 // exchanges and policies begin with the row's id, so rows run side by side.
+//
+// With -short, rows that wait for more than a second or two are skipped, and all that stop
+// or kill nodes.
 //
 // docs/conformance.md lists the rows. `go test ./jepsen/conform -run
 // TestTable -rewrite` writes it; TestTable fails when it is not up to date.

@@ -163,7 +163,7 @@ var lockRows = suite{test: "TestLocks", title: "Locks", rows: []row{
 		t.notBefore(at, 3000)
 		t.equal("redelivered", d.Redelivered, true)
 	}},
-	{id: "T-122", what: "1000 settlements race the ends of locks: each has taken effect, or its message is redelivered once", run: racesLocks},
+	{id: "T-122", what: "1000 settlements race the ends of locks: each has taken effect, or its message is redelivered once", long: true, run: racesLocks},
 }}
 
 // worker is a consumer that gives commands, on a channel of its own.

@@ -31,10 +31,13 @@ var clusterRows = suite{test: "TestCluster", title: "Nodes restart, die or freez
 		t.equal("moved", r.Moved, 6)
 		close(stop)
 		t.must(<-sent)
+		for r.Left > 0 { // who is given a leadership may lose the election, to a member that was not meant
+			t.post("/api/quorate/rebalance", map[string]string{"queue_pattern": "^C16"}, &r)
+		}
 		t.eventually("three leaders on each node", func() error {
 			for _, n := range t.Nodes {
 				if led := t.led(n, "C16."); led != 3 {
-					return fmt.Errorf("node %d leads %d", n.Number, led)
+					return fmt.Errorf("node %d leads %d, after %+v", n.Number, led, r)
 				}
 			}
 			return nil
