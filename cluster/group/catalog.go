@@ -2,6 +2,7 @@ package group
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ const (
 	catalogLease     = 500 * time.Millisecond
 	catalogCommit    = 500 * time.Millisecond
 	catalogRetry     = 50 * time.Millisecond
+	foundEvery       = 10 * time.Millisecond // a founder looks whether it reaches the others
 	catalogSnapshots = 2 * time.Minute
 	catalogThreshold = 8192
 	catalogTrailing  = 1024
@@ -52,6 +54,8 @@ type CatalogConfig struct {
 	// to date if this node leads, and reports when a leader makes no progress. nil: none of this
 	// is done.
 	Host *Host
+	// heartbeat is raft's timeout for heartbeats and elections. 0: catalogHeartbeat.
+	heartbeat time.Duration
 	// Changed is called after each entry with what the entry has changed. It runs on the applying
 	// goroutine and must not block.
 	Changed func(CatalogChange)
@@ -147,6 +151,7 @@ func (k *Catalog) Start(founders []string) error {
 	}))
 	k.spawn(func() { k.lease.keep(k.life) })
 	k.spawn(k.reportApplied)
+	k.spawn(k.standFirst)
 	if h := c.Host; h != nil {
 		k.spawn(func() { k.watchdog.worker.Run(k.ending, k.watch) })
 		h.catalog.Store(k)
@@ -157,10 +162,39 @@ func (k *Catalog) Start(founders []string) error {
 	return nil
 }
 
+// standFirst has this node stand for election at once where nobody can lead: as the only voter, or, in
+// a cluster that is being founded, as the first voter once it reaches all others. Raft's own timers are
+// for leaders that are lost, and take one to two seconds.
+func (k *Catalog) standFirst() {
+	if k.isLearner() {
+		return
+	}
+	voters := k.Voters()
+	if len(voters) != 1 && k.raft.Load().LastIndex() > 1 || len(voters) == 0 || slices.Min(voters) != k.node {
+		return
+	}
+	tick := time.NewTicker(foundEvery)
+	defer tick.Stop()
+	for {
+		if !slices.ContainsFunc(voters, func(v string) bool { return !k.mesh.Alive(v) }) {
+			k.mesh.Campaign(catalogGroup)
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-k.ending:
+			return
+		}
+		if k.Leader() != "" || k.raft.Load().LastIndex() > 1 {
+			return
+		}
+	}
+}
+
 func (k *Catalog) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = raft.ServerID(k.node)
-	c.HeartbeatTimeout = catalogHeartbeat
+	c.HeartbeatTimeout = cmp.Or(k.config.heartbeat, catalogHeartbeat)
 	if k.isLearner() {
 		c.HeartbeatTimeout = never // it does not campaign
 	}

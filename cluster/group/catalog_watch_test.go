@@ -342,3 +342,21 @@ func TestClosedCatalogSendsNothing(t *testing.T) {
 		t.Error("the notice still waits")
 	}
 }
+
+// Who founds a cluster, or is its only voter, does not wait for raft's timers, which never fire here.
+func TestFoundersElectAtOnce(t *testing.T) {
+	without := func(c *CatalogConfig) { c.heartbeat = never }
+	var gate sync.Mutex
+	all := mustTrio(t)
+	for _, h := range all.hosts {
+		k, _ := mustStart(t, h, trioNames, &gate, without)
+		defer mustDefine(t, k, "from "+k.node) // by the leader that they elect
+	}
+	alone := mustTrio(t).hosts[1]
+	k, end := mustStart(t, alone, []string{alone.config.Node}, &gate, without)
+	mustDefine(t, k, "first")
+	end()
+	k, _ = mustStart(t, alone, nil, &gate, without)
+	await(t, "it has what it had", func() bool { return defines(k, "first") })
+	mustDefine(t, k, "second")
+}
