@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,9 +24,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// starting is held while nodes start: what they need of the processors would let
-// those of other tests, which start at the same time, find no leader.
-var starting sync.Mutex
+// starting has room for those whose nodes start: what more of them need of the processors
+// would let all find no leader.
+var starting = make(chan struct{}, 3)
 
 // nodes is a cluster of three in this process.
 type nodes struct {
@@ -37,6 +38,7 @@ type nodes struct {
 	machines map[string]*machine
 
 	properties        map[string]broker.Properties // of a node; not there: none are read
+	founded           bool                         // the first nodes have been started
 	first             []string                     // nodes to start with; nil: all
 	through           string                       // node through which others join; empty: they are on the list
 	disconnectedGrace time.Duration
@@ -73,6 +75,34 @@ func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 	return c
 }
 
+// catalogGroup is the catalog's number among a node's groups.
+const catalogGroup = fsm.GroupID(0)
+
+// found makes one of the founders stand for election as soon as it can win: their own timers,
+// of one to two seconds, are for leaders that are lost.
+func (c *nodes) found(joined <-chan struct{}) {
+	for tick := time.Tick(5 * time.Millisecond); !c.linked(); {
+		select {
+		case <-joined:
+			return
+		case <-tick:
+		}
+	}
+	c.all[c.first[rand.IntN(len(c.first))]].mesh.Campaign(catalogGroup)
+}
+
+// linked reports whether the founders' catalogs are open, and all reach each other.
+func (c *nodes) linked() bool {
+	for _, from := range c.first {
+		for _, to := range c.first {
+			if n := c.all[from]; !n.catalog.Started() || from != to && !n.Online(to) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // allVote reports whether the nodes that have founded the cluster vote on its catalog: one that was
 // admitted late has no vote at first, and without one more of the others there is no majority.
 func (c *nodes) allVote() bool {
@@ -88,8 +118,8 @@ func (c *nodes) allVote() bool {
 // mustOpen starts nodes, for the first time or again.
 func (c *nodes) mustOpen(names ...string) {
 	c.t.Helper()
-	starting.Lock()
-	defer starting.Unlock()
+	starting <- struct{}{}
+	defer func() { <-starting }()
 	for _, name := range names {
 		n, err := Open(c.config(name))
 		if err != nil {
@@ -97,7 +127,12 @@ func (c *nodes) mustOpen(names ...string) {
 		}
 		c.all[name] = n
 	}
-	var wait sync.WaitGroup
+	var wait, founding sync.WaitGroup
+	joined := make(chan struct{})
+	if !c.founded {
+		c.founded = true
+		founding.Go(func() { c.found(joined) })
+	}
 	for _, name := range names {
 		wait.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -108,6 +143,8 @@ func (c *nodes) mustOpen(names ...string) {
 		})
 	}
 	wait.Wait()
+	close(joined)
+	founding.Wait()
 	if c.t.Failed() {
 		c.t.FailNow()
 	}
@@ -224,6 +261,9 @@ func (c *nodes) crash(name string) {
 	c.t.Helper()
 	c.net.crash(name)
 	c.net.setMuted(name, true)
+	ended, end := context.WithCancel(context.Background())
+	end()
+	c.all[name].Leave(ended) // it hands nothing over
 	c.stop(name)
 	c.net.setMuted(name, false)
 }
