@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,16 +15,11 @@ import (
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/certs"
-	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
-
-// starting is held while nodes start: what they need of the processors would let
-// those of other tests, which start at the same time, find no leader.
-var starting sync.Mutex
 
 // nodes is a cluster of three in this process.
 type nodes struct {
@@ -37,6 +31,7 @@ type nodes struct {
 	machines map[string]*machine
 
 	properties        map[string]broker.Properties // of a node; not there: none are read
+	founded           bool                         // the first nodes have been started
 	first             []string                     // nodes to start with; nil: all
 	through           string                       // node through which others join; empty: they are on the list
 	disconnectedGrace time.Duration
@@ -71,46 +66,6 @@ func mustCluster(t testing.TB, options ...func(*nodes)) *nodes {
 		until(t, "all nodes vote on the catalog", c.allVote)
 	}
 	return c
-}
-
-// allVote reports whether the nodes that have founded the cluster vote on its catalog: one that was
-// admitted late has no vote at first, and without one more of the others there is no majority.
-func (c *nodes) allVote() bool {
-	for _, name := range c.first {
-		voters := slices.DeleteFunc(c.all[name].catalog.Configuration(), func(m group.Member) bool { return !m.Voter })
-		if len(voters) < len(c.first) {
-			return false
-		}
-	}
-	return true
-}
-
-// mustOpen starts nodes, for the first time or again.
-func (c *nodes) mustOpen(names ...string) {
-	c.t.Helper()
-	starting.Lock()
-	defer starting.Unlock()
-	for _, name := range names {
-		n, err := Open(c.config(name))
-		if err != nil {
-			c.t.Fatal(err)
-		}
-		c.all[name] = n
-	}
-	var wait sync.WaitGroup
-	for _, name := range names {
-		wait.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			if err := c.all[name].Join(ctx); err != nil {
-				c.t.Errorf("%s does not join: %v", name, err)
-			}
-		})
-	}
-	wait.Wait()
-	if c.t.Failed() {
-		c.t.FailNow()
-	}
 }
 
 func (c *nodes) config(name string) Config {
@@ -224,6 +179,9 @@ func (c *nodes) crash(name string) {
 	c.t.Helper()
 	c.net.crash(name)
 	c.net.setMuted(name, true)
+	ended, end := context.WithCancel(context.Background())
+	end()
+	c.all[name].Leave(ended) // it hands nothing over
 	c.stop(name)
 	c.net.setMuted(name, false)
 }

@@ -99,6 +99,7 @@ func TestLostDisk(t *testing.T) {
 	if err := os.Rename(filepath.Join(c.dir, "lost"), filepath.Join(c.dir, "n3")); err != nil {
 		t.Fatal(err)
 	}
+	until(t, "the others know that n3 is down", func() bool { return !c.all["n1"].Online("n3") && !c.all["n2"].Online("n3") })
 	c.exits = map[string]chan int{"n3": make(chan int, 8)}
 	ghost, err := Open(c.config("n3"))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // sideBySide is how many tests run at a time if the command does not say: most
 // of what they do is wait.
-const sideBySide = "6"
+const sideBySide = "16"
 
 // TestMain fails if anything that a node has started is still running.
 func TestMain(m *testing.M) {

@@ -31,6 +31,8 @@ func mustCatalogs(t *testing.T, tune ...any) *catalogs {
 		k, end := mustStart(t, h, trioNames, &c.gates[i])
 		c.all, c.ends = append(c.all, k), append(c.ends, end)
 	}
+	await(t, "the first member reaches the others", func() bool { return c.hosts[0].mesh.Alive("n2") && c.hosts[0].mesh.Alive("n3") })
+	c.hosts[0].mesh.Campaign(catalogGroup) // before anybody's timer is over
 	return c
 }
 
@@ -98,6 +100,7 @@ func (c *catalogs) mustLead() (at int) {
 // every heartbeat, and says why. What it was to commit is committed, and it
 // follows when its machine goes on. It does not stand for a while.
 func TestCatalogLeaderHangs(t *testing.T) {
+	t.Parallel()
 	clock := &handClock{}
 	c := mustCatalogs(t, quickWatch, clock.set)
 	mustDefine(t, c.all[0], "first")
@@ -143,6 +146,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 // A node whose machine hangs already when it is elected gives way as well: it
 // waits for the entries of earlier terms.
 func TestCatalogHangsBeforeItLeads(t *testing.T) {
+	t.Parallel()
 	clock := &handClock{}
 	c := mustCatalogs(t, quickWatch, clock.set)
 	mustDefine(t, c.all[0], "first")
@@ -166,6 +170,7 @@ func TestCatalogHangsBeforeItLeads(t *testing.T) {
 // Who is told first is the one that has acknowledged most. If one does not answer
 // the next is told, and after a resignation in vain another one first.
 func TestCatalogTransferees(t *testing.T) {
+	t.Parallel()
 	c := mustCatalogs(t)
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
@@ -190,6 +195,7 @@ func TestCatalogTransferees(t *testing.T) {
 
 // A leader to whom nobody stands steps down all the same.
 func TestCatalogHasNoTransferee(t *testing.T) {
+	t.Parallel()
 	c := mustCatalogs(t)
 	mustDefine(t, c.all[0], "first")
 	lead := c.mustLead()
@@ -213,6 +219,7 @@ func TestCatalogHasNoTransferee(t *testing.T) {
 
 // A leader keeps the catalog as long as giving it up would not help.
 func TestCatalogKeeps(t *testing.T) {
+	t.Parallel()
 	clock := &handClock{}
 	clock.pass(time.Hour)
 	c := mustCatalogs(t, clock.set)
@@ -249,6 +256,7 @@ func TestCatalogKeeps(t *testing.T) {
 // The work of a leader makes progress when raft hands something to the machine,
 // and when the machine has applied that.
 func TestCatalogStall(t *testing.T) {
+	t.Parallel()
 	h, gate := mustHost(t, t.TempDir()), &sync.Mutex{}
 	k, _ := mustStart(t, h, []string{"n1"}, gate, func(c *CatalogConfig) { c.Host = nil }) // nobody else looks
 	mustDefine(t, k, "first")
@@ -292,6 +300,7 @@ func TestCatalogStall(t *testing.T) {
 // A leader that cannot help the catalog by giving it up keeps it, and says that
 // it stands still.
 func TestCatalogHasNobodyToTakeOver(t *testing.T) {
+	t.Parallel()
 	clock := &handClock{}
 	h, gate := mustHost(t, t.TempDir(), quickWatch, clock.set), &sync.Mutex{}
 	k, _ := mustStart(t, h, []string{"n1"}, gate)

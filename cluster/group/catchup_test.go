@@ -69,6 +69,7 @@ func (c *trio) leadAt(id fsm.GroupID) *Group {
 // A member that was away gets the entries that it has missed, although the
 // others have written snapshots meanwhile; when it has them, they go.
 func TestFollowerCatchesUpFromTheLog(t *testing.T) {
+	t.Parallel()
 	c := mustTrio(t)
 	for _, h := range c.hosts {
 		h.config.Retained = 1 << 40
@@ -104,6 +105,7 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 // A member that was away for longer than entries are kept gets a snapshot, once,
 // without the payloads that it has, and has all of them afterwards.
 func TestInstallBringsWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	const backlog, size, more = 300, 64 << 10, 20
 	c := mustTrio(t)
 	for _, h := range c.hosts {
@@ -148,6 +150,7 @@ func TestInstallBringsWhatIsMissing(t *testing.T) {
 // A member with a snapshot newer than its leader's refuses that one, and the
 // leader writes one that is new enough although nothing else asks for it.
 func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
+	t.Parallel()
 	c := mustTrio(t)
 	g := c.leadAt(1)
 	next := pour(t, g, 1, 10, 100, -1)
@@ -200,6 +203,7 @@ func TestRefusedSnapshotIsWrittenAnew(t *testing.T) {
 // Snapshots cost in proportion to what has changed: little traffic beside a
 // large backlog writes none, and what a start has to apply again is bounded.
 func TestSnapshotsInProportion(t *testing.T) {
+	t.Parallel()
 	const mb = 1 << 20
 	for _, tc := range []struct {
 		name string
@@ -273,6 +277,7 @@ func TestWhoLags(t *testing.T) {
 
 // Of members that lag the log is kept for the one that lags most.
 func TestNeededByTwo(t *testing.T) {
+	t.Parallel()
 	c := mustTrio(t)
 	g := c.leadAt(1)
 	for i := range uint64(20) {
@@ -297,6 +302,7 @@ func TestNeededByTwo(t *testing.T) {
 
 // What a node keeps for members that lag is shared by the groups that keep much.
 func TestGroupsShareWhatIsKept(t *testing.T) {
+	t.Parallel()
 	c := mustTrio(t)
 	g, h := c.leadAt(1), c.hosts[0]
 	for i := range uint64(20) {
@@ -368,6 +374,7 @@ func TestLargeEntriesAreCutSoon(t *testing.T) {
 
 // What is held for a member that has caught up is let go at the next look, not a second later.
 func TestHoldsFollowMembers(t *testing.T) {
+	t.Parallel()
 	c := mustTrio(t)
 	g, s := c.leadAt(1), c.hosts[0].snapshots
 	for i := range uint64(20) {

@@ -25,7 +25,7 @@ import (
 )
 
 // patience is how long a test waits for what must happen.
-const patience = 60 * time.Second
+const patience = 4 * time.Minute
 
 // outside records what groups do.
 type outside struct {
@@ -173,7 +173,8 @@ func mustHostOf(t testing.TB, dir, node string, nodes map[string]net.Listener, l
 		Exit:    func(code int) { panic(fmt.Sprint("exit ", code)) },
 		Version: func() uint32 { return 1 + n.raised.Load() }, Newest: 2,
 		LockCredit: func() fsm.Millis { return 0 }, Late: func(queue.Due, fsm.Millis) {},
-		Heartbeat: 4 * time.Second, Reclaimable: 32 << 20, Retained: 64 << 20, KindElection: 16, KindLearner: 18,
+		Heartbeat:   30 * time.Second, // no leader gives up because the machine is busy
+		Reclaimable: 32 << 20, Retained: 64 << 20, KindElection: 16, KindLearner: 18,
 	}
 	for _, f := range tune {
 		if f, ok := f.(func(*Config)); ok {
@@ -519,7 +520,8 @@ func TestCloseWhileBusy(t *testing.T) {
 		text := string(stacks[:runtime.Stack(stacks, true)])
 		left := 0
 		for _, s := range strings.Split(text, "\n\n")[1:] {
-			if strings.Contains(s, "cluster/group.") || strings.Contains(s, "hashicorp/raft.") {
+			waits := strings.Contains(s, "testing.(*T).Parallel(") || strings.Contains(s, "testing.(*M).Run(") // for tests
+			if !waits && (strings.Contains(s, "cluster/group.") || strings.Contains(s, "hashicorp/raft.")) {
 				left++
 			}
 		}

@@ -19,7 +19,7 @@ import (
 // will not succeed, begins to lead when raft goes on.
 func TestLeadershipBeginsAfterRefusedBarrier(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t)
+	c := mustTrio(t, func(c *Config) { c.Heartbeat = 4 * time.Second }) // after which raft gives a handover up
 	g := c.mustOpen(1)[0]
 	lost := c.other(g)
 	lost.shut(t)
@@ -237,6 +237,7 @@ func TestResyncOfFormerLeader(t *testing.T) {
 
 // Followers free the payloads of messages that are gone, as the leader does.
 func TestFollowersFreePayloads(t *testing.T) {
+	t.Parallel()
 	all := mustTrio(t).mustOpen(1)
 	mustSubmit(t, all[0], enqueues(1, -1, "a", "b", "c"))
 	for _, g := range all {

@@ -308,9 +308,7 @@ func TestMachineStops(t *testing.T) {
 					}
 				}
 			}
-			if err := leader.Submit(enqueues(4, -1, "m")); err != nil {
-				t.Fatal(err)
-			}
+			await(t, "the message is taken", func() bool { return leader.Submit(enqueues(4, -1, "m")) == nil })
 			await(t, "the message is committed", func() bool { return ready(leader) == 4 })
 			c.mustServe(2, 1)
 		})

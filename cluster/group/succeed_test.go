@@ -22,6 +22,7 @@ func mustWait(t *testing.T, k *Catalog, heartbeat time.Duration) {
 // the other voter, which had heard of no failure yet, did not let it stand. Nobody waits for raft's next
 // attempt.
 func TestCatalogCandidateSucceeds(t *testing.T) {
+	t.Parallel()
 	c := mustCatalogs(t)
 	mustDefine(t, c.all[0], "first")
 	at := c.mustLead()

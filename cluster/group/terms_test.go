@@ -470,10 +470,11 @@ func (s *said) entry(l *raft.Log, e *logpb.Entry) {
 func (c *terms) verify() {
 	c.t.Helper()
 	c.rest()
-	g := c.leader()
-	if err := g.Barrier(patience); err != nil {
-		c.t.Fatal(err)
-	}
+	var g *Group
+	c.until("a leader has applied all", func() bool { // there may be another one meanwhile
+		g = c.leader()
+		return g != nil && g.Barrier(patience) == nil
+	})
 	for _, h := range c.hosts {
 		c.until("all have applied all", func() bool { return h.closed || h.Group(1).AppliedIndex() >= g.AppliedIndex() })
 	}

@@ -12,15 +12,25 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
+// sizedOptions are those of a store on a real disk, and how many entries of 10 KB it is to take: in a
+// short run both are a fifth. QUORATE_DISK_ENTRIES sets the number of entries.
+func sizedOptions(t *testing.T) (o Options, entries uint64) {
+	part := 1
+	if testing.Short() {
+		part = 5
+	}
+	o = testOptions(t, nil)
+	o.MemTableBytes = 8 << 20 / int64(part)
+	return o, uint64(envOr("QUORATE_DISK_ENTRIES", 10000/part))
+}
+
 // TestOnePinnedEntryDoesNotPinTheLog writes much more than it keeps: of all
 // entries one stays live. The disk must hold little more than that, and the
-// entry must stay readable. QUORATE_DISK_ENTRIES sets the number of entries.
+// entry must stay readable.
 func TestOnePinnedEntryDoesNotPinTheLog(t *testing.T) {
 	const size, batch, every = 10 << 10, 50, 500
-	entries := uint64(envOr("QUORATE_DISK_ENTRIES", 10000))
+	o, entries := sizedOptions(t)
 	dir := t.TempDir()
-	o := testOptions(t, nil)
-	o.MemTableBytes = 8 << 20
 	s, err := Open(dir, o)
 	must(t, err)
 	g := mustGroup(t, s, 1)
@@ -95,9 +105,8 @@ func dirBytes(t *testing.T, dir string) (n int64) {
 // then settles them a few at a time, while little else is written.
 func TestBacklogGivesItsDiskBack(t *testing.T) {
 	const size, batch = 10 << 10, 50
-	entries := uint64(envOr("QUORATE_DISK_ENTRIES", 10000))
-	o := testOptions(t, nil)
-	o.MemTableBytes = 8 << 20
+	o, entries := sizedOptions(t)
+	traffic := entries / 5
 	s, err := Open(t.TempDir(), o)
 	must(t, err)
 	defer func() { must(t, s.Close()) }()
@@ -121,15 +130,15 @@ func TestBacklogGivesItsDiskBack(t *testing.T) {
 		t.Errorf("%d live bytes", n)
 	}
 	other := mustGroup(t, s, 2)
-	for i := uint64(1); i <= 2000; i++ { // other traffic
+	for i := uint64(1); i <= traffic; i++ { // other traffic
 		must(t, other.StoreLog(&raft.Log{Index: i, Term: 1, Data: make([]byte, 100), Extensions: make([]byte, 12<<10)}))
 	}
-	limit := uint64(2000*13<<10 + 8*o.MemTableBytes)
+	limit := traffic*13<<10 + 8*uint64(o.MemTableBytes)
 	tick, patience := time.NewTicker(20*time.Millisecond), time.After(time.Minute)
 	defer tick.Stop()
 	left := s.Metrics().DiskBytes
 wait: // for compactions, which run beside the traffic
-	for i := uint64(2001); left > limit; i++ {
+	for i := traffic + 1; left > limit; i++ {
 		must(t, other.StoreLog(&raft.Log{Index: i, Term: 1, Data: make([]byte, 100)}))
 		select {
 		case <-tick.C:

@@ -237,12 +237,20 @@ func isWhole(g *Group, past []*model) error {
 	return fmt.Errorf("not whole: %w", all)
 }
 
+// few is how many of so many random tries are made in a short run, and under the race detector.
+func few(tries int) int {
+	if testing.Short() {
+		tries = (tries + 4) / 5
+	}
+	return (tries + thorough - 1) / thorough
+}
+
 // TestFlips flips single bits of stopped stores. Afterwards the store opens,
 // and each group has everything that it had acknowledged, or is in doubt. A
 // process may find damage and end, if the next ones get on. QUORATE_FLIPS sets
 // the number of flips of each kind of file and disk, QUORATE_FLIP_SEED the seed.
 func TestFlips(t *testing.T) {
-	flips, seed := envOr("QUORATE_FLIPS", (20+thorough-1)/thorough), uint64(envOr("QUORATE_FLIP_SEED", 1))
+	flips, seed := envOr("QUORATE_FLIPS", few(20)), uint64(envOr("QUORATE_FLIP_SEED", 1))
 	for _, c := range []struct {
 		name           string
 		tables, killed bool

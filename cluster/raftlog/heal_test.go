@@ -425,7 +425,11 @@ func TestManifestThatSeemsToEnd(t *testing.T) {
 	all, err := io.ReadAll(f)
 	must(t, err)
 	must(t, f.Close())
-	for keep := int64(0); keep < length; keep += 2*thorough - 1 { // as if the rest had never been written
+	step := int64(2*thorough - 1)
+	if testing.Short() {
+		step = max(step, 5)
+	}
+	for keep := int64(0); keep < length; keep += step { // as if the rest had never been written
 		fs := mustClone(t, fs)
 		f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
 		must(t, err)
