@@ -31,7 +31,6 @@ type nodes struct {
 	machines map[string]*machine
 
 	properties        map[string]broker.Properties // of a node; not there: none are read
-	founded           bool                         // the first nodes have been started
 	first             []string                     // nodes to start with; nil: all
 	through           string                       // node through which others join; empty: they are on the list
 	disconnectedGrace time.Duration
