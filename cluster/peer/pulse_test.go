@@ -8,24 +8,33 @@ import (
 	"time"
 )
 
-// beating is a link whose other end answers at once until it is frozen.
-func beating(t *testing.T, timing *Timing, frozen time.Duration) (pings int, detected time.Duration) {
+// beating is a link whose other end is so far away, and answers at once until it is frozen.
+func beating(t *testing.T, timing *Timing, far, frozen time.Duration) (pings int, detected time.Duration) {
 	t.Helper()
-	p, began := pulse{t: timing}, time.Now()
+	began := time.Now()
+	p := newPulse(timing, 0, far)
 	var heard, last, answered time.Duration
+	var sent []time.Duration
 	for {
+		now := time.Since(began)
+		for len(sent) > 0 && sent[0]+far <= now && sent[0]+far/2 < frozen {
+			heard, answered = sent[0]+far, sent[0]
+			sent = sent[1:]
+		}
 		ok := answered >= last
-		last = time.Since(began)
+		last = now
 		pings++
-		if last < frozen {
+		if far == 0 && last < frozen {
 			heard, answered = last, last
+		} else {
+			sent = append(sent, last)
 		}
 		pause := p.pause(ok)
 		if pause <= 0 || pause > 2*timing.RestInterval {
 			t.Fatalf("a pause of %v", pause)
 		}
 		time.Sleep(pause)
-		if p.passed(pause, heard, time.Since(began)) {
+		if p.passed(pause, far, heard, time.Since(began)) {
 			return pings, time.Since(began)
 		}
 	}
@@ -39,7 +48,7 @@ func TestFrozenWhileResting(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			time.Sleep(offset)
 			frozen := 10*time.Second + offset/3
-			pings, detected := beating(t, &c.Timing, frozen)
+			pings, detected := beating(t, &c.Timing, 0, frozen)
 			if late := detected - frozen; late > c.SuspectAfter || late < c.SuspectAfter-c.RestInterval-c.RestInterval/64 {
 				t.Errorf("noticed after %v", late)
 			}
@@ -58,11 +67,11 @@ func TestStalledPulse(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		p := pulse{t: &c.Timing, pings: youngPings}
 		pause := p.pause(true)
-		if p.passed(pause, 0, time.Hour) {
+		if p.passed(pause, 0, 0, time.Hour) {
 			t.Error("unheard after a stall in which nothing was heard")
 		}
 		pause = p.pause(false)
-		if pause != c.PingInterval || p.passed(pause, time.Second, 2*time.Hour) || p.unheard != pause {
+		if pause != c.PingInterval || p.passed(pause, 0, time.Second, 2*time.Hour) || p.unheard != pause {
 			t.Errorf("unheard for %v after a stall before which something was heard, a pause of %v", p.unheard, pause)
 		}
 	})
@@ -77,7 +86,7 @@ func TestLatePulse(t *testing.T) {
 	wait := func(late, heard time.Duration) (unheard bool) {
 		pause := p.pause(false)
 		now += pause + late
-		return p.passed(pause, heard, now)
+		return p.passed(pause, 0, heard, now)
 	}
 	for _, tt := range []struct{ late, limit time.Duration }{
 		{0, c.SuspectAfter},
