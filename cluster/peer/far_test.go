@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/raft"
 )
 
 // lateConn is a connection on which everything takes so long, both ways.
@@ -200,6 +202,62 @@ func TestFarLinkStays(t *testing.T) {
 		}
 		if took := time.Since(frozen); took > 3*time.Second {
 			t.Errorf("noticed after %v", took)
+		}
+		n1.Close()
+		n2.Close()
+	})
+}
+
+// A leader whose members are all a second away has signs of life of them as often as one whose members are
+// near, and soon none when they are gone.
+func TestFarHeartbeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var late atomic.Int64
+		late.Store(int64(500 * time.Millisecond))
+		n1, n2 := newFarPair(t, &late)
+		done := make(chan struct{})
+		defer close(done)
+		for _, m := range []*member{n1, n2} {
+			tr := m.Transport(1)
+			go func() {
+				for {
+					select {
+					case rpc := <-tr.Consumer():
+						rpc.Respond(&raft.AppendEntriesResponse{Term: rpc.Command.(*raft.AppendEntriesRequest).Term, Success: true}, nil)
+					case <-done:
+						return
+					}
+				}
+			}()
+			m.Prompt(1)
+		}
+		mustLink(t, n1, n2)
+		header := raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1"), Addr: []byte("n1")}
+		var last time.Time
+		beat := func(term uint64) {
+			time.Sleep(150 * time.Millisecond)
+			var resp raft.AppendEntriesResponse
+			err := n1.Mesh.groups.find(1).AppendEntries("n2", "n2", &raft.AppendEntriesRequest{RPCHeader: header, Term: term}, &resp)
+			if err == nil && resp.Success {
+				last = time.Now()
+			}
+		}
+		for _, term := range []uint64{5, 6} {
+			last = time.Now()
+			for range 50 {
+				before := last
+				if beat(term); last.Sub(before) > 300*time.Millisecond {
+					t.Fatalf("no sign of life for %v in term %d", last.Sub(before), term)
+				}
+			}
+		}
+		gone := time.Now()
+		late.Store(int64(time.Hour))
+		for n1.Alive("n2") {
+			beat(6)
+		}
+		if after := last.Sub(gone); after > 2200*time.Millisecond {
+			t.Errorf("there were signs of life %v after the last one", after)
 		}
 		n1.Close()
 		n2.Close()

@@ -36,6 +36,7 @@ type follower struct {
 	term  uint64 // of the requests below
 	index uint64 // the last entry acknowledged in it
 	sent  sent
+	alive beats
 }
 
 // sent is the last entry of a pipeline that a link was given.
