@@ -21,6 +21,9 @@ func newLedTable(t *testing.T) *ledTable {
 	o := &ledTable{t: t, now: time.Unix(1000, 0), nodes: []string{"n1", "n2", "n3"}}
 	o.holders = newHolders(5, o.now)
 	o.open = true
+	for _, voter := range o.nodes[:2] {
+		o.told(voter, o.nodes, LeaseTime)
+	}
 	return o
 }
 
@@ -42,7 +45,7 @@ func (o *ledTable) expect(want uint64, again time.Duration) {
 	}
 }
 
-const whole = LeaseTime + leaseDrift
+const whole = LeaseTime + LeaseTime/leaseDrift
 
 // TestHolders follows what a leader waits for.
 func TestHolders(t *testing.T) {
@@ -54,6 +57,44 @@ func TestHolders(t *testing.T) {
 			o.expect(0, 1)
 			o.pass(1)
 			o.expect(10, 0)
+		},
+		"until a majority of voters has said more, it waits for the longest there may be": func(o *ledTable) {
+			o.holders = newHolders(6, o.now)
+			o.open, o.last = true, 10
+			o.expect(0, longestLease+longestLease/leaseDrift)
+			o.told("n1", o.nodes, LeaseTime)
+			o.told("n9", o.nodes, LeaseTime) // no voter
+			o.expect(0, longestLease+longestLease/leaseDrift)
+			o.told("n2", o.nodes, 2*LeaseTime)
+			o.expect(0, 2*whole)
+			o.told("n3", o.nodes, LeaseTime) // with n1 it is a majority, too
+			o.expect(0, whole)
+		},
+		"a long lease is waited for to its end, whatever was granted after it": func(o *ledTable) {
+			long := &peerpb.Lease{Node: "n3", Incarnation: []byte("1"), Millis: 2000}
+			o.grant(long, o.last, o.now)
+			o.pass(LeaseTime / 2)
+			o.ask("n3", 0)
+			o.reached("n2", "1", 1)
+			o.last = 1
+			o.expect(0, 2*whole-LeaseTime/2)
+			long.Millis = 3_600_000
+			o.grant(long, o.last, o.now)
+			o.expect(0, longestLease+longestLease/leaseDrift)
+		},
+		"a node whose answers take a second has that time to apply": func(o *ledTable) {
+			o.last = 1
+			o.reached("n2", "1", 1)
+			refused := time.Duration(0)
+			for at := time.Duration(0); at < 3*time.Second && refused == 0; at += leaseEvery {
+				if !o.grant(&peerpb.Lease{Node: "n3", Incarnation: []byte("1"), Millis: 2000}, o.last, o.now) {
+					refused = at
+				}
+				o.pass(leaseEvery)
+			}
+			if refused < leaseLag+LeaseTime || refused > leaseLag+LeaseTime+leaseEvery {
+				o.t.Errorf("refused after %v", refused)
+			}
 		},
 		"a node that has applied an entry is not waited for": func(o *ledTable) {
 			o.last = 10
@@ -175,12 +216,13 @@ func TestTally(t *testing.T) {
 		"relayed, and a majority":   {[]vote{{"", grant(5)}, {"n2", in(5)}, {"n3", in(5)}}, 5},
 		"a former leader and a new": {[]vote{{"n1", grant(5)}, {"n2", grant(6)}, {"n3", in(6)}}, 6},
 		"half of four":              {[]vote{{"n1", grant(5)}, {"n2", in(5)}, {"n3", in(6)}, {"n4", in(6)}}, 0},
+		"one has no term yet":       {[]vote{{"n1", grant(5)}, {"n2", in(0)}}, 0},
 		"three of four":             {[]vote{{"n1", grant(5)}, {"n2", in(5)}, {"n3", in(5)}, {"n4", nil}}, 5},
 	} {
 		answers := newTally(max(3, len(c.answers)))
 		got := uint64(0)
 		for _, v := range c.answers {
-			if g := answers.take(v); g != nil {
+			if g, _ := answers.take(v); g != nil {
 				got = g.GrantedIn
 				break
 			}
@@ -188,6 +230,44 @@ func TestTally(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: the grant of term %d holds, want %d", name, got, c.want)
 		}
+	}
+}
+
+// A lease is as long as its leader has granted and each voter that counts has noted. Who does not say how
+// long that is means a second.
+func TestTallyOfLengths(t *testing.T) {
+	for name, c := range map[string]struct {
+		granted, first, second uint32
+		want                   time.Duration
+	}{
+		"all know":            {2000, 2000, 2500, 2 * time.Second},
+		"the leader does not": {0, 2000, 2000, time.Second},
+		"a voter does not":    {2000, 0, 2000, time.Second},
+		"it may be too long":  {5000, 5000, 5000, longestLease},
+	} {
+		answers := newTally(3)
+		answers.take(vote{"n1", &peerpb.CatalogReply{Ok: true, Term: 5, GrantedIn: 5, GrantedMillis: c.granted, LongestMillis: c.first}})
+		if g, length := answers.take(vote{"n2", &peerpb.CatalogReply{Term: 5, LongestMillis: c.second}}); g == nil || length != c.want {
+			t.Errorf("%s: %v", name, length)
+		}
+	}
+}
+
+// A voter remembers the longest lease that it was asked for until that has ended, and not much longer.
+func TestAskedLeases(t *testing.T) {
+	var a askedLeases
+	now := time.Unix(1000, 0)
+	a.note(2*time.Second, now)
+	for range 200 {
+		last := now
+		now = now.Add(50 * time.Millisecond)
+		a.note(time.Second, now)
+		if held := last.Sub(time.Unix(1000, 0)) < longestLease; held && a.longest() != 2*time.Second {
+			t.Fatalf("%v after %v", a.longest(), last.Sub(time.Unix(1000, 0)))
+		}
+	}
+	if a.longest() != time.Second {
+		t.Errorf("%v after 10 s", a.longest())
 	}
 }
 
@@ -199,6 +279,8 @@ type member struct {
 	until   time.Time // of its lease
 	table   holders   // as the leader that it is, or takes itself for
 	leads   bool
+	asked   askedLeases
+	far     bool // it asks for long leases
 }
 
 // question is one for a lease, on its way.
@@ -221,16 +303,17 @@ type simulation struct {
 	committed uint64
 	under     []func() // messages under way
 	held      int      // entries that were found to be held by all
+	distant   bool     // some nodes ask for long leases
 }
 
 // TestHeldIsHeld lets leaders come and go, nodes lag and messages be late, and
 // checks that no node has a lease that lacks what any leader says all hold.
 func TestHeldIsHeld(t *testing.T) {
 	held := 0
-	for seed := range uint64(60) {
-		s := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1000, 0), names: []string{"n1", "n2", "n3"}}
+	for seed := range uint64(120) {
+		s := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1000, 0), names: []string{"n1", "n2", "n3"}, term: 1, distant: seed%2 == 1}
 		for _, name := range s.names {
-			s.nodes = append(s.nodes, &member{name: name})
+			s.nodes = append(s.nodes, &member{name: name, term: 1})
 		}
 		for range 4000 {
 			s.step()
@@ -267,6 +350,11 @@ func (s *simulation) step() {
 		s.apply(m)
 	case n < 99 && s.random.IntN(6) == 0:
 		s.elect(m)
+	case s.distant && s.random.IntN(10) == 0:
+		m.far = !m.far
+	case s.random.IntN(20) == 0: // it restarts, and knows no more what it was asked
+		m.asked = askedLeases{}
+		m.asked.note(longestLease, s.now)
 	}
 }
 
@@ -310,26 +398,33 @@ func (s *simulation) apply(m *member) {
 
 func (s *simulation) ask(m *member) {
 	q := &question{of: m, began: s.now, lease: &peerpb.Lease{Node: m.name, Applied: m.applied}, answers: newTally(len(s.nodes))}
+	if m.far {
+		q.lease.Millis = 1000 + s.random.Uint32N(2000)
+	}
 	for _, to := range s.nodes {
 		if s.random.IntN(3) == 0 {
 			continue // it is out of reach
 		}
 		s.send(func() {
 			reply := &peerpb.CatalogReply{}
+			to.asked.note(leaseLength(q.lease.Millis), s.now)
 			if to.leads {
 				reply.Ok = to.table.grant(q.lease, to.applied, s.now)
-				reply.GrantedIn, reply.Index = to.table.term, to.applied
+				reply.GrantedIn, reply.Index, reply.GrantedMillis = to.table.term, to.applied, q.lease.Millis
 			}
-			reply.Term = to.term
+			reply.Term, reply.LongestMillis = to.term, uint32(to.asked.longest().Milliseconds())
 			s.send(func() { s.answered(q, to, reply) })
 		})
 	}
 }
 
 func (s *simulation) answered(q *question, from *member, r *peerpb.CatalogReply) {
-	g := q.answers.take(vote{from.name, r})
-	if g != nil && q.of.applied >= g.Index && q.began.Add(LeaseTime).After(q.of.until) {
-		q.of.until = q.began.Add(LeaseTime)
+	if m := q.of; m.leads && r.Term >= m.term {
+		m.table.told(from.name, s.names, leaseLength(r.LongestMillis))
+	}
+	g, length := q.answers.take(vote{from.name, r})
+	if g != nil && q.of.applied >= g.Index && q.began.Add(length).After(q.of.until) {
+		q.of.until = q.began.Add(length)
 	}
 }
 
