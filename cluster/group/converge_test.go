@@ -280,7 +280,8 @@ type member struct {
 	table   holders   // as the leader that it is, or takes itself for
 	leads   bool
 	asked   askedLeases
-	far     bool // it asks for long leases
+	far     bool      // it asks for long leases
+	cut     time.Time // until then it hears nobody, and nobody it
 }
 
 // question is one for a lease, on its way.
@@ -336,7 +337,9 @@ func (s *simulation) step() {
 	case n < 25:
 		s.now = s.now.Add(time.Duration(s.random.IntN(60)) * time.Millisecond)
 	case n < 45:
-		s.ask(m)
+		if !s.distant || s.random.IntN(3) == 0 { // leases are got soon after they are asked for
+			s.ask(m)
+		}
 	case n < 85 && len(s.under) > 0:
 		i := s.random.IntN(len(s.under))
 		f := s.under[i]
@@ -352,6 +355,8 @@ func (s *simulation) step() {
 		s.elect(m)
 	case s.distant && s.random.IntN(10) == 0:
 		m.far = !m.far
+	case s.distant && s.random.IntN(3) == 0:
+		m.cut = s.now.Add(time.Duration(s.random.IntN(4000)) * time.Millisecond)
 	case s.random.IntN(20) == 0: // it restarts, and knows no more what it was asked
 		m.asked = askedLeases{}
 		m.asked.note(longestLease, s.now)
@@ -360,13 +365,18 @@ func (s *simulation) step() {
 
 func (s *simulation) send(f func()) { s.under = append(s.under, f) }
 
+func (s *simulation) cut(m *member) bool { return m.cut.After(s.now) }
+
 // elect makes m the leader of a new term, with the votes of a majority.
 func (s *simulation) elect(m *member) {
-	s.term++
 	voter := s.any()
 	for voter == m {
 		voter = s.any()
 	}
+	if s.cut(m) || s.cut(voter) {
+		return
+	}
+	s.term++
 	m.term, voter.term, voter.leads = s.term, s.term, false
 	m.leads, m.applied = true, s.committed
 	m.table = newHolders(s.term, s.now)
@@ -376,7 +386,7 @@ func (s *simulation) elect(m *member) {
 // commit adds an entry to the log of the newest leader.
 func (s *simulation) commit() {
 	for _, m := range s.nodes {
-		if m.leads && m.term == s.term {
+		if m.leads && m.term == s.term && !s.cut(m) {
 			s.committed++
 			m.applied, m.table.last = s.committed, s.committed
 		}
@@ -385,6 +395,9 @@ func (s *simulation) commit() {
 
 // apply brings a node forward, and lets some leader know.
 func (s *simulation) apply(m *member) {
+	if s.cut(m) {
+		return
+	}
 	if m.applied < s.committed {
 		m.applied += 1 + s.random.Uint64N(s.committed-m.applied)
 	}
@@ -402,10 +415,13 @@ func (s *simulation) ask(m *member) {
 		q.lease.Millis = 1000 + s.random.Uint32N(2000)
 	}
 	for _, to := range s.nodes {
-		if s.random.IntN(3) == 0 {
+		if s.random.IntN(3) == 0 || s.cut(m) && to != m {
 			continue // it is out of reach
 		}
 		s.send(func() {
+			if s.cut(to) && to != m {
+				return
+			}
 			reply := &peerpb.CatalogReply{}
 			to.asked.note(leaseLength(q.lease.Millis), s.now)
 			if to.leads {
