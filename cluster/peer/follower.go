@@ -114,6 +114,13 @@ func (all *followers) of(node string) *follower {
 	return f
 }
 
+// forget drops what is known of a node that has left the cluster.
+func (all *followers) forget(node string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.byNode, node)
+}
+
 // reached says how far the member is in a term of this leader.
 func (f *follower) reached(term uint64) Reached {
 	f.mu.Lock()

@@ -186,6 +186,7 @@ func (m *Mesh) RemovePeer(name string) {
 	m.mu.Unlock()
 	if p != nil {
 		p.remove()
+		m.groups.forget(name)
 	}
 }
 
