@@ -189,6 +189,7 @@ func (k *Catalog) Close() error {
 	k.end()
 	r := k.raft.Load()
 	if r == nil {
+		k.done.Wait()
 		return nil
 	}
 	k.lease.drop()
