@@ -37,16 +37,16 @@ const (
 type convergence struct {
 	node string // this one
 
-	mu      sync.Mutex
-	changed sync.Cond // something that follows has
-	closed  bool
-	index   uint64 // of the last entry in the view, and its term
-	term    uint64
-	nodes   []string // of the cluster, by the view
-	holders holders
-	held    uint64      // index that all nodes hold that may route
-	asked   askedLeases // of this node, as a voter
-	timer   *time.Timer // to count the holders again
+	mu        sync.Mutex
+	changed   sync.Cond // something that follows has
+	closed    bool
+	index     uint64 // of the last entry in the view, and its term
+	term      uint64
+	nodes     []string // of the cluster, by the view
+	holders   holders
+	held      uint64          // index that all nodes hold that may route
+	requested requestedLeases // of this node, as a voter
+	timer     *time.Timer     // to count the holders again
 }
 
 func (c *convergence) init(node string) {
@@ -178,21 +178,21 @@ func (c *convergence) grant(l *peerpb.Lease, term uint64, reply *peerpb.CatalogR
 func (c *convergence) answersFor(length time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.asked.note(length, time.Now())
+	c.requested.note(length, time.Now())
 }
 
 // longest is the longest lease that may rest on what this node has said.
 func (c *convergence) longest() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.asked.longest()
+	return c.requested.longest()
 }
 
-// told notes what a voter that is in a term knows of the leases of earlier ones.
-func (c *convergence) told(voter string, voters []string, reply *peerpb.CatalogReply) {
+// learnLongest notes what a voter that is in a term knows of the leases of earlier ones.
+func (c *convergence) learnLongest(voter string, voters []string, reply *peerpb.CatalogReply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if h := &c.holders; h.term != 0 && reply.Term >= h.term && h.told(voter, voters, leaseLength(reply.LongestMillis)) {
+	if h := &c.holders; h.term != 0 && reply.Term >= h.term && h.noteLongest(voter, voters, leaseLength(reply.LongestMillis)) {
 		c.recount()
 	}
 }
@@ -289,10 +289,10 @@ func newHolders(term uint64, now time.Time) holders {
 	return holders{term: term, since: now, longest: longestLease, said: map[string]time.Duration{}, all: map[string]*holder{}}
 }
 
-// told notes that a voter which has gone on to this leader's term has answered for no lease of an earlier one
+// noteLongest notes that a voter which has gone on to this leader's term has answered for no lease of an earlier one
 // that is longer. Such a lease needs the answers of a majority, so those of another majority are all that
 // this leader needs. It reports whether it has them.
-func (h *holders) told(voter string, voters []string, longest time.Duration) bool {
+func (h *holders) noteLongest(voter string, voters []string, longest time.Duration) bool {
 	if !slices.Contains(voters, voter) {
 		return false
 	}
@@ -315,15 +315,15 @@ func leaseEnd(from time.Time, length time.Duration) time.Time {
 	return from.Add(length + length/leaseDrift)
 }
 
-// askedLeases is how long the leases were that a voter was asked for lately.
+// requestedLeases is how long the leases were that a voter was asked for lately.
 //
 //	longest() ≥ any that was asked for within the last longestLease
-type askedLeases struct {
+type requestedLeases struct {
 	since       time.Time // of now
 	now, before time.Duration
 }
 
-func (a *askedLeases) note(length time.Duration, at time.Time) {
+func (a *requestedLeases) note(length time.Duration, at time.Time) {
 	switch passed := at.Sub(a.since); {
 	case passed > 2*longestLease:
 		a.since, a.now, a.before = at, 0, 0
@@ -333,7 +333,7 @@ func (a *askedLeases) note(length time.Duration, at time.Time) {
 	a.now = max(a.now, length)
 }
 
-func (a *askedLeases) longest() time.Duration { return max(a.now, a.before) }
+func (a *requestedLeases) longest() time.Duration { return max(a.now, a.before) }
 
 // until is when a node's lease has ended at the latest.
 func (h *holders) until(node string) time.Time {

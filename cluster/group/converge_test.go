@@ -22,7 +22,7 @@ func newLedTable(t *testing.T) *ledTable {
 	o.holders = newHolders(5, o.now)
 	o.open = true
 	for _, voter := range o.nodes[:2] {
-		o.told(voter, o.nodes, LeaseTime)
+		o.noteLongest(voter, o.nodes, LeaseTime)
 	}
 	return o
 }
@@ -62,12 +62,12 @@ func TestHolders(t *testing.T) {
 			o.holders = newHolders(6, o.now)
 			o.open, o.last = true, 10
 			o.expect(0, longestLease+longestLease/leaseDrift)
-			o.told("n1", o.nodes, LeaseTime)
-			o.told("n9", o.nodes, LeaseTime) // no voter
+			o.noteLongest("n1", o.nodes, LeaseTime)
+			o.noteLongest("n9", o.nodes, LeaseTime) // no voter
 			o.expect(0, longestLease+longestLease/leaseDrift)
-			o.told("n2", o.nodes, 2*LeaseTime)
+			o.noteLongest("n2", o.nodes, 2*LeaseTime)
 			o.expect(0, 2*whole)
-			o.told("n3", o.nodes, LeaseTime) // with n1 it is a majority, too
+			o.noteLongest("n3", o.nodes, LeaseTime) // with n1 it is a majority, too
 			o.expect(0, whole)
 		},
 		"a long lease is waited for to its end, whatever was granted after it": func(o *ledTable) {
@@ -254,8 +254,8 @@ func TestTallyOfLengths(t *testing.T) {
 }
 
 // A voter remembers the longest lease that it was asked for until that has ended, and not much longer.
-func TestAskedLeases(t *testing.T) {
-	var a askedLeases
+func TestRequestedLeases(t *testing.T) {
+	var a requestedLeases
 	now := time.Unix(1000, 0)
 	a.note(2*time.Second, now)
 	for range 200 {
@@ -273,15 +273,15 @@ func TestAskedLeases(t *testing.T) {
 
 // member is a node of a simulated cluster.
 type member struct {
-	name    string
-	term    uint64
-	applied uint64
-	until   time.Time // of its lease
-	table   holders   // as the leader that it is, or takes itself for
-	leads   bool
-	asked   askedLeases
-	far     bool      // it asks for long leases
-	cut     time.Time // until then it hears nobody, and nobody it
+	name      string
+	term      uint64
+	applied   uint64
+	until     time.Time // of its lease
+	table     holders   // as the leader that it is, or takes itself for
+	leads     bool
+	requested requestedLeases
+	far       bool      // it asks for long leases
+	cut       time.Time // until then it hears nobody, and nobody it
 }
 
 // question is one for a lease, on its way.
@@ -358,8 +358,8 @@ func (s *simulation) step() {
 	case s.distant && s.random.IntN(3) == 0:
 		m.cut = s.now.Add(time.Duration(s.random.IntN(4000)) * time.Millisecond)
 	case s.random.IntN(20) == 0: // it restarts, and knows no more what it was asked
-		m.asked = askedLeases{}
-		m.asked.note(longestLease, s.now)
+		m.requested = requestedLeases{}
+		m.requested.note(longestLease, s.now)
 	}
 }
 
@@ -423,12 +423,12 @@ func (s *simulation) ask(m *member) {
 				return
 			}
 			reply := &peerpb.CatalogReply{}
-			to.asked.note(leaseLength(q.lease.Millis), s.now)
+			to.requested.note(leaseLength(q.lease.Millis), s.now)
 			if to.leads {
 				reply.Ok = to.table.grant(q.lease, to.applied, s.now)
 				reply.GrantedIn, reply.Index, reply.GrantedMillis = to.table.term, to.applied, q.lease.Millis
 			}
-			reply.Term, reply.LongestMillis = to.term, uint32(to.asked.longest().Milliseconds())
+			reply.Term, reply.LongestMillis = to.term, uint32(to.requested.longest().Milliseconds())
 			s.send(func() { s.answered(q, to, reply) })
 		})
 	}
@@ -436,7 +436,7 @@ func (s *simulation) ask(m *member) {
 
 func (s *simulation) answered(q *question, from *member, r *peerpb.CatalogReply) {
 	if m := q.of; m.leads && r.Term >= m.term {
-		m.table.told(from.name, s.names, leaseLength(r.LongestMillis))
+		m.table.noteLongest(from.name, s.names, leaseLength(r.LongestMillis))
 	}
 	g, length := q.answers.take(vote{from.name, r})
 	if g != nil && q.of.applied >= g.Index && q.began.Add(length).After(q.of.until) {

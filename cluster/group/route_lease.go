@@ -271,7 +271,7 @@ func (k *Catalog) askLease(ctx context.Context, node string, l *peerpb.Lease) (*
 	} else if reply, err = peer.Ask[peerpb.CatalogReply](ctx, k.mesh, node, k.config.Kind, &peerpb.CatalogRequest{Lease: l}); err != nil {
 		return nil, err
 	}
-	k.convergence.told(node, k.Voters(), reply)
+	k.convergence.learnLongest(node, k.Voters(), reply)
 	return reply, nil
 }
 

@@ -9,8 +9,8 @@ const (
 	// redialMin … redialMax: the growing pause between attempts to dial an address.
 	redialMin = 30 * time.Millisecond
 	redialMax = 250 * time.Millisecond
-	// mostSlow is how often an attempt to dial an address is given twice the time of the one before.
-	mostSlow = 3
+	// maxSlow is how often an attempt to dial an address is given twice the time of the one before.
+	maxSlow = 3
 )
 
 // addresses is where a node may be. The one that is due first is tried, those that are due at once in
@@ -24,7 +24,7 @@ type addresses struct {
 
 // address is one of them.
 //
-//	slow ≤ mostSlow
+//	slow ≤ maxSlow
 //	refusedFor > 0 only if all attempts since the last link were refused, or do
 //	not count; then refusedAt is when the last one was
 type address struct {
@@ -113,7 +113,7 @@ func (a *addresses) failed(x *address, refused, alive bool, took time.Duration, 
 		x.refusedAt, x.refusedFor = time.Time{}, 0
 	}
 	if !refused && !alive {
-		x.slow = min(x.slow+1, mostSlow)
+		x.slow = min(x.slow+1, maxSlow)
 	}
 	if x.delay = min(x.delay*5/4, redialMax); alive || x.delay == 0 {
 		x.delay = redialMin

@@ -122,7 +122,7 @@ func TestAddressesBackOffAlone(t *testing.T) {
 	for i := range 5 {
 		mustFail(t, &a, "slow", now, false, false, time.Second)
 		mustFail(t, &a, "refuses", now, true, false, 0)
-		if slow.slow != min(i+1, mostSlow) || refuses.slow != 0 || refuses.refusedFor != now.Sub(time.Unix(1000, 0)) || a.refusedFor() != 0 {
+		if slow.slow != min(i+1, maxSlow) || refuses.slow != 0 || refuses.refusedFor != now.Sub(time.Unix(1000, 0)) || a.refusedFor() != 0 {
 			t.Fatalf("after %d rounds: %+v, %+v", i+1, slow, refuses)
 		}
 		now = now.Add(redialMax)
