@@ -341,3 +341,18 @@ func TestCloseBeforeStart(t *testing.T) {
 		}
 	})
 }
+
+// A process does not know what an earlier one of its node has answered for: it may have been the longest
+// lease there is. The first process of a node knows.
+func TestRestartedVoterTellsOfLongestLease(t *testing.T) {
+	c := mustCatalogs(t)
+	c.mustLead()
+	if got := c.all[2].convergence.longest(); got >= longestLease {
+		t.Errorf("a new node has answered for a lease of %v", got)
+	}
+	c.ends[2]()
+	again, _ := mustStart(t, c.hosts[2], trioNames, &c.gates[2])
+	if got := again.convergence.longest(); got != longestLease {
+		t.Errorf("a node that is back has answered for a lease of %v", got)
+	}
+}
