@@ -1,6 +1,8 @@
 package group
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +35,9 @@ func (c *commitNotices) send(n commitNotice) {
 	members := c.replica.Configuration()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	maps.DeleteFunc(c.followers, func(node string, _ *commitNotice) bool {
+		return !slices.ContainsFunc(members, func(m Member) bool { return m.Node == node })
+	})
 	for _, m := range members {
 		if m.Node == c.replica.node || !c.replica.mesh.Alive(m.Node) {
 			continue

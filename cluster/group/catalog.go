@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -23,10 +24,11 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// The catalog is a single group, so it can keep raft's short timers.
+// The catalog is a single group, so it can keep raft's short timers. Its leader's lease is longer by the slack
+// of the links, see peer.Mesh.Prompt, and nothing rests on it: route leases rest on terms.
 const (
 	catalogHeartbeat = time.Second
-	catalogLease     = 500 * time.Millisecond
+	catalogLease     = catalogHeartbeat
 	catalogCommit    = 500 * time.Millisecond
 	catalogRetry     = 50 * time.Millisecond
 	foundEvery       = 10 * time.Millisecond // a founder looks whether it reaches the others
@@ -70,6 +72,7 @@ type Catalog struct {
 	notices     commitNotices
 	numbers     numbers
 	watchdog    catalogWatch
+	election    atomic.Int64 // raft's ElectionTimeout, ns
 
 	config CatalogConfig
 
@@ -86,6 +89,7 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	k := &Catalog{config: c}
 	k.convergence.init(c.Node)
 	k.numbers.init()
+	k.election.Store(int64(catalogHeartbeat))
 	k.life, k.cancel = context.WithCancel(context.Background())
 	k.replica = replica{
 		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.spawn, log: c.Store,
@@ -131,6 +135,9 @@ func (k *Catalog) Started() bool { return k.raft.Load() != nil }
 func (k *Catalog) Start(founders []string) error {
 	c := k.config
 	k.trust.open(c.Store, c.Clock())
+	if past, err := k.HasPast(); past || err != nil {
+		k.convergence.answersFor(longestLease) // an earlier process of this node may have
+	}
 	c.Mesh.HandleCall(c.Kind, k.onCall)
 	err := k.start(opening{
 		config: k.raftConfig(), machine: &k.applier, founders: founders, newest: c.Newest, admits: admitCatalogEntry, fail: k.applier.fail, prompt: true,
@@ -216,6 +223,7 @@ func (k *Catalog) Close() error {
 	k.end()
 	r := k.raft.Load()
 	if r == nil {
+		k.done.Wait()
 		return nil
 	}
 	k.lease.drop()
@@ -259,9 +267,21 @@ func (k *Catalog) founders() []string {
 func (k *Catalog) votes() {
 	k.slog.Info("this node's catalog has been brought up to date, and it votes again")
 	err := k.reload(func(c *raft.ReloadableConfig) {
-		c.HeartbeatTimeout, c.ElectionTimeout = catalogHeartbeat, catalogHeartbeat
+		c.HeartbeatTimeout, c.ElectionTimeout = catalogHeartbeat, time.Duration(k.election.Load())
 	})
 	if err != nil {
+		k.slog.Warn("raft timers of the catalog not set", "error", err)
+	}
+}
+
+// adaptElections has a candidate wait as long for votes as two answers of a majority take: one to the question
+// whether it might win, and the vote.
+func (k *Catalog) adaptElections() {
+	was, want := k.election.Load(), catalogHeartbeat+2*k.mesh.Slack(k.Voters()...)
+	if (want-time.Duration(was)).Abs() < catalogHeartbeat/4 || k.isLearner() || !k.election.CompareAndSwap(was, int64(want)) {
+		return
+	}
+	if err := k.reload(func(c *raft.ReloadableConfig) { c.ElectionTimeout = want }); err != nil {
 		k.slog.Warn("raft timers of the catalog not set", "error", err)
 	}
 }

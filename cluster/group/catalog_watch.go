@@ -58,7 +58,7 @@ func (k *Catalog) watchAgain(waits bool) time.Duration {
 func (k *Catalog) check(now time.Duration) {
 	w, d := k.config.Host.watch, &k.watchdog
 	s := k.stall(now)
-	if s.For < w.bound {
+	if s.For < w.bound || s.For < w.bound+k.mesh.Slack(k.Voters()...) {
 		d.stall.Store(nil)
 		return
 	}

@@ -3,6 +3,7 @@ package group
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -13,13 +14,16 @@ import (
 
 const (
 	// LeaseTime is how long a node routes by its view of the catalog after it
-	// has asked whether that is up to date.
+	// has learnt that this is up to date. Its lease counts from the question, so
+	// it asks for one that is longer by what renewals take.
 	LeaseTime = time.Second
-	// leaseDrift is by how much a leader waits longer than that: clocks do not
-	// run alike.
-	leaseDrift = LeaseTime / 20
+	// longestLease bounds that.
+	longestLease = 3 * time.Second
+	// leaseDrift is which part of a lease a leader waits longer than that lasts:
+	// clocks do not run alike.
+	leaseDrift = 20
 	// leaseLag bounds for how long a node's lease is renewed while the node
-	// does not apply what the leader has applied.
+	// does not apply what the leader has applied, beside what renewals take.
 	leaseLag = LeaseTime / 2
 	// leaseSlack is by how many entries a node without a lease may lag to get one.
 	leaseSlack = 64
@@ -33,15 +37,16 @@ const (
 type convergence struct {
 	node string // this one
 
-	mu      sync.Mutex
-	changed sync.Cond // something that follows has
-	closed  bool
-	index   uint64 // of the last entry in the view, and its term
-	term    uint64
-	nodes   []string // of the cluster, by the view
-	holders holders
-	held    uint64      // index that all nodes hold that may route
-	timer   *time.Timer // to count the holders again
+	mu        sync.Mutex
+	changed   sync.Cond // something that follows has
+	closed    bool
+	index     uint64 // of the last entry in the view, and its term
+	term      uint64
+	nodes     []string // of the cluster, by the view
+	holders   holders
+	held      uint64          // index that all nodes hold that may route
+	requested requestedLeases // of this node, as a voter
+	timer     *time.Timer     // to count the holders again
 }
 
 func (c *convergence) init(node string) {
@@ -163,9 +168,33 @@ func (c *convergence) grant(l *peerpb.Lease, term uint64, reply *peerpb.CatalogR
 	defer c.mu.Unlock()
 	if h := &c.holders; h.term == term {
 		reply.Ok = h.grant(l, c.index, time.Now())
+		reply.GrantedMillis = uint32(leaseLength(l.Millis).Milliseconds())
 	}
 	reply.GrantedIn, reply.Index, reply.Held = term, c.index, c.held
 	c.recount()
+}
+
+// answersFor notes that this node is about to say its term to somebody who wants a lease of a length.
+func (c *convergence) answersFor(length time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.requested.note(length, time.Now())
+}
+
+// longest is the longest lease that may rest on what this node has said.
+func (c *convergence) longest() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.requested.longest()
+}
+
+// learnLongest notes what a voter that is in a term knows of the leases of earlier ones.
+func (c *convergence) learnLongest(voter string, voters []string, reply *peerpb.CatalogReply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if h := &c.holders; h.term != 0 && reply.Term >= h.term && h.noteLongest(voter, voters, leaseLength(reply.LongestMillis)) {
+		c.recount()
+	}
 }
 
 // reached notes what another node says it has applied.
@@ -234,18 +263,21 @@ func (c *convergence) allHold() uint64 {
 //
 //	until(n) ≥ the end of any lease that n may have, whoever granted it
 //	applied  ≤ what the node has applied in this incarnation
+//	longest  ≥ any lease that an earlier leader has granted, at most longestLease
 type holders struct {
-	term  uint64    // in which this node leads, or has led last; 0: it never has
-	since time.Time // it leads, or later
-	open  bool      // the entries of earlier terms are applied
-	last  uint64    // newest entry applied of those and of this term
-	all   map[string]*holder
+	term    uint64    // in which this node leads, or has led last; 0: it never has
+	since   time.Time // it leads, or later
+	open    bool      // the entries of earlier terms are applied
+	last    uint64    // newest entry applied of those and of this term
+	longest time.Duration
+	said    map[string]time.Duration // that voters have answered for no longer ones
+	all     map[string]*holder
 }
 
 // holder is one node.
 type holder struct {
 	incarnation string
-	granted     time.Time // last; zero: not by this leader
+	until       time.Time // of what this leader has granted it; zero: nothing
 	over        bool      // it has given its lease back, or its process has ended
 	applied     uint64
 	goal        uint64    // an index above applied; 0: none
@@ -254,21 +286,67 @@ type holder struct {
 
 // newHolders begins a term: before, anybody may have had a lease.
 func newHolders(term uint64, now time.Time) holders {
-	return holders{term: term, since: now, all: map[string]*holder{}}
+	return holders{term: term, since: now, longest: longestLease, said: map[string]time.Duration{}, all: map[string]*holder{}}
 }
+
+// noteLongest notes that a voter which has gone on to this leader's term has answered for no lease of an earlier one
+// that is longer. Such a lease needs the answers of a majority, so those of another majority are all that
+// this leader needs. It reports whether it has them.
+func (h *holders) noteLongest(voter string, voters []string, longest time.Duration) bool {
+	if !slices.Contains(voters, voter) {
+		return false
+	}
+	h.said[voter] = longest
+	said := slices.Sorted(maps.Values(h.said))
+	enough := len(said) > len(voters)/2
+	if enough {
+		h.longest = min(h.longest, said[len(voters)/2])
+	}
+	return enough
+}
+
+// leaseLength is how long a lease is that was asked for.
+func leaseLength(millis uint32) time.Duration {
+	return min(max(time.Duration(millis)*time.Millisecond, LeaseTime), longestLease)
+}
+
+// leaseEnd is when a leader takes a lease for ended that is so long and began at from at the latest.
+func leaseEnd(from time.Time, length time.Duration) time.Time {
+	return from.Add(length + length/leaseDrift)
+}
+
+// requestedLeases is how long the leases were that a voter was asked for lately.
+//
+//	longest() ≥ any that was asked for within the last longestLease
+type requestedLeases struct {
+	since       time.Time // of now
+	now, before time.Duration
+}
+
+func (a *requestedLeases) note(length time.Duration, at time.Time) {
+	switch passed := at.Sub(a.since); {
+	case passed > 2*longestLease:
+		a.since, a.now, a.before = at, 0, 0
+	case passed > longestLease:
+		a.since, a.now, a.before = at, 0, a.now
+	}
+	a.now = max(a.now, length)
+}
+
+func (a *requestedLeases) longest() time.Duration { return max(a.now, a.before) }
 
 // until is when a node's lease has ended at the latest.
 func (h *holders) until(node string) time.Time {
-	from := h.since
+	until := leaseEnd(h.since, h.longest)
 	if x := h.all[node]; x != nil {
 		if x.over {
 			return time.Time{}
 		}
-		if x.granted.After(from) {
-			from = x.granted
+		if x.until.After(until) {
+			return x.until
 		}
 	}
-	return from.Add(LeaseTime + leaseDrift)
+	return until
 }
 
 // grant answers a node that asks for a lease; applied is what this node, the
@@ -284,16 +362,20 @@ func (h *holders) grant(l *peerpb.Lease, applied uint64, now time.Time) bool {
 		return false
 	}
 	x.reached(l.Applied)
+	length := leaseLength(l.Millis)
 	held := now.Before(h.until(l.Node)) && !x.over
 	switch {
 	case !held && x.applied+leaseSlack < applied:
 		return false // it has to catch up first
 	case x.goal == 0 && x.applied < applied:
 		x.goal, x.lagging = applied, now
-	case x.goal != 0 && now.Sub(x.lagging) > leaseLag:
+	case x.goal != 0 && now.Sub(x.lagging) > leaseLag+length-LeaseTime:
 		return false // nobody waits for it much longer
 	}
-	x.granted, x.over = now, false
+	if until := leaseEnd(now, length); until.After(x.until) {
+		x.until = until
+	}
+	x.over = false
 	return true
 }
 

@@ -21,6 +21,9 @@ func newLedTable(t *testing.T) *ledTable {
 	o := &ledTable{t: t, now: time.Unix(1000, 0), nodes: []string{"n1", "n2", "n3"}}
 	o.holders = newHolders(5, o.now)
 	o.open = true
+	for _, voter := range o.nodes[:2] {
+		o.noteLongest(voter, o.nodes, LeaseTime)
+	}
 	return o
 }
 
@@ -42,7 +45,7 @@ func (o *ledTable) expect(want uint64, again time.Duration) {
 	}
 }
 
-const whole = LeaseTime + leaseDrift
+const whole = LeaseTime + LeaseTime/leaseDrift
 
 // TestHolders follows what a leader waits for.
 func TestHolders(t *testing.T) {
@@ -54,6 +57,44 @@ func TestHolders(t *testing.T) {
 			o.expect(0, 1)
 			o.pass(1)
 			o.expect(10, 0)
+		},
+		"until a majority of voters has said more, it waits for the longest there may be": func(o *ledTable) {
+			o.holders = newHolders(6, o.now)
+			o.open, o.last = true, 10
+			o.expect(0, longestLease+longestLease/leaseDrift)
+			o.noteLongest("n1", o.nodes, LeaseTime)
+			o.noteLongest("n9", o.nodes, LeaseTime) // no voter
+			o.expect(0, longestLease+longestLease/leaseDrift)
+			o.noteLongest("n2", o.nodes, 2*LeaseTime)
+			o.expect(0, 2*whole)
+			o.noteLongest("n3", o.nodes, LeaseTime) // with n1 it is a majority, too
+			o.expect(0, whole)
+		},
+		"a long lease is waited for to its end, whatever was granted after it": func(o *ledTable) {
+			long := &peerpb.Lease{Node: "n3", Incarnation: []byte("1"), Millis: 2000}
+			o.grant(long, o.last, o.now)
+			o.pass(LeaseTime / 2)
+			o.ask("n3", 0)
+			o.reached("n2", "1", 1)
+			o.last = 1
+			o.expect(0, 2*whole-LeaseTime/2)
+			long.Millis = 3_600_000
+			o.grant(long, o.last, o.now)
+			o.expect(0, longestLease+longestLease/leaseDrift)
+		},
+		"a node whose answers take a second has that time to apply": func(o *ledTable) {
+			o.last = 1
+			o.reached("n2", "1", 1)
+			refused := time.Duration(0)
+			for at := time.Duration(0); at < 3*time.Second && refused == 0; at += leaseEvery {
+				if !o.grant(&peerpb.Lease{Node: "n3", Incarnation: []byte("1"), Millis: 2000}, o.last, o.now) {
+					refused = at
+				}
+				o.pass(leaseEvery)
+			}
+			if refused < leaseLag+LeaseTime || refused > leaseLag+LeaseTime+leaseEvery {
+				o.t.Errorf("refused after %v", refused)
+			}
 		},
 		"a node that has applied an entry is not waited for": func(o *ledTable) {
 			o.last = 10
@@ -175,12 +216,13 @@ func TestTally(t *testing.T) {
 		"relayed, and a majority":   {[]vote{{"", grant(5)}, {"n2", in(5)}, {"n3", in(5)}}, 5},
 		"a former leader and a new": {[]vote{{"n1", grant(5)}, {"n2", grant(6)}, {"n3", in(6)}}, 6},
 		"half of four":              {[]vote{{"n1", grant(5)}, {"n2", in(5)}, {"n3", in(6)}, {"n4", in(6)}}, 0},
+		"one has no term yet":       {[]vote{{"n1", grant(5)}, {"n2", in(0)}}, 0},
 		"three of four":             {[]vote{{"n1", grant(5)}, {"n2", in(5)}, {"n3", in(5)}, {"n4", nil}}, 5},
 	} {
 		answers := newTally(max(3, len(c.answers)))
 		got := uint64(0)
 		for _, v := range c.answers {
-			if g := answers.take(v); g != nil {
+			if g, _ := answers.take(v); g != nil {
 				got = g.GrantedIn
 				break
 			}
@@ -191,14 +233,55 @@ func TestTally(t *testing.T) {
 	}
 }
 
+// A lease is as long as its leader has granted and each voter that counts has noted. Who does not say how
+// long that is means a second.
+func TestTallyOfLengths(t *testing.T) {
+	for name, c := range map[string]struct {
+		granted, first, second uint32
+		want                   time.Duration
+	}{
+		"all know":            {2000, 2000, 2500, 2 * time.Second},
+		"the leader does not": {0, 2000, 2000, time.Second},
+		"a voter does not":    {2000, 0, 2000, time.Second},
+		"it may be too long":  {5000, 5000, 5000, longestLease},
+	} {
+		answers := newTally(3)
+		answers.take(vote{"n1", &peerpb.CatalogReply{Ok: true, Term: 5, GrantedIn: 5, GrantedMillis: c.granted, LongestMillis: c.first}})
+		if g, length := answers.take(vote{"n2", &peerpb.CatalogReply{Term: 5, LongestMillis: c.second}}); g == nil || length != c.want {
+			t.Errorf("%s: %v", name, length)
+		}
+	}
+}
+
+// A voter remembers the longest lease that it was asked for until that has ended, and not much longer.
+func TestRequestedLeases(t *testing.T) {
+	var a requestedLeases
+	now := time.Unix(1000, 0)
+	a.note(2*time.Second, now)
+	for range 200 {
+		last := now
+		now = now.Add(50 * time.Millisecond)
+		a.note(time.Second, now)
+		if held := last.Sub(time.Unix(1000, 0)) < longestLease; held && a.longest() != 2*time.Second {
+			t.Fatalf("%v after %v", a.longest(), last.Sub(time.Unix(1000, 0)))
+		}
+	}
+	if a.longest() != time.Second {
+		t.Errorf("%v after 10 s", a.longest())
+	}
+}
+
 // member is a node of a simulated cluster.
 type member struct {
-	name    string
-	term    uint64
-	applied uint64
-	until   time.Time // of its lease
-	table   holders   // as the leader that it is, or takes itself for
-	leads   bool
+	name      string
+	term      uint64
+	applied   uint64
+	until     time.Time // of its lease
+	table     holders   // as the leader that it is, or takes itself for
+	leads     bool
+	requested requestedLeases
+	far       bool      // it asks for long leases
+	cut       time.Time // until then it hears nobody, and nobody it
 }
 
 // question is one for a lease, on its way.
@@ -221,16 +304,17 @@ type simulation struct {
 	committed uint64
 	under     []func() // messages under way
 	held      int      // entries that were found to be held by all
+	distant   bool     // some nodes ask for long leases
 }
 
 // TestHeldIsHeld lets leaders come and go, nodes lag and messages be late, and
 // checks that no node has a lease that lacks what any leader says all hold.
 func TestHeldIsHeld(t *testing.T) {
 	held := 0
-	for seed := range uint64(60) {
-		s := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1000, 0), names: []string{"n1", "n2", "n3"}}
+	for seed := range uint64(120) {
+		s := &simulation{t: t, random: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1000, 0), names: []string{"n1", "n2", "n3"}, term: 1, distant: seed%2 == 1}
 		for _, name := range s.names {
-			s.nodes = append(s.nodes, &member{name: name})
+			s.nodes = append(s.nodes, &member{name: name, term: 1})
 		}
 		for range 4000 {
 			s.step()
@@ -253,7 +337,9 @@ func (s *simulation) step() {
 	case n < 25:
 		s.now = s.now.Add(time.Duration(s.random.IntN(60)) * time.Millisecond)
 	case n < 45:
-		s.ask(m)
+		if !s.distant || s.random.IntN(3) == 0 { // leases are got soon after they are asked for
+			s.ask(m)
+		}
 	case n < 85 && len(s.under) > 0:
 		i := s.random.IntN(len(s.under))
 		f := s.under[i]
@@ -267,18 +353,30 @@ func (s *simulation) step() {
 		s.apply(m)
 	case n < 99 && s.random.IntN(6) == 0:
 		s.elect(m)
+	case s.distant && s.random.IntN(10) == 0:
+		m.far = !m.far
+	case s.distant && s.random.IntN(3) == 0:
+		m.cut = s.now.Add(time.Duration(s.random.IntN(4000)) * time.Millisecond)
+	case s.random.IntN(20) == 0: // it restarts, and knows no more what it was asked
+		m.requested = requestedLeases{}
+		m.requested.note(longestLease, s.now)
 	}
 }
 
 func (s *simulation) send(f func()) { s.under = append(s.under, f) }
 
+func (s *simulation) cut(m *member) bool { return m.cut.After(s.now) }
+
 // elect makes m the leader of a new term, with the votes of a majority.
 func (s *simulation) elect(m *member) {
-	s.term++
 	voter := s.any()
 	for voter == m {
 		voter = s.any()
 	}
+	if s.cut(m) || s.cut(voter) {
+		return
+	}
+	s.term++
 	m.term, voter.term, voter.leads = s.term, s.term, false
 	m.leads, m.applied = true, s.committed
 	m.table = newHolders(s.term, s.now)
@@ -288,7 +386,7 @@ func (s *simulation) elect(m *member) {
 // commit adds an entry to the log of the newest leader.
 func (s *simulation) commit() {
 	for _, m := range s.nodes {
-		if m.leads && m.term == s.term {
+		if m.leads && m.term == s.term && !s.cut(m) {
 			s.committed++
 			m.applied, m.table.last = s.committed, s.committed
 		}
@@ -297,6 +395,9 @@ func (s *simulation) commit() {
 
 // apply brings a node forward, and lets some leader know.
 func (s *simulation) apply(m *member) {
+	if s.cut(m) {
+		return
+	}
 	if m.applied < s.committed {
 		m.applied += 1 + s.random.Uint64N(s.committed-m.applied)
 	}
@@ -310,26 +411,36 @@ func (s *simulation) apply(m *member) {
 
 func (s *simulation) ask(m *member) {
 	q := &question{of: m, began: s.now, lease: &peerpb.Lease{Node: m.name, Applied: m.applied}, answers: newTally(len(s.nodes))}
+	if m.far {
+		q.lease.Millis = 1000 + s.random.Uint32N(2000)
+	}
 	for _, to := range s.nodes {
-		if s.random.IntN(3) == 0 {
+		if s.random.IntN(3) == 0 || s.cut(m) && to != m {
 			continue // it is out of reach
 		}
 		s.send(func() {
+			if s.cut(to) && to != m {
+				return
+			}
 			reply := &peerpb.CatalogReply{}
+			to.requested.note(leaseLength(q.lease.Millis), s.now)
 			if to.leads {
 				reply.Ok = to.table.grant(q.lease, to.applied, s.now)
-				reply.GrantedIn, reply.Index = to.table.term, to.applied
+				reply.GrantedIn, reply.Index, reply.GrantedMillis = to.table.term, to.applied, q.lease.Millis
 			}
-			reply.Term = to.term
+			reply.Term, reply.LongestMillis = to.term, uint32(to.requested.longest().Milliseconds())
 			s.send(func() { s.answered(q, to, reply) })
 		})
 	}
 }
 
 func (s *simulation) answered(q *question, from *member, r *peerpb.CatalogReply) {
-	g := q.answers.take(vote{from.name, r})
-	if g != nil && q.of.applied >= g.Index && q.began.Add(LeaseTime).After(q.of.until) {
-		q.of.until = q.began.Add(LeaseTime)
+	if m := q.of; m.leads && r.Term >= m.term {
+		m.table.noteLongest(from.name, s.names, leaseLength(r.LongestMillis))
+	}
+	g, length := q.answers.take(vote{from.name, r})
+	if g != nil && q.of.applied >= g.Index && q.began.Add(length).After(q.of.until) {
+		q.of.until = q.began.Add(length)
 	}
 }
 

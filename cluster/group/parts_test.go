@@ -392,7 +392,7 @@ func TestConvergenceAlone(t *testing.T) {
 		t.Error(err)
 	}
 	c.mu.Lock()
-	c.holders.all["n2"] = &holder{incarnation: "i", granted: time.Now().Add(time.Hour), applied: 4}
+	c.holders.all["n2"] = &holder{incarnation: "i", until: time.Now().Add(time.Hour), applied: 4}
 	c.mu.Unlock()
 	c.applied(view, 5, 2)
 	if err := c.await(t.Context(), 5); err != nil {

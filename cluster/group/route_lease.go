@@ -41,8 +41,9 @@ type routeLease struct {
 	begin time.Time    // of the process; instants are counted from it
 	until atomic.Int64 // ns
 	lost  atomic.Uint64
-	over  atomic.Bool // it is given back
-	used  atomic.Bool // since the last check
+	over  atomic.Bool  // it is given back
+	takes atomic.Int64 // ns, what a renewal takes of late, from the question to the lease
+	used  atomic.Bool  // since the last check
 
 	// Of the goroutine that renews.
 	requested         time.Time // when the last renewal began
@@ -71,6 +72,16 @@ func (l *routeLease) extend(to time.Time) {
 	}
 }
 
+// length is how long a lease has to be to last for LeaseTime when it has been got.
+func (l *routeLease) length() time.Duration {
+	return min(LeaseTime+time.Duration(l.takes.Load()), longestLease)
+}
+
+// took notes what a renewal took. One that took long counts for some more.
+func (l *routeLease) took(d time.Duration) {
+	l.takes.Store(int64(max(d, time.Duration(l.takes.Load())*7/8)))
+}
+
 // keep renews the lease, until ctx ends.
 func (l *routeLease) keep(ctx context.Context) {
 	l.worker.Run(ctx.Done(), func(now time.Time) time.Duration {
@@ -85,7 +96,7 @@ func (l *routeLease) keep(ctx context.Context) {
 		if fresh {
 			return min(leaseEvery, max(l.left(), leaseRetry))
 		}
-		return leaseRetry
+		return min(max(now.Sub(l.without)/4, leaseRetry), leaseEvery)
 	})
 }
 
@@ -145,8 +156,8 @@ type vote struct {
 // was asked, then there was no later leader that could have told anybody
 // anything before.
 func (l *routeLease) renew(ctx context.Context, relay bool) {
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, LeaseTime)
+	began, length := time.Now(), l.length()
+	ctx, cancel := context.WithTimeout(ctx, longestLease)
 	defer cancel()
 	voters := l.voters()
 	votes := make(chan vote, 2*len(voters))
@@ -154,7 +165,7 @@ func (l *routeLease) renew(ctx context.Context, relay bool) {
 	ask := func(node, as string, relay bool) {
 		left++
 		l.spawn(func() {
-			r, err := l.ask(ctx, node, &peerpb.Lease{Relay: relay})
+			r, err := l.ask(ctx, node, &peerpb.Lease{Relay: relay, Millis: uint32(length.Milliseconds())})
 			if err != nil {
 				r = nil
 			}
@@ -175,9 +186,10 @@ func (l *routeLease) renew(ctx context.Context, relay bool) {
 		case <-ctx.Done():
 			return
 		}
-		if g := answers.take(v); g != nil {
+		if g, length := answers.take(v); g != nil {
 			if l.apply(ctx, g) == nil {
-				l.extend(began.Add(LeaseTime))
+				l.took(time.Since(began))
+				l.extend(began.Add(length))
 				l.renewed(g)
 			}
 			return
@@ -188,40 +200,39 @@ func (l *routeLease) renew(ctx context.Context, relay bool) {
 // tally is what the answers to one question for a lease come to.
 type tally struct {
 	voters int
-	terms  map[string]uint64 // in which voters are
+	said   map[string]*peerpb.CatalogReply // by voters, of themselves
 	grants []*peerpb.CatalogReply
 }
 
-func newTally(voters int) *tally { return &tally{voters: voters, terms: map[string]uint64{}} }
+func newTally(voters int) *tally {
+	return &tally{voters: voters, said: map[string]*peerpb.CatalogReply{}}
+}
 
-// take takes an answer, and returns a grant that holds: a majority of the voters
-// has not gone beyond its term; nil: there is none so far.
-func (t *tally) take(v vote) *peerpb.CatalogReply {
-	if v.reply == nil {
-		return nil
+// take takes an answer, and returns a grant that holds, and for how long: a majority of the voters has not
+// gone beyond its term, and knows of leases of that length; nil: there is none so far. Who says no term has
+// not opened its log, and may have been in any.
+func (t *tally) take(v vote) (grant *peerpb.CatalogReply, length time.Duration) {
+	if v.reply == nil || v.reply.Term == 0 {
+		return nil, 0
 	}
 	if v.node != "" {
-		t.terms[v.node] = v.reply.Term
+		t.said[v.node] = v.reply
 	}
 	if v.reply.Ok {
 		t.grants = append(t.grants, v.reply)
 	}
 	for _, g := range t.grants {
-		if notBeyond(t.terms, g.GrantedIn) > t.voters/2 {
-			return g
+		n, length := 0, leaseLength(g.GrantedMillis)
+		for _, said := range t.said {
+			if said.Term <= g.GrantedIn {
+				n, length = n+1, min(length, leaseLength(said.LongestMillis))
+			}
+		}
+		if n > t.voters/2 {
+			return g, length
 		}
 	}
-	return nil
-}
-
-// notBeyond counts the voters that have not gone beyond a term.
-func notBeyond(terms map[string]uint64, term uint64) (n int) {
-	for _, t := range terms {
-		if t <= term {
-			n++
-		}
-	}
-	return n
+	return nil, 0
 }
 
 // Fresh reports whether this node may route by its view. The view is read
@@ -251,11 +262,17 @@ func (k *Catalog) Refresh(ctx context.Context) error {
 
 // askLease asks one voter, which may be this node.
 func (k *Catalog) askLease(ctx context.Context, node string, l *peerpb.Lease) (*peerpb.CatalogReply, error) {
+	k.adaptElections() // while there is no leader, too
 	l.Node, l.Incarnation, l.Applied = k.node, k.config.Incarnation[:], k.convergence.appliedIndex()
+	var reply *peerpb.CatalogReply
+	var err error
 	if node == k.node {
-		return k.onLease(ctx, node, l), nil
+		reply = k.onLease(ctx, node, l)
+	} else if reply, err = peer.Ask[peerpb.CatalogReply](ctx, k.mesh, node, k.config.Kind, &peerpb.CatalogRequest{Lease: l}); err != nil {
+		return nil, err
 	}
-	return peer.Ask[peerpb.CatalogReply](ctx, k.mesh, node, k.config.Kind, &peerpb.CatalogRequest{Lease: l})
+	k.convergence.learnLongest(node, k.Voters(), reply)
+	return reply, nil
 }
 
 // onLease answers a node that wants a lease.
@@ -264,6 +281,7 @@ func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *pe
 	if r == nil || !k.mayHold(from, l) {
 		return &peerpb.CatalogReply{}
 	}
+	k.convergence.answersFor(leaseLength(l.Millis)) // before it says its term
 	reply := &peerpb.CatalogReply{}
 	if term, ok := k.beginTerm(ctx); ok {
 		k.grant(from, l, term, reply)
@@ -274,6 +292,7 @@ func (k *Catalog) onLease(ctx context.Context, from string, l *peerpb.Lease) *pe
 		}
 	}
 	reply.Term = r.CurrentTerm()
+	reply.LongestMillis = uint32(k.convergence.longest().Milliseconds()) // after that
 	return reply
 }
 
@@ -434,7 +453,8 @@ func (k *Catalog) PeerChanged(ev peer.Event) {
 // needsLeader reports whether the catalog needs another leader because a node went down. Raft may know no
 // leader any more: its own timer may have been first. If the node is merely silent, and this one has a
 // lease, the leader lives and has granted that through another voter. What was granted over the silent
-// link itself has ended, for LeaseTime is less than the time after which the mesh suspects a node.
+// link itself has ended, for a lease is shorter than the time after which the mesh suspects a node, by 0.3 s,
+// and both are longer by the round trip of the link.
 func (k *Catalog) needsLeader(ev peer.Event) bool {
 	if leader := k.Leader(); leader != "" && leader != ev.Node {
 		return false
@@ -443,7 +463,7 @@ func (k *Catalog) needsLeader(ev peer.Event) bool {
 }
 
 // campaignStep is the pause between the campaigns of those who may follow a
-// dead leader.
+// dead leader, beside the time that an answer takes.
 const campaignStep = 200 * time.Millisecond
 
 // succeed stands for election in the place of a leader that is dead, unless
@@ -457,7 +477,7 @@ func (k *Catalog) succeed(dead string) {
 	select {
 	case <-k.ending:
 		return
-	case <-time.After(time.Duration(place) * campaignStep):
+	case <-time.After(time.Duration(place) * (campaignStep + k.mesh.Slack(k.Voters()...))):
 	}
 	if leader := k.Leader(); (leader == dead || leader == "") && !k.mesh.Alive(dead) {
 		stand(k.mesh, catalogGroup, k.node, k)

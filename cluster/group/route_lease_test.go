@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -244,5 +245,114 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 				t.Errorf("%s: %v of the lease are left, want %v", tc.name, got, tc.want)
 			}
 		})
+	}
+}
+
+// A voter that answers for a long lease says so from then on, and a leader hears it of those that have gone
+// on to its term.
+func TestVotersTellOfLongLeases(t *testing.T) {
+	a := mustAsk(t, "n1")
+	if reply := a.onLease(t.Context(), "n3", &peerpb.Lease{Node: "n3", Millis: 1500}); reply.LongestMillis != 1500 {
+		t.Errorf("answered %v", reply)
+	}
+	for name, c := range map[string]struct {
+		term uint64
+		want time.Duration
+	}{
+		"in the leader's term": {askingTerm, 1700 * time.Millisecond},
+		"in an earlier one":    {askingTerm - 1, longestLease},
+	} {
+		a.answer = func(*peerpb.Lease) *peerpb.CatalogReply {
+			return &peerpb.CatalogReply{Term: c.term, LongestMillis: 1700}
+		}
+		a.convergence.mu.Lock()
+		a.convergence.holders = newHolders(askingTerm, time.Now())
+		a.convergence.mu.Unlock()
+		for _, voter := range []string{"n2", "n3"} {
+			if _, err := a.askLease(t.Context(), voter, &peerpb.Lease{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a.convergence.mu.Lock()
+		if got := a.convergence.holders.longest; got != c.want {
+			t.Errorf("%s: leases of earlier leaders may be %v long", name, got)
+		}
+		a.convergence.mu.Unlock()
+	}
+}
+
+// A node whose answers take a second has a lease all the time, and asks less often while it has none.
+func TestFarLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		l := newRouteLease("n1", slog.New(slog.DiscardHandler))
+		l.voters = func() []string { return []string{"n2"} }
+		l.spawn = func(f func()) { running.Go(f) }
+		l.renewed = func(*peerpb.CatalogReply) {}
+		l.apply = func(context.Context, *peerpb.CatalogReply) error { return nil }
+		var asked atomic.Int64
+		l.ask = func(_ context.Context, _ string, q *peerpb.Lease) (*peerpb.CatalogReply, error) {
+			asked.Add(1)
+			time.Sleep(time.Second)
+			return &peerpb.CatalogReply{Ok: true, GrantedIn: 1, Term: 1, GrantedMillis: q.Millis, LongestMillis: q.Millis}, nil
+		}
+		running.Go(func() { l.keep(ctx) })
+		time.Sleep(900 * time.Millisecond)
+		if n := asked.Load(); n > 2*12 {
+			t.Errorf("%d questions before the first answer", n)
+		}
+		time.Sleep(2 * time.Second)
+		for range 1000 {
+			if time.Sleep(10 * time.Millisecond); l.left() < LeaseTime/2 {
+				t.Fatalf("%v are left of the lease", l.left())
+			}
+		}
+		if d := l.length(); d != 2*time.Second {
+			t.Errorf("it asks for a lease of %v", d)
+		}
+		cancel()
+		running.Wait()
+	})
+}
+
+// Members that have left are forgotten when the next commit is announced.
+func TestNoticesForget(t *testing.T) {
+	a := mustAsk(t, "n1")
+	a.notices.followers["gone"], a.notices.followers["n3"] = &commitNotice{}, &commitNotice{busy: true}
+	a.notices.send(commitNotice{index: 1, term: 1, leads: 1})
+	if a.notices.followers["gone"] != nil || a.notices.followers["n3"].index != 1 {
+		t.Errorf("known are %v", a.notices.followers)
+	}
+}
+
+// Close waits for what the catalog does, also if its raft was never started.
+func TestCloseBeforeStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := NewCatalog(CatalogConfig{Node: "n1", Logger: slog.New(slog.DiscardHandler)})
+		ended := false
+		k.spawn(func() {
+			<-k.life.Done()
+			time.Sleep(time.Second)
+			ended = true
+		})
+		if err := k.Close(); err != nil || !ended {
+			t.Errorf("closed with %v, ended: %v", err, ended)
+		}
+	})
+}
+
+// A process does not know what an earlier one of its node has answered for: it may have been the longest
+// lease there is. The first process of a node knows.
+func TestRestartedVoterTellsOfLongestLease(t *testing.T) {
+	c := mustCatalogs(t)
+	c.mustLead()
+	if got := c.all[2].convergence.longest(); got >= longestLease {
+		t.Errorf("a new node has answered for a lease of %v", got)
+	}
+	c.ends[2]()
+	again, _ := mustStart(t, c.hosts[2], trioNames, &c.gates[2])
+	if got := again.convergence.longest(); got != longestLease {
+		t.Errorf("a node that is back has answered for a lease of %v", got)
 	}
 }

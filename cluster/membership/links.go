@@ -44,6 +44,15 @@ func newLinks(c *Config, d *directory) *links {
 	return &links{config: c, slog: c.Logger, directory: d, refresh: worker.New(worker.Options{Pause: refreshPause})}
 }
 
+// slack is that of the links to the nearest other nodes, see peer.Mesh.Slack.
+func (l *links) slack() time.Duration {
+	var others []string
+	for _, p := range l.mesh.Peers() {
+		others = append(others, p.Node)
+	}
+	return l.mesh.Slack(others...)
+}
+
 // admit decides for the mesh whether a node may have a link. A refused node may be right and this
 // one outdated, so this one then asks the others.
 func (l *links) admit(node string, identity []byte) error {

@@ -16,7 +16,9 @@ import (
 
 const (
 	verifyEvery = time.Second     // between two rounds of requests by an isolated node
-	verifyWait  = 3 * time.Second // for one answer
+	verifyWait  = 3 * time.Second // for one answer of a near node
+	// verifyTrips is how many round trips an answer without a link takes: DNS, TCP, TLS, HTTP/2, the question.
+	verifyTrips = 5
 )
 
 // CodeRemoved is the exit code of a node that is no longer a member of its cluster.
@@ -66,10 +68,13 @@ func (v *verifier) removed(ctx context.Context) bool {
 	return true
 }
 
+// answerWait is for how long an isolated node waits for answers, by the slack of the links that it had.
+func answerWait(slack time.Duration) time.Duration { return verifyWait + verifyTrips*slack }
+
 // ask asks all nodes about this one, and records what they know. It returns the nodes that say that
 // this one is no member, if none knows better.
 func (v *verifier) ask(ctx context.Context) []string {
-	ctx, cancel := context.WithTimeout(ctx, verifyWait)
+	ctx, cancel := context.WithTimeout(ctx, answerWait(v.links.slack()))
 	defer cancel()
 	var mu sync.Mutex
 	var asking sync.WaitGroup

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -47,6 +48,15 @@ func TestIsKnownAs(t *testing.T) {
 	for node, identity := range map[string][]byte{"n1": known, "n2": []byte("another identity"), "n3": nil, "n9": nil} {
 		if l.isKnownAs(node, identity) {
 			t.Errorf("%s is believed", node)
+		}
+	}
+}
+
+// An isolated node waits for a far one for as long as a connection to it and its answer take.
+func TestAnswerWait(t *testing.T) {
+	for slack, want := range map[time.Duration]time.Duration{0: 3 * time.Second, time.Second: 8 * time.Second} {
+		if got := answerWait(slack); got != want {
+			t.Errorf("with a slack of %v: %v, not %v", slack, got, want)
 		}
 	}
 }

@@ -54,8 +54,9 @@ type Timing struct {
 	// RestInterval is the time between pings on any other link, at most two fifths
 	// of SuspectAfter. 0: 500 ms, or PingInterval if that is given.
 	RestInterval time.Duration
-	// SuspectAfter is after how long without a sign of life a node is down; up to
-	// twice as long where this process itself gets a processor late. 0: 1.3 s.
+	// SuspectAfter is after how long without a sign of life a node is down; later by
+	// the round trip of its link, and up to twice as late where this process itself
+	// gets a processor late. 0: 1.3 s.
 	SuspectAfter time.Duration
 	// RefusedAfter is after how long without a link, while the node's host refuses
 	// connections, it is down. 0: 150 ms.

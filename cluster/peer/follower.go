@@ -36,6 +36,7 @@ type follower struct {
 	term  uint64 // of the requests below
 	index uint64 // the last entry acknowledged in it
 	sent  sent
+	alive beats
 }
 
 // sent is the last entry of a pipeline that a link was given.
@@ -111,6 +112,13 @@ func (all *followers) of(node string) *follower {
 		all.byNode[node] = f
 	}
 	return f
+}
+
+// forget drops what is known of a node that has left the cluster.
+func (all *followers) forget(node string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.byNode, node)
 }
 
 // reached says how far the member is in a term of this leader.

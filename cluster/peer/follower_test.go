@@ -139,3 +139,17 @@ func TestSent(t *testing.T) {
 		t.Error("another link has been given it")
 	}
 }
+
+// Nothing is kept of a node that has left the cluster.
+func TestFollowersForget(t *testing.T) {
+	c := newCluster(t, false, 2, nil)
+	m := c.create("n1")
+	tr := m.Mesh.Transport(1).(*transport)
+	m.Transport(2)
+	tr.followers.of("n2").acknowledged(1, 5)
+	tr.followers.of("n3")
+	m.RemovePeer("n2")
+	if tr.followers.byNode["n2"] != nil || tr.followers.byNode["n3"] == nil {
+		t.Errorf("known are %v", tr.followers.byNode)
+	}
+}

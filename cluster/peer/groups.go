@@ -38,6 +38,15 @@ func (g *groups) find(id fsm.GroupID) *transport {
 	return g.byID[id]
 }
 
+// forget drops what the groups know of a node that has left the cluster.
+func (g *groups) forget(node string) {
+	g.mu.RLock()
+	defer g.mu.RUnlock()
+	for _, t := range g.byID {
+		t.followers.forget(node)
+	}
+}
+
 // deliver hands a request to its group. It does not block.
 func (g *groups) deliver(id fsm.GroupID, r request) {
 	t := g.find(id)

@@ -31,7 +31,7 @@ type link struct {
 	opened      time.Time
 	heard       atomic.Int64 // when a byte last arrived, by age
 	ponged      atomic.Int64 // when the last ping was sent that has been answered, by age
-	roundTrip   atomic.Int64
+	roundTrip   atomic.Int64 // of the last ping that has been answered; before, of the hello
 
 	mu      sync.Mutex
 	pending map[uint64]pending
@@ -112,11 +112,13 @@ func (l *link) handshake() error {
 		return err
 	}
 	// If this fails, receiving returns the reason.
+	sent := l.age()
 	_ = l.stream.SendMsg(hello)
 	var in inMessage
 	if err := l.stream.RecvMsg(&in); err != nil {
 		return err
 	}
+	l.roundTrip.Store(int64(l.age() - sent))
 	h, err := l.p.m.cfg.checkHello(in.data)
 	if err != nil {
 		return err
@@ -171,7 +173,7 @@ func (l *link) serve() error {
 // watch sends pings, fails overdue requests, and ends the link when nothing has arrived for too
 // long.
 func (l *link) watch() {
-	pulse := pulse{t: &l.p.m.cfg.Timing, woke: l.age()} // the handshake before may have taken long
+	pulse := newPulse(&l.p.m.cfg.Timing, l.age(), time.Duration(l.roundTrip.Load())) // the handshake before may have taken long
 	next := time.NewTimer(time.Hour)
 	defer next.Stop()
 	last := time.Duration(0) // when a ping was sent
@@ -179,13 +181,15 @@ func (l *link) watch() {
 		answered := l.ponged.Load() >= int64(last)
 		last = l.ping()
 		pause := pulse.pause(answered)
+		l.p.roundTrip.Store(int64(pulse.far))
+		l.p.slack.Store(int64(pulse.slack()))
 		next.Reset(pause)
 		select {
 		case <-l.ctx.Done():
 			return
 		case <-next.C:
 		}
-		if pulse.passed(pause, time.Duration(l.heard.Load()), l.age()) {
+		if pulse.passed(pause, time.Duration(l.roundTrip.Load()), time.Duration(l.heard.Load()), l.age()) {
 			l.cancel(errSuspected)
 			return
 		}

@@ -10,36 +10,43 @@ var timing = Timing{RefusedAfter: 300 * time.Millisecond, SuspectAfter: 2 * time
 func TestLivenessByRefusals(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var l liveness
+	var all addresses
+	all.set([]string{"a"})
 	l.linked([16]byte{1})
-	l.lost(now)
-	if reason := l.evidence(now, &timing); !l.alive || reason != "" {
+	all.reached(all.next())
+	l.lostAt = now
+	all.lost()
+	if reason := l.evidence(now, all.refusedFor(), &timing); !l.alive || reason != "" {
 		t.Fatalf("dead, as %q, when its link has just broken", reason)
+	}
+	fail := func(refused bool) {
+		all.failed(all.next(), refused, true, 0, now, func(time.Duration) time.Duration { return 0 })
 	}
 	refuse := func(times int, pause time.Duration) {
 		for range times {
 			now = now.Add(pause)
-			l.refused(now)
+			fail(true)
 		}
 	}
 	refuse(3, 100*time.Millisecond)
-	if reason := l.evidence(now, &timing); l.refusedFor != 200*time.Millisecond || reason != "" {
-		t.Errorf("refused for %v: %q", l.refusedFor, reason)
+	if reason := l.evidence(now, all.refusedFor(), &timing); all.refusedFor() != 200*time.Millisecond || reason != "" {
+		t.Errorf("refused for %v: %q", all.refusedFor(), reason)
 	}
-	l.failed() // somebody has taken the connection
-	if l.refusedFor != 0 {
-		t.Errorf("refused for %v after an attempt that was not", l.refusedFor)
+	fail(false) // somebody has taken the connection
+	if all.refusedFor() != 0 {
+		t.Errorf("refused for %v after an attempt that was not", all.refusedFor())
 	}
 	refuse(4, 100*time.Millisecond)
-	if reason := l.evidence(now, &timing); reason != Refused {
-		t.Errorf("refused for %v: %q", l.refusedFor, reason)
+	if reason := l.evidence(now, all.refusedFor(), &timing); reason != Refused {
+		t.Errorf("refused for %v: %q", all.refusedFor(), reason)
 	}
-	before := l.refusedFor
+	before := all.refusedFor()
 	refuse(1, time.Hour) // this process was stopped
-	if d := l.refusedFor - before; d > 2*redialMax {
+	if d := all.refusedFor() - before; d > 2*redialMax {
 		t.Errorf("a pause of an hour counts %v", d)
 	}
-	if l.linked([16]byte{1}); l.refusedFor != 0 {
-		t.Errorf("refused for %v with a link", l.refusedFor)
+	if all.reached(all.next()); all.refusedFor() != 0 {
+		t.Errorf("refused for %v with a link", all.refusedFor())
 	}
 }
 
@@ -47,9 +54,9 @@ func TestLivenessByTime(t *testing.T) {
 	now := time.Unix(1000, 0)
 	var l liveness
 	l.linked([16]byte{1})
-	l.lost(now)
+	l.lostAt = now
 	for after, want := range map[time.Duration]string{timing.SuspectAfter - 1: "", timing.SuspectAfter: Suspected} {
-		if reason := l.evidence(now.Add(after), &timing); reason != want {
+		if reason := l.evidence(now.Add(after), 0, &timing); reason != want {
 			t.Errorf("%v after its link broke: %q, not %q", after, reason, want)
 		}
 	}
@@ -69,30 +76,68 @@ func TestLivenessOfAnotherProcess(t *testing.T) {
 	}
 }
 
+// mustFail has the address that is due first fail.
+func mustFail(t *testing.T, a *addresses, name string, now time.Time, refused, alive bool, took time.Duration) *address {
+	t.Helper()
+	x := a.next()
+	if x.name != name {
+		t.Fatalf("%s is tried, not %s", x.name, name)
+	}
+	a.failed(x, refused, alive, took, now, func(d time.Duration) time.Duration { return d })
+	return x
+}
+
 func TestAddressesRotate(t *testing.T) {
 	var a addresses
-	if a.next() != "" {
+	if a.next() != nil {
 		t.Error("there is none")
 	}
-	a.failed("") // nothing was tried
+	now := time.Unix(1000, 0)
 	a.set([]string{"a", "b"})
-	a.failed("a")
-	a.failed("a") // of an attempt that began before
-	if a.next() != "b" {
-		t.Errorf("%q is tried after a", a.next())
+	mustFail(t, &a, "a", now, true, false, 0)
+	a.reached(a.next())
+	if b := a.next(); b.name != "b" || !a.counts(b) || a.counts(a.all[0]) {
+		t.Errorf("%q is tried where b was reached; count: a %v, b %v", b.name, a.counts(a.all[0]), a.counts(b))
 	}
-	a.reached("b")
-	if a.next() != "b" || a.isElsewhere("b") || !a.isElsewhere("a") {
-		t.Errorf("%q is tried where b was reached; elsewhere: a %v, b %v", a.next(), a.isElsewhere("a"), a.isElsewhere("b"))
-	}
-	if a.set([]string{"a", "b"}); a.next() != "b" {
+	if a.set([]string{"a", "b"}); a.next().name != "b" {
 		t.Error("nothing has changed")
 	}
-	if a.set([]string{"c", "b"}); a.next() != "c" || !a.isElsewhere("c") {
-		t.Errorf("%q is tried first, elsewhere: c %v", a.next(), a.isElsewhere("c"))
+	mustFail(t, &a, "b", now, true, false, 0)
+	mustFail(t, &a, "a", now, true, false, 0)
+	if a.set([]string{"c", "b"}); a.next().name != "c" || a.counts(a.next()) {
+		t.Errorf("%q is tried first, counts: %v", a.next().name, a.counts(a.next()))
 	}
-	if a.set([]string{"d"}); a.isElsewhere("d") {
+	if a.set([]string{"d"}); !a.counts(a.next()) {
 		t.Error("it has been at none of these")
+	}
+}
+
+// What is known of one address says nothing about another: neither how long attempts take, nor for how
+// long they are refused, nor when the next one is due.
+func TestAddressesBackOffAlone(t *testing.T) {
+	var a addresses
+	a.set([]string{"slow", "refuses"})
+	slow, refuses := a.all[0], a.all[1]
+	now := time.Unix(1000, 0)
+	for i := range 5 {
+		mustFail(t, &a, "slow", now, false, false, time.Second)
+		mustFail(t, &a, "refuses", now, true, false, 0)
+		if slow.slow != min(i+1, maxSlow) || refuses.slow != 0 || refuses.refusedFor != now.Sub(time.Unix(1000, 0)) || a.refusedFor() != 0 {
+			t.Fatalf("after %d rounds: %+v, %+v", i+1, slow, refuses)
+		}
+		now = now.Add(redialMax)
+	}
+	a.reached(slow)
+	if slow.slow != 0 || slow.delay != 0 {
+		t.Errorf("it was reached: %+v", slow)
+	}
+	mustFail(t, &a, "slow", now, false, true, time.Second)
+	if slow.slow != 0 || slow.due != now.Add(redialMin) {
+		t.Errorf("as long as the node is alive, it is tried soon and not for long: %+v", slow)
+	}
+	mustFail(t, &a, "refuses", now, false, false, 5*time.Second)
+	if refuses.due != now.Add(20*time.Second) {
+		t.Errorf("where the node has not been an attempt of 5 s was in vain; the next is due after %v", refuses.due.Sub(now))
 	}
 }
 

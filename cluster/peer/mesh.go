@@ -186,6 +186,7 @@ func (m *Mesh) RemovePeer(name string) {
 	m.mu.Unlock()
 	if p != nil {
 		p.remove()
+		m.groups.forget(name)
 	}
 }
 
@@ -247,6 +248,26 @@ func (m *Mesh) HasMajority(of []string) bool {
 	return n > len(of)/2
 }
 
+// Slack returns by how much a bound on what a majority of these nodes do has to be longer than among near
+// nodes on a machine that has time for them: the round trip of the links to the nearest ones, up to
+// maxRoundTrip, and the lateness of this process's timers as often as lateWeight, up to SuspectAfter.
+// It is about 0 where all is well. A node without a link counts as it was when it had the last one.
+func (m *Mesh) Slack(of ...string) time.Duration {
+	var slack []time.Duration
+	for _, node := range of {
+		if p := m.peer(node); p != nil {
+			slack = append(slack, time.Duration(p.slack.Load()))
+		} else {
+			slack = append(slack, 0)
+		}
+	}
+	if len(slack) == 0 {
+		return 0
+	}
+	slices.Sort(slack)
+	return slack[len(slack)/2]
+}
+
 // PeerStatus describes another node.
 type PeerStatus struct {
 	Node    string
@@ -257,7 +278,7 @@ type PeerStatus struct {
 	Epoch         uint64
 	// Backlog is the number of bytes waiting to be sent.
 	Backlog int
-	// RoundTrip of the last answered ping; 0: none yet.
+	// RoundTrip of the last answered ping, or of the hello; 0: there is no link.
 	RoundTrip time.Duration
 }
 

@@ -494,25 +494,26 @@ func TestRefusalElsewhere(t *testing.T) {
 		m.events.init()
 		p := newPeer(m, "n2", []string{"here", "there"})
 		p.live.linked([16]byte{1})
-		p.live.lost(time.Now())
-		p.addresses.reached("here")
+		p.live.lostAt = time.Now()
+		here, there := p.addresses.all[0], p.addresses.all[1]
+		p.addresses.reached(here)
 		for range 10 {
-			p.notReached("there", syscall.ECONNREFUSED)
+			p.notReached(there, syscall.ECONNREFUSED, 0)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if !p.isAlive() || p.refusedFor() != 0 {
 			t.Errorf("alive %v, refused for %v", p.isAlive(), p.refusedFor())
 		}
 		for range 5 {
-			p.notReached("here", syscall.ECONNREFUSED)
+			p.notReached(here, syscall.ECONNREFUSED, 0)
 			time.Sleep(100 * time.Millisecond)
 		}
 		if p.isAlive() {
 			t.Error("it is alive though its host refuses")
 		}
 		p.setAddresses([]string{"there"})
-		if p.addresses.linked != "" || p.address() != "there" {
-			t.Errorf("it is tried at %s, was at %q", p.address(), p.addresses.linked)
+		if a, _ := p.address(); p.addresses.linked != "" || a != there {
+			t.Errorf("it is tried at %+v, was at %q", a, p.addresses.linked)
 		}
 	})
 }

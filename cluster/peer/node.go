@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-const (
-	// redialMin … redialMax: the growing pause between attempts to dial.
-	redialMin = 30 * time.Millisecond
-	redialMax = 250 * time.Millisecond
-)
+// handshakeTrips is how many round trips a link takes to come up: TCP, TLS, HTTP/2 and the hello.
+const handshakeTrips = 4
+
+var errNoAddress = errors.New("peer: no address is known")
 
 // peer is another node: the link to it, the stream from it, and whether it is
 // alive.
@@ -28,6 +27,8 @@ type peer struct {
 	cancel    context.CancelFunc
 	link      atomic.Pointer[link] // changes under mu; nil: none
 	use       usage
+	// What is known of the last link to it, see pulse.
+	roundTrip, slack atomic.Int64
 
 	// mu guards the fields below. Events are emitted while it is held, so that they are in the
 	// order of the changes.
@@ -85,9 +86,10 @@ func (i *incoming) from(incarnation []byte) bool {
 
 func newPeer(m *Mesh, name string, addrs []string) *peer {
 	p := &peer{
-		m: m, name: name, nameBytes: []byte(name), addresses: addresses{all: addrs}, logged: map[string]string{},
+		m: m, name: name, nameBytes: []byte(name), logged: map[string]string{},
 		up: make(chan struct{}),
 	}
+	p.addresses.set(addrs)
 	p.ctx, p.cancel = context.WithCancel(m.ctx)
 	return p
 }
@@ -98,54 +100,71 @@ func (p *peer) setAddresses(addrs []string) {
 	p.addresses.set(addrs)
 }
 
-func (p *peer) address() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.addresses.next()
-}
-
-// run dials, serves the link, and dials again, until the mesh or the peer ends.
-func (p *peer) run() {
-	delay, slow := redialMin, 0
-	for p.ctx.Err() == nil {
-		if p.m.withdrawal.await(p.ctx.Done()) {
-			delay = redialMin
+// address waits until an address is due, and returns it and how often it has been slow; nil: none is
+// known, and it has waited for one.
+func (p *peer) address() (a *address, slow int) {
+	for wait := redialMax; ; {
+		p.mu.Lock()
+		if a = p.addresses.next(); a != nil {
+			slow, wait = a.slow, time.Until(a.due)
 		}
-		addr := p.address()
-		l, err := p.dial(addr, slow)
-		if err == nil {
-			p.opened(l, addr)
-			cause := l.serve()
-			p.lost(cause)
-			delay, slow = redialMin, 0
-			continue
-		}
-		p.notReached(addr, err)
-		if slow++; p.isAlive() || errors.Is(err, syscall.ECONNREFUSED) {
-			slow = 0
+		p.mu.Unlock()
+		if wait <= 0 {
+			return a, slow
 		}
 		select {
-		case <-time.After(delay/2 + rand.N(delay/2)):
+		case <-time.After(wait):
 		case <-p.ctx.Done():
+			return a, slow
 		}
-		delay = min(delay*5/4, redialMax)
-		if p.isAlive() {
-			delay = redialMin
+		if a == nil {
+			return nil, 0
 		}
 	}
 }
 
-// dial opens a link. After slow attempts that failed, the next may take longer, up to eight
-// times as long: otherwise nodes short of processor time would never get through, and each attempt costs
-// them more of it.
-func (p *peer) dial(addr string, slow int) (*link, error) {
-	limit := max(p.m.cfg.SuspectAfter/2, redialMax) << min(slow, 3)
-	ctx, cancel := context.WithTimeout(p.ctx, limit)
-	defer cancel()
-	return openLink(ctx, p, addr)
+// run dials, serves the link, and dials again, until the mesh or the peer ends.
+func (p *peer) run() {
+	for p.ctx.Err() == nil {
+		if p.m.withdrawal.await(p.ctx.Done()) {
+			p.dialAfresh()
+		}
+		a, slow := p.address()
+		began := time.Now()
+		l, err := p.dial(a, slow)
+		if err == nil {
+			p.opened(l, a)
+			cause := l.serve()
+			p.lost(cause)
+			continue
+		}
+		p.notReached(a, err, time.Since(began))
+	}
 }
 
-func (p *peer) opened(l *link, addr string) {
+// dialAfresh has all addresses tried at once.
+func (p *peer) dialAfresh() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, a := range p.addresses.all {
+		a.delay, a.due = 0, time.Time{}
+	}
+}
+
+// dial opens a link. After slow attempts that took too long, the next may take longer, up to eight
+// times as long: otherwise nodes short of processor time would never get through, and each attempt costs
+// them more of it. To a node that is known to be far it may take longer at once.
+func (p *peer) dial(a *address, slow int) (*link, error) {
+	if a == nil {
+		return nil, errNoAddress
+	}
+	limit := max(p.m.cfg.SuspectAfter/2, redialMax)<<slow + handshakeTrips*time.Duration(p.roundTrip.Load())
+	ctx, cancel := context.WithTimeout(p.ctx, limit)
+	defer cancel()
+	return openLink(ctx, p, a.name)
+}
+
+func (p *peer) opened(l *link, a *address) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.removed {
@@ -160,7 +179,7 @@ func (p *peer) opened(l *link, addr string) {
 		p.down(Restarted)
 	}
 	p.live.linked(l.incarnation)
-	p.addresses.reached(addr)
+	p.addresses.reached(a)
 	clear(p.logged)
 	p.link.Store(l)
 	close(p.up)
@@ -202,7 +221,8 @@ func (p *peer) lost(cause error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.live.lost(time.Now())
+	p.live.lostAt = time.Now()
+	p.addresses.lost()
 	switch {
 	case errors.Is(cause, errSuspected):
 		p.dead(Suspected)
@@ -219,29 +239,25 @@ func (p *peer) dead(reason string) {
 	}
 }
 
-// notReached draws conclusions from a failed attempt to dial an address.
-func (p *peer) notReached(addr string, err error) {
+// notReached draws conclusions from a failed attempt to dial an address, which has taken so long; nil: none
+// is known.
+func (p *peer) notReached(a *address, err error, took time.Duration) {
 	if p.ctx.Err() != nil {
 		return
 	}
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if text := err.Error(); text != p.logged[addr] {
-		p.logged[addr] = text
-		p.m.log.Info("cannot reach node", slog.String("node", p.name), slog.String("address", addr), slog.Any("error", err))
+	if a != nil {
+		if text := err.Error(); text != p.logged[a.name] {
+			p.logged[a.name] = text
+			p.m.log.Info("cannot reach node", slog.String("node", p.name), slog.String("address", a.name), slog.Any("error", err))
+		}
+		p.addresses.failed(a, errors.Is(err, syscall.ECONNREFUSED), p.live.alive, took, now, rand.N)
 	}
-	switch {
-	case p.addresses.isElsewhere(addr):
-	case errors.Is(err, syscall.ECONNREFUSED):
-		p.live.refused(now)
-	default:
-		p.live.failed()
-	}
-	p.addresses.failed(addr)
 	if hasWithdrawn(err) {
 		p.dead(Withdrawn)
-	} else if reason := p.live.evidence(now, &p.m.cfg.Timing); reason != "" {
+	} else if reason := p.live.evidence(now, p.addresses.refusedFor(), &p.m.cfg.Timing); reason != "" {
 		p.dead(reason)
 	}
 }
@@ -297,7 +313,7 @@ func (p *peer) remove() {
 func (p *peer) refusedFor() time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.live.refusedFor
+	return p.addresses.refusedFor()
 }
 
 // hears reports whether the process with this incarnation gives signs of life, on the link to it
@@ -323,9 +339,9 @@ func (p *peer) upEvent() (Event, bool) {
 func (p *peer) status() PeerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := PeerStatus{
-		Node: p.name, Address: p.addresses.next(), Alive: p.live.alive,
-		Incarnation: p.live.incarnation, Epoch: p.live.epoch,
+	s := PeerStatus{Node: p.name, Alive: p.live.alive, Incarnation: p.live.incarnation, Epoch: p.live.epoch}
+	if a := p.addresses.next(); a != nil {
+		s.Address = a.name
 	}
 	if l := p.link.Load(); l != nil {
 		s.Linked = true

@@ -161,9 +161,10 @@ func (f *appendFuture) end(err error) {
 	pl.requests--
 	pl.bytes -= f.bytes
 	pl.f.busy.Add(-1)
-	if err != nil || !f.resp.Success {
+	switch {
+	case err != nil || !f.resp.Success:
 		pl.broken = true
-	} else {
+	case !pl.broken && !pl.shut: // else raft does not look at it any more, and will send the entries again
 		pl.f.acknowledged(f.args.Term, lastOf(f.args))
 		pl.commit = max(pl.commit, f.args.LeaderCommitIndex)
 	}

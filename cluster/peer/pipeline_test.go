@@ -173,6 +173,33 @@ func TestRejectionEndsPipeline(t *testing.T) {
 	}
 }
 
+// An answer that comes when the pipeline has ended is not one that raft has seen: the member counts as
+// lacking what it acknowledges, so that it is sent that again.
+func TestLateAnswerIsNotReached(t *testing.T) {
+	for name, end := range map[string]func(pl *pipeline){
+		"in time": nil,
+		"closed":  func(pl *pipeline) { pl.Close() },
+		"broken":  func(pl *pipeline) { pl.mu.Lock(); pl.broken = true; pl.mu.Unlock() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, pl, consumer := startPipeline(t)
+			if _, err := pl.AppendEntries(pipelined(1, 10), new(raft.AppendEntriesResponse)); err != nil {
+				t.Fatal(err)
+			}
+			rpc := mustReceive(t, consumer, "request")
+			if end != nil {
+				end(pl.(*pipeline))
+			}
+			rpc.Respond(&raft.AppendEntriesResponse{Term: 1, Success: true}, nil)
+			member := c.members["n1"].Mesh.groups.find(1)
+			mustWait(t, func() bool { return !member.Reached("n2", 1).Busy }, "no answer comes")
+			if got, want := member.Reached("n2", 1).Index == 2, end == nil; got != want {
+				t.Errorf("it has reached what it acknowledged: %v", got)
+			}
+		})
+	}
+}
+
 func TestDroppedGroupEndsPipeline(t *testing.T) {
 	c, pl, _ := startPipeline(t)
 	result := make(chan error, 1)

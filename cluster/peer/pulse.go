@@ -14,14 +14,19 @@ const youngPings = 8
 // makes twice SuspectAfter is not remembered: it would count long after.
 const lateWeight = 8
 
+// maxRoundTrip bounds the round trip that is allowed for: a node farther away has no more time than that.
+const maxRoundTrip = 1300 * time.Millisecond
+
 // pulse paces the pings of a link, and counts for how long nothing has arrived. That time is counted by
 // the pauses between pings, so that a process that stalls does not suspect its peers. A link that rests
 // is pinged faster once a ping is not answered, and found unheard as soon as any other.
 //
-// Where this process gets a processor late, its peers may as well: they are given more time, up to twice
-// SuspectAfter.
+// A peer that is far is given the round trip beside SuspectAfter: what it has sent since is under way.
+// Where this process gets a processor late, its peers may as well: they are given more time, up to
+// SuspectAfter once more.
 //
 //	unheard < limit()
+//	far ≤ maxRoundTrip
 //	late ≤ SuspectAfter / lateWeight
 type pulse struct {
 	t       *Timing
@@ -29,7 +34,12 @@ type pulse struct {
 	heard   time.Duration // when a byte last arrived, as far as is known here
 	unheard time.Duration
 	woke    time.Duration // when the last pause ended, or the first began
+	far     time.Duration // the round trip
 	late    time.Duration // by how much pauses have been longer than asked for, of late
+}
+
+func newPulse(t *Timing, now, roundTrip time.Duration) pulse {
+	return pulse{t: t, woke: now, far: min(roundTrip, maxRoundTrip)}
 }
 
 // pause returns the time until the next ping; answered: the ping before this one has been.
@@ -41,14 +51,17 @@ func (p *pulse) pause(answered bool) time.Duration {
 	return min(pause, p.limit()-p.unheard)
 }
 
-// limit is after how long without a sign of life the peer is suspected.
-func (p *pulse) limit() time.Duration {
-	return p.t.SuspectAfter + lateWeight*p.late
-}
+// slack is by how much a bound on what the peer does is longer than that for a near one, if this process
+// gets a processor at once.
+func (p *pulse) slack() time.Duration { return p.far + lateWeight*p.late }
 
-// passed takes a pause that is over, and when a byte has last arrived, and reports whether nothing has
-// arrived for too long.
-func (p *pulse) passed(pause, heard, now time.Duration) (unheard bool) {
+// limit is after how long without a sign of life the peer is suspected.
+func (p *pulse) limit() time.Duration { return p.t.SuspectAfter + p.slack() }
+
+// passed takes a pause that is over, the round trip, and when a byte has last arrived, which is not before
+// what has shown the round trip. It reports whether nothing has arrived for too long.
+func (p *pulse) passed(pause, roundTrip, heard, now time.Duration) (unheard bool) {
+	p.far = min(roundTrip, maxRoundTrip)
 	p.late = min(max(now-p.woke-pause, p.late*7/8), p.t.SuspectAfter/lateWeight)
 	p.woke = now
 	if heard != p.heard {

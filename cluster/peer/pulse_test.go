@@ -11,7 +11,7 @@ import (
 // beating is a link whose other end answers at once until it is frozen.
 func beating(t *testing.T, timing *Timing, frozen time.Duration) (pings int, detected time.Duration) {
 	t.Helper()
-	p, began := pulse{t: timing}, time.Now()
+	p, began := newPulse(timing, 0, 0), time.Now()
 	var heard, last, answered time.Duration
 	for {
 		ok := answered >= last
@@ -25,7 +25,7 @@ func beating(t *testing.T, timing *Timing, frozen time.Duration) (pings int, det
 			t.Fatalf("a pause of %v", pause)
 		}
 		time.Sleep(pause)
-		if p.passed(pause, heard, time.Since(began)) {
+		if p.passed(pause, 0, heard, time.Since(began)) {
 			return pings, time.Since(began)
 		}
 	}
@@ -58,11 +58,11 @@ func TestStalledPulse(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		p := pulse{t: &c.Timing, pings: youngPings}
 		pause := p.pause(true)
-		if p.passed(pause, 0, time.Hour) {
+		if p.passed(pause, 0, 0, time.Hour) {
 			t.Error("unheard after a stall in which nothing was heard")
 		}
 		pause = p.pause(false)
-		if pause != c.PingInterval || p.passed(pause, time.Second, 2*time.Hour) || p.unheard != pause {
+		if pause != c.PingInterval || p.passed(pause, 0, time.Second, 2*time.Hour) || p.unheard != pause {
 			t.Errorf("unheard for %v after a stall before which something was heard, a pause of %v", p.unheard, pause)
 		}
 	})
@@ -77,7 +77,7 @@ func TestLatePulse(t *testing.T) {
 	wait := func(late, heard time.Duration) (unheard bool) {
 		pause := p.pause(false)
 		now += pause + late
-		return p.passed(pause, heard, now)
+		return p.passed(pause, 0, heard, now)
 	}
 	for _, tt := range []struct{ late, limit time.Duration }{
 		{0, c.SuspectAfter},

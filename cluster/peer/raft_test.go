@@ -564,6 +564,12 @@ func TestPromptHeartbeats(t *testing.T) {
 // A leader steps down when a heartbeat's answer shows a later term, although
 // raft itself does not look at that.
 func TestHeartbeatShowsLaterTerm(t *testing.T) {
+	for name, prompt := range map[string]bool{"lazy": false, "prompt": true} {
+		t.Run(name, func(t *testing.T) { testHeartbeatShowsLaterTerm(t, prompt) })
+	}
+}
+
+func testHeartbeatShowsLaterTerm(t *testing.T, prompt bool) {
 	c := newCluster(t, false, 3, nil)
 	c.startAll(nil)
 	replicas := map[string]*replica{}
@@ -574,6 +580,9 @@ func TestHeartbeatShowsLaterTerm(t *testing.T) {
 			}
 			cfg.CommitTimeout = time.Minute
 		})
+	}
+	if prompt {
+		c.members["n1"].Prompt(1)
 	}
 	old := replicas["n1"]
 	old.mustLead(t)

@@ -79,7 +79,7 @@ func TestTLSRefusesAWrongName(t *testing.T) {
 	mustWait(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return strings.Contains(p.logged[p.addresses.next()], "somebody")
+		return strings.Contains(p.logged[p.addresses.next().name], "somebody")
 	}, "no complaint about the name")
 	if p.isAlive() {
 		t.Error("somebody passes for n2")
@@ -273,7 +273,7 @@ func TestNoKeys(t *testing.T) {
 	mustWait(t, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return strings.Contains(p.logged[p.addresses.next()], errNone.Error())
+		return strings.Contains(p.logged[p.addresses.next().name], errNone.Error())
 	}, "no complaint")
 }
 

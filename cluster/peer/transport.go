@@ -77,11 +77,12 @@ func (t *transport) AppendEntries(id raft.ServerID, _ raft.ServerAddress, args *
 		return err
 	}
 	if isHeartbeat(args) {
-		err = t.append(p, args, resp, classOwn, !t.prompt.Load())
-		if err == nil && resp.Term > args.Term {
-			// Raft does not look at the terms in the answers to heartbeats, and would
-			// go on to lead nobody.
-			t.stepDown(resp.Term, string(id), true)
+		if t.prompt.Load() {
+			return t.heartbeat(p, args, resp)
+		}
+		err = t.append(p, args, resp, classOwn, true)
+		if err == nil {
+			t.heed(resp, args, p.name)
 		}
 		return err
 	}

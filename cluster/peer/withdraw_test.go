@@ -31,7 +31,7 @@ func TestWithdraw(t *testing.T) {
 			// The others dial it again and again, and it dials nobody.
 			p := n1.peer("n2")
 			for range 3 {
-				if _, err := p.dial(p.address(), 0); !hasWithdrawn(err) {
+				if _, err := p.dial(p.address()); !hasWithdrawn(err) {
 					t.Errorf("a node that has withdrawn answers: %v", err)
 				}
 			}
@@ -58,7 +58,7 @@ func TestRefuse(t *testing.T) {
 	c.members["n2"].Withdraw()
 	c.members["n2"].Refuse()
 	mustWait(t, func() bool {
-		_, err := n1.peer("n2").dial(c.addrs["n2"], 0)
+		_, err := n1.peer("n2").dial(&address{name: c.addrs["n2"]}, 0)
 		return errors.Is(err, syscall.ECONNREFUSED)
 	}, "the node is not refused")
 	mustWait(t, func() bool { return n1.RefusedFor("n2") > 0 }, "no evidence that it has ended")

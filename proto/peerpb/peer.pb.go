@@ -3136,6 +3136,7 @@ type Lease struct {
 	Applied       uint64                 `protobuf:"varint,3,opt,name=applied" json:"applied,omitempty"`        // index of the last entry in its view
 	Relay         bool                   `protobuf:"varint,4,opt,name=relay" json:"relay,omitempty"`            // it may be out of the leader's reach: ask that one for it
 	Over          bool                   `protobuf:"varint,5,opt,name=over" json:"over,omitempty"`              // it gives its lease back
+	Millis        uint32                 `protobuf:"varint,6,opt,name=millis" json:"millis,omitempty"`          // how long it is to be; 0: a second
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3205,15 +3206,24 @@ func (x *Lease) GetOver() bool {
 	return false
 }
 
+func (x *Lease) GetMillis() uint32 {
+	if x != nil {
+		return x.Millis
+	}
+	return 0
+}
+
 type CatalogReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ok            bool                   `protobuf:"varint,1,opt,name=ok" json:"ok,omitempty"` // for a lease: granted
 	Index         uint64                 `protobuf:"varint,3,opt,name=index" json:"index,omitempty"`
 	Results       [][]byte               `protobuf:"bytes,4,rep,name=results" json:"results,omitempty"`
 	Error         string                 `protobuf:"bytes,5,opt,name=error" json:"error,omitempty"`
-	Term          uint64                 `protobuf:"varint,6,opt,name=term" json:"term,omitempty"`                            // of who answers
-	GrantedIn     uint64                 `protobuf:"varint,7,opt,name=granted_in,json=grantedIn" json:"granted_in,omitempty"` // term of who granted the lease
-	Held          uint64                 `protobuf:"varint,8,opt,name=held" json:"held,omitempty"`                            // index that all nodes hold, as far as the leader knows
+	Term          uint64                 `protobuf:"varint,6,opt,name=term" json:"term,omitempty"`                                         // of who answers
+	GrantedIn     uint64                 `protobuf:"varint,7,opt,name=granted_in,json=grantedIn" json:"granted_in,omitempty"`              // term of who granted the lease
+	Held          uint64                 `protobuf:"varint,8,opt,name=held" json:"held,omitempty"`                                         // index that all nodes hold, as far as the leader knows
+	LongestMillis uint32                 `protobuf:"varint,9,opt,name=longest_millis,json=longestMillis" json:"longest_millis,omitempty"`  // of the leases that who answers has answered for; 0: a second
+	GrantedMillis uint32                 `protobuf:"varint,10,opt,name=granted_millis,json=grantedMillis" json:"granted_millis,omitempty"` // how long the lease is; 0: a second
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3293,6 +3303,20 @@ func (x *CatalogReply) GetGrantedIn() uint64 {
 func (x *CatalogReply) GetHeld() uint64 {
 	if x != nil {
 		return x.Held
+	}
+	return 0
+}
+
+func (x *CatalogReply) GetLongestMillis() uint32 {
+	if x != nil {
+		return x.LongestMillis
+	}
+	return 0
+}
+
+func (x *CatalogReply) GetGrantedMillis() uint32 {
+	if x != nil {
+		return x.GrantedMillis
 	}
 	return 0
 }
@@ -5246,13 +5270,14 @@ const file_peer_proto_rawDesc = "" +
 	"\x05entry\x18\x01 \x01(\fR\x05entry\x12\x1a\n" +
 	"\binternal\x18\x02 \x01(\bR\binternal\x12\x12\n" +
 	"\x04hold\x18\x03 \x01(\x04R\x04hold\x12,\n" +
-	"\x05lease\x18\x04 \x01(\v2\x16.quorate.peer.v1.LeaseR\x05lease\"\x81\x01\n" +
+	"\x05lease\x18\x04 \x01(\v2\x16.quorate.peer.v1.LeaseR\x05lease\"\x99\x01\n" +
 	"\x05Lease\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\fR\vincarnation\x12\x18\n" +
 	"\aapplied\x18\x03 \x01(\x04R\aapplied\x12\x14\n" +
 	"\x05relay\x18\x04 \x01(\bR\x05relay\x12\x12\n" +
-	"\x04over\x18\x05 \x01(\bR\x04over\"\xab\x01\n" +
+	"\x04over\x18\x05 \x01(\bR\x04over\x12\x16\n" +
+	"\x06millis\x18\x06 \x01(\rR\x06millis\"\xf9\x01\n" +
 	"\fCatalogReply\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x18\n" +
@@ -5261,7 +5286,10 @@ const file_peer_proto_rawDesc = "" +
 	"\x04term\x18\x06 \x01(\x04R\x04term\x12\x1d\n" +
 	"\n" +
 	"granted_in\x18\a \x01(\x04R\tgrantedIn\x12\x12\n" +
-	"\x04held\x18\b \x01(\x04R\x04held\"{\n" +
+	"\x04held\x18\b \x01(\x04R\x04held\x12%\n" +
+	"\x0elongest_millis\x18\t \x01(\rR\rlongestMillis\x12%\n" +
+	"\x0egranted_millis\x18\n" +
+	" \x01(\rR\rgrantedMillis\"{\n" +
 	"\vPeekRequest\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x14\n" +
