@@ -477,7 +477,7 @@ func TestBoundedRequests(t *testing.T) {
 		{"one that is larger behind others", []*raft.Log{entry(1, 0), entry(1, 0), entry(0, limit), entry(1, 0)}, 2},
 	} {
 		k, args := &taker{}, &raft.AppendEntriesRequest{Entries: tc.entries}
-		if err := (boundedTransport{k, &longGroup{}, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
+		if err := (boundedTransport{k, &longGroup{}, &longGroup{}, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
 			t.Fatal(err)
 		}
 		if len(k.took) != tc.want || len(args.Entries) != tc.want {

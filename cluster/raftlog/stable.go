@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -27,12 +26,10 @@ const (
 //
 //	values is what is on disk, but for the term of a vote without its candidate; the ledger has the same term and vote, or is about
 //	to have them before Set returns
-//	full, once a term was stored that differs from the one on disk
 type stable struct {
 	s     *Store
 	id    fsm.GroupID
 	place *place
-	full  atomic.Bool // GetLog returns payload sections, see Group.Starting
 
 	mu      sync.Mutex // held while a value is stored
 	dropped bool
@@ -54,9 +51,6 @@ func (t *stable) Set(key, value []byte) error {
 	}
 	if t.dropped {
 		return ErrDropped
-	}
-	if string(key) == TermKey {
-		t.full.Store(true)
 	}
 	var ledger sync.WaitGroup
 	if err := t.note(string(key), value, &ledger); err != nil {

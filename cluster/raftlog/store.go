@@ -72,6 +72,7 @@ type Store struct {
 
 	segments *segments
 	syncer   *syncer
+	short    shortage
 	closing  chan struct{}
 	resting  sync.WaitGroup
 
