@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -166,5 +169,54 @@ func TestRestartReadsNoBodies(t *testing.T) {
 		if m != body {
 			t.Errorf("message %d has %d bytes", i, len(m))
 		}
+	}
+}
+
+// A replica that could not be opened when its node started is open soon after it can be. Until then the node says so.
+func TestReplicaThatCannotBeOpenedAtOnce(t *testing.T) {
+	t.Parallel()
+	c, disks := mustReadDisks(t)
+	p := c.mustClient("n1")
+	for i := range 3 {
+		p.mustDeclare(fmt.Sprint("q", i))
+		p.publish(fmt.Sprint("q", i), "m")
+	}
+	p.confirmed()
+	for range 2 { // so that all is in tables
+		c.crash("n3")
+		c.mustOpen("n3")
+	}
+	c.mustAgree()
+	c.crash("n3")
+	n, err := Open(c.config("n3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.all["n3"] = n
+	disks["n3"].fail(syscall.EMFILE)
+	if err := n.Join(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	url := mustServe(t, n)
+	until(t, "replicas are tried again", func() bool {
+		closed := n.local.Closed()
+		return len(closed) == 3 && closed[0].Attempts > 1 && closed[2].Attempts > 1
+	})
+	if s := n.local.Status(); len(s.Closed) != 3 || !strings.Contains(s.Closed[0].Reason, syscall.EMFILE.Error()) || !slices.Contains(s.Alarms, "replicas_closed") {
+		t.Errorf("closed %+v, alarms %v", s.Closed, s.Alarms)
+	}
+	if status, _, _ := request(t, "GET", url+"/api/health/checks/closed-replicas", "guest", "guest"); status != 503 {
+		t.Errorf("the check of closed replicas answers %d", status)
+	}
+	status, body, _ := request(t, "GET", url+"/api/health/checks/ready-to-serve-clients", "", "")
+	if reason := body.(map[string]any)["reason"]; status != 200 || reason == nil {
+		t.Errorf("the node is ready: %d, %v", status, reason)
+	}
+	failures := n.placement.Local.Failures()
+	c.crash("n2") // n3 is needed
+	disks["n3"].fail(nil)
+	c.mustAgree()
+	if open, closed := len(n.host.Groups()), n.local.Closed(); open != 3 || len(closed) > 0 || failures < 6 {
+		t.Errorf("%d replicas are open, closed are %v; %d failures", open, closed, failures)
 	}
 }

@@ -343,6 +343,8 @@ var table = []metric{
 	{"quorate_stall_seconds_max", gauge, nil, "The longest such stall since the node started", one(func(s *Stats) float64 { return s.Watchdog.LongestStall.Seconds() })},
 	{"quorate_quarantined_groups", gauge, nil, "Queues that this node does not lead because work for them has panicked here, see operations.md", one(func(s *Stats) int { return s.Replicas.Quarantined })},
 	{"quorate_replicas_unproven", gauge, nil, "Replicas on this node, including the catalog's, that cannot prove what they acknowledged and do not vote until a leader has brought them up to date, see operations.md", one(func(s *Stats) int { return s.Replicas.Unproven })},
+	{"quorate_replicas_closed", gauge, nil, "Replicas on this node that could not be opened, which is tried again and again, see operations.md", one(func(s *Stats) int { return s.Replicas.Closed })},
+	{"quorate_replica_failures_total", counter, nil, "How often a replica could not be opened, or dropped, on this node", one(func(s *Stats) uint64 { return s.Replicas.Failures })},
 	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(s *Stats) uint64 { return s.Panics.Groups })},
 	{"quorate_panics_total", counter, []string{"where"}, "Panics that were contained. where: connection (a client's connection was closed), peer (a message or call of another node failed), loop (background work of the node, which continues after a second), broker (work for channels and dead letters: the affected channels were closed)", func(s *Stats, add emit) {
 		add(float64(s.Traffic.Panics), "connection")
