@@ -9,8 +9,11 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/quorate/quorate/cluster/watchdog"
 )
 
 // readDisk is a filesystem whose reads of segments and of the queues' tables are counted, and can hang or
@@ -219,4 +222,38 @@ func TestReplicaThatCannotBeOpenedAtOnce(t *testing.T) {
 	if open, closed := len(n.host.Groups()), n.local.Closed(); open != 3 || len(closed) > 0 || failures < 6 {
 		t.Errorf("%d replicas are open, closed are %v; %d failures", open, closed, failures)
 	}
+}
+
+// A leader whose disk answers no reads any more leads nothing soon: others confirm, and deliver.
+func TestLeaderWhoseReadsHang(t *testing.T) {
+	t.Parallel()
+	c, disks := mustReadDisks(t, func(c *nodes) { c.bounds = watchdog.Bounds{Disk: 500 * time.Millisecond, DiskExit: -1} })
+	p := c.mustClient("n1")
+	p.mustDeclare("q")
+	c.mustUseSegments()
+	body := strings.Repeat("x", 40<<10)
+	for range 5 {
+		p.publish("q", body)
+		p.confirmed()
+	}
+	c.mustAgree()
+	c.closeAll()
+	c.mustOpen(names...) // so that bodies are read
+	leader := c.mustLeader("q")
+	other := c.other(leader)
+	p = c.mustClient(other)
+	p.publish("q", body)
+	p.confirmed()
+	disks[leader].hang(true)
+	taker := c.mustClient(other)
+	taker.mustConsume("q", 1, 0)
+	p.publish("q", body)
+	p.confirmed()
+	taker.await("all messages", func() bool { return len(taker.inbox) == 7 })
+	if now := c.mustLeader("q"); now == leader || c.all[leader].watchdog.Unfit() == "" {
+		t.Errorf("%s leads, its disk: %q", now, c.all[leader].watchdog.Unfit())
+	}
+	disks[leader].hang(false)
+	until(t, "the disk is back", func() bool { return c.all[leader].watchdog.Unfit() == "" })
+	c.mustAgree()
 }

@@ -42,6 +42,7 @@ type outside struct {
 	overlap    bool
 	// poisoned: performing work of these groups panics.
 	poisoned map[fsm.GroupID]bool
+	hang     chan struct{} // performing waits until it is closed; nil: it does not
 }
 
 func (o *outside) event(f func()) {
@@ -58,7 +59,11 @@ func (o *outside) Perform(g *Group, w *Work) {
 	o.mu.Lock()
 	o.performing++
 	o.overlap = o.overlap || o.performing > 1
+	hang := o.hang
 	o.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
 	o.event(func() {
 		if o.poisoned[g.Spec().Group] {
 			o.performing--
@@ -574,6 +579,25 @@ func TestTickerOrder(t *testing.T) {
 	tk.wakeAll()
 	if got := pop(); len(got) != 2 {
 		t.Errorf("hurried: %q", got)
+	}
+}
+
+// Who gets nothing else is answered first; the answers of one session stay in order.
+func TestSplitOutcomes(t *testing.T) {
+	publisher, taker, late := fsm.SessionID{Node: 1, Num: 1}, fsm.SessionID{Node: 1, Num: 2}, fsm.SessionID{Node: 1, Num: 3}
+	of := func(s fsm.SessionID, first uint64) Outcome { return Outcome{Session: s, First: first, Run: 1} }
+	w := &Work{Outcomes: []Outcome{of(taker, 1), of(publisher, 1), of(late, 1), of(taker, 2), of(publisher, 2)}}
+	if first, rest := w.SplitOutcomes(); len(first) != 5 || rest != nil {
+		t.Errorf("without messages %v come first, then %v", first, rest)
+	}
+	w.Deliveries, w.Timeouts = []fsm.Delivery{{To: fsm.ConsumerID{Session: taker}}}, []fsm.Timeout{{To: fsm.ConsumerID{Session: late}}}
+	first, rest := w.SplitOutcomes()
+	if !slices.Equal(first, []Outcome{of(publisher, 1), of(publisher, 2)}) || !slices.Equal(rest, []Outcome{of(taker, 1), of(late, 1), of(taker, 2)}) {
+		t.Errorf("%v come first, then %v", first, rest)
+	}
+	w.Deliveries, w.Timeouts, w.Resyncs = nil, nil, []Resynced{{To: fsm.ConsumerID{Session: publisher}}}
+	if first, rest = w.SplitOutcomes(); len(first) != 3 || len(rest) != 2 {
+		t.Errorf("%v come first, then %v", first, rest)
 	}
 }
 

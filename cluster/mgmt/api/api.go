@@ -81,7 +81,7 @@ type Standstill struct {
 	VHost   string `json:"vhost"`
 	Name    string `json:"name"`            // of the queue; empty: it is the catalog
 	Group   uint32 `json:"group"`           // 0: the catalog's
-	Reason  string `json:"reason"`          // what waits: entries, tick or settings; or catalog
+	Reason  string `json:"reason"`          // what waits: entries, tick, settings or effects; or catalog
 	ForMS   int64  `json:"for_ms"`          // without progress
 	Keeps   string `json:"keeps,omitempty"` // why the leader does not give way
 	Term    uint64 `json:"term"`            // of the raft group
