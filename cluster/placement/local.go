@@ -25,6 +25,9 @@ const (
 	longestRetry  = 30 * time.Second
 )
 
+// asideEvery is how often it is checked whether data that is put aside can still be kept.
+const asideEvery = time.Minute
+
 // LocalReplicas brings the replicas on this node in line with the catalog: it
 // opens those that should be here and drops those whose queue is gone.
 type LocalReplicas struct {
@@ -35,6 +38,7 @@ type LocalReplicas struct {
 	self    fsm.NodeID // 0: not started
 	stopped bool
 	groups  map[fsm.QueueID]fsm.GroupID // of the replicas that are open, or will be
+	removed map[fsm.GroupID]bool        // of queues that were seen to be deleted
 	failing map[fsm.GroupID]*failing
 
 	failures atomic.Uint64
@@ -48,7 +52,7 @@ type failing struct {
 }
 
 func newLocalReplicas(n *node) *LocalReplicas {
-	r := &LocalReplicas{node: n, groups: map[fsm.QueueID]fsm.GroupID{}, failing: map[fsm.GroupID]*failing{}}
+	r := &LocalReplicas{node: n, groups: map[fsm.QueueID]fsm.GroupID{}, removed: map[fsm.GroupID]bool{}, failing: map[fsm.GroupID]*failing{}}
 	r.queue = worker.NewQueue(n.Guard, "open or drop a replica", localWorkers, r.converge)
 	return r
 }
@@ -129,11 +133,14 @@ func (r *LocalReplicas) Removed(id fsm.QueueID) {
 	delete(r.groups, id)
 	r.mu.Unlock()
 	if open && !r.node.Host.DropLocal(group) {
+		r.mu.Lock()
+		r.removed[group] = true
+		r.mu.Unlock()
 		r.Check(group)
 	}
 }
 
-// CheckOpen schedules dropping every open replica whose queue is gone.
+// CheckOpen schedules putting aside every open replica whose queue is gone.
 func (r *LocalReplicas) CheckOpen() {
 	view := r.node.view()
 	for _, g := range r.node.Host.Groups() {
@@ -147,7 +154,7 @@ func (r *LocalReplicas) CheckOpen() {
 // converge opens or drops one replica, as the catalog says. What fails is tried again after a pause.
 func (r *LocalReplicas) converge(id fsm.GroupID) (again time.Duration) {
 	err := worker.ErrPanicked
-	r.node.Guard.Try("open or drop a replica", func() { err = r.attempt(id) })
+	r.node.Guard.Try("open or drop a replica", func() { again, err = r.attempt(id) })
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := r.failing[id]
@@ -155,7 +162,7 @@ func (r *LocalReplicas) converge(id fsm.GroupID) (again time.Duration) {
 		if delete(r.failing, id); f != nil {
 			r.node.Logger.Info("a replica is opened or dropped after all", "group", id, "attempts", f.attempts+1, "after", time.Since(f.since).Round(time.Millisecond))
 		}
-		return 0
+		return again
 	}
 	if f == nil {
 		f = &failing{since: time.Now()}
@@ -168,30 +175,42 @@ func (r *LocalReplicas) converge(id fsm.GroupID) (again time.Duration) {
 	return again
 }
 
-func (r *LocalReplicas) attempt(id fsm.GroupID) error {
+// attempt returns when the replica is to be looked at again; 0: when something has changed.
+func (r *LocalReplicas) attempt(id fsm.GroupID) (again time.Duration, err error) {
 	host, view := r.node.Host, r.node.view()
 	q, wanted := view.QueueByGroup(id)
 	wanted = wanted && !q.Local && view.Holds(q, r.self)
-	if !wanted {
-		if q != nil {
-			r.mu.Lock()
-			delete(r.groups, q.ID)
-			r.mu.Unlock()
-		}
-		return host.Drop(id)
-	}
 	r.mu.Lock()
-	r.groups[q.ID] = id
+	known := q != nil || r.removed[id]
+	if wanted {
+		r.groups[q.ID] = id
+		delete(r.removed, id)
+	} else if q != nil {
+		delete(r.groups, q.ID)
+	}
 	r.mu.Unlock()
+	switch {
+	case !wanted && known:
+		if err := host.Drop(id); err != nil {
+			return 0, err
+		}
+		r.mu.Lock()
+		delete(r.removed, id)
+		r.mu.Unlock()
+		return 0, nil
+	case !wanted:
+		left, err := host.PutAside(id, r.node.LowDisk())
+		return min(left, asideEvery), err
+	}
 	if host.Group(id) == nil {
 		if _, err := host.Open(r.spec(q)); err != nil {
-			return fmt.Errorf("open the replica of %s: %w", q, err)
+			return 0, fmt.Errorf("open the replica of %s: %w", q, err)
 		}
 	}
 	if _, still := r.node.view().QueueByGroup(id); !still {
 		r.Check(id) // removed while it was being opened
 	}
-	return nil
+	return 0, nil
 }
 
 // Closed lists the replicas that should be open on this node and could not be opened.

@@ -58,21 +58,21 @@ const (
 	descriptorWait  = 30 * time.Second
 )
 
-// shortage is a time in which reads have found no file descriptors.
-type shortage struct {
+// dearth is a time in which reads have found no file descriptors.
+type dearth struct {
 	mu          sync.Mutex
 	since, last time.Time
 }
 
 // lasts notes that a read has found none, and returns for how long that has been so.
-func (s *shortage) lasts(now time.Time) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if now.Sub(s.last) > 10*descriptorPause {
-		s.since = now
+func (d *dearth) lasts(now time.Time) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Sub(d.last) > 10*descriptorPause {
+		d.since = now
 	}
-	s.last = now
-	return now.Sub(s.since)
+	d.last = now
+	return now.Sub(d.since)
 }
 
 // awaitDescriptors pauses after an error that says that there was no file descriptor: others give
@@ -81,7 +81,7 @@ func (s *Store) awaitDescriptors(err error) bool {
 	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
 		return false
 	}
-	lasts := s.short.lasts(time.Now())
+	lasts := s.dearth.lasts(time.Now())
 	if lasts > descriptorWait {
 		return false
 	}

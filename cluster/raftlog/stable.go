@@ -21,6 +21,12 @@ const (
 	VotedForKey = "LastVoteCand"
 )
 
+// Names under which a node stores to which queue a group belongs, and since when its data is put aside.
+const (
+	OwnerKey = "Owner"
+	AsideKey = "Aside"
+)
+
 // stable is a group's raft.StableStore: term and vote, and whatever else raft
 // stores by name.
 //
@@ -69,6 +75,24 @@ func (t *stable) Set(key, value []byte) error {
 	t.s.commit(b, durably)
 	ledger.Wait()
 	t.values[string(key)] = slices.Clone(value)
+	return nil
+}
+
+// SetOwner stores to which queue the group belongs, durably with the next write that is.
+func (t *stable) SetOwner(owner string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if string(t.values[OwnerKey]) == owner {
+		return nil
+	}
+	if t.dropped {
+		return ErrDropped
+	}
+	t.place.claim()
+	b := t.s.db.NewBatch()
+	t.s.setSealed(b, t.key([]byte(OwnerKey)), []byte(owner))
+	t.s.commit(b, pebble.NoSync)
+	t.values[OwnerKey] = []byte(owner)
 	return nil
 }
 

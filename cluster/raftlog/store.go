@@ -72,7 +72,7 @@ type Store struct {
 
 	segments *segments
 	syncer   *syncer
-	short    shortage
+	dearth   dearth
 	closing  chan struct{}
 	resting  sync.WaitGroup
 
