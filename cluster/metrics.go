@@ -48,6 +48,7 @@ func (n *Node) metricStats() metrics.Stats {
 	s.Process.MaxFiles, _ = limit.Files() // 0 if it is not known
 	s.Replicas.Count, s.Queues.Led = n.local.Led()
 	s.Replicas.Quarantined, s.Replicas.Unproven = len(n.host.Quarantined()), len(n.local.Unproven())
+	s.Replicas.Closed, s.Replicas.Failures = len(n.local.Closed()), n.placement.Local.Failures()
 	s.Replicas.Stalled = len(n.local.StalledQueues())
 	s.Replicas.Resignations, _ = n.host.Resignations()
 	s.Lease.Left, s.Lease.Lost = n.catalog.LeaseLeft()

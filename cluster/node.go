@@ -159,7 +159,7 @@ func (n *Node) openPlacement(incarnation [16]byte) {
 	n.placement = placement.New(placement.Config{
 		Node: c.Name, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Candidates: n.broker.Candidates,
 		Guard: n.guard, Logger: c.Logger, Defaults: c.Defaults, GroupSize: c.GroupSize, Stored: n.stores.queues.GroupIDs,
-		Serving: n.ready.Load, KindTransfer: broker.KindTransfer, KindSnapshot: broker.KindSnapshot,
+		LowDisk: func() bool { return n.alarm.Resources().DiskAlarm }, Serving: n.ready.Load, KindTransfer: broker.KindTransfer, KindSnapshot: broker.KindSnapshot,
 	})
 	n.membership.Connect(membership.Parts{
 		Mesh: n.mesh, Incarnation: incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,

@@ -41,10 +41,13 @@ func (h *host) Ask(to *stream.Route, leader string, q stream.Resync) {
 	}
 }
 
-// Perform acts on what a group led by this node has committed. Messages are sent before answers, so
-// that a get has its message when it is answered.
+// Perform acts on what a group led by this node has committed. A session gets its messages before answers, so
+// that a get has its message when it is answered. Sessions that get no messages are answered first: reading
+// those may take long.
 func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	queue := g.Spec().Queue
+	early, outcomes := w.SplitOutcomes()
+	b.dispatcher.outcomes(queue, early)
 	from := 0
 	for i := range w.Resyncs {
 		at := w.Resyncs[i].At
@@ -57,7 +60,7 @@ func (b *Broker) Perform(g *group.Group, w *group.Work) {
 	for _, t := range w.Timeouts {
 		b.dispatcher.tell(g, t.To, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: t.To.Number, IDs: t.Deliveries, Limit: t.Limit})
 	}
-	b.dispatcher.outcomes(queue, w.Outcomes)
+	b.dispatcher.outcomes(queue, outcomes)
 	for _, c := range w.Cancelled {
 		b.dispatcher.tell(g, c, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: c.Number})
 	}

@@ -218,7 +218,10 @@ func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 }
 
 // Payload reads the payload of one message. It may be gone if the message is.
-func (g *Group) Payload(ref fsm.Ref) ([]byte, error) { return g.order.payload(ref) }
+func (g *Group) Payload(ref fsm.Ref) ([]byte, error) {
+	defer g.outgoing.steps.Add(1)
+	return g.order.payload(ref)
+}
 
 // HeldBy says where a member finds a payload that this leader would send to it. It finds it if it has
 // acknowledged the entry, or if the entry is ahead of what is sent now. What is in memory here should be

@@ -1,7 +1,6 @@
 package group
 
 import (
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -176,9 +175,9 @@ func (h *Host) Groups() []*Group { return h.groups.all() }
 
 // Open starts this node's replica of a group, for the first time or again.
 func (h *Host) Open(spec Spec) (*Group, error) {
-	store, err := h.config.Store.Group(spec.Group)
+	store, err := h.storeOf(&spec)
 	if err != nil {
-		return nil, fmt.Errorf("open log of group %d: %w", spec.Group, err)
+		return nil, err
 	}
 	g := newGroup(h, spec, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
 	g.store, g.log, g.applier.log = store, store, store
@@ -228,6 +227,12 @@ func (h *Host) newMachine(spec Spec) *queue.Machine {
 
 // Drop closes a group and deletes its data.
 func (h *Host) Drop(id fsm.GroupID) error {
+	h.shut(id)
+	return h.config.Store.DropGroup(id)
+}
+
+// shut closes a group.
+func (h *Host) shut(id fsm.GroupID) {
 	g := h.groups.remove(id)
 	h.adjustTimers(-1)
 	if g != nil {
@@ -235,7 +240,6 @@ func (h *Host) Drop(id fsm.GroupID) error {
 		h.elections.end(id)
 		h.groups.forget(g)
 	}
-	return h.config.Store.DropGroup(id)
 }
 
 // DropLocal ends a local queue. It returns false if there is none with this number.

@@ -42,6 +42,7 @@ type outside struct {
 	overlap    bool
 	// poisoned: performing work of these groups panics.
 	poisoned map[fsm.GroupID]bool
+	hang     chan struct{} // performing waits until it is closed; nil: it does not
 }
 
 func (o *outside) event(f func()) {
@@ -58,7 +59,11 @@ func (o *outside) Perform(g *Group, w *Work) {
 	o.mu.Lock()
 	o.performing++
 	o.overlap = o.overlap || o.performing > 1
+	hang := o.hang
 	o.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
 	o.event(func() {
 		if o.poisoned[g.Spec().Group] {
 			o.performing--
@@ -478,7 +483,7 @@ func TestBoundedRequests(t *testing.T) {
 		{"one that is larger behind others", []*raft.Log{entry(1, 0), entry(1, 0), entry(0, limit), entry(1, 0)}, 2},
 	} {
 		k, args := &taker{}, &raft.AppendEntriesRequest{Entries: tc.entries}
-		if err := (boundedTransport{k, &longGroup{}, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
+		if err := (boundedTransport{k, &longGroup{}, &longGroup{}, &longGroup{}}).AppendEntries("n2", "n2", args, nil); err != nil {
 			t.Fatal(err)
 		}
 		if len(k.took) != tc.want || len(args.Entries) != tc.want {
@@ -576,25 +581,5 @@ func TestTickerOrder(t *testing.T) {
 	tk.wakeAll()
 	if got := pop(); len(got) != 2 {
 		t.Errorf("hurried: %q", got)
-	}
-}
-
-// Outcomes of one stream join into runs, but only plain ones.
-func TestOutcomeRuns(t *testing.T) {
-	o := &outgoing{next: &Work{}}
-	other := fsm.SessionID{Node: 2, Boot: 1, Num: 1}
-	for seq := uint64(1); seq <= 3; seq++ {
-		o.outcome(session, seq, fsm.Result{})
-	}
-	o.outcome(session, 4, fsm.Result{Count: 1})
-	o.outcome(session, 5, fsm.Result{})
-	o.outcome(other, 6, fsm.Result{})
-	o.outcome(other, 8, fsm.Result{})
-	want := []Outcome{
-		{session, 1, 3, fsm.Result{}}, {session, 4, 1, fsm.Result{Count: 1}}, {session, 5, 1, fsm.Result{}},
-		{other, 6, 1, fsm.Result{}}, {other, 8, 1, fsm.Result{}},
-	}
-	if !slices.Equal(o.next.Outcomes, want) {
-		t.Errorf("outcomes %+v, want %+v", o.next.Outcomes, want)
 	}
 }

@@ -164,6 +164,9 @@ func (g *longGroup) reserve(_ raft.ServerID, bytes int) func() {
 
 func (g *longGroup) lastIndex() uint64 { return g.end }
 func (g *longGroup) nudgeSoon()        { g.nudges++ }
+
+func (g *longGroup) Complete(*raft.Log) error { return nil }
+
 func (g *longGroup) pause(raft.ServerID, time.Duration, int) {
 	g.paused++
 }
@@ -200,7 +203,7 @@ func TestPipelineGoesOn(t *testing.T) {
 		if tc.entries > 0 {
 			args.Entries[tc.entries-1] = &raft.Log{Index: 1000}
 		}
-		_, err := boundedPipeline{pipe, g}.AppendEntries(args, &raft.AppendEntriesResponse{})
+		_, err := boundedPipeline{pipe, g, g}.AppendEntries(args, &raft.AppendEntriesResponse{})
 		if (err == nil) != (tc.take == 1) || g.nudges != tc.nudge || pipe.taken != tc.take {
 			t.Errorf("%d entries, %d left: %v, triggered %d times, %d requests sent", tc.entries, tc.left, err, g.nudges, pipe.taken)
 		}
@@ -254,7 +257,7 @@ func TestWhoIsHeldBack(t *testing.T) {
 		for i := range tc.entries {
 			args.Entries = append(args.Entries, &raft.Log{Index: uint64(1001 - tc.entries + i)})
 		}
-		if err := (boundedTransport{&taker{}, g, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paused != tc.paused || len(g.reserved) != tc.paused || g.given != tc.paused {
+		if err := (boundedTransport{&taker{}, g, g, g}).AppendEntries("n2", "n2", args, nil); err != nil || g.paused != tc.paused || len(g.reserved) != tc.paused || g.given != tc.paused {
 			t.Errorf("%d entries, %d left: paused %d times, reserved %v, %d given back after that (%v)", tc.entries, tc.left, g.paused, g.reserved, g.given, err)
 		}
 	}

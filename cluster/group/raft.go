@@ -29,7 +29,7 @@ func (g *Group) openRaft() error {
 		config: c, machine: &g.applier, newest: g.host.config.Newest, admits: admitEntry, fail: g.host.fail, prompt: c.HeartbeatTimeout < promptHeartbeat,
 		transport: func(t transport) raft.Transport {
 			t.Exchange(&snapshotOffers{g: g})
-			return boundedTransport{abstaining{refusals{t, &g.host.applying.meters.refused}, g.trust.refuses}, &g.replica, &g.throttle}
+			return boundedTransport{abstaining{refusals{t, &g.host.applying.meters.refused}, g.trust.refuses}, &g.replica, g.store, &g.throttle}
 		},
 	}
 	if !g.spec.Joins && !g.isLearner() {
@@ -46,9 +46,13 @@ func (g *Group) openRaft() error {
 // bounds a request by the number of its entries only; it goes on behind the
 // last one that the request has in the end. Only a follower that lags gets
 // more than fits: a pipeline that refuses a request makes raft come here.
+//
+// It sends entries whole, although raft reads them without the payload sections
+// that are not in memory.
 type boundedTransport struct {
 	transport
 	log      boundedLog
+	sections sections
 	throttle requestThrottle
 }
 
@@ -57,6 +61,9 @@ type boundedLog interface {
 	lastIndex() uint64
 	nudgeSoon()
 }
+
+// sections reads the payload section that an entry was read without, see raftlog.Group.Complete.
+type sections interface{ Complete(l *raft.Log) error }
 
 // requestThrottle holds requests to members that lag much back, see throttle.
 type requestThrottle interface {
@@ -72,6 +79,9 @@ const maxRequestBytes = 4 << 20
 func (b boundedTransport) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	size := 0
 	for i, l := range args.Entries {
+		if err := b.sections.Complete(l); err != nil {
+			return err
+		}
 		size += len(l.Data) + len(l.Extensions)
 		if i > 0 && size > maxRequestBytes {
 			args.Entries = args.Entries[:i]
@@ -94,7 +104,7 @@ func (b boundedTransport) AppendEntries(id raft.ServerID, addr raft.ServerAddres
 // AppendEntriesPipeline implements raft.Transport.
 func (b boundedTransport) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
 	p, err := b.transport.AppendEntriesPipeline(id, addr)
-	return boundedPipeline{p, b.log}, err
+	return boundedPipeline{p, b.log, b.sections}, err
 }
 
 // boundedPipeline is a pipeline to a follower that does not lag much. Each time raft is
@@ -104,7 +114,8 @@ func (b boundedTransport) AppendEntriesPipeline(id raft.ServerID, addr raft.Serv
 // last entry, and waits for each answer.
 type boundedPipeline struct {
 	raft.AppendPipeline
-	log boundedLog
+	log      boundedLog
+	sections sections
 }
 
 // lagsMuch is how many entries behind a follower lags much.
@@ -123,6 +134,11 @@ func (p boundedPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *ra
 		}
 		if last > sent+lagsMuch {
 			return nil, errLags
+		}
+	}
+	for _, l := range args.Entries {
+		if err := p.sections.Complete(l); err != nil {
+			return nil, err
 		}
 	}
 	return p.AppendPipeline.AppendEntries(args, resp)

@@ -213,7 +213,6 @@ func CopyQueue(to, from *raftlog.Store, id fsm.GroupID) error {
 	if err != nil {
 		return err
 	}
-	src.Whole()
 	next, err := copySnapshot(dst, src)
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
@@ -232,6 +231,9 @@ func CopyQueue(to, from *raftlog.Store, id fsm.GroupID) error {
 			l := &raft.Log{}
 			if err := src.GetLog(next, l); err != nil {
 				return fmt.Errorf("entry %d: %w", next, err)
+			}
+			if err := src.Complete(l); err != nil {
+				return err
 			}
 			logs = append(logs, l)
 		}

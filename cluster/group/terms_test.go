@@ -375,7 +375,7 @@ func (c *terms) gather() {
 		}
 		for index := max(first, 1); index <= applied; index++ {
 			l := new(raft.Log)
-			if g.log.GetLog(index, l) != nil {
+			if g.log.GetLog(index, l) != nil || g.store.Complete(l) != nil {
 				continue // cut meanwhile
 			}
 			if was := c.log[index]; was == nil {

@@ -38,12 +38,13 @@ const (
 	StuckEntries  = "entries"  // entries in the log, or waiting for it, are not applied
 	StuckTick     = "tick"     // something is due and no tick is applied
 	StuckSettings = "settings" // of the queue, in a new revision
+	StuckEffects  = "effects"  // what was applied is not answered, or not delivered
 	StuckDisk     = "disk"     // the node's disk, see Host.Withdraw
 	StuckCatalog  = "catalog"  // entries of the catalog
 )
 
 // Reasons lists all of these in display order.
-var Reasons = []string{StuckEntries, StuckTick, StuckSettings, StuckDisk, StuckCatalog}
+var Reasons = []string{StuckEntries, StuckTick, StuckSettings, StuckEffects, StuckDisk, StuckCatalog}
 
 // Stall is a leader whose work makes no progress.
 type Stall struct {
@@ -138,7 +139,7 @@ type watch struct {
 }
 
 // watched holds the progress of a group under watch.
-type watched struct{ entries, tick, settings mark }
+type watched struct{ entries, tick, settings, effects mark }
 
 func newWatch(h *Host) *watch {
 	w := &watch{
@@ -276,6 +277,10 @@ func (g *Group) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 		return s, true
 	}
 	s.For, s.Reason = x.entries.update(entries, s.Applied, now), StuckEntries
+	performs, steps := g.outgoing.progress()
+	if d := x.effects.update(performs, steps, now); d > s.For {
+		s.For, s.Reason = d, StuckEffects
+	}
 	tick, settings := x.tick.waits, x.settings.waits
 	if w, ok := g.applier.waiting(serves, &g.settings); ok {
 		tick, settings = w.tick, w.settings
@@ -286,7 +291,7 @@ func (g *Group) stall(x *watched, now time.Duration) (s Stall, busy bool) {
 			s.For, s.Reason = d, StuckSettings
 		}
 	}
-	return s, entries || tick || settings || !serves
+	return s, entries || tick || settings || performs || !serves
 }
 
 // leadsNobody reports whether raft leads here in a term in which the group has resigned. If nobody
@@ -310,7 +315,8 @@ func (g *Group) busy() bool {
 		return false
 	}
 	r := g.raft.Load()
-	return g.proposer.busy() || r.LastIndex() > r.AppliedIndex()
+	performs, _ := g.outgoing.progress()
+	return performs || g.proposer.busy() || r.LastIndex() > r.AppliedIndex()
 }
 
 // resign gives up the leadership of a stalled group. Its raft may hang, so resign does not depend

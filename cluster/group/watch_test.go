@@ -94,6 +94,24 @@ func TestLeaderHangs(t *testing.T) {
 	c.mustServe(1, 3)
 }
 
+// A leader that applies and does not answer, as when a payload cannot be read, gives way.
+func TestEffectsHang(t *testing.T) {
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, clock.set)
+	g := c.mustOpen(1)[0]
+	c.mustServe(1, 1)
+	o := c.host(g).outside
+	o.mu.Lock()
+	o.hang = make(chan struct{})
+	o.mu.Unlock()
+	defer close(o.hang)
+	mustSubmit(t, g, enqueues(2, -1, "m"))
+	await(t, "it is applied", func() bool { return ready(g) == 2 })
+	next := c.mustResign(clock, g, StuckEffects)
+	mustSubmit(t, next, enqueues(3, -1, "m"))
+	await(t, "the next leader serves", func() bool { return ready(next) == 3 })
+}
+
 // A tick that is taken for one that is under way, and is not, stops the time of
 // the queue: its leader gives way, and another one lets pass what is due.
 func TestTickHangs(t *testing.T) {

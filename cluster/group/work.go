@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/fsm"
 )
@@ -45,10 +46,40 @@ type Work struct {
 	Resyncs     []Resynced
 	released    []uint64         // entries to free once the work is done
 	rest        iter.Seq[uint64] // and these, of a queue that has ended; nil: none
-	Outbox      bool             // dead letters wait
-	Gone        bool             // the queue has ended
+	addressed   map[fsm.SessionID]struct{}
+	Outbox      bool // dead letters wait
+	Gone        bool // the queue has ended
 	// SuspicionChanged: the queue suspects other nodes than before.
 	SuspicionChanged bool
+}
+
+// SplitOutcomes separates the outcomes of sessions to which nothing else goes from the others. Those can be
+// sent before any payload is read.
+func (w *Work) SplitOutcomes() (early, late []Outcome) {
+	if w.addressed == nil {
+		w.addressed = map[fsm.SessionID]struct{}{}
+	}
+	clear(w.addressed)
+	for i := range w.Deliveries {
+		w.addressed[w.Deliveries[i].To.Session] = struct{}{}
+	}
+	for i := range w.Resyncs {
+		w.addressed[w.Resyncs[i].To.Session] = struct{}{}
+	}
+	for i := range w.Timeouts {
+		w.addressed[w.Timeouts[i].To.Session] = struct{}{}
+	}
+	if len(w.addressed) == 0 {
+		return w.Outcomes, nil
+	}
+	for _, o := range w.Outcomes {
+		if _, waits := w.addressed[o.Session]; waits {
+			late = append(late, o)
+		} else {
+			early = append(early, o)
+		}
+	}
+	return early, late
 }
 
 // Resynced is what a consumer held after some delivery when the machine was
@@ -79,7 +110,7 @@ func (w *Work) reset() {
 	*w = Work{
 		Outcomes: w.Outcomes[:0], Deliveries: w.Deliveries[:0],
 		Timeouts: w.Timeouts[:0], LateAcks: w.LateAcks[:0], Cancelled: w.Cancelled[:0], Short: w.Short[:0], DeadLetters: w.DeadLetters[:0], Resyncs: w.Resyncs[:0],
-		released: w.released[:0],
+		released: w.released[:0], addressed: w.addressed,
 	}
 }
 
@@ -92,6 +123,7 @@ type outgoing struct {
 	spare   *Work
 	running bool
 	done    sync.WaitGroup
+	steps   atomic.Uint64 // of the work: what was performed, payloads read, entries freed
 
 	barred  func() bool // the group has no effects
 	perform func(w *Work)
@@ -166,11 +198,19 @@ func (o *outgoing) run() {
 		}
 		o.mu.Unlock()
 		o.do(w)
+		o.steps.Add(1)
 		w.reset()
 		o.mu.Lock()
 		o.spare = w
 		o.mu.Unlock()
 	}
+}
+
+// progress reports whether work is being performed, and a number that grows as it gets on.
+func (o *outgoing) progress() (performs bool, steps uint64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.running, o.steps.Load()
 }
 
 // do does work, and frees the entries that it releases. A group that is
@@ -193,6 +233,7 @@ func (o *outgoing) releaseAll(indexes iter.Seq[uint64]) {
 	for index := range indexes {
 		if some = append(some, index); len(some) == releaseAtOnce {
 			o.release(some)
+			o.steps.Add(1)
 			some = some[:0]
 		}
 	}

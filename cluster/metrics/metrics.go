@@ -90,6 +90,8 @@ type Replicas struct {
 	Count        int
 	Quarantined  int               // queues
 	Unproven     int               // do not vote, see group.Doubt
+	Closed       int               // could not be opened
+	Failures     uint64            // to open or drop one
 	Stalled      int               // leaders that make no progress
 	Resignations map[string]uint64 // of leaders, by reason
 }

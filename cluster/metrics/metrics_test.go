@@ -75,7 +75,7 @@ func TestPage(t *testing.T) {
 				Local:      queue.Dead{By: queue.Deaths{{0, 0, 0, 11}}, Dropped: 12},
 			}},
 			Certificates: []Certificate{{"clustering", false, time.Unix(77, 0)}, {"clustering", true, time.Unix(88, 0)}},
-			Replicas:     Replicas{Count: 8, Quarantined: 14, Unproven: 21},
+			Replicas:     Replicas{Count: 8, Quarantined: 14, Unproven: 21, Closed: 53, Failures: 54},
 			Panics:       Panics{Groups: 15, Peers: 16, Loops: 18, Broker: 19},
 			Counts: traffic.Totals{
 				All:        traffic.Counts{traffic.Publish: 31, traffic.Confirmable: 32, traffic.Confirm: 33, traffic.PublishOut: 34, traffic.ReturnUnroutable: 35, traffic.DropUnroutable: 36, traffic.QueueCreated: 37},
@@ -117,7 +117,7 @@ func TestPage(t *testing.T) {
 		`erlang_vm_dist_node_state{peer="n2"} 3`, `erlang_vm_dist_node_state{peer="n3"} 1`, `rabbitmq_alarms_file_descriptor_limit 0`, `rabbitmq_channel_messages_unroutable_returned_total 35`, `rabbitmq_channel_messages_unroutable_dropped_total 36`,
 		`rabbitmq_channel_messages_published_total 31`, `rabbitmq_channel_messages_confirmed_total 33`, `rabbitmq_exchange_messages_published_total 31`, `rabbitmq_queue_messages_published_total 34`, `rabbitmq_queue_consumers 2`,
 		`rabbitmq_erlang_uptime_seconds 1.5`, `rabbitmq_process_open_fds 46`, `rabbitmq_process_max_fds 47`, `rabbitmq_auth_attempts_total{protocol="amqp091"} 5`, `rabbitmq_auth_attempts_failed_total{protocol="http"} 1`,
-		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_group_panics_total 15`,
+		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_replicas_closed 53`, `quorate_replica_failures_total 54`, `quorate_group_panics_total 15`,
 		`quorate_panics_total{where="peer"} 16`, `quorate_panics_total{where="loop"} 18`, `quorate_panics_total{where="broker"} 19`, `quorate_unexpected_answers_total 20`, `quorate_commands_refused_total 22`, `quorate_panics_total{where="connection"} 17`,
 		`rabbitmq_queues 3`, `rabbitmq_queue_messages 14`, `rabbitmq_queue_messages_bytes 1400`, `quorate_queues_declared 9`,
 		`quorate_clock_offset_seconds -0.0015`, `quorate_clock_skew_alarm 1`, `quorate_clock_agreed 0`, `quorate_clock_jump_refused_total 4`,

@@ -336,13 +336,15 @@ var table = []metric{
 		}
 	}},
 	{"quorate_leaders_standing_still", gauge, nil, "Queues led by this node, or the catalog, whose work makes no progress, see operations.md", one(func(s *Stats) int { return s.Replicas.Stalled })},
-	{"quorate_disk_hung", gauge, nil, "1 while a write to the node's stores does not return: the node leads nothing and has withdrawn from the cluster, see operations.md", one(func(s *Stats) float64 { return truth(s.Watchdog.Hung) })},
+	{"quorate_disk_hung", gauge, nil, "1 while a read or write of the node's stores does not return: the node leads nothing and has withdrawn from the cluster, see operations.md", one(func(s *Stats) float64 { return truth(s.Watchdog.Hung) })},
 	{"quorate_disk_hangs_total", counter, nil, "How often the disk has hung since the node started", one(func(s *Stats) uint64 { return s.Watchdog.Hangs })},
-	{"quorate_disk_write_wait_seconds", gauge, nil, "Age of the oldest outstanding write to the node's stores; 0: there is none", one(func(s *Stats) float64 { return s.Watchdog.Waiting.Seconds() })},
+	{"quorate_disk_write_wait_seconds", gauge, nil, "Age of the oldest outstanding read or write of the node's stores; 0: there is none", one(func(s *Stats) float64 { return s.Watchdog.Waiting.Seconds() })},
 	{"quorate_stall_seconds_total", counter, nil, "Seconds during which the process was kept from running, counting only stalls of more than 50 ms", one(func(s *Stats) float64 { return s.Watchdog.Stalled.Seconds() })},
 	{"quorate_stall_seconds_max", gauge, nil, "The longest such stall since the node started", one(func(s *Stats) float64 { return s.Watchdog.LongestStall.Seconds() })},
 	{"quorate_quarantined_groups", gauge, nil, "Queues that this node does not lead because work for them has panicked here, see operations.md", one(func(s *Stats) int { return s.Replicas.Quarantined })},
 	{"quorate_replicas_unproven", gauge, nil, "Replicas on this node, including the catalog's, that cannot prove what they acknowledged and do not vote until a leader has brought them up to date, see operations.md", one(func(s *Stats) int { return s.Replicas.Unproven })},
+	{"quorate_replicas_closed", gauge, nil, "Replicas on this node that could not be opened, which is tried again and again, see operations.md", one(func(s *Stats) int { return s.Replicas.Closed })},
+	{"quorate_replica_failures_total", counter, nil, "How often a replica could not be opened, or dropped, on this node", one(func(s *Stats) uint64 { return s.Replicas.Failures })},
 	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(s *Stats) uint64 { return s.Panics.Groups })},
 	{"quorate_panics_total", counter, []string{"where"}, "Panics that were contained. where: connection (a client's connection was closed), peer (a message or call of another node failed), loop (background work of the node, which continues after a second), broker (work for channels and dead letters: the affected channels were closed)", func(s *Stats, add emit) {
 		add(float64(s.Traffic.Panics), "connection")

@@ -118,6 +118,8 @@ type Node interface {
 	// Unproven lists the replicas on the node that do not vote because they cannot prove what they
 	// acknowledged. The catalog's has no name.
 	Unproven() []api.Unproven
+	// Closed lists the replicas on the node that could not be opened.
+	Closed() []api.Closed
 }
 
 // Objects lets users change what is in a vhost, and publish.

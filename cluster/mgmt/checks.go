@@ -23,8 +23,13 @@ type healthChecks struct {
 	cluster Cluster
 }
 
+// readyCheck passes as well while replicas are closed, and says so: their queues have other ones.
 func (h healthChecks) readyCheck(w *responder, _ *request) {
-	passed(w, api.Check{Reason: h.node.NotReady()})
+	if why := h.node.NotReady(); why != "" || len(h.node.Closed()) == 0 {
+		passed(w, api.Check{Reason: why})
+		return
+	}
+	w.answer(http.StatusOK, api.Check{Status: "ok", Reason: replicasClosed})
 }
 
 func (h healthChecks) aliveCheck(w *responder, _ *request) {
@@ -92,6 +97,18 @@ func (h healthChecks) unprovenCheck(w *responder, r *request) {
 		} else {
 			c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
 		}
+	}
+	passed(w, c)
+}
+
+const replicasClosed = "There are replicas on the node that could not be opened"
+
+// closedCheck fails if replicas on this node could not be opened.
+func (h healthChecks) closedCheck(w *responder, r *request) {
+	c := api.Check{}
+	for _, x := range h.node.Closed() {
+		c.Reason = replicasClosed
+		c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
 	}
 	passed(w, c)
 }

@@ -27,6 +27,7 @@ type operator struct {
 	quarantined string // queue of the vhost /; empty: none
 	still       string // likewise
 	unproven    []api.Unproven
+	closed      []api.Closed
 }
 
 func (o *operator) Nodes(context.Context) []api.Node {
@@ -137,6 +138,22 @@ func TestUnprovenReplicas(t *testing.T) {
 		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are replicas on the node that do not vote until they have been brought up to date",` +
 			`"queues":[{"name":"catalog","readable_name":"the catalog","virtual_host":"","type":"metadata_store"},` +
 			`{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
+	)
+}
+
+func (o *operator) Closed() []api.Closed { return o.closed }
+
+func TestClosedReplicas(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "a", false)
+	const check, ready = "/api/health/checks/closed-replicas", "/api/health/checks/ready-to-serve-clients"
+	w.check(want{"maggie", "GET", check, "", 200, `{"status":"ok"}`}, want{"", "GET", ready, "", 200, `{"status":"ok"}`})
+	w.operator.closed = []api.Closed{{VHost: "/", Name: "a", Group: 1}, {VHost: "/", Name: "gone", Group: 2}}
+	w.check(
+		want{"", "GET", check, "", 401, "…"},
+		want{"", "GET", ready, "", 200, `{"status":"ok","reason":"There are replicas on the node that could not be opened"}`},
+		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are replicas on the node that could not be opened",` +
+			`"queues":[{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
 	)
 }
 

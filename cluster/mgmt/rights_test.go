@@ -48,6 +48,7 @@ var needs = map[string]need{
 	"GET /api/health/checks/alarms":                                                                {tag: management},
 	"GET /api/health/checks/local-alarms":                                                          {tag: management},
 	"GET /api/health/checks/quarantined-queues":                                                    {tag: management},
+	"GET /api/health/checks/closed-replicas":                                                       {tag: management},
 	"GET /api/health/checks/unproven-replicas":                                                     {tag: management},
 	"GET /api/health/checks/leaders-make-progress":                                                 {tag: management},
 	"GET /api/health/checks/certificate-expiration/{within}/{unit}":                                {tag: management},

@@ -106,6 +106,7 @@ func (b *Backend) checks() []resource {
 		{path + "local-alarms", []endpoint{get(management, h.localAlarmCheck)}},
 		{path + "quarantined-queues", []endpoint{get(management, h.quarantineCheck)}},
 		{path + "unproven-replicas", []endpoint{get(management, h.unprovenCheck)}},
+		{path + "closed-replicas", []endpoint{get(management, h.closedCheck)}},
 		{path + "leaders-make-progress", []endpoint{get(management, h.progressCheck)}},
 		{path + "certificate-expiration/{within}/{unit}", []endpoint{get(management, h.expiryCheck)}},
 		{path + "port-listener/{port}", []endpoint{get(management, h.portCheck)}},

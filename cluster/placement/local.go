@@ -1,10 +1,14 @@
 package placement
 
 import (
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -13,6 +17,16 @@ import (
 // localWorkers is how many replicas are opened or dropped at a time. Each waits for several durable
 // writes, which those of the others share.
 const localWorkers = 8
+
+// shortestRetry is when a replica is tried again that could not be opened or dropped. It doubles with
+// each failure, up to longestRetry.
+const (
+	shortestRetry = 250 * time.Millisecond
+	longestRetry  = 30 * time.Second
+)
+
+// asideEvery is how often it is checked whether data that is put aside can still be kept.
+const asideEvery = time.Minute
 
 // LocalReplicas brings the replicas on this node in line with the catalog: it
 // opens those that should be here and drops those whose queue is gone.
@@ -23,11 +37,22 @@ type LocalReplicas struct {
 	mu      sync.Mutex
 	self    fsm.NodeID // 0: not started
 	stopped bool
-	groups  map[fsm.QueueID]fsm.GroupID // of the replicas that are open
+	groups  map[fsm.QueueID]fsm.GroupID // of the replicas that are open, or will be
+	removed map[fsm.GroupID]bool        // of queues that were seen to be deleted
+	failing map[fsm.GroupID]*failing
+
+	failures atomic.Uint64
+}
+
+// failing is a replica that could not be opened or dropped.
+type failing struct {
+	since    time.Time
+	attempts int
+	err      error
 }
 
 func newLocalReplicas(n *node) *LocalReplicas {
-	r := &LocalReplicas{node: n, groups: map[fsm.QueueID]fsm.GroupID{}}
+	r := &LocalReplicas{node: n, groups: map[fsm.QueueID]fsm.GroupID{}, removed: map[fsm.GroupID]bool{}, failing: map[fsm.GroupID]*failing{}}
 	r.queue = worker.NewQueue(n.Guard, "open or drop a replica", localWorkers, r.converge)
 	return r
 }
@@ -108,11 +133,14 @@ func (r *LocalReplicas) Removed(id fsm.QueueID) {
 	delete(r.groups, id)
 	r.mu.Unlock()
 	if open && !r.node.Host.DropLocal(group) {
+		r.mu.Lock()
+		r.removed[group] = true
+		r.mu.Unlock()
 		r.Check(group)
 	}
 }
 
-// CheckOpen schedules dropping every open replica whose queue is gone.
+// CheckOpen schedules putting aside every open replica whose queue is gone.
 func (r *LocalReplicas) CheckOpen() {
 	view := r.node.view()
 	for _, g := range r.node.Host.Groups() {
@@ -123,34 +151,86 @@ func (r *LocalReplicas) CheckOpen() {
 	}
 }
 
-// converge opens or drops one replica, as the catalog says.
-func (r *LocalReplicas) converge(id fsm.GroupID) {
-	host, view, log := r.node.Host, r.node.view(), r.node.Logger
+// converge opens or drops one replica, as the catalog says. What fails is tried again after a pause.
+func (r *LocalReplicas) converge(id fsm.GroupID) (again time.Duration) {
+	err := worker.ErrPanicked
+	r.node.Guard.Try("open or drop a replica", func() { again, err = r.attempt(id) })
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.failing[id]
+	if err == nil {
+		if delete(r.failing, id); f != nil {
+			r.node.Logger.Info("a replica is opened or dropped after all", "group", id, "attempts", f.attempts+1, "after", time.Since(f.since).Round(time.Millisecond))
+		}
+		return again
+	}
+	if f == nil {
+		f = &failing{since: time.Now()}
+		r.failing[id] = f
+	}
+	r.failures.Add(1)
+	again = min(shortestRetry<<min(f.attempts, 16), longestRetry)
+	f.attempts, f.err = f.attempts+1, err
+	r.node.Logger.Error("a replica cannot be opened or dropped", "group", id, "error", err, "attempts", f.attempts, "again", again)
+	return again
+}
+
+// attempt returns when the replica is to be looked at again; 0: when something has changed.
+func (r *LocalReplicas) attempt(id fsm.GroupID) (again time.Duration, err error) {
+	host, view := r.node.Host, r.node.view()
 	q, wanted := view.QueueByGroup(id)
 	wanted = wanted && !q.Local && view.Holds(q, r.self)
+	r.mu.Lock()
+	known := q != nil || r.removed[id]
+	if wanted {
+		r.groups[q.ID] = id
+		delete(r.removed, id)
+	} else if q != nil {
+		delete(r.groups, q.ID)
+	}
+	r.mu.Unlock()
 	switch {
-	case wanted && host.Group(id) == nil:
-		if _, err := host.Open(r.spec(q)); err != nil {
-			log.Error("replica does not start", "queue", q.Name, "vhost", q.VHost, "error", err)
-			return
+	case !wanted && known:
+		if err := host.Drop(id); err != nil {
+			return 0, err
 		}
 		r.mu.Lock()
-		r.groups[q.ID] = id
+		delete(r.removed, id)
 		r.mu.Unlock()
-		if _, still := r.node.view().QueueByGroup(id); !still {
-			r.Check(id) // removed while it was being opened
-		}
+		return 0, nil
 	case !wanted:
-		if q != nil {
-			r.mu.Lock()
-			delete(r.groups, q.ID)
-			r.mu.Unlock()
-		}
-		if err := host.Drop(id); err != nil {
-			log.Error("replica is not dropped", "group", id, "error", err)
+		left, err := host.PutAside(id, r.node.LowDisk())
+		return min(left, asideEvery), err
+	}
+	if host.Group(id) == nil {
+		if _, err := host.Open(r.spec(q)); err != nil {
+			return 0, fmt.Errorf("open the replica of %s: %w", q, err)
 		}
 	}
+	if _, still := r.node.view().QueueByGroup(id); !still {
+		r.Check(id) // removed while it was being opened
+	}
+	return 0, nil
 }
+
+// Closed lists the replicas that should be open on this node and could not be opened.
+func (r *LocalReplicas) Closed() []api.Closed {
+	view, list := r.node.view(), []api.Closed{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for id, f := range r.failing {
+		if q, ok := view.QueueByGroup(id); ok && view.Holds(q, r.self) {
+			list = append(list, api.Closed{
+				VHost: q.VHost, Name: q.Name, Group: uint32(id), ForMS: time.Since(f.since).Milliseconds(), Attempts: f.attempts, Reason: f.err.Error(),
+			})
+		}
+	}
+	slices.SortFunc(list, func(a, b api.Closed) int { return int(a.Group) - int(b.Group) })
+	return list
+}
+
+// Failures counts how often replicas could not be opened or dropped.
+func (r *LocalReplicas) Failures() uint64 { return r.failures.Load() }
 
 // spec describes a queue's group.
 func (r *LocalReplicas) spec(q *catalog.Queue) group.Spec {

@@ -37,8 +37,8 @@ func TestPanics(t *testing.T) {
 		l.self = 1
 		l.Check(1, 2)
 		expect("replicas", 6)
-		time.Sleep(worker.PanicPause)
-		expect("replicas a second later", 8)
+		time.Sleep(shortestRetry)
+		expect("replicas a moment later", 8)
 		l.Stop()
 	})
 }

@@ -37,6 +37,8 @@ type Config struct {
 	GroupSize  int              // of queues that do not say otherwise
 	// Stored lists the groups that are on disk.
 	Stored func() ([]fsm.GroupID, error)
+	// LowDisk reports whether the node is short of disk space.
+	LowDisk func() bool
 	// Serving reports whether clients are accepted, apart from maintenance.
 	Serving func() bool
 	// KindTransfer is the kind of calls that ask other nodes to take over a leadership.

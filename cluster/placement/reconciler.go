@@ -28,7 +28,10 @@ type Reconciler struct {
 
 func newReconciler(n *node) *Reconciler {
 	r := &Reconciler{node: n, loops: worker.NewLoops(n.Guard)}
-	r.queue = worker.NewQueue(n.Guard, "change the members of a group", reconcileAtOnce, r.reconcile)
+	r.queue = worker.NewQueue(n.Guard, "change the members of a group", reconcileAtOnce, func(id fsm.GroupID) time.Duration {
+		r.reconcile(id)
+		return 0 // CheckAll comes back to it
+	})
 	return r
 }
 

@@ -63,7 +63,7 @@ func useConcurrently(t *testing.T, g *Group) {
 				continue
 			}
 			var l raft.Log
-			if err := g.GetLog(i, &l); err != nil || !bytes.Equal(l.Data, makeLog(i, 1).Data) {
+			if err := getWhole(g, i, &l); err != nil || !bytes.Equal(l.Data, makeLog(i, 1).Data) {
 				t.Errorf("apply %d: %v", i, err)
 			}
 			if !live(i) {
@@ -96,7 +96,7 @@ func useConcurrently(t *testing.T, g *Group) {
 	until(func() { // replication to a slow follower
 		at++
 		var l raft.Log
-		err := g.GetLog(at, &l)
+		err := getWhole(g, at, &l)
 		switch {
 		case errors.Is(err, raft.ErrLogNotFound):
 			if first, _ := g.FirstIndex(); at >= first {

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
+	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -48,6 +51,47 @@ func (s *Store) deleteGroup(id fsm.GroupID) {
 	s.commit(b, pebble.Sync)
 }
 
+const (
+	// descriptorPause is how long a read waits that has found no file descriptor, and descriptorWait
+	// for how long reads may find none before the process ends.
+	descriptorPause = 100 * time.Millisecond
+	descriptorWait  = 30 * time.Second
+)
+
+// dearth is a time in which reads have found no file descriptors.
+type dearth struct {
+	mu          sync.Mutex
+	since, last time.Time
+}
+
+// lasts notes that a read has found none, and returns for how long that has been so.
+func (d *dearth) lasts(now time.Time) time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if now.Sub(d.last) > 10*descriptorPause {
+		d.since = now
+	}
+	d.last = now
+	return now.Sub(d.since)
+}
+
+// awaitDescriptors pauses after an error that says that there was no file descriptor: others give
+// theirs back. It returns false for other errors, and if there has been none for too long.
+func (s *Store) awaitDescriptors(err error) bool {
+	if !errors.Is(err, syscall.EMFILE) && !errors.Is(err, syscall.ENFILE) {
+		return false
+	}
+	lasts := s.dearth.lasts(time.Now())
+	if lasts > descriptorWait {
+		return false
+	}
+	if lasts == 0 {
+		s.log.Error("no file descriptor is left to read with: reads wait", slog.String("error", err.Error()))
+	}
+	time.Sleep(descriptorPause)
+	return true
+}
+
 // readFailed ends the process because a record that must be there could not
 // be read or is wrong. If it returns, that has to be tried again. If it is wrong, the next start makes the group empty; if
 // a file is, the next start finds out which groups it concerns.
@@ -58,6 +102,7 @@ func (s *Store) readFailed(id fsm.GroupID, what string, err error) {
 		s.end("durable state is damaged: the replica will be rebuilt", "group", id, "record", what, "error", err)
 	case pebble.IsCorruptionError(err):
 		s.end("a file of the log store is damaged: it is looked into at the next start", "group", id, "record", what, "error", err)
+	case s.awaitDescriptors(err):
 	default:
 		s.end("durable state cannot be read", "group", id, "record", what, "error", err)
 	}

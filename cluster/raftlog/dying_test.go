@@ -115,7 +115,7 @@ func busy(g *Group) {
 			}
 			var l raft.Log
 			forgetCache(g)
-			_ = g.GetLog(i-3, &l)
+			_ = getWhole(g, i-3, &l)
 		}
 	}
 }

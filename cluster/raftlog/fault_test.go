@@ -1,9 +1,13 @@
 package raftlog
 
 import (
+	"io/fs"
+	"log/slog"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -155,7 +159,7 @@ func inSegment(g *Group, key []byte) bool {
 // is loaded makes it empty and in doubt; the rest ends the process when it
 // is read, and makes the group empty and in doubt after that.
 func TestDamage(t *testing.T) {
-	readLog := func(g *Group) { var l raft.Log; _ = g.GetLog(33, &l) }
+	readLog := func(g *Group) { var l raft.Log; _ = getWhole(g, 33, &l) }
 	payload := func(i uint64) func(g *Group) { return func(g *Group) { _, _ = g.Payload(refOf(i, 2)) } }
 	stream := func(g *Group) {
 		list, _ := g.Snapshots().List()
@@ -274,7 +278,7 @@ func TestPayloadOfAnotherSize(t *testing.T) {
 	key := indexKey(kindPayload, 1, 3)
 	must(t, s.db.Set(key, seal(key, []byte("another")), pebble.Sync))
 	forgetCache(g)
-	e.mustExit(t, func() { var l raft.Log; _ = g.GetLog(3, &l) })
+	e.mustExit(t, func() { var l raft.Log; _ = getWhole(g, 3, &l) })
 }
 
 // A record under another record's key is damaged, although it is whole.
@@ -305,4 +309,33 @@ func TestMissingEntryIsDamage(t *testing.T) {
 	g = mustGroup(t, s, 1)
 	mustBounds(t, g, 0, 0)
 	mustDoubt(t, g, "entry 4 is missing")
+}
+
+// A read that finds no file descriptor waits until there are some again. The process ends only if there is none
+// for a long time.
+func TestReadWaitsForDescriptors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := make(exits, 100)
+		s := &Store{log: slog.New(slog.DiscardHandler), exit: func(code int) { e <- code }}
+		short := func(err error, times int) {
+			for range times {
+				s.readFailed(1, "entry 1", &fs.PathError{Op: "open", Path: "1.seg", Err: err})
+			}
+		}
+		waits := int(descriptorWait / descriptorPause)
+		began := time.Now()
+		short(syscall.EMFILE, waits)
+		time.Sleep(time.Minute) // there were some again
+		short(syscall.ENFILE, waits)
+		if took := time.Since(began); len(e) > 0 || took != 2*descriptorWait+time.Minute {
+			t.Errorf("%d ends after %v", len(e), took)
+		}
+		short(syscall.EMFILE, 2)
+		if len(e) != 1 || <-e != ExitCode {
+			t.Errorf("none for more than %v: %d ends", descriptorWait, len(e))
+		}
+		if short(syscall.EIO, 1); len(e) != 1 {
+			t.Error("an error of the disk ends nothing")
+		}
+	})
 }

@@ -64,20 +64,6 @@ var (
 // ID returns the group's number.
 func (g *Group) ID() fsm.GroupID { return g.id }
 
-// Starting must be called before raft is started on a Group on which raft has run before; a Group
-// fresh from Store.Group is already starting. No raft may be running on the group.
-//
-// While a group is starting, GetLog leaves out payload sections that are not in memory:
-// raft.NewRaft reads all entries after the snapshot, followers apply from Data alone, and none of
-// that should read bodies. The only reader of Extensions is replication, which only a leader does,
-// and raft becomes leader only in an election of its own, which begins by storing a new term. So
-// starting ends with the first stored term that differs from the one on disk.
-func (g *Group) Starting() { g.full.Store(false) }
-
-// Whole makes GetLog return payload sections from now on, on a Group on which no
-// raft runs. See Starting.
-func (g *Group) Whole() { g.full.Store(true) }
-
 // IsMonotonic returns false: a gap between indexes is accepted. Entries before a gap are covered
 // by a snapshot and are truncated. (If it were true, raft would delete the whole log after
 // installing a snapshot. That would lose entries after the snapshot that raft still believes in;
@@ -98,34 +84,60 @@ func (g *Group) LastIndex() (uint64, error) {
 	return g.entries.last(), nil
 }
 
-// GetLog reads an entry. It returns raft.ErrLogNotFound if raft has none at this index.
+// leftOut are the Extensions of an entry whose payload section GetLog has not read.
+var leftOut = []byte{}
+
+// GetLog reads an entry. It returns raft.ErrLogNotFound if raft has none at this index. A payload section that
+// is not in memory is left out: only who sends entries needs it, and calls Complete.
 func (g *Group) GetLog(index uint64, out *raft.Log) error {
+	if e := g.entry(index, false); e != nil {
+		e.fill(index, out)
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.installedEntry(index, out) {
+		return nil
+	}
+	return raft.ErrLogNotFound
+}
+
+// Complete reads the payload section of an entry if GetLog has left it out. It returns an error if raft has
+// another entry at this index by now, or none.
+func (g *Group) Complete(l *raft.Log) error {
+	if l.Extensions == nil || len(l.Extensions) > 0 {
+		return nil
+	}
+	e := g.entry(l.Index, true)
+	if e == nil || e.term != l.Term {
+		return fmt.Errorf("raftlog: group %d: entry %d of term %d: %w", g.id, l.Index, l.Term, raft.ErrLogNotFound)
+	}
+	l.Extensions = e.ext
+	return nil
+}
+
+// entry returns an entry that raft has, or nil, with its payload section if that is asked for, or in memory.
+func (g *Group) entry(index uint64, whole bool) *entry {
 	for {
 		epoch := g.epoch.Load()
-		full := g.full.Load()
 		g.mu.Lock()
 		i := g.entries.at(index)
 		if i == nil {
-			found := g.installedEntry(index, out)
 			g.mu.Unlock()
-			if found {
-				return nil
-			}
-			return raft.ErrLogNotFound
+			return nil
 		}
 		found := *i
 		g.mu.Unlock()
 
 		key := cacheKey{epoch, g.id, index}
 		if e := g.s.cache.get(key); e != nil && e.whole() {
-			e.fill(index, out)
-			return nil
+			return e
 		}
-		var whole *info
-		if full {
-			whole = &found
+		var at *info
+		if whole {
+			at = &found
 		}
-		e, err := g.readEntry(index, whole)
+		e, err := g.readEntry(index, at)
 		if g.epoch.Load() != epoch {
 			continue // entries were replaced meanwhile: the parts may not belong together
 		}
@@ -139,8 +151,7 @@ func (g *Group) GetLog(index uint64, out *raft.Log) error {
 		if e.whole() {
 			g.s.cache.put(key, e)
 		}
-		e.fill(index, out)
-		return nil
+		return e
 	}
 }
 

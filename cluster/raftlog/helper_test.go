@@ -136,12 +136,20 @@ func mustBounds(t testing.TB, g *Group, first, last uint64) {
 	}
 }
 
+// getWhole reads an entry with its payload section.
+func getWhole(g *Group, index uint64, l *raft.Log) error {
+	if err := g.GetLog(index, l); err != nil {
+		return err
+	}
+	return g.Complete(l)
+}
+
 // mustEntries checks whole entries, all of one term, and that none follows.
 func mustEntries(t testing.TB, g *Group, from, to, term uint64) {
 	t.Helper()
 	var l raft.Log
 	for i := from; i <= to; i++ {
-		must(t, g.GetLog(i, &l))
+		must(t, getWhole(g, i, &l))
 		want := makeLog(i, term)
 		if l.Index != i || l.Term != term || l.Type != want.Type || !bytes.Equal(l.Data, want.Data) {
 			t.Fatalf("entry %d is %+v", i, l)
@@ -157,7 +165,7 @@ func mustMissing(t testing.TB, g *Group, indexes ...uint64) {
 	t.Helper()
 	for _, i := range indexes {
 		var l raft.Log
-		if err := g.GetLog(i, &l); !errors.Is(err, raft.ErrLogNotFound) {
+		if err := getWhole(g, i, &l); !errors.Is(err, raft.ErrLogNotFound) {
 			t.Fatalf("entry %d: %+v, %v, want none", i, l, err)
 		}
 	}

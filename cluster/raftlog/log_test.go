@@ -2,6 +2,7 @@ package raftlog
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 	"time"
 
@@ -42,7 +43,7 @@ func TestEntriesComeBackWhole(t *testing.T) {
 		mustBounds(t, g, 1, 6)
 		for _, want := range logs {
 			var l raft.Log
-			must(t, g.GetLog(want.Index, &l))
+			must(t, getWhole(g, want.Index, &l))
 			if l.Index != want.Index || l.Term != want.Term || l.Type != want.Type ||
 				!bytes.Equal(l.Data, want.Data) || !bytes.Equal(l.Extensions, want.Extensions) || !l.AppendedAt.Equal(want.AppendedAt) {
 				t.Errorf("entry %d differs: term %d, type %v, %d and %d bytes", want.Index, l.Term, l.Type, len(l.Data), len(l.Extensions))
@@ -95,7 +96,7 @@ func TestStoreLogsReplacesSuffix(t *testing.T) {
 	mustBounds(t, g, 1, 7)
 	var l raft.Log
 	for i := uint64(1); i <= 7; i++ {
-		must(t, g.GetLog(i, &l))
+		must(t, getWhole(g, i, &l))
 		if want := uint64(1 + i/6); l.Term != want || !bytes.Equal(l.Extensions, body(i, want)) {
 			t.Errorf("entry %d has term %d", i, l.Term)
 		}
@@ -194,29 +195,45 @@ func TestStable(t *testing.T) {
 	must(t, g.s.Close())
 }
 
-func TestStartingReadsNoPayloads(t *testing.T) {
+// Raft reads entries without payload sections, unless they are in memory; who sends them gets the sections, and
+// those of no other entry.
+func TestGetLogReadsNoPayloads(t *testing.T) {
 	fs := vfs.NewMem()
 	g := mustGroup(t, mustOpen(t, fs, "db"), 1)
-	must(t, g.SetUint64([]byte("CurrentTerm"), 3))
 	mustStore(t, g, 1, 4, 3)
+	must(t, g.StoreLog(&raft.Log{Index: 5, Term: 3, Type: raft.LogNoop}))
 	g = reopen(t, fs, g)
-	light := func(want bool) {
-		t.Helper()
-		var l raft.Log
-		must(t, g.GetLog(2, &l))
-		if (l.Extensions == nil) != want || string(l.Data) != "header 2/3" {
-			t.Fatalf("entry %+v, want it without payload: %v", l, want)
-		}
+	must(t, g.SetUint64([]byte(TermKey), 4)) // as when raft has become a leader
+	var l, bare, replaced raft.Log
+	must(t, g.GetLog(2, &l))
+	if len(l.Extensions) != 0 || string(l.Data) != "header 2/3" {
+		t.Errorf("entry %+v is read with its payload section", l)
 	}
-	light(true)
-	must(t, g.SetUint64([]byte("CurrentTerm"), 3)) // what NewRaft does before it reads the log
-	must(t, g.SetUint64([]byte("LastVoteTerm"), 3))
-	light(true)
-	must(t, g.SetUint64([]byte("CurrentTerm"), 4))
-	light(false)
-	g.Starting()
-	forgetCache(g)
-	light(true)
+	if _, _, misses := g.s.cache.stats(); misses == 0 {
+		t.Error("the entry was in memory")
+	}
+	must(t, g.Complete(&l))
+	if !bytes.Equal(l.Extensions, body(2, 3)) {
+		t.Errorf("payload section %q", l.Extensions)
+	}
+	l = raft.Log{}
+	if must(t, g.GetLog(2, &l)); !bytes.Equal(l.Extensions, body(2, 3)) {
+		t.Errorf("entry %+v is in memory", l)
+	}
+	must(t, getWhole(g, 5, &bare))
+	if bare.Extensions != nil {
+		t.Errorf("an entry without a payload section is read with %q", bare.Extensions)
+	}
+	must(t, g.GetLog(3, &replaced))
+	mustStore(t, g, 3, 3, 4)
+	if err := g.Complete(&replaced); err == nil || len(replaced.Extensions) > 0 {
+		t.Errorf("entry 3 of term %d gets the section of another term: %q", replaced.Term, replaced.Extensions)
+	}
+	mustSave(t, g, 3, 4, nil)
+	must(t, g.DeleteRange(1, 3))
+	if err := g.Complete(&raft.Log{Index: 3, Term: 4, Extensions: leftOut}); !errors.Is(err, raft.ErrLogNotFound) {
+		t.Errorf("a truncated entry: %v", err)
+	}
 	must(t, g.s.Close())
 }
 

@@ -189,7 +189,6 @@ func pinOf(group fsm.GroupID, index, term uint64) pin {
 
 // compare returns the first difference between a group and its model.
 func compare(g *Group, m *model) error {
-	g.full.Store(true)
 	if err := g.entries.check(); err != nil {
 		return err
 	}
@@ -222,7 +221,7 @@ func compare(g *Group, m *model) error {
 
 func compareEntry(g *Group, m *model, i, first uint64) error {
 	var l raft.Log
-	err := g.GetLog(i, &l)
+	err := getWhole(g, i, &l)
 	term, ok := m.terms[i]
 	switch {
 	case !ok && i == m.installed && i == first-1 && i > 1:

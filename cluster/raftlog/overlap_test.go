@@ -142,7 +142,7 @@ func TestOverlap(t *testing.T) {
 	mustBounds(t, o.Group, 1, 20)
 	var l raft.Log
 	for i := uint64(11); i <= 20; i++ {
-		must(t, o.GetLog(i, &l))
+		must(t, getWhole(o.Group, i, &l))
 	}
 	if isClosed(done) {
 		t.Error("announced before it is synced")

@@ -143,10 +143,29 @@ func (c *trio) start(n int) {
 			servers = append(servers, raft.Server{ID: o.name, Address: raft.ServerAddress(o.name)})
 		}
 		must(p.t, raft.BootstrapCluster(conf, p.g, p.g, p.g.Snapshots(), p.trans, raft.Configuration{Servers: servers}))
-		p.g.Starting()
 	}
-	p.r, err = raft.NewRaft(conf, p.k, p.g, p.g, p.g.Snapshots(), p.trans)
+	p.r, err = raft.NewRaft(conf, p.k, p.g, p.g, p.g.Snapshots(), completing{p.trans, p.g})
 	must(p.t, err)
+}
+
+// completing sends entries whole.
+type completing struct {
+	*raft.InmemTransport
+	g *Group
+}
+
+func (c completing) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	for _, l := range args.Entries {
+		if err := c.g.Complete(l); err != nil {
+			return err
+		}
+	}
+	return c.InmemTransport.AppendEntries(id, to, args, resp)
+}
+
+// AppendEntriesPipeline makes raft send one request after the other.
+func (c completing) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (raft.AppendPipeline, error) {
+	return nil, raft.ErrPipelineReplicationNotSupported
 }
 
 func (c *trio) stop(n int) {

@@ -44,6 +44,9 @@ func (e *entry) whole() bool { return e.header && len(e.ext) == int(e.payload) }
 // fill copies e to raft's form; slices are shared.
 func (e *entry) fill(index uint64, out *raft.Log) {
 	*out = raft.Log{Index: index, Term: e.term, Type: e.typ, Data: e.data, Extensions: e.ext}
+	if !e.whole() {
+		out.Extensions = leftOut
+	}
 	if e.appended != 0 {
 		out.AppendedAt = time.Unix(0, e.appended)
 	}

@@ -69,7 +69,7 @@ func TestDiskAtRest(t *testing.T) {
 	g = reopen(t, fs, g)
 	lead(t, g, 2)
 	var l raft.Log
-	must(t, g.GetLog(800, &l))
+	must(t, getWhole(g, 800, &l))
 	if len(l.Extensions) != 32<<10 {
 		t.Errorf("the last entry has %d bytes", len(l.Extensions))
 	}

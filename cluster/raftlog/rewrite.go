@@ -3,7 +3,6 @@ package raftlog
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -62,10 +61,7 @@ type move struct {
 // rewrite moves what the group has in segments.
 func (m *mover) rewrite(victims map[uint32]bool) {
 	g := m.g
-	g.mu.Lock()
-	todo := slices.DeleteFunc(g.everySection(math.MaxUint64), func(p pin) bool { return !victims[p.segment] })
-	g.mu.Unlock()
-	for _, p := range todo {
+	for _, p := range m.sectionsIn(victims) {
 		key := indexKey(kindPayload, g.id, p.index)
 		v, err := g.s.segments.read(p.span(), key)
 		if err != nil {
@@ -82,6 +78,24 @@ func (m *mover) rewrite(victims map[uint32]bool) {
 		}
 	}
 	m.commit()
+}
+
+// sectionsIn lists the group's payload sections in some segments. Mostly there are few: the others are not copied.
+func (m *mover) sectionsIn(segments map[uint32]bool) (list []pin) {
+	g := m.g
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range g.pins.items {
+		if p.size > 0 && segments[p.segment] {
+			list = append(list, p)
+		}
+	}
+	for index := g.entries.begin(); index > 0 && index <= g.entries.last(); index++ {
+		if i := g.entries.at(index); i.payload > 0 && segments[i.segment] {
+			list = append(list, pin{index: index, size: i.payload, check: i.check, extent: i.extent})
+		}
+	}
+	return list
 }
 
 // commit has the records say where sections were written, which are durable there by then: a power failure

@@ -356,3 +356,18 @@ func TestSegmentsAreWrittenBehind(t *testing.T) {
 		})
 	}
 }
+
+// Looking for what is to be moved copies nothing of a group that has nothing there.
+func TestSectionsInCopiesNothing(t *testing.T) {
+	g := newGroup(t)
+	must(t, g.StoreLogs(bigLogs(1, 40)))
+	all, m := g.everySection(40), &mover{g: g}
+	if allocated := testing.AllocsPerRun(10, func() { m.sectionsIn(map[uint32]bool{}) }); allocated > 0 {
+		t.Errorf("%v allocations", allocated)
+	}
+	victims := map[uint32]bool{all[0].segment: true, all[39].segment: true}
+	want := slices.DeleteFunc(all, func(p pin) bool { return !victims[p.segment] })
+	if got := m.sectionsIn(victims); !slices.Equal(got, want) {
+		t.Errorf("%v are there, want %v", got, want)
+	}
+}

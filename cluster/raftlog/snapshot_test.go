@@ -220,7 +220,7 @@ func TestInstalledSnapshotAnswersForItsLastEntry(t *testing.T) {
 	mustStore(t, g, 1, 36, 1)
 	must(t, install(g, 30, 2, stream, 1<<20))
 	var l raft.Log
-	must(t, g.GetLog(30, &l))
+	must(t, getWhole(g, 30, &l))
 	if l.Index != 30 || l.Term != 2 || l.Type != raft.LogNoop {
 		t.Errorf("entry %+v", l)
 	}

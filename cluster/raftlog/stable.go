@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -22,17 +21,21 @@ const (
 	VotedForKey = "LastVoteCand"
 )
 
+// Names under which a node stores to which queue a group belongs, and since when its data is put aside.
+const (
+	OwnerKey = "Owner"
+	AsideKey = "Aside"
+)
+
 // stable is a group's raft.StableStore: term and vote, and whatever else raft
 // stores by name.
 //
 //	values is what is on disk, but for the term of a vote without its candidate; the ledger has the same term and vote, or is about
 //	to have them before Set returns
-//	full, once a term was stored that differs from the one on disk
 type stable struct {
 	s     *Store
 	id    fsm.GroupID
 	place *place
-	full  atomic.Bool // GetLog returns payload sections, see Group.Starting
 
 	mu      sync.Mutex // held while a value is stored
 	dropped bool
@@ -55,9 +58,6 @@ func (t *stable) Set(key, value []byte) error {
 	if t.dropped {
 		return ErrDropped
 	}
-	if string(key) == TermKey {
-		t.full.Store(true)
-	}
 	var ledger sync.WaitGroup
 	if err := t.note(string(key), value, &ledger); err != nil {
 		return err
@@ -75,6 +75,24 @@ func (t *stable) Set(key, value []byte) error {
 	t.s.commit(b, durably)
 	ledger.Wait()
 	t.values[string(key)] = slices.Clone(value)
+	return nil
+}
+
+// SetOwner stores to which queue the group belongs, durably with the next write that is.
+func (t *stable) SetOwner(owner string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if string(t.values[OwnerKey]) == owner {
+		return nil
+	}
+	if t.dropped {
+		return ErrDropped
+	}
+	t.place.claim()
+	b := t.s.db.NewBatch()
+	t.s.setSealed(b, t.key([]byte(OwnerKey)), []byte(owner))
+	t.s.commit(b, pebble.NoSync)
+	t.values[OwnerKey] = []byte(owner)
 	return nil
 }
 

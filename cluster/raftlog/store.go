@@ -72,6 +72,7 @@ type Store struct {
 
 	segments *segments
 	syncer   *syncer
+	dearth   dearth
 	closing  chan struct{}
 	resting  sync.WaitGroup
 

@@ -51,6 +51,9 @@ func (l *Local) Unproven() []api.Unproven {
 	return list
 }
 
+// Closed lists the replicas on this node that could not be opened.
+func (l *Local) Closed() []api.Closed { return l.c.Closed() }
+
 // LiftQuarantine allows this node to lead a queue again. An error that is a *fsm.Refusal is the
 // caller's fault.
 func (l *Local) LiftQuarantine(q *catalog.Queue) error {

@@ -36,6 +36,8 @@ type LocalConfig struct {
 	// outcomes of logins.
 	Clients func() (open, limit int)
 	Logins  func() login.Tally
+	// Closed lists the replicas that could not be opened.
+	Closed func() []api.Closed
 	// Draining reports whether the node is about to stop, Serving whether it has joined its cluster
 	// and accepts clients.
 	Draining, Serving func() bool
@@ -71,7 +73,7 @@ func (l *Local) Status() api.Status {
 	s := api.Status{
 		Node: l.c.Name, Cluster: l.ClusterName(), ProductVersion: l.Version(), FSMVersion: l.c.Catalog.View().FSMVersion(), NotReady: l.NotReady(),
 		CatalogLeader: l.c.Catalog.Leader(), RoutesFresh: l.c.Catalog.Fresh(), Queues: l.c.Catalog.View().QueueCount(), Replicas: replicas, Leaders: led.Queues,
-		Alarms: l.Alarms(), Peers: []api.Peer{}, Quarantined: l.Quarantined(), Unproven: l.Unproven(),
+		Alarms: l.Alarms(), Peers: []api.Peer{}, Quarantined: l.Quarantined(), Unproven: l.Unproven(), Closed: l.Closed(),
 	}
 	s.Ready = s.NotReady == ""
 	s.UptimeMS, s.DataDir, s.Listeners = time.Since(l.began).Milliseconds(), l.c.DataDir, l.c.Listeners
@@ -122,6 +124,9 @@ func (l *Local) Alarms() []string {
 	}
 	if l.c.Watchdog.Stats().Hung {
 		list = append(list, "disk_hang")
+	}
+	if len(l.Closed()) > 0 {
+		list = append(list, "replicas_closed")
 	}
 	return append(list, l.c.Resources.Resources().Alarms()...)
 }

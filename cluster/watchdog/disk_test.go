@@ -80,7 +80,7 @@ func TestAwakeClockRests(t *testing.T) {
 func TestDiskWaits(t *testing.T) {
 	var mu sync.Mutex
 	var hang chan struct{}
-	entered := make(chan struct{}, writers*2)
+	entered := make(chan struct{}, operations*2)
 	p := &AwakeClock{}
 	d := NewDisk(p, func() {
 		mu.Lock()
@@ -162,6 +162,75 @@ func TestDiskWaits(t *testing.T) {
 	must(folder.Close())
 }
 
+// probe is a disk on which time passes while something is opened or read.
+type probe struct {
+	vfs.FS
+	pass func()
+}
+
+type probedFile struct {
+	vfs.File
+	pass func()
+}
+
+func (p probe) opened(f vfs.File, err error) (vfs.File, error) {
+	p.pass()
+	return probedFile{f, p.pass}, err
+}
+
+func (p probe) Open(name string, o ...vfs.OpenOption) (vfs.File, error) {
+	return p.opened(p.FS.Open(name, o...))
+}
+
+func (p probe) OpenReadWrite(name string, c vfs.DiskWriteCategory, o ...vfs.OpenOption) (vfs.File, error) {
+	return p.opened(p.FS.OpenReadWrite(name, c, o...))
+}
+
+func (p probe) OpenDir(name string) (vfs.File, error) { return p.opened(p.FS.OpenDir(name)) }
+
+func (p probedFile) Read(b []byte) (int, error) {
+	p.pass()
+	return p.File.Read(b)
+}
+
+func (p probedFile) ReadAt(b []byte, at int64) (int, error) {
+	p.pass()
+	return p.File.ReadAt(b, at)
+}
+
+// Whatever opens or reads a file is watched as well, and goes through no gate.
+func TestReadsWait(t *testing.T) {
+	c := &AwakeClock{}
+	d := NewDisk(c, func() { t.Error("a read is held up") })
+	var longest time.Duration
+	disk := vfs.NewMem()
+	f, err := disk.Create("f", vfs.WriteCategoryUnspecified)
+	if err := closed(f, err); err != nil {
+		t.Fatal(err)
+	}
+	fs := d.FS(probe{FS: disk, pass: func() {
+		c.awake.Add(int64(time.Second))
+		longest = max(longest, d.Waiting())
+	}})
+	file, err := fs.Open("f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for name, do := range map[string]func(){
+		"open":              func() { _, _ = fs.Open("f") },
+		"open, to write":    func() { _, _ = fs.OpenReadWrite("f", vfs.WriteCategoryUnspecified) },
+		"open a folder":     func() { _, _ = fs.OpenDir("/") },
+		"read":              func() { _, _ = file.Read(nil) },
+		"read at an offset": func() { _, _ = file.ReadAt(nil, 0) },
+	} {
+		longest = 0
+		if do(); longest != time.Second || d.Waiting() != 0 {
+			t.Errorf("%s: waiting for %v, and for %v after its end", name, longest, d.Waiting())
+		}
+	}
+}
+
 func closed(c io.Closer, err error) error {
 	if err != nil {
 		return err
@@ -174,7 +243,7 @@ func TestDiskManyWriters(t *testing.T) {
 	p := &AwakeClock{}
 	d := NewDisk(p, nil)
 	var slots []int
-	for range writers + 9 {
+	for range operations + 9 {
 		slots = append(slots, d.begin())
 	}
 	p.awake.Add(int64(tickEvery))

@@ -20,9 +20,9 @@ type Bounds struct {
 	// Progress is how long a leader with waiting work may make no progress before it gives way to
 	// another member.
 	Progress time.Duration
-	// Disk is how long a write to the stores may take before the node withdraws.
+	// Disk is how long a read or write of the stores may take before the node withdraws.
 	Disk time.Duration
-	// DiskExit is how long a write may take before the node's process ends; negative: it never
+	// DiskExit is how long one may take before the node's process ends; negative: it never
 	// ends.
 	DiskExit time.Duration
 }
@@ -37,7 +37,7 @@ const (
 const (
 	// diskEvery is how often the disk is checked.
 	diskEvery = 100 * time.Millisecond
-	// calmTime is how long a disk that has hung must complete writes, each within half of the
+	// calmTime is how long a disk that has hung must complete everything, each operation within half of the
 	// bound, before the node returns. It doubles each time, up to maxCalmTime, and starts anew
 	// after goodTime without a hang.
 	calmTime    = 500 * time.Millisecond
@@ -71,7 +71,7 @@ type Actions struct {
 	Shut func(ctx context.Context, reason string)
 }
 
-// Watchdog withdraws the node while its disk hangs: the node cannot store anything, so it must
+// Watchdog withdraws the node while its disk hangs: the node cannot store or read anything, so it must
 // neither lead nor count as a follower. Raft itself cannot step down then, since it would have to
 // store that. So the node stops taking part in the cluster, the others elect without it, and it
 // comes back when the disk does.
@@ -102,7 +102,7 @@ func New(c Config) *Watchdog {
 	return w
 }
 
-// FS returns a filesystem whose writes are watched.
+// FS returns a filesystem that is watched.
 func (w *Watchdog) FS(fs vfs.FS) vfs.FS { return w.disk.FS(fs) }
 
 // Bounds returns the bounds in effect.
@@ -115,7 +115,7 @@ func (w *Watchdog) Awake() time.Duration { return w.clock.Awake() }
 type Stats struct {
 	Hung    bool // the disk, at present
 	Hangs   uint64
-	Waiting time.Duration // age of the oldest write in progress
+	Waiting time.Duration // age of the oldest read or write in progress
 	// How long the process was not able to run, in total and at most at a time.
 	Stalled, LongestStall time.Duration
 }
@@ -132,7 +132,7 @@ func (w *Watchdog) Unfit() string {
 	if !w.hung.Load() {
 		return ""
 	}
-	return fmt.Sprintf("the disk hangs: a write has not returned for more than %v", w.config.Disk)
+	return fmt.Sprintf("the disk hangs: a read or write has not returned for more than %v", w.config.Disk)
 }
 
 // Dead says why the process should be ended from outside; empty: it makes progress, or deals with
@@ -159,7 +159,7 @@ func (w *Watchdog) Stop() {
 	w.running.Wait()
 }
 
-// idler returns what says whether nothing has been written to the disk since it was last asked.
+// idler returns what says whether nothing has been done on the disk since it was last asked.
 func (w *Watchdog) idler() (idle func() bool) {
 	last := uint64(0)
 	return func() bool {
@@ -180,7 +180,7 @@ func (w *Watchdog) run() {
 			return
 		case <-next.C:
 		}
-		if again := diskEvery; idle() { // a write that begins is soon found to wait
+		if again := diskEvery; idle() { // one that begins is soon found to wait
 			next.Reset(min(worker.Next(restEvery), max(again, d.bounds.Disk/4)))
 		} else {
 			next.Reset(again)
@@ -219,7 +219,7 @@ const (
 	exit
 )
 
-// evaluate processes how long the disk has kept a write waiting.
+// evaluate processes how long the disk has kept an operation waiting.
 func (d *diskState) evaluate(waiting, now time.Duration) action {
 	switch {
 	case !d.hung && waiting >= d.bounds.Disk:

@@ -7,7 +7,8 @@ import (
 
 // Queue processes keys: several at a time, and never the same key twice at a time. A key that is
 // added while it waits is processed once; one that is added while it is being processed is
-// processed once more. A key whose processing panics is added again after PanicPause.
+// processed once more. A key is added again after the time that its processing asks for, or after
+// PanicPause if that panics; only the newest such request counts.
 //
 // Invariant: 0 ≤ running ≤ limit; running < limit only if no key waits, or the queue has not
 // started or is stopped; every key of waiting is in keys as keyWaiting, and is in waiting once.
@@ -15,11 +16,12 @@ type Queue[K comparable] struct {
 	guard *Guard
 	doing string
 	limit int
-	do    func(K)
+	do    func(K) (again time.Duration)
 
 	mu      sync.Mutex
 	waiting []K // in the order of arrival
 	keys    map[K]keyState
+	later   map[K]*time.Timer // keys that will be added again
 	running int
 	started bool
 	stopped bool
@@ -36,9 +38,9 @@ const (
 )
 
 // NewQueue returns a queue that processes up to limit keys at a time, once started. doing describes
-// the work in the log.
-func NewQueue[K comparable](guard *Guard, doing string, limit int, do func(K)) *Queue[K] {
-	q := &Queue[K]{guard: guard, doing: doing, limit: limit, do: do, keys: map[K]keyState{}}
+// the work in the log. do returns after which time the key is to be added again; 0: it is not.
+func NewQueue[K comparable](guard *Guard, doing string, limit int, do func(K) (again time.Duration)) *Queue[K] {
+	q := &Queue[K]{guard: guard, doing: doing, limit: limit, do: do, keys: map[K]keyState{}, later: map[K]*time.Timer{}}
 	q.idle.L = &q.mu
 	return q
 }
@@ -88,6 +90,9 @@ func (q *Queue[K]) Wait() {
 func (q *Queue[K]) Stop() {
 	q.mu.Lock()
 	q.stopped, q.waiting = true, nil
+	for k := range q.later {
+		q.forget(k)
+	}
 	q.idle.Broadcast()
 	q.mu.Unlock()
 	q.workers.Wait()
@@ -109,17 +114,28 @@ func (q *Queue[K]) work() {
 		k := q.waiting[0]
 		q.waiting = q.waiting[1:]
 		q.keys[k] = keyRunning
+		q.forget(k)
 		q.mu.Unlock()
-		if !q.guard.Try(q.doing, func() { q.do(k) }) {
-			time.AfterFunc(PanicPause, func() { q.Add(k) })
-		}
+		again := PanicPause
+		q.guard.Try(q.doing, func() { again = q.do(k) })
 		q.mu.Lock()
-		again := q.keys[k] == keyRunningAgain
-		if delete(q.keys, k); again && !q.stopped {
+		if again > 0 && !q.stopped {
+			q.later[k] = time.AfterFunc(again, func() { q.Add(k) })
+		}
+		added := q.keys[k] == keyRunningAgain
+		if delete(q.keys, k); added && !q.stopped {
 			q.push(k)
 		}
 	}
 	if q.running--; len(q.keys) == 0 {
 		q.idle.Broadcast()
+	}
+}
+
+// forget ends a key's wait to be added again. The lock is held.
+func (q *Queue[K]) forget(k K) {
+	if t := q.later[k]; t != nil {
+		t.Stop()
+		delete(q.later, k)
 	}
 }

@@ -20,11 +20,12 @@ type bench struct {
 	now   map[string]int // is worked on
 	peak  int
 	fails string // key whose work panics
+	again time.Duration
 }
 
 func newBench(t *testing.T, limit int) *bench {
 	b := &bench{guard: NewGuard(slog.New(slog.DiscardHandler)), began: time.Now(), now: map[string]int{}}
-	b.Queue = NewQueue(b.guard, "test", limit, func(key string) {
+	b.Queue = NewQueue(b.guard, "test", limit, func(key string) time.Duration {
 		b.mu.Lock()
 		b.log = append(b.log, key)
 		b.now[key]++
@@ -36,11 +37,12 @@ func newBench(t *testing.T, limit int) *bench {
 		time.Sleep(time.Second)
 		b.mu.Lock()
 		delete(b.now, key)
-		fails := key == b.fails
+		fails, again := key == b.fails, b.again
 		b.mu.Unlock()
 		if fails {
 			panic("a fault of the program")
 		}
+		return again
 	})
 	return b
 }
@@ -111,6 +113,32 @@ func TestQueuePanics(t *testing.T) {
 			t.Errorf("then %v, %d panics", log, b.guard.Panics())
 		}
 		b.Stop()
+	})
+}
+
+// A key is worked on again after the time that its work asks for, once however often it was added meanwhile, and
+// not after the queue was stopped.
+func TestQueueLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, 2)
+		b.again = time.Minute
+		b.Start()
+		b.Add("a")
+		time.Sleep(30 * time.Second)
+		b.Add("a")
+		time.Sleep(time.Second)
+		b.Add("a")
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if log, _ := b.done(); len(log) != 3+9 {
+			t.Errorf("it was worked on %d times", len(log))
+		}
+		b.Stop()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if len(b.log) > 0 {
+			t.Errorf("%d times after the end", len(b.log))
+		}
 	})
 }
 

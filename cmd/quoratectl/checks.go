@@ -38,6 +38,7 @@ func checkVerbs() []verb {
 		{name: "check_if_new_quorum_queue_replicas_have_finished_initial_sync", about: "fails while the node has a replica that does not vote yet", run: checkSynced, also: both},
 		{name: "check_quarantined_queues", about: "fails if a queue is quarantined on the node, which does not lead it because work for it has panicked", run: checkQuarantined},
 		{name: "check_unproven_replicas", about: "fails if replicas on the node are being rebuilt: they do not vote until a leader has brought them up to date", run: checkUnproven},
+		{name: "check_closed_replicas", about: "fails if replicas on the node could not be opened", run: checkClosed},
 		{name: "check_leaders_make_progress", about: "fails if work for a queue that the node leads makes no progress", run: checkProgress},
 	}
 }
@@ -110,6 +111,10 @@ func checkExpiration(c *call) error {
 
 func checkQuarantined(c *call) error {
 	return checked(c, "quarantined-queues", "No queue is quarantined on node "+c.options.node)
+}
+
+func checkClosed(c *call) error {
+	return checked(c, "closed-replicas", "Every replica on node "+c.options.node+" is open")
 }
 
 func checkUnproven(c *call) error {

@@ -71,7 +71,7 @@ func status(c *call) error {
 		field{"ready", s.Ready}, field{"not_ready", s.NotReady}, field{"uptime", (time.Duration(s.UptimeMS) * time.Millisecond).Round(time.Second)},
 		field{"data_dir", s.DataDir}, field{"listeners", listenersOf(s)}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
 		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)},
-		field{"resignations_total", s.ResignationsTotal}, field{"unproven", len(s.Unproven)})
+		field{"resignations_total", s.ResignationsTotal}, field{"unproven", len(s.Unproven)}, field{"closed", len(s.Closed)})
 	if len(s.Quarantined) > 0 {
 		if err := list(c, "Queues that are quarantined on the node:", quarantineColumns, nil, len(quarantineColumns), s.Quarantined); err != nil {
 			return err
@@ -79,6 +79,11 @@ func status(c *call) error {
 	}
 	if shown := s.Unproven[:min(len(s.Unproven), maxUnproven)]; len(shown) > 0 {
 		if err := list(c, "Replicas on the node that do not vote until they have been brought up to date:", unprovenColumns, nil, len(unprovenColumns), shown); err != nil {
+			return err
+		}
+	}
+	if shown := s.Closed[:min(len(s.Closed), maxUnproven)]; len(shown) > 0 {
+		if err := list(c, "Replicas on the node that could not be opened:", closedColumns, nil, len(closedColumns), shown); err != nil {
 			return err
 		}
 	}
@@ -120,6 +125,14 @@ var quarantineColumns = []column[api.Quarantine]{
 
 // maxUnproven is how many replicas the status shows: a lost folder is one cause for all of them.
 const maxUnproven = 20
+
+var closedColumns = []column[api.Closed]{
+	{"vhost", "of the queue", func(x api.Closed) any { return x.VHost }},
+	{"name", "of the queue", func(x api.Closed) any { return x.Name }},
+	{"group", "number of its raft group", func(x api.Closed) any { return x.Group }},
+	{"attempts", "that have failed", func(x api.Closed) any { return x.Attempts }},
+	{"reason", "why the last one failed", func(x api.Closed) any { return x.Reason }},
+}
 
 var unprovenColumns = []column[api.Unproven]{
 	{"vhost", "of the queue", func(u api.Unproven) any { return u.VHost }},

@@ -58,6 +58,7 @@ type Status struct {
 	Listeners   []Listener   `json:"listeners"`
 	Quarantined []Quarantine `json:"quarantined"` // queues that do not lead on this node
 	Unproven    []Unproven   `json:"unproven"`    // replicas on this node that are being rebuilt
+	Closed      []Closed     `json:"closed"`      // replicas on this node that could not be opened
 
 	// Connections of clients at the AMQP listeners, and how many these take; 0: not known.
 	Connections    int `json:"connections"`
@@ -80,7 +81,7 @@ type Standstill struct {
 	VHost   string `json:"vhost"`
 	Name    string `json:"name"`            // of the queue; empty: it is the catalog
 	Group   uint32 `json:"group"`           // 0: the catalog's
-	Reason  string `json:"reason"`          // what waits: entries, tick or settings; or catalog
+	Reason  string `json:"reason"`          // what waits: entries, tick, settings or effects; or catalog
 	ForMS   int64  `json:"for_ms"`          // without progress
 	Keeps   string `json:"keeps,omitempty"` // why the leader does not give way
 	Term    uint64 `json:"term"`            // of the raft group
@@ -124,6 +125,16 @@ type Unproven struct {
 	SinceMS int64  `json:"since_ms"`
 	Reason  string `json:"reason"`
 	Stuck   bool   `json:"stuck"` // most replicas are: none can be brought up to date
+}
+
+// Closed is a replica that could not be opened. That is tried again and again.
+type Closed struct {
+	VHost    string `json:"vhost"`
+	Name     string `json:"name"` // of the queue
+	Group    uint32 `json:"group"`
+	ForMS    int64  `json:"for_ms"`
+	Attempts int    `json:"attempts"`
+	Reason   string `json:"reason"` // of the last failure
 }
 
 // Peer is another node.

@@ -23,6 +23,7 @@ const checks = [
   [['alarms'], 'No alarms'],
   [[withoutLeader, 'all-vhosts'], 'Every queue has a leader'],
   [['leaders-make-progress'], 'Queues led by this node make progress'],
+  [['closed-replicas'], 'Replicas on this node are open'],
   [['unproven-replicas'], 'Replicas on this node are up to date'],
   [['quarantined-queues'], 'No queue is quarantined on this node'],
 ];
