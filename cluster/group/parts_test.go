@@ -135,6 +135,7 @@ func newFree(t *testing.T) *free {
 			x.lost++
 		},
 	}
+	x.positions, x.meters = func([]run) {}, &meters{}
 	x.changed.L = &x.proposer.mu
 	x.begin(clock.New(clock.Config{
 		Node: "n1", Nodes: []string{"n1"}, Logger: slog.New(slog.DiscardHandler),

@@ -3,6 +3,7 @@ package group
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -47,6 +49,9 @@ type Batch struct {
 	// Patient says that the batch may be held back until consumers can take more: it comes from
 	// publishers whose connections settle nothing. It is not light.
 	Patient bool
+
+	after uint64 // the light batch of this number goes into the log before it, see cursor
+	waits int    // what it counts for while it waits, see admission
 }
 
 // AppendCommand appends c to the encoded commands of a batch.
@@ -88,8 +93,16 @@ type proposer struct {
 	lost      func()                             // called when the group's own proposals may be lost
 	guard     *guard
 
+	// What the machine and its effects do for the proposer. None is called with mu held, and each may
+	// take the machine's lock.
+	positions func(runs []run)                                     // asks the machine where sessions stand, see cursors.lacks
+	again     func(commands []byte, copies map[fsm.SessionID]bool) // answers commands that have been applied
+	answer    func(outcomes []Outcome)
+	meters    *meters
+
 	mu      sync.Mutex
 	changed sync.Cond // an entry has been committed or applied, or building has ended
+	cursors cursors
 	queued  queued
 	running bool // entries are being built
 	pending []pendingEntry
@@ -103,10 +116,23 @@ type proposer struct {
 
 // queued is what has been submitted and is not in an entry yet.
 type queued struct {
+	incoming     []incoming // the first has a session without a cursor
 	light, heavy []Batch
 	back         backpressure
 	tick         bool // a tick is wanted
+	// Light batches so far, and how many of them are in an entry or given up.
+	lights, left uint64
+	errands      []func() // see later
 }
+
+// incoming is a batch that waits for the machine to say where its sessions stand.
+type incoming struct {
+	Batch
+	runs []run
+}
+
+// any reports whether commands wait that were submitted.
+func (q *queued) any() bool { return len(q.incoming)+len(q.light)+len(q.heavy) > 0 }
 
 // pendingEntry is an entry that raft has accepted.
 type pendingEntry struct {
@@ -115,53 +141,194 @@ type pendingEntry struct {
 	heavy  int // commands that are not light
 	from   []string
 	since  time.Time // it has been on its way
+	term   uint64    // in which it was made
 }
 
-// submit queues commands for the log.
+// submit queues commands for the log: those of a session in the order of their numbers, each once. Of
+// copies, those that have been applied are answered again; so is at once what comes too early, with the
+// number that is expected. It does not wait for the machine: it is called for links that carry other
+// groups' messages as well.
 func (p *proposer) submit(b Batch) error {
+	runs := runsOf(nil, b.Commands)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.lead.serving() == 0 {
-		return ErrNotLeading
+	if err := p.lead.refuses(); err != nil {
+		return err
 	}
-	if !p.admission.take(&b) {
+	if !p.admission.take(&b, runs) {
 		return ErrFull
 	}
-	switch {
-	case b.Light:
-		p.queued.light = append(p.queued.light, b)
-	case p.queued.back.takes(&b):
-		return nil
-	default:
-		p.queued.heavy = append(p.queued.heavy, b)
+	if len(p.queued.incoming) > 0 || p.cursors.lacks(runs) {
+		p.queued.incoming = append(p.queued.incoming, incoming{b, runs})
+		p.start()
+	} else {
+		p.accept(b, runs)
 	}
-	p.start()
 	return nil
 }
 
-// proposeTick requests an entry with a tick unless one has been requested already. It reports
-// whether there will be one: there will not while the group takes no commands.
+// accept takes of a batch what its sessions' cursors say, and has the rest answered. The caller holds mu.
+func (p *proposer) accept(b Batch, runs []run) {
+	if !p.cursors.admit(runs) {
+		commands := b.Commands
+		p.later(func() { p.answerRest(commands, runs) })
+		if b = b.only(runs); b.Count == 0 {
+			p.admission.release([]Batch{b})
+			return
+		}
+	}
+	p.sort(b, runs)
+}
+
+// sort puts a batch where it waits, behind everything that its sessions have submitted before. The
+// caller holds mu.
+func (p *proposer) sort(b Batch, runs []run) {
+	q := &p.queued
+	light, held := p.cursors.newest(runs)
+	switch {
+	case b.Light:
+		q.lights++
+		p.cursors.mark(runs, q.lights, 0)
+		q.light = append(q.light, b)
+	case q.back.takes(&b):
+		p.cursors.mark(runs, 0, q.back.taken)
+		return
+	default:
+		if held > q.back.taken-uint64(len(q.back.batches)) {
+			q.heavy = q.back.releaseAll(q.heavy) // a publisher has become a consumer
+		}
+		b.after = light
+		q.heavy = append(q.heavy, b)
+	}
+	p.start()
+}
+
+// lookUp has the machine say where sessions stand that have no cursor, and accepts what came of them. The
+// caller holds mu, which is released meanwhile.
+func (p *proposer) lookUp() {
+	p.askMachine(p.queued.incoming)
+	for len(p.queued.incoming) > 0 && !p.cursors.lacks(p.queued.incoming[0].runs) {
+		x := p.queued.incoming[0]
+		p.queued.incoming = p.queued.incoming[1:]
+		p.accept(x.Batch, x.runs)
+	}
+	if len(p.queued.incoming) == 0 {
+		p.queued.incoming = nil
+	}
+}
+
+func (p *proposer) askMachine(all []incoming) {
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	for i := range all {
+		p.positions(all[i].runs)
+		for j := range all[i].runs {
+			all[i].runs[j].asked = true
+		}
+	}
+}
+
+// maxErrands bounds what waits to be answered without an entry: who misses an answer asks for it.
+const maxErrands = 256
+
+// later has the goroutine that builds entries do something that may wait for the machine. The caller holds
+// mu.
+func (p *proposer) later(f func()) {
+	if len(p.queued.errands) < maxErrands {
+		p.queued.errands = append(p.queued.errands, f)
+		p.start()
+	}
+}
+
+// doErrands does what was left for later. The caller holds mu, which is released meanwhile.
+func (p *proposer) doErrands() {
+	all := p.queued.errands
+	p.queued.errands = nil
+	p.mu.Unlock()
+	defer p.mu.Lock()
+	for _, f := range all {
+		f()
+	}
+}
+
+// recall is Group.Recall.
+func (p *proposer) recall(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lead.term.Load() != 0 {
+		p.later(f)
+	}
+}
+
+// answerRest answers what has not been taken of a batch.
+func (p *proposer) answerRest(commands []byte, runs []run) {
+	var refused []Outcome
+	copies := map[fsm.SessionID]bool{}
+	for i := range runs {
+		switch r := &runs[i]; {
+		case r.refused.Code != fsm.OK:
+			p.meters.early.Add(uint64(r.count))
+			refused = append(refused, Outcome{Session: r.session, First: r.first, Run: 1, Result: r.refused})
+		case r.take > r.first:
+			p.meters.copies.Add(min(r.take, r.end()) - r.first)
+			copies[r.session] = true
+		}
+	}
+	if len(copies) > 0 {
+		p.again(commands, copies)
+	}
+	if len(refused) > 0 {
+		p.answer(refused)
+	}
+}
+
+// tidy forgets sessions that have ended if there are many. The machine's lock is held.
+func (p *proposer) tidy(m *queue.Machine) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cursors.crowded() {
+		p.cursors.forgetEnded(m)
+	}
+}
+
+// expects returns the number that is taken next of a session of which the machine expects a number.
+func (p *proposer) expects(s fsm.SessionID, next uint64) uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return max(p.cursors.of[s].next, next)
+}
+
+// doubt forgets where a session stands: something has been refused that was taken, or the session has
+// ended.
+func (p *proposer) doubt(s fsm.SessionID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.cursors.of, s)
+}
+
+// proposeTick requests an entry with a tick. It reports whether there will be one: there will not
+// while the group takes no commands.
 func (p *proposer) proposeTick() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lead.serving() == 0 {
 		return false
 	}
-	if !p.queued.tick {
-		p.queued.tick = true
-		p.start()
-	}
+	p.queued.tick = true
+	p.start()
 	return true
 }
 
 // start starts the proposer's goroutine unless it is running. The caller holds mu.
 func (p *proposer) start() {
-	if !p.running {
-		p.running = true
-		p.active()
-		p.done.Add(1)
-		go p.run()
+	if p.running {
+		p.changed.Broadcast()
+		return
 	}
+	p.running = true
+	p.active()
+	p.done.Add(1)
+	go p.run()
 }
 
 func (p *proposer) run() {
@@ -170,18 +337,23 @@ func (p *proposer) run() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.ended()
-	for {
-		for len(p.pending) >= maxPending || p.bytes >= maxPendingBytes {
-			p.changed.Wait()
-		}
-		if q := &p.queued; len(q.light) == 0 && len(q.heavy) == 0 && !q.tick {
+	for q := &p.queued; ; {
+		switch {
+		case len(q.errands) > 0:
+			p.doErrands()
+		case !q.any() && !q.tick:
 			return
-		}
-		if p.lead.term.Load() == 0 {
+		case p.lead.term.Load() == 0:
 			p.giveUp()
-			continue
+		case len(q.incoming) > 0:
+			p.lookUp()
+		case p.lead.transferring.Load():
+			return // what is queued is kept, see Transfer
+		case len(p.pending) >= maxPending || p.bytes >= maxPendingBytes:
+			p.changed.Wait()
+		default:
+			p.propose()
 		}
-		p.propose()
 	}
 }
 
@@ -194,11 +366,16 @@ func (p *proposer) ended() {
 
 // giveUp reports everything that is waiting as undecided. The caller holds mu.
 func (p *proposer) giveUp() {
-	from := origins(origins(nil, p.queued.light), p.queued.heavy)
-	p.admission.release(p.queued.light)
-	p.admission.release(p.queued.heavy)
-	p.queued.back.entering -= countCommands(p.queued.heavy)
-	p.queued.light, p.queued.heavy, p.queued.tick = drop(p.queued.light, len(p.queued.light)), drop(p.queued.heavy, len(p.queued.heavy)), false
+	q := &p.queued
+	for i := range q.incoming {
+		q.light = append(q.light, q.incoming[i].Batch)
+	}
+	from := origins(origins(nil, q.light), q.heavy)
+	p.admission.release(q.light)
+	p.admission.release(q.heavy)
+	q.back.entering -= countCommands(q.heavy)
+	q.left = q.lights
+	q.incoming, q.light, q.heavy, q.tick = nil, drop(q.light, len(q.light)), drop(q.heavy, len(q.heavy)), false
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	p.report(from)
@@ -209,7 +386,7 @@ func (p *proposer) leadershipEnded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queued.heavy = p.queued.back.releaseAll(p.queued.heavy)
-	if len(p.queued.light)+len(p.queued.heavy) > 0 {
+	if p.queued.any() {
 		p.start()
 	}
 }
@@ -245,7 +422,9 @@ func (p *proposer) report(from []string) {
 // takes the entry.
 func (p *proposer) propose() {
 	light, commands := take(p.queued.light, 0, maxEntryLight)
+	p.queued.left += uint64(len(light))
 	heavy, _ := take(p.queued.heavy, commands, maxEntryCommands)
+	heavy = heavy[:p.following(heavy)]
 	bytes := 0
 	for i := range heavy {
 		bytes += heavy[i].Bytes
@@ -255,6 +434,7 @@ func (p *proposer) propose() {
 		log.Extensions = joinPayloads(heavy)
 	}
 	e := pendingEntry{since: time.Now(), bytes: bytes + len(log.Data), heavy: countCommands(heavy), from: origins(origins(nil, light), heavy)}
+	e.term = p.lead.term.Load()
 	p.admission.release(light)
 	p.admission.release(heavy)
 	p.queued.light, p.queued.heavy = drop(p.queued.light, len(light)), drop(p.queued.heavy, len(heavy))
@@ -271,6 +451,14 @@ func (p *proposer) propose() {
 		p.done.Add(1)
 		go p.await()
 	}
+}
+
+// following counts the leading batches that have no light one of their sessions before them in the queue.
+func (p *proposer) following(heavy []Batch) (n int) {
+	for n < len(heavy) && heavy[n].after <= p.queued.left {
+		n++
+	}
+	return n
 }
 
 // answered takes account of an entry that has been applied or may be lost. The caller holds mu.
@@ -394,6 +582,9 @@ func (p *proposer) await() {
 		p.pending = p.pending[1:]
 		p.bytes -= e.bytes
 		p.answered(&e)
+		if err != nil && e.term == p.lead.term.Load() {
+			p.restart()
+		}
 		p.changed.Signal()
 		p.mu.Unlock()
 		if err != nil {
@@ -405,14 +596,20 @@ func (p *proposer) await() {
 	}
 }
 
-// drained waits until everything submitted has been committed and answered, and reports whether
-// this happened in time. Nothing is submitted meanwhile.
+// restart gives up what is queued behind an entry that may be lost: it would come too early. The caller
+// holds mu.
+func (p *proposer) restart() {
+	p.cursors = cursors{}
+	p.queued.heavy = p.queued.back.releaseAll(p.queued.heavy)
+	if p.queued.any() {
+		p.giveUp()
+	}
+}
+
+// drained waits until everything that raft has taken is committed and answered, and reports whether
+// this happened in time. No entry is made meanwhile: the leadership is being transferred.
 func (p *proposer) drained(limit time.Duration) bool {
 	p.mu.Lock()
-	p.queued.heavy = p.queued.back.releaseAll(p.queued.heavy)
-	if len(p.queued.heavy) > 0 {
-		p.start()
-	}
 	if !p.running && !p.waiting {
 		p.mu.Unlock()
 		return true
@@ -455,11 +652,13 @@ func (p *proposer) nextApplied() {
 	}
 }
 
-// begin makes the stamps of a leader's term start, not earlier than last.
+// begin makes the stamps of a leader's term start, not earlier than last. Of the sessions it knows nothing
+// yet.
 func (p *proposer) begin(c *clock.Clock, last fsm.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stamper.Begin(c, max(p.stamper.Last(), last))
+	p.cursors = cursors{}
 }
 
 // now returns the stamp an entry would get.
@@ -479,14 +678,14 @@ func (p *proposer) until(t fsm.Time) time.Duration {
 // wait returns when nothing is being proposed any more.
 func (p *proposer) wait() { p.done.Wait() }
 
-// admissionLimit is roughly how many bytes other nodes may have submitted to all groups of this
-// node that are not in an entry yet.
+// admissionLimit is roughly how many bytes may have been submitted to all groups of this node that are
+// not in an entry yet.
 const admissionLimit = 256 << 20
 
 // ErrFull is returned for a submission of a node that has too much waiting here.
 var ErrFull = errors.New("too much waits to be proposed")
 
-// admission counts what other nodes have submitted. A node may have as much waiting as is free for
+// admission counts what the nodes have submitted, this one included. A node may have as much waiting as is free for
 // all, plus one batch, unless twice the limit is reached.
 //
 //	sum of waiting = all ≤ 2 × limit
@@ -503,15 +702,13 @@ func newAdmission() *admission {
 	return &admission{limit: admissionLimit, waiting: map[string]int{}}
 }
 
-// size returns what a batch counts for.
-func (b *Batch) size() int { return len(b.Commands) + b.Bytes }
-
-// take reports whether a batch may wait. Batches of this node always may.
-func (a *admission) take(b *Batch) bool {
-	if b.From == "" {
+// take reports whether a batch may wait. What a leader itself submits, without a session, always may: it
+// is bounded there.
+func (a *admission) take(b *Batch, runs []run) bool {
+	if b.From == "" && !slices.ContainsFunc(runs, func(r run) bool { return r.session != (fsm.SessionID{}) }) {
 		return true
 	}
-	n := b.size()
+	n := len(b.Commands) + b.Bytes
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	has, free := a.waiting[b.From], a.limit-a.all
@@ -520,6 +717,7 @@ func (a *admission) take(b *Batch) bool {
 	}
 	a.waiting[b.From] = has + n
 	a.all += n
+	b.waits = n
 	return true
 }
 
@@ -534,12 +732,12 @@ func (a *admission) crowded() bool {
 func (a *admission) release(batches []Batch) {
 	for j := range batches {
 		b := &batches[j]
-		if b.From == "" {
+		if b.waits == 0 {
 			continue
 		}
 		a.mu.Lock()
-		a.all -= b.size()
-		if a.waiting[b.From] -= b.size(); a.waiting[b.From] <= 0 {
+		a.all -= b.waits
+		if a.waiting[b.From] -= b.waits; a.waiting[b.From] <= 0 {
 			delete(a.waiting, b.From)
 		}
 		a.mu.Unlock()
