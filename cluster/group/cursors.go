@@ -41,7 +41,7 @@ type run struct {
 	count   int
 
 	position queue.Position // of the session, if there is no cursor
-	asked    bool           // position is known
+	known    bool           // position is known
 	take     uint64         // the commands from this number on are taken, those before it are copies
 	refused  fsm.Result     // unless it is OK: why none is taken
 }
@@ -66,7 +66,7 @@ func runsOf(runs []run, commands []byte) []run {
 func (c *cursors) lacks(runs []run) bool {
 	for i := range runs {
 		r := &runs[i]
-		if _, known := c.of[r.session]; !known && r.session != (fsm.SessionID{}) && !r.asked {
+		if _, ok := c.of[r.session]; !ok && r.session != (fsm.SessionID{}) && !r.known {
 			return true
 		}
 	}

@@ -135,7 +135,7 @@ func (g *Group) connectProposer() {
 			g.timer.lost()
 			g.settings.lost()
 		},
-		positions: g.positions, again: g.applier.again, answer: g.outgoing.answer, meters: &h.applying.meters,
+		fromMachine: fromMachine{positions: g.positions, again: g.applier.again, answer: g.outgoing.answer, meters: &h.applying.meters},
 	}
 	g.proposer.changed.L = &g.proposer.mu
 	g.proposer.queued.back = backpressure{demand: &g.demand, floor: &h.admission.floor, crowded: h.admission.crowded, check: g.proposer.checkHeld}

@@ -2,8 +2,6 @@ package group
 
 import (
 	"bytes"
-	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +11,6 @@ import (
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -93,46 +90,25 @@ type proposer struct {
 	lost      func()                             // called when the group's own proposals may be lost
 	guard     *guard
 
-	// What the machine and its effects do for the proposer. None is called with mu held, and each may
-	// take the machine's lock.
-	positions func(runs []run)                                     // asks the machine where sessions stand, see cursors.lacks
-	again     func(commands []byte, copies map[fsm.SessionID]bool) // answers commands that have been applied
-	answer    func(outcomes []Outcome)
-	meters    *meters
+	fromMachine
 
 	mu      sync.Mutex
-	changed sync.Cond // an entry has been committed or applied, or building has ended
-	cursors cursors
+	changed sync.Cond // an entry has been committed or applied, something is to be done, or building has ended
 	queued  queued
 	running bool // entries are being built
-	pending []pendingEntry
-	waiting bool          // a goroutine waits for pending entries
+	underWay
 	idle    chan struct{} // closed when neither runs any more; nil: nobody waits for that. See drained
-	bytes   int
-	commits uint64 // entries of a local queue that have been applied
+	commits uint64        // entries of a local queue that have been applied
 	stamper clock.Stamper
 	done    sync.WaitGroup
 }
 
-// queued is what has been submitted and is not in an entry yet.
-type queued struct {
-	incoming     []incoming // the first has a session without a cursor
-	light, heavy []Batch
-	back         backpressure
-	tick         bool // a tick is wanted
-	// Light batches so far, and how many of them are in an entry or given up.
-	lights, left uint64
-	errands      []func() // see later
+// underWay is what raft has accepted.
+type underWay struct {
+	pending []pendingEntry
+	bytes   int
+	waiting bool // a goroutine waits for pending entries
 }
-
-// incoming is a batch that waits for the machine to say where its sessions stand.
-type incoming struct {
-	Batch
-	runs []run
-}
-
-// any reports whether commands wait that were submitted.
-func (q *queued) any() bool { return len(q.incoming)+len(q.light)+len(q.heavy) > 0 }
 
 // pendingEntry is an entry that raft has accepted.
 type pendingEntry struct {
@@ -142,168 +118,6 @@ type pendingEntry struct {
 	from   []string
 	since  time.Time // it has been on its way
 	term   uint64    // in which it was made
-}
-
-// submit queues commands for the log: those of a session in the order of their numbers, each once. Of
-// copies, those that have been applied are answered again; so is at once what comes too early, with the
-// number that is expected. It does not wait for the machine: it is called for links that carry other
-// groups' messages as well.
-func (p *proposer) submit(b Batch) error {
-	runs := runsOf(nil, b.Commands)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err := p.lead.refuses(); err != nil {
-		return err
-	}
-	if !p.admission.take(&b, runs) {
-		return ErrFull
-	}
-	if len(p.queued.incoming) > 0 || p.cursors.lacks(runs) {
-		p.queued.incoming = append(p.queued.incoming, incoming{b, runs})
-		p.start()
-	} else {
-		p.accept(b, runs)
-	}
-	return nil
-}
-
-// accept takes of a batch what its sessions' cursors say, and has the rest answered. The caller holds mu.
-func (p *proposer) accept(b Batch, runs []run) {
-	if !p.cursors.admit(runs) {
-		commands := b.Commands
-		p.later(func() { p.answerRest(commands, runs) })
-		if b = b.only(runs); b.Count == 0 {
-			p.admission.release([]Batch{b})
-			return
-		}
-	}
-	p.sort(b, runs)
-}
-
-// sort puts a batch where it waits, behind everything that its sessions have submitted before. The
-// caller holds mu.
-func (p *proposer) sort(b Batch, runs []run) {
-	q := &p.queued
-	light, held := p.cursors.newest(runs)
-	switch {
-	case b.Light:
-		q.lights++
-		p.cursors.mark(runs, q.lights, 0)
-		q.light = append(q.light, b)
-	case q.back.takes(&b):
-		p.cursors.mark(runs, 0, q.back.taken)
-		return
-	default:
-		if held > q.back.taken-uint64(len(q.back.batches)) {
-			q.heavy = q.back.releaseAll(q.heavy) // a publisher has become a consumer
-		}
-		b.after = light
-		q.heavy = append(q.heavy, b)
-	}
-	p.start()
-}
-
-// lookUp has the machine say where sessions stand that have no cursor, and accepts what came of them. The
-// caller holds mu, which is released meanwhile.
-func (p *proposer) lookUp() {
-	p.askMachine(p.queued.incoming)
-	for len(p.queued.incoming) > 0 && !p.cursors.lacks(p.queued.incoming[0].runs) {
-		x := p.queued.incoming[0]
-		p.queued.incoming = p.queued.incoming[1:]
-		p.accept(x.Batch, x.runs)
-	}
-	if len(p.queued.incoming) == 0 {
-		p.queued.incoming = nil
-	}
-}
-
-func (p *proposer) askMachine(all []incoming) {
-	p.mu.Unlock()
-	defer p.mu.Lock()
-	for i := range all {
-		p.positions(all[i].runs)
-		for j := range all[i].runs {
-			all[i].runs[j].asked = true
-		}
-	}
-}
-
-// maxErrands bounds what waits to be answered without an entry: who misses an answer asks for it.
-const maxErrands = 256
-
-// later has the goroutine that builds entries do something that may wait for the machine. The caller holds
-// mu.
-func (p *proposer) later(f func()) {
-	if len(p.queued.errands) < maxErrands {
-		p.queued.errands = append(p.queued.errands, f)
-		p.start()
-	}
-}
-
-// doErrands does what was left for later. The caller holds mu, which is released meanwhile.
-func (p *proposer) doErrands() {
-	all := p.queued.errands
-	p.queued.errands = nil
-	p.mu.Unlock()
-	defer p.mu.Lock()
-	for _, f := range all {
-		f()
-	}
-}
-
-// recall is Group.Recall.
-func (p *proposer) recall(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lead.term.Load() != 0 {
-		p.later(f)
-	}
-}
-
-// answerRest answers what has not been taken of a batch.
-func (p *proposer) answerRest(commands []byte, runs []run) {
-	var refused []Outcome
-	copies := map[fsm.SessionID]bool{}
-	for i := range runs {
-		switch r := &runs[i]; {
-		case r.refused.Code != fsm.OK:
-			p.meters.early.Add(uint64(r.count))
-			refused = append(refused, Outcome{Session: r.session, First: r.first, Run: 1, Result: r.refused})
-		case r.take > r.first:
-			p.meters.copies.Add(min(r.take, r.end()) - r.first)
-			copies[r.session] = true
-		}
-	}
-	if len(copies) > 0 {
-		p.again(commands, copies)
-	}
-	if len(refused) > 0 {
-		p.answer(refused)
-	}
-}
-
-// tidy forgets sessions that have ended if there are many. The machine's lock is held.
-func (p *proposer) tidy(m *queue.Machine) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cursors.crowded() {
-		p.cursors.forgetEnded(m)
-	}
-}
-
-// expects returns the number that is taken next of a session of which the machine expects a number.
-func (p *proposer) expects(s fsm.SessionID, next uint64) uint64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return max(p.cursors.of[s].next, next)
-}
-
-// doubt forgets where a session stands: something has been refused that was taken, or the session has
-// ended.
-func (p *proposer) doubt(s fsm.SessionID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.cursors.of, s)
 }
 
 // proposeTick requests an entry with a tick. It reports whether there will be one: there will not
@@ -346,7 +160,7 @@ func (p *proposer) run() {
 		case p.lead.term.Load() == 0:
 			p.giveUp()
 		case len(q.incoming) > 0:
-			p.lookUp()
+			p.resolve()
 		case p.lead.transferring.Load():
 			return // what is queued is kept, see Transfer
 		case len(p.pending) >= maxPending || p.bytes >= maxPendingBytes:
@@ -599,10 +413,20 @@ func (p *proposer) await() {
 // restart gives up what is queued behind an entry that may be lost: it would come too early. The caller
 // holds mu.
 func (p *proposer) restart() {
-	p.cursors = cursors{}
+	p.queued.cursors = cursors{}
 	p.queued.heavy = p.queued.back.releaseAll(p.queued.heavy)
 	if p.queued.any() {
 		p.giveUp()
+	}
+}
+
+// transfer makes the proposer refuse commands and make no entries although the group leads, or go on.
+func (p *proposer) transfer(yes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lead.transferring.Store(yes)
+	if !yes && (p.queued.any() || p.queued.tick) {
+		p.start()
 	}
 }
 
@@ -658,7 +482,7 @@ func (p *proposer) begin(c *clock.Clock, last fsm.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stamper.Begin(c, max(p.stamper.Last(), last))
-	p.cursors = cursors{}
+	p.queued.cursors = cursors{}
 }
 
 // now returns the stamp an entry would get.
@@ -677,69 +501,3 @@ func (p *proposer) until(t fsm.Time) time.Duration {
 
 // wait returns when nothing is being proposed any more.
 func (p *proposer) wait() { p.done.Wait() }
-
-// admissionLimit is roughly how many bytes may have been submitted to all groups of this node that are
-// not in an entry yet.
-const admissionLimit = 256 << 20
-
-// ErrFull is returned for a submission of a node that has too much waiting here.
-var ErrFull = errors.New("too much waits to be proposed")
-
-// admission counts what the nodes have submitted, this one included. A node may have as much waiting as is free for
-// all, plus one batch, unless twice the limit is reached.
-//
-//	sum of waiting = all ≤ 2 × limit
-type admission struct {
-	limit int
-	floor floor
-
-	mu      sync.Mutex
-	waiting map[string]int
-	all     int
-}
-
-func newAdmission() *admission {
-	return &admission{limit: admissionLimit, waiting: map[string]int{}}
-}
-
-// take reports whether a batch may wait. What a leader itself submits, without a session, always may: it
-// is bounded there.
-func (a *admission) take(b *Batch, runs []run) bool {
-	if b.From == "" && !slices.ContainsFunc(runs, func(r run) bool { return r.session != (fsm.SessionID{}) }) {
-		return true
-	}
-	n := len(b.Commands) + b.Bytes
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	has, free := a.waiting[b.From], a.limit-a.all
-	if has+n > free && (has > 0 || n > free+a.limit) {
-		return false
-	}
-	a.waiting[b.From] = has + n
-	a.all += n
-	b.waits = n
-	return true
-}
-
-// crowded reports whether so much waits that nothing should wait longer than it must.
-func (a *admission) crowded() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.all > a.limit/4
-}
-
-// release records that batches no longer wait.
-func (a *admission) release(batches []Batch) {
-	for j := range batches {
-		b := &batches[j]
-		if b.waits == 0 {
-			continue
-		}
-		a.mu.Lock()
-		a.all -= b.waits
-		if a.waiting[b.From] -= b.waits; a.waiting[b.From] <= 0 {
-			delete(a.waiting, b.From)
-		}
-		a.mu.Unlock()
-	}
-}

@@ -104,11 +104,4 @@ func (g *Group) announceAgain(term uint64) {
 
 // setTransferring makes the group refuse commands and make no entries although it
 // leads, or go on.
-func (g *Group) setTransferring(yes bool) {
-	g.proposer.mu.Lock()
-	defer g.proposer.mu.Unlock()
-	g.leadership.transferring.Store(yes)
-	if q := &g.proposer.queued; !yes && (q.any() || q.tick) {
-		g.proposer.start()
-	}
-}
+func (g *Group) setTransferring(yes bool) { g.proposer.transfer(yes) }
