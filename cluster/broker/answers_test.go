@@ -15,6 +15,7 @@ import (
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // What a client is told of each answer that its command may get. Whatever is not
@@ -295,4 +296,39 @@ func TestGetRests(t *testing.T) {
 			t.Errorf("a client that waits no longer: %v after %v, %d tries", err, time.Since(began), len(tries))
 		}
 	})
+}
+
+// A node that knows pauses is told why its commands were not taken; one that does not is told that this one
+// does not lead, as it is when that is so.
+func TestRefusals(t *testing.T) {
+	for _, x := range []struct {
+		why    error
+		pauses peerpb.Notice_Kind
+	}{
+		{group.ErrFull, peerpb.Notice_FULL},
+		{group.ErrTransferring, peerpb.Notice_TRANSFERRING},
+		{group.ErrNotLeading, peerpb.Notice_NOT_LEADER},
+	} {
+		if got := refusal(x.why, true); got != x.pauses {
+			t.Errorf("%v: %v, want %v", x.why, got, x.pauses)
+		}
+		if got := refusal(x.why, false); got != peerpb.Notice_NOT_LEADER {
+			t.Errorf("%v, to an earlier version: %v", x.why, got)
+		}
+	}
+	w := newWorld(t)
+	target := w.broker.routes.Route(w.MustQueue("q"))
+	target.Lead("n2", 1)
+	on := &receiver{node: w.broker.node, routes: w.broker.routes}
+	for _, x := range []struct {
+		kind  peerpb.Notice_Kind
+		leads bool
+	}{{peerpb.Notice_FULL, true}, {peerpb.Notice_TRANSFERRING, true}, {peerpb.Notice_NOT_LEADER, false}} {
+		head, err := (&peerpb.Notice{Kind: x.kind, Queue: uint64(target.Queue())}).MarshalVT()
+		must(t, err)
+		on.onNotice("n2", head, nil)
+		if target.IsLeader("n2") != x.leads {
+			t.Errorf("%v: it is the leader: %v", x.kind, !x.leads)
+		}
+	}
 }
