@@ -1,6 +1,8 @@
 package group
 
 import (
+	"slices"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
@@ -40,7 +42,8 @@ func (q *queued) any() bool { return len(q.incoming)+len(q.light)+len(q.heavy) >
 // number that is expected. It does not wait for the machine: it is called for links that carry other
 // groups' messages as well.
 func (p *proposer) submit(b Batch) error {
-	runs := runsOf(nil, b.Commands)
+	var few [2]run // mostly there are no more, and they need no memory
+	runs := runsOf(few[:0], b.Commands)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.lead.refuses(); err != nil {
@@ -50,7 +53,7 @@ func (p *proposer) submit(b Batch) error {
 		return ErrFull
 	}
 	if len(p.queued.incoming) > 0 || p.queued.cursors.lacks(runs) {
-		p.queued.incoming = append(p.queued.incoming, incoming{b, runs})
+		p.queued.incoming = append(p.queued.incoming, incoming{b, slices.Clone(runs)})
 		p.start()
 	} else {
 		p.accept(b, runs)
@@ -61,8 +64,8 @@ func (p *proposer) submit(b Batch) error {
 // accept takes of a batch what its sessions' cursors say, and has the rest answered. The caller holds mu.
 func (p *proposer) accept(b Batch, runs []run) {
 	if !p.queued.cursors.admit(runs) {
-		commands := b.Commands
-		p.later(func() { p.answerRest(commands, runs) })
+		commands, kept := b.Commands, slices.Clone(runs)
+		p.later(func() { p.answerRest(commands, kept) })
 		if b = b.only(runs); b.Count == 0 {
 			p.admission.release([]Batch{b})
 			return
