@@ -42,7 +42,7 @@ func (n *Node) metricStats() metrics.Stats {
 		Queues:       metrics.Queues{Declared: n.catalog.View().QueueCount(), UnexpectedAnswers: n.broker.OddAnswers(), RefusedCommands: n.broker.RefusedCommands()},
 	}
 	s.Counts, s.Raft = n.traffic.Totals(), n.local.Raft()
-	s.Raft.CommitLatency, s.Meters = n.host.CommitLatency(), n.host.Meters()
+	s.Raft.CommitLatency, s.Meters, s.Resent = n.host.CommitLatency(), n.host.Meters(), n.broker.ResentCommands()
 	s.Process.Uptime = n.local.Uptime()
 	s.Process.Files = limit.OpenFiles()
 	s.Process.MaxFiles, _ = limit.Files() // 0 if it is not known

@@ -12,8 +12,10 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // What a client is told of each answer that its command may get. Whatever is not
@@ -95,12 +97,12 @@ func TestRequestsTellAnswers(t *testing.T) {
 		s := w.mustSession(c)
 		q := w.MustQueue("q")
 		target := w.broker.routes.Route(q)
-		w.submits(q.ID, func(_ string, b group.Batch) bool {
+		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, c := range grouptest.Commands(t, b) {
 				id := fsm.SessionFrom(c.Session)
 				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(c.Seq, fsm.Invalid)}) })
 			}
-			return true
+			return nil
 		})
 		target.Lead("n1", 1)
 		if err := request(s); !isKind(err, fsm.Internal) {
@@ -165,24 +167,31 @@ func TestLostAnswers(t *testing.T) {
 			t.Errorf("link full %v, noted %v", full, noted)
 		}
 	}
-	w.submits(l.Queue(), func(string, group.Batch) bool { return true })
+	w.submits(l.Queue(), func(string, group.Batch) error { return nil })
 	publish(s, l, 1, "m")
 	take(l)
 	sends := make(chan int, 10)
-	w.submits(l.Queue(), func(_ string, b group.Batch) bool {
+	w.submits(l.Queue(), func(_ string, b group.Batch) error {
 		sends <- b.Count
-		return true
+		return nil
 	})
-	for range 2 { // also of the leader that is known
-		l.Route().Lead("n2", 5)
-		select {
-		case got := <-sends:
-			if got != 1 {
-				t.Errorf("%d commands are sent again", got)
-			}
-		case <-time.After(time.Minute):
-			t.Fatal("nothing is sent again")
+	l.Route().Lead("n2", 5)
+	select {
+	case got := <-sends:
+		if got != 1 {
+			t.Errorf("%d commands are sent to a new leader", got)
 		}
+	case <-time.After(time.Minute):
+		t.Fatal("nothing is sent to a new leader")
+	}
+	w.host.mu.Lock()
+	w.host.requested = nil
+	w.host.mu.Unlock()
+	l.Route().Lead("n2", 5) // which announces itself because it could not send something
+	w.host.mu.Lock()
+	defer w.host.mu.Unlock()
+	if want := []stream.Resync{{Session: s.id, After: ^uint64(0), Commands: 1}}; !slices.Equal(w.host.requested, want) {
+		t.Errorf("the leader that is known is asked %+v, want %+v", w.host.requested, want)
 	}
 }
 
@@ -201,7 +210,7 @@ func TestGetAsksAgain(t *testing.T) {
 		w := newWorld(t)
 		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
 		target, asked := w.broker.routes.Route(q), 0
-		w.submits(q.ID, func(_ string, b group.Batch) bool {
+		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, x := range grouptest.Commands(t, b) {
 				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
 				asked++
@@ -210,7 +219,7 @@ func TestGetAsksAgain(t *testing.T) {
 				}
 				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
 			}
-			return true
+			return nil
 		})
 		target.Lead("n1", 1)
 		_, got, err := s.Get(context.Background(), "q", false)
@@ -233,7 +242,7 @@ func TestGetOfLostMessage(t *testing.T) {
 		w := newWorld(t)
 		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
 		target, asked := w.broker.routes.Route(q), 0
-		w.submits(q.ID, func(_ string, b group.Batch) bool {
+		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, x := range grouptest.Commands(t, b) {
 				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
 				if asked++; name == "for ever" {
@@ -241,7 +250,7 @@ func TestGetOfLostMessage(t *testing.T) {
 				}
 				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
 			}
-			return true
+			return nil
 		})
 		target.Lead("n1", 1)
 		_, got, err := s.Get(context.Background(), "q", true)
@@ -259,14 +268,14 @@ func TestGetRests(t *testing.T) {
 		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
 		target, began, zero := w.broker.routes.Route(q), time.Now(), w.Clock.Load()
 		var tries []time.Duration
-		w.submits(q.ID, func(_ string, b group.Batch) bool {
+		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, x := range grouptest.Commands(t, b) {
 				passed := time.Since(began)
 				tries = append(tries, passed)
 				w.Clock.Store(zero + passed.Milliseconds())
 				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{grouptest.Code(x.Seq, fsm.NotYet)}) })
 			}
-			return true
+			return nil
 		})
 		target.Lead("n1", 1)
 		if _, _, err := s.Get(context.Background(), "q", false); !isKind(err, fsm.Precondition) {
@@ -287,4 +296,39 @@ func TestGetRests(t *testing.T) {
 			t.Errorf("a client that waits no longer: %v after %v, %d tries", err, time.Since(began), len(tries))
 		}
 	})
+}
+
+// A node that knows pauses is told why its commands were not taken; one that does not is told that this one
+// does not lead, as it is when that is so.
+func TestRefusals(t *testing.T) {
+	for _, x := range []struct {
+		why    error
+		pauses peerpb.Notice_Kind
+	}{
+		{group.ErrFull, peerpb.Notice_FULL},
+		{group.ErrTransferring, peerpb.Notice_TRANSFERRING},
+		{group.ErrNotLeading, peerpb.Notice_NOT_LEADER},
+	} {
+		if got := refusal(x.why, true); got != x.pauses {
+			t.Errorf("%v: %v, want %v", x.why, got, x.pauses)
+		}
+		if got := refusal(x.why, false); got != peerpb.Notice_NOT_LEADER {
+			t.Errorf("%v, to an earlier version: %v", x.why, got)
+		}
+	}
+	w := newWorld(t)
+	target := w.broker.routes.Route(w.MustQueue("q"))
+	target.Lead("n2", 1)
+	on := &receiver{node: w.broker.node, routes: w.broker.routes}
+	for _, x := range []struct {
+		kind  peerpb.Notice_Kind
+		leads bool
+	}{{peerpb.Notice_FULL, true}, {peerpb.Notice_TRANSFERRING, true}, {peerpb.Notice_NOT_LEADER, false}} {
+		head, err := (&peerpb.Notice{Kind: x.kind, Queue: uint64(target.Queue())}).MarshalVT()
+		must(t, err)
+		on.onNotice("n2", head, nil)
+		if target.IsLeader("n2") != x.leads {
+			t.Errorf("%v: it is the leader: %v", x.kind, !x.leads)
+		}
+	}
 }

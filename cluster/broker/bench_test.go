@@ -36,7 +36,7 @@ func BenchmarkPublishConfirm(b *testing.B) {
 	s.route = []*catalog.Queue{q}
 	p := fsm.Publish{Payload: grouptest.Payload("message"), TTL: -1, Priority: -1}
 	answer := []group.Outcome{{First: 1, Run: benchRun}}
-	drop := func(group.Batch) bool { return true }
+	drop := func(group.Batch) error { return nil }
 	b.ReportAllocs()
 	b.ResetTimer()
 	for n := 0; n < b.N; n += benchRun {
@@ -46,7 +46,7 @@ func BenchmarkPublishConfirm(b *testing.B) {
 		}
 		load := stream.NewLoad()
 		to.Take(&load)
-		load.Submit(drop)
+		_ = load.Submit(drop)
 		w.broker.routes.Answer("", q.ID, s.id, answer)
 		answer[0].First += benchRun
 	}

@@ -290,6 +290,9 @@ func (b *Broker) QueuesEnded() uint64 { return b.definitions.ended.Load() }
 // program.
 func (b *Broker) OddAnswers() uint64 { return b.answers.odd.Load() }
 
+// ResentCommands counts the commands that were to be sent to the leader of a queue again.
+func (b *Broker) ResentCommands() uint64 { return b.routes.Resent() }
+
 // RefusedCommands counts the commands of clients that did not take effect.
 func (b *Broker) RefusedCommands() uint64 { return b.answers.commands.Load() }
 

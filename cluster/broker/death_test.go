@@ -148,7 +148,7 @@ func must(t *testing.T, err error) {
 // ones are served.
 func TestRenewEndsSessions(t *testing.T) {
 	w, c, s, l := mustStream(t)
-	w.submits(l.Queue(), func(string, group.Batch) bool { return true })
+	w.submits(l.Queue(), func(string, group.Batch) error { return nil })
 	publish(s, l, 1, "m")
 	k := request(s, l, &logpb.Command{Kind: logpb.Command_PURGE})
 	take(l)

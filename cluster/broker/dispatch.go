@@ -14,19 +14,25 @@ import (
 
 // Submit passes a batch to a queue's leader, through the local group or over the link to the
 // leader's node.
-func (h *host) Submit(to *stream.Route, leader string, b group.Batch) bool {
+func (h *host) Submit(to *stream.Route, leader string, b group.Batch) error {
 	if leader == h.name {
 		g := h.groups.Group(to.Group())
-		return g != nil && g.Submit(b) == nil
+		if g == nil {
+			return group.ErrNotLeading
+		}
+		return g.Submit(b)
 	}
 	head, err := (&peerpb.Submit{
-		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light, Patient: b.Patient,
+		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Commands: b.Commands, Count: uint32(b.Count), Light: b.Light, Patient: b.Patient, Pauses: true,
 	}).MarshalVT()
+	if err != nil {
+		return err
+	}
 	// Its streams are bounded: waiting here delays their clients and nobody else.
-	return err == nil && h.mesh.SendWait(leader, kindSubmit, head, b.Payloads...) == nil
+	return h.mesh.SendWait(leader, kindSubmit, head, b.Payloads...)
 }
 
-// Ask asks a queue's leader for deliveries.
+// Ask asks a queue's leader for deliveries, or about commands.
 func (h *host) Ask(to *stream.Route, leader string, q stream.Resync) {
 	if leader == h.name {
 		answerResync(h.groups, to.Group(), q)
@@ -34,7 +40,7 @@ func (h *host) Ask(to *stream.Route, leader string, q stream.Resync) {
 	}
 	head, err := (&peerpb.Resync{
 		Group: uint32(to.Group()), Queue: uint64(to.Queue()), Session: q.Session.Num, Boot: q.Session.Boot,
-		Consumer: q.Consumer, After: q.After,
+		Consumer: q.Consumer, After: q.After, Commands: q.Commands,
 	}).MarshalVT()
 	if err == nil {
 		_ = h.mesh.Send(leader, kindResync, head) // after a broken link everything starts over

@@ -44,7 +44,7 @@ func newWorld(t grouptest.Fatal) *world {
 		Clock: w.Stamp, Stamp: w.Stamp,
 		LeaderlessGrace: time.Minute, GroupSize: 3,
 	}, func(h stream.Host) stream.Host {
-		w.host = &testedHost{Host: h, submit: map[fsm.QueueID]func(string, group.Batch) bool{}}
+		w.host = &testedHost{Host: h, submit: map[fsm.QueueID]func(string, group.Batch) error{}}
 		return w.host
 	})
 	w.broker.boot.Store(7)
@@ -195,9 +195,9 @@ func take(s *stream.Stream) []group.Batch {
 	for full := true; full; {
 		b := stream.NewLoad()
 		full = s.Take(&b)
-		b.Submit(func(b group.Batch) bool {
+		_ = b.Submit(func(b group.Batch) error {
 			all = append(all, b)
-			return true
+			return nil
 		})
 	}
 	return all
@@ -254,11 +254,21 @@ func messages(consumer uint64, ids ...uint64) stream.DeliveryBatch {
 // testedHost is the broker's host of streams, whose batches a test may take.
 type testedHost struct {
 	stream.Host
-	mu     sync.Mutex
-	submit map[fsm.QueueID]func(leader string, b group.Batch) bool
+	mu        sync.Mutex
+	submit    map[fsm.QueueID]func(leader string, b group.Batch) error
+	requested []stream.Resync
 }
 
-func (h *testedHost) Submit(to *stream.Route, leader string, b group.Batch) bool {
+func (h *testedHost) Ask(to *stream.Route, leader string, q stream.Resync) {
+	h.mu.Lock()
+	h.requested = append(h.requested, q)
+	h.mu.Unlock()
+	if leader == h.Name() { // there is no link to another one
+		h.Host.Ask(to, leader, q)
+	}
+}
+
+func (h *testedHost) Submit(to *stream.Route, leader string, b group.Batch) error {
 	h.mu.Lock()
 	submit := h.submit[to.Queue()]
 	h.mu.Unlock()
@@ -272,7 +282,7 @@ func (h *testedHost) Submit(to *stream.Route, leader string, b group.Batch) bool
 func (h *testedHost) Leads(*stream.Route, string) uint64 { return 0 }
 
 // submits sets what becomes of a queue's batches.
-func (w *world) submits(q fsm.QueueID, f func(leader string, b group.Batch) bool) {
+func (w *world) submits(q fsm.QueueID, f func(leader string, b group.Batch) error) {
 	w.host.mu.Lock()
 	defer w.host.mu.Unlock()
 	w.host.submit[q] = f

@@ -60,11 +60,11 @@ func TestSubmittingPanics(t *testing.T) {
 	s, beside := w.mustSession(c), w.mustSession(other)
 	q, q2 := w.MustQueue("q"), w.MustQueue("q2")
 	target, sent := w.broker.routes.Route(q), make(chan int, 9)
-	submit := func(_ string, b group.Batch) bool {
+	submit := func(_ string, b group.Batch) error {
 		sent <- b.Count
-		return true
+		return nil
 	}
-	w.submits(q.ID, func(string, group.Batch) bool { panic("injected") })
+	w.submits(q.ID, func(string, group.Batch) error { panic("injected") })
 	w.submits(q2.ID, submit)
 	target.Lead("n1", 1)
 	w.broker.routes.Route(q2).Lead("n1", 1)
@@ -265,9 +265,9 @@ func TestGivingUpPanics(t *testing.T) {
 				w, c := newWorld(t), &recorder{}
 				s, q := w.mustSession(c), w.MustQueue("q")
 				target, sent := w.broker.routes.Route(q), make(chan int, 9)
-				w.submits(q.ID, func(_ string, b group.Batch) bool {
+				w.submits(q.ID, func(_ string, b group.Batch) error {
 					sent <- b.Count
-					return true
+					return nil
 				})
 				target.Lead("n1", 1)
 				routed, err := s.Publish(&fsm.Publish{

@@ -91,17 +91,31 @@ func (r *receiver) onSubmit(from string, head, payload []byte) {
 		r.bad(from, "submit", err)
 		return
 	}
+	kind := peerpb.Notice_NOT_LEADER
 	g := r.groups.Group(fsm.GroupID(m.Group))
 	if g != nil && g.Spec().Queue == fsm.QueueID(m.Queue) {
 		batch := group.Batch{Commands: m.Commands, Count: int(m.Count), Bytes: len(payload), From: from, Light: m.Light, Patient: m.Patient}
 		if len(payload) > 0 {
 			batch.Payloads = [][]byte{payload}
 		}
-		if g.Submit(batch) == nil {
+		err := g.Submit(batch)
+		if err == nil {
 			return
 		}
+		kind = refusal(err, m.Pauses)
 	}
-	r.links.send(from, kindNotice, &peerpb.Notice{Kind: peerpb.Notice_NOT_LEADER, Queue: m.Queue, Group: m.Group})
+	r.links.send(from, kindNotice, &peerpb.Notice{Kind: kind, Queue: m.Queue, Group: m.Group})
+}
+
+// refusal is what a node is told whose submission was not taken.
+func refusal(err error, pauses bool) peerpb.Notice_Kind {
+	switch {
+	case pauses && errors.Is(err, group.ErrFull):
+		return peerpb.Notice_FULL
+	case pauses && errors.Is(err, group.ErrTransferring):
+		return peerpb.Notice_TRANSFERRING
+	}
+	return peerpb.Notice_NOT_LEADER
 }
 
 // admit returns an error if a submission of another node must not enter the log: an entry that
@@ -200,6 +214,8 @@ func (r *receiver) onNotice(from string, head, _ []byte) {
 		r.routes.Lead(id, from, m.Term)
 	case peerpb.Notice_NOT_LEADER:
 		r.routes.Lose(id, from)
+	case peerpb.Notice_FULL, peerpb.Notice_TRANSFERRING:
+		r.routes.Pause(id, from)
 	case peerpb.Notice_MISSED:
 		if g := r.replica(fsm.GroupID(m.Group)); g != nil {
 			g.Missed(from)
@@ -222,15 +238,20 @@ func (r *receiver) onResync(from string, head, _ []byte) {
 	if !ok {
 		return
 	}
-	answerResync(r.groups, fsm.GroupID(m.Group), stream.Resync{
-		Session:  fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: m.Boot, Num: m.Session},
-		Consumer: m.Consumer, After: m.After,
-	})
+	session := fsm.SessionID{Boot: m.Boot, Num: m.Session}
+	if m.Session != 0 { // otherwise it is a queue that sends dead letters
+		session.Node = fsm.NodeID(n.Number)
+	}
+	answerResync(r.groups, fsm.GroupID(m.Group), stream.Resync{Session: session, Consumer: m.Consumer, After: m.After, Commands: m.Commands})
 }
 
-// answerResync passes the request to the machine if this node leads the group.
+// answerResync answers if this node leads the group.
 func answerResync(groups *group.Host, id fsm.GroupID, q stream.Resync) {
-	if g := groups.Group(id); g != nil {
+	switch g := groups.Group(id); {
+	case g == nil:
+	case q.Commands != 0:
+		g.Recall(q.Session, q.Commands)
+	default:
 		g.Resync(fsm.ConsumerID{Session: q.Session, Number: q.Consumer}, q.After)
 	}
 }

@@ -159,7 +159,7 @@ func TestRevokedWhileAsking(t *testing.T) {
 		}
 		sent := make(chan logpb.Command_Kind, 10)
 		target := w.broker.routes.Route(q)
-		w.submits(q.ID, func(_ string, b group.Batch) bool {
+		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, m := range grouptest.Commands(t, b) {
 				sent <- m.Kind
 				id, seq := fsm.SessionFrom(m.Session), m.Seq
@@ -168,7 +168,7 @@ func TestRevokedWhileAsking(t *testing.T) {
 					w.broker.routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(seq, c.code)})
 				})
 			}
-			return true
+			return nil
 		})
 		target.Lead("n1", 1)
 		if got := textOf(c.ask(s)); got != noRead {

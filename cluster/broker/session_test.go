@@ -113,7 +113,7 @@ func TestEventsFromManyGoroutines(t *testing.T) {
 // The end of a session is only believed from who leads now.
 func TestFormerLeaderEndsNothing(t *testing.T) {
 	w, c, s, l := mustStream(t)
-	w.submits(l.Queue(), func(string, group.Batch) bool { return true })
+	w.submits(l.Queue(), func(string, group.Batch) error { return nil })
 	publish(s, l, 1, "m")
 	take(l)
 	tell(l, grouptest.OK(1, 1))
@@ -180,9 +180,9 @@ func TestPerformOrderOfWork(t *testing.T) {
 	w, c, s, l := mustStream(t)
 	q, _ := w.View().QueueByID(l.Queue())
 	sent := make(chan struct{}, 8)
-	w.submits(q.ID, func(string, group.Batch) bool {
+	w.submits(q.ID, func(string, group.Batch) error {
 		sent <- struct{}{}
-		return true
+		return nil
 	})
 	g := w.mustHost().OpenLocal(group.Spec{Group: q.Group, Queue: q.ID, VHost: "/", Name: "q", Local: true, Members: []string{"n1"}, Config: &logpb.QueueConfig{DeliveryLimit: -1}})
 	defer w.broker.groups.DropLocal(q.Group)

@@ -43,7 +43,7 @@ func TestTraffic(t *testing.T) {
 	}
 	load := stream.NewLoad()
 	to.Take(&load)
-	load.Submit(func(group.Batch) bool { return true })
+	_ = load.Submit(func(group.Batch) error { return nil })
 	w.broker.routes.Answer("", id, s.id, []group.Outcome{{First: 1, Run: 1}})
 	again := messages(5, 1, 2, 3)
 	again.Messages[0].Acquired = 1

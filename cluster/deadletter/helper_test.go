@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -46,11 +47,11 @@ func (w *world) OddAnswer(fsm.QueueID, string, fsm.Code)  { w.odd.Add(1) }
 func (w *world) Ask(*stream.Route, string, stream.Resync) {}
 func (w *world) Leads(*stream.Route, string) uint64       { return 0 }
 
-func (w *world) Submit(*stream.Route, string, group.Batch) bool {
+func (w *world) Submit(*stream.Route, string, group.Batch) error {
 	if w.broken.Load() {
 		panic("injected")
 	}
-	return true
+	return nil
 }
 
 func (w *world) Guard(_ string, f func()) (ok bool) {
@@ -82,7 +83,6 @@ type letterbox struct {
 	source  *grouptest.Queue
 	targets map[fsm.QueueID]*grouptest.Queue
 	f       *outboxSender
-	watched []*stream.Route
 }
 
 func newLetterbox(t grouptest.Fatal, targets ...string) *letterbox {
@@ -156,9 +156,28 @@ func (b *letterbox) carry(t grouptest.Fatal, lose func() bool) {
 	}
 }
 
-// longStall is as long as a stream waits at most before it sends again, in
-// milliseconds.
-const longStall = 48_000
+// recall has targets say what they have of what was sent to them, as a leader does that is asked.
+func (b *letterbox) recall() {
+	for id, r := range b.targets {
+		target := b.w.table.Find(id)
+		if target == nil {
+			continue
+		}
+		for _, l := range target.Streams() {
+			oldest := l.Next() - uint64(l.Waiting())
+			var answers []group.Outcome
+			r.View(func(m *queue.Machine) {
+				p := queue.PositionOf(m, l.ID())
+				for n := oldest; n < p.Next; n++ {
+					answers = append(answers, group.Outcome{First: n, Run: 1, Result: queue.AnswerAgain(m, l.ID(), &logpb.Command{Seq: n}, nil)})
+				}
+				expected := fsm.Result{Code: fsm.Gap, Next: max(p.Next, oldest)}
+				answers = append(answers, group.Outcome{First: l.Next(), Run: 1, Result: expected})
+			})
+			tell(l, answers...)
+		}
+	}
+}
 
 // drain lets everything come to an end, without any more losses.
 func (b *letterbox) drain(t grouptest.Fatal) {
@@ -167,8 +186,8 @@ func (b *letterbox) drain(t grouptest.Fatal) {
 		if b.source.Outbox() == 0 {
 			return
 		}
-		b.w.Clock.Add(proposeAgain + longStall)
-		b.watched = b.w.table.Watch(b.watched)
+		b.w.Clock.Add(proposeAgain)
+		b.recall()
 		b.run()
 		for len(b.source.Waiting()) > 0 {
 			b.source.Commit(t)
@@ -184,9 +203,9 @@ func take(s *stream.Stream) []group.Batch {
 	for full := true; full; {
 		b := stream.NewLoad()
 		full = s.Take(&b)
-		b.Submit(func(b group.Batch) bool {
+		_ = b.Submit(func(b group.Batch) error {
 			all = append(all, b)
-			return true
+			return nil
 		})
 	}
 	return all

@@ -30,7 +30,8 @@ type applier struct {
 	timer    *timer
 	guard    *guard
 	release  func(indexes []uint64)
-	log      *raftlog.Group // nil for a local queue
+	doubt    func(s fsm.SessionID) // the leader's cursor of a session may be wrong
+	log      *raftlog.Group        // nil for a local queue
 	usage    *usage
 	started  chan struct{} // closed once entries of the log may be applied
 
@@ -171,6 +172,9 @@ func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 		}
 		if lead && c.Seq > 0 {
 			a.outgoing.outcome(m.Session, c.Seq, r)
+			if c.Kind == logpb.Command_SESSION_DOWN || r.Code == fsm.Gap || r.Code == fsm.NoSession || r.Code == fsm.Late {
+				a.doubt(m.Session)
+			}
 		}
 	}
 	return ticked
@@ -280,6 +284,74 @@ func (a *applier) resync(to fsm.ConsumerID, after uint64, leads func() bool) {
 	a.outgoing.answerResync(r, held)
 	held.Reset()
 	a.outgoing.unlockAndRun()
+}
+
+// again answers those of some commands that have been applied, of these sessions.
+func (a *applier) again(commands []byte, of map[fsm.SessionID]bool) {
+	defer a.guard.contain("answer commands again")
+	e := logpb.EntryFromVTPool()
+	defer e.ReturnToVTPool()
+	if err := e.UnmarshalVT(commands); err != nil {
+		return // they have been read before
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.serves() {
+		return
+	}
+	effects := effectsPool.Get().(*fsm.Effects)
+	defer effectsPool.Put(effects)
+	a.outgoing.lock()
+	defer a.outgoing.unlockAndRun()
+	for _, c := range e.Commands {
+		s := fsm.SessionFrom(c.Session)
+		switch p := queue.PositionOf(a.machine, s); {
+		case c.Seq == 0 || !of[s]:
+		case p.Ended:
+			a.outgoing.outcome(s, c.Seq, fsm.Result{Code: fsm.NoSession})
+		case c.Seq < p.Next:
+			a.outgoing.outcome(s, c.Seq, queue.AnswerAgain(a.machine, s, c, effects))
+		}
+	}
+	a.outgoing.add(effects) // messages of gets
+	effects.Reset()
+}
+
+// maxRecalled bounds how many commands are answered at once: more than a session may have unanswered.
+const maxRecalled = 4 * fsm.MaxUnanswered
+
+// recall answers the commands of a session from a number on, as far as they are applied, and says which
+// one comes next, see Group.Recall. The last synchronous one is asked for: its number alone does not tell
+// its answer.
+func (a *applier) recall(s fsm.SessionID, from uint64, expects func(next uint64) uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.serves() {
+		return
+	}
+	p := queue.PositionOf(a.machine, s)
+	next, end := expects(p.Next), min(p.Next, from+maxRecalled)
+	if from <= p.Call && p.Call < end {
+		end = p.Call
+	}
+	switch {
+	case p.Over || next == 0 && from == 1:
+		next = from // the machine answers
+	case p.Ended || next == 0:
+		next = 0
+	case end < p.Next:
+		next = end
+	}
+	a.outgoing.lock()
+	defer a.outgoing.unlockAndRun()
+	if next == 0 {
+		a.outgoing.outcome(s, from, fsm.Result{Code: fsm.NoSession})
+		return
+	}
+	a.outgoing.outcome(s, from, fsm.Result{Code: fsm.Gap, Next: next})
+	for n := from; n < end; n++ {
+		a.outgoing.outcome(s, n, queue.AnswerAgain(a.machine, s, &logpb.Command{Seq: n}, nil))
+	}
 }
 
 // stop takes a failed machine out of use, because its state is unknown. An empty one replaces it,

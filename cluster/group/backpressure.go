@@ -68,6 +68,7 @@ type backpressure struct {
 	timer   *time.Timer
 
 	batches  []heldBatch
+	taken    uint64 // batches that have been held back so far, these included
 	entering int
 
 	spare   float64   // what the floor lets in
@@ -100,6 +101,7 @@ func (x *backpressure) takes(b *Batch) bool {
 				x.arm()
 			}
 			x.batches = append(x.batches, heldBatch{*b, now})
+			x.taken++
 			return true
 		}
 	}

@@ -50,6 +50,14 @@ func (x *held) publish(t *testing.T, n int) {
 	}
 }
 
+// letAllIn lets in what is held back.
+func (x *free) letAllIn() {
+	x.proposer.mu.Lock()
+	defer x.proposer.mu.Unlock()
+	x.queued.heavy = x.queued.back.releaseAll(x.queued.heavy)
+	x.start()
+}
+
 // letIn counts the commands in entries.
 func (x *held) letIn() (n int) {
 	synctest.Wait()
@@ -179,7 +187,7 @@ func TestBackpressure(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				x := newHeld(t)
 				c.run(t, x)
-				if !x.drained(patience) {
+				if x.letAllIn(); !x.drained(patience) {
 					t.Error("it does not come to rest")
 				}
 				if x.wait(); x.admission.all != 0 || x.queued.back.entering != 0 || x.queued.back.floor.queues.Load() != 0 {
@@ -224,6 +232,13 @@ func newCircuit(t *testing.T) *circuit {
 	x.commit = func(l *raft.Log) raft.ApplyFuture {
 		x.apply(t, l)
 		return nil
+	}
+	x.positions = func(runs []run) {
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		for i := range runs {
+			runs[i].position = queue.PositionOf(x.machine, runs[i].session)
+		}
 	}
 	x.settle(t, &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Prefetch: 500}})
 	return x
@@ -336,7 +351,7 @@ func TestConsumersFirst(t *testing.T) {
 				if x.peak < c.least || x.peak > c.limit || entered != published {
 					t.Errorf("%d of %d messages have entered, up to %d were ready", entered, published, x.peak)
 				}
-				if !x.drained(patience) {
+				if x.letAllIn(); !x.drained(patience) {
 					t.Error("it does not come to rest")
 				}
 				x.wait()

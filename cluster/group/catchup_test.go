@@ -30,7 +30,7 @@ func pour(t *testing.T, g *Group, first uint64, entries, size int, life fsm.Mill
 	await(t, "all to be in the log", func() bool {
 		g.proposer.mu.Lock()
 		defer g.proposer.mu.Unlock()
-		return len(g.proposer.queued.heavy)+len(g.proposer.pending) == 0
+		return !g.proposer.queued.any() && len(g.proposer.pending) == 0
 	})
 	return first
 }

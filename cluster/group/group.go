@@ -27,6 +27,10 @@ import (
 // applied everything its predecessor committed.
 var ErrNotLeading = errors.New("this node does not lead the group")
 
+// ErrTransferring is returned for a submission to a leader that is handing its leadership over: either
+// it goes on soon, and says so, or another one does.
+var ErrTransferring = errors.New("the leadership is being transferred")
+
 // Outside acts on the effects of leading groups. Its methods are called without holding any lock
 // of the group and must not block for long.
 type Outside interface {
@@ -109,6 +113,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 		group: spec.Group, isLocal: spec.Local, node: &h.applying, release: release,
 		serves:   func() bool { return g.leadership.term.Load() != 0 && !g.barred() && g.order.leads() },
 		outgoing: &g.outgoing, demand: &g.demand, timer: &g.timer, guard: &g.guard, usage: &g.usage, started: make(chan struct{}),
+		doubt:      g.proposer.doubt,
 		newMachine: func() *queue.Machine { return h.newMachine(spec) },
 		machine:    h.newMachine(spec),
 	}
@@ -130,6 +135,7 @@ func (g *Group) connectProposer() {
 			g.timer.lost()
 			g.settings.lost()
 		},
+		fromMachine: fromMachine{positions: g.positions, again: g.applier.again, answer: g.outgoing.answer, meters: &h.applying.meters},
 	}
 	g.proposer.changed.L = &g.proposer.mu
 	g.proposer.queued.back = backpressure{demand: &g.demand, floor: &h.admission.floor, crowded: h.admission.crowded, check: g.proposer.checkHeld}
@@ -215,6 +221,25 @@ func (g *Group) Replay(to Replayer) error {
 func (g *Group) Resync(to fsm.ConsumerID, after uint64) {
 	defer g.guard.contain("answer a resync")
 	g.applier.resync(to, after, func() bool { return g.leadership.term.Load() != 0 })
+}
+
+// Recall answers what has been applied of a session's commands from a number on, and first says which one
+// is expected next (fsm.Gap), be it the first of these: what is before that is on its way to an answer.
+// Only the leader does this.
+func (g *Group) Recall(s fsm.SessionID, from uint64) {
+	g.proposer.recall(func() {
+		g.applier.recall(s, from, func(next uint64) uint64 { return g.proposer.expects(s, next) })
+	})
+}
+
+// positions asks the machine where sessions stand.
+func (g *Group) positions(runs []run) {
+	g.View(func(m *queue.Machine) {
+		for i := range runs {
+			runs[i].position = queue.PositionOf(m, runs[i].session)
+		}
+		g.proposer.tidy(m)
+	})
 }
 
 // Payload reads the payload of one message. It may be gone if the message is.

@@ -416,13 +416,13 @@ func TestConfigureOnOpen(t *testing.T) {
 		g.View(func(m *queue.Machine) { limit = m.Config().DeliveryLimit })
 		return limit
 	}
-	for _, limit := range []int64{5, 5, 7} {
+	for i, limit := range []int64{5, 5, 7} {
 		n := mustHost(t, dir)
 		g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: limit})
 		if err := g.Barrier(patience); err != nil {
 			t.Fatal(err)
 		}
-		mustSubmit(t, g, Batch{Count: 1, Commands: AppendCommand(nil, &logpb.Command{Kind: logpb.Command_TOUCH, Session: session.Proto(), Seq: 1})})
+		mustSubmit(t, g, Batch{Count: 1, Commands: AppendCommand(nil, &logpb.Command{Kind: logpb.Command_TOUCH, Session: session.Proto(), Seq: uint64(i + 1)})})
 		n.outside.await(t, "an answer", func() bool { return len(n.outside.outcomes) > 0 })
 		if got := limits(g); got != limit {
 			t.Errorf("the limit is %d, want %d", got, limit)

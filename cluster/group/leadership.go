@@ -62,6 +62,17 @@ func (l *leadership) serving() uint64 {
 	return l.term.Load()
 }
 
+// refuses says why this node takes no commands now; nil: it does.
+func (l *leadership) refuses() error {
+	switch {
+	case l.term.Load() == 0 || l.barred():
+		return ErrNotLeading
+	case l.transferring.Load():
+		return ErrTransferring
+	}
+	return nil
+}
+
 // barred reports whether the group must not lead on this node: it is
 // quarantined, or has resigned, or the node has withdrawn.
 func (l *leadership) barred() bool {

@@ -15,6 +15,8 @@ type meters struct {
 	snapshots durations.Histogram // that were written
 	led       atomic.Uint64       // how often a replica has begun to lead
 	refused   atomic.Uint64       // requests to append, by other members
+	copies    atomic.Uint64       // commands that leaders had already, and kept out of their logs
+	early     atomic.Uint64       // and those that came before one that is missing
 }
 
 // Meters are what the replicas of queues on a node have done since it started, local queues left out.
@@ -23,12 +25,18 @@ type Meters struct {
 	Snapshots durations.Counts // that were written
 	Led       uint64           // how often a replica has begun to lead
 	Refused   uint64           // requests to append that other members have refused
+	// Commands, of local queues as well, that did not enter a log: because they had been taken already, and
+	// because one before them is missing.
+	Copies, Early uint64
 }
 
 // Meters returns what the replicas of queues have done.
 func (h *Host) Meters() Meters {
 	m := &h.applying.meters
-	return Meters{Applies: m.applies.Read(), Snapshots: m.snapshots.Read(), Led: m.led.Load(), Refused: m.refused.Load()}
+	return Meters{
+		Applies: m.applies.Read(), Snapshots: m.snapshots.Read(), Led: m.led.Load(), Refused: m.refused.Load(),
+		Copies: m.copies.Load(), Early: m.early.Load(),
+	}
 }
 
 // refusals is a transport that counts the requests to append that other members refuse. Behind a

@@ -99,6 +99,7 @@ func (f future) Error() error { return <-f.err }
 // free is a proposer whose entries go where the test says.
 type free struct {
 	proposer
+	clock     *clock.Clock
 	mu        sync.Mutex
 	entries   []*logpb.Entry
 	futures   []future
@@ -135,11 +136,13 @@ func newFree(t *testing.T) *free {
 			x.lost++
 		},
 	}
+	x.positions, x.meters = func([]run) {}, &meters{}
 	x.changed.L = &x.proposer.mu
-	x.begin(clock.New(clock.Config{
+	x.clock = clock.New(clock.Config{
 		Node: "n1", Nodes: []string{"n1"}, Logger: slog.New(slog.DiscardHandler),
 		Wall: time.Now, Monotonic: func() time.Duration { return time.Hour }, MaxSkew: func() fsm.Millis { return 1000 },
-	}), 0)
+	})
+	x.begin(x.clock, 0)
 	x.lead.term.Store(1)
 	return x
 }

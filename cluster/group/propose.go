@@ -2,7 +2,6 @@ package group
 
 import (
 	"bytes"
-	"errors"
 	"sync"
 	"time"
 
@@ -47,6 +46,9 @@ type Batch struct {
 	// Patient says that the batch may be held back until consumers can take more: it comes from
 	// publishers whose connections settle nothing. It is not light.
 	Patient bool
+
+	after uint64 // the light batch of this number goes into the log before it, see cursor
+	waits int    // what it counts for while it waits, see admission
 }
 
 // AppendCommand appends c to the encoded commands of a batch.
@@ -88,24 +90,24 @@ type proposer struct {
 	lost      func()                             // called when the group's own proposals may be lost
 	guard     *guard
 
+	fromMachine
+
 	mu      sync.Mutex
-	changed sync.Cond // an entry has been committed or applied, or building has ended
+	changed sync.Cond // an entry has been committed or applied, something is to be done, or building has ended
 	queued  queued
 	running bool // entries are being built
-	pending []pendingEntry
-	waiting bool          // a goroutine waits for pending entries
+	underWay
 	idle    chan struct{} // closed when neither runs any more; nil: nobody waits for that. See drained
-	bytes   int
-	commits uint64 // entries of a local queue that have been applied
+	commits uint64        // entries of a local queue that have been applied
 	stamper clock.Stamper
 	done    sync.WaitGroup
 }
 
-// queued is what has been submitted and is not in an entry yet.
-type queued struct {
-	light, heavy []Batch
-	back         backpressure
-	tick         bool // a tick is wanted
+// underWay is what raft has accepted.
+type underWay struct {
+	pending []pendingEntry
+	bytes   int
+	waiting bool // a goroutine waits for pending entries
 }
 
 // pendingEntry is an entry that raft has accepted.
@@ -115,53 +117,32 @@ type pendingEntry struct {
 	heavy  int // commands that are not light
 	from   []string
 	since  time.Time // it has been on its way
+	term   uint64    // in which it was made
 }
 
-// submit queues commands for the log.
-func (p *proposer) submit(b Batch) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lead.serving() == 0 {
-		return ErrNotLeading
-	}
-	if !p.admission.take(&b) {
-		return ErrFull
-	}
-	switch {
-	case b.Light:
-		p.queued.light = append(p.queued.light, b)
-	case p.queued.back.takes(&b):
-		return nil
-	default:
-		p.queued.heavy = append(p.queued.heavy, b)
-	}
-	p.start()
-	return nil
-}
-
-// proposeTick requests an entry with a tick unless one has been requested already. It reports
-// whether there will be one: there will not while the group takes no commands.
+// proposeTick requests an entry with a tick. It reports whether there will be one: there will not
+// while the group takes no commands.
 func (p *proposer) proposeTick() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.lead.serving() == 0 {
 		return false
 	}
-	if !p.queued.tick {
-		p.queued.tick = true
-		p.start()
-	}
+	p.queued.tick = true
+	p.start()
 	return true
 }
 
 // start starts the proposer's goroutine unless it is running. The caller holds mu.
 func (p *proposer) start() {
-	if !p.running {
-		p.running = true
-		p.active()
-		p.done.Add(1)
-		go p.run()
+	if p.running {
+		p.changed.Broadcast()
+		return
 	}
+	p.running = true
+	p.active()
+	p.done.Add(1)
+	go p.run()
 }
 
 func (p *proposer) run() {
@@ -170,18 +151,23 @@ func (p *proposer) run() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.ended()
-	for {
-		for len(p.pending) >= maxPending || p.bytes >= maxPendingBytes {
-			p.changed.Wait()
-		}
-		if q := &p.queued; len(q.light) == 0 && len(q.heavy) == 0 && !q.tick {
+	for q := &p.queued; ; {
+		switch {
+		case len(q.errands) > 0:
+			p.doErrands()
+		case !q.any() && !q.tick:
 			return
-		}
-		if p.lead.term.Load() == 0 {
+		case p.lead.term.Load() == 0:
 			p.giveUp()
-			continue
+		case len(q.incoming) > 0:
+			p.resolve()
+		case p.lead.transferring.Load():
+			return // what is queued is kept, see Transfer
+		case len(p.pending) >= maxPending || p.bytes >= maxPendingBytes:
+			p.changed.Wait()
+		default:
+			p.propose()
 		}
-		p.propose()
 	}
 }
 
@@ -194,11 +180,16 @@ func (p *proposer) ended() {
 
 // giveUp reports everything that is waiting as undecided. The caller holds mu.
 func (p *proposer) giveUp() {
-	from := origins(origins(nil, p.queued.light), p.queued.heavy)
-	p.admission.release(p.queued.light)
-	p.admission.release(p.queued.heavy)
-	p.queued.back.entering -= countCommands(p.queued.heavy)
-	p.queued.light, p.queued.heavy, p.queued.tick = drop(p.queued.light, len(p.queued.light)), drop(p.queued.heavy, len(p.queued.heavy)), false
+	q := &p.queued
+	for i := range q.incoming {
+		q.light = append(q.light, q.incoming[i].Batch)
+	}
+	from := origins(origins(nil, q.light), q.heavy)
+	p.admission.release(q.light)
+	p.admission.release(q.heavy)
+	q.back.entering -= countCommands(q.heavy)
+	q.left = q.lights
+	q.incoming, q.light, q.heavy, q.tick = nil, drop(q.light, len(q.light)), drop(q.heavy, len(q.heavy)), false
 	p.mu.Unlock()
 	defer p.mu.Lock()
 	p.report(from)
@@ -209,7 +200,7 @@ func (p *proposer) leadershipEnded() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queued.heavy = p.queued.back.releaseAll(p.queued.heavy)
-	if len(p.queued.light)+len(p.queued.heavy) > 0 {
+	if p.queued.any() {
 		p.start()
 	}
 }
@@ -245,7 +236,9 @@ func (p *proposer) report(from []string) {
 // takes the entry.
 func (p *proposer) propose() {
 	light, commands := take(p.queued.light, 0, maxEntryLight)
+	p.queued.left += uint64(len(light))
 	heavy, _ := take(p.queued.heavy, commands, maxEntryCommands)
+	heavy = heavy[:p.following(heavy)]
 	bytes := 0
 	for i := range heavy {
 		bytes += heavy[i].Bytes
@@ -255,6 +248,7 @@ func (p *proposer) propose() {
 		log.Extensions = joinPayloads(heavy)
 	}
 	e := pendingEntry{since: time.Now(), bytes: bytes + len(log.Data), heavy: countCommands(heavy), from: origins(origins(nil, light), heavy)}
+	e.term = p.lead.term.Load()
 	p.admission.release(light)
 	p.admission.release(heavy)
 	p.queued.light, p.queued.heavy = drop(p.queued.light, len(light)), drop(p.queued.heavy, len(heavy))
@@ -271,6 +265,14 @@ func (p *proposer) propose() {
 		p.done.Add(1)
 		go p.await()
 	}
+}
+
+// following counts the leading batches that have no light one of their sessions before them in the queue.
+func (p *proposer) following(heavy []Batch) (n int) {
+	for n < len(heavy) && heavy[n].after <= p.queued.left {
+		n++
+	}
+	return n
 }
 
 // answered takes account of an entry that has been applied or may be lost. The caller holds mu.
@@ -394,6 +396,9 @@ func (p *proposer) await() {
 		p.pending = p.pending[1:]
 		p.bytes -= e.bytes
 		p.answered(&e)
+		if err != nil && e.term == p.lead.term.Load() {
+			p.restart()
+		}
 		p.changed.Signal()
 		p.mu.Unlock()
 		if err != nil {
@@ -405,14 +410,30 @@ func (p *proposer) await() {
 	}
 }
 
-// drained waits until everything submitted has been committed and answered, and reports whether
-// this happened in time. Nothing is submitted meanwhile.
-func (p *proposer) drained(limit time.Duration) bool {
-	p.mu.Lock()
+// restart gives up what is queued behind an entry that may be lost: it would come too early. The caller
+// holds mu.
+func (p *proposer) restart() {
+	p.queued.cursors = cursors{}
 	p.queued.heavy = p.queued.back.releaseAll(p.queued.heavy)
-	if len(p.queued.heavy) > 0 {
+	if p.queued.any() {
+		p.giveUp()
+	}
+}
+
+// transfer makes the proposer refuse commands and make no entries although the group leads, or go on.
+func (p *proposer) transfer(yes bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lead.transferring.Store(yes)
+	if !yes && (p.queued.any() || p.queued.tick) {
 		p.start()
 	}
+}
+
+// drained waits until everything that raft has taken is committed and answered, and reports whether
+// this happened in time. No entry is made meanwhile: the leadership is being transferred.
+func (p *proposer) drained(limit time.Duration) bool {
+	p.mu.Lock()
 	if !p.running && !p.waiting {
 		p.mu.Unlock()
 		return true
@@ -455,11 +476,13 @@ func (p *proposer) nextApplied() {
 	}
 }
 
-// begin makes the stamps of a leader's term start, not earlier than last.
+// begin makes the stamps of a leader's term start, not earlier than last. Of the sessions it knows nothing
+// yet.
 func (p *proposer) begin(c *clock.Clock, last fsm.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stamper.Begin(c, max(p.stamper.Last(), last))
+	p.queued.cursors = cursors{}
 }
 
 // now returns the stamp an entry would get.
@@ -478,70 +501,3 @@ func (p *proposer) until(t fsm.Time) time.Duration {
 
 // wait returns when nothing is being proposed any more.
 func (p *proposer) wait() { p.done.Wait() }
-
-// admissionLimit is roughly how many bytes other nodes may have submitted to all groups of this
-// node that are not in an entry yet.
-const admissionLimit = 256 << 20
-
-// ErrFull is returned for a submission of a node that has too much waiting here.
-var ErrFull = errors.New("too much waits to be proposed")
-
-// admission counts what other nodes have submitted. A node may have as much waiting as is free for
-// all, plus one batch, unless twice the limit is reached.
-//
-//	sum of waiting = all ≤ 2 × limit
-type admission struct {
-	limit int
-	floor floor
-
-	mu      sync.Mutex
-	waiting map[string]int
-	all     int
-}
-
-func newAdmission() *admission {
-	return &admission{limit: admissionLimit, waiting: map[string]int{}}
-}
-
-// size returns what a batch counts for.
-func (b *Batch) size() int { return len(b.Commands) + b.Bytes }
-
-// take reports whether a batch may wait. Batches of this node always may.
-func (a *admission) take(b *Batch) bool {
-	if b.From == "" {
-		return true
-	}
-	n := b.size()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	has, free := a.waiting[b.From], a.limit-a.all
-	if has+n > free && (has > 0 || n > free+a.limit) {
-		return false
-	}
-	a.waiting[b.From] = has + n
-	a.all += n
-	return true
-}
-
-// crowded reports whether so much waits that nothing should wait longer than it must.
-func (a *admission) crowded() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.all > a.limit/4
-}
-
-// release records that batches no longer wait.
-func (a *admission) release(batches []Batch) {
-	for j := range batches {
-		b := &batches[j]
-		if b.From == "" {
-			continue
-		}
-		a.mu.Lock()
-		a.all -= b.size()
-		if a.waiting[b.From] -= b.size(); a.waiting[b.From] <= 0 {
-			delete(a.waiting, b.From)
-		}
-		a.mu.Unlock()
-	}
-}

@@ -2,10 +2,12 @@ package group
 
 import (
 	"encoding/binary"
+	"iter"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -26,8 +28,13 @@ var (
 
 	commandsField = number((*logpb.Entry)(nil), "commands")
 	kindField     = number((*logpb.Command)(nil), "kind")
+	sessionField  = number((*logpb.Command)(nil), "session")
+	seqField      = number((*logpb.Command)(nil), "seq")
 	enqueueField  = number((*logpb.Command)(nil), "enqueue")
 	sizeField     = number((*logpb.Enqueue)(nil), "size")
+	nodeField     = number((*logpb.Session)(nil), "node")
+	bootField     = number((*logpb.Session)(nil), "boot")
+	numField      = number((*logpb.Session)(nil), "num")
 	commandsTag   = uint64(commandsField)<<3 | uint64(protowire.BytesType)
 )
 
@@ -196,4 +203,102 @@ func scan(commands []byte, f func(enqueue bool, size uint64) bool) (count int) {
 		}
 	}
 	return count
+}
+
+// commandHead is what says which command it is, and which payload it brings.
+type commandHead struct {
+	session fsm.SessionID
+	seq     uint64
+	enqueue bool
+	size    int
+}
+
+// heads iterates over encoded commands, which are known to be sound: over their bytes, and what they are.
+func heads(commands []byte) iter.Seq2[[]byte, commandHead] {
+	return func(yield func([]byte, commandHead) bool) {
+		for at := 0; at < len(commands); {
+			f := fieldAt(commands, at)
+			if f.number == commandsField && !yield(commands[at:f.end], headOf(f.bytes)) {
+				return
+			}
+			at = f.end
+		}
+	}
+}
+
+// headOf reads the head of a command as the decoder does: the last field of a kind counts, and what is in
+// messages adds up.
+func headOf(b []byte) (c commandHead) {
+	for at := 0; at < len(b); {
+		f := fieldAt(b, at)
+		switch at = f.end; f.number {
+		case kindField:
+			c.enqueue = logpb.Command_Kind(f.value) == logpb.Command_ENQUEUE
+		case seqField:
+			c.seq = f.value
+		case sessionField:
+			c.readSession(f.bytes)
+		case enqueueField:
+			c.readSize(f.bytes)
+		}
+	}
+	return c
+}
+
+func (c *commandHead) readSession(b []byte) {
+	for at := 0; at < len(b); {
+		f := fieldAt(b, at)
+		switch at = f.end; f.number {
+		case nodeField:
+			c.session.Node = fsm.NodeID(f.value)
+		case bootField:
+			c.session.Boot = f.value
+		case numField:
+			c.session.Num = f.value
+		}
+	}
+}
+
+func (c *commandHead) readSize(b []byte) {
+	for at := 0; at < len(b); {
+		f := fieldAt(b, at)
+		if at = f.end; f.number == sizeField {
+			c.size = int(uint32(f.value))
+		}
+	}
+}
+
+// field is a field of an encoded message.
+type field struct {
+	number protowire.Number
+	value  uint64 // of a varint
+	bytes  []byte // of what has a length
+	end    int    // where the next one begins
+}
+
+// fieldAt reads the field at a position. If it is not whole, it is the last one, without a value.
+func fieldAt(b []byte, at int) field {
+	tag, at := varint(b, at)
+	if at < 0 {
+		return field{end: len(b)}
+	}
+	f := field{number: protowire.Number(tag >> 3)}
+	switch protowire.Type(tag & 7) {
+	case protowire.VarintType:
+		f.value, f.end = varint(b, at)
+	case protowire.BytesType:
+		var n uint64
+		if n, at = varint(b, at); at >= 0 && n <= uint64(len(b)-at) {
+			f.end = at + int(n)
+			f.bytes = b[at:f.end]
+		}
+	case protowire.Fixed64Type:
+		f.end = at + 8
+	case protowire.Fixed32Type:
+		f.end = at + 4
+	}
+	if f.end <= 0 || f.end > len(b) {
+		return field{end: len(b)}
+	}
+	return f
 }

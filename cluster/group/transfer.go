@@ -14,7 +14,7 @@ var ErrNotHandedOver = errors.New("the leadership was not handed over")
 
 // Parts of a transfer.
 const (
-	drainTime = time.Second // for what has been proposed
+	drainTime = time.Second // for what raft has taken
 	// resignTime is how long a member may take to win the election it was told
 	// to hold, which mostly takes a few milliseconds, and how long it may take
 	// to resign.
@@ -22,8 +22,9 @@ const (
 )
 
 // Transfer makes another member the leader and returns when this replica no
-// longer leads. First everything that it has taken is committed: the submitters
-// get their answers, and what comes from now on they keep for the new leader.
+// longer leads. First the entries that raft has taken are committed, at most
+// maxPending. What is queued is kept: it goes on if the transfer fails, and back
+// to the submitters if it succeeds. What comes meanwhile they keep.
 //
 // to must be up and its log must be as long as the others'. If it does not win
 // in time, this replica resigns, and whoever can becomes the leader: raft takes
@@ -89,7 +90,7 @@ func (g *Group) cedeTo(node string) {
 // announceAgain goes on with a leadership that was not handed over. Nothing was
 // proposed meanwhile: neither the ticks that were due nor settings that have
 // changed. Everybody is told that this replica leads after all: those whose
-// commands it has refused have taken it for one that does not.
+// commands it has refused wait for that.
 func (g *Group) announceAgain(term uint64) {
 	g.setTransferring(false)
 	defer g.spawn(g.review) // what was seen of raft meanwhile
@@ -101,10 +102,6 @@ func (g *Group) announceAgain(term uint64) {
 	g.announce(term)
 }
 
-// setTransferring makes the group refuse commands although it leads, or take them
-// again.
-func (g *Group) setTransferring(yes bool) {
-	g.proposer.mu.Lock()
-	defer g.proposer.mu.Unlock()
-	g.leadership.transferring.Store(yes)
-}
+// setTransferring makes the group refuse commands and make no entries although it
+// leads, or go on.
+func (g *Group) setTransferring(yes bool) { g.proposer.transfer(yes) }

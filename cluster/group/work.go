@@ -151,6 +151,13 @@ func (o *outgoing) outcome(s fsm.SessionID, seq uint64, r fsm.Result) {
 	w.Outcomes = append(w.Outcomes, Outcome{Session: s, First: seq, Run: 1, Result: r})
 }
 
+// answer adds answers that no entry has given.
+func (o *outgoing) answer(outcomes []Outcome) {
+	o.lock()
+	defer o.unlockAndRun()
+	o.next.Outcomes = append(o.next.Outcomes, outcomes...)
+}
+
 // add takes over effects. The caller holds the lock.
 func (o *outgoing) add(e *fsm.Effects) {
 	w := o.next

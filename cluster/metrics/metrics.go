@@ -50,6 +50,7 @@ type Stats struct {
 	Counts                 traffic.Totals
 	Raft                   Raft
 	Meters                 group.Meters
+	Resent                 uint64 // commands to leaders, see stream.Table.Resent
 	Process                Process
 	Logins                 login.Tally
 	Certificates           []Certificate

@@ -82,8 +82,8 @@ func TestPage(t *testing.T) {
 				Replicated: traffic.Counts{traffic.Deliver: 1, traffic.DeliverNoAck: 2, traffic.Get: 3, traffic.GetNoAck: 4, traffic.Redeliver: 5, traffic.Ack: 6}, Local: traffic.Counts{traffic.GetEmpty: 7}, Publishers: 38,
 				Sizes: traffic.Sizes{Counts: [9]uint64{2, 3, 0, 0, 0, 0, 0, 0, 1}, Bytes: 200_000_000},
 			},
-			Meters: group.Meters{Applies: durations.Counts{Of: took(1, 2), Sum: time.Second}, Snapshots: durations.Counts{Of: took(3, 4)}, Led: 51, Refused: 52},
-			Raft:   Raft{Members: Members{61, 62, 63, 64, 65}, CommitLatency: 2 * time.Millisecond, Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
+			Meters: group.Meters{Applies: durations.Counts{Of: took(1, 2), Sum: time.Second}, Snapshots: durations.Counts{Of: took(3, 4)}, Led: 51, Refused: 52, Copies: 53, Early: 54}, Resent: 55,
+			Raft: Raft{Members: Members{61, 62, 63, 64, 65}, CommitLatency: 2 * time.Millisecond, Term: 41, Commit: 42, Last: 43, Applied: 44, Snapshot: 45}, Process: Process{Uptime: 1500 * time.Millisecond, Files: 46, MaxFiles: 47},
 			Logins:    login.Tally{login.AMQP: {Accepted: 3, Refused: 2}, login.HTTP: {Accepted: 2, HeldBack: 1}},
 			Resources: alarm.Resources{MemoryUsed: 11, MemoryLimit: 12, DiskFree: 13, DiskLimit: 14, DiskAlarm: true},
 		}
@@ -102,6 +102,7 @@ func TestPage(t *testing.T) {
 		`quorate_queue_next_expiry_seconds 2.5`, `quorate_queue_tick_lag_seconds 1.5`, `quorate_queue_clock_skew_seconds 0.25`,
 		`quorate_raft_members{state="leader"} 61`, `quorate_raft_members{state="follower"} 62`, `quorate_raft_members{state="candidate"} 63`, `quorate_raft_members{state="learner"} 64`, `quorate_raft_members{state="stopped"} 65`,
 		`quorate_raft_leader_changes_total 51`, `quorate_raft_append_rejected_total 52`,
+		`quorate_commands_repeated_total 53`, `quorate_commands_early_total 54`, `quorate_commands_resent_total 55`,
 		`rabbitmq_connections 3`, `rabbitmq_connections_opened_total 5`, `rabbitmq_channels 7`,
 		`rabbitmq_process_resident_memory_bytes 11`, `rabbitmq_resident_memory_limit_bytes 12`, `rabbitmq_disk_space_available_bytes 13`,
 		`rabbitmq_disk_space_available_limit_bytes 14`, `rabbitmq_alarms_memory_used_watermark 0`, `rabbitmq_alarms_free_disk_space_watermark 1`,

@@ -330,6 +330,9 @@ var table = []metric{
 	}},
 	{"quorate_raft_leader_changes_total", counter, nil, "How often this node has begun to lead a queue that keeps a log; the sum over all nodes counts each change of a leader once", one(func(s *Stats) uint64 { return s.Meters.Led })},
 	{"quorate_raft_append_rejected_total", counter, nil, "Requests to append to the logs of queues that other members have refused: they lack what comes before, or know a later term", one(func(s *Stats) uint64 { return s.Meters.Refused })},
+	{"quorate_commands_resent_total", counter, nil, "Commands of this node's clients and queues that were sent to the leader of a queue again: it had changed, or missed them", one(func(s *Stats) uint64 { return s.Resent })},
+	{"quorate_commands_repeated_total", counter, nil, "Commands that leaders on this node had taken already, and did not let into their logs again", one(func(s *Stats) uint64 { return s.Meters.Copies })},
+	{"quorate_commands_early_total", counter, nil, "Commands that came to leaders on this node before one that is missing, and were refused", one(func(s *Stats) uint64 { return s.Meters.Early })},
 	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has resigned because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not applied), disk (the node's disk hangs), catalog (its entries are not committed or not applied)", func(s *Stats, add emit) {
 		for _, reason := range group.Reasons {
 			add(float64(s.Replicas.Resignations[reason]), reason)

@@ -104,7 +104,7 @@ func (s *Stream) catchUp() []Resync {
 			break
 		}
 		c.requestedAt = s.route.host.Now()
-		asks = append(asks, Resync{s.id, number, c.last})
+		asks = append(asks, Resync{Session: s.id, Consumer: number, After: c.last})
 	}
 	return asks
 }
@@ -117,12 +117,16 @@ func (s *Stream) ReturnUnseen(number uint64) {
 	}
 }
 
-// restart sends all again, and lists what to ask after a change of leader.
-func (s *Stream) restart() []Resync {
+// restart sends all again to a new leader, or lists what to ask the one there was about the commands; and
+// what to ask about consumers.
+func (s *Stream) restart(isNew bool) (asks []Resync) {
 	s.owner.Lock()
 	defer s.owner.Unlock()
-	s.resend()
-	var asks []Resync
+	if isNew {
+		s.resend()
+	} else {
+		asks = s.question()
+	}
 	for number, c := range s.consumers {
 		if number != 0 || c.last != 0 {
 			c.requestedAt = s.route.host.Now()
@@ -132,21 +136,27 @@ func (s *Stream) restart() []Resync {
 	return asks
 }
 
+// resume lists what to ask after a pause.
+func (s *Stream) resume() []Resync {
+	s.owner.Lock()
+	defer s.owner.Unlock()
+	return s.question()
+}
+
 // askFor asks what a consumer has missed. Gets miss notices only: one whose
 // message got lost is repeated.
 func (s *Stream) askFor(number uint64, c *Consumer) Resync {
 	if number == 0 {
-		return Resync{s.id, 0, ^uint64(0)}
+		return Resync{Session: s.id, After: ^uint64(0)}
 	}
-	return Resync{s.id, number, c.last}
+	return Resync{Session: s.id, Consumer: number, After: c.last}
 }
 
-// overdue sends again, and lists what to ask again, if that has taken too long.
+// overdue lists what to ask, or to ask again, if that has taken too long.
 func (s *Stream) overdue(now int64) []Resync {
 	s.owner.Lock()
 	defer s.owner.Unlock()
-	s.stuck(now, stuckAfter)
-	return s.unanswered(now, stuckAfter)
+	return append(s.overdueCommands(now), s.unanswered(now, stuckAfter)...)
 }
 
 // unanswered lists what was asked longer than limit ago and has to be asked

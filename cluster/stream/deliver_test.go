@@ -95,7 +95,7 @@ func TestReceiverIsFull(t *testing.T) {
 	}
 	c.full = false
 	s.CatchUp()
-	if want := []Resync{{s.id, 5, 0}}; !slices.Equal(h.requested, want) {
+	if want := []Resync{{Session: s.id, Consumer: 5}}; !slices.Equal(h.requested, want) {
 		t.Errorf("asks %v, want %v", h.requested, want)
 	}
 }
@@ -110,7 +110,7 @@ func TestAskAgain(t *testing.T) {
 	if asks := s.overdue(now + stuckAfter); len(asks) != 0 {
 		t.Errorf("asked too early: %v", asks)
 	}
-	if asks := s.overdue(now + stuckAfter + 1); len(asks) != 1 || asks[0] != (Resync{s.id, 5, 0}) {
+	if asks := s.overdue(now + stuckAfter + 1); len(asks) != 1 || asks[0] != (Resync{Session: s.id, Consumer: 5}) {
 		t.Errorf("asks %v", asks)
 	}
 	if asks := s.overdue(now + stuckAfter + 2); len(asks) != 0 {

@@ -19,8 +19,8 @@ type host struct {
 	panics  atomic.Int64
 	spawned atomic.Int64
 
-	mu        sync.Mutex                              // guards what follows
-	submit    func(leader string, b group.Batch) bool // nil: everything is taken
+	mu        sync.Mutex                               // guards what follows
+	submit    func(leader string, b group.Batch) error // nil: everything is taken
 	requested []Resync
 	serves    map[string]uint64 // what a node that is asked says; absent: it does not lead
 }
@@ -50,11 +50,14 @@ func (h *host) Spawn(doing string, f func()) bool {
 	return true
 }
 
-func (h *host) Submit(_ *Route, leader string, b group.Batch) bool {
+func (h *host) Submit(_ *Route, leader string, b group.Batch) error {
 	h.mu.Lock()
 	submit := h.submit
 	h.mu.Unlock()
-	return submit == nil || submit(leader, b)
+	if submit == nil {
+		return nil
+	}
+	return submit(leader, b)
 }
 
 func (h *host) Ask(_ *Route, _ string, q Resync) {
@@ -72,7 +75,7 @@ func (h *host) Leads(_ *Route, node string) uint64 {
 func (h *host) QueueGone(id fsm.QueueID) { h.table.QueueGone(id) }
 
 // submits sets what becomes of batches.
-func (h *host) submits(f func(leader string, b group.Batch) bool) {
+func (h *host) submits(f func(leader string, b group.Batch) error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.submit = f
@@ -185,11 +188,11 @@ func (c *client) consumer(number uint64) *Consumer {
 	return x
 }
 
-// stuck is what the watch does.
-func (c *client) stuck() {
+// overdue is what the watch asks the leader about the commands.
+func (c *client) overdue() []Resync {
 	c.Lock()
 	defer c.Unlock()
-	c.stream.stuck(c.stream.route.host.Now(), stuckAfter)
+	return c.stream.overdueCommands(c.stream.route.host.Now())
 }
 
 // mustBeWhole checks the invariant of a stream.
@@ -204,8 +207,8 @@ func (c *client) mustBeWhole(t grouptest.Fatal) {
 			t.Fatalf("command %d is in place %d behind %d", seq, i, oldest)
 		}
 	}
-	if s.sent >= s.next || s.heavy >= s.next || s.progress.stalls > maxStalls {
-		t.Fatalf("oldest %d, sent %d, heavy %d, next %d, %d stalls", oldest, s.sent, s.heavy, s.next, s.progress.stalls)
+	if s.sent >= s.next || s.heavy >= s.next || s.wait.requested >= s.next || s.wait.resent > maxResent {
+		t.Fatalf("oldest %d, sent %d, heavy %d, next %d, %+v", oldest, s.sent, s.heavy, s.next, s.wait)
 	}
 }
 
@@ -224,9 +227,9 @@ func take(s *Stream) []group.Batch {
 	for full := true; full; {
 		b := NewLoad()
 		full = s.Take(&b)
-		b.Submit(func(b group.Batch) bool {
+		_ = b.Submit(func(b group.Batch) error {
 			all = append(all, b)
-			return true
+			return nil
 		})
 	}
 	return all

@@ -59,9 +59,10 @@ type Host interface {
 	Guard(doing string, f func()) bool
 	// Spawn does it on a goroutine of its own, unless the node closes.
 	Spawn(doing string, f func()) bool
-	// Submit hands a batch to a queue's leader, which may be this node, and reports
-	// whether it was taken.
-	Submit(to *Route, leader string, b group.Batch) bool
+	// Submit hands a batch to a queue's leader, which may be this node. Of its errors
+	// group.ErrFull and group.ErrTransferring call for a pause; any other one means
+	// that the node does not lead, or cannot be reached.
+	Submit(to *Route, leader string, b group.Batch) error
 	// Ask asks a queue's leader for deliveries. A question may get lost.
 	Ask(to *Route, leader string, q Resync)
 	// Leads asks a node whether it leads a queue, and returns the term; 0: no.
@@ -89,8 +90,11 @@ type DeliveryBatch struct {
 	Last     uint64        // … and is all that it holds up to this delivery
 }
 
-// Resync asks a leader for what a consumer holds after a delivery.
+// Resync asks a leader for what a consumer holds after a delivery, or about the
+// commands of a session.
 type Resync struct {
 	Session         fsm.SessionID
 	Consumer, After uint64
+	// Commands is the oldest unanswered command; 0: the question is about a consumer.
+	Commands uint64
 }

@@ -1,9 +1,11 @@
 package stream
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
@@ -22,7 +24,9 @@ type Route struct {
 	mu         sync.Mutex // may be taken under the lock of an owner
 	leader     string     // name of the node that serves; empty: unknown
 	term       uint64     // of the newest leader that is known; it only grows
-	leaderless int64      // since when there is no leader, ms
+	newest     string     // that leader
+	pause      pause
+	leaderless int64 // since when there is no leader, ms
 	led        chan struct{}
 	streams    map[fsm.SessionID]*Stream
 	dirty      []*Stream // those with something to send
@@ -39,6 +43,7 @@ func newRoute(t *Table, q *catalog.Queue) *Route {
 	}
 	if q.Local {
 		r.leader, r.term = r.host.NodeName(q.Home()), group.LocalTerm // and never any other node
+		r.newest = r.leader
 		return r
 	}
 	r.watch() // no other goroutine has it yet
@@ -95,9 +100,12 @@ func (r *Route) wake(s *Stream) {
 	r.mu.Unlock()
 }
 
+// submits reports whether there is a leader that takes commands. mu is held.
+func (r *Route) submits() bool { return r.leader != "" && r.pause.until == 0 }
+
 // start runs the submitting goroutine if there is a leader. mu is held.
 func (r *Route) start() {
-	if !r.running && r.leader != "" && len(r.dirty) > 0 {
+	if !r.running && r.submits() && len(r.dirty) > 0 {
 		r.running = true
 		go r.run()
 	}
@@ -114,7 +122,7 @@ func (r *Route) submitDirty() {
 	var streams []*Stream
 	for {
 		r.mu.Lock()
-		if r.leader == "" || len(r.dirty) == 0 {
+		if !r.submits() || len(r.dirty) == 0 {
 			r.running = false
 			r.mu.Unlock()
 			return
@@ -143,8 +151,8 @@ func (r *Route) submitAll(streams []*Stream, leader string) {
 			i++
 		}
 		if full || i == len(streams) {
-			if !b.Submit(func(b group.Batch) bool { return r.host.Submit(r, leader, b) }) {
-				r.Lose(leader)
+			if err := b.Submit(func(b group.Batch) error { return r.host.Submit(r, leader, b) }); err != nil {
+				r.refused(leader, err)
 				r.keep(streams[i:])
 				return
 			}
@@ -181,9 +189,9 @@ func (r *Route) leads(node string, term uint64) bool {
 	return r.leader == node && r.term == term
 }
 
-// Lead records which node serves the queue. The leader is sent everything unanswered and asked for
-// missing deliveries. This applies to a known leader, too: it announces itself again when it could
-// not send something.
+// Lead records which node serves the queue. A new leader is sent everything unanswered, and asked for
+// missing deliveries. A known one is asked what it has: it announces itself again when it could not send
+// something, or takes commands again.
 func (r *Route) Lead(node string, term uint64) {
 	r.mu.Lock()
 	if r.ended || term < r.term {
@@ -194,34 +202,78 @@ func (r *Route) Lead(node string, term uint64) {
 		close(r.led)
 		r.led = make(chan struct{})
 	}
-	r.leader, r.term = node, term
+	isNew := node != r.newest || term != r.term
+	r.leader, r.newest, r.term, r.pause = node, node, term, pause{}
 	r.mu.Unlock()
-	r.Refresh()
+	r.refresh(isNew)
 }
 
-// Refresh sends everything unanswered again and requests lost deliveries.
-func (r *Route) Refresh() {
-	for _, s := range r.Streams() {
-		r.ask(s.restart())
-	}
-	r.mu.Lock()
-	r.start()
-	r.mu.Unlock()
+// refresh sends a new leader everything unanswered, or asks the one there was what it has. It requests lost
+// deliveries.
+func (r *Route) refresh(isNew bool) {
+	r.askAll(func(s *Stream) []Resync { return s.restart(isNew) })
 }
 
 // Lose forgets a leader that does not serve or cannot be reached.
 func (r *Route) Lose(node string) {
 	r.mu.Lock()
-	if r.leader != node {
-		r.mu.Unlock()
-		return
+	defer r.mu.Unlock()
+	if r.leader == node {
+		r.leader = ""
+		r.leaderless = r.host.Now()
+		r.watch()
 	}
-	r.leader = ""
-	r.leaderless = r.host.Now()
-	r.watch()
-	r.mu.Unlock()
-	for _, s := range r.Streams() {
-		s.sendAgain()
+}
+
+// pause says that a leader that leads is not sent anything. The watch ends it, or the leader does when it
+// announces itself.
+type pause struct {
+	until  int64 // ms; 0: there is none
+	ended  int64 // when the last one ended, ms
+	length int64 // of the present or the last one, ms
+}
+
+// The first and the longest of several pauses in a row, in milliseconds.
+const (
+	minPause = 100
+	maxPause = 2000
+)
+
+// begin begins a pause, which is longer if the last one has just ended.
+func (p *pause) begin(now int64) {
+	if p.length = min(2*p.length, maxPause); p.length == 0 || now-p.ended > maxPause {
+		p.length = minPause
+	}
+	p.until = now + p.length
+}
+
+// Pause stops submitting for a while: the leader has too much waiting, or is handing its leadership over.
+// It keeps what it has taken.
+func (r *Route) Pause(node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.leader == node && r.pause.until == 0 {
+		r.pause.begin(r.host.Now())
+		r.watch()
+	}
+}
+
+// resume ends a pause that has lasted long enough, and reports whether it has. What was refused meanwhile is
+// among what the leader is asked for. mu is held.
+func (r *Route) resume(now int64) bool {
+	if r.pause.until == 0 || now < r.pause.until {
+		return false
+	}
+	r.pause.until, r.pause.ended = 0, now
+	return true
+}
+
+// refused deals with a leader that has not taken a batch.
+func (r *Route) refused(leader string, why error) {
+	if errors.Is(why, group.ErrFull) || errors.Is(why, group.ErrTransferring) {
+		r.Pause(leader)
+	} else {
+		r.Lose(leader)
 	}
 }
 
@@ -258,6 +310,16 @@ func (r *Route) rebuild() {
 	}
 }
 
+// askAll asks the leader what each stream has to ask, and goes on to submit.
+func (r *Route) askAll(what func(*Stream) []Resync) {
+	for _, s := range r.Streams() {
+		r.ask(what(s))
+	}
+	r.mu.Lock()
+	r.start()
+	r.mu.Unlock()
+}
+
 // ask sends resync requests to the leader.
 func (r *Route) ask(asks []Resync) {
 	if len(asks) == 0 {
@@ -281,7 +343,11 @@ type Table struct {
 	early  map[fsm.QueueID]earlyLeader // of queues that this node's catalog does not hold yet
 
 	watchlist watchlist
+	resent    atomic.Uint64 // commands, see Resent
 }
+
+// Resent returns how many commands were to be sent to a leader again.
+func (t *Table) Resent() uint64 { return t.resent.Load() }
 
 // maxEarly bounds how many leaders of unknown queues are kept.
 const maxEarly = 1 << 16
@@ -394,6 +460,13 @@ func (t *Table) Lose(id fsm.QueueID, node string) {
 	}
 }
 
+// Pause records that a node leads a queue, and takes no commands for now.
+func (t *Table) Pause(id fsm.QueueID, node string) {
+	if r := t.Find(id); r != nil {
+		r.Pause(node)
+	}
+}
+
 // NodeDown records that a node cannot be reached, so it serves no queue.
 func (t *Table) NodeDown(node string) {
 	for _, r := range t.All() {
@@ -405,7 +478,7 @@ func (t *Table) NodeDown(node string) {
 func (t *Table) NodeUp(node string) {
 	for _, r := range t.All() {
 		if r.IsLeader(node) {
-			r.Refresh()
+			r.refresh(false)
 		}
 	}
 }

@@ -18,11 +18,11 @@ type submissions struct {
 	made []string
 	gate chan struct{}
 	came chan struct{}
-	ok   bool
+	err  error
 }
 
-func (s *submissions) submit(t grouptest.Fatal) func(string, group.Batch) bool {
-	return func(leader string, b group.Batch) bool {
+func (s *submissions) submit(t grouptest.Fatal) func(string, group.Batch) error {
+	return func(leader string, b group.Batch) error {
 		s.came <- struct{}{}
 		<-s.gate
 		s.mu.Lock()
@@ -30,7 +30,7 @@ func (s *submissions) submit(t grouptest.Fatal) func(string, group.Batch) bool {
 		for _, c := range grouptest.Commands(t, b) {
 			s.made = append(s.made, fmt.Sprint(leader, " ", c.Seq))
 		}
-		return s.ok
+		return s.err
 	}
 }
 
@@ -43,11 +43,11 @@ func (r *Route) isRunning() bool {
 // Commands that were on their way to a leader when another one took over are
 // sent to that one too, whether the former took them or not.
 func TestLeaderMovesDuringSubmit(t *testing.T) {
-	for _, taken := range []bool{true, false} {
-		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {
+	for _, err := range []error{nil, group.ErrNotLeading, group.ErrFull, group.ErrTransferring} {
+		t.Run(fmt.Sprint(err), func(t *testing.T) {
 			h, c := newHost(t), &client{}
 			s := h.mustStream(c)
-			sub := &submissions{gate: make(chan struct{}), came: make(chan struct{}, 10), ok: taken}
+			sub := &submissions{gate: make(chan struct{}), came: make(chan struct{}, 10), err: err}
 			h.submits(sub.submit(t))
 			s.route.Lead("n2", 5)
 			c.publish(1, "m")
@@ -56,7 +56,7 @@ func TestLeaderMovesDuringSubmit(t *testing.T) {
 			sub.gate <- struct{}{}
 			<-sub.came
 			sub.mu.Lock()
-			sub.ok = true
+			sub.err = nil
 			sub.mu.Unlock()
 			close(sub.gate)
 			grouptest.Eventually(t, func() bool { return !s.route.isRunning() })
@@ -158,7 +158,7 @@ func TestEndOfQueue(t *testing.T) {
 func TestSubmittingPanics(t *testing.T) {
 	h, c := newHost(t), &client{}
 	s := h.mustStream(c)
-	h.submits(func(string, group.Batch) bool { panic("injected") })
+	h.submits(func(string, group.Batch) error { panic("injected") })
 	s.route.Lead("n2", 1)
 	c.publish(1, "m")
 	grouptest.Eventually(t, func() bool { return !s.route.isRunning() })
@@ -171,9 +171,9 @@ func TestSubmittingPanics(t *testing.T) {
 		t.Errorf("%d streams, %d panics", len(s.route.Streams()), h.panics.Load())
 	}
 	sent := make(chan int, 1)
-	h.submits(func(_ string, b group.Batch) bool {
+	h.submits(func(_ string, b group.Batch) error {
 		sent <- b.Count
-		return true
+		return nil
 	})
 	next := &client{}
 	h.attach(next, s.route, 2)
@@ -181,5 +181,108 @@ func TestSubmittingPanics(t *testing.T) {
 	s.route.Lead("n2", 1)
 	if n := <-sent; n != 1 {
 		t.Errorf("%d commands are submitted", n)
+	}
+}
+
+// A leader that is full, or hands its leadership over, is paused for, longer each time, and not left: when the
+// pause is over it is asked what it has, and gets the rest. One that announces itself again ends the pause.
+func TestPause(t *testing.T) {
+	for _, why := range []error{group.ErrFull, group.ErrTransferring} {
+		h, c := newHost(t), &client{}
+		s := h.mustStream(c)
+		r := s.route
+		refuse, tries := why, make(chan int, 100)
+		h.submits(func(_ string, b group.Batch) error {
+			tries <- b.Count
+			return refuse
+		})
+		rest := func() {
+			t.Helper()
+			grouptest.Eventually(t, func() bool { return !r.isRunning() })
+		}
+		var watched []*Route
+		pass := func(ms int64) {
+			h.Clock.Add(ms)
+			watched = h.table.Watch(watched)
+			rest()
+		}
+		r.Lead("n2", 5)
+		c.publish(1, "m")
+		rest()
+		if len(tries) != 1 || !r.IsLeader("n2") {
+			t.Fatalf("%v: tried %d times, the leader is lost: %v", why, len(tries), !r.IsLeader("n2"))
+		}
+		pass(minPause - 1)
+		if len(tries) != 1 || len(h.requested) != 0 {
+			t.Errorf("%v: tried %d times, asked %v before the pause is over", why, len(tries), h.requested)
+		}
+		pass(1)
+		if want := []Resync{{Session: s.id, After: ^uint64(0), Commands: 1}}; !slices.Equal(h.requested, want) {
+			t.Errorf("%v: asked %v after the pause, want %v", why, h.requested, want)
+		}
+		s.Answer("n2", []group.Outcome{gapAt(1, 1)})
+		rest()
+		pass(minPause)
+		if len(tries) != 2 {
+			t.Errorf("%v: tried %d times in the second pause, which is longer", why, len(tries))
+		}
+		for range 10 {
+			pass(maxPause)
+			s.Answer("n2", []group.Outcome{gapAt(1, 1)})
+			rest()
+		}
+		if len(tries) != 2+10 {
+			t.Errorf("%v: tried %d times in ten of the longest pauses", why, len(tries)-2)
+		}
+		for len(tries) > 0 {
+			<-tries
+		}
+		refuse = nil
+		r.Lead("n2", 5) // it takes commands again
+		s.Answer("n2", []group.Outcome{gapAt(1, 1)})
+		rest()
+		if len(tries) != 1 {
+			t.Errorf("%v: tried %d times when it takes commands again", why, len(tries))
+		}
+		c.publish(2, "m")
+		rest()
+		if len(tries) != 2 {
+			t.Errorf("%v: the pause goes on", why)
+		}
+	}
+}
+
+// Only another leader, or another term, is sent everything again. The one there was is asked: after a link that
+// was broken, and when it was lost and has come back.
+func TestOnlyNewLeaderGetsEverything(t *testing.T) {
+	for _, x := range []struct {
+		name string
+		do   func(h *host, r *Route)
+		all  bool
+	}{
+		{"another node", func(_ *host, r *Route) { r.Lead("n3", 6) }, true},
+		{"another term", func(_ *host, r *Route) { r.Lead("n2", 6) }, true},
+		{"an older one", func(_ *host, r *Route) { r.Lead("n3", 4) }, false},
+		{"the same", func(_ *host, r *Route) { r.Lead("n2", 5) }, false},
+		{"it was lost", func(_ *host, r *Route) { r.Lose("n2"); r.Lead("n2", 5) }, false},
+		{"the link is back", func(h *host, _ *Route) { h.table.NodeUp("n2") }, false},
+		{"it was full", func(h *host, r *Route) { h.table.Pause(r.id, "n2"); h.Clock.Add(maxPause); h.table.Watch(nil) }, false},
+	} {
+		h, c := newHost(t), &client{}
+		s := h.mustStream(c)
+		sent := make(chan int, 10)
+		h.submits(func(_ string, b group.Batch) error {
+			sent <- b.Count
+			return nil
+		})
+		s.route.Lead("n2", 5)
+		c.publish(1, "m")
+		grouptest.Eventually(t, func() bool { return !s.route.isRunning() })
+		<-sent
+		x.do(h, s.route)
+		grouptest.Eventually(t, func() bool { return !s.route.isRunning() })
+		if all := len(sent) == 1; all != x.all || !all && x.name != "an older one" && len(h.requested) != 1 {
+			t.Errorf("%s: sent %d times, asked %v", x.name, len(sent), h.requested)
+		}
 	}
 }

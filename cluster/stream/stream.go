@@ -8,8 +8,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Stream holds the commands of one session to one queue. They stay until they are answered. After
-// a change of leader or a broken link, all of them are sent again: the machine drops duplicates.
+// Stream holds the commands of one session to one queue. They stay until they are answered. A new leader
+// is sent all of them. After anything else that may have lost some, the leader is asked which one it
+// expects, and they are sent again from there on: it drops copies.
 //
 // Invariant: pending holds the numbers oldest … next-1 without a gap, and sent < next, heavy <
 // next. sent < oldest means that all commands are to be sent (again).
@@ -32,7 +33,8 @@ type Stream struct {
 	ending    bool        // SESSION_DOWN is among its commands
 	consumers map[uint64]*Consumer
 	unseen    []settlement // to be queued once the current answers have been processed
-	progress  progress
+	gap       gap
+	wait      wait
 }
 
 // New returns a stream that begins with command 1. It is not attached to the route yet. receiver
@@ -40,7 +42,7 @@ type Stream struct {
 func New(o Owner, receiver Receiver, id fsm.SessionID, r *Route) *Stream {
 	s := &Stream{
 		owner: o, receiver: receiver, id: id, route: r, next: 1,
-		encoder: encoder{session: id.Proto()}, progress: progress{at: r.host.Now()},
+		encoder: encoder{session: id.Proto()}, wait: wait{since: r.host.Now()},
 	}
 	if receiver != nil {
 		s.consumers = map[uint64]*Consumer{0: {}}
@@ -108,7 +110,7 @@ func (s *Stream) push(p Pending) {
 	p.seq = s.next
 	s.next++
 	if s.pending.len() == 0 {
-		s.progress.at = s.route.host.Now()
+		s.wait.since = s.route.host.Now()
 	}
 	s.pending.push(p)
 	s.wake()
@@ -210,8 +212,16 @@ func NewLoad() Load {
 }
 
 // Submit hands over its batches until one is refused.
-func (b *Load) Submit(to func(group.Batch) bool) bool {
-	return (b.light.Count == 0 || to(b.light)) && (b.heavy.Count == 0 || to(b.heavy)) && (b.patient.Count == 0 || to(b.patient))
+func (b *Load) Submit(to func(group.Batch) error) error {
+	for _, batch := range [...]group.Batch{b.light, b.heavy, b.patient} {
+		if batch.Count == 0 {
+			continue
+		}
+		if err := to(batch); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Take moves what has not been sent into batches and reports whether one of them
@@ -266,12 +276,23 @@ func (s *Stream) firstUnsent() int {
 	return min(n, int(s.sent-s.pending.at(0).seq)+1)
 }
 
+// rewind makes unanswered commands go out again from next on. The lock is held.
+func (s *Stream) rewind(next uint64) {
+	if s.pending.len() == 0 {
+		return
+	}
+	next = max(next, s.pending.at(0).seq)
+	if s.sent >= next {
+		s.route.table.resent.Add(s.sent + 1 - next)
+		s.sent = next - 1
+	}
+	s.wake()
+}
+
 // resend makes all unanswered commands go out again. The lock is held.
 func (s *Stream) resend() {
-	if s.pending.len() > 0 {
-		s.sent = s.pending.at(0).seq - 1
-		s.wake()
-	}
+	s.wait = wait{since: s.route.host.Now(), resent: s.wait.resent}
+	s.rewind(0)
 }
 
 // sendAgain is resend, and takes the lock, releasing it even after a panic.
@@ -281,105 +302,143 @@ func (s *Stream) sendAgain() {
 	s.resend()
 }
 
-// gapPause is how long repeated reports of the same gap are ignored.
-const gapPause = 50 // milliseconds
-
-// maxStalls bounds how long a stream waits before it sends everything again.
-const maxStalls = 4
-
-// stallRate is the assumed rate of the slowest queue, in bytes per millisecond: a stream waits
-// that much longer for an answer the more bytes it holds.
-const stallRate = 2 << 10
-
-// progress determines when a stream sends again by itself.
-type progress struct {
-	at     int64  // when something was last answered, or sent again, ms
-	stalls int    // how often everything was sent again without an answer; ≤ maxStalls
-	gapAt  uint64 // last gap that made the stream send again
+// gap is the last report that a command has come too early. Commands that were on their way behind one
+// that got lost are all reported, in the order in which they were sent, and say nothing new.
+type gap struct {
+	next  uint64 // command that is missing
+	first uint64 // command that came too early, the last one that was reported
+	sent  uint64 // the newest command that was on its way then
 }
 
-// gap sends again from next on, where the machine's stream ends.
-func (s *Stream) gap(next uint64) {
-	now := s.route.host.Now()
-	if s.progress.gapAt == next && now-s.progress.at < gapPause {
-		return
+// missing goes back to next, which the leader expected when first came.
+func (s *Stream) missing(first, next uint64) {
+	g := &s.gap
+	known := next == g.next && g.first < first && first <= g.sent
+	g.first = first
+	if known || next < s.pending.at(0).seq || next > s.sent {
+		return // the answer is on its way, or next has not been sent
 	}
-	s.progress.gapAt, s.progress.at = next, now
-	s.resend()
+	*g = gap{next, first, s.sent}
+	s.wait.requested = 0 // this tells what would be the answer
+	s.rewind(next)
 }
 
-// stuck sends again if nothing was answered for a while: at first for limit plus the time for the
-// payloads, then for twice as long each time. A queue that is merely slow must not get the same
-// work over and over. The lock is held.
-func (s *Stream) stuck(now, limit int64) {
-	p := &s.progress
-	if s.pending.len() == 0 || now-p.at <= limit<<p.stalls {
-		return
+// wait determines when the leader is asked what it has.
+type wait struct {
+	since     int64  // when something was last heard of the commands, or they were sent again, ms
+	requested uint64 // commands up to here were on their way when the leader was asked; 0: it was not, or has answered
+	resent    int    // how often everything was sent again because it did not answer; ≤ maxResent
+}
+
+// maxResent bounds how long a stream waits before it sends everything again.
+const maxResent = 4
+
+// heard notes that the leader has said something about the commands.
+func (s *Stream) heard() { s.wait.since, s.wait.resent = s.route.host.Now(), 0 }
+
+// question returns what to ask the leader about the commands. The lock is held.
+func (s *Stream) question() (asks []Resync) {
+	if s.pending.len() == 0 || s.sent < s.pending.at(0).seq {
+		return nil // nothing is on its way
 	}
-	bytes := int64(0)
-	for i := range s.pending.len() {
-		bytes += int64(len(s.pending.at(i).Payload))
+	s.wait.since, s.wait.requested = s.route.host.Now(), s.sent
+	return []Resync{{Session: s.id, After: ^uint64(0), Commands: s.pending.at(0).seq}}
+}
+
+// expected processes the answer to a question.
+func (s *Stream) expected(next uint64) {
+	requested := s.wait.requested
+	s.wait.requested = 0
+	if next <= requested && next >= s.pending.at(0).seq {
+		s.gap = gap{next, next, s.sent}
+		s.rewind(next)
 	}
-	if now-p.at > (limit+bytes/stallRate)<<p.stalls {
-		p.stalls = min(p.stalls+1, maxStalls)
-		p.at = now
+}
+
+// overdueCommands returns what to ask if nothing has been heard of the commands for a while. A leader that
+// does not answer this either, as one of an earlier version, gets everything again, for longer and longer
+// times. The lock is held.
+func (s *Stream) overdueCommands(now int64) []Resync {
+	x := &s.wait
+	switch {
+	case s.pending.len() == 0 || now-x.since <= stuckAfter<<x.resent:
+	case x.requested == 0:
+		return s.question()
+	default:
+		x.resent = min(x.resent+1, maxResent)
 		s.resend()
 	}
+	return nil
 }
 
 // Answer processes outcomes of commands reported by a node. It takes the owner's lock.
 func (s *Stream) Answer(from string, outcomes []group.Outcome) {
-	s.owner.Lock()
-	defer s.owner.Unlock()
-	for i := range outcomes {
-		if outcomes[i].Result.Code == fsm.NoSession && !s.route.IsLeader(from) {
-			continue // from a former leader, for commands that have been sent again since
-		}
-		s.answered(outcomes[i].First, outcomes[i].Run, outcomes[i].Result)
-	}
+	s.route.ask(s.answerAll(from, outcomes))
 }
 
-// answered processes the outcome of commands. The lock is held.
-func (s *Stream) answered(first, run uint64, r fsm.Result) {
+// answerAll processes outcomes, and lists what to ask.
+func (s *Stream) answerAll(from string, outcomes []group.Outcome) (asks []Resync) {
+	s.owner.Lock()
+	defer s.owner.Unlock()
+	unclear := false
+	for i := range outcomes {
+		o := &outcomes[i]
+		if (o.Result.Code == fsm.NoSession || o.Result.Code == fsm.Gap) && !s.route.IsLeader(from) {
+			continue // from a former leader, for commands that have been sent again since
+		}
+		unclear = s.answered(o.First, o.Run, o.Result) || unclear
+	}
+	if unclear && s.wait.requested == 0 {
+		asks = s.question()
+	}
+	return asks
+}
+
+// answered processes the outcome of commands. unclear says that answers to earlier ones have been lost.
+// The lock is held.
+func (s *Stream) answered(first, run uint64, r fsm.Result) (unclear bool) {
 	if s.pending.len() == 0 || first+run <= s.pending.at(0).seq {
-		return // an answer to a duplicate
+		return false // an answer to a duplicate
 	}
 	switch oldest := s.pending.at(0).seq; {
 	case r.Code == fsm.Gap:
-		s.gap(r.Next)
-		return
+		s.heard()
+		if r.Next < first {
+			s.missing(first, r.Next)
+		} else {
+			s.expected(r.Next)
+		}
+		return false
 	case r.Code == fsm.NoSession && oldest == 1 && first > 1:
 		// The command that begins the stream was lost, later ones were not.
-		s.gap(1)
-		return
+		s.missing(first, 1)
+		return false
 	case r.Code == fsm.Late:
 		s.reopen(fsm.Time(r.Next))
-		return
+		return false
 	case r.Code == fsm.NoSession:
 		s.owner.Lost()
-		return
+		return false
 	case first > oldest:
-		// Answers in between have been lost; request them again.
-		s.gap(oldest)
-		return
+		return true
 	}
 	for s.pending.len() > 0 && s.pending.at(0).seq < first+run {
 		p := s.pending.at(0)
 		if p.Call.again(r) {
-			s.sent = p.seq - 1
-			s.wake()
-			return
+			s.rewind(p.seq)
+			return false
 		}
 		s.pending.pop()
 		s.owner.Answered(p, r)
 		*p = Pending{}
 	}
-	s.progress.at, s.progress.stalls = s.route.host.Now(), 0
+	s.heard()
 	for _, u := range s.unseen {
 		s.push(Pending{settle: u})
 	}
 	s.unseen = nil
 	s.pending.compact()
+	return false
 }
 
 // reopen begins a stream whose first command has waited for too long, with the queue's own time.
@@ -400,7 +459,6 @@ func (s *Stream) reopen(at fsm.Time) {
 	}
 	c.OpenedAt = int64(at)
 	first.encoded = s.encoder.encode(c)
-	s.progress.at = s.route.host.Now()
 	s.resend()
 }
 

@@ -21,8 +21,9 @@ func TestStreamProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h, c := newHost(t), &client{}
 		s := h.mustStream(c)
-		m := &streamRules{}
+		m := &leaderRules{keeps: rapid.Bool().Draw(t, "keeps cursors")}
 		var wire []group.Batch
+		var asks []Resync
 		var answers []group.Outcome
 		var want []string
 		var calls []*Call
@@ -50,13 +51,13 @@ func TestStreamProperty(t *testing.T) {
 			"send": func() { wire = append(wire, take(s)...) },
 			"arrive": func() {
 				if len(wire) > 0 {
-					answers = append(answers, m.outcomes(t, wire[0])...)
+					answers = append(answers, m.submit(t, wire[0])...)
 					wire = wire[1:]
 				}
 			},
 			"arrive out of order or twice": func() {
 				if len(wire) > 0 {
-					answers = append(answers, m.outcomes(t, wire[len(wire)-1])...)
+					answers = append(answers, m.submit(t, wire[len(wire)-1])...)
 				}
 			},
 			"lose batch": func() {
@@ -75,15 +76,30 @@ func TestStreamProperty(t *testing.T) {
 					answers = answers[1:]
 				}
 			},
-			"new leader":               s.sendAgain,
+			"new leader": func() {
+				m.cursor = 0
+				s.sendAgain()
+			},
+			"the leader loses what is queued": func() {
+				m.queue, m.cursor = nil, 0
+			},
+			"apply": func() { answers = append(answers, m.applyNext(t)...) },
+			"ask":   func() { asks = append(asks, s.resume()...) },
+			"asked": func() {
+				if len(asks) > 0 {
+					answers = append(answers, m.recall(asks[0])...)
+					asks = asks[1:]
+				}
+			},
+			"lose question":            func() { asks = nil },
 			"queue's clock runs ahead": func() { m.clock = h.Clock.Load() + 2*oldest },
 			"time": func() {
-				h.Clock.Add(gapPause)
-				c.stuck()
+				h.Clock.Add(stuckAfter / 2)
+				asks = append(asks, c.overdue()...)
 			},
 		}
 		names := slices.Sorted(maps.Keys(actions))
-		names = append(names, "publish", "call", "send", "send", "arrive", "arrive", "answer", "answer", "answer")
+		names = append(names, "publish", "call", "send", "send", "arrive", "arrive", "apply", "apply", "asked", "answer", "answer", "answer")
 		chance := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0)) // rapid prefers the first of a list
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
 			actions[names[chance.IntN(len(names))]]()
@@ -91,17 +107,23 @@ func TestStreamProperty(t *testing.T) {
 		}
 		// Nothing gets lost any more.
 		for _, b := range wire {
-			answers = append(answers, m.outcomes(t, b)...)
+			answers = append(answers, m.submit(t, b)...)
 		}
-		s.Answer("", answers)
 		for i := 0; s.Waiting() > 0; i++ {
-			if i == 5 {
+			if i == 10 {
 				t.Fatalf("%d commands are never answered", s.Waiting())
 			}
-			h.Clock.Add(stuckAfter<<maxStalls + 1)
-			c.stuck()
+			for len(m.queue) > 0 {
+				answers = append(answers, m.applyNext(t)...)
+			}
+			s.Answer("", answers)
+			h.Clock.Add(stuckAfter<<maxResent + 1)
+			answers = nil
+			for _, q := range c.overdue() {
+				answers = append(answers, m.recall(q)...)
+			}
 			for _, b := range take(s) {
-				s.Answer("", m.outcomes(t, b))
+				answers = append(answers, m.submit(t, b)...)
 			}
 		}
 		if !slices.Equal(m.applied, want) {
@@ -132,6 +154,85 @@ type streamRules struct {
 	applied []string
 	last    uint64 // the last call; it is answered with its number, also when repeated
 	clock   int64
+}
+
+// leaderRules is a leader of such a machine: it takes the commands of a session in order and once, if it
+// keeps a cursor. One of an earlier version does not, and answers no questions.
+type leaderRules struct {
+	streamRules
+	keeps   bool
+	cursor  uint64 // next number that is taken; 0: the machine says
+	queue   []group.Batch
+	entered int // commands
+}
+
+func (m *leaderRules) expects() uint64 { return max(m.cursor, m.next, 1) }
+
+// submit takes a batch, which is all of one session, and answers at once what is not taken.
+func (m *leaderRules) submit(t grouptest.Fatal, b group.Batch) (all []group.Outcome) {
+	commands := grouptest.Commands(t, b)
+	first, end := commands[0].Seq, commands[len(commands)-1].Seq+1
+	if !m.keeps {
+		m.enter(b, len(commands))
+		return nil
+	}
+	switch next := m.expects(); {
+	case first > next && m.next == 0 && m.cursor == 0:
+		return []group.Outcome{grouptest.Code(first, fsm.NoSession)}
+	case first > next:
+		return []group.Outcome{{First: first, Run: 1, Result: fsm.Result{Code: fsm.Gap, Next: next}}}
+	default:
+		var fresh group.Batch
+		for _, c := range commands {
+			if c.Seq < m.next {
+				all = append(all, group.Outcome{First: c.Seq, Run: 1, Result: m.apply(c)})
+			} else if c.Seq >= next {
+				fresh.Commands = group.AppendCommand(fresh.Commands, c)
+				fresh.Bytes += int(c.Enqueue.GetSize())
+				fresh.Count++
+			}
+		}
+		if m.cursor = max(next, end); fresh.Count > 0 {
+			m.enter(fresh, fresh.Count)
+		}
+		return all
+	}
+}
+
+func (m *leaderRules) enter(b group.Batch, commands int) {
+	m.queue = append(m.queue, b)
+	m.entered += commands
+}
+
+// applyNext applies the oldest batch that is queued.
+func (m *leaderRules) applyNext(t grouptest.Fatal) (all []group.Outcome) {
+	if len(m.queue) == 0 {
+		return nil
+	}
+	all = m.outcomes(t, m.queue[0])
+	m.queue = m.queue[1:]
+	for i := range all {
+		if code := all[i].Result.Code; code == fsm.Gap || code == fsm.NoSession || code == fsm.Late {
+			m.cursor = 0
+		}
+	}
+	return all
+}
+
+// recall answers a question, see group.Group.Recall.
+func (m *leaderRules) recall(q Resync) (all []group.Outcome) {
+	if !m.keeps {
+		return nil
+	}
+	next, end := m.expects(), max(m.next, 1)
+	if q.Commands <= m.last && m.last < end {
+		end, next = m.last, m.last
+	}
+	all = append(all, group.Outcome{First: q.Commands, Run: 1, Result: fsm.Result{Code: fsm.Gap, Next: next}})
+	for n := q.Commands; n < end; n++ {
+		all = append(all, grouptest.OK(n, 1))
+	}
+	return all
 }
 
 // oldest is how old the first command of a stream may be.

@@ -45,14 +45,15 @@ func (r *Route) watch() {
 func (r *Route) rest() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended || r.leader != "" && len(r.streams) == 0 {
+	if r.ended || r.submits() && len(r.streams) == 0 {
 		r.watched = false
 	}
 	return !r.watched
 }
 
 // Watch checks the routes that need it, once: it asks for leaders that nobody
-// has announced, and sends again what is not answered. A panic about one route
+// has announced, asks leaders about what they do not answer, and ends pauses. A
+// panic about one route
 // leaves the others alone. It takes and returns what is watched: nil at first.
 func (t *Table) Watch(watched []*Route) []*Route {
 	now := t.host.Now()
@@ -65,10 +66,11 @@ func (t *Table) Watch(watched []*Route) []*Route {
 	return watched
 }
 
-// check finds a leader, and has streams send again, if it is time.
+// check finds a leader, ends a pause, and asks about what is not answered, if it is time.
 func (r *Route) check(now int64) {
 	r.mu.Lock()
 	streams, leader, since := len(r.streams), r.leader, r.leaderless
+	resumes, submits := r.resume(now), r.submits()
 	search := leader == "" && streams > 0 && now-since > askAfter && !r.searching
 	r.searching = r.searching || search
 	r.mu.Unlock()
@@ -76,10 +78,11 @@ func (r *Route) check(now int64) {
 		r.host.QueueGone(r.id) // somebody with an older view has made this route
 		return
 	}
-	if streams > 0 {
-		for _, s := range r.Streams() {
-			r.ask(s.overdue(now))
-		}
+	switch {
+	case resumes:
+		r.askAll((*Stream).resume)
+	case submits:
+		r.askAll(func(s *Stream) []Resync { return s.overdue(now) })
 	}
 	if search {
 		r.host.Spawn("ask for a leader", r.findLeader)

@@ -76,6 +76,7 @@ func TestWatchPanics(t *testing.T) {
 	h.attach(other, whole, 1)
 	broken.mu.Lock()
 	broken.streams[fsm.SessionID{Num: 99}] = &Stream{} // of nobody
+	broken.leader = "n1"
 	broken.mu.Unlock()
 	watched := h.table.Watch(nil)
 	if c.failed != 1 || other.failed != 0 || len(broken.Streams()) != 0 || whole.Stream(other.stream.id) == nil || h.panics.Load() == 0 {

@@ -93,6 +93,7 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 	case s == nil:
 		s = m.sessions.begin(meta.Session)
 	case cmd.Seq < s.next:
+		m.counters.Duplicates++
 		return s, m.deliveries.repeat(s, cmd, eff), false
 	case cmd.Seq > s.next:
 		return s, fsm.Result{Code: fsm.Gap, Next: s.next}, false

@@ -213,12 +213,11 @@ func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Resu
 // repeat answers a command that has been performed before. A get whose message
 // is still held returns it again.
 //
-// Requires: 1 ≤ cmd.Seq < s.next. It changes nothing but the count of duplicates.
+// Requires: 1 ≤ cmd.Seq < s.next. It changes nothing.
 // A command other than the last synchronous one is answered OK or Rejected, without
 // numbers: publishes have no others, and of an earlier synchronous call the
 // session has had the answer, or it would not have sent a later one.
 func (ds *deliveries) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
-	ds.counters.Duplicates++
 	if cmd.Seq != s.last.seq {
 		if s.wasRefused(cmd.Seq) {
 			return fsm.Result{Code: fsm.Rejected}

@@ -260,6 +260,37 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
 }
 
+// Position is where the stream of a session stands.
+type Position struct {
+	Next uint64 // number of the next command; 0: the queue has no such session
+	Call uint64 // number of the last synchronous command; 0: there was none
+	// Ended: the session is known to have ended, and no command begins it again.
+	Ended bool
+	// Over: the queue serves no sessions any more, and answers each command alike.
+	Over bool
+}
+
+// PositionOf returns where the stream of a session stands. O(1).
+func PositionOf(m *Machine, id fsm.SessionID) Position {
+	if m.lease.phase() != Active {
+		return Position{Over: true}
+	}
+	if s := m.sessions.get(id); s != nil {
+		return Position{Next: s.next, Call: s.last.seq}
+	}
+	return Position{Ended: m.sessions.hasEnded(id)}
+}
+
+// AnswerAgain returns the answer to a command that has been performed before, as its
+// repetition in the log would get it; of one that is not the last synchronous
+// command, only the number counts. It changes no state, so only the replica that
+// is asked runs it.
+//
+// Requires: 1 ≤ cmd.Seq < PositionOf(m, id).Next.
+func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
+	return m.deliveries.repeat(m.sessions.get(id), cmd, eff)
+}
+
 // Held appends the first deliveries, up to limit, that a consumer holds with an
 // ID above after, ascending. It also appends the notice of deliveries that were
 // taken back and are not settled, since that may have been lost. Number 0

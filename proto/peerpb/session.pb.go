@@ -28,28 +28,32 @@ type Notice_Kind int32
 
 const (
 	Notice_NONE         Notice_Kind = 0
-	Notice_LEADER       Notice_Kind = 1 // the sender leads the queue now: resend what is pending
+	Notice_LEADER       Notice_Kind = 1 // the sender leads the queue: in a later term than before, or still
 	Notice_TIMED_OUT    Notice_Kind = 2 // deliveries of a consumer went back
 	Notice_GONE         Notice_Kind = 3 // the queue was deleted
 	Notice_NOT_LEADER   Notice_Kind = 4 // the sender does not lead
 	Notice_CANCELLED    Notice_Kind = 5
-	Notice_SESSION_LOST Notice_Kind = 6 // the queue does not know the session any more
-	Notice_READY        Notice_Kind = 7 // messages are ready that a consumer has no credit for
-	Notice_MISSED       Notice_Kind = 8 // payloads of the group's entries so far are not where deliveries say; see Delivery
+	Notice_SESSION_LOST Notice_Kind = 6  // the queue does not know the session any more
+	Notice_READY        Notice_Kind = 7  // messages are ready that a consumer has no credit for
+	Notice_FULL         Notice_Kind = 9  // the sender leads, and has too much waiting: it has not taken what it was sent
+	Notice_TRANSFERRING Notice_Kind = 10 // nor if its leadership is being handed over; a LEADER follows
+	Notice_MISSED       Notice_Kind = 8  // payloads of the group's entries so far are not where deliveries say; see Delivery
 )
 
 // Enum value maps for Notice_Kind.
 var (
 	Notice_Kind_name = map[int32]string{
-		0: "NONE",
-		1: "LEADER",
-		2: "TIMED_OUT",
-		3: "GONE",
-		4: "NOT_LEADER",
-		5: "CANCELLED",
-		6: "SESSION_LOST",
-		7: "READY",
-		8: "MISSED",
+		0:  "NONE",
+		1:  "LEADER",
+		2:  "TIMED_OUT",
+		3:  "GONE",
+		4:  "NOT_LEADER",
+		5:  "CANCELLED",
+		6:  "SESSION_LOST",
+		7:  "READY",
+		9:  "FULL",
+		10: "TRANSFERRING",
+		8:  "MISSED",
 	}
 	Notice_Kind_value = map[string]int32{
 		"NONE":         0,
@@ -60,6 +64,8 @@ var (
 		"CANCELLED":    5,
 		"SESSION_LOST": 6,
 		"READY":        7,
+		"FULL":         9,
+		"TRANSFERRING": 10,
 		"MISSED":       8,
 	}
 )
@@ -94,13 +100,16 @@ func (Notice_Kind) EnumDescriptor() ([]byte, []int) {
 // Submit carries commands of sessions on the sending node to the leader of
 // a queue. The payloads of its enqueues follow in the frame.
 type Submit struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
-	Queue         uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`      // id: the receiver refuses a stale one
-	Commands      []byte                 `protobuf:"bytes,3,opt,name=commands" json:"commands,omitempty"` // the commands field of a logpb.Entry, encoded
-	Count         uint32                 `protobuf:"varint,4,opt,name=count" json:"count,omitempty"`      // how many commands these are
-	Light         bool                   `protobuf:"varint,5,opt,name=light" json:"light,omitempty"`      // they may overtake what is not light
-	Patient       bool                   `protobuf:"varint,7,opt,name=patient" json:"patient,omitempty"`  // they may wait for the queue's consumers
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Group    uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
+	Queue    uint64                 `protobuf:"varint,2,opt,name=queue" json:"queue,omitempty"`      // id: the receiver refuses a stale one
+	Commands []byte                 `protobuf:"bytes,3,opt,name=commands" json:"commands,omitempty"` // the commands field of a logpb.Entry, encoded
+	Count    uint32                 `protobuf:"varint,4,opt,name=count" json:"count,omitempty"`      // how many commands these are
+	Light    bool                   `protobuf:"varint,5,opt,name=light" json:"light,omitempty"`      // they may overtake what is not light
+	Patient  bool                   `protobuf:"varint,7,opt,name=patient" json:"patient,omitempty"`  // they may wait for the queue's consumers
+	// The sender knows FULL and TRANSFERRING. To one that does not, NOT_LEADER is
+	// said in place of these.
+	Pauses        bool `protobuf:"varint,8,opt,name=pauses" json:"pauses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -173,6 +182,13 @@ func (x *Submit) GetLight() bool {
 func (x *Submit) GetPatient() bool {
 	if x != nil {
 		return x.Patient
+	}
+	return false
+}
+
+func (x *Submit) GetPauses() bool {
+	if x != nil {
+		return x.Pauses
 	}
 	return false
 }
@@ -727,7 +743,9 @@ func (x *Notice) GetTerm() uint64 {
 }
 
 // Resync asks a queue's leader for what a consumer was handed after a
-// delivery id and has not settled.
+// delivery id and has not settled; or, with commands, for the answers to a
+// session's commands. The answer to that begins with an outcome of commands,
+// code GAP, whose next is the command that the leader expects.
 type Resync struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Group         uint32                 `protobuf:"varint,1,opt,name=group" json:"group,omitempty"`
@@ -736,6 +754,7 @@ type Resync struct {
 	Boot          uint64                 `protobuf:"varint,4,opt,name=boot" json:"boot,omitempty"`
 	Consumer      uint64                 `protobuf:"varint,5,opt,name=consumer" json:"consumer,omitempty"`
 	After         uint64                 `protobuf:"varint,6,opt,name=after" json:"after,omitempty"`
+	Commands      uint64                 `protobuf:"varint,7,opt,name=commands" json:"commands,omitempty"` // the oldest one without an answer; 0: the question is about a consumer
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -812,18 +831,26 @@ func (x *Resync) GetAfter() uint64 {
 	return 0
 }
 
+func (x *Resync) GetCommands() uint64 {
+	if x != nil {
+		return x.Commands
+	}
+	return 0
+}
+
 var File_session_proto protoreflect.FileDescriptor
 
 const file_session_proto_rawDesc = "" +
 	"\n" +
-	"\rsession.proto\x12\x0fquorate.peer.v1\"\x9c\x01\n" +
+	"\rsession.proto\x12\x0fquorate.peer.v1\"\xb4\x01\n" +
 	"\x06Submit\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x1a\n" +
 	"\bcommands\x18\x03 \x01(\fR\bcommands\x12\x14\n" +
 	"\x05count\x18\x04 \x01(\rR\x05count\x12\x14\n" +
 	"\x05light\x18\x05 \x01(\bR\x05light\x12\x18\n" +
-	"\apatient\x18\a \x01(\bR\apatientJ\x04\b\x06\x10\a\"\x84\x01\n" +
+	"\apatient\x18\a \x01(\bR\apatient\x12\x16\n" +
+	"\x06pauses\x18\b \x01(\bR\x06pausesJ\x04\b\x06\x10\a\"\x84\x01\n" +
 	"\bOutcomes\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
@@ -871,7 +898,7 @@ const file_session_proto_rawDesc = "" +
 	"storedTerm\x12#\n" +
 	"\rstored_offset\x18\x0f \x01(\rR\fstoredOffset\x12\x1f\n" +
 	"\vstored_size\x18\x10 \x01(\rR\n" +
-	"storedSize\"\x83\x03\n" +
+	"storedSize\"\xa0\x03\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
@@ -884,7 +911,7 @@ const file_session_proto_rawDesc = "" +
 	"\atimeout\x18\a \x01(\x04R\atimeout\x12\x14\n" +
 	"\x05group\x18\t \x01(\rR\x05group\x12\x12\n" +
 	"\x04term\x18\n" +
-	" \x01(\x04R\x04term\"}\n" +
+	" \x01(\x04R\x04term\"\x99\x01\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\n" +
 	"\n" +
@@ -895,16 +922,20 @@ const file_session_proto_rawDesc = "" +
 	"NOT_LEADER\x10\x04\x12\r\n" +
 	"\tCANCELLED\x10\x05\x12\x10\n" +
 	"\fSESSION_LOST\x10\x06\x12\t\n" +
-	"\x05READY\x10\a\x12\n" +
+	"\x05READY\x10\a\x12\b\n" +
+	"\x04FULL\x10\t\x12\x10\n" +
+	"\fTRANSFERRING\x10\n" +
+	"\x12\n" +
 	"\n" +
-	"\x06MISSED\x10\bJ\x04\b\b\x10\t\"\x94\x01\n" +
+	"\x06MISSED\x10\bJ\x04\b\b\x10\t\"\xb0\x01\n" +
 	"\x06Resync\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\rR\x05group\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x03 \x01(\x04R\asession\x12\x12\n" +
 	"\x04boot\x18\x04 \x01(\x04R\x04boot\x12\x1a\n" +
 	"\bconsumer\x18\x05 \x01(\x04R\bconsumer\x12\x14\n" +
-	"\x05after\x18\x06 \x01(\x04R\x05afterB0Z'github.com/quorate/quorate/proto/peerpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
+	"\x05after\x18\x06 \x01(\x04R\x05after\x12\x1a\n" +
+	"\bcommands\x18\a \x01(\x04R\bcommandsB0Z'github.com/quorate/quorate/proto/peerpb\x92\x03\x04\b\x02 \x03b\beditionsp\xe8\a"
 
 var (
 	file_session_proto_rawDescOnce sync.Once

@@ -48,6 +48,16 @@ func (m *Submit) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Pauses {
+		i--
+		if m.Pauses {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x40
+	}
 	if m.Patient {
 		i--
 		if m.Patient {
@@ -553,6 +563,11 @@ func (m *Resync) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Commands != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Commands))
+		i--
+		dAtA[i] = 0x38
+	}
 	if m.After != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.After))
 		i--
@@ -609,6 +624,9 @@ func (m *Submit) SizeVT() (n int) {
 		n += 2
 	}
 	if m.Patient {
+		n += 2
+	}
+	if m.Pauses {
 		n += 2
 	}
 	n += len(m.unknownFields)
@@ -836,6 +854,9 @@ func (m *Resync) SizeVT() (n int) {
 	if m.After != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.After))
 	}
+	if m.Commands != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Commands))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1000,6 +1021,26 @@ func (m *Submit) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Patient = bool(v != 0)
+		case 8:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Pauses", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Pauses = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -2399,6 +2440,25 @@ func (m *Resync) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.After |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 7:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Commands", wireType)
+			}
+			m.Commands = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Commands |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
