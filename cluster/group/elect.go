@@ -1,6 +1,7 @@
 package group
 
 import (
+	"cmp"
 	"encoding/binary"
 	"log/slog"
 	"math/rand/v2"
@@ -22,14 +23,14 @@ const (
 	electionPause  = time.Millisecond       // minimum between two rounds: positions of several groups share a message
 	electionShare  = 4                      // a pause is this many times as long as the round before took, up to longestRest
 	longestRest    = 25 * time.Millisecond  // between two rounds: a node's failure causes thousands of wakeups
-	maxCampaigns   = 256                    // under way at a time
-	campaignTime   = 2 * time.Second        // after which a campaign no longer counts as under way
+	transferTime   = 2 * time.Second        // between two transfers of the same leadership
 	positionsWait  = 150 * time.Millisecond // how long to wait for others' log positions
 	positionsEvery = time.Second            // how often to ask again
 	slotTime       = time.Second            // a candidate's initial slot
-	longestSlot    = 8 * time.Second        // upper limit as slots grow
-	manyElections  = 1000                   // elections that lengthen each slot by slotTime
-	ledValid       = 2 * time.Second        // how long a report that a member has a leader stays valid
+	longestSlot    = 8 * time.Second        // upper limit as slots grow; an undecided campaign no longer counts as under way
+	ledValid       = 2 * time.Second        // how long a report that a member has a leader, or waits to stand, stays valid
+	deathPatience  = 5 * time.Second        // how long a dead leader's node may come back to a group that nobody waits for
+	wantValid      = time.Second            // how long somebody waits who has said so; who goes on waiting repeats it
 )
 
 // elections finds leaders for leaderless groups. Raft's own timers are long because thousands of
@@ -46,10 +47,14 @@ type elections struct {
 	slog   *slog.Logger
 	worker *worker.Worker
 	spawn  func(f func())
+	now    func() time.Time
 	ceding atomic.Bool
 
 	mu      sync.Mutex
 	running map[fsm.GroupID]*election
+	window  window
+	crowded bool              // some wait for a place in the window
+	wants   map[string][]byte // items for other nodes, from routes here
 }
 
 // links is what elections needs from the mesh.
@@ -74,6 +79,11 @@ type electable interface {
 	barred() bool    // whether it must not lead
 	isLearner() bool // whether it neither leads nor votes
 	resignedLately() bool
+	// want records that somebody waits for a leader, and wanted reports whether that is so. patience is
+	// for how long nobody needs one, as far as the replica knows.
+	want(now time.Time)
+	wanted(now time.Time) bool
+	patience() time.Duration
 	// hasNoLeader is called when another member reports that it knows no leader and where its log
 	// ends.
 	hasNoLeader(node string, end uint64)
@@ -86,20 +96,29 @@ type electable interface {
 
 // election is the search for a leader of one group, as this member sees it.
 type election struct {
-	group      electable
-	leader     string   // who led when the election began; empty: unknown
-	since      uint64   // the term at that time
-	term       uint64   // in the last round
-	voters     []string // members, as of counted
-	counted    time.Time
-	queried    time.Time // positions were last exchanged
-	ready      time.Time // when a majority of members became reachable
-	backoff    electionBackoff
-	campaigned time.Time // last
-	positions  map[string]logPosition
-	led        map[string]time.Time // when a member last reported a leader
-	barred     map[string]bool      // members that must not lead, see Quarantine
-	learners   map[string]bool      // members that neither lead nor vote, see trust
+	group  electable
+	leader string // who led when the election began; empty: unknown
+	since  uint64 // the term at that time
+
+	// The election rests while the leader's node may come back and nobody waits, see rests.
+	dead   time.Time // since when the node has been unreachable; zero: it is not
+	due    time.Time // when somebody will need a leader; zero: somebody does
+	urgent bool      // somebody waits
+
+	term        uint64   // in the last round
+	voters      []string // members, as of counted
+	counted     time.Time
+	queried     time.Time // positions were last exchanged
+	ready       time.Time // when a majority of members became reachable
+	backoff     electionBackoff
+	under       *campaign // of this node; nil: none is under way
+	waits       time.Time // for the window: when the others were last told; zero: it does not wait
+	othersWait  time.Time // when another member last said so
+	transferred time.Time // last
+	positions   map[string]logPosition
+	led         map[string]time.Time // when a member last reported a leader
+	barred      map[string]bool      // members that must not lead, see Quarantine
+	learners    map[string]bool      // members that neither lead nor vote, see trust
 }
 
 func newElection(g electable) *election {
@@ -113,7 +132,7 @@ func newElection(g electable) *election {
 func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electable) *elections {
 	return &elections{
 		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains, spawn: spawn,
-		worker: newElectionWorker(), running: map[fsm.GroupID]*election{},
+		now: time.Now, worker: newElectionWorker(), running: map[fsm.GroupID]*election{}, window: newWindow(), wants: map[string][]byte{},
 	}
 }
 
@@ -128,19 +147,60 @@ func (e *elections) listen() {
 
 // begin records that a group has no leader, as far as this node knows.
 func (e *elections) begin(g electable) {
-	e.mu.Lock()
-	if id := g.Spec().Group; e.running[id] == nil {
-		e.running[id] = newElection(g)
+	if id := g.Spec().Group; !e.runs(id) {
+		v := newElection(g)
+		if v.leader != "" && !e.links.Alive(v.leader) {
+			v.due = e.now().Add(g.patience()) // without the lock: it may read the log
+		}
+		e.mu.Lock()
+		if e.running[id] == nil {
+			e.running[id] = v
+		}
+		e.mu.Unlock()
 	}
-	e.mu.Unlock()
 	e.worker.Wake()
+}
+
+func (e *elections) runs(id fsm.GroupID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.running[id] != nil
 }
 
 // end records that a group has a leader or is gone.
 func (e *elections) end(id fsm.GroupID) {
 	e.mu.Lock()
-	delete(e.running, id)
+	e.drop(id, e.now())
+	crowded := e.crowded
 	e.mu.Unlock()
+	if crowded {
+		e.worker.Wake()
+	}
+}
+
+// drop ends an election. The lock is held.
+func (e *elections) drop(id fsm.GroupID, now time.Time) {
+	if v := e.running[id]; v != nil {
+		if v.under != nil {
+			e.window.decided(now, v.under)
+		}
+		delete(e.running, id)
+	}
+}
+
+// want records that somebody at this node waits for a group to have a leader, and tells its members.
+func (e *elections) want(id fsm.GroupID, members []string) {
+	e.mu.Lock()
+	for _, m := range members {
+		if m != e.node {
+			e.wants[m] = appendItem(e.wants[m], item{kind: itemWant, group: id})
+		}
+	}
+	e.mu.Unlock()
+	if g := e.find(id); g != nil {
+		g.want(e.now())
+	}
+	e.worker.Wake()
 }
 
 func (e *elections) run(stop <-chan struct{}) {
@@ -157,9 +217,15 @@ type electionRound struct {
 	now       time.Time
 	ask       map[string][]byte // items for other nodes
 	reached   map[string]bool
-	campaigns int           // that may still be started
-	slot      time.Duration // the shortest slot
+	ready     []candidacy
 	transfers []transfer
+}
+
+// candidacy is an election in which it is this node's turn to campaign.
+type candidacy struct {
+	*election
+	alive []string
+	slots slots
 }
 
 // transfer is a pending handover of a leadership that exists in raft's eyes only.
@@ -172,22 +238,20 @@ type transfer struct {
 // advanceAll advances every election and reports whether there are any.
 func (e *elections) advanceAll(now time.Time) bool {
 	e.mu.Lock()
-	r := electionRound{now: now, ask: map[string][]byte{}, reached: reached(e.links, e.node), campaigns: maxCampaigns}
-	r.slot = slotTime + slotTime*time.Duration(len(e.running))/manyElections
+	r := electionRound{now: now, ask: e.wants, reached: reached(e.links, e.node)}
+	e.wants = map[string][]byte{}
 	for id, v := range e.running {
 		switch {
+		case v.rests(now, r.reached):
+			continue
 		case v.group.isClosed(), v.hasLeader(r.reached):
-			delete(e.running, id)
-		case now.Sub(v.campaigned) < campaignTime:
-			r.campaigns--
+			e.drop(id, now)
+			continue
 		}
+		e.judge(v, now)
+		e.advance(v, &r)
 	}
-	var campaign []electable
-	for _, v := range e.running {
-		if e.advance(v, &r) {
-			campaign = append(campaign, v.group)
-		}
-	}
+	campaign := e.admit(&r)
 	some := len(e.running) > 0
 	e.mu.Unlock()
 	for node, items := range r.ask {
@@ -200,6 +264,63 @@ func (e *elections) advanceAll(now time.Time) bool {
 		t.group.transferTo(t.to, t.wins)
 	}
 	return some
+}
+
+// rests reports whether the election has time: the leader's node has died, may come back, and nobody waits.
+// A false alarm then costs a busy machine nothing but the groups that have work.
+func (v *election) rests(now time.Time, reached map[string]bool) bool {
+	v.urgent = v.urgent || v.group.wanted(now)
+	switch {
+	case v.leader == "", reached[v.leader]:
+		v.dead = time.Time{}
+		return false
+	case v.dead.IsZero():
+		v.dead = now
+	}
+	return !v.urgent && now.Before(v.due) && now.Sub(v.dead) < deathPatience
+}
+
+// judge ends the campaign of this node if others have moved on to a later term, or if it has had its time.
+func (e *elections) judge(v *election, now time.Time) {
+	if v.under == nil {
+		return
+	}
+	e.window.check(now, v.under)
+	if _, term := v.group.role(); term > v.under.term || now.Sub(v.under.began) >= longestSlot {
+		e.window.decided(now, v.under)
+		v.under = nil
+	}
+}
+
+// admit chooses those that campaign now: as many as the window has room for, first those that somebody waits
+// for, then in order of time. The other members are told of those that have to wait, and do not count slots
+// meanwhile.
+func (e *elections) admit(r *electionRound) (list []electable) {
+	slices.SortFunc(r.ready, func(a, b candidacy) int {
+		if a.urgent != b.urgent {
+			return map[bool]int{true: -1, false: 1}[a.urgent]
+		}
+		return cmp.Or(a.ready.Compare(b.ready), cmp.Compare(a.group.Spec().Group, b.group.Spec().Group))
+	})
+	e.crowded = false
+	for _, v := range r.ready {
+		if e.window.full() {
+			e.crowded = true
+			if r.now.Sub(v.waits) >= positionsEvery {
+				v.waits = r.now
+				e.tell(v.election, itemWaits, v.alive, r)
+			}
+			continue
+		}
+		if v.under != nil {
+			e.window.decided(r.now, v.under)
+		}
+		_, term := v.group.role()
+		v.under, v.waits = e.window.begin(r.now, term+1), time.Time{}
+		v.backoff.taken(r.now, v.slots)
+		list = append(list, v.group)
+	}
+	return list
 }
 
 func (e *elections) campaign(g electable) { stand(e.links, g.Spec().Group, e.node, g) }
@@ -252,9 +373,8 @@ func reached(l links, node string) map[string]bool {
 	return r
 }
 
-// advance asks for log positions when that is due and reports whether this node should campaign
-// now.
-func (e *elections) advance(v *election, r *electionRound) bool {
+// advance asks for log positions when that is due, and notes if it is this node's turn to campaign.
+func (e *elections) advance(v *election, r *electionRound) {
 	now := r.now
 	if now.Sub(v.counted) >= positionsEvery {
 		v.voters, v.counted = v.group.Voters(), now
@@ -264,61 +384,62 @@ func (e *elections) advance(v *election, r *electionRound) bool {
 	// leader.
 	if 2*len(alive) <= len(v.voters) || !slices.Contains(v.voters, e.node) {
 		v.ready = time.Time{}
-		return false
+		return
 	}
 	if v.ready.IsZero() {
 		v.ready = now
 	}
 	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.isLearner()
 	if now.Sub(v.queried) >= positionsEvery {
-		e.ask(v, alive, r)
-	}
-	if !v.decided(alive, now) {
-		v.backoff = electionBackoff{failed: v.backoff.failed}
-		return false
+		v.queried, v.positions[e.node] = now, v.group.logEnd()
+		e.tell(v, itemAsk, alive, r)
 	}
 	switch {
+	case !v.decided(alive, now):
+		v.backoff = electionBackoff{failed: v.backoff.failed}
 	case v.barred[e.node]:
 		e.chooseTransferee(v, alive, r)
-		return false
 	case v.learners[e.node], 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
-		return false
+	default:
+		e.takeTurn(v, alive, r)
 	}
-	return e.mayCampaign(v, alive, r)
 }
 
-// ask asks the other members for their log positions and reports this node's own.
-func (e *elections) ask(v *election, alive []string, r *electionRound) {
-	v.queried = r.now
-	mine := v.group.logEnd()
-	v.positions[e.node] = mine
+// tell reports this node's log position to the other members, and asks for theirs or says that it waits.
+func (e *elections) tell(v *election, kind byte, alive []string, r *electionRound) {
+	_, term := v.group.role()
+	it := item{group: v.group.Spec().Group, term: term, position: v.positions[e.node], barred: v.barred[e.node], learner: v.learners[e.node]}
 	for _, n := range alive {
-		if n != e.node {
-			_, term := v.group.role()
-			it := item{kind: itemAsk, group: v.group.Spec().Group, term: term, position: mine, barred: v.barred[e.node], learner: v.learners[e.node]}
+		if n == e.node {
+			continue
+		}
+		it.kind = kind
+		r.ask[n] = appendItem(r.ask[n], it)
+		if kind == itemAsk && !v.dead.IsZero() {
+			r.ask[n] = appendItem(r.ask[n], item{kind: itemWant, group: it.group}) // it may rest there
+		}
+		if kind == itemAsk && v.outOfReach(n, r.now) {
+			it.kind = itemOutOfReach
 			r.ask[n] = appendItem(r.ask[n], it)
-			if v.outOfReach(n, r.now) {
-				it.kind = itemOutOfReach
-				r.ask[n] = appendItem(r.ask[n], it)
-			}
 		}
 	}
 }
 
-// mayCampaign reports whether this node should campaign now, and counts the campaign.
-func (e *elections) mayCampaign(v *election, alive []string, r *electionRound) bool {
-	s := slots{candidates: v.eligible(alive), shortest: r.slot, spread: rand.N[time.Duration]}
+// takeTurn adds this node to those that may campaign if it is its turn.
+func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
+	s := slots{candidates: v.eligible(alive), spread: rand.N[time.Duration]}
 	if _, term := v.group.role(); term != v.term {
 		v.term = term
 		v.backoff.taken(r.now, s)
 	}
-	if !v.backoff.mine(r.now, e.rank(v, alive), s) || r.campaigns <= 0 || s.candidates > 1 && v.group.resignedLately() {
-		return false
+	if !v.waits.IsZero() || r.now.Sub(v.othersWait) < ledValid {
+		v.backoff.hold(r.now)
 	}
-	r.campaigns--
-	v.campaigned = r.now
-	v.backoff.taken(r.now, s)
-	return true
+	if v.backoff.mine(r.now, e.rank(v, alive), s) && (s.candidates == 1 || !v.group.resignedLately()) {
+		r.ready = append(r.ready, candidacy{v, alive, s})
+	} else {
+		v.waits = time.Time{}
+	}
 }
 
 // chooseTransferee handles a member that must not lead but that raft has made leader. The member
@@ -326,7 +447,7 @@ func (e *elections) mayCampaign(v *election, alive []string, r *electionRound) b
 // first in member order, the preferred leader first. While there is no such member, the group has
 // a leader in raft's eyes and nobody serves.
 func (e *elections) chooseTransferee(v *election, alive []string, r *electionRound) {
-	if role, _ := v.group.role(); role != raft.Leader || r.now.Sub(v.campaigned) < campaignTime {
+	if role, _ := v.group.role(); role != raft.Leader || r.now.Sub(v.transferred) < transferTime {
 		return
 	}
 	best := ""
@@ -337,7 +458,7 @@ func (e *elections) chooseTransferee(v *election, alive []string, r *electionRou
 		}
 	}
 	if best != "" {
-		v.campaigned = r.now
+		v.transferred = r.now
 		r.transfers = append(r.transfers, transfer{v.group, best, v.canWin(best, alive)})
 	}
 }
@@ -448,6 +569,10 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 			e.links.Resign(it.group, it.term, from)
 		}
 		switch it.kind {
+		case itemWant:
+			g.want(now)
+			e.worker.Wake()
+			continue
 		case itemAsk:
 			g.hasNoLeader(from, it.position.index)
 			answer = appendItem(answer, e.answer(g, from))
@@ -495,6 +620,9 @@ func (e *elections) note(from string, it item, now time.Time) {
 	}
 	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
 	_, term := v.group.role()
+	if it.kind == itemWaits {
+		v.othersWait = now
+	}
 	switch {
 	case it.kind != itemLed: // who asks has no leader either, perhaps only since it last said so
 		delete(v.led, from)
@@ -503,7 +631,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	default:
 		v.led[from] = now
 		if v.group.Leader() == from {
-			delete(e.running, it.group) // reported by the leader itself
+			e.drop(it.group, now) // reported by the leader itself
 		}
 	}
 	e.worker.Wake()
@@ -531,6 +659,8 @@ const (
 	itemLed        = 3    // the group has a leader that I can reach
 	itemOutOfReach = 4    // I cannot reach the leader that you have reported
 	itemOffer      = 5    // I reach all members and would lead; my log ends here
+	itemWant       = 6    // somebody waits for a leader, perhaps at a node that is no member
+	itemWaits      = 7    // I am about to stand, when my node has got other elections over
 	itemBarred     = 0x80 // added to the kind
 	itemLearner    = 0x40 // likewise
 	itemSize       = 1 + 4 + 8 + 8 + 8

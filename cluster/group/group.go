@@ -75,7 +75,8 @@ type Group struct {
 	throttle   throttle
 	usage      usage
 	sharing    sharing
-	watched    atomic.Bool // see watch
+	watched    atomic.Bool  // see watch
+	wantedAt   atomic.Int64 // when somebody last waited for a leader, in ns; 0: nobody has
 }
 
 // newGroup returns a group whose parts are connected. It does nothing until it has an order and,

@@ -23,6 +23,7 @@ type Route struct {
 	leader     string     // name of the node that serves; empty: unknown
 	term       uint64     // of the newest leader that is known; it only grows
 	leaderless int64      // since when there is no leader, ms
+	wantAgain  int64      // when it may be said again that somebody waits for one, ms
 	led        chan struct{}
 	streams    map[fsm.SessionID]*Stream
 	dirty      []*Stream // those with something to send
@@ -91,8 +92,35 @@ func (r *Route) Streams() []*Stream {
 func (r *Route) wake(s *Stream) {
 	r.mu.Lock()
 	r.dirty = append(r.dirty, s)
+	r.want()
 	r.start()
 	r.mu.Unlock()
+}
+
+// Want says that somebody waits for a leader, if there is none: those who could elect one are otherwise
+// patient with one that is silent.
+func (r *Route) Want() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.want()
+}
+
+// wantEvery is how often it is said that somebody waits for a leader.
+const wantEvery = 200 // milliseconds
+
+// wantIfDirty is want if a stream has something to send. mu is held.
+func (r *Route) wantIfDirty() {
+	if len(r.dirty) > 0 {
+		r.want()
+	}
+}
+
+// want is Want. mu is held.
+func (r *Route) want() {
+	if now := r.host.Now(); r.leader == "" && now >= r.wantAgain {
+		r.wantAgain = now + wantEvery
+		r.host.Want(r)
+	}
 }
 
 // start runs the submitting goroutine if there is a leader. mu is held.
@@ -217,12 +245,15 @@ func (r *Route) Lose(node string) {
 		return
 	}
 	r.leader = ""
-	r.leaderless = r.host.Now()
+	r.leaderless, r.wantAgain = r.host.Now(), 0
 	r.watch()
 	r.mu.Unlock()
 	for _, s := range r.Streams() {
 		s.sendAgain()
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wantIfDirty()
 }
 
 // end ends all streams: the queue is gone.

@@ -71,6 +71,7 @@ func (r *Route) check(now int64) {
 	streams, leader, since := len(r.streams), r.leader, r.leaderless
 	search := leader == "" && streams > 0 && now-since > askAfter && !r.searching
 	r.searching = r.searching || search
+	r.wantIfDirty()
 	r.mu.Unlock()
 	if leader == "" && IsOver(r.host.View(), r.id) {
 		r.host.QueueGone(r.id) // somebody with an older view has made this route

@@ -1,0 +1,62 @@
+package group
+
+import "time"
+
+// Bounds of a window.
+const (
+	firstWindow = 16
+	leastWindow = 4 // a raft that hangs when it is told to stand keeps a place for long
+	mostWindow  = 256
+)
+
+// inTime is how long a campaign may take on a machine that has time for it: other members let a candidate
+// have a slot, and a machine that needs half of it has too much to do.
+const inTime = slotTime / 2
+
+// window bounds how many campaigns of a node are under way, that is, not decided yet: it grows with each
+// one that is decided in time, and is halved when one is not. So a machine with little time holds few
+// elections at once, each of which is over before the next member stands, and all of them together cost
+// what one costs, times their number.
+//
+//	leastWindow ≤ size ≤ mostWindow
+type window struct {
+	size  int
+	under int       // campaigns under way; it may be above size, which may shrink
+	cut   time.Time // when it was last halved
+}
+
+func newWindow() window { return window{size: firstWindow} }
+
+func (w *window) full() bool { return w.under >= w.size }
+
+// begin records a campaign that stands in a term.
+func (w *window) begin(now time.Time, term uint64) *campaign {
+	w.under++
+	return &campaign{began: now, term: term}
+}
+
+// decided records that a campaign is over, with a leader or by a later term.
+func (w *window) decided(now time.Time, c *campaign) {
+	w.under--
+	if w.check(now, c); !c.late {
+		w.size = min(w.size+1, mostWindow)
+	}
+}
+
+// check halves the window if a campaign is late, but for all that are late together only once.
+func (w *window) check(now time.Time, c *campaign) {
+	if c.late || now.Sub(c.began) < inTime {
+		return
+	}
+	c.late = true
+	if now.Sub(w.cut) >= slotTime {
+		w.size, w.cut = max(w.size/2, leastWindow), now
+	}
+}
+
+// campaign is one that this node has begun.
+type campaign struct {
+	began time.Time
+	term  uint64 // in which it stands
+	late  bool   // it has not been decided in time
+}
