@@ -99,6 +99,7 @@ type Host struct {
 	withdrawn  atomic.Bool   // no replica leads here, see Withdraw
 	panics     atomic.Uint64 // in work for groups
 	latency    latency
+	raftLines  logGate
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -111,7 +112,7 @@ func NewHost(c Config) *Host {
 	}
 	h := &Host{
 		config: c, groups: newRegistry(), ticker: newTicker(c.Clock.Monotonic), admission: newAdmission(),
-		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}),
+		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}), raftLines: logGate{now: time.Now},
 	}
 	c.Clock.WhenAhead(h.ticker.wakeAll)
 	h.timers.config = &h.config
