@@ -168,7 +168,7 @@ func (k *Catalog) raftConfig() *raft.Config {
 	c.LeaderLeaseTimeout, c.CommitTimeout = catalogLease, catalogCommit
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
 	c.NoLegacyTelemetry, c.ShutdownOnRemove, c.BatchApplyCh = true, false, false
-	c.Logger = newRaftLogger(&k.config.Host.raftLines, k.slog.With("group", "catalog"))
+	c.Logger = newRaftLogger(&logGate{now: time.Now}, k.slog.With("group", "catalog"))
 	return c
 }
 

@@ -1,8 +1,6 @@
 package group
 
 import (
-	"cmp"
-	"encoding/binary"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -75,6 +73,7 @@ type electable interface {
 	Leader() string      // empty: unknown
 	logEnd() logPosition // how far the log reaches
 	role() (role raft.RaftState, term uint64)
+	lastLed() uint64 // term of the last leader that was seen; 0: none was
 	isClosed() bool
 	barred() bool    // whether it must not lead
 	isLearner() bool // whether it neither leads nor votes
@@ -100,12 +99,9 @@ type election struct {
 	leader string // who led when the election began; empty: unknown
 	since  uint64 // the term at that time
 
-	// The election rests while the leader's node may come back and nobody waits, see rests.
-	dead   time.Time // since when the node has been unreachable; zero: it is not
-	due    time.Time // when somebody will need a leader; zero: somebody does
-	urgent bool      // somebody waits
-
-	term        uint64   // in the last round
+	urgency
+	term        uint64   // the highest one, in the last round; before it, that of the last leader
+	heard       uint64   // the highest term of another member
 	voters      []string // members, as of counted
 	counted     time.Time
 	queried     time.Time // positions were last exchanged
@@ -123,8 +119,12 @@ type election struct {
 
 func newElection(g electable) *election {
 	_, term := g.role()
+	led := g.lastLed()
+	if led == 0 {
+		led = term
+	}
 	return &election{
-		group: g, leader: g.Leader(), since: term, term: term,
+		group: g, leader: g.Leader(), since: term, term: min(term, led),
 		positions: map[string]logPosition{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
 	}
 }
@@ -188,21 +188,6 @@ func (e *elections) drop(id fsm.GroupID, now time.Time) {
 	}
 }
 
-// want records that somebody at this node waits for a group to have a leader, and tells its members.
-func (e *elections) want(id fsm.GroupID, members []string) {
-	e.mu.Lock()
-	for _, m := range members {
-		if m != e.node {
-			e.wants[m] = appendItem(e.wants[m], item{kind: itemWant, group: id})
-		}
-	}
-	e.mu.Unlock()
-	if g := e.find(id); g != nil {
-		g.want(e.now())
-	}
-	e.worker.Wake()
-}
-
 func (e *elections) run(stop <-chan struct{}) {
 	e.worker.Run(stop, func(now time.Time) time.Duration {
 		if e.advanceAll(now) {
@@ -219,13 +204,6 @@ type electionRound struct {
 	reached   map[string]bool
 	ready     []candidacy
 	transfers []transfer
-}
-
-// candidacy is an election in which it is this node's turn to campaign.
-type candidacy struct {
-	*election
-	alive []string
-	slots slots
 }
 
 // transfer is a pending handover of a leadership that exists in raft's eyes only.
@@ -248,7 +226,7 @@ func (e *elections) advanceAll(now time.Time) bool {
 			e.drop(id, now)
 			continue
 		}
-		e.judge(v, now)
+		e.checkCampaign(v, now)
 		e.advance(v, &r)
 	}
 	campaign := e.admit(&r)
@@ -264,63 +242,6 @@ func (e *elections) advanceAll(now time.Time) bool {
 		t.group.transferTo(t.to, t.wins)
 	}
 	return some
-}
-
-// rests reports whether the election has time: the leader's node has died, may come back, and nobody waits.
-// A false alarm then costs a busy machine nothing but the groups that have work.
-func (v *election) rests(now time.Time, reached map[string]bool) bool {
-	v.urgent = v.urgent || v.group.wanted(now)
-	switch {
-	case v.leader == "", reached[v.leader]:
-		v.dead = time.Time{}
-		return false
-	case v.dead.IsZero():
-		v.dead = now
-	}
-	return !v.urgent && now.Before(v.due) && now.Sub(v.dead) < deathPatience
-}
-
-// judge ends the campaign of this node if others have moved on to a later term, or if it has had its time.
-func (e *elections) judge(v *election, now time.Time) {
-	if v.under == nil {
-		return
-	}
-	e.window.check(now, v.under)
-	if _, term := v.group.role(); term > v.under.term || now.Sub(v.under.began) >= longestSlot {
-		e.window.decided(now, v.under)
-		v.under = nil
-	}
-}
-
-// admit chooses those that campaign now: as many as the window has room for, first those that somebody waits
-// for, then in order of time. The other members are told of those that have to wait, and do not count slots
-// meanwhile.
-func (e *elections) admit(r *electionRound) (list []electable) {
-	slices.SortFunc(r.ready, func(a, b candidacy) int {
-		if a.urgent != b.urgent {
-			return map[bool]int{true: -1, false: 1}[a.urgent]
-		}
-		return cmp.Or(a.ready.Compare(b.ready), cmp.Compare(a.group.Spec().Group, b.group.Spec().Group))
-	})
-	e.crowded = false
-	for _, v := range r.ready {
-		if e.window.full() {
-			e.crowded = true
-			if r.now.Sub(v.waits) >= positionsEvery {
-				v.waits = r.now
-				e.tell(v.election, itemWaits, v.alive, r)
-			}
-			continue
-		}
-		if v.under != nil {
-			e.window.decided(r.now, v.under)
-		}
-		_, term := v.group.role()
-		v.under, v.waits = e.window.begin(r.now, term+1), time.Time{}
-		v.backoff.taken(r.now, v.slots)
-		list = append(list, v.group)
-	}
-	return list
 }
 
 func (e *elections) campaign(g electable) { stand(e.links, g.Spec().Group, e.node, g) }
@@ -428,7 +349,12 @@ func (e *elections) tell(v *election, kind byte, alive []string, r *electionRoun
 // takeTurn adds this node to those that may campaign if it is its turn.
 func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
 	s := slots{candidates: v.eligible(alive), spread: rand.N[time.Duration]}
-	if _, term := v.group.role(); term != v.term {
+	_, term := v.group.role()
+	if v.group.lastLed() != 0 {
+		// Whoever took the leader away campaigns. Raft forgets the leader before it stores the term.
+		term = max(term, v.heard)
+	}
+	if term != v.term {
 		v.term = term
 		v.backoff.taken(r.now, s)
 	}
@@ -618,6 +544,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	if v == nil {
 		return
 	}
+	v.heard = max(v.heard, it.term)
 	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
 	_, term := v.group.role()
 	if it.kind == itemWaits {
@@ -640,57 +567,5 @@ func (e *elections) note(from string, it item, now time.Time) {
 func (e *elections) send(node string, items []byte) {
 	if err := e.links.Send(node, e.kind, items); err != nil {
 		e.slog.Debug("log positions not sent", "node", node, "error", err)
-	}
-}
-
-// item is the entry of one group in an exchange of positions.
-type item struct {
-	kind     byte
-	group    fsm.GroupID
-	term     uint64 // raft's current term
-	position logPosition
-	barred   bool // the sender must not lead
-	learner  bool // the sender neither leads nor votes
-}
-
-const (
-	itemAsk        = 1 // my log ends here; where does yours?
-	itemPosition   = 2
-	itemLed        = 3    // the group has a leader that I can reach
-	itemOutOfReach = 4    // I cannot reach the leader that you have reported
-	itemOffer      = 5    // I reach all members and would lead; my log ends here
-	itemWant       = 6    // somebody waits for a leader, perhaps at a node that is no member
-	itemWaits      = 7    // I am about to stand, when my node has got other elections over
-	itemBarred     = 0x80 // added to the kind
-	itemLearner    = 0x40 // likewise
-	itemSize       = 1 + 4 + 8 + 8 + 8
-)
-
-// sound reports whether a log as described by the item is possible.
-func (it item) sound() bool {
-	const limit = 1 << 62
-	return it.term < limit && it.position.term < limit && it.position.index < limit
-}
-
-func appendItem(dst []byte, it item) []byte {
-	kind := it.kind
-	if it.barred {
-		kind |= itemBarred
-	}
-	if it.learner {
-		kind |= itemLearner
-	}
-	dst = append(dst, kind)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
-	dst = binary.BigEndian.AppendUint64(dst, it.term)
-	dst = binary.BigEndian.AppendUint64(dst, it.position.term)
-	return binary.BigEndian.AppendUint64(dst, it.position.index)
-}
-
-func parseItem(b []byte) item {
-	return item{
-		kind: b[0] &^ (itemBarred | itemLearner), barred: b[0]&itemBarred != 0, learner: b[0]&itemLearner != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
-		term:     binary.BigEndian.Uint64(b[5:]),
-		position: logPosition{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
 	}
 }

@@ -99,7 +99,6 @@ type Host struct {
 	withdrawn  atomic.Bool   // no replica leads here, see Withdraw
 	panics     atomic.Uint64 // in work for groups
 	latency    latency
-	raftLines  logGate
 
 	stop chan struct{}
 	done sync.WaitGroup
@@ -112,10 +111,10 @@ func NewHost(c Config) *Host {
 	}
 	h := &Host{
 		config: c, groups: newRegistry(), ticker: newTicker(c.Clock.Monotonic), admission: newAdmission(),
-		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}), raftLines: logGate{now: time.Now},
+		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}),
 	}
 	c.Clock.WhenAhead(h.ticker.wakeAll)
-	h.timers.config = &h.config
+	h.timers.config, h.timers.lines.now = &h.config, time.Now
 	h.catchUp.free = catchUpBytes
 	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
 	h.elections = newElections(&h.config, h.spawn, func(id fsm.GroupID) electable {
@@ -346,6 +345,9 @@ func (h *Host) observe(stop <-chan struct{}) {
 }
 
 func (h *Host) leaderSeen(g *Group, leader string) {
+	if leader != "" {
+		g.ledIn.Store(g.Term())
+	}
 	if g.isLearner() && leader != "" {
 		h.learners.hasten(g.spec.Group)
 	}

@@ -233,3 +233,23 @@ func (g *Group) transferTo(node string, wins bool) {
 		}
 	})
 }
+
+// lastLed implements electable.
+func (g *Group) lastLed() uint64 { return g.ledIn.Load() }
+
+// want implements electable.
+func (g *Group) want(now time.Time) { g.wantedAt.Store(now.UnixNano()) }
+
+// wanted implements electable.
+func (g *Group) wanted(now time.Time) bool {
+	at := g.wantedAt.Load()
+	return at != 0 && now.UnixNano()-at < int64(wantValid)
+}
+
+// patience implements electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
+func (g *Group) patience() time.Duration {
+	if g.hasUnapplied() {
+		return 0
+	}
+	return g.applier.patience(g.host.config.Clock.Now())
+}

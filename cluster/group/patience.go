@@ -14,21 +14,40 @@ import (
 // leader is gone.
 func (h *Host) Want(group fsm.GroupID, members []string) { h.elections.want(group, members) }
 
-// want implements electable.
-func (g *Group) want(now time.Time) { g.wantedAt.Store(now.UnixNano()) }
-
-// wanted implements electable.
-func (g *Group) wanted(now time.Time) bool {
-	at := g.wantedAt.Load()
-	return at != 0 && now.UnixNano()-at < int64(wantValid)
+// want records that somebody at this node waits for a group to have a leader, and tells its members.
+func (e *elections) want(id fsm.GroupID, members []string) {
+	e.mu.Lock()
+	for _, m := range members {
+		if m != e.node {
+			e.wants[m] = appendItem(e.wants[m], item{kind: itemWant, group: id})
+		}
+	}
+	e.mu.Unlock()
+	if g := e.find(id); g != nil {
+		g.want(e.now())
+	}
+	e.worker.Wake()
 }
 
-// patience implements electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
-func (g *Group) patience() time.Duration {
-	if g.hasUnapplied() {
-		return 0
+// urgency says whether an election may rest, see rests.
+type urgency struct {
+	dead   time.Time // since when the leader's node has been unreachable; zero: it is not
+	due    time.Time // when somebody will need a leader; zero: somebody does
+	urgent bool      // somebody waits
+}
+
+// rests reports whether the election has time: the leader's node has died, may come back, and nobody waits.
+// A false alarm then costs a busy machine nothing but the groups that have work.
+func (v *election) rests(now time.Time, reached map[string]bool) bool {
+	v.urgent = v.urgent || v.group.wanted(now)
+	switch {
+	case v.leader == "", reached[v.leader]:
+		v.dead = time.Time{}
+		return false
+	case v.dead.IsZero():
+		v.dead = now
 	}
-	return g.applier.patience(g.host.config.Clock.Now())
+	return !v.urgent && now.Before(v.due) && now.Sub(v.dead) < deathPatience
 }
 
 // fewUnapplied is how many entries hasUnapplied reads.
@@ -36,15 +55,15 @@ const fewUnapplied = 8
 
 // hasUnapplied reports whether the log has commands of clients that are not applied here: a follower may
 // learn late what is committed.
-func (g *Group) hasUnapplied() bool {
-	is := g.raft.Load()
+func (r *replica) hasUnapplied() bool {
+	is := r.raft.Load()
 	first, last := is.AppliedIndex()+1, is.LastIndex()
 	if last >= first+fewUnapplied {
 		return true
 	}
 	for i := first; i <= last; i++ {
 		var l raft.Log
-		if err := g.log.GetLog(i, &l); err != nil || l.Type == raft.LogCommand && !onlyConfigures(l.Data) {
+		if err := r.log.GetLog(i, &l); err != nil || l.Type == raft.LogCommand && !onlyConfigures(l.Data) {
 			return true
 		}
 	}

@@ -40,6 +40,7 @@ type pretendNode struct {
 	closed    bool
 	leader    string
 	term      uint64
+	led       uint64 // term of the last leader
 	log       logPosition
 	candidate bool
 
@@ -84,6 +85,7 @@ func (n *pretendNode) logEnd() logPosition                                      
 func (n *pretendNode) isClosed() bool                                                { return n.closed }
 func (n *pretendNode) hasNoLeader(string, uint64)                                    {}
 func (n *pretendNode) resignedLately() bool                                          { return n.tired }
+func (n *pretendNode) lastLed() uint64                                               { return n.led }
 func (n *pretendNode) want(now time.Time)                                            {}
 func (n *pretendNode) wanted(now time.Time) bool                                     { return false }
 func (n *pretendNode) patience() time.Duration                                       { return 0 }

@@ -140,7 +140,7 @@ func (g *Group) raftConfig() *raft.Config {
 	c.TrailingLogs = TrailingLogs
 	c.NoLegacyTelemetry = true
 	c.ShutdownOnRemove = false
-	c.Logger = newRaftLogger(&g.host.raftLines, g.slog)
+	c.Logger = newRaftLogger(&g.host.timers.lines, g.slog)
 	return c
 }
 

@@ -29,14 +29,14 @@ type crowd struct {
 const piecesOfElection = 4
 
 type crowdNode struct {
-	c         *crowd
-	name      string
-	elections *elections
-	handler   func(from string, head, payload []byte)
-	groups    map[fsm.GroupID]*crowdMember
-	cut       map[string]bool // nodes it does not reach
-	standing  int             // candidates
-	most      int             // of them at a time
+	c          *crowd
+	name       string
+	elections  *elections
+	handler    func(from string, head, payload []byte)
+	groups     map[fsm.GroupID]*crowdMember
+	cut        map[string]bool // nodes it does not reach
+	candidates int             // of groups
+	peak       int             // of them at a time
 }
 
 // crowdMember is a node's member of a group.
@@ -108,8 +108,8 @@ func (n *crowdNode) Campaign(id fsm.GroupID) {
 func (m *crowdMember) setCandidate(yes bool) {
 	if m.candidate != yes {
 		m.candidate = yes
-		m.n.standing += map[bool]int{true: 1, false: -1}[yes]
-		m.n.most = max(m.n.most, m.n.standing)
+		m.n.candidates += map[bool]int{true: 1, false: -1}[yes]
+		m.n.peak = max(m.n.peak, m.n.candidates)
 	}
 }
 
@@ -150,6 +150,7 @@ func (m *crowdMember) isLearner() bool            { return false }
 func (m *crowdMember) transferTo(string, bool)    {}
 func (m *crowdMember) cedeTo(string)              {}
 
+func (m *crowdMember) lastLed() uint64           { return 0 }
 func (m *crowdMember) want(now time.Time)        { m.wantedAt = now }
 func (m *crowdMember) wanted(now time.Time) bool { return now.Sub(m.wantedAt) < wantValid }
 func (m *crowdMember) patience() time.Duration   { return m.due }
@@ -271,7 +272,7 @@ func TestElectStarved(t *testing.T) {
 		if took, best := c.now.Sub(time.Unix(1000, 0)), time.Duration(orphans*piecesOfElection/rate)*10*time.Millisecond; took > 2*best+time.Second {
 			t.Errorf("%d pieces a step: it took %v, %v at best", rate, took, best)
 		}
-		t.Logf("%d pieces a step: %d pieces, %v, up to %d and %d candidates", rate, c.done, c.now.Sub(time.Unix(1000, 0)), c.nodes["b"].most, c.nodes["c"].most)
+		t.Logf("%d pieces a step: %d pieces, %v, up to %d and %d candidates", rate, c.done, c.now.Sub(time.Unix(1000, 0)), c.nodes["b"].peak, c.nodes["c"].peak)
 	}
 }
 

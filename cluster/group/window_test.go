@@ -31,9 +31,9 @@ func TestWindow(t *testing.T) {
 		{"late again, in the same slot", inTime, 2 * firstWindow},
 		{"late again", inTime, firstWindow},
 		{"very late", time.Minute, firstWindow / 2},
-		{"very late", time.Minute, leastWindow},
-		{"for ever late", time.Minute, leastWindow},
-		{"quick", 0, 2 * leastWindow},
+		{"very late", time.Minute, minWindow},
+		{"for ever late", time.Minute, minWindow},
+		{"quick", 0, 2 * minWindow},
 	} {
 		list := fill()
 		now = now.Add(step.took)
@@ -48,7 +48,7 @@ func TestWindow(t *testing.T) {
 	for range 20 {
 		end(fill())
 	}
-	if w.size != mostWindow {
-		t.Errorf("%d may be under way, want %d", w.size, mostWindow)
+	if w.size != maxWindow {
+		t.Errorf("%d may be under way, want %d", w.size, maxWindow)
 	}
 }
