@@ -206,7 +206,12 @@ func (k *Catalog) Leads() bool {
 
 // Transfer makes another node the leader. If it fails, this node remains the leader.
 func (k *Catalog) Transfer(to string) error {
-	return endingWith(k.raft.Load().LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
+	if err := k.handover.refuses(&k.replica, to); err != nil {
+		return err
+	}
+	err := endingWith(k.raft.Load().LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
+	k.handover.ended(err)
+	return err
 }
 
 // Progress reports the log position of this node's replica.

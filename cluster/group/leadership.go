@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
 )
@@ -213,25 +211,6 @@ func (g *Group) barred() bool { return g.leadership.barred() }
 func (g *Group) resignedLately() bool {
 	until := g.leadership.resigned.until.Load()
 	return until != 0 && until > int64(g.host.watch.now())
-}
-
-// transferTo makes another member the leader in raft's eyes. This replica is that leader, and must
-// not serve. wins says that the member can be elected as it is. It does not block.
-func (g *Group) transferTo(node string, wins bool) {
-	g.spawn(func() {
-		if g.leadership.hasResigned() && g.Quarantined() == nil {
-			g.yield(node, wins) // without the lock, whose holder may hang
-			return
-		}
-		g.leadership.changing.Lock()
-		defer g.leadership.changing.Unlock()
-		if g.isClosed() || !g.barred() || g.raft.Load().State() != raft.Leader {
-			return
-		}
-		if err := g.handOver(node); err != nil {
-			g.slog.Warn("a quarantined leader does not hand over", "to", node, "error", err)
-		}
-	})
 }
 
 // lastLed implements electable.
