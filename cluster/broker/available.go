@@ -59,11 +59,7 @@ func (x *availability) hasMajority(q *catalog.Queue) bool {
 	if q.Local {
 		return true
 	}
-	var members []string
-	for _, m := range x.view().Members(q) {
-		members = append(members, x.nameOf(m))
-	}
-	return x.mesh.HasMajority(members)
+	return x.mesh.HasMajority(x.namesOf(x.view().Members(q)))
 }
 
 // leaderless is the error for a client that waited for a queue without a leader.
@@ -85,6 +81,7 @@ func (x *availability) askLeader(ctx context.Context, q *catalog.Queue, ask func
 		if leader != "" && ask(leader) {
 			return false, nil
 		}
+		to.Want()
 		if stream.IsOver(x.view(), q.ID) {
 			return true, nil
 		}
@@ -110,6 +107,8 @@ func (x *availability) awaitLeader(ctx context.Context, q *catalog.Queue) error 
 		}
 		select {
 		case <-led:
+		case <-time.After(leaderRetry):
+			to.Want()
 		case <-ctx.Done():
 			return leaderless(q)
 		}

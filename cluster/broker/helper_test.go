@@ -278,6 +278,9 @@ func (h *testedHost) Submit(to *stream.Route, leader string, b group.Batch) erro
 	return h.Host.Submit(to, leader, b)
 }
 
+// Want: there is nobody to tell.
+func (h *testedHost) Want(*stream.Route) {}
+
 // Leads: there is nobody to ask.
 func (h *testedHost) Leads(*stream.Route, string) uint64 { return 0 }
 

@@ -64,5 +64,13 @@ func (h *host) Spawn(doing string, f func()) bool { return h.spawn(doing, f) }
 // QueueGone discards everything the broker knows about a queue.
 func (h *host) QueueGone(id fsm.QueueID) { h.queueGone(id) }
 
+// Want tells a queue's members that somebody waits for a leader.
+func (h *host) Want(of *stream.Route) {
+	v := h.view()
+	if q, ok := v.QueueByID(of.Queue()); ok && h.groups != nil {
+		h.groups.Want(q.Group, h.namesOf(v.Members(q)))
+	}
+}
+
 // Leads asks a node whether it leads a queue.
 func (h *host) Leads(of *stream.Route, node string) (term uint64) { return h.leads(of, node) }

@@ -83,6 +83,15 @@ func (n *node) nameOf(id fsm.NodeID) string {
 	return ""
 }
 
+// namesOf returns the names of nodes.
+func (n *node) namesOf(ids []fsm.NodeID) []string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = n.nameOf(id)
+	}
+	return names
+}
+
 // others lists the names of all other nodes of the cluster except one.
 func (n *node) others(but string) (names []string) {
 	for _, s := range n.view().Nodes() {

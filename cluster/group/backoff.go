@@ -16,12 +16,12 @@ type electionBackoff struct {
 	failed int           // slots that were used and are over
 	used   bool          // somebody has campaigned in this slot
 	late   time.Duration // when in this slot to campaign
+	seen   time.Time     // up to when slots have been counted
 }
 
 // slots say how long slots are, and whose.
 type slots struct {
 	candidates int
-	shortest   time.Duration
 	spread     func(time.Duration) time.Duration // by chance, from 0 to below
 }
 
@@ -46,11 +46,20 @@ func (b *electionBackoff) mine(now time.Time, rank int, s slots) bool {
 	return !b.used && b.slot%s.candidates == rank && passed >= b.late && passed < length/2
 }
 
+// hold leaves the time since the last count out: somebody whose turn it is has to wait.
+func (b *electionBackoff) hold(now time.Time) {
+	if !b.began.IsZero() {
+		b.began = b.began.Add(now.Sub(b.seen))
+	}
+	b.seen = now
+}
+
 // advance counts the slots up to now, and returns how long the present one is.
 func (b *electionBackoff) advance(now time.Time, s slots) time.Duration {
 	if b.began.IsZero() {
 		b.began = now
 	}
+	b.seen = now
 	length := b.length(s)
 	for now.Sub(b.began) >= length {
 		b.began = b.began.Add(length)
@@ -76,5 +85,5 @@ func (b *electionBackoff) next() {
 // length is how long the present slot is.
 func (b *electionBackoff) length(s slots) time.Duration {
 	doublings := max(b.failed, b.unused/s.candidates)
-	return max(s.shortest, min(s.shortest<<min(doublings, 10), longestSlot))
+	return min(slotTime<<min(doublings, 10), longestSlot)
 }

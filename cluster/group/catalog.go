@@ -209,7 +209,7 @@ func (k *Catalog) raftConfig() *raft.Config {
 	c.LeaderLeaseTimeout, c.CommitTimeout = catalogLease, catalogCommit
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
 	c.NoLegacyTelemetry, c.ShutdownOnRemove, c.BatchApplyCh = true, false, false
-	c.Logger = newRaftLogger(k.slog.With("group", "catalog"))
+	c.Logger = newRaftLogger(&logGate{now: time.Now}, k.slog.With("group", "catalog"))
 	return c
 }
 
@@ -248,7 +248,12 @@ func (k *Catalog) Leads() bool {
 
 // Transfer makes another node the leader. If it fails, this node remains the leader.
 func (k *Catalog) Transfer(to string) error {
-	return endingWith(k.raft.Load().LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
+	if err := k.handover.refuses(&k.replica, to); err != nil {
+		return err
+	}
+	err := endingWith(k.raft.Load().LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
+	k.handover.ended(err)
+	return err
 }
 
 // Progress reports the log position of this node's replica.

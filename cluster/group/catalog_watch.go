@@ -116,14 +116,10 @@ func (k *Catalog) transferees(term uint64) []string {
 // time, who have not taken over, are not told again at once: first says who is.
 func (k *Catalog) yield(term uint64, first int) {
 	list := k.transferees(term)
-	leads := func() bool {
-		now, leads := k.leadsIn()
-		return leads && now == term
-	}
 	for i := range min(maxTransferees, len(list)) {
 		to := list[(first+i)%len(list)]
-		err := k.tellToStand(to, leads)
-		if !leads() || k.isClosed() {
+		err := k.handover.tell(&k.replica, to, term)
+		if err == nil || k.isClosed() {
 			return
 		}
 		k.slog.Warn("a node does not take the catalog over", "to", to, "error", err)

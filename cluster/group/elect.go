@@ -1,7 +1,6 @@
 package group
 
 import (
-	"encoding/binary"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -22,14 +21,14 @@ const (
 	electionPause  = time.Millisecond       // minimum between two rounds: positions of several groups share a message
 	electionShare  = 4                      // a pause is this many times as long as the round before took, up to longestRest
 	longestRest    = 25 * time.Millisecond  // between two rounds: a node's failure causes thousands of wakeups
-	maxCampaigns   = 256                    // under way at a time
-	campaignTime   = 2 * time.Second        // after which a campaign no longer counts as under way
+	transferTime   = 2 * time.Second        // between two transfers of the same leadership
 	positionsWait  = 150 * time.Millisecond // how long to wait for others' log positions
 	positionsEvery = time.Second            // how often to ask again
 	slotTime       = time.Second            // a candidate's initial slot
-	longestSlot    = 8 * time.Second        // upper limit as slots grow
-	manyElections  = 1000                   // elections that lengthen each slot by slotTime
-	ledValid       = 2 * time.Second        // how long a report that a member has a leader stays valid
+	longestSlot    = 8 * time.Second        // upper limit as slots grow; an undecided campaign no longer counts as under way
+	ledValid       = 2 * time.Second        // how long a report that a member has a leader, or waits to stand, stays valid
+	deathPatience  = 5 * time.Second        // how long a dead leader's node may come back to a group that nobody waits for
+	wantValid      = time.Second            // how long somebody waits who has said so; who goes on waiting repeats it
 )
 
 // elections finds leaders for leaderless groups. Raft's own timers are long because thousands of
@@ -46,10 +45,14 @@ type elections struct {
 	slog   *slog.Logger
 	worker *worker.Worker
 	spawn  func(f func())
+	now    func() time.Time
 	ceding atomic.Bool
 
 	mu      sync.Mutex
 	running map[fsm.GroupID]*election
+	window  window
+	crowded bool              // some wait for a place in the window
+	wants   map[string][]byte // items for other nodes, from routes here
 }
 
 // links is what elections needs from the mesh.
@@ -70,10 +73,16 @@ type electable interface {
 	Leader() string      // empty: unknown
 	logEnd() logPosition // how far the log reaches
 	role() (role raft.RaftState, term uint64)
+	lastLed() uint64 // term of the last leader that was seen; 0: none was
 	isClosed() bool
 	barred() bool    // whether it must not lead
 	isLearner() bool // whether it neither leads nor votes
 	resignedLately() bool
+	// want records that somebody waits for a leader, and wanted reports whether that is so. patience is
+	// for how long nobody needs one, as far as the replica knows.
+	want(now time.Time)
+	wanted(now time.Time) bool
+	patience() time.Duration
 	// hasNoLeader is called when another member reports that it knows no leader and where its log
 	// ends.
 	hasNoLeader(node string, end uint64)
@@ -86,26 +95,36 @@ type electable interface {
 
 // election is the search for a leader of one group, as this member sees it.
 type election struct {
-	group      electable
-	leader     string   // who led when the election began; empty: unknown
-	since      uint64   // the term at that time
-	term       uint64   // in the last round
-	voters     []string // members, as of counted
-	counted    time.Time
-	queried    time.Time // positions were last exchanged
-	ready      time.Time // when a majority of members became reachable
-	backoff    electionBackoff
-	campaigned time.Time // last
-	positions  map[string]logPosition
-	led        map[string]time.Time // when a member last reported a leader
-	barred     map[string]bool      // members that must not lead, see Quarantine
-	learners   map[string]bool      // members that neither lead nor vote, see trust
+	group  electable
+	leader string // who led when the election began; empty: unknown
+	since  uint64 // the term at that time
+
+	urgency
+	term        uint64   // the highest one, in the last round; before it, that of the last leader
+	heard       uint64   // the highest term of another member
+	voters      []string // members, as of counted
+	counted     time.Time
+	queried     time.Time // positions were last exchanged
+	ready       time.Time // when a majority of members became reachable
+	backoff     electionBackoff
+	under       *campaign // of this node; nil: none is under way
+	waits       time.Time // for the window: when the others were last told; zero: it does not wait
+	othersWait  time.Time // when another member last said so
+	transferred time.Time // last
+	positions   map[string]logPosition
+	led         map[string]time.Time // when a member last reported a leader
+	barred      map[string]bool      // members that must not lead, see Quarantine
+	learners    map[string]bool      // members that neither lead nor vote, see trust
 }
 
 func newElection(g electable) *election {
 	_, term := g.role()
+	led := g.lastLed()
+	if led == 0 {
+		led = term
+	}
 	return &election{
-		group: g, leader: g.Leader(), since: term, term: term,
+		group: g, leader: g.Leader(), since: term, term: min(term, led),
 		positions: map[string]logPosition{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
 	}
 }
@@ -113,7 +132,7 @@ func newElection(g electable) *election {
 func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electable) *elections {
 	return &elections{
 		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains, spawn: spawn,
-		worker: newElectionWorker(), running: map[fsm.GroupID]*election{},
+		now: time.Now, worker: newElectionWorker(), running: map[fsm.GroupID]*election{}, window: newWindow(), wants: map[string][]byte{},
 	}
 }
 
@@ -128,19 +147,45 @@ func (e *elections) listen() {
 
 // begin records that a group has no leader, as far as this node knows.
 func (e *elections) begin(g electable) {
-	e.mu.Lock()
-	if id := g.Spec().Group; e.running[id] == nil {
-		e.running[id] = newElection(g)
+	if id := g.Spec().Group; !e.runs(id) {
+		v := newElection(g)
+		if v.leader != "" && !e.links.Alive(v.leader) {
+			v.due = e.now().Add(g.patience()) // without the lock: it may read the log
+		}
+		e.mu.Lock()
+		if e.running[id] == nil {
+			e.running[id] = v
+		}
+		e.mu.Unlock()
 	}
-	e.mu.Unlock()
 	e.worker.Wake()
+}
+
+func (e *elections) runs(id fsm.GroupID) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.running[id] != nil
 }
 
 // end records that a group has a leader or is gone.
 func (e *elections) end(id fsm.GroupID) {
 	e.mu.Lock()
-	delete(e.running, id)
+	e.drop(id, e.now())
+	crowded := e.crowded
 	e.mu.Unlock()
+	if crowded {
+		e.worker.Wake()
+	}
+}
+
+// drop ends an election. The lock is held.
+func (e *elections) drop(id fsm.GroupID, now time.Time) {
+	if v := e.running[id]; v != nil {
+		if v.under != nil {
+			e.window.decided(now, v.under)
+		}
+		delete(e.running, id)
+	}
 }
 
 func (e *elections) run(stop <-chan struct{}) {
@@ -157,8 +202,7 @@ type electionRound struct {
 	now       time.Time
 	ask       map[string][]byte // items for other nodes
 	reached   map[string]bool
-	campaigns int           // that may still be started
-	slot      time.Duration // the shortest slot
+	ready     []candidacy
 	transfers []transfer
 }
 
@@ -172,22 +216,20 @@ type transfer struct {
 // advanceAll advances every election and reports whether there are any.
 func (e *elections) advanceAll(now time.Time) bool {
 	e.mu.Lock()
-	r := electionRound{now: now, ask: map[string][]byte{}, reached: reached(e.links, e.node), campaigns: maxCampaigns}
-	r.slot = slotTime + slotTime*time.Duration(len(e.running))/manyElections
+	r := electionRound{now: now, ask: e.wants, reached: reached(e.links, e.node)}
+	e.wants = map[string][]byte{}
 	for id, v := range e.running {
 		switch {
+		case v.rests(now, r.reached):
+			continue
 		case v.group.isClosed(), v.hasLeader(r.reached):
-			delete(e.running, id)
-		case now.Sub(v.campaigned) < campaignTime:
-			r.campaigns--
+			e.drop(id, now)
+			continue
 		}
+		e.checkCampaign(v, now)
+		e.advance(v, &r)
 	}
-	var campaign []electable
-	for _, v := range e.running {
-		if e.advance(v, &r) {
-			campaign = append(campaign, v.group)
-		}
-	}
+	campaign := e.admit(&r)
 	some := len(e.running) > 0
 	e.mu.Unlock()
 	for node, items := range r.ask {
@@ -252,9 +294,8 @@ func reached(l links, node string) map[string]bool {
 	return r
 }
 
-// advance asks for log positions when that is due and reports whether this node should campaign
-// now.
-func (e *elections) advance(v *election, r *electionRound) bool {
+// advance asks for log positions when that is due, and notes if it is this node's turn to campaign.
+func (e *elections) advance(v *election, r *electionRound) {
 	now := r.now
 	if now.Sub(v.counted) >= positionsEvery {
 		v.voters, v.counted = v.group.Voters(), now
@@ -264,61 +305,67 @@ func (e *elections) advance(v *election, r *electionRound) bool {
 	// leader.
 	if 2*len(alive) <= len(v.voters) || !slices.Contains(v.voters, e.node) {
 		v.ready = time.Time{}
-		return false
+		return
 	}
 	if v.ready.IsZero() {
 		v.ready = now
 	}
 	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.isLearner()
 	if now.Sub(v.queried) >= positionsEvery {
-		e.ask(v, alive, r)
-	}
-	if !v.decided(alive, now) {
-		v.backoff = electionBackoff{failed: v.backoff.failed}
-		return false
+		v.queried, v.positions[e.node] = now, v.group.logEnd()
+		e.tell(v, itemAsk, alive, r)
 	}
 	switch {
+	case !v.decided(alive, now):
+		v.backoff = electionBackoff{failed: v.backoff.failed}
 	case v.barred[e.node]:
 		e.chooseTransferee(v, alive, r)
-		return false
 	case v.learners[e.node], 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
-		return false
+	default:
+		e.takeTurn(v, alive, r)
 	}
-	return e.mayCampaign(v, alive, r)
 }
 
-// ask asks the other members for their log positions and reports this node's own.
-func (e *elections) ask(v *election, alive []string, r *electionRound) {
-	v.queried = r.now
-	mine := v.group.logEnd()
-	v.positions[e.node] = mine
+// tell reports this node's log position to the other members, and asks for theirs or says that it waits.
+func (e *elections) tell(v *election, kind byte, alive []string, r *electionRound) {
+	_, term := v.group.role()
+	it := item{group: v.group.Spec().Group, term: term, position: v.positions[e.node], barred: v.barred[e.node], learner: v.learners[e.node]}
 	for _, n := range alive {
-		if n != e.node {
-			_, term := v.group.role()
-			it := item{kind: itemAsk, group: v.group.Spec().Group, term: term, position: mine, barred: v.barred[e.node], learner: v.learners[e.node]}
+		if n == e.node {
+			continue
+		}
+		it.kind = kind
+		r.ask[n] = appendItem(r.ask[n], it)
+		if kind == itemAsk && !v.dead.IsZero() {
+			r.ask[n] = appendItem(r.ask[n], item{kind: itemWant, group: it.group}) // it may rest there
+		}
+		if kind == itemAsk && v.outOfReach(n, r.now) {
+			it.kind = itemOutOfReach
 			r.ask[n] = appendItem(r.ask[n], it)
-			if v.outOfReach(n, r.now) {
-				it.kind = itemOutOfReach
-				r.ask[n] = appendItem(r.ask[n], it)
-			}
 		}
 	}
 }
 
-// mayCampaign reports whether this node should campaign now, and counts the campaign.
-func (e *elections) mayCampaign(v *election, alive []string, r *electionRound) bool {
-	s := slots{candidates: v.eligible(alive), shortest: r.slot, spread: rand.N[time.Duration]}
-	if _, term := v.group.role(); term != v.term {
+// takeTurn adds this node to those that may campaign if it is its turn.
+func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
+	s := slots{candidates: v.eligible(alive), spread: rand.N[time.Duration]}
+	_, term := v.group.role()
+	if v.group.lastLed() != 0 {
+		// Whoever took the leader away campaigns. Raft forgets the leader before it stores the term.
+		term = max(term, v.heard)
+	}
+	if term != v.term {
 		v.term = term
 		v.backoff.taken(r.now, s)
 	}
-	if !v.backoff.mine(r.now, e.rank(v, alive), s) || r.campaigns <= 0 || s.candidates > 1 && v.group.resignedLately() {
-		return false
+	if !v.waits.IsZero() || r.now.Sub(v.othersWait) < ledValid {
+		v.backoff.hold(r.now)
 	}
-	r.campaigns--
-	v.campaigned = r.now
-	v.backoff.taken(r.now, s)
-	return true
+	if v.backoff.mine(r.now, e.rank(v, alive), s) && (s.candidates == 1 || !v.group.resignedLately()) {
+		r.ready = append(r.ready, candidacy{v, alive, s})
+	} else {
+		v.waits = time.Time{}
+	}
 }
 
 // chooseTransferee handles a member that must not lead but that raft has made leader. The member
@@ -326,7 +373,7 @@ func (e *elections) mayCampaign(v *election, alive []string, r *electionRound) b
 // first in member order, the preferred leader first. While there is no such member, the group has
 // a leader in raft's eyes and nobody serves.
 func (e *elections) chooseTransferee(v *election, alive []string, r *electionRound) {
-	if role, _ := v.group.role(); role != raft.Leader || r.now.Sub(v.campaigned) < campaignTime {
+	if role, _ := v.group.role(); role != raft.Leader || r.now.Sub(v.transferred) < transferTime {
 		return
 	}
 	best := ""
@@ -337,7 +384,7 @@ func (e *elections) chooseTransferee(v *election, alive []string, r *electionRou
 		}
 	}
 	if best != "" {
-		v.campaigned = r.now
+		v.transferred = r.now
 		r.transfers = append(r.transfers, transfer{v.group, best, v.canWin(best, alive)})
 	}
 }
@@ -448,6 +495,10 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 			e.links.Resign(it.group, it.term, from)
 		}
 		switch it.kind {
+		case itemWant:
+			g.want(now)
+			e.worker.Wake()
+			continue
 		case itemAsk:
 			g.hasNoLeader(from, it.position.index)
 			answer = appendItem(answer, e.answer(g, from))
@@ -493,8 +544,12 @@ func (e *elections) note(from string, it item, now time.Time) {
 	if v == nil {
 		return
 	}
+	v.heard = max(v.heard, it.term)
 	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
 	_, term := v.group.role()
+	if it.kind == itemWaits {
+		v.othersWait = now
+	}
 	switch {
 	case it.kind != itemLed: // who asks has no leader either, perhaps only since it last said so
 		delete(v.led, from)
@@ -503,7 +558,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	default:
 		v.led[from] = now
 		if v.group.Leader() == from {
-			delete(e.running, it.group) // reported by the leader itself
+			e.drop(it.group, now) // reported by the leader itself
 		}
 	}
 	e.worker.Wake()
@@ -512,55 +567,5 @@ func (e *elections) note(from string, it item, now time.Time) {
 func (e *elections) send(node string, items []byte) {
 	if err := e.links.Send(node, e.kind, items); err != nil {
 		e.slog.Debug("log positions not sent", "node", node, "error", err)
-	}
-}
-
-// item is the entry of one group in an exchange of positions.
-type item struct {
-	kind     byte
-	group    fsm.GroupID
-	term     uint64 // raft's current term
-	position logPosition
-	barred   bool // the sender must not lead
-	learner  bool // the sender neither leads nor votes
-}
-
-const (
-	itemAsk        = 1 // my log ends here; where does yours?
-	itemPosition   = 2
-	itemLed        = 3    // the group has a leader that I can reach
-	itemOutOfReach = 4    // I cannot reach the leader that you have reported
-	itemOffer      = 5    // I reach all members and would lead; my log ends here
-	itemBarred     = 0x80 // added to the kind
-	itemLearner    = 0x40 // likewise
-	itemSize       = 1 + 4 + 8 + 8 + 8
-)
-
-// sound reports whether a log as described by the item is possible.
-func (it item) sound() bool {
-	const limit = 1 << 62
-	return it.term < limit && it.position.term < limit && it.position.index < limit
-}
-
-func appendItem(dst []byte, it item) []byte {
-	kind := it.kind
-	if it.barred {
-		kind |= itemBarred
-	}
-	if it.learner {
-		kind |= itemLearner
-	}
-	dst = append(dst, kind)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
-	dst = binary.BigEndian.AppendUint64(dst, it.term)
-	dst = binary.BigEndian.AppendUint64(dst, it.position.term)
-	return binary.BigEndian.AppendUint64(dst, it.position.index)
-}
-
-func parseItem(b []byte) item {
-	return item{
-		kind: b[0] &^ (itemBarred | itemLearner), barred: b[0]&itemBarred != 0, learner: b[0]&itemLearner != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
-		term:     binary.BigEndian.Uint64(b[5:]),
-		position: logPosition{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
 	}
 }

@@ -81,6 +81,40 @@ func TestElectWithoutMember(t *testing.T) {
 	p.mustLead("b")
 }
 
+// Who loses its leader because another member stands for election gives that one a slot.
+func TestElectDuringCampaign(t *testing.T) {
+	for _, led := range []uint64{4, 5} {
+		p := newPretend(t, "a", "b", "c")
+		for _, n := range p.nodes {
+			n.open, n.term, n.led = true, 5, led
+		}
+		p.nodes["c"].candidate = true // in term 5
+		for _, n := range p.nodes {
+			n.elections.begin(n)
+		}
+		p.run(slotTime / 2)
+		if stood := len(p.stories) > 0; stood != (led == 5) {
+			t.Errorf("the last leader was one of term %d; campaigns: %q", led, p.stories)
+		}
+		p.run(2 * slotTime)
+		if p.nodes["a"].leader == "" {
+			t.Errorf("nobody leads in the end: %q", p.stories)
+		}
+	}
+}
+
+// The same holds for a member whose raft has not stored the term of that candidate yet.
+func TestElectBeforeTheTermIsStored(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	for _, n := range p.nodes {
+		n.open, n.term, n.led = true, 4, 4
+	}
+	p.nodes["c"].candidate, p.nodes["c"].term = true, 5
+	p.nodes["a"].elections.begin(p.nodes["a"])
+	p.run(slotTime / 2)
+	p.mustCampaign()
+}
+
 // Members that open a group late do not miss their slot.
 func TestElectLateMembers(t *testing.T) {
 	p := newPretend(t, "a", "b", "c")

@@ -79,7 +79,9 @@ type Group struct {
 	throttle   throttle
 	usage      usage
 	sharing    sharing
-	watched    atomic.Bool // see watch
+	watched    atomic.Bool   // see watch
+	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
+	wantedAt   atomic.Int64  // when somebody last waited for a leader, in ns; 0: nobody has
 }
 
 // newGroup returns a group whose parts are connected. It does nothing until it has an order and,

@@ -113,7 +113,7 @@ func NewHost(c Config) *Host {
 		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}),
 	}
 	c.Clock.WhenAhead(h.ticker.wakeAll)
-	h.timers.config = &h.config
+	h.timers.config, h.timers.lines.now = &h.config, time.Now
 	h.catchUp.free = catchUpBytes
 	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
 	h.elections = newElections(&h.config, h.spawn, func(id fsm.GroupID) electable {
@@ -349,6 +349,9 @@ func (h *Host) observe(stop <-chan struct{}) {
 }
 
 func (h *Host) leaderSeen(g *Group, leader string) {
+	if leader != "" {
+		g.ledIn.Store(g.Term())
+	}
 	if g.isLearner() && leader != "" {
 		h.learners.hasten(g.spec.Group)
 	}

@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
 )
@@ -226,21 +224,22 @@ func (g *Group) resignedLately() bool {
 	return until != 0 && until > int64(g.host.watch.now())
 }
 
-// transferTo makes another member the leader in raft's eyes. This replica is that leader, and must
-// not serve. wins says that the member can be elected as it is. It does not block.
-func (g *Group) transferTo(node string, wins bool) {
-	g.spawn(func() {
-		if g.leadership.hasResigned() && g.Quarantined() == nil {
-			g.yield(node, wins) // without the lock, whose holder may hang
-			return
-		}
-		g.leadership.changing.Lock()
-		defer g.leadership.changing.Unlock()
-		if g.isClosed() || !g.barred() || g.raft.Load().State() != raft.Leader {
-			return
-		}
-		if err := g.handOver(node); err != nil {
-			g.slog.Warn("a quarantined leader does not hand over", "to", node, "error", err)
-		}
-	})
+// lastLed implements electable.
+func (g *Group) lastLed() uint64 { return g.ledIn.Load() }
+
+// want implements electable.
+func (g *Group) want(now time.Time) { g.wantedAt.Store(now.UnixNano()) }
+
+// wanted implements electable.
+func (g *Group) wanted(now time.Time) bool {
+	at := g.wantedAt.Load()
+	return at != 0 && now.UnixNano()-at < int64(wantValid)
+}
+
+// patience implements electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
+func (g *Group) patience() time.Duration {
+	if g.hasUnapplied() {
+		return 0
+	}
+	return g.applier.patience(g.host.config.Clock.Now())
 }

@@ -40,6 +40,7 @@ type pretendNode struct {
 	closed    bool
 	leader    string
 	term      uint64
+	led       uint64 // term of the last leader
 	log       logPosition
 	candidate bool
 
@@ -54,20 +55,25 @@ func newPretend(t *testing.T, members ...string) *pretend {
 	p.campaign = p.win
 	for _, name := range members {
 		n := &pretendNode{p: p, name: name, unreached: map[string]bool{}, term: 1, log: logPosition{1, 1}}
-		n.elections = &elections{
-			node: name, links: n, kind: 16, slog: slog.New(slog.DiscardHandler),
-			find: func(fsm.GroupID) electable {
-				if n.open {
-					return n
-				}
-				return nil
-			},
-			worker: worker.New(worker.Options{}), spawn: func(f func()) { f() }, running: map[fsm.GroupID]*election{},
-		}
+		n.elections = pretendElections(name, n, func() time.Time { return p.now }, func(fsm.GroupID) electable {
+			if n.open {
+				return n
+			}
+			return nil
+		})
 		n.elections.listen()
 		p.nodes[name] = n
 	}
 	return p
+}
+
+// pretendElections are those of a node in virtual time.
+func pretendElections(node string, l links, now func() time.Time, find func(fsm.GroupID) electable) *elections {
+	return &elections{
+		node: node, links: l, kind: 16, slog: slog.New(slog.DiscardHandler), find: find, now: now,
+		worker: worker.New(worker.Options{}), spawn: func(f func()) { f() },
+		running: map[fsm.GroupID]*election{}, window: newWindow(), wants: map[string][]byte{},
+	}
 }
 
 func (n *pretendNode) Handle(_ peer.Kind, h func(from string, head, payload []byte)) { n.handler = h }
@@ -79,6 +85,10 @@ func (n *pretendNode) logEnd() logPosition                                      
 func (n *pretendNode) isClosed() bool                                                { return n.closed }
 func (n *pretendNode) hasNoLeader(string, uint64)                                    {}
 func (n *pretendNode) resignedLately() bool                                          { return n.tired }
+func (n *pretendNode) lastLed() uint64                                               { return n.led }
+func (n *pretendNode) want(now time.Time)                                            {}
+func (n *pretendNode) wanted(now time.Time) bool                                     { return false }
+func (n *pretendNode) patience() time.Duration                                       { return 0 }
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
 func (n *pretendNode) isLearner() bool                                               { return n.learner }
 

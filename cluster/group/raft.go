@@ -3,12 +3,8 @@ package group
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"strings"
-	"sync"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
@@ -160,7 +156,7 @@ func (g *Group) raftConfig() *raft.Config {
 	c.TrailingLogs = TrailingLogs
 	c.NoLegacyTelemetry = true
 	c.ShutdownOnRemove = false
-	c.Logger = newRaftLogger(g.slog)
+	c.Logger = newRaftLogger(&g.host.timers.lines, g.slog)
 	return c
 }
 
@@ -176,54 +172,4 @@ func (g *Group) setTimers() {
 	if err != nil {
 		g.slog.Warn("raft timers not set", "error", err)
 	}
-}
-
-// newRaftLogger gives raft a logger that passes warnings on to slog, at most a
-// few a second: the failure of a node is thousands of elections.
-func newRaftLogger(to *slog.Logger) hclog.Logger {
-	return hclog.New(&hclog.LoggerOptions{
-		Level: hclog.Warn, Output: &lineLogger{to: to}, DisableTime: true,
-	})
-}
-
-const linesPerSecond = 5
-
-// lineLogger turns hclog's lines into slog records.
-type lineLogger struct {
-	to     *slog.Logger
-	mu     sync.Mutex
-	second int64
-	lines  int
-}
-
-// usual reports whether a line is about what happens at every start and every
-// join, although raft warns of it: a follower that hears of no leader yet stands
-// for election, and a new one has no entries that could be compared.
-func usual(line string) bool {
-	return strings.Contains(line, "heartbeat timeout reached, starting election") || strings.Contains(line, "failed to get previous log")
-}
-
-func (l *lineLogger) Write(line []byte) (int, error) {
-	if strings.Contains(string(line), errLags.Error()) {
-		return len(line), nil // it is wanted
-	}
-	l.mu.Lock()
-	now := time.Now().Unix()
-	if now != l.second {
-		l.second, l.lines = now, 0
-	}
-	l.lines++
-	drop := l.lines > linesPerSecond
-	l.mu.Unlock()
-	if !drop {
-		text := strings.TrimSpace(string(line))
-		if usual(text) {
-			l.to.Debug("raft", "line", text)
-		} else if rest, ok := strings.CutPrefix(text, "[ERROR]"); ok {
-			l.to.Error("raft", "line", strings.TrimSpace(rest))
-		} else {
-			l.to.Warn("raft", "line", strings.TrimSpace(strings.TrimPrefix(text, "[WARN]")))
-		}
-	}
-	return len(line), nil
 }

@@ -44,6 +44,7 @@ type replica struct {
 
 	reloading sync.Mutex  // one change of raft's settings at a time
 	nudging   atomic.Bool // a nudge is about to begin
+	handover  handover
 
 	lacked   atomic.Uint64 // how often a member had less than it acknowledged
 	complete complete      // of the lagWatch
@@ -364,8 +365,13 @@ func (r *replica) reached(node string, term uint64) peer.Reached {
 }
 
 // nudge makes raft send to all members, by an entry without content. It does not wait for the
-// commit: the member that lacks entries may be needed for it.
-func (r *replica) nudge() { r.raft.Load().Barrier(nudgeWait) }
+// commit: the member that lacks entries may be needed for it. While the leadership moves, the barrier
+// of that move makes raft send.
+func (r *replica) nudge() {
+	if !r.handover.moving.Load() {
+		r.raft.Load().Barrier(nudgeWait)
+	}
+}
 
 // nudgeSoon is nudge for callers that must not wait. Calls made before a pending nudge has begun
 // need no second one.

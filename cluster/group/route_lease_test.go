@@ -77,7 +77,7 @@ func mustMesh(t *testing.T, node, other string, listeners map[string]net.Listene
 func mustFollow(t *testing.T, k *Catalog, of string) *raft.Raft {
 	t.Helper()
 	config := raft.DefaultConfig()
-	config.LocalID, config.Logger = "n2", newRaftLogger(k.config.Logger)
+	config.LocalID, config.Logger = "n2", newRaftLogger(&logGate{now: time.Now}, k.config.Logger)
 	config.HeartbeatTimeout, config.ElectionTimeout = time.Hour, time.Hour // nobody stands for election
 	var voters raft.Configuration
 	for _, n := range []string{"n1", "n2", "n3"} {

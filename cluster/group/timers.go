@@ -30,9 +30,11 @@ const (
 	promptHeartbeat = 10 * time.Second
 )
 
-// groupTimers chooses raft's timers for the queue groups of a node by their number.
+// groupTimers is what the rafts of a node's queue groups share: their timers, chosen by their number, and
+// how much they may log.
 type groupTimers struct {
 	config *Config
+	lines  logGate
 
 	mu       sync.Mutex
 	expected int  // groups, while the node starts

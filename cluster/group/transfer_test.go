@@ -13,8 +13,9 @@ import (
 // of it: what was due meanwhile expires, and settings that have changed
 // meanwhile are taken up.
 func TestGoesOnAfterFailedTransfer(t *testing.T) {
-	n := mustHost(t, t.TempDir())
-	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 5, Revision: 1})
+	c := mustTrio(t, patientRaft)
+	g := c.mustOpen(1)[0]
+	n, deaf := c.host(g), c.other(g)
 	mustSubmit(t, g, enqueues(1, 1, "short", "lives"))
 	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 2 })
 	expire(t, g)
@@ -28,8 +29,10 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 	}
 	g.spec.Config.DeliveryLimit, g.spec.Config.Revision = 7, 2
 	n.Reconfigure(nil)
-	if err := g.Transfer("nobody"); !errors.Is(err, ErrNotHandedOver) {
-		t.Fatalf("a transfer to nobody: %v", err)
+	deaf.mesh.DropGroup(1)
+	deaf.mesh.Transport(1) // of which nothing is taken
+	if err := g.Transfer(deaf.config.Node); !errors.Is(err, ErrNotHandedOver) || g.leadership.transferring.Load() {
+		t.Fatalf("a transfer to one whose raft hangs: %v", err)
 	}
 	expire(t, g)
 	awaitAnswer(t, "the settings are those of the catalog", func() (yes bool) {

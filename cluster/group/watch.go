@@ -2,14 +2,11 @@ package group
 
 import (
 	"cmp"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -18,8 +15,6 @@ import (
 const (
 	// watchEvery is how often leaders with work waiting are checked.
 	watchEvery = 250 * time.Millisecond
-	// takeoverEvery is how often it is checked whether another member has taken over.
-	takeoverEvery = 50 * time.Millisecond
 	// manyStalls: for each further manyStalls stalled leaders, every leader is given one more
 	// bound. When many stall at once, a busy machine is a more likely cause than a fault of each,
 	// and elections would make it busier.
@@ -330,53 +325,19 @@ func (g *Group) resign(s Stall, now time.Duration) {
 	g.host.elections.begin(g)
 }
 
-// yield has another member stand for election at once. If it cannot be told or does not win,
-// this replica steps down so that any eligible member can be elected. If none can be, the
-// leadership resumes.
-func (g *Group) yield(node string, wins bool) {
-	resigned := &g.leadership.resigned
-	term := resigned.term.Load()
-	if !wins {
-		g.slog.Warn("a leader that makes no progress goes on: " + keepsNobody)
-		resigned.term.Store(0)
-		g.review()
-		return
-	}
-	leads := func() bool {
-		now, leads := g.leadsIn()
-		return leads && now == term
-	}
-	err := g.tellToStand(node, leads)
-	if leads() && !g.isClosed() {
-		g.slog.Warn("nobody has taken over from a leader that makes no progress: it steps down", "to", node, "error", err)
-		g.mesh.Resign(g.id, term+1, node)
-	}
-}
-
-// tellToStand tells a member to stand for election at once. It returns when this node no longer
-// leads, or after the time within which that member should have won. The call may not even return
-// an answer, because its raft may hang, too.
-func (r *replica) tellToStand(to string, leads func() bool) error {
-	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.node), Addr: []byte(r.node)}
-	answer, t := make(chan error, 1), r.transport
-	r.spawn(func() {
-		answer <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
-	})
-	limit, check := time.NewTimer(resignTime), time.NewTicker(takeoverEvery)
-	defer limit.Stop()
-	defer check.Stop()
-	for leads() {
-		select {
-		case err := <-answer:
-			if answer = nil; err != nil {
-				return err
-			}
-		case <-check.C:
-		case <-limit.C:
-			return errors.New("it has not won in time")
-		case <-r.ending:
-			return nil
+// transferTo implements electable. This replica is raft's leader and must not serve.
+func (g *Group) transferTo(node string, wins bool) {
+	g.spawn(func() {
+		term, leads := g.leadsIn()
+		resigned := g.leadership.hasResigned() && g.Quarantined() == nil
+		switch {
+		case !leads || !g.barred() || g.isClosed():
+		case resigned && !wins:
+			g.slog.Warn("a leader that makes no progress goes on: " + keepsNobody)
+			g.leadership.resigned.term.Store(0)
+			g.review()
+		default:
+			g.handover.yield(&g.replica, node, term, resigned)
 		}
-	}
-	return nil
+	})
 }

@@ -263,7 +263,7 @@ func TestResignationInVain(t *testing.T) {
 	h.elections.mu.Lock() // nobody looks for another one
 	g.leadership.resigned.term.Store(term)
 	g.leadership.resigned.at = clock.now()
-	g.yield("n9", false)
+	g.transferTo("n9", false)
 	h.elections.mu.Unlock()
 	await(t, "it serves again", func() bool { return g.Leading() == term })
 
@@ -287,7 +287,7 @@ func TestNobodyTakesOver(t *testing.T) {
 	gone := c.other(g)
 	gone.shut(t)
 	g.leadership.resigned.term.Store(term)
-	g.yield(gone.config.Node, true)
+	g.transferTo(gone.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
 	c.mustServe(1, 1)
 }
@@ -302,9 +302,9 @@ func TestTransfereeHangs(t *testing.T) {
 	transferee.mesh.DropGroup(1)
 	transferee.mesh.Transport(1) // of which nothing is taken
 	g.leadership.resigned.term.Store(term)
-	g.yield(transferee.config.Node, true)
+	g.transferTo(transferee.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
-	if log := c.log.String(); !strings.Contains(log, "it has not won in time") {
+	if log := c.log.String(); !strings.Contains(log, "has not won in time") {
 		t.Errorf("the log does not say why: %s", log)
 	}
 }

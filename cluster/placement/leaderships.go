@@ -175,6 +175,9 @@ func (l *Leaderships) transferees(led map[fsm.GroupID][]string, s stats.ReplicaS
 	load := map[string]int{}
 	var plan []move
 	for id, members := range led {
+		if !l.mayMove(id) {
+			continue
+		}
 		if to := l.transferee(id, members, l.node.Node, s, load); to != "" {
 			load[to]++
 			plan = append(plan, move{id, l.node.Node, to})
@@ -182,6 +185,15 @@ func (l *Leaderships) transferees(led map[fsm.GroupID][]string, s stats.ReplicaS
 	}
 	slices.SortFunc(plan, func(a, b move) int { return int(a.group) - int(b.group) })
 	return plan
+}
+
+// mayMove reports whether a group that this node leads would try a transfer.
+func (l *Leaderships) mayMove(id fsm.GroupID) bool {
+	if id == stats.CatalogGroup {
+		return l.node.Catalog.MayMove()
+	}
+	g := l.node.Host.Group(id)
+	return g != nil && g.MayMove()
 }
 
 // transferee chooses a new leader for a group: among the other members that are up, caught up and

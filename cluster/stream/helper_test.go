@@ -18,6 +18,7 @@ type host struct {
 	table   *Table
 	panics  atomic.Int64
 	spawned atomic.Int64
+	wanted  atomic.Int64
 
 	mu        sync.Mutex                               // guards what follows
 	submit    func(leader string, b group.Batch) error // nil: everything is taken
@@ -71,6 +72,9 @@ func (h *host) Leads(_ *Route, node string) uint64 {
 	defer h.mu.Unlock()
 	return h.serves[node]
 }
+
+// Want counts how often somebody is said to wait for a leader.
+func (h *host) Want(*Route) { h.wanted.Add(1) }
 
 func (h *host) QueueGone(id fsm.QueueID) { h.table.QueueGone(id) }
 

@@ -67,6 +67,9 @@ type Host interface {
 	Ask(to *Route, leader string, q Resync)
 	// Leads asks a node whether it leads a queue, and returns the term; 0: no.
 	Leads(of *Route, node string) (term uint64)
+	// Want tells a queue's members that somebody waits for a leader. It may be called under locks of routes
+	// and owners. The message may get lost.
+	Want(of *Route)
 	// QueueGone ends a route, and all else that the node knows of the queue, which
 	// the catalog has lost.
 	QueueGone(id fsm.QueueID)

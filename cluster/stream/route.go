@@ -27,6 +27,7 @@ type Route struct {
 	newest     string     // that leader
 	pause      pause
 	leaderless int64 // since when there is no leader, ms
+	wantAgain  int64 // when it may be said again that somebody waits for one, ms
 	led        chan struct{}
 	streams    map[fsm.SessionID]*Stream
 	dirty      []*Stream // those with something to send
@@ -96,12 +97,39 @@ func (r *Route) Streams() []*Stream {
 func (r *Route) wake(s *Stream) {
 	r.mu.Lock()
 	r.dirty = append(r.dirty, s)
+	r.want()
 	r.start()
 	r.mu.Unlock()
 }
 
 // submits reports whether there is a leader that takes commands. mu is held.
 func (r *Route) submits() bool { return r.leader != "" && r.pause.until == 0 }
+
+// Want says that somebody waits for a leader, if there is none: those who could elect one are otherwise
+// patient with one that is silent.
+func (r *Route) Want() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.want()
+}
+
+// wantEvery is how often it is said that somebody waits for a leader.
+const wantEvery = 200 // milliseconds
+
+// wantIfUnanswered is Want if a stream waits for an answer.
+func (r *Route) wantIfUnanswered() {
+	if slices.ContainsFunc(r.Streams(), (*Stream).waits) {
+		r.Want()
+	}
+}
+
+// want is Want. mu is held.
+func (r *Route) want() {
+	if now := r.host.Now(); r.leader == "" && now >= r.wantAgain {
+		r.wantAgain = now + wantEvery
+		r.host.Want(r)
+	}
+}
 
 // start runs the submitting goroutine if there is a leader. mu is held.
 func (r *Route) start() {
@@ -217,11 +245,15 @@ func (r *Route) refresh(isNew bool) {
 // Lose forgets a leader that does not serve or cannot be reached.
 func (r *Route) Lose(node string) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.leader == node {
+	lost := r.leader == node
+	if lost {
 		r.leader = ""
-		r.leaderless = r.host.Now()
+		r.leaderless, r.wantAgain = r.host.Now(), 0
 		r.watch()
+	}
+	r.mu.Unlock()
+	if lost {
+		r.wantIfUnanswered()
 	}
 }
 

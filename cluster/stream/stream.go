@@ -71,6 +71,13 @@ func (s *Stream) Next() uint64 { return s.next }
 // Waiting returns the number of commands without an answer.
 func (s *Stream) Waiting() int { return s.pending.len() }
 
+// waits reports whether a command has no answer. The owner's lock is not held.
+func (s *Stream) waits() bool {
+	s.owner.Lock()
+	defer s.owner.Unlock()
+	return s.pending.len() > 0
+}
+
 // Unanswered iterates over the commands without an answer.
 func (s *Stream) Unanswered() iter.Seq[*Pending] {
 	return func(yield func(*Pending) bool) {

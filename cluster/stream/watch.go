@@ -53,8 +53,7 @@ func (r *Route) rest() bool {
 
 // Watch checks the routes that need it, once: it asks for leaders that nobody
 // has announced, asks leaders about what they do not answer, and ends pauses. A
-// panic about one route
-// leaves the others alone. It takes and returns what is watched: nil at first.
+// panic about one route leaves the others alone. It takes and returns what is watched: nil at first.
 func (t *Table) Watch(watched []*Route) []*Route {
 	now := t.host.Now()
 	watched = slices.DeleteFunc(t.watchlist.more(watched), (*Route).rest)
@@ -66,7 +65,8 @@ func (t *Table) Watch(watched []*Route) []*Route {
 	return watched
 }
 
-// check finds a leader, ends a pause, and asks about what is not answered, if it is time.
+// check finds a leader, says that one is wanted, ends a pause, and asks about what is not answered, if it is
+// time.
 func (r *Route) check(now int64) {
 	r.mu.Lock()
 	streams, leader, since := len(r.streams), r.leader, r.leaderless
@@ -79,6 +79,8 @@ func (r *Route) check(now int64) {
 		return
 	}
 	switch {
+	case leader == "":
+		r.wantIfUnanswered()
 	case resumes:
 		r.askAll((*Stream).resume)
 	case submits:

@@ -87,3 +87,38 @@ func TestWatchPanics(t *testing.T) {
 		t.Errorf("%d queues are watched, %d panics more", len(watched), h.panics.Load()-panics)
 	}
 }
+
+// Who waits for a leader says so when it is lost, when something new is to be sent, and again as long as
+// it waits; nobody says so of a queue that he merely has used.
+func TestRouteWants(t *testing.T) {
+	h, c := newHost(t), &client{}
+	s := h.mustStream(c)
+	r := s.route
+	want := func(what string, n int64) {
+		t.Helper()
+		if got := h.wanted.Swap(0); got != n {
+			t.Errorf("%s: it is said %d times, want %d", what, got, n)
+		}
+	}
+	watched := h.table.Watch(nil)
+	look := func() {
+		h.Clock.Add(wantEvery)
+		watched = h.table.Watch(watched)
+	}
+	look()
+	want("nothing waits", 0)
+	c.publish(1, "m")
+	want("a message", 1)
+	c.publish(1, "m")
+	want("another at once", 0)
+	look()
+	want("both still wait", 1)
+	r.Lead("n1", 1)
+	look()
+	want("there is a leader", 0)
+	r.Lose("n1")
+	want("it is lost, and both are unanswered", 1)
+	r.Lead("n1", 2)
+	r.Lose("n1")
+	want("lost again at once", 1)
+}

@@ -1,0 +1,364 @@
+package group
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/fsm"
+)
+
+// crowd is a cluster of three whose nodes share a processor, and many groups that node a leads. Time is
+// virtual: a step is 10 ms, in which the processor does some pieces of raft's work, in the order in which
+// they came up. What elections themselves do costs nothing.
+type crowd struct {
+	t     *testing.T
+	now   time.Time
+	nodes map[string]*crowdNode
+	rate  int      // pieces per step
+	work  []func() // for the processor
+	sent  []func() // messages of elections
+	done  int      // pieces so far
+}
+
+// piecesOfElection is what an election of two costs that nobody disturbs: to stand, a vote, its answer, and
+// the leader's first entry.
+const piecesOfElection = 4
+
+type crowdNode struct {
+	c          *crowd
+	name       string
+	elections  *elections
+	handler    func(from string, head, payload []byte)
+	groups     map[fsm.GroupID]*crowdMember
+	cut        map[string]bool // nodes it does not reach
+	candidates int             // of groups
+	peak       int             // of them at a time
+}
+
+// crowdMember is a node's member of a group.
+type crowdMember struct {
+	n         *crowdNode
+	id        fsm.GroupID
+	leader    string
+	term      uint64
+	candidate bool
+	due       time.Duration // nobody needs a leader for so long
+	wantedAt  time.Time
+}
+
+func newCrowd(t *testing.T, groups, rate int) *crowd {
+	c := &crowd{t: t, now: time.Unix(1000, 0), nodes: map[string]*crowdNode{}, rate: rate}
+	for _, name := range []string{"a", "b", "c"} {
+		n := &crowdNode{c: c, name: name, groups: map[fsm.GroupID]*crowdMember{}, cut: map[string]bool{}}
+		n.elections = pretendElections(name, n, func() time.Time { return c.now }, func(id fsm.GroupID) electable { return n.groups[id] })
+		n.elections.listen()
+		for id := range groups {
+			n.groups[fsm.GroupID(id)] = &crowdMember{n: n, id: fsm.GroupID(id), leader: "a", term: 1, due: never}
+		}
+		c.nodes[name] = n
+	}
+	return c
+}
+
+func (n *crowdNode) Handle(_ peer.Kind, h func(from string, head, payload []byte)) { n.handler = h }
+func (n *crowdNode) Alive(node string) bool                                        { return !n.cut[node] }
+
+func (n *crowdNode) Peers() (all []peer.PeerStatus) {
+	for name := range n.c.nodes {
+		if name != n.name {
+			all = append(all, peer.PeerStatus{Node: name, Alive: n.Alive(name)})
+		}
+	}
+	return all
+}
+
+func (n *crowdNode) Send(to string, _ peer.Kind, head []byte, _ ...[]byte) error {
+	if n.cut[to] {
+		return peer.ErrDown
+	}
+	head = slices.Clone(head)
+	n.c.sent = append(n.c.sent, func() { n.c.nodes[to].elections.receive(n.name, head, n.c.now) })
+	return nil
+}
+
+func (n *crowdNode) StepDown(fsm.GroupID, uint64, string) {}
+func (n *crowdNode) Resign(fsm.GroupID, uint64, string)   {}
+
+// Campaign is what raft does when it is told to stand.
+func (n *crowdNode) Campaign(id fsm.GroupID) {
+	m := n.groups[id]
+	n.c.work = append(n.c.work, func() {
+		if m.candidate || m.leader == n.name {
+			return
+		}
+		m.setCandidate(true)
+		m.term, m.leader = m.term+1, ""
+		for name, o := range n.c.nodes {
+			if name != n.name && !n.cut[name] {
+				n.c.work = append(n.c.work, func() { o.groups[id].vote(m, m.term) })
+			}
+		}
+	})
+}
+
+func (m *crowdMember) setCandidate(yes bool) {
+	if m.candidate != yes {
+		m.candidate = yes
+		m.n.candidates += map[bool]int{true: 1, false: -1}[yes]
+		m.n.peak = max(m.n.peak, m.n.candidates)
+	}
+}
+
+// vote is what raft does with a request for a vote, and the candidate with the answer.
+func (m *crowdMember) vote(of *crowdMember, term uint64) {
+	if m.term >= term {
+		return
+	}
+	m.term, m.leader = term, ""
+	m.setCandidate(false)
+	m.n.c.work = append(m.n.c.work, func() {
+		if !of.candidate || of.term != term {
+			return
+		}
+		of.follow(of.n.name)
+		m.n.c.work = append(m.n.c.work, func() {
+			if m.term == term {
+				m.follow(of.n.name)
+			}
+		})
+	})
+}
+
+func (m *crowdMember) follow(leader string) {
+	m.leader = leader
+	m.setCandidate(false)
+	m.n.elections.end(m.id)
+}
+
+func (m *crowdMember) Spec() Spec                 { return Spec{Group: m.id, Members: m.Voters()} }
+func (m *crowdMember) Leader() string             { return m.leader }
+func (m *crowdMember) logEnd() logPosition        { return logPosition{1, 1} }
+func (m *crowdMember) isClosed() bool             { return false }
+func (m *crowdMember) hasNoLeader(string, uint64) {}
+func (m *crowdMember) resignedLately() bool       { return false }
+func (m *crowdMember) barred() bool               { return false }
+func (m *crowdMember) isLearner() bool            { return false }
+func (m *crowdMember) transferTo(string, bool)    {}
+func (m *crowdMember) cedeTo(string)              {}
+
+func (m *crowdMember) lastLed() uint64           { return 0 }
+func (m *crowdMember) want(now time.Time)        { m.wantedAt = now }
+func (m *crowdMember) wanted(now time.Time) bool { return now.Sub(m.wantedAt) < wantValid }
+func (m *crowdMember) patience() time.Duration   { return m.due }
+
+// Voters prefers b and c in turn.
+func (m *crowdMember) Voters() []string {
+	if m.id%2 == 0 {
+		return []string{"a", "b", "c"}
+	}
+	return []string{"a", "c", "b"}
+}
+
+func (m *crowdMember) role() (raft.RaftState, uint64) {
+	switch {
+	case m.leader == m.n.name:
+		return raft.Leader, m.term
+	case m.candidate:
+		return raft.Candidate, m.term
+	}
+	return raft.Follower, m.term
+}
+
+// lose cuts a off; heal brings it back.
+func (c *crowd) lose() {
+	for _, name := range []string{"b", "c"} {
+		n := c.nodes[name]
+		n.cut["a"], c.nodes["a"].cut[name] = true, true
+		for _, m := range n.groups {
+			if m.leader == "a" {
+				n.elections.begin(m)
+			}
+		}
+	}
+}
+
+func (c *crowd) heal() {
+	for _, n := range c.nodes {
+		clear(n.cut)
+	}
+}
+
+// run lets time pass until a condition holds, and fails if it does not within the limit.
+func (c *crowd) run(limit time.Duration, until func() bool) {
+	c.t.Helper()
+	const step = 10 * time.Millisecond
+	for end := c.now.Add(limit); !until(); c.now = c.now.Add(step) {
+		if !c.now.Before(end) {
+			c.t.Fatalf("not within %v: %d pieces of work are done, %d wait", limit, c.done, len(c.work))
+		}
+		for _, name := range []string{"a", "b", "c"} {
+			c.nodes[name].elections.advanceAll(c.now)
+		}
+		for range 3 {
+			sent := c.sent
+			c.sent = nil
+			for _, f := range sent {
+				f()
+			}
+		}
+		for range min(c.rate, len(c.work)) {
+			f := c.work[0]
+			c.work = c.work[1:]
+			c.done++
+			f()
+		}
+	}
+}
+
+// pass lets time pass.
+func (c *crowd) pass(d time.Duration) {
+	end := c.now.Add(d)
+	c.run(2*d, func() bool { return !c.now.Before(end) })
+}
+
+// led reports whether the surviving members of a group agree on a leader other than a.
+func (c *crowd) led(id fsm.GroupID) bool {
+	b, d := c.nodes["b"].groups[id], c.nodes["c"].groups[id]
+	return b.leader != "" && b.leader != "a" && b.leader == d.leader
+}
+
+// allLed counts the groups that have another leader than a.
+func (c *crowd) allLed() (n int) {
+	for id := range c.nodes["b"].groups {
+		if c.led(id) {
+			n++
+		}
+	}
+	return n
+}
+
+// terms counts the groups by how often their term has grown.
+func (c *crowd) terms() map[uint64]int {
+	count := map[uint64]int{}
+	for id, m := range c.nodes["b"].groups {
+		count[max(m.term, c.nodes["c"].groups[id].term)-1]++
+	}
+	return count
+}
+
+// However little of a processor there is, the groups that a node's death leaves without a leader cost one
+// election each.
+func TestElectStarved(t *testing.T) {
+	const orphans = 300
+	for _, rate := range []int{200, 20, 2, 1} { // the slowest takes 12 s at best
+		c := newCrowd(t, orphans, rate)
+		for _, n := range c.nodes {
+			for _, m := range n.groups {
+				m.due = 0
+			}
+		}
+		c.lose()
+		c.run(2*time.Minute, func() bool { return c.allLed() == orphans })
+		if terms := c.terms(); terms[1] != orphans {
+			t.Errorf("%d pieces a step: groups by growth of their term: %v", rate, terms)
+		}
+		if c.done > orphans*piecesOfElection*3/2 {
+			t.Errorf("%d pieces a step: %d pieces of work, want %d", rate, c.done, orphans*piecesOfElection)
+		}
+		if took, best := c.now.Sub(time.Unix(1000, 0)), time.Duration(orphans*piecesOfElection/rate)*10*time.Millisecond; took > 2*best+time.Second {
+			t.Errorf("%d pieces a step: it took %v, %v at best", rate, took, best)
+		}
+		t.Logf("%d pieces a step: %d pieces, %v, up to %d and %d candidates", rate, c.done, c.now.Sub(time.Unix(1000, 0)), c.nodes["b"].peak, c.nodes["c"].peak)
+	}
+}
+
+// A node that is taken for dead, and comes back before five seconds have passed, costs no group a term in
+// which nobody waits; those in which somebody does have another leader at once.
+func TestElectPatience(t *testing.T) {
+	const groups, urgent = 60, 7
+	for _, away := range []time.Duration{time.Second, deathPatience - 100*time.Millisecond} {
+		c := newCrowd(t, groups, 100)
+		for id := range urgent {
+			c.nodes["b"].groups[fsm.GroupID(id)].due = 0 // the other one learns of it by being asked
+		}
+		c.lose()
+		c.pass(300 * time.Millisecond)
+		if n := c.allLed(); n != urgent {
+			t.Errorf("%d groups have another leader, %d need one", n, urgent)
+		}
+		c.pass(away - 300*time.Millisecond)
+		c.heal()
+		c.pass(10 * time.Second)
+		if terms := c.terms(); terms[0] != groups-urgent || terms[1] != urgent {
+			t.Errorf("away for %v: groups by growth of their term: %v", away, terms)
+		}
+		for _, name := range []string{"b", "c"} {
+			if n := len(c.nodes[name].elections.running); n != 0 {
+				t.Errorf("%s still looks for %d leaders", name, n)
+			}
+		}
+	}
+}
+
+// A node that stays away for five seconds, however often it was away before, is followed in every group.
+func TestElectAfterPatience(t *testing.T) {
+	const groups = 60
+	c := newCrowd(t, groups, 100)
+	for range 3 {
+		c.lose()
+		c.pass(deathPatience - 100*time.Millisecond)
+		c.heal()
+		c.pass(10 * time.Millisecond)
+	}
+	c.lose()
+	c.pass(deathPatience - 100*time.Millisecond)
+	if terms := c.terms(); terms[0] != groups {
+		t.Errorf("too early: groups by growth of their term: %v", terms)
+	}
+	c.pass(time.Second)
+	if n := c.allLed(); n != groups {
+		t.Errorf("%d groups have another leader", n)
+	}
+}
+
+// What is due ends the patience when it is due, and so does who waits when he says so, wherever he is.
+func TestElectWanted(t *testing.T) {
+	c := newCrowd(t, 4, 100)
+	c.nodes["b"].groups[1].due = 2 * time.Second
+	c.lose()
+	c.pass(time.Second)
+	if n := c.allLed(); n != 0 {
+		t.Fatalf("%d groups have another leader although nobody waits", n)
+	}
+	c.nodes["c"].elections.want(2, []string{"a", "b", "c"})
+	c.pass(100 * time.Millisecond)
+	if n := c.allLed(); n != 1 || !c.led(2) {
+		t.Errorf("%d groups have another leader; the one that is waited for: %v", n, c.led(2))
+	}
+	c.pass(800 * time.Millisecond)
+	if c.led(1) {
+		t.Error("what is due later is taken for due")
+	}
+	c.pass(300 * time.Millisecond)
+	if n := c.allLed(); n != 2 || !c.led(1) {
+		t.Errorf("%d groups have another leader; the one with something due: %v", n, c.led(1))
+	}
+}
+
+// Who says that a leader is needed before a member knows that the leader is gone is remembered for a while.
+func TestElectWantedEarly(t *testing.T) {
+	c := newCrowd(t, 2, 100)
+	for _, name := range []string{"b", "c"} {
+		c.nodes[name].elections.want(0, []string{"b", "c"})
+	}
+	c.pass(wantValid / 2)
+	c.lose()
+	c.pass(200 * time.Millisecond)
+	if n := c.allLed(); n != 1 || !c.led(0) {
+		t.Errorf("%d groups have another leader; the one that was waited for: %v", n, c.led(0))
+	}
+}

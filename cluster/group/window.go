@@ -1,0 +1,116 @@
+package group
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Bounds of a window.
+const (
+	firstWindow = 16
+	minWindow   = 4 // a raft that hangs when it is told to stand keeps a place for long
+	maxWindow   = 256
+)
+
+// inTime is how long a campaign may take on a machine that has time for it: other members let a candidate
+// have a slot, and a machine that needs half of it has too much to do.
+const inTime = slotTime / 2
+
+// window bounds how many campaigns of a node are under way, that is, not decided yet: it grows with each
+// one that is decided in time, and is halved when one is not. So a machine with little time holds few
+// elections at once, each of which is over before the next member stands, and all of them together cost
+// what one costs, times their number.
+//
+//	minWindow ≤ size ≤ maxWindow
+type window struct {
+	size  int
+	under int       // campaigns under way; it may be above size, which may shrink
+	cut   time.Time // when it was last halved
+}
+
+func newWindow() window { return window{size: firstWindow} }
+
+func (w *window) full() bool { return w.under >= w.size }
+
+// begin records a campaign that stands in a term.
+func (w *window) begin(now time.Time, term uint64) *campaign {
+	w.under++
+	return &campaign{began: now, term: term}
+}
+
+// decided records that a campaign is over, with a leader or by a later term.
+func (w *window) decided(now time.Time, c *campaign) {
+	w.under--
+	if w.check(now, c); !c.late {
+		w.size = min(w.size+1, maxWindow)
+	}
+}
+
+// check halves the window if a campaign is late, but for all that are late together only once.
+func (w *window) check(now time.Time, c *campaign) {
+	if c.late || now.Sub(c.began) < inTime {
+		return
+	}
+	c.late = true
+	if now.Sub(w.cut) >= slotTime {
+		w.size, w.cut = max(w.size/2, minWindow), now
+	}
+}
+
+// campaign is one that this node has begun.
+type campaign struct {
+	began time.Time
+	term  uint64 // in which it stands
+	late  bool   // it has not been decided in time
+}
+
+// candidacy is an election in which it is this node's turn to campaign.
+type candidacy struct {
+	*election
+	alive []string
+	slots slots
+}
+
+// checkCampaign ends the campaign of this node if others have moved on to a later term, or if it has had its time.
+func (e *elections) checkCampaign(v *election, now time.Time) {
+	if v.under == nil {
+		return
+	}
+	e.window.check(now, v.under)
+	if _, term := v.group.role(); term > v.under.term || now.Sub(v.under.began) >= longestSlot {
+		e.window.decided(now, v.under)
+		v.under = nil
+	}
+}
+
+// admit chooses those that campaign now: as many as the window has room for, first those that somebody waits
+// for, then in order of time. The other members are told of those that have to wait, and do not count slots
+// meanwhile.
+func (e *elections) admit(r *electionRound) (list []electable) {
+	slices.SortFunc(r.ready, func(a, b candidacy) int {
+		if a.urgent != b.urgent {
+			return map[bool]int{true: -1, false: 1}[a.urgent]
+		}
+		return cmp.Or(a.ready.Compare(b.ready), cmp.Compare(a.group.Spec().Group, b.group.Spec().Group))
+	})
+	e.crowded = false
+	for _, v := range r.ready {
+		if e.window.full() {
+			e.crowded = true
+			if r.now.Sub(v.waits) >= positionsEvery {
+				v.waits = r.now
+				e.tell(v.election, itemWaits, v.alive, r)
+			}
+			continue
+		}
+		if v.under != nil {
+			e.window.decided(r.now, v.under)
+		}
+		_, term := v.group.role()
+		v.under, v.waits = e.window.begin(r.now, term+1), time.Time{}
+		v.backoff.taken(r.now, v.slots)
+		list = append(list, v.group)
+	}
+	return list
+}
