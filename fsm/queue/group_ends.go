@@ -10,21 +10,33 @@ type groupEnds struct{ *groups }
 
 // settleHold releases g if its holder does not keep it.
 func (gs groupEnds) settleHold(g *group) {
-	h, linger := g.hold, duration(gs.settings.GroupLinger)
+	h, linger, stands := g.hold, duration(gs.settings.GroupLinger), gs.stands(g)
 	switch {
-	case h.of.passes() && g.out == 0, !g.busy() && linger == 0 && h.linger == 0:
+	case h.of.passes() && g.out == 0, stands && linger == 0 && h.linger == 0:
 		gs.release(g)
-	case !g.busy() && h.linger == 0:
+	case stands && h.linger == 0:
 		gs.setEnd(g, h.until, gs.clock.heldDeadline(linger))
+	case !stands && h.linger != 0 && gs.since(3): // what was first has gone
+		gs.setEnd(g, h.until, 0)
 	}
 }
 
-// wake is called when g, which may have been empty, gets something to do: neither its
-// state nor its hold ends because it is empty.
+// stands reports whether the holder of g has nothing to do: nothing of it is out, and
+// nothing can be handed out, since it is empty or its first message waits to be
+// retried. Before version 3 only an empty group stands still.
+func (gs groupEnds) stands(g *group) bool {
+	if gs.since(3) {
+		return g.out == 0 && !g.headReady
+	}
+	return !g.busy()
+}
+
+// wake is called when something has come to g: its state does not end, and its hold
+// does not unless it still stands.
 func (gs groupEnds) wake(g *group) {
 	gs.untimeState(g)
 	g.idle = false
-	if g.hold != nil && g.hold.linger != 0 {
+	if g.hold != nil && g.hold.linger != 0 && !gs.stands(g) {
 		gs.setEnd(g, g.hold.until, 0)
 	}
 }

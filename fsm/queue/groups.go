@@ -24,6 +24,7 @@ const maxGroupState = 256 << 10
 //	states = {(g.stateUntil, g.stateOrder) → g : g.stateUntil ≠ 0}
 //	kept = the groups of byID that are held, have a state, or have something out
 //	stateSize = Σ len(g.state); heldOnes = number of groups that are held
+//	ended = {g.endNo → g : g.ended}; dying has those with members
 //
 // byID is never iterated where order could be seen. A snapshot has the groups
 // that are held or have a state, and the takers; messages name their group, from
@@ -35,8 +36,9 @@ type groups struct {
 	ages  sorted[uint32]
 	free  sorted[*group]
 	kept  sorted[*group] // keys have at = 0 and seq = no
-	// Groups whose messages die, in this order. Their ids may be those of new ones.
-	ended []*group
+	// Groups whose messages die, in this order, and those of them that have any left that
+	// can. Their ids may be those of new ones.
+	ended, dying sorted[*group]
 
 	takers *groupTakers // those that get them
 
@@ -46,6 +48,7 @@ type groups struct {
 	heldOnes  int
 	next      uint64   // orders holds, turns and states; a snapshot has it
 	lastNo    uint64   // of a group
+	lastEnd   uint64   // of a group
 	touched   []*group // groups that settle must check
 }
 
@@ -69,11 +72,11 @@ func (gs *groups) clear() {
 
 // on reports whether consumers must be known here: the queue has groups.
 func (gs *groups) on() bool {
-	return gs.settings.Groups != logpb.QueueConfig_NO_GROUPS || len(gs.byID) > 0 || len(gs.ended) > 0
+	return gs.settings.Groups != logpb.QueueConfig_NO_GROUPS || gs.any()
 }
 
 // any reports whether there is any group.
-func (gs *groups) any() bool { return len(gs.byID) > 0 || len(gs.ended) > 0 }
+func (gs *groups) any() bool { return len(gs.byID) > 0 || gs.ended.len() > 0 }
 
 // find returns the group with this id. One that is new is known only once it has a
 // message.
@@ -120,6 +123,7 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 		gs.ages.put(key{seq: seq}, h)
 	}
 	g.members++
+	gs.mark(g)
 	if g.head == 0 || seq < g.head {
 		g.head, g.headReady = seq, ready
 	}
@@ -137,6 +141,7 @@ func (gs *groups) leave(g *group, seq uint64) {
 	gs.order.remove(gs.place(g, seq))
 	gs.ages.remove(key{seq: seq})
 	g.members--
+	gs.mark(g)
 	if seq == g.head {
 		gs.findHead(g)
 	}
@@ -239,7 +244,7 @@ func (gs *groups) refresh(c *consumer, wants bool) {
 	}
 	wants = wants && !c.isGets()
 	if t.wants != wants {
-		t.wants = wants
+		gs.takers.want(t, wants)
 		gs.relist(t.only)
 	}
 	gs.takers.owe(t)
@@ -270,20 +275,30 @@ func (gs *groups) servesAny() bool {
 	return gs.takers.owing.len() > 0 || gs.free.len() > 0 && gs.takers.free.len() > 0
 }
 
-// nextForGet returns the group from which the gets of a session are served next;
-// nil: from none. c is nil if they never got anything.
-func (gs *groups) nextForGet(c *consumer) (g *group) {
+// nextFor returns the group from which c is served next, whatever its credit: one that
+// it holds, or could get; nil: from none. c is nil for the gets of a session that never
+// got anything.
+func (gs *groups) nextFor(c *consumer) (g *group) {
 	var t *groupTaker
 	if c != nil {
 		t = gs.takers.of(c)
 	}
-	if t != nil && t.waiting.len() > 0 {
-		_, p := t.waiting.first()
-		g = *p
+	older := func(o *group) {
+		if g == nil || o.listed < g.listed {
+			g = o
+		}
 	}
-	if gs.free.len() > 0 {
-		if at, p := gs.free.first(); g == nil || at.seq < g.listed {
-			return *p
+	if t != nil {
+		if _, o, ok := firstOf(&t.waiting); ok {
+			older(o)
+		}
+		if o := gs.byID[t.only]; o != nil && o.listed != 0 && o.to == nil {
+			older(o)
+		}
+	}
+	if t == nil || t.mayTake() {
+		if _, o, ok := firstOf(&gs.free); ok {
+			older(o)
 		}
 	}
 	return g
@@ -400,23 +415,41 @@ func (gs *groups) end(g *group) {
 	gs.unlist(g)
 	state := g.state
 	gs.setState(g, "")
-	g.ended = true
 	delete(gs.byID, g.id)
+	gs.endAs(g)
 	gs.keep(g)
-	gs.ended = append(gs.ended, g)
 	gs.touch(g)
 	if state != "" {
 		gs.setState(gs.known(g), state)
 	}
 }
 
+// endAs makes g the last one of those that end.
+func (gs *groups) endAs(g *group) {
+	gs.lastEnd++
+	g.ended, g.endNo = true, gs.lastEnd
+	gs.ended.put(key{seq: g.endNo}, g)
+	gs.mark(g)
+}
+
+// mark updates whether g is in dying, if it has ended.
+func (gs *groups) mark(g *group) {
+	if !g.ended {
+		return
+	}
+	switch at := (key{seq: g.endNo}); {
+	case g.members == 0 && gs.dying.get(at) != nil:
+		gs.dying.remove(at)
+	case g.members > 0 && gs.dying.get(at) == nil:
+		gs.dying.put(at, g)
+	}
+}
+
 // doomed returns a message that is to die because its group has ended; 0: there is
 // none. The order is that of the groups, then of the messages.
 func (gs *groups) doomed() uint32 {
-	for _, g := range gs.ended {
-		if g.members > 0 {
-			return gs.first(g)
-		}
+	if _, g, ok := firstOf(&gs.dying); ok {
+		return gs.first(g)
 	}
 	return 0
 }
@@ -441,9 +474,10 @@ func settleTouched(gs *groups) {
 	for i := 0; i < len(gs.touched); i++ {
 		g := gs.touched[i]
 		g.touched = false
+		gs.scratch.steps++
 		if g.ended {
 			if !g.busy() {
-				gs.ended = slices.DeleteFunc(gs.ended, func(o *group) bool { return o == g })
+				gs.ended.remove(key{seq: g.endNo})
 			}
 			continue
 		}
@@ -475,7 +509,8 @@ func (gs *groups) retire(c *consumer) {
 	if t == nil {
 		return
 	}
-	t.going, t.wants = true, false
+	t.going = true
+	gs.takers.want(t, false)
 	only := t.only
 	gs.takers.rename(t, "")
 	gs.relist(only)
@@ -513,14 +548,16 @@ func (gs *groups) purge() {
 		gs.takers.owe(t)
 	}
 	gs.byID = map[string]*group{}
-	for _, g := range gs.keptByID() {
+	for _, p := range gs.kept.all() { // settle goes by ids
+		gs.scratch.steps++
+		gs.empty(*p)
+		gs.byID[(*p).id] = *p
+	}
+	for g := range gs.ending() {
 		gs.scratch.steps++
 		gs.empty(g)
-		gs.byID[g.id] = g
 	}
-	for _, g := range gs.ended {
-		gs.empty(g)
-	}
+	gs.dying.clear()
 }
 
 // keptByID returns the groups that are held, have a state, or have something out, by

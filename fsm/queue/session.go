@@ -47,6 +47,7 @@ type session struct {
 	next      uint64 // number of the next command
 	last      answer
 	consumers []*consumer // by number
+	nextGet   uint64      // of the next delivery of its gets, while they are no consumer; 0: 1
 	// life is never nil. thinning is temporary, within removeFinished.
 	refused  []run // commands that were refused, ascending; see refuse
 	life     *life
