@@ -376,6 +376,38 @@ func TestHostileEndedGroups(t *testing.T) {
 	}
 }
 
+// TestHostileStrictRuns: a settlement that took effect is not answered as refused when it
+// is repeated, however many between such settlements came too late.
+func TestHostileStrictRuns(t *testing.T) {
+	x := newPair(t, fsm.NewestVersion, &logpb.QueueConfig{})
+	x.consume(1, &logpb.Consume{Consumer: 1})
+	const n = 12_000
+	strict := func(id uint64) *logpb.Command {
+		return &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Outcome: fsm.Ack, Consumer: 1, Ranges: []uint64{id, 1}, Strict: true}}
+	}
+	for range n {
+		x.enqueue(&logpb.Enqueue{})
+	}
+	for id := range uint64(n) {
+		x.do(1, strict(id+1))
+		x.do(1, strict(id+1)) // is late
+	}
+	wrong := 0
+	for id := range uint64(n) {
+		x.meta.Index++
+		for late := range uint64(2) {
+			c := strict(id + 1)
+			c.Seq = 2 + 2*id + late // after the Consume
+			if r := x.m.Apply(x.meta, c, &x.eff); (r.Code == fsm.OK) != (late == 0) {
+				wrong++
+			}
+		}
+	}
+	if wrong > 0 {
+		t.Errorf("%d of %d are answered otherwise when they are repeated", wrong, 2*n)
+	}
+}
+
 // TestHostileOldVersion: a machine of an earlier version does what it did, so that
 // replicas of two programs agree until the cluster has the new one.
 func TestHostileOldVersion(t *testing.T) {

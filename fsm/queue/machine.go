@@ -160,7 +160,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		m.scratch.delivered = 0
 		r = m.apply(&meta, cmd, s, eff)
 		if s != nil {
-			s.record(cmd, &r, m.scratch.delivered)
+			s.record(cmd, &r, m.scratch.delivered, m.refusedRuns())
 		}
 	}
 	if m.lease.phase() == Active {

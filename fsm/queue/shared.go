@@ -53,6 +53,14 @@ type shared struct {
 // since reports whether the machine is of version v or later.
 func (s *shared) since(v uint32) bool { return s.version >= v }
 
+// refusedRuns is how many runs of refused commands a session remembers.
+func (s *shared) refusedRuns() int {
+	if s.since(3) {
+		return refusedRuns
+	}
+	return fewerRuns
+}
+
 // Bounds limit the work of one command. What is left is due at once, and done
 // by ticks. They are equal on all replicas.
 //
