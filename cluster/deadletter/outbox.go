@@ -47,7 +47,8 @@ type outboxSender struct {
 	routedAt  int64  // ms
 	retriedAs *logpb.QueueConfig
 	retriedIn *catalog.View // the view with which waiting letters were last routed
-	retriedAt int64         // ms
+	retriedAt int64         // ms; when all of them were
+	changedIn *catalog.View // not nil: only those are routed again that went elsewhere in this view
 	retrying  bool          // letters after number retried have yet to be routed again
 	retried   uint64
 }
@@ -377,6 +378,7 @@ func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payloa
 	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
 	x.sender.delayAt(to, e, out)
 	x.sender.groupAt(to, e, out)
+	e.Kept = o.Letter.Forwarded || c.DelayedStore || c.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stopped || tr.stream.Over() || o.Number != tr.stream.Next() {
@@ -479,8 +481,8 @@ func (tr *transfers) Failed() {
 	})
 }
 
-// retryLetters routes waiting letters again when the catalog has changed, and at intervals: a
-// target that refused may have space again. Each run handles some of them, in order of number, and
+// retryLetters routes waiting letters again at intervals, since a target that refused may have
+// space again, and those whose way has changed when the catalog has. Each run handles some of them, in order of number, and
 // the next run continues after them, so that neither the queue nor a payload store has to wait.
 func (x *outboxSender) retryLetters() {
 	if !x.sender.host.Fresh() {
@@ -491,10 +493,16 @@ func (x *outboxSender) retryLetters() {
 	view := x.sender.host.View()
 	if !x.retrying {
 		passed := x.sender.host.Now() - x.retriedAt
-		if view == x.retriedIn && config == x.retriedAs && passed >= 0 && passed < retryEvery {
-			return
+		x.changedIn = nil
+		if x.retriedIn != nil && config == x.retriedAs && passed >= 0 && passed < retryEvery {
+			if view == x.retriedIn {
+				return
+			}
+			x.changedIn = x.retriedIn
+		} else {
+			x.retriedAt = x.sender.host.Now()
 		}
-		x.retriedIn, x.retriedAs, x.retriedAt = view, config, x.sender.host.Now()
+		x.retriedIn, x.retriedAs = view, config
 		x.retrying, x.retried = true, 0
 	}
 	r := &logpb.RouteDead{Retry: true}
@@ -505,10 +513,13 @@ func (x *outboxSender) retryLetters() {
 		for i := range letters {
 			route := x.routeLetter(view, config, &letters[i])
 			route.Letter = letters[i].Number
-			if len(route.Targets) > 0 || config.DelayedStore || letters[i].Forwarded && !config.GetForward() {
+			x.retried = route.Letter
+			switch {
+			case len(route.Targets) == 0 && !config.DelayedStore && (!letters[i].Forwarded || config.GetForward()):
+			case x.changedIn != nil && slices.Equal(route.Targets, x.routeLetter(x.changedIn, config, &letters[i]).Targets):
+			default:
 				r.Routes = append(r.Routes, route)
 			}
-			x.retried = route.Letter
 		}
 		seen += len(letters)
 	}
