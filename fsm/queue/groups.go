@@ -111,6 +111,18 @@ func (gs *groups) touch(g *group) {
 	}
 }
 
+// upgraded is called when the machine was of version before: what the holders of groups
+// keep is decided anew.
+func (gs *groups) upgraded(before uint32) {
+	if before >= 3 || !gs.since(3) {
+		return
+	}
+	for _, p := range gs.kept.all() {
+		gs.scratch.steps++
+		gs.touch(*p)
+	}
+}
+
 // enter adds message seq to the group with the id of g and returns that group. A
 // group that has ended gets messages only while it is restored.
 func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {

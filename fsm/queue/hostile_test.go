@@ -416,6 +416,11 @@ func TestHostileOldVersion(t *testing.T) {
 	x.enqueue(&logpb.Enqueue{GroupId: "a"})
 	x.settle(1, fsm.RequeueFailed, 1, 1)
 	x.mustBe("held", x.m.groups.heldOnes, 1)
+	before := mustCopy(t, x.m)
+	x.meta.Version = 3
+	x.tick(1)
+	x.mustBe("held with the entry that begins the next version", x.m.groups.heldOnes, 0)
+	x.m, x.meta.Version = before, 2
 	x.mustBe("empty", x.do(0, &logpb.Command{Kind: logpb.Command_DELETE, Delete: &logpb.Delete{IfEmpty: true}}).Code, fsm.OK)
 
 	x = newPair(t, 2, &logpb.QueueConfig{MaxLengthPlusOne: 1, Overflow: logpb.QueueConfig_REJECT_PUBLISH_DLX, DeadLetter: true})

@@ -142,7 +142,10 @@ func (m *Machine) clear() {
 // have another, so that a command is never starved by what was due before it. A
 // Tick has a single one for everything.
 func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
-	m.version = max(m.version, meta.Version)
+	if before := m.version; meta.Version > before {
+		m.version = meta.Version
+		m.groups.upgraded(before)
+	}
 	m.entries.begin(meta.Index)
 	m.lease.begin(m.clock.advance(&meta, duration(m.settings.LockCredit)))
 	if m.lease.phase() != Active {

@@ -38,10 +38,10 @@ func addPart(h, p *logpb.QueueSnapshot) {
 	h.SeenIds = ids
 }
 
-// divider fills parts one after the other. room is what is left of the last one.
+// divider fills parts one after the other. left is what is left of the last one.
 type divider struct {
 	parts []*logpb.QueueSnapshot
-	room  int
+	left  int
 }
 
 // split moves a list to the parts. size bounds what an element takes there, and in is
@@ -49,10 +49,10 @@ type divider struct {
 func split[T any](d *divider, list *[]T, size func(T) int, in func(*logpb.QueueSnapshot) *[]T) {
 	for _, x := range *list {
 		n := size(x)
-		if n > d.room && d.room < partSize || len(d.parts) == 0 {
-			d.parts, d.room = append(d.parts, &logpb.QueueSnapshot{}), partSize
+		if n > d.left && d.left < partSize || len(d.parts) == 0 {
+			d.parts, d.left = append(d.parts, &logpb.QueueSnapshot{}), partSize
 		}
-		d.room -= n
+		d.left -= n
 		to := in(d.parts[len(d.parts)-1])
 		*to = append(*to, x)
 	}
