@@ -417,55 +417,6 @@ func (gs *groups) release(g *group) {
 	gs.touch(g)
 }
 
-// end makes all messages of g die, step by step, see doomed. Nothing of it is
-// handed out any more. Messages that come belong to another group of its id, which
-// has the state. Requires: nobody holds g, and it is known.
-func (gs *groups) end(g *group) {
-	if g.ended {
-		return
-	}
-	gs.unlist(g)
-	state := g.state
-	gs.setState(g, "")
-	delete(gs.byID, g.id)
-	gs.endAs(g)
-	gs.keep(g)
-	gs.touch(g)
-	if state != "" {
-		gs.setState(gs.known(g), state)
-	}
-}
-
-// endAs makes g the last one of those that end.
-func (gs *groups) endAs(g *group) {
-	gs.lastEnd++
-	g.ended, g.endNo = true, gs.lastEnd
-	gs.ended.put(key{seq: g.endNo}, g)
-	gs.mark(g)
-}
-
-// mark updates whether g is in dying, if it has ended.
-func (gs *groups) mark(g *group) {
-	if !g.ended {
-		return
-	}
-	switch at := (key{seq: g.endNo}); {
-	case g.members == 0 && gs.dying.get(at) != nil:
-		gs.dying.remove(at)
-	case g.members > 0 && gs.dying.get(at) == nil:
-		gs.dying.put(at, g)
-	}
-}
-
-// doomed returns a message that is to die because its group has ended; 0: there is
-// none. The order is that of the groups, then of the messages.
-func (gs *groups) doomed() uint32 {
-	if _, g, ok := firstOf(&gs.dying); ok {
-		return gs.first(g)
-	}
-	return 0
-}
-
 // settle brings holds and groups up to date that have changed: a group that is
 // empty is left by its holder, at once or after a while, and forgotten.
 //
