@@ -24,6 +24,16 @@ const (
 // proposeAgain is the time after which a proposal of the sender without effect is considered lost.
 const proposeAgain = 1000 // milliseconds
 
+// keptSince is the fsm_version since which queues know that a transfer is kept if they refuse it:
+// before, no entry says so.
+const keptSince = 3
+
+// keeps reports whether a letter waits at its source if a target refuses it.
+func (s *Sender) keeps(c *logpb.QueueConfig, l *queue.Letter) bool {
+	return s.host.View().FSMVersion() >= keptSince &&
+		(l.Forwarded || c.DelayedStore || c.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE)
+}
+
 // retryEvery is how often waiting letters are routed again if nothing has changed.
 const retryEvery = 10_000 // milliseconds
 
@@ -378,7 +388,7 @@ func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payloa
 	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
 	x.sender.delayAt(to, e, out)
 	x.sender.groupAt(to, e, out)
-	e.Kept = o.Letter.Forwarded || c.DelayedStore || c.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE
+	e.Kept = x.sender.keeps(c, &o.Letter)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stopped || tr.stream.Over() || o.Number != tr.stream.Next() {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -17,6 +18,30 @@ func (b *letterbox) step(t grouptest.Fatal) {
 		b.run()
 		b.commit(t)
 		b.carry(t, func() bool { return false })
+	}
+}
+
+// raise raises the fsm_version to that of this program, which the node announces.
+func (b *letterbox) raise(t *testing.T) {
+	b.w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+		Name: "n1", PeerAddress: "n1", Incarnation: []byte("its next process"), OldestVersion: fsm.OldestVersion, NewestVersion: fsm.NewestVersion,
+	}}})
+	b.w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: fsm.NewestVersion}}})
+	if v := b.w.View().FSMVersion(); v != fsm.NewestVersion {
+		t.Fatalf("the version is %d", v)
+	}
+}
+
+// TestKeptSince: before the version that knows it, no transfer says that it is kept.
+func TestKeptSince(t *testing.T) {
+	b := newLetterbox(t, "full")
+	forwarded := &queue.Letter{DeadLetter: fsm.DeadLetter{Forwarded: true}}
+	if b.w.sender.keeps(&logpb.QueueConfig{}, forwarded) {
+		t.Error("a transfer says that it is kept, and programs of version 1 do not know that")
+	}
+	b.raise(t)
+	if !b.w.sender.keeps(&logpb.QueueConfig{}, forwarded) || b.w.sender.keeps(&logpb.QueueConfig{}, &queue.Letter{}) {
+		t.Error("what is forwarded is kept, and a letter is not")
 	}
 }
 
@@ -31,6 +56,7 @@ func TestRefusedStays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newLetterbox(t, "full")
+			b.raise(t)
 			b.settings(t, b.source, send)
 			to := b.target(t, "full")
 			b.settings(t, to, func(c *logpb.QueueConfig) {
