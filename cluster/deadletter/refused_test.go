@@ -94,6 +94,52 @@ func TestRefusedStays(t *testing.T) {
 	}
 }
 
+// TestRefusedGoesSoon: what a full target has refused goes there soon after there is space, in as
+// many steps as the logarithm of its number, and while there is none it is tried more and more
+// seldom.
+func TestRefusedGoesSoon(t *testing.T) {
+	const n = 20
+	b := newLetterbox(t, "full")
+	b.settings(t, b.source, func(c *logpb.QueueConfig) { c.Forward, c.ForwardExchange = true, "amq.fanout" })
+	to := b.target(t, "full")
+	limit := func(most uint64) {
+		b.settings(t, to, func(c *logpb.QueueConfig) {
+			c.MaxLengthPlusOne, c.Overflow = most+1, logpb.QueueConfig_REJECT_PUBLISH
+		})
+	}
+	refused := func() (n uint64) {
+		to.View(func(m *queue.Machine) { n = m.Stats().Counters.Refused })
+		return n
+	}
+	limit(0)
+	for i := range n {
+		b.die(t, fmt.Sprint(i))
+	}
+	b.step(t)
+	if r := refused(); r != n {
+		t.Fatalf("%d are refused", r)
+	}
+	for range retryEvery/probeFirst - 1 {
+		b.w.Clock.Add(probeFirst)
+		b.step(t)
+	}
+	if r := refused() - n; r < 2 || r > 4 {
+		t.Errorf("%d attempts within the interval", r)
+	}
+	b.w.Clock.Add(probeFirst)
+	b.step(t)
+	before := refused()
+	limit(n)
+	for range 2 {
+		b.w.Clock.Add(probeFirst)
+		b.step(t)
+		b.step(t)
+	}
+	if got := to.Bodies(); len(got) != n || b.source.Outbox() != 0 || refused() != before {
+		t.Errorf("the target holds %d, %d are left, %d more were refused", len(got), b.source.Outbox(), refused()-before)
+	}
+}
+
 // TestLostIfRefused: of a letter that its source does not keep, a full target that
 // dead-letters what it refuses makes a dead letter.
 func TestLostIfRefused(t *testing.T) {
