@@ -102,7 +102,11 @@ func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
 func (ss *sessions) describe(b *strings.Builder) {
 	for s := range ss.all() {
 		if !s.life.over {
-			fmt.Fprintf(b, "session %s next=%d\n", sessionText(s.id), s.next)
+			fmt.Fprintf(b, "session %s next=%d", sessionText(s.id), s.next)
+			if s.nextGet > 0 {
+				fmt.Fprintf(b, " next-get=%d", s.nextGet)
+			}
+			b.WriteString("\n")
 		}
 	}
 	for i := range ss.ended.len() {
