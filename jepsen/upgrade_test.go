@@ -28,7 +28,7 @@ type program struct {
 // The fsm_versions of the program before, and of this one.
 const (
 	versionBefore = 1
-	versionNow    = 2
+	versionNow    = 3
 )
 
 // supporting makes a server built with the options for tests say that it supports no

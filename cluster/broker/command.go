@@ -154,6 +154,10 @@ func (x *commandExchange) send(p *commandPart) {
 		x.end(p, fsm.Refuse(fsm.NotFoundKind, "no "+p.what))
 		return
 	}
+	if err := x.mayRenew(p); err != nil {
+		x.end(p, err)
+		return
+	}
 	switch to := p.at.stream; {
 	case to.Gone():
 		x.end(p, x.refusal(p, fsm.Result{Code: fsm.Gone}))
@@ -163,6 +167,16 @@ func (x *commandExchange) send(p *commandPart) {
 		x.underWay++
 		to.Add(p.command, stream.Pending{Note: p})
 	}
+}
+
+// mayRenew refuses to renew what the user has from a queue that it may not read any
+// more: it may only give that up.
+func (x *commandExchange) mayRenew(p *commandPart) error {
+	if p.command.Kind != logpb.Command_RENEW {
+		return nil
+	}
+	_, err := x.node.view().UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, p.queue.Name)
+	return err
 }
 
 // place finds the queue of the consumer or get that a part is about, and completes its command.

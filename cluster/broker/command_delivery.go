@@ -104,7 +104,7 @@ func readReason(h arguments) (reason, description string, err error) {
 
 // retryMessages returns messages, to be ready again at a time.
 func (x *commandExchange) retryMessages(r *commandRequest) ([]*commandPart, error) {
-	at, delay, given, err := r.headers.due(r.view.Setting(catalog.ScheduleMaxDelay))
+	at, delay, given, err := r.headers.due(r.view.Setting(catalog.ScheduleMaxDelay), x.node.now())
 	if err == nil && !given {
 		err = fsm.Refuse(fsm.Precondition, "message.retry needs either x-delay or x-opt-delivery-time")
 	}
@@ -135,7 +135,7 @@ func (x *commandExchange) deferMessage(r *commandRequest) ([]*commandPart, error
 	if err != nil {
 		return nil, err
 	}
-	at, delay, _, err := r.headers.due(r.view.Setting(catalog.ScheduleMaxDelay))
+	at, delay, _, err := r.headers.due(r.view.Setting(catalog.ScheduleMaxDelay), x.node.now())
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,7 @@ func (h arguments) list(one, several string, is func(*logpb.Value) bool) (values
 
 // due reads when a message is to become due: at an instant, or after a delay, stored as in
 // logpb.Enqueue. A time in the past means now.
-func (h arguments) due(limit int64) (at int64, delayPlusOne uint64, given bool, err error) {
+func (h arguments) due(limit, now int64) (at int64, delayPlusOne uint64, given bool, err error) {
 	at, timed, err := h.number("x-opt-delivery-time")
 	if err != nil {
 		return 0, 0, false, err
@@ -118,6 +118,8 @@ func (h arguments) due(limit int64) (at int64, delayPlusOne uint64, given bool, 
 		return 0, 0, false, fsm.Refuse(fsm.Precondition, "a command has either x-delay or x-opt-delivery-time")
 	case delay > limit:
 		return 0, 0, false, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid x-delay '%d': it must be at most %d", delay, limit))
+	case timed && at > now && at-now > limit:
+		return 0, 0, false, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid x-opt-delivery-time '%d': it must be at most %d ms from now", at, limit))
 	case timed:
 		return max(at, 1), 0, true, nil
 	case delayed:

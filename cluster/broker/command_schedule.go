@@ -18,7 +18,7 @@ func scheduleVerb(action logpb.Schedule_Action) commandVerb {
 		c, err := readSchedule(action, r.headers)
 		if err == nil && action == logpb.Schedule_MOVE {
 			given := false
-			c.DueAt, c.DelayPlusOne, given, err = r.headers.due(r.view.Setting(catalog.ScheduleMaxDelay))
+			c.DueAt, c.DelayPlusOne, given, err = r.headers.due(r.view.Setting(catalog.ScheduleMaxDelay), x.node.now())
 			if err == nil && !given {
 				err = fsm.Refuse(fsm.Precondition, "schedule.update needs either x-delay or x-opt-delivery-time")
 			}

@@ -186,6 +186,8 @@ func TestCommandVerbs(t *testing.T) {
 		{"message.settle", []any{"x-delivery-tag", 1, "x-outcome", "ack", "x-reason", strings.Repeat("r", 256)}, "invalid header 'x-reason': 256 bytes, at most 255 are allowed"},
 		{"message.retry", []any{"x-delivery-tag", 1, "x-delay", 500}, "REQUEUE_FAILED 1 [11 1] 501 true"},
 		{"message.retry", []any{"x-delivery-tag", 1, "x-delay", 500, "x-delivery-failed", false}, "REQUEUE 1 [11 1] 501 true"},
+		{"message.retry", []any{"x-delivery-tag", 1, "x-opt-delivery-time", 1000}, "REQUEUE_FAILED 1 [11 1] 0 true"},
+		{"message.retry", []any{"x-delivery-tag", 1, "x-opt-delivery-time", 1 << 50}, "invalid x-opt-delivery-time '1125899906842624': it must be at most 315360000000 ms from now"},
 		{"message.retry", []any{"x-delivery-tag", 1}, "message.retry needs either x-delay or x-opt-delivery-time"},
 		{"message.defer", []any{"x-delivery-tag", 1, "x-deferral-token", "t"}, "DEFER 1 [11 1] 0 true t"},
 		{"message.defer", []any{"x-delivery-tag", 1}, "message.defer needs x-deferral-token"},
@@ -304,4 +306,44 @@ func TestCommandTokens(t *testing.T) {
 	x.recorder.log = nil
 	x.publish("message.settle", nil, "x-lock-token", token, "x-outcome", "ack")
 	x.expect("refused read access to queue 'q' in vhost '/' refused for user 'guest'", "settled")
+}
+
+// TestRenewWithoutRight: who may not read a queue any more may give up what it has from
+// there, and not keep it longer, by whatever name.
+func TestRenewWithoutRight(t *testing.T) {
+	for _, headers := range [][]any{
+		{"x-delivery-tag", 2}, {"x-delivery-tags", []any{1, 3}}, {"x-delivery-tag", 2, "x-multiple", true}, {"x-consumer-tag", "c"}, {"x-delivery-tag", 4},
+	} {
+		x := newCommander(t)
+		x.permit("guest", nil, "", "", "^other$")
+		if sent := x.publish("lock.renew", nil, headers...); len(sent) != 0 {
+			t.Errorf("%v: the queue is sent %q", headers, sent)
+		}
+		x.expect("refused read access to queue 'q' in vhost '/' refused for user 'guest'", "settled")
+		if sent := x.publish("message.settle", nil, "x-delivery-tag", 2, "x-outcome", "ack"); len(sent) != 1 {
+			t.Errorf("settled: %q", sent)
+		}
+	}
+}
+
+// TestCommandsOfNoChannel: a command that did not come by a channel finds nothing that one
+// holds.
+func TestCommandsOfNoChannel(t *testing.T) {
+	x := newCommander(t)
+	all := &fsm.Table{}
+	for _, f := range []*logpb.Field{header("x-delivery-tag", 1), header("x-outcome", "ack"), header("x-deferral-token", "t"), header("x-delay", 1), header("x-queue", "q"), header("x-group", "g"), header("x-consumer-tag", "c")} {
+		all.Fields = append(all.Fields, f)
+	}
+	for verb := range commandVerbs {
+		for _, without := range []string{"", "x-delivery-tag", "x-consumer-tag"} {
+			headers := &fsm.Table{Fields: slices.DeleteFunc(slices.Clone(all.Fields), func(f *logpb.Field) bool { return f.Name == without })}
+			_, err := x.broker.PublishOne(t.Context(), "guest", "/", &fsm.Publish{
+				Exchange: catalog.CommandExchange, RoutingKey: verb, Payload: grouptest.Payload(""), TTL: -1, Priority: -1,
+				Headers: func() *fsm.Table { return headers }, Property: func(string) []byte { return nil },
+			})
+			if err == nil {
+				t.Errorf("%s without %q has taken effect", verb, without)
+			}
+		}
+	}
 }

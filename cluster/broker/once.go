@@ -32,7 +32,7 @@ func (b *Broker) PublishOne(ctx context.Context, user, vhost string, p *fsm.Publ
 		return false, err
 	}
 	defer s.Close(ctx)
-	p.Number, p.Mandatory = 1, true
+	p.Number, p.Mandatory, p.Holdings = 1, true, nothingHeld{}
 	if routed, err = s.Publish(p); errors.Is(err, fsm.ErrNotFresh) {
 		if err = s.Refresh(ctx); err == nil {
 			p.Fresh = true
@@ -49,6 +49,15 @@ func (b *Broker) PublishOne(ctx context.Context, user, vhost string, p *fsm.Publ
 		return false, fsm.Refuse(fsm.Unavailable, "the message is not confirmed: "+ctx.Err().Error())
 	}
 }
+
+// nothingHeld are the holdings of who has no channel.
+type nothingHeld struct{}
+
+func (nothingHeld) Consumer(string) uint64       { return 0 }
+func (nothingHeld) Find(uint64) (fsm.Held, bool) { return fsm.Held{}, false }
+func (nothingHeld) UpTo(uint64) []fsm.Held       { return nil }
+func (nothingHeld) Of(uint64) []fsm.Held         { return nil }
+func (nothingHeld) Take(uint64) (fsm.Held, bool) { return fsm.Held{}, false }
 
 // publishEvents is the client of a session that publishes one message. Its other fields are read
 // after over.

@@ -72,10 +72,10 @@ func reenqueued(c *logpb.QueueConfig, l *fsm.DeadLetter, out fsm.Payload, ceilin
 	}
 	e := &logpb.Enqueue{
 		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: wayOf(c, l).exchange != "", TtlCeilingPlusOne: ceiling,
-		PriorityPlusOne: uint32(l.Priority) + 1, ScheduledFor: int64(l.ScheduledFor),
+		PriorityPlusOne: uint32(l.Priority) + 1, ScheduledFor: int64(l.ScheduledFor), Hops: hops(l),
 	}
 	if l.Forwarded {
-		e.HasExpiration, e.Deaths, e.Hops = l.HasExpiration, l.Deaths, l.Hops
+		e.HasExpiration, e.Deaths = l.HasExpiration, l.Deaths
 	}
 	return e
 }
@@ -111,8 +111,17 @@ func depart(l *fsm.DeadLetter, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	return &logpb.Enqueue{
 		Size: uint32(len(out)), Head: uint32(out.HeadSize()), Routed: true, PriorityPlusOne: uint32(l.Priority) + 1,
 		HasExpiration: l.HasExpiration, TtlPlusOne: l.TTL.Stored(), TtlCeilingPlusOne: ceiling, TtlFrom: int64(l.ScheduledFor),
-		Deaths: l.Deaths,
+		Deaths: l.Deaths, Hops: l.Hops,
 	}
+}
+
+// hops is how often a message was forwarded since somebody last rejected it: other
+// deaths are automatic, and a circle of them and of forwarding must end.
+func hops(l *fsm.DeadLetter) uint32 {
+	if l.Reason == logpb.Death_REJECTED {
+		return 0
+	}
+	return l.Hops
 }
 
 // groupAt completes what brings a dead message to a queue: its group there.

@@ -24,8 +24,22 @@ const (
 // proposeAgain is the time after which a proposal of the sender without effect is considered lost.
 const proposeAgain = 1000 // milliseconds
 
-// retryEvery is how often waiting letters are routed again if nothing has changed.
-const retryEvery = 10_000 // milliseconds
+// keptSince is the fsm_version since which queues know that a transfer is kept if they refuse it:
+// before, no entry says so.
+const keptSince = 3
+
+// keeps reports whether a letter waits at its source if a target refuses it.
+func (s *Sender) keeps(c *logpb.QueueConfig, l *queue.Letter) bool {
+	return s.host.View().FSMVersion() >= keptSince &&
+		(l.Forwarded || c.DelayedStore || c.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE)
+}
+
+// retryEvery is how often waiting letters are routed again if nothing has changed, and probeFirst how
+// soon at first some of them are.
+const (
+	retryEvery = 10_000 // milliseconds
+	probeFirst = 1000   // milliseconds
+)
 
 // outboxSender sends the dead letters of a queue that this node leads to their targets. It is a
 // special kind of session: its stream to each target takes its numbers from the source's log, so a
@@ -47,9 +61,20 @@ type outboxSender struct {
 	routedAt  int64  // ms
 	retriedAs *logpb.QueueConfig
 	retriedIn *catalog.View // the view with which waiting letters were last routed
-	retriedAt int64         // ms
+	retriedAt int64         // ms; when all of them were
+	changedIn *catalog.View // not nil: only those are routed again that went elsewhere in this view
 	retrying  bool          // letters after number retried have yet to be routed again
 	retried   uint64
+	probe     probe
+}
+
+// probe are waiting letters that are routed again to see whether their targets take them by now.
+// As long as they do, more follow at once; if not, one is tried again after twice the time.
+type probe struct {
+	upTo uint64 // number of the last one that is out; 0: none is
+	at   int64  // ms; when the last ones went, or when waiting began; 0: nothing waits
+	wait int64  // ms
+	size int
 }
 
 func newOutboxSender(s *Sender, from Group) *outboxSender {
@@ -377,6 +402,7 @@ func (x *outboxSender) sendLetter(tr *transfers, o *queue.Outgoing, p fsm.Payloa
 	e := x.sender.reenqueue(c, &o.Letter.DeadLetter, p, out, o.Ceiling.Stored())
 	x.sender.delayAt(to, e, out)
 	x.sender.groupAt(to, e, out)
+	e.Kept = x.sender.keeps(c, &o.Letter)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.stopped || tr.stream.Over() || o.Number != tr.stream.Next() {
@@ -479,8 +505,50 @@ func (tr *transfers) Failed() {
 	})
 }
 
-// retryLetters routes waiting letters again when the catalog has changed, and at intervals: a
-// target that refused may have space again. Each run handles some of them, in order of number, and
+// tryWaiting routes the first waiting letters again if that is due. It leaves all as it is while
+// transfers are on their way, whose outcome is not known.
+func (x *outboxSender) tryWaiting(view *catalog.View, config *logpb.QueueConfig) {
+	var letters []queue.Letter
+	underWay := false
+	x.group.View(func(m *queue.Machine) {
+		letters = m.WaitingLetters(0, routeAtOnce)
+		underWay = slices.ContainsFunc(m.DeadLetterTargets(0, targetsAtOnce), func(t queue.DeadLetterTarget) bool { return t.Confirmed+1 < t.Next })
+	})
+	p, now := &x.probe, x.sender.host.Now()
+	switch {
+	case len(letters) == 0:
+		*p = probe{}
+		return
+	case p.at == 0 || now < p.at:
+		*p = probe{at: now, wait: probeFirst, size: 1}
+	case underWay:
+		return
+	case p.upTo == 0:
+	case letters[0].Number <= p.upTo: // refused
+		p.upTo, p.size, p.wait = 0, 1, min(2*p.wait, retryEvery)
+	default:
+		p.upTo, p.size, p.wait = 0, min(2*p.size, routeAtOnce), 0
+	}
+	if now-p.at < p.wait {
+		return
+	}
+	r := &logpb.RouteDead{Retry: true}
+	for i := range letters[:min(len(letters), p.size)] {
+		if route := x.routeLetter(view, config, &letters[i]); len(route.Targets) > 0 {
+			route.Letter = letters[i].Number
+			r.Routes = append(r.Routes, route)
+		}
+	}
+	if len(r.Routes) == 0 {
+		p.at = now
+		return
+	}
+	p.upTo, p.at, p.wait = r.Routes[len(r.Routes)-1].Letter, now, max(p.wait, probeFirst)
+	x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
+}
+
+// retryLetters routes waiting letters again at intervals, since a target that refused may have
+// space again, and those whose way has changed when the catalog has. Each run handles some of them, in order of number, and
 // the next run continues after them, so that neither the queue nor a payload store has to wait.
 func (x *outboxSender) retryLetters() {
 	if !x.sender.host.Fresh() {
@@ -491,10 +559,18 @@ func (x *outboxSender) retryLetters() {
 	view := x.sender.host.View()
 	if !x.retrying {
 		passed := x.sender.host.Now() - x.retriedAt
-		if view == x.retriedIn && config == x.retriedAs && passed >= 0 && passed < retryEvery {
-			return
+		x.changedIn = nil
+		if x.retriedIn != nil && config == x.retriedAs && passed >= 0 && passed < retryEvery {
+			if view == x.retriedIn {
+				x.tryWaiting(view, config)
+				return
+			}
+			x.changedIn = x.retriedIn
+		} else {
+			x.retriedAt = x.sender.host.Now()
+			x.probe = probe{at: x.retriedAt, wait: probeFirst, size: 1}
 		}
-		x.retriedIn, x.retriedAs, x.retriedAt = view, config, x.sender.host.Now()
+		x.retriedIn, x.retriedAs = view, config
 		x.retrying, x.retried = true, 0
 	}
 	r := &logpb.RouteDead{Retry: true}
@@ -505,10 +581,13 @@ func (x *outboxSender) retryLetters() {
 		for i := range letters {
 			route := x.routeLetter(view, config, &letters[i])
 			route.Letter = letters[i].Number
-			if len(route.Targets) > 0 || config.DelayedStore || letters[i].Forwarded && !config.GetForward() {
+			x.retried = route.Letter
+			switch {
+			case len(route.Targets) == 0 && !config.DelayedStore && (!letters[i].Forwarded || config.GetForward()):
+			case x.changedIn != nil && slices.Equal(route.Targets, x.routeLetter(x.changedIn, config, &letters[i]).Targets):
+			default:
 				r.Routes = append(r.Routes, route)
 			}
-			x.retried = route.Letter
 		}
 		seen += len(letters)
 	}

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"time"
 )
 
@@ -28,6 +30,24 @@ func bounded(h http.Handler) http.Handler {
 		if !b.whole { // the server reads on, for a client that is still sending
 			_ = c.SetReadDeadline(time.Now().Add(restTimeout))
 		}
+	})
+}
+
+// reporting logs a panic while a request is served, as a fault of this program, and ends the
+// connection.
+func (s *Server) reporting(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			switch p := recover(); p {
+			case nil:
+				return
+			default:
+				s.slog.Error("serving an HTTP request panicked", "method", r.Method, "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			case http.ErrAbortHandler:
+			}
+			panic(http.ErrAbortHandler) // which the server does not log again
+		}()
+		h.ServeHTTP(w, r)
 	})
 }
 

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -142,4 +144,30 @@ func TestLargeBodiesAtATime(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestPanicIsLogged: a panic while a request is served is in the log, at a level that shows by
+// default, and the client's connection ends.
+func TestPanicIsLogged(t *testing.T) {
+	var log strings.Builder
+	s := &Server{slog: slog.New(slog.NewTextHandler(&log, nil))}
+	serve := func(p any) (left any) {
+		defer func() { left = recover() }()
+		s.reporting(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			if p != nil {
+				panic(p)
+			}
+		})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/api/x", nil))
+		return left
+	}
+	if left := serve(nil); left != nil || log.Len() > 0 {
+		t.Errorf("without a panic: %v, logged %q", left, log.String())
+	}
+	if left := serve(http.ErrAbortHandler); left != http.ErrAbortHandler || log.Len() > 0 {
+		t.Errorf("aborted: %v, logged %q", left, log.String())
+	}
+	if left := serve("injected"); left != http.ErrAbortHandler || !strings.Contains(log.String(), "level=ERROR") ||
+		!strings.Contains(log.String(), "path=/api/x panic=injected") || !strings.Contains(log.String(), "bounded_test.go") {
+		t.Errorf("panicked: %v, logged %q", left, log.String())
+	}
 }

@@ -46,7 +46,7 @@ type Server struct {
 func New(b Backend, logger *slog.Logger, guard *origin.Guard) *Server {
 	s := &Server{catalog: b.Catalog, logins: b.Logins, node: b.Node, resources: b.resources(), slog: logger, guard: guard, large: make(chan struct{}, largeBodies)}
 	s.http = &http.Server{
-		Handler: bounded(s.router()), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		Handler: s.reporting(bounded(s.router())), ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		ConnContext:    withSocket,
 		MaxHeaderBytes: maxHeader, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}

@@ -120,7 +120,7 @@ func (s scheduled) reschedule(action logpb.Schedule_Action) func(*responder, *re
 		if n, err := strconv.ParseUint(c.Id, 10, 64); err == nil && n > 0 && r.URL.Query().Get("by") != "schedule_id" {
 			c.Id, c.Message = "", n
 		}
-		if action == logpb.Schedule_MOVE && !newTime(w, r, c) {
+		if action == logpb.Schedule_MOVE && !newTime(w, r, c, int64(s.node.Now())) {
 			return
 		}
 		done, err := s.messages.Command(r.Context(), q, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: c})
@@ -135,8 +135,9 @@ func (s scheduled) reschedule(action logpb.Schedule_Action) func(*responder, *re
 	}
 }
 
-// newTime reads due_at or delay, in milliseconds, from the body, or answers the request.
-func newTime(w *responder, r *request, c *logpb.Schedule) bool {
+// newTime reads due_at or delay, in milliseconds, from the body, or answers the request. Either is
+// at most as far from now as a delay may be.
+func newTime(w *responder, r *request, c *logpb.Schedule, now int64) bool {
 	b, ok := w.body(r)
 	if !ok {
 		return false
@@ -149,8 +150,8 @@ func newTime(w *responder, r *request, c *logpb.Schedule) bool {
 	}
 	at, timed := number("due_at")
 	delay, delayed := number("delay")
-	if timed == delayed || len(b) != 1 || delay > longest {
-		w.badRequest(fmt.Sprintf("the body has either due_at (ms since the epoch) or delay (ms, at most %d)", longest))
+	if timed == delayed || len(b) != 1 || delay > longest || at > now && at-now > longest {
+		w.badRequest(fmt.Sprintf("the body has either due_at (ms since the epoch) or delay (ms), at most %d ms from now", longest))
 		return false
 	}
 	if timed {

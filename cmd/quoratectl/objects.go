@@ -6,7 +6,7 @@ import "net/url"
 func objectVerbs() []verb {
 	ctl := []string{ctlName}
 	return []verb{
-		{name: "delete_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes a queue with its messages", run: deleteQueue, also: ctl, options: []option{{"if-empty", "only if it has no messages", ""}, {"if-unused", "only if it has no consumers", ""}}, example: "-p shop orders --if-unused"},
+		{name: "delete_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes a queue with its messages", run: deleteQueue, also: ctl, options: []option{{"if-empty", "only if it has no messages, ready or not, and no dead letters on their way", ""}, {"if-unused", "only if it has no consumers", ""}}, example: "-p shop orders --if-unused"},
 		{name: "purge_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes the ready messages of a queue", run: purgeQueue, also: ctl, example: "-p shop orders"},
 	}
 }

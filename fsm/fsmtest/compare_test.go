@@ -248,8 +248,8 @@ const (
 
 // The bounds of the rules, and small ones, which short histories reach.
 var (
-	rules = queue.Bounds{Before: 64, Tick: 4096, Drops: 4096, Sweep: 16384, HandOuts: 2048, Consumers: 8192, IDs: 1 << 20, Skips: 1 << 20}
-	small = queue.Bounds{Before: 1, Tick: 3, Drops: 2, Sweep: 3, HandOuts: 2, Consumers: 9, IDs: 3, Skips: 1 << 20}
+	rules = queue.Bounds{Before: 64, Tick: 4096, Drops: 4096, Sweep: 16384, HandOuts: 2048, Consumers: 8192, IDs: 1 << 20, Skips: 1 << 20, States: 256 << 20}
+	small = queue.Bounds{Before: 1, Tick: 3, Drops: 2, Sweep: 3, HandOuts: 2, Consumers: 9, IDs: 3, Skips: 1 << 20, States: 8}
 )
 
 func newMachine() *queue.Machine {

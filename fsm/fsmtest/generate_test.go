@@ -222,7 +222,7 @@ func (cl *client) send(c *logpb.Command) *logpb.Command {
 }
 
 func (g *generator) enqueue() *logpb.Command {
-	e := &logpb.Enqueue{Size: uint32(8 + g.n("size", 100)), Routed: g.oneIn("routed", 3)}
+	e := &logpb.Enqueue{Size: uint32(8 + g.n("size", 100)), Routed: g.oneIn("routed", 3), Kept: g.oneIn("kept", 6)}
 	if g.oneIn("with head", 3) {
 		e.Head = uint32(g.n("head", int(e.Size)+1))
 	}

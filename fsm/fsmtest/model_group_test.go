@@ -131,8 +131,21 @@ func (q *model) arrive(x *message) {
 // wakeGroup is called when x comes to its group: if that was empty it is so no more.
 func (q *model) wakeGroup(x *message) {
 	if g := q.group(x.group); g != nil && x.ending == 0 {
-		g.emptiness = emptiness{}
+		linger := g.linger
+		if g.emptiness = (emptiness{}); q.version >= 3 && q.stands(x.group) {
+			g.linger = linger
+		}
 	}
+}
+
+// stands reports whether nothing of a group is held, and nothing can be handed out: it is
+// empty, or its first message is retried later.
+func (q *model) stands(id string) bool {
+	if q.version < 3 {
+		return !q.busyGroup(id)
+	}
+	all := q.ofGroup(id, grouped, delayed)
+	return len(q.ofGroup(id, checkedOut)) == 0 && (len(all) == 0 || all[0].place == delayed)
 }
 
 // rejoin puts messages that come back into their groups again, and returns those of
@@ -397,11 +410,12 @@ func (q *model) settleGroups() {
 	for _, g := range all {
 		busy := q.busyGroup(g.id)
 		if c := g.holder; c != nil {
+			stands := q.stands(g.id)
 			passes := (c.cancelled || c.id.Number == 0) && len(q.ofGroup(g.id, checkedOut)) == 0
 			switch {
-			case passes, !busy && q.config.GroupLinger == 0 && g.linger == 0:
+			case passes, stands && q.config.GroupLinger == 0 && g.linger == 0:
 				q.freeGroup(g)
-			case busy:
+			case !stands:
 				g.linger = 0
 			case g.linger == 0:
 				g.linger = q.heldUntil(millis(q.config.GroupLinger))
@@ -459,6 +473,15 @@ func (q *model) endHolds() {
 		}
 		q.budget--
 		lost, c := first.until != 0 && first.until <= q.clock, first.holder
+		if q.version >= 3 {
+			n := 0
+			for _, x := range q.held(c) {
+				if x.group == first.id && x.ending == 0 {
+					n++
+				}
+			}
+			q.budget -= min(n, q.budget)
+		}
 		if lost {
 			q.counters.GroupsLost++
 		}
@@ -522,6 +545,9 @@ func (q *model) groupRequest(s *session, r *logpb.Group) fsm.Result {
 			all = q.kept()
 		}
 		most := q.config.MaxLengthBytesPlusOne
+		if n := len(r.State); q.version >= 3 && n > len(g.state) && q.stateSize().Bytes-uint64(len(g.state))+uint64(n) > uint64(q.bounds.States) {
+			return fsm.Result{Code: fsm.Rejected}
+		}
 		if n := len(r.State); n > len(g.state) && most != 0 && all.Bytes-uint64(len(g.state))+uint64(n) > most-1 {
 			return fsm.Result{Code: fsm.Rejected}
 		}
@@ -548,47 +574,4 @@ func (q *model) stateSize() (c queue.Count) {
 		c.Bytes += uint64(len(g.state))
 	}
 	return c
-}
-
-// groupList lists all groups, by id. A queue that has ended has none.
-func (q *model) groupList() (list []queue.Group) {
-	if q.phase != live {
-		return nil
-	}
-	var ids []string
-	for _, g := range q.groups {
-		ids = append(ids, g.id)
-	}
-	for _, x := range q.messages {
-		if x.alive() && x.ending == 0 {
-			ids = append(ids, x.group)
-		}
-	}
-	slices.Sort(ids)
-	for _, id := range slices.Compact(ids) {
-		waits := q.ofGroup(id, grouped, delayed)
-		x := queue.Group{ID: id, Messages: uint64(len(waits)), CheckedOut: uint64(len(q.ofGroup(id, checkedOut)))}
-		if len(waits) > 0 {
-			x.Oldest, x.OldestAt = waits[0].seq, max(waits[0].came, waits[0].scheduledFor)
-		}
-		if g := q.group(id); g != nil {
-			x.StateBytes, x.StateUntil = len(g.state), g.stateUntil
-			if g.holder != nil {
-				x.Held, x.Holder, x.Tag, x.LockedUntil = true, g.holder.id, g.holder.tag, g.until
-			}
-		}
-		list = append(list, x)
-	}
-	return list
-}
-
-func (q *model) groupStats() queue.GroupStats {
-	s := queue.GroupStats{StateBytes: q.stateSize().Bytes}
-	for _, g := range q.groupList() {
-		s.Groups++
-		if g.Held {
-			s.Held++
-		}
-	}
-	return s
 }

@@ -174,7 +174,7 @@ func (q *model) endLease() {
 		q.end()
 		return
 	}
-	q.endedMany(uint64(len(q.messages))-q.total(outbox, waiting).Messages, logpb.EndState_QUEUE_DELETED)
+	q.endedMany(q.left()-q.total(outbox, waiting).Messages, logpb.EndState_QUEUE_DELETED)
 	q.cancelAll()
 	for _, c := range q.holders() {
 		q.detach(c, false)
@@ -186,6 +186,16 @@ func (q *model) endLease() {
 	q.sessions, q.consumers, q.service, q.returns, q.suspected = nil, nil, nil, nil, nil
 	q.groups = nil
 	q.touched = true
+}
+
+// left is how many messages there are, and before version 3 those purged that were not
+// forgotten yet.
+func (q *model) left() uint64 {
+	n := len(q.messages)
+	if q.version >= 3 {
+		n -= len(q.purgedOnes)
+	}
+	return uint64(n)
 }
 
 func (q *model) cancelAll() {
@@ -219,6 +229,9 @@ func (q *model) applyEnded(c *logpb.Command) fsm.Result {
 func (q *model) end() {
 	q.cancelAll()
 	q.counters.DeadDropped += q.total(outbox, waiting).Messages
+	if q.version >= 3 {
+		q.counters.DeadDropped -= q.underWay().Messages
+	}
 	*q = model{
 		modelTime:     modelTime{clock: q.clock, term: q.term, lockCredit: q.lockCredit},
 		modelMessages: modelMessages{nextMessage: q.nextMessage, nextLetter: q.nextLetter, unneeded: q.unneeded},
@@ -279,7 +292,8 @@ func (q *model) delete(d *logpb.Delete) fsm.Result {
 	switch {
 	case d.GetIfUnused() && q.liveConsumers() > 0:
 		return fsm.Result{Code: fsm.InUse}
-	case d.GetIfEmpty() && (waiting > 0 || q.nextScheduled() != nil && q.nextScheduled().dueAt <= q.clock):
+	case d.GetIfEmpty() && q.version >= 3 && q.left() > 0,
+		d.GetIfEmpty() && q.version < 3 && (waiting > 0 || q.nextScheduled() != nil && q.nextScheduled().dueAt <= q.clock):
 		return fsm.Result{Code: fsm.NotEmpty}
 	}
 	q.end()

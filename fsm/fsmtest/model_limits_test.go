@@ -83,7 +83,7 @@ func (q *model) trim() {
 // refuse does not take a message in, and sends it away as a dead letter if the
 // queue says so.
 func (q *model) refuse(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
-	if q.config.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && q.config.DeadLetter {
+	if q.config.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && q.config.DeadLetter && !(e.Kept && q.version >= 3) {
 		x := q.newMessage(m, e)
 		x.reason, x.diedAt, x.scheduledFor = logpb.Death_MAXLEN, q.clock, fsm.Time(e.ScheduledFor)
 		q.counters.Deaths[logpb.Death_MAXLEN-1][queue.SentOnce]++

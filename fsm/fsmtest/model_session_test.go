@@ -172,8 +172,9 @@ func (q *model) enqueue(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 		q.unneeded = m.Index
 		return fsm.Result{}
 	}
+	before := q.counters.Enqueued
 	r := q.takeIn(m, e)
-	if r.Code == fsm.OK {
+	if r.Code == fsm.OK && (q.version < 3 || q.counters.Enqueued > before) {
 		q.noteID(e)
 	}
 	return r
@@ -215,7 +216,7 @@ func (q *model) takeIn(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 	}
 	var empty emptiness
 	g := q.group(x.group)
-	if g != nil && !q.busyGroup(x.group) {
+	if g != nil && (q.version >= 3 || !q.busyGroup(x.group)) {
 		empty = g.emptiness
 	}
 	q.messages = append(q.messages, x)
@@ -310,7 +311,7 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	if have == nil && q.config.Forward {
 		return fsm.Result{Code: fsm.Forwards}
 	}
-	if have == nil && len(q.consumers) >= q.bounds.Consumers {
+	if have == nil && q.crowded() {
 		return fsm.Result{Code: fsm.Crowded}
 	}
 	if q.asksTooMuch(have, c.MinTtl) {
@@ -360,6 +361,9 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 func (q *modelSessions) register(id fsm.ConsumerID) *consumer {
 	q.registered++
 	c := &consumer{id: id, next: 1, order: q.registered}
+	if s := q.session(id.Session); s != nil && id.Number == 0 && s.nextGet > 0 {
+		c.next, s.nextGet = s.nextGet, 0
+	}
 	q.consumers = append(q.consumers, c)
 	return c
 }
@@ -415,6 +419,22 @@ func (q *model) forgetConsumer(c *consumer) {
 	}
 }
 
+// crowded reports whether there are as many consumers as may be. Gets that hold nothing
+// make room.
+func (q *model) crowded() bool {
+	if len(q.consumers) >= q.bounds.Consumers && q.version >= 3 {
+		for _, c := range slices.Clone(q.consumers) {
+			s := q.session(c.id.Session)
+			if c.id.Number == 0 && s != nil && !q.isDown(s.id) && len(q.held(c))+len(c.timedOut)+len(c.lost) == 0 {
+				s.nextGet = c.next
+				q.dropGroups(c)
+				q.forget(c)
+			}
+		}
+	}
+	return len(q.consumers) >= q.bounds.Consumers
+}
+
 // forget removes a consumer that holds nothing.
 func (q *modelSessions) forget(c *consumer) {
 	q.unserve(c)
@@ -455,7 +475,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	}
 	id := fsm.ConsumerID{Session: s.id}
 	c := q.consumer(id)
-	if c == nil && len(q.consumers) >= q.bounds.Consumers {
+	if c == nil && q.crowded() {
 		return fsm.Result{Code: fsm.Crowded}
 	}
 	if c == nil {

@@ -200,6 +200,7 @@ type session struct {
 	opAnswer   fsm.Result
 	opDelivery uint64 // of a get
 	refused    []uint64
+	nextGet    uint64 // the next delivery of its gets, which are no consumer; 0: 1
 }
 
 type consumer struct {
@@ -398,13 +399,37 @@ func (q *model) handOut() {
 			short = append(short, c)
 		}
 	}
-	if len(short) == 0 || len(q.service) > 0 && (q.leastServed() == 0 || q.wouldHandOut()) || q.ending() != nil || q.readyCount() == 0 {
+	if len(short) == 0 || q.ending() != nil || q.readyCount() == 0 ||
+		q.version < 3 && len(q.service) > 0 && (q.leastServed() == 0 || q.wouldHandOut()) || q.version >= 3 && q.servesAny() {
 		return
 	}
 	for _, c := range short {
+		if q.version >= 3 && !q.anythingFor(c) {
+			continue
+		}
 		c.noticed = true
 		q.out.Short = append(q.out.Short, c.id)
 	}
+}
+
+// anythingFor reports whether a message is ready that c may have if it gets credit.
+func (q *model) anythingFor(c *consumer) bool {
+	if c.only == "" && q.nextReady(c.minTTL) != nil {
+		return true
+	}
+	for _, x := range q.heads() {
+		to, free := q.taker(x.group)
+		switch holder := q.holderOfGroup(x); {
+		case holder != nil:
+			if holder == c {
+				return true
+			}
+		case !free: // another one takes only this group
+		case to == nil && (c.only == x.group || c.only == "" && len(q.holds(c)) < max(c.limit, 1)):
+			return true
+		}
+	}
+	return false
 }
 
 // nextReady is the first of those that wait, are of no group, and have so much left of

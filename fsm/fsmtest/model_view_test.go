@@ -203,3 +203,46 @@ func (q *model) letterOf(x *message) queue.Letter {
 func (f transfer) shown() queue.Transfer {
 	return queue.Transfer{To: fsm.QueueID(f.target), Number: f.number, Ceiling: fsm.OptionalFrom[fsm.Millis](f.ceiling)}
 }
+
+// groupList lists all groups, by id. A queue that has ended has none.
+func (q *model) groupList() (list []queue.Group) {
+	if q.phase != live {
+		return nil
+	}
+	var ids []string
+	for _, g := range q.groups {
+		ids = append(ids, g.id)
+	}
+	for _, x := range q.messages {
+		if x.alive() && x.ending == 0 {
+			ids = append(ids, x.group)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range slices.Compact(ids) {
+		waits := q.ofGroup(id, grouped, delayed)
+		x := queue.Group{ID: id, Messages: uint64(len(waits)), CheckedOut: uint64(len(q.ofGroup(id, checkedOut)))}
+		if len(waits) > 0 {
+			x.Oldest, x.OldestAt = waits[0].seq, max(waits[0].came, waits[0].scheduledFor)
+		}
+		if g := q.group(id); g != nil {
+			x.StateBytes, x.StateUntil = len(g.state), g.stateUntil
+			if g.holder != nil {
+				x.Held, x.Holder, x.Tag, x.LockedUntil = true, g.holder.id, g.holder.tag, g.until
+			}
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+func (q *model) groupStats() queue.GroupStats {
+	s := queue.GroupStats{StateBytes: q.stateSize().Bytes}
+	for _, g := range q.groupList() {
+		s.Groups++
+		if g.Held {
+			s.Held++
+		}
+	}
+	return s
+}

@@ -83,9 +83,10 @@ func (cs *consumers) measure() {
 }
 
 // presence reports whether a consumer may be served, and has credit now. Those that
-// take only one group do not count as able.
+// take only one group do not count as able, nor does anybody while only such messages
+// wait that nobody with credit may have.
 func (cs *consumers) presence() presence {
-	return presence{cs.serving > 0, cs.anyServed()}
+	return presence{cs.serving > 0, cs.anyServed() && (cs.services.idle() || servable{cs}.any())}
 }
 
 // measured returns the capacity up to the last command, and what holds since then.

@@ -15,7 +15,7 @@ import (
 // that could be handed out is left.
 //
 // If nobody has credit for a message that is ready, the sessions of consumers
-// that share a limit are told.
+// that share a limit and may have it are told.
 //
 // The order is a function of the state: messages by priority, returned ones
 // first, as far as somebody with credit may have them; consumers by the order of their
@@ -46,8 +46,8 @@ func (ds *deliveries) assign(eff *fsm.Effects) {
 // noticeShort tells the sessions that are short, if nobody has credit for what is
 // ready.
 func (ds choice) noticeShort(eff *fsm.Effects) {
-	if ds.consumers.anyShort() && !ds.sessions.isEnding() && ds.messages.readyCount() > 0 {
-		ds.consumers.tellShort(eff)
+	if who := (servable{ds.consumers}); who.anyShort() && !ds.sessions.isEnding() && ds.messages.readyCount() > 0 {
+		who.tellShort(eff)
 	}
 }
 

@@ -152,11 +152,15 @@ func (cs *consumers) refresh(c *consumer) {
 // register adds a consumer of s to the tables.
 //
 // Requires: s has no consumer with this number, and the queue is not crowded.
-// Ensures: it is the youngest, has no settings and is in no level.
+// Ensures: it is the youngest, has no settings and is in no level. Gets go on with
+// the numbers of their deliveries.
 func (cs *consumers) register(s *session, number uint64) *consumer {
 	c := &consumer{
 		id:      fsm.ConsumerID{Session: s.id, Number: number},
 		session: s, registered: cs.next, next: 1,
+	}
+	if number == 0 && s.nextGet > 0 {
+		c.next, s.nextGet = s.nextGet, 0
 	}
 	cs.next++
 	cs.all = append(cs.all, c)
@@ -214,8 +218,31 @@ func (cs *consumers) unregister(c *consumer) {
 	c.session = nil
 }
 
-// crowded reports whether the queue has reached its limit of consumers.
-func (cs *consumers) crowded() bool { return len(cs.all) >= cs.bounds.Consumers }
+// crowded reports whether the queue has reached its limit of consumers. From version
+// 3 on, gets that hold nothing make room: their session knows how they go on.
+func (cs *consumers) crowded() bool {
+	if len(cs.all) < cs.bounds.Consumers {
+		return false
+	}
+	if cs.since(3) {
+		cs.dropGets()
+	}
+	return len(cs.all) >= cs.bounds.Consumers
+}
+
+// dropGets unregisters all gets that hold nothing. O(consumers).
+func (cs *consumers) dropGets() {
+	for _, c := range cs.all {
+		if !c.isGets() || c.held.len() > 0 || c.remembered() || len(c.lockLost) > 0 || c.session.life.over {
+			continue
+		}
+		s := c.session
+		s.nextGet = c.next
+		s.prune(func(o *consumer) bool { return o == c })
+		cs.unregister(c)
+	}
+	cs.dropEnded()
+}
 
 // removeIfDone removes a cancelled consumer that holds nothing. It does nothing if
 // c is or was detached. It is remembered while it has late deliveries, or if it was revoked.
@@ -331,10 +358,6 @@ func (cs *consumers) anyServed() bool { return cs.services.any() }
 // leastServed returns the least life that the least demanding consumer with credit
 // asks for; false: none has credit. What that one cannot have nobody can have.
 func (cs *consumers) leastServed() (fsm.Millis, bool) { return cs.services.least() }
-
-// anyFor reports whether a consumer has credit for a message that is ready, as far
-// as that is known.
-func (cs *consumers) anyFor() bool { return cs.services.anyFor() }
 
 // nextServed returns the consumer that is handed message h, which is the next one
 // for the least demanding that has credit. It does not move it: handedOut does.

@@ -35,8 +35,8 @@ func leaveWaiting(ds *deliveries, h uint32) {
 }
 
 // giveUp ends the hold of g. What its holder has not settled goes back, as failed
-// if the lock was lost.
-func (ds *deliveries) giveUp(g *group, failed bool) {
+// if the lock was lost. It returns how much that is.
+func (ds *deliveries) giveUp(g *group, failed bool) int {
 	c := g.hold.of.c
 	r := &returning{of: c.id, tag: c.tag, failed: failed, group: true}
 	for id := range g.hold.ids.all() {
@@ -53,8 +53,10 @@ func (ds *deliveries) giveUp(g *group, failed bool) {
 		ds.consumers.holds(c, -r.held.len())
 		ds.addReturning(r)
 	}
+	n := r.held.len()
 	ds.startOldest(c)
 	ds.consumers.refresh(c)
+	return n
 }
 
 // endHolds ends the holds that are over: locks that were not renewed, and those of
@@ -72,7 +74,10 @@ func (ds overtime) endHolds() {
 			ds.counters.GroupsLost++
 		}
 		done = append(done, g.hold.of.c)
-		ds.giveUp(g, lost)
+		n := ds.giveUp(g, lost)
+		if ds.since(3) { // each counts; those of one group go together
+			ds.scratch.budget -= min(n, ds.scratch.budget)
+		}
 	}
 	ds.consumers.removeFinished(done...)
 }

@@ -31,7 +31,7 @@ func (m *Machine) end(eff *fsm.Effects) {
 		m.dropAll(eff)
 		return
 	}
-	m.ends.several(uint64(m.messages.live())-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
+	m.ends.several(m.intake.left()-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
 	m.endSessions(eff)
 	m.intake.dropReady()
 	m.groups.clear()
@@ -75,6 +75,9 @@ func (m *Machine) dropAll(eff *fsm.Effects) {
 		}
 	}
 	m.counters.DeadDropped += m.outbox.letters()
+	if m.since(3) {
+		m.counters.DeadDropped -= m.outbox.underWay().Messages
+	}
 	eff.Rest = m.entries.abandon()
 	m.clear()
 	m.lease.end()
@@ -103,13 +106,19 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// delete ends the queue on request, with its outbox. It is not empty while a message
-// is due that catchUp has not made ready.
+// delete ends the queue on request, with its outbox. It is empty if nothing would be
+// lost: it has no message, wherever that is, and no letter. Before version 3 only what
+// is ready or due counts.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
-	switch n := m.messages.readyCount(); {
+	n := m.messages.readyCount()
+	empty := n == 0 && !overdueTimed(m.shared, m.timers)
+	if m.since(3) {
+		empty = m.intake.left() == 0
+	}
+	switch {
 	case cmd.GetIfUnused() && m.consumers.active() > 0:
 		return fsm.Result{Code: fsm.InUse}
-	case cmd.GetIfEmpty() && (n > 0 || overdueTimed(m.shared, m.timers)):
+	case cmd.GetIfEmpty() && !empty:
 		return fsm.Result{Code: fsm.NotEmpty}
 	default:
 		m.dropAll(eff)

@@ -11,8 +11,8 @@ import (
 // of one that was taken in: then the answer is OK and nothing else happens.
 //
 // A message that replaces a scheduled one is none: that is a request about the
-// message that is there. What is refused is not remembered, so that it may be
-// published again.
+// message that is there. What was not taken in is not remembered, so that it may be
+// published again: what is refused and, from version 3 on, what is ignored.
 func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
 	if cmd.GetSize() == 0 || cmd.Head > cmd.Size || cmd.Head > headMask {
 		return fsm.Invalid
@@ -29,8 +29,9 @@ func (it *intake) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		it.entries.refuse(eff)
 		return fsm.OK
 	}
+	enqueued := it.counters.Enqueued
 	code := it.takeIn(meta, cmd, eff)
-	if asks && code == fsm.OK {
+	if asks && code == fsm.OK && (it.counters.Enqueued > enqueued || !it.since(3)) {
 		it.seen.note(cmd)
 	}
 	return code

@@ -33,7 +33,8 @@ type group struct {
 	head      uint64
 	headReady bool
 	ended     bool
-	touched   bool // it is in groups.touched
+	endNo     uint64 // orders the groups that end
+	touched   bool   // it is in groups.touched
 
 	hold *hold // nil: nobody holds it
 
@@ -105,3 +106,9 @@ type groupTaker struct {
 // passes reports whether the holder keeps a group only while something of it is
 // not settled: gets, and consumers that are cancelled.
 func (t *groupTaker) passes() bool { return t.going || t.c.isGets() }
+
+// mayTake reports whether the consumer could be given a free group, if it wants
+// messages: any group, and holds fewer than it may.
+func (t *groupTaker) mayTake() bool {
+	return t.c.isGets() || t.only == "" && !t.going && t.holds.len() < t.max
+}

@@ -10,21 +10,33 @@ type groupEnds struct{ *groups }
 
 // settleHold releases g if its holder does not keep it.
 func (gs groupEnds) settleHold(g *group) {
-	h, linger := g.hold, duration(gs.settings.GroupLinger)
+	h, linger, stands := g.hold, duration(gs.settings.GroupLinger), gs.stands(g)
 	switch {
-	case h.of.passes() && g.out == 0, !g.busy() && linger == 0 && h.linger == 0:
+	case h.of.passes() && g.out == 0, stands && linger == 0 && h.linger == 0:
 		gs.release(g)
-	case !g.busy() && h.linger == 0:
+	case stands && h.linger == 0:
 		gs.setEnd(g, h.until, gs.clock.heldDeadline(linger))
+	case !stands && h.linger != 0 && gs.since(3): // what was first has gone
+		gs.setEnd(g, h.until, 0)
 	}
 }
 
-// wake is called when g, which may have been empty, gets something to do: neither its
-// state nor its hold ends because it is empty.
+// stands reports whether the holder of g has nothing to do: nothing of it is out, and
+// nothing can be handed out, since it is empty or its first message waits to be
+// retried. Before version 3 only an empty group stands still.
+func (gs groupEnds) stands(g *group) bool {
+	if gs.since(3) {
+		return g.out == 0 && !g.headReady
+	}
+	return !g.busy()
+}
+
+// wake is called when something has come to g: its state does not end, and its hold
+// does not unless it still stands.
 func (gs groupEnds) wake(g *group) {
 	gs.untimeState(g)
 	g.idle = false
-	if g.hold != nil && g.hold.linger != 0 {
+	if g.hold != nil && g.hold.linger != 0 && !gs.stands(g) {
 		gs.setEnd(g, g.hold.until, 0)
 	}
 }
@@ -132,4 +144,53 @@ func (gs groupEnds) overdue() *group {
 		return g
 	}
 	return nil
+}
+
+// end makes all messages of g die, step by step, see doomed. Nothing of it is
+// handed out any more. Messages that come belong to another group of its id, which
+// has the state. Requires: nobody holds g, and it is known.
+func (gs *groups) end(g *group) {
+	if g.ended {
+		return
+	}
+	gs.unlist(g)
+	state := g.state
+	gs.setState(g, "")
+	delete(gs.byID, g.id)
+	gs.endAs(g)
+	gs.keep(g)
+	gs.touch(g)
+	if state != "" {
+		gs.setState(gs.known(g), state)
+	}
+}
+
+// endAs makes g the last one of those that end.
+func (gs *groups) endAs(g *group) {
+	gs.lastEnd++
+	g.ended, g.endNo = true, gs.lastEnd
+	gs.ended.put(key{seq: g.endNo}, g)
+	gs.mark(g)
+}
+
+// mark updates whether g is in dying, if it has ended.
+func (gs *groups) mark(g *group) {
+	if !g.ended {
+		return
+	}
+	switch at := (key{seq: g.endNo}); {
+	case g.members == 0 && gs.dying.get(at) != nil:
+		gs.dying.remove(at)
+	case g.members > 0 && gs.dying.get(at) == nil:
+		gs.dying.put(at, g)
+	}
+}
+
+// doomed returns a message that is to die because its group has ended; 0: there is
+// none. The order is that of the groups, then of the messages.
+func (gs *groups) doomed() uint32 {
+	if _, g, ok := firstOf(&gs.dying); ok {
+		return gs.first(g)
+	}
+	return 0
 }

@@ -21,6 +21,18 @@ type groupTakers struct {
 	named map[string][]*groupTaker
 	free  sorted[*groupTaker]
 	owing sorted[*groupTaker]
+	// wanting is how many want messages.
+	wanting int
+}
+
+// want sets whether t wants messages.
+func (ts *groupTakers) want(t *groupTaker, wants bool) {
+	if t.wants != wants {
+		t.wants = wants
+		if ts.wanting--; wants {
+			ts.wanting += 2
+		}
+	}
 }
 
 // newGroupTakers returns an empty set of takers.
@@ -84,7 +96,7 @@ func (ts *groupTakers) generally(c *consumer) bool {
 
 // take updates whether t waits for free groups. Its turn lasts as long as it waits.
 func (ts *groupTakers) take(t *groupTaker) {
-	taking := t.wants && t.only == "" && !t.going && t.holds.len() < t.max
+	taking := t.wants && t.mayTake()
 	level := levelKey(t.c.priority).at
 	if t.taking && (!taking || t.level != level) {
 		ts.free.remove(key{t.level, t.turn})
@@ -147,7 +159,7 @@ func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
 // check checks who takes groups: held is how many are held, and all says that every
 // consumer must be known here.
 func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
-	taking, owing, named := 0, 0, 0
+	taking, owing, named, wanting := 0, 0, 0, 0
 	for at, p := range ts.all.all() {
 		t := *p
 		k.that(at.seq == t.c.registered && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
@@ -157,6 +169,9 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 		first, _, _ := firstOf(&t.waiting)
 		k.that(t.owed == 0 && (first.seq == 0 || !t.wants) || t.owed == first.seq && t.wants, "consumer %v waits for %d", t.c.id, t.owed)
 		held -= t.holds.len()
+		if t.wants {
+			wanting++
+		}
 		if t.taking {
 			taking++
 			k.that(ts.free.get(key{levelKey(t.c.priority).at, t.turn}) != nil, "consumer %v gets no group", t.c.id)
@@ -173,7 +188,7 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 		named -= len(list)
 		k.that(slices.IsSortedFunc(list, func(a, b *groupTaker) int { return cmp.Compare(a.c.registered, b.c.registered) }), "consumers of a group are out of order")
 	}
-	k.that(held == 0 && named == 0 && taking == ts.free.len() && owing == ts.owing.len(), "takers are miscounted")
+	k.that(held == 0 && named == 0 && taking == ts.free.len() && owing == ts.owing.len() && wanting == ts.wanting, "takers are miscounted")
 	if all {
 		for c := range k.m.consumers.from(0) {
 			k.that(c.isGets() || c.cancelled || ts.of(c) != nil, "consumer %v never gets a group", c.id)

@@ -24,6 +24,7 @@ const maxGroupState = 256 << 10
 //	states = {(g.stateUntil, g.stateOrder) → g : g.stateUntil ≠ 0}
 //	kept = the groups of byID that are held, have a state, or have something out
 //	stateSize = Σ len(g.state); heldOnes = number of groups that are held
+//	ended = {g.endNo → g : g.ended}; dying has those with members
 //
 // byID is never iterated where order could be seen. A snapshot has the groups
 // that are held or have a state, and the takers; messages name their group, from
@@ -35,8 +36,9 @@ type groups struct {
 	ages  sorted[uint32]
 	free  sorted[*group]
 	kept  sorted[*group] // keys have at = 0 and seq = no
-	// Groups whose messages die, in this order. Their ids may be those of new ones.
-	ended []*group
+	// Groups whose messages die, in this order, and those of them that have any left that
+	// can. Their ids may be those of new ones.
+	ended, dying sorted[*group]
 
 	takers *groupTakers // those that get them
 
@@ -46,6 +48,7 @@ type groups struct {
 	heldOnes  int
 	next      uint64   // orders holds, turns and states; a snapshot has it
 	lastNo    uint64   // of a group
+	lastEnd   uint64   // of a group
 	touched   []*group // groups that settle must check
 }
 
@@ -69,11 +72,11 @@ func (gs *groups) clear() {
 
 // on reports whether consumers must be known here: the queue has groups.
 func (gs *groups) on() bool {
-	return gs.settings.Groups != logpb.QueueConfig_NO_GROUPS || len(gs.byID) > 0 || len(gs.ended) > 0
+	return gs.settings.Groups != logpb.QueueConfig_NO_GROUPS || gs.any()
 }
 
 // any reports whether there is any group.
-func (gs *groups) any() bool { return len(gs.byID) > 0 || len(gs.ended) > 0 }
+func (gs *groups) any() bool { return len(gs.byID) > 0 || gs.ended.len() > 0 }
 
 // find returns the group with this id. One that is new is known only once it has a
 // message.
@@ -108,6 +111,18 @@ func (gs *groups) touch(g *group) {
 	}
 }
 
+// upgraded is called when the machine was of version before: what the holders of groups
+// keep is decided anew.
+func (gs *groups) upgraded(before uint32) {
+	if before >= 3 || !gs.since(3) {
+		return
+	}
+	for _, p := range gs.kept.all() {
+		gs.scratch.steps++
+		gs.touch(*p)
+	}
+}
+
 // enter adds message seq to the group with the id of g and returns that group. A
 // group that has ended gets messages only while it is restored.
 func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
@@ -120,6 +135,7 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 		gs.ages.put(key{seq: seq}, h)
 	}
 	g.members++
+	gs.mark(g)
 	if g.head == 0 || seq < g.head {
 		g.head, g.headReady = seq, ready
 	}
@@ -137,6 +153,7 @@ func (gs *groups) leave(g *group, seq uint64) {
 	gs.order.remove(gs.place(g, seq))
 	gs.ages.remove(key{seq: seq})
 	g.members--
+	gs.mark(g)
 	if seq == g.head {
 		gs.findHead(g)
 	}
@@ -239,7 +256,7 @@ func (gs *groups) refresh(c *consumer, wants bool) {
 	}
 	wants = wants && !c.isGets()
 	if t.wants != wants {
-		t.wants = wants
+		gs.takers.want(t, wants)
 		gs.relist(t.only)
 	}
 	gs.takers.owe(t)
@@ -270,20 +287,30 @@ func (gs *groups) servesAny() bool {
 	return gs.takers.owing.len() > 0 || gs.free.len() > 0 && gs.takers.free.len() > 0
 }
 
-// nextForGet returns the group from which the gets of a session are served next;
-// nil: from none. c is nil if they never got anything.
-func (gs *groups) nextForGet(c *consumer) (g *group) {
+// nextFor returns the group from which c is served next, whatever its credit: one that
+// it holds, or could get; nil: from none. c is nil for the gets of a session that never
+// got anything.
+func (gs *groups) nextFor(c *consumer) (g *group) {
 	var t *groupTaker
 	if c != nil {
 		t = gs.takers.of(c)
 	}
-	if t != nil && t.waiting.len() > 0 {
-		_, p := t.waiting.first()
-		g = *p
+	older := func(o *group) {
+		if g == nil || o.listed < g.listed {
+			g = o
+		}
 	}
-	if gs.free.len() > 0 {
-		if at, p := gs.free.first(); g == nil || at.seq < g.listed {
-			return *p
+	if t != nil {
+		if _, o, ok := firstOf(&t.waiting); ok {
+			older(o)
+		}
+		if o := gs.byID[t.only]; o != nil && o.listed != 0 && o.to == nil {
+			older(o)
+		}
+	}
+	if t == nil || t.mayTake() {
+		if _, o, ok := firstOf(&gs.free); ok {
+			older(o)
 		}
 	}
 	return g
@@ -390,37 +417,6 @@ func (gs *groups) release(g *group) {
 	gs.touch(g)
 }
 
-// end makes all messages of g die, step by step, see doomed. Nothing of it is
-// handed out any more. Messages that come belong to another group of its id, which
-// has the state. Requires: nobody holds g, and it is known.
-func (gs *groups) end(g *group) {
-	if g.ended {
-		return
-	}
-	gs.unlist(g)
-	state := g.state
-	gs.setState(g, "")
-	g.ended = true
-	delete(gs.byID, g.id)
-	gs.keep(g)
-	gs.ended = append(gs.ended, g)
-	gs.touch(g)
-	if state != "" {
-		gs.setState(gs.known(g), state)
-	}
-}
-
-// doomed returns a message that is to die because its group has ended; 0: there is
-// none. The order is that of the groups, then of the messages.
-func (gs *groups) doomed() uint32 {
-	for _, g := range gs.ended {
-		if g.members > 0 {
-			return gs.first(g)
-		}
-	}
-	return 0
-}
-
 // settle brings holds and groups up to date that have changed: a group that is
 // empty is left by its holder, at once or after a while, and forgotten.
 //
@@ -441,9 +437,10 @@ func settleTouched(gs *groups) {
 	for i := 0; i < len(gs.touched); i++ {
 		g := gs.touched[i]
 		g.touched = false
+		gs.scratch.steps++
 		if g.ended {
 			if !g.busy() {
-				gs.ended = slices.DeleteFunc(gs.ended, func(o *group) bool { return o == g })
+				gs.ended.remove(key{seq: g.endNo})
 			}
 			continue
 		}
@@ -475,7 +472,8 @@ func (gs *groups) retire(c *consumer) {
 	if t == nil {
 		return
 	}
-	t.going, t.wants = true, false
+	t.going = true
+	gs.takers.want(t, false)
 	only := t.only
 	gs.takers.rename(t, "")
 	gs.relist(only)
@@ -513,14 +511,16 @@ func (gs *groups) purge() {
 		gs.takers.owe(t)
 	}
 	gs.byID = map[string]*group{}
-	for _, g := range gs.keptByID() {
+	for _, p := range gs.kept.all() { // settle goes by ids
+		gs.scratch.steps++
+		gs.empty(*p)
+		gs.byID[(*p).id] = *p
+	}
+	for g := range gs.ending() {
 		gs.scratch.steps++
 		gs.empty(g)
-		gs.byID[g.id] = g
 	}
-	for _, g := range gs.ended {
-		gs.empty(g)
-	}
+	gs.dying.clear()
 }
 
 // keptByID returns the groups that are held, have a state, or have something out, by

@@ -62,21 +62,23 @@ func (gs *groups) stats() GroupStats {
 
 // endedOnes returns the groups that end, by position + 1; nil: there are none.
 func (gs *groups) endedOnes() map[*group]uint32 {
-	if len(gs.ended) == 0 {
+	if gs.ended.len() == 0 {
 		return nil
 	}
-	positions := map[*group]uint32{}
-	for i, g := range gs.ended {
-		positions[g] = uint32(i) + 1
+	positions := make(map[*group]uint32, gs.ended.len())
+	for g := range gs.ending() {
+		positions[g] = uint32(len(positions)) + 1
 	}
 	return positions
 }
 
-// save writes the groups' section of a snapshot's head. position is that of a
-// consumer by age.
+// save writes the groups' section of a snapshot's head: the groups in no order, which
+// Snapshot.complete brings into that of their ids, since it has more time. position is
+// that of a consumer by age.
 func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	h.NextGroupOrder = gs.next
-	for _, g := range gs.keptByID() {
+	for _, p := range gs.kept.all() {
+		g := *p
 		if g.hold == nil && g.state == "" {
 			continue
 		}
@@ -87,7 +89,7 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 		}
 		h.Groups = append(h.Groups, st)
 	}
-	for _, g := range gs.ended {
+	for g := range gs.ending() {
 		h.EndedGroups = append(h.EndedGroups, g.id)
 	}
 	for _, p := range gs.takers.all.all() {
@@ -113,7 +115,7 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *con
 	}
 	for _, id := range h.EndedGroups {
 		gs.lastNo++
-		gs.ended = append(gs.ended, &group{id: id, no: gs.lastNo, ended: true})
+		gs.endAs(&group{id: id, no: gs.lastNo})
 	}
 	for _, st := range h.Groups {
 		if gs.byID[st.Id] != nil {
@@ -180,14 +182,23 @@ func (gs *groups) restored() {
 }
 
 // ending iterates over the groups that end, in their order.
-func (gs *groups) ending() iter.Seq[*group] { return slices.Values(gs.ended) }
-
-// endedAt returns the i-th group that ends; nil: there is none.
-func (gs *groups) endedAt(i int) *group {
-	if i < 0 || i >= len(gs.ended) {
-		return nil
+func (gs *groups) ending() iter.Seq[*group] {
+	return func(yield func(*group) bool) {
+		for _, p := range gs.ended.all() {
+			if !yield(*p) {
+				return
+			}
+		}
 	}
-	return gs.ended[i]
+}
+
+// endedAt returns the n-th group that ends, from 1; nil: there is none. Requires: the
+// groups were restored, so that they are numbered from 1.
+func (gs *groups) endedAt(n uint32) *group {
+	if p := gs.ended.get(key{seq: uint64(n)}); p != nil {
+		return *p
+	}
+	return nil
 }
 
 // foundGroup is what a check has found of one group.
@@ -245,7 +256,14 @@ func (gs *groups) check(k *checker) {
 	}
 	members, ready, states, ends, held, free, kept := 0, 0, 0, 0, 0, 0, 0
 	size := uint64(0)
-	all := slices.Clone(gs.ended)
+	var all []*group
+	dying := 0
+	for at, p := range gs.ended.all() {
+		k.that(at.seq == (*p).endNo && (*p).ended && ((*p).members > 0) == (gs.dying.get(at) != nil), "group %q ends wrongly", (*p).id)
+		if all = append(all, *p); (*p).members > 0 {
+			dying++
+		}
+	}
 	for id, g := range gs.byID { // det: only counts and checks
 		k.that(g.id == id && !g.ended, "group %q is known by another id", g.id)
 		all = append(all, g)
@@ -283,7 +301,7 @@ func (gs *groups) check(k *checker) {
 		k.that(f.members == 0 && f.out == 0, "group %q is not known", g.id)
 	}
 	k.that(members == gs.order.len() && ready == gs.ages.len() && states == gs.states.len() && ends == gs.ends.len() && held == gs.heldOnes && free == gs.free.len() &&
-		kept == gs.kept.len() && size == gs.stateSize && len(gs.touched) == 0, "groups are miscounted")
+		kept == gs.kept.len() && dying == gs.dying.len() && size == gs.stateSize && len(gs.touched) == 0, "groups are miscounted")
 	gs.takers.check(k, held, gs.next, gs.on())
 }
 

@@ -43,9 +43,12 @@ func (it *intake) group(s *session, cmd *logpb.Group) fsm.Result {
 	return r
 }
 
-// fitsState reports whether the limits allow a state of n bytes for g. A queue that
-// drops its head makes space.
+// fitsState reports whether the limits allow a state of n bytes for g: those of the
+// queue, which makes space if it drops its head, and that of all states.
 func (it *intake) fitsState(g *group, n int) bool {
+	if n > len(g.state) && it.since(3) && it.groups.stateBytes()-uint64(len(g.state))+uint64(n) > uint64(it.bounds.States) {
+		return false
+	}
 	all := it.counted()
 	if it.settings.Overflow == logpb.QueueConfig_DROP_HEAD {
 		all = it.kept()

@@ -18,6 +18,16 @@ func (it *intake) counted() Count {
 	return it.kept().plus(it.messages.count(Ready)).plus(it.messages.count(Returned)).plus(it.messages.count(Grouped)).plus(it.messages.count(Delayed))
 }
 
+// left is how many messages are in the queue, letters among them. Before version 3
+// purged ones that are not released yet count, too.
+func (it *intake) left() uint64 {
+	n := uint64(it.messages.live())
+	if it.since(3) {
+		n -= it.messages.count(Purged).Messages
+	}
+	return n
+}
+
 // full reports whether there is no space for one more message, which replaces
 // scheduled message old if that is not 0. A queue that drops is full if the
 // message would fit were it not for what cannot be dropped. A message that does
@@ -42,11 +52,14 @@ func (it *intake) full(cmd *logpb.Enqueue, old uint32) bool {
 
 // refuse answers a message that is refused because the queue is full.
 //
+// A transfer that its source keeps has not been published, and goes nowhere: the source
+// offers it again. Versions before 3 dead-letter it each time.
+//
 // Requires: the message has no record. With reject-publish-dlx it is dead-lettered
 // as an effect, by its position in the entry; the entry is released with it, but
 // payloads of DeadLetters are read before.
 func (it *intake) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
-	if it.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && it.settings.DeadLetter {
+	if it.settings.Overflow == logpb.QueueConfig_REJECT_PUBLISH_DLX && it.settings.DeadLetter && !(cmd.Kept && it.since(3)) {
 		it.counters.Deaths[logpb.Death_MAXLEN-1][SentOnce]++
 		it.ends.refused(meta, cmd, it.outbox.nextLetter())
 		deaths := it.outbox.addDeath(copyDeaths(cmd.Deaths), logpb.Death_MAXLEN)

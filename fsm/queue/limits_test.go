@@ -142,7 +142,7 @@ func TestRefusedRunsAreBounded(t *testing.T) {
 	s := &session{}
 	const n = 2*refusedRuns + 10
 	for i := range uint64(n) {
-		s.refuse(10 + 2*i)
+		s.refuse(10+2*i, refusedRuns)
 	}
 	if len(s.refused) != refusedRuns {
 		t.Fatalf("%d runs", len(s.refused))
@@ -156,14 +156,14 @@ func TestRefusedRunsAreBounded(t *testing.T) {
 	}
 	s = &session{}
 	for seq := uint64(5); seq < 5000; seq++ {
-		s.refuse(seq)
+		s.refuse(seq, refusedRuns)
 	}
 	if len(s.refused) != 1 || s.wasRefused(4) || !s.wasRefused(5) || !s.wasRefused(4999) || s.wasRefused(5000) {
 		t.Fatalf("%v", s.refused)
 	}
 	s = &session{}
 	for i := range uint64(fsm.MaxUnanswered) {
-		s.refuse(1 + 2*i)
+		s.refuse(1+2*i, refusedRuns)
 	}
 	for seq := uint64(1); seq < 2*fsm.MaxUnanswered; seq++ { // each may be repeated
 		if s.wasRefused(seq) != (seq%2 == 1) {

@@ -14,8 +14,7 @@ const (
 // Machine is one queue. It implements fsm.Machine; the other methods only read.
 // Only one goroutine at a time may use it.
 //
-// It owns only its name, its version and the order in which its parts do their
-// work, see Apply. DESIGN.md lists the parts and what each maintains. A part
+// It owns only the order in which its parts do their work, see Apply. DESIGN.md lists the parts and what each maintains. A part
 // knows the parts above it in the order below; facts that only a part below it
 // can see are passed to its methods as arguments.
 //
@@ -28,8 +27,6 @@ const (
 // a restored machine builds those anew. So no rule may depend on them.
 type Machine struct {
 	*shared
-	// A snapshot holds it only if it is above 1, so that version 1 keeps its bytes.
-	version uint32 // highest of its entries, at least 1
 
 	// The parts are created once, by New, and never replaced one by one: Restore
 	// replaces the whole Machine.
@@ -66,8 +63,8 @@ func (m *Machine) SetBounds(b Bounds) { m.bounds = b }
 // begins with the first entry.
 func New(name string, id fsm.QueueID) *Machine {
 	m := &Machine{
-		shared:  &shared{name: name, id: id, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit})},
-		version: 1, newest: fsm.NewestVersion,
+		shared: &shared{name: name, id: id, bounds: defaultBounds, settings: newSettings(&logpb.QueueConfig{DeliveryLimit: defaultDeliveryLimit}), version: 1},
+		newest: fsm.NewestVersion,
 		timers: &timers{}, entries: &entries{}, labels: &labels{},
 	}
 	takers := newGroupTakers(m.shared)
@@ -145,7 +142,10 @@ func (m *Machine) clear() {
 // have another, so that a command is never starved by what was due before it. A
 // Tick has a single one for everything.
 func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
-	m.version = max(m.version, meta.Version)
+	if before := m.version; meta.Version > before {
+		m.version = meta.Version
+		m.groups.upgraded(before)
+	}
 	m.entries.begin(meta.Index)
 	m.lease.begin(m.clock.advance(&meta, duration(m.settings.LockCredit)))
 	if m.lease.phase() != Active {
@@ -163,7 +163,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		m.scratch.delivered = 0
 		r = m.apply(&meta, cmd, s, eff)
 		if s != nil {
-			s.record(cmd, &r, m.scratch.delivered)
+			s.record(cmd, &r, m.scratch.delivered, m.refusedRuns())
 		}
 	}
 	if m.lease.phase() == Active {
@@ -249,7 +249,7 @@ func hasWork(m *Machine) bool {
 
 // serves reports whether there is a message to hand out or to forward.
 func serves(m *Machine) bool {
-	return m.consumers.anyFor() || m.settings.forwards() && m.messages.nextReady() != 0 || m.groups.servesAny()
+	return servable{m.consumers}.any() || m.settings.forwards() && m.messages.nextReady() != 0
 }
 
 // Resume implements fsm.Machine.

@@ -180,7 +180,7 @@ func (mb *members) nextForGet(c *consumer, open bool) uint32 {
 	if !mb.groups.any() || !open {
 		return h
 	}
-	if g := mb.groups.nextForGet(c); g != nil && (h == 0 || g.listed < mb.messages.get(h).seq) {
+	if g := mb.groups.nextFor(c); g != nil && (h == 0 || g.listed < mb.messages.get(h).seq) {
 		return mb.groups.first(g)
 	}
 	return h

@@ -59,7 +59,7 @@ func (ms *messages) protect(h uint32) {
 func (ms *messages) restoreGroup(st *logpb.MessageState, h uint32) error {
 	g := ms.groups.find(st.GroupId)
 	if st.EndedGroup > 0 {
-		g = ms.groups.endedAt(int(st.EndedGroup) - 1)
+		g = ms.groups.endedAt(st.EndedGroup)
 	}
 	switch {
 	case g == nil || g.id != st.GroupId || st.GroupId == "" && Place(st.Place) == Grouped:

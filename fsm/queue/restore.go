@@ -20,7 +20,7 @@ var ErrSnapshot = errors.New("not a valid snapshot of the queue")
 // program does not support.
 var ErrVersion = errors.New("the snapshot needs a newer program")
 
-// maxRecord bounds one record of a snapshot.
+// maxRecord bounds one record of a snapshot, for the writer as for the reader.
 const maxRecord = 1 << 30
 
 // Restore replaces the state with what WriteTo has written, up to the end of r.
@@ -61,6 +61,16 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	}
 	if string(head.Name) != m.name || head.QueueId != uint64(m.id) {
 		return fmt.Errorf("%w: it is of queue %d %q", ErrSnapshot, head.QueueId, head.Name)
+	}
+	for range head.Parts {
+		if err := readRecord(r, &buf); err != nil {
+			return noEOF(err)
+		}
+		var part logpb.QueueSnapshot
+		if err := logpb.Unmarshal(buf.Bytes(), &part); err != nil {
+			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		}
+		addPart(&head, &part)
 	}
 	if err := m.restoreHead(&head); err != nil {
 		return err

@@ -111,8 +111,8 @@ func (a arguments) holder() *logpb.Session {
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	a := arguments{t, d}
 	switch d.Cmd {
-	case "state":
-		return s.m.String()
+	case "state": // the version is the newest unless the script says otherwise
+		return strings.Replace(s.m.String(), fmt.Sprint(" version=", fsm.NewestVersion), "", 1)
 	case "bounds": // before the first command
 		b := defaultBounds
 		b.Tick, b.Before = int(a.number("tick", uint64(b.Tick))), int(a.number("before", uint64(b.Before)))
@@ -153,7 +153,7 @@ func (s *script) apply(a arguments, cmd *logpb.Command) string {
 		s.eff.Reset()
 		s.twinEff.Reset()
 	}
-	meta := fsm.Meta{Index: s.index, Term: s.term, Now: s.now, Session: a.session(), Offset: uint32(a.number("offset", 0))}
+	meta := fsm.Meta{Index: s.index, Term: s.term, Now: s.now, Session: a.session(), Offset: uint32(a.number("offset", 0)), Version: uint32(a.number("version", fsm.NewestVersion))}
 	if meta.Session != (fsm.SessionID{}) {
 		cmd.OpenedAt = int64(a.number("opened", 0))
 		next := s.next[meta.Session] + 1

@@ -121,8 +121,22 @@ func (vs *services) least() (fsm.Millis, bool) {
 // anyFor implements consumers.anyFor.
 func (vs *services) anyFor() bool {
 	least, ok := vs.least()
-	return ok && vs.cursors.unsettled(least, vs.messages)
+	return ok && vs.has(least)
 }
+
+// passOver finds the next message for consumers with a least life, as far as the
+// command may.
+func (vs *services) passOver(least fsm.Millis) { vs.cursors.passOver(least, vs.messages) }
+
+// has reports whether a message of no group is ready that consumers with a least life
+// may have, as far as that is known.
+func (vs *services) has(least fsm.Millis) bool { return vs.cursors.unsettled(least, vs.messages) }
+
+// demand reports whether any consumer asks for a least life.
+func (vs *services) demand() bool { return len(vs.demanding) > 0 }
+
+// idle reports whether nothing is ready.
+func (vs *services) idle() bool { return vs.messages.readyCount() == 0 }
 
 // next implements consumers.nextServed.
 func (vs *services) next(h uint32) *consumer {

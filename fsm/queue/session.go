@@ -47,6 +47,7 @@ type session struct {
 	next      uint64 // number of the next command
 	last      answer
 	consumers []*consumer // by number
+	nextGet   uint64      // of the next delivery of its gets, while they are no consumer; 0: 1
 	// life is never nil. thinning is temporary, within removeFinished.
 	refused  []run // commands that were refused, ascending; see refuse
 	life     *life
@@ -79,24 +80,27 @@ type run struct{ first, length uint64 }
 
 // refusedRuns bounds what a session remembers of refused commands: the maximum
 // number of runs among the commands that may be repeated, the unanswered ones.
-// These are MaxUnanswered publishes, and as many commands about deliveries.
-const refusedRuns = fsm.MaxUnanswered + 1
+// These are MaxUnanswered publishes, as many commands about deliveries, and, which
+// versions before 3 do not count, strict settlements of all that a consumer holds.
+const (
+	refusedRuns = fsm.MaxUnanswered + fsm.MaxHeld/2 + 1
+	fewerRuns   = fsm.MaxUnanswered + 1 // before version 3
+)
 
 // refuse remembers that command seq was refused, so that a repetition gets the
 // same answer. If there are too many runs, the two oldest are merged, including
 // the gap between them: all of these commands have been answered.
 //
-// Requires: seq is above all refused before. Amortized O(1); O(refusedRuns)
-// when the bound is reached.
-func (s *session) refuse(seq uint64) {
+// Requires: seq is above all refused before. Amortized O(1).
+func (s *session) refuse(seq uint64, runs int) {
 	if n := len(s.refused); n > 0 && s.refused[n-1].first+s.refused[n-1].length == seq {
 		s.refused[n-1].length++
 		return
 	}
-	if len(s.refused) == refusedRuns {
+	if len(s.refused) >= runs {
 		first, second := s.refused[0], s.refused[1]
 		s.refused[1] = run{first.first, second.first + second.length - first.first}
-		s.refused = slices.Delete(s.refused, 0, 1)
+		s.refused = s.refused[1:]
 	}
 	s.refused = append(s.refused, run{seq, 1})
 }
@@ -155,8 +159,8 @@ var pipelined = []logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEI
 // another one was refused.
 //
 // Requires: cmd was performed just now, so cmd.Seq = next-1, or 0 for one
-// outside of the stream, which is not remembered.
-func (s *session) record(cmd *logpb.Command, r *fsm.Result, delivery uint64) {
+// outside of the stream, which is not remembered. runs is refusedRuns of the version.
+func (s *session) record(cmd *logpb.Command, r *fsm.Result, delivery uint64, runs int) {
 	switch cmd.Kind {
 	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
@@ -165,15 +169,15 @@ func (s *session) record(cmd *logpb.Command, r *fsm.Result, delivery uint64) {
 			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
 		}
 		if cmd.Seq != 0 && r.Code != fsm.OK && slices.Contains(pipelined, cmd.Kind) {
-			s.refuse(cmd.Seq) // many of them may be under way at a time
+			s.refuse(cmd.Seq, runs) // many of them may be under way at a time
 		}
 	case logpb.Command_SETTLE, logpb.Command_RENEW:
 		if cmd.Seq != 0 && r.Code != fsm.OK {
-			s.refuse(cmd.Seq) // as before
+			s.refuse(cmd.Seq, runs) // as before
 		}
 	case logpb.Command_ENQUEUE:
 		if cmd.Seq != 0 && r.Code == fsm.Rejected {
-			s.refuse(cmd.Seq)
+			s.refuse(cmd.Seq, runs)
 		}
 	}
 }

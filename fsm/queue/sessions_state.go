@@ -49,7 +49,7 @@ func (s *session) save() *logpb.SessionState {
 	return &logpb.SessionState{
 		Session: s.id.Proto(), NextSeq: s.next, LastOpSeq: s.last.seq, LastOpCount: s.last.count,
 		LastOpCode: uint32(s.last.code), LastOpDelivery: s.last.delivery, LastOpConsumers: s.last.consumers,
-		Refused: encodeRuns(s.refused),
+		Refused: encodeRuns(s.refused), NextGet: s.nextGet,
 	}
 }
 
@@ -84,7 +84,7 @@ func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
 
 // restore adds a session, without consumers.
 func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
-	s := &session{id: fsm.SessionFrom(st.Session), next: st.NextSeq, last: answer{
+	s := &session{id: fsm.SessionFrom(st.Session), next: st.NextSeq, nextGet: st.NextGet, last: answer{
 		seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
 		delivery: st.LastOpDelivery, code: fsm.Code(st.LastOpCode),
 	}}
@@ -102,7 +102,11 @@ func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
 func (ss *sessions) describe(b *strings.Builder) {
 	for s := range ss.all() {
 		if !s.life.over {
-			fmt.Fprintf(b, "session %s next=%d\n", sessionText(s.id), s.next)
+			fmt.Fprintf(b, "session %s next=%d", sessionText(s.id), s.next)
+			if s.nextGet > 0 {
+				fmt.Fprintf(b, " next-get=%d", s.nextGet)
+			}
+			b.WriteString("\n")
 		}
 	}
 	for i := range ss.ended.len() {
@@ -154,6 +158,7 @@ func (s *session) check(k *checker) {
 		k.that(r.length > 0 && r.first+r.length <= s.next && (i == 0 || s.refused[i-1].first+s.refused[i-1].length < r.first),
 			"session %v: refused commands", s.id)
 	}
+	k.that(s.nextGet == 0 || s.consumer(0) == nil, "session %v: gets go on twice", s.id)
 	k.that(len(s.refused) <= refusedRuns, "session %v: %d runs of refused commands", s.id, len(s.refused))
 	k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return compare(a.id.Number, b.id.Number) }), "session %v: consumers", s.id)
 	k.attached += len(s.consumers)

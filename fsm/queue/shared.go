@@ -27,6 +27,9 @@ const (
 	// skipsAtOnce bounds how many messages one command passes over because they
 	// have too little left of their TTL.
 	skipsAtOnce = 4096
+
+	// maxStates bounds the states of all groups of a queue together, in bytes.
+	maxStates = 256 << 20
 )
 
 // shared is what all parts of a machine read, and where they count what they
@@ -43,6 +46,19 @@ type shared struct {
 	counters Counters
 	bounds   Bounds
 	scratch  scratch
+	// A snapshot holds version only if it is above 1, so that version 1 keeps its bytes.
+	version uint32 // highest of the entries, at least 1
+}
+
+// since reports whether the machine is of version v or later.
+func (s *shared) since(v uint32) bool { return s.version >= v }
+
+// refusedRuns is how many runs of refused commands a session remembers.
+func (s *shared) refusedRuns() int {
+	if s.since(3) {
+		return refusedRuns
+	}
+	return fewerRuns
 }
 
 // Bounds limit the work of one command. What is left is due at once, and done
@@ -62,9 +78,10 @@ type Bounds struct {
 	Consumers int
 	IDs       int // remembered against duplicates
 	Skips     int // messages passed over for consumers that ask for a least TTL
+	States    int // bytes of the states of all groups, from version 3 on
 }
 
-var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers, maxSeen, skipsAtOnce}
+var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers, maxSeen, skipsAtOnce, maxStates}
 
 // Back is how many deliveries a tick, or the end of a session or a node, brings
 // back, and how many transfers to targets that are gone it ends. Each may be a

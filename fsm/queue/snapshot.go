@@ -3,9 +3,13 @@ package queue
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"iter"
 	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -22,10 +26,12 @@ const snapshotVersion = 2
 // while entries are applied. It keeps the frozen pieces alive: drop it when it
 // is written.
 type Snapshot struct {
-	head      *logpb.QueueSnapshot // without sessions and consumers
-	sessions  []session            // ascending
-	consumers []consumer           // by age
-	held      []sorted[grip]       // by consumer, then what is on its way back, then by detached consumer
+	head      *logpb.QueueSnapshot   // without sessions and consumers, until complete
+	parts     []*logpb.QueueSnapshot // more of it
+	completed bool
+	sessions  []session      // ascending
+	consumers []consumer     // by age
+	held      []sorted[grip] // by consumer, then what is on its way back, then by detached consumer
 	messages  frozen
 	ends      deque[end]
 	locks     frozenLocks
@@ -110,20 +116,23 @@ func (c *Counters) proto() *logpb.QueueCounters {
 // LiveIndexes iterates over the entries that had live messages, ascending.
 func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.messages.live.indexes() }
 
-// WriteTo writes the canonical encoding: a QueueSnapshot and one MessageState
-// per message, each preceded by its length as a varint. The order of the
-// messages is: ready, highest priority first; returned; scheduled; delayed;
+// WriteTo writes the canonical encoding: a QueueSnapshot, its parts if it is long, and
+// one MessageState per message, each preceded by its length as a varint. The order of
+// the messages is: ready, highest priority first; returned; scheduled; delayed;
 // deferred; of groups; held, by consumer and delivery; on their way back; held by
 // detached consumers; outbox; waiting letters; purged. The records of ends follow,
 // oldest first, as EndStates. Equal states have equal encodings.
 //
 // It may be called more than once, and writes the same bytes each time.
-// Messages are encoded one by one. Handles, indexes, scratch, blocks and the
+// It fails rather than write a record that Restore refuses. Messages are encoded one by one. Handles, indexes, scratch, blocks and the
 // unused ends of tables are not encoded.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.complete()
 	e := &encoder{w: w}
 	e.head(s.head)
+	for _, p := range s.parts {
+		e.head(p)
+	}
 	for no := maxPriority; no >= 0; no-- {
 		s.messages.writeList(e, no)
 	}
@@ -151,15 +160,15 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	return e.written, e.err
 }
 
-// complete adds sessions, consumers and ids to the head. It is done here and not by
-// Snapshot, which must be short.
+// complete adds sessions, consumers and ids to the head, and divides it if it is long.
+// It is done here and not by Snapshot, which must be short.
 func (s *Snapshot) complete() {
-	if s.head.SeenIds == nil {
-		saveSeen(&s.seen, s.head)
-	}
-	if len(s.head.Sessions) > 0 || len(s.sessions) == 0 {
+	if s.completed {
 		return
 	}
+	s.completed = true
+	slices.SortFunc(s.head.Groups, func(a, b *logpb.GroupState) int { return strings.Compare(a.Id, b.Id) })
+	saveSeen(&s.seen, s.head)
 	for i := range s.sessions {
 		s.head.Sessions = append(s.head.Sessions, s.sessions[i].save())
 	}
@@ -167,6 +176,9 @@ func (s *Snapshot) complete() {
 		c := &s.consumers[i]
 		at, _ := slices.BinarySearchFunc(s.sessions, c.id.Session, func(x session, id fsm.SessionID) int { return x.id.Compare(id) })
 		s.head.Consumers = append(s.head.Consumers, c.save(at))
+	}
+	if s.head.FsmVersion >= 3 && proto.Size(s.head) > partSize {
+		s.parts = divide(s.head)
 	}
 }
 
@@ -188,12 +200,20 @@ type encoder struct {
 
 const encoderBuffer = 64 << 10
 
-// head writes the first record, preceded by its length.
+// admit ends the snapshot if a record is longer than Restore takes.
+func (e *encoder) admit(size int) {
+	if size > maxRecord && e.err == nil {
+		e.err = fmt.Errorf("%w: a record of %d bytes", ErrSnapshot, size)
+	}
+}
+
+// head writes the first record or a part of it, preceded by its length.
 func (e *encoder) head(h *logpb.QueueSnapshot) {
 	encoded, err := logpb.Marshal(h)
 	if err != nil && e.err == nil {
 		e.err = err
 	}
+	e.admit(len(encoded))
 	e.buf = binary.AppendUvarint(e.buf, uint64(len(encoded)))
 	e.buf = append(e.buf, encoded...)
 	e.flush(encoderBuffer)
@@ -203,6 +223,7 @@ func (e *encoder) head(h *logpb.QueueSnapshot) {
 // writes nothing after one.
 func (e *encoder) record(r record) {
 	size := r.SizeVT()
+	e.admit(size)
 	e.buf = binary.AppendUvarint(e.buf, uint64(size))
 	at := len(e.buf)
 	e.buf = slices.Grow(e.buf, size)[:at+size]

@@ -50,7 +50,7 @@ type Demand struct {
 func DemandOf(m *Machine) Demand {
 	return Demand{
 		Ready: m.messages.readyCount(), Held: m.messages.count(CheckedOut).Messages, Acked: m.counters.Acked,
-		Sated: m.consumers.active() > 0 && !m.consumers.anyServed(),
+		Sated: m.consumers.active() > 0 && !servable{m.consumers}.credit(),
 	}
 }
 

@@ -221,7 +221,7 @@ func askToJoin(node string) []byte {
 }
 
 // newestVersion is the fsm_version of a cluster that has just begun, which who wants to join must support.
-const newestVersion = 2
+const newestVersion = 3
 
 // mustHold fails the test unless one of the texts is in what came.
 func mustHold(t *testing.T, came string, texts ...string) {

@@ -109,9 +109,20 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 			return err
 		})
 	}},
-	{id: "A9", what: "if-empty and if-unused: 406 on the channel, the queue stays", run: func(t *T) {
-		q := t.queue("q")
+	{id: "A9", what: "if-empty, also if all is unsettled or scheduled, and if-unused: 406 on the channel, the queue stays", run: func(t *T) {
+		q, later := t.queue("q"), t.queue("later")
+		t.publish(later, headers("x-opt-delivery-delay", int32(60_000)))
+		t.refused(amqp.PreconditionFailed, "queue 'A9.later' in vhost '/' not empty", func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(later, false, true, false)
+			return err
+		})
 		t.publish(q)
+		held := t.mustGet(q)
+		t.refused(amqp.PreconditionFailed, "queue 'A9.q' in vhost '/' not empty", func(ch *amqp.Channel) error {
+			_, err := ch.QueueDelete(q, false, true, false)
+			return err
+		})
+		t.must(held.Nack(false, true))
 		t.refused(amqp.PreconditionFailed, "queue 'A9.q' in vhost '/' not empty", func(ch *amqp.Channel) error {
 			_, err := ch.QueueDelete(q, false, true, false)
 			return err

@@ -74,17 +74,44 @@ var forwardRows = suite{test: "TestForward", title: "Forwarding", rows: []row{
 		}
 		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Ready, q.Messages, q.Forwarding, q.Forwarded) }, "0 3 3 2")
 		seen := map[string]bool{}
-		for range 5 {
-			m := t.take(to, 1)[0] // what is refused is tried again after ten seconds, or when definitions change
+		for n := range 5 {
+			m := t.take(to, 1)[0] // what is refused is tried again after ten seconds, or when its queue's settings change
 			if seen[string(m.Body)] {
 				t.Fatalf("%s came twice", m.Body)
 			}
 			seen[string(m.Body)] = true
-			t.exchange("wake", "fanout")
-			_ = t.ch().ExchangeDelete(t.name("wake"), false, false)
+			t.policy("wake", q, 0, map[string]any{"max-length": 100 + n})
 		}
 		t.settled(q)
 		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Forwarded, q.DeadConfirmed) }, "5 0")
+	}},
+	{id: "SB-46z", what: "a cycle of forwarding and of dead-lettering ends after four forwards, as one of forwarding does", run: func(t *T) {
+		x, d := t.dead()
+		q := t.forwards("q", t.name("ttl"), "x-dead-letter-exchange", x)
+		ttl := t.queue("ttl", "x-message-ttl", int32(10), "x-dead-letter-exchange", "", "x-dead-letter-routing-key", q)
+		at := t.publish(q)
+		m := t.by(at.Add(ms(4*10))).take(d, 1)[0]
+		t.equal("death", fmt.Sprint(t.death(m, 0)["reason"], " ", t.death(m, 0)["queue"]), "maxhops "+q)
+		t.settled(q)
+		t.settled(ttl)
+		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Forwarded) }, "4")
+	}},
+	{id: "SB-46w", what: "a full target with reject-publish-dlx does not dead-letter what a queue forwards to it, which keeps that, whatever else is declared", run: func(t *T) {
+		x, d := t.dead()
+		to := t.queue("to", "x-max-length", int32(1), "x-overflow", "reject-publish-dlx", "x-dead-letter-exchange", x)
+		q := t.forwards("q", to)
+		t.publish(to)
+		t.publish(q)
+		t.count(q, func(q cluster.Queue) string { return fmt.Sprint(q.Ready, q.Forwarding) }, "0 1")
+		for n := range 5 {
+			t.queue(fmt.Sprint("other", n))
+		}
+		t.holdsUntil(time.Now().Add(ms(500)), func() error {
+			if n := t.ready(d); n != 0 {
+				return fmt.Errorf("%d dead letters", n)
+			}
+			return nil
+		})
 	}},
 	{id: "SB-46e", what: "a TTL does not run on the way, and begins anew in the target", long: true, run: func(t *T) {
 		x, dead := t.exchange("X", "fanout"), t.exchange("DX", "fanout")

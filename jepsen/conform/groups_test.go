@@ -127,6 +127,48 @@ var groupRows = suite{test: "TestGroups", title: "Groups", rows: []row{
 		t.equal("released", second.ask("group.release", "").OK, true)
 		t.now().next(second.from) // nobody else takes it
 	}},
+	{id: "Q-G3", what: "a group whose first message waits to be retried keeps its order, and not its consumer from other groups", run: func(t *T) {
+		const wait = 2000
+		q := t.queue("q", "x-message-groups", true, "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(wait))
+		_, from := t.consume(q, 10)
+		t.publish(q, grouped("a"), body("a1"))
+		m := t.now().next(from)
+		due := time.Now().Add(ms(wait))
+		t.must(m.Reject(true))
+		for _, m := range []string{"a2", "b1", "c1"} {
+			t.publish(q, grouped(m[:1]), body(m))
+		}
+		for _, want := range []string{"b1", "c1"} {
+			m := t.now().next(from)
+			t.equal("message", string(m.Body), want)
+			t.must(m.Ack(false))
+		}
+		t.equal("before it is due", time.Now().Before(due), true)
+		ch, other := t.consume(q, 10)
+		t.nothingNext(other, due.Add(-ms(500)))
+		t.must(ch.Close())
+		first, second := t.by(due).next(from), t.by(due).next(from)
+		t.equal("messages of the group", string(first.Body)+" "+string(second.Body), "a1 a2")
+	}},
+	{id: "Q-G4", what: "a consumer of a global prefetch that holds a group gets the rest of it, although another client has credit", run: func(t *T) {
+		q, other := t.queue("q", "x-message-groups", true), t.queue("other")
+		p := t.limited(1)
+		p.consume(q)
+		t.publish(q, grouped("a"), body("a1"))
+		m := p.next()
+		t.publish(q, grouped("a"), body("a2"))
+		p.consume(other)
+		t.publishN(other, 5)
+		t.consume(q, 100)
+		t.must(m.Ack(false))
+		seen := map[string]int{}
+		for range 6 {
+			m := p.next()
+			seen[m.ConsumerTag]++
+			t.must(m.Ack(false))
+		}
+		t.equal("of the group", seen[q], 1)
+	}},
 	{id: "Q-G1", what: "GET …/groups at any node and quoratectl list_groups: who holds a group until when, its messages, its state", run: func(t *T) {
 		q := t.queue("q", "x-message-groups", true, "x-lock-duration", int32(600_000))
 		for _, g := range []string{"a", "a", "b"} {

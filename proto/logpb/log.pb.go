@@ -1108,7 +1108,10 @@ type Enqueue struct {
 	// How often the message was forwarded automatically.
 	Hops uint32 `protobuf:"varint,20,opt,name=hops" json:"hops,omitempty"`
 	// Only of a message that a backup brings back; absent: it is a publish.
-	Restored      *Restored `protobuf:"bytes,21,opt,name=restored" json:"restored,omitempty"`
+	Restored *Restored `protobuf:"bytes,21,opt,name=restored" json:"restored,omitempty"`
+	// A transfer whose source keeps the letter if the queue refuses it. Versions
+	// before 3 do not know it.
+	Kept          bool `protobuf:"varint,22,opt,name=kept" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1274,6 +1277,13 @@ func (x *Enqueue) GetRestored() *Restored {
 		return x.Restored
 	}
 	return nil
+}
+
+func (x *Enqueue) GetKept() bool {
+	if x != nil {
+		return x.Kept
+	}
+	return false
 }
 
 // Restored is what a message had in the queue that a backup was made of. It
@@ -3863,7 +3873,7 @@ const file_log_proto_rawDesc = "" +
 	"\x10RECEIVE_DEFERRED\x10\x11\x12\b\n" +
 	"\x04KICK\x10\x12\x12\t\n" +
 	"\x05GROUP\x10\x13\x12\x12\n" +
-	"\x0eNODE_SUSPECTED\x10\x14\"\xd6\x05\n" +
+	"\x0eNODE_SUSPECTED\x10\x14\"\xea\x05\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -3887,7 +3897,8 @@ const file_log_proto_rawDesc = "" +
 	"message_id\x18\x12 \x01(\tR\tmessageId\x12%\n" +
 	"\x0ecorrelation_id\x18\x13 \x01(\tR\rcorrelationId\x12\x12\n" +
 	"\x04hops\x18\x14 \x01(\rR\x04hops\x124\n" +
-	"\brestored\x18\x15 \x01(\v2\x18.quorate.log.v1.RestoredR\brestored\"/\n" +
+	"\brestored\x18\x15 \x01(\v2\x18.quorate.log.v1.RestoredR\brestored\x12\x12\n" +
+	"\x04kept\x18\x16 \x01(\bR\x04kept\"/\n" +
 	"\bConflict\x12\v\n" +
 	"\aREPLACE\x10\x00\x12\n" +
 	"\n" +

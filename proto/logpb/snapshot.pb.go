@@ -150,7 +150,10 @@ type QueueSnapshot struct {
 	SeenAfter []uint64 `protobuf:"varint,71,rep,packed,name=seen_after,json=seenAfter" json:"seen_after,omitempty"`
 	SeenSince int64    `protobuf:"varint,74,opt,name=seen_since,json=seenSince" json:"seen_since,omitempty"` // what came before can have no duplicate
 	// Ascending by min_ttl.
-	Cursors       []*CursorState `protobuf:"bytes,73,rep,name=cursors" json:"cursors,omitempty"`
+	Cursors []*CursorState `protobuf:"bytes,73,rep,name=cursors" json:"cursors,omitempty"`
+	// How many records follow that are more of this one, before the messages: what
+	// they list goes behind what is listed so far. 0 before fsm_version 3.
+	Parts         uint64 `protobuf:"varint,77,opt,name=parts" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -463,6 +466,13 @@ func (x *QueueSnapshot) GetCursors() []*CursorState {
 		return x.Cursors
 	}
 	return nil
+}
+
+func (x *QueueSnapshot) GetParts() uint64 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
 }
 
 // GroupState is a group that is held or has a state.
@@ -1141,7 +1151,10 @@ type SessionState struct {
 	LastOpConsumers uint64                 `protobuf:"varint,7,opt,name=last_op_consumers,json=lastOpConsumers" json:"last_op_consumers,omitempty"`
 	// Refused commands among the newest ones, as alternating (first, length)
 	// pairs, ascending.
-	Refused       []uint64 `protobuf:"varint,8,rep,packed,name=refused" json:"refused,omitempty"`
+	Refused []uint64 `protobuf:"varint,8,rep,packed,name=refused" json:"refused,omitempty"`
+	// Number of the next delivery of its gets, which have no ConsumerState; 0: 1, or
+	// they have one.
+	NextGet       uint64 `protobuf:"varint,9,opt,name=next_get,json=nextGet" json:"next_get,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1230,6 +1243,13 @@ func (x *SessionState) GetRefused() []uint64 {
 		return x.Refused
 	}
 	return nil
+}
+
+func (x *SessionState) GetNextGet() uint64 {
+	if x != nil {
+		return x.NextGet
+	}
+	return 0
 }
 
 // CursorState is how far consumers with a least TTL have passed over messages.
@@ -1622,7 +1642,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\tSuspicion\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\xf5\v\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\x8b\f\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -1672,7 +1692,8 @@ const file_snapshot_proto_rawDesc = "" +
 	"seen_after\x18G \x03(\x04R\tseenAfter\x12\x1d\n" +
 	"\n" +
 	"seen_since\x18J \x01(\x03R\tseenSince\x125\n" +
-	"\acursors\x18I \x03(\v2\x1b.quorate.log.v1.CursorStateR\acursorsJ\x04\b\x14\x10\x15\"\xef\x01\n" +
+	"\acursors\x18I \x03(\v2\x1b.quorate.log.v1.CursorStateR\acursors\x12\x14\n" +
+	"\x05parts\x18M \x01(\x04R\x05partsJ\x04\b\x14\x10\x15\"\xef\x01\n" +
 	"\n" +
 	"GroupState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -1748,7 +1769,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x03tag\x18< \x01(\tR\x03tag\x12\x14\n" +
 	"\x05group\x18= \x01(\bR\x05group\x12\x16\n" +
 	"\x06reason\x18A \x01(\tR\x06reason\x12 \n" +
-	"\vdescription\x18B \x01(\tR\vdescription\"\xb2\x02\n" +
+	"\vdescription\x18B \x01(\tR\vdescription\"\xcd\x02\n" +
 	"\fSessionState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x19\n" +
 	"\bnext_seq\x18\x02 \x01(\x04R\anextSeq\x12\x1e\n" +
@@ -1758,7 +1779,8 @@ const file_snapshot_proto_rawDesc = "" +
 	"lastOpCode\x12(\n" +
 	"\x10last_op_delivery\x18\x06 \x01(\x04R\x0elastOpDelivery\x12*\n" +
 	"\x11last_op_consumers\x18\a \x01(\x04R\x0flastOpConsumers\x12\x18\n" +
-	"\arefused\x18\b \x03(\x04R\arefused\":\n" +
+	"\arefused\x18\b \x03(\x04R\arefused\x12\x19\n" +
+	"\bnext_get\x18\t \x01(\x04R\anextGet\":\n" +
 	"\vCursorState\x12\x17\n" +
 	"\amin_ttl\x18\x01 \x01(\x04R\x06minTtl\x12\x12\n" +
 	"\x04next\x18\x02 \x03(\x04R\x04next\"\x94\x06\n" +

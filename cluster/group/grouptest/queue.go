@@ -99,7 +99,7 @@ func (r *Queue) Apply(t Fatal, b group.Batch) []group.Outcome {
 	var eff fsm.Effects
 	defer func() { r.letters = append(r.letters, eff.DeadLetters...) }()
 	var all []group.Outcome
-	m := fsm.Meta{Index: r.index, Term: 1, Now: r.now()}
+	m := fsm.Meta{Index: r.index, Term: 1, Now: r.now(), Version: fsm.NewestVersion}
 	for _, c := range Commands(t, b) {
 		m.Session = fsm.SessionFrom(c.Session)
 		result := r.machine.Apply(m, c, &eff)
