@@ -28,8 +28,8 @@ func (g *Group) Transfer(to string) error {
 	if err := g.handover.refuses(&g.replica, to); err != nil {
 		return err
 	}
-	g.setTransferring(true)
-	defer g.setTransferring(false)
+	g.proposer.transfer(true)
+	defer g.proposer.transfer(false)
 	if !g.proposer.drained(drainTime) {
 		g.announceAgain(term)
 		g.handover.failed()
@@ -57,7 +57,7 @@ func (g *Group) cedeTo(node string) {
 // changed. Everybody is told that this replica leads after all: those whose
 // commands it has refused wait for that.
 func (g *Group) announceAgain(term uint64) {
-	g.setTransferring(false)
+	g.proposer.transfer(false)
 	defer g.spawn(g.review) // what was seen of raft meanwhile
 	if g.barred() {
 		return
@@ -66,7 +66,3 @@ func (g *Group) announceAgain(term uint64) {
 	g.settings.propose(true)
 	g.announce(term)
 }
-
-// setTransferring makes the group refuse commands and make no entries although it
-// leads, or go on.
-func (g *Group) setTransferring(yes bool) { g.proposer.transfer(yes) }

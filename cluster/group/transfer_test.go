@@ -22,7 +22,7 @@ func TestGoesOnAfterFailedTransfer(t *testing.T) {
 
 	mustSubmit(t, g, enqueues(3, 500, "longer", "lives"))
 	n.outside.await(t, "answers", func() bool { return answered(n.outside.outcomes) == 4 })
-	g.setTransferring(true) // as Transfer does at its beginning
+	g.proposer.transfer(true) // as Transfer does at its beginning
 	awaitAnswer(t, "the ticker has woken the group", func() bool { return !n.ticker.holds(&g.timer) })
 	if ready(g) != 2 {
 		t.Fatal("a leader that yields has proposed a tick")

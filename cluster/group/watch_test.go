@@ -419,11 +419,11 @@ func TestHandoverIsNoHang(t *testing.T) {
 	if s, _ := g.stall(x, 7); s.For != 7 {
 		t.Fatalf("it stands still for %v, want 7", s.For)
 	}
-	g.setTransferring(true)
+	g.proposer.transfer(true)
 	if s, busy := g.stall(x, 9); s.For != 0 || !busy {
 		t.Errorf("it stands still for %v, busy %v", s.For, busy)
 	}
-	g.setTransferring(false)
+	g.proposer.transfer(false)
 	if s, _ := g.stall(x, 11); s.For != 0 {
 		t.Errorf("afterwards it stands still for %v", s.For)
 	}
