@@ -39,16 +39,27 @@ func TestRollingRestart(t *testing.T) {
 func (r *run) roll(kill bool) {
 	r.Helper()
 	r.History = r.beside(fmt.Sprint("rolled, killed: ", kill))
-	names := make([]string, rollQueues)
+	r.mustKeepWhile(fmt.Sprintf("rolled-%v", kill), rollQueues, kill, func() error { return r.cycleAll(kill) })
+	if len(r.History.Faults) != len(r.Nodes) {
+		r.Errorf("faults applied: %+v", r.History.Faults)
+	}
+}
+
+// mustKeepWhile lets messages flow through so many queues, with this name and a number, while something
+// is done, which kills nodes or not. Nothing confirmed is lost, what comes twice is marked or was published
+// twice, and all replicas are equal in the end.
+func (r *run) mustKeepWhile(name string, queues int, kills bool, do func() error) {
+	r.Helper()
+	names := make([]string, queues)
 	for i := range names {
-		names[i] = fmt.Sprintf("rolled-%v-%d", kill, i+1)
+		names[i] = fmt.Sprintf("%s-%d", name, i+1)
 		r.must(workload.Declare(r.ctx, r.Nodes[i%len(r.Nodes)].URI(), workload.Queue{Name: names[i]}))
 	}
 	stop := make(chan struct{})
 	published, consumed, leave := r.traffic(names, stop)
 	err := r.awaitConfirms(r.ctx, rollRate)
 	if err == nil {
-		err = r.cycleAll(kill)
+		err = do()
 	}
 	close(stop)
 	r.must(published())
@@ -60,12 +71,9 @@ func (r *run) roll(kill bool) {
 	}
 	h := r.History
 	h.Stall = machine.Longest(r.began)
-	r.checkGap(h.LongestGap(), kill, h.Stall)
+	r.checkGap(h.LongestGap(), kills, h.Stall)
 	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestGap().Round(time.Millisecond))
 	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Returned(h, electing))
-	if len(h.Faults) != len(r.Nodes) {
-		r.Errorf("faults applied: %+v", h.Faults)
-	}
 	r.mustConverge()
 }
 

@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/jepsen/checker"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
-	"github.com/quorate/quorate/jepsen/workload"
 )
 
 // before is the program before this one.
@@ -46,31 +44,7 @@ func TestUpgrade(t *testing.T) {
 	old := mustBuildBefore(t)
 	held, this := program{"this one, held back", binary, supporting(versionBefore)}, program{"this one", binary, supporting(0)}
 	r := mustStartWith(t, 5*time.Minute, cluster.Options{Binary: old.binary, Args: old.more})
-	names := make([]string, upgradeQueues)
-	for i := range names {
-		names[i] = fmt.Sprintf("upgraded-%d", i+1)
-		r.must(workload.Declare(r.ctx, r.Nodes[i%len(r.Nodes)].URI(), workload.Queue{Name: names[i]}))
-	}
-	stop := make(chan struct{})
-	published, consumed, leave := r.traffic(names, stop)
-	err := r.awaitConfirms(r.ctx, rollRate)
-	if err == nil {
-		err = r.upgrade(old, held, this)
-	}
-	close(stop)
-	r.must(published())
-	leave()
-	r.must(consumed())
-	r.must(err)
-	for _, name := range names {
-		r.must(workload.Drain(r.ctx, r.Nodes[0].URI(), name, "drain "+name, r.History))
-	}
-	h := r.History
-	h.Stall = machine.Longest(r.began)
-	r.checkGap(h.LongestGap(), false, h.Stall)
-	r.Logf("%d confirmed, %d attempts, longest time without a confirm %v", h.Confirmed(), len(h.Attempts), h.LongestGap().Round(time.Millisecond))
-	r.check(checker.Lost(h), checker.Unanswered(h), checker.Ghosts(h), checker.Doubled(h), checker.Returned(h, electing))
-	r.mustConverge()
+	r.mustKeepWhile("upgraded", upgradeQueues, false, func() error { return r.upgrade(old, held, this) })
 }
 
 // mustBuildBefore returns the version before.
