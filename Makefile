@@ -19,7 +19,7 @@ MUTANTS ?= all
 MUTANTS_FLAGS ?=
 
 # Packages whose races matter; the others start processes or are generated.
-RACE_PKGS = ./fsm/... ./amqp/... ./cluster/...
+RACE_PKGS = ./cluster/raftlog ./fsm/... ./amqp/... ./cluster/...
 # Packages with tests that are long, and begin with testing.Short.
 LONG_PKGS = ./jepsen/... $(shell git grep -l 'testing\.Short()' -- 'amqp/*_test.go' 'cluster/*_test.go' 'cmd/*_test.go' 'fsm/*_test.go' | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
 # Those that take longest begin first.
