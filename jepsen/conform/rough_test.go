@@ -177,7 +177,7 @@ var allStopRows = suite{test: "TestOutages", title: "All nodes stop, or a majori
 		for _, n := range t.Nodes[1:] {
 			t.must(n.Kill(t.ctx))
 		}
-		t.waitUntil(time.Now().Add(ms(1500))) // while its leader holds on
+		t.waitUntil(time.Now().Add(ms(1100))) // its leader holds on for longer
 		t.must(t.Nodes[1].Restart())
 		t.must(t.Nodes[1].AwaitReady(t.ctx))
 		t.lostConnections()
