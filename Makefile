@@ -21,7 +21,7 @@ MUTANTS_FLAGS ?=
 # Packages whose races matter; the others start processes or are generated.
 RACE_PKGS = ./cluster/raftlog ./fsm/... ./amqp/... ./cluster/...
 # Packages with tests that are long, and begin with testing.Short.
-LONG_PKGS = ./jepsen/... $(shell git grep -l 'testing\.Short()' -- 'amqp/*_test.go' 'cluster/*_test.go' 'cmd/*_test.go' 'fsm/*_test.go' | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
+LONG_PKGS = ./jepsen/... $(shell grep -rl --include='*_test.go' 'testing\.Short()' amqp cluster cmd docs fsm | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
 # Those that take longest begin first.
 SLOW_PKGS = ./jepsen/conform ./cluster ./jepsen ./cluster/raftlog
 SLOWEST ?= 0
