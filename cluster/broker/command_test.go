@@ -330,10 +330,10 @@ func TestRenewWithoutRight(t *testing.T) {
 // holds.
 func TestCommandsOfNoChannel(t *testing.T) {
 	x := newCommander(t)
-	all := &fsm.Table{}
-	for _, f := range []*logpb.Field{header("x-delivery-tag", 1), header("x-outcome", "ack"), header("x-deferral-token", "t"), header("x-delay", 1), header("x-queue", "q"), header("x-group", "g"), header("x-consumer-tag", "c")} {
-		all.Fields = append(all.Fields, f)
-	}
+	all := &fsm.Table{Fields: []*logpb.Field{
+		header("x-delivery-tag", 1), header("x-outcome", "ack"), header("x-deferral-token", "t"), header("x-delay", 1),
+		header("x-queue", "q"), header("x-group", "g"), header("x-consumer-tag", "c"),
+	}}
 	for verb := range commandVerbs {
 		for _, without := range []string{"", "x-delivery-tag", "x-consumer-tag"} {
 			headers := &fsm.Table{Fields: slices.DeleteFunc(slices.Clone(all.Fields), func(f *logpb.Field) bool { return f.Name == without })}

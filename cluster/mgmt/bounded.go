@@ -41,9 +41,9 @@ func (s *Server) reporting(h http.Handler) http.Handler {
 			switch p := recover(); p {
 			case nil:
 				return
+			case http.ErrAbortHandler:
 			default:
 				s.slog.Error("serving an HTTP request panicked", "method", r.Method, "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			case http.ErrAbortHandler:
 			}
 			panic(http.ErrAbortHandler) // which the server does not log again
 		}()
