@@ -53,7 +53,7 @@ func measure(files []*source) []packageSize {
 			}
 		}
 	}
-	for of, size := range typeSizes(files) {
+	for of, size := range typeShapes(files) {
 		p, kind := sizes[of.dir], of.name
 		if size.methods > p.methods || size.methods == p.methods && kind < p.largest {
 			p.methods, p.largest = size.methods, kind

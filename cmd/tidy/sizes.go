@@ -7,7 +7,7 @@ import (
 
 // Limits of files and functions, in lines.
 const (
-	maxFile     = 600
+	maxFile     = 1000
 	maxFunction = 70
 )
 
