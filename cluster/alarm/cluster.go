@@ -178,18 +178,21 @@ func (c *Cluster) evaluate() {
 // SetLimit changes vm_memory_high_watermark or disk_free_limit of this node
 // until it is restarted. An error is the caller's fault.
 func (c *Cluster) SetLimit(name string, to api.Limit) error {
-	set := map[string]func(Limit) Resources{
-		"vm_memory_high_watermark": c.watch.SetMemory,
-		"disk_free_limit":          c.watch.SetDisk,
+	kind, ok := map[string]struct {
+		set  func(Limit) Resources
+		part func(float64) (Limit, error)
+	}{
+		"vm_memory_high_watermark": {c.watch.SetMemory, Fraction},
+		"disk_free_limit":          {c.watch.SetDisk, Part},
 	}[name]
-	if set == nil {
+	if !ok {
 		return fsm.Refuse(fsm.NotFoundKind, "no limit '"+name+"'")
 	}
 	var l Limit
 	var err error
 	switch {
 	case to.Relative != nil && to.Absolute == "":
-		l, err = Part(*to.Relative)
+		l, err = kind.part(*to.Relative)
 	case to.Relative == nil && to.Absolute != "":
 		l, err = ParseSize(to.Absolute)
 	default:
@@ -198,6 +201,6 @@ func (c *Cluster) SetLimit(name string, to api.Limit) error {
 	if err != nil {
 		return fsm.Refuse(fsm.Precondition, name+": "+err.Error())
 	}
-	c.checked(set(l))
+	c.checked(kind.set(l))
 	return nil
 }

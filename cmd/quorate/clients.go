@@ -27,31 +27,22 @@ type clientListeners struct {
 
 // socket is one listening address for clients.
 type socket struct {
+	network  string
 	address  string
 	tls      *tls.Config // nil: not encrypted
 	limiter  *limit.Limiter
 	listener net.Listener // nil: shut
 }
 
-// listenAt opens a socket for the first time.
-func listenAt(address string, secure *tls.Config, limiter *limit.Limiter) (socket, error) {
-	w := socket{address: address, tls: secure, limiter: limiter}
-	if err := w.listen(); err != nil {
-		return socket{}, err
-	}
-	w.address = w.listener.Addr().String() // even if the port was 0
-	return w, nil
-}
-
 func (w *socket) listen() error {
-	l, err := listenWithin(w.limiter, w.address)
+	l, err := listenWithin(w.limiter, w.network, w.address)
 	if err != nil {
 		return err
 	}
 	if w.tls != nil {
 		l = tls.NewListener(l, w.tls)
 	}
-	w.listener = l
+	w.listener, w.address = l, l.Addr().String() // even if the port was 0
 	return nil
 }
 

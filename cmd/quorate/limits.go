@@ -32,14 +32,14 @@ func newLimits(logger *slog.Logger) (*limits, error) {
 	return &limits{descriptors: descriptors, logger: logger}, nil
 }
 
-// allotment is the limit of a plain listener and its TLS counterpart, in equal parts.
+// allotment is the limit of plain listeners and their TLS counterparts together.
 type allotment struct {
 	name, secure   string
 	setting, share int
 	config         limit.Config
 }
 
-// limiter returns the limit of one of the two. Over TLS nobody can be answered.
+// limiter returns the limit of one of them. Over TLS nobody can be answered.
 func (c *limits) limiter(b allotment, secure bool) *limit.Limiter {
 	if secure {
 		b.name, b.config.Answer = b.secure, ""
@@ -75,8 +75,8 @@ func (c *limits) maxClients(setting int) int {
 }
 
 // listenWithin listens at an address with a limited number of connections.
-func listenWithin(c *limit.Limiter, address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
+func listenWithin(c *limit.Limiter, network, address string) (net.Listener, error) {
+	l, err := net.Listen(network, address)
 	if err != nil {
 		return nil, fmt.Errorf("listen: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/limit"
@@ -26,28 +27,28 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 		return l, err
 	}
 	l.limits = c
-	if l.peers, err = listenWithin(c.bound("clustering", s.maxLinks, c.descriptors.Links, limit.Config{}), s.peers); err != nil {
+	if l.peers, err = listenWithin(c.bound("clustering", s.maxLinks, c.descriptors.Links, limit.Config{}), "tcp", s.peers); err != nil {
 		return l, err
 	}
 	for _, x := range []struct {
 		to            *[]socket
-		plain, secure string
+		plain, secure []string
 		files         tlsFiles
 		prefix        string // of the TLS settings
 		limiter       allotment
 	}{
-		{&l.management, s.management, s.managementTLS.address(), s.managementTLS.or(s.tls), "management.ssl", allotment{"http", "https", s.maxHTTP, c.descriptors.HTTP, limit.Config{Logins: true, Answer: tooManyRequests}}},
-		{&l.metrics, s.metrics, s.metricsTLS.address(), s.metricsTLS.or(s.tls), "prometheus.ssl", allotment{"http/prometheus", "https/prometheus", s.maxScrapers, c.descriptors.Metrics, limit.Config{Answer: tooManyRequests}}},
-		{&l.clients, s.amqp, s.amqps, s.tls, "ssl_options", allotment{"amqp", "amqp/ssl", 0, c.descriptors.Clients, limit.Config{Logins: true}}},
+		{&l.management, some(s.management), some(s.managementTLS.address()), s.managementTLS.or(s.tls), "management.ssl", allotment{"http", "https", s.maxHTTP, c.descriptors.HTTP, limit.Config{Logins: true, Answer: tooManyRequests}}},
+		{&l.metrics, some(s.metrics), some(s.metricsTLS.address()), s.metricsTLS.or(s.tls), "prometheus.ssl", allotment{"http/prometheus", "https/prometheus", s.maxScrapers, c.descriptors.Metrics, limit.Config{Answer: tooManyRequests}}},
+		{&l.clients, s.amqp.addresses(), s.amqps.addresses(), s.tls, "ssl_options", allotment{"amqp", "amqp/ssl", 0, c.descriptors.Clients, limit.Config{Logins: true}}},
 	} {
 		var config *tls.Config
-		if x.secure != "" {
+		if len(x.secure) > 0 {
 			if config, err = x.files.config(s.tlsVersions); err != nil {
 				l.close()
 				return l, fmt.Errorf("settings %s: %w", x.prefix, err)
 			}
 		}
-		if *x.to, err = c.listenBoth(x.plain, x.secure, config, x.limiter); err != nil {
+		if *x.to, err = c.listenAll(x.plain, x.secure, config, x.limiter); err != nil {
 			l.close()
 			return l, err
 		}
@@ -55,20 +56,38 @@ func listen(s *settings, logger *slog.Logger) (l listeners, err error) {
 	return l, nil
 }
 
-// listenBoth opens a plain listener and a TLS listener; an empty address means none.
-func (c *limits) listenBoth(plain, secure string, config *tls.Config, b allotment) (sockets []socket, err error) {
-	if plain != "" && secure != "" {
-		b.setting, b.share = (b.setting+1)/2, b.share/2
+// some is a list of an address, unless that is empty.
+func some(address string) []string {
+	if address == "" {
+		return nil
 	}
-	for _, x := range []struct {
-		address string
-		config  *tls.Config
-	}{{plain, nil}, {secure, config}} {
-		if x.address == "" {
-			continue
+	return []string{address}
+}
+
+// listenAll opens plain listeners and TLS listeners. They share the allotment in equal parts.
+func (c *limits) listenAll(plain, secure []string, config *tls.Config, b allotment) (sockets []socket, err error) {
+	if n := len(plain) + len(secure); n > 1 {
+		b.setting, b.share = (b.setting+n-1)/n, b.share/n
+	}
+	// Each of several is for the family of its address: all addresses of IPv6 would take those of IPv4 as well.
+	network := func(address string) string {
+		host, _, _ := net.SplitHostPort(address)
+		switch ip := net.ParseIP(host); {
+		case len(plain)+len(secure) == 1 || ip == nil:
+			return "tcp"
+		case ip.To4() != nil:
+			return "tcp4"
+		default:
+			return "tcp6"
 		}
-		w, err := listenAt(x.address, x.config, c.limiter(b, x.config != nil))
-		if err != nil {
+	}
+	for i, address := range append(slices.Clip(plain), secure...) {
+		w := socket{network: network(address), address: address}
+		if i >= len(plain) {
+			w.tls = config
+		}
+		w.limiter = c.limiter(b, w.tls != nil)
+		if err := w.listen(); err != nil {
 			for i := range sockets {
 				sockets[i].shut()
 			}

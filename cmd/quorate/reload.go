@@ -63,7 +63,7 @@ func (r *reloader) reload() {
 	}
 	for _, n := range next.notices {
 		if !slices.Contains(r.now.notices, n) {
-			r.logger.Warn("setting has no effect", "setting", n.key, "reason", n.why, "page", "configuration.md")
+			r.logger.Warn("setting "+n.what, "setting", n.key, "reason", n.why, "page", "configuration.md")
 		}
 	}
 	before := r.now

@@ -69,7 +69,7 @@ func serverCommand(args []string, out io.Writer) error {
 	}
 	defer logTo.close()
 	for _, n := range s.notices {
-		logger.Warn("setting has no effect", "setting", n.key, "reason", n.why, "page", "configuration.md")
+		logger.Warn("setting "+n.what, "setting", n.key, "reason", n.why, "page", "configuration.md")
 	}
 	records, recordsTo, err := openAudit(s, logger)
 	if err != nil {

@@ -18,10 +18,10 @@ type borrowed struct {
 	set   func(s *settings, name, value string) error
 }
 
-// notice says that a key of the file has no effect.
-type notice struct{ key, why string }
+// notice says that something that is given is not what it seems, as a rule that it has no effect.
+type notice struct{ key, what, why string }
 
-func (n notice) String() string { return fmt.Sprintf("setting %s has no effect: %s", n.key, n.why) }
+func (n notice) String() string { return fmt.Sprintf("setting %s %s: %s", n.key, n.what, n.why) }
 
 // Why keys have no effect.
 const (
@@ -45,9 +45,6 @@ func borrowedKeys() []borrowed { return slices.Concat(translatedKeys(), idleKeys
 
 func translatedKeys() []borrowed {
 	return []borrowed{
-		{"listeners.tcp.*", "as `listeners.tcp.default`; a node has one such listener", oneListener("listeners.tcp.default")},
-		{"listeners.ssl.*", "as `listeners.ssl.default`; a node has one such listener", oneListener("listeners.ssl.default")},
-		{"listeners.ssl", "`none`: no listener", onlyValue("none", "listeners.ssl.default")},
 		{"ssl_options.versions.*", "one of `ssl_options.versions`", addVersion},
 		{"ssl_options.password", "", refuse("keys with a password cannot be read: store the key without one, readable by the node's user only")},
 		{"management.tcp.port", "the port of `management.tcp.listener`, on all interfaces unless `management.tcp.ip` says which", listenerPort("management.tcp.ip", "management.tcp.listener", func(s *settings) string { return s.management })},
@@ -67,7 +64,12 @@ func translatedKeys() []borrowed {
 		{"auth_backends.*", "`internal`", oneOfValues("users are those of the cluster; other backends do not exist", "internal", "rabbit_auth_backend_internal")},
 		{"proxy_protocol", "`false`", onlyValue("false", "")},
 		{"default_queue_type", "`quorum`", othersIdle("quorum", "declare queues of other types by x-queue-type; without one a durable queue is a quorum queue")},
-		{"cluster_formation.peer_discovery_backend", "`classic_config`", oneOfValues("list the nodes, or use cluster_formation.join", "classic_config", "rabbit_peer_discovery_classic_config")},
+		{"cluster_formation.peer_discovery_backend", "`classic_config`: the list of nodes; `k8s`: the list follows from the host's name (POD-0, POD-1, …) and the next keys; `dns`: nodes join what `cluster_formation.dns.hostname` names. Each also as `rabbit_peer_discovery_…`; others are refused", setDiscovery},
+		{"cluster_formation.target_cluster_size_hint", "the number of pods, which `k8s` needs", sizeHint},
+		{"cluster_formation.k8s.ordinal_start", "the number of the first pod; 0 unless given", ordinalStart},
+		{"cluster_formation.k8s.service_name", "nodes are POD.NAME, unless there is a suffix", formationText(func(f *formation) *string { return &f.service })},
+		{"cluster_formation.k8s.hostname_suffix", "nodes are PODSUFFIX; `K8S_HOSTNAME_SUFFIX` and `K8S_SERVICE_NAME` in the environment stand for these two", formationText(func(f *formation) *string { return &f.suffix })},
+		{"cluster_formation.dns.hostname", "as `cluster_formation.join = NAME:25672`, with `dns`", formationText(func(f *formation) *string { return &f.domain })},
 		{"log.dir", "folder of `log.file`, if that is a relative path", func(s *settings, _, v string) error { s.logDir = v; return nil }},
 		{"log.file.level", "as `log.console.level`", logLevel},
 		{"log.file.formatter", "as `log.console.formatter`", as("log.console.formatter")},
@@ -83,7 +85,6 @@ func idleKeys() []borrowed {
 		{"prometheus.*", noStatistics, nil},
 		{"consumer_max_per_connection", noLimit, nil},
 		{"auth_mechanisms.*", "the mechanisms PLAIN, AMQPLAIN and, over TLS, EXTERNAL are always offered", nil},
-		{"cluster_formation.target_cluster_size_hint", "it follows from the list of nodes", nil},
 		{"cluster_formation.*", "use the list of nodes, or cluster_formation.join with a name in DNS", nil},
 		{"log.file.rotation.*", noSizes, nil},
 		{"log.*", ownLogs, nil},
@@ -94,6 +95,9 @@ func idleKeys() []borrowed {
 		{"default_policies.*", noGuard, nil},
 		{"default_limits.*", noGuard, nil},
 		{"vhost_max", noLimit, nil},
+		{"connection_max", "use max_connections", nil},
+		{"quorum_commands_soft_limit", ownStore, nil},
+		{"quorum_cluster_size", "use quorum_queue.initial_cluster_size", nil},
 		{"channel_max_per_node", noLimit, nil},
 		{"cluster_*_limit", noLimit, nil},
 		{"credential_validator.*", "passwords are not checked when they are set", nil},
@@ -192,7 +196,10 @@ func (s *settings) borrow(key, value string) (known bool, err error) {
 }
 
 // tell notes that a key has no effect.
-func (s *settings) tell(key, why string) { s.notices = append(s.notices, notice{key, why}) }
+func (s *settings) tell(key, why string) { s.warn(key, "has no effect", why) }
+
+// warn notes something else about it.
+func (s *settings) warn(key, what, why string) { s.notices = append(s.notices, notice{key, what, why}) }
 
 // as is another setting's name.
 func as(key string) func(s *settings, _, v string) error {
@@ -242,17 +249,6 @@ func othersIdle(only, why string) func(*settings, string, string) error {
 			s.tell(name, why)
 		}
 		return nil
-	}
-}
-
-// oneListener is a listener with a name of its own. There can be one of a kind.
-func oneListener(key string) func(*settings, string, string) error {
-	return func(s *settings, name, v string) error {
-		if _, twice := s.given[key]; twice && s.named[key] != name {
-			return fmt.Errorf("a node has one such listener, and %s is one already: give a port for all interfaces", cmp.Or(s.named[key], key))
-		}
-		s.named[key] = name
-		return s.put(key, v)
 	}
 }
 

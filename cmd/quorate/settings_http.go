@@ -95,17 +95,3 @@ func setVersions(s *settings, v string) error {
 	s.tlsVersions = all
 	return nil
 }
-
-// noListener is for listeners that can only be switched off.
-func noListener(field func(*settings) *string) func(*settings, string) error {
-	return func(s *settings, v string) error {
-		switch v {
-		case "":
-		case "none":
-			*field(s) = ""
-		default:
-			return fmt.Errorf("%q is not none", v)
-		}
-		return nil
-	}
-}

@@ -29,7 +29,7 @@ func TestDefaults(t *testing.T) {
 	if want := map[string]string{"n1": "127.0.0.1:25672"}; !maps.Equal(s.nodes, want) {
 		t.Errorf("nodes %v, want %v", s.nodes, want)
 	}
-	if s.heartbeat != time.Minute || s.maxMessageSize != 16<<20 || s.groupSize != 3 || s.amqp != "127.0.0.1:5672" {
+	if s.heartbeat != time.Minute || s.maxMessageSize != 16<<20 || s.groupSize != 3 || s.amqp["default"] != "127.0.0.1:5672" {
 		t.Errorf("defaults %+v", s)
 	}
 	seen := map[string]bool{}
@@ -57,9 +57,12 @@ func TestRanges(t *testing.T) {
 		for value, good := range map[string]bool{
 			fmt.Sprint(low): true, fmt.Sprint(high): true,
 			fmt.Sprint(low - 1): false, fmt.Sprint(high + 1): false,
-			"": false, "x": false, "1.5": false, "1s": false,
+			"": false, "x": false, "1.5": false, "1 fortnight": false, "-": false,
 		} {
 			err := defaults().apply(row.key, value)
+			if row.key == "max_message_size" && value == fmt.Sprint(high+1) {
+				good = true // taken for the bound, see TestLargestMessage
+			}
 			if (err == nil) != good {
 				t.Errorf("%s = %q: %v", row.key, value, err)
 			}
@@ -85,7 +88,9 @@ func TestValues(t *testing.T) {
 		{"listeners.tcp.default", "localhost:65536", false},
 		{"listeners.tcp.default", "localhost:-1", false},
 		{"listeners.tcp.default", "localhost", false},
-		{"listeners.tcp.default", "::1:5672", false},
+		{"listeners.tcp.default", "::1:5672", true},
+		{"listeners.tcp.default", ":::5672", true},
+		{"listeners.tcp.default", "1::2::3:5672", false},
 		{"listeners.tcp.default", "", false},
 		{"listeners.tcp.default", "none", true},
 		{"listeners.tcp", "none", true},
@@ -121,7 +126,9 @@ func TestValues(t *testing.T) {
 		{nodesKey + "1", "n1@[::1]:25672", true},
 		{nodesKey + "1", "host:25672", false},
 		{nodesKey + "1", "@host:25672", false},
-		{nodesKey + "1", "n1@host", false},
+		{nodesKey + "1", "n1@host", true},
+		{nodesKey + "1", "n1@host:", true},
+		{nodesKey + "1", "n1@", false},
 		{"no_such_key", "1", false},
 		{"NODE_NAME", "n1", false},
 		{"", "", false},
@@ -134,8 +141,8 @@ func TestValues(t *testing.T) {
 
 func TestAddressOfPort(t *testing.T) {
 	s := defaults()
-	if err := s.apply("listeners.tcp.default", "5673"); err != nil || s.amqp != ":5673" {
-		t.Errorf("a port listens at %q, %v", s.amqp, err)
+	if err := s.apply("listeners.tcp.default", "5673"); err != nil || s.amqp["default"] != ":5673" {
+		t.Errorf("a port listens at %q, %v", s.amqp.addresses(), err)
 	}
 }
 
@@ -151,14 +158,14 @@ func TestNoListeners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if all := s.amqp + s.amqps + s.management + s.managementTLS.address() + s.metrics; all != "" {
+	if all := strings.Join(append(s.amqp.addresses(), s.amqps.addresses()...), "") + s.management + s.managementTLS.address() + s.metrics; all != "" {
 		t.Errorf("it listens at %s", all)
 	}
 	if at := s.metricsTLS.address(); at != "[::1]:15691" {
 		t.Errorf("metrics are at %q", at)
 	}
-	if err := s.apply("listeners.tcp.default", "none"); err != nil || s.amqp != "" {
-		t.Errorf("%q, %v", s.amqp, err)
+	if err := s.apply("listeners.tcp.default", "none"); err != nil || len(s.amqp) > 0 {
+		t.Errorf("%q, %v", s.amqp.addresses(), err)
 	}
 }
 
@@ -177,7 +184,7 @@ func TestFile(t *testing.T) {
 # a comment
 node_name = n2
 
-  default_pass=a = b#c
+  default_pass='a = b#c' # a remark
 log.file =
 `))
 	if err != nil || s.nodeName != "n2" || s.password != "a = b#c" || s.logFile != "" {
@@ -187,7 +194,7 @@ log.file =
 		"node_name n2":                   "line 1: not KEY = VALUE",
 		"\n\nno_such = 1":                "line 3: unknown setting no_such",
 		"channel_max = 0":                `line 1: setting channel_max: "0" is not a whole number from 1 to 65535`,
-		"heartbeat = 1\nheartbeat = one": `line 2: setting heartbeat: "one" is not a whole number from 0 to 65535`,
+		"heartbeat = 1\nheartbeat = one": `line 2: setting heartbeat: "one" is not a time: a whole number from 0 to 65535 (s), or one with ms, s, m, h, d or w`,
 		"a = 1\nb\nheartbeat = 1\nc = 1": "line 1: unknown setting a\nline 2: not KEY = VALUE\nline 4: unknown setting c",
 	} {
 		if err := defaults().read(strings.NewReader(text)); err == nil || err.Error() != want {
@@ -203,8 +210,8 @@ func TestEnvironment(t *testing.T) {
 		"QUORATE_DEFAULT_PASS=a=b", "QUORATE_CLUSTER_FORMATION_CLASSIC_CONFIG_NODES_1=n1@a:1",
 		"QUORATE_CLUSTER_FORMATION_CLASSIC_CONFIG_NODES_2=n2@b:2",
 	})
-	if err != nil || s.nodeName != "n2" || s.amqp != ":1234" || s.password != "a=b" {
-		t.Errorf("%q, %q, %q, %v", s.nodeName, s.amqp, s.password, err)
+	if err != nil || s.nodeName != "n2" || s.amqp["default"] != ":1234" || s.password != "a=b" {
+		t.Errorf("%q, %q, %q, %v", s.nodeName, s.amqp.addresses(), s.password, err)
 	}
 	if want := map[string]string{"n1": "a:1", "n2": "b:2"}; !maps.Equal(s.nodes, want) {
 		t.Errorf("nodes %v, want %v", s.nodes, want)
@@ -330,7 +337,7 @@ func TestDevNodes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.amqp != n.amqp || s.management != n.http || len(s.nodes) != 3 || s.nodes[s.nodeName] != s.peers || s.user != "u v" {
+		if s.amqp["default"] != n.amqp || s.management != n.http || len(s.nodes) != 3 || s.nodes[s.nodeName] != s.peers || s.user != "u v" {
 			t.Errorf("node %d runs with %+v", n.number, s)
 		}
 	}

@@ -53,8 +53,8 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := listenAt("127.0.0.1:0", config, limit.New(limit.Config{Max: 100, Logger: slog.New(slog.DiscardHandler)}))
-	if err != nil {
+	w := socket{network: "tcp", address: "127.0.0.1:0", tls: config, limiter: limit.New(limit.Config{Max: 100, Logger: slog.New(slog.DiscardHandler)})}
+	if err := w.listen(); err != nil {
 		t.Fatal(err)
 	}
 	defer w.shut()
@@ -95,8 +95,8 @@ func mustListen(t *testing.T, files tlsFiles, v tlsVersions) (address string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := listenAt("127.0.0.1:0", config, limit.New(limit.Config{Max: 100, Logger: slog.New(slog.DiscardHandler)}))
-	if err != nil {
+	w := socket{network: "tcp", address: "127.0.0.1:0", tls: config, limiter: limit.New(limit.Config{Max: 100, Logger: slog.New(slog.DiscardHandler)})}
+	if err := w.listen(); err != nil {
 		t.Fatal(err)
 	}
 	var serving sync.WaitGroup
