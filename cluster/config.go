@@ -14,6 +14,7 @@ import (
 	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/membership"
+	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/watchdog"
@@ -68,7 +69,9 @@ type Config struct {
 	DefaultUser     string
 	DefaultPassword string
 	LoopbackUsers   []string
-	Logins          login.Config
+	// Seeds are what new vhosts get, the default one included; nil: nothing.
+	Seeds  *mgmt.Seeds
+	Logins login.Config
 
 	// RetainedBytes is how much of the queue logs is kept for lagging members; 0:
 	// group.DefaultRetained.

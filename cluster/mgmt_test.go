@@ -220,3 +220,15 @@ func (c *nodes) wrongReplicas(t *testing.T, urls map[string]string) string {
 	}
 	return ""
 }
+
+// The vhost of a new cluster gets what new vhosts get.
+func TestDefaultVHostIsSeeded(t *testing.T) {
+	seeds := &mgmt.Seeds{Limits: []mgmt.LimitSeed{{VHosts: "^/$", Limits: map[string]int64{"max-queues": 5}}}}
+	c := mustCluster(t, func(c *nodes) {
+		c.first, c.through, c.change = []string{"n1"}, "n1", func(config *Config) { config.Seeds = seeds }
+	})
+	limits := c.all["n1"].catalog.View().Limits(false)
+	if len(limits) != 1 || limits[0].GetOf() != "/" || limits[0].GetValue() != 5 {
+		t.Errorf("limits %v", limits)
+	}
+}

@@ -268,13 +268,18 @@ func (n *Node) initialize(ctx context.Context) error {
 		return nil
 	}
 	c := n.config
-	_, err := n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
+	first := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
 		Vhost: &logpb.PutVhost{Name: c.DefaultVHost, Description: "Default virtual host"},
 		User: &logpb.PutUser{
 			Name: c.DefaultUser, PasswordHash: login.HashPassword(c.DefaultPassword), HashAlgorithm: login.HashAlgorithm, Tags: []string{"administrator"},
 		},
 		Permission: &logpb.PutPermission{User: c.DefaultUser, Vhost: c.DefaultVHost, Configure: ".*", Write: ".*", Read: ".*"},
-	}}})
+	}}}
+	seeds, err := c.Seeds.For(n.catalog.View(), c.DefaultVHost)
+	if err != nil {
+		return err
+	}
+	_, err = n.catalog.Propose(ctx, append([]*logpb.CatalogCommand{first}, seeds...)...)
 	return err
 }
 

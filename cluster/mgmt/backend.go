@@ -36,6 +36,7 @@ type Backend struct {
 	Membership  Membership
 	Backups     Backups
 	Traffic     Traffic
+	Seeds       *Seeds
 	// Effective returns the settings that the node runs with, by key, without secrets.
 	Effective func() map[string]string
 }

@@ -16,6 +16,7 @@ type definitions struct {
 	users   users
 	node    Node
 	objects Objects
+	seeds   *Seeds
 }
 
 // export answers with the definitions.

@@ -83,7 +83,9 @@ func (ds definitions) load(w *responder, r *request) {
 		return
 	}
 	x := newImporter(r.Context(), ds, only)
-	err = x.all(lists)
+	if err = x.all(lists); err == nil {
+		err = ds.seeds.sow(r.Context(), ds.catalog, r.view)
+	}
 	r.detail = map[string]any{"taken": x.report.Taken, "skipped": x.report.SkippedTotal}
 	switch {
 	case err != nil:

@@ -39,8 +39,11 @@ func (b *Backend) LoadDefinitions(ctx context.Context, raw []byte) (api.Imported
 	if err != nil {
 		return api.Imported{}, err
 	}
+	before := b.Catalog.View()
 	x := newImporter(ctx, b.definitionsOf(), "")
-	err = x.all(lists)
+	if err = x.all(lists); err == nil {
+		err = b.Seeds.sow(ctx, b.Catalog, before)
+	}
 	return x.report, err
 }
 
@@ -70,7 +73,7 @@ func (b *Backend) SetImportedHash(ctx context.Context, hash string) error {
 
 // definitionsOf are the parts that an import works on.
 func (b *Backend) definitionsOf() definitions {
-	return definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects}
+	return definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects, b.Seeds}
 }
 
 func newImporter(ctx context.Context, ds definitions, only string) *importer {

@@ -164,7 +164,7 @@ func (b *Backend) membership() []resource {
 
 // vhosts are the resources of vhosts and of their connections.
 func (b *Backend) vhosts() []resource {
-	v, c := vhosts{b.Catalog, b.Queues, b.Cluster, b.Traffic}, connections{b.Connections}
+	v, c := vhosts{b.Catalog, b.Queues, b.Cluster, b.Traffic, b.Seeds}, connections{b.Connections}
 	ch := channels{b.Connections, b.Traffic, consumers{b.Queues, b.Node}}
 	return []resource{
 		{"/api/vhosts", []endpoint{get(management, v.list)}},

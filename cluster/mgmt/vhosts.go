@@ -20,6 +20,7 @@ type vhosts struct {
 	queues  Queues
 	cluster Cluster
 	traffic Traffic
+	seeds   *Seeds
 }
 
 func (vs vhosts) describe(r *request, row *logpb.PutVhost) api.VHost {
@@ -103,6 +104,12 @@ func (vs vhosts) put(w *responder, r *request) {
 	commands := []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}
 	_, known := r.view.VHost(m.Name)
 	if !known {
+		seeds, err := vs.seeds.For(r.view, m.Name)
+		if err != nil {
+			w.failed(err)
+			return
+		}
+		commands = append(commands, seeds...)
 		commands = append(commands, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{
 			User: r.user.GetName(), Vhost: m.Name, Configure: ".*", Write: ".*", Read: ".*",
 		}}})

@@ -32,6 +32,7 @@ type settings struct {
 	notices     []notice         // of keys that have no effect
 	versionList []string         // see addVersion
 	formation   formation
+	seed        seedSettings
 	key, source string // of what is being applied; source is where errors point, too
 	hostName    func() (string, error)
 
@@ -339,7 +340,7 @@ func (s *settings) validate() error {
 	if s.tls.verify == "verify_peer" && s.tls.roots == "" {
 		return errors.New("setting ssl_options.verify needs ssl_options.cacertfile")
 	}
-	return errors.Join(s.checkGuest(), s.managementTLS.check("management.ssl", s.tls), s.metricsTLS.check("prometheus.ssl", s.tls))
+	return errors.Join(s.checkGuest(), s.checkSeeds(), s.managementTLS.check("management.ssl", s.tls), s.metricsTLS.check("prometheus.ssl", s.tls))
 }
 
 // load reads the settings in order: defaults, file, environment, flags. It reports every mistake in

@@ -29,7 +29,6 @@ const (
 	noErlang     = "it configures the Erlang runtime"
 	noMirrors    = "queues are replicated by Raft, and the side without a majority does not serve them"
 	noSockets    = "the operating system's and Go's settings apply"
-	noGuard      = "use limits of vhosts and users, and policies"
 	noLimit      = "there is no such limit for a node"
 	ownLogs      = "use log.file, log.console.level and log.console.formatter, which apply to all that is logged"
 	ownStore     = "the log store is another one; see raft.wal_max_size_bytes"
@@ -61,6 +60,9 @@ func translatedKeys() []borrowed {
 		{"loopback_users.*", "`true` adds a user to `loopback_users`, `false` removes it", oneLoopbackUser},
 		{"default_user_tags.*", "`administrator = true`: the user of a new cluster is one", onlyNamed("default_user_tags.administrator", "true")},
 		{"default_permissions.*", "`.*`: the user of a new cluster may do everything in `default_vhost`", onlyValue(".*", "")},
+		{"default_users.*.*", "a user with permissions in new vhosts, `default_vhost` among them: `default_users.NAME.password`, `.tags`, `.vhost_pattern`, `.configure`, `.write`, `.read`; patterns are `.*` unless given. A user that exists keeps password and tags", seedUser},
+		{"default_limits.vhosts.*.*", "limits of new vhosts: `default_limits.vhosts.NAME.pattern`, `.max_connections`, `.max_queues`; the first that matches applies, by name", seedLimit},
+		{"default_policies.operator.*.*", "an operator policy of new vhosts: `default_policies.operator.NAME.vhost_pattern`, `.queue_pattern`, `.apply_to`, and the keys of its definition with underscores; those about mirrors and memory have no effect", seedPolicy},
 		{"auth_backends.*", "`internal`", oneOfValues("users are those of the cluster; other backends do not exist", "internal", "rabbit_auth_backend_internal")},
 		{"proxy_protocol", "`false`", onlyValue("false", "")},
 		{"default_queue_type", "`quorum`", othersIdle("quorum", "declare queues of other types by x-queue-type; without one a durable queue is a quorum queue")},
@@ -92,8 +94,6 @@ func idleKeys() []borrowed {
 		{"management.*", noStatistics, nil},
 		{"management_agent.*", noStatistics, nil},
 		{"collect_statistics*", noStatistics, nil},
-		{"default_policies.*", noGuard, nil},
-		{"default_limits.*", noGuard, nil},
 		{"vhost_max", noLimit, nil},
 		{"connection_max", "use max_connections", nil},
 		{"quorum_commands_soft_limit", ownStore, nil},
@@ -154,7 +154,6 @@ func absentKeys() []borrowed {
 		{"session_max_per_connection", "AMQP 1.0 is not spoken", nil},
 		{"link_max_per_session", "AMQP 1.0 is not spoken", nil},
 		{"anonymous_login_*", "every client logs in with a name", nil},
-		{"default_users.*", "users come from definitions; see load_definitions", nil},
 		{"channel_tx_message_max", "see amqp.md for the limits of transactions", nil},
 		{"channel_interceptor.*", noDetours, nil},
 		{"message_interceptors.*", noDetours, nil},

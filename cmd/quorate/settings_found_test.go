@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -289,6 +290,50 @@ func TestFilesAsFound(t *testing.T) {
 		}
 		if want != nil && strings.Count(err.Error(), "\n") != len(want)-1 {
 			t.Errorf("%s has more mistakes: %v", name, err)
+		}
+	}
+}
+
+// What a rabbitmq.conf gives new vhosts is given to them here.
+func TestSeeds(t *testing.T) {
+	s := defaults()
+	err := s.read(strings.NewReader(`default_users.a.b.vhost_pattern = ^qa
+default_users.a.b.tags = policymaker, monitoring
+default_users.a.b.password = secret
+default_users.a.b.read = ^r
+default_limits.vhosts.2.max_queues = 100
+default_limits.vhosts.1.pattern = ^device
+default_limits.vhosts.1.max_connections = 10
+default_policies.operator.short.vhost_pattern = ^qa
+default_policies.operator.short.queue_pattern = ^t
+default_policies.operator.short.max_length_bytes = 1000
+default_policies.operator.short.classic_queues.ha_mode = exactly
+default_policies.operator.mirrors.ha_mode = all
+`))
+	if err == nil {
+		err = s.validate()
+	}
+	if err != nil || s.secret == "" || len(s.notices) != 2 {
+		t.Fatalf("%v; secret %q; told %v", err, s.secret, s.notices)
+	}
+	all := s.seed.seeds()
+	u := all.Users[0]
+	if u.Permission.User != "a.b" || u.VHosts != "^qa" || u.Password != "secret" || strings.Join(u.Tags, "|") != "policymaker|monitoring" || u.Permission.Read != "^r" || u.Permission.Write != ".*" {
+		t.Errorf("user %+v", u)
+	}
+	if len(all.Limits) != 2 || all.Limits[0].VHosts != "^device" || all.Limits[0].Limits["max-connections"] != 10 || all.Limits[1].Limits["max-queues"] != 100 {
+		t.Errorf("limits %+v", all.Limits)
+	}
+	if len(all.Policies) != 1 || all.Policies[0].Policy.Pattern != "^t" || fmt.Sprint(all.Policies[0].Definition) != "map[max-length-bytes:1000]" {
+		t.Errorf("policies %+v", all.Policies)
+	}
+	for _, line := range []string{
+		"default_users.a.hash = x", "default_limits.vhosts.1.max_channels = 1", "default_limits.vhosts.1.max_queues = x",
+		"default_policies.operator.p.max_age = 1D", "default_policies.operator.p.expires = -1", "default_users.a.vhost_pattern = (",
+	} {
+		s := defaults()
+		if s.read(strings.NewReader(line)) == nil && s.validate() == nil {
+			t.Errorf("%s is taken", line)
 		}
 	}
 }
