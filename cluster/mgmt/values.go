@@ -1,10 +1,12 @@
 package mgmt
 
 import (
-	"encoding/hex"
+	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -26,10 +28,12 @@ func jsonOf(v *logpb.Value) any {
 	switch v.GetTag() {
 	case 't':
 		return v.GetInt() != 0
-	case 'S':
+	case 'S', 'x':
 		return textOf(v.GetStr())
-	case 'x', 'D':
-		return hex.EncodeToString(v.GetStr())
+	case 'D':
+		return decimalOf(v.GetStr())
+	case 'T':
+		return uint64(v.GetInt())
 	case 'f':
 		return finite(float64(math.Float32frombits(uint32(v.GetInt()))))
 	case 'd':
@@ -56,11 +60,24 @@ func finite(f float64) any {
 	return f
 }
 
+// textOf says so of octets that JSON cannot show, in the peer's words.
 func textOf(raw []byte) string {
 	if utf8.Valid(raw) {
 		return string(raw)
 	}
-	return strings.ToValidUTF8(string(raw), "\ufffd")
+	return "Not UTF-8, base64 is: " + base64.StdEncoding.EncodeToString(raw)
+}
+
+// decimalOf returns a decimal, a scale and a number, as it is.
+func decimalOf(raw []byte) any {
+	if len(raw) != 5 {
+		return textOf(raw)
+	}
+	n := strconv.Itoa(int(int32(binary.BigEndian.Uint32(raw[1:]))))
+	if raw[0] == 0 {
+		return json.Number(n)
+	}
+	return json.Number(n + "e-" + strconv.Itoa(int(raw[0])))
 }
 
 // tableOf returns a JSON object as a table, ordered by key.

@@ -187,7 +187,7 @@ func headersOf(args *fsm.Table) (route.Headers, error) {
 	}
 	fields := make([]route.Field, len(args.GetFields()))
 	for i, f := range args.GetFields() {
-		fields[i] = route.Field{Name: f.GetName(), Value: normal(f.GetValue())}
+		fields[i] = route.Field{Name: f.GetName(), Value: headerValue(f.GetValue())}
 	}
 	h, ok := route.NewHeaders(mode, fields)
 	if !ok {

@@ -208,7 +208,7 @@ func (h *messageHeaders) Header(name string) (route.Value, bool) {
 	if v == nil {
 		return route.Value{}, false
 	}
-	return normal(v), true
+	return headerValue(v), true
 }
 
 // once is a list without repetitions.

@@ -103,7 +103,20 @@ func normal(v *logpb.Value) route.Value {
 	return c
 }
 
-// equalValues compares values as redeclares and headers exchanges do.
+// headerValue is the normal form in which headers exchanges compare: octets are texts there, and times are
+// numbers.
+func headerValue(v *logpb.Value) route.Value {
+	c := normal(v)
+	switch c.Class {
+	case route.Bytes:
+		c.Class = route.String
+	case route.Timestamp:
+		c.Class = route.Int
+	}
+	return c
+}
+
+// equalValues compares values as redeclares do.
 func equalValues(a, b *logpb.Value) bool { return normal(a).Equal(normal(b)) }
 
 // floatBits returns the bits of a float of either width as a float64, and
