@@ -26,8 +26,10 @@ LONG_PKGS = ./jepsen/... $(shell grep -rl --include='*_test.go' 'testing\.Short(
 SLOW_PKGS = ./jepsen/conform ./cluster ./jepsen ./cluster/raftlog
 SLOWEST ?= 0
 TESTRUN = $(GO) run ./cmd/testrun -logs report/$@ -slowest $(SLOWEST) --
-# How a release is built: without C, and without where and from which checkout it is built.
-RELEASE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
+# How a release is built: without C, without where and from which checkout it is built, and without symbols, which
+# are in an archive of their own.
+BARE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
+RELEASE = $(BARE) -ldflags='-s -w'
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
 .PHONY: help run build test test-race test-cluster check vulncheck reproducible site sbom dist packages image image-test manifests probes release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
@@ -35,8 +37,10 @@ GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: build ## build and start a three-node cluster on loopback (NODES=3, DATA=data)
-	bin/quorate dev --nodes $(NODES) --data-dir $(DATA)
+run: ## build the server and start a three-node cluster on loopback (NODES=3, DATA=data)
+	@echo 'building bin/quorate: the first time takes a minute or two'
+	@$(RELEASE) -o bin/quorate ./cmd/quorate
+	@bin/quorate dev --nodes $(NODES) --data-dir $(DATA)
 
 build: ## build the binaries into bin/: static, and the same bytes wherever they are built
 	$(RELEASE) -o bin/ $(PROGRAMS) ./cmd/quorate-bench
@@ -118,13 +122,16 @@ manifests: ## render the Helm chart into deploy/kubernetes/quorate.yaml, and che
 probes: ## the probes and the hook of the manifests, asked and called of real nodes as kubelet does
 	$(GO) test ./jepsen/deployed -run '^TestProbes$$' -count 1 -v -deployed.probes
 
-release: ## make archives, packages, images, the list of modules and checksums of a release, in bin/release
+release: ## make archives, the programs with symbols, packages, images, the list of modules and checksums of a release, in bin/release
 	@tag=$$(git tag --points-at HEAD 'v*'); test -z "$$tag" -o "$$tag" = "v$(VERSION)" || { echo "the tag is $$tag, and the version v$(VERSION)"; exit 1; }
 	@rm -rf bin/release bin/dist; $(MAKE) --no-print-directory dist packages image sbom
 	@set -e; for p in $(PLATFORMS); do \
 		name=quorate-$(VERSION)-$$p; at=bin/dist/$$name; mkdir -p $$at; \
 		cp -R bin/dist/$$p/* README.md LICENSE CHANGELOG.md SECURITY.md docs deploy $$at/; \
-		tar --sort=name --mtime=@$(COMMIT_TIME) --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w -C bin/dist -cf - $$name | gzip -n -9 > bin/release/$$name.tar.gz; \
+		GOOS=$${p%-*} GOARCH=$${p#*-} $(BARE) -o bin/dist/$$name-symbols/ $(PROGRAMS); \
+		for each in $$name $$name-symbols; do \
+			tar --sort=name --mtime=@$(COMMIT_TIME) --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX,go-w -C bin/dist -cf - $$each | gzip -n -9 > bin/release/$$each.tar.gz; \
+		done; \
 	done
 	@cp bin/quorate.cdx.json bin/release/quorate-$(VERSION).cdx.json; rm -rf bin/release/oci
 	@cd bin/release && sha256sum * > SHA256SUMS && cat SHA256SUMS

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,6 +40,9 @@ type devNode struct {
 	ended   chan struct{}
 	amqp    string
 	http    string
+
+	home     string // folder of its data, its settings and its log
+	settings [][2]string
 }
 
 func devCommand(args []string, out io.Writer) error {
@@ -72,9 +76,12 @@ func devCommand(args []string, out io.Writer) error {
 	if err := devCertificates(filepath.Join(dir, certsFolder), *count); err != nil {
 		return err
 	}
-	if *test {
-		for _, n := range nodes {
+	for _, n := range nodes {
+		if *test {
 			n.args = append(n.args, "--unsafe-test-options")
+		}
+		if err := n.write(); err != nil {
+			return err
 		}
 	}
 	if err := devRun(nodes, *pidFile, *detach, out); err != nil {
@@ -84,39 +91,81 @@ func devCommand(args []string, out io.Writer) error {
 	return nil
 }
 
-// devNodes prepares the children's command lines.
+// devNodes prepares the nodes, and the files of settings that they are started with.
 func devNodes(count, base int, dir string, sets []string) ([]*devNode, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	var members []string
-	for k := 1; k <= count; k++ {
-		members = append(members, fmt.Sprintf("--set=%s%d=%s@127.0.0.1:%d", nodesKey, k, devName(k), base+devPeers+k-1))
-	}
 	var nodes []*devNode
 	for k := 1; k <= count; k++ {
 		n := &devNode{
-			number: k, ended: make(chan struct{}),
+			number: k, ended: make(chan struct{}), home: filepath.Join(dir, devName(k)),
 			amqp: "127.0.0.1:" + strconv.Itoa(base+k-1), http: "127.0.0.1:" + strconv.Itoa(base+devHTTP+k-1),
 		}
-		home := filepath.Join(dir, devName(k))
-		n.args = append([]string{
-			self, "server", "--node-name", devName(k), "--data-dir", home,
-			"--set=listeners.tcp.default=" + n.amqp, "--set=management.tcp.listener=" + n.http,
-			fmt.Sprintf("--set=prometheus.tcp.listener=127.0.0.1:%d", base+devMetrics+k-1),
-			fmt.Sprintf("--set=cluster.listener=127.0.0.1:%d", base+devPeers+k-1),
-			"--set=log.file=" + filepath.Join(home, "quorate.log"),
-			"--set=cluster.ssl_options.cacertfile=" + filepath.Join(dir, certsFolder, certs.AuthorityFile),
-			"--set=cluster.ssl_options.certfile=" + filepath.Join(dir, certsFolder, devName(k)+".pem"),
-			"--set=cluster.ssl_options.keyfile=" + filepath.Join(dir, certsFolder, devName(k)+".key"),
-		}, members...)
+		n.args = []string{self, "server", "--config", n.file()}
+		n.set("node_name", devName(k))
+		n.set("data_dir", n.home)
+		n.set("listeners.tcp.default", n.amqp)
+		n.set("management.tcp.listener", n.http)
+		n.set("prometheus.tcp.listener", "127.0.0.1:"+strconv.Itoa(base+devMetrics+k-1))
+		n.set("cluster.listener", "127.0.0.1:"+strconv.Itoa(base+devPeers+k-1))
+		for to := 1; to <= count; to++ {
+			n.set(nodesKey+strconv.Itoa(to), fmt.Sprintf("%s@127.0.0.1:%d", devName(to), base+devPeers+to-1))
+		}
+		n.set("cluster.ssl_options.cacertfile", filepath.Join(dir, certsFolder, certs.AuthorityFile))
+		n.set("cluster.ssl_options.certfile", filepath.Join(dir, certsFolder, devName(k)+".pem"))
+		n.set("cluster.ssl_options.keyfile", filepath.Join(dir, certsFolder, devName(k)+".key"))
+		n.set("log.file", n.log())
 		for _, s := range sets {
-			n.args = append(n.args, "--set="+s)
+			key, value, ok := strings.Cut(s, "=")
+			if !ok {
+				return nil, fmt.Errorf("--set %s: not KEY=VALUE", s)
+			}
+			n.set(key, value)
 		}
 		nodes = append(nodes, n)
 	}
 	return nodes, nil
+}
+
+// file is where the node's settings are, log where its log is.
+func (n *devNode) file() string { return filepath.Join(n.home, "quorate.conf") }
+func (n *devNode) log() string  { return filepath.Join(n.home, "quorate.log") }
+
+// set adds a setting, or replaces an earlier one.
+func (n *devNode) set(key, value string) {
+	n.settings = slices.DeleteFunc(n.settings, func(s [2]string) bool { return s[0] == key })
+	n.settings = append(n.settings, [2]string{key, value})
+}
+
+// setting is the value of a setting that the node is started with.
+func (n *devNode) setting(key string) (value string, ok bool) {
+	for _, s := range n.settings {
+		if s[0] == key {
+			return s[1], true
+		}
+	}
+	return "", false
+}
+
+// write writes the file of settings, which only the user can read, as there may be a password in it.
+func (n *devNode) write() error {
+	text := "# Written by quorate dev at each of its starts. quorate server --config starts this node alone.\n"
+	for _, s := range n.settings {
+		value, err := quoteValue(s[1])
+		if err != nil {
+			return fmt.Errorf("dev: setting %s: %w", s[0], err)
+		}
+		text += s[0] + " = " + value + "\n"
+	}
+	if err := os.MkdirAll(n.home, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(n.file(), []byte(text), 0o600); err != nil {
+		return err
+	}
+	return os.Chmod(n.file(), 0o600) // even if it was there
 }
 
 // devName returns the name of a node.
@@ -191,10 +240,50 @@ func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error 
 		fmt.Fprintf(out, "node %d ready amqp=%s http=%s pid=%d\n", n.number, n.amqp, n.http, n.process.Process.Pid)
 	}
 	fmt.Fprintln(out, "cluster ready")
+	fmt.Fprint(out, devWelcome(nodes, detach))
 	if detach {
 		return nil
 	}
 	return devWatch(nodes, stop, out)
+}
+
+// devWelcome says what a person does with the cluster.
+func devWelcome(nodes []*devNode, detached bool) string {
+	var b strings.Builder
+	first := nodes[0]
+	user, password, who := "guest", "guest", "user guest, password guest"
+	_, otherUser := first.setting("default_user")
+	_, otherPassword := first.setting("default_pass")
+	if otherUser || otherPassword {
+		user, password, who = "USER", "PASSWORD", "the user and password of the settings"
+	}
+	var uris, logs, pids []string
+	for _, n := range nodes {
+		uris = append(uris, fmt.Sprintf("amqp://%s:%s@%s/", user, password, n.amqp))
+		logs, pids = append(logs, n.log()), append(pids, strconv.Itoa(n.process.Process.Pid))
+	}
+	line := func(what, format string, args ...any) {
+		fmt.Fprintf(&b, "  %-10s "+format+"\n", append([]any{what}, args...)...)
+	}
+	b.WriteByte('\n')
+	line("Console", "http://%s/ (%s)", first.http, who)
+	for i, what := 0, "AMQP"; i < len(uris); i, what = i+1, "" {
+		line(what, "%s", uris[i])
+	}
+	for i, what := 0, "Logs"; i < len(logs); i, what = i+1, "" {
+		line(what, "%s", logs[i])
+	}
+	last := nodes[len(nodes)-1]
+	if len(nodes) > 1 {
+		line("Survives", "kill -9 %d ends %s; confirmed messages stay, clients go on at the others", last.process.Process.Pid, devName(last.number))
+	}
+	line("Again", "%s", shellQuote(last.args))
+	if detached {
+		line("Stop", "kill %s", strings.Join(pids, " "))
+	} else {
+		line("Stop", "Ctrl-C; what is in %s stays", filepath.Dir(first.home))
+	}
+	return b.String()
 }
 
 // devWatch reports which nodes end, until it is told to stop the others. It continues when none is

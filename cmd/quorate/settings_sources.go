@@ -76,6 +76,21 @@ func (s *settings) split(line string) (key, value string, err error) {
 	return key, value, nil
 }
 
+// quoteValue writes a value so that split reads it back.
+func quoteValue(v string) (string, error) {
+	switch {
+	case strings.ContainsAny(v, "\r\n"):
+		return "", errors.New("a value in a file has one line")
+	case !strings.ContainsAny(v, "#'\"") && v == strings.TrimSpace(v):
+		return v, nil
+	case !strings.Contains(v, "'"):
+		return "'" + v + "'", nil
+	case v == strings.TrimSpace(v) && !strings.Contains(v, "#") && v[0] != '\'':
+		return v, nil
+	}
+	return "", errors.New("it cannot be written to a file: it has single quotes beside a #, at its beginning, or beside blanks at its ends")
+}
+
 // similar says which setting an unknown one may be meant for; empty: none. Settings are written as by write.
 func similar(name string, write func(key string) string) string {
 	var known []string

@@ -320,29 +320,52 @@ func TestShellQuote(t *testing.T) {
 	}
 }
 
-// The children of a development cluster are started with settings that load.
+// The nodes of a development cluster are started with files that load, and that nobody else can read. What is in
+// them is in no command.
 func TestDevNodes(t *testing.T) {
-	nodes, err := devNodes(3, 5672, t.TempDir(), []string{"default_user=u v"})
+	dir := t.TempDir()
+	nodes, err := devNodes(3, 5672, dir, []string{"default_user=u v", "default_pass=it's secret", "heartbeat=1m", "heartbeat=2m"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, n := range nodes {
-		var sets []string
-		for _, a := range n.args {
-			if set, ok := strings.CutPrefix(a, "--set="); ok {
-				sets = append(sets, set)
-			}
+		if err := n.write(); err != nil {
+			t.Fatal(err)
 		}
-		s, err := load("", append(sets, fmt.Sprintf("node_name=n%d", i+1)))
+		if about, err := os.Stat(n.args[3]); err != nil || about.Mode() != 0o600 {
+			t.Errorf("%v, %v", about, err)
+		}
+		s, err := load(n.args[3], nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s.amqp["default"] != n.amqp || s.management != n.http || len(s.nodes) != 3 || s.nodes[s.nodeName] != s.peers || s.user != "u v" {
+		if s.nodeName != devName(i+1) || s.amqp["default"] != n.amqp || s.management != n.http || len(s.nodes) != 3 || s.nodes[s.nodeName] != s.peers ||
+			s.user != "u v" || s.password != "it's secret" || s.heartbeat != 2*time.Minute || len(s.notices) > 0 {
 			t.Errorf("node %d runs with %+v", n.number, s)
+		}
+		if strings.Contains(strings.Join(n.args, " "), "secret") {
+			t.Errorf("a secret is in %s", n.args)
 		}
 	}
 	if nodes[2].amqp != "127.0.0.1:5674" || nodes[2].http != "127.0.0.1:15674" {
 		t.Errorf("node 3 listens at %s and %s", nodes[2].amqp, nodes[2].http)
+	}
+}
+
+// What is written as a value is read as the same.
+func TestQuotedValues(t *testing.T) {
+	for _, v := range []string{"", "a", " a", "a#b", "#", `"a"`, "it's", "a = b", "a\\b", "'a", "it's #1", " it's", "a\nb"} {
+		text, err := quoteValue(v)
+		if err != nil {
+			if !strings.ContainsAny(v, "'\n") || v == "it's" {
+				t.Errorf("%q: %v", v, err)
+			}
+			continue
+		}
+		s := defaults()
+		if err := s.read(strings.NewReader("default_pass = " + text)); err != nil || s.password != v || len(s.notices) > 0 {
+			t.Errorf("%q is written %s, and read as %q, %v, %v", v, text, s.password, s.notices, err)
+		}
 	}
 }
 
