@@ -128,6 +128,9 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	}
 	req.SetBasicAuth(c.user, c.password)
 	res, err := c.http.Do(req)
+	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
+		return 0, &exitError{exitUnavailable, fmt.Errorf("the certificate of %s is not accepted: %w; --ca-file names the roots that it is checked by", c.base, untrusted.Err)}
+	}
 	if err != nil {
 		return 0, &exitError{exitUnavailable, fmt.Errorf("the node does not answer: %w", err)}
 	}
@@ -135,6 +138,9 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return 0, &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
+	}
+	if res.StatusCode == http.StatusUnauthorized {
+		return res.StatusCode, &exitError{exitDenied, c.denied(answer)}
 	}
 	if res.StatusCode/100 != 2 && !slices.Contains(and, res.StatusCode) {
 		return res.StatusCode, refused(res.StatusCode, path, answer)
@@ -146,6 +152,15 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 		return res.StatusCode, fmt.Errorf("the node's answer is not understood: %w", err)
 	}
 	return res.StatusCode, nil
+}
+
+// denied says why a node does not know who asks, and what to do.
+func (c *client) denied(answer []byte) error {
+	var f api.Failure
+	if json.Unmarshal(answer, &f) == nil && strings.Contains(f.Reason, "loopback") {
+		return errors.New(f.Reason)
+	}
+	return fmt.Errorf("there is no user %q, or the password is another, or the user may not use the HTTP API (tags): -u and --password, or QUORATECTL_USERNAME and QUORATECTL_PASSWORD", c.user)
 }
 
 // kinds names what the first word of a path is about: objects of a vhost, and others.

@@ -24,13 +24,13 @@ func clusterVerbs() []verb {
 		{name: "report", about: "shows all that a question about a cluster should come with", more: " There are no passwords in it, nor their hashes, nor messages.", run: report, also: ctl, timeout: 300},
 		{name: "listeners", about: "lists where the nodes listen", run: listListeners, also: diagnostics},
 		{name: "alarms", about: "lists the alarms in effect in the cluster", run: listAlarms, also: diagnostics, live: true},
-		{name: "server_version", about: "shows the node's version", run: version, also: diagnostics},
-		{name: "discover_peers", about: "lists the nodes of the cluster, and whether they are up", run: discoverPeers, also: diagnostics},
+		{name: "server_version", about: "shows the node's version", run: version, also: diagnostics, twin: true},
+		{name: "discover_peers", about: "lists the nodes of the cluster, and whether they are up", run: discoverPeers, also: diagnostics, twin: true},
 		{name: "metadata_store_status", about: "shows who leads the catalog, and whether the node serves it", run: catalogStatus, also: diagnostics, live: true},
 		{name: "resolve_hostname", arguments: "HOST", least: 1, maxArguments: 1, about: "shows the addresses that a name has on this machine", run: resolveHost, also: diagnostics, example: "localhost"},
 		{name: "list_feature_flags", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the versions of the replicated state that the cluster has reached", run: listFlags, columns: names(flagColumns), also: ctl, example: "name state"},
 		{name: "enable_feature_flag", arguments: "NAME|all", least: 1, maxArguments: 1, about: "succeeds if the flag is enabled: they are enabled by themselves once all nodes know them", run: enableFlag, also: ctl, example: "all"},
-		{name: "list_deprecated_features", about: "lists deprecated features, of which there are none", run: listDeprecated, also: both},
+		{name: "list_deprecated_features", about: "lists deprecated features, of which there are none", run: listDeprecated, also: both, twin: true},
 	}
 }
 

@@ -42,6 +42,9 @@ func usageError(format string, args ...any) error {
 // errReported is returned if another program has said what is wrong.
 var errReported = errors.New("")
 
+// errUnrouted is the reason why a message that was published is nowhere.
+var errUnrouted = errors.New("no queue gets it: no binding matches, or there is no queue of this name")
+
 func exitCodeOf(err error) int {
 	var e *exitError
 	if errors.As(err, &e) {

@@ -83,6 +83,12 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 			fail(http.StatusNotFound, "no cluster setting 'nonsense'")
 		case r.URL.EscapedPath() == "/api/health/checks/ready-to-serve-clients":
 			fail(http.StatusServiceUnavailable, "the node does not serve clients yet")
+		case strings.HasSuffix(r.URL.EscapedPath(), "/publish"):
+			*changed = append(*changed, fmt.Sprintf("%s %s %s", r.Method, r.URL.RequestURI(), body))
+			_ = json.NewEncoder(w).Encode(api.Published{Routed: !strings.Contains(string(body), "nowhere")})
+		case strings.HasSuffix(r.URL.EscapedPath(), "/a/get"):
+			*changed = append(*changed, fmt.Sprintf("%s %s %s", r.Method, r.URL.RequestURI(), body))
+			_ = json.NewEncoder(w).Encode([]api.Message{{RoutingKey: "a", Payload: "one\x1b[31m", PayloadEncoding: "string", Properties: map[string]any{"message_id": "5"}}})
 		case strings.HasSuffix(r.URL.EscapedPath(), "/shrink"):
 			_ = json.NewEncoder(w).Encode([]api.MemberChange{{VHost: "/", Name: "a", Result: "ok"}, {VHost: "/", Name: "b", Result: "error: timeout"}})
 		case r.Method != http.MethodGet:
@@ -249,7 +255,7 @@ func TestExitCodes(t *testing.T) {
 		{"-n https://x --cert-file /none version", exitUsage, "Error: --cert-file and --key-file: open /none: no such file or directory"},
 		{"-n ftp://x version", exitUsage, `Error: --node is an http or https URL, or HOST:PORT, not "ftp://x"`},
 		{"-n 127.0.0.1:1 version", exitUnavailable, ""},
-		{"--password wrong version", exitDenied, "Error: Login failed"},
+		{"--password wrong version", exitDenied, `Error: there is no user "guest", or the password is another, or the user may not use the HTTP API (tags): -u and --password, or QUORATECTL_USERNAME and QUORATECTL_PASSWORD`},
 		{"set_cluster_setting nonsense 1", exitData, "Error: no cluster setting 'nonsense'"},
 		{"quorum_status a/b", exitData, `Error: no queue "a/b" in vhost "/"`},
 		{"list_queues -p nope", exitData, `Error: no vhost "nope"`},
@@ -408,5 +414,74 @@ func TestEnvironment(t *testing.T) {
 	}
 	if code := p.run([]string{"version", "--password", "guest"}); code != exitOK {
 		t.Errorf("exit %d: %s", code, &e)
+	}
+}
+
+// What somebody tries by hand: declare, bind, publish, get.
+func TestTry(t *testing.T) {
+	node, changed := pretendNode(t)
+	for _, x := range []struct {
+		args, sent, out string
+		code            int
+	}{
+		{"declare_queue a", `PUT /api/queues/%2F/a {"arguments":{},"auto_delete":false,"durable":true}`, "", exitOK},
+		{`-p v declare_queue a --type quorum --auto-delete --arguments {"x-max-length":5}`, `PUT /api/queues/v/a {"arguments":{"x-max-length":5,"x-queue-type":"quorum"},"auto_delete":true,"durable":true}`, "", exitOK},
+		{"declare_queue a --transient", `PUT /api/queues/%2F/a {"arguments":{},"auto_delete":false,"durable":false}`, "", exitOK},
+		{"declare_queue a --arguments [5]", "", "is a JSON object", exitUsage},
+		{"declare_exchange x", `PUT /api/exchanges/%2F/x {"arguments":{},"auto_delete":false,"durable":true,"internal":false,"type":"direct"}`, "", exitOK},
+		{"declare_exchange x topic --internal --transient", `PUT /api/exchanges/%2F/x {"arguments":{},"auto_delete":false,"durable":false,"internal":true,"type":"topic"}`, "", exitOK},
+		{"bind x a k.#", `POST /api/bindings/%2F/e/x/q/a {"arguments":{},"routing_key":"k.#"}`, "", exitOK},
+		{"bind x y --to-exchange", `POST /api/bindings/%2F/e/x/e/y {"arguments":{},"routing_key":""}`, "", exitOK},
+		{"publish a hello", `POST /api/exchanges/%2F/amq.default/publish {"payload":"hello","payload_encoding":"string","properties":{"delivery_mode":2},"routing_key":"a"}`, "", exitOK},
+		{`publish k --exchange x --properties {"delivery_mode":1}`, `POST /api/exchanges/%2F/x/publish {"payload":"from stdin\r\nmore\n","payload_encoding":"string","properties":{"delivery_mode":1},"routing_key":"k"}`, "", exitOK},
+		{"publish a \xff", `POST /api/exchanges/%2F/amq.default/publish {"payload":"/w==","payload_encoding":"base64","properties":{"delivery_mode":2},"routing_key":"a"}`, "", exitOK},
+		{"publish nowhere x", `POST /api/exchanges/%2F/amq.default/publish {"payload":"x","payload_encoding":"string","properties":{"delivery_mode":2},"routing_key":"nowhere"}`, "no queue gets it", exitData},
+		{"-s get a", `POST /api/queues/%2F/a/get {"ackmode":"ack_requeue_true","count":1,"encoding":"auto"}`, "a\t\tfalse\tone\\x1b[31m\tstring\t{\"message_id\":\"5\"}\n", exitOK},
+		{"-s get a 3 --remove", `POST /api/queues/%2F/a/get {"ackmode":"ack_requeue_false","count":3,"encoding":"auto"}`, "a\t", exitOK},
+		{"get a none", "", "COUNT", exitUsage},
+	} {
+		*changed = nil
+		code, out, errs := command(append([]string{"-n", node}, strings.Fields(x.args)...)...)
+		if code != x.code || strings.Join(*changed, "|") != x.sent || !strings.Contains(out+errs, x.out) {
+			t.Errorf("%s: code %d, sent %q, answered %s%s", x.args, code, *changed, out, errs)
+		}
+	}
+}
+
+// Names are whatever clients choose: none of them acts on a terminal, or shifts a column.
+func TestPrintable(t *testing.T) {
+	for in, want := range map[string]string{
+		"orders": "orders", "Größe 50 €": "Größe 50 €", "a\tb": `a\tb`, "\x1b]0;x\x07": `\x1b]0;x\a`, "\u202egpj": `\u202egpj`, "\xffa": `\xffa`, "\u0085": `\u0085`, "�": "�",
+	} {
+		if have := printable(in); have != want {
+			t.Errorf("%q is shown as %q, not %q", in, have, want)
+		}
+	}
+	var out bytes.Buffer
+	c := &call{options: &options{formatter: "table"}, out: &out, terminal: true}
+	if err := c.rows([]string{"name", "messages"}, [][]string{{"a long name", "5"}, {"b\tc", "12"}}); err != nil || out.String() != "name         messages\na long name  5\nb\\tc         12\n" {
+		t.Errorf("on a terminal: %q, %v", out.String(), err)
+	}
+	out.Reset()
+	c.say("Queues of \x1b[31m ...")
+	if out.String() != "Queues of \\x1b[31m ...\n" {
+		t.Errorf("%q", out.String())
+	}
+}
+
+// Help about what is no verb says so, and short words resemble few.
+func TestWrongWords(t *testing.T) {
+	for args, want := range map[string]string{
+		"help publsh": `unknown verb "publsh"; similar: publish`, "bogus": `unknown verb "bogus"; see quoratectl help`,
+		"help token nothing": `unknown verb "nothing"`, "\x1b[31m": `unknown verb "\x1b[31m"`,
+	} {
+		if code, _, errs := command(strings.Fields(args)...); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: code %d, %s", args, code, errs)
+		}
+	}
+	for _, args := range []string{"help", "help publish", "help token", "help token create"} {
+		if code, out, errs := command(strings.Fields(args)...); code != exitOK || out == "" {
+			t.Errorf("%s: code %d, %s", args, code, errs)
+		}
 	}
 }

@@ -1,11 +1,19 @@
 package main
 
-import "net/url"
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+)
 
 // objectVerbs change queues.
 func objectVerbs() []verb {
 	ctl := []string{ctlName}
+	arguments := option{name: "arguments", about: "`JSON` object of arguments"}
 	return []verb{
+		{name: "declare_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "declares a queue, durable and replicated unless an option says otherwise; does nothing if there is an equal one", run: declareQueue, options: []option{{"type", "`TYPE`, the argument x-queue-type: quorum or classic", ""}, {"transient", "in the memory of one node", ""}, {"auto-delete", "deleted with its last consumer", ""}, arguments}, example: "-p shop orders --arguments '{\"x-message-ttl\": 60000}'"},
+		{name: "declare_exchange", arguments: "EXCHANGE [TYPE]", least: 1, maxArguments: 2, about: "declares an exchange, durable and of the type direct unless said otherwise; does nothing if there is an equal one", run: declareExchange, options: []option{{"transient", "not durable", ""}, {"auto-delete", "deleted with its last binding", ""}, {"internal", "closed to publishers", ""}, arguments}, example: "-p shop events topic"},
+		{name: "bind", arguments: "EXCHANGE QUEUE [ROUTING_KEY]", least: 2, maxArguments: 3, about: "binds a queue, or an exchange, to an exchange", run: bind, options: []option{{"to-exchange", "QUEUE is the name of an exchange", ""}, arguments}, example: "-p shop events orders 'order.#'"},
 		{name: "delete_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes a queue with its messages", run: deleteQueue, also: ctl, options: []option{{"if-empty", "only if it has no messages, ready or not, and no dead letters on their way", ""}, {"if-unused", "only if it has no consumers", ""}}, example: "-p shop orders --if-unused"},
 		{name: "purge_queue", arguments: "QUEUE", least: 1, maxArguments: 1, about: "deletes the ready messages of a queue", run: purgeQueue, also: ctl, example: "-p shop orders"},
 	}
@@ -27,4 +35,57 @@ func deleteQueue(c *call) error {
 
 func purgeQueue(c *call) error {
 	return c.delete(path("queues", c.options.vhost, c.words[0], "contents"))
+}
+
+// object is the value of an option that is a JSON object; an empty one if it was not given.
+func (c *call) object(name string) (map[string]any, error) {
+	object := map[string]any{}
+	if text := c.option(name); text != "" {
+		if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
+			return nil, usageError("--%s is a JSON object, not %q", name, text)
+		}
+	}
+	return object, nil
+}
+
+func declareQueue(c *call) error {
+	arguments, err := c.object("arguments")
+	if err != nil {
+		return err
+	}
+	if kind := c.option("type"); kind != "" {
+		arguments["x-queue-type"] = kind
+	}
+	return c.put(path("queues", c.options.vhost, c.words[0]), map[string]any{
+		"durable": !c.given("transient"), "auto_delete": c.given("auto-delete"), "arguments": arguments,
+	})
+}
+
+func declareExchange(c *call) error {
+	arguments, err := c.object("arguments")
+	if err != nil {
+		return err
+	}
+	kind := "direct"
+	if len(c.words) > 1 {
+		kind = c.words[1]
+	}
+	return c.put(path("exchanges", c.options.vhost, c.words[0]), map[string]any{
+		"type": kind, "durable": !c.given("transient"), "auto_delete": c.given("auto-delete"), "internal": c.given("internal"), "arguments": arguments,
+	})
+}
+
+func bind(c *call) error {
+	arguments, err := c.object("arguments")
+	if err != nil {
+		return err
+	}
+	to, key := "q", ""
+	if c.given("to-exchange") {
+		to = "e"
+	}
+	if len(c.words) > 2 {
+		key = c.words[2]
+	}
+	return c.client.do(c, http.MethodPost, path("bindings", c.options.vhost, "e", c.words[0], to, c.words[1]), map[string]any{"routing_key": key, "arguments": arguments}, nil)
 }

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
+	"text/tabwriter"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -72,8 +75,33 @@ func splitNames(words []string) (names []string) {
 	return names
 }
 
+// printable returns a text without what makes a terminal do something, or the text look like another: names and
+// bodies are whatever clients choose. What is left out is written as Go writes it in strings.
+func printable(text string) string {
+	if !strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		return text
+	}
+	var b strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		if r == utf8.RuneError && n == 1 || !unicode.IsPrint(r) {
+			quoted := strconv.Quote(text[:n])
+			b.WriteString(quoted[1 : len(quoted)-1])
+		} else {
+			b.WriteString(text[:n])
+		}
+		text = text[n:]
+	}
+	return b.String()
+}
+
 // rows shows a table.
 func (c *call) rows(head []string, rows [][]string) error {
+	for _, row := range rows {
+		for i, text := range row {
+			row[i] = printable(text)
+		}
+	}
 	if !c.options.bare && !c.options.plain {
 		rows = slices.Insert(rows, 0, head)
 	}
@@ -83,6 +111,18 @@ func (c *call) rows(head []string, rows [][]string) error {
 		return w.WriteAll(rows)
 	case "pretty_table":
 		return boxed(c.out, rows, !c.options.bare && !c.options.plain)
+	}
+	return c.lines(rows)
+}
+
+// lines shows rows with tabs between the columns, or one below the other where somebody looks at them.
+func (c *call) lines(rows [][]string) error {
+	if c.terminal {
+		w := tabwriter.NewWriter(c.out, 0, 8, 2, ' ', 0)
+		for _, row := range rows {
+			fmt.Fprintln(w, strings.Join(row, "\t"))
+		}
+		return w.Flush()
 	}
 	for _, row := range rows {
 		if _, err := fmt.Fprintln(c.out, strings.Join(row, "\t")); err != nil {
@@ -164,15 +204,15 @@ func (c *call) fields(title string, fields ...field) error {
 		return c.rows([]string{"name", "value"}, rows)
 	}
 	for _, row := range rows {
-		fmt.Fprintln(c.out, strings.Join(row, "\t"))
+		row[1] = printable(row[1])
 	}
-	return nil
+	return c.lines(rows)
 }
 
 // say shows a line that is not data.
 func (c *call) say(line string) {
 	if c.options.titled() {
-		fmt.Fprintln(c.out, line)
+		fmt.Fprintln(c.out, printable(line))
 	}
 }
 

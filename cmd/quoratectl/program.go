@@ -37,7 +37,9 @@ func (p *program) run(args []string) int {
 		return exitOK
 	}
 	if !errors.Is(err, errReported) {
-		fmt.Fprintln(p.errOut, "Error:", err)
+		for line := range strings.Lines(fmt.Sprint("Error: ", err)) {
+			fmt.Fprintln(p.errOut, printable(strings.TrimSuffix(line, "\n")))
+		}
 	}
 	return exitCodeOf(err)
 }
@@ -64,6 +66,19 @@ func (p *program) command() *cobra.Command {
 		},
 		SilenceErrors: true, SilenceUsage: true,
 	}
+	root.SetHelpCommand(&cobra.Command{
+		Use: "help [VERB]", Short: "help about a verb",
+		RunE: func(c *cobra.Command, words []string) error {
+			of, rest, err := root.Find(words)
+			if err != nil || of == root && len(words) > 0 {
+				return unknownVerb(root, words[0])
+			}
+			if len(rest) > 0 {
+				return unknownVerb(of, rest[0])
+			}
+			return of.Help()
+		},
+	})
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetIn(p.in)
 	root.SetOut(p.out)
@@ -75,7 +90,7 @@ func (p *program) command() *cobra.Command {
 		for _, v := range g.verbs {
 			c := p.verb(o, v, p.name)
 			c.GroupID = g.title
-			c.Hidden = o.borrowed && !slices.Contains(v.also, p.name)
+			c.Hidden = o.borrowed && !slices.Contains(v.also, p.name) || !o.borrowed && v.twin
 			root.AddCommand(c)
 		}
 	}
@@ -158,7 +173,7 @@ func (p *program) perform(o *options, v verb, flags *pflag.FlagSet, words []stri
 	limit := time.Duration(cmp.Or(o.timeout, v.timeout, 60)) * time.Second
 	for {
 		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		err := v.run(&call{Context: ctx, client: client, options: o, flags: flags, words: words, in: p.in, out: p.out, errOut: p.errOut, progressEvery: p.progressEvery})
+		err := v.run(&call{Context: ctx, client: client, options: o, flags: flags, words: words, in: p.in, out: p.out, errOut: p.errOut, terminal: isTerminal(p.out), progressEvery: p.progressEvery})
 		cancel()
 		if err != nil || every == 0 {
 			return err
@@ -179,7 +194,7 @@ func (p *program) separate() {
 
 // unknownVerb names verbs that are similar to a word that is none.
 func unknownVerb(c *cobra.Command, word string) error {
-	c.SuggestionsMinimumDistance = 3
+	c.SuggestionsMinimumDistance = min(3, max(1, len(word)/3)) // a short word resembles many
 	if near := c.SuggestionsFor(word); len(near) > 0 {
 		return usageError("unknown verb %q; similar: %s", word, strings.Join(near, " "))
 	}

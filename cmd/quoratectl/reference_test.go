@@ -26,7 +26,7 @@ func everyVerb(f func(group string, c *cobra.Command)) {
 		}
 	}
 	for _, c := range p.command().Commands() {
-		if c.GroupID != "" {
+		if c.GroupID != "" && !c.Hidden {
 			walk(c.GroupID, c)
 		}
 	}

@@ -22,6 +22,8 @@ type call struct {
 	in      io.Reader
 	out     io.Writer
 	errOut  io.Writer
+	// terminal: somebody sees the output as it is written.
+	terminal bool
 	// progressEvery is how often progress is shown.
 	progressEvery time.Duration
 	moved         atomic.Int64 // bytes of a backup
@@ -90,6 +92,7 @@ type verb struct {
 	live         bool     // it shows what changes: it has --watch
 	passes       bool     // its options are another program's
 	also         []string // programs of RabbitMQ that have it
+	twin         bool     // it is another verb under RabbitMQ's name: shown in the help of its programs only
 	verbs        []verb
 }
 
@@ -105,7 +108,7 @@ func groups() []group {
 		{"Nodes and the cluster", slices.Concat(statusVerbs(), clusterVerbs(), operationVerbs(), memberVerbs())},
 		{"Health checks", checkVerbs()},
 		{"Vhosts, queues and exchanges", slices.Concat(vhostVerbs(), queueVerbs(), objectVerbs())},
-		{"Messages", slices.Concat(messageVerbs(), messageFileVerbs(), historyVerbs())},
+		{"Messages", slices.Concat(tryVerbs(), messageVerbs(), messageFileVerbs(), historyVerbs())},
 		{"Connections, channels and consumers", connectionVerbs()},
 		{"Users, permissions and limits", slices.Concat(accountVerbs(), limitVerbs())},
 		{"Policies and parameters", slices.Concat(policyVerbs(), parameterVerbs())},

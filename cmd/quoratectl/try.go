@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/base64"
+	"io"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/cluster/mgmt/api"
+)
+
+// tryVerbs publish and get messages by hand.
+func tryVerbs() []verb {
+	return []verb{
+		{name: "publish", arguments: "ROUTING_KEY [BODY]", least: 1, maxArguments: 2, about: "publishes a persistent message and waits until it is confirmed", more: " Without BODY it is read from the standard input. Without --exchange the routing key is the name of a queue. A message that no queue gets is an error.", run: publish, options: []option{{"exchange", "`NAME` of the exchange; the default exchange", ""}, {"properties", "`JSON` object of properties", ""}}, example: "orders 'order 4711' --properties '{\"message_id\": \"4711\"}'"},
+		{name: "get", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "shows messages of a queue, one unless COUNT says otherwise, and puts them back", more: " They count as delivered once more. See peek, which changes nothing.", run: get, options: []option{{"remove", "acknowledges them: they are gone", ""}}, example: "orders 3 --remove"},
+	}
+}
+
+func publish(c *call) error {
+	given, err := c.object("properties")
+	if err != nil {
+		return err
+	}
+	var body []byte
+	if len(c.words) > 1 {
+		body = []byte(c.words[1])
+	} else if body, err = io.ReadAll(c.in); err != nil {
+		return err
+	}
+	if _, said := given["delivery_mode"]; !said {
+		given["delivery_mode"] = 2
+	}
+	payload, encoding := string(body), "string"
+	if !utf8.Valid(body) {
+		payload, encoding = base64.StdEncoding.EncodeToString(body), "base64"
+	}
+	exchange := c.option("exchange")
+	if exchange == "" {
+		exchange = "amq.default"
+	}
+	var done api.Published
+	if err := c.post(path("exchanges", c.options.vhost, exchange, "publish"), map[string]any{
+		"properties": given, "routing_key": c.words[0], "payload": payload, "payload_encoding": encoding,
+	}, &done); err != nil {
+		return err
+	}
+	if !done.Routed {
+		return &exitError{exitData, errUnrouted}
+	}
+	return nil
+}
+
+var gotColumns = []column[api.Message]{
+	{"routing_key", "", func(m api.Message) any { return m.RoutingKey }},
+	{"exchange", "", func(m api.Message) any { return m.Exchange }},
+	{"redelivered", "", func(m api.Message) any { return m.Redelivered }},
+	{"payload", "", func(m api.Message) any { return m.Payload }},
+	{"payload_encoding", "", func(m api.Message) any { return m.PayloadEncoding }},
+	{"properties", "", func(m api.Message) any { return m.Properties }},
+}
+
+func get(c *call) error {
+	count := 1
+	if len(c.words) > 1 {
+		var err error
+		if count, err = strconv.Atoi(c.words[1]); err != nil || count < 1 {
+			return usageError("COUNT is a whole number from 1, not %q", c.words[1])
+		}
+	}
+	mode := "ack_requeue_true"
+	if c.given("remove") {
+		mode = "ack_requeue_false"
+	}
+	var got []api.Message
+	if err := c.post(path("queues", c.options.vhost, c.words[0], "get"), map[string]any{"count": count, "ackmode": mode, "encoding": "auto"}, &got); err != nil {
+		return err
+	}
+	return list(c, "Messages of queue "+c.words[0]+" ...", gotColumns, nil, len(gotColumns), got)
+}
