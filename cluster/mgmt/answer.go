@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +32,10 @@ type responder struct {
 // answer writes a JSON value.
 func (w *responder) answer(status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
+	if f, ok := body.(api.Failure); ok {
+		text, _ := json.Marshal(f)                                  // two strings
+		w.Header().Set("Content-Length", strconv.Itoa(len(text)+1)) // whole, even if the body is still being read
+	}
 	w.WriteHeader(status)
 	if err := json.NewEncoder(w).Encode(body); err != nil {
 		w.log.Debug("answer not written", "error", err)

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// bounded limits the time to receive a request's body and to send its answer. A connection whose
-// request is answered before the body has arrived is closed: nobody waits for the rest.
+// bounded limits the time to receive a request's body and to send its answer. If a request is answered before its
+// body has arrived, the rest is read on for a while and thrown away, as a connection that is closed while its client
+// sends takes the answer with it. Then the connection is closed.
 func bounded(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
@@ -27,8 +28,8 @@ func bounded(h http.Handler) http.Handler {
 		b := &timedBody{ReadCloser: r.Body, answer: w.Header(), controller: c}
 		r.Body = b
 		h.ServeHTTP(out, r)
-		if !b.whole { // the server reads on, for a client that is still sending
-			_ = c.SetReadDeadline(time.Now().Add(restTimeout))
+		if !b.whole {
+			b.discard(c)
 		}
 	})
 }
@@ -69,6 +70,21 @@ func (b *timedBody) Read(p []byte) (int, error) {
 		_ = b.controller.SetReadDeadline(time.Time{})
 	}
 	return n, err
+}
+
+// discard sends the answer, and reads on as long as the client sends: it may look for the answer only then.
+func (b *timedBody) discard(c *http.ResponseController) {
+	_ = c.Flush() // fails if there is nothing to send to
+	end := time.Now().Add(discardTimeout)
+	chunk := make([]byte, 32<<10)
+	for now := time.Now(); now.Before(end); now = time.Now() {
+		if c.SetReadDeadline(now.Add(restTimeout)) != nil {
+			return // a test without a socket
+		}
+		if _, err := b.ReadCloser.Read(chunk); err != nil {
+			return
+		}
+	}
 }
 
 // timedWriter writes an answer to a client that must read it in time.

@@ -91,6 +91,46 @@ func TestBodiesThatDoNotCome(t *testing.T) {
 	}
 }
 
+// A client that sends all of a large body before it looks for the answer gets the answer.
+func TestRefusedUpload(t *testing.T) {
+	s := newWorld(t).server
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	const size = 32 << 20
+	const root = "Authorization: Basic cm9vdDpyb290\r\n"
+	for _, x := range []struct {
+		path, login string
+		want        int
+	}{{"/api/definitions", "", 401}, {"/api/nothing", root, 404}, {"/api/definitions", root, 413}} {
+		k, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(k, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\n%sContent-Length: %d\r\n\r\n", x.path, x.login, size)
+		sent, err := io.Copy(k, io.LimitReader(zeros{}, size))
+		if err != nil || sent != size {
+			t.Errorf("%d bytes are sent, %v", sent, err)
+		}
+		answer, err := http.ReadResponse(bufio.NewReader(k), nil)
+		if err != nil || answer.StatusCode != x.want {
+			t.Errorf("%s: %v, %v, want %d", x.path, answer, err, x.want)
+		}
+		k.Close()
+	}
+	if err := s.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	<-served
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
 // Large bodies are received two at a time; small ones, and what reads as it goes, do not wait for
 // them.
 func TestLargeBodiesAtATime(t *testing.T) {

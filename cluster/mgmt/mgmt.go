@@ -17,15 +17,16 @@ import (
 
 // Limits of a request.
 const (
-	headerTimeout = 10 * time.Second
-	bodyTimeout   = 30 * time.Second // from the header to the end of the body
-	restTimeout   = time.Second      // for the rest of a body that is not needed
-	writeTimeout  = 30 * time.Second // for each part of an answer
-	idleTimeout   = 2 * time.Minute
-	maxHeader     = 64 << 10
-	maxBody       = 1 << 20
-	largeBody     = 20 << 20 // of a message or definitions
-	largeBodies   = 2        // of more than maxBody, in memory at a time
+	headerTimeout  = 10 * time.Second
+	bodyTimeout    = 30 * time.Second // from the header to the end of the body
+	restTimeout    = time.Second      // for more of a body that is not needed
+	discardTimeout = time.Minute      // for all of it
+	writeTimeout   = 30 * time.Second // for each part of an answer
+	idleTimeout    = 2 * time.Minute
+	maxHeader      = 64 << 10
+	maxBody        = 1 << 20
+	largeBody      = 20 << 20 // of a message or definitions
+	largeBodies    = 2        // of more than maxBody, in memory at a time
 )
 
 // Server serves the API: it finds the endpoint of a request and checks that the user may use it.

@@ -210,7 +210,7 @@ func restoreBackup(c *call) error {
 	defer end()
 	res, err := c.client.stream(c, "/api/quorate/restore", out)
 	if err != nil {
-		return fmt.Errorf("%w (run it again: nothing comes twice)", err)
+		return repeatable(err)
 	}
 	defer res.Body.Close()
 	var done api.Restored
@@ -245,5 +245,13 @@ func (c *client) stream(ctx context.Context, path string, body io.Reader) (*http
 	if err != nil {
 		return nil, &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
 	}
-	return nil, refused(res.StatusCode, path, answer)
+	return nil, c.refused(res.StatusCode, path, answer)
+}
+
+// repeatable says of what may succeed at the next try that it is safe to try.
+func repeatable(err error) error {
+	if code := exitCodeOf(err); code == exitUnavailable || code == exitTemporary {
+		return fmt.Errorf("%w (run it again: nothing comes twice)", err)
+	}
+	return err
 }

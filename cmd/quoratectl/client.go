@@ -139,11 +139,8 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	if err != nil {
 		return 0, &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
 	}
-	if res.StatusCode == http.StatusUnauthorized {
-		return res.StatusCode, &exitError{exitDenied, c.denied(answer)}
-	}
 	if res.StatusCode/100 != 2 && !slices.Contains(and, res.StatusCode) {
-		return res.StatusCode, refused(res.StatusCode, path, answer)
+		return res.StatusCode, c.refused(res.StatusCode, path, answer)
 	}
 	if out == nil || res.StatusCode == http.StatusNoContent {
 		return res.StatusCode, nil
@@ -198,7 +195,10 @@ func missing(path string) string {
 }
 
 // refused turns an unsuccessful answer into an error.
-func refused(status int, path string, answer []byte) error {
+func (c *client) refused(status int, path string, answer []byte) error {
+	if status == http.StatusUnauthorized {
+		return &exitError{exitDenied, c.denied(answer)}
+	}
 	var f api.Failure
 	reason := http.StatusText(status)
 	if json.Unmarshal(answer, &f) == nil && f.Reason != "" {
@@ -209,7 +209,7 @@ func refused(status int, path string, answer []byte) error {
 	}
 	code := exitFailed
 	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden:
+	case http.StatusForbidden:
 		code = exitDenied
 	case http.StatusBadRequest, http.StatusNotFound:
 		code = exitData

@@ -154,7 +154,7 @@ func importQueue(c *call) error {
 	end := c.progress(c.movedBytes("sent"))
 	done, err := sendLines(c, at+"?id="+hex.EncodeToString(sum.Sum(nil)), &countingReader{f, c})
 	if end(); err != nil {
-		return fmt.Errorf("%w (run it again: nothing comes twice)", err)
+		return repeatable(err)
 	}
 	if c.options.formatter == "json" {
 		err = c.json(done)
