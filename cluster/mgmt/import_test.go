@@ -132,7 +132,7 @@ func TestMalformedDefinitions(t *testing.T) {
 // management.md §5 and the small lists of §2.
 func TestNodesAndChecks(t *testing.T) {
 	w := newWorld(t)
-	w.listeners = []api.Listener{{Protocol: "amqp", Address: "127.0.0.1:5672"}, {Protocol: "http", Address: "[::1]:15672"}, {Protocol: "amqp/ssl", Address: "h:5671"}}
+	w.listeners = []api.Listener{{Protocol: "amqp", Address: "127.0.0.1:5672"}, {Protocol: "http", Address: "[::1]:15672"}, {Protocol: "amqp/ssl", Address: "h:5671", TLS: true}}
 	const checks = "/api/health/checks/"
 	w.check(
 		want1("GET", checks+"port-listener/5672", `{"status":"ok","port":5672}`),

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"runtime"
 	"strconv"
-	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -104,15 +103,14 @@ func listenersOf(s *api.Status) (list []api.NodeListener, contexts []api.Context
 	for _, l := range s.Listeners {
 		host, text, _ := net.SplitHostPort(l.Address)
 		port, _ := strconv.Atoi(text)
-		secure := strings.HasSuffix(l.Protocol, "/ssl") || strings.HasPrefix(l.Protocol, "https")
 		if at, err := netip.ParseAddr(host); err == nil {
 			host = at.Unmap().String()
 		}
-		x := api.NodeListener{Node: s.Node, Protocol: l.Protocol, IPAddress: cmp.Or(host, "::"), Port: port, TLS: secure, SocketOptions: map[string]any{}}
+		x := api.NodeListener{Node: s.Node, Protocol: l.Protocol, IPAddress: cmp.Or(host, "::"), Port: port, TLS: l.TLS, SocketOptions: map[string]any{}}
 		list = append(list, x)
 		if l.Protocol == "http" || l.Protocol == "https" {
 			contexts = append(contexts, api.Context{
-				Node: s.Node, Description: "HTTP API", Path: "/", IP: x.IPAddress, Port: text, TLS: strconv.FormatBool(secure),
+				Node: s.Node, Description: "HTTP API", Path: "/", IP: x.IPAddress, Port: text, TLS: strconv.FormatBool(l.TLS),
 			})
 		}
 	}

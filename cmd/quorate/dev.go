@@ -59,6 +59,9 @@ func devCommand(args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("dev: %q is not expected: Ctrl-C stops the nodes, or kill with their process ids", flags.Arg(0))
+	}
 	if *count < 1 || *count > 7 || *base < 1 || *base+devPeers+*count > 65536 {
 		return errors.New("dev: 1 to 7 nodes, and ports below 65536")
 	}

@@ -63,3 +63,12 @@ func TestDevTellsOfEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// Words that mean nothing start nothing.
+func TestLeftoverWords(t *testing.T) {
+	for name, command := range map[string]func([]string, io.Writer) error{"dev": devCommand, "server": serverCommand} {
+		if err := command([]string{"stop"}, io.Discard); err == nil || !strings.Contains(err.Error(), `"stop" is not expected`) {
+			t.Errorf("%s stop: %v", name, err)
+		}
+	}
+}

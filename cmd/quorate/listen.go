@@ -109,9 +109,9 @@ func (l listeners) close() {
 	}
 }
 
-// describe lists the listeners, as operators see them.
-func (l listeners) describe() []api.Listener {
-	all := []api.Listener{{Protocol: "clustering", Address: l.peers.Addr().String()}}
+// describe lists the listeners, as operators see them. links: other nodes are taken over TLS only.
+func (l listeners) describe(links bool) []api.Listener {
+	all := []api.Listener{{Protocol: "clustering", Address: l.peers.Addr().String(), TLS: links}}
 	for _, x := range []struct {
 		sockets       []socket
 		plain, secure string
@@ -123,7 +123,7 @@ func (l listeners) describe() []api.Listener {
 			if w.tls != nil {
 				protocol = x.secure
 			}
-			all = append(all, api.Listener{Protocol: protocol, Address: w.address})
+			all = append(all, api.Listener{Protocol: protocol, Address: w.address, TLS: w.tls != nil})
 		}
 	}
 	return all

@@ -49,6 +49,9 @@ func serverCommand(args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("server: %q is not expected", flags.Arg(0))
+	}
 	if *dataDir != "" {
 		sets = append(sets, "data_dir="+*dataDir)
 	}
@@ -124,7 +127,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	}
 	defer stopClock()
 	config := nodeConfig(s, sockets.peers, wall, logger)
-	config.Listeners, config.Audit = sockets.describe(), records
+	config.Listeners, config.Audit = sockets.describe(security != nil && !security.Mixed), records
 	config.OpenFiles, config.MaxConnections = sockets.limits.descriptors.Tables, sockets.limits.maxClients(s.maxConnections)
 	if err := s.admission(&config, sockets, security); err != nil {
 		return err

@@ -100,6 +100,7 @@ type Resignation struct {
 type Listener struct {
 	Protocol string `json:"protocol"`
 	Address  string `json:"address"`
+	TLS      bool   `json:"tls"` // nothing is taken in plain
 }
 
 // Quarantine is a queue that does not lead on a node, because work for it has
