@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"math/big"
+	"net"
 	"slices"
 	"time"
 )
@@ -117,9 +118,40 @@ func (a *Authority) Issue(node string, now time.Time, life time.Duration) (*Pair
 	return &Pair{c, key}, nil
 }
 
+// IssueServer generates a key for a listener for clients and signs its certificate for names and addresses. It is
+// no node's: nodes need a certificate by which they dial, too.
+func (a *Authority) IssueServer(names []string, now time.Time, life time.Duration) (*Pair, error) {
+	key, err := algorithmOf(a.key).generate()
+	if err != nil {
+		return nil, err
+	}
+	template := &x509.Certificate{Subject: pkix.Name{CommonName: names[0]}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+	for _, name := range names {
+		if ip := net.ParseIP(name); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, name)
+		}
+	}
+	c, err := a.sign(template, key.Public(), now, life)
+	if err != nil {
+		return nil, err
+	}
+	return &Pair{c, key}, nil
+}
+
 // Sign creates a certificate that is bound to a node's name. It does not outlive the authority's
 // own.
 func (a *Authority) Sign(node string, public crypto.PublicKey, now time.Time, life time.Duration) (*x509.Certificate, error) {
+	return a.sign(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: node},
+		DNSNames:    []string{node},
+		ExtKeyUsage: usages,
+	}, public, now, life)
+}
+
+// sign completes a certificate for somebody else, and signs it.
+func (a *Authority) sign(template *x509.Certificate, public crypto.PublicKey, now time.Time, life time.Duration) (*x509.Certificate, error) {
 	end := now.Add(life)
 	if a.Certificate.NotAfter.Before(end) {
 		end = a.Certificate.NotAfter
@@ -127,15 +159,12 @@ func (a *Authority) Sign(node string, public crypto.PublicKey, now time.Time, li
 	if !now.Before(end) {
 		return nil, fmt.Errorf("the authority's certificate was good until %s", day(a.Certificate.NotAfter))
 	}
-	c, err := sign(&x509.Certificate{
-		Subject:   pkix.Name{Organization: []string{"quorate"}, CommonName: node},
-		DNSNames:  []string{node},
-		NotBefore: now.Add(-skew), NotAfter: end,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, a.Certificate, public, a.key)
+	template.Subject.Organization = []string{"quorate"}
+	template.NotBefore, template.NotAfter = now.Add(-skew), end
+	template.BasicConstraintsValid, template.KeyUsage = true, x509.KeyUsageDigitalSignature
+	c, err := sign(template, a.Certificate, public, a.key)
 	if err != nil {
-		return nil, fmt.Errorf("a certificate for the name %q: %w", node, err)
+		return nil, fmt.Errorf("a certificate for the name %q: %w", template.Subject.CommonName, err)
 	}
 	return c, nil
 }

@@ -3,8 +3,10 @@ package certs
 import (
 	"crypto/x509"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -96,6 +98,29 @@ func Node(dir, node string, t Terms) (*x509.Certificate, error) {
 		}
 	}
 	return issue(dir, node, cert, key, t)
+}
+
+// serverPrefix begins the names of the files of Server, which no node's have.
+const serverPrefix = "server-"
+
+// Server creates a certificate for listeners for clients, which reach them by these names and addresses, or replaces
+// the one in the files that are called by the first of them.
+func Server(dir string, names []string, t Terms) (c *x509.Certificate, certFile string, err error) {
+	for _, name := range names {
+		if net.ParseIP(name) == nil && CheckNode(strings.TrimPrefix(name, "*.")) != nil {
+			return nil, "", fmt.Errorf("%.300q is neither a host's name nor an address", name)
+		}
+	}
+	a, err := open(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	p, err := a.IssueServer(names, t.Now, t.Life)
+	if err != nil {
+		return nil, "", err
+	}
+	base := filepath.Join(dir, serverPrefix+strings.NewReplacer("*", "all", ":", "-").Replace(names[0]))
+	return p.Certificate, base + ".pem", p.Write(base+".pem", base+".key")
 }
 
 // RotateNode replaces the certificate of a node, and its key.

@@ -32,6 +32,7 @@ func certsVerbs() []verb {
 			{name: "init", about: "creates an authority for the cluster", options: made, run: shown(initAuthority), example: "--dir certs"},
 			{name: "node", arguments: "NODE ...", least: 1, maxArguments: -1, about: "creates a certificate for each name", options: made, example: "n1 n2 n3",
 				run: shown(func(c *call) ([]*x509.Certificate, error) { return certify(c, false, c.words) })},
+			{name: "server", arguments: "NAME|ADDRESS ...", least: 1, maxArguments: -1, about: "creates a certificate for the listeners for clients, or replaces it", more: " It is for all the names and IP addresses by which clients reach a node, and in the file server-NAME.pem, called by the first of them; clients check it by ca.pem. No node is known by it.", options: made, example: "mq1.example.org 10.0.0.1 localhost", run: shown(certifyServer)},
 			{name: "ensure", arguments: "NODE ...", least: 1, maxArguments: -1, about: "creates what is missing of an authority and certificates", more: " It can be repeated.", options: made, run: shown(ensureCerts), example: "n1 n2 n3 --dir /etc/quorate/certs"},
 			{name: "rotate", arguments: "NODE ... or ca", least: 1, maxArguments: -1, about: "replaces certificates, or adds an authority", more: " The one that is added signs from now on, while the others stay valid.", options: made, example: "ca",
 				run: shown(func(c *call) ([]*x509.Certificate, error) { return certify(c, true, c.words) })},
@@ -138,6 +139,18 @@ func certify(c *call, again bool, names []string) (made []*x509.Certificate, err
 	return made, nil
 }
 
+func certifyServer(c *call) ([]*x509.Certificate, error) {
+	t, err := certTerms(c, certs.NodeLife)
+	if err != nil {
+		return nil, err
+	}
+	x, file, err := certs.Server(c.option("dir"), c.words, t)
+	if err == nil {
+		c.say("Written to " + file + " and " + strings.TrimSuffix(file, ".pem") + ".key")
+	}
+	return one(x, err)
+}
+
 // certsError gives files that already exist, or do not exist, the exit code of other wrong input.
 func certsError(err error) error {
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
@@ -151,14 +164,21 @@ func nameIn(x *x509.Certificate) string {
 	if x.IsCA {
 		return x.Subject.CommonName
 	}
-	return strings.Join(x.DNSNames, " ")
+	all := slices.Clone(x.DNSNames)
+	for _, ip := range x.IPAddresses {
+		all = append(all, ip.String())
+	}
+	return strings.Join(all, " ")
 }
 
 var certColumns = []column[certs.File]{
 	{"name", "of the node or the authority", func(f certs.File) any { return nameIn(f.Certificate) }},
-	{"kind", "node or authority", func(f certs.File) any {
+	{"kind", "node, server or authority", func(f certs.File) any {
 		if f.Certificate.IsCA {
 			return "authority"
+		}
+		if len(f.Certificate.ExtKeyUsage) == 1 {
+			return "server"
 		}
 		return "node"
 	}},

@@ -25,18 +25,24 @@ func TestCerts(t *testing.T) {
 		{"certs init", exitData, `ca.pem: file already exists`},
 		{"certs node n1 n2 --days 7", exitOK, `^n1, good until ` + one + `n2, good until ` + one + `$`},
 		{"certs node n1", exitData, `n1.pem: file already exists`},
+		{"certs server localhost 127.0.0.1 ::1 *.mq.example", exitOK, `^Written to \S+/server-localhost.pem and \S+/server-localhost.key\nlocalhost \*.mq.example 127.0.0.1 ::1, good until ` + one + `$`},
+		{"certs server localhost -q", exitOK, `^$`},
+		{"certs server a/b", exitFailed, `neither a host's name nor an address`},
+		{"certs server", exitUsage, `certs server takes NAME`},
 		{"certs node ../n1", exitFailed, `cannot be the name of a node`},
-		{"certs show -s", exitOK, `^quorate authority of \S+\tauthority\t\S+\t[0-9a-f]{64}\t\S+/ca.pem\nn1\tnode\t\S+\t[0-9a-f]{64}\t\S+/n1.pem\nn2\tnode\t.*\n$`},
+		{"certs show -s", exitOK, `^quorate authority of \S+\tauthority\t\S+\t[0-9a-f]{64}\t\S+/ca.pem\nn1\tnode\t\S+\t[0-9a-f]{64}\t\S+/n1.pem\nn2\tnode\t.*\nlocalhost\tserver\t.*\n$`},
 		{"certs rotate ca", exitOK, `^quorate authority of`},
 		{"certs retire", exitFailed, `n1.pem is signed by an earlier authority: rotate it first`},
 		{"certs rotate n1 n2 -q", exitOK, `^$`},
+		{"certs retire", exitFailed, `server-localhost.pem is signed by an earlier authority`},
+		{"certs server localhost -q", exitOK, `^$`},
 		{"certs rotate n3", exitData, `no such file`},
-		{"certs show -s", exitOK, `^(quorate authority of .*\n){2}n1\t.*\nn2\t.*\n$`},
+		{"certs show -s", exitOK, `^(quorate authority of .*\n){2}n1\t.*\nn2\t.*\nlocalhost\t.*\n$`},
 		{"certs retire", exitOK, `^quorate authority of`},
-		{"certs show -s", exitOK, `^(quorate authority of .*\n){1}n1\t.*\nn2\t.*\n$`},
+		{"certs show -s", exitOK, `^(quorate authority of .*\n){1}n1\t.*\nn2\t.*\nlocalhost\t.*\n$`},
 		{"certs node", exitUsage, `certs node takes NODE`},
 		{"certs retire now", exitUsage, `certs retire takes no arguments`},
-		{"certs revoke n1", exitUsage, `certs is followed by init, node, ensure, rotate, retire or show, not "revoke"`},
+		{"certs revoke n1", exitUsage, `certs is followed by init, node, server, ensure, rotate, retire or show, not "revoke"`},
 		{"certs show nowhere", exitData, `no such file`},
 		{"version --dir x", exitUsage, `unknown flag: --dir`},
 	} {
@@ -50,7 +56,7 @@ func TestCerts(t *testing.T) {
 		}
 	}
 	files, err := os.ReadDir(dir)
-	if err != nil || len(files) != 6 {
+	if err != nil || len(files) != 8 {
 		t.Fatal(files, err)
 	}
 	for _, f := range files {

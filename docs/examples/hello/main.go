@@ -11,13 +11,23 @@ import (
 )
 
 func main() {
-	if err := run(context.Background(), "amqp://guest:guest@127.0.0.1:5672/"); err != nil {
+	if err := run(context.Background(), "amqp://guest:guest@127.0.0.1:5672/", "amqp://guest:guest@127.0.0.1:5673/", "amqp://guest:guest@127.0.0.1:5674/"); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(ctx context.Context, uri string) error {
-	conn, err := amqp.Dial(uri)
+// dial connects to the first node that is there.
+func dial(uris []string) (conn *amqp.Connection, err error) {
+	for _, uri := range uris {
+		if conn, err = amqp.Dial(uri); err == nil {
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
+func run(ctx context.Context, uris ...string) error {
+	conn, err := dial(uris)
 	if err != nil {
 		return err
 	}
