@@ -248,7 +248,7 @@ func TestJoinsRefused(t *testing.T) {
 	t.Parallel()
 	s, foreign := mustSecured(t, "n1"), mustSecured(t, "n1")
 	n := s.all["n1"]
-	const unknown = "the token is none of this cluster's, was revoked, or its time is over"
+	const unknown = "unknown, revoked or expired join token"
 	other, _ := mustToken(t, foreign.all["n1"], time.Hour, "")
 	mixed := other
 	good, _ := mustToken(t, n, time.Hour, "")

@@ -83,9 +83,9 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 	case noneWaits:
 		return errNoneWaits
 	case otherwise:
-		return fsm.Refuse(fsm.Locked, "what the command is about belongs to somebody else in "+q.String())
+		return fsm.Refuse(fsm.Locked, "the delivery is held by another consumer of "+q.String())
 	case notServed:
-		return fsm.Refuse(fsm.Locked, "the consumer gets nothing at present: it has timed out, is not the active one, or holds too many messages of "+q.String())
+		return fsm.Refuse(fsm.Locked, "the consumer cannot receive at present: it has timed out, is not the active one, or holds too many messages of "+q.String())
 	}
 	a.unexpected(q.ID, kind.String(), code)
 	return fsm.Refuse(fsm.Internal, fmt.Sprintf("%s did not do what it was asked for", q))

@@ -130,13 +130,13 @@ func (c *calls) fail() {
 }
 
 // LostText is the reason given when sessions end with the boot of their node.
-const LostText = "the cluster took this node for dead and has ended its sessions; connect again"
+const LostText = "this node was declared dead and its sessions were closed; please reconnect"
 
 var (
 	// errLost is returned to users of a session that a queue has given up.
 	errLost = fsm.Refuse(fsm.Forced, LostText)
 	// errFault is returned to users of a session whose work has panicked.
-	errFault = fsm.Refuse(fsm.Internal, "the node has failed in work for this channel and has ended it")
+	errFault = fsm.Refuse(fsm.Internal, "the node closed the channel after an internal error")
 )
 
 // callAll delivers a batch of events to the client, and reports whether no call has panicked.

@@ -321,7 +321,7 @@ func (c *Clock) refuse(by fsm.Time) {
 func (c *Clock) began(ahead fsm.Time, skew fsm.Millis) {
 	c.logAhead.Store(int64(ahead))
 	if fsm.Millis(ahead) > skew && c.warned.logAhead.over(c.config.Monotonic()) {
-		c.config.Logger.Warn("a log is ahead of the clock; its time goes at half speed", "ahead", time.Duration(ahead)*time.Millisecond)
+		c.config.Logger.Warn("a log is ahead of the clock; its time runs at half speed", "ahead", time.Duration(ahead)*time.Millisecond)
 	}
 }
 

@@ -69,7 +69,7 @@ func (k *Catalog) check(now time.Duration) {
 	}
 	d.resigned.begin(s.Term, now)
 	d.noVote.Store(int64(now + shortPause))
-	k.slog.Warn("the catalog's leader makes no progress and gives way", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
+	k.slog.Warn("the catalog's leader makes no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
 	w.note(s)
 	next := d.next

@@ -158,7 +158,7 @@ func (s *learners) evaluate(id fsm.GroupID, l *learner) {
 	if !l.group.trusted().setStuck(stuck) || !stuck {
 		return
 	}
-	s.slog.Error("group stands still: most of its replicas cannot prove what they have acknowledged, see operations.md, recover",
+	s.slog.Error("group is stopped: most of its replicas cannot prove what they have acknowledged, see operations.md, recover",
 		"group", id, "replicas", all, "unproven", unproven)
 }
 

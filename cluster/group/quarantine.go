@@ -16,7 +16,7 @@ var (
 	ErrNotQuarantined = errors.New("the queue is not quarantined on this node")
 	// ErrStopped is returned for a group whose machine has failed: it would
 	// lead with a state that the other replicas do not have.
-	ErrStopped = errors.New("the replica's machine has stopped: it goes on when the node is started again")
+	ErrStopped = errors.New("the replica has stopped after a panic while applying an entry: restart the node to resume it")
 )
 
 // Quarantine says why a group does not lead on this node: work for it has

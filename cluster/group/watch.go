@@ -319,7 +319,7 @@ func (g *Group) busy() bool {
 // elected, and tells that member to stand.
 func (g *Group) resign(s Stall, now time.Duration) {
 	g.leadership.resigned.begin(s.Term, now)
-	g.slog.Warn("a leader makes no progress and gives way", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
+	g.slog.Warn("a leader makes no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
 	g.spawn(g.review)
 	g.host.elections.begin(g)

@@ -54,7 +54,7 @@ func (a *admission) onIntroduce(ctx context.Context, who peer.Caller, raw []byte
 		return nil, err
 	}
 	if req.Cluster != a.config.Cluster || req.Version != peer.Version || req.Node == "" || len(req.Identity) != identitySize {
-		return nil, fmt.Errorf("node %q of cluster %q, version %d, is none of ours", req.Node, req.Cluster, req.Version)
+		return nil, fmt.Errorf("node %q belongs to cluster %q and speaks version %d of the links, not to cluster %q and version %d", req.Node, req.Cluster, req.Version, a.config.Cluster, peer.Version)
 	}
 	reply := a.introduction()
 	reply.Fresh = !a.catalog.Started()

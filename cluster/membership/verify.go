@@ -63,7 +63,7 @@ func (v *verifier) removed(ctx context.Context) bool {
 	if len(by) == 0 {
 		return false
 	}
-	v.slog.Error("this node is no member of the cluster any more: it was forgotten, or another data folder has taken its place. "+
+	v.slog.Error("this node is no longer a member of the cluster: it was forgotten, or another data folder has taken its place. "+
 		"To join anew, start it with an empty data folder", "data_dir", v.config.DataDir, "told_by", strings.Join(by, " "), "code", CodeRemoved)
 	return true
 }

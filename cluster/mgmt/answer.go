@@ -153,7 +153,7 @@ func (w *responder) body(r *request) (body, bool) {
 // unread answers a request whose body could not be read.
 func (w *responder) unread(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		w.answer(http.StatusRequestTimeout, api.Failure{Error: "request_timeout", Reason: "the body has not come"})
+		w.answer(http.StatusRequestTimeout, api.Failure{Error: "request_timeout", Reason: "timed out reading the request body"})
 		return
 	}
 	var long *http.MaxBytesError
@@ -161,7 +161,7 @@ func (w *responder) unread(err error) {
 		w.answer(http.StatusRequestEntityTooLarge, api.Failure{Error: "payload_too_large", Reason: fmt.Sprintf("the body is longer than %d bytes", long.Limit)})
 		return
 	}
-	w.badRequest("the body breaks off")
+	w.badRequest("the request body is truncated")
 }
 
 // decode reads one JSON value and keeps numbers as written.

@@ -141,7 +141,7 @@ func (m *Mesh) contain(doing, node string) {
 		if !m.complaints.first(node, "panic: "+doing) {
 			return
 		}
-		m.log.Error("panic in what another node asked for", slog.String("node", node), slog.String("doing", doing),
+		m.log.Error("panic while serving a request of another node", slog.String("node", node), slog.String("doing", doing),
 			slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 	}
 }

@@ -188,7 +188,7 @@ func (s *Store) condemnWithin(cuts []pebble.KeyRange) {
 			n++
 		}
 	}
-	s.log.Error("damaged tables are taken out of the log store", slog.Int("ranges", len(cuts)), slog.Int("groups", n))
+	s.log.Error("damaged tables are removed from the log store", slog.Int("ranges", len(cuts)), slog.Int("groups", n))
 }
 
 func touches(c pebble.KeyRange, id fsm.GroupID) bool {

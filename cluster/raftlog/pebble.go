@@ -71,7 +71,7 @@ func (s *Store) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: func(err error) {
 			if s.healing.Load() && pebble.IsCorruptionError(err) {
-				s.log.Warn("log store meets damage that is being taken out", slog.String("error", err.Error()))
+				s.log.Warn("removing corrupt records from the log store", slog.String("error", err.Error()))
 				return
 			}
 			s.end("log store cannot write its tables", "error", err.Error()) // not its stack

@@ -32,7 +32,7 @@ func (g *Guard) Try(doing string, f func()) (returned bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			g.panics.Add(1)
-			g.slog.Error("panic in what the node does of its own accord", "doing", doing, "panic", p, "stack", string(debug.Stack()))
+			g.slog.Error("panic in a background task", "doing", doing, "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
 	f()

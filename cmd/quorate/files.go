@@ -85,10 +85,10 @@ func closeData(dir string, logger *slog.Logger) error {
 		return nil
 	})
 	if closed > 0 {
-		logger.Warn("data was open to other users of this host, and is not any more", "dir", dir, "files", closed)
+		logger.Warn("data was accessible to other users of this host and is closed to them now", "dir", dir, "files", closed)
 	}
 	if err = errors.Join(err, failed); err != nil {
-		logger.Warn("data may be open to other users of this host", "dir", dir, "error", err)
+		logger.Warn("data may be accessible to other users of this host", "dir", dir, "error", err)
 	}
 	return nil
 }

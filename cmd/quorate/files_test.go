@@ -90,7 +90,7 @@ func TestDataOfOthers(t *testing.T) {
 			t.Errorf("%s has %v, want %v", path, info.Mode().Perm(), mode)
 		}
 	}
-	if !strings.Contains(told.String(), "data was open to other users of this host") || !strings.Contains(told.String(), "files=3") {
+	if !strings.Contains(told.String(), "data was accessible to other users of this host") || !strings.Contains(told.String(), "files=3") {
 		t.Errorf("it is told %q", &told)
 	}
 	told.Reset()

@@ -64,7 +64,7 @@ func (g *globals) put(m *logpb.PutGlobalParameter) (*logpb.CatalogResult, error)
 	case given:
 		next[i] = m
 	case len(next) >= maxGlobals:
-		return nil, refuse(fsm.Precondition, "there are %d global parameters, which are as many as there may be", maxGlobals)
+		return nil, refuse(fsm.Precondition, "limit of %d global parameters reached", maxGlobals)
 	default:
 		next = slices.Insert(next, i, m)
 	}

@@ -27,7 +27,7 @@ const (
 // Why a token lets a node not in. None says more than who holds the token may
 // know.
 const (
-	tokenUnknown   = "the token is none of this cluster's, was revoked, or its time is over"
+	tokenUnknown   = "unknown, revoked or expired join token"
 	tokenUsed      = "the token was used"
 	tokenElsewhere = "the token is for another node name"
 	tokenKnownName = "a node with this name is known: only a token for just this name lets another one take its place"
@@ -83,7 +83,7 @@ func (ts *joinTokens) put(m *logpb.PutJoinToken, clock fsm.Time) (*logpb.Catalog
 	if len(all) >= MaxJoinTokens {
 		used := slices.DeleteFunc(slices.Clone(all), func(t *logpb.JoinToken) bool { return t.GetUsedBy() == "" })
 		if len(used) == 0 {
-			return nil, refuse(fsm.Precondition, "%d tokens wait for nodes to join: use them, revoke some, or wait until their time is over", len(all))
+			return nil, refuse(fsm.Precondition, "%d tokens wait for nodes to join: use them, revoke some, or wait until they expire", len(all))
 		}
 		first := slices.MinFunc(used, func(a, b *logpb.JoinToken) int { return cmp.Compare(a.GetExpires(), b.GetExpires()) })
 		all = slices.DeleteFunc(all, func(t *logpb.JoinToken) bool { return t == first })

@@ -221,7 +221,7 @@ func TestDataOfANode(t *testing.T) {
 		if all := openToOthers(t, n.DataDir()); len(all) > 0 {
 			t.Errorf("others can get at %q", all)
 		}
-		if c.Logged("data was open to other users of this host") == 0 {
+		if c.Logged("data was accessible to other users of this host") == 0 {
 			t.Error("nothing is told of it")
 		}
 	})

@@ -108,7 +108,7 @@ func answerTo(t *testing.T, c *cluster.Cluster, number int, config *tls.Config, 
 }
 
 const (
-	noSuchToken   = "the token is none of this cluster's, was revoked, or its time is over"
+	noSuchToken   = "unknown, revoked or expired join token"
 	strangersJoin = "without a certificate a node may only ask to join"
 	needsToken    = "a node that is new joins with a token"
 )
