@@ -172,7 +172,7 @@ func TestLinksBindNames(t *testing.T) {
 		"another data folder":                {member, methodLink, folder.frame(), `known with another data folder`, nil},
 		"join in another's name":             {stranger, methodIntroduce, askToJoin("n4"), "Unavailable peer: name without proof", nil},
 		"join in a member's name":            {stranger, methodIntroduce, askToJoin("n2"), "Unavailable peer: name without proof", nil},
-		"question of another cluster":        {stranger, methodIntroduce, linkFrame(1, 0, 0, append(protoField(1, []byte("x")), protoField(2, []byte("mallory"))...)), "is none of ours", nil},
+		"question of another cluster":        {stranger, methodIntroduce, linkFrame(1, 0, 0, append(protoField(1, []byte("x")), protoField(2, []byte("mallory"))...)), "belongs to cluster", nil},
 		"no hello":                           {member, methodLink, linkFrame(9, 16, 1, nil), "FailedPrecondition", nil},
 		"a hello that is too long":           {member, methodLink, linkFrame(1, 0, 0, make([]byte, 8<<10)), "FailedPrecondition", nil},
 		"a message that is too long":         {member, methodLink, make([]byte, 2<<20), "ResourceExhausted", nil},
