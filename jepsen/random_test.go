@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -105,10 +106,11 @@ func TestRandomHistory(t *testing.T) {
 	t.Parallel()
 	r := mustStart(t, *chaosTime+4*time.Minute)
 	draw := rand.New(rand.NewPCG(r.draws("jepsen.seed", *chaosSeed), 31))
-	p, ends := r.randomPlay(draw)
+	changed := make(chan string)
+	p, ends := r.randomPlay(draw, changed)
 	t.Cleanup(r.printSums)
 	r.mustPlayWhile([]*play{p}, func(ctx context.Context) error {
-		return r.killRandomly(ctx, draw)
+		return r.killRandomly(ctx, draw, changed)
 	})
 	dropped, gone := rndLives.Dropped(p.History)
 	t.Logf("%d confirmed messages were dropped by a length limit; of %d the letter, which is sent once, did not arrive: %.200s", dropped, len(gone), fmt.Sprint(gone))
@@ -117,13 +119,23 @@ func TestRandomHistory(t *testing.T) {
 	}
 }
 
-// killRandomly kills or freezes a node every few seconds.
-func (r *run) killRandomly(ctx context.Context, draw *rand.Rand) error {
+// killRandomly kills or freezes a node every few seconds: often the leader of a queue whose
+// policy has just changed.
+func (r *run) killRandomly(ctx context.Context, draw *rand.Rand, changed <-chan string) error {
 	queues := rndQueues()
 	end := time.Now().Add(*chaosTime)
 	for time.Now().Before(end) {
 		next := time.Now().Add(rndKilledFrom + time.Duration(draw.Int64N(int64(rndKilledTo-rndKilledFrom))))
 		queue := queues[draw.IntN(len(queues))].Name
+		if draw.IntN(2) == 0 {
+			select {
+			case queue = <-changed:
+			case <-time.After(rndChangedTo):
+			}
+			if err := pauseFor(ctx, time.Duration(draw.Int64N(int64(time.Second)))); err != nil {
+				return err
+			}
+		}
 		faults := []nemesis.Fault{nemesis.KillLeader(queue), nemesis.KillLeader(queue), nemesis.KillOne(draw.IntN), nemesis.PauseLeader(queue, time.Duration(200+draw.IntN(2800))*time.Millisecond)}
 		f := faults[draw.IntN(len(faults))]
 		r.Logf("%v %s", r.Now().Round(time.Millisecond), f.Name)
@@ -138,23 +150,24 @@ func (r *run) killRandomly(ctx context.Context, draw *rand.Rand) error {
 }
 
 // randomPlay is the workload of random histories.
-func (r *run) randomPlay(draw *rand.Rand) (*play, *endReader) {
+func (r *run) randomPlay(draw *rand.Rand, changed chan<- string) (*play, *endReader) {
 	p := &play{History: r.beside("random"), name: "random", queues: rndQueues()}
+	long := rndBacklog{long: map[string]bool{}}
 	p.setup = r.declaring(func(ch *amqp.Channel) error {
 		return errors.Join(ch.ExchangeDeclare(rndFan, amqp.ExchangeFanout, true, false, false, false, nil), ch.QueueBind(rndFan, "", rndFan, false, nil))
 	})
 	for i := range rndPublishers {
 		d := seeded(draw, 32+uint64(i))
-		p.publisher(r, fmt.Sprint("publisher ", i+1), i, bounded(rndRate), func() client.Message { return rndMessage(d) })
+		p.publisher(r, fmt.Sprint("publisher ", i+1), i, bounded(rndRate), func() client.Message { return rndMessage(d, &long) })
 	}
 	r.rndWorkers(p, draw)
 	changes, passes, ends := seeded(draw, 50), seeded(draw, 51), &endReader{r: r, p: p, after: map[string]uint64{}}
 	p.publish = append(p.publish,
-		func(ctx context.Context, enough <-chan struct{}) error { return r.changePolicies(ctx, changes, enough) },
+		func(ctx context.Context, enough <-chan struct{}) error { return r.changePolicies(ctx, changes, changed, enough) },
 		func(ctx context.Context, enough <-chan struct{}) error { return r.pass(ctx, passes, enough) })
-	p.consume = append(p.consume, ends.follow)
+	p.consume = append(p.consume, ends.follow, func(ctx context.Context) error { return r.watchBacklog(ctx, &long) })
 	p.over = func() bool { return r.isEmpty(rndNames()...) }
-	p.last = ends.readAll
+	p.last = func(ctx context.Context) error { return errors.Join(r.rndRest(ctx, p), ends.readAll(ctx)) }
 	p.checks = []check{rndLives.Lost, checker.Unanswered, rndLives.Ghosts, rndLives.Doubled, rndLives.Held, rndLives.Early, rndLives.Order}
 	p.tried = func() error { return rndTried(p) }
 	return p, ends
@@ -188,10 +201,45 @@ func rndTried(p *play) error {
 	return nil
 }
 
-// rndMessage draws a message.
-func rndMessage(d *dice) client.Message {
+// rndBacklog has the queues in which so much waits that nothing is published to them: how fast
+// they are depends on the machine.
+type rndBacklog struct {
+	mu   sync.Mutex
+	long map[string]bool
+}
+
+// rndWaiting is how much may wait.
+const rndWaiting = 150
+
+func (b *rndBacklog) has(queue string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.long[queue] || queue == rndForward && b.long[rndTarget] || b.long[rndDead]
+}
+
+// watchBacklog keeps the backlog until ctx ends.
+func (r *run) watchBacklog(ctx context.Context, b *rndBacklog) error {
+	for turn := 0; ctx.Err() == nil; turn++ {
+		n := r.Nodes[turn%len(r.Nodes)]
+		for _, name := range rndNames() {
+			if q, err := n.Queue(ctx, name); err == nil { // or the node is down
+				b.mu.Lock()
+				b.long[name] = q.Messages > rndWaiting
+				b.mu.Unlock()
+			}
+		}
+		workload.Wait(ctx, 500*time.Millisecond)
+	}
+	return nil
+}
+
+// rndMessage draws a message for a queue in which not too much waits.
+func rndMessage(d *dice, long *rndBacklog) client.Message {
 	names := []string{rndGroups, rndLinger, rndOnce, rndSingle, rndForward, rndLocks, rndLocks, rndFan}
 	m := client.Message{Queue: names[d.below(len(names))], Size: 12 + d.below(300)}
+	for tries := 0; tries < len(names) && long.has(m.Queue); tries++ {
+		m.Queue = names[d.below(len(names))]
+	}
 	if d.below(40) == 0 {
 		m.Size = largeSize
 	}
@@ -242,6 +290,32 @@ func (r *run) rndWorkers(p *play, draw *rand.Rand) {
 	add(2, workload.Worker{Queue: rndFan, Prefetch: 3, Lock: history.Forever})
 	add(1, workload.Worker{Queue: rndOnce, More: []string{rndFan}, Prefetch: 5, Global: true, Lock: history.Forever})
 	add(3, workload.Worker{Queue: rndDead, Prefetch: 50, Lock: history.Forever})
+}
+
+// rndRest settles what the workers have left, if a run is stuck: it is not lost.
+func (r *run) rndRest(ctx context.Context, p *play) error {
+	ctx, cancel := context.WithTimeout(ctx, drainedWithin)
+	defer cancel()
+	var rest sync.WaitGroup
+	for i, name := range rndNames() {
+		if name == rndForward || r.isEmpty(name) {
+			continue
+		}
+		w := workload.Worker{
+			Name: "rest of " + name, URIs: r.URIs(), First: i, Queue: name, Prefetch: 100,
+			Do: func(ctx context.Context, s *workload.Session, t workload.Taken) {
+				s.Ask(ctx, "message.settle", amqp.Table{"x-delivery-tag": int64(t.Tag), "x-outcome": "ack"}, t.About(history.Settle, 0))
+			},
+			Idle: func(context.Context, *workload.Session) {
+				if r.isEmpty(rndNames()...) {
+					cancel()
+				}
+			},
+		}
+		rest.Go(func() { _ = w.Run(ctx, p.History) })
+	}
+	rest.Wait()
+	return nil
 }
 
 // rndParked is a message that was deferred.
@@ -349,8 +423,9 @@ func (h *rndHand) idle(ctx context.Context, s *workload.Session) {
 	}
 }
 
-// changePolicies sets and clears policies until enough is closed, and leaves none.
-func (r *run) changePolicies(ctx context.Context, d *dice, enough <-chan struct{}) error {
+// changePolicies sets and clears policies until enough is closed, and leaves none. It tells
+// which queues' policies have changed, if somebody waits for that.
+func (r *run) changePolicies(ctx context.Context, d *dice, changed chan<- string, enough <-chan struct{}) error {
 	var all []cluster.Policy
 	for _, q := range rndNames() {
 		if len(rndPolicies[q]) > 0 {
@@ -376,7 +451,12 @@ func (r *run) changePolicies(ctx context.Context, d *dice, enough <-chan struct{
 			continue
 		}
 		p.Definition = rndPolicies[p.Name][d.below(len(rndPolicies[p.Name]))]
-		_ = n.SetPolicy(ctx, p)
+		if n.SetPolicy(ctx, p) == nil {
+			select {
+			case changed <- p.Name:
+			default:
+			}
+		}
 	}
 }
 
