@@ -163,7 +163,9 @@ func (r *run) randomPlay(draw *rand.Rand, changed chan<- string) (*play, *endRea
 	r.rndWorkers(p, draw)
 	changes, passes, ends := seeded(draw, 50), seeded(draw, 51), &endReader{r: r, p: p, after: map[string]uint64{}}
 	p.publish = append(p.publish,
-		func(ctx context.Context, enough <-chan struct{}) error { return r.changePolicies(ctx, changes, changed, enough) },
+		func(ctx context.Context, enough <-chan struct{}) error {
+			return r.changePolicies(ctx, changes, changed, enough)
+		},
 		func(ctx context.Context, enough <-chan struct{}) error { return r.pass(ctx, passes, enough) })
 	p.consume = append(p.consume, ends.follow, func(ctx context.Context) error { return r.watchBacklog(ctx, &long) })
 	p.over = func() bool { return r.isEmpty(rndNames()...) }
