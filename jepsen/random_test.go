@@ -89,9 +89,10 @@ var rndPolicies = map[string][]map[string]any{
 }
 
 const (
-	// rndKilled bounds the time from one kill to the next, rndChanged that between changes of policies.
+	// The time from one kill to the next, and that between changes of policies.
 	rndKilledFrom, rndKilledTo   = 5 * time.Second, 9 * time.Second
 	rndChangedFrom, rndChangedTo = time.Second, 3 * time.Second
+	rndShort                     = 5 * time.Second // how long a short run breaks things
 	rndPublishers                = 12
 	rndRate                      = 12 // of each publisher, in a second
 	rndGroupsPerQueue            = 10
@@ -120,11 +121,17 @@ func TestRandomHistory(t *testing.T) {
 }
 
 // killRandomly kills or freezes a node every few seconds: often the leader of a queue whose
-// policy has just changed.
+// policy has just changed. Now and then a node stays away while that goes on, so that no
+// majority is left for a while.
 func (r *run) killRandomly(ctx context.Context, draw *rand.Rand, changed <-chan string) error {
 	queues := rndQueues()
-	end := time.Now().Add(*chaosTime)
-	for time.Now().Before(end) {
+	var back func() error // brings the node back that is away
+	away := 0             // faults until then
+	lasts := *chaosTime
+	if short() {
+		lasts = rndShort
+	}
+	for end := time.Now().Add(lasts); time.Now().Before(end); {
 		next := time.Now().Add(rndKilledFrom + time.Duration(draw.Int64N(int64(rndKilledTo-rndKilledFrom))))
 		queue := queues[draw.IntN(len(queues))].Name
 		if draw.IntN(2) == 0 {
@@ -136,17 +143,49 @@ func (r *run) killRandomly(ctx context.Context, draw *rand.Rand, changed <-chan 
 				return err
 			}
 		}
-		faults := []nemesis.Fault{nemesis.KillLeader(queue), nemesis.KillLeader(queue), nemesis.KillOne(draw.IntN), nemesis.PauseLeader(queue, time.Duration(200+draw.IntN(2800))*time.Millisecond)}
+		paused := nemesis.PauseLeader(queue, time.Duration(200+draw.IntN(2800))*time.Millisecond)
+		faults := []nemesis.Fault{nemesis.KillOne(draw.IntN), paused, nemesis.KillLeader(queue), nemesis.KillLeader(queue), nemesis.KillTwo(draw.IntN)}
+		if back != nil {
+			faults = faults[:2] // the others wait for a majority, or for all
+		}
 		f := faults[draw.IntN(len(faults))]
 		r.Logf("%v %s", r.Now().Round(time.Millisecond), f.Name)
 		if err := f.Run(ctx, r.Cluster, r.History); err != nil {
 			return fmt.Errorf("%s: %w", f.Name, err)
 		}
+		away--
+		switch {
+		case back != nil && away <= 0:
+			if err := back(); err != nil {
+				return err
+			}
+			back = nil
+		case back == nil && draw.IntN(6) == 0:
+			away = 1 + draw.IntN(3)
+			back = r.sendAway(ctx, r.Nodes[draw.IntN(len(r.Nodes))])
+		}
 		if err := pauseFor(ctx, min(time.Until(next), time.Until(end))); err != nil {
 			return err
 		}
 	}
+	if back != nil {
+		return back()
+	}
 	return nil
+}
+
+// sendAway kills a node and returns what starts it again.
+func (r *run) sendAway(ctx context.Context, n *cluster.Node) (back func() error) {
+	r.Logf("%v node %d is away", r.Now().Round(time.Millisecond), n.Number)
+	n.TryTake() // no other fault has it
+	healed := r.Fault(nemesis.Kill, n.Number)
+	err := n.Kill(ctx)
+	return func() error {
+		defer n.Release()
+		defer healed()
+		r.Logf("%v node %d comes back", r.Now().Round(time.Millisecond), n.Number)
+		return errors.Join(err, n.Restart(), n.AwaitReady(ctx))
+	}
 }
 
 // randomPlay is the workload of random histories.
@@ -161,6 +200,7 @@ func (r *run) randomPlay(draw *rand.Rand, changed chan<- string) (*play, *endRea
 		p.publisher(r, fmt.Sprint("publisher ", i+1), i, bounded(rndRate), func() client.Message { return rndMessage(d, &long) })
 	}
 	r.rndWorkers(p, draw)
+	r.rndGetters(p, draw)
 	changes, passes, ends := seeded(draw, 50), seeded(draw, 51), &endReader{r: r, p: p, after: map[string]uint64{}}
 	p.publish = append(p.publish,
 		func(ctx context.Context, enough <-chan struct{}) error {
@@ -318,6 +358,23 @@ func (r *run) rndRest(ctx context.Context, p *play) error {
 	}
 	rest.Wait()
 	return nil
+}
+
+// rndGetters gives the play clients that take messages one by one.
+func (r *run) rndGetters(p *play, draw *rand.Rand) {
+	for i, queue := range []string{rndOnce, rndLocks, rndFan} {
+		d := seeded(draw, 90+uint64(i))
+		p.getter(r, workload.Getter{
+			Name: queue + " getter", First: i, Queue: queue, Pause: func() time.Duration { return d.within(0, 300*time.Millisecond) },
+			Do: func(ctx context.Context, s *workload.Session, t workload.Taken) bool {
+				outcome, kind := "ack", history.Settle
+				if d.below(5) == 0 {
+					outcome, kind = "requeue", history.Requeue
+				}
+				return s.Ask(ctx, "message.settle", amqp.Table{"x-delivery-tag": int64(t.Tag), "x-outcome": outcome}, t.About(kind, 0)) != history.Unknown
+			},
+		})
+	}
 }
 
 // rndParked is a message that was deferred.
