@@ -3,13 +3,23 @@ package jepsen
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
+	"syscall"
+	"testing"
 	"time"
 
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/checker"
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/internal/await"
+	"github.com/quorate/quorate/jepsen/nemesis"
 	"github.com/quorate/quorate/jepsen/workload"
 )
 
@@ -104,4 +114,53 @@ func (e *endReader) explainMissed() {
 			}
 		}
 	}
+}
+
+// leads declares a queue through a node, which then leads it, if nothing happens, and returns
+// its leader.
+func (r *run) leads(queue string, n *cluster.Node, arguments amqp.Table) *cluster.Node {
+	r.Helper()
+	r.must(workload.Declare(r.ctx, n.URI(), workload.Queue{Name: queue, Arguments: arguments}))
+	leader, err := nemesis.AwaitLeader(r.ctx, r.Cluster, queue, nil)
+	r.must(err)
+	return leader
+}
+
+// A message that a length limit drops while the leader of the queue of dead letters hangs, and
+// whose own leader is killed then, may be gone: its letter was sent once, from a process that has
+// ended. Nobody received the message and no queue has it, but the record of ends tells, after the
+// change of leader, what became of it.
+func TestRecordOfLetterSentOnce(t *testing.T) {
+	t.Parallel()
+	r := mustStart(t, 2*time.Minute)
+	const short = "short"
+	leader, hung := r.leads(short, r.Nodes[0], amqp.Table{"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}), r.leads("dead", r.Nodes[1], nil)
+	if leader == hung {
+		t.Skip("one node has come to lead both queues")
+	}
+	conn, err := client.Connect(r.ctx, leader.URI())
+	r.must(err)
+	defer conn.CloseDeadline(time.Now())
+	ch, err := conn.Channel()
+	r.must(errors.Join(err, ch.Confirm(false), hung.Signal(syscall.SIGSTOP)))
+	for key := range uint64(2) {
+		c, err := ch.PublishWithDeferredConfirmWithContext(r.ctx, "", short, false, false, amqp.Publishing{CorrelationId: strconv.FormatUint(key+1, 10)})
+		r.must(err)
+		if !c.Wait() {
+			t.Fatalf("message %d is not confirmed", key+1)
+		}
+	}
+	r.must(errors.Join(leader.Kill(r.ctx), hung.Signal(syscall.SIGCONT), leader.Restart(), leader.AwaitReady(r.ctx)))
+
+	e := &endReader{r: r, after: map[string]uint64{}}
+	var items []end
+	r.must(await.Until(r.ctx, 50*time.Millisecond, "the record of ends", func() (bool, error) {
+		items, err = e.page(r.ctx, short)
+		return err == nil, err
+	}))
+	if len(items) != 1 || items[0].CorrelationID != "1" || items[0].Reason+" "+items[0].Disposition != checker.MaxLen {
+		t.Errorf("the record of ends is %+v", items)
+	}
+	q, err := r.Nodes[0].Queue(r.ctx, "dead")
+	t.Logf("letters that arrived: %d, %v", q.Messages, err)
 }
