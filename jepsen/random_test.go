@@ -315,9 +315,9 @@ func rndMessage(d *dice, long *rndBacklog) client.Message {
 // rndWorkers gives the play its consumers.
 func (r *run) rndWorkers(p *play, draw *rand.Rand) {
 	add := func(n int, w workload.Worker) {
-		for i := range n {
+		for range n {
 			one := w
-			one.Name, one.URIs, one.First = fmt.Sprint(w.Queue, "-", len(p.workers)+1), r.URIs(), i
+			one.Name, one.URIs, one.First = fmt.Sprint(w.Queue, "-", len(p.workers)+1), r.URIs(), len(p.workers)
 			h := &rndHand{p: p, d: seeded(draw, 60+uint64(len(p.workers))), worker: &one, parked: map[string]rndParked{}}
 			one.Do, one.Idle = h.work, h.idle
 			p.workers = append(p.workers, &one)
@@ -326,11 +326,15 @@ func (r *run) rndWorkers(p *play, draw *rand.Rand) {
 	add(3, workload.Worker{Queue: rndGroups, Prefetch: 3, Lock: history.Forever, Arguments: amqp.Table{"x-max-groups": 2}})
 	add(3, workload.Worker{Queue: rndLinger, Prefetch: 2, Lock: lockTime})
 	add(3, workload.Worker{Queue: rndOnce, Prefetch: 4, Lock: history.Forever})
-	add(3, workload.Worker{Queue: rndSingle, Prefetch: 5, Lock: history.Forever, Alone: true})
+	for priority := range 3 {
+		add(1, workload.Worker{Queue: rndSingle, Prefetch: 5, Lock: history.Forever, Alone: true, Arguments: amqp.Table{"x-priority": priority}})
+	}
 	add(2, workload.Worker{Queue: rndTarget, Prefetch: 2, Lock: history.Forever})
-	add(3, workload.Worker{Queue: rndLocks, Prefetch: 3, Lock: time.Second})
+	add(2, workload.Worker{Queue: rndLocks, Prefetch: 3, Lock: time.Second})
+	add(1, workload.Worker{Queue: rndLocks, Prefetch: 3, Lock: time.Second, Arguments: amqp.Table{"x-min-ttl": 300, "x-lock-detach-grace": 500}})
 	add(2, workload.Worker{Queue: rndFan, Prefetch: 3, Lock: history.Forever})
 	add(1, workload.Worker{Queue: rndOnce, More: []string{rndFan}, Prefetch: 5, Global: true, Lock: history.Forever})
+	add(1, workload.Worker{Queue: rndGroups, More: []string{rndFan}, Prefetch: 1, Global: true, Lock: history.Forever})
 	add(3, workload.Worker{Queue: rndDead, Prefetch: 50, Lock: history.Forever})
 }
 
@@ -444,7 +448,7 @@ func (h *rndHand) work(ctx context.Context, s *workload.Session, t workload.Take
 	case n < 94:
 		s.Close()
 	case n < 96 && t.Group != "" && !h.worker.Alone:
-		s.Ask(ctx, "group.release", h.group(s, t), t.About(history.Requeue, 0))
+		s.Ask(ctx, "group.release", group(t), t.About(history.Requeue, 0))
 		s.Close() // what it holds of the group is no longer its own
 	case n < 98 && t.Queue == rndLocks:
 		s.Ask(ctx, "lock.renew", tag, t.About(history.Renew, h.worker.Lock))
@@ -454,13 +458,14 @@ func (h *rndHand) work(ctx context.Context, s *workload.Session, t workload.Take
 	}
 }
 
-func (h *rndHand) group(s *workload.Session, t workload.Taken) amqp.Table {
-	return amqp.Table{"x-queue": t.Queue, "x-group-id": t.Group, "x-consumer-tag": s.Consumer}
+// group names the group of a delivery in commands.
+func group(t workload.Taken) amqp.Table {
+	return amqp.Table{"x-queue": t.Queue, "x-group-id": t.Group, "x-consumer-tag": t.Consumer}
 }
 
 // renew makes sure that the worker holds the group of a delivery.
 func (h *rndHand) renew(ctx context.Context, s *workload.Session, t workload.Taken) bool {
-	renewed := s.Ask(ctx, "group.renew", h.group(s, t), t.About(history.Renew, h.worker.Lock))
+	renewed := s.Ask(ctx, "group.renew", group(t), t.About(history.Renew, h.worker.Lock))
 	if renewed == history.Unknown && !s.Lost() {
 		s.Die()
 	}

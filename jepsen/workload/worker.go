@@ -54,7 +54,9 @@ type Taken struct {
 	Tag   uint64
 	Queue string
 	Group string
-	At    time.Duration
+	// Consumer is the tag of the consumer that has it; empty: it was got.
+	Consumer string
+	At       time.Duration
 }
 
 // Session is a worker's connection, and one of the history's clients.
@@ -218,7 +220,7 @@ func (s *Session) took(d amqp.Delivery, queue, group string, lock time.Duration)
 	turn, _ := d.Headers["x-acquired-count"].(int64)
 	at := s.h.Now()
 	on := s.h.Took(history.Op{Client: s.Name, Key: key, Queue: queue, Group: group, Again: d.Redelivered, Turn: int(turn), Call: max(s.began, s.free), Lock: lock})
-	return Taken{Key: key, On: on, Tag: d.DeliveryTag, Queue: queue, Group: group, At: at}
+	return Taken{Key: key, On: on, Tag: d.DeliveryTag, Queue: queue, Group: group, Consumer: d.ConsumerTag, At: at}
 }
 
 // lose ends the session in the history, and its connection if it is there.
