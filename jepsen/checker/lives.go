@@ -34,9 +34,9 @@ const MaxLen = "maxlen at_most_once"
 // life is what became of an attempt in a queue.
 type life struct {
 	*history.Attempt
-	queue string
-	turns []*held      // in the order of their numbers
-	ends  []history.Op // what the record of ends has
+	queue  string
+	handed []*held      // in the order of their numbers
+	ends   []history.Op // what the record of ends has
 }
 
 // place is an attempt in a queue.
@@ -60,7 +60,7 @@ func lives(h *history.History) map[place]*life {
 	}
 	for _, d := range holds(h) {
 		l := at(d.Queue, d.Key)
-		l.turns = append(l.turns, d)
+		l.handed = append(l.handed, d)
 	}
 	for _, o := range h.Ops {
 		if o.Kind == history.Ended {
@@ -69,7 +69,7 @@ func lives(h *history.History) map[place]*life {
 		}
 	}
 	for _, l := range all {
-		slices.SortStableFunc(l.turns, func(a, b *held) int { return cmp.Compare(a.Turn, b.Turn) })
+		slices.SortStableFunc(l.handed, func(a, b *held) int { return cmp.Compare(a.Turn, b.Turn) })
 	}
 	return all
 }
@@ -110,8 +110,8 @@ func (c Lives) lost(all map[place]*life, a *history.Attempt) string {
 		if len(l.ends) > 0 {
 			return fmt.Sprintf("it left queue %s (%s) and did not arrive", l.queue, l.ends[len(l.ends)-1].Why)
 		}
-		last := l.turns[len(l.turns)-1]
-		for _, d := range l.turns {
+		last := l.handed[len(l.handed)-1]
+		for _, d := range l.handed {
 			// What was handed out again was not settled by an ack that nobody answered.
 			if s := d.settles(); s == history.OK || s == history.Unknown && d == last {
 				return ""
@@ -201,7 +201,7 @@ func (c Lives) Doubled(h *history.History) Verdict {
 	p := problems{name: "doubled"}
 	proven := provenBy(h)
 	for _, l := range inOrder(lives(h)) {
-		if len(l.turns) == 0 {
+		if len(l.handed) == 0 {
 			continue
 		}
 		over, why := math.MaxInt, ""
@@ -210,10 +210,10 @@ func (c Lives) Doubled(h *history.History) Verdict {
 				over, why = o.Turn, fmt.Sprintf("it ended there (%s) after %d deliveries", o.Why, o.Turn)
 			}
 		}
-		for i, d := range l.turns {
+		for i, d := range l.handed {
 			switch {
-			case i > 0 && l.turns[i-1].Turn == d.Turn:
-				p.add("key %d: delivery %d from queue %s came to %s at %v and to %s at %v", l.Key, d.Turn, l.queue, l.turns[i-1].Client, l.turns[i-1].Return, d.Client, d.Return)
+			case i > 0 && l.handed[i-1].Turn == d.Turn:
+				p.add("key %d: delivery %d from queue %s came to %s at %v and to %s at %v", l.Key, d.Turn, l.queue, l.handed[i-1].Client, l.handed[i-1].Return, d.Client, d.Return)
 			case d.Again != (d.Turn > 0):
 				p.add("key %d: delivery %d from queue %s to %s at %v is marked as redelivered: %t", l.Key, d.Turn, l.queue, d.Client, d.Return, d.Again)
 			case d.Turn >= over:
@@ -233,7 +233,7 @@ func (c Lives) repeated(h *history.History, p *problems) {
 	first := map[place]*history.Attempt{} // by the message
 	for _, l := range inOrder(lives(h)) {
 		window := c.Once[l.queue]
-		if window == 0 || len(l.turns) == 0 {
+		if window == 0 || len(l.handed) == 0 {
 			continue
 		}
 		at := place{l.queue, l.Message}
@@ -273,8 +273,8 @@ func provenBy(h *history.History) func(*held) bool {
 func (c Lives) Held(h *history.History) Verdict {
 	p := problems{name: "holders"}
 	for _, l := range inOrder(lives(h)) {
-		for i := 1; i < len(l.turns); i++ {
-			if a, b := l.turns[i-1], l.turns[i]; b.Return < a.until(0)-ClockError {
+		for i := 1; i < len(l.handed); i++ {
+			if a, b := l.handed[i-1], l.handed[i]; b.Return < a.until(0)-ClockError {
 				p.add("key %d of queue %s came to %s at %v, and %s held it until %v", l.Key, l.queue, b.Client, b.Return, a.Client, a.until(0))
 			}
 		}
@@ -322,10 +322,10 @@ func (c Lives) Early(h *history.History) Verdict {
 	p := problems{name: "early"}
 	all := lives(h)
 	for _, l := range inOrder(all) {
-		if len(l.turns) == 0 {
+		if len(l.handed) == 0 {
 			continue
 		}
-		first := slices.MinFunc(l.turns, func(a, b *held) int { return cmp.Compare(a.Return, b.Return) })
+		first := slices.MinFunc(l.handed, func(a, b *held) int { return cmp.Compare(a.Return, b.Return) })
 		origin := all[place{l.Attempt.Queue, l.Key}]
 		expired := l.queue == c.Dead && origin != nil && slices.ContainsFunc(origin.ends, func(o history.Op) bool { return strings.HasPrefix(o.Why, "expired ") })
 		switch {
@@ -334,12 +334,12 @@ func (c Lives) Early(h *history.History) Verdict {
 		case expired && first.Return < l.Call+l.TTL-Grain:
 			p.add("key %d, published to queue %s at %v for %v, had expired at %v", l.Key, l.Attempt.Queue, l.Call, l.TTL, first.Return)
 		}
-		for i, d := range l.turns {
+		for i, d := range l.handed {
 			for _, o := range d.then {
 				if o.Kind != history.Retry || o.Result != history.OK {
 					continue
 				}
-				for _, next := range l.turns[i+1:] {
+				for _, next := range l.handed[i+1:] {
 					if next.Return < o.Call+o.Due-Grain {
 						p.add("key %d of queue %s was to be retried at %v and came at %v", l.Key, l.queue, o.Call+o.Due, next.Return)
 					}

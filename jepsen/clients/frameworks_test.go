@@ -12,6 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
@@ -213,20 +214,16 @@ func (f *framework) symfony() {
 }
 
 // get polls a queue with basic.get.
-func (f *framework) get(queue string, notBefore time.Time) amqp.Delivery {
+func (f *framework) get(queue string, notBefore time.Time) (d amqp.Delivery) {
 	f.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // as its workers do
-		d, ok, err := f.ch.Get(queue, false)
-		f.must(err)
-		if early := time.Until(notBefore); ok && early > 0 {
-			f.Fatalf("%v too early", early)
-		}
-		if ok {
-			return d
-		}
+	f.must(await.Until(f.ctx, 20*time.Millisecond, "a message in "+queue, func() (ok bool, err error) {
+		d, ok, err = f.ch.Get(queue, false)
+		return ok, err
+	}))
+	if early := time.Until(notBefore); early > 0 {
+		f.Fatalf("%v too early", early)
 	}
-	f.Fatal("nothing comes")
-	panic("not reached")
+	return d
 }
 
 func (f *framework) laravel() {
