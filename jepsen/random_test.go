@@ -144,7 +144,11 @@ func (r *run) killRandomly(ctx context.Context, draw *rand.Rand, changed <-chan 
 			}
 		}
 		paused := nemesis.PauseLeader(queue, time.Duration(200+draw.IntN(2800))*time.Millisecond)
-		faults := []nemesis.Fault{nemesis.KillOne(draw.IntN), paused, nemesis.KillLeader(queue), nemesis.KillLeader(queue), nemesis.KillTwo(draw.IntN)}
+		faults := []nemesis.Fault{
+			nemesis.KillOne(draw.IntN), paused, nemesis.KillLeader(queue), nemesis.KillLeader(queue), nemesis.KillTwo(draw.IntN),
+			// Letters are on their way when their senders die.
+			nemesis.Pair(nemesis.PauseLeader(rndDead, time.Second), nemesis.KillLeader(queue)),
+		}
 		if back != nil {
 			faults = faults[:2] // the others wait for a majority, or for all
 		}

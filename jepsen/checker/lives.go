@@ -39,6 +39,11 @@ type life struct {
 	ends   []history.Op // what the record of ends has
 }
 
+// first returns the delivery that was received first.
+func (l *life) first() *held {
+	return slices.MinFunc(l.handed, func(a, b *held) int { return cmp.Compare(a.Return, b.Return) })
+}
+
 // place is an attempt in a queue.
 type place struct {
 	queue string
@@ -228,7 +233,8 @@ func (c Lives) Doubled(h *history.History) Verdict {
 	return p.found()
 }
 
-// repeated finds messages of which a queue has taken two attempts.
+// repeated finds messages of which a queue has taken two attempts: the second was taken
+// before it was delivered.
 func (c Lives) repeated(h *history.History, p *problems) {
 	first := map[place]*history.Attempt{} // by the message
 	for _, l := range inOrder(lives(h)) {
@@ -237,7 +243,7 @@ func (c Lives) repeated(h *history.History, p *problems) {
 			continue
 		}
 		at := place{l.queue, l.Message}
-		if a := first[at]; a != nil && l.Attempt.Call < a.Call+window {
+		if a := first[at]; a != nil && l.first().Return < a.Call+window {
 			p.add("message %d came from queue %s as key %d and as key %d", l.Message, l.queue, a.Key, l.Key)
 		}
 		first[at] = l.Attempt
@@ -325,7 +331,7 @@ func (c Lives) Early(h *history.History) Verdict {
 		if len(l.handed) == 0 {
 			continue
 		}
-		first := slices.MinFunc(l.handed, func(a, b *held) int { return cmp.Compare(a.Return, b.Return) })
+		first := l.first()
 		origin := all[place{l.Attempt.Queue, l.Key}]
 		expired := l.queue == c.Dead && origin != nil && slices.ContainsFunc(origin.ends, func(o history.Op) bool { return strings.HasPrefix(o.Why, "expired ") })
 		switch {
