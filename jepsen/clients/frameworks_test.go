@@ -365,7 +365,7 @@ func rejections(d amqp.Delivery, queue string) (n int64) {
 
 func (f *framework) oslo() {
 	f.exchange("openstack", "topic", 0, nil)
-	f.queue("compute.host-1", 0, amqp.Table{"x-ha-policy": "all"})
+	f.queue("compute.host-1", 0, nil)
 	f.bind("compute.host-1", "compute.host-1", "openstack")
 	f.exchange("reply_1", "direct", 0, nil)
 	f.queue("reply_1", 0, amqp.Table{"x-expires": 1_800_000})
@@ -373,7 +373,7 @@ func (f *framework) oslo() {
 	f.exchange("compute_fanout", "fanout", autoDelete, nil)
 	f.queue("compute_fanout_1", 0, amqp.Table{"x-expires": 1_800_000})
 	f.bind("compute_fanout_1", "compute", "compute_fanout")
-	f.queue("volume", durable, amqp.Table{"x-queue-type": "quorum", "x-max-in-memory-length": 100})
+	f.queue("volume", durable, amqp.Table{"x-queue-type": "quorum"})
 	for _, way := range [][2]string{{"openstack", "compute.host-1"}, {"reply_1", "reply_1"}, {"", "volume"}} {
 		f.publish(way[0], way[1], amqp.Publishing{})
 		f.must(f.next(f.consume(way[1], 0, false), time.Time{}).Ack(false))
