@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +57,17 @@ func TestFrameworks(t *testing.T) {
 			w.play(f)
 		})
 	}
+	t.Run("watermill's package", func(t *testing.T) {
+		program := filepath.Join(t.TempDir(), "watermill")
+		if out, err := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join("testdata", "watermill"), "-o", program, ".").CombinedOutput(); err != nil {
+			t.Skip(missing(fmt.Sprintf("watermill: %v %.500s", err, out)))
+		}
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		if out, err := exec.CommandContext(ctx, program, c.Nodes[1].AMQP, "watermill").CombinedOutput(); err != nil || string(out) != "ok\n" {
+			t.Errorf("%v: %s", err, out)
+		}
+	})
 }
 
 // framework is one of them on its connection.
