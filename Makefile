@@ -167,9 +167,9 @@ client-suites: ## the tests that ship with clients in Java and Perl, from Debian
 	$(GO) test ./jepsen/clients -run 'TestJavaSuite|TestPerlSuite' -clients.suite -count 1 -v -timeout 0
 
 # Those that break things for CHAOS_TIME run one after the other, as each can use the whole machine.
-CHAOS = TestChaos|TestHealthy|TestSaturation
+CHAOS = TestChaos|TestHealthy|TestSaturation|TestRandomHistory
 
-chaos: ## the long fault run with its report, and the simulation against mends taken back (CHAOS_TIME=30m for each of three tests, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
+chaos: ## the long fault run with its report, and the simulation against mends taken back (CHAOS_TIME=30m for each of four tests, CHAOS_SCALE=10, CHAOS_SEED=0: drawn)
 	@rm -rf report/chaos; failed=; \
 	run() { echo "$$@"; "$$@" || failed=yes; }; \
 	run $(GO) test ./jepsen -run '^($(CHAOS))$$' -parallel 1 -count 1 -v -timeout 0 -jepsen.time $(CHAOS_TIME) -jepsen.seed $(CHAOS_SEED) -jepsen.keep -jepsen.report ../report/chaos; \

@@ -21,7 +21,7 @@ import (
 
 var (
 	scale     = flag.Int("jepsen.scale", 1, "multiplies message and fault counts")
-	chaosTime = flag.Duration("jepsen.time", 12*time.Second, "how long TestChaos breaks things")
+	chaosTime = flag.Duration("jepsen.time", 12*time.Second, "how long TestChaos and TestRandomHistory break things")
 	onDisks   = flag.String("jepsen.filesystem", "ext4", "of the disks that nodes have in tests that break disks: ext4 or xfs")
 	chaosSeed = flag.Uint64("jepsen.seed", 0, "what tests draw faults and loads from; 0: from the clock")
 )

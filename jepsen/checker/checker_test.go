@@ -45,6 +45,19 @@ var checkers = map[string]func(*history.History) Verdict{
 	"online":      online,
 	"slow":        slowBy400,
 	"flips":       func(h *history.History) Verdict { return Flips(h, 2*time.Second) },
+
+	"lives-lost":    eachLife.Lost,
+	"lives-ghosts":  eachLife.Ghosts,
+	"lives-doubled": eachLife.Doubled,
+	"lives-held":    eachLife.Held,
+	"lives-early":   eachLife.Early,
+	"lives-order":   eachLife.Order,
+}
+
+// eachLife are the rules of the golden histories of lives.
+var eachLife = Lives{
+	Dead: "dead", Forwards: map[string]string{"f": "t"}, Once: map[string]time.Duration{"once": time.Minute},
+	Refuses: map[string]bool{"refusing": true}, Orders: map[string]bool{"q": true},
 }
 
 // slowBy400 is Slow for links that delay an answer by 400 ms.

@@ -22,10 +22,11 @@ type held struct {
 
 // until is how long the holder's lock lasts at least, by what the broker had
 // answered before the call of an op; all of it for a zero op. The lock of a group
-// may have begun long before the delivery: only renewals tell.
+// may have begun long before the delivery: only renewals tell, unless it lasts until its
+// holder ends it.
 func (d *held) until(before time.Duration) time.Duration {
 	end := d.Call + d.Lock
-	if d.Group != "" {
+	if d.Group != "" && d.Lock < history.Forever {
 		end = 0
 	}
 	for _, o := range d.then {

@@ -18,7 +18,11 @@ type Message struct {
 	Queue      string        // where it must finally be consumed
 	TTL        time.Duration // 0: none; below a millisecond: 0 ms
 	Delay      time.Duration // by a delayed exchange; recorded as a TTL
-	Size       int           // of the body, at least 12
+	Wait       time.Duration // in the queue, before it is ready; recorded apart
+	Group      string        // of messages; "": none
+	Priority   uint8
+	Once       bool // all attempts have one message id, so that a queue can tell repetitions
+	Size       int  // of the body, at least 12
 }
 
 // Publisher publishes with confirms and a window of unconfirmed messages. When its
@@ -136,16 +140,26 @@ func (p *Publisher) take(more *bool, next func() (Message, bool)) (numbered, boo
 
 func (p *Publisher) publish(ctx context.Context, m numbered) {
 	key := p.h.Begin(history.Attempt{
-		Message: m.number, Publisher: p.Name, Epoch: p.epoch, Queue: m.Queue, TTL: m.TTL + m.Delay,
+		Message: m.number, Publisher: p.Name, Epoch: p.epoch, Queue: m.Queue, TTL: m.TTL + m.Delay, Group: m.Group, Wait: m.Wait,
 	})
 	tag := p.ch.GetNextPublishSeqNo()
 	p.open = append(p.open, attempt{m, key, tag})
-	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Body: Body(key, m.Size)}
+	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Priority: m.Priority, Headers: amqp.Table{}, Body: Body(key, m.Size)}
+	out.MessageId = strconv.FormatUint(key, 10)
+	if out.CorrelationId = out.MessageId; m.Once { // records of ends have both
+		out.MessageId = strconv.FormatUint(m.number, 10)
+	}
+	if m.Group != "" {
+		out.Headers["x-group-id"] = m.Group
+	}
+	if m.Wait > 0 {
+		out.Headers["x-opt-delivery-delay"] = m.Wait.Milliseconds()
+	}
 	if m.TTL > 0 {
 		out.Expiration = strconv.FormatInt(m.TTL.Milliseconds(), 10)
 	}
 	if m.Delay > 0 {
-		out.Headers = amqp.Table{"x-delay": m.Delay.Milliseconds()}
+		out.Headers["x-delay"] = m.Delay.Milliseconds()
 	}
 	if err := p.ch.PublishWithContext(ctx, m.Exchange, m.RoutingKey, false, false, out); err != nil {
 		p.lost()

@@ -28,6 +28,8 @@ type Attempt struct {
 	Epoch     int           `json:"epoch"` // connections of the publisher so far
 	Queue     string        `json:"queue"` // where the message must finally be consumed; several with spaces between them: in each
 	TTL       time.Duration `json:"ttl,omitempty"`
+	Wait      time.Duration `json:"wait,omitempty"` // in the queue, before it is ready
+	Group     string        `json:"group,omitempty"`
 	Call      time.Duration `json:"call"`
 	Return    time.Duration `json:"return,omitempty"`
 	Result    Result        `json:"result"`

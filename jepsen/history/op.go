@@ -12,6 +12,8 @@ const (
 	Renew     = "renew"
 	Settle    = "settle"  // acked
 	Requeue   = "requeue" // given back
+	Retry     = "retry"   // given back, and not handed out before Due has passed
+	Reject    = "reject"  // given up, as a dead letter
 	Defer     = "defer"
 	Receive   = "receive" // of a deferred message
 	Cancel    = "cancel"  // of a schedule
@@ -25,7 +27,11 @@ const (
 	Policy    = "policy"    // a policy sets a TTL, Due, on the queue; 0: none
 	Set       = "set"       // a register, the Group, gets the value Key; No: it has another one, and keeps it
 	Clear     = "clear"     // a register loses its value
+	Ended     = "ended"     // the record of ends of the Queue has the message, with the number Turn of deliveries and the reason Why
 )
+
+// Forever is how long a lock lasts that only its holder ends.
+const Forever = 365 * 24 * time.Hour
 
 // Op is something that a client asked for and was answered, or that it saw. The
 // answer No means that the broker knew of no such thing (404).
@@ -33,6 +39,8 @@ type Op struct {
 	Kind   string        `json:"kind"`
 	Client string        `json:"client"`           // distinct for each session
 	Key    uint64        `json:"key,omitempty"`    // of the message
+	Queue  string        `json:"queue,omitempty"`  // where it was
+	Why    string        `json:"why,omitempty"`    // it ended: reason and dead-letter strategy, with a space between them
 	Group  string        `json:"group,omitempty"`  // of the message
 	On     int           `json:"on,omitempty"`     // number of the delivery, from 1, distinct in a run
 	Again  bool          `json:"again,omitempty"`  // marked as redelivered
@@ -41,7 +49,7 @@ type Op struct {
 	Return time.Duration `json:"return,omitempty"` // 0: there was no answer
 	Result Result        `json:"result,omitempty"` // of what was asked for
 	Lock   time.Duration `json:"lock,omitempty"`   // Deliver, Renew: how long the lock lasts from its beginning
-	Due    time.Duration `json:"due,omitempty"`    // Schedule
+	Due    time.Duration `json:"due,omitempty"`    // Schedule; Retry: from its call
 }
 
 // Did records an op.

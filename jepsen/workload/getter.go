@@ -68,7 +68,7 @@ func (g *Getter) session(ctx context.Context, s *Session, epoch int) (acked []in
 		case !ok:
 		case g.Do != nil:
 			s.free = call
-			if !g.Do(ctx, s, s.took(d, 0)) || s.Lost() || s.Err != nil {
+			if !g.Do(ctx, s, s.took(d, g.Queue, "", 0)) || s.Lost() || s.Err != nil {
 				return nil, errLeft
 			}
 		default:

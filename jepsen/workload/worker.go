@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/client"
@@ -32,10 +33,14 @@ type Worker struct {
 	URIs      []string
 	First     int // position of the first broker
 	Queue     string
-	Prefetch  int
+	More      []string // further queues of the same channel
+	Prefetch  int      // of each queue, or, if Global, of all together
+	Global    bool
 	Arguments amqp.Table
 	// Lock is how long the locks of its deliveries last.
 	Lock time.Duration
+	// Alone: a queue has one active consumer, so that its messages are those of a group.
+	Alone bool
 	// Do is called with each delivery. Idle, if set, is called again and again
 	// while there is none.
 	Do   func(ctx context.Context, s *Session, t Taken)
@@ -47,8 +52,11 @@ type Taken struct {
 	Key   uint64
 	On    int // its number in the history
 	Tag   uint64
+	Queue string
 	Group string
-	At    time.Duration
+	// Consumer is the tag of the consumer that has it; empty: it was got.
+	Consumer string
+	At       time.Duration
 }
 
 // Session is a worker's connection, and one of the history's clients.
@@ -63,6 +71,7 @@ type Session struct {
 	ch      *amqp.Channel
 	from    <-chan amqp.Delivery
 	returns chan amqp.Return
+	over    chan struct{} // closed when nobody reads from any more
 	began   time.Duration
 	heard   time.Duration // the call of the last command that was answered
 	// single: a delivery is not handed out before the one before it was settled, at free.
@@ -106,6 +115,7 @@ func Open(ctx context.Context, h *history.History, name, uri string) (*Session, 
 	}
 	return &Session{
 		Name: name, h: h, conn: conn, ch: ch, began: h.Now(), heard: h.Now(), returns: ch.NotifyReturn(make(chan amqp.Return, 10)),
+		over: make(chan struct{}),
 	}, nil
 }
 
@@ -127,14 +137,53 @@ func (w *Worker) subscribe(ctx context.Context, h *history.History, epoch int) (
 			h.Did(history.Op{Kind: history.Cancelled, Client: s.Name, Return: h.Now()})
 		}
 	}()
-	if err = s.ch.Qos(w.Prefetch, 0, false); err == nil {
-		s.from, err = s.ch.Consume(w.Queue, s.Consumer, false, false, false, false, w.Arguments)
+	if err = s.ch.Qos(w.Prefetch, 0, w.Global); err == nil {
+		s.from, err = w.consume(s)
 	}
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
+}
+
+// consume subscribes to all queues, whose deliveries come in one channel.
+func (w *Worker) consume(s *Session) (<-chan amqp.Delivery, error) {
+	if len(w.More) == 0 {
+		return s.ch.Consume(w.Queue, s.Consumer, false, false, false, false, w.Arguments)
+	}
+	all := make(chan amqp.Delivery)
+	var open sync.WaitGroup
+	for _, queue := range append([]string{w.Queue}, w.More...) {
+		from, err := s.ch.Consume(queue, s.Consumer+tagQueue+queue, false, false, false, false, w.Arguments)
+		if err != nil {
+			return nil, err
+		}
+		open.Go(func() {
+			for d := range from {
+				select {
+				case all <- d:
+				case <-s.over:
+				}
+			}
+		})
+	}
+	go func() {
+		open.Wait()
+		close(all)
+	}()
+	return all, nil
+}
+
+// tagQueue is between the name of a worker and that of one of its queues.
+const tagQueue = "/"
+
+// queueOf returns the queue of a delivery.
+func (w *Worker) queueOf(d amqp.Delivery) string {
+	if _, queue, ok := strings.Cut(d.ConsumerTag, tagQueue); ok && len(w.More) > 0 {
+		return queue
+	}
+	return w.Queue
 }
 
 func (w *Worker) work(ctx context.Context, s *Session) {
@@ -148,7 +197,7 @@ func (w *Worker) work(ctx context.Context, s *Session) {
 			if !ok {
 				return
 			}
-			w.Do(ctx, s, s.took(d, w.Lock))
+			w.Do(ctx, s, w.took(s, d))
 		case <-idle.C:
 			if w.Idle != nil {
 				w.Idle(ctx, s)
@@ -157,17 +206,26 @@ func (w *Worker) work(ctx context.Context, s *Session) {
 	}
 }
 
-func (s *Session) took(d amqp.Delivery, lock time.Duration) Taken {
-	key, _ := client.Key(d.Body)
+func (w *Worker) took(s *Session, d amqp.Delivery) Taken {
+	queue := w.queueOf(d)
 	group, _ := d.Headers["x-group-id"].(string)
+	if w.Alone {
+		group = queue
+	}
+	return s.took(d, queue, group, w.Lock)
+}
+
+func (s *Session) took(d amqp.Delivery, queue, group string, lock time.Duration) Taken {
+	key, _ := client.Key(d.Body)
 	turn, _ := d.Headers["x-acquired-count"].(int64)
 	at := s.h.Now()
-	on := s.h.Took(history.Op{Client: s.Name, Key: key, Group: group, Again: d.Redelivered, Turn: int(turn), Call: max(s.began, s.free), Lock: lock})
-	return Taken{Key: key, On: on, Tag: d.DeliveryTag, Group: group, At: at}
+	on := s.h.Took(history.Op{Client: s.Name, Key: key, Queue: queue, Group: group, Again: d.Redelivered, Turn: int(turn), Call: max(s.began, s.free), Lock: lock})
+	return Taken{Key: key, On: on, Tag: d.DeliveryTag, Queue: queue, Group: group, Consumer: d.ConsumerTag, At: at}
 }
 
 // lose ends the session in the history, and its connection if it is there.
 func (s *Session) lose() {
+	close(s.over)
 	o := history.Op{Kind: history.Lost, Client: s.Name, Call: s.heard, Result: history.Unknown}
 	if !s.Lost() {
 		o.Call, o.Result = s.h.Now(), history.OK
@@ -193,6 +251,18 @@ func (s *Session) Settle(t Taken) {
 	s.Ack(t)
 }
 
+// Return gives a delivery back without an answer, as failed or not, and records that.
+func (s *Session) Return(t Taken, failed bool) {
+	o := t.About(history.Requeue, 0)
+	o.Client, o.Call, o.Result = s.Name, s.h.Now(), history.Unknown
+	s.h.Did(o)
+	if failed {
+		_ = s.ch.Reject(t.Tag, true)
+	} else {
+		_ = s.ch.Nack(t.Tag, false, true)
+	}
+}
+
 // Die ends the connection without a word.
 func (s *Session) Die() {
 	s.heard = s.h.Now()
@@ -212,7 +282,7 @@ func (s *Session) Ask(ctx context.Context, verb string, headers amqp.Table, o hi
 
 // About is an op about a delivery.
 func (t Taken) About(kind string, lock time.Duration) history.Op {
-	return history.Op{Kind: kind, Key: t.Key, Group: t.Group, On: t.On, Lock: lock}
+	return history.Op{Kind: kind, Key: t.Key, Queue: t.Queue, Group: t.Group, On: t.On, Lock: lock}
 }
 
 func (s *Session) ask(ctx context.Context, verb string, headers amqp.Table) history.Result {
