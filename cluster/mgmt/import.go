@@ -276,7 +276,7 @@ func (x *importer) permission(b body) ([]*logpb.CatalogCommand, error) {
 	m := &logpb.PutPermission{}
 	err := b.texts(map[string]*string{"user": &m.User, "vhost": &m.Vhost})
 	if err == nil {
-		err = b.patterns(map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read})
+		err = b.patterns(x.catalog.View(), map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read})
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutPermission{PutPermission: m}}}, err
 }
@@ -285,7 +285,7 @@ func (x *importer) topicPermission(b body) ([]*logpb.CatalogCommand, error) {
 	m := &logpb.PutTopicPermission{}
 	err := b.texts(map[string]*string{"user": &m.User, "vhost": &m.Vhost, "exchange": &m.Exchange})
 	if err == nil {
-		err = b.patterns(map[string]*string{"write": &m.Write, "read": &m.Read})
+		err = b.patterns(x.catalog.View(), map[string]*string{"write": &m.Write, "read": &m.Read})
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: m}}}, err
 }

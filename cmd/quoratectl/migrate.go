@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/pattern"
 	"github.com/quorate/quorate/cmd/quoratectl/internal/migrate"
 )
 
@@ -120,18 +120,19 @@ func migrateEnds(c *call) (from, to, vhost string, err error) {
 	return from, to, vhost, nil
 }
 
-// pickQueues returns which queues are to be moved, by the options.
+// pickQueues returns which queues are meant by the options; only is the one vhost that may be meant,
+// empty: any.
 func pickQueues(c *call, only string) (func(vhost, queue string) bool, error) {
-	vhosts, err := regexp.Compile(c.option("vhost-pattern"))
+	vhosts, err := pattern.Compile(c.option("vhost-pattern"))
 	if err != nil {
 		return nil, usageError("--vhost-pattern: %w", err)
 	}
-	names, err := regexp.Compile(c.option("queue-pattern"))
+	names, err := pattern.Compile(c.option("queue-pattern"))
 	if err != nil {
 		return nil, usageError("--queue-pattern: %w", err)
 	}
 	return func(vhost, queue string) bool {
-		return (only == "" || vhost == only) && vhosts.MatchString(vhost) && names.MatchString(queue)
+		return (only == "" || vhost == only) && vhosts.Match(vhost) && names.Match(queue)
 	}, nil
 }
 

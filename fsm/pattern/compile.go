@@ -52,6 +52,7 @@ type sub struct {
 
 // Pattern is a compiled pattern. It never changes: several goroutines may match.
 type Pattern struct {
+	text     string
 	code     []instruction
 	sets     []set
 	subs     []sub
@@ -68,7 +69,7 @@ func Compile(text string) (*Pattern, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := compiler{Pattern: Pattern{groups: groups, anchored: n.anchored()}}
+	c := compiler{Pattern: Pattern{text: text, groups: groups, anchored: n.anchored()}}
 	n = n.trim()
 	if c.emit(n); len(c.code) > maxProgram {
 		return nil, &Error{fmt.Sprintf("the pattern has more than %d parts, counted with their repetitions,", maxProgram), c.at}
@@ -76,6 +77,9 @@ func Compile(text string) (*Pattern, error) {
 	c.add(instruction{op: opMatch})
 	return &c.Pattern, nil
 }
+
+// String returns the text of the pattern.
+func (p *Pattern) String() string { return p.text }
 
 // compiler makes a program of nodes.
 type compiler struct {
