@@ -58,12 +58,12 @@ func TestDefinitions(t *testing.T) {
 		}
 	}
 	want := []string{
-		"users old", "vhosts streams", "permissions old", "parameters move", "global_parameters internal_cluster_id", "policies ha", "exchanges jms", "queues log", "bindings x → log",
+		"vhosts streams", "parameters move", "global_parameters internal_cluster_id", "policies ha", "exchanges jms", "queues log", "bindings x → log",
 	}
 	if !slices.Equal(skipped, want) || report.SkippedTotal != len(want) {
 		t.Errorf("skipped %q of %d", skipped, report.SkippedTotal)
 	}
-	if taken := fmt.Sprint(report.Taken); taken != "map[bindings:2 exchanges:2 parameters:2 permissions:1 policies:1 queues:3 topic_permissions:1 users:1 vhosts:1]" {
+	if taken := fmt.Sprint(report.Taken); taken != "map[bindings:2 exchanges:2 parameters:2 permissions:2 policies:1 queues:3 topic_permissions:1 users:2 vhosts:1]" {
 		t.Errorf("taken: %s", taken)
 	}
 	w.check(
