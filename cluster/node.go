@@ -54,6 +54,7 @@ type Node struct {
 	expiry    *expiry.Exchanges
 
 	ready   atomic.Bool             // clients may connect
+	lacks   atomic.Value            // string: what keeps them from it
 	clients atomic.Pointer[Clients] // nil: the node takes no clients, or not yet
 
 	rights *worker.Worker // checks clients again when rights have changed
@@ -211,6 +212,9 @@ func (n *Node) Join(ctx context.Context, prepares ...func(context.Context) error
 	n.ready.Store(true)
 	return nil
 }
+
+// SetLacks says what keeps the node from being ready, other than the cluster; empty: nothing.
+func (n *Node) SetLacks(why string) { n.lacks.Store(why) }
 
 // withdraw makes the node stop taking part in the cluster; see package watchdog.
 func (n *Node) withdraw() {

@@ -112,6 +112,15 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// raise brings the machines to the newest version.
+func (w *world) raise() {
+	for _, n := range w.View().Nodes() {
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+			Name: n.GetName(), Incarnation: append([]byte("new "), n.GetName()...), OldestVersion: fsm.OldestVersion, NewestVersion: fsm.NewestVersion}}})
+	}
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: fsm.NewestVersion}}})
+}
+
 func (w *world) do(c *logpb.CatalogCommand) {
 	w.t.Helper()
 	r, err := w.Propose(context.Background(), c)

@@ -41,6 +41,9 @@ type LocalConfig struct {
 	// Draining reports whether the node is about to stop, Serving whether it has joined its cluster
 	// and accepts clients.
 	Draining, Serving func() bool
+	// Lacks says what keeps the node from accepting clients that is nobody's fault but its
+	// definitions'; empty: nothing.
+	Lacks func() string
 }
 
 // NewLocal returns the Local of a process that has just started.

@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
-	"github.com/quorate/quorate/fsm/pattern"
 	"github.com/quorate/quorate/cmd/quoratectl/internal/migrate"
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 // migrateLimit is how long a migration may take by default, in seconds.
@@ -192,9 +192,9 @@ func takenDefinitions(c *call) (queues []listedQueue, skipped []api.Skipped, err
 	if !c.given("definitions") {
 		return nil, nil, nil
 	}
-	raw, err := os.ReadFile(c.option("definitions"))
+	raw, err := readDefinitions(c, c.option("definitions"))
 	if err != nil {
-		return nil, nil, &exitError{exitData, err}
+		return nil, nil, err
 	}
 	var file struct {
 		Queues []listedQueue `json:"queues"`
@@ -203,7 +203,7 @@ func takenDefinitions(c *call) (queues []listedQueue, skipped []api.Skipped, err
 		return nil, nil, &exitError{exitData, fmt.Errorf("the definitions are not understood: %w", err)}
 	}
 	var report api.Imported
-	if _, err = c.client.ask(c, http.MethodPost, path("definitions"), json.RawMessage(raw), &report); err != nil {
+	if _, err = c.client.ask(c, http.MethodPost, partly, raw, &report); err != nil {
 		return nil, nil, err
 	}
 	return file.Queues, report.Skipped, nil
@@ -285,6 +285,8 @@ func migrationReport(c *call, outcomes []migrate.Outcome, skipped []api.Skipped,
 		return &exitError{exitTemporary, broken}
 	case broken != nil:
 		return broken
+	case slices.ContainsFunc(skipped, func(s api.Skipped) bool { return s.Section != "messages" }):
+		return &exitError{exitData, fmt.Errorf("%d definitions or queues were not taken or not moved completely", left)}
 	case left > 0:
 		return &exitError{exitFailed, fmt.Errorf("%d definitions or queues were not taken or not moved completely", left)}
 	}
