@@ -53,8 +53,7 @@ type Node struct {
 	alarm     *alarm.Cluster
 	expiry    *expiry.Exchanges
 
-	ready   atomic.Bool             // clients may connect
-	lacks   atomic.Value            // string: what keeps them from it
+	ready   readiness
 	clients atomic.Pointer[Clients] // nil: the node takes no clients, or not yet
 
 	rights *worker.Worker // checks clients again when rights have changed
@@ -213,8 +212,22 @@ func (n *Node) Join(ctx context.Context, prepares ...func(context.Context) error
 	return nil
 }
 
+// readiness tells whether clients may connect, and what else than the cluster keeps them from it.
+type readiness struct {
+	atomic.Bool
+	lacks atomic.Pointer[string] // nil: nothing yet
+}
+
+// missing is what keeps clients from connecting; empty: nothing.
+func (r *readiness) missing() string {
+	if why := r.lacks.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
 // SetLacks says what keeps the node from being ready, other than the cluster; empty: nothing.
-func (n *Node) SetLacks(why string) { n.lacks.Store(why) }
+func (n *Node) SetLacks(why string) { n.ready.lacks.Store(&why) }
 
 // withdraw makes the node stop taking part in the cluster; see package watchdog.
 func (n *Node) withdraw() {

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -16,6 +18,15 @@ func (w *world) Place(d *logpb.DeclareQueue) []uint32 {
 		return []uint32{2}
 	}
 	return []uint32{1, 2, 3}
+}
+
+// raise brings the machines to the newest version.
+func (w *world) raise() {
+	for _, n := range w.View().Nodes() {
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
+			Name: n.GetName(), Incarnation: append([]byte("new "), n.GetName()...), OldestVersion: fsm.OldestVersion, NewestVersion: fsm.NewestVersion}}})
+	}
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: fsm.NewestVersion}}})
 }
 
 // rabbit is what a RabbitMQ of version 3 exports, with all that quorate has not.

@@ -112,15 +112,6 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// raise brings the machines to the newest version.
-func (w *world) raise() {
-	for _, n := range w.View().Nodes() {
-		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
-			Name: n.GetName(), Incarnation: append([]byte("new "), n.GetName()...), OldestVersion: fsm.OldestVersion, NewestVersion: fsm.NewestVersion}}})
-	}
-	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: fsm.NewestVersion}}})
-}
-
 func (w *world) do(c *logpb.CatalogCommand) {
 	w.t.Helper()
 	r, err := w.Propose(context.Background(), c)
@@ -530,7 +521,6 @@ func TestUsers(t *testing.T) {
 		want{"root", "PUT", "/api/users/x", `{"password_hash":"!","tags":""}`, 400, "…not the base64"},
 		want{"root", "PUT", "/api/users/x", `{"password_hash":"` + hash + `","hashing_algorithm":"rabbit_password_hashing_md5","tags":""}`, 400, "…is not the base64 of a hash made with rabbit_password_hashing_md5"},
 		want{"root", "PUT", "/api/users/x", `{"password_hash":"` + hash + `","hashing_algorithm":"rabbit_password_hashing_sha1","tags":""}`, 400, "…hashing_algorithm rabbit_password_hashing_sha1 is not supported"},
-		want{"root", "PUT", "/api/users/md5", `{"password_hash":"q1w2e3r4yqVtB6rVQf7YPHr0u1Q=","hashing_algorithm":"rabbit_password_hashing_md5","tags":""}`, 201, ""},
 		want{"root", "GET", "/api/users/x", "", 404, notThere},
 		want{"root", "PUT", "/api/permissions/%2F/u", `{"configure":"","write":"^a"}`, 400, failure("bad_request", "[{key_missing,read}]")},
 		want{"root", "PUT", "/api/permissions/%2F/u", `{"configure":"","write":"(","read":""}`, 400, "…missing ) at offset 0"},

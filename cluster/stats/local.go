@@ -41,8 +41,8 @@ type LocalConfig struct {
 	// Draining reports whether the node is about to stop, Serving whether it has joined its cluster
 	// and accepts clients.
 	Draining, Serving func() bool
-	// Lacks says what keeps the node from accepting clients that is nobody's fault but its
-	// definitions'; empty: nothing.
+	// Lacks says what keeps the node from accepting clients, other than the cluster, such as
+	// definitions that cannot be loaded; empty: nothing.
 	Lacks func() string
 }
 

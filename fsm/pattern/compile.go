@@ -14,21 +14,21 @@ const maxProgram = 4096
 type op uint8
 
 const (
-	opByte      op = iota // the next byte is b
-	opSet                 // the next byte is in sets[x]
-	opSplit               // go on at x, or else at y; it is split n
-	opRun                 // bytes of sets[x], as many as there are, or as few if lazy; it is split n
-	opJump                // go on at x
-	opAssert              // assert holds
-	opMark                // note the place under x
-	opProgress            // unless the place is that noted under x, go on at y; else behind
-	opOpen                // group x begins here
-	opClose               // group x ends here
-	opBackref             // what group x has matched comes; in any case if fold
-	opLook                // looks[x] holds
-	opAtomic              // looks[x] matches, and only its first match counts
-	opMatch               // done
-	opMatchHere           // done if here is where the look-behind began
+	opByte       op = iota // the next byte is b
+	opSet                  // the next byte is in sets[x]
+	opSplit                // go on at x, or else at y; it is split n
+	opRun                  // bytes of sets[x], as many as there are, or as few if lazy; it is split n
+	opJump                 // go on at x
+	opAssert               // assert holds
+	opMark                 // note the place under x
+	opProgress             // unless the place is that noted under x, go on at y; else behind
+	opOpen                 // group x begins here
+	opClose                // group x ends here
+	opBackref              // what group x has matched comes; in any case if fold
+	opLookaround           // looks[x] holds
+	opAtomic               // looks[x] matches, and only its first match counts
+	opMatch                // done
+	opMatchHere            // done if here is where the look-behind began
 )
 
 type instruction struct {
@@ -47,7 +47,7 @@ type sub struct {
 	next             int
 	splits, end      int // the splits in it: splits ≤ n < end
 	negative, behind bool
-	least, most      int // bytes of a look-behind
+	least, limit     int // bytes of a look-behind
 }
 
 // Pattern is a compiled pattern. It never changes: several goroutines may match.
@@ -122,12 +122,12 @@ func (c *compiler) emit(n *node) {
 		c.emit(n.subs[0])
 	case kindAtomic:
 		c.emitSub(opAtomic, opMatch, n, func() { c.emit(n.subs[0]) })
-	case kindLook:
+	case kindLookaround:
 		end := opMatch
 		if n.behind {
 			end = opMatchHere
 		}
-		c.emitSub(opLook, end, n, func() { c.emit(n.subs[0]) })
+		c.emitSub(opLookaround, end, n, func() { c.emit(n.subs[0]) })
 	case kindBackref:
 		c.add(instruction{op: opBackref, x: n.group, fold: n.fold})
 	case kindAssert:
@@ -247,11 +247,11 @@ func (c *compiler) emitSub(with, end op, n *node, body func()) {
 	x := len(c.subs)
 	s := sub{splits: c.splits, negative: n.negative, behind: n.behind}
 	if n.behind {
-		s.least, s.most = n.subs[0].width()
+		s.least, s.limit = n.subs[0].width()
 	}
 	c.subs = append(c.subs, s)
 	c.add(instruction{op: with, x: x})
-	if with == opLook && !n.behind && c.groups == 0 {
+	if with == opLookaround && !n.behind && c.groups == 0 {
 		n.subs[0] = n.subs[0].trim()
 	}
 	body()

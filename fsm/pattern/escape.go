@@ -29,7 +29,7 @@ func (p *parser) escape(at int) *node {
 	switch c {
 	case 'K': // moves the start of the match, which nobody asks for
 		p.pos++
-		if p.looks > 0 {
+		if p.lookarounds > 0 {
 			p.fail(at, `\K in a look-around`)
 		}
 		return nil

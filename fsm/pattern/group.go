@@ -2,8 +2,8 @@ package pattern
 
 import "strings"
 
-// looks are the beginnings of look-arounds.
-var looks = []struct {
+// lookarounds are the beginnings of look-arounds.
+var lookarounds = []struct {
 	begin            string
 	negative, behind bool
 }{{"?=", false, false}, {"?!", true, false}, {"?<=", false, true}, {"?<!", true, true}}
@@ -15,9 +15,9 @@ func (p *parser) group(at int) *node {
 		p.fail(at, "more than %d groups within each other", maxNesting)
 	}
 	defer func() { p.depth-- }()
-	for _, l := range looks {
+	for _, l := range lookarounds {
 		if p.take(l.begin) {
-			return p.look(&node{kind: kindLook, at: at, negative: l.negative, behind: l.behind})
+			return p.lookaround(&node{kind: kindLookaround, at: at, negative: l.negative, behind: l.behind})
 		}
 	}
 	switch {
@@ -71,13 +71,13 @@ func (p *parser) groupName(end string) string {
 	return name
 }
 
-func (p *parser) look(n *node) *node {
-	p.looks++
+func (p *parser) lookaround(n *node) *node {
+	p.lookarounds++
 	if n.behind {
 		p.behinds++
 	}
 	n.subs = []*node{p.closed(n.at)}
-	p.looks--
+	p.lookarounds--
 	if n.behind {
 		p.behinds--
 		if _, most := n.subs[0].width(); most >= unlimited {

@@ -118,7 +118,7 @@ func (m *matcher) run(pc, pos int) int {
 				return -1
 			}
 			pos += length
-		case opLook, opAtomic:
+		case opLookaround, opAtomic:
 			if m.groups != nil {
 				return m.tryOrForget(in, pc, pos)
 			}
@@ -215,7 +215,7 @@ func (m *matcher) try(in *instruction, pc, pos int) int {
 		outer := m.here
 		m.here = pos
 		m.clear(s) // what fails depends on here
-		for start := pos - s.least; end < 0 && start >= max(0, pos-s.most); start-- {
+		for start := pos - s.least; end < 0 && start >= max(0, pos-s.limit); start-- {
 			end = m.run(pc, start)
 		}
 		m.here = outer
@@ -223,9 +223,9 @@ func (m *matcher) try(in *instruction, pc, pos int) int {
 		m.clear(s) // it has not failed from where it began
 	}
 	switch {
-	case m.steps > MaxSteps, in.op == opLook && (end >= 0) == s.negative:
+	case m.steps > MaxSteps, in.op == opLookaround && (end >= 0) == s.negative:
 		return -1
-	case in.op == opLook:
+	case in.op == opLookaround:
 		return pos
 	}
 	return end

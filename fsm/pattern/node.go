@@ -4,15 +4,15 @@ package pattern
 type kind uint8
 
 const (
-	kindSet     kind = iota // one byte of set
-	kindCat                 // subs one after the other; none: the empty text
-	kindAlt                 // the first of subs that leads to a match
-	kindRepeat              // subs[0] from min to max times; max < 0: without end
-	kindGroup               // subs[0], noted as group
-	kindAtomic              // subs[0], whose first match stands
-	kindLook                // whether subs[0] matches here, or, behind, up to here; negative: whether not
-	kindBackref             // what group has matched
-	kindAssert              // whether assert holds here
+	kindSet        kind = iota // one byte of set
+	kindCat                    // subs one after the other; none: the empty text
+	kindAlt                    // the first of subs that leads to a match
+	kindRepeat                 // subs[0] from min to max times; max < 0: without end
+	kindGroup                  // subs[0], noted as group
+	kindAtomic                 // subs[0], whose first match stands
+	kindLookaround             // whether subs[0] matches here, or, behind, up to here; negative: whether not
+	kindBackref                // what group has matched
+	kindAssert                 // whether assert holds here
 )
 
 // assertion is what a place in a name may be asked.
@@ -77,7 +77,7 @@ func (n *node) width() (least, most int) {
 		return n.subs[0].width()
 	case kindBackref:
 		return 0, unlimited
-	case kindLook, kindAssert:
+	case kindLookaround, kindAssert:
 	}
 	return least, most
 }
@@ -87,7 +87,7 @@ func (n *node) anchored() bool {
 	switch n.kind {
 	case kindCat:
 		for _, s := range n.subs {
-			if s.kind != kindLook {
+			if s.kind != kindLookaround {
 				return s.anchored()
 			}
 		}

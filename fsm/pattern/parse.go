@@ -27,12 +27,12 @@ type parser struct {
 	text string
 	pos  int
 	flags
-	depth   int // of groups
-	looks   int // of look-arounds
-	behinds int // of look-behinds
-	groups  int // so far
-	names   map[string]int
-	refs    []*node // back-references, resolved at the end
+	depth       int // of groups
+	lookarounds int // of look-arounds
+	behinds     int // of look-behinds
+	groups      int // so far
+	names       map[string]int
+	refs        []*node // back-references, resolved at the end
 }
 
 // parse reads a text. groups is the number of groups, and 0 without
@@ -256,7 +256,7 @@ func (p *parser) quantified(n *node) {
 	case p.take("+"):
 		r.possessive = true
 	}
-	if (*last).kind == kindLook { // a second time asks the same
+	if (*last).kind == kindLookaround { // a second time asks the same
 		r.min, r.max = min(r.min, 1), 1
 	}
 	*last = r
