@@ -25,6 +25,9 @@ func TestCovers(t *testing.T) {
 			}
 		}
 	}
+	if covers("^mx", "^m{ 1 }x") {
+		t.Error("braces with spaces, which RE2 takes for letters, are covered")
+	}
 	for _, c := range [][2]string{{".*", "anything"}, {"^mine", "^mine"}, {"^mine", "^mine\\."}, {"^mine", "^mine.*x$"}, {"^mine", "^mine(?!s)"}, {"^mine.*", "^mines"}, {"^mine\\.", "^mine\\.a$"}} {
 		if !covers(c[0], c[1]) {
 			t.Errorf("%q does not cover %q", c[0], c[1])

@@ -99,6 +99,12 @@ func TestSteps(t *testing.T) {
 		{"^(?!(amq|mqtt)\\.|.*\\.dlq$).+", "orders.eu.invoices", true, 22},
 		{"^((?!retry).)*$", "orders.eu.invoices", true, 99},
 		{"^.*(?<!-dlq)$", long, true, 69},
+		// what has succeeded within a look-ahead is tried again from elsewhere
+		{"^(?:(?=a*b)a)+b$", "aaab", true, 29},
+		// what fails in a look-behind is tried again from another place
+		{"^(?:(?<=ab|c)!|[ab])+$", "ab!", true, 41},
+		// what a group has matched in an attempt that failed is forgotten
+		{`^(?:(?=(a+))\1b|a)+c\1$`, "aaabacaaa", true, 46},
 		// exponential for a matcher that forgets where it has been
 		{"^(?=a)(a+)+$", long + "b", false, 9534},
 		{"^(?!(a|aa)+$)", long + "b", true, 2552},
