@@ -23,6 +23,9 @@ import (
 const (
 	// importBatch is how many definitions one entry of the catalog takes.
 	importBatch = 256
+	// policyBatch is how many it takes that may be policies: each is matched against all names of its
+	// vhost, while the catalog's log waits.
+	policyBatch = 16
 	// importWait bounds how long one batch may take.
 	importWait = 30 * time.Second
 	// maxSkipped bounds the list of an import's answer.
@@ -233,7 +236,11 @@ func (x *importer) item(s section, b body) error {
 		x.skip(at, err.Error())
 		return nil
 	}
-	if x.size+len(commands) > importBatch {
+	batch := importBatch
+	if s.name == "policies" || s.name == "parameters" {
+		batch = policyBatch
+	}
+	if x.size+len(commands) > batch {
 		if err := x.flush(); err != nil {
 			return err
 		}
