@@ -127,10 +127,10 @@ func (e *LeftOut) Error() string {
 	return "not all definitions can be taken, so none has been: " + text + "; partial=true takes the others"
 }
 
-// take takes up definitions: all or nothing, or with partial as many as can be. If others change what
-// is defined meanwhile, it may be less than all after all. The report has been logged or answered
-// by whoever calls; an error other than *LeftOut says that the catalog has not taken a batch, or may
-// have.
+// take takes up definitions: all or nothing, or with partial as many as can be. All of them are tried
+// on a copy of the catalog first; if others change what is defined between that and the import, some
+// may be left out after all. A *LeftOut says that some are; another error that the catalog has not
+// taken a batch, or may have.
 func (ds definitions) take(ctx context.Context, lists map[string][]body, only string, partial bool) (api.Imported, error) {
 	if !partial {
 		trial := ds
