@@ -26,7 +26,7 @@ func (n *Node) openStats() {
 		Name: n.config.Name, Cluster: n.config.ClusterName, DataDir: n.config.DataDir, Listeners: n.config.Listeners,
 		Clients: n.clientConnections, Logins: n.broker.Logins, Closed: func() []api.Closed { return n.placement.Local.Closed() },
 		Certificates: n.config.Certificates, Defaults: n.config.Defaults, Clock: n.clock.Clock, Mesh: n.mesh, Host: n.host, Catalog: n.catalog,
-		Resources: n.alarm, Watchdog: n.watchdog, Draining: func() bool { return n.placement.Draining() }, Serving: n.ready.Load,
+		Resources: n.alarm, Watchdog: n.watchdog, Draining: func() bool { return n.placement.Draining() }, Serving: n.ready.Load, Lacks: n.ready.missing,
 	})
 	n.queues = stats.NewQueues(nodes, stats.QueuesConfig{
 		Kind: broker.KindQueueStats, ConsumersKind: broker.KindConsumers, Host: n.host, Catalog: n.catalog,

@@ -53,7 +53,8 @@ type Node struct {
 	alarm     *alarm.Cluster
 	expiry    *expiry.Exchanges
 
-	ready   atomic.Bool             // clients may connect
+	ready   readiness
+	founded bool                     // this process has founded the cluster
 	clients atomic.Pointer[Clients] // nil: the node takes no clients, or not yet
 
 	rights *worker.Worker // checks clients again when rights have changed
@@ -203,6 +204,9 @@ func (n *Node) Join(ctx context.Context, prepares ...func(context.Context) error
 		return err
 	}
 	n.placement.Reconciler.Start()
+	if n.founded {
+		n.seed(ctx)
+	}
 	for _, prepare := range prepares {
 		if err := prepare(ctx); err != nil {
 			return err
@@ -211,6 +215,23 @@ func (n *Node) Join(ctx context.Context, prepares ...func(context.Context) error
 	n.ready.Store(true)
 	return nil
 }
+
+// readiness tells whether clients may connect, and what else than the cluster keeps them from it.
+type readiness struct {
+	atomic.Bool
+	lacks atomic.Pointer[string] // nil: nothing yet
+}
+
+// missing is what keeps clients from connecting; empty: nothing.
+func (r *readiness) missing() string {
+	if why := r.lacks.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// SetLacks says what keeps the node from being ready, other than the cluster; empty: nothing.
+func (n *Node) SetLacks(why string) { n.ready.lacks.Store(&why) }
 
 // withdraw makes the node stop taking part in the cluster; see package watchdog.
 func (n *Node) withdraw() {
@@ -275,12 +296,34 @@ func (n *Node) initialize(ctx context.Context) error {
 		},
 		Permission: &logpb.PutPermission{User: c.DefaultUser, Vhost: c.DefaultVHost, Configure: ".*", Write: ".*", Read: ".*"},
 	}}}
-	seeds, err := c.Seeds.For(n.catalog.View(), c.DefaultVHost)
-	if err != nil {
-		return err
-	}
-	_, err = n.catalog.Propose(ctx, append([]*logpb.CatalogCommand{first}, seeds...)...)
+	results, err := n.catalog.Propose(ctx, first)
+	n.founded = err == nil && catalog.Refused(results[0]) == nil
 	return err
+}
+
+// seedPause is how often the founder of a cluster looks whether the cluster's first version has come, and maxSeedWaits
+// how often at most.
+const (
+	seedPause    = 100 * time.Millisecond
+	maxSeedWaits = 100
+)
+
+// seed gives the default vhost of a new cluster what new vhosts get, once the cluster has the version that all its
+// founders support: patterns may need it.
+func (n *Node) seed(ctx context.Context) {
+	for range maxSeedWaits {
+		if common, _ := n.catalog.View().CommonVersion(); common <= n.catalog.View().FSMVersion() {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(seedPause):
+		}
+	}
+	if err := n.config.Seeds.Sow(ctx, n.catalog, n.config.DefaultVHost); err != nil {
+		n.config.Logger.Warn("the default vhost does not get what new vhosts get", "error", err)
+	}
 }
 
 // Broker serves the clients of this node.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/group/grouptest"
@@ -93,6 +95,17 @@ func TestPublishAccess(t *testing.T) {
 	try("last the user", "foreign user", fsm.Publish{Exchange: "amq.topic", RoutingKey: "ok", UserError: foreign})
 	rule("^bad$")
 	try("another rule", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad"})
+	try("what the rule before allowed", strings.ReplaceAll(refused, "bad", "ok"), fsm.Publish{Exchange: "amq.topic", RoutingKey: "ok"})
+	rule(`^(k)\d+(?!x)$`)
+	for i := range 2 * maxAllowedKeys {
+		try("one of many keys", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "k" + strconv.Itoa(i)})
+	}
+	if n := len(s.publisher.keys); n > maxAllowedKeys {
+		t.Errorf("%d keys are remembered", n)
+	}
+	rule("")
+	try("no more", refused, fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad"})
+	rule("^bad$")
 	w.permit("ann", []string{"impersonator"}, "", ".*", "")
 	try("an impersonator", "", fsm.Publish{Exchange: "amq.topic", RoutingKey: "bad", UserError: foreign})
 	command := fsm.Publish{Exchange: catalog.CommandExchange, RoutingKey: "schedule.cancel", HeadersError: fsm.Refuse(fsm.Precondition, "bad headers")}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -40,7 +41,11 @@ type publishMemo struct {
 	allowed   string        // exchange that the user may write to …
 	allowedIn *catalog.View
 	topics    *catalog.TopicPermission // … and with which routing keys; nil: all
+	keys      map[string]struct{}      // that topics has allowed; at most maxAllowedKeys
 }
+
+// maxAllowedKeys bounds the routing keys for which no pattern is matched again.
+const maxAllowedKeys = 256
 
 // Publish routes a message and sends it to every matching queue.
 func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
@@ -126,7 +131,10 @@ func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err e
 			return limits, err
 		}
 		x.allowed, x.allowedIn = p.Exchange, v
-		x.topics = v.TopicRule(x.conn.user, x.conn.vhost, p.Exchange)
+		if rule := v.TopicRule(x.conn.user, x.conn.vhost, p.Exchange); rule != x.topics {
+			x.topics = rule
+			clear(x.keys)
+		}
 	}
 	if p.WantsReply && !x.replies.takes() {
 		return limits, errNoReplies
@@ -174,12 +182,30 @@ func (x *publisher) mayPublish(v *catalog.View, exchange string) error {
 func (x *publisher) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
 	if x.topics != nil {
 		for _, key := range x.message.Keys {
-			if err := x.topics.Check(catalog.Write, key); err != nil {
+			if err := x.mayUseKey(key); err != nil {
 				return err
 			}
 		}
 	}
 	return x.mayClaim(v, p)
+}
+
+// mayUseKey returns an error if topics does not allow a routing key.
+func (x *publisher) mayUseKey(key string) error {
+	if _, known := x.keys[key]; known {
+		return nil
+	}
+	if err := x.topics.Check(catalog.Write, key); err != nil {
+		return err // which ends the channel
+	}
+	if len(x.keys) >= maxAllowedKeys {
+		clear(x.keys)
+	}
+	if x.keys == nil {
+		x.keys = map[string]struct{}{}
+	}
+	x.keys[strings.Clone(key)] = struct{}{}
+	return nil
 }
 
 // mayClaim returns an error for a user-id other than the user's own, unless the user may

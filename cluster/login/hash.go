@@ -2,6 +2,7 @@ package login
 
 import (
 	"crypto/hmac"
+	"crypto/md5"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/sha512"
@@ -17,13 +18,23 @@ import (
 // A hash is the number of iterations (4 bytes), the salt (16) and the key (32).
 const HashAlgorithm = "pbkdf2_sha256"
 
-// Names of the algorithms of hashes imported from RabbitMQ: a salt of 4 bytes, and
-// the digest of the salt and the password.
-const (
-	ImportedSHA256 = "rabbit_password_hashing_sha256"
-	ImportedSHA512 = "rabbit_password_hashing_sha512"
-	importedSalt   = 4
-)
+// ImportedSHA256 is the algorithm of hashes imported from RabbitMQ that name none.
+const ImportedSHA256 = "rabbit_password_hashing_sha256"
+
+// importedHashes are the algorithms of hashes imported from RabbitMQ: a salt of 4 bytes,
+// and the digest of the salt and the password. They are fast, and MD5 is no hash that
+// one would choose, so each ends at its user's first login; see examine. A wrong
+// password is as slow with them as with any.
+var importedHashes = map[string]struct {
+	size   int
+	digest func(salted []byte) []byte
+}{
+	ImportedSHA256:                   {sha256.Size, func(salted []byte) []byte { sum := sha256.Sum256(salted); return sum[:] }},
+	"rabbit_password_hashing_sha512": {sha512.Size, func(salted []byte) []byte { sum := sha512.Sum512(salted); return sum[:] }},
+	"rabbit_password_hashing_md5":    {md5.Size, func(salted []byte) []byte { sum := md5.Sum(salted); return sum[:] }},
+}
+
+const importedSalt = 4
 
 const (
 	// hashIterations is the cost of creating or comparing any hash.
@@ -78,19 +89,21 @@ func derive(password string, salt []byte, iterations uint32) []byte {
 // costs more than this program's own is not valid, because a login of its user
 // would take longer than that of others.
 func ValidHash(hash []byte, algorithm string) bool {
-	switch algorithm {
-	case HashAlgorithm:
+	if algorithm == HashAlgorithm {
 		n := uint32(0)
 		if len(hash) == 4+saltBytes+keyBytes {
 			n = binary.BigEndian.Uint32(hash)
 		}
 		return n > 0 && n <= hashIterations
-	case ImportedSHA256:
-		return len(hash) == importedSalt+sha256.Size
-	case ImportedSHA512:
-		return len(hash) == importedSalt+sha512.Size
 	}
-	return false
+	known, ok := importedHashes[algorithm]
+	return ok && len(hash) == importedSalt+known.size
+}
+
+// KnownAlgorithm reports whether there are hashes of an algorithm.
+func KnownAlgorithm(algorithm string) bool {
+	_, ok := importedHashes[algorithm]
+	return ok || algorithm == HashAlgorithm
 }
 
 // ValidPassword reports whether a password is permitted. It must not contain zero
@@ -115,15 +128,7 @@ func examine(hash []byte, algorithm, password string) (matches bool, renewed []b
 		return false, nil
 	}
 	salted := append(slices.Clone(hash[:importedSalt]), password...)
-	var digest []byte
-	if algorithm == ImportedSHA256 {
-		sum := sha256.Sum256(salted)
-		digest = sum[:]
-	} else {
-		sum := sha512.Sum512(salted)
-		digest = sum[:]
-	}
-	if subtle.ConstantTimeCompare(hash[importedSalt:], digest) != 1 {
+	if subtle.ConstantTimeCompare(hash[importedSalt:], importedHashes[algorithm].digest(salted)) != 1 {
 		return false, nil
 	}
 	return true, renewed

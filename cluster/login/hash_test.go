@@ -2,6 +2,7 @@ package login
 
 import (
 	"bytes"
+	"crypto/md5"
 	"crypto/pbkdf2"
 	"crypto/sha256"
 	"crypto/sha512"
@@ -12,14 +13,14 @@ import (
 
 // imported are hashes of the password test12 by RabbitMQ's algorithms. The first
 // is the example in its documentation.
-func imported(t *testing.T) (sha256Hash, sha512Hash []byte) {
+func imported(t *testing.T) (sha256Hash, sha512Hash, md5Hash []byte) {
 	t.Helper()
 	sha256Hash, err := base64.StdEncoding.DecodeString("kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR")
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha512.Sum512([]byte("salttest12"))
-	return sha256Hash, append([]byte("salt"), sum[:]...)
+	sum, short := sha512.Sum512([]byte("salttest12")), md5.Sum([]byte("salttest12"))
+	return sha256Hash, append([]byte("salt"), sum[:]...), append([]byte("salt"), short[:]...)
 }
 
 // cost counts the iterations that f causes.
@@ -31,7 +32,8 @@ func cost(f func()) uint64 {
 
 // Comparing a password costs the same for every kind of hash, valid or not.
 func TestExamine(t *testing.T) {
-	sha256Hash, sha512Hash := imported(t)
+	const algorithm512, algorithmMD5 = "rabbit_password_hashing_sha512", "rabbit_password_hashing_md5"
+	sha256Hash, sha512Hash, md5Hash := imported(t)
 	own := HashPassword("test12")
 	cheap := binary.BigEndian.AppendUint32(nil, 3)
 	cheap = append(cheap, own[4:4+saltBytes]...)
@@ -55,10 +57,13 @@ func TestExamine(t *testing.T) {
 		{"own, of no iteration", HashAlgorithm, none, "test12", false},
 		{"sha256", ImportedSHA256, sha256Hash, "test12", true},
 		{"sha256, wrong", ImportedSHA256, sha256Hash, "test13", false},
-		{"sha512", ImportedSHA512, sha512Hash, "test12", true},
-		{"sha512, wrong", ImportedSHA512, sha512Hash, "", false},
-		{"other algorithm", ImportedSHA512, sha256Hash, "test12", false},
-		{"unknown algorithm", "rabbit_password_hashing_md5", sha256Hash, "test12", false},
+		{"sha512", algorithm512, sha512Hash, "test12", true},
+		{"sha512, wrong", algorithm512, sha512Hash, "", false},
+		{"other algorithm", algorithm512, sha256Hash, "test12", false},
+		{"md5", algorithmMD5, md5Hash, "test12", true},
+		{"md5, wrong", algorithmMD5, md5Hash, "test13", false},
+		{"md5 of another", algorithmMD5, sha256Hash, "test12", false},
+		{"unknown algorithm", "rabbit_password_hashing_sha1", md5Hash, "test12", false},
 		{"no hash", HashAlgorithm, nil, "", false},
 		{"nobody", "", nil, "", false},
 		{"cut short", ImportedSHA256, sha256Hash[:35], "test12", false},

@@ -45,7 +45,7 @@ func mustHoldBack(t *testing.T, g *Gate, a *Attempt) {
 // All refusals cost the same, also when repeated.
 func TestRefusalsCostTheSame(t *testing.T) {
 	g := New(Config{})
-	sha256Hash, _ := imported(t)
+	sha256Hash, _, _ := imported(t)
 	own := HashPassword("right")
 	mustAccept(t, g, &Attempt{User: "bob", Password: "right", Remote: here, Hash: own, Algorithm: HashAlgorithm})
 	for name, a := range map[string]Attempt{

@@ -1,6 +1,8 @@
 package mgmt
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -164,9 +166,21 @@ func (w *responder) unread(err error) {
 	w.badRequest("the request body is truncated")
 }
 
+// mark is the byte order mark that some editors and shells write before JSON.
+const mark = "\ufeff"
+
+// jsonIn reads JSON, without a byte order mark before it.
+func jsonIn(from io.Reader) *json.Decoder {
+	in := bufio.NewReader(from)
+	if start, _ := in.Peek(len(mark)); string(start) == mark {
+		_, _ = in.Discard(len(mark)) // which is there
+	}
+	return json.NewDecoder(in)
+}
+
 // decode reads one JSON value and keeps numbers as written.
 func decode(raw []byte) (any, error) {
-	d := json.NewDecoder(strings.NewReader(string(raw)))
+	d := jsonIn(bytes.NewReader(raw))
 	d.UseNumber()
 	var value any
 	if err := d.Decode(&value); err != nil {
@@ -260,7 +274,7 @@ func (b body) words(key string) ([]string, error) {
 
 // read decodes the request's body, which may be empty, or answers the request.
 func (w *responder) read(r *request, to any) bool {
-	d := json.NewDecoder(r.Body)
+	d := jsonIn(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(to); err != nil && err != io.EOF {
 		w.badRequest("not_json")

@@ -4,12 +4,12 @@ import (
 	"context"
 	"io"
 	"net/netip"
-	"regexp"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/pattern"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -217,7 +217,7 @@ type Maintenance interface {
 type Leaders interface {
 	// Rebalance spreads the leaderships of queues whose vhost and name match;
 	// nil matches everything.
-	Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (api.Rebalanced, error)
+	Rebalance(ctx context.Context, vhosts, queues *pattern.Pattern) (api.Rebalanced, error)
 	// TransferLeadership makes a node the leader of a queue.
 	TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error
 	// Snapshot has every replica of a queue write a snapshot.

@@ -2,10 +2,10 @@ package mgmt
 
 import (
 	"net/http"
-	"regexp"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 // passed answers a health check: without a reason, it has passed.
@@ -181,7 +181,7 @@ func (h healthChecks) leaderlessCheck(w *responder, r *request) {
 		w.notFound()
 		return
 	}
-	pattern, err := regexp.Compile(r.PathValue("pattern"))
+	names, err := pattern.Compile(r.PathValue("pattern"))
 	if err != nil {
 		w.badRequest("pattern should be regular expression but is invalid: " + err.Error())
 		return
@@ -189,7 +189,7 @@ func (h healthChecks) leaderlessCheck(w *responder, r *request) {
 	var queues []*catalog.Queue
 	for _, vhost := range vhosts {
 		for _, q := range r.view.QueuesOf(vhost) {
-			if pattern.MatchString(q.Name) {
+			if names.Match(q.Name) {
 				queues = append(queues, q)
 			}
 		}

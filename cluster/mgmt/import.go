@@ -1,13 +1,16 @@
 package mgmt
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,6 +23,9 @@ import (
 const (
 	// importBatch is how many definitions one entry of the catalog takes.
 	importBatch = 256
+	// policyBatch is how many it takes that may be policies: each is matched against all names of its
+	// vhost, while the catalog's log waits.
+	policyBatch = 16
 	// importWait bounds how long one batch may take.
 	importWait = 30 * time.Second
 	// maxSkipped bounds the list of an import's answer.
@@ -49,7 +55,7 @@ var sections = []section{
 }
 
 // importer takes up definitions. A definition that cannot be taken is skipped, with the reason; the
-// others go on.
+// others go on. See take.
 type importer struct {
 	definitions
 	ctx    context.Context
@@ -82,21 +88,86 @@ func (ds definitions) load(w *responder, r *request) {
 		w.badRequest(err.Error())
 		return
 	}
-	x := newImporter(r.Context(), ds, only)
-	if err = x.all(lists); err == nil {
-		err = ds.seeds.sow(r.Context(), ds.catalog, r.view)
-	}
-	r.detail = map[string]any{"taken": x.report.Taken, "skipped": x.report.SkippedTotal}
+	report, err := ds.take(r.Context(), lists, only, r.URL.Query().Get("partial") == "true")
+	r.detail = map[string]any{"taken": report.Taken, "skipped": report.SkippedTotal}
+	var left *LeftOut
 	switch {
+	case errors.As(err, &left):
+		status, kind := http.StatusBadRequest, "bad_request"
+		if len(report.Taken) > 0 {
+			status, kind = http.StatusConflict, "conflict"
+		}
+		w.answer(status, api.NotImported{Failure: api.Failure{Error: kind, Reason: left.Error()}, Imported: report})
 	case err != nil:
 		w.failed(err)
-	case x.report.SkippedTotal > 0:
-		w.log.Warn("definitions were imported in part", "skipped", x.report.SkippedTotal, "first", x.report.Skipped[0].Section+" "+x.report.Skipped[0].Name, "reason", x.report.Skipped[0].Reason)
-		w.answer(http.StatusOK, x.report)
+	case report.SkippedTotal > 0:
+		w.log.Warn("definitions were imported in part", "skipped", report.SkippedTotal, "first", report.Skipped[0].Section+" "+report.Skipped[0].Name, "reason", report.Skipped[0].Reason)
+		w.answer(http.StatusOK, report)
 	default:
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
+
+// LeftOut says that definitions cannot all be taken.
+type LeftOut struct{ Report api.Imported }
+
+func (e *LeftOut) Error() string {
+	first := e.Report.Skipped[0]
+	at := first.Section + " " + strconv.Quote(first.Name)
+	if first.VHost != "" {
+		at += " in vhost " + strconv.Quote(first.VHost)
+	}
+	text := fmt.Sprintf("%s: %s", at, first.Reason)
+	if more := e.Report.SkippedTotal - 1; more > 0 {
+		text += fmt.Sprintf(" (and %d more)", more)
+	}
+	if len(e.Report.Taken) > 0 {
+		return "definitions were changed while they were imported, so not all have been taken: " + text
+	}
+	return "not all definitions can be taken, so none has been: " + text + "; partial=true takes the others"
+}
+
+// take takes up definitions: all or nothing, or with partial as many as can be. All of them are tried
+// on a copy of the catalog first; if others change what is defined between that and the import, some
+// may be left out after all. A *LeftOut says that some are; another error that the catalog has not
+// taken a batch, or may have.
+func (ds definitions) take(ctx context.Context, lists map[string][]body, only string, partial bool) (api.Imported, error) {
+	if !partial {
+		trial := ds
+		trial.catalog = &rehearsal{catalog: ds.catalog.View().Fork()}
+		trial.users = users{trial.catalog, unhashed{}}
+		x := newImporter(ctx, trial, only)
+		if err := x.all(lists); err != nil || x.report.SkippedTotal > 0 {
+			x.report.Taken = map[string]int{}
+			return x.report, cmp.Or(err, error(&LeftOut{x.report}))
+		}
+	}
+	before := ds.catalog.View()
+	x := newImporter(ctx, ds, only)
+	err := x.all(lists)
+	if err == nil {
+		err = ds.seeds.sow(ctx, ds.catalog, before)
+	}
+	if err == nil && !partial && x.report.SkippedTotal > 0 {
+		err = &LeftOut{x.report}
+	}
+	return x.report, err
+}
+
+// rehearsal is a catalog of its own, in which an import is tried.
+type rehearsal struct{ catalog *catalog.Catalog }
+
+func (r *rehearsal) View() *catalog.View { return r.catalog.View() }
+
+func (r *rehearsal) Propose(_ context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	v := r.View()
+	return r.catalog.Apply(v.Index()+1, &logpb.CatalogEntry{Version: v.FSMVersion(), Now: int64(v.Clock()), Commands: commands}), nil
+}
+
+// unhashed stands for the hash of a password where only matters that there is one.
+type unhashed struct{ Logins }
+
+func (unhashed) HashPassword(context.Context, string) ([]byte, error) { return []byte{0}, nil }
 
 // itemsOf checks the form of all definitions before any is taken up. A single vhost's items get its
 // name. Null values count as missing.
@@ -169,7 +240,11 @@ func (x *importer) item(s section, b body) error {
 		x.skip(at, err.Error())
 		return nil
 	}
-	if x.size+len(commands) > importBatch {
+	batch := importBatch
+	if s.name == "policies" || s.name == "parameters" {
+		batch = policyBatch
+	}
+	if x.size+len(commands) > batch {
 		if err := x.flush(); err != nil {
 			return err
 		}
@@ -278,7 +353,7 @@ func (x *importer) permission(b body) ([]*logpb.CatalogCommand, error) {
 	m := &logpb.PutPermission{}
 	err := b.texts(map[string]*string{"user": &m.User, "vhost": &m.Vhost})
 	if err == nil {
-		err = b.patterns(map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read})
+		err = b.patterns(x.catalog.View(), map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read})
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutPermission{PutPermission: m}}}, err
 }
@@ -287,7 +362,7 @@ func (x *importer) topicPermission(b body) ([]*logpb.CatalogCommand, error) {
 	m := &logpb.PutTopicPermission{}
 	err := b.texts(map[string]*string{"user": &m.User, "vhost": &m.Vhost, "exchange": &m.Exchange})
 	if err == nil {
-		err = b.patterns(map[string]*string{"write": &m.Write, "read": &m.Read})
+		err = b.patterns(x.catalog.View(), map[string]*string{"write": &m.Write, "read": &m.Read})
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: m}}}, err
 }
@@ -333,7 +408,7 @@ func (x *importer) globalParameter(b body) ([]*logpb.CatalogCommand, error) {
 		return nil, err
 	}
 	if strings.HasPrefix(name, "internal_") {
-		return nil, fsm.Refuse(fsm.Precondition, "it is of another cluster")
+		return nil, nil // a cluster's own
 	}
 	c, err := putGlobalParameter(name, b["value"])
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 // Page sizes.
@@ -95,11 +95,11 @@ func (l *listing[T]) filter(q url.Values, nameOf func(*T) string) *api.Failure {
 	want := q.Get("name")
 	matches := func(name string) bool { return strings.Contains(strings.ToLower(name), strings.ToLower(want)) }
 	if q.Get("use_regex") == "true" {
-		re, err := regexp.Compile(want)
+		p, err := pattern.Compile(want)
 		if err != nil {
 			return &api.Failure{Error: "bad_request", Reason: err.Error()}
 		}
-		matches = re.MatchString
+		matches = p.Match
 	}
 	if want != "" {
 		l.items = slices.DeleteFunc(slices.Clone(l.items), func(x T) bool { return !matches(nameOf(&x)) })

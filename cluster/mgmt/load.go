@@ -32,19 +32,13 @@ func CheckDefinitions(raw []byte) error {
 	return err
 }
 
-// LoadDefinitions imports the definitions of a cluster. An error says that the catalog has not taken
-// all, or may have; the same import can be made again.
-func (b *Backend) LoadDefinitions(ctx context.Context, raw []byte) (api.Imported, error) {
+// LoadDefinitions imports the definitions of a cluster; see take. The same import can be made again.
+func (b *Backend) LoadDefinitions(ctx context.Context, raw []byte, partial bool) (api.Imported, error) {
 	lists, err := parseDefinitions(raw, "")
 	if err != nil {
 		return api.Imported{}, err
 	}
-	before := b.Catalog.View()
-	x := newImporter(ctx, b.definitionsOf(), "")
-	if err = x.all(lists); err == nil {
-		err = b.Seeds.sow(ctx, b.Catalog, before)
-	}
-	return x.report, err
+	return b.definitionsOf().take(ctx, lists, "", partial)
 }
 
 // ImportedHash is what SetImportedHash has set last; empty: nothing.

@@ -3,9 +3,9 @@ package mgmt
 import (
 	"errors"
 	"net/http"
-	"regexp"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 // operations serves what operators do with nodes and leaders.
@@ -75,8 +75,8 @@ func (o operations) rebalance(w *responder, r *request) {
 	if !w.read(r, &which) {
 		return
 	}
-	vhosts, err := regexp.Compile(which.VHostPattern)
-	queues, queueErr := regexp.Compile(which.QueuePattern)
+	vhosts, err := pattern.Compile(which.VHostPattern)
+	queues, queueErr := pattern.Compile(which.QueuePattern)
 	if err := errors.Join(err, queueErr); err != nil {
 		w.badRequest("pattern should be regular expression but is invalid: " + err.Error())
 		return

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"slices"
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 // operator is what a node pretends to be for operators.
@@ -202,7 +202,7 @@ func (o *operator) Members(context.Context, *catalog.Queue) []api.Member {
 	return []api.Member{{Node: "n1", State: "leader", Membership: "voter", LastLogIndex: 7, LastWritten: 7, LastApplied: 6, CommitIndex: 6, SnapshotIndex: -1, Term: 2}}
 }
 
-func (o *operator) Rebalance(_ context.Context, vhosts, queues *regexp.Regexp) (api.Rebalanced, error) {
+func (o *operator) Rebalance(_ context.Context, vhosts, queues *pattern.Pattern) (api.Rebalanced, error) {
 	o.moved = "all"
 	if vhosts != nil {
 		o.moved = vhosts.String() + " " + queues.String()

@@ -49,7 +49,7 @@ func (ps permissions) put(w *responder, r *request) {
 		return
 	}
 	m := &logpb.PutPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
-	if err := b.patterns(map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read}); err != nil {
+	if err := b.patterns(r.view, map[string]*string{"configure": &m.Configure, "write": &m.Write, "read": &m.Read}); err != nil {
 		w.failed(err)
 		return
 	}
@@ -62,11 +62,11 @@ func (ps permissions) put(w *responder, r *request) {
 }
 
 // patterns reads permission patterns.
-func (b body) patterns(into map[string]*string) error {
+func (b body) patterns(v *catalog.View, into map[string]*string) error {
 	for key, pattern := range into {
 		text, err := b.text(key)
 		if err == nil {
-			err = catalog.ValidatePattern(text)
+			err = v.ValidatePattern(text)
 		}
 		if err != nil {
 			return err

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 
 	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/pattern"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -46,8 +47,8 @@ type UserSeed struct {
 }
 
 func (p VHosts) match(vhost string) (bool, error) {
-	re, err := regexp.Compile(string(p))
-	return err == nil && re.MatchString(vhost), err
+	re, err := pattern.Compile(string(p))
+	return err == nil && re.Match(vhost), err
 }
 
 // For returns the commands that seed a new vhost. What the view has of it already stays.
@@ -77,6 +78,7 @@ func (s *Seeds) For(v *catalog.View, vhost string) (list []*logpb.CatalogCommand
 		}
 		if _, there := v.Policy(vhost, p.Policy.GetName(), true); ok && !there {
 			m := &logpb.PutPolicy{Vhost: vhost, Name: p.Policy.GetName(), Pattern: p.Policy.GetPattern(), ApplyTo: p.Policy.GetApplyTo(), Definition: tableOf(p.Definition), Operator: true}
+			_ = v.ValidatePolicy(m) // decides the dialect; that there is no such vhost yet is no reason against it
 			list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}})
 		}
 	}
@@ -142,10 +144,14 @@ func (s *Seeds) Check() error {
 func (s *Seeds) try() error {
 	const vhost = "/"
 	c := &catalog.Catalog{}
-	e := &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: vhost}}}}}
-	_ = c.Apply(1, e)
+	newest := &logpb.RegisterNode{Name: "n1", Incarnation: []byte("1"), OldestVersion: fsm.OldestVersion, NewestVersion: fsm.NewestVersion}
+	_ = c.Apply(1, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{
+		{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: newest}},
+		{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: fsm.NewestVersion}}},
+		{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: vhost}}},
+	}})
 	commands, err := s.For(c.View(), vhost)
-	for i, r := range c.Apply(2, &logpb.CatalogEntry{Version: 1, Commands: commands}) {
+	for i, r := range c.Apply(2, &logpb.CatalogEntry{Version: fsm.NewestVersion, Commands: commands}) {
 		if err == nil {
 			err = catalog.Refused(r)
 		}
@@ -155,7 +161,7 @@ func (s *Seeds) try() error {
 		if m := commands[i].GetPutPermission(); m != nil {
 			for _, p := range []string{m.Configure, m.Write, m.Read} {
 				if err == nil {
-					err = catalog.ValidatePattern(p)
+					err = c.View().ValidatePattern(p)
 				}
 			}
 		}
@@ -172,13 +178,21 @@ func (s *Seeds) sow(ctx context.Context, to Catalog, before *catalog.View) error
 		if _, there := before.VHost(vh.GetName()); there {
 			continue
 		}
-		commands, err := s.For(to.View(), vh.GetName())
-		if err == nil && len(commands) > 0 {
-			err = propose(ctx, to, commands...)
+		if err := s.Sow(ctx, to, vh.GetName()); err != nil {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("vhost '%s' is not seeded: %w", vh.GetName(), err)
-		}
+	}
+	return nil
+}
+
+// Sow seeds a new vhost.
+func (s *Seeds) Sow(ctx context.Context, to Catalog, vhost string) error {
+	commands, err := s.For(to.View(), vhost)
+	if err == nil && len(commands) > 0 {
+		err = propose(ctx, to, commands...)
+	}
+	if err != nil {
+		return fmt.Errorf("vhost '%s' is not seeded: %w", vhost, err)
 	}
 	return nil
 }

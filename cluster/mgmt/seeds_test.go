@@ -84,7 +84,7 @@ func TestSeeds(t *testing.T) {
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteVhost{DeleteVhost: &logpb.DeleteVhost{Name: "dev2"}}})
 	b := backendOf(w)
 	b.Seeds = seeds
-	if _, err := b.LoadDefinitions(context.Background(), []byte(`{"vhosts":[{"name":"dev2"}]}`)); err != nil {
+	if _, err := b.LoadDefinitions(context.Background(), []byte(`{"vhosts":[{"name":"dev2"}]}`), false); err != nil {
 		t.Fatal(err)
 	}
 	w.check(want{"root", "GET", "/api/vhost-limits/dev2", "", 200, `[{"vhost":"dev2","value":` + limits + `}]`})
@@ -93,12 +93,12 @@ func TestSeeds(t *testing.T) {
 // What no vhost could be seeded with is found before there is one.
 func TestSeedsAreChecked(t *testing.T) {
 	for want, s := range map[string]*Seeds{
-		"missing closing":      {Limits: []LimitSeed{{VHosts: "("}}},
-		"valid maximum length": {Policies: []PolicySeed{{VHosts: "^x", Policy: &logpb.PutPolicy{Name: "p", Pattern: ".*", ApplyTo: "all"}, Definition: map[string]any{"max-length": json.Number("-1")}}}},
-		"apply-to":             {Policies: []PolicySeed{{Policy: &logpb.PutPolicy{Name: "p", Pattern: ".*", ApplyTo: "some"}, Definition: map[string]any{"max-length": json.Number("1")}}}},
-		"missing argument":     {Policies: []PolicySeed{{Policy: &logpb.PutPolicy{Name: "p", Pattern: "*", ApplyTo: "all"}, Definition: map[string]any{"max-length": json.Number("1")}}}},
-		"missing closing ]":    {Users: []UserSeed{{VHosts: "^x", Permission: &logpb.PutPermission{User: "u", Configure: "["}}}},
-		"error parsing regexp": {Users: []UserSeed{{VHosts: "a(", Permission: &logpb.PutPermission{User: "u"}}}},
+		"missing ) at offset 0": {Limits: []LimitSeed{{VHosts: "("}}},
+		"valid maximum length":  {Policies: []PolicySeed{{VHosts: "^x", Policy: &logpb.PutPolicy{Name: "p", Pattern: ".*", ApplyTo: "all"}, Definition: map[string]any{"max-length": json.Number("-1")}}}},
+		"apply-to":              {Policies: []PolicySeed{{Policy: &logpb.PutPolicy{Name: "p", Pattern: ".*", ApplyTo: "some"}, Definition: map[string]any{"max-length": json.Number("1")}}}},
+		"a quantifier follows":  {Policies: []PolicySeed{{Policy: &logpb.PutPolicy{Name: "p", Pattern: "*", ApplyTo: "all"}, Definition: map[string]any{"max-length": json.Number("1")}}}},
+		"missing ] at offset 0": {Users: []UserSeed{{VHosts: "^x", Permission: &logpb.PutPermission{User: "u", Configure: "["}}}},
+		"missing ) at offset 1": {Users: []UserSeed{{VHosts: "a(", Permission: &logpb.PutPermission{User: "u"}}}},
 	} {
 		if err := s.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

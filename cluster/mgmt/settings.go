@@ -1,7 +1,6 @@
 package mgmt
 
 import (
-	"encoding/json"
 	"net/http"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -16,7 +15,7 @@ func (st settings) list(w *responder, _ *request) {
 
 func (st settings) put(w *responder, r *request) {
 	var body api.SettingValue
-	d := json.NewDecoder(r.Body)
+	d := jsonIn(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil || body.Value == nil {
 		w.answer(http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: `the body is {"value": NUMBER}`})

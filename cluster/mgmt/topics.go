@@ -54,7 +54,7 @@ func (t topicPermissions) put(w *responder, r *request) {
 		return
 	}
 	m := &logpb.PutTopicPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
-	err := b.patterns(map[string]*string{"write": &m.Write, "read": &m.Read})
+	err := b.patterns(r.view, map[string]*string{"write": &m.Write, "read": &m.Read})
 	if err == nil {
 		m.Exchange, err = b.text("exchange")
 	}

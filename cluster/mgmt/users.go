@@ -100,6 +100,9 @@ func (us users) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 		if algorithm == "" {
 			algorithm = login.ImportedSHA256
 		}
+		if !login.KnownAlgorithm(algorithm) {
+			return nil, fsm.Refuse(fsm.Precondition, "hashing_algorithm "+algorithm+" is not supported")
+		}
 		m.HashAlgorithm = algorithm
 		if m.PasswordHash, err = base64.StdEncoding.DecodeString(hash); err != nil || !login.ValidHash(m.PasswordHash, algorithm) {
 			return nil, fsm.Refuse(fsm.Precondition, "password_hash is not the base64 of a hash made with "+algorithm)

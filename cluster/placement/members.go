@@ -3,7 +3,6 @@ package placement
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/pattern"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -150,11 +150,11 @@ func (m *Members) agree(ctx context.Context, q *catalog.Queue) bool {
 
 // selected lists replicated queues by patterns of names.
 func (m *Members) selected(s api.Selection) ([]*catalog.Queue, error) {
-	vhost, err := regexp.Compile(s.VHostPattern)
+	vhost, err := pattern.Compile(s.VHostPattern)
 	if err != nil {
 		return nil, fsm.Refuse(fsm.Precondition, "vhost_pattern: "+err.Error())
 	}
-	name, err := regexp.Compile(s.QueuePattern)
+	name, err := pattern.Compile(s.QueuePattern)
 	if err != nil {
 		return nil, fsm.Refuse(fsm.Precondition, "queue_pattern: "+err.Error())
 	}
@@ -163,7 +163,7 @@ func (m *Members) selected(s api.Selection) ([]*catalog.Queue, error) {
 	}
 	var list []*catalog.Queue
 	for _, q := range m.node.view().Queues() {
-		if !q.Local && vhost.MatchString(q.VHost) && name.MatchString(q.Name) {
+		if !q.Local && vhost.Match(q.VHost) && name.Match(q.Name) {
 			list = append(list, q)
 		}
 	}

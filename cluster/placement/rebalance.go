@@ -3,7 +3,6 @@ package placement
 import (
 	"context"
 	"errors"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 const (
@@ -29,14 +29,14 @@ var errRebalancing = errors.New("a rebalance is under way")
 
 // Rebalance moves leaderships of the queues whose vhost and name match until the number of these
 // that each node leads differs by at most one. nil matches everything.
-func (l *Leaderships) Rebalance(ctx context.Context, vhosts, queues *regexp.Regexp) (api.Rebalanced, error) {
+func (l *Leaderships) Rebalance(ctx context.Context, vhosts, queues *pattern.Pattern) (api.Rebalanced, error) {
 	if !l.rebalancing.TryLock() {
 		return api.Rebalanced{}, errRebalancing
 	}
 	defer l.rebalancing.Unlock()
 	var chosen []*catalog.Queue
 	for _, q := range l.node.view().Queues() {
-		if len(l.node.view().Members(q)) > 1 && (vhosts == nil || vhosts.MatchString(q.VHost)) && (queues == nil || queues.MatchString(q.Name)) {
+		if len(l.node.view().Members(q)) > 1 && (vhosts == nil || vhosts.Match(q.VHost)) && (queues == nil || queues.Match(q.Name)) {
 			chosen = append(chosen, q)
 		}
 	}

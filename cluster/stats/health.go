@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -40,7 +41,7 @@ func (l *Local) Isolated() string {
 
 // NotReady says why the node does not serve clients; empty: it does.
 func (l *Local) NotReady() string {
-	isolated := l.Isolated()
+	isolated := cmp.Or(l.Isolated(), l.c.Lacks())
 	switch {
 	case l.c.Draining():
 		return "the node is in maintenance mode"

@@ -41,6 +41,9 @@ type LocalConfig struct {
 	// Draining reports whether the node is about to stop, Serving whether it has joined its cluster
 	// and accepts clients.
 	Draining, Serving func() bool
+	// Lacks says what keeps the node from accepting clients, other than the cluster, such as
+	// definitions that cannot be loaded; empty: nothing.
+	Lacks func() string
 }
 
 // NewLocal returns the Local of a process that has just started.

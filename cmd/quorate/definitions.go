@@ -15,8 +15,14 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
+// errRising is why an import that would leave out what the next version takes waits.
+var errRising = errors.New("fsm_version is about to rise")
+
 // retryLoading is the pause after an import that the catalog has not taken.
 const retryLoading = time.Second
+
+// maxWaits is how often an import waits for a rise of fsm_version.
+const maxWaits = 10
 
 // definitionFile is a file of definitions.
 type definitionFile struct {
@@ -58,40 +64,62 @@ func hashDefinitions(files []definitionFile) string {
 	return hex.EncodeToString(all.Sum(nil))
 }
 
-// loadDefinitions imports files, with skipUnchanged only if they are not what was imported last. It
-// tries again until the catalog has taken all, or ctx ends.
-func loadDefinitions(ctx context.Context, b mgmt.Backend, files []definitionFile, skipUnchanged bool, logger *slog.Logger) error {
-	if len(files) == 0 {
+// loader imports files of definitions when a node starts.
+type loader struct {
+	backend       mgmt.Backend
+	files         []definitionFile
+	skipUnchanged bool             // nothing is imported if it is what was imported last
+	partial       bool             // what cannot be taken is left out
+	lacks         func(why string) // is told what the node waits for; empty: nothing any more
+	logger        *slog.Logger
+}
+
+// load imports the files. It tries again until the catalog has taken all, or ctx ends: something that
+// is left out may be taken later, such as what a later fsm_version brings.
+func (l *loader) load(ctx context.Context) error {
+	if len(l.files) == 0 {
 		return nil
 	}
+	b, files, logger := l.backend, l.files, l.logger
 	hash, last := hashDefinitions(files), b.ImportedHash()
-	if skipUnchanged && hash == last {
+	if l.skipUnchanged && hash == last {
 		logger.Info("definitions are those imported last, and are not loaded", "files", len(files), "sha256", hash)
 		return nil
 	}
 	if last != "" { // an import that ends halfway leaves no hash
-		if err := setImportedHash(ctx, b, "", logger); err != nil {
+		if err := l.setImportedHash(ctx, ""); err != nil {
 			return err
 		}
 	}
 	for _, f := range files {
-		if err := loadFile(ctx, b, f, logger); err != nil {
+		if err := l.loadFile(ctx, f); err != nil {
 			return err
 		}
 	}
-	if !skipUnchanged && last == "" {
+	if !l.skipUnchanged && last == "" {
 		return nil
 	}
-	return setImportedHash(ctx, b, hash, logger)
+	return l.setImportedHash(ctx, hash)
 }
 
-func loadFile(ctx context.Context, b mgmt.Backend, f definitionFile, logger *slog.Logger) error {
-	logger = logger.With("file", f.name)
+func (l *loader) loadFile(ctx context.Context, f definitionFile) error {
+	logger := l.logger.With("file", f.name)
+	waits := 0
 	return again(ctx, logger, func() error {
-		report, err := b.LoadDefinitions(ctx, f.text)
+		v := l.backend.Catalog.View()
+		if common, _ := v.CommonVersion(); l.partial && common > v.FSMVersion() && waits < maxWaits {
+			waits++
+			return errRising
+		}
+		report, err := l.backend.LoadDefinitions(ctx, f.text, l.partial)
+		var left *mgmt.LeftOut
+		if errors.As(err, &left) {
+			l.lacks(fmt.Sprintf("load_definitions: %s: %v (definitions.partial)", f.name, err))
+		}
 		if err != nil {
 			return err
 		}
+		l.lacks("")
 		logger.Info("definitions are loaded", "taken", report.Taken, "skipped", report.SkippedTotal)
 		for _, s := range report.Skipped {
 			logger.Warn("a definition is left out", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
@@ -100,12 +128,12 @@ func loadFile(ctx context.Context, b mgmt.Backend, f definitionFile, logger *slo
 	})
 }
 
-func setImportedHash(ctx context.Context, b mgmt.Backend, hash string, logger *slog.Logger) error {
-	return again(ctx, logger, func() error {
-		err := b.SetImportedHash(ctx, hash)
+func (l *loader) setImportedHash(ctx context.Context, hash string) error {
+	return again(ctx, l.logger, func() error {
+		err := l.backend.SetImportedHash(ctx, hash)
 		var refused *fsm.Refusal
 		if errors.As(err, &refused) { // it does not help to try again
-			logger.Warn("the next start loads the definitions even if they are unchanged", "reason", err)
+			l.logger.Warn("the next start loads the definitions even if they are unchanged", "reason", err)
 			return nil
 		}
 		return err

@@ -155,7 +155,8 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	logger.Info("node started", "version", cluster.Version, "peers", sockets.peers.Addr().String(), "http", addresses(sockets.management))
 	join := func(ctx context.Context) error {
 		return node.Join(ctx, func(ctx context.Context) error {
-			return loadDefinitions(ctx, node.Management(), files, s.skipUnchanged == "true", logger)
+			l := loader{node.Management(), files, s.skipUnchanged == "true", s.partial == "true", node.SetLacks, logger}
+			return l.load(ctx)
 		})
 	}
 	err = joinAndWait(join, logger, stop, failed, func() {

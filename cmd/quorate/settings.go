@@ -47,16 +47,18 @@ type nodeSettings struct {
 	definitions string // file or folder; empty: none
 	// skipUnchanged is true if definitions are not imported that were imported last; otherwise false.
 	skipUnchanged string
-	nodeName      string
-	dataDir       string
-	peers         string
-	links         linkSettings
-	nodes         map[string]string // name → peer address
-	nodeOf        map[string]string // setting → name
-	contacts      []string          // of a cluster to join
-	token         string            // that admits the node; empty: none, or in tokenFile
-	tokenFile     string
-	cluster       string
+	// partial is true if definitions that cannot be taken are left out at the start; otherwise false.
+	partial   string
+	nodeName  string
+	dataDir   string
+	peers     string
+	links     linkSettings
+	nodes     map[string]string // name → peer address
+	nodeOf    map[string]string // setting → name
+	contacts  []string          // of a cluster to join
+	token     string            // that admits the node; empty: none, or in tokenFile
+	tokenFile string
+	cluster   string
 
 	memoryLimit, diskLimit alarm.Limit
 }
@@ -133,6 +135,7 @@ var table = slices.Concat([]setting{
 	{"node_name", "n1", "name of this node; must be in the list of nodes", text(func(s *settings) *string { return &s.nodeName })},
 	{"data_dir", "data", "folder for all durable data", text(func(s *settings) *string { return &s.dataDir })},
 	{"load_definitions", "", "file of definitions, or folder of files *.json with such, that the node imports at each start before it serves clients; what it contains replaces what has been changed meanwhile. It is as secret as the hashes of passwords in it", text(func(s *settings) *string { return &s.definitions })},
+	{"definitions.partial", "false", "true or false: whether a node whose load_definitions contain what cannot be taken takes the rest, logs what it leaves out, and serves clients. false: it takes nothing of such a file, is not ready, and says why (`/api/health/checks/ready-to-serve-clients`)", oneOf(func(s *settings) *string { return &s.partial }, "true", "false")},
 	{"definitions.skip_if_unchanged", "false", "true or false: whether a node leaves out that import if the contents of these files are what a node of the cluster imported last; their hash (SHA-256) is the global parameter internal_imported_definitions. true: what has been changed meanwhile stays, and definitions that were left out are not tried again, unless that parameter is deleted", oneOf(func(s *settings) *string { return &s.skipUnchanged }, "true", "false")},
 	{"listeners.tcp.default", "127.0.0.1:5672", "AMQP: IP:PORT, or a port for all interfaces; none: no listener", listener(func(s *settings) listenersOf { return s.amqp })},
 	{"listeners.tcp.N", "", "a further listener of this kind, by any name; if only these are given there is no listeners.tcp.default", listener(func(s *settings) listenersOf { return s.amqp })},

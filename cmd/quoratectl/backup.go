@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -175,13 +174,9 @@ func verifyBackup(c *call) error {
 
 // restoreBackup reads a backup twice: nothing is sent of one that is not whole.
 func restoreBackup(c *call) error {
-	vhosts, err := regexp.Compile(c.option("vhost-pattern"))
+	pick, err := pickQueues(c, "")
 	if err != nil {
-		return usageError("--vhost-pattern: %w", err)
-	}
-	queues, err := regexp.Compile(c.option("queue-pattern"))
-	if err != nil {
-		return usageError("--queue-pattern: %w", err)
+		return err
 	}
 	if c.words[0] == "-" {
 		return usageError("a backup is checked as a whole before anything is restored: restore takes a file or a folder")
@@ -201,9 +196,7 @@ func restoreBackup(c *call) error {
 	out, in := io.Pipe()
 	defer out.Close()
 	go func() {
-		in.CloseWithError(v.Excerpt(f, &counter{to: in, n: &c.moved}, func(s archive.Section) bool {
-			return vhosts.Match(s.VHost) && queues.Match(s.Name)
-		}))
+		in.CloseWithError(v.Excerpt(f, &counter{to: in, n: &c.moved}, func(s archive.Section) bool { return pick(string(s.VHost), string(s.Name)) }))
 	}()
 	c.say("Restoring " + f.Name() + " ...")
 	end := c.progress(c.movedBytes("sent"))

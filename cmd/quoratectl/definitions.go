@@ -65,27 +65,42 @@ var skippedColumns = []column[api.Skipped]{
 
 // importDefinitions fails if a part was not taken.
 func importDefinitions(c *call) error {
-	var raw json.RawMessage
-	var err error
-	if len(c.words) == 0 || c.words[0] == "-" {
-		raw, err = io.ReadAll(c.in)
-	} else {
-		raw, err = os.ReadFile(c.words[0])
+	file := ""
+	if len(c.words) > 0 && c.words[0] != "-" {
+		file = c.words[0]
 	}
+	raw, err := readDefinitions(c, file)
 	if err != nil {
-		return &exitError{exitData, err}
-	}
-	if !json.Valid(raw) {
-		return &exitError{exitData, fmt.Errorf("the definitions are not JSON")}
+		return err
 	}
 	defer c.progress(importProgress(c))()
 	var report api.Imported
-	status, err := c.client.ask(c, http.MethodPost, path("definitions"), raw, &report)
+	status, err := c.client.ask(c, http.MethodPost, partly, raw, &report)
 	if err != nil || status == http.StatusNoContent {
 		return err
 	}
 	if err := list(c, "Definitions that were not taken ...", skippedColumns, nil, len(skippedColumns), report.Skipped); err != nil {
 		return err
 	}
-	return &exitError{exitFailed, fmt.Errorf("%d definitions were not taken, the others were", report.SkippedTotal)}
+	return &exitError{exitData, fmt.Errorf("%d definitions were not taken, the others were", report.SkippedTotal)}
+}
+
+// partly is where definitions go of which as many are taken as can be; what is not is in the answer.
+var partly = path("definitions") + "?partial=true"
+
+// readDefinitions reads definitions from a file, or if it has no name from the input.
+func readDefinitions(c *call, file string) (raw json.RawMessage, err error) {
+	if file == "" {
+		raw, err = io.ReadAll(c.in)
+	} else {
+		raw, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, &exitError{exitData, err}
+	}
+	raw = bytes.TrimPrefix(raw, []byte("\ufeff")) // a byte order mark
+	if !json.Valid(raw) {
+		return nil, &exitError{exitData, fmt.Errorf("the definitions are not JSON")}
+	}
+	return raw, nil
 }

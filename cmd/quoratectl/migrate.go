@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"os/signal"
-	"regexp"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cmd/quoratectl/internal/migrate"
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 // migrateLimit is how long a migration may take by default, in seconds.
@@ -120,18 +120,19 @@ func migrateEnds(c *call) (from, to, vhost string, err error) {
 	return from, to, vhost, nil
 }
 
-// pickQueues returns which queues are to be moved, by the options.
+// pickQueues returns which queues are meant by the options; only is the one vhost that may be meant,
+// empty: any.
 func pickQueues(c *call, only string) (func(vhost, queue string) bool, error) {
-	vhosts, err := regexp.Compile(c.option("vhost-pattern"))
+	vhosts, err := pattern.Compile(c.option("vhost-pattern"))
 	if err != nil {
 		return nil, usageError("--vhost-pattern: %w", err)
 	}
-	names, err := regexp.Compile(c.option("queue-pattern"))
+	names, err := pattern.Compile(c.option("queue-pattern"))
 	if err != nil {
 		return nil, usageError("--queue-pattern: %w", err)
 	}
 	return func(vhost, queue string) bool {
-		return (only == "" || vhost == only) && vhosts.MatchString(vhost) && names.MatchString(queue)
+		return (only == "" || vhost == only) && vhosts.Match(vhost) && names.Match(queue)
 	}, nil
 }
 
@@ -191,9 +192,9 @@ func takenDefinitions(c *call) (queues []listedQueue, skipped []api.Skipped, err
 	if !c.given("definitions") {
 		return nil, nil, nil
 	}
-	raw, err := os.ReadFile(c.option("definitions"))
+	raw, err := readDefinitions(c, c.option("definitions"))
 	if err != nil {
-		return nil, nil, &exitError{exitData, err}
+		return nil, nil, err
 	}
 	var file struct {
 		Queues []listedQueue `json:"queues"`
@@ -202,7 +203,7 @@ func takenDefinitions(c *call) (queues []listedQueue, skipped []api.Skipped, err
 		return nil, nil, &exitError{exitData, fmt.Errorf("the definitions are not understood: %w", err)}
 	}
 	var report api.Imported
-	if _, err = c.client.ask(c, http.MethodPost, path("definitions"), json.RawMessage(raw), &report); err != nil {
+	if _, err = c.client.ask(c, http.MethodPost, partly, raw, &report); err != nil {
 		return nil, nil, err
 	}
 	return file.Queues, report.Skipped, nil
@@ -284,6 +285,8 @@ func migrationReport(c *call, outcomes []migrate.Outcome, skipped []api.Skipped,
 		return &exitError{exitTemporary, broken}
 	case broken != nil:
 		return broken
+	case slices.ContainsFunc(skipped, func(s api.Skipped) bool { return s.Section != "messages" }):
+		return &exitError{exitData, fmt.Errorf("%d definitions or queues were not taken or not moved completely", left)}
 	case left > 0:
 		return &exitError{exitFailed, fmt.Errorf("%d definitions or queues were not taken or not moved completely", left)}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"time"
 
@@ -170,13 +169,9 @@ func quorumStatus(c *call) error {
 // forceCheckpoint has each queue that matches write a snapshot. One that fails does not keep the others
 // from it.
 func forceCheckpoint(c *call) error {
-	vhosts, err := regexp.Compile(c.option("vhost-pattern"))
+	pick, err := pickQueues(c, "")
 	if err != nil {
-		return usageError("--vhost-pattern: %v", err)
-	}
-	names, err := regexp.Compile(c.option("queue-pattern"))
-	if err != nil {
-		return usageError("--queue-pattern: %v", err)
+		return err
 	}
 	var queues []api.Queue
 	if err := c.get(path("queues")+"?disable_stats=true", &queues); err != nil {
@@ -184,7 +179,7 @@ func forceCheckpoint(c *call) error {
 	}
 	var errs []error
 	for _, q := range queues {
-		if q.Type != "quorum" || !vhosts.MatchString(q.VHost) || !names.MatchString(q.Name) {
+		if q.Type != "quorum" || !pick(q.VHost, q.Name) {
 			continue
 		}
 		if err := c.post(path("queues", q.VHost, q.Name, "actions"), map[string]string{"action": "snapshot"}, nil); err != nil {

@@ -3,11 +3,11 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"slices"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 // timer is something that a queue waits for.
@@ -69,8 +69,8 @@ func listMatching(c *call) error {
 	}
 	kinds := []string{"all", "queues", q.Type + "_queues"}
 	for _, p := range all {
-		pattern, err := regexp.Compile(p.Pattern)
-		if err == nil && pattern.MatchString(q.Name) && slices.Contains(kinds, p.ApplyTo) {
+		names, err := pattern.Compile(p.Pattern)
+		if err == nil && names.Match(q.Name) && slices.Contains(kinds, p.ApplyTo) {
 			rows = append(rows, p)
 		}
 	}

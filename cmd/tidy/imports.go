@@ -38,8 +38,9 @@ var importRules = []importRule{
 
 	{tree: "fsm", project: []string{"proto/logpb"}, others: protobuf, notStd: impure},
 	{tree: "fsm/route", project: []string{"proto/logpb"}, others: none, notStd: impure},
+	{tree: "fsm/pattern", project: none, others: none, notStd: impure},
 	{tree: "fsm/fsmtest/...", project: []string{"fsm/...", "proto/..."}},
-	{tree: "fsm/...", project: []string{"fsm", "fsm/route", "fsm/invariants", "proto/logpb"}, others: protobuf, notStd: impure},
+	{tree: "fsm/...", project: []string{"fsm", "fsm/route", "fsm/pattern", "fsm/invariants", "proto/logpb"}, others: protobuf, notStd: impure},
 
 	{tree: "amqp/wire/...", project: []string{"amqp/wire/..."}, others: none},
 	{tree: "amqp/...", project: []string{"amqp/...", "fsm", "proto/logpb"}},
@@ -53,7 +54,7 @@ var importRules = []importRule{
 
 	{tree: "cmd/quorate", project: []string{"..."}},
 	{tree: "cmd/quorate/...", project: []string{"..."}},
-	{tree: "cmd/quoratectl/...", project: []string{"cmd/quoratectl/...", "cluster/mgmt/api", "cluster/certs", "cluster/backup/archive"}},
+	{tree: "cmd/quoratectl/...", project: []string{"cmd/quoratectl/...", "fsm/pattern", "cluster/mgmt/api", "cluster/certs", "cluster/backup/archive"}},
 	// The benchmark is outside of the server, like jepsen, and starts nodes with it.
 	{tree: "cmd/quorate-bench/...", project: []string{"cmd/quorate-bench/...", "jepsen/cluster", "cluster/mgmt/api", "cmd/tidy/page"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/sync/..."}},
 	{tree: "cmd/testrun"},

@@ -23,12 +23,13 @@ func (d *draft) putPolicy(m *logpb.PutPolicy) (*logpb.CatalogResult, error) {
 	}
 	vh := d.open(m.GetVhost())
 	vh.policies.put(p)
-	return d.policiesChanged(vh), nil
+	return d.policiesChanged(vh, old, p), nil
 }
 
 // deletePolicy removes a policy. One that is not there is fine.
 func (d *draft) deletePolicy(m *logpb.DeletePolicy) (*logpb.CatalogResult, error) {
-	if _, known := d.Policy(m.GetVhost(), m.GetName(), m.GetOperator()); !known {
+	old, known := d.Policy(m.GetVhost(), m.GetName(), m.GetOperator())
+	if !known {
 		return &logpb.CatalogResult{}, nil
 	}
 	remove := func(ps *policies) { ps.remove(m.GetName(), m.GetOperator()) }
@@ -37,7 +38,7 @@ func (d *draft) deletePolicy(m *logpb.DeletePolicy) (*logpb.CatalogResult, error
 	}
 	vh := d.open(m.GetVhost())
 	remove(&vh.policies)
-	return d.policiesChanged(vh), nil
+	return d.policiesChanged(vh, old, nil), nil
 }
 
 // checkStores refuses a change of a vhost's policies that would make more
@@ -66,8 +67,9 @@ func (d *draft) checkStores(vhost string, change func(*policies)) error {
 	return nil
 }
 
-// policiesChanged brings all that is in a vhost in line with its policies. It
-// answers which queues have new settings.
+// policiesChanged brings all that is in a vhost in line with its policies after one is
+// in the place of another; nil: there was none, or there is none. It answers which queues have new
+// settings.
 //
 // Requires: vh is open. Ensures: the invariants of policies hold again; a queue
 // is in Configured, with the index of the entry as its revision, exactly if its
@@ -75,15 +77,15 @@ func (d *draft) checkStores(vhost string, change func(*policies)) error {
 // idle exchanges bound to the queue. Exchanges that begin to delay get a store,
 // named in Added.
 //
-// It walks over all queues and exchanges of the vhost: O((queues + exchanges) ·
-// policies) matches. Queues come in no particular order, which is invisible:
+// It walks over all queues and exchanges of the vhost, and tries the policies that
+// may be in force by now, see rematch. Queues come in no particular order, which is invisible:
 // each is changed by itself and the answer is sorted. Exchanges come by name,
 // as the stores made for them take group numbers and ids in turn.
-func (d *draft) policiesChanged(vh *vhost) *logpb.CatalogResult {
+func (d *draft) policiesChanged(vh *vhost, was, is *Policy) *logpb.CatalogResult {
 	r := &logpb.CatalogResult{Changed: true}
 	for q := range vh.queues.Values() {
 		old := vh.policies.of(q)
-		next := vh.policies.matchQueue(q, old.revision)
+		next := vh.policies.rematch(old, was, is, func(p *Policy) bool { return p.matchesQueue(q) })
 		if next == old {
 			continue
 		}
@@ -95,7 +97,7 @@ func (d *draft) policiesChanged(vh *vhost) *logpb.CatalogResult {
 		vh.policies.note(q, next)
 	}
 	for _, x := range vh.exchanges.list() {
-		next := vh.policies.applyTo(x)
+		next := x.matched(vh.policies.rematch(x.match, was, is, func(p *Policy) bool { return p.matchesExchange(x) }))
 		if next == x {
 			continue
 		}

@@ -1,9 +1,9 @@
 package catalog
 
 import (
-	"regexp/syntax"
-	"slices"
 	"strings"
+
+	"github.com/quorate/quorate/fsm/pattern"
 )
 
 // movers are the keys of policies by which messages go elsewhere than their
@@ -22,41 +22,18 @@ var movers = struct{ queues, exchanges []string }{
 // policy is refused. Only proposers call it, so it need not be the same on
 // every node.
 func covers(outer, inner string) bool {
-	if p := newPattern(outer); p.all || outer != "" && outer == inner {
+	if n := newNames(outer, dialectOwn); n.all || outer != "" && outer == inner {
 		return true
 	}
-	prefix, rest, ok := beginning(outer)
-	if !ok || rest {
+	o, err := pattern.Compile(outer)
+	if err != nil {
 		return false
 	}
-	start, _, ok := beginning(inner)
-	return ok && strings.HasPrefix(start, prefix)
-}
-
-// beginning returns with what every name begins that a pattern matches; ok false:
-// nothing is known. rest: it asks for more than that.
-//
-// prefix is part of what matches only if ok; "" says nothing. Without rest,
-// every name with the prefix matches.
-func beginning(pattern string) (prefix string, rest, ok bool) {
-	re, err := syntax.Parse(pattern, syntax.Perl)
-	if err != nil {
-		return "", true, false
+	i, err := pattern.Compile(inner)
+	if err != nil || strings.Contains(inner, "{") { // which RE2 reads otherwise
+		return false
 	}
-	parts := []*syntax.Regexp{re}
-	if re.Op == syntax.OpConcat {
-		parts = re.Sub
-	}
-	if parts[0].Op != syntax.OpBeginText {
-		return "", true, false
-	}
-	parts = parts[1:]
-	if len(parts) > 0 && parts[0].Op == syntax.OpLiteral && parts[0].Flags&syntax.FoldCase == 0 {
-		prefix, parts = string(parts[0].Rune), parts[1:]
-	}
-	anything := []syntax.Op{syntax.OpAnyChar, syntax.OpAnyCharNotNL}
-	rest = slices.ContainsFunc(parts, func(p *syntax.Regexp) bool {
-		return p.Op != syntax.OpStar || !slices.Contains(anything, p.Sub[0].Op)
-	})
-	return prefix, rest, true
+	prefix, all, _ := o.Prefix()
+	start, _, ok := i.Prefix()
+	return all && ok && strings.HasPrefix(start, prefix)
 }

@@ -27,6 +27,10 @@ type Catalog struct {
 	repeated bool
 }
 
+// Fork returns a catalog that begins as v. What is applied to it changes nothing
+// else.
+func (v *View) Fork() *Catalog { return &Catalog{view: v} }
+
 // View returns the catalog as it is after the last entry. It must not run
 // beside Apply; the View returned may be used beside it.
 func (c *Catalog) View() *View {

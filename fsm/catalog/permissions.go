@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/pattern"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -40,36 +41,41 @@ type Permission struct {
 	Configure, Write, Read string
 
 	// patterns: derived from the three texts when the record is made
-	patterns [3]pattern // by Verb
+	patterns [3]names // by Verb
 }
 
-// pattern is a compiled permission pattern.
+// names are those that a pattern matches.
 //
-// At most one of the three is set; none: it matches nothing. all and empty save
-// the regular expression for the most frequent texts. Several goroutines may
-// match.
-type pattern struct {
-	all   bool // matches every name
-	empty bool // matches the empty name only
-	// re is nil if the text is no regular expression: it then matches nothing.
-	re *regexp.Regexp
+// At most one field is set; none: no name. all and empty save the regular
+// expression for the most frequent texts. Several goroutines may match.
+type names struct {
+	all   bool // every name
+	empty bool // the empty name only
+	own   *pattern.Pattern
+	re2   *regexp.Regexp // of a pattern that own cannot be made of
 }
 
-// newPattern compiles a text. It never fails: what Apply does must not depend
-// on whether this program's library accepts the text.
-func newPattern(text string) pattern {
+// newNames compiles a text. It never fails: a text that is no pattern, which was
+// refused before it came into the log, matches nothing. With dialectOwn, what
+// package pattern does not take is still read as RE2.
+func newNames(text string, dialect uint32) names {
 	switch text {
 	case "":
-		return pattern{empty: true}
+		return names{empty: true}
 	case ".*", "^.*", ".*$":
-		return pattern{all: true}
+		return names{all: true}
+	}
+	if dialect != dialectRE2 {
+		if p, err := pattern.Compile(text); err == nil {
+			return names{own: p}
+		}
 	}
 	re, _ := regexp.Compile(text)
-	return pattern{re: re}
+	return names{re2: re}
 }
 
-func (p *pattern) match(name string) bool {
-	return p.all || p.empty && name == "" || p.re != nil && p.re.MatchString(name)
+func (n *names) match(name string) bool {
+	return n.all || n.empty && name == "" || n.own != nil && n.own.Match(name) || n.re2 != nil && n.re2.MatchString(name)
 }
 
 // newPermission makes the record of a row. Patterns are not checked.
@@ -77,7 +83,7 @@ func newPermission(row *logpb.PutPermission) *Permission {
 	return &Permission{
 		User: row.GetUser(), VHost: row.GetVhost(),
 		Configure: row.GetConfigure(), Write: row.GetWrite(), Read: row.GetRead(),
-		patterns: [3]pattern{newPattern(row.GetConfigure()), newPattern(row.GetWrite()), newPattern(row.GetRead())},
+		patterns: [3]names{newNames(row.GetConfigure(), dialectOwn), newNames(row.GetWrite(), dialectOwn), newNames(row.GetRead(), dialectOwn)},
 	}
 }
 
@@ -86,22 +92,49 @@ func (p *Permission) row() *logpb.PutPermission {
 	return &logpb.PutPermission{User: p.User, Vhost: p.VHost, Configure: p.Configure, Write: p.Write, Read: p.Read}
 }
 
-// ValidatePattern says why text cannot be a permission pattern; nil: it can.
-// Proposers check it. Apply does not, because it must not depend on the
-// version of the regular expression library: there, a pattern that does not
-// compile is kept and matches nothing.
-func ValidatePattern(text string) error {
-	if len(text) > maxPattern {
-		return refuse(fsm.Precondition, "the pattern is longer than %d bytes", maxPattern)
+// patternsSince is the version of the machines from which on policies are matched by
+// package pattern.
+const patternsSince = 3
+
+// The dialects of the patterns of policies.
+const (
+	dialectRE2 = iota // of the library regexp
+	dialectOwn        // of package pattern
+)
+
+// dialectOf decides how a pattern is read: by package pattern, which is RabbitMQ's
+// dialect; or as RE2, if all nodes may not know that package yet, or if it is not
+// for it and was taken before it existed. Proposers call it, as the outcome may
+// depend on the version of the library; the catalog holds what they have decided.
+func (s *clusterSettings) dialectOf(text string) (dialect uint32, err error) {
+	_, err = pattern.Compile(text)
+	_, re2 := regexp.Compile(text)
+	switch {
+	case err == nil && s.FSMVersion() >= patternsSince:
+		return dialectOwn, nil
+	case re2 == nil:
+		return dialectRE2, nil
+	case err == nil:
+		return 0, fmt.Errorf("%s; the cluster takes look-around and back-references from fsm_version %d on", strings.TrimPrefix(re2.Error(), "error parsing regexp: "), patternsSince)
 	}
-	if _, err := regexp.Compile(text); err != nil {
-		return refuse(fsm.Precondition, "%v", err)
+	return 0, err
+}
+
+// ValidatePattern says why text cannot be a permission pattern; nil: it can.
+// Proposers check it. Apply does not: there, a pattern that does not compile is
+// kept and matches nothing.
+func (s *clusterSettings) ValidatePattern(text string) error {
+	if err := checkPatterns(text); err != nil {
+		return err
+	}
+	if _, err := s.dialectOf(text); err != nil {
+		return refuse(fsm.Precondition, "%q is no regular expression: %v", text, err)
 	}
 	return nil
 }
 
-// checkPatterns refuses patterns that are too long. See ValidatePattern. Apply
-// calls it, as a length does not depend on the library.
+// checkPatterns refuses patterns that are too long. Apply calls it, as a length
+// does not depend on a library.
 func checkPatterns(patterns ...string) error {
 	for _, p := range patterns {
 		if len(p) > maxPattern {

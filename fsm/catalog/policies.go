@@ -40,7 +40,7 @@ type Policy struct {
 
 	// row: what a snapshot holds; all other fields are derived from it
 	row     *logpb.PutPolicy
-	pattern pattern
+	names   names
 	foreign bool // has a key that keeps it off replicated queues
 }
 
@@ -59,7 +59,7 @@ func (p *Policy) String() string {
 func newPolicy(m *logpb.PutPolicy) *Policy {
 	return &Policy{
 		VHost: m.GetVhost(), Name: m.GetName(), Operator: m.GetOperator(), Pattern: m.GetPattern(), ApplyTo: m.GetApplyTo(),
-		Priority: m.GetPriority(), Definition: m.GetDefinition(), row: m, pattern: newPolicyPattern(m.GetPattern()),
+		Priority: m.GetPriority(), Definition: m.GetDefinition(), row: m, names: newPolicyNames(m.GetPattern(), m.GetDialect()),
 		foreign: slices.ContainsFunc(m.GetDefinition().GetFields(), func(f *logpb.Field) bool {
 			k := findPolicyKey(f.GetName())
 			return k != nil && k.foreign
@@ -67,12 +67,12 @@ func newPolicy(m *logpb.PutPolicy) *Policy {
 	}
 }
 
-// newPolicyPattern is newPattern, but the empty text matches every name.
-func newPolicyPattern(text string) pattern {
+// newPolicyNames is newNames, but the empty text matches every name.
+func newPolicyNames(text string, dialect uint32) names {
 	if text == "" {
-		return pattern{all: true}
+		return names{all: true}
 	}
-	return newPattern(text)
+	return newNames(text, dialect)
 }
 
 // matchesQueue reports whether the policy may apply to a queue. It depends on
@@ -95,14 +95,14 @@ func (p *Policy) matchesQueue(q *Queue) bool {
 	default:
 		return false
 	}
-	return (q.Local || !p.foreign) && p.pattern.match(q.Name)
+	return (q.Local || !p.foreign) && p.names.match(q.Name)
 }
 
 // matchesExchange reports whether the policy could apply to an exchange.
 // foreign does not count here: the keys that make a policy foreign say nothing
 // of exchanges.
 func (p *Policy) matchesExchange(x *Exchange) bool {
-	return (p.ApplyTo == applyAll || p.ApplyTo == applyExchanges) && p.pattern.match(x.Name)
+	return (p.ApplyTo == applyAll || p.ApplyTo == applyExchanges) && p.names.match(x.Name)
 }
 
 // policyList is a list of policies, the winning one first. It is replaced as a
@@ -269,6 +269,26 @@ func (ps *policies) matchQueue(q *Queue, revision uint64) policyMatch {
 		ps.operators.first(func(p *Policy) bool { return p.matchesQueue(q) }), revision}
 }
 
+// rematch returns the match of a queue or an exchange, which was m, after next has
+// come for old; either may be nil. What ranks above old and is not next did not
+// match before, so only next and what ranks below old are tried, and the latter
+// only if old was in force.
+func (ps *policies) rematch(m policyMatch, old, next *Policy, matches func(*Policy) bool) policyMatch {
+	operator, at := cmp.Or(next, old).Operator, &m.policy
+	if operator {
+		at = &m.operator
+	}
+	switch {
+	case old != nil && *at == old:
+		*at = ps.list(operator).first(func(p *Policy) bool {
+			return (p == next || comparePolicies(old, p) < 0) && matches(p)
+		})
+	case next != nil && (*at == nil || comparePolicies(next, *at) < 0) && matches(next):
+		*at = next
+	}
+	return m
+}
+
 // with returns what the policies would be with one more, or another in its place.
 func (ps *policies) with(p *Policy) *policies {
 	next := &policies{ordinary: ps.ordinary, operators: ps.operators}
@@ -297,8 +317,12 @@ func (ps *policies) forget(q *Queue) { ps.matches = ps.matches.Without(q.ID) }
 // is returned if its match is the same, so callers compare pointers to see a
 // change. A copy is not put into the vhost: that is the caller's, with retime.
 func (ps *policies) applyTo(x *Exchange) *Exchange {
-	m := policyMatch{policy: ps.ordinary.first(func(p *Policy) bool { return p.matchesExchange(x) }),
-		operator: ps.operators.first(func(p *Policy) bool { return p.matchesExchange(x) })}
+	return x.matched(policyMatch{policy: ps.ordinary.first(func(p *Policy) bool { return p.matchesExchange(x) }),
+		operator: ps.operators.first(func(p *Policy) bool { return p.matchesExchange(x) })})
+}
+
+// matched returns x, or a copy of it with another match.
+func (x *Exchange) matched(m policyMatch) *Exchange {
 	if x.match == m {
 		return x
 	}

@@ -416,7 +416,7 @@ func parseOptions(t testing.TB, words []string) options {
 //	topic-permission USER VHOST EXCHANGE WRITE READ, delete-topic-permission USER VHOST [EXCHANGE]
 //	draining NODE yes|no, dead NODE BOOT
 //	token NAME ttl=N [for=NODE], delete-token NAME
-//	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
+//	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [dialect=N] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
 //	exchange VHOST NAME TYPE [durable] [auto-delete] [internal] [NAME=TYPE:VALUE…], delete-exchange VHOST NAME [if-unused]
 //	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
 //	delete-queue VHOST NAME [id=INDEX.POSITION] [lost-boot=N], delete-owned N/B/C
@@ -520,6 +520,9 @@ func parsePolicy(t testing.TB, w []string) *logpb.PutPolicy {
 	}
 	if n, err := strconv.ParseInt(o.values["priority"], 10, 64); err == nil {
 		m.Priority = n
+	}
+	if n, err := strconv.ParseUint(o.values["dialect"], 10, 32); err == nil {
+		m.Dialect = uint32(n)
 	}
 	slices.SortFunc(m.Definition.GetFields(), func(a, b *logpb.Field) int { return strings.Compare(a.Name, b.Name) })
 	return m

@@ -105,7 +105,11 @@ func (p *Policy) line() string {
 	if p.Operator {
 		kind = "operator-policy"
 	}
-	return fmt.Sprintf("%s %s pattern=%q apply-to=%s priority=%d %s", kind, p.Name, p.Pattern, p.ApplyTo, p.Priority, renderTable(p.Definition))
+	dialect := ""
+	if p.row.GetDialect() != dialectRE2 {
+		dialect = fmt.Sprintf("dialect=%d ", p.row.GetDialect())
+	}
+	return fmt.Sprintf("%s %s pattern=%q apply-to=%s priority=%d %s%s", kind, p.Name, p.Pattern, p.ApplyTo, p.Priority, dialect, renderTable(p.Definition))
 }
 
 // line follows that of a queue or an exchange. It is empty without policies.

@@ -1,10 +1,10 @@
 package catalog
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/pattern"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -22,8 +22,8 @@ type TopicPermission struct {
 
 	// row: what a snapshot holds; the other fields are derived from it
 	row *logpb.PutTopicPermission
-	// write: write and Read with the names filled in
-	write, read pattern
+	// write and read: Write and Read with the names filled in
+	write, read names
 }
 
 // topicPlace tells the topic permissions of a vhost apart.
@@ -32,11 +32,11 @@ type topicPlace struct{ user, exchange string }
 // newTopicPermission makes the record of a row. Names are quoted, so that a
 // user cannot be given a name that widens the pattern.
 func newTopicPermission(row *logpb.PutTopicPermission) *TopicPermission {
-	names := strings.NewReplacer("{username}", regexp.QuoteMeta(row.GetUser()), "{vhost}", regexp.QuoteMeta(row.GetVhost()))
+	fill := strings.NewReplacer("{username}", pattern.Quote(row.GetUser()), "{vhost}", pattern.Quote(row.GetVhost()))
 	return &TopicPermission{
 		User: row.GetUser(), VHost: row.GetVhost(), Exchange: row.GetExchange(),
 		Write: row.GetWrite(), Read: row.GetRead(), row: row,
-		write: newPattern(names.Replace(row.GetWrite())), read: newPattern(names.Replace(row.GetRead())),
+		write: newNames(fill.Replace(row.GetWrite()), dialectOwn), read: newNames(fill.Replace(row.GetRead()), dialectOwn),
 	}
 }
 

@@ -1,11 +1,12 @@
 package catalog
 
 import (
-	"regexp"
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/pattern"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -152,26 +153,66 @@ func (v *View) there(user bool, name string) (ok bool) {
 	return ok
 }
 
-// ValidatePolicy returns why a policy cannot be set; nil: it can. Proposers
-// call it; Apply checks everything except the pattern, for the reason given at
-// ValidatePattern, and the bounds of names, for the reason given at Admit.
-func (v *View) ValidatePolicy(m *logpb.PutPolicy) error {
+// ValidatePolicy returns why a policy cannot be set; nil: it can. It decides the
+// dialect of m. Proposers call it; Apply checks everything except the bounds of
+// names, for the reason given at Admit, and the work that the pattern makes.
+func (v *View) ValidatePolicy(m *logpb.PutPolicy) (err error) {
+	if len(m.GetPattern()) <= maxPattern {
+		if m.Dialect, err = v.dialectOf(m.GetPattern()); err != nil {
+			return badPattern(err.Error())
+		}
+	}
 	if err := v.checkPolicy(m); err != nil {
 		return err
 	}
 	if err := checkShortKeys(m.GetDefinition()); err != nil {
 		return err
 	}
-	if _, err := regexp.Compile(m.GetPattern()); err != nil {
-		return refuse(fsm.Precondition, "pattern should be regular expression but is invalid: %s (the syntax is RE2: neither look-around nor back-references)",
-			strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	_, err = v.policyWork(m)
+	return err
+}
+
+func badPattern(why string) error {
+	return refuse(fsm.Precondition, "pattern should be regular expression but is invalid: %s", why)
+}
+
+// maxPolicyWork is how many steps a pattern may take for all names of a vhost: about
+// half a second, in which the catalog's log stands.
+const maxPolicyWork = 1 << 26
+
+// policyWork returns the steps that the pattern of a policy takes for the names that
+// are there, and refuses too many.
+func (v *View) policyWork(m *logpb.PutPolicy) (steps int, err error) {
+	own := newPolicyNames(m.GetPattern(), m.GetDialect()).own
+	if own == nil {
+		return 0, nil
 	}
-	return nil
+	vh := v.vhost(m.GetVhost())
+	try := func(name string) bool {
+		_, n := own.Find(name)
+		steps += n
+		if n > pattern.MaxSteps {
+			err = badPattern(fmt.Sprintf("it takes more than %d steps for the name %q", pattern.MaxSteps, name))
+		} else if steps > maxPolicyWork {
+			err = badPattern(fmt.Sprintf("it takes more than %d steps for the names in vhost '%s'", maxPolicyWork, m.GetVhost()))
+		}
+		return err == nil
+	}
+	for q := range vh.queues.Values() {
+		if !try(q.Name) {
+			return steps, err
+		}
+	}
+	for x := range vh.exchanges.values() {
+		if !try(x.Name) {
+			return steps, err
+		}
+	}
+	return steps, nil
 }
 
 // checkPolicy is what Apply checks of a policy. It depends on the vhosts and
-// the settings of v and on nothing else: no regular expression is compiled
-// here.
+// the settings of v and on nothing else: no library compiles the pattern here.
 func (v *View) checkPolicy(m *logpb.PutPolicy) error {
 	if _, ok := v.VHost(m.GetVhost()); !ok {
 		return refuse(fsm.NotFoundKind, "no vhost '%s'", m.GetVhost())
@@ -180,7 +221,10 @@ func (v *View) checkPolicy(m *logpb.PutPolicy) error {
 		return err
 	}
 	if len(m.GetPattern()) > maxPattern {
-		return refuse(fsm.Precondition, "pattern should be regular expression but is invalid: it is longer than %d bytes", maxPattern)
+		return badPattern(fmt.Sprintf("it is longer than %d bytes", maxPattern))
+	}
+	if err := v.checkDialect(m); err != nil {
+		return err
 	}
 	if !slices.Contains(applyTo, m.GetApplyTo()) {
 		return refuse(fsm.Precondition, "apply-to '%s' unrecognised; should be one of: '%s'", m.GetApplyTo(), strings.Join(applyTo, "', '"))
@@ -193,4 +237,22 @@ func (v *View) checkPolicy(m *logpb.PutPolicy) error {
 		return refuse(fsm.Precondition, "%d is not a valid idle time", idle.GetInt())
 	}
 	return checkRetries(m.GetDefinition())
+}
+
+// checkDialect refuses a pattern that the machine of the present version does not
+// read as the proposer has decided.
+func (v *View) checkDialect(m *logpb.PutPolicy) error {
+	switch m.GetDialect() {
+	case dialectRE2:
+		return nil
+	case dialectOwn:
+		if v.FSMVersion() < patternsSince {
+			return badPattern(fmt.Sprintf("its dialect comes with fsm_version %d", patternsSince))
+		}
+		if _, err := pattern.Compile(m.GetPattern()); err != nil {
+			return badPattern(err.Error())
+		}
+		return nil
+	}
+	return badPattern(fmt.Sprintf("its dialect %d is not known", m.GetDialect()))
 }

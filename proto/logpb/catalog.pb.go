@@ -3059,14 +3059,17 @@ func (x *PutGlobalParameter) GetUnset() bool {
 
 // PutPolicy creates or replaces a policy of a vhost.
 type PutPolicy struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Vhost         string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
-	Operator      bool                   `protobuf:"varint,3,opt,name=operator" json:"operator,omitempty"` // an operator policy: they have names of their own
-	Pattern       string                 `protobuf:"bytes,4,opt,name=pattern" json:"pattern,omitempty"`
-	ApplyTo       string                 `protobuf:"bytes,5,opt,name=apply_to,json=applyTo" json:"apply_to,omitempty"`
-	Priority      int64                  `protobuf:"zigzag64,6,opt,name=priority" json:"priority,omitempty"`
-	Definition    *Table                 `protobuf:"bytes,7,opt,name=definition" json:"definition,omitempty"` // by key, each key once
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Vhost      string                 `protobuf:"bytes,1,opt,name=vhost" json:"vhost,omitempty"`
+	Name       string                 `protobuf:"bytes,2,opt,name=name" json:"name,omitempty"`
+	Operator   bool                   `protobuf:"varint,3,opt,name=operator" json:"operator,omitempty"` // an operator policy: they have names of their own
+	Pattern    string                 `protobuf:"bytes,4,opt,name=pattern" json:"pattern,omitempty"`
+	ApplyTo    string                 `protobuf:"bytes,5,opt,name=apply_to,json=applyTo" json:"apply_to,omitempty"`
+	Priority   int64                  `protobuf:"zigzag64,6,opt,name=priority" json:"priority,omitempty"`
+	Definition *Table                 `protobuf:"bytes,7,opt,name=definition" json:"definition,omitempty"` // by key, each key once
+	// 0: RE2, as Go's package regexp reads it; 1: package fsm/pattern, from
+	// fsm_version 3 on
+	Dialect       uint32 `protobuf:"varint,8,opt,name=dialect" json:"dialect,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3148,6 +3151,13 @@ func (x *PutPolicy) GetDefinition() *Table {
 		return x.Definition
 	}
 	return nil
+}
+
+func (x *PutPolicy) GetDialect() uint32 {
+	if x != nil {
+		return x.Dialect
+	}
+	return 0
 }
 
 type DeletePolicy struct {
@@ -4289,7 +4299,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\x12PutGlobalParameter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x14\n" +
-	"\x05unset\x18\x03 \x01(\bR\x05unset\"\xd9\x01\n" +
+	"\x05unset\x18\x03 \x01(\bR\x05unset\"\xf3\x01\n" +
 	"\tPutPolicy\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -4299,7 +4309,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\bpriority\x18\x06 \x01(\x12R\bpriority\x125\n" +
 	"\n" +
 	"definition\x18\a \x01(\v2\x15.quorate.log.v1.TableR\n" +
-	"definition\"T\n" +
+	"definition\x12\x18\n" +
+	"\adialect\x18\b \x01(\rR\adialect\"T\n" +
 	"\fDeletePolicy\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +

@@ -102,11 +102,19 @@ type DefinedBinding struct {
 	Arguments       map[string]any `json:"arguments"`
 }
 
-// Imported is answered by POST /api/definitions if some of them were not taken.
+// Imported is answered by POST /api/definitions if some of them were not taken: with partial=true
+// and status 200, the others were.
 type Imported struct {
 	Taken        map[string]int `json:"taken"` // by section; what existed and is equal counts
 	SkippedTotal int            `json:"skipped_total"`
 	Skipped      []Skipped      `json:"skipped"` // the first 1000
+}
+
+// NotImported is answered without partial=true, and status 400: nothing was taken. With status 409,
+// what is counted was, as something was changed by others meanwhile.
+type NotImported struct {
+	Failure
+	Imported
 }
 
 // Skipped is a definition that was not taken.

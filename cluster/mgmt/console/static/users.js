@@ -95,10 +95,10 @@ export function definitions(view) {
     if (!chosen) return view.say('Choose a file first.', 'bad');
     if (!await confirm(`Import ${chosen.name}?`, 'Import it', 'Users, permissions, limits and policies in it replace those of the same names.')) return;
     await view.act(async () => {
-      const answer = await postText(at(), await chosen.text());
+      const answer = await postText(`${at()}?partial=true`, await chosen.text());
       fill(result, answer && [h('p', null, `${count(Object.values(answer.taken).reduce((a, b) => a + b, 0))} definitions were taken, ${count(answer.skipped_total)} were not:`),
         h('ul', null, answer.skipped.map((s) => h('li', null, `${s.section} ${s.vhost ? `${s.vhost} ` : ''}`, h('code', null, s.name), `: ${s.reason}`)))]);
       return answer;
-    }, (answer) => (answer ? 'A part of the definitions is imported.' : 'All definitions are imported.'));
+    }, (answer) => (answer ? 'Only a part of the definitions is imported.' : 'All definitions are imported.'));
   }
 }
