@@ -80,7 +80,7 @@ func TestLeadershipOfOneTerm(t *testing.T) {
 	go func() { caughtUp <- replicated{g}.catchUp() }()
 	select {
 	case <-caughtUp:
-		t.Error("it serves before all is applied")
+		t.Fatal("it serves before all is applied")
 	case <-time.After(20 * time.Millisecond):
 	}
 	see(whole)
