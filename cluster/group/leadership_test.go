@@ -404,3 +404,35 @@ func TestDisagreementIsAwaitedOnce(t *testing.T) {
 		}
 	})
 }
+
+// What a new leader has to propose when it has told of itself is one entry, however long that takes; a tick alone waits until
+// it is told to go on.
+func TestFirstEntryIsGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFree(t)
+		settle := func(seq uint64) {
+			if err := x.submit(BatchOf(&logpb.Command{Kind: logpb.Command_SETTLE, Seq: seq})); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		x.gather(true, func() {
+			settle(1)
+			settle(2)
+		})
+		if synctest.Wait(); len(x.entries) != 1 || len(x.entries[0].Commands) != 3 {
+			t.Fatalf("two commands and a tick are %d entries", len(x.entries))
+		}
+		x.gather(true, func() {})
+		if synctest.Wait(); len(x.entries) != 1 {
+			t.Error("a tick does not wait for company")
+		}
+		x.goOn()
+		if synctest.Wait(); len(x.entries) != 2 {
+			t.Errorf("a tick without company is %d entries", len(x.entries)-1)
+		}
+		for _, f := range x.futures {
+			f.err <- nil
+		}
+	})
+}
