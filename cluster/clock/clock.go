@@ -49,6 +49,7 @@ type Clock struct {
 	median time.Duration // the same for the cluster's median, when last known
 	skewed bool
 	agreed chan struct{} // closed once a majority has agreed
+	read   time.Duration // Monotonic when a majority had first been read
 	ahead  []func()
 
 	refused  atomic.Uint64
@@ -200,7 +201,9 @@ func (c *Clock) update() (ahead []func()) {
 			next.offset = before.offset // at first none: a right clock is not corrected
 		}
 		c.updateAlarm(next.maxSkew)
-		next.sampled = true
+		if next.sampled = true; !before.sampled {
+			c.read = now
+		}
 		if next.agreed && !before.agreed {
 			close(c.agreed)
 		}
@@ -294,6 +297,17 @@ func (c *Clock) Agreed() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.agreed
+}
+
+// AgreementLeft is how long a new leader still waits for Agreed: clocks that disagree AgreementWait after a majority
+// of them has been read will not agree because somebody waits.
+func (c *Clock) AgreementLeft() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.state.Load().sampled {
+		return AgreementWait
+	}
+	return max(0, AgreementWait-(c.config.Monotonic()-c.read))
 }
 
 // warnPause is how long further warnings of one kind are not logged: thousands of groups may issue

@@ -6,7 +6,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// AgreementWait is how long a new leader waits for a majority of the clocks to agree.
+// AgreementWait is how long new leaders wait for a majority of the clocks to agree, from the moment when that majority
+// has been read.
 const AgreementWait = 2 * time.Second
 
 // Stamper stamps the entries of one group. One goroutine at a time uses it.

@@ -14,8 +14,8 @@ const (
 	noticeTries = 7                    // each pause is twice as long
 )
 
-// commitNotices tell the followers of the catalog at once what is committed. With
-// nothing else to send, raft says it after CommitTimeout.
+// commitNotices tell the followers of the catalog at once what is committed, and those of a queue whose new leader
+// has nothing to propose. With nothing else to send, raft says it after CommitTimeout.
 type commitNotices struct {
 	replica *replica
 

@@ -215,6 +215,24 @@ func (a *applier) rearm() {
 	a.timer.begin(a.machine.NextDeadline()) // under the lock, as in begin
 }
 
+// hasUpTo reports whether the machine has every command up to an index: no entry is without one. It has not, for all that is
+// known, while it applies something.
+func (a *applier) hasUpTo(index uint64) bool {
+	if !a.mu.TryLock() {
+		return false
+	}
+	defer a.mu.Unlock()
+	for l := (raft.Log{}); index > a.machine.Index(); index-- {
+		if a.log.GetLog(index, &l) != nil {
+			return true // a snapshot has it, and the machine has that
+		}
+		if l.Type == raft.LogCommand {
+			return false
+		}
+	}
+	return true
+}
+
 // due reports whether a tick would change something.
 func (a *applier) due() bool {
 	defer a.guard.contain("look for what is due")

@@ -42,7 +42,8 @@ type outside struct {
 	overlap    bool
 	// poisoned: performing work of these groups panics.
 	poisoned map[fsm.GroupID]bool
-	hang     chan struct{} // performing waits until it is closed; nil: it does not
+	hang     chan struct{}  // performing waits until it is closed; nil: it does not
+	led      func(g *Group) // called for a new leader; nil: nothing is
 }
 
 func (o *outside) event(f func()) {
@@ -86,8 +87,15 @@ func (o *outside) Perform(g *Group, w *Work) {
 	})
 }
 
-func (o *outside) Undecided(*Group, string)  { o.event(func() { o.undecided++ }) }
-func (o *outside) Led(_ *Group, term uint64) { o.event(func() { o.terms = append(o.terms, term) }) }
+func (o *outside) Undecided(*Group, string) { o.event(func() { o.undecided++ }) }
+
+func (o *outside) Led(g *Group, term uint64) {
+	var led func(g *Group)
+	o.event(func() { o.terms, led = append(o.terms, term), o.led })
+	if led != nil && term != 0 {
+		led(g)
+	}
+}
 
 // await waits for a condition that is read under the lock.
 func (o *outside) await(t testing.TB, what string, f func() bool) {

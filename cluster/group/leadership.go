@@ -10,7 +10,7 @@ import (
 )
 
 // leadership records whether this node leads a group, and whether it serves: raft may make a
-// replica leader that must not serve, and a leader serves only after its barrier.
+// replica leader that must not serve, and a leader serves only when it has caught up.
 //
 //	serving() ≠ 0 ⇔ term ≠ 0 ∧ ¬transferring ∧ ¬barred()
 type leadership struct {
@@ -132,47 +132,34 @@ func (g *Group) enter() {
 	if !g.IsLocal() {
 		g.host.applying.meters.led.Add(1)
 	}
-	g.settings.propose(true)
-	g.announce(term)
-	if deadline != 0 {
-		// The first entry of a new term is a tick, so that time that passed
-		// without a leader is accounted for before anything is handed out.
-		g.proposer.proposeTick()
+	// The first entry of a new term has a tick, so that time that passed without a leader is accounted
+	// for, the settings, and what has waited for a leader, as far as that is here in time.
+	g.proposer.gather(deadline != 0, func() {
+		g.settings.propose(true)
+		g.announce(term)
+	})
+	if !g.wanted(time.Now()) {
+		g.begun(term)
+		return
 	}
-}
-
-// barrierRetry is the pause after a barrier that raft has refused to a leader.
-const barrierRetry = 50 * time.Millisecond
-
-// catchUp returns when everything committed by earlier leaders is applied. It returns the term for
-// which that is known, or 0 if this replica no longer leads.
-func (g *Group) catchUp() (term uint64) {
-	leads := func() bool { return !g.isClosed() && !g.barred() && g.isLeader() }
-	return awaitBarrier(g.raft.Load().CurrentTerm, leads, func() error { return g.barrier(0) }, g.ending)
-}
-
-// awaitBarrier returns the term in which a leader was given a barrier, or 0 if it no longer leads.
-// The term is read first: a barrier of a later term says nothing about the term read. Raft refuses
-// a barrier during a leadership transfer, and may then keep the leadership after all.
-func awaitBarrier(term func() uint64, leads func() bool, barrier func() error, ending <-chan struct{}) uint64 {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	for {
+	g.spawn(func() {
 		select {
-		case <-pause.C:
-		case <-ending:
-			return 0
+		case <-time.After(firstEntryWait):
+			g.begun(term)
+		case <-g.ending:
 		}
-		began := term()
-		err := barrier()
-		switch {
-		case !leads():
-			return 0
-		case err == nil && term() == began:
-			return began
-		}
-		pause.Reset(barrierRetry)
-	}
+	})
+}
+
+// firstEntryWait is for how long a leader that somebody has waited for expects his commands.
+const firstEntryWait = 5 * time.Millisecond
+
+// begun proposes the tick of a new term if nothing has come that it could go with, and tells the other
+// members what is committed if there is nothing to propose.
+func (g *Group) begun(term uint64) {
+	defer g.guard.contain("begin a term")
+	g.proposer.goOn()
+	g.order.tellCommitted(term)
 }
 
 // begin starts to serve in a term, unless raft has changed its mind.
@@ -198,7 +185,7 @@ func awaitClocks(c *clock.Clock, ending <-chan struct{}) {
 		return
 	default:
 	}
-	limit := time.NewTimer(clock.AgreementWait)
+	limit := time.NewTimer(c.AgreementLeft())
 	defer limit.Stop()
 	select {
 	case <-c.Agreed():

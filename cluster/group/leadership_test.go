@@ -1,13 +1,14 @@
 package group
 
 import (
-	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/fsm"
@@ -53,50 +54,58 @@ func (c *trio) other(g *Group) *lone {
 	return nil
 }
 
-// A leadership begins in the term that its barrier was asked for in, or not at all.
+// A leadership begins in the term that its replica has caught up in, or not at all: an entry of that term is committed, and
+// the machine has been given all commands before it.
 func TestLeadershipOfOneTerm(t *testing.T) {
-	refused := errors.New("refused")
-	for _, tc := range []struct {
-		name   string
-		terms  []uint64 // as they are read; the last one stays
-		errs   []error  // of the barriers
-		leads  bool
-		want   uint64
-		rounds int
-	}{
-		{"at once", []uint64{3}, []error{nil}, true, 3, 1},
-		{"refused twice", []uint64{3}, []error{refused, refused, nil}, true, 3, 3},
-		{"another term meanwhile", []uint64{3, 5}, []error{nil, nil}, true, 5, 2},
-		{"lost", []uint64{3}, []error{nil}, false, 0, 1},
-		{"lost and refused", []uint64{3}, []error{refused}, false, 0, 1},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			reads, rounds := 0, 0
-			term := func() uint64 {
-				reads++
-				return tc.terms[min(reads, len(tc.terms))-1]
-			}
-			barrier := func() error {
-				rounds++
-				return tc.errs[rounds-1]
-			}
-			got := awaitBarrier(term, func() bool { return tc.leads }, barrier, nil)
-			if got != tc.want || rounds != tc.rounds {
-				t.Errorf("%s: term %d after %d barriers, want %d after %d", tc.name, got, rounds, tc.want, tc.rounds)
-			}
-		})
-	}
-	ending := make(chan struct{})
-	close(ending)
-	if awaitBarrier(func() uint64 { return 1 }, func() bool { return true }, func() error { return refused }, ending) != 0 {
-		t.Error("a group that ends begins to lead")
-	}
 	g := mustTrio(t).mustOpen(1)[0]
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "a message", func() bool { return ready(g) == 1 })
 	for _, term := range []uint64{g.Term() - 1, g.Term() + 1} {
+		if (replicated{g}).caughtUp(term) {
+			t.Errorf("in term %d it has caught up in term %d", g.Term(), term)
+		}
 		if _, ok := g.begin(term); ok {
 			t.Errorf("in term %d a leadership begins in term %d", g.Term(), term)
 		}
 	}
+	last := g.lastIndex()
+	see := func(m *queue.Machine) (had *queue.Machine) {
+		g.applier.mu.Lock()
+		defer g.applier.mu.Unlock()
+		had, g.applier.machine = g.applier.machine, m
+		return had
+	}
+	whole := see(g.applier.newMachine()) // it is about to get the last command
+	caughtUp := make(chan uint64)
+	go func() { caughtUp <- replicated{g}.catchUp() }()
+	select {
+	case <-caughtUp:
+		t.Fatal("it serves before all is applied")
+	case <-time.After(20 * time.Millisecond):
+	}
+	see(whole)
+	if term := <-caughtUp; term != g.Term() || g.lastIndex() != last {
+		t.Errorf("it takes over in term %d of %d, the log has grown by %d", term, g.Term(), g.lastIndex()-last)
+	}
+	g.applier.mu.Lock() // the machine is at work
+	if (replicated{g}).caughtUp(g.Term()) {
+		t.Error("it has caught up while something is applied")
+	}
+	g.applier.mu.Unlock()
+}
+
+// Who leads no more, must not lead, or has ended takes nothing over.
+func TestNobodyTakesOverInVain(t *testing.T) {
+	all := mustTrio(t).mustOpen(1)
+	if term := (replicated{all[1]}).catchUp(); term != 0 {
+		t.Errorf("a follower takes over in term %d", term)
+	}
+	g := all[0]
+	g.host.withdrawn.Store(true)
+	if term := (replicated{g}).catchUp(); term != 0 {
+		t.Errorf("the leader of a node that has withdrawn takes over in term %d", term)
+	}
+	g.host.withdrawn.Store(false)
 }
 
 // Raft may tell of a leader whose node has died since: the group is looked
@@ -149,16 +158,86 @@ func TestResignsOfItsOwnTerm(t *testing.T) {
 	}
 }
 
-// A replica takes over with an entry of its own term, behind which it has applied
-// everything that earlier leaders have committed.
+// A replica takes over when it has applied everything that earlier leaders have committed, and adds nothing to the log for
+// that.
 func TestTakeOverAppliesEverything(t *testing.T) {
 	g := mustTrio(t).mustOpen(1)[0]
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "a message", func() bool { return ready(g) == 1 })
 	before := g.lastIndex()
-	if term := g.catchUp(); term == 0 || term != g.Term() {
+	if term := (replicated{g}).catchUp(); term == 0 || term != g.Term() {
 		t.Fatalf("it takes over in term %d of %d", term, g.Term())
 	}
-	if last := g.lastIndex(); last == before || g.AppliedIndex() < last {
+	if last := g.lastIndex(); last != before || g.AppliedIndex() < last {
 		t.Errorf("the log ended at entry %d and ends at %d; %d are applied", before, last, g.AppliedIndex())
+	}
+}
+
+// A leadership that moves with its node's death costs the queue two entries: raft's own, and one that has all that has waited
+// for a leader, be it a command, a deadline, or other settings.
+func TestEntriesOfFailover(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		ttl      fsm.Millis
+		settings *QueueConfig
+		waits    bool
+		entries  uint64
+	}{
+		"nothing":                         {-1, nil, false, 1},
+		"deadline":                        {3_600_000, nil, false, 2},
+		"command":                         {-1, nil, true, 2},
+		"command and deadline":            {3_600_000, nil, true, 2},
+		"command, deadline, new settings": {3_600_000, &QueueConfig{DeliveryLimit: 21, Revision: 5}, true, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var changed atomic.Pointer[QueueConfig]
+			nodes := mustTrio(t, func(conf *Config) {
+				conf.Heartbeat = 0 // followers hear of a commit after a minute
+				conf.Settings = func(fsm.QueueID) *QueueConfig { return proto.CloneOf(changed.Load()) }
+			})
+			g := nodes.mustOpen(1)[0]
+			mustSubmit(t, g, enqueues(1, c.ttl, "m"))
+			await(t, "the message", func() bool { return ready(g) == 1 })
+			last, dead := g.lastIndex(), nodes.host(g)
+			for _, r := range nodes.replicas(1) {
+				await(t, "the entry everywhere", func() bool { return r.lastIndex() == last })
+			}
+			changed.Store(c.settings)
+			dead.shut(t)
+			for _, h := range nodes.hosts {
+				if h == dead || !c.waits {
+					continue
+				}
+				h.outside.mu.Lock()
+				h.outside.led = func(r *Group) { mustSubmit(t, r, enqueues(2, c.ttl, "m")) }
+				h.outside.mu.Unlock()
+				h.Want(1, trioNames)
+			}
+			want := map[bool]uint64{false: 1, true: 2}[c.waits]
+			var leads *Group
+			await(t, "another leader, and the messages there", func() bool {
+				for _, h := range nodes.hosts {
+					if r := h.Group(1); h != dead && r.Leading() != 0 && ready(r) == want && r.lastIndex() >= last+c.entries {
+						leads = r
+					}
+				}
+				return leads != nil
+			})
+			began := time.Now()
+			for _, h := range nodes.hosts {
+				if h == dead || c.waits {
+					continue // the last command there may wait for the next
+				}
+				await(t, "the messages everywhere", func() bool { return ready(h.Group(1)) == want })
+				if took := time.Since(began); took > commitTimeout/2 {
+					t.Errorf("a follower hears of the commit after %v", took)
+				}
+			}
+			if n := leads.lastIndex() - last; n != c.entries {
+				t.Errorf("the log has grown by %d entries, want %d", n, c.entries)
+			}
+		})
 	}
 }
 
@@ -203,6 +282,19 @@ func TestTermBeginsWithTick(t *testing.T) {
 	g.leadership.term.Store(g.Term() - 1)
 	g.review()
 	await(t, "a tick, long before one is due", func() bool { return g.timer.count() > ticks })
+}
+
+// Nor does the tick wait for long for somebody who is known to wait for the leader.
+func TestTickOfTermIsProposed(t *testing.T) {
+	n := mustHost(t, t.TempDir())
+	g := n.mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
+	mustSubmit(t, g, enqueues(1, 3_600_000, "m"))
+	await(t, "a message", func() bool { return ready(g) == 1 })
+	ticks := g.timer.count()
+	g.want(time.Now())
+	g.leadership.term.Store(g.Term() - 1)
+	g.review()
+	await(t, "a tick without company", func() bool { return g.timer.count() > ticks })
 }
 
 // A new leader is told that letters wait in the outbox, which it has not seen die.
@@ -261,7 +353,9 @@ func TestLeaderAwaitsAgreement(t *testing.T) {
 			MaxSkew:   func() fsm.Millis { return 1000 },
 		})
 		read := func(node string) { c.Read(node, fsm.Time(time.Now().UnixMilli()), time.Millisecond) }
-		read("n2")
+		if read("n2"); c.AgreementLeft() != clock.AgreementWait {
+			t.Errorf("a leader waits for %v", c.AgreementLeft())
+		}
 		done := make(chan struct{})
 		go func() {
 			awaitClocks(c, nil)
@@ -279,6 +373,66 @@ func TestLeaderAwaitsAgreement(t *testing.T) {
 		case <-done:
 		default:
 			t.Error("it waits although a majority agrees")
+		}
+	})
+}
+
+// Clocks that do not agree keep the leaders of a node waiting once, and not each of them for as long as they disagree.
+func TestDisagreementIsAwaitedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		c := clock.New(clock.Config{
+			Node: "n1", Nodes: []string{"n1", "n2", "n3"}, Logger: slog.New(slog.DiscardHandler),
+			Wall:      func() time.Time { return time.Now().Add(time.Hour) },
+			Monotonic: func() time.Duration { return time.Since(began) + 1 },
+			MaxSkew:   func() fsm.Millis { return 1000 },
+		})
+		takeOver := func() time.Duration {
+			at := time.Now()
+			awaitClocks(c, nil)
+			return time.Since(at)
+		}
+		if took := takeOver(); took != clock.AgreementWait {
+			t.Errorf("with clocks that nobody has read a leader waits for %v", took)
+		}
+		c.Read("n2", fsm.Time(time.Now().UnixMilli()), time.Millisecond)
+		time.Sleep(clock.AgreementWait / 2)
+		for i, want := range []time.Duration{clock.AgreementWait / 2, 0, 0} {
+			if took := takeOver(); took != want {
+				t.Errorf("leader %d waits for %v, want %v", i+1, took, want)
+			}
+		}
+	})
+}
+
+// What a new leader has to propose when it has told of itself is one entry, however long that takes; a tick alone waits until
+// it is told to go on.
+func TestFirstEntryIsGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newFree(t)
+		settle := func(seq uint64) {
+			if err := x.submit(BatchOf(&logpb.Command{Kind: logpb.Command_SETTLE, Seq: seq})); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		x.gather(true, func() {
+			settle(1)
+			settle(2)
+		})
+		if synctest.Wait(); len(x.entries) != 1 || len(x.entries[0].Commands) != 3 {
+			t.Fatalf("two commands and a tick are %d entries", len(x.entries))
+		}
+		x.gather(true, func() {})
+		if synctest.Wait(); len(x.entries) != 1 {
+			t.Error("a tick does not wait for company")
+		}
+		x.goOn()
+		if synctest.Wait(); len(x.entries) != 2 {
+			t.Errorf("a tick without company is %d entries", len(x.entries)-1)
+		}
+		for _, f := range x.futures {
+			f.err <- nil
 		}
 	})
 }

@@ -150,6 +150,8 @@ func (o *local) led() {}
 
 func (o *local) leaderless() {}
 
+func (o *local) tellCommitted(uint64) {}
+
 // end makes a local queue take nothing more and forgets its payloads. What
 // goes on in its goroutines comes to nothing.
 func (o *local) end() {

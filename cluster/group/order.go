@@ -39,6 +39,8 @@ type order interface {
 	// led and leaderless note that the queue has a leader, or is to get one.
 	led()
 	leaderless()
+	// tellCommitted tells the other members what is committed, unless an entry is about to.
+	tellCommitted(term uint64)
 
 	// end has the group take nothing more. What goes on in its goroutines may
 	// go on for a moment.
@@ -95,10 +97,58 @@ func (r replicated) leads() bool { return r.g.isLeader() }
 func (r replicated) takeOver() uint64 {
 	r.g.host.watch.add(r.g)
 	awaitClocks(r.g.host.config.Clock, r.g.ending)
-	return r.g.catchUp()
+	return r.catchUp()
+}
+
+// A new leader checks after firstCheck whether its first entry is committed, and then again after a part of the time
+// that this has taken, at most longestCheck.
+const (
+	firstCheck   = time.Millisecond
+	checkPart    = 8
+	longestCheck = 500 * time.Millisecond
+)
+
+// catchUp returns when everything committed by earlier leaders is applied. It returns the term for
+// which that is known, or 0 if this replica no longer leads.
+func (r replicated) catchUp() (term uint64) {
+	check, began := time.NewTimer(0), time.Now()
+	defer check.Stop()
+	for {
+		select {
+		case <-check.C:
+		case <-r.g.ending:
+			return 0
+		}
+		term, leads := r.g.leadsIn()
+		if !leads || r.g.barred() {
+			return 0
+		}
+		if r.caughtUp(term) {
+			return term
+		}
+		check.Reset(min(firstCheck+time.Since(began)/checkPart, longestCheck))
+	}
+}
+
+// caughtUp reports whether an entry of a term is committed, and so all of earlier terms, and the machine
+// has what is in them. Raft begins each term with an entry of its own, without content.
+func (r replicated) caughtUp(term uint64) bool {
+	committed := r.g.raft.Load().CommitIndex()
+	return r.g.positionOf(committed).term == term && r.g.applier.hasUpTo(committed)
 }
 
 func (r replicated) led() { r.g.host.elections.end(r.g.spec.Group) }
+
+// tellCommitted implements order. Raft itself would tell them with the next entry, or after CommitTimeout.
+func (r replicated) tellCommitted(term uint64) {
+	g := r.g
+	committed := g.raft.Load().CommitIndex()
+	if g.proposer.busy() || g.lastIndex() > committed {
+		return
+	}
+	notices := commitNotices{replica: &g.replica, followers: map[string]*commitNotice{}}
+	notices.send(commitNotice{index: committed, term: g.positionOf(committed).term, leads: term})
+}
 
 func (r replicated) leaderless() { r.g.host.elections.begin(r.g) }
 

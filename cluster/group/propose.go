@@ -96,6 +96,7 @@ type proposer struct {
 	changed sync.Cond // an entry has been committed or applied, something is to be done, or building has ended
 	queued  queued
 	running bool // entries are being built
+	gathers bool // none is begun, see gather
 	underWay
 	idle    chan struct{} // closed when neither runs any more; nil: nobody waits for that. See drained
 	commits uint64        // entries of a local queue that have been applied
@@ -133,8 +134,38 @@ func (p *proposer) proposeTick() bool {
 	return true
 }
 
+// gather has what f submits go into one entry, with a tick if that is asked for. A tick alone waits for company,
+// until goOn.
+func (p *proposer) gather(tick bool, f func()) {
+	p.mu.Lock()
+	p.gathers = true
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.gathers = false
+		p.queued.tick = p.queued.tick || tick && p.lead.serving() != 0
+		if p.queued.any() || len(p.queued.errands) > 0 {
+			p.start()
+		}
+	}()
+	f()
+}
+
+// goOn makes an entry of a tick that still waits for company.
+func (p *proposer) goOn() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.queued.tick {
+		p.start()
+	}
+}
+
 // start starts the proposer's goroutine unless it is running. The caller holds mu.
 func (p *proposer) start() {
+	if p.gathers {
+		return // gather does it
+	}
 	if p.running {
 		p.changed.Broadcast()
 		return

@@ -199,8 +199,12 @@ func (p logPosition) less(o logPosition) bool { return p.compare(o) < 0 }
 func (r *replica) lastIndex() uint64 { return r.raft.Load().LastIndex() }
 
 // logEnd returns the position of the last entry in the log.
-func (r *replica) logEnd() logPosition {
-	p := logPosition{index: r.lastIndex()}
+func (r *replica) logEnd() logPosition { return r.positionOf(r.lastIndex()) }
+
+// positionOf returns the position of an entry; the term is 0 if the log does not have it, unless a snapshot
+// ends with it.
+func (r *replica) positionOf(index uint64) logPosition {
+	p := logPosition{index: index}
 	var l raft.Log
 	if r.log.GetLog(p.index, &l) == nil {
 		p.term = l.Term

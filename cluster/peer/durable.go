@@ -14,11 +14,13 @@ type Durability interface {
 	// WhenDurable calls f once the writes up to a number are durable, which may be at
 	// once. f does not block. Calls for numbers that grow are made in order.
 	WhenDurable(seq uint64, f func())
+	// WhenVoted is the same for the vote of a term, or of a later one, which may not be written yet.
+	WhenVoted(term uint64, f func())
 }
 
-// Await makes acknowledgements of entries wait for the group's log: those of this node
+// Await makes acknowledgements of entries, and votes, wait for the group's log: those of this node
 // leave when its own writes are durable, and those of others reach raft, which counts
-// this node among those that have an entry, when that is true. The group's transport
+// this node among those that have an entry, or vote for it, when that is true. The group's transport
 // must exist, and raft not run yet.
 func (m *Mesh) Await(group fsm.GroupID, log Durability) {
 	if t := m.groups.find(group); t != nil {
@@ -53,11 +55,21 @@ func (l *awaitedLog) whenDurable(seq uint64, f func()) {
 // await returns when the writes up to a number are durable, or with an error when stop
 // is closed.
 func (l *awaitedLog) await(seq uint64, stop <-chan struct{}) error {
-	if l.d.Load() == nil {
+	return l.wait(func(d Durability, f func()) { d.WhenDurable(seq, f) }, stop)
+}
+
+// awaitVote is await for the vote of a term.
+func (l *awaitedLog) awaitVote(term uint64, stop <-chan struct{}) error {
+	return l.wait(func(d Durability, f func()) { d.WhenVoted(term, f) }, stop)
+}
+
+func (l *awaitedLog) wait(when func(d Durability, f func()), stop <-chan struct{}) error {
+	d := l.d.Load()
+	if d == nil {
 		return nil
 	}
 	done := make(chan struct{})
-	l.whenDurable(seq, func() { close(done) })
+	when(*d, func() { close(done) })
 	select {
 	case <-done:
 		return nil

@@ -270,11 +270,23 @@ func (b *inbox) answered(a raft.RPCResponse) {
 	if _, term := answerBody(a.Response); term > 0 {
 		b.term.Store(term)
 	}
-	if resp, ok := a.Response.(*raft.AppendEntriesResponse); ok && resp.Success {
-		b.log.whenDurable(b.log.written(), func() { r.respond(resp, a.Error) })
+	if promises(a.Response) {
+		b.log.whenDurable(b.log.written(), func() { r.respond(a.Response, a.Error) })
 		return
 	}
 	r.respond(a.Response, a.Error)
+}
+
+// promises reports whether others act upon what this member has stored. That it refuses, or in which term it is, it may
+// forget.
+func promises(response any) bool {
+	switch r := response.(type) {
+	case *raft.AppendEntriesResponse:
+		return r.Success
+	case *raft.RequestVoteResponse:
+		return r.Granted
+	}
+	return false
 }
 
 // refuseAll answers what raft, shut down, will not. It unlocks b.mu.

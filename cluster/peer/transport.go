@@ -111,9 +111,14 @@ func (t *transport) append(p *peer, args *raft.AppendEntriesRequest, resp *raft.
 	return t.request(l, kindAppend, appendBody{args, lazy}, c, urgency(!lazy), resp, args.Term)
 }
 
-// RequestVote implements raft.Transport.
+// RequestVote implements raft.Transport. A vote that was given reaches raft when that of this member is durable, which
+// raft counts with it.
 func (t *transport) RequestVote(id raft.ServerID, _ raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
-	return t.ask(id, kindVote, voteBody(args), resp, args.Term)
+	err := t.ask(id, kindVote, voteBody(args), resp, args.Term)
+	if err == nil && resp.Granted {
+		err = t.log().awaitVote(args.Term, t.shutdown)
+	}
+	return err
 }
 
 // RequestPreVote implements raft.WithPreVote.

@@ -52,18 +52,6 @@ func (w *witness) acted(m *model, durable bool) {
 	}
 }
 
-// noted is told of a term that the ledger may know before the store has what
-// came before it and was not synced.
-func (w *witness) noted(term uint64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, m := range w.states[w.durable:] {
-		m = m.clone()
-		m.stable["CurrentTerm"] = term
-		w.states = append(w.states, m)
-	}
-}
-
 // appended is told of what will be synced behind, and that all of it is durable.
 func (w *witness) appended(durable bool) {
 	w.mu.Lock()
@@ -162,12 +150,11 @@ func (c *crash) compare(g *Group, i int) (*model, error) {
 	return found, err
 }
 
-// state is the ith right state, with the term of a later one if the group has
-// that: the ledger gives it back though the store has lost it.
+// state is the ith right state, with the term and vote of a later one if the group has those: the
+// ledger gives them back though the store has lost them.
 func (c *crash) state(i int, g *Group) *model {
-	term, _ := g.GetUint64([]byte(TermKey))
 	for _, later := range c.want[i:] {
-		if later.stable[TermKey] == term {
+		if later.hasStable(g) {
 			m := c.want[i].clone()
 			m.stable = later.stable
 			return m
@@ -213,7 +200,7 @@ func crashRun(t *testing.T, seed int) (points int) {
 	fs := errorfs.Wrap(w.disk, w)
 	s, err := Open("db", crashOptions(t, fs))
 	must(t, err)
-	a := &actor{g: mustGroup(t, s, 1), m: newModel(), d: seedDice{r}, term: 1, acted: w.acted, noted: w.noted}
+	a := &actor{g: mustGroup(t, s, 1), m: newModel(), d: seedDice{r}, term: 1, acted: w.acted}
 	if seed%2 == 0 {
 		w.lags = true
 		a.lag(w.appended)

@@ -12,8 +12,9 @@
 // Beside each store lies its ledger, a small file with a record per group of what was
 // acknowledged: how far the log reached, and which vote was given.
 //
-// What the package promises: StoreLogs, a changed term, a vote and a closed snapshot are durable
-// when the call returns; with Group.Overlap, StoreLogs when WhenDurable says so. A write that fails does not return: the reason is logged and the process
+// What the package promises: StoreLogs, a vote and a closed snapshot are durable when the call returns;
+// with Group.Overlap, StoreLogs when WhenDurable says so, and a vote when WhenVoted does. A changed term
+// is durable with the first of these that follows it. A write that fails does not return: the reason is logged and the process
 // ends with code 74. Data that fails its checksum is never returned: the process ends, and the
 // next one finds the group empty. A group that has less than it acknowledged, for whatever reason,
 // reports it: Group.Doubt. Until Group.Prove it must not vote.

@@ -85,7 +85,7 @@ func TestFailedWriteExits(t *testing.T) {
 	}
 	acts := map[string]func(g *Group){
 		"store":   func(g *Group) { _ = g.StoreLogs(makeLogs(11, 20, 1)) },
-		"term":    func(g *Group) { _ = g.SetUint64([]byte("CurrentTerm"), 9) },
+		"term":    func(g *Group) { _ = g.SetUint64([]byte(TermKey), 9); _ = g.StoreLogs(makeLogs(11, 20, 9)) },
 		"vote":    func(g *Group) { _ = g.Set([]byte("LastVoteCand"), []byte("b")) },
 		"save":    func(g *Group) { _ = save(g, 5, 1, []byte("state"), nil) },
 		"install": func(g *Group) { _ = install(g, 50, 2, streamOf(2, "state", []uint64{3, 4}), 100) },

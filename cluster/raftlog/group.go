@@ -236,12 +236,16 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	for i, l := range logs {
 		infos[i] = g.putEntry(b, l, uint32(i))
 	}
-	number := g.s.write(b)
+	w := unsynced{g: g, b: b, ledger: g.place.settle()}
+	w.number = g.s.write(b)
 	if g.overlaps(logs) {
-		g.await(b, number, infos, g.appended(logs, infos))
+		w.cover(g.s.segments, infos)
+		w.end = g.appended(logs, infos)
+		g.s.syncer.await(w)
 		return nil
 	}
-	g.s.syncer.sync(b, number, g.s.segments.appended.Load())
+	w.segments = g.s.segments.appended.Load()
+	g.s.syncer.sync(&w)
 	g.settle()
 	end := g.appended(logs, infos)
 	g.place.acknowledge(end.index, end.term)

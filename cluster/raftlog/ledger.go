@@ -57,6 +57,7 @@ type place struct {
 	l  *ledger
 	id fsm.GroupID
 
+	risen    atomic.Bool // the record has a term that the slot may lack, see settle
 	mu       sync.Mutex
 	number   uint64
 	numbered bool

@@ -211,12 +211,20 @@ func compare(g *Group, m *model) error {
 			return err
 		}
 	}
-	for k, v := range m.stable {
-		if got, err := g.GetUint64([]byte(k)); got != v || err != nil {
-			return fmt.Errorf("%s is %d, %v, want %d", k, got, err, v)
-		}
+	if !m.hasStable(g) {
+		return fmt.Errorf("term and vote are %v, want %v", g.stable.values, m.stable)
 	}
 	return errors.Join(compareSnapshot(g, m), compareRecords(g, m))
+}
+
+// hasStable reports whether a group has the term and the vote of the model.
+func (m *model) hasStable(g *Group) bool {
+	for _, k := range []string{TermKey, VoteTermKey, VotedForKey} {
+		if got, err := g.GetUint64([]byte(k)); got != m.stable[k] || err != nil {
+			return false
+		}
+	}
+	return true
 }
 
 func compareEntry(g *Group, m *model, i, first uint64) error {

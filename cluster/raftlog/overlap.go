@@ -17,8 +17,8 @@ const (
 	maxSyncing = 1024
 )
 
-// overlap is how far a group's log is durable, and who waits for it. Only StoreLogs is followed by
-// anything before it is durable, and only in a group for which Overlap was called.
+// overlap is how far a group's log and its votes are durable, and who waits for it. Only these are followed
+// by anything before they are durable, and only in a group for which Overlap was called.
 //
 //	durable ≤ written
 //	written counts a write when the store has it, durable when it is synced and in the ledger
@@ -26,10 +26,19 @@ type overlap struct {
 	on      atomic.Bool
 	written atomic.Uint64
 
-	mu      sync.Mutex
-	durable uint64
-	waiting []durableWaiter
-	calling bool // waiters are being called
+	mu       sync.Mutex
+	durable  uint64
+	waiting  []durableWaiter
+	calling  bool // waiters are being called
+	vote     vote // the last one of this process
+	voteless []vote
+}
+
+// vote is a vote that is written: its term, and the number of the write. Of one that is not written yet it has who
+// waits for it.
+type vote struct {
+	term, seq uint64
+	f         func()
 }
 
 type durableWaiter struct {
@@ -37,20 +46,21 @@ type durableWaiter struct {
 	f   func()
 }
 
-// Overlap lets StoreLogs return before what it has written is durable, as long as more than one member
-// votes. Who calls it must see to it that no member acts upon what raft says of its log before that
-// is durable: neither this one, when others acknowledge entries, nor others, when this one does. See
-// WhenDurable, and DESIGN.md.
+// Overlap lets StoreLogs, and Set with a vote, return before what they have written is durable, as long as more
+// than one member votes. Who calls it must see to it that no member acts upon what raft says of its log, or upon
+// its vote, before that is durable: neither this one, when others acknowledge entries or vote for it, nor others,
+// when this one does. See WhenDurable, WhenVoted, and DESIGN.md.
 func (g *Group) Overlap() { g.overlap.on.Store(true) }
 
-// Written numbers the writes of the log so far. Raft's indexes are no such number: truncation gives
+// Written numbers the writes of the log, and the votes, so far. Raft's indexes are no such number: truncation gives
 // them to other entries.
 func (g *Group) Written() uint64 { return g.overlap.written.Load() }
 
 // WhenDurable calls f once the writes up to this number are durable: at once, or later on a goroutine
 // of the store, which f must not block. Calls for numbers that grow are made in order.
-func (g *Group) WhenDurable(seq uint64, f func()) {
-	o := &g.overlap
+func (g *Group) WhenDurable(seq uint64, f func()) { g.overlap.whenDurable(seq, f) }
+
+func (o *overlap) whenDurable(seq uint64, f func()) {
 	o.mu.Lock()
 	if seq > o.durable || o.calling {
 		o.waiting = append(o.waiting, durableWaiter{seq, f})
@@ -59,6 +69,34 @@ func (g *Group) WhenDurable(seq uint64, f func()) {
 	}
 	o.mu.Unlock()
 	f()
+}
+
+// WhenVoted is WhenDurable for the vote of a term, or of a later one. It may not be written yet: raft asks others for
+// theirs while it stores its own.
+func (g *Group) WhenVoted(term uint64, f func()) { g.overlap.whenVoted(term, f) }
+
+func (o *overlap) whenVoted(term uint64, f func()) {
+	o.mu.Lock()
+	last := o.vote
+	if last.term < term {
+		o.voteless = append(o.voteless, vote{term: term, f: f})
+	}
+	o.mu.Unlock()
+	if last.term >= term {
+		o.whenDurable(last.seq, f)
+	}
+}
+
+// voted notes that the vote of a term is the write of this number.
+func (o *overlap) voted(term, seq uint64) {
+	o.mu.Lock()
+	o.vote = vote{term: term, seq: seq}
+	waiting := o.voteless
+	o.voteless = nil
+	o.mu.Unlock()
+	for _, w := range waiting {
+		o.whenVoted(w.term, w.f)
+	}
 }
 
 // advance notes that the writes up to seq are durable.
@@ -134,8 +172,19 @@ type unsynced struct {
 	// number of the write to Pebble, and how much of the segments belongs to it or to writes before.
 	number   uint64
 	segments int64
-	end      logEnd    // after it
-	began    time.Time // when it was written
+	ledger   *sync.WaitGroup // what has to be durable as well; nil: nothing
+	end      logEnd          // after it; zero: it is no entry
+	began    time.Time       // when it was written
+}
+
+// cover has the payload sections of entries synced with a write.
+func (w *unsynced) cover(s *segments, infos []info) {
+	for _, i := range infos {
+		if i.segment != 0 {
+			w.size += int(i.payload)
+			w.segments = s.appended.Load()
+		}
+	}
 }
 
 // syncer waits until what groups have written is durable, in the order of the writes of each, and notes
@@ -158,10 +207,12 @@ func (s *syncer) start() { s.done.Go(s.run) }
 
 func (s *syncer) run() {
 	for w := range s.queue {
-		s.sync(w.b, w.number, w.segments)
+		s.sync(&w)
 		s.took.observe(w.began)
 		s.bytes.Add(-int64(w.size))
-		w.g.place.acknowledge(w.end.index, w.end.term)
+		if w.end != (logEnd{}) {
+			w.g.place.acknowledge(w.end.index, w.end.term)
+		}
 		w.g.overlap.advance(w.seq)
 		if w.segments != 0 {
 			s.segments.prepare()
@@ -169,37 +220,34 @@ func (s *syncer) run() {
 	}
 }
 
-// sync waits until a batch that was written is durable, and so many bytes of the segments, and releases
-// the batch. number is the write's.
-func (s *syncer) sync(b *pebble.Batch, number uint64, segments int64) {
-	s.segments.syncTo(segments)
-	if err := b.SyncWait(); err != nil {
+// sync waits until a write is durable, and releases its batch.
+func (s *syncer) sync(w *unsynced) {
+	s.segments.syncTo(w.segments)
+	if err := w.b.SyncWait(); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
-	s.segments.writes.end(number)
-	if err := b.Close(); err != nil {
+	s.segments.writes.end(w.number)
+	if err := w.b.Close(); err != nil {
 		s.fatal("durable write failed", "error", err)
 	}
+	if w.ledger != nil {
+		w.ledger.Wait()
+	}
+}
+
+// await has it noted when a write is durable, and returns its number.
+func (s *syncer) await(w unsynced) (seq uint64) {
+	w.seq, w.began = w.g.overlap.written.Add(1), time.Now()
+	w.size += w.b.Len()
+	s.bytes.Add(int64(w.size))
+	s.queue <- w
+	return w.seq
 }
 
 // close returns when nothing is left to wait for.
 func (s *syncer) close() {
 	close(s.queue)
 	s.done.Wait()
-}
-
-// await has it noted when a batch that was written is durable, which holds entries, and with it the log up to
-// end. number is the write's.
-func (g *Group) await(b *pebble.Batch, number uint64, infos []info, end logEnd) {
-	w := unsynced{g: g, b: b, seq: g.overlap.written.Add(1), number: number, size: b.Len(), end: end, began: time.Now()}
-	for _, i := range infos {
-		if i.segment != 0 {
-			w.size += int(i.payload)
-			w.segments = g.s.segments.appended.Load()
-		}
-	}
-	g.s.syncer.bytes.Add(int64(w.size))
-	g.s.syncer.queue <- w
 }
 
 // voters is how many members vote, by the newest configuration in log or snapshot.

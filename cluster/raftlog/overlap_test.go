@@ -287,14 +287,12 @@ func TestVotersAfterRestart(t *testing.T) {
 	}
 }
 
-// A term, a vote, a shorter log, a snapshot and a proof stand behind everything written before them.
+// A shorter log, a snapshot and a proof stand behind everything written before them.
 func TestWhatWaitsForOverlap(t *testing.T) {
 	for name, c := range map[string]struct {
 		act  func(g *Group) error
 		last uint64 // of the log after a power failure
 	}{
-		"term":      {func(g *Group) error { return g.SetUint64([]byte(TermKey), 9) }, 20},
-		"vote":      {func(g *Group) error { return g.Set([]byte(VotedForKey), []byte("b")) }, 20},
 		"proof":     {func(g *Group) error { return g.Prove() }, 20},
 		"save":      {func(g *Group) error { return save(g, 10, 1, []byte("state"), nil) }, 20},
 		"conflict":  {func(g *Group) error { return g.DeleteRange(15, 20) }, 20}, // not synced

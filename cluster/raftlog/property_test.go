@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,8 +33,6 @@ type actor struct {
 	// acted is called with what the model will be once the next record is
 	// committed; durable says that all before is then, too.
 	acted func(m *model, durable bool)
-	// noted is told of a term before it is stored; nil: nobody.
-	noted func(term uint64)
 }
 
 // state returns a state, which fills several chunks at times.
@@ -52,7 +51,8 @@ func (a *actor) lag(behind func(durable bool)) {
 	a.g.voters = voters{count: 2} // entries of the model are no configurations
 }
 
-func (a *actor) thenAppended() {
+// thenBehind is then for what is synced behind, if anything is.
+func (a *actor) thenBehind() {
 	a.then(a.behind == nil)
 	if a.behind != nil {
 		a.behind(false)
@@ -100,7 +100,7 @@ func (a *actor) append() (string, error) {
 		to += 90 // enough for range deletions
 	}
 	a.m.store(from, to, a.term)
-	a.thenAppended()
+	a.thenBehind()
 	return fmt.Sprintf("append %d … %d/%d", from, to, a.term), a.g.StoreLogs(makeLogs(from, to, a.term))
 }
 
@@ -121,18 +121,25 @@ func (a *actor) conflict() (string, error) {
 		}
 	}
 	a.m.store(from, from+2, a.term)
-	a.thenAppended()
+	a.thenBehind()
 	return fmt.Sprintf("conflict from %d/%d", from, a.term), a.g.StoreLogs(makeLogs(from, from+2, a.term))
 }
 
+// vote moves to another term, and votes in it, or for the second time in the same one, as raft does not.
 func (a *actor) vote() (string, error) {
-	a.term++
-	a.m.stable["CurrentTerm"] = a.term
-	if a.noted != nil {
-		a.noted(a.term)
+	if a.d.to(3) > 0 {
+		a.term++
+		a.m.stable[TermKey] = a.term
+		a.then(false)
+		if err := a.g.SetUint64([]byte(TermKey), a.term); err != nil || a.d.to(1) > 0 {
+			return fmt.Sprintf("term %d", a.term), err
+		}
 	}
-	a.then(true)
-	return "vote", a.g.SetUint64([]byte("CurrentTerm"), a.term)
+	candidate := a.d.to(9)
+	a.m.stable[VoteTermKey], a.m.stable[VotedForKey] = a.term, candidate
+	a.thenBehind()
+	err := a.g.SetUint64([]byte(VoteTermKey), a.term)
+	return fmt.Sprintf("vote for %d in term %d", candidate, a.term), errors.Join(err, a.g.SetUint64([]byte(VotedForKey), candidate))
 }
 
 func (a *actor) commit() (string, error) {

@@ -335,12 +335,8 @@ func TestSegmentsAreWrittenBehind(t *testing.T) {
 					t.Fatalf("payload of entry %d is %q, %v", i, p, err)
 				}
 			}
-			go func() {
-				defer close(voted)
-				if err := o.SetUint64([]byte(TermKey), 2); err != nil {
-					t.Error(err)
-				}
-			}()
+			mustVoteFor(t, o.Group, 2, "b")
+			o.WhenVoted(2, func() { close(voted) })
 			select {
 			case <-announced:
 				t.Error("entries are announced whose payload sections are not durable")

@@ -264,8 +264,11 @@ func (k *Sink) install() error {
 	g.s.deleteRange(b, indexKey(kindHeader, g.id, 0), indexKey(kindHeader, g.id, now.index+1))
 	g.s.setSealed(b, prefixOf(kindMeta, g.id), k.meta.append(nil))
 	g.s.setSealed(b, prefixOf(kindInstalled, g.id), now.append(nil))
+	ledger := g.place.settle()
 	g.loose.commit(g.s, b, pebble.Sync)
-	k.b = nil
+	if k.b = nil; ledger != nil {
+		ledger.Wait()
+	}
 
 	g.epoch.Store(g.s.epochs.Add(1))
 	g.entries.truncatePrefix(now.index)

@@ -7,6 +7,7 @@ import (
 	"hash/crc32"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/quorate/quorate/fsm"
 )
@@ -257,6 +258,35 @@ func (p *place) change(f func(r *record)) {
 	defer p.mu.Unlock()
 	f(&p.record)
 	p.write(slotUsed)
+}
+
+// rise takes up a term that nothing depends on yet. It gets into the slot with what does: a vote, or settle.
+func (p *place) rise(term uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.record.term = term
+	p.risen.Store(true)
+}
+
+// vote writes a vote, and the term with it, and begins to sync them. Who waits for the result waits for that.
+func (p *place) vote(term uint64, candidate string) (synced *sync.WaitGroup) {
+	p.risen.Store(true)
+	p.mu.Lock()
+	p.record.voteTerm, p.record.candidate = term, candidate
+	p.mu.Unlock()
+	return p.settle()
+}
+
+// settle begins to make durable what the slot lacks of a term, or of a vote, and is called before something that
+// depends on it is written. nil: it lacks nothing, or that will be durable before anything that is written now.
+func (p *place) settle() (synced *sync.WaitGroup) {
+	if !p.risen.Load() || !p.risen.Swap(false) {
+		return nil
+	}
+	p.change(func(*record) {})
+	synced = &sync.WaitGroup{}
+	synced.Go(p.l.sync)
+	return synced
 }
 
 // claim gives a new group its slot, durably: before anything of it is in the

@@ -9,8 +9,6 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
-
-	"github.com/quorate/quorate/fsm"
 )
 
 // Names under which raft stores its current term, and its vote: the term of it
@@ -30,52 +28,90 @@ const (
 // stable is a group's raft.StableStore: term and vote, and whatever else raft
 // stores by name.
 //
-//	values is what is on disk, but for the term of a vote without its candidate; the ledger has the same term and vote, or is about
-//	to have them before Set returns
+//	values is what is on disk, but for the term of a vote without its candidate; what is not synced yet is followed
+//	by nobody's word, see Group.Overlap
 type stable struct {
-	s     *Store
-	id    fsm.GroupID
-	place *place
+	g *Group
 
 	mu      sync.Mutex // held while a value is stored
 	dropped bool
 	values  map[string][]byte
 }
 
-// Set stores a value, durably. A value that is stored already costs nothing.
+// Set stores a value. A value that is stored already costs nothing.
 //
-// The term of a new vote takes the candidate of the last one away with it:
-// stored without its own candidate it is no vote yet. With the old one it would
-// be a vote for that, which raft repeats without comparing logs. It is no vote on
-// disk either, so it gets there with its candidate, which follows it in Pebble's log.
+// A term is durable with what follows it: a vote, or the first entries that come in it. Nothing else is promised in a
+// term. A vote is durable when Set returns or, in a group with Overlap, when WhenDurable and WhenVoted say so.
+//
+// The term of a vote is stored with its candidate, and until then the vote has none: with the candidate of the last one
+// it would be a vote for that, which raft repeats without comparing logs.
 func (t *stable) Set(key, value []byte) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	old, known := t.values[string(key)]
+	name := string(key)
+	old, known := t.values[name]
 	if known && bytes.Equal(old, value) {
 		return nil
 	}
 	if t.dropped {
 		return ErrDropped
 	}
-	var ledger sync.WaitGroup
-	if err := t.note(string(key), value, &ledger); err != nil {
+	if err := t.check(name, value); err != nil {
 		return err
 	}
-	b, durably := t.s.db.NewBatch(), pebble.Sync
-	t.s.setSealed(b, t.key(key), value)
-	if string(key) == VoteTermKey {
-		t.s.remove(b, t.key([]byte(VotedForKey)))
+	value = slices.Clone(value)
+	switch name {
+	case VoteTermKey:
 		delete(t.values, VotedForKey)
+	case VotedForKey:
+		t.vote(value)
+	default:
+		t.store(name, value)
+	}
+	t.values[name] = value
+	return nil
+}
+
+// check refuses what the ledger has no room for.
+func (t *stable) check(name string, value []byte) error {
+	switch {
+	case (name == TermKey || name == VoteTermKey) && len(value) != 8:
+		return fmt.Errorf("raftlog: group %d: %s is not a number", t.g.id, name)
+	case name == VotedForKey && len(value) > maxCandidate:
+		return fmt.Errorf("raftlog: group %d: the candidate's name is too long", t.g.id)
+	}
+	return nil
+}
+
+// store stores a value that is no vote, durably unless it is a term.
+func (t *stable) store(name string, value []byte) {
+	t.g.place.claim()
+	b, durably := t.g.s.db.NewBatch(), pebble.Sync
+	t.g.s.setSealed(b, t.key([]byte(name)), value)
+	if name == TermKey {
+		t.g.place.rise(binary.BigEndian.Uint64(value))
 		durably = pebble.NoSync
 	}
-	if durably == pebble.Sync {
-		t.s.segments.sync() // who changes its term has everything that it has written
+	t.g.s.commit(b, durably)
+}
+
+// vote stores a vote in the term that was set last: in the ledger, then in the store, where it is synced behind all that
+// the group has written before. It waits for that if this member decides alone, or may.
+func (t *stable) vote(candidate []byte) {
+	g := t.g
+	g.place.claim()
+	term, w := t.number(VoteTermKey), unsynced{g: g, b: g.s.db.NewBatch()}
+	g.s.setSealed(w.b, t.key([]byte(VoteTermKey)), binary.BigEndian.AppendUint64(nil, term))
+	g.s.setSealed(w.b, t.key([]byte(VotedForKey)), candidate)
+	w.ledger = g.place.vote(term, string(candidate))
+	w.number = g.s.write(w.b)
+	if g.overlaps(nil) {
+		g.overlap.voted(term, g.s.syncer.await(w))
+		return
 	}
-	t.s.commit(b, durably)
-	ledger.Wait()
-	t.values[string(key)] = slices.Clone(value)
-	return nil
+	g.s.syncer.sync(&w)
+	g.settle()
+	g.overlap.voted(term, g.Written())
 }
 
 // SetOwner stores to which queue the group belongs, durably with the next write that is.
@@ -88,47 +124,11 @@ func (t *stable) SetOwner(owner string) error {
 	if t.dropped {
 		return ErrDropped
 	}
-	t.place.claim()
-	b := t.s.db.NewBatch()
-	t.s.setSealed(b, t.key([]byte(OwnerKey)), []byte(owner))
-	t.s.commit(b, pebble.NoSync)
+	t.g.place.claim()
+	b := t.g.s.db.NewBatch()
+	t.g.s.setSealed(b, t.key([]byte(OwnerKey)), []byte(owner))
+	t.g.s.commit(b, pebble.NoSync)
 	t.values[OwnerKey] = []byte(owner)
-	return nil
-}
-
-// note writes a term or vote to the ledger, and begins to sync it beside the
-// store. The term of a vote without its candidate is none yet: nothing waits
-// for it.
-func (t *stable) note(key string, value []byte, w *sync.WaitGroup) error {
-	number := uint64(0)
-	switch key {
-	case TermKey, VoteTermKey:
-		if len(value) != 8 {
-			return fmt.Errorf("raftlog: group %d: %s is not a number", t.id, key)
-		}
-		number = binary.BigEndian.Uint64(value)
-	case VotedForKey:
-		if len(value) > maxCandidate {
-			return fmt.Errorf("raftlog: group %d: the candidate's name is too long", t.id)
-		}
-	default:
-		t.place.claim()
-		return nil
-	}
-	t.place.claim()
-	t.place.change(func(r *record) {
-		switch key {
-		case TermKey:
-			r.term = number
-		case VoteTermKey:
-			r.voteTerm, r.candidate = number, ""
-		case VotedForKey:
-			r.candidate = string(value)
-		}
-	})
-	if key != VoteTermKey {
-		w.Go(t.s.ledger.sync)
-	}
 	return nil
 }
 
@@ -139,7 +139,7 @@ func (t *stable) Get(key []byte) ([]byte, error) {
 	return slices.Clone(t.values[string(key)]), nil
 }
 
-// SetUint64 stores a number, durably.
+// SetUint64 stores a number, as Set does.
 func (t *stable) SetUint64(key []byte, value uint64) error {
 	return t.Set(key, binary.BigEndian.AppendUint64(nil, value))
 }
@@ -151,13 +151,13 @@ func (t *stable) GetUint64(key []byte) (uint64, error) {
 		return 0, err
 	}
 	if len(v) != 8 {
-		return 0, fmt.Errorf("raftlog: group %d: %s is not a number", t.id, key)
+		return 0, fmt.Errorf("raftlog: group %d: %s is not a number", t.g.id, key)
 	}
 	return binary.BigEndian.Uint64(v), nil
 }
 
 func (t *stable) key(key []byte) []byte {
-	return append(prefixOf(kindStable, t.id), key...)
+	return append(prefixOf(kindStable, t.g.id), key...)
 }
 
 // forget empties what is in memory of a dropped group. Nothing is stored any more.
@@ -171,9 +171,9 @@ func (t *stable) forget() {
 // reconcile makes store and ledger agree about term and vote: each gets
 // what the other has of later terms.
 func (t *stable) reconcile(r record) {
-	b := t.s.db.NewBatch()
+	b := t.g.s.db.NewBatch()
 	put := func(key string, value []byte) {
-		t.s.setSealed(b, t.key([]byte(key)), value)
+		t.g.s.setSealed(b, t.key([]byte(key)), value)
 		t.values[key] = value
 	}
 	term, voteTerm, candidate := t.number(TermKey), t.number(VoteTermKey), string(t.values[VotedForKey])
@@ -187,17 +187,17 @@ func (t *stable) reconcile(r record) {
 	if b.Empty() {
 		b.Close()
 	} else {
-		t.s.log.Warn("term and vote are restored from the ledger", slog.Any("group", t.id))
-		t.s.commit(b, pebble.Sync)
+		t.g.s.log.Warn("term and vote are restored from the ledger", slog.Any("group", t.g.id))
+		t.g.s.commit(b, pebble.Sync)
 	}
 	if term > r.term || voteTerm > r.voteTerm || voteTerm == r.voteTerm && candidate != "" && r.candidate == "" {
-		t.place.change(func(r *record) {
+		t.g.place.change(func(r *record) {
 			r.term = max(r.term, term)
 			if candidate != "" && voteTerm >= r.voteTerm {
 				r.voteTerm, r.candidate = voteTerm, candidate
 			}
 		})
-		t.s.ledger.sync()
+		t.g.s.ledger.sync()
 	}
 }
 

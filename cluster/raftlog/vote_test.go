@@ -52,6 +52,11 @@ func TestVoteIsWholeOrNone(t *testing.T) {
 			must(t, s.SetUint64([]byte(VoteTermKey), 6))
 			mustVote(6, "")
 			s = open(s) // the crash
+			mustVote(5, "a")
+			if term, err := s.GetUint64([]byte(TermKey)); term != 6 || err != nil {
+				t.Errorf("the term is %d, %v", term, err)
+			}
+			must(t, s.SetUint64([]byte(VoteTermKey), 6))
 			mustVote(6, "")
 			must(t, s.Set([]byte(VotedForKey), []byte("b")))
 			must(t, s.SetUint64([]byte(VoteTermKey), 6)) // once more for the same one
@@ -68,37 +73,39 @@ func TestVoteIsWholeOrNone(t *testing.T) {
 	}
 }
 
-// When power is lost, a vote is there as soon as its candidate is stored, and what is left before is
-// the last vote, or its term alone; never one in the new term for somebody else.
+// When power is lost, a vote is there as soon as its candidate is stored, and with it its term; what is left before is
+// the last vote.
 func TestVoteIsDurable(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := mustOpen(t, fs, "db")
 	g := mustGroup(t, s, 1)
-	left := func() (term uint64, candidate string) {
+	left := func() (now, term uint64, candidate string) {
 		t.Helper()
 		crashed := mustOpen(t, fs.CrashClone(vfs.CrashCloneCfg{}), "db")
 		h := mustGroup(t, crashed, 1)
 		if d := h.Doubt(); d != "" {
 			t.Fatalf("doubt: %s", d)
 		}
-		term, err := h.GetUint64([]byte(VoteTermKey))
+		now, err := h.GetUint64([]byte(TermKey))
+		must(t, err)
+		term, err = h.GetUint64([]byte(VoteTermKey))
 		must(t, err)
 		got, err := h.Get([]byte(VotedForKey))
 		must(t, err)
 		must(t, crashed.Close())
-		return term, string(got)
+		return now, term, string(got)
 	}
 	last := ""
 	for term := uint64(1); term <= 5; term++ {
 		must(t, g.SetUint64([]byte(TermKey), term))
 		must(t, g.SetUint64([]byte(VoteTermKey), term))
-		if at, c := left(); (at != term || c != "") && (at != term-1 || c != last) {
-			t.Errorf("before a candidate is stored in term %d: a vote in %d for %q", term, at, c)
+		if now, at, c := left(); now < term-1 || now > term || at != term-1 || c != last {
+			t.Errorf("before a candidate is stored in term %d: term %d, a vote in %d for %q", term, now, at, c)
 		}
 		last = string(rune('a' + term))
 		must(t, g.Set([]byte(VotedForKey), []byte(last)))
-		if at, c := left(); at != term || c != last {
-			t.Errorf("a vote in term %d for %q is left as one in %d for %q", term, last, at, c)
+		if now, at, c := left(); now != term || at != term || c != last {
+			t.Errorf("a vote in term %d for %q is left in term %d as one in %d for %q", term, last, now, at, c)
 		}
 	}
 	must(t, s.Close())
