@@ -114,6 +114,7 @@ type election struct {
 	positions   map[string]logPosition
 	led         map[string]time.Time // when a member last reported a leader
 	barred      map[string]bool      // members that must not lead, see Quarantine
+	lends       bool                 // those stand, and nobody else
 	learners    map[string]bool      // members that neither lead nor vote, see trust
 }
 
@@ -315,12 +316,14 @@ func (e *elections) advance(v *election, r *electionRound) {
 		v.queried, v.positions[e.node] = now, v.group.logEnd()
 		e.tell(v, itemAsk, alive, r)
 	}
+	v.chooseCandidates(alive)
 	switch {
 	case !v.decided(alive, now):
 		v.backoff = electionBackoff{failed: v.backoff.failed}
-	case v.barred[e.node]:
+	case v.barred[e.node] && (v.excluded(e.node) || leads(v.group)):
 		e.chooseTransferee(v, alive, r)
-	case v.learners[e.node], 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
+	case v.excluded(e.node):
+	case 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
 	default:
 		e.takeTurn(v, alive, r)
 	}
@@ -348,7 +351,7 @@ func (e *elections) tell(v *election, kind byte, alive []string, r *electionRoun
 
 // takeTurn adds this node to those that may campaign if it is its turn.
 func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
-	s := slots{candidates: v.eligible(alive), spread: rand.N[time.Duration]}
+	s := slots{candidates: max(1, v.eligible(alive)), spread: rand.N[time.Duration]}
 	_, term := v.group.role()
 	if v.group.lastLed() != 0 {
 		// Whoever took the leader away campaigns. Raft forgets the leader before it stores the term.
@@ -368,80 +371,6 @@ func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
 	}
 }
 
-// chooseTransferee handles a member that must not lead but that raft has made leader. The member
-// transfers leadership to the one with the longest log among those that may lead; ties go to the
-// first in member order, the preferred leader first. While there is no such member, the group has
-// a leader in raft's eyes and nobody serves.
-func (e *elections) chooseTransferee(v *election, alive []string, r *electionRound) {
-	if role, _ := v.group.role(); role != raft.Leader || r.now.Sub(v.transferred) < transferTime {
-		return
-	}
-	best := ""
-	for _, n := range alive {
-		s, known := v.positions[n]
-		if n != e.node && known && !v.barred[n] && !v.learners[n] && (best == "" || v.positions[best].less(s)) {
-			best = n
-		}
-	}
-	if best != "" {
-		v.transferred = r.now
-		r.transfers = append(r.transfers, transfer{v.group, best, v.canWin(best, alive)})
-	}
-}
-
-// eligible counts the candidates that can win, that is, whose log allows a majority of all members
-// to vote for them. They rank first. A member whose log position is unknown can win and can vote.
-func (v *election) eligible(alive []string) int {
-	n := 0
-	for _, c := range alive {
-		if v.canWin(c, alive) {
-			n++
-		}
-	}
-	return max(n, 1)
-}
-
-// proven counts the members that may vote.
-func (v *election) proven(alive []string) (n int) {
-	for _, m := range alive {
-		if !v.learners[m] {
-			n++
-		}
-	}
-	return n
-}
-
-// canWin reports whether a majority of all members can vote for candidate.
-func (v *election) canWin(candidate string, alive []string) bool {
-	if v.barred[candidate] || v.learners[candidate] {
-		return false
-	}
-	mine, known := v.positions[candidate]
-	votes := 0
-	for _, m := range alive {
-		if s, said := v.positions[m]; !v.learners[m] && (!known || !said || !mine.less(s)) {
-			votes++
-		}
-	}
-	return 2*votes > len(v.voters)
-}
-
-// decided reports whether enough is known for an election: the log positions of all live members
-// or, after a while, of a majority of all members, none of which has a leader. A node that has
-// just started and has heard nothing yet must not disturb a live leader.
-func (v *election) decided(alive []string, now time.Time) bool {
-	known := 0
-	for _, n := range alive {
-		if at, led := v.led[n]; led && now.Sub(at) < ledValid {
-			return false
-		}
-		if _, ok := v.positions[n]; ok {
-			known++
-		}
-	}
-	return known == len(alive) || 2*known > len(v.voters) && now.Sub(v.ready) >= positionsWait
-}
-
 // alive returns the voters of a group that this node can reach.
 func (r *electionRound) alive(v *election) []string {
 	alive := make([]string, 0, 8)
@@ -452,30 +381,6 @@ func (r *electionRound) alive(v *election) []string {
 	}
 	return alive
 }
-
-// rank is this node's place among the candidates. Candidates that can win precede those that
-// cannot; among them, nodes that stay precede those about to stop; then the longest log comes
-// first, then the order of the members, the preferred leader first.
-func (e *elections) rank(v *election, alive []string) int {
-	mine, rank, passed := v.positions[e.node], 0, false
-	for _, n := range alive {
-		if n == e.node {
-			passed = true
-			continue
-		}
-		s, known := v.positions[n]
-		before := known && (mine.less(s) || !passed && !s.less(mine))
-		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
-			before = d
-		}
-		if before && !v.barred[n] && !v.learners[n] {
-			rank++
-		}
-	}
-	return rank
-}
-
-func (e *elections) draining(node string) bool { return e.drains != nil && e.drains(node) }
 
 // receive processes positions from another member and answers those that ask.
 func (e *elections) receive(from string, items []byte, now time.Time) {
@@ -501,6 +406,9 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 			continue
 		case itemAsk:
 			g.hasNoLeader(from, it.position.index)
+			if disowns(g, from, it) {
+				e.begin(g)
+			}
 			answer = appendItem(answer, e.answer(g, from))
 		case itemOutOfReach:
 			if leader, o, ok := e.offer(g); ok {
@@ -530,7 +438,7 @@ func (e *elections) answer(g electable, from string) item {
 	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.logEnd(), barred: g.barred(), learner: g.isLearner()}
 	leader := g.Leader()
 	switch {
-	case leader == "", leader == from, leader == e.node && it.barred:
+	case leader == "", leader == from, leader == e.node && it.barred, leader != e.node && e.doubts(it.group, leader):
 	case leader == e.node || e.links.Alive(leader):
 		it.kind = itemLed
 	}

@@ -337,7 +337,7 @@ func (g *Group) founders() []string { return g.spec.Members }
 // votes is called when the replica is no longer a learner.
 func (g *Group) votes() {
 	g.slog.Info("replica has been brought up to date, and votes again")
-	g.setTimers()
+	g.standByTimers()
 	if g.Leader() == "" {
 		g.host.elections.begin(g)
 	}

@@ -41,6 +41,7 @@ type slow struct {
 	both       bool // n3 has what n2 has
 	nudged     int
 	requested  int // for its members
+	reminded   map[string]int
 	done       complete
 	lacked     uint64
 }
@@ -54,6 +55,12 @@ func (s *slow) Configuration() []Member {
 	return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
 }
 func (s *slow) nudge() { s.nudged++; s.end++ }
+func (s *slow) remind(n string) {
+	if s.reminded == nil {
+		s.reminded = map[string]int{}
+	}
+	s.reminded[n]++
+}
 func (s *slow) reached(n string, _ uint64) peer.Reached {
 	if n == "n3" && !s.both {
 		return peer.Reached{} // it is not alive
@@ -98,6 +105,33 @@ func TestLagWatch(t *testing.T) {
 	during(lagEvery, nothing)
 	if len(l.behind) != 0 {
 		t.Errorf("%d are remembered for nothing", len(l.behind))
+	}
+}
+
+// Members that have everything are told once what is committed, when nothing has come for a while.
+func TestLagWatchTellsWhatIsCommitted(t *testing.T) {
+	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
+	s := &slow{term: 5, index: 4, end: 4, both: true}
+	now := time.Unix(1000, 0)
+	for i, want := range []int{0, 1, 1, 2, 2, 3} {
+		if i == 3 { // something else has come
+			s.index, s.end = 5, 5
+		}
+		if i == 5 { // a reminder was refused
+			s.lacked++
+		}
+		if i == 3 || i == 5 {
+			l.check(s, now)
+		}
+		if i > 0 {
+			now = now.Add(lagAgain)
+		}
+		if l.check(s, now); s.reminded["n2"] != want {
+			t.Errorf("step %d: reminded %v, want %d", i, s.reminded, want)
+		}
+	}
+	if len(s.reminded) != 1 {
+		t.Errorf("reminded %v, of which only n2 is alive", s.reminded)
 	}
 }
 

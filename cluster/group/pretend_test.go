@@ -44,6 +44,7 @@ type pretendNode struct {
 	log       logPosition
 	candidate bool
 
+	due         time.Duration // nobody needs a leader for so long
 	quarantined bool
 	tired       bool // it has resigned lately
 	learner     bool
@@ -88,7 +89,7 @@ func (n *pretendNode) resignedLately() bool                                     
 func (n *pretendNode) lastLed() uint64                                               { return n.led }
 func (n *pretendNode) want(now time.Time)                                            {}
 func (n *pretendNode) wanted(now time.Time) bool                                     { return false }
-func (n *pretendNode) patience() time.Duration                                       { return 0 }
+func (n *pretendNode) patience() time.Duration                                       { return n.due }
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
 func (n *pretendNode) isLearner() bool                                               { return n.learner }
 
@@ -188,7 +189,11 @@ func (p *pretend) win(n *pretendNode) {
 // follow is what raft does when it hears of a leader, and tells.
 func (n *pretendNode) follow(leader string) {
 	n.leader, n.candidate = leader, false
-	n.elections.end(7)
+	if leader == n.name && n.quarantined {
+		n.elections.begin(n)
+	} else {
+		n.elections.end(7)
+	}
 }
 
 // start opens the replica on a node.
@@ -204,6 +209,9 @@ func (n *pretendNode) lost(node string) {
 		n.elections.begin(n)
 	}
 }
+
+// find is what a node does when a peer is up again.
+func (n *pretendNode) find(node string) { delete(n.unreached, node) }
 
 // run lets time pass; each step all nodes look, and what was sent arrives.
 func (p *pretend) run(d time.Duration) {

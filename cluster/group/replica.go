@@ -46,6 +46,7 @@ type replica struct {
 	nudging   atomic.Bool // a nudge is about to begin
 	handover  handover
 
+	tenure   tenure        // of raft as the leader
 	lacked   atomic.Uint64 // how often a member had less than it acknowledged
 	complete complete      // of the lagWatch
 }
@@ -73,6 +74,7 @@ type transport interface {
 	Reached(node string, term uint64) peer.Reached
 	Sent(node string, term uint64) uint64
 	Lacks(node string, term, index uint64)
+	Remind(node string, args *raft.AppendEntriesRequest, behind func(entries bool))
 	Exchange(peer.Snapshots)
 }
 
@@ -123,7 +125,7 @@ func (r *replica) start(o opening) error {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	started, err := raft.NewRaft(o.config, o.machine, r.log, voteStore{r.log, &r.trust}, snapshots, over)
+	started, err := raft.NewRaft(o.config, o.machine, gaugeless{r.log, r.tenure.over, r.ending}, voteStore{r.log, &r.trust}, snapshots, over)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
@@ -199,8 +201,11 @@ func (p logPosition) less(o logPosition) bool { return p.compare(o) < 0 }
 func (r *replica) lastIndex() uint64 { return r.raft.Load().LastIndex() }
 
 // logEnd returns the position of the last entry in the log.
-func (r *replica) logEnd() logPosition {
-	p := logPosition{index: r.lastIndex()}
+func (r *replica) logEnd() logPosition { return r.position(r.lastIndex()) }
+
+// position returns that of an entry in the log.
+func (r *replica) position(index uint64) logPosition {
+	p := logPosition{index: index}
 	var l raft.Log
 	if r.log.GetLog(p.index, &l) == nil {
 		p.term = l.Term
@@ -381,6 +386,36 @@ func (r *replica) nudgeSoon() {
 			r.nudging.Store(false)
 			r.nudge()
 		})
+	}
+}
+
+// remind tells a member what raft would by its timers, which are too long for it: that this replica leads, and
+// what is committed.
+func (r *replica) remind(node string) {
+	at := r.position(r.raft.Load().CommitIndex())
+	term, leads := r.leadsIn() // later: what was committed then still is
+	if !leads || at.term == 0 {
+		return
+	}
+	me := []byte(r.node)
+	r.transport.Remind(node, &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
+		Term:      term, PrevLogEntry: at.index, PrevLogTerm: at.term, LeaderCommitIndex: at.index,
+	}, func(entries bool) {
+		if r.lacked.Add(1); entries {
+			r.nudgeSoon()
+		}
+	})
+}
+
+// back sends something to a member whose node has come up: it may have missed what was on its way, or that
+// this replica leads.
+func (r *replica) back(node string) {
+	term, leads := r.leadsIn()
+	if last := r.lastIndex(); leads && r.reached(node, term).Index >= last && r.raft.Load().CommitIndex() >= last {
+		r.remind(node)
+	} else {
+		r.nudge()
 	}
 }
 

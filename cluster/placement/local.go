@@ -76,11 +76,9 @@ func (r *LocalReplicas) Start(self fsm.NodeID) error {
 	}
 	slices.Sort(groups)
 	groups = slices.Compact(groups)
-	r.node.Host.Expect(len(groups))
 	r.queue.Add(groups...)
 	r.queue.Start()
 	r.queue.Wait()
-	r.node.Host.Expect(0)
 	return nil
 }
 
