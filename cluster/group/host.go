@@ -172,6 +172,9 @@ func (h *Host) Group(id fsm.GroupID) *Group { return h.groups.get(id) }
 // Groups returns all open groups, ordered by number.
 func (h *Host) Groups() []*Group { return h.groups.all() }
 
+// Led returns the groups that this node leads and serves, in any order.
+func (h *Host) Led() []*Group { return h.groups.led() }
+
 // Open starts this node's replica of a group, for the first time or again.
 func (h *Host) Open(spec Spec) (*Group, error) {
 	store, err := h.storeOf(&spec)
@@ -348,10 +351,8 @@ func (h *Host) PeerChanged(ev peer.Event) {
 	if ev.Up {
 		h.spawn(func() { h.back(ev.Node) })
 	} else {
-		for _, g := range h.Groups() {
-			if g.Leader() == ev.Node {
-				h.elections.begin(g)
-			}
+		for _, g := range h.groups.replicas(func(g *Group) bool { return g.Leader() == ev.Node }) {
+			h.elections.begin(g)
 		}
 	}
 	h.elections.worker.Wake()
@@ -368,7 +369,7 @@ func (h *Host) back(node string) {
 
 // leaders returns the groups in which raft has made this node the leader.
 func (h *Host) leaders() []*Group {
-	return h.groups.those(func(g *Group) bool { return !g.isClosed() && g.isLeader() })
+	return h.groups.replicas(func(g *Group) bool { return !g.isClosed() && g.isLeader() })
 }
 
 // checkLed checks the members of the groups that this node leads.
@@ -507,11 +508,22 @@ func (r *registry) all() []*Group {
 	return all
 }
 
-// those returns the replicas for which f is true, in any order.
-func (r *registry) those(f func(g *Group) bool) (list []*Group) {
+// led returns the groups that serve, in any order, and replicas those for which f is true.
+func (r *registry) led() []*Group {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for _, g := range r.replicated {
+	serves := func(g *Group) bool { return g.Leading() != 0 }
+	return appendThose(appendThose(nil, r.replicated, serves), r.local, serves)
+}
+
+func (r *registry) replicas(f func(g *Group) bool) []*Group {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return appendThose(nil, r.replicated, f)
+}
+
+func appendThose(list []*Group, all map[fsm.GroupID]*Group, f func(g *Group) bool) []*Group {
+	for _, g := range all {
 		if f(g) {
 			list = append(list, g)
 		}
