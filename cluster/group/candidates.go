@@ -2,7 +2,6 @@ package group
 
 import (
 	"slices"
-	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -86,20 +85,24 @@ func (v *election) canWin(candidate string, alive []string) bool {
 // decided reports whether enough is known for an election: the log positions of all live members
 // or, after a while, of a majority of all members, none of which has a leader. A node that has
 // just started and has heard nothing yet must not disturb a live leader.
-func (v *election) decided(alive []string, now time.Time) bool {
-	if v.awaitsLeader(now) {
+func (v *election) decided(alive []string, next *soonest) bool {
+	if v.awaitsLeader(next.now) {
+		next.or(v.back.Add(positionsEvery))
+		next.or(v.back.Add(deathPatience))
 		return false
 	}
 	known := 0
 	for _, n := range alive {
-		if at, led := v.led[n]; led && now.Sub(at) < ledValid {
+		if at, led := v.led[n]; led && next.now.Sub(at) < ledValid {
+			next.or(at.Add(ledValid))
 			return false
 		}
 		if _, ok := v.positions[n]; ok {
 			known++
 		}
 	}
-	return known == len(alive) || 2*known > len(v.voters) && now.Sub(v.ready) >= positionsWait
+	next.or(v.ready.Add(positionsWait))
+	return known == len(alive) || 2*known > len(v.voters) && next.now.Sub(v.ready) >= positionsWait
 }
 
 // rank is this node's place among the candidates. Candidates that can win precede those that

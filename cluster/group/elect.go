@@ -17,7 +17,6 @@ import (
 
 // Times of elections.
 const (
-	electionEvery  = 50 * time.Millisecond  // how often elections are advanced
 	electionPause  = time.Millisecond       // minimum between two rounds: positions of several groups share a message
 	electionShare  = 4                      // a pause is this many times as long as the round before took, up to longestRest
 	longestRest    = 25 * time.Millisecond  // between two rounds: a node's failure causes thousands of wakeups
@@ -50,8 +49,9 @@ type elections struct {
 
 	mu      sync.Mutex
 	running map[fsm.GroupID]*election
+	agenda  agenda
 	window  window
-	crowded bool              // some wait for a place in the window
+	turns   electionHeap      // those that wait for a place in the window
 	wants   map[string][]byte // items for other nodes, from routes here
 }
 
@@ -100,17 +100,21 @@ type election struct {
 	since  uint64 // the term at that time
 
 	urgency
-	term        uint64   // the highest one, in the last round; before it, that of the last leader
-	heard       uint64   // the highest term of another member
-	voters      []string // members, as of counted
+	at          time.Time // when it is looked at, while it is on the agenda
+	place, turn int       // on the agenda, and among those whose turn it is; -1: it is not there
+	term        uint64    // the highest one, in the last round; before it, that of the last leader
+	heard       uint64    // the highest term of another member
+	voters      []string  // members, as of counted
 	counted     time.Time
 	queried     time.Time // positions were last exchanged
 	ready       time.Time // when a majority of members became reachable
 	backoff     electionBackoff
-	under       *campaign // of this node; nil: none is under way
-	waits       time.Time // for the window: when the others were last told; zero: it does not wait
-	othersWait  time.Time // when another member last said so
-	transferred time.Time // last
+	under       *campaign   // of this node; nil: none is under way
+	candidacy   candidacy   // when its turn came
+	end         logPosition // of this member's log, when it was last told
+	waits       time.Time   // for the window: when the others were last told; zero: it does not wait
+	othersWait  time.Time   // when another member last said so
+	transferred time.Time   // last
 	positions   map[string]logPosition
 	led         map[string]time.Time // when a member last reported a leader
 	barred      map[string]bool      // members that must not lead, see Quarantine
@@ -125,7 +129,7 @@ func newElection(g electable) *election {
 		led = term
 	}
 	return &election{
-		group: g, leader: g.Leader(), since: term, term: min(term, led),
+		group: g, leader: g.Leader(), since: term, term: min(term, led), place: -1, turn: -1,
 		positions: map[string]logPosition{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
 	}
 }
@@ -133,7 +137,8 @@ func newElection(g electable) *election {
 func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electable) *elections {
 	return &elections{
 		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains, spawn: spawn,
-		now: time.Now, worker: newElectionWorker(), running: map[fsm.GroupID]*election{}, window: newWindow(), wants: map[string][]byte{},
+		now: time.Now, worker: newElectionWorker(), running: map[fsm.GroupID]*election{},
+		agenda: newAgenda(), turns: newTurns(), window: newWindow(), wants: map[string][]byte{},
 	}
 }
 
@@ -159,7 +164,7 @@ func (e *elections) begin(g electable) {
 		}
 		e.mu.Unlock()
 	}
-	e.worker.Wake()
+	e.touch(g.Spec().Group, time.Time{})
 }
 
 func (e *elections) runs(id fsm.GroupID) bool {
@@ -172,9 +177,9 @@ func (e *elections) runs(id fsm.GroupID) bool {
 func (e *elections) end(id fsm.GroupID) {
 	e.mu.Lock()
 	e.drop(id, e.now())
-	crowded := e.crowded
+	waiting := e.turns.Len() > 0
 	e.mu.Unlock()
-	if crowded {
+	if waiting {
 		e.worker.Wake()
 	}
 }
@@ -186,24 +191,20 @@ func (e *elections) drop(id fsm.GroupID, now time.Time) {
 			e.window.decided(now, v.under)
 		}
 		delete(e.running, id)
+		e.agenda.byTime.remove(v)
+		e.turns.remove(v)
 	}
 }
 
 func (e *elections) run(stop <-chan struct{}) {
-	e.worker.Run(stop, func(now time.Time) time.Duration {
-		if e.advanceAll(now) {
-			return electionEvery
-		}
-		return 0
-	})
+	e.worker.Run(stop, e.advance)
 }
 
-// electionRound is one round over all elections.
+// electionRound is one round over the elections that are due.
 type electionRound struct {
 	now       time.Time
 	ask       map[string][]byte // items for other nodes
 	reached   map[string]bool
-	ready     []candidacy
 	transfers []transfer
 }
 
@@ -214,24 +215,27 @@ type transfer struct {
 	wins  bool
 }
 
-// advanceAll advances every election and reports whether there are any.
-func (e *elections) advanceAll(now time.Time) bool {
+// advance looks at the elections that are due, and returns how long it takes until others are; 0: none is.
+func (e *elections) advance(now time.Time) time.Duration {
 	e.mu.Lock()
 	r := electionRound{now: now, ask: e.wants, reached: reached(e.links, e.node)}
 	e.wants = map[string][]byte{}
-	for id, v := range e.running {
-		switch {
-		case v.rests(now, r.reached):
-			continue
-		case v.group.isClosed(), v.hasLeader(r.reached):
-			e.drop(id, now)
-			continue
+	due := slices.DeleteFunc(e.agenda.take(now), func(v *election) bool { return e.passesOver(v, &r) })
+	e.mu.Unlock()
+	for _, v := range due {
+		if v.asks(now) {
+			v.end = v.group.logEnd() // without the lock: it reads the log
 		}
-		e.checkCampaign(v, now)
-		e.advance(v, &r)
+	}
+	e.mu.Lock()
+	for _, v := range due {
+		if id := v.group.Spec().Group; e.running[id] == v {
+			e.agenda.add(v, e.look(v, &r))
+		}
 	}
 	campaign := e.admit(&r)
-	some := len(e.running) > 0
+	e.tellWaiting(due, &r)
+	next := e.agenda.next()
 	e.mu.Unlock()
 	for node, items := range r.ask {
 		e.send(node, items)
@@ -242,8 +246,25 @@ func (e *elections) advanceAll(now time.Time) bool {
 	for _, t := range r.transfers {
 		t.group.transferTo(t.to, t.wins)
 	}
-	return some
+	return next
 }
+
+// passesOver reports whether there is nothing to do in an election that is due: it rests, or is over.
+func (e *elections) passesOver(v *election, r *electionRound) bool {
+	e.turns.remove(v) // what it is ordered by may change
+	switch {
+	case v.rests(r.now, r.reached):
+		e.agenda.add(v, v.restsUntil())
+		return true
+	case v.group.isClosed(), v.hasLeader(r.reached):
+		e.drop(v.group.Spec().Group, r.now)
+		return true
+	}
+	return false
+}
+
+// asks reports whether it is time to tell the others how far the log reaches, and to ask them.
+func (v *election) asks(now time.Time) bool { return now.Sub(v.queried) >= positionsEvery }
 
 func (e *elections) campaign(g electable) { stand(e.links, g.Spec().Group, e.node, g) }
 
@@ -295,9 +316,11 @@ func reached(l links, node string) map[string]bool {
 	return r
 }
 
-// advance asks for log positions when that is due, and notes if it is this node's turn to campaign.
-func (e *elections) advance(v *election, r *electionRound) {
+// look asks for log positions when that is due, notes if it is this node's turn to campaign, and returns when
+// to look again if nothing changes.
+func (e *elections) look(v *election, r *electionRound) time.Time {
 	now := r.now
+	e.checkCampaign(v, now)
 	if now.Sub(v.counted) >= positionsEvery {
 		v.voters, v.counted = v.group.Voters(), now
 	}
@@ -305,27 +328,45 @@ func (e *elections) advance(v *election, r *electionRound) {
 	// A member that has no vote, or does not know the other members yet, waits to hear from a
 	// leader.
 	if 2*len(alive) <= len(v.voters) || !slices.Contains(v.voters, e.node) {
-		v.ready = time.Time{}
-		return
+		v.ready, v.waits = time.Time{}, time.Time{}
+		return now.Add(positionsEvery)
 	}
 	if v.ready.IsZero() {
 		v.ready = now
 	}
 	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.isLearner()
-	if now.Sub(v.queried) >= positionsEvery {
-		v.queried, v.positions[e.node] = now, v.group.logEnd()
+	if v.asks(now) {
+		v.queried, v.positions[e.node] = now, v.end
 		e.tell(v, itemAsk, alive, r)
 	}
 	v.chooseCandidates(alive)
+	next := soonest{now, v.queried.Add(positionsEvery)}
 	switch {
-	case !v.decided(alive, now):
+	case !v.decided(alive, &next):
 		v.backoff = electionBackoff{failed: v.backoff.failed}
 	case v.barred[e.node] && (v.excluded(e.node) || leads(v.group)):
 		e.chooseTransferee(v, alive, r)
 	case v.excluded(e.node):
 	case 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
 	default:
-		e.takeTurn(v, alive, r)
+		e.takeTurn(v, alive, &next)
+	}
+	if v.turn < 0 {
+		v.waits = time.Time{}
+	}
+	if v.under != nil {
+		next.or(v.under.began.Add(inTime))
+		next.or(v.under.began.Add(longestSlot))
+	}
+	return next.at
+}
+
+// soonest is the first of several moments after now.
+type soonest struct{ now, at time.Time }
+
+func (s *soonest) or(at time.Time) {
+	if at.After(s.now) && at.Before(s.at) {
+		s.at = at
 	}
 }
 
@@ -350,7 +391,7 @@ func (e *elections) tell(v *election, kind byte, alive []string, r *electionRoun
 }
 
 // takeTurn adds this node to those that may campaign if it is its turn.
-func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
+func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
 	s := slots{candidates: max(1, v.eligible(alive)), spread: rand.N[time.Duration]}
 	_, term := v.group.role()
 	if v.group.lastLed() != 0 {
@@ -359,15 +400,19 @@ func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
 	}
 	if term != v.term {
 		v.term = term
-		v.backoff.taken(r.now, s)
+		v.backoff.taken(next.now, s)
 	}
-	if !v.waits.IsZero() || r.now.Sub(v.othersWait) < ledValid {
-		v.backoff.hold(r.now)
+	if !v.waits.IsZero() || next.now.Sub(v.othersWait) < ledValid {
+		v.backoff.hold(next.now)
 	}
-	if v.backoff.mine(r.now, e.rank(v, alive), s) && (s.candidates == 1 || !v.group.resignedLately()) {
-		r.ready = append(r.ready, candidacy{v, alive, s})
-	} else {
-		v.waits = time.Time{}
+	rank := e.rank(v, alive)
+	switch {
+	case !v.backoff.mine(next.now, rank, s):
+		next.or(v.othersWait.Add(ledValid))
+		next.or(v.backoff.next(rank, s))
+	case s.candidates == 1 || !v.group.resignedLately():
+		v.candidacy = candidacy{alive, s}
+		e.turns.put(v)
 	}
 }
 
@@ -402,7 +447,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		switch it.kind {
 		case itemWant:
 			g.want(now)
-			e.worker.Wake()
+			e.touch(it.group, time.Time{})
 			continue
 		case itemAsk:
 			g.hasNoLeader(from, it.position.index)
@@ -452,6 +497,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	if v == nil {
 		return
 	}
+	e.agenda.add(v, time.Time{})
 	v.heard = max(v.heard, it.term)
 	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
 	_, term := v.group.role()

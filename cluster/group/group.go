@@ -90,7 +90,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 	g := &Group{
 		replica: replica{
 			id: spec.Group, node: h.config.Node, mesh: h.config.Mesh, slog: log, spawn: h.spawn,
-			ending: make(chan struct{}),
+			ending: make(chan struct{}), termChanged: func() { h.elections.termChanged(spec.Group) },
 		},
 		spec: spec, host: h,
 	}

@@ -355,7 +355,7 @@ func (h *Host) PeerChanged(ev peer.Event) {
 			h.elections.begin(g)
 		}
 	}
-	h.elections.worker.Wake()
+	h.elections.peersChanged()
 }
 
 // back has the members on a node that is back hear of this one, in every group that it leads.

@@ -26,7 +26,8 @@ func (e *elections) want(id fsm.GroupID, members []string) {
 	if g := e.find(id); g != nil {
 		g.want(e.now())
 	}
-	e.worker.Wake()
+	e.touch(id, time.Time{})
+	e.worker.Wake() // the items leave
 }
 
 // urgency says whether an election may rest, see rests.
@@ -52,6 +53,14 @@ func (v *election) rests(now time.Time, reached map[string]bool) bool {
 		delete(v.positions, v.leader)
 	}
 	return !v.urgent && now.Before(v.due) && now.Sub(v.dead) < deathPatience
+}
+
+// restsUntil is when an election that rests ends its patience.
+func (v *election) restsUntil() time.Time {
+	if end := v.dead.Add(deathPatience); end.Before(v.due) {
+		return end
+	}
+	return v.due
 }
 
 // fewUnapplied is how many entries hasUnapplied reads.

@@ -42,9 +42,10 @@ type replica struct {
 	ending    chan struct{} // closed when the replica has ended; then waiting calls give up
 	closed    atomic.Bool
 
-	reloading sync.Mutex  // one change of raft's settings at a time
-	nudging   atomic.Bool // a nudge is about to begin
-	handover  handover
+	termChanged func()      // called when raft is about to show another term; nil: nobody looks at it
+	reloading   sync.Mutex  // one change of raft's settings at a time
+	nudging     atomic.Bool // a nudge is about to begin
+	handover    handover
 
 	tenure   tenure        // of raft as the leader
 	lacked   atomic.Uint64 // how often a member had less than it acknowledged
@@ -125,7 +126,7 @@ func (r *replica) start(o opening) error {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	started, err := raft.NewRaft(o.config, o.machine, gaugeless{r.log, r.tenure.over, r.ending}, voteStore{r.log, &r.trust}, snapshots, over)
+	started, err := raft.NewRaft(o.config, o.machine, gaugeless{r.log, r.tenure.over, r.ending}, voteStore{r.log, &r.trust, r.termChanged}, snapshots, over)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
