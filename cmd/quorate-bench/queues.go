@@ -22,8 +22,8 @@ const (
 	// crowdCalm is the pause before idle processor time is measured for crowdIdle.
 	crowdCalm = 30 * time.Second
 	crowdIdle = 20 * time.Second
-	// crowdKilled is the number, counted from 0, of the node that is killed.
-	crowdKilled = 1
+	// crowdKilled are the numbers, counted from 0, of the nodes that are killed: one that has been leads nothing.
+	crowdKilled, crowdKilledNext = 1, 2
 	// crowdTimeout bounds each round through all queues.
 	crowdTimeout = 3 * time.Minute
 	// crowdRate is how many messages a second go to the queues in turn when a node is killed, for at
@@ -74,7 +74,7 @@ type crowd struct {
 func (c *crowd) name(i int) string { return fmt.Sprintf("bench-crowd-%d", i+1) }
 
 func (c *crowd) run(ctx context.Context) error {
-	steps := []func(context.Context) error{c.declare, c.idle, c.freezeOne, c.warm, c.readPages, c.killPaced, c.restartOne, c.killOne, c.restartOne, c.last}
+	steps := []func(context.Context) error{c.declare, c.idle, c.freezeOne, c.warm, c.readPages, c.killPaced, c.restart(crowdKilled), c.killOne, c.restart(crowdKilledNext), c.last}
 	if c.onlyPages {
 		steps = []func(context.Context) error{c.declare, c.warm, c.readPages}
 	}
@@ -352,13 +352,13 @@ func (c *crowd) killOne(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	others := c.target.without(crowdKilled)
+	others := c.target.without(crowdKilledNext)
 	cpu, err := cpuSeconds(others.pids)
 	if err != nil {
 		return err
 	}
 	began := clock()
-	if err := c.kill(ctx, crowdKilled); err != nil {
+	if err := c.kill(ctx, crowdKilledNext); err != nil {
 		return err
 	}
 	f, err := c.send(ctx, others, 1, 0)
@@ -408,13 +408,15 @@ func noteGrowth(r *result, before, after map[string]uint64) (grown int) {
 	return len(after) - queues[0]
 }
 
-func (c *crowd) restartOne(ctx context.Context) error {
-	r := result{Name: fmt.Sprintf("restart of a node with %d queues", c.n)}
-	began := clock()
-	err := c.rejoin(ctx, crowdKilled)
-	r.Seconds = (clock() - began).Seconds()
-	r.note("serves again after", r.Seconds, "s")
-	return c.keep(&r, err)
+func (c *crowd) restart(node int) func(context.Context) error {
+	return func(ctx context.Context) error {
+		r := result{Name: fmt.Sprintf("restart of a node with %d queues", c.n)}
+		began := clock()
+		err := c.rejoin(ctx, node)
+		r.Seconds = (clock() - began).Seconds()
+		r.note("serves again after", r.Seconds, "s")
+		return c.keep(&r, err)
+	}
 }
 
 // last sends one more message to each queue, then takes all messages in them.
