@@ -36,6 +36,12 @@ func (a *agenda) next() time.Duration {
 	return max(time.Until(a.byTime.list[0].at), electionPause)
 }
 
+// scheduled is where an election is on the agenda, and among those that wait for the window.
+type scheduled struct {
+	at               time.Time // when it is checked, while it is on the agenda
+	place, waitPlace int       // -1: it is not there
+}
+
 // electionHeap is a heap of elections that knows where each is.
 type electionHeap struct {
 	list  []*election
@@ -50,9 +56,9 @@ func newAgenda() agenda {
 	}}
 }
 
-// newTurns returns the elections in which it is this node's turn, those first that somebody waits for, then in
+// newWaiting returns the elections in which it is this node's turn, those first that somebody waits for, then in
 // order of time.
-func newTurns() electionHeap {
+func newWaiting() electionHeap {
 	return electionHeap{
 		less: func(v, w *election) bool {
 			if v.urgent != w.urgent {
@@ -60,7 +66,7 @@ func newTurns() electionHeap {
 			}
 			return cmp.Or(v.ready.Compare(w.ready), cmp.Compare(v.group.Spec().Group, w.group.Spec().Group)) < 0
 		},
-		place: func(v *election) *int { return &v.turn },
+		place: func(v *election) *int { return &v.waitPlace },
 	}
 }
 

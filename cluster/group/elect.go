@@ -51,7 +51,7 @@ type elections struct {
 	running map[fsm.GroupID]*election
 	agenda  agenda
 	window  window
-	turns   electionHeap      // those that wait for a place in the window
+	waiting electionHeap      // those that wait for a place in the window
 	wants   map[string][]byte // items for other nodes, from routes here
 }
 
@@ -100,20 +100,16 @@ type election struct {
 	since  uint64 // the term at that time
 
 	urgency
-	at          time.Time // when it is looked at, while it is on the agenda
-	place, turn int       // on the agenda, and among those whose turn it is; -1: it is not there
-	term        uint64    // the highest one, in the last round; before it, that of the last leader
-	heard       uint64    // the highest term of another member
-	voters      []string  // members, as of counted
+	scheduled
+	attempt
+	term        uint64   // the highest one, in the last round; before it, that of the last leader
+	heard       uint64   // the highest term of another member
+	voters      []string // members, as of counted
 	counted     time.Time
 	queried     time.Time // positions were last exchanged
 	ready       time.Time // when a majority of members became reachable
 	backoff     electionBackoff
-	under       *campaign   // of this node; nil: none is under way
-	candidacy   candidacy   // when its turn came
 	end         logPosition // of this member's log, when it was last told
-	waits       time.Time   // for the window: when the others were last told; zero: it does not wait
-	othersWait  time.Time   // when another member last said so
 	transferred time.Time   // last
 	positions   map[string]logPosition
 	led         map[string]time.Time // when a member last reported a leader
@@ -129,7 +125,7 @@ func newElection(g electable) *election {
 		led = term
 	}
 	return &election{
-		group: g, leader: g.Leader(), since: term, term: min(term, led), place: -1, turn: -1,
+		group: g, leader: g.Leader(), since: term, term: min(term, led), scheduled: scheduled{place: -1, waitPlace: -1},
 		positions: map[string]logPosition{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
 	}
 }
@@ -138,7 +134,7 @@ func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electa
 	return &elections{
 		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains, spawn: spawn,
 		now: time.Now, worker: newElectionWorker(), running: map[fsm.GroupID]*election{},
-		agenda: newAgenda(), turns: newTurns(), window: newWindow(), wants: map[string][]byte{},
+		agenda: newAgenda(), waiting: newWaiting(), window: newWindow(), wants: map[string][]byte{},
 	}
 }
 
@@ -177,9 +173,9 @@ func (e *elections) runs(id fsm.GroupID) bool {
 func (e *elections) end(id fsm.GroupID) {
 	e.mu.Lock()
 	e.drop(id, e.now())
-	waiting := e.turns.Len() > 0
+	others := e.waiting.Len() > 0
 	e.mu.Unlock()
-	if waiting {
+	if others {
 		e.worker.Wake()
 	}
 }
@@ -192,7 +188,7 @@ func (e *elections) drop(id fsm.GroupID, now time.Time) {
 		}
 		delete(e.running, id)
 		e.agenda.byTime.remove(v)
-		e.turns.remove(v)
+		e.waiting.remove(v)
 	}
 }
 
@@ -230,7 +226,7 @@ func (e *elections) advance(now time.Time) time.Duration {
 	e.mu.Lock()
 	for _, v := range due {
 		if id := v.group.Spec().Group; e.running[id] == v {
-			e.agenda.add(v, e.look(v, &r))
+			e.agenda.add(v, e.check(v, &r))
 		}
 	}
 	campaign := e.admit(&r)
@@ -251,7 +247,7 @@ func (e *elections) advance(now time.Time) time.Duration {
 
 // passesOver reports whether there is nothing to do in an election that is due: it rests, or is over.
 func (e *elections) passesOver(v *election, r *electionRound) bool {
-	e.turns.remove(v) // what it is ordered by may change
+	e.waiting.remove(v) // what it is ordered by may change
 	switch {
 	case v.rests(r.now, r.reached):
 		e.agenda.add(v, v.restsUntil())
@@ -316,9 +312,9 @@ func reached(l links, node string) map[string]bool {
 	return r
 }
 
-// look asks for log positions when that is due, notes if it is this node's turn to campaign, and returns when
+// check asks for log positions when that is due, notes if it is this node's turn to campaign, and returns when
 // to look again if nothing changes.
-func (e *elections) look(v *election, r *electionRound) time.Time {
+func (e *elections) check(v *election, r *electionRound) time.Time {
 	now := r.now
 	e.checkCampaign(v, now)
 	if now.Sub(v.counted) >= positionsEvery {
@@ -351,7 +347,7 @@ func (e *elections) look(v *election, r *electionRound) time.Time {
 	default:
 		e.takeTurn(v, alive, &next)
 	}
-	if v.turn < 0 {
+	if v.waitPlace < 0 {
 		v.waits = time.Time{}
 	}
 	if v.under != nil {
@@ -412,7 +408,7 @@ func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
 		next.or(v.backoff.next(rank, s))
 	case s.candidates == 1 || !v.group.resignedLately():
 		v.candidacy = candidacy{alive, s}
-		e.turns.put(v)
+		e.waiting.put(v)
 	}
 }
 

@@ -75,7 +75,7 @@ func pretendElections(node string, l links, now func() time.Time, find func(fsm.
 	return &elections{
 		node: node, links: l, kind: 16, slog: slog.New(slog.DiscardHandler), find: find, now: now,
 		worker: worker.New(worker.Options{}), spawn: func(f func()) { f() },
-		running: map[fsm.GroupID]*election{}, agenda: newAgenda(), turns: newTurns(), window: newWindow(), wants: map[string][]byte{},
+		running: map[fsm.GroupID]*election{}, agenda: newAgenda(), waiting: newWaiting(), window: newWindow(), wants: map[string][]byte{},
 	}
 }
 

@@ -64,6 +64,14 @@ type campaign struct {
 	late  bool   // it has not been decided in time
 }
 
+// attempt is how far a member has got with a campaign of its own.
+type attempt struct {
+	under      *campaign // nil: none is under way
+	candidacy  candidacy // when its turn came
+	waits      time.Time // for the window: when the others were last told; zero: it does not wait
+	othersWait time.Time // when another member last said that it does
+}
+
 // candidacy is what a member knew when its turn to campaign came.
 type candidacy struct {
 	alive []string
@@ -84,8 +92,8 @@ func (e *elections) checkCampaign(v *election, now time.Time) {
 
 // admit chooses those that campaign now: as many of those whose turn it is as the window has room for.
 func (e *elections) admit(r *electionRound) (list []electable) {
-	for e.turns.Len() > 0 && !e.window.full() {
-		v := heap.Pop(&e.turns).(*election)
+	for e.waiting.Len() > 0 && !e.window.full() {
+		v := heap.Pop(&e.waiting).(*election)
 		if v.under != nil {
 			e.window.decided(r.now, v.under)
 		}
@@ -105,7 +113,7 @@ func (e *elections) admit(r *electionRound) (list []electable) {
 // meanwhile.
 func (e *elections) tellWaiting(due []*election, r *electionRound) {
 	for _, v := range due {
-		if v.turn >= 0 && r.now.Sub(v.waits) >= positionsEvery {
+		if v.waitPlace >= 0 && r.now.Sub(v.waits) >= positionsEvery {
 			v.waits = r.now
 			e.tell(v, itemWaits, v.candidacy.alive, r)
 		}
