@@ -163,9 +163,6 @@ func (s *syncer) run() {
 		s.bytes.Add(-int64(w.size))
 		w.g.place.acknowledge(w.end.index, w.end.term)
 		w.g.overlap.advance(w.seq)
-		if w.segments != 0 {
-			s.segments.prepare()
-		}
 	}
 }
 
