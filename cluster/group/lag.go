@@ -17,6 +17,10 @@ const (
 	// lagAgain is for how long a group all of whose members have everything is only asked whether
 	// that may have changed. If it has not, they are told what is committed.
 	lagAgain = 30 * time.Second
+	// lagBeat is how often they are told all the same while the cluster's version is below timerless: members
+	// of that time wait for their leaders for as little as 30 s.
+	lagBeat   = 10 * time.Second
+	timerless = 3
 )
 
 // lagWatch watches members that lack entries and are sent none, or have not been told what is committed.
@@ -26,6 +30,8 @@ type lagWatch struct {
 	node   string
 	alive  func(node string) bool
 	behind map[groupMember]lag
+	// beats reports whether nodes of a version below timerless may be members.
+	beats func() bool
 
 	silences silences
 }
@@ -78,7 +84,10 @@ type ledGroup interface {
 }
 
 func newLagWatch(c *Config) *lagWatch {
-	return &lagWatch{node: c.Node, alive: c.Mesh.Alive, behind: map[groupMember]lag{}}
+	return &lagWatch{
+		node: c.Node, alive: c.Mesh.Alive, behind: map[groupMember]lag{},
+		beats: func() bool { return c.Version() < timerless },
+	}
 }
 
 // check sends something to those members of a group that have not got further
@@ -120,11 +129,14 @@ func (l *lagWatch) check(g ledGroup, now time.Time) {
 		l.behind[key] = was
 	}
 	if all {
-		rests := done.same(term, last, lacked)
-		if rests && !done.reminded {
+		rests, beats, pause := done.same(term, last, lacked), l.beats(), lagAgain
+		if rests && (beats || !done.reminded) {
 			l.tell(g, members)
 		}
-		*done = complete{term, last, lacked, now.Add(lagAgain), rests}
+		if beats {
+			pause = lagBeat
+		}
+		*done = complete{term, last, lacked, now.Add(pause), rests}
 	}
 	if nudge {
 		g.nudge()

@@ -71,7 +71,7 @@ func (s *slow) reached(n string, _ uint64) peer.Reached {
 // A member that lacks entries and is sent none is sent some, at first soon and
 // then ever more rarely; one that gets on, or is about to, is left alone.
 func TestLagWatch(t *testing.T) {
-	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
+	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}, beats: func() bool { return false }}
 	s := &slow{term: 5, index: 4, end: 4}
 	now := time.Unix(1000, 0)
 	during := func(d time.Duration, each func()) (nudged int) {
@@ -110,7 +110,7 @@ func TestLagWatch(t *testing.T) {
 
 // Members that have everything are told once what is committed, when nothing has come for a while.
 func TestLagWatchTellsWhatIsCommitted(t *testing.T) {
-	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
+	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}, beats: func() bool { return false }}
 	s := &slow{term: 5, index: 4, end: 4, both: true}
 	now := time.Unix(1000, 0)
 	for i, want := range []int{0, 1, 1, 2, 2, 3} {
@@ -135,6 +135,18 @@ func TestLagWatchTellsWhatIsCommitted(t *testing.T) {
 	}
 }
 
+// Members of earlier versions, whose rafts have timers, hear from their leader in time.
+func TestLagWatchBeats(t *testing.T) {
+	l := &lagWatch{node: "n1", alive: func(n string) bool { return true }, behind: map[groupMember]lag{}, beats: func() bool { return true }}
+	s := &slow{term: 5, index: 4, end: 4, both: true}
+	for now, end := time.Unix(1000, 0), time.Unix(1300, 0); now.Before(end); now = now.Add(lagEvery) {
+		l.check(s, now)
+	}
+	if n := s.reminded["n2"]; n < 25 || n > 30 || s.reminded["n3"] != n {
+		t.Errorf("reminded %v in five minutes", s.reminded)
+	}
+}
+
 // A group whose members have everything is left alone until that may have changed, and looked at now
 // and then even so.
 func TestLagWatchRests(t *testing.T) {
@@ -152,7 +164,7 @@ func TestLagWatchRests(t *testing.T) {
 		{"something is on its way to a member", func(s *slow) { s.end, s.busy = 5, true }, [2]int{}, [2]int{minute - 1, minute}},
 		{"a member that is not up lacks something", func(s *slow) { s.both, s.term = false, 6 }, [2]int{}, [2]int{minute - 1, minute}},
 	} {
-		l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
+		l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}, beats: func() bool { return false }}
 		s := &slow{term: 5, index: 4, end: 4, both: true}
 		now := time.Unix(1000, 0)
 		for range 3 {
