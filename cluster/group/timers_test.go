@@ -190,7 +190,10 @@ func TestGaugeWaits(t *testing.T) {
 		if r.State() != raft.Leader {
 			t.Fatal("it does not lead")
 		}
-		if over.done == nil {
+		over.mu.Lock()
+		waits := over.done != nil
+		over.mu.Unlock()
+		if !waits {
 			t.Error("the gauge does not wait: has raft another name for it?")
 		}
 		if log.requests > 0 {
