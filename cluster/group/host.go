@@ -225,6 +225,13 @@ func (h *Host) newMachine(spec Spec) *queue.Machine {
 	return m
 }
 
+// Leave tells the other members of a group, which go on, that its replica here is about to be dropped.
+func (h *Host) Leave(id fsm.GroupID) {
+	if g := h.groups.replica(id); g != nil {
+		h.elections.leave(g)
+	}
+}
+
 // Drop closes a group and deletes its data.
 func (h *Host) Drop(id fsm.GroupID) error {
 	h.shut(id)
@@ -235,7 +242,6 @@ func (h *Host) Drop(id fsm.GroupID) error {
 func (h *Host) shut(id fsm.GroupID) {
 	g := h.groups.remove(id)
 	if g != nil {
-		h.elections.leave(g)
 		g.close()
 		h.elections.end(id)
 		h.groups.forget(g)

@@ -189,6 +189,9 @@ func (r *LocalReplicas) attempt(id fsm.GroupID) (again time.Duration, err error)
 	r.mu.Unlock()
 	switch {
 	case !wanted && known:
+		if q != nil {
+			host.Leave(id)
+		}
 		if err := host.Drop(id); err != nil {
 			return 0, err
 		}
