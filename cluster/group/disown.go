@@ -26,7 +26,7 @@ func (e *elections) leave(g electable) {
 // that must not lead and still does hands the leadership over.
 func disowns(g electable, from string, it item) bool {
 	role, term := g.role()
-	return role == raft.Follower && g.Leader() == from && (!it.barred || it.learner || it.term > term)
+	return role != raft.Leader && g.Leader() == from && (!it.barred || it.learner || it.term > term)
 }
 
 // doubts reports whether this node looks for another leader than the one that raft knows, since that one has

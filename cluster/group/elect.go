@@ -270,9 +270,8 @@ type candidate interface {
 	role() (role raft.RaftState, term uint64)
 }
 
-// stand makes raft stand for election. A candidate that has lost would remain a candidate until
-// its timeout. It is therefore first made a follower, by a vote request in the next term that
-// claims a log too short for any vote.
+// stand makes raft stand for election. A candidate that has lost would remain one. It is therefore first made a
+// follower, by a vote request in the next term that claims a log too short for any vote.
 func stand(l links, group fsm.GroupID, node string, c candidate) {
 	switch role, term := c.role(); role {
 	case raft.Candidate:
