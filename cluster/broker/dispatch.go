@@ -487,7 +487,7 @@ func (l *links) announce(g *group.Group, node string, term uint64) {
 
 // announceAll tells a node which groups this one leads.
 func (l *links) announceAll(node string) {
-	for _, g := range l.groups.Groups() {
+	for _, g := range l.groups.Led() {
 		if term := g.Leading(); term != 0 {
 			l.announce(g, node, term)
 		}

@@ -282,7 +282,7 @@ func (h *testedHost) Submit(to *stream.Route, leader string, b group.Batch) erro
 func (h *testedHost) Want(*stream.Route) {}
 
 // Leads: there is nobody to ask.
-func (h *testedHost) Leads(*stream.Route, string) uint64 { return 0 }
+func (h *testedHost) Leads([]*stream.Route, string) []uint64 { return nil }
 
 // submits sets what becomes of a queue's batches.
 func (w *world) submits(q fsm.QueueID, f func(leader string, b group.Batch) error) {

@@ -13,8 +13,8 @@ type host struct {
 	*tasks
 	uses    *uses
 	answers *answers
-	// leads asks a node whether it leads a queue, and returns the term; 0: it does not.
-	leads func(of *stream.Route, node string) (term uint64)
+	// leads asks a node which queues it leads.
+	leads func(of []*stream.Route, node string) (terms []uint64)
 	// queueGone discards everything the broker knows about a queue.
 	queueGone func(fsm.QueueID)
 }
@@ -72,5 +72,5 @@ func (h *host) Want(of *stream.Route) {
 	}
 }
 
-// Leads asks a node whether it leads a queue.
-func (h *host) Leads(of *stream.Route, node string) (term uint64) { return h.leads(of, node) }
+// Leads asks a node which queues it leads, and returns the term of each; 0: it does not lead it.
+func (h *host) Leads(of []*stream.Route, node string) (terms []uint64) { return h.leads(of, node) }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -36,6 +37,7 @@ func (x *Inspector) Backups() *Backups { return x.backups }
 // listen registers the handlers.
 func (x *Inspector) listen() {
 	peer.HandleAsk(x.mesh, kindStats, x.stats)
+	peer.HandleAsk(x.mesh, kindLeads, x.led)
 	peer.HandleAsk(x.mesh, kindPeek, x.peek)
 	peer.HandleAsk(x.mesh, kindScheduled, x.scheduled)
 	peer.HandleAsk(x.mesh, kindEnds, x.ends)
@@ -99,10 +101,33 @@ func (x *Inspector) stats(m *peerpb.StatsRequest) *peerpb.StatsReply {
 	return r
 }
 
-// leads asks a node whether it leads a queue, and returns the term; 0: it does not.
-func (x *Inspector) leads(of *stream.Route, node string) (term uint64) {
-	if r := x.askStats(of, node); r.Leader {
-		return r.Index
+// leads asks a node which queues it leads, and returns the term of each; 0: it does not lead it.
+func (x *Inspector) leads(of []*stream.Route, node string) (terms []uint64) {
+	req := &peerpb.LeadsRequest{}
+	for _, r := range of {
+		req.Queues = append(req.Queues, uint64(r.Queue()))
 	}
-	return 0
+	answer, err := ask(context.Background(), x.node, node, statsTimeout, kindLeads, req, func() *peerpb.LeadsReply { return x.led(req) })
+	if !errors.Is(err, peer.ErrNoHandler) {
+		return answer.Terms[:min(len(of), len(answer.Terms))]
+	}
+	for _, r := range of { // a node of an earlier version
+		terms = append(terms, x.askStats(r, node).Index)
+	}
+	return terms
+}
+
+// led says in which terms this node leads queues.
+func (x *Inspector) led(m *peerpb.LeadsRequest) *peerpb.LeadsReply {
+	answer := &peerpb.LeadsReply{Terms: make([]uint64, len(m.Queues))}
+	for i, id := range m.Queues {
+		q, ok := x.view().QueueByID(fsm.QueueID(id))
+		if !ok {
+			continue
+		}
+		if g := x.ledGroup(q.Group, q.ID); g != nil {
+			answer.Terms[i] = g.Leading()
+		}
+	}
+	return answer
 }

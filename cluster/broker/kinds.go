@@ -45,6 +45,7 @@ const (
 	KindTimeouts        // call: the last consumer timeouts, see cluster/stats
 	KindSnapshot        // call: to write a snapshot of a replica, see cluster/placement
 	KindCancelConsumer  // call: to cancel a consumer of a node's client, see package cluster
+	kindLeads           // call: which queues a node leads
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.
@@ -57,6 +58,7 @@ var bounds = map[peer.Kind]peer.Bounds{
 	kindDeliveries:     {Head: 16 << 20, Payload: peer.MaxMessage}, // with death records
 	kindNotice:         {Head: 1 << 20},
 	kindResync:         {Head: 1 << 10},
+	kindLeads:          {Head: 4 << 20},
 	kindReply:          {Payload: peer.MaxMessage},
 	KindResourceAlarms: {Head: 1 << 10},
 	KindApplied:        {Head: 1 << 10},

@@ -49,8 +49,8 @@ func (r *reporter) reportAll(ended bool) {
 	if !ended && !pending && r.detector.suspects.count() == 0 {
 		return
 	}
-	for _, g := range r.groups.Groups() {
-		if g.Leading() != 0 && !r.guard("tell a queue of nodes", func() { r.report(g) }) {
+	for _, g := range r.groups.Led() {
+		if !r.guard("tell a queue of nodes", func() { r.report(g) }) {
 			r.pending.Store(true)
 		}
 	}

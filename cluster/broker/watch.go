@@ -77,8 +77,8 @@ func (w *watch) endSources() {
 		return
 	}
 	more := false
-	for _, g := range w.groups.Groups() {
-		if g.Leading() != 0 && deadletter.EndSources(g, v) {
+	for _, g := range w.groups.Led() {
+		if deadletter.EndSources(g, v) {
 			more = true
 		}
 	}

@@ -46,7 +46,7 @@ func (w *world) Used(*catalog.Exchange)                   {}
 func (w *world) OddAnswer(fsm.QueueID, string, fsm.Code)  { w.odd.Add(1) }
 func (w *world) Ask(*stream.Route, string, stream.Resync) {}
 func (w *world) Want(*stream.Route)                       {}
-func (w *world) Leads(*stream.Route, string) uint64       { return 0 }
+func (w *world) Leads([]*stream.Route, string) []uint64   { return nil }
 
 func (w *world) Submit(*stream.Route, string, group.Batch) error {
 	if w.broken.Load() {

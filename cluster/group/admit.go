@@ -148,6 +148,12 @@ func (c *entryCheck) Term() uint64 {
 	return c.stored
 }
 
+// Stands implements peer.Validator.
+func (c *entryCheck) Stands() bool {
+	r := c.raft.Load()
+	return r != nil && r.State() == raft.Candidate
+}
+
 // Entry implements peer.Validator. A committed entry of a version that this program does not support
 // ends the process: no later leader takes the entry back, and without it the replica neither gets
 // further nor learns what is committed before it.

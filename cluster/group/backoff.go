@@ -31,7 +31,7 @@ type slots struct {
 func (b *electionBackoff) taken(now time.Time, s slots) {
 	length := b.advance(now, s)
 	if b.used && now.Sub(b.began) >= length/2 {
-		b.next()
+		b.end()
 	}
 	b.began, b.used = now, true
 }
@@ -44,6 +44,24 @@ func (b *electionBackoff) mine(now time.Time, rank int, s slots) bool {
 	length := b.advance(now, s)
 	passed := now.Sub(b.began)
 	return !b.used && b.slot%s.candidates == rank && passed >= b.late && passed < length/2
+}
+
+// next is when the candidate of this rank may campaign if nobody does before; zero: never. It is called after
+// mine.
+func (b *electionBackoff) next(rank int, s slots) time.Time {
+	if rank >= s.candidates {
+		return time.Time{}
+	}
+	ahead := *b
+	if !ahead.used && ahead.slot%s.candidates == rank && ahead.seen.Sub(ahead.began) < ahead.length(s)/2 {
+		return ahead.began.Add(ahead.late) // later in the present slot
+	}
+	for {
+		ahead.began = ahead.began.Add(ahead.length(s))
+		if ahead.end(); ahead.slot%s.candidates == rank {
+			return ahead.began
+		}
+	}
 }
 
 // hold leaves the time since the last count out: somebody whose turn it is has to wait.
@@ -63,7 +81,7 @@ func (b *electionBackoff) advance(now time.Time, s slots) time.Duration {
 	length := b.length(s)
 	for now.Sub(b.began) >= length {
 		b.began = b.began.Add(length)
-		b.next()
+		b.end()
 		length = b.length(s)
 		if b.failed > 0 {
 			b.late = s.spread(length / 4)
@@ -72,7 +90,8 @@ func (b *electionBackoff) advance(now time.Time, s slots) time.Duration {
 	return length
 }
 
-func (b *electionBackoff) next() {
+// end ends the present slot.
+func (b *electionBackoff) end() {
 	b.slot++
 	if b.used {
 		b.failed++

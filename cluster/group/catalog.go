@@ -152,6 +152,7 @@ func (k *Catalog) Start(founders []string) error {
 		case raft.LeaderObservation:
 			k.lease.worker.Wake()
 		case raft.RaftState:
+			k.tenure.end()
 			k.watchdog.worker.Wake()
 		}
 		return false

@@ -17,7 +17,6 @@ import (
 
 // Times of elections.
 const (
-	electionEvery  = 50 * time.Millisecond  // how often elections are advanced
 	electionPause  = time.Millisecond       // minimum between two rounds: positions of several groups share a message
 	electionShare  = 4                      // a pause is this many times as long as the round before took, up to longestRest
 	longestRest    = 25 * time.Millisecond  // between two rounds: a node's failure causes thousands of wakeups
@@ -50,8 +49,9 @@ type elections struct {
 
 	mu      sync.Mutex
 	running map[fsm.GroupID]*election
+	agenda  agenda
 	window  window
-	crowded bool              // some wait for a place in the window
+	waiting electionHeap      // those that wait for a place in the window
 	wants   map[string][]byte // items for other nodes, from routes here
 }
 
@@ -100,6 +100,8 @@ type election struct {
 	since  uint64 // the term at that time
 
 	urgency
+	scheduled
+	attempt
 	term        uint64   // the highest one, in the last round; before it, that of the last leader
 	heard       uint64   // the highest term of another member
 	voters      []string // members, as of counted
@@ -107,13 +109,12 @@ type election struct {
 	queried     time.Time // positions were last exchanged
 	ready       time.Time // when a majority of members became reachable
 	backoff     electionBackoff
-	under       *campaign // of this node; nil: none is under way
-	waits       time.Time // for the window: when the others were last told; zero: it does not wait
-	othersWait  time.Time // when another member last said so
-	transferred time.Time // last
+	end         logPosition // of this member's log, when it was last told
+	transferred time.Time   // last
 	positions   map[string]logPosition
 	led         map[string]time.Time // when a member last reported a leader
 	barred      map[string]bool      // members that must not lead, see Quarantine
+	lends       bool                 // those stand, and nobody else
 	learners    map[string]bool      // members that neither lead nor vote, see trust
 }
 
@@ -124,7 +125,7 @@ func newElection(g electable) *election {
 		led = term
 	}
 	return &election{
-		group: g, leader: g.Leader(), since: term, term: min(term, led),
+		group: g, leader: g.Leader(), since: term, term: min(term, led), scheduled: scheduled{place: -1, waitPlace: -1},
 		positions: map[string]logPosition{}, led: map[string]time.Time{}, barred: map[string]bool{}, learners: map[string]bool{},
 	}
 }
@@ -132,7 +133,8 @@ func newElection(g electable) *election {
 func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electable) *elections {
 	return &elections{
 		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains, spawn: spawn,
-		now: time.Now, worker: newElectionWorker(), running: map[fsm.GroupID]*election{}, window: newWindow(), wants: map[string][]byte{},
+		now: time.Now, worker: newElectionWorker(), running: map[fsm.GroupID]*election{},
+		agenda: newAgenda(), waiting: newWaiting(), window: newWindow(), wants: map[string][]byte{},
 	}
 }
 
@@ -158,7 +160,7 @@ func (e *elections) begin(g electable) {
 		}
 		e.mu.Unlock()
 	}
-	e.worker.Wake()
+	e.touch(g.Spec().Group, time.Time{})
 }
 
 func (e *elections) runs(id fsm.GroupID) bool {
@@ -171,9 +173,9 @@ func (e *elections) runs(id fsm.GroupID) bool {
 func (e *elections) end(id fsm.GroupID) {
 	e.mu.Lock()
 	e.drop(id, e.now())
-	crowded := e.crowded
+	others := e.waiting.Len() > 0
 	e.mu.Unlock()
-	if crowded {
+	if others {
 		e.worker.Wake()
 	}
 }
@@ -185,24 +187,20 @@ func (e *elections) drop(id fsm.GroupID, now time.Time) {
 			e.window.decided(now, v.under)
 		}
 		delete(e.running, id)
+		e.agenda.byTime.remove(v)
+		e.waiting.remove(v)
 	}
 }
 
 func (e *elections) run(stop <-chan struct{}) {
-	e.worker.Run(stop, func(now time.Time) time.Duration {
-		if e.advanceAll(now) {
-			return electionEvery
-		}
-		return 0
-	})
+	e.worker.Run(stop, e.advance)
 }
 
-// electionRound is one round over all elections.
+// electionRound is one round over the elections that are due.
 type electionRound struct {
 	now       time.Time
 	ask       map[string][]byte // items for other nodes
 	reached   map[string]bool
-	ready     []candidacy
 	transfers []transfer
 }
 
@@ -213,24 +211,27 @@ type transfer struct {
 	wins  bool
 }
 
-// advanceAll advances every election and reports whether there are any.
-func (e *elections) advanceAll(now time.Time) bool {
+// advance looks at the elections that are due, and returns how long it takes until others are; 0: none is.
+func (e *elections) advance(now time.Time) time.Duration {
 	e.mu.Lock()
 	r := electionRound{now: now, ask: e.wants, reached: reached(e.links, e.node)}
 	e.wants = map[string][]byte{}
-	for id, v := range e.running {
-		switch {
-		case v.rests(now, r.reached):
-			continue
-		case v.group.isClosed(), v.hasLeader(r.reached):
-			e.drop(id, now)
-			continue
+	due := slices.DeleteFunc(e.agenda.take(now), func(v *election) bool { return e.passesOver(v, &r) })
+	e.mu.Unlock()
+	for _, v := range due {
+		if v.asks(now) {
+			v.end = v.group.logEnd() // without the lock: it reads the log
 		}
-		e.checkCampaign(v, now)
-		e.advance(v, &r)
+	}
+	e.mu.Lock()
+	for _, v := range due {
+		if id := v.group.Spec().Group; e.running[id] == v {
+			e.agenda.add(v, e.check(v, &r))
+		}
 	}
 	campaign := e.admit(&r)
-	some := len(e.running) > 0
+	e.tellWaiting(due, &r)
+	next := e.agenda.next()
 	e.mu.Unlock()
 	for node, items := range r.ask {
 		e.send(node, items)
@@ -241,8 +242,25 @@ func (e *elections) advanceAll(now time.Time) bool {
 	for _, t := range r.transfers {
 		t.group.transferTo(t.to, t.wins)
 	}
-	return some
+	return next
 }
+
+// passesOver reports whether there is nothing to do in an election that is due: it rests, or is over.
+func (e *elections) passesOver(v *election, r *electionRound) bool {
+	e.waiting.remove(v) // what it is ordered by may change
+	switch {
+	case v.rests(r.now, r.reached):
+		e.agenda.add(v, v.restsUntil())
+		return true
+	case v.group.isClosed(), v.hasLeader(r.reached):
+		e.drop(v.group.Spec().Group, r.now)
+		return true
+	}
+	return false
+}
+
+// asks reports whether it is time to tell the others how far the log reaches, and to ask them.
+func (v *election) asks(now time.Time) bool { return now.Sub(v.queried) >= positionsEvery }
 
 func (e *elections) campaign(g electable) { stand(e.links, g.Spec().Group, e.node, g) }
 
@@ -252,9 +270,8 @@ type candidate interface {
 	role() (role raft.RaftState, term uint64)
 }
 
-// stand makes raft stand for election. A candidate that has lost would remain a candidate until
-// its timeout. It is therefore first made a follower, by a vote request in the next term that
-// claims a log too short for any vote.
+// stand makes raft stand for election. A candidate that has lost would remain one. It is therefore first made a
+// follower, by a vote request in the next term that claims a log too short for any vote.
 func stand(l links, group fsm.GroupID, node string, c candidate) {
 	switch role, term := c.role(); role {
 	case raft.Candidate:
@@ -294,9 +311,11 @@ func reached(l links, node string) map[string]bool {
 	return r
 }
 
-// advance asks for log positions when that is due, and notes if it is this node's turn to campaign.
-func (e *elections) advance(v *election, r *electionRound) {
+// check asks for log positions when that is due, notes if it is this node's turn to campaign, and returns when
+// to look again if nothing changes.
+func (e *elections) check(v *election, r *electionRound) time.Time {
 	now := r.now
+	e.checkCampaign(v, now)
 	if now.Sub(v.counted) >= positionsEvery {
 		v.voters, v.counted = v.group.Voters(), now
 	}
@@ -304,25 +323,45 @@ func (e *elections) advance(v *election, r *electionRound) {
 	// A member that has no vote, or does not know the other members yet, waits to hear from a
 	// leader.
 	if 2*len(alive) <= len(v.voters) || !slices.Contains(v.voters, e.node) {
-		v.ready = time.Time{}
-		return
+		v.ready, v.waits = time.Time{}, time.Time{}
+		return now.Add(positionsEvery)
 	}
 	if v.ready.IsZero() {
 		v.ready = now
 	}
 	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.isLearner()
-	if now.Sub(v.queried) >= positionsEvery {
-		v.queried, v.positions[e.node] = now, v.group.logEnd()
+	if v.asks(now) {
+		v.queried, v.positions[e.node] = now, v.end
 		e.tell(v, itemAsk, alive, r)
 	}
+	v.chooseCandidates(alive)
+	next := soonest{now, v.queried.Add(positionsEvery)}
 	switch {
-	case !v.decided(alive, now):
+	case !v.decided(alive, &next):
 		v.backoff = electionBackoff{failed: v.backoff.failed}
-	case v.barred[e.node]:
+	case v.barred[e.node] && (v.excluded(e.node) || leads(v.group)):
 		e.chooseTransferee(v, alive, r)
-	case v.learners[e.node], 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
+	case v.excluded(e.node):
+	case 2*v.proven(alive) <= len(v.voters): // a campaign would cost terms, and win nothing
 	default:
-		e.takeTurn(v, alive, r)
+		e.takeTurn(v, alive, &next)
+	}
+	if v.waitPlace < 0 {
+		v.waits = time.Time{}
+	}
+	if v.under != nil {
+		next.or(v.under.began.Add(inTime))
+		next.or(v.under.began.Add(longestSlot))
+	}
+	return next.at
+}
+
+// soonest is the first of several moments after now.
+type soonest struct{ now, at time.Time }
+
+func (s *soonest) or(at time.Time) {
+	if at.After(s.now) && at.Before(s.at) {
+		s.at = at
 	}
 }
 
@@ -347,8 +386,8 @@ func (e *elections) tell(v *election, kind byte, alive []string, r *electionRoun
 }
 
 // takeTurn adds this node to those that may campaign if it is its turn.
-func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
-	s := slots{candidates: v.eligible(alive), spread: rand.N[time.Duration]}
+func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
+	s := slots{candidates: max(1, v.eligible(alive)), spread: rand.N[time.Duration]}
 	_, term := v.group.role()
 	if v.group.lastLed() != 0 {
 		// Whoever took the leader away campaigns. Raft forgets the leader before it stores the term.
@@ -356,90 +395,20 @@ func (e *elections) takeTurn(v *election, alive []string, r *electionRound) {
 	}
 	if term != v.term {
 		v.term = term
-		v.backoff.taken(r.now, s)
+		v.backoff.taken(next.now, s)
 	}
-	if !v.waits.IsZero() || r.now.Sub(v.othersWait) < ledValid {
-		v.backoff.hold(r.now)
+	if !v.waits.IsZero() || next.now.Sub(v.othersWait) < ledValid {
+		v.backoff.hold(next.now)
 	}
-	if v.backoff.mine(r.now, e.rank(v, alive), s) && (s.candidates == 1 || !v.group.resignedLately()) {
-		r.ready = append(r.ready, candidacy{v, alive, s})
-	} else {
-		v.waits = time.Time{}
+	rank := e.rank(v, alive)
+	switch {
+	case !v.backoff.mine(next.now, rank, s):
+		next.or(v.othersWait.Add(ledValid))
+		next.or(v.backoff.next(rank, s))
+	case s.candidates == 1 || !v.group.resignedLately():
+		v.candidacy = candidacy{alive, s}
+		e.waiting.put(v)
 	}
-}
-
-// chooseTransferee handles a member that must not lead but that raft has made leader. The member
-// transfers leadership to the one with the longest log among those that may lead; ties go to the
-// first in member order, the preferred leader first. While there is no such member, the group has
-// a leader in raft's eyes and nobody serves.
-func (e *elections) chooseTransferee(v *election, alive []string, r *electionRound) {
-	if role, _ := v.group.role(); role != raft.Leader || r.now.Sub(v.transferred) < transferTime {
-		return
-	}
-	best := ""
-	for _, n := range alive {
-		s, known := v.positions[n]
-		if n != e.node && known && !v.barred[n] && !v.learners[n] && (best == "" || v.positions[best].less(s)) {
-			best = n
-		}
-	}
-	if best != "" {
-		v.transferred = r.now
-		r.transfers = append(r.transfers, transfer{v.group, best, v.canWin(best, alive)})
-	}
-}
-
-// eligible counts the candidates that can win, that is, whose log allows a majority of all members
-// to vote for them. They rank first. A member whose log position is unknown can win and can vote.
-func (v *election) eligible(alive []string) int {
-	n := 0
-	for _, c := range alive {
-		if v.canWin(c, alive) {
-			n++
-		}
-	}
-	return max(n, 1)
-}
-
-// proven counts the members that may vote.
-func (v *election) proven(alive []string) (n int) {
-	for _, m := range alive {
-		if !v.learners[m] {
-			n++
-		}
-	}
-	return n
-}
-
-// canWin reports whether a majority of all members can vote for candidate.
-func (v *election) canWin(candidate string, alive []string) bool {
-	if v.barred[candidate] || v.learners[candidate] {
-		return false
-	}
-	mine, known := v.positions[candidate]
-	votes := 0
-	for _, m := range alive {
-		if s, said := v.positions[m]; !v.learners[m] && (!known || !said || !mine.less(s)) {
-			votes++
-		}
-	}
-	return 2*votes > len(v.voters)
-}
-
-// decided reports whether enough is known for an election: the log positions of all live members
-// or, after a while, of a majority of all members, none of which has a leader. A node that has
-// just started and has heard nothing yet must not disturb a live leader.
-func (v *election) decided(alive []string, now time.Time) bool {
-	known := 0
-	for _, n := range alive {
-		if at, led := v.led[n]; led && now.Sub(at) < ledValid {
-			return false
-		}
-		if _, ok := v.positions[n]; ok {
-			known++
-		}
-	}
-	return known == len(alive) || 2*known > len(v.voters) && now.Sub(v.ready) >= positionsWait
 }
 
 // alive returns the voters of a group that this node can reach.
@@ -452,30 +421,6 @@ func (r *electionRound) alive(v *election) []string {
 	}
 	return alive
 }
-
-// rank is this node's place among the candidates. Candidates that can win precede those that
-// cannot; among them, nodes that stay precede those about to stop; then the longest log comes
-// first, then the order of the members, the preferred leader first.
-func (e *elections) rank(v *election, alive []string) int {
-	mine, rank, passed := v.positions[e.node], 0, false
-	for _, n := range alive {
-		if n == e.node {
-			passed = true
-			continue
-		}
-		s, known := v.positions[n]
-		before := known && (mine.less(s) || !passed && !s.less(mine))
-		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
-			before = d
-		}
-		if before && !v.barred[n] && !v.learners[n] {
-			rank++
-		}
-	}
-	return rank
-}
-
-func (e *elections) draining(node string) bool { return e.drains != nil && e.drains(node) }
 
 // receive processes positions from another member and answers those that ask.
 func (e *elections) receive(from string, items []byte, now time.Time) {
@@ -497,10 +442,13 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		switch it.kind {
 		case itemWant:
 			g.want(now)
-			e.worker.Wake()
+			e.touch(it.group, time.Time{})
 			continue
 		case itemAsk:
 			g.hasNoLeader(from, it.position.index)
+			if disowns(g, from, it) {
+				e.begin(g)
+			}
 			answer = appendItem(answer, e.answer(g, from))
 		case itemOutOfReach:
 			if leader, o, ok := e.offer(g); ok {
@@ -530,7 +478,7 @@ func (e *elections) answer(g electable, from string) item {
 	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.logEnd(), barred: g.barred(), learner: g.isLearner()}
 	leader := g.Leader()
 	switch {
-	case leader == "", leader == from, leader == e.node && it.barred:
+	case leader == "", leader == from, leader == e.node && it.barred, leader != e.node && e.doubts(it.group, leader):
 	case leader == e.node || e.links.Alive(leader):
 		it.kind = itemLed
 	}
@@ -544,6 +492,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	if v == nil {
 		return
 	}
+	e.agenda.add(v, time.Time{})
 	v.heard = max(v.heard, it.term)
 	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
 	_, term := v.group.role()

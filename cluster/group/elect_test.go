@@ -442,14 +442,14 @@ func TestElectionDecided(t *testing.T) {
 	now := time.Unix(1000, 0)
 	all := []string{"a", "b", "c"}
 	v := &election{voters: all, positions: map[string]logPosition{"a": {}, "b": {}, "c": {}}, led: map[string]time.Time{}}
-	if !v.decided(all, now) {
+	if !v.decided(all, &soonest{now, now.Add(time.Hour)}) {
 		t.Error("nobody has a leader")
 	}
 	v.led["b"] = now.Add(-ledValid + 1)
-	if v.decided(all, now) {
+	if v.decided(all, &soonest{now, now.Add(time.Hour)}) {
 		t.Error("one has a leader")
 	}
-	if !v.decided(all, now.Add(1)) {
+	if !v.decided(all, &soonest{now.Add(1), now.Add(time.Hour)}) {
 		t.Error("one had a leader long ago")
 	}
 }

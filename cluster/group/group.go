@@ -90,7 +90,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 	g := &Group{
 		replica: replica{
 			id: spec.Group, node: h.config.Node, mesh: h.config.Mesh, slog: log, spawn: h.spawn,
-			ending: make(chan struct{}),
+			ending: make(chan struct{}), termChanged: func() { h.elections.termChanged(spec.Group) },
 		},
 		spec: spec, host: h,
 	}
@@ -337,7 +337,7 @@ func (g *Group) founders() []string { return g.spec.Members }
 // votes is called when the replica is no longer a learner.
 func (g *Group) votes() {
 	g.slog.Info("replica has been brought up to date, and votes again")
-	g.setTimers()
+	g.standByTimers()
 	if g.Leader() == "" {
 		g.host.elections.begin(g)
 	}

@@ -58,8 +58,7 @@ type Config struct {
 	// Late is called with the lateness of a tick. It must not block.
 	Late func(what queue.Due, late fsm.Millis)
 	// Heartbeat is raft's heartbeat and election timeout for queue groups, and
-	// up to 1 s its commit timeout. It is a safety net: failures are noticed per
-	// node, see elections. 0: by the number of groups, see fewHeartbeat.
+	// up to 1 s its commit timeout. 0: raft has no timers, see DESIGN.md.
 	Heartbeat time.Duration
 	// Progress is how long a leader with waiting work may make no progress before it resigns.
 	// Awake is a time that does not pass while the process is kept from running. 0, nil: 2 s of
@@ -80,7 +79,7 @@ type Config struct {
 type Host struct {
 	config Config
 	groups registry
-	timers groupTimers
+	lines  logGate // of raft
 
 	ticker    *ticker
 	elections *elections
@@ -113,7 +112,7 @@ func NewHost(c Config) *Host {
 		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}),
 	}
 	c.Clock.WhenAhead(h.ticker.wakeAll)
-	h.timers.config, h.timers.lines.now = &h.config, time.Now
+	h.lines.now = time.Now
 	h.catchUp.free = catchUpBytes
 	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
 	h.elections = newElections(&h.config, h.spawn, func(id fsm.GroupID) electable {
@@ -135,7 +134,7 @@ func (h *Host) Start() {
 	h.learners.listen()
 	for _, run := range []func(stop <-chan struct{}){
 		h.ticker.run, h.elections.run, h.learners.run, h.snapshots.run, h.watch.run, h.observe,
-		func(stop <-chan struct{}) { worker.Every(stop, lagEvery, h.checkLag) },
+		func(stop <-chan struct{}) { worker.Every(stop, lagEvery, h.checkLed) },
 	} {
 		h.done.Go(func() { run(h.stop) })
 	}
@@ -173,6 +172,9 @@ func (h *Host) Group(id fsm.GroupID) *Group { return h.groups.get(id) }
 // Groups returns all open groups, ordered by number.
 func (h *Host) Groups() []*Group { return h.groups.all() }
 
+// Led returns the groups that this node leads and serves, in any order.
+func (h *Host) Led() []*Group { return h.groups.led() }
+
 // Open starts this node's replica of a group, for the first time or again.
 func (h *Host) Open(spec Spec) (*Group, error) {
 	store, err := h.storeOf(&spec)
@@ -188,8 +190,6 @@ func (h *Host) Open(spec Spec) (*Group, error) {
 		return nil, err
 	}
 	h.groups.add(g)
-	h.adjustTimers(-1)
-	g.setTimers() // they may have changed while it was not yet in the list
 	g.raft.Load().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
 	if g.isLearner() {
 		h.learners.begin(spec.Group, g)
@@ -225,6 +225,13 @@ func (h *Host) newMachine(spec Spec) *queue.Machine {
 	return m
 }
 
+// Leave tells the other members of a group, which go on, that its replica here is about to be dropped.
+func (h *Host) Leave(id fsm.GroupID) {
+	if g := h.groups.replica(id); g != nil {
+		h.elections.leave(g)
+	}
+}
+
 // Drop closes a group and deletes its data.
 func (h *Host) Drop(id fsm.GroupID) error {
 	h.shut(id)
@@ -234,7 +241,6 @@ func (h *Host) Drop(id fsm.GroupID) error {
 // shut closes a group.
 func (h *Host) shut(id fsm.GroupID) {
 	g := h.groups.remove(id)
-	h.adjustTimers(-1)
 	if g != nil {
 		g.close()
 		h.elections.end(id)
@@ -253,24 +259,6 @@ func (h *Host) DropLocal(id fsm.GroupID) bool {
 
 // LocalBytes returns the size of the payloads of this node's local queues.
 func (h *Host) LocalBytes() int64 { return h.localBytes.Load() }
-
-// Expect sets how many groups the node will have once it has started; 0 when it has started.
-func (h *Host) Expect(groups int) { h.adjustTimers(groups) }
-
-// adjustTimers changes the timers of the open groups if their number requires it. expected is how
-// many groups there will be; negative: unchanged.
-func (h *Host) adjustTimers(expected int) {
-	if !h.timers.update(h.groups.replicas, expected) {
-		return
-	}
-	h.spawn(func() {
-		for _, g := range h.Groups() {
-			if !g.IsLocal() {
-				g.setTimers()
-			}
-		}
-	})
-}
 
 // Reconfigure makes the given groups, if this node leads them, take up changed settings.
 func (h *Host) Reconfigure(ids []fsm.GroupID) {
@@ -340,6 +328,7 @@ func (h *Host) observe(stop <-chan struct{}) {
 			}
 			switch data := o.Data.(type) {
 			case raft.RaftState:
+				g.tenure.end()
 				h.done.Go(g.review)
 			case raft.LeaderObservation:
 				h.leaderSeen(g, string(data.LeaderID))
@@ -366,36 +355,37 @@ func (h *Host) leaderSeen(g *Group, leader string) {
 // PeerChanged is called when a node has come up or gone down.
 func (h *Host) PeerChanged(ev peer.Event) {
 	if ev.Up {
-		h.spawn(func() { h.nudge(ev.Node) })
+		h.spawn(func() { h.back(ev.Node) })
 	} else {
-		for _, g := range h.Groups() {
-			if g.Leader() == ev.Node {
-				h.elections.begin(g)
-			}
+		for _, g := range h.groups.replicas(func(g *Group) bool { return g.Leader() == ev.Node }) {
+			h.elections.begin(g)
 		}
 	}
-	h.elections.worker.Wake()
+	h.elections.peersChanged()
 }
 
-// nudge makes raft send to the members on a node that is back, in every group that this node
-// leads: raft has given up sending to them, and would try again only after the commit timeout.
-func (h *Host) nudge(node string) {
+// back has the members on a node that is back hear of this one, in every group that it leads.
+func (h *Host) back(node string) {
 	for _, g := range h.leaders() {
 		if g.has(node) {
-			g.nudge()
+			g.back(node)
 		}
 	}
 }
 
 // leaders returns the groups in which raft has made this node the leader.
 func (h *Host) leaders() []*Group {
-	return h.groups.those(func(g *Group) bool { return !g.isClosed() && g.isLeader() })
+	return h.groups.replicas(func(g *Group) bool { return !g.isClosed() && g.isLeader() })
 }
 
-// checkLag checks the members of the groups that this node leads.
-func (h *Host) checkLag() {
+// checkLed checks the members of the groups that this node leads.
+func (h *Host) checkLed() {
 	now := time.Now()
+	silent := h.lag.silences.long(h.config.Mesh.Peers(), now)
 	for _, g := range h.leaders() {
+		if len(silent) > 0 {
+			g.stepDownAlone(silent)
+		}
 		h.lag.check(g, now)
 	}
 	h.lag.forget(now)
@@ -514,13 +504,6 @@ func (r *registry) ofRaft(is *raft.Raft) *Group {
 	return r.byRaft[is]
 }
 
-// replicas returns how many groups have a replica here.
-func (r *registry) replicas() int {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	return len(r.replicated)
-}
-
 // all returns the groups, ordered by number.
 func (r *registry) all() []*Group {
 	r.mu.RLock()
@@ -531,11 +514,22 @@ func (r *registry) all() []*Group {
 	return all
 }
 
-// those returns the replicas for which f is true, in any order.
-func (r *registry) those(f func(g *Group) bool) (list []*Group) {
+// led returns the groups that serve, in any order, and replicas those for which f is true.
+func (r *registry) led() []*Group {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	for _, g := range r.replicated {
+	serves := func(g *Group) bool { return g.Leading() != 0 }
+	return appendThose(appendThose(nil, r.replicated, serves), r.local, serves)
+}
+
+func (r *registry) replicas(f func(g *Group) bool) []*Group {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return appendThose(nil, r.replicated, f)
+}
+
+func appendThose(list []*Group, all map[fsm.GroupID]*Group, f func(g *Group) bool) []*Group {
+	for _, g := range all {
 		if f(g) {
 			list = append(list, g)
 		}

@@ -15,17 +15,25 @@ const (
 	lagFirst = time.Second
 	lagLast  = 30 * time.Second
 	// lagAgain is for how long a group all of whose members have everything is only asked whether
-	// that may have changed.
+	// that may have changed. If it has not, they are told what is committed.
 	lagAgain = 30 * time.Second
+	// lagBeat is how often they are told all the same while the cluster's version is below timerless: members
+	// of that time wait for their leaders for as little as 30 s.
+	lagBeat   = 10 * time.Second
+	timerless = 3
 )
 
-// lagWatch watches members that lack entries and are sent none. Raft sends
-// when it has something new, and goes on while that works; after a failure it
-// waits for the next entry, which an idle group does not have.
+// lagWatch watches members that lack entries and are sent none, or have not been told what is committed.
+// Raft sends when it has something new, and goes on while that works; after a failure, and after the last
+// entry, it waits for the next one, which an idle group does not have.
 type lagWatch struct {
 	node   string
 	alive  func(node string) bool
 	behind map[groupMember]lag
+	// beats reports whether nodes of a version below timerless may be members.
+	beats func() bool
+
+	silences silences
 }
 
 // groupMember is a member of a group that this node leads.
@@ -48,11 +56,17 @@ type lag struct {
 type complete struct {
 	term, last, lacked uint64
 	until              time.Time // the members are asked again then
+	reminded           bool      // of what is committed
+}
+
+// same reports whether nothing has changed.
+func (c *complete) same(term, last, lacked uint64) bool {
+	return c.term == term && c.last == last && c.lacked == lacked
 }
 
 // still reports whether the members have everything, and need not be asked.
 func (c *complete) still(term, last, lacked uint64, now time.Time) bool {
-	return c.term == term && c.last == last && c.lacked == lacked && now.Before(c.until)
+	return c.same(term, last, lacked) && now.Before(c.until)
 }
 
 // ledGroup is what a lagWatch needs of a group.
@@ -65,10 +79,15 @@ type ledGroup interface {
 	Configuration() []Member
 	reached(node string, term uint64) peer.Reached
 	nudge()
+	// remind tells a member what is committed.
+	remind(node string)
 }
 
 func newLagWatch(c *Config) *lagWatch {
-	return &lagWatch{node: c.Node, alive: c.Mesh.Alive, behind: map[groupMember]lag{}}
+	return &lagWatch{
+		node: c.Node, alive: c.Mesh.Alive, behind: map[groupMember]lag{},
+		beats: func() bool { return c.Version() < timerless },
+	}
 }
 
 // check sends something to those members of a group that have not got further
@@ -83,7 +102,8 @@ func (l *lagWatch) check(g ledGroup, now time.Time) {
 	if done.still(term, last, lacked, now) {
 		return
 	}
-	for _, m := range g.Configuration() {
+	members := g.Configuration()
+	for _, m := range members {
 		if m.Node == l.node {
 			continue
 		}
@@ -109,10 +129,26 @@ func (l *lagWatch) check(g ledGroup, now time.Time) {
 		l.behind[key] = was
 	}
 	if all {
-		*done = complete{term, last, lacked, now.Add(lagAgain)}
+		rests, beats, pause := done.same(term, last, lacked), l.beats(), lagAgain
+		if rests && (beats || !done.reminded) {
+			l.tell(g, members)
+		}
+		if beats {
+			pause = lagBeat
+		}
+		*done = complete{term, last, lacked, now.Add(pause), rests}
 	}
 	if nudge {
 		g.nudge()
+	}
+}
+
+// tell tells the members what is committed.
+func (l *lagWatch) tell(g ledGroup, members []Member) {
+	for _, m := range members {
+		if m.Node != l.node && l.alive(m.Node) {
+			g.remind(m.Node)
+		}
 	}
 }
 

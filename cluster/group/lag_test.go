@@ -41,6 +41,7 @@ type slow struct {
 	both       bool // n3 has what n2 has
 	nudged     int
 	requested  int // for its members
+	reminded   map[string]int
 	done       complete
 	lacked     uint64
 }
@@ -54,6 +55,12 @@ func (s *slow) Configuration() []Member {
 	return []Member{{Node: "n1"}, {Node: "n2"}, {Node: "n3"}}
 }
 func (s *slow) nudge() { s.nudged++; s.end++ }
+func (s *slow) remind(n string) {
+	if s.reminded == nil {
+		s.reminded = map[string]int{}
+	}
+	s.reminded[n]++
+}
 func (s *slow) reached(n string, _ uint64) peer.Reached {
 	if n == "n3" && !s.both {
 		return peer.Reached{} // it is not alive
@@ -64,7 +71,7 @@ func (s *slow) reached(n string, _ uint64) peer.Reached {
 // A member that lacks entries and is sent none is sent some, at first soon and
 // then ever more rarely; one that gets on, or is about to, is left alone.
 func TestLagWatch(t *testing.T) {
-	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
+	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}, beats: func() bool { return false }}
 	s := &slow{term: 5, index: 4, end: 4}
 	now := time.Unix(1000, 0)
 	during := func(d time.Duration, each func()) (nudged int) {
@@ -101,6 +108,45 @@ func TestLagWatch(t *testing.T) {
 	}
 }
 
+// Members that have everything are told once what is committed, when nothing has come for a while.
+func TestLagWatchTellsWhatIsCommitted(t *testing.T) {
+	l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}, beats: func() bool { return false }}
+	s := &slow{term: 5, index: 4, end: 4, both: true}
+	now := time.Unix(1000, 0)
+	for i, want := range []int{0, 1, 1, 2, 2, 3} {
+		if i == 3 { // something else has come
+			s.index, s.end = 5, 5
+		}
+		if i == 5 { // a reminder was refused
+			s.lacked++
+		}
+		if i == 3 || i == 5 {
+			l.check(s, now)
+		}
+		if i > 0 {
+			now = now.Add(lagAgain)
+		}
+		if l.check(s, now); s.reminded["n2"] != want {
+			t.Errorf("step %d: reminded %v, want %d", i, s.reminded, want)
+		}
+	}
+	if len(s.reminded) != 1 {
+		t.Errorf("reminded %v, of which only n2 is alive", s.reminded)
+	}
+}
+
+// Members of earlier versions, whose rafts have timers, hear from their leader in time.
+func TestLagWatchBeats(t *testing.T) {
+	l := &lagWatch{node: "n1", alive: func(n string) bool { return true }, behind: map[groupMember]lag{}, beats: func() bool { return true }}
+	s := &slow{term: 5, index: 4, end: 4, both: true}
+	for now, end := time.Unix(1000, 0), time.Unix(1300, 0); now.Before(end); now = now.Add(lagEvery) {
+		l.check(s, now)
+	}
+	if n := s.reminded["n2"]; n < 25 || n > 30 || s.reminded["n3"] != n {
+		t.Errorf("reminded %v in five minutes", s.reminded)
+	}
+}
+
 // A group whose members have everything is left alone until that may have changed, and looked at now
 // and then even so.
 func TestLagWatchRests(t *testing.T) {
@@ -118,7 +164,7 @@ func TestLagWatchRests(t *testing.T) {
 		{"something is on its way to a member", func(s *slow) { s.end, s.busy = 5, true }, [2]int{}, [2]int{minute - 1, minute}},
 		{"a member that is not up lacks something", func(s *slow) { s.both, s.term = false, 6 }, [2]int{}, [2]int{minute - 1, minute}},
 	} {
-		l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}}
+		l := &lagWatch{node: "n1", alive: func(n string) bool { return n == "n2" }, behind: map[groupMember]lag{}, beats: func() bool { return false }}
 		s := &slow{term: 5, index: 4, end: 4, both: true}
 		now := time.Unix(1000, 0)
 		for range 3 {

@@ -222,7 +222,7 @@ func TestLearnerHasNoVote(t *testing.T) {
 	for _, doubt := range []string{"lost", ""} {
 		tr, b := &trust{}, &box{}
 		tr.open(&evidence{doubt: doubt}, 1)
-		asks, stores := abstaining{b, tr.refuses}, voteStore{b, tr}
+		asks, stores := abstaining{b, tr.refuses}, voteStore{b, tr, nil}
 		for what, err := range map[string]error{
 			"asks for a vote":               asks.RequestVote("n2", "n2", nil, nil),
 			"asks whether it would get one": asks.RequestPreVote("n2", "n2", nil, nil),

@@ -326,35 +326,6 @@ func closedChannel() <-chan struct{} {
 	return c
 }
 
-// Other timers are asked for when there are many groups, or will be, and once more
-// when they have become few; not in between.
-func TestGroupTimers(t *testing.T) {
-	x := &groupTimers{config: &Config{}}
-	for i, step := range []struct {
-		groups, expected int
-		changed          bool
-		heartbeat        time.Duration
-	}{
-		{1, -1, false, fewHeartbeat},
-		{1, manyGroups + 1, true, manyHeartbeat},
-		{2, -1, false, manyHeartbeat},
-		{manyGroups, 0, false, manyHeartbeat},
-		{manyGroups / 2, -1, false, manyHeartbeat},
-		{manyGroups/2 - 1, -1, true, fewHeartbeat},
-		{manyGroups, -1, false, fewHeartbeat},
-		{manyGroups + 1, -1, true, manyHeartbeat},
-	} {
-		changed := x.update(func() int { return step.groups }, step.expected)
-		if got := x.heartbeat(); changed != step.changed || got != step.heartbeat {
-			t.Errorf("step %d: changed %v, heartbeat %v", i, changed, got)
-		}
-	}
-	x.config.Heartbeat = time.Second
-	if got := x.heartbeat(); got != time.Second {
-		t.Errorf("heartbeat %v, although another one is configured", got)
-	}
-}
-
 // What a group has to apply again counts for the node until it is captured.
 func TestUsage(t *testing.T) {
 	total, noted := &atomic.Int64{}, 0

@@ -26,12 +26,14 @@ func (e *elections) want(id fsm.GroupID, members []string) {
 	if g := e.find(id); g != nil {
 		g.want(e.now())
 	}
-	e.worker.Wake()
+	e.touch(id, time.Time{})
+	e.worker.Wake() // the items leave
 }
 
 // urgency says whether an election may rest, see rests.
 type urgency struct {
 	dead   time.Time // since when the leader's node has been unreachable; zero: it is not
+	back   time.Time // since when it has been reachable again; zero: it never was unreachable, or still is
 	due    time.Time // when somebody will need a leader; zero: somebody does
 	urgent bool      // somebody waits
 }
@@ -42,12 +44,23 @@ func (v *election) rests(now time.Time, reached map[string]bool) bool {
 	v.urgent = v.urgent || v.group.wanted(now)
 	switch {
 	case v.leader == "", reached[v.leader]:
-		v.dead = time.Time{}
+		if !v.dead.IsZero() {
+			v.dead, v.back = time.Time{}, now
+		}
 		return false
 	case v.dead.IsZero():
-		v.dead = now
+		v.dead, v.back = now, time.Time{}
+		delete(v.positions, v.leader)
 	}
 	return !v.urgent && now.Before(v.due) && now.Sub(v.dead) < deathPatience
+}
+
+// restsUntil is when an election that rests ends its patience.
+func (v *election) restsUntil() time.Time {
+	if end := v.dead.Add(deathPatience); end.Before(v.due) {
+		return end
+	}
+	return v.due
 }
 
 // fewUnapplied is how many entries hasUnapplied reads.

@@ -3,6 +3,7 @@ package group
 import (
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -35,7 +36,8 @@ type pretendNode struct {
 	elections *elections
 	handler   func(from string, head, payload []byte)
 	unreached map[string]bool
-	slow      time.Duration // how late what it sends arrives
+	known     map[string]bool // what was unreached in the last step
+	slow      time.Duration   // how late what it sends arrives
 	open      bool
 	closed    bool
 	leader    string
@@ -44,6 +46,7 @@ type pretendNode struct {
 	log       logPosition
 	candidate bool
 
+	due         time.Duration // nobody needs a leader for so long
 	quarantined bool
 	tired       bool // it has resigned lately
 	learner     bool
@@ -72,7 +75,7 @@ func pretendElections(node string, l links, now func() time.Time, find func(fsm.
 	return &elections{
 		node: node, links: l, kind: 16, slog: slog.New(slog.DiscardHandler), find: find, now: now,
 		worker: worker.New(worker.Options{}), spawn: func(f func()) { f() },
-		running: map[fsm.GroupID]*election{}, window: newWindow(), wants: map[string][]byte{},
+		running: map[fsm.GroupID]*election{}, agenda: newAgenda(), waiting: newWaiting(), window: newWindow(), wants: map[string][]byte{},
 	}
 }
 
@@ -88,7 +91,7 @@ func (n *pretendNode) resignedLately() bool                                     
 func (n *pretendNode) lastLed() uint64                                               { return n.led }
 func (n *pretendNode) want(now time.Time)                                            {}
 func (n *pretendNode) wanted(now time.Time) bool                                     { return false }
-func (n *pretendNode) patience() time.Duration                                       { return 0 }
+func (n *pretendNode) patience() time.Duration                                       { return n.due }
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
 func (n *pretendNode) isLearner() bool                                               { return n.learner }
 
@@ -155,11 +158,13 @@ func (n *pretendNode) Campaign(fsm.GroupID) {
 	n.p.stories = append(n.p.stories, fmt.Sprintf("%s %s", n.p.now.Sub(time.Unix(1000, 0)), n.name))
 	n.term++
 	n.candidate = true
+	n.elections.termChanged(7)
 	term := n.term
 	n.p.sent = append(n.p.sent, func() { // requests for votes
 		for _, o := range n.p.nodes {
 			if o.open && !n.unreached[o.name] && o.term < term {
 				o.term, o.leader, o.candidate = term, "", false
+				o.elections.termChanged(7)
 			}
 		}
 		n.p.campaign(n)
@@ -188,7 +193,11 @@ func (p *pretend) win(n *pretendNode) {
 // follow is what raft does when it hears of a leader, and tells.
 func (n *pretendNode) follow(leader string) {
 	n.leader, n.candidate = leader, false
-	n.elections.end(7)
+	if leader == n.name && n.quarantined {
+		n.elections.begin(n)
+	} else {
+		n.elections.end(7)
+	}
 }
 
 // start opens the replica on a node.
@@ -205,12 +214,20 @@ func (n *pretendNode) lost(node string) {
 	}
 }
 
+// find is what a node does when a peer is up again.
+func (n *pretendNode) find(node string) { delete(n.unreached, node) }
+
 // run lets time pass; each step all nodes look, and what was sent arrives.
 func (p *pretend) run(d time.Duration) {
 	const step = 10 * time.Millisecond
 	for end := p.now.Add(d); p.now.Before(end); p.now = p.now.Add(step) {
 		for _, name := range p.order {
-			p.nodes[name].elections.advanceAll(p.now)
+			n := p.nodes[name]
+			if !maps.Equal(n.unreached, n.known) {
+				n.known = maps.Clone(n.unreached)
+				n.elections.peersChanged()
+			}
+			n.elections.advance(p.now)
 		}
 		for range 3 { // questions, answers, and what follows
 			sent := p.sent

@@ -14,6 +14,8 @@ const (
 	maxAppendEntries = 32
 	TrailingLogs     = 128 // at first; see setTrailing
 	never            = 24 * time.Hour
+	// promptHeartbeat is below which heartbeats cannot wait for company.
+	promptHeartbeat = 10 * time.Second
 )
 
 // openRaft starts the group's raft.
@@ -143,9 +145,12 @@ func (p boundedPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *ra
 func (g *Group) raftConfig() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = raft.ServerID(g.node)
-	g.host.timers.set(c)
-	if g.isLearner() {
-		c.HeartbeatTimeout, c.ElectionTimeout = never, never
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout, c.CommitTimeout = never, never, never, never
+	if h := g.host.config.Heartbeat; h > 0 {
+		c.LeaderLeaseTimeout, c.CommitTimeout = h*45/100, min(h, time.Second)
+		if !g.isLearner() { // which does not stand
+			c.HeartbeatTimeout, c.ElectionTimeout = h, h
+		}
 	}
 	c.MaxAppendEntries = maxAppendEntries
 	// Entries are batches already. And a future that waits in the channel
@@ -156,20 +161,17 @@ func (g *Group) raftConfig() *raft.Config {
 	c.TrailingLogs = TrailingLogs
 	c.NoLegacyTelemetry = true
 	c.ShutdownOnRemove = false
-	c.Logger = newRaftLogger(&g.host.timers.lines, g.slog)
+	c.Logger = newRaftLogger(&g.host.lines, g.slog)
 	return c
 }
 
-// setTimers gives a running group the node's present timers.
-func (g *Group) setTimers() {
-	err := g.reload(func(c *raft.ReloadableConfig) {
-		c.HeartbeatTimeout = g.host.timers.heartbeat()
-		if g.isLearner() {
-			c.HeartbeatTimeout = never // it does not stand
-		}
-		c.ElectionTimeout = c.HeartbeatTimeout
-	})
-	if err != nil {
+// standByTimers gives a replica that is no longer a learner the timers of raft that are configured.
+func (g *Group) standByTimers() {
+	h := g.host.config.Heartbeat
+	if h == 0 {
+		return
+	}
+	if err := g.reload(func(c *raft.ReloadableConfig) { c.HeartbeatTimeout, c.ElectionTimeout = h, h }); err != nil {
 		g.slog.Warn("raft timers not set", "error", err)
 	}
 }

@@ -42,10 +42,12 @@ type replica struct {
 	ending    chan struct{} // closed when the replica has ended; then waiting calls give up
 	closed    atomic.Bool
 
-	reloading sync.Mutex  // one change of raft's settings at a time
-	nudging   atomic.Bool // a nudge is about to begin
-	handover  handover
+	termChanged func()      // called when raft is about to show another term; nil: nobody looks at it
+	reloading   sync.Mutex  // one change of raft's settings at a time
+	nudging     atomic.Bool // a nudge is about to begin
+	handover    handover
 
+	tenure   tenure        // of raft as the leader
 	lacked   atomic.Uint64 // how often a member had less than it acknowledged
 	complete complete      // of the lagWatch
 }
@@ -73,6 +75,7 @@ type transport interface {
 	Reached(node string, term uint64) peer.Reached
 	Sent(node string, term uint64) uint64
 	Lacks(node string, term, index uint64)
+	Remind(node string, args *raft.AppendEntriesRequest, behind func(entries bool))
 	Exchange(peer.Snapshots)
 }
 
@@ -123,7 +126,7 @@ func (r *replica) start(o opening) error {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	started, err := raft.NewRaft(o.config, o.machine, r.log, voteStore{r.log, &r.trust}, snapshots, over)
+	started, err := raft.NewRaft(o.config, o.machine, gaugeless{r.log, r.tenure.over, r.ending}, voteStore{r.log, &r.trust, r.termChanged}, snapshots, over)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
@@ -385,6 +388,36 @@ func (r *replica) nudgeSoon() {
 			r.nudging.Store(false)
 			r.nudge()
 		})
+	}
+}
+
+// remind tells a member what raft would by its timers, which are too long for it: that this replica leads, and
+// what is committed.
+func (r *replica) remind(node string) {
+	at := r.positionOf(r.raft.Load().CommitIndex())
+	term, leads := r.leadsIn() // later: what was committed then still is
+	if !leads || at.term == 0 {
+		return
+	}
+	me := []byte(r.node)
+	r.transport.Remind(node, &raft.AppendEntriesRequest{
+		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
+		Term:      term, PrevLogEntry: at.index, PrevLogTerm: at.term, LeaderCommitIndex: at.index,
+	}, func(entries bool) {
+		if r.lacked.Add(1); entries {
+			r.nudgeSoon()
+		}
+	})
+}
+
+// back sends something to a member whose node has come up: it may have missed what was on its way, or that
+// this replica leads.
+func (r *replica) back(node string) {
+	term, leads := r.leadsIn()
+	if last := r.lastIndex(); leads && r.reached(node, term).Index >= last && r.raft.Load().CommitIndex() >= last {
+		r.remind(node)
+	} else {
+		r.nudge()
 	}
 }
 

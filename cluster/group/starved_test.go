@@ -97,6 +97,7 @@ func (n *crowdNode) Campaign(id fsm.GroupID) {
 		}
 		m.setCandidate(true)
 		m.term, m.leader = m.term+1, ""
+		n.elections.termChanged(id)
 		for name, o := range n.c.nodes {
 			if name != n.name && !n.cut[name] {
 				n.c.work = append(n.c.work, func() { o.groups[id].vote(m, m.term) })
@@ -120,6 +121,7 @@ func (m *crowdMember) vote(of *crowdMember, term uint64) {
 	}
 	m.term, m.leader = term, ""
 	m.setCandidate(false)
+	m.n.elections.termChanged(m.id)
 	m.n.c.work = append(m.n.c.work, func() {
 		if !of.candidate || of.term != term {
 			return
@@ -178,6 +180,7 @@ func (c *crowd) lose() {
 	for _, name := range []string{"b", "c"} {
 		n := c.nodes[name]
 		n.cut["a"], c.nodes["a"].cut[name] = true, true
+		n.elections.peersChanged()
 		for _, m := range n.groups {
 			if m.leader == "a" {
 				n.elections.begin(m)
@@ -189,6 +192,7 @@ func (c *crowd) lose() {
 func (c *crowd) heal() {
 	for _, n := range c.nodes {
 		clear(n.cut)
+		n.elections.peersChanged()
 	}
 }
 
@@ -201,7 +205,7 @@ func (c *crowd) run(limit time.Duration, until func() bool) {
 			c.t.Fatalf("not within %v: %d pieces of work are done, %d wait", limit, c.done, len(c.work))
 		}
 		for _, name := range []string{"a", "b", "c"} {
-			c.nodes[name].elections.advanceAll(c.now)
+			c.nodes[name].elections.advance(c.now)
 		}
 		for range 3 {
 			sent := c.sent

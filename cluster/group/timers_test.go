@@ -1,69 +1,207 @@
 package group
 
 import (
-	"fmt"
+	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"github.com/quorate/quorate/fsm"
+	"github.com/hashicorp/raft"
+
+	"github.com/quorate/quorate/cluster/peer"
 )
 
-// The members of a group may live on nodes with different numbers of groups:
-// the slowest leader is quicker than the most impatient follower, and than any
-// lease.
-func TestTimersFitTogether(t *testing.T) {
-	const slowest = manyHeartbeat / 5 // raft: a tenth, and at random as much again
-	const reserve = 5 * time.Second   // for a heartbeat's way and a busy machine
-	if slowest+reserve > fewHeartbeat || slowest+reserve > leaderLease {
-		t.Errorf("heartbeats come every %v, followers wait %v, the lease is %v", slowest, fewHeartbeat, leaderLease)
+// noTimers leaves raft without timers, as in production.
+func noTimers(c *Config) { c.Heartbeat = 0 }
+
+// mustCut returns three hosts without timers of raft, and what cuts them off.
+func mustCut(t *testing.T) (*trio, *valve) {
+	t.Helper()
+	v := &valve{shut: map[string]bool{}, conns: map[*valveConn]bool{}}
+	return mustTrio(t, v.tune, noTimers), v
+}
+
+// mustDepose has another member lead a group whose leader is cut off.
+func (c *trio) mustDepose(v *valve, old *Group) (leader *Group) {
+	c.t.Helper()
+	v.set(old.node, true)
+	leader = c.other(old).Group(old.id)
+	await(c.t, "another member leads", func() bool {
+		leader.mesh.Campaign(leader.id)
+		return leader.Leading() != 0
+	})
+	return leader
+}
+
+// What raft's timers would heal heals without them: a leader that was cut off hears of the next one as soon as
+// it has links again, although nothing happens in the queue.
+func TestDeposedLeaderHears(t *testing.T) {
+	t.Parallel()
+	c, v := mustCut(t)
+	old := c.mustOpen(1)[0]
+	next := c.mustDepose(v, old)
+	if role, _ := old.role(); role != raft.Leader {
+		t.Fatalf("the leader that is cut off is a %v", role)
 	}
-	if leaderLease > fewHeartbeat {
-		t.Error("raft refuses such a lease")
+	v.set(old.node, false)
+	await(t, "it follows", func() bool { return old.Leader() == next.node && old.Term() == next.Term() })
+}
+
+// A link that comes up costs a group nothing on disk if its members have everything.
+func TestLinkComesUp(t *testing.T) {
+	t.Parallel()
+	c, v := mustCut(t)
+	all := c.mustOpen(1)
+	g, follower := all[0], all[1]
+	c.mustPublish(1, 1, 1)
+	await(t, "the follower to have everything", func() bool {
+		return g.reached(follower.node, g.Term()).Index == g.lastIndex() && follower.lastIndex() == g.lastIndex()
+	})
+	for _, m := range all[1:] {
+		await(t, "all to have everything", func() bool { return g.reached(m.node, g.Term()).Index == g.lastIndex() })
+	}
+	before := g.lastIndex()
+	v.set(follower.node, true)
+	await(t, "no link", func() bool { return !c.host(g).linked(follower.node) && !c.host(follower).linked(g.node) })
+	v.set(follower.node, false)
+	await(t, "it learns what is committed", func() bool { return follower.AppliedIndex() == before })
+	if last := g.lastIndex(); last != before {
+		t.Errorf("the log has grown from %d to %d", before, last)
 	}
 }
 
-// Groups get the timers that fit the number of groups, whether they are opened
-// before or after it is known; all of them, in the end.
-func TestTimersFollowTheNumberOfGroups(t *testing.T) {
-	n := mustHost(t, t.TempDir())
-	n.config.Heartbeat = 0
-	var groups []*Group
-	open := func() {
+// A member that has missed what is committed learns it from a reminder, and one that lacks entries is sent them.
+func TestRemind(t *testing.T) {
+	t.Parallel()
+	c, v := mustCut(t)
+	all := c.mustOpen(1)
+	g, follower := all[0], all[2]
+	c.mustPublish(1, 1, 1)
+	await(t, "the member to have the message", func() bool { return follower.lastIndex() == g.lastIndex() })
+	g.remind(follower.node)
+	await(t, "it has applied the message", func() bool { return ready(follower) == 1 })
+	v.set(follower.node, true)
+	c.mustPublish(1, 2, 2)
+	v.set(follower.node, false)
+	await(t, "it has the next one", func() bool { return ready(follower) == 2 })
+}
+
+// A leader steps down when a majority of its voters has been out of reach for long.
+func TestOutnumbered(t *testing.T) {
+	s, now := &silences{}, time.Unix(1000, 0)
+	peers := []peer.PeerStatus{{Node: "n2"}, {Node: "n3", Alive: true}}
+	voters := []string{"n1", "n2", "n3"}
+	step := func(d time.Duration, want int, other string) {
 		t.Helper()
-		id := fsm.GroupID(len(groups) + 1)
-		g, err := n.Open(Spec{Group: id, Queue: fsm.QueueID(id) << 16, VHost: "/", Name: fmt.Sprint("q", id), Members: []string{"n1"}, Config: &QueueConfig{}})
+		now = now.Add(d)
+		long := s.long(peers, now)
+		if got := outnumbered(voters, long); len(long) != want || got != other {
+			t.Errorf("%v are silent, it steps down for %q; want %d and %q", long, got, want, other)
+		}
+	}
+	step(0, 0, "")
+	step(majorityWait-1, 0, "")
+	step(1, 1, "") // one of two
+	peers[1].Alive = false
+	step(1, 1, "")
+	step(majorityWait, 2, "n3")
+	peers[0].Alive = true
+	step(1, 1, "")
+	peers[0].Alive = false
+	step(1, 1, "") // from anew
+	step(majorityWait, 2, "n3")
+	voters = []string{"n1", "n4", "n5"}
+	step(0, 2, "")
+	voters = []string{"n1", "n2"}
+	step(0, 2, "n2")
+}
+
+// The same on a host.
+func TestLeaderAloneStepsDown(t *testing.T) {
+	t.Parallel()
+	c, _ := mustCut(t)
+	g := c.mustOpen(1)[0]
+	term := g.Term()
+	g.stepDownAlone(map[string]bool{c.other(g).config.Node: true})
+	if role, now := g.role(); role != raft.Leader || now != term {
+		t.Fatalf("a leader with a majority is a %v of term %d", role, now)
+	}
+	silent := map[string]bool{"n1": true, "n2": true, "n3": true}
+	delete(silent, g.node)
+	g.stepDownAlone(silent)
+	await(t, "it has stepped down", func() bool { return g.Term() > term })
+	c.mustLead(1)
+}
+
+// A leadership can go to a member that has stood for election in the same term, and lost.
+func TestTransferToLoser(t *testing.T) {
+	t.Parallel()
+	c, v := mustCut(t)
+	all := c.mustOpen(1)
+	g, loser := all[0], all[2]
+	v.set(loser.node, true)
+	await(t, "no link", func() bool { return !c.host(loser).linked(g.node) })
+	loser.mesh.Campaign(1)
+	await(t, "a candidate", func() bool { role, term := loser.role(); return role == raft.Candidate && term == g.Term()+1 })
+	next := all[1]
+	await(t, "another leader", func() bool {
+		if next.Leading() == 0 {
+			_ = g.Transfer(next.node)
+		}
+		return next.Leading() != 0 && next.Term() == loser.Term()
+	})
+	v.set(loser.node, false)
+	await(t, "it follows, in its own way", func() bool { role, _ := loser.role(); return role == raft.Candidate && loser.Leader() == next.node })
+	await(t, "the leadership goes there", func() bool {
+		return loser.Leading() != 0 || next.Transfer(loser.node) == nil && loser.Leading() != 0
+	})
+}
+
+// countedLog counts who asks for its first entry.
+type countedLog struct {
+	raft.LogStore
+	requests int
+}
+
+func (l *countedLog) FirstIndex() (uint64, error) {
+	l.requests++
+	return l.LogStore.FirstIndex()
+}
+
+// Raft's gauge of a leader's oldest entry reads nothing, wakes nobody, and ends with the leadership.
+func TestGaugeWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := raft.DefaultConfig()
+		c.LocalID, c.LogOutput = "n1", io.Discard
+		var over tenure
+		store, ending := raft.NewInmemStore(), make(chan struct{})
+		log := &countedLog{LogStore: store}
+		snapshots, addr := raft.NewInmemSnapshotStore(), raft.ServerAddress("n1")
+		_, link := raft.NewInmemTransport(addr)
+		members := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: addr}}}
+		if err := raft.BootstrapCluster(c, log, store, snapshots, link, members); err != nil {
+			t.Fatal(err)
+		}
+		r, err := raft.NewRaft(c, &raft.MockFSM{}, gaugeless{log, over.over, ending}, store, snapshots, link)
 		if err != nil {
 			t.Fatal(err)
 		}
-		groups = append(groups, g)
-	}
-	await := func(want time.Duration) {
-		t.Helper()
-		limit := time.NewTimer(patience)
-		defer limit.Stop()
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for _, g := range groups {
-			for c := g.raft.Load().ReloadableConfig(); c.HeartbeatTimeout != want || c.ElectionTimeout != want; c = g.raft.Load().ReloadableConfig() {
-				select {
-				case <-tick.C:
-				case <-limit.C:
-					t.Fatalf("group %d has %v and %v, want %v", g.spec.Group, c.HeartbeatTimeout, c.ElectionTimeout, want)
-				}
-			}
+		time.Sleep(time.Minute)
+		if r.State() != raft.Leader {
+			t.Fatal("it does not lead")
 		}
-	}
-	open()
-	await(fewHeartbeat)
-	n.Expect(manyGroups)
-	open()
-	await(fewHeartbeat)
-	n.Expect(manyGroups + 1)
-	open()
-	await(manyHeartbeat)
-	n.Expect(manyGroups / 2)
-	open()
-	await(manyHeartbeat)
-	n.Expect(0)
-	await(fewHeartbeat)
+		over.mu.Lock()
+		waits := over.done != nil
+		over.mu.Unlock()
+		if !waits {
+			t.Error("the gauge does not wait: has raft another name for it?")
+		}
+		if log.requests > 0 {
+			t.Errorf("it was read %d times", log.requests)
+		}
+		if err := r.Shutdown().Error(); err != nil {
+			t.Fatal(err)
+		}
+		over.end() // else it would not end
+	})
 }

@@ -84,7 +84,8 @@ func (t *trust) setStuck(stuck bool) bool {
 // granted again: it was given by a replica that could prove itself.
 type voteStore struct {
 	raft.StableStore
-	trust *trust
+	trust       *trust
+	termChanged func() // nil: nobody looks at terms
 }
 
 // Set implements raft.StableStore.
@@ -100,7 +101,11 @@ func (v voteStore) SetUint64(key []byte, value uint64) error {
 	if string(key) == raftlog.VoteTermKey && v.trust.isLearner() {
 		return ErrLearner
 	}
-	return v.StableStore.SetUint64(key, value)
+	err := v.StableStore.SetUint64(key, value)
+	if v.termChanged != nil && string(key) == raftlog.TermKey {
+		v.termChanged()
+	}
+	return err
 }
 
 // abstaining is a transport over which a replica asks for no votes that should not

@@ -1,8 +1,7 @@
 package group
 
 import (
-	"cmp"
-	"slices"
+	"container/heap"
 	"time"
 )
 
@@ -65,9 +64,16 @@ type campaign struct {
 	late  bool   // it has not been decided in time
 }
 
-// candidacy is an election in which it is this node's turn to campaign.
+// attempt is how far a member has got with a campaign of its own.
+type attempt struct {
+	under      *campaign // nil: none is under way
+	candidacy  candidacy // when its turn came
+	waits      time.Time // for the window: when the others were last told; zero: it does not wait
+	othersWait time.Time // when another member last said that it does
+}
+
+// candidacy is what a member knew when its turn to campaign came.
 type candidacy struct {
-	*election
 	alive []string
 	slots slots
 }
@@ -84,33 +90,32 @@ func (e *elections) checkCampaign(v *election, now time.Time) {
 	}
 }
 
-// admit chooses those that campaign now: as many as the window has room for, first those that somebody waits
-// for, then in order of time. The other members are told of those that have to wait, and do not count slots
-// meanwhile.
+// admit chooses those that campaign now: as many of those whose turn it is as the window has room for.
 func (e *elections) admit(r *electionRound) (list []electable) {
-	slices.SortFunc(r.ready, func(a, b candidacy) int {
-		if a.urgent != b.urgent {
-			return map[bool]int{true: -1, false: 1}[a.urgent]
-		}
-		return cmp.Or(a.ready.Compare(b.ready), cmp.Compare(a.group.Spec().Group, b.group.Spec().Group))
-	})
-	e.crowded = false
-	for _, v := range r.ready {
-		if e.window.full() {
-			e.crowded = true
-			if r.now.Sub(v.waits) >= positionsEvery {
-				v.waits = r.now
-				e.tell(v.election, itemWaits, v.alive, r)
-			}
-			continue
-		}
+	for e.waiting.Len() > 0 && !e.window.full() {
+		v := heap.Pop(&e.waiting).(*election)
 		if v.under != nil {
 			e.window.decided(r.now, v.under)
 		}
 		_, term := v.group.role()
+		if !v.waits.IsZero() {
+			v.backoff.hold(r.now)
+		}
 		v.under, v.waits = e.window.begin(r.now, term+1), time.Time{}
-		v.backoff.taken(r.now, v.slots)
+		v.backoff.taken(r.now, v.candidacy.slots)
+		e.agenda.add(v, r.now.Add(inTime))
 		list = append(list, v.group)
 	}
 	return list
+}
+
+// tellWaiting tells the other members of those that have to wait for the window: they do not count slots
+// meanwhile.
+func (e *elections) tellWaiting(due []*election, r *electionRound) {
+	for _, v := range due {
+		if v.waitPlace >= 0 && r.now.Sub(v.waits) >= positionsEvery {
+			v.waits = r.now
+			e.tell(v, itemWaits, v.candidacy.alive, r)
+		}
+	}
 }

@@ -116,6 +116,7 @@ func (b *inbox) enqueue(r request) {
 	if b.withholds(&r) {
 		return
 	}
+	b.free(&r)
 	b.mu.Lock()
 	var refusal error
 	switch {
@@ -158,6 +159,15 @@ func (b *inbox) withholds(r *request) bool {
 		return false
 	}
 	return true
+}
+
+// free makes a follower of a member that is told by its leader to stand for election and has lost one before:
+// raft would remain a candidate, of the term in which another one won, and do nothing. As in every election,
+// the term is a later one.
+func (b *inbox) free(r *request) {
+	if _, ok := r.cmd.(*raft.TimeoutNowRequest); ok && r.in != nil && b.validator != nil && b.validator.Stands() {
+		b.enqueue(voteFor(r.from(), b.validator.Term()+1, true))
+	}
 }
 
 // arriving returns the payloads of an entry among the requests that raft has not answered; nil: none of

@@ -198,9 +198,14 @@ func (t *transport) campaign() {
 	t.inbox.enqueue(request{cmd: &raft.TimeoutNowRequest{RPCHeader: h}})
 }
 
-// stepDown has raft take a request for a vote for another member, whose log is
-// empty. agreed: as if the leader had asked that one to campaign.
+// stepDown has raft take a request for a vote for another member, see voteFor.
 func (t *transport) stepDown(term uint64, other string, agreed bool) {
+	t.inbox.enqueue(voteFor(other, term, agreed))
+}
+
+// voteFor asks for a vote for another member, whose log is empty, so that none is given. agreed: as if the
+// leader had asked that one to campaign.
+func voteFor(other string, term uint64, agreed bool) request {
 	h := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(other), Addr: []byte(other)}
-	t.inbox.enqueue(request{cmd: &raft.RequestVoteRequest{RPCHeader: h, Term: term, LeadershipTransfer: agreed}})
+	return request{cmd: &raft.RequestVoteRequest{RPCHeader: h, Term: term, LeadershipTransfer: agreed}}
 }

@@ -35,8 +35,9 @@ var (
 // Validator says what a group takes from other nodes. It is called on the goroutine
 // that receives, and must not block.
 type Validator interface {
-	// Term is the one that the member is in.
+	// Term is the one that the member is in, and Stands reports whether it stands for election there.
 	Term() uint64
+	Stands() bool
 	// Entry says why a command, which the leader has committed or not yet, could not be applied;
 	// nil: it can.
 	Entry(l *raft.Log, committed bool) error

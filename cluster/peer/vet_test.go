@@ -17,6 +17,7 @@ import (
 type strict uint64
 
 func (s strict) Term() uint64 { return uint64(s) }
+func (s strict) Stands() bool { return false }
 
 func (strict) Entry(l *raft.Log, _ bool) error {
 	if string(l.Data) != "good" {
@@ -105,6 +106,7 @@ func TestCommandsThatMakeNoSense(t *testing.T) {
 type noting map[uint64]bool
 
 func (noting) Term() uint64 { return 2 }
+func (noting) Stands() bool { return false }
 
 func (n noting) Entry(l *raft.Log, committed bool) error {
 	n[l.Index] = committed

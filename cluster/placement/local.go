@@ -76,11 +76,9 @@ func (r *LocalReplicas) Start(self fsm.NodeID) error {
 	}
 	slices.Sort(groups)
 	groups = slices.Compact(groups)
-	r.node.Host.Expect(len(groups))
 	r.queue.Add(groups...)
 	r.queue.Start()
 	r.queue.Wait()
-	r.node.Host.Expect(0)
 	return nil
 }
 
@@ -191,6 +189,9 @@ func (r *LocalReplicas) attempt(id fsm.GroupID) (again time.Duration, err error)
 	r.mu.Unlock()
 	switch {
 	case !wanted && known:
+		if q != nil {
+			host.Leave(id)
+		}
 		if err := host.Drop(id); err != nil {
 			return 0, err
 		}

@@ -214,9 +214,6 @@ func (s *syncer) run() {
 			w.g.place.acknowledge(w.end.index, w.end.term)
 		}
 		w.g.overlap.advance(w.seq)
-		if w.segments != 0 {
-			s.segments.prepare()
-		}
 	}
 }
 

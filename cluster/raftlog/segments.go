@@ -126,17 +126,16 @@ type segments struct {
 
 	mu     sync.Mutex
 	all    map[uint32]*segment
-	last   uint32     // the highest number
+	files  supply
 	active *segment   // sections are added to it; nil: none was begun
-	next   *segment   // it will be the active one; nil: none was begun
 	full   []*segment // to be sealed
 	queue  []waitingSection
-	spare  []string // files that are to be written over
 	unread map[fsm.GroupID]struct{}
 }
 
 func newSegments(o Options, log *slog.Logger, fail func(string, ...any)) *segments {
 	s := &segments{log: log, fail: fail, from: segmentFrom, bytes: segmentBytes, all: map[uint32]*segment{}}
+	s.files.made.L = &s.mu
 	if o.segmentFrom > 0 {
 		s.from, s.bytes = o.segmentFrom, o.segmentBytes
 		s.on.Store(true)
@@ -214,7 +213,7 @@ func (s *segments) find(number uint32) error {
 	}
 	seg.length = info.Size()
 	s.all[number] = seg
-	s.last = max(s.last, number)
+	s.files.last = max(s.files.last, number)
 	return nil
 }
 
@@ -231,21 +230,16 @@ func isSealed(head []byte, number uint32) bool {
 
 // append adds a payload section, whose record would lie at key, to a segment, and returns the checksum that this record
 // would end with. The section is written, and durable, after
-// sync: who appends waits for no disk, unless segments fill faster than that makes new ones.
+// sync: who appends waits for no disk, unless segments fill faster than new ones are made.
 func (s *segments) append(key, section []byte) (e extent, check uint32) {
 	check = sum(key, section)
 	n := span{size: uint32(len(section))}.bytes()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.active == nil || s.active.length > int64(segmentHead) && s.active.length+n > s.bytes {
-		if s.active != nil {
-			s.full = append(s.full, s.active)
+	for s.active == nil || s.active.length > int64(segmentHead) && s.active.length+n > s.bytes {
+		if next := s.takeNext(); next != nil {
+			s.begin(next)
 		}
-		if s.next == nil {
-			s.next = s.create(s.plan())
-		}
-		s.active, s.next = s.next, nil
-		s.all[s.active.number] = s.active
 	}
 	a := s.active
 	e = extent{a.number, uint32(a.length)}
@@ -254,65 +248,19 @@ func (s *segments) append(key, section []byte) (e extent, check uint32) {
 	a.length += n
 	a.live += n
 	s.appended.Add(n)
+	if a.length >= s.bytes/2 {
+		s.makeNext()
+	}
 	return e, check
 }
 
-// plan chooses the number of another segment, and a file to write over; "": there is none. The caller holds
-// mu.
-func (s *segments) plan() (number uint32, over string) {
-	s.collect()
-	if n := len(s.spare); n > 0 {
-		over = s.spare[n-1]
-		s.spare = s.spare[:n-1]
+// begin has sections added to a segment from now on. The caller holds mu.
+func (s *segments) begin(next *segment) {
+	if s.active != nil {
+		s.full = append(s.full, s.active)
 	}
-	s.last++
-	return s.last, over
-}
-
-// create makes a segment, whose name is durable before anything refers to it.
-func (s *segments) create(number uint32, over string) *segment {
-	name := s.name(number)
-	if over != "" {
-		s.must("begin a segment", s.fs.Rename(over, name))
-	} else if _, err := s.fs.Stat(s.dir); err != nil {
-		s.must("make the folder of segments", s.fs.MkdirAll(s.dir, 0o700))
-		s.must("make the folder of segments", s.syncDir(s.fs.PathDir(s.dir)))
-	}
-	// Written at offsets: vfs.File allows no other write to leave what it is given as it was.
-	file, err := s.fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
-	s.must("begin a segment", err)
-	_, err = file.WriteAt(appendSegmentHead(nil, number, false), 0)
-	s.must("begin a segment", err)
-	s.must("begin a segment", s.syncDir(s.dir))
-	return &segment{number: number, file: file, length: int64(segmentHead), waiting: map[uint32][]byte{}}
-}
-
-// prepare begins the segment after the active one before it is needed.
-func (s *segments) prepare() {
-	s.mu.Lock()
-	if s.next != nil || s.active == nil || s.active.length < s.bytes/2 {
-		s.mu.Unlock()
-		return
-	}
-	number, over := s.plan()
-	s.mu.Unlock()
-	next := s.create(number, over)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.next == nil && s.last == number {
-		s.next = next
-		return
-	}
-	s.must("close a segment", next.file.Close()) // who appended did not wait for it
-	s.spare = append(s.spare, s.name(number))
-}
-
-func (s *segments) syncDir(dir string) error {
-	d, err := s.fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	s.active = next
+	s.all[next.number] = next
 }
 
 // sync returns when all sections are durable that were appended before.
@@ -383,16 +331,12 @@ func (s *segments) close() {
 	if s.active != nil {
 		s.full = append(s.full, s.active)
 	}
-	next := s.next
-	s.active, s.next = nil, nil
+	s.active = nil
 	s.mu.Unlock()
 	s.flush()
-	if next != nil {
-		s.must("close a segment", next.file.Close())
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.spare = append(s.spare, s.name(next.number))
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropNext()
 }
 
 // retire seals the segment that sections are added to, if at least half of it is dead.
@@ -542,7 +486,7 @@ func (s *segments) collect() {
 	for number, seg := range s.all {
 		if seg.live == 0 && seg.readers == 0 && seg.file == nil && !seg.old && seg.emptied < s.writes.ended.Load() {
 			delete(s.all, number)
-			s.spare = append(s.spare, s.name(number))
+			s.files.spare = append(s.files.spare, s.name(number))
 		}
 	}
 }
@@ -552,9 +496,9 @@ func (s *segments) giveBack(keep int) {
 	s.mu.Lock()
 	s.collect()
 	var gone []string
-	if len(s.spare) > keep {
-		gone = slices.Clone(s.spare[keep:])
-		s.spare = s.spare[:keep]
+	if spare := &s.files.spare; len(*spare) > keep {
+		gone = slices.Clone((*spare)[keep:])
+		*spare = (*spare)[:keep]
 	}
 	s.mu.Unlock()
 	for _, name := range gone {
@@ -583,9 +527,5 @@ func (s *segments) usage() (bytes int64) {
 	for _, seg := range s.all {
 		bytes += seg.length
 	}
-	spare := int64(len(s.spare))
-	if s.next != nil {
-		spare++
-	}
-	return bytes + spare*s.bytes
+	return bytes + s.files.bytes(s.bytes)
 }

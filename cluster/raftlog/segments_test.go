@@ -5,8 +5,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -366,4 +368,48 @@ func TestSectionsInCopiesNothing(t *testing.T) {
 	if got := m.sectionsIn(victims); !slices.Equal(got, want) {
 		t.Errorf("%v are there, want %v", got, want)
 	}
+}
+
+// While the file of the next segment is made, sections are read, released and synced, and whoever needs that
+// segment waits alone.
+func TestNextSegmentHoldsUpNobody(t *testing.T) {
+	hung, goOn := make(chan struct{}), make(chan struct{})
+	var second string
+	var first sync.Once // it is opened to be read as well
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpOpen && second != "" && op.Path == second {
+			first.Do(func() {
+				close(hung)
+				<-goOn
+			})
+		}
+		return nil
+	}))
+	s := mustOpen(t, fs, "db")
+	g, other := mustGroup(t, s, 1), mustGroup(t, s, 2)
+	second = s.segments.name(2)
+	must(t, other.StoreLogs(bigLogs(1, 1)))
+	must(t, g.StoreLogs(bigLogs(1, 1))) // the first is half full
+	<-hung
+	stored := make(chan error, 1)
+	go func() { stored <- g.StoreLogs(bigLogs(2, 9)) }()
+	for waits := false; !waits; { // for the next segment
+		s.segments.mu.Lock()
+		a := s.segments.active
+		waits = a.length+span{size: uint32(len(big(1)))}.bytes() > s.segments.bytes
+		s.segments.mu.Unlock()
+		runtime.Gosched()
+	}
+	mustBig(t, other, 1)
+	other.Release([]uint64{1})
+	s.segments.sync()
+	select {
+	case err := <-stored:
+		t.Errorf("stored without a segment: %v", err)
+	default:
+	}
+	close(goOn)
+	must(t, <-stored)
+	mustBig(t, g, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+	must(t, s.Close())
 }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -23,6 +24,7 @@ type host struct {
 	mu        sync.Mutex                               // guards what follows
 	submit    func(leader string, b group.Batch) error // nil: everything is taken
 	requested []Resync
+	questions int
 	serves    map[string]uint64 // what a node that is asked says; absent: it does not lead
 }
 
@@ -67,10 +69,11 @@ func (h *host) Ask(_ *Route, _ string, q Resync) {
 	h.requested = append(h.requested, q)
 }
 
-func (h *host) Leads(_ *Route, node string) uint64 {
+func (h *host) Leads(of []*Route, node string) (terms []uint64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.serves[node]
+	h.questions++
+	return slices.Repeat([]uint64{h.serves[node]}, len(of))
 }
 
 // Want counts how often somebody is said to wait for a leader.

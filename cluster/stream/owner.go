@@ -65,8 +65,9 @@ type Host interface {
 	Submit(to *Route, leader string, b group.Batch) error
 	// Ask asks a queue's leader for deliveries. A question may get lost.
 	Ask(to *Route, leader string, q Resync)
-	// Leads asks a node whether it leads a queue, and returns the term; 0: no.
-	Leads(of *Route, node string) (term uint64)
+	// Leads asks a node which queues it leads, and returns the term of each; 0: it does not lead it. Empty:
+	// there is no answer.
+	Leads(of []*Route, node string) (terms []uint64)
 	// Want tells a queue's members that somebody waits for a leader. It may be called under locks of routes
 	// and owners. The message may get lost.
 	Want(of *Route)

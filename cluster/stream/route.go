@@ -32,7 +32,7 @@ type Route struct {
 	streams    map[fsm.SessionID]*Stream
 	dirty      []*Stream // those with something to send
 	running    bool      // the submitting goroutine is running
-	searching  bool      // a goroutine is asking the members who leads
+	searching  bool      // the members are being asked who leads
 	watched    bool      // it is on the table's list, or being handled by Watch
 	ended      bool      // the queue is gone: there are no more streams
 }
@@ -43,8 +43,8 @@ func newRoute(t *Table, q *catalog.Queue) *Route {
 		leaderless: t.host.Now(), led: make(chan struct{}),
 	}
 	if q.Local {
-		r.leader, r.term = r.host.NodeName(q.Home()), group.LocalTerm // and never any other node
-		r.newest = r.leader
+		r.setLeader(r.host.NodeName(q.Home())) // and never any other node
+		r.newest, r.term = r.leader, group.LocalTerm
 		return r
 	}
 	r.watch() // no other goroutine has it yet
@@ -217,6 +217,12 @@ func (r *Route) leads(node string, term uint64) bool {
 	return r.leader == node && r.term == term
 }
 
+// setLeader notes who serves the queue; empty: nobody. mu is held, or nobody else has the route yet.
+func (r *Route) setLeader(node string) {
+	r.table.leaders.move(r, r.leader, node)
+	r.leader = node
+}
+
 // Lead records which node serves the queue. A new leader is sent everything unanswered, and asked for
 // missing deliveries. A known one is asked what it has: it announces itself again when it could not send
 // something, or takes commands again.
@@ -231,7 +237,8 @@ func (r *Route) Lead(node string, term uint64) {
 		r.led = make(chan struct{})
 	}
 	isNew := node != r.newest || term != r.term
-	r.leader, r.newest, r.term, r.pause = node, node, term, pause{}
+	r.setLeader(node)
+	r.newest, r.term, r.pause = node, term, pause{}
 	r.mu.Unlock()
 	r.refresh(isNew)
 }
@@ -247,7 +254,7 @@ func (r *Route) Lose(node string) {
 	r.mu.Lock()
 	lost := r.leader == node
 	if lost {
-		r.leader = ""
+		r.setLeader("")
 		r.leaderless, r.wantAgain = r.host.Now(), 0
 		r.watch()
 	}
@@ -313,6 +320,7 @@ func (r *Route) refused(leader string, why error) {
 func (r *Route) end() {
 	r.mu.Lock()
 	r.ended = true
+	r.table.leaders.move(r, r.leader, "")
 	streams := r.streams
 	r.streams, r.dirty = map[fsm.SessionID]*Stream{}, nil
 	close(r.led)
@@ -333,7 +341,8 @@ func (r *Route) rebuild() {
 	streams := r.streams
 	r.streams, r.dirty, r.running, r.searching = map[fsm.SessionID]*Stream{}, nil, false, false
 	if !r.local {
-		r.leader, r.leaderless = "", r.host.Now()
+		r.setLeader("")
+		r.leaderless = r.host.Now()
 	}
 	r.watch()
 	r.mu.Unlock()
@@ -375,11 +384,44 @@ type Table struct {
 	early  map[fsm.QueueID]earlyLeader // of queues that this node's catalog does not hold yet
 
 	watchlist watchlist
+	leaders   leaders
 	resent    atomic.Uint64 // commands, see Resent
 }
 
 // Resent returns how many commands were to be sent to a leader again.
 func (t *Table) Resent() uint64 { return t.resent.Load() }
+
+// leaders are the routes of a table by the nodes that serve their queues.
+type leaders struct {
+	mu     sync.Mutex // may be taken under Route.mu
+	byNode map[string]map[*Route]struct{}
+}
+
+// move notes that a queue is served by another node than before; empty: by none.
+func (l *leaders) move(r *Route, from, to string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if from != "" {
+		delete(l.byNode[from], r)
+	}
+	if to == "" {
+		return
+	}
+	if l.byNode[to] == nil {
+		if l.byNode == nil {
+			l.byNode = map[string]map[*Route]struct{}{}
+		}
+		l.byNode[to] = map[*Route]struct{}{}
+	}
+	l.byNode[to][r] = struct{}{}
+}
+
+// of returns the routes to a node.
+func (l *leaders) of(node string) []*Route {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.byNode[node]))
+}
 
 // maxEarly bounds how many leaders of unknown queues are kept.
 const maxEarly = 1 << 16
@@ -501,14 +543,14 @@ func (t *Table) Pause(id fsm.QueueID, node string) {
 
 // NodeDown records that a node cannot be reached, so it serves no queue.
 func (t *Table) NodeDown(node string) {
-	for _, r := range t.All() {
+	for _, r := range t.leaders.of(node) {
 		r.Lose(node)
 	}
 }
 
 // NodeUp records that a node can be reached again. Messages may have been lost in between.
 func (t *Table) NodeUp(node string) {
-	for _, r := range t.All() {
+	for _, r := range t.leaders.of(node) {
 		if r.IsLeader(node) {
 			r.refresh(false)
 		}

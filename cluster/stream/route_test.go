@@ -91,6 +91,38 @@ func TestLeaders(t *testing.T) {
 	}
 }
 
+// What happens to a node concerns the queues that it serves, and no others.
+func TestRoutesOfANode(t *testing.T) {
+	h := newHost(t)
+	var all []*Route
+	for i, name := range []string{"a", "b", "c", "d"} {
+		r := h.table.Route(h.MustQueue(name))
+		r.Lead("n2", 1)
+		if i > 0 {
+			r.Lead("n3", 2)
+		}
+		all = append(all, r)
+	}
+	must := func(node string, want int) {
+		t.Helper()
+		if got := len(h.table.leaders.of(node)); got != want {
+			t.Errorf("%s serves %d queues, want %d", node, got, want)
+		}
+	}
+	must("n2", 1)
+	must("n3", 3)
+	all[1].Lose("n3")
+	h.table.QueueGone(all[2].id)
+	all[2].Lead("n3", 3) // too late
+	must("n3", 1)
+	h.table.NodeDown("n3")
+	must("n3", 0)
+	must("n2", 1)
+	all[3].Lead("n2", 3)
+	all[3].rebuild()
+	must("n2", 1)
+}
+
 // A leader that this node hears of before the catalog holds its queue is
 // remembered; one of a queue that is gone is not.
 func TestEarlyLeader(t *testing.T) {

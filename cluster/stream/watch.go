@@ -3,6 +3,8 @@ package stream
 import (
 	"slices"
 	"sync"
+
+	"github.com/quorate/quorate/fsm"
 )
 
 // When the watch acts.
@@ -57,26 +59,33 @@ func (r *Route) rest() bool {
 func (t *Table) Watch(watched []*Route) []*Route {
 	now := t.host.Now()
 	watched = slices.DeleteFunc(t.watchlist.more(watched), (*Route).rest)
+	var searching []*Route
 	for _, r := range watched {
-		if !t.host.Guard("watch a queue", func() { r.check(now) }) {
+		search := false
+		if !t.host.Guard("watch a queue", func() { search = r.check(now) }) {
 			r.rebuild()
+		} else if search {
+			searching = append(searching, r)
 		}
+	}
+	if len(searching) > 0 {
+		t.host.Spawn("ask for leaders", func() { t.findLeaders(searching) })
 	}
 	return watched
 }
 
-// check finds a leader, says that one is wanted, ends a pause, and asks about what is not answered, if it is
-// time.
-func (r *Route) check(now int64) {
+// check says that a leader is wanted, ends a pause, and asks about what is not answered, if it is time. It
+// reports whether the members are to be asked for a leader: nobody does that yet.
+func (r *Route) check(now int64) (search bool) {
 	r.mu.Lock()
 	streams, leader, since := len(r.streams), r.leader, r.leaderless
 	resumes, submits := r.resume(now), r.submits()
-	search := leader == "" && streams > 0 && now-since > askAfter && !r.searching
+	search = leader == "" && streams > 0 && now-since > askAfter && !r.searching
 	r.searching = r.searching || search
 	r.mu.Unlock()
 	if leader == "" && IsOver(r.host.View(), r.id) {
 		r.host.QueueGone(r.id) // somebody with an older view has made this route
-		return
+		return false
 	}
 	switch {
 	case leader == "":
@@ -86,28 +95,44 @@ func (r *Route) check(now int64) {
 	case submits:
 		r.askAll(func(s *Stream) []Resync { return s.overdue(now) })
 	}
-	if search {
-		r.host.Spawn("ask for a leader", r.findLeader)
-	}
+	return search
 }
 
-// findLeader asks the members of the queue which of them serves.
-func (r *Route) findLeader() {
+// searched notes that the members have been asked.
+func (r *Route) searched() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.searching = false
+}
+
+// findLeaders asks the members of queues which of them serves, each node once about all of its queues.
+func (t *Table) findLeaders(routes []*Route) {
 	defer func() {
-		r.mu.Lock()
-		r.searching = false
-		r.mu.Unlock()
+		for _, r := range routes {
+			r.searched()
+		}
 	}()
-	v := r.host.View()
-	q, ok := v.QueueByID(r.id)
-	if !ok {
-		return
+	v := t.host.View()
+	members := map[fsm.NodeID][]*Route{}
+	for _, r := range routes {
+		if q, ok := v.QueueByID(r.id); ok {
+			for _, m := range v.Members(q) {
+				members[m] = append(members[m], r)
+			}
+		}
 	}
-	for _, m := range v.Members(q) {
-		node := r.host.NodeName(m)
-		if term := r.host.Leads(r, node); term != 0 {
-			r.Lead(node, term)
-			return
+	var all sync.WaitGroup
+	for m, of := range members {
+		all.Go(func() { t.host.Guard("ask a node what it leads", func() { t.findLed(t.host.NodeName(m), of) }) })
+	}
+	all.Wait()
+}
+
+// findLed asks a node which queues it serves.
+func (t *Table) findLed(node string, of []*Route) {
+	for i, term := range t.host.Leads(of, node) {
+		if term != 0 {
+			of[i].Lead(node, term)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -52,19 +53,32 @@ func TestWatchList(t *testing.T) {
 	look("the queue is gone", false)
 }
 
-// Where nobody has announced anything for a while the members are asked.
+// Where nobody has announced anything for a while the members are asked, each once about all queues.
 func TestWatchAsks(t *testing.T) {
-	h, c := newHost(t), &client{}
-	s := h.mustStream(c)
+	const queues = 100
+	h := newHost(t)
+	var routes []*Route
+	for i := range queues {
+		r := h.table.Route(h.MustQueue(fmt.Sprint("q", i)))
+		h.attach(&client{}, r, 1)
+		routes = append(routes, r)
+	}
 	h.serves = map[string]uint64{"n1": 4}
 	h.Clock.Add(askAfter)
 	watched := h.table.Watch(nil)
-	if h.spawned.Load() != 0 || s.route.IsLeader("n1") {
+	if h.spawned.Load() != 0 || routes[0].IsLeader("n1") {
 		t.Error("asked too early")
 	}
 	h.Clock.Add(1)
 	h.table.Watch(watched)
-	grouptest.Eventually(t, func() bool { return s.route.IsLeader("n1") })
+	for _, r := range routes {
+		grouptest.Eventually(t, func() bool { return r.IsLeader("n1") })
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.questions != 1 {
+		t.Errorf("a node was questioned %d times about %d queues", h.questions, queues)
+	}
 }
 
 // A panic about one route leaves the others alone. That one is made anew, and

@@ -340,10 +340,20 @@ func TestLeaderIn(t *testing.T) {
 
 func TestTermGrowth(t *testing.T) {
 	var r result
-	noteGrowth(&r, map[string]uint64{"a": 2, "b": 2, "c": 5}, map[string]uint64{"a": 3, "b": 2, "c": 6})
+	if grown := noteGrowth(&r, map[string]uint64{"a": 2, "b": 2, "c": 5}, map[string]uint64{"a": 3, "b": 2, "c": 6}); grown != 2 {
+		t.Errorf("%d have grown", grown)
+	}
 	want := []note{{"raft terms grew by 0 in", 1, "queues"}, {"raft terms grew by 1 in", 2, "queues"}}
 	if !slices.Equal(r.Notes, want) {
 		t.Errorf("%+v", r.Notes)
+	}
+}
+
+// A queue's wait is that of the message that waited longest.
+func TestFlowWaits(t *testing.T) {
+	f := flow{published: []time.Duration{1, 2, 10, 11}, confirmed: []time.Duration{4, 3, 11, 19}}
+	if got := f.waits(2); !slices.Equal(got, []time.Duration{3, 8}) {
+		t.Errorf("the queues waited %v", got)
 	}
 }
 
