@@ -136,7 +136,7 @@ func TestQuestionsBecomeRarer(t *testing.T) {
 	}
 }
 
-// A group stands still when those that can prove something are no majority, and
+// A group is stopped when those that can prove something are no majority, and
 // that is said once; a leader that answers ends it.
 func TestLearnersWithoutMajority(t *testing.T) {
 	names := []string{"n1", "n2", "n3", "n4", "n5"}

@@ -287,7 +287,7 @@ func TestLearnersAreStuck(t *testing.T) {
 		})
 		mustLose(t, c.hosts[lead], full, g)
 	}
-	if said := strings.Count(c.log.String(), "group stands still"); said != len(learners) {
+	if said := strings.Count(c.log.String(), "group is stopped"); said != len(learners) {
 		t.Errorf("that is said %d times", said)
 	}
 
