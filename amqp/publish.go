@@ -73,6 +73,9 @@ func (p *publisher) check(m *message) error {
 	return p.session.Check(&m.publish)
 }
 
+// admit returns the error with which the broker refuses a message whatever its body.
+func (p *publisher) admit(m *message) error { return p.session.Admit(&m.publish) }
+
 func (p *publisher) setCurrent(m *message) {
 	p.current = m
 	if m != nil {
@@ -148,14 +151,10 @@ func (ch *channel) publish(m *message) error {
 	if !ch.tx.on {
 		return ch.publisher.publish(m)
 	}
-	if err := ch.tx.fits(m); err != nil {
-		return err
-	}
 	if err := ch.publisher.check(m); err != nil {
 		return err
 	}
-	ch.tx.add(m)
-	return nil
+	return ch.tx.add(m)
 }
 
 // publishLater publishes a message for which the broker must be waited for.

@@ -300,7 +300,7 @@ type outbox struct {
 	requested *flow         // by the client's own requests
 	tooMuch   func()        // called, outbox.mu held, when the client must be dropped
 
-	backlog  atomic.Int64 // weight of everything not yet written
+	held     *account     // weight of everything not yet written
 	progress atomic.Int64 // when the writer last wrote, or the backlog began; Unix ns
 }
 
@@ -343,8 +343,27 @@ func (it *outItem) weight() int64 {
 // isRequested reports whether the client has requested the item itself.
 func (it *outItem) isRequested() bool { return it.kind != outDeliver }
 
-func newOutbox(tooMuch func()) *outbox {
-	return &outbox{wake: make(chan struct{}, 1), requested: newFlow(1<<62, maxRequested), tooMuch: tooMuch}
+func newOutbox(connection *account, tooMuch func()) *outbox {
+	o := &outbox{wake: make(chan struct{}, 1), requested: newFlow(1<<62, maxRequested, &account{}), tooMuch: tooMuch}
+	o.held = connection.newPart(connectionStep, o.relieve)
+	return o
+}
+
+// relieve drops a client that does not read.
+func (o *outbox) relieve(*account) bool {
+	stalled := o.held.bytes.Load() > maxRequested && o.stalled()
+	if stalled {
+		o.tooMuch()
+	}
+	return stalled
+}
+
+// drop drops what will never be written.
+func (o *outbox) drop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.batch = batch{}
+	o.held.add(-o.held.bytes.Load())
 }
 
 // push appends a method of a channel.
@@ -389,15 +408,15 @@ func (o *outbox) pushMessage(it outItem) {
 
 func (o *outbox) add(it outItem) {
 	w := it.weight()
-	if o.backlog.Load() == 0 {
+	if o.held.bytes.Load() == 0 {
 		o.progress.Store(time.Now().UnixNano())
 	}
-	backlog := o.backlog.Add(w)
+	o.held.add(w)
 	if it.isRequested() {
 		o.requested.add(0, w)
 	}
 	o.batch.items = append(o.batch.items, it)
-	if backlog > maxBacklog && (o.requested.bytes.Load() > maxBacklog || o.stalled()) {
+	if o.held.bytes.Load() > maxBacklog && (o.requested.held.bytes.Load() > maxBacklog || o.stalled()) {
 		o.tooMuch()
 	}
 }
@@ -410,7 +429,7 @@ func (o *outbox) stalled() bool {
 // wrote reports that items of this weight have been written to the socket.
 func (o *outbox) wrote(weight, requested int64) {
 	o.progress.Store(time.Now().UnixNano())
-	o.backlog.Add(-weight)
+	o.held.add(-weight)
 	o.requested.release(0, requested)
 }
 

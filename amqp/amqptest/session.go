@@ -110,6 +110,9 @@ func (s *session) Check(p *fsm.Publish) error {
 	return s.check(p)
 }
 
+// Admit refuses what Check refuses.
+func (s *session) Admit(p *fsm.Publish) error { return s.Check(p) }
+
 func (s *session) fresh(p *fsm.Publish) error {
 	if !p.Fresh && s.broker.blocked["Refresh"] != nil {
 		return fsm.ErrNotFresh
