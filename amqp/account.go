@@ -216,9 +216,15 @@ func (u *users) leave(name string, a *account, clean bool) {
 // Held is the number of bytes of memory that are held for clients, but for the first 64 KiB of each connection.
 func (s *Server) Held() int64 { return s.users.node.bytes.Load() }
 
+// maxHeldAlarmed is how much Hold lets somebody hold during an alarm.
+const maxHeldAlarmed = 2 << 20
+
 // Hold counts memory that something else holds for a user. The error names the bound that is reached. release may be
 // called once.
 func (s *Server) Hold(user string, bytes int64) (release func(), err error) {
+	if s.alarm.Load() != nil && bytes > maxHeldAlarmed {
+		return nil, errAlarm()
+	}
 	a := &account{step: connectionStep, fixed: true}
 	s.users.join(user, a)
 	if over := a.take(bytes); over != nil {

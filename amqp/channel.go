@@ -75,6 +75,7 @@ func (ch *channel) attach(s Session) {
 	ch.publisher.session, ch.consumers.session = s, s
 	ch.settler.session, ch.definitions.session, ch.written.session = s, s, s
 	ch.content.user, ch.content.maxSize = ch.conn.user, uint64(ch.conn.server.cfg.MaxMessageSize)
+	ch.content.maxList = maxProperties(ch.conn.server.cfg.FrameMax)
 	ch.content.replyName = s.ReplyName
 }
 

@@ -99,6 +99,13 @@ const (
 	closeWorkers    = 16 // sessions of a connection that are closed at a time
 )
 
+// addedProperties is the room in a header frame for what is added to a message's own
+// properties before it is delivered: its deaths and counts.
+const addedProperties = 8 << 10
+
+// maxProperties bounds the encoded properties of a publish.
+func maxProperties(frameMax uint32) int { return int(frameMax - min(addedProperties, frameMax/2)) }
+
 // withDefaults fills in what is not set.
 func (c Config) withDefaults() Config {
 	set(&c.Logger, slog.New(slog.DiscardHandler))

@@ -14,6 +14,7 @@ import (
 type content struct {
 	user      string        // of the login, for user-id
 	maxSize   uint64        // of a body
+	maxList   int           // of the properties
 	replyName func() string // returns the routing key of replies to the channel
 	held      *account      // of the channel
 
@@ -43,6 +44,7 @@ type message struct {
 	publish              fsm.Publish
 	mandatory, immediate bool
 	size                 uint64 // of the body
+	list                 int    // size of the properties
 	// fields are the encoded headers as published, if those in the payload
 	// differ; else nil.
 	fields []byte
@@ -85,9 +87,9 @@ func (c *content) header(payload []byte) (ready bool, err error) {
 		return false, err
 	}
 	m := &c.request.message
-	m.size = h.BodySize
+	m.size, m.list = h.BodySize, len(h.Properties)
 	c.remaining = h.BodySize
-	if m.immediate || m.size > c.maxSize {
+	if m.immediate || m.size > c.maxSize || m.list > c.maxList {
 		// It will be refused; until then nothing of it is stored.
 		c.stage = contentSkip
 		c.endSkipped()

@@ -144,6 +144,16 @@ func errMessageSize(size uint64, limit int) *wire.Error {
 		"message size %d is larger than configured max size %d", size, limit)
 }
 
+func errPropertiesSize(size, limit int) *wire.Error {
+	return fault(wire.IDBasicPublish, wire.CodePreconditionFailed,
+		"properties of %d bytes are larger than %d, which leaves room for what is added to them", size, limit)
+}
+
+func errUnfit(id uint32, size int, frameMax uint32) *wire.Error {
+	return fault(id, wire.CodeContentTooLarge,
+		"a message with properties of %d bytes does not fit into frames of %d, and has gone back as one whose delivery failed", size, frameMax)
+}
+
 func errUnknownTag(id uint32, tag uint64) *wire.Error {
 	return fault(id, wire.CodePreconditionFailed, "unknown delivery tag %d", tag)
 }

@@ -394,3 +394,40 @@ func TestHold(t *testing.T) {
 	one()
 	two()
 }
+
+// Properties leave room in a frame for what is added to them. Those that exceed the frames of a client with smaller
+// ones are not sent: the message goes back as failed, and the channel is closed, until a delivery limit ends it.
+func TestLargeProperties(t *testing.T) {
+	s := mustServe(t, nil)
+	c := s.mustOpenChannels("guest", 2)
+	c.Send(1, &wire.QueueDeclare{Queue: "q"})
+	amqptest.Expect[*wire.QueueDeclareOK](c)
+	headers := func(n int) []byte {
+		p := wire.Properties{Present: wire.FlagHeaders, Headers: wire.AppendFields(nil, wire.Table{{Name: "h", Value: wire.String(strings.Repeat("x", n))}})}
+		return wire.AppendProperties(nil, &p)
+	}
+	c.Publish(2, &wire.BasicPublish{RoutingKey: "q"}, headers(123_000), []byte("x"), 131072)
+	expectChannelClose(t, c, 406, "properties of 123013 bytes are larger than 122880")
+	c.Publish(1, &wire.BasicPublish{RoutingKey: "q"}, headers(60_000), []byte("x"), 131072)
+	s.broker.AwaitPublished(1)
+
+	small := s.mustDial()
+	small.Login(wire.ConnectionTuneOK{ChannelMax: 10, FrameMax: 4096})
+	for _, noAck := range []bool{false, true} {
+		small.Send(1, &wire.ChannelOpen{})
+		amqptest.Expect[*wire.ChannelOpenOK](small)
+		small.Send(1, &wire.BasicConsume{Queue: "q", ConsumerTag: "c", NoAck: noAck})
+		amqptest.Expect[*wire.BasicConsumeOK](small)
+		expectChannelClose(t, small, 311, "CONTENT_TOO_LARGE - a message with properties of 60")
+		small.Send(1, &wire.ChannelCloseOK{})
+	}
+	small.Send(1, &wire.ChannelOpen{})
+	amqptest.Expect[*wire.ChannelOpenOK](small)
+	small.Send(1, &wire.BasicGet{Queue: "q"})
+	expectChannelClose(t, small, 311, "does not fit into frames of 4096")
+
+	c.Send(1, &wire.BasicGet{Queue: "q"})
+	if m := amqptest.Expect[*wire.BasicGetOK](c); !m.Redelivered {
+		t.Error("no delivery counts")
+	}
+}

@@ -148,6 +148,9 @@ func (ch *channel) publish(m *message) error {
 	if limit := ch.conn.server.cfg.MaxMessageSize; m.size > uint64(limit) {
 		return errMessageSize(m.size, limit)
 	}
+	if limit := ch.content.maxList; m.list > limit {
+		return errPropertiesSize(m.list, limit)
+	}
 	if !ch.tx.on {
 		return ch.publisher.publish(m)
 	}

@@ -39,7 +39,8 @@ type writer struct {
 	reports           []*writeReport // of channels with deliveries that are not reported yet
 	ids               []uint64
 	properties        []byte
-	active            bool // something was written since the last tick
+	ofMessage         *fsm.Message // that properties are of
+	active            bool         // something was written since the last tick
 }
 
 // unackedWrite is a delivery to a consumer that does not acknowledge.
@@ -133,10 +134,16 @@ func (w *writer) count(it *outItem) {
 // item adds one item, and writes once enough is collected.
 func (w *writer) item(it *outItem) error {
 	p := it.message.Payload
+	w.ofMessage = nil
 	switch it.kind {
 	case outRaw:
 		w.raw(w.batch.raw[it.from:it.to])
 	case outDeliver:
+		if !fitsFrame(len(w.rendered(&it.message)), w.frameMax) {
+			w.report(&it.consumer.channel.written, len(p))
+			it.consumer.channel.unfit(it, w.frameMax)
+			break
+		}
 		w.grow(wire.AppendDeliver(w.buf, it.channel, it.consumer.tag, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey()))
 		if err := w.content(it); err != nil {
 			return err
@@ -176,14 +183,22 @@ func (w *writer) grow(buf []byte) {
 
 func (w *writer) raw(frames []byte) { w.grow(append(w.buf, frames...)) }
 
+// rendered returns the properties with which a message goes out, until the next one is rendered.
+func (w *writer) rendered(m *fsm.Message) []byte {
+	raw := m.Payload.Properties()
+	if !changesProperties(m) {
+		return raw
+	}
+	if w.ofMessage != m {
+		w.properties, w.ofMessage = renderProperties(w.properties[:0], raw, m), m
+	}
+	return w.properties
+}
+
 // content adds header and body of a message.
 func (w *writer) content(it *outItem) error {
 	p := it.message.Payload
-	properties, body := p.Properties(), p.Body()
-	if changesProperties(&it.message) {
-		w.properties = renderProperties(w.properties[:0], properties, &it.message)
-		properties = w.properties
-	}
+	properties, body := w.rendered(&it.message), p.Body()
 	w.grow(wire.AppendHeader(w.buf, it.channel, wire.ClassBasic, uint64(len(body)), properties))
 	if len(body) < directBody {
 		w.grow(wire.AppendBody(w.buf, it.channel, body, w.frameMax))

@@ -49,6 +49,7 @@ func (l *testLinks) Send(_ string, _ peer.Kind, head []byte, _ ...[]byte) error 
 type blocked string
 
 func (b *blocked) SetAlarm(reason string) { *b = blocked(reason) }
+func (b *blocked) Relieve(int64)          {}
 
 func testCluster() (*Cluster, *testLinks, *blocked, *pretended) {
 	p, l, b := &pretended{disk: 500}, &testLinks{alive: map[string]bool{"b": true}}, new(blocked)
