@@ -138,7 +138,7 @@ func grow(p fsm.Payload, n, total int) fsm.Payload {
 	if cap(p)-len(p) >= n {
 		return p
 	}
-	grown := make(fsm.Payload, len(p), min(max(2*cap(p), len(p)+n), total))
+	grown := make(fsm.Payload, len(p), min(max(4*cap(p), len(p)+n), total))
 	copy(grown, p)
 	return grown
 }
