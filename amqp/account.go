@@ -20,13 +20,13 @@ const (
 // methods, transactions and answers are held by the parts of a connection, and count there, at the
 // connection, at its user and at the node.
 //
-// What a place holds is told to the one above in whole steps, so that small and short-lived amounts cost
+// What a place holds is passed on to the one above in whole steps, so that small and short-lived amounts cost
 // one addition. Somebody who is about to hold more asks with take. At a bound it is not the one who asks
 // that is to blame but the one who holds most: that part is relieved of what it holds, and the one who
 // asks is refused only if that is itself, or if nobody can be relieved and it holds its share.
 //
-// Invariants: told is a multiple of step, or 0 without anybody above; told ≤ bytes < told + 2·step once all
-// additions are over; bytes is what the parts themselves hold, or the sum of what those below have told;
+// Invariants: passed, which the one above counts, is a multiple of step, or 0 if there is none; passed ≤ bytes <
+// passed + 2·step once all additions are over; bytes is what a part holds, or the sum of what those below have passed;
 // a closed account holds nothing and is below nobody.
 type account struct {
 	up    *account // nil: nobody
@@ -38,8 +38,8 @@ type account struct {
 	relieve func(over *account) bool
 	fixed   bool // a part whose bytes go by themselves, or never
 
-	bytes atomic.Int64
-	told  atomic.Int64
+	bytes  atomic.Int64
+	passed atomic.Int64
 
 	mu    sync.Mutex // taken without any other account's
 	below map[*account]struct{}
@@ -58,7 +58,7 @@ func (a *account) newPart(step int64, relieve func(over *account) bool) *account
 	return p
 }
 
-// join puts an account that has told nobody below another one. It is called before others use it.
+// join puts an account that has passed on nothing below another one. It is called before others use it.
 func (a *account) join(up *account) {
 	a.up = up
 	up.mu.Lock()
@@ -92,7 +92,7 @@ func (a *account) isEmpty() bool {
 // add counts n more bytes, or fewer.
 func (a *account) add(n int64) {
 	b := a.bytes.Add(n)
-	if told := a.told.Load(); a.up != nil && (b >= told+a.step || b < told) {
+	if passed := a.passed.Load(); a.up != nil && (b >= passed+a.step || b < passed) {
 		a.tell()
 	}
 }
@@ -100,12 +100,12 @@ func (a *account) add(n int64) {
 // tell tells the one above how many whole steps there are.
 func (a *account) tell() {
 	a.mu.Lock()
-	told := a.told.Load()
+	passed := a.passed.Load()
 	now := max(a.bytes.Load(), 0) / a.step * a.step
-	a.told.Store(now)
+	a.passed.Store(now)
 	a.mu.Unlock()
-	if now != told {
-		a.up.add(now - told)
+	if now != passed {
+		a.up.add(now - passed)
 	}
 }
 
@@ -113,12 +113,12 @@ func (a *account) tell() {
 // the bound is returned.
 func (a *account) take(n int64) (refused *account) {
 	a.add(n)
-	if a.told.Load() == 0 {
+	if a.passed.Load() == 0 {
 		return nil
 	}
 	child := a
 	for over := a.up; over != nil; over = over.up {
-		if over.isOver() && !over.makeRoom(a, child) {
+		if over.isOver() && !over.relieveOther(a, child) {
 			a.add(-n)
 			return over
 		}
@@ -129,9 +129,9 @@ func (a *account) take(n int64) (refused *account) {
 
 func (a *account) isOver() bool { return a.limit > 0 && a.bytes.Load() > a.limit }
 
-// makeRoom relieves the one who holds most, so that the part that asks, which child is or is above of, may
+// relieveOther relieves the one who holds most, so that the part that asks, which child is or is above of, may
 // hold more. false: that is the one who asks.
-func (a *account) makeRoom(asks, child *account) bool {
+func (a *account) relieveOther(asks, child *account) bool {
 	most := a.largest()
 	if most == asks || most != nil && most.up == asks.up && most.bytes.Load() <= asks.bytes.Load() {
 		return false

@@ -126,7 +126,7 @@ func TestAccountBounds(t *testing.T) {
 }
 
 // If nobody can be relieved, one who holds more than a share is refused, and one who holds less is not.
-func TestAccountShares(t *testing.T) {
+func TestAccountFixed(t *testing.T) {
 	const mib = 1 << 20
 	x := newTree(100*mib, 100*mib, 50*mib, "a", "b")
 	fixed := x.conns["a"].newPart(connectionStep, nil)

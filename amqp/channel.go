@@ -50,11 +50,21 @@ type channel struct {
 
 func newChannel(c *conn, number uint16) *channel {
 	ch := &channel{conn: c, number: number}
-	ch.held = c.held.newPart(channelStep, ch.relieveSoon)
+	ch.held = c.held.newPart(channelStep, func(over *account) bool {
+		why := errAlarm()
+		if over != nil {
+			why = errHeld(0, over)
+		}
+		if ch.relieving.CompareAndSwap(false, true) {
+			c.server.start(func() { c.reader.relieve(ch, why) })
+		}
+		return true
+	})
 	ch.queue, ch.tx.held, ch.content.held = newRequestQueue(ch.held), ch.held, ch.held
 	ch.end = newChannelEnd(func() {
 		c.stats.channels.remove(ch)
-		ch.drop()
+		ch.queue.clear()
+		ch.tx.end()
 		ch.held.close(false)
 	})
 	ch.publisher.init(number, c.out, c.flow, &ch.consumers)
@@ -189,44 +199,12 @@ func (ch *channel) submitContent(ready bool, err error) error {
 		return err
 	}
 	if !ready {
-		// A publisher that has much on its way is stopped, not refused.
-		if over := ch.content.count(ch.conn.flow.held.bytes.Load() >= crowdedBytes); over != nil {
-			ch.refuse(errHeld(wire.IDBasicPublish, over))
-		} else if ch.content.counted > 0 && !ch.content.admitted {
-			ch.admitContent()
-		}
+		ch.conn.reader.mayGoOn(ch)
 		return nil
 	}
 	_, err = ch.submit(&ch.content.request)
 	ch.content.release()
 	return err
-}
-
-// admitContent asks the broker whether the message that is being assembled may be published, before its body takes
-// memory. It asks again with the next frame if a method is in progress, which may create the exchange.
-func (ch *channel) admitContent() {
-	ch.gate.Lock()
-	defer ch.gate.Unlock()
-	if ch.busy || !ch.end.isOpen() {
-		return
-	}
-	switch err := ch.publisher.admit(&ch.content.request.message); {
-	case errors.Is(err, fsm.ErrNotFresh):
-	case err != nil:
-		ch.raise(err, wire.IDBasicPublish)
-		ch.proceed()
-	default:
-		ch.content.admitted = true
-	}
-}
-
-// refuse ends the channel with an error that the reader has found.
-func (ch *channel) refuse(err error) {
-	ch.gate.Lock()
-	defer ch.gate.Unlock()
-	ch.raise(err, 0)
-	ch.proceed()
-	ch.content.reset()
 }
 
 // proceed does what is left to do after an error, unless a request in progress will. The gate is held.
@@ -239,49 +217,6 @@ func (ch *channel) proceed() {
 		ch.conn.tasks.start()
 		go ch.run(next)
 	}
-}
-
-// relieveSoon relieves the channel of what it holds, because of the bound of an account or an alarm; over is nil for
-// the latter.
-func (ch *channel) relieveSoon(over *account) bool {
-	why := errAlarm()
-	if over != nil {
-		why = errHeld(0, over)
-	}
-	if ch.relieving.CompareAndSwap(false, true) {
-		ch.conn.server.start(func() { ch.relieve(why) })
-	}
-	return true
-}
-
-// relieve ends the channel and drops what it holds, except for a commit in progress.
-func (ch *channel) relieve(why *wire.Error) {
-	defer ch.conn.contain("relieve a channel")
-	defer ch.conn.reader.relieve()
-	defer ch.relieving.Store(false)
-	ch.gate.Lock()
-	defer ch.gate.Unlock()
-	if ch.tx.committing || !ch.end.isOpen() {
-		return
-	}
-	ch.raise(why, 0)
-	ch.drop()
-	ch.proceed()
-}
-
-// drop drops the requests and publishes that wait. The gate is held, and no commit is in progress.
-func (ch *channel) drop() {
-	ch.queue.clear()
-	ch.tx.end()
-}
-
-// vacate gives back what the channel holds. Nobody uses it any more. clean: all its work has ended properly.
-func (ch *channel) vacate(clean bool) {
-	ch.content.reset()
-	ch.gate.Lock()
-	ch.drop()
-	ch.gate.Unlock()
-	ch.held.close(clean)
 }
 
 func outcome(requeue bool, requeued fsm.Outcome) fsm.Outcome {

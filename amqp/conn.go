@@ -33,8 +33,8 @@ type conn struct {
 	log    *slog.Logger
 	reader *reader
 	out    *outbox
-	held   *account // all of the connection's memory
-	flow   *flow    // publishes that the broker has not confirmed
+	held   account // all of the connection's memory
+	flow   *flow   // publishes that the broker has not confirmed
 	tasks  *tasks
 	end    connEnd
 	stats  connStats
@@ -126,12 +126,12 @@ func newConn(s *Server, socket net.Conn) *conn {
 	c := &conn{
 		server: s, socket: socket,
 		log:   s.log.With(slog.String("remote", socket.RemoteAddr().String())),
-		held:  &account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
+		held:  account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
 		tasks: newTasks(),
 		end:   connEnd{done: make(chan struct{}), gone: make(chan struct{})},
 	}
 	c.flow = newFlow(maxUnconfirmed, maxUnconfirmedBytes, c.held.newPart(connectionStep, nil))
-	c.out = newOutbox(c.held, func() { c.abort(errTooMuch) })
+	c.out = newOutbox(&c.held, func() { c.abort(errTooMuch) })
 	c.reader = newReader(c)
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
@@ -144,7 +144,7 @@ func (c *conn) serve() {
 		c.refuse(err)
 		return
 	}
-	c.server.users.join(c.user, c.held)
+	c.server.users.join(c.user, &c.held)
 	c.reader.source.watch(c.heartbeat)
 	// This comes before a client can see that the connection is open.
 	open := c.end.run()
@@ -369,12 +369,17 @@ func (c *conn) teardown(orderly bool) {
 func (c *conn) vacate() {
 	clean := !errors.Is(c.end.reason(), errPanic)
 	for _, ch := range c.reader.channels {
-		ch.vacate(clean)
+		ch.content.reset()
+		ch.gate.Lock()
+		ch.queue.clear()
+		ch.tx.end()
+		ch.gate.Unlock()
+		ch.held.close(clean)
 	}
 	c.out.drop()
 	c.flow.held.close(clean)
 	c.out.held.close(clean)
-	c.server.users.leave(c.user, c.held, clean)
+	c.server.users.leave(c.user, &c.held, clean)
 }
 
 // tasks counts goroutines that wait for the broker.

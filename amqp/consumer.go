@@ -418,23 +418,6 @@ func (ch *channel) get(ctx context.Context, m *wire.BasicGet) error {
 	return nil
 }
 
-// unfit gives back a delivery that does not fit into the client's frames, and ends the channel. It has failed, so
-// that it does not come again for ever: its queue's delivery limit counts it. The writer calls it.
-func (ch *channel) unfit(it *outItem, frameMax uint32) {
-	ch.gate.Lock()
-	defer ch.gate.Unlock()
-	if ch.end.sessionClosing {
-		return
-	}
-	ch.consumers.Take(it.tag)
-	ch.settler.later(it.consumer.number, []uint64{it.message.ID}, fsm.RequeueFailed)
-	if !ch.busy {
-		ch.settler.flush()
-	}
-	ch.raise(errUnfit(wire.IDBasicDeliver, renderedSize(&it.message), frameMax), 0)
-	ch.proceed()
-}
-
 // unwritten reports to the session that messages will not be written.
 func (ch *channel) unwritten(messages []fsm.Message) {
 	bytes := 0

@@ -287,8 +287,54 @@ func (r *reader) await(signal <-chan struct{}) bool {
 	}
 }
 
-// relieve wakes the reader, wherever it waits, to call dropRelieved. Any goroutine may call it.
-func (r *reader) relieve() {
+// mayGoOn ends a channel whose incomplete message takes more memory than there may be, or may not be published.
+// The broker is asked before the body takes memory, and again with the next frame if a method is in progress, which
+// may create the exchange. The reader calls it.
+func (r *reader) mayGoOn(ch *channel) {
+	c := &ch.content
+	// A publisher that has much on its way is stopped, not refused.
+	over := c.count(r.conn.flow.held.bytes.Load() >= crowdedBytes)
+	if over == nil && (c.counted == 0 || c.admitted) {
+		return
+	}
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	err := error(nil)
+	switch {
+	case over != nil:
+		err = errHeld(wire.IDBasicPublish, over)
+	case ch.busy || !ch.end.isOpen():
+		return
+	default:
+		err = ch.publisher.admit(&c.request.message)
+		c.admitted = err == nil
+	}
+	if err != nil && !errors.Is(err, fsm.ErrNotFresh) {
+		ch.raise(err, wire.IDBasicPublish)
+		ch.proceed()
+		c.reset()
+	}
+}
+
+// relieve ends a channel and drops what it holds, except for a commit in progress. The reader is woken, wherever it
+// waits, to drop an incomplete message. Any goroutine may call it.
+func (r *reader) relieve(ch *channel, why *wire.Error) {
+	defer r.conn.contain("relieve a channel")
+	defer r.wake()
+	defer ch.relieving.Store(false)
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if ch.tx.committing || !ch.end.isOpen() {
+		return
+	}
+	ch.raise(why, 0)
+	ch.queue.clear()
+	ch.tx.end()
+	ch.proceed()
+}
+
+// wake makes the reader call dropRelieved.
+func (r *reader) wake() {
 	select {
 	case r.relieved <- struct{}{}:
 	default: // it will

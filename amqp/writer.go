@@ -140,8 +140,7 @@ func (w *writer) item(it *outItem) error {
 		w.raw(w.batch.raw[it.from:it.to])
 	case outDeliver:
 		if !fitsFrame(len(w.rendered(&it.message)), w.frameMax) {
-			w.report(&it.consumer.channel.written, len(p))
-			it.consumer.channel.unfit(it, w.frameMax)
+			w.unfit(it)
 			break
 		}
 		w.grow(wire.AppendDeliver(w.buf, it.channel, it.consumer.tag, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey()))
@@ -182,6 +181,25 @@ func (w *writer) grow(buf []byte) {
 }
 
 func (w *writer) raw(frames []byte) { w.grow(append(w.buf, frames...)) }
+
+// unfit gives back a delivery that does not fit into the client's frames, and ends its channel. It has failed, so
+// that it does not come again for ever: its queue's delivery limit counts it.
+func (w *writer) unfit(it *outItem) {
+	ch := it.consumer.channel
+	w.report(&ch.written, len(it.message.Payload))
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if ch.end.sessionClosing {
+		return
+	}
+	ch.consumers.Take(it.tag)
+	ch.settler.later(it.consumer.number, []uint64{it.message.ID}, fsm.RequeueFailed)
+	if !ch.busy {
+		ch.settler.flush()
+	}
+	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered(&it.message)), w.frameMax), 0)
+	ch.proceed()
+}
 
 // rendered returns the properties with which a message goes out, until the next one is rendered.
 func (w *writer) rendered(m *fsm.Message) []byte {
