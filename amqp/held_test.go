@@ -431,3 +431,45 @@ func TestLargeProperties(t *testing.T) {
 		t.Error("no delivery counts")
 	}
 }
+
+// However a client goes in the middle of what it holds, all of it is given back: the server's sum is 0 at the end of
+// every test, and each part's with the tag invariants.
+func TestHeldGivenBack(t *testing.T) {
+	ways := map[string]func(s *server, c *amqptest.Client){
+		"channel.close": func(_ *server, c *amqptest.Client) {
+			c.Send(2, &wire.ChannelClose{})
+			amqptest.Expect[*wire.ChannelCloseOK](c)
+		},
+		"connection.close": func(_ *server, c *amqptest.Client) {
+			c.Send(0, &wire.ConnectionClose{ReplyCode: 200})
+			amqptest.Expect[*wire.ConnectionCloseOK](c)
+		},
+		"an error of a channel": func(_ *server, c *amqptest.Client) {
+			c.Send(2, &wire.QueueDeclare{Queue: "none", Passive: true})
+			expectChannelClose(t, c, 404, "none")
+		},
+		"an error of the connection": func(_ *server, c *amqptest.Client) {
+			c.Send(0, &wire.QueueDeclare{})
+			amqptest.Expect[*wire.ConnectionClose](c)
+		},
+		"a broken socket":       func(_ *server, c *amqptest.Client) { c.Break() },
+		"a forced end":          func(s *server, _ *amqptest.Client) { s.CloseConnections("enough") },
+		"the end of the server": func(*server, *amqptest.Client) {},
+	}
+	for name, end := range ways {
+		t.Run(name, func(t *testing.T) {
+			s := mustServe(t, nil)
+			c := s.mustOpenChannels("guest", 4)
+			c.Send(1, &wire.QueueDeclare{Queue: "q"})
+			amqptest.Expect[*wire.QueueDeclareOK](c)
+			c.Send(2, &wire.TxSelect{})
+			amqptest.Expect[*wire.TxSelectOK](c)
+			c.Publish(2, &wire.BasicPublish{RoutingKey: "q"}, []byte{0, 0}, make([]byte, mib), 131072)
+			s.broker.HoldConfirms()
+			c.Publish(1, &wire.BasicPublish{RoutingKey: "q"}, []byte{0, 0}, make([]byte, mib), 131072)
+			c.Write(partialFrames(3, 2*mib))
+			await(t, "all is held", func() bool { return s.Held() >= 3*mib })
+			end(s, c)
+		})
+	}
+}

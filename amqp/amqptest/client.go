@@ -122,6 +122,15 @@ func Expect[M wire.Method](c *Client) M {
 	return want
 }
 
+// Break closes the socket.
+func (c *Client) Break() {
+	c.t.Helper()
+	if err := c.conn.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.ended = true
+}
+
 // Rest receives until the server closes the socket and returns the frames. It
 // answers connection.close.
 func (c *Client) Rest() []string {
