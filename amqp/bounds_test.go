@@ -83,7 +83,7 @@ func shownBound(v any) string {
 }
 
 // notHeld are constants of config.go that bound no memory of clients who have logged in.
-var notHeld = map[string]bool{"maxDelayed": true, "closeWorkers": true, "keepAliveCount": true}
+var notHeld = map[string]bool{"maxDelayed": true, "closeWorkers": true, "defaultFrameMax": true, "keepAliveCount": true}
 
 // sizesIn lists the constants of a file that are no times.
 func sizesIn(t *testing.T, file string) (names []string) {

@@ -99,6 +99,8 @@ const (
 	closeWorkers    = 16 // sessions of a connection that are closed at a time
 )
 
+const defaultFrameMax = 128 << 10
+
 // addedProperties is the room in a header frame for what is added to a message's own
 // properties before it is delivered: its deaths and counts.
 const addedProperties = 8 << 10
@@ -109,7 +111,7 @@ func maxProperties(frameMax uint32) int { return int(frameMax - min(addedPropert
 // withDefaults fills in what is not set.
 func (c Config) withDefaults() Config {
 	set(&c.Logger, slog.New(slog.DiscardHandler))
-	set(&c.FrameMax, 131072)
+	set(&c.FrameMax, defaultFrameMax)
 	set(&c.InitialFrameMax, 8192)
 	set(&c.ChannelMax, 2047)
 	set(&c.Heartbeat, 60*time.Second)
