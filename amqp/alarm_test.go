@@ -26,34 +26,48 @@ type alarmed struct {
 	server *amqp.Server
 	broker *amqptest.Broker
 	conn   net.Conn
+	served chan bool
 }
 
 func inAlarm(t *testing.T, heartbeat uint16, can []string, f func(a *alarmed)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := amqptest.NewBroker()
-		s, err := amqp.New(amqp.Config{Broker: b})
-		must(t, err)
-		near, far := net.Pipe()
-		served := make(chan bool)
-		go func() {
-			s.ServeConn(far)
-			close(served)
-		}()
-		a := &alarmed{amqptest.NewClient(t, near), t, s, b, near}
-		a.Login(wire.ConnectionTuneOK{ChannelMax: 10, FrameMax: 131072, Heartbeat: heartbeat}, can...)
-		a.Send(1, &wire.ChannelOpen{})
-		amqptest.Expect[*wire.ChannelOpenOK](a.Client)
-		a.Send(1, &wire.QueueDeclare{Queue: "q"})
-		amqptest.Expect[*wire.QueueDeclareOK](a.Client)
-		defer func() { // also if the test has failed
-			s.SetAlarm("")
-			near.Close()
-			<-served
-			must(t, s.Shutdown(context.Background()))
-		}()
+		a := newAlarmed(t, heartbeat, can)
+		defer a.end() // also if the test has failed
 		f(a)
 	})
+}
+
+// newAlarmed is for the inside of a synctest bubble. end must be called.
+func newAlarmed(t *testing.T, heartbeat uint16, can []string) *alarmed {
+	t.Helper()
+	b := amqptest.NewBroker()
+	s, err := amqp.New(amqp.Config{Broker: b})
+	must(t, err)
+	near, far := net.Pipe()
+	served := make(chan bool)
+	go func() {
+		s.ServeConn(far)
+		close(served)
+	}()
+	a := &alarmed{amqptest.NewClient(t, near), t, s, b, near, served}
+	a.Login(wire.ConnectionTuneOK{ChannelMax: 10, FrameMax: 131072, Heartbeat: heartbeat}, can...)
+	a.Send(1, &wire.ChannelOpen{})
+	amqptest.Expect[*wire.ChannelOpenOK](a.Client)
+	a.Send(1, &wire.QueueDeclare{Queue: "q"})
+	amqptest.Expect[*wire.QueueDeclareOK](a.Client)
+	return a
+}
+
+// end ends the client and its server, for which nothing may be left.
+func (a *alarmed) end() {
+	a.server.SetAlarm("")
+	a.conn.Close()
+	<-a.served
+	must(a.t, a.server.Shutdown(context.Background()))
+	if n := a.server.Held(); n != 0 {
+		a.t.Errorf("%d octets are held for nobody", n)
+	}
 }
 
 // later writes what the server may not read for a long time.

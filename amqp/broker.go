@@ -54,6 +54,9 @@ type Session interface {
 	// Check returns the error that Publish would return, and publishes nothing.
 	// It is called under the same conditions as Publish.
 	Check(p *fsm.Publish) error
+	// Admit is Check for a message whose body has not arrived: it looks for the exchange and at the user's rights
+	// only.
+	Admit(p *fsm.Publish) error
 	// Refresh returns once the broker knows all definitions for which any
 	// client of any node has had an answer, or when ctx ends. It may be called
 	// during another call.

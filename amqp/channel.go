@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 
 	"github.com/quorate/quorate/amqp/wire"
 	"github.com/quorate/quorate/fsm"
@@ -24,6 +25,9 @@ type channel struct {
 	conn    *conn
 	number  uint16
 	session Session
+
+	held      *account // contents, requests, the transaction
+	relieving atomic.Bool
 
 	content   content   // reader only
 	publisher publisher // called with gate held, except for the broker's reports
@@ -45,8 +49,24 @@ type channel struct {
 }
 
 func newChannel(c *conn, number uint16) *channel {
-	ch := &channel{conn: c, number: number, queue: newRequestQueue()}
-	ch.end = newChannelEnd(func() { c.stats.channels.remove(ch) })
+	ch := &channel{conn: c, number: number}
+	ch.held = c.held.newPart(channelStep, func(over *account) bool {
+		why := errAlarm()
+		if over != nil {
+			why = errHeld(0, over)
+		}
+		if ch.relieving.CompareAndSwap(false, true) {
+			c.server.start(func() { c.reader.relieve(ch, why) })
+		}
+		return true
+	})
+	ch.queue, ch.tx.held, ch.content.held = newRequestQueue(ch.held), ch.held, ch.held
+	ch.end = newChannelEnd(func() {
+		c.stats.channels.remove(ch)
+		ch.queue.clear()
+		ch.tx.end()
+		ch.held.close(false)
+	})
 	ch.publisher.init(number, c.out, c.flow, &ch.consumers)
 	ch.consumers = consumers{
 		channel: number, out: c.out, notify: c.capable.consumerCancelNotify,
@@ -65,6 +85,7 @@ func (ch *channel) attach(s Session) {
 	ch.publisher.session, ch.consumers.session = s, s
 	ch.settler.session, ch.definitions.session, ch.written.session = s, s, s
 	ch.content.user, ch.content.maxSize = ch.conn.user, uint64(ch.conn.server.cfg.MaxMessageSize)
+	ch.content.maxList = maxProperties(ch.conn.server.cfg.FrameMax)
 	ch.content.replyName = s.ReplyName
 }
 
@@ -83,6 +104,8 @@ func (ch *channel) frame(head wire.FrameHead) error {
 		return err
 	}
 	switch {
+	case ch.end.ignoring.Load(): // now
+		return ch.ignored(head, payload)
 	case head.Type == wire.FrameMethod && ch.content.stage == contentNone:
 		return ch.method(payload)
 	case head.Type == wire.FrameHeader && ch.content.stage == contentHeader:
@@ -100,13 +123,21 @@ func (ch *channel) frame(head wire.FrameHead) error {
 // ignore drops a frame of a channel whose close the client has not answered,
 // unless it belongs to a close.
 func (ch *channel) ignore(head wire.FrameHead) error {
-	ch.content.reset()
 	if head.Type != wire.FrameMethod {
+		ch.content.reset()
 		return ch.conn.reader.in.SkipPayload()
 	}
 	payload, err := ch.conn.reader.in.ReadPayload()
 	if err != nil {
 		return err
+	}
+	return ch.ignored(head, payload)
+}
+
+func (ch *channel) ignored(head wire.FrameHead, payload []byte) error {
+	ch.content.reset()
+	if head.Type != wire.FrameMethod {
+		return nil
 	}
 	switch wire.PeekID(payload) {
 	case wire.IDChannelClose:
@@ -119,7 +150,7 @@ func (ch *channel) ignore(head wire.FrameHead) error {
 		}
 		// The client takes the answer to its own close as the end.
 		ch.readCloseOK()
-		if free, err := ch.end.wait(ch.conn.end.done); !free {
+		if free, err := ch.end.wait(ch.conn.reader); !free {
 			return err
 		}
 		ch.conn.reader.forget(ch)
@@ -161,14 +192,31 @@ func (ch *channel) method(payload []byte) error {
 	return err
 }
 
-// submitContent submits an assembled publish if it is ready.
+// submitContent submits an assembled publish if it is ready. If more of it is to come, it must be one that may be
+// published, and there must be room.
 func (ch *channel) submitContent(ready bool, err error) error {
-	if err != nil || !ready {
+	if err != nil {
 		return err
+	}
+	if !ready {
+		ch.conn.reader.mayGoOn(ch)
+		return nil
 	}
 	_, err = ch.submit(&ch.content.request)
 	ch.content.release()
 	return err
+}
+
+// proceed does what is left to do after an error, unless a request in progress will. The gate is held.
+func (ch *channel) proceed() {
+	if ch.busy {
+		return
+	}
+	if next := ch.next(); next != nil {
+		ch.busy = true
+		ch.conn.tasks.start()
+		go ch.run(next)
+	}
 }
 
 func outcome(requeue bool, requeued fsm.Outcome) fsm.Outcome {
@@ -195,7 +243,7 @@ func (ch *channel) otherMethod(payload []byte) error {
 	if m.ClassID() == wire.ClassConnection {
 		return errUnimplementedMethod(wire.ID(m))
 	}
-	_, err = ch.submit(&request{kind: requestMethod, method: m})
+	_, err = ch.submit(&request{kind: requestMethod, method: m, size: len(payload) + wire.ArgumentsSize(m)})
 	return err
 }
 
@@ -234,7 +282,10 @@ func (ch *channel) begin(r *request) (*request, beginning) {
 	case !ch.end.isOpen():
 		return nil, requestRefused
 	case ch.busy:
-		ch.queue.push(r)
+		if over := ch.queue.push(r); over != nil {
+			ch.raise(errHeld(r.id(), over), 0)
+			return nil, requestRefused
+		}
 		return nil, requestQueued
 	}
 	next := ch.try(r)
@@ -287,7 +338,9 @@ func (ch *channel) admit(r *request) bool {
 		return false
 	}
 	if ch.busy {
-		ch.queue.push(r)
+		if over := ch.queue.push(r); over != nil {
+			ch.raise(errHeld(0, over), 0)
+		}
 		return false
 	}
 	ch.busy = true
@@ -299,7 +352,14 @@ func (ch *channel) run(r *request) {
 	defer ch.conn.tasks.done()
 	defer ch.conn.contain("do a method")
 	for r != nil {
-		r = ch.follow(r, ch.block(r))
+		weight := int64(0)
+		if r.kind <= requestPublish { // others hold nothing, and may end the account
+			weight = r.weight()
+		}
+		ch.held.add(weight)
+		err := ch.block(r)
+		ch.held.add(-weight)
+		r = ch.follow(r, err)
 	}
 }
 
@@ -348,14 +408,12 @@ func (ch *channel) next() *request {
 func (ch *channel) waitSpace() error {
 	for {
 		ch.gate.Lock()
-		full := ch.queue.wait()
+		full := ch.queue.wait(ch.conn.server.alarm.Load() != nil)
 		ch.gate.Unlock()
 		if !full {
 			return nil
 		}
-		select {
-		case <-ch.queue.space:
-		case <-ch.conn.end.done:
+		if !ch.conn.reader.await(ch.queue.space) {
 			return errEnding
 		}
 	}

@@ -72,7 +72,7 @@ func (s *Server) Connections() []ConnectionInfo {
 		i.Channels = c.stats.channels.count()
 		i.Received, i.Sent = c.reader.source.received.Load(), c.stats.sent.Load()
 		i.Reads, i.Writes = c.reader.source.reads.Load(), c.stats.writes.Load()
-		i.Pending = c.out.backlog.Load()
+		i.Pending = c.out.held.bytes.Load()
 		i.Closing, i.Blocked = c.end.isDone(), c.stats.blocked.Load()
 		all = append(all, i)
 	}

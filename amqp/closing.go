@@ -115,20 +115,24 @@ func (e *channelEnd) isFinished() bool {
 // wait blocks the reader, which must not hold the gate, while a close is in
 // progress. It returns false if the number is not free afterwards, because the
 // server's own close came first.
-func (e *channelEnd) wait(connectionDone <-chan struct{}) (free bool, err error) {
+func (e *channelEnd) wait(r *reader) (free bool, err error) {
 	ignored := e.ignored
 	if e.seen == seenCloseOK {
 		ignored = nil
 	}
-	select {
-	case <-e.finished:
-	case <-ignored:
-		e.seen = seenNothing
-		return false, nil
-	case <-connectionDone:
-		return false, errEnding
+	for {
+		select {
+		case <-e.finished:
+			return true, nil
+		case <-ignored:
+			e.seen = seenNothing
+			return false, nil
+		case <-r.relieved:
+			r.dropRelieved()
+		case <-r.conn.end.done:
+			return false, errEnding
+		}
 	}
-	return true, nil
 }
 
 // raise answers an error of the method with this id by closing the channel or
@@ -151,6 +155,7 @@ func (ch *channel) raise(err error, id uint32) {
 	ch.conn.log.Info("channel error", slog.Int("channel", int(ch.number)), slog.Any("error", e))
 	ch.consumers.close()
 	ch.end.ignore()
+	ch.tx.drop()
 	ch.publisher.closeWith(&wire.ChannelClose{
 		ReplyCode: e.Code, ReplyText: wire.ReplyText(e.Code, e.Text), FailedClass: e.ClassID, FailedMethod: e.MethodID,
 	})

@@ -54,23 +54,24 @@ func TestChannelEndOnce(t *testing.T) {
 func TestChannelEndWait(t *testing.T) {
 	closed := make(chan struct{})
 	close(closed)
+	over, running := &reader{conn: &conn{end: connEnd{done: closed}}}, &reader{conn: &conn{}}
 	e := newChannelEnd(func() {})
 	e.begin()
 	e.seen = seenClose
-	if free, err := e.wait(closed); free || !errors.Is(err, errEnding) {
+	if free, err := e.wait(over); free || !errors.Is(err, errEnding) {
 		t.Errorf("connection over: %v %v", free, err)
 	}
 	e.ignore()
-	if free, err := e.wait(nil); free || err != nil || e.seen != seenNothing {
+	if free, err := e.wait(running); free || err != nil || e.seen != seenNothing {
 		t.Errorf("closed by the server: %v %v", free, err)
 	}
 	// With the client's answer only the end of the channel counts.
 	e.seen = seenCloseOK
-	if free, err := e.wait(closed); free || !errors.Is(err, errEnding) {
+	if free, err := e.wait(over); free || !errors.Is(err, errEnding) {
 		t.Errorf("connection over: %v %v", free, err)
 	}
 	e.finish()
-	if free, err := e.wait(nil); !free || err != nil {
+	if free, err := e.wait(running); !free || err != nil {
 		t.Errorf("finished: %v %v", free, err)
 	}
 }

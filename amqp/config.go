@@ -33,6 +33,9 @@ type Config struct {
 	OperationTimeout time.Duration
 	// MaxMessageSize is the largest body in bytes, at most 512 MiB.
 	MaxMessageSize int
+	// HeldByConnection, HeldByUser and HeldByNode bound the bytes of memory that are held for a connection, for all
+	// connections of a user, and for all clients of the node; see account. Defaults: 64 MiB; half of the node's; 1 GiB.
+	HeldByConnection, HeldByUser, HeldByNode int64
 	// MaxConsumers is the maximum number of consumers of a channel; 0: no
 	// limit.
 	MaxConsumers int
@@ -69,6 +72,16 @@ const (
 	// then the reader waits.
 	maxQueued      = 1024
 	maxQueuedBytes = 1 << 20
+	alarmedBytes   = 64 << 10 // instead of maxQueuedBytes, during an alarm
+
+	// crowdedBytes is what publishes without an outcome may hold instead of
+	// maxUnconfirmedBytes while the user or the node is at its bound, and the connection
+	// holds more than its share. It is checked again every crowdedTime.
+	crowdedBytes = 256 << 10
+	crowdedTime  = time.Second
+
+	// lastBody is how much of one message a connection may complete during an alarm.
+	lastBody = 16 << 10
 
 	// eagerBody is how much memory is allocated because of a content header
 	// alone. A longer body gets its memory as it arrives.
@@ -86,16 +99,28 @@ const (
 	closeWorkers    = 16 // sessions of a connection that are closed at a time
 )
 
+const defaultFrameMax = 128 << 10
+
+// addedProperties is the room in a header frame for what is added to a message's own
+// properties before it is delivered: its deaths and counts.
+const addedProperties = 8 << 10
+
+// maxProperties bounds the encoded properties of a publish.
+func maxProperties(frameMax uint32) int { return int(frameMax - min(addedProperties, frameMax/2)) }
+
 // withDefaults fills in what is not set.
 func (c Config) withDefaults() Config {
 	set(&c.Logger, slog.New(slog.DiscardHandler))
-	set(&c.FrameMax, 131072)
+	set(&c.FrameMax, defaultFrameMax)
 	set(&c.InitialFrameMax, 8192)
 	set(&c.ChannelMax, 2047)
 	set(&c.Heartbeat, 60*time.Second)
 	set(&c.HandshakeTimeout, 10*time.Second)
 	set(&c.OperationTimeout, 15*time.Second)
 	set(&c.MaxMessageSize, 16<<20)
+	set(&c.HeldByConnection, 64<<20)
+	set(&c.HeldByNode, 1<<30)
+	set(&c.HeldByUser, c.HeldByNode/2)
 	set(&c.Version, "0.0.0")
 	c.Heartbeat = max(c.Heartbeat, 0)
 	return c
@@ -121,6 +146,9 @@ func (c Config) Validate() error {
 		{"handshake_timeout (ms)", c.HandshakeTimeout.Milliseconds(), 1, 10 * 60 * 1000},
 		{"operation_timeout (ms)", c.OperationTimeout.Milliseconds(), 1, 10 * 60 * 1000},
 		{"max_message_size", int64(c.MaxMessageSize), 1, wire.MaxBodySize},
+		{boundConnection, c.HeldByConnection, 1 << 20, 1 << 40},
+		{boundUser, c.HeldByUser, 1 << 20, 1 << 40},
+		{boundNode, c.HeldByNode, 1 << 20, 1 << 40},
 		{"max_consumers", int64(c.MaxConsumers), 0, 1 << 31},
 	} {
 		if s.value < s.low || s.value > s.high {

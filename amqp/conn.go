@@ -33,7 +33,8 @@ type conn struct {
 	log    *slog.Logger
 	reader *reader
 	out    *outbox
-	flow   *flow // publishes that the broker has not confirmed
+	held   account // all of the connection's memory
+	flow   *flow   // publishes that the broker has not confirmed
 	tasks  *tasks
 	end    connEnd
 	stats  connStats
@@ -125,11 +126,12 @@ func newConn(s *Server, socket net.Conn) *conn {
 	c := &conn{
 		server: s, socket: socket,
 		log:   s.log.With(slog.String("remote", socket.RemoteAddr().String())),
-		flow:  newFlow(maxUnconfirmed, maxUnconfirmedBytes),
+		held:  account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
 		tasks: newTasks(),
 		end:   connEnd{done: make(chan struct{}), gone: make(chan struct{})},
 	}
-	c.out = newOutbox(func() { c.abort(errTooMuch) })
+	c.flow = newFlow(maxUnconfirmed, maxUnconfirmedBytes, c.held.newPart(connectionStep, nil))
+	c.out = newOutbox(&c.held, func() { c.abort(errTooMuch) })
 	c.reader = newReader(c)
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
@@ -142,6 +144,7 @@ func (c *conn) serve() {
 		c.refuse(err)
 		return
 	}
+	c.server.users.join(c.user, &c.held)
 	c.reader.source.watch(c.heartbeat)
 	// This comes before a client can see that the connection is open.
 	open := c.end.run()
@@ -165,6 +168,7 @@ func (c *conn) serve() {
 	}
 	c.finish(err, written)
 	c.socket.Close()
+	c.vacate()
 	c.log.Info("connection closed", slog.Any("reason", c.end.reason()))
 }
 
@@ -359,6 +363,23 @@ func (c *conn) teardown(orderly bool) {
 	}
 	_ = work.Wait() // a session ends without errors
 	c.broker.Close(ctx)
+}
+
+// vacate gives back what the connection holds. Nothing works for it any more.
+func (c *conn) vacate() {
+	clean := !errors.Is(c.end.reason(), errPanic)
+	for _, ch := range c.reader.channels {
+		ch.content.reset()
+		ch.gate.Lock()
+		ch.queue.clear()
+		ch.tx.end()
+		ch.gate.Unlock()
+		ch.held.close(clean)
+	}
+	c.out.drop()
+	c.flow.held.close(clean)
+	c.out.held.close(clean)
+	c.server.users.leave(c.user, &c.held, clean)
 }
 
 // tasks counts goroutines that wait for the broker.

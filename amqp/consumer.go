@@ -405,6 +405,12 @@ func (ch *channel) get(ctx context.Context, m *wire.BasicGet) error {
 	case err != nil:
 		return err
 	case ok:
+		if size := renderedSize(&message); !fitsFrame(size, ch.conn.frameMax) {
+			ch.gate.Lock()
+			defer ch.gate.Unlock()
+			ch.settler.later(message.Consumer, []uint64{message.ID}, fsm.RequeueFailed)
+			return errUnfit(wire.IDBasicGet, size, ch.conn.frameMax)
+		}
 		ch.consumers.got(&message, m.NoAck)
 	default:
 		ch.reply(false, &wire.BasicGetEmpty{})

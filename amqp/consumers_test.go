@@ -31,7 +31,7 @@ type side struct {
 func newSide(notify bool) *side {
 	s := &side{}
 	s.consumers = consumers{
-		channel: 1, session: &s.drops, out: newOutbox(func() {}), notify: notify, limit: 3, counts: &s.counts,
+		channel: 1, session: &s.drops, out: newOutbox(&account{}, func() {}), notify: notify, limit: 3, counts: &s.counts,
 		post:     func(task func(context.Context) error) { s.tasks = append(s.tasks, task(context.Background())) },
 		giveBack: func(m []fsm.Message) error { s.given = append(s.given, m...); return nil },
 		byNumber: map[uint64]*consumer{}, byTag: map[string]*consumer{},

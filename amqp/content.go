@@ -9,16 +9,21 @@ import (
 // then body frames. It belongs to the reader.
 //
 // Invariants: in contentBody, len(payload) + remaining = total; in contentNone,
-// remaining = 0. Before a body arrives no more than eagerBody is allocated for it.
+// remaining = 0. Before a body arrives no more than eagerBody is allocated for it. counted is 0 for less than
+// smallContent.
 type content struct {
 	user      string        // of the login, for user-id
 	maxSize   uint64        // of a body
+	maxList   int           // of the properties
 	replyName func() string // returns the routing key of replies to the channel
+	held      *account      // of the channel
 
 	stage     contentStage
 	request   request // of kind requestPublish: what is assembled
 	remaining uint64  // octets of the body still to come
 	total     int     // length of the whole payload
+	counted   int64   // of the payload's memory, in held
+	admitted  bool    // the broker has been asked whether it may be published
 
 	// exchange and key are those of the last publish, so that the next one need
 	// not allocate.
@@ -39,6 +44,7 @@ type message struct {
 	publish              fsm.Publish
 	mandatory, immediate bool
 	size                 uint64 // of the body
+	list                 int    // size of the properties
 	// fields are the encoded headers as published, if those in the payload
 	// differ; else nil.
 	fields []byte
@@ -81,9 +87,9 @@ func (c *content) header(payload []byte) (ready bool, err error) {
 		return false, err
 	}
 	m := &c.request.message
-	m.size = h.BodySize
+	m.size, m.list = h.BodySize, len(h.Properties)
 	c.remaining = h.BodySize
-	if m.immediate || m.size > c.maxSize {
+	if m.immediate || m.size > c.maxSize || m.list > c.maxList {
 		// It will be refused; until then nothing of it is stored.
 		c.stage = contentSkip
 		c.endSkipped()
@@ -107,7 +113,7 @@ func (c *content) body(in *wire.Reader, size int) (ready bool, err error) {
 		return false, wire.BodyTooLong(wire.ClassBasic, basicPublish)
 	}
 	if c.stage == contentSkip || size == 0 {
-		if err := in.SkipPayload(); err != nil {
+		if err := in.SkipPayload(); err != nil || c.stage == contentNone {
 			return false, err
 		}
 		c.remaining -= uint64(size)
@@ -117,6 +123,9 @@ func (c *content) body(in *wire.Reader, size int) (ready bool, err error) {
 	p := grow(c.request.message.publish.Payload, size, c.total)
 	if err := in.ReadPayloadInto(p[len(p) : len(p)+size]); err != nil {
 		return false, err
+	}
+	if c.stage == contentNone {
+		return false, nil // dropped meanwhile
 	}
 	c.request.message.publish.Payload = p[:len(p)+size]
 	c.remaining -= uint64(size)
@@ -129,7 +138,7 @@ func grow(p fsm.Payload, n, total int) fsm.Payload {
 	if cap(p)-len(p) >= n {
 		return p
 	}
-	grown := make(fsm.Payload, len(p), min(max(2*cap(p), len(p)+n), total))
+	grown := make(fsm.Payload, len(p), min(max(4*cap(p), len(p)+n), total))
 	copy(grown, p)
 	return grown
 }
@@ -150,8 +159,35 @@ func (c *content) endSkipped() {
 	}
 }
 
+// smallContent is the memory below which an incomplete message counts as part of its channel.
+const smallContent = 4 << 10
+
+// count counts the memory of an incomplete message. It returns the account whose bound it exceeds; nil: none, or
+// the message may do so.
+func (c *content) count(may bool) (over *account) {
+	n := int64(cap(c.request.message.publish.Payload)) - c.counted
+	switch {
+	case n == 0 || c.counted+n < smallContent:
+		return nil
+	case may:
+		c.held.add(n)
+	default:
+		if over = c.held.take(n); over != nil {
+			return over
+		}
+	}
+	c.counted += n
+	return nil
+}
+
 // release drops the submitted message, which belongs to the broker now.
-func (c *content) release() { c.request.message = message{} }
+func (c *content) release() {
+	c.request.message, c.admitted = message{}, false
+	if c.counted > 0 {
+		c.held.add(-c.counted)
+		c.counted = 0
+	}
+}
 
 // isPartial reports whether a message is incomplete.
 func (c *content) isPartial() bool { return c.stage != contentNone }

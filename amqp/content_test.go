@@ -12,7 +12,7 @@ import (
 // TestContent assembles messages from body frames of random sizes.
 func TestContent(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	c := content{maxSize: 3 * eagerBody, user: "guest", replyName: func() string { return "reply" }}
+	c := content{maxSize: 3 * eagerBody, maxList: 1000, user: "guest", replyName: func() string { return "reply" }}
 	p := wire.Properties{Present: wire.FlagReplyTo | wire.FlagPriority, ReplyTo: []byte(fsm.ReplyQueue), Priority: 7}
 	properties := wire.AppendProperties(nil, &p)
 	for _, size := range []int{0, 1, 100, 5000, eagerBody, eagerBody + 1, 3 * eagerBody, 3*eagerBody + 1} {
@@ -59,7 +59,7 @@ func TestContent(t *testing.T) {
 
 // TestContentTooLong: a body frame beyond the announced size ends the connection.
 func TestContentTooLong(t *testing.T) {
-	c := content{maxSize: 100}
+	c := content{maxSize: 100, maxList: 100}
 	mustBegin(t, &c, &wire.BasicPublish{})
 	if _, err := c.header(headerFrame(3, []byte{0, 0})); err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ var (
 		"CodeNoRoute": wire.CodeNoRoute, "CodeConnectionForced": wire.CodeConnectionForced, "CodeAccessRefused": wire.CodeAccessRefused,
 		"CodeNotFound": wire.CodeNotFound, "CodeResourceLocked": wire.CodeResourceLocked, "CodePreconditionFailed": wire.CodePreconditionFailed,
 		"CodeFrameError": wire.CodeFrameError, "CodeSyntaxError": wire.CodeSyntaxError, "CodeCommandInvalid": wire.CodeCommandInvalid,
-		"CodeChannelError": wire.CodeChannelError, "CodeUnexpectedFrame": wire.CodeUnexpectedFrame, "CodeNotAllowed": wire.CodeNotAllowed,
+		"CodeChannelError": wire.CodeChannelError, "CodeUnexpectedFrame": wire.CodeUnexpectedFrame, "CodeNotAllowed": wire.CodeNotAllowed, "CodeResourceError": wire.CodeResourceError,
 		"CodeNotImplemented": wire.CodeNotImplemented, "CodeInternalError": wire.CodeInternalError,
 	}
 	kinds = map[string]fsm.Kind{

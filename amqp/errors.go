@@ -27,9 +27,10 @@ var refusalCodes = map[fsm.Kind]uint16{
 }
 
 // endsConnection reports whether an error with this code closes the
-// connection; the others close their channel.
+// connection; the others close their channel. 506 is one of the latter here: other channels
+// are not to blame for what one holds.
 func endsConnection(code uint16) bool {
-	return code >= 500 || code == wire.CodeConnectionForced || code == wire.CodeInvalidPath
+	return code >= 500 && code != wire.CodeResourceError || code == wire.CodeConnectionForced || code == wire.CodeInvalidPath
 }
 
 // protocolError returns what a client sees of err, raised by the method with
@@ -143,6 +144,16 @@ func errMessageSize(size uint64, limit int) *wire.Error {
 		"message size %d is larger than configured max size %d", size, limit)
 }
 
+func errPropertiesSize(size, limit int) *wire.Error {
+	return fault(wire.IDBasicPublish, wire.CodePreconditionFailed,
+		"properties of %d bytes are larger than %d, which leaves room for what is added to them", size, limit)
+}
+
+func errUnfit(id uint32, size int, frameMax uint32) *wire.Error {
+	return fault(id, wire.CodeContentTooLarge,
+		"a message with properties of %d bytes does not fit into frames of %d, and has gone back as one whose delivery failed", size, frameMax)
+}
+
 func errUnknownTag(id uint32, tag uint64) *wire.Error {
 	return fault(id, wire.CodePreconditionFailed, "unknown delivery tag %d", tag)
 }
@@ -153,7 +164,17 @@ func errTxMode(id uint32, what string) *wire.Error {
 
 func errTxTooLarge() *wire.Error {
 	return fault(wire.IDBasicPublish, wire.CodePreconditionFailed,
-		"a transaction holds at most %d publishes of %d bytes together", maxTxPublishes, maxTxBytes)
+		"a transaction holds at most %d publishes", maxTxPublishes)
+}
+
+// errHeld is the error of a channel that holds, or wants to hold, too much.
+func errHeld(id uint32, over *account) *wire.Error {
+	return fault(id, wire.CodeResourceError, "memory held for clients is at its bound, %s = %d", over.bound, over.limit)
+}
+
+// errAlarm is the error of a channel that holds what an alarm is about.
+func errAlarm() *wire.Error {
+	return fault(0, wire.CodeResourceError, "memory alarm: what the channel holds is given up, and its transaction rolled back")
 }
 
 func errNoQueue(id uint32) *wire.Error {

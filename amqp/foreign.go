@@ -19,6 +19,9 @@ func (Properties) Publish(user, exchange, key string, properties *fsm.Table, bod
 	if err != nil {
 		return nil, err
 	}
+	if limit := maxProperties(defaultFrameMax); len(raw) > limit {
+		return nil, fsm.Refuse(fsm.Precondition, errPropertiesSize(len(raw), limit).Text)
+	}
 	read, err := wire.ParseProperties(raw)
 	if err != nil {
 		return nil, err

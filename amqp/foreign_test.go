@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -63,5 +64,20 @@ func TestForeignPublish(t *testing.T) {
 	}
 	if _, err := (Properties{}).Publish("guest", strings.Repeat("x", 256), "q", nil, nil); err == nil {
 		t.Error("an exchange of 256 bytes is accepted")
+	}
+}
+
+// Properties that no client could be sent are refused over HTTP, too.
+func TestForeignLargeProperties(t *testing.T) {
+	headers := func(n int) *fsm.Table {
+		list := &fsm.Table{Fields: []*logpb.Field{{Name: "h", Value: &logpb.Value{Tag: 'S', Str: make([]byte, n)}}}}
+		return &fsm.Table{Fields: []*logpb.Field{{Name: "headers", Value: &logpb.Value{Tag: 'F', Table: list}}}}
+	}
+	if _, err := (Properties{}).Publish("u", "", "q", headers(100_000), nil); err != nil {
+		t.Error(err)
+	}
+	_, err := Properties{}.Publish("u", "", "q", headers(130_000), nil)
+	if r := new(fsm.Refusal); !errors.As(err, &r) || r.Kind != fsm.Precondition {
+		t.Errorf("%v", err)
 	}
 }

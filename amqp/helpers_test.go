@@ -56,6 +56,9 @@ func mustServe(t testing.TB, change func(*amqp.Config)) *server {
 			t.Errorf("serve: %v", err)
 		}
 		b.AwaitSessions(0)
+		if n := s.Held(); n != 0 {
+			t.Errorf("%d octets are held for nobody", n)
+		}
 	})
 	return &server{Server: s, t: t, broker: b, addr: l.Addr().String()}
 }

@@ -73,6 +73,9 @@ func (p *publisher) check(m *message) error {
 	return p.session.Check(&m.publish)
 }
 
+// admit returns the error with which the broker refuses a message whatever its body.
+func (p *publisher) admit(m *message) error { return p.session.Admit(&m.publish) }
+
 func (p *publisher) setCurrent(m *message) {
 	p.current = m
 	if m != nil {
@@ -145,17 +148,16 @@ func (ch *channel) publish(m *message) error {
 	if limit := ch.conn.server.cfg.MaxMessageSize; m.size > uint64(limit) {
 		return errMessageSize(m.size, limit)
 	}
+	if limit := ch.content.maxList; m.list > limit {
+		return errPropertiesSize(m.list, limit)
+	}
 	if !ch.tx.on {
 		return ch.publisher.publish(m)
-	}
-	if err := ch.tx.fits(m); err != nil {
-		return err
 	}
 	if err := ch.publisher.check(m); err != nil {
 		return err
 	}
-	ch.tx.add(m)
-	return nil
+	return ch.tx.add(m)
 }
 
 // publishLater publishes a message for which the broker must be waited for.

@@ -26,12 +26,14 @@ type reader struct {
 	channels  map[uint16]*channel
 	last      *channel // the channel of the last frame
 	published bool     // since it was last unblocked
-	request   request  // scratch, of kind requestSettle
+	finishing finishing
+	relieved  chan struct{} // capacity 1: dropRelieved is to be called
+	request   request       // scratch, of kind requestSettle
 }
 
 func newReader(c *conn) *reader {
-	r := &reader{conn: c, source: &source{conn: c.socket}, channels: map[uint16]*channel{}}
-	r.source.admit = r.waitUnblocked
+	r := &reader{conn: c, source: &source{conn: c.socket}, channels: map[uint16]*channel{}, relieved: make(chan struct{}, 1)}
+	r.source.admit = r.admit
 	r.in = wire.NewReader(r.source, r.conn.server.cfg.InitialFrameMax)
 	return r
 }
@@ -43,7 +45,7 @@ func (r *reader) run() error {
 			return err
 		}
 		r.source.frameDone()
-		if !r.waitUnblocked() || !r.conn.flow.wait(r.conn.end.done) || !r.conn.out.requested.wait(r.conn.end.done) {
+		if !r.waitUnblocked() || !r.conn.flow.wait(r) || !r.conn.out.requested.wait(r) {
 			return errEnding
 		}
 	}
@@ -70,7 +72,7 @@ func (r *reader) frame() error {
 	}
 	ch := r.channel(head.Channel)
 	if ch != nil && ch.end.seen != seenNothing {
-		free, err := ch.end.wait(r.conn.end.done)
+		free, err := ch.end.wait(r)
 		if err != nil {
 			return err
 		}
@@ -225,13 +227,11 @@ func (r *reader) sweep() {
 	r.last = nil
 }
 
-// waitUnblocked blocks the connection during an alarm, if it has published
-// since it was last unblocked. A message in progress is read to its end: a
-// connection is blocked between the messages of a channel. It returns false if
-// the connection has ended meanwhile.
+// waitUnblocked blocks the connection during an alarm, if it has published since it was last unblocked. It
+// returns false if the connection has ended meanwhile.
 func (r *reader) waitUnblocked() bool {
 	a := r.conn.server.alarm.Load()
-	if a == nil || !r.published || r.last != nil && r.last.content.isPartial() || r.conn.end.isDone() {
+	if a == nil || !r.published || r.mayFinish(a) || r.conn.end.isDone() {
 		return true
 	}
 	r.conn.server.blocked.Add(1)
@@ -243,9 +243,7 @@ func (r *reader) waitUnblocked() bool {
 	if r.conn.capable.connectionBlocked {
 		r.conn.out.push(0, &wire.ConnectionBlocked{Reason: a.reason})
 	}
-	select {
-	case <-a.over:
-	case <-r.conn.end.done:
+	if !r.await(a.over) {
 		return false
 	}
 	r.published = false
@@ -256,22 +254,133 @@ func (r *reader) waitUnblocked() bool {
 	return true
 }
 
+// finishing is the one message that a connection may complete during an alarm.
+type finishing struct {
+	channel *channel
+	alarm   <-chan struct{} // its over
+}
+
+// mayFinish reports whether the message in progress may be completed although there is an alarm: one for each
+// connection, and no more than lastBody of it.
+func (r *reader) mayFinish(a *alarm) bool {
+	if r.last == nil || !r.last.content.isPartial() || r.last.content.remaining > lastBody {
+		return false
+	}
+	if r.finishing.alarm != a.over {
+		r.finishing = finishing{r.last, a.over}
+	}
+	return r.finishing.channel == r.last
+}
+
+// await waits for a signal. false: the connection has ended. Meanwhile it drops what channels hold that have been
+// relieved.
+func (r *reader) await(signal <-chan struct{}) bool {
+	for {
+		select {
+		case <-signal:
+			return true
+		case <-r.relieved:
+			r.dropRelieved()
+		case <-r.conn.end.done:
+			return false
+		}
+	}
+}
+
+// mayGoOn ends a channel whose incomplete message takes more memory than there may be, or may not be published.
+// The broker is asked before the body takes memory, and again with the next frame if a method is in progress, which
+// may create the exchange. The reader calls it.
+func (r *reader) mayGoOn(ch *channel) {
+	c := &ch.content
+	// A publisher that has much on its way is stopped, not refused.
+	over := c.count(r.conn.flow.held.bytes.Load() >= crowdedBytes)
+	if over == nil && (c.counted == 0 || c.admitted) {
+		return
+	}
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	err := error(nil)
+	switch {
+	case over != nil:
+		err = errHeld(wire.IDBasicPublish, over)
+	case ch.busy || !ch.end.isOpen():
+		return
+	default:
+		err = ch.publisher.admit(&c.request.message)
+		c.admitted = err == nil
+	}
+	if err != nil && !errors.Is(err, fsm.ErrNotFresh) {
+		ch.raise(err, wire.IDBasicPublish)
+		ch.proceed()
+		c.reset()
+	}
+}
+
+// relieve ends a channel and drops what it holds, except for a commit in progress. The reader is woken, wherever it
+// waits, to drop an incomplete message. Any goroutine may call it.
+func (r *reader) relieve(ch *channel, why *wire.Error) {
+	defer r.conn.contain("relieve a channel")
+	defer r.wake()
+	defer ch.relieving.Store(false)
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if ch.tx.committing || !ch.end.isOpen() {
+		return
+	}
+	ch.raise(why, 0)
+	ch.queue.clear()
+	ch.tx.end()
+	ch.proceed()
+}
+
+// wake makes the reader call dropRelieved.
+func (r *reader) wake() {
+	select {
+	case r.relieved <- struct{}{}:
+	default: // it will
+	}
+	r.source.interrupt()
+}
+
+// dropRelieved drops the incomplete messages of channels whose frames are ignored.
+func (r *reader) dropRelieved() {
+	if r.conn.end.isDone() {
+		return // the teardown does it, perhaps now
+	}
+	for _, ch := range r.channels {
+		if ch.end.ignoring.Load() {
+			ch.content.reset()
+		}
+	}
+}
+
+// admit is called before the socket is read.
+func (r *reader) admit() bool {
+	select {
+	case <-r.relieved:
+		r.dropRelieved()
+	default:
+	}
+	return r.waitUnblocked()
+}
+
 // flow bounds the publishes that a connection has passed to the broker and that
 // have no outcome yet. The reader adds and waits; any goroutine releases.
 type flow struct {
 	maxCount, maxBytes int64
-	count, bytes       atomic.Int64
+	count              atomic.Int64
+	held               *account // the bytes
 	waiting            atomic.Bool
 	wake               chan struct{} // capacity 1
 }
 
-func newFlow(maxCount, maxBytes int64) *flow {
-	return &flow{maxCount: maxCount, maxBytes: maxBytes, wake: make(chan struct{}, 1)}
+func newFlow(maxCount, maxBytes int64, held *account) *flow {
+	return &flow{maxCount: maxCount, maxBytes: maxBytes, held: held, wake: make(chan struct{}, 1)}
 }
 
 func (f *flow) add(count, bytes int64) {
 	f.count.Add(count)
-	f.bytes.Add(bytes)
+	f.held.add(bytes)
 }
 
 func (f *flow) release(count, bytes int64) {
@@ -279,41 +388,49 @@ func (f *flow) release(count, bytes int64) {
 		return
 	}
 	f.count.Add(-count)
-	f.bytes.Add(-bytes)
+	f.held.add(-bytes)
 	if f.waiting.Load() && f.low() {
-		select {
-		case f.wake <- struct{}{}:
-		default:
-		}
+		f.signal()
 	}
 }
 
 // full reports whether the reader must stop.
 func (f *flow) full() bool {
-	return f.count.Load() >= f.maxCount || f.bytes.Load() >= f.maxBytes
+	n := f.held.bytes.Load()
+	return f.count.Load() >= f.maxCount || n >= f.maxBytes || n >= crowdedBytes && f.held.isCrowded()
 }
 
 // low reports whether a stopped reader may continue: a quarter below the bound,
 // so that it does not stop again at the next message.
 func (f *flow) low() bool {
-	return f.count.Load() <= f.maxCount/4*3 && f.bytes.Load() <= f.maxBytes/4*3
+	n := f.held.bytes.Load()
+	return f.count.Load() <= f.maxCount/4*3 && n <= f.maxBytes/4*3 && (n <= crowdedBytes/4*3 || !f.held.isCrowded())
 }
 
-// wait blocks while f is full. It returns false if done was closed meanwhile.
-func (f *flow) wait(done <-chan struct{}) bool {
+// wait blocks the reader while f is full. It returns false if the connection has
+// ended meanwhile.
+func (f *flow) wait(r *reader) bool {
 	if !f.full() {
 		return true
 	}
 	f.waiting.Store(true)
 	defer f.waiting.Store(false)
 	for !f.low() {
-		select {
-		case <-f.wake:
-		case <-done:
+		again := time.AfterFunc(crowdedTime, f.signal) // others may make room
+		ok := r.await(f.wake)
+		again.Stop()
+		if !ok {
 			return false
 		}
 	}
 	return true
+}
+
+func (f *flow) signal() {
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
 }
 
 // source is what frames are read from: the socket, with a deadline for each

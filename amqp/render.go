@@ -12,6 +12,12 @@ func changesProperties(m *fsm.Message) bool {
 	return tellsCounts(m) || len(m.Deaths) > 0 || m.ScheduledFor != 0 || m.LockToken != ""
 }
 
+// headOfHeader is what a header frame has besides the properties.
+const headOfHeader = 12 + wire.FrameOverhead
+
+// fitsFrame reports whether properties of some size fit into a header frame.
+func fitsFrame(size int, frameMax uint32) bool { return size+headOfHeader <= int(frameMax) }
+
 // tellsCounts reports whether m goes out with the headers that count how often
 // it was handed out. Some clients cannot decode them, so they are added only
 // where the peer adds them, too: not by queues that are not replicated.
@@ -44,6 +50,15 @@ func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
 		return append(dst, raw...) // they were checked when they came in
 	}
 	return out
+}
+
+// renderedSize is the size of the property list with which a message goes out.
+func renderedSize(m *fsm.Message) int {
+	raw := m.Payload.Properties()
+	if changesProperties(m) {
+		raw = renderProperties(nil, raw, m)
+	}
+	return len(raw)
 }
 
 // infoHeaders are what a receiver may ask to know of a delivery. What a client has

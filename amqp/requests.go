@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"context"
+	"unsafe"
 
 	"github.com/quorate/quorate/amqp/wire"
 )
@@ -14,6 +15,12 @@ type request struct {
 	message message
 	settle  settlement
 	task    func(context.Context) error
+	size    int // of the method, decoded
+}
+
+// weight is the memory of a request while it waits, in bytes.
+func (r *request) weight() int64 {
+	return int64(unsafe.Sizeof(*r)) + int64(cap(r.message.publish.Payload)+r.size)
 }
 
 type requestKind uint8
@@ -57,20 +64,30 @@ func (r *request) blocks() bool {
 // in progress. It refuses nothing: the reader checks whether it is full, and
 // waits at space. The channel's gate guards it.
 //
-// Invariants: bytes is the sum of the payloads in list; waiting only if the
-// queue was full at the last wait, and space has not been signalled since.
+// Invariants: bytes is the sum of the weights in list, and counts in held; waiting
+// only if the queue was full at the last wait, and space has not been signalled
+// since.
 type requestQueue struct {
+	held    *account // of the channel
 	list    []request
-	bytes   int
+	bytes   int64
 	waiting bool          // the reader waits at space
+	alarmed bool          // there was an alarm when it was checked last
 	space   chan struct{} // capacity 1
 }
 
-func newRequestQueue() requestQueue { return requestQueue{space: make(chan struct{}, 1)} }
+func newRequestQueue(held *account) requestQueue {
+	return requestQueue{held: held, space: make(chan struct{}, 1)}
+}
 
-func (q *requestQueue) push(r *request) {
-	q.list = append(q.list, *r)
-	q.bytes += len(r.message.publish.Payload)
+// push appends a request, unless what it holds exceeds the bound of an account, which is returned.
+func (q *requestQueue) push(r *request) (over *account) {
+	w := r.weight()
+	if over = q.held.take(w); over == nil {
+		q.list = append(q.list, *r)
+		q.bytes += w
+	}
+	return over
 }
 
 // pop removes the oldest request.
@@ -81,19 +98,25 @@ func (q *requestQueue) pop() (r request, ok bool) {
 	r = q.list[0]
 	q.list[0] = request{}
 	q.list = q.list[1:]
-	q.bytes -= len(r.message.publish.Payload)
+	q.count(-r.weight())
 	q.wake()
 	return r, true
 }
 
+func (q *requestQueue) count(n int64) {
+	q.bytes += n
+	q.held.add(n)
+}
+
 // clear drops all requests and their memory.
 func (q *requestQueue) clear() {
-	q.list, q.bytes = nil, 0
+	q.list = nil
+	q.count(-q.bytes)
 	q.wake()
 }
 
 func (q *requestQueue) full() bool {
-	return len(q.list) >= maxQueued || q.bytes >= maxQueuedBytes
+	return len(q.list) >= maxQueued || q.bytes >= maxQueuedBytes || q.alarmed && q.bytes >= alarmedBytes
 }
 
 // has reports whether there is a request of this kind.
@@ -107,7 +130,8 @@ func (q *requestQueue) has(kind requestKind) bool {
 }
 
 // wait reports whether the reader must wait at space, and check again.
-func (q *requestQueue) wait() bool {
+func (q *requestQueue) wait(alarmed bool) bool {
+	q.alarmed = alarmed
 	q.waiting = q.full()
 	return q.waiting
 }

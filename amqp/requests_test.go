@@ -17,9 +17,9 @@ func TestRequestQueue(t *testing.T) {
 }
 
 func fillQueue(t *testing.T, size int) {
-	q := newRequestQueue()
+	q := newRequestQueue(&account{})
 	pushed := uint64(0)
-	for !q.wait() {
+	for !q.wait(false) {
 		pushed++
 		r := request{kind: requestPublish}
 		r.message.publish.Number, r.message.publish.Payload = pushed, make(fsm.Payload, size)
@@ -41,10 +41,13 @@ func fillQueue(t *testing.T, size int) {
 			t.Fatalf("%d left, %d octets: woken %v", len(q.list), q.bytes, woken)
 		}
 	}
-	if q.bytes != 0 || len(q.list) != 1 {
-		t.Errorf("%d octets in %d requests left", q.bytes, len(q.list))
+	if left := (&request{}).weight(); q.bytes != left || len(q.list) != 1 {
+		t.Errorf("%d octets in %d requests left, want %d", q.bytes, len(q.list), left)
 	}
 	q.clear()
+	if q.bytes != 0 || q.held.bytes.Load() != 0 {
+		t.Errorf("%d octets are left, %d count", q.bytes, q.held.bytes.Load())
+	}
 	if _, ok := q.pop(); ok {
 		t.Error("a request of none")
 	}

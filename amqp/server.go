@@ -34,6 +34,7 @@ type Server struct {
 	delayed   map[net.Conn]*time.Timer // refused logins
 	work      sync.WaitGroup           // conns and delayed
 
+	users    users
 	timeouts timeoutCounts
 	panics   atomic.Uint64
 	unknown  logLimiter // lines about clients that have not logged in
@@ -79,7 +80,7 @@ func New(cfg Config) (*Server, error) {
 	cfg = cfg.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	return &Server{
-		cfg: cfg, log: cfg.Logger, ctx: ctx, stop: stop,
+		cfg: cfg, log: cfg.Logger, ctx: ctx, stop: stop, users: newUsers(cfg.HeldByUser, cfg.HeldByNode),
 		listeners: map[net.Listener]struct{}{},
 		conns:     map[*conn]struct{}{},
 		delayed:   map[net.Conn]*time.Timer{},
@@ -109,7 +110,7 @@ func (s *Server) Serve(l net.Listener) error {
 		case err == nil:
 			pause = 0
 			setKeepAlive(socket)
-			s.start(socket)
+			s.accept(socket)
 		case s.isClosed():
 			return ErrServerClosed
 		case errors.Is(err, net.ErrClosed):
@@ -143,9 +144,18 @@ func (s *Server) ServeConn(socket net.Conn) {
 	}
 }
 
-func (s *Server) start(socket net.Conn) {
+func (s *Server) accept(socket net.Conn) {
 	if c := s.register(socket); c != nil {
 		go s.serve(c)
+	}
+}
+
+// start does something on a goroutine that Shutdown waits for, unless that has begun.
+func (s *Server) start(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.shutdown {
+		s.work.Go(f)
 	}
 }
 

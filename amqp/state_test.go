@@ -111,9 +111,9 @@ func (nowhere) Publish(*fsm.Publish) (routed bool, err error) { return false, ni
 
 // A mandatory message without a route is on its way back before it is confirmed.
 func TestReturnedBeforeConfirmed(t *testing.T) {
-	out := newOutbox(func() {})
+	out := newOutbox(&account{}, func() {})
 	p := publisher{session: nowhere{}}
-	p.init(1, out, newFlow(10, 1000), nil)
+	p.init(1, out, newFlow(10, 1000, &account{}), nil)
 	p.confirms.begin()
 	k, err := p.commits.begin(1)
 	must(t, err)
@@ -293,7 +293,7 @@ func TestParseExpiration(t *testing.T) {
 // TestOutboxBacklog checks when a client is dropped for what it does not read.
 func TestOutboxBacklog(t *testing.T) {
 	dropped := 0
-	o := newOutbox(func() { dropped++ })
+	o := newOutbox(&account{}, func() { dropped++ })
 	large := fsm.Message{Payload: make(fsm.Payload, 16<<20)}
 	push := func(kind outKind) {
 		o.lock()

@@ -4,47 +4,66 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/quorate/quorate/amqp/wire"
 )
 
-// Bounds of what a transaction may hold; one message of any size fits.
-const (
-	maxTxPublishes = 1 << 16
-	maxTxBytes     = 64 << 20
-)
+// maxTxPublishes bounds what a transaction may hold, besides the bounds of all memory that is held for clients.
+const maxTxPublishes = 1 << 16
 
 // transaction is what a channel in transaction mode holds back until the
 // commit, except settlements, which are in deliveries. The gate guards it;
 // during a commit, busy does.
 //
-// Invariants: bytes is the sum of the payloads; len(publishes) ≤
-// maxTxPublishes; bytes ≤ maxTxBytes, or there is one publish; empty unless on.
+// Invariants: bytes is the sum of the weights, those of a commit in progress included, and counts in held;
+// len(publishes) ≤ maxTxPublishes; empty unless on.
 type transaction struct {
-	on        bool // the channel is in transaction mode
-	publishes []message
-	bytes     int
+	held       *account // of the channel
+	on         bool     // the channel is in transaction mode
+	publishes  []message
+	bytes      int64
+	committing bool
 }
 
-// fits returns an error if a message does not fit.
-func (t *transaction) fits(m *message) error {
-	if len(t.publishes) == maxTxPublishes || len(t.publishes) > 0 && t.bytes+len(m.publish.Payload) > maxTxBytes {
+// weight is the memory that a message takes in a transaction, in bytes.
+func (m *message) weight() int64 {
+	return int64(unsafe.Sizeof(*m)) + int64(cap(m.publish.Payload))
+}
+
+// add holds back a message. The error is the channel's.
+func (t *transaction) add(m *message) error {
+	if len(t.publishes) == maxTxPublishes {
 		return errTxTooLarge()
 	}
+	w := m.weight()
+	if over := t.held.take(w); over != nil {
+		return errHeld(wire.IDBasicPublish, over)
+	}
+	t.publishes = append(t.publishes, *m)
+	t.bytes += w
 	return nil
 }
 
-// add holds back a message that fits.
-func (t *transaction) add(m *message) {
-	t.publishes = append(t.publishes, *m)
-	t.bytes += len(m.publish.Payload)
+// begin returns what is to be committed. It counts until end.
+func (t *transaction) begin() []message {
+	publishes := t.publishes
+	t.publishes, t.committing = nil, true
+	return publishes
 }
 
-// take empties the transaction.
-func (t *transaction) take() []message {
-	publishes := t.publishes
-	t.publishes, t.bytes = nil, 0
-	return publishes
+// end forgets what was committed.
+func (t *transaction) end() {
+	t.committing = false
+	t.drop()
+}
+
+// drop empties the transaction, unless a commit has begun.
+func (t *transaction) drop() {
+	if !t.committing {
+		t.held.add(-t.bytes)
+		t.publishes, t.bytes = nil, 0
+	}
 }
 
 // commits is the current commit of a channel, if any, which waits for the
@@ -157,7 +176,7 @@ func (ch *channel) rollBack() error {
 		return errTxMode(wire.IDTxRollback, "channel is not transactional")
 	}
 	ch.consumers.rollBack()
-	ch.tx.take()
+	ch.tx.drop()
 	ch.reply(false, &wire.TxRollbackOK{})
 	return nil
 }
@@ -167,16 +186,18 @@ func (ch *channel) rollBack() error {
 // settled. Busy is set.
 func (ch *channel) commit() error {
 	ch.gate.Lock()
-	on, publishes := ch.tx.on, ch.tx.take()
+	on, publishes := ch.tx.on, ch.tx.begin()
 	ch.gate.Unlock()
-	if !on {
-		return errTxMode(wire.IDTxCommit, "channel is not transactional")
-	}
-	if err := ch.commitPublishes(publishes); err != nil {
-		return err
+	err := error(errTxMode(wire.IDTxCommit, "channel is not transactional"))
+	if on {
+		err = ch.commitPublishes(publishes)
 	}
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
+	ch.tx.end()
+	if err != nil {
+		return err
+	}
 	if ch.end.sessionClosing {
 		return nil
 	}

@@ -39,7 +39,8 @@ type writer struct {
 	reports           []*writeReport // of channels with deliveries that are not reported yet
 	ids               []uint64
 	properties        []byte
-	active            bool // something was written since the last tick
+	ofMessage         *fsm.Message // that properties are of
+	active            bool         // something was written since the last tick
 }
 
 // unackedWrite is a delivery to a consumer that does not acknowledge.
@@ -133,10 +134,15 @@ func (w *writer) count(it *outItem) {
 // item adds one item, and writes once enough is collected.
 func (w *writer) item(it *outItem) error {
 	p := it.message.Payload
+	w.ofMessage = nil
 	switch it.kind {
 	case outRaw:
 		w.raw(w.batch.raw[it.from:it.to])
 	case outDeliver:
+		if !fitsFrame(len(w.rendered(&it.message)), w.frameMax) {
+			w.unfit(it)
+			break
+		}
 		w.grow(wire.AppendDeliver(w.buf, it.channel, it.consumer.tag, it.tag, it.message.Acquired > 0, p.Exchange(), p.RoutingKey()))
 		if err := w.content(it); err != nil {
 			return err
@@ -176,14 +182,41 @@ func (w *writer) grow(buf []byte) {
 
 func (w *writer) raw(frames []byte) { w.grow(append(w.buf, frames...)) }
 
+// unfit gives back a delivery that does not fit into the client's frames, and ends its channel. It has failed, so
+// that it does not come again for ever: its queue's delivery limit counts it.
+func (w *writer) unfit(it *outItem) {
+	ch := it.consumer.channel
+	w.report(&ch.written, len(it.message.Payload))
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if ch.end.sessionClosing {
+		return
+	}
+	ch.consumers.Take(it.tag)
+	ch.settler.later(it.consumer.number, []uint64{it.message.ID}, fsm.RequeueFailed)
+	if !ch.busy {
+		ch.settler.flush()
+	}
+	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered(&it.message)), w.frameMax), 0)
+	ch.proceed()
+}
+
+// rendered returns the properties with which a message goes out, until the next one is rendered.
+func (w *writer) rendered(m *fsm.Message) []byte {
+	raw := m.Payload.Properties()
+	if !changesProperties(m) {
+		return raw
+	}
+	if w.ofMessage != m {
+		w.properties, w.ofMessage = renderProperties(w.properties[:0], raw, m), m
+	}
+	return w.properties
+}
+
 // content adds header and body of a message.
 func (w *writer) content(it *outItem) error {
 	p := it.message.Payload
-	properties, body := p.Properties(), p.Body()
-	if changesProperties(&it.message) {
-		w.properties = renderProperties(w.properties[:0], properties, &it.message)
-		properties = w.properties
-	}
+	properties, body := w.rendered(&it.message), p.Body()
 	w.grow(wire.AppendHeader(w.buf, it.channel, wire.ClassBasic, uint64(len(body)), properties))
 	if len(body) < directBody {
 		w.grow(wire.AppendBody(w.buf, it.channel, body, w.frameMax))
@@ -300,7 +333,7 @@ type outbox struct {
 	requested *flow         // by the client's own requests
 	tooMuch   func()        // called, outbox.mu held, when the client must be dropped
 
-	backlog  atomic.Int64 // weight of everything not yet written
+	held     *account     // weight of everything not yet written
 	progress atomic.Int64 // when the writer last wrote, or the backlog began; Unix ns
 }
 
@@ -343,8 +376,27 @@ func (it *outItem) weight() int64 {
 // isRequested reports whether the client has requested the item itself.
 func (it *outItem) isRequested() bool { return it.kind != outDeliver }
 
-func newOutbox(tooMuch func()) *outbox {
-	return &outbox{wake: make(chan struct{}, 1), requested: newFlow(1<<62, maxRequested), tooMuch: tooMuch}
+func newOutbox(connection *account, tooMuch func()) *outbox {
+	o := &outbox{wake: make(chan struct{}, 1), requested: newFlow(1<<62, maxRequested, &account{}), tooMuch: tooMuch}
+	o.held = connection.newPart(connectionStep, o.relieve)
+	return o
+}
+
+// relieve drops a client that does not read.
+func (o *outbox) relieve(*account) bool {
+	stalled := o.held.bytes.Load() > maxRequested && o.stalled()
+	if stalled {
+		o.tooMuch()
+	}
+	return stalled
+}
+
+// drop drops what will never be written.
+func (o *outbox) drop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.batch = batch{}
+	o.held.add(-o.held.bytes.Load())
 }
 
 // push appends a method of a channel.
@@ -389,15 +441,15 @@ func (o *outbox) pushMessage(it outItem) {
 
 func (o *outbox) add(it outItem) {
 	w := it.weight()
-	if o.backlog.Load() == 0 {
+	if o.held.bytes.Load() == 0 {
 		o.progress.Store(time.Now().UnixNano())
 	}
-	backlog := o.backlog.Add(w)
+	o.held.add(w)
 	if it.isRequested() {
 		o.requested.add(0, w)
 	}
 	o.batch.items = append(o.batch.items, it)
-	if backlog > maxBacklog && (o.requested.bytes.Load() > maxBacklog || o.stalled()) {
+	if o.held.bytes.Load() > maxBacklog && (o.requested.held.bytes.Load() > maxBacklog || o.stalled()) {
 		o.tooMuch()
 	}
 }
@@ -410,7 +462,7 @@ func (o *outbox) stalled() bool {
 // wrote reports that items of this weight have been written to the socket.
 func (o *outbox) wrote(weight, requested int64) {
 	o.progress.Store(time.Now().UnixNano())
-	o.backlog.Add(-weight)
+	o.held.add(-weight)
 	o.requested.release(0, requested)
 }
 

@@ -27,6 +27,11 @@ type Clients interface {
 	Channels() []api.Channel
 	// SetAlarm sets the reason why publishing is blocked; empty: it is not. It does not block.
 	SetAlarm(reason string)
+	// Relieve makes clients give up what they make the node hold, if that is why its memory is short
+	// by excess bytes. It does not block.
+	Relieve(excess int64)
+	// Hold counts memory that is held for a user besides. An error names the bound that it would exceed.
+	Hold(user string, bytes int64) (release func(), err error)
 	// CloseConnection closes the connection of this name. It returns false if there is none.
 	CloseConnection(name, reason string) bool
 }
@@ -57,4 +62,6 @@ func (noClients) Connections() []api.Connection       { return nil }
 func (noClients) Flows() []traffic.Flow               { return nil }
 func (noClients) Channels() []api.Channel             { return nil }
 func (noClients) SetAlarm(string)                     {}
+func (noClients) Relieve(int64)                       {}
+func (noClients) Hold(string, int64) (func(), error)  { return func() {}, nil }
 func (noClients) CloseConnection(string, string) bool { return false }

@@ -122,6 +122,15 @@ func Expect[M wire.Method](c *Client) M {
 	return want
 }
 
+// Break closes the socket.
+func (c *Client) Break() {
+	c.t.Helper()
+	if err := c.conn.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.ended = true
+}
+
 // Rest receives until the server closes the socket and returns the frames. It
 // answers connection.close.
 func (c *Client) Rest() []string {
@@ -157,12 +166,18 @@ func ending(err error) string {
 	return "broken: " + err.Error()
 }
 
-// Login performs the handshake. capabilities are those the client announces.
+// Login performs the handshake as guest. capabilities are those the client announces.
 func (c *Client) Login(tune wire.ConnectionTuneOK, capabilities ...string) {
+	c.t.Helper()
+	c.LoginAs("guest", tune, capabilities...)
+}
+
+// LoginAs is Login as any user, with the password guest.
+func (c *Client) LoginAs(user string, tune wire.ConnectionTuneOK, capabilities ...string) {
 	c.t.Helper()
 	c.Write([]byte("AMQP\x00\x00\x09\x01"))
 	Expect[*wire.ConnectionStart](c)
-	c.Send(0, StartOK("PLAIN", "\x00guest\x00guest", capabilities...))
+	c.Send(0, StartOK("PLAIN", "\x00"+user+"\x00guest", capabilities...))
 	Expect[*wire.ConnectionTune](c)
 	c.Send(0, &tune)
 	c.Send(0, &wire.ConnectionOpen{VirtualHost: "/"})

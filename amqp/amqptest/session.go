@@ -110,6 +110,16 @@ func (s *session) Check(p *fsm.Publish) error {
 	return s.check(p)
 }
 
+// Admit refuses what Check refuses, unless publishes are dropped.
+func (s *session) Admit(p *fsm.Publish) error {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	if s.broker.drop {
+		return nil
+	}
+	return s.check(p)
+}
+
 func (s *session) fresh(p *fsm.Publish) error {
 	if !p.Fresh && s.broker.blocked["Refresh"] != nil {
 		return fsm.ErrNotFresh

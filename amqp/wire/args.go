@@ -82,10 +82,11 @@ func (a *arguments) shortstr() string { return string(a.shortstrBytes()) }
 
 func (a *arguments) longstr() string { return string(a.take(uint64(a.long()))) }
 
-func (a *arguments) table() Table { return buildTable(string(a.fields())) }
+func (a *arguments) table() Table { return buildTable(string(a.fields(maxArgumentValues))) }
 
-// fields returns a view of a table without its length, checked throughout.
-func (a *arguments) fields() []byte {
+// fields returns a view of a table of at most so many values, without its length and
+// checked throughout.
+func (a *arguments) fields(values int) []byte {
 	size := a.long()
 	if a.bad != fine {
 		return nil
@@ -95,7 +96,7 @@ func (a *arguments) fields() []byte {
 		return nil
 	}
 	b := a.take(uint64(size))
-	if !validFields(b) {
+	if !validFields(b, values) {
 		a.fail(badTable)
 		return nil
 	}

@@ -85,7 +85,7 @@ func ParseProperties(raw []byte) (Properties, error) {
 func (p *Properties) read(a *arguments, f PropertyFlags) {
 	switch f {
 	case FlagHeaders:
-		p.Headers = a.fields()
+		p.Headers = a.fields(maxTableValues)
 	case FlagDeliveryMode:
 		p.DeliveryMode = a.octet()
 	case FlagPriority:

@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"unsafe"
+)
 
 // Tags of field values, as brokers and clients in use agree on them; the text
 // of the specification has other letters for s and U.
@@ -25,12 +28,13 @@ const (
 	TagBytes     = 'x'
 )
 
-// Limits of one table. A table that fits into a frame of the default size
-// cannot reach maxTableValues, so only the nesting limit matters in practice;
-// together they bound the memory of a table, whatever the frame size.
+// Limits of one table, which together bound its memory, whatever the frame size.
+// Tables of methods are decoded as they arrive, headers of messages when they are
+// needed: those that fit into a frame of the default size cannot reach their limit.
 const (
-	maxTableDepth  = 64      // values of type F or A around a value
-	maxTableValues = 1 << 17 // values, at any depth
+	maxTableDepth     = 64      // values of type F or A around a value
+	maxTableValues    = 1 << 17 // values, at any depth
+	maxArgumentValues = 1 << 12 // the same in the arguments of a method
 )
 
 // Table is a field table in the order of the wire. A name may occur more than
@@ -108,7 +112,7 @@ func DecodeTable(b []byte) (Table, error) {
 // DecodeFields reads the fields of a table without the length in front. The
 // result shares nothing with b; an empty table is nil.
 func DecodeFields(b []byte) (Table, error) {
-	if !validFields(b) {
+	if !validFields(b, maxTableValues) {
 		return nil, malformedTable()
 	}
 	return buildTable(string(b)), nil // one copy holds all names and strings
@@ -182,10 +186,10 @@ func bigEndian[B encoded](b B) uint64 {
 	return n
 }
 
-// validFields reports whether b is a sequence of well-formed fields within
-// the limits. It allocates nothing.
-func validFields(b []byte) bool {
-	left := maxTableValues
+// validFields reports whether b is a sequence of well-formed fields with at most
+// this many values. It allocates nothing.
+func validFields(b []byte, values int) bool {
+	left := values
 	return checkFields(b, 0, &left)
 }
 
@@ -363,6 +367,44 @@ func appendValue(dst []byte, v *Value) []byte {
 		panic("wire: value with unknown tag " + string(rune(v.Tag)))
 	}
 	return dst
+}
+
+// Size is the memory of a decoded table in bytes, without the texts.
+func (t Table) Size() int {
+	n := len(t) * int(unsafe.Sizeof(Field{}))
+	for i := range t {
+		n += t[i].Value.size()
+	}
+	return n
+}
+
+func (v *Value) size() int {
+	n := v.Table.Size() + len(v.Array)*int(unsafe.Sizeof(Value{}))
+	for i := range v.Array {
+		n += v.Array[i].size()
+	}
+	return n
+}
+
+// ArgumentsSize is Table.Size of the arguments of a method.
+func ArgumentsSize(m Method) int {
+	switch m := m.(type) {
+	case *ExchangeDeclare:
+		return m.Arguments.Size()
+	case *ExchangeBind:
+		return m.Arguments.Size()
+	case *ExchangeUnbind:
+		return m.Arguments.Size()
+	case *QueueDeclare:
+		return m.Arguments.Size()
+	case *QueueBind:
+		return m.Arguments.Size()
+	case *QueueUnbind:
+		return m.Arguments.Size()
+	case *BasicConsume:
+		return m.Arguments.Size()
+	}
+	return 0
 }
 
 // setLength stores the number of bytes that follow the four at position at in

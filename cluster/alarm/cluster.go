@@ -29,6 +29,9 @@ type Publishers interface {
 	// SetAlarm sets why publishers are blocked; empty: they are not. It does not
 	// wait.
 	SetAlarm(reason string)
+	// Relieve makes publishers give up what they make this node hold, if that is
+	// why its memory is short by excess bytes. It does not wait.
+	Relieve(excess int64)
 }
 
 // Cluster combines the resource alarms of all nodes. While any node has one,
@@ -71,11 +74,15 @@ func (c *Cluster) Resources() Resources { return c.watch.Resources() }
 func (c *Cluster) checked(r Resources) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	lasts := r.MemoryAlarm && slices.Contains(c.own, Memory)
 	c.own = r.Alarms()
 	for _, p := range c.links.Peers() {
 		c.announce(p.Node)
 	}
 	c.evaluate()
+	if lasts && c.publishers != nil { // blocked publishers cannot help it themselves
+		c.publishers.Relieve(r.MemoryUsed - r.MemoryLimit)
+	}
 }
 
 // announce sends a node the alarms of this one, unless there are none and the

@@ -49,6 +49,48 @@ func (l *testLinks) Send(_ string, _ peer.Kind, head []byte, _ ...[]byte) error 
 type blocked string
 
 func (b *blocked) SetAlarm(reason string) { *b = blocked(reason) }
+func (b *blocked) Relieve(int64)          {}
+
+// holders are publishers that are asked to give up memory.
+type holders struct {
+	blocked
+	excess []int64
+}
+
+func (h *holders) Relieve(excess int64) { h.excess = append(h.excess, excess) }
+
+// Publishers of a node whose memory stays short are asked for what is too much, from the second check on; neither
+// another node's alarm nor a full disk is theirs.
+func TestRelieves(t *testing.T) {
+	c, l, _, p := testCluster()
+	h := &holders{}
+	c.Block(h)
+	check := func(used int64, want ...int64) {
+		t.Helper()
+		p.used = used
+		c.checked(c.watch.Check())
+		if !slices.Equal(h.excess, want) {
+			t.Errorf("with %d used: asked for %d, want %d", used, h.excess, want)
+		}
+		h.excess = nil
+	}
+	check(400)
+	check(600)
+	check(600, 100)
+	check(550, 50)
+	p.disk = 49
+	check(400)
+	check(400)
+	p.disk = 500
+	message, err := proto.Marshal(&peerpb.ResourceAlarms{Resources: []string{Memory}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.alive["b"] = true
+	c.Receive("b", message, nil)
+	check(400)
+	check(400)
+}
 
 func testCluster() (*Cluster, *testLinks, *blocked, *pretended) {
 	p, l, b := &pretended{disk: 500}, &testLinks{alive: map[string]bool{"b": true}}, new(blocked)

@@ -75,6 +75,9 @@ func ParseBytes(s string) (int64, error) {
 	return n * unit, nil
 }
 
+// OnMachine returns the limit in bytes on this machine.
+func (l Limit) OnMachine() int64 { return l.of(System{}.MemoryTotal()) }
+
 // of returns the limit in bytes on a machine with the given memory.
 func (l Limit) of(total int64) int64 {
 	if !l.isPart {

@@ -112,6 +112,18 @@ func (x *publisher) Check(p *fsm.Publish) error {
 	return err
 }
 
+// Admit returns the error that Publish would return before it looks for queues.
+func (x *publisher) Admit(p *fsm.Publish) error {
+	if err := x.mayRoute(p); err != nil {
+		return err
+	}
+	v := x.node.view()
+	if p.Exchange == catalog.CommandExchange {
+		return x.mayClaim(v, p)
+	}
+	return x.mayWrite(v, p)
+}
+
 // mayRoute refuses to route if the view may be out of date. The view must be read after this check.
 func (x *publisher) mayRoute(p *fsm.Publish) error {
 	if !p.Fresh && !x.node.catalog.Fresh() {
@@ -126,9 +138,23 @@ func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err e
 	if p.Exchange == catalog.CommandExchange {
 		return limits, fsm.Refuse(fsm.NotImplemented, "commands cannot be part of a transaction")
 	}
+	if err := x.mayWrite(v, p); err != nil {
+		return limits, err
+	}
+	m := &x.message
+	m.Headers, m.Property, m.Chance, m.Delayed = p.Headers, p.Property, mathrand.Uint64(), p.Delay != nil
+	x.route, limits, err = v.Route(x.conn.vhost, p.Exchange, m, x.route[:0])
+	if err == nil && m.Delayed {
+		x.route, err = x.mayDelay(v, p, m, x.route)
+	}
+	return limits, err
+}
+
+// mayWrite checks what is known of a message without its body, and stores its routing keys.
+func (x *publisher) mayWrite(v *catalog.View, p *fsm.Publish) error {
 	if x.allowedIn != v || x.allowed != p.Exchange {
 		if err := x.mayPublish(v, p.Exchange); err != nil {
-			return limits, err
+			return err
 		}
 		x.allowed, x.allowedIn = p.Exchange, v
 		if rule := v.TopicRule(x.conn.user, x.conn.vhost, p.Exchange); rule != x.topics {
@@ -136,26 +162,16 @@ func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err e
 			clear(x.keys)
 		}
 	}
-	if p.WantsReply && !x.replies.takes() {
-		return limits, errNoReplies
+	switch {
+	case p.WantsReply && !x.replies.takes():
+		return errNoReplies
+	case p.TTLError != nil:
+		return p.TTLError
+	case p.HeadersError != nil:
+		return p.HeadersError
 	}
-	if p.TTLError != nil {
-		return limits, p.TTLError
-	}
-	if p.HeadersError != nil {
-		return limits, p.HeadersError
-	}
-	m := &x.message
-	m.Keys = append(append(m.Keys[:0], p.RoutingKey), p.Copies...)
-	if err := x.mayPublishWith(v, p); err != nil {
-		return limits, err
-	}
-	m.Headers, m.Property, m.Chance, m.Delayed = p.Headers, p.Property, mathrand.Uint64(), p.Delay != nil
-	x.route, limits, err = v.Route(x.conn.vhost, p.Exchange, m, x.route[:0])
-	if err == nil && m.Delayed {
-		x.route, err = x.mayDelay(v, p, m, x.route)
-	}
-	return limits, err
+	x.message.Keys = append(append(x.message.Keys[:0], p.RoutingKey), p.Copies...)
+	return x.mayPublishWith(v, p)
 }
 
 // enqueue sends a message to the queues in route.

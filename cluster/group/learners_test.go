@@ -158,7 +158,7 @@ func TestLearnersWithoutMajority(t *testing.T) {
 		if d := m.trust.doubt.Load(); d.Stuck != tc.stuck {
 			t.Errorf("%s are learners: it stands still: %v", name, d.Stuck)
 		}
-		if said := strings.Count(log.String(), "stands still"); said != map[bool]int{true: 1}[tc.stuck] {
+		if said := strings.Count(log.String(), "group is stopped"); said != map[bool]int{true: 1}[tc.stuck] {
 			t.Errorf("%s are learners: that is said %d times", name, said)
 		}
 		s.receive("n2", appendItem(nil, item{kind: learnerGoal, group: 7, term: 5, position: logPosition{5, 9}}), nil)

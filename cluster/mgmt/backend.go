@@ -39,6 +39,8 @@ type Backend struct {
 	Seeds       *Seeds
 	// Effective returns the settings that the node runs with, by key, without secrets.
 	Effective func() map[string]string
+	// Hold counts memory that is held for a user; see cluster.Clients. nil: it is not bounded.
+	Hold func(user string, bytes int64) (release func(), err error)
 }
 
 // Catalog holds the definitions.

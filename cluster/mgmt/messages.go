@@ -19,6 +19,8 @@ const (
 	maxTake     = 10_000
 	maxPeek     = 1000
 	defaultPeek = 50
+	// peekTruncate is how much of each payload a peek shows, unless the request says.
+	peekTruncate = 64 << 10
 )
 
 // ackModes are the ways to settle messages that were taken.
@@ -71,11 +73,23 @@ func (e encoding) show(m *api.Message, body []byte) {
 	if e.truncate >= 0 && len(body) > e.truncate {
 		body = body[:e.truncate]
 	}
-	if !e.base64 && utf8.Valid(body) {
+	if !e.base64 && utf8.Valid(body) && !mostlyEscaped(body) {
 		m.Payload, m.PayloadEncoding = string(body), "string"
 		return
 	}
 	m.Payload, m.PayloadEncoding = base64.StdEncoding.EncodeToString(body), "base64"
+}
+
+// mostlyEscaped reports whether more than a tenth of a text are control characters, which take six octets each as
+// JSON.
+func mostlyEscaped(text []byte) bool {
+	n := 0
+	for _, c := range text {
+		if c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+			n++
+		}
+	}
+	return n > len(text)/10
 }
 
 func (e encoding) message(x *Message) api.Message {
@@ -99,7 +113,10 @@ func (b body) word(key string) string {
 }
 
 // messages serves the messages in queues.
-type messages struct{ messages Messages }
+type messages struct {
+	messages Messages
+	showing  *showing
+}
 
 // take gets messages from a queue, and settles them or gives them back.
 func (ms messages) take(w *responder, r *request) {
@@ -126,16 +143,18 @@ func (ms messages) take(w *responder, r *request) {
 	if !w.hasQueue(r, vhost, name) {
 		return
 	}
+	show := ms.showing.begin(w, r)
+	if show == nil {
+		return
+	}
+	defer show.end()
 	taken, err := ms.messages.Take(r.Context(), r.user.GetName(), vhost, name, min(count, maxTake), outcome)
 	if err != nil {
 		w.failed(err)
 		return
 	}
-	list := []api.Message{}
-	for i := range taken {
-		list = append(list, e.message(&taken[i]))
-	}
-	w.answer(http.StatusOK, list)
+	// They are settled: whatever their size, they are shown.
+	show.messages("[", len(taken), "]\n", sizeOf(taken), func(i int) any { return e.message(&taken[i]) })
 }
 
 // hasQueue answers the request if the user sees no such queue.
@@ -165,7 +184,7 @@ func (ms messages) peek(w *responder, r *request) {
 	}
 	in, known := places[or("state", "ready")]
 	after, limit, problem := pageAfter(r)
-	e, err := encodingFrom(or("encoding", "auto"), or("truncate", ""))
+	e, err := encodingFrom(or("encoding", "auto"), or("truncate", strconv.Itoa(peekTruncate)))
 	switch {
 	case !known:
 		w.badRequest("state is one of ready, unacked, scheduled, delayed, deferred")
@@ -183,21 +202,39 @@ func (ms messages) page(w *responder, r *request, in queue.Place, after uint64, 
 	if record == nil {
 		return
 	}
+	show := ms.showing.begin(w, r)
+	if show == nil {
+		return
+	}
+	defer show.end()
 	list, more, err := ms.messages.Peek(r.Context(), record, in, after, limit)
 	if err != nil {
 		w.failed(err)
 		return
 	}
-	page := api.PeekPage{Items: []api.PeekedMessage{}}
-	for i := range list {
+	size, next := sizeOf(list), uint64(0)
+	if n := len(list); more && n > 0 {
+		next = list[n-1].Number
+	}
+	if !show.counts(size) {
+		return
+	}
+	if e.truncate >= 0 {
+		size = min(size, len(list)*e.truncate)
+	}
+	show.messages(`{"items":[`, len(list), fmt.Sprintf("],\"next\":%d}\n", next), size, func(i int) any {
 		x := &list[i]
-		page.Items = append(page.Items, api.PeekedMessage{
+		return api.PeekedMessage{
 			Number: x.Number, State: stateOf(x.Place), ExpiresAt: int64(x.ExpireAt), DueAt: int64(x.DueAt), Deadline: int64(x.Deadline),
 			ScheduleID: x.ScheduleID, DeferralToken: x.Deferral, AcquiredCount: x.Acquired, DeliveryCount: x.Failed, Message: e.message(x),
-		})
+		}
+	})
+}
+
+// sizeOf is the memory of messages.
+func sizeOf(list []Message) (size int) {
+	for i := range list {
+		size += len(list[i].Payload)
 	}
-	if n := len(list); more && n > 0 {
-		page.Next = list[n-1].Number
-	}
-	w.answer(http.StatusOK, page)
+	return size
 }

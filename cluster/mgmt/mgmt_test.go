@@ -50,7 +50,7 @@ type everything interface {
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, nil, func() map[string]string { return map[string]string{"node_name": "n1"} }}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, nil, func() map[string]string { return map[string]string{"node_name": "n1"} }, nil}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's

@@ -184,7 +184,7 @@ func (b *Backend) vhosts() []resource {
 
 // queues are the resources of queues, their messages and consumers.
 func (b *Backend) queues() []resource {
-	q, m, c := queues{b.Queues, b.Node, b.Cluster, b.Traffic}, messages{b.Messages}, consumers{b.Queues, b.Node}
+	q, m, c := queues{b.Queues, b.Node, b.Cluster, b.Traffic}, messages{b.Messages, newShowing(b.Hold)}, consumers{b.Queues, b.Node}
 	l, o := locks{b.Messages, b.Node}, sessions{b.Objects}
 	return slices.Concat([]resource{
 		{"/api/queues", []endpoint{get(management, q.list)}},

@@ -160,6 +160,14 @@ func (d *clientListeners) Renew() { d.server.Renew() }
 // SetAlarm implements cluster.Clients.
 func (d *clientListeners) SetAlarm(reason string) { d.server.SetAlarm(reason) }
 
+// Relieve implements cluster.Clients.
+func (d *clientListeners) Relieve(excess int64) { d.server.Relieve(excess) }
+
+// Hold implements cluster.Clients.
+func (d *clientListeners) Hold(user string, bytes int64) (func(), error) {
+	return d.server.Hold(user, bytes)
+}
+
 // CloseConnection implements cluster.Clients.
 func (d *clientListeners) CloseConnection(name, reason string) bool {
 	return d.server.CloseConnection(name, reason)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -197,7 +198,9 @@ func joinAndWait(join func(context.Context) error, logger *slog.Logger, stop <-c
 
 // amqpConfig is the configuration of the AMQP server.
 func amqpConfig(s *settings, b *broker.Broker, counts *churn, logger *slog.Logger, records *audit.Log) amqp.Config {
+	held := cmp.Or(int64(s.heldByNode), max(s.memoryLimit.OnMachine()/4, 64<<20))
 	return amqp.Config{
+		HeldByConnection: int64(s.heldByConnection), HeldByNode: held, HeldByUser: cmp.Or(int64(s.heldByUser), held/2),
 		Broker: brokerAdapter{b, counts}, Logger: logger,
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
 		Heartbeat: amqpHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,

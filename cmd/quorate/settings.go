@@ -97,6 +97,9 @@ type amqpSettings struct {
 	product          string
 	maxConsumers     int
 	handshakeTimeout time.Duration
+	heldByConnection int
+	heldByUser       int // 0: half of heldByNode
+	heldByNode       int // 0: a quarter of the memory limit
 }
 
 // queueSettings concern queues and their logs.
@@ -178,6 +181,9 @@ var table = slices.Concat([]setting{
 	{"initial_frame_max", "8192", "bytes, 4096 … 131072: largest frame before login", size(4096, 131072, func(s *settings) *int { return &s.initialFrameMax })},
 	{"channel_max", "2047", "1 … 65535: channels of a connection", number(1, 65535, func(s *settings) *int { return &s.channelMax })},
 	{"max_message_size", "16777216", "bytes, 1 … 33554432: largest message body; a larger value is taken for the largest one, with a warning", setMaxMessage},
+	{"held_memory.connection", "67108864", "bytes, 1048576 … 1099511627776: memory that the node holds for a connection: incomplete messages, methods that wait, transactions, unconfirmed publishes, unread answers. Beyond it the channel that holds most is closed with 506", size(1<<20, 1<<40, func(s *settings) *int { return &s.heldByConnection })},
+	{"held_memory.user", "0", "bytes, 0 … 1099511627776: the same for all connections of a user to this node, and for messages shown over HTTP (503); 0: half of held_memory.node", size(0, 1<<40, func(s *settings) *int { return &s.heldByUser })},
+	{"held_memory.node", "0", "bytes, 0 … 1099511627776: the same for all clients of this node; beyond it the user who holds most pays. 0: a quarter of vm_memory_high_watermark, at least 64 MiB", size(0, 1<<40, func(s *settings) *int { return &s.heldByNode })},
 	{"server_properties.product", "quorate", "product name sent to clients: some applications require RabbitMQ", text(func(s *settings) *string { return &s.product })},
 	{"consumer_max_per_channel", "0", "0 … 1000000: consumers of a channel; 0: no limit", number(0, 1_000_000, func(s *settings) *int { return &s.maxConsumers })},
 	{"max_connections", "0", "0 … 1000000: AMQP connections to this node, more are refused; default (0) and maximum: seven eighths of the sockets that the limit of open files leaves for clients. Sockets above these, and above half of them before login, are closed at once", number(0, 1_000_000, func(s *settings) *int { return &s.maxConnections })},

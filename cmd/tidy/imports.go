@@ -43,7 +43,7 @@ var importRules = []importRule{
 	{tree: "fsm/...", project: []string{"fsm", "fsm/route", "fsm/pattern", "fsm/invariants", "proto/logpb"}, others: protobuf, notStd: impure},
 
 	{tree: "amqp/wire/...", project: []string{"amqp/wire/..."}, others: none},
-	{tree: "amqp/...", project: []string{"amqp/...", "fsm", "proto/logpb"}},
+	{tree: "amqp/...", project: []string{"amqp/...", "fsm", "fsm/invariants", "proto/logpb"}},
 
 	{tree: "cluster/worker/...", project: none},
 	{tree: "cluster/watchdog/...", project: []string{"cluster/raftlog", "cluster/worker"}},

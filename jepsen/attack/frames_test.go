@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -299,13 +300,23 @@ func TestTables(t *testing.T) {
 			r.Close()
 		}
 	})
-	attack(t, "frames", "table: 120,000 values of no width", func(t *testing.T) {
-		r := raw(t, n)
-		if err := r.Declare("tables", client.Field("k", 'A', client.LongString(strings.Repeat("V", 120_000))...)); err != nil {
-			t.Fatal(err)
-		}
-		mustEndWith(t, r, false, "arguments of queue 'tables' have ", 406)
-	})
+	for count, decoded := range map[string]bool{"4,000": true, "120,000": false} {
+		attack(t, "frames", "table: "+count+" values of no width", func(t *testing.T) {
+			values, err := strconv.Atoi(strings.ReplaceAll(count, ",", ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := raw(t, n)
+			if err := r.Declare("tables", client.Field("k", 'A', client.LongString(strings.Repeat("V", values))...)); err != nil {
+				t.Fatal(err)
+			}
+			if !decoded {
+				mustEndWith(t, r, true, "malformed field table", 502)
+			} else {
+				mustEndWith(t, r, false, "arguments of queue 'tables' have ", 406)
+			}
+		})
+	}
 }
 
 // everyMethod is all that the protocol has, class<<16 | method, and some it has not.

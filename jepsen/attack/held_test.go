@@ -1,0 +1,188 @@
+package attack
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/long"
+)
+
+// incomplete sends a message of so many octets on a channel, but for the last one.
+func incomplete(r *client.Raw, channel uint16, size int) error {
+	err := r.Method(channel, 60<<16|40, client.Join([]byte{0, 0}, client.ShortString(""), client.ShortString("q"), []byte{0}))
+	if err == nil {
+		err = r.Frame(client.FrameHeader, channel, append(binary.BigEndian.AppendUint64([]byte{0, 60, 0, 0}, uint64(size)), 0, 0))
+	}
+	for left := size - 1; left > 0 && err == nil; {
+		n := min(left, 131072-8)
+		err = r.Frame(client.FrameBody, channel, make([]byte, n))
+		left -= n
+	}
+	return err
+}
+
+// mustBound runs an attack on a node while somebody honest publishes, and fails if more than the bound of a connection,
+// 64 MiB, and 64 MiB besides become resident.
+func mustBound(t *testing.T, n *cluster.Node, try func() error) {
+	t.Helper()
+	before, err := n.RSSBytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustConfirm(t, n, 50, func(context.Context) error { return try() })
+	peak, err := n.PeakRSSBytes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d MiB more at most", (peak-before)/mib)
+	if peak-before > 128*mib {
+		t.Errorf("%d MiB become resident, 128 are allowed", (peak-before)/mib)
+	}
+}
+
+// TestHeld: what a client makes a node hold is bounded, and is not an alarm that stays.
+func TestHeld(t *testing.T) {
+	long.Test(t)
+	t.Parallel()
+	const channels = 20
+	open := func(t *testing.T, n *cluster.Node) *client.Raw {
+		r := raw(t, n)
+		for i := uint16(2); i <= channels; i++ {
+			if err := r.OpenChannel(i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return r
+	}
+	attack(t, "held", "300 MiB of incomplete messages", func(t *testing.T) {
+		n := mustStart(t, cluster.Options{Nodes: 1}).Nodes[0]
+		r := open(t, n)
+		mustBound(t, n, func() error {
+			for i := range uint16(channels) {
+				if err := incomplete(r, i+1, 15*mib); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		mustEndWith(t, r, false, "memory held for clients is at its bound, held_memory.connection = 67108864", 506)
+	})
+	attack(t, "held", "tables behind a method", func(t *testing.T) {
+		n := mustStart(t, cluster.Options{Nodes: 1}).Nodes[0]
+		r := open(t, n)
+		poison := client.Field("a", 'A', client.LongString(strings.Repeat("V", 4000))...)
+		go func() { // the answers
+			for {
+				if _, _, _, err := r.Read(); err != nil {
+					return
+				}
+			}
+		}()
+		mustBound(t, n, func() error {
+			for i := range 4000 {
+				ch := uint16(i%channels + 1)
+				args := client.Join([]byte{0, 0}, client.ShortString(fmt.Sprint("v", ch)), []byte{2}, client.LongString(""))
+				if i >= channels {
+					args = client.Join([]byte{0, 0}, client.ShortString("v"), []byte{2}, client.LongString(string(poison)))
+				}
+				if err := r.Method(ch, 50<<16|10, args); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	attack(t, "held", "a transaction that is the alarm", func(t *testing.T) {
+		n := mustStart(t, cluster.Options{Nodes: 1}).Nodes[0]
+		ch, end := mustChannel(t, n, "")
+		defer end()
+		if _, err := ch.QueueDeclare("q", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		rss, err := n.RSSBytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		limit := map[string]any{"absolute": fmt.Sprint(rss + 40*mib)}
+		if err := n.Call(t.Context(), http.MethodPut, "/api/quorate/limits/vm_memory_high_watermark", limit, nil); err != nil {
+			t.Fatal(err)
+		}
+		tx, endTx := mustChannel(t, n, "")
+		defer endTx()
+		if err := tx.Tx(); err != nil {
+			t.Fatal(err)
+		}
+		closed := tx.NotifyClose(make(chan *amqp.Error, 1))
+		go func() {
+			for range 6 {
+				if tx.Publish("", "q", false, false, amqp.Publishing{Body: make([]byte, 10*mib)}) != nil {
+					return
+				}
+			}
+		}()
+		if e := <-closed; e == nil || e.Code != 506 {
+			t.Fatalf("closed with %v", e)
+		}
+		mustAwait(t, "the end of the alarm", func() (bool, error) {
+			err := n.Call(t.Context(), http.MethodGet, "/api/health/checks/alarms", nil, nil)
+			return err == nil, nil
+		})
+		if err := ch.Confirm(false); err != nil {
+			t.Fatal(err)
+		}
+		d, err := ch.PublishWithDeferredConfirm("", "q", false, false, amqp.Publishing{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := d.WaitContext(t.Context()); !ok || err != nil {
+			t.Errorf("after the alarm: %v, %v", ok, err)
+		}
+	})
+	attack(t, "held", "a large message peeked at by many", func(t *testing.T) {
+		n := mustStart(t, cluster.Options{Nodes: 1}).Nodes[0]
+		ch, end := mustChannel(t, n, "")
+		defer end()
+		if _, err := ch.QueueDeclare("fat", true, false, false, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := ch.Confirm(false); err != nil {
+			t.Fatal(err)
+		}
+		d, err := ch.PublishWithDeferredConfirm("", "fat", false, false, amqp.Publishing{Body: make([]byte, 15*mib)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := d.WaitContext(t.Context()); !ok || err != nil {
+			t.Fatalf("%v, %v", ok, err)
+		}
+		mustBound(t, n, func() error {
+			var all sync.WaitGroup
+			errs := make(chan error, 20)
+			for range 20 {
+				all.Go(func() {
+					var page struct{ Items []struct{ Payload string } }
+					err := n.Call(t.Context(), http.MethodGet, "/api/queues/%2F/fat/messages/peek?limit=1", nil, &page)
+					if err == nil && (len(page.Items) != 1 || len(page.Items[0].Payload) > 100<<10) {
+						err = errors.New("the page is not what it should be")
+					}
+					if err != nil && !strings.Contains(err.Error(), "503") {
+						errs <- err
+					}
+				})
+			}
+			all.Wait()
+			close(errs)
+			return <-errs
+		})
+	})
+}
