@@ -64,11 +64,13 @@ type Config struct {
 	Properties broker.Properties
 	Defaults   catalog.Defaults
 
-	DefaultVHost    string
-	DefaultUser     string
-	DefaultPassword string
-	LoopbackUsers   []string
-	Logins          login.Config
+	DefaultVHost string
+	// DefaultQueueType is that of new vhosts; empty: classic.
+	DefaultQueueType string
+	DefaultUser      string
+	DefaultPassword  string
+	LoopbackUsers    []string
+	Logins           login.Config
 
 	// RetainedBytes is how much of the queue logs is kept for lagging members; 0:
 	// group.DefaultRetained.

@@ -269,7 +269,7 @@ func (n *Node) initialize(ctx context.Context) error {
 	}
 	c := n.config
 	_, err := n.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
-		Vhost: &logpb.PutVhost{Name: c.DefaultVHost, Description: "Default virtual host"},
+		Vhost: &logpb.PutVhost{Name: c.DefaultVHost, Description: "Default virtual host", DefaultQueueType: cmp.Or(c.DefaultQueueType, catalog.ClassicType)},
 		User: &logpb.PutUser{
 			Name: c.DefaultUser, PasswordHash: login.HashPassword(c.DefaultPassword), HashAlgorithm: login.HashAlgorithm, Tags: []string{"administrator"},
 		},

@@ -36,6 +36,8 @@ type Backend struct {
 	Membership  Membership
 	Backups     Backups
 	Traffic     Traffic
+	// DefaultQueueType is that of new vhosts; empty: classic.
+	DefaultQueueType string
 	// Effective returns the settings that the node runs with, by key, without secrets.
 	Effective func() map[string]string
 }

@@ -16,6 +16,8 @@ type definitions struct {
 	users   users
 	node    Node
 	objects Objects
+	// newType is the queue type of new vhosts.
+	newType string
 }
 
 // export answers with the definitions.
@@ -33,7 +35,7 @@ func (ds definitions) export(w *responder, r *request) {
 			return
 		}
 		d.Format, d.Explanation = "single_virtual_host", "definitions of the vhost '"+vhost+"'"
-		d.VHost, d.Description, d.DefaultQueueType = vhost, row.GetDescription(), queueType
+		d.VHost, d.Description, d.DefaultQueueType = vhost, row.GetDescription(), catalog.DefaultTypeOf(row)
 		_, limits := limitsOf(r.view, false)
 		metadata := metadataOf(row)
 		d.Metadata, d.Limits = &metadata, orNone(limits[vhost])
@@ -52,7 +54,7 @@ func (ds definitions) export(w *responder, r *request) {
 }
 
 func metadataOf(row *logpb.PutVhost) api.VHostMetadata {
-	return api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType}
+	return api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: catalog.DefaultTypeOf(row)}
 }
 
 // exportUsers adds the users and what they may do.
@@ -76,7 +78,7 @@ func exportVHost(r *request, d *api.Definitions, vhost, called string) {
 	}
 	for _, q := range r.view.QueuesOf(vhost) {
 		if !q.Exclusive && q.StoreOf == "" {
-			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: ObjectOf(q.Arguments)})
+			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: ObjectOf(q.Arguments)})
 		}
 	}
 	for _, x := range r.view.Exchanges(vhost) {

@@ -58,18 +58,18 @@ func TestDefinitions(t *testing.T) {
 		}
 	}
 	want := []string{
-		"users old", "vhosts streams", "permissions old", "parameters move", "global_parameters internal_cluster_id", "policies ha", "exchanges jms", "queues log", "bindings x → log",
+		"users old", "vhosts streams", "permissions old", "parameters move", "global_parameters internal_cluster_id", "exchanges jms", "queues log", "bindings x → log",
 	}
 	if !slices.Equal(skipped, want) || report.SkippedTotal != len(want) {
 		t.Errorf("skipped %q of %d", skipped, report.SkippedTotal)
 	}
-	if taken := fmt.Sprint(report.Taken); taken != "map[bindings:2 exchanges:2 parameters:2 permissions:1 policies:1 queues:3 topic_permissions:1 users:1 vhosts:1]" {
+	if taken := fmt.Sprint(report.Taken); taken != "map[bindings:2 exchanges:2 parameters:2 permissions:1 policies:2 queues:3 topic_permissions:1 users:1 vhosts:1]" {
 		t.Errorf("taken: %s", taken)
 	}
 	w.check(
 		want1("GET", "/api/vhosts/shop?columns=x", `…"description":"the shop","tags":["b"]`),
-		want1("GET", "/api/policies/shop", `[{"vhost":"shop","name":"mixed","pattern":"^n","apply-to":"queues","definition":{"message-ttl":60000},"priority":3}]`),
-		want1("GET", "/api/queues/shop?columns=name,type,durable", `[{"durable":false,"name":"amq.gen-abc","type":"classic"},{"durable":true,"name":"classic","type":"quorum"},{"durable":true,"name":"quorum","type":"quorum"}]`),
+		want1("GET", "/api/policies/shop", `…"definition":{"ha-mode":"all","ha-sync-mode":"automatic","message-ttl":60000},"priority":3}`),
+		want1("GET", "/api/queues/shop?columns=name,type,durable", `[{"durable":false,"name":"amq.gen-abc","type":"classic"},{"durable":true,"name":"classic","type":"classic"},{"durable":true,"name":"quorum","type":"quorum"}]`),
 		want1("GET", "/api/users/app", `…"limits":{"max-channels":9}`),
 		want1("GET", "/api/parameters/operator_policy/shop", `[{"component":"operator_policy","vhost":"shop","name":"bound","value":{"pattern":"^q","apply-to":"queues","definition":{"max-length":9},"priority":1}}]`),
 		want1("GET", "/api/parameters/vhost-limits/shop/limits", `{"component":"vhost-limits","vhost":"shop","name":"limits","value":{"max-queues":50}}`),
@@ -77,15 +77,56 @@ func TestDefinitions(t *testing.T) {
 	for _, path := range []string{"/api/definitions", "/api/definitions/shop"} {
 		exported := w.request("root", "GET", path, "").Body.String()
 		other := newWorld(t)
-		other.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "shop", Description: "the shop", Tags: []string{"b"}}}})
+		other.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "shop", Description: "the shop", Tags: []string{"b"}, DefaultQueueType: "classic"}}})
 		other.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: &logpb.PutLimit{Of: "shop", Name: "max-queues", Value: 50}}})
 		for range 2 { // the second time all of it exists
-			if out := other.request("root", "POST", path, exported); out.Code != 204 {
+			if out := other.request("root", "POST", path, exported); out.Code != 200 || !strings.Contains(out.Body.String(), `"skipped_total":0`) {
 				t.Fatalf("%s: %d %s", path, out.Code, out.Body)
 			}
 			if again := other.request("root", "GET", path, "").Body.String(); again != exported {
 				t.Errorf("%s:\n%s\nnot\n%s", path, again, exported)
 			}
+		}
+	}
+}
+
+// The type of a queue comes over, whatever the vhost here says: by the type that the file names, or
+// else by the argument. What a definition means otherwise than where it is from is told.
+func TestImportedTypes(t *testing.T) {
+	w := newWorld(t)
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "old"}}})
+	out := w.request("root", "POST", "/api/definitions", `{"vhosts":[{"name":"old"},{"name":"new"},{"name":"q","metadata":{"default_queue_type":"quorum"}},{"name":"undefined","default_queue_type":"undefined"}],
+"queues":[{"vhost":"old","name":"typed","type":"classic"},{"vhost":"old","name":"named","arguments":{"x-queue-type":"classic"}},{"vhost":"old","name":"untyped"},{"vhost":"old","name":"undefined","arguments":{"x-queue-type":"undefined"}},
+{"vhost":"new","name":"empty","arguments":{"x-queue-type":""}},{"vhost":"new","name":"early","type":"quorum","arguments":{"x-queue-type":"classic"}},{"vhost":"q","name":"untyped"},{"vhost":"undefined","name":"untyped"},{"vhost":"new","name":"log","type":"stream"}],
+"policies":[{"vhost":"new","name":"lazy","pattern":"","definition":{"queue-mode":"lazy","max-length":3}},{"vhost":"new","name":"limit","pattern":"","apply-to":"quorum_queues","definition":{"delivery-limit":3}},{"vhost":"new","name":"both","pattern":"","apply-to":"queues","definition":{"delivery-limit":3}}]}`)
+	var report api.Imported
+	if err := json.Unmarshal(out.Body.Bytes(), &report); err != nil {
+		t.Fatal(err)
+	}
+	var notes []string
+	for _, n := range report.Notes {
+		notes = append(notes, n.VHost+" "+n.Name+": "+n.Reason)
+	}
+	if want := []string{
+		"new lazy: without effect here: queue-mode",
+		"new both: delivery-limit holds for classic queues, too: RabbitMQ applies no policy with this key to them",
+		"old untyped: it names no type and is a quorum queue here, as its vhost says: its delivery limit is 20 unless one is set",
+		"old undefined: it names no type and is a quorum queue here, as its vhost says: its delivery limit is 20 unless one is set",
+		"q untyped: it names no type and is a quorum queue here, as its vhost says: its delivery limit is 20 unless one is set",
+	}; out.Code != 200 || !slices.Equal(notes, want) || report.SkippedTotal != 1 || report.Skipped[0].Name != "log" {
+		t.Errorf("%d %q %v", out.Code, notes, report.Skipped)
+	}
+	w.check(
+		want1("GET", "/api/queues/old?columns=name,type", `[{"name":"named","type":"classic"},{"name":"typed","type":"classic"},{"name":"undefined","type":"quorum"},{"name":"untyped","type":"quorum"}]`),
+		want1("GET", "/api/queues/new?columns=name,type", `[{"name":"early","type":"quorum"},{"name":"empty","type":"classic"}]`),
+		want1("GET", "/api/queues/q?columns=name,type", `[{"name":"untyped","type":"quorum"}]`),
+		want1("GET", "/api/queues/undefined?columns=name,type", `[{"name":"untyped","type":"classic"}]`),
+	)
+	other := newWorld(t)
+	other.request("root", "POST", "/api/definitions", w.request("root", "GET", "/api/definitions", "").Body.String())
+	for _, path := range []string{"/api/queues?columns=vhost,name,type,arguments", "/api/policies", "/api/vhosts?columns=name,default_queue_type"} {
+		if have, want := other.request("root", "GET", path, "").Body.String(), w.request("root", "GET", path, "").Body.String(); have != want {
+			t.Errorf("%s\nnot\n%s", have, want)
 		}
 	}
 }

@@ -50,7 +50,7 @@ type everything interface {
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, func() map[string]string { return map[string]string{"node_name": "n1"} }}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, "", func() map[string]string { return map[string]string{"node_name": "n1"} }}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's
@@ -96,10 +96,11 @@ func newWorld(t *testing.T) *world {
 	w.server = New(backendOf(w), slog.New(slog.DiscardHandler), guard)
 	w.handler = w.server.Handler()
 	for _, n := range []string{"n1", "n2", "n3"} {
-		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: n, Incarnation: []byte(n)}}})
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: n, Incarnation: []byte(n), OldestVersion: fsm.OldestVersion, NewestVersion: fsm.NewestVersion}}})
 	}
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: int64(fsm.NewestVersion)}}})
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
-		Vhost: &logpb.PutVhost{Name: "/"}, User: &logpb.PutUser{Name: "root", Tags: []string{"administrator"}},
+		Vhost: &logpb.PutVhost{Name: "/", DefaultQueueType: catalog.ClassicType}, User: &logpb.PutUser{Name: "root", Tags: []string{"administrator"}},
 		Permission: &logpb.PutPermission{User: "root", Vhost: "/", Configure: ".*", Write: ".*", Read: ".*"},
 	}}})
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "hidden"}}})
@@ -591,6 +592,14 @@ func TestVHosts(t *testing.T) {
 		want{"root", "PUT", "/api/vhosts/a%2Fb", ``, 204, ""},
 		want{"root", "GET", "/api/vhosts/a%2Fb?columns=name", "", 200, `…"description":"d","tags":["x","y"]`}, // what is not said stays
 		want{"root", "PUT", "/api/vhosts/c", `{"default_queue_type":"nosuch"}`, 400, invalid("nosuch is not a valid queue type")},
+		want{"root", "POST", "/api/vhosts/a%2Fb/deletion/protection", "", 204, ""},
+		want{"root", "DELETE", "/api/vhosts/a%2Fb/deletion/protection", "", 204, ""},
+		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"default_queue_type":"undefined"}`, 204, ""},
+		want{"root", "GET", "/api/vhosts/a%2Fb?columns=default_queue_type", "", 200, `…"default_queue_type":"quorum"`},
+		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"default_queue_type":"classic"}`, 204, ""},
+		want{"root", "GET", "/api/vhosts/a%2Fb?columns=default_queue_type", "", 200, `…"default_queue_type":"classic"`},
+		want{"root", "PUT", "/api/vhosts/new", `{}`, 201, ""},
+		want{"root", "GET", "/api/vhosts/new?columns=default_queue_type", "", 200, `…"default_queue_type":"classic"`},
 		want{"maggie", "GET", "/api/vhosts/a%2Fb", "", 404, notThere},
 		want{"root", "DELETE", "/api/vhosts/a%2Fb", "", 204, ""},
 		want{"root", "DELETE", "/api/vhosts/a%2Fb", "", 404, notThere},

@@ -28,3 +28,18 @@ func TestTryPolicy(t *testing.T) {
 		want{"root", "GET", "/api/policies/%2F/new", "", 404, notThere},
 	)
 }
+
+// What a policy does otherwise than at RabbitMQ is told when it is put.
+func TestPolicyWarnings(t *testing.T) {
+	w := newWorld(t)
+	for definition, want := range map[string]string{
+		`{"queue-mode":"lazy","ha-mode":"all","max-length":3}`: `299 - "without effect here: ha-mode, queue-mode"`,
+		`{"delivery-limit":3}`:                                 `299 - "delivery-limit holds for classic queues, too: RabbitMQ applies no policy with this key to them"`,
+		`{"max-length":3}`:                                     "",
+	} {
+		out := w.request("root", "PUT", "/api/policies/%2F/p", `{"pattern":"","definition":`+definition+`}`)
+		if have := out.Header().Get("Warning"); out.Code >= 300 || have != want {
+			t.Errorf("%s: %d %s", definition, out.Code, have)
+		}
+	}
+}

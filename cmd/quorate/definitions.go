@@ -96,6 +96,9 @@ func loadFile(ctx context.Context, b mgmt.Backend, f definitionFile, logger *slo
 		for _, s := range report.Skipped {
 			logger.Warn("a definition is left out", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
 		}
+		for _, s := range report.Notes {
+			logger.Warn("a definition means something else here", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
+		}
 		return nil
 	})
 }

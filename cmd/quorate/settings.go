@@ -81,11 +81,11 @@ type listenSettings struct {
 
 // loginSettings say who may log in, and how.
 type loginSettings struct {
-	loginFrom             string // the part of a client's certificate that names its user
-	metricsLogin          string // remote, true or false
-	user, password, vhost string
-	loopbackUsers         []string
-	logins                login.Config
+	loginFrom                        string // the part of a client's certificate that names its user
+	metricsLogin                     string // remote, true or false
+	user, password, vhost, queueType string
+	loopbackUsers                    []string
+	logins                           login.Config
 }
 
 // amqpSettings are bounds of connections, see amqp.Config.
@@ -165,6 +165,7 @@ var table = slices.Concat([]setting{
 	{"cluster_name", "quorate", "nodes of different clusters refuse each other", text(func(s *settings) *string { return &s.cluster })},
 	{"default_user", "guest", "user created in an empty cluster", text(func(s *settings) *string { return &s.user })},
 	{"default_pass", "guest", "password of that user", text(func(s *settings) *string { return &s.password })},
+	{"default_queue_type", "classic", "classic or quorum: type of durable queues that are declared without one, in vhosts that are created without one; it decides the defaults, not the replicas", oneOf(func(s *settings) *string { return &s.queueType }, "classic", "quorum")},
 	{"default_vhost", "/", "vhost created in an empty cluster", text(func(s *settings) *string { return &s.vhost })},
 	{"loopback_users", "guest", "comma-separated users that may connect from loopback only; none: nobody", setLoopback},
 	{"login.hashes_at_once", "1", "1 … 64: passwords that are hashed at a time, each on one processor; further logins wait, addresses in turn", number(1, 64, func(s *settings) *int { return &s.logins.AtOnce })},

@@ -66,7 +66,6 @@ func translatedKeys() []borrowed {
 		{"default_permissions.*", "`.*`: the user of a new cluster may do everything in `default_vhost`", onlyValue(".*", "")},
 		{"auth_backends.*", "`internal`", oneOfValues("users are those of the cluster; other backends do not exist", "internal", "rabbit_auth_backend_internal")},
 		{"proxy_protocol", "`false`", onlyValue("false", "")},
-		{"default_queue_type", "`quorum`", othersIdle("quorum", "declare queues of other types by x-queue-type; without one a durable queue is a quorum queue")},
 		{"cluster_formation.peer_discovery_backend", "`classic_config`", oneOfValues("list the nodes, or use cluster_formation.join", "classic_config", "rabbit_peer_discovery_classic_config")},
 		{"log.dir", "folder of `log.file`, if that is a relative path", func(s *settings, _, v string) error { s.logDir = v; return nil }},
 		{"log.file.level", "as `log.console.level`", logLevel},
@@ -230,16 +229,6 @@ func onlyNamed(key, only string) func(*settings, string, string) error {
 	return func(_ *settings, name, v string) error {
 		if name != key || v != only {
 			return fmt.Errorf("only %s = %s is supported", key, only)
-		}
-		return nil
-	}
-}
-
-// othersIdle accepts any value, and tells why others than this one have no effect.
-func othersIdle(only, why string) func(*settings, string, string) error {
-	return func(s *settings, name, v string) error {
-		if v != only {
-			s.tell(name, why)
 		}
 		return nil
 	}

@@ -205,6 +205,7 @@ func takenDefinitions(c *call) (queues []listedQueue, skipped []api.Skipped, err
 	if _, err = c.client.ask(c, http.MethodPost, path("definitions"), json.RawMessage(raw), &report); err != nil {
 		return nil, nil, err
 	}
+	c.notes(report.Notes)
 	return file.Queues, report.Skipped, nil
 }
 

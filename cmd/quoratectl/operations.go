@@ -184,7 +184,7 @@ func forceCheckpoint(c *call) error {
 	}
 	var errs []error
 	for _, q := range queues {
-		if q.Type != "quorum" || !vhosts.MatchString(q.VHost) || !names.MatchString(q.Name) {
+		if !q.Durable || q.Exclusive || !vhosts.MatchString(q.VHost) || !names.MatchString(q.Name) {
 			continue
 		}
 		if err := c.post(path("queues", q.VHost, q.Name, "actions"), map[string]string{"action": "snapshot"}, nil); err != nil {
