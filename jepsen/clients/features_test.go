@@ -26,6 +26,9 @@ var (
 	rewriteFeature = flag.Bool("clients.rewrite", false, "TestFeaturesPage writes the table of docs/migration.md")
 )
 
+// nodeTimeout is the consumer timeout of nodes: of RabbitMQ, too, `consumer_timeout = 1000`.
+const nodeTimeout = time.Second
+
 // feature is a row of RabbitMQ's table of what classic and quorum queues do, played by one script.
 type feature struct {
 	name string // the part of TestFeatures, too
@@ -413,6 +416,18 @@ var featureTable = []feature{
 	{name: "consumer timeout", what: "`x-consumer-timeout`", classic: "taken", quorum: "taken", peerClassic: "refused (406)", play: func(f *features) string {
 		return f.try(true, false, false, "x-consumer-timeout", int32(60_000))
 	}},
+	{name: "no consumer timeout", what: "held for longer than the node's `consumer_timeout`", classic: "held", quorum: "goes back", play: func(f *features) string {
+		ch, _ := f.declare()
+		f.send(ch, "m")
+		_, err := ch.Consume(f.name, "", false, false, false, false, nil)
+		f.must(err)
+		for until := time.Now().Add(6 * nodeTimeout); time.Now().Before(until); time.Sleep(50 * time.Millisecond) {
+			if f.ready(f.name, 1) == 1 {
+				return "goes back"
+			}
+		}
+		return "held"
+	}},
 	{name: "delayed retry", what: "`x-delayed-retry-type: all`", classic: "taken", quorum: "taken", peerClassic: "refused (406)", play: func(f *features) string {
 		return f.try(true, false, false, "x-delayed-retry-type", "all", "x-delayed-retry-min", int32(10))
 	}},
@@ -449,6 +464,15 @@ var featureTable = []feature{
 		f.send(ch, "5", priority(5))
 		f.must(d.Nack(false, true))
 		f.ready(f.name, 2)
+		return f.take(ch, 2)
+	}},
+	{name: "priority of dead letters", what: "published with the priorities 0 and 9, dead-lettered to a quorum queue", classic: "9 0", quorum: "9 0", play: func(f *features) string {
+		ch, _ := f.declare(append(f.dead(), "x-message-ttl", int32(200))...)
+		for _, p := range []uint8{0, 9} {
+			f.send(ch, fmt.Sprint(p), priority(p))
+		}
+		f.ready(f.name+".dead", 2)
+		f.name += ".dead"
 		return f.take(ch, 2)
 	}},
 	{name: "count of deliveries", what: "header `x-delivery-count` after a reject", classic: "1", quorum: "1", peerClassic: "none", play: func(f *features) string {
@@ -534,7 +558,7 @@ func TestFeatures(t *testing.T) {
 	defer cancel()
 	uri, api, peer := *rabbitURI, *rabbitHTTP, true
 	if uri == "" || api == "" {
-		n := mustStartNodes(t, ctx, 1).Nodes[0]
+		n := mustStartNodes(t, ctx, 1, fmt.Sprint("--set=consumer_timeout=", nodeTimeout.Milliseconds())).Nodes[0]
 		uri, api, peer = n.URI(), "http://guest:guest@"+n.HTTP, false
 		awaitVersion(t, ctx, n)
 	}
