@@ -131,6 +131,22 @@ func TestImportedTypes(t *testing.T) {
 	}
 }
 
+// The default type of a vhost changes only when somebody says so.
+func TestDefaultQueueType(t *testing.T) {
+	w := newWorld(t)
+	w.check(
+		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"default_queue_type":"quorum"}`, 201, ""},
+		want{"root", "POST", "/api/vhosts/a%2Fb/deletion/protection", "", 204, ""},
+		want{"root", "DELETE", "/api/vhosts/a%2Fb/deletion/protection", "", 204, ""},
+		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"default_queue_type":"undefined"}`, 204, ""},
+		want{"root", "GET", "/api/vhosts/a%2Fb?columns=default_queue_type", "", 200, `…"default_queue_type":"quorum"`},
+		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"default_queue_type":"classic"}`, 204, ""},
+		want{"root", "GET", "/api/vhosts/a%2Fb?columns=default_queue_type", "", 200, `…"default_queue_type":"classic"`},
+		want{"root", "PUT", "/api/vhosts/new", `{}`, 201, ""},
+		want{"root", "GET", "/api/vhosts/new?columns=default_queue_type", "", 200, `…"default_queue_type":"classic"`},
+	)
+}
+
 func want1(method, path, answer string) want { return want{"root", method, path, "", 200, answer} }
 
 // management.md test 39: what is malformed changes nothing.
