@@ -80,6 +80,10 @@ func (Properties) Property(raw []byte, name string) []byte {
 		if p.Has(wire.FlagTimestamp) {
 			return strconv.AppendUint(nil, p.Timestamp, 10)
 		}
+	case "priority":
+		if p.Has(wire.FlagPriority) {
+			return strconv.AppendUint(nil, uint64(p.Priority), 10)
+		}
 	}
 	return nil
 }

@@ -65,10 +65,12 @@ type Config struct {
 	Properties broker.Properties
 	Defaults   catalog.Defaults
 
-	DefaultVHost    string
-	DefaultUser     string
-	DefaultPassword string
-	LoopbackUsers   []string
+	DefaultVHost string
+	// DefaultQueueType is that of new vhosts; empty: classic.
+	DefaultQueueType string
+	DefaultUser      string
+	DefaultPassword  string
+	LoopbackUsers    []string
 	// Seeds are what new vhosts get, the default one included; nil: nothing.
 	Seeds  *mgmt.Seeds
 	Logins login.Config

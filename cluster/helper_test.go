@@ -113,7 +113,7 @@ func (c *nodes) config(name string) Config {
 		},
 		Watchdog: c.bounds, DiskGate: c.gate(name),
 		Logger: logger, Properties: c.propertiesOf(name),
-		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
+		DefaultVHost: "/", DefaultQueueType: catalog.QuorumType, DefaultUser: "guest", DefaultPassword: "guest",
 		Token:           c.tokenFor(name),
 		LeaderlessGrace: c.leaderlessGrace, Defaults: catalog.Defaults{DisconnectedTimeout: fsm.Millis(c.disconnectedGrace.Milliseconds())}, GroupSize: 3, Versions: c.versions[name],
 	}

@@ -22,7 +22,8 @@ func (n *Node) Management() mgmt.Backend {
 		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties}, Objects: objects{n.broker, n.config.Properties, n.alarm}, History: n.broker,
 		Node: n.local, Groups: n.local, Cluster: n.replicas, Settings: settings{n.catalog}, Connections: n, Maintenance: n.placement, Leaders: n.placement,
 		Resources: n.alarm, Members: n.placement, Membership: n.membership, Traffic: n.traffic, Seeds: n.config.Seeds,
-		Hold: func(user string, bytes int64) (func(), error) { return n.connected().Hold(user, bytes) },
+		DefaultQueueType: n.config.DefaultQueueType,
+		Hold:             func(user string, bytes int64) (func(), error) { return n.connected().Hold(user, bytes) },
 		Backups: &backup.Keeper{
 			Queues: n.broker.Backups(), Product: api.ProductVersion, Cluster: n.broker.ClusterName(), Now: time.Now, Defaults: n.local.Defaults(),
 			Properties: n.config.Properties,

@@ -91,6 +91,9 @@ func (n *Node) objectMetrics() metrics.Objects {
 		of := g.Spec()
 		q := metrics.Queue{VHost: of.VHost, Name: of.Name, Counts: byQueue[of.Queue]}
 		delete(byQueue, of.Queue)
+		if record, ok := view.QueueByID(of.Queue); ok {
+			q.Type = record.Type()
+		}
 		if !g.IsLocal() {
 			p := g.Progress()
 			q.Raft, q.Snapshot = &p, g.SnapshotIndex()
@@ -105,7 +108,7 @@ func (n *Node) objectMetrics() metrics.Objects {
 	}
 	for id, c := range byQueue { // without a replica here
 		if q, ok := view.QueueByID(id); ok {
-			all.Queues = append(all.Queues, metrics.Queue{VHost: q.VHost, Name: q.Name, Counts: c})
+			all.Queues = append(all.Queues, metrics.Queue{VHost: q.VHost, Name: q.Name, Type: q.Type(), Counts: c})
 		}
 	}
 	for _, c := range n.myChannels() {

@@ -54,7 +54,7 @@ type Node struct {
 	expiry    *expiry.Exchanges
 
 	ready   readiness
-	founded bool                     // this process has founded the cluster
+	founded bool                    // this process has founded the cluster
 	clients atomic.Pointer[Clients] // nil: the node takes no clients, or not yet
 
 	rights *worker.Worker // checks clients again when rights have changed
@@ -290,7 +290,7 @@ func (n *Node) initialize(ctx context.Context) error {
 	}
 	c := n.config
 	first := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
-		Vhost: &logpb.PutVhost{Name: c.DefaultVHost, Description: "Default virtual host"},
+		Vhost: &logpb.PutVhost{Name: c.DefaultVHost, Description: "Default virtual host", DefaultQueueType: cmp.Or(c.DefaultQueueType, catalog.ClassicType)},
 		User: &logpb.PutUser{
 			Name: c.DefaultUser, PasswordHash: login.HashPassword(c.DefaultPassword), HashAlgorithm: login.HashAlgorithm, Tags: []string{"administrator"},
 		},

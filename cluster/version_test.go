@@ -74,6 +74,30 @@ func versionOf(g *group.Group) (v uint32) {
 	return v
 }
 
+// A new cluster has the newest version as soon as its nodes are ready: what clients declare first
+// has the type that its vhost says, which is classic unless a setting says otherwise.
+func TestFounded(t *testing.T) {
+	for setting, want := range map[string]string{"": catalog.ClassicType, catalog.QuorumType: catalog.QuorumType} {
+		c := mustCluster(t, func(c *nodes) {
+			c.first, c.through = []string{"n1"}, "n1"
+			c.change = func(config *Config) { config.DefaultQueueType = setting }
+		})
+		view := c.all["n1"].View()
+		if view.FSMVersion() != fsm.NewestVersion || view.DefaultQueueType("/") != want {
+			t.Errorf("version %d, queues are %s", view.FSMVersion(), view.DefaultQueueType("/"))
+		}
+		cl := c.mustClient("n1")
+		cl.mustDeclare("q")
+		cl.mustDeclare("named", text("x-queue-type", catalog.ClassicType))
+		for name, want := range map[string]string{"q": want, "named": catalog.ClassicType} {
+			if q, ok := c.all["n1"].View().Queue("/", name); !ok || q.Type() != want {
+				t.Errorf("%s is %s", name, q.Type())
+			}
+		}
+		cl.close()
+	}
+}
+
 // mustBeRefused starts a node that must not become part of the cluster.
 func (c *nodes) mustBeRefused(name, words string) {
 	c.t.Helper()

@@ -239,6 +239,7 @@ func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	}
 	d.Members = x.definitions.place(d)
 	v, fresh := x.definitions.tryFresh(ctx)
+	v.DecideType(d, "")
 	if q, err = v.CheckDeclareQueue(x.conn.by(), d, generated); err != nil {
 		return q, false, err
 	}

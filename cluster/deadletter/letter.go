@@ -60,6 +60,10 @@ func (s *Sender) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.P
 	if !isDue(l) {
 		e.Deaths = s.deaths(l, p)
 	}
+	if c.Classic {
+		// Within such a queue it may count for nothing, but not for its target.
+		e.PriorityPlusOne = storedPriority(s.properties.Property(out.Properties(), catalog.PropertyPriority))
+	}
 	e.MessageId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyMessageID))
 	e.CorrelationId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyCorrelationID))
 	return e
@@ -78,6 +82,15 @@ func reenqueued(c *logpb.QueueConfig, l *fsm.DeadLetter, out fsm.Payload, ceilin
 		e.HasExpiration, e.Deaths = l.HasExpiration, l.Deaths
 	}
 	return e
+}
+
+// storedPriority is a priority property as the log has priorities.
+func storedPriority(priority []byte) uint32 {
+	n, err := strconv.ParseUint(string(priority), 10, 8)
+	if err != nil {
+		return 0
+	}
+	return uint32(n) + 1
 }
 
 // storedTTL is an expiration property as the log has TTLs.

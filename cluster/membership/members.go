@@ -21,6 +21,7 @@ import (
 
 const (
 	membersEvery = 250 * time.Millisecond // between two checks of the catalog's members while they change
+	raiseWait    = time.Second            // for a node that starts to raise the version
 	membersRest  = 500 * time.Millisecond // while they do not
 	proposeWait  = 5 * time.Second        // for a change of the catalog
 	replicaWait  = 5 * time.Second        // for the status of one replica
@@ -248,7 +249,12 @@ func (m *members) converge(ctx context.Context) {
 		}
 	}
 	m.promote(ctx, voters, learners)
-	if len(config) == len(m.catalog.View().Nodes()) {
+	m.raiseIfAll(ctx)
+}
+
+// raiseIfAll is raiseVersion if every member of the catalog's group has its record.
+func (m *members) raiseIfAll(ctx context.Context) {
+	if len(m.catalog.Configuration()) == len(m.catalog.View().Nodes()) {
 		m.raiseVersion(ctx)
 	}
 }

@@ -203,8 +203,17 @@ func (m *Membership) Join(ctx context.Context) (Registration, error) {
 }
 
 // AwaitFounders waits, after a cluster has been founded, until all nodes of the static list have
-// been seen once.
-func (m *Membership) AwaitFounders(ctx context.Context) error { return m.joiner.awaitFounders(ctx) }
+// been seen once. The version is then raised at once rather than with the next check of the members:
+// what clients declare before it has the meaning of an earlier version for good.
+func (m *Membership) AwaitFounders(ctx context.Context) error {
+	if err := m.joiner.awaitFounders(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, raiseWait)
+	defer cancel()
+	m.members.raiseIfAll(ctx)
+	return nil
+}
 
 // Changed applies the list of nodes of a view. It does not wait.
 func (m *Membership) Changed(v *catalog.View) {

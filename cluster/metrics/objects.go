@@ -24,6 +24,7 @@ type Objects struct {
 // Queue is a queue as a node sees it.
 type Queue struct {
 	VHost, Name string
+	Type        string          // as it was declared, whether it is replicated or not
 	Led         *queue.Stats    // nil: the node does not lead it
 	Capacity    float64         // of its consumers, see queue.Capacity; if the node leads it
 	Counts      *traffic.Counts // of the node's clients; nil: there are none
@@ -45,16 +46,13 @@ func (q *Queue) kept(asked, bytes bool) uint64 {
 
 // kind says what the queue is, and what the node is to it; an empty role: it has no replica here.
 func (q *Queue) kind() (kind, role string) {
-	switch kind = "rabbit_classic_queue"; {
-	case q.Raft != nil:
-		kind, role = "rabbit_quorum_queue", "follower"
-		if q.Led != nil {
-			role = "leader"
-		}
+	switch {
 	case q.Led != nil:
 		role = "leader"
+	case q.Raft != nil:
+		role = "follower"
 	}
-	return kind, role
+	return "rabbit_" + q.Type + "_queue", role
 }
 
 // Exchange is one to which the node's clients have published.

@@ -52,9 +52,9 @@ func TestObjects(t *testing.T) {
 	h := handlerOf(t, func() Objects {
 		return Objects{
 			Queues: []Queue{
-				{VHost: "/", Name: "q", Led: &queue.Stats{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &group.Progress{Term: 2, Commit: 9}, Snapshot: -1},
-				{VHost: "/", Name: "local", Led: &queue.Stats{Ready: queue.Count{Messages: 2, Bytes: 20}}},
-				{VHost: "other", Name: "away", Raft: &group.Progress{Term: 5}, Snapshot: 4},
+				{VHost: "/", Name: "q", Type: "quorum", Led: &queue.Stats{Ready: queue.Count{Messages: 3, Bytes: 30}, Consumers: 2}, Capacity: 0.25, Counts: &traffic.Counts{traffic.Publish: 7, traffic.Get: 1}, Raft: &group.Progress{Term: 2, Commit: 9}, Snapshot: -1},
+				{VHost: "/", Name: "local", Type: "classic", Led: &queue.Stats{Ready: queue.Count{Messages: 2, Bytes: 20}}},
+				{VHost: "other", Name: "away", Type: "classic", Raft: &group.Progress{Term: 5}, Snapshot: 4},
 			},
 			Exchanges:   []Exchange{{"/", "", &traffic.Counts{traffic.Publish: 7}}},
 			Channels:    []Channel{{VHost: "/", Name: "c (1)", Unacked: 6, Counts: &traffic.Counts{traffic.Confirm: 5}}},
@@ -70,7 +70,7 @@ func TestObjects(t *testing.T) {
 		`rabbitmq_queue_messages_persistent{vhost="/",queue="q"} 3`, `rabbitmq_queue_messages_persistent_bytes{vhost="/",queue="q"} 30`, `rabbitmq_queue_messages_ram{vhost="/",queue="q"} 0`,
 		`rabbitmq_queue_messages_persistent{vhost="/",queue="local"} 0`, `rabbitmq_queue_messages_ram{vhost="/",queue="local"} 2`, `rabbitmq_queue_messages_ram_bytes{vhost="/",queue="local"} 20`,
 		`rabbitmq_queue_info{vhost="/",queue="q",queue_type="rabbit_quorum_queue",membership="leader"} 1`, `rabbitmq_queue_info{vhost="/",queue="local",queue_type="rabbit_classic_queue",membership="leader"} 1`,
-		`rabbitmq_queue_info{vhost="other",queue="away",queue_type="rabbit_quorum_queue",membership="follower"} 1`,
+		`rabbitmq_queue_info{vhost="other",queue="away",queue_type="rabbit_classic_queue",membership="follower"} 1`,
 		`rabbitmq_raft_log_snapshot_index{vhost="/",queue="q"} -1`, `rabbitmq_raft_term_total{vhost="other",queue="away"} 5`,
 		`rabbitmq_channel_messages_unacked{channel="c (1)"} 6`, `rabbitmq_channel_messages_confirmed_total{channel="c (1)"} 5`,
 		`rabbitmq_connection_incoming_bytes_total{connection="c"} 100`, `rabbitmq_connections 0`,

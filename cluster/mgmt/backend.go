@@ -37,6 +37,8 @@ type Backend struct {
 	Backups     Backups
 	Traffic     Traffic
 	Seeds       *Seeds
+	// DefaultQueueType is that of new vhosts; empty: classic.
+	DefaultQueueType string
 	// Effective returns the settings that the node runs with, by key, without secrets.
 	Effective func() map[string]string
 	// Hold counts memory that is held for a user; see cluster.Clients. nil: it is not bounded.

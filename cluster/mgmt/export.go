@@ -17,6 +17,8 @@ type definitions struct {
 	node    Node
 	objects Objects
 	seeds   *Seeds
+	// newType is the queue type of new vhosts.
+	newType string
 }
 
 // export answers with the definitions.
@@ -34,7 +36,7 @@ func (ds definitions) export(w *responder, r *request) {
 			return
 		}
 		d.Format, d.Explanation = "single_virtual_host", "definitions of the vhost '"+vhost+"'"
-		d.VHost, d.Description, d.DefaultQueueType = vhost, row.GetDescription(), queueType
+		d.VHost, d.Description, d.DefaultQueueType = vhost, row.GetDescription(), catalog.DefaultTypeOf(row)
 		_, limits := limitsOf(r.view, false)
 		metadata := metadataOf(row)
 		d.Metadata, d.Limits = &metadata, orNone(limits[vhost])
@@ -53,7 +55,7 @@ func (ds definitions) export(w *responder, r *request) {
 }
 
 func metadataOf(row *logpb.PutVhost) api.VHostMetadata {
-	return api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType}
+	return api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: catalog.DefaultTypeOf(row)}
 }
 
 // exportUsers adds the users and what they may do.
@@ -77,7 +79,7 @@ func exportVHost(r *request, d *api.Definitions, vhost, called string) {
 	}
 	for _, q := range r.view.QueuesOf(vhost) {
 		if !q.Exclusive && q.StoreOf == "" {
-			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: ObjectOf(q.Arguments)})
+			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: ObjectOf(q.Arguments)})
 		}
 	}
 	for _, x := range r.view.Exchanges(vhost) {

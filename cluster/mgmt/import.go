@@ -103,6 +103,8 @@ func (ds definitions) load(w *responder, r *request) {
 	case report.SkippedTotal > 0:
 		w.log.Warn("definitions were imported in part", "skipped", report.SkippedTotal, "first", report.Skipped[0].Section+" "+report.Skipped[0].Name, "reason", report.Skipped[0].Reason)
 		w.answer(http.StatusOK, report)
+	case len(report.Notes) > 0:
+		w.answer(http.StatusOK, report)
 	default:
 		w.WriteHeader(http.StatusNoContent)
 	}
@@ -260,6 +262,13 @@ func (x *importer) skip(at api.Skipped, reason string) {
 	}
 }
 
+// note reports what a definition that is taken does here otherwise than where it is from.
+func (x *importer) note(section, vhost, name, text string) {
+	if len(x.report.Notes) < maxSkipped {
+		x.report.Notes = append(x.report.Notes, api.Skipped{Section: section, VHost: vhost, Name: name, Reason: text})
+	}
+}
+
 // flush commits the batch.
 func (x *importer) flush() error {
 	var commands []*logpb.CatalogCommand
@@ -336,7 +345,7 @@ func (x *importer) vhost(b body) ([]*logpb.CatalogCommand, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, key := range []string{"description", "tags"} {
+	for _, key := range []string{"description", "tags", "default_queue_type"} {
 		if _, given := b[key]; !given && metadata[key] != nil {
 			b[key] = metadata[key]
 		}
@@ -346,6 +355,7 @@ func (x *importer) vhost(b body) ([]*logpb.CatalogCommand, error) {
 		return nil, err
 	}
 	m.Name = name
+	x.catalog.View().PutVhostOfType(m, x.newType)
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}, nil
 }
 
@@ -419,17 +429,7 @@ func (x *importer) globalParameter(b body) ([]*logpb.CatalogCommand, error) {
 
 func (x *importer) policy(b body) ([]*logpb.CatalogCommand, error) { return x.anyPolicy(b, false) }
 
-// mirrored begins the keys of policies for mirrored queues, which replicated queues replace.
-const mirrored = "ha-"
-
 func (x *importer) anyPolicy(b body, operator bool) ([]*logpb.CatalogCommand, error) {
-	if d, ok := b["definition"].(map[string]any); ok {
-		before := len(d)
-		maps.DeleteFunc(d, func(key string, _ any) bool { return strings.HasPrefix(key, mirrored) })
-		if len(d) == 0 && before > 0 {
-			return nil, fsm.Refuse(fsm.Precondition, "it is for mirrored queues only; replicated queues need no policy")
-		}
-	}
 	m, err := policyFrom(b)
 	if err != nil {
 		return nil, err
@@ -438,7 +438,14 @@ func (x *importer) anyPolicy(b body, operator bool) ([]*logpb.CatalogCommand, er
 		return nil, err
 	}
 	m.Operator = operator
-	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}}}, x.catalog.View().ValidatePolicy(m)
+	x.catalog.View().DecideKeys(m)
+	if err := x.catalog.View().ValidatePolicy(m); err != nil {
+		return nil, err
+	}
+	for _, text := range notesOn(m) {
+		x.note(map[bool]string{false: "policies", true: "parameters"}[operator], m.Vhost, m.Name, text)
+	}
+	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}}}, nil
 }
 
 func (x *importer) exchange(b body) ([]*logpb.CatalogCommand, error) {
@@ -472,6 +479,14 @@ func (x *importer) queue(b body) ([]*logpb.CatalogCommand, error) {
 		return nil, err
 	}
 	m.Members = x.objects.Place(m)
+	kind := b.word("type")
+	if s.durable && kind != "" && kind != catalog.QuorumType && kind != catalog.ClassicType {
+		return nil, fsm.Refuse(fsm.Precondition, "unsupported queue type '"+kind+"'")
+	}
+	x.catalog.View().DecideType(m, kind)
+	if kind == "" && !m.Local && !m.Classic && catalog.Untyped(m) {
+		x.note("queues", m.Vhost, m.Name, fmt.Sprintf("it names no type and is a quorum queue here, as its vhost says: its delivery limit is %d unless one is set", catalog.DefaultDeliveryLimit))
+	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: m}}}, nil
 }
 

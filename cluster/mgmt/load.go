@@ -67,7 +67,7 @@ func (b *Backend) SetImportedHash(ctx context.Context, hash string) error {
 
 // definitionsOf are the parts that an import works on.
 func (b *Backend) definitionsOf() definitions {
-	return definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects, b.Seeds}
+	return definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects, b.Seeds, b.newQueueType()}
 }
 
 func newImporter(ctx context.Context, ds definitions, only string) *importer {

@@ -50,7 +50,7 @@ type everything interface {
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, nil, func() map[string]string { return map[string]string{"node_name": "n1"} }, nil}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, nil, "", func() map[string]string { return map[string]string{"node_name": "n1"} }, nil}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's
@@ -86,7 +86,10 @@ type world struct {
 	questions    []int          // about how many queues, each time that leaders answered; 0: about all
 }
 
-func newWorld(t *testing.T) *world {
+// newWorld is of the newest version.
+func newWorld(t *testing.T) *world { return newWorldOf(t, fsm.NewestVersion) }
+
+func newWorldOf(t *testing.T, version int64) *world {
 	w := &world{t: t, stats: map[string]stats.Queue{}, offline: map[string]bool{}}
 	w.operator = &operator{world: w}
 	guard, err := origin.New(nil, nil)
@@ -96,10 +99,11 @@ func newWorld(t *testing.T) *world {
 	w.server = New(backendOf(w), slog.New(slog.DiscardHandler), guard)
 	w.handler = w.server.Handler()
 	for _, n := range []string{"n1", "n2", "n3"} {
-		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: n, Incarnation: []byte(n)}}})
+		w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: n, Incarnation: []byte(n), OldestVersion: fsm.OldestVersion, NewestVersion: fsm.NewestVersion}}})
 	}
+	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: version}}})
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Initialize{Initialize: &logpb.Initialize{
-		Vhost: &logpb.PutVhost{Name: "/"}, User: &logpb.PutUser{Name: "root", Tags: []string{"administrator"}},
+		Vhost: &logpb.PutVhost{Name: "/", DefaultQueueType: catalog.ClassicType}, User: &logpb.PutUser{Name: "root", Tags: []string{"administrator"}},
 		Permission: &logpb.PutPermission{User: "root", Vhost: "/", Configure: ".*", Write: ".*", Read: ".*"},
 	}}})
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "hidden"}}})
@@ -346,7 +350,7 @@ func TestPolicies(t *testing.T) {
 		want{"root", "PUT", path, `{"pattern":"","definition":"x"}`, 400, invalid(`definition must be a dictionary: <<"x">>`)},
 		want{"root", "PUT", path, `{"pattern":5,"definition":{"expires":1}}`, 400, invalid("pattern should be a binary but was 5")},
 		want{"root", "PUT", path, `{"pattern":"(","definition":{"expires":1}}`, 400, "…pattern should be regular expression but is invalid: missing ) at offset 0"},
-		want{"root", "PUT", path, `{"pattern":"(?!a)","definition":{"expires":1}}`, 400, "…look-around and back-references from fsm_version 3 on"},
+		want{"root", "PUT", path, `{"pattern":"(?!a","definition":{"expires":1}}`, 400, "…missing )"},
 		want{"root", "PUT", path, `{"pattern":"","apply-to":"foo","definition":{"expires":1}}`, 400, "…apply-to 'foo' unrecognised; should be one of: "},
 		want{"root", "PUT", path, `{"pattern":"","priority":"x","definition":{"expires":1}}`, 400, invalid(`priority should be a number, actually was <<"x">>`)},
 		want{"root", "PUT", path, `{"pattern":"","priority":1.5,"definition":{"expires":1}}`, 400, invalid("priority should be a number, actually was 1.5")},

@@ -30,6 +30,8 @@ type overview struct {
 	queues  Queues
 	traffic Traffic
 	clients Connections
+	// newType is the queue type of new vhosts.
+	newType string
 }
 
 // get sums up the vhosts that the user may see.
@@ -37,7 +39,7 @@ func (ov overview) get(w *responder, r *request) {
 	status := ov.node.Status()
 	o := api.Overview{
 		ManagementVersion: compatibility, RabbitMQVersion: compatibility, ProductName: "quorate", ProductVersion: ov.node.Version(),
-		ClusterName: status.Cluster, Node: status.Node, DefaultQueueType: queueType,
+		ClusterName: status.Cluster, Node: status.Node, DefaultQueueType: ov.newType,
 		RatesMode: ratesMode, SampleRetention: retention, ErlangVersion: "0", ErlangFullVersion: "Go " + runtime.Version(),
 		CryptoVersion: "crypto/tls of " + runtime.Version(), ClusterTags: map[string]string{}, NodeTags: map[string]string{}, OperatorPolicyUpdates: true,
 	}

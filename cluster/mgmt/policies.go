@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
@@ -63,6 +65,7 @@ func (ps policies) valid(w *responder, r *request) (*logpb.PutPolicy, bool) {
 	m, err := policyFrom(b)
 	if err == nil {
 		m.Vhost, m.Name, m.Operator = r.PathValue("vhost"), r.PathValue("name"), ps.operator
+		r.view.DecideKeys(m)
 		err = r.view.ValidatePolicy(m)
 	}
 	if err == nil && !r.has(administrator) {
@@ -106,8 +109,23 @@ func (ps policies) put(w *responder, r *request) {
 		return
 	}
 	_, known := r.view.Policy(m.Vhost, m.Name, ps.operator)
+	for _, text := range notesOn(m) {
+		w.Header().Add("Warning", "299 - "+strconv.Quote(text))
+	}
 	err := propose(r.Context(), ps.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}})
 	w.changed(err, !known)
+}
+
+// notesOn says what a policy does otherwise than at RabbitMQ.
+func notesOn(m *logpb.PutPolicy) (notes []string) {
+	if keys := catalog.KeysWithoutEffect(m.GetDefinition()); len(keys) > 0 {
+		notes = append(notes, "without effect here: "+strings.Join(keys, ", "))
+	}
+	classic := slices.Contains([]string{"all", "queues", "classic_queues"}, m.GetApplyTo())
+	if classic && slices.ContainsFunc(m.GetDefinition().GetFields(), func(f *logpb.Field) bool { return f.GetName() == "delivery-limit" }) {
+		notes = append(notes, "delivery-limit holds for classic queues, too: RabbitMQ applies no policy with this key to them")
+	}
+	return notes
 }
 
 // policyFrom reads a policy from a request's body.

@@ -23,8 +23,23 @@ func TestTryPolicy(t *testing.T) {
 		want{"root", "POST", "/api/operator-policies/%2F/cap/try" + columns, `{"pattern":"old$","definition":{"message-ttl":1}}`, 200,
 			`[{"changes":true,"name":"orders.old","policy":"low","wins":true,"would_effective_policy_definition":{"message-ttl":1},"would_policy":"low"}]`},
 		want{"root", "POST", "/api/policies/%2F/new/try", `{"pattern":"^nothing$","definition":{"message-ttl":1}}`, 200, `[]`},
-		want{"root", "POST", "/api/policies/%2F/new/try", `{"pattern":"(?=x)","definition":{"message-ttl":1}}`, 400, "…"},
+		want{"root", "POST", "/api/policies/%2F/new/try", `{"pattern":"(?=x","definition":{"message-ttl":1}}`, 400, "…"},
 		want{"root", "POST", "/api/policies/none/new/try", `{"pattern":"x","definition":{"message-ttl":1}}`, 404, "…"},
 		want{"root", "GET", "/api/policies/%2F/new", "", 404, notThere},
 	)
+}
+
+// What a policy does otherwise than at RabbitMQ is told when it is put.
+func TestPolicyWarnings(t *testing.T) {
+	w := newWorld(t)
+	for definition, want := range map[string]string{
+		`{"queue-mode":"lazy","ha-mode":"all","max-length":3}`: `299 - "without effect here: ha-mode, queue-mode"`,
+		`{"delivery-limit":3}`:                                 `299 - "delivery-limit holds for classic queues, too: RabbitMQ applies no policy with this key to them"`,
+		`{"max-length":3}`:                                     "",
+	} {
+		out := w.request("root", "PUT", "/api/policies/%2F/p", `{"pattern":"","definition":`+definition+`}`)
+		if have := out.Header().Get("Warning"); out.Code >= 300 || have != want {
+			t.Errorf("%s: %d %s", definition, out.Code, have)
+		}
+	}
 }

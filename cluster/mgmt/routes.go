@@ -63,7 +63,7 @@ func (b *Backend) inspection() []resource {
 	i, set, name := inspection{b.Node, b.Groups}, settings{b.Settings}, clusterName{b.Node, b.Catalog}
 	return []resource{
 		{"/api/version", []endpoint{get(management, i.version)}},
-		{"/api/overview", []endpoint{get(management, overview{b.Node, b.Queues, b.Traffic, b.Connections}.get)}},
+		{"/api/overview", []endpoint{get(management, overview{b.Node, b.Queues, b.Traffic, b.Connections, b.newQueueType()}.get)}},
 		{openAPIPath, []endpoint{get(management, description{b.resources}.get)}},
 		{"/api/index.html", []endpoint{get(management, description{b.resources}.page)}},
 		{"/api/cluster-name", []endpoint{get(management, name.get), put(administrator, name.put)}},
@@ -164,7 +164,7 @@ func (b *Backend) membership() []resource {
 
 // vhosts are the resources of vhosts and of their connections.
 func (b *Backend) vhosts() []resource {
-	v, c := vhosts{b.Catalog, b.Queues, b.Cluster, b.Traffic, b.Seeds}, connections{b.Connections}
+	v, c := vhosts{b.Catalog, b.Queues, b.Cluster, b.Traffic, b.Seeds, b.newQueueType()}, connections{b.Connections}
 	ch := channels{b.Connections, b.Traffic, consumers{b.Queues, b.Node}}
 	return []resource{
 		{"/api/vhosts", []endpoint{get(management, v.list)}},

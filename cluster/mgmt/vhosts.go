@@ -1,18 +1,21 @@
 package mgmt
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// queueType is the type of a durable queue whose declaration names none.
-const queueType = "quorum"
+// newQueueType is the type of a durable queue that names none in a vhost that names none.
+func (b *Backend) newQueueType() string { return cmp.Or(b.DefaultQueueType, catalog.ClassicType) }
 
 // vhosts serves vhosts, with the sum of their queues.
 type vhosts struct {
@@ -21,12 +24,14 @@ type vhosts struct {
 	cluster Cluster
 	traffic Traffic
 	seeds   *Seeds
+	// newType is the queue type of new vhosts.
+	newType string
 }
 
 func (vs vhosts) describe(r *request, row *logpb.PutVhost) api.VHost {
 	v := api.VHost{
-		Name: row.GetName(), Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType,
-		Metadata:     api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: queueType},
+		Name: row.GetName(), Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: catalog.DefaultTypeOf(row),
+		Metadata:     metadataOf(row),
 		ClusterState: map[string]string{}, ProtectedFromDeletion: row.GetProtected(),
 	}
 	for _, n := range r.view.Nodes() {
@@ -101,6 +106,7 @@ func (vs vhosts) put(w *responder, r *request) {
 			m.Protected = was.GetProtected()
 		}
 	}
+	r.view.PutVhostOfType(m, vs.newType)
 	commands := []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}}
 	_, known := r.view.VHost(m.Name)
 	if !known {
@@ -128,11 +134,13 @@ func vhostFrom(b body) (m *logpb.PutVhost, err error) {
 	if m.Protected, err = b.flag("protected_from_deletion", false); err != nil {
 		return nil, err
 	}
-	kind, err := b.text("default_queue_type")
-	if err == nil && kind != "" && kind != queueType && kind != "classic" && kind != "undefined" {
-		err = fsm.Refuse(fsm.Precondition, kind+" is not a valid queue type")
+	m.DefaultQueueType, err = b.text("default_queue_type")
+	switch kind := m.DefaultQueueType; {
+	case err != nil, slices.Contains([]string{"", catalog.QuorumType, catalog.ClassicType, "undefined"}, kind):
+		return m, err
+	default:
+		return m, fsm.Refuse(fsm.Precondition, kind+" is not a valid queue type")
 	}
-	return m, err
 }
 
 func (vs vhosts) remove(w *responder, r *request) {
@@ -159,7 +167,7 @@ func (vs vhosts) protect(protected bool) func(*responder, *request) {
 			w.notFound()
 			return
 		}
-		m := &logpb.PutVhost{Name: row.GetName(), Description: row.GetDescription(), Tags: row.GetTags(), Protected: protected}
+		m := &logpb.PutVhost{Name: row.GetName(), Description: row.GetDescription(), Tags: row.GetTags(), Protected: protected, DefaultQueueType: row.GetDefaultQueueType()}
 		w.changed(propose(r.Context(), vs.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: m}}), false)
 	}
 }

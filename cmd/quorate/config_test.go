@@ -104,7 +104,7 @@ func TestFileOfThePeer(t *testing.T) {
 	}
 	for _, key := range []string{
 		"num_acceptors.tcp", "tcp_listen_options.backlog", "tcp_listen_options.nodelay", "ssl_options.honor_cipher_order", "auth_mechanisms.1",
-		"vm_memory_high_watermark_paging_ratio", "cluster_partition_handling", "queue_master_locator", "default_queue_type", "log.connection.level",
+		"vm_memory_high_watermark_paging_ratio", "cluster_partition_handling", "queue_master_locator", "log.connection.level",
 		"management.rates_mode", "collect_statistics_interval", "mqtt.listeners.tcp.default",
 	} {
 		if !told[key] {

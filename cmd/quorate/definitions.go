@@ -124,6 +124,9 @@ func (l *loader) loadFile(ctx context.Context, f definitionFile) error {
 		for _, s := range report.Skipped {
 			logger.Warn("a definition is left out", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
 		}
+		for _, s := range report.Notes {
+			logger.Warn("a definition means something else here", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
+		}
 		return nil
 	})
 }

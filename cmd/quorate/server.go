@@ -298,7 +298,7 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		Clock: wall,
 		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{ContinueHistory: s.deadLetters == "3"},
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.disconnectedTimeout.Milliseconds()), TimeoutAction: catalog.TimeoutAction(s.timeoutAction)},
-		DefaultVHost: s.vhost, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers, Logins: s.logins, Seeds: s.seed.seeds(),
+		DefaultVHost: s.vhost, DefaultQueueType: s.queueType, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers, Logins: s.logins, Seeds: s.seed.seeds(),
 		MemTableBytes: int64(s.walSize), RetainedBytes: int64(s.retained), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,
 		LeaderLocator: catalog.Locator(s.leaderLocator), Watchdog: s.watchdog,
 		MemoryLimit: s.memoryLimit, DiskLimit: s.diskLimit,

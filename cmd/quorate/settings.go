@@ -80,11 +80,11 @@ type listenSettings struct {
 
 // loginSettings say who may log in, and how.
 type loginSettings struct {
-	loginFrom             string // the part of a client's certificate that names its user
-	metricsLogin          string // remote, true or false
-	user, password, vhost string
-	loopbackUsers         []string
-	logins                login.Config
+	loginFrom                        string // the part of a client's certificate that names its user
+	metricsLogin                     string // remote, true or false
+	user, password, vhost, queueType string
+	loopbackUsers                    []string
+	logins                           login.Config
 }
 
 // amqpSettings are bounds of connections, see amqp.Config.
@@ -171,6 +171,7 @@ var table = slices.Concat([]setting{
 	{"cluster_name", "quorate", "nodes of different clusters refuse each other", text(func(s *settings) *string { return &s.cluster })},
 	{"default_user", "guest", "user created in an empty cluster", text(func(s *settings) *string { return &s.user })},
 	{"default_pass", "guest", "password of that user", text(func(s *settings) *string { return &s.password })},
+	{"default_queue_type", "classic", "classic or quorum: type of durable queues that are declared without one, in vhosts that are created without one; it decides the defaults, not the replicas", oneOf(func(s *settings) *string { return &s.queueType }, "classic", "quorum")},
 	{"default_vhost", "/", "vhost created in an empty cluster", text(func(s *settings) *string { return &s.vhost })},
 	{"loopback_users", "guest", "comma-separated users that may connect from loopback only; none: nobody. A new node whose guest could log in with its default password from another host does not start, unless default_pass says that password, too", setLoopback},
 	{"login.hashes_at_once", "1", "1 … 64: passwords that are hashed at a time, each on one processor; further logins wait, addresses in turn", number(1, 64, func(s *settings) *int { return &s.logins.AtOnce })},
@@ -191,7 +192,7 @@ var table = slices.Concat([]setting{
 	{"prometheus.max_connections", "0", "0 … 1000000: connections to the metrics; default (0) and maximum: a twentieth of the limit of open files, 4 to 64", number(0, 1_000_000, func(s *settings) *int { return &s.maxScrapers })},
 	{"cluster.max_connections", "0", "0 … 1000000: connections from other nodes; default (0) and maximum: a tenth of the limit of open files, 8 to 256", number(0, 1_000_000, func(s *settings) *int { return &s.maxLinks })},
 	{"handshake_timeout", "10000", "ms, 100 … 600000: from accept to the open connection", duration(time.Millisecond, 100, 600_000, func(s *settings) *time.Duration { return &s.handshakeTimeout })},
-	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message; 0 or undefined: no limit", orOff(duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout }))},
+	{"consumer_timeout", "1800000", "ms, 0 … 315360000000: how long a consumer may hold a message of a quorum queue; 0 or undefined: no limit", orOff(duration(time.Millisecond, 0, 315_360_000_000, func(s *settings) *time.Duration { return &s.consumerTimeout }))},
 	{"consumer_disconnected_timeout", "60000", "ms, 1000 … 86400000: how long the clients of a suspected node keep their deliveries", duration(time.Millisecond, 1000, 86_400_000, func(s *settings) *time.Duration { return &s.disconnectedTimeout })},
 	{"consumer_timeout_action", "cancel", "cancel or suspend: what a consumer timeout does to consumers, if neither they nor their queues say; suspend: deliveries stop until the late ones are settled", oneOf(func(s *settings) *string { return &s.timeoutAction }, "cancel", "suspend")},
 	{"dead_letter_compatibility", "4", "3 or 4; 3: dead letters are as in RabbitMQ before version 4: the first death of a message continues the header x-death with which it was published, and a dead-letter routing key removes the header CC", oneOf(func(s *settings) *string { return &s.deadLetters }, "3", "4")},

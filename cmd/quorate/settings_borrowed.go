@@ -65,7 +65,6 @@ func translatedKeys() []borrowed {
 		{"default_policies.operator.*.*", "an operator policy of new vhosts: `default_policies.operator.NAME.vhost_pattern`, `.queue_pattern`, `.apply_to`, and the keys of its definition with underscores; those about mirrors and memory have no effect", seedPolicy},
 		{"auth_backends.*", "`internal`", oneOfValues("users are those of the cluster; other backends do not exist", "internal", "rabbit_auth_backend_internal")},
 		{"proxy_protocol", "`false`", onlyValue("false", "")},
-		{"default_queue_type", "`quorum`", othersIdle("quorum", "declare queues of other types by x-queue-type; without one a durable queue is a quorum queue")},
 		{"cluster_formation.peer_discovery_backend", "`classic_config`: the list of nodes; `k8s`: the list follows from the host's name (POD-0, POD-1, …) and the next keys; `dns`: nodes join what `cluster_formation.dns.hostname` names. Each also as `rabbit_peer_discovery_…`; others are refused", setDiscovery},
 		{"cluster_formation.target_cluster_size_hint", "the number of pods, which `k8s` needs", sizeHint},
 		{"cluster_formation.k8s.ordinal_start", "the number of the first pod; 0 unless given", ordinalStart},
@@ -236,16 +235,6 @@ func onlyNamed(key, only string) func(*settings, string, string) error {
 	return func(_ *settings, name, v string) error {
 		if name != key || v != only {
 			return fmt.Errorf("only %s = %s is supported", key, only)
-		}
-		return nil
-	}
-}
-
-// othersIdle accepts any value, and tells why others than this one have no effect.
-func othersIdle(only, why string) func(*settings, string, string) error {
-	return func(s *settings, name, v string) error {
-		if v != only {
-			s.tell(name, why)
 		}
 		return nil
 	}

@@ -27,6 +27,7 @@ type client struct {
 	user, password string
 	reason         string // reason for closing something; empty: not given
 	http           *http.Client
+	warnings       io.Writer // gets what the node warns of; nil: nobody does
 }
 
 // newClient takes a URL, or a host with or without a port: HTTPS is used if there are roots to
@@ -141,6 +142,11 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	}
 	if res.StatusCode/100 != 2 && !slices.Contains(and, res.StatusCode) {
 		return res.StatusCode, c.refused(res.StatusCode, path, answer)
+	}
+	for _, text := range res.Header.Values("Warning") {
+		if _, quoted, ok := strings.Cut(text, " - "); ok && c.warnings != nil {
+			fmt.Fprintln(c.warnings, "Warning:", strings.Trim(quoted, `"`))
+		}
 	}
 	if out == nil || res.StatusCode == http.StatusNoContent {
 		return res.StatusCode, nil

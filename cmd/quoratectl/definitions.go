@@ -63,6 +63,13 @@ var skippedColumns = []column[api.Skipped]{
 	{"reason", "", func(s api.Skipped) any { return s.Reason }},
 }
 
+// notes writes what definitions that were taken do otherwise than where they are from.
+func (c *call) notes(notes []api.Skipped) {
+	for _, n := range notes {
+		fmt.Fprintf(c.errOut, "Warning: %s, %s in vhost %s: %s\n", n.Section, n.Name, n.VHost, n.Reason)
+	}
+}
+
 // importDefinitions fails if a part was not taken.
 func importDefinitions(c *call) error {
 	file := ""
@@ -78,6 +85,10 @@ func importDefinitions(c *call) error {
 	status, err := c.client.ask(c, http.MethodPost, partly, raw, &report)
 	if err != nil || status == http.StatusNoContent {
 		return err
+	}
+	c.notes(report.Notes)
+	if report.SkippedTotal == 0 {
+		return nil
 	}
 	if err := list(c, "Definitions that were not taken ...", skippedColumns, nil, len(skippedColumns), report.Skipped); err != nil {
 		return err

@@ -150,7 +150,7 @@ func toVerify(c *call) (names []string, err error) {
 		return nil, err
 	}
 	for _, q := range all {
-		if q.Type == "quorum" {
+		if q.Durable && !q.Exclusive {
 			names = append(names, q.Name)
 		}
 	}

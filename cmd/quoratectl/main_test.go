@@ -44,7 +44,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 				QueueStats: &api.QueueStats{Messages: 5, Ready: 3, Unacknowledged: 2, Consumers: 1}},
 			{Name: "lost", State: "minority"},
 		},
-		"/api/queues":                     []api.Queue{{VHost: "/", Name: "a", Type: "quorum"}, {VHost: "other", Name: "b", Type: "quorum"}, {VHost: "/", Name: "b", Type: "classic"}},
+		"/api/queues":                     []api.Queue{{VHost: "/", Name: "a", Type: "quorum", Durable: true}, {VHost: "other", Name: "b", Type: "classic", Durable: true}, {VHost: "/", Name: "b", Type: "classic"}},
 		"/api/queues/other":               []api.Queue{{Name: "b", Leader: &leader, QueueStats: &api.QueueStats{}}},
 		"/api/queues/none":                []api.Queue{},
 		"/api/queues/%2F/a/groups":        api.GroupPage{Items: []api.Group{{ID: "g", Held: true, ConsumerTag: "t", Session: "n1/7/3", LockedUntil: 50, Remaining: 40, Messages: 2, Unacknowledged: 1, OldestAt: 9, StateBytes: 4}}},

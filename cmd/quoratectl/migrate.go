@@ -206,6 +206,7 @@ func takenDefinitions(c *call) (queues []listedQueue, skipped []api.Skipped, err
 	if _, err = c.client.ask(c, http.MethodPost, partly, raw, &report); err != nil {
 		return nil, nil, err
 	}
+	c.notes(report.Notes)
 	return file.Queues, report.Skipped, nil
 }
 

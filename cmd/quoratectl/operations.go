@@ -179,7 +179,7 @@ func forceCheckpoint(c *call) error {
 	}
 	var errs []error
 	for _, q := range queues {
-		if q.Type != "quorum" || !pick(q.VHost, q.Name) {
+		if !q.Durable || q.Exclusive || !pick(q.VHost, q.Name) {
 			continue
 		}
 		if err := c.post(path("queues", q.VHost, q.Name, "actions"), map[string]string{"action": "snapshot"}, nil); err != nil {

@@ -92,7 +92,7 @@ var (
 	queuePattern      = option{name: "queue-pattern", about: "only queues whose name matches the regular expression `PATTERN`"}
 	descriptionOption = option{name: "description", about: "`TEXT` about it"}
 	tagsOption        = option{name: "tags", about: "`TAGS`, separated by commas"}
-	queueTypeOption   = option{name: "default-queue-type", about: "`TYPE` of durable queues that are declared without one: quorum"}
+	queueTypeOption   = option{name: "default-queue-type", about: "`TYPE` of durable queues that are declared without one: classic or quorum"}
 )
 
 // maxWatch is the longest interval of --watch, in seconds.

@@ -167,6 +167,9 @@ func (p *program) perform(o *options, v verb, flags *pflag.FlagSet, words []stri
 		return err
 	}
 	client, err := newClient(o)
+	if client != nil {
+		client.warnings = p.errOut
+	}
 	if err != nil {
 		return err
 	}

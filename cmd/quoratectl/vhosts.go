@@ -50,8 +50,12 @@ func vhostOf(c *call) (map[string]any, error) {
 			described[name] = c.option(name)
 		}
 	}
-	if kind := c.option("default-queue-type"); kind != "" && kind != "quorum" {
-		return nil, usageError("--default-queue-type is quorum: durable queues that are declared without a type are replicated, not %q", kind)
+	switch kind := c.option("default-queue-type"); kind {
+	case "":
+	case "classic", "quorum":
+		described["default_queue_type"] = kind
+	default:
+		return nil, usageError("--default-queue-type is classic or quorum, not %q", kind)
 	}
 	return described, nil
 }

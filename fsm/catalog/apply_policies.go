@@ -13,6 +13,7 @@ func (d *draft) putPolicy(m *logpb.PutPolicy) (*logpb.CatalogResult, error) {
 	if err := d.checkPolicy(m); err != nil {
 		return nil, err
 	}
+	m.Lenient = m.GetLenient() && d.FSMVersion() >= declaredTypes
 	old, known := d.Policy(m.GetVhost(), m.GetName(), m.GetOperator())
 	if known && sameRow(old.row, m) {
 		return &logpb.CatalogResult{}, nil

@@ -27,7 +27,9 @@ func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error
 	if err := d.checkPlacement(m); err != nil {
 		return nil, err
 	}
-	q = newQueue(m, fsm.QueueID(d.id()), d.newGroup())
+	if q = newQueue(m, fsm.QueueID(d.id()), d.newGroup()); d.FSMVersion() < declaredTypes {
+		q.Classic, q.declared.Classic = false, false
+	}
 	d.addQueue(q, 0)
 	return &logpb.CatalogResult{Changed: true, Queue: uint64(q.ID), Group: uint32(q.Group)}, nil
 }

@@ -36,7 +36,7 @@ type argument struct {
 // runs these checks on declares in the log, so a check must not become stricter
 // without a new version of the machine.
 var queueArguments = []argument{
-	{"x-queue-type", false, checkQueueType}, // compared by meaning, see equivalentType
+	{typeArgument, false, checkQueueType}, // compared by meaning, see equivalentType
 	{"x-dead-letter-exchange", true, longstr},
 	{"x-dead-letter-routing-key", true, longstr},
 	{"x-dead-letter-max-pending", true, between(0, math.MaxInt64-1)},
@@ -198,18 +198,6 @@ func boolean(v *logpb.Value) string {
 	return ""
 }
 
-// checkQueueType accepts the types whose meaning a queue here can have.
-func checkQueueType(v *logpb.Value) string {
-	s, ok := text(v)
-	switch {
-	case !ok:
-		return unacceptableType(v)
-	case s != "quorum" && s != "classic":
-		return `"unsupported queue type '` + s + `'"`
-	}
-	return ""
-}
-
 // ValidateQueueArguments returns why a queue cannot be created with these
 // arguments; nil: it can.
 //
@@ -226,7 +214,7 @@ func (s *clusterSettings) ValidateQueueArguments(vhost, name string, args *fsm.T
 	}
 	for _, a := range queueArguments {
 		value := lookup(args, a.name)
-		if value == nil {
+		if value == nil || a.name == typeArgument && s.isUntyped(value) {
 			continue
 		}
 		if reason := a.check(value); reason != "" {
@@ -342,11 +330,11 @@ func tooShort(idle, least int64) bool { return idle != 0 && idle < least }
 // checkForeign goes by the order of args: the first foreign argument is
 // reported.
 func checkForeign(where string, args *fsm.Table) error {
-	kind, _ := text(lookup(args, "x-queue-type"))
+	kind, _ := text(lookup(args, typeArgument))
 	for _, f := range args.GetFields() {
 		name := f.GetName()
 		foreign := slices.Contains(foreignArguments, name) || strings.HasPrefix(name, "x-stream-")
-		if foreign || kind == "quorum" && slices.Contains(classicArguments, name) {
+		if foreign || kind == QuorumType && slices.Contains(classicArguments, name) {
 			return foreignArgument(name, where)
 		}
 	}

@@ -15,13 +15,14 @@ const (
 	hashProperty = "hash-property"
 )
 
-// The properties that hash-property can name, and reply_to, which it cannot.
+// The properties that hash-property can name, and two that it cannot.
 const (
 	PropertyMessageID     = "message_id"
 	PropertyAppID         = "app_id"
 	PropertyCorrelationID = "correlation_id"
 	PropertyTimestamp     = "timestamp"
 	PropertyReplyTo       = "reply_to"
+	PropertyPriority      = "priority"
 )
 
 // hashInput is what a consistent hash exchange hashes: the routing key if

@@ -28,8 +28,8 @@ func keysTable() string {
 		if k.merge != nil {
 			operators = "yes"
 		}
-		if k.foreign {
-			argument = "*the policy matches no replicated queue*"
+		if k.idle {
+			argument = "*no effect*"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", k.name, k.accepts, operators, about(k.merge, "the operator's", ""), argument)
 	}

@@ -78,7 +78,10 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 		MaxPriorityPlusOne:     uint32(stored(lookup(q.Arguments, "x-max-priority"))),
 		Revision:               f.revision,
 	}
-	if q.Local {
+	if c.Classic = q.Classic; c.Classic && c.MaxPriorityPlusOne == 0 {
+		c.MaxPriorityPlusOne = 1
+	}
+	if q.classicKind() {
 		c.DeliveryLimit = -1
 	} else if c.ConsumerTimeoutPlusOne == 0 && defaults.ConsumerTimeout > 0 {
 		c.ConsumerTimeoutPlusOne = fsm.Some(defaults.ConsumerTimeout).Stored()
@@ -186,7 +189,7 @@ const (
 // TimeoutSource says where the consumer timeout of a queue comes from on a node
 // with these defaults, for consumers that bring none of their own. It follows
 // the rules of settings: the smaller of policy and argument, and the node's
-// default only if neither is given and the queue is not local.
+// default only if neither is given and the queue is not of the classic kind.
 func (vs *vhosts) TimeoutSource(q *Queue, d Defaults) Source {
 	const key = "consumer-timeout"
 	argument, policy := lookup(q.Arguments, "x-"+key), lookup(vs.match(q).definition(), key)
@@ -195,7 +198,7 @@ func (vs *vhosts) TimeoutSource(q *Queue, d Defaults) Source {
 		return FromPolicy
 	case argument != nil:
 		return FromArgument
-	case !q.Local && d.ConsumerTimeout > 0:
+	case !q.classicKind() && d.ConsumerTimeout > 0:
 		return FromNode
 	}
 	return FromNobody

@@ -53,8 +53,8 @@ func described(v *logpb.Value) string {
 // The order of the comparisons decides which difference a client learns of:
 // exclusive use first, then flags, type and arguments in the order of their
 // table. It compares with what was declared; policies play no part. Members and
-// placement may differ.
-func (q *Queue) equivalent(d *logpb.DeclareQueue) error {
+// placement may differ. s are the settings of q's catalog.
+func (q *Queue) equivalent(d *logpb.DeclareQueue, s *clusterSettings) error {
 	where := q.String()
 	if q.Exclusive != d.GetExclusive() || q.Exclusive && q.Owner != ownerFrom(d.GetOwner()) {
 		return q.locked()
@@ -67,7 +67,7 @@ func (q *Queue) equivalent(d *logpb.DeclareQueue) error {
 	if err := sameFlag("auto_delete", where, d.GetAutoDelete(), q.AutoDelete); err != nil {
 		return err
 	}
-	if err := q.equivalentType(d.GetArguments()); err != nil {
+	if err := q.equivalentType(d.GetArguments(), s); err != nil {
 		return err
 	}
 	for _, a := range queueArguments {
@@ -81,22 +81,17 @@ func (q *Queue) equivalent(d *logpb.DeclareQueue) error {
 	return nil
 }
 
-// equivalentType compares the queue type. quorum, classic and none at all are
-// names of the same queue.
-func (q *Queue) equivalentType(args *fsm.Table) error {
-	v := lookup(args, "x-queue-type")
-	if v == nil || checkQueueType(v) == "" {
+// equivalentType compares the queue type, as RabbitMQ does with its relaxed
+// check: a declare that names no type, or classic, finds a queue of any type.
+// Only one that asks for quorum must not get less, unless the queue is from a
+// version in which both were the same.
+func (q *Queue) equivalentType(args *fsm.Table, s *clusterSettings) error {
+	v := lookup(args, typeArgument)
+	switch kind, ok := text(v); {
+	case v == nil, s.isUntyped(v), ok && kind == ClassicType, ok && kind == QuorumType && !q.Classic:
 		return nil
 	}
-	return inequivalent("x-queue-type", q.String(), quoted(render(v)), quoted(q.Type()))
-}
-
-// Type is the name under which clients and operators know the queue's type.
-func (q *Queue) Type() string {
-	if q.Local {
-		return "classic"
-	}
-	return "quorum"
+	return inequivalent(typeArgument, q.String(), quoted(render(v)), quoted(q.Type()))
 }
 
 // equivalent says why d is not what x was declared as; nil: it is.

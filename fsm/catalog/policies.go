@@ -41,7 +41,7 @@ type Policy struct {
 	// row: what a snapshot holds; all other fields are derived from it
 	row     *logpb.PutPolicy
 	names   names
-	foreign bool // has a key that keeps it off replicated queues
+	foreign bool // keeps off replicated queues, see policyKey.foreign
 }
 
 // String names the policy as log lines do.
@@ -60,7 +60,7 @@ func newPolicy(m *logpb.PutPolicy) *Policy {
 	return &Policy{
 		VHost: m.GetVhost(), Name: m.GetName(), Operator: m.GetOperator(), Pattern: m.GetPattern(), ApplyTo: m.GetApplyTo(),
 		Priority: m.GetPriority(), Definition: m.GetDefinition(), row: m, names: newPolicyNames(m.GetPattern(), m.GetDialect()),
-		foreign: slices.ContainsFunc(m.GetDefinition().GetFields(), func(f *logpb.Field) bool {
+		foreign: !m.GetLenient() && slices.ContainsFunc(m.GetDefinition().GetFields(), func(f *logpb.Field) bool {
 			k := findPolicyKey(f.GetName())
 			return k != nil && k.foreign
 		}),
@@ -85,11 +85,11 @@ func (p *Policy) matchesQueue(q *Queue) bool {
 	switch p.ApplyTo {
 	case applyAll, applyQueues:
 	case applyQuorum:
-		if q.Local {
+		if q.classicKind() {
 			return false
 		}
 	case applyClassic:
-		if !q.Local {
+		if !q.classicKind() {
 			return false
 		}
 	default:

@@ -60,7 +60,8 @@ func drawPolicy(t *rapid.T) *logpb.PutPolicy {
 // naivePolicy looks at all policies and keeps the best that matches.
 func naivePolicy(all []*logpb.PutPolicy, operator bool, q *Queue) (best *logpb.PutPolicy) {
 	for _, p := range all {
-		kinds := map[string]bool{"all": true, "queues": true, "quorum_queues": !q.Local, "classic_queues": q.Local}
+		classic := q.Local || q.Classic
+		kinds := map[string]bool{"all": true, "queues": true, "quorum_queues": !classic, "classic_queues": classic}
 		if p.Operator != operator || !kinds[p.ApplyTo] || !regexp.MustCompile(p.Pattern).MatchString(q.Name) {
 			continue
 		}
@@ -143,7 +144,7 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue) *logpb.QueueConfig {
 		return naiveValues{lookup(policy.GetDefinition(), key), lookup(operator.GetDefinition(), key), lookup(q.Arguments, "x-"+key)}
 	}
 	limit := int64(DefaultDeliveryLimit)
-	if q.Local {
+	if q.Local || q.Classic {
 		limit = -1
 	}
 	overflow, dead, forward := of("overflow"), of("dead-letter-exchange"), of("forward-to-exchange")
@@ -169,7 +170,10 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue) *logpb.QueueConfig {
 		RetryJitter:     uint32(first(jitter.operator, jitter.policy, jitter.argument)), RetryCountsAcquired: firstText(counts.operator, counts.policy, counts.argument) == "acquired",
 		DedupWindow: uint64(first(window.argument, window.policy)),
 		Forward:     forward.argument != nil || forward.policy != nil, ForwardExchange: firstText(forward.argument, forward.policy),
-		AuditMaxPlusOne: uint64(of("audit-max").smallest(-1) + 1),
+		AuditMaxPlusOne: uint64(of("audit-max").smallest(-1) + 1), Classic: q.Classic,
+	}
+	if q.Classic {
+		c.MaxPriorityPlusOne = 1
 	}
 	switch firstText(overflow.operator, overflow.policy, overflow.argument) {
 	case "reject-publish":
@@ -188,7 +192,8 @@ func TestPolicyModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := &Catalog{}
 		c.Apply(1, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{
-			{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n", Incarnation: []byte("i")}}},
+			{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n", Incarnation: []byte("i"), NewestVersion: declaredTypes}}},
+			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: FSMVersion, Value: declaredTypes}}},
 			{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "/"}}},
 			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: AutoDeleteOnIdleMin, Value: 1}}},
 		}})
@@ -226,7 +231,7 @@ func drawPolicyCommand(t *rapid.T, all []*logpb.PutPolicy) (*logpb.CatalogComman
 	case 4:
 		return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: someQueue.Draw(t, "queue")}}}, all
 	}
-	q := &logpb.DeclareQueue{Vhost: "/", Name: someQueue.Draw(t, "queue"), Members: []uint32{1}, Local: rapid.Bool().Draw(t, "local"), Arguments: &fsm.Table{}}
+	q := &logpb.DeclareQueue{Vhost: "/", Name: someQueue.Draw(t, "queue"), Members: []uint32{1}, Local: rapid.Bool().Draw(t, "local"), Classic: rapid.Bool().Draw(t, "classic"), Arguments: &fsm.Table{}}
 	for _, key := range somePolicyKeys {
 		if rapid.Bool().Draw(t, "has x-"+key) {
 			q.Arguments.Fields = append(q.Arguments.Fields, &logpb.Field{Name: "x-" + key, Value: drawSetting(t, key)})

@@ -76,8 +76,13 @@ type policyKey struct {
 	// argue makes one value of the policies' and the queue argument's, which is
 	// called x- and the key's name. nil: no such argument has an effect.
 	argue *rule
-	// foreign: a policy with this key matches no replicated queue.
+	// idle: the key has no effect.
+	idle bool
+	// foreign: a policy with this key matches no replicated queue, unless it is
+	// lenient, see PutPolicy. Such keys are idle.
 	foreign bool
+	// since is the version from which on there is the key; 0: always.
+	since uint32
 }
 
 // value says which values a key takes.
@@ -85,6 +90,10 @@ type value struct {
 	valid   func(v *logpb.Value) bool
 	accepts string // for the documentation
 }
+
+// anything: the values of keys without effect are the business of those who
+// gave them one.
+var anything = value{func(*logpb.Value) bool { return true }, "any"}
 
 // policyKeys are the keys of policy definitions. A key's name, range and rules
 // are part of the state machine: a change needs a new version, since all
@@ -94,8 +103,8 @@ var policyKeys = []policyKey{
 	{name: "expires", value: whole(1, MaxTTL), what: "a valid queue expiry", merge: smaller, argue: smaller},
 	{name: "max-length", value: whole(0, math.MaxInt64-1), what: "a valid maximum length", merge: smaller, argue: smaller},
 	{name: "max-length-bytes", value: whole(0, math.MaxInt64-1), what: "a valid maximum length in bytes", merge: smaller, argue: smaller},
-	{name: "max-in-memory-length", value: whole(0, math.MaxInt64), what: "a valid maximum memory in bytes", merge: smaller},
-	{name: "max-in-memory-bytes", value: whole(0, math.MaxInt64), what: "a valid maximum memory in bytes", merge: smaller},
+	{name: "max-in-memory-length", value: whole(0, math.MaxInt64), what: "a valid maximum memory in bytes", merge: smaller, idle: true},
+	{name: "max-in-memory-bytes", value: whole(0, math.MaxInt64), what: "a valid maximum memory in bytes", merge: smaller, idle: true},
 	{name: "overflow", value: among(overflows...), what: "a valid overflow value", merge: strongWins, argue: strongWins},
 	{name: "dead-letter-exchange", value: anyText, what: "a valid dead letter exchange name", argue: weakWins},
 	{name: "dead-letter-routing-key", value: anyText, what: "a valid dead letter routing key", argue: weakWins},
@@ -130,12 +139,22 @@ var policyKeys = []policyKey{
 	{name: "delayed-message", value: yesOrNo, what: "a valid delayed-message value"},
 	{name: "delayed-max-length", value: whole(0, math.MaxInt64-1), what: "a valid maximum length", merge: smaller},
 	{name: "delayed-max-length-bytes", value: whole(0, math.MaxInt64-1), what: "a valid maximum length in bytes", merge: smaller},
-	{name: "queue-version", value: whole(1, 2), what: "a valid queue version", merge: strongWins},
-	{name: "queue-mode", value: among("default", "lazy"), what: "a valid queue-mode value", foreign: true},
-	{name: "max-age", value: age, what: "a valid max age", foreign: true},
-	{name: "initial-cluster-size", value: whole(0, math.MaxInt64), what: "a valid cluster size", foreign: true},
-	{name: "stream-max-segment-size-bytes", value: whole(0, math.MaxInt64), what: "a valid segment size", foreign: true},
-	{name: "stream-filter-size-bytes", value: whole(16, 255), what: "a valid filter size"},
+	{name: "queue-version", value: whole(1, 2), what: "a valid queue version", merge: strongWins, idle: true},
+	{name: "queue-mode", value: among("default", "lazy"), what: "a valid queue-mode value", idle: true, foreign: true},
+	{name: "max-age", value: age, what: "a valid max age", idle: true, foreign: true},
+	{name: "initial-cluster-size", value: whole(0, math.MaxInt64), what: "a valid cluster size", idle: true, foreign: true},
+	{name: "stream-max-segment-size-bytes", value: whole(0, math.MaxInt64), what: "a valid segment size", idle: true, foreign: true},
+	{name: "stream-filter-size-bytes", value: whole(16, 255), what: "a valid filter size", idle: true},
+	{name: "queue-master-locator", value: anything, idle: true, since: declaredTypes},
+	{name: "ha-mode", value: anything, merge: strongWins, idle: true, since: declaredTypes},
+	{name: "ha-params", value: anything, merge: strongWins, idle: true, since: declaredTypes},
+	{name: "ha-sync-mode", value: anything, merge: strongWins, idle: true, since: declaredTypes},
+	{name: "ha-sync-batch-size", value: anything, merge: strongWins, idle: true, since: declaredTypes},
+	{name: "ha-promote-on-shutdown", value: anything, merge: strongWins, idle: true, since: declaredTypes},
+	{name: "ha-promote-on-failure", value: anything, merge: strongWins, idle: true, since: declaredTypes},
+	{name: "federation-upstream", value: anything, idle: true, since: declaredTypes},
+	{name: "federation-upstream-set", value: anything, idle: true, since: declaredTypes},
+	{name: "federation-upstream-pattern", value: anything, idle: true, since: declaredTypes},
 }
 
 // Values that both arguments and policies take. Where settings are made of
@@ -207,14 +226,14 @@ func isAge(v *logpb.Value) bool {
 // maxUnknownKeys bounds how many keys a refusal tells.
 const maxUnknownKeys = 16
 
-// checkDefinition says why a table is no definition of a policy.
+// checkDefinition says why a table is no definition of a policy in a version.
 //
 // Requires nothing; ensures, with nil: it has 1 key or more, in ascending order
 // and each once; each has a row and a valid value; of an operator policy, each
 // may be set by operators, so mergeDefinitions finds a rule for it. Keys must
 // come ordered since definitions are compared as encoded. A value that is not
 // valid is reported rather than unknown keys.
-func checkDefinition(t *fsm.Table, operator bool) error {
+func checkDefinition(t *fsm.Table, operator bool, version uint32) error {
 	fields := t.GetFields()
 	if len(fields) == 0 {
 		return refuse(fsm.Precondition, "no policy provided")
@@ -225,7 +244,7 @@ func checkDefinition(t *fsm.Table, operator bool) error {
 		switch {
 		case i > 0 && fields[i-1].GetName() >= f.GetName():
 			return refuse(fsm.Internal, "the keys of a policy are not in order")
-		case k == nil || operator && k.merge == nil:
+		case k == nil || k.since > version || operator && k.merge == nil:
 			if len(unknown) < maxUnknownKeys {
 				unknown = append(unknown, "{"+Term(&logpb.Value{Tag: 'S', Str: []byte(f.GetName())})+","+Term(f.GetValue())+"}")
 			}

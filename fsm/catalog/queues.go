@@ -62,6 +62,7 @@ type Queue struct {
 	// compares it
 	AutoDelete bool
 	Local      bool // one member, log in memory
+	Classic    bool // has the defaults of a classic queue, see classicKind
 	Hold       bool // nobody may take its messages
 	Groups     logpb.QueueConfig_Groups
 	// Arguments: as declared, those without a meaning included; nil: none
@@ -142,13 +143,14 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 		Vhost: m.GetVhost(), Name: m.GetName(),
 		Durable: m.GetDurable() && !m.GetExclusive(), Exclusive: m.GetExclusive(), AutoDelete: m.GetAutoDelete(),
 		Arguments: m.GetArguments(), Owner: m.GetOwner(), Members: m.GetMembers(), Local: m.GetLocal(), StoreOf: m.GetStoreOf(),
+		Classic: m.GetClassic(),
 	}
 	if !m.Exclusive {
 		m.Owner = nil
 	}
 	q := &Queue{
 		ID: id, Group: group, VHost: m.Vhost, Name: m.Name,
-		Durable: m.Durable, Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Local: m.Local,
+		Durable: m.Durable, Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Local: m.Local, Classic: m.Classic,
 		Hold:      lookup(m.Arguments, holdArgument).GetInt() != 0,
 		Groups:    groupsOf(m.Arguments),
 		Arguments: m.Arguments, Owner: ownerFrom(m.Owner), StoreOf: m.StoreOf,

@@ -179,7 +179,7 @@ func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bo
 		if err := q.checkOpen(); err != nil {
 			return nil, err
 		}
-		return q, q.equivalent(d)
+		return q, q.equivalent(d, &v.clusterSettings)
 	}
 	if err := checkName(kindQueue, name); err != nil {
 		return nil, err

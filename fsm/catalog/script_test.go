@@ -410,15 +410,15 @@ func parseOptions(t testing.TB, words []string) options {
 //
 //	node NAME INCARNATION [peer=ADDRESS] [versions=OLDEST-NEWEST]
 //	initialize VHOST USER
-//	vhost NAME [description=TEXT], delete-vhost NAME
+//	vhost NAME [description=TEXT] [default-queue-type=TYPE], delete-vhost NAME
 //	user NAME [hash=TEXT], delete-user NAME
 //	permission USER VHOST CONFIGURE WRITE READ, delete-permission USER VHOST
 //	topic-permission USER VHOST EXCHANGE WRITE READ, delete-topic-permission USER VHOST [EXCHANGE]
 //	draining NODE yes|no, dead NODE BOOT
 //	token NAME ttl=N [for=NODE], delete-token NAME
-//	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [dialect=N] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
+//	[operator-]policy VHOST NAME PATTERN [apply-to=WHAT] [priority=N] [dialect=N] [lenient] [KEY=TYPE:VALUE…], delete-[operator-]policy VHOST NAME
 //	exchange VHOST NAME TYPE [durable] [auto-delete] [internal] [NAME=TYPE:VALUE…], delete-exchange VHOST NAME [if-unused]
-//	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
+//	queue VHOST NAME [durable] [exclusive] [auto-delete] [local] [classic] [members=N,…] [owner=N/B/C] [NAME=TYPE:VALUE…]
 //	delete-queue VHOST NAME [id=INDEX.POSITION] [lost-boot=N], delete-owned N/B/C
 //	bind|unbind|bind-exchange|unbind-exchange VHOST SOURCE DESTINATION KEY [NAME=TYPE:VALUE…]
 func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
@@ -461,7 +461,8 @@ func parseCommand(t testing.TB, w []string) *logpb.CatalogCommand {
 	case "delete-token":
 		c.Body = &logpb.CatalogCommand_DeleteJoinToken{DeleteJoinToken: &logpb.DeleteJoinToken{Hash: tokenHash(w[1])}}
 	case "vhost":
-		c.Body = &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: w[1], Description: parseOptions(t, w[2:]).values["description"]}}
+		o := parseOptions(t, w[2:])
+		c.Body = &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: w[1], Description: o.values["description"], DefaultQueueType: o.values["default-queue-type"]}}
 	case "delete-vhost":
 		c.Body = &logpb.CatalogCommand_DeleteVhost{DeleteVhost: &logpb.DeleteVhost{Name: w[1]}}
 	case "user":
@@ -511,7 +512,7 @@ func tokenHash(name string) []byte {
 func parsePolicy(t testing.TB, w []string) *logpb.PutPolicy {
 	t.Helper()
 	o := parseOptions(t, w[4:])
-	m := &logpb.PutPolicy{Vhost: w[1], Name: w[2], Operator: w[0] != "policy", Pattern: w[3], ApplyTo: "all", Definition: o.table}
+	m := &logpb.PutPolicy{Vhost: w[1], Name: w[2], Operator: w[0] != "policy", Pattern: w[3], ApplyTo: "all", Definition: o.table, Lenient: o.flags["lenient"]}
 	if n, err := strconv.Atoi(o.values["pattern-bytes"]); err == nil {
 		m.Pattern = strings.Repeat("a", n)
 	}
@@ -574,7 +575,7 @@ func parseQueue(t testing.TB, w []string) *logpb.DeclareQueue {
 	t.Helper()
 	o := parseOptions(t, w[3:])
 	m := &logpb.DeclareQueue{Vhost: w[1], Name: w[2], Durable: o.flags["durable"], Exclusive: o.flags["exclusive"],
-		AutoDelete: o.flags["auto-delete"], Local: o.flags["local"], Arguments: o.table}
+		AutoDelete: o.flags["auto-delete"], Local: o.flags["local"], Classic: o.flags["classic"], Arguments: o.table}
 	for number := range strings.SplitSeq(o.values["members"], ",") {
 		if n, err := strconv.ParseUint(number, 10, 32); err == nil {
 			m.Members = append(m.Members, uint32(n))

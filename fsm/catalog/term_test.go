@@ -42,7 +42,7 @@ func TestTermIsBounded(t *testing.T) {
 	for i := range 10_000 {
 		all.Fields = append(all.Fields, &logpb.Field{Name: fmt.Sprintf("k%05d", i), Value: word("v")})
 	}
-	if err := checkDefinition(all, false); err == nil || len(err.Error()) > 4*maxTerm {
+	if err := checkDefinition(all, false, fsm.NewestVersion); err == nil || len(err.Error()) > 4*maxTerm {
 		t.Errorf("the refusal of many keys has %d bytes", len(err.Error()))
 	}
 }

@@ -37,6 +37,9 @@ func (v *View) String() string {
 // describe writes a vhost and what is in it.
 func (vh *vhost) describe(b *strings.Builder, all *placements) {
 	fmt.Fprintf(b, "vhost %s description=%q tags=%v", vh.row.Name, vh.row.Description, vh.row.Tags)
+	if kind := vh.row.GetDefaultQueueType(); kind != "" {
+		fmt.Fprintf(b, " default-queue-type=%s", kind)
+	}
 	if vh.row.Protected {
 		b.WriteString(" protected")
 	}
@@ -129,7 +132,7 @@ func (f policyMatch) line() string {
 
 func (q *Queue) line() string {
 	text := fmt.Sprintf("queue %s id=%d.%d group=%d members=%v", q.Name, q.ID>>16, q.ID&(maxCommands-1), q.Group, q.declaredMembers)
-	text += flags([]string{"durable", "exclusive", "auto-delete", "local"}, q.Durable, q.Exclusive, q.AutoDelete, q.Local)
+	text += flags([]string{"durable", "exclusive", "auto-delete", "local", "classic"}, q.Durable, q.Exclusive, q.AutoDelete, q.Local, q.Classic)
 	if q.Exclusive {
 		text += fmt.Sprintf(" owner=%d/%d/%d", q.Owner.Node, q.Owner.Boot, q.Owner.Connection)
 	}

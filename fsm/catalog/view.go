@@ -229,7 +229,7 @@ func (v *View) checkPolicy(m *logpb.PutPolicy) error {
 	if !slices.Contains(applyTo, m.GetApplyTo()) {
 		return refuse(fsm.Precondition, "apply-to '%s' unrecognised; should be one of: '%s'", m.GetApplyTo(), strings.Join(applyTo, "', '"))
 	}
-	if err := checkDefinition(m.GetDefinition(), m.GetOperator()); err != nil {
+	if err := checkDefinition(m.GetDefinition(), m.GetOperator(), v.FSMVersion()); err != nil {
 		return err
 	}
 	idle := lookup(m.GetDefinition(), "auto-delete-on-idle")

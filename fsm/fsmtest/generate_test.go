@@ -384,6 +384,7 @@ func (g *generator) config() *logpb.QueueConfig {
 		logpb.QueueConfig_TRANSACTIONAL, logpb.QueueConfig_AT_MOST_ONCE, logpb.QueueConfig_AT_LEAST_ONCE)
 	if g.oneIn("rare settings", 6) {
 		c.MaxPriorityPlusOne = uint32(of(g, "highest priority", 0, 6, 1, 256))
+		c.Classic = g.oneIn("classic", 2)
 		c.MessageTtlFirst, c.IdleCountsRouted = g.oneIn("own ttl first", 2), g.oneIn("routed counts", 2)
 		c.ExpiresKeepPending = g.oneIn("keep pending", 2)
 		c.DelayedStore = g.oneIn("delayed exchange", 3)

@@ -258,6 +258,9 @@ func (q *model) newMessage(m fsm.Meta, e *logpb.Enqueue) *message {
 // priorityOf is the priority of an enqueued message.
 func (q *model) priorityOf(e *logpb.Enqueue) uint32 {
 	p := uint32(defaultPriority)
+	if q.config.Classic {
+		p = 0
+	}
 	if e.PriorityPlusOne != 0 {
 		p = min(e.PriorityPlusOne-1, maxPriority)
 	}
@@ -456,7 +459,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
-	if q.config.SingleActive {
+	if q.config.SingleActive && !q.config.Classic {
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	if q.config.Forward {

@@ -92,7 +92,10 @@ func (q *model) conclude(b *back, settled []*message) {
 			q.remove(x)
 		}
 	case logpb.Settle_REQUEUE, logpb.Settle_REQUEUE_FAILED:
-		q.giveBack(settled, true, b.due)
+		if q.config.Classic {
+			slices.SortFunc(settled, func(a, b *message) int { return cmp.Compare(a.seq, b.seq) })
+		}
+		q.giveBack(settled, !q.config.Classic, b.due)
 	case logpb.Settle_DISCARD:
 		for _, x := range settled {
 			x.failed++

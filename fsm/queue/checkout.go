@@ -172,7 +172,7 @@ func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Resu
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
-	if ds.settings.SingleActive {
+	if ds.settings.SingleActive && !ds.settings.Classic {
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	if ds.settings.forwards() {

@@ -75,7 +75,7 @@ func newSettings(c *logpb.QueueConfig) settings {
 			DeadlineOrder: c.DeadlineOrder, DedupWindow: c.DedupWindow,
 			Forward: c.Forward, ForwardExchange: c.ForwardExchange,
 			HasForwardRoutingKey: c.HasForwardRoutingKey, ForwardRoutingKey: c.ForwardRoutingKey,
-			AuditMaxPlusOne: c.AuditMaxPlusOne,
+			AuditMaxPlusOne: c.AuditMaxPlusOne, Classic: c.Classic,
 		},
 		ttl: millis(c.TtlPlusOne), consumerTimeout: millis(c.ConsumerTimeoutPlusOne),
 		disconnected: millis(c.DisconnectedTimeoutPlusOne).Or(defaultDisconnectedTimeout),
@@ -108,9 +108,14 @@ func (s *settings) leastTTL(own, ceiling fsm.Optional[fsm.Millis]) fsm.Optional[
 }
 
 // priority is the priority of a message with this one of its own, as the log
-// stores it: no higher than the queue's maximum.
+// stores it: no higher than the queue's maximum. A message without one has 0 in
+// a classic queue.
 func (s *settings) priority(stored uint32) uint8 {
-	return uint8(min(number(uint64(stored)).Or(defaultPriority), uint64(s.maxPriority)))
+	without := uint64(defaultPriority)
+	if s.Classic {
+		without = 0
+	}
+	return uint8(min(number(uint64(stored)).Or(without), uint64(s.maxPriority)))
 }
 
 // timeout is the consumer timeout for the next delivery to c. Not given: it

@@ -201,7 +201,7 @@ func (ds *deliveries) conclude(r *returning, taken []checkout, eff *fsm.Effects)
 		for i := range taken {
 			taken[i].failed = r.outcome == logpb.Settle_REQUEUE_FAILED
 		}
-		ds.giveBack(taken, false, r.due, eff)
+		ds.giveBack(taken, ds.settings.Classic, r.due, eff)
 	}
 }
 

@@ -245,10 +245,8 @@ func definitionsIn(t *testing.T, text []byte) map[string]string {
 			switch {
 			case strings.HasPrefix(fmt.Sprint(x["name"]), "amq."): // an exchange of every vhost
 				continue
-			case section == "queues" && x["durable"] == true: // one that is not replicated becomes one that is
-				x["type"] = "quorum"
-			case section == "vhosts": // limits are among the parameters, the default type is always the same
-				x = map[string]any{"name": x["name"], "description": x["metadata"].(map[string]any)["description"], "tags": x["metadata"].(map[string]any)["tags"]}
+			case section == "vhosts": // limits are among the parameters
+				x = map[string]any{"name": x["name"], "metadata": x["metadata"]}
 			}
 			maps.DeleteFunc(x, func(key string, _ any) bool {
 				return key == "internal" || section == "exchanges" && key == "user_who_performed_action"

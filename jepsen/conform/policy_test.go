@@ -93,11 +93,11 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 			t.equal(step.method, status, step.want)
 		}
 	}},
-	{id: "P09", what: "a policy with a key that quorum queues do not have matches none", run: func(t *T) {
+	{id: "P09", what: "keys without an effect leave a policy's others theirs, and are kept", run: func(t *T) {
 		q := t.queue("q")
 		t.setPolicy(cluster.Policy{Name: "lazy", Pattern: t.row, Priority: 9, Definition: definition{"message-ttl": 300, "queue-mode": "lazy"}})
 		t.setPolicy(cluster.Policy{Name: "plain", Pattern: t.row, Priority: 1, Definition: definition{"message-ttl": 60000}})
-		t.mustApply(q, "plain", definition{"message-ttl": 60000})
+		t.mustApply(q, "lazy", definition{"message-ttl": 300, "queue-mode": "lazy"})
 	}},
 	{id: "P10", what: "operator 5, policy 10, argument 20: 5", run: func(t *T) { t.effectiveLength(5, 10, 20, 5) }},
 	{id: "P11", what: "operator 50, policy 20: 20", run: func(t *T) { t.effectiveLength(50, 20, 100, 20) }},

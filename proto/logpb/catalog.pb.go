@@ -1563,13 +1563,16 @@ func (x *Initialize) GetPermission() *PutPermission {
 }
 
 type PutVhost struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
-	Description   string                 `protobuf:"bytes,2,opt,name=description" json:"description,omitempty"`
-	Tags          []string               `protobuf:"bytes,3,rep,name=tags" json:"tags,omitempty"`
-	Protected     bool                   `protobuf:"varint,4,opt,name=protected" json:"protected,omitempty"` // it cannot be deleted
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Name        string                 `protobuf:"bytes,1,opt,name=name" json:"name,omitempty"`
+	Description string                 `protobuf:"bytes,2,opt,name=description" json:"description,omitempty"`
+	Tags        []string               `protobuf:"bytes,3,rep,name=tags" json:"tags,omitempty"`
+	Protected   bool                   `protobuf:"varint,4,opt,name=protected" json:"protected,omitempty"` // it cannot be deleted
+	// Type of durable queues that are declared without one; empty: quorum. From
+	// version 3 on; see DeclareQueue.classic.
+	DefaultQueueType string `protobuf:"bytes,5,opt,name=default_queue_type,json=defaultQueueType" json:"default_queue_type,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *PutVhost) Reset() {
@@ -1628,6 +1631,13 @@ func (x *PutVhost) GetProtected() bool {
 		return x.Protected
 	}
 	return false
+}
+
+func (x *PutVhost) GetDefaultQueueType() string {
+	if x != nil {
+		return x.DefaultQueueType
+	}
+	return ""
 }
 
 type DeleteVhost struct {
@@ -2654,7 +2664,12 @@ type DeclareQueue struct {
 	Local   bool     `protobuf:"varint,9,opt,name=local" json:"local,omitempty"` // one member, log in memory
 	// Name of the exchange whose delayed messages the queue holds. The catalog
 	// alone makes such queues: no command does.
-	StoreOf       string `protobuf:"bytes,10,opt,name=store_of,json=storeOf" json:"store_of,omitempty"`
+	StoreOf string `protobuf:"bytes,10,opt,name=store_of,json=storeOf" json:"store_of,omitempty"`
+	// The queue has the defaults of a classic queue. The proposer decides it from
+	// the arguments and the vhost, from version 3 on: what was declared before,
+	// and what an earlier version performs, has those of a quorum queue, or of a
+	// local one.
+	Classic       bool `protobuf:"varint,11,opt,name=classic" json:"classic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2757,6 +2772,13 @@ func (x *DeclareQueue) GetStoreOf() string {
 		return x.StoreOf
 	}
 	return ""
+}
+
+func (x *DeclareQueue) GetClassic() bool {
+	if x != nil {
+		return x.Classic
+	}
+	return false
 }
 
 type Owner struct {
@@ -3069,7 +3091,10 @@ type PutPolicy struct {
 	Definition *Table                 `protobuf:"bytes,7,opt,name=definition" json:"definition,omitempty"` // by key, each key once
 	// 0: RE2, as Go's package regexp reads it; 1: package fsm/pattern, from
 	// fsm_version 3 on
-	Dialect       uint32 `protobuf:"varint,8,opt,name=dialect" json:"dialect,omitempty"`
+	Dialect uint32 `protobuf:"varint,8,opt,name=dialect" json:"dialect,omitempty"`
+	// Keys without an effect leave the others theirs. Without it, as in versions
+	// before 3, some of them keep the policy off replicated queues.
+	Lenient       bool `protobuf:"varint,9,opt,name=lenient" json:"lenient,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3158,6 +3183,13 @@ func (x *PutPolicy) GetDialect() uint32 {
 		return x.Dialect
 	}
 	return 0
+}
+
+func (x *PutPolicy) GetLenient() bool {
+	if x != nil {
+		return x.Lenient
+	}
+	return false
 }
 
 type DeletePolicy struct {
@@ -4183,12 +4215,13 @@ const file_catalog_proto_rawDesc = "" +
 	"\x04user\x18\x02 \x01(\v2\x17.quorate.log.v1.PutUserR\x04user\x12=\n" +
 	"\n" +
 	"permission\x18\x03 \x01(\v2\x1d.quorate.log.v1.PutPermissionR\n" +
-	"permission\"r\n" +
+	"permission\"\xa0\x01\n" +
 	"\bPutVhost\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12 \n" +
 	"\vdescription\x18\x02 \x01(\tR\vdescription\x12\x12\n" +
 	"\x04tags\x18\x03 \x03(\tR\x04tags\x12\x1c\n" +
-	"\tprotected\x18\x04 \x01(\bR\tprotected\"!\n" +
+	"\tprotected\x18\x04 \x01(\bR\tprotected\x12,\n" +
+	"\x12default_queue_type\x18\x05 \x01(\tR\x10defaultQueueType\"!\n" +
 	"\vDeleteVhost\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"}\n" +
 	"\aPutUser\x12\x12\n" +
@@ -4264,7 +4297,7 @@ const file_catalog_proto_rawDesc = "" +
 	"toExchange\x12\x1f\n" +
 	"\vrouting_key\x18\x05 \x01(\tR\n" +
 	"routingKey\x123\n" +
-	"\targuments\x18\x06 \x01(\v2\x15.quorate.log.v1.TableR\targuments\"\xbe\x02\n" +
+	"\targuments\x18\x06 \x01(\v2\x15.quorate.log.v1.TableR\targuments\"\xd8\x02\n" +
 	"\fDeclareQueue\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
@@ -4277,7 +4310,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\amembers\x18\b \x03(\rR\amembers\x12\x14\n" +
 	"\x05local\x18\t \x01(\bR\x05local\x12\x19\n" +
 	"\bstore_of\x18\n" +
-	" \x01(\tR\astoreOf\"O\n" +
+	" \x01(\tR\astoreOf\x12\x18\n" +
+	"\aclassic\x18\v \x01(\bR\aclassic\"O\n" +
 	"\x05Owner\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x1e\n" +
@@ -4299,7 +4333,7 @@ const file_catalog_proto_rawDesc = "" +
 	"\x12PutGlobalParameter\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x14\n" +
-	"\x05unset\x18\x03 \x01(\bR\x05unset\"\xf3\x01\n" +
+	"\x05unset\x18\x03 \x01(\bR\x05unset\"\x8d\x02\n" +
 	"\tPutPolicy\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +
@@ -4310,7 +4344,8 @@ const file_catalog_proto_rawDesc = "" +
 	"\n" +
 	"definition\x18\a \x01(\v2\x15.quorate.log.v1.TableR\n" +
 	"definition\x12\x18\n" +
-	"\adialect\x18\b \x01(\rR\adialect\"T\n" +
+	"\adialect\x18\b \x01(\rR\adialect\x12\x18\n" +
+	"\alenient\x18\t \x01(\bR\alenient\"T\n" +
 	"\fDeletePolicy\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1a\n" +

@@ -2371,7 +2371,10 @@ type QueueConfig struct {
 	DelayedStore bool `protobuf:"varint,35,opt,name=delayed_store,json=delayedStore" json:"delayed_store,omitempty"`
 	// Grows with each change of the catalog that these settings come from. The
 	// machine ignores settings of a lower revision than its own.
-	Revision      uint64 `protobuf:"varint,40,opt,name=revision" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,40,opt,name=revision" json:"revision,omitempty"`
+	// The queue was declared classic: gets are served beside a single active
+	// consumer, and a message without a priority has 0.
+	Classic       bool `protobuf:"varint,49,opt,name=classic" json:"classic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2740,6 +2743,13 @@ func (x *QueueConfig) GetRevision() uint64 {
 		return x.Revision
 	}
 	return 0
+}
+
+func (x *QueueConfig) GetClassic() bool {
+	if x != nil {
+		return x.Classic
+	}
+	return false
 }
 
 type Delete struct {
@@ -4008,7 +4018,7 @@ const file_log_proto_rawDesc = "" +
 	"\aDISCARD\x10\x03\x12\t\n" +
 	"\x05DEFER\x10\x04\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xad\x13\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xc7\x13\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -4063,7 +4073,8 @@ const file_log_proto_rawDesc = "" +
 	"\x12audit_max_plus_one\x180 \x01(\x04R\x0fauditMaxPlusOne\x12A\n" +
 	"\x1ddisconnected_timeout_plus_one\x18\x1e \x01(\x04R\x1adisconnectedTimeoutPlusOne\x12#\n" +
 	"\rdelayed_store\x18# \x01(\bR\fdelayedStore\x12\x1a\n" +
-	"\brevision\x18( \x01(\x04R\brevision\"L\n" +
+	"\brevision\x18( \x01(\x04R\brevision\x12\x18\n" +
+	"\aclassic\x181 \x01(\bR\aclassic\"L\n" +
 	"\x12DeadLetterStrategy\x12\x11\n" +
 	"\rTRANSACTIONAL\x10\x00\x12\x10\n" +
 	"\fAT_MOST_ONCE\x10\x01\x12\x11\n" +

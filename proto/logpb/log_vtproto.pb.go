@@ -1432,6 +1432,18 @@ func (m *QueueConfig) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Classic {
+		i--
+		if m.Classic {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x3
+		i--
+		dAtA[i] = 0x88
+	}
 	if m.AuditMaxPlusOne != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.AuditMaxPlusOne))
 		i--
@@ -3677,6 +3689,9 @@ func (m *QueueConfig) SizeVT() (n int) {
 	}
 	if m.AuditMaxPlusOne != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.AuditMaxPlusOne))
+	}
+	if m.Classic {
+		n += 3
 	}
 	n += len(m.unknownFields)
 	return n
@@ -8869,6 +8884,26 @@ func (m *QueueConfig) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 49:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Classic", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Classic = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

@@ -76,6 +76,7 @@ type DefinedPolicy struct {
 type DefinedQueue struct {
 	Name       string         `json:"name"`
 	VHost      string         `json:"vhost,omitempty"`
+	Type       string         `json:"type"` // counts in place of the argument x-queue-type
 	Durable    bool           `json:"durable"`
 	AutoDelete bool           `json:"auto_delete"`
 	Arguments  map[string]any `json:"arguments"`
@@ -108,6 +109,8 @@ type Imported struct {
 	Taken        map[string]int `json:"taken"` // by section; what existed and is equal counts
 	SkippedTotal int            `json:"skipped_total"`
 	Skipped      []Skipped      `json:"skipped"` // the first 1000
+	// Notes are about definitions that were taken, and mean something else here.
+	Notes []Skipped `json:"notes,omitempty"` // the first 1000
 }
 
 // NotImported is answered without partial=true, and status 400: nothing was taken. With status 409,
