@@ -149,7 +149,7 @@ func (q *model) leaseEnd() fsm.Time {
 func (q *model) awaited() fsm.Time {
 	first := fsm.Time(0)
 	for _, x := range q.messages {
-		if (x.waits() || x.parked()) && x.expireAt != 0 && !x.covered && (first == 0 || x.expireAt < first) {
+		if (x.waits() || x.aside()) && x.expireAt != 0 && !x.covered && (first == 0 || x.expireAt < first) {
 			first = x.expireAt
 		}
 	}
@@ -318,14 +318,14 @@ func (q *model) nextDeadline() fsm.Time {
 		return q.goneAt
 	}
 	for _, x := range q.messages {
-		if (x.waits() || x.parked()) && !x.covered {
+		if (x.waits() || x.aside()) && !x.covered {
 			at(x.expireAt)
 		}
 		if x.place == checkedOut {
 			at(x.deadline)
 			at(x.lockUntil)
 		}
-		if x.place == scheduled || x.parked() {
+		if x.place == scheduled || x.aside() {
 			at(x.dueAt)
 		}
 	}

@@ -347,7 +347,7 @@ func (q *model) expireOne() bool {
 func (q *model) nextExpiring() *message {
 	var first *message
 	for _, x := range q.messages {
-		if (x.due(q.clock) || x.parked() && x.expired(q.clock)) && x != q.fresh && !x.covered && (first == nil || x.expireAt < first.expireAt) {
+		if (x.due(q.clock) || x.aside() && x.expired(q.clock)) && x != q.fresh && !x.covered && (first == nil || x.expireAt < first.expireAt) {
 			first = x
 		}
 	}
@@ -365,8 +365,8 @@ func (x *message) expired(now fsm.Time) bool { return x.expireAt != 0 && x.expir
 // bytes is what limits count.
 func (x *message) bytes() uint64 { return uint64(x.ref.Size - x.head) }
 
-// parked reports whether x was set aside after a delivery.
-func (x *message) parked() bool { return x.place == delayed || x.place == deferred }
+// aside reports whether x was set aside after a delivery.
+func (x *message) aside() bool { return x.place == delayed || x.place == deferred }
 
 func (x *message) waits() bool { return x.place == ready || x.place == returned || x.place == grouped }
 

@@ -96,13 +96,13 @@ type deadLetterInfo struct {
 }
 
 // scheduleInfo is what even fewer messages have: those that were scheduled or
-// parked, and letters that not all targets have.
+// set aside, and letters that not all targets have.
 //
 // It is replaced as a whole (setScheduleInfo), since a snapshot may share it.
 type scheduleInfo struct {
 	scheduledFor fsm.Time // when it was to become ready; 0: it was never scheduled
 
-	// Of delayed and deferred messages, see parked.
+	// Of delayed and deferred messages, see aside.
 	expireAt fsm.Time // when it expires; 0: never
 	deferral string   // the token of a deferred message; empty in other places
 
@@ -190,7 +190,7 @@ func (x *message) count() Count { return Count{1, x.bytes()} }
 
 // waitsForTime reports whether expireAt is not the expiry but the due time.
 func (x *message) waitsForTime() bool {
-	return x.place == Scheduled || x.place.parked()
+	return x.place == Scheduled || x.place.aside()
 }
 
 // ready reports whether the message may be handed out.

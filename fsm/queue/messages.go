@@ -367,7 +367,7 @@ func (ms *messages) label(h uint32) (messageID, correlationID []byte) {
 	return nil, nil
 }
 
-// dropReady purges all messages that are ready, scheduled or parked. O(number
+// dropReady purges all messages that are ready, scheduled or set aside. O(number
 // of lists), whatever they hold. Checked-out messages and letters stay. The
 // caller clears the tokens.
 func (ms *messages) dropReady() {

@@ -5,7 +5,7 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// purge removes all messages that are ready, scheduled or parked, and letters
+// purge removes all messages that are ready, scheduled or set aside, and letters
 // that have no destination. They are not dead-lettered. O(1) for the messages
 // themselves, see messages.discardList.
 func (it *intake) purge() fsm.Result {
@@ -21,14 +21,14 @@ func (it *intake) purge() fsm.Result {
 	return fsm.Result{Count: n}
 }
 
-// dropReady removes all messages that are ready, scheduled or parked. When the
+// dropReady removes all messages that are ready, scheduled or set aside. When the
 // last scheduled or delayed message goes, the queue counts as active until now.
 func (it *intake) dropReady() {
 	if it.lease.expectant() {
 		it.lease.touch()
 	}
 	it.messages.dropReady()
-	it.parked.clear()
+	it.aside.clear()
 }
 
 // sweep releases purged messages and forgets ids, as many as one command of this kind may. A

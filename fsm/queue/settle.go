@@ -32,7 +32,7 @@ func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (c
 	switch {
 	case c == nil:
 		return fsm.NotFound, 0
-	case outcome == logpb.Settle_DEFER && ds.parked.find(cmd.Deferral) != 0:
+	case outcome == logpb.Settle_DEFER && ds.aside.find(cmd.Deferral) != 0:
 		return fsm.InUse, 0
 	}
 	ds.lease.touch()
@@ -317,7 +317,7 @@ func (ds *deliveries) delay(held checkout, due fsm.Time) bool {
 	if due <= ds.clock.now() {
 		return false
 	}
-	ds.parked.delay(held.handle, due)
+	ds.aside.delay(held.handle, due)
 	return true
 }
 

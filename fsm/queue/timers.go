@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// timers finds what comes next in time: expiries of ready and parked messages,
-// scheduled and parked messages that become ready, and deliveries that time
+// timers finds what comes next in time: expiries of ready messages and those set aside,
+// scheduled messages and those set aside that become ready, and deliveries that time
 // out. It has no stale entries.
 //
 // The key of a message is (instant, seq), so that keys are unique and messages
@@ -16,7 +16,7 @@ import (
 //
 // Invariants:
 //
-//	expiries = {(expiry, seq) of m : m is ready, returned, grouped or parked, expiry ≠
+//	expiries = {(expiry, seq) of m : m is ready, returned, grouped or set aside, expiry ≠
 //	0}, except a message that is being offered while a command is applied, and those
 //	that are protected
 //	schedules, delays, returns = {(m.expireAt, seq) of m : m is scheduled, delayed,
@@ -118,14 +118,14 @@ func (t *timers) forget(x *message) {
 	}
 }
 
-// expire adds the expiry of parked message h; 0: it has none.
+// expire adds the expiry of message h, which is set aside; 0: it has none.
 func (t *timers) expire(at fsm.Time, seq uint64, h uint32) {
 	if at != 0 {
 		t.expiries.put(key{at, seq}, h)
 	}
 }
 
-// neverExpire removes the expiry of a parked message; 0: it has none.
+// neverExpire removes the expiry of a message set aside; 0: it has none.
 func (t *timers) neverExpire(at fsm.Time, seq uint64) {
 	if at != 0 {
 		t.expiries.remove(key{at, seq})
@@ -173,7 +173,7 @@ func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
 // timed is the number of messages that become ready at an instant.
 func (t *timers) timed() int { return t.schedules.len() + t.delays.len() + t.returns.len() }
 
-// nextTimed returns the scheduled or parked message that is due first; false:
+// nextTimed returns the message, scheduled or set aside, that is due first; false:
 // there is none. Numbers are unique over all tables, so there is no tie.
 func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	due, h, ok = firstOf(&t.schedules)
@@ -185,7 +185,7 @@ func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	return due, h, ok
 }
 
-// overdueTimed reports whether a scheduled or parked message is due and has not
+// overdueTimed reports whether a message, scheduled or set aside, is due and has not
 // become ready yet: a command could not do all that was due.
 func overdueTimed(s *shared, t *timers) bool {
 	next, _, ok := t.nextTimed()
@@ -283,7 +283,7 @@ func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	}
 }
 
-// checkExpiry checks that parked message h is in the table of expiries, if it
+// checkExpiry checks that message h, which is set aside, is in the table of expiries, if it
 // expires. checker.timed counts it under no place.
 func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 	if at == 0 {
@@ -292,7 +292,7 @@ func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 	k.timed[0]++
 	k.deadline(at)
 	if p := t.expiries.get(key{at, seq}); p == nil || *p != h {
-		k.fail("parked message %d is not in the index at %d", seq, at)
+		k.fail("message %d, set aside, is not in the index at %d", seq, at)
 	}
 }
 

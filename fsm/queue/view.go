@@ -48,8 +48,8 @@ const (
 	placeCount = iota + 1
 )
 
-// parked reports whether messages here were set aside after a delivery.
-func (p Place) parked() bool { return p == Delayed || p == Deferred }
+// aside reports whether messages here were set aside after a delivery.
+func (p Place) aside() bool { return p == Delayed || p == Deferred }
 
 // Due is a kind of deadline.
 type Due uint8
@@ -156,7 +156,7 @@ type Counters struct {
 	LockCounters
 	// Deaths counts by reason and disposition.
 	Deaths Deaths
-	ParkedCounters
+	AsideCounters
 	GroupCounters
 	IDCounters
 }
@@ -167,8 +167,8 @@ type IDCounters struct {
 	IDsForgotten uint64 // within the window, since there were too many
 }
 
-// ParkedCounters are the counters of messages that were set aside.
-type ParkedCounters struct {
+// AsideCounters are the counters of messages that were set aside.
+type AsideCounters struct {
 	Deferred uint64 // deliveries that ended in a deferral
 	Kicked   uint64 // messages that were retried before their time
 }

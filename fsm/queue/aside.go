@@ -4,20 +4,20 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// parked are the messages that were handed out and set aside: delayed ones,
+// aside are the messages that were handed out and set aside: delayed ones,
 // which are tried again at an instant, and deferred ones, which wait for
 // somebody who asks for them by their token. Both expire meanwhile.
 //
 // Invariants:
 //
 //	tokens has exactly the deferred messages, each under scheduleInfo.deferral
-//	of a parked message: message.expireAt is when it returns (0: never, deferred
+//	of a message set aside: message.expireAt is when it returns (0: never, deferred
 //	ones only), and scheduleInfo.expireAt when it expires (0: never)
 //
 // The lists are in messages, the instants in timers. tokens is never iterated,
 // so the order of a map cannot reach the state. A snapshot has both instants
 // and the token with the message.
-type parked struct {
+type aside struct {
 	*shared
 	timers   *timers
 	messages *messages
@@ -26,15 +26,15 @@ type parked struct {
 }
 
 // clear forgets all tokens. The messages are cleared or purged by their part.
-func (p *parked) clear() { p.tokens = nil }
+func (p *aside) clear() { p.tokens = nil }
 
 // delay makes message h, which is in no place, wait until an instant. Requires:
 // until ≥ 1. take is the inverse.
-func (p *parked) delay(h uint32, until fsm.Time) { p.put(h, Delayed, until, "") }
+func (p *aside) delay(h uint32, until fsm.Time) { p.put(h, Delayed, until, "") }
 
 // put sets message h aside, which is in no place. Its expiry, if it has one, is
 // in expireAt.
-func (p *parked) put(h uint32, in Place, until fsm.Time, token string) {
+func (p *aside) put(h uint32, in Place, until fsm.Time, token string) {
 	x := p.messages.mut(h)
 	if x.expireAt != 0 || token != "" {
 		r := *p.messages.scheduleInfo(h)
@@ -55,11 +55,11 @@ func (p *parked) put(h uint32, in Place, until fsm.Time, token string) {
 }
 
 // find returns the message that is deferred under a token; 0: there is none.
-func (p *parked) find(token string) uint32 { return p.tokens[token] }
+func (p *aside) find(token string) uint32 { return p.tokens[token] }
 
-// take removes parked message h and leaves it in no place. Its expiry is in
+// take removes message h, which is set aside, and leaves it in no place. Its expiry is in
 // expireAt again, even if it has passed, but in no timer; its token is free.
-func (p *parked) take(h uint32) {
+func (p *aside) take(h uint32) {
 	p.messages.remove(h)
 	x, r := p.messages.mut(h), *p.messages.scheduleInfo(h)
 	x.expireAt = r.expireAt
@@ -72,9 +72,9 @@ func (p *parked) take(h uint32) {
 	p.messages.setScheduleInfo(h, r)
 }
 
-// takeWaiting is take for a message that is parked or ready.
-func (p *parked) takeWaiting(h uint32) {
-	if p.messages.get(h).place.parked() {
+// takeWaiting is take for a message that is set aside or ready.
+func (p *aside) takeWaiting(h uint32) {
+	if p.messages.get(h).place.aside() {
 		p.take(h)
 	} else {
 		p.messages.remove(h)
