@@ -243,7 +243,7 @@ func (q *model) end() {
 }
 
 func (q *model) purge() fsm.Result {
-	n := q.total(ready, returned, grouped, scheduled, delayed, deferred, waiting).Messages
+	n := q.total(ready, returned, grouped, scheduled, delayed, deferred, parked, waiting).Messages
 	q.counters.Purged += n
 	q.endedMany(n, logpb.EndState_PURGED)
 	q.counters.Unscheduled += q.count(scheduled)
@@ -347,7 +347,7 @@ func (q *model) nextDeadline() fsm.Time {
 		} else if len(q.ids) > 0 {
 			at(q.ids[0].at.Add(millis(q.config.DedupWindow)).Add(1000))
 		}
-		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || q.wouldHandOut() || q.endingOne() != nil ||
+		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || q.unparks() || q.wouldHandOut() || q.endingOne() != nil ||
 			slices.ContainsFunc(q.targets, func(t *target) bool { return t.gone }) {
 			at(q.clock)
 		}

@@ -72,7 +72,7 @@ func (p *aside) take(h uint32) {
 	p.messages.setScheduleInfo(h, r)
 }
 
-// takeWaiting is take for a message that is set aside or ready.
+// takeWaiting is take for a message that is set aside, ready or parked.
 func (p *aside) takeWaiting(h uint32) {
 	if p.messages.get(h).place.aside() {
 		p.take(h)

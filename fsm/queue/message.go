@@ -21,7 +21,8 @@ const (
 	delayedList   = purgedList + 1
 	deferredList  = delayedList + 1
 	groupedList   = deferredList + 1
-	listCount     = groupedList + 1
+	parkedList    = groupedList + 1
+	listCount     = parkedList + 1
 
 	// expirationBit of message.head: the payload has an expiration property.
 	expirationBit = 1 << 15
@@ -148,6 +149,8 @@ func (x *message) list() int {
 		return deferredList
 	case Grouped:
 		return groupedList
+	case Parked:
+		return parkedList
 	}
 	return int(x.priority)
 }
@@ -169,6 +172,8 @@ func placeOf(list int) Place {
 		return Deferred
 	case groupedList:
 		return Grouped
+	case parkedList:
+		return Parked
 	case purgedList:
 		return Purged
 	}

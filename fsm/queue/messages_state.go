@@ -82,7 +82,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	if x.info != 0 {
 		e := f.infos.at(int(x.info))
 		e.fill(st)
-		if len(f.ended) > 0 && x.place != Scheduled && x.place != Deferred {
+		if len(f.ended) > 0 && x.place != Scheduled && x.place != Deferred && x.place != Parked {
 			st.EndedGroup = f.ended[e.group]
 		}
 	}
@@ -298,6 +298,8 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	switch {
 	case place == Scheduled:
 		ms.checkScheduled(k, h)
+	case place == Parked:
+		k.that(x.failed != 0 && x.failed <= x.acquired, "message %d is parked and has not failed", x.seq)
 	case place == Grouped:
 		k.that(ms.deadLetterInfo(h).group != nil, "message %d has no group", x.seq)
 	case place.aside():

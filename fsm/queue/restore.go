@@ -159,11 +159,12 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
 		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, AckedExpired: c.SettledExpired,
 		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Unroutable: c.Unroutable,
-		AsideCounters: AsideCounters{Deferred: c.Deferred, Kicked: c.Kicked},
-		Removals:      Removals{c.Cancelled, c.Replaced, c.Forwarded},
-		LockCounters:  LockCounters{c.LocksLost, c.LocksRenewed, c.LateLocks},
-		GroupCounters: GroupCounters{c.GroupsTaken, c.GroupsLost},
-		IDCounters:    IDCounters{c.SameId, c.IdsForgotten},
+		AsideCounters:  AsideCounters{Deferred: c.Deferred, Kicked: c.Kicked},
+		ParkedCounters: ParkedCounters{Parked: c.Parked, Unparked: c.Unparked},
+		Removals:       Removals{c.Cancelled, c.Replaced, c.Forwarded},
+		LockCounters:   LockCounters{c.LocksLost, c.LocksRenewed, c.LateLocks},
+		GroupCounters:  GroupCounters{c.GroupsTaken, c.GroupsLost},
+		IDCounters:     IDCounters{c.SameId, c.IdsForgotten},
 	}
 	for i := range m.counters.Deaths {
 		c.Deaths = c.Deaths[copy(m.counters.Deaths[i][:], c.Deaths):]

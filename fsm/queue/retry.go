@@ -19,6 +19,11 @@ func (it *intake) retry(h uint32) {
 		}
 	}
 	it.aside.take(h)
+	it.tryAgain(h)
+}
+
+// tryAgain is retry for a message in no place.
+func (it *intake) tryAgain(h uint32) {
 	if len(it.members.regroup([]checkout{{grip: grip{handle: h}}})) == 0 {
 		return // to its group
 	}

@@ -16,8 +16,8 @@ import (
 //
 // Invariants:
 //
-//	expiries = {(expiry, seq) of m : m is ready, returned, grouped or set aside, expiry ≠
-//	0}, except a message that is being offered while a command is applied, and those
+//	expiries = {(expiry, seq) of m : m is ready, returned, grouped, parked or set aside, expiry
+//	≠ 0}, except a message that is being offered while a command is applied, and those
 //	that are protected
 //	schedules, delays, returns = {(m.expireAt, seq) of m : m is scheduled, delayed,
 //	deferred, m.expireAt ≠ 0}
@@ -56,7 +56,7 @@ type holding struct {
 // instant.
 func (t *timers) table(p Place) *sorted[uint32] {
 	switch p {
-	case Ready, Returned, Grouped:
+	case Ready, Returned, Grouped, Parked:
 		return &t.expiries
 	case Scheduled:
 		return &t.schedules
@@ -256,7 +256,7 @@ func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
 // check compares the numbers of entries with the messages and deliveries found;
 // each of these was checked individually when it was found.
 func (t *timers) check(k *checker) {
-	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[0]
+	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[Parked] + k.timed[0]
 	k.that(t.expiries.len() == expire, "%d messages expire, of %d", t.expiries.len(), expire)
 	k.that(t.order.len() == k.ordered, "%d messages have an order, of %d", t.order.len(), k.ordered)
 	k.that(t.schedules.len() == k.timed[Scheduled], "%d messages are scheduled, of %d", t.schedules.len(), k.timed[Scheduled])

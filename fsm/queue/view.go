@@ -23,8 +23,8 @@ type Place uint8
 
 const (
 	// Ready messages wait in the list of their priority. They may be handed out
-	// and may expire, as may Returned ones. Of the others, only Delayed and
-	// Deferred ones expire.
+	// and may expire, as may Returned ones. Of the others, only Delayed, Deferred and
+	// Parked ones expire.
 	Ready Place = iota + 1
 	// Returned messages are ready too, and are served before the others.
 	Returned
@@ -44,6 +44,8 @@ const (
 	Deferred
 	// Grouped messages are ready and belong to a group.
 	Grouped
+	// Parked messages have failed more often than the default delivery limit allows.
+	Parked
 
 	placeCount = iota + 1
 )
@@ -88,6 +90,7 @@ type Stats struct {
 	Scheduled      Count
 	Delayed        Count
 	Deferred       Count
+	Parked         Count
 	Outbox         Count // including waiting letters
 	Waiting        Count // letters that have no destination for now
 	Forwarding     Count // letters that have not died, but go on
@@ -157,6 +160,7 @@ type Counters struct {
 	// Deaths counts by reason and disposition.
 	Deaths Deaths
 	AsideCounters
+	ParkedCounters
 	GroupCounters
 	IDCounters
 }
@@ -171,6 +175,13 @@ type IDCounters struct {
 type AsideCounters struct {
 	Deferred uint64 // deliveries that ended in a deferral
 	Kicked   uint64 // messages that were retried before their time
+}
+
+// ParkedCounters are the counters of messages that have exceeded the default
+// delivery limit.
+type ParkedCounters struct {
+	Parked   uint64
+	Unparked uint64 // of those: became ready again
 }
 
 // LockCounters are the counters of locks.
