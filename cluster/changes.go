@@ -67,7 +67,8 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 		n.broker.Departed(c.Users, c.VHosts)
 		n.rights.Wake()
 	}
-	if n.clock.learn(view) {
+	// With a higher version queues may be told more of their settings.
+	if raised := n.version.Swap(view.FSMVersion()) != view.FSMVersion(); n.clock.learn(view) || raised {
 		n.host.ReconfigureAll()
 	}
 	n.broker.CatalogChanged()
