@@ -107,8 +107,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	e.setLocks(c)
 	e.setGroups(c)
 	e.setForward(c)
-	order, _ := text(lookup(q.Arguments, orderArgument))
-	c.DeadlineOrder = order == orders[1]
+	c.DeadlineOrder = byDeadline(q.Arguments)
 	c.DedupWindow = uint64(e.value("dedup-window").GetInt())
 	c.AuditMaxPlusOne = stored(e.value("audit-max"))
 	return c

@@ -153,7 +153,7 @@ func (v *View) checkQueueAnew(ask access, d *logpb.DeclareQueue, generated bool)
 		}
 	}
 	if err == nil {
-		err = declareQueue.checkNames(where, d.GetArguments())
+		err = declareQueue.checkNames(where, d.GetArguments(), q.arguments())
 	}
 	return q, err
 }
@@ -279,7 +279,7 @@ func (v *View) checkExchangeAnew(ask access, d *logpb.DeclareExchange) (*Exchang
 		}
 	}
 	if err == nil {
-		err = declareExchange.checkNames(where, d.GetArguments())
+		err = declareExchange.checkNames(where, d.GetArguments(), x.arguments())
 	}
 	return x, err
 }
