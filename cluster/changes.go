@@ -67,8 +67,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 		n.broker.Departed(c.Users, c.VHosts)
 		n.rights.Wake()
 	}
-	// With a higher version queues may be told more of their settings.
-	if raised := n.version.Swap(view.FSMVersion()) != view.FSMVersion(); n.clock.learn(view) || raised {
+	if n.clock.learn(view) {
 		n.host.ReconfigureAll()
 	}
 	n.broker.CatalogChanged()

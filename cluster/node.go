@@ -54,7 +54,6 @@ type Node struct {
 	expiry    *expiry.Exchanges
 
 	ready   atomic.Bool             // clients may connect
-	version atomic.Uint32           // fsm_version of the newest view; 0: there is none yet
 	clients atomic.Pointer[Clients] // nil: the node takes no clients, or not yet
 
 	rights *worker.Worker // checks clients again when rights have changed

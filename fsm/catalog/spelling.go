@@ -113,22 +113,6 @@ var shared = slices.Concat(foreignArguments, classicArguments, []string{
 // maxMisspelling is by how many letters a misspelled name differs.
 const maxMisspelling = 2
 
-// arguments are those that q was declared with; nil: there is no q.
-func (q *Queue) arguments() *fsm.Table {
-	if q == nil {
-		return nil
-	}
-	return q.Arguments
-}
-
-// arguments are those that x was declared with; nil: there is no x.
-func (x *Exchange) arguments() *fsm.Table {
-	if x == nil {
-		return nil
-	}
-	return x.Arguments
-}
-
 // checkNames refuses the first argument that has no effect although it looks as
 // if it were to have one. had are the arguments of what is declared again; nil: it is
 // new.

@@ -401,8 +401,7 @@ func (g *generator) config() *logpb.QueueConfig {
 	if g.oneIn("another revision", 8) {
 		c.Revision = max(c.Revision+uint64(g.n("revision", 4)), 1) - 1
 	}
-	c.DeliveryLimitSet = g.oneIn("limit set", 3)
-	c.Forward = g.oneIn("forward", 10) && !g.taste.groups
+	c.DeliveryLimitSet, c.Forward = g.oneIn("limit set", 3), g.oneIn("forward", 10) && !g.taste.groups
 	g.taste.settings(g, c)
 	c.SingleActive = g.single != g.oneIn("other service", 20) && !g.taste.groups
 	if g.oneIn("with retry", 4) {
