@@ -223,7 +223,7 @@ func (q *model) takeIn(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 	}
 	q.messages = append(q.messages, x)
 	q.arrive(x)
-	if ttl == 0 || full {
+	if ttl == 0 || full || ttl > 0 && !q.unfinished() {
 		q.offer(x, ttl == 0)
 	}
 	if full && x.waits() {
