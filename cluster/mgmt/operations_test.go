@@ -158,7 +158,7 @@ func TestParkedMessages(t *testing.T) {
 	)
 }
 
-func (o *operator) Closed() []api.Closed  { return o.closed }
+func (o *operator) Closed() []api.Closed { return o.closed }
 
 func TestClosedReplicas(t *testing.T) {
 	w := newWorld(t)
