@@ -17,7 +17,8 @@ type nodeClock struct {
 	*clock.Clock
 	loops *worker.Loops
 
-	maxSkew, lockCredit atomic.Int64 // ms
+	maxSkew, lockCredit atomic.Int64  // ms
+	version             atomic.Uint32 // fsm_version: a higher one may tell queues more of their settings
 }
 
 // newClock returns a clock that runs until it is stopped.
@@ -46,8 +47,9 @@ func (k *nodeClock) heard(node string, wall int64, roundTrip time.Duration) {
 // learn applies the settings of a view, and reports whether queues have to apply them, too.
 func (k *nodeClock) learn(v *catalog.View) (changed bool) {
 	k.maxSkew.Store(v.Setting(catalog.MaxClockSkew))
-	credit := v.Setting(catalog.LockCredit)
-	return k.lockCredit.Swap(credit) != credit
+	credit, version := v.Setting(catalog.LockCredit), v.FSMVersion()
+	raised := k.version.Swap(version) != version
+	return k.lockCredit.Swap(credit) != credit || raised
 }
 
 // credit is the lock credit.

@@ -194,3 +194,43 @@ func TestMixedVersions(t *testing.T) {
 	c.mustOpen("n2")
 	c.mustBeAt(2, "q")
 }
+
+// TestLimitsOfVersion3: before version 3 no queue knows who has set its delivery limit; with the
+// rise the leaders tell those that have one of their own, and nobody is elected for it.
+func TestLimitsOfVersion3(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t, func(c *nodes) {
+		c.versions = map[string]fsm.Versions{}
+		for _, name := range names {
+			c.versions[name] = fsm.Versions{Oldest: 1, Newest: 2}
+		}
+	})
+	cl := c.mustClient("n1")
+	cl.mustDeclare("plain")
+	cl.mustDeclare("limited", integer("x-delivery-limit", 20))
+	told := func(queueName string) (all bool) {
+		all = true
+		for _, n := range c.all {
+			q, ok := n.View().Queue("/", queueName)
+			if !ok {
+				return false
+			}
+			n.host.Group(q.Group).View(func(m *queue.Machine) { all = all && m.Config().DeliveryLimitSet })
+		}
+		return all
+	}
+	c.mustBeAt(2, "limited")
+	if told("limited") {
+		t.Error("a queue of version 2 knows who has set its limit")
+	}
+	for _, name := range names {
+		c.stop(name)
+		c.versions[name] = fsm.Versions{Oldest: 1, Newest: 3}
+		c.mustOpen(name)
+	}
+	c.mustBeAt(3, "limited")
+	until(t, "all replicas know who has set the limit", func() bool { return told("limited") })
+	if told("plain") {
+		t.Error("somebody has set the limit of the other queue")
+	}
+}

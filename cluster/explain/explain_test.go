@@ -57,6 +57,23 @@ func configure(c *logpb.QueueConfig) *logpb.Command {
 
 var tick = &logpb.Command{Kind: logpb.Command_TICK}
 
+// TestParkedLife: a message that has failed once too often is parked, until it is asked back.
+func TestParkedLife(t *testing.T) {
+	s := &script{}
+	s.at(1000, configure(&logpb.QueueConfig{DeliveryLimit: 0}), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Tag: "worker", Prefetch: 1}})
+	s.at(2000, enqueue("poison", 0), enqueue("other", 0))
+	s.at(3000, settle(logpb.Settle_REQUEUE_FAILED, 1))
+	s.at(4000, &logpb.Command{Kind: logpb.Command_UNPARK, Unpark: &logpb.Unpark{}})
+	s.at(5000, settle(logpb.Settle_ACK, 2), settle(logpb.Settle_REQUEUE_FAILED, 3))
+	for _, e := range s.entries {
+		e.Version = fsm.NewestVersion
+	}
+	const want = "2 enqueued; 2 delivered by worker; 3 parked (reject, requeue) by worker; 4 ready (it is no longer parked); 5 delivered by worker; 5 parked (reject, requeue) by worker; parked"
+	if l := explained(t, s, 0, "poison"); textOf(&l) != want {
+		t.Errorf("%s\nnot\n%s", textOf(&l), want)
+	}
+}
+
 // explained tells of a message from the whole log, and from a snapshot after each
 // entry and the rest of the log.
 func explained(t *testing.T, s *script, snapshotAfter int, id string) api.Life {

@@ -164,6 +164,8 @@ func (s *step) settled(l *life, before, after *queue.Followed, ok bool) {
 		x.Event, x.Until = "returned, to be retried later", int64(after.DueAt)
 	case ok && after.Place == queue.Deferred:
 		x.Event, x.Until = "deferred", int64(after.DueAt)
+	case ok && after.Place == queue.Parked:
+		x.Event = "parked"
 	case ok && (after.Place == queue.Outbox || after.Place == queue.Waiting):
 		x.Event = "delivery ended"
 	case !ok && x.Why == "ack":
@@ -190,6 +192,8 @@ func (s *step) moved(l *life, before, after *queue.Followed) {
 		x.Why, x.ExpiresAt = "its time has come", int64(after.ExpireAt)
 	case before.Place == queue.Delayed:
 		x.Why = "it is retried"
+	case before.Place == queue.Parked:
+		x.Why = "it is no longer parked"
 	case before.Place == queue.Deferred:
 		x.Why = "its deferral has ended"
 	default:

@@ -138,7 +138,7 @@ type Led struct {
 	OldestUnacked                         time.Duration
 	ReadyBytes, UnackedBytes, OutboxBytes uint64
 	Scheduled                             uint64 // stores of exchanges left out
-	DelayedRetry, Deferred                uint64
+	DelayedRetry, Deferred, Parked        uint64
 	Locked                                uint64
 	Delayed                               []Delayed // led stores of delayed exchanges
 	Times                                 Times

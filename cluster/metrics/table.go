@@ -259,6 +259,7 @@ var table = []metric{
 	{"quorate_queue_messages_delayed_retry", gauge, nil, "Returned messages that wait to be retried, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.DelayedRetry })},
 	{"quorate_queue_messages_locked", gauge, nil, "Unacknowledged messages with a lock, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Locked })},
 	{"quorate_queue_messages_deferred", gauge, nil, "Messages that consumers have put aside, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Deferred })},
+	{"quorate_queue_messages_parked", gauge, nil, "Messages that have exceeded the default delivery limit and wait for an operator, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Parked })},
 	{"quorate_delayed_messages", gauge, delayedLabels, "Messages that wait at a delayed exchange, where this node leads", func(s *Stats, add emit) {
 		for _, d := range s.Queues.Led.Delayed {
 			add(float64(d.Messages), d.VHost, d.Exchange)

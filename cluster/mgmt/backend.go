@@ -125,6 +125,8 @@ type Node interface {
 	Unproven() []api.Unproven
 	// Closed lists the replicas on the node that could not be opened.
 	Closed() []api.Closed
+	// Parked lists the queues that the node leads and that have parked messages.
+	Parked() []fsm.QueueID
 }
 
 // Objects lets users change what is in a vhost, and publish.

@@ -113,6 +113,20 @@ func (h healthChecks) closedCheck(w *responder, r *request) {
 	passed(w, c)
 }
 
+// parkedCheck fails if messages are parked in queues that this node leads. It is no
+// alarm of the node: that waits for an operator, and may stay for days, while the node
+// and the queue are well.
+func (h healthChecks) parkedCheck(w *responder, r *request) {
+	c := api.Check{}
+	for _, id := range h.node.Parked() {
+		c.Reason = "There are parked messages in queues led by the node"
+		if q, ok := r.view.QueueByID(id); ok {
+			c.Queues = append(c.Queues, named(q))
+		}
+	}
+	passed(w, c)
+}
+
 // sizeCheck fails if nodes of the cluster are down: as many as there are, there should be.
 func (h healthChecks) sizeCheck(w *responder, r *request) {
 	c := api.SizeCheck{Status: "ok", Size: len(r.view.Nodes())}

@@ -32,7 +32,7 @@ var ackModes = map[string]fsm.Outcome{
 // places are the states of messages that can be peeked at.
 var places = map[string]queue.Place{
 	"ready": queue.Ready, "unacked": queue.CheckedOut, "scheduled": queue.Scheduled, "delayed": queue.Delayed,
-	"deferred": queue.Deferred,
+	"deferred": queue.Deferred, "parked": queue.Parked,
 }
 
 // stateOf names the state of a message.
@@ -187,7 +187,7 @@ func (ms messages) peek(w *responder, r *request) {
 	e, err := encodingFrom(or("encoding", "auto"), or("truncate", strconv.Itoa(peekTruncate)))
 	switch {
 	case !known:
-		w.badRequest("state is one of ready, unacked, scheduled, delayed, deferred")
+		w.badRequest("state is one of ready, unacked, scheduled, delayed, deferred, parked")
 	case problem != "":
 		w.badRequest(problem)
 	case err != nil:

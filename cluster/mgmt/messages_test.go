@@ -42,12 +42,12 @@ func (w *world) NameLocked(_ *catalog.Queue, token string, c *logpb.Command) boo
 	return token == "T" || token == "lost"
 }
 
-// Command renews until 5000, at 1000, unless the lock is lost. Kicks are answered with
+// Command renews until 5000, at 1000, unless the lock is lost. Kicks and unparks are answered with
 // results, one after the other.
 func (w *world) Command(_ context.Context, _ *catalog.Queue, c ...*logpb.Command) ([]fsm.Result, error) {
 	w.commands = append(w.commands, c...)
 	switch {
-	case c[0].Kick != nil:
+	case c[0].Kick != nil || c[0].Unpark != nil:
 		n := w.results[0]
 		w.results = w.results[1:]
 		return []fsm.Result{{Count: n}}, nil
@@ -106,13 +106,49 @@ func TestMessages(t *testing.T) {
 		want{"root", "GET", peek, "", 200, `{"items":[{"number":7,"state":"ready","acquired_count":0,"delivery_count":0,"payload_bytes":1,"redelivered":false,"exchange":"x","routing_key":"k",` +
 			`"message_count":2,"properties":{"priority":3},"payload":"m","payload_encoding":"string"}],"next":7}`},
 		want{"mona", "GET", peek, "", 401, "…Access refused."}, // sees the queue, and may not read it
-		want{"root", "GET", peek + "?state=dead", "", 400, bad("state is one of ready, unacked, scheduled, delayed, deferred")},
+		want{"root", "GET", peek + "?state=dead", "", 400, bad("state is one of ready, unacked, scheduled, delayed, deferred, parked")},
 		want{"root", "GET", peek + "?after=x", "", 400, bad("after is the number of a message")},
 		want{"root", "GET", peek + "?limit=1001", "", 400, bad("limit is a whole number from 1 to 1000")},
 		want{"root", "GET", peek + "?truncate=-1", "", 400, bad("truncate is a whole number from 0")},
 		want{"root", "GET", "/api/queues/%2F/none/messages/peek", "", 404, noQueue},
 		want{"maggie", "GET", "/api/queues/hidden/q/messages/peek", "", 404, notThere},
 	)
+}
+
+// TestUnpark: parked messages become ready, as many as are parked or are asked for. A
+// queue without any is asked for nothing, as it may be of a version without them.
+func TestUnpark(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	const unpark = "/api/queues/%2F/q/unpark"
+	asked := func(reason string, wantCounts ...uint64) {
+		t.Helper()
+		var counts []uint64
+		for _, c := range w.commands {
+			counts = append(counts, c.GetUnpark().GetCount())
+		}
+		if !slices.Equal(counts, wantCounts) {
+			t.Errorf("%s: asked for %v, not %v", reason, counts, wantCounts)
+		}
+		w.commands = nil
+	}
+	w.check(want{"root", "POST", unpark, "", 200, `{"messages":0}`}, want{"root", "POST", unpark, `{"count":3}`, 200, `{"messages":0}`})
+	asked("nothing is parked")
+	w.stats["q"] = stats.Queue{QueueStats: api.QueueStats{Parked: 7}}
+	w.results = []uint64{5, 2}
+	w.check(want{"root", "POST", unpark, "", 200, `{"messages":7}`})
+	asked("all, and the queue takes 5 at once", 7, 2)
+	w.results = []uint64{7}
+	w.check(want{"root", "POST", unpark, `{"count":9}`, 200, `{"messages":7}`})
+	asked("more than there are", 7)
+	w.results = []uint64{3}
+	w.check(
+		want{"root", "POST", unpark, `{"count":3}`, 200, `{"messages":3}`},
+		want{"root", "POST", unpark, `{"count":-1}`, 400, `{"error":"bad_request","reason":"count is a whole number from 0"}`},
+		want{"mona", "POST", unpark, "", 401, "…Access refused."},
+		want{"root", "POST", "/api/queues/%2F/none/unpark", "", 404, `{"error":"not_found","reason":"queue_not_found"}`},
+	)
+	asked("so many", 3)
 }
 
 // TestRetries: delayed messages are retried at once, as many as wait or are asked

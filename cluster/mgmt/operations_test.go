@@ -28,6 +28,7 @@ type operator struct {
 	still       string // likewise
 	unproven    []api.Unproven
 	closed      []api.Closed
+	parked      []fsm.QueueID
 }
 
 func (o *operator) Nodes(context.Context) []api.Node {
@@ -138,6 +139,22 @@ func TestUnprovenReplicas(t *testing.T) {
 		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are replicas on the node that do not vote until they have been brought up to date",` +
 			`"queues":[{"name":"catalog","readable_name":"the catalog","virtual_host":"","type":"metadata_store"},` +
 			`{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
+	)
+}
+
+func (o *operator) Parked() []fsm.QueueID { return o.parked }
+
+func TestParkedMessages(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "a", false)
+	q, _ := w.View().Queue("/", "a")
+	const check = "/api/health/checks/parked-messages"
+	w.check(want{"maggie", "GET", check, "", 200, `{"status":"ok"}`})
+	w.operator.parked = []fsm.QueueID{q.ID, 99}
+	w.check(
+		want{"", "GET", check, "", 401, "…"},
+		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are parked messages in queues led by the node",` +
+			`"queues":[{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
 	)
 }
 

@@ -1,6 +1,7 @@
 package mgmt
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -11,18 +12,33 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// retries serves messages that were returned and wait to be retried.
+// retries serves messages that were returned and wait: to be retried, or parked.
 type retries struct {
 	messages Messages
 	queues   Queues
 }
 
-// retryNow makes delayed messages ready, those due next first: as many as the body
-// says, or all.
+// retryNow makes delayed messages ready, those due next first.
+func (t retries) retryNow(w *responder, r *request) {
+	t.wake(w, r, func(s *api.QueueStats, asked uint64) uint64 { return cmp.Or(asked, s.DelayedRetry) }, func(n uint64) *logpb.Command {
+		return &logpb.Command{Kind: logpb.Command_KICK, Kick: &logpb.Kick{Count: n}}
+	})
+}
+
+// unpark makes parked messages ready, those that were parked first. Nothing is
+// proposed for a queue without any: nodes of earlier versions do not know the command.
+func (t retries) unpark(w *responder, r *request) {
+	t.wake(w, r, func(s *api.QueueStats, asked uint64) uint64 { return min(cmp.Or(asked, s.Parked), s.Parked) }, func(n uint64) *logpb.Command {
+		return &logpb.Command{Kind: logpb.Command_UNPARK, Unpark: &logpb.Unpark{Count: n}}
+	})
+}
+
+// wake makes waiting messages ready: as many as the body says, or all. howMany is how
+// many commands are to ask for, with what was asked for; 0: all.
 //
 // All means as many as wait when the request comes: a message that fails again
 // meanwhile is not retried for ever. One command retries a bounded number.
-func (t retries) retryNow(w *responder, r *request) {
+func (t retries) wake(w *responder, r *request, howMany func(s *api.QueueStats, asked uint64) uint64, command func(n uint64) *logpb.Command) {
 	b, ok := w.body(r)
 	if !ok {
 		return
@@ -40,12 +56,11 @@ func (t retries) retryNow(w *responder, r *request) {
 	if q == nil {
 		return
 	}
-	if left == 0 {
-		left = t.queues.Stats(r.Context(), q.ID)[q.ID].DelayedRetry
-	}
+	stats := t.queues.Stats(r.Context(), q.ID)[q.ID].QueueStats
+	left = howMany(&stats, left)
 	answer := api.Rescheduled{}
 	for left > 0 {
-		done, err := t.messages.Command(r.Context(), q, &logpb.Command{Kind: logpb.Command_KICK, Kick: &logpb.Kick{Count: left}})
+		done, err := t.messages.Command(r.Context(), q, command(left))
 		if err != nil {
 			w.failed(err)
 			return

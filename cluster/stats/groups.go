@@ -92,6 +92,21 @@ func standstill(s *group.Stall) api.Standstill {
 	}
 }
 
+// Parked lists the queues that this node leads and that have parked messages.
+func (l *Local) Parked() (ids []fsm.QueueID) {
+	for _, g := range l.c.Host.Groups() {
+		if g.Leading() == 0 {
+			continue
+		}
+		g.View(func(m *queue.Machine) {
+			if m.Stats().Parked.Messages > 0 {
+				ids = append(ids, m.ID())
+			}
+		})
+	}
+	return ids
+}
+
 // ReplicasOf describes this node's replicas of the queues with a name; "": of all. It makes no
 // request to the queues: what is due in them stays due. hashed: with the hashes of their states,
 // which cost a pass over all messages.
@@ -173,6 +188,7 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 		}
 		sum.Locked += uint64(s.Locked)
 		sum.DelayedRetry, sum.Deferred = sum.DelayedRetry+s.Delayed.Messages, sum.Deferred+s.Deferred.Messages
+		sum.Parked += s.Parked.Messages
 		sum.Consumers += s.Consumers
 		sum.Ready, sum.ReadyBytes = sum.Ready+s.Ready.Messages, sum.ReadyBytes+s.Ready.Bytes
 		sum.Unacked, sum.UnackedBytes = sum.Unacked+s.Unacknowledged.Messages, sum.UnackedBytes+s.Unacknowledged.Bytes

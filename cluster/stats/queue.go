@@ -53,7 +53,8 @@ func wireOf(s queue.Stats) *peerpb.QueueStats {
 		MessagesDelayedRetry: s.Delayed.Messages, MessageBytesDelayedRetry: s.Delayed.Bytes,
 		MessagesDeferred: s.Deferred.Messages, MessageBytesDeferred: s.Deferred.Bytes, MessagesDeferredTotal: c.Deferred,
 		MessagesKickedTotal: c.Kicked,
-		MessagesLocked:      uint64(s.Locked), LocksLostTotal: c.LocksLost, LocksRenewedTotal: c.LocksRenewed, LateSettlementsTotal: c.LateLocks,
+		MessagesParked:      s.Parked.Messages, MessageBytesParked: s.Parked.Bytes, MessagesParkedTotal: c.Parked, MessagesUnparkedTotal: c.Unparked,
+		MessagesLocked: uint64(s.Locked), LocksLostTotal: c.LocksLost, LocksRenewedTotal: c.LocksRenewed, LateSettlementsTotal: c.LateLocks,
 		MessagesForwarding: s.Forwarding.Messages, MessagesForwardedTotal: c.Forwarded,
 		MessagesDlx: s.Outbox.Messages, MessageBytesDlx: s.Outbox.Bytes, MessagesDlxWaiting: s.Waiting.Messages,
 		Consumers:            uint64(s.Consumers),
@@ -81,8 +82,8 @@ func (q *Queue) from(leader string, s *peerpb.QueueStats) {
 	for _, f := range sameName {
 		to.Field(f.to).Set(from.Field(f.from))
 	}
-	r.Messages = s.MessagesReady + s.MessagesUnacknowledged + s.MessagesScheduled + s.MessagesDelayedRetry + s.MessagesDeferred + s.MessagesDlx
-	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDeferred + s.MessageBytesDlx
+	r.Messages = s.MessagesReady + s.MessagesUnacknowledged + s.MessagesScheduled + s.MessagesDelayedRetry + s.MessagesDeferred + s.MessagesParked + s.MessagesDlx
+	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDeferred + s.MessageBytesParked + s.MessageBytesDlx
 	r.Delayed, r.DelayedBytes = s.MessagesScheduled+s.MessagesDelayedRetry, s.MessageBytesScheduled+s.MessageBytesDelayedRetry
 	r.DiedUnroutableTotal = s.UnroutableTotal
 	if r.ConsumerUtilisation = r.ConsumerCapacity; r.ConsumerCapacity != nil {

@@ -39,6 +39,7 @@ func checkVerbs() []verb {
 		{name: "check_quarantined_queues", about: "fails if a queue is quarantined on the node, which does not lead it because work for it has panicked", run: checkQuarantined},
 		{name: "check_unproven_replicas", about: "fails if replicas on the node are being rebuilt: they do not vote until a leader has brought them up to date", run: checkUnproven},
 		{name: "check_closed_replicas", about: "fails if replicas on the node could not be opened", run: checkClosed},
+		{name: "check_parked_messages", about: "fails if messages are parked in queues that the node leads: they have exceeded the default delivery limit", run: checkParked},
 		{name: "check_leaders_make_progress", about: "fails if work for a queue that the node leads makes no progress", run: checkProgress},
 	}
 }
@@ -115,6 +116,10 @@ func checkQuarantined(c *call) error {
 
 func checkClosed(c *call) error {
 	return checked(c, "closed-replicas", "Every replica on node "+c.options.node+" is open")
+}
+
+func checkParked(c *call) error {
+	return checked(c, "parked-messages", "No message is parked in the queues led by node "+c.options.node)
 }
 
 func checkUnproven(c *call) error {

@@ -33,7 +33,13 @@ func listDeferred(c *call) error {
 }
 
 // retryNow makes delayed messages ready.
-func retryNow(c *call) error {
+func retryNow(c *call) error { return wake(c, "kick") }
+
+// unpark makes parked messages ready.
+func unpark(c *call) error { return wake(c, "unpark") }
+
+// wake makes waiting messages of a queue ready, and shows how many.
+func wake(c *call, verb string) error {
 	var asked api.Retry
 	if len(c.words) > 1 {
 		n, err := strconv.ParseUint(c.words[1], 10, 63)
@@ -43,7 +49,7 @@ func retryNow(c *call) error {
 		asked.Count = n
 	}
 	var r api.Rescheduled
-	if err := c.post(path("queues", c.options.vhost, c.words[0], "kick"), asked, &r); err != nil {
+	if err := c.post(path("queues", c.options.vhost, c.words[0], verb), asked, &r); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(c.out, r.Messages)

@@ -90,7 +90,7 @@ func (d *draft) policiesChanged(vh *vhost, was, is *Policy) *logpb.CatalogResult
 		if next == old {
 			continue
 		}
-		if !sameRow(q.settings(old, Defaults{}), q.settings(next, Defaults{})) {
+		if !sameRow(d.queueSettings(q, old, Defaults{}), d.queueSettings(q, next, Defaults{})) {
 			next.revision = d.index
 			r.Configured = append(r.Configured, uint64(q.ID))
 			vh.exchanges.touchSources(q.Name, d.clock)

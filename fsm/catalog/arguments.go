@@ -242,8 +242,7 @@ func checkTogether(where string, args *fsm.Table) error {
 	given := func(name string) bool { return lookup(args, name) != nil }
 	on := func(name string) bool { return lookup(args, name).GetInt() != 0 }
 	groups := on(groupsArgument)
-	order, _ := text(lookup(args, orderArgument))
-	deadline := order == orders[1]
+	deadline := byDeadline(args)
 	for _, pair := range []struct {
 		one, other string
 		both       bool
@@ -266,6 +265,12 @@ func checkTogether(where string, args *fsm.Table) error {
 		return missingArgument("x-forward-to-routing-key", where, forwardArgument)
 	}
 	return checkLocks(where, args)
+}
+
+// byDeadline reports whether a queue with these arguments hands out what expires first.
+func byDeadline(args *fsm.Table) bool {
+	order, _ := text(lookup(args, orderArgument))
+	return order == orders[1]
 }
 
 // groupDetails have a meaning only in queues with groups.

@@ -136,13 +136,13 @@ func checkConsumeArguments(q *Queue, args *fsm.Table) error {
 		return missingArgument("x-group-id", where, groupsArgument)
 	case most != nil && !groups:
 		return missingArgument("x-max-groups", where, groupsArgument)
-	case groups && lookup(args, "x-min-ttl").GetInt() > 0:
-		return invalidArgument("x-min-ttl", where, "\"not together with '"+groupsArgument+"'\"")
+	case lookup(args, "x-min-ttl").GetInt() > 0 && !byDeadline(q.Arguments):
+		return invalidArgument("x-min-ttl", where, "\"only together with '"+orderArgument+": "+orders[1]+"' of the queue\"")
 	case group != nil && most.GetInt() > 1:
 		return invalidArgument("x-max-groups", where, "\"not together with 'x-group-id'\"")
 	}
 	if err := checkLocks(where, args); err != nil {
 		return err
 	}
-	return consume.checkNames(where, args)
+	return consume.checkNames(where, args, nil)
 }

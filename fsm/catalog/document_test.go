@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -38,3 +39,18 @@ func keysTable() string {
 
 // TestDocument holds the documentation against the table of keys.
 func TestDocument(t *testing.T) { page.Hold(t, "../../docs/policies.md", "keys", keysTable()) }
+
+// TestElsewhereDocument: docs/migration.md names each argument of other brokers that is refused.
+func TestElsewhereDocument(t *testing.T) {
+	text, err := os.ReadFile("../../docs/migration.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range []*method{&declareQueue, &declareExchange, &consume} {
+		for name := range m.elsewhere { // det: each on its own
+			if !strings.Contains(string(text), "`"+name+"`") {
+				t.Errorf("%s: there is no %s", m.name, name)
+			}
+		}
+	}
+}

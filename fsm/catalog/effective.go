@@ -26,11 +26,20 @@ type Defaults struct {
 // For a store they come from its exchange, and defaults do not count. Revision
 // grows with each change that an entry made; defaults change the result without
 // it. The queue need not be there.
-func (vs *vhosts) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
-	if x, ok := vs.Exchange(q.VHost, q.StoreOf); ok && q.StoreOf != "" {
-		return x.storeSettings(vs.match(q).revision)
+func (v *View) Settings(q *Queue, d Defaults) *logpb.QueueConfig {
+	if x, ok := v.Exchange(q.VHost, q.StoreOf); ok && q.StoreOf != "" {
+		return x.storeSettings(v.match(q).revision)
 	}
-	return q.settings(vs.match(q), d)
+	return v.queueSettings(q, v.match(q), d)
+}
+
+// queueSettings are q.settings of the cluster's version: before 3 no queue is told
+// whether its delivery limit is the default one, which programs of that time do not
+// know.
+func (s *clusterSettings) queueSettings(q *Queue, f policyMatch, d Defaults) *logpb.QueueConfig {
+	c := q.settings(f, d)
+	c.DeliveryLimitSet = c.DeliveryLimitSet && s.FSMVersion() >= 3
+	return c
 }
 
 // effective looks up what arguments and policies say together. arguments are
@@ -92,7 +101,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 		c.DisconnectedTimeoutPlusOne = fsm.Some(defaults.DisconnectedTimeout).Stored()
 	}
 	if v := e.value("delivery-limit"); v != nil {
-		c.DeliveryLimit = v.GetInt()
+		c.DeliveryLimit, c.DeliveryLimitSet = v.GetInt(), true
 	}
 	c.DeadLetterExchange, c.DeadLetter = text(e.value("dead-letter-exchange"))
 	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(e.value("dead-letter-routing-key"))
@@ -101,8 +110,7 @@ func (q *Queue) settings(f policyMatch, defaults Defaults) *logpb.QueueConfig {
 	e.setLocks(c)
 	e.setGroups(c)
 	e.setForward(c)
-	order, _ := text(lookup(q.Arguments, orderArgument))
-	c.DeadlineOrder = order == orders[1]
+	c.DeadlineOrder = byDeadline(q.Arguments)
 	c.DedupWindow = uint64(e.value("dedup-window").GetInt())
 	c.AuditMaxPlusOne = stored(e.value("audit-max"))
 	return c

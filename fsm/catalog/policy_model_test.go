@@ -138,7 +138,7 @@ func firstText(values ...*logpb.Value) string {
 }
 
 // naiveSettings are the settings of a queue under all policies.
-func naiveSettings(all []*logpb.PutPolicy, q *Queue) *logpb.QueueConfig {
+func naiveSettings(all []*logpb.PutPolicy, q *Queue, version uint32) *logpb.QueueConfig {
 	policy, operator := naivePolicy(all, false, q), naivePolicy(all, true, q)
 	of := func(key string) naiveValues {
 		return naiveValues{lookup(policy.GetDefinition(), key), lookup(operator.GetDefinition(), key), lookup(q.Arguments, "x-"+key)}
@@ -162,6 +162,7 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue) *logpb.QueueConfig {
 		MaxLengthPlusOne:       uint64(of("max-length").smallest(-1) + 1),
 		ConsumerTimeoutPlusOne: uint64(of("consumer-timeout").smallest(-1) + 1),
 		DeliveryLimit:          of("delivery-limit").limit(limit),
+		DeliveryLimitSet:       version >= 3 && of("delivery-limit") != (naiveValues{}),
 		AutoDeleteOnIdle:       uint64(of("auto-delete-on-idle").idle()),
 		DeadLetter:             dead.argument != nil || dead.policy != nil,
 		DeadLetterExchange:     firstText(dead.argument, dead.policy),
@@ -190,12 +191,12 @@ func naiveSettings(all []*logpb.PutPolicy, q *Queue) *logpb.QueueConfig {
 // if its settings have changed.
 func TestPolicyModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		c := &Catalog{}
+		c, version := &Catalog{}, rapid.SampledFrom([]int64{1, fsm.NewestVersion}).Draw(t, "version")
 		c.Apply(1, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{
-			{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n", Incarnation: []byte("i"), NewestVersion: declaredTypes}}},
-			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: FSMVersion, Value: declaredTypes}}},
+			{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n", Incarnation: []byte("i"), OldestVersion: 1, NewestVersion: fsm.NewestVersion}}},
 			{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "/"}}},
 			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: AutoDeleteOnIdleMin, Value: 1}}},
+			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: FSMVersion, Value: version}}},
 		}})
 		var all []*logpb.PutPolicy
 		for index := uint64(2); index < 30; index++ {
@@ -246,7 +247,7 @@ func checkAgainstModel(t *rapid.T, before, v *View, all []*logpb.PutPolicy, conf
 		got := v.Settings(q, Defaults{})
 		revision := got.Revision
 		got.Revision = 0
-		if want := naiveSettings(all, q); !sameRow(got, want) {
+		if want := naiveSettings(all, q, v.FSMVersion()); !sameRow(got, want) {
 			t.Fatalf("%s %s under %v\nhas  %v\nwant %v", q, renderTable(q.Arguments), all, got, want)
 		}
 		old, there := before.QueueByID(q.ID)

@@ -152,8 +152,12 @@ func (v *View) checkQueueAnew(ask access, d *logpb.DeclareQueue, generated bool)
 			err = checkRetry(where, d.GetArguments())
 		}
 	}
+	var had *fsm.Table
+	if q != nil {
+		had = q.Arguments
+	}
 	if err == nil {
-		err = declareQueue.checkNames(where, d.GetArguments())
+		err = declareQueue.checkNames(where, d.GetArguments(), had)
 	}
 	return q, err
 }
@@ -278,8 +282,12 @@ func (v *View) checkExchangeAnew(ask access, d *logpb.DeclareExchange) (*Exchang
 			err = v.checkExchangeIdle(where, d.GetArguments())
 		}
 	}
+	var had *fsm.Table
+	if x != nil {
+		had = x.Arguments
+	}
 	if err == nil {
-		err = declareExchange.checkNames(where, d.GetArguments())
+		err = declareExchange.checkNames(where, d.GetArguments(), had)
 	}
 	return x, err
 }

@@ -37,6 +37,9 @@ var floodActs = []floodAct{
 	{"alternate", 1, (*flood).alternate},
 	{"deferred", 1, (*flood).receive},
 	{"renew", 1, (*flood).renew},
+	{"unpark", 1, func(f *flood, n int) {
+		f.alone(&logpb.Command{Kind: logpb.Command_UNPARK, Unpark: &logpb.Unpark{Count: uint64(f.n(n))}})
+	}},
 	{"schedule", 1, (*flood).schedule},
 	{"purge", 1, (*flood).purge},
 	{"sessions", 1, (*flood).sessions},
@@ -322,7 +325,7 @@ func (f *flood) reconfigure(n int) {
 	before := f.config
 	f.config = proto.Clone(before).(*logpb.QueueConfig)
 	f.config.Revision++
-	switch f.n(5) {
+	switch f.n(6) {
 	case 0:
 		f.config.TtlPlusOne = uint64([]int{0, 3001, 101}[f.n(3)])
 	case 1:
@@ -330,6 +333,8 @@ func (f *flood) reconfigure(n int) {
 	case 2:
 		f.config.Lock = uint64([]int{0, 700}[f.n(2)])
 	case 3:
+		f.config.DeliveryLimitSet = !f.config.DeliveryLimitSet
+	case 4:
 		f.config.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(f.n(3))
 	default: // an earlier leader's view
 		f.config = proto.Clone(before).(*logpb.QueueConfig)

@@ -63,7 +63,7 @@ type act struct{ what, n, seed int }
 func newFlood(t fataler, seed uint64, config *logpb.QueueConfig, kind floodKind, b queue.Bounds) *flood {
 	f := &flood{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), m: newMachine(), other: newMachine(), config: config, kind: kind, bounds: b,
-		meta: fsm.Meta{Term: 1, Now: start, Version: 1}, sent: map[fsm.QueueID]uint64{}, boots: 1,
+		meta: fsm.Meta{Term: 1, Now: start, Version: fsm.NewestVersion}, sent: map[fsm.QueueID]uint64{}, boots: 1,
 	}
 	f.m.SetBounds(b)
 	f.other.SetBounds(b)

@@ -8,12 +8,14 @@ type taste struct {
 	window  bool // they have a window against duplicates
 	least   bool // consumers ask for a least TTL
 	groups  bool // they have groups
+	parks   bool // they park what fails too often
 }
 
 func (x *taste) draw(g *generator, groups bool) {
 	x.ordered = g.oneIn("ordered", 5)
 	x.window = g.oneIn("window", 5)
 	x.least = g.oneIn("least", 3)
+	x.parks = g.oneIn("parks", 4)
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
 		x.ordered, x.least = false, false
 	}
@@ -24,6 +26,9 @@ func (x *taste) settings(g *generator, c *logpb.QueueConfig) {
 		c.DedupWindow = uint64(of(g, "dedup window", 20_000, 1000, 100, 1))
 	}
 	c.DeadlineOrder = x.ordered != g.oneIn("other order", 20) && !x.groups
+	if x.parks != g.oneIn("other limit", 12) {
+		c.DeadLetter, c.DeliveryLimitSet, c.DeliveryLimit = false, false, int64(of(g, "low limit", 0, 0, 1))
+	}
 	x.groupSettings(g, c)
 }
 

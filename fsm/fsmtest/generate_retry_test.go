@@ -80,6 +80,19 @@ func (g *generator) retryNow() *logpb.Command {
 	return c
 }
 
+// unpark draws that parked messages become ready, or, if there are none, another
+// return.
+func (g *generator) unpark() *logpb.Command {
+	if len(g.q.parkedOnes) == 0 && !g.oneIn("in any case", 6) {
+		return g.giveBack()
+	}
+	c := &logpb.Command{Kind: logpb.Command_UNPARK, Unpark: &logpb.Unpark{Count: uint64(g.n("count", 4))}}
+	if g.oneIn("in the stream", 2) {
+		return g.client().send(c)
+	}
+	return c
+}
+
 // discard discards something, now and then with a remark.
 func (g *generator) discard() *logpb.Command {
 	c := g.settleWith(logpb.Settle_DISCARD)

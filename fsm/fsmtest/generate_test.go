@@ -167,12 +167,18 @@ var commands = []func(g *generator) *logpb.Command{
 	(*generator).delete, (*generator).tick, (*generator).many, (*generator).resend,
 	(*generator).schedule, (*generator).enqueue, (*generator).retryDead, (*generator).later,
 	(*generator).defers, (*generator).receiveDeferred, (*generator).giveBack, (*generator).retryNow,
-	(*generator).renew, (*generator).settle,
+	(*generator).renew, (*generator).settle, (*generator).unpark, (*generator).giveBack,
 }
 
 func (g *generator) command() *logpb.Command {
 	if g.taste.groups && g.oneIn("of groups", 12) {
 		return g.group()
+	}
+	if g.taste.parks && g.oneIn("of parked ones", 10) {
+		if len(g.q.parkedOnes) < 4 && !g.oneIn("few", 3) {
+			return g.settleWith(logpb.Settle_REQUEUE_FAILED)
+		}
+		return g.unpark()
 	}
 	return commands[g.n("command", len(commands))](g)
 }
@@ -396,7 +402,7 @@ func (g *generator) config() *logpb.QueueConfig {
 	if g.oneIn("another revision", 8) {
 		c.Revision = max(c.Revision+uint64(g.n("revision", 4)), 1) - 1
 	}
-	c.Forward = g.oneIn("forward", 10) && !g.taste.groups
+	c.DeliveryLimitSet, c.Forward = g.oneIn("limit set", 3), g.oneIn("forward", 10) && !g.taste.groups
 	g.taste.settings(g, c)
 	c.SingleActive = g.single != g.oneIn("other service", 20) && !g.taste.groups
 	if g.oneIn("with retry", 4) {

@@ -394,7 +394,7 @@ func (q *model) expire(x *message) {
 	switch {
 	case x.ending != 0:
 		q.die(x, q.deathOf(x))
-	case x.group == "" || !q.config.GroupExpiry || x.place == deferred || x.place == delayed && held:
+	case x.group == "" || !q.config.GroupExpiry || x.place == deferred || x.place == parked || x.place == delayed && held:
 		q.die(x, logpb.Death_EXPIRED)
 	case held:
 		x.covered = true
@@ -540,7 +540,7 @@ func (q *model) groupRequest(s *session, r *logpb.Group) fsm.Result {
 		q.giveUp(g, false)
 		q.forgetConsumer(c)
 	case logpb.Group_SET_STATE:
-		all := plus(q.kept(), q.total(ready, returned, grouped, delayed))
+		all := plus(q.kept(), q.total(ready, returned, grouped, delayed, parked))
 		if q.drops() {
 			all = q.kept()
 		}

@@ -149,7 +149,7 @@ func (q *model) leaseEnd() fsm.Time {
 func (q *model) awaited() fsm.Time {
 	first := fsm.Time(0)
 	for _, x := range q.messages {
-		if (x.waits() || x.parked()) && x.expireAt != 0 && !x.covered && (first == 0 || x.expireAt < first) {
+		if (x.waits() || x.aside()) && x.expireAt != 0 && !x.covered && (first == 0 || x.expireAt < first) {
 			first = x.expireAt
 		}
 	}
@@ -243,7 +243,7 @@ func (q *model) end() {
 }
 
 func (q *model) purge() fsm.Result {
-	n := q.total(ready, returned, grouped, scheduled, delayed, deferred, waiting).Messages
+	n := q.total(ready, returned, grouped, scheduled, delayed, deferred, parked, waiting).Messages
 	q.counters.Purged += n
 	q.endedMany(n, logpb.EndState_PURGED)
 	q.counters.Unscheduled += q.count(scheduled)
@@ -318,14 +318,14 @@ func (q *model) nextDeadline() fsm.Time {
 		return q.goneAt
 	}
 	for _, x := range q.messages {
-		if (x.waits() || x.parked()) && !x.covered {
+		if (x.waits() || x.aside()) && !x.covered {
 			at(x.expireAt)
 		}
 		if x.place == checkedOut {
 			at(x.deadline)
 			at(x.lockUntil)
 		}
-		if x.place == scheduled || x.parked() {
+		if x.place == scheduled || x.aside() {
 			at(x.dueAt)
 		}
 	}
@@ -347,7 +347,7 @@ func (q *model) nextDeadline() fsm.Time {
 		} else if len(q.ids) > 0 {
 			at(q.ids[0].at.Add(millis(q.config.DedupWindow)).Add(1000))
 		}
-		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || q.wouldHandOut() || q.endingOne() != nil ||
+		if len(q.purgedOnes) > 0 || q.tooLong() || q.unfinished() || q.unparks() || q.wouldHandOut() || q.endingOne() != nil ||
 			slices.ContainsFunc(q.targets, func(t *target) bool { return t.gone }) {
 			at(q.clock)
 		}

@@ -1,6 +1,7 @@
 package fsmtest
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -55,12 +56,12 @@ func (q *model) full(e *logpb.Enqueue) bool {
 	if q.drops() {
 		return q.kept() != (queue.Count{}) && q.fits(size) && !q.fits(plus(q.kept(), size))
 	}
-	return !q.fits(plus(plus(q.kept(), q.total(ready, returned, grouped, delayed)), size))
+	return !q.fits(plus(plus(q.kept(), q.total(ready, returned, grouped, delayed, parked)), size))
 }
 
 // tooLong reports whether there is something to drop.
 func (q *model) tooLong() bool {
-	all := q.total(ready, returned, grouped, delayed)
+	all := q.total(ready, returned, grouped, delayed, parked)
 	return q.drops() && all.Messages > 0 && !q.fits(plus(q.kept(), all))
 }
 
@@ -68,8 +69,8 @@ func (q *model) tooLong() bool {
 func (q *model) trim() {
 	for n := q.bounds.Drops; n > 0 && q.tooLong(); n-- {
 		x, ok := q.withoutDue(q.nextToDrop)
-		if ok && x == nil && q.tooLong() {
-			x = q.delayedOnes[0]
+		if ok && q.tooLong() {
+			x = cmp.Or(firstOf(q.parkedOnes), x, firstOf(q.delayedOnes))
 		}
 		if x == nil {
 			return
@@ -78,6 +79,14 @@ func (q *model) trim() {
 			q.die(x, logpb.Death_MAXLEN)
 		}
 	}
+}
+
+// firstOf is the first message of a list; nil: there is none.
+func firstOf(all []*message) *message {
+	if len(all) == 0 {
+		return nil
+	}
+	return all[0]
 }
 
 // refuse does not take a message in, and sends it away as a dead letter if the
@@ -136,6 +145,8 @@ func (q *modelMessages) in(p place) []*message {
 		return slices.Clone(q.deferrals)
 	case grouped:
 		return slices.Clone(q.groupedOnes)
+	case parked:
+		return slices.Clone(q.parkedOnes)
 	}
 	var all []*message
 	for _, x := range q.messages {
@@ -159,4 +170,5 @@ func (q *model) dropWaiting() {
 	q.discardAll(q.in(delayed))
 	q.discardAll(q.in(deferred))
 	q.discardAll(q.in(grouped))
+	q.discardAll(q.in(parked))
 }

@@ -10,7 +10,7 @@ import (
 
 // tryAgain makes a message that was set aside the last one of the returned.
 func (q *model) tryAgain(x *message) {
-	if x.place == deferred {
+	if x.place == deferred || x.place == parked {
 		x.ending = 0
 	}
 	q.leave(x)
@@ -201,4 +201,56 @@ func (q *model) retryNow(k *logpb.Kick) fsm.Result {
 	}
 	q.counters.Kicked += uint64(n)
 	return fsm.Result{Count: uint64(n)}
+}
+
+// exceeds reports whether x has failed too often.
+func (q *model) exceeds(x *message) bool {
+	return q.config.DeliveryLimit >= 0 && int64(x.failed) > q.config.DeliveryLimit
+}
+
+// parks reports whether what exceeds the delivery limit is parked.
+func (q *model) parks() bool {
+	return q.version >= 3 && !q.config.DeliveryLimitSet && !q.config.DeadLetter && !q.config.DelayedStore
+}
+
+// unpark makes parked messages ready whose failures count anew.
+func (q *model) unpark(c *logpb.Unpark) fsm.Result {
+	if q.version < 3 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	n := min(len(q.parkedOnes), q.bounds.Tick)
+	if c.GetCount() > 0 {
+		n = int(min(uint64(n), c.Count))
+	}
+	for range n {
+		q.parkedOnes[0].failed = 0
+		q.unparkFirst()
+	}
+	return fsm.Result{Count: uint64(n)}
+}
+
+func (q *model) unparkFirst() {
+	q.active = q.clock
+	q.counters.Unparked++
+	q.tryAgain(q.parkedOnes[0])
+}
+
+// unparks reports whether something is parked for which there is another way.
+func (q *model) unparks() bool {
+	return len(q.parkedOnes) > 0 && (q.config.DeliveryLimit < 0 || q.config.DeadLetter || q.config.DelayedStore)
+}
+
+// settleParked goes that way, step by step, unless something is due.
+func (q *model) settleParked(k logpb.Command_Kind) {
+	n := q.bounds.Before
+	if k == logpb.Command_TICK {
+		n = q.bounds.Back()
+	}
+	for ; n > 0 && q.unparks() && q.nextExpiring() == nil; n-- {
+		if x := q.parkedOnes[0]; q.exceeds(x) {
+			q.die(x, logpb.Death_DELIVERY_LIMIT)
+		} else {
+			q.unparkFirst()
+		}
+	}
 }

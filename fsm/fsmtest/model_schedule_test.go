@@ -85,7 +85,7 @@ func (q *model) notYetDue(id string, seq uint64) *message {
 // themselves.
 func (q *modelMessages) nextScheduled() *message {
 	all := slices.DeleteFunc(slices.Clone(q.messages), func(x *message) bool {
-		return x.place != scheduled && !x.parked() || x.dueAt == 0
+		return x.place != scheduled && !x.aside() || x.dueAt == 0
 	})
 	if len(all) == 0 {
 		return nil

@@ -62,7 +62,7 @@ func synchronous(k logpb.Command_Kind) bool {
 	return slices.Contains([]logpb.Command_Kind{
 		logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
 		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
-		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_GROUP,
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP,
 	}, k)
 }
 
@@ -154,6 +154,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.receiveDeferred(s, c.ReceiveDeferred)
 	case logpb.Command_KICK:
 		return q.retryNow(c.Kick)
+	case logpb.Command_UNPARK:
+		return q.unpark(c.Unpark)
 	case logpb.Command_GROUP:
 		return q.groupRequest(s, c.Group)
 	}
@@ -221,7 +223,7 @@ func (q *model) takeIn(m fsm.Meta, e *logpb.Enqueue) fsm.Result {
 	}
 	q.messages = append(q.messages, x)
 	q.arrive(x)
-	if ttl == 0 || full {
+	if ttl == 0 || full || ttl > 0 && !q.unfinished() {
 		q.offer(x, ttl == 0)
 	}
 	if full && x.waits() {

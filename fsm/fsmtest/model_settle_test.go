@@ -142,7 +142,7 @@ func inRanges(ranges []uint64, id uint64) bool {
 }
 
 // giveBack ends deliveries. Messages that have failed too often die first, in
-// order; then those that are too old, oldest expiry first; the others go on
+// order, if they are not parked; then those that are too old, oldest expiry first; the others go on
 // waiting: behind all returned ones, or behind the last one that is older.
 func (q *model) giveBack(back []*message, tail bool, asked fsm.Time) {
 	for _, x := range back {
@@ -160,7 +160,7 @@ func (q *model) giveBack(back []*message, tail bool, asked fsm.Time) {
 	}
 	var rest []*message
 	for _, x := range back {
-		if x.failing && q.config.DeliveryLimit >= 0 && int64(x.failed) > q.config.DeliveryLimit {
+		if x.failing && q.exceeds(x) && !q.parks() {
 			q.die(x, logpb.Death_DELIVERY_LIMIT)
 		} else if x.ending != 0 {
 			q.die(x, q.deathOf(x))
@@ -179,6 +179,12 @@ func (q *model) giveBack(back []*message, tail bool, asked fsm.Time) {
 	for _, x := range rest {
 		x.heldBy = lastHolder{}
 		if x.place != 0 || !slices.Contains(q.messages, x) {
+			continue
+		}
+		if x.failing && q.exceeds(x) {
+			x.place, x.ending = parked, 0
+			q.parkedOnes = append(q.parkedOnes, x)
+			q.counters.Parked++
 			continue
 		}
 		q.counters.Requeued++

@@ -35,6 +35,7 @@ const (
 	delayed  // returned, and tried again later
 	deferred // put aside until somebody asks for it
 	grouped  // ready, and of a group
+	parked   // it has failed too often for the default limit
 )
 
 // phase is how far a queue's life has come.
@@ -86,6 +87,7 @@ type modelMessages struct {
 	delayedOnes []*message // in the order in which they were returned
 	deferrals   []*message // in the order in which they were deferred
 	groupedOnes []*message // ready ones of groups, in the order of their list
+	parkedOnes  []*message // in the order in which they were parked
 	targets     []*target
 	ids         []seenID // oldest first
 	// unneeded is the last entry with a message that was not taken in.
@@ -283,6 +285,7 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 		q.budget = q.bounds.Tick
 	}
 	q.catchUp()
+	q.settleParked(c.Kind)
 	if c.Kind != logpb.Command_TICK {
 		q.budget = q.bounds.Before // for what is in the way of the hand-out
 	}
@@ -347,7 +350,7 @@ func (q *model) expireOne() bool {
 func (q *model) nextExpiring() *message {
 	var first *message
 	for _, x := range q.messages {
-		if (x.due(q.clock) || x.parked() && x.expired(q.clock)) && x != q.fresh && !x.covered && (first == nil || x.expireAt < first.expireAt) {
+		if (x.due(q.clock) || x.aside() && x.expired(q.clock)) && x != q.fresh && !x.covered && (first == nil || x.expireAt < first.expireAt) {
 			first = x
 		}
 	}
@@ -365,8 +368,10 @@ func (x *message) expired(now fsm.Time) bool { return x.expireAt != 0 && x.expir
 // bytes is what limits count.
 func (x *message) bytes() uint64 { return uint64(x.ref.Size - x.head) }
 
-// parked reports whether x was set aside after a delivery.
-func (x *message) parked() bool { return x.place == delayed || x.place == deferred }
+// aside reports whether x was set aside after a delivery, or parked.
+func (x *message) aside() bool {
+	return x.place == delayed || x.place == deferred || x.place == parked
+}
 
 func (x *message) waits() bool { return x.place == ready || x.place == returned || x.place == grouped }
 
@@ -548,6 +553,7 @@ func (q *modelMessages) leave(x *message) {
 	q.delayedOnes = slices.DeleteFunc(q.delayedOnes, isX)
 	q.deferrals = slices.DeleteFunc(q.deferrals, isX)
 	q.groupedOnes = slices.DeleteFunc(q.groupedOnes, isX)
+	q.parkedOnes = slices.DeleteFunc(q.parkedOnes, isX)
 }
 
 // remove forgets x.

@@ -24,7 +24,7 @@ func (q *model) table() []queue.Message {
 		}
 	}
 	list = append(append(append(list, q.returns...), q.in(scheduled)...), q.delayedOnes...)
-	list = append(append(list, q.deferrals...), q.groupedOnes...)
+	list = append(append(append(list, q.deferrals...), q.groupedOnes...), q.parkedOnes...)
 	for _, c := range q.consumers {
 		list = append(list, q.held(c)...)
 	}
@@ -64,8 +64,8 @@ func (q *model) stats() queue.Stats {
 		Phase: queue.Phase(q.phase), Clock: q.clock, Consumers: int(q.liveConsumers()), Sessions: len(q.sessionIDs()),
 		Counters: q.counters, IDs: len(q.ids), Ended: q.endedBy,
 		Ready: q.total(ready, returned, grouped), Groups: q.groupStats(), Unacknowledged: q.total(checkedOut), Scheduled: q.total(scheduled), Delayed: q.total(delayed),
-		Deferred: q.total(deferred),
-		Outbox:   q.total(outbox, waiting), Waiting: q.total(waiting), Forwarding: q.underWay(), Pending: q.pending(), Locked: q.lockedOnes(),
+		Deferred: q.total(deferred), Parked: q.total(parked),
+		Outbox: q.total(outbox, waiting), Waiting: q.total(waiting), Forwarding: q.underWay(), Pending: q.pending(), Locked: q.lockedOnes(),
 	}
 	return s
 }

@@ -313,7 +313,7 @@ func (o *observer) reason(c *logpb.Command, x *story, e *queue.End) {
 	case logpb.EndState_MAXLEN:
 		ok = o.ever.limited
 	case logpb.EndState_DELIVERY_LIMIT:
-		ok = o.ever.deliveryLimit >= 0 && int64(x.handed) > o.ever.deliveryLimit
+		ok = o.ever.deliveryLimit >= 0 && int64(x.handed) > o.ever.deliveryLimit && (o.ever.exceeding || o.m.Version() < 3)
 	case logpb.EndState_GROUP_EXPIRED:
 		ok = x.rank.group != "" && o.ever.together
 	case logpb.EndState_CANCELLED:

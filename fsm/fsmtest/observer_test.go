@@ -61,6 +61,7 @@ type everSet struct {
 	window, otherWindow                                               uint64
 	disconnected                                                      fsm.Millis // the shortest
 	deliveryLimit                                                     int64      // the smallest; negative: none
+	exceeding                                                         bool       // what exceeds it may have died: somebody has set it, or there was a dead-letter exchange
 }
 
 // sums are what the observer has counted.
@@ -379,6 +380,7 @@ func (s *everSet) note(c *logpb.QueueConfig) {
 	s.notSingle = s.notSingle || !c.SingleActive
 	s.notGrouped = s.notGrouped || c.Groups == logpb.QueueConfig_NO_GROUPS
 	s.together = s.together || c.GroupExpiry
+	s.exceeding = s.exceeding || c.DeliveryLimitSet || c.DeadLetter || c.DelayedStore
 	if s.window != 0 && c.DedupWindow != s.window {
 		s.otherWindow = c.DedupWindow + 1
 	}

@@ -52,6 +52,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.deliveries.receiveDeferred(s, cmd.ReceiveDeferred, eff)
 	case logpb.Command_KICK:
 		return m.intake.retryNow(cmd.Kick)
+	case logpb.Command_UNPARK:
+		return parking{m.intake}.unpark(cmd.Unpark)
 	case logpb.Command_GROUP:
 		return m.intake.group(s, cmd.Group)
 	}

@@ -45,7 +45,7 @@ func (s *Snapshot) Backup() iter.Seq[*logpb.MessageState] {
 		for no := maxPriority; no >= 0; no-- {
 			lists = append(lists, no)
 		}
-		for _, no := range append(lists, groupedList, scheduledList, delayedList, deferredList, outboxList, waitingList) {
+		for _, no := range append(lists, groupedList, scheduledList, delayedList, deferredList, parkedList, outboxList, waitingList) {
 			for h := s.messages.lists[no].head; h != 0; h = s.messages.records.at(int(h)).next {
 				if !yield(s.messages.fill(&st, h)) {
 					return

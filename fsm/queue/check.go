@@ -31,7 +31,7 @@ type checker struct {
 	ready [maxPriority + 1]uint32 // by priority
 	next  fsm.Time                // earliest deadline found
 
-	timed [placeCount]int // messages that wait for an instant; 0: parked ones that expire
+	timed [placeCount]int // messages that wait for an instant; 0: those set aside that expire
 
 	groups map[*group]*foundGroup // what was found of each
 
@@ -95,7 +95,7 @@ func (m *Machine) Check() error {
 	k := &checker{m: m, groups: map[*group]*foundGroup{}, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
 	m.messages.checkLists(k)
 	m.deliveries.check(k)
-	m.parked.check(k)
+	m.aside.check(k)
 	m.seen.check(k)
 	m.outbox.check(k)
 	m.sessions.check(k)

@@ -40,7 +40,7 @@ func (ds *deliveries) deferTaken(c *consumer, token string, due fsm.Time, eff *f
 	if due != 0 {
 		due = max(due, ds.clock.atOnce())
 	}
-	ds.parked.put(h, Deferred, due, token)
+	ds.aside.put(h, Deferred, due, token)
 	ds.counters.Deferred++
 	return fsm.OK, 1
 }
@@ -76,7 +76,7 @@ func (ds *deliveries) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, ef
 			continue
 		}
 		r.Count++
-		ds.parked.take(h)
+		ds.aside.take(h)
 		if !ds.settings.grouped() && ds.members.of(h) != nil {
 			ds.messages.ungroup(h)
 		}
@@ -92,7 +92,7 @@ func (ds *deliveries) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, ef
 // is still due counts as gone, and so does one that is due to return.
 func (ds *deliveries) firstDeferred(token string, eff *fsm.Effects) uint32 {
 	for {
-		h := ds.parked.find(token)
+		h := ds.aside.find(token)
 		if h == 0 || ds.messages.get(h).due(ds.clock.now()) {
 			return 0
 		}

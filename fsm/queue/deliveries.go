@@ -33,7 +33,7 @@ type deliveries struct {
 	takers    *groupTakers
 	messages  *messages
 	cursors   *cursors
-	parked    *parked
+	aside     *aside
 	members   *members
 	outbox    *outbox
 	sessions  *sessions

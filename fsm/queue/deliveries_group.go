@@ -7,11 +7,11 @@ import (
 
 // expire is the end of message h, which is due, unless its group is held and covers
 // it. If the messages of a group expire together, all of them will die; what is
-// parked is not covered, and deferred messages die by themselves.
+// set aside is not covered, and deferred and parked messages die by themselves.
 func (ds *deliveries) expire(h uint32, eff *fsm.Effects) {
 	in, g := ds.messages.get(h).place, ds.members.of(h)
 	switch {
-	case g == nil || !ds.settings.GroupExpiry || in == Deferred || in == Delayed && g.hold != nil:
+	case g == nil || !ds.settings.GroupExpiry || in == Deferred || in == Parked || in == Delayed && g.hold != nil:
 		ds.endWaiting(h, logpb.Death_EXPIRED, eff)
 	case g.hold != nil:
 		ds.messages.protect(h)
@@ -20,18 +20,18 @@ func (ds *deliveries) expire(h uint32, eff *fsm.Effects) {
 	}
 }
 
-// endWaiting is the end of message h, which is ready or parked.
+// endWaiting is the end of message h, which is ready, set aside or parked.
 func (ds *deliveries) endWaiting(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	leaveWaiting(ds, h)
 	ds.outbox.die(h, reason, eff)
 }
 
-// leaveWaiting leaves message h, which is ready or parked, in no place.
+// leaveWaiting leaves message h, which is ready, set aside or parked, in no place.
 func leaveWaiting(ds *deliveries, h uint32) {
 	if ds.messages.get(h).place == Delayed {
 		ds.lease.touch()
 	}
-	ds.parked.takeWaiting(h)
+	ds.aside.takeWaiting(h)
 }
 
 // giveUp ends the hold of g. What its holder has not settled goes back, as failed

@@ -9,7 +9,7 @@ import (
 // compare is cmp.Compare, for sorting by one value.
 func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
 
-// catchUp expires messages and makes scheduled and parked ones ready that are
+// catchUp expires messages and makes scheduled ones and those set aside ready that are
 // due, in the order of their instants, within the budget.
 //
 // It runs before every command of an active queue, so that a command sees no

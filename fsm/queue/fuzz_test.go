@@ -167,7 +167,7 @@ func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 		cmd.Kind = logpb.Command_CONFIGURE
 		cmd.Configure = &logpb.Configure{Config: &logpb.QueueConfig{
 			TtlPlusOne: s.below(3) * s.wild(), Expires: s.below(3) * s.wild(), ConsumerTimeoutPlusOne: s.below(2) * s.wild(),
-			DeadLetter: s.below(4) != 0, DeliveryLimit: int64(s.below(6)) - 1, AutoDelete: s.below(10) == 1, LockCredit: s.below(2) * s.wild(),
+			DeadLetter: s.below(4) != 0, DeliveryLimit: int64(s.below(12)) - 1, AutoDelete: s.below(10) == 1, LockCredit: s.below(2) * s.wild(),
 			MaxLengthPlusOne: s.below(3) * s.wild(), MaxLengthBytesPlusOne: s.below(2) * s.wild() * 32,
 			Overflow:           logpb.QueueConfig_Overflow(s.below(4)),
 			DeadLetterStrategy: logpb.QueueConfig_DeadLetterStrategy(s.below(4)),
@@ -176,6 +176,9 @@ func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 			RetryMultiplier: uint32(s.wild()), RetryJitter: uint32(s.wild()), RetrySteps: []uint64{s.wild(), s.wild()}[:s.below(3)],
 			Lock: s.below(8) / 7 * s.wild(), MaxLock: s.below(3) * s.wild(), CountLockExpiry: s.below(2) == 1,
 		}}
+		if c := cmd.Configure.Config; c.DeliveryLimit > 4 { // every other limit is one that somebody has set
+			c.DeliveryLimit, c.DeliveryLimitSet = c.DeliveryLimit-6, true
+		}
 	case kind < 234:
 		cmd.Kind = logpb.Command_ROUTE_DEAD
 		cmd.RouteDead = &logpb.RouteDead{First: s.wild()}
@@ -201,7 +204,7 @@ func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 		cmd.Kind = logpb.Command_RECEIVE_DEFERRED
 		cmd.ReceiveDeferred = &logpb.ReceiveDeferred{Consumer: s.below(3), Tokens: []string{"abc"[:s.below(4)]}}
 	default:
-		cmd.Kind = logpb.Command_Kind(s.below(20)) // without its body
+		cmd.Kind = logpb.Command_Kind(s.below(22)) // without its body
 	}
 }
 
@@ -209,7 +212,7 @@ func (s *stream) uncommon(cmd *logpb.Command, kind byte) {
 // every now and then by a copy of itself out of a snapshot. It returns the
 // first machine.
 func play(t testing.TB, data []byte, restoreEvery int) *Machine {
-	s := &stream{data: data, next: map[fsm.SessionID]uint64{}, meta: fsm.Meta{Term: 1, Now: 1000}}
+	s := &stream{data: data, next: map[fsm.SessionID]uint64{}, meta: fsm.Meta{Term: 1, Now: 1000, Version: fsm.NewestVersion}}
 	a, b := New("q", 7), New("q", 7)
 	var old *Snapshot
 	var oldHash [32]byte

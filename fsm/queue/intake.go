@@ -16,7 +16,7 @@ type intake struct {
 	groups     *groups
 	takers     *groupTakers
 	messages   *messages
-	parked     *parked
+	aside      *aside
 	ends       *ends
 	members    *members
 	seen       *seen

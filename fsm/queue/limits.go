@@ -15,7 +15,7 @@ func (it *intake) kept() Count {
 // counted is everything that counts in the limits. Checked-out and purged
 // messages do not count.
 func (it *intake) counted() Count {
-	return it.kept().plus(it.messages.count(Ready)).plus(it.messages.count(Returned)).plus(it.messages.count(Grouped)).plus(it.messages.count(Delayed))
+	return it.kept().plus(it.messages.count(Ready)).plus(it.messages.count(Returned)).plus(it.messages.count(Grouped)).plus(it.messages.count(Delayed)).plus(it.messages.count(Parked))
 }
 
 // left is how many messages are in the queue, letters among them. Before version 3
@@ -83,11 +83,12 @@ func (it *intake) reject(eff *fsm.Effects) fsm.Code {
 // tooLong reports whether the queue has something to drop.
 func (it *intake) tooLong() bool {
 	return it.settings.dropsHead() &&
-		it.messages.readyCount()+it.messages.count(Delayed).Messages > 0 && !it.settings.fits(it.counted())
+		it.messages.readyCount()+it.messages.count(Delayed).Messages+it.messages.count(Parked).Messages > 0 && !it.settings.fits(it.counted())
 }
 
-// trim drops what would be handed out next while the queue is too long, and
-// when nothing is ready, the longest delayed message. Due messages that are in
+// trim drops parked messages while the queue is too long, those that were parked
+// first, since nobody is going to be handed them; then what would be handed out next,
+// and when nothing is ready, the longest delayed message. Due messages that are in
 // the way expire first. If there is more to do than one command may, the next
 // Tick continues.
 //
@@ -100,6 +101,8 @@ func (it *intake) trim(eff *fsm.Effects) {
 		case !ok:
 			return
 		case !it.tooLong():
+		case it.messages.head(parkedList) != 0:
+			it.deliveries.endWaiting(it.messages.head(parkedList), logpb.Death_MAXLEN, eff)
 		case h == 0:
 			it.deliveries.endWaiting(it.messages.head(delayedList), logpb.Death_MAXLEN, eff)
 		default:

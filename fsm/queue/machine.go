@@ -35,7 +35,7 @@ type Machine struct {
 	labels   *labels
 	groups   *groups
 	messages *messages
-	parked   *parked
+	aside    *aside
 	members  *members
 	ends     *ends
 	seen     *seen
@@ -71,7 +71,7 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.groups = newGroups(m.shared, takers)
 	cs := &cursors{shared: m.shared, timers: m.timers}
 	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups, cs)
-	m.parked = &parked{shared: m.shared, timers: m.timers, messages: m.messages}
+	m.aside = &aside{shared: m.shared, timers: m.timers, messages: m.messages}
 	m.members = &members{m.shared, m.groups, m.messages}
 	m.seen = &seen{shared: m.shared}
 	m.ends = newEnds(m.shared, m.entries, m.messages)
@@ -81,11 +81,11 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, takers, m.messages)
 	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
 	m.deliveries = &deliveries{
-		shared: m.shared, timers: m.timers, groups: m.groups, takers: takers, messages: m.messages, cursors: cs, parked: m.parked, members: m.members, outbox: m.outbox,
+		shared: m.shared, timers: m.timers, groups: m.groups, takers: takers, messages: m.messages, cursors: cs, aside: m.aside, members: m.members, outbox: m.outbox,
 		sessions: m.sessions, consumers: m.consumers, lease: m.lease, locks: m.locks, detached: m.detached,
 	}
 	m.intake = &intake{
-		shared: m.shared, timers: m.timers, entries: m.entries, groups: m.groups, takers: takers, messages: m.messages, parked: m.parked, members: m.members, seen: m.seen, ends: m.ends, outbox: m.outbox,
+		shared: m.shared, timers: m.timers, entries: m.entries, groups: m.groups, takers: takers, messages: m.messages, aside: m.aside, members: m.members, seen: m.seen, ends: m.ends, outbox: m.outbox,
 		consumers: m.consumers, lease: m.lease, deliveries: m.deliveries,
 	}
 	m.clear()
@@ -110,7 +110,7 @@ func (m *Machine) clear() {
 	m.ends.clear()
 	m.groups.clear()
 	m.messages.clear()
-	m.parked.clear()
+	m.aside.clear()
 	m.seen.clear()
 	m.outbox.clear()
 	m.locks.clear()
@@ -154,6 +154,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	m.consumers.measure()
 	m.scratch.begin(cmd.Kind, &m.bounds)
 	m.intake.catchUp(eff)
+	parking{m.intake}.settleParked(cmd.Kind, eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
 	if cmd.Kind != logpb.Command_TICK {
 		m.scratch.budget = m.bounds.Before
@@ -244,7 +245,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 // hasWork reports whether a command has left something to do.
 func hasWork(m *Machine) bool {
 	return m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() ||
-		m.groups.doomed() != 0 || serves(m)
+		m.groups.doomed() != 0 || (parking{m.intake}).unparks() || serves(m)
 }
 
 // serves reports whether there is a message to hand out or to forward.

@@ -21,7 +21,8 @@ const (
 	delayedList   = purgedList + 1
 	deferredList  = delayedList + 1
 	groupedList   = deferredList + 1
-	listCount     = groupedList + 1
+	parkedList    = groupedList + 1
+	listCount     = parkedList + 1
 
 	// expirationBit of message.head: the payload has an expiration property.
 	expirationBit = 1 << 15
@@ -96,13 +97,13 @@ type deadLetterInfo struct {
 }
 
 // scheduleInfo is what even fewer messages have: those that were scheduled or
-// parked, and letters that not all targets have.
+// set aside, and letters that not all targets have.
 //
 // It is replaced as a whole (setScheduleInfo), since a snapshot may share it.
 type scheduleInfo struct {
 	scheduledFor fsm.Time // when it was to become ready; 0: it was never scheduled
 
-	// Of delayed and deferred messages, see parked.
+	// Of delayed and deferred messages, see aside.
 	expireAt fsm.Time // when it expires; 0: never
 	deferral string   // the token of a deferred message; empty in other places
 
@@ -148,6 +149,8 @@ func (x *message) list() int {
 		return deferredList
 	case Grouped:
 		return groupedList
+	case Parked:
+		return parkedList
 	}
 	return int(x.priority)
 }
@@ -169,6 +172,8 @@ func placeOf(list int) Place {
 		return Deferred
 	case groupedList:
 		return Grouped
+	case parkedList:
+		return Parked
 	case purgedList:
 		return Purged
 	}
@@ -190,7 +195,7 @@ func (x *message) count() Count { return Count{1, x.bytes()} }
 
 // waitsForTime reports whether expireAt is not the expiry but the due time.
 func (x *message) waitsForTime() bool {
-	return x.place == Scheduled || x.place.parked()
+	return x.place == Scheduled || x.place.aside()
 }
 
 // ready reports whether the message may be handed out.

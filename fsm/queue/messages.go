@@ -367,7 +367,7 @@ func (ms *messages) label(h uint32) (messageID, correlationID []byte) {
 	return nil, nil
 }
 
-// dropReady purges all messages that are ready, scheduled or parked. O(number
+// dropReady purges all messages that are ready, scheduled, set aside or parked. O(number
 // of lists), whatever they hold. Checked-out messages and letters stay. The
 // caller clears the tokens.
 func (ms *messages) dropReady() {
@@ -385,6 +385,7 @@ func (ms *messages) dropReady() {
 	ms.discardList(delayedList, Delayed)
 	ms.discardList(deferredList, Deferred)
 	ms.discardList(groupedList, Grouped)
+	ms.discardList(parkedList, Parked)
 	ms.groups.purge()
 	ms.numbers.clear()
 	ms.timers.forgetWaiting()

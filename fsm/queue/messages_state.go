@@ -82,7 +82,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	if x.info != 0 {
 		e := f.infos.at(int(x.info))
 		e.fill(st)
-		if len(f.ended) > 0 && x.place != Scheduled && x.place != Deferred {
+		if len(f.ended) > 0 && x.place != Scheduled && x.place != Deferred && x.place != Parked {
 			st.EndedGroup = f.ended[e.group]
 		}
 	}
@@ -179,7 +179,7 @@ func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 }
 
 // restorePlace puts message h into its place and into the tables of that place.
-// Parked messages are left to their part. A duplicate number means that the
+// Messages set aside are left to their part. A duplicate number means that the
 // snapshot is damaged.
 //
 // Only tables that would be damaged by a second equal key are checked here; the
@@ -188,7 +188,7 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	x := ms.mut(h)
 	place := Place(st.Place)
 	at := x.expireAt
-	if place == Scheduled || place.parked() {
+	if place == Scheduled || place.aside() {
 		at = fsm.Time(st.DueAt)
 	}
 	if ms.timers.has(place, at, st.Seq) || place == Scheduled && ms.findScheduled("", st.Seq) != 0 {
@@ -283,7 +283,7 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d has empty info", x.seq)
 	case place != Scheduled && ms.scheduleInfo(h).id != "":
 		k.fail("message %d is not scheduled", x.seq)
-	case !place.parked() && ms.scheduleInfo(h).expireAt != 0 || place != Deferred && ms.scheduleInfo(h).deferral != "":
+	case !place.aside() && ms.scheduleInfo(h).expireAt != 0 || place != Deferred && ms.scheduleInfo(h).deferral != "":
 		k.fail("message %d is not set aside", x.seq)
 	case place != Outbox && place != Waiting && (e.letter != 0 || e.transfers != nil || e.diedAt != 0 || e.reason != 0 || e.remark != nil):
 		k.fail("message %d is no letter", x.seq)
@@ -298,9 +298,11 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	switch {
 	case place == Scheduled:
 		ms.checkScheduled(k, h)
+	case place == Parked:
+		k.that(x.failed != 0 && x.failed <= x.acquired, "message %d is parked and has not failed", x.seq)
 	case place == Grouped:
 		k.that(ms.deadLetterInfo(h).group != nil, "message %d has no group", x.seq)
-	case place.parked():
+	case place.aside():
 		ms.timers.checkExpiry(k, ms.scheduleInfo(h).expireAt, x.seq, h)
 		k.that((x.expireAt != 0 || place == Deferred) && x.acquired != 0, "message %d is never tried again, or was not before", x.seq)
 	}

@@ -2,81 +2,86 @@ package queue
 
 import (
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
-// parked are the messages that were handed out and set aside: delayed ones,
-// which are tried again at an instant, and deferred ones, which wait for
-// somebody who asks for them by their token. Both expire meanwhile.
-//
-// Invariants:
-//
-//	tokens has exactly the deferred messages, each under scheduleInfo.deferral
-//	of a parked message: message.expireAt is when it returns (0: never, deferred
-//	ones only), and scheduleInfo.expireAt when it expires (0: never)
-//
-// The lists are in messages, the instants in timers. tokens is never iterated,
-// so the order of a map cannot reach the state. A snapshot has both instants
-// and the token with the message.
-type parked struct {
-	*shared
-	timers   *timers
-	messages *messages
+// parking is the rules of parked messages. These have failed more often than the default delivery limit allows, in
+// a queue without dead-letter exchange. Nobody gets them, and only what somebody has
+// set ends them: a TTL, a length limit, a purge. They wait for Unpark, or for
+// settings that do not park them.
+type parking struct{ *intake }
 
-	tokens map[string]uint32
+// exceeds reports whether x has failed more often than the delivery limit allows.
+func (s *settings) exceeds(x *message) bool {
+	return s.DeliveryLimit >= 0 && int64(x.failed) > s.DeliveryLimit
 }
 
-// clear forgets all tokens. The messages are cleared or purged by their part.
-func (p *parked) clear() { p.tokens = nil }
-
-// delay makes message h, which is in no place, wait until an instant. Requires:
-// until ≥ 1. take is the inverse.
-func (p *parked) delay(h uint32, until fsm.Time) { p.put(h, Delayed, until, "") }
-
-// put sets message h aside, which is in no place. Its expiry, if it has one, is
-// in expireAt.
-func (p *parked) put(h uint32, in Place, until fsm.Time, token string) {
-	x := p.messages.mut(h)
-	if x.expireAt != 0 || token != "" {
-		r := *p.messages.scheduleInfo(h)
-		r.expireAt, r.deferral = x.expireAt, token
-		p.messages.setScheduleInfo(h, r)
-		p.timers.expire(r.expireAt, x.seq, h)
-	}
-	x.expireAt = until
-	p.messages.put(h, in)
-	p.messages.watch(h)
-	if token == "" {
-		return
-	}
-	if p.tokens == nil {
-		p.tokens = map[string]uint32{}
-	}
-	p.tokens[token] = h
+// parks reports whether what exceeds the delivery limit is parked: nobody has set
+// the limit, and there is nowhere to send a dead letter. Before version 3 it dies.
+func (o *outbox) parks() bool {
+	return o.since(3) && !o.settings.DeliveryLimitSet && o.strategy() == Dropped
 }
 
-// find returns the message that is deferred under a token; 0: there is none.
-func (p *parked) find(token string) uint32 { return p.tokens[token] }
-
-// take removes parked message h and leaves it in no place. Its expiry is in
-// expireAt again, even if it has passed, but in no timer; its token is free.
-func (p *parked) take(h uint32) {
-	p.messages.remove(h)
-	x, r := p.messages.mut(h), *p.messages.scheduleInfo(h)
-	x.expireAt = r.expireAt
-	if r.expireAt == 0 && r.deferral == "" {
-		return
-	}
-	p.timers.neverExpire(r.expireAt, x.seq)
-	delete(p.tokens, r.deferral)
-	r.expireAt, r.deferral = 0, ""
-	p.messages.setScheduleInfo(h, r)
+// park puts message h, which is in no place, to the parked ones. It keeps its
+// group, and its expiry goes on.
+func park(ms *messages, h uint32) {
+	ms.put(h, Parked)
+	ms.watch(h)
+	ms.counters.Parked++
 }
 
-// takeWaiting is take for a message that is parked or ready.
-func (p *parked) takeWaiting(h uint32) {
-	if p.messages.get(h).place.parked() {
-		p.take(h)
-	} else {
-		p.messages.remove(h)
+// unpark makes up to n of the parked messages ready, those that were parked first,
+// and no more than one command may; 0: all. Their failures count anew. Count of the
+// answer is how many. The next call continues; nothing is remembered.
+func (it parking) unpark(cmd *logpb.Unpark) fsm.Result {
+	if !it.since(3) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	n := uint64(it.bounds.Tick)
+	if asked := cmd.GetCount(); asked > 0 {
+		n = min(n, asked)
+	}
+	var r fsm.Result
+	for h := it.messages.head(parkedList); h != 0 && r.Count < n; h = it.messages.head(parkedList) {
+		it.messages.mut(h).failed = 0
+		it.unparkOne(h)
+		r.Count++
+	}
+	return r
+}
+
+// unparkOne makes parked message h ready, as one that is tried again. If it has
+// expired meanwhile it is due at once.
+func (it parking) unparkOne(h uint32) {
+	it.messages.remove(h)
+	it.counters.Unparked++
+	it.lease.touch()
+	it.tryAgain(h)
+}
+
+// unparks reports whether messages are parked that the settings do not park: dead
+// letters have somewhere to go, or there is no limit. With a limit that somebody has
+// set they stay, since it would drop them.
+func (it parking) unparks() bool {
+	return it.messages.head(parkedList) != 0 && (it.settings.DeliveryLimit < 0 || it.outbox.strategy() != Dropped)
+}
+
+// settleParked ends the parking of messages that the settings do not park, those
+// that were parked first, as many as a command of this kind may: what exceeds the
+// limit dies, the rest becomes ready. What is due expires before.
+func (it parking) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
+	n := it.bounds.Before
+	if kind == logpb.Command_TICK {
+		n = it.bounds.Back()
+	}
+	for ; n > 0 && it.unparks(); n-- {
+		if k, _, ok := it.timers.expiry(); ok && k.at <= it.clock.now() {
+			return // the next tick goes on
+		}
+		if h := it.messages.head(parkedList); it.settings.exceeds(it.messages.get(h)) {
+			it.deliveries.endWaiting(h, logpb.Death_DELIVERY_LIMIT, eff)
+		} else {
+			it.unparkOne(h)
+		}
 	}
 }

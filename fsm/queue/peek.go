@@ -17,7 +17,7 @@ const (
 )
 
 // Peek finds messages that are Ready (returned ones included), CheckedOut,
-// Scheduled, Delayed or Deferred, by number, starting above a given number. Expired
+// Scheduled, Delayed, Deferred or Parked, by number, starting above a given number. Expired
 // messages are left out. It walks the first 100,000 messages of the place in
 // several steps; messages after those are not shown. Others may use the machine
 // between two steps, so messages that come or go meanwhile may or may not be
@@ -64,6 +64,8 @@ func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
 		p.lists = []int{delayedList}
 	case Deferred:
 		p.lists = []int{deferredList}
+	case Parked:
+		p.lists = []int{parkedList}
 	}
 	return p
 }

@@ -5,12 +5,12 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// purge removes all messages that are ready, scheduled or parked, and letters
+// purge removes all messages that are ready, scheduled, set aside or parked, and letters
 // that have no destination. They are not dead-lettered. O(1) for the messages
 // themselves, see messages.discardList.
 func (it *intake) purge() fsm.Result {
 	n := it.messages.readyCount() + it.messages.count(Waiting).Messages
-	for _, in := range [...]Place{Scheduled, Delayed, Deferred} {
+	for _, in := range [...]Place{Scheduled, Delayed, Deferred, Parked} {
 		n += it.messages.count(in).Messages
 	}
 	it.counters.Purged += n
@@ -21,14 +21,14 @@ func (it *intake) purge() fsm.Result {
 	return fsm.Result{Count: n}
 }
 
-// dropReady removes all messages that are ready, scheduled or parked. When the
+// dropReady removes all messages that are ready, scheduled, set aside or parked. When the
 // last scheduled or delayed message goes, the queue counts as active until now.
 func (it *intake) dropReady() {
 	if it.lease.expectant() {
 		it.lease.touch()
 	}
 	it.messages.dropReady()
-	it.parked.clear()
+	it.aside.clear()
 }
 
 // sweep releases purged messages and forgets ids, as many as one command of this kind may. A

@@ -159,7 +159,8 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
 		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, AckedExpired: c.SettledExpired,
 		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Unroutable: c.Unroutable,
-		ParkedCounters: ParkedCounters{Deferred: c.Deferred, Kicked: c.Kicked},
+		AsideCounters:  AsideCounters{Deferred: c.Deferred, Kicked: c.Kicked},
+		ParkedCounters: ParkedCounters{Parked: c.Parked, Unparked: c.Unparked},
 		Removals:       Removals{c.Cancelled, c.Replaced, c.Forwarded},
 		LockCounters:   LockCounters{c.LocksLost, c.LocksRenewed, c.LateLocks},
 		GroupCounters:  GroupCounters{c.GroupsTaken, c.GroupsLost},
@@ -192,7 +193,7 @@ func (m *Machine) restoreMessage(st *logpb.MessageState) error {
 	case CheckedOut:
 		return m.deliveries.restore(st, h)
 	case Delayed, Deferred:
-		return m.parked.restore(st, h)
+		return m.aside.restore(st, h)
 	case Outbox, Waiting:
 		return m.outbox.restore(st, h)
 	}

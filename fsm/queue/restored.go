@@ -17,6 +17,7 @@ type restored struct{ *intake }
 //	it was a letter        dies again, for the same reason
 //	it was scheduled       Scheduled, or a message of a delayed exchange departs
 //	it has expired         dies
+//	it failed too often    Parked, if the queue parks
 //	it was handed out      Returned, behind what is there
 //	of a group             Grouped
 //	any other              Ready
@@ -43,6 +44,10 @@ func (it restored) take(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fs
 		return fsm.OK
 	case x.due(it.clock.now()):
 		it.outbox.die(h, logpb.Death_EXPIRED, eff)
+		return fsm.OK
+	}
+	if it.outbox.parks() && it.settings.exceeds(x) {
+		park(it.messages, h)
 		return fsm.OK
 	}
 	if place := it.members.place(h); place == Ready && r.Acquired > 0 {

@@ -5,20 +5,25 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// retry makes parked message h the last one of the returned, or puts it back into
+// retry makes message h, which is set aside, the last one of the returned, or puts it back into
 // its group. It keeps its number and its counts of deliveries. If it has expired
 // meanwhile it is due at once.
 func (it *intake) retry(h uint32) {
 	if it.messages.get(h).place == Delayed {
 		it.lease.touch()
 		if it.members.doomed(h) {
-			it.parked.take(h)
+			it.aside.take(h)
 			it.messages.putAfter(0, h, Grouped)
 			it.messages.watch(h)
 			return // it dies with its group
 		}
 	}
-	it.parked.take(h)
+	it.aside.take(h)
+	it.tryAgain(h)
+}
+
+// tryAgain is retry for a message in no place.
+func (it *intake) tryAgain(h uint32) {
 	if len(it.members.regroup([]checkout{{grip: grip{handle: h}}})) == 0 {
 		return // to its group
 	}

@@ -145,7 +145,7 @@ func (it *intake) move(h uint32, due fsm.Time) {
 	it.lease.touch()
 }
 
-// fireNext makes up to n of the next due messages ready, scheduled or parked,
+// fireNext makes up to n of the next due messages ready, scheduled or set aside,
 // in order, and no more than one command may. Count of the answer is how many.
 // The next call continues; nothing is remembered. What is due already, and was not
 // caught up with, is the first of them and keeps its time.

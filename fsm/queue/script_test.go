@@ -252,6 +252,9 @@ func (s *script) command(a arguments) *logpb.Command {
 	case "kick":
 		cmd.Kind = logpb.Command_KICK
 		cmd.Kick = &logpb.Kick{Count: a.number("count", 0)}
+	case "unpark":
+		cmd.Kind = logpb.Command_UNPARK
+		cmd.Unpark = &logpb.Unpark{Count: a.number("count", 0)}
 	case "renew":
 		cmd.Kind = logpb.Command_RENEW
 		cmd.Renew = &logpb.Renew{Consumer: a.number("consumer", 1), Ranges: s.ranges(a), Holder: a.holder(), Duration: a.number("for", 0)}
@@ -343,7 +346,10 @@ func (a arguments) config() *logpb.QueueConfig {
 	c.RetryStrategy = logpb.QueueConfig_RetryStrategy(enum("backoff", logpb.QueueConfig_RetryStrategy_value))
 	c.DeadLetterStrategy = logpb.QueueConfig_DeadLetterStrategy(enum("strategy", logpb.QueueConfig_DeadLetterStrategy_value))
 	if a.has("limit") {
-		c.DeliveryLimit = int64(a.number("limit", 0))
+		c.DeliveryLimit, c.DeliveryLimitSet = int64(a.number("limit", 0)), true
+	}
+	if a.has("default-limit") {
+		c.DeliveryLimit = int64(a.number("default-limit", 0))
 	}
 	return c
 }

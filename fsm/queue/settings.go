@@ -61,7 +61,7 @@ func newSettings(c *logpb.QueueConfig) settings {
 			TtlPlusOne: c.TtlPlusOne, Expires: c.Expires, ConsumerTimeoutPlusOne: c.ConsumerTimeoutPlusOne,
 			DeadLetter: c.DeadLetter, DeadLetterExchange: c.DeadLetterExchange,
 			HasDeadLetterRoutingKey: c.HasDeadLetterRoutingKey, DeadLetterRoutingKey: c.DeadLetterRoutingKey,
-			DeliveryLimit: c.DeliveryLimit, AutoDelete: c.AutoDelete,
+			DeliveryLimit: c.DeliveryLimit, DeliveryLimitSet: c.DeliveryLimitSet, AutoDelete: c.AutoDelete,
 			MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
 			LockCredit: c.LockCredit, MessageTtlFirst: c.MessageTtlFirst, DeadLetterStrategy: c.DeadLetterStrategy,
 			Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,

@@ -32,7 +32,7 @@ func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (c
 	switch {
 	case c == nil:
 		return fsm.NotFound, 0
-	case outcome == logpb.Settle_DEFER && ds.parked.find(cmd.Deferral) != 0:
+	case outcome == logpb.Settle_DEFER && ds.aside.find(cmd.Deferral) != 0:
 		return fsm.InUse, 0
 	}
 	ds.lease.touch()
@@ -247,15 +247,15 @@ func (ds *deliveries) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Eff
 
 // giveBack returns messages that were taken from their holders: to the end of
 // the returned list in the given order or, with bySeq, each after the last one
-// there that is older. Those that have failed too often die first, in order;
-// then those that have expired, earliest first. The others may be delayed before
-// they become ready: until due or, if that is 0, as the settings say.
+// there that is older. Those that have failed too often die first, in order, or are
+// parked; then those die that have expired, earliest first. The others may be delayed
+// before they become ready: until due or, if that is 0, as the settings say.
 //
 // Requires: they are in no held and CheckedOut; failed is set. taken is consumed:
 // kept is built in it.
 //
-// Ensures: each of them is a letter, gone, Returned or Delayed, and watched if it
-// has an instant. Requeued counts the last two. Expired and failed ones are checked
+// Ensures: each of them is a letter, gone, Parked, Returned or Delayed, and watched if
+// it has an instant. Requeued counts the last two. Expired and failed ones are checked
 // here, before they get a place, so no due message is put into a list and found
 // again by the next catchUp.
 func (ds *deliveries) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.Effects) {
@@ -267,7 +267,7 @@ func (ds *deliveries) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *
 		slices.SortFunc(taken, func(a, b checkout) int { return compare(a.seq, b.seq) })
 	}
 	ds.members.endOverdue(taken)
-	kept := taken[:0]
+	kept, parks := taken[:0], ds.outbox.parks()
 	ds.scratch.overdue = ds.scratch.overdue[:0]
 	for _, held := range taken {
 		x := ds.messages.mut(held.handle)
@@ -275,8 +275,9 @@ func (ds *deliveries) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *
 		if held.failed {
 			bump(&x.failed)
 		}
-		switch limit := ds.settings.DeliveryLimit; {
-		case held.failed && limit >= 0 && int64(x.failed) > limit:
+		exceeds := held.failed && ds.settings.exceeds(x)
+		switch {
+		case exceeds && !parks:
 			ds.scratch.heldBy(held.by)
 			ds.outbox.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
 		case ds.members.doomed(held.handle):
@@ -284,6 +285,8 @@ func (ds *deliveries) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *
 			ds.outbox.die(held.handle, ds.members.death(held.handle), eff)
 		case x.due(ds.clock.now()) && !ds.members.covered(held.handle):
 			ds.scratch.overdue = append(ds.scratch.overdue, held)
+		case exceeds:
+			park(ds.messages, held.handle)
 		default:
 			kept = append(kept, held)
 		}
@@ -317,7 +320,7 @@ func (ds *deliveries) delay(held checkout, due fsm.Time) bool {
 	if due <= ds.clock.now() {
 		return false
 	}
-	ds.parked.delay(held.handle, due)
+	ds.aside.delay(held.handle, due)
 	return true
 }
 

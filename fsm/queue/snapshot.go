@@ -105,7 +105,7 @@ func (c *Counters) proto() *logpb.QueueCounters {
 		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
 		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, SettledExpired: c.AckedExpired,
 		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Deaths: deaths, Unroutable: c.Unroutable, Forwarded: c.Forwarded,
-		Deferred: c.Deferred, Kicked: c.Kicked,
+		Deferred: c.Deferred, Kicked: c.Kicked, Parked: c.Parked, Unparked: c.Unparked,
 		Cancelled: c.Cancelled, Replaced: c.Replaced,
 		LocksLost: c.LocksLost, LocksRenewed: c.LocksRenewed, LateLocks: c.LateLocks,
 		GroupsTaken: c.GroupsTaken, GroupsLost: c.GroupsLost,
@@ -119,7 +119,7 @@ func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.messages.live.index
 // WriteTo writes the canonical encoding: a QueueSnapshot, its parts if it is long, and
 // one MessageState per message, each preceded by its length as a varint. The order of
 // the messages is: ready, highest priority first; returned; scheduled; delayed;
-// deferred; of groups; held, by consumer and delivery; on their way back; held by
+// deferred; of groups; parked; held, by consumer and delivery; on their way back; held by
 // detached consumers; outbox; waiting letters; purged. The records of ends follow,
 // oldest first, as EndStates. Equal states have equal encodings.
 //
@@ -141,6 +141,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.messages.writeList(e, delayedList)
 	s.messages.writeList(e, deferredList)
 	s.messages.writeList(e, groupedList)
+	s.messages.writeList(e, parkedList)
 	for i, all := range s.held {
 		for id, held := range all.all() {
 			st := s.messages.fill(&e.message, held.handle)

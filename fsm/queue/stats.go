@@ -32,8 +32,8 @@ func (m *Machine) Stats() Stats {
 			m.messages.count(Ready).Bytes + m.messages.count(Returned).Bytes + m.messages.count(Grouped).Bytes,
 		},
 		Unacknowledged: m.messages.count(CheckedOut), Scheduled: m.messages.count(Scheduled), Delayed: m.messages.count(Delayed),
-		Deferred: m.messages.count(Deferred),
-		Outbox:   m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
+		Deferred: m.messages.count(Deferred), Parked: m.messages.count(Parked),
+		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
 		Forwarding: m.outbox.underWay(),
 		Consumers:  m.consumers.active(), Sessions: m.sessions.len(), IDs: m.seen.len(), Ended: m.lease.endReason(), Locked: m.locks.len(), Groups: m.groups.stats(), Counters: m.counters,
 	}
@@ -172,7 +172,7 @@ func (cs *consumers) describe(c *consumer) Consumer {
 
 // Messages iterates over all messages: the ready ones by priority, highest
 // first, the returned ones, the scheduled ones by number, the delayed ones, the
-// deferred ones, those of groups, the held ones by consumer and delivery, those on
+// deferred ones, those of groups, the parked ones, the held ones by consumer and delivery, those on
 // their way back, those held by detached consumers, the outbox, the waiting letters.
 // Purged ones are left out. The machine must not change
 // meanwhile.
@@ -184,7 +184,7 @@ func (m *Machine) Messages() iter.Seq[Message] {
 			}
 		}
 		if !m.messages.walk(returnedList, yield) || !m.messages.walk(scheduledList, yield) || !m.messages.walk(delayedList, yield) ||
-			!m.messages.walk(deferredList, yield) || !m.messages.walk(groupedList, yield) {
+			!m.messages.walk(deferredList, yield) || !m.messages.walk(groupedList, yield) || !m.messages.walk(parkedList, yield) {
 			return
 		}
 		for c := range m.consumers.from(0) {

@@ -67,6 +67,17 @@ func (f *full) publish(t testing.TB, ttlPlusOne uint64) {
 	}
 }
 
+// parkAll publishes messages that all fail once too often.
+func (f *full) parkAll(t testing.TB) {
+	f.meta.Version = fsm.NewestVersion
+	f.publish(t, 0)
+	f.hold(t, 16)
+	f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+	if n := f.m.Stats().Parked.Messages; n != uint64(f.n) {
+		t.Fatalf("%d of %d are parked", n, f.n)
+	}
+}
+
 // longRun is a command that could take long, behind what it needs.
 type longRun struct {
 	name   string
@@ -140,6 +151,14 @@ var longRuns = []longRun{
 		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 1}})
 		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
 		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_KICK, Kick: &logpb.Kick{}})
+	}},
+	{"unpark all", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
+		f.parkAll(t)
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_UNPARK, Unpark: &logpb.Unpark{}})
+	}},
+	{"dead letters of all that is parked", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
+		f.parkAll(t)
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_CONFIGURE, Configure: &logpb.Configure{Config: &logpb.QueueConfig{DeadLetter: true}}})
 	}},
 	{"target gone", &logpb.QueueConfig{DeadLetter: true}, func(t testing.TB, f *full) {
 		f.publish(t, 2)

@@ -11,7 +11,7 @@ import (
 
 var (
 	phases   = [...]string{Active: "active", Draining: "draining", Gone: "gone"}
-	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged", Delayed: "delayed", Deferred: "deferred", Grouped: "grouped"}
+	places   = [...]string{Ready: "ready", Returned: "returned", CheckedOut: "held", Outbox: "outbox", Scheduled: "scheduled", Waiting: "waiting", Purged: "purged", Delayed: "delayed", Deferred: "deferred", Grouped: "grouped", Parked: "parked"}
 	dues     = [...]string{NothingDue: "nothing", ExpiryDue: "message", TimeoutDue: "consumer", LockDue: "lock", LeaseDue: "queue", ScheduleDue: "schedule", WorkDue: "work"}
 	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing", Suspected: "silent"}
 )
@@ -68,6 +68,9 @@ func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	}
 	if n := st.Deferred.Messages; n > 0 {
 		fmt.Fprintf(b, " deferred=%d", n)
+	}
+	if n := st.Parked.Messages; n > 0 {
+		fmt.Fprintf(b, " parked=%d", n)
 	}
 	if n := st.Waiting.Messages; n > 0 {
 		fmt.Fprintf(b, " waiting=%d", n)

@@ -6,8 +6,8 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// timers finds what comes next in time: expiries of ready and parked messages,
-// scheduled and parked messages that become ready, and deliveries that time
+// timers finds what comes next in time: expiries of ready messages and those set aside,
+// scheduled messages and those set aside that become ready, and deliveries that time
 // out. It has no stale entries.
 //
 // The key of a message is (instant, seq), so that keys are unique and messages
@@ -16,8 +16,8 @@ import (
 //
 // Invariants:
 //
-//	expiries = {(expiry, seq) of m : m is ready, returned, grouped or parked, expiry ≠
-//	0}, except a message that is being offered while a command is applied, and those
+//	expiries = {(expiry, seq) of m : m is ready, returned, grouped, parked or set aside, expiry
+//	≠ 0}, except a message that is being offered while a command is applied, and those
 //	that are protected
 //	schedules, delays, returns = {(m.expireAt, seq) of m : m is scheduled, delayed,
 //	deferred, m.expireAt ≠ 0}
@@ -56,7 +56,7 @@ type holding struct {
 // instant.
 func (t *timers) table(p Place) *sorted[uint32] {
 	switch p {
-	case Ready, Returned, Grouped:
+	case Ready, Returned, Grouped, Parked:
 		return &t.expiries
 	case Scheduled:
 		return &t.schedules
@@ -118,14 +118,14 @@ func (t *timers) forget(x *message) {
 	}
 }
 
-// expire adds the expiry of parked message h; 0: it has none.
+// expire adds the expiry of message h, which is set aside; 0: it has none.
 func (t *timers) expire(at fsm.Time, seq uint64, h uint32) {
 	if at != 0 {
 		t.expiries.put(key{at, seq}, h)
 	}
 }
 
-// neverExpire removes the expiry of a parked message; 0: it has none.
+// neverExpire removes the expiry of a message set aside; 0: it has none.
 func (t *timers) neverExpire(at fsm.Time, seq uint64) {
 	if at != 0 {
 		t.expiries.remove(key{at, seq})
@@ -173,7 +173,7 @@ func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
 // timed is the number of messages that become ready at an instant.
 func (t *timers) timed() int { return t.schedules.len() + t.delays.len() + t.returns.len() }
 
-// nextTimed returns the scheduled or parked message that is due first; false:
+// nextTimed returns the message, scheduled or set aside, that is due first; false:
 // there is none. Numbers are unique over all tables, so there is no tie.
 func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	due, h, ok = firstOf(&t.schedules)
@@ -185,7 +185,7 @@ func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	return due, h, ok
 }
 
-// overdueTimed reports whether a scheduled or parked message is due and has not
+// overdueTimed reports whether a message, scheduled or set aside, is due and has not
 // become ready yet: a command could not do all that was due.
 func overdueTimed(s *shared, t *timers) bool {
 	next, _, ok := t.nextTimed()
@@ -256,7 +256,7 @@ func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
 // check compares the numbers of entries with the messages and deliveries found;
 // each of these was checked individually when it was found.
 func (t *timers) check(k *checker) {
-	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[0]
+	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[Parked] + k.timed[0]
 	k.that(t.expiries.len() == expire, "%d messages expire, of %d", t.expiries.len(), expire)
 	k.that(t.order.len() == k.ordered, "%d messages have an order, of %d", t.order.len(), k.ordered)
 	k.that(t.schedules.len() == k.timed[Scheduled], "%d messages are scheduled, of %d", t.schedules.len(), k.timed[Scheduled])
@@ -283,7 +283,7 @@ func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	}
 }
 
-// checkExpiry checks that parked message h is in the table of expiries, if it
+// checkExpiry checks that message h, which is set aside, is in the table of expiries, if it
 // expires. checker.timed counts it under no place.
 func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 	if at == 0 {
@@ -292,7 +292,7 @@ func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 	k.timed[0]++
 	k.deadline(at)
 	if p := t.expiries.get(key{at, seq}); p == nil || *p != h {
-		k.fail("parked message %d is not in the index at %d", seq, at)
+		k.fail("message %d, set aside, is not in the index at %d", seq, at)
 	}
 }
 

@@ -23,8 +23,8 @@ type Place uint8
 
 const (
 	// Ready messages wait in the list of their priority. They may be handed out
-	// and may expire, as may Returned ones. Of the others, only Delayed and
-	// Deferred ones expire.
+	// and may expire, as may Returned ones. Of the others, only Delayed, Deferred and
+	// Parked ones expire.
 	Ready Place = iota + 1
 	// Returned messages are ready too, and are served before the others.
 	Returned
@@ -44,12 +44,14 @@ const (
 	Deferred
 	// Grouped messages are ready and belong to a group.
 	Grouped
+	// Parked messages have failed more often than the default delivery limit allows.
+	Parked
 
 	placeCount = iota + 1
 )
 
-// parked reports whether messages here were set aside after a delivery.
-func (p Place) parked() bool { return p == Delayed || p == Deferred }
+// aside reports whether messages here were set aside after a delivery.
+func (p Place) aside() bool { return p == Delayed || p == Deferred }
 
 // Due is a kind of deadline.
 type Due uint8
@@ -88,6 +90,7 @@ type Stats struct {
 	Scheduled      Count
 	Delayed        Count
 	Deferred       Count
+	Parked         Count
 	Outbox         Count // including waiting letters
 	Waiting        Count // letters that have no destination for now
 	Forwarding     Count // letters that have not died, but go on
@@ -156,6 +159,7 @@ type Counters struct {
 	LockCounters
 	// Deaths counts by reason and disposition.
 	Deaths Deaths
+	AsideCounters
 	ParkedCounters
 	GroupCounters
 	IDCounters
@@ -167,10 +171,17 @@ type IDCounters struct {
 	IDsForgotten uint64 // within the window, since there were too many
 }
 
-// ParkedCounters are the counters of messages that were set aside.
-type ParkedCounters struct {
+// AsideCounters are the counters of messages that were set aside.
+type AsideCounters struct {
 	Deferred uint64 // deliveries that ended in a deferral
 	Kicked   uint64 // messages that were retried before their time
+}
+
+// ParkedCounters are the counters of messages that have exceeded the default
+// delivery limit.
+type ParkedCounters struct {
+	Parked   uint64
+	Unparked uint64 // of those: became ready again
 }
 
 // LockCounters are the counters of locks.

@@ -3,6 +3,8 @@ package conform
 import (
 	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,6 +51,21 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 	{id: "A8", what: "an unknown argument is kept and not compared", run: func(t *T) {
 		q := t.queue("q", "x-foo", "bar")
 		t.declare(t.ch(), q, flags{durable: true}, with())
+	}},
+	{id: "A21", what: "an argument that has an effect in other brokers and none here: 406 with what to use, for a queue, an exchange, a consumer; 400 over HTTP", run: func(t *T) {
+		t.refuseDeclare("q", "invalid arg 'x-message-deduplication' for queue '"+t.name("q")+"' in vhost '/': \"without effect here, use x-dedup-window\"", "x-message-deduplication", true)
+		t.refuseDeclare("q", "use x-delivery-limit", "x-max-deliver", int32(5))
+		t.refused(amqp.PreconditionFailed, "use x-dedup-window of the queues", func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclare(t.name("x"), "fanout", true, false, false, false, args("x-cache-size", int32(5)))
+		})
+		q := t.queue("q", "x-ha-policy", "all")
+		t.refuseConsume(q, amqp.PreconditionFailed, "use basic.qos", false, "x-credit", int32(5))
+		status, answer, err := t.Nodes[0].Do(t.ctx, http.MethodPut, "/api/queues/%2F/"+t.name("r"), map[string]any{"durable": true, "arguments": map[string]any{"x-message-deduplication": true}})
+		t.must(err)
+		t.equal("status", status, http.StatusBadRequest)
+		if !strings.Contains(string(answer), "use x-dedup-window") {
+			t.Errorf("it answers %s", answer)
+		}
 	}},
 	{id: "A20", what: "a misspelled or misplaced argument, or one of a later version: 406 with the known name; also of a queue that exists, an exchange, a consumer, a headers binding", run: func(t *T) {
 		t.refuseDeclare("q", "invalid arg 'x-mesage-ttl' for queue '"+t.name("q")+"' in vhost '/': \"not known, the nearest is 'x-message-ttl'\"", "x-mesage-ttl", int32(1000))

@@ -16,7 +16,7 @@ func TestOrders(t *testing.T) { orderRows.run(t) }
 var orderRows = suite{test: "TestOrders", title: "Order by deadline, duplicates", rows: []row{
 	{id: "T-149", what: "`x-min-ttl`: a consumer gets only messages with so much left; others get the rest, or it expires", run: func(t *T) {
 		dead := t.queue("dead")
-		q := t.queue("q", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", dead)
+		q := t.queue("q", "x-queue-order", "deadline", "x-dead-letter-exchange", "", "x-dead-letter-routing-key", dead)
 		_, patient := t.consume(q, 10, "x-min-ttl", int32(60000))
 		t.publish(q, expiration("300"), body("dies"))
 		due := time.Now().Add(ms(300))
@@ -30,15 +30,15 @@ var orderRows = suite{test: "TestOrders", title: "Order by deadline, duplicates"
 		got, _ = t.bodiesOf(plain, 1)
 		t.equal("the rest", strings.Join(got, " "), "short")
 	}},
-	{id: "T-149b", what: "`x-min-ttl`: 8 different values a queue, and none for a queue with groups", run: func(t *T) {
-		q := t.queue("q")
+	{id: "T-149b", what: "`x-min-ttl`: 8 different values a queue, and none for a queue that does not go by deadlines", run: func(t *T) {
+		q := t.queue("q", "x-queue-order", "deadline")
 		for i := range int32(8) {
 			t.consume(q, 1, "x-min-ttl", 1000+i)
 		}
 		t.consume(q, 1, "x-min-ttl", int32(1000))
 		t.refuseConsume(q, amqp.PreconditionFailed, "different values of 'x-min-ttl'", false, "x-min-ttl", int32(2000))
-		groups := t.queue("groups", "x-message-groups", true)
-		t.refuseConsume(groups, amqp.PreconditionFailed, "not together with 'x-message-groups'", false, "x-min-ttl", int32(2000))
+		fifo := t.queue("fifo")
+		t.refuseConsume(fifo, amqp.PreconditionFailed, "only together with 'x-queue-order: deadline'", false, "x-min-ttl", int32(2000))
 	}},
 	{id: "T-150", what: "`x-queue-order: deadline`: what expires first is delivered first, what never expires last", run: func(t *T) {
 		q := t.queue("q", "x-queue-order", "deadline")

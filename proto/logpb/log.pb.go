@@ -49,6 +49,7 @@ const (
 	Command_KICK             Command_Kind = 18
 	Command_GROUP            Command_Kind = 19
 	Command_NODE_SUSPECTED   Command_Kind = 20
+	Command_UNPARK           Command_Kind = 21
 )
 
 // Enum value maps for Command_Kind.
@@ -75,6 +76,7 @@ var (
 		18: "KICK",
 		19: "GROUP",
 		20: "NODE_SUSPECTED",
+		21: "UNPARK",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":             0,
@@ -98,6 +100,7 @@ var (
 		"KICK":             18,
 		"GROUP":            19,
 		"NODE_SUSPECTED":   20,
+		"UNPARK":           21,
 	}
 )
 
@@ -275,7 +278,7 @@ func (x Group_Action) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Group_Action.Descriptor instead.
 func (Group_Action) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{9, 0}
+	return file_log_proto_rawDescGZIP(), []int{10, 0}
 }
 
 type Death_Reason int32
@@ -339,7 +342,7 @@ func (x Death_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Death_Reason.Descriptor instead.
 func (Death_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{11, 0}
+	return file_log_proto_rawDescGZIP(), []int{12, 0}
 }
 
 type Settle_Outcome int32
@@ -394,7 +397,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15, 0}
+	return file_log_proto_rawDescGZIP(), []int{16, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -446,7 +449,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17, 0}
+	return file_log_proto_rawDescGZIP(), []int{18, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -495,7 +498,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17, 1}
+	return file_log_proto_rawDescGZIP(), []int{18, 1}
 }
 
 type QueueConfig_Retry int32
@@ -547,7 +550,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17, 2}
+	return file_log_proto_rawDescGZIP(), []int{18, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -596,7 +599,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17, 3}
+	return file_log_proto_rawDescGZIP(), []int{18, 3}
 }
 
 type QueueConfig_Groups int32
@@ -645,7 +648,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17, 4}
+	return file_log_proto_rawDescGZIP(), []int{18, 4}
 }
 
 type EndState_Reason int32
@@ -725,7 +728,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25, 0}
+	return file_log_proto_rawDescGZIP(), []int{26, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -884,6 +887,7 @@ type Command struct {
 	Kick            *Kick            `protobuf:"bytes,18,opt,name=kick" json:"kick,omitempty"`
 	Group           *Group           `protobuf:"bytes,19,opt,name=group" json:"group,omitempty"`
 	NodeSuspected   *NodeSuspected   `protobuf:"bytes,20,opt,name=node_suspected,json=nodeSuspected" json:"node_suspected,omitempty"`
+	Unpark          *Unpark          `protobuf:"bytes,22,opt,name=unpark" json:"unpark,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -1057,6 +1061,13 @@ func (x *Command) GetGroup() *Group {
 func (x *Command) GetNodeSuspected() *NodeSuspected {
 	if x != nil {
 		return x.NodeSuspected
+	}
+	return nil
+}
+
+func (x *Command) GetUnpark() *Unpark {
+	if x != nil {
+		return x.Unpark
 	}
 	return nil
 }
@@ -1625,6 +1636,52 @@ func (x *Kick) GetCount() uint64 {
 	return 0
 }
 
+// Unpark makes parked messages ready again, those parked first before others, and
+// their failed deliveries count anew.
+type Unpark struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         uint64                 `protobuf:"varint,1,opt,name=count" json:"count,omitempty"` // 0: all
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Unpark) Reset() {
+	*x = Unpark{}
+	mi := &file_log_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Unpark) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Unpark) ProtoMessage() {}
+
+func (x *Unpark) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Unpark.ProtoReflect.Descriptor instead.
+func (*Unpark) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Unpark) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Group is a request about one group of messages.
 type Group struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1638,7 +1695,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1707,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[9]
+	mi := &file_log_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1720,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{9}
+	return file_log_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Group) GetAction() Group_Action {
@@ -1706,7 +1763,7 @@ type Touch struct {
 
 func (x *Touch) Reset() {
 	*x = Touch{}
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1775,7 @@ func (x *Touch) String() string {
 func (*Touch) ProtoMessage() {}
 
 func (x *Touch) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[10]
+	mi := &file_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1788,7 @@ func (x *Touch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Touch.ProtoReflect.Descriptor instead.
 func (*Touch) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{10}
+	return file_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Touch) GetIdleOnly() bool {
@@ -1762,7 +1819,7 @@ type Death struct {
 
 func (x *Death) Reset() {
 	*x = Death{}
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1831,7 @@ func (x *Death) String() string {
 func (*Death) ProtoMessage() {}
 
 func (x *Death) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[11]
+	mi := &file_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1844,7 @@ func (x *Death) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Death.ProtoReflect.Descriptor instead.
 func (*Death) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{11}
+	return file_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Death) GetReason() Death_Reason {
@@ -1892,7 +1949,7 @@ type Consume struct {
 
 func (x *Consume) Reset() {
 	*x = Consume{}
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1904,7 +1961,7 @@ func (x *Consume) String() string {
 func (*Consume) ProtoMessage() {}
 
 func (x *Consume) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[12]
+	mi := &file_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1917,7 +1974,7 @@ func (x *Consume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Consume.ProtoReflect.Descriptor instead.
 func (*Consume) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{12}
+	return file_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Consume) GetConsumer() uint64 {
@@ -2041,7 +2098,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2053,7 +2110,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[13]
+	mi := &file_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2066,7 +2123,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{13}
+	return file_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Cancel) GetConsumer() uint64 {
@@ -2085,7 +2142,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2097,7 +2154,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2110,7 +2167,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14}
+	return file_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Get) GetNoAck() bool {
@@ -2145,7 +2202,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2157,7 +2214,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2170,7 +2227,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15}
+	return file_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -2253,7 +2310,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2265,7 +2322,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2278,7 +2335,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16}
+	return file_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -2297,10 +2354,13 @@ type QueueConfig struct {
 	DeadLetterExchange      string                 `protobuf:"bytes,5,opt,name=dead_letter_exchange,json=deadLetterExchange" json:"dead_letter_exchange,omitempty"`
 	HasDeadLetterRoutingKey bool                   `protobuf:"varint,6,opt,name=has_dead_letter_routing_key,json=hasDeadLetterRoutingKey" json:"has_dead_letter_routing_key,omitempty"`
 	DeadLetterRoutingKey    string                 `protobuf:"bytes,7,opt,name=dead_letter_routing_key,json=deadLetterRoutingKey" json:"dead_letter_routing_key,omitempty"`
-	DeliveryLimit           int64                  `protobuf:"zigzag64,8,opt,name=delivery_limit,json=deliveryLimit" json:"delivery_limit,omitempty"`                              // negative: none
-	AutoDelete              bool                   `protobuf:"varint,9,opt,name=auto_delete,json=autoDelete" json:"auto_delete,omitempty"`                                         // gone when the last consumer goes
-	MaxLengthPlusOne        uint64                 `protobuf:"varint,10,opt,name=max_length_plus_one,json=maxLengthPlusOne" json:"max_length_plus_one,omitempty"`                  // + 1; 0: none
-	MaxLengthBytesPlusOne   uint64                 `protobuf:"varint,11,opt,name=max_length_bytes_plus_one,json=maxLengthBytesPlusOne" json:"max_length_bytes_plus_one,omitempty"` // + 1; 0: none
+	DeliveryLimit           int64                  `protobuf:"zigzag64,8,opt,name=delivery_limit,json=deliveryLimit" json:"delivery_limit,omitempty"` // negative: none
+	// Somebody has set the delivery limit: what exceeds it dies. What exceeds the
+	// default limit of a queue without dead-letter exchange is parked.
+	DeliveryLimitSet      bool   `protobuf:"varint,52,opt,name=delivery_limit_set,json=deliveryLimitSet" json:"delivery_limit_set,omitempty"`
+	AutoDelete            bool   `protobuf:"varint,9,opt,name=auto_delete,json=autoDelete" json:"auto_delete,omitempty"`                                         // gone when the last consumer goes
+	MaxLengthPlusOne      uint64 `protobuf:"varint,10,opt,name=max_length_plus_one,json=maxLengthPlusOne" json:"max_length_plus_one,omitempty"`                  // + 1; 0: none
+	MaxLengthBytesPlusOne uint64 `protobuf:"varint,11,opt,name=max_length_bytes_plus_one,json=maxLengthBytesPlusOne" json:"max_length_bytes_plus_one,omitempty"` // + 1; 0: none
 	// How much of the time before a new term's first entry is not counted
 	// against those who hold messages.
 	LockCredit uint64 `protobuf:"varint,12,opt,name=lock_credit,json=lockCredit" json:"lock_credit,omitempty"`
@@ -2381,7 +2441,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2393,7 +2453,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2406,7 +2466,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17}
+	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -2463,6 +2523,13 @@ func (x *QueueConfig) GetDeliveryLimit() int64 {
 		return x.DeliveryLimit
 	}
 	return 0
+}
+
+func (x *QueueConfig) GetDeliveryLimitSet() bool {
+	if x != nil {
+		return x.DeliveryLimitSet
+	}
+	return false
 }
 
 func (x *QueueConfig) GetAutoDelete() bool {
@@ -2762,7 +2829,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2774,7 +2841,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2787,7 +2854,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -2821,7 +2888,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2833,7 +2900,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2846,7 +2913,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -2888,7 +2955,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2900,7 +2967,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2913,7 +2980,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -2959,7 +3026,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3038,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3051,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3026,7 +3093,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3105,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3118,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3081,7 +3148,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3093,7 +3160,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3106,7 +3173,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3189,7 +3256,7 @@ type MessageState struct {
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3268,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +3281,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3562,7 +3629,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +3641,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +3654,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -3769,7 +3836,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +3848,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +3861,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -3830,7 +3897,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xbd\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xf9\n" +
 	"\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
@@ -3855,8 +3922,9 @@ const file_log_proto_rawDesc = "" +
 	"\x10receive_deferred\x18\x11 \x01(\v2\x1f.quorate.log.v1.ReceiveDeferredR\x0freceiveDeferred\x12(\n" +
 	"\x04kick\x18\x12 \x01(\v2\x14.quorate.log.v1.KickR\x04kick\x12+\n" +
 	"\x05group\x18\x13 \x01(\v2\x15.quorate.log.v1.GroupR\x05group\x12D\n" +
-	"\x0enode_suspected\x18\x14 \x01(\v2\x1d.quorate.log.v1.NodeSuspectedR\rnodeSuspected\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xa0\x02\n" +
+	"\x0enode_suspected\x18\x14 \x01(\v2\x1d.quorate.log.v1.NodeSuspectedR\rnodeSuspected\x12.\n" +
+	"\x06unpark\x18\x16 \x01(\v2\x16.quorate.log.v1.UnparkR\x06unpark\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xac\x02\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -3883,7 +3951,9 @@ const file_log_proto_rawDesc = "" +
 	"\x10RECEIVE_DEFERRED\x10\x11\x12\b\n" +
 	"\x04KICK\x10\x12\x12\t\n" +
 	"\x05GROUP\x10\x13\x12\x12\n" +
-	"\x0eNODE_SUSPECTED\x10\x14\"\xea\x05\n" +
+	"\x0eNODE_SUSPECTED\x10\x14\x12\n" +
+	"\n" +
+	"\x06UNPARK\x10\x15\"\xea\x05\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -3942,6 +4012,8 @@ const file_log_proto_rawDesc = "" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x16\n" +
 	"\x06tokens\x18\x02 \x03(\tR\x06tokens\"\x1c\n" +
 	"\x04Kick\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x04R\x05count\"\x1e\n" +
+	"\x06Unpark\x12\x14\n" +
 	"\x05count\x18\x01 \x01(\x04R\x05count\"\xbf\x01\n" +
 	"\x05Group\x124\n" +
 	"\x06action\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Group.ActionR\x06action\x12\x0e\n" +
@@ -4018,7 +4090,7 @@ const file_log_proto_rawDesc = "" +
 	"\aDISCARD\x10\x03\x12\t\n" +
 	"\x05DEFER\x10\x04\"@\n" +
 	"\tConfigure\x123\n" +
-	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xc7\x13\n" +
+	"\x06config\x18\x01 \x01(\v2\x1b.quorate.log.v1.QueueConfigR\x06config\"\xf5\x13\n" +
 	"\vQueueConfig\x12 \n" +
 	"\fttl_plus_one\x18\x01 \x01(\x04R\n" +
 	"ttlPlusOne\x12\x18\n" +
@@ -4029,7 +4101,8 @@ const file_log_proto_rawDesc = "" +
 	"\x14dead_letter_exchange\x18\x05 \x01(\tR\x12deadLetterExchange\x12<\n" +
 	"\x1bhas_dead_letter_routing_key\x18\x06 \x01(\bR\x17hasDeadLetterRoutingKey\x125\n" +
 	"\x17dead_letter_routing_key\x18\a \x01(\tR\x14deadLetterRoutingKey\x12%\n" +
-	"\x0edelivery_limit\x18\b \x01(\x12R\rdeliveryLimit\x12\x1f\n" +
+	"\x0edelivery_limit\x18\b \x01(\x12R\rdeliveryLimit\x12,\n" +
+	"\x12delivery_limit_set\x184 \x01(\bR\x10deliveryLimitSet\x12\x1f\n" +
 	"\vauto_delete\x18\t \x01(\bR\n" +
 	"autoDelete\x12-\n" +
 	"\x13max_length_plus_one\x18\n" +
@@ -4244,7 +4317,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -4267,73 +4340,75 @@ var file_log_proto_goTypes = []any{
 	(*Renew)(nil),                       // 18: quorate.log.v1.Renew
 	(*ReceiveDeferred)(nil),             // 19: quorate.log.v1.ReceiveDeferred
 	(*Kick)(nil),                        // 20: quorate.log.v1.Kick
-	(*Group)(nil),                       // 21: quorate.log.v1.Group
-	(*Touch)(nil),                       // 22: quorate.log.v1.Touch
-	(*Death)(nil),                       // 23: quorate.log.v1.Death
-	(*Consume)(nil),                     // 24: quorate.log.v1.Consume
-	(*Cancel)(nil),                      // 25: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 26: quorate.log.v1.Get
-	(*Settle)(nil),                      // 27: quorate.log.v1.Settle
-	(*Configure)(nil),                   // 28: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 29: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 30: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 31: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 32: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 33: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 34: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 35: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 36: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 37: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 38: quorate.log.v1.DeadTransfer
+	(*Unpark)(nil),                      // 21: quorate.log.v1.Unpark
+	(*Group)(nil),                       // 22: quorate.log.v1.Group
+	(*Touch)(nil),                       // 23: quorate.log.v1.Touch
+	(*Death)(nil),                       // 24: quorate.log.v1.Death
+	(*Consume)(nil),                     // 25: quorate.log.v1.Consume
+	(*Cancel)(nil),                      // 26: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 27: quorate.log.v1.Get
+	(*Settle)(nil),                      // 28: quorate.log.v1.Settle
+	(*Configure)(nil),                   // 29: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 30: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 31: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 32: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 33: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 34: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 35: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 36: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 37: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 38: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 39: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
 	0,  // 1: quorate.log.v1.Command.kind:type_name -> quorate.log.v1.Command.Kind
 	12, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
 	15, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
-	24, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	25, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	26, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	27, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	28, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	30, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	31, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	33, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	34, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
-	22, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
+	25, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
+	26, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	27, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	28, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	29, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	31, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	32, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	34, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	35, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	23, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	17, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
 	18, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
 	19, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
 	20, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
-	21, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	35, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
-	23, // 20: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 21: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	16, // 22: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	4,  // 23: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 24: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	12, // 25: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 26: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 27: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	5,  // 28: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	12, // 29: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	29, // 30: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	6,  // 31: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	7,  // 32: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	8,  // 33: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	9,  // 34: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	10, // 35: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	32, // 36: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 37: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	38, // 38: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	23, // 39: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	11, // 40: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	12, // 41: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	22, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
+	36, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	21, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
+	24, // 21: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 22: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	16, // 23: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	4,  // 24: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	2,  // 25: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	12, // 26: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 27: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 28: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	5,  // 29: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	12, // 30: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	30, // 31: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	6,  // 32: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	7,  // 33: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	8,  // 34: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	9,  // 35: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	10, // 36: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	33, // 37: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 38: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	39, // 39: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	24, // 40: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	11, // 41: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	12, // 42: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4347,7 +4422,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

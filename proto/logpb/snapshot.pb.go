@@ -685,6 +685,8 @@ type QueueCounters struct {
 	LateLocks     uint64   `protobuf:"varint,32,opt,name=late_locks,json=lateLocks" json:"late_locks,omitempty"`          // settlements of deliveries whose lock had ended
 	Deferred      uint64   `protobuf:"varint,40,opt,name=deferred" json:"deferred,omitempty"`
 	Kicked        uint64   `protobuf:"varint,41,opt,name=kicked" json:"kicked,omitempty"`                                 // retried before their time
+	Parked        uint64   `protobuf:"varint,60,opt,name=parked" json:"parked,omitempty"`                                 // messages that have exceeded the default delivery limit
+	Unparked      uint64   `protobuf:"varint,61,opt,name=unparked" json:"unparked,omitempty"`                             // of those: ready again
 	Cancelled     uint64   `protobuf:"varint,55,opt,name=cancelled" json:"cancelled,omitempty"`                           // scheduled messages, by request
 	Replaced      uint64   `protobuf:"varint,56,opt,name=replaced" json:"replaced,omitempty"`                             // scheduled messages, by others of their names
 	Forwarded     uint64   `protobuf:"varint,58,opt,name=forwarded" json:"forwarded,omitempty"`                           // messages that have arrived where the queue forwards
@@ -897,6 +899,20 @@ func (x *QueueCounters) GetDeferred() uint64 {
 func (x *QueueCounters) GetKicked() uint64 {
 	if x != nil {
 		return x.Kicked
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetParked() uint64 {
+	if x != nil {
+		return x.Parked
+	}
+	return 0
+}
+
+func (x *QueueCounters) GetUnparked() uint64 {
+	if x != nil {
+		return x.Unparked
 	}
 	return 0
 }
@@ -1711,7 +1727,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\bconsumer\x18\x01 \x01(\rR\bconsumer\x12\x10\n" +
 	"\x03max\x18\x02 \x01(\rR\x03max\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
-	"\x04turn\x18\x04 \x01(\x04R\x04turn\"\xe7\a\n" +
+	"\x04turn\x18\x04 \x01(\x04R\x04turn\"\x9b\b\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
@@ -1744,7 +1760,9 @@ const file_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"late_locks\x18  \x01(\x04R\tlateLocks\x12\x1a\n" +
 	"\bdeferred\x18( \x01(\x04R\bdeferred\x12\x16\n" +
-	"\x06kicked\x18) \x01(\x04R\x06kicked\x12\x1c\n" +
+	"\x06kicked\x18) \x01(\x04R\x06kicked\x12\x16\n" +
+	"\x06parked\x18< \x01(\x04R\x06parked\x12\x1a\n" +
+	"\bunparked\x18= \x01(\x04R\bunparked\x12\x1c\n" +
 	"\tcancelled\x187 \x01(\x04R\tcancelled\x12\x1a\n" +
 	"\breplaced\x188 \x01(\x04R\breplaced\x12\x1c\n" +
 	"\tforwarded\x18: \x01(\x04R\tforwarded\x12!\n" +

@@ -931,6 +931,10 @@ type QueueStats struct {
 	MessageBytesDeferred  uint64 `protobuf:"varint,71,opt,name=message_bytes_deferred,json=messageBytesDeferred" json:"message_bytes_deferred,omitempty"`
 	MessagesDeferredTotal uint64 `protobuf:"varint,72,opt,name=messages_deferred_total,json=messagesDeferredTotal" json:"messages_deferred_total,omitempty"` // deliveries that ended so
 	MessagesKickedTotal   uint64 `protobuf:"varint,73,opt,name=messages_kicked_total,json=messagesKickedTotal" json:"messages_kicked_total,omitempty"`
+	MessagesParked        uint64 `protobuf:"varint,80,opt,name=messages_parked,json=messagesParked" json:"messages_parked,omitempty"`
+	MessageBytesParked    uint64 `protobuf:"varint,81,opt,name=message_bytes_parked,json=messageBytesParked" json:"message_bytes_parked,omitempty"`
+	MessagesParkedTotal   uint64 `protobuf:"varint,82,opt,name=messages_parked_total,json=messagesParkedTotal" json:"messages_parked_total,omitempty"`
+	MessagesUnparkedTotal uint64 `protobuf:"varint,83,opt,name=messages_unparked_total,json=messagesUnparkedTotal" json:"messages_unparked_total,omitempty"`
 	Groups                uint64 `protobuf:"varint,75,opt,name=groups" json:"groups,omitempty"` // with messages or a state, or held
 	GroupsHeld            uint64 `protobuf:"varint,76,opt,name=groups_held,json=groupsHeld" json:"groups_held,omitempty"`
 	GroupStateBytes       uint64 `protobuf:"varint,77,opt,name=group_state_bytes,json=groupStateBytes" json:"group_state_bytes,omitempty"`
@@ -1250,6 +1254,34 @@ func (x *QueueStats) GetMessagesDeferredTotal() uint64 {
 func (x *QueueStats) GetMessagesKickedTotal() uint64 {
 	if x != nil {
 		return x.MessagesKickedTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesParked() uint64 {
+	if x != nil {
+		return x.MessagesParked
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessageBytesParked() uint64 {
+	if x != nil {
+		return x.MessageBytesParked
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesParkedTotal() uint64 {
+	if x != nil {
+		return x.MessagesParkedTotal
+	}
+	return 0
+}
+
+func (x *QueueStats) GetMessagesUnparkedTotal() uint64 {
+	if x != nil {
+		return x.MessagesUnparkedTotal
 	}
 	return 0
 }
@@ -5133,7 +5165,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\x12'\n" +
 	"\x0fexpiring_within\x18\x02 \x03(\x04R\x0eexpiringWithin\"F\n" +
 	"\x0fQueueStatsReply\x123\n" +
-	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\xca\x16\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1b.quorate.peer.v1.QueueStatsR\x06queues\"\x91\x18\n" +
 	"\n" +
 	"QueueStats\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12%\n" +
@@ -5174,7 +5206,11 @@ const file_peer_proto_rawDesc = "" +
 	"\x11messages_deferred\x18F \x01(\x04R\x10messagesDeferred\x124\n" +
 	"\x16message_bytes_deferred\x18G \x01(\x04R\x14messageBytesDeferred\x126\n" +
 	"\x17messages_deferred_total\x18H \x01(\x04R\x15messagesDeferredTotal\x122\n" +
-	"\x15messages_kicked_total\x18I \x01(\x04R\x13messagesKickedTotal\x12\x16\n" +
+	"\x15messages_kicked_total\x18I \x01(\x04R\x13messagesKickedTotal\x12'\n" +
+	"\x0fmessages_parked\x18P \x01(\x04R\x0emessagesParked\x120\n" +
+	"\x14message_bytes_parked\x18Q \x01(\x04R\x12messageBytesParked\x122\n" +
+	"\x15messages_parked_total\x18R \x01(\x04R\x13messagesParkedTotal\x126\n" +
+	"\x17messages_unparked_total\x18S \x01(\x04R\x15messagesUnparkedTotal\x12\x16\n" +
 	"\x06groups\x18K \x01(\x04R\x06groups\x12\x1f\n" +
 	"\vgroups_held\x18L \x01(\x04R\n" +
 	"groupsHeld\x12*\n" +

@@ -105,7 +105,7 @@ var places = []struct {
 	name  string
 }{
 	{queue.Ready, "ready"}, {queue.Returned, "returned"}, {queue.CheckedOut, "unacked"}, {queue.Scheduled, "scheduled"},
-	{queue.Delayed, "delayed"}, {queue.Deferred, "deferred"}, {queue.Outbox, "dead_letter"}, {queue.Waiting, "dead_letter_waiting"},
+	{queue.Delayed, "delayed"}, {queue.Deferred, "deferred"}, {queue.Parked, "parked"}, {queue.Outbox, "dead_letter"}, {queue.Waiting, "dead_letter_waiting"},
 }
 
 func reasonOf(r logpb.Death_Reason) string {

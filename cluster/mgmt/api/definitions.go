@@ -285,6 +285,7 @@ type QueueStats struct {
 	Delayed                 uint64 `json:"messages_delayed"`   // scheduled, or returned and tried again later
 	DelayedRetry            uint64 `json:"messages_delayed_retry"`
 	Deferred                uint64 `json:"messages_deferred"` // put aside by consumers
+	Parked                  uint64 `json:"messages_parked"`   // over the default delivery limit
 	DeadLetters             uint64 `json:"messages_dlx"`      // on their way to other queues
 	Bytes                   uint64 `json:"message_bytes"`
 	ReadyBytes              uint64 `json:"message_bytes_ready"`
@@ -292,12 +293,15 @@ type QueueStats struct {
 	ScheduledBytes          uint64 `json:"message_bytes_scheduled"`
 	DelayedBytes            uint64 `json:"message_bytes_delayed"`
 	DeferredBytes           uint64 `json:"message_bytes_deferred"`
+	ParkedBytes             uint64 `json:"message_bytes_parked"`
 	DeadLetterBytes         uint64 `json:"message_bytes_dlx"`
 	Consumers               uint64 `json:"consumers"`
 	ExpiredTotal            uint64 `json:"messages_expired_total"`
 	TimedOutTotal           uint64 `json:"messages_timed_out_total"`
 	DeferredTotal           uint64 `json:"messages_deferred_total"`
 	KickedTotal             uint64 `json:"messages_kicked_total"` // retried before their time
+	ParkedTotal             uint64 `json:"messages_parked_total"`
+	UnparkedTotal           uint64 `json:"messages_unparked_total"` // of those: ready again
 	LateAcksTotal           uint64 `json:"consumer_timeout_late_acks_total"`
 	Groups                  uint64 `json:"groups"` // with messages or a state, or held
 	GroupsHeld              uint64 `json:"groups_held"`

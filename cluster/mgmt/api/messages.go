@@ -22,7 +22,7 @@ type PeekPage struct {
 // the epoch.
 type PeekedMessage struct {
 	Number        uint64 `json:"number"` // in its queue
-	State         string `json:"state"`  // ready, unacked, scheduled, delayed or deferred
+	State         string `json:"state"`  // ready, unacked, scheduled, delayed, deferred or parked
 	ExpiresAt     int64  `json:"expires_at,omitempty"`
 	DueAt         int64  `json:"due_at,omitempty"`
 	Deadline      int64  `json:"deadline,omitempty"` // of whoever holds it

@@ -6,7 +6,7 @@ import { bytes, count, instant, json, left } from './format.js';
 import { Table } from './table.js';
 import { dialog, field, input, section, select } from './view.js';
 
-const states = [['ready', 'Ready'], ['unacked', 'Unacknowledged'], ['scheduled', 'Scheduled'], ['delayed', 'Waiting for a retry'], ['deferred', 'Deferred']];
+const states = [['ready', 'Ready'], ['unacked', 'Unacknowledged'], ['scheduled', 'Scheduled'], ['delayed', 'Waiting for a retry'], ['deferred', 'Deferred'], ['parked', 'Parked']];
 const size = 50; // messages on a page
 const preview = 120, whole = 65536; // bytes of a body that are asked for
 

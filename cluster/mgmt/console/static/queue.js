@@ -33,9 +33,12 @@ function state(view, body, at, { vhost, name }) {
   const lengths = new Chart(view, 'Messages', [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']], count);
   const rates = new Chart(view, 'Messages a second', [['publish', '--line-1'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']], rate);
   const members = new Table('Replicas', memberColumns, (m) => m['Node Name']);
+  const unpark = button('Unpark', () => view.act(() => post(`${at}/unpark`, {}), 'What was parked is ready.'));
+  unpark.hidden = true;
   fill(body, h('div', { class: 'buttons' },
     button('Publish', () => publish(view, vhost, name), { class: 'primary' }),
     button('Purge', () => purge(view, at, name)),
+    unpark,
     view.may('administrator') && [
       button('Expire now', () => view.act(() => post(`${at}/actions`, { action: 'expire_now' }), 'Nothing in the queue is due any more.')),
       button('Snapshot', () => view.act(() => post(`${at}/actions`, { action: 'snapshot' }), 'Every replica has written a snapshot.')),
@@ -48,11 +51,13 @@ function state(view, body, at, { vhost, name }) {
   view.every(async () => {
     const q = await get(at, samples, { signal: view.signal });
     replicated = q.durable && !q.exclusive;
+    unpark.hidden = !q.messages_parked;
     fill(facts, pairs([
       ['State', stateOf(q)], ['Leader', q.leader ?? '–'], ['Type', `${q.type}${q.durable ? '' : ', not durable'}${q.exclusive ? ', exclusive' : ''}${q.auto_delete ? ', deleted with the last consumer' : ''}`],
       ['Ready', `${count(q.messages_ready)} (${bytes(q.message_bytes_ready)})`], ['Unacknowledged', `${count(q.messages_unacknowledged)} (${bytes(q.message_bytes_unacknowledged)})`],
       ['Scheduled', q.messages_scheduled ? `${count(q.messages_scheduled)} (${bytes(q.message_bytes_scheduled)})` : ''],
       ['Waiting for a retry', q.messages_delayed_retry ? count(q.messages_delayed_retry) : ''], ['Deferred', q.messages_deferred ? count(q.messages_deferred) : ''],
+      ['Parked', q.messages_parked ? badge(count(q.messages_parked), 'warn') : ''],
       ...deadLetters(q),
       ['Groups', q.groups ? `${count(q.groups)}, ${count(q.groups_held)} of them held` : ''], ['Consumers', count(q.consumers)],
       ['Log', q.raft ? `term ${count(q.raft.term)}, ${count(q.raft.last_index)} entries written, ${count(q.raft.commit_index)} committed, ${count(q.raft.applied_index)} applied, ${bytes(q.raft.log_bytes)} of messages` : ''],

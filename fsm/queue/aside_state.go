@@ -9,7 +9,7 @@ import (
 
 // restore puts message h, which messages.restore has left in no place, back.
 // Only what would damage a table is checked here; the rest is Check's.
-func (p *parked) restore(st *logpb.MessageState, h uint32) error {
+func (p *aside) restore(st *logpb.MessageState, h uint32) error {
 	in := Place(st.Place)
 	switch {
 	case (in == Deferred) != (st.Deferral != "") || in == Delayed && st.DueAt == 0:
@@ -25,7 +25,7 @@ func (p *parked) restore(st *logpb.MessageState, h uint32) error {
 
 // check checks the tokens. That the messages are where their places say is
 // checked by messages.
-func (p *parked) check(k *checker) {
+func (p *aside) check(k *checker) {
 	n := uint64(len(p.tokens))
 	k.that(n == p.messages.count(Deferred).Messages, "%d messages are deferred, under %d tokens", p.messages.count(Deferred).Messages, n)
 	for h := p.messages.head(deferredList); h != 0 && k.err == nil; h = p.messages.get(h).next {
