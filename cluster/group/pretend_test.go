@@ -45,7 +45,8 @@ type pretendNode struct {
 	candidate bool
 
 	quarantined bool
-	tired       bool // it has resigned lately
+	tired       bool          // it has resigned lately
+	due         time.Duration // nobody needs a leader for so long
 	learner     bool
 	stubborn    bool // it does not give way
 }
@@ -88,7 +89,7 @@ func (n *pretendNode) resignedLately() bool                                     
 func (n *pretendNode) lastLed() uint64                                               { return n.led }
 func (n *pretendNode) want(now time.Time)                                            {}
 func (n *pretendNode) wanted(now time.Time) bool                                     { return false }
-func (n *pretendNode) patience() time.Duration                                       { return 0 }
+func (n *pretendNode) patience() time.Duration                                       { return n.due }
 func (n *pretendNode) barred() bool                                                  { return n.quarantined }
 func (n *pretendNode) isLearner() bool                                               { return n.learner }
 

@@ -123,6 +123,7 @@ type watch struct {
 	// now does not advance while the process is kept from running: a stalled leader is not to
 	// blame for that.
 	now    func() time.Duration
+	slack  func(of ...string) time.Duration // see peer.Mesh.Slack
 	worker *worker.Worker
 
 	mu       sync.Mutex
@@ -138,7 +139,7 @@ type watched struct{ entries, tick, settings, effects mark }
 
 func newWatch(h *Host) *watch {
 	w := &watch{
-		host: h, bound: cmp.Or(h.config.Progress, 2*time.Second), now: h.config.Awake, worker: worker.New(worker.Options{}),
+		host: h, bound: cmp.Or(h.config.Progress, 2*time.Second), now: h.config.Awake, slack: h.config.Mesh.Slack, worker: worker.New(worker.Options{}),
 		groups: map[*Group]*watched{}, stalls: map[*Group]Stall{}, resigned: map[string]uint64{},
 	}
 	if w.now == nil {
@@ -184,7 +185,7 @@ func (w *watch) check() bool {
 		if s.For > 0 {
 			slow++
 		}
-		if s.For >= bound {
+		if s.For >= bound && s.For >= bound+w.slack(g.Voters()...) {
 			s.Keeps = g.whyKeep(&g.leadership.resigned, now)
 			stalls[g] = s
 			if s.Keeps == "" {
