@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -183,6 +184,69 @@ func TestStallIsNoHang(t *testing.T) {
 	release()
 	if count, _ := c.host(g).Resignations(); count[StuckEntries] != 1 {
 		t.Errorf("resignations %v", count)
+	}
+}
+
+// Leaders wait for as long as their turns take at the pace at which others get on, within limits; where none
+// gets on, or one waits alone, they have the bound.
+func TestPaceOfLeaders(t *testing.T) {
+	const window = 2 * time.Second
+	for _, tc := range []struct {
+		name          string
+		each, waiting int // how many get on in each quarter of a second, and how many wait
+		want          time.Duration
+	}{
+		{"nobody gets on", 0, 1000, 0},
+		{"nobody else waits", 10, 0, 0},
+		{"a busy machine", 10, 400, 10 * time.Second},
+		{"a fast machine", 1000, 40, 10 * time.Millisecond},
+		{"hardly anybody gets on", 1, 1000, mostBounds * window},
+	} {
+		var p pace
+		now := time.Hour
+		for range 16 { // two windows
+			p.passed(now, window, tc.each)
+			now += window / 8
+		}
+		if have := p.turns(tc.waiting, now, window); have.Round(time.Millisecond) != tc.want {
+			t.Errorf("%s: %v, not %v", tc.name, have, tc.want)
+		}
+		if p.passed(now+2*window, window, 0); p.turns(tc.waiting, now+2*window, window) != 0 {
+			t.Errorf("%s: what is long ago counts", tc.name)
+		}
+	}
+}
+
+// Two leaders of a node stand still, of which the second is no better than the first: while others get on
+// they wait for their turns.
+func TestStalledBesideOthers(t *testing.T) {
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, patientRaft, clock.set)
+	w := c.hosts[0].watch
+	w.mu.Lock()
+	w.slack = func(...string) time.Duration { return 0 }
+	w.mu.Unlock()
+	for id := range 2 {
+		g := c.leadAt(fsm.GroupID(id + 1))
+		g.applier.mu.Lock()
+		defer g.applier.mu.Unlock()
+		mustSubmit(t, g, enqueues(1, -1, "m"))
+	}
+	check := func(getOn int, wait time.Duration) (stalled int) {
+		clock.pass(wait)
+		w.mu.Lock()
+		w.pace.passed(clock.now(), w.bound, getOn)
+		w.mu.Unlock()
+		w.check()
+		return len(c.hosts[0].Stalls())
+	}
+	check(1, 0)
+	check(1, 1)
+	if n := check(1, w.bound); n != 0 {
+		t.Errorf("%d leaders are found stalled where others get on, one in each bound", n)
+	}
+	if n := check(0, 3*w.bound); n != 2 {
+		t.Errorf("%d leaders are found stalled where nobody gets on", n)
 	}
 }
 
