@@ -57,7 +57,7 @@ func TestStarved(t *testing.T) {
 // starve leaves the nodes that run a little of a processor.
 func (r *run) starve() (fed func() error) {
 	r.Helper()
-	fed, err := r.Starve(starvedShare)
+	fed, err := cluster.Starve(starvedShare, r.Nodes...)
 	r.must(err)
 	r.Cleanup(func() { _ = fed() })
 	return fed

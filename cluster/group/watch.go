@@ -19,8 +19,8 @@ const (
 	// bound. When many stall at once, a busy machine is a more likely cause than a fault of each,
 	// and elections would make it busier.
 	manyStalls = 256
-	// mostBounds limits how much more time a leader is given because others get on: that many bounds.
-	mostBounds = 15
+	// maxBounds is how many bounds more a leader is given at most because others get on.
+	maxBounds = 15
 	// A leader that has resigned pauses before it resigns again and before it stands for election
 	// where others can win. The pause starts at shortPause and doubles each time, up to
 	// longestPause; it starts over after another longestPause.
@@ -131,39 +131,39 @@ type watch struct {
 	mu       sync.Mutex
 	groups   map[*Group]*watched
 	slow     int // number of leaders that were stalled at the last check
-	pace     pace
+	served   throughput
 	stalls   map[*Group]Stall  // stalls longer than the bound
 	resigned map[string]uint64 // number of resignations by reason
 	last     []Resignation     // the newest comes last
 }
 
-// pace is how many groups under watch have got on of late, counted in windows as long as a bound. If a
+// throughput is how many groups under watch have got on of late, counted in windows as long as a bound. If a
 // machine has little time, each gets its turn when the others have had theirs: to resign then would cost an
 // election, which waits for its turn as well.
-type pace struct {
+type throughput struct {
 	began       time.Duration // of this window
 	now, before int           // groups that have got on in this window and in that before it
 }
 
 // passed takes a moment and how many groups have got on since the last one.
-func (p *pace) passed(now, window time.Duration, n int) {
-	if past := now - p.began; past >= window {
-		p.before = p.now
+func (t *throughput) passed(now, window time.Duration, n int) {
+	if past := now - t.began; past >= window {
+		t.before = t.now
 		if past >= 2*window {
-			p.before = 0
+			t.before = 0
 		}
-		p.began, p.now = now, 0
+		t.began, t.now = now, 0
 	}
-	p.now += n
+	t.now += n
 }
 
-// turns returns how long it takes until n groups that wait have had their turns; 0: none has got on.
-func (p *pace) turns(n int, now, window time.Duration) time.Duration {
-	done := p.now + p.before
+// waitFor returns how long it takes until n groups that wait have had their turns; 0: none has got on.
+func (t *throughput) waitFor(n int, now, window time.Duration) time.Duration {
+	done := t.now + t.before
 	if done == 0 || n <= 0 {
 		return 0
 	}
-	return min(time.Duration(n)*(window+now-p.began)/time.Duration(done), mostBounds*window)
+	return min(time.Duration(n)*(window+now-t.began)/time.Duration(done), maxBounds*window)
 }
 
 // watched holds the progress of a group under watch.
@@ -209,7 +209,7 @@ func (w *watch) check() bool {
 	w.mu.Lock()
 	all := maps.Clone(w.groups)
 	now := w.now()
-	bound := w.bound + max(w.bound*time.Duration(w.slow/manyStalls), w.pace.turns(w.slow-1, now, w.bound))
+	bound := w.bound + max(w.bound*time.Duration(w.slow/manyStalls), w.served.waitFor(w.slow-1, now, w.bound))
 	w.mu.Unlock()
 	slow, done := 0, 0
 	stalls := map[*Group]Stall{}
@@ -235,7 +235,7 @@ func (w *watch) check() bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.pace.passed(now, w.bound, done)
+	w.served.passed(now, w.bound, done)
 	w.slow, w.stalls = slow, stalls
 	return len(w.groups) > 0
 }

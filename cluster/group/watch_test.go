@@ -187,9 +187,9 @@ func TestStallIsNoHang(t *testing.T) {
 	}
 }
 
-// Leaders wait for as long as their turns take at the pace at which others get on, within limits; where none
+// Leaders wait for as long as their turns take at the rate at which others get on, within limits; where none
 // gets on, or one waits alone, they have the bound.
-func TestPaceOfLeaders(t *testing.T) {
+func TestThroughputOfLeaders(t *testing.T) {
 	const window = 2 * time.Second
 	for _, tc := range []struct {
 		name          string
@@ -200,18 +200,18 @@ func TestPaceOfLeaders(t *testing.T) {
 		{"nobody else waits", 10, 0, 0},
 		{"a busy machine", 10, 400, 10 * time.Second},
 		{"a fast machine", 1000, 40, 10 * time.Millisecond},
-		{"hardly anybody gets on", 1, 1000, mostBounds * window},
+		{"hardly anybody gets on", 1, 1000, maxBounds * window},
 	} {
-		var p pace
+		var p throughput
 		now := time.Hour
 		for range 16 { // two windows
 			p.passed(now, window, tc.each)
 			now += window / 8
 		}
-		if have := p.turns(tc.waiting, now, window); have.Round(time.Millisecond) != tc.want {
+		if have := p.waitFor(tc.waiting, now, window); have.Round(time.Millisecond) != tc.want {
 			t.Errorf("%s: %v, not %v", tc.name, have, tc.want)
 		}
-		if p.passed(now+2*window, window, 0); p.turns(tc.waiting, now+2*window, window) != 0 {
+		if p.passed(now+2*window, window, 0); p.waitFor(tc.waiting, now+2*window, window) != 0 {
 			t.Errorf("%s: what is long ago counts", tc.name)
 		}
 	}
@@ -235,7 +235,7 @@ func TestStalledBesideOthers(t *testing.T) {
 	check := func(getOn int, wait time.Duration) (stalled int) {
 		clock.pass(wait)
 		w.mu.Lock()
-		w.pace.passed(clock.now(), w.bound, getOn)
+		w.served.passed(clock.now(), w.bound, getOn)
 		w.mu.Unlock()
 		w.check()
 		return len(c.hosts[0].Stalls())

@@ -22,8 +22,7 @@ func TestStarve(t *testing.T) {
 	defer func() { _ = loop.Wait() }()
 	defer func() { _ = loop.Process.Kill() }()
 	n := &Node{PID: loop.Process.Pid}
-	c := &Cluster{Nodes: []*Node{n}}
-	fed, err := c.Starve(share)
+	fed, err := Starve(share, n)
 	if err != nil {
 		t.Fatal(err)
 	}
