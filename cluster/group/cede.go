@@ -10,7 +10,8 @@ import (
 // When one link of several is down, a leader may have a majority and yet be out of reach of a member:
 // publishers and consumers at that node would wait for the link. So a member to which others report
 // a leader that it does not reach asks them to take over, and one that reaches all members offers it
-// to the leader, which cedes if it does not reach all.
+// to the leader, which cedes if it does not reach all. Where nobody waits, a link may come back as well as
+// a node, see rests.
 const (
 	outOfReachAfter = time.Second // how long a member looks for a leader before it asks
 	cedeAtOnce      = 32          // leaderships under way to another member
@@ -27,7 +28,11 @@ type cession struct {
 // reports that it reaches it.
 func (v *election) outOfReach(reporter string, now time.Time) bool {
 	at, led := v.led[reporter]
-	return led && now.Sub(at) < ledValid && now.Sub(v.ready) >= outOfReachAfter
+	after := outOfReachAfter
+	if !v.urgent && now.Before(v.due) {
+		after = deathPatience
+	}
+	return led && now.Sub(at) < ledValid && now.Sub(v.ready) >= after
 }
 
 // offer is what this node offers to the leader of a group, if it reaches all voters and may lead.

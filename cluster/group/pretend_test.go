@@ -48,7 +48,8 @@ type pretendNode struct {
 
 	due         time.Duration // nobody needs a leader for so long
 	quarantined bool
-	tired       bool // it has resigned lately
+	tired       bool          // it has resigned lately
+	due         time.Duration // nobody needs a leader for so long
 	learner     bool
 	stubborn    bool // it does not give way
 }

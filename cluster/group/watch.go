@@ -19,6 +19,8 @@ const (
 	// bound. When many stall at once, a busy machine is a more likely cause than a fault of each,
 	// and elections would make it busier.
 	manyStalls = 256
+	// maxBounds is how many bounds more a leader is given at most because others get on.
+	maxBounds = 15
 	// A leader that has resigned pauses before it resigns again and before it stands for election
 	// where others can win. The pause starts at shortPause and doubles each time, up to
 	// longestPause; it starts over after another longestPause.
@@ -123,14 +125,45 @@ type watch struct {
 	// now does not advance while the process is kept from running: a stalled leader is not to
 	// blame for that.
 	now    func() time.Duration
+	slack  func(of ...string) time.Duration // see peer.Mesh.Slack
 	worker *worker.Worker
 
 	mu       sync.Mutex
 	groups   map[*Group]*watched
-	slow     int               // number of leaders that were stalled at the last check
+	slow     int // number of leaders that were stalled at the last check
+	served   throughput
 	stalls   map[*Group]Stall  // stalls longer than the bound
 	resigned map[string]uint64 // number of resignations by reason
 	last     []Resignation     // the newest comes last
+}
+
+// throughput is how many groups under watch have got on of late, counted in windows as long as a bound. If a
+// machine has little time, each gets its turn when the others have had theirs: to resign then would cost an
+// election, which waits for its turn as well.
+type throughput struct {
+	began       time.Duration // of this window
+	now, before int           // groups that have got on in this window and in that before it
+}
+
+// passed takes a moment and how many groups have got on since the last one.
+func (t *throughput) passed(now, window time.Duration, n int) {
+	if past := now - t.began; past >= window {
+		t.before = t.now
+		if past >= 2*window {
+			t.before = 0
+		}
+		t.began, t.now = now, 0
+	}
+	t.now += n
+}
+
+// waitFor returns how long it takes until n groups that wait have had their turns; 0: none has got on.
+func (t *throughput) waitFor(n int, now, window time.Duration) time.Duration {
+	done := t.now + t.before
+	if done == 0 || n <= 0 {
+		return 0
+	}
+	return min(time.Duration(n)*(window+now-t.began)/time.Duration(done), maxBounds*window)
 }
 
 // watched holds the progress of a group under watch.
@@ -138,7 +171,7 @@ type watched struct{ entries, tick, settings, effects mark }
 
 func newWatch(h *Host) *watch {
 	w := &watch{
-		host: h, bound: cmp.Or(h.config.Progress, 2*time.Second), now: h.config.Awake, worker: worker.New(worker.Options{}),
+		host: h, bound: cmp.Or(h.config.Progress, 2*time.Second), now: h.config.Awake, slack: h.config.Mesh.Slack, worker: worker.New(worker.Options{}),
 		groups: map[*Group]*watched{}, stalls: map[*Group]Stall{}, resigned: map[string]uint64{},
 	}
 	if w.now == nil {
@@ -175,16 +208,21 @@ func (w *watch) run(stop <-chan struct{}) {
 func (w *watch) check() bool {
 	w.mu.Lock()
 	all := maps.Clone(w.groups)
-	bound := w.bound + w.bound*time.Duration(w.slow/manyStalls)
+	now := w.now()
+	bound := w.bound + max(w.bound*time.Duration(w.slow/manyStalls), w.served.waitFor(w.slow-1, now, w.bound))
 	w.mu.Unlock()
-	slow, now := 0, w.now()
+	slow, done := 0, 0
 	stalls := map[*Group]Stall{}
 	for g, x := range all {
+		was := x.entries
 		s, busy := g.stall(x, now)
 		if s.For > 0 {
 			slow++
 		}
-		if s.For >= bound {
+		if was.waits && (!x.entries.waits || x.entries.progress != was.progress) {
+			done++
+		}
+		if s.For >= bound && s.For >= bound+w.slack(g.Voters()...) {
 			s.Keeps = g.whyKeep(&g.leadership.resigned, now)
 			stalls[g] = s
 			if s.Keeps == "" {
@@ -197,6 +235,7 @@ func (w *watch) check() bool {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.served.passed(now, w.bound, done)
 	w.slow, w.stalls = slow, stalls
 	return len(w.groups) > 0
 }

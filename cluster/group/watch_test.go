@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 )
 
@@ -153,13 +154,20 @@ func TestSettingsHang(t *testing.T) {
 	})
 }
 
-// A process that is kept from running blames no leader: no awake time passes.
+// A process that is kept from running blames no leader: no awake time passes. One whose timers are late,
+// or whose peers are far, gives them more.
 func TestStallIsNoHang(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, quickWatch, clock.set)
 	g := c.mustOpen(1)[0]
 	w := c.host(g).watch
+	const slack = time.Second
 	g.applier.mu.Lock()
+	release := sync.OnceFunc(g.applier.mu.Unlock)
+	defer release()
+	w.mu.Lock()
+	w.slack = func(of ...string) time.Duration { return slack }
+	w.mu.Unlock()
 	mustSubmit(t, g, enqueues(1, -1, "m"))
 	w.check()
 	for range 10 {
@@ -167,15 +175,78 @@ func TestStallIsNoHang(t *testing.T) {
 			t.Fatal("a leader stands still in no time")
 		}
 	}
-	clock.pass(w.bound - 1)
+	clock.pass(w.bound + slack - 1)
 	if w.check(); len(c.host(g).Stalls()) != 0 {
 		t.Fatal("a leader stands still before its time")
 	}
 	clock.pass(1)
 	w.check()
-	g.applier.mu.Unlock()
+	release()
 	if count, _ := c.host(g).Resignations(); count[StuckEntries] != 1 {
 		t.Errorf("resignations %v", count)
+	}
+}
+
+// Leaders wait for as long as their turns take at the rate at which others get on, within limits; where none
+// gets on, or one waits alone, they have the bound.
+func TestThroughputOfLeaders(t *testing.T) {
+	const window = 2 * time.Second
+	for _, tc := range []struct {
+		name          string
+		each, waiting int // how many get on in each quarter of a second, and how many wait
+		want          time.Duration
+	}{
+		{"nobody gets on", 0, 1000, 0},
+		{"nobody else waits", 10, 0, 0},
+		{"a busy machine", 10, 400, 10 * time.Second},
+		{"a fast machine", 1000, 40, 10 * time.Millisecond},
+		{"hardly anybody gets on", 1, 1000, maxBounds * window},
+	} {
+		var p throughput
+		now := time.Hour
+		for range 16 { // two windows
+			p.passed(now, window, tc.each)
+			now += window / 8
+		}
+		if have := p.waitFor(tc.waiting, now, window); have.Round(time.Millisecond) != tc.want {
+			t.Errorf("%s: %v, not %v", tc.name, have, tc.want)
+		}
+		if p.passed(now+2*window, window, 0); p.waitFor(tc.waiting, now+2*window, window) != 0 {
+			t.Errorf("%s: what is long ago counts", tc.name)
+		}
+	}
+}
+
+// Two leaders of a node stand still, of which the second is no better than the first: while others get on
+// they wait for their turns.
+func TestStalledBesideOthers(t *testing.T) {
+	clock := &handClock{}
+	c := mustTrio(t, quickWatch, patientRaft, clock.set)
+	w := c.hosts[0].watch
+	w.mu.Lock()
+	w.slack = func(...string) time.Duration { return 0 }
+	w.mu.Unlock()
+	for id := range 2 {
+		g := c.leadAt(fsm.GroupID(id + 1))
+		g.applier.mu.Lock()
+		defer g.applier.mu.Unlock()
+		mustSubmit(t, g, enqueues(1, -1, "m"))
+	}
+	check := func(getOn int, wait time.Duration) (stalled int) {
+		clock.pass(wait)
+		w.mu.Lock()
+		w.served.passed(clock.now(), w.bound, getOn)
+		w.mu.Unlock()
+		w.check()
+		return len(c.hosts[0].Stalls())
+	}
+	check(1, 0)
+	check(1, 1)
+	if n := check(1, w.bound); n != 0 {
+		t.Errorf("%d leaders are found stalled where others get on, one in each bound", n)
+	}
+	if n := check(0, 3*w.bound); n != 2 {
+		t.Errorf("%d leaders are found stalled where nobody gets on", n)
 	}
 }
 

@@ -167,6 +167,30 @@ func TestFarNodeWithStaleAddress(t *testing.T) {
 	}
 }
 
+// A node whose link breaks is given the slack of that link before it is declared dead, which would end the
+// link that it may have got meanwhile.
+func TestLateRedial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var late atomic.Int64
+		n1, n2 := newFarPair(t, &late)
+		mustLink(t, n1, n2)
+		const slack = 2 * time.Second
+		late.Store(int64(time.Hour))
+		n1.peer("n2").slack.Store(int64(slack))
+		n1.peer("n2").link.Load().cancel(ErrBroken)
+		time.Sleep(n1.cfg.SuspectAfter + slack - time.Millisecond)
+		if !n1.Alive("n2") {
+			t.Error("declared dead too early")
+		}
+		time.Sleep(10 * time.Second)
+		if n1.Alive("n2") {
+			t.Error("not declared dead")
+		}
+		n1.Close()
+		n2.Close()
+	})
+}
+
 // A link to a node a second away rests without being found silent, and when it breaks it is back by
 // the first attempt: how long that takes is known then.
 func TestFarLinkStays(t *testing.T) {

@@ -24,12 +24,14 @@ func (l *liveness) replaced(by [16]byte) bool { return l.alive && by != l.incarn
 func (l *liveness) linked(incarnation [16]byte) { l.alive, l.incarnation = true, incarnation }
 
 // evidence says why the node is not alive, by what is known of attempts to dial
-// it, which have been refused for so long; empty: it may be.
-func (l *liveness) evidence(now time.Time, refusedFor time.Duration, t *Timing) (reason string) {
+// it, which have been refused for so long; empty: it may be. slack is that of the
+// last link: where it is long, so are the attempts, and a node that is declared dead
+// loses the link that it has got meanwhile.
+func (l *liveness) evidence(now time.Time, refusedFor, slack time.Duration, t *Timing) (reason string) {
 	switch {
 	case refusedFor >= t.RefusedAfter:
 		return Refused
-	case now.Sub(l.lostAt) >= t.SuspectAfter:
+	case now.Sub(l.lostAt) >= t.SuspectAfter+slack:
 		return Suspected
 	}
 	return ""

@@ -16,7 +16,7 @@ func TestLivenessByRefusals(t *testing.T) {
 	all.reached(all.next())
 	l.lostAt = now
 	all.lost()
-	if reason := l.evidence(now, all.refusedFor(), &timing); !l.alive || reason != "" {
+	if reason := l.evidence(now, all.refusedFor(), 0, &timing); !l.alive || reason != "" {
 		t.Fatalf("dead, as %q, when its link has just broken", reason)
 	}
 	fail := func(refused bool) {
@@ -29,7 +29,7 @@ func TestLivenessByRefusals(t *testing.T) {
 		}
 	}
 	refuse(3, 100*time.Millisecond)
-	if reason := l.evidence(now, all.refusedFor(), &timing); all.refusedFor() != 200*time.Millisecond || reason != "" {
+	if reason := l.evidence(now, all.refusedFor(), 0, &timing); all.refusedFor() != 200*time.Millisecond || reason != "" {
 		t.Errorf("refused for %v: %q", all.refusedFor(), reason)
 	}
 	fail(false) // somebody has taken the connection
@@ -37,7 +37,7 @@ func TestLivenessByRefusals(t *testing.T) {
 		t.Errorf("refused for %v after an attempt that was not", all.refusedFor())
 	}
 	refuse(4, 100*time.Millisecond)
-	if reason := l.evidence(now, all.refusedFor(), &timing); reason != Refused {
+	if reason := l.evidence(now, all.refusedFor(), 0, &timing); reason != Refused {
 		t.Errorf("refused for %v: %q", all.refusedFor(), reason)
 	}
 	before := all.refusedFor()
@@ -55,9 +55,11 @@ func TestLivenessByTime(t *testing.T) {
 	var l liveness
 	l.linked([16]byte{1})
 	l.lostAt = now
-	for after, want := range map[time.Duration]string{timing.SuspectAfter - 1: "", timing.SuspectAfter: Suspected} {
-		if reason := l.evidence(now.Add(after), 0, &timing); reason != want {
-			t.Errorf("%v after its link broke: %q, not %q", after, reason, want)
+	for _, slack := range []time.Duration{0, time.Second} {
+		for after, want := range map[time.Duration]string{timing.SuspectAfter + slack - 1: "", timing.SuspectAfter + slack: Suspected} {
+			if reason := l.evidence(now.Add(after), 0, slack, &timing); reason != want {
+				t.Errorf("%v after its link broke, with a slack of %v: %q, not %q", after, slack, reason, want)
+			}
 		}
 	}
 }

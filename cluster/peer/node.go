@@ -153,12 +153,13 @@ func (p *peer) dialAfresh() {
 
 // dial opens a link. After slow attempts that took too long, the next may take longer, up to eight
 // times as long: otherwise nodes short of processor time would never get through, and each attempt costs
-// them more of it. To a node that is known to be far it may take longer at once.
+// them more of it. To a node that is known to be far, and where this process's timers were late, it may take
+// longer at once.
 func (p *peer) dial(a *address, slow int) (*link, error) {
 	if a == nil {
 		return nil, errNoAddress
 	}
-	limit := max(p.m.cfg.SuspectAfter/2, redialMax)<<slow + handshakeTrips*time.Duration(p.roundTrip.Load())
+	limit := max(p.m.cfg.SuspectAfter/2, redialMax)<<slow + handshakeTrips*time.Duration(p.roundTrip.Load()) + time.Duration(p.slack.Load())
 	ctx, cancel := context.WithTimeout(p.ctx, limit)
 	defer cancel()
 	return openLink(ctx, p, a.name)
@@ -257,7 +258,7 @@ func (p *peer) notReached(a *address, err error, took time.Duration) {
 	}
 	if hasWithdrawn(err) {
 		p.dead(Withdrawn)
-	} else if reason := p.live.evidence(now, p.addresses.refusedFor(), &p.m.cfg.Timing); reason != "" {
+	} else if reason := p.live.evidence(now, p.addresses.refusedFor(), time.Duration(p.slack.Load()), &p.m.cfg.Timing); reason != "" {
 		p.dead(reason)
 	}
 }

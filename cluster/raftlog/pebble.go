@@ -15,6 +15,9 @@ const (
 	// blockCacheBytes holds table blocks, mostly headers and pins: entries
 	// have a cache of their own.
 	blockCacheBytes = 16 << 20
+	// reservedTables is how many memtables Pebble takes out of the size of its cache: the one that is
+	// written, and the one before, which is flushed or kept to be used again.
+	reservedTables = 2
 	// tableBytes is the size of table files on the first levels. Payloads are
 	// large; files of the default size would hold a few dozen.
 	tableBytes = 16 << 20
@@ -49,7 +52,7 @@ func (s *Store) pebbleOptions(o Options) *pebble.Options {
 		LBaseMaxBytes:               o.MemTableBytes * 4,
 		BytesPerSync:                syncStep,
 		FlushDelayDeleteRange:       rangeDelay,
-		CacheSize:                   blockCacheBytes,
+		CacheSize:                   blockCacheBytes + reservedTables*o.MemTableBytes,
 		MaxOpenFiles:                cmp.Or(o.OpenFiles, openFiles),
 		Logger:                      pebbleLogger{s},
 		EventListener:               s.listener(),

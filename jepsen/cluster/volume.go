@@ -283,15 +283,9 @@ func (d *Disk) Hurry() error {
 	if d.slow == "" {
 		return nil
 	}
-	pids, err := os.ReadFile(filepath.Join(d.slow, "cgroup.procs"))
-	for _, pid := range strings.Fields(string(pids)) {
-		if err := os.WriteFile(filepath.Join(throttling, "cgroup.procs"), []byte(pid), 0); err != nil && !errors.Is(err, unix.ESRCH) {
-			return err
-		}
-	}
 	group := d.slow
 	d.slow = ""
-	return errors.Join(err, os.Remove(group))
+	return leaveGroup(group)
 }
 
 // LosePower makes the disk lose everything that was not synced: what is in memory and
