@@ -48,8 +48,7 @@ type pretendNode struct {
 
 	due         time.Duration // nobody needs a leader for so long
 	quarantined bool
-	tired       bool          // it has resigned lately
-	due         time.Duration // nobody needs a leader for so long
+	tired       bool // it has resigned lately
 	learner     bool
 	stubborn    bool // it does not give way
 }
