@@ -26,7 +26,7 @@ var (
 // the log's buffers alone.
 var withoutSync = cluster.Change{
 	File: "cluster/raftlog/group.go",
-	Old:  "g.s.syncer.sync(b, number, g.s.segments.appended.Load())", New: "_ = number",
+	Old:  "g.s.syncer.sync(&w)\n\tg.settle()\n\tend := g.appended", New: "g.settle()\n\tend := g.appended",
 }
 
 // Power is taken from all nodes at once, and from single ones, in the middle of the

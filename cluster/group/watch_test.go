@@ -420,7 +420,7 @@ func TestCrowdIsGivenTime(t *testing.T) {
 	if w.check(); len(c.host(g).Stalls()) != 0 {
 		t.Error("it stands still among many")
 	}
-	clock.pass(w.bound)
+	clock.pass(w.bound + 2*w.slack(g.Voters()...))
 	w.mu.Lock()
 	w.slow = 2 * manyStalls
 	w.mu.Unlock()

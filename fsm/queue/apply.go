@@ -53,7 +53,7 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_KICK:
 		return m.intake.retryNow(cmd.Kick)
 	case logpb.Command_UNPARK:
-		return parking{m.intake}.unpark(cmd.Unpark)
+		return m.intake.unpark(cmd.Unpark)
 	case logpb.Command_GROUP:
 		return m.intake.group(s, cmd.Group)
 	}

@@ -154,7 +154,7 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	m.consumers.measure()
 	m.scratch.begin(cmd.Kind, &m.bounds)
 	m.intake.catchUp(eff)
-	parking{m.intake}.settleParked(cmd.Kind, eff)
+	m.intake.settleParked(cmd.Kind, eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
 	if cmd.Kind != logpb.Command_TICK {
 		m.scratch.budget = m.bounds.Before
@@ -245,7 +245,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 // hasWork reports whether a command has left something to do.
 func hasWork(m *Machine) bool {
 	return m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() ||
-		m.groups.doomed() != 0 || (parking{m.intake}).unparks() || serves(m)
+		m.groups.doomed() != 0 || m.intake.unparks() || serves(m)
 }
 
 // serves reports whether there is a message to hand out or to forward.

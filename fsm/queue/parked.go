@@ -5,11 +5,10 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// parking is the rules of parked messages. These have failed more often than the default delivery limit allows, in
+// Parked messages have failed more often than the default delivery limit allows, in
 // a queue without dead-letter exchange. Nobody gets them, and only what somebody has
 // set ends them: a TTL, a length limit, a purge. They wait for Unpark, or for
 // settings that do not park them.
-type parking struct{ *intake }
 
 // exceeds reports whether x has failed more often than the delivery limit allows.
 func (s *settings) exceeds(x *message) bool {
@@ -24,7 +23,7 @@ func (o *outbox) parks() bool {
 
 // park puts message h, which is in no place, to the parked ones. It keeps its
 // group, and its expiry goes on.
-func park(ms *messages, h uint32) {
+func (ms *messages) park(h uint32) {
 	ms.put(h, Parked)
 	ms.watch(h)
 	ms.counters.Parked++
@@ -33,7 +32,7 @@ func park(ms *messages, h uint32) {
 // unpark makes up to n of the parked messages ready, those that were parked first,
 // and no more than one command may; 0: all. Their failures count anew. Count of the
 // answer is how many. The next call continues; nothing is remembered.
-func (it parking) unpark(cmd *logpb.Unpark) fsm.Result {
+func (it *intake) unpark(cmd *logpb.Unpark) fsm.Result {
 	if !it.since(3) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
@@ -52,7 +51,7 @@ func (it parking) unpark(cmd *logpb.Unpark) fsm.Result {
 
 // unparkOne makes parked message h ready, as one that is tried again. If it has
 // expired meanwhile it is due at once.
-func (it parking) unparkOne(h uint32) {
+func (it *intake) unparkOne(h uint32) {
 	it.messages.remove(h)
 	it.counters.Unparked++
 	it.lease.touch()
@@ -62,14 +61,14 @@ func (it parking) unparkOne(h uint32) {
 // unparks reports whether messages are parked that the settings do not park: dead
 // letters have somewhere to go, or there is no limit. With a limit that somebody has
 // set they stay, since it would drop them.
-func (it parking) unparks() bool {
+func (it *intake) unparks() bool {
 	return it.messages.head(parkedList) != 0 && (it.settings.DeliveryLimit < 0 || it.outbox.strategy() != Dropped)
 }
 
 // settleParked ends the parking of messages that the settings do not park, those
 // that were parked first, as many as a command of this kind may: what exceeds the
 // limit dies, the rest becomes ready. What is due expires before.
-func (it parking) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
+func (it *intake) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
 	n := it.bounds.Before
 	if kind == logpb.Command_TICK {
 		n = it.bounds.Back()

@@ -47,7 +47,7 @@ func (it restored) take(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fs
 		return fsm.OK
 	}
 	if it.outbox.parks() && it.settings.exceeds(x) {
-		park(it.messages, h)
+		it.messages.park(h)
 		return fsm.OK
 	}
 	if place := it.members.place(h); place == Ready && r.Acquired > 0 {

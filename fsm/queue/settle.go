@@ -286,7 +286,7 @@ func (ds *deliveries) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *
 		case x.due(ds.clock.now()) && !ds.members.covered(held.handle):
 			ds.scratch.overdue = append(ds.scratch.overdue, held)
 		case exceeds:
-			park(ds.messages, held.handle)
+			ds.messages.park(held.handle)
 		default:
 			kept = append(kept, held)
 		}

@@ -12,7 +12,7 @@ import (
 func TestParked(t *testing.T) { parkedRows.run(t) }
 
 var parkedRows = suite{test: "TestParked", title: "Parked messages", rows: []row{
-	{id: "Q-P1", what: "21 rejects in a queue with the default limit and no dead-letter exchange: the message is parked, listed and counted, and nobody gets it; unparked, its failures count anew", run: func(t *T) {
+	{id: "Q-PK1", what: "21 rejects in a queue with the default limit and no dead-letter exchange: the message is parked, listed and counted, and nobody gets it; unparked, its failures count anew", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q, body("bad"))
 		t.publish(q, body("good"))
@@ -38,7 +38,7 @@ var parkedRows = suite{test: "TestParked", title: "Parked messages", rows: []row
 		t.must(m.Ack(false))
 		t.settled(q)
 	}},
-	{id: "Q-P2", what: "a parked message expires at its time", long: true, run: func(t *T) {
+	{id: "Q-PK2", what: "a parked message expires at its time", long: true, run: func(t *T) {
 		q := t.queue("q")
 		due := time.Now().Add(ms(4000))
 		t.publish(q, expiration("4000"))
@@ -49,7 +49,7 @@ var parkedRows = suite{test: "TestParked", title: "Parked messages", rows: []row
 			t.Errorf("it was gone %v before its time", early)
 		}
 	}},
-	{id: "Q-P3", what: "a policy without limit makes parked messages ready, with their counts; one with a dead-letter exchange dead-letters them", run: func(t *T) {
+	{id: "Q-PK3", what: "a policy without limit makes parked messages ready, with their counts; one with a dead-letter exchange dead-letters them", run: func(t *T) {
 		q := t.queue("q")
 		t.publish(q)
 		t.fails(q)
@@ -69,7 +69,7 @@ var parkedRows = suite{test: "TestParked", title: "Parked messages", rows: []row
 		t.equal("reason", t.death(t.take1(dead), 0)["reason"], "delivery_limit")
 		t.settled(other)
 	}},
-	{id: "Q-P4", what: "a limit of 20 that somebody has set drops, by argument and by policy", run: func(t *T) {
+	{id: "Q-PK4", what: "a limit of 20 that somebody has set drops, by argument and by policy", run: func(t *T) {
 		q := t.queue("q", "x-delivery-limit", int32(20))
 		t.publish(q)
 		t.fails(q)
@@ -86,7 +86,7 @@ var parkedRows = suite{test: "TestParked", title: "Parked messages", rows: []row
 		t.fails(other)
 		t.settled(other)
 	}},
-	{id: "Q-P5", what: "parked messages count in a length limit, and are dropped first; a queue with one is not empty; a purge and quoratectl unpark count them", run: func(t *T) {
+	{id: "Q-PK5", what: "parked messages count in a length limit, and are dropped first; a queue with one is not empty; a purge and quoratectl unpark count them", run: func(t *T) {
 		q := t.queue("q", "x-max-length", int32(2))
 		for _, b := range []string{"a", "b"} {
 			t.publish(q, body(b))
@@ -112,7 +112,7 @@ var parkedRows = suite{test: "TestParked", title: "Parked messages", rows: []row
 
 // parkedKillRows are rows of parked messages whose queue loses its leader meanwhile.
 var parkedKillRows = []row{
-	{id: "Q-P1K", what: "three messages are parked, the leader is killed, they are unparked, the leader is killed again: each is parked, and then delivered, once", run: func(t *T) {
+	{id: "Q-PK1K", what: "three messages are parked, the leader is killed, they are unparked, the leader is killed again: each is parked, and then delivered, once", run: func(t *T) {
 		q := t.queue("q")
 		for _, b := range []string{"a", "b", "c"} {
 			t.publish(q, body(b))
