@@ -47,7 +47,7 @@ const (
 // meanwhile: handles are reused at once.
 //
 // It has no pointers so that the garbage collector does not scan a backlog, and
-// TestSizeOfTypes keeps it from growing. Lists, counts and timers each repeat
+// TestMessageSize keeps it from growing. Lists, counts and timers each repeat
 // something of it. Only messages changes place, links and number; intake sets
 // expireAt before the message is watched; settle.go counts acquired and failed.
 type message struct {
