@@ -19,7 +19,10 @@ const (
 	crowdSize = 100
 	// crowdWorkers is how many channels per node work on the queues at a time.
 	crowdWorkers = 3
-	// crowdCalm is the pause before idle processor time is measured for crowdIdle.
+	// crowdRest is the pause before idle processor time is measured for crowdIdle: members of a group are told
+	// once what is committed when it has rested for half a minute.
+	crowdRest = 75 * time.Second
+	// crowdCalm is the pause before a node is killed.
 	crowdCalm = 30 * time.Second
 	crowdIdle = 20 * time.Second
 	// crowdKilled are the numbers, counted from 0, of the nodes that are killed: one that has been leads nothing.
@@ -147,7 +150,7 @@ func (c *crowd) spread(ctx context.Context, t *target, do func(ch *amqp.Channel,
 // idle measures the cost of unused queues.
 func (c *crowd) idle(ctx context.Context) error {
 	r := result{Name: fmt.Sprintf("idle with %d queues", c.n)}
-	if err := pause(ctx, crowdCalm); err != nil {
+	if err := pause(ctx, crowdRest); err != nil {
 		return err
 	}
 	cpu, err := cpuSeconds(c.target.pids)
