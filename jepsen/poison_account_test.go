@@ -56,7 +56,7 @@ var poisonedDefinitions = []poison{
 	{name: "hashing algorithm", try: func(p *poisoned, text string) error {
 		return p.put(path("users", p.id), map[string]any{"password_hash": "YWFhYQ==", "hashing_algorithm": text, "tags": ""})
 	}, refusal: func(_ *poisoned, text string) string {
-		return badRequest("password_hash is not the base64 of a hash made with %s", text)
+		return badRequest("hashing_algorithm %s is not supported", text)
 	}},
 	{name: "name of a vhost", path: true, try: func(p *poisoned, text string) error {
 		if err := p.put(path("vhosts", text), map[string]any{}); err != nil {

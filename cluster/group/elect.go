@@ -24,6 +24,7 @@ const (
 	positionsWait  = 150 * time.Millisecond // how long to wait for others' log positions
 	positionsEvery = time.Second            // how often to ask again
 	slotTime       = time.Second            // a candidate's initial slot
+	soleTime       = 3 * time.Second        // how long a campaign goes on before the only candidate begins another
 	longestSlot    = 8 * time.Second        // upper limit as slots grow; an undecided campaign no longer counts as under way
 	ledValid       = 2 * time.Second        // how long a report that a member has a leader, or waits to stand, stays valid
 	deathPatience  = 5 * time.Second        // how long a dead leader's node may come back to a group that nobody waits for
@@ -402,6 +403,8 @@ func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
 	}
 	rank := e.rank(v, alive)
 	switch {
+	case s.candidates == 1 && v.under != nil && next.now.Sub(v.under.began) < soleTime:
+		next.or(v.under.began.Add(soleTime)) // nobody else takes the votes away that are still on their way
 	case !v.backoff.mine(next.now, rank, s):
 		next.or(v.othersWait.Add(ledValid))
 		next.or(v.backoff.next(rank, s))

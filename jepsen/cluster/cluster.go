@@ -207,7 +207,7 @@ func (c *Cluster) newLinked(k int, words []string) (*Node, error) {
 		return nil, err
 	}
 	amqp := net.JoinHostPort(hostAddress(k), port)
-	n := c.newNode(k, append(words, "--set=listeners.tcp.default="+amqp, "--set=loopback_users=none", "--set=cluster.listener="+c.Links.address(Clients, k))...)
+	n := c.newNode(k, append(words, "--set=listeners.tcp.default="+amqp, "--set=loopback_users=none", "--set=default_pass=guest", "--set=cluster.listener="+c.Links.address(Clients, k))...)
 	n.net = p.hosts[k]
 	err = p.forwardTo(p.hosts[Clients], c.at(0, k), amqp)
 	for _, listener := range []int{1, 2} { // of those who look on: not disturbed

@@ -134,14 +134,17 @@ func (n *Node) DataDir() string {
 	return filepath.Join(n.dir, "data", "n"+strconv.Itoa(n.Number))
 }
 
-// LoseData removes all that is in the data folder of a node that has stopped.
+// settingsFile is where quorate dev keeps the settings of a node: they are no data.
+const settingsFile = "quorate.conf"
+
+// LoseData removes all that is in the data folder of a node that has stopped, but for its settings.
 func (n *Node) LoseData() error {
 	parts, err := os.ReadDir(n.DataDir())
 	if err != nil {
 		return err
 	}
 	for _, p := range parts {
-		if p.Name() != "lost+found" { // the filesystem's own
+		if p.Name() != "lost+found" && p.Name() != settingsFile { // the former is the filesystem's own
 			err = errors.Join(err, os.RemoveAll(filepath.Join(n.DataDir(), p.Name())))
 		}
 	}
