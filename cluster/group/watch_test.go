@@ -415,14 +415,14 @@ func TestCrowdIsGivenTime(t *testing.T) {
 	w.check()
 	clock.pass(2 * w.bound)
 	w.mu.Lock()
-	w.slow = 2 * manyStalls
+	w.slow, w.served = 2*manyStalls, throughput{} // none of them has got on
 	w.mu.Unlock()
 	if w.check(); len(c.host(g).Stalls()) != 0 {
 		t.Error("it stands still among many")
 	}
 	clock.pass(w.bound + 2*w.slack(g.Voters()...))
 	w.mu.Lock()
-	w.slow = 2 * manyStalls
+	w.slow, w.served = 2*manyStalls, throughput{} // none of them has got on
 	w.mu.Unlock()
 	if w.check(); len(c.host(g).Stalls()) != 1 {
 		t.Error("it is never found to stand still")
