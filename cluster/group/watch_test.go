@@ -408,10 +408,14 @@ func TestCrowdIsGivenTime(t *testing.T) {
 	clock := &handClock{}
 	c := mustTrio(t, clock.set, quickWatch)
 	g := c.mustOpen(1)[0]
-	w := c.host(g).watch
+	w, r := c.host(g).watch, g.raft.Load()
+	mustSubmit(t, g, enqueues(1, -1, "m"))
+	await(t, "it has begun its term", func() bool { return ready(g) == 1 && r.AppliedIndex() == r.LastIndex() })
+	last := r.LastIndex()
 	g.applier.mu.Lock()
 	defer g.applier.mu.Unlock()
-	mustSubmit(t, g, enqueues(1, -1, "m"))
+	mustSubmit(t, g, enqueues(2, -1, "m"))
+	await(t, "the entry is handed to the machine, which is progress", func() bool { return r.AppliedIndex() > last && r.AppliedIndex() == r.LastIndex() })
 	w.check()
 	clock.pass(2 * w.bound)
 	w.mu.Lock()
