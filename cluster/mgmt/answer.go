@@ -31,15 +31,26 @@ type responder struct {
 	script bool // the browser must not ask its user for a password: the page does
 }
 
-// answer writes a JSON value.
+// answer writes a JSON value. A failure is sent with its length, so that it is whole for a client whose body is still
+// being read.
 func (w *responder) answer(status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
-	if f, ok := body.(api.Failure); ok {
-		text, _ := json.Marshal(f)                                  // two strings
-		w.Header().Set("Content-Length", strconv.Itoa(len(text)+1)) // whole, even if the body is still being read
+	if status < http.StatusBadRequest {
+		w.WriteHeader(status)
+		w.written(json.NewEncoder(w).Encode(body))
+		return
 	}
+	var text bytes.Buffer
+	w.written(json.NewEncoder(&text).Encode(body))
+	w.Header().Set("Content-Length", strconv.Itoa(text.Len()))
 	w.WriteHeader(status)
-	if err := json.NewEncoder(w).Encode(body); err != nil {
+	_, err := text.WriteTo(w)
+	w.written(err)
+}
+
+// written notes why an answer is not.
+func (w *responder) written(err error) {
+	if err != nil {
 		w.log.Debug("answer not written", "error", err)
 	}
 }

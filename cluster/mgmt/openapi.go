@@ -24,9 +24,7 @@ func (d description) get(w *responder, _ *request) {
 // page shows the same to people: no script, no style, nothing from elsewhere.
 func (d description) page(w *responder, _ *request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	if err := routesPage.Execute(w, describeAPI(d.resources())); err != nil {
-		w.log.Debug("answer not written", "error", err)
-	}
+	w.written(routesPage.Execute(w, describeAPI(d.resources())))
 }
 
 var routesPage = template.Must(template.New("").Parse(`<!DOCTYPE html>

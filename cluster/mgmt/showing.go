@@ -145,9 +145,7 @@ func (x *answering) messages(open string, n int, end string, size int, message f
 // write writes what is encoded.
 func (x *answering) write(b *bytes.Buffer) bool {
 	_, err := b.WriteTo(x.w)
-	if err != nil {
-		x.w.log.Debug("answer not written", "error", err)
-	}
+	x.w.written(err)
 	if b.Cap() > showingSize {
 		*b = bytes.Buffer{}
 	}
