@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -154,16 +153,16 @@ func clusterStatus(c *call) error {
 
 // awaitNodes waits for a number of nodes.
 func awaitNodes(c *call) error {
-	want, err := strconv.Atoi(c.words[0])
-	if err != nil || want < 1 {
-		return usageError("COUNT is a whole number from 1, not %q", c.words[0])
+	want, err := countIn(c.words, 0, 0)
+	if err != nil {
+		return err
 	}
 	return await(c, func() error {
 		var nodes []api.Node
 		if err := c.get(path("nodes"), &nodes); err != nil {
 			return err
 		}
-		up := 0
+		up := uint64(0)
 		for _, n := range nodes {
 			if n.Running {
 				up++

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -40,18 +39,15 @@ func unpark(c *call) error { return wake(c, "unpark") }
 
 // wake makes waiting messages of a queue ready, and shows how many.
 func wake(c *call, verb string) error {
-	var asked api.Retry
-	if len(c.words) > 1 {
-		n, err := strconv.ParseUint(c.words[1], 10, 63)
-		if err != nil || n == 0 {
-			return usageError("COUNT is a whole number from 1, not %q", c.words[1])
-		}
-		asked.Count = n
+	count, err := countIn(c.words, 1, 0)
+	if err != nil {
+		return err
 	}
+	asked := api.Retry{Count: count}
 	var r api.Rescheduled
 	if err := c.post(path("queues", c.options.vhost, c.words[0], verb), asked, &r); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintln(c.out, r.Messages)
+	_, err = fmt.Fprintln(c.out, r.Messages)
 	return err
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/base64"
 	"io"
-	"strconv"
 	"unicode/utf8"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -61,12 +60,9 @@ var gotColumns = []column[api.Message]{
 }
 
 func get(c *call) error {
-	count := 1
-	if len(c.words) > 1 {
-		var err error
-		if count, err = strconv.Atoi(c.words[1]); err != nil || count < 1 {
-			return usageError("COUNT is a whole number from 1, not %q", c.words[1])
-		}
+	count, err := countIn(c.words, 1, 1)
+	if err != nil {
+		return err
 	}
 	mode := "ack_requeue_true"
 	if c.given("remove") {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -34,6 +35,18 @@ type call struct {
 func (c *call) option(name string) string { return c.flags.Lookup(name).Value.String() }
 
 func (c *call) given(name string) bool { return c.flags.Changed(name) }
+
+// countIn is the word COUNT among those of a verb, if it is there; otherwise a number that stands for it.
+func countIn(words []string, at int, otherwise uint64) (uint64, error) {
+	if len(words) <= at {
+		return otherwise, nil
+	}
+	n, err := strconv.ParseUint(words[at], 10, 63)
+	if err != nil || n == 0 {
+		return 0, usageError("COUNT is a whole number from 1, not %q", words[at])
+	}
+	return n, nil
+}
 
 // queue is the one that the option names, which is needed.
 func (c *call) queue() (string, error) {
