@@ -153,10 +153,10 @@ func (p *Pair) Write(certFile, keyFile string) error {
 	if err != nil {
 		return err
 	}
-	if err := replace(keyFile, key); err != nil {
+	if err := WritePrivate(keyFile, key); err != nil {
 		return err
 	}
-	return replace(certFile, encode(p.Certificate))
+	return WritePrivate(certFile, encode(p.Certificate))
 }
 
 // RotateAuthority creates a new authority. The ones used so far stay valid until RetireAuthorities.
@@ -175,10 +175,10 @@ func RotateAuthority(dir string, t Terms) (*Authority, error) {
 		return nil, err
 	}
 	// The key comes last: until it is written, the old one belongs to a valid authority.
-	if err := replace(certFile, encode(append([]*x509.Certificate{a.Certificate}, old...)...)); err != nil {
+	if err := WritePrivate(certFile, encode(append([]*x509.Certificate{a.Certificate}, old...)...)); err != nil {
 		return nil, err
 	}
-	return a, replace(keyFile, key)
+	return a, WritePrivate(keyFile, key)
 }
 
 // RetireAuthorities leaves only the signing authority valid. It refuses while the folder has a
@@ -197,7 +197,7 @@ func RetireAuthorities(dir string) (left *x509.Certificate, err error) {
 			return nil, fmt.Errorf("%s is signed by an earlier authority: rotate it first", f.Path)
 		}
 	}
-	return a.Certificate, replace(filepath.Join(dir, AuthorityFile), encode(a.Certificate))
+	return a.Certificate, WritePrivate(filepath.Join(dir, AuthorityFile), encode(a.Certificate))
 }
 
 // File is a certificate in a file.

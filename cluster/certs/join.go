@@ -220,10 +220,10 @@ func (w *Waiting) Accept(certificate, authorities []byte) error {
 		return fmt.Errorf("certificate of this node: %w", err)
 	}
 	// The certificate comes last: with it the node counts as having all three.
-	if err := replace(w.files.Authorities, authorities); err != nil {
+	if err := WritePrivate(w.files.Authorities, authorities); err != nil {
 		return err
 	}
-	if err := replace(w.files.Certificate, certificate); err != nil {
+	if err := WritePrivate(w.files.Certificate, certificate); err != nil {
 		return err
 	}
 	k, err := w.open()

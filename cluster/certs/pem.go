@@ -114,13 +114,14 @@ func create(path string, text []byte) error {
 	if _, err := os.Lstat(path); err == nil {
 		return fmt.Errorf("%s: %w", path, os.ErrExist)
 	}
-	return replace(path, text)
+	return WritePrivate(path, text)
 }
 
-// replace writes a file, readable by its owner only. Concurrent readers see either the old or the
-// new text.
-func replace(path string, text []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+// WritePrivate writes a file durably, readable by its owner only. Concurrent readers see either the old
+// or the new text.
+func WritePrivate(path string, text []byte) error {
+	dir := filepath.Dir(path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+"-*") // mode 0600
 	if err != nil {
 		return err
 	}
@@ -132,5 +133,9 @@ func replace(path string, text []byte) error {
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return nil
+	folder, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }

@@ -165,23 +165,7 @@ func (n *devNode) write() error {
 	if err := os.MkdirAll(n.home, 0o700); err != nil {
 		return err
 	}
-	next := n.file() + ".new"
-	f, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(text)
-	if err = errors.Join(err, f.Chmod(0o600), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(next, n.file()); err != nil {
-		return err
-	}
-	dir, err := os.Open(n.home) // the node may be started again by its command after a power loss
-	if err != nil {
-		return err
-	}
-	return errors.Join(dir.Sync(), dir.Close())
+	return certs.WritePrivate(n.file(), []byte(text)) // the node may be started again by its command after a power loss
 }
 
 // devName returns the name of a node.
