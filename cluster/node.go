@@ -204,7 +204,7 @@ func (n *Node) Join(ctx context.Context, prepares ...func(context.Context) error
 		return err
 	}
 	n.placement.Reconciler.Start()
-	if n.founded {
+	if n.founded && n.config.Seeds != nil {
 		n.seed(ctx)
 	}
 	for _, prepare := range prepares {
