@@ -151,17 +151,27 @@ func (r *run) publishEverywhere(queue string) []atomic.Int64 {
 	return confirmed
 }
 
-// publishAt keeps a window of publishes unconfirmed.
-func publishAt(ctx context.Context, n *cluster.Node, queue string, confirmed *atomic.Int64) error {
+// channelAt opens a channel on a connection of its own, which leave closes.
+func channelAt(ctx context.Context, n *cluster.Node) (ch *amqp.Channel, leave func(), err error) {
 	conn, err := client.Connect(ctx, n.URI())
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }()
-	ch, err := conn.Channel()
+	leave = func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }
+	if ch, err = conn.Channel(); err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return ch, leave, nil
+}
+
+// publishAt keeps a window of publishes unconfirmed.
+func publishAt(ctx context.Context, n *cluster.Node, queue string, confirmed *atomic.Int64) error {
+	ch, leave, err := channelAt(ctx, n)
 	if err != nil {
 		return err
 	}
+	defer leave()
 	if err := ch.Confirm(false); err != nil {
 		return err
 	}

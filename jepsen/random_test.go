@@ -552,15 +552,11 @@ func (r *run) pass(ctx context.Context, d *dice, enough <-chan struct{}) error {
 }
 
 func (r *run) passOnce(ctx context.Context, d *dice) error {
-	conn, err := client.Connect(ctx, r.Nodes[d.below(len(r.Nodes))].URI())
+	ch, leave, err := channelAt(ctx, r.Nodes[d.below(len(r.Nodes))])
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
+	defer leave()
 	name := fmt.Sprint("random-passing-", d.below(3))
 	if _, err = ch.QueueDeclare(name, true, false, false, false, nil); err == nil {
 		err = ch.QueueBind(name, "", rndFan, false, nil)

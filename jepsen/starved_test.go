@@ -11,7 +11,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/workload"
@@ -223,15 +222,11 @@ func growth(before, after map[string]uint64) map[uint64]int {
 
 // confirmAll publishes a message to each queue at once, and returns when all are confirmed.
 func confirmAll(ctx context.Context, n *cluster.Node, queues []string) error {
-	conn, err := client.Connect(ctx, n.URI())
+	ch, leave, err := channelAt(ctx, n)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) }()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
+	defer leave()
 	if err := ch.Confirm(false); err != nil {
 		return err
 	}

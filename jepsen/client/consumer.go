@@ -100,7 +100,7 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 	}
 	c.ended = make(chan struct{})
 	if err = ch.Qos(c.Prefetch, 0, false); err == nil {
-		c.from, err = c.consumeAll(ch)
+		c.from, err = Subscribe(ch, append([]string{c.Queue}, c.More...), c.tag, c.Arguments, c.ended)
 	}
 	if err != nil {
 		close(c.ended)
@@ -111,15 +111,16 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 	return nil
 }
 
-// consumeAll subscribes to all queues, whose deliveries come in one channel.
-func (c *Consumer) consumeAll(ch *amqp.Channel) (<-chan amqp.Delivery, error) {
-	if len(c.More) == 0 {
-		return ch.Consume(c.Queue, c.Name, false, false, false, false, c.Arguments)
+// Subscribe consumes from several queues, whose deliveries come in one channel until ended is closed. tag
+// names the subscription to each.
+func Subscribe(ch *amqp.Channel, queues []string, tag func(queue string) string, arguments amqp.Table, ended <-chan struct{}) (<-chan amqp.Delivery, error) {
+	if len(queues) == 1 {
+		return ch.Consume(queues[0], tag(queues[0]), false, false, false, false, arguments)
 	}
-	all, ended := make(chan amqp.Delivery), c.ended
+	all := make(chan amqp.Delivery)
 	var open sync.WaitGroup
-	for _, queue := range append([]string{c.Queue}, c.More...) {
-		from, err := ch.Consume(queue, c.tag(queue), false, false, false, false, c.Arguments)
+	for _, queue := range queues {
+		from, err := ch.Consume(queue, tag(queue), false, false, false, false, arguments)
 		if err != nil {
 			return nil, err
 		}

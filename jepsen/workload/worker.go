@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/client"
@@ -138,41 +137,19 @@ func (w *Worker) subscribe(ctx context.Context, h *history.History, epoch int) (
 		}
 	}()
 	if err = s.ch.Qos(w.Prefetch, 0, w.Global); err == nil {
-		s.from, err = w.consume(s)
+		tag := func(queue string) string {
+			if len(w.More) == 0 {
+				return s.Consumer
+			}
+			return s.Consumer + tagQueue + queue
+		}
+		s.from, err = client.Subscribe(s.ch, append([]string{w.Queue}, w.More...), tag, w.Arguments, s.over)
 	}
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
-}
-
-// consume subscribes to all queues, whose deliveries come in one channel.
-func (w *Worker) consume(s *Session) (<-chan amqp.Delivery, error) {
-	if len(w.More) == 0 {
-		return s.ch.Consume(w.Queue, s.Consumer, false, false, false, false, w.Arguments)
-	}
-	all := make(chan amqp.Delivery)
-	var open sync.WaitGroup
-	for _, queue := range append([]string{w.Queue}, w.More...) {
-		from, err := s.ch.Consume(queue, s.Consumer+tagQueue+queue, false, false, false, false, w.Arguments)
-		if err != nil {
-			return nil, err
-		}
-		open.Go(func() {
-			for d := range from {
-				select {
-				case all <- d:
-				case <-s.over:
-				}
-			}
-		})
-	}
-	go func() {
-		open.Wait()
-		close(all)
-	}()
-	return all, nil
 }
 
 // tagQueue is between the name of a worker and that of one of its queues.
