@@ -341,17 +341,22 @@ func TestFollowersFreePayloads(t *testing.T) {
 	}
 }
 
+// clockAhead is the clock of a node of three whose wall clock is an hour ahead.
+func clockAhead() *clock.Clock {
+	began := time.Now()
+	return clock.New(clock.Config{
+		Node: "n1", Nodes: []string{"n1", "n2", "n3"}, Logger: slog.New(slog.DiscardHandler),
+		Wall:      func() time.Time { return time.Now().Add(time.Hour) },
+		Monotonic: func() time.Duration { return time.Since(began) + 1 },
+		MaxSkew:   func() fsm.Millis { return 1000 },
+	})
+}
+
 // A leader whose process has just started does not serve on the word of clocks that disagree: a
 // majority of them has to agree first.
 func TestLeaderAwaitsAgreement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		c := clock.New(clock.Config{
-			Node: "n1", Nodes: []string{"n1", "n2", "n3"}, Logger: slog.New(slog.DiscardHandler),
-			Wall:      func() time.Time { return time.Now().Add(time.Hour) },
-			Monotonic: func() time.Duration { return time.Since(began) + 1 },
-			MaxSkew:   func() fsm.Millis { return 1000 },
-		})
+		c := clockAhead()
 		read := func(node string) { c.Read(node, fsm.Time(time.Now().UnixMilli()), time.Millisecond) }
 		if read("n2"); c.AgreementLeft() != clock.AgreementWait {
 			t.Errorf("a leader waits for %v", c.AgreementLeft())
@@ -380,13 +385,7 @@ func TestLeaderAwaitsAgreement(t *testing.T) {
 // Clocks that do not agree keep the leaders of a node waiting once, and not each of them for as long as they disagree.
 func TestDisagreementIsAwaitedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		c := clock.New(clock.Config{
-			Node: "n1", Nodes: []string{"n1", "n2", "n3"}, Logger: slog.New(slog.DiscardHandler),
-			Wall:      func() time.Time { return time.Now().Add(time.Hour) },
-			Monotonic: func() time.Duration { return time.Since(began) + 1 },
-			MaxSkew:   func() fsm.Millis { return 1000 },
-		})
+		c := clockAhead()
 		takeOver := func() time.Duration {
 			at := time.Now()
 			awaitClocks(c, nil)

@@ -330,10 +330,11 @@ func TestWhatWaitsForOverlap(t *testing.T) {
 	}
 }
 
-// A disk that fails ends the process, and nothing is announced.
-func TestFailedSyncBehindExits(t *testing.T) {
-	b := &breaker{hits: isSync}
-	e := make(exits, 1)
+// mustBreak returns an overlapped group of two members, whose disk fails from now on at the operations that hits names,
+// and the exits of its process.
+func mustBreak(t *testing.T, hits func(op errorfs.Op) bool) (*Group, exits) {
+	t.Helper()
+	b, e := &breaker{hits: hits}, make(exits, 10)
 	opts := testOptions(t, errorfs.Wrap(vfs.NewMem(), b))
 	opts.Exit = e.exit
 	s, err := Open("db", opts)
@@ -342,6 +343,12 @@ func TestFailedSyncBehindExits(t *testing.T) {
 	g.Overlap()
 	must(t, g.StoreLog(configLog(1, 1, "a", "b")))
 	b.on.Store(true)
+	return g, e
+}
+
+// A disk that fails ends the process, and nothing is announced.
+func TestFailedSyncBehindExits(t *testing.T) {
+	g, e := mustBreak(t, isSync)
 	e.mustExit(t, func() {
 		mustStore(t, g, 2, 10, 1)
 		announced := make(chan struct{})

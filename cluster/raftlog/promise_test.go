@@ -320,16 +320,7 @@ func TestFailedSyncOfVoteExits(t *testing.T) {
 		func(op errorfs.Op) bool { return isSync(op) && strings.HasSuffix(op.Path, ".log") },
 		func(op errorfs.Op) bool { return isSync(op) && strings.Contains(op.Path, ledgerNamePrefix) },
 	} {
-		b := &breaker{hits: hits}
-		e := make(exits, 10)
-		opts := testOptions(t, errorfs.Wrap(vfs.NewMem(), b))
-		opts.Exit = e.exit
-		s, err := Open("db", opts)
-		must(t, err)
-		g := mustGroup(t, s, 1)
-		g.Overlap()
-		must(t, g.StoreLog(configLog(1, 1, "a", "b")))
-		b.on.Store(true)
+		g, e := mustBreak(t, hits)
 		e.mustExit(t, func() {
 			mustVoteFor(t, g, 2, "b")
 			announced := make(chan struct{})
