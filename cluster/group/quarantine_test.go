@@ -59,14 +59,20 @@ func mustTrio(t *testing.T, tune ...any) *trio {
 	return c
 }
 
-// mustOpen opens a group on all hosts, waits until it is led, and returns its
-// replicas, the leader first.
+// mustOpen opens a group on all hosts, waits until its leader has begun its term
+// and said so, and returns the replicas, the leader first.
 func (c *trio) mustOpen(id fsm.GroupID) []*Group {
 	c.t.Helper()
 	for _, h := range c.hosts {
 		c.mustOpenAt(h, id)
 	}
-	c.mustLead(id)
+	await(c.t, "a leader has begun its term", func() bool {
+		g := c.mustLead(id)
+		o := c.host(g).outside
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		return slices.Contains(o.terms, g.Leading())
+	})
 	return c.replicas(id)
 }
 
