@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/jepsen/checker"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/stall"
 	"github.com/quorate/quorate/jepsen/nemesis"
@@ -99,6 +100,9 @@ func TestFaults(t *testing.T) {
 		}
 		return r.awaitConfirms(ctx, 20)
 	})
+	for _, n := range r.Nodes { // no fault leaves a wrong clock behind
+		r.must(n.AwaitOffset(r.ctx, -checker.ClockError, checker.ClockError))
+	}
 	r.must(r.Nodes[0].SetDrift(2)) // it bites
 	r.must(r.Nodes[0].AwaitOffset(r.ctx, 500*time.Millisecond, time.Minute))
 	r.must(r.Nodes[0].SetClock(r.ctx, 0))

@@ -46,10 +46,23 @@ const clockNoise = 300 * time.Millisecond
 // now on, or from its next start. It does not wait.
 func (n *Node) SetDrift(rate float64) error { return n.writeClock(fmt.Sprint("0 ", rate)) }
 
+// writeClock replaces the file, which is no data: no loss of power brings back what it was before.
 func (n *Node) writeClock(text string) error {
 	path := filepath.Join(n.DataDir(), clockFile)
 	next := path + ".next"
-	return errors.Join(os.WriteFile(next, []byte(text), 0o644), os.Rename(next, path))
+	if err := errors.Join(os.WriteFile(next, []byte(text), 0o644), syncPath(next), os.Rename(next, path)); err != nil {
+		return err
+	}
+	return syncPath(n.DataDir())
+}
+
+// syncPath makes the disk keep a file or folder.
+func syncPath(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // AwaitOffset waits until a node believes that its clock is ahead by an amount in a range.

@@ -20,7 +20,12 @@ func mustDisk(t *testing.T) *Disk {
 
 func mustDiskOf(t *testing.T, filesystem string) *Disk {
 	t.Helper()
-	d, err := NewDiskOf(filepath.Join(t.TempDir(), "disk"), filesystem)
+	return mustDiskAt(t, filepath.Join(t.TempDir(), "disk"), filesystem)
+}
+
+func mustDiskAt(t *testing.T, folder, filesystem string) *Disk {
+	t.Helper()
+	d, err := NewDiskOf(folder, filesystem)
 	if errors.Is(err, ErrNoDisks) {
 		t.Skip(err)
 	}
@@ -91,6 +96,18 @@ func TestDiskLosesPower(t *testing.T) {
 	}
 	if _, err := NewDiskOf(t.TempDir(), "fat"); err == nil || errors.Is(err, ErrNoDisks) {
 		t.Errorf("an unknown filesystem: %v", err)
+	}
+}
+
+// A clock is no data: what it was last set to holds after a loss of power at once.
+func TestClockOutlastsPower(t *testing.T) {
+	n := &Node{Number: 1, dir: t.TempDir()}
+	d := mustDiskAt(t, n.DataDir(), "ext4")
+	if err := errors.Join(n.writeClock("0"), n.SetDrift(2), writeSynced(d, "before", 10), n.writeClock("0"), d.LosePower(), d.Reboot()); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(filepath.Join(n.DataDir(), clockFile)); err != nil || string(text) != "0" {
+		t.Errorf("the clock is %q: %v", text, err)
 	}
 }
 
