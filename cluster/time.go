@@ -40,8 +40,9 @@ func newClock(c *Config, guard *worker.Guard) *nodeClock {
 }
 
 // heard takes a reading of another node's wall clock.
-func (k *nodeClock) heard(node string, wall int64, roundTrip time.Duration) {
-	k.Read(node, fsm.Time(wall), roundTrip)
+func (k *nodeClock) heard(node string, wall int64, asked time.Time) {
+	now := k.Monotonic()
+	k.Read(node, fsm.Time(wall), now, time.Since(asked))
 }
 
 // learn applies the settings of a view, and reports whether queues have to apply them, too.

@@ -2,10 +2,13 @@ package cluster
 
 import (
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -63,6 +66,31 @@ func TestWrongClockOfLeader(t *testing.T) {
 	}
 	s.close()
 	c.mustAgree()
+}
+
+// The process stands still while it takes note of an answer, as on a machine that has too much to do: what the
+// other clock shows is less certain then, not wrong.
+func TestReadingAcrossPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pause atomic.Int64
+		began := time.Now()
+		logger := slog.New(slog.DiscardHandler)
+		k := newClock(&Config{Name: "n1", Logger: logger, Clock: time.Now, Monotonic: func() time.Duration {
+			stands := time.Duration(pause.Swap(0))
+			time.Sleep(stands)
+			defer time.Sleep(stands)
+			return time.Since(began)
+		}}, worker.NewGuard(logger))
+		defer k.loops.Stop()
+		k.SetNodes([]string{"n1", "n2", "n3"})
+		asked := time.Now()
+		time.Sleep(2 * time.Millisecond)
+		pause.Store(int64(200 * time.Millisecond))
+		k.heard("n2", time.Now().UnixMilli(), asked)
+		if n2 := k.Status().Peers[0]; n2.Offset.Abs() > n2.RoundTrip/2 {
+			t.Errorf("the clock is said to be %v ahead, by an answer that took %v", n2.Offset, n2.RoundTrip)
+		}
+	})
 }
 
 // The time during which the whole cluster was down counts: what should have

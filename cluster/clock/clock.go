@@ -45,8 +45,8 @@ type Clock struct {
 	mu     sync.Mutex
 	nodes  []string // of the cluster
 	peers  map[string]*readings
-	own    time.Duration // the wall clock against the steady one
-	median time.Duration // the same for the cluster's median, when last known
+	own    reading       // of this node's wall clock
+	median time.Duration // of all, against the steady clock, when last known
 	skewed bool
 	agreed chan struct{} // closed once a majority has agreed
 	read   time.Duration // Monotonic when a majority had first been read
@@ -81,7 +81,7 @@ type reading struct {
 // New returns the clock of a node that has not heard from the others yet.
 func New(c Config) *Clock {
 	k := &Clock{config: c, peers: map[string]*readings{}, agreed: make(chan struct{})}
-	k.anchor = wallDuration(c.Wall()) - c.Monotonic()
+	k.anchor = k.readOwn().offset
 	k.state.Store(&state{maxSkew: c.MaxSkew()})
 	k.SetNodes(c.Nodes)
 	return k
@@ -148,20 +148,42 @@ func (c *Clock) WhenAhead(f func()) {
 	c.ahead = append(c.ahead, f)
 }
 
-// Read records a reading of another node's wall clock that has just arrived, roundTrip after it
-// was requested.
-func (c *Clock) Read(node string, wall fsm.Time, roundTrip time.Duration) {
-	now := c.config.Monotonic()
+// Read records a reading of another node's wall clock that has arrived. now is what Monotonic showed
+// before roundTrip was taken, so that a pause between the two makes the reading less certain, not wrong.
+func (c *Clock) Read(node string, wall fsm.Time, now, roundTrip time.Duration) {
 	c.mu.Lock()
 	p := c.peers[node]
 	if p == nil || roundTrip < 0 {
 		c.mu.Unlock()
 		return
 	}
-	p.ring[p.next] = reading{wallDuration(time.UnixMilli(int64(wall))) - c.anchor - now + roundTrip/2, roundTrip, max(now, 1)}
-	p.next = (p.next + 1) % keep
+	p.add(reading{wallDuration(time.UnixMilli(int64(wall))) - c.anchor - now + roundTrip/2, roundTrip, max(now, 1)})
 	c.mu.Unlock()
 	c.Update()
+}
+
+// readOwn reads this node's wall clock. A pause meanwhile makes the reading less certain.
+func (c *Clock) readOwn() reading {
+	before := c.config.Monotonic()
+	wall := wallDuration(c.config.Wall())
+	now := c.config.Monotonic()
+	return reading{wall - c.anchor - before + (before-now)/2, now - before, now}
+}
+
+// nearest is what the clock may show that is closest to offset.
+func (r reading) nearest(offset time.Duration) time.Duration {
+	return min(max(offset, r.offset-r.roundTrip/2), r.offset+r.roundTrip/2)
+}
+
+// add adds a reading. Older ones that it contradicts are of a clock that has been set since.
+func (p *readings) add(r reading) {
+	for i, x := range p.ring {
+		if (x.offset - r.nearest(x.offset)).Abs() > x.roundTrip/2+grain {
+			p.ring[i] = reading{}
+		}
+	}
+	p.ring[p.next] = r
+	p.next = (p.next + 1) % keep
 }
 
 // best returns the reading to use, if there is a fresh one.
@@ -183,19 +205,22 @@ func (c *Clock) Update() {
 
 // update returns the functions to call because the clock has moved ahead.
 func (c *Clock) update() (ahead []func()) {
-	now := c.config.Monotonic()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before := c.state.Load()
-	c.own = wallDuration(c.config.Wall()) - c.anchor - now
+	c.own = c.readOwn()
+	now := c.own.at
 	votes, near := c.votes(now, before.offset)
 	next := &state{offset: before.offset, agreed: before.agreed, sampled: before.sampled, maxSkew: c.config.MaxSkew()}
 	majority := len(c.nodes)/2 + 1
 	if len(votes) >= majority {
-		c.median = median(votes)
-		agreed := agree(votes, majority, time.Duration(next.maxSkew)*time.Millisecond)
-		if agreed || !before.agreed {
-			next.offset, next.agreed = median(near), agreed
+		c.median, _ = median(votes)
+		low, high := median(near)
+		switch agreed := agree(near, majority, time.Duration(next.maxSkew)*time.Millisecond); {
+		case !before.agreed:
+			next.offset, next.agreed = low, agreed
+		case agreed:
+			next.offset = min(max(before.offset, low), high)
 		}
 		if (next.offset - before.offset).Abs() < grain {
 			next.offset = before.offset // at first none: a right clock is not corrected
@@ -225,11 +250,10 @@ func (c *Clock) votes(now, offset time.Duration) (votes, near []time.Duration) {
 	if len(c.nodes) <= 1 { // none: the catalog has nothing yet
 		return []time.Duration{0}, []time.Duration{0}
 	}
-	votes, near = append(votes, c.own), append(near, c.own)
+	votes, near = append(votes, c.own.offset), append(near, c.own.nearest(offset))
 	for _, p := range c.peers {
 		if r, ok := p.best(now); ok {
-			votes = append(votes, r.offset)
-			near = append(near, min(max(offset, r.offset-r.roundTrip/2), r.offset+r.roundTrip/2))
+			votes, near = append(votes, r.offset), append(near, r.nearest(offset))
 		}
 	}
 	return votes, near
@@ -244,17 +268,17 @@ func (c *Clock) lowest(last fsm.Time) (t fsm.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known, behind := 1, last-fsm.Time(c.state.Load().maxSkew)
-	note := func(offset, unsure time.Duration) {
-		least, most := instant(c.anchor+now+offset-unsure), instant(c.anchor+now+offset+unsure)
+	note := func(r reading) {
+		least, most := instant(c.anchor+now+r.offset-r.roundTrip/2), instant(c.anchor+now+r.offset+r.roundTrip/2)
 		if most >= behind && (t == 0 || least < t) {
 			t = least
 		}
 	}
-	note(c.own, 0)
+	note(c.own)
 	for _, p := range c.peers {
 		if r, ok := p.best(now); ok {
 			known++
-			note(r.offset, r.roundTrip/2)
+			note(r)
 		}
 	}
 	if known <= len(c.nodes)/2 {
@@ -263,10 +287,10 @@ func (c *Clock) lowest(last fsm.Time) (t fsm.Time) {
 	return t
 }
 
-// median sorts votes, of which there are some, and returns the lower one of the middle.
-func median(votes []time.Duration) time.Duration {
+// median sorts votes, of which there are some, and returns the one in the middle, or the two.
+func median(votes []time.Duration) (low, high time.Duration) {
 	slices.Sort(votes)
-	return votes[(len(votes)-1)/2]
+	return votes[(len(votes)-1)/2], votes[len(votes)/2]
 }
 
 // agree reports whether at least majority of the sorted votes lie within skew.
@@ -281,7 +305,7 @@ func agree(votes []time.Duration, majority int, skew time.Duration) bool {
 
 // updateAlarm raises or clears the alarm about this node's own clock. mu is held.
 func (c *Clock) updateAlarm(skew fsm.Millis) {
-	off := c.own - c.median
+	off := c.own.offset - c.median
 	if skewed := off.Abs() > time.Duration(skew)*time.Millisecond; skewed != c.skewed {
 		c.skewed = skewed
 		if skewed {
@@ -371,11 +395,11 @@ func (c *Clock) Status() Status {
 	st := c.state.Load()
 	s.Agreed, s.MaxSkew, s.Skewed = st.agreed, st.maxSkew, c.skewed
 	if s.Sampled = st.sampled; s.Sampled {
-		s.Offset = c.own - c.median
+		s.Offset = c.own.offset - c.median
 	}
 	for _, name := range c.nodes {
 		if name != c.config.Node {
-			s.Peers = append(s.Peers, c.peers[name].status(name, c.own, now))
+			s.Peers = append(s.Peers, c.peers[name].status(name, c.own.offset, now))
 		}
 	}
 	slices.SortFunc(s.Peers, func(a, b PeerStatus) int {

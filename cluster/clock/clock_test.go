@@ -22,12 +22,15 @@ type world struct {
 	names  []string
 	off    map[string]time.Duration // wall clocks against true time
 	down   map[string]bool
+	trip   time.Duration // of what is read, and how late answers are
+	late   time.Duration
+	pause  time.Duration // of the process before and after it reads its wall clock the next time
 	skew   fsm.Millis
 	c      *Clock
 }
 
 func newWorld(nodes int, offs ...time.Duration) *world {
-	w := &world{off: map[string]time.Duration{}, down: map[string]bool{}, skew: maxSkew}
+	w := &world{off: map[string]time.Duration{}, down: map[string]bool{}, skew: maxSkew, trip: 2 * ms}
 	for i := range nodes {
 		name := string(rune('a' + i))
 		w.names = append(w.names, name)
@@ -44,7 +47,13 @@ func (w *world) boot() {
 	began := w.passed
 	w.c = New(Config{
 		Node: "a", Nodes: w.names, Logger: slog.New(slog.DiscardHandler),
-		Wall:      func() time.Time { return time.UnixMilli(int64(epoch)).Add(w.passed + w.off["a"]) },
+		Wall: func() time.Time {
+			pause := w.pause
+			w.passed, w.pause = w.passed+pause, 0
+			shows := time.UnixMilli(int64(epoch)).Add(w.passed + w.off["a"])
+			w.passed += pause
+			return shows
+		},
 		Monotonic: func() time.Duration { return w.passed - began },
 		MaxSkew:   func() fsm.Millis { return w.skew },
 	})
@@ -67,9 +76,14 @@ func (w *world) hear() {
 	w.c.Update()
 	for _, name := range w.names[1:] {
 		if !w.down[name] {
-			w.c.Read(name, w.wall(name), 2*ms)
+			w.read(name, w.late, w.trip)
 		}
 	}
+}
+
+// read takes an answer of another node that has been on its way for a while.
+func (w *world) read(node string, late, trip time.Duration) {
+	w.c.Read(node, w.wall(node)-fsm.Time(late/ms), w.c.Monotonic(), trip)
 }
 
 // mustBe checks that got is want, but for the error of a reading.
@@ -163,14 +177,14 @@ func TestMedian(t *testing.T) {
 // is, as far as the readings are certain.
 func TestUnevenDelays(t *testing.T) {
 	const trip = 200 * ms
-	for name, late := range map[string]fsm.Time{"requests are late": 0, "answers are late": fsm.Time(trip / ms)} {
+	for name, late := range map[string]time.Duration{"requests are late": 0, "answers are late": trip} {
 		w := newWorld(3)
 		w.pass(time.Second)
 		listen := func() {
 			for range 20 {
 				w.passed += 100 * ms
 				for _, node := range w.names[1:] {
-					w.c.Read(node, w.wall(node)-late, trip)
+					w.read(node, late, trip)
 				}
 			}
 		}
@@ -213,14 +227,59 @@ func TestNothingMoves(t *testing.T) {
 
 // A node that is not heard any more does not vote.
 func TestUnheardNode(t *testing.T) {
-	w := newWorld(3, 200*ms, 100*ms, 0)
+	for unheard, want := range map[time.Duration]fsm.Time{fresh / 2: 0, 2 * fresh: 100} {
+		w := newWorld(3, 100*ms, 0, 200*ms)
+		w.pass(time.Second)
+		mustBe(t, "now", w.c.Now(), w.truth()+100)
+		w.down["b"] = true
+		w.pass(unheard)
+		w.off["a"] = -50 * ms
+		w.pass(200 * ms)
+		mustBe(t, "with a reading of "+unheard.String()+" ago", w.c.Now(), w.truth()+want)
+	}
+}
+
+// Of two clocks that remain, none is more right than the other: the clock does not move while a node
+// is away, which would take time from messages when it comes back.
+func TestNodeComesBack(t *testing.T) {
+	for _, other := range []time.Duration{-400 * ms, 400 * ms} {
+		w := newWorld(3, 0, 0, other)
+		w.pass(time.Second)
+		w.down["b"] = true
+		for range 100 {
+			w.pass(100 * ms)
+			mustBe(t, "now beside a clock "+other.String()+" ahead", w.c.Now(), w.truth())
+		}
+		w.down["b"] = false
+		w.pass(time.Second)
+		mustBe(t, "when the node is back", w.c.Now(), w.truth())
+	}
+}
+
+// A clock that has been set right counts at once: what it showed before is not held against it.
+func TestClockIsSetRight(t *testing.T) {
+	w := newWorld(3)
 	w.pass(time.Second)
-	mustBe(t, "now", w.c.Now(), w.truth()+100)
-	w.down["b"] = true
-	w.pass(fresh / 2)
-	mustBe(t, "now with a fresh reading", w.c.Now(), w.truth()+100)
-	w.pass(fresh)
-	mustBe(t, "now with an old reading", w.c.Now(), w.truth())
+	w.off["a"], w.off["c"] = 300*ms, hour // two of three are wrong, and so is the time
+	w.pass(2 * fresh)
+	w.off["c"] = 0
+	w.pass(200 * ms)
+	mustBe(t, "now with one wrong clock", w.c.Now(), w.truth())
+}
+
+// The process stands still between two looks at its clocks, as on a machine that has too much to do: what
+// it has read is less certain then, not wrong.
+func TestPausedReading(t *testing.T) {
+	w := newWorld(3, 0, 0, hour)
+	w.pass(time.Second)
+	for range 3 {
+		w.pause = 200 * ms
+		w.c.Update()
+		mustBe(t, "now", w.c.Now(), w.truth())
+	}
+	if s := w.c.Status(); s.Offset.Abs() > 200*ms+2*grain {
+		t.Errorf("this node's clock is said to be %v ahead", s.Offset)
+	}
 }
 
 // A node alone goes by its first reading; the alarm says that the wall clock
@@ -253,14 +312,14 @@ func TestShortestRoundTrip(t *testing.T) {
 	now := w.c.Now()
 	for range keep - 1 {
 		for _, name := range w.names[1:] {
-			w.c.Read(name, w.wall(name)-300, 600*ms/2)
+			w.read(name, 300*ms, 300*ms)
 		}
 	}
 	if moved := w.c.Now() - now; moved < -fsm.Time(grain/ms) || moved > fsm.Time(grain/ms) {
 		t.Errorf("slow answers moved the clock by %d ms", moved)
 	}
-	w.c.Read("nobody", 0, ms)
-	w.c.Read("b", 0, -ms)
+	w.read("nobody", hour, ms)
+	w.read("b", hour, -ms)
 	if w.c.Now() != now {
 		t.Error("a reading of nobody counted")
 	}

@@ -357,7 +357,7 @@ func clockAhead() *clock.Clock {
 func TestLeaderAwaitsAgreement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := clockAhead()
-		read := func(node string) { c.Read(node, fsm.Time(time.Now().UnixMilli()), time.Millisecond) }
+		read := func(node string) { c.Read(node, fsm.Time(time.Now().UnixMilli()), c.Monotonic(), time.Millisecond) }
 		if read("n2"); c.AgreementLeft() != clock.AgreementWait {
 			t.Errorf("a leader waits for %v", c.AgreementLeft())
 		}
@@ -394,7 +394,7 @@ func TestDisagreementIsAwaitedOnce(t *testing.T) {
 		if took := takeOver(); took != clock.AgreementWait {
 			t.Errorf("with clocks that nobody has read a leader waits for %v", took)
 		}
-		c.Read("n2", fsm.Time(time.Now().UnixMilli()), time.Millisecond)
+		c.Read("n2", fsm.Time(time.Now().UnixMilli()), c.Monotonic(), time.Millisecond)
 		time.Sleep(clock.AgreementWait / 2)
 		for i, want := range []time.Duration{clock.AgreementWait / 2, 0, 0} {
 			if took := takeOver(); took != want {

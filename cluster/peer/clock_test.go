@@ -24,9 +24,9 @@ func TestClocksAreHeard(t *testing.T) {
 		if by == "n3" {
 			return // nor does it listen
 		}
-		cfg.HeardClock = func(node string, wall int64, roundTrip time.Duration) {
+		cfg.HeardClock = func(node string, wall int64, asked time.Time) {
 			select {
-			case got <- heard{by, node, wall, roundTrip}:
+			case got <- heard{by, node, wall, time.Since(asked)}:
 			default:
 			}
 		}

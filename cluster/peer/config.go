@@ -41,9 +41,9 @@ type Config struct {
 	// WallClock is this node's wall clock in milliseconds since the epoch,
 	// which answers to pings carry. nil: they carry none.
 	WallClock func() int64
-	// HeardClock is called with what the wall clock of a node showed between a ping
-	// and its answer, which has just come. It must not block. nil: nothing is called.
-	HeardClock func(node string, wall int64, roundTrip time.Duration)
+	// HeardClock is called with what the wall clock of a node showed between a ping,
+	// sent at asked, and its answer, which has come. It must not block. nil: nothing is called.
+	HeardClock func(node string, wall int64, asked time.Time)
 }
 
 // Timing says how long a Mesh waits for what.

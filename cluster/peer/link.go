@@ -254,7 +254,7 @@ func (l *link) pong(f frame) error {
 	l.ponged.Store(int64(f.number))
 	wall, given, err := decodeClock(f.body)
 	if heard := l.p.m.cfg.HeardClock; given && heard != nil {
-		heard(l.p.name, wall, roundTrip)
+		heard(l.p.name, wall, l.opened.Add(time.Duration(f.number)))
 	}
 	return err
 }
