@@ -225,6 +225,18 @@ func TestNothingMoves(t *testing.T) {
 	}
 }
 
+// Nor does a median on which no majority agrees.
+func TestNothingMovesWithoutMajority(t *testing.T) {
+	w := newWorld(5)
+	w.pass(time.Second)
+	w.down["d"], w.down["e"] = true, true
+	w.off["a"], w.off["b"] = 2*hour, hour
+	for range 50 {
+		w.pass(100 * ms)
+		mustBe(t, "now", w.c.Now(), w.truth())
+	}
+}
+
 // A node that is not heard any more does not vote.
 func TestUnheardNode(t *testing.T) {
 	for unheard, want := range map[time.Duration]fsm.Time{fresh / 2: 0, 2 * fresh: 100} {
@@ -310,9 +322,9 @@ func TestShortestRoundTrip(t *testing.T) {
 	w := newWorld(3, 0, 50*ms, 50*ms)
 	w.pass(time.Second)
 	now := w.c.Now()
-	for range keep - 1 {
+	for n := range keep - 1 {
 		for _, name := range w.names[1:] {
-			w.read(name, 300*ms, 300*ms)
+			w.read(name, time.Duration(n%2)*300*ms, 300*ms)
 		}
 	}
 	if moved := w.c.Now() - now; moved < -fsm.Time(grain/ms) || moved > fsm.Time(grain/ms) {
