@@ -78,7 +78,7 @@ func held(w *world) *flow {
 		found := checker.Verdict{Checker: "timeout"}
 		for _, of := range all {
 			for _, x := range of {
-				if p := x.check(h); p != "" {
+				if p := x.check(h, w.wrongBy); p != "" {
 					found.Count++
 					found.Problems = append(found.Problems, "timeout: "+p)
 				}
@@ -143,7 +143,7 @@ func (f *flow) hold(ctx context.Context, ch *rabbit.Channel, tag string, rng *ra
 	for range cancelled { // what came meanwhile
 		x.cancels = append(x.cancels, x.closed)
 	}
-	if len(x.cancels) == 0 && x.closed < x.since+holdTime-maxSkew {
+	if len(x.cancels) == 0 && x.closed < x.since+holdTime-f.w.wrongBy-checker.Grain {
 		f.history.Acked([]int{x.position})
 		f.history.Settled([]int{x.position})
 	}
@@ -164,11 +164,11 @@ func holdFor(rng *rand.Rand) time.Duration {
 // check says what is wrong with the end of a hold: that its time was not over, that
 // its consumer was told more than once, or that an ack that came too late had an
 // effect. An ack that is answered before the time is over holds, see checker.Doubled.
-func (x *hold) check(h *history.History) string {
+func (x *hold) check(h *history.History, wrongBy time.Duration) string {
 	if x.key == 0 || x.key > uint64(len(h.Attempts)) || x.closed == 0 || x.closed > x.since+provenWithin {
 		return ""
 	}
-	due := max(x.since, h.Attempts[x.key-1].Call) + holdTime - maxSkew
+	due := max(x.since, h.Attempts[x.key-1].Call) + holdTime - wrongBy - checker.Grain
 	if len(x.cancels) == 0 {
 		return ""
 	}

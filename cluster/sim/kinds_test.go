@@ -47,25 +47,25 @@ func deadTo(queue string) rabbit.Table {
 
 // expiring publishes messages that live for up to that long to one queue, and
 // consumes their dead letters.
-func expiring(from, to string, longest time.Duration) *flow {
+func expiring(w *world, from, to string, longest time.Duration) *flow {
 	return &flow{
 		publishTo: from, consume: to, queues: []declared{{to, nil}, {from, deadTo(to)}}, perSecond: 5,
 		make: func(rng *rand.Rand) client.Message {
 			return client.Message{RoutingKey: from, Queue: to, Size: 100, TTL: 200*time.Millisecond + time.Duration(rng.Int64N(int64(longest.Milliseconds())))*time.Millisecond}
 		},
 		check: func(h *history.History) []checker.Verdict {
-			return []checker.Verdict{early(h), checker.Deaths(h, checker.Expired(from))}
+			return []checker.Verdict{w.early(h), checker.Deaths(h, checker.Expired(from))}
 		},
 	}
 }
 
 // waiting expires and is dead-lettered.
-func waiting(*world) *flow { return expiring("waiting", "dead", 5*time.Second) }
+func waiting(w *world) *flow { return expiring(w, "waiting", "dead", 5*time.Second) }
 
 // quiet is like waiting, but when the script is over, nothing but the passing of
 // time moves it: what is due comes in time.
-func quiet(*world) *flow {
-	f := expiring("quiet", "quiet-dead", 20*time.Second)
+func quiet(w *world) *flow {
+	f := expiring(w, "quiet", "quiet-dead", 20*time.Second)
 	f.idle = true
 	judge := f.check
 	f.check = func(h *history.History) []checker.Verdict {
@@ -100,7 +100,7 @@ func large(*world) *flow {
 const delay = 1500 * time.Millisecond
 
 // delayed is delivered when its delay has passed, and not before.
-func delayed(*world) *flow {
+func delayed(w *world) *flow {
 	return &flow{
 		publishTo: "delayed", consume: "delayed", perSecond: 5,
 		queues: []declared{{"delayed", rabbit.Table{"x-delivery-delay": delay.Milliseconds()}}},
@@ -113,7 +113,7 @@ func delayed(*world) *flow {
 				if d.Key == 0 || d.Key > uint64(len(h.Attempts)) {
 					continue // a ghost
 				}
-				if a := h.Attempts[d.Key-1]; d.At < a.Call+delay-maxSkew-checker.Grain {
+				if a := h.Attempts[d.Key-1]; d.At < a.Call+delay-w.wrongBy-checker.Grain {
 					found.Count++
 					found.Problems = append(found.Problems, fmt.Sprintf("early: key %d, published at %v, came at %v", a.Key, a.Call, d.At))
 				}
@@ -181,7 +181,7 @@ func (w *world) polling(ctx context.Context, name string, f func(*rabbit.Channel
 // doomed is dead-lettered to a queue that is deleted, when it is empty, and
 // declared again, over and over.
 func doomed(w *world) *flow {
-	f := expiring("doomed", "target", time.Second)
+	f := expiring(w, "doomed", "target", time.Second)
 	f.perSecond = 20
 	target := declared{"target", nil}
 	var broken atomic.Int64 // connections, with one message each that a deletion may have met
@@ -251,7 +251,7 @@ func (f *flow) take(ctx context.Context, ch *rabbit.Channel, queue string) error
 // odd is dead-lettered with a routing key that is too long, if the broker takes
 // that, and otherwise with one that is as long as may be.
 func odd(w *world) *flow {
-	f := expiring("odd", "odd-dead", time.Second)
+	f := expiring(w, "odd", "odd-dead", time.Second)
 	f.prepare = func(ctx context.Context) error {
 		conn, ch, err := w.connect(ctx, w.dialer("declarer"), w.names...)
 		if err != nil {

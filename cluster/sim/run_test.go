@@ -147,7 +147,7 @@ func (w *world) play(s *script) (confirmed int) {
 	if len(names) == 0 {
 		names = usual
 	}
-	w.flows = flows(w, s.Seed, names)
+	w.wrongBy, w.flows = s.wrongBy(), flows(w, s.Seed, names)
 	if err := w.declare(ctx); err != nil {
 		w.problem("%v", err)
 		return 0

@@ -44,6 +44,24 @@ func TestLeaderLosesPower(t *testing.T) {
 	}}))
 }
 
+// Processes start and lead while what their nodes say, or what they hear, takes long, and another
+// is away: they read the clocks of others late, and with an error. Nothing is early by that.
+func TestClocksAreReadLate(t *testing.T) {
+	s := &script{Seed: 3, Nodes: 3, Flows: []string{"waiting", "delayed"}}
+	for n, late := range [][2]string{{"n1", "*"}, {"*", "n1"}, {"n2", "*"}, {"*", "n2"}} {
+		at := millis(16_000 * n)
+		s.Steps = append(s.Steps,
+			step{At: at, Do: kill, Node: "*"},
+			step{At: at, Do: cut, Node: late[0], To: late[1], Fault: fault{Delay: 300 * time.Millisecond, Jitter: 400 * time.Millisecond}},
+			step{At: at + 1500, Do: start, Node: "n1"},
+			step{At: at + 1500, Do: start, Node: "n2"},
+			step{At: at + 11_000, Do: start, Node: "n3"},
+			step{At: at + 13_000, Do: heal, Node: "n1"},
+		)
+	}
+	mustPlay(t, s)
+}
+
 // Whatever a script does, no promise is broken.
 func TestScripts(t *testing.T) {
 	nodes := 3

@@ -42,6 +42,7 @@ type world struct {
 	fates fates
 
 	flows    []*flow
+	wrongBy  time.Duration // of the script
 	mu       sync.Mutex
 	problems []string
 	agreed   []api.Replica // the states of all queues, in which all replicas were
