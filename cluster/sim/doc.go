@@ -87,6 +87,9 @@
 // Under the race detector everything runs on one processor: with more, the
 // detector itself dies of timers now and then (golang/go#78156).
 //
+// In scripts of even seeds a clock may be wrong, and a message early by the skew that is allowed. In
+// the others nothing is early by more than the grain of a stamp.
+//
 // Timers of all nodes run at the same speed, even where a clock drifts: drift
 // shows in what clocks say, not in how long a node waits.
 //
