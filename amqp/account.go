@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -219,22 +220,32 @@ func (s *Server) Held() int64 { return s.users.node.bytes.Load() }
 // maxHeldAlarmed is how much Hold lets somebody hold during an alarm.
 const maxHeldAlarmed = 2 << 20
 
-// Hold counts memory that something else holds for a user. The error names the bound that is reached. release may be
-// called once.
-func (s *Server) Hold(user string, bytes int64) (release func(), err error) {
-	if s.alarm.Load() != nil && bytes > maxHeldAlarmed {
-		return nil, errAlarm()
+var errHeldAlarmed = fmt.Errorf("not more than %d bytes of messages are shown while a resource alarm is in effect", maxHeldAlarmed)
+
+// Hold returns a function that sets how much memory something else holds for a user. Its error names the bound that is
+// reached: then as much is held as before. It is called by one goroutine at a time, at last with 0, which always succeeds.
+func (s *Server) Hold(user string) func(bytes int64) error {
+	a, held := &account{step: connectionStep, fixed: true}, int64(0)
+	return func(bytes int64) error {
+		if bytes > max(held, maxHeldAlarmed) && s.alarm.Load() != nil {
+			return errHeldAlarmed
+		}
+		if held == 0 && bytes > 0 {
+			s.users.join(user, a)
+		}
+		var err error
+		if bytes < held {
+			a.add(bytes - held)
+		} else if over := a.take(bytes - held); over != nil {
+			err, bytes = errHeld(0, over), held
+		}
+		if bytes == 0 && a.up != nil {
+			s.users.leave(user, a, true)
+			a.up = nil
+		}
+		held = bytes
+		return err
 	}
-	a := &account{step: connectionStep, fixed: true}
-	s.users.join(user, a)
-	if over := a.take(bytes); over != nil {
-		s.users.leave(user, a, true)
-		return nil, errHeld(0, over)
-	}
-	return func() {
-		a.add(-bytes)
-		s.users.leave(user, a, true)
-	}, nil
 }
 
 // Relieve is called again and again while memory is short by so many bytes. If the cause is what channels hold, they

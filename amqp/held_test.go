@@ -381,18 +381,29 @@ func TestCrowdedPublisher(t *testing.T) {
 // Hold counts what others hold for a user, and is refused by name.
 func TestHold(t *testing.T) {
 	s := mustServe(t, func(c *amqp.Config) { c.HeldByUser, c.HeldByNode = 4*mib, 6*mib })
-	one, err := s.Hold("u", 3*mib)
-	must(t, err)
-	if _, err := s.Hold("u", 2*mib); err == nil || !strings.Contains(err.Error(), "held_memory.user = 4194304") {
+	one, two, other := s.Hold("u"), s.Hold("u"), s.Hold("v")
+	must(t, one(3*mib))
+	must(t, two(mib))
+	if err := two(2 * mib); err == nil || !strings.Contains(err.Error(), "held_memory.user = 4194304") {
 		t.Errorf("%v", err)
 	}
-	two, err := s.Hold("v", mib)
-	must(t, err)
-	if n := s.Held(); n != 4*mib {
+	must(t, two(mib/2))
+	must(t, other(mib))
+	if n := s.Held(); n != 4*mib+mib/2 {
 		t.Errorf("%d octets are held", n)
 	}
-	one()
-	two()
+	s.SetAlarm("memory")
+	if err := other(2*mib + 1); err == nil || !strings.Contains(err.Error(), "2097152 bytes") {
+		t.Errorf("during an alarm: %v", err)
+	}
+	must(t, other(2*mib))
+	must(t, one(2*mib+1)) // less than before
+	for _, hold := range []func(int64) error{one, two, other, other} {
+		must(t, hold(0))
+	}
+	if n := s.Held(); n != 0 {
+		t.Errorf("%d octets are held at the end", n)
+	}
 }
 
 // Properties leave room in a frame for what is added to them. Those that exceed the frames of a client with smaller

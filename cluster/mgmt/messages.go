@@ -148,12 +148,12 @@ func (ms messages) take(w *responder, r *request) {
 		return
 	}
 	defer show.end()
-	taken, err := ms.messages.Take(r.Context(), r.user.GetName(), vhost, name, min(count, maxTake), outcome)
+	// What is settled is shown: so the room for it is there before.
+	taken, err := ms.messages.Take(r.Context(), r.user.GetName(), vhost, name, min(count, maxTake), outcome, show.counts)
 	if err != nil {
 		w.failed(err)
 		return
 	}
-	// They are settled: whatever their size, they are shown.
 	show.messages("[", len(taken), "]\n", sizeOf(taken), func(i int) any { return e.message(&taken[i]) })
 }
 
@@ -216,7 +216,8 @@ func (ms messages) page(w *responder, r *request, in queue.Place, after uint64, 
 	if n := len(list); more && n > 0 {
 		next = list[n-1].Number
 	}
-	if !show.counts(size) {
+	if err := show.counts(size); err != nil {
+		w.unavailable(err)
 		return
 	}
 	if e.truncate >= 0 {

@@ -21,11 +21,15 @@ func (w *world) message(body string) Message {
 	}
 }
 
-func (w *world) Take(_ context.Context, _, _, _ string, count int, outcome fsm.Outcome) ([]Message, error) {
+func (w *world) Take(_ context.Context, _, _, _ string, count int, outcome fsm.Outcome, admit func(int) error) ([]Message, error) {
 	if outcome == fsm.Discard {
 		return nil, fsm.Refuse(fsm.AccessRefused, "no")
 	}
-	return []Message{w.message("héllo"), w.message("\xff\x00")}[:count], nil
+	if err := admit(count << 20); err != nil {
+		return nil, err
+	}
+	w.settled += min(count, 2)
+	return []Message{w.message("héllo"), w.message("\xff\x00")}[:min(count, 2)], nil
 }
 
 func (w *world) Peek(_ context.Context, _ *catalog.Queue, in queue.Place, after uint64, _ int) ([]Message, bool, error) {

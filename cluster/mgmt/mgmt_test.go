@@ -74,6 +74,7 @@ type world struct {
 	handler      http.Handler
 	certificates []api.Certificate
 	busy         error // what logins with the right password get
+	settled      int   // messages that were taken
 	commands     []*logpb.Command
 	results      []uint64 // counts to answer them with
 	published    []Outgoing

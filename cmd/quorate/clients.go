@@ -164,9 +164,7 @@ func (d *clientListeners) SetAlarm(reason string) { d.server.SetAlarm(reason) }
 func (d *clientListeners) Relieve(excess int64) { d.server.Relieve(excess) }
 
 // Hold implements cluster.Clients.
-func (d *clientListeners) Hold(user string, bytes int64) (func(), error) {
-	return d.server.Hold(user, bytes)
-}
+func (d *clientListeners) Hold(user string) func(int64) error { return d.server.Hold(user) }
 
 // CloseConnection implements cluster.Clients.
 func (d *clientListeners) CloseConnection(name, reason string) bool {
