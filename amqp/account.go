@@ -217,6 +217,33 @@ func (u *users) leave(name string, a *account, clean bool) {
 // Held is the number of bytes of memory that are held for clients, but for the first 64 KiB of each connection.
 func (s *Server) Held() int64 { return s.users.node.bytes.Load() }
 
+// HeldMemory is the memory that is held for clients, by what holds it, in bytes. Other than what counts at a bound
+// it leaves nothing out.
+type HeldMemory struct {
+	Channels  uint64 // incomplete messages, methods that wait, transactions
+	Publishes uint64 // without a final result
+	Answers   uint64 // and deliveries, that are not written yet
+	Others    uint64 // what others hold: see Hold
+}
+
+func (c *conn) heldMemory() (h HeldMemory) {
+	for _, ch := range c.stats.channels.all() {
+		h.Channels += uint64(max(ch.held.bytes.Load(), 0))
+	}
+	h.Publishes, h.Answers = uint64(max(c.flow.held.bytes.Load(), 0)), uint64(max(c.out.held.bytes.Load(), 0))
+	return h
+}
+
+// HeldMemory is what all clients hold.
+func (s *Server) HeldMemory() HeldMemory {
+	all := HeldMemory{Others: uint64(max(s.others.Load(), 0))}
+	for _, c := range s.open() {
+		h := c.heldMemory()
+		all.Channels, all.Publishes, all.Answers = all.Channels+h.Channels, all.Publishes+h.Publishes, all.Answers+h.Answers
+	}
+	return all
+}
+
 // maxHeldAlarmed is how much Hold lets somebody hold during an alarm.
 const maxHeldAlarmed = 2 << 20
 
@@ -243,6 +270,7 @@ func (s *Server) Hold(user string) func(bytes int64) error {
 			s.users.leave(user, a, true)
 			a.up = nil
 		}
+		s.others.Add(bytes - held)
 		held = bytes
 		return err
 	}

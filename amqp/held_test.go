@@ -378,6 +378,43 @@ func TestCrowdedPublisher(t *testing.T) {
 	s.broker.AwaitPublished(120)
 }
 
+// What is held is told by what holds it, of each connection and of all, down to the last octet, and is nothing at the end.
+func TestHeldMemory(t *testing.T) {
+	s := mustServe(t, nil)
+	s.broker.HoldConfirms()
+	c, other := s.mustOpenChannels("guest", 2), s.mustOpenChannels("guest", 1)
+	c.Send(1, &wire.QueueDeclare{Queue: "q"})
+	amqptest.Expect[*wire.QueueDeclareOK](c)
+	other.Publish(1, &wire.BasicPublish{RoutingKey: "q"}, []byte{0, 0}, make([]byte, 3000), 131072)
+	s.broker.AwaitPublished(1)
+	c.Send(2, &wire.TxSelect{})
+	amqptest.Expect[*wire.TxSelectOK](c)
+	c.Publish(2, &wire.BasicPublish{RoutingKey: "q"}, []byte{0, 0}, make([]byte, 5000), 131072)
+	c.Send(1, &wire.QueueDeclare{Queue: "q"}) // behind it
+	amqptest.Expect[*wire.QueueDeclareOK](c)
+	hold := s.Hold("guest")
+	must(t, hold(700))
+	h := s.HeldMemory()
+	if h.Channels < 5000 || h.Channels > 6000 || h.Publishes < 3000 || h.Publishes > 4000 || h.Others != 700 {
+		t.Errorf("held %+v", h)
+	}
+	sum := amqp.HeldMemory{Others: 700}
+	for _, i := range s.Connections() {
+		if (i.Held.Channels != 0) == (i.Held.Publishes != 0) {
+			t.Errorf("%s holds %+v, want one of both", i.Name, i.Held)
+		}
+		sum.Channels, sum.Publishes, sum.Answers = sum.Channels+i.Held.Channels, sum.Publishes+i.Held.Publishes, sum.Answers+i.Held.Answers
+	}
+	if sum != h {
+		t.Errorf("the connections hold %+v, all together %+v", sum, h)
+	}
+	must(t, hold(0))
+	c.Send(2, &wire.TxRollback{})
+	amqptest.Expect[*wire.TxRollbackOK](c)
+	s.broker.ReleaseConfirms(false)
+	await(t, "nothing to be held", func() bool { return s.HeldMemory() == amqp.HeldMemory{} })
+}
+
 // Hold counts what others hold for a user, and is refused by name.
 func TestHold(t *testing.T) {
 	s := mustServe(t, func(c *amqp.Config) { c.HeldByUser, c.HeldByNode = 4*mib, 6*mib })

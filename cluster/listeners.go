@@ -33,6 +33,8 @@ type Clients interface {
 	// Hold returns a function that sets how much memory is held for a user besides. An error names the bound that
 	// it would exceed: then nothing changes. At last it is called with 0, which always succeeds.
 	Hold(user string) func(bytes int64) error
+	// HeldMemory is what is held for all of them, and besides.
+	HeldMemory() api.HeldMemory
 	// CloseConnection closes the connection of this name. It returns false if there is none.
 	CloseConnection(name, reason string) bool
 }
@@ -65,4 +67,5 @@ func (noClients) Channels() []api.Channel             { return nil }
 func (noClients) SetAlarm(string)                     {}
 func (noClients) Relieve(int64)                       {}
 func (noClients) Hold(string) func(int64) error       { return func(int64) error { return nil } }
+func (noClients) HeldMemory() api.HeldMemory          { return api.HeldMemory{} }
 func (noClients) CloseConnection(string, string) bool { return false }

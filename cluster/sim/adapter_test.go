@@ -63,6 +63,7 @@ func (c clients) Relieve(excess int64)   { c.p.server.Relieve(excess) }
 func (c clients) Hold(user string) func(int64) error {
 	return c.p.server.Hold(user)
 }
+func (c clients) HeldMemory() api.HeldMemory    { return api.HeldMemory{} }
 func (c clients) Connections() []api.Connection { return nil }
 func (c clients) Flows() []traffic.Flow         { return nil }
 func (c clients) Channels() []api.Channel       { return nil }

@@ -90,6 +90,15 @@ func TestHeld(t *testing.T) {
 			}
 			return nil
 		})
+		var nodes []struct {
+			Held struct{ Channels, Publishes, Answers, HTTP int } `json:"held_memory"`
+		}
+		if err := n.Call(t.Context(), http.MethodGet, "/api/nodes", nil, &nodes); err != nil || len(nodes) != 1 {
+			t.Fatalf("%d nodes, %v", len(nodes), err)
+		}
+		if held, shown := gauge(t, n, "quorate_held_memory_bytes", `by="channels"`), nodes[0].Held.Channels; held < 32*mib || held > 65*mib || held != shown {
+			t.Errorf("a metric says that %d octets are held for channels, the API %d", held, shown)
+		}
 		mustEndWith(t, r, false, "memory held for clients is at its bound, held_memory.connection = 67108864", 506)
 	})
 	attack(t, "held", "tables behind a method", func(t *testing.T) {
