@@ -247,7 +247,7 @@ func (s *Server) HeldMemory() HeldMemory {
 // maxHeldAlarmed is how much Hold lets somebody hold during an alarm.
 const maxHeldAlarmed = 2 << 20
 
-var errHeldAlarmed = fmt.Errorf("not more than %d bytes of messages are shown while a resource alarm is in effect", maxHeldAlarmed)
+var errHeldAlarmed = fmt.Errorf("at most %d bytes of messages are returned while a resource alarm is in effect", maxHeldAlarmed)
 
 // Hold returns a function that sets how much memory something else holds for a user. Its error names the bound that is
 // reached: then as much is held as before. It is called by one goroutine at a time, at last with 0, which always succeeds.

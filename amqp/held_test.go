@@ -75,7 +75,7 @@ func TestHeldIncomplete(t *testing.T) {
 		c.Write(partialFrames(i+1, mib))
 	}
 	c.Write(partialFrames(8, 2*mib))
-	if ch := expectChannelClose(t, c, 506, "RESOURCE_ERROR - memory held for clients is at its bound, held_memory.connection = 8388608"); ch != 8 {
+	if ch := expectChannelClose(t, c, 506, "RESOURCE_ERROR - memory held for clients has reached its limit, held_memory.connection = 8388608"); ch != 8 {
 		t.Errorf("channel %d is closed", ch)
 	}
 	c.Write(wire.AppendBody(nil, 1, []byte("x"), 4096))
@@ -299,9 +299,9 @@ func TestAlarmRelieves(t *testing.T) {
 			t.Fatalf("%d octets are held", n)
 		}
 		a.server.Relieve(3 * mib)
-		a.expect(`2 channel.close reply-code=506 reply-text="RESOURCE_ERROR - memory alarm: what the channel holds is given up, and its transaction rolled back"`)
+		a.expect(`2 channel.close reply-code=506 reply-text="RESOURCE_ERROR - memory alarm: the channel's incomplete message, waiting methods and transaction were discarded"`)
 		a.server.Relieve(2 * mib)
-		a.expect(`3 channel.close reply-code=506 reply-text="RESOURCE_ERROR - memory alarm: what the channel holds is given up, and its transaction rolled back"`)
+		a.expect(`3 channel.close reply-code=506 reply-text="RESOURCE_ERROR - memory alarm: the channel's incomplete message, waiting methods and transaction were discarded"`)
 		synctest.Wait()
 		if n := a.server.Held(); n != 0 {
 			t.Errorf("%d octets are held", n)
@@ -455,7 +455,7 @@ func TestLargeProperties(t *testing.T) {
 		return wire.AppendProperties(nil, &p)
 	}
 	c.Publish(2, &wire.BasicPublish{RoutingKey: "q"}, headers(123_000), []byte("x"), 131072)
-	expectChannelClose(t, c, 406, "properties of 123013 bytes are larger than 122880")
+	expectChannelClose(t, c, 406, "properties of 123013 bytes exceed the limit of 122880")
 	c.Publish(1, &wire.BasicPublish{RoutingKey: "q"}, headers(60_000), []byte("x"), 131072)
 	s.broker.AwaitPublished(1)
 
@@ -466,13 +466,13 @@ func TestLargeProperties(t *testing.T) {
 		amqptest.Expect[*wire.ChannelOpenOK](small)
 		small.Send(1, &wire.BasicConsume{Queue: "q", ConsumerTag: "c", NoAck: noAck})
 		amqptest.Expect[*wire.BasicConsumeOK](small)
-		expectChannelClose(t, small, 311, "CONTENT_TOO_LARGE - a message with properties of 60")
+		expectChannelClose(t, small, 311, "CONTENT_TOO_LARGE - message properties of 60")
 		small.Send(1, &wire.ChannelCloseOK{})
 	}
 	small.Send(1, &wire.ChannelOpen{})
 	amqptest.Expect[*wire.ChannelOpenOK](small)
 	small.Send(1, &wire.BasicGet{Queue: "q"})
-	expectChannelClose(t, small, 311, "does not fit into frames of 4096")
+	expectChannelClose(t, small, 311, "do not fit into frames of 4096")
 
 	c.Send(1, &wire.BasicGet{Queue: "q"})
 	if m := amqptest.Expect[*wire.BasicGetOK](c); !m.Redelivered {

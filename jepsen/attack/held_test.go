@@ -99,7 +99,7 @@ func TestHeld(t *testing.T) {
 		if held, shown := gauge(t, n, "quorate_held_memory_bytes", `by="channels"`), nodes[0].Held.Channels; held < 32*mib || held > 65*mib || held != shown {
 			t.Errorf("a metric says that %d octets are held for channels, the API %d", held, shown)
 		}
-		mustEndWith(t, r, false, "memory held for clients is at its bound, held_memory.connection = 67108864", 506)
+		mustEndWith(t, r, false, "memory held for clients has reached its limit, held_memory.connection = 67108864", 506)
 	})
 	attack(t, "held", "tables behind a method", func(t *testing.T) {
 		n := mustStart(t, cluster.Options{Nodes: 1}).Nodes[0]
