@@ -61,7 +61,7 @@ func encodingFrom(name, truncate string) (e encoding, err error) {
 	}
 	if truncate != "" {
 		if e.truncate, err = strconv.Atoi(truncate); err != nil || e.truncate < 0 {
-			return e, errors.New("truncate is a whole number from 0")
+			return e, errors.New("truncate must be a whole number from 0")
 		}
 	}
 	return e, nil
@@ -126,12 +126,12 @@ func (ms messages) take(w *responder, r *request) {
 	}
 	count, err := strconv.Atoi(b.word("count"))
 	if err != nil || count < 0 {
-		w.badRequest("count is a whole number from 0")
+		w.badRequest("count must be a whole number from 0")
 		return
 	}
 	outcome, ok := ackModes[b.word("ackmode")]
 	if !ok {
-		w.badRequest("ackmode is one of ack_requeue_true, ack_requeue_false, reject_requeue_true, reject_requeue_false")
+		w.badRequest("ackmode must be one of ack_requeue_true, ack_requeue_false, reject_requeue_true, reject_requeue_false")
 		return
 	}
 	e, err := encodingFrom(b.word("encoding"), b.word("truncate"))
@@ -187,7 +187,7 @@ func (ms messages) peek(w *responder, r *request) {
 	e, err := encodingFrom(or("encoding", "auto"), or("truncate", strconv.Itoa(peekTruncate)))
 	switch {
 	case !known:
-		w.badRequest("state is one of ready, unacked, scheduled, delayed, deferred, parked")
+		w.badRequest("state must be one of ready, unacked, scheduled, delayed, deferred, parked")
 	case problem != "":
 		w.badRequest(problem)
 	case err != nil:

@@ -182,7 +182,7 @@ func TestProgress(t *testing.T) {
 	w.operator.still = "a"
 	w.check(
 		want{"", "GET", check, "", 401, "…"},
-		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are queues led by the node whose work makes no progress",` +
+		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are queues led by the node that make no progress",` +
 			`"queues":[{"name":"catalog","readable_name":"the catalog","virtual_host":"","type":"metadata_store"},` +
 			`{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
 	)
@@ -329,11 +329,11 @@ func TestQueueLines(t *testing.T) {
 		want{"mona", "POST", at + "export", "", 401, "…"},
 		want{"mona", "POST", at + "import", "{}", 401, "…"},
 		want{"root", "POST", at + "export?rate=5", "", 200, "q of / at 5 bytes per second"},
-		want{"root", "POST", at + "export?rate=0", "", 400, `…rate is a number of bytes in a second, from 1 to 1099511627776"}`},
+		want{"root", "POST", at + "export?rate=0", "", 400, `…rate must be a number of bytes per second from 1 to 1099511627776"}`},
 		want{"root", "POST", at + "export?rate=7", "", 404, `{"error":"not_found","reason":"it has ended"}`},
 		want{"root", "POST", "/api/quorate/queues/%2F/none/export", "", 404, `…queue_not_found"}`},
 		want{"root", "POST", "/api/quorate/queues/%2F/none/import", "{}", 404, `…queue_not_found"}`},
-		want{"root", "POST", at + "import?id=0g", "{}", 400, `…id is at most 128 hexadecimal digits"}`},
+		want{"root", "POST", at + "import?id=0g", "{}", 400, `…id must have at most 128 hexadecimal digits"}`},
 		want{"root", "POST", at + "import?id=0a0b", "{}", 200, `{"definitions":0,"queues":1,"messages":2,"already_there":2,"refused":0}`},
 		want{"root", "POST", at + "import?id=0a0b&check=true", "{}", 200, `{"definitions":0,"queues":0,"messages":2,"already_there":0,"refused":0}`},
 	)

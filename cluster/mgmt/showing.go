@@ -71,7 +71,7 @@ func (s *showing) begin(w *responder, r *request) *answering {
 		case <-r.Context().Done():
 			return nil
 		case <-late:
-			w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "other answers with messages are being written"})
+			w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "too many requests for messages at a time; try again later"})
 			return nil
 		}
 	}
