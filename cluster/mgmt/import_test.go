@@ -250,7 +250,7 @@ func TestAllOrNothing(t *testing.T) {
 	for bad, reason := range map[string]string{
 		`"bindings":[{"vhost":"v","source":"x","destination":"q","destination_type":"queue"},{"vhost":"v","source":"x","destination":"none","destination_type":"queue"}]`: `bindings \"x → none\" in vhost \"v\": no queue 'none' in vhost 'v'; `,
 		`"policies":[{"vhost":"v","name":"p","pattern":"^(?!amq","definition":{"max-length":1}}]`:                                                                         `policies \"p\" in vhost \"v\": pattern should be regular expression but is invalid: missing ) at offset 1; `,
-		`"topic_permissions":[{"user":"u","vhost":"v","exchange":"x","write":"^(?R)","read":""}]`:                                                                         `topic_permissions \"u\" in vhost \"v\": \"^(?R)\" is no regular expression: `,
+		`"topic_permissions":[{"user":"u","vhost":"v","exchange":"x","write":"^(?R)","read":""}]`:                                                                         `topic_permissions \"u\" in vhost \"v\": \"^(?R)\" is not a valid regular expression: `,
 	} {
 		w.check(want{"root", "POST", "/api/definitions", "{" + good + bad + "}", 400, "…" + reason})
 	}

@@ -558,7 +558,7 @@ func TestUsers(t *testing.T) {
 		want{"root", "GET", "/api/user-limits", "", 200, "[]"},
 		want{"root", "PUT", "/api/topic-permissions/%2F/u", `{"exchange":"amq.topic","write":"^a"}`, 400, failure("bad_request", "[{key_missing,read}]")},
 		want{"root", "PUT", "/api/topic-permissions/%2F/u", `{"exchange":"amq.topic","write":"(","read":""}`, 400, "…missing ) at offset 0"},
-		want{"root", "PUT", "/api/topic-permissions/%2F/u", `{"exchange":"","write":"","read":""}`, 400, "…exchange names have 1 to 255 bytes"},
+		want{"root", "PUT", "/api/topic-permissions/%2F/u", `{"exchange":"","write":"","read":""}`, 400, "…exchange names must have 1 to 255 bytes"},
 		want{"root", "PUT", "/api/topic-permissions/none/u", `{"exchange":"x","write":"","read":""}`, 404, failure("not_found", "vhost_not_found")},
 		want{"root", "PUT", "/api/topic-permissions/%2F/x", `{"exchange":"x","write":"","read":""}`, 404, failure("not_found", "no user 'x'")},
 		want{"root", "GET", "/api/topic-permissions/%2F/u", "", 404, notThere},

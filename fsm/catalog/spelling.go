@@ -136,7 +136,7 @@ func (m *method) strange(name string, args *fsm.Table) string {
 		return `"not implemented"`
 	}
 	if use := m.elsewhere[name]; use != "" {
-		return fmt.Sprintf("\"without effect here, use %s\"", use)
+		return fmt.Sprintf("\"has no effect here, use %s\"", use)
 	}
 	for _, other := range []*method{&declareQueue, &consume, &declareExchange} {
 		if slices.Contains(other.known, name) && !slices.Contains(shared, name) {

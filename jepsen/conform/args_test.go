@@ -53,7 +53,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.declare(t.ch(), q, flags{durable: true}, with())
 	}},
 	{id: "A21", what: "an argument that has an effect in other brokers and none here: 406 with what to use, for a queue, an exchange, a consumer; 400 over HTTP", run: func(t *T) {
-		t.refuseDeclare("q", "invalid arg 'x-message-deduplication' for queue '"+t.name("q")+"' in vhost '/': \"without effect here, use x-dedup-window\"", "x-message-deduplication", true)
+		t.refuseDeclare("q", "invalid arg 'x-message-deduplication' for queue '"+t.name("q")+"' in vhost '/': \"has no effect here, use x-dedup-window\"", "x-message-deduplication", true)
 		t.refuseDeclare("q", "use x-delivery-limit", "x-max-deliver", int32(5))
 		t.refused(amqp.PreconditionFailed, "use x-dedup-window of the queues", func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclare(t.name("x"), "fanout", true, false, false, false, args("x-cache-size", int32(5)))
