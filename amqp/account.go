@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -216,25 +217,63 @@ func (u *users) leave(name string, a *account, clean bool) {
 // Held is the number of bytes of memory that are held for clients, but for the first 64 KiB of each connection.
 func (s *Server) Held() int64 { return s.users.node.bytes.Load() }
 
+// HeldMemory is the memory that is held for clients, by what holds it, in bytes. Other than what counts at a bound
+// it leaves nothing out.
+type HeldMemory struct {
+	Channels  uint64 // incomplete messages, methods that wait, transactions
+	Publishes uint64 // without a final result
+	Answers   uint64 // and deliveries, that are not written yet
+	Others    uint64 // what others hold: see Hold
+}
+
+func (c *conn) heldMemory() (h HeldMemory) {
+	for _, ch := range c.stats.channels.all() {
+		h.Channels += uint64(max(ch.held.bytes.Load(), 0))
+	}
+	h.Publishes, h.Answers = uint64(max(c.flow.held.bytes.Load(), 0)), uint64(max(c.out.held.bytes.Load(), 0))
+	return h
+}
+
+// HeldMemory is what all clients hold.
+func (s *Server) HeldMemory() HeldMemory {
+	all := HeldMemory{Others: uint64(max(s.others.Load(), 0))}
+	for _, c := range s.open() {
+		h := c.heldMemory()
+		all.Channels, all.Publishes, all.Answers = all.Channels+h.Channels, all.Publishes+h.Publishes, all.Answers+h.Answers
+	}
+	return all
+}
+
 // maxHeldAlarmed is how much Hold lets somebody hold during an alarm.
 const maxHeldAlarmed = 2 << 20
 
-// Hold counts memory that something else holds for a user. The error names the bound that is reached. release may be
-// called once.
-func (s *Server) Hold(user string, bytes int64) (release func(), err error) {
-	if s.alarm.Load() != nil && bytes > maxHeldAlarmed {
-		return nil, errAlarm()
+var errHeldAlarmed = fmt.Errorf("at most %d bytes of messages are returned while a resource alarm is in effect", maxHeldAlarmed)
+
+// Hold returns a function that sets how much memory something else holds for a user. Its error names the bound that is
+// reached: then as much is held as before. It is called by one goroutine at a time, at last with 0, which always succeeds.
+func (s *Server) Hold(user string) func(bytes int64) error {
+	a, held := &account{step: connectionStep, fixed: true}, int64(0)
+	return func(bytes int64) error {
+		if bytes > max(held, maxHeldAlarmed) && s.alarm.Load() != nil {
+			return errHeldAlarmed
+		}
+		if held == 0 && bytes > 0 {
+			s.users.join(user, a)
+		}
+		var err error
+		if bytes < held {
+			a.add(bytes - held)
+		} else if over := a.take(bytes - held); over != nil {
+			err, bytes = errHeld(0, over), held
+		}
+		if bytes == 0 && a.up != nil {
+			s.users.leave(user, a, true)
+			a.up = nil
+		}
+		s.others.Add(bytes - held)
+		held = bytes
+		return err
 	}
-	a := &account{step: connectionStep, fixed: true}
-	s.users.join(user, a)
-	if over := a.take(bytes); over != nil {
-		s.users.leave(user, a, true)
-		return nil, errHeld(0, over)
-	}
-	return func() {
-		a.add(-bytes)
-		s.users.leave(user, a, true)
-	}, nil
 }
 
 // Relieve is called again and again while memory is short by so many bytes. If the cause is what channels hold, they

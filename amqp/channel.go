@@ -350,7 +350,7 @@ func (ch *channel) admit(r *request) bool {
 // run performs a blocking request and everything that is queued meanwhile.
 func (ch *channel) run(r *request) {
 	defer ch.conn.tasks.done()
-	defer ch.conn.contain("do a method")
+	defer ch.conn.contain("handle a method")
 	for r != nil {
 		weight := int64(0)
 		if r.kind <= requestPublish { // others hold nothing, and may end the account
@@ -457,7 +457,7 @@ func (ch *channel) block(r *request) error {
 // of events. They take their own lock and the outbox's, never the gate.
 
 // reporting is the text for a panic of a channel while the broker calls it.
-const reporting = "take what the broker reports"
+const reporting = "handle an event of the broker"
 
 // Deliver receives messages for consumers.
 func (ch *channel) Deliver(messages []fsm.Message) {

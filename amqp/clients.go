@@ -27,6 +27,7 @@ type ConnectionInfo struct {
 	Reads       uint64 // from the socket, that returned something
 	Writes      uint64 // to it
 	Pending     int64  // octets that wait to be sent, and what they cost besides
+	Held        HeldMemory
 	Closing     bool
 	Blocked     bool   // by an alarm
 	TLS, Cipher string // names; empty: not encrypted
@@ -72,7 +73,7 @@ func (s *Server) Connections() []ConnectionInfo {
 		i.Channels = c.stats.channels.count()
 		i.Received, i.Sent = c.reader.source.received.Load(), c.stats.sent.Load()
 		i.Reads, i.Writes = c.reader.source.reads.Load(), c.stats.writes.Load()
-		i.Pending = c.out.held.bytes.Load()
+		i.Pending, i.Held = c.out.held.bytes.Load(), c.heldMemory()
 		i.Closing, i.Blocked = c.end.isDone(), c.stats.blocked.Load()
 		all = append(all, i)
 	}

@@ -152,7 +152,7 @@ func (c Config) Validate() error {
 		{"max_consumers", int64(c.MaxConsumers), 0, 1 << 31},
 	} {
 		if s.value < s.low || s.value > s.high {
-			return fmt.Errorf("%s is %d, must be %d to %d", s.name, s.value, s.low, s.high)
+			return fmt.Errorf("%s is %d, must be between %d and %d", s.name, s.value, s.low, s.high)
 		}
 	}
 	if c.Broker == nil {

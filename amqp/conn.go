@@ -21,7 +21,7 @@ import (
 var (
 	errClientClosed = errors.New("closed by the client")
 	errEnding       = errors.New("connection is ending")
-	errTooMuch      = errors.New("client does not read what it is sent")
+	errTooMuch      = errors.New("client does not read from its connection")
 )
 
 // conn is one client connection. Its reader is the goroutine that serves it,
@@ -188,7 +188,7 @@ func (c *conn) guard(doing string, f func() error) (err error) {
 func (c *conn) contain(doing string) {
 	if p := recover(); p != nil {
 		c.server.panics.Add(1)
-		c.log.Error("panic in work for a connection, which ends", slog.String("doing", doing), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		c.log.Error("panic while serving a connection, which is closed", slog.String("doing", doing), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
 		c.abort(errPanic)
 	}
 }

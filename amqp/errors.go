@@ -146,12 +146,12 @@ func errMessageSize(size uint64, limit int) *wire.Error {
 
 func errPropertiesSize(size, limit int) *wire.Error {
 	return fault(wire.IDBasicPublish, wire.CodePreconditionFailed,
-		"properties of %d bytes are larger than %d, which leaves room for what is added to them", size, limit)
+		"properties of %d bytes exceed the limit of %d", size, limit)
 }
 
 func errUnfit(id uint32, size int, frameMax uint32) *wire.Error {
 	return fault(id, wire.CodeContentTooLarge,
-		"a message with properties of %d bytes does not fit into frames of %d, and has gone back as one whose delivery failed", size, frameMax)
+		"message properties of %d bytes do not fit into frames of %d bytes; the message was returned as a failed delivery", size, frameMax)
 }
 
 func errUnknownTag(id uint32, tag uint64) *wire.Error {
@@ -169,12 +169,12 @@ func errTxTooLarge() *wire.Error {
 
 // errHeld is the error of a channel that holds, or wants to hold, too much.
 func errHeld(id uint32, over *account) *wire.Error {
-	return fault(id, wire.CodeResourceError, "memory held for clients is at its bound, %s = %d", over.bound, over.limit)
+	return fault(id, wire.CodeResourceError, "memory held for clients has reached its limit, %s = %d", over.bound, over.limit)
 }
 
 // errAlarm is the error of a channel that holds what an alarm is about.
 func errAlarm() *wire.Error {
-	return fault(0, wire.CodeResourceError, "memory alarm: what the channel holds is given up, and its transaction rolled back")
+	return fault(0, wire.CodeResourceError, "memory alarm: the channel's incomplete message, waiting methods and transaction were discarded")
 }
 
 func errNoQueue(id uint32) *wire.Error {
@@ -189,7 +189,7 @@ func errConsumerTimeout(channel uint16, limit fsm.Millis) *wire.Error {
 
 func errTooManyUnsettled(channel uint16, count int) *wire.Error {
 	return fault(0, wire.CodePreconditionFailed,
-		"channel %d has %d unsettled deliveries, most of which are lost to it: settle those whose locks have ended, too", channel, count)
+		"channel %d has %d unsettled deliveries, most of them with ended locks: these must be settled as well", channel, count)
 }
 
 // Refusals that the broker returns at its own point in the order of checks; see

@@ -75,7 +75,7 @@ func TestHeldIncomplete(t *testing.T) {
 		c.Write(partialFrames(i+1, mib))
 	}
 	c.Write(partialFrames(8, 2*mib))
-	if ch := expectChannelClose(t, c, 506, "RESOURCE_ERROR - memory held for clients is at its bound, held_memory.connection = 8388608"); ch != 8 {
+	if ch := expectChannelClose(t, c, 506, "RESOURCE_ERROR - memory held for clients has reached its limit, held_memory.connection = 8388608"); ch != 8 {
 		t.Errorf("channel %d is closed", ch)
 	}
 	c.Write(wire.AppendBody(nil, 1, []byte("x"), 4096))
@@ -299,9 +299,9 @@ func TestAlarmRelieves(t *testing.T) {
 			t.Fatalf("%d octets are held", n)
 		}
 		a.server.Relieve(3 * mib)
-		a.expect(`2 channel.close reply-code=506 reply-text="RESOURCE_ERROR - memory alarm: what the channel holds is given up, and its transaction rolled back"`)
+		a.expect(`2 channel.close reply-code=506 reply-text="RESOURCE_ERROR - memory alarm: the channel's incomplete message, waiting methods and transaction were discarded"`)
 		a.server.Relieve(2 * mib)
-		a.expect(`3 channel.close reply-code=506 reply-text="RESOURCE_ERROR - memory alarm: what the channel holds is given up, and its transaction rolled back"`)
+		a.expect(`3 channel.close reply-code=506 reply-text="RESOURCE_ERROR - memory alarm: the channel's incomplete message, waiting methods and transaction were discarded"`)
 		synctest.Wait()
 		if n := a.server.Held(); n != 0 {
 			t.Errorf("%d octets are held", n)
@@ -378,21 +378,69 @@ func TestCrowdedPublisher(t *testing.T) {
 	s.broker.AwaitPublished(120)
 }
 
+// What is held is told by what holds it, of each connection and of all, down to the last octet, and is nothing at the end.
+func TestHeldMemory(t *testing.T) {
+	s := mustServe(t, nil)
+	s.broker.HoldConfirms()
+	c, other := s.mustOpenChannels("guest", 2), s.mustOpenChannels("guest", 1)
+	c.Send(1, &wire.QueueDeclare{Queue: "q"})
+	amqptest.Expect[*wire.QueueDeclareOK](c)
+	other.Publish(1, &wire.BasicPublish{RoutingKey: "q"}, []byte{0, 0}, make([]byte, 3000), 131072)
+	s.broker.AwaitPublished(1)
+	c.Send(2, &wire.TxSelect{})
+	amqptest.Expect[*wire.TxSelectOK](c)
+	c.Publish(2, &wire.BasicPublish{RoutingKey: "q"}, []byte{0, 0}, make([]byte, 5000), 131072)
+	c.Send(1, &wire.QueueDeclare{Queue: "q"}) // behind it
+	amqptest.Expect[*wire.QueueDeclareOK](c)
+	hold := s.Hold("guest")
+	must(t, hold(700))
+	h := s.HeldMemory()
+	if h.Channels < 5000 || h.Channels > 6000 || h.Publishes < 3000 || h.Publishes > 4000 || h.Others != 700 {
+		t.Errorf("held %+v", h)
+	}
+	sum := amqp.HeldMemory{Others: 700}
+	for _, i := range s.Connections() {
+		if (i.Held.Channels != 0) == (i.Held.Publishes != 0) {
+			t.Errorf("%s holds %+v, want one of both", i.Name, i.Held)
+		}
+		sum.Channels, sum.Publishes, sum.Answers = sum.Channels+i.Held.Channels, sum.Publishes+i.Held.Publishes, sum.Answers+i.Held.Answers
+	}
+	if sum != h {
+		t.Errorf("the connections hold %+v, all together %+v", sum, h)
+	}
+	must(t, hold(0))
+	c.Send(2, &wire.TxRollback{})
+	amqptest.Expect[*wire.TxRollbackOK](c)
+	s.broker.ReleaseConfirms(false)
+	await(t, "nothing to be held", func() bool { return s.HeldMemory() == amqp.HeldMemory{} })
+}
+
 // Hold counts what others hold for a user, and is refused by name.
 func TestHold(t *testing.T) {
 	s := mustServe(t, func(c *amqp.Config) { c.HeldByUser, c.HeldByNode = 4*mib, 6*mib })
-	one, err := s.Hold("u", 3*mib)
-	must(t, err)
-	if _, err := s.Hold("u", 2*mib); err == nil || !strings.Contains(err.Error(), "held_memory.user = 4194304") {
+	one, two, other := s.Hold("u"), s.Hold("u"), s.Hold("v")
+	must(t, one(3*mib))
+	must(t, two(mib))
+	if err := two(2 * mib); err == nil || !strings.Contains(err.Error(), "held_memory.user = 4194304") {
 		t.Errorf("%v", err)
 	}
-	two, err := s.Hold("v", mib)
-	must(t, err)
-	if n := s.Held(); n != 4*mib {
+	must(t, two(mib/2))
+	must(t, other(mib))
+	if n := s.Held(); n != 4*mib+mib/2 {
 		t.Errorf("%d octets are held", n)
 	}
-	one()
-	two()
+	s.SetAlarm("memory")
+	if err := other(2*mib + 1); err == nil || !strings.Contains(err.Error(), "2097152 bytes") {
+		t.Errorf("during an alarm: %v", err)
+	}
+	must(t, other(2*mib))
+	must(t, one(2*mib+1)) // less than before
+	for _, hold := range []func(int64) error{one, two, other, other} {
+		must(t, hold(0))
+	}
+	if n := s.Held(); n != 0 {
+		t.Errorf("%d octets are held at the end", n)
+	}
 }
 
 // Properties leave room in a frame for what is added to them. Those that exceed the frames of a client with smaller
@@ -407,7 +455,7 @@ func TestLargeProperties(t *testing.T) {
 		return wire.AppendProperties(nil, &p)
 	}
 	c.Publish(2, &wire.BasicPublish{RoutingKey: "q"}, headers(123_000), []byte("x"), 131072)
-	expectChannelClose(t, c, 406, "properties of 123013 bytes are larger than 122880")
+	expectChannelClose(t, c, 406, "properties of 123013 bytes exceed the limit of 122880")
 	c.Publish(1, &wire.BasicPublish{RoutingKey: "q"}, headers(60_000), []byte("x"), 131072)
 	s.broker.AwaitPublished(1)
 
@@ -418,13 +466,13 @@ func TestLargeProperties(t *testing.T) {
 		amqptest.Expect[*wire.ChannelOpenOK](small)
 		small.Send(1, &wire.BasicConsume{Queue: "q", ConsumerTag: "c", NoAck: noAck})
 		amqptest.Expect[*wire.BasicConsumeOK](small)
-		expectChannelClose(t, small, 311, "CONTENT_TOO_LARGE - a message with properties of 60")
+		expectChannelClose(t, small, 311, "CONTENT_TOO_LARGE - message properties of 60")
 		small.Send(1, &wire.ChannelCloseOK{})
 	}
 	small.Send(1, &wire.ChannelOpen{})
 	amqptest.Expect[*wire.ChannelOpenOK](small)
 	small.Send(1, &wire.BasicGet{Queue: "q"})
-	expectChannelClose(t, small, 311, "does not fit into frames of 4096")
+	expectChannelClose(t, small, 311, "do not fit into frames of 4096")
 
 	c.Send(1, &wire.BasicGet{Queue: "q"})
 	if m := amqptest.Expect[*wire.BasicGetOK](c); !m.Redelivered {

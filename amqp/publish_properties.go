@@ -156,7 +156,7 @@ func copies(dst []string, p *wire.Properties, header string) ([]string, error) {
 		switch {
 		case key.Tag != wire.TagString:
 		case len(key.Str) > fsm.MaxShort:
-			err = refuseCopies("a routing key of %d bytes in %s, at most %d are allowed", len(key.Str), header, fsm.MaxShort)
+			err = refuseCopies("routing key of %d bytes in %s exceeds the limit of %d", len(key.Str), header, fsm.MaxShort)
 		case size+1+len(key.Str) > maxCopies:
 			return dst, refuseCopies("more than %d bytes of routing keys in %s", maxCopies, header)
 		default:
@@ -225,7 +225,7 @@ func isMisspelled(p *wire.Properties, name []byte, near string) bool {
 }
 
 func refuseName(name []byte, near string) error {
-	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: not known, the nearest is %s", name, near))
+	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: unknown header; did you mean %s?", name, near))
 }
 
 // schedule reads the headers about a time to wait; nil: there are none. The
@@ -240,7 +240,7 @@ func schedule(p *wire.Properties) (*fsm.Schedule, error) {
 	if delayed {
 		n, err := headerNumber(headerDelay, delay)
 		if err == nil && (n < 0 || n > maxTTL) {
-			err = fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s '%d': it must be from 0 to %d", headerDelay, n, int64(maxTTL)))
+			err = fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s '%d': must be between 0 and %d", headerDelay, n, int64(maxTTL)))
 		}
 		if err != nil {
 			return nil, err
@@ -283,7 +283,7 @@ func identify(s *fsm.Schedule, p *wire.Properties) error {
 	case "ignore":
 		s.Conflict = logpb.Enqueue_IGNORE
 	default:
-		return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s '%.100s': replace, reject or ignore", headerConflict, conflict.Str))
+		return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s '%.100s': must be replace, reject or ignore", headerConflict, conflict.Str))
 	}
 	return nil
 }
@@ -320,7 +320,7 @@ func delay(p *wire.Properties, scheduled bool) *fsm.Delay {
 	}
 	d := &fsm.Delay{For: fsm.Millis(n), Err: err}
 	if err == nil && scheduled {
-		d.Err = fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: it excludes %s and %s", headerXDelay, headerDelay, headerTime))
+		d.Err = fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: cannot be combined with %s or %s", headerXDelay, headerDelay, headerTime))
 	}
 	if d.Err == nil {
 		s := &fsm.Schedule{}

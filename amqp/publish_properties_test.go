@@ -19,7 +19,7 @@ func TestCopies(t *testing.T) {
 	}{
 		"longest":     {[]wire.Value{wire.String(key(255))}, []string{key(255)}, ""},
 		"other types": {[]wire.Value{wire.Int64(1), wire.String("a")}, []string{"a"}, ""},
-		"too long":    {[]wire.Value{wire.String("a"), wire.String(key(256)), wire.String("b")}, []string{"a", "b"}, "invalid message: a routing key of 256 bytes in BCC, at most 255 are allowed"},
+		"too long":    {[]wire.Value{wire.String("a"), wire.String(key(256)), wire.String("b")}, []string{"a", "b"}, "invalid message: routing key of 256 bytes in BCC exceeds the limit of 255"},
 		"most":        {slices.Repeat([]wire.Value{wire.String(key(254))}, 257), slices.Repeat([]string{key(254)}, 257), ""},
 		"too many":    {slices.Repeat([]wire.Value{wire.String(key(255))}, 256), slices.Repeat([]string{key(255)}, 255), "invalid message: more than 65535 bytes of routing keys in BCC"},
 		"empty ones":  {slices.Repeat([]wire.Value{wire.String("")}, 65_536), slices.Repeat([]string{""}, 65_535), "invalid message: more than 65535 bytes of routing keys in BCC"},
@@ -50,15 +50,15 @@ func mustHaveHeaders(t testing.TB, headers ...wire.Field) wire.Properties {
 func TestMisspelled(t *testing.T) {
 	for _, c := range []struct{ names, delayed, err string }{
 		{names: "x-opt-delivery-delay x-opt-delivery-time x-schedule-id x-schedule-conflict x-delay"},
-		{names: "x-opt-delivry-delay", err: "invalid x-opt-delivry-delay: not known, the nearest is x-opt-delivery-delay"},
-		{names: "a X-Opt-Delivery-Time", err: "invalid X-Opt-Delivery-Time: not known, the nearest is x-opt-delivery-time"},
+		{names: "x-opt-delivry-delay", err: "invalid x-opt-delivry-delay: unknown header; did you mean x-opt-delivery-delay?"},
+		{names: "a X-Opt-Delivery-Time", err: "invalid X-Opt-Delivery-Time: unknown header; did you mean x-opt-delivery-time?"},
 		{names: "x-opt-delivery-delay x-opt-delivery-delays"},
-		{names: "x-shcedule-di", err: "invalid x-shcedule-di: not known, the nearest is x-schedule-id"},
+		{names: "x-shcedule-di", err: "invalid x-shcedule-di: unknown header; did you mean x-schedule-id?"},
 		{names: "x-schedule-ids x-schedule-id"},
 		{names: "x-schedule-repeat", err: "invalid x-schedule-repeat: not implemented"},
 		{names: "x-schedule-count", err: "invalid x-schedule-count: not implemented"},
 		{names: "x-schedule-seq x-count x-delivery-tag x-death x-request-id traceparent opt-delivery-delay x-day x-relays x"},
-		{names: "x-dealy", delayed: "invalid x-dealy: not known, the nearest is x-delay"},
+		{names: "x-dealy", delayed: "invalid x-dealy: unknown header; did you mean x-delay?"},
 		{names: "x-dealy x-delay"},
 		{names: strings.Repeat("x-", 100)},
 	} {

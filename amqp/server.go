@@ -35,6 +35,7 @@ type Server struct {
 	work      sync.WaitGroup           // conns and delayed
 
 	users    users
+	others   atomic.Int64 // bytes: see Hold
 	timeouts timeoutCounts
 	panics   atomic.Uint64
 	unknown  logLimiter // lines about clients that have not logged in

@@ -362,8 +362,8 @@ func TestValidate(t *testing.T) {
 		change func(*amqp.Config)
 		want   string
 	}{
-		{func(c *amqp.Config) { c.FrameMax = 4095 }, "frame_max is 4095, must be 4096 to 16777216"},
-		{func(c *amqp.Config) { c.MaxMessageSize = 1 << 30 }, "max_message_size is 1073741824, must be 1 to 536870912"},
+		{func(c *amqp.Config) { c.FrameMax = 4095 }, "frame_max is 4095, must be between 4096 and 16777216"},
+		{func(c *amqp.Config) { c.MaxMessageSize = 1 << 30 }, "max_message_size is 1073741824, must be between 1 and 536870912"},
 		{func(c *amqp.Config) { c.Broker = nil }, "broker is missing"},
 	} {
 		cfg := amqp.Config{Broker: amqptest.NewBroker()}

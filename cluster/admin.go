@@ -37,7 +37,7 @@ func (n *Node) openStats() {
 		Flows: func() []traffic.Flow { return n.connected().Flows() }, Levels: func() traffic.Levels { return n.replicas.Levels() },
 	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
-		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Draining: n.isDraining,
+		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Held: func() api.HeldMemory { return n.connected().HeldMemory() }, Draining: n.isDraining,
 		SyncLatency: n.stores.queues.SyncLatency, Rates: n.traffic.LevelRates, Local: n.local,
 	})
 }

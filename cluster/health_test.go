@@ -49,7 +49,7 @@ func TestNodeWithoutMajorityIsNotReady(t *testing.T) {
 	c.all["n3"] = again
 	url = mustServe(t, again)
 	status, body, _ := request(t, "GET", url+"/api/overview", "guest", "guest")
-	if reason := body.(map[string]any)["reason"].(string); status != 503 || !strings.HasPrefix(reason, "users are not known yet") {
+	if reason := body.(map[string]any)["reason"].(string); status != 503 || !strings.HasPrefix(reason, "the node cannot check logins yet") {
 		t.Errorf("a right password: %d %s", status, reason)
 	}
 	c.stop("n3")

@@ -30,8 +30,11 @@ type Clients interface {
 	// Relieve makes clients give up what they make the node hold, if that is why its memory is short
 	// by excess bytes. It does not block.
 	Relieve(excess int64)
-	// Hold counts memory that is held for a user besides. An error names the bound that it would exceed.
-	Hold(user string, bytes int64) (release func(), err error)
+	// Hold returns a function that sets how much memory is held for a user besides. An error names the bound that
+	// it would exceed: then nothing changes. At last it is called with 0, which always succeeds.
+	Hold(user string) func(bytes int64) error
+	// HeldMemory is what is held for all of them, and besides.
+	HeldMemory() api.HeldMemory
 	// CloseConnection closes the connection of this name. It returns false if there is none.
 	CloseConnection(name, reason string) bool
 }
@@ -63,5 +66,6 @@ func (noClients) Flows() []traffic.Flow               { return nil }
 func (noClients) Channels() []api.Channel             { return nil }
 func (noClients) SetAlarm(string)                     {}
 func (noClients) Relieve(int64)                       {}
-func (noClients) Hold(string, int64) (func(), error)  { return func() {}, nil }
+func (noClients) Hold(string) func(int64) error       { return func(int64) error { return nil } }
+func (noClients) HeldMemory() api.HeldMemory          { return api.HeldMemory{} }
 func (noClients) CloseConnection(string, string) bool { return false }

@@ -23,7 +23,7 @@ func (n *Node) Management() mgmt.Backend {
 		Node: n.local, Groups: n.local, Cluster: n.replicas, Settings: settings{n.catalog}, Connections: n, Maintenance: n.placement, Leaders: n.placement,
 		Resources: n.alarm, Members: n.placement, Membership: n.membership, Traffic: n.traffic, Seeds: n.config.Seeds,
 		DefaultQueueType: n.config.DefaultQueueType,
-		Hold:             func(user string, bytes int64) (func(), error) { return n.connected().Hold(user, bytes) },
+		Hold:             func(user string) func(int64) error { return n.connected().Hold(user) },
 		Backups: &backup.Keeper{
 			Queues: n.broker.Backups(), Product: api.ProductVersion, Cluster: n.broker.ClusterName(), Now: time.Now, Defaults: n.local.Defaults(),
 			Properties: n.config.Properties,
@@ -38,8 +38,8 @@ type messages struct {
 }
 
 // Take gets messages for a user and settles them; see broker.Take.
-func (m messages) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome) ([]mgmt.Message, error) {
-	taken, err := m.Broker.Take(ctx, user, vhost, name, count, outcome)
+func (m messages) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome, admit func(int) error) ([]mgmt.Message, error) {
+	taken, err := m.Broker.Take(ctx, user, vhost, name, count, outcome, admit)
 	list := make([]mgmt.Message, len(taken))
 	for i := range taken {
 		list[i] = mgmt.Message{Message: taken[i], Properties: m.describe(&taken[i])}

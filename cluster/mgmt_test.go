@@ -88,7 +88,7 @@ func send(t *testing.T, method, url, body, user, password string) (a answer) {
 			t.Fatal(err)
 		}
 		a.status, a.header = res.StatusCode, res.Header
-		if a.status == http.StatusServiceUnavailable && bytes.Contains(a.raw, []byte(`"error":"unavailable"`)) && !bytes.Contains(a.raw, []byte("users are not known yet")) {
+		if a.status == http.StatusServiceUnavailable && bytes.Contains(a.raw, []byte(`"error":"unavailable"`)) && !bytes.Contains(a.raw, []byte("the node cannot check logins yet")) {
 			a.again = true
 			return fmt.Errorf("%s %s: %s", method, url, a.raw)
 		}

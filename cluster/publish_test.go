@@ -9,7 +9,19 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// TestPublishOne: a publish outside of a channel says what has become of the message, at any node.
+var errTooLarge = errors.New("too large")
+
+func refuseAbove(bytes int) func(int) error {
+	return func(n int) error {
+		if n > bytes {
+			return errTooLarge
+		}
+		return nil
+	}
+}
+
+// TestPublishOne: a publish outside of a channel says what has become of the message, at any node. Those who take messages
+// get no more than they have room for, and the rest stays.
 func TestPublishOne(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
@@ -46,7 +58,14 @@ func TestPublishOne(t *testing.T) {
 			}
 		}
 	}
-	if taken, err := at.Take(deadline(t), "guest", "/", "q", 10, fsm.Ack); len(taken) != len(c.all) || err != nil {
+	one := len(fsm.AppendPayloadHead(nil, "", "q", nil)) + 1
+	if taken, err := at.Take(deadline(t), "guest", "/", "q", 10, fsm.Ack, refuseAbove(0)); len(taken) != 0 || !errors.Is(err, errTooLarge) {
+		t.Errorf("refused: %d messages, %v", len(taken), err)
+	}
+	if taken, err := at.Take(deadline(t), "guest", "/", "q", 10, fsm.Ack, refuseAbove(one)); len(taken) != 1 || err != nil {
+		t.Errorf("room for one: %d messages, %v", len(taken), err)
+	}
+	if taken, err := at.Take(deadline(t), "guest", "/", "q", 10, fsm.Ack, refuseAbove(1000)); len(taken) != len(c.all)-1 || err != nil {
 		t.Errorf("the queue has %d messages, %v", len(taken), err)
 	}
 }

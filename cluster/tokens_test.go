@@ -230,7 +230,7 @@ func TestJoinByToken(t *testing.T) {
 }
 
 // used is how a token is refused that has let somebody in.
-const used = "the token was used"
+const used = "the token has already been used"
 
 // tokenOf is what a node says of a token; it has no ID if the node knows none.
 func tokenOf(n *Node, of api.JoinToken) (found api.JoinToken) {

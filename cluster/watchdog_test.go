@@ -248,10 +248,9 @@ func (d *shutListeners) Connections() []api.Connection { return nil }
 func (d *shutListeners) Flows() []traffic.Flow         { return nil }
 func (d *shutListeners) SetAlarm(string)               {}
 func (d *shutListeners) Relieve(int64)                 {}
-func (d *shutListeners) Hold(string, int64) (func(), error) {
-	return func() {}, nil
-}
-func (d *shutListeners) Channels() []api.Channel { return nil }
+func (d *shutListeners) Hold(string) func(int64) error { return func(int64) error { return nil } }
+func (d *shutListeners) HeldMemory() api.HeldMemory    { return api.HeldMemory{} }
+func (d *shutListeners) Channels() []api.Channel       { return nil }
 
 func (d *shutListeners) CloseConnection(string, string) bool { return false }
 

@@ -69,7 +69,7 @@ func nameTooLong(kind, text string, invalid func(string, ...any) string) string 
 	if len(text) <= 255 {
 		return ""
 	}
-	return invalid("%s names have 1 to 255 bytes", kind)
+	return invalid("%s names must have 1 to 255 bytes", kind)
 }
 
 func keyTooLong(key string) func(*poisoned, string) string {
@@ -77,7 +77,7 @@ func keyTooLong(key string) func(*poisoned, string) string {
 		if len(text) <= 255 {
 			return ""
 		}
-		return validation("%s has at most 255 bytes, not %d", key, len(text))
+		return validation("%s may have at most 255 bytes, not %d", key, len(text))
 	}
 }
 

@@ -10,8 +10,9 @@ import (
 )
 
 // Take gets up to count messages for a user, and then settles all of them at once. Like basic.get,
-// it fails in the same cases and counts as use.
-func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome) ([]fsm.Message, error) {
+// it fails in the same cases and counts as use. admit is asked for the memory of all messages so far: the one that it
+// refuses goes back, and its error is returned if that is the first one.
+func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome, admit func(bytes int) error) ([]fsm.Message, error) {
 	c, err := b.Connect(ctx, user, vhost)
 	if err != nil {
 		return nil, err
@@ -30,8 +31,13 @@ func (b *Broker) Take(ctx context.Context, user, vhost, name string, count int, 
 		if !ok {
 			break
 		}
-		list = append(list, m)
 		bytes += len(m.Payload)
+		if err := admit(bytes); err != nil && len(list) == 0 {
+			return nil, err
+		} else if err != nil {
+			break // it goes back when the session is closed
+		}
+		list = append(list, m)
 	}
 	ids := make([]uint64, len(list))
 	for i := range list {

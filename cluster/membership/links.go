@@ -64,7 +64,7 @@ func (l *links) admit(node string, identity []byte) error {
 	case len(known) > 0 && !bytes.Equal(known, identity):
 		l.refresh.Wake()
 		l.refused.Add(1)
-		return fmt.Errorf("peer: node %q is known with another data folder; started with an empty one, it joins anew", node)
+		return fmt.Errorf("peer: node %q is already registered with another data folder; started with an empty one, it joins anew", node)
 	}
 	return nil
 }

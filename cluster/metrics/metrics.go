@@ -26,6 +26,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
@@ -166,6 +167,7 @@ type Traffic struct {
 	Blocked                              int64 // connections, at present
 	Panics                               uint64
 	Listeners                            []limit.Status
+	Held                                 api.HeldMemory
 }
 
 // Timeouts counts the consumer timeouts reported to clients of this node.

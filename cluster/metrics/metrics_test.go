@@ -24,6 +24,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/raftlog"
@@ -89,7 +90,7 @@ func TestPage(t *testing.T) {
 		}
 	})
 	m.SetTraffic(func() Traffic {
-		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Panics: 17, Listeners: []limit.Status{{Name: "amqp", Open: 9, Pending: 2, Max: 50, Refused: 22}}}
+		return Traffic{ConnectionsOpened: 5, ConnectionsClosed: 2, ChannelsOpened: 7, Timeouts: Timeouts{1, 2, 3, 4}, Blocked: 3, Held: api.HeldMemory{Channels: 21, Publishes: 22, Answers: 23, HTTP: 24}, Panics: 17, Listeners: []limit.Status{{Name: "amqp", Open: 9, Pending: 2, Max: 50, Refused: 22}}}
 	})
 	m.Late("message", 30*time.Millisecond)
 	m.Late("message", 3*time.Millisecond)
@@ -118,6 +119,7 @@ func TestPage(t *testing.T) {
 		`erlang_vm_dist_node_state{peer="n2"} 3`, `erlang_vm_dist_node_state{peer="n3"} 1`, `rabbitmq_alarms_file_descriptor_limit 0`, `rabbitmq_channel_messages_unroutable_returned_total 35`, `rabbitmq_channel_messages_unroutable_dropped_total 36`,
 		`rabbitmq_channel_messages_published_total 31`, `rabbitmq_channel_messages_confirmed_total 33`, `rabbitmq_exchange_messages_published_total 31`, `rabbitmq_queue_messages_published_total 34`, `rabbitmq_queue_consumers 2`,
 		`rabbitmq_erlang_uptime_seconds 1.5`, `rabbitmq_process_open_fds 46`, `rabbitmq_process_max_fds 47`, `rabbitmq_auth_attempts_total{protocol="amqp091"} 5`, `rabbitmq_auth_attempts_failed_total{protocol="http"} 1`,
+		`quorate_held_memory_bytes{by="channels"} 21`, `quorate_held_memory_bytes{by="publishes"} 22`, `quorate_held_memory_bytes{by="answers"} 23`, `quorate_held_memory_bytes{by="http"} 24`,
 		`quorate_blocked_connections 3`, `quorate_quarantined_groups 14`, `quorate_replicas_unproven 21`, `quorate_replicas_closed 53`, `quorate_replica_failures_total 54`, `quorate_group_panics_total 15`,
 		`quorate_panics_total{where="peer"} 16`, `quorate_panics_total{where="loop"} 18`, `quorate_panics_total{where="broker"} 19`, `quorate_unexpected_answers_total 20`, `quorate_commands_refused_total 22`, `quorate_panics_total{where="connection"} 17`,
 		`rabbitmq_queues 3`, `rabbitmq_queue_messages 14`, `rabbitmq_queue_messages_bytes 1400`, `quorate_queues_declared 9`,

@@ -411,6 +411,13 @@ var table = []metric{
 			add(float64(c.Ends.Unix()), c.Protocol, of)
 		}
 	}},
+	{"quorate_held_memory_bytes", gauge, []string{"by"}, "Memory that this node holds for its clients. by: channels (incomplete messages, methods that wait, transactions), publishes (without a final result), answers (and deliveries, that are not written yet), http (messages in answers of the HTTP API)", func(s *Stats, add emit) {
+		h := &s.Traffic.Held
+		add(float64(h.Channels), "channels")
+		add(float64(h.Publishes), "publishes")
+		add(float64(h.Answers), "answers")
+		add(float64(h.HTTP), "http")
+	}},
 	{"quorate_blocked_connections", gauge, nil, "Connections of this node that are not read because of an alarm at any node", one(func(s *Stats) int64 { return s.Traffic.Blocked })},
 
 	{"quorate_route_lease_seconds", gauge, nil, "For how long this node may route by its view of the catalog without renewing its lease; 0: publishes wait", one(func(s *Stats) float64 { return max(s.Lease.Left, 0).Seconds() })},

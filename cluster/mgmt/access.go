@@ -85,7 +85,7 @@ func (s *Server) login(w *responder, r *http.Request, need level) *request {
 	remote, err := netip.ParseAddrPort(r.RemoteAddr)
 	if ok && !s.catalog.View().Initialized() {
 		// A node that has just started and reaches no majority knows no users.
-		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "users are not known yet: " + s.node.NotReady()})
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "the node cannot check logins yet: " + s.node.NotReady()})
 		return nil
 	}
 	if ok && err == nil {

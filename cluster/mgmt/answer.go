@@ -73,7 +73,7 @@ func (w *responder) failed(err error) {
 	var refusal *fsm.Refusal
 	switch {
 	case !errors.As(err, &refusal):
-		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
+		w.unavailable(err)
 	case refusal.Kind == fsm.NotFoundKind:
 		w.answer(http.StatusNotFound, api.Failure{Error: "not_found", Reason: refusal.Text})
 	case refusal.Kind == fsm.AccessRefused, refusal.Kind == fsm.NotAllowed:
@@ -81,6 +81,10 @@ func (w *responder) failed(err error) {
 	default:
 		w.badRequest(refusal.Text)
 	}
+}
+
+func (w *responder) unavailable(err error) {
+	w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
 }
 
 func (w *responder) unauthorized(what, reason string) {

@@ -41,8 +41,8 @@ type Backend struct {
 	DefaultQueueType string
 	// Effective returns the settings that the node runs with, by key, without secrets.
 	Effective func() map[string]string
-	// Hold counts memory that is held for a user; see cluster.Clients. nil: it is not bounded.
-	Hold func(user string, bytes int64) (release func(), err error)
+	// Hold bounds the memory that is held for a user; see cluster.Clients. nil: it is not bounded.
+	Hold func(user string) func(bytes int64) error
 }
 
 // Catalog holds the definitions.
@@ -77,8 +77,9 @@ type Queues interface {
 
 // Messages gives access to the messages in queues.
 type Messages interface {
-	// Take gets up to count messages for a user and settles them all.
-	Take(ctx context.Context, user, vhost, queue string, count int, outcome fsm.Outcome) ([]Message, error)
+	// Take gets up to count messages for a user and settles them all, fewer if admit refuses the memory
+	// of one more. If that is the first one, the error is admit's, and nothing has changed.
+	Take(ctx context.Context, user, vhost, queue string, count int, outcome fsm.Outcome, admit func(bytes int) error) ([]Message, error)
 	// Peek shows up to limit messages of a queue that are in a given place and have a number above
 	// after. more: there may be others.
 	Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Message, more bool, err error)

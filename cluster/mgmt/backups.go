@@ -24,7 +24,7 @@ func (w *responder) rate(r *request) (rate int64, ok bool) {
 	}
 	rate, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || rate < 1 || rate > maxRate {
-		w.badRequest("rate is a number of bytes in a second, from 1 to " + strconv.Itoa(maxRate))
+		w.badRequest("rate must be a number of bytes per second from 1 to " + strconv.Itoa(maxRate))
 		return 0, false
 	}
 	return rate, true
@@ -78,7 +78,7 @@ func (b backups) bring(w *responder, r *request) {
 	vhost, name, q := r.PathValue("vhost"), r.PathValue("name"), r.URL.Query()
 	id, err := hex.DecodeString(q.Get("id"))
 	if err != nil || len(id) > maxImportID {
-		w.badRequest("id is at most " + strconv.Itoa(2*maxImportID) + " hexadecimal digits")
+		w.badRequest("id must have at most " + strconv.Itoa(2*maxImportID) + " hexadecimal digits")
 		return
 	}
 	if !w.hasQueue(r, vhost, name) {

@@ -44,7 +44,7 @@ func (s *Server) reporting(h http.Handler) http.Handler {
 				return
 			case http.ErrAbortHandler:
 			default:
-				s.slog.Error("serving an HTTP request panicked", "method", r.Method, "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+				s.slog.Error("panic while serving an HTTP request", "method", r.Method, "path", r.URL.Path, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			}
 			panic(http.ErrAbortHandler) // which the server does not log again
 		}()

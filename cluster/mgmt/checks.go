@@ -159,7 +159,7 @@ var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type:
 func (h healthChecks) progressCheck(w *responder, r *request) {
 	c := api.Check{}
 	for _, x := range h.node.StalledQueues() {
-		c.Reason = "There are queues led by the node whose work makes no progress"
+		c.Reason = "There are queues led by the node that make no progress"
 		if x.Group == 0 {
 			c.Queues = append(c.Queues, catalogNamed)
 		} else {

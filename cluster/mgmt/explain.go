@@ -48,25 +48,25 @@ func (h history) deaths(w *responder, r *request) {
 	if text := query.Get("limit"); text != "" {
 		n, wrong := strconv.Atoi(text)
 		if wrong != nil || n < 1 || n > maxEnds {
-			w.badRequest(fmt.Sprintf("limit is a whole number from 1 to %d", maxEnds))
+			w.badRequest(fmt.Sprintf("limit must be a whole number from 1 to %d", maxEnds))
 			return
 		}
 		m.Limit = uint32(n)
 	}
 	if text := query.Get("after"); text != "" {
 		if m.After, err = strconv.ParseUint(text, 10, 64); err != nil {
-			w.badRequest("after is the number of a record")
+			w.badRequest("after must be the number of a record")
 			return
 		}
 	}
 	if text := query.Get("since"); text != "" {
 		if m.Since, err = strconv.ParseInt(text, 10, 64); err != nil {
-			w.badRequest("since is an instant in milliseconds since the epoch")
+			w.badRequest("since must be a time in milliseconds since the epoch")
 			return
 		}
 	}
 	if names := reasonNames(); m.Reason != "" && !slices.Contains(names, m.Reason) {
-		w.badRequest(fmt.Sprintf("reason is one of %v", names))
+		w.badRequest(fmt.Sprintf("reason must be one of %v", names))
 		return
 	}
 	page, err := h.history.Ends(r.Context(), q, m)
@@ -98,12 +98,12 @@ func (h history) explain(w *responder, r *request) {
 	if text := query.Get("message"); text != "" {
 		var err error
 		if m.Message, err = strconv.ParseUint(text, 10, 64); err != nil || m.Message == 0 {
-			w.badRequest("message is the number of a message")
+			w.badRequest("message must be the number of a message")
 			return
 		}
 	}
 	if (m.MessageId == "") == (m.Message == 0) || len(m.MessageId) > longestIDLength {
-		w.badRequest("either message_id or message is needed")
+		w.badRequest("message_id or message is required")
 		return
 	}
 	x, err := h.history.Explain(r.Context(), q, m)
@@ -125,7 +125,7 @@ func (h history) verify(w *responder, r *request) {
 	if text := r.URL.Query().Get("timeout"); text != "" {
 		n, err := strconv.Atoi(text)
 		if wait = time.Duration(n) * time.Millisecond; err != nil || n < 1 || wait > longestVerify {
-			w.badRequest(fmt.Sprintf("timeout is a number of milliseconds from 1 to %d", longestVerify.Milliseconds()))
+			w.badRequest(fmt.Sprintf("timeout must be a number of milliseconds from 1 to %d", longestVerify.Milliseconds()))
 			return
 		}
 	}

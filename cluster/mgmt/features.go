@@ -31,7 +31,7 @@ func enableFlag(w *responder, r *request) {
 		return
 	}
 	if version > r.view.FSMVersion() {
-		w.badRequest("unsupported: not all nodes know " + name)
+		w.badRequest("unsupported: not all nodes support " + name)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

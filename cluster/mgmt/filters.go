@@ -42,7 +42,7 @@ func (qs queues) narrow(q url.Values, v *catalog.View, l *listing[*catalog.Queue
 			return at != nil && *at <= end
 		}
 	default:
-		return &api.Failure{Error: "bad_request", Reason: "filter is one of leaderless, minority, late and lease-ending"}
+		return &api.Failure{Error: "bad_request", Reason: "filter must be one of leaderless, minority, late and lease-ending"}
 	}
 	l.items = slices.DeleteFunc(slices.Clone(l.items), func(x *catalog.Queue) bool { return !keep(x) })
 	l.filtered = len(l.items)

@@ -41,7 +41,7 @@ func putGlobalParameter(name string, value any) (*logpb.CatalogCommand, error) {
 		return nil, err
 	}
 	if shown, ok := value.(string); name == catalog.ClusterName && (!ok || shown == "") {
-		return nil, fsm.Refuse(fsm.Precondition, "the name of a cluster should be a string that is not empty")
+		return nil, fsm.Refuse(fsm.Precondition, "the name of a cluster should be a non-empty string")
 	}
 	m := &logpb.PutGlobalParameter{Name: name, Value: text}
 	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutGlobalParameter{PutGlobalParameter: m}}, nil

@@ -31,8 +31,8 @@ func TestGlobalParameters(t *testing.T) {
 		want{"root", "GET", "/api/global-parameters/cluster_name", "", 200, `{"name":"cluster_name","value":"east"}`},
 		want{"root", "PUT", "/api/cluster-name", `{"name":"west"}`, 204, ""},
 		want{"root", "GET", "/api/global-parameters/cluster_name", "", 200, `{"name":"cluster_name","value":"west"}`},
-		want{"root", "PUT", "/api/cluster-name", `{"name":""}`, 400, invalid("the name of a cluster should be a string that is not empty")},
-		want{"root", "PUT", "/api/global-parameters/cluster_name", `{"value":1}`, 400, invalid("the name of a cluster should be a string that is not empty")},
+		want{"root", "PUT", "/api/cluster-name", `{"name":""}`, 400, invalid("the name of a cluster should be a non-empty string")},
+		want{"root", "PUT", "/api/global-parameters/cluster_name", `{"value":1}`, 400, invalid("the name of a cluster should be a non-empty string")},
 		want{"maggie", "PUT", "/api/cluster-name", `{"name":"x"}`, 401, notAdmin},
 	)
 	if name, ok := w.catalog.View().ShownName(); !ok || name != "west" {
@@ -72,7 +72,7 @@ func TestSmallQuestions(t *testing.T) {
 		want{"root", "PUT", "/api/feature-flags/all/enable", "", 204, ""},
 		want{"root", "PUT", "/api/feature-flags/khepri_db/enable", "", 404, notThere},
 		want{"root", "PUT", "/api/feature-flags/fsm_version_01/enable", "", 404, notThere},
-		want{"root", "PUT", "/api/feature-flags/fsm_version_77/enable", "", 400, failure("bad_request", "unsupported: not all nodes know fsm_version_77")},
+		want{"root", "PUT", "/api/feature-flags/fsm_version_77/enable", "", 400, failure("bad_request", "unsupported: not all nodes support fsm_version_77")},
 		want{"maggie", "GET", "/api/health/checks/reached-target-cluster-size", "", 200, `{"status":"ok","running_nodes":3,"target_cluster_size":3}`},
 	)
 	w.offline["n2"] = true

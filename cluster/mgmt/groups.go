@@ -11,7 +11,7 @@ func (ms messages) groups(w *responder, r *request) {
 	limit, problem := pageLimit(r)
 	switch {
 	case err != nil:
-		w.badRequest("after is the next of a page")
+		w.badRequest("after must be the value next of a page")
 		return
 	case problem != "":
 		w.badRequest(problem)

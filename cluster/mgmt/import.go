@@ -124,9 +124,9 @@ func (e *LeftOut) Error() string {
 		text += fmt.Sprintf(" (and %d more)", more)
 	}
 	if len(e.Report.Taken) > 0 {
-		return "definitions were changed while they were imported, so not all have been taken: " + text
+		return "definitions changed during the import, so some were not imported: " + text
 	}
-	return "not all definitions can be taken, so none has been: " + text + "; partial=true takes the others"
+	return "some definitions cannot be imported, so none was: " + text + "; use partial=true to import the others"
 }
 
 // take takes up definitions: all or nothing, or with partial as many as can be. All of them are tried
@@ -228,7 +228,7 @@ func (x *importer) item(s section, b body) error {
 		at.Name = b.word("user")
 	}
 	if x.only != "" && s.whole {
-		x.skip(at, "it is not part of one vhost")
+		x.skip(at, "it does not belong to a single vhost")
 		return nil
 	}
 	commands, err := s.make(x, b)
@@ -485,7 +485,7 @@ func (x *importer) queue(b body) ([]*logpb.CatalogCommand, error) {
 	}
 	x.catalog.View().DecideType(m, kind)
 	if kind == "" && !m.Local && !m.Classic && catalog.Untyped(m) {
-		x.note("queues", m.Vhost, m.Name, fmt.Sprintf("it names no type and is a quorum queue here, as its vhost says: its delivery limit is %d unless one is set", catalog.DefaultDeliveryLimit))
+		x.note("queues", m.Vhost, m.Name, fmt.Sprintf("it has no type and becomes a quorum queue, the default of its vhost, with a delivery limit of %d unless one is set", catalog.DefaultDeliveryLimit))
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: m}}}, nil
 }

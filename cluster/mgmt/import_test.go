@@ -75,7 +75,7 @@ func TestDefinitions(t *testing.T) {
 		"vhosts streams", "parameters move", "exchanges jms", "queues log", "bindings x → log",
 	}
 	if !slices.Equal(refused.Skipped, report.Skipped) || refused.SkippedTotal != len(want) || len(refused.Taken) != 0 ||
-		!strings.HasPrefix(refused.Reason, `not all definitions can be taken, so none has been: vhosts "streams": `) || !strings.HasSuffix(refused.Reason, "(and 4 more); partial=true takes the others") {
+		!strings.HasPrefix(refused.Reason, `some definitions cannot be imported, so none was: vhosts "streams": `) || !strings.HasSuffix(refused.Reason, "(and 4 more); use partial=true to import the others") {
 		t.Errorf("refused: %+v", refused)
 	}
 	if !slices.Equal(skipped, want) || report.SkippedTotal != len(want) {
@@ -126,11 +126,11 @@ func TestImportedTypes(t *testing.T) {
 		notes = append(notes, n.VHost+" "+n.Name+": "+n.Reason)
 	}
 	if want := []string{
-		"new lazy: without effect here: queue-mode",
-		"new both: delivery-limit holds for classic queues, too: RabbitMQ applies no policy with this key to them",
-		"old untyped: it names no type and is a quorum queue here, as its vhost says: its delivery limit is 20 unless one is set",
-		"old undefined: it names no type and is a quorum queue here, as its vhost says: its delivery limit is 20 unless one is set",
-		"q untyped: it names no type and is a quorum queue here, as its vhost says: its delivery limit is 20 unless one is set",
+		"new lazy: has no effect here: queue-mode",
+		"new both: delivery-limit also applies to classic queues; RabbitMQ ignores it for them",
+		"old untyped: it has no type and becomes a quorum queue, the default of its vhost, with a delivery limit of 20 unless one is set",
+		"old undefined: it has no type and becomes a quorum queue, the default of its vhost, with a delivery limit of 20 unless one is set",
+		"q untyped: it has no type and becomes a quorum queue, the default of its vhost, with a delivery limit of 20 unless one is set",
 	}; out.Code != 200 || !slices.Equal(notes, want) || report.SkippedTotal != 1 || report.Skipped[0].Name != "log" {
 		t.Errorf("%d %q %v", out.Code, notes, report.Skipped)
 	}
@@ -185,9 +185,9 @@ func TestMalformedDefinitions(t *testing.T) {
 	w.check(
 		want{"root", "POST", "/api/definitions/none", `{}`, 404, notThere},
 		want{"root", "POST", "/api/definitions", `{}`, 204, ""},
-		want{"root", "POST", "/api/definitions/%2F", `{"users":[{"name":"u"}],"queues":[{"name":"q"}]}`, 400, `…"reason":"not all definitions can be taken, so none has been: users \"u\": it is not part of one vhost; partial=true takes the others","taken":{},"skipped_total":1,"skipped":[{"section":"users","name":"u","reason":"it is not part of one vhost"}]}`},
+		want{"root", "POST", "/api/definitions/%2F", `{"users":[{"name":"u"}],"queues":[{"name":"q"}]}`, 400, `…"reason":"some definitions cannot be imported, so none was: users \"u\": it does not belong to a single vhost; use partial=true to import the others","taken":{},"skipped_total":1,"skipped":[{"section":"users","name":"u","reason":"it does not belong to a single vhost"}]}`},
 		want{"root", "GET", "/api/queues/%2F/q", "", 404, notThere},
-		want{"root", "POST", "/api/definitions/%2F?partial=true", `{"users":[{"name":"u"}],"queues":[{"name":"q"}]}`, 200, `…"section":"users","name":"u","reason":"it is not part of one vhost"`},
+		want{"root", "POST", "/api/definitions/%2F?partial=true", `{"users":[{"name":"u"}],"queues":[{"name":"q"}]}`, 200, `…"section":"users","name":"u","reason":"it does not belong to a single vhost"`},
 		want{"root", "GET", "/api/users/u", "", 404, notThere},
 		want{"root", "GET", "/api/queues/%2F/q", "", 200, `…"durable":true`},
 		want{"root", "POST", "/api/definitions", `{"queues":[{"name":"q","vhost":"/","arguments":{"x-max-length":1}}]}`, 400, "…inequivalent arg 'x-max-length'"},
@@ -250,7 +250,7 @@ func TestAllOrNothing(t *testing.T) {
 	for bad, reason := range map[string]string{
 		`"bindings":[{"vhost":"v","source":"x","destination":"q","destination_type":"queue"},{"vhost":"v","source":"x","destination":"none","destination_type":"queue"}]`: `bindings \"x → none\" in vhost \"v\": no queue 'none' in vhost 'v'; `,
 		`"policies":[{"vhost":"v","name":"p","pattern":"^(?!amq","definition":{"max-length":1}}]`:                                                                         `policies \"p\" in vhost \"v\": pattern should be regular expression but is invalid: missing ) at offset 1; `,
-		`"topic_permissions":[{"user":"u","vhost":"v","exchange":"x","write":"^(?R)","read":""}]`:                                                                         `topic_permissions \"u\" in vhost \"v\": \"^(?R)\" is no regular expression: `,
+		`"topic_permissions":[{"user":"u","vhost":"v","exchange":"x","write":"^(?R)","read":""}]`:                                                                         `topic_permissions \"u\" in vhost \"v\": \"^(?R)\" is not a valid regular expression: `,
 	} {
 		w.check(want{"root", "POST", "/api/definitions", "{" + good + bad + "}", 400, "…" + reason})
 	}

@@ -28,7 +28,7 @@ func (l locks) renew(w *responder, r *request) {
 	if v, given := b["duration"]; given {
 		n, err := strconv.ParseUint(fmt.Sprint(v), 10, 64)
 		if err != nil || n < fsm.MinLock || n > fsm.MaxLock {
-			w.badRequest(fmt.Sprintf("duration is a whole number from %d to %d", fsm.MinLock, fsm.MaxLock))
+			w.badRequest(fmt.Sprintf("duration must be a whole number from %d to %d", fsm.MinLock, fsm.MaxLock))
 			return
 		}
 		c.Duration = n
@@ -60,9 +60,9 @@ func (l locks) settle(w *responder, r *request) {
 	c := &logpb.Settle{Outcome: outcome, Reason: text("reason"), Description: text("description"), Strict: true}
 	switch {
 	case !known:
-		w.badRequest("outcome is one of ack, requeue, reject, dead-letter")
+		w.badRequest("outcome must be one of ack, requeue, reject, dead-letter")
 	case len(c.Reason) > fsm.MaxSettleReason || len(c.Description) > fsm.MaxSettleDescription:
-		w.badRequest(fmt.Sprintf("reason has at most %d bytes, description %d", fsm.MaxSettleReason, fsm.MaxSettleDescription))
+		w.badRequest(fmt.Sprintf("reason may have at most %d bytes, description %d", fsm.MaxSettleReason, fsm.MaxSettleDescription))
 	default:
 		if _, ok := l.command(w, r, &logpb.Command{Kind: logpb.Command_SETTLE, Settle: c}); ok {
 			w.answer(http.StatusOK, api.Lock{OK: true})

@@ -61,7 +61,7 @@ func encodingFrom(name, truncate string) (e encoding, err error) {
 	}
 	if truncate != "" {
 		if e.truncate, err = strconv.Atoi(truncate); err != nil || e.truncate < 0 {
-			return e, errors.New("truncate is a whole number from 0")
+			return e, errors.New("truncate must be a whole number from 0")
 		}
 	}
 	return e, nil
@@ -126,12 +126,12 @@ func (ms messages) take(w *responder, r *request) {
 	}
 	count, err := strconv.Atoi(b.word("count"))
 	if err != nil || count < 0 {
-		w.badRequest("count is a whole number from 0")
+		w.badRequest("count must be a whole number from 0")
 		return
 	}
 	outcome, ok := ackModes[b.word("ackmode")]
 	if !ok {
-		w.badRequest("ackmode is one of ack_requeue_true, ack_requeue_false, reject_requeue_true, reject_requeue_false")
+		w.badRequest("ackmode must be one of ack_requeue_true, ack_requeue_false, reject_requeue_true, reject_requeue_false")
 		return
 	}
 	e, err := encodingFrom(b.word("encoding"), b.word("truncate"))
@@ -148,12 +148,12 @@ func (ms messages) take(w *responder, r *request) {
 		return
 	}
 	defer show.end()
-	taken, err := ms.messages.Take(r.Context(), r.user.GetName(), vhost, name, min(count, maxTake), outcome)
+	// What is settled is shown: so the room for it is there before.
+	taken, err := ms.messages.Take(r.Context(), r.user.GetName(), vhost, name, min(count, maxTake), outcome, show.counts)
 	if err != nil {
 		w.failed(err)
 		return
 	}
-	// They are settled: whatever their size, they are shown.
 	show.messages("[", len(taken), "]\n", sizeOf(taken), func(i int) any { return e.message(&taken[i]) })
 }
 
@@ -187,7 +187,7 @@ func (ms messages) peek(w *responder, r *request) {
 	e, err := encodingFrom(or("encoding", "auto"), or("truncate", strconv.Itoa(peekTruncate)))
 	switch {
 	case !known:
-		w.badRequest("state is one of ready, unacked, scheduled, delayed, deferred, parked")
+		w.badRequest("state must be one of ready, unacked, scheduled, delayed, deferred, parked")
 	case problem != "":
 		w.badRequest(problem)
 	case err != nil:
@@ -216,7 +216,8 @@ func (ms messages) page(w *responder, r *request, in queue.Place, after uint64, 
 	if n := len(list); more && n > 0 {
 		next = list[n-1].Number
 	}
-	if !show.counts(size) {
+	if err := show.counts(size); err != nil {
+		w.unavailable(err)
 		return
 	}
 	if e.truncate >= 0 {

@@ -21,11 +21,15 @@ func (w *world) message(body string) Message {
 	}
 }
 
-func (w *world) Take(_ context.Context, _, _, _ string, count int, outcome fsm.Outcome) ([]Message, error) {
+func (w *world) Take(_ context.Context, _, _, _ string, count int, outcome fsm.Outcome, admit func(int) error) ([]Message, error) {
 	if outcome == fsm.Discard {
 		return nil, fsm.Refuse(fsm.AccessRefused, "no")
 	}
-	return []Message{w.message("héllo"), w.message("\xff\x00")}[:count], nil
+	if err := admit(count << 20); err != nil {
+		return nil, err
+	}
+	w.settled += min(count, 2)
+	return []Message{w.message("héllo"), w.message("\xff\x00")}[:min(count, 2)], nil
 }
 
 func (w *world) Peek(_ context.Context, _ *catalog.Queue, in queue.Place, after uint64, _ int) ([]Message, bool, error) {
@@ -73,10 +77,10 @@ func TestLocks(t *testing.T) {
 		want{"root", "POST", at + "renew", `{}`, 200, `{"ok":true,"locked_until":5000,"remaining_ms":4000}`},
 		want{"root", "POST", at + "renew", "", 200, `{"ok":true,"locked_until":5000,"remaining_ms":4000}`},
 		want{"root", "POST", at + "renew", `{"duration":2000}`, 404, lost},
-		want{"root", "POST", at + "renew", `{"duration":999}`, 400, bad("duration is a whole number from 1000 to 43200000")},
+		want{"root", "POST", at + "renew", `{"duration":999}`, 400, bad("duration must be a whole number from 1000 to 43200000")},
 		want{"root", "POST", at + "settle", `{"outcome":"dead-letter","reason":"r","description":"d"}`, 200, `{"ok":true}`},
 		want{"root", "POST", at + "settle", `{"outcome":"ack","reason":"late"}`, 404, lost},
-		want{"root", "POST", at + "settle", `{"outcome":"defer"}`, 400, bad("outcome is one of ack, requeue, reject, dead-letter")},
+		want{"root", "POST", at + "settle", `{"outcome":"defer"}`, 400, bad("outcome must be one of ack, requeue, reject, dead-letter")},
 		want{"root", "POST", at + "settle", `{}`, 400, "…key_missing,outcome"},
 		want{"root", "POST", "/api/queues/%2F/q/locks/U/renew", `{}`, 404, lost},
 		want{"root", "POST", "/api/queues/%2F/none/locks/T/renew", `{}`, 404, "…no queue"},
@@ -98,18 +102,18 @@ func TestMessages(t *testing.T) {
 		want{"root", "POST", get, `{"count":2,"ackmode":"reject_requeue_true","encoding":"auto"}`, 200, `…"payload":"/wA=","payload_encoding":"base64"`},
 		want{"root", "POST", get, `{"count":0,"ackmode":"ack_requeue_true","encoding":"auto"}`, 200, `[]`},
 		want{"root", "POST", get, `{}`, 400, bad("[{key_missing,count},{key_missing,ackmode},{key_missing,encoding}]")},
-		want{"root", "POST", get, `{"count":-1,"ackmode":"ack_requeue_true","encoding":"auto"}`, 400, bad("count is a whole number from 0")},
-		want{"root", "POST", get, `{"count":1,"ackmode":"ack","encoding":"auto"}`, 400, "…ackmode is one of"},
+		want{"root", "POST", get, `{"count":-1,"ackmode":"ack_requeue_true","encoding":"auto"}`, 400, bad("count must be a whole number from 0")},
+		want{"root", "POST", get, `{"count":1,"ackmode":"ack","encoding":"auto"}`, 400, "…ackmode must be one of"},
 		want{"root", "POST", get, `{"count":1,"ackmode":"ack_requeue_true","encoding":"hex"}`, 400, bad("unsupported encoding: hex")},
 		want{"root", "POST", get, `{"count":1,"ackmode":"reject_requeue_false","encoding":"auto"}`, 401, "…Access refused."},
 		want{"root", "POST", "/api/queues/%2F/none/get", `{"count":1,"ackmode":"ack_requeue_true","encoding":"auto"}`, 404, noQueue},
 		want{"root", "GET", peek, "", 200, `{"items":[{"number":7,"state":"ready","acquired_count":0,"delivery_count":0,"payload_bytes":1,"redelivered":false,"exchange":"x","routing_key":"k",` +
 			`"message_count":2,"properties":{"priority":3},"payload":"m","payload_encoding":"string"}],"next":7}`},
 		want{"mona", "GET", peek, "", 401, "…Access refused."}, // sees the queue, and may not read it
-		want{"root", "GET", peek + "?state=dead", "", 400, bad("state is one of ready, unacked, scheduled, delayed, deferred, parked")},
-		want{"root", "GET", peek + "?after=x", "", 400, bad("after is the number of a message")},
-		want{"root", "GET", peek + "?limit=1001", "", 400, bad("limit is a whole number from 1 to 1000")},
-		want{"root", "GET", peek + "?truncate=-1", "", 400, bad("truncate is a whole number from 0")},
+		want{"root", "GET", peek + "?state=dead", "", 400, bad("state must be one of ready, unacked, scheduled, delayed, deferred, parked")},
+		want{"root", "GET", peek + "?after=x", "", 400, bad("after must be the number of a message")},
+		want{"root", "GET", peek + "?limit=1001", "", 400, bad("limit must be a whole number from 1 to 1000")},
+		want{"root", "GET", peek + "?truncate=-1", "", 400, bad("truncate must be a whole number from 0")},
 		want{"root", "GET", "/api/queues/%2F/none/messages/peek", "", 404, noQueue},
 		want{"maggie", "GET", "/api/queues/hidden/q/messages/peek", "", 404, notThere},
 	)
@@ -144,7 +148,7 @@ func TestUnpark(t *testing.T) {
 	w.results = []uint64{3}
 	w.check(
 		want{"root", "POST", unpark, `{"count":3}`, 200, `{"messages":3}`},
-		want{"root", "POST", unpark, `{"count":-1}`, 400, `{"error":"bad_request","reason":"count is a whole number from 0"}`},
+		want{"root", "POST", unpark, `{"count":-1}`, 400, `{"error":"bad_request","reason":"count must be a whole number from 0"}`},
 		want{"mona", "POST", unpark, "", 401, "…Access refused."},
 		want{"root", "POST", "/api/queues/%2F/none/unpark", "", 404, `{"error":"not_found","reason":"queue_not_found"}`},
 	)
@@ -179,13 +183,13 @@ func TestRetries(t *testing.T) {
 	w.check(want{"root", "POST", kick, `{"count":3}`, 200, `{"messages":1}`})
 	kicks("more than there are", 3, 2)
 	w.check(
-		want{"root", "POST", kick, `{"count":-1}`, 400, bad("count is a whole number from 0")},
+		want{"root", "POST", kick, `{"count":-1}`, 400, bad("count must be a whole number from 0")},
 		want{"mona", "POST", kick, "", 401, "…Access refused."},
 		want{"root", "POST", "/api/queues/%2F/none/kick", "", 404, `{"error":"not_found","reason":"queue_not_found"}`},
 		want{"root", "GET", deferred, "", 200, `{"items":[{"number":7,"deferral_token":"step 4","due_at":5000,"acquired_count":1,"delivery_count":0,"routing_key":"k","bytes":1}],"next":7}`},
 		want{"root", "GET", deferred + "?after=7&limit=1", "", 200, `…"next":0}`},
-		want{"root", "GET", deferred + "?after=x", "", 400, bad("after is the number of a message")},
-		want{"root", "GET", deferred + "?limit=0", "", 400, bad("limit is a whole number from 1 to 1000")},
+		want{"root", "GET", deferred + "?after=x", "", 400, bad("after must be the number of a message")},
+		want{"root", "GET", deferred + "?limit=0", "", 400, bad("limit must be a whole number from 1 to 1000")},
 		want{"mona", "GET", deferred, "", 401, "…Access refused."},
 	)
 }
@@ -220,8 +224,8 @@ func TestMessageGroups(t *testing.T) {
 		want{"root", "GET", groups, "", 200, `{"items":[` + a + `,` + b + `],"next":""}`},
 		want{"root", "GET", groups + "?limit=1", "", 200, `{"items":[` + a + `],"next":"YQ"}`},
 		want{"root", "GET", groups + "?after=YQ", "", 200, `{"items":[` + b + `],"next":""}`},
-		want{"root", "GET", groups + "?after=!", "", 400, bad("after is the next of a page")},
-		want{"root", "GET", groups + "?limit=0", "", 400, bad("limit is a whole number from 1 to 1000")},
+		want{"root", "GET", groups + "?after=!", "", 400, bad("after must be the value next of a page")},
+		want{"root", "GET", groups + "?limit=0", "", 400, bad("limit must be a whole number from 1 to 1000")},
 		want{"root", "GET", "/api/queues/%2F/none/groups", "", 404, `{"error":"not_found","reason":"queue_not_found"}`},
 		want{"mona", "GET", groups, "", 401, "…Access refused."}, // sees the queue, and may not read it
 	)

@@ -74,6 +74,7 @@ type world struct {
 	handler      http.Handler
 	certificates []api.Certificate
 	busy         error // what logins with the right password get
+	settled      int   // messages that were taken
 	commands     []*logpb.Command
 	results      []uint64 // counts to answer them with
 	published    []Outgoing
@@ -518,12 +519,12 @@ func TestUsers(t *testing.T) {
 		want{"root", "PUT", "/api/users/n", `{"tags":""}`, 201, ""},
 		want{"root", "GET", "/api/users/n", "", 200, `…"password_hash":"",`},
 		want{"root", "PUT", "/api/users/x", `{"password":"p"}`, 400, failure("bad_request", "tags_not_present")},
-		want{"root", "PUT", "/api/users/x", `{"password":"a\u0000","tags":""}`, 400, failure("bad_request", "password holds a zero octet")},
+		want{"root", "PUT", "/api/users/x", `{"password":"a\u0000","tags":""}`, 400, failure("bad_request", "password contains a zero byte")},
 		want{"root", "PUT", "/api/users/x", `{"password":5,"tags":""}`, 400, failure("bad_request", "password should be a string, actually was 5")},
 		want{"root", "PUT", "/api/users/x", `{"password":"p","tags":[5]}`, 400, failure("bad_request", "tags should be strings, actually was 5")},
-		want{"root", "PUT", "/api/users/x", `{"password":"p","password_hash":"p","tags":""}`, 400, "…exclude each other"},
-		want{"root", "PUT", "/api/users/x", `{"password_hash":"!","tags":""}`, 400, "…not the base64"},
-		want{"root", "PUT", "/api/users/x", `{"password_hash":"` + hash + `","hashing_algorithm":"rabbit_password_hashing_md5","tags":""}`, 400, "…is not the base64 of a hash made with rabbit_password_hashing_md5"},
+		want{"root", "PUT", "/api/users/x", `{"password":"p","password_hash":"p","tags":""}`, 400, "…cannot be combined"},
+		want{"root", "PUT", "/api/users/x", `{"password_hash":"!","tags":""}`, 400, "…not a base64-encoded hash"},
+		want{"root", "PUT", "/api/users/x", `{"password_hash":"` + hash + `","hashing_algorithm":"rabbit_password_hashing_md5","tags":""}`, 400, "…is not a base64-encoded hash made with rabbit_password_hashing_md5"},
 		want{"root", "PUT", "/api/users/x", `{"password_hash":"` + hash + `","hashing_algorithm":"rabbit_password_hashing_sha1","tags":""}`, 400, "…hashing_algorithm rabbit_password_hashing_sha1 is not supported"},
 		want{"root", "GET", "/api/users/x", "", 404, notThere},
 		want{"root", "PUT", "/api/permissions/%2F/u", `{"configure":"","write":"^a"}`, 400, failure("bad_request", "[{key_missing,read}]")},
@@ -557,7 +558,7 @@ func TestUsers(t *testing.T) {
 		want{"root", "GET", "/api/user-limits", "", 200, "[]"},
 		want{"root", "PUT", "/api/topic-permissions/%2F/u", `{"exchange":"amq.topic","write":"^a"}`, 400, failure("bad_request", "[{key_missing,read}]")},
 		want{"root", "PUT", "/api/topic-permissions/%2F/u", `{"exchange":"amq.topic","write":"(","read":""}`, 400, "…missing ) at offset 0"},
-		want{"root", "PUT", "/api/topic-permissions/%2F/u", `{"exchange":"","write":"","read":""}`, 400, "…exchange names have 1 to 255 bytes"},
+		want{"root", "PUT", "/api/topic-permissions/%2F/u", `{"exchange":"","write":"","read":""}`, 400, "…exchange names must have 1 to 255 bytes"},
 		want{"root", "PUT", "/api/topic-permissions/none/u", `{"exchange":"x","write":"","read":""}`, 404, failure("not_found", "vhost_not_found")},
 		want{"root", "PUT", "/api/topic-permissions/%2F/x", `{"exchange":"x","write":"","read":""}`, 404, failure("not_found", "no user 'x'")},
 		want{"root", "GET", "/api/topic-permissions/%2F/u", "", 404, notThere},

@@ -182,7 +182,7 @@ func TestProgress(t *testing.T) {
 	w.operator.still = "a"
 	w.check(
 		want{"", "GET", check, "", 401, "…"},
-		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are queues led by the node whose work makes no progress",` +
+		want{"maggie", "GET", check, "", 503, `{"status":"failed","reason":"There are queues led by the node that make no progress",` +
 			`"queues":[{"name":"catalog","readable_name":"the catalog","virtual_host":"","type":"metadata_store"},` +
 			`{"name":"a","readable_name":"queue 'a' in vhost '/'","virtual_host":"/","type":"quorum"}]}`},
 	)
@@ -247,7 +247,7 @@ func TestDrain(t *testing.T) {
 		want{"mona", "GET", "/api/config/effective", "", 401, "…"},
 		want{"root", "GET", "/api/nodes?columns=name,running&name=n1", "", 200, `[{"name":"n1","running":true}]`},
 		want{"root", "GET", "/api/nodes?page=2&page_size=100", "", 400, "…page_out_of_range"},
-		want{"root", "GET", "/api/nodes", "", 200, `[{"name":"n1","type":"disc","running":true,"being_drained":false,"mem_used":1,"mem_limit":2,"mem_alarm":false,"disk_free":3,"disk_free_limit":4,"disk_free_alarm":true,"uptime":7,"os_pid":"","processors":0,"run_queue":0,"fd_used":0,"fd_total":0,"proc_used":0,"proc_total":0,"gc_num":0,"gc_bytes_reclaimed":0,"context_switches":0,"io_read_bytes":0,"io_write_bytes":0,"rates_mode":"","enabled_plugins":null,"partitions":null,"replicas":0,"leaders":0,"learners":0,"io_sync_avg_time":0,"clock_offset_ms":0,"certificates":null}]`},
+		want{"root", "GET", "/api/nodes", "", 200, `[{"name":"n1","type":"disc","running":true,"being_drained":false,"mem_used":1,"mem_limit":2,"mem_alarm":false,"disk_free":3,"disk_free_limit":4,"disk_free_alarm":true,"held_memory":{"channels":0,"publishes":0,"answers":0},"uptime":7,"os_pid":"","processors":0,"run_queue":0,"fd_used":0,"fd_total":0,"proc_used":0,"proc_total":0,"gc_num":0,"gc_bytes_reclaimed":0,"context_switches":0,"io_read_bytes":0,"io_write_bytes":0,"rates_mode":"","enabled_plugins":null,"partitions":null,"replicas":0,"leaders":0,"learners":0,"io_sync_avg_time":0,"clock_offset_ms":0,"certificates":null}]`},
 		want{"maggie", "GET", "/api/nodes", "", 401, "…"},
 		want{"root", "POST", path + "drain", "", 200, `{"node":"n1","moved":3,"left":1}`},
 		want{"mona", "GET", "/api/nodes", "", 200, `…"being_drained":true`},
@@ -329,11 +329,11 @@ func TestQueueLines(t *testing.T) {
 		want{"mona", "POST", at + "export", "", 401, "…"},
 		want{"mona", "POST", at + "import", "{}", 401, "…"},
 		want{"root", "POST", at + "export?rate=5", "", 200, "q of / at 5 bytes per second"},
-		want{"root", "POST", at + "export?rate=0", "", 400, `…rate is a number of bytes in a second, from 1 to 1099511627776"}`},
+		want{"root", "POST", at + "export?rate=0", "", 400, `…rate must be a number of bytes per second from 1 to 1099511627776"}`},
 		want{"root", "POST", at + "export?rate=7", "", 404, `{"error":"not_found","reason":"it has ended"}`},
 		want{"root", "POST", "/api/quorate/queues/%2F/none/export", "", 404, `…queue_not_found"}`},
 		want{"root", "POST", "/api/quorate/queues/%2F/none/import", "{}", 404, `…queue_not_found"}`},
-		want{"root", "POST", at + "import?id=0g", "{}", 400, `…id is at most 128 hexadecimal digits"}`},
+		want{"root", "POST", at + "import?id=0g", "{}", 400, `…id must have at most 128 hexadecimal digits"}`},
 		want{"root", "POST", at + "import?id=0a0b", "{}", 200, `{"definitions":0,"queues":1,"messages":2,"already_there":2,"refused":0}`},
 		want{"root", "POST", at + "import?id=0a0b&check=true", "{}", 200, `{"definitions":0,"queues":0,"messages":2,"already_there":0,"refused":0}`},
 	)

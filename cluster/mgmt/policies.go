@@ -119,11 +119,11 @@ func (ps policies) put(w *responder, r *request) {
 // notesOn says what a policy does otherwise than at RabbitMQ.
 func notesOn(m *logpb.PutPolicy) (notes []string) {
 	if keys := catalog.KeysWithoutEffect(m.GetDefinition()); len(keys) > 0 {
-		notes = append(notes, "without effect here: "+strings.Join(keys, ", "))
+		notes = append(notes, "has no effect here: "+strings.Join(keys, ", "))
 	}
 	classic := slices.Contains([]string{"all", "queues", "classic_queues"}, m.GetApplyTo())
 	if classic && slices.ContainsFunc(m.GetDefinition().GetFields(), func(f *logpb.Field) bool { return f.GetName() == "delivery-limit" }) {
-		notes = append(notes, "delivery-limit holds for classic queues, too: RabbitMQ applies no policy with this key to them")
+		notes = append(notes, "delivery-limit also applies to classic queues; RabbitMQ ignores it for them")
 	}
 	return notes
 }

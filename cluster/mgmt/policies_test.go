@@ -33,8 +33,8 @@ func TestTryPolicy(t *testing.T) {
 func TestPolicyWarnings(t *testing.T) {
 	w := newWorld(t)
 	for definition, want := range map[string]string{
-		`{"queue-mode":"lazy","ha-mode":"all","max-length":3}`: `299 - "without effect here: ha-mode, queue-mode"`,
-		`{"delivery-limit":3}`:                                 `299 - "delivery-limit holds for classic queues, too: RabbitMQ applies no policy with this key to them"`,
+		`{"queue-mode":"lazy","ha-mode":"all","max-length":3}`: `299 - "has no effect here: ha-mode, queue-mode"`,
+		`{"delivery-limit":3}`:                                 `299 - "delivery-limit also applies to classic queues; RabbitMQ ignores it for them"`,
 		`{"max-length":3}`:                                     "",
 	} {
 		out := w.request("root", "PUT", "/api/policies/%2F/p", `{"pattern":"","definition":`+definition+`}`)

@@ -100,7 +100,7 @@ func TestFilters(t *testing.T) {
 			`{"items":[{"name":"alone","state":"down"}],"page":1,"page_count":7,"page_size":1,"item_count":1,"filtered_count":7,"total_count":7}`},
 		want{"maggie", "GET", "/api/queues?filter=late&columns=name,consumers_timed_out&page=1&page_size=1", "", 200,
 			`{"items":[{"consumers_timed_out":2,"name":"late"}],"page":1,"page_count":2,"page_size":1,"item_count":1,"filtered_count":2,"total_count":7}`},
-		want{"maggie", "GET", "/api/queues?filter=lost", "", 400, `{"error":"bad_request","reason":"filter is one of leaderless, minority, late and lease-ending"}`},
+		want{"maggie", "GET", "/api/queues?filter=lost", "", 400, `{"error":"bad_request","reason":"filter must be one of leaderless, minority, late and lease-ending"}`},
 	)
 }
 

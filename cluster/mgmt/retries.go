@@ -47,7 +47,7 @@ func (t retries) wake(w *responder, r *request, howMany func(s *api.QueueStats, 
 	if _, given := b["count"]; given {
 		n, err := strconv.ParseUint(b.word("count"), 10, 63)
 		if err != nil {
-			w.badRequest("count is a whole number from 0")
+			w.badRequest("count must be a whole number from 0")
 			return
 		}
 		left = n
@@ -122,7 +122,7 @@ func pageAfter(r *request) (after uint64, limit int, problem string) {
 	if q := r.URL.Query(); q.Has("after") {
 		var err error
 		if after, err = strconv.ParseUint(q.Get("after"), 10, 64); err != nil {
-			return 0, 0, "after is the number of a message"
+			return 0, 0, "after must be the number of a message"
 		}
 	}
 	limit, problem = pageLimit(r)
@@ -137,7 +137,7 @@ func pageLimit(r *request) (limit int, problem string) {
 	}
 	limit, err := strconv.Atoi(q.Get("limit"))
 	if err != nil || limit < 1 || limit > maxPeek {
-		return 0, fmt.Sprintf("limit is a whole number from 1 to %d", maxPeek)
+		return 0, fmt.Sprintf("limit must be a whole number from 1 to %d", maxPeek)
 	}
 	return limit, ""
 }

@@ -299,14 +299,16 @@ func (w *world) things(callers []caller) {
 	w.channels = []api.Channel{{Name: "thing", User: "root", VHost: "v", Connection: api.ConnectionDetails{Name: "thing"}}}
 }
 
-// TestRightsAtEveryEndpoint: who gets in where. Those who are kept out get 401 or 404 and
-// nothing else; those who get in get neither.
+// TestRightsAtEveryEndpoint: who gets in where, with each tag, in a vhost of their own and in another one's. Those who
+// are kept out get 401 or 404 and nothing else; those who get in get neither. Lists tell nobody of what is in vhosts
+// that they do not see.
 func TestRightsAtEveryEndpoint(t *testing.T) {
 	callers := []caller{
 		{name: "untagged", rights: []string{"see", "read", "write"}}, {name: "stranger", tag: "management"},
 		{"seer", "management", []string{"see"}}, {"reader", "management", []string{"see", "read"}}, {"writer", "management", []string{"see", "write"}},
 		{"builder", "management", []string{"see", "configure"}}, {"binder", "management", []string{"see", "read", "write"}},
 		{"maker", "policymaker", []string{"see"}}, {name: "outside", tag: "policymaker"}, {name: "watch", tag: "monitoring"},
+		{"watcher", "monitoring", []string{"see", "read"}}, {name: "chief", tag: "administrator"},
 	}
 	all := append([]caller{{}, {"root", "administrator", []string{"see", "read", "write", "configure"}}}, callers...)
 	paths := strings.NewReplacer("{vhost}", "v", "{name}", "thing", "{user}", "root", "{exchange}", "thing", "{id}", "1", "{token}", "T", "{pattern}", ".", "{node}", "n1", "{profile}", "heap", "{source}", "thing", "{destination}", "thing", "{properties}", "~", "{port}", "5672", "{protocols}", "amqp", "{component}", "operator_policy", "{connection}", "thing", "{password}", "secret")
@@ -319,6 +321,7 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 
 		"POST /api/queues/{vhost}/{name}/locks/{token}/settle": `{"outcome":"ack"}`,
 	}
+	routes := 0
 	still := newWorld(t) // what only asks leaves it as it is
 	still.things(callers)
 	for _, x := range still.server.resources {
@@ -341,9 +344,24 @@ func TestRightsAtEveryEndpoint(t *testing.T) {
 				if kept := status == 401 || status == 404; kept == c.passes(n) {
 					t.Errorf("%s by %q: %d", what, c.name, status)
 				}
+				if c.name == "stranger" && e.method == http.MethodGet && n.tag <= management {
+					if answer := w.answerTo(c.name, e.method, path); strings.Contains(answer, `"thing"`) {
+						t.Errorf("%s tells a stranger of another vhost's things: %s", what, answer)
+					}
+				}
 			}
+			routes++
 		}
 	}
+	if routes != len(needs) {
+		t.Errorf("%d of the endpoints in the table are there, %d are listed", routes, len(needs))
+	}
+}
+
+// answerTo is the text of an answer; empty if it needs more of a node than there is here.
+func (w *world) answerTo(user, method, path string) (answer string) {
+	defer func() { _ = recover() }()
+	return w.request(user, method, path, "").Body.String()
 }
 
 // statusOf makes a request. What needs more of a node than there is here answers 0:

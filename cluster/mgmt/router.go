@@ -137,7 +137,7 @@ func (s *Server) performLarge(w *responder, r *request, e *endpoint) {
 		defer func() { <-s.large }()
 		s.perform(w, r, e)
 	default:
-		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "other large bodies are being received"})
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "too many large request bodies at a time; try again later"})
 	}
 }
 

@@ -62,13 +62,13 @@ func pageOf(r *request) (*peerpb.ScheduledRequest, error) {
 	if text := q.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > largestScheduled {
-			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("limit is a number from 1 to %d", largestScheduled))
+			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("limit must be a whole number from 1 to %d", largestScheduled))
 		}
 		m.Limit = uint32(n)
 	}
 	if text := q.Get("after"); text != "" {
 		if _, err := fmt.Sscanf(text, "%d-%d", &m.AfterAt, &m.AfterMessage); err != nil {
-			return nil, fsm.Refuse(fsm.Precondition, "after is the cursor of a message")
+			return nil, fsm.Refuse(fsm.Precondition, "after must be the cursor of a message")
 		}
 	}
 	return m, nil
@@ -151,7 +151,7 @@ func newTime(w *responder, r *request, c *logpb.Schedule, now int64) bool {
 	at, timed := number("due_at")
 	delay, delayed := number("delay")
 	if timed == delayed || len(b) != 1 || delay > longest || at > now && at-now > longest {
-		w.badRequest(fmt.Sprintf("the body has either due_at (ms since the epoch) or delay (ms), at most %d ms from now", longest))
+		w.badRequest(fmt.Sprintf("the body must have either due_at (ms since the epoch) or delay (ms), at most %d ms from now", longest))
 		return false
 	}
 	if timed {
@@ -171,7 +171,7 @@ func (s scheduled) cancelAll(w *responder, r *request) {
 	}
 	header, value, match := strings.Cut(r.URL.Query().Get("match"), "=")
 	if r.URL.Query().Has("match") && (!match || header == "") {
-		w.badRequest("match is header=value")
+		w.badRequest("match must be HEADER=VALUE")
 		return
 	}
 	answer := api.Rescheduled{}

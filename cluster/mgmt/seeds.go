@@ -192,7 +192,7 @@ func (s *Seeds) Sow(ctx context.Context, to Catalog, vhost string) error {
 		err = propose(ctx, to, commands...)
 	}
 	if err != nil {
-		return fmt.Errorf("vhost '%s' is not seeded: %w", vhost, err)
+		return fmt.Errorf("defaults for vhost '%s' could not be applied: %w", vhost, err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ func (st settings) put(w *responder, r *request) {
 	d := jsonIn(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(&body); err != nil || body.Value == nil {
-		w.answer(http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: `the body is {"value": NUMBER}`})
+		w.answer(http.StatusBadRequest, api.Failure{Error: "bad_request", Reason: `the body must be {"value": NUMBER}`})
 		return
 	}
 	st.change(w, r, body.Value)

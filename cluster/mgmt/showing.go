@@ -23,16 +23,17 @@ const (
 //
 // Invariants: len(users) ≤ maxShowing; changed is closed and replaced when a place becomes free.
 type showing struct {
-	hold func(user string, bytes int64) (release func(), err error) // nil: there are no bounds
+	hold func(user string) func(bytes int64) error
 
 	mu      sync.Mutex
 	users   map[string]bool
 	changed chan struct{}
 }
 
-func newShowing(hold func(string, int64) (func(), error)) *showing {
+// newShowing: hold nil: there are no bounds.
+func newShowing(hold func(string) func(int64) error) *showing {
 	if hold == nil {
-		hold = func(string, int64) (func(), error) { return func() {}, nil }
+		hold = func(string) func(int64) error { return func(int64) error { return nil } }
 	}
 	return &showing{hold: hold, users: map[string]bool{}, changed: make(chan struct{})}
 }
@@ -70,12 +71,13 @@ func (s *showing) begin(w *responder, r *request) *answering {
 		case <-r.Context().Done():
 			return nil
 		case <-late:
-			w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "other answers with messages are being written"})
+			w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: "too many requests for messages at a time; try again later"})
 			return nil
 		}
 	}
-	x := &answering{of: s, user: user, w: w, release: func() {}}
-	if !x.counts(showingSize) {
+	x := &answering{of: s, user: user, w: w, hold: s.hold(user)}
+	if err := x.counts(0); err != nil {
+		w.unavailable(err)
 		x.end()
 		return nil
 	}
@@ -84,31 +86,21 @@ func (s *showing) begin(w *responder, r *request) *answering {
 
 // answering is one answer that has a place.
 type answering struct {
-	of      *showing
-	user    string
-	w       *responder
-	release func()
-	left    bool
+	of   *showing
+	user string
+	w    *responder
+	hold func(bytes int64) error
+	left bool
 }
 
-// counts counts the memory that messages of this size take, or answers the request.
-func (x *answering) counts(size int) bool {
-	x.release()
-	x.release = func() {}
-	release, err := x.of.hold(x.user, int64(max(size, showingSize)))
-	if err != nil {
-		x.w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
-		return false
-	}
-	x.release = release
-	return true
-}
+// counts counts the memory that messages of this size take. An error names the bound that does not let it.
+func (x *answering) counts(size int) error { return x.hold(int64(max(size, showingSize))) }
 
 // end gives up the place.
 func (x *answering) end() {
 	if !x.left {
 		x.left = true
-		x.release()
+		_ = x.hold(0) // which always succeeds
 		x.of.leave(x.user)
 	}
 }

@@ -63,16 +63,18 @@ func TestShowingPlaces(t *testing.T) {
 // the answer is 503 with its name.
 func TestShowingHeld(t *testing.T) {
 	held, most := int64(0), int64(4<<20)
-	s := newShowing(func(_ string, n int64) (func(), error) {
-		if held+n > most {
-			return nil, errors.New("held_memory.user is reached")
+	s := newShowing(func(string) func(int64) error {
+		return func(n int64) error {
+			if n > most {
+				return errors.New("held_memory.user is reached")
+			}
+			held = n
+			return nil
 		}
-		held += n
-		return func() { held -= n }, nil
 	})
 	w, out := answered()
 	x := s.begin(w, asker("a"))
-	if held != showingSize || !x.counts(3<<20) || held != 3<<20 {
+	if held != showingSize || x.counts(3<<20) != nil || held != 3<<20 {
 		t.Errorf("%d octets are held", held)
 	}
 	x.messages("[", 2, "]\n", 3<<20, func(i int) any {
@@ -86,10 +88,10 @@ func TestShowingHeld(t *testing.T) {
 	if err := json.Unmarshal(out.Body.Bytes(), &list); err != nil || len(list) != 2 || list[1].Payload != "<>" || held != 0 {
 		t.Errorf("%s: %v, %d octets are held", out.Body, err, held)
 	}
-	w, out = answered()
+	w, _ = answered()
 	x = s.begin(w, asker("a"))
-	if x.counts(5<<20) || out.Code != 503 || !strings.Contains(out.Body.String(), "held_memory.user is reached") {
-		t.Errorf("%d %s", out.Code, out.Body)
+	if err := x.counts(5 << 20); err == nil || held != showingSize {
+		t.Errorf("%v, %d octets are held", err, held)
 	}
 	x.end()
 	if held != 0 || len(s.users) != 0 {
@@ -97,7 +99,7 @@ func TestShowingHeld(t *testing.T) {
 	}
 	most = 0
 	w, out = answered()
-	if s.begin(w, asker("a")) != nil || out.Code != 503 || len(s.users) != 0 {
+	if s.begin(w, asker("a")) != nil || out.Code != 503 || !strings.Contains(out.Body.String(), "held_memory.user is reached") || len(s.users) != 0 {
 		t.Errorf("%d, %d places taken", out.Code, len(s.users))
 	}
 }
@@ -113,5 +115,30 @@ func TestMostlyEscaped(t *testing.T) {
 		if m.PayloadEncoding != want {
 			t.Errorf("%q: %s, want %s", text, m.PayloadEncoding, want)
 		}
+	}
+}
+
+// What may not be held is not taken: a get that is refused has settled nothing.
+func TestTakeRefused(t *testing.T) {
+	w := newWorld(t)
+	w.queue("/", "q", false)
+	b := backendOf(w)
+	b.Hold = func(string) func(int64) error {
+		return func(n int64) error {
+			if n > showingSize {
+				return errors.New("held_memory.user is reached")
+			}
+			return nil
+		}
+	}
+	w.handler = New(b, slog.New(slog.DiscardHandler), w.server.guard).Handler()
+	get := "/api/queues/%2F/q/get"
+	w.check(want{"root", "POST", get, `{"count":2,"ackmode":"ack_requeue_false","encoding":"auto"}`, 503, failure("unavailable", "held_memory.user is reached")})
+	if w.settled != 0 {
+		t.Errorf("%d messages are gone", w.settled)
+	}
+	w.check(want{"root", "POST", get, `{"count":1,"ackmode":"ack_requeue_false","encoding":"auto","truncate":0}`, 200, `…"payload_bytes":6`})
+	if w.settled != 1 {
+		t.Errorf("%d messages are settled, want 1", w.settled)
 	}
 }

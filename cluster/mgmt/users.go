@@ -91,9 +91,9 @@ func (us users) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 	m := &logpb.PutUser{Tags: tags, HashAlgorithm: login.HashAlgorithm}
 	switch {
 	case password != "" && hash != "":
-		return nil, fsm.Refuse(fsm.Precondition, "password and password_hash exclude each other")
+		return nil, fsm.Refuse(fsm.Precondition, "password and password_hash cannot be combined")
 	case !login.ValidPassword(password):
-		return nil, fsm.Refuse(fsm.Precondition, "password holds a zero octet")
+		return nil, fsm.Refuse(fsm.Precondition, "password contains a zero byte")
 	case password != "":
 		m.PasswordHash, err = us.logins.HashPassword(ctx, password)
 	case hash != "":
@@ -105,7 +105,7 @@ func (us users) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 		}
 		m.HashAlgorithm = algorithm
 		if m.PasswordHash, err = base64.StdEncoding.DecodeString(hash); err != nil || !login.ValidHash(m.PasswordHash, algorithm) {
-			return nil, fsm.Refuse(fsm.Precondition, "password_hash is not the base64 of a hash made with "+algorithm)
+			return nil, fsm.Refuse(fsm.Precondition, "password_hash is not a base64-encoded hash made with "+algorithm)
 		}
 	}
 	return m, err

@@ -60,9 +60,10 @@ func (c clients) Expel(reason string)    { c.p.server.CloseConnections(reason) }
 func (c clients) Renew()                 { c.p.server.Renew() }
 func (c clients) SetAlarm(reason string) { c.p.server.SetAlarm(reason) }
 func (c clients) Relieve(excess int64)   { c.p.server.Relieve(excess) }
-func (c clients) Hold(user string, bytes int64) (func(), error) {
-	return c.p.server.Hold(user, bytes)
+func (c clients) Hold(user string) func(int64) error {
+	return c.p.server.Hold(user)
 }
+func (c clients) HeldMemory() api.HeldMemory    { return api.HeldMemory{} }
 func (c clients) Connections() []api.Connection { return nil }
 func (c clients) Flows() []traffic.Flow         { return nil }
 func (c clients) Channels() []api.Channel       { return nil }

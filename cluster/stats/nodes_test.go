@@ -59,8 +59,8 @@ func TestNodeDown(t *testing.T) {
 	if x.Name != "n9" || x.Type != "disc" || x.PID != "0" || x.RatesMode != "basic" || x.Plugins == nil || x.Certificates == nil || x.MemoryAlarm || x.DiskFreeAlarm {
 		t.Errorf("%+v", x)
 	}
-	up := nodeFrom("n1", &peerpb.ReplicasReply{Alarms: []string{alarm.Disk}, Resources: &peerpb.NodeResources{MemoryUsed: 1, MemoryLimit: 2, DiskFree: 3, DiskLimit: 4, Pid: 5}})
-	if up.MemoryUsed != 1 || up.MemoryLimit != 2 || up.DiskFree != 3 || up.DiskFreeLimit != 4 || up.PID != "5" || up.MemoryAlarm || !up.DiskFreeAlarm {
+	up := nodeFrom("n1", &peerpb.ReplicasReply{Alarms: []string{alarm.Disk}, Resources: &peerpb.NodeResources{MemoryUsed: 1, MemoryLimit: 2, DiskFree: 3, DiskLimit: 4, Pid: 5, HeldChannels: 6, HeldPublishes: 7, HeldAnswers: 8, HeldHttp: 9}})
+	if up.MemoryUsed != 1 || up.MemoryLimit != 2 || up.DiskFree != 3 || up.DiskFreeLimit != 4 || up.PID != "5" || up.MemoryAlarm || !up.DiskFreeAlarm || up.Held != (api.HeldMemory{Channels: 6, Publishes: 7, Answers: 8, HTTP: 9}) {
 		t.Errorf("%+v", up)
 	}
 }

@@ -36,7 +36,7 @@ func (t *churn) read() metrics.Traffic {
 func (t *churn) with(server *amqp.Server, l *limits) metrics.Traffic {
 	m := t.read()
 	m.Timeouts, m.Blocked = metrics.Timeouts(server.Timeouts()), server.Blocked()
-	m.Panics, m.Listeners = server.Panics(), l.status()
+	m.Panics, m.Listeners, m.Held = server.Panics(), l.status(), heldMemory(server.HeldMemory())
 	return m
 }
 

@@ -164,8 +164,13 @@ func (d *clientListeners) SetAlarm(reason string) { d.server.SetAlarm(reason) }
 func (d *clientListeners) Relieve(excess int64) { d.server.Relieve(excess) }
 
 // Hold implements cluster.Clients.
-func (d *clientListeners) Hold(user string, bytes int64) (func(), error) {
-	return d.server.Hold(user, bytes)
+func (d *clientListeners) Hold(user string) func(int64) error { return d.server.Hold(user) }
+
+// HeldMemory implements cluster.Clients.
+func (d *clientListeners) HeldMemory() api.HeldMemory { return heldMemory(d.server.HeldMemory()) }
+
+func heldMemory(h amqp.HeldMemory) api.HeldMemory {
+	return api.HeldMemory{Channels: h.Channels, Publishes: h.Publishes, Answers: h.Answers, HTTP: h.Others}
 }
 
 // CloseConnection implements cluster.Clients.
@@ -198,7 +203,7 @@ func describe(c *amqp.ConnectionInfo) api.Connection {
 		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Heartbeat: int(c.Heartbeat / time.Second),
 		AuthMechanism: c.Mechanism, ReceivedBytes: c.Received, SentBytes: c.Sent, Reads: c.Reads, Writes: c.Writes,
 		TLS: c.TLS != "", TLSProtocol: optional(c.TLS), TLSCipher: optional(c.Cipher), CertificateOwner: optional(c.Certificate),
-		Issuer: optional(c.Issuer), Validity: optional(validity), PendingBytes: c.Pending,
+		Issuer: optional(c.Issuer), Validity: optional(validity), PendingBytes: c.Pending, Held: heldMemory(c.Held),
 		ClientProperties: mgmt.ObjectOf(c.Properties),
 	}
 }

@@ -31,7 +31,7 @@ func (d *draft) registerNode(m *logpb.RegisterNode) (*logpb.CatalogResult, error
 	node, known := d.NodeByName(m.GetName())
 	switch {
 	case known && len(node.Identity) > 0 && len(m.GetIdentity()) > 0 && !bytes.Equal(node.Identity, m.GetIdentity()):
-		return nil, refuse(fsm.Internal, "node %s is known with another data folder", m.GetName())
+		return nil, refuse(fsm.Internal, "node %s is already registered with another data folder", m.GetName())
 	case known && bytes.Equal(node.Incarnation, m.GetIncarnation()) && !node.GetDead():
 		return &logpb.CatalogResult{Node: node.Number, Boot: node.Boot}, nil
 	case known && node.Boot == d.index:

@@ -54,7 +54,7 @@ func (d *draft) checkPlacement(m *logpb.DeclareQueue) error {
 	}
 	node, ok := d.Node(fsm.NodeID(m.GetOwner().GetNode()))
 	if !ok || node.GetBoot() != m.GetOwner().GetBoot() || node.GetDead() {
-		return refuse(fsm.Forced, "the node that owns %s has restarted, or counts as dead", where)
+		return refuse(fsm.Forced, "the node that owns %s has restarted, or was declared dead", where)
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ func (xs *exchanges) forgetOutbound(b *Binding, to destination) (last bool) {
 // and ignore it.
 func checkBinding(exchangeType string, m *logpb.Bind) error {
 	if len(m.GetRoutingKey()) > maxName {
-		return refuse(fsm.Precondition, "routing keys have at most %d bytes", maxName)
+		return refuse(fsm.Precondition, "routing keys may have at most %d bytes", maxName)
 	}
 	switch exchangeType {
 	case Topic:

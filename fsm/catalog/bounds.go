@@ -55,7 +55,7 @@ func checkShort(where string, args *fsm.Table, names []string) error {
 func checkShortKeys(definition *fsm.Table) error {
 	for _, name := range shortInPolicies {
 		if s, _ := text(lookup(definition, name)); len(s) > fsm.MaxShort {
-			return refuse(fsm.Precondition, "%s has at most %d bytes, not %d", name, fsm.MaxShort, len(s))
+			return refuse(fsm.Precondition, "%s may have at most %d bytes, not %d", name, fsm.MaxShort, len(s))
 		}
 	}
 	return nil

@@ -209,7 +209,7 @@ func TestClientErrors(t *testing.T) {
 		"publish no vhost":  {v.CheckPublish("guest", "/none", ""), "access-refused: write access to exchange 'amq.default' in vhost '/none' refused for user 'guest'"},
 		"default refused":   {v.CheckPublish("none", "/", ""), "access-refused: write access to exchange 'amq.default' in vhost '/' refused for user 'none'"},
 		"pattern":           {v3.ValidatePattern("^(?!b)a.*$"), ""},
-		"bad pattern":       {v3.ValidatePattern("^(a"), `precondition: "^(a" is no regular expression: missing ) at offset 1`},
+		"bad pattern":       {v3.ValidatePattern("^(a"), `precondition: "^(a" is not a valid regular expression: missing ) at offset 1`},
 		"long pattern":      {v3.ValidatePattern(strings.Repeat("a", 1025)), "precondition: the pattern is longer than 1024 bytes"},
 	} {
 		text := ""

@@ -56,7 +56,7 @@ func (g *globals) put(m *logpb.PutGlobalParameter) (*logpb.CatalogResult, error)
 	next := slices.Clone(g.globalRows)
 	switch {
 	case len(m.GetValue()) > maxGlobalBytes:
-		return nil, refuse(fsm.Precondition, "a global parameter has at most %d bytes, not %d", maxGlobalBytes, len(m.GetValue()))
+		return nil, refuse(fsm.Precondition, "a global parameter may have at most %d bytes, not %d", maxGlobalBytes, len(m.GetValue()))
 	case m.GetUnset() && !given, given && !m.GetUnset() && slices.Equal(g.globalRows[i].GetValue(), m.GetValue()):
 		return &logpb.CatalogResult{}, nil
 	case m.GetUnset():

@@ -115,7 +115,7 @@ func (s *clusterSettings) dialectOf(text string) (dialect uint32, err error) {
 	case re2 == nil:
 		return dialectRE2, nil
 	case err == nil:
-		return 0, fmt.Errorf("%s; the cluster takes look-around and back-references from fsm_version %d on", strings.TrimPrefix(re2.Error(), "error parsing regexp: "), patternsSince)
+		return 0, fmt.Errorf("%s; the cluster supports look-around and back-references from fsm_version %d on", strings.TrimPrefix(re2.Error(), "error parsing regexp: "), patternsSince)
 	}
 	return 0, err
 }
@@ -128,7 +128,7 @@ func (s *clusterSettings) ValidatePattern(text string) error {
 		return err
 	}
 	if _, err := s.dialectOf(text); err != nil {
-		return refuse(fsm.Precondition, "%q is no regular expression: %v", text, err)
+		return refuse(fsm.Precondition, "%q is not a valid regular expression: %v", text, err)
 	}
 	return nil
 }

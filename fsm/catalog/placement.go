@@ -117,7 +117,7 @@ func (ps *placements) change(q *Queue, m *logpb.SetMembers, all *nodes) (*logpb.
 		added = added || !slices.Contains(now, n)
 	}
 	if added && len(p.leaving) > 0 {
-		return nil, refuse(fsm.Precondition, "cluster_change_not_permitted: a member is just being removed from %s", q)
+		return nil, refuse(fsm.Precondition, "cluster_change_not_permitted: a member is already being removed from %s", q)
 	}
 	p.members, p.leaving = next, left(now, next, p.leaving)
 	if !slices.Equal(now, next) {

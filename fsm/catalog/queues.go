@@ -127,7 +127,7 @@ func NamePrefix(args *fsm.Table) (prefix string, given bool, err error) {
 // checkName refuses names that are empty or no short strings, in bytes.
 func checkName(kind, name string) error {
 	if name == "" || len(name) > maxName {
-		return refuse(fsm.Precondition, "%s names have 1 to %d bytes", kind, maxName)
+		return refuse(fsm.Precondition, "%s names must have 1 to %d bytes", kind, maxName)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (v *View) CheckRead(user string, q *Queue) error {
 func (v *View) TakeFrom(by Client, vhost, name string) (*Queue, error) {
 	q, err := v.UseQueue(by, Read, vhost, name)
 	if err == nil && q.Hold {
-		return nil, refuse(fsm.AccessRefused, "%s is a hold queue: nobody may take its messages", q)
+		return nil, refuse(fsm.AccessRefused, "%s is a hold queue: its messages cannot be consumed", q)
 	}
 	return q, err
 }

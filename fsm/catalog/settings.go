@@ -54,20 +54,20 @@ type Setting struct {
 
 // settings lists all settings, by name.
 var settings = []Setting{
-	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms that queues declared from now on must at least be idle before they are deleted"},
+	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms: how long queues declared from now on must at least be idle before they are deleted"},
 	{ClusterExchangeLimit, 100_000, 0, 1 << 32, "exchanges of all vhosts together"},
 	{ClusterQueueLimit, 200_000, 0, 1 << 32, "queues of all vhosts together"},
 	{FSMVersion, 1, 1, 1 << 16, "version of the replicated state; it rises by itself when all nodes support the next one, and never falls"},
-	{LockCredit, 30_000, 0, 86_400_000, "ms before the first entry of a new leader that are not counted against consumer timeouts, at most"},
+	{LockCredit, 30_000, 0, 86_400_000, "ms: how much of the time before a new leader's first entry does not count against consumer timeouts, at most"},
 	{MaxArgumentBytes, 4096, 0, 1 << 20, "bytes, as encoded, of the arguments of a queue, an exchange, a binding or a consumer, of a policy's definition, and of the tags and descriptions of users and vhosts"},
 	{MaxArgumentValues, 256, 0, 1 << 20, "values in any of these, nested ones included"},
 	{MaxBindings, 200_000, 0, 1 << 32, "bindings of an exchange, and bindings to a queue or an exchange"},
-	{MaxClockSkew, 1000, 10, 3_600_000, "ms by which the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
-	{ScheduleMaxDelay, MaxTTL, 1, 1 << 53, "ms that the header x-delay may ask for at a delayed exchange, at most"},
-	{UserMaxChannels, 200_000, 0, 1 << 32, "channels of a user at each node, if the user has no limit of its own"},
-	{UserMaxConnections, 20_000, 0, 1 << 32, "connections of a user at each node, if the user has no limit of its own"},
+	{MaxClockSkew, 1000, 10, 3_600_000, "ms: by how much the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
+	{ScheduleMaxDelay, MaxTTL, 1, 1 << 53, "ms: the largest x-delay that a delayed exchange accepts"},
+	{UserMaxChannels, 200_000, 0, 1 << 32, "channels of a user on each node, if the user has no limit of its own"},
+	{UserMaxConnections, 20_000, 0, 1 << 32, "connections of a user on each node, if the user has no limit of its own"},
 	{VHostMax, 10_000, 0, 1 << 32, "vhosts"},
-	{VHostMaxConnections, 50_000, 0, 1 << 32, "connections to a vhost at each node, if the vhost has no limit of its own"},
+	{VHostMaxConnections, 50_000, 0, 1 << 32, "connections to a vhost on each node, if the vhost has no limit of its own"},
 	{VHostMaxQueues, 100_000, 0, 1 << 32, "queues of a vhost, if it has no limit of its own"},
 }
 
@@ -144,7 +144,7 @@ func checkSetting(m *logpb.PutSetting) error {
 		return refuse(fsm.NotFoundKind, "no cluster setting '%s'", m.GetName())
 	}
 	if s := settings[i]; !m.GetUnset() && (m.GetValue() < s.Low || m.GetValue() > s.High) {
-		return refuse(fsm.Precondition, "cluster setting '%s' is a whole number from %d to %d, not %d", s.Name, s.Low, s.High, m.GetValue())
+		return refuse(fsm.Precondition, "cluster setting '%s' must be a whole number from %d to %d, not %d", s.Name, s.Low, s.High, m.GetValue())
 	}
 	return nil
 }

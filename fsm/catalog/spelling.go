@@ -136,7 +136,7 @@ func (m *method) strange(name string, args *fsm.Table) string {
 		return `"not implemented"`
 	}
 	if use := m.elsewhere[name]; use != "" {
-		return fmt.Sprintf("\"without effect here, use %s\"", use)
+		return fmt.Sprintf("\"has no effect here, use %s\"", use)
 	}
 	for _, other := range []*method{&declareQueue, &consume, &declareExchange} {
 		if slices.Contains(other.known, name) && !slices.Contains(shared, name) {
@@ -144,7 +144,7 @@ func (m *method) strange(name string, args *fsm.Table) string {
 		}
 	}
 	if near := nearestArgument(name, m.known, maxMisspelling, args); near != "" {
-		return fmt.Sprintf("\"not known, the nearest is '%s'\"", near)
+		return fmt.Sprintf("\"unknown; did you mean '%s'?\"", near)
 	}
 	return ""
 }
@@ -169,7 +169,7 @@ func checkBindingNames(kind, where string, args *fsm.Table) error {
 			continue
 		}
 		if near := nearestArgument(name, []string{matchArgument}, 1, args); near != "" {
-			return invalidArgument(name, where, fmt.Sprintf("\"not known, the nearest is '%s'\"", near))
+			return invalidArgument(name, where, fmt.Sprintf("\"unknown; did you mean '%s'?\"", near))
 		}
 	}
 	return nil

@@ -28,9 +28,9 @@ const (
 // know.
 const (
 	tokenUnknown   = "unknown, revoked or expired join token"
-	tokenUsed      = "the token was used"
+	tokenUsed      = "the token has already been used"
 	tokenElsewhere = "the token is for another node name"
-	tokenKnownName = "a node with this name is known: only a token for just this name lets another one take its place"
+	tokenKnownName = "a node with this name already exists: replacing it requires a token issued for this name"
 )
 
 // TokenRefused reports whether a refusal is one of a token. It compares texts,
@@ -71,19 +71,19 @@ func (ts *joinTokens) put(m *logpb.PutJoinToken, clock fsm.Time) (*logpb.Catalog
 	case len(m.GetHash()) != JoinTokenHashSize:
 		return nil, refuse(fsm.Internal, "the hash of a token has %d bytes", JoinTokenHashSize)
 	case ttl < MinJoinTokenTTL || ttl > MaxJoinTokenTTL:
-		return nil, refuse(fsm.Precondition, "a token is good for %d to %d ms, not for %d", MinJoinTokenTTL, MaxJoinTokenTTL, m.GetTtl())
+		return nil, refuse(fsm.Precondition, "a token must be valid for %d to %d ms, not %d", MinJoinTokenTTL, MaxJoinTokenTTL, m.GetTtl())
 	case len(m.GetNode()) > maxNodeName:
-		return nil, refuse(fsm.Precondition, "a node's name has at most %d bytes", maxNodeName)
+		return nil, refuse(fsm.Precondition, "a node's name may have at most %d bytes", maxNodeName)
 	}
 	// Not in place: earlier views share the list.
 	all := slices.DeleteFunc(slices.Clone(ts.tokens), func(t *logpb.JoinToken) bool { return tokenExpired(t, clock) })
 	if _, found := slices.BinarySearchFunc(all, m.GetHash(), byHash); found {
-		return nil, refuse(fsm.Precondition, "there is such a token")
+		return nil, refuse(fsm.Precondition, "the token already exists")
 	}
 	if len(all) >= MaxJoinTokens {
 		used := slices.DeleteFunc(slices.Clone(all), func(t *logpb.JoinToken) bool { return t.GetUsedBy() == "" })
 		if len(used) == 0 {
-			return nil, refuse(fsm.Precondition, "%d tokens wait for nodes to join: use them, revoke some, or wait until they expire", len(all))
+			return nil, refuse(fsm.Precondition, "%d unused tokens exist: use or revoke some, or wait until they expire", len(all))
 		}
 		first := slices.MinFunc(used, func(a, b *logpb.JoinToken) int { return cmp.Compare(a.GetExpires(), b.GetExpires()) })
 		all = slices.DeleteFunc(all, func(t *logpb.JoinToken) bool { return t == first })

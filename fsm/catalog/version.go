@@ -56,7 +56,7 @@ func (s *clusterSettings) checkRaise(m *logpb.PutSetting, all *nodes) error {
 	common, least := all.CommonVersion()
 	switch value := m.GetValue(); {
 	case m.GetUnset() || value < int64(now):
-		return refuse(fsm.Precondition, "cluster setting '%s' is %d and never falls", FSMVersion, now)
+		return refuse(fsm.Precondition, "cluster setting '%s' is %d and cannot be lowered", FSMVersion, now)
 	case value > int64(now) && value > int64(common):
 		return refuse(fsm.Precondition, "cluster setting '%s' cannot be %d: node '%s' supports no more than %d", FSMVersion, value, least, common)
 	}

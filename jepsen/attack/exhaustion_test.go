@@ -94,8 +94,9 @@ func TestQuotas(t *testing.T) {
 
 // mustConfirm has somebody honest publish so many messages, one by one, and more
 // for as long as others are busy. They end by themselves, or once ctx does, which
-// is when the honest one has had enough.
-func mustConfirm(t *testing.T, n *cluster.Node, count int, others ...func(ctx context.Context) error) {
+// is when the honest one has had enough. It returns how long confirms took while they
+// were.
+func mustConfirm(t *testing.T, n *cluster.Node, count int, others ...func(ctx context.Context) error) (took []time.Duration) {
 	t.Helper()
 	ch, end := mustChannel(t, n, "")
 	defer end()
@@ -118,7 +119,7 @@ func mustConfirm(t *testing.T, n *cluster.Node, count int, others ...func(ctx co
 		})
 	}
 	for i := 0; i < count || busy.Load() > 0 && i < maxHonest; i++ {
-		began := time.Now()
+		began, alone := time.Now(), busy.Load() == 0
 		d, err := ch.PublishWithDeferredConfirm("", "honest", false, false, amqp.Publishing{Body: make([]byte, 100)})
 		if err != nil {
 			t.Error(err)
@@ -127,13 +128,18 @@ func mustConfirm(t *testing.T, n *cluster.Node, count int, others ...func(ctx co
 		within, cancel := context.WithTimeout(t.Context(), patience)
 		ok, err := d.WaitContext(within)
 		cancel()
-		if took, allowed := time.Since(began), stall.Tolerance(machine.Longest(began)); !ok || err != nil || took > allowed {
-			t.Errorf("confirm %d: %v, %v, after %v, allowed are %v", i, ok, err, took, allowed)
+		waited := time.Since(began)
+		if allowed := stall.Tolerance(machine.Longest(began)); !ok || err != nil || waited > allowed {
+			t.Errorf("confirm %d: %v, %v, after %v, allowed are %v", i, ok, err, waited, allowed)
 			break
+		}
+		if !alone || len(others) == 0 {
+			took = append(took, waited)
 		}
 	}
 	stop()
 	all.Wait()
+	return took
 }
 
 // maxHonest is how many messages the honest publish at most.

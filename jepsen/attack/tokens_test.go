@@ -268,7 +268,7 @@ func TestTokensAreSpent(t *testing.T) {
 		wait.Wait()
 		got := map[bool]int{}
 		for _, a := range answers {
-			if strings.Contains(a, "the token was used") {
+			if strings.Contains(a, "the token has already been used") {
 				got[false]++
 			} else if strings.Contains(a, "BEGIN CERTIFICATE") {
 				got[true]++
@@ -282,7 +282,7 @@ func TestTokensAreSpent(t *testing.T) {
 	})
 	attack(t, "tokens", "replayed", func(t *testing.T) {
 		for _, name := range []string{"m0", "m1", "late"} {
-			mustHold(t, answerTo(t, c, 1, guest(), with(askToJoin(name), protoField(110, secretOf(t, made.Token)), protoField(111, mustRequest(t)))), "the token was used", "a node named")
+			mustHold(t, answerTo(t, c, 1, guest(), with(askToJoin(name), protoField(110, secretOf(t, made.Token)), protoField(111, mustRequest(t)))), "the token has already been used", "a node named")
 		}
 	})
 	used := mustTokens(t, c)[0].UsedBy
@@ -290,7 +290,7 @@ func TestTokensAreSpent(t *testing.T) {
 		t.Fatal(err)
 	}
 	attack(t, "tokens", "replayed by who was forgotten", func(t *testing.T) {
-		mustHold(t, answerTo(t, c, 1, guest(), with(askToJoin(used), protoField(110, secretOf(t, made.Token)), protoField(111, mustRequest(t)))), "the token was used")
+		mustHold(t, answerTo(t, c, 1, guest(), with(askToJoin(used), protoField(110, secretOf(t, made.Token)), protoField(111, mustRequest(t)))), "the token has already been used")
 	})
 	n, err := c.Join("n3", mustToken(t, c, time.Hour, "n3").Token)
 	if err != nil {

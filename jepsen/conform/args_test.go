@@ -53,7 +53,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.declare(t.ch(), q, flags{durable: true}, with())
 	}},
 	{id: "A21", what: "an argument that has an effect in other brokers and none here: 406 with what to use, for a queue, an exchange, a consumer; 400 over HTTP", run: func(t *T) {
-		t.refuseDeclare("q", "invalid arg 'x-message-deduplication' for queue '"+t.name("q")+"' in vhost '/': \"without effect here, use x-dedup-window\"", "x-message-deduplication", true)
+		t.refuseDeclare("q", "invalid arg 'x-message-deduplication' for queue '"+t.name("q")+"' in vhost '/': \"has no effect here, use x-dedup-window\"", "x-message-deduplication", true)
 		t.refuseDeclare("q", "use x-delivery-limit", "x-max-deliver", int32(5))
 		t.refused(amqp.PreconditionFailed, "use x-dedup-window of the queues", func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclare(t.name("x"), "fanout", true, false, false, false, args("x-cache-size", int32(5)))
@@ -68,7 +68,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		}
 	}},
 	{id: "A20", what: "a misspelled or misplaced argument, or one of a later version: 406 with the known name; also of a queue that exists, an exchange, a consumer, a headers binding", run: func(t *T) {
-		t.refuseDeclare("q", "invalid arg 'x-mesage-ttl' for queue '"+t.name("q")+"' in vhost '/': \"not known, the nearest is 'x-message-ttl'\"", "x-mesage-ttl", int32(1000))
+		t.refuseDeclare("q", "invalid arg 'x-mesage-ttl' for queue '"+t.name("q")+"' in vhost '/': \"unknown; did you mean 'x-message-ttl'?\"", "x-mesage-ttl", int32(1000))
 		t.refuseDeclare("q", "an argument of basic.consume, not of queue.declare", "x-lock-mode", "head")
 		t.equal("exists", t.exists(t.name("q")), false)
 		q := t.queue("q")
@@ -93,7 +93,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 	{id: "A18", what: "a misspelled header of a schedule: 406, x-delay only at a delayed exchange; others are delivered", run: func(t *T) {
 		q, x := t.queue("q"), t.exchange("x", "x-delayed-message", "x-delayed-type", "fanout")
 		t.bind(q, "", x)
-		t.refusePublish(amqp.PreconditionFailed, "invalid x-opt-delivery-dely: not known, the nearest is x-opt-delivery-delay", "", q, headers("x-opt-delivery-dely", int32(100)))
+		t.refusePublish(amqp.PreconditionFailed, "invalid x-opt-delivery-dely: unknown header; did you mean x-opt-delivery-delay?", "", q, headers("x-opt-delivery-dely", int32(100)))
 		t.refusePublish(amqp.PreconditionFailed, "invalid x-schedule-repeat: not implemented", "", q, headers("x-schedule-repeat", int32(1000)))
 		t.refusePublish(amqp.PreconditionFailed, "the nearest is x-delay", x, "", headers("x-dealy", int32(100)))
 		t.publish(q, headers("x-dealy", int32(100), "x-request-id", "1"))

@@ -2646,7 +2646,12 @@ type NodeResources struct {
 	BytesRead       uint64 `protobuf:"varint,21,opt,name=bytes_read,json=bytesRead" json:"bytes_read,omitempty"`          // from storage
 	BytesWritten    uint64 `protobuf:"varint,22,opt,name=bytes_written,json=bytesWritten" json:"bytes_written,omitempty"` // to it
 	// Changes in a second, in the order of traffic.Level; empty: not known.
-	Rates         []float64 `protobuf:"fixed64,23,rep,packed,name=rates" json:"rates,omitempty"`
+	Rates []float64 `protobuf:"fixed64,23,rep,packed,name=rates" json:"rates,omitempty"`
+	// Held in memory for clients, by what it is, in bytes.
+	HeldChannels  uint64 `protobuf:"varint,24,opt,name=held_channels,json=heldChannels" json:"held_channels,omitempty"`
+	HeldPublishes uint64 `protobuf:"varint,25,opt,name=held_publishes,json=heldPublishes" json:"held_publishes,omitempty"`
+	HeldAnswers   uint64 `protobuf:"varint,26,opt,name=held_answers,json=heldAnswers" json:"held_answers,omitempty"`
+	HeldHttp      uint64 `protobuf:"varint,27,opt,name=held_http,json=heldHttp" json:"held_http,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2840,6 +2845,34 @@ func (x *NodeResources) GetRates() []float64 {
 		return x.Rates
 	}
 	return nil
+}
+
+func (x *NodeResources) GetHeldChannels() uint64 {
+	if x != nil {
+		return x.HeldChannels
+	}
+	return 0
+}
+
+func (x *NodeResources) GetHeldPublishes() uint64 {
+	if x != nil {
+		return x.HeldPublishes
+	}
+	return 0
+}
+
+func (x *NodeResources) GetHeldAnswers() uint64 {
+	if x != nil {
+		return x.HeldAnswers
+	}
+	return 0
+}
+
+func (x *NodeResources) GetHeldHttp() uint64 {
+	if x != nil {
+		return x.HeldHttp
+	}
+	return 0
 }
 
 // NodeCertificate is when a certificate that a node presents ends, and the
@@ -5338,7 +5371,7 @@ const file_peer_proto_rawDesc = "" +
 	"\rReplicasReply\x124\n" +
 	"\breplicas\x18\x01 \x03(\v2\x18.quorate.peer.v1.ReplicaR\breplicas\x12\x16\n" +
 	"\x06alarms\x18\x02 \x03(\tR\x06alarms\x12<\n" +
-	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xf0\x05\n" +
+	"\tresources\x18\x03 \x01(\v2\x1e.quorate.peer.v1.NodeResourcesR\tresources\"\xfc\x06\n" +
 	"\rNodeResources\x12\x1f\n" +
 	"\vmemory_used\x18\x01 \x01(\x03R\n" +
 	"memoryUsed\x12!\n" +
@@ -5370,7 +5403,11 @@ const file_peer_proto_rawDesc = "" +
 	"\n" +
 	"bytes_read\x18\x15 \x01(\x04R\tbytesRead\x12#\n" +
 	"\rbytes_written\x18\x16 \x01(\x04R\fbytesWritten\x12\x14\n" +
-	"\x05rates\x18\x17 \x03(\x01R\x05rates\"\xa9\x01\n" +
+	"\x05rates\x18\x17 \x03(\x01R\x05rates\x12#\n" +
+	"\rheld_channels\x18\x18 \x01(\x04R\fheldChannels\x12%\n" +
+	"\x0eheld_publishes\x18\x19 \x01(\x04R\rheldPublishes\x12!\n" +
+	"\fheld_answers\x18\x1a \x01(\x04R\vheldAnswers\x12\x1b\n" +
+	"\theld_http\x18\x1b \x01(\x04R\bheldHttp\"\xa9\x01\n" +
 	"\x0fNodeCertificate\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\tR\bprotocol\x12\x12\n" +
 	"\x04file\x18\x02 \x01(\tR\x04file\x12\x12\n" +

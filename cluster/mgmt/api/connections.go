@@ -36,7 +36,16 @@ type Connection struct {
 	KeyExchange      *string        `json:"ssl_key_exchange"`   // null: TLS 1.3 suites name none
 	Hash             *string        `json:"ssl_hash"`           // null: ssl_cipher names it
 	PendingBytes     int64          `json:"send_pend"`          // to be sent, with what it costs besides
+	Held             HeldMemory     `json:"held_memory"`
 	ClientProperties map[string]any `json:"client_properties"`
+}
+
+// HeldMemory is what a node holds in memory for its clients, in bytes. See docs/fairness.md.
+type HeldMemory struct {
+	Channels  uint64 `json:"channels"`       // incomplete messages, methods that wait, transactions
+	Publishes uint64 `json:"publishes"`      // without a final result
+	Answers   uint64 `json:"answers"`        // and deliveries, that are not written yet
+	HTTP      uint64 `json:"http,omitempty"` // messages in answers of the HTTP API; of a node only
 }
 
 // Channel is a channel of a client's connection, as in GET /api/channels.

@@ -112,10 +112,10 @@ type VerifiedReplica struct {
 func (x *Explanation) Print(w io.Writer) {
 	fmt.Fprintf(w, "Queue %s in vhost %s, by the replica on node %s: entries %d to %d\n", x.Queue, x.VHost, x.Node, x.From, x.To)
 	if x.Uncertain {
-		fmt.Fprintln(w, "The node has stopped: the last entries may never have been committed.")
+		fmt.Fprintln(w, "The node is stopped: its last entries may never have been committed.")
 	}
 	if len(x.Lives) == 0 {
-		fmt.Fprintln(w, "Nothing is known of such a message: it never came here, or it was acknowledged or forgotten before the first of these entries.")
+		fmt.Fprintln(w, "No trace of such a message: it never reached this queue, or it was settled and forgotten before the first of these entries.")
 	}
 	for i := range x.Lives {
 		x.Lives[i].print(w)

@@ -15,6 +15,8 @@ type Node struct {
 	DiskFreeLimit int64 `json:"disk_free_limit"`
 	DiskFreeAlarm bool  `json:"disk_free_alarm"`
 
+	Held HeldMemory `json:"held_memory"`
+
 	NodeProcess
 	NodeRaft
 }

@@ -63,7 +63,7 @@ export function ended(view, body, at, { vhost, name }) {
 // lives tells the lives of messages, as the log has them.
 function lives(x) {
   const intro = h('p', null, `By the replica on node ${x.node}, entries ${count(x.from_index)} to ${count(x.to_index)}.`);
-  if (x.lives.length === 0) return [intro, h('p', null, 'Nothing is known of such a message: it never came here, or it was acknowledged or forgotten before the first of these entries.')];
+  if (x.lives.length === 0) return [intro, h('p', null, 'No trace of such a message: it never reached this queue, or it was settled and forgotten before the first of these entries.')];
   return [intro, x.lives.map((l) => h('article', { class: 'life' },
     h('h3', null, `Message ${l.message ?? '–'}: ${l.state}`), h('ol', null, l.events.map((e) => h('li', null, h('code', null, instant(e.at)), ` entry ${e.index}: `, h('strong', null, e.event), e.why && ` (${e.why})`,
       e.consumer_tag && ` consumer ${e.consumer_tag}`, e.session && ` session ${e.session}`, e.delivery && ` delivery ${e.delivery}`, e.until && ` until ${instant(e.until)}`, e.expires_at && ` expires ${instant(e.expires_at)}`,
