@@ -43,7 +43,7 @@ var rndLives = checker.Lives{
 	Refuses: map[string]bool{rndGroups: true}, Orders: map[string]bool{rndGroups: true, rndLinger: true, rndSingle: true},
 }
 
-// rndQueues are the queues with their arguments. All remember how every message ended.
+// rndQueues are the queues with their arguments, quorum queues and classic ones. All remember how every message ended.
 func rndQueues() []workload.Queue {
 	all := []workload.Queue{
 		{Name: rndGroups, Arguments: amqp.Table{
@@ -54,20 +54,16 @@ func rndQueues() []workload.Queue {
 			"x-message-groups": true, "x-group-linger": 200, "x-lock-duration": lockTime.Milliseconds(), "x-delivery-limit": 4, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
 		}},
 		{Name: rndOnce, Arguments: amqp.Table{
-			"x-dedup-window": rndWindow.Milliseconds(), "x-delivery-limit": 5, "x-delayed-retry-type": "failed", "x-delayed-retry-min": 100, "x-delayed-retry-max": 400, "x-delayed-retry-jitter": 50,
+			"x-queue-type": "quorum", "x-dedup-window": rndWindow.Milliseconds(), "x-delivery-limit": 5, "x-delayed-retry-type": "failed", "x-delayed-retry-min": 100, "x-delayed-retry-max": 400, "x-delayed-retry-jitter": 50,
 		}},
 		{Name: rndSingle, Arguments: amqp.Table{"x-single-active-consumer": true, "x-delivery-limit": -1}},
 		{Name: rndForward, Arguments: amqp.Table{"x-forward-to-exchange": "", "x-forward-to-routing-key": rndTarget}},
 		{Name: rndTarget, Arguments: amqp.Table{"x-message-groups": true, "x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"}},
-		{Name: rndLocks, Arguments: amqp.Table{"x-queue-order": "deadline", "x-lock-duration": 1000, "x-count-lock-expiry": true}},
-		{Name: rndFan},
+		{Name: rndLocks, Arguments: amqp.Table{"x-queue-type": "quorum", "x-queue-order": "deadline", "x-lock-duration": 1000, "x-count-lock-expiry": true}},
+		{Name: rndFan, Arguments: amqp.Table{"x-queue-type": "quorum"}},
 	}
 	for i := range all {
 		a := all[i].Arguments
-		if a == nil {
-			a = amqp.Table{}
-			all[i].Arguments = a
-		}
 		a["x-audit-max"] = 100_000
 		if all[i].Name != rndForward {
 			a["x-dead-letter-exchange"], a["x-dead-letter-routing-key"] = "", rndDead

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -136,6 +137,8 @@ func (w *Worker) subscribe(ctx context.Context, h *history.History, epoch int) (
 			h.Did(history.Op{Kind: history.Cancelled, Client: s.Name, Return: h.Now()})
 		}
 	}()
+	arguments := amqp.Table{"x-delivery-info": true} // else a classic queue does not tell the turn of a delivery
+	maps.Copy(arguments, w.Arguments)
 	if err = s.ch.Qos(w.Prefetch, 0, w.Global); err == nil {
 		tag := func(queue string) string {
 			if len(w.More) == 0 {
@@ -143,7 +146,7 @@ func (w *Worker) subscribe(ctx context.Context, h *history.History, epoch int) (
 			}
 			return s.Consumer + tagQueue + queue
 		}
-		s.from, err = client.Subscribe(s.ch, append([]string{w.Queue}, w.More...), tag, w.Arguments, s.over)
+		s.from, err = client.Subscribe(s.ch, append([]string{w.Queue}, w.More...), tag, arguments, s.over)
 	}
 	if err != nil {
 		s.Close()
