@@ -51,6 +51,7 @@ type Worker struct {
 type Taken struct {
 	Key   uint64
 	On    int // its number in the history
+	Turn  int // how many deliveries of the message there were before it
 	Tag   uint64
 	Queue string
 	Group string
@@ -200,7 +201,7 @@ func (s *Session) took(d amqp.Delivery, queue, group string, lock time.Duration)
 	turn, _ := d.Headers["x-acquired-count"].(int64)
 	at := s.h.Now()
 	on := s.h.Took(history.Op{Client: s.Name, Key: key, Queue: queue, Group: group, Again: d.Redelivered, Turn: int(turn), Call: max(s.began, s.free), Lock: lock})
-	return Taken{Key: key, On: on, Tag: d.DeliveryTag, Queue: queue, Group: group, Consumer: d.ConsumerTag, At: at}
+	return Taken{Key: key, On: on, Turn: int(turn), Tag: d.DeliveryTag, Queue: queue, Group: group, Consumer: d.ConsumerTag, At: at}
 }
 
 // lose ends the session in the history, and its connection if it is there.
