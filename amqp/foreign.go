@@ -90,7 +90,7 @@ func setProperty(p *wire.Properties, name string, v *logpb.Value) error {
 	case "priority":
 		return setNumber(p, wire.FlagPriority, v, math.MaxUint8, func(n uint64) { p.Priority = byte(n) })
 	case "timestamp":
-		return setNumber(p, wire.FlagTimestamp, v, math.MaxInt64, func(n uint64) { p.Timestamp = n })
+		return setNumber(p, wire.FlagTimestamp, v, math.MaxUint64, func(n uint64) { p.Timestamp = n })
 	}
 	flag, to := textProperty(p, name)
 	if to == nil {
@@ -112,6 +112,7 @@ func setNumber(p *wire.Properties, flag wire.PropertyFlags, v *logpb.Value, limi
 		if v.GetInt() < 0 {
 			err = errPropertyType
 		}
+	case wire.TagTimestamp:
 	case wire.TagString:
 		n, err = strconv.ParseUint(string(v.GetStr()), 10, 64)
 	default:

@@ -28,7 +28,7 @@ func TestForeignPublish(t *testing.T) {
 	given := &fsm.Table{Fields: []*logpb.Field{
 		named("content_type", text("text/plain")), named("content_encoding", text("gzip")), named("headers", headers), named("delivery_mode", whole(2)),
 		named("priority", whole(7)), named("correlation_id", text("c")), named("reply_to", text("r")), named("expiration", text("500")),
-		named("message_id", text("m")), named("timestamp", whole(77)), named("type", text("t")), named("user_id", text("guest")),
+		named("message_id", text("m")), named("timestamp", &logpb.Value{Tag: 'T', Int: -1}), named("type", text("t")), named("user_id", text("guest")),
 		named("app_id", text("a")), named("cluster_id", text("k")),
 	}}
 	p, err := Properties{}.Publish("guest", "x", "key", given, []byte("body"))
@@ -44,6 +44,10 @@ func TestForeignPublish(t *testing.T) {
 	}
 	if p, err = (Properties{}).Publish("eve", "", "q", given, nil); err != nil || p.UserError == nil {
 		t.Errorf("another's user-id: %v, %v", p.UserError, err)
+	}
+	number := &fsm.Table{Fields: []*logpb.Field{named("timestamp", whole(77))}}
+	if p, err = (Properties{}).Publish("eve", "", "q", number, nil); err != nil || string(p.Property("timestamp")) != "77" {
+		t.Errorf("a time that is a number: %+v, %v", p, err)
 	}
 	if p, err = (Properties{}).Publish("eve", "", "q", nil, nil); err != nil || p.TTL != -1 || p.Priority != -1 {
 		t.Errorf("no properties: %+v, %v", p, err)

@@ -117,7 +117,7 @@ func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
 	add(wire.FlagReplyTo, "reply_to", text(p.ReplyTo))
 	add(wire.FlagExpiration, "expiration", text(p.Expiration))
 	add(wire.FlagMessageID, "message_id", text(p.MessageID))
-	add(wire.FlagTimestamp, "timestamp", number(p.Timestamp))
+	add(wire.FlagTimestamp, "timestamp", &logpb.Value{Tag: uint32(wire.TagTimestamp), Int: int64(p.Timestamp)})
 	add(wire.FlagType, "type", text(p.Type))
 	add(wire.FlagUserID, "user_id", text(p.UserID))
 	add(wire.FlagAppID, "app_id", text(p.AppID))

@@ -19,9 +19,10 @@ const headOfHeader = 12 + wire.FrameOverhead
 func fitsFrame(size int, frameMax uint32) bool { return size+headOfHeader <= int(frameMax) }
 
 // tellsCounts reports whether m goes out with the headers that count how often
-// it was handed out. Some clients cannot decode them, so they are added only
-// where the peer adds them, too: not by queues that are not replicated.
-func tellsCounts(m *fsm.Message) bool { return m.Acquired > 0 && !m.Local }
+// it was handed out. Some clients fail at them, so they are added only where the
+// peer adds them, too: not by classic queues, whatever limits them, unless the
+// receiver has asked to know more.
+func tellsCounts(m *fsm.Message) bool { return m.Acquired > 0 && (!m.Classic || m.LockToken != "") }
 
 // renderProperties appends the property list of a message for which
 // changesProperties is true: raw, and what the broker knows of its past and of

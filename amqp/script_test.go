@@ -261,9 +261,9 @@ func deadLetter(how string) fsm.Message {
 		m.Deaths = []*logpb.Death{expired}
 	case "twice":
 		m.Deaths = []*logpb.Death{rejected, expired}
-	case "cycled", "local": // the first death has moved to the front
+	case "cycled", "classic": // the first death has moved to the front
 		m.Deaths = []*logpb.Death{expired, rejected}
-		m.Acquired, m.Failed, m.Local = 3, 2, how == "local"
+		m.Acquired, m.Failed, m.Classic = 3, 2, how == "classic"
 	default:
 		panic(fmt.Sprintf("no death %s", how))
 	}

@@ -215,7 +215,7 @@ type Message struct {
 	Payload  Payload
 	Acquired uint32 // earlier deliveries: redelivered if > 0
 	Failed   uint32 // earlier failures
-	Local    bool   // the queue is not replicated: receivers do not see these counts
+	Classic  bool   // the queue has the defaults of a classic one: receivers that have no LockToken do not see these counts
 	Deaths   []*logpb.Death
 	Ready    uint64 // gets only: ready messages left
 	// ScheduledFor is when the message was to become ready; 0: it was never

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -31,6 +32,7 @@ const (
 	rndTarget  = "random-target"  // groups, often full
 	rndLocks   = "random-locks"   // locks, by deadline
 	rndFan     = "random-fan"     // bound to an exchange beside queues that come and go
+	rndPark    = "random-park"    // groups and others, parks what fails too often
 	rndDead    = "random-dead"
 )
 
@@ -40,10 +42,10 @@ const rndWindow = time.Minute
 // rndLives are the rules of the queues.
 var rndLives = checker.Lives{
 	Dead: rndDead, Forwards: map[string]string{rndForward: rndTarget}, Once: map[string]time.Duration{rndOnce: rndWindow},
-	Refuses: map[string]bool{rndGroups: true}, Orders: map[string]bool{rndGroups: true, rndLinger: true, rndSingle: true},
+	Refuses: map[string]bool{rndGroups: true}, Orders: map[string]bool{rndGroups: true, rndLinger: true, rndSingle: true, rndPark: true},
 }
 
-// rndQueues are the queues with their arguments. All remember how every message ended.
+// rndQueues are the queues with their arguments, quorum queues and classic ones. All remember how every message ended.
 func rndQueues() []workload.Queue {
 	all := []workload.Queue{
 		{Name: rndGroups, Arguments: amqp.Table{
@@ -54,22 +56,19 @@ func rndQueues() []workload.Queue {
 			"x-message-groups": true, "x-group-linger": 200, "x-lock-duration": lockTime.Milliseconds(), "x-delivery-limit": 4, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
 		}},
 		{Name: rndOnce, Arguments: amqp.Table{
-			"x-dedup-window": rndWindow.Milliseconds(), "x-delivery-limit": 5, "x-delayed-retry-type": "failed", "x-delayed-retry-min": 100, "x-delayed-retry-max": 400, "x-delayed-retry-jitter": 50,
+			"x-queue-type": "quorum", "x-dedup-window": rndWindow.Milliseconds(), "x-delivery-limit": 5, "x-delayed-retry-type": "failed", "x-delayed-retry-min": 100, "x-delayed-retry-max": 400, "x-delayed-retry-jitter": 50,
 		}},
 		{Name: rndSingle, Arguments: amqp.Table{"x-single-active-consumer": true, "x-delivery-limit": -1}},
 		{Name: rndForward, Arguments: amqp.Table{"x-forward-to-exchange": "", "x-forward-to-routing-key": rndTarget}},
 		{Name: rndTarget, Arguments: amqp.Table{"x-message-groups": true, "x-overflow": "reject-publish", "x-dead-letter-strategy": "at-least-once"}},
-		{Name: rndLocks, Arguments: amqp.Table{"x-queue-order": "deadline", "x-lock-duration": 1000, "x-count-lock-expiry": true}},
-		{Name: rndFan},
+		{Name: rndLocks, Arguments: amqp.Table{"x-queue-type": "quorum", "x-queue-order": "deadline", "x-lock-duration": 1000, "x-count-lock-expiry": true}},
+		{Name: rndFan, Arguments: amqp.Table{"x-queue-type": "quorum"}},
+		{Name: rndPark, Arguments: amqp.Table{"x-queue-type": "quorum", "x-message-groups": true}},
 	}
 	for i := range all {
 		a := all[i].Arguments
-		if a == nil {
-			a = amqp.Table{}
-			all[i].Arguments = a
-		}
 		a["x-audit-max"] = 100_000
-		if all[i].Name != rndForward {
+		if all[i].Name != rndForward && all[i].Name != rndPark {
 			a["x-dead-letter-exchange"], a["x-dead-letter-routing-key"] = "", rndDead
 		}
 	}
@@ -86,6 +85,8 @@ var rndPolicies = map[string][]map[string]any{
 	rndTarget: {{"max-length": 15}, {"max-length": 3, "delivery-limit": 4}, {"delivery-limit": 2}},
 	rndLocks:  {{"max-length": 20}, {"max-length": 5, "overflow": "drop-head"}, {"delivery-limit": 2, "max-length": 30}, {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "max-length": 25}},
 	rndFan:    {{"max-length": 30, "overflow": "reject-publish"}, {"delivery-limit": 6}},
+	// Where dead letters go somewhere, what was parked goes there, too.
+	rndPark: {{"dead-letter-exchange": "", "dead-letter-routing-key": rndDead}, {"delayed-retry-type": "failed", "delayed-retry-min": 10, "delayed-retry-max": 40}, {"consumer-timeout": 600_000}},
 }
 
 const (
@@ -99,7 +100,7 @@ const (
 )
 
 // Clients do at random what features permit, in pairs and all at once: groups, delayed retries, delivery limits,
-// locks, deadlines, deferral, forwarding to a queue that is full, duplicates, priorities, delays, a single active
+// locks, deadlines, deferral, parking, forwarding to a queue that is full, duplicates, priorities, delays, a single active
 // consumer, limits for whole channels, dead letters. Policies change meanwhile, other queues are purged and
 // deleted, and every 5 to 9 seconds a node is killed or frozen. Each message is followed by its id from its publish
 // to its end; of what is missing the queues' records of ends and its life are printed.
@@ -211,10 +212,12 @@ func (r *run) randomPlay(draw *rand.Rand, changed chan<- string) (*play, *endRea
 			return r.changePolicies(ctx, changes, changed, enough)
 		},
 		func(ctx context.Context, enough <-chan struct{}) error { return r.pass(ctx, passes, enough) })
-	p.consume = append(p.consume, ends.follow, func(ctx context.Context) error { return r.watchBacklog(ctx, &long) })
+	unparks := seeded(draw, 52)
+	p.consume = append(p.consume, ends.follow, func(ctx context.Context) error { return r.watchBacklog(ctx, &long) },
+		func(ctx context.Context) error { return r.unpark(ctx, p.History, unparks) })
 	p.over = func() bool { return r.isEmpty(rndNames()...) }
 	p.last = func(ctx context.Context) error { return errors.Join(r.rndRest(ctx, p), ends.readAll(ctx)) }
-	p.checks = []check{rndLives.Lost, checker.Unanswered, rndLives.Ghosts, rndLives.Doubled, rndLives.Held, rndLives.Early, rndLives.Order}
+	p.checks = []check{rndLives.Lost, checker.Unanswered, rndLives.Ghosts, rndLives.Doubled, rndLives.Held, rndLives.Early, rndLives.Order, rndLives.Parked}
 	p.tried = func() error { return rndTried(p) }
 	return p, ends
 }
@@ -242,6 +245,11 @@ func rndTried(p *play) error {
 	for _, q := range rndNames() {
 		if q != rndForward && seen["deliveries from "+q] == 0 {
 			return fmt.Errorf("nothing came from %s: %v", q, seen)
+		}
+	}
+	for _, what := range []string{history.Parked, history.Unpark} {
+		if seen[what+" "+string(history.OK)] == 0 {
+			return fmt.Errorf("there is no %s: %v", what, seen)
 		}
 	}
 	return nil
@@ -281,7 +289,7 @@ func (r *run) watchBacklog(ctx context.Context, b *rndBacklog) error {
 
 // rndMessage draws a message for a queue in which not too much waits.
 func rndMessage(d *dice, long *rndBacklog) client.Message {
-	names := []string{rndGroups, rndLinger, rndOnce, rndSingle, rndForward, rndLocks, rndLocks, rndFan}
+	names := []string{rndGroups, rndLinger, rndOnce, rndSingle, rndForward, rndLocks, rndLocks, rndFan, rndPark}
 	m := client.Message{Queue: names[d.below(len(names))], Size: 12 + d.below(300)}
 	for tries := 0; tries < len(names) && long.has(m.Queue); tries++ {
 		m.Queue = names[d.below(len(names))]
@@ -308,6 +316,10 @@ func rndMessage(d *dice, long *rndBacklog) client.Message {
 			m.Wait = d.within(time.Millisecond, 1500*time.Millisecond).Truncate(time.Millisecond)
 		}
 		ttl(6)
+	case rndPark:
+		if d.below(2) == 0 {
+			m.Group = fmt.Sprint("g", d.below(rndGroupsPerQueue))
+		}
 	case rndLocks:
 		ttl(2)
 	case rndFan:
@@ -322,7 +334,7 @@ func (r *run) rndWorkers(p *play, draw *rand.Rand) {
 		for range n {
 			one := w
 			one.Name, one.URIs, one.First = fmt.Sprint(w.Queue, "-", len(p.workers)+1), r.URIs(), len(p.workers)
-			h := &rndHand{p: p, d: seeded(draw, 60+uint64(len(p.workers))), worker: &one, parked: map[string]rndParked{}}
+			h := &rndHand{p: p, d: seeded(draw, 60+uint64(len(p.workers))), worker: &one, deferred: map[string]rndDeferred{}}
 			one.Do, one.Idle = h.work, h.idle
 			p.workers = append(p.workers, &one)
 		}
@@ -337,6 +349,7 @@ func (r *run) rndWorkers(p *play, draw *rand.Rand) {
 	add(2, workload.Worker{Queue: rndLocks, Prefetch: 3, Lock: time.Second})
 	add(1, workload.Worker{Queue: rndLocks, Prefetch: 3, Lock: time.Second, Arguments: amqp.Table{"x-min-ttl": 300, "x-lock-detach-grace": 500}})
 	add(2, workload.Worker{Queue: rndFan, Prefetch: 3, Lock: history.Forever})
+	add(3, workload.Worker{Queue: rndPark, Prefetch: 3, Lock: history.Forever, Arguments: amqp.Table{"x-max-groups": 2}})
 	add(1, workload.Worker{Queue: rndOnce, More: []string{rndFan}, Prefetch: 5, Global: true, Lock: history.Forever})
 	add(1, workload.Worker{Queue: rndGroups, More: []string{rndFan}, Prefetch: 1, Global: true, Lock: history.Forever})
 	add(3, workload.Worker{Queue: rndDead, Prefetch: 50, Lock: history.Forever})
@@ -385,19 +398,25 @@ func (r *run) rndGetters(p *play, draw *rand.Rand) {
 	}
 }
 
-// rndParked is a message that was deferred.
-type rndParked struct {
+// rndDeferred is a message that was deferred.
+type rndDeferred struct {
 	queue string
 	key   uint64
 }
 
 // rndHand is what a worker does.
 type rndHand struct {
-	p      *play
-	d      *dice
-	worker *workload.Worker
-	parked map[string]rndParked // by the token
+	p        *play
+	d        *dice
+	worker   *workload.Worker
+	deferred map[string]rndDeferred // by the token
 }
+
+// One of so many messages in rndPark fails so often that it is parked once, or twice, and then
+// some more times.
+const rndPoisoned = 6
+
+var rndFailures = [2]int{25, 45}
 
 // defers reports whether messages of a queue are put aside.
 func (h *rndHand) defers() bool {
@@ -418,6 +437,10 @@ func (h *rndHand) work(ctx context.Context, s *workload.Session, t workload.Take
 		}
 		return
 	}
+	if t.Queue == rndPark && t.Key%rndPoisoned == 0 && t.Turn < rndFailures[t.Key/rndPoisoned%2] {
+		s.Return(t, true)
+		return
+	}
 	workload.Wait(ctx, h.d.within(0, 30*time.Millisecond))
 	if t.Queue == rndLinger && !h.renew(ctx, s, t) {
 		return
@@ -431,7 +454,7 @@ func (h *rndHand) work(ctx context.Context, s *workload.Session, t workload.Take
 		settle("requeue", history.Requeue)
 	case n < 73:
 		s.Return(t, n%2 == 0)
-	case n < 78:
+	case n < 78 && t.Queue != rndPark: // where a dead letter goes nowhere
 		settle("reject", history.Reject)
 	case n < 84:
 		delay := h.d.within(20*time.Millisecond, 700*time.Millisecond).Truncate(time.Millisecond)
@@ -442,7 +465,7 @@ func (h *rndHand) work(ctx context.Context, s *workload.Session, t workload.Take
 		token := fmt.Sprint(h.worker.Name, "-", t.On)
 		tag["x-deferral-token"] = token
 		if s.Ask(ctx, "message.defer", tag, t.About(history.Defer, 0)) != history.No {
-			h.parked[token] = rndParked{t.Queue, t.Key}
+			h.deferred[token] = rndDeferred{t.Queue, t.Key}
 		}
 	case n < 92: // longer than a lock
 		workload.Wait(ctx, h.d.within(800*time.Millisecond, 1300*time.Millisecond))
@@ -478,17 +501,58 @@ func (h *rndHand) renew(ctx context.Context, s *workload.Session, t workload.Tak
 
 // idle asks for what was put aside.
 func (h *rndHand) idle(ctx context.Context, s *workload.Session) {
-	for token, m := range h.parked {
+	for token, m := range h.deferred {
 		if h.d.below(4) > 0 {
 			continue
 		}
 		o := history.Op{Kind: history.Receive, Queue: m.queue, Key: m.key}
 		headers := amqp.Table{"x-queue": m.queue, "x-consumer-tag": s.Consumer, "x-deferral-token": token}
 		if s.Ask(ctx, "message.receive-deferred", headers, o) != history.Unknown {
-			delete(h.parked, token)
+			delete(h.deferred, token)
 		}
 		return
 	}
+}
+
+// unpark lists what is parked, and makes some or all of it ready now and then, until ctx ends.
+func (r *run) unpark(ctx context.Context, h *history.History, d *dice) error {
+	path := "/api/queues/%2F/" + rndPark
+	for turn := 1; ctx.Err() == nil; turn++ {
+		workload.Wait(ctx, d.within(50*time.Millisecond, 700*time.Millisecond))
+		n, client := r.Nodes[d.below(len(r.Nodes))], fmt.Sprint("operator ", turn)
+		var list struct {
+			Items []struct {
+				Acquired   int `json:"acquired_count"`
+				Properties struct {
+					CorrelationID string `json:"correlation_id"` // the key of the attempt
+				} `json:"properties"`
+			} `json:"items"`
+		}
+		o := history.Op{Kind: history.Parked, Client: client, Queue: rndPark, Call: h.Now(), Result: history.OK}
+		if n.Call(ctx, http.MethodGet, path+"/messages/peek?state=parked&limit=100", nil, &list) != nil {
+			continue // the node may be down
+		}
+		o.Return = h.Now()
+		for _, m := range list.Items {
+			o.Key, _ = strconv.ParseUint(m.Properties.CorrelationID, 10, 64)
+			o.Turn = m.Acquired
+			h.Did(o)
+		}
+		if len(list.Items) == 0 || d.below(3) == 0 {
+			continue
+		}
+		var asked any // all of them
+		if d.below(4) > 0 {
+			asked = map[string]any{"count": 1 + d.below(3)}
+		}
+		var made struct{ Messages int }
+		o = history.Op{Kind: history.Unpark, Client: client, Queue: rndPark, Call: h.Now(), Result: history.Unknown}
+		if n.Call(ctx, http.MethodPost, path+"/unpark", asked, &made) == nil {
+			o.Result, o.Return, o.Turn = history.OK, h.Now(), made.Messages
+		}
+		h.Did(o)
+	}
+	return nil
 }
 
 // changePolicies sets and clears policies until enough is closed, and leaves none. It tells

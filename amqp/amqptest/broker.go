@@ -211,7 +211,7 @@ func (b *Broker) Inject(name string, m fsm.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	q := b.queue(name)
-	q.ready = append(q.ready, &message{payload: m.Payload, acquired: m.Acquired, failed: m.Failed, local: m.Local, deaths: m.Deaths})
+	q.ready = append(q.ready, &message{payload: m.Payload, acquired: m.Acquired, failed: m.Failed, classic: m.Classic, deaths: m.Deaths})
 	q.dispatch()
 }
 

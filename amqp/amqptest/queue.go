@@ -18,7 +18,7 @@ type queue struct {
 type message struct {
 	payload  fsm.Payload
 	acquired uint32
-	local    bool // as of a queue that is not replicated
+	classic  bool // as of a classic queue
 	failed   uint32
 	deaths   []*logpb.Death
 }

@@ -83,7 +83,7 @@ func (s *session) hold(token uint64, q *queue, m *message) fsm.Message {
 	h.last++
 	h.messages[h.last] = m
 	return fsm.Message{
-		Consumer: token, ID: h.last, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Local: m.local, Deaths: m.deaths,
+		Consumer: token, ID: h.last, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Classic: m.classic, Deaths: m.deaths,
 		Ready: uint64(len(q.ready)),
 	}
 }

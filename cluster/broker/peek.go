@@ -59,7 +59,7 @@ func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 		}
 		list = append(list, Peeked{
 			Message: fsm.Message{
-				Payload: fsm.Readable(p.Payload), Acquired: p.Acquired, Failed: p.Failed, Local: q.Local, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor),
+				Payload: fsm.Readable(p.Payload), Acquired: p.Acquired, Failed: p.Failed, Classic: q.Type() == catalog.ClassicType, Deaths: deaths, ScheduledFor: fsm.Time(p.ScheduledFor),
 			},
 			Number: p.Number, Place: queue.Place(p.Place), ExpireAt: fsm.Time(p.ExpireAt), DueAt: fsm.Time(p.DueAt),
 			Deadline: fsm.Time(p.Deadline), ScheduleID: p.ScheduleId, Deferral: p.Deferral,

@@ -442,7 +442,7 @@ func (x *importer) anyPolicy(b body, operator bool) ([]*logpb.CatalogCommand, er
 	if err := x.catalog.View().ValidatePolicy(m); err != nil {
 		return nil, err
 	}
-	for _, text := range notesOn(m) {
+	for _, text := range notesOn(m.GetApplyTo(), m.GetDefinition()) {
 		x.note(map[bool]string{false: "policies", true: "parameters"}[operator], m.Vhost, m.Name, text)
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}}}, nil

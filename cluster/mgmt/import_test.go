@@ -86,7 +86,7 @@ func TestDefinitions(t *testing.T) {
 	}
 	w.check(
 		want1("GET", "/api/vhosts/shop?columns=x", `…"description":"the shop","tags":["b"]`),
-		want1("GET", "/api/policies/shop", `…"definition":{"ha-mode":"all","ha-sync-mode":"automatic","message-ttl":60000},"priority":3}`),
+		want1("GET", "/api/policies/shop", `…"definition":{"ha-mode":"all","ha-sync-mode":"automatic","message-ttl":60000},"priority":3,"notes":["has no effect here: ha-mode, ha-sync-mode"]}`),
 		want1("GET", "/api/queues/shop?columns=name,type,durable", `[{"durable":false,"name":"amq.gen-abc","type":"classic"},{"durable":true,"name":"classic","type":"classic"},{"durable":true,"name":"quorum","type":"quorum"}]`),
 		want1("GET", "/api/users/app", `…"limits":{"max-channels":9}`),
 		want1("GET", "/api/parameters/operator_policy/shop", `[{"component":"operator_policy","vhost":"shop","name":"bound","value":{"pattern":"^q","apply-to":"queues","definition":{"max-length":9},"priority":1}}]`),

@@ -24,7 +24,7 @@ type policies struct {
 func describePolicy(p *catalog.Policy) api.Policy {
 	return api.Policy{
 		VHost: p.VHost, Name: p.Name, Pattern: p.Pattern, ApplyTo: p.ApplyTo,
-		Definition: ObjectOf(p.Definition), Priority: p.Priority,
+		Definition: ObjectOf(p.Definition), Priority: p.Priority, Notes: notesOn(p.ApplyTo, p.Definition),
 	}
 }
 
@@ -52,7 +52,7 @@ func (ps policies) get(w *responder, r *request) {
 	w.answer(http.StatusOK, describePolicy(p))
 }
 
-// valid reads the policy that a request puts, or answers the request.
+// valid reads the policy that a request puts, and adds what there is to say of it, or answers the request.
 func (ps policies) valid(w *responder, r *request) (*logpb.PutPolicy, bool) {
 	if !r.sees(r.PathValue("vhost")) {
 		w.noVHost()
@@ -74,6 +74,9 @@ func (ps policies) valid(w *responder, r *request) (*logpb.PutPolicy, bool) {
 	if err != nil {
 		w.invalid(err)
 		return nil, false
+	}
+	for _, text := range notesOn(m.GetApplyTo(), m.GetDefinition()) {
+		w.Header().Add("Warning", "299 - "+strconv.Quote(text))
 	}
 	return m, true
 }
@@ -109,20 +112,17 @@ func (ps policies) put(w *responder, r *request) {
 		return
 	}
 	_, known := r.view.Policy(m.Vhost, m.Name, ps.operator)
-	for _, text := range notesOn(m) {
-		w.Header().Add("Warning", "299 - "+strconv.Quote(text))
-	}
 	err := propose(r.Context(), ps.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}})
 	w.changed(err, !known)
 }
 
 // notesOn says what a policy does otherwise than at RabbitMQ.
-func notesOn(m *logpb.PutPolicy) (notes []string) {
-	if keys := catalog.KeysWithoutEffect(m.GetDefinition()); len(keys) > 0 {
+func notesOn(applyTo string, definition *fsm.Table) (notes []string) {
+	if keys := catalog.KeysWithoutEffect(definition); len(keys) > 0 {
 		notes = append(notes, "has no effect here: "+strings.Join(keys, ", "))
 	}
-	classic := slices.Contains([]string{"all", "queues", "classic_queues"}, m.GetApplyTo())
-	if classic && slices.ContainsFunc(m.GetDefinition().GetFields(), func(f *logpb.Field) bool { return f.GetName() == "delivery-limit" }) {
+	classic := slices.Contains([]string{"all", "queues", "classic_queues"}, applyTo)
+	if classic && slices.ContainsFunc(definition.GetFields(), func(f *logpb.Field) bool { return f.GetName() == "delivery-limit" }) {
 		notes = append(notes, "delivery-limit also applies to classic queues; RabbitMQ ignores it for them")
 	}
 	return notes

@@ -1,6 +1,9 @@
 package mgmt
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // A policy that is tried says of each queue what it would change, and is not put.
 func TestTryPolicy(t *testing.T) {
@@ -29,17 +32,29 @@ func TestTryPolicy(t *testing.T) {
 	)
 }
 
-// What a policy does otherwise than at RabbitMQ is told when it is put.
+// What a policy does otherwise than at RabbitMQ is told when it is tried or put, and where it is shown.
 func TestPolicyWarnings(t *testing.T) {
 	w := newWorld(t)
 	for definition, want := range map[string]string{
-		`{"queue-mode":"lazy","ha-mode":"all","max-length":3}`: `299 - "has no effect here: ha-mode, queue-mode"`,
-		`{"delivery-limit":3}`:                                 `299 - "delivery-limit also applies to classic queues; RabbitMQ ignores it for them"`,
+		`{"queue-mode":"lazy","ha-mode":"all","max-length":3}`: `"has no effect here: ha-mode, queue-mode"`,
+		`{"delivery-limit":3}`:                                 `"delivery-limit also applies to classic queues; RabbitMQ ignores it for them"`,
 		`{"max-length":3}`:                                     "",
 	} {
-		out := w.request("root", "PUT", "/api/policies/%2F/p", `{"pattern":"","definition":`+definition+`}`)
-		if have := out.Header().Get("Warning"); out.Code >= 300 || have != want {
-			t.Errorf("%s: %d %s", definition, out.Code, have)
+		header, notes := "", ""
+		if want != "" {
+			header, notes = "299 - "+want, `,"notes":[`+want+`]`
+		}
+		for method, path := range map[string]string{"POST": "/api/policies/%2F/p/try", "PUT": "/api/policies/%2F/p"} {
+			out := w.request("root", method, path, `{"pattern":"","definition":`+definition+`}`)
+			if have := out.Header().Get("Warning"); out.Code >= 300 || have != header {
+				t.Errorf("%s %s: %d %s", method, definition, out.Code, have)
+			}
+		}
+		if out := w.request("root", "GET", "/api/policies/%2F?columns=name,notes", ""); strings.TrimSpace(out.Body.String()) != `[{"name":"p"`+notes+`}]` {
+			t.Errorf("the list has %s", out.Body)
+		}
+		if out := w.request("root", "GET", "/api/policies/%2F/p", ""); strings.Contains(out.Body.String(), `"notes":[`+want+`]`) != (want != "") {
+			t.Errorf("it is shown as %s", out.Body)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func (s *Stream) take(d DeliveryBatch) []Resync {
 	}
 	full := false
 	for _, m := range d.Messages {
-		m.Local = s.route.local
+		m.Classic = s.route.classic
 		switch c := s.consumers[m.Consumer]; {
 		case c == nil:
 			s.AddSettle(m.Consumer, []uint64{m.ID}, fsm.Requeue) // cancelled meanwhile

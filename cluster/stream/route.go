@@ -20,6 +20,8 @@ type Route struct {
 	id    fsm.QueueID
 	group fsm.GroupID
 	local bool // the queue is not replicated
+	// classic: the queue has the defaults of a classic one
+	classic bool
 
 	mu         sync.Mutex // may be taken under the lock of an owner
 	leader     string     // name of the node that serves; empty: unknown
@@ -39,7 +41,7 @@ type Route struct {
 
 func newRoute(t *Table, q *catalog.Queue) *Route {
 	r := &Route{
-		table: t, host: t.host, id: q.ID, group: q.Group, local: q.Local, streams: map[fsm.SessionID]*Stream{},
+		table: t, host: t.host, id: q.ID, group: q.Group, local: q.Local, classic: q.Type() == catalog.ClassicType, streams: map[fsm.SessionID]*Stream{},
 		leaderless: t.host.Now(), led: make(chan struct{}),
 	}
 	if q.Local {

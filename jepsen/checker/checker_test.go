@@ -52,6 +52,7 @@ var checkers = map[string]func(*history.History) Verdict{
 	"lives-held":    eachLife.Held,
 	"lives-early":   eachLife.Early,
 	"lives-order":   eachLife.Order,
+	"lives-parked":  eachLife.Parked,
 }
 
 // eachLife are the rules of the golden histories of lives.

@@ -180,14 +180,41 @@ var featureTable = []feature{
 		f.name += ".dead"
 		return f.take(ch, 2)
 	}},
-	{name: "count of deliveries", what: "header `x-delivery-count` after a reject", classic: "1", quorum: "1", peerClassic: "none", play: func(f *features) string {
+	{name: "count of deliveries", what: "headers `x-delivery-count`, `x-acquired-count` after a reject", classic: "none", quorum: "1 1", play: func(f *features) string {
 		ch, _ := f.declare()
+		return f.counts(ch)
+	}},
+	{name: "count of deliveries with a limit", what: "the same with a policy for `queues` that sets a `delivery-limit`", classic: "none", quorum: "1 1", play: func(f *features) string {
+		f.policy("queues", map[string]any{"delivery-limit": 5})
+		ch, _ := f.declare()
+		return f.counts(ch)
+	}},
+	{name: "count of deliveries of consumers", what: "the same headers for a consumer", classic: "none", quorum: "1 1", play: func(f *features) string {
+		ch, _ := f.declare()
+		list, err := ch.Consume(f.name, "", false, false, false, false, nil)
+		f.must(err)
+		f.send(ch, "m")
+		for d := range list {
+			if d.Redelivered {
+				return countsOf(&d)
+			}
+			f.must(d.Reject(true))
+		}
+		return "closed"
+	}},
+	{name: "count of deliveries of dead letters", what: "the same headers of a dead letter of a quorum queue, at its first delivery", classic: "none", quorum: "none", peerQuorum: "2 2", play: func(f *features) string {
+		dead := f.dead()
+		ch, _ := f.declare()
+		own, name := f.name, f.name+".source"
+		_, err := ch.QueueDeclare(name, true, false, false, false, amqp.Table{"x-queue-type": "quorum", dead[0].(string): "", dead[2].(string): own})
+		f.must(err)
+		f.remove(name)
+		f.name = name
 		f.send(ch, "m")
 		f.must(f.get(ch).Reject(true))
-		if n, ok := f.get(ch).Headers["x-delivery-count"]; ok {
-			return fmt.Sprint(n)
-		}
-		return "none"
+		f.must(f.get(ch).Reject(false))
+		f.name = own
+		return countsOf(f.get(ch))
 	}},
 	{name: "apply-to classic_queues", what: "a policy for `classic_queues`", classic: "applies", quorum: "does not apply", play: func(f *features) string {
 		return f.limited("classic_queues", nil)

@@ -252,6 +252,28 @@ func (f *features) rejected(n int, byChannel bool, pairs ...any) string {
 	return "stays"
 }
 
+// counts rejects a message once, and says how often it was handed out by what it has when it comes again.
+func (f *features) counts(ch *amqp.Channel) string {
+	f.t.Helper()
+	f.send(ch, "m")
+	f.must(f.get(ch).Reject(true))
+	d := f.get(ch)
+	if !d.Redelivered {
+		return "not redelivered"
+	}
+	return countsOf(d)
+}
+
+// countsOf are the headers that count deliveries: failures, and all.
+func countsOf(d *amqp.Delivery) string {
+	failed, ok := d.Headers["x-delivery-count"]
+	all, too := d.Headers["x-acquired-count"]
+	if !ok && !too {
+		return "none"
+	}
+	return fmt.Sprint(failed, " ", all)
+}
+
 // call makes a request of the HTTP API, and returns the status.
 func (f *features) call(method, path string, body, into any) int {
 	f.t.Helper()

@@ -2,6 +2,7 @@ package conform
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -79,6 +80,28 @@ var typeRows = suite{test: "TestTypes", title: "Queue types", rows: []row{
 			t.declare(t.ch(), quorum, flags{durable: true}, args("x-queue-type", kind))
 		}
 		t.refuseDeclare("classic", "inequivalent arg 'x-queue-type' for queue 'TY7.classic' in vhost '/': received 'quorum' but current is 'classic'")
+	}},
+	{id: "TY8", what: "declared classic: no counts of deliveries, whatever the limits, but for consumers that ask for x-delivery-info", run: func(t *T) {
+		for i, table := range append(slices.Clone(classicTables), args("x-delivery-limit", int32(9))) {
+			q := t.name(fmt.Sprint(i))
+			t.declare(t.ch(), q, flags{durable: true}, table)
+			t.setPolicy(cluster.Policy{Name: fmt.Sprint("p", i), Pattern: "^" + q + "$", ApplyTo: "queues", Definition: definition{"delivery-limit": 8}})
+			t.publish(q)
+			t.giveBack(q, false)
+			d := t.mustGet(q)
+			t.equal("redelivered", d.Redelivered, true)
+			t.counted(d, "x-acquired-count", 0)
+			t.counted(d, "x-delivery-count", 0)
+			t.must(d.Reject(true))
+			for info, n := range []int{0, 1} {
+				ch, from := t.consume(q, 1, "x-delivery-info", info == 1)
+				d := t.next(from)
+				t.equal("redelivered", d.Redelivered, true)
+				t.counted(&d, "x-acquired-count", n*(2+info))
+				t.counted(&d, "x-delivery-count", n*(2+info))
+				t.must(ch.Close()) // fails once more
+			}
+		}
 	}},
 }}
 

@@ -34,6 +34,12 @@ func testPolicy(t *testing.T, w *world) {
 	}
 	p.press("Set")
 	p.await("it is set", "rows().some((r) => r.includes('^bills') && r.includes('7200000')) && text('.notices').includes('is set')")
+	const note = "has no effect here: queue-mode"
+	p.fill("name", "lazy", "pattern", `^lazy$`, "definition", `{"queue-mode": "lazy", "message-ttl": 1}`)
+	p.press("Try")
+	p.await("what has no effect", "all('[aria-live] .notice').some((n) => n.innerText === '"+note+"')")
+	p.press("Set")
+	p.await("what has no effect is told and listed", "text('.notices').includes('is set') && text('.notices').includes('"+note+"') && row('lazy').innerText.includes('"+note+"')")
 	p.open("Queue bills.new", "queue", "/", "bills.new")
 	p.await("where the setting comes from", "rows().some((r) => r.includes('message-ttl') && r.includes('7200000')) && text('main').includes('priority 1')")
 }

@@ -27,6 +27,8 @@ const (
 	Policy    = "policy"    // a policy sets a TTL, Due, on the queue; 0: none
 	Set       = "set"       // a register, the Group, gets the value Key; No: it has another one, and keeps it
 	Clear     = "clear"     // a register loses its value
+	Parked    = "parked"    // the Queue has listed the message among its parked ones, after Turn deliveries
+	Unpark    = "unpark"    // of the Queue's parked messages, of which Turn were made ready
 	Ended     = "ended"     // the record of ends of the Queue has the message, with the number Turn of deliveries and the reason Why
 )
 

@@ -24,7 +24,8 @@ type Getter struct {
 	// Pause follows each basic.get.
 	Pause func() time.Duration
 	// Do, if set, is called with each message and ends it by commands; otherwise it is
-	// acked. It returns false to end the session.
+	// acked. It returns false to end the session. It knows the turn of a message only if
+	// the queue is a quorum queue.
 	Do func(ctx context.Context, s *Session, t Taken) bool
 }
 

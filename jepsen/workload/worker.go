@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -50,6 +51,7 @@ type Worker struct {
 type Taken struct {
 	Key   uint64
 	On    int // its number in the history
+	Turn  int // how many deliveries of the message there were before it
 	Tag   uint64
 	Queue string
 	Group string
@@ -136,6 +138,8 @@ func (w *Worker) subscribe(ctx context.Context, h *history.History, epoch int) (
 			h.Did(history.Op{Kind: history.Cancelled, Client: s.Name, Return: h.Now()})
 		}
 	}()
+	arguments := amqp.Table{"x-delivery-info": true} // else a classic queue does not tell the turn of a delivery
+	maps.Copy(arguments, w.Arguments)
 	if err = s.ch.Qos(w.Prefetch, 0, w.Global); err == nil {
 		tag := func(queue string) string {
 			if len(w.More) == 0 {
@@ -143,7 +147,7 @@ func (w *Worker) subscribe(ctx context.Context, h *history.History, epoch int) (
 			}
 			return s.Consumer + tagQueue + queue
 		}
-		s.from, err = client.Subscribe(s.ch, append([]string{w.Queue}, w.More...), tag, w.Arguments, s.over)
+		s.from, err = client.Subscribe(s.ch, append([]string{w.Queue}, w.More...), tag, arguments, s.over)
 	}
 	if err != nil {
 		s.Close()
@@ -197,7 +201,7 @@ func (s *Session) took(d amqp.Delivery, queue, group string, lock time.Duration)
 	turn, _ := d.Headers["x-acquired-count"].(int64)
 	at := s.h.Now()
 	on := s.h.Took(history.Op{Client: s.Name, Key: key, Queue: queue, Group: group, Again: d.Redelivered, Turn: int(turn), Call: max(s.began, s.free), Lock: lock})
-	return Taken{Key: key, On: on, Tag: d.DeliveryTag, Queue: queue, Group: group, Consumer: d.ConsumerTag, At: at}
+	return Taken{Key: key, On: on, Turn: int(turn), Tag: d.DeliveryTag, Queue: queue, Group: group, Consumer: d.ConsumerTag, At: at}
 }
 
 // lose ends the session in the history, and its connection if it is there.

@@ -215,6 +215,7 @@ type Policy struct {
 	ApplyTo    string         `json:"apply-to"`
 	Definition map[string]any `json:"definition"`
 	Priority   int64          `json:"priority"`
+	Notes      []string       `json:"notes,omitempty"` // what it does otherwise than at RabbitMQ
 }
 
 // TriedPolicy is a queue that a policy would match, as POST

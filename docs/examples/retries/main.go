@@ -30,6 +30,7 @@ func run(ctx context.Context, uri string) error {
 		return err
 	}
 	if _, err := ch.QueueDeclare("payments", true, false, false, false, amqp.Table{
+		"x-queue-type":              "quorum", // tells how often a message has failed
 		"x-dead-letter-exchange":    "",
 		"x-dead-letter-routing-key": "payments.dead",
 		"x-delivery-limit":          2, // failures after which it may be delivered again

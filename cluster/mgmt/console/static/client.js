@@ -42,8 +42,8 @@ export function path(...names) {
 export const exchangePath = (vhost, name, ...rest) => path('exchanges', vhost, name === '' ? 'amq.default' : name, ...rest);
 
 export const get = (path, query, options) => send('GET', path, { query, ...options });
-export const put = (path, body) => send('PUT', path, { body });
-export const post = (path, body) => send('POST', path, { body });
+export const put = (path, body, options) => send('PUT', path, { body, ...options });
+export const post = (path, body, options) => send('POST', path, { body, ...options });
 export const postText = (path, text) => send('POST', path, { text });
 export const patch = (path, body) => send('PATCH', path, { body });
 export const remove = (path, query, options) => send('DELETE', path, { query, ...options });
@@ -58,8 +58,12 @@ export async function check(path, options) {
   }
 }
 
-// send makes a request and returns the value of the answer; undefined if it has none.
-async function send(method, path, { query, body, text, headers, signal, credentials = sessionStorage.getItem(stored) ?? '' } = {}) {
+// warnings are the texts of an answer's header Warning, each a JSON string behind a code and an agent.
+const warnings = (response) => [...(response.headers.get('Warning') ?? '').matchAll(/299 - ("(?:[^"\\]|\\.)*")/g)].map(([, text]) => JSON.parse(text));
+
+// send makes a request and returns the value of the answer; undefined if it has none. What a success
+// warns of is added to notes.
+async function send(method, path, { query, body, text, headers, signal, notes, credentials = sessionStorage.getItem(stored) ?? '' } = {}) {
   const parameters = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== '');
   const url = parameters.length > 0 ? `${path}?${new URLSearchParams(parameters)}` : path;
   const content = text ?? (body === undefined ? undefined : JSON.stringify(body));
@@ -82,7 +86,10 @@ async function send(method, path, { query, body, text, headers, signal, credenti
   } catch {
     throw new Failure(response.status, 'not_json', `The answer (${response.status}) is not from a node.`);
   }
-  if (response.ok) return value;
+  if (response.ok) {
+    notes?.push(...warnings(response));
+    return value;
+  }
   const failure = new Failure(response.status, value?.error ?? '', value?.reason || `The node answers with ${response.status}.`);
   failure.answer = value;
   if (response.status === 401 && failure.error === 'not_authorized' && sessionStorage.getItem(stored) === credentials) dispatchEvent(new CustomEvent('quorate-logout', { detail: failure }));

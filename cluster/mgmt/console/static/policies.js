@@ -41,9 +41,10 @@ export function policies(view) {
 
   async function attempt() {
     if (!form.firstChild.reportValidity()) return;
+    const notes = [];
     try {
-      const tried = await post(`${at('try')}?page=1&page_size=100`, body());
-      fill(result, outcome(tried));
+      const tried = await post(`${at('try')}?page=1&page_size=100`, body(), { notes });
+      fill(result, notes.map((text) => h('p', { class: 'notice' }, text)), outcome(tried));
     } catch (failure) {
       fill(result, h('p', { class: 'notice bad' }, failure.message));
     }
@@ -51,7 +52,8 @@ export function policies(view) {
   async function set(event) {
     event.preventDefault();
     fill(result);
-    await view.act(async () => put(at(), body()), `The policy ${name.value} is set.`);
+    const notes = [];
+    await view.act(async () => put(at(), body(), { notes }), () => [`The policy ${name.value} is set.`, ...notes].join('\n'));
   }
   vhostNames(view).then((names) => vhost.append(...names.map((v) => h('option', { value: v }, v))), (failure) => view.signal.aborted || view.say(failure.message, 'bad'));
 
@@ -62,7 +64,7 @@ export function policies(view) {
       { title: 'Pattern', sort: 'pattern', show: (p) => h('code', null, p.pattern) },
       { title: 'Applies to', minor: true, show: (p) => p['apply-to'] },
       { title: 'Priority', sort: 'priority', number: true, show: (p) => p.priority },
-      { title: 'Definition', show: (p) => terms(p.definition) },
+      { title: 'Definition', show: (p) => [terms(p.definition), p.notes?.map((text) => h('div', null, h('small', null, text)))] },
       { title: 'Actions', show: (p) => view.may(kind === 'policies' ? 'policymaker' : 'administrator') && h('span', { class: 'buttons', data: { key: `${json(p)}` } }, button('Edit', () => view.edit(kind, p)), button('Delete', () => drop(kind, p))) },
     ];
   }

@@ -1,5 +1,6 @@
 // Command watermill publishes and subscribes with Watermill's AMQP package, and refuses a message
-// more often than any default limit allows.
+// more often than any default limit allows: with the queues that it declares itself, untyped ones,
+// and with quorum queues.
 //
 // Its arguments are the address of a node and the beginning of all names. It prints "ok" at the
 // end, and leaves without closing: Close of this version hangs if the client library learns of the
@@ -19,15 +20,17 @@ import (
 )
 
 func main() {
-	if err := run("amqp://guest:guest@"+os.Args[1]+"/", os.Args[2]); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	for _, kind := range []string{"untyped", "quorum"} {
+		if err := run("amqp://guest:guest@"+os.Args[1]+"/", os.Args[2], kind); err != nil {
+			fmt.Fprintln(os.Stderr, kind, err)
+			os.Exit(1)
+		}
 	}
 	fmt.Println("ok")
 }
 
 // texts leaves out headers that are no texts: the default marshaler fails at them, and a message
-// that comes again has x-acquired-count.
+// that comes again from a quorum queue has x-acquired-count.
 type texts struct{ amqp.DefaultMarshaler }
 
 func (m texts) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
@@ -39,17 +42,21 @@ func (m texts) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return m.DefaultMarshaler.Unmarshal(d)
 }
 
-func run(uri, prefix string) error {
+// run uses queues that name no type, as Watermill's do, or queues of a type.
+func run(uri, prefix, kind string) error {
 	config := amqp.NewDurablePubSubConfig(uri, func(topic string) string { return topic + "_billing" })
 	config.Publish.ConfirmDelivery = true
-	config.Marshaler = texts{}
+	if kind == "quorum" {
+		config.Queue.Arguments = amqp091.Table{"x-queue-type": kind}
+		config.Marshaler = texts{}
+	}
 	subscriber, err := amqp.NewSubscriber(config, watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	topic := prefix + ".events"
+	topic := fmt.Sprint(prefix, ".events.", kind)
 	messages, err := subscriber.Subscribe(ctx, topic)
 	if err != nil {
 		return err
