@@ -1,9 +1,11 @@
 package typed
 
 import (
-	"fmt"
+	"maps"
+	"reflect"
 	"regexp"
 	"strings"
+	"testing"
 
 	"github.com/quorate/quorate/cmd/tidy/page"
 )
@@ -87,6 +89,9 @@ func (v values) fill(text string) string {
 // anything is what stands for any text within a line, with the blanks around it.
 var anything = regexp.MustCompile(` *… *`)
 
+// word is what a name is looked for in.
+var word = regexp.MustCompile(`\w+`)
+
 // matches reports whether an answer is what a page says, and learns what its names stand for.
 func (v values) matches(want, have string, names map[string]string) bool {
 	var expression strings.Builder
@@ -97,19 +102,78 @@ func (v values) matches(want, have string, names map[string]string) bool {
 			continue
 		}
 		quoted := anything.ReplaceAllString(regexp.QuoteMeta(line), ".*")
-		for name, pattern := range names {
-			if v[name] == "" && strings.Contains(quoted, name) {
-				quoted = strings.Replace(quoted, name, fmt.Sprintf("(%s)", pattern), 1)
-				unknown = append(unknown, name)
+		expression.WriteString(word.ReplaceAllStringFunc(quoted, func(name string) string {
+			if names[name] == "" {
+				return name
 			}
-		}
-		expression.WriteString(quoted)
+			unknown = append(unknown, name)
+			return "(" + names[name] + ")"
+		}))
 	}
 	found := regexp.MustCompile(`^` + expression.String() + `$`).FindStringSubmatch(have)
+	if found == nil {
+		return false
+	}
+	met := values{}
 	for i, name := range unknown {
-		if found != nil {
-			v[name] = found[i+1]
+		if value := found[i+1]; met[name] == "" {
+			met[name] = value
+		} else if met[name] != value {
+			return false
 		}
 	}
-	return found != nil
+	maps.Copy(v, met)
+	return true
+}
+
+func TestSteps(t *testing.T) {
+	skip := func(line string) bool { return strings.Contains(line, "never") }
+	for _, c := range []struct {
+		name, text string
+		want       []step
+	}{
+		{"commands", "    a \\\n      b\n\n    c\n", []step{{line: 7, script: "a \\\n  b\n\nc"}}},
+		{"a line that is not typed", "    a\n    never \\\n      b\n    c\n", []step{{line: 7, script: "a\nc"}}},
+		{"a block that is not typed", "    never\n    c\n", nil},
+		{"a recording", "    $ a\n    > b\n    one\n\n    two\n    $ c\n", []step{
+			{line: 7, script: "a\nb", answered: true, answer: "one\n\ntwo\n"}, {line: 12, script: "c", answered: true},
+		}},
+		{"a recording with what is not typed", "    $ a\n    $ never\n    > b\n    one\n    $ c\n    > d\n", []step{
+			{line: 7, script: "a", answered: true}, {line: 11, script: "c\nd", answered: true},
+		}},
+	} {
+		if have := steps(page.Block{Line: 7, Text: c.text}, skip); !reflect.DeepEqual(have, c.want) {
+			t.Errorf("%s: %+v", c.name, have)
+		}
+	}
+}
+
+func TestMatches(t *testing.T) {
+	names := map[string]string{"4711": `\d+`}
+	for _, c := range []struct {
+		want, have string
+		matches    bool
+	}{
+		{"", "", true},
+		{"", "a\n", false},
+		{"a\n", "", false},
+		{"a.c\n", "abc\n", false},
+		{"a … c\n", "a  b  c\n", true},
+		{"a …\n", "a\n", true},
+		{"a … c\n", "a\nc\n", false},
+		{"…\nc\n", "a\nb\nc\n", true},
+		{"…\nc\n", "c\n", true},
+		{"a\n…\n", "b\n", false},
+		{"pid 4711, 4711\n", "pid 12, 12\n", true},
+		{"pid 4711, 4711\n", "pid 12, 13\n", false},
+		{"pid 4711\n", "pid x\n", false},
+	} {
+		if v := (values{}); v.matches(c.want, c.have, names) != c.matches {
+			t.Errorf("%q, %q: not %t", c.want, c.have, c.matches)
+		}
+	}
+	v := values{}
+	if !v.matches("4711 a\n", "12 a\n", names) || v.fill("kill 4711") != "kill 12" || v.matches("4711\n", "13\n", names) {
+		t.Errorf("what a name stands for is not kept: %v", v)
+	}
 }

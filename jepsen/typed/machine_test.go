@@ -2,6 +2,7 @@ package typed
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -101,15 +102,17 @@ func (m *machine) do(script string, limit time.Duration) (out string, ok bool) {
 	m.Helper()
 	m.shell.clear()
 	m.write("eval " + quoted(script) + " </dev/null; printf '\\036%d\\036\\n' 0")
+	ctx, cancel := context.WithTimeout(m.Context(), limit)
+	defer cancel()
 	var found []int
-	err := await.Until(m.Context(), 2*time.Millisecond, "a command", func() (bool, error) {
-		limit -= 2 * time.Millisecond
+	err := await.Until(ctx, 2*time.Millisecond, "the end of a command", func() (bool, error) {
+		ended := m.shell.ended()
 		out = m.shell.text()
 		found = status.FindStringSubmatchIndex(out)
-		return found != nil || limit < 0 || m.shell.ended(), nil
+		return found != nil || ended, nil
 	})
-	if err != nil || found == nil {
-		return out + fmt.Sprint("\n(it does not end) ", err), false
+	if found == nil {
+		return fmt.Sprintf("%s\n(without an end: %v)", shown(out), err), false
 	}
 	return shown(out[:found[0]]), out[found[2]:found[3]] == "0"
 }

@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -62,17 +63,19 @@ func (k known) plan(t *testing.T, name, text string) (all []step) {
 }
 
 // typed types a page.
-func (k known) typed(t *testing.T, name, programs string) {
+func (k known) typed(t *testing.T, name string, programs func() string) {
+	t.Helper()
 	plan := k.plan(t, name, page.Pages(t, "../..")[name])
 	for _, command := range k.needs {
 		if out, err := exec.CommandContext(t.Context(), command[0], command[1:]...).CombinedOutput(); err != nil {
 			t.Skipf("%q: %v\n%s", command, err, out)
 		}
 	}
-	if !k.installed {
-		programs = ""
+	installed := ""
+	if k.installed {
+		installed = programs()
 	}
-	m := mustMachine(t, programs)
+	m := mustMachine(t, installed)
 	if out, ok := m.do(k.given, limit); !ok {
 		t.Fatalf("what %s takes for granted cannot be made:\n%s", name, out)
 	}
@@ -130,14 +133,12 @@ func TestTable(t *testing.T) {
 
 // Each command of these pages can be typed as it is written, and answers as the page says.
 func TestPages(all *testing.T) {
-	programs := ""
+	programs := sync.OnceValue(func() string { return mustPrograms(all) })
 	for name, k := range pages {
 		all.Run(path.Base(name), func(t *testing.T) {
+			t.Parallel()
 			if !k.installed || k.needs != nil {
 				long.Test(t) // it builds programs, too
-			}
-			if k.installed && programs == "" {
-				programs = mustPrograms(all)
 			}
 			k.typed(t, name, programs)
 		})
