@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
-// limit is how long a command may take: the longest builds three programs.
-const limit = 8 * time.Minute
+// limit is how long a command may take, and building how long one may that builds programs.
+const limit, building = 2 * time.Minute, 8 * time.Minute
 
 // known is what the test knows of a page beside its text.
 type known struct {
@@ -26,6 +26,14 @@ type known struct {
 	terminals map[string]string // beginnings of commands that do not return, and what they have written when the next is typed
 	names     map[string]string // that stand for what is answered, and what that looks like
 	untyped   map[string]string // beginnings of blocks and of lines that are not typed, and why
+}
+
+// limit is how long a command of the page may take.
+func (k known) limit() time.Duration {
+	if k.installed {
+		return limit
+	}
+	return building
 }
 
 // blocks are the blocks of a page.
@@ -76,7 +84,7 @@ func (k known) typed(t *testing.T, name string, programs func() string) {
 		installed = programs()
 	}
 	m := mustMachine(t, installed)
-	if out, ok := m.do(k.given, limit); !ok {
+	if out, ok := m.do(k.given, building); !ok {
 		t.Fatalf("what %s takes for granted cannot be made:\n%s", name, out)
 	}
 	v := values{}
@@ -96,7 +104,7 @@ func (k known) once(m *machine, s step, v values) {
 			return
 		}
 	}
-	out, ok := m.do(v.fill(s.script), limit)
+	out, ok := m.do(v.fill(s.script), k.limit())
 	switch {
 	case !ok:
 		m.Errorf("it fails; it writes:\n%s", out)
@@ -109,7 +117,7 @@ func (k known) once(m *machine, s step, v values) {
 func (k known) stays(m *machine, s step, ready string, v values) {
 	m.Helper()
 	at := m.begin(v.fill(s.script))
-	ctx, cancel := context.WithTimeout(m.Context(), limit)
+	ctx, cancel := context.WithTimeout(m.Context(), k.limit())
 	defer cancel()
 	if err := await.Until(ctx, 10*time.Millisecond, "its answer", func() (bool, error) {
 		out := shown(at.text())
