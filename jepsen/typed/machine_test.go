@@ -39,9 +39,6 @@ var status = regexp.MustCompile("\x1e(\\d+)\x1e")
 // mustMachine starts a machine. Programs is the folder of those that are installed in it, if any.
 func mustMachine(t *testing.T, programs string) *machine {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("a machine of its own needs the rights of root")
-	}
 	root, err := cluster.Root()
 	if err != nil {
 		t.Fatal(err)
@@ -89,12 +86,8 @@ func mustMachine(t *testing.T, programs string) *machine {
 	return m
 }
 
-func (m *machine) write(line string) {
-	m.Helper()
-	if _, err := io.WriteString(m.in, line+"\n"); err != nil {
-		m.Fatal(err)
-	}
-}
+// write types a line. Whether the shell is there to read it, its terminal says.
+func (m *machine) write(line string) { _, _ = io.WriteString(m.in, line+"\n") }
 
 // do types commands into the shell and returns what they write, and whether all succeed. If one
 // does not, the shell has ended.

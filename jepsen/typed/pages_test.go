@@ -2,6 +2,7 @@ package typed
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"path"
 	"strings"
@@ -71,7 +72,7 @@ func (k known) plan(t *testing.T, name, text string) (all []step) {
 }
 
 // typed types a page.
-func (k known) typed(t *testing.T, name string, programs func() string) {
+func (k known) typed(t *testing.T, name string, programs func() (string, error)) {
 	t.Helper()
 	plan := k.plan(t, name, page.Pages(t, "../..")[name])
 	for _, command := range k.needs {
@@ -79,9 +80,15 @@ func (k known) typed(t *testing.T, name string, programs func() string) {
 			t.Skipf("%q: %v\n%s", command, err, out)
 		}
 	}
+	if os.Geteuid() != 0 {
+		t.Skip("a machine of its own needs the rights of root")
+	}
 	installed := ""
 	if k.installed {
-		installed = programs()
+		var err error
+		if installed, err = programs(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	m := mustMachine(t, installed)
 	if out, ok := m.do(k.given, building); !ok {
@@ -141,7 +148,8 @@ func TestTable(t *testing.T) {
 
 // Each command of these pages can be typed as it is written, and answers as the page says.
 func TestPages(all *testing.T) {
-	programs := sync.OnceValue(func() string { return mustPrograms(all) })
+	dir := all.TempDir()
+	programs := sync.OnceValues(func() (string, error) { return dir, build(all.Context(), dir) })
 	for name, k := range pages {
 		all.Run(path.Base(name), func(t *testing.T) {
 			t.Parallel()
@@ -153,16 +161,11 @@ func TestPages(all *testing.T) {
 	}
 }
 
-// mustPrograms builds what is installed, and returns the folder.
-func mustPrograms(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	_, err := cluster.Build(t.Context(), dir)
-	if err == nil {
-		_, err = cluster.BuildTool(t.Context(), dir)
+// build builds what is installed.
+func build(ctx context.Context, dir string) error {
+	if _, err := cluster.Build(ctx, dir); err != nil {
+		return err
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	_, err := cluster.BuildTool(ctx, dir)
+	return err
 }

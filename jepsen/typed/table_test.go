@@ -64,11 +64,11 @@ var pages = map[string]known{
 		given: source + `
 			export ARCH=amd64 DIST=/usr/bin VERSION=0.1.0
 			go tool -modfile=deploy/packages/go.mod nfpm package --config deploy/packages/nfpm.yaml --packager deb --target .
-			rm /usr/bin/quorate /usr/bin/quoratectl
+			mv /usr/bin/quorate /usr/bin/quoratectl .
 			echo 'APT::Install-Recommends "false";' > /etc/apt/apt.conf.d/typed
 		`,
 		untyped: map[string]string{
-			"docker ":     "needs a daemon; make image-test starts one, and these containers",
+			"docker ":     "needs a daemon; make image-test starts one, and the containers of compose.yaml",
 			"make image ": "needs a daemon; make image-test",
 		},
 	},
