@@ -40,6 +40,9 @@ var status = regexp.MustCompile("\x1e(\\d+)\x1e")
 func mustMachine(t *testing.T, programs string) *machine {
 	t.Helper()
 	root, err := cluster.Root()
+	if err == nil {
+		err = cluster.Depends(root, append([]string{"Makefile", "deploy", "docs", "jepsen/typed/testdata"}, cluster.Sources...)...)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
