@@ -60,6 +60,7 @@ var importRules = []importRule{
 	{tree: "cmd/testrun"},
 	{tree: "cmd/tidy/...", project: []string{"cmd/tidy/page"}},
 
+	{tree: "jepsen/typed", project: []string{"jepsen/...", "cmd/tidy/page"}},
 	{tree: "jepsen/...", project: []string{"jepsen/..."}},
 	// The builder of images is a module of its own.
 	{tree: "deploy/...", project: none},

@@ -152,11 +152,31 @@ func BuildTool(ctx context.Context, dir string) (string, error) {
 
 func build(ctx context.Context, dir, name string, flags ...string) (string, error) {
 	root, err := Root()
+	if err == nil {
+		err = Depends(root, Sources...)
+	}
 	if err != nil {
 		return "", err
 	}
 	return buildIn(ctx, root, dir, name, flags...)
 }
+
+// Depends makes the result of a test depend on files, and on all below folders, of the checkout. The
+// go command sees what a test's process opens, and not what programs read that it starts; without
+// this it would take an earlier result for that of changed sources.
+func Depends(root string, paths ...string) error {
+	for _, path := range paths {
+		if err := filepath.WalkDir(filepath.Join(root, path), func(path string, _ os.DirEntry, err error) error {
+			return err // a folder that is read counts with the names, sizes and times of its files
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Sources are what programs are built from.
+var Sources = []string{"go.mod", "go.sum", "amqp", "cluster", "cmd", "fsm", "proto"}
 
 // buildIn builds a program from the module in root into dir.
 //

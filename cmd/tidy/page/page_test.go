@@ -6,8 +6,8 @@ import (
 )
 
 func TestCode(t *testing.T) {
-	text := "A `span` and [a link](x.md).\n\n    indented\n    # more\nprose\n\n```sh\n$ one \\\n  two # why\n```\n- item\n    not code `c`\n"
-	want := []Block{{"", 1, "span"}, {"", 3, "    indented\n    # more\n"}, {"sh", 8, "$ one \\\n  two # why\n"}, {"", 12, "c"}}
+	text := "A `span` and [a link](x.md).\n\n    indented\n\n    # more\n\n```sh\n$ one \\\n  two # why\n```\n- item\n    not code `c`\n"
+	want := []Block{{"", 1, "span"}, {"", 3, "    indented\n\n    # more\n"}, {"sh", 8, "$ one \\\n  two # why\n"}, {"", 12, "c"}}
 	if have := Code(text); !reflect.DeepEqual(have, want) {
 		t.Errorf("%+v", have)
 	}

@@ -50,27 +50,31 @@ var indented = regexp.MustCompile(`^(    |\t)`)
 // span is code within a line.
 var span = regexp.MustCompile("`([^`]+)`")
 
-// Code returns the pieces of code of a page in Markdown: blocks with fences, indented ones, and
-// spans within lines.
+// Code returns the pieces of code of a page in Markdown: blocks with fences, indented ones, which
+// go on behind empty lines, and spans within lines.
 func Code(text string) []Block {
 	var blocks []Block
 	fenced, empty, open := false, true, false // open: the last block goes on, if the line is indented
+	gap := ""                                 // the empty lines behind it
 	for i, line := range strings.Split(text, "\n") {
 		last := len(blocks) - 1
 		language := fence.FindStringSubmatch(line)
 		switch {
 		case language != nil && fenced:
-			fenced, open = false, false
+			fenced = false
 		case language != nil:
-			fenced = true
+			fenced, open, gap = true, false, ""
 			blocks = append(blocks, Block{Language: language[1], Line: i + 2})
 		case fenced, open && indented.MatchString(line):
-			blocks[last].Text += line + "\n"
+			blocks[last].Text += gap + line + "\n"
+			gap = ""
+		case open && strings.TrimSpace(line) == "":
+			gap += "\n"
 		case empty && indented.MatchString(line):
 			open = true
 			blocks = append(blocks, Block{Line: i + 1, Text: line + "\n"})
 		default:
-			open = false
+			open, gap = false, ""
 			for _, m := range span.FindAllStringSubmatch(line, -1) {
 				blocks = append(blocks, Block{Line: i + 1, Text: m[1]})
 			}
