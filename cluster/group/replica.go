@@ -410,27 +410,27 @@ func (r *replica) remind(node string) {
 	})
 }
 
-// back sends something to a member whose node has come up: it may have missed what was on its way, or that
-// this replica leads.
+// back sends something to a member that may have missed what was on its way, or that this replica leads: its node
+// has come up, or it asks. It does not wait.
 func (r *replica) back(node string) {
 	term, leads := r.leadsIn()
 	if last := r.lastIndex(); leads && r.reached(node, term).Index >= last && r.raft.Load().CommitIndex() >= last {
 		r.remind(node)
 	} else {
-		r.nudge()
+		r.nudgeSoon()
 	}
 }
 
-// hasNoLeader makes raft send to a member that knows no leader and whose log ends at the given
+// hasNoLeader sends something to a member that knows no leader and whose log ends at the given
 // index: for example, it has just opened, and what was sent before is lost.
 func (r *replica) hasNoLeader(node string, end uint64) {
-	role, term := r.role()
-	if role != raft.Leader || r.reached(node, term).Busy {
+	term, leads := r.leadsIn()
+	if !leads || r.reached(node, term).Busy {
 		return
 	}
 	r.transport.Lacks(node, term, end)
 	r.lacked.Add(1)
-	r.nudgeSoon()
+	r.back(node)
 }
 
 func (r *replica) completed() (c *complete, lacked uint64) { return &r.complete, r.lacked.Load() }

@@ -70,6 +70,26 @@ func TestLinkComesUp(t *testing.T) {
 	}
 }
 
+// A member that asks who leads, and has everything, costs no entry either: it is reminded.
+func TestQuestionCostsNoEntry(t *testing.T) {
+	t.Parallel()
+	c, _ := mustCut(t)
+	all := c.mustOpen(1)
+	g, follower := all[0], all[1]
+	c.mustPublish(1, 1, 1)
+	for _, m := range all[1:] {
+		await(t, "all to have everything", func() bool { return g.reached(m.node, g.Term()).Index == g.lastIndex() })
+	}
+	before := g.lastIndex()
+	follower.host.elections.begin(follower)
+	await(t, "the leader has said so, and what is committed", func() bool {
+		return !follower.host.elections.runs(1) && follower.AppliedIndex() == before
+	})
+	if last := g.lastIndex(); last != before {
+		t.Errorf("the log has grown from %d to %d", before, last)
+	}
+}
+
 // A member that has missed what is committed learns it from a reminder, and one that lacks entries is sent them.
 func TestRemind(t *testing.T) {
 	t.Parallel()
