@@ -90,6 +90,24 @@ func TestQuestionCostsNoEntry(t *testing.T) {
 	}
 }
 
+// Those that have voted for a leader know it.
+func TestVotedFor(t *testing.T) {
+	t.Parallel()
+	all := mustTrio(t).mustOpen(1)
+	term, voters := all[0].Term(), 0
+	for _, m := range all {
+		if m.votedFor(term) == all[0].node {
+			voters++
+		}
+		if other := m.votedFor(term + 1); other != "" {
+			t.Errorf("%s has voted for %s in a term that has not been", m.node, other)
+		}
+	}
+	if voters < 2 {
+		t.Errorf("%d members have voted for the leader", voters)
+	}
+}
+
 // A member that has missed what is committed learns it from a reminder, and one that lacks entries is sent them.
 func TestRemind(t *testing.T) {
 	t.Parallel()
