@@ -140,10 +140,9 @@ func (h *handover) tell(r *replica, to string, term uint64) error {
 		return errUnderWay
 	}
 	defer h.under.Store(false)
-	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.node), Addr: []byte(r.node)}
 	answer, t := make(chan error, 1), r.transport
 	r.spawn(func() {
-		answer <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
+		answer <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: r.header()}, &raft.TimeoutNowResponse{})
 	})
 	limit, check := time.NewTimer(resignTime), time.NewTicker(takeoverEvery)
 	defer limit.Stop()

@@ -391,6 +391,18 @@ func (r *replica) nudgeSoon() {
 	}
 }
 
+// header is that of requests which this replica makes beside raft.
+func (r *replica) header() raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.node), Addr: []byte(r.node)}
+}
+
+// reminder is what raft sends when its timers end: who leads in a term, and which entry is committed.
+func (r *replica) reminder(term uint64, at logPosition) *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{
+		RPCHeader: r.header(), Term: term, PrevLogEntry: at.index, PrevLogTerm: at.term, LeaderCommitIndex: at.index,
+	}
+}
+
 // remind tells a member what raft would by its timers, which are too long for it: that this replica leads, and
 // what is committed.
 func (r *replica) remind(node string) {
@@ -399,11 +411,7 @@ func (r *replica) remind(node string) {
 	if !leads || at.term == 0 {
 		return
 	}
-	me := []byte(r.node)
-	r.transport.Remind(node, &raft.AppendEntriesRequest{
-		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
-		Term:      term, PrevLogEntry: at.index, PrevLogTerm: at.term, LeaderCommitIndex: at.index,
-	}, func(entries bool) {
+	r.transport.Remind(node, r.reminder(term, at), func(entries bool) {
 		if r.lacked.Add(1); entries {
 			r.nudgeSoon()
 		}
