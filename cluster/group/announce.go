@@ -86,12 +86,8 @@ func (c *commitNotices) deliver(node string, f *commitNotice) {
 // one that the follower should have, and that this one is committed. It returns
 // false if the follower does not have it.
 func (c *commitNotices) sendOne(node string, n *commitNotice) bool {
-	me := []byte(c.replica.node)
 	var answer raft.AppendEntriesResponse
-	err := c.replica.transport.AppendEntries(raft.ServerID(node), raft.ServerAddress(node), &raft.AppendEntriesRequest{
-		RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
-		Term:         n.leads,
-		PrevLogEntry: n.index, PrevLogTerm: n.term, LeaderCommitIndex: n.index,
-	}, &answer)
+	request := c.replica.reminder(n.leads, logPosition{n.term, n.index})
+	err := c.replica.transport.AppendEntries(raft.ServerID(node), raft.ServerAddress(node), request, &answer)
 	return err == nil && (answer.Success || answer.Term > n.leads)
 }

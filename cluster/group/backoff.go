@@ -8,13 +8,15 @@ import "time"
 // whoever campaigns has a whole slot for it, from when the term was seen to
 // rise, before the next one may. The slots of each round are twice as long as
 // those of the one before, and so is each one after a campaign that failed: a
-// machine that is too busy for elections must not get more of them.
+// machine that is too busy for elections must not get more of them. Votes that are
+// on their way are no failure: who has voted for a candidate gives it votesTime.
 type electionBackoff struct {
 	began  time.Time     // when the present slot did; zero: none has
 	slot   int           // number of the present one
 	unused int           // slots in which nobody campaigned
 	failed int           // slots that were used and are over
 	used   bool          // somebody has campaigned in this slot
+	open   bool          // who has campaigned has this member's vote, and a node that is up: the votes are on their way
 	late   time.Duration // when in this slot to campaign
 	seen   time.Time     // up to when slots have been counted
 }
@@ -104,5 +106,9 @@ func (b *electionBackoff) end() {
 // length is how long the present slot is.
 func (b *electionBackoff) length(s slots) time.Duration {
 	doublings := max(b.failed, b.unused/s.candidates)
-	return min(slotTime<<min(doublings, 10), longestSlot)
+	length := min(slotTime<<min(doublings, 10), longestSlot)
+	if b.used && b.open {
+		return max(length, votesTime)
+	}
+	return length
 }

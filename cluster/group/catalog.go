@@ -73,15 +73,15 @@ type Catalog struct {
 	numbers     numbers
 	watchdog    catalogWatch
 	election    atomic.Int64 // raft's ElectionTimeout, ns
+	ceding      atomic.Bool  // the leadership, or it has been ceded a short time ago
 
 	config CatalogConfig
 
-	mu          sync.Mutex
-	ended       bool      // no new goroutine may start
-	transferred time.Time // when leadership was last transferred because a node was unreachable
-	life        context.Context
-	cancel      context.CancelFunc
-	done        sync.WaitGroup
+	mu     sync.Mutex
+	ended  bool // no new goroutine may start
+	life   context.Context
+	cancel context.CancelFunc
+	done   sync.WaitGroup
 }
 
 // NewCatalog returns an empty catalog. Start makes it a member of the group.
@@ -134,6 +134,7 @@ func (k *Catalog) Started() bool { return k.raft.Load() != nil }
 // the founders' configuration; without founders, it learns the members from the leader.
 func (k *Catalog) Start(founders []string) error {
 	c := k.config
+	k.slog = c.Logger.With("group", "catalog")
 	k.trust.open(c.Store, c.Clock())
 	if past, err := k.HasPast(); past || err != nil {
 		k.convergence.answersFor(longestLease) // an earlier process of this node may have
@@ -210,7 +211,7 @@ func (k *Catalog) raftConfig() *raft.Config {
 	c.LeaderLeaseTimeout, c.CommitTimeout = catalogLease, catalogCommit
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = catalogSnapshots, catalogThreshold, catalogTrailing
 	c.NoLegacyTelemetry, c.ShutdownOnRemove, c.BatchApplyCh = true, false, false
-	c.Logger = newRaftLogger(&logGate{now: time.Now}, k.slog.With("group", "catalog"))
+	c.Logger = newRaftLogger(&logGate{now: time.Now}, k.slog)
 	return c
 }
 
@@ -247,12 +248,17 @@ func (k *Catalog) Leads() bool {
 	return k.isLeader() && k.wait(k.raft.Load().Barrier(changeWait)) == nil
 }
 
-// Transfer makes another node the leader. If it fails, this node remains the leader.
+// Transfer makes another node the leader, see Group.Transfer. What is proposed meanwhile is refused, and
+// proposed again.
 func (k *Catalog) Transfer(to string) error {
+	term, leads := k.leadsIn()
+	if !leads {
+		return ErrNotLeading
+	}
 	if err := k.handover.refuses(&k.replica, to); err != nil {
 		return err
 	}
-	err := endingWith(k.raft.Load().LeadershipTransferToServer(raft.ServerID(to), raft.ServerAddress(to)), k.ending).Error()
+	err := k.handover.move(&k.replica, to, term)
 	k.handover.ended(err)
 	return err
 }
@@ -386,6 +392,9 @@ func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal 
 			err = k.convergence.awaitHeld(ctx, index)
 		}
 		return results, index, err
+	}
+	if k.handover.moving.Load() {
+		return nil, 0, ErrTransferring
 	}
 	f := k.raft.Load().Apply(entry, catalogApplyWait)
 	if err := k.wait(f); err != nil {

@@ -1,9 +1,7 @@
 package group
 
 import (
-	"cmp"
 	"errors"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,18 +10,13 @@ import (
 	"github.com/quorate/quorate/cluster/worker"
 )
 
-// maxTransferees is to how many members, one after the other, a leader of the catalog that makes
-// no progress gives way before it merely steps down. That takes less than
-// shortPause.
-const maxTransferees = 2
-
 // watchRest is how often the leader of a catalog is checked for which nothing waits. Whoever begins to
 // wait has it checked.
 const watchRest = time.Second
 
 // catalogWatch is what is known of the progress of the catalog's leader on this
 // node, and of when it has resigned. The catalog has no elections but raft's own,
-// so the leader itself chooses its transferees.
+// so the leader itself chooses its transferee.
 type catalogWatch struct {
 	waiting  atomic.Int64          // for answers of raft as the leader
 	stall    atomic.Pointer[Stall] // beyond the bound; nil: it makes progress
@@ -31,9 +24,7 @@ type catalogWatch struct {
 	resigned resignation
 	worker   *worker.Worker // woken when raft's state changes, and when something begins to wait
 
-	// Of the worker's goroutine.
-	entries mark
-	next    int // transferee
+	entries mark // of the worker's goroutine
 }
 
 // watch checks the progress of the catalog while this node leads it.
@@ -72,9 +63,11 @@ func (k *Catalog) check(now time.Duration) {
 	k.slog.Warn("the catalog's leader makes no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
 	w.note(s)
-	next := d.next
-	d.next += maxTransferees
-	k.spawn(func() { k.yield(s.Term, next) })
+	k.spawn(func() {
+		if to := k.transferee(s.Term); to != "" {
+			k.handover.yield(&k.replica, to, s.Term, true)
+		}
+	})
 }
 
 // stall returns for how long the leader's work makes no progress: what its log
@@ -103,30 +96,15 @@ func (k *Catalog) refuses() error {
 	return k.trust.refuses()
 }
 
-// transferees lists the voters that are up, those first that have acknowledged most.
-func (k *Catalog) transferees(term uint64) []string {
-	list := slices.DeleteFunc(k.Voters(), func(n string) bool { return n == k.node || !k.mesh.Alive(n) })
-	index := func(n string) uint64 { return k.reached(n, term).Index }
-	slices.SortStableFunc(list, func(a, b string) int { return cmp.Compare(index(b), index(a)) })
-	return list
-}
-
-// yield tells some voters, one after the other, to stand for election, and
-// then steps down if this node leads in the same term still. The ones of last
-// time, who have not taken over, are not told again at once: first says who is.
-func (k *Catalog) yield(term uint64, first int) {
-	list := k.transferees(term)
-	for i := range min(maxTransferees, len(list)) {
-		to := list[(first+i)%len(list)]
-		err := k.handover.tell(&k.replica, to, term)
-		if err == nil || k.isClosed() {
-			return
+// transferee is the voter that has acknowledged most of those that are up; empty: none is. If it does not take
+// over, this node steps down, and another one is elected.
+func (k *Catalog) transferee(term uint64) (best string) {
+	for _, n := range k.Voters() {
+		if n != k.node && k.mesh.Alive(n) && (best == "" || k.reached(n, term).Index > k.reached(best, term).Index) {
+			best = n
 		}
-		k.slog.Warn("a node does not take the catalog over", "to", to, "error", err)
 	}
-	if len(list) > 0 {
-		k.mesh.Resign(catalogGroup, term+1, list[0])
-	}
+	return best
 }
 
 // Stall says how the catalog stalls, if this node leads it and its work makes no

@@ -3,6 +3,7 @@ package group
 import (
 	"context"
 	"errors"
+	"math"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -165,9 +166,9 @@ func TestCatalogHangsBeforeItLeads(t *testing.T) {
 	mustDefine(t, c.all[other], "third")
 }
 
-// Who is told first is the one that has acknowledged most. If one does not answer
-// the next is told, and after a resignation in vain another one first.
-func TestCatalogTransferees(t *testing.T) {
+// Who is told to stand is the one that has acknowledged most. If it does not answer, the leader steps down, and
+// another one is elected.
+func TestCatalogTransferee(t *testing.T) {
 	t.Parallel()
 	c := mustCatalogs(t)
 	mustDefine(t, c.all[0], "first")
@@ -178,11 +179,12 @@ func TestCatalogTransferees(t *testing.T) {
 	c.hosts[gone].mesh.Transport(catalogGroup) // of which nothing is taken
 	mustDefine(t, k, "second")
 	term, _ := k.leadsIn()
-	if got, want := k.transferees(term), []string{trioNames[other], trioNames[gone]}; !slices.Equal(got, want) {
-		t.Fatalf("the transferees are %v, want %v", got, want)
+	if got := k.transferee(term); got != trioNames[other] {
+		t.Fatalf("the transferee is %s, want %s", got, trioNames[other])
 	}
-	k.yield(term, 1)
-	if log := c.log.String(); !strings.Contains(log, "does not take the catalog over") || !strings.Contains(log, "to="+trioNames[gone]) {
+	k.watchdog.noVote.Store(math.MaxInt64)
+	k.handover.yield(&k.replica, trioNames[gone], term, true)
+	if log := c.log.String(); !strings.Contains(log, "it steps down") || !strings.Contains(log, "to="+trioNames[gone]) {
 		t.Errorf("%s was not told: %s", trioNames[gone], log)
 	}
 	await(t, "the other one leads", func() bool {
@@ -204,10 +206,10 @@ func TestCatalogHasNoTransferee(t *testing.T) {
 			other.trust.doubt.Store(&Doubt{})
 		}
 	}
-	k.yield(term, 0)
+	k.handover.yield(&k.replica, k.transferee(term), term, true)
 	await(t, "raft goes on to another term", func() bool { return k.raft.Load().CurrentTerm() > term })
-	if said := strings.Count(c.log.String(), "does not take the catalog over"); said != maxTransferees {
-		t.Errorf("%d were told", said)
+	if said := strings.Count(c.log.String(), "it steps down"); said != 1 {
+		t.Errorf("it has stepped down %d times", said)
 	}
 	for _, other := range c.all {
 		other.trust.doubt.Store(nil)
@@ -223,7 +225,7 @@ func TestCatalogKeeps(t *testing.T) {
 	c := mustCatalogs(t, clock.set)
 	lead := c.mustLead()
 	k := c.all[lead]
-	await(t, "all are up", func() bool { return len(k.transferees(0)) == 2 && k.whyKeep(&k.watchdog.resigned, clock.now()) == "" })
+	await(t, "all are up", func() bool { return k.transferee(0) != "" && k.whyKeep(&k.watchdog.resigned, clock.now()) == "" })
 	k.watchdog.resigned.until.Store(int64(clock.now()) + 1)
 	if why := k.whyKeep(&k.watchdog.resigned, clock.now()); why != keepsPause {
 		t.Errorf("right after it has resigned: %q", why)
@@ -246,8 +248,8 @@ func TestCatalogKeeps(t *testing.T) {
 		}
 	}
 	await(t, "it is seen that nobody is up", func() bool { return k.whyKeep(&k.watchdog.resigned, clock.now()) == keepsMajority })
-	if transferees := k.transferees(0); len(transferees) != 0 {
-		t.Errorf("its transferees are %v", transferees)
+	if to := k.transferee(0); to != "" {
+		t.Errorf("its transferee is %s", to)
 	}
 }
 

@@ -24,7 +24,7 @@ const (
 	positionsWait  = 150 * time.Millisecond // how long to wait for others' log positions
 	positionsEvery = time.Second            // how often to ask again
 	slotTime       = time.Second            // a candidate's initial slot
-	soleTime       = 3 * time.Second        // how long a campaign goes on before the only candidate begins another
+	votesTime      = 3 * time.Second        // how long votes for a candidate may be on their way before who has given one stands
 	longestSlot    = 8 * time.Second        // upper limit as slots grow; an undecided campaign no longer counts as under way
 	ledValid       = 2 * time.Second        // how long a report that a member has a leader, or waits to stand, stays valid
 	deathPatience  = 5 * time.Second        // how long a dead leader's node may come back to a group that nobody waits for
@@ -75,6 +75,8 @@ type electable interface {
 	logEnd() logPosition // how far the log reaches
 	role() (role raft.RaftState, term uint64)
 	lastLed() uint64 // term of the last leader that was seen; 0: none was
+	// votedFor is whom this replica has given its vote in a term; empty: nobody.
+	votedFor(term uint64) string
 	isClosed() bool
 	barred() bool    // whether it must not lead
 	isLearner() bool // whether it neither leads nor votes
@@ -395,16 +397,16 @@ func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
 		term = max(term, v.heard)
 	}
 	if term != v.term {
-		v.term = term
+		v.term, v.othersWait = term, time.Time{}
 		v.backoff.taken(next.now, s)
 	}
+	voted := v.group.votedFor(term)
+	v.backoff.open = v.under != nil || slices.Contains(alive, voted) && !v.excluded(voted)
 	if !v.waits.IsZero() || next.now.Sub(v.othersWait) < ledValid {
 		v.backoff.hold(next.now)
 	}
 	rank := e.rank(v, alive)
 	switch {
-	case s.candidates == 1 && v.under != nil && next.now.Sub(v.under.began) < soleTime:
-		next.or(v.under.began.Add(soleTime)) // nobody else takes the votes away that are still on their way
 	case !v.backoff.mine(next.now, rank, s):
 		next.or(v.othersWait.Add(ledValid))
 		next.or(v.backoff.next(rank, s))
@@ -499,7 +501,7 @@ func (e *elections) note(from string, it item, now time.Time) {
 	v.heard = max(v.heard, it.term)
 	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
 	_, term := v.group.role()
-	if it.kind == itemWaits {
+	if it.kind == itemWaits && it.term >= term { // else it stands in a term that is over
 		v.othersWait = now
 	}
 	switch {

@@ -23,7 +23,7 @@ const (
 	itemOutOfReach = 4    // I cannot reach the leader that you have reported
 	itemOffer      = 5    // I reach all members and would lead; my log ends here
 	itemWant       = 6    // somebody waits for a leader, perhaps at a node that is no member
-	itemWaits      = 7    // I am about to stand, when my node has got other elections over
+	itemWaits      = 7    // I am about to stand, at the latest when my node has got other elections over
 	itemBarred     = 0x80 // added to the kind
 	itemLearner    = 0x40 // likewise
 	itemSize       = 1 + 4 + 8 + 8 + 8

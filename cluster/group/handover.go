@@ -3,7 +3,7 @@ package group
 import (
 	"errors"
 	"fmt"
-	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,26 +55,23 @@ func (h *handover) rests() time.Duration {
 // MayMove reports whether a transfer is tried: for a while after one that has failed, none is.
 func (r *replica) MayMove() bool { return r.handover.rests() <= 0 }
 
-// failed records that a move has failed.
-func (h *handover) failed() {
+// ended records how a move has ended.
+func (h *handover) ended(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if err == nil {
+		h.pause, h.again = 0, time.Time{}
+		return
+	}
 	h.pause = min(max(2*h.pause, firstMovePause), longestMovePause)
 	h.again = time.Now().Add(h.pause)
-}
-
-// succeeded forgets earlier failures.
-func (h *handover) succeeded() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.pause, h.again = 0, time.Time{}
 }
 
 // refuses is why a move to a member is not even tried.
 func (h *handover) refuses(r *replica, to string) error {
 	switch wait := h.rests(); {
-	case !r.has(to) || to == r.node:
-		return fmt.Errorf("%w: %s is no other member", ErrNotHandedOver, to)
+	case !slices.Contains(r.Voters(), to) || to == r.node:
+		return fmt.Errorf("%w: %s is no other voter", ErrNotHandedOver, to)
 	case !r.mesh.Alive(to):
 		return fmt.Errorf("%w: %s is down", ErrNotHandedOver, to)
 	case wait > 0:
@@ -83,19 +80,12 @@ func (h *handover) refuses(r *replica, to string) error {
 	return nil
 }
 
-// ended records how a move has ended.
-func (h *handover) ended(err error) {
-	if err != nil {
-		h.failed()
-	} else {
-		h.succeeded()
-	}
-}
-
 // move has a member take over that gets what it lacks before. It returns nil when this replica no longer
 // leads in the term. Nothing is proposed meanwhile.
 func (h *handover) move(r *replica, to string, term uint64) error {
-	h.moving.Store(true)
+	if !h.moving.CompareAndSwap(false, true) {
+		return errUnderWay
+	}
 	defer h.moving.Store(false)
 	if err := h.catchUp(r, to, term); err != nil {
 		return err
@@ -111,13 +101,12 @@ func (h *handover) catchUp(r *replica, to string, term uint64) error {
 	defer check.Stop()
 	committed := make(chan error, 1)
 	r.spawn(func() { committed <- r.barrier(drainTime) })
-	for last := uint64(math.MaxUint64); r.reached(to, term).Index < last; {
+	for committed != nil || r.reached(to, term).Index < r.lastIndex() {
 		select {
 		case err := <-committed:
 			if committed = nil; err != nil {
 				return fmt.Errorf("%w: %w", ErrNotHandedOver, err)
 			}
-			last = r.lastIndex()
 		case <-check.C:
 		case <-limit.C:
 			return fmt.Errorf("%w: %s lacks entries", ErrNotHandedOver, to)
@@ -151,10 +140,9 @@ func (h *handover) tell(r *replica, to string, term uint64) error {
 		return errUnderWay
 	}
 	defer h.under.Store(false)
-	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.node), Addr: []byte(r.node)}
 	answer, t := make(chan error, 1), r.transport
 	r.spawn(func() {
-		answer <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: header}, &raft.TimeoutNowResponse{})
+		answer <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: r.header()}, &raft.TimeoutNowResponse{})
 	})
 	limit, check := time.NewTimer(resignTime), time.NewTicker(takeoverEvery)
 	defer limit.Stop()

@@ -257,9 +257,6 @@ func (h *Host) DropLocal(id fsm.GroupID) bool {
 	return g != nil
 }
 
-// LocalBytes returns the size of the payloads of this node's local queues.
-func (h *Host) LocalBytes() int64 { return h.localBytes.Load() }
-
 // Reconfigure makes the given groups, if this node leads them, take up changed settings.
 func (h *Host) Reconfigure(ids []fsm.GroupID) {
 	h.spawn(func() {

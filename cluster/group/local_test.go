@@ -39,8 +39,8 @@ func TestLocalPayloads(t *testing.T) {
 	n.outside.await(t, "an answer", func() bool { return answered(n.outside.outcomes) == 1 })
 	mustSubmit(t, g, enqueues(2, -1, "67"))
 	n.outside.await(t, "an answer", func() bool { return answered(n.outside.outcomes) == 2 })
-	if n.LocalBytes() != 7 {
-		t.Fatalf("payloads take %d bytes, not 7", n.LocalBytes())
+	if n.localBytes.Load() != 7 {
+		t.Fatalf("payloads take %d bytes, not 7", n.localBytes.Load())
 	}
 	mustSubmit(t, g, Batch{Count: 2, Commands: AppendCommand(AppendCommand(nil, &logpb.Command{
 		Kind: logpb.Command_GET, Session: session.Proto(), Seq: 3, Get: &logpb.Get{NoAck: true},
@@ -73,11 +73,11 @@ func awaitBytes(t *testing.T, n *lone, want int64) {
 	defer limit.Stop()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for n.LocalBytes() != want {
+	for n.localBytes.Load() != want {
 		select {
 		case <-tick.C:
 		case <-limit.C:
-			t.Fatalf("payloads take %d bytes, not %d", n.LocalBytes(), want)
+			t.Fatalf("payloads take %d bytes, not %d", n.localBytes.Load(), want)
 		}
 	}
 }

@@ -88,6 +88,7 @@ func (n *pretendNode) logEnd() logPosition                                      
 func (n *pretendNode) isClosed() bool                                                { return n.closed }
 func (n *pretendNode) hasNoLeader(string, uint64)                                    {}
 func (n *pretendNode) resignedLately() bool                                          { return n.tired }
+func (n *pretendNode) votedFor(uint64) string                                        { return "" }
 func (n *pretendNode) lastLed() uint64                                               { return n.led }
 func (n *pretendNode) want(now time.Time)                                            {}
 func (n *pretendNode) wanted(now time.Time) bool                                     { return false }

@@ -391,6 +391,18 @@ func (r *replica) nudgeSoon() {
 	}
 }
 
+// header is that of requests which this replica makes beside raft.
+func (r *replica) header() raft.RPCHeader {
+	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(r.node), Addr: []byte(r.node)}
+}
+
+// reminder is what raft sends when its timers end: who leads in a term, and which entry is committed.
+func (r *replica) reminder(term uint64, at logPosition) *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{
+		RPCHeader: r.header(), Term: term, PrevLogEntry: at.index, PrevLogTerm: at.term, LeaderCommitIndex: at.index,
+	}
+}
+
 // remind tells a member what raft would by its timers, which are too long for it: that this replica leads, and
 // what is committed.
 func (r *replica) remind(node string) {
@@ -399,38 +411,34 @@ func (r *replica) remind(node string) {
 	if !leads || at.term == 0 {
 		return
 	}
-	me := []byte(r.node)
-	r.transport.Remind(node, &raft.AppendEntriesRequest{
-		RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: me, Addr: me},
-		Term:      term, PrevLogEntry: at.index, PrevLogTerm: at.term, LeaderCommitIndex: at.index,
-	}, func(entries bool) {
+	r.transport.Remind(node, r.reminder(term, at), func(entries bool) {
 		if r.lacked.Add(1); entries {
 			r.nudgeSoon()
 		}
 	})
 }
 
-// back sends something to a member whose node has come up: it may have missed what was on its way, or that
-// this replica leads.
+// back sends something to a member that may have missed what was on its way, or that this replica leads: its node
+// has come up, or it asks. It does not wait.
 func (r *replica) back(node string) {
 	term, leads := r.leadsIn()
 	if last := r.lastIndex(); leads && r.reached(node, term).Index >= last && r.raft.Load().CommitIndex() >= last {
 		r.remind(node)
 	} else {
-		r.nudge()
+		r.nudgeSoon()
 	}
 }
 
-// hasNoLeader makes raft send to a member that knows no leader and whose log ends at the given
+// hasNoLeader sends something to a member that knows no leader and whose log ends at the given
 // index: for example, it has just opened, and what was sent before is lost.
 func (r *replica) hasNoLeader(node string, end uint64) {
-	role, term := r.role()
-	if role != raft.Leader || r.reached(node, term).Busy {
+	term, leads := r.leadsIn()
+	if !leads || r.reached(node, term).Busy {
 		return
 	}
 	r.transport.Lacks(node, term, end)
 	r.lacked.Add(1)
-	r.nudgeSoon()
+	r.back(node)
 }
 
 func (r *replica) completed() (c *complete, lacked uint64) { return &r.complete, r.lacked.Load() }

@@ -16,13 +16,12 @@ import (
 )
 
 const (
-	leaseEvery        = LeaseTime / 4          // between two renewals
-	leaseRest         = 2 * leaseEvery         // between two renewals of a lease that is not used
-	leaseUnused       = 10                     // checks without a use after which it is not
-	leaseRetry        = 50 * time.Millisecond  // between two attempts without a lease
-	leaseReturn       = 200 * time.Millisecond // bounds how long a lease is given back
-	leaseWarn         = time.Second            // without a lease, after which that is logged
-	leadTransferEvery = 5 * time.Second        // between two leaderships given away for a node out of reach
+	leaseEvery  = LeaseTime / 4          // between two renewals
+	leaseRest   = 2 * leaseEvery         // between two renewals of a lease that is not used
+	leaseUnused = 10                     // checks without a use after which it is not
+	leaseRetry  = 50 * time.Millisecond  // between two attempts without a lease
+	leaseReturn = 200 * time.Millisecond // bounds how long a lease is given back
+	leaseWarn   = time.Second            // without a lease, after which that is logged
 )
 
 // routeLease is this node's right to route by its view: until it ends, the view
@@ -310,24 +309,23 @@ func (k *Catalog) mayHold(from string, l *peerpb.Lease) bool {
 func (k *Catalog) grant(from string, l *peerpb.Lease, term uint64, reply *peerpb.CatalogReply) {
 	k.convergence.grant(l, term, reply)
 	if l.Applied < reply.Index && from != l.Node && !k.mesh.Alive(l.Node) {
-		k.transferLead(from)
+		k.cede(from)
 	}
 }
 
-// transferLead hands the leadership to a node that reaches one that this node does not
-// reach, and that cannot learn what the catalog holds therefore.
-func (k *Catalog) transferLead(to string) {
-	k.mu.Lock()
-	now := time.Now()
-	again := now.Sub(k.transferred) >= leadTransferEvery && !k.ended
-	if again {
-		k.transferred = now
-	}
-	k.mu.Unlock()
-	if again {
+// cede hands the leadership to a node that reaches one that this node does not
+// reach, and that cannot learn what the catalog holds therefore. If each reaches
+// one that the other does not, it does not go back at once.
+func (k *Catalog) cede(to string) {
+	if k.MayMove() && k.ceding.CompareAndSwap(false, true) {
 		k.spawn(func() {
+			defer k.ceding.Store(false)
 			err := k.Transfer(to)
-			k.slog.Info("the catalog's leadership goes to a node that reaches more others", "to", to, "error", err)
+			k.slog.Info("the leadership goes to a node that reaches more others", "to", to, "error", err)
+			select {
+			case <-time.After(firstMovePause):
+			case <-k.ending:
+			}
 		})
 	}
 }

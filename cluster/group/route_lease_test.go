@@ -163,12 +163,10 @@ func TestLeadGoesToWhoReachesMore(t *testing.T) {
 		a.convergence.mu.Lock()
 		a.convergence.holders, a.convergence.index = newHolders(askingTerm, time.Now()), 7
 		a.convergence.mu.Unlock()
-		a.mu.Lock()
-		a.transferred = time.Time{}
-		a.mu.Unlock()
+		a.ceding.Store(false)
 		reply := &peerpb.CatalogReply{}
 		a.grant(c.from, &peerpb.Lease{Node: c.of, Applied: c.applied}, askingTerm, reply)
-		if transfers := !a.transferred.IsZero(); transfers != c.transfers {
+		if transfers := a.ceding.Load(); transfers != c.transfers { // for a while
 			t.Errorf("%s: transfers: %v", name, transfers)
 		}
 		if !reply.Ok || reply.GrantedIn != askingTerm || reply.Index != 7 {

@@ -21,7 +21,14 @@ type crowd struct {
 	rate  int      // pieces per step
 	work  []func() // for the processor
 	sent  []func() // messages of elections
+	late  []answer // on their way
 	done  int      // pieces so far
+}
+
+// answer is a request or a vote that comes late.
+type answer struct {
+	at   time.Time
+	take func()
 }
 
 // piecesOfElection is what an election of two costs that nobody disturbs: to stand, a vote, its answer, and
@@ -35,6 +42,7 @@ type crowdNode struct {
 	handler    func(from string, head, payload []byte)
 	groups     map[fsm.GroupID]*crowdMember
 	cut        map[string]bool // nodes it does not reach
+	late       time.Duration   // so much later its raft takes requests and votes
 	candidates int             // of groups
 	peak       int             // of them at a time
 }
@@ -46,6 +54,7 @@ type crowdMember struct {
 	leader    string
 	term      uint64
 	candidate bool
+	voted     string        // for whom in this term
 	due       time.Duration // nobody needs a leader for so long
 	wantedAt  time.Time
 }
@@ -85,8 +94,14 @@ func (n *crowdNode) Send(to string, _ peer.Kind, head []byte, _ ...[]byte) error
 	return nil
 }
 
-func (n *crowdNode) StepDown(fsm.GroupID, uint64, string) {}
-func (n *crowdNode) Resign(fsm.GroupID, uint64, string)   {}
+func (n *crowdNode) Resign(fsm.GroupID, uint64, string) {}
+
+// StepDown is what raft does in a candidate that hears of a later term.
+func (n *crowdNode) StepDown(id fsm.GroupID, term uint64, _ string) {
+	m := n.groups[id]
+	m.setCandidate(false)
+	m.term, m.voted = max(m.term, term), ""
+}
 
 // Campaign is what raft does when it is told to stand.
 func (n *crowdNode) Campaign(id fsm.GroupID) {
@@ -96,11 +111,12 @@ func (n *crowdNode) Campaign(id fsm.GroupID) {
 			return
 		}
 		m.setCandidate(true)
-		m.term, m.leader = m.term+1, ""
+		m.term, m.leader, m.voted = m.term+1, "", n.name
 		n.elections.termChanged(id)
 		for name, o := range n.c.nodes {
 			if name != n.name && !n.cut[name] {
-				n.c.work = append(n.c.work, func() { o.groups[id].vote(m, m.term) })
+				term := m.term
+				n.c.late = append(n.c.late, answer{n.c.now.Add(o.late), func() { o.groups[id].vote(m, term) }})
 			}
 		}
 	})
@@ -119,10 +135,10 @@ func (m *crowdMember) vote(of *crowdMember, term uint64) {
 	if m.term >= term {
 		return
 	}
-	m.term, m.leader = term, ""
+	m.term, m.leader, m.voted = term, "", of.n.name
 	m.setCandidate(false)
 	m.n.elections.termChanged(m.id)
-	m.n.c.work = append(m.n.c.work, func() {
+	m.n.c.late = append(m.n.c.late, answer{m.n.c.now.Add(of.n.late), func() {
 		if !of.candidate || of.term != term {
 			return
 		}
@@ -132,7 +148,7 @@ func (m *crowdMember) vote(of *crowdMember, term uint64) {
 				m.follow(of.n.name)
 			}
 		})
-	})
+	}})
 }
 
 func (m *crowdMember) follow(leader string) {
@@ -150,7 +166,13 @@ func (m *crowdMember) resignedLately() bool       { return false }
 func (m *crowdMember) barred() bool               { return false }
 func (m *crowdMember) isLearner() bool            { return false }
 func (m *crowdMember) transferTo(string, bool)    {}
-func (m *crowdMember) cedeTo(string)              {}
+func (m *crowdMember) votedFor(term uint64) string {
+	if m.term != term {
+		return ""
+	}
+	return m.voted
+}
+func (m *crowdMember) cedeTo(string) {}
 
 func (m *crowdMember) lastLed() uint64           { return 0 }
 func (m *crowdMember) want(now time.Time)        { m.wantedAt = now }
@@ -189,6 +211,15 @@ func (c *crowd) lose() {
 	}
 }
 
+// need has somebody wait for a leader in each group.
+func (c *crowd) need() {
+	for _, n := range c.nodes {
+		for _, m := range n.groups {
+			m.due = 0
+		}
+	}
+}
+
 func (c *crowd) heal() {
 	for _, n := range c.nodes {
 		clear(n.cut)
@@ -214,6 +245,13 @@ func (c *crowd) run(limit time.Duration, until func() bool) {
 				f()
 			}
 		}
+		c.late = slices.DeleteFunc(c.late, func(a answer) bool {
+			here := !a.at.After(c.now)
+			if here {
+				c.work = append(c.work, a.take)
+			}
+			return here
+		})
 		for range min(c.rate, len(c.work)) {
 			f := c.work[0]
 			c.work = c.work[1:]
@@ -260,11 +298,7 @@ func TestElectStarved(t *testing.T) {
 	const orphans = 300
 	for _, rate := range []int{200, 20, 2, 1} { // the slowest takes 12 s at best
 		c := newCrowd(t, orphans, rate)
-		for _, n := range c.nodes {
-			for _, m := range n.groups {
-				m.due = 0
-			}
-		}
+		c.need()
 		c.lose()
 		c.run(2*time.Minute, func() bool { return c.allLed() == orphans })
 		if terms := c.terms(); terms[1] != orphans {
@@ -278,6 +312,72 @@ func TestElectStarved(t *testing.T) {
 		}
 		t.Logf("%d pieces a step: %d pieces, %v, up to %d and %d candidates", rate, c.done, c.now.Sub(time.Unix(1000, 0)), c.nodes["b"].peak, c.nodes["c"].peak)
 	}
+}
+
+// A node that has little of a processor takes the votes for its candidates late, and those of others. Neither is a
+// failed campaign: who has voted for a candidate waits, and so does who has heard of it.
+func TestElectLate(t *testing.T) {
+	const groups = 6 // with room in the windows
+	for _, late := range []time.Duration{slotTime * 3 / 2, votesTime - 200*time.Millisecond} {
+		c := newCrowd(t, groups, 200)
+		c.nodes["c"].late = late
+		c.need()
+		c.lose()
+		c.run(late+slotTime, func() bool { return c.allLed() == groups })
+		if terms := c.terms(); terms[1] != groups {
+			t.Errorf("%v late: groups by growth of their term: %v", late, terms)
+		}
+	}
+}
+
+// The only candidate that can win does not stand again while its votes may be on their way, also if its raft has not
+// even stood.
+func TestElectAlone(t *testing.T) {
+	p := newPretend(t, "a", "b", "c")
+	p.campaign = func(*pretendNode) {}
+	p.nodes["a"].log = logPosition{2, 2}
+	p.nodes["a"].lost("c")
+	p.nodes["b"].lost("c")
+	p.nodes["a"].start()
+	p.nodes["b"].start()
+	p.run(votesTime)
+	p.mustCampaign("a")
+	p.run(slotTime)
+	p.mustCampaign("a", "a")
+}
+
+// What is lost is waited for no longer.
+func TestElectLost(t *testing.T) {
+	const groups = 6
+	c := newCrowd(t, groups, 200)
+	c.nodes["c"].late = time.Hour
+	c.need()
+	c.lose()
+	c.pass(200 * time.Millisecond)
+	c.nodes["c"].late = 0
+	c.run(2*votesTime+2*slotTime, func() bool { return c.allLed() == groups })
+}
+
+// Nobody waits for a candidate whose node has died.
+func TestElectLostOfTheDead(t *testing.T) {
+	c := newCrowd(t, 2, 200)
+	c.nodes["c"].late = time.Hour
+	c.need()
+	c.lose()
+	c.pass(200 * time.Millisecond)
+	a, b := c.nodes["a"], c.nodes["b"]
+	if voted := b.groups[1].voted; voted != "c" {
+		t.Fatalf("b has voted for %q", voted)
+	}
+	a.groups[1].leader = "" // it is back, and does not lead
+	clear(a.cut)
+	a.cut["c"], b.cut["c"] = true, true
+	delete(b.cut, "a")
+	a.elections.begin(a.groups[1])
+	for _, n := range []*crowdNode{a, b} {
+		n.elections.peersChanged()
+	}
+	c.run(2*slotTime, func() bool { return a.groups[1].leader != "" && a.groups[1].leader == b.groups[1].leader })
 }
 
 // A node that is taken for dead, and comes back before five seconds have passed, costs no group a term in

@@ -70,6 +70,44 @@ func TestLinkComesUp(t *testing.T) {
 	}
 }
 
+// A member that asks who leads, and has everything, costs no entry either: it is reminded.
+func TestQuestionCostsNoEntry(t *testing.T) {
+	t.Parallel()
+	c, _ := mustCut(t)
+	all := c.mustOpen(1)
+	g, follower := all[0], all[1]
+	c.mustPublish(1, 1, 1)
+	for _, m := range all[1:] {
+		await(t, "all to have everything", func() bool { return g.reached(m.node, g.Term()).Index == g.lastIndex() })
+	}
+	before := g.lastIndex()
+	follower.host.elections.begin(follower)
+	await(t, "the leader has said so, and what is committed", func() bool {
+		return !follower.host.elections.runs(1) && follower.AppliedIndex() == before
+	})
+	if last := g.lastIndex(); last != before {
+		t.Errorf("the log has grown from %d to %d", before, last)
+	}
+}
+
+// Those that have voted for a leader know it.
+func TestVotedFor(t *testing.T) {
+	t.Parallel()
+	all := mustTrio(t).mustOpen(1)
+	term, voters := all[0].Term(), 0
+	for _, m := range all {
+		if m.votedFor(term) == all[0].node {
+			voters++
+		}
+		if other := m.votedFor(term + 1); other != "" {
+			t.Errorf("%s has voted for %s in a term that has not been", m.node, other)
+		}
+	}
+	if voters < 2 {
+		t.Errorf("%d members have voted for the leader", voters)
+	}
+}
+
 // A member that has missed what is committed learns it from a reminder, and one that lacks entries is sent them.
 func TestRemind(t *testing.T) {
 	t.Parallel()

@@ -30,12 +30,10 @@ func (g *Group) Transfer(to string) error {
 	}
 	g.proposer.transfer(true)
 	defer g.proposer.transfer(false)
-	if !g.proposer.drained(drainTime) {
-		g.announceAgain(term)
-		g.handover.failed()
-		return fmt.Errorf("%w: entries do not get committed", ErrNotHandedOver)
+	err := fmt.Errorf("%w: entries do not get committed", ErrNotHandedOver)
+	if g.proposer.drained(drainTime) {
+		err = g.handover.move(&g.replica, to, term)
 	}
-	err := g.handover.move(&g.replica, to, term)
 	g.handover.ended(err)
 	if now, leads := g.leadsIn(); !leads || now != term {
 		g.leave()

@@ -108,6 +108,15 @@ func (v voteStore) SetUint64(key []byte, value uint64) error {
 	return err
 }
 
+// votedFor implements electable.
+func (r *replica) votedFor(term uint64) string {
+	if last, err := r.log.GetUint64([]byte(raftlog.VoteTermKey)); err != nil || last != term {
+		return ""
+	}
+	candidate, _ := r.log.Get([]byte(raftlog.VotedForKey)) // none then
+	return string(candidate)
+}
+
 // abstaining is a transport over which a replica asks for no votes that should not
 // stand. A learner could not take them, and those it asks would go on to another
 // term.

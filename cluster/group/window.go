@@ -102,6 +102,7 @@ func (e *elections) admit(r *electionRound) (list []electable) {
 			v.backoff.hold(r.now)
 		}
 		v.under, v.waits = e.window.begin(r.now, term+1), time.Time{}
+		e.tell(v, itemWaits, v.candidacy.alive, r) // whose raft may take long to hear of it
 		v.backoff.taken(r.now, v.candidacy.slots)
 		e.agenda.add(v, r.now.Add(inTime))
 		list = append(list, v.group)
