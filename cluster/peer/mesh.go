@@ -97,14 +97,18 @@ func (m *Mesh) Start() {
 	}
 	m.started = true
 	m.goFunc(m.events.run)
-	m.goFunc(func() {
-		l := &limitedListener{Listener: m.cfg.Listener, log: func(err error) { m.Complain("", "refused a connection", err) }}
-		if err := m.server.Serve(l); err != nil && m.ctx.Err() == nil {
-			m.log.Error("peer listener failed", slog.Any("error", err))
-		}
-	})
+	m.goFunc(m.accept)
 	for _, p := range m.peers {
 		m.goFunc(p.run)
+	}
+}
+
+// accept takes other nodes' connections until the mesh is closed.
+func (m *Mesh) accept() {
+	l := &limitedListener{Listener: m.cfg.Listener, log: func(what string, err error) { m.Complain("", what, err) }, stop: m.ctx.Done()}
+	if err := m.server.Serve(l); err != nil && m.ctx.Err() == nil {
+		m.log.Error("no other node can reach this one: its listener is gone", slog.Any("error", err))
+		m.cfg.Failed(err)
 	}
 }
 
