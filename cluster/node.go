@@ -174,6 +174,7 @@ func (n *Node) openMesh() (incarnation [16]byte, err error) {
 		Node: c.Name, Cluster: c.ClusterName, Listener: c.Listener, Dial: c.Dial, Security: c.Security, Logger: c.Logger,
 		Identity: n.membership.Identity(), Admit: n.membership.Admit, Introduce: n.membership.Introduce,
 		WallClock: func() int64 { return c.Clock().UnixMilli() }, HeardClock: n.clock.heard,
+		Failed: func(error) { c.Exit(1) },
 	}
 	if _, err := rand.Read(pc.Incarnation[:]); err != nil {
 		return incarnation, fmt.Errorf("incarnation: %w", err)

@@ -24,6 +24,9 @@ const (
 	// releaseEvery is the shortest time between two releases of memory, each of
 	// which costs a full garbage collection.
 	releaseEvery = 5 * time.Second
+	// unknownAfter is after how long without a measurement the last one of the disk is no longer taken for
+	// the present state.
+	unknownAfter = 10 * time.Second
 	// leastHeap is the smallest limit that the garbage collector is given: below
 	// it, the program would do little but collect garbage.
 	leastHeap = 256 << 20
@@ -57,14 +60,16 @@ type Config struct {
 // Resources are those of a node, in bytes, and its alarms.
 //
 // Invariants: MemoryAlarm = MemoryUsed ≥ MemoryLimit; DiskAlarm = DiskFree <
-// DiskLimit. While the disk cannot be measured, both keep their last values.
+// DiskLimit. While the disk cannot be measured, both keep their last values, and
+// after a while DiskUnknown says so.
 type Resources struct {
 	MemoryUsed, MemoryLimit int64
 	DiskFree, DiskLimit     int64
 	MemoryAlarm, DiskAlarm  bool
+	DiskUnknown             bool
 }
 
-// Alarms lists the names of the resources with an alarm, in order.
+// Alarms lists the names of the resources with an alarm that blocks publishers, in order.
 func (r Resources) Alarms() []string {
 	var list []string
 	if r.DiskAlarm {
@@ -84,7 +89,7 @@ type Watch struct {
 
 	checking sync.Mutex // one check at a time
 	released time.Time
-	blind    bool // the disk could not be measured the last time
+	blind    time.Time // since when the disk cannot be measured; zero: it can
 
 	mu           sync.Mutex
 	memory, disk Limit
@@ -141,7 +146,7 @@ func (w *Watch) Check() Resources {
 		r.MemoryUsed = w.probe.MemoryUsed()
 	}
 	r.MemoryAlarm = r.MemoryUsed >= r.MemoryLimit
-	r.DiskFree, r.DiskAlarm = w.checkDisk(old, r.DiskLimit)
+	w.checkDisk(&r, old)
 
 	w.mu.Lock()
 	w.resources = r
@@ -151,17 +156,18 @@ func (w *Watch) Check() Resources {
 }
 
 // checkDisk keeps the last values while the disk cannot be measured.
-func (w *Watch) checkDisk(old Resources, limit int64) (free int64, alarm bool) {
+func (w *Watch) checkDisk(r *Resources, old Resources) {
 	free, err := w.probe.DiskFree()
-	if err != nil {
-		if !w.blind {
-			w.log.Error("free disk space is not known", "error", err)
-		}
-		w.blind = true
-		return old.DiskFree, old.DiskAlarm
+	switch {
+	case err == nil:
+		w.blind = time.Time{}
+		r.DiskFree, r.DiskAlarm = free, free < r.DiskLimit
+		return
+	case w.blind.IsZero():
+		w.blind = w.now()
+		w.log.Error("free disk space is not known", "error", err)
 	}
-	w.blind = false
-	return free, free < limit
+	r.DiskFree, r.DiskAlarm, r.DiskUnknown = old.DiskFree, old.DiskAlarm, w.now().Sub(w.blind) >= unknownAfter
 }
 
 // logChanges logs alarms that begin or end.
@@ -177,5 +183,11 @@ func (w *Watch) logChanges(old, r Resources) {
 		w.log.Warn("disk alarm: publishers are blocked", "alarm", Disk, "free", r.DiskFree, "limit", r.DiskLimit)
 	case !r.DiskAlarm && old.DiskAlarm:
 		w.log.Info("disk alarm is over", "alarm", Disk, "free", r.DiskFree, "limit", r.DiskLimit)
+	}
+	switch {
+	case r.DiskUnknown && !old.DiskUnknown:
+		w.log.Error("free disk space has not been known for a while: there will be no disk alarm", "alarm", "disk_unknown")
+	case !r.DiskUnknown && old.DiskUnknown:
+		w.log.Info("free disk space is known again", "alarm", "disk_unknown", "free", r.DiskFree, "limit", r.DiskLimit)
 	}
 }

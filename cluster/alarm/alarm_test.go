@@ -89,10 +89,22 @@ func TestWatch(t *testing.T) {
 	p.disk, p.broken = 500, errors.New("gone")
 	check(Disk)
 	check(Disk)
+	now = now.Add(unknownAfter - 1)
+	if check(Disk); w.Resources().DiskUnknown {
+		t.Error("one that could not be measured for a moment is an alarm")
+	}
+	now = now.Add(1)
+	if check(Disk); !w.Resources().DiskUnknown {
+		t.Error("the last value is taken for the present one")
+	}
 	p.broken = nil
-	check()
-	if n := strings.Count(log.String(), "free disk space is not known"); n != 1 {
-		t.Errorf("said %d times", n)
+	if check(); w.Resources().DiskUnknown {
+		t.Error("it has been measured")
+	}
+	for line, want := range map[string]int{"free disk space is not known": 1, "free disk space has not been known": 1, "free disk space is known again": 1} {
+		if n := strings.Count(log.String(), line); n != want {
+			t.Errorf("%q is said %d times", line, n)
+		}
 	}
 
 	// Limits can be changed.

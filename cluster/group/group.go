@@ -132,6 +132,7 @@ func (g *Group) connectProposer() {
 		commit:    func(l *raft.Log) raft.ApplyFuture { return g.order.commit(l) },
 		active:    func() { h.watch.add(g) },
 		committed: h.latency.observe,
+		roundTrip: func() time.Duration { return h.config.Mesh.RoundTrip(g.Voters()...) },
 		undecided: func(from string) { h.config.Outside.Undecided(g, from) },
 		lost: func() {
 			g.timer.lost()

@@ -13,7 +13,7 @@ import (
 
 // Times of a handover.
 const (
-	drainTime = time.Second // for what has been proposed, and for what the other one lacks
+	drainTime = time.Second // for what has been proposed, and for what the other one lacks; see patience
 	// resignTime is how long a member may take to win the election it was told
 	// to hold, which mostly takes a few milliseconds.
 	resignTime = 2 * time.Second
@@ -93,14 +93,20 @@ func (h *handover) move(r *replica, to string, term uint64) error {
 	return h.tell(r, to, term)
 }
 
+// patience is how long a step of a handover may take: longer where the other member, or a majority, is far.
+func (*handover) patience(r *replica, near time.Duration, to string) time.Duration {
+	return near + max(r.mesh.Slack(to), r.mesh.Slack(r.Voters()...))
+}
+
 // catchUp returns when a member has everything that is in the log, and nothing waits for raft any more: a
 // candidate that lacks an entry loses.
 func (h *handover) catchUp(r *replica, to string, term uint64) error {
-	limit, check := time.NewTimer(drainTime), time.NewTicker(takeoverEvery)
+	patience := h.patience(r, drainTime, to)
+	limit, check := time.NewTimer(patience), time.NewTicker(takeoverEvery)
 	defer limit.Stop()
 	defer check.Stop()
 	committed := make(chan error, 1)
-	r.spawn(func() { committed <- r.barrier(drainTime) })
+	r.spawn(func() { committed <- r.barrier(patience) })
 	for committed != nil || r.reached(to, term).Index < r.lastIndex() {
 		select {
 		case err := <-committed:
@@ -144,7 +150,7 @@ func (h *handover) tell(r *replica, to string, term uint64) error {
 	r.spawn(func() {
 		answer <- t.TimeoutNow(raft.ServerID(to), raft.ServerAddress(to), &raft.TimeoutNowRequest{RPCHeader: r.header()}, &raft.TimeoutNowResponse{})
 	})
-	limit, check := time.NewTimer(resignTime), time.NewTicker(takeoverEvery)
+	limit, check := time.NewTimer(h.patience(r, resignTime, to)), time.NewTicker(takeoverEvery)
 	defer limit.Stop()
 	defer check.Stop()
 	for {

@@ -113,7 +113,7 @@ func newFree(t *testing.T) *free {
 	x := &free{}
 	x.proposer = proposer{
 		lead: &leadership{guard: g, raftTerm: func() uint64 { return 1 }}, admission: newAdmission(), guard: g,
-		version: func() uint32 { return 4 }, active: func() {}, committed: func(time.Duration) {},
+		version: func() uint32 { return 4 }, active: func() {}, committed: func(time.Duration) {}, roundTrip: func() time.Duration { return 0 },
 		commit: func(l *raft.Log) raft.ApplyFuture {
 			e := &logpb.Entry{}
 			if err := e.UnmarshalVT(l.Data); err != nil {
@@ -175,6 +175,59 @@ func TestPendingIsBounded(t *testing.T) {
 			synctest.Wait()
 		}
 	})
+}
+
+// Where the links take long, as many entries more are under way as keep a command from waiting for the answer
+// to another one; where something else does, as many as ever.
+func TestMoreIsPendingFarAway(t *testing.T) {
+	const trip = time.Second
+	for _, far := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			x := newFree(t)
+			if far {
+				x.roundTrip = func() time.Duration { return trip }
+			}
+			x.commit = func(*raft.Log) raft.ApplyFuture {
+				x.mu.Lock()
+				defer x.mu.Unlock()
+				f := future{err: make(chan error, 1)}
+				x.entries = append(x.entries, nil)
+				time.AfterFunc(trip, func() { f.err <- nil })
+				return f
+			}
+			submit := func(bytes int) {
+				if err := x.submit(Batch{Commands: AppendCommand(nil, &tickCommand), Count: 1, Bytes: bytes}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			submit(0)
+			time.Sleep(2 * trip) // the first answer tells
+			most := 0
+			for range 2 * int(trip/perPending) {
+				submit(0)
+				time.Sleep(perPending)
+				x.proposer.mu.Lock()
+				if most = max(most, len(x.pending)); far && x.queued.any() {
+					t.Error("a command waits for an answer")
+				}
+				x.proposer.mu.Unlock()
+			}
+			if want := map[bool]int{true: int(trip / perPending), false: maxPending}[far]; most > want+1 || most < want {
+				t.Errorf("far: %v; at most %d entries are under way, want %d", far, most, want)
+			}
+			time.Sleep(10 * trip)
+			for range 2 * int(trip/perPending) {
+				submit(maxEntryBytes)
+			}
+			synctest.Wait()
+			if want := map[bool]int{true: maxPending + int(trip/perPending), false: maxPending}[far]; len(x.pending) != want {
+				t.Errorf("far: %v; %d long entries are under way, want %d", far, len(x.pending), want)
+			}
+			for x.busy() {
+				time.Sleep(trip)
+			}
+		})
+	}
 }
 
 // At most maxPending entries are under way: what comes meanwhile makes the next one

@@ -14,13 +14,15 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Bounds of one entry, and of a group's entries under way.
+// Bounds of one entry, and of a group's entries under way: of one more, with its bytes, for each perPending
+// of the round trip that entries need.
 const (
 	maxEntryBytes    = 256 << 10
 	maxEntryCommands = 512
 	maxEntryLight    = maxEntryCommands / 2 // of these, commands that overtook others
 	maxPending       = 4
-	maxPendingBytes  = 1 << 20
+	maxPendingBytes  = maxPending * maxEntryBytes
+	perPending       = 32 * time.Millisecond
 )
 
 // Field numbers of logpb.Entry: version, now, commands.
@@ -77,8 +79,8 @@ func BatchOf(cs ...*logpb.Command) Batch {
 // proposer gathers batches while earlier entries are under way. Its two goroutines live only while
 // there is work: one builds entries, the other waits for them.
 //
-//	bytes = sum of the pending entries' bytes ≤ maxPendingBytes + one entry
-//	len(pending) ≤ maxPending
+//	bytes = sum of the pending entries' bytes ≤ maxPendingBytes + far * maxEntryBytes + one entry
+//	len(pending) ≤ maxPending + far, as long as far does not fall
 type proposer struct {
 	lead      *leadership
 	admission *admission // of the node
@@ -87,6 +89,7 @@ type proposer struct {
 	active    func()                             // called when there is work
 	undecided func(from string)                  // called when submissions of a node may be lost
 	committed func(took time.Duration)           // called when an entry has been applied
+	roundTrip func() time.Duration               // to the nearest members that are a majority
 	lost      func()                             // called when the group's own proposals may be lost
 	guard     *guard
 
@@ -108,7 +111,13 @@ type proposer struct {
 type underWay struct {
 	pending []pendingEntry
 	bytes   int
+	far     int  // how many entries more than maxPending may be under way
 	waiting bool // a goroutine waits for pending entries
+}
+
+// full reports whether no other entry may be under way.
+func (u *underWay) full() bool {
+	return len(u.pending) >= maxPending+u.far || u.bytes >= maxPendingBytes+u.far*maxEntryBytes
 }
 
 // pendingEntry is an entry that raft has accepted.
@@ -194,7 +203,7 @@ func (p *proposer) run() {
 			p.resolve()
 		case p.lead.transferring.Load():
 			return // what is queued is kept, see Transfer
-		case len(p.pending) >= maxPending || p.bytes >= maxPendingBytes:
+		case p.full():
 			p.changed.Wait()
 		default:
 			p.propose()
@@ -422,7 +431,10 @@ func (p *proposer) await() {
 		e := p.pending[0]
 		p.mu.Unlock()
 		err := e.future.Error()
+		took := time.Since(e.since)
+		far := p.distance(took)
 		p.mu.Lock()
+		p.far = far
 		p.pending[0] = pendingEntry{}
 		p.pending = p.pending[1:]
 		p.bytes -= e.bytes
@@ -437,8 +449,17 @@ func (p *proposer) await() {
 			p.report(e.from)
 			continue
 		}
-		p.committed(time.Since(e.since))
+		p.committed(took)
 	}
+}
+
+// distance returns how many entries more than among near members may be under way when one has taken so long.
+// Only what links add to that counts: with a disk or a member that is slow, more entries would wait for longer.
+func (p *proposer) distance(took time.Duration) int {
+	if took < perPending {
+		return 0
+	}
+	return int(min(took, p.roundTrip()) / perPending)
 }
 
 // restart gives up what is queued behind an entry that may be lost: it would come too early. The caller

@@ -10,11 +10,11 @@ import (
 var ErrNotHandedOver = errors.New("the leadership was not handed over")
 
 // Transfer makes another member the leader and returns when this replica no
-// longer leads. First the entries that raft has taken are committed, at most
-// maxPending. What is queued is kept: it goes on if the transfer fails, and back
+// longer leads. First the entries that raft has taken are committed, maxPending
+// and a few more if members are far. What is queued is kept: it goes on if the transfer fails, and back
 // to the submitters if it succeeds. What comes meanwhile they keep.
 //
-// to must be up, and is given a second to get what its log lacks. If it does not
+// to must be up, and is given a second, and a round trip, to get what its log lacks. If it does not
 // win in time, this replica goes on, and refuses the next attempts for a while:
 // each of them stops the queue for a moment.
 func (g *Group) Transfer(to string) error {
@@ -31,7 +31,7 @@ func (g *Group) Transfer(to string) error {
 	g.proposer.transfer(true)
 	defer g.proposer.transfer(false)
 	err := fmt.Errorf("%w: entries do not get committed", ErrNotHandedOver)
-	if g.proposer.drained(drainTime) {
+	if g.proposer.drained(g.handover.patience(&g.replica, drainTime, to)) {
 		err = g.handover.move(&g.replica, to, term)
 	}
 	g.handover.ended(err)

@@ -382,6 +382,7 @@ var table = []metric{
 	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Limit below which there is a disk alarm, see disk_free_limit", one(func(s *Stats) int64 { return s.Resources.DiskLimit })},
 	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(s *Stats) float64 { return truth(s.Resources.MemoryAlarm) })},
 	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(s *Stats) float64 { return truth(s.Resources.DiskAlarm) })},
+	{"quorate_disk_unknown", gauge, nil, "1 while the free space on the disk of data_dir could not be measured for 10 s: there will be no disk alarm", one(func(s *Stats) float64 { return truth(s.Resources.DiskUnknown) })},
 	{"rabbitmq_alarms_file_descriptor_limit", gauge, nil, "1 while as many file descriptors are open as may be", one(func(s *Stats) float64 {
 		return truth(s.Process.MaxFiles > 0 && s.Process.Files >= s.Process.MaxFiles)
 	})},

@@ -161,21 +161,39 @@ func receiveWithin(stream grpc.ServerStream, wait time.Duration, spawn func(func
 type limitedListener struct {
 	net.Listener
 	open tokens
-	log  func(error)
+	log  func(what string, err error)
+	stop <-chan struct{}
 }
 
-// Accept implements net.Listener.
+// The first and the longest pause after connections cannot be accepted.
+const (
+	firstAcceptPause   = 5 * time.Millisecond
+	longestAcceptPause = time.Second
+)
+
+// Accept implements net.Listener. It fails only when the listener is closed: otherwise the system is short of
+// something, or tells of a connection that is gone already, and gRPC would give up.
 func (l *limitedListener) Accept() (net.Conn, error) {
-	for {
+	for pause := firstAcceptPause; ; {
 		conn, err := l.Listener.Accept()
-		if err != nil {
+		switch {
+		case errors.Is(err, net.ErrClosed):
 			return nil, err
-		}
-		if l.open.take(maxConnections) {
+		case err != nil:
+			l.log("connections are not accepted", err)
+			select {
+			case <-time.After(pause):
+			case <-l.stop:
+				return nil, net.ErrClosed
+			}
+			pause = min(2*pause, longestAcceptPause)
+			continue
+		case l.open.take(maxConnections):
 			return &limitedConn{Conn: conn, l: l}, nil
 		}
 		conn.Close()
-		l.log(errCrowded)
+		l.log("refused a connection", errCrowded)
+		pause = firstAcceptPause
 	}
 }
 

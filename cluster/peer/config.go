@@ -25,6 +25,9 @@ type Config struct {
 	Introduce func(ctx context.Context, who Caller, ask []byte) ([]byte, error)
 	// Listener accepts the other nodes' connections. The Mesh closes it.
 	Listener net.Listener
+	// Failed is called if the listener is gone: no other node will reach this one
+	// again. nil: that is only logged.
+	Failed func(error)
 	// Dial connects to an address out of Peers. An error that wraps
 	// syscall.ECONNREFUSED counts as evidence that no process listens there.
 	// nil: TCP.
@@ -107,6 +110,9 @@ func (c *Config) setDefaults() {
 		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		}
+	}
+	if c.Failed == nil {
+		c.Failed = func(error) {}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -210,6 +210,9 @@ func TestFarLinkStays(t *testing.T) {
 		if slack := n1.Slack("n1", "n2", "n3"); slack != 0 {
 			t.Errorf("a slack of %v where a majority is near", slack)
 		}
+		if far, near := n1.RoundTrip("n1", "n2"), n1.RoundTrip("n1", "n2", "n3"); far != time.Second || near != 0 {
+			t.Errorf("round trips of %v and %v", far, near)
+		}
 		broke := time.Now()
 		n1.peer("n2").link.Load().cancel(ErrBroken)
 		time.Sleep(time.Second)

@@ -97,14 +97,18 @@ func (m *Mesh) Start() {
 	}
 	m.started = true
 	m.goFunc(m.events.run)
-	m.goFunc(func() {
-		l := &limitedListener{Listener: m.cfg.Listener, log: func(err error) { m.Complain("", "refused a connection", err) }}
-		if err := m.server.Serve(l); err != nil && m.ctx.Err() == nil {
-			m.log.Error("peer listener failed", slog.Any("error", err))
-		}
-	})
+	m.goFunc(m.accept)
 	for _, p := range m.peers {
 		m.goFunc(p.run)
+	}
+}
+
+// accept takes other nodes' connections until the mesh is closed.
+func (m *Mesh) accept() {
+	l := &limitedListener{Listener: m.cfg.Listener, log: func(what string, err error) { m.Complain("", what, err) }, stop: m.ctx.Done()}
+	if err := m.server.Serve(l); err != nil && m.ctx.Err() == nil {
+		m.log.Error("no other node can reach this one: its listener is gone", slog.Any("error", err))
+		m.cfg.Failed(err)
 	}
 }
 
@@ -253,19 +257,28 @@ func (m *Mesh) HasMajority(of []string) bool {
 // maxRoundTrip, and the lateness of this process's timers as often as lateWeight, up to SuspectAfter.
 // It is about 0 where all is well. A node without a link counts as it was when it had the last one.
 func (m *Mesh) Slack(of ...string) time.Duration {
-	var slack []time.Duration
-	for _, node := range of {
+	return m.majority(of, func(p *peer) *atomic.Int64 { return &p.slack })
+}
+
+// RoundTrip returns that of the links to the nearest nodes that are a majority of these, up to maxRoundTrip.
+// A node without a link counts as it was when it had the last one.
+func (m *Mesh) RoundTrip(of ...string) time.Duration {
+	return m.majority(of, func(p *peer) *atomic.Int64 { return &p.roundTrip })
+}
+
+// majority returns the least time within which more than half of the nodes are; this one is at 0.
+func (m *Mesh) majority(of []string, within func(*peer) *atomic.Int64) time.Duration {
+	all := make([]time.Duration, len(of))
+	for i, node := range of {
 		if p := m.peer(node); p != nil {
-			slack = append(slack, time.Duration(p.slack.Load()))
-		} else {
-			slack = append(slack, 0)
+			all[i] = time.Duration(within(p).Load())
 		}
 	}
-	if len(slack) == 0 {
+	if len(all) == 0 {
 		return 0
 	}
-	slices.Sort(slack)
-	return slack[len(slack)/2]
+	slices.Sort(all)
+	return all[len(all)/2]
 }
 
 // PeerStatus describes another node.

@@ -131,7 +131,11 @@ func (l *Local) Alarms() []string {
 	if len(l.Closed()) > 0 {
 		list = append(list, "replicas_closed")
 	}
-	return append(list, l.c.Resources.Resources().Alarms()...)
+	r := l.c.Resources.Resources()
+	if r.DiskUnknown {
+		list = append(list, "disk_unknown")
+	}
+	return append(list, r.Alarms()...)
 }
 
 // Clock describes the node's clock.
