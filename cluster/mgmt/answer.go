@@ -48,6 +48,16 @@ func (w *responder) answer(status int, body any) {
 	w.written(err)
 }
 
+// export answers with JSON whose texts are as they were written: others, which may be shown somewhere, have < and >
+// as escapes.
+func (w *responder) export(body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	w.written(e.Encode(body))
+}
+
 // written notes why an answer is not.
 func (w *responder) written(err error) {
 	if err != nil {

@@ -1,7 +1,6 @@
 package mgmt
 
 import (
-	"net/http"
 	"slices"
 	"strings"
 
@@ -41,7 +40,7 @@ func (ds definitions) export(w *responder, r *request) {
 		metadata := metadataOf(row)
 		d.Metadata, d.Limits = &metadata, orNone(limits[vhost])
 		exportVHost(r, d, vhost, "")
-		w.answer(http.StatusOK, d)
+		w.export(d)
 		return
 	}
 	exportUsers(r, d)
@@ -51,7 +50,7 @@ func (ds definitions) export(w *responder, r *request) {
 		d.Parameters = append(d.Parameters, parametersOf(r, name)...)
 		exportVHost(r, d, name, name)
 	}
-	w.answer(http.StatusOK, d)
+	w.export(d)
 }
 
 func metadataOf(row *logpb.PutVhost) api.VHostMetadata {

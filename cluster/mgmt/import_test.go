@@ -300,6 +300,9 @@ func TestPatternsImported(t *testing.T) {
 	if got := fmt.Sprint(out); got != `{[{^(?!(amq\.|.*dead)).*} {^(?!(amq|mqtt)\.|.*\.dlq$).+} {^(a)\1}] [{{(?<!dead)$}}]}` {
 		t.Errorf("the patterns are exported as %s", got)
 	}
+	if !strings.Contains(exported, `"pattern":"(?<!dead)$"`) {
+		t.Error("a pattern is not exported as it is written")
+	}
 	other := newWorld(t)
 	other.check(want{"root", "POST", "/api/definitions", exported, 200, `…"skipped_total":0`})
 }

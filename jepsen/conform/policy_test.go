@@ -1,11 +1,14 @@
 package conform
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/quorate/quorate/jepsen/cluster"
 )
@@ -176,7 +179,63 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 		t.policy("p", q, 0, definition{"message-ttl": 60000})
 		t.queue("q")
 	}},
+	{id: "P22", what: "definitions with look-around are imported at one node, in force at each, and exported by each as they were written", run: importPatterns},
 }}
+
+// importPatterns imports definitions with look-ahead, look-behind and a back-reference.
+func importPatterns(t *T) {
+	const ahead, behind, closed = `"^(?!.*\\.dead$)P22\\."`, `"(?<!\\.dead)$"`, `"^(?!(P22\\.)\\1|P22\\.closed).*"`
+	at := "/api/users/P22.app"
+	t.Cleanup(func() {
+		for _, path := range []string{at, "/api/policies/%2F/P22.ahead", "/api/operator-policies/%2F/P22.behind"} {
+			_, _, _ = t.Nodes[0].Do(t.ctx, http.MethodDelete, path, nil)
+		}
+	})
+	t.must(t.Nodes[0].Call(t.ctx, http.MethodPost, "/api/definitions", json.RawMessage(`{"users":[{"name":"P22.app","password":"a long secret","tags":""}],
+"permissions":[{"user":"P22.app","vhost":"/","configure":`+closed+`,"write":"","read":""}],
+"parameters":[{"component":"operator_policy","vhost":"/","name":"P22.behind","value":{"pattern":`+behind+`,"apply-to":"queues","definition":{"max-length":9}}}],
+"policies":[{"vhost":"/","name":"P22.ahead","pattern":`+ahead+`,"apply-to":"queues","definition":{"message-ttl":60000}}]}`), nil))
+	jobs, dead := t.queue("jobs"), t.queue("jobs.dead")
+	for i, n := range t.Nodes {
+		for name, want := range map[string]string{jobs: "P22.ahead P22.behind map[max-length:9 message-ttl:60000]", dead: "  map[]"} {
+			q, err := n.Queue(t.ctx, name)
+			t.must(err)
+			t.equal(fmt.Sprint(name, " at node ", i), fmt.Sprint(q.Policy, " ", q.OperatorPolicy, " ", q.Effective), want)
+		}
+		for name, code := range map[string]int{"P22.open": 0, "P22.closed": amqp.AccessRefused, "P22.P22.": amqp.AccessRefused} {
+			conn, err := amqp.DialConfig("amqp://"+n.AMQP+"/", amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{Username: "P22.app", Password: "a long secret"}}})
+			t.must(err)
+			ch, err := conn.Channel()
+			t.must(err)
+			if _, err = ch.QueueDeclare(name, true, false, false, false, nil); code == 0 && err != nil || code != 0 && !isCode(err, code) {
+				t.Errorf("node %d: %s is declared: %v", i, name, err)
+			}
+			t.must(conn.Close())
+		}
+		var out struct {
+			Permissions []struct{ User, Configure json.RawMessage }
+			Policies    []struct{ Name, Pattern json.RawMessage }
+			Parameters  []struct {
+				Name  json.RawMessage
+				Value struct{ Pattern json.RawMessage }
+			}
+		}
+		t.must(n.Call(t.ctx, http.MethodGet, "/api/definitions", nil, &out))
+		found := map[string]string{}
+		for _, x := range out.Permissions {
+			found[string(x.User)] = string(x.Configure)
+		}
+		for _, x := range out.Policies {
+			found[string(x.Name)] = string(x.Pattern)
+		}
+		for _, x := range out.Parameters {
+			found[string(x.Name)] = string(x.Value.Pattern)
+		}
+		for name, want := range map[string]string{`"P22.app"`: closed, `"P22.ahead"`: ahead, `"P22.behind"`: behind} {
+			t.equal(fmt.Sprint(name, " as node ", i, " exports it"), found[name], want)
+		}
+	}
+}
 
 // setPolicy sets a policy under the row's own name and removes it with the row.
 func (t *T) setPolicy(p cluster.Policy) {
