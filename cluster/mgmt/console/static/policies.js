@@ -23,7 +23,7 @@ export function policies(view) {
   const pattern = input('pattern', { required: true }), applyTo = select('apply', applies, 'all'), priority = input('priority', { inputmode: 'numeric', pattern: '-?[0-9]+', required: true, value: '0' });
   const definition = area('definition', { rows: 4 }, '{"message-ttl": 60000}');
   fill(form, h('form', { class: 'policy', on: { submit: set } },
-    h('div', { class: 'columns' }, field('Virtual host', vhost), field('Kind', kind), field('Name', name), field('Pattern', pattern, 'A regular expression (RE2) that matches anywhere in a name'), field('Applies to', applyTo), field('Priority', priority, 'The highest wins')),
+    h('div', { class: 'columns' }, field('Virtual host', vhost), field('Kind', kind), field('Name', name), field('Pattern', pattern, 'A regular expression of the PCRE2 dialect; it matches anywhere in a name'), field('Applies to', applyTo), field('Priority', priority, 'The highest wins')),
     field('Definition', definition, 'A JSON object'), h('div', { class: 'buttons' }, button('Try', attempt, { class: 'primary' }), h('button', { type: 'submit' }, 'Set'))));
   view.edit = (k, p) => {
     kind.value = k;
