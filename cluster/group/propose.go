@@ -2,6 +2,7 @@ package group
 
 import (
 	"bytes"
+	"slices"
 	"sync"
 	"time"
 
@@ -405,14 +406,10 @@ func joinPayloads(batches []Batch) []byte {
 
 // origins appends the distinct submitting nodes of batches to from.
 func origins(from []string, batches []Batch) []string {
-next:
 	for i := range batches {
-		for _, f := range from {
-			if f == batches[i].From {
-				continue next
-			}
+		if !slices.Contains(from, batches[i].From) {
+			from = append(from, batches[i].From)
 		}
-		from = append(from, batches[i].From)
 	}
 	return from
 }
