@@ -133,7 +133,7 @@ func newBroker(c Config, between func(stream.Host) stream.Host) *Broker {
 	}
 	b := &Broker{
 		config: c, node: n, tasks: t,
-		clients: &registry{traffic: traffic.NewTable(), sessions: map[uint64]*Session{}, connections: map[*Connection]struct{}{}},
+		clients: &registry{traffic: traffic.NewTable(), sessions: map[uint64]*Session{}, connections: map[*Connection]struct{}{}, owners: newOwners(n, t)},
 		limits:  &limits{node: n, connections: c.MaxConnections, tallies: tallies{by: map[counted]*tally{}}},
 		answers: &answers{node: n},
 		links:   &links{node: n, transmit: c.Mesh.Send, unsent: map[unsent]struct{}{}},
@@ -205,6 +205,7 @@ func (b *Broker) followCatalog() {
 func (b *Broker) Close() {
 	b.refuse()
 	b.letters.Close()
+	b.clients.owners.ended.Stop()
 	b.wait()
 }
 
@@ -245,7 +246,10 @@ func (b *Broker) PeerChanged(ev peer.Event) {
 func (b *Broker) CatalogChanged() { b.changes.Wake() }
 
 // QueueAdded is called when the catalog holds a new queue.
-func (b *Broker) QueueAdded(q *catalog.Queue) { b.routes.QueueAdded(q) }
+func (b *Broker) QueueAdded(q *catalog.Queue) {
+	b.routes.QueueAdded(q)
+	b.clients.owners.queueAdded(q)
+}
 
 // QueueGone is called when a queue is gone from the catalog: whatever waits for it is answered, and
 // its consumers are cancelled.

@@ -9,7 +9,6 @@ import (
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // located is a channel that knows its origin: the name of its connection, its number there, and the
@@ -27,7 +26,6 @@ type Connection struct {
 	user   string
 	vhost  string
 	number uint64
-	owns   atomic.Bool // an exclusive queue was declared
 	// consumes says that a consumer or a get has been requested: acks may stand behind publishes in
 	// the socket, so publishes do not wait for consumers. It stays.
 	consumes atomic.Bool
@@ -117,13 +115,5 @@ func (c *Connection) owner() catalog.Owner {
 func (c *Connection) Close(ctx context.Context) {
 	c.leave()
 	c.broker.clients.traffic.Count(traffic.ConnectionClosed)
-	if !c.owns.Load() {
-		return
-	}
-	_, err := c.broker.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteOwned{
-		DeleteOwned: &logpb.DeleteOwned{Owner: c.owner().Proto()},
-	}})
-	if err != nil {
-		c.broker.slog.Warn("exclusive queues are not deleted", "connection", c.number, "error", err)
-	}
+	c.broker.clients.owners.end(ctx, c)
 }

@@ -235,7 +235,7 @@ func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	}
 	if spec.Exclusive {
 		d.Owner = x.conn.owner().Proto()
-		x.conn.owns.Store(true)
+		x.conn.broker.clients.owners.add(x.conn)
 	}
 	d.Members = x.definitions.place(d)
 	v, fresh := x.definitions.tryFresh(ctx)

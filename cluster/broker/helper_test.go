@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -20,13 +21,14 @@ import (
 // world is a broker without links or groups, in a time of its own.
 type world struct {
 	*grouptest.Catalog
-	t      grouptest.Fatal
-	broker *Broker
-	host   *testedHost
-	stale  atomic.Bool                  // the view may be out of date
-	behind atomic.Pointer[catalog.View] // what the view is instead of the newest, until the next proposal; nil: it is the newest
-	failed atomic.Int32                 // waits for the newest view that have ended without it
-	heals  int32                        // so many waits fail, and the next one brings the newest view; 0: none does
+	t        grouptest.Fatal
+	broker   *Broker
+	host     *testedHost
+	stale    atomic.Bool                  // the view may be out of date
+	behind   atomic.Pointer[catalog.View] // what the view is instead of the newest, until the next proposal; nil: it is the newest
+	headless atomic.Bool                  // the catalog has no leader
+	failed   atomic.Int32                 // waits for the newest view that have ended without it
+	heals    int32                        // so many waits fail, and the next one brings the newest view; 0: none does
 }
 
 // View is the view of the node.
@@ -81,9 +83,14 @@ func (w *world) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb
 }
 
 func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	if w.headless.Load() {
+		return nil, errHeadless
+	}
 	defer w.behind.Store(nil)
 	return w.Apply(cs...), nil
 }
+
+var errHeadless = errors.New("the catalog has no leader")
 
 // deleteQueue removes a queue from the catalog, and tells the broker.
 func (w *world) deleteQueue(q *catalog.Queue) {

@@ -17,6 +17,7 @@ import (
 type registry struct {
 	lastSession, lastConnection atomic.Uint64 // numbers are used once
 	traffic                     *traffic.Table
+	owners                      *owners
 
 	mu          sync.RWMutex
 	sessions    map[uint64]*Session
