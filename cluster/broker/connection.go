@@ -124,6 +124,6 @@ func (c *Connection) Close(ctx context.Context) {
 		DeleteOwned: &logpb.DeleteOwned{Owner: c.owner().Proto()},
 	}})
 	if err != nil {
-		c.broker.slog.Warn("exclusive queues are not deleted", "connection", c.number, "error", err)
+		c.broker.slog.Warn("exclusive queues were not deleted", "connection", c.number, "error", err)
 	}
 }
