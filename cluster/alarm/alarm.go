@@ -155,7 +155,7 @@ func (w *Watch) checkDisk(old Resources, limit int64) (free int64, alarm bool) {
 	free, err := w.probe.DiskFree()
 	if err != nil {
 		if !w.blind {
-			w.log.Error("free disk space is not known", "error", err)
+			w.log.Error("free disk space is unknown", "error", err)
 		}
 		w.blind = true
 		return old.DiskFree, old.DiskAlarm

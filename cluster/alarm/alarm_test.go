@@ -91,7 +91,7 @@ func TestWatch(t *testing.T) {
 	check(Disk)
 	p.broken = nil
 	check()
-	if n := strings.Count(log.String(), "free disk space is not known"); n != 1 {
+	if n := strings.Count(log.String(), "free disk space is unknown"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
 
