@@ -132,12 +132,12 @@ func expectClose(t *testing.T, m *wire.ConnectionClose, want string) {
 // to come again.
 func TestBusyLogin(t *testing.T) {
 	s := mustServe(t, nil)
-	s.broker.Fail("Login", fsm.Refuse(fsm.Forced, "too many logins wait, try again later"))
+	s.broker.Fail("Login", fsm.Refuse(fsm.Forced, "too many logins are waiting, try again later"))
 	c := s.mustDial()
 	c.Write([]byte(protocolHeader))
 	amqptest.Expect[*wire.ConnectionStart](c)
 	c.Send(0, amqptest.StartOK("PLAIN", "\x00guest\x00guest"))
-	expectClose(t, amqptest.Expect[*wire.ConnectionClose](c), `320 "CONNECTION_FORCED - too many logins wait, try again later" 10 11`)
+	expectClose(t, amqptest.Expect[*wire.ConnectionClose](c), `320 "CONNECTION_FORCED - too many logins are waiting, try again later" 10 11`)
 }
 
 func TestAMQPLAIN(t *testing.T) {

@@ -167,7 +167,7 @@ func TestRecoverWithAnotherFolder(t *testing.T) {
 	c.stop("n2")
 	c.lose("n1")
 	// The catalog of n2 goes further: n3 was not there when its end was noted.
-	if _, err := c.recoverAt(false, "n3", "n2"); err == nil || !strings.Contains(err.Error(), "goes further") {
+	if _, err := c.recoverAt(false, "n3", "n2"); err == nil || !strings.Contains(err.Error(), "is ahead") {
 		t.Fatalf("a catalog that is behind: %v", err)
 	}
 	alone := c.mustRecover(false, "n3")

@@ -282,8 +282,8 @@ func TestJoinsRefused(t *testing.T) {
 		{"over", "n4", short, nil, unknown},
 		{"for another name", "n4", bound, nil, "the token is for another node name"},
 		{"a known name", "n1", good, nil, "a node with this name is known"},
-		{"another authority", "n4", wrong, nil, "is of another one"},
-		{"another authority, with a certificate", "n5", wrong, s.arm, "that is none in"},
+		{"another authority", "n4", wrong, nil, "belongs to another one"},
+		{"another authority, with a certificate", "n5", wrong, s.arm, "which is not in"},
 		{"a plain cluster's", "n4", plain, nil, "for a cluster whose links are plain"},
 		{"a name that is none", "n/4", good, nil, "letters, digits"},
 		{"a request that is none", "n4", good, func(c *Config) { c.Enrolment = requests{[]byte("nonsense")} }, "request for a certificate"},
@@ -357,7 +357,7 @@ func TestJoinersNeedSigner(t *testing.T) {
 	arm := s.change
 	s.change = func(c *Config) { arm(c); c.Signer = nil }
 	s.mustOpen("n1")
-	if _, err := s.ask(s.newcomer("n4", "n1", token)); err == nil || !strings.Contains(err.Error(), "this node signs no certificates") {
+	if _, err := s.ask(s.newcomer("n4", "n1", token)); err == nil || !strings.Contains(err.Error(), "this node does not sign certificates") {
 		t.Errorf("%v", err)
 	}
 }

@@ -181,7 +181,7 @@ func TestRefusedLinks(t *testing.T) {
 	r.must(flow.Run(r.ctx, r.History, func(ctx context.Context) error {
 		defer close(stop)
 		for _, lasts := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 4 * time.Second} {
-			declared := r.Logged("node is declared dead")
+			declared := r.Logged("node declared dead")
 			refused := time.Now()
 			r.Links.RefuseNode(apart.Number)
 			r.lasts(lasts)
@@ -201,7 +201,7 @@ func TestRefusedLinks(t *testing.T) {
 			if most := 5*time.Second + tolerance; took > most {
 				r.Errorf("refused for %v: all queues serve %v after, not %v", lasts, took, most)
 			}
-			switch dead, lasted := r.Logged("node is declared dead") > declared, healed.Sub(refused); {
+			switch dead, lasted := r.Logged("node declared dead") > declared, healed.Sub(refused); {
 			case dead && lasted < 2*time.Second:
 				r.Errorf("taken for dead after %v", lasted)
 			case !dead && lasted > 2*time.Second+tolerance: // a second on an idle machine

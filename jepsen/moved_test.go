@@ -56,7 +56,7 @@ func (r *run) moveUnder(ctx context.Context, moves *cluster.Node, stay []*cluste
 		return err
 	}
 	r.Move(moves, "127.0.0.2")
-	if err := errors.Join(moves.Restart(), moves.AwaitReady(ctx), says("node has another address", "127.0.0.2"), r.awaitConfirms(ctx, 100)); err != nil {
+	if err := errors.Join(moves.Restart(), moves.AwaitReady(ctx), says("node has a new address", "127.0.0.2"), r.awaitConfirms(ctx, 100)); err != nil {
 		return err
 	}
 	if pretends.Ready(ctx) == nil || !pretends.Alive() {

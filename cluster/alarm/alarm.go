@@ -165,7 +165,7 @@ func (w *Watch) checkDisk(r *Resources, old Resources) {
 		return
 	case w.blind.IsZero():
 		w.blind = w.now()
-		w.log.Error("free disk space is not known", "error", err)
+		w.log.Error("free disk space is unknown", "error", err)
 	}
 	r.DiskFree, r.DiskAlarm, r.DiskUnknown = old.DiskFree, old.DiskAlarm, w.now().Sub(w.blind) >= unknownAfter
 }

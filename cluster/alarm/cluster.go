@@ -118,7 +118,7 @@ func (c *Cluster) PeerChanged(ev peer.Event) {
 func (c *Cluster) Receive(from string, message, _ []byte) {
 	var m peerpb.ResourceAlarms
 	if err := proto.Unmarshal(message, &m); err != nil {
-		c.links.Complain(from, "resource alarms of a node are not understood", err)
+		c.links.Complain(from, "resource alarms of a node could not be decoded", err)
 		return
 	}
 	known := slices.DeleteFunc(m.Resources, func(what string) bool { return what != Memory && what != Disk })
@@ -203,7 +203,7 @@ func (c *Cluster) SetLimit(name string, to api.Limit) error {
 	case to.Relative == nil && to.Absolute != "":
 		l, err = ParseSize(to.Absolute)
 	default:
-		return fsm.Refuse(fsm.Precondition, "a limit is either relative or absolute")
+		return fsm.Refuse(fsm.Precondition, "a limit must be either relative or absolute")
 	}
 	if err != nil {
 		return fsm.Refuse(fsm.Precondition, name+": "+err.Error())

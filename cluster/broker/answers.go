@@ -78,9 +78,9 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 	case forwards:
 		return fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+". Its messages are forwarded: it has no consumers and no basic.get")
 	case crowded:
-		return fsm.Refuse(fsm.Precondition, q.String()+" has as many consumers as a queue may have")
+		return fsm.Refuse(fsm.Precondition, q.String()+" has reached the limit of consumers of a queue")
 	case tooVaried:
-		return fsm.Refuse(fsm.Precondition, "the consumers of "+q.String()+" have as many different values of 'x-min-ttl' as they may")
+		return fsm.Refuse(fsm.Precondition, "the consumers of "+q.String()+" have reached the limit of different values of 'x-min-ttl'")
 	case noneWaits:
 		return errNoneWaits
 	case otherwise:
@@ -89,7 +89,7 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 		return fsm.Refuse(fsm.Locked, "the consumer cannot receive at present: it has timed out, is not the active one, or holds too many messages of "+q.String())
 	}
 	a.unexpected(q.ID, kind.String(), code)
-	return fsm.Refuse(fsm.Internal, fmt.Sprintf("%s did not do what it was asked for", q))
+	return fsm.Refuse(fsm.Internal, fmt.Sprintf("%s refused the command", q))
 }
 
 // errNoneWaits is the answer to a command about a message that is not, or no longer, waiting.

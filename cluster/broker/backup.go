@@ -37,7 +37,7 @@ const (
 
 // ErrCutLost is returned for a backup of a queue that has to begin anew: its leader
 // has gone, or has forgotten the cut.
-var ErrCutLost = errors.New("the leader of the queue no longer has the state that the backup is made of")
+var ErrCutLost = errors.New("the leader of the queue no longer has the state that is being backed up")
 
 // Backups reads queues for backups, and brings back what is in one. A cut is the
 // state of a queue at one entry, as its leader had it; it is read page by page, at

@@ -196,7 +196,7 @@ func (b *Broker) Serve(self fsm.NodeID, boot uint64) {
 // followCatalog acts on changes of the catalog.
 func (b *Broker) followCatalog() {
 	b.changes.Run(b.stop, func(time.Time) time.Duration {
-		b.guard("tell queues of boots that have ended", b.reporter.catalogChanged)
+		b.guard("report ended boots to queues", b.reporter.catalogChanged)
 		return 0
 	})
 }
@@ -239,7 +239,7 @@ func (b *Broker) PeerChanged(ev peer.Event) {
 	} else {
 		b.routes.NodeDown(ev.Node)
 	}
-	b.spawn("tell queues of nodes", func() { b.reporter.reportAll(false) })
+	b.spawn("report nodes to queues", func() { b.reporter.reportAll(false) })
 }
 
 // CatalogChanged is called after each entry of the catalog.

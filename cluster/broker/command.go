@@ -307,7 +307,7 @@ func (x *commandExchange) answer(c *clientCommand, ok bool, why error) {
 // overdue gives up a command that has waited for too long. It is run by a timer, so a panic ends
 // the channel: otherwise nobody would notice.
 func (x *commandExchange) overdue(c *clientCommand) {
-	if !x.tasks.guard("give a command up", func() { x.giveUp(c) }) {
+	if !x.tasks.guard("abandon a command", func() { x.giveUp(c) }) {
 		x.calls.fail()
 	}
 }

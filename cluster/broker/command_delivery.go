@@ -30,9 +30,9 @@ func (x *commandExchange) renewLocks(r *commandRequest) ([]*commandPart, error) 
 	case err != nil:
 		return nil, err
 	case byConsumer == named.given():
-		return nil, fsm.Refuse(fsm.Precondition, "lock.renew needs one of x-delivery-tag, x-delivery-tags, x-consumer-tag, x-lock-token and x-lock-tokens")
+		return nil, fsm.Refuse(fsm.Precondition, "lock.renew requires one of x-delivery-tag, x-delivery-tags, x-consumer-tag, x-lock-token and x-lock-tokens")
 	case upTo && len(named.tags) != 1:
-		return nil, fsm.Refuse(fsm.Precondition, "x-multiple needs x-delivery-tag")
+		return nil, fsm.Refuse(fsm.Precondition, "x-multiple requires x-delivery-tag")
 	case byConsumer:
 		number := r.publish.Holdings.Consumer(tag)
 		if number == 0 {
@@ -106,7 +106,7 @@ func readReason(h arguments) (reason, description string, err error) {
 func (x *commandExchange) retryMessages(r *commandRequest) ([]*commandPart, error) {
 	at, delay, given, err := r.headers.due(r.view.Setting(catalog.ScheduleMaxDelay), x.node.now())
 	if err == nil && !given {
-		err = fsm.Refuse(fsm.Precondition, "message.retry needs either x-delay or x-opt-delivery-time")
+		err = fsm.Refuse(fsm.Precondition, "message.retry requires either x-delay or x-opt-delivery-time")
 	}
 	if err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func (x *commandExchange) retryMessages(r *commandRequest) ([]*commandPart, erro
 func (x *commandExchange) deferMessage(r *commandRequest) ([]*commandPart, error) {
 	token, _, err := r.headers.shortText("x-deferral-token", fsm.MaxShort)
 	if err == nil && token == "" {
-		err = fsm.Refuse(fsm.Precondition, "message.defer needs x-deferral-token")
+		err = fsm.Refuse(fsm.Precondition, "message.defer requires x-deferral-token")
 	}
 	if err != nil {
 		return nil, err
@@ -140,7 +140,7 @@ func (x *commandExchange) deferMessage(r *commandRequest) ([]*commandPart, error
 		return nil, err
 	}
 	if named, err := readNamed(r.headers); err == nil && named.count() > 1 {
-		return nil, fsm.Refuse(fsm.Precondition, "message.defer names one message: each has a token of its own")
+		return nil, fsm.Refuse(fsm.Precondition, "message.defer takes a single message, as each has its own token")
 	}
 	return x.settling(r, &logpb.Settle{Outcome: fsm.Defer, DueAt: at, DelayPlusOne: delay, Deferral: token})
 }
@@ -152,7 +152,7 @@ func (x *commandExchange) settling(r *commandRequest, s *logpb.Settle) ([]*comma
 	case err != nil:
 		return nil, err
 	case !named.given():
-		return nil, fsm.Refuse(fsm.Precondition, "a command about messages needs one of x-delivery-tag, x-delivery-tags, x-lock-token and x-lock-tokens")
+		return nil, fsm.Refuse(fsm.Precondition, "a command about messages requires one of x-delivery-tag, x-delivery-tags, x-lock-token and x-lock-tokens")
 	}
 	return x.partsOf(r, named, true, func() *logpb.Command {
 		return &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
@@ -187,7 +187,7 @@ func readNamed(h arguments) (n named, err error) {
 	}
 	tags, byTag, err := h.list("x-delivery-tag", "x-delivery-tags", isNumber)
 	if err == nil && byTag && byToken {
-		err = fsm.Refuse(fsm.Precondition, "a command names deliveries by their tags or by lock tokens, not both")
+		err = fsm.Refuse(fsm.Precondition, "a command may name deliveries by tags or by lock tokens, not both")
 	}
 	for _, v := range tags {
 		if v.GetInt() < 1 {
@@ -285,7 +285,7 @@ func (x *commandExchange) receiveDeferred(r *commandRequest) ([]*commandPart, er
 	case err != nil:
 		return nil, err
 	case !given || tag == "":
-		return nil, fsm.Refuse(fsm.Precondition, "message.receive-deferred needs x-queue, x-consumer-tag and x-deferral-token or x-deferral-tokens")
+		return nil, fsm.Refuse(fsm.Precondition, "message.receive-deferred requires x-queue, x-consumer-tag and x-deferral-token or x-deferral-tokens")
 	}
 	q, err := r.view.TakeFrom(x.conn.by(), x.conn.vhost, name)
 	if err != nil {

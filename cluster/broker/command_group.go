@@ -17,7 +17,7 @@ func groupVerb(action logpb.Group_Action) commandVerb {
 		for _, name := range []string{"x-queue", "x-group-id", "x-consumer-tag"} {
 			s, given, err := r.headers.text(name)
 			if err == nil && (!given || s == "" && name != "x-queue") {
-				err = fsm.Refuse(fsm.Precondition, "commands about groups need x-queue, x-group-id and x-consumer-tag")
+				err = fsm.Refuse(fsm.Precondition, "commands about groups require x-queue, x-group-id and x-consumer-tag")
 			}
 			if err != nil {
 				return nil, err
@@ -35,7 +35,7 @@ func groupVerb(action logpb.Group_Action) commandVerb {
 		c := &logpb.Group{Action: action, Id: words[1], Consumer: number}
 		if action == logpb.Group_SET_STATE {
 			if c.State = r.publish.Payload.Body(); len(c.State) > maxGroupState {
-				return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("the state of a group has at most %d bytes, not %d", maxGroupState, len(c.State)))
+				return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("the state of a group may have at most %d bytes, not %d", maxGroupState, len(c.State)))
 			}
 		}
 		return []*commandPart{{

@@ -68,7 +68,7 @@ func (h arguments) within(name string, least, limit int64) (n int64, given bool,
 func (h arguments) shortText(name string, limit int) (s string, given bool, err error) {
 	s, given, err = h.text(name)
 	if err == nil && len(s) > limit {
-		err = fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid header '%s': %d bytes, at most %d are allowed", name, len(s), limit))
+		err = fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid header '%s': %d bytes exceed the limit of %d", name, len(s), limit))
 	}
 	return s, given, err
 }
@@ -82,7 +82,7 @@ func (h arguments) list(one, several string, is func(*logpb.Value) bool) (values
 	all, plural := h[several]
 	switch {
 	case single && plural:
-		return nil, true, fsm.Refuse(fsm.Precondition, fmt.Sprintf("a command has either %s or %s", one, several))
+		return nil, true, fsm.Refuse(fsm.Precondition, fmt.Sprintf("a command must have either %s or %s", one, several))
 	case single:
 		values, several = []*logpb.Value{v}, one
 	case !plural:
@@ -115,7 +115,7 @@ func (h arguments) due(limit, now int64) (at int64, delayPlusOne uint64, given b
 	case err != nil:
 		return 0, 0, false, err
 	case timed && delayed:
-		return 0, 0, false, fsm.Refuse(fsm.Precondition, "a command has either x-delay or x-opt-delivery-time")
+		return 0, 0, false, fsm.Refuse(fsm.Precondition, "a command must have either x-delay or x-opt-delivery-time")
 	case delay > limit:
 		return 0, 0, false, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid x-delay '%d': it must be at most %d", delay, limit))
 	case timed && at > now && at-now > limit:

@@ -20,7 +20,7 @@ func scheduleVerb(action logpb.Schedule_Action) commandVerb {
 			given := false
 			c.DueAt, c.DelayPlusOne, given, err = r.headers.due(r.view.Setting(catalog.ScheduleMaxDelay), x.node.now())
 			if err == nil && !given {
-				err = fsm.Refuse(fsm.Precondition, "schedule.update needs either x-delay or x-opt-delivery-time")
+				err = fsm.Refuse(fsm.Precondition, "schedule.update requires either x-delay or x-opt-delivery-time")
 			}
 		}
 		if err != nil {
@@ -59,7 +59,7 @@ func readSchedule(action logpb.Schedule_Action, h arguments) (c *logpb.Schedule,
 		}
 	}
 	if given != 1 || c.Count != 0 && action != logpb.Schedule_FIRE {
-		return nil, fsm.Refuse(fsm.Precondition, "a message is named by x-schedule-id or x-schedule-seq, and schedule.fire may have x-count instead")
+		return nil, fsm.Refuse(fsm.Precondition, "name a message by x-schedule-id or x-schedule-seq; schedule.fire may have x-count instead")
 	}
 	return c, nil
 }
@@ -75,7 +75,7 @@ func (x *commandExchange) scheduleQueue(v *catalog.View, h arguments) (*catalog.
 	case err != nil:
 		return nil, err
 	case isQueue == isExchange:
-		return nil, fsm.Refuse(fsm.Precondition, "a command names either x-queue or x-exchange")
+		return nil, fsm.Refuse(fsm.Precondition, "a command must have either x-queue or x-exchange")
 	case isQueue:
 		return v.UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, queue)
 	}

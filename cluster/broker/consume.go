@@ -275,7 +275,7 @@ func (x *consumers) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*
 		case k.Result.Code != fsm.NotYet:
 			return k, nil
 		case x.node.now() > end || !rest(ctx, pause):
-			return nil, fsm.Refuse(fsm.Precondition, q.String()+" is ending messages that are due; ask again")
+			return nil, fsm.Refuse(fsm.Precondition, q.String()+" is still removing messages that are due; try again")
 		}
 		if err := x.stillReads(q); err != nil {
 			return nil, err

@@ -119,7 +119,7 @@ func (x *definer) used(ctx context.Context, m *logpb.Bind) {
 		return
 	}
 	if _, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}}); err != nil {
-		x.definitions.slog.Debug("idle queue not told of a binding", "queue", q.Name, "vhost", q.VHost, "error", err)
+		x.definitions.slog.Debug("queue not notified of a new binding", "queue", q.Name, "vhost", q.VHost, "error", err)
 	}
 }
 

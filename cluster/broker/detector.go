@@ -90,11 +90,11 @@ func (d *detector) declareDead(n *logpb.NodeState, proven bool) {
 	}
 	ctx, stop := context.WithTimeout(ctx, declareWait)
 	defer stop()
-	d.slog.Warn("node is declared dead", "node", n.Name, "boot", n.Boot, "restarted", proven)
+	d.slog.Warn("node declared dead", "node", n.Name, "boot", n.Boot, "restarted", proven)
 	if _, err := d.catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareDead{
 		DeclareDead: &logpb.DeclareDead{Name: n.Name, Boot: n.Boot},
 	}}); err != nil {
-		d.slog.Warn("node is not declared dead", "node", n.Name, "error", err) // the next check tries again
+		d.slog.Warn("node not declared dead", "node", n.Name, "error", err) // the next check tries again
 	}
 }
 

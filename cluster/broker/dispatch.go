@@ -219,7 +219,7 @@ func (x *dispatcher) sharing(from payloads, s fsm.SessionID) (g sharer, node str
 func (x *dispatcher) add(d *weighedBatch, from payloads, of *fsm.Delivery) {
 	raw, err := from.Payload(of.Ref)
 	if err != nil {
-		x.slog.Debug("payload is gone", "ref", of.Ref, "error", err)
+		x.slog.Debug("payload no longer exists", "ref", of.Ref, "error", err)
 		return
 	}
 	d.append(of, fsm.Readable(raw))

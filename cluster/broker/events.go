@@ -143,7 +143,7 @@ var (
 func (c *calls) callAll(batch []event) (whole bool) {
 	whole = true
 	for called := 0; called < len(batch); {
-		if !c.tasks.guard("tell a client", func() {
+		if !c.tasks.guard("notify a client", func() {
 			for called < len(batch) {
 				called++
 				c.call(&batch[called-1])

@@ -18,7 +18,7 @@ import (
 var errLogin = errors.New("login was refused")
 
 // errBusyLogin is the answer to a login that could not be checked in time.
-var errBusyLogin = fsm.Refuse(fsm.Forced, "too many logins wait, try again later")
+var errBusyLogin = fsm.Refuse(fsm.Forced, "too many logins are waiting, try again later")
 
 // replaceWait bounds how long the catalog may take to replace a hash.
 const replaceWait = 30 * time.Second
@@ -96,7 +96,7 @@ func (a *Authenticator) admit(ctx context.Context, user string, known, proved bo
 	case !known:
 		return a.refuseLogin(ctx, user, remote, "no such user")
 	case a.barred(user, remote):
-		return a.refuseLogin(ctx, user, remote, "user may connect from loopback only")
+		return a.refuseLogin(ctx, user, remote, "user may only connect over loopback")
 	case !proved:
 		return a.refuseLogin(ctx, user, remote, "wrong password")
 	}

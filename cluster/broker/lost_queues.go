@@ -71,7 +71,7 @@ func (d *detector) removeAll(ctx context.Context, commands []*logpb.CatalogComma
 	for len(commands) > 0 {
 		n := min(len(commands), removeAtOnce)
 		if _, err := d.catalog.Note(ctx, commands[:n]...); err != nil {
-			d.slog.Warn("local queues of lost nodes are not removed", "error", err) // the next round does it
+			d.slog.Warn("queues without replicas on lost nodes could not be removed", "error", err) // the next round does it
 			return
 		}
 		commands = commands[n:]

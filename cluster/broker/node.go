@@ -71,7 +71,7 @@ func (n *node) converge(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, convergeWait)
 	defer cancel()
 	if err := n.catalog.Converge(ctx); err != nil {
-		n.slog.Debug("other nodes may not hold what this one has answered", "error", err)
+		n.slog.Debug("other nodes may not yet have what this node has acknowledged", "error", err)
 	}
 }
 

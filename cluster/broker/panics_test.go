@@ -178,7 +178,7 @@ func TestNotingPanics(t *testing.T) {
 	for range 2 {
 		u.mu.Lock()
 		u.pending = map[exchangeName]fsm.Time{{"/", "x"}: 1}
-		u.running = w.broker.spawn("note uses", u.propose)
+		u.running = w.broker.spawn("record uses", u.propose)
 		u.mu.Unlock()
 		grouptest.Eventually(t, func() bool {
 			u.mu.Lock()

@@ -356,7 +356,7 @@ func (x *consumers) rebalanceLater() {
 		x.unbalanced = true
 		x.rebalance()
 	}
-	if !x.calls.tasks.guard("share a limit anew", again) {
+	if !x.calls.tasks.guard("redistribute a limit", again) {
 		x.calls.fail()
 	}
 }

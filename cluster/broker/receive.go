@@ -171,7 +171,7 @@ func (r *receiver) onDeliveries(from string, head, payload []byte) {
 	missed := false
 	for _, p := range m.Deliveries {
 		if int(p.Size) > len(payload) {
-			r.bad(from, "deliveries", errors.New("payload is cut short"))
+			r.bad(from, "deliveries", errors.New("payload is truncated"))
 			return
 		}
 		deaths, err := decodeDeaths(p.Deaths)

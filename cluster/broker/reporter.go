@@ -50,7 +50,7 @@ func (r *reporter) reportAll(ended bool) {
 		return
 	}
 	for _, g := range r.groups.Led() {
-		if !r.guard("tell a queue of nodes", func() { r.report(g) }) {
+		if !r.guard("report nodes to a queue", func() { r.report(g) }) {
 			r.pending.Store(true)
 		}
 	}

@@ -234,7 +234,7 @@ func (r *Restorer) Answered(p *stream.Pending, a fsm.Result) {
 	}
 }
 
-var errRestoreBroken = errors.New("the queue no longer takes the backup: run the restore again")
+var errRestoreBroken = errors.New("the queue no longer accepts the backup: run the restore again")
 
 // Lost ends the restorer: the queue knows other messages of the source.
 func (r *Restorer) Lost() {

@@ -47,7 +47,7 @@ func (u *uses) exchange(x *catalog.Exchange) {
 	}
 	u.pending[name] = now
 	if !u.running {
-		u.running = u.spawn("note uses", u.propose)
+		u.running = u.spawn("record uses", u.propose)
 	}
 }
 
@@ -101,7 +101,7 @@ func (u *uses) propose() {
 		u.mu.Unlock()
 		ctx, cancel := context.WithTimeout(ctx, noteWait)
 		if _, err := u.catalog.Note(ctx, touches...); err != nil {
-			u.slog.Debug("use of exchanges not noted", "exchanges", len(touches), "error", err)
+			u.slog.Debug("uses of exchanges not recorded", "exchanges", len(touches), "error", err)
 		}
 		cancel()
 	}

@@ -57,7 +57,7 @@ func (w *watch) round() (waits bool) {
 	if passed(suspectEvery) {
 		w.guard("check suspects", func() { w.detector.check(now) })
 		if w.reporter.pending.Load() || passed(reportEvery) { // again, in case a proposal was lost
-			w.guard("tell queues of nodes", func() { w.reporter.reportAll(false) })
+			w.guard("report nodes to queues", func() { w.reporter.reportAll(false) })
 		}
 	}
 	if passed(reportEvery) {

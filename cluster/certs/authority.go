@@ -53,7 +53,7 @@ func (a Algorithm) generate() (crypto.Signer, error) {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		return key, err
 	}
-	return nil, fmt.Errorf("%q is none of %s, %s", a, ECDSA, Ed25519)
+	return nil, fmt.Errorf("%q is not one of %s, %s", a, ECDSA, Ed25519)
 }
 
 // algorithmOf returns the algorithm of a key; ECDSA for a key of another kind.
@@ -157,7 +157,7 @@ func (a *Authority) sign(template *x509.Certificate, public crypto.PublicKey, no
 		end = a.Certificate.NotAfter
 	}
 	if !now.Before(end) {
-		return nil, fmt.Errorf("the authority's certificate was good until %s", day(a.Certificate.NotAfter))
+		return nil, fmt.Errorf("the authority's certificate was valid until %s", day(a.Certificate.NotAfter))
 	}
 	template.Subject.Organization = []string{"quorate"}
 	template.NotBefore, template.NotAfter = now.Add(-skew), end

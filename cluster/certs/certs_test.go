@@ -270,7 +270,7 @@ func TestRotation(t *testing.T) {
 		t.Errorf("complains of %v", said)
 	}
 	good("with a file that is broken")
-	if len(said) != 1 || !strings.Contains(said[0].Error(), "n1.pem: no certificate in it") {
+	if len(said) != 1 || !strings.Contains(said[0].Error(), "n1.pem: contains no certificate") {
 		t.Errorf("complains of %v, and should once", said)
 	}
 	if err := os.Remove(f.files("n1").Key); err != nil {
@@ -298,7 +298,7 @@ func TestOpenRefuses(t *testing.T) {
 	}{
 		"another's name": {"n2", func(f *folder) error { return nil }, `not for node "n2"`},
 		"no file":        {"n1", func(f *folder) error { return os.Remove(f.files("n1").Certificate) }, "no such file"},
-		"no key":         {"n1", func(f *folder) error { return os.WriteFile(f.files("n1").Key, nil, 0o600) }, "no key in it"},
+		"no key":         {"n1", func(f *folder) error { return os.WriteFile(f.files("n1").Key, nil, 0o600) }, "contains no key"},
 		"open key":       {"n1", func(f *folder) error { return os.Chmod(f.files("n1").Key, 0o604) }, "mode 0604"},
 		"another's key": {"n1", func(f *folder) error { return os.Rename(filepath.Join(f.dir, AuthorityKeyFile), f.files("n1").Key) },
 			"is not the key of"},
@@ -369,7 +369,7 @@ func TestLife(t *testing.T) {
 	if err != nil || !p.Certificate.NotAfter.Equal(a.Certificate.NotAfter) {
 		t.Errorf("good until %v, %v", p.Certificate.NotAfter, err)
 	}
-	if _, err := a.Issue("n1", now.Add(time.Hour), time.Hour); err == nil || !strings.Contains(err.Error(), "was good until") {
+	if _, err := a.Issue("n1", now.Add(time.Hour), time.Hour); err == nil || !strings.Contains(err.Error(), "was valid until") {
 		t.Errorf("signs after its end: %v", err)
 	}
 }

@@ -70,7 +70,7 @@ func LoadAuthority(certFile, keyFile string) (*Authority, error) {
 			return &Authority{c, key}, nil
 		}
 	}
-	return nil, fmt.Errorf("%s is the key of none of the authorities in %s", keyFile, certFile)
+	return nil, fmt.Errorf("%s is not the key of any authority in %s", keyFile, certFile)
 }
 
 // open reads the authority of a folder.

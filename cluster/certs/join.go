@@ -28,7 +28,7 @@ func (k *Keys) Authority() ([]byte, error) {
 			return fingerprint(c), nil
 		}
 	}
-	return nil, errors.New("none of the authorities has signed this node's certificate")
+	return nil, errors.New("this node's certificate was not signed by any of the authorities")
 }
 
 func pool(all ...*x509.Certificate) *x509.CertPool {
@@ -45,7 +45,7 @@ func (k *Keys) Invited(pin []byte) (*tls.Config, error) {
 	a := k.current()
 	at := slices.IndexFunc(a.authorities, func(c *x509.Certificate) bool { return bytes.Equal(fingerprint(c), pin) })
 	if at < 0 {
-		return nil, fmt.Errorf("the token is for a cluster whose authority has the fingerprint %s, and that is none in %s", hex.EncodeToString(pin), k.files.Authorities)
+		return nil, fmt.Errorf("the token is for a cluster whose authority has the fingerprint %s, which is not in %s", hex.EncodeToString(pin), k.files.Authorities)
 	}
 	c, err := k.Client("")
 	if err == nil {
@@ -83,12 +83,12 @@ func provesPin(pin []byte) func(tls.ConnectionState) error {
 				return verify(s.PeerCertificates, pool(c), "", time.Now())
 			}
 		}
-		return fmt.Errorf("the token is for a cluster whose authority has the fingerprint %s, and the node that answers is of another one", hex.EncodeToString(pin))
+		return fmt.Errorf("the token is for a cluster whose authority has the fingerprint %s, but the node that answered belongs to another one", hex.EncodeToString(pin))
 	}
 }
 
 // errSignsNone: this node has no key to sign with.
-var errSignsNone = errors.New("this node signs no certificates: it has no cluster.ssl_options.cakeyfile")
+var errSignsNone = errors.New("this node does not sign certificates: it has no cluster.ssl_options.cakeyfile")
 
 // Sign creates a certificate for a joining node from its request. It returns the certificate and
 // the valid authorities as PEM.
@@ -105,7 +105,7 @@ func (k *Keys) Sign(node string, request []byte) (made *x509.Certificate, certif
 		return nil, nil, nil, fmt.Errorf("request for a certificate: %w", err)
 	}
 	if _, known := algorithmOfPublic(r.PublicKey); !known {
-		return nil, nil, nil, errors.New("request for a certificate: a key that is neither of ECDSA on P-256 nor of Ed25519")
+		return nil, nil, nil, errors.New("request for a certificate: the key must be ECDSA on P-256 or Ed25519")
 	}
 	if made, err = a.signer.Sign(node, r.PublicKey, time.Now(), NodeLife); err != nil {
 		return nil, nil, nil, err
@@ -214,7 +214,7 @@ func (w *Waiting) Accept(certificate, authorities []byte) error {
 		err = verify(chain, pool(roots...), w.node, time.Now())
 	}
 	if err == nil && !samePublic(chain[0].PublicKey, w.key) {
-		err = errors.New("it is for another key")
+		err = errors.New("it is for a different key")
 	}
 	if err != nil {
 		return fmt.Errorf("certificate of this node: %w", err)

@@ -89,7 +89,7 @@ func TestInvitation(t *testing.T) {
 		if server != signer {
 			wrong = pin
 		}
-		if from, _ := connect(t, mustInvited(t, w, wrong), mustServer(t, server)); from == nil || !strings.Contains(from.Error(), "is of another one") {
+		if from, _ := connect(t, mustInvited(t, w, wrong), mustServer(t, server)); from == nil || !strings.Contains(from.Error(), "belongs to another one") {
 			t.Errorf("%s: %v", name, from)
 		}
 	}
@@ -109,7 +109,7 @@ func TestInvitation(t *testing.T) {
 	if from, to := connect(t, mustInvited(t, n2, pin), mustServer(t, plain)); from != nil || to != nil {
 		t.Errorf("with a certificate: %v, %v", from, to)
 	}
-	if _, err := n2.Invited(other); err == nil || !strings.Contains(err.Error(), "that is none in") {
+	if _, err := n2.Invited(other); err == nil || !strings.Contains(err.Error(), "which is not in") {
 		t.Errorf("with a certificate, another cluster's token: %v", err)
 	}
 	// Both protocols at once are a link, and that needs a certificate.

@@ -159,7 +159,7 @@ func (k *Keys) current() *about {
 		}
 	}
 	if !again {
-		k.complain(fmt.Errorf("certificates have changed and are not taken: %w", err))
+		k.complain(fmt.Errorf("changed certificates were not accepted: %w", err))
 	}
 	return k.about
 }

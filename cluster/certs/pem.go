@@ -52,7 +52,7 @@ func decode(text []byte) (all []*x509.Certificate, err error) {
 		all = append(all, c)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("no certificate in it")
+		return nil, errors.New("contains no certificate")
 	}
 	return all, nil
 }
@@ -61,12 +61,12 @@ func decode(text []byte) (all []*x509.Certificate, err error) {
 func decodeKey(text []byte) (crypto.Signer, error) {
 	b, _ := pem.Decode(text)
 	if b == nil {
-		return nil, errors.New("no key in it")
+		return nil, errors.New("contains no key")
 	}
 	any, err := x509.ParsePKCS8PrivateKey(b.Bytes)
 	if err != nil {
 		if any, err = x509.ParseECPrivateKey(b.Bytes); err != nil {
-			return nil, errors.New("no key in it that can be read")
+			return nil, errors.New("contains no readable key")
 		}
 	}
 	key, ok := any.(crypto.Signer)
@@ -96,7 +96,7 @@ func readKey(path string) (crypto.Signer, error) {
 		return nil, err
 	}
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
-		return nil, fmt.Errorf("%s: everybody on this host may use the key (mode %04o); chmod 600 it", path, mode)
+		return nil, fmt.Errorf("%s: the key is readable by every user of this host (mode %04o); use chmod 600", path, mode)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -24,7 +24,7 @@ type Token struct {
 }
 
 // errToken does not repeat its input, which may be most of a secret.
-var errToken = errors.New("this is no token: quoratectl token create makes them")
+var errToken = errors.New("not a token: create one with quoratectl token create")
 
 // NewToken creates a token for a cluster.
 func NewToken(authority []byte) (Token, error) {

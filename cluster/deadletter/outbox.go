@@ -489,7 +489,7 @@ func (tr *transfers) Gone() {
 // more is sent there.
 func (tr *transfers) Lost() {
 	x := tr.from
-	x.sender.slog.Error("target refuses the dead letters of a queue",
+	x.sender.slog.Error("target queue refuses dead letters",
 		"queue", x.group.Spec().Name, "target", uint64(tr.stream.Queue()))
 	tr.stream.Abandon()
 	x.again = true
@@ -499,7 +499,7 @@ func (tr *transfers) Lost() {
 func (tr *transfers) Failed() {
 	x := tr.from
 	tr.stream.Abandon()
-	x.sender.host.Spawn("send dead letters anew", func() {
+	x.sender.host.Spawn("resend dead letters", func() {
 		x.sender.Drop(x.group.Spec().Queue)
 		x.sender.Forward(x.group)
 	})

@@ -83,7 +83,7 @@ func (f *Finder) Addresses(ctx context.Context, contact string) ([]string, error
 	}
 	_, targets, err := f.resolver().LookupSRV(ctx, "", "", name)
 	if len(targets) == 0 {
-		return nil, errors.Join(err, fmt.Errorf("%s: DNS lists no targets", contact))
+		return nil, errors.Join(err, fmt.Errorf("%s: DNS has no SRV targets", contact))
 	}
 	var found []string
 	var errs []error
@@ -148,7 +148,7 @@ func (f *Finder) Dial(ctx context.Context, address string) (net.Conn, error) {
 		}
 	}
 	if err = errors.Join(errs...); refused < len(all) {
-		return nil, fmt.Errorf("no address of %s answers: %v", host, err) // without %w: a refusal among them proves nothing
+		return nil, fmt.Errorf("no address of %s answered: %v", host, err) // without %w: a refusal among them proves nothing
 	}
 	return nil, err
 }

@@ -151,7 +151,7 @@ func (e *Exchanges) expire(ctx context.Context, i candidate, now fsm.Time) {
 		return
 	}
 	e.expired.Add(1)
-	e.c.Logger.Info("exchange deleted for being idle", "exchange", i.Name, "vhost", i.VHost,
+	e.c.Logger.Info("idle exchange deleted", "exchange", i.Name, "vhost", i.VHost,
 		"idle", time.Duration(i.Idle())*time.Millisecond, "last_active", time.UnixMilli(int64(i.active)).UTC())
 }
 

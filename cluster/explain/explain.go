@@ -189,7 +189,7 @@ func QueueName(names Names, id fsm.QueueID) string {
 	if q, ok := names.QueueByID(id); ok {
 		return q.Name
 	}
-	return fmt.Sprintf("queue %d, which is gone", id)
+	return fmt.Sprintf("queue %d (deleted)", id)
 }
 
 func (l *life) add(e api.LifeEvent) {

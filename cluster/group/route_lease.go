@@ -124,7 +124,7 @@ func (l *routeLease) note(fresh bool, now time.Time) {
 		l.without, l.warned = now, false
 	case !fresh && l.ever && !l.warned && now.Sub(l.without) > leaseWarn: // one that starts has none yet
 		l.warned = true
-		l.slog.Warn("publishes wait: the catalog's leader does not say that this node is up to date")
+		l.slog.Warn("publishes wait: the catalog's leader does not confirm that this node is up to date")
 	}
 	l.had, l.ever = fresh, l.ever || fresh
 }

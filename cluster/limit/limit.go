@@ -196,7 +196,7 @@ func (c *Limiter) refuse(k *conn) {
 	c.refused++
 	c.unlogged++
 	if now := time.Now(); now.Sub(c.logged) >= logEvery {
-		c.config.Logger.Warn("connections are closed, there are too many", slog.String("listener", c.config.Name),
+		c.config.Logger.Warn("too many connections: new ones are closed", slog.String("listener", c.config.Name),
 			slog.Int("most", c.config.Max), slog.Int("pending", c.count), slog.Int("closed", c.unlogged), slog.Any("last_from", k.from))
 		c.logged, c.unlogged = now, 0
 	}

@@ -24,7 +24,7 @@ var (
 	// ErrHeldBack is returned when there were too many failures before.
 	ErrHeldBack = errors.New("too many failed logins")
 	// ErrBusy is returned when too many logins wait to be checked.
-	ErrBusy = errors.New("too many logins wait")
+	ErrBusy = errors.New("too many logins are waiting")
 )
 
 // Config limits the cost of logins.

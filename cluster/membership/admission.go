@@ -29,9 +29,9 @@ type Signer interface {
 }
 
 var (
-	errNoToken       = errors.New("a node that is new joins with a token: quoratectl token create makes one, cluster_formation.token takes it")
-	errNoCertificate = errors.New("without a certificate a node may only ask to join, with a token")
-	errNoSigner      = errors.New("this node signs no certificates: ask one that has cluster.ssl_options.cakeyfile")
+	errNoToken       = errors.New("a new node needs a token to join: create one with quoratectl token create and set cluster_formation.token")
+	errNoCertificate = errors.New("without a certificate a node can only request to join, with a token")
+	errNoSigner      = errors.New("this node does not sign certificates: join at a node with cluster.ssl_options.cakeyfile")
 )
 
 // admission answers nodes that have no link. It checks the caller's identity and request, and has
@@ -147,9 +147,9 @@ func (a *admission) decide(ctx context.Context, req *peerpb.IntroduceRequest, re
 
 // refused logs a node that was not admitted. It is called several times a second.
 func (a *admission) refused(who peer.Caller, req *peerpb.IntroduceRequest, reason string) {
-	name, what := req.Node, "node does not join"
+	name, what := req.Node, "node refused to join"
 	if req.Unproven {
-		name, what = "", "node without a certificate does not join" // names cost it nothing
+		name, what = "", "node without a certificate refused to join" // names cost it nothing
 	}
 	a.links.mesh.Complain(name, what, fmt.Errorf("%s, node %q at %s", reason, fsm.Short(req.Node), who.Host))
 	a.config.Audit.Write(audit.Event{
@@ -171,7 +171,7 @@ func (a *admission) certify(who peer.Caller, req *peerpb.IntroduceRequest, reply
 	req.CertificateRequest = nil
 	return func() {
 		reply.Certificate, reply.Authorities = certificate, authorities
-		a.slog.Info("node gets a certificate", "node", req.Node, "fingerprint", certs.Fingerprint(made), "expires", made.NotAfter)
+		a.slog.Info("certificate issued to node", "node", req.Node, "fingerprint", certs.Fingerprint(made), "expires", made.NotAfter)
 		a.config.Audit.Write(audit.Event{
 			Kind: audit.Cluster, Action: "certificate.issue", Origin: audit.Origin{Protocol: "cluster", Address: who.Host},
 			Target: map[string]string{"node": req.Node}, Detail: certificateDetail(made), Outcome: audit.OK,
@@ -187,7 +187,7 @@ func certificateDetail(c *x509.Certificate) map[string]any {
 // by an up-to-date view, which a majority stands behind.
 func (a *admission) answerMembership(ctx context.Context, req *peerpb.IntroduceRequest, reply *peerpb.IntroduceReply) {
 	if a.links.directory.announce(req.Node, req.Identity, req.Address) {
-		a.slog.Info("node has another address", "node", req.Node, "address", req.Address)
+		a.slog.Info("node has a new address", "node", req.Node, "address", req.Address)
 		a.links.update(nil)
 	}
 	if !a.catalog.Started() {

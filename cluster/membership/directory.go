@@ -114,7 +114,7 @@ func (d *directory) read(name string) error {
 			name = owner
 		}
 		if owner != "" && owner != name {
-			return fmt.Errorf("data folder %s belongs to node %s, this one is called %s", filepath.Dir(d.path), owner, name)
+			return fmt.Errorf("data folder %s belongs to node %s, but this node is %s", filepath.Dir(d.path), owner, name)
 		}
 		d.kept.Name = name
 		return nil

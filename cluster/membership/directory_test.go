@@ -38,7 +38,7 @@ func TestDirectoryBelongsToOne(t *testing.T) {
 	if err := d.close(); err != nil {
 		t.Fatal(err)
 	}
-	refused("n2", "belongs to node n1, this one is called n2")
+	refused("n2", "belongs to node n1, but this node is n2")
 	d = mustOpen() // what is refused does not keep the folder
 	if _, err := d.learn(7, map[string]member{"n1": {}, "n2": {}}); err != nil {
 		t.Fatal(err)

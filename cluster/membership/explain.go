@@ -21,7 +21,7 @@ func Explain(o RecoverOptions, vhost, queue string, wanted explain.Wanted) (x ap
 	q, ok := r.view.Queue(vhost, queue)
 	switch {
 	case !ok:
-		return x, fmt.Errorf("there is no queue %s in vhost %s", queue, vhost)
+		return x, fmt.Errorf("no queue %s in vhost %s", queue, vhost)
 	case q.Local:
 		return x, fmt.Errorf("%s: %w", q, group.ErrNoHistory)
 	}

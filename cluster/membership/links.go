@@ -60,7 +60,7 @@ func (l *links) admit(node string, identity []byte) error {
 	switch {
 	case !ok:
 		l.refresh.Wake()
-		return fmt.Errorf("%w: %q is no member of the cluster", peer.ErrUnknownNode, node)
+		return fmt.Errorf("%w: %q is not a member of the cluster", peer.ErrUnknownNode, node)
 	case len(known) > 0 && !bytes.Equal(known, identity):
 		l.refresh.Wake()
 		l.refused.Add(1)

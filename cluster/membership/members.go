@@ -115,7 +115,7 @@ func (m *members) replace(req *peerpb.IntroduceRequest, known bool) error {
 	if err := m.remove(req.Node); err != nil {
 		return err
 	}
-	m.slog.Info("node is admitted", "node", req.Node, "address", req.Address, "replaces", known)
+	m.slog.Info("node admitted", "node", req.Node, "address", req.Address, "replaces", known)
 	return nil
 }
 
@@ -230,7 +230,7 @@ func (m *members) converge(ctx context.Context) {
 		switch _, known := view.NodeByName(x.Node); {
 		case !known && !slices.Contains(founders, x.Node) && x.Node != m.config.Node:
 			if err := m.remove(x.Node); err != nil {
-				m.slog.Warn("node that has gone stays a member of the catalog", "node", x.Node, "error", err)
+				m.slog.Warn("removed node is still a member of the catalog", "node", x.Node, "error", err)
 				continue
 			}
 			return
@@ -243,7 +243,7 @@ func (m *members) converge(ctx context.Context) {
 	for _, s := range view.Nodes() {
 		if !slices.ContainsFunc(config, func(x group.Member) bool { return x.Node == s.Name }) {
 			if err := m.catalog.Add(s.Name); err != nil {
-				m.slog.Warn("node is not added to the catalog", "node", s.Name, "error", err)
+				m.slog.Warn("node was not added to the catalog", "node", s.Name, "error", err)
 			}
 			return
 		}
@@ -272,10 +272,10 @@ func (m *members) raiseVersion(ctx context.Context) {
 	if err := m.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{
 		PutSetting: &logpb.PutSetting{Name: catalog.FSMVersion, Value: int64(to)},
 	}}); err != nil {
-		m.slog.Warn("fsm_version is not raised", "from", from, "to", to, "error", err)
+		m.slog.Warn("fsm_version was not raised", "from", from, "to", to, "error", err)
 		return
 	}
-	m.slog.Info("fsm_version is raised", "from", from, "to", to)
+	m.slog.Info("fsm_version was raised", "from", from, "to", to)
 }
 
 // promote gives caught-up nodes a vote on the catalog, as many as leave the number of voters odd: with
@@ -289,10 +289,10 @@ func (m *members) promote(ctx context.Context, voters int, learners []string) {
 	}
 	for ; moreVoters(voters, len(ready)); voters, ready = voters+1, ready[1:] {
 		if err := m.catalog.Promote(ready[0]); err != nil {
-			m.slog.Warn("node gets no vote on the catalog", "node", ready[0], "error", err)
+			m.slog.Warn("node was not made a voter of the catalog", "node", ready[0], "error", err)
 			return
 		}
-		m.slog.Info("node votes on the catalog", "node", ready[0])
+		m.slog.Info("node is now a voter of the catalog", "node", ready[0])
 	}
 }
 

@@ -137,10 +137,10 @@ func (m *Membership) checkStores() error {
 		return err
 	}
 	if len(m.links.others()) == 0 {
-		return fmt.Errorf("data folder %s has lost its %s, and the cluster has no other node to get that from: restore it, or empty the folder to begin anew",
+		return fmt.Errorf("data folder %s has lost its %s, and no other node of the cluster can provide it: restore it, or empty the folder to start over",
 			m.config.DataDir, lost)
 	}
-	m.slog.Error("the data folder has lost what shows how this node voted: it joins anew, and the others bring it up to date", "lost", lost)
+	m.slog.Error("the data folder has lost the record of this node's votes: the node rejoins, and the others bring it up to date", "lost", lost)
 	return m.directory.renew()
 }
 
@@ -179,7 +179,7 @@ func (m *Membership) Resume() error { return m.joiner.resume() }
 
 // Start starts the loops that maintain the membership. The mesh must have started.
 func (m *Membership) Start() {
-	m.loops.Go("ask which nodes there are", func(ctx context.Context) {
+	m.loops.Go("ask for the list of nodes", func(ctx context.Context) {
 		m.links.refresh.Run(ctx.Done(), func(time.Time) (again time.Duration) { m.links.askNodes(ctx); return 0 })
 	})
 	m.loops.Go("keep the catalog's members", m.members.run)

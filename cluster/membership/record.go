@@ -96,7 +96,7 @@ func decodeRecord(raw []byte) (r record, err error) {
 		return record{}, err
 	}
 	if was != 0 && was != crc32.Checksum(plain, castagnoli) {
-		return record{}, errors.New("its checksum is another one")
+		return record{}, errors.New("its checksum does not match")
 	}
 	return r, nil
 }

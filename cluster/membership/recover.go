@@ -81,7 +81,7 @@ type dataFolder struct {
 
 func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 	if _, err := os.Stat(filepath.Join(dir, nodeFile)); err != nil {
-		return nil, fmt.Errorf("%s is no data folder of a node: %w", dir, err)
+		return nil, fmt.Errorf("%s is not the data folder of a node: %w", dir, err)
 	}
 	d, err := openDirectory(vfs.Default, dir, "")
 	if err != nil {
@@ -108,7 +108,7 @@ func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 		return nil, errors.Join(fmt.Errorf("%s: %w", dir, err), r.close())
 	}
 	if _, known := r.view.NodeByName(r.node); !known {
-		return nil, errors.Join(fmt.Errorf("%s: its catalog does not know node %s: there is nothing to recover", dir, r.node), r.close())
+		return nil, errors.Join(fmt.Errorf("%s: its catalog does not contain node %s: there is nothing to recover", dir, r.node), r.close())
 	}
 	return r, nil
 }
@@ -156,22 +156,22 @@ func Recover(o RecoverOptions) (*Recovery, error) {
 	main := all[0]
 	for i, r := range all[1:] {
 		if r.node == main.node {
-			return nil, fmt.Errorf("%s is of node %s, too", o.Also[i], r.node)
+			return nil, fmt.Errorf("%s belongs to node %s as well", o.Also[i], r.node)
 		}
 		if r.catalog.Beyond(&main.catalog) {
-			return nil, fmt.Errorf("the catalog of node %s, in %s, goes further (entry %d of term %d) than that of node %s (entry %d of term %d): recover that one, with this one as --also",
+			return nil, fmt.Errorf("the catalog of node %s, in %s, is ahead (entry %d of term %d) of that of node %s (entry %d of term %d): recover that one, with this one as --also",
 				r.node, o.Also[i], r.catalog.Last, r.catalog.Term, main.node, main.catalog.Last, main.catalog.Term)
 		}
 	}
 	if len(main.view.Nodes()) == 1 && slices.Equal(main.catalog.Voters, []string{main.node}) {
-		return nil, fmt.Errorf("node %s is the whole cluster already: there is nothing to recover", main.node)
+		return nil, fmt.Errorf("node %s already is the whole cluster: there is nothing to recover", main.node)
 	}
 	rec, err := inspect(main, all)
 	if err != nil || !o.Act {
 		return rec, err
 	}
 	if err := main.take(rec); err != nil {
-		return rec, fmt.Errorf("the recovery has begun and is not complete, run it again: %w", err)
+		return rec, fmt.Errorf("the recovery was interrupted; run it again: %w", err)
 	}
 	rec.Done = true
 	return rec, nil
@@ -229,7 +229,7 @@ func inspectQueue(q *catalog.Queue, all []*dataFolder) (RecoveredGroup, error) {
 		g.Scheduled = int(stats.Scheduled.Messages + stats.Delayed.Messages)
 	}
 	if g.source == nil {
-		g.Voters, g.Loss = []string{}, "all messages: no replica is left, the queue begins anew"
+		g.Voters, g.Loss = []string{}, "all messages: no replica is left, and the queue is created empty"
 		return g, nil
 	}
 	g.assess(all)

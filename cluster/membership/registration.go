@@ -87,7 +87,7 @@ func (r *registration) registerAgain(ctx context.Context) {
 		r.slog.Warn("this node was declared dead and cannot register again", "error", err)
 		return
 	}
-	r.slog.Warn("this node was declared dead: it has registered again, and its clients connect again",
+	r.slog.Warn("this node was declared dead; it has registered again, and its clients reconnect",
 		"boot", before, "new_boot", registered.Boot)
 	r.renewed(registered.Boot)
 }

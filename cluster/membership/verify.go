@@ -64,7 +64,7 @@ func (v *verifier) removed(ctx context.Context) bool {
 		return false
 	}
 	v.slog.Error("this node is no longer a member of the cluster: it was forgotten, or another data folder has taken its place. "+
-		"To join anew, start it with an empty data folder", "data_dir", v.config.DataDir, "told_by", strings.Join(by, " "), "code", CodeRemoved)
+		"To join again, start it with an empty data folder", "data_dir", v.config.DataDir, "told_by", strings.Join(by, " "), "code", CodeRemoved)
 	return true
 }
 

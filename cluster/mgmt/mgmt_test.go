@@ -308,9 +308,9 @@ func (w *world) names(user, path string) []string {
 // A login that could not be looked at is no wrong password.
 func TestBusyLogin(t *testing.T) {
 	w := newWorld(t)
-	w.busy = fsm.Refuse(fsm.Forced, "too many logins wait")
+	w.busy = fsm.Refuse(fsm.Forced, "too many logins are waiting")
 	w.check(
-		want{user: "root", method: "GET", path: "/api/whoami", status: 503, answer: `{"error":"unavailable","reason":"too many logins wait"}`},
+		want{user: "root", method: "GET", path: "/api/whoami", status: 503, answer: `{"error":"unavailable","reason":"too many logins are waiting"}`},
 		want{user: "eve", method: "GET", path: "/api/whoami", status: 401, answer: `{"error":"not_authorized","reason":"Not_Authorized"}`},
 	)
 }

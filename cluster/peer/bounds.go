@@ -43,8 +43,8 @@ const (
 )
 
 var (
-	errCrowded = errors.New("peer: the node holds as much as it may for others")
-	errLate    = errors.New("peer: nothing was said in time")
+	errCrowded = errors.New("peer: the limit of memory held for other nodes is reached")
+	errLate    = errors.New("peer: timed out waiting for the first message")
 )
 
 // holdings is what a mesh holds for other nodes.

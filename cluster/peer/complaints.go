@@ -83,7 +83,7 @@ func (m *Mesh) Complain(node, what string, err error) {
 
 // distrust breaks the link to a node that gives answers which make no sense.
 func (m *Mesh) distrust(node string, err error) {
-	m.Complain(node, "a node's answer makes no sense", err)
+	m.Complain(node, "malformed answer from a node", err)
 	if p := m.peer(node); p != nil {
 		if l := p.link.Load(); l != nil {
 			l.cancel(err)

@@ -53,7 +53,7 @@ func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Fram
 		return statusWithdrawn // before anything else: a log may lie on the disk that hangs
 	}
 	if misbehaved(err) {
-		s.m.Complain(in.p.name, "ended the stream of a node that sends what makes no sense", err)
+		s.m.Complain(in.p.name, "closed the stream of a node that sent malformed data", err)
 	} else if s.m.ctx.Err() == nil && s.m.complaints.first(in.p.name, "ended") {
 		s.m.log.Info("stream from node ended", slog.String("node", in.p.name), slog.Any("cause", err))
 	}

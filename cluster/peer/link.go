@@ -147,7 +147,7 @@ func (l *link) close() {
 }
 
 // errSuspected ends a link on which nothing arrives any more.
-var errSuspected = errors.New("peer: node is silent")
+var errSuspected = errors.New("peer: node does not respond")
 
 // serve runs the link until it breaks, and returns the reason. Everything pending has failed by
 // then.
@@ -330,7 +330,7 @@ func (l *link) answered(f frame, resp any, requestTerm uint64) error {
 		err = vetAnswer(resp, requestTerm)
 	}
 	if err != nil {
-		l.p.m.Complain(l.p.name, "a node's answer makes no sense", err)
+		l.p.m.Complain(l.p.name, "malformed answer from a node", err)
 		l.cancel(err)
 	}
 	return err

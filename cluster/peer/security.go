@@ -170,7 +170,7 @@ func newServerCredentials(s *Security, complain func(node, what string, err erro
 }
 
 // refusedConnection is what is logged of connections.
-const refusedConnection = "refused a connection of who has not proved to be a node"
+const refusedConnection = "refused a connection that has not authenticated as a node"
 
 // Clone implements credentials.TransportCredentials.
 func (e *serverCredentials) Clone() credentials.TransportCredentials { return e }

@@ -64,7 +64,7 @@ func (l *Leaderships) transfer(ctx context.Context, id fsm.GroupID, from, to str
 		return err
 	}
 	if r.Error != "" {
-		return fmt.Errorf("%s does not hand over: %s", from, r.Error)
+		return fmt.Errorf("%s did not hand over the leadership: %s", from, r.Error)
 	}
 	return nil
 }

@@ -158,7 +158,7 @@ func (r *LocalReplicas) converge(id fsm.GroupID) (again time.Duration) {
 	f := r.failing[id]
 	if err == nil {
 		if delete(r.failing, id); f != nil {
-			r.node.Logger.Info("a replica is opened or dropped after all", "group", id, "attempts", f.attempts+1, "after", time.Since(f.since).Round(time.Millisecond))
+			r.node.Logger.Info("a replica was finally opened or dropped", "group", id, "attempts", f.attempts+1, "after", time.Since(f.since).Round(time.Millisecond))
 		}
 		return again
 	}

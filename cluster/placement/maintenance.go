@@ -82,7 +82,7 @@ func (m *Maintenance) Drain(ctx context.Context) (api.Drained, error) {
 	if err := m.mark(ctx, markWait, m.node.Catalog.Propose, true); err != nil {
 		return api.Drained{}, fmt.Errorf("mark the node as draining: %w", err)
 	}
-	m.node.Logger.Info("node drains")
+	m.node.Logger.Info("node is draining")
 	if m.listeners != nil {
 		out, cancel := context.WithTimeout(ctx, disconnectWait)
 		defer cancel()
@@ -93,7 +93,7 @@ func (m *Maintenance) Drain(ctx context.Context) (api.Drained, error) {
 	d := api.Drained{Node: m.node.Node}
 	began := time.Now()
 	d.Moved, d.Left = m.leaderships.HandOver(ctx)
-	m.node.Logger.Info("node is drained", "moved", d.Moved, "left", d.Left, "took", time.Since(began).Round(time.Millisecond))
+	m.node.Logger.Info("node drained", "moved", d.Moved, "left", d.Left, "took", time.Since(began).Round(time.Millisecond))
 	return d, nil
 }
 
@@ -110,7 +110,7 @@ func (m *Maintenance) Revive(ctx context.Context) error {
 	if err := m.listeners.Open(); err != nil {
 		return fmt.Errorf("listen for clients: %w", err)
 	}
-	m.node.Logger.Info("node is revived")
+	m.node.Logger.Info("node revived")
 	return nil
 }
 
@@ -125,7 +125,7 @@ func (m *Maintenance) Leave(ctx context.Context) {
 		return // there is nobody to tell, or to lead
 	}
 	if err := m.mark(ctx, leaveMarkWait, n.Catalog.Note, true); err != nil {
-		n.Logger.Debug("the other nodes are not told that this one stops", "error", err)
+		n.Logger.Debug("the other nodes could not be told that this node is stopping", "error", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaveWait)
 	defer cancel()

@@ -126,7 +126,7 @@ func (m *Members) await(ctx context.Context, q *catalog.Queue) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("timeout: the members of %s are still being changed", q)
+			return fmt.Errorf("timeout: the members of %s are still changing", q)
 		case <-poll.C:
 		}
 	}

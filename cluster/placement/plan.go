@@ -93,7 +93,7 @@ func (p *Plan) Step(ctx context.Context) (done bool) {
 		return false
 	}
 	if next := p.grown(); next != nil {
-		p.node.Logger.Info("queue gets members", "queue", p.queue.Name, "vhost", p.queue.VHost, "nodes", next)
+		p.node.Logger.Info("adding members to queue", "queue", p.queue.Name, "vhost", p.queue.VHost, "nodes", next)
 		p.propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
 			Queue: uint64(p.queue.ID), Members: next, Was: numbers(p.view.Members(p.queue)),
 		}}})
@@ -150,7 +150,7 @@ func (p *Plan) promote(ctx context.Context) bool {
 		return false
 	}
 	err := p.group.Promote(ready[0])
-	p.report("member votes", ready[0], err)
+	p.report("member is now a voter", ready[0], err)
 	return err == nil
 }
 

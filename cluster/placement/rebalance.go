@@ -25,7 +25,7 @@ const (
 )
 
 // errRebalancing is returned while another rebalance is in progress.
-var errRebalancing = errors.New("a rebalance is under way")
+var errRebalancing = errors.New("a rebalance is already running")
 
 // Rebalance moves leaderships of the queues whose vhost and name match until the number of these
 // that each node leads differs by at most one. nil matches everything.

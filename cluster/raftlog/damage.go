@@ -86,7 +86,7 @@ func (s *Store) awaitDescriptors(err error) bool {
 		return false
 	}
 	if lasts == 0 {
-		s.log.Error("no file descriptor is left to read with: reads wait", slog.String("error", err.Error()))
+		s.log.Error("out of file descriptors: reads wait", slog.String("error", err.Error()))
 	}
 	time.Sleep(descriptorPause)
 	return true
@@ -101,7 +101,7 @@ func (s *Store) readFailed(id fsm.GroupID, what string, err error) {
 		s.condemn(s.ledger.place(id), what+": "+err.Error())
 		s.end("durable state is damaged: the replica will be rebuilt", "group", id, "record", what, "error", err)
 	case pebble.IsCorruptionError(err):
-		s.end("a file of the log store is damaged: it is looked into at the next start", "group", id, "record", what, "error", err)
+		s.end("a file of the log store is damaged and will be checked at the next start", "group", id, "record", what, "error", err)
 	case s.awaitDescriptors(err):
 	default:
 		s.end("durable state cannot be read", "group", id, "record", what, "error", err)

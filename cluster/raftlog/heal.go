@@ -87,7 +87,7 @@ func isStoreDamage(err error) bool {
 // putAside renames the store's folder, and makes an empty one, under its lock.
 func (s *Store) putAside(fs vfs.FS, dir, why string) error {
 	aside := dir + asideSuffix
-	s.log.Error("the log store cannot be used: it is put aside, and an empty one begun",
+	s.log.Error("the log store is unusable: it was moved aside and replaced by an empty one",
 		slog.String("aside", aside), slog.String("reason", why))
 	err := errors.Join(s.lock.Close(), fs.RemoveAll(aside), fs.Rename(dir, aside))
 	if err == nil {

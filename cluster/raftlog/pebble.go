@@ -89,9 +89,9 @@ func (s *Store) listener() *pebble.EventListener {
 			}
 		},
 		WriteStallBegin: func(i pebble.WriteStallBeginInfo) {
-			s.log.Warn("log store holds writes back", slog.String("reason", i.Reason))
+			s.log.Warn("log store is throttling writes", slog.String("reason", i.Reason))
 		},
-		WriteStallEnd: func() { s.log.Warn("log store takes writes again") },
+		WriteStallEnd: func() { s.log.Warn("log store accepts writes again") },
 	}
 }
 

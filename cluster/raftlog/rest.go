@@ -186,7 +186,7 @@ func (s *Store) tidy(ctx context.Context, long int64) {
 	}
 	// What it cannot write ends the process, and damage has been reported, by then.
 	if err := s.db.Compact(ctx, []byte{0}, []byte{0xff}, false); err != nil && ctx.Err() == nil {
-		s.log.Warn("log store is not tidied", slog.String("error", err.Error()))
+		s.log.Warn("log store cleanup failed", slog.String("error", err.Error()))
 	}
 }
 

@@ -503,7 +503,7 @@ func (s *segments) giveBack(keep int) {
 	s.mu.Unlock()
 	for _, name := range gone {
 		if err := s.fs.Remove(name); err != nil { // it is looked at again at the next start
-			s.log.Warn("a segment is not removed", slog.String("error", err.Error()))
+			s.log.Warn("segment not removed", slog.String("error", err.Error()))
 		}
 	}
 }

@@ -154,11 +154,11 @@ func (s *Store) open(fs vfs.FS, dir string, o Options) error {
 			return s.prove(found, lost, st, unread)
 		}
 		if err := s.heal(fs, dir); err != nil {
-			s.log.Error("the log store cannot be healed", slog.String("error", err.Error()))
+			s.log.Error("the log store could not be repaired", slog.String("error", err.Error()))
 			s.ledger.changeHead(func(h *ledgerHead) { h.hopeless = true })
 		}
 		if err := s.db.Close(); err != nil {
-			s.log.Warn("the log store does not close", slog.String("error", err.Error()))
+			s.log.Warn("the log store did not close", slog.String("error", err.Error()))
 		}
 		s.db = nil
 	}

@@ -35,7 +35,7 @@ func (l *Local) Isolated() string {
 	case leader == "":
 		return "the catalog has no leader"
 	default:
-		return fmt.Sprintf("the catalog's leader %s does not say that the node is up to date", leader)
+		return fmt.Sprintf("the catalog's leader %s does not confirm that the node is up to date", leader)
 	}
 }
 

@@ -248,7 +248,7 @@ func (w *Watchdog) withdraw(waiting time.Duration) {
 	w.hangs.Add(1)
 	w.node.Withdraw()
 	w.spawn(func() {
-		w.config.Logger.Error("the disk hangs: the node leads nothing and leaves the others until it is back",
+		w.config.Logger.Error("the disk hangs: the node gives up its leaderships and withdraws until the disk is back",
 			"waiting", waiting.Round(time.Millisecond), "bound", w.config.Disk, "ends_after", w.config.DiskExit)
 	})
 }
@@ -258,7 +258,7 @@ func (w *Watchdog) comeBack(after time.Duration) {
 	w.hung.Store(false)
 	w.node.Return()
 	w.spawn(func() {
-		w.config.Logger.Warn("the disk is back: the node follows again", "after", after.Round(time.Millisecond))
+		w.config.Logger.Warn("the disk is back: the node takes part again", "after", after.Round(time.Millisecond))
 	})
 }
 

@@ -12,7 +12,7 @@ import (
 const PanicPause = time.Second
 
 // ErrPanicked is the result of work that has panicked.
-var ErrPanicked = errors.New("the node's program has failed, its log says how")
+var ErrPanicked = errors.New("internal error of the node; see its log")
 
 // Guard runs the node's background work. A panic costs that attempt and not the process: its queues
 // and clients do not depend on it.

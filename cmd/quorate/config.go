@@ -26,14 +26,14 @@ func configCommand(args []string, out io.Writer) error {
 			return configShow(args[1:], out)
 		}
 	}
-	return fmt.Errorf("config: check or show is expected\n%s", configUsage)
+	return fmt.Errorf("config: expected check or show\n%s", configUsage)
 }
 
 // configCheck reads a file as a node would, without the environment. It reports every mistake in
 // it, and what of it has no effect.
 func configCheck(args []string, out io.Writer) error {
 	if len(args) != 1 {
-		return fmt.Errorf("config check: one file is expected\n%s", configUsage)
+		return fmt.Errorf("config check: expected exactly one file\n%s", configUsage)
 	}
 	s := defaults()
 	if err := s.readFile(args[0]); err != nil {
@@ -62,7 +62,7 @@ func configShow(args []string, out io.Writer) error {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("config show: %q is not expected", flags.Arg(0))
+		return fmt.Errorf("config show: unexpected argument %q", flags.Arg(0))
 	}
 	s, err := load(*file, sets)
 	if err != nil {
@@ -71,7 +71,7 @@ func configShow(args []string, out io.Writer) error {
 	s.each(*all, func(key string, g given) {
 		line := strings.TrimRight(key+" = "+g.value, " ")
 		if slices.Contains(secrets, key) && g.value != "" {
-			line = "# " + key + " is set, and secret"
+			line = "# " + key + " is set; its value is secret"
 		}
 		fmt.Fprintf(out, "%s\n    # %s\n", line, g.source)
 	})

@@ -120,18 +120,18 @@ func TestFileOfThePeer(t *testing.T) {
 // What would make a node do something else than its file says is refused.
 func TestRefusedOfThePeer(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
-		{"auth_backends.1 = ldap", `"ldap" is none of internal`},
+		{"auth_backends.1 = ldap", `"ldap" is not one of internal`},
 		{"proxy_protocol = true", `"true" is not supported, only false`},
 		{"cluster_formation.peer_discovery_backend = etcd", "cluster_formation.join"},
 		{"ssl_options.password = x", "without one"},
 		{"default_user_tags.monitoring = true", "only default_user_tags.administrator"},
 		{"default_permissions.read = ^a", "only .*"},
-		{"default_pass = encrypted:abc", "encrypted values cannot be read"},
-		{"management.tcp.ip = host", "no IP address"},
+		{"default_pass = encrypted:abc", "encrypted values are not supported"},
+		{"management.tcp.ip = host", "not an IP address"},
 		{"management.tcp.port = http", "setting management.tcp.port: "},
-		{"loopback_users.guest = maybe", "neither true nor false"},
-		{"log.file.level = loud", `"loud" is none of`},
-		{"ssl_options.versions.1 = tlsv1.1", `"tlsv1.1" is none of`},
+		{"loopback_users.guest = maybe", "is not true or false"},
+		{"log.file.level = loud", `"loud" is not one of`},
+		{"ssl_options.versions.1 = tlsv1.1", `"tlsv1.1" is not one of`},
 		{"no.such.key = 1\nheartbeat = -1", "unknown setting no.such.key"},
 		{"no.such.key = 1\nheartbeat = -1", "line 2: setting heartbeat"},
 	} {
@@ -193,7 +193,7 @@ func TestEnvironmentOfThePeer(t *testing.T) {
 		t.Errorf("%s, %s, %s, %s: %v", s.user, s.password, s.vhost, s.nodeName, err)
 	}
 	told := fmt.Sprint(s.notices)
-	for _, want := range []string{"RABBITMQ_NODENAME has no effect: it has a host in it; use QUORATE_NODE_NAME", "RABBITMQ_ERLANG_COOKIE has no effect: nodes know", "RABBITMQ_OTHER has no effect: variables of settings begin"} {
+	for _, want := range []string{"RABBITMQ_NODENAME has no effect: it contains a host; use QUORATE_NODE_NAME", "RABBITMQ_ERLANG_COOKIE has no effect: nodes authenticate", "RABBITMQ_OTHER has no effect: variables of settings begin"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("told: %s, want %q", told, want)
 		}
@@ -231,13 +231,13 @@ func TestConfigCommand(t *testing.T) {
 		{[]string{"check", file}, []string{"num_acceptors.tcp has no effect", file + ": ok"}, nil},
 		{[]string{"check", mustFile(t, "heartbeat = x\nno.such = 1\n")}, nil, []string{"line 1: setting heartbeat", "line 2: unknown setting no.such"}},
 		{[]string{"check", mustFile(t, "listeners.ssl.default = 5671\n")}, nil, []string{"needs ssl_options.certfile"}},
-		{[]string{"check"}, nil, []string{"one file is expected"}},
+		{[]string{"check"}, nil, []string{"expected exactly one file"}},
 		{[]string{"show", "--config", file, "--set", "channel_max=7"}, []string{
-			"heartbeat = 30\n    # line 1\n", "# default_pass is set, and secret\n    # line 2\n", "frame_max = 8192\n    # QUORATE_FRAME_MAX\n", "channel_max = 7\n    # --set\n",
+			"heartbeat = 30\n    # line 1\n", "# default_pass is set; its value is secret\n    # line 2\n", "frame_max = 8192\n    # QUORATE_FRAME_MAX\n", "channel_max = 7\n    # --set\n",
 			"management.tcp.listener = :8080\n    # line 4\n", nodesKey + "1 = n1@h:1\n    # line 5\n", "# setting num_acceptors.tcp has no effect",
 		}, nil},
 		{[]string{"show", "--effective"}, []string{"heartbeat = 60\n    # default\n", "frame_max = 8192\n    # QUORATE_FRAME_MAX\n", "log.file =\n    # default\n"}, nil},
-		{[]string{"show", "more"}, nil, []string{`"more" is not expected`}},
+		{[]string{"show", "more"}, nil, []string{`unexpected argument "more"`}},
 		{[]string{"change"}, nil, []string{"check or show"}},
 	} {
 		var out bytes.Buffer

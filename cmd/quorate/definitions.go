@@ -83,7 +83,7 @@ func (l *loader) load(ctx context.Context) error {
 	b, files, logger := l.backend, l.files, l.logger
 	hash, last := hashDefinitions(files), b.ImportedHash()
 	if l.skipUnchanged && hash == last {
-		logger.Info("definitions are those imported last, and are not loaded", "files", len(files), "sha256", hash)
+		logger.Info("definitions are unchanged since the last import and are not loaded again", "files", len(files), "sha256", hash)
 		return nil
 	}
 	if last != "" { // an import that ends halfway leaves no hash
@@ -122,10 +122,10 @@ func (l *loader) loadFile(ctx context.Context, f definitionFile) error {
 		l.lacks("")
 		logger.Info("definitions are loaded", "taken", report.Taken, "skipped", report.SkippedTotal)
 		for _, s := range report.Skipped {
-			logger.Warn("a definition is left out", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
+			logger.Warn("a definition was skipped", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
 		}
 		for _, s := range report.Notes {
-			logger.Warn("a definition means something else here", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
+			logger.Warn("a definition has a different meaning here", "section", s.Section, "vhost", s.VHost, "name", s.Name, "reason", s.Reason)
 		}
 		return nil
 	})
@@ -136,7 +136,7 @@ func (l *loader) setImportedHash(ctx context.Context, hash string) error {
 		err := l.backend.SetImportedHash(ctx, hash)
 		var refused *fsm.Refusal
 		if errors.As(err, &refused) { // it does not help to try again
-			l.logger.Warn("the next start loads the definitions even if they are unchanged", "reason", err)
+			l.logger.Warn("the next start will load the definitions even if they are unchanged", "reason", err)
 			return nil
 		}
 		return err

@@ -60,7 +60,7 @@ func devCommand(args []string, out io.Writer) error {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("dev: %q is not expected: Ctrl-C stops the nodes, or kill with their process ids", flags.Arg(0))
+		return fmt.Errorf("dev: unexpected argument %q; nodes are stopped by Ctrl-C, or by kill and their process ids", flags.Arg(0))
 	}
 	if *count < 1 || *count > 7 || *base < 1 || *base+devPeers+*count > 65536 {
 		return errors.New("dev: 1 to 7 nodes, and ports below 65536")
@@ -206,7 +206,7 @@ func devPortsFree(count, base int) error {
 			address := fmt.Sprintf("127.0.0.1:%d", base+above+k)
 			l, err := net.Listen("tcp", address)
 			if err != nil {
-				return fmt.Errorf("dev: node %d cannot listen: %w; does another cluster run? --base-port moves this one", k+1, err)
+				return fmt.Errorf("dev: node %d cannot listen: %w; is another cluster running? --base-port chooses other ports", k+1, err)
 			}
 			l.Close()
 		}
@@ -275,13 +275,13 @@ func devWelcome(nodes []*devNode, detached bool) string {
 	}
 	last := nodes[len(nodes)-1]
 	if len(nodes) > 1 {
-		line("Survives", "kill -9 %d ends %s; confirmed messages stay, clients go on at the others", last.process.Process.Pid, devName(last.number))
+		line("Survives", "kill -9 %d kills %s; no confirmed message is lost, and clients continue on the other nodes", last.process.Process.Pid, devName(last.number))
 	}
 	line("Again", "%s", shellQuote(last.args))
 	if detached {
 		line("Stop", "kill %s", strings.Join(pids, " "))
 	} else {
-		line("Stop", "Ctrl-C; what is in %s stays", filepath.Dir(first.home))
+		line("Stop", "Ctrl-C; the data in %s is kept", filepath.Dir(first.home))
 	}
 	return b.String()
 }
@@ -302,7 +302,7 @@ func devWatch(nodes []*devNode, stop <-chan os.Signal, out io.Writer) error {
 			return devStop(nodes)
 		case n := <-ended:
 			left--
-			fmt.Fprintf(out, "node %d has ended: %s; its command starts it again, %d of %d still run\n",
+			fmt.Fprintf(out, "node %d has exited: %s; its command starts it again; %d of %d are still running\n",
 				n.number, n.process.ProcessState, left, len(nodes))
 		}
 	}
@@ -330,7 +330,7 @@ func (n *devNode) awaitReady(ctx context.Context, stop <-chan os.Signal) error {
 	for {
 		select {
 		case <-n.ended:
-			return fmt.Errorf("node %d has ended: %s", n.number, n.process.ProcessState)
+			return fmt.Errorf("node %d has exited: %s", n.number, n.process.ProcessState)
 		default:
 		}
 		if n.ready(ctx) {
@@ -338,11 +338,11 @@ func (n *devNode) awaitReady(ctx context.Context, stop <-chan os.Signal) error {
 		}
 		select {
 		case <-n.ended:
-			return fmt.Errorf("node %d has ended: %s", n.number, n.process.ProcessState)
+			return fmt.Errorf("node %d has exited: %s", n.number, n.process.ProcessState)
 		case <-stop:
 			return errors.New("stopped before the cluster was ready")
 		case <-ctx.Done():
-			return fmt.Errorf("node %d is not ready after %s", n.number, devReady)
+			return fmt.Errorf("node %d was not ready within %s", n.number, devReady)
 		case <-tick.C:
 		}
 	}
@@ -375,7 +375,7 @@ func devStop(nodes []*devNode) error {
 		select {
 		case <-n.ended:
 		case <-time.After(stopWait + 10*time.Second):
-			errs = append(errs, fmt.Errorf("node %d does not stop; killing it", n.number), n.process.Process.Kill())
+			errs = append(errs, fmt.Errorf("node %d did not stop and is killed", n.number), n.process.Process.Kill())
 		}
 	}
 	return errors.Join(errs...)

@@ -53,8 +53,8 @@ func TestDevTellsOfEnds(t *testing.T) {
 		if err := nodes[left].process.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
-		if !lines.Scan() || !strings.Contains(lines.Text(), fmt.Sprintf("node %d has ended: signal: killed", left+1)) ||
-			!strings.Contains(lines.Text(), fmt.Sprintf("%d of 2 still run", left)) {
+		if !lines.Scan() || !strings.Contains(lines.Text(), fmt.Sprintf("node %d has exited: signal: killed", left+1)) ||
+			!strings.Contains(lines.Text(), fmt.Sprintf("%d of 2 are still running", left)) {
 			t.Fatalf("told %q", lines.Text())
 		}
 	}
@@ -67,7 +67,7 @@ func TestDevTellsOfEnds(t *testing.T) {
 // Words that mean nothing start nothing.
 func TestLeftoverWords(t *testing.T) {
 	for name, command := range map[string]func([]string, io.Writer) error{"dev": devCommand, "server": serverCommand} {
-		if err := command([]string{"stop"}, io.Discard); err == nil || !strings.Contains(err.Error(), `"stop" is not expected`) {
+		if err := command([]string{"stop"}, io.Discard); err == nil || !strings.Contains(err.Error(), `unexpected argument "stop"`) {
 			t.Errorf("%s stop: %v", name, err)
 		}
 	}

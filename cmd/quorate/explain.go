@@ -15,7 +15,7 @@ import (
 // logCommand reads the log of a stopped node.
 func logCommand(args []string, out io.Writer) error {
 	if len(args) == 0 || args[0] != "explain" {
-		return errors.New("log is followed by explain")
+		return errors.New("log: expected explain")
 	}
 	flags := flag.NewFlagSet("quorate log explain", flag.ContinueOnError)
 	flags.SetOutput(out)
@@ -30,7 +30,7 @@ func logCommand(args []string, out io.Writer) error {
 		return err
 	}
 	if *dataDir == "" || *queue == "" || (wanted.MessageID == "") == (wanted.Number == 0) || flags.NArg() > 0 {
-		return errors.New("log explain: --data-dir DIR, --queue NAME and either --message-id ID or --message NUMBER are needed, and no further words")
+		return errors.New("log explain: --data-dir DIR, --queue NAME and either --message-id ID or --message NUMBER are required, and no further arguments")
 	}
 	x, err := membership.Explain(membership.RecoverOptions{
 		DataDir: *dataDir, Exit: os.Exit,

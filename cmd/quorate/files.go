@@ -41,9 +41,9 @@ func checkPrivate(path string) error {
 func private(path string, mode fs.FileMode, secret bool) error {
 	switch {
 	case mode&othersWrite != 0:
-		return fmt.Errorf("%s: every user of this host can write it (%v); chmod o-w", path, mode.Perm())
+		return fmt.Errorf("%s: writable by every user of this host (%v); use chmod o-w", path, mode.Perm())
 	case secret && mode&othersRead != 0:
-		return fmt.Errorf("%s: every user of this host can read the secret in it (%v); chmod o-r", path, mode.Perm())
+		return fmt.Errorf("%s: contains a secret and is readable by every user of this host (%v); use chmod o-r", path, mode.Perm())
 	}
 	return nil
 }
@@ -59,7 +59,7 @@ func closeData(dir string, logger *slog.Logger) error {
 		return fmt.Errorf("setting data_dir: %w", err)
 	}
 	if info, err := os.Stat(root); err == nil && info.Mode()&fs.ModeSticky != 0 {
-		return fmt.Errorf("setting data_dir: %s is everybody's folder (%v); a node needs one of its own", dir, info.Mode())
+		return fmt.Errorf("setting data_dir: %s is writable by everybody (%v); a node needs a folder of its own", dir, info.Mode())
 	}
 	var closed int
 	var failed error
@@ -85,7 +85,7 @@ func closeData(dir string, logger *slog.Logger) error {
 		return nil
 	})
 	if closed > 0 {
-		logger.Warn("data was accessible to other users of this host and is closed to them now", "dir", dir, "files", closed)
+		logger.Warn("data was accessible to other users of this host; permissions were restricted", "dir", dir, "files", closed)
 	}
 	if err = errors.Join(err, failed); err != nil {
 		logger.Warn("data may be accessible to other users of this host", "dir", dir, "error", err)
@@ -96,6 +96,6 @@ func closeData(dir string, logger *slog.Logger) error {
 // warnOfRoot warns that the node could run with fewer privileges.
 func warnOfRoot(logger *slog.Logger) {
 	if os.Geteuid() == 0 {
-		logger.Warn("the node runs as root; a user of its own is enough")
+		logger.Warn("the node runs as root; an unprivileged user is enough")
 	}
 }

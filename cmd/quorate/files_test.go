@@ -28,15 +28,15 @@ func TestSettingsOfOthers(t *testing.T) {
 		want string // empty: accepted
 	}{
 		{plain, 0o600, ""}, {plain, 0o644, ""}, {plain, 0o664, ""}, {secret, 0o600, ""}, {secret, 0o640, ""}, {secret, 0o660, ""},
-		{plain, 0o646, "can write it (-rw-r--rw-)"}, {plain, 0o666, "can write it"}, {plain, 0o602, "can write it"},
-		{secret, 0o666, "can write it"}, {secret, 0o644, "can read the secret in it (-rw-r--r--)"}, {secret, 0o604, "can read the secret in it"},
+		{plain, 0o646, "writable by every user of this host (-rw-r--rw-)"}, {plain, 0o666, "writable by every user of this host"}, {plain, 0o602, "writable by every user of this host"},
+		{secret, 0o666, "writable by every user of this host"}, {secret, 0o644, "contains a secret and is readable by every user of this host (-rw-r--r--)"}, {secret, 0o604, "contains a secret and is readable by every user of this host"},
 		{"# default_pass = p\n", 0o644, ""},
 	} {
 		file := filepath.Join(t.TempDir(), "quorate.conf")
 		mustWrite(t, file, c.text)
 		mustMode(t, file, c.mode)
 		_, err := load(file, nil)
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), file+": every user of this host "+c.want)) {
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), file+": "+c.want)) {
 			t.Errorf("%v %q: %v, want %q", c.mode, c.text, err, c.want)
 		}
 	}
@@ -101,7 +101,7 @@ func TestDataOfOthers(t *testing.T) {
 		t.Errorf("no data: %v, %q", err, &told)
 	}
 	mustMode(t, dir, 0o777|fs.ModeSticky)
-	if err := closeData(dir, logger); err == nil || !strings.Contains(err.Error(), "is everybody's folder") {
+	if err := closeData(dir, logger); err == nil || !strings.Contains(err.Error(), "is writable by everybody") {
 		t.Errorf("everybody's folder: %v", err)
 	}
 }

@@ -28,14 +28,14 @@ func healthCommand(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("quorate health", flag.ContinueOnError)
 	flags.SetOutput(out)
 	file := flags.String("config", "", "`file` of settings that the node was started with")
-	alive := flags.Bool("alive", false, "fail only if the process should be restarted, not if it cannot serve clients")
+	alive := flags.Bool("alive", false, "fail only if the process should be restarted, not if it is merely unable to serve clients")
 	var sets list
 	flags.Var(&sets, "set", "a setting that the node was started with, `KEY=VALUE`; may be repeated")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("health: %q is not expected", flags.Arg(0))
+		return fmt.Errorf("health: unexpected argument %q", flags.Arg(0))
 	}
 	s, err := load(*file, sets)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *settings) askHealth(ctx context.Context, check string) error {
 	defer res.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(res.Body, maxCheck))
 	if err != nil {
-		return fmt.Errorf("the node's answer breaks off: %w", err)
+		return fmt.Errorf("the node's answer was cut off: %w", err)
 	}
 	if res.StatusCode == http.StatusOK {
 		return nil
@@ -107,7 +107,7 @@ func reachable(listener string) string {
 	return net.JoinHostPort(host, port)
 }
 
-var errOtherCertificate = errors.New("the listener presents another certificate than the node's settings name")
+var errOtherCertificate = errors.New("the listener does not present the certificate in the node's settings")
 
 // ownClient configures a client of the listener that these files are for. Whatever names its
 // certificate holds, it must be the one in the files, which is also the client's.

@@ -61,7 +61,7 @@ func TestHealthCommand(t *testing.T) {
 		{map[string]string{ready: "the disk hangs"}, overTLS(secure), "the disk hangs"},
 		{map[string]string{ready: "the disk hangs"}, append(overHTTP, "--alive"), ""},
 		{map[string]string{alive: "the watchdog has not run"}, append(overHTTP, "--alive"), "has not run"},
-		{nil, append(overHTTP, "now"), "not expected"},
+		{nil, append(overHTTP, "now"), "unexpected argument"},
 		{nil, []string{"health", "--set", "management.tcp.listener=none"}, "no HTTP listener"},
 		{nil, []string{"health", "--set", "no.such=1"}, "unknown setting"},
 		{nil, []string{"health", "--set", "management.tcp.listener=127.0.0.1:1"}, "does not answer"},

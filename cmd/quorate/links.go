@@ -45,7 +45,7 @@ func (s *settings) certificates() (f certs.Files, ok bool, err error) {
 	case l.roots != "" && l.cert != "" && l.key != "":
 		return f, true, nil
 	case l.roots != "" || l.cert != "" || l.key != "":
-		return f, false, errors.New("settings cluster.ssl_options: cacertfile, certfile and keyfile need each other")
+		return f, false, errors.New("settings cluster.ssl_options: cacertfile, certfile and keyfile must be set together")
 	}
 	dir := filepath.Join(s.dataDir, certsFolder)
 	f = certs.Files{
@@ -66,7 +66,7 @@ func (s *settings) checkLinks() error {
 	if s.links.mode != linksNone && s.links.mode != linksPrefer || s.links.allowPlain == "true" || onLoopback(s.peers) {
 		return nil
 	}
-	return fmt.Errorf("setting cluster.ssl: %s is refused while cluster.listener is %s: whoever reaches that would be taken for a node, and may do everything; cluster.allow_plain_links = true takes the risk",
+	return fmt.Errorf("setting cluster.ssl: %s is refused while cluster.listener is %s: anyone who can reach it would be trusted as a node; set cluster.allow_plain_links = true to accept the risk",
 		s.links.mode, s.peers)
 }
 
@@ -81,7 +81,7 @@ func onLoopback(address string) bool {
 func (s *settings) security(logger *slog.Logger) (*peer.Security, error) {
 	mode := s.links.mode
 	if mode == linksNone {
-		logger.Warn("links to other nodes are plain: whoever reaches the listener is taken for a node, and may do everything",
+		logger.Warn("links to other nodes are not encrypted: anyone who can reach the listener is trusted as a node",
 			"listener", s.peers, "setting", "cluster.ssl = none")
 		return nil, nil
 	}
@@ -93,20 +93,20 @@ func (s *settings) security(logger *slog.Logger) (*peer.Security, error) {
 	if !ok {
 		switch {
 		case len(s.contacts) > 0 && s.hasToken():
-			logger.Info("node has no certificate: it asks for one when it joins")
+			logger.Info("node has no certificate and will request one when it joins")
 			return &peer.Security{Keys: certs.Wait(s.nodeName, files, open), Mixed: mode == linksPrefer}, nil
 		case mode == linksAuto && len(s.nodes) <= 1 && len(s.contacts) == 0:
-			logger.Info("node has no certificate, so it takes no links to other nodes")
+			logger.Info("node has no certificate and accepts no links from other nodes")
 			return &peer.Security{Keys: noKeys{}}, nil
 		}
-		return nil, fmt.Errorf("settings cluster.ssl_options: nodes know each other by certificates, and there is none at %s; quoratectl certs makes them", files.Certificate)
+		return nil, fmt.Errorf("settings cluster.ssl_options: nodes authenticate each other by certificates, and there is none at %s; create one with quoratectl certs", files.Certificate)
 	}
 	keys, err := open()
 	if err != nil {
 		return nil, err
 	}
 	if mode == linksPrefer {
-		logger.Warn("links to other nodes may be plain: whoever reaches the listener is taken for a node, and may do everything",
+		logger.Warn("links to other nodes may be unencrypted: anyone who can reach the listener is trusted as a node",
 			"listener", s.peers, "setting", "cluster.ssl = prefer")
 	}
 	return &peer.Security{Keys: keys, Mixed: mode == linksPrefer}, nil
@@ -123,12 +123,12 @@ func (s *settings) openKeys(files certs.Files, logger *slog.Logger) (*certs.Keys
 		}
 	}
 	keys, err := certs.Open(s.nodeName, files, func(err error) {
-		logger.Error("certificate of this node is not read again", "error", err)
+		logger.Error("certificate of this node was not reloaded", "error", err)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("settings cluster.ssl_options: %w", err)
 	}
-	logger.Info("certificate of this node is read", "file", files.Certificate, "expires", keys.Expires())
+	logger.Info("certificate of this node was loaded", "file", files.Certificate, "expires", keys.Expires())
 	return keys, nil
 }
 
@@ -140,7 +140,7 @@ func (s *settings) joinToken() (certs.Token, error) {
 	text := s.token
 	if s.tokenFile != "" {
 		if text != "" {
-			return certs.Token{}, errors.New("settings cluster_formation.token and cluster_formation.token_file: one of them")
+			return certs.Token{}, errors.New("settings cluster_formation.token and cluster_formation.token_file: only one may be set")
 		}
 		if err := checkPrivate(s.tokenFile); err != nil {
 			return certs.Token{}, fmt.Errorf("setting cluster_formation.token_file: %w", err)
@@ -208,7 +208,7 @@ func prepare(s *settings, logger *slog.Logger) (sockets listeners, security *pee
 // noKeys are the keys of a node without a certificate, which is a cluster by itself.
 type noKeys struct{}
 
-var errNoKeys = errors.New("this node has no certificate and takes no links; see cluster.ssl_options")
+var errNoKeys = errors.New("this node has no certificate and accepts no links; see cluster.ssl_options")
 
 // Server implements peer.Keys.
 func (noKeys) Server() (*tls.Config, error) { return nil, errNoKeys }

@@ -72,20 +72,20 @@ func TestSecurityOfLinks(t *testing.T) {
 		is   string // plain, closed, mixed or on
 		says string // in the log
 	}{
-		{"one node", nil, "", "closed", "takes no links"},
-		{"one node, on", []string{"cluster.ssl=on"}, "quoratectl certs makes them", "", ""},
-		{"one node that joins", []string{"cluster_formation.join=h:1"}, "quoratectl certs makes them", "", ""},
-		{"several nodes", several, "quoratectl certs makes them", "", ""},
-		{"one node with a certificate", given, "", "on", "is read"},
-		{"several with certificates", append(several, given...), "", "on", "is read"},
+		{"one node", nil, "", "closed", "accepts no links"},
+		{"one node, on", []string{"cluster.ssl=on"}, "create one with quoratectl certs", "", ""},
+		{"one node that joins", []string{"cluster_formation.join=h:1"}, "create one with quoratectl certs", "", ""},
+		{"several nodes", several, "create one with quoratectl certs", "", ""},
+		{"one node with a certificate", given, "", "on", "was loaded"},
+		{"several with certificates", append(several, given...), "", "on", "was loaded"},
 		{"another's certificate", append([]string{"node_name=n2"}, given...), `not for node "n2"`, "", ""},
-		{"no authority", given[1:], "need each other", "", ""},
-		{"no key", given[:2], "need each other", "", ""},
+		{"no authority", given[1:], "must be set together", "", ""},
+		{"no key", given[:2], "must be set together", "", ""},
 		{"no such file", []string{given[0], given[1], "cluster.ssl_options.keyfile=/nowhere"}, "/nowhere", "", ""},
 		{"none", append([]string{"cluster.ssl=none"}, several...), "", "plain", "level=WARN"},
-		{"none in spite of certificates", append([]string{"cluster.ssl=none"}, given...), "", "plain", "whoever reaches the listener"},
+		{"none in spite of certificates", append([]string{"cluster.ssl=none"}, given...), "", "plain", "anyone who can reach the listener"},
 		{"prefer", append([]string{"cluster.ssl=prefer"}, given...), "", "mixed", "level=WARN"},
-		{"prefer without certificates", []string{"cluster.ssl=prefer"}, "quoratectl certs makes them", "", ""},
+		{"prefer without certificates", []string{"cluster.ssl=prefer"}, "create one with quoratectl certs", "", ""},
 	} {
 		var log bytes.Buffer
 		s := mustSettings(t, tc.sets...)

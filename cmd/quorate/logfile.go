@@ -105,9 +105,9 @@ func (l *logFile) replace() error {
 func reopen(logger *slog.Logger, s os.Signal, files ...*logFile) {
 	for _, l := range files {
 		if err := l.open(); err != nil {
-			logger.Error("log file is not opened again", "file", l.path, "error", err)
+			logger.Error("log file was not reopened", "file", l.path, "error", err)
 		} else if l.path != "" {
-			logger.Info("log file is opened again", "file", l.path, "signal", s.String())
+			logger.Info("log file was reopened", "file", l.path, "signal", s.String())
 		}
 	}
 }

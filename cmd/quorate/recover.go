@@ -17,16 +17,16 @@ import (
 func recoverCommand(args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("quorate recover", flag.ContinueOnError)
 	flags.SetOutput(out)
-	dataDir := flags.String("data-dir", "", "`folder` of the node that is to go on")
-	act := flags.Bool("yes", false, "do it, and do not only say what may be lost")
+	dataDir := flags.String("data-dir", "", "data `folder` of the node to keep")
+	act := flags.Bool("yes", false, "recover the node, rather than only list what may be lost")
 	asJSON := flags.Bool("json", false, "print an object")
 	var also list
-	flags.Var(&also, "also", "copy of the `folder` of another node that is left: what it holds more of, is taken from there; may be repeated")
+	flags.Var(&also, "also", "copy of the data `folder` of another surviving node: queues that are further ahead there are taken from it; may be repeated")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if *dataDir == "" || flags.NArg() > 0 {
-		return errors.New("recover: --data-dir DIR is needed, and no further words")
+		return errors.New("recover: --data-dir DIR is required, and no further arguments")
 	}
 	rec, err := membership.Recover(membership.RecoverOptions{
 		DataDir: *dataDir, Also: also, Act: *act, Exit: os.Exit,
@@ -47,9 +47,9 @@ func recoverCommand(args []string, out io.Writer) error {
 // printRecovery shows a recovery as a table.
 func printRecovery(out io.Writer, r *membership.Recovery) {
 	fmt.Fprintf(out, "Recovery of node %s from %s\n", r.Node, r.DataDir)
-	fmt.Fprintf(out, "Nodes that are given up: %s\n", strings.Join(r.GivenUp, ", "))
+	fmt.Fprintf(out, "Abandoned nodes: %s\n", strings.Join(r.GivenUp, ", "))
 	for _, q := range r.Ended {
-		fmt.Fprintf(out, "Ends with its node: %s\n", q)
+		fmt.Fprintf(out, "Lost with its node: %s\n", q)
 	}
 	fmt.Fprintln(out, strings.Join([]string{
 		"vhost", "name", "from", "last_term", "last_index", "ready", "unacknowledged", "scheduled", "dead_letters", "voters", "may_be_lost",
@@ -66,8 +66,8 @@ func printRecovery(out io.Writer, r *membership.Recovery) {
 			g.Ready, g.Unacknowledged, g.Scheduled, g.DeadLetters, strings.Join(g.Voters, " "), loss)
 	}
 	if r.Done {
-		fmt.Fprintf(out, "Node %s is the whole cluster now. Start it; the others join it with empty data folders. Never start them with their old ones.\n", r.Node)
+		fmt.Fprintf(out, "Node %s is now the whole cluster. Start it; the others join it with empty data folders. Never start them with their old ones.\n", r.Node)
 		return
 	}
-	fmt.Fprintln(out, "Nothing has been changed. With --yes, node "+r.Node+" becomes the whole cluster, and what may be lost is.")
+	fmt.Fprintln(out, "Nothing has been changed. With --yes, node "+r.Node+" becomes the whole cluster, and what is listed above may be lost.")
 }

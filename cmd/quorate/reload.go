@@ -48,7 +48,7 @@ func (r *reloader) opened(of mgmt.Resources, at *settings) {
 	defer r.mu.Unlock()
 	r.limits = of
 	if err := r.limit(at); err != nil {
-		r.logger.Error("limits are not changed", "error", err)
+		r.logger.Error("limits were not changed", "error", err)
 	}
 }
 
@@ -58,7 +58,7 @@ func (r *reloader) reload() {
 	defer r.mu.Unlock()
 	next, err := r.read()
 	if err != nil {
-		r.logger.Error("settings are not read again", "error", err)
+		r.logger.Error("settings were not reloaded", "error", err)
 		return
 	}
 	for _, n := range next.notices {
@@ -72,11 +72,11 @@ func (r *reloader) reload() {
 	r.level.Set(logLevels[next.logLevel])
 	r.log.bound(next.rotation)
 	if err := r.limit(before); err != nil {
-		r.logger.Error("limits are not changed", "error", err)
+		r.logger.Error("limits were not changed", "error", err)
 	}
-	r.logger.Info("settings are read again", "changed", strings.Join(applied, " "))
+	r.logger.Info("settings were reloaded", "changed", strings.Join(applied, " "))
 	if len(later) > 0 {
-		r.logger.Warn("settings change with the next start", "settings", strings.Join(later, " "))
+		r.logger.Warn("settings take effect at the next start", "settings", strings.Join(later, " "))
 	}
 }
 

@@ -67,7 +67,7 @@ func TestReload(t *testing.T) {
 	// What changes before the node is open applies when it is.
 	write("log.file.level = debug\nvm_memory_high_watermark.relative = 0.4\nmqtt.a = 1\nstomp.b = 1\n")
 	logged := again()
-	if level.Level() != slog.LevelDebug || !strings.Contains(logged, "settings are read again") || !strings.Contains(logged, "setting=stomp.b") || strings.Contains(logged, "mqtt.a") {
+	if level.Level() != slog.LevelDebug || !strings.Contains(logged, "settings were reloaded") || !strings.Contains(logged, "setting=stomp.b") || strings.Contains(logged, "mqtt.a") {
 		t.Errorf("the level is %v: %s", level, logged)
 	}
 	limits := &pretendedLimits{}
@@ -75,7 +75,7 @@ func TestReload(t *testing.T) {
 
 	write("vm_memory_high_watermark.absolute = 2GiB\ndisk_free_limit.relative = 1.5\nlog.file.rotation.size = 1048576\nlog.file.rotation.count = 3\nheartbeat = 7\n")
 	logged = again()
-	if level.Level() != slog.LevelInfo || log.when != (rotation{1 << 20, 3}) || !strings.Contains(logged, "settings change with the next start") || !strings.Contains(logged, "settings=heartbeat") {
+	if level.Level() != slog.LevelInfo || log.when != (rotation{1 << 20, 3}) || !strings.Contains(logged, "settings take effect at the next start") || !strings.Contains(logged, "settings=heartbeat") {
 		t.Errorf("the level is %v, rotation %+v: %s", level, log.when, logged)
 	}
 	set := limits.set
@@ -99,7 +99,7 @@ func TestReload(t *testing.T) {
 	}
 
 	write("log.file.level = debug\nno.such = 1\n")
-	if logged := again(); level.Level() != slog.LevelInfo || !strings.Contains(logged, "settings are not read again") || !strings.Contains(logged, "unknown setting no.such") {
+	if logged := again(); level.Level() != slog.LevelInfo || !strings.Contains(logged, "settings were not reloaded") || !strings.Contains(logged, "unknown setting no.such") {
 		t.Errorf("the level is %v: %s", level, logged)
 	}
 	if len(limits.set) != 3 {

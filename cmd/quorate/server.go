@@ -51,7 +51,7 @@ func serverCommand(args []string, out io.Writer) error {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("server: %q is not expected", flags.Arg(0))
+		return fmt.Errorf("server: unexpected argument %q", flags.Arg(0))
 	}
 	if *dataDir != "" {
 		sets = append(sets, "data_dir="+*dataDir)
@@ -186,7 +186,7 @@ func joinAndWait(join func(context.Context) error, logger *slog.Logger, stop <-c
 			}
 		case err = <-failed:
 		case sig := <-stop:
-			logger.Info("node stops", "signal", sig.String())
+			logger.Info("node is stopping", "signal", sig.String())
 		}
 		break
 	}
@@ -218,7 +218,7 @@ func shutdown(logger *slog.Logger, stop <-chan os.Signal, parts ...func(context.
 	go func() {
 		select {
 		case sig := <-stop:
-			logger.Info("node stops at once", "signal", sig.String())
+			logger.Info("node stops immediately", "signal", sig.String())
 			cancel()
 		case <-ctx.Done():
 		}

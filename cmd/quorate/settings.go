@@ -261,8 +261,8 @@ const (
 
 // peerVariables say why variables of the peer's images have no effect, and what to use.
 var peerVariables = map[string]string{
-	"RABBITMQ_NODENAME":      "it has a host in it; use QUORATE_NODE_NAME",
-	"RABBITMQ_ERLANG_COOKIE": "nodes know each other by certificates; see links.md",
+	"RABBITMQ_NODENAME":      "it contains a host; use QUORATE_NODE_NAME",
+	"RABBITMQ_ERLANG_COOKIE": "nodes authenticate each other by certificates; see links.md",
 }
 
 // defaults returns the settings of the table.
@@ -287,7 +287,7 @@ func defaults() *settings {
 // apply sets one setting by its key.
 func (s *settings) apply(key, value string) error {
 	if strings.HasPrefix(value, "encrypted:") {
-		return fmt.Errorf("setting %s: encrypted values cannot be read: give the value in a file that others cannot read, or in the environment", key)
+		return fmt.Errorf("setting %s: encrypted values are not supported: put the value in a file that others cannot read, or in the environment", key)
 	}
 	return s.put(key, value)
 }

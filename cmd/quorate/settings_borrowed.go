@@ -31,10 +31,10 @@ const (
 	noSockets    = "the operating system's and Go's settings apply"
 	noLimit      = "there is no such limit for a node"
 	ownLogs      = "use log.file, log.console.level and log.console.formatter, which apply to all that is logged"
-	ownStore     = "the log store is another one; see raft.wal_max_size_bytes"
-	noStatistics = "counts are always kept, and samples are taken each five seconds"
+	ownStore     = "the log store is a different one; see raft.wal_max_size_bytes"
+	noStatistics = "counts are always kept, and sampled every five seconds"
 	noLoading    = "definitions are read from files; see load_definitions"
-	noSizes      = "log.file is renamed by its size alone; see log.file.rotation.size"
+	noSizes      = "log files are rotated by size only; see log.file.rotation.size"
 	noDetours    = "messages are stored as they are published"
 	allTLS       = "Go's TLS library decides; versions can be chosen by ssl_options.versions"
 )
@@ -74,7 +74,7 @@ func translatedKeys() []borrowed {
 		{"log.dir", "folder of `log.file`, if that is a relative path", func(s *settings, _, v string) error { s.logDir = v; return nil }},
 		{"log.file.level", "as `log.console.level`", logLevel},
 		{"log.file.formatter", "as `log.console.formatter`", as("log.console.formatter")},
-		{"log.console", "`true`, or `false` with `log.file`", oneOfValues("true or false is expected", "true", "false")},
+		{"log.console", "`true`, or `false` with `log.file`", oneOfValues("must be true or false", "true", "false")},
 		{"management.path_prefix", "", refuse("the HTTP API is at / only; let a proxy add the prefix")},
 	}
 }
@@ -110,7 +110,7 @@ func idleKeys() []borrowed {
 		{"vm_memory_high_watermark_paging_ratio", "bodies of messages are on disk", nil},
 		{"vm_memory_calculation_strategy", noErlang, nil},
 		{"total_memory_available_override_value", "use vm_memory_high_watermark.absolute", nil},
-		{"memory_monitor_interval", "memory is looked at each second", nil},
+		{"memory_monitor_interval", "memory is checked every second", nil},
 		{"queue_index_embed_msgs_below", ownStore, nil},
 		{"msg_store_*", ownStore, nil},
 		{"raft.*", ownStore, nil},
@@ -125,7 +125,7 @@ func idleKeys() []borrowed {
 		{"background_gc_*", noErlang, nil},
 		{"hipe_compile", noErlang, nil},
 		{"delegate_count", noErlang, nil},
-		{"deprecated_features.*", "see amqp.md for what is spoken", nil},
+		{"deprecated_features.*", "see amqp.md for what is supported", nil},
 		{"feature_flags.*", "versions of a cluster agree by themselves", nil},
 		{"cluster_tags.*", "nodes and clusters have no tags", nil},
 		{"node_tags.*", "nodes and clusters have no tags", nil},
@@ -150,27 +150,27 @@ func absentKeys() []borrowed {
 		{"trust_store.*", noPlugin, nil},
 		{"amqp_client.*", noPlugin, nil},
 		{"amqp10_client.*", noPlugin, nil},
-		{"session_max_per_connection", "AMQP 1.0 is not spoken", nil},
-		{"link_max_per_session", "AMQP 1.0 is not spoken", nil},
+		{"session_max_per_connection", "AMQP 1.0 is not supported", nil},
+		{"link_max_per_session", "AMQP 1.0 is not supported", nil},
 		{"anonymous_login_*", "every client logs in with a name", nil},
 		{"channel_tx_message_max", "see amqp.md for the limits of transactions", nil},
 		{"channel_interceptor.*", noDetours, nil},
 		{"message_interceptors.*", noDetours, nil},
 		{"exchange_types.*", "see amqp.md for the types that there are", nil},
 		{"queue_types.*", "see queues.md for the types that there are", nil},
-		{"runtime_parameters.*", "runtime parameters belong to plug-ins, of which there are none", nil},
+		{"runtime_parameters.*", "runtime parameters belong to plug-ins, and there are none", nil},
 		{"listeners.startup_delay", "a node listens when it is ready to serve clients", nil},
 		{"ranch_connection_max", "use max_connections", nil},
-		{"http_dispatch.*", "requests that change something are in the audit log; see audit.md", nil},
+		{"http_dispatch.*", "requests that change something are written to the audit log; see audit.md", nil},
 		{"message_store_shutdown_timeout", ownStore, nil},
 		{"metadata_store.*", "the catalog is a Raft group of quorate's own", nil},
-		{"prevent_startup_if_node_was_reset", "a node without its data gets no votes back by itself; see cluster.md", nil},
+		{"prevent_startup_if_node_was_reset", "a node that lost its data does not regain its vote by itself; see cluster.md", nil},
 		{"vhost_restart_strategy", "a vhost does not stop", nil},
 		{"nodename", "use node_name", nil},
 		{"product.*", "use server_properties.product", nil},
-		{"motd_file", "no message is shown at the start", nil},
+		{"motd_file", "no message is printed at startup", nil},
 		{"default_worker_pool_size", noErlang, nil},
-		{"distributed_cookie", "nodes know each other by certificates; see links.md", nil},
+		{"distributed_cookie", "nodes authenticate each other by certificates; see links.md", nil},
 		{"distribution.*", "nodes listen for each other at cluster.listener", nil},
 		{"erlang.*", noErlang, nil},
 		{"sysmon_handler.*", noErlang, nil},
@@ -212,7 +212,7 @@ func refuse(why string) func(*settings, string, string) error {
 func oneOfValues(otherwise string, values ...string) func(*settings, string, string) error {
 	return func(_ *settings, _, v string) error {
 		if !slices.Contains(values, v) {
-			return fmt.Errorf("%q is none of %s: %s", v, strings.Join(values, ", "), otherwise)
+			return fmt.Errorf("%q is not one of %s: %s", v, strings.Join(values, ", "), otherwise)
 		}
 		return nil
 	}
@@ -256,7 +256,7 @@ func listenerPort(host, key string, field func(*settings) string) func(*settings
 func listenerHost(fallback, key string, field func(*settings) string) func(*settings, string, string) error {
 	return func(s *settings, _, v string) error {
 		if net.ParseIP(v) == nil {
-			return fmt.Errorf("%q is no IP address", v)
+			return fmt.Errorf("%q is not an IP address", v)
 		}
 		_, port, _ := net.SplitHostPort(field(s))
 		return s.put(key, net.JoinHostPort(v, cmp.Or(port, fallback)))
@@ -281,7 +281,7 @@ func oneLoopbackUser(s *settings, name, v string) error {
 		users = append(users, user)
 	case "false":
 	default:
-		return fmt.Errorf("%q is neither true nor false", v)
+		return fmt.Errorf("%q is not true or false", v)
 	}
 	return s.put("loopback_users", cmp.Or(strings.Join(users, ","), "none"))
 }

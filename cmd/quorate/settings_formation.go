@@ -62,7 +62,7 @@ func setDiscovery(s *settings, _, v string) error {
 	case "dns":
 		s.formation.backend = "dns"
 	default:
-		return fmt.Errorf("%q is none of classic_config, k8s, dns: list the nodes, or use cluster_formation.join", v)
+		return fmt.Errorf("%q is not one of classic_config, k8s, dns: list the nodes, or use cluster_formation.join", v)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (s *settings) checkGuest() error {
 	}
 	for _, at := range append(append(s.amqp.addresses(), s.amqps.addresses()...), s.management, s.managementTLS.address()) {
 		if at != "" && !onLoopback(at) {
-			return fmt.Errorf("setting loopback_users: guest could log in with its default password from other hosts, at %s: give default_pass, or let guest be in the list; default_pass = guest takes the risk", at)
+			return fmt.Errorf("setting loopback_users: guest could log in with its default password from other hosts, at %s: set default_pass, or add guest to the list; default_pass = guest accepts the risk", at)
 		}
 	}
 	return nil

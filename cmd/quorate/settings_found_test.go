@@ -36,12 +36,12 @@ func TestLines(t *testing.T) {
 		}
 	}
 	for line, want := range map[string]string{
-		`default_pass = 'a`:       "ends with one",
-		`default_pass = 'a' b`:    "ends with one",
+		`default_pass = 'a`:       "must end with one",
+		`default_pass = 'a' b`:    "must end with one",
 		`# default_pass # x = y`:  "",
 		`default_pass # = y`:      "not KEY = VALUE",
 		`defualt_pass = y`:        "unknown setting defualt_pass; did you mean default_pass?",
-		`loopback_users =`:        "none stands for nobody",
+		`loopback_users =`:        "use none for nobody",
 		`loopback_users = a,, b`:  "empty part",
 		`quite.another.thing = 1`: "unknown setting quite.another.thing",
 	} {
@@ -169,7 +169,7 @@ func TestVariablesOfServices(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"QUORATE_PORT=5672": "no such setting", "QUORATE_LISTENERS_TCP_DEFAULTS=1": "is neither IP:PORT", "QUORATE_NODE_NAMES=1": "did you mean QUORATE_NODE_NAME?",
-		"QUORATE_LOOPBACK_USERS=": "none stands for nobody",
+		"QUORATE_LOOPBACK_USERS=": "use none for nobody",
 	} {
 		err := defaults().environment([]string{strings.Replace(name, "DEFAULTS=1", "DEFAULTS=x:y", 1)})
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -262,7 +262,7 @@ func TestFormation(t *testing.T) {
 func TestFilesAsFound(t *testing.T) {
 	for name, want := range map[string][]string{
 		"two-listeners": nil, "large-messages": nil, "virtual-machines": nil, "stateful-set": {"target_cluster_size_hint"},
-		"operator": nil, "tls-ldap": {"keys with a password cannot be read", `"ldap" is none of internal`}, "tuned": {"let a proxy add the prefix"},
+		"operator": nil, "tls-ldap": {"keys with a password cannot be read", `"ldap" is not one of internal`}, "tuned": {"let a proxy add the prefix"},
 	} {
 		s := defaults()
 		if name == "virtual-machines" {

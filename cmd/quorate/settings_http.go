@@ -46,7 +46,7 @@ func httpsRows(prefix, usually string, of func(*settings) *httpsSettings) []sett
 		{prefix + ".certfile", "", "as ssl_options.certfile, which is used with its key if this is empty", file(func(f *tlsFiles) *string { return &f.cert })},
 		{prefix + ".keyfile", "", "as ssl_options.keyfile", file(func(f *tlsFiles) *string { return &f.key })},
 		{prefix + ".cacertfile", "", "as ssl_options.cacertfile, which is used if this is empty", file(func(f *tlsFiles) *string { return &f.roots })},
-		{prefix + ".verify", "verify_none", "as ssl_options.verify; a certificate is no login", oneOf(func(s *settings) *string { return &of(s).verify }, "verify_none", "verify_peer")},
+		{prefix + ".verify", "verify_none", "as ssl_options.verify; a certificate does not replace a login", oneOf(func(s *settings) *string { return &of(s).verify }, "verify_none", "verify_peer")},
 		{prefix + ".fail_if_no_peer_cert", "false", "as ssl_options.fail_if_no_peer_cert", oneOf(func(s *settings) *string { return &of(s).insist }, "true", "false")},
 	}
 }
@@ -85,7 +85,7 @@ func setVersions(s *settings, v string) error {
 		case "tlsv1.3":
 			one = tls.VersionTLS13
 		default:
-			return fmt.Errorf("%q is none of tlsv1.2, tlsv1.3", word)
+			return fmt.Errorf("%q is not one of tlsv1.2, tlsv1.3", word)
 		}
 		if all.oldest == 0 {
 			all.oldest = one

@@ -74,7 +74,7 @@ func seedUser(s *settings, key, v string) (err error) {
 	case "read":
 		u.Permission.Read = v
 	default:
-		return fmt.Errorf("%s is none of password, tags, vhost_pattern, configure, write, read", last)
+		return fmt.Errorf("%s is not one of password, tags, vhost_pattern, configure, write, read", last)
 	}
 	return err
 }
@@ -92,7 +92,7 @@ func seedLimit(s *settings, key, v string) error {
 		}
 		l.Limits[strings.ReplaceAll(last, "_", "-")] = int64(n)
 	default:
-		return fmt.Errorf("%s is none of pattern, max_connections, max_queues", last)
+		return fmt.Errorf("%s is not one of pattern, max_connections, max_queues", last)
 	}
 	return nil
 }
@@ -123,7 +123,7 @@ func seedPolicy(s *settings, key, v string) error {
 		}
 		p.Definition[strings.ReplaceAll(last, "_", "-")] = json.Number(v)
 	default:
-		return fmt.Errorf("%s is no key of an operator policy", last)
+		return fmt.Errorf("%s is not a key of operator policies", last)
 	}
 	return nil
 }

@@ -60,13 +60,13 @@ func (s *settings) split(line string) (key, value string, err error) {
 	if quoted, ok := strings.CutPrefix(value, "'"); ok {
 		value, rest, closed := strings.Cut(quoted, "'")
 		if rest = strings.TrimSpace(rest); !closed || rest != "" && rest[0] != '#' {
-			return "", "", fmt.Errorf("setting %s: a value that begins with a single quote ends with one", key)
+			return "", "", fmt.Errorf("setting %s: a value that begins with a single quote must end with one", key)
 		}
 		return key, value, nil
 	}
 	if at := strings.IndexByte(value, '#'); at >= 0 {
 		if at > 0 && value[at-1] != ' ' && value[at-1] != '\t' {
-			s.warn(key, "ends before #", "# begins a remark; single quotes around a value keep it")
+			s.warn(key, "ends before #", "# begins a comment; put the value in single quotes to keep it")
 		}
 		value = strings.TrimSpace(value[:at])
 	}
@@ -80,7 +80,7 @@ func (s *settings) split(line string) (key, value string, err error) {
 func quoteValue(v string) (string, error) {
 	switch {
 	case strings.ContainsAny(v, "\r\n"):
-		return "", errors.New("a value in a file has one line")
+		return "", errors.New("a value in a file must be on one line")
 	case !strings.ContainsAny(v, "#'\"") && v == strings.TrimSpace(v):
 		return v, nil
 	case !strings.Contains(v, "'"):
@@ -88,7 +88,7 @@ func quoteValue(v string) (string, error) {
 	case v == strings.TrimSpace(v) && !strings.Contains(v, "#") && v[0] != '\'':
 		return v, nil
 	}
-	return "", errors.New("it cannot be written to a file: it has single quotes beside a #, at its beginning, or beside blanks at its ends")
+	return "", errors.New("it cannot be written to a file: it combines single quotes with a #, or has them at its beginning or beside blanks at its ends")
 }
 
 // similar says which setting an unknown one may be meant for; empty: none. Settings are written as by write.
@@ -167,7 +167,7 @@ func (s *settings) environment(environ []string) error {
 				s.tell(name, "Kubernetes sets it for a service called quorate")
 				continue
 			}
-			errs = append(errs, fmt.Errorf("environment %s: there is no such setting%s", name, similar(name, variable)))
+			errs = append(errs, fmt.Errorf("environment %s: no such setting%s", name, similar(name, variable)))
 			continue
 		}
 		s.source = name

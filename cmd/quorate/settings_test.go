@@ -217,7 +217,7 @@ func TestEnvironment(t *testing.T) {
 		t.Errorf("nodes %v, want %v", s.nodes, want)
 	}
 	err = defaults().environment([]string{"QUORATE_CHANNEL_MAX=x", "QUORATE_SOMETHING_ELSE=1"})
-	for _, want := range []string{"QUORATE_CHANNEL_MAX", "QUORATE_SOMETHING_ELSE: there is no such setting"} {
+	for _, want := range []string{"QUORATE_CHANNEL_MAX", "QUORATE_SOMETHING_ELSE: no such setting"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("bad variables: %v does not name %s", err, want)
 		}
@@ -376,7 +376,7 @@ func document() []byte {
 
 Generated from the table of settings; ` + "`quorate settings`" + ` prints the same.
 
-Sources of a setting, in increasing order of precedence: the default, the file given by ` + "`--config`, or `QUORATE_CONFIG_FILE` in the environment" + ` (lines ` + "`KEY = VALUE`; `#`" + ` begins a remark, also behind a value, unless single quotes surround that), the environment
+Sources of a setting, in increasing order of precedence: the default, the file given by ` + "`--config`, or `QUORATE_CONFIG_FILE` in the environment" + ` (lines ` + "`KEY = VALUE`; `#`" + ` begins a comment, also behind a value, unless single quotes surround that), the environment
 (the key in capitals, with dots as underscores and the prefix ` + "`QUORATE_`: `QUORATE_LISTENERS_TCP_DEFAULT`" + `), and ` + "`--set KEY=VALUE`" + `. Unknown keys and values out of range are refused. Sizes take the units kB, MB, GB, TB and KiB, MiB, GiB, TiB, times ms, s, m, h, d and w; a number without one is in the unit of its setting. Of the environment, what Kubernetes sets for services called quorate (` + "`QUORATE_SERVICE_HOST`, `QUORATE_PORT`" + ` and so on) is ignored, with a line in the log.
 
 | setting | default | meaning |

@@ -27,7 +27,7 @@ func text(field func(*settings) *string) func(*settings, string) error {
 func oneOf(field func(*settings) *string, values ...string) func(*settings, string) error {
 	return func(s *settings, v string) error {
 		if !slices.Contains(values, v) {
-			return fmt.Errorf("%q is none of %s", v, strings.Join(values, ", "))
+			return fmt.Errorf("%q is not one of %s", v, strings.Join(values, ", "))
 		}
 		*field(s) = v
 		return nil
@@ -68,7 +68,7 @@ func setMaxMessage(s *settings, v string) error {
 		return fmt.Errorf("%q is not a size from 1 to %d bytes, such as 65536, 64KiB or 1MB", v, maxMessage)
 	}
 	if n > maxMessage {
-		s.warn(s.key, "is above its bound", fmt.Sprintf("%d bytes is the largest message that there is here", maxMessage))
+		s.warn(s.key, "is above its bound", fmt.Sprintf("%d bytes is the largest supported message", maxMessage))
 	}
 	s.maxMessageSize = int(min(n, maxMessage))
 	return nil
@@ -275,7 +275,7 @@ func setHosts(s *settings, v string) (err error) {
 // setLoopback refuses an empty list: it would let everybody in, and is what an unset variable becomes.
 func setLoopback(s *settings, v string) (err error) {
 	if v == "" {
-		return errors.New("it is empty: none stands for nobody")
+		return errors.New("it is empty; use none for nobody")
 	}
 	s.loopbackUsers = nil
 	if v != "none" {

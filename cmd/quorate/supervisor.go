@@ -44,7 +44,7 @@ func supervise(logger *slog.Logger, h health) *supervisor {
 	s := &supervisor{logger: logger, health: h, ending: make(chan struct{})}
 	limit, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		logger.Warn("no signs of life are sent to the service manager", "error", err)
+		logger.Warn("the service manager's watchdog is not notified", "error", err)
 	}
 	s.every = limit / 3
 	if os.Getenv("NOTIFY_SOCKET") != "" {
@@ -69,7 +69,7 @@ func (s *supervisor) run() {
 		if s.every > 0 && !time.Now().Before(due) {
 			due = time.Now().Add(s.every)
 			if why := s.health.Dead(); why != "" {
-				s.logger.Error("the process makes no progress: no sign of life is sent", "reason", why)
+				s.logger.Error("the process makes no progress; the service manager's watchdog is not notified", "reason", why)
 			} else {
 				states = append(states, daemon.SdNotifyWatchdog)
 			}
@@ -102,7 +102,7 @@ func (s *supervisor) ready() { s.notify(daemon.SdNotifyReady) }
 // how long it waits. It returns when the last check has, or ctx ends.
 func (s *supervisor) stop(ctx context.Context) error {
 	close(s.ending)
-	s.notify(daemon.SdNotifyStopping + "\nSTATUS=the node stops")
+	s.notify(daemon.SdNotifyStopping + "\nSTATUS=the node is stopping")
 	done := make(chan struct{})
 	go func() {
 		s.running.Wait()

@@ -144,14 +144,14 @@ func parseClock(text string) (*clockSetting, error) {
 	if len(words) > 0 {
 		ms, err := strconv.ParseInt(words[0], 10, 64)
 		if err != nil || ms < -maxTestOffset || ms > maxTestOffset {
-			return nil, fmt.Errorf("%q is no number of milliseconds up to %d", words[0], int64(maxTestOffset))
+			return nil, fmt.Errorf("%q is not a number of milliseconds up to %d", words[0], int64(maxTestOffset))
 		}
 		s.ahead = time.Duration(ms) * time.Millisecond
 	}
 	if len(words) > 1 {
 		rate, err := strconv.ParseFloat(words[1], 64)
 		if err != nil || !(rate >= 0 && rate <= 100) {
-			return nil, fmt.Errorf("%q is no rate from 0 to 100", words[1])
+			return nil, fmt.Errorf("%q is not a rate from 0 to 100", words[1])
 		}
 		s.rate = rate
 	}

@@ -80,7 +80,7 @@ func readRoots(file string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s: no certificate in it", file)
+		return nil, fmt.Errorf("%s: contains no certificate", file)
 	}
 	return pool, nil
 }

@@ -256,7 +256,7 @@ func TestTLSSettings(t *testing.T) {
 		{[]string{"management.ssl.port=15671"}, "setting management.ssl.port needs management.ssl.certfile and management.ssl.keyfile, or those of ssl_options"},
 		{[]string{"prometheus.ssl.verify=verify_peer"}, "setting prometheus.ssl.verify needs prometheus.ssl.cacertfile, or that of ssl_options"},
 		{[]string{"ssl_options.verify=verify_peer"}, "setting ssl_options.verify needs ssl_options.cacertfile"},
-		{[]string{"ssl_options.verify=verify_all"}, `setting ssl_options.verify: "verify_all" is none of verify_none, verify_peer`},
+		{[]string{"ssl_options.verify=verify_all"}, `setting ssl_options.verify: "verify_all" is not one of verify_none, verify_peer`},
 	} {
 		if _, err := load("", c.sets); err == nil || err.Error() != c.want {
 			t.Errorf("%v: %v, want %s", c.sets, err, c.want)

@@ -26,11 +26,11 @@ const (
 
 func backupVerbs() []verb {
 	return []verb{{
-		name: "backup", about: "backs up a running cluster, and brings a backup back",
+		name: "backup", about: "backs up a running cluster, and restores a backup",
 		verbs: []verb{
-			{name: "create", arguments: "DIR|-", least: 1, maxArguments: 1, timeout: backupLimit, run: createBackup, about: "makes a backup of the cluster in a folder, or writes it to - (the output)", options: []option{{"rate", "`BYTES` per second that it may take", ""}}, example: "/var/backups/quorate --rate 50000000"},
-			{name: "verify", arguments: "PATH|-", least: 1, maxArguments: 1, timeout: backupLimit, run: verifyBackup, about: "checks that a backup is whole: a file, the newest of a folder, or - (the input)", example: "/var/backups/quorate"},
-			{name: "restore", arguments: "PATH", least: 1, maxArguments: 1, timeout: backupLimit, run: restoreBackup, about: "brings a backup back to a cluster: a file, or the newest of a folder", options: []option{vhostPattern, queuePattern}, example: "/var/backups/quorate --vhost-pattern '^shop$'"},
+			{name: "create", arguments: "DIR|-", least: 1, maxArguments: 1, timeout: backupLimit, run: createBackup, about: "makes a backup of the cluster in a folder, or writes it to - (the output)", options: []option{{"rate", "maximum rate, in `BYTES` per second", ""}}, example: "/var/backups/quorate --rate 50000000"},
+			{name: "verify", arguments: "PATH|-", least: 1, maxArguments: 1, timeout: backupLimit, run: verifyBackup, about: "checks that a backup is complete and undamaged: a file, the newest one in a folder, or - (the input)", example: "/var/backups/quorate"},
+			{name: "restore", arguments: "PATH", least: 1, maxArguments: 1, timeout: backupLimit, run: restoreBackup, about: "restores a backup to a cluster: a file, or the newest one in a folder", options: []option{vhostPattern, queuePattern}, example: "/var/backups/quorate --vhost-pattern '^shop$'"},
 		},
 	}}
 }
@@ -52,7 +52,7 @@ func showBackup(c *call, file string, v *archive.Verified) error {
 	if c.options.formatter == "json" {
 		return c.json(s)
 	}
-	c.fields("The backup is whole.", field{"file", s.File}, field{"cluster_name", s.Cluster}, field{"product_version", s.Product},
+	c.fields("The backup is complete.", field{"file", s.File}, field{"cluster_name", s.Cluster}, field{"product_version", s.Product},
 		field{"begun", time.UnixMilli(s.Begun).UTC().Format(time.RFC3339)}, field{"queues", s.Queues}, field{"messages", s.Messages}, field{"payload_bytes", s.Bytes})
 	return nil
 }
@@ -179,7 +179,7 @@ func restoreBackup(c *call) error {
 		return err
 	}
 	if c.words[0] == "-" {
-		return usageError("a backup is checked as a whole before anything is restored: restore takes a file or a folder")
+		return usageError("the whole backup is checked before anything is restored: restore needs a file or a folder")
 	}
 	f, err := openBackup(c.words[0])
 	if err != nil {
@@ -208,7 +208,7 @@ func restoreBackup(c *call) error {
 	defer res.Body.Close()
 	var done api.Restored
 	if err := json.NewDecoder(res.Body).Decode(&done); err != nil {
-		return fmt.Errorf("the node's answer is not understood: %w", err)
+		return fmt.Errorf("the node's answer could not be parsed: %w", err)
 	}
 	if c.options.formatter == "json" {
 		return c.json(done)
@@ -236,7 +236,7 @@ func (c *client) stream(ctx context.Context, path string, body io.Reader) (*http
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return nil, &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
+		return nil, &exitError{exitUnavailable, fmt.Errorf("the node's answer was cut off: %w", err)}
 	}
 	return nil, c.refused(res.StatusCode, path, answer)
 }
@@ -244,7 +244,7 @@ func (c *client) stream(ctx context.Context, path string, body io.Reader) (*http
 // repeatable says of what may succeed at the next try that it is safe to try.
 func repeatable(err error) error {
 	if code := exitCodeOf(err); code == exitUnavailable || code == exitTemporary {
-		return fmt.Errorf("%w (run it again: nothing comes twice)", err)
+		return fmt.Errorf("%w (run it again: nothing is restored twice)", err)
 	}
 	return err
 }

@@ -32,9 +32,9 @@ func certsVerbs() []verb {
 			{name: "init", about: "creates an authority for the cluster", options: made, run: shown(initAuthority), example: "--dir certs"},
 			{name: "node", arguments: "NODE ...", least: 1, maxArguments: -1, about: "creates a certificate for each name", options: made, example: "n1 n2 n3",
 				run: shown(func(c *call) ([]*x509.Certificate, error) { return certify(c, false, c.words) })},
-			{name: "server", arguments: "NAME|ADDRESS ...", least: 1, maxArguments: -1, about: "creates a certificate for the listeners for clients, or replaces it", more: " It is for all the names and IP addresses by which clients reach a node, and in the file server-NAME.pem, called by the first of them; clients check it by ca.pem. No node is known by it.", options: made, example: "mq1.example.org 10.0.0.1 localhost", run: shown(certifyServer)},
-			{name: "ensure", arguments: "NODE ...", least: 1, maxArguments: -1, about: "creates what is missing of an authority and certificates", more: " It can be repeated.", options: made, run: shown(ensureCerts), example: "n1 n2 n3 --dir /etc/quorate/certs"},
-			{name: "rotate", arguments: "NODE ... or ca", least: 1, maxArguments: -1, about: "replaces certificates, or adds an authority", more: " The one that is added signs from now on, while the others stay valid.", options: made, example: "ca",
+			{name: "server", arguments: "NAME|ADDRESS ...", least: 1, maxArguments: -1, about: "creates a certificate for the listeners for clients, or replaces it", more: " It is for all the names and IP addresses by which clients reach a node, and in the file server-NAME.pem, called by the first of them; clients verify it with ca.pem. It does not identify a node.", options: made, example: "mq1.example.org 10.0.0.1 localhost", run: shown(certifyServer)},
+			{name: "ensure", arguments: "NODE ...", least: 1, maxArguments: -1, about: "creates an authority and certificates where they are missing", more: " It can be repeated.", options: made, run: shown(ensureCerts), example: "n1 n2 n3 --dir /etc/quorate/certs"},
+			{name: "rotate", arguments: "NODE ... or ca", least: 1, maxArguments: -1, about: "replaces certificates, or adds an authority", more: " The new authority signs from now on; the others stay valid.", options: made, example: "ca",
 				run: shown(func(c *call) ([]*x509.Certificate, error) { return certify(c, true, c.words) })},
 			{name: "retire", about: "removes all authorities but the newest", options: []option{dir}, example: "--dir certs",
 				run: shown(func(c *call) ([]*x509.Certificate, error) { return one(certs.RetireAuthorities(c.option("dir"))) })},
@@ -49,7 +49,7 @@ const maxDays = 36500
 // showMade shows certificates that were created.
 func showMade(c *call, made []*x509.Certificate) {
 	for _, x := range made {
-		c.say(fmt.Sprintf("%s, good until %s, sha256 %s", nameIn(x), x.NotAfter.UTC().Format(time.DateOnly), certs.Fingerprint(x)))
+		c.say(fmt.Sprintf("%s, valid until %s, sha256 %s", nameIn(x), x.NotAfter.UTC().Format(time.DateOnly), certs.Fingerprint(x)))
 	}
 }
 
@@ -67,13 +67,13 @@ func certTerms(c *call, life time.Duration) (certs.Terms, error) {
 	if c.option("days") != "" {
 		days, err := strconv.Atoi(c.option("days"))
 		if err != nil || days < 1 || days > maxDays {
-			return t, usageError("--days is a number from 1 to %d, not %q", maxDays, c.option("days"))
+			return t, usageError("--days must be a number from 1 to %d, not %q", maxDays, c.option("days"))
 		}
 		t.Life = time.Duration(days) * 24 * time.Hour
 	}
 	if a := certs.Algorithm(c.option("algorithm")); a != "" {
 		if a != certs.ECDSA && a != certs.Ed25519 {
-			return t, usageError("--algorithm is %s or %s, not %q", certs.ECDSA, certs.Ed25519, a)
+			return t, usageError("--algorithm must be %s or %s, not %q", certs.ECDSA, certs.Ed25519, a)
 		}
 		t.Algorithm = a
 	}

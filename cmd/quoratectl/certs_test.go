@@ -19,13 +19,13 @@ func TestCerts(t *testing.T) {
 		want string // regular expression
 	}{
 		{"certs node n1", exitData, `no such file`},
-		{"certs init --algorithm rsa", exitUsage, `--algorithm is ecdsa or ed25519, not "rsa"`},
-		{"certs init --days 0", exitUsage, `--days is a number from 1 to 36500, not "0"`},
-		{"certs init --days 30 --algorithm ed25519", exitOK, `^quorate authority of \S+, good until ` + one + `$`},
+		{"certs init --algorithm rsa", exitUsage, `--algorithm must be ecdsa or ed25519, not "rsa"`},
+		{"certs init --days 0", exitUsage, `--days must be a number from 1 to 36500, not "0"`},
+		{"certs init --days 30 --algorithm ed25519", exitOK, `^quorate authority of \S+, valid until ` + one + `$`},
 		{"certs init", exitData, `ca.pem: file already exists`},
-		{"certs node n1 n2 --days 7", exitOK, `^n1, good until ` + one + `n2, good until ` + one + `$`},
+		{"certs node n1 n2 --days 7", exitOK, `^n1, valid until ` + one + `n2, valid until ` + one + `$`},
 		{"certs node n1", exitData, `n1.pem: file already exists`},
-		{"certs server localhost 127.0.0.1 ::1 *.mq.example", exitOK, `^Written to \S+/server-localhost.pem and \S+/server-localhost.key\nlocalhost \*.mq.example 127.0.0.1 ::1, good until ` + one + `$`},
+		{"certs server localhost 127.0.0.1 ::1 *.mq.example", exitOK, `^Written to \S+/server-localhost.pem and \S+/server-localhost.key\nlocalhost \*.mq.example 127.0.0.1 ::1, valid until ` + one + `$`},
 		{"certs server localhost -q", exitOK, `^$`},
 		{"certs server a/b", exitFailed, `neither a host's name nor an address`},
 		{"certs server", exitUsage, `certs server takes NAME`},

@@ -104,7 +104,7 @@ func checkLocalAlarms(c *call) error {
 
 func checkExpiration(c *call) error {
 	if c.option("within") == "" || c.option("unit") == "" {
-		return usageError("check_certificate_expiration needs --within N and --unit days, weeks, months or years")
+		return usageError("check_certificate_expiration requires --within N and --unit days, weeks, months or years")
 	}
 	within, unit := url.PathEscape(c.option("within")), url.PathEscape(c.option("unit"))
 	return checked(c, "certificate-expiration/"+within+"/"+unit, "No certificate of node "+c.options.node+" ends within "+c.option("within")+" "+c.option("unit"))

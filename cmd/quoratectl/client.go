@@ -45,16 +45,16 @@ func newClient(o *options) (*client, error) {
 	}
 	u, err := url.Parse(base)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, usageError("--node is an http or https URL, or HOST:PORT, not %q", o.node)
+		return nil, usageError("--node must be an http or https URL, or HOST:PORT, not %q", o.node)
 	}
 	if u.User != nil {
-		return nil, usageError("--node must not hold a user or a password: these are --username, --password, QUORATECTL_USERNAME and QUORATECTL_PASSWORD")
+		return nil, usageError("--node must not contain a user or a password: use --username, --password, QUORATECTL_USERNAME and QUORATECTL_PASSWORD")
 	}
 	if u.Port() == "" && !strings.Contains(o.node, "://") {
 		u.Host += port
 	}
 	if u.Scheme == "http" && (o.caFile != "" || o.certFile != "") {
-		return nil, usageError("--ca-file and --cert-file are for https, and --node is %q", o.node)
+		return nil, usageError("--ca-file and --cert-file require https, but --node is %q", o.node)
 	}
 	secure, err := o.tls()
 	if err != nil {
@@ -130,7 +130,7 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	req.SetBasicAuth(c.user, c.password)
 	res, err := c.http.Do(req)
 	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
-		return 0, &exitError{exitUnavailable, fmt.Errorf("the certificate of %s is not accepted: %w; --ca-file names the roots that it is checked by", c.base, untrusted.Err)}
+		return 0, &exitError{exitUnavailable, fmt.Errorf("the certificate of %s was not accepted: %w; --ca-file names the trusted root certificates", c.base, untrusted.Err)}
 	}
 	if err != nil {
 		return 0, &exitError{exitUnavailable, fmt.Errorf("the node does not answer: %w", err)}
@@ -138,7 +138,7 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 	defer res.Body.Close()
 	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return 0, &exitError{exitUnavailable, fmt.Errorf("the node's answer breaks off: %w", err)}
+		return 0, &exitError{exitUnavailable, fmt.Errorf("the node's answer was cut off: %w", err)}
 	}
 	if res.StatusCode/100 != 2 && !slices.Contains(and, res.StatusCode) {
 		return res.StatusCode, c.refused(res.StatusCode, path, answer)
@@ -152,7 +152,7 @@ func (c *client) ask(ctx context.Context, method, path string, body, out any, an
 		return res.StatusCode, nil
 	}
 	if err := json.Unmarshal(answer, out); err != nil {
-		return res.StatusCode, fmt.Errorf("the node's answer is not understood: %w", err)
+		return res.StatusCode, fmt.Errorf("the node's answer could not be parsed: %w", err)
 	}
 	return res.StatusCode, nil
 }
@@ -163,7 +163,7 @@ func (c *client) denied(answer []byte) error {
 	if json.Unmarshal(answer, &f) == nil && strings.Contains(f.Reason, "loopback") {
 		return errors.New(f.Reason)
 	}
-	return fmt.Errorf("there is no user %q, or the password is another, or the user may not use the HTTP API (tags): -u and --password, or QUORATECTL_USERNAME and QUORATECTL_PASSWORD", c.user)
+	return fmt.Errorf("user %q does not exist, has another password, or has no tag that allows the HTTP API: set -u and --password, or QUORATECTL_USERNAME and QUORATECTL_PASSWORD", c.user)
 }
 
 // kinds names what the first word of a path is about: objects of a vhost, and others.

@@ -16,11 +16,11 @@ func clusterVerbs() []verb {
 	both := []string{ctlName, diagnosticsName}
 	return []verb{
 		{name: "cluster_status", about: "shows the cluster: its nodes, versions, alarms and listeners", run: clusterStatus, also: both, live: true},
-		{name: "set_cluster_name", arguments: "NAME", least: 1, maxArguments: 1, about: "sets the name under which the cluster is shown", more: " Nodes know each other by the one in their settings, which stays.", run: setClusterName, also: ctl, example: "east"},
+		{name: "set_cluster_name", arguments: "NAME", least: 1, maxArguments: 1, about: "sets the name under which the cluster is shown", more: " Nodes identify the cluster by the name in their settings, which does not change.", run: setClusterName, also: ctl, example: "east"},
 		{name: "memory_breakdown", arguments: "[NODE]", maxArguments: 1, about: "shows what the memory of a node is used for", run: memoryBreakdown, also: diagnostics, live: true, example: "n1"},
 		{name: "has_reached_target_cluster_size", about: "fails unless all nodes of the cluster are up", run: checkSize, also: []string{upgradeName}},
-		{name: "await_online_nodes", arguments: "COUNT", least: 1, maxArguments: 1, about: "waits until that many nodes are up, at most 120 s", run: awaitNodes, also: ctl, timeout: awaitLimit, example: "3 -t 300"},
-		{name: "report", about: "shows all that a question about a cluster should come with", more: " There are no passwords in it, nor their hashes, nor messages.", run: report, also: ctl, timeout: 300},
+		{name: "await_online_nodes", arguments: "COUNT", least: 1, maxArguments: 1, about: "waits until this many nodes are up, at most 120 s", run: awaitNodes, also: ctl, timeout: awaitLimit, example: "3 -t 300"},
+		{name: "report", about: "shows everything that a bug report or question about a cluster should include", more: " It contains no passwords, password hashes or messages.", run: report, also: ctl, timeout: 300},
 		{name: "listeners", about: "lists where the nodes listen", run: listListeners, also: diagnostics},
 		{name: "alarms", about: "lists the alarms in effect in the cluster", run: listAlarms, also: diagnostics, live: true},
 		{name: "server_version", about: "shows the node's version", run: version, also: diagnostics, twin: true},
@@ -28,7 +28,7 @@ func clusterVerbs() []verb {
 		{name: "metadata_store_status", about: "shows who leads the catalog, and whether the node serves it", run: catalogStatus, also: diagnostics, live: true},
 		{name: "resolve_hostname", arguments: "HOST", least: 1, maxArguments: 1, about: "shows the addresses that a name has on this machine", run: resolveHost, also: diagnostics, example: "localhost"},
 		{name: "list_feature_flags", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the versions of the replicated state that the cluster has reached", run: listFlags, columns: names(flagColumns), also: ctl, example: "name state"},
-		{name: "enable_feature_flag", arguments: "NAME|all", least: 1, maxArguments: 1, about: "succeeds if the flag is enabled: they are enabled by themselves once all nodes know them", run: enableFlag, also: ctl, example: "all"},
+		{name: "enable_feature_flag", arguments: "NAME|all", least: 1, maxArguments: 1, about: "succeeds if the flag is enabled: flags are enabled automatically once all nodes support them", run: enableFlag, also: ctl, example: "all"},
 		{name: "list_deprecated_features", about: "lists deprecated features, of which there are none", run: listDeprecated, also: both, twin: true},
 	}
 }

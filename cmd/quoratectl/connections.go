@@ -97,7 +97,7 @@ func closeAllConnections(c *call) error {
 		}
 		n, err := strconv.Atoi(c.option(name))
 		if err != nil || n < 0 {
-			return usageError("--%s is a whole number from 0, not %q", name, c.option(name))
+			return usageError("--%s must be a whole number from 0, not %q", name, c.option(name))
 		}
 		*to = n
 	}
@@ -124,7 +124,7 @@ func closeAllConnections(c *call) error {
 		c.moved.Add(1)
 		select {
 		case <-c.Done():
-			return &exitError{exitTemporary, fmt.Errorf("time is up: %d of %d connections were closed", closed, len(rows))}
+			return &exitError{exitTemporary, fmt.Errorf("timed out: %d of %d connections were closed", closed, len(rows))}
 		case <-time.After(time.Duration(delay) * time.Millisecond):
 		}
 	}

@@ -15,7 +15,7 @@ import (
 func definitionVerbs() []verb {
 	return []verb{
 		{name: "export_definitions", arguments: "FILE", least: 1, maxArguments: 1, about: "writes all definitions to a file, or to - (the output)", more: " Only its owner can read the file: the hashes of passwords are among the definitions.", run: exportDefinitions, also: []string{ctlName}, example: "definitions.json"},
-		{name: "import_definitions", arguments: "[FILE]", maxArguments: 1, about: "takes up definitions from a file or the input, also those of RabbitMQ, and lists what was not taken", run: importDefinitions, also: []string{ctlName}, timeout: 600, example: "definitions.json"},
+		{name: "import_definitions", arguments: "[FILE]", maxArguments: 1, about: "imports definitions from a file or the input, including those of RabbitMQ, and lists what was not imported", run: importDefinitions, also: []string{ctlName}, timeout: 600, example: "definitions.json"},
 	}
 }
 
@@ -90,10 +90,10 @@ func importDefinitions(c *call) error {
 	if report.SkippedTotal == 0 {
 		return nil
 	}
-	if err := list(c, "Definitions that were not taken ...", skippedColumns, nil, len(skippedColumns), report.Skipped); err != nil {
+	if err := list(c, "Definitions that were not imported ...", skippedColumns, nil, len(skippedColumns), report.Skipped); err != nil {
 		return err
 	}
-	return &exitError{exitData, fmt.Errorf("%d definitions were not taken, the others were", report.SkippedTotal)}
+	return &exitError{exitData, fmt.Errorf("%d definitions were not imported, the others were", report.SkippedTotal)}
 }
 
 // partly is where definitions go of which as many are taken as can be; what is not is in the answer.

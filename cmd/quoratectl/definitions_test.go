@@ -53,7 +53,7 @@ func TestDefinitionFiles(t *testing.T) {
 	if err := os.WriteFile(file, []byte("\ufeff"+`{"queues":[{"name":"log"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out := try(exitData, "import_definitions", file); !strings.Contains(out, "queues\tv\tlog\tno") || !strings.Contains(out, "1 definitions were not taken") {
+	if out := try(exitData, "import_definitions", file); !strings.Contains(out, "queues\tv\tlog\tno") || !strings.Contains(out, "1 definitions were not imported") {
 		t.Errorf("the report is %q", out)
 	}
 	try(exitData, "import_definitions")

@@ -41,7 +41,7 @@ func delayedVerbs() []verb {
 				run: at(func(c *call, at string) error { return cancelDelayed(c, at, false) })},
 			{name: "purge", about: "deletes all, or those that match", options: append(place, match), example: "--exchange later",
 				run: at(func(c *call, at string) error { return cancelDelayed(c, at, true) })},
-			{name: "reschedule", arguments: "MILLISECONDS", least: 1, maxArguments: 1, about: "makes one due that much later than now", options: append(place, id), run: at(rescheduleDelayed), example: "60000 --queue orders --id 7"},
+			{name: "reschedule", arguments: "MILLISECONDS", least: 1, maxArguments: 1, about: "makes one due MILLISECONDS from now", options: append(place, id), run: at(rescheduleDelayed), example: "60000 --queue orders --id 7"},
 			{name: "fire", about: "makes one due at once", options: append(place, id), example: "--queue orders --id 7",
 				run: at(func(c *call, at string) error { return oneDelayed(c, at, "/fire", "POST", nil) })},
 		},
@@ -53,7 +53,7 @@ func waitingPlace(c *call) (string, error) {
 	exchange, queue := c.option("exchange"), c.option("queue")
 	switch {
 	case (exchange == "") == (queue == ""):
-		return "", usageError("delayed needs either --exchange or --queue")
+		return "", usageError("delayed requires either --exchange or --queue")
 	case queue != "":
 		return path("queues", c.options.vhost, queue) + "/scheduled", nil
 	}
@@ -90,7 +90,7 @@ func countDelayed(c *call, _ string) error {
 			return err
 		}
 		if x.DelayStats == nil {
-			return &exitError{exitTemporary, fmt.Errorf("the exchange delays nothing, or has no leader that answers")}
+			return &exitError{exitTemporary, fmt.Errorf("the exchange delays no messages, or its leader does not answer")}
 		}
 		n = x.DelayStats.Delayed
 	}
@@ -101,7 +101,7 @@ func countDelayed(c *call, _ string) error {
 // oneDelayed changes the message named by --id.
 func oneDelayed(c *call, at, behind, method string, body any) error {
 	if !c.given("id") {
-		return usageError("which message: --id")
+		return usageError("--id is required")
 	}
 	return c.client.do(c, method, at+"/"+url.PathEscape(c.option("id"))+behind, body, nil)
 }
@@ -109,7 +109,7 @@ func oneDelayed(c *call, at, behind, method string, body any) error {
 func rescheduleDelayed(c *call, at string) error {
 	n, err := strconv.ParseInt(c.words[0], 10, 64)
 	if err != nil || n < 0 {
-		return usageError("MILLISECONDS is a whole number from 0, not %q", c.words[0])
+		return usageError("MILLISECONDS must be a whole number from 0, not %q", c.words[0])
 	}
 	return oneDelayed(c, at, "", "PATCH", map[string]int64{"delay": n})
 }

@@ -22,7 +22,7 @@ func historyVerbs() []verb {
 	return []verb{
 		{name: "list_deaths", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the last messages of a queue that ended otherwise than by an acknowledgement", run: listDeaths, columns: names(endedColumns), live: true,
 			options: []option{queueOption, messageIDOption, {"reason", "only ends for `REASON`: expired, rejected, maxlen …", ""}, {"since", "only ends since `MS`, milliseconds since 1970", ""}}, example: "--queue orders --reason expired"},
-		{name: "explain", about: "tells what happened to messages of a queue", run: explain, options: []option{queueOption, messageIDOption, {"message", "the message with the `NUMBER`", ""}}, example: "--queue orders --message-id 4711"},
+		{name: "explain", about: "shows what happened to messages of a queue", run: explain, options: []option{queueOption, messageIDOption, {"message", "the message with the `NUMBER`", ""}}, example: "--queue orders --message-id 4711"},
 		{name: "verify_replicas", about: "compares the states of all replicas of the vhost's queues, or of one queue, each at one entry", more: " Exit code 0: all are equal, 1: some differ, 75: some could not be compared.", run: verifyReplicas, columns: names(verificationColumns), arguments: "[COLUMN ...]", maxArguments: -1, options: []option{queueOption}, timeout: verifyLimit, example: "--queue orders"},
 	}
 }
@@ -69,7 +69,7 @@ func listDeaths(c *call) error {
 func explain(c *call) error {
 	queue, id, number := c.option("queue"), c.option("message-id"), c.option("message")
 	if queue == "" || (id == "") == (number == "") {
-		return usageError("explain needs --queue and either --message-id or --message")
+		return usageError("explain requires --queue and either --message-id or --message")
 	}
 	q := url.Values{"message_id": {id}}
 	if number != "" {

@@ -43,7 +43,7 @@ func usageError(format string, args ...any) error {
 var errReported = errors.New("")
 
 // errUnrouted is the reason why a message that was published is nowhere.
-var errUnrouted = errors.New("no queue gets it: no binding matches, or there is no queue of this name")
+var errUnrouted = errors.New("the message reached no queue: no binding matches, or no queue has this name")
 
 func exitCodeOf(err error) int {
 	var e *exitError

@@ -13,7 +13,7 @@ import (
 func memberVerbs() []verb {
 	patterns, queues := []option{vhostPattern, queuePattern}, []string{queuesName}
 	return []verb{
-		{name: "add_member", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "gives a queue a replica on a node", timeout: 60, also: queues, example: "orders n4",
+		{name: "add_member", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "adds a replica of a queue on a node", timeout: 60, also: queues, example: "orders n4",
 			run: func(c *call) error {
 				defer c.progress(memberProgress(c, c.words[0], c.words[1]))()
 				return c.post(path("queues", "quorum", c.options.vhost, c.words[0], "replicas", "add"), api.ReplicaNode{Node: c.words[1]}, nil)
@@ -22,7 +22,7 @@ func memberVerbs() []verb {
 			run: func(c *call) error {
 				return c.client.do(c, http.MethodDelete, path("queues", "quorum", c.options.vhost, c.words[0], "replicas", "delete"), api.ReplicaNode{Node: c.words[1]}, nil)
 			}},
-		{name: "grow", arguments: "NODE all|even", least: 2, maxArguments: 2, about: "gives queues a replica on a node: all, or those with an even number",
+		{name: "grow", arguments: "NODE all|even", least: 2, maxArguments: 2, about: "adds a replica of queues on a node: of all queues, or of those with an even number of replicas",
 			options: patterns, also: queues, example: "n4 all --queue-pattern '^orders'", timeout: 600, run: func(c *call) error {
 				defer c.progress(queueProgress(c, "have a replica on "+c.words[0], func(q *api.Queue) bool { return slices.Contains(q.Members, c.words[0]) }))()
 				return changeMembers(c, http.MethodPost, path("queues", "quorum", "replicas", "on", c.words[0], "grow"), api.Selection{Strategy: c.words[1]})
@@ -32,11 +32,11 @@ func memberVerbs() []verb {
 				defer c.progress(queueProgress(c, "have no replica on "+c.words[0], func(q *api.Queue) bool { return !slices.Contains(q.Members, c.words[0]) }))()
 				return changeMembers(c, http.MethodDelete, path("queues", "quorum", "replicas", "on", c.words[0], "shrink"), api.Selection{})
 			}},
-		{name: "grow_to_count", arguments: "COUNT", least: 1, maxArguments: 1, about: "gives queues with fewer replicas this many, as far as nodes are up",
+		{name: "grow_to_count", arguments: "COUNT", least: 1, maxArguments: 1, about: "adds replicas to queues with fewer than this many, as far as nodes are up",
 			options: patterns, also: queues, example: "3", timeout: 600, run: func(c *call) error {
 				count, err := strconv.Atoi(c.words[0])
 				if err != nil {
-					return usageError("COUNT is a whole number, not %q", c.words[0])
+					return usageError("COUNT must be a whole number, not %q", c.words[0])
 				}
 				defer c.progress(queueProgress(c, "have "+c.words[0]+" replicas", func(q *api.Queue) bool { return len(q.Members) >= count }))()
 				return changeMembers(c, http.MethodPost, path("queues", "quorum", "replicas", "grow-to-count"), api.Selection{Count: count})

@@ -20,11 +20,11 @@ func messageFileVerbs() []verb {
 		{
 			name: "export_queue", alias: "export-queue", arguments: "QUEUE FILE|-", least: 2, maxArguments: 2, timeout: backupLimit, run: exportQueue,
 			about:   "writes the messages of a queue as lines of JSON to a file, or to - (the output), and changes nothing",
-			options: []option{{"rate", "`BYTES` per second that it may take", ""}}, example: "orders orders.ndjson",
+			options: []option{{"rate", "maximum rate, in `BYTES` per second", ""}}, example: "orders orders.ndjson",
 		},
 		{
 			name: "import_queue", alias: "import-queue", arguments: "QUEUE FILE", least: 2, maxArguments: 2, timeout: backupLimit, run: importQueue,
-			about: "brings messages from a file of such lines to a queue", more: " The same command continues what was interrupted: no message of a file comes twice.",
+			about: "imports messages from such a file into a queue", more: " The same command resumes what was interrupted: no message of a file is imported twice.",
 			example: "orders orders.ndjson",
 		},
 	}
@@ -67,7 +67,7 @@ func (c *call) rate() (query string, err error) {
 		return "", nil
 	}
 	if _, err := strconv.ParseUint(c.option("rate"), 10, 40); err != nil {
-		return "", usageError("--rate is a number of bytes per second, not %q", c.option("rate"))
+		return "", usageError("--rate must be a number of bytes per second, not %q", c.option("rate"))
 	}
 	return "?rate=" + url.QueryEscape(c.option("rate")), nil
 }
@@ -89,7 +89,7 @@ func receiveLines(c *call, query string, to io.Writer) (lastLine, error) {
 	defer end()
 	last := &tail{}
 	if _, err := io.Copy(io.MultiWriter(&counter{to: to, n: &c.moved}, last), res.Body); err != nil {
-		return lastLine{}, &exitError{exitTemporary, fmt.Errorf("the export breaks off: %w", err)}
+		return lastLine{}, &exitError{exitTemporary, fmt.Errorf("the export was cut off: %w", err)}
 	}
 	var x struct {
 		End    *lastLine `json:"end"`
@@ -98,9 +98,9 @@ func receiveLines(c *call, query string, to io.Writer) (lastLine, error) {
 	err = json.Unmarshal(last.line, &x)
 	switch {
 	case x.Failed != "":
-		return lastLine{}, &exitError{exitTemporary, fmt.Errorf("the export breaks off: %s (run it again)", x.Failed)}
+		return lastLine{}, &exitError{exitTemporary, fmt.Errorf("the export was cut off: %s (run it again)", x.Failed)}
 	case err != nil || x.End == nil || last.lines != x.End.Messages+2:
-		return lastLine{}, &exitError{exitTemporary, errors.New("the export breaks off: lines are missing (run it again)")}
+		return lastLine{}, &exitError{exitTemporary, errors.New("the export was cut off: lines are missing (run it again)")}
 	}
 	return *x.End, nil
 }
@@ -136,7 +136,7 @@ func (t *tail) Write(b []byte) (int, error) {
 func importQueue(c *call) error {
 	name := c.words[1]
 	if name == "-" {
-		return usageError("a file is checked as a whole before anything is imported: import_queue takes a file")
+		return usageError("the whole file is checked before anything is imported: import_queue needs a file")
 	}
 	f, err := os.Open(name)
 	if err != nil {
@@ -145,7 +145,7 @@ func importQueue(c *call) error {
 	defer f.Close()
 	at, sum := path("quorate", "queues", c.options.vhost, c.words[0], "import"), sha256.New()
 	if _, err := sendLines(c, at+"?check=true", io.TeeReader(f, sum)); err != nil {
-		return fmt.Errorf("nothing is imported: %w", err)
+		return fmt.Errorf("nothing was imported: %w", err)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -175,7 +175,7 @@ func sendLines(c *call, at string, lines io.Reader) (done api.Restored, err erro
 	}
 	defer res.Body.Close()
 	if err := json.NewDecoder(res.Body).Decode(&done); err != nil {
-		return done, fmt.Errorf("the node's answer is not understood: %w", err)
+		return done, fmt.Errorf("the node's answer could not be parsed: %w", err)
 	}
 	return done, nil
 }

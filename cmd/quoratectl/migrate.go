@@ -26,8 +26,8 @@ const migrateLimit = 7 * 24 * 3600
 
 func migrateVerbs() []verb {
 	return []verb{{
-		name: "migrate", timeout: migrateLimit, run: migrateAll, about: "takes definitions from RabbitMQ, and moves the messages of its queues",
-		more: " Each message is acknowledged there after it is confirmed here. The same command continues what was interrupted.",
+		name: "migrate", timeout: migrateLimit, run: migrateAll, about: "imports definitions from RabbitMQ, and moves the messages of its queues",
+		more: " Each message is acknowledged there after it is confirmed here. The same command resumes what was interrupted.",
 		options: []option{
 			{"from", "amqp or amqps `URI` of the other broker; with a path, only this vhost; QUORATECTL_FROM", ""},
 			{"definitions", "`FILE` with its definitions, as it exports them; without it, queues that exist here", ""},
@@ -98,7 +98,7 @@ func migrateEnds(c *call) (from, to, vhost string, err error) {
 	from = cmp.Or(c.option("from"), os.Getenv("QUORATECTL_FROM"))
 	u, err := url.Parse(from)
 	if err != nil || u.Host == "" || u.Scheme != "amqp" && u.Scheme != "amqps" {
-		return "", "", "", usageError("--from is an amqp or amqps URI") // which may hold a password
+		return "", "", "", usageError("--from must be an amqp or amqps URI") // which may hold a password
 	}
 	if len(u.Path) > 1 {
 		vhost = u.Path[1:]
@@ -115,7 +115,7 @@ func migrateEnds(c *call) (from, to, vhost string, err error) {
 		to = at.String()
 	}
 	if t, err := url.Parse(to); err != nil || t.Host == "" || t.Scheme != "amqp" && t.Scheme != "amqps" {
-		return "", "", "", usageError("--to is an amqp or amqps URI")
+		return "", "", "", usageError("--to must be an amqp or amqps URI")
 	}
 	return from, to, vhost, nil
 }
@@ -174,9 +174,9 @@ func migratedQueues(c *call, pick func(vhost, queue string) bool) (queues []migr
 		case !pick(q.VHost, q.Name):
 			continue
 		case q.kind() != "classic" && q.kind() != "quorum":
-			reason = "its messages stay: it is a queue of type " + q.kind()
+			reason = "its messages are not moved: it is a queue of type " + q.kind()
 		case q.AutoDelete:
-			reason = "its messages stay: it would be deleted there when nobody consumes from it, whatever it holds"
+			reason = "its messages are not moved: the queue would be deleted there as soon as nobody consumes from it"
 		}
 		if reason != "" {
 			skipped = append(skipped, api.Skipped{Section: "messages", VHost: q.VHost, Name: q.Name, Reason: reason})
@@ -200,7 +200,7 @@ func takenDefinitions(c *call) (queues []listedQueue, skipped []api.Skipped, err
 		Queues []listedQueue `json:"queues"`
 	}
 	if err := json.Unmarshal(raw, &file); err != nil {
-		return nil, nil, &exitError{exitData, fmt.Errorf("the definitions are not understood: %w", err)}
+		return nil, nil, &exitError{exitData, fmt.Errorf("the definitions could not be parsed: %w", err)}
 	}
 	var report api.Imported
 	if _, err = c.client.ask(c, http.MethodPost, partly, raw, &report); err != nil {
@@ -276,7 +276,7 @@ func migrationReport(c *call, outcomes []migrate.Outcome, skipped []api.Skipped,
 		err = c.json(migration{outcomes, skipped})
 	} else {
 		if err = list(c, "Queues ...", migratedColumns, nil, len(migratedColumns), outcomes); err == nil && len(skipped) > 0 {
-			err = list(c, "What was not taken ...", skippedColumns, nil, len(skippedColumns), skipped)
+			err = list(c, "What was not imported ...", skippedColumns, nil, len(skippedColumns), skipped)
 		}
 	}
 	switch {
@@ -287,9 +287,9 @@ func migrationReport(c *call, outcomes []migrate.Outcome, skipped []api.Skipped,
 	case broken != nil:
 		return broken
 	case slices.ContainsFunc(skipped, func(s api.Skipped) bool { return s.Section != "messages" }):
-		return &exitError{exitData, fmt.Errorf("%d definitions or queues were not taken or not moved completely", left)}
+		return &exitError{exitData, fmt.Errorf("%d definitions or queues were not imported or not moved completely", left)}
 	case left > 0:
-		return &exitError{exitFailed, fmt.Errorf("%d definitions or queues were not taken or not moved completely", left)}
+		return &exitError{exitFailed, fmt.Errorf("%d definitions or queues were not imported or not moved completely", left)}
 	}
 	return nil
 }

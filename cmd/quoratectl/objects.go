@@ -42,7 +42,7 @@ func (c *call) object(name string) (map[string]any, error) {
 	object := map[string]any{}
 	if text := c.option(name); text != "" {
 		if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
-			return nil, usageError("--%s is a JSON object, not %q", name, text)
+			return nil, usageError("--%s must be a JSON object, not %q", name, text)
 		}
 	}
 	return object, nil

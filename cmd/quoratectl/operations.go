@@ -25,12 +25,12 @@ func operationVerbs() []verb {
 		{name: "await_startup", about: "waits until the node serves clients, at most 120 s", run: awaitStartup, timeout: awaitLimit, also: ctl, example: "-t 300"},
 		{name: "await_online_quorum_plus_one", about: "waits until the node can be stopped without a queue losing its majority, at most 120 s", run: awaitQuorum, timeout: awaitLimit, also: upgrade, example: "-t 600"},
 		{name: "release_quarantine", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lets a queue that is quarantined on the node lead there again", run: releaseQuarantine, example: "orders"},
-		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, maxArguments: 2, about: "sets how much memory the node may use, until its next start", more: " FRACTION is of the machine's memory, a SIZE is such as 2GiB.", run: setMemoryLimit, also: ctl, example: "0.4"},
-		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, maxArguments: 2, about: "sets how much of the node's disk must be free, until its next start", more: " A SIZE is such as 5GB, FRACTION is of the machine's memory.", run: setDiskLimit, also: ctl, example: "5GB"},
+		{name: "set_vm_memory_high_watermark", arguments: "FRACTION | absolute SIZE", least: 1, maxArguments: 2, about: "sets how much memory the node may use, until its next start", more: " FRACTION is a fraction of the machine's memory; a SIZE is, for example, 2GiB.", run: setMemoryLimit, also: ctl, example: "0.4"},
+		{name: "set_disk_free_limit", arguments: "SIZE | mem_relative FRACTION", least: 1, maxArguments: 2, about: "sets how much of the node's disk must be free, until its next start", more: " A SIZE is, for example, 5GB; FRACTION is a fraction of the machine's memory.", run: setDiskLimit, also: ctl, example: "5GB"},
 		{name: "quorum_status", arguments: "QUEUE", least: 1, maxArguments: 1, about: "shows the status of each replica of a queue", run: quorumStatus, also: queues, live: true, example: "orders"},
 		{name: "transfer_leadership", arguments: "QUEUE NODE", least: 2, maxArguments: 2, about: "makes a node the leader of a queue", run: transferLeadership, also: queues, example: "orders n2"},
 		{
-			name: "force_checkpoint", about: "has every replica of queues write a snapshot now; they do so by themselves when it pays",
+			name: "force_checkpoint", about: "makes every replica of queues write a snapshot now; they normally do so when it is worthwhile",
 			run: forceCheckpoint, options: []option{vhostPattern, queuePattern}, timeout: 600, also: queues, example: "--queue-pattern '^orders'",
 		},
 		{
@@ -105,7 +105,7 @@ func await(c *call, check func() error) error {
 		}
 		select {
 		case <-c.Done():
-			return &exitError{exitTemporary, fmt.Errorf("time is up: %w", last)}
+			return &exitError{exitTemporary, fmt.Errorf("timed out: %w", last)}
 		case <-tick.C:
 		}
 	}
@@ -121,7 +121,7 @@ func setLimit(c *call, name, value string, relative bool) error {
 	if relative {
 		part, err := strconv.ParseFloat(value, 64)
 		if err != nil {
-			return usageError("FRACTION is a number such as 0.4, not %q", value)
+			return usageError("FRACTION must be a number such as 0.4, not %q", value)
 		}
 		to = api.Limit{Relative: &part}
 	}

@@ -46,7 +46,7 @@ func (o *options) define(f *pflag.FlagSet, getenv func(string) string) {
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "no title and no progress")
 	f.BoolVarP(&o.bare, "silent", "s", false, "neither title nor column names")
 	f.BoolVar(&o.plain, "no-table-headers", false, "no column names")
-	f.IntVarP(&o.timeout, "timeout", "t", 0, "`SECONDS` that it may take; 60, or the verb's own")
+	f.IntVarP(&o.timeout, "timeout", "t", 0, "time limit in `SECONDS`; 60, or the verb's own")
 	if o.borrowed {
 		f.BoolP("longnames", "l", false, "of no effect")
 	}
@@ -56,9 +56,9 @@ func (o *options) define(f *pflag.FlagSet, getenv func(string) string) {
 func (o *options) check(f *pflag.FlagSet) error {
 	switch {
 	case !slices.Contains(formatters, o.formatter):
-		return usageError("--formatter is %s, not %q", alternatives(formatters), o.formatter)
+		return usageError("--formatter must be %s, not %q", alternatives(formatters), o.formatter)
 	case o.timeout < 0 || o.timeout == 0 && f.Changed("timeout"):
-		return usageError("--timeout is a number of seconds from 1")
+		return usageError("--timeout must be a number of seconds from 1")
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func watchInterval(f *pflag.FlagSet) (time.Duration, error) {
 	}
 	seconds, err := time.ParseDuration(f.Lookup("watch").Value.String() + "s")
 	if err != nil || seconds <= 0 || seconds > maxWatch*time.Second {
-		return 0, usageError("--watch is a number of seconds, up to %d, not %q", maxWatch, f.Lookup("watch").Value)
+		return 0, usageError("--watch must be a number of seconds, up to %d, not %q", maxWatch, f.Lookup("watch").Value)
 	}
 	return seconds, nil
 }

@@ -12,8 +12,8 @@ func parameterVerbs() []verb {
 	ctl := []string{ctlName}
 	return []verb{
 		{name: "list_parameters", about: "lists the runtime parameters of a vhost", more: " They are its limits and its operator policies, which have verbs of their own.", run: listParameters, also: ctl, example: "-p shop"},
-		{name: "set_parameter", arguments: "COMPONENT NAME VALUE", least: 3, maxArguments: 3, about: "is refused with what to use: components belong to plug-ins, of which there are none", run: setParameter, also: ctl, example: "shovel s '{}'"},
-		{name: "clear_parameter", arguments: "COMPONENT NAME", least: 2, maxArguments: 2, about: "is refused with what to use", also: ctl, example: "shovel s",
+		{name: "set_parameter", arguments: "COMPONENT NAME VALUE", least: 3, maxArguments: 3, about: "is refused, and says what to use instead: components belong to plug-ins, and there are none", run: setParameter, also: ctl, example: "shovel s '{}'"},
+		{name: "clear_parameter", arguments: "COMPONENT NAME", least: 2, maxArguments: 2, about: "is refused, and says what to use instead", also: ctl, example: "shovel s",
 			run: func(c *call) error { return c.delete(path("parameters", c.words[0], c.options.vhost, c.words[1])) }},
 		{name: "list_global_parameters", about: "lists the global parameters: values that belong to no vhost", run: listGlobalParameters, also: ctl},
 		{name: "set_global_parameter", arguments: "NAME VALUE", least: 2, maxArguments: 2, about: "sets a global parameter, by a JSON value", run: setGlobalParameter, also: ctl, example: `owner '{"team":"east"}'`},

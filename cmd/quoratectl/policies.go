@@ -39,7 +39,7 @@ func setPolicy(c *call, where string) error {
 	}
 	priority, err := strconv.ParseInt(c.option("priority"), 10, 64)
 	if err != nil {
-		return usageError("--priority is a whole number, not %q", c.option("priority"))
+		return usageError("--priority must be a whole number, not %q", c.option("priority"))
 	}
 	return c.put(path(where, c.options.vhost, c.words[0]), map[string]any{
 		"pattern": c.words[1], "definition": json.RawMessage(c.words[2]), "priority": priority, "apply-to": c.option("apply-to"),

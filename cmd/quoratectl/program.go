@@ -53,8 +53,8 @@ func (p *program) command() *cobra.Command {
 	cobra.EnableCommandSorting = false // the table of verbs has an order
 	root := &cobra.Command{
 		Use:   p.name,
-		Short: "Shows the state of a node and its queues, and changes what is common to the cluster.",
-		Long: "Shows the state of a node and its queues, and changes what is common to the cluster.\n" +
+		Short: "Shows the state of a node and its queues, and manages the cluster.",
+		Long: "Shows the state of a node and its queues, and manages the cluster.\n" +
 			"It uses the node's HTTP API. Options may stand before or after the verb.",
 		Version: api.ProductVersion,
 		Args:    cobra.ArbitraryArgs,

@@ -15,7 +15,7 @@ func folderVerbs() []verb {
 			about: "turns a stopped node into the whole cluster when a majority is lost for good", more: " Without --yes it only shows what may be lost.", example: "--data-dir /var/lib/quorate"},
 		{name: "log", about: "reads the log in the data folder of a stopped node", verbs: []verb{
 			{name: "explain", arguments: "--data-dir DIR --queue NAME (--message-id ID | --message NUMBER) [--vhost VHOST] [--json]", maxArguments: -1, passes: true, run: func(c *call) error { return onDataFolder(c, "log", "explain") },
-				about: "tells what happened to messages of a queue, as far as the log of a stopped node shows", example: "--data-dir /var/lib/quorate --queue orders --message-id 4711"},
+				about: "shows what happened to messages of a queue, as far as the log of a stopped node shows", example: "--data-dir /var/lib/quorate --queue orders --message-id 4711"},
 		}},
 	}
 }
@@ -39,7 +39,7 @@ func onDataFolder(c *call, verb ...string) error {
 	case errors.As(err, &ended):
 		return errReported
 	}
-	return fmt.Errorf("the server's program is needed to read a data folder: %w", err)
+	return fmt.Errorf("reading a data folder requires the server's program: %w", err)
 }
 
 func isProgram(path string) bool {

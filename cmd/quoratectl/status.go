@@ -226,7 +226,7 @@ func listSettings(c *call) error {
 func setSetting(c *call) error {
 	n, err := strconv.ParseInt(c.words[1], 10, 64)
 	if err != nil {
-		return usageError("VALUE is a whole number, not %q", c.words[1])
+		return usageError("VALUE must be a whole number, not %q", c.words[1])
 	}
 	return c.put(path("quorate", "settings", c.words[0]), api.SettingValue{Value: &n})
 }

@@ -13,7 +13,7 @@ func tokenVerbs() []verb {
 		name: "token", about: "manages the tokens that let nodes join, each once",
 		verbs: []verb{
 			{name: "create", about: "prints a token, which cannot be shown again", run: createToken, example: "--for-node n4 --ttl 1h", options: []option{
-				{"ttl", "`TIME` for which it is good, from 1s to 168h", "10m"},
+				{"ttl", "`TIME` for which it is valid, from 1s to 168h", "10m"},
 				{"for-node", "`NODE` that alone may use it", ""},
 			}},
 			{name: "list", about: "lists tokens, when they expire and who has used them", run: listTokens, live: true},
@@ -41,7 +41,7 @@ func listTokens(c *call) error {
 func createToken(c *call) error {
 	ttl, err := time.ParseDuration(c.option("ttl"))
 	if err != nil {
-		return usageError("--ttl is a time such as 10m, not %q", c.option("ttl"))
+		return usageError("--ttl must be a duration such as 10m, not %q", c.option("ttl"))
 	}
 	var made api.JoinToken
 	if err := c.post(path("quorate", "tokens"), api.NewJoinToken{TTL: ttl.Milliseconds(), Node: c.option("for-node")}, &made); err != nil {

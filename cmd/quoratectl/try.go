@@ -11,8 +11,8 @@ import (
 // tryVerbs publish and get messages by hand.
 func tryVerbs() []verb {
 	return []verb{
-		{name: "publish", arguments: "ROUTING_KEY [BODY]", least: 1, maxArguments: 2, about: "publishes a persistent message and waits until it is confirmed", more: " Without BODY it is read from the standard input. Without --exchange the routing key is the name of a queue. A message that no queue gets is an error.", run: publish, options: []option{{"exchange", "`NAME` of the exchange; the default exchange", ""}, {"properties", "`JSON` object of properties", ""}}, example: "orders 'order 4711' --properties '{\"message_id\": \"4711\"}'"},
-		{name: "get", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "shows messages of a queue, one unless COUNT says otherwise, and puts them back", more: " They count as delivered once more. See peek, which changes nothing.", run: get, options: []option{{"remove", "acknowledges them: they are gone", ""}}, example: "orders 3 --remove"},
+		{name: "publish", arguments: "ROUTING_KEY [BODY]", least: 1, maxArguments: 2, about: "publishes a persistent message and waits until it is confirmed", more: " Without BODY it is read from the standard input. Without --exchange the routing key is the name of a queue. A message that reaches no queue is an error.", run: publish, options: []option{{"exchange", "`NAME` of the exchange; the default exchange", ""}, {"properties", "`JSON` object of properties", ""}}, example: "orders 'order 4711' --properties '{\"message_id\": \"4711\"}'"},
+		{name: "get", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "shows messages of a queue, one unless COUNT says otherwise, and puts them back", more: " This counts as one more delivery. See peek, which changes nothing.", run: get, options: []option{{"remove", "acknowledges them, which removes them", ""}}, example: "orders 3 --remove"},
 	}
 }
 

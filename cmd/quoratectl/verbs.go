@@ -43,7 +43,7 @@ func countIn(words []string, at int, otherwise uint64) (uint64, error) {
 	}
 	n, err := strconv.ParseUint(words[at], 10, 63)
 	if err != nil || n == 0 {
-		return 0, usageError("COUNT is a whole number from 1, not %q", words[at])
+		return 0, usageError("COUNT must be a whole number from 1, not %q", words[at])
 	}
 	return n, nil
 }
@@ -53,7 +53,7 @@ func (c *call) queue() (string, error) {
 	if name := c.option("queue"); name != "" {
 		return name, nil
 	}
-	return "", usageError("which queue: --queue")
+	return "", usageError("--queue is required")
 }
 
 func (c *call) get(path string, out any) error { return c.client.do(c, http.MethodGet, path, nil, out) }

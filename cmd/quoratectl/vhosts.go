@@ -13,11 +13,11 @@ func vhostVerbs() []verb {
 	return []verb{
 		{name: "list_vhosts", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the vhosts", columns: names(vhostColumns), run: listVHosts, also: ctl, example: "name description"},
 		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost", run: addVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --description 'the shop'"},
-		{name: "update_vhost_metadata", arguments: "NAME", least: 1, maxArguments: 1, about: "changes the description or the tags of a vhost; what is not given stays", run: updateVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --tags production,eu"},
+		{name: "update_vhost_metadata", arguments: "NAME", least: 1, maxArguments: 1, about: "changes the description or the tags of a vhost; what is not given is left unchanged", run: updateVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --tags production,eu"},
 		{name: "set_vhost_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces the tags of a vhost", run: setVHostTags, also: ctl, example: "shop production"},
-		{name: "enable_vhost_deletion_protection", arguments: "NAME", least: 1, maxArguments: 1, about: "makes a vhost one that cannot be deleted", also: ctl, example: "shop",
+		{name: "enable_vhost_deletion_protection", arguments: "NAME", least: 1, maxArguments: 1, about: "protects a vhost from deletion", also: ctl, example: "shop",
 			run: func(c *call) error { return c.post(path("vhosts", c.words[0], "deletion", "protection"), nil, nil) }},
-		{name: "disable_vhost_deletion_protection", arguments: "NAME", least: 1, maxArguments: 1, about: "makes a vhost one that can be deleted", also: ctl, example: "shop",
+		{name: "disable_vhost_deletion_protection", arguments: "NAME", least: 1, maxArguments: 1, about: "lifts the protection of a vhost from deletion", also: ctl, example: "shop",
 			run: func(c *call) error { return c.delete(path("vhosts", c.words[0], "deletion", "protection")) }},
 		{name: "delete_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "deletes a vhost and everything in it", run: func(c *call) error { return c.delete(path("vhosts", c.words[0])) }, also: ctl, example: "shop"},
 	}
@@ -55,7 +55,7 @@ func vhostOf(c *call) (map[string]any, error) {
 	case "classic", "quorum":
 		described["default_queue_type"] = kind
 	default:
-		return nil, usageError("--default-queue-type is classic or quorum, not %q", kind)
+		return nil, usageError("--default-queue-type must be classic or quorum, not %q", kind)
 	}
 	return described, nil
 }

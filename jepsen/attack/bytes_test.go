@@ -375,8 +375,8 @@ func TestBytesBetweenNodes(t *testing.T) {
 		if err != nil || now > held+maxHeld {
 			t.Errorf("%d MiB held, %d at first, %v", now/mib, held/mib, err)
 		}
-		t.Logf("%d MiB held, %d at first; %d lines about streams", now/mib, held/mib, c.Logged("makes no sense"))
-		if n := c.Logged("ended the stream of a node that sends what makes no sense"); n == 0 || n > 40 {
+		t.Logf("%d MiB held, %d at first; %d lines about streams", now/mib, held/mib, c.Logged("sent malformed data"))
+		if n := c.Logged("closed the stream of a node that sent malformed data"); n == 0 || n > 40 {
 			t.Errorf("%d lines about streams", n)
 		}
 	})

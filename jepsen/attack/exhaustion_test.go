@@ -186,7 +186,7 @@ func TestLoggedIn(t *testing.T) {
 			return nil
 		})
 		_, err := ch.Consume("q", "", false, false, false, false, nil)
-		p.refused(err, 406, "has as many consumers as a queue may have")
+		p.refused(err, 406, "has reached the limit of consumers of a queue")
 	})
 	attack(t, "exhaustion", "20,000 deliveries that nobody settles", func(t *testing.T) {
 		p := newParty(t)

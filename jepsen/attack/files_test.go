@@ -50,10 +50,10 @@ func TestFilesOfOthers(t *testing.T) {
 		mode fs.FileMode
 		says string
 	}{
-		"settings that everybody can write":                   {"cluster_name = c\n", 0o666, "every user of this host can write it (-rw-rw-rw-)"},
-		"settings that everybody but their group can write":   {"cluster_name = c\n", 0o606, "every user of this host can write it (-rw----rw-)"},
-		"settings with a password that everybody can read":    {"default_pass = p\n", 0o644, "every user of this host can read the secret in it (-rw-r--r--)"},
-		"settings with a password that everybody can write":   {"default_pass = p\n", 0o602, "every user of this host can write it (-rw-----w-)"},
+		"settings that everybody can write":                   {"cluster_name = c\n", 0o666, "writable by every user of this host (-rw-rw-rw-)"},
+		"settings that everybody but their group can write":   {"cluster_name = c\n", 0o606, "writable by every user of this host (-rw----rw-)"},
+		"settings with a password that everybody can read":    {"default_pass = p\n", 0o644, "contains a secret and is readable by every user of this host (-rw-r--r--)"},
+		"settings with a password that everybody can write":   {"default_pass = p\n", 0o602, "writable by every user of this host (-rw-----w-)"},
 		"settings with a password between others, with blank": {"cluster_name = c\n  default_pass=p\nnode_name = n1\n", 0o604, "read the secret in it"},
 	} {
 		attack(t, "files", name, func(t *testing.T) {
@@ -78,7 +78,7 @@ func TestFilesOfOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			out := mustNotStart(t, nil, append(nowhere(dir), "--set", listener, "--set", "ssl_options.certfile="+cert, "--set", "ssl_options.keyfile="+key)...)
-			if !strings.Contains(out, key+": every user of this host can read the secret in it") {
+			if !strings.Contains(out, key+": contains a secret and is readable by every user of this host") {
 				t.Errorf("it says %s", out)
 			}
 		})
@@ -92,7 +92,7 @@ func TestFilesOfOthers(t *testing.T) {
 		if err := os.Chmod(data, 0o777|fs.ModeSticky); err != nil {
 			t.Fatal(err)
 		}
-		if out := mustNotStart(t, nil, nowhere(dir)...); !strings.Contains(out, "is everybody's folder") {
+		if out := mustNotStart(t, nil, nowhere(dir)...); !strings.Contains(out, "is writable by everybody") {
 			t.Errorf("it says %s", out)
 		}
 	})
@@ -118,7 +118,7 @@ func TestNoTestOptions(t *testing.T) {
 		"a flag for tests":                        {nil, []string{"--unsafe-test-options"}, "flag provided but not defined: -unsafe-test-options"},
 		"a setting for tests":                     {nil, []string{"--set", "unsafe.test_clock_file=clock"}, "unknown setting unsafe.test_clock_file"},
 		"a setting for tests, in the environment": {[]string{"QUORATE_UNSAFE_TEST_CLOCK_FILE=clock"}, nil, "there is no such setting"},
-		"a version of TLS that is broken":         {nil, []string{"--set", "ssl_options.versions=tlsv1.1"}, `"tlsv1.1" is none of tlsv1.2, tlsv1.3`},
+		"a version of TLS that is broken":         {nil, []string{"--set", "ssl_options.versions=tlsv1.1"}, `"tlsv1.1" is not one of tlsv1.2, tlsv1.3`},
 	} {
 		attack(t, "files", name, func(t *testing.T) {
 			if out := mustNotStart(t, c.env, append(nowhere(t.TempDir()), c.args...)...); !strings.Contains(out, c.says) {

@@ -194,7 +194,7 @@ func TestFloods(t *testing.T) {
 		if n := c.Logged("too many open files"); n != 0 {
 			t.Errorf("%d log lines say so", n)
 		}
-		if n := c.Logged("connections are closed, there are too many"); n == 0 || n > 100 {
+		if n := c.Logged("too many connections: new ones are closed"); n == 0 || n > 100 {
 			t.Errorf("%d log lines about floods, want some", n)
 		}
 	})

@@ -248,7 +248,7 @@ func TestTokensAreSpent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := await.Until(t.Context(), 50*time.Millisecond, "the node to say why", func() (bool, error) { return n.Said("is of another one"), nil }); err != nil {
+		if err := await.Until(t.Context(), 50*time.Millisecond, "the node to say why", func() (bool, error) { return n.Said("belongs to another one"), nil }); err != nil {
 			t.Error(err)
 		}
 		if err := n.Kill(t.Context()); err != nil {

@@ -61,7 +61,7 @@ var (
 	// ErrDamaged says that a stream is a backup with other bytes than were written.
 	ErrDamaged = errors.New("the backup is damaged")
 	// ErrTruncated says that a stream breaks off before its end.
-	ErrTruncated = errors.New("the backup is not whole: it breaks off")
+	ErrTruncated = errors.New("the backup is incomplete: it ends too early")
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -154,7 +154,7 @@ func (r *Reader) Next() (Kind, []byte, error) {
 			return 0, nil, fmt.Errorf("%w: its digest does not match", ErrDamaged)
 		}
 		if n, err := io.ReadFull(r.from, make([]byte, 1)); n > 0 {
-			return 0, nil, fmt.Errorf("%w: something follows its end", ErrDamaged)
+			return 0, nil, fmt.Errorf("%w: data after its end", ErrDamaged)
 		} else if err != io.EOF {
 			return 0, nil, err
 		}

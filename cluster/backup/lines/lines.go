@@ -156,7 +156,7 @@ func (w *Writer) encoded(t *fsm.Table) ([]byte, error) {
 // Errors of a Reader; each is wrapped together with the number of the line.
 var (
 	// ErrNotWhole says that lines are missing.
-	ErrNotWhole = errors.New("the file is not whole")
+	ErrNotWhole = errors.New("the file is incomplete")
 	// ErrLine says that a line is none of this format.
 	ErrLine = errors.New("not a line of an export")
 )
