@@ -1,6 +1,10 @@
 package queue
 
 import (
+	"fmt"
+	"iter"
+	"slices"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
 	"github.com/quorate/quorate/proto/logpb"
@@ -296,4 +300,379 @@ func (ds *deliveries) resend(to fsm.ConsumerID, after uint64, limit int, eff *fs
 			d.Ready = ds.messages.readyCount()
 		}
 	}
+}
+
+// choice is the part of deliveries that chooses what is handed out next, and to
+// whom. It has no state of its own.
+type choice struct{ *deliveries }
+
+// first returns the message to hand out next, and to whom; 0: none. It expires due
+// messages that are in the way, and gives up when the command may expire no more.
+//
+// Ensures: the result is still in its list, and not due unless it is
+// scratch.fresh. It may expire others although nobody is served in the end, up
+// to scratch.budget; what has expired is in eff.
+func (ds choice) first(eff *fsm.Effects) (uint32, *consumer) {
+	for {
+		ds.passOver()
+		h, c := ds.candidate()
+		if h == 0 || ds.mayGive(h) {
+			return h, c
+		}
+		if !ds.expireNext(eff) {
+			return 0, nil
+		}
+	}
+}
+
+// mayGive reports whether message h, which is next, may be handed out. While
+// anything is due that would end its group, if that is free, nobody gets the group:
+// what is due would be covered by the hold.
+func (ds choice) mayGive(h uint32) bool {
+	if !ds.members.mayGo(h) {
+		return false
+	}
+	g := ds.members.of(h)
+	if g == nil || g.hold != nil || !ds.settings.GroupExpiry {
+		return true
+	}
+	first, _, ok := ds.timers.expiry()
+	return (!ok || first.at > ds.clock.now()) && !overdueTimed(ds.shared, ds.timers)
+}
+
+// candidate returns the message to hand out next, due or not, and to whom: the
+// older one of those that are of no group and those of groups. 0: there is none, or
+// more is to be passed over.
+//
+// Nothing of a group is handed out while something is on its way back, which may be
+// an older message of the group.
+func (ds choice) candidate() (h uint32, c *consumer) {
+	if least, ok := ds.consumers.leastServed(); ok {
+		if h = ds.cursors.first(least, ds.messages); h != 0 {
+			c = ds.consumers.nextServed(h)
+		}
+	}
+	if !ds.groups.servesAny() || ds.returning.len() > 0 {
+		return h, c
+	}
+	if g, t := ds.groups.nextServed(); h == 0 || g.listed < ds.messages.get(h).seq {
+		return ds.groups.first(g), t.c
+	}
+	return h, c
+}
+
+// passOver finds the next message for the least demanding consumer with credit, as
+// far as the command may.
+func (ds choice) passOver() {
+	if !ds.cursors.any() {
+		return
+	}
+	if least, ok := ds.consumers.leastServed(); ok {
+		ds.cursors.passOver(least, ds.messages)
+	}
+}
+
+// firstForGet is like first for a get of c, which may be nil.
+func (ds choice) firstForGet(c *consumer, eff *fsm.Effects) uint32 {
+	for {
+		h := ds.members.nextForGet(c, ds.returning.len() == 0)
+		if h == 0 || ds.mayGive(h) {
+			return h
+		}
+		if !ds.expireNext(eff) {
+			return 0
+		}
+	}
+}
+
+// ready returns the message of no group that is next; 0: none. It expires due
+// messages that are in the way, and gives up when the command may expire no more.
+func (ds choice) ready(eff *fsm.Effects) uint32 {
+	for {
+		h := ds.messages.nextReady()
+		if h == 0 || ds.members.mayGo(h) {
+			return h
+		}
+		if !ds.expireNext(eff) {
+			return 0
+		}
+	}
+}
+
+// oldest returns the message that a queue drops that is too long: the one to be
+// handed out next of those of no group, or the oldest of groups if that is older,
+// whoever holds its group and whatever it waits for; 0: nothing is ready. It expires due messages that are in the way; ok is false if the command may
+// expire no more.
+func (ds choice) oldest(eff *fsm.Effects) (h uint32, ok bool) {
+	for {
+		h = ds.messages.nextReady()
+		if g := ds.groups.oldest(); g != 0 && (h == 0 || ds.messages.get(g).seq < ds.messages.get(h).seq) {
+			h = g
+		}
+		if h == 0 || ds.members.mayGo(h) && !ds.members.doomed(h) {
+			return h, true
+		}
+		if !ds.expireNext(eff) {
+			return 0, false
+		}
+	}
+}
+
+// deliveries covers what leads from a ready message to its end, or back:
+// handing out (checkout.go), settling (settle.go), timeouts (tick.go), and
+// messages on their way back that one command could not process (returning.go).
+// It connects messages and consumers, which are independent of each other.
+//
+// Invariants:
+//
+//	a message is CheckedOut ⇔ one consumer, one of the detached, or one entry of
+//	returning, holds it
+//	every entry of returning holds something, and is at its key
+//	no due message is handed out, and nothing but deferred messages is while
+//	sessions are ending
+//	|scratch.taken| = 0 between two commands, and its messages are in no place
+//
+// returning is in a snapshot: its heads in that order, its messages after those
+// that consumers hold. coming and detaches are nil except while one is restored.
+type deliveries struct {
+	*shared
+	timers    *timers
+	locks     *locks
+	groups    *groups
+	takers    *groupTakers
+	messages  *messages
+	cursors   *cursors
+	aside     *aside
+	members   *members
+	outbox    *outbox
+	sessions  *sessions
+	detached  *detached
+	consumers *consumers
+	lease     *lease
+
+	returning sorted[*returning]
+	// In order, while a snapshot is restored: what is on its way back, and the
+	// detached consumers.
+	coming   []*returning
+	detaches []*consumer
+}
+
+// clear removes what is on its way back.
+func (ds *deliveries) clear() { ds.returning = sorted[*returning]{} }
+
+// lost iterates over what is on its way back, in the order in which it returns.
+// Nothing of it may change meanwhile.
+func (ds *deliveries) lost() iter.Seq[*returning] {
+	return func(yield func(*returning) bool) {
+		for _, p := range ds.returning.all() {
+			if !yield(*p) {
+				return
+			}
+		}
+	}
+}
+
+// walk yields what a consumer holds or held. It reports false if yield did.
+func (ds *deliveries) walk(of fsm.ConsumerID, all *held, yield func(Message) bool) bool {
+	for held := range all.from(0) {
+		if !yield(ds.describe(of, &held)) {
+			return false
+		}
+	}
+	return true
+}
+
+// findDetached returns a consumer whose session is over and that still holds
+// something; nil: there is none.
+func (ds *deliveries) findDetached(id fsm.ConsumerID) *consumer { return ds.detached.find(id) }
+
+// describe describes a message that is held, for listings.
+func (ds *deliveries) describe(of fsm.ConsumerID, held *checkout) Message {
+	d := ds.messages.describe(held.handle)
+	d.Holder, d.Delivery, d.Deadline = of, held.id, ds.clock.heldUntil(held.deadline)
+	if ds.lease.phase() == Active {
+		d.LockedUntil = ds.locks.until(held.lock)
+	}
+	return d
+}
+
+// save writes the section about what is on its way back in a snapshot's head.
+// The messages follow those that consumers hold, see view.
+func (ds *deliveries) save(h *logpb.QueueSnapshot) {
+	for _, p := range ds.returning.all() {
+		r := *p
+		st := &logpb.ReturningState{
+			Session: r.of.Session.Proto(), Consumer: r.of.Number, Tag: r.tag, Order: r.order, Outcome: uint32(r.outcome), Failed: r.failed,
+			DueAt: int64(r.due), Group: r.group,
+		}
+		if r.remark != nil {
+			st.Reason, st.Description = r.remark.Reason, r.remark.Description
+		}
+		h.Returning = append(h.Returning, st)
+	}
+}
+
+// view appends what is on its way back, valid until the next change.
+func (ds *deliveries) view(all []sorted[grip]) []sorted[grip] {
+	for _, r := range ds.returning.all() {
+		all = append(all, (*r).held.sorted)
+	}
+	return all
+}
+
+// freeze is like view, but what it appends never changes.
+func (ds *deliveries) freeze(all []sorted[grip]) []sorted[grip] {
+	for _, r := range ds.returning.all() {
+		all = append(all, (*r).held.freeze())
+	}
+	return all
+}
+
+// restoreHead is the inverse of save, and restores the detached consumers. The
+// messages themselves follow.
+func (ds *deliveries) restoreHead(h *logpb.QueueSnapshot) (err error) {
+	for _, st := range h.Returning {
+		ds.coming = append(ds.coming, &returning{
+			of: fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer}, tag: st.Tag,
+			order: st.Order, outcome: logpb.Settle_Outcome(st.Outcome), failed: st.Failed, due: fsm.Time(st.DueAt), group: st.Group,
+			remark: restoredRemark(st.Reason, st.Description),
+		})
+	}
+	ds.detaches, err = ds.detached.restore(h)
+	return err
+}
+
+// restore gives message h, which is checked out, to its holder: a consumer, an
+// entry of what is on its way back, or a detached consumer, numbered in this
+// order.
+//
+// Requires: consumers and restoreHead have been restored, and messages of one
+// holder come by ascending delivery. A queue that has ended has no timers.
+func (ds *deliveries) restore(st *logpb.MessageState, h uint32) error {
+	into, c := ds.restoredHolder(uint64(st.Consumer))
+	if into == nil {
+		return fmt.Errorf("%w: message %d has no holder", ErrSnapshot, st.Seq)
+	}
+	if into.len() > 0 {
+		if last, _ := into.last(); last.seq >= st.Delivery {
+			return fmt.Errorf("%w: deliveries are out of order", ErrSnapshot)
+		}
+	}
+	held := grip{deadline: fsm.Time(st.Deadline), limit: fsm.Millis(st.Limit), since: fsm.Time(st.Since), handle: h}
+	var err error
+	if ds.lease.phase() == Active {
+		held.lock, err = ds.locks.restore(st, holding{c, st.Delivery})
+	}
+	into.push(checkout{id: st.Delivery, grip: held})
+	if c != nil {
+		ds.consumers.holds(c, 1)
+	}
+	if ds.lease.phase() != Active || err != nil {
+		return err
+	}
+	if g := ds.members.of(h); g != nil {
+		ds.members.set(h, ds.groups.restoreOut(g, c, st.Delivery))
+	}
+	if _, twice := ds.timers.held(fsm.Time(st.Deadline), st.Seq); twice {
+		return fmt.Errorf("%w: message %d is held twice", ErrSnapshot, st.Seq)
+	}
+	ds.timers.hold(fsm.Time(st.Deadline), st.Seq, holding{c, st.Delivery})
+	return nil
+}
+
+// restoredHolder returns who holds or held the messages that follow: what to put
+// them into, and a consumer if it is one; nil: there is no such holder.
+func (ds *deliveries) restoredHolder(no uint64) (into *held, c *consumer) {
+	consumers, coming := uint64(ds.consumers.len()), uint64(len(ds.coming))
+	switch {
+	case no < consumers:
+		c = ds.consumers.at(int(no))
+	case no < consumers+coming:
+		return &ds.coming[no-consumers].held, nil
+	case no < consumers+coming+uint64(len(ds.detaches)):
+		c = ds.detaches[no-consumers-coming]
+	default:
+		return nil, nil
+	}
+	return &c.held, c
+}
+
+// restoreReturning orders what is on its way back. It needs the numbers of the
+// messages, so it comes after all of them.
+func (ds *deliveries) restoreReturning() error {
+	for _, r := range ds.coming {
+		if r.held.len() == 0 || ds.returning.get(ds.returningKey(r)) != nil {
+			return fmt.Errorf("%w: nothing of a consumer is on its way", ErrSnapshot)
+		}
+		ds.addReturning(r)
+	}
+	ds.coming, ds.detaches = nil, nil
+	return nil
+}
+
+// check checks what is on its way back.
+func (ds *deliveries) check(k *checker) {
+	for at, p := range ds.returning.all() {
+		r := *p
+		if r.held.len() == 0 {
+			k.fail("nothing of %v is on its way", r.of)
+			return
+		}
+		ds.checkHeld(k, r.of, ^uint64(0), &r.held, nil)
+		k.that(at == ds.returningKey(r) && ds.consumers.passed(r.order) && (r.order != 0 || r.outcome == 0 && r.due == 0) && r.due >= 0, "what %v held is on its way in the wrong place", r.of)
+	}
+	for c := range ds.consumers.from(0) {
+		ds.checkHeld(k, c.id, c.next, &c.held, c.late)
+		ds.checkOldest(k, c)
+	}
+	for c := range ds.detached.list() {
+		ds.checkHeld(k, c.id, c.next, &c.held, nil)
+		ds.checkOldest(k, c)
+	}
+}
+
+// checkOldest checks that the lock of the oldest delivery of c runs.
+func (ds *deliveries) checkOldest(k *checker, c *consumer) {
+	for held := range c.held.from(0) {
+		k.that(held.lock == 0 || ds.lease.phase() != Active || ds.locks.runs(held.lock), "consumer %v: the lock of delivery %d does not run", c.id, held.id)
+		break
+	}
+	for _, id := range c.lockLost {
+		_, held := c.held.find(id)
+		k.that(!held, "consumer %v: delivery %d is held without lock", c.id, id)
+	}
+}
+
+// checkHeld checks what a consumer holds or held. Its next delivery has number
+// next.
+func (ds *deliveries) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *held, lates []lateness) {
+	n, last := 0, uint64(0)
+	for held := range all.from(0) {
+		if k.err != nil {
+			return
+		}
+		ds.messages.checkOne(k, held.handle, CheckedOut)
+		_, late := slices.BinarySearchFunc(lates, held.id, compareLate)
+		switch {
+		case held.id <= last || held.id >= next:
+			k.fail("consumer %v: delivery %d of %d", of, held.id, next)
+		case held.deadline < 0 || held.limit < 0 || held.since > ds.clock.atOnce():
+			k.fail("consumer %v: delivery %d has a wrong deadline", of, held.id)
+		case late:
+			k.fail("consumer %v: delivery %d is held and was taken back", of, held.id)
+		}
+		last = held.id
+		n++
+		if ds.lease.phase() == Active {
+			ds.locks.checkOne(k, held.lock, ds.messages.get(held.handle).seq, held.id)
+		}
+		if held.deadline != 0 && ds.lease.phase() == Active {
+			k.timeouts++
+			k.deadline(ds.clock.heldUntil(held.deadline))
+			if to, ok := ds.timers.held(held.deadline, ds.messages.get(held.handle).seq); !ok || to.id != held.id {
+				k.fail("consumer %v: delivery %d never times out", of, held.id)
+			}
+		}
+	}
+	k.that(n == all.len(), "consumer %v holds %d, counted %d", of, n, all.len())
 }

@@ -1,6 +1,12 @@
 package queue
 
-import "github.com/quorate/quorate/fsm"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
 
 // group is one group of messages: those with its id that are ready, wait to be
 // retried, or are checked out. At most one consumer holds it, and only that one is
@@ -111,4 +117,512 @@ func (t *groupTaker) passes() bool { return t.going || t.c.isGets() }
 // messages: any group, and holds fewer than it may.
 func (t *groupTaker) mayTake() bool {
 	return t.c.isGets() || t.only == "" && !t.going && t.holds.len() < t.max
+}
+
+// groupTakers are the consumers that get groups: who of them wants messages of its
+// groups, who takes the next free one, and who takes only a certain one.
+//
+// Invariants, besides those of groupTaker:
+//
+//	owing = {t.owed → t : t.owed ≠ 0}
+//	free = {(level, turn) → t : t.taking}
+//	named has the takers with only ≠ "", by that, each list by age
+//
+// named is never iterated where order could be seen.
+type groupTakers struct {
+	*shared
+	all   sorted[*groupTaker] // by registered of the consumer
+	named map[string][]*groupTaker
+	free  sorted[*groupTaker]
+	owing sorted[*groupTaker]
+	// wanting is how many want messages.
+	wanting int
+}
+
+// want sets whether t wants messages.
+func (ts *groupTakers) want(t *groupTaker, wants bool) {
+	if t.wants != wants {
+		t.wants = wants
+		if ts.wanting--; wants {
+			ts.wanting += 2
+		}
+	}
+}
+
+// newGroupTakers returns an empty set of takers.
+func newGroupTakers(s *shared) *groupTakers {
+	return &groupTakers{shared: s, named: map[string][]*groupTaker{}}
+}
+
+// claimant is the first consumer that takes only the group with this id and wants
+// messages; nil: there is none. O(consumers that take it).
+func (ts *groupTakers) claimant(id string) *groupTaker {
+	for _, t := range ts.named[id] {
+		ts.scratch.steps++
+		if t.wants {
+			return t
+		}
+	}
+	return nil
+}
+
+// owe updates whether and where t waits for messages of its groups.
+func (ts *groupTakers) owe(t *groupTaker) {
+	at := uint64(0)
+	if t.wants && t.waiting.len() > 0 {
+		k, _ := t.waiting.first()
+		at = k.seq
+	}
+	if at == t.owed {
+		return
+	}
+	if t.owed != 0 {
+		ts.owing.remove(key{seq: t.owed})
+	}
+	if t.owed = at; at != 0 {
+		ts.owing.put(key{seq: at}, t)
+	}
+}
+
+// add makes a record of c, which has none.
+func (ts *groupTakers) add(c *consumer, turn uint64) *groupTaker {
+	t := &groupTaker{c: c, max: 1, turn: turn}
+	ts.all.put(key{seq: c.registered}, t)
+	return t
+}
+
+// of returns the record of c; nil: it has none.
+func (ts *groupTakers) of(c *consumer) *groupTaker {
+	if p := ts.all.get(key{seq: c.registered}); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// generally reports whether c may be handed messages that are of no group.
+func (ts *groupTakers) generally(c *consumer) bool {
+	if len(ts.named) == 0 {
+		return true
+	}
+	t := ts.of(c)
+	return t == nil || t.only == ""
+}
+
+// take updates whether t waits for free groups. Its turn lasts as long as it waits.
+func (ts *groupTakers) take(t *groupTaker) {
+	taking := t.wants && t.mayTake()
+	level := levelKey(t.c.priority).at
+	if t.taking && (!taking || t.level != level) {
+		ts.free.remove(key{t.level, t.turn})
+		t.taking = false
+	}
+	if taking && !t.taking {
+		t.taking, t.level = true, level
+		ts.free.put(key{level, t.turn}, t)
+	}
+}
+
+// any reports whether any consumer is known here.
+func (ts *groupTakers) any() bool { return ts.all.len() > 0 }
+
+// claimed reports whether any consumer takes only one group.
+func (ts *groupTakers) claimed() bool { return len(ts.named) > 0 }
+
+// heldBy returns the groups that c holds, in the order in which it got them.
+func (ts *groupTakers) heldBy(c *consumer) []*group {
+	var all []*group
+	if t := ts.of(c); t != nil {
+		for _, p := range t.holds.all() {
+			all = append(all, *p)
+		}
+	}
+	return all
+}
+
+// holdsAny reports whether c holds a group.
+func (ts *groupTakers) holdsAny(c *consumer) bool {
+	t := ts.of(c)
+	return t != nil && t.holds.len() > 0
+}
+
+// rename makes t take only the group with this id; empty: any.
+func (ts *groupTakers) rename(t *groupTaker, only string) {
+	if t.only != "" {
+		list := slices.DeleteFunc(ts.named[t.only], func(o *groupTaker) bool { return o == t })
+		if ts.named[t.only] = list; len(list) == 0 {
+			delete(ts.named, t.only)
+		}
+	}
+	if t.only = only; only != "" {
+		list := ts.named[only]
+		i, _ := slices.BinarySearchFunc(list, t.c.registered, func(o *groupTaker, r uint64) int { return cmp.Compare(o.c.registered, r) })
+		ts.named[only] = slices.Insert(list, i, t)
+	}
+}
+
+// turnAway gives t another turn.
+func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
+	if t.taking {
+		ts.free.remove(key{t.level, t.turn})
+		t.taking = false
+	}
+	t.turn = turn
+	ts.take(t)
+}
+
+// check checks who takes groups: held is how many are held, and all says that every
+// consumer must be known here.
+func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
+	taking, owing, named, wanting := 0, 0, 0, 0
+	for at, p := range ts.all.all() {
+		t := *p
+		k.that(at.seq == t.c.registered && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
+		k.that(t.going == t.c.cancelled && (!t.going || t.only == ""), "consumer %v still takes groups", t.c.id)
+		k.that(t.c.session.life.over || t.wants == (!t.c.isGets() && k.m.consumers.served(t.c) && t.c.credit() > 0), "consumer %v wants messages: %v", t.c.id, t.wants)
+		k.that(t.taking == (t.wants && t.only == "" && t.holds.len() < t.max), "consumer %v takes groups: %v", t.c.id, t.taking)
+		first, _, _ := firstOf(&t.waiting)
+		k.that(t.owed == 0 && (first.seq == 0 || !t.wants) || t.owed == first.seq && t.wants, "consumer %v waits for %d", t.c.id, t.owed)
+		held -= t.holds.len()
+		if t.wants {
+			wanting++
+		}
+		if t.taking {
+			taking++
+			k.that(ts.free.get(key{levelKey(t.c.priority).at, t.turn}) != nil, "consumer %v gets no group", t.c.id)
+		}
+		if t.owed != 0 {
+			owing++
+		}
+		if t.only != "" {
+			named++
+			k.that(slices.Contains(ts.named[t.only], t), "consumer %v does not get its group", t.c.id)
+		}
+	}
+	for _, list := range ts.named { // det: only counts and checks
+		named -= len(list)
+		k.that(slices.IsSortedFunc(list, func(a, b *groupTaker) int { return cmp.Compare(a.c.registered, b.c.registered) }), "consumers of a group are out of order")
+	}
+	k.that(held == 0 && named == 0 && taking == ts.free.len() && owing == ts.owing.len() && wanting == ts.wanting, "takers are miscounted")
+	if all {
+		for c := range k.m.consumers.from(0) {
+			k.that(c.isGets() || c.cancelled || ts.of(c) != nil, "consumer %v never gets a group", c.id)
+		}
+	}
+}
+
+// members says which message belongs to which group, and what follows from that for
+// the message. It connects messages and groups and has no state of its own: the
+// record of a message names its group.
+type members struct {
+	*shared
+	groups   *groups
+	messages *messages
+}
+
+// of returns the group of message h; nil: it has none.
+func (mb *members) of(h uint32) *group { return mb.messages.deadLetterInfo(h).group }
+
+// set makes message h, which is in no place, one of g.
+func (mb *members) set(h uint32, g *group) { mb.messages.editDeadLetterInfo(h).group = g }
+
+// place is where message h, which is in no place, waits to be handed out for the
+// first time. A queue without groups forgets the group of the message.
+func (mb *members) place(h uint32) Place {
+	g := mb.of(h)
+	switch {
+	case g == nil:
+		return Ready
+	case !mb.settings.grouped():
+		mb.messages.ungroup(h)
+		return Ready
+	case g.ended:
+		mb.set(h, mb.groups.find(g.id)) // it was scheduled meanwhile
+	}
+	return Grouped
+}
+
+// putBack puts those messages back that belong to a group, and returns the others
+// in their order. They are in no place. The first ones of the place are then those
+// that were put back.
+func (mb *members) putBack(kept []checkout) []checkout {
+	if !mb.groups.any() {
+		return kept
+	}
+	return mb.regroup(kept)
+}
+
+// regroup is putBack for messages whose groups may not be known.
+func (mb *members) regroup(kept []checkout) []checkout {
+	var run []checkout
+	kept = slices.DeleteFunc(kept, func(held checkout) bool {
+		if mb.of(held.handle) == nil || mb.place(held.handle) != Grouped {
+			return false
+		}
+		run = append(run, held)
+		return true
+	})
+	slices.SortFunc(run, func(a, b checkout) int { return compare(a.seq, b.seq) })
+	for _, held := range slices.Backward(run) {
+		mb.messages.putAfter(0, held.handle, Grouped)
+	}
+	for _, held := range run {
+		if mb.messages.get(held.handle).due(mb.clock.now()) && mb.covered(held.handle) {
+			mb.messages.protect(held.handle)
+		} else {
+			mb.messages.watch(held.handle)
+		}
+	}
+	return kept
+}
+
+// lift tells the group of message h that it is not checked out any more.
+func (mb *members) lift(h uint32) {
+	if g := mb.of(h); g != nil {
+		mb.groups.addOut(g, -1)
+	}
+}
+
+// handOut is groups.handOut for message h of g, which c is handed next. Deferred messages
+// of g that c has received while another consumer held it are part of a hold that
+// begins.
+func (mb *members) handOut(h uint32, g *group, c *consumer, lock fsm.Millis) {
+	free := mb.groups.held(g.id) == nil
+	g = mb.groups.handOut(g, c, c.next, lock)
+	mb.set(h, g)
+	if !free || g.out == 1 || g.hold == nil || g.hold.of.c != c {
+		return
+	}
+	for held := range c.held.from(0) {
+		mb.scratch.steps++
+		if mb.of(held.handle) == g {
+			g.hold.ids.put(key{seq: held.id}, struct{}{})
+		}
+	}
+}
+
+// covered reports whether message h does not expire because its group is held. One
+// that was due while that was so remains covered, whatever the settings say since.
+func (mb *members) covered(h uint32) bool {
+	g := mb.of(h)
+	return g != nil && g.hold != nil && (mb.settings.GroupExpiry || mb.messages.deadLetterInfo(h).protected)
+}
+
+// doomed reports whether message h dies because its group has ended.
+func (mb *members) doomed(h uint32) bool {
+	g := mb.of(h)
+	return g != nil && g.ended
+}
+
+// death is why message h dies whose group has ended. It is in no place, so that its
+// expiry is known.
+func (mb *members) death(h uint32) logpb.Death_Reason {
+	if mb.messages.get(h).due(mb.clock.now()) {
+		return logpb.Death_EXPIRED
+	}
+	return logpb.Death_GROUP_EXPIRED
+}
+
+// endOverdue ends the groups of messages that come back past their expiry, if nobody
+// holds them and their messages expire together. The messages are in no place.
+func (mb *members) endOverdue(back []checkout) {
+	if !mb.settings.GroupExpiry || !mb.groups.any() {
+		return
+	}
+	for _, held := range back {
+		g := mb.of(held.handle)
+		if g != nil && g.hold == nil && !g.ended && mb.messages.get(held.handle).due(mb.clock.now()) {
+			mb.groups.end(mb.groups.known(g))
+		}
+	}
+}
+
+// mayGo reports whether message h, which is ready, may be handed out: it is not due,
+// or that has no effect.
+func (mb *members) mayGo(h uint32) bool {
+	return !mb.messages.get(h).due(mb.clock.now()) || h == mb.scratch.fresh || mb.covered(h)
+}
+
+// settled is called with the deliveries in scratch.taken and rest, which c has settled:
+// that renews the locks of their groups. rest may be nil.
+func (mb *members) settled(c *consumer, rest *held) {
+	if !mb.groups.any() {
+		return
+	}
+	lock := mb.settings.groupLock(c)
+	for _, held := range mb.scratch.taken {
+		g := mb.of(held.handle)
+		if g == nil || g.hold == nil || g.hold.of.c != c {
+			continue
+		}
+		g.hold.ids.remove(key{seq: held.id})
+		mb.groups.lock(g, lock)
+	}
+	if rest != nil && rest.len() > 0 {
+		groupEnds{mb.groups}.renew(c, rest, lock)
+	}
+}
+
+// concluded is called with deliveries that of had settled beyond the bound of one
+// command, and that have ended.
+func (mb *members) concluded(of fsm.ConsumerID, some []checkout) {
+	if !mb.groups.any() {
+		return
+	}
+	for _, held := range some {
+		if g := mb.of(held.handle); g != nil {
+			mb.groups.forget(g, of, held.id)
+		}
+	}
+}
+
+// nextForGet returns the message that a get of c is handed next; 0: there is none.
+// c may be nil; open says that nothing is on its way back. A get takes the oldest message that it can: of no group, of a free
+// group, or of one that its session's gets hold.
+func (mb *members) nextForGet(c *consumer, open bool) uint32 {
+	h := mb.messages.nextReady()
+	if !mb.groups.any() || !open {
+		return h
+	}
+	if g := mb.groups.nextFor(c); g != nil && (h == 0 || g.listed < mb.messages.get(h).seq) {
+		return mb.groups.first(g)
+	}
+	return h
+}
+
+// lockedUntil is when the lock of the group of message h ends; 0: it has none, or c
+// does not hold it for a time.
+func (mb *members) lockedUntil(h uint32, c *consumer) fsm.Time {
+	if g := mb.of(h); g != nil && g.hold != nil && g.hold.of.c == c {
+		return mb.clock.heldUntil(g.hold.until)
+	}
+	return 0
+}
+
+// group performs a request about a group that a consumer of s holds.
+//
+// Refusals, in this order: NoSession; Invalid; NotFound if there is no such
+// consumer, or nobody holds the group; InUse if another consumer does. A new state
+// is Rejected if it does not fit into the length limits of the queue.
+func (it *intake) group(s *session, cmd *logpb.Group) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	if cmd.GetId() == "" || cmd.Action < logpb.Group_RENEW || cmd.Action > logpb.Group_GET_STATE || len(cmd.State) > maxGroupState {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	c := s.consumer(cmd.Consumer)
+	g := it.groups.held(cmd.Id)
+	switch {
+	case c == nil || g == nil:
+		return fsm.Result{Code: fsm.NotFound}
+	case g.hold.of.c != c:
+		return fsm.Result{Code: fsm.InUse}
+	}
+	it.lease.touch()
+	r := fsm.Result{Count: 1}
+	switch cmd.Action {
+	case logpb.Group_RENEW:
+		it.groups.lock(g, it.settings.groupLock(c))
+	case logpb.Group_RELEASE:
+		it.deliveries.giveUp(g, false)
+		it.consumers.removeIfDone(c)
+	case logpb.Group_SET_STATE:
+		if !it.fitsState(g, len(cmd.State)) {
+			return fsm.Result{Code: fsm.Rejected}
+		}
+		it.groups.setState(g, string(cmd.State))
+	}
+	it.groups.describe(cmd, &r)
+	return r
+}
+
+// fitsState reports whether the limits allow a state of n bytes for g: those of the
+// queue, which makes space if it drops its head, and that of all states.
+func (it *intake) fitsState(g *group, n int) bool {
+	if n > len(g.state) && it.since(3) && it.groups.stateBytes()-uint64(len(g.state))+uint64(n) > uint64(it.bounds.States) {
+		return false
+	}
+	all := it.counted()
+	if it.settings.Overflow == logpb.QueueConfig_DROP_HEAD {
+		all = it.kept()
+	}
+	before := all.Bytes - uint64(len(g.state))
+	return n <= len(g.state) || it.settings.maxBytes.Allows(before+uint64(n))
+}
+
+// expire is the end of message h, which is due, unless its group is held and covers
+// it. If the messages of a group expire together, all of them will die; what is
+// set aside is not covered, and deferred and parked messages die by themselves.
+func (ds *deliveries) expire(h uint32, eff *fsm.Effects) {
+	in, g := ds.messages.get(h).place, ds.members.of(h)
+	switch {
+	case g == nil || !ds.settings.GroupExpiry || in == Deferred || in == Parked || in == Delayed && g.hold != nil:
+		ds.endWaiting(h, logpb.Death_EXPIRED, eff)
+	case g.hold != nil:
+		ds.messages.protect(h)
+	default:
+		ds.groups.end(g)
+	}
+}
+
+// endWaiting is the end of message h, which is ready, set aside or parked.
+func (ds *deliveries) endWaiting(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
+	leaveWaiting(ds, h)
+	ds.outbox.die(h, reason, eff)
+}
+
+// leaveWaiting leaves message h, which is ready, set aside or parked, in no place.
+func leaveWaiting(ds *deliveries, h uint32) {
+	if ds.messages.get(h).place == Delayed {
+		ds.lease.touch()
+	}
+	ds.aside.takeWaiting(h)
+}
+
+// giveUp ends the hold of g. What its holder has not settled goes back, as failed
+// if the lock was lost. It returns how much that is.
+func (ds *deliveries) giveUp(g *group, failed bool) int {
+	c := g.hold.of.c
+	r := &returning{of: c.id, tag: c.tag, failed: failed, group: true}
+	for id := range g.hold.ids.all() {
+		ds.scratch.steps++
+		if held, ok := c.held.remove(id); ok {
+			if failed {
+				c.loses(id.seq)
+			}
+			r.held.push(checkout{id: id.seq, grip: held})
+		}
+	}
+	ds.groups.release(g)
+	if r.held.len() > 0 {
+		ds.consumers.holds(c, -r.held.len())
+		ds.addReturning(r)
+	}
+	n := r.held.len()
+	ds.startOldest(c)
+	ds.consumers.refresh(c)
+	return n
+}
+
+// endHolds ends the holds that are over: locks that were not renewed, and those of
+// groups that have been empty for long enough.
+func (ds overtime) endHolds() {
+	var done []*consumer
+	for ds.scratch.budget > 0 {
+		g := groupEnds{ds.groups}.overdue()
+		if g == nil {
+			break
+		}
+		ds.scratch.budget--
+		lost := g.hold.until != 0 && ds.clock.heldUntil(g.hold.until) <= ds.clock.now()
+		if lost {
+			ds.counters.GroupsLost++
+		}
+		done = append(done, g.hold.of.c)
+		n := ds.giveUp(g, lost)
+		if ds.since(3) { // each counts; those of one group go together
+			ds.scratch.budget -= min(n, ds.scratch.budget)
+		}
+	}
+	ds.consumers.removeFinished(done...)
 }

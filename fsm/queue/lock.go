@@ -1,10 +1,14 @@
 package queue
 
 import (
+	"fmt"
+	"iter"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // lostLocks bounds how many deliveries whose lock has ended a consumer
@@ -230,4 +234,234 @@ func (t *lockTerms) pardon(first, last uint64) (n int) {
 		t.lockLost = slices.Concat(t.lockLost[:i], t.lockLost[j:])
 	}
 	return j - i
+}
+
+// frozenLocks are the locks of a snapshot. It shares chunks with the arena.
+type frozenLocks struct{ pages[lock] }
+
+// view returns the locks as they are, valid until the next change.
+func (ls *locks) view() frozenLocks { return frozenLocks{ls.all.pages} }
+
+// freeze is like view, but what it returns never changes.
+func (ls *locks) freeze() frozenLocks { return frozenLocks{ls.all.freeze()} }
+
+// fill adds a lock to its message. no may be 0, or name a lock of a queue that
+// has ended, which has none any more.
+func (f *frozenLocks) fill(st *logpb.MessageState, no uint32) {
+	if no == 0 || int(no) >= f.capacity() {
+		return
+	}
+	l := f.at(int(no))
+	st.LockUntil, st.LockBegan = int64(l.until), int64(l.began)
+	st.LockLength, st.LockMax, st.LockAuto = uint64(l.length), uint64(l.max), uint64(l.auto)
+}
+
+// restore is the inverse of fill. It returns 0 if the delivery has no lock.
+func (ls *locks) restore(st *logpb.MessageState, of holding) (uint32, error) {
+	no := ls.grant(lock{
+		until: fsm.Time(st.LockUntil), began: fsm.Time(st.LockBegan), length: lockMillis(fsm.Millis(st.LockLength)),
+		max: lockMillis(fsm.Millis(st.LockMax)), auto: lockMillis(fsm.Millis(st.LockAuto)),
+	})
+	if no == 0 || st.LockUntil == 0 {
+		return no, nil
+	}
+	at := key{fsm.Time(st.LockUntil), st.Seq}
+	if ls.due.get(at) != nil {
+		return 0, fmt.Errorf("%w: message %d is locked twice", ErrSnapshot, st.Seq)
+	}
+	ls.due.put(at, of)
+	return no, nil
+}
+
+// restoreTerms returns what a snapshot has of a consumer's locks.
+func restoreTerms(st *logpb.ConsumerState) lockTerms {
+	return lockTerms{
+		lockLength: duration(st.Lock), lockMax: duration(st.MaxLock), lockAuto: duration(st.LockAutoRenew),
+		lockHead: st.LockHead, lockGrace: duration(st.LockDetachGrace), lockLost: st.LostLocks, lateLocks: st.LateLocks,
+	}
+}
+
+// checkOne checks the lock of a delivery of message seq.
+func (ls *locks) checkOne(k *checker, no uint32, seq, delivery uint64) {
+	if no == 0 {
+		return
+	}
+	k.locks++
+	l := ls.all.get(no)
+	if l.length == 0 || (l.until == 0) != (l.began == 0) || l.until < 0 || l.began < 0 || l.runs() && l.end() < l.until {
+		k.fail("message %d: lock from %d until %d", seq, l.began, l.until)
+	}
+	if !l.runs() {
+		return
+	}
+	k.running++
+	k.deadline(ls.clock.heldUntil(l.until))
+	if of := ls.due.get(key{l.until, seq}); of == nil || of.id != delivery {
+		k.fail("message %d: its lock never ends", seq)
+	}
+}
+
+// check compares the numbers of locks with those found.
+func (ls *locks) check(k *checker) {
+	k.that(ls.all.live() == k.locks && ls.due.len() == k.running, "%d locks, %d run, of %d and %d", ls.all.live(), ls.due.len(), k.locks, k.running)
+}
+
+// detached are consumers whose sessions have ended and whose deliveries stay
+// locked for a while: somebody else may still settle or renew them. A renewed lock
+// keeps its consumer here for as long as it lasts.
+//
+// Invariants: each of them holds something, has a detachedUntil, and is no
+// consumer of any session; all, byAge and byID have the same ones.
+//
+// They are what consumer.detach would be otherwise, and count neither as
+// consumers nor for a single active consumer. The queue is in use as long as
+// there are any. A snapshot has them in the order of all; byID is only looked up,
+// byAge is for readers that come back.
+type detached struct {
+	*shared
+	all   sorted[*consumer] // by detachedUntil, then by registered
+	byAge sorted[*consumer] // by registered
+	byID  map[fsm.ConsumerID]*consumer
+}
+
+// clear removes all of them.
+func (d *detached) clear() {
+	*d = detached{shared: d.shared, byID: map[fsm.ConsumerID]*consumer{}}
+}
+
+// len is how many there are.
+func (d *detached) len() int { return len(d.byID) }
+
+// key returns the position of c.
+func (d *detached) key(c *consumer) key { return key{c.detachedUntil, c.registered} }
+
+// add adds c, which holds something and is about to be unregistered. Its locks
+// end at until at the latest. What was late is forgotten, since nobody reports it.
+func (d *detached) add(c *consumer, until fsm.Time) {
+	c.detachedUntil, c.late, c.lockLost = until, nil, nil
+	d.all.put(d.key(c), c)
+	d.byAge.put(key{seq: c.registered}, c)
+	d.byID[c.id] = c
+}
+
+// extend lets c, which is one of them, stay at least until an instant on the clock
+// of held messages.
+func (d *detached) extend(c *consumer, until fsm.Time) {
+	if until <= c.detachedUntil {
+		return
+	}
+	d.all.remove(d.key(c))
+	c.detachedUntil = until
+	d.all.put(d.key(c), c)
+}
+
+// remove removes c. The caller has taken what it held.
+func (d *detached) remove(c *consumer) {
+	d.all.remove(d.key(c))
+	d.byAge.remove(key{seq: c.registered})
+	delete(d.byID, c.id)
+}
+
+// find returns one of them; nil: there is none.
+func (d *detached) find(id fsm.ConsumerID) *consumer { return d.byID[id] }
+
+// has reports whether c is one of them.
+func (d *detached) has(c *consumer) bool { return c.detachedUntil != 0 }
+
+// over returns the first one whose time is over; nil: there is none.
+func (d *detached) over() *consumer {
+	if at, c, ok := firstOf(&d.all); ok && d.clock.heldUntil(at.at) <= d.clock.now() {
+		return c
+	}
+	return nil
+}
+
+// nextEnd is when the time of the first one is over; 0: there is none.
+func (d *detached) nextEnd() fsm.Time {
+	at, _, _ := firstOf(&d.all)
+	return d.clock.heldUntil(at.at)
+}
+
+// list iterates over all of them. None may come or go meanwhile.
+func (d *detached) list() iter.Seq[*consumer] {
+	return func(yield func(*consumer) bool) {
+		for _, c := range d.all.all() {
+			if !yield(*c) {
+				return
+			}
+		}
+	}
+}
+
+// from iterates over those with a position of at least n in the order of age,
+// which is that of all consumers.
+func (d *detached) from(n uint64) iter.Seq[*consumer] {
+	return func(yield func(*consumer) bool) {
+		for _, c := range d.byAge.from(key{seq: n}) {
+			if !yield(*c) {
+				return
+			}
+		}
+	}
+}
+
+// describe writes one line for each of them.
+func (d *detached) describe(b *strings.Builder) {
+	for c := range d.list() {
+		fmt.Fprintf(b, "detached %s:%d held=%d until=%d\n", sessionText(c.id.Session), c.id.Number, c.held.len(), d.clock.heldUntil(c.detachedUntil))
+	}
+}
+
+// save writes their section of a snapshot's head. What they hold follows what is
+// on its way back.
+func (d *detached) save(h *logpb.QueueSnapshot) {
+	for c := range d.list() {
+		h.Detached = append(h.Detached, &logpb.DetachedState{
+			Session: c.id.Session.Proto(), Consumer: c.id.Number, Registered: c.registered, Until: int64(c.detachedUntil), Tag: c.tag,
+		})
+	}
+}
+
+// view appends what they hold, valid until the next change.
+func (d *detached) view(all []sorted[grip]) []sorted[grip] {
+	for c := range d.list() {
+		all = append(all, c.held.sorted)
+	}
+	return all
+}
+
+// freeze is like view, but what it appends never changes.
+func (d *detached) freeze(all []sorted[grip]) []sorted[grip] {
+	for c := range d.list() {
+		all = append(all, c.held.freeze())
+	}
+	return all
+}
+
+// restore is the inverse of save. It returns them in the order of the snapshot.
+func (d *detached) restore(h *logpb.QueueSnapshot) ([]*consumer, error) {
+	var coming []*consumer
+	for _, st := range h.Detached {
+		c := &consumer{
+			id:         fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer},
+			registered: st.Registered, tag: st.Tag, next: ^uint64(0), cancelled: true,
+		}
+		at := key{fsm.Time(st.Until), st.Registered}
+		if st.Until <= 0 || d.byID[c.id] != nil || d.byAge.get(key{seq: c.registered}) != nil {
+			return nil, fmt.Errorf("%w: a consumer is detached twice, or never", ErrSnapshot)
+		}
+		d.add(c, at.at)
+		coming = append(coming, c)
+	}
+	return coming, nil
+}
+
+// check checks the invariants. What they hold is checked with the deliveries.
+func (d *detached) check(k *checker) {
+	k.that(d.all.len() == len(d.byID) && d.all.len() == d.byAge.len(), "%d consumers are detached, and %d", d.all.len(), len(d.byID))
+	for at, p := range d.all.all() {
+		c := *p
+		k.that(at == d.key(c) && c.detachedUntil > 0 && d.byID[c.id] == c && c.held.len() > 0 && c.session == nil && c.level == nil, "detached consumer %v", c.id)
+		k.deadline(d.clock.heldUntil(c.detachedUntil))
+	}
 }

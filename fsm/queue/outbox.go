@@ -316,3 +316,512 @@ func (o *outbox) checkWaiting(k *checker) {
 	k.that(o.waiting.len() == n, "%d letters wait, of %d", o.waiting.len(), n)
 	k.that(n == 0 || o.strategy() == AtLeastOnce || o.forwarded.all().Messages > 0, "letters wait for nothing")
 }
+
+// strategy is the effective dead-letter strategy. It is asked for at each step
+// of a letter: a letter may end under another strategy than it began.
+func (o *outbox) strategy() Disposition {
+	switch {
+	case o.settings.DelayedStore:
+		return AtLeastOnce
+	case !o.settings.DeadLetter:
+		return Dropped
+	case o.settings.DeadLetterStrategy == logpb.QueueConfig_AT_MOST_ONCE:
+		return SentOnce
+	case o.settings.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE:
+		return AtLeastOnce
+	}
+	return Transactional
+}
+
+// disposition is what happens to messages that die for this reason. Messages
+// dropped by a length limit bypass the outbox, which would grow instead, and so
+// does everything while the outbox is full.
+//
+//	strategy               EXPIRED, REJECTED, DELIVERY_LIMIT   MAXLEN, or outbox full
+//	no exchange            Dropped                             Dropped
+//	at-most-once           SentOnce                            SentOnce
+//	default                Transactional                       SentOnce
+//	at-least-once          AtLeastOnce                         SentOnce
+//	delayed exchange       AtLeastOnce                         AtLeastOnce
+func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
+	s := o.strategy()
+	if s > SentOnce && !o.settings.DelayedStore && (reason == logpb.Death_MAXLEN || o.full()) {
+		return SentOnce
+	}
+	return s
+}
+
+// full reports whether the outbox has reached its bound. Letters of a delayed
+// exchange are posted all the same, and so is what is forwarded: they have no other
+// way. What is forwarded does not count.
+func (o *outbox) full() bool {
+	return o.settings.maxLetters.Given && o.letters()-o.forwarded.all().Messages >= o.settings.maxLetters.Value
+}
+
+// die ends message h, which is in no place: it becomes a letter of the outbox,
+// or is freed, with or without a letter that is sent once.
+//
+// Requires: place 0, and no timer knows h.
+// Ensures: h is in the outbox, or freed: the caller must not use it again.
+func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
+	if reason == logpb.Death_EXPIRED {
+		o.counters.Expired++
+	}
+	what := o.disposition(reason)
+	o.counters.Deaths[reason-1][what]++
+	o.ends.message(h, EndReason(reason), what, o.next, what > SentOnce)
+	if what == Dropped {
+		o.messages.free(h, eff)
+		return
+	}
+	o.counters.DeadLettered++
+	e := o.messages.editDeadLetterInfo(h)
+	e.reason, e.diedAt = reason, o.clock.now()
+	e.deaths = o.addDeath(e.deaths, reason)
+	if what == SentOnce {
+		eff.DeadLetters = append(eff.DeadLetters, o.deadLetter(h))
+		o.messages.free(h, eff)
+		return
+	}
+	o.post(h, eff)
+}
+
+// post appends message h, which is in no place, to the outbox. Letters are
+// never posted anywhere but at the end, so numbers ascend from unrouted on.
+func (o *outbox) post(h uint32, eff *fsm.Effects) {
+	e := o.messages.editDeadLetterInfo(h)
+	e.letter, e.group = o.next, nil
+	o.next++
+	o.messages.put(h, Outbox)
+	if o.unrouted == 0 {
+		o.unrouted = h
+	}
+	eff.Outbox = true
+}
+
+// addDeath returns the history with one more death in this queue in front. The
+// record of a new pair of queue and reason is completed from the payload by the
+// sender.
+//
+// The result and its first record are new. The other records are shared with
+// history, which is not changed. Time and First of a pair that dies again are those
+// of its first death, as x-death has them.
+func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*logpb.Death {
+	now := &logpb.Death{Reason: reason, Queue: o.name, Count: 1, Time: int64(o.clock.now()), First: len(history) == 0}
+	i := slices.IndexFunc(history, func(d *logpb.Death) bool { return d.Reason == reason && d.Queue == o.name })
+	if i < 0 {
+		return slices.Concat([]*logpb.Death{now}, history)
+	}
+	old := history[i]
+	now.Count, now.Time, now.First = old.Count+1, old.Time, old.First
+	now.Exchange, now.RoutingKeys, now.OriginalExpiration = old.Exchange, old.RoutingKeys, old.OriginalExpiration
+	return slices.Concat([]*logpb.Death{now}, history[:i], history[i+1:])
+}
+
+// copyDeaths returns a history that shares nothing with a command.
+func copyDeaths(from []*logpb.Death) []*logpb.Death {
+	deaths := make([]*logpb.Death, len(from))
+	for i, d := range from {
+		deaths[i] = &logpb.Death{
+			Reason: d.GetReason(), Queue: d.GetQueue(), Count: d.GetCount(), Time: d.GetTime(), Exchange: d.GetExchange(),
+			RoutingKeys: slices.Clone(d.GetRoutingKeys()), OriginalExpiration: d.GetOriginalExpiration(),
+			First: d.GetFirst(), LastExchange: d.GetLastExchange(),
+		}
+	}
+	return deaths
+}
+
+// purge turns all waiting letters into purged messages, and returns how many.
+// O(1). Their entries are released when they are swept.
+func (o *outbox) purge() uint64 {
+	n := o.messages.count(Waiting).Messages
+	o.messages.discardList(waitingList, Waiting)
+	o.forwarded.waiting = Count{}
+	o.waiting.clear()
+	return n
+}
+
+// routeDead records the routes of the oldest unrouted letters. Count of the
+// answer is the number of letters that got their route.
+//
+// cmd.First is the number of the oldest letter that was unrouted for its proposer.
+// If it is not that of the machine, another leader was first, and nothing changes.
+// So the command may be repeated. It is also performed while draining.
+func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
+	if cmd.GetRetry() {
+		return o.routeWaiting(cmd, eff)
+	}
+	if o.unrouted == 0 || o.messages.deadLetterInfo(o.unrouted).letter != cmd.GetFirst() {
+		return fsm.Result{}
+	}
+	var r fsm.Result
+	for _, route := range cmd.Routes {
+		if o.unrouted == 0 {
+			break
+		}
+		h := o.unrouted
+		o.unrouted = o.messages.get(h).next
+		o.route(h, route, eff)
+		r.Count++
+	}
+	eff.Outbox = true
+	return r
+}
+
+// routeWaiting assigns routes to waiting letters. The first route for a letter
+// that no longer waits, and all routes after it, are ignored: they come from a
+// leader with an outdated view.
+//
+// The routes before that have had their effect. Each letter goes to the end of the
+// routed ones, so that transfers to one target ascend in the order of the list.
+func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
+	var r fsm.Result
+	for _, route := range cmd.Routes {
+		p := o.waiting.get(key{seq: route.GetLetter()})
+		if p == nil {
+			break
+		}
+		h := *p
+		o.waiting.remove(key{seq: route.GetLetter()})
+		o.recount(h, Waiting, Outbox)
+		o.messages.remove(h)
+		o.messages.putAfter(o.lastRouted(), h, Outbox)
+		o.route(h, route, eff)
+		r.Count++
+	}
+	eff.Outbox = eff.Outbox || r.Count > 0
+	return r
+}
+
+// lastRouted returns the last letter of the outbox that has a route; 0: none
+// has.
+func (o *outbox) lastRouted() uint32 {
+	if o.unrouted == 0 {
+		return o.messages.tail(outboxList)
+	}
+	return o.messages.get(o.unrouted).prev
+}
+
+// wait makes letter h, which is in the outbox and has no destination, a waiting
+// one.
+//
+// Requires: no transfer of h is pending any more. done stays, so that targets that
+// have the letter do not get it twice.
+func (o *outbox) wait(h uint32) {
+	r := *o.messages.scheduleInfo(h)
+	r.refused = false
+	o.messages.setScheduleInfo(h, r)
+	o.messages.editDeadLetterInfo(h).transfers = nil
+	o.recount(h, Outbox, Waiting)
+	o.messages.remove(h)
+	o.messages.put(h, Waiting)
+	o.waiting.put(key{seq: o.messages.deadLetterInfo(h).letter}, h)
+}
+
+// route gives letter h one transfer per target, except to targets that already
+// have it. If there is none it waits, comes back if the queue no longer forwards it, or is dropped, as a letter of a delayed
+// exchange always is.
+//
+// Requires: h is in the outbox without transfers, and unrouted is past it. Targets
+// that are new get their record here, in the order of ids. Numbers are used up
+// in the order of letters and, within one, of the route.
+func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
+	var transfers []Transfer
+	done := o.messages.scheduleInfo(h).done
+	o.noteUnroutable(h, to)
+	for n, id := range to.GetTargets() {
+		if id == 0 || slices.Contains(done, fsm.QueueID(id)) {
+			continue
+		}
+		i, ok := o.find(fsm.QueueID(id))
+		if !ok {
+			o.deadLetterTargets = slices.Insert(o.deadLetterTargets, i, &deadLetterTarget{id: fsm.QueueID(id), next: 1})
+		}
+		t := o.deadLetterTargets[i]
+		if n := t.pending.len(); t.gone || n > 0 && *t.pending.item(n - 1) == h {
+			continue // gone, or named twice
+		}
+		t.pending.push(h)
+		transfer := Transfer{To: t.id, Number: t.next}
+		if n < len(to.TtlCeilingsPlusOne) {
+			transfer.Ceiling = fsm.OptionalFrom[fsm.Millis](to.TtlCeilingsPlusOne[n])
+		}
+		transfers = append(transfers, transfer)
+		t.next++
+	}
+	switch {
+	case len(transfers) > 0:
+		o.messages.editDeadLetterInfo(h).transfers = transfers
+	case len(done) > 0:
+		o.arrived(h, 0, eff)
+	case o.messages.deadLetterInfo(h).forwarded && !o.settings.forwards() && !o.scratch.ended:
+		o.comeBack(h)
+	case o.messages.deadLetterInfo(h).forwarded || o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
+		o.wait(h)
+	default:
+		o.drop(h, eff)
+	}
+}
+
+// noteUnroutable counts letter h of a delayed exchange that had no route when
+// it was due. It dies of that, if the route has a destination for dead letters.
+func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
+	if !o.settings.DelayedStore || o.messages.deadLetterInfo(h).forwarded || o.messages.deadLetterInfo(h).reason != logpb.Death_NONE || len(o.messages.scheduleInfo(h).done) > 0 ||
+		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
+		return
+	}
+	o.counters.Unroutable++
+	o.ends.message(h, logpb.EndState_UNROUTABLE, AtLeastOnce, o.next, false)
+	if route.GetUnroutable() {
+		e := o.messages.editDeadLetterInfo(h)
+		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, o.clock.now(), o.addDeath(e.deaths, logpb.Death_UNROUTABLE)
+	}
+}
+
+// drop removes letter h, which no target has.
+func (o *outbox) drop(h uint32, eff *fsm.Effects) {
+	o.counters.DeadDropped++
+	o.ends.settled(o.messages.deadLetterInfo(h).letter)
+	o.recount(h, Outbox, 0)
+	o.messages.remove(h)
+	o.messages.free(h, eff)
+}
+
+// arrived removes letter h, which the targets have. last is the one that has just
+// taken it, and may not be noted yet; 0: none has.
+func (o *outbox) arrived(h uint32, last fsm.QueueID, eff *fsm.Effects) {
+	if e := o.messages.deadLetterInfo(h); e.forwarded {
+		o.counters.Forwarded++
+		o.ends.forwarded(h, o.messages.scheduleInfo(h).done, last, o.next)
+	} else {
+		o.counters.DeadConfirmed++
+		o.ends.settled(e.letter)
+	}
+	o.recount(h, Outbox, 0)
+	o.messages.remove(h)
+	o.messages.free(h, eff)
+}
+
+// confirmTransfers records that a target holds its transfers up to a number,
+// except those it has refused, or that it no longer exists.
+//
+// cmd.Last is cumulative, so a repetition does nothing; beyond next-1 it counts as
+// that. cmd.Refused must ascend. One command ends bounds.Tick transfers at most:
+// DeadLetterTarget.Confirmed says how far it got.
+func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result {
+	i, ok := o.find(fsm.QueueID(cmd.GetTarget()))
+	if !ok {
+		return fsm.Result{}
+	}
+	t := o.deadLetterTargets[i]
+	if cmd.Gone || t.gone { // a target that is gone has taken nothing since
+		if !t.gone {
+			t.gone = true
+			o.gone++
+		}
+		o.endGone(o.bounds.Back(), eff)
+		return fsm.Result{}
+	}
+	last := min(cmd.Last, t.next-1, t.confirmed+uint64(o.bounds.Tick))
+	refused := cmd.Refused
+	for t.confirmed < last {
+		for len(refused) > 0 && refused[0] <= t.confirmed {
+			refused = refused[1:]
+		}
+		no := len(refused) > 0 && refused[0] == t.confirmed+1
+		if no {
+			o.counters.DeadRefused++
+		}
+		o.endTransfer(t, !no, no, eff)
+	}
+	o.dropGone(t)
+	return fsm.Result{}
+}
+
+// endTransfer ends the first unsettled transfer to t.
+func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Effects) {
+	t.confirmed++
+	h := *t.pending.item(0)
+	t.pending.pop()
+	o.resolveTransfer(h, t.id, has, refused, eff)
+}
+
+// endGone ends up to n transfers to targets that are gone. They end by id of
+// the target, then by number. The numbers of a target are dropped with it,
+// since ids of queues are never used again.
+func (o *outbox) endGone(n int, eff *fsm.Effects) {
+	for i := 0; i < len(o.deadLetterTargets) && o.gone > 0 && n > 0; i++ {
+		t := o.deadLetterTargets[i]
+		for ; t.gone && n > 0 && t.pending.len() > 0; n-- {
+			o.endTransfer(t, false, false, eff)
+		}
+		if o.dropGone(t) {
+			i--
+		}
+	}
+}
+
+// dropGone removes target t if it is gone and has no pending transfers.
+func (o *outbox) dropGone(t *deadLetterTarget) bool {
+	if !t.gone || t.pending.len() > 0 {
+		return false
+	}
+	i, _ := o.find(t.id)
+	o.deadLetterTargets = slices.Delete(o.deadLetterTargets, i, i+1)
+	o.gone--
+	return true
+}
+
+// resolveTransfer ends one transfer of letter h: the target has it, has refused
+// it, or is gone. The letter ends with its last transfer, unless it must arrive
+// everywhere and has not.
+//
+// Slices are replaced, since letters and snapshots share them. Ensures: h may be
+// freed, or wait: the caller must not use it again.
+func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
+	left, r := o.messages.deadLetterInfo(h).transfers, *o.messages.scheduleInfo(h)
+	if has {
+		o.ends.arrived(o.messages.deadLetterInfo(h).letter, id)
+	}
+	if has && (len(left) > 1 || r.refused) || refused {
+		if has {
+			r.done = slices.Concat(r.done, []fsm.QueueID{id})
+		}
+		r.refused = r.refused || refused
+		o.messages.setScheduleInfo(h, r)
+	}
+	if len(left) > 1 {
+		i := slices.IndexFunc(left, func(t Transfer) bool { return t.To == id })
+		o.messages.editDeadLetterInfo(h).transfers = slices.Concat(left[:i], left[i+1:])
+		return
+	}
+	switch some := has || len(r.done) > 0; {
+	case o.arrives(h) && (r.refused || !some):
+		o.wait(h)
+	case has:
+		o.arrived(h, id, eff)
+	case some:
+		o.arrived(h, 0, eff)
+	default:
+		o.drop(h, eff)
+	}
+}
+
+// goOn ends transfers to targets that are gone, as many as a command of this
+// kind may, unless it ends transfers itself. Then it drops letters that wait for
+// nothing.
+func (o *outbox) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
+	switch {
+	case o.gone == 0 || kind == logpb.Command_SETTLE_DEAD:
+	case kind == logpb.Command_TICK:
+		o.endGone(o.bounds.Back(), eff)
+	default:
+		o.endGone(o.bounds.Before, eff)
+	}
+	o.settleWaiting()
+}
+
+// maxHops is how often a message is forwarded. The next time it dies.
+const maxHops = 4
+
+// forward makes letters of what is ready in a queue that forwards, in the order in
+// which it would be handed out, and as many as a command may hand out.
+//
+// It runs once after each command and, for messages that cannot wait, within an
+// Enqueue. Ensures: nothing is ready, or handOuts = 0, or the command may expire no
+// more, or sessions are ending. In the last three cases NextDue is at once if
+// something is left.
+func (it *intake) forward(eff *fsm.Effects) {
+	for it.settings.forwards() && it.scratch.handOuts > 0 && !it.deliveries.sessionsEnd() {
+		h := choice{it.deliveries}.ready(eff)
+		if h == 0 {
+			return
+		}
+		it.scratch.handOuts--
+		it.messages.remove(h)
+		if hops := uint32(it.messages.deadLetterInfo(h).hops); hops < maxHops {
+			setHops(it.messages, h, hops+1)
+			it.outbox.forward(h, eff)
+		} else {
+			it.outbox.die(h, logpb.Death_MAXHOPS, eff)
+		}
+	}
+}
+
+// setHops records how often message h was forwarded.
+func setHops(ms *messages, h, hops uint32) {
+	ms.editDeadLetterInfo(h).hops = uint8(min(hops, maxHops+1))
+}
+
+// forwardedCounts are the letters that are forwarded, by place.
+type forwardedCounts struct{ posted, waiting Count }
+
+// of is the count for a place: Outbox or Waiting.
+func (f *forwardedCounts) of(p Place) *Count {
+	if p == Waiting {
+		return &f.waiting
+	}
+	return &f.posted
+}
+
+// all is the number and size of the letters that are forwarded.
+func (f *forwardedCounts) all() Count { return f.posted.plus(f.waiting) }
+
+// underWay is the number and size of the letters that are forwarded. O(1).
+func (o *outbox) underWay() Count { return o.forwarded.all() }
+
+// forward posts message h, which is in no place, as a letter that has not died. It
+// keeps its expiry, which counts again if it comes back.
+func (o *outbox) forward(h uint32, eff *fsm.Effects) {
+	e := o.messages.editDeadLetterInfo(h)
+	e.reason, e.diedAt, e.forwarded = logpb.Death_NONE, o.clock.now(), true
+	o.post(h, eff)
+	o.recount(h, 0, Outbox)
+}
+
+// recount moves letter h from a place, or none, to another, or none, in the counts of
+// what is forwarded. It does nothing for a letter that has died.
+func (o *outbox) recount(h uint32, from, to Place) {
+	if !o.messages.deadLetterInfo(h).forwarded {
+		return
+	}
+	if from != 0 {
+		o.forwarded.of(from).sub(o.messages.get(h).count())
+	}
+	if to != 0 {
+		o.forwarded.of(to).add(o.messages.get(h).count())
+	}
+}
+
+// arrives reports whether letter h stays until it has arrived everywhere: it is
+// forwarded, or its queue delivers dead letters at least once.
+func (o *outbox) arrives(h uint32) bool {
+	return o.messages.deadLetterInfo(h).forwarded || o.strategy() == AtLeastOnce
+}
+
+// comeBack makes letter h, which was to be forwarded and is in the outbox without
+// transfers, ready again behind all others: its queue no longer forwards.
+func (o *outbox) comeBack(h uint32) {
+	o.recount(h, Outbox, 0)
+	o.messages.remove(h)
+	e := o.messages.editDeadLetterInfo(h)
+	e.letter, e.diedAt, e.forwarded, e.hops = 0, 0, false, e.hops-1
+	due := o.messages.scheduleInfo(h).scheduledFor
+	if e.schedule = nil; due != 0 {
+		e.schedule = &scheduleInfo{scheduledFor: due}
+	}
+	o.messages.dropInfo(h)
+	x := o.messages.mut(h)
+	x.acquired, x.failed = 0, 0
+	o.messages.renew(h)
+	o.messages.put(h, Ready)
+	o.messages.watch(h)
+}
+
+// settleWaiting drops dead letters that wait although the queue no longer delivers
+// at least once. While something that is forwarded is left, they stay.
+func (o *outbox) settleWaiting() {
+	if o.messages.count(Waiting).Messages > 0 && o.strategy() != AtLeastOnce && o.forwarded.all().Messages == 0 {
+		o.counters.DeadDropped += o.purge()
+	}
+}
