@@ -126,28 +126,28 @@ func defersOne(cmd *logpb.Settle) bool {
 //
 // It ends at once even while earlier settlements are unfinished, since it takes
 // no place among the returned messages.
-func (ds *deliveries) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.Effects) (code fsm.Code, count uint64) {
-	taken := ds.scratch.taken
+func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.Effects) (code fsm.Code, count uint64) {
+	taken := m.scratch.taken
 	if len(taken) == 0 {
 		return fsm.NotFound, 0
 	}
-	ds.lift(taken)
-	ds.heldBy(taken, c.id, c.tag)
+	m.lift(taken)
+	m.noteHolder(taken, c.id, c.tag)
 	h := taken[0].handle
-	ds.scratch.taken = taken[:0]
-	x := ds.messages.mut(h)
+	m.scratch.taken = taken[:0]
+	x := m.messages.mut(h)
 	bump(&x.acquired)
-	if x.due(ds.clock.now()) {
-		ds.scratch.heldBy(taken[0].by)
-		ds.outbox.die(h, logpb.Death_EXPIRED, eff)
-		ds.scratch.heldBy(0)
+	if x.due(m.clock.now()) {
+		m.scratch.heldBy(taken[0].by)
+		m.outbox.die(h, logpb.Death_EXPIRED, eff)
+		m.scratch.heldBy(0)
 		return fsm.OK, 0
 	}
 	if due != 0 {
-		due = max(due, ds.clock.atOnce())
+		due = max(due, m.clock.atOnce())
 	}
-	ds.aside.put(h, Deferred, due, token)
-	ds.counters.Deferred++
+	m.aside.put(h, Deferred, due, token)
+	m.counters.Deferred++
 	return fsm.OK, 1
 }
 
@@ -158,55 +158,55 @@ func (ds *deliveries) deferTaken(c *consumer, token string, due fsm.Time, eff *f
 // it has, since it has asked for them, up to the most that any consumer may hold.
 // A consumer that is not served for another reason than its credit is refused as
 // Reserved: it has timed out, its node is suspected, or it is not the active one.
-func (ds *deliveries) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *fsm.Effects) fsm.Result {
+func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
 	tokens := cmd.GetTokens()
-	if len(tokens) == 0 || len(tokens) > ds.bounds.HandOuts {
+	if len(tokens) == 0 || len(tokens) > m.bounds.HandOuts {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	c := s.consumer(cmd.GetConsumer())
 	switch {
 	case c == nil || c.isGets() || c.cancelled:
 		return fsm.Result{Code: fsm.NotFound}
-	case !ds.consumers.served(c) || c.held.len()+len(tokens) > maxCredit:
+	case !m.consumers.served(c) || c.held.len()+len(tokens) > maxCredit:
 		return fsm.Result{Code: fsm.Reserved}
 	}
-	ds.lease.touch()
+	m.lease.touch()
 	var r fsm.Result
 	for _, token := range tokens {
-		h := ds.firstDeferred(token, eff)
+		h := m.firstDeferred(token, eff)
 		if h == 0 {
 			r.Code = fsm.NotFound
 			continue
 		}
 		r.Count++
-		ds.aside.take(h)
-		if !ds.settings.grouped() && ds.members.of(h) != nil {
-			ds.messages.ungroup(h)
+		m.aside.take(h)
+		if !m.settings.grouped() && m.groupOf(h) != nil {
+			m.messages.ungroup(h)
 		}
-		id, lock := ds.hand(h, c)
-		ds.deliver(c, id, h, lock, eff)
+		id, lock := m.hand(h, c)
+		m.deliver(c, id, h, lock, eff)
 	}
-	ds.consumers.refresh(c)
+	m.consumers.refresh(c)
 	return r
 }
 
 // firstDeferred returns the message under a token; 0: there is none. Due
 // messages expire, up to the budget, so that deaths keep their order; one that
 // is still due counts as gone, and so does one that is due to return.
-func (ds *deliveries) firstDeferred(token string, eff *fsm.Effects) uint32 {
+func (m *Machine) firstDeferred(token string, eff *fsm.Effects) uint32 {
 	for {
-		h := ds.aside.find(token)
-		if h == 0 || ds.messages.get(h).due(ds.clock.now()) {
+		h := m.aside.find(token)
+		if h == 0 || m.messages.get(h).due(m.clock.now()) {
 			return 0
 		}
-		at := ds.messages.scheduleInfo(h).expireAt
-		if at == 0 || at > ds.clock.now() {
+		at := m.messages.scheduleInfo(h).expireAt
+		if at == 0 || at > m.clock.now() {
 			return h
 		}
-		if !ds.expireNext(eff) {
+		if !m.expireNext(eff) {
 			return 0
 		}
 	}
@@ -239,18 +239,18 @@ func (ms *messages) park(h uint32) {
 // unpark makes up to n of the parked messages ready, those that were parked first,
 // and no more than one command may; 0: all. Their failures count anew. Count of the
 // answer is how many. The next call continues; nothing is remembered.
-func (it *intake) unpark(cmd *logpb.Unpark) fsm.Result {
-	if !it.since(3) {
+func (m *Machine) unpark(cmd *logpb.Unpark) fsm.Result {
+	if !m.since(3) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	n := uint64(it.bounds.Tick)
+	n := uint64(m.bounds.Tick)
 	if asked := cmd.GetCount(); asked > 0 {
 		n = min(n, asked)
 	}
 	var r fsm.Result
-	for h := it.messages.head(parkedList); h != 0 && r.Count < n; h = it.messages.head(parkedList) {
-		it.messages.mut(h).failed = 0
-		it.unparkOne(h)
+	for h := m.messages.head(parkedList); h != 0 && r.Count < n; h = m.messages.head(parkedList) {
+		m.messages.mut(h).failed = 0
+		m.unparkOne(h)
 		r.Count++
 	}
 	return r
@@ -258,36 +258,36 @@ func (it *intake) unpark(cmd *logpb.Unpark) fsm.Result {
 
 // unparkOne makes parked message h ready, as one that is tried again. If it has
 // expired meanwhile it is due at once.
-func (it *intake) unparkOne(h uint32) {
-	it.messages.remove(h)
-	it.counters.Unparked++
-	it.lease.touch()
-	it.tryAgain(h)
+func (m *Machine) unparkOne(h uint32) {
+	m.messages.remove(h)
+	m.counters.Unparked++
+	m.lease.touch()
+	m.tryAgain(h)
 }
 
 // unparks reports whether messages are parked that the settings do not park: dead
 // letters have somewhere to go, or there is no limit. With a limit that somebody has
 // set they stay, since it would drop them.
-func (it *intake) unparks() bool {
-	return it.messages.head(parkedList) != 0 && (it.settings.DeliveryLimit < 0 || it.outbox.strategy() != Dropped)
+func (m *Machine) unparks() bool {
+	return m.messages.head(parkedList) != 0 && (m.settings.DeliveryLimit < 0 || m.outbox.strategy() != Dropped)
 }
 
 // settleParked ends the parking of messages that the settings do not park, those
 // that were parked first, as many as a command of this kind may: what exceeds the
 // limit dies, the rest becomes ready. What is due expires before.
-func (it *intake) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
-	n := it.bounds.Before
+func (m *Machine) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
+	n := m.bounds.Before
 	if kind == logpb.Command_TICK {
-		n = it.bounds.Back()
+		n = m.bounds.Back()
 	}
-	for ; n > 0 && it.unparks(); n-- {
-		if k, _, ok := it.timers.expiry(); ok && k.at <= it.clock.now() {
+	for ; n > 0 && m.unparks(); n-- {
+		if k, _, ok := m.timers.expiry(); ok && k.at <= m.clock.now() {
 			return // the next tick goes on
 		}
-		if h := it.messages.head(parkedList); it.settings.exceeds(it.messages.get(h)) {
-			it.deliveries.endWaiting(h, logpb.Death_DELIVERY_LIMIT, eff)
+		if h := m.messages.head(parkedList); m.settings.exceeds(m.messages.get(h)) {
+			m.endWaiting(h, logpb.Death_DELIVERY_LIMIT, eff)
 		} else {
-			it.unparkOne(h)
+			m.unparkOne(h)
 		}
 	}
 }

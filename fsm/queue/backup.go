@@ -78,10 +78,7 @@ func NextOf(m *Machine, source fsm.QueueID) uint64 {
 	return 1
 }
 
-// restored is the intake of messages that a backup brings back.
-type restored struct{ *intake }
-
-// take takes in a message that a backup brings back, with the expiry and the
+// takeRestored takes in a message that a backup brings back, with the expiry and the
 // counts it had. It is no publish: no limit refuses it, it is no duplicate of
 // another message, and no delay of the queue applies to it.
 //
@@ -97,54 +94,54 @@ type restored struct{ *intake }
 //
 // Requires: cmd.Size and cmd.Head were validated. Ensures: OK unless the answer is
 // Invalid, and then nothing has changed.
-func (it restored) take(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
+func (m *Machine) takeRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
 	r := cmd.Restored
-	if r.ExpireAt < 0 || r.Failed > r.Acquired || r.Reason < 0 || int(r.Reason) > len(it.counters.Deaths) {
+	if r.ExpireAt < 0 || r.Failed > r.Acquired || r.Reason < 0 || int(r.Reason) > len(m.counters.Deaths) {
 		return fsm.Invalid
 	}
-	it.lease.touch()
-	if r.Reason == logpb.Death_NONE && (r.Scheduled || it.settings.DelayedStore) {
-		it.schedule(meta, cmd, eff)
+	m.lease.touch()
+	if r.Reason == logpb.Death_NONE && (r.Scheduled || m.settings.DelayedStore) {
+		m.scheduleRestored(meta, cmd, eff)
 		return fsm.OK
 	}
-	h := it.store(meta, cmd, 0, eff)
-	x := it.messages.mut(h)
+	h := m.store(meta, cmd, 0, eff)
+	x := m.messages.mut(h)
 	x.expireAt, x.acquired, x.failed = fsm.Time(r.ExpireAt), r.Acquired, r.Failed
-	it.counters.Enqueued++
+	m.counters.Enqueued++
 	switch {
 	case r.Reason != logpb.Death_NONE:
-		it.outbox.die(h, r.Reason, eff)
+		m.outbox.die(h, r.Reason, eff)
 		return fsm.OK
-	case x.due(it.clock.now()):
-		it.outbox.die(h, logpb.Death_EXPIRED, eff)
-		return fsm.OK
-	}
-	if it.outbox.parks() && it.settings.exceeds(x) {
-		it.messages.park(h)
+	case x.due(m.clock.now()):
+		m.outbox.die(h, logpb.Death_EXPIRED, eff)
 		return fsm.OK
 	}
-	if place := it.members.place(h); place == Ready && r.Acquired > 0 {
-		it.messages.returnLast(h)
+	if m.outbox.parks() && m.settings.exceeds(x) {
+		m.messages.park(h)
+		return fsm.OK
+	}
+	if place := m.placeOf(h); place == Ready && r.Acquired > 0 {
+		m.messages.returnLast(h)
 	} else {
-		it.messages.put(h, place)
+		m.messages.put(h, place)
 	}
-	it.messages.watch(h)
+	m.messages.watch(h)
 	return fsm.OK
 }
 
-// schedule schedules a message again. A name that another message has by now
+// scheduleRestored schedules a message again. A name that another message has by now
 // stays there. One that is due already is promoted by catchUp; its TTL counts from
 // the instant it was scheduled for.
-func (it restored) schedule(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) {
+func (m *Machine) scheduleRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) {
 	due, id := fsm.Time(max(cmd.DueAt, 1)), cmd.ScheduleId
-	if id != "" && it.messages.findScheduled(id, 0) != 0 {
+	if id != "" && m.messages.findScheduled(id, 0) != 0 {
 		id = ""
 	}
-	h := it.store(meta, cmd, due, eff)
-	it.messages.setScheduleInfo(h, scheduleInfo{
+	h := m.store(meta, cmd, due, eff)
+	m.messages.setScheduleInfo(h, scheduleInfo{
 		scheduledFor: due, id: id, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne),
 	})
-	it.messages.schedule(h, due, id)
-	it.counters.Enqueued++
-	it.counters.Scheduled++
+	m.messages.schedule(h, due, id)
+	m.counters.Enqueued++
+	m.counters.Scheduled++
 }

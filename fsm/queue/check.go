@@ -97,7 +97,7 @@ func (k *checker) deadline(t fsm.Time) {
 func (m *Machine) Check() error {
 	k := &checker{m: m, groups: map[*group]*foundGroup{}, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
 	m.messages.checkLists(k)
-	m.deliveries.check(k)
+	m.checkDeliveries(k)
 	m.aside.check(k)
 	m.seen.check(k)
 	m.outbox.check(k)
@@ -117,9 +117,9 @@ func (k *checker) books() {
 	m.messages.check(k)
 	m.entries.check(k)
 	m.groups.check(k)
-	if h, _ := (choice{m.deliveries}).candidate(); h != 0 {
+	if h, _ := m.candidate(); h != 0 {
 		next, _ := m.NextDue()
-		k.that(!m.members.mayGo(h) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
+		k.that(!m.mayGo(h) || next <= m.clock.atOnce(), "a message waits although somebody has credit")
 	}
 	k.that(m.lease.phase() == Active || m.consumers.len() == 0 && m.sessions.len() == 0 && m.messages.readyCount() == 0, "an ended queue serves")
 	m.lease.check(k)
@@ -138,7 +138,7 @@ func (k *checker) time() {
 		k.deadline(m.lease.leaseEnd())
 		k.deadline(m.lease.idleEnd())
 		k.deadline(m.seen.due())
-		if hasWork(m) {
+		if m.hasWork() {
 			k.deadline(m.clock.atOnce())
 		}
 	case Draining:
@@ -190,7 +190,7 @@ func (m *Machine) String() string {
 		consumerText(&b, c)
 	}
 	m.detached.describe(&b)
-	m.deliveries.describeLost(&b)
+	m.describeLost(&b)
 	if n := m.sessions.toEnd(); n > 0 {
 		fmt.Fprintf(&b, "ending %d\n", n)
 	}
@@ -227,8 +227,8 @@ func describeCounts(b *strings.Builder, st Stats, purged Count) {
 }
 
 // describeLost writes what is on its way back, one line a holder.
-func (ds *deliveries) describeLost(b *strings.Builder) {
-	for r := range ds.lost() {
+func (m *Machine) describeLost(b *strings.Builder) {
+	for _, r := range m.returnings.all() {
 		fmt.Fprintf(b, "returning %d of %s:%d", r.held.len(), sessionText(r.of.Session), r.of.Number)
 		switch {
 		case r.order != 0:

@@ -148,13 +148,13 @@ type grip struct {
 }
 
 // checkout is one delivery that a consumer holds or held. Its seq is known only
-// after the message was lifted, see deliveries.lift. It is a copy: changing it
+// after the message was lifted, see Machine.lift. It is a copy: changing it
 // changes nothing of what is held.
 type checkout struct {
 	// 1 ≤ id < consumer.next: the number of the delivery.
 	id uint64
 	grip
-	seq    uint64 // of the message, see deliveries.lift
+	seq    uint64 // of the message, see Machine.lift
 	by     uint32 // who held it, see scratch.holder; 0: not noted
 	failed bool   // it goes back as failed; set when it does
 	// Its lock has ended: a Retry of failures alone does not delay it, even if that

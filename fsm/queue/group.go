@@ -310,52 +310,43 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 	}
 }
 
-// members says which message belongs to which group, and what follows from that for
-// the message. It connects messages and groups and has no state of its own: the
-// record of a message names its group.
-type members struct {
-	*shared
-	groups   *groups
-	messages *messages
-}
+// groupOf returns the group of message h; nil: it has none.
+func (m *Machine) groupOf(h uint32) *group { return m.messages.deadLetterInfo(h).group }
 
-// of returns the group of message h; nil: it has none.
-func (mb *members) of(h uint32) *group { return mb.messages.deadLetterInfo(h).group }
+// setGroup makes message h, which is in no place, one of g.
+func (m *Machine) setGroup(h uint32, g *group) { m.messages.editDeadLetterInfo(h).group = g }
 
-// set makes message h, which is in no place, one of g.
-func (mb *members) set(h uint32, g *group) { mb.messages.editDeadLetterInfo(h).group = g }
-
-// place is where message h, which is in no place, waits to be handed out for the
+// placeOf is where message h, which is in no place, waits to be handed out for the
 // first time. A queue without groups forgets the group of the message.
-func (mb *members) place(h uint32) Place {
-	g := mb.of(h)
+func (m *Machine) placeOf(h uint32) Place {
+	g := m.groupOf(h)
 	switch {
 	case g == nil:
 		return Ready
-	case !mb.settings.grouped():
-		mb.messages.ungroup(h)
+	case !m.settings.grouped():
+		m.messages.ungroup(h)
 		return Ready
 	case g.ended:
-		mb.set(h, mb.groups.find(g.id)) // it was scheduled meanwhile
+		m.setGroup(h, m.groups.find(g.id)) // it was scheduled meanwhile
 	}
 	return Grouped
 }
 
-// putBack puts those messages back that belong to a group, and returns the others
+// putBackGrouped puts those messages back that belong to a group, and returns the others
 // in their order. They are in no place. The first ones of the place are then those
 // that were put back.
-func (mb *members) putBack(kept []checkout) []checkout {
-	if !mb.groups.any() {
+func (m *Machine) putBackGrouped(kept []checkout) []checkout {
+	if !m.groups.any() {
 		return kept
 	}
-	return mb.regroup(kept)
+	return m.regroup(kept)
 }
 
 // regroup is putBack for messages whose groups may not be known.
-func (mb *members) regroup(kept []checkout) []checkout {
+func (m *Machine) regroup(kept []checkout) []checkout {
 	var run []checkout
 	kept = slices.DeleteFunc(kept, func(held checkout) bool {
-		if mb.of(held.handle) == nil || mb.place(held.handle) != Grouped {
+		if m.groupOf(held.handle) == nil || m.placeOf(held.handle) != Grouped {
 			return false
 		}
 		run = append(run, held)
@@ -363,38 +354,38 @@ func (mb *members) regroup(kept []checkout) []checkout {
 	})
 	slices.SortFunc(run, func(a, b checkout) int { return compare(a.seq, b.seq) })
 	for _, held := range slices.Backward(run) {
-		mb.messages.putAfter(0, held.handle, Grouped)
+		m.messages.putAfter(0, held.handle, Grouped)
 	}
 	for _, held := range run {
-		if mb.messages.get(held.handle).due(mb.clock.now()) && mb.covered(held.handle) {
-			mb.messages.protect(held.handle)
+		if m.messages.get(held.handle).due(m.clock.now()) && m.covered(held.handle) {
+			m.messages.protect(held.handle)
 		} else {
-			mb.messages.watch(held.handle)
+			m.messages.watch(held.handle)
 		}
 	}
 	return kept
 }
 
-// lift tells the group of message h that it is not checked out any more.
-func (mb *members) lift(h uint32) {
-	if g := mb.of(h); g != nil {
-		mb.groups.addOut(g, -1)
+// leaveGroup tells the group of message h that it is not checked out any more.
+func (m *Machine) leaveGroup(h uint32) {
+	if g := m.groupOf(h); g != nil {
+		m.groups.addOut(g, -1)
 	}
 }
 
-// handOut is groups.handOut for message h of g, which c is handed next. Deferred messages
+// handOutGrouped is groups.handOut for message h of g, which c is handed next. Deferred messages
 // of g that c has received while another consumer held it are part of a hold that
 // begins.
-func (mb *members) handOut(h uint32, g *group, c *consumer, lock fsm.Millis) {
-	free := mb.groups.held(g.id) == nil
-	g = mb.groups.handOut(g, c, c.next, lock)
-	mb.set(h, g)
+func (m *Machine) handOutGrouped(h uint32, g *group, c *consumer, lock fsm.Millis) {
+	free := m.groups.held(g.id) == nil
+	g = m.groups.handOut(g, c, c.next, lock)
+	m.setGroup(h, g)
 	if !free || g.out == 1 || g.hold == nil || g.hold.of.c != c {
 		return
 	}
 	for held := range c.held.from(0) {
-		mb.scratch.steps++
-		if mb.of(held.handle) == g {
+		m.scratch.steps++
+		if m.groupOf(held.handle) == g {
 			g.hold.ids.put(key{seq: held.id}, struct{}{})
 		}
 	}
@@ -402,98 +393,99 @@ func (mb *members) handOut(h uint32, g *group, c *consumer, lock fsm.Millis) {
 
 // covered reports whether message h does not expire because its group is held. One
 // that was due while that was so remains covered, whatever the settings say since.
-func (mb *members) covered(h uint32) bool {
-	g := mb.of(h)
-	return g != nil && g.hold != nil && (mb.settings.GroupExpiry || mb.messages.deadLetterInfo(h).protected)
+func (m *Machine) covered(h uint32) bool {
+	g := m.groupOf(h)
+	return g != nil && g.hold != nil && (m.settings.GroupExpiry || m.messages.deadLetterInfo(h).protected)
 }
 
 // doomed reports whether message h dies because its group has ended.
-func (mb *members) doomed(h uint32) bool {
-	g := mb.of(h)
+func (m *Machine) doomed(h uint32) bool {
+	g := m.groupOf(h)
 	return g != nil && g.ended
 }
 
-// death is why message h dies whose group has ended. It is in no place, so that its
+// groupDeath is why message h dies whose group has ended. It is in no place, so that its
 // expiry is known.
-func (mb *members) death(h uint32) logpb.Death_Reason {
-	if mb.messages.get(h).due(mb.clock.now()) {
+func (m *Machine) groupDeath(h uint32) logpb.Death_Reason {
+	if m.messages.get(h).due(m.clock.now()) {
 		return logpb.Death_EXPIRED
 	}
 	return logpb.Death_GROUP_EXPIRED
 }
 
-// endOverdue ends the groups of messages that come back past their expiry, if nobody
+// endOverdueGroups ends the groups of messages that come back past their expiry, if nobody
 // holds them and their messages expire together. The messages are in no place.
-func (mb *members) endOverdue(back []checkout) {
-	if !mb.settings.GroupExpiry || !mb.groups.any() {
+func (m *Machine) endOverdueGroups(back []checkout) {
+	if !m.settings.GroupExpiry || !m.groups.any() {
 		return
 	}
 	for _, held := range back {
-		g := mb.of(held.handle)
-		if g != nil && g.hold == nil && !g.ended && mb.messages.get(held.handle).due(mb.clock.now()) {
-			mb.groups.end(mb.groups.known(g))
+		g := m.groupOf(held.handle)
+		if g != nil && g.hold == nil && !g.ended && m.messages.get(held.handle).due(m.clock.now()) {
+			m.groups.end(m.groups.known(g))
 		}
 	}
 }
 
 // mayGo reports whether message h, which is ready, may be handed out: it is not due,
 // or that has no effect.
-func (mb *members) mayGo(h uint32) bool {
-	return !mb.messages.get(h).due(mb.clock.now()) || h == mb.scratch.fresh || mb.covered(h)
+func (m *Machine) mayGo(h uint32) bool {
+	return !m.messages.get(h).due(m.clock.now()) || h == m.scratch.fresh || m.covered(h)
 }
 
-// settled is called with the deliveries in scratch.taken and rest, which c has settled:
+// renewGroups is called with the deliveries in scratch.taken and rest, which c has settled:
 // that renews the locks of their groups. rest may be nil.
-func (mb *members) settled(c *consumer, rest *held) {
-	if !mb.groups.any() {
+func (m *Machine) renewGroups(c *consumer, rest *held) {
+	if !m.groups.any() {
 		return
 	}
-	lock := mb.settings.groupLock(c)
-	for _, held := range mb.scratch.taken {
-		g := mb.of(held.handle)
+	lock := m.settings.groupLock(c)
+	for _, held := range m.scratch.taken {
+		g := m.groupOf(held.handle)
 		if g == nil || g.hold == nil || g.hold.of.c != c {
 			continue
 		}
 		g.hold.ids.remove(key{seq: held.id})
-		mb.groups.lock(g, lock)
+		m.groups.lock(g, lock)
 	}
 	if rest != nil && rest.len() > 0 {
-		groupEnds{mb.groups}.renew(c, rest, lock)
+		groupEnds{m.groups}.renew(c, rest, lock)
 	}
 }
 
-// concluded is called with deliveries that of had settled beyond the bound of one
+// forgetSettled is called with deliveries that of had settled beyond the bound of one
 // command, and that have ended.
-func (mb *members) concluded(of fsm.ConsumerID, some []checkout) {
-	if !mb.groups.any() {
+func (m *Machine) forgetSettled(of fsm.ConsumerID, some []checkout) {
+	if !m.groups.any() {
 		return
 	}
 	for _, held := range some {
-		if g := mb.of(held.handle); g != nil {
-			mb.groups.forget(g, of, held.id)
+		if g := m.groupOf(held.handle); g != nil {
+			m.groups.forget(g, of, held.id)
 		}
 	}
 }
 
 // nextForGet returns the message that a get of c is handed next; 0: there is none.
-// c may be nil; open says that nothing is on its way back. A get takes the oldest message that it can: of no group, of a free
-// group, or of one that its session's gets hold.
-func (mb *members) nextForGet(c *consumer, open bool) uint32 {
-	h := mb.messages.nextReady()
-	if !mb.groups.any() || !open {
+// c may be nil. A get takes the oldest message that it can: of no group, of a free
+// group, or of one that its session's gets hold; the last two only if nothing is on
+// its way back.
+func (m *Machine) nextForGet(c *consumer) uint32 {
+	h := m.messages.nextReady()
+	if !m.groups.any() || m.returnings.any() {
 		return h
 	}
-	if g := mb.groups.nextFor(c); g != nil && (h == 0 || g.listed < mb.messages.get(h).seq) {
-		return mb.groups.first(g)
+	if g := m.groups.nextFor(c); g != nil && (h == 0 || g.listed < m.messages.get(h).seq) {
+		return m.groups.first(g)
 	}
 	return h
 }
 
-// lockedUntil is when the lock of the group of message h ends; 0: it has none, or c
+// groupLockedUntil is when the lock of the group of message h ends; 0: it has none, or c
 // does not hold it for a time.
-func (mb *members) lockedUntil(h uint32, c *consumer) fsm.Time {
-	if g := mb.of(h); g != nil && g.hold != nil && g.hold.of.c == c {
-		return mb.clock.heldUntil(g.hold.until)
+func (m *Machine) groupLockedUntil(h uint32, c *consumer) fsm.Time {
+	if g := m.groupOf(h); g != nil && g.hold != nil && g.hold.of.c == c {
+		return m.clock.heldUntil(g.hold.until)
 	}
 	return 0
 }
@@ -503,7 +495,7 @@ func (mb *members) lockedUntil(h uint32, c *consumer) fsm.Time {
 // Refusals, in this order: NoSession; Invalid; NotFound if there is no such
 // consumer, or nobody holds the group; InUse if another consumer does. A new state
 // is Rejected if it does not fit into the length limits of the queue.
-func (it *intake) group(s *session, cmd *logpb.Group) fsm.Result {
+func (m *Machine) group(s *session, cmd *logpb.Group) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
@@ -511,81 +503,81 @@ func (it *intake) group(s *session, cmd *logpb.Group) fsm.Result {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	c := s.consumer(cmd.Consumer)
-	g := it.groups.held(cmd.Id)
+	g := m.groups.held(cmd.Id)
 	switch {
 	case c == nil || g == nil:
 		return fsm.Result{Code: fsm.NotFound}
 	case g.hold.of.c != c:
 		return fsm.Result{Code: fsm.InUse}
 	}
-	it.lease.touch()
+	m.lease.touch()
 	r := fsm.Result{Count: 1}
 	switch cmd.Action {
 	case logpb.Group_RENEW:
-		it.groups.lock(g, it.settings.groupLock(c))
+		m.groups.lock(g, m.settings.groupLock(c))
 	case logpb.Group_RELEASE:
-		it.deliveries.giveUp(g, false)
-		it.consumers.removeIfDone(c)
+		m.giveUp(g, false)
+		m.consumers.removeIfDone(c)
 	case logpb.Group_SET_STATE:
-		if !it.fitsState(g, len(cmd.State)) {
+		if !m.fitsState(g, len(cmd.State)) {
 			return fsm.Result{Code: fsm.Rejected}
 		}
-		it.groups.setState(g, string(cmd.State))
+		m.groups.setState(g, string(cmd.State))
 	}
-	it.groups.describe(cmd, &r)
+	m.groups.describe(cmd, &r)
 	return r
 }
 
 // fitsState reports whether the limits allow a state of n bytes for g: those of the
 // queue, which makes space if it drops its head, and that of all states.
-func (it *intake) fitsState(g *group, n int) bool {
-	if n > len(g.state) && it.since(3) && it.groups.stateBytes()-uint64(len(g.state))+uint64(n) > uint64(it.bounds.States) {
+func (m *Machine) fitsState(g *group, n int) bool {
+	if n > len(g.state) && m.since(3) && m.groups.stateBytes()-uint64(len(g.state))+uint64(n) > uint64(m.bounds.States) {
 		return false
 	}
-	all := it.counted()
-	if it.settings.Overflow == logpb.QueueConfig_DROP_HEAD {
-		all = it.kept()
+	all := m.counted()
+	if m.settings.Overflow == logpb.QueueConfig_DROP_HEAD {
+		all = m.kept()
 	}
 	before := all.Bytes - uint64(len(g.state))
-	return n <= len(g.state) || it.settings.maxBytes.Allows(before+uint64(n))
+	return n <= len(g.state) || m.settings.maxBytes.Allows(before+uint64(n))
 }
 
 // expire is the end of message h, which is due, unless its group is held and covers
 // it. If the messages of a group expire together, all of them will die; what is
 // set aside is not covered, and deferred and parked messages die by themselves.
-func (ds *deliveries) expire(h uint32, eff *fsm.Effects) {
-	in, g := ds.messages.get(h).place, ds.members.of(h)
+func (m *Machine) expire(h uint32, eff *fsm.Effects) {
+	in, g := m.messages.get(h).place, m.groupOf(h)
 	switch {
-	case g == nil || !ds.settings.GroupExpiry || in == Deferred || in == Parked || in == Delayed && g.hold != nil:
-		ds.endWaiting(h, logpb.Death_EXPIRED, eff)
+	case g == nil || !m.settings.GroupExpiry || in == Deferred || in == Parked || in == Delayed && g.hold != nil:
+		m.endWaiting(h, logpb.Death_EXPIRED, eff)
 	case g.hold != nil:
-		ds.messages.protect(h)
+		m.messages.protect(h)
 	default:
-		ds.groups.end(g)
+		m.groups.end(g)
 	}
 }
 
 // endWaiting is the end of message h, which is ready, set aside or parked.
-func (ds *deliveries) endWaiting(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
-	leaveWaiting(ds, h)
-	ds.outbox.die(h, reason, eff)
+func (m *Machine) endWaiting(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
+	m.leaveWaiting(h)
+	m.outbox.die(h, reason, eff)
 }
 
 // leaveWaiting leaves message h, which is ready, set aside or parked, in no place.
-func leaveWaiting(ds *deliveries, h uint32) {
-	if ds.messages.get(h).place == Delayed {
-		ds.lease.touch()
+func (m *Machine) leaveWaiting(h uint32) {
+	if m.messages.get(h).place == Delayed {
+		m.lease.touch()
 	}
-	ds.aside.takeWaiting(h)
+	m.aside.takeWaiting(h)
 }
 
 // giveUp ends the hold of g. What its holder has not settled goes back, as failed
 // if the lock was lost. It returns how much that is.
-func (ds *deliveries) giveUp(g *group, failed bool) int {
+func (m *Machine) giveUp(g *group, failed bool) int {
 	c := g.hold.of.c
 	r := &returning{of: c.id, tag: c.tag, failed: failed, group: true}
 	for id := range g.hold.ids.all() {
-		ds.scratch.steps++
+		m.scratch.steps++
 		if held, ok := c.held.remove(id); ok {
 			if failed {
 				c.loses(id.seq)
@@ -593,36 +585,36 @@ func (ds *deliveries) giveUp(g *group, failed bool) int {
 			r.held.push(checkout{id: id.seq, grip: held})
 		}
 	}
-	ds.groups.release(g)
+	m.groups.release(g)
 	if r.held.len() > 0 {
-		ds.consumers.holds(c, -r.held.len())
-		ds.addReturning(r)
+		m.consumers.holds(c, -r.held.len())
+		m.returnings.add(r)
 	}
 	n := r.held.len()
-	ds.startOldest(c)
-	ds.consumers.refresh(c)
+	m.startOldest(c)
+	m.consumers.refresh(c)
 	return n
 }
 
 // endHolds ends the holds that are over: locks that were not renewed, and those of
 // groups that have been empty for long enough.
-func (ds overtime) endHolds() {
+func (m *Machine) endHolds() {
 	var done []*consumer
-	for ds.scratch.budget > 0 {
-		g := groupEnds{ds.groups}.overdue()
+	for m.scratch.budget > 0 {
+		g := groupEnds{m.groups}.overdue()
 		if g == nil {
 			break
 		}
-		ds.scratch.budget--
-		lost := g.hold.until != 0 && ds.clock.heldUntil(g.hold.until) <= ds.clock.now()
+		m.scratch.budget--
+		lost := g.hold.until != 0 && m.clock.heldUntil(g.hold.until) <= m.clock.now()
 		if lost {
-			ds.counters.GroupsLost++
+			m.counters.GroupsLost++
 		}
 		done = append(done, g.hold.of.c)
-		n := ds.giveUp(g, lost)
-		if ds.since(3) { // each counts; those of one group go together
-			ds.scratch.budget -= min(n, ds.scratch.budget)
+		n := m.giveUp(g, lost)
+		if m.since(3) { // each counts; those of one group go together
+			m.scratch.budget -= min(n, m.scratch.budget)
 		}
 	}
-	ds.consumers.removeFinished(done...)
+	m.consumers.removeFinished(done...)
 }

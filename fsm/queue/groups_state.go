@@ -312,7 +312,7 @@ func (gs *groups) checkHold(k *checker, g *group) int {
 	k.that(!g.ended && p != nil && *p == g && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
 	k.that(gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
 	for held := range h.of.c.held.from(0) {
-		k.that(k.m.members.of(held.handle) != g || h.ids.get(key{seq: held.id}) != nil, "delivery %d of group %q is forgotten", held.id, g.id)
+		k.that(k.m.groupOf(held.handle) != g || h.ids.get(key{seq: held.id}) != nil, "delivery %d of group %q is forgotten", held.id, g.id)
 	}
 	k.that(h.ids.len() <= g.out, "group %q: %d deliveries of %d are remembered", g.id, h.ids.len(), g.out)
 	k.that(!h.of.passes() || g.out > 0, "group %q is held for nothing", g.id)

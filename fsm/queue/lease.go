@@ -198,11 +198,11 @@ func (m *Machine) end(eff *fsm.Effects) {
 		m.dropAll(eff)
 		return
 	}
-	m.ends.several(m.intake.left()-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
+	m.ends.several(m.left()-m.outbox.letters(), logpb.EndState_QUEUE_DELETED, m.outbox.nextLetter())
 	m.endSessions(eff)
-	m.intake.dropReady()
+	m.dropReady()
 	m.groups.clear()
-	m.intake.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
+	m.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
 	m.lease.drain()
 	eff.Outbox = true
 }
@@ -218,10 +218,10 @@ func (m *Machine) endSessions(eff *fsm.Effects) {
 		if c.status() != Cancelled && !c.isGets() {
 			eff.Cancelled = append(eff.Cancelled, c.id)
 		}
-		m.deliveries.detach(c, false)
+		m.detach(c, false)
 	}
 	for c := range m.detached.list() {
-		m.deliveries.detach(c, false)
+		m.detach(c, false)
 	}
 	m.detached.clear()
 	m.consumers.clear()
@@ -278,9 +278,9 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 // is ready or due counts.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	n := m.messages.readyCount()
-	empty := n == 0 && !overdueTimed(m.shared, m.timers)
+	empty := n == 0 && !m.timers.overdue(m.clock.now())
 	if m.since(3) {
-		empty = m.intake.left() == 0
+		empty = m.left() == 0
 	}
 	switch {
 	case cmd.GetIfUnused() && m.consumers.active() > 0:

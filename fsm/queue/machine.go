@@ -14,13 +14,24 @@ const (
 // Machine is one queue. It implements fsm.Machine; the other methods only read.
 // Only one goroutine at a time may use it.
 //
-// It owns only the order in which its parts do their work, see Apply. DESIGN.md lists the parts and what each maintains. A part
+// Its methods are the commands and what connects its parts; the state is theirs.
+// DESIGN.md lists the parts and what each maintains. A part
 // knows the parts above it in the order below; facts that only a part below it
 // can see are passed to its methods as arguments.
 //
-// Invariant: after each command, no consumer has unused credit while a message
-// is ready that it may have and that is not due, unless NextDue returns WorkDue. It
-// may have what has at least as much left of its TTL as it asks for.
+// Invariants, after each command:
+//
+//	no consumer has unused credit while a message is ready that it may have and
+//	that is not due, unless NextDue returns WorkDue; it may have what has at least
+//	as much left of its TTL as it asks for
+//	a queue that drops its head is within its limits, unless NextDue returns WorkDue
+//	a message is CheckedOut ⇔ one consumer, one of the detached, or one entry of
+//	returnings, holds it
+//	|scratch.taken| = 0; within a command its messages are in no place
+//
+// No due message is handed out, and nothing but deferred messages is while sessions
+// are ending. A refused message leaves nothing but the number of its command in its
+// session. Due work is done in the order of (instant, number).
 //
 // Replicas agree on all that a Snapshot holds, on results and on effects. They
 // need not agree on handles, on the layout of blocks and chunks, or on scratch:
@@ -34,9 +45,10 @@ type Machine struct {
 	entries  *entries
 	labels   *labels
 	groups   *groups
+	takers   *groupTakers
+	cursors  *cursors
 	messages *messages
 	aside    *aside
-	members  *members
 	ends     *ends
 	seen     *seen
 	outbox   *outbox
@@ -46,8 +58,7 @@ type Machine struct {
 	detached   *detached
 	consumers  *consumers
 	lease      *lease
-	deliveries *deliveries
-	intake     *intake
+	returnings *returnings
 
 	// A property of the program, not of the state: in no snapshot.
 	newest uint32 // see Supports
@@ -67,27 +78,19 @@ func New(name string, id fsm.QueueID) *Machine {
 		newest: fsm.NewestVersion,
 		timers: &timers{}, entries: &entries{}, labels: &labels{},
 	}
-	takers := newGroupTakers(m.shared)
-	m.groups = newGroups(m.shared, takers)
-	cs := &cursors{shared: m.shared, timers: m.timers}
-	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups, cs)
+	m.takers = newGroupTakers(m.shared)
+	m.groups = newGroups(m.shared, m.takers)
+	m.cursors = &cursors{shared: m.shared, timers: m.timers}
+	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups, m.cursors)
 	m.aside = &aside{shared: m.shared, timers: m.timers, messages: m.messages}
-	m.members = &members{m.shared, m.groups, m.messages}
 	m.seen = &seen{shared: m.shared}
 	m.ends = newEnds(m.shared, m.entries, m.messages)
 	m.outbox = newOutbox(m.shared, m.messages, m.ends)
 	m.sessions = newSessions(m.shared)
 	m.locks, m.detached = &locks{shared: m.shared}, &detached{shared: m.shared}
-	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, takers, m.messages)
+	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, m.takers, m.messages)
 	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
-	m.deliveries = &deliveries{
-		shared: m.shared, timers: m.timers, groups: m.groups, takers: takers, messages: m.messages, cursors: cs, aside: m.aside, members: m.members, outbox: m.outbox,
-		sessions: m.sessions, consumers: m.consumers, lease: m.lease, locks: m.locks, detached: m.detached,
-	}
-	m.intake = &intake{
-		shared: m.shared, timers: m.timers, entries: m.entries, groups: m.groups, takers: takers, messages: m.messages, aside: m.aside, members: m.members, seen: m.seen, ends: m.ends, outbox: m.outbox,
-		consumers: m.consumers, lease: m.lease, deliveries: m.deliveries,
-	}
+	m.returnings = &returnings{messages: m.messages}
 	m.clear()
 	return m
 }
@@ -117,7 +120,7 @@ func (m *Machine) clear() {
 	m.sessions.clear()
 	m.detached.clear()
 	m.consumers.clear()
-	m.deliveries.clear()
+	m.returnings.clear()
 }
 
 // Apply implements fsm.Machine. eff accumulates over the commands of one entry:
@@ -153,8 +156,8 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	}
 	m.consumers.measure()
 	m.scratch.begin(cmd.Kind, &m.bounds)
-	m.intake.catchUp(eff)
-	m.intake.settleParked(cmd.Kind, eff)
+	m.catchUp(eff)
+	m.settleParked(cmd.Kind, eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
 	if cmd.Kind != logpb.Command_TICK {
 		m.scratch.budget = m.bounds.Before
@@ -168,17 +171,17 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		}
 	}
 	if m.lease.phase() == Active {
-		m.deliveries.bringBack(cmd.Kind, eff)
+		m.bringBack(cmd.Kind, eff)
 		m.outbox.goOn(cmd.Kind, eff)
 	}
 	if ok && cmd.Kind == logpb.Command_TICK {
 		m.endUnused(inUse, eff)
 	}
 	m.consumers.elect()
-	m.intake.forward(eff)
-	m.deliveries.assign(eff)
-	m.intake.trim(eff)
-	m.intake.sweep(cmd.Kind, eff)
+	m.forward(eff)
+	m.assign(eff)
+	m.trim(eff)
+	m.sweep(cmd.Kind, eff)
 	m.groups.settle()
 	m.afterUse(inUse, serving, eff)
 	m.scratch.end()
@@ -236,20 +239,20 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	earlier(m.lease.leaseEnd(), LeaseDue)
 	earlier(m.lease.idleEnd(), LeaseDue)
 	earlier(m.seen.due(), WorkDue)
-	if hasWork(m) {
+	if m.hasWork() {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what
 }
 
 // hasWork reports whether a command has left something to do.
-func hasWork(m *Machine) bool {
-	return m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() ||
-		m.groups.doomed() != 0 || m.intake.unparks() || serves(m)
+func (m *Machine) hasWork() bool {
+	return m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() ||
+		m.groups.doomed() != 0 || m.unparks() || m.serves()
 }
 
 // serves reports whether there is a message to hand out or to forward.
-func serves(m *Machine) bool {
+func (m *Machine) serves() bool {
 	return servable{m.consumers}.any() || m.settings.forwards() && m.messages.nextReady() != 0
 }
 
@@ -289,7 +292,7 @@ func PositionOf(m *Machine, id fsm.SessionID) Position {
 //
 // Requires: 1 ≤ cmd.Seq < PositionOf(m, id).Next.
 func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
-	return m.deliveries.repeat(m.sessions.get(id), cmd, eff)
+	return m.repeat(m.sessions.get(id), cmd, eff)
 }
 
 // Held appends the first deliveries, up to limit, that a consumer holds with an
@@ -300,7 +303,7 @@ func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effe
 // It changes no state and resets no deadline, so only the replica that is asked
 // runs it. An unknown session or consumer has nothing: eff stays as it is.
 func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	m.deliveries.resend(to, after, limit, eff)
+	m.resend(to, after, limit, eff)
 }
 
 // apply performs one command of an active queue. s is the session of the
@@ -312,26 +315,26 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effe
 func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm.Effects) fsm.Result {
 	switch cmd.Kind {
 	case logpb.Command_ENQUEUE:
-		return fsm.Result{Code: m.intake.enqueue(meta, cmd.Enqueue, eff)}
+		return fsm.Result{Code: m.enqueue(meta, cmd.Enqueue, eff)}
 	case logpb.Command_CONSUME:
 		return m.consumers.consume(s, cmd.Consume, eff)
 	case logpb.Command_CANCEL:
 		return m.consumers.cancel(s, cmd.Cancel)
 	case logpb.Command_GET:
-		return m.deliveries.get(s, cmd.Get, eff)
+		return m.get(s, cmd.Get, eff)
 	case logpb.Command_SETTLE:
-		code, n := m.deliveries.settle(s, cmd.Settle, eff)
+		code, n := m.settle(s, cmd.Settle, eff)
 		return fsm.Result{Code: code, Count: n}
 	case logpb.Command_RENEW:
-		return overtime{m.deliveries}.renew(s, cmd.Renew)
+		return m.renew(s, cmd.Renew)
 	case logpb.Command_SESSION_DOWN:
-		return m.deliveries.sessionDown(meta, s)
+		return m.sessionDown(meta, s)
 	case logpb.Command_PURGE:
-		return m.intake.purge()
+		return m.purge()
 	case logpb.Command_CONFIGURE:
 		return m.configure(cmd.Configure, eff)
 	case logpb.Command_TICK:
-		return overtime{m.deliveries}.tick(eff)
+		return m.tick(eff)
 	case logpb.Command_DELETE:
 		return m.delete(cmd.Delete, eff)
 	case logpb.Command_TOUCH:
@@ -345,15 +348,15 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 	case logpb.Command_NODE_SUSPECTED:
 		return m.consumers.nodeSuspected(cmd.NodeSuspected, eff)
 	case logpb.Command_SCHEDULE:
-		return m.intake.reschedule(cmd.Schedule, eff)
+		return m.reschedule(cmd.Schedule, eff)
 	case logpb.Command_RECEIVE_DEFERRED:
-		return m.deliveries.receiveDeferred(s, cmd.ReceiveDeferred, eff)
+		return m.receiveDeferred(s, cmd.ReceiveDeferred, eff)
 	case logpb.Command_KICK:
-		return m.intake.retryNow(cmd.Kick)
+		return m.retryNow(cmd.Kick)
 	case logpb.Command_UNPARK:
-		return m.intake.unpark(cmd.Unpark)
+		return m.unpark(cmd.Unpark)
 	case logpb.Command_GROUP:
-		return m.intake.group(s, cmd.Group)
+		return m.group(s, cmd.Group)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
@@ -394,7 +397,7 @@ func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s
 		s = m.sessions.begin(meta.Session)
 	case cmd.Seq < s.next:
 		m.counters.Duplicates++
-		return s, m.deliveries.repeat(s, cmd, eff), false
+		return s, m.repeat(s, cmd, eff), false
 	case cmd.Seq > s.next:
 		return s, fsm.Result{Code: fsm.Gap, Next: s.next}, false
 	}
@@ -717,30 +720,4 @@ func (c *clock) restore(h *logpb.QueueSnapshot) {
 // check checks the invariant.
 func (c *clock) check(k *checker) {
 	k.that(0 <= c.behind && c.behind <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.behind)
-}
-
-// intake covers what leads to a ready message: publishes (enqueue.go), messages
-// that become ready later (schedule.go) or again (retry.go), and messages that
-// exceed the limits or are purged (limits.go, purge.go). It has rules but no
-// state.
-//
-// It promises that, after each command, a queue that drops its head is within
-// its limits unless NextDue returns WorkDue; that a refused message leaves
-// nothing but the number of its command in its session; and that due work is
-// done in the order of (instant, number).
-type intake struct {
-	*shared
-	timers     *timers
-	entries    *entries
-	groups     *groups
-	takers     *groupTakers
-	messages   *messages
-	aside      *aside
-	ends       *ends
-	members    *members
-	seen       *seen
-	outbox     *outbox
-	consumers  *consumers
-	lease      *lease
-	deliveries *deliveries
 }

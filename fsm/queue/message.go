@@ -48,7 +48,7 @@ const (
 //
 // It has no pointers so that the garbage collector does not scan a backlog, and
 // TestMessageSize keeps it from growing. Lists, counts and timers each repeat
-// something of it. Only messages changes place, links and number; intake sets
+// something of it. Only messages changes place, links and number; store sets
 // expireAt before the message is watched; settle.go counts acquired and failed.
 type message struct {
 	seq      uint64

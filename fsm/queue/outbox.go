@@ -731,19 +731,19 @@ const maxHops = 4
 // Enqueue. Ensures: nothing is ready, or handOuts = 0, or the command may expire no
 // more, or sessions are ending. In the last three cases NextDue is at once if
 // something is left.
-func (it *intake) forward(eff *fsm.Effects) {
-	for it.settings.forwards() && it.scratch.handOuts > 0 && !it.deliveries.sessionsEnd() {
-		h := choice{it.deliveries}.ready(eff)
+func (m *Machine) forward(eff *fsm.Effects) {
+	for m.settings.forwards() && m.scratch.handOuts > 0 && !m.sessions.isEnding() {
+		h := m.nextForwarded(eff)
 		if h == 0 {
 			return
 		}
-		it.scratch.handOuts--
-		it.messages.remove(h)
-		if hops := uint32(it.messages.deadLetterInfo(h).hops); hops < maxHops {
-			setHops(it.messages, h, hops+1)
-			it.outbox.forward(h, eff)
+		m.scratch.handOuts--
+		m.messages.remove(h)
+		if hops := uint32(m.messages.deadLetterInfo(h).hops); hops < maxHops {
+			setHops(m.messages, h, hops+1)
+			m.outbox.forward(h, eff)
 		} else {
-			it.outbox.die(h, logpb.Death_MAXHOPS, eff)
+			m.outbox.die(h, logpb.Death_MAXHOPS, eff)
 		}
 	}
 }

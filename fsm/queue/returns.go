@@ -1,6 +1,9 @@
 package queue
 
 import (
+	"fmt"
+	"iter"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -389,43 +392,160 @@ type returning struct {
 	group   bool                 // of a group that was lost or given up: failed is meant for it, too
 }
 
-// returningKey is the position of r among what is on its way back: settlements
-// first, then by the oldest message that comes next.
+// returnings are what consumers held and have lost, or have settled beyond the bound of
+// one command, until it is processed.
+//
+// Invariant: every entry holds something, and is at its key.
+//
+// In a snapshot its heads are in that order, and its messages follow those that
+// consumers hold. coming and detached are nil except while one is restored.
+type returnings struct {
+	messages *messages
+	order    sorted[*returning]
+	// In order, while a snapshot is restored: what is on its way back, and the
+	// detached consumers.
+	coming   []*returning
+	detached []*consumer
+}
+
+// clear removes all of it.
+func (rs *returnings) clear() { rs.order = sorted[*returning]{} }
+
+// key is the position of r: settlements first, then by the oldest message that comes
+// next.
 //
 // The key of a loss changes with its first message, so takeLost removes the entry
 // before it takes anything. Keys are unique: a message has one holder.
-func (ds *deliveries) returningKey(r *returning) key {
+func (rs *returnings) key(r *returning) key {
 	if r.order != 0 {
 		return key{0, r.order}
 	}
 	_, g := r.held.first()
-	return key{1, ds.messages.get(g.handle).seq}
+	return key{1, rs.messages.get(g.handle).seq}
 }
 
-// addReturning adds r, which holds something, to what is on its way back.
-func (ds *deliveries) addReturning(r *returning) { ds.returning.put(ds.returningKey(r), r) }
+// add adds r, which holds something.
+func (rs *returnings) add(r *returning) { rs.order.put(rs.key(r), r) }
+
+// remove removes what is at a key.
+func (rs *returnings) remove(k key) { rs.order.remove(k) }
+
+// any reports whether anything is on its way back.
+func (rs *returnings) any() bool { return rs.order.len() > 0 }
+
+// first returns what is processed next. Requires: any.
+func (rs *returnings) first() (key, *returning) {
+	k, r := rs.order.first()
+	return k, *r
+}
+
+// settling reports whether a settlement is unfinished.
+func (rs *returnings) settling() bool {
+	k, _, ok := firstOf(&rs.order)
+	return ok && k.at == 0
+}
+
+// all iterates over it, in the order in which it returns. Nothing of it may change
+// meanwhile.
+func (rs *returnings) all() iter.Seq2[key, *returning] {
+	return func(yield func(key, *returning) bool) {
+		for k, r := range rs.order.all() {
+			if !yield(k, *r) {
+				return
+			}
+		}
+	}
+}
+
+// save writes its section of a snapshot's head. The messages follow those that
+// consumers hold, see view.
+func (rs *returnings) save(h *logpb.QueueSnapshot) {
+	for _, r := range rs.all() {
+		st := &logpb.ReturningState{
+			Session: r.of.Session.Proto(), Consumer: r.of.Number, Tag: r.tag, Order: r.order, Outcome: uint32(r.outcome), Failed: r.failed,
+			DueAt: int64(r.due), Group: r.group,
+		}
+		if r.remark != nil {
+			st.Reason, st.Description = r.remark.Reason, r.remark.Description
+		}
+		h.Returning = append(h.Returning, st)
+	}
+}
+
+// view appends what is on its way back, valid until the next change.
+func (rs *returnings) view(all []sorted[grip]) []sorted[grip] {
+	for _, r := range rs.all() {
+		all = append(all, r.held.sorted)
+	}
+	return all
+}
+
+// freeze is like view, but what it appends never changes.
+func (rs *returnings) freeze(all []sorted[grip]) []sorted[grip] {
+	for _, r := range rs.all() {
+		all = append(all, r.held.freeze())
+	}
+	return all
+}
+
+// restoreHead is the inverse of save. The messages themselves follow, and those of
+// detached consumers.
+func (rs *returnings) restoreHead(h *logpb.QueueSnapshot, detached []*consumer) {
+	for _, st := range h.Returning {
+		rs.coming = append(rs.coming, &returning{
+			of: fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer}, tag: st.Tag,
+			order: st.Order, outcome: logpb.Settle_Outcome(st.Outcome), failed: st.Failed, due: fsm.Time(st.DueAt), group: st.Group,
+			remark: restoredRemark(st.Reason, st.Description),
+		})
+	}
+	rs.detached = detached
+}
+
+// restoring returns who held or holds the messages that follow, by its number behind
+// all consumers: what to put them into, and the consumer if it is a detached one;
+// nil: there is no such holder.
+func (rs *returnings) restoring(no uint64) (into *held, c *consumer) {
+	coming := uint64(len(rs.coming))
+	switch {
+	case no < coming:
+		return &rs.coming[no].held, nil
+	case no < coming+uint64(len(rs.detached)):
+		c = rs.detached[no-coming]
+		return &c.held, c
+	}
+	return nil, nil
+}
+
+// restored orders what was restored. It needs the numbers of the messages, so it comes
+// after all of them.
+func (rs *returnings) restored() error {
+	for _, r := range rs.coming {
+		if r.held.len() == 0 || rs.order.get(rs.key(r)) != nil {
+			return fmt.Errorf("%w: nothing of a consumer is on its way", ErrSnapshot)
+		}
+		rs.add(r)
+	}
+	rs.coming, rs.detached = nil, nil
+	return nil
+}
 
 // detach takes everything that c holds. The messages go back.
 //
 // It does not walk over what c holds: the table changes its owner. Ensures: c.held is empty.
 // The caller removes c, or sees to it that it gets nothing for now.
-func (ds *deliveries) detach(c *consumer, failed bool) {
+func (m *Machine) detach(c *consumer, failed bool) {
 	if c.held.len() == 0 {
 		return
 	}
-	ds.consumers.holds(c, -c.held.len())
-	ds.addReturning(&returning{of: c.id, tag: c.tag, failed: failed, held: c.held})
+	m.consumers.holds(c, -c.held.len())
+	m.returnings.add(&returning{of: c.id, tag: c.tag, failed: failed, held: c.held})
 	c.held = held{}
 }
 
 // unfinished reports whether something is on its way back. As long as it is
 // true NextDue is at once, nothing times out, and a get is never answered
 // Empty.
-func (ds *deliveries) unfinished() bool { return ds.sessions.isEnding() || ds.returning.len() > 0 }
-
-// sessionsEnd reports whether sessions are still ending, so that something older
-// may come back.
-func (ds *deliveries) sessionsEnd() bool { return ds.sessions.isEnding() }
+func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returnings.any() }
 
 // bringBack ends sessions of nodes that are down, and returns what is on its
 // way back and what is in scratch.taken. It stops at the bound of the command;
@@ -440,36 +560,35 @@ func (ds *deliveries) sessionsEnd() bool { return ds.sessions.isEnding() }
 // Order: lives that ended, then settlements by age, then losses by number. It is
 // kept over any number of commands, because a new settlement waits while an older
 // one is unfinished (endDeliveries).
-func (ds *deliveries) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
-	if !ds.unfinished() && len(ds.scratch.taken) == 0 {
+func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
+	if !m.unfinished() && len(m.scratch.taken) == 0 {
 		return
 	}
-	left := ds.bounds.Before
+	left := m.bounds.Before
 	switch kind {
 	case logpb.Command_TICK:
-		left = min(ds.scratch.budget, ds.bounds.Back())
+		left = min(m.scratch.budget, m.bounds.Back())
 	case logpb.Command_NODE_DOWN, logpb.Command_SESSION_DOWN:
-		left = ds.bounds.Back()
+		left = m.bounds.Back()
 	}
 	allowed := left
-	left -= ds.endDown(left)
-	if !ds.sessions.isEnding() {
-		left -= ds.finishSettling(left, eff)
-		left -= ds.takeLost(left)
+	left -= m.endDown(left)
+	if !m.sessions.isEnding() {
+		left -= m.finishSettling(left, eff)
+		left -= m.takeLost(left)
 	}
-	ds.giveBack(ds.scratch.taken, true, 0, eff)
-	ds.scratch.taken = ds.scratch.taken[:0]
+	m.giveBack(m.scratch.taken, true, 0, eff)
+	m.scratch.taken = m.scratch.taken[:0]
 	if kind == logpb.Command_TICK {
-		ds.scratch.budget -= allowed - left
+		m.scratch.budget -= allowed - left
 	}
 }
 
 // finishSettling ends up to n settled deliveries, in the order of the
 // settlements, and returns how many.
-func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
-	for done < n && ds.returning.len() > 0 {
-		k, p := ds.returning.first()
-		r := *p
+func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
+	for done < n && m.returnings.any() {
+		k, r := m.returnings.first()
 		if r.order == 0 {
 			break
 		}
@@ -478,10 +597,10 @@ func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
 			some = r.held.takeFirst(some)
 		}
 		if r.held.len() == 0 {
-			ds.returning.remove(k)
+			m.returnings.remove(k)
 		}
-		ds.members.concluded(r.of, some)
-		ds.conclude(r, some, eff)
+		m.forgetSettled(r.of, some)
+		m.conclude(r, some, eff)
 		done += len(some)
 	}
 	return done
@@ -493,24 +612,23 @@ func (ds *deliveries) finishSettling(n int, eff *fsm.Effects) (done int) {
 //
 // It merges the holders by their next message, as long as one of them is the
 // oldest. key{at: 2} stands for "no other holder": it is after all keys.
-func (ds *deliveries) takeLost(n int) (done int) {
-	for done < n && ds.returning.len() > 0 {
-		k, p := ds.returning.first()
-		r := *p
-		ds.returning.remove(k)
+func (m *Machine) takeLost(n int) (done int) {
+	for done < n && m.returnings.any() {
+		k, r := m.returnings.first()
+		m.returnings.remove(k)
 		next := key{at: 2}
-		if ds.returning.len() > 0 {
-			next, _ = ds.returning.first()
+		if m.returnings.any() {
+			next, _ = m.returnings.first()
 		}
-		by := ds.scratch.holder(r.of, r.tag)
-		for done < n && r.held.len() > 0 && ds.returningKey(r).before(next) {
-			ds.scratch.taken = r.held.takeFirst(ds.scratch.taken)
-			last := &ds.scratch.taken[len(ds.scratch.taken)-1]
-			last.failed, last.by = r.failed && (r.group || ds.members.of(last.handle) == nil), by
+		by := m.scratch.holder(r.of, r.tag)
+		for done < n && r.held.len() > 0 && m.returnings.key(r).before(next) {
+			m.scratch.taken = r.held.takeFirst(m.scratch.taken)
+			last := &m.scratch.taken[len(m.scratch.taken)-1]
+			last.failed, last.by = r.failed && (r.group || m.groupOf(last.handle) == nil), by
 			done++
 		}
 		if r.held.len() > 0 {
-			ds.addReturning(r)
+			m.returnings.add(r)
 		}
 	}
 	return done
@@ -520,16 +638,16 @@ func (ds *deliveries) takeLost(n int) (done int) {
 // session and for each consumer. It returns how many steps it took. Lives end
 // by node, then boot; sessions by number; consumers from the last one, so that
 // the slice of a session only gets shorter.
-func (ds *deliveries) endDown(n int) (done int) {
-	for done < n && ds.sessions.isEnding() {
-		l := ds.sessions.firstDown()
+func (m *Machine) endDown(n int) (done int) {
+	for done < n && m.sessions.isEnding() {
+		l := m.sessions.firstDown()
 		for done < n && l.sessions.len() > 0 {
 			_, s := l.sessions.first()
-			done += ds.endSession(*s, n-done)
+			done += m.endSession(*s, n-done)
 		}
 	}
 	if done > 0 {
-		ds.consumers.dropEnded()
+		m.consumers.dropEnded()
 	}
 	return done
 }
@@ -540,34 +658,34 @@ func (ds *deliveries) endDown(n int) (done int) {
 // its consumers. It returns how many steps it took. The consumers stay in
 // consumers.all, see dropEnded. Late deliveries end with it: nobody can settle
 // them any more.
-func (ds *deliveries) endSession(s *session, n int) (done int) {
+func (m *Machine) endSession(s *session, n int) (done int) {
 	for i := len(s.consumers) - 1; i >= 0; i-- {
 		if done == n {
 			return done
 		}
 		c := s.consumers[i]
 		if c.lockGrace > 0 {
-			for _, g := range ds.takers.heldBy(c) {
-				ds.giveUp(g, false)
+			for _, g := range m.takers.heldBy(c) {
+				m.giveUp(g, false)
 			}
 		}
-		if grace := ds.settings.grace(c); grace > 0 {
-			ds.detached.add(c, ds.clock.heldDeadline(grace))
+		if grace := m.settings.grace(c); grace > 0 {
+			m.detached.add(c, m.clock.heldDeadline(grace))
 		} else {
-			ds.detach(c, true)
+			m.detach(c, true)
 		}
-		ds.consumers.unregister(c)
+		m.consumers.unregister(c)
 		s.consumers = s.consumers[:i]
 		done++
-		ds.scratch.steps++
+		m.scratch.steps++
 	}
 	if done == n {
 		return done
 	}
-	if ds.sessions.remove(s) {
-		ds.consumers.contest()
+	if m.sessions.remove(s) {
+		m.consumers.contest()
 	}
-	ds.scratch.steps++
+	m.scratch.steps++
 	return done + 1
 }
 
@@ -576,36 +694,36 @@ func (ds *deliveries) endSession(s *session, n int) (done int) {
 // An unknown session is remembered as ended, too: its first command may be late.
 // The end of a session is not divided into steps, since it has at most as many
 // consumers as the queue may have. The return of its deliveries is, see bringBack.
-func (ds *deliveries) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
+func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	if meta.Session == (fsm.SessionID{}) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if s != nil {
-		ds.endSession(s, len(s.consumers)+1)
-		ds.consumers.dropEnded()
+		m.endSession(s, len(s.consumers)+1)
+		m.consumers.dropEnded()
 	}
-	ds.sessions.remember(meta.Session)
+	m.sessions.remember(meta.Session)
 	return fsm.Result{}
 }
 
 // endSuspicions takes back what sessions hold whose nodes have been suspected
 // for too long. The consumers stay: they are served again when the node is
 // heard from. Only cancelled ones that hold nothing any more are removed.
-func (ds *deliveries) endSuspicions() {
-	if !ds.sessions.overdue() {
+func (m *Machine) endSuspicions() {
+	if !m.sessions.overdue() {
 		return
 	}
-	ds.consumers.contest()
+	m.consumers.contest()
 	var done []*consumer
-	for c := range ds.consumers.from(0) {
-		ds.scratch.steps++
-		if (c.held.len() > 0 || ds.takers.holdsAny(c)) && ds.sessions.isOverdue(c.session) {
-			ds.detach(c, false)
-			for _, g := range ds.takers.heldBy(c) {
-				ds.groups.release(g)
+	for c := range m.consumers.from(0) {
+		m.scratch.steps++
+		if (c.held.len() > 0 || m.takers.holdsAny(c)) && m.sessions.isOverdue(c.session) {
+			m.detach(c, false)
+			for _, g := range m.takers.heldBy(c) {
+				m.groups.release(g)
 			}
 			done = append(done, c)
 		}
 	}
-	ds.consumers.removeFinished(done...)
+	m.consumers.removeFinished(done...)
 }

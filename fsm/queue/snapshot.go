@@ -50,7 +50,7 @@ func (m *Machine) Snapshot() *Snapshot {
 	s.ends = m.ends.freeze()
 	s.seen = m.seen.freeze()
 	s.consumers, s.held = m.consumers.freeze()
-	s.held = m.detached.freeze(m.deliveries.freeze(s.held))
+	s.held = m.detached.freeze(m.returnings.freeze(s.held))
 	s.locks = m.locks.freeze()
 	s.sessions = m.sessions.freeze()
 	return s
@@ -65,7 +65,7 @@ func (m *Machine) view() *Snapshot {
 		sessions: m.sessions.view(),
 	}
 	s.consumers, s.held = m.consumers.view()
-	s.held = m.detached.view(m.deliveries.view(s.held))
+	s.held = m.detached.view(m.returnings.view(s.held))
 	s.locks = m.locks.view()
 	return s
 }
@@ -85,7 +85,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	m.sessions.save(h)
 	m.consumers.save(h)
 	m.lease.save(h)
-	m.deliveries.save(h)
+	m.returnings.save(h)
 	m.detached.save(h)
 	m.groups.save(h, m.consumers.position)
 	m.seen.save(h)
@@ -340,7 +340,7 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	if _, err := r.ReadByte(); err != io.EOF {
 		return fmt.Errorf("%w: something follows it", ErrSnapshot)
 	}
-	if err := m.deliveries.restoreReturning(); err != nil {
+	if err := m.returnings.restored(); err != nil {
 		return err
 	}
 	if err := m.consumers.restoreService(head.Service, head.SingleActive); err != nil {
@@ -419,9 +419,11 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 		return err
 	}
 	m.sessions.restoreHead(h)
-	if err := m.deliveries.restoreHead(h); err != nil {
+	detached, err := m.detached.restore(h)
+	if err != nil {
 		return err
 	}
+	m.returnings.restoreHead(h, detached)
 	if err := m.consumers.restoreAll(h); err != nil {
 		return err
 	}
@@ -437,7 +439,7 @@ func (m *Machine) restoreMessage(st *logpb.MessageState) error {
 	}
 	switch Place(st.Place) {
 	case CheckedOut:
-		return m.deliveries.restore(st, h)
+		return m.restoreHeld(st, h)
 	case Delayed, Deferred:
 		return m.aside.restore(st, h)
 	case Outbox, Waiting:

@@ -41,7 +41,7 @@ type timers struct {
 	order   sorted[uint32]
 	ordered bool
 	// While a delivery is on its way back, its entry may name a consumer that has
-	// ended, or none after a restore: nothing times out then, see deliveries.tick.
+	// ended, or none after a restore: nothing times out then, see Machine.tick.
 	timeouts sorted[holding]
 }
 
@@ -185,11 +185,11 @@ func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	return due, h, ok
 }
 
-// overdueTimed reports whether a message, scheduled or set aside, is due and has not
+// overdue reports whether a message, scheduled or set aside, is due and has not
 // become ready yet: a command could not do all that was due.
-func overdueTimed(s *shared, t *timers) bool {
+func (t *timers) overdue(now fsm.Time) bool {
 	next, _, ok := t.nextTimed()
-	return ok && next.at <= s.clock.now()
+	return ok && next.at <= now
 }
 
 // nextDelayed returns the delayed message that is due first; false: there is

@@ -567,17 +567,17 @@ func (m *Machine) Messages() iter.Seq[Message] {
 			return
 		}
 		for c := range m.consumers.from(0) {
-			if !m.deliveries.walk(c.id, &c.held, yield) {
+			if !m.walk(c.id, &c.held, yield) {
 				return
 			}
 		}
-		for r := range m.deliveries.lost() {
-			if !m.deliveries.walk(r.of, &r.held, yield) {
+		for _, r := range m.returnings.all() {
+			if !m.walk(r.of, &r.held, yield) {
 				return
 			}
 		}
 		for c := range m.detached.list() {
-			if !m.deliveries.walk(c.id, &c.held, yield) {
+			if !m.walk(c.id, &c.held, yield) {
 				return
 			}
 		}
@@ -832,7 +832,7 @@ func (p *Peek) held(m *Machine, n int) (left int) {
 			}
 			n--
 			p.delivery = held.id
-			x := m.deliveries.describe(c.id, &held)
+			x := m.describeHeld(c.id, &held)
 			if p.shows(&x) {
 				p.found = append(p.found, x)
 			}
@@ -907,7 +907,7 @@ func (f *Follow) Describe(m *Machine) (d Followed, ok bool) {
 	d.Holder, d.Delivery, d.Leaving = f.holder, f.delivery, true
 	if c := consumerOf(m, f.holder); c != nil {
 		if held, ok := c.held.find(f.delivery); ok && held.handle == f.handle {
-			d.Message, d.Leaving = m.deliveries.describe(f.holder, &held), false
+			d.Message, d.Leaving = m.describeHeld(f.holder, &held), false
 		}
 	}
 	return d, true
@@ -930,7 +930,7 @@ func consumerOf(m *Machine, id fsm.ConsumerID) *consumer {
 	if s := m.sessions.get(id.Session); s != nil {
 		return s.consumer(id.Number)
 	}
-	return m.deliveries.findDetached(id)
+	return m.detached.find(id)
 }
 
 // OfLetter returns the record of a letter; false: there is none.
