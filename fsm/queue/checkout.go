@@ -34,7 +34,7 @@ func (m *Machine) assign(eff *fsm.Effects) {
 		case h == 0 && m.groups.servesAny():
 			return
 		case h == 0:
-			m.noticeShort(eff)
+			m.consumers.tellShort(m.messages.readyCount(), eff)
 			return
 		}
 		m.scratch.handOuts--
@@ -43,15 +43,7 @@ func (m *Machine) assign(eff *fsm.Effects) {
 		m.consumers.handedOut(c)
 	}
 	m.passOver() // NextDue is exact
-	m.noticeShort(eff)
-}
-
-// noticeShort tells the sessions that are short, if nobody has credit for what is
-// ready.
-func (m *Machine) noticeShort(eff *fsm.Effects) {
-	if who := (servable{m.consumers}); who.anyShort() && !m.sessions.isEnding() && m.messages.readyCount() > 0 {
-		who.tellShort(eff)
-	}
+	m.consumers.tellShort(m.messages.readyCount(), eff)
 }
 
 // checkOut hands message h, which is ready, to c.

@@ -422,7 +422,7 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 	if cs.services.tooMany(c, duration(cmd.MinTtl)) {
 		return fsm.Result{Code: fsm.TooMany}
 	}
-	if cmd.Exclusive || cs.excludes(c) {
+	if cmd.Exclusive || cs.exclusive != nil && cs.exclusive != c {
 		if !cs.replaceable(c) {
 			return fsm.Result{Code: fsm.InUse}
 		}
@@ -504,10 +504,6 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	cs.groups.update(c, cmd.MaxGroups, cmd.GroupId)
 	cs.refresh(c)
 }
-
-// excludes reports whether another consumer than c is exclusive. c is nil for a
-// consumer that does not exist yet.
-func (cs *consumers) excludes(c *consumer) bool { return cs.exclusive != nil && cs.exclusive != c }
 
 // nodeDown ends all sessions of a node up to a boot number, permanently.
 // bringBack takes them apart. A lower boot than one declared before changes
@@ -653,34 +649,32 @@ func (s *short) drop(c *consumer) {
 	}
 }
 
-// servable is the part of consumers that says who may have something that is ready. It
-// has no state of its own. Whoever asks that, asks here: those with credit are in
-// services or among the takers of groups, and those without are in short, and none of
-// these knows the others.
-type servable struct{ *consumers }
-
-// any reports whether a consumer has credit for a message that is ready and that it
+// canServe reports whether a consumer has credit for a message that is ready and that it
 // may have, as far as that is known. O(1).
-func (cs servable) any() bool { return cs.services.anyFor() || cs.groups.servesAny() }
+//
+// Those with credit are in services or among the takers of groups, those without are in
+// short, and none of these knows the others. So whoever asks who may have something
+// that is ready asks these methods.
+func (cs *consumers) canServe() bool { return cs.services.anyFor() || cs.groups.servesAny() }
 
-// forConsumer reports whether a message is ready that c may have, whatever its credit,
+// canServeTo reports whether a message is ready that c may have, whatever its credit,
 // as far as that is known. Requires: c is not cancelled, and not gets.
-func (cs servable) forConsumer(c *consumer) bool {
+func (cs *consumers) canServeTo(c *consumer) bool {
 	return cs.takers.generally(c) && cs.services.has(c.least) || cs.groups.nextFor(c) != nil
 }
 
-// credit reports whether any consumer may take another message, if only of one group.
-func (cs servable) credit() bool { return cs.services.any() || cs.takers.wanting > 0 }
-
-// anyShort reports whether any session is to be told of something.
-func (cs servable) anyShort() bool { return cs.short.list.len() > 0 }
+// hasCredit reports whether any consumer may take another message, if only of one group.
+func (cs *consumers) hasCredit() bool { return cs.services.any() || cs.takers.wanting > 0 }
 
 // tellShort tells the sessions of those that may have something that is ready, while
-// nobody with credit may have anything. Before version 3 all are told, and nobody while
+// nobody with credit may have anything. ready is how many messages are ready. Before version 3 all are told, and nobody while
 // anybody takes every message. O(consumers listed).
-func (cs servable) tellShort(eff *fsm.Effects) {
+func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
+	if cs.short.list.len() == 0 || ready == 0 || cs.sessions.isEnding() {
+		return
+	}
 	now := cs.since(3)
-	if now && cs.any() || !now && (cs.services.takesAny() || cs.services.anyFor()) {
+	if now && cs.canServe() || !now && (cs.services.takesAny() || cs.services.anyFor()) {
 		return // if there is anything, a tick hands it out
 	}
 	cs.scratch.steps += cs.short.list.len()
@@ -689,7 +683,7 @@ func (cs servable) tellShort(eff *fsm.Effects) {
 		if now {
 			cs.services.passOver((*p).least)
 		}
-		if !now || cs.forConsumer(*p) {
+		if !now || cs.canServeTo(*p) {
 			told = append(told, *p)
 		}
 	}
@@ -700,11 +694,11 @@ func (cs servable) tellShort(eff *fsm.Effects) {
 	}
 }
 
-// check compares the answer for all with the one for c, and checks that its session
+// checkServed compares the answer for all with the one for c, and checks that its session
 // knows if it lacks credit. A state that breaks it makes nobody panic, and is no reason
 // not to read a snapshot: so it is for tests.
-func (cs servable) check(k *checker, c *consumer) {
-	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.any() || cs.settings.forwards() || !cs.forConsumer(c) {
+func (cs *consumers) checkServed(k *checker, c *consumer) {
+	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c) {
 		return
 	}
 	k.that(!cs.served(c) || c.credit() <= 0 || cs.services.demand(), "consumer %v may have something, and nothing is served", c.id)
@@ -795,7 +789,7 @@ func (cs *consumers) measure() {
 // take only one group do not count as able, nor does anybody while only such messages
 // wait that nobody with credit may have.
 func (cs *consumers) presence() presence {
-	return presence{cs.serving > 0, cs.anyServed() && (cs.services.idle() || servable{cs}.any())}
+	return presence{cs.serving > 0, cs.anyServed() && (cs.services.idle() || cs.canServe())}
 }
 
 // measured returns the capacity up to the last command, and what holds since then.

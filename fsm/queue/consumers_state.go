@@ -201,7 +201,7 @@ func (cs *consumers) checkService(k *checker) {
 			p := cs.short.list.get(key{at: fsm.Time(c.registered)})
 			k.that(p != nil && *p == c, "consumer %v is not among those that are short", c.id)
 		}
-		servable{cs}.check(k, c)
+		cs.checkServed(k, c)
 		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)
 		if c.level != nil {
 			members[c.level]++

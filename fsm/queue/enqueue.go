@@ -85,7 +85,7 @@ func (m *Machine) takeIn(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	}
 	var before emptiness
 	if full {
-		before = groupEnds{m.groups}.emptiness(cmd.GroupId)
+		before = m.groups.emptiness(cmd.GroupId)
 	}
 	m.messages.put(h, m.placeOf(h))
 	early := m.settings.DeadlineOrder && !now // m is found by its expiry
@@ -96,7 +96,7 @@ func (m *Machine) takeIn(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 		m.offer(h, now, eff)
 	}
 	if full && !m.stays(h, cmd, eff) {
-		groupEnds{m.groups}.emptyAgain(cmd.GroupId, before)
+		m.groups.emptyAgain(cmd.GroupId, before)
 		return m.refuse(meta, cmd, eff)
 	}
 	if !early && m.messages.get(h).ready() {
@@ -169,7 +169,7 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 		m.setGroup(h, m.groups.find(strings.Clone(cmd.GroupId)))
 	}
 	if cmd.Hops > 0 {
-		setHops(m.messages, h, cmd.Hops)
+		m.messages.setHops(h, cmd.Hops)
 	}
 	if len(cmd.Deaths) > 0 {
 		m.messages.editDeadLetterInfo(h).deaths = copyDeaths(cmd.Deaths)

@@ -449,7 +449,7 @@ func (m *Machine) renewGroups(c *consumer, rest *held) {
 		m.groups.lock(g, lock)
 	}
 	if rest != nil && rest.len() > 0 {
-		groupEnds{m.groups}.renew(c, rest, lock)
+		m.groups.renew(c, rest, lock)
 	}
 }
 
@@ -601,7 +601,7 @@ func (m *Machine) giveUp(g *group, failed bool) int {
 func (m *Machine) endHolds() {
 	var done []*consumer
 	for m.scratch.budget > 0 {
-		g := groupEnds{m.groups}.overdue()
+		g := m.groups.overdue()
 		if g == nil {
 			break
 		}

@@ -140,7 +140,7 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 		g.head, g.headReady = seq, ready
 	}
 	gs.list(g)
-	groupEnds{gs}.wake(g)
+	gs.wake(g)
 	return g
 }
 
@@ -339,7 +339,7 @@ func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *gr
 // addOut changes how many messages of g are checked out.
 func (gs *groups) addOut(g *group, n int) {
 	g.out += n
-	groupEnds{gs}.wake(g)
+	gs.wake(g)
 	gs.keep(g)
 	gs.touch(g)
 }
@@ -425,12 +425,12 @@ func (gs *groups) release(g *group) {
 // ids: turns and the order of states depend on it.
 func (gs *groups) settle() {
 	if len(gs.touched) > 0 {
-		settleTouched(gs)
+		gs.settleTouched()
 	}
 }
 
 // settleTouched is settle for a queue where a group has changed.
-func settleTouched(gs *groups) {
+func (gs *groups) settleTouched() {
 	if len(gs.touched) > 1 {
 		slices.SortFunc(gs.touched, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
 	}
@@ -445,9 +445,9 @@ func settleTouched(gs *groups) {
 			continue
 		}
 		if g.hold != nil {
-			groupEnds{gs}.settleHold(g)
+			gs.settleHold(g)
 		}
-		groupEnds{gs}.settleState(g)
+		gs.settleState(g)
 		if !g.busy() && g.hold == nil && g.state == "" && gs.byID[g.id] == g {
 			delete(gs.byID, g.id)
 		}
@@ -457,7 +457,7 @@ func settleTouched(gs *groups) {
 
 // setState replaces the state of g. Empty: it has none.
 func (gs *groups) setState(g *group, state string) {
-	groupEnds{gs}.untimeState(g)
+	gs.untimeState(g)
 	g.idle = false
 	gs.stateSize += uint64(len(state)) - uint64(len(g.state))
 	g.state = state
@@ -560,12 +560,8 @@ func (gs *groups) forget(g *group, of fsm.ConsumerID, id uint64) {
 	}
 }
 
-// groupEnds is the part of groups that decides when holds and states end: what is empty
-// ends after a while, and what is renewed later. It has no state of its own.
-type groupEnds struct{ *groups }
-
 // settleHold releases g if its holder does not keep it.
-func (gs groupEnds) settleHold(g *group) {
+func (gs *groups) settleHold(g *group) {
 	h, linger, stands := g.hold, duration(gs.settings.GroupLinger), gs.stands(g)
 	switch {
 	case h.of.passes() && g.out == 0, stands && linger == 0 && h.linger == 0:
@@ -580,7 +576,7 @@ func (gs groupEnds) settleHold(g *group) {
 // stands reports whether the holder of g has nothing to do: nothing of it is out, and
 // nothing can be handed out, since it is empty or its first message waits to be
 // retried. Before version 3 only an empty group stands still.
-func (gs groupEnds) stands(g *group) bool {
+func (gs *groups) stands(g *group) bool {
 	if gs.since(3) {
 		return g.out == 0 && !g.headReady
 	}
@@ -589,7 +585,7 @@ func (gs groupEnds) stands(g *group) bool {
 
 // wake is called when something has come to g: its state does not end, and its hold
 // does not unless it still stands.
-func (gs groupEnds) wake(g *group) {
+func (gs *groups) wake(g *group) {
 	gs.untimeState(g)
 	g.idle = false
 	if g.hold != nil && g.hold.linger != 0 && !gs.stands(g) {
@@ -598,7 +594,7 @@ func (gs groupEnds) wake(g *group) {
 }
 
 // settleState times the state of a group that has become empty and is not held.
-func (gs groupEnds) settleState(g *group) {
+func (gs *groups) settleState(g *group) {
 	if g.idle || !g.rests() {
 		return
 	}
@@ -609,13 +605,13 @@ func (gs groupEnds) settleState(g *group) {
 }
 
 // timeState makes the state of g, which is idle, end at until.
-func (gs groupEnds) timeState(g *group, until fsm.Time, order uint64) {
+func (gs *groups) timeState(g *group, until fsm.Time, order uint64) {
 	g.stateUntil, g.stateOrder = until, order
 	gs.states.put(key{until, order}, g)
 }
 
 // untimeState makes the state of g last.
-func (gs groupEnds) untimeState(g *group) {
+func (gs *groups) untimeState(g *group) {
 	if g.stateUntil != 0 {
 		gs.states.remove(key{g.stateUntil, g.stateOrder})
 		g.stateUntil, g.stateOrder = 0, 0
@@ -624,7 +620,7 @@ func (gs groupEnds) untimeState(g *group) {
 
 // expireStates ends states whose time is over, as far as the budget of the command
 // allows.
-func (gs groupEnds) expireStates() {
+func (gs *groups) expireStates() {
 	for gs.states.len() > 0 && gs.scratch.budget > 0 {
 		at, p := gs.states.first()
 		if at.at > gs.clock.now() {
@@ -644,7 +640,7 @@ type emptiness struct {
 }
 
 // emptiness returns that of the group with this id, which may be unknown.
-func (gs groupEnds) emptiness(id string) (e emptiness) {
+func (gs *groups) emptiness(id string) (e emptiness) {
 	g := gs.byID[id]
 	if g == nil || g.busy() {
 		return e
@@ -658,7 +654,7 @@ func (gs groupEnds) emptiness(id string) (e emptiness) {
 
 // emptyAgain undoes what a message has changed that came to a group and was refused: it
 // is as empty as it was before. Requires: nothing else has happened to the group.
-func (gs groupEnds) emptyAgain(id string, e emptiness) {
+func (gs *groups) emptyAgain(id string, e emptiness) {
 	g := gs.byID[id]
 	if g == nil {
 		return
@@ -673,7 +669,7 @@ func (gs groupEnds) emptyAgain(id string, e emptiness) {
 
 // renew lets the locks of the groups begin anew of which c has settled some of
 // rest.
-func (gs groupEnds) renew(c *consumer, rest *held, lock fsm.Millis) {
+func (gs *groups) renew(c *consumer, rest *held, lock fsm.Millis) {
 	first, _ := rest.first()
 	for _, g := range gs.takers.heldBy(c) {
 		for id := range g.hold.ids.from(first) {
@@ -688,14 +684,14 @@ func (gs groupEnds) renew(c *consumer, rest *held, lock fsm.Millis) {
 
 // nextEnds returns when the first hold ends, on the clock of held messages, and when
 // the first state does; 0: none does.
-func (gs groupEnds) nextEnds() (hold, state fsm.Time) {
+func (gs *groups) nextEnds() (hold, state fsm.Time) {
 	first, _, _ := firstOf(&gs.ends)
 	k, _, _ := firstOf(&gs.states)
 	return first.at, k.at
 }
 
 // overdue returns a group whose hold has ended; nil: there is none.
-func (gs groupEnds) overdue() *group {
+func (gs *groups) overdue() *group {
 	if k, g, ok := firstOf(&gs.ends); ok && gs.clock.heldUntil(k.at) <= gs.clock.now() {
 		return g
 	}

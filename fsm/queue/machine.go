@@ -230,7 +230,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 		earlier(m.clock.heldUntil(k.at), LockDue)
 	}
 	earlier(m.detached.nextEnd(), LockDue)
-	hold, state := groupEnds{m.groups}.nextEnds()
+	hold, state := m.groups.nextEnds()
 	earlier(m.clock.heldUntil(hold), LockDue)
 	earlier(state, ExpiryDue)
 	if k, _, ok := m.timers.nextTimed(); ok {
@@ -253,7 +253,7 @@ func (m *Machine) hasWork() bool {
 
 // serves reports whether there is a message to hand out or to forward.
 func (m *Machine) serves() bool {
-	return servable{m.consumers}.any() || m.settings.forwards() && m.messages.nextReady() != 0
+	return m.consumers.canServe() || m.settings.forwards() && m.messages.nextReady() != 0
 }
 
 // Resume implements fsm.Machine.

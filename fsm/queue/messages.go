@@ -181,7 +181,7 @@ func (ms *messages) remove(h uint32) {
 // deadlines, see nextByDeadline. It does not depend on who asks.
 func (ms *messages) nextReady() uint32 {
 	if ms.settings.DeadlineOrder {
-		return nextByDeadline(ms)
+		return ms.nextByDeadline()
 	}
 	if h := ms.lists[returnedList].head; h != 0 {
 		return h
@@ -194,7 +194,7 @@ func (ms *messages) nextReady() uint32 {
 
 // nextByDeadline is nextReady for a queue that goes by deadlines. A message with
 // TTL 0 that is being offered is in no table.
-func nextByDeadline(ms *messages) uint32 {
+func (ms *messages) nextByDeadline() uint32 {
 	h, fresh := ms.timers.nextInOrder(0), ms.scratch.fresh
 	if fresh == 0 || ms.get(fresh).place != Ready {
 		return h
@@ -213,7 +213,7 @@ func (ms *messages) readyCount() uint64 {
 
 // readyByPriority counts the ready messages of each priority, from 0 to the highest
 // that has any.
-func readyByPriority(ms *messages) (counts []uint64) {
+func (ms *messages) readyByPriority() (counts []uint64) {
 	for i, n := range ms.ready {
 		if n > 0 {
 			counts = append(counts, make([]uint64, i-len(counts))...)
@@ -328,7 +328,7 @@ func (ms *messages) unname(h uint32) {
 
 // forgetName takes its name from the scheduled message that has it, if there is
 // one.
-func forgetName(ms *messages, id string) {
+func (ms *messages) forgetName(id string) {
 	h := ms.named[id]
 	if h == 0 {
 		return

@@ -154,7 +154,7 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 		ms.editDeadLetterInfo(h).deaths = st.Deaths
 	}
 	if st.Hops > 0 {
-		setHops(ms, h, st.Hops)
+		ms.setHops(h, st.Hops)
 	}
 	ms.restoreScheduleInfo(st, h)
 	if err := ms.restoreGroup(st, h); err != nil {

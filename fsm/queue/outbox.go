@@ -740,7 +740,7 @@ func (m *Machine) forward(eff *fsm.Effects) {
 		m.scratch.handOuts--
 		m.messages.remove(h)
 		if hops := uint32(m.messages.deadLetterInfo(h).hops); hops < maxHops {
-			setHops(m.messages, h, hops+1)
+			m.messages.setHops(h, hops+1)
 			m.outbox.forward(h, eff)
 		} else {
 			m.outbox.die(h, logpb.Death_MAXHOPS, eff)
@@ -749,7 +749,7 @@ func (m *Machine) forward(eff *fsm.Effects) {
 }
 
 // setHops records how often message h was forwarded.
-func setHops(ms *messages, h, hops uint32) {
+func (ms *messages) setHops(h, hops uint32) {
 	ms.editDeadLetterInfo(h).hops = uint8(min(hops, maxHops+1))
 }
 

@@ -34,7 +34,7 @@ func (m *Machine) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 		m.counters.Replaced++
 	}
 	if cmd.ScheduleId != "" {
-		forgetName(m.messages, cmd.ScheduleId)
+		m.messages.forgetName(cmd.ScheduleId)
 	}
 	h := m.store(meta, cmd, due, eff)
 	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne)})

@@ -40,7 +40,7 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 	m.endDetached()
 	m.endSuspicions()
 	m.endHolds()
-	groupEnds{m.groups}.expireStates()
+	m.groups.expireStates()
 	return fsm.Result{}
 }
 

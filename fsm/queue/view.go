@@ -429,7 +429,7 @@ type Demand struct {
 func DemandOf(m *Machine) Demand {
 	return Demand{
 		Ready: m.messages.readyCount(), Held: m.messages.count(CheckedOut).Messages, Acked: m.counters.Acked,
-		Sated: m.consumers.active() > 0 && !servable{m.consumers}.credit(),
+		Sated: m.consumers.active() > 0 && !m.consumers.hasCredit(),
 	}
 }
 
@@ -472,7 +472,7 @@ func CapacityOf(m *Machine) Capacity { return m.consumers.measured() }
 // ReadyByPriority returns how many messages are ready of each priority, from 0 to the
 // highest that has any. Returned ones and those of groups count by their priorities,
 // too, although these do not decide when they are handed out. O(1).
-func ReadyByPriority(m *Machine) []uint64 { return readyByPriority(m.messages) }
+func ReadyByPriority(m *Machine) []uint64 { return m.messages.readyByPriority() }
 
 // Live reports whether the entry at index has live messages.
 func (m *Machine) Live(index uint64) bool { return m.entries.has(index) }
