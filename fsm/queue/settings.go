@@ -2,10 +2,10 @@ package queue
 
 import (
 	"math/bits"
-	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // defaultDisconnectedTimeout applies if the settings have none.
@@ -55,30 +55,14 @@ type settings struct {
 }
 
 // newSettings decodes c and retains nothing of it. It validates nothing: values
-// out of range are cut.
+// out of range are cut. What this version does not know is not kept, since a snapshot
+// would have it.
 func newSettings(c *logpb.QueueConfig) settings {
+	known := proto.CloneOf(c)
+	known.ProtoReflect().SetUnknown(nil)
 	return settings{
-		QueueConfig: &logpb.QueueConfig{
-			TtlPlusOne: c.TtlPlusOne, Expires: c.Expires, ConsumerTimeoutPlusOne: c.ConsumerTimeoutPlusOne,
-			DeadLetter: c.DeadLetter, DeadLetterExchange: c.DeadLetterExchange,
-			HasDeadLetterRoutingKey: c.HasDeadLetterRoutingKey, DeadLetterRoutingKey: c.DeadLetterRoutingKey,
-			DeliveryLimit: c.DeliveryLimit, DeliveryLimitSet: c.DeliveryLimitSet, AutoDelete: c.AutoDelete,
-			MaxLengthPlusOne: c.MaxLengthPlusOne, MaxLengthBytesPlusOne: c.MaxLengthBytesPlusOne,
-			LockCredit: c.LockCredit, MessageTtlFirst: c.MessageTtlFirst, DeadLetterStrategy: c.DeadLetterStrategy,
-			Overflow: c.Overflow, AutoDeleteOnIdle: c.AutoDeleteOnIdle, IdleCountsRouted: c.IdleCountsRouted,
-			ExpiresKeepPending: c.ExpiresKeepPending, DeliveryDelay: c.DeliveryDelay, DelayedStore: c.DelayedStore, DeadLetterMaxPlusOne: c.DeadLetterMaxPlusOne, Revision: c.Revision,
-			SingleActive: c.SingleActive, Retry: c.Retry, RetryMin: c.RetryMin, RetryMax: c.RetryMax,
-			MaxPriorityPlusOne: c.MaxPriorityPlusOne, DisconnectedTimeoutPlusOne: c.DisconnectedTimeoutPlusOne,
-			RetryStrategy: c.RetryStrategy, RetryMultiplier: c.RetryMultiplier, RetrySteps: slices.Clone(c.RetrySteps),
-			RetryJitter: c.RetryJitter, RetryCountsAcquired: c.RetryCountsAcquired,
-			Lock: c.Lock, MaxLock: c.MaxLock, CountLockExpiry: c.CountLockExpiry,
-			Groups: c.Groups, GroupRequired: c.GroupRequired, GroupExpiry: c.GroupExpiry, GroupLinger: c.GroupLinger, GroupStateTtl: c.GroupStateTtl,
-			DeadlineOrder: c.DeadlineOrder, DedupWindow: c.DedupWindow,
-			Forward: c.Forward, ForwardExchange: c.ForwardExchange,
-			HasForwardRoutingKey: c.HasForwardRoutingKey, ForwardRoutingKey: c.ForwardRoutingKey,
-			AuditMaxPlusOne: c.AuditMaxPlusOne, Classic: c.Classic,
-		},
-		ttl: millis(c.TtlPlusOne), consumerTimeout: millis(c.ConsumerTimeoutPlusOne),
+		QueueConfig: known,
+		ttl:         millis(c.TtlPlusOne), consumerTimeout: millis(c.ConsumerTimeoutPlusOne),
 		disconnected: millis(c.DisconnectedTimeoutPlusOne).Or(defaultDisconnectedTimeout),
 		dedup:        duration(c.DedupWindow),
 		lease:        duration(c.Expires), idle: duration(c.AutoDeleteOnIdle),

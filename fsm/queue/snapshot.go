@@ -95,26 +95,6 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	return h
 }
 
-// proto returns the counters in the form of the snapshot.
-func (c *Counters) proto() *logpb.QueueCounters {
-	deaths := make([]uint64, 0, len(c.Deaths)*len(c.Deaths[0]))
-	for _, d := range c.Deaths {
-		deaths = append(deaths, d[:]...)
-	}
-	return &logpb.QueueCounters{
-		Enqueued: c.Enqueued, Delivered: c.Delivered, Redelivered: c.Redelivered, Acked: c.Acked, Requeued: c.Requeued,
-		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
-		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
-		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, SettledExpired: c.AckedExpired,
-		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Deaths: deaths, Unroutable: c.Unroutable, Forwarded: c.Forwarded,
-		Deferred: c.Deferred, Kicked: c.Kicked, Parked: c.Parked, Unparked: c.Unparked,
-		Cancelled: c.Cancelled, Replaced: c.Replaced,
-		LocksLost: c.LocksLost, LocksRenewed: c.LocksRenewed, LateLocks: c.LateLocks,
-		GroupsTaken: c.GroupsTaken, GroupsLost: c.GroupsLost,
-		SameId: c.SameID, IdsForgotten: c.IDsForgotten,
-	}
-}
-
 // LiveIndexes iterates over the entries that had live messages, ascending.
 func (s *Snapshot) LiveIndexes() iter.Seq[uint64] { return s.messages.live.indexes() }
 
@@ -395,25 +375,8 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	m.lease.restore(h)
 	m.outbox.restoreHead(h)
 	m.ends.restoreHead(h)
-	c := h.Counters
-	if len(c.Deaths) != len(m.counters.Deaths)*len(m.counters.Deaths[0]) {
-		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
-	}
-	m.counters = Counters{
-		Enqueued: c.Enqueued, Delivered: c.Delivered, Redelivered: c.Redelivered, Acked: c.Acked, Requeued: c.Requeued,
-		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
-		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
-		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, AckedExpired: c.SettledExpired,
-		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Unroutable: c.Unroutable,
-		AsideCounters:  AsideCounters{Deferred: c.Deferred, Kicked: c.Kicked},
-		ParkedCounters: ParkedCounters{Parked: c.Parked, Unparked: c.Unparked},
-		Removals:       Removals{c.Cancelled, c.Replaced, c.Forwarded},
-		LockCounters:   LockCounters{c.LocksLost, c.LocksRenewed, c.LateLocks},
-		GroupCounters:  GroupCounters{c.GroupsTaken, c.GroupsLost},
-		IDCounters:     IDCounters{c.SameId, c.IdsForgotten},
-	}
-	for i := range m.counters.Deaths {
-		c.Deaths = c.Deaths[copy(m.counters.Deaths[i][:], c.Deaths):]
+	if err := m.counters.restore(h.Counters); err != nil {
+		return err
 	}
 	if err := m.seen.restore(h); err != nil {
 		return err

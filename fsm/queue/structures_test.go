@@ -3,10 +3,13 @@ package queue
 import (
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // TestArena hands out and takes back, and keeps frozen copies, which must not
@@ -236,4 +239,48 @@ func idsBetween(model map[uint64]uint32, first, last uint64) []uint64 {
 	}
 	slices.Sort(ids)
 	return ids
+}
+
+// TestCountersAreStored: every counter is in a snapshot, at a place of its own.
+func TestCountersAreStored(t *testing.T) {
+	var c, again Counters
+	n := uint64(0)
+	number := func(v reflect.Value) {
+		n++
+		v.SetUint(n)
+	}
+	for v := reflect.ValueOf(&c).Elem(); v.NumField() > int(n); {
+		if f := v.Field(int(n)); f.Kind() == reflect.Uint64 {
+			number(f)
+		} else {
+			n++ // the array of deaths
+		}
+	}
+	for reason := range c.Deaths {
+		for disposition := range c.Deaths[reason] {
+			number(reflect.ValueOf(&c.Deaths[reason][disposition]).Elem())
+		}
+	}
+	st := c.proto()
+	fields := st.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		if !st.ProtoReflect().Has(fields.Get(i)) {
+			t.Errorf("no counter is stored as %s", fields.Get(i).Name())
+		}
+	}
+	if err := again.restore(st); err != nil || again != c {
+		t.Errorf("%v: stored %+v, restored %+v", err, c, again)
+	}
+}
+
+// TestSettingsAreCopied: the settings of a queue are a copy of what the log says, but
+// for fields of later versions: a snapshot would have them.
+func TestSettingsAreCopied(t *testing.T) {
+	c := &logpb.QueueConfig{DeliveryLimit: 3, RetrySteps: []uint64{1, 2}}
+	c.ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1})
+	s := newSettings(c)
+	c.RetrySteps[0], c.DeliveryLimit = 9, 9
+	if !proto.Equal(s.QueueConfig, &logpb.QueueConfig{DeliveryLimit: 3, RetrySteps: []uint64{1, 2}}) {
+		t.Errorf("the settings are %v", s.QueueConfig)
+	}
 }

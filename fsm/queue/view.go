@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
 	"slices"
 
@@ -122,19 +123,9 @@ type Outlook struct {
 	SingleActive string // tag of the single active consumer; empty: there is none
 }
 
-// GroupCounters count how often a consumer got a group, and how often the lock of
-// one ended.
-type GroupCounters struct{ GroupsTaken, GroupsLost uint64 }
-
 // Deaths counts messages by the reason of their death, from EXPIRED on, and by
 // disposition.
 type Deaths [logpb.Death_MAXHOPS][AtLeastOnce + 1]uint64
-
-// Removals counts those of Counters.Unscheduled that were cancelled, and those
-// that were replaced by others of their names; and the messages that have arrived
-// at all queues to which the queue forwarded them, which are not among
-// DeadConfirmed.
-type Removals struct{ Cancelled, Replaced, Forwarded uint64 }
 
 // Counters only grow. They are part of the replicated state. They are equal on
 // all replicas, and a repeated command counts only in Duplicates.
@@ -146,9 +137,10 @@ type Counters struct {
 	// Refused counts publishes refused by a length limit, or by a schedule
 	// name.
 	Refused uint64
-	// Scheduled counts messages that were scheduled, Unscheduled those
-	// cancelled, replaced or purged before they became due.
+	// Scheduled counts messages that were scheduled, Unscheduled those cancelled,
+	// replaced by others of their names, or purged before they became due.
 	Scheduled, Unscheduled uint64
+	Cancelled, Replaced    uint64 // of Unscheduled
 	// AckedExpired counts messages that were acked although they had expired
 	// meanwhile.
 	AckedExpired uint64
@@ -157,42 +149,66 @@ type Counters struct {
 	Unroutable uint64
 	// DeadConfirmed counts letters that have arrived, DeadDropped those that no
 	// target has, DeadRefused transfers (not letters) that a target has
-	// refused.
+	// refused. Forwarded counts the messages that have arrived at all queues to
+	// which the queue forwards them; they are no letters.
 	DeadConfirmed, DeadRefused uint64
-	Removals
-	LockCounters
+	Forwarded                  uint64
 	// Deaths counts by reason and disposition.
-	Deaths Deaths
-	AsideCounters
-	ParkedCounters
-	GroupCounters
-	IDCounters
-}
-
-// IDCounters count what a window against duplicates does.
-type IDCounters struct {
-	SameID       uint64 // publishes that were duplicates of messages
-	IDsForgotten uint64 // within the window, since there were too many
-}
-
-// AsideCounters are the counters of messages that were set aside.
-type AsideCounters struct {
-	Deferred uint64 // deliveries that ended in a deferral
-	Kicked   uint64 // messages that were retried before their time
-}
-
-// ParkedCounters are the counters of messages that have exceeded the default
-// delivery limit.
-type ParkedCounters struct {
-	Parked   uint64
-	Unparked uint64 // of those: became ready again
-}
-
-// LockCounters are the counters of locks.
-type LockCounters struct {
+	Deaths       Deaths
 	LocksLost    uint64 // locks that ended before their delivery was settled
 	LocksRenewed uint64 // on request
 	LateLocks    uint64 // settlements of deliveries whose lock had ended
+	GroupsTaken  uint64 // how often a consumer got a group
+	GroupsLost   uint64 // how often its lock ended
+	Deferred     uint64 // deliveries that ended in a deferral
+	Kicked       uint64 // messages that were retried before their time
+	Parked       uint64 // messages that have exceeded the default delivery limit
+	Unparked     uint64 // of those: became ready again
+	SameID       uint64 // publishes that were duplicates of messages
+	IDsForgotten uint64 // within the window against duplicates, since there were too many
+}
+
+// fields lists the counters, but for Deaths, each with what has it in a snapshot.
+func (c *Counters) fields(st *logpb.QueueCounters) [][2]*uint64 {
+	return [][2]*uint64{
+		{&c.Enqueued, &st.Enqueued}, {&c.Delivered, &st.Delivered}, {&c.Redelivered, &st.Redelivered},
+		{&c.Acked, &st.Acked}, {&c.Requeued, &st.Requeued},
+		{&c.Expired, &st.Expired}, {&c.DeadLettered, &st.DeadLettered}, {&c.DeadDropped, &st.DeadDropped},
+		{&c.TimedOut, &st.TimedOut}, {&c.LateAcks, &st.LateAcks}, {&c.Purged, &st.Purged}, {&c.Duplicates, &st.Duplicates},
+		{&c.Refused, &st.Refused}, {&c.Scheduled, &st.Scheduled}, {&c.Unscheduled, &st.Unscheduled},
+		{&c.Cancelled, &st.Cancelled}, {&c.Replaced, &st.Replaced}, {&c.AckedExpired, &st.SettledExpired}, {&c.Unroutable, &st.Unroutable},
+		{&c.DeadConfirmed, &st.DeadConfirmed}, {&c.DeadRefused, &st.DeadRefused}, {&c.Forwarded, &st.Forwarded},
+		{&c.LocksLost, &st.LocksLost}, {&c.LocksRenewed, &st.LocksRenewed}, {&c.LateLocks, &st.LateLocks},
+		{&c.GroupsTaken, &st.GroupsTaken}, {&c.GroupsLost, &st.GroupsLost},
+		{&c.Deferred, &st.Deferred}, {&c.Kicked, &st.Kicked}, {&c.Parked, &st.Parked}, {&c.Unparked, &st.Unparked},
+		{&c.SameID, &st.SameId}, {&c.IDsForgotten, &st.IdsForgotten},
+	}
+}
+
+// proto returns the counters in the form of the snapshot.
+func (c *Counters) proto() *logpb.QueueCounters {
+	st := &logpb.QueueCounters{Deaths: make([]uint64, 0, len(c.Deaths)*len(c.Deaths[0]))}
+	for _, d := range c.Deaths {
+		st.Deaths = append(st.Deaths, d[:]...)
+	}
+	for _, f := range c.fields(st) {
+		*f[1] = *f[0]
+	}
+	return st
+}
+
+// restore is the inverse of proto.
+func (c *Counters) restore(st *logpb.QueueCounters) error {
+	if len(st.Deaths) != len(c.Deaths)*len(c.Deaths[0]) {
+		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
+	}
+	for i := range c.Deaths {
+		copy(c.Deaths[i][:], st.Deaths[i*len(c.Deaths[i]):])
+	}
+	for _, f := range c.fields(st) {
+		*f[0] = *f[1]
+	}
+	return nil
 }
 
 // Died is the number of deaths for a reason, with any disposition.
