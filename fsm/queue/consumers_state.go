@@ -9,7 +9,7 @@ import (
 )
 
 // save writes the section about the order of service in a snapshot's head. The
-// consumers themselves are copied, see view.
+// consumers themselves are copied, see capture.
 func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	h.NextOrder = cs.next
 	for _, c := range cs.services.inOrder() {
@@ -20,22 +20,13 @@ func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// view returns copies of all consumers, by age, and what they hold, which is
-// valid until the next change. O(consumers). The copies still point to sessions
+// capture returns copies of all consumers, by age, and what they hold; unless keep, that
+// is valid until the next change. O(consumers). The copies still point to sessions
 // and rings of the machine, which a snapshot must not follow.
-func (cs *consumers) view() (all []consumer, held []sorted[grip]) {
+func (cs *consumers) capture(keep bool) (all []consumer, held []sorted[grip]) {
 	all, held = make([]consumer, len(cs.all)), make([]sorted[grip], len(cs.all))
 	for i, c := range cs.all {
-		all[i], held[i] = *c, c.held.sorted
-	}
-	return all, held
-}
-
-// freeze is like view, but what is held never changes.
-func (cs *consumers) freeze() (all []consumer, held []sorted[grip]) {
-	all, held = cs.view()
-	for i, c := range cs.all {
-		held[i] = c.held.freeze()
+		all[i], held[i] = *c, c.held.capture(keep)
 	}
 	return all, held
 }

@@ -258,11 +258,8 @@ func (en *ends) settled(letter uint64) {
 // save writes the section of a snapshot's head. The records follow the messages.
 func (en *ends) save(h *logpb.QueueSnapshot) { h.Ends, h.NextEnd = uint64(en.ring.len()), en.next }
 
-// view returns the records, valid until the next change.
-func (en *ends) view() deque[end] { return en.ring }
-
-// freeze returns the records as they are now.
-func (en *ends) freeze() deque[end] { return en.ring.freeze() }
+// capture returns the records as they are now; unless keep, until the next change.
+func (en *ends) capture(keep bool) deque[end] { return en.ring.capture(keep) }
 
 // state is r as a snapshot has it.
 func (r *end) state() *logpb.EndState {

@@ -20,7 +20,7 @@ import (
 // A snapshot holds index, and with each message the time of its entry. Restore
 // counts the messages again.
 type entries struct {
-	// live belongs to entries; view and freeze lend it to snapshots.
+	// live belongs to entries; capture lends it to snapshots.
 	live liveIndexes
 	// 0 before the first entry. It never falls.
 	index uint64 // of the last entry
@@ -106,11 +106,8 @@ func (e *entries) has(index uint64) bool { return e.live.has(index) }
 // indexes iterates over the entries that are needed, ascending.
 func (e *entries) indexes() iter.Seq[uint64] { return e.live.indexes() }
 
-// view returns the live entries, valid until the next change.
-func (e *entries) view() liveIndexes { return e.live }
-
-// freeze returns the current live entries.
-func (e *entries) freeze() liveIndexes { return liveIndexes{e.live.freeze()} }
+// capture returns the current live entries; unless keep, until the next change.
+func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.live.capture(keep)} }
 
 // expectAll makes room for n messages of a snapshot, which may be wrong.
 func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<20)) }

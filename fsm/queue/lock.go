@@ -239,11 +239,8 @@ func (t *lockTerms) pardon(first, last uint64) (n int) {
 // frozenLocks are the locks of a snapshot. It shares chunks with the arena.
 type frozenLocks struct{ pages[lock] }
 
-// view returns the locks as they are, valid until the next change.
-func (ls *locks) view() frozenLocks { return frozenLocks{ls.all.pages} }
-
-// freeze is like view, but what it returns never changes.
-func (ls *locks) freeze() frozenLocks { return frozenLocks{ls.all.freeze()} }
+// capture returns the locks as they are; unless keep, until the next change.
+func (ls *locks) capture(keep bool) frozenLocks { return frozenLocks{ls.all.capture(keep)} }
 
 // fill adds a lock to its message. no may be 0, or name a lock of a queue that
 // has ended, which has none any more.
@@ -422,18 +419,10 @@ func (d *detached) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// view appends what they hold, valid until the next change.
-func (d *detached) view(all []sorted[grip]) []sorted[grip] {
+// capture appends what they hold; unless keep, it is valid until the next change.
+func (d *detached) capture(keep bool, all []sorted[grip]) []sorted[grip] {
 	for c := range d.list() {
-		all = append(all, c.held.sorted)
-	}
-	return all
-}
-
-// freeze is like view, but what it appends never changes.
-func (d *detached) freeze(all []sorted[grip]) []sorted[grip] {
-	for c := range d.list() {
-		all = append(all, c.held.freeze())
+		all = append(all, c.held.capture(keep))
 	}
 	return all
 }

@@ -19,18 +19,12 @@ type frozen struct {
 	ended   map[*group]uint32 // the groups that end, by position + 1
 }
 
-// view returns the current state, valid until the next change. It allocates
-// nothing and raises no epoch, so that hashing a state does not make the next
-// writes copy chunks.
-func (ms *messages) view() frozen {
-	return frozen{ms.pages, ms.infos.pages, ms.lists, ms.entries.view(), ms.labels.view(), ms.groups.endedOnes()}
-}
-
-// freeze returns the current state, which then never changes. Large structures
-// are shared, and copied in pieces when the messages change. O(number of
-// chunks).
-func (ms *messages) freeze() frozen {
-	return frozen{ms.arena.freeze(), ms.infos.freeze(), ms.lists, ms.entries.freeze(), ms.labels.freeze(), ms.groups.endedOnes()}
+// capture returns the current state. If keep, it never changes: large structures are
+// shared, and copied in pieces when the messages change. Otherwise it is valid until
+// the next change and raises no epoch, so that hashing a state does not make the next
+// writes copy chunks. O(number of chunks).
+func (ms *messages) capture(keep bool) frozen {
+	return frozen{ms.arena.capture(keep), ms.infos.capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.capture(keep), ms.groups.endedOnes()}
 }
 
 // save writes the messages' section of a snapshot's head.

@@ -101,6 +101,15 @@ func (p *pages[T]) shrink() {
 	}
 }
 
+// capture is freeze if keep, or else an array that is valid until the next change, and
+// makes no chunk shared.
+func (p *pages[T]) capture(keep bool) pages[T] {
+	if keep {
+		return p.freeze()
+	}
+	return *p
+}
+
 // freeze returns the array as it is now; the chunks are shared. O(number of
 // chunks). The copy has no epochs: it must not be written to.
 func (p *pages[T]) freeze() pages[T] {
@@ -248,7 +257,7 @@ func (d *deque[T]) clear() {
 	d.head, d.n = 0, 0
 }
 
-// freeze returns the deque as it is now.
-func (d *deque[T]) freeze() deque[T] {
-	return deque[T]{pages: d.pages.freeze(), head: d.head, n: d.n}
+// capture returns the deque as it is now, see pages.
+func (d *deque[T]) capture(keep bool) deque[T] {
+	return deque[T]{pages: d.pages.capture(keep), head: d.head, n: d.n}
 }

@@ -458,7 +458,7 @@ func (rs *returnings) all() iter.Seq2[key, *returning] {
 }
 
 // save writes its section of a snapshot's head. The messages follow those that
-// consumers hold, see view.
+// consumers hold, see capture.
 func (rs *returnings) save(h *logpb.QueueSnapshot) {
 	for _, r := range rs.all() {
 		st := &logpb.ReturningState{
@@ -472,18 +472,11 @@ func (rs *returnings) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// view appends what is on its way back, valid until the next change.
-func (rs *returnings) view(all []sorted[grip]) []sorted[grip] {
+// capture appends what is on its way back; unless keep, it is valid until the next
+// change.
+func (rs *returnings) capture(keep bool, all []sorted[grip]) []sorted[grip] {
 	for _, r := range rs.all() {
-		all = append(all, r.held.sorted)
-	}
-	return all
-}
-
-// freeze is like view, but what it appends never changes.
-func (rs *returnings) freeze(all []sorted[grip]) []sorted[grip] {
-	for _, r := range rs.all() {
-		all = append(all, r.held.freeze())
+		all = append(all, r.held.capture(keep))
 	}
 	return all
 }

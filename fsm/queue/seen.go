@@ -139,11 +139,8 @@ func (s *seen) due() fsm.Time {
 // len is how many ids are remembered.
 func (s *seen) len() int { return s.order.len() }
 
-// view returns the ids, valid until the next change.
-func (s *seen) view() sorted[messageID] { return s.order }
-
-// freeze is like view, but what it returns never changes.
-func (s *seen) freeze() sorted[messageID] { return s.order.freeze() }
+// capture returns the ids; unless keep, they are valid until the next change.
+func (s *seen) capture(keep bool) sorted[messageID] { return s.order.capture(keep) }
 
 // saveSeen writes ids to a snapshot's head: the ids, one after the other, and the
 // time of each since the one before.

@@ -10,7 +10,7 @@ import (
 )
 
 // save writes the section about ended sessions and nodes in a snapshot's head.
-// The sessions themselves are copied, see view.
+// The sessions themselves are copied, see capture.
 func (ss *sessions) save(h *logpb.QueueSnapshot) {
 	for i := range ss.ended.len() {
 		h.Ended = append(h.Ended, ss.ended.item(i).id.Proto())
@@ -24,22 +24,16 @@ func (ss *sessions) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// view returns copies of all sessions, ascending. They share their memory with
-// the originals. They still point to consumers and lives of the machine, which
-// a snapshot must not follow.
-func (ss *sessions) view() []session {
+// capture returns copies of all sessions, ascending; unless keep, they are valid until
+// the next change. They still point to consumers and lives of the machine, which a
+// snapshot must not follow.
+func (ss *sessions) capture(keep bool) []session {
 	all := make([]session, 0, len(ss.byID))
 	for s := range ss.all() {
 		all = append(all, *s)
-	}
-	return all
-}
-
-// freeze returns copies of all sessions, ascending.
-func (ss *sessions) freeze() []session {
-	all := ss.view()
-	for i := range all {
-		all[i].refused = slices.Clone(all[i].refused)
+		if c := &all[len(all)-1]; keep {
+			c.refused = slices.Clone(c.refused)
+		}
 	}
 	return all
 }

@@ -44,29 +44,17 @@ type Snapshot struct {
 // and copied in pieces when the machine changes them. The first write to each
 // piece after it costs a copy of that piece. Requires: all commands of the last
 // entry were applied.
-func (m *Machine) Snapshot() *Snapshot {
-	s := m.view()
-	s.messages = m.messages.freeze()
-	s.ends = m.ends.freeze()
-	s.seen = m.seen.freeze()
-	s.consumers, s.held = m.consumers.freeze()
-	s.held = m.detached.freeze(m.returnings.freeze(s.held))
-	s.locks = m.locks.freeze()
-	s.sessions = m.sessions.freeze()
-	return s
-}
+func (m *Machine) Snapshot() *Snapshot { return m.capture(true) }
 
-// view returns a snapshot that is valid until the machine changes. It marks
-// nothing as shared, so later writes copy nothing.
-func (m *Machine) view() *Snapshot {
+// capture returns the current state. Unless keep, it is valid until the machine changes,
+// and marks nothing as shared: later writes copy nothing.
+func (m *Machine) capture(keep bool) *Snapshot {
 	s := &Snapshot{
-		head:     m.head(),
-		messages: m.messages.view(), ends: m.ends.view(), seen: m.seen.view(),
-		sessions: m.sessions.view(),
+		head: m.head(), messages: m.messages.capture(keep), ends: m.ends.capture(keep), seen: m.seen.capture(keep),
+		locks: m.locks.capture(keep), sessions: m.sessions.capture(keep),
 	}
-	s.consumers, s.held = m.consumers.view()
-	s.held = m.detached.view(m.returnings.view(s.held))
-	s.locks = m.locks.view()
+	s.consumers, s.held = m.consumers.capture(keep)
+	s.held = m.detached.capture(keep, m.returnings.capture(keep, s.held))
 	return s
 }
 
@@ -232,7 +220,7 @@ func (e *encoder) flush(limit int) {
 // are compared by it at the same index.
 func (m *Machine) Hash() [32]byte {
 	h := sha256.New()
-	if _, err := m.view().WriteTo(h); err != nil {
+	if _, err := m.capture(false).WriteTo(h); err != nil {
 		panic(err) // a hash accepts every write
 	}
 	return [32]byte(h.Sum(nil))

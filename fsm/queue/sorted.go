@@ -435,6 +435,15 @@ func (s *sorted[V]) clear() {
 	*s = sorted[V]{epoch: s.epoch}
 }
 
+// capture is freeze if keep, or else a table that is valid until the next change, and
+// makes no block shared.
+func (s *sorted[V]) capture(keep bool) sorted[V] {
+	if keep {
+		return s.freeze()
+	}
+	return *s
+}
+
 // freeze returns the current table, which then never changes. O(blocks). It is
 // for reading, by any goroutine.
 func (s *sorted[V]) freeze() sorted[V] {

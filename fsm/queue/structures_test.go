@@ -113,7 +113,7 @@ func TestDeque(t *testing.T) {
 			t.Fatalf("step %d: %d items, want %d", step, d.len(), len(model))
 		}
 		if r.IntN(4000) == 0 {
-			copies = append(copies, frozen{d.freeze(), slices.Clone(model)})
+			copies = append(copies, frozen{d.capture(true), slices.Clone(model)})
 		}
 	}
 	d.clear()
