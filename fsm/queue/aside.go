@@ -38,7 +38,7 @@ func (p *aside) delay(h uint32, until fsm.Time) { p.put(h, Delayed, until, "") }
 // put sets message h aside, which is in no place. Its expiry, if it has one, is
 // in expireAt.
 func (p *aside) put(h uint32, in Place, until fsm.Time, token string) {
-	x := p.messages.mut(h)
+	x := p.messages.Mut(h)
 	if x.expireAt != 0 || token != "" {
 		r := *p.messages.scheduleInfo(h)
 		r.expireAt, r.deferral = x.expireAt, token
@@ -64,7 +64,7 @@ func (p *aside) find(token string) uint32 { return p.tokens[token] }
 // expireAt again, even if it has passed, but in no timer; its token is free.
 func (p *aside) take(h uint32) {
 	p.messages.remove(h)
-	x, r := p.messages.mut(h), *p.messages.scheduleInfo(h)
+	x, r := p.messages.Mut(h), *p.messages.scheduleInfo(h)
 	x.expireAt = r.expireAt
 	if r.expireAt == 0 && r.deferral == "" {
 		return
@@ -77,7 +77,7 @@ func (p *aside) take(h uint32) {
 
 // takeWaiting is take for a message that is set aside, ready or parked.
 func (p *aside) takeWaiting(h uint32) {
-	if p.messages.get(h).place.aside() {
+	if p.messages.Get(h).place.aside() {
 		p.take(h)
 	} else {
 		p.messages.remove(h)
@@ -105,9 +105,9 @@ func (p *aside) restore(st *logpb.MessageState, h uint32) error {
 func (p *aside) check(k *checker) {
 	n := uint64(len(p.tokens))
 	k.that(n == p.messages.count(Deferred).Messages, "%d messages are deferred, under %d tokens", p.messages.count(Deferred).Messages, n)
-	for h := p.messages.head(deferredList); h != 0 && k.err == nil; h = p.messages.get(h).next {
+	for h := p.messages.head(deferredList); h != 0 && k.err == nil; h = p.messages.Get(h).next {
 		token := p.messages.scheduleInfo(h).deferral
-		k.that(token != "" && p.find(token) == h, "message %d is not found as %q", p.messages.get(h).seq, token)
+		k.that(token != "" && p.find(token) == h, "message %d is not found as %q", p.messages.Get(h).seq, token)
 	}
 }
 
@@ -135,7 +135,7 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 	m.noteHolder(taken, c.id, c.tag)
 	h := taken[0].handle
 	m.scratch.taken = taken[:0]
-	x := m.messages.mut(h)
+	x := m.messages.Mut(h)
 	bump(&x.acquired)
 	if x.due(m.clock.now()) {
 		m.scratch.heldBy(taken[0].by)
@@ -170,7 +170,7 @@ func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *f
 	switch {
 	case c == nil || c.isGets() || c.cancelled:
 		return fsm.Result{Code: fsm.NotFound}
-	case !m.consumers.served(c) || c.held.len()+len(tokens) > maxCredit:
+	case !m.consumers.served(c) || c.held.Len()+len(tokens) > maxCredit:
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	m.lease.touch()
@@ -199,7 +199,7 @@ func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *f
 func (m *Machine) firstDeferred(token string, eff *fsm.Effects) uint32 {
 	for {
 		h := m.aside.find(token)
-		if h == 0 || m.messages.get(h).due(m.clock.now()) {
+		if h == 0 || m.messages.Get(h).due(m.clock.now()) {
 			return 0
 		}
 		at := m.messages.scheduleInfo(h).expireAt
@@ -249,7 +249,7 @@ func (m *Machine) unpark(cmd *logpb.Unpark) fsm.Result {
 	}
 	var r fsm.Result
 	for h := m.messages.head(parkedList); h != 0 && r.Count < n; h = m.messages.head(parkedList) {
-		m.messages.mut(h).failed = 0
+		m.messages.Mut(h).failed = 0
 		m.unparkOne(h)
 		r.Count++
 	}
@@ -281,10 +281,10 @@ func (m *Machine) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
 		n = m.bounds.Back()
 	}
 	for ; n > 0 && m.unparks(); n-- {
-		if k, _, ok := m.timers.expiry(); ok && k.at <= m.clock.now() {
+		if k, _, ok := m.timers.expiry(); ok && k.At <= m.clock.now() {
 			return // the next tick goes on
 		}
-		if h := m.messages.head(parkedList); m.settings.exceeds(m.messages.get(h)) {
+		if h := m.messages.head(parkedList); m.settings.exceeds(m.messages.Get(h)) {
 			m.endWaiting(h, logpb.Death_DELIVERY_LIMIT, eff)
 		} else {
 			m.unparkOne(h)

@@ -46,7 +46,7 @@ func (s *Snapshot) Backup() iter.Seq[*logpb.MessageState] {
 			lists = append(lists, no)
 		}
 		for _, no := range append(lists, groupedList, scheduledList, delayedList, deferredList, parkedList, outboxList, waitingList) {
-			for h := s.messages.lists[no].head; h != 0; h = s.messages.records.at(int(h)).next {
+			for h := s.messages.lists[no].head; h != 0; h = s.messages.records.At(int(h)).next {
 				if !yield(s.messages.fill(&st, h)) {
 					return
 				}
@@ -59,12 +59,12 @@ func (s *Snapshot) Backup() iter.Seq[*logpb.MessageState] {
 func (s *Snapshot) heldHandles() []uint32 {
 	var handles []uint32
 	for i := range s.held {
-		for _, g := range s.held[i].all() {
+		for _, g := range s.held[i].All() {
 			handles = append(handles, g.handle)
 		}
 	}
 	slices.SortFunc(handles, func(a, b uint32) int {
-		return compare(s.messages.records.at(int(a)).seq, s.messages.records.at(int(b)).seq)
+		return compare(s.messages.records.At(int(a)).seq, s.messages.records.At(int(b)).seq)
 	})
 	return handles
 }
@@ -105,7 +105,7 @@ func (m *Machine) takeRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effe
 		return fsm.OK
 	}
 	h := m.store(meta, cmd, 0, eff)
-	x := m.messages.mut(h)
+	x := m.messages.Mut(h)
 	x.expireAt, x.acquired, x.failed = fsm.Time(r.ExpireAt), r.Acquired, r.Failed
 	m.counters.Enqueued++
 	switch {

@@ -14,7 +14,7 @@ import (
 // in builds with the tag invariants. Larger states are left out, since Check
 // costs O(n) and would make a test quadratic.
 func (m *Machine) mustHold() {
-	if m.messages.live() > 64 || m.sessions.size() > 256 || m.consumers.len() > 256 {
+	if m.messages.Live() > 64 || m.sessions.size() > 256 || m.consumers.len() > 256 {
 		return
 	}
 	err := m.Check()
@@ -95,7 +95,7 @@ func (k *checker) deadline(t fsm.Time) {
 // it, so a part's check has to find every damage that could make a later
 // command panic.
 func (m *Machine) Check() error {
-	k := &checker{m: m, groups: map[*group]*foundGroup{}, seen: make([]bool, max(m.messages.end(), 1)), live: make([]uint64, 0, m.messages.live())}
+	k := &checker{m: m, groups: map[*group]*foundGroup{}, seen: make([]bool, max(m.messages.End(), 1)), live: make([]uint64, 0, m.messages.Live())}
 	m.messages.checkLists(k)
 	m.checkDeliveries(k)
 	m.aside.check(k)
@@ -229,7 +229,7 @@ func describeCounts(b *strings.Builder, st Stats, purged Count) {
 // describeLost writes what is on its way back, one line a holder.
 func (m *Machine) describeLost(b *strings.Builder) {
 	for _, r := range m.returnings.all() {
-		fmt.Fprintf(b, "returning %d of %s:%d", r.held.len(), sessionText(r.of.Session), r.of.Number)
+		fmt.Fprintf(b, "returning %d of %s:%d", r.held.Len(), sessionText(r.of.Session), r.of.Number)
 		switch {
 		case r.order != 0:
 			fmt.Fprintf(b, " order=%d outcome=%s", r.order, strings.ToLower(r.outcome.String()))

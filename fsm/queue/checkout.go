@@ -56,7 +56,7 @@ func (m *Machine) assign(eff *fsm.Effects) {
 // delivery, of which it gets the number and the lock, to the effects and moves c in its ring. x.acquired counts earlier
 // deliveries here; it grows when this one ends, not when it begins.
 func (m *Machine) checkOut(h uint32, c *consumer) (id uint64, lock uint32) {
-	invariants.Assert(!m.messages.get(h).due(m.clock.now()) || m.mayGo(h), "no message is handed out past its expiry")
+	invariants.Assert(!m.messages.Get(h).due(m.clock.now()) || m.mayGo(h), "no message is handed out past its expiry")
 	m.messages.remove(h)
 	return m.hand(h, c)
 }
@@ -67,7 +67,7 @@ func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 	if g != nil {
 		m.handOutGrouped(h, g, c, m.settings.groupLock(c))
 	}
-	x := m.messages.mut(h)
+	x := m.messages.Mut(h)
 	m.messages.setPlace(x, CheckedOut)
 	m.counters.Delivered++
 	if x.acquired > 0 {
@@ -83,10 +83,10 @@ func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 	if g == nil && m.settings.locks(c) { // otherwise its group is locked
 		lock = m.locks.grant(m.settings.lock(c))
 	}
-	*c.held.add(key{seq: id}) = grip{deadline: deadline, limit: limit.Value, since: m.clock.atOnce(), handle: h, lock: lock}
+	*c.held.Add(key{Seq: id}) = grip{deadline: deadline, limit: limit.Value, since: m.clock.atOnce(), handle: h, lock: lock}
 	m.consumers.holds(c, 1)
 	m.timers.hold(deadline, x.seq, holding{c, id})
-	if lock != 0 && (!c.lockHead || c.held.len() == 1) {
+	if lock != 0 && (!c.lockHead || c.held.Len() == 1) {
 		m.locks.start(lock, x.seq, holding{c, id})
 	}
 	return id, lock
@@ -100,7 +100,7 @@ func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 // Ready is left at 0: only gets have it.
 func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effects) *fsm.Delivery {
 	eff.Deliveries = append(eff.Deliveries, fsm.Delivery{})
-	d, x := &eff.Deliveries[len(eff.Deliveries)-1], m.messages.get(h)
+	d, x := &eff.Deliveries[len(eff.Deliveries)-1], m.messages.Get(h)
 	d.To, d.ID, d.Ref, d.Acquired, d.Failed, d.ExpireAt = c.id, id, x.ref(), x.acquired, x.failed, x.expireAt
 	d.EnqueuedAt = m.messages.enqueuedAt(h)
 	d.LockedUntil = m.locks.until(lock)
@@ -133,7 +133,7 @@ func (m *Machine) take(c *consumer, first, last uint64) {
 func (m *Machine) lift(taken []checkout) {
 	for i := range taken {
 		held := &taken[i]
-		x := m.messages.mut(held.handle)
+		x := m.messages.Mut(held.handle)
 		held.seq = x.seq
 		m.messages.setPlace(x, 0)
 		if x.info != 0 {
@@ -249,7 +249,7 @@ func (m *Machine) expireNext(eff *fsm.Effects) bool {
 		return true
 	}
 	k, h, ok := m.timers.expiry()
-	if !ok || k.at > m.clock.now() {
+	if !ok || k.At > m.clock.now() {
 		return false
 	}
 	m.scratch.budget--
@@ -324,7 +324,7 @@ func (m *Machine) mayGive(h uint32) bool {
 		return true
 	}
 	first, _, ok := m.timers.expiry()
-	return (!ok || first.at > m.clock.now()) && !m.timers.overdue(m.clock.now())
+	return (!ok || first.At > m.clock.now()) && !m.timers.overdue(m.clock.now())
 }
 
 // candidate returns the message to hand out next, due or not, and to whom: the
@@ -342,7 +342,7 @@ func (m *Machine) candidate() (h uint32, c *consumer) {
 	if !m.groups.servesAny() || m.returnings.any() {
 		return h, c
 	}
-	if g, t := m.groups.nextServed(); h == 0 || g.listed < m.messages.get(h).seq {
+	if g, t := m.groups.nextServed(); h == 0 || g.listed < m.messages.Get(h).seq {
 		return m.groups.first(g), t.c
 	}
 	return h, c
@@ -393,7 +393,7 @@ func (m *Machine) nextForwarded(eff *fsm.Effects) uint32 {
 func (m *Machine) oldestReady(eff *fsm.Effects) (h uint32, ok bool) {
 	for {
 		h = m.messages.nextReady()
-		if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.get(g).seq < m.messages.get(h).seq) {
+		if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.Get(g).seq < m.messages.Get(h).seq) {
 			h = g
 		}
 		if h == 0 || m.mayGo(h) && !m.doomed(h) {
@@ -436,8 +436,8 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	if into == nil {
 		return fmt.Errorf("%w: message %d has no holder", ErrSnapshot, st.Seq)
 	}
-	if into.len() > 0 {
-		if last, _ := into.last(); last.seq >= st.Delivery {
+	if into.Len() > 0 {
+		if last, _ := into.Last(); last.Seq >= st.Delivery {
 			return fmt.Errorf("%w: deliveries are out of order", ErrSnapshot)
 		}
 	}
@@ -477,7 +477,7 @@ func (m *Machine) restoredHolder(no uint64) (into *held, c *consumer) {
 // checkDeliveries checks what is held and what is on its way back.
 func (m *Machine) checkDeliveries(k *checker) {
 	for at, r := range m.returnings.all() {
-		if r.held.len() == 0 {
+		if r.held.Len() == 0 {
 			k.fail("nothing of %v is on its way", r.of)
 			return
 		}
@@ -527,15 +527,15 @@ func (m *Machine) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *hel
 		last = held.id
 		n++
 		if m.lease.phase() == Active {
-			m.locks.checkOne(k, held.lock, m.messages.get(held.handle).seq, held.id)
+			m.locks.checkOne(k, held.lock, m.messages.Get(held.handle).seq, held.id)
 		}
 		if held.deadline != 0 && m.lease.phase() == Active {
 			k.timeouts++
 			k.deadline(m.clock.heldUntil(held.deadline))
-			if to, ok := m.timers.held(held.deadline, m.messages.get(held.handle).seq); !ok || to.id != held.id {
+			if to, ok := m.timers.held(held.deadline, m.messages.Get(held.handle).seq); !ok || to.id != held.id {
 				k.fail("consumer %v: delivery %d never times out", of, held.id)
 			}
 		}
 	}
-	k.that(n == all.len(), "consumer %v holds %d, counted %d", of, n, all.len())
+	k.that(n == all.Len(), "consumer %v holds %d, counted %d", of, n, all.Len())
 }

@@ -97,7 +97,7 @@ func (c *consumer) lasting() Status {
 // credit is how many more messages c may hold. It is not positive when c has
 // lowered its prefetch below what it holds.
 func (c *consumer) credit() int {
-	return c.quota.limit() - c.held.len()
+	return c.quota.limit() - c.held.Len()
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only
@@ -195,11 +195,11 @@ func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.
 type held struct{ sorted[grip] }
 
 // push adds a checkout with an id above all others.
-func (d *held) push(c checkout) { d.put(key{seq: c.id}, c.grip) }
+func (d *held) push(c checkout) { d.Put(key{Seq: c.id}, c.grip) }
 
 // find returns the checkout with this id.
 func (d *held) find(id uint64) (checkout, bool) {
-	if g := d.get(key{seq: id}); g != nil {
+	if g := d.Get(key{Seq: id}); g != nil {
 		return checkout{id: id, grip: *g}, true
 	}
 	return checkout{}, false
@@ -208,23 +208,23 @@ func (d *held) find(id uint64) (checkout, bool) {
 // take removes the checkouts first … last and appends them to dst. Ids that are
 // not there are left out. O(log n + what is taken).
 func (d *held) take(first, last uint64, dst []checkout) []checkout {
-	d.cut(key{seq: first}, key{seq: last}, func(k key, g grip) { dst = append(dst, checkout{id: k.seq, grip: g}) })
+	d.Cut(key{Seq: first}, key{Seq: last}, func(k key, g grip) { dst = append(dst, checkout{id: k.Seq, grip: g}) })
 	return dst
 }
 
 // takeFirst removes the first checkout, which must exist, and appends it to
 // dst.
 func (d *held) takeFirst(dst []checkout) []checkout {
-	k, _ := d.first()
-	g, _ := d.remove(k)
-	return append(dst, checkout{id: k.seq, grip: g})
+	k, _ := d.First()
+	g, _ := d.Remove(k)
+	return append(dst, checkout{id: k.Seq, grip: g})
 }
 
 // from iterates over what is held with an id of at least id, ascending.
 func (d *held) from(id uint64) iter.Seq[checkout] {
 	return func(yield func(checkout) bool) {
-		for k, g := range d.sorted.from(key{seq: id}) {
-			if !yield(checkout{id: k.seq, grip: *g}) {
+		for k, g := range d.sorted.From(key{Seq: id}) {
+			if !yield(checkout{id: k.Seq, grip: *g}) {
 				return
 			}
 		}

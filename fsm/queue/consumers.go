@@ -234,7 +234,7 @@ func (cs *consumers) crowded() bool {
 // dropGets unregisters all gets that hold nothing. O(consumers).
 func (cs *consumers) dropGets() {
 	for _, c := range cs.all {
-		if !c.isGets() || c.held.len() > 0 || c.remembered() || len(c.lockLost) > 0 || c.session.life.over {
+		if !c.isGets() || c.held.Len() > 0 || c.remembered() || len(c.lockLost) > 0 || c.session.life.over {
 			continue
 		}
 		s := c.session
@@ -248,7 +248,7 @@ func (cs *consumers) dropGets() {
 // removeIfDone removes a cancelled consumer that holds nothing. It does nothing if
 // c is or was detached. It is remembered while it has late deliveries, or if it was revoked.
 func (cs *consumers) removeIfDone(c *consumer) {
-	if c.session != nil && c.cancelled && c.held.len() == 0 {
+	if c.session != nil && c.cancelled && c.held.Len() == 0 {
 		cs.removeFinished(c)
 	}
 }
@@ -262,7 +262,7 @@ func (cs *consumers) removeIfDone(c *consumer) {
 func (cs *consumers) removeFinished(done ...*consumer) {
 	var sessions []*session
 	for _, c := range done {
-		if !c.cancelled || c.held.len() > 0 || c.session == nil {
+		if !c.cancelled || c.held.Len() > 0 || c.session == nil {
 			continue
 		}
 		if !c.finished {
@@ -557,7 +557,7 @@ func (cs *consumers) singleTag() string {
 // before assignment. Ensures: single, quiescing = choose(), if the settings ask
 // for one. O(consumers) if it has to choose, else O(1).
 func (cs *consumers) elect() {
-	if !cs.settings.SingleActive || !cs.contested && !(cs.quiescing && cs.single.held.len() == 0) {
+	if !cs.settings.SingleActive || !cs.contested && !(cs.quiescing && cs.single.held.Len() == 0) {
 		return
 	}
 	cs.contested = false
@@ -586,11 +586,11 @@ func (cs *consumers) choose() (active *consumer, quiescing bool) {
 	}
 	now := cs.single
 	switch {
-	case now == nil, now.level == nil, now.session.life.over, now.status() != Up && now.held.len() == 0:
+	case now == nil, now.level == nil, now.session.life.over, now.status() != Up && now.held.Len() == 0:
 		return best, false
 	case now.status() != Up, best.priority <= now.priority:
 		return now, false
-	case now.held.len() == 0:
+	case now.held.Len() == 0:
 		return best, false
 	}
 	return now, true
@@ -638,14 +638,14 @@ func (s *short) toggle(c *consumer) {
 		return
 	}
 	c.listed = true
-	s.list.put(key{at: fsm.Time(c.registered)}, c)
+	s.list.Put(key{At: fsm.Time(c.registered)}, c)
 }
 
 // drop removes c, if it is listed.
 func (s *short) drop(c *consumer) {
 	if c.listed {
 		c.listed = false
-		s.list.remove(key{at: fsm.Time(c.registered)})
+		s.list.Remove(key{At: fsm.Time(c.registered)})
 	}
 }
 
@@ -670,16 +670,16 @@ func (cs *consumers) hasCredit() bool { return cs.services.any() || cs.takers.wa
 // nobody with credit may have anything. ready is how many messages are ready. Before version 3 all are told, and nobody while
 // anybody takes every message. O(consumers listed).
 func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
-	if cs.short.list.len() == 0 || ready == 0 || cs.sessions.isEnding() {
+	if cs.short.list.Len() == 0 || ready == 0 || cs.sessions.isEnding() {
 		return
 	}
 	now := cs.since(3)
 	if now && cs.canServe() || !now && (cs.services.takesAny() || cs.services.anyFor()) {
 		return // if there is anything, a tick hands it out
 	}
-	cs.scratch.steps += cs.short.list.len()
+	cs.scratch.steps += cs.short.list.Len()
 	var told []*consumer
-	for _, p := range cs.short.list.all() {
+	for _, p := range cs.short.list.All() {
 		if now {
 			cs.services.passOver((*p).least)
 		}

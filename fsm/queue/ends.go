@@ -101,27 +101,27 @@ func (en *ends) keep(n int) { en.least = n }
 func (en *ends) kept() int  { return en.least }
 
 // clear removes all records. Numbers are not used again.
-func (en *ends) clear() { en.ring.clear() }
+func (en *ends) clear() { en.ring.Clear() }
 
 // trim removes the oldest records beyond the limit.
 func (en *ends) trim() {
 	if en.limit() == 0 {
-		en.ring.clear()
+		en.ring.Clear()
 		return
 	}
-	for en.ring.len() > en.limit() {
-		en.ring.pop()
+	for en.ring.Len() > en.limit() {
+		en.ring.Pop()
 	}
 }
 
 // add appends a record that says when, and by which entry. The caller completes it.
 // Requires: the limit is not 0.
 func (en *ends) add() *end {
-	for en.ring.len() >= en.limit() {
-		en.ring.pop()
+	for en.ring.Len() >= en.limit() {
+		en.ring.Pop()
 	}
 	en.next++
-	r := en.ring.add()
+	r := en.ring.Add()
 	r.at, r.index, r.term = en.clock.now(), en.entries.last(), en.clock.inTerm()
 	return r
 }
@@ -141,7 +141,7 @@ func (en *ends) message(h uint32, reason EndReason, what Disposition, letter uin
 	if en.limit() == 0 {
 		return
 	}
-	x := en.messages.get(h)
+	x := en.messages.Get(h)
 	r := en.add()
 	r.seq, r.ref, r.expireAt, r.enqueuedAt = x.seq, x.ref(), x.expireAt, en.entries.time(x.index, en.clock.now())
 	r.acquired, r.failed = x.acquired, x.failed
@@ -164,7 +164,7 @@ func (en *ends) forwarded(h uint32, done []fsm.QueueID, last fsm.QueueID, letter
 		return
 	}
 	en.message(h, logpb.EndState_FORWARDED, AtLeastOnce, letter, false)
-	r := en.ring.edit(en.ring.len() - 1)
+	r := en.ring.Edit(en.ring.Len() - 1)
 	r.arrivals = make([]Arrival, 0, min(len(done)+1, maxArrivals))
 	for _, at := range done {
 		r.arrive(at)
@@ -223,8 +223,8 @@ func (r *end) strings() (messageID, correlationID, tag string) {
 // ofLetter returns the position of the record of a letter; -1: there is none any
 // more, or it never had one.
 func (en *ends) ofLetter(letter uint64) int {
-	i := sort.Search(en.ring.len(), func(i int) bool { return en.ring.item(i).letter > letter }) - 1
-	if i < 0 || en.ring.item(i).letter != letter || !en.ring.item(i).posted {
+	i := sort.Search(en.ring.Len(), func(i int) bool { return en.ring.Item(i).letter > letter }) - 1
+	if i < 0 || en.ring.Item(i).letter != letter || !en.ring.Item(i).posted {
 		return -1
 	}
 	return i
@@ -236,7 +236,7 @@ func (en *ends) arrived(letter uint64, at fsm.QueueID) {
 	if i < 0 {
 		return
 	}
-	r := *en.ring.item(i)
+	r := *en.ring.Item(i)
 	if len(r.arrivals) >= maxArrivals {
 		return
 	}
@@ -245,21 +245,21 @@ func (en *ends) arrived(letter uint64, at fsm.QueueID) {
 		return
 	}
 	r.settled = 0
-	*en.ring.edit(i) = r
+	*en.ring.Edit(i) = r
 }
 
 // settled notes that a letter is not in the outbox any more.
 func (en *ends) settled(letter uint64) {
 	if i := en.ofLetter(letter); i >= 0 {
-		en.ring.edit(i).settled = en.entries.last()
+		en.ring.Edit(i).settled = en.entries.last()
 	}
 }
 
 // save writes the section of a snapshot's head. The records follow the messages.
-func (en *ends) save(h *logpb.QueueSnapshot) { h.Ends, h.NextEnd = uint64(en.ring.len()), en.next }
+func (en *ends) save(h *logpb.QueueSnapshot) { h.Ends, h.NextEnd = uint64(en.ring.Len()), en.next }
 
 // capture returns the records as they are now; unless keep, until the next change.
-func (en *ends) capture(keep bool) deque[end] { return en.ring.capture(keep) }
+func (en *ends) capture(keep bool) deque[end] { return en.ring.Capture(keep) }
 
 // state is r as a snapshot has it.
 func (r *end) state() *logpb.EndState {
@@ -300,7 +300,7 @@ func (en *ends) restore(st *logpb.EndState) error {
 	for i, id := range st.ArrivedAt {
 		r.arrivals = append(r.arrivals, Arrival{fsm.QueueID(id), st.ArrivedIndex[i]})
 	}
-	en.ring.push(r)
+	en.ring.Push(r)
 	return nil
 }
 
@@ -323,11 +323,11 @@ func (en *ends) restoreAll(r *bufio.Reader, buf *bytes.Buffer, n uint64) error {
 
 // check checks the records.
 func (en *ends) check(k *checker, nextLetter uint64) {
-	n := en.ring.len()
+	n := en.ring.Len()
 	k.that(n <= en.limit() && uint64(n) < en.next, "%d records of ends, the next one is %d", n, en.next)
 	letter, posted, index := uint64(0), false, uint64(0)
 	for i := range n {
-		r := en.ring.item(i)
+		r := en.ring.Item(i)
 		if r.letter < letter || r.letter == letter && posted || r.posted && r.letter >= nextLetter || r.letter > nextLetter {
 			k.fail("record %d of an end: letter %d after %d, of %d", i, r.letter, letter, nextLetter)
 		}
@@ -406,9 +406,9 @@ func (e Ends) Next() uint64 { return e.of.next }
 // From calls yield with the records from number on, until that returns false.
 func (e Ends) From(number uint64, yield func(End) bool) {
 	ring := &e.of.ring
-	first := e.of.next - uint64(ring.len())
-	for i := int(max(number, first) - first); i < ring.len(); i++ {
-		if !yield(ring.item(i).shown(first + uint64(i))) {
+	first := e.of.next - uint64(ring.Len())
+	for i := int(max(number, first) - first); i < ring.Len(); i++ {
+		if !yield(ring.Item(i).shown(first + uint64(i))) {
 			return
 		}
 	}

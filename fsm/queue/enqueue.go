@@ -81,7 +81,7 @@ func (m *Machine) takeIn(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	}
 	h := m.store(meta, cmd, due, eff)
 	if ttl.Given {
-		m.messages.mut(h).expireAt = m.expiry(cmd.TtlFrom, ttl.Value)
+		m.messages.Mut(h).expireAt = m.expiry(cmd.TtlFrom, ttl.Value)
 	}
 	var before emptiness
 	if full {
@@ -99,7 +99,7 @@ func (m *Machine) takeIn(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 		m.groups.emptyAgain(cmd.GroupId, before)
 		return m.refuse(meta, cmd, eff)
 	}
-	if !early && m.messages.get(h).ready() {
+	if !early && m.messages.Get(h).ready() {
 		m.messages.watch(h) // no other message needs m
 	}
 	m.counters.Enqueued++
@@ -127,7 +127,7 @@ func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
 	m.forward(eff)
 	m.assign(eff)
 	m.scratch.fresh = 0
-	if now && m.messages.get(h).ready() {
+	if now && m.messages.Get(h).ready() {
 		m.expire(h, eff)
 	}
 }
@@ -136,7 +136,7 @@ func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
 // may stay. Otherwise it is removed without a trace. Limits count all but h
 // here, since it is in no place while they are checked.
 func (m *Machine) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
-	if !m.messages.get(h).ready() {
+	if !m.messages.Get(h).ready() {
 		return true
 	}
 	m.messages.remove(h)
@@ -199,7 +199,7 @@ func (m *Machine) counted() Count {
 // left is how many messages are in the queue, letters among them. Before version 3
 // purged ones that are not released yet count, too.
 func (m *Machine) left() uint64 {
-	n := uint64(m.messages.live())
+	n := uint64(m.messages.Live())
 	if m.since(3) {
 		n -= m.messages.count(Purged).Messages
 	}
@@ -218,7 +218,7 @@ func (m *Machine) full(cmd *logpb.Enqueue, old uint32) bool {
 	size := Count{1, uint64(cmd.Size - cmd.Head)}
 	kept, all := m.kept(), m.counted()
 	if old != 0 {
-		less := m.messages.get(old).count()
+		less := m.messages.Get(old).count()
 		kept.sub(less)
 		all.sub(less)
 	}

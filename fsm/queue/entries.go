@@ -91,7 +91,7 @@ func (e *entries) refuse(eff *fsm.Effects) {
 func (e *entries) abandon() iter.Seq[uint64] {
 	live := e.live
 	e.live = liveIndexes{}
-	if live.len() == 0 {
+	if live.Len() == 0 {
 		return nil
 	}
 	return live.indexes()
@@ -107,7 +107,7 @@ func (e *entries) has(index uint64) bool { return e.live.has(index) }
 func (e *entries) indexes() iter.Seq[uint64] { return e.live.indexes() }
 
 // capture returns the current live entries; unless keep, until the next change.
-func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.live.capture(keep)} }
+func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.live.Capture(keep)} }
 
 // expectAll makes room for n messages of a snapshot, which may be wrong.
 func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<20)) }
@@ -140,9 +140,9 @@ func (e *entries) time(index uint64, now fsm.Time) fsm.Time {
 func (e *entries) check(k *checker) {
 	slices.Sort(k.live)
 	found, last := 0, uint64(0)
-	for at, count := range e.live.all() {
+	for at, count := range e.live.All() {
 		n := found
-		index := uint64(at.at)
+		index := uint64(at.At)
 		for n < len(k.live) && k.live[n] == index {
 			n++
 		}
@@ -168,63 +168,41 @@ type liveIndexes struct{ sorted[uint32] }
 // index before. now is the time of the entry. It changes only the end of the
 // table.
 func (l *liveIndexes) add(index uint64, now fsm.Time) {
-	if l.len() > 0 {
-		last, _ := l.last()
-		invariants.Assert(last.at <= fsm.Time(index), "log indexes grow")
-		if last.at == fsm.Time(index) {
-			*l.edit(last)++
+	if l.Len() > 0 {
+		last, _ := l.Last()
+		invariants.Assert(last.At <= fsm.Time(index), "log indexes grow")
+		if last.At == fsm.Time(index) {
+			*l.Edit(last)++
 			return
 		}
 	}
-	l.put(key{fsm.Time(index), uint64(now)}, 1)
+	l.Put(key{At: fsm.Time(index), Seq: uint64(now)}, 1)
 }
 
 // drop counts one message less and reports whether it was the last of its
 // entry. Requires, asserted: the entry has at least one. O(log n), O(1) for the
 // oldest.
 func (l *liveIndexes) drop(index uint64) bool {
-	i, at, ok := l.locate(index)
+	p, ok := l.Locate(fsm.Time(index))
 	invariants.Assert(ok, "a message's entry is live")
-	if count := &l.own(i).vals[at]; *count > 1 {
+	if count := l.EditAt(p); *count > 1 {
 		*count--
 		return false
 	}
-	l.removeAt(i, at)
+	l.RemoveAt(p)
 	return true
-}
-
-// locate returns where the entry at index is. O(log n), O(1) for the oldest.
-//
-// Indexes ascend by at least 1, so an entry is at most as far from the first of its
-// block as their indexes are apart. It is there if no index between is missing,
-// which spares the search most of the memory that it would touch.
-func (l *liveIndexes) locate(index uint64) (i, at int, ok bool) {
-	if l.n == 0 {
-		return 0, 0, false
-	}
-	first := key{at: fsm.Time(index)} // no entry of this index is before it
-	if l.firsts[0].at == first.at {
-		return 0, l.blocks[0].head, true
-	}
-	i = l.seek(key{first.at, ^uint64(0)})
-	b := l.blocks[i]
-	at = b.head + int(min(index-uint64(l.firsts[i].at), uint64(b.len()-1)))
-	if b.keys[at].at != first.at {
-		at = b.search(first)
-	}
-	return i, at, at < b.tail && b.keys[at].at == first.at
 }
 
 // has reports whether the entry at index has messages.
 func (l *liveIndexes) has(index uint64) bool {
-	_, _, ok := l.locate(index)
+	_, ok := l.Locate(fsm.Time(index))
 	return ok
 }
 
 // time is when the entry at index was applied; 0: it has no messages.
 func (l *liveIndexes) time(index uint64) fsm.Time {
-	if i, at, ok := l.locate(index); ok {
-		return fsm.Time(l.blocks[i].keys[at].seq)
+	if p, ok := l.Locate(fsm.Time(index)); ok {
+		return fsm.Time(l.KeyAt(p).Seq)
 	}
 	return 0
 }
@@ -232,8 +210,8 @@ func (l *liveIndexes) time(index uint64) fsm.Time {
 // indexes iterates over the indexes with live messages, ascending.
 func (l *liveIndexes) indexes() iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
-		for k := range l.all() {
-			if !yield(uint64(k.at)) {
+		for k := range l.All() {
+			if !yield(uint64(k.At)) {
 				return
 			}
 		}

@@ -116,7 +116,7 @@ func (t *groupTaker) passes() bool { return t.going || t.c.isGets() }
 // mayTake reports whether the consumer could be given a free group, if it wants
 // messages: any group, and holds fewer than it may.
 func (t *groupTaker) mayTake() bool {
-	return t.c.isGets() || t.only == "" && !t.going && t.holds.len() < t.max
+	return t.c.isGets() || t.only == "" && !t.going && t.holds.Len() < t.max
 }
 
 // groupTakers are the consumers that get groups: who of them wants messages of its
@@ -169,31 +169,31 @@ func (ts *groupTakers) claimant(id string) *groupTaker {
 // owe updates whether and where t waits for messages of its groups.
 func (ts *groupTakers) owe(t *groupTaker) {
 	at := uint64(0)
-	if t.wants && t.waiting.len() > 0 {
-		k, _ := t.waiting.first()
-		at = k.seq
+	if t.wants && t.waiting.Len() > 0 {
+		k, _ := t.waiting.First()
+		at = k.Seq
 	}
 	if at == t.owed {
 		return
 	}
 	if t.owed != 0 {
-		ts.owing.remove(key{seq: t.owed})
+		ts.owing.Remove(key{Seq: t.owed})
 	}
 	if t.owed = at; at != 0 {
-		ts.owing.put(key{seq: at}, t)
+		ts.owing.Put(key{Seq: at}, t)
 	}
 }
 
 // add makes a record of c, which has none.
 func (ts *groupTakers) add(c *consumer, turn uint64) *groupTaker {
 	t := &groupTaker{c: c, max: 1, turn: turn}
-	ts.all.put(key{seq: c.registered}, t)
+	ts.all.Put(key{Seq: c.registered}, t)
 	return t
 }
 
 // of returns the record of c; nil: it has none.
 func (ts *groupTakers) of(c *consumer) *groupTaker {
-	if p := ts.all.get(key{seq: c.registered}); p != nil {
+	if p := ts.all.Get(key{Seq: c.registered}); p != nil {
 		return *p
 	}
 	return nil
@@ -211,19 +211,19 @@ func (ts *groupTakers) generally(c *consumer) bool {
 // take updates whether t waits for free groups. Its turn lasts as long as it waits.
 func (ts *groupTakers) take(t *groupTaker) {
 	taking := t.wants && t.mayTake()
-	level := levelKey(t.c.priority).at
+	level := levelKey(t.c.priority).At
 	if t.taking && (!taking || t.level != level) {
-		ts.free.remove(key{t.level, t.turn})
+		ts.free.Remove(key{At: t.level, Seq: t.turn})
 		t.taking = false
 	}
 	if taking && !t.taking {
 		t.taking, t.level = true, level
-		ts.free.put(key{level, t.turn}, t)
+		ts.free.Put(key{At: level, Seq: t.turn}, t)
 	}
 }
 
 // any reports whether any consumer is known here.
-func (ts *groupTakers) any() bool { return ts.all.len() > 0 }
+func (ts *groupTakers) any() bool { return ts.all.Len() > 0 }
 
 // claimed reports whether any consumer takes only one group.
 func (ts *groupTakers) claimed() bool { return len(ts.named) > 0 }
@@ -232,7 +232,7 @@ func (ts *groupTakers) claimed() bool { return len(ts.named) > 0 }
 func (ts *groupTakers) heldBy(c *consumer) []*group {
 	var all []*group
 	if t := ts.of(c); t != nil {
-		for _, p := range t.holds.all() {
+		for _, p := range t.holds.All() {
 			all = append(all, *p)
 		}
 	}
@@ -242,7 +242,7 @@ func (ts *groupTakers) heldBy(c *consumer) []*group {
 // holdsAny reports whether c holds a group.
 func (ts *groupTakers) holdsAny(c *consumer) bool {
 	t := ts.of(c)
-	return t != nil && t.holds.len() > 0
+	return t != nil && t.holds.Len() > 0
 }
 
 // rename makes t take only the group with this id; empty: any.
@@ -263,7 +263,7 @@ func (ts *groupTakers) rename(t *groupTaker, only string) {
 // turnAway gives t another turn.
 func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
 	if t.taking {
-		ts.free.remove(key{t.level, t.turn})
+		ts.free.Remove(key{At: t.level, Seq: t.turn})
 		t.taking = false
 	}
 	t.turn = turn
@@ -274,21 +274,21 @@ func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
 // consumer must be known here.
 func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 	taking, owing, named, wanting := 0, 0, 0, 0
-	for at, p := range ts.all.all() {
+	for at, p := range ts.all.All() {
 		t := *p
-		k.that(at.seq == t.c.registered && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
+		k.that(at.Seq == t.c.registered && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
 		k.that(t.going == t.c.cancelled && (!t.going || t.only == ""), "consumer %v still takes groups", t.c.id)
 		k.that(t.c.session.life.over || t.wants == (!t.c.isGets() && k.m.consumers.served(t.c) && t.c.credit() > 0), "consumer %v wants messages: %v", t.c.id, t.wants)
-		k.that(t.taking == (t.wants && t.only == "" && t.holds.len() < t.max), "consumer %v takes groups: %v", t.c.id, t.taking)
+		k.that(t.taking == (t.wants && t.only == "" && t.holds.Len() < t.max), "consumer %v takes groups: %v", t.c.id, t.taking)
 		first, _, _ := firstOf(&t.waiting)
-		k.that(t.owed == 0 && (first.seq == 0 || !t.wants) || t.owed == first.seq && t.wants, "consumer %v waits for %d", t.c.id, t.owed)
-		held -= t.holds.len()
+		k.that(t.owed == 0 && (first.Seq == 0 || !t.wants) || t.owed == first.Seq && t.wants, "consumer %v waits for %d", t.c.id, t.owed)
+		held -= t.holds.Len()
 		if t.wants {
 			wanting++
 		}
 		if t.taking {
 			taking++
-			k.that(ts.free.get(key{levelKey(t.c.priority).at, t.turn}) != nil, "consumer %v gets no group", t.c.id)
+			k.that(ts.free.Get(key{At: levelKey(t.c.priority).At, Seq: t.turn}) != nil, "consumer %v gets no group", t.c.id)
 		}
 		if t.owed != 0 {
 			owing++
@@ -302,7 +302,7 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 		named -= len(list)
 		k.that(slices.IsSortedFunc(list, func(a, b *groupTaker) int { return cmp.Compare(a.c.registered, b.c.registered) }), "consumers of a group are out of order")
 	}
-	k.that(held == 0 && named == 0 && taking == ts.free.len() && owing == ts.owing.len() && wanting == ts.wanting, "takers are miscounted")
+	k.that(held == 0 && named == 0 && taking == ts.free.Len() && owing == ts.owing.Len() && wanting == ts.wanting, "takers are miscounted")
 	if all {
 		for c := range k.m.consumers.from(0) {
 			k.that(c.isGets() || c.cancelled || ts.of(c) != nil, "consumer %v never gets a group", c.id)
@@ -357,7 +357,7 @@ func (m *Machine) regroup(kept []checkout) []checkout {
 		m.messages.putAfter(0, held.handle, Grouped)
 	}
 	for _, held := range run {
-		if m.messages.get(held.handle).due(m.clock.now()) && m.covered(held.handle) {
+		if m.messages.Get(held.handle).due(m.clock.now()) && m.covered(held.handle) {
 			m.messages.protect(held.handle)
 		} else {
 			m.messages.watch(held.handle)
@@ -386,7 +386,7 @@ func (m *Machine) handOutGrouped(h uint32, g *group, c *consumer, lock fsm.Milli
 	for held := range c.held.from(0) {
 		m.scratch.steps++
 		if m.groupOf(held.handle) == g {
-			g.hold.ids.put(key{seq: held.id}, struct{}{})
+			g.hold.ids.Put(key{Seq: held.id}, struct{}{})
 		}
 	}
 }
@@ -407,7 +407,7 @@ func (m *Machine) doomed(h uint32) bool {
 // groupDeath is why message h dies whose group has ended. It is in no place, so that its
 // expiry is known.
 func (m *Machine) groupDeath(h uint32) logpb.Death_Reason {
-	if m.messages.get(h).due(m.clock.now()) {
+	if m.messages.Get(h).due(m.clock.now()) {
 		return logpb.Death_EXPIRED
 	}
 	return logpb.Death_GROUP_EXPIRED
@@ -421,7 +421,7 @@ func (m *Machine) endOverdueGroups(back []checkout) {
 	}
 	for _, held := range back {
 		g := m.groupOf(held.handle)
-		if g != nil && g.hold == nil && !g.ended && m.messages.get(held.handle).due(m.clock.now()) {
+		if g != nil && g.hold == nil && !g.ended && m.messages.Get(held.handle).due(m.clock.now()) {
 			m.groups.end(m.groups.known(g))
 		}
 	}
@@ -430,7 +430,7 @@ func (m *Machine) endOverdueGroups(back []checkout) {
 // mayGo reports whether message h, which is ready, may be handed out: it is not due,
 // or that has no effect.
 func (m *Machine) mayGo(h uint32) bool {
-	return !m.messages.get(h).due(m.clock.now()) || h == m.scratch.fresh || m.covered(h)
+	return !m.messages.Get(h).due(m.clock.now()) || h == m.scratch.fresh || m.covered(h)
 }
 
 // renewGroups is called with the deliveries in scratch.taken and rest, which c has settled:
@@ -445,10 +445,10 @@ func (m *Machine) renewGroups(c *consumer, rest *held) {
 		if g == nil || g.hold == nil || g.hold.of.c != c {
 			continue
 		}
-		g.hold.ids.remove(key{seq: held.id})
+		g.hold.ids.Remove(key{Seq: held.id})
 		m.groups.lock(g, lock)
 	}
-	if rest != nil && rest.len() > 0 {
+	if rest != nil && rest.Len() > 0 {
 		m.groups.renew(c, rest, lock)
 	}
 }
@@ -475,7 +475,7 @@ func (m *Machine) nextForGet(c *consumer) uint32 {
 	if !m.groups.any() || m.returnings.any() {
 		return h
 	}
-	if g := m.groups.nextFor(c); g != nil && (h == 0 || g.listed < m.messages.get(h).seq) {
+	if g := m.groups.nextFor(c); g != nil && (h == 0 || g.listed < m.messages.Get(h).seq) {
 		return m.groups.first(g)
 	}
 	return h
@@ -546,7 +546,7 @@ func (m *Machine) fitsState(g *group, n int) bool {
 // it. If the messages of a group expire together, all of them will die; what is
 // set aside is not covered, and deferred and parked messages die by themselves.
 func (m *Machine) expire(h uint32, eff *fsm.Effects) {
-	in, g := m.messages.get(h).place, m.groupOf(h)
+	in, g := m.messages.Get(h).place, m.groupOf(h)
 	switch {
 	case g == nil || !m.settings.GroupExpiry || in == Deferred || in == Parked || in == Delayed && g.hold != nil:
 		m.endWaiting(h, logpb.Death_EXPIRED, eff)
@@ -565,7 +565,7 @@ func (m *Machine) endWaiting(h uint32, reason logpb.Death_Reason, eff *fsm.Effec
 
 // leaveWaiting leaves message h, which is ready, set aside or parked, in no place.
 func (m *Machine) leaveWaiting(h uint32) {
-	if m.messages.get(h).place == Delayed {
+	if m.messages.Get(h).place == Delayed {
 		m.lease.touch()
 	}
 	m.aside.takeWaiting(h)
@@ -576,21 +576,21 @@ func (m *Machine) leaveWaiting(h uint32) {
 func (m *Machine) giveUp(g *group, failed bool) int {
 	c := g.hold.of.c
 	r := &returning{of: c.id, tag: c.tag, failed: failed, group: true}
-	for id := range g.hold.ids.all() {
+	for id := range g.hold.ids.All() {
 		m.scratch.steps++
-		if held, ok := c.held.remove(id); ok {
+		if held, ok := c.held.Remove(id); ok {
 			if failed {
-				c.loses(id.seq)
+				c.loses(id.Seq)
 			}
-			r.held.push(checkout{id: id.seq, grip: held})
+			r.held.push(checkout{id: id.Seq, grip: held})
 		}
 	}
 	m.groups.release(g)
-	if r.held.len() > 0 {
-		m.consumers.holds(c, -r.held.len())
+	if r.held.Len() > 0 {
+		m.consumers.holds(c, -r.held.Len())
 		m.returnings.add(r)
 	}
-	n := r.held.len()
+	n := r.held.Len()
 	m.startOldest(c)
 	m.consumers.refresh(c)
 	return n

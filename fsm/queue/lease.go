@@ -111,8 +111,8 @@ func (l *lease) awaited() fsm.Time {
 	if !l.settings.ExpiresKeepPending || !l.settings.DeadLetter {
 		return 0
 	}
-	if k, _, ok := l.timers.expiry(); ok && k.at <= l.used.Add(l.settings.lease).Add(l.settings.lease) {
-		return k.at
+	if k, _, ok := l.timers.expiry(); ok && k.At <= l.used.Add(l.settings.lease).Add(l.settings.lease) {
+		return k.At
 	}
 	return 0
 }

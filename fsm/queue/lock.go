@@ -94,34 +94,34 @@ type locks struct {
 func (ls *locks) clear() { *ls = locks{shared: ls.shared} }
 
 // len is the number of locks, including those that do not run yet.
-func (ls *locks) len() int { return ls.all.live() }
+func (ls *locks) len() int { return ls.all.Live() }
 
 // grant returns the handle of a new lock that does not run; 0: l is none.
 func (ls *locks) grant(l lock) uint32 {
 	if l.length == 0 {
 		return 0
 	}
-	no := ls.all.alloc()
-	*ls.all.mut(no) = l
+	no := ls.all.Alloc()
+	*ls.all.Mut(no) = l
 	return no
 }
 
 // start lets a lock run. It does nothing if the lock runs, or there is none.
 func (ls *locks) start(no uint32, seq uint64, of holding) {
-	if no == 0 || ls.all.get(no).runs() {
+	if no == 0 || ls.all.Get(no).runs() {
 		return
 	}
-	l := ls.all.mut(no)
+	l := ls.all.Mut(no)
 	l.began = ls.clock.heldDeadline(0)
 	l.until = min(ls.clock.heldDeadline(fsm.Millis(l.length)), l.end())
-	ls.due.put(key{l.until, seq}, of)
+	ls.due.Put(key{At: l.until, Seq: seq}, of)
 }
 
 // renew lets a lock end d from now, or its own length from now if d is 0, but not
 // beyond its end. It returns when it ends; 0: it does not run yet. ok is false
 // if its end has come: then nothing has changed.
 func (ls *locks) renew(no uint32, seq uint64, of holding, d fsm.Millis) (until fsm.Time, ok bool) {
-	l := ls.all.get(no)
+	l := ls.all.Get(no)
 	if !l.runs() {
 		return 0, true
 	}
@@ -137,7 +137,7 @@ func (ls *locks) renew(no uint32, seq uint64, of holding, d fsm.Millis) (until f
 // renewUnasked renews a lock that is due, if its consumer has asked for that. It
 // reports whether it did.
 func (ls *locks) renewUnasked(no uint32, seq uint64, of holding) bool {
-	l := ls.all.get(no)
+	l := ls.all.Get(no)
 	if l.autoEnd() <= ls.clock.heldNow() {
 		return false
 	}
@@ -147,28 +147,28 @@ func (ls *locks) renewUnasked(no uint32, seq uint64, of holding) bool {
 
 // extend changes when a lock that runs ends.
 func (ls *locks) extend(no uint32, seq uint64, of holding, until fsm.Time) fsm.Time {
-	l := ls.all.mut(no)
+	l := ls.all.Mut(no)
 	if l.until != until {
-		ls.due.remove(key{l.until, seq})
+		ls.due.Remove(key{At: l.until, Seq: seq})
 		l.until = until
-		ls.due.put(key{until, seq}, of)
+		ls.due.Put(key{At: until, Seq: seq}, of)
 	}
 	return until
 }
 
 // release ends the lock of message seq.
 func (ls *locks) release(no uint32, seq uint64) {
-	if l := ls.all.get(no); l.runs() {
-		ls.due.remove(key{l.until, seq})
+	if l := ls.all.Get(no); l.runs() {
+		ls.due.Remove(key{At: l.until, Seq: seq})
 	}
-	ls.all.release(no)
+	ls.all.Release(no)
 }
 
 // first returns the lock that ends first; false: none runs.
 func (ls *locks) first() (at key, of holding, ok bool) { return firstOf(&ls.due) }
 
 // runs reports whether a lock has begun.
-func (ls *locks) runs(no uint32) bool { return ls.all.get(no).runs() }
+func (ls *locks) runs(no uint32) bool { return ls.all.Get(no).runs() }
 
 // until is when a lock ends, on the machine's clock; 0: there is none, or it does
 // not run.
@@ -176,7 +176,7 @@ func (ls *locks) until(no uint32) fsm.Time {
 	if no == 0 {
 		return 0
 	}
-	return ls.clock.heldUntil(ls.all.get(no).until)
+	return ls.clock.heldUntil(ls.all.Get(no).until)
 }
 
 // locks reports whether the next delivery to c has a lock.
@@ -201,7 +201,7 @@ func (s *settings) lock(c *consumer) lock {
 // grace is how long what c holds stays locked after its session; 0: it goes back.
 // Without locks there is nothing to keep.
 func (s *settings) grace(c *consumer) fsm.Millis {
-	if c.isGets() || c.held.len() == 0 || s.lock(c).length == 0 {
+	if c.isGets() || c.held.Len() == 0 || s.lock(c).length == 0 {
 		return 0
 	}
 	return c.lockGrace
@@ -240,15 +240,15 @@ func (t *lockTerms) pardon(first, last uint64) (n int) {
 type frozenLocks struct{ pages[lock] }
 
 // capture returns the locks as they are; unless keep, until the next change.
-func (ls *locks) capture(keep bool) frozenLocks { return frozenLocks{ls.all.capture(keep)} }
+func (ls *locks) capture(keep bool) frozenLocks { return frozenLocks{ls.all.Capture(keep)} }
 
 // fill adds a lock to its message. no may be 0, or name a lock of a queue that
 // has ended, which has none any more.
 func (f *frozenLocks) fill(st *logpb.MessageState, no uint32) {
-	if no == 0 || int(no) >= f.capacity() {
+	if no == 0 || int(no) >= f.Capacity() {
 		return
 	}
-	l := f.at(int(no))
+	l := f.At(int(no))
 	st.LockUntil, st.LockBegan = int64(l.until), int64(l.began)
 	st.LockLength, st.LockMax, st.LockAuto = uint64(l.length), uint64(l.max), uint64(l.auto)
 }
@@ -262,11 +262,11 @@ func (ls *locks) restore(st *logpb.MessageState, of holding) (uint32, error) {
 	if no == 0 || st.LockUntil == 0 {
 		return no, nil
 	}
-	at := key{fsm.Time(st.LockUntil), st.Seq}
-	if ls.due.get(at) != nil {
+	at := key{At: fsm.Time(st.LockUntil), Seq: st.Seq}
+	if ls.due.Get(at) != nil {
 		return 0, fmt.Errorf("%w: message %d is locked twice", ErrSnapshot, st.Seq)
 	}
-	ls.due.put(at, of)
+	ls.due.Put(at, of)
 	return no, nil
 }
 
@@ -284,7 +284,7 @@ func (ls *locks) checkOne(k *checker, no uint32, seq, delivery uint64) {
 		return
 	}
 	k.locks++
-	l := ls.all.get(no)
+	l := ls.all.Get(no)
 	if l.length == 0 || (l.until == 0) != (l.began == 0) || l.until < 0 || l.began < 0 || l.runs() && l.end() < l.until {
 		k.fail("message %d: lock from %d until %d", seq, l.began, l.until)
 	}
@@ -293,14 +293,14 @@ func (ls *locks) checkOne(k *checker, no uint32, seq, delivery uint64) {
 	}
 	k.running++
 	k.deadline(ls.clock.heldUntil(l.until))
-	if of := ls.due.get(key{l.until, seq}); of == nil || of.id != delivery {
+	if of := ls.due.Get(key{At: l.until, Seq: seq}); of == nil || of.id != delivery {
 		k.fail("message %d: its lock never ends", seq)
 	}
 }
 
 // check compares the numbers of locks with those found.
 func (ls *locks) check(k *checker) {
-	k.that(ls.all.live() == k.locks && ls.due.len() == k.running, "%d locks, %d run, of %d and %d", ls.all.live(), ls.due.len(), k.locks, k.running)
+	k.that(ls.all.Live() == k.locks && ls.due.Len() == k.running, "%d locks, %d run, of %d and %d", ls.all.Live(), ls.due.Len(), k.locks, k.running)
 }
 
 // detached are consumers whose sessions have ended and whose deliveries stay
@@ -330,14 +330,14 @@ func (d *detached) clear() {
 func (d *detached) len() int { return len(d.byID) }
 
 // key returns the position of c.
-func (d *detached) key(c *consumer) key { return key{c.detachedUntil, c.registered} }
+func (d *detached) key(c *consumer) key { return key{At: c.detachedUntil, Seq: c.registered} }
 
 // add adds c, which holds something and is about to be unregistered. Its locks
 // end at until at the latest. What was late is forgotten, since nobody reports it.
 func (d *detached) add(c *consumer, until fsm.Time) {
 	c.detachedUntil, c.late, c.lockLost = until, nil, nil
-	d.all.put(d.key(c), c)
-	d.byAge.put(key{seq: c.registered}, c)
+	d.all.Put(d.key(c), c)
+	d.byAge.Put(key{Seq: c.registered}, c)
 	d.byID[c.id] = c
 }
 
@@ -347,15 +347,15 @@ func (d *detached) extend(c *consumer, until fsm.Time) {
 	if until <= c.detachedUntil {
 		return
 	}
-	d.all.remove(d.key(c))
+	d.all.Remove(d.key(c))
 	c.detachedUntil = until
-	d.all.put(d.key(c), c)
+	d.all.Put(d.key(c), c)
 }
 
 // remove removes c. The caller has taken what it held.
 func (d *detached) remove(c *consumer) {
-	d.all.remove(d.key(c))
-	d.byAge.remove(key{seq: c.registered})
+	d.all.Remove(d.key(c))
+	d.byAge.Remove(key{Seq: c.registered})
 	delete(d.byID, c.id)
 }
 
@@ -367,7 +367,7 @@ func (d *detached) has(c *consumer) bool { return c.detachedUntil != 0 }
 
 // over returns the first one whose time is over; nil: there is none.
 func (d *detached) over() *consumer {
-	if at, c, ok := firstOf(&d.all); ok && d.clock.heldUntil(at.at) <= d.clock.now() {
+	if at, c, ok := firstOf(&d.all); ok && d.clock.heldUntil(at.At) <= d.clock.now() {
 		return c
 	}
 	return nil
@@ -376,13 +376,13 @@ func (d *detached) over() *consumer {
 // nextEnd is when the time of the first one is over; 0: there is none.
 func (d *detached) nextEnd() fsm.Time {
 	at, _, _ := firstOf(&d.all)
-	return d.clock.heldUntil(at.at)
+	return d.clock.heldUntil(at.At)
 }
 
 // list iterates over all of them. None may come or go meanwhile.
 func (d *detached) list() iter.Seq[*consumer] {
 	return func(yield func(*consumer) bool) {
-		for _, c := range d.all.all() {
+		for _, c := range d.all.All() {
 			if !yield(*c) {
 				return
 			}
@@ -394,7 +394,7 @@ func (d *detached) list() iter.Seq[*consumer] {
 // which is that of all consumers.
 func (d *detached) from(n uint64) iter.Seq[*consumer] {
 	return func(yield func(*consumer) bool) {
-		for _, c := range d.byAge.from(key{seq: n}) {
+		for _, c := range d.byAge.From(key{Seq: n}) {
 			if !yield(*c) {
 				return
 			}
@@ -405,7 +405,7 @@ func (d *detached) from(n uint64) iter.Seq[*consumer] {
 // describe writes one line for each of them.
 func (d *detached) describe(b *strings.Builder) {
 	for c := range d.list() {
-		fmt.Fprintf(b, "detached %s:%d held=%d until=%d\n", sessionText(c.id.Session), c.id.Number, c.held.len(), d.clock.heldUntil(c.detachedUntil))
+		fmt.Fprintf(b, "detached %s:%d held=%d until=%d\n", sessionText(c.id.Session), c.id.Number, c.held.Len(), d.clock.heldUntil(c.detachedUntil))
 	}
 }
 
@@ -422,7 +422,7 @@ func (d *detached) save(h *logpb.QueueSnapshot) {
 // capture appends what they hold; unless keep, it is valid until the next change.
 func (d *detached) capture(keep bool, all []sorted[grip]) []sorted[grip] {
 	for c := range d.list() {
-		all = append(all, c.held.capture(keep))
+		all = append(all, c.held.Capture(keep))
 	}
 	return all
 }
@@ -435,11 +435,11 @@ func (d *detached) restore(h *logpb.QueueSnapshot) ([]*consumer, error) {
 			id:         fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer},
 			registered: st.Registered, tag: st.Tag, next: ^uint64(0), cancelled: true,
 		}
-		at := key{fsm.Time(st.Until), st.Registered}
-		if st.Until <= 0 || d.byID[c.id] != nil || d.byAge.get(key{seq: c.registered}) != nil {
+		at := key{At: fsm.Time(st.Until), Seq: st.Registered}
+		if st.Until <= 0 || d.byID[c.id] != nil || d.byAge.Get(key{Seq: c.registered}) != nil {
 			return nil, fmt.Errorf("%w: a consumer is detached twice, or never", ErrSnapshot)
 		}
-		d.add(c, at.at)
+		d.add(c, at.At)
 		coming = append(coming, c)
 	}
 	return coming, nil
@@ -447,10 +447,10 @@ func (d *detached) restore(h *logpb.QueueSnapshot) ([]*consumer, error) {
 
 // check checks the invariants. What they hold is checked with the deliveries.
 func (d *detached) check(k *checker) {
-	k.that(d.all.len() == len(d.byID) && d.all.len() == d.byAge.len(), "%d consumers are detached, and %d", d.all.len(), len(d.byID))
-	for at, p := range d.all.all() {
+	k.that(d.all.Len() == len(d.byID) && d.all.Len() == d.byAge.Len(), "%d consumers are detached, and %d", d.all.Len(), len(d.byID))
+	for at, p := range d.all.All() {
 		c := *p
-		k.that(at == d.key(c) && c.detachedUntil > 0 && d.byID[c.id] == c && c.held.len() > 0 && c.session == nil && c.level == nil, "detached consumer %v", c.id)
+		k.that(at == d.key(c) && c.detachedUntil > 0 && d.byID[c.id] == c && c.held.Len() > 0 && c.session == nil && c.level == nil, "detached consumer %v", c.id)
 		k.deadline(d.clock.heldUntil(c.detachedUntil))
 	}
 }

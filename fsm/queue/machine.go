@@ -220,21 +220,21 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 		}
 	}
 	if k, _, ok := m.timers.expiry(); ok {
-		earlier(k.at, ExpiryDue)
+		earlier(k.At, ExpiryDue)
 	}
 	if k, _, ok := m.timers.timeout(); ok {
-		earlier(m.clock.heldUntil(k.at), TimeoutDue)
+		earlier(m.clock.heldUntil(k.At), TimeoutDue)
 	}
 	earlier(m.sessions.suspicionEnds(), TimeoutDue)
 	if k, _, ok := m.locks.first(); ok {
-		earlier(m.clock.heldUntil(k.at), LockDue)
+		earlier(m.clock.heldUntil(k.At), LockDue)
 	}
 	earlier(m.detached.nextEnd(), LockDue)
 	hold, state := m.groups.nextEnds()
 	earlier(m.clock.heldUntil(hold), LockDue)
 	earlier(state, ExpiryDue)
 	if k, _, ok := m.timers.nextTimed(); ok {
-		earlier(k.at, ScheduleDue)
+		earlier(k.At, ScheduleDue)
 	}
 	earlier(m.lease.leaseEnd(), LeaseDue)
 	earlier(m.lease.idleEnd(), LeaseDue)
@@ -430,7 +430,7 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	byDeadline, window := m.settings.DeadlineOrder, m.settings.dedup
 	m.settings = newSettings(c)
 	m.ends.trim()
-	if m.messages.live() > 0 {
+	if m.messages.Live() > 0 {
 		m.settings.DeadlineOrder = byDeadline
 	}
 	m.seen.configured(window)

@@ -211,8 +211,8 @@ func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <=
 // nil. It is good until the next change of any message. Those that have none
 // share one empty record, which must not be written to.
 func (ms *messages) deadLetterInfo(h uint32) *deadLetterInfo {
-	if e := ms.get(h).info; e != 0 {
-		return ms.infos.get(e)
+	if e := ms.Get(h).info; e != 0 {
+		return ms.infos.Get(e)
 	}
 	return &noDeadLetterInfo
 }
@@ -236,11 +236,11 @@ func (ms *messages) setScheduleInfo(h uint32, r scheduleInfo) { ms.editDeadLette
 // leave something in it that makes it worth having: a death or a schedule, see
 // Check.
 func (ms *messages) editDeadLetterInfo(h uint32) *deadLetterInfo {
-	x := ms.mut(h)
+	x := ms.Mut(h)
 	if x.info == 0 {
-		x.info = ms.infos.alloc()
+		x.info = ms.infos.Alloc()
 	}
-	return ms.infos.mut(x.info)
+	return ms.infos.Mut(x.info)
 }
 
 // bump increments n and saturates.

@@ -113,7 +113,7 @@ func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 // deadLetter describes message h, which has died. Deaths are shared with the
 // record and never changed.
 func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
-	x, e, r := o.messages.get(h), o.messages.deadLetterInfo(h), o.messages.scheduleInfo(h)
+	x, e, r := o.messages.Get(h), o.messages.deadLetterInfo(h), o.messages.scheduleInfo(h)
 	var remark fsm.Remark
 	if e.remark != nil {
 		remark = *e.remark
@@ -137,7 +137,7 @@ func (o *outbox) letter(h uint32) Letter {
 // machine, which replaces them and never changes them.
 func (o *outbox) unroutedLetters(limit int) []Letter {
 	var letters []Letter
-	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.get(h).next {
+	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.Get(h).next {
 		letters = append(letters, o.letter(h))
 	}
 	return letters
@@ -147,7 +147,7 @@ func (o *outbox) unroutedLetters(limit int) []Letter {
 // with a number above after, ascending.
 func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
 	var letters []Letter
-	for _, h := range o.waiting.from(key{seq: after + 1}) {
+	for _, h := range o.waiting.From(key{Seq: after + 1}) {
 		if len(letters) == limit {
 			break
 		}
@@ -168,7 +168,7 @@ func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outg
 	var out []Outgoing
 	t := o.deadLetterTargets[i]
 	for n := max(t.confirmed+1, from); n < t.next && len(out) < limit; n++ {
-		l := o.letter(*t.pending.item(int(n - t.confirmed - 1)))
+		l := o.letter(*t.pending.Item(int(n - t.confirmed - 1)))
 		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.To == to })
 		out = append(out, Outgoing{l.Transfers[at], l})
 	}
@@ -219,18 +219,18 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	e.remark = restoredRemark(st.RemarkReason, st.RemarkDescription)
 	for _, t := range st.Transfers {
 		i, ok := o.find(fsm.QueueID(t.Target))
-		if !ok || t.Number != o.deadLetterTargets[i].confirmed+1+uint64(o.deadLetterTargets[i].pending.len()) {
+		if !ok || t.Number != o.deadLetterTargets[i].confirmed+1+uint64(o.deadLetterTargets[i].pending.Len()) {
 			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
 		}
-		o.deadLetterTargets[i].pending.push(h)
+		o.deadLetterTargets[i].pending.Push(h)
 		e.transfers = append(e.transfers, Transfer{o.deadLetterTargets[i].id, t.Number, fsm.OptionalFrom[fsm.Millis](t.TtlCeilingPlusOne)})
 	}
 	switch {
 	case st.Place == uint32(Waiting):
-		if o.waiting.get(key{seq: st.Letter}) != nil {
+		if o.waiting.Get(key{Seq: st.Letter}) != nil {
 			return fmt.Errorf("%w: letter %d twice", ErrSnapshot, st.Letter)
 		}
-		o.waiting.put(key{seq: st.Letter}, h)
+		o.waiting.Put(key{Seq: st.Letter}, h)
 	case o.unrouted == 0 && len(e.transfers) == 0:
 		o.unrouted = h
 	}
@@ -241,7 +241,7 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 func (o *outbox) check(k *checker) {
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}
-	for h := o.messages.head(outboxList); h != 0 && k.err == nil; h = o.messages.get(h).next {
+	for h := o.messages.head(outboxList); h != 0 && k.err == nil; h = o.messages.Get(h).next {
 		e := o.messages.deadLetterInfo(h)
 		k.that(e.letter > 0 && e.letter < o.next, "letter %d of %d", e.letter, o.next)
 		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
@@ -261,10 +261,10 @@ func (o *outbox) check(k *checker) {
 	for i, t := range o.deadLetterTargets {
 		k.that(t.id != 0 && (i == 0 || o.deadLetterTargets[i-1].id < t.id), "target %d is out of order", t.id)
 		k.that(t.confirmed < t.next && t.next-t.confirmed-1 == uint64(pending[t.id]), "target %d: settled %d, next %d", t.id, t.confirmed, t.next)
-		k.that(t.pending.len() == pending[t.id], "target %d: %d pending", t.id, t.pending.len())
+		k.that(t.pending.Len() == pending[t.id], "target %d: %d pending", t.id, t.pending.Len())
 		if t.gone {
 			gone++
-			k.that(t.pending.len() > 0, "target %d is gone", t.id)
+			k.that(t.pending.Len() > 0, "target %d is gone", t.id)
 		}
 	}
 	k.that(gone == o.gone, "%d targets are gone, counted %d", gone, o.gone)
@@ -280,7 +280,7 @@ func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]in
 			continue
 		}
 		n, to := pending[t.To], o.deadLetterTargets[i]
-		k.that(n < to.pending.len() && *to.pending.item(n) == h && t.Number == to.confirmed+1+uint64(n),
+		k.that(n < to.pending.Len() && *to.pending.Item(n) == h && t.Number == to.confirmed+1+uint64(n),
 			"letter %d: transfer %d is not pending", e.letter, t.Number)
 		pending[t.To]++
 	}
@@ -290,13 +290,13 @@ func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]in
 func (o *outbox) checkForwarded(k *checker) {
 	var found forwardedCounts
 	for no, list := range []int{outboxList, waitingList} {
-		for h := o.messages.head(list); h != 0; h = o.messages.get(h).next {
+		for h := o.messages.head(list); h != 0; h = o.messages.Get(h).next {
 			e := o.messages.deadLetterInfo(h)
 			if !e.forwarded {
 				continue
 			}
 			k.that(e.reason == logpb.Death_NONE && e.hops >= 1 && e.hops <= maxHops, "letter %d is forwarded for the %dth time", e.letter, e.hops)
-			found.of([]Place{Outbox, Waiting}[no]).add(o.messages.get(h).count())
+			found.of([]Place{Outbox, Waiting}[no]).add(o.messages.Get(h).count())
 		}
 	}
 	k.that(found == o.forwarded, "%v are forwarded, counted %v", found, o.forwarded)
@@ -305,15 +305,15 @@ func (o *outbox) checkForwarded(k *checker) {
 // checkWaiting checks the letters that wait.
 func (o *outbox) checkWaiting(k *checker) {
 	n := 0
-	for h := o.messages.head(waitingList); h != 0; h = o.messages.get(h).next {
+	for h := o.messages.head(waitingList); h != 0; h = o.messages.Get(h).next {
 		e := o.messages.deadLetterInfo(h)
 		k.that(e.letter > 0 && e.letter < o.next && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
 			"letter %d does not wait", e.letter)
-		p := o.waiting.get(key{seq: e.letter})
+		p := o.waiting.Get(key{Seq: e.letter})
 		k.that(p != nil && *p == h, "letter %d is not found", e.letter)
 		n++
 	}
-	k.that(o.waiting.len() == n, "%d letters wait, of %d", o.waiting.len(), n)
+	k.that(o.waiting.Len() == n, "%d letters wait, of %d", o.waiting.Len(), n)
 	k.that(n == 0 || o.strategy() == AtLeastOnce || o.forwarded.all().Messages > 0, "letters wait for nothing")
 }
 
@@ -437,7 +437,7 @@ func (o *outbox) purge() uint64 {
 	n := o.messages.count(Waiting).Messages
 	o.messages.discardList(waitingList, Waiting)
 	o.forwarded.waiting = Count{}
-	o.waiting.clear()
+	o.waiting.Clear()
 	return n
 }
 
@@ -460,7 +460,7 @@ func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 			break
 		}
 		h := o.unrouted
-		o.unrouted = o.messages.get(h).next
+		o.unrouted = o.messages.Get(h).next
 		o.route(h, route, eff)
 		r.Count++
 	}
@@ -477,12 +477,12 @@ func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for _, route := range cmd.Routes {
-		p := o.waiting.get(key{seq: route.GetLetter()})
+		p := o.waiting.Get(key{Seq: route.GetLetter()})
 		if p == nil {
 			break
 		}
 		h := *p
-		o.waiting.remove(key{seq: route.GetLetter()})
+		o.waiting.Remove(key{Seq: route.GetLetter()})
 		o.recount(h, Waiting, Outbox)
 		o.messages.remove(h)
 		o.messages.putAfter(o.lastRouted(), h, Outbox)
@@ -499,7 +499,7 @@ func (o *outbox) lastRouted() uint32 {
 	if o.unrouted == 0 {
 		return o.messages.tail(outboxList)
 	}
-	return o.messages.get(o.unrouted).prev
+	return o.messages.Get(o.unrouted).prev
 }
 
 // wait makes letter h, which is in the outbox and has no destination, a waiting
@@ -515,7 +515,7 @@ func (o *outbox) wait(h uint32) {
 	o.recount(h, Outbox, Waiting)
 	o.messages.remove(h)
 	o.messages.put(h, Waiting)
-	o.waiting.put(key{seq: o.messages.deadLetterInfo(h).letter}, h)
+	o.waiting.Put(key{Seq: o.messages.deadLetterInfo(h).letter}, h)
 }
 
 // route gives letter h one transfer per target, except to targets that already
@@ -538,10 +538,10 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 			o.deadLetterTargets = slices.Insert(o.deadLetterTargets, i, &deadLetterTarget{id: fsm.QueueID(id), next: 1})
 		}
 		t := o.deadLetterTargets[i]
-		if n := t.pending.len(); t.gone || n > 0 && *t.pending.item(n - 1) == h {
+		if n := t.pending.Len(); t.gone || n > 0 && *t.pending.Item(n - 1) == h {
 			continue // gone, or named twice
 		}
-		t.pending.push(h)
+		t.pending.Push(h)
 		transfer := Transfer{To: t.id, Number: t.next}
 		if n < len(to.TtlCeilingsPlusOne) {
 			transfer.Ceiling = fsm.OptionalFrom[fsm.Millis](to.TtlCeilingsPlusOne[n])
@@ -641,8 +641,8 @@ func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.R
 // endTransfer ends the first unsettled transfer to t.
 func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Effects) {
 	t.confirmed++
-	h := *t.pending.item(0)
-	t.pending.pop()
+	h := *t.pending.Item(0)
+	t.pending.Pop()
 	o.resolveTransfer(h, t.id, has, refused, eff)
 }
 
@@ -652,7 +652,7 @@ func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Ef
 func (o *outbox) endGone(n int, eff *fsm.Effects) {
 	for i := 0; i < len(o.deadLetterTargets) && o.gone > 0 && n > 0; i++ {
 		t := o.deadLetterTargets[i]
-		for ; t.gone && n > 0 && t.pending.len() > 0; n-- {
+		for ; t.gone && n > 0 && t.pending.Len() > 0; n-- {
 			o.endTransfer(t, false, false, eff)
 		}
 		if o.dropGone(t) {
@@ -663,7 +663,7 @@ func (o *outbox) endGone(n int, eff *fsm.Effects) {
 
 // dropGone removes target t if it is gone and has no pending transfers.
 func (o *outbox) dropGone(t *deadLetterTarget) bool {
-	if !t.gone || t.pending.len() > 0 {
+	if !t.gone || t.pending.Len() > 0 {
 		return false
 	}
 	i, _ := o.find(t.id)
@@ -786,10 +786,10 @@ func (o *outbox) recount(h uint32, from, to Place) {
 		return
 	}
 	if from != 0 {
-		o.forwarded.of(from).sub(o.messages.get(h).count())
+		o.forwarded.of(from).sub(o.messages.Get(h).count())
 	}
 	if to != 0 {
-		o.forwarded.of(to).add(o.messages.get(h).count())
+		o.forwarded.of(to).add(o.messages.Get(h).count())
 	}
 }
 
@@ -811,7 +811,7 @@ func (o *outbox) comeBack(h uint32) {
 		e.schedule = &scheduleInfo{scheduledFor: due}
 	}
 	o.messages.dropInfo(h)
-	x := o.messages.mut(h)
+	x := o.messages.Mut(h)
 	x.acquired, x.failed = 0, 0
 	o.messages.renew(h)
 	o.messages.put(h, Ready)

@@ -211,7 +211,7 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 	prev := r.before(p)
 	next := l.head
 	if prev != 0 {
-		next = ms.get(prev).next
+		next = ms.Get(prev).next
 	}
 	no := p.slot
 	var rest []uint32
@@ -220,7 +220,7 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 	}
 	for _, held := range run {
 		no = ms.addReturned(no, held.handle, held.seq)
-		ms.setPlace(ms.mut(held.handle), Returned)
+		ms.setPlace(ms.Mut(held.handle), Returned)
 		ms.link(prev, held.handle)
 		prev = held.handle
 	}
@@ -229,7 +229,7 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 		no = r.newSlot(no)
 	}
 	for _, h := range rest {
-		no = ms.addReturned(no, h, ms.get(h).seq)
+		no = ms.addReturned(no, h, ms.Get(h).seq)
 	}
 	ms.joinReturned(no)
 	ms.joinReturned(r.slots[no].prev)
@@ -264,14 +264,14 @@ func (ms *messages) returnAll(run []checkout) { ms.insertReturned(ms.returns.end
 
 // returnLast appends message h, which is in no place, to the returned ones.
 func (ms *messages) returnLast(h uint32) {
-	ms.returnAll([]checkout{{grip: grip{handle: h}, seq: ms.get(h).seq}})
+	ms.returnAll([]checkout{{grip: grip{handle: h}, seq: ms.Get(h).seq}})
 }
 
 // addReturned is returns.add and sets the message's slot.
 func (ms *messages) addReturned(no, h uint32, seq uint64) uint32 {
 	ms.scratch.steps++
 	no = ms.returns.add(no, h, seq)
-	ms.mut(h).prev = no
+	ms.Mut(h).prev = no
 	return no
 }
 
@@ -282,7 +282,7 @@ func (ms *messages) link(prev, h uint32) {
 	if prev == 0 {
 		l.head = h
 	} else {
-		ms.mut(prev).next = h
+		ms.Mut(prev).next = h
 	}
 	if h == 0 {
 		l.tail = prev
@@ -319,7 +319,7 @@ func (r *returns) spotOf(no, h uint32) spot {
 // The links of the list are up to the caller, see remove. O(returnsLen).
 func (ms *messages) removeReturned(h uint32) (prev uint32) {
 	r := &ms.returns
-	p := r.spotOf(ms.get(h).prev, h)
+	p := r.spotOf(ms.Get(h).prev, h)
 	no, at := p.slot, p.at
 	s := &r.slots[no]
 	b := s.block
@@ -361,7 +361,7 @@ func (ms *messages) putBack(kept []checkout) {
 		}
 		ms.insertReturned(spot, kept[i:])
 		first := kept[i].handle
-		at, kept = ms.returns.spotOf(ms.get(first).prev, first), kept[:i]
+		at, kept = ms.returns.spotOf(ms.Get(first).prev, first), kept[:i]
 	}
 }
 
@@ -418,38 +418,38 @@ func (rs *returnings) clear() { rs.order = sorted[*returning]{} }
 // before it takes anything. Keys are unique: a message has one holder.
 func (rs *returnings) key(r *returning) key {
 	if r.order != 0 {
-		return key{0, r.order}
+		return key{At: 0, Seq: r.order}
 	}
-	_, g := r.held.first()
-	return key{1, rs.messages.get(g.handle).seq}
+	_, g := r.held.First()
+	return key{At: 1, Seq: rs.messages.Get(g.handle).seq}
 }
 
 // add adds r, which holds something.
-func (rs *returnings) add(r *returning) { rs.order.put(rs.key(r), r) }
+func (rs *returnings) add(r *returning) { rs.order.Put(rs.key(r), r) }
 
 // remove removes what is at a key.
-func (rs *returnings) remove(k key) { rs.order.remove(k) }
+func (rs *returnings) remove(k key) { rs.order.Remove(k) }
 
 // any reports whether anything is on its way back.
-func (rs *returnings) any() bool { return rs.order.len() > 0 }
+func (rs *returnings) any() bool { return rs.order.Len() > 0 }
 
 // first returns what is processed next. Requires: any.
 func (rs *returnings) first() (key, *returning) {
-	k, r := rs.order.first()
+	k, r := rs.order.First()
 	return k, *r
 }
 
 // settling reports whether a settlement is unfinished.
 func (rs *returnings) settling() bool {
 	k, _, ok := firstOf(&rs.order)
-	return ok && k.at == 0
+	return ok && k.At == 0
 }
 
 // all iterates over it, in the order in which it returns. Nothing of it may change
 // meanwhile.
 func (rs *returnings) all() iter.Seq2[key, *returning] {
 	return func(yield func(key, *returning) bool) {
-		for k, r := range rs.order.all() {
+		for k, r := range rs.order.All() {
 			if !yield(k, *r) {
 				return
 			}
@@ -476,7 +476,7 @@ func (rs *returnings) save(h *logpb.QueueSnapshot) {
 // change.
 func (rs *returnings) capture(keep bool, all []sorted[grip]) []sorted[grip] {
 	for _, r := range rs.all() {
-		all = append(all, r.held.capture(keep))
+		all = append(all, r.held.Capture(keep))
 	}
 	return all
 }
@@ -513,7 +513,7 @@ func (rs *returnings) restoring(no uint64) (into *held, c *consumer) {
 // after all of them.
 func (rs *returnings) restored() error {
 	for _, r := range rs.coming {
-		if r.held.len() == 0 || rs.order.get(rs.key(r)) != nil {
+		if r.held.Len() == 0 || rs.order.Get(rs.key(r)) != nil {
 			return fmt.Errorf("%w: nothing of a consumer is on its way", ErrSnapshot)
 		}
 		rs.add(r)
@@ -527,10 +527,10 @@ func (rs *returnings) restored() error {
 // It does not walk over what c holds: the table changes its owner. Ensures: c.held is empty.
 // The caller removes c, or sees to it that it gets nothing for now.
 func (m *Machine) detach(c *consumer, failed bool) {
-	if c.held.len() == 0 {
+	if c.held.Len() == 0 {
 		return
 	}
-	m.consumers.holds(c, -c.held.len())
+	m.consumers.holds(c, -c.held.Len())
 	m.returnings.add(&returning{of: c.id, tag: c.tag, failed: failed, held: c.held})
 	c.held = held{}
 }
@@ -586,10 +586,10 @@ func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
 			break
 		}
 		var some []checkout
-		for done+len(some) < n && r.held.len() > 0 {
+		for done+len(some) < n && r.held.Len() > 0 {
 			some = r.held.takeFirst(some)
 		}
-		if r.held.len() == 0 {
+		if r.held.Len() == 0 {
 			m.returnings.remove(k)
 		}
 		m.forgetSettled(r.of, some)
@@ -609,18 +609,18 @@ func (m *Machine) takeLost(n int) (done int) {
 	for done < n && m.returnings.any() {
 		k, r := m.returnings.first()
 		m.returnings.remove(k)
-		next := key{at: 2}
+		next := key{At: 2}
 		if m.returnings.any() {
 			next, _ = m.returnings.first()
 		}
 		by := m.scratch.holder(r.of, r.tag)
-		for done < n && r.held.len() > 0 && m.returnings.key(r).before(next) {
+		for done < n && r.held.Len() > 0 && m.returnings.key(r).Before(next) {
 			m.scratch.taken = r.held.takeFirst(m.scratch.taken)
 			last := &m.scratch.taken[len(m.scratch.taken)-1]
 			last.failed, last.by = r.failed && (r.group || m.groupOf(last.handle) == nil), by
 			done++
 		}
-		if r.held.len() > 0 {
+		if r.held.Len() > 0 {
 			m.returnings.add(r)
 		}
 	}
@@ -634,8 +634,8 @@ func (m *Machine) takeLost(n int) (done int) {
 func (m *Machine) endDown(n int) (done int) {
 	for done < n && m.sessions.isEnding() {
 		l := m.sessions.firstDown()
-		for done < n && l.sessions.len() > 0 {
-			_, s := l.sessions.first()
+		for done < n && l.sessions.Len() > 0 {
+			_, s := l.sessions.First()
 			done += m.endSession(*s, n-done)
 		}
 	}
@@ -710,7 +710,7 @@ func (m *Machine) endSuspicions() {
 	var done []*consumer
 	for c := range m.consumers.from(0) {
 		m.scratch.steps++
-		if (c.held.len() > 0 || m.takers.holdsAny(c)) && m.sessions.isOverdue(c.session) {
+		if (c.held.Len() > 0 || m.takers.holdsAny(c)) && m.sessions.isOverdue(c.session) {
 			m.detach(c, false)
 			for _, g := range m.takers.heldBy(c) {
 				m.groups.release(g)

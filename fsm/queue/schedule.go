@@ -49,7 +49,7 @@ func (m *Machine) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 // have come to it: its time cannot begin anew.
 func (m *Machine) pending(id string, seq uint64) uint32 {
 	h := m.messages.findScheduled(id, seq)
-	if h != 0 && m.messages.get(h).due(m.clock.now()) {
+	if h != 0 && m.messages.Get(h).due(m.clock.now()) {
 		return 0
 	}
 	return h
@@ -71,7 +71,7 @@ func (m *Machine) unschedule(h uint32) {
 // when it was due, not when it was published. Its name may be used again.
 func (m *Machine) promote(h uint32, eff *fsm.Effects) {
 	r := *m.messages.scheduleInfo(h)
-	due := m.messages.get(h).expireAt
+	due := m.messages.Get(h).expireAt
 	m.unschedule(h)
 	if m.settings.DelayedStore {
 		m.depart(h, due, r, eff)
@@ -80,15 +80,15 @@ func (m *Machine) promote(h uint32, eff *fsm.Effects) {
 	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: r.scheduledFor})
 	ttl := m.settings.leastTTL(r.ttl, r.ceiling)
 	m.messages.renew(h)
-	m.messages.mut(h).expireAt = 0
+	m.messages.Mut(h).expireAt = 0
 	if ttl.Given {
-		m.messages.mut(h).expireAt = max(due.Add(ttl.Value), 1)
+		m.messages.Mut(h).expireAt = max(due.Add(ttl.Value), 1)
 	}
 	m.messages.put(h, m.placeOf(h))
 	if ttl.Given && ttl.Value == 0 {
 		m.offer(h, true, eff)
 	}
-	if m.messages.get(h).ready() {
+	if m.messages.Get(h).ready() {
 		m.messages.watch(h)
 	}
 }
@@ -98,7 +98,7 @@ func (m *Machine) promote(h uint32, eff *fsm.Effects) {
 // TTL. DeadLetter.TTL and Ceiling are read from there.
 func (m *Machine) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effects) {
 	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
-	m.messages.mut(h).expireAt = 0
+	m.messages.Mut(h).expireAt = 0
 	e := m.messages.editDeadLetterInfo(h)
 	e.reason, e.diedAt = logpb.Death_NONE, m.clock.now()
 	m.outbox.post(h, eff)
@@ -156,12 +156,12 @@ func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 		if !ok {
 			break
 		}
-		if m.messages.get(h).place != Scheduled {
+		if m.messages.Get(h).place != Scheduled {
 			m.lease.touch()
 			m.retry(h)
 			continue
 		}
-		if due.at > m.clock.now() {
+		if due.At > m.clock.now() {
 			m.move(h, m.clock.now())
 		}
 		m.promote(h, eff)
@@ -173,7 +173,7 @@ func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 // its group. It keeps its number and its counts of deliveries. If it has expired
 // meanwhile it is due at once.
 func (m *Machine) retry(h uint32) {
-	if m.messages.get(h).place == Delayed {
+	if m.messages.Get(h).place == Delayed {
 		m.lease.touch()
 		if m.doomed(h) {
 			m.aside.take(h)

@@ -50,14 +50,14 @@ type level struct {
 }
 
 // levelKey is the key of a priority among the levels: the highest comes first.
-func levelKey(priority int32) key { return key{at: -fsm.Time(priority)} }
+func levelKey(priority int32) key { return key{At: -fsm.Time(priority)} }
 
 // clear removes all consumers without touching them. It is for the end of a
 // queue, which drops its consumers as well.
 func (v *service) clear() { *v = service{shared: v.shared, least: v.least} }
 
 // size is the number of levels.
-func (v *service) size() int { return v.levels.len() }
+func (v *service) size() int { return v.levels.Len() }
 
 // any reports whether any consumer has credit.
 func (v *service) any() bool { return v.n > 0 }
@@ -66,11 +66,11 @@ func (v *service) any() bool { return v.n > 0 }
 // levels). It is in no ring yet.
 func (v *service) join(c *consumer) {
 	at := levelKey(c.priority)
-	if l := v.levels.get(at); l != nil {
+	if l := v.levels.Get(at); l != nil {
 		c.level = *l
 	} else {
 		c.level = &level{of: v, priority: c.priority}
-		v.levels.put(at, c.level)
+		v.levels.Put(at, c.level)
 	}
 	c.level.members++
 	v.joined++
@@ -83,7 +83,7 @@ func (v *service) leave(c *consumer) {
 	c.level = nil
 	v.joined--
 	if l.members--; l.members == 0 {
-		v.levels.remove(levelKey(l.priority))
+		v.levels.Remove(levelKey(l.priority))
 	}
 }
 
@@ -99,7 +99,7 @@ func (v *service) serve(c *consumer) {
 	}
 	l.last = c
 	v.n++
-	if at := levelKey(l.priority); at.before(v.top) {
+	if at := levelKey(l.priority); at.Before(v.top) {
 		v.top = at
 	}
 }
@@ -130,12 +130,12 @@ func (v *service) next() *consumer {
 	if v.n == 0 {
 		return nil
 	}
-	if at, l := v.levels.first(); !at.before(v.top) && (*l).first != nil {
+	if at, l := v.levels.First(); !at.Before(v.top) && (*l).first != nil {
 		v.scratch.steps++
 		v.top = at
 		return (*l).first // most queues have one level
 	}
-	for at, l := range v.levels.from(v.top) {
+	for at, l := range v.levels.From(v.top) {
 		v.scratch.steps++
 		if c := (*l).first; c != nil {
 			v.top = at
@@ -147,7 +147,7 @@ func (v *service) next() *consumer {
 
 // order calls f for the consumers in rings, in the order of service.
 func (v *service) order(f func(*consumer)) {
-	for _, p := range v.levels.all() {
+	for _, p := range v.levels.All() {
 		for c := (*p).first; c != nil; c = c.nextRing {
 			f(c)
 		}
@@ -157,11 +157,11 @@ func (v *service) order(f func(*consumer)) {
 // check checks the rings. members counts the consumers that have a level.
 func (v *service) check(k *checker, members map[*level]int) {
 	serviced, joined := 0, 0
-	for at, p := range v.levels.all() {
+	for at, p := range v.levels.All() {
 		l := *p
 		joined += l.members
 		k.that(at == levelKey(l.priority) && l.of == v, "level %d is out of order", l.priority)
-		k.that(l.first == nil || !at.before(v.top), "level %d is overlooked", l.priority)
+		k.that(l.first == nil || !at.Before(v.top), "level %d is overlooked", l.priority)
 		k.that(l.members > 0 && l.members == members[l], "level %d: %d members", l.priority, l.members)
 		var prev *consumer
 		for c := l.first; c != nil; c = c.nextRing {
@@ -313,7 +313,7 @@ func (vs *services) next(h uint32) *consumer {
 	if len(vs.demanding) == 0 {
 		return vs.general.next()
 	}
-	best, x, now := vs.general.next(), vs.messages.get(h), vs.clock.now()
+	best, x, now := vs.general.next(), vs.messages.Get(h), vs.clock.now()
 	for _, v := range vs.demanding {
 		if !v.any() || !x.lives(now, v.least) {
 			continue
@@ -485,7 +485,7 @@ func (cs *cursors) added(no int, h uint32, seq uint64) {
 // again.
 func (cs *cursors) inserted(run []checkout, ms *messages) {
 	for _, c := range cs.all {
-		if slices.ContainsFunc(run, func(held checkout) bool { return ms.get(held.handle).lives(cs.clock.now(), c.least) }) {
+		if slices.ContainsFunc(run, func(held checkout) bool { return ms.Get(held.handle).lives(cs.clock.now(), c.least) }) {
 			c.set(returnedList, ms.head(returnedList))
 		}
 	}
@@ -517,7 +517,7 @@ func (cs *cursors) passOver(least fsm.Millis, ms *messages) {
 	before := cs.scratch.skips
 	for c.waiting != 0 && cs.scratch.skips > 0 {
 		no := c.list()
-		x := ms.get(c.at[no])
+		x := ms.Get(c.at[no])
 		if x.lives(cs.clock.now(), least) {
 			break
 		}
@@ -540,7 +540,7 @@ func (cs *cursors) first(least fsm.Millis, ms *messages) uint32 {
 	if c.waiting == 0 {
 		return 0
 	}
-	if h := c.at[c.list()]; ms.get(h).lives(cs.clock.now(), least) {
+	if h := c.at[c.list()]; ms.Get(h).lives(cs.clock.now(), least) {
 		return h
 	}
 	return 0
@@ -561,11 +561,11 @@ func (cs *cursors) save(h *logpb.QueueSnapshot, ms *messages) {
 		st := &logpb.CursorState{MinTtl: uint64(c.least)}
 		for no := maxPriority; no >= 0; no-- {
 			if c.at[no] != 0 {
-				st.Next = append(st.Next, ms.get(c.at[no]).seq)
+				st.Next = append(st.Next, ms.Get(c.at[no]).seq)
 			}
 		}
 		if at := c.at[returnedList]; at != 0 {
-			st.Next = append(st.Next, ms.get(at).seq)
+			st.Next = append(st.Next, ms.Get(at).seq)
 		}
 		h.Cursors = append(h.Cursors, st)
 	}
@@ -596,9 +596,9 @@ func (cs *cursors) check(k *checker, ms *messages) {
 		k.that(i == 0 || cs.all[i-1].least < c.least, "cursor %d is out of order", c.least)
 		for no, at := range c.at {
 			h := ms.head(no)
-			for ; h != at && h != 0; h = ms.get(h).next {
-				if ms.get(h).lives(cs.clock.now(), c.least) {
-					k.fail("message %d was passed over by cursor %d", ms.get(h).seq, c.least)
+			for ; h != at && h != 0; h = ms.Get(h).next {
+				if ms.Get(h).lives(cs.clock.now(), c.least) {
+					k.fail("message %d was passed over by cursor %d", ms.Get(h).seq, c.least)
 				}
 			}
 			k.that(h == at && (c.waiting>>no&1 == 1) == (at != 0), "list %d: cursor %d is lost", no, c.least)

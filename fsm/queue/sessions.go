@@ -68,7 +68,7 @@ func (ss *sessions) endAll() {
 func (ss *sessions) len() int { return len(ss.byID) - ss.ending }
 
 // size is the number of all sessions, including remembered ended ones.
-func (ss *sessions) size() int { return len(ss.byID) + ss.ended.len() }
+func (ss *sessions) size() int { return len(ss.byID) + ss.ended.Len() }
 
 // has reports whether s is a session of the queue.
 func (ss *sessions) has(s *session) bool { return ss.byID[s.id] == s }
@@ -85,16 +85,16 @@ func (ss *sessions) get(id fsm.SessionID) *session {
 // set.
 func (ss *sessions) add(s *session) {
 	of := Boot{s.id.Node, s.id.Boot}
-	l := ss.lives.get(of.key())
+	l := ss.lives.Get(of.key())
 	if l == nil {
-		ss.lives.put(of.key(), &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)})
-		l = ss.lives.get(of.key())
+		ss.lives.Put(of.key(), &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)})
+		l = ss.lives.Get(of.key())
 	}
 	s.life = *l
 	if s.life.over {
 		ss.ending++
 	}
-	s.life.sessions.put(key{seq: s.id.Num}, s)
+	s.life.sessions.Put(key{Seq: s.id.Num}, s)
 	ss.byID[s.id] = s
 }
 
@@ -104,9 +104,9 @@ func (ss *sessions) add(s *session) {
 // node is down.
 func (ss *sessions) remove(s *session) (allEnded bool) {
 	l := s.life
-	l.sessions.remove(key{seq: s.id.Num})
-	if l.sessions.len() == 0 {
-		ss.lives.remove(l.of.key())
+	l.sessions.Remove(key{Seq: s.id.Num})
+	if l.sessions.Len() == 0 {
+		ss.lives.Remove(l.of.key())
 	}
 	delete(ss.byID, s.id)
 	if ss.recent == s {
@@ -140,13 +140,13 @@ func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 	}
 	ss.down[i].Boot = max(ss.down[i].Boot, boot)
 	ss.suspected = slices.DeleteFunc(ss.suspected, func(x suspicion) bool { return x.of.Node == node && x.of.Boot <= boot })
-	for k, l := range ss.lives.from(Boot{Node: node}.key()) {
-		if k.at != fsm.Time(node) || k.seq > ss.down[i].Boot {
+	for k, l := range ss.lives.From(Boot{Node: node}.key()) {
+		if k.At != fsm.Time(node) || k.Seq > ss.down[i].Boot {
 			break
 		}
 		if !(*l).over {
 			(*l).over, (*l).suspected, some = true, false, true
-			ss.ending += (*l).sessions.len()
+			ss.ending += (*l).sessions.Len()
 		}
 	}
 	ss.recent = nil
@@ -204,13 +204,13 @@ func (ss *sessions) remember(id fsm.SessionID) {
 		return
 	}
 	for range forgetAtOnce {
-		if ss.ended.len() == 0 || ss.ended.item(0).at.Add(endedFor) >= ss.clock.now() {
+		if ss.ended.Len() == 0 || ss.ended.Item(0).at.Add(endedFor) >= ss.clock.now() {
 			break
 		}
-		delete(ss.isEnded, ss.ended.item(0).id)
-		ss.ended.pop()
+		delete(ss.isEnded, ss.ended.Item(0).id)
+		ss.ended.Pop()
 	}
-	ss.ended.push(ended{id, ss.clock.now()})
+	ss.ended.Push(ended{id, ss.clock.now()})
 	ss.isEnded[id] = true
 }
 
@@ -218,8 +218,8 @@ func (ss *sessions) remember(id fsm.SessionID) {
 // is that of SessionID.Compare, and that of a snapshot.
 func (ss *sessions) all() iter.Seq[*session] {
 	return func(yield func(*session) bool) {
-		for _, l := range ss.lives.all() {
-			for _, s := range (*l).sessions.all() {
+		for _, l := range ss.lives.All() {
+			for _, s := range (*l).sessions.All() {
 				if !yield(*s) {
 					return
 				}
@@ -243,7 +243,7 @@ func (ss *sessions) ids() []fsm.SessionID {
 // forward dead letters are on no node.
 func (ss *sessions) nodes() []Boot {
 	var boots []Boot
-	for _, l := range ss.lives.from(key{at: 1}) {
+	for _, l := range ss.lives.From(key{At: 1}) {
 		if !(*l).over {
 			boots = append(boots, (*l).of)
 		}
@@ -255,11 +255,11 @@ func (ss *sessions) nodes() []Boot {
 // here, with an id above after, ascending.
 func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 	var ids []fsm.QueueID
-	for k := range ss.lives.from(key{seq: uint64(after) + 1}) {
-		if k.at != 0 || len(ids) == limit {
+	for k := range ss.lives.From(key{Seq: uint64(after) + 1}) {
+		if k.At != 0 || len(ids) == limit {
 			break
 		}
-		ids = append(ids, fsm.QueueID(k.seq))
+		ids = append(ids, fsm.QueueID(k.Seq))
 	}
 	return ids
 }
@@ -269,8 +269,8 @@ func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 // down × log lives).
 func (ss *sessions) firstDown() *life {
 	for _, b := range ss.down {
-		for k, l := range ss.lives.from(key{at: fsm.Time(b.Node)}) {
-			if k.at == fsm.Time(b.Node) && k.seq <= b.Boot {
+		for k, l := range ss.lives.From(key{At: fsm.Time(b.Node)}) {
+			if k.At == fsm.Time(b.Node) && k.Seq <= b.Boot {
 				return *l
 			}
 			break
@@ -283,7 +283,7 @@ func (ss *sessions) firstDown() *life {
 // ascending.
 func (ss *sessions) consumerNodes() []Boot {
 	var boots []Boot
-	for _, l := range ss.lives.all() {
+	for _, l := range ss.lives.All() {
 		if (*l).consumers > 0 && !(*l).over {
 			boots = append(boots, (*l).of)
 		}
@@ -356,7 +356,7 @@ type life struct {
 
 // key returns the position of a life among lives. Queues that forward letters
 // are node 0 and come first, by id.
-func (b Boot) key() key { return key{fsm.Time(b.Node), b.Boot} }
+func (b Boot) key() key { return key{At: fsm.Time(b.Node), Seq: b.Boot} }
 
 // run is a run of command numbers.
 type run struct{ first, length uint64 }
@@ -508,7 +508,7 @@ func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	default:
 		ss.suspected = slices.Insert(ss.suspected, i, suspicion{of, ss.clock.heldDeadline(ss.settings.disconnected)})
 	}
-	if p := ss.lives.get(of.key()); p != nil {
+	if p := ss.lives.Get(of.key()); p != nil {
 		l = *p
 		l.suspected = suspected
 	}

@@ -36,9 +36,9 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code 
 		return fsm.InUse, 0
 	}
 	m.lease.touch()
-	before := c.held.len()
+	before := c.held.Len()
 	rest := m.takeRanges(c, ranges, eff)
-	switch n := before - c.held.len(); {
+	switch n := before - c.held.Len(); {
 	case cmd.GetStrict() && n == 0:
 		code = fsm.NotFound
 	case cmd.GetStrict():
@@ -98,7 +98,7 @@ func (m *Machine) afterTaking(c *consumer) {
 		m.startOldest(c)
 	}
 	if m.detached.has(c) {
-		if c.held.len() == 0 {
+		if c.held.Len() == 0 {
 			m.detached.remove(c)
 		}
 		return
@@ -131,22 +131,22 @@ func restoredRemark(reason, description string) *fsm.Remark {
 // severed, in O(log n + blocks), so that a range over a million deliveries does not
 // walk over them.
 func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) *held {
-	if c.held.len() <= m.bounds.Tick {
+	if c.held.Len() <= m.bounds.Tick {
 		m.take(c, first, last)
 		return rest
 	}
-	part := held{c.held.sever(key{seq: first}, key{seq: last})}
-	m.consumers.holds(c, -part.len())
-	for part.len() > 0 && len(m.scratch.taken) < m.bounds.Tick {
+	part := held{c.held.Sever(key{Seq: first}, key{Seq: last})}
+	m.consumers.holds(c, -part.Len())
+	for part.Len() > 0 && len(m.scratch.taken) < m.bounds.Tick {
 		m.scratch.taken = part.takeFirst(m.scratch.taken)
 	}
-	if part.len() == 0 {
+	if part.Len() == 0 {
 		return rest
 	}
 	if rest == nil {
 		return &part
 	}
-	rest.join(part.sorted)
+	rest.Join(part.sorted)
 	return rest
 }
 
@@ -167,7 +167,7 @@ func (m *Machine) endDeliveries(r *returning, eff *fsm.Effects) {
 	for _, held := range m.scratch.taken[n:] {
 		r.held.push(held)
 	}
-	if r.held.len() > 0 {
+	if r.held.Len() > 0 {
 		rest := *r // r itself stays on the stack of settle
 		rest.order = m.consumers.order()
 		m.returnings.add(&rest)
@@ -219,7 +219,7 @@ func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
 	m.counters.Acked += uint64(len(taken))
 	for i := range taken {
 		h := taken[i].handle
-		if m.messages.get(h).due(m.clock.now()) {
+		if m.messages.Get(h).due(m.clock.now()) {
 			m.counters.AckedExpired++
 		}
 		m.messages.free(h, eff)
@@ -231,7 +231,7 @@ func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
 func (m *Machine) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Effects) {
 	m.lift(taken)
 	for _, held := range taken {
-		x := m.messages.mut(held.handle)
+		x := m.messages.Mut(held.handle)
 		bump(&x.acquired)
 		bump(&x.failed)
 		m.scratch.heldBy(held.by)
@@ -268,7 +268,7 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 	kept, parks := taken[:0], m.outbox.parks()
 	m.scratch.overdue = m.scratch.overdue[:0]
 	for _, held := range taken {
-		x := m.messages.mut(held.handle)
+		x := m.messages.Mut(held.handle)
 		bump(&x.acquired)
 		if held.failed {
 			bump(&x.failed)
@@ -311,7 +311,7 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 func (m *Machine) delay(held checkout, due fsm.Time) bool {
 	if due == 0 {
 		due = m.clock.now()
-		if wait := m.settings.backoff.after(m.messages.get(held.handle), held.failed && !held.lapsed, m.id); wait != 0 {
+		if wait := m.settings.backoff.after(m.messages.Get(held.handle), held.failed && !held.lapsed, m.id); wait != 0 {
 			due = m.clock.deadline(wait)
 		}
 	}
@@ -326,7 +326,7 @@ func (m *Machine) delay(held checkout, due fsm.Time) bool {
 // place. The order is that of catchUp.
 func (m *Machine) expireReturned(eff *fsm.Effects) {
 	slices.SortFunc(m.scratch.overdue, func(a, b checkout) int {
-		x, y := m.messages.get(a.handle), m.messages.get(b.handle)
+		x, y := m.messages.Get(a.handle), m.messages.Get(b.handle)
 		return cmp.Or(cmp.Compare(x.expireAt, y.expireAt), cmp.Compare(x.seq, y.seq))
 	})
 	for _, held := range m.scratch.overdue {

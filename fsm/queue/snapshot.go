@@ -113,9 +113,9 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.messages.writeList(e, groupedList)
 	s.messages.writeList(e, parkedList)
 	for i, all := range s.held {
-		for id, held := range all.all() {
+		for id, held := range all.All() {
 			st := s.messages.fill(&e.message, held.handle)
-			st.Consumer, st.Delivery = uint32(i), id.seq
+			st.Consumer, st.Delivery = uint32(i), id.Seq
 			st.Deadline, st.Limit, st.Since = int64(held.deadline), uint64(held.limit), int64(held.since)
 			s.locks.fill(st, held.lock)
 			e.record(st)
@@ -124,8 +124,8 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.messages.writeList(e, outboxList)
 	s.messages.writeList(e, waitingList)
 	s.messages.writePurged(e)
-	for i := range s.ends.len() {
-		e.record(s.ends.item(i).state())
+	for i := range s.ends.Len() {
+		e.record(s.ends.Item(i).state())
 	}
 	e.flush(0)
 	return e.written, e.err

@@ -66,15 +66,15 @@ func (m *Machine) takeOverdue() []overdue {
 			break
 		}
 		m.scratch.budget--
-		if held, _ := of.c.held.find(of.id); locked && of.c.renewsLocks() && m.locks.renewUnasked(held.lock, k.seq, of) {
+		if held, _ := of.c.held.find(of.id); locked && of.c.renewsLocks() && m.locks.renewUnasked(held.lock, k.Seq, of) {
 			continue
 		}
 		m.scratch.taken = m.scratch.taken[:0]
 		m.take(of.c, of.id, of.id)
 		held := m.scratch.taken[0]
-		m.timers.letGo(held.deadline, k.seq)
+		m.timers.letGo(held.deadline, k.Seq)
 		if held.lock != 0 {
-			m.locks.release(held.lock, k.seq)
+			m.locks.release(held.lock, k.Seq)
 			held.lock = 0
 		}
 		due = append(due, overdue{of.c, held, locked || m.detached.has(of.c)})
@@ -89,10 +89,10 @@ func (m *Machine) takeOverdue() []overdue {
 // none. locked: it is the lock that ends. It comes first if both end at once.
 func (m *Machine) nextOverdue() (k key, of holding, locked, ok bool) {
 	k, of, ok = m.timers.timeout()
-	if at, other, some := m.locks.first(); some && (!ok || at.at <= k.at) {
+	if at, other, some := m.locks.first(); some && (!ok || at.At <= k.At) {
 		k, of, locked, ok = at, other, true, true
 	}
-	return k, of, locked, ok && m.clock.heldUntil(k.at) <= m.clock.now()
+	return k, of, locked, ok && m.clock.heldUntil(k.At) <= m.clock.now()
 }
 
 // takenBack adds deliveries that were taken back from c to scratch.taken.
@@ -181,15 +181,15 @@ func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
 func (m *Machine) catchUp(eff *fsm.Effects) {
 	for m.timers.timed() > 0 && m.scratch.budget > 0 {
 		due, h, _ := m.timers.nextTimed()
-		if due.at > m.clock.now() {
+		if due.At > m.clock.now() {
 			break
 		}
-		if e, _, ok := m.timers.expiry(); ok && e.before(due) {
+		if e, _, ok := m.timers.expiry(); ok && e.Before(due) {
 			m.expireNext(eff)
 			continue
 		}
 		m.scratch.budget--
-		if m.messages.get(h).place == Scheduled {
+		if m.messages.Get(h).place == Scheduled {
 			m.promote(h, eff)
 		} else {
 			m.retry(h)
@@ -253,7 +253,7 @@ func (m *Machine) renew(s *session, cmd *logpb.Renew) fsm.Result {
 // when that ends; 0: nothing bounds it. ok is false if the lock has reached its
 // end: then nothing has changed.
 func (m *Machine) renewOne(c *consumer, held checkout, d fsm.Millis) (until fsm.Time, ok bool) {
-	seq, of := m.messages.get(held.handle).seq, holding{c, held.id}
+	seq, of := m.messages.Get(held.handle).seq, holding{c, held.id}
 	m.scratch.steps++
 	if held.lock != 0 {
 		if until, ok = m.locks.renew(held.lock, seq, of, d); !ok {
@@ -263,7 +263,7 @@ func (m *Machine) renewOne(c *consumer, held checkout, d fsm.Millis) (until fsm.
 	if held.deadline != 0 {
 		m.timers.letGo(held.deadline, seq)
 		deadline := m.clock.heldDeadline(held.limit)
-		c.held.edit(key{seq: held.id}).deadline = deadline
+		c.held.Edit(key{Seq: held.id}).deadline = deadline
 		m.timers.hold(deadline, seq, of)
 		if held.lock == 0 {
 			until = deadline
@@ -298,9 +298,9 @@ func (m *Machine) holder(s *session, of *logpb.Session, number uint64) *consumer
 // startOldest lets the lock of the oldest delivery of c run. It is called
 // whenever c has settled or lost something.
 func (m *Machine) startOldest(c *consumer) {
-	if c.held.len() == 0 {
+	if c.held.Len() == 0 {
 		return
 	}
-	k, g := c.held.first()
-	m.locks.start(g.lock, m.messages.get(g.handle).seq, holding{c, k.seq})
+	k, g := c.held.First()
+	m.locks.start(g.lock, m.messages.Get(g.handle).seq, holding{c, k.Seq})
 }

@@ -465,7 +465,7 @@ func (m *Machine) Outlook() Outlook {
 		return o
 	}
 	if k, _, ok := m.timers.expiry(); ok {
-		o.NextExpiry = k.at
+		o.NextExpiry = k.At
 	}
 	if o.LeaseEnd = m.lease.leaseEnd(); o.LeaseEnd == 0 {
 		o.LeaseEnd = m.lease.idleEnd()
@@ -532,10 +532,10 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 		if len(c.late) > 0 && !c.cancelled && !c.isGets() {
 			timedOut++
 		}
-		if c.held.len() == 0 {
+		if c.held.Len() == 0 {
 			continue
 		}
-		if _, first := c.held.first(); first.since != 0 && (oldest == 0 || first.since < oldest) {
+		if _, first := c.held.First(); first.since != 0 && (oldest == 0 || first.since < oldest) {
 			oldest = first.since
 		}
 	}
@@ -546,7 +546,7 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 func (cs *consumers) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
-		Status: c.status(), Held: c.held.len(), TimedOut: len(c.late), NextDelivery: c.next,
+		Status: c.status(), Held: c.held.Len(), TimedOut: len(c.late), NextDelivery: c.next,
 		LateAcks: c.lateAcks, Timeout: cs.settings.timeout(c).Or(-1), OwnTimeout: c.ownTimeout.Given,
 	}
 	l := cs.settings.lock(c)
@@ -655,7 +655,7 @@ func (m *Machine) ScheduledSpan() (first, last fsm.Time) {
 // with this instant and number, in the order in which they are due.
 func (m *Machine) ScheduledAfter(at fsm.Time, number uint64, limit int) []Message {
 	var messages []Message
-	after := key{at, number}
+	after := key{At: at, Seq: number}
 	for k, h := range m.timers.scheduled(after) {
 		if len(messages) == limit {
 			break
@@ -805,9 +805,9 @@ func (p *Peek) cut() {
 func (p *Peek) walk(m *Machine, n int) (left int) {
 	for ; len(p.lists) > 0; p.lists, p.at, p.here = p.lists[1:], 0, 0 {
 		no := p.lists[0]
-		for h := p.resume(m, no); h != 0 && (no >= returnedList || p.here <= p.limit); h = m.messages.get(h).next {
+		for h := p.resume(m, no); h != 0 && (no >= returnedList || p.here <= p.limit); h = m.messages.Get(h).next {
 			if n == 0 {
-				p.at, p.seq, p.purged = h, m.messages.get(h).seq, m.counters.Purged
+				p.at, p.seq, p.purged = h, m.messages.Get(h).seq, m.counters.Purged
 				return 0
 			}
 			n--
@@ -823,8 +823,8 @@ func (p *Peek) walk(m *Machine, n int) (left int) {
 // resume returns the message of a list to continue with: where the last step
 // ended, if that message is still there, otherwise the first.
 func (p *Peek) resume(m *Machine, no int) uint32 {
-	if h := p.at; h != 0 && p.purged == m.counters.Purged && h < m.messages.end() {
-		if x := m.messages.get(h); x.seq == p.seq && x.place != CheckedOut && x.list() == no {
+	if h := p.at; h != 0 && p.purged == m.counters.Purged && h < m.messages.End() {
+		if x := m.messages.Get(h); x.seq == p.seq && x.place != CheckedOut && x.list() == no {
 			return h
 		}
 	}
@@ -892,8 +892,8 @@ type Followed struct {
 // FollowRef begins to follow the message with this payload; false: the queue does
 // not have it. O(messages).
 func FollowRef(m *Machine, ref fsm.Ref) (Follow, bool) {
-	for h := uint32(1); h < m.messages.end(); h++ {
-		if x := m.messages.get(h); x.seq != 0 && x.ref() == ref {
+	for h := uint32(1); h < m.messages.End(); h++ {
+		if x := m.messages.Get(h); x.seq != 0 && x.ref() == ref {
 			return Follow{ref: ref, handle: h}, true
 		}
 	}
@@ -910,10 +910,10 @@ func (f *Follow) HandedTo(to fsm.ConsumerID, delivery uint64) { f.holder, f.deli
 // has purged it. A purged message may be described until it is released. m is the
 // machine with which f began.
 func (f *Follow) Describe(m *Machine) (d Followed, ok bool) {
-	if f.handle >= m.messages.end() {
+	if f.handle >= m.messages.End() {
 		return d, false
 	}
-	if x := m.messages.get(f.handle); x.seq == 0 || x.ref() != f.ref {
+	if x := m.messages.Get(f.handle); x.seq == 0 || x.ref() != f.ref {
 		return d, false
 	}
 	d.Message = m.messages.describe(f.handle)
@@ -955,5 +955,5 @@ func (e Ends) OfLetter(letter uint64) (End, bool) {
 	if i < 0 {
 		return End{}, false
 	}
-	return e.of.ring.item(i).shown(e.of.next - uint64(e.of.ring.len()) + uint64(i)), true
+	return e.of.ring.Item(i).shown(e.of.next - uint64(e.of.ring.Len()) + uint64(i)), true
 }
