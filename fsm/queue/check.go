@@ -38,10 +38,10 @@ type checker struct {
 
 	groups map[*group]*foundGroup // what was found of each
 
-	// In this order: messages with a deadLetterInfo, with a schedule name, in the
+	// In this order: messages with an extra, with a schedule name, in the
 	// table of numbers, in blocks of returns; consumers in tables of sessions;
 	// deliveries with a deadline.
-	infos, named, numbered, returned, attached, timeouts int
+	extras, named, numbered, returned, attached, timeouts int
 
 	locks, running int // deliveries with a lock, and those whose lock runs
 	labelled       int // messages with a label
@@ -73,7 +73,7 @@ func (k *checker) note(x *message, h uint32, place Place) {
 		k.ready[x.priority]++
 	}
 	if x.info != 0 {
-		k.infos++
+		k.extras++
 	}
 	if x.labelled() {
 		k.labelled++

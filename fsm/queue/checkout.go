@@ -106,7 +106,7 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 	d.LockedUntil = m.locks.until(lock)
 	if x.info != 0 {
 		d.LockedUntil = max(d.LockedUntil, m.groupLockedUntil(h, c)) // it has only one of them
-		d.Deaths, d.ScheduledFor = m.messages.deadLetterInfo(h).deaths, m.messages.scheduleInfo(h).scheduledFor
+		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
 	}
 	if d.LockedUntil != 0 {
 		d.LockRemaining = fsm.Millis(max(d.LockedUntil-m.clock.now(), 0))

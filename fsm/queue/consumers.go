@@ -11,8 +11,7 @@ import (
 )
 
 // consumers are all consumers of the queue, including the gets of sessions, by
-// age. This part decides who may be served (single.go has the rules for single
-// active consumers); service decides in which order.
+// age. This part decides who may be served; service decides in which order.
 //
 // Invariants:
 //

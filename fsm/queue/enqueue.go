@@ -172,7 +172,7 @@ func (m *Machine) store(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *f
 		m.messages.setHops(h, cmd.Hops)
 	}
 	if len(cmd.Deaths) > 0 {
-		m.messages.editDeadLetterInfo(h).deaths = copyDeaths(cmd.Deaths)
+		m.messages.editExtra(h).deaths = copyDeaths(cmd.Deaths)
 	}
 	if due == 0 {
 		due = fsm.Time(max(cmd.ScheduledFor, 0))

@@ -311,10 +311,10 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 }
 
 // groupOf returns the group of message h; nil: it has none.
-func (m *Machine) groupOf(h uint32) *group { return m.messages.deadLetterInfo(h).group }
+func (m *Machine) groupOf(h uint32) *group { return m.messages.extra(h).group }
 
 // setGroup makes message h, which is in no place, one of g.
-func (m *Machine) setGroup(h uint32, g *group) { m.messages.editDeadLetterInfo(h).group = g }
+func (m *Machine) setGroup(h uint32, g *group) { m.messages.editExtra(h).group = g }
 
 // placeOf is where message h, which is in no place, waits to be handed out for the
 // first time. A queue without groups forgets the group of the message.
@@ -395,7 +395,7 @@ func (m *Machine) handOutGrouped(h uint32, g *group, c *consumer, lock fsm.Milli
 // that was due while that was so remains covered, whatever the settings say since.
 func (m *Machine) covered(h uint32) bool {
 	g := m.groupOf(h)
-	return g != nil && g.hold != nil && (m.settings.GroupExpiry || m.messages.deadLetterInfo(h).protected)
+	return g != nil && g.hold != nil && (m.settings.GroupExpiry || m.messages.extra(h).protected)
 }
 
 // doomed reports whether message h dies because its group has ended.

@@ -41,7 +41,7 @@ type messages struct {
 
 	// The records and their extra information, both by handle; 0 is no message.
 	arena[message]
-	infos   arena[deadLetterInfo]
+	extras  arena[extra]
 	next    uint64 // number of the next message
 	lists   [listCount]list
 	waiting uint32                  // priorities that have messages
@@ -239,7 +239,7 @@ func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 	x := ms.Get(h)
 	index := x.index
 	if x.info != 0 {
-		ms.infos.Release(x.info)
+		ms.extras.Release(x.info)
 	}
 	if x.labelled() {
 		ms.labels.drop(x.seq)
@@ -287,7 +287,7 @@ func (ms *messages) putAfter(at, h uint32, p Place) {
 // watch starts the expiry of message h, which is ready. A message with TTL 0 is
 // watched only after it was offered.
 func (ms *messages) watch(h uint32) {
-	if x := ms.Get(h); x.info == 0 || !ms.infos.Get(x.info).protected {
+	if x := ms.Get(h); x.info == 0 || !ms.extras.Get(x.info).protected {
 		ms.timers.watch(x, h)
 	}
 }
@@ -460,7 +460,7 @@ func (ms *messages) enqueuedAt(h uint32) fsm.Time {
 
 // describe describes message h for listings. The caller adds the holder.
 func (ms *messages) describe(h uint32) Message {
-	x, e, r := ms.Get(h), ms.deadLetterInfo(h), ms.scheduleInfo(h)
+	x, e, r := ms.Get(h), ms.extra(h), ms.scheduleInfo(h)
 	d := Message{
 		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
 		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
@@ -481,23 +481,23 @@ func (ms *messages) describe(h uint32) Message {
 // enterGroup adds message h, which has just got its place, to its group, if it has
 // one.
 func (ms *messages) enterGroup(h uint32) {
-	x, g := ms.Get(h), ms.deadLetterInfo(h).group
+	x, g := ms.Get(h), ms.extra(h).group
 	if g == nil {
 		return
 	}
 	if now := ms.groups.enter(g, x.seq, h, x.place == Grouped); now != g {
-		ms.infos.Mut(x.info).group = now
+		ms.extras.Mut(x.info).group = now
 	}
 }
 
 // leaveGroup removes message h from its group, before it leaves its place.
 func (ms *messages) leaveGroup(h uint32) {
-	x, g := ms.Get(h), ms.deadLetterInfo(h).group
+	x, g := ms.Get(h), ms.extra(h).group
 	if g == nil {
 		return
 	}
-	if ms.deadLetterInfo(h).protected {
-		ms.infos.Mut(x.info).protected = false
+	if ms.extra(h).protected {
+		ms.extras.Mut(x.info).protected = false
 		ms.groups.protect(g, -1)
 	}
 	ms.groups.leave(g, x.seq)
@@ -505,15 +505,15 @@ func (ms *messages) leaveGroup(h uint32) {
 
 // ungroup makes message h, which is in no place, one of no group.
 func (ms *messages) ungroup(h uint32) {
-	ms.infos.Mut(ms.Get(h).info).group = nil
+	ms.extras.Mut(ms.Get(h).info).group = nil
 	ms.dropInfo(h)
 }
 
-// dropInfo frees the deadLetterInfo of message h, which has one, if it is empty.
+// dropInfo frees the extra of message h, which has one, if it is empty.
 func (ms *messages) dropInfo(h uint32) {
 	x := ms.Mut(h)
-	if e := ms.infos.Get(x.info); len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 {
-		ms.infos.Release(x.info)
+	if e := ms.extras.Get(x.info); len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 {
+		ms.extras.Release(x.info)
 		x.info = 0
 	}
 }
@@ -523,8 +523,8 @@ func (ms *messages) dropInfo(h uint32) {
 func (ms *messages) protect(h uint32) {
 	x := ms.Get(h)
 	ms.timers.forget(x)
-	ms.infos.Mut(x.info).protected = true
-	ms.groups.protect(ms.deadLetterInfo(h).group, 1)
+	ms.extras.Mut(x.info).protected = true
+	ms.groups.protect(ms.extra(h).group, 1)
 }
 
 // restoreGroup gives message h, which is in no place, its group.
@@ -537,7 +537,7 @@ func (ms *messages) restoreGroup(st *logpb.MessageState, h uint32) error {
 	case g == nil || g.id != st.GroupId || st.GroupId == "" && Place(st.Place) == Grouped:
 		return fmt.Errorf("%w: message %d has no group", ErrSnapshot, st.Seq)
 	case st.GroupId != "":
-		ms.editDeadLetterInfo(h).group = g
+		ms.editExtra(h).group = g
 	}
 	return nil
 }

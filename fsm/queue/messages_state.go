@@ -12,7 +12,7 @@ import (
 // arenas, and handles mean the same in both.
 type frozen struct {
 	records pages[message]
-	infos   pages[deadLetterInfo]
+	extras  pages[extra]
 	lists   [listCount]list
 	live    liveIndexes
 	labels  labels
@@ -24,7 +24,7 @@ type frozen struct {
 // the next change and raises no epoch, so that hashing a state does not make the next
 // writes copy chunks. O(number of chunks).
 func (ms *messages) capture(keep bool) frozen {
-	return frozen{ms.arena.Capture(keep), ms.infos.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.capture(keep), ms.groups.endedOnes()}
+	return frozen{ms.arena.Capture(keep), ms.extras.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.capture(keep), ms.groups.endedOnes()}
 }
 
 // save writes the messages' section of a snapshot's head.
@@ -74,7 +74,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 		st.ExpireAt, st.DueAt = 0, int64(x.expireAt)
 	}
 	if x.info != 0 {
-		e := f.infos.At(int(x.info))
+		e := f.extras.At(int(x.info))
 		e.fill(st)
 		if len(f.ended) > 0 && x.place != Scheduled && x.place != Deferred && x.place != Parked {
 			st.EndedGroup = f.ended[e.group]
@@ -89,7 +89,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 
 // fill adds to st what few messages have. Slices are shared and must not
 // change.
-func (e *deadLetterInfo) fill(st *logpb.MessageState) {
+func (e *extra) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	st.Hops, st.Forwarded = uint32(e.hops), e.forwarded
 	if e.group != nil {
@@ -145,7 +145,7 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 		ms.labels.expect(st.Seq, st.MessageId, st.CorrelationId)
 	}
 	if len(st.Deaths) > 0 {
-		ms.editDeadLetterInfo(h).deaths = st.Deaths
+		ms.editExtra(h).deaths = st.Deaths
 	}
 	if st.Hops > 0 {
 		ms.setHops(h, st.Hops)
@@ -215,7 +215,7 @@ func (ms *messages) check(k *checker) {
 	k.that(k.count == ms.counts, "counted %v, found %v", ms.counts, k.count)
 	k.that(k.ready == ms.ready, "ready by priority: counted %d, found %d", ms.ready, k.ready)
 	k.that(len(k.live) == ms.Live(), "%d messages, %d in places", ms.Live(), len(k.live))
-	k.that(k.infos == ms.infos.Live(), "%d infos, %d in use", ms.infos.Live(), k.infos)
+	k.that(k.extras == ms.extras.Live(), "%d extras, %d in use", ms.extras.Live(), k.extras)
 	k.that(k.named == len(ms.named), "%d scheduled messages have a name, %d names", k.named, len(ms.named))
 	k.that(k.numbered == ms.numbers.Len(), "%d scheduled messages, %d numbers", k.numbered, ms.numbers.Len())
 	ms.labels.check(k, k.labelled)
@@ -264,7 +264,7 @@ func (ms *messages) checkLists(k *checker) {
 // checkOne checks what holds for a message in any place.
 func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	x := ms.Get(h)
-	switch e := ms.deadLetterInfo(h); {
+	switch e := ms.extra(h); {
 	case k.seen[h]:
 		k.fail("message %d is in two places", x.seq)
 	case x.place != place:
@@ -283,10 +283,10 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d is no letter", x.seq)
 	}
 	k.note(x, h, place)
-	if g := ms.deadLetterInfo(h).group; g != nil {
-		k.group(g, x, h, ms.deadLetterInfo(h).protected)
+	if g := ms.extra(h).group; g != nil {
+		k.group(g, x, h, ms.extra(h).protected)
 	}
-	if !ms.deadLetterInfo(h).protected {
+	if !ms.extra(h).protected {
 		ms.timers.checkOne(k, x, h)
 	}
 	switch {
@@ -295,7 +295,7 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	case place == Parked:
 		k.that(x.failed != 0 && x.failed <= x.acquired, "message %d is parked and has not failed", x.seq)
 	case place == Grouped:
-		k.that(ms.deadLetterInfo(h).group != nil, "message %d has no group", x.seq)
+		k.that(ms.extra(h).group != nil, "message %d has no group", x.seq)
 	case place.aside():
 		ms.timers.checkExpiry(k, ms.scheduleInfo(h).expireAt, x.seq, h)
 		k.that((x.expireAt != 0 || place == Deferred) && x.acquired != 0, "message %d is never tried again, or was not before", x.seq)

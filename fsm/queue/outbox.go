@@ -10,8 +10,8 @@ import (
 )
 
 // outbox holds the letters: messages in the places Outbox and Waiting that have
-// died or left a delayed exchange, and the queues they go to. dead.go decides
-// which messages become letters, route.go what happens to them then.
+// died or left a delayed exchange, and the queues they go to. It decides which
+// messages become letters, and what happens to them then.
 //
 // Letters are numbered in the order in which they die. In the list of the
 // outbox those with a route come first; the unrouted ones follow without a gap.
@@ -113,7 +113,7 @@ func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 // deadLetter describes message h, which has died. Deaths are shared with the
 // record and never changed.
 func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
-	x, e, r := o.messages.Get(h), o.messages.deadLetterInfo(h), o.messages.scheduleInfo(h)
+	x, e, r := o.messages.Get(h), o.messages.extra(h), o.messages.scheduleInfo(h)
 	var remark fsm.Remark
 	if e.remark != nil {
 		remark = *e.remark
@@ -128,7 +128,7 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 
 // letter describes letter h.
 func (o *outbox) letter(h uint32) Letter {
-	e := o.messages.deadLetterInfo(h)
+	e := o.messages.extra(h)
 	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.scheduleInfo(h).done, Transfers: e.transfers}
 }
 
@@ -212,7 +212,7 @@ func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 // order of their lists, which is that of the transfer numbers of each target:
 // so pending fills up in order, or the snapshot is damaged.
 func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
-	e := o.messages.editDeadLetterInfo(h)
+	e := o.messages.editExtra(h)
 	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
 	e.forwarded = st.Forwarded
 	o.recount(h, 0, Place(st.Place))
@@ -242,7 +242,7 @@ func (o *outbox) check(k *checker) {
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}
 	for h := o.messages.head(outboxList); h != 0 && k.err == nil; h = o.messages.Get(h).next {
-		e := o.messages.deadLetterInfo(h)
+		e := o.messages.extra(h)
 		k.that(e.letter > 0 && e.letter < o.next, "letter %d of %d", e.letter, o.next)
 		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
 		last = e.letter
@@ -273,7 +273,7 @@ func (o *outbox) check(k *checker) {
 // checkTransfers checks the transfers of letter h. pending counts them by
 // target.
 func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]int) {
-	e := o.messages.deadLetterInfo(h)
+	e := o.messages.extra(h)
 	for _, t := range e.transfers {
 		i, ok := o.find(t.To)
 		if k.that(ok, "letter %d goes to nobody", e.letter); !ok {
@@ -291,7 +291,7 @@ func (o *outbox) checkForwarded(k *checker) {
 	var found forwardedCounts
 	for no, list := range []int{outboxList, waitingList} {
 		for h := o.messages.head(list); h != 0; h = o.messages.Get(h).next {
-			e := o.messages.deadLetterInfo(h)
+			e := o.messages.extra(h)
 			if !e.forwarded {
 				continue
 			}
@@ -306,7 +306,7 @@ func (o *outbox) checkForwarded(k *checker) {
 func (o *outbox) checkWaiting(k *checker) {
 	n := 0
 	for h := o.messages.head(waitingList); h != 0; h = o.messages.Get(h).next {
-		e := o.messages.deadLetterInfo(h)
+		e := o.messages.extra(h)
 		k.that(e.letter > 0 && e.letter < o.next && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
 			"letter %d does not wait", e.letter)
 		p := o.waiting.Get(key{Seq: e.letter})
@@ -375,7 +375,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 		return
 	}
 	o.counters.DeadLettered++
-	e := o.messages.editDeadLetterInfo(h)
+	e := o.messages.editExtra(h)
 	e.reason, e.diedAt = reason, o.clock.now()
 	e.deaths = o.addDeath(e.deaths, reason)
 	if what == SentOnce {
@@ -389,7 +389,7 @@ func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 // post appends message h, which is in no place, to the outbox. Letters are
 // never posted anywhere but at the end, so numbers ascend from unrouted on.
 func (o *outbox) post(h uint32, eff *fsm.Effects) {
-	e := o.messages.editDeadLetterInfo(h)
+	e := o.messages.editExtra(h)
 	e.letter, e.group = o.next, nil
 	o.next++
 	o.messages.put(h, Outbox)
@@ -451,7 +451,7 @@ func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	if cmd.GetRetry() {
 		return o.routeWaiting(cmd, eff)
 	}
-	if o.unrouted == 0 || o.messages.deadLetterInfo(o.unrouted).letter != cmd.GetFirst() {
+	if o.unrouted == 0 || o.messages.extra(o.unrouted).letter != cmd.GetFirst() {
 		return fsm.Result{}
 	}
 	var r fsm.Result
@@ -511,11 +511,11 @@ func (o *outbox) wait(h uint32) {
 	r := *o.messages.scheduleInfo(h)
 	r.refused = false
 	o.messages.setScheduleInfo(h, r)
-	o.messages.editDeadLetterInfo(h).transfers = nil
+	o.messages.editExtra(h).transfers = nil
 	o.recount(h, Outbox, Waiting)
 	o.messages.remove(h)
 	o.messages.put(h, Waiting)
-	o.waiting.Put(key{Seq: o.messages.deadLetterInfo(h).letter}, h)
+	o.waiting.Put(key{Seq: o.messages.extra(h).letter}, h)
 }
 
 // route gives letter h one transfer per target, except to targets that already
@@ -551,12 +551,12 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 	}
 	switch {
 	case len(transfers) > 0:
-		o.messages.editDeadLetterInfo(h).transfers = transfers
+		o.messages.editExtra(h).transfers = transfers
 	case len(done) > 0:
 		o.arrived(h, 0, eff)
-	case o.messages.deadLetterInfo(h).forwarded && !o.settings.forwards() && !o.scratch.ended:
+	case o.messages.extra(h).forwarded && !o.settings.forwards() && !o.scratch.ended:
 		o.comeBack(h)
-	case o.messages.deadLetterInfo(h).forwarded || o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
+	case o.messages.extra(h).forwarded || o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
 		o.wait(h)
 	default:
 		o.drop(h, eff)
@@ -566,14 +566,14 @@ func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
 // noteUnroutable counts letter h of a delayed exchange that had no route when
 // it was due. It dies of that, if the route has a destination for dead letters.
 func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
-	if !o.settings.DelayedStore || o.messages.deadLetterInfo(h).forwarded || o.messages.deadLetterInfo(h).reason != logpb.Death_NONE || len(o.messages.scheduleInfo(h).done) > 0 ||
+	if !o.settings.DelayedStore || o.messages.extra(h).forwarded || o.messages.extra(h).reason != logpb.Death_NONE || len(o.messages.scheduleInfo(h).done) > 0 ||
 		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
 		return
 	}
 	o.counters.Unroutable++
 	o.ends.message(h, logpb.EndState_UNROUTABLE, AtLeastOnce, o.next, false)
 	if route.GetUnroutable() {
-		e := o.messages.editDeadLetterInfo(h)
+		e := o.messages.editExtra(h)
 		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, o.clock.now(), o.addDeath(e.deaths, logpb.Death_UNROUTABLE)
 	}
 }
@@ -581,7 +581,7 @@ func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 // drop removes letter h, which no target has.
 func (o *outbox) drop(h uint32, eff *fsm.Effects) {
 	o.counters.DeadDropped++
-	o.ends.settled(o.messages.deadLetterInfo(h).letter)
+	o.ends.settled(o.messages.extra(h).letter)
 	o.recount(h, Outbox, 0)
 	o.messages.remove(h)
 	o.messages.free(h, eff)
@@ -590,7 +590,7 @@ func (o *outbox) drop(h uint32, eff *fsm.Effects) {
 // arrived removes letter h, which the targets have. last is the one that has just
 // taken it, and may not be noted yet; 0: none has.
 func (o *outbox) arrived(h uint32, last fsm.QueueID, eff *fsm.Effects) {
-	if e := o.messages.deadLetterInfo(h); e.forwarded {
+	if e := o.messages.extra(h); e.forwarded {
 		o.counters.Forwarded++
 		o.ends.forwarded(h, o.messages.scheduleInfo(h).done, last, o.next)
 	} else {
@@ -679,9 +679,9 @@ func (o *outbox) dropGone(t *deadLetterTarget) bool {
 // Slices are replaced, since letters and snapshots share them. Ensures: h may be
 // freed, or wait: the caller must not use it again.
 func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
-	left, r := o.messages.deadLetterInfo(h).transfers, *o.messages.scheduleInfo(h)
+	left, r := o.messages.extra(h).transfers, *o.messages.scheduleInfo(h)
 	if has {
-		o.ends.arrived(o.messages.deadLetterInfo(h).letter, id)
+		o.ends.arrived(o.messages.extra(h).letter, id)
 	}
 	if has && (len(left) > 1 || r.refused) || refused {
 		if has {
@@ -692,7 +692,7 @@ func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, ef
 	}
 	if len(left) > 1 {
 		i := slices.IndexFunc(left, func(t Transfer) bool { return t.To == id })
-		o.messages.editDeadLetterInfo(h).transfers = slices.Concat(left[:i], left[i+1:])
+		o.messages.editExtra(h).transfers = slices.Concat(left[:i], left[i+1:])
 		return
 	}
 	switch some := has || len(r.done) > 0; {
@@ -739,7 +739,7 @@ func (m *Machine) forward(eff *fsm.Effects) {
 		}
 		m.scratch.handOuts--
 		m.messages.remove(h)
-		if hops := uint32(m.messages.deadLetterInfo(h).hops); hops < maxHops {
+		if hops := uint32(m.messages.extra(h).hops); hops < maxHops {
 			m.messages.setHops(h, hops+1)
 			m.outbox.forward(h, eff)
 		} else {
@@ -750,7 +750,7 @@ func (m *Machine) forward(eff *fsm.Effects) {
 
 // setHops records how often message h was forwarded.
 func (ms *messages) setHops(h, hops uint32) {
-	ms.editDeadLetterInfo(h).hops = uint8(min(hops, maxHops+1))
+	ms.editExtra(h).hops = uint8(min(hops, maxHops+1))
 }
 
 // forwardedCounts are the letters that are forwarded, by place.
@@ -773,7 +773,7 @@ func (o *outbox) underWay() Count { return o.forwarded.all() }
 // forward posts message h, which is in no place, as a letter that has not died. It
 // keeps its expiry, which counts again if it comes back.
 func (o *outbox) forward(h uint32, eff *fsm.Effects) {
-	e := o.messages.editDeadLetterInfo(h)
+	e := o.messages.editExtra(h)
 	e.reason, e.diedAt, e.forwarded = logpb.Death_NONE, o.clock.now(), true
 	o.post(h, eff)
 	o.recount(h, 0, Outbox)
@@ -782,7 +782,7 @@ func (o *outbox) forward(h uint32, eff *fsm.Effects) {
 // recount moves letter h from a place, or none, to another, or none, in the counts of
 // what is forwarded. It does nothing for a letter that has died.
 func (o *outbox) recount(h uint32, from, to Place) {
-	if !o.messages.deadLetterInfo(h).forwarded {
+	if !o.messages.extra(h).forwarded {
 		return
 	}
 	if from != 0 {
@@ -796,7 +796,7 @@ func (o *outbox) recount(h uint32, from, to Place) {
 // arrives reports whether letter h stays until it has arrived everywhere: it is
 // forwarded, or its queue delivers dead letters at least once.
 func (o *outbox) arrives(h uint32) bool {
-	return o.messages.deadLetterInfo(h).forwarded || o.strategy() == AtLeastOnce
+	return o.messages.extra(h).forwarded || o.strategy() == AtLeastOnce
 }
 
 // comeBack makes letter h, which was to be forwarded and is in the outbox without
@@ -804,7 +804,7 @@ func (o *outbox) arrives(h uint32) bool {
 func (o *outbox) comeBack(h uint32) {
 	o.recount(h, Outbox, 0)
 	o.messages.remove(h)
-	e := o.messages.editDeadLetterInfo(h)
+	e := o.messages.editExtra(h)
 	e.letter, e.diedAt, e.forwarded, e.hops = 0, 0, false, e.hops-1
 	due := o.messages.scheduleInfo(h).scheduledFor
 	if e.schedule = nil; due != 0 {

@@ -99,7 +99,7 @@ func (m *Machine) promote(h uint32, eff *fsm.Effects) {
 func (m *Machine) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effects) {
 	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
 	m.messages.Mut(h).expireAt = 0
-	e := m.messages.editDeadLetterInfo(h)
+	e := m.messages.editExtra(h)
 	e.reason, e.diedAt = logpb.Death_NONE, m.clock.now()
 	m.outbox.post(h, eff)
 }

@@ -11,7 +11,7 @@ import (
 
 // sessions are all sessions that have a stream here, the lives of the nodes
 // they live on, and the memory of ended ones: sessions for a while, nodes that
-// were declared down forever. suspected.go has the suspected lives.
+// were declared down forever.
 //
 // A session whose life is over can no longer be found. It ends step by step,
 // and is one of the ending sessions until it has ended.

@@ -236,7 +236,7 @@ func (m *Machine) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Effects
 		bump(&x.failed)
 		m.scratch.heldBy(held.by)
 		if remark != nil {
-			m.messages.editDeadLetterInfo(held.handle).remark = remark
+			m.messages.editExtra(held.handle).remark = remark
 		}
 		m.outbox.die(held.handle, logpb.Death_REJECTED, eff)
 	}
