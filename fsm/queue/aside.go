@@ -1,7 +1,10 @@
 package queue
 
 import (
+	"fmt"
+
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // aside are the messages that were handed out and set aside: delayed ones,
@@ -35,7 +38,7 @@ func (p *aside) delay(h uint32, until fsm.Time) { p.put(h, Delayed, until, "") }
 // put sets message h aside, which is in no place. Its expiry, if it has one, is
 // in expireAt.
 func (p *aside) put(h uint32, in Place, until fsm.Time, token string) {
-	x := p.messages.mut(h)
+	x := p.messages.Mut(h)
 	if x.expireAt != 0 || token != "" {
 		r := *p.messages.scheduleInfo(h)
 		r.expireAt, r.deferral = x.expireAt, token
@@ -61,7 +64,7 @@ func (p *aside) find(token string) uint32 { return p.tokens[token] }
 // expireAt again, even if it has passed, but in no timer; its token is free.
 func (p *aside) take(h uint32) {
 	p.messages.remove(h)
-	x, r := p.messages.mut(h), *p.messages.scheduleInfo(h)
+	x, r := p.messages.Mut(h), *p.messages.scheduleInfo(h)
 	x.expireAt = r.expireAt
 	if r.expireAt == 0 && r.deferral == "" {
 		return
@@ -74,9 +77,217 @@ func (p *aside) take(h uint32) {
 
 // takeWaiting is take for a message that is set aside, ready or parked.
 func (p *aside) takeWaiting(h uint32) {
-	if p.messages.get(h).place.aside() {
+	if p.messages.Get(h).place.aside() {
 		p.take(h)
 	} else {
 		p.messages.remove(h)
+	}
+}
+
+// restore puts message h, which messages.restore has left in no place, back.
+// Only what would damage a table is checked here; the rest is Check's.
+func (p *aside) restore(st *logpb.MessageState, h uint32) error {
+	in := Place(st.Place)
+	switch {
+	case (in == Deferred) != (st.Deferral != "") || in == Delayed && st.DueAt == 0:
+		return fmt.Errorf("%w: message %d was set aside for nothing", ErrSnapshot, st.Seq)
+	case in == Deferred && p.find(st.Deferral) != 0:
+		return fmt.Errorf("%w: two messages are deferred as %q", ErrSnapshot, st.Deferral)
+	case p.timers.has(Ready, fsm.Time(st.ExpireAt), st.Seq):
+		return fmt.Errorf("%w: message %d expires twice", ErrSnapshot, st.Seq)
+	}
+	p.put(h, in, fsm.Time(st.DueAt), st.Deferral)
+	return nil
+}
+
+// check checks the tokens. That the messages are where their places say is
+// checked by messages.
+func (p *aside) check(k *checker) {
+	n := uint64(len(p.tokens))
+	k.that(n == p.messages.count(Deferred).Messages, "%d messages are deferred, under %d tokens", p.messages.count(Deferred).Messages, n)
+	for h := p.messages.head(deferredList); h != 0 && k.err == nil; h = p.messages.Get(h).next {
+		token := p.messages.scheduleInfo(h).deferral
+		k.that(token != "" && p.find(token) == h, "message %d is not found as %q", p.messages.Get(h).seq, token)
+	}
+}
+
+// maxToken bounds the bytes of a deferral token.
+const maxToken = 255
+
+// defersOne reports whether a settlement defers one delivery under a token.
+func defersOne(cmd *logpb.Settle) bool {
+	return len(cmd.Ranges) == 2 && cmd.Ranges[1] == 1 && len(cmd.Deferral) > 0 && len(cmd.Deferral) <= maxToken
+}
+
+// deferTaken puts the message in scratch.taken, if there is one, aside for c under
+// a token that is free. It returns to the others at due, if that is not 0, or
+// expires before. One that has expired already dies now, as with any other end
+// of a delivery.
+//
+// It ends at once even while earlier settlements are unfinished, since it takes
+// no place among the returned messages.
+func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.Effects) (code fsm.Code, count uint64) {
+	taken := m.scratch.taken
+	if len(taken) == 0 {
+		return fsm.NotFound, 0
+	}
+	m.lift(taken)
+	m.noteHolder(taken, c.id, c.tag)
+	h := taken[0].handle
+	m.scratch.taken = taken[:0]
+	x := m.messages.Mut(h)
+	bump(&x.acquired)
+	if x.due(m.clock.now()) {
+		m.scratch.heldBy(taken[0].by)
+		m.outbox.die(h, logpb.Death_EXPIRED, eff)
+		m.scratch.heldBy(0)
+		return fsm.OK, 0
+	}
+	if due != 0 {
+		due = max(due, m.clock.atOnce())
+	}
+	m.aside.put(h, Deferred, due, token)
+	m.counters.Deferred++
+	return fsm.OK, 1
+}
+
+// receiveDeferred hands deferred messages to a consumer that names their tokens.
+// Count of the answer is how many; NotFound says that some were not there.
+//
+// They count in the credit of the consumer, but are handed out whatever credit
+// it has, since it has asked for them, up to the most that any consumer may hold.
+// A consumer that is not served for another reason than its credit is refused as
+// Reserved: it has timed out, its node is suspected, or it is not the active one.
+func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *fsm.Effects) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	tokens := cmd.GetTokens()
+	if len(tokens) == 0 || len(tokens) > m.bounds.HandOuts {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	c := s.consumer(cmd.GetConsumer())
+	switch {
+	case c == nil || c.isGets() || c.cancelled:
+		return fsm.Result{Code: fsm.NotFound}
+	case !m.consumers.served(c) || c.held.Len()+len(tokens) > maxCredit:
+		return fsm.Result{Code: fsm.Reserved}
+	}
+	m.lease.touch()
+	var r fsm.Result
+	for _, token := range tokens {
+		h := m.firstDeferred(token, eff)
+		if h == 0 {
+			r.Code = fsm.NotFound
+			continue
+		}
+		r.Count++
+		m.aside.take(h)
+		if !m.settings.grouped() && m.groupOf(h) != nil {
+			m.messages.ungroup(h)
+		}
+		id, lock := m.hand(h, c)
+		m.deliver(c, id, h, lock, eff)
+	}
+	m.consumers.refresh(c)
+	return r
+}
+
+// firstDeferred returns the message under a token; 0: there is none. Due
+// messages expire, up to the budget, so that deaths keep their order; one that
+// is still due counts as gone, and so does one that is due to return.
+func (m *Machine) firstDeferred(token string, eff *fsm.Effects) uint32 {
+	for {
+		h := m.aside.find(token)
+		if h == 0 || m.messages.Get(h).due(m.clock.now()) {
+			return 0
+		}
+		at := m.messages.scheduleInfo(h).expireAt
+		if at == 0 || at > m.clock.now() {
+			return h
+		}
+		if !m.expireNext(eff) {
+			return 0
+		}
+	}
+}
+
+// Parked messages have failed more often than the default delivery limit allows, in
+// a queue without dead-letter exchange. Nobody gets them, and only what somebody has
+// set ends them: a TTL, a length limit, a purge. They wait for Unpark, or for
+// settings that do not park them.
+
+// exceeds reports whether x has failed more often than the delivery limit allows.
+func (s *settings) exceeds(x *message) bool {
+	return s.DeliveryLimit >= 0 && int64(x.failed) > s.DeliveryLimit
+}
+
+// parks reports whether what exceeds the delivery limit is parked: nobody has set
+// the limit, and there is nowhere to send a dead letter. Before version 3 it dies.
+func (o *outbox) parks() bool {
+	return o.since(3) && !o.settings.DeliveryLimitSet && o.strategy() == Dropped
+}
+
+// park puts message h, which is in no place, to the parked ones. It keeps its
+// group, and its expiry goes on.
+func (ms *messages) park(h uint32) {
+	ms.put(h, Parked)
+	ms.watch(h)
+	ms.counters.Parked++
+}
+
+// unpark makes up to n of the parked messages ready, those that were parked first,
+// and no more than one command may; 0: all. Their failures count anew. Count of the
+// answer is how many. The next call continues; nothing is remembered.
+func (m *Machine) unpark(cmd *logpb.Unpark) fsm.Result {
+	if !m.since(3) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	n := uint64(m.bounds.Tick)
+	if asked := cmd.GetCount(); asked > 0 {
+		n = min(n, asked)
+	}
+	var r fsm.Result
+	for h := m.messages.head(parkedList); h != 0 && r.Count < n; h = m.messages.head(parkedList) {
+		m.messages.Mut(h).failed = 0
+		m.unparkOne(h)
+		r.Count++
+	}
+	return r
+}
+
+// unparkOne makes parked message h ready, as one that is tried again. If it has
+// expired meanwhile it is due at once.
+func (m *Machine) unparkOne(h uint32) {
+	m.messages.remove(h)
+	m.counters.Unparked++
+	m.lease.touch()
+	m.tryAgain(h)
+}
+
+// unparks reports whether messages are parked that the settings do not park: dead
+// letters have somewhere to go, or there is no limit. With a limit that somebody has
+// set they stay, since it would drop them.
+func (m *Machine) unparks() bool {
+	return m.messages.head(parkedList) != 0 && (m.settings.DeliveryLimit < 0 || m.outbox.strategy() != Dropped)
+}
+
+// settleParked ends the parking of messages that the settings do not park, those
+// that were parked first, as many as a command of this kind may: what exceeds the
+// limit dies, the rest becomes ready. What is due expires before.
+func (m *Machine) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
+	n := m.bounds.Before
+	if kind == logpb.Command_TICK {
+		n = m.bounds.Back()
+	}
+	for ; n > 0 && m.unparks(); n-- {
+		if k, _, ok := m.timers.expiry(); ok && k.At <= m.clock.now() {
+			return // the next tick goes on
+		}
+		if h := m.messages.head(parkedList); m.settings.exceeds(m.messages.Get(h)) {
+			m.endWaiting(h, logpb.Death_DELIVERY_LIMIT, eff)
+		} else {
+			m.unparkOne(h)
+		}
 	}
 }

@@ -46,7 +46,7 @@ func (s *Snapshot) Backup() iter.Seq[*logpb.MessageState] {
 			lists = append(lists, no)
 		}
 		for _, no := range append(lists, groupedList, scheduledList, delayedList, deferredList, parkedList, outboxList, waitingList) {
-			for h := s.messages.lists[no].head; h != 0; h = s.messages.records.at(int(h)).next {
+			for h := s.messages.lists[no].head; h != 0; h = s.messages.records.At(int(h)).next {
 				if !yield(s.messages.fill(&st, h)) {
 					return
 				}
@@ -59,12 +59,12 @@ func (s *Snapshot) Backup() iter.Seq[*logpb.MessageState] {
 func (s *Snapshot) heldHandles() []uint32 {
 	var handles []uint32
 	for i := range s.held {
-		for _, g := range s.held[i].all() {
+		for _, g := range s.held[i].All() {
 			handles = append(handles, g.handle)
 		}
 	}
 	slices.SortFunc(handles, func(a, b uint32) int {
-		return compare(s.messages.records.at(int(a)).seq, s.messages.records.at(int(b)).seq)
+		return compare(s.messages.records.At(int(a)).seq, s.messages.records.At(int(b)).seq)
 	})
 	return handles
 }
@@ -76,4 +76,72 @@ func NextOf(m *Machine, source fsm.QueueID) uint64 {
 		return s.next
 	}
 	return 1
+}
+
+// takeRestored takes in a message that a backup brings back, with the expiry and the
+// counts it had. It is no publish: no limit refuses it, it is no duplicate of
+// another message, and no delay of the queue applies to it.
+//
+// Which way a message goes:
+//
+//	it was a letter        dies again, for the same reason
+//	it was scheduled       Scheduled, or a message of a delayed exchange departs
+//	it has expired         dies
+//	it failed too often    Parked, if the queue parks
+//	it was handed out      Returned, behind what is there
+//	of a group             Grouped
+//	any other              Ready
+//
+// Requires: cmd.Size and cmd.Head were validated. Ensures: OK unless the answer is
+// Invalid, and then nothing has changed.
+func (m *Machine) takeRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) fsm.Code {
+	r := cmd.Restored
+	if r.ExpireAt < 0 || r.Failed > r.Acquired || r.Reason < 0 || int(r.Reason) > len(m.counters.Deaths) {
+		return fsm.Invalid
+	}
+	m.lease.touch()
+	if r.Reason == logpb.Death_NONE && (r.Scheduled || m.settings.DelayedStore) {
+		m.scheduleRestored(meta, cmd, eff)
+		return fsm.OK
+	}
+	h := m.store(meta, cmd, 0, eff)
+	x := m.messages.Mut(h)
+	x.expireAt, x.acquired, x.failed = fsm.Time(r.ExpireAt), r.Acquired, r.Failed
+	m.counters.Enqueued++
+	switch {
+	case r.Reason != logpb.Death_NONE:
+		m.outbox.die(h, r.Reason, eff)
+		return fsm.OK
+	case x.due(m.clock.now()):
+		m.outbox.die(h, logpb.Death_EXPIRED, eff)
+		return fsm.OK
+	}
+	if m.outbox.parks() && m.settings.exceeds(x) {
+		m.messages.park(h)
+		return fsm.OK
+	}
+	if place := m.placeOf(h); place == Ready && r.Acquired > 0 {
+		m.messages.returnLast(h)
+	} else {
+		m.messages.put(h, place)
+	}
+	m.messages.watch(h)
+	return fsm.OK
+}
+
+// scheduleRestored schedules a message again. A name that another message has by now
+// stays there. One that is due already is promoted by catchUp; its TTL counts from
+// the instant it was scheduled for.
+func (m *Machine) scheduleRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) {
+	due, id := fsm.Time(max(cmd.DueAt, 1)), cmd.ScheduleId
+	if id != "" && m.messages.findScheduled(id, 0) != 0 {
+		id = ""
+	}
+	h := m.store(meta, cmd, due, eff)
+	m.messages.setScheduleInfo(h, scheduleInfo{
+		scheduledFor: due, id: id, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne),
+	})
+	m.messages.schedule(h, due, id)
+	m.counters.Enqueued++
+	m.counters.Scheduled++
 }

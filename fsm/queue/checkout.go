@@ -1,6 +1,9 @@
 package queue
 
 import (
+	"fmt"
+	"slices"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
 	"github.com/quorate/quorate/proto/logpb"
@@ -20,35 +23,27 @@ import (
 // The order is a function of the state: messages by priority, returned ones
 // first, as far as somebody with credit may have them; consumers by the order of their
 // ring.
-func (ds *deliveries) assign(eff *fsm.Effects) {
-	ds.groups.settle()
-	if ds.settings.forwards() {
+func (m *Machine) assign(eff *fsm.Effects) {
+	m.groups.settle()
+	if m.settings.forwards() {
 		return
 	}
-	for (ds.consumers.anyServed() || ds.groups.servesAny()) && ds.scratch.handOuts > 0 && !ds.sessions.isEnding() {
-		h, c := choice{ds}.first(eff)
+	for (m.consumers.anyServed() || m.groups.servesAny()) && m.scratch.handOuts > 0 && !m.sessions.isEnding() {
+		h, c := m.nextDelivery(eff)
 		switch {
-		case h == 0 && ds.groups.servesAny():
+		case h == 0 && m.groups.servesAny():
 			return
 		case h == 0:
-			choice{ds}.noticeShort(eff)
+			m.consumers.tellShort(m.messages.readyCount(), eff)
 			return
 		}
-		ds.scratch.handOuts--
-		id, lock := ds.checkOut(h, c)
-		ds.deliver(c, id, h, lock, eff)
-		ds.consumers.handedOut(c)
+		m.scratch.handOuts--
+		id, lock := m.checkOut(h, c)
+		m.deliver(c, id, h, lock, eff)
+		m.consumers.handedOut(c)
 	}
-	choice{ds}.passOver() // NextDue is exact
-	choice{ds}.noticeShort(eff)
-}
-
-// noticeShort tells the sessions that are short, if nobody has credit for what is
-// ready.
-func (ds choice) noticeShort(eff *fsm.Effects) {
-	if who := (servable{ds.consumers}); who.anyShort() && !ds.sessions.isEnding() && ds.messages.readyCount() > 0 {
-		who.tellShort(eff)
-	}
+	m.passOver() // NextDue is exact
+	m.consumers.tellShort(m.messages.readyCount(), eff)
 }
 
 // checkOut hands message h, which is ready, to c.
@@ -60,39 +55,39 @@ func (ds choice) noticeShort(eff *fsm.Effects) {
 // a deadline, and locked if the settings or c say so; no list and no expiry knows it any more. The caller adds the
 // delivery, of which it gets the number and the lock, to the effects and moves c in its ring. x.acquired counts earlier
 // deliveries here; it grows when this one ends, not when it begins.
-func (ds *deliveries) checkOut(h uint32, c *consumer) (id uint64, lock uint32) {
-	invariants.Assert(!ds.messages.get(h).due(ds.clock.now()) || ds.members.mayGo(h), "no message is handed out past its expiry")
-	ds.messages.remove(h)
-	return ds.hand(h, c)
+func (m *Machine) checkOut(h uint32, c *consumer) (id uint64, lock uint32) {
+	invariants.Assert(!m.messages.Get(h).due(m.clock.now()) || m.mayGo(h), "no message is handed out past its expiry")
+	m.messages.remove(h)
+	return m.hand(h, c)
 }
 
 // hand is checkOut for a message that is in no place.
-func (ds *deliveries) hand(h uint32, c *consumer) (id uint64, lock uint32) {
-	g := ds.members.of(h)
+func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
+	g := m.groupOf(h)
 	if g != nil {
-		ds.members.handOut(h, g, c, ds.settings.groupLock(c))
+		m.handOutGrouped(h, g, c, m.settings.groupLock(c))
 	}
-	x := ds.messages.mut(h)
-	ds.messages.setPlace(x, CheckedOut)
-	ds.counters.Delivered++
+	x := m.messages.Mut(h)
+	m.messages.setPlace(x, CheckedOut)
+	m.counters.Delivered++
 	if x.acquired > 0 {
-		ds.counters.Redelivered++
+		m.counters.Redelivered++
 	}
 	id = c.next
 	c.next++
 	var deadline fsm.Time
-	limit := ds.settings.timeout(c)
+	limit := m.settings.timeout(c)
 	if limit.Given {
-		deadline = ds.clock.heldDeadline(limit.Value)
+		deadline = m.clock.heldDeadline(limit.Value)
 	}
-	if g == nil && ds.settings.locks(c) { // otherwise its group is locked
-		lock = ds.locks.grant(ds.settings.lock(c))
+	if g == nil && m.settings.locks(c) { // otherwise its group is locked
+		lock = m.locks.grant(m.settings.lock(c))
 	}
-	*c.held.add(key{seq: id}) = grip{deadline: deadline, limit: limit.Value, since: ds.clock.atOnce(), handle: h, lock: lock}
-	ds.consumers.holds(c, 1)
-	ds.timers.hold(deadline, x.seq, holding{c, id})
-	if lock != 0 && (!c.lockHead || c.held.len() == 1) {
-		ds.locks.start(lock, x.seq, holding{c, id})
+	*c.held.Add(key{Seq: id}) = grip{deadline: deadline, limit: limit.Value, since: m.clock.atOnce(), handle: h, lock: lock}
+	m.consumers.holds(c, 1)
+	m.timers.hold(deadline, x.seq, holding{c, id})
+	if lock != 0 && (!c.lockHead || c.held.Len() == 1) {
+		m.locks.start(lock, x.seq, holding{c, id})
 	}
 	return id, lock
 }
@@ -103,18 +98,18 @@ func (ds *deliveries) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 //
 // Deaths are shared with the record, which replaces them and never changes them.
 // Ready is left at 0: only gets have it.
-func (ds *deliveries) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effects) *fsm.Delivery {
+func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effects) *fsm.Delivery {
 	eff.Deliveries = append(eff.Deliveries, fsm.Delivery{})
-	d, x := &eff.Deliveries[len(eff.Deliveries)-1], ds.messages.get(h)
+	d, x := &eff.Deliveries[len(eff.Deliveries)-1], m.messages.Get(h)
 	d.To, d.ID, d.Ref, d.Acquired, d.Failed, d.ExpireAt = c.id, id, x.ref(), x.acquired, x.failed, x.expireAt
-	d.EnqueuedAt = ds.messages.enqueuedAt(h)
-	d.LockedUntil = ds.locks.until(lock)
+	d.EnqueuedAt = m.messages.enqueuedAt(h)
+	d.LockedUntil = m.locks.until(lock)
 	if x.info != 0 {
-		d.LockedUntil = max(d.LockedUntil, ds.members.lockedUntil(h, c)) // it has only one of them
-		d.Deaths, d.ScheduledFor = ds.messages.deadLetterInfo(h).deaths, ds.messages.scheduleInfo(h).scheduledFor
+		d.LockedUntil = max(d.LockedUntil, m.groupLockedUntil(h, c)) // it has only one of them
+		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
 	}
 	if d.LockedUntil != 0 {
-		d.LockRemaining = fsm.Millis(max(d.LockedUntil-ds.clock.now(), 0))
+		d.LockRemaining = fsm.Millis(max(d.LockedUntil-m.clock.now(), 0))
 	}
 	return d
 }
@@ -124,10 +119,10 @@ func (ds *deliveries) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.E
 //
 // Ensures: the messages are in no held, and still CheckedOut and in timers. The
 // caller lifts them, or makes them part of a returning, within the same command.
-func (ds *deliveries) take(c *consumer, first, last uint64) {
-	before := len(ds.scratch.taken)
-	ds.scratch.taken = c.held.take(first, last, ds.scratch.taken)
-	ds.consumers.holds(c, before-len(ds.scratch.taken))
+func (m *Machine) take(c *consumer, first, last uint64) {
+	before := len(m.scratch.taken)
+	m.scratch.taken = c.held.take(first, last, m.scratch.taken)
+	m.consumers.holds(c, before-len(m.scratch.taken))
 }
 
 // lift removes messages that nobody holds any more from the counts of held
@@ -135,18 +130,18 @@ func (ds *deliveries) take(c *consumer, first, last uint64) {
 //
 // Requires: each is CheckedOut and in no held. Ensures: place 0, seq is set, and
 // no timeout and no lock is left. The caller frees each of them, or gives it a place.
-func (ds *deliveries) lift(taken []checkout) {
+func (m *Machine) lift(taken []checkout) {
 	for i := range taken {
 		held := &taken[i]
-		x := ds.messages.mut(held.handle)
+		x := m.messages.Mut(held.handle)
 		held.seq = x.seq
-		ds.messages.setPlace(x, 0)
+		m.messages.setPlace(x, 0)
 		if x.info != 0 {
-			ds.members.lift(held.handle)
+			m.leaveGroup(held.handle)
 		}
-		ds.timers.letGo(held.deadline, held.seq)
+		m.timers.letGo(held.deadline, held.seq)
 		if held.lock != 0 {
-			ds.locks.release(held.lock, held.seq)
+			m.locks.release(held.lock, held.seq)
 		}
 	}
 }
@@ -154,8 +149,8 @@ func (ds *deliveries) lift(taken []checkout) {
 // mayHave reports whether a queue may still have something to hand out although
 // first returns nothing: behind what the command could not expire, make ready,
 // or bring back.
-func (ds *deliveries) mayHave(c *consumer) bool {
-	return overdueTimed(ds.shared, ds.timers) || ds.members.nextForGet(c, ds.returning.len() == 0) != 0 || ds.groups.doomed() != 0 || ds.unfinished()
+func (m *Machine) mayHave(c *consumer) bool {
+	return m.timers.overdue(m.clock.now()) || m.nextForGet(c) != 0 || m.groups.doomed() != 0 || m.unfinished()
 }
 
 // get takes one message for a session. With no-ack it is settled at once. The
@@ -168,44 +163,44 @@ func (ds *deliveries) mayHave(c *consumer) bool {
 //
 // Ensures: at most one delivery, whose id is in scratch.delivered, so that
 // session.record can answer a repetition with the same message.
-func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
+func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
-	if ds.settings.SingleActive && !ds.settings.Classic {
+	if m.settings.SingleActive && !m.settings.Classic {
 		return fsm.Result{Code: fsm.Reserved}
 	}
-	if ds.settings.forwards() {
+	if m.settings.forwards() {
 		return fsm.Result{Code: fsm.Forwards}
 	}
-	ds.lease.use()
-	if ds.sessions.isEnding() {
+	m.lease.use()
+	if m.sessions.isEnding() {
 		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
 	}
 	c := s.consumer(0)
-	h := choice{ds}.firstForGet(c, eff)
+	h := m.firstForGet(c, eff)
 	switch {
-	case h == 0 && ds.mayHave(c):
+	case h == 0 && m.mayHave(c):
 		return fsm.Result{Code: fsm.NotYet}
 	case h == 0:
 		return fsm.Result{Code: fsm.Empty}
-	case c == nil && ds.consumers.crowded():
+	case c == nil && m.consumers.crowded():
 		return fsm.Result{Code: fsm.Crowded}
 	case c == nil:
-		c = ds.consumers.register(s, 0)
+		c = m.consumers.register(s, 0)
 	}
-	ds.sessions.renewSuspicion(s)
-	id, lock := ds.checkOut(h, c)
-	d := ds.deliver(c, id, h, lock, eff)
-	d.Ready = ds.messages.readyCount()
-	ds.scratch.delivered = id
+	m.sessions.renewSuspicion(s)
+	id, lock := m.checkOut(h, c)
+	d := m.deliver(c, id, h, lock, eff)
+	d.Ready = m.messages.readyCount()
+	m.scratch.delivered = id
 	if cmd.GetNoAck() {
 		d.LockedUntil, d.LockRemaining = 0, 0
-		ds.scratch.taken = ds.scratch.taken[:0]
-		ds.take(c, id, id)
-		ds.members.settled(c, nil)
-		ds.ack(ds.scratch.taken, eff)
-		ds.scratch.taken = ds.scratch.taken[:0]
+		m.scratch.taken = m.scratch.taken[:0]
+		m.take(c, id, id)
+		m.renewGroups(c, nil)
+		m.ack(m.scratch.taken, eff)
+		m.scratch.taken = m.scratch.taken[:0]
 	}
 	return fsm.Result{Count: d.Ready}
 }
@@ -217,7 +212,7 @@ func (ds *deliveries) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Resu
 // A command other than the last synchronous one is answered OK or Rejected, without
 // numbers: publishes have no others, and of an earlier synchronous call the
 // session has had the answer, or it would not have sent a later one.
-func (ds *deliveries) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
+func (m *Machine) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	if cmd.Seq != s.last.seq {
 		if s.wasRefused(cmd.Seq) {
 			return fsm.Result{Code: fsm.Rejected}
@@ -227,13 +222,13 @@ func (ds *deliveries) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) f
 	if id := s.last.delivery; id != 0 {
 		if c := s.consumer(0); c != nil {
 			if held, ok := c.held.find(id); ok {
-				ds.deliver(c, id, held.handle, held.lock, eff).Ready = s.last.count
+				m.deliver(c, id, held.handle, held.lock, eff).Ready = s.last.count
 			}
 		}
 	}
 	r := fsm.Result{Code: s.last.code, Count: s.last.count, Consumers: s.last.consumers}
 	if cmd.Kind == logpb.Command_GROUP && r.Code == fsm.OK {
-		ds.groups.describe(cmd.Group, &r)
+		m.groups.describe(cmd.Group, &r)
 	}
 	return r
 }
@@ -243,29 +238,29 @@ func (ds *deliveries) repeat(s *session, cmd *logpb.Command, eff *fsm.Effects) f
 //
 // Ensures: if it is true, one expiry and one unit of the budget less; otherwise
 // nothing has changed. scratch.fresh cannot expire here: it is not in timers yet.
-func (ds *deliveries) expireNext(eff *fsm.Effects) bool {
-	if ds.scratch.budget == 0 {
+func (m *Machine) expireNext(eff *fsm.Effects) bool {
+	if m.scratch.budget == 0 {
 		return false
 	}
-	if h := ds.groups.doomed(); h != 0 {
-		ds.scratch.budget--
-		leaveWaiting(ds, h)
-		ds.outbox.die(h, ds.members.death(h), eff)
+	if h := m.groups.doomed(); h != 0 {
+		m.scratch.budget--
+		m.leaveWaiting(h)
+		m.outbox.die(h, m.groupDeath(h), eff)
 		return true
 	}
-	k, h, ok := ds.timers.expiry()
-	if !ok || k.at > ds.clock.now() {
+	k, h, ok := m.timers.expiry()
+	if !ok || k.At > m.clock.now() {
 		return false
 	}
-	ds.scratch.budget--
-	ds.expire(h, eff)
+	m.scratch.budget--
+	m.expire(h, eff)
 	return true
 }
 
 // resend implements Machine.Held. Cancelled and late notices come even if limit
 // is 0, since effects may be lost. after = 2^64-1 stands for those alone.
-func (ds *deliveries) resend(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	s := ds.sessions.get(to.Session)
+func (m *Machine) resend(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
+	s := m.sessions.get(to.Session)
 	if s == nil {
 		return
 	}
@@ -281,7 +276,7 @@ func (ds *deliveries) resend(to fsm.ConsumerID, after uint64, limit int, eff *fs
 	}
 	if len(c.late) > 0 && !c.cancelled {
 		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
-		t.Deliveries, t.Limit, t.Held = describeLate(c.late, ds.clock.now())
+		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
 		eff.Timeouts = append(eff.Timeouts, t)
 	}
 	if after+1 == 0 {
@@ -291,9 +286,256 @@ func (ds *deliveries) resend(to fsm.ConsumerID, after uint64, limit int, eff *fs
 		if limit--; limit < 0 {
 			return
 		}
-		d := ds.deliver(c, h.id, h.handle, h.lock, eff)
+		d := m.deliver(c, h.id, h.handle, h.lock, eff)
 		if c.isGets() {
-			d.Ready = ds.messages.readyCount()
+			d.Ready = m.messages.readyCount()
 		}
 	}
+}
+
+// nextDelivery returns the message to hand out next, and to whom; 0: none. It expires due
+// messages that are in the way, and gives up when the command may expire no more.
+//
+// Ensures: the result is still in its list, and not due unless it is
+// scratch.fresh. It may expire others although nobody is served in the end, up
+// to scratch.budget; what has expired is in eff.
+func (m *Machine) nextDelivery(eff *fsm.Effects) (uint32, *consumer) {
+	for {
+		m.passOver()
+		h, c := m.candidate()
+		if h == 0 || m.mayGive(h) {
+			return h, c
+		}
+		if !m.expireNext(eff) {
+			return 0, nil
+		}
+	}
+}
+
+// mayGive reports whether message h, which is next, may be handed out. While
+// anything is due that would end its group, if that is free, nobody gets the group:
+// what is due would be covered by the hold.
+func (m *Machine) mayGive(h uint32) bool {
+	if !m.mayGo(h) {
+		return false
+	}
+	g := m.groupOf(h)
+	if g == nil || g.hold != nil || !m.settings.GroupExpiry {
+		return true
+	}
+	first, _, ok := m.timers.expiry()
+	return (!ok || first.At > m.clock.now()) && !m.timers.overdue(m.clock.now())
+}
+
+// candidate returns the message to hand out next, due or not, and to whom: the
+// older one of those that are of no group and those of groups. 0: there is none, or
+// more is to be passed over.
+//
+// Nothing of a group is handed out while something is on its way back, which may be
+// an older message of the group.
+func (m *Machine) candidate() (h uint32, c *consumer) {
+	if least, ok := m.consumers.leastServed(); ok {
+		if h = m.cursors.first(least, m.messages); h != 0 {
+			c = m.consumers.nextServed(h)
+		}
+	}
+	if !m.groups.servesAny() || m.returnings.any() {
+		return h, c
+	}
+	if g, t := m.groups.nextServed(); h == 0 || g.listed < m.messages.Get(h).seq {
+		return m.groups.first(g), t.c
+	}
+	return h, c
+}
+
+// passOver finds the next message for the least demanding consumer with credit, as
+// far as the command may.
+func (m *Machine) passOver() {
+	if !m.cursors.any() {
+		return
+	}
+	if least, ok := m.consumers.leastServed(); ok {
+		m.cursors.passOver(least, m.messages)
+	}
+}
+
+// firstForGet is like first for a get of c, which may be nil.
+func (m *Machine) firstForGet(c *consumer, eff *fsm.Effects) uint32 {
+	for {
+		h := m.nextForGet(c)
+		if h == 0 || m.mayGive(h) {
+			return h
+		}
+		if !m.expireNext(eff) {
+			return 0
+		}
+	}
+}
+
+// nextForwarded returns the message of no group that is next; 0: none. It expires due
+// messages that are in the way, and gives up when the command may expire no more.
+func (m *Machine) nextForwarded(eff *fsm.Effects) uint32 {
+	for {
+		h := m.messages.nextReady()
+		if h == 0 || m.mayGo(h) {
+			return h
+		}
+		if !m.expireNext(eff) {
+			return 0
+		}
+	}
+}
+
+// oldestReady returns the message that a queue drops that is too long: the one to be
+// handed out next of those of no group, or the oldest of groups if that is older,
+// whoever holds its group and whatever it waits for; 0: nothing is ready. It expires due messages that are in the way; ok is false if the command may
+// expire no more.
+func (m *Machine) oldestReady(eff *fsm.Effects) (h uint32, ok bool) {
+	for {
+		h = m.messages.nextReady()
+		if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.Get(g).seq < m.messages.Get(h).seq) {
+			h = g
+		}
+		if h == 0 || m.mayGo(h) && !m.doomed(h) {
+			return h, true
+		}
+		if !m.expireNext(eff) {
+			return 0, false
+		}
+	}
+}
+
+// walk yields what a consumer holds or held. It reports false if yield did.
+func (m *Machine) walk(of fsm.ConsumerID, all *held, yield func(Message) bool) bool {
+	for held := range all.from(0) {
+		if !yield(m.describeHeld(of, &held)) {
+			return false
+		}
+	}
+	return true
+}
+
+// describeHeld describes a message that is held, for listings.
+func (m *Machine) describeHeld(of fsm.ConsumerID, held *checkout) Message {
+	d := m.messages.describe(held.handle)
+	d.Holder, d.Delivery, d.Deadline = of, held.id, m.clock.heldUntil(held.deadline)
+	if m.lease.phase() == Active {
+		d.LockedUntil = m.locks.until(held.lock)
+	}
+	return d
+}
+
+// restoreHeld gives message h, which is checked out, to its holder: a consumer, an
+// entry of what is on its way back, or a detached consumer, numbered in this
+// order.
+//
+// Requires: consumers and restoreHead have been restored, and messages of one
+// holder come by ascending delivery. A queue that has ended has no timers.
+func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
+	into, c := m.restoredHolder(uint64(st.Consumer))
+	if into == nil {
+		return fmt.Errorf("%w: message %d has no holder", ErrSnapshot, st.Seq)
+	}
+	if into.Len() > 0 {
+		if last, _ := into.Last(); last.Seq >= st.Delivery {
+			return fmt.Errorf("%w: deliveries are out of order", ErrSnapshot)
+		}
+	}
+	held := grip{deadline: fsm.Time(st.Deadline), limit: fsm.Millis(st.Limit), since: fsm.Time(st.Since), handle: h}
+	var err error
+	if m.lease.phase() == Active {
+		held.lock, err = m.locks.restore(st, holding{c, st.Delivery})
+	}
+	into.push(checkout{id: st.Delivery, grip: held})
+	if c != nil {
+		m.consumers.holds(c, 1)
+	}
+	if m.lease.phase() != Active || err != nil {
+		return err
+	}
+	if g := m.groupOf(h); g != nil {
+		m.setGroup(h, m.groups.restoreOut(g, c, st.Delivery))
+	}
+	if _, twice := m.timers.held(fsm.Time(st.Deadline), st.Seq); twice {
+		return fmt.Errorf("%w: message %d is held twice", ErrSnapshot, st.Seq)
+	}
+	m.timers.hold(fsm.Time(st.Deadline), st.Seq, holding{c, st.Delivery})
+	return nil
+}
+
+// restoredHolder returns who holds or held the messages that follow: what to put
+// them into, and a consumer if it is one; nil: there is no such holder.
+func (m *Machine) restoredHolder(no uint64) (into *held, c *consumer) {
+	n := uint64(m.consumers.len())
+	if no < n {
+		c = m.consumers.at(int(no))
+		return &c.held, c
+	}
+	return m.returnings.restoring(no - n)
+}
+
+// checkDeliveries checks what is held and what is on its way back.
+func (m *Machine) checkDeliveries(k *checker) {
+	for at, r := range m.returnings.all() {
+		if r.held.Len() == 0 {
+			k.fail("nothing of %v is on its way", r.of)
+			return
+		}
+		m.checkHeld(k, r.of, ^uint64(0), &r.held, nil)
+		k.that(at == m.returnings.key(r) && m.consumers.passed(r.order) && (r.order != 0 || r.outcome == 0 && r.due == 0) && r.due >= 0, "what %v held is on its way in the wrong place", r.of)
+	}
+	for c := range m.consumers.from(0) {
+		m.checkHeld(k, c.id, c.next, &c.held, c.late)
+		m.checkOldest(k, c)
+	}
+	for c := range m.detached.list() {
+		m.checkHeld(k, c.id, c.next, &c.held, nil)
+		m.checkOldest(k, c)
+	}
+}
+
+// checkOldest checks that the lock of the oldest delivery of c runs.
+func (m *Machine) checkOldest(k *checker, c *consumer) {
+	for held := range c.held.from(0) {
+		k.that(held.lock == 0 || m.lease.phase() != Active || m.locks.runs(held.lock), "consumer %v: the lock of delivery %d does not run", c.id, held.id)
+		break
+	}
+	for _, id := range c.lockLost {
+		_, held := c.held.find(id)
+		k.that(!held, "consumer %v: delivery %d is held without lock", c.id, id)
+	}
+}
+
+// checkHeld checks what a consumer holds or held. Its next delivery has number
+// next.
+func (m *Machine) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *held, lates []lateness) {
+	n, last := 0, uint64(0)
+	for held := range all.from(0) {
+		if k.err != nil {
+			return
+		}
+		m.messages.checkOne(k, held.handle, CheckedOut)
+		_, late := slices.BinarySearchFunc(lates, held.id, compareLate)
+		switch {
+		case held.id <= last || held.id >= next:
+			k.fail("consumer %v: delivery %d of %d", of, held.id, next)
+		case held.deadline < 0 || held.limit < 0 || held.since > m.clock.atOnce():
+			k.fail("consumer %v: delivery %d has a wrong deadline", of, held.id)
+		case late:
+			k.fail("consumer %v: delivery %d is held and was taken back", of, held.id)
+		}
+		last = held.id
+		n++
+		if m.lease.phase() == Active {
+			m.locks.checkOne(k, held.lock, m.messages.Get(held.handle).seq, held.id)
+		}
+		if held.deadline != 0 && m.lease.phase() == Active {
+			k.timeouts++
+			k.deadline(m.clock.heldUntil(held.deadline))
+			if to, ok := m.timers.held(held.deadline, m.messages.Get(held.handle).seq); !ok || to.id != held.id {
+				k.fail("consumer %v: delivery %d never times out", of, held.id)
+			}
+		}
+	}
+	k.that(n == all.Len(), "consumer %v holds %d, counted %d", of, n, all.Len())
 }

@@ -6,12 +6,12 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/invariants"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
 // consumers are all consumers of the queue, including the gets of sessions, by
-// age. This part decides who may be served (single.go has the rules for single
-// active consumers); service decides in which order.
+// age. This part decides who may be served; service decides in which order.
 //
 // Invariants:
 //
@@ -233,7 +233,7 @@ func (cs *consumers) crowded() bool {
 // dropGets unregisters all gets that hold nothing. O(consumers).
 func (cs *consumers) dropGets() {
 	for _, c := range cs.all {
-		if !c.isGets() || c.held.len() > 0 || c.remembered() || len(c.lockLost) > 0 || c.session.life.over {
+		if !c.isGets() || c.held.Len() > 0 || c.remembered() || len(c.lockLost) > 0 || c.session.life.over {
 			continue
 		}
 		s := c.session
@@ -247,7 +247,7 @@ func (cs *consumers) dropGets() {
 // removeIfDone removes a cancelled consumer that holds nothing. It does nothing if
 // c is or was detached. It is remembered while it has late deliveries, or if it was revoked.
 func (cs *consumers) removeIfDone(c *consumer) {
-	if c.session != nil && c.cancelled && c.held.len() == 0 {
+	if c.session != nil && c.cancelled && c.held.Len() == 0 {
 		cs.removeFinished(c)
 	}
 }
@@ -261,7 +261,7 @@ func (cs *consumers) removeIfDone(c *consumer) {
 func (cs *consumers) removeFinished(done ...*consumer) {
 	var sessions []*session
 	for _, c := range done {
-		if !c.cancelled || c.held.len() > 0 || c.session == nil {
+		if !c.cancelled || c.held.Len() > 0 || c.session == nil {
 			continue
 		}
 		if !c.finished {
@@ -388,4 +388,412 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 	cs.refreshLife(l)
 	eff.SuspicionChanged = true
 	return fsm.Result{}
+}
+
+// consume registers a consumer of s, or changes an existing one.
+//
+// Refusals, in this order: NoSession; Invalid for number 0 and for one that was
+// cancelled and is still known; InUse for exclusive consumption of a queue with
+// a single active consumer; Forwards for a new one of a queue that forwards; Crowded;
+// TooMany; InUse if another consumer excludes this one. None of them changes
+// anything.
+//
+// A Consume of a known number changes the consumer: its deliveries, its number
+// of the next one and its age stay; with another priority or least TTL it joins the
+// end of that ring.
+func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	c := s.consumer(cmd.GetConsumer())
+	if cmd.GetConsumer() == 0 || c != nil && c.cancelled {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if cmd.Exclusive && cs.settings.SingleActive {
+		return fsm.Result{Code: fsm.InUse}
+	}
+	if c == nil && cs.settings.forwards() {
+		return fsm.Result{Code: fsm.Forwards}
+	}
+	if c == nil && cs.crowded() {
+		return fsm.Result{Code: fsm.Crowded}
+	}
+	if cs.services.tooMany(c, duration(cmd.MinTtl)) {
+		return fsm.Result{Code: fsm.TooMany}
+	}
+	if cmd.Exclusive || cs.exclusive != nil && cs.exclusive != c {
+		if !cs.replaceable(c) {
+			return fsm.Result{Code: fsm.InUse}
+		}
+		cs.revokeAllBut(c, eff)
+	}
+	if c == nil {
+		c = cs.register(s, cmd.Consumer)
+	}
+	cs.update(c, cmd)
+	return fsm.Result{}
+}
+
+// cancel ends the service of a consumer. What it holds stays with it. Its
+// deliveries can still be settled, and still time out. Gets cannot be
+// cancelled.
+func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	c := s.consumer(cmd.GetConsumer())
+	if c == nil || c.isGets() || c.cancelled {
+		return fsm.Result{Code: fsm.NotFound}
+	}
+	cs.retire(c)
+	cs.removeIfDone(c)
+	return fsm.Result{}
+}
+
+// replaceable reports whether all consumers but c may be revoked for an
+// exclusive one: their nodes have been suspected for too long. Gets and
+// cancelled consumers, which have no level, exclude nobody. O(consumers).
+func (cs *consumers) replaceable(c *consumer) bool {
+	for _, o := range cs.all {
+		cs.scratch.steps++
+		if o != c && o.level != nil && !o.session.life.over && !cs.sessions.isOverdue(o.session) {
+			return false
+		}
+	}
+	return true
+}
+
+// revokeAllBut cancels all consumers but c, which must be replaceable. They are
+// notified when their node is heard from.
+//
+// c is nil for a consumer that is about to be registered. What they held has
+// gone back before: that is what replaceable means.
+func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
+	var revoked []*consumer
+	for _, o := range cs.all {
+		cs.scratch.steps++
+		if o == c || o.level == nil || o.session.life.over {
+			continue
+		}
+		cs.retire(o)
+		o.revoked = true
+		eff.Cancelled = append(eff.Cancelled, o.id)
+		revoked = append(revoked, o)
+	}
+	cs.removeFinished(revoked...)
+}
+
+// update applies a Consume to c, which is new or not cancelled. Ensures:
+// cs.exclusive is c or nil. Nobody else can have been exclusive here.
+func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
+	if c.level != nil && (c.priority != cmd.Priority || c.least != duration(cmd.MinTtl)) {
+		cs.leave(c)
+	}
+	cs.short.drop(c)
+	c.tag, c.quota, c.priority = cmd.Tag, quota{prefetch: cmd.Prefetch, shared: cmd.Shared}, cmd.Priority
+	c.lockLength, c.lockMax, c.lockAuto = duration(cmd.Lock), duration(cmd.MaxLock), duration(cmd.LockAutoRenew)
+	c.lockHead, c.lockGrace, c.least = cmd.LockHead, duration(cmd.LockDetachGrace), duration(cmd.MinTtl)
+	c.noAck, c.exclusive, c.ownTimeout = cmd.NoAck, cmd.Exclusive, fsm.OptionalFrom[fsm.Millis](cmd.TimeoutPlusOne)
+	if cs.exclusive = nil; c.exclusive {
+		cs.exclusive = c
+	}
+	if c.level == nil {
+		cs.join(c)
+	}
+	cs.groups.update(c, cmd.MaxGroups, cmd.GroupId)
+	cs.refresh(c)
+}
+
+// nodeDown ends all sessions of a node up to a boot number, permanently.
+// bringBack takes them apart. A lower boot than one declared before changes
+// nothing. O(lives of the node).
+func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
+	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
+	if node == 0 || boot == 0 {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if cs.sessions.declareDown(node, boot) {
+		cs.livesEnded()
+	}
+	return fsm.Result{}
+}
+
+// A queue with a single active consumer serves one consumer; the others wait.
+// Who it is changes only here, and is decided before messages are assigned:
+//
+//   - Nobody, or one that was cancelled or whose session has ended: the first
+//     of those that wait takes over at once.
+//   - One that has timed out keeps its place while it holds something, and
+//     nobody gets anything new, which keeps the order of messages. Then it
+//     waits, and takes no turn until it has settled what was taken from it.
+//   - One that is outranked gets nothing new, and swaps when it holds nothing.
+
+// outranks reports whether c comes before o among those that wait. It is a
+// strict total order: registered is unique.
+func (c *consumer) outranks(o *consumer) bool {
+	return cmp.Or(cmp.Compare(o.priority, c.priority), cmp.Compare(c.registered, o.registered)) < 0
+}
+
+// served reports whether c may get messages when it has credit. It does not ask
+// for credit. Gets and cancelled consumers have no level.
+func (cs *consumers) served(c *consumer) bool {
+	return c.level != nil && c.status() == Up && (!cs.settings.SingleActive || c == cs.single && !cs.quiescing)
+}
+
+// singleTag is the tag of the single active consumer; empty: there is none.
+func (cs *consumers) singleTag() string {
+	if cs.single == nil || !cs.settings.SingleActive {
+		return ""
+	}
+	return cs.single.tag
+}
+
+// elect decides who is the single active consumer. It costs nothing unless
+// somebody has come, gone, timed out or come back since the last time, or the
+// active consumer is to make way and holds nothing any more.
+//
+// It runs once per command, after everything that could change the outcome and
+// before assignment. Ensures: single, quiescing = choose(), if the settings ask
+// for one. O(consumers) if it has to choose, else O(1).
+func (cs *consumers) elect() {
+	if !cs.settings.SingleActive || !cs.contested && !(cs.quiescing && cs.single.held.Len() == 0) {
+		return
+	}
+	cs.contested = false
+	before := cs.single
+	cs.single, cs.quiescing = cs.choose()
+	for _, c := range [2]*consumer{before, cs.single} {
+		if c != nil {
+			cs.refresh(c)
+		}
+	}
+}
+
+// choose returns who is to be the single active consumer; nil: nobody can be.
+// quiescing: it is to make way for another one.
+//
+// It is a function of the consumers and of the present single one, and changes
+// nothing; so Check can call it, and Restore gets the same result. Among equals
+// the present one stays: only a higher priority takes its place.
+func (cs *consumers) choose() (active *consumer, quiescing bool) {
+	var best *consumer
+	cs.scratch.steps += len(cs.all)
+	for _, c := range cs.all {
+		if c.level != nil && c.status() == Up && (best == nil || c.outranks(best)) {
+			best = c
+		}
+	}
+	now := cs.single
+	switch {
+	case now == nil, now.level == nil, now.session.life.over, now.status() != Up && now.held.Len() == 0:
+		return best, false
+	case now.status() != Up, best.priority <= now.priority:
+		return now, false
+	case now.held.Len() == 0:
+		return best, false
+	}
+	return now, true
+}
+
+// quota is how many messages a consumer may hold. prefetch and shared are as the
+// last Consume gave them: 0 stands for maxCredit, but for nothing if the
+// consumer shares a limit with others of its session.
+type quota struct {
+	prefetch uint32
+	shared   bool
+	noticed  bool // since the last Consume the session has been told that it is short
+	listed   bool // it is in short; derived
+}
+
+// limit is how many messages the consumer may hold.
+func (a *quota) limit() int {
+	if a.prefetch == 0 && !a.shared {
+		return maxCredit
+	}
+	return int(min(a.prefetch, maxCredit))
+}
+
+// short are the consumers whose session is to be told as soon as a message is
+// ready that they may have, and that nobody has credit for. Each is told once, until its next Consume:
+// the session then gives it more, or takes note that it wants more.
+//
+// Invariant: c is in list ⇔ c.listed ⇔ it shares a limit, is served and has no
+// credit, and its session was not told, unless that is ending.
+//
+// A snapshot has noticed; the list follows from it. It is ordered by age.
+type short struct{ list sorted[*consumer] }
+
+// note lists c, or no longer. lacks: it is served, and has no credit.
+func (s *short) note(c *consumer, lacks bool) {
+	if wants := lacks && c.shared && !c.noticed; wants != c.listed {
+		s.toggle(c)
+	}
+}
+
+// toggle lists c, or removes it if it is listed.
+func (s *short) toggle(c *consumer) {
+	if c.listed {
+		s.drop(c)
+		return
+	}
+	c.listed = true
+	s.list.Put(key{At: fsm.Time(c.registered)}, c)
+}
+
+// drop removes c, if it is listed.
+func (s *short) drop(c *consumer) {
+	if c.listed {
+		c.listed = false
+		s.list.Remove(key{At: fsm.Time(c.registered)})
+	}
+}
+
+// canServe reports whether a consumer has credit for a message that is ready and that it
+// may have, as far as that is known. O(1).
+//
+// Those with credit are in services or among the takers of groups, those without are in
+// short, and none of these knows the others. So whoever asks who may have something
+// that is ready asks these methods.
+func (cs *consumers) canServe() bool { return cs.services.anyFor() || cs.groups.servesAny() }
+
+// canServeTo reports whether a message is ready that c may have, whatever its credit,
+// as far as that is known. Requires: c is not cancelled, and not gets.
+func (cs *consumers) canServeTo(c *consumer) bool {
+	return cs.takers.generally(c) && cs.services.has(c.least) || cs.groups.nextFor(c) != nil
+}
+
+// hasCredit reports whether any consumer may take another message, if only of one group.
+func (cs *consumers) hasCredit() bool { return cs.services.any() || cs.takers.wanting > 0 }
+
+// tellShort tells the sessions of those that may have something that is ready, while
+// nobody with credit may have anything. ready is how many messages are ready. Before version 3 all are told, and nobody while
+// anybody takes every message. O(consumers listed).
+func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
+	if cs.short.list.Len() == 0 || ready == 0 || cs.sessions.isEnding() {
+		return
+	}
+	now := cs.since(3)
+	if now && cs.canServe() || !now && (cs.services.takesAny() || cs.services.anyFor()) {
+		return // if there is anything, a tick hands it out
+	}
+	cs.scratch.steps += cs.short.list.Len()
+	var told []*consumer
+	for _, p := range cs.short.list.All() {
+		if now {
+			cs.services.passOver((*p).least)
+		}
+		if !now || cs.canServeTo(*p) {
+			told = append(told, *p)
+		}
+	}
+	for _, c := range told {
+		cs.short.drop(c)
+		c.noticed = true
+		eff.Short = append(eff.Short, c.id)
+	}
+}
+
+// checkServed compares the answer for all with the one for c, and checks that its session
+// knows if it lacks credit. A state that breaks it makes nobody panic, and is no reason
+// not to read a snapshot: so it is for tests.
+func (cs *consumers) checkServed(k *checker, c *consumer) {
+	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c) {
+		return
+	}
+	k.that(!cs.served(c) || c.credit() <= 0 || cs.services.demand(), "consumer %v may have something, and nothing is served", c.id)
+	k.that(!c.listed || !cs.since(3), "consumer %v is short of credit, and nobody is told", c.id)
+}
+
+// capacitySpan is the shortest time over which Capacity is measured, if the queue
+// has existed for as long; the longest is twice that.
+const capacitySpan fsm.Millis = 5000
+
+// Capacity says for how long, of late, the queue could have handed messages to a
+// consumer at once: one that takes any message had credit for more. It is taken by
+// the machine's clock, between commands, so what changes within a millisecond does
+// not count. The zero value knows nothing.
+//
+// It is in no snapshot, and nothing depends on it: a restored machine begins anew.
+//
+// Invariants: able ≤ serving ≤ 2 · capacitySpan for current and before; began ≤ until.
+type Capacity struct {
+	began, until    fsm.Time // of current; 0: there is none yet
+	current, before servedTime
+	present         presence // since until
+}
+
+// servedTime is how long there were consumers, and how long one of them had credit.
+type servedTime struct{ serving, able fsm.Millis }
+
+// presence is whether there are consumers, and whether one of them has credit.
+type presence struct{ serving, able bool }
+
+// advance goes on to an instant. is holds from the one before up to now. O(1).
+func (c *Capacity) advance(now fsm.Time, is presence) {
+	if c.until == 0 {
+		c.began, c.until = now, now
+		return
+	}
+	passed := fsm.Millis(now - c.until)
+	if c.until = now; passed >= capacitySpan { // what was before is too long ago
+		passed, c.current, c.before = capacitySpan, servedTime{}, servedTime{}
+		c.began = now.Add(-passed)
+	}
+	if is.serving {
+		c.current.serving += passed
+		if is.able {
+			c.current.able += passed
+		}
+	}
+	if fsm.Millis(now-c.began) >= capacitySpan {
+		c.before, c.current, c.began = c.current, servedTime{}, now
+	}
+}
+
+// At returns the share of time in which the queue could hand messages out, of that in
+// which it had consumers, over the last capacitySpan or up to twice that before an
+// instant: able of serving. 0 of 0: it has no consumers.
+func (c Capacity) At(now fsm.Time) (able, serving fsm.Millis) {
+	if !c.present.serving {
+		return 0, 0
+	}
+	if now > c.until && c.until != 0 {
+		c.advance(now, c.present)
+	}
+	sum := servedTime{c.before.serving + c.current.serving, c.before.able + c.current.able}
+	switch {
+	case sum.serving > 0:
+		return sum.able, sum.serving
+	case c.present.able:
+		return 1, 1
+	}
+	return 0, 1
+}
+
+// Share is At as a number from 0 to 1; 0 without consumers.
+func (c Capacity) Share(now fsm.Time) float64 {
+	able, serving := c.At(now)
+	return float64(able) / float64(max(serving, 1))
+}
+
+// measure counts the time since the command before. It is called with each, before
+// that changes anything.
+func (cs *consumers) measure() {
+	if now := cs.clock.now(); now != cs.capacity.until {
+		cs.capacity.advance(now, cs.presence())
+	}
+}
+
+// presence reports whether a consumer may be served, and has credit now. Those that
+// take only one group do not count as able, nor does anybody while only such messages
+// wait that nobody with credit may have.
+func (cs *consumers) presence() presence {
+	return presence{cs.serving > 0, cs.anyServed() && (cs.services.idle() || cs.canServe())}
+}
+
+// measured returns the capacity up to the last command, and what holds since then.
+func (cs *consumers) measured() Capacity {
+	c := cs.capacity
+	c.present = cs.presence()
+	return c
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // save writes the section about the order of service in a snapshot's head. The
-// consumers themselves are copied, see view.
+// consumers themselves are copied, see capture.
 func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	h.NextOrder = cs.next
 	for _, c := range cs.services.inOrder() {
@@ -20,22 +20,13 @@ func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// view returns copies of all consumers, by age, and what they hold, which is
-// valid until the next change. O(consumers). The copies still point to sessions
+// capture returns copies of all consumers, by age, and what they hold; unless keep, that
+// is valid until the next change. O(consumers). The copies still point to sessions
 // and rings of the machine, which a snapshot must not follow.
-func (cs *consumers) view() (all []consumer, held []sorted[grip]) {
+func (cs *consumers) capture(keep bool) (all []consumer, held []sorted[grip]) {
 	all, held = make([]consumer, len(cs.all)), make([]sorted[grip], len(cs.all))
 	for i, c := range cs.all {
-		all[i], held[i] = *c, c.held.sorted
-	}
-	return all, held
-}
-
-// freeze is like view, but what is held never changes.
-func (cs *consumers) freeze() (all []consumer, held []sorted[grip]) {
-	all, held = cs.view()
-	for i, c := range cs.all {
-		held[i] = c.held.freeze()
+		all[i], held[i] = *c, c.held.Capture(keep)
 	}
 	return all, held
 }
@@ -127,7 +118,7 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 		cs.groups.refresh(c, cs.served(c) && c.credit() > 0)
 	}
 	for _, c := range cs.all {
-		if c.cancelled && c.held.len() == 0 {
+		if c.cancelled && c.held.Len() == 0 {
 			c.finished = true
 			cs.attached--
 		}
@@ -151,7 +142,7 @@ func (cs *consumers) check(k *checker) {
 		c.check(k)
 		switch {
 		case c.isGets():
-			getsHeld += c.held.len()
+			getsHeld += c.held.Len()
 			continue
 		case !c.finished:
 			attached++
@@ -178,8 +169,8 @@ func (c *consumer) check(k *checker) {
 	if c.isGets() {
 		k.that(c.level == nil && !c.cancelled && !c.finished, "gets of %v are served", c.id)
 	} else {
-		k.that(c.finished == (c.cancelled && c.held.len() == 0) && (!c.finished || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
-		k.that(c.held.len() <= maxCredit, "consumer %v holds %d", c.id, c.held.len())
+		k.that(c.finished == (c.cancelled && c.held.Len() == 0) && (!c.finished || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
+		k.that(c.held.Len() <= maxCredit, "consumer %v holds %d", c.id, c.held.Len())
 	}
 	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
 		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
@@ -198,17 +189,17 @@ func (cs *consumers) checkService(k *checker) {
 		k.that(c.listed == lacks || c.session.life.over, "consumer %v: listed as short %v", c.id, c.listed)
 		if c.listed {
 			listed++
-			p := cs.short.list.get(key{at: fsm.Time(c.registered)})
+			p := cs.short.list.Get(key{At: fsm.Time(c.registered)})
 			k.that(p != nil && *p == c, "consumer %v is not among those that are short", c.id)
 		}
-		servable{cs}.check(k, c)
+		cs.checkServed(k, c)
 		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)
 		if c.level != nil {
 			members[c.level]++
 			k.that(c.level.priority == c.priority && c.level.of.least == c.least, "consumer %v: wrong level", c.id)
 		}
 	}
-	k.that(listed == cs.short.list.len(), "consumers that are short are miscounted")
+	k.that(listed == cs.short.list.Len(), "consumers that are short are miscounted")
 	cs.checkSingle(k)
 	cs.services.check(k, members)
 }

@@ -12,3 +12,14 @@
 // It holds no payloads, reads no clock, and does not know how dead letters
 // are routed: it only records where they go. DESIGN.md has the reasons.
 package queue
+
+import "github.com/quorate/quorate/fsm/internal/ordered"
+
+// What the parts keep their state in.
+type (
+	key           = ordered.Key
+	sorted[V any] = ordered.Table[V]
+	pages[T any]  = ordered.Pages[T]
+	arena[T any]  = ordered.Arena[T]
+	deque[T any]  = ordered.Deque[T]
+)

@@ -1,8 +1,12 @@
 package queue
 
 import (
+	"bufio"
+	"bytes"
+	"fmt"
 	"slices"
 	"sort"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -97,27 +101,27 @@ func (en *ends) keep(n int) { en.least = n }
 func (en *ends) kept() int  { return en.least }
 
 // clear removes all records. Numbers are not used again.
-func (en *ends) clear() { en.ring.clear() }
+func (en *ends) clear() { en.ring.Clear() }
 
 // trim removes the oldest records beyond the limit.
 func (en *ends) trim() {
 	if en.limit() == 0 {
-		en.ring.clear()
+		en.ring.Clear()
 		return
 	}
-	for en.ring.len() > en.limit() {
-		en.ring.pop()
+	for en.ring.Len() > en.limit() {
+		en.ring.Pop()
 	}
 }
 
 // add appends a record that says when, and by which entry. The caller completes it.
 // Requires: the limit is not 0.
 func (en *ends) add() *end {
-	for en.ring.len() >= en.limit() {
-		en.ring.pop()
+	for en.ring.Len() >= en.limit() {
+		en.ring.Pop()
 	}
 	en.next++
-	r := en.ring.add()
+	r := en.ring.Add()
 	r.at, r.index, r.term = en.clock.now(), en.entries.last(), en.clock.inTerm()
 	return r
 }
@@ -137,7 +141,7 @@ func (en *ends) message(h uint32, reason EndReason, what Disposition, letter uin
 	if en.limit() == 0 {
 		return
 	}
-	x := en.messages.get(h)
+	x := en.messages.Get(h)
 	r := en.add()
 	r.seq, r.ref, r.expireAt, r.enqueuedAt = x.seq, x.ref(), x.expireAt, en.entries.time(x.index, en.clock.now())
 	r.acquired, r.failed = x.acquired, x.failed
@@ -160,7 +164,7 @@ func (en *ends) forwarded(h uint32, done []fsm.QueueID, last fsm.QueueID, letter
 		return
 	}
 	en.message(h, logpb.EndState_FORWARDED, AtLeastOnce, letter, false)
-	r := en.ring.edit(en.ring.len() - 1)
+	r := en.ring.Edit(en.ring.Len() - 1)
 	r.arrivals = make([]Arrival, 0, min(len(done)+1, maxArrivals))
 	for _, at := range done {
 		r.arrive(at)
@@ -219,8 +223,8 @@ func (r *end) strings() (messageID, correlationID, tag string) {
 // ofLetter returns the position of the record of a letter; -1: there is none any
 // more, or it never had one.
 func (en *ends) ofLetter(letter uint64) int {
-	i := sort.Search(en.ring.len(), func(i int) bool { return en.ring.item(i).letter > letter }) - 1
-	if i < 0 || en.ring.item(i).letter != letter || !en.ring.item(i).posted {
+	i := sort.Search(en.ring.Len(), func(i int) bool { return en.ring.Item(i).letter > letter }) - 1
+	if i < 0 || en.ring.Item(i).letter != letter || !en.ring.Item(i).posted {
 		return -1
 	}
 	return i
@@ -232,7 +236,7 @@ func (en *ends) arrived(letter uint64, at fsm.QueueID) {
 	if i < 0 {
 		return
 	}
-	r := *en.ring.item(i)
+	r := *en.ring.Item(i)
 	if len(r.arrivals) >= maxArrivals {
 		return
 	}
@@ -241,12 +245,171 @@ func (en *ends) arrived(letter uint64, at fsm.QueueID) {
 		return
 	}
 	r.settled = 0
-	*en.ring.edit(i) = r
+	*en.ring.Edit(i) = r
 }
 
 // settled notes that a letter is not in the outbox any more.
 func (en *ends) settled(letter uint64) {
 	if i := en.ofLetter(letter); i >= 0 {
-		en.ring.edit(i).settled = en.entries.last()
+		en.ring.Edit(i).settled = en.entries.last()
+	}
+}
+
+// save writes the section of a snapshot's head. The records follow the messages.
+func (en *ends) save(h *logpb.QueueSnapshot) { h.Ends, h.NextEnd = uint64(en.ring.Len()), en.next }
+
+// capture returns the records as they are now; unless keep, until the next change.
+func (en *ends) capture(keep bool) deque[end] { return en.ring.Capture(keep) }
+
+// state is r as a snapshot has it.
+func (r *end) state() *logpb.EndState {
+	st := &logpb.EndState{
+		Reason: EndReason(r.reason), At: int64(r.at), Index: r.index, Term: r.term, Count: r.count, Seq: r.seq,
+		MessageIndex: r.ref.Index, MessageOffset: r.ref.Offset, MessageSize: r.ref.Size, EnqueuedAt: int64(r.enqueuedAt), ExpireAt: int64(r.expireAt),
+		Acquired: r.acquired, Failed: r.failed, Disposition: uint32(r.disposition), Letter: r.letter, Posted: r.posted, Settled: r.settled,
+	}
+	st.MessageId, st.CorrelationId, st.Tag = r.strings()
+	if r.holder != (fsm.ConsumerID{}) {
+		st.Session, st.Consumer = r.holder.Session.Proto(), r.holder.Number
+	}
+	for _, a := range r.arrivals {
+		st.ArrivedAt, st.ArrivedIndex = append(st.ArrivedAt, uint64(a.Queue)), append(st.ArrivedIndex, a.Index)
+	}
+	return st
+}
+
+// restoreHead is the inverse of save.
+func (en *ends) restoreHead(h *logpb.QueueSnapshot) { en.next = max(h.NextEnd, 1) }
+
+// restore appends the next record.
+func (en *ends) restore(st *logpb.EndState) error {
+	r := end{
+		reason: uint8(st.Reason), at: fsm.Time(st.At), index: st.Index, term: st.Term, count: st.Count, seq: st.Seq,
+		ref:        fsm.Ref{Index: st.MessageIndex, Offset: st.MessageOffset, Size: st.MessageSize},
+		enqueuedAt: fsm.Time(st.EnqueuedAt), expireAt: fsm.Time(st.ExpireAt),
+		acquired: st.Acquired, failed: st.Failed, disposition: Disposition(st.Disposition), letter: st.Letter, posted: st.Posted, settled: st.Settled,
+	}
+	if len(st.MessageId) > maxLabel || len(st.CorrelationId) > maxLabel || len(st.Tag) > maxTag ||
+		st.Disposition > uint32(AtLeastOnce) || st.Reason < 0 || st.Reason > logpb.EndState_FORWARDED || len(st.ArrivedAt) != len(st.ArrivedIndex) {
+		return fmt.Errorf("%w: the record of an end is damaged", ErrSnapshot)
+	}
+	r.setText(st.MessageId, st.CorrelationId, st.Tag)
+	if st.Session != nil {
+		r.holder = fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer}
+	}
+	for i, id := range st.ArrivedAt {
+		r.arrivals = append(r.arrivals, Arrival{fsm.QueueID(id), st.ArrivedIndex[i]})
+	}
+	en.ring.Push(r)
+	return nil
+}
+
+// restoreAll reads n records.
+func (en *ends) restoreAll(r *bufio.Reader, buf *bytes.Buffer, n uint64) error {
+	for range n {
+		var st logpb.EndState
+		if err := readRecord(r, buf); err != nil {
+			return noEOF(err)
+		}
+		if err := st.UnmarshalVT(buf.Bytes()); err != nil {
+			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		}
+		if err := en.restore(&st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// check checks the records.
+func (en *ends) check(k *checker, nextLetter uint64) {
+	n := en.ring.Len()
+	k.that(n <= en.limit() && uint64(n) < en.next, "%d records of ends, the next one is %d", n, en.next)
+	letter, posted, index := uint64(0), false, uint64(0)
+	for i := range n {
+		r := en.ring.Item(i)
+		if r.letter < letter || r.letter == letter && posted || r.posted && r.letter >= nextLetter || r.letter > nextLetter {
+			k.fail("record %d of an end: letter %d after %d, of %d", i, r.letter, letter, nextLetter)
+		}
+		if r.index < index || r.at > en.clock.now() || r.reason == 0 || len(r.arrivals) > maxArrivals {
+			k.fail("record %d of an end: entry %d after %d, at %d", i, r.index, index, r.at)
+		}
+		letter, posted, index = r.letter, r.posted, r.index
+	}
+}
+
+// Arrival is a queue that has a letter, and the entry of the sender's log that
+// said so.
+type Arrival struct {
+	Queue fsm.QueueID
+	Index uint64
+}
+
+// End describes how a message ended otherwise than by an ack.
+type End struct {
+	Number      uint64 // of the record, ascending
+	Reason      EndReason
+	At          fsm.Time
+	Index, Term uint64 // of the entry that ended it
+	// Count is the number of messages, if the record is about several; 0: it is
+	// about one.
+	Count                    uint64
+	Seq                      uint64  // of the message; 0: it was refused, or there are several
+	Ref                      fsm.Ref // of its payload, which is gone
+	MessageID, CorrelationID string
+	EnqueuedAt               fsm.Time // 0: not known
+	ExpireAt                 fsm.Time // 0: never
+	Acquired, Failed         uint32
+	// Holder is who held it when it ended, with its tag; zero: nobody did.
+	Holder      fsm.ConsumerID
+	Tag         string
+	Disposition Disposition
+	// Letter is its number in the outbox; 0: it is in none. Settled is the entry
+	// that ended the letter; 0: it has not ended. A letter that has ended without
+	// an arrival was dropped.
+	Letter   uint64
+	Settled  uint64
+	Arrivals []Arrival // the first few; shared, never changed
+}
+
+// ReasonName is the name of a reason in listings.
+func ReasonName(r EndReason) string { return strings.ToLower(r.String()) }
+
+// shown is r as listings have it.
+func (r *end) shown(number uint64) End {
+	e := End{
+		Number: number, Reason: EndReason(r.reason), At: r.at, Index: r.index, Term: r.term, Count: r.count, Seq: r.seq, Ref: r.ref,
+		EnqueuedAt: r.enqueuedAt, ExpireAt: r.expireAt, Acquired: r.acquired, Failed: r.failed, Holder: r.holder,
+		Disposition: r.disposition, Settled: r.settled, Arrivals: r.arrivals,
+	}
+	e.MessageID, e.CorrelationID, e.Tag = r.strings()
+	if r.posted {
+		e.Letter = r.letter
+	}
+	return e
+}
+
+// Ends reads the record of ends of a machine. It is good for as long as nobody
+// changes the machine.
+type Ends struct{ of *ends }
+
+// EndsOf returns the record of ends of m.
+func EndsOf(m *Machine) Ends { return Ends{m.ends} }
+
+// KeepEnds makes m remember at least n ends, whatever its settings say. It is for
+// machines that are no replicas: the states of those must not differ.
+func KeepEnds(m *Machine, n int) { m.ends.keep(n) }
+
+// Next is the number of the next record.
+func (e Ends) Next() uint64 { return e.of.next }
+
+// From calls yield with the records from number on, until that returns false.
+func (e Ends) From(number uint64, yield func(End) bool) {
+	ring := &e.of.ring
+	first := e.of.next - uint64(ring.Len())
+	for i := int(max(number, first) - first); i < ring.Len(); i++ {
+		if !yield(ring.Item(i).shown(first + uint64(i))) {
+			return
+		}
 	}
 }

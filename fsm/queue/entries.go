@@ -20,7 +20,7 @@ import (
 // A snapshot holds index, and with each message the time of its entry. Restore
 // counts the messages again.
 type entries struct {
-	// live belongs to entries; view and freeze lend it to snapshots.
+	// live belongs to entries; capture lends it to snapshots.
 	live liveIndexes
 	// 0 before the first entry. It never falls.
 	index uint64 // of the last entry
@@ -91,7 +91,7 @@ func (e *entries) refuse(eff *fsm.Effects) {
 func (e *entries) abandon() iter.Seq[uint64] {
 	live := e.live
 	e.live = liveIndexes{}
-	if live.len() == 0 {
+	if live.Len() == 0 {
 		return nil
 	}
 	return live.indexes()
@@ -106,11 +106,8 @@ func (e *entries) has(index uint64) bool { return e.live.has(index) }
 // indexes iterates over the entries that are needed, ascending.
 func (e *entries) indexes() iter.Seq[uint64] { return e.live.indexes() }
 
-// view returns the live entries, valid until the next change.
-func (e *entries) view() liveIndexes { return e.live }
-
-// freeze returns the current live entries.
-func (e *entries) freeze() liveIndexes { return liveIndexes{e.live.freeze()} }
+// capture returns the current live entries; unless keep, until the next change.
+func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.live.Capture(keep)} }
 
 // expectAll makes room for n messages of a snapshot, which may be wrong.
 func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<20)) }
@@ -143,9 +140,9 @@ func (e *entries) time(index uint64, now fsm.Time) fsm.Time {
 func (e *entries) check(k *checker) {
 	slices.Sort(k.live)
 	found, last := 0, uint64(0)
-	for at, count := range e.live.all() {
+	for at, count := range e.live.All() {
 		n := found
-		index := uint64(at.at)
+		index := uint64(at.At)
 		for n < len(k.live) && k.live[n] == index {
 			n++
 		}
@@ -156,4 +153,67 @@ func (e *entries) check(k *checker) {
 	}
 	k.that(found == len(k.live), "live entries are miscounted")
 	k.that(last <= e.index, "entry %d is live, the last one is %d", last, e.index)
+}
+
+// liveIndexes counts the live messages of each log entry that has any, and
+// knows the time of each: ascending by index, which is the order in which
+// messages arrive. Keys have at = index and seq = the time of the entry, so the
+// time takes no space of its own. Values are at least 1: an entry whose last
+// message goes is removed.
+//
+// Invariant: Σ values = live messages of the arena.
+type liveIndexes struct{ sorted[uint32] }
+
+// add counts one more message of the entry at index, which is not below any
+// index before. now is the time of the entry. It changes only the end of the
+// table.
+func (l *liveIndexes) add(index uint64, now fsm.Time) {
+	if l.Len() > 0 {
+		last, _ := l.Last()
+		invariants.Assert(last.At <= fsm.Time(index), "log indexes grow")
+		if last.At == fsm.Time(index) {
+			*l.Edit(last)++
+			return
+		}
+	}
+	l.Put(key{At: fsm.Time(index), Seq: uint64(now)}, 1)
+}
+
+// drop counts one message less and reports whether it was the last of its
+// entry. Requires, asserted: the entry has at least one. O(log n), O(1) for the
+// oldest.
+func (l *liveIndexes) drop(index uint64) bool {
+	p, ok := l.Locate(fsm.Time(index))
+	invariants.Assert(ok, "a message's entry is live")
+	if count := l.EditAt(p); *count > 1 {
+		*count--
+		return false
+	}
+	l.RemoveAt(p)
+	return true
+}
+
+// has reports whether the entry at index has messages.
+func (l *liveIndexes) has(index uint64) bool {
+	_, ok := l.Locate(fsm.Time(index))
+	return ok
+}
+
+// time is when the entry at index was applied; 0: it has no messages.
+func (l *liveIndexes) time(index uint64) fsm.Time {
+	if p, ok := l.Locate(fsm.Time(index)); ok {
+		return fsm.Time(l.KeyAt(p).Seq)
+	}
+	return 0
+}
+
+// indexes iterates over the indexes with live messages, ascending.
+func (l *liveIndexes) indexes() iter.Seq[uint64] {
+	return func(yield func(uint64) bool) {
+		for k := range l.All() {
+			if !yield(uint64(k.At)) {
+				return
+			}
+		}
+	}
 }

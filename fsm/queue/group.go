@@ -1,6 +1,12 @@
 package queue
 
-import "github.com/quorate/quorate/fsm"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
 
 // group is one group of messages: those with its id that are ready, wait to be
 // retried, or are checked out. At most one consumer holds it, and only that one is
@@ -110,5 +116,505 @@ func (t *groupTaker) passes() bool { return t.going || t.c.isGets() }
 // mayTake reports whether the consumer could be given a free group, if it wants
 // messages: any group, and holds fewer than it may.
 func (t *groupTaker) mayTake() bool {
-	return t.c.isGets() || t.only == "" && !t.going && t.holds.len() < t.max
+	return t.c.isGets() || t.only == "" && !t.going && t.holds.Len() < t.max
+}
+
+// groupTakers are the consumers that get groups: who of them wants messages of its
+// groups, who takes the next free one, and who takes only a certain one.
+//
+// Invariants, besides those of groupTaker:
+//
+//	owing = {t.owed → t : t.owed ≠ 0}
+//	free = {(level, turn) → t : t.taking}
+//	named has the takers with only ≠ "", by that, each list by age
+//
+// named is never iterated where order could be seen.
+type groupTakers struct {
+	*shared
+	all   sorted[*groupTaker] // by registered of the consumer
+	named map[string][]*groupTaker
+	free  sorted[*groupTaker]
+	owing sorted[*groupTaker]
+	// wanting is how many want messages.
+	wanting int
+}
+
+// want sets whether t wants messages.
+func (ts *groupTakers) want(t *groupTaker, wants bool) {
+	if t.wants != wants {
+		t.wants = wants
+		if ts.wanting--; wants {
+			ts.wanting += 2
+		}
+	}
+}
+
+// newGroupTakers returns an empty set of takers.
+func newGroupTakers(s *shared) *groupTakers {
+	return &groupTakers{shared: s, named: map[string][]*groupTaker{}}
+}
+
+// claimant is the first consumer that takes only the group with this id and wants
+// messages; nil: there is none. O(consumers that take it).
+func (ts *groupTakers) claimant(id string) *groupTaker {
+	for _, t := range ts.named[id] {
+		ts.scratch.steps++
+		if t.wants {
+			return t
+		}
+	}
+	return nil
+}
+
+// owe updates whether and where t waits for messages of its groups.
+func (ts *groupTakers) owe(t *groupTaker) {
+	at := uint64(0)
+	if t.wants && t.waiting.Len() > 0 {
+		k, _ := t.waiting.First()
+		at = k.Seq
+	}
+	if at == t.owed {
+		return
+	}
+	if t.owed != 0 {
+		ts.owing.Remove(key{Seq: t.owed})
+	}
+	if t.owed = at; at != 0 {
+		ts.owing.Put(key{Seq: at}, t)
+	}
+}
+
+// add makes a record of c, which has none.
+func (ts *groupTakers) add(c *consumer, turn uint64) *groupTaker {
+	t := &groupTaker{c: c, max: 1, turn: turn}
+	ts.all.Put(key{Seq: c.registered}, t)
+	return t
+}
+
+// of returns the record of c; nil: it has none.
+func (ts *groupTakers) of(c *consumer) *groupTaker {
+	if p := ts.all.Get(key{Seq: c.registered}); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// generally reports whether c may be handed messages that are of no group.
+func (ts *groupTakers) generally(c *consumer) bool {
+	if len(ts.named) == 0 {
+		return true
+	}
+	t := ts.of(c)
+	return t == nil || t.only == ""
+}
+
+// take updates whether t waits for free groups. Its turn lasts as long as it waits.
+func (ts *groupTakers) take(t *groupTaker) {
+	taking := t.wants && t.mayTake()
+	level := levelKey(t.c.priority).At
+	if t.taking && (!taking || t.level != level) {
+		ts.free.Remove(key{At: t.level, Seq: t.turn})
+		t.taking = false
+	}
+	if taking && !t.taking {
+		t.taking, t.level = true, level
+		ts.free.Put(key{At: level, Seq: t.turn}, t)
+	}
+}
+
+// any reports whether any consumer is known here.
+func (ts *groupTakers) any() bool { return ts.all.Len() > 0 }
+
+// claimed reports whether any consumer takes only one group.
+func (ts *groupTakers) claimed() bool { return len(ts.named) > 0 }
+
+// heldBy returns the groups that c holds, in the order in which it got them.
+func (ts *groupTakers) heldBy(c *consumer) []*group {
+	var all []*group
+	if t := ts.of(c); t != nil {
+		for _, p := range t.holds.All() {
+			all = append(all, *p)
+		}
+	}
+	return all
+}
+
+// holdsAny reports whether c holds a group.
+func (ts *groupTakers) holdsAny(c *consumer) bool {
+	t := ts.of(c)
+	return t != nil && t.holds.Len() > 0
+}
+
+// rename makes t take only the group with this id; empty: any.
+func (ts *groupTakers) rename(t *groupTaker, only string) {
+	if t.only != "" {
+		list := slices.DeleteFunc(ts.named[t.only], func(o *groupTaker) bool { return o == t })
+		if ts.named[t.only] = list; len(list) == 0 {
+			delete(ts.named, t.only)
+		}
+	}
+	if t.only = only; only != "" {
+		list := ts.named[only]
+		i, _ := slices.BinarySearchFunc(list, t.c.registered, func(o *groupTaker, r uint64) int { return cmp.Compare(o.c.registered, r) })
+		ts.named[only] = slices.Insert(list, i, t)
+	}
+}
+
+// turnAway gives t another turn.
+func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
+	if t.taking {
+		ts.free.Remove(key{At: t.level, Seq: t.turn})
+		t.taking = false
+	}
+	t.turn = turn
+	ts.take(t)
+}
+
+// check checks who takes groups: held is how many are held, and all says that every
+// consumer must be known here.
+func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
+	taking, owing, named, wanting := 0, 0, 0, 0
+	for at, p := range ts.all.All() {
+		t := *p
+		k.that(at.Seq == t.c.registered && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
+		k.that(t.going == t.c.cancelled && (!t.going || t.only == ""), "consumer %v still takes groups", t.c.id)
+		k.that(t.c.session.life.over || t.wants == (!t.c.isGets() && k.m.consumers.served(t.c) && t.c.credit() > 0), "consumer %v wants messages: %v", t.c.id, t.wants)
+		k.that(t.taking == (t.wants && t.only == "" && t.holds.Len() < t.max), "consumer %v takes groups: %v", t.c.id, t.taking)
+		first, _, _ := firstOf(&t.waiting)
+		k.that(t.owed == 0 && (first.Seq == 0 || !t.wants) || t.owed == first.Seq && t.wants, "consumer %v waits for %d", t.c.id, t.owed)
+		held -= t.holds.Len()
+		if t.wants {
+			wanting++
+		}
+		if t.taking {
+			taking++
+			k.that(ts.free.Get(key{At: levelKey(t.c.priority).At, Seq: t.turn}) != nil, "consumer %v gets no group", t.c.id)
+		}
+		if t.owed != 0 {
+			owing++
+		}
+		if t.only != "" {
+			named++
+			k.that(slices.Contains(ts.named[t.only], t), "consumer %v does not get its group", t.c.id)
+		}
+	}
+	for _, list := range ts.named { // det: only counts and checks
+		named -= len(list)
+		k.that(slices.IsSortedFunc(list, func(a, b *groupTaker) int { return cmp.Compare(a.c.registered, b.c.registered) }), "consumers of a group are out of order")
+	}
+	k.that(held == 0 && named == 0 && taking == ts.free.Len() && owing == ts.owing.Len() && wanting == ts.wanting, "takers are miscounted")
+	if all {
+		for c := range k.m.consumers.from(0) {
+			k.that(c.isGets() || c.cancelled || ts.of(c) != nil, "consumer %v never gets a group", c.id)
+		}
+	}
+}
+
+// groupOf returns the group of message h; nil: it has none.
+func (m *Machine) groupOf(h uint32) *group { return m.messages.extra(h).group }
+
+// setGroup makes message h, which is in no place, one of g.
+func (m *Machine) setGroup(h uint32, g *group) { m.messages.editExtra(h).group = g }
+
+// placeOf is where message h, which is in no place, waits to be handed out for the
+// first time. A queue without groups forgets the group of the message.
+func (m *Machine) placeOf(h uint32) Place {
+	g := m.groupOf(h)
+	switch {
+	case g == nil:
+		return Ready
+	case !m.settings.grouped():
+		m.messages.ungroup(h)
+		return Ready
+	case g.ended:
+		m.setGroup(h, m.groups.find(g.id)) // it was scheduled meanwhile
+	}
+	return Grouped
+}
+
+// putBackGrouped puts those messages back that belong to a group, and returns the others
+// in their order. They are in no place. The first ones of the place are then those
+// that were put back.
+func (m *Machine) putBackGrouped(kept []checkout) []checkout {
+	if !m.groups.any() {
+		return kept
+	}
+	return m.regroup(kept)
+}
+
+// regroup is putBack for messages whose groups may not be known.
+func (m *Machine) regroup(kept []checkout) []checkout {
+	var run []checkout
+	kept = slices.DeleteFunc(kept, func(held checkout) bool {
+		if m.groupOf(held.handle) == nil || m.placeOf(held.handle) != Grouped {
+			return false
+		}
+		run = append(run, held)
+		return true
+	})
+	slices.SortFunc(run, func(a, b checkout) int { return compare(a.seq, b.seq) })
+	for _, held := range slices.Backward(run) {
+		m.messages.putAfter(0, held.handle, Grouped)
+	}
+	for _, held := range run {
+		if m.messages.Get(held.handle).due(m.clock.now()) && m.covered(held.handle) {
+			m.messages.protect(held.handle)
+		} else {
+			m.messages.watch(held.handle)
+		}
+	}
+	return kept
+}
+
+// leaveGroup tells the group of message h that it is not checked out any more.
+func (m *Machine) leaveGroup(h uint32) {
+	if g := m.groupOf(h); g != nil {
+		m.groups.addOut(g, -1)
+	}
+}
+
+// handOutGrouped is groups.handOut for message h of g, which c is handed next. Deferred messages
+// of g that c has received while another consumer held it are part of a hold that
+// begins.
+func (m *Machine) handOutGrouped(h uint32, g *group, c *consumer, lock fsm.Millis) {
+	free := m.groups.held(g.id) == nil
+	g = m.groups.handOut(g, c, c.next, lock)
+	m.setGroup(h, g)
+	if !free || g.out == 1 || g.hold == nil || g.hold.of.c != c {
+		return
+	}
+	for held := range c.held.from(0) {
+		m.scratch.steps++
+		if m.groupOf(held.handle) == g {
+			g.hold.ids.Put(key{Seq: held.id}, struct{}{})
+		}
+	}
+}
+
+// covered reports whether message h does not expire because its group is held. One
+// that was due while that was so remains covered, whatever the settings say since.
+func (m *Machine) covered(h uint32) bool {
+	g := m.groupOf(h)
+	return g != nil && g.hold != nil && (m.settings.GroupExpiry || m.messages.extra(h).protected)
+}
+
+// doomed reports whether message h dies because its group has ended.
+func (m *Machine) doomed(h uint32) bool {
+	g := m.groupOf(h)
+	return g != nil && g.ended
+}
+
+// groupDeath is why message h dies whose group has ended. It is in no place, so that its
+// expiry is known.
+func (m *Machine) groupDeath(h uint32) logpb.Death_Reason {
+	if m.messages.Get(h).due(m.clock.now()) {
+		return logpb.Death_EXPIRED
+	}
+	return logpb.Death_GROUP_EXPIRED
+}
+
+// endOverdueGroups ends the groups of messages that come back past their expiry, if nobody
+// holds them and their messages expire together. The messages are in no place.
+func (m *Machine) endOverdueGroups(back []checkout) {
+	if !m.settings.GroupExpiry || !m.groups.any() {
+		return
+	}
+	for _, held := range back {
+		g := m.groupOf(held.handle)
+		if g != nil && g.hold == nil && !g.ended && m.messages.Get(held.handle).due(m.clock.now()) {
+			m.groups.end(m.groups.known(g))
+		}
+	}
+}
+
+// mayGo reports whether message h, which is ready, may be handed out: it is not due,
+// or that has no effect.
+func (m *Machine) mayGo(h uint32) bool {
+	return !m.messages.Get(h).due(m.clock.now()) || h == m.scratch.fresh || m.covered(h)
+}
+
+// renewGroups is called with the deliveries in scratch.taken and rest, which c has settled:
+// that renews the locks of their groups. rest may be nil.
+func (m *Machine) renewGroups(c *consumer, rest *held) {
+	if !m.groups.any() {
+		return
+	}
+	lock := m.settings.groupLock(c)
+	for _, held := range m.scratch.taken {
+		g := m.groupOf(held.handle)
+		if g == nil || g.hold == nil || g.hold.of.c != c {
+			continue
+		}
+		g.hold.ids.Remove(key{Seq: held.id})
+		m.groups.lock(g, lock)
+	}
+	if rest != nil && rest.Len() > 0 {
+		m.groups.renew(c, rest, lock)
+	}
+}
+
+// forgetSettled is called with deliveries that of had settled beyond the bound of one
+// command, and that have ended.
+func (m *Machine) forgetSettled(of fsm.ConsumerID, some []checkout) {
+	if !m.groups.any() {
+		return
+	}
+	for _, held := range some {
+		if g := m.groupOf(held.handle); g != nil {
+			m.groups.forget(g, of, held.id)
+		}
+	}
+}
+
+// nextForGet returns the message that a get of c is handed next; 0: there is none.
+// c may be nil. A get takes the oldest message that it can: of no group, of a free
+// group, or of one that its session's gets hold; the last two only if nothing is on
+// its way back.
+func (m *Machine) nextForGet(c *consumer) uint32 {
+	h := m.messages.nextReady()
+	if !m.groups.any() || m.returnings.any() {
+		return h
+	}
+	if g := m.groups.nextFor(c); g != nil && (h == 0 || g.listed < m.messages.Get(h).seq) {
+		return m.groups.first(g)
+	}
+	return h
+}
+
+// groupLockedUntil is when the lock of the group of message h ends; 0: it has none, or c
+// does not hold it for a time.
+func (m *Machine) groupLockedUntil(h uint32, c *consumer) fsm.Time {
+	if g := m.groupOf(h); g != nil && g.hold != nil && g.hold.of.c == c {
+		return m.clock.heldUntil(g.hold.until)
+	}
+	return 0
+}
+
+// group performs a request about a group that a consumer of s holds.
+//
+// Refusals, in this order: NoSession; Invalid; NotFound if there is no such
+// consumer, or nobody holds the group; InUse if another consumer does. A new state
+// is Rejected if it does not fit into the length limits of the queue.
+func (m *Machine) group(s *session, cmd *logpb.Group) fsm.Result {
+	if s == nil {
+		return fsm.Result{Code: fsm.NoSession}
+	}
+	if cmd.GetId() == "" || cmd.Action < logpb.Group_RENEW || cmd.Action > logpb.Group_GET_STATE || len(cmd.State) > maxGroupState {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	c := s.consumer(cmd.Consumer)
+	g := m.groups.held(cmd.Id)
+	switch {
+	case c == nil || g == nil:
+		return fsm.Result{Code: fsm.NotFound}
+	case g.hold.of.c != c:
+		return fsm.Result{Code: fsm.InUse}
+	}
+	m.lease.touch()
+	r := fsm.Result{Count: 1}
+	switch cmd.Action {
+	case logpb.Group_RENEW:
+		m.groups.lock(g, m.settings.groupLock(c))
+	case logpb.Group_RELEASE:
+		m.giveUp(g, false)
+		m.consumers.removeIfDone(c)
+	case logpb.Group_SET_STATE:
+		if !m.fitsState(g, len(cmd.State)) {
+			return fsm.Result{Code: fsm.Rejected}
+		}
+		m.groups.setState(g, string(cmd.State))
+	}
+	m.groups.describe(cmd, &r)
+	return r
+}
+
+// fitsState reports whether the limits allow a state of n bytes for g: those of the
+// queue, which makes space if it drops its head, and that of all states.
+func (m *Machine) fitsState(g *group, n int) bool {
+	if n > len(g.state) && m.since(3) && m.groups.stateBytes()-uint64(len(g.state))+uint64(n) > uint64(m.bounds.States) {
+		return false
+	}
+	all := m.counted()
+	if m.settings.Overflow == logpb.QueueConfig_DROP_HEAD {
+		all = m.kept()
+	}
+	before := all.Bytes - uint64(len(g.state))
+	return n <= len(g.state) || m.settings.maxBytes.Allows(before+uint64(n))
+}
+
+// expire is the end of message h, which is due, unless its group is held and covers
+// it. If the messages of a group expire together, all of them will die; what is
+// set aside is not covered, and deferred and parked messages die by themselves.
+func (m *Machine) expire(h uint32, eff *fsm.Effects) {
+	in, g := m.messages.Get(h).place, m.groupOf(h)
+	switch {
+	case g == nil || !m.settings.GroupExpiry || in == Deferred || in == Parked || in == Delayed && g.hold != nil:
+		m.endWaiting(h, logpb.Death_EXPIRED, eff)
+	case g.hold != nil:
+		m.messages.protect(h)
+	default:
+		m.groups.end(g)
+	}
+}
+
+// endWaiting is the end of message h, which is ready, set aside or parked.
+func (m *Machine) endWaiting(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
+	m.leaveWaiting(h)
+	m.outbox.die(h, reason, eff)
+}
+
+// leaveWaiting leaves message h, which is ready, set aside or parked, in no place.
+func (m *Machine) leaveWaiting(h uint32) {
+	if m.messages.Get(h).place == Delayed {
+		m.lease.touch()
+	}
+	m.aside.takeWaiting(h)
+}
+
+// giveUp ends the hold of g. What its holder has not settled goes back, as failed
+// if the lock was lost. It returns how much that is.
+func (m *Machine) giveUp(g *group, failed bool) int {
+	c := g.hold.of.c
+	r := &returning{of: c.id, tag: c.tag, failed: failed, group: true}
+	for id := range g.hold.ids.All() {
+		m.scratch.steps++
+		if held, ok := c.held.Remove(id); ok {
+			if failed {
+				c.loses(id.Seq)
+			}
+			r.held.push(checkout{id: id.Seq, grip: held})
+		}
+	}
+	m.groups.release(g)
+	if r.held.Len() > 0 {
+		m.consumers.holds(c, -r.held.Len())
+		m.returnings.add(r)
+	}
+	n := r.held.Len()
+	m.startOldest(c)
+	m.consumers.refresh(c)
+	return n
+}
+
+// endHolds ends the holds that are over: locks that were not renewed, and those of
+// groups that have been empty for long enough.
+func (m *Machine) endHolds() {
+	var done []*consumer
+	for m.scratch.budget > 0 {
+		g := m.groups.overdue()
+		if g == nil {
+			break
+		}
+		m.scratch.budget--
+		lost := g.hold.until != 0 && m.clock.heldUntil(g.hold.until) <= m.clock.now()
+		if lost {
+			m.counters.GroupsLost++
+		}
+		done = append(done, g.hold.of.c)
+		n := m.giveUp(g, lost)
+		if m.since(3) { // each counts; those of one group go together
+			m.scratch.budget -= min(n, m.scratch.budget)
+		}
+	}
+	m.consumers.removeFinished(done...)
 }

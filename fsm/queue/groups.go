@@ -32,7 +32,7 @@ const maxGroupState = 256 << 10
 type groups struct {
 	*shared
 	byID  map[string]*group
-	order sorted[ordered]
+	order sorted[inGroup]
 	ages  sorted[uint32]
 	free  sorted[*group]
 	kept  sorted[*group] // keys have at = 0 and seq = no
@@ -52,8 +52,8 @@ type groups struct {
 	touched   []*group // groups that settle must check
 }
 
-// ordered is a message in the order of its group.
-type ordered struct {
+// inGroup is a message in the order of its group.
+type inGroup struct {
 	h     uint32
 	ready bool
 }
@@ -76,7 +76,7 @@ func (gs *groups) on() bool {
 }
 
 // any reports whether there is any group.
-func (gs *groups) any() bool { return len(gs.byID) > 0 || gs.ended.len() > 0 }
+func (gs *groups) any() bool { return len(gs.byID) > 0 || gs.ended.Len() > 0 }
 
 // find returns the group with this id. One that is new is known only once it has a
 // message.
@@ -117,7 +117,7 @@ func (gs *groups) upgraded(before uint32) {
 	if before >= 3 || !gs.since(3) {
 		return
 	}
-	for _, p := range gs.kept.all() {
+	for _, p := range gs.kept.All() {
 		gs.scratch.steps++
 		gs.touch(*p)
 	}
@@ -130,9 +130,9 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 		g = gs.known(g)
 	}
 	gs.unlist(g)
-	gs.order.put(gs.place(g, seq), ordered{h, ready})
+	gs.order.Put(gs.place(g, seq), inGroup{h, ready})
 	if ready {
-		gs.ages.put(key{seq: seq}, h)
+		gs.ages.Put(key{Seq: seq}, h)
 	}
 	g.members++
 	gs.mark(g)
@@ -140,18 +140,18 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 		g.head, g.headReady = seq, ready
 	}
 	gs.list(g)
-	groupEnds{gs}.wake(g)
+	gs.wake(g)
 	return g
 }
 
 // place is the key of a message in order.
-func (gs *groups) place(g *group, seq uint64) key { return key{fsm.Time(g.no), seq} }
+func (gs *groups) place(g *group, seq uint64) key { return key{At: fsm.Time(g.no), Seq: seq} }
 
 // leave removes message seq from g.
 func (gs *groups) leave(g *group, seq uint64) {
 	gs.unlist(g)
-	gs.order.remove(gs.place(g, seq))
-	gs.ages.remove(key{seq: seq})
+	gs.order.Remove(gs.place(g, seq))
+	gs.ages.Remove(key{Seq: seq})
 	g.members--
 	gs.mark(g)
 	if seq == g.head {
@@ -164,16 +164,16 @@ func (gs *groups) leave(g *group, seq uint64) {
 // findHead finds the first message of g.
 func (gs *groups) findHead(g *group) {
 	g.head, g.headReady = 0, false
-	for at, m := range gs.order.from(gs.place(g, 0)) {
-		if at.at == fsm.Time(g.no) {
-			g.head, g.headReady = at.seq, m.ready
+	for at, m := range gs.order.From(gs.place(g, 0)) {
+		if at.At == fsm.Time(g.no) {
+			g.head, g.headReady = at.Seq, m.ready
 		}
 		return
 	}
 }
 
 // first returns the first message of g, which has one.
-func (gs *groups) first(g *group) uint32 { return gs.order.get(gs.place(g, g.head)).h }
+func (gs *groups) first(g *group) uint32 { return gs.order.Get(gs.place(g, g.head)).h }
 
 // unlist takes g out of where it waits to be served. The caller changes it, and
 // lists it again.
@@ -182,9 +182,9 @@ func (gs *groups) unlist(g *group) {
 		return
 	}
 	if t := g.to; t == nil {
-		gs.free.remove(key{seq: g.listed})
+		gs.free.Remove(key{Seq: g.listed})
 	} else {
-		t.waiting.remove(key{seq: g.listed})
+		t.waiting.Remove(key{Seq: g.listed})
 		gs.takers.owe(t)
 	}
 	g.listed, g.to = 0, nil
@@ -204,9 +204,9 @@ func (gs *groups) list(g *group) {
 		g.to = gs.takers.claimant(g.id)
 	}
 	if t := g.to; t == nil {
-		gs.free.put(key{seq: g.listed}, g)
+		gs.free.Put(key{Seq: g.listed}, g)
 	} else {
-		t.waiting.put(key{seq: g.listed}, g)
+		t.waiting.Put(key{Seq: g.listed}, g)
 		gs.takers.owe(t)
 	}
 }
@@ -267,15 +267,15 @@ func (gs *groups) refresh(c *consumer, wants bool) {
 // one with the oldest first message, among those whose holder wants messages and
 // those that a consumer can take.
 func (gs *groups) nextServed() (g *group, t *groupTaker) {
-	if gs.takers.owing.len() > 0 {
-		_, p := gs.takers.owing.first()
+	if gs.takers.owing.Len() > 0 {
+		_, p := gs.takers.owing.First()
 		t = *p
-		_, q := t.waiting.first()
+		_, q := t.waiting.First()
 		g = *q
 	}
-	if gs.free.len() > 0 && gs.takers.free.len() > 0 {
-		if at, p := gs.free.first(); g == nil || at.seq < g.listed {
-			_, q := gs.takers.free.first()
+	if gs.free.Len() > 0 && gs.takers.free.Len() > 0 {
+		if at, p := gs.free.First(); g == nil || at.Seq < g.listed {
+			_, q := gs.takers.free.First()
 			return *p, *q
 		}
 	}
@@ -284,7 +284,7 @@ func (gs *groups) nextServed() (g *group, t *groupTaker) {
 
 // servesAny reports whether a group can be served.
 func (gs *groups) servesAny() bool {
-	return gs.takers.owing.len() > 0 || gs.free.len() > 0 && gs.takers.free.len() > 0
+	return gs.takers.owing.Len() > 0 || gs.free.Len() > 0 && gs.takers.free.Len() > 0
 }
 
 // nextFor returns the group from which c is served next, whatever its credit: one that
@@ -331,7 +331,7 @@ func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *gr
 		gs.acquire(g, t, lock)
 	}
 	if g.hold != nil && g.hold.of.c == c {
-		g.hold.ids.put(key{seq: id}, struct{}{})
+		g.hold.ids.Put(key{Seq: id}, struct{}{})
 	}
 	return g
 }
@@ -339,20 +339,20 @@ func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *gr
 // addOut changes how many messages of g are checked out.
 func (gs *groups) addOut(g *group, n int) {
 	g.out += n
-	groupEnds{gs}.wake(g)
+	gs.wake(g)
 	gs.keep(g)
 	gs.touch(g)
 }
 
 // keep updates whether g is in kept.
 func (gs *groups) keep(g *group) {
-	at := key{seq: g.no}
-	has, needs := gs.kept.get(at) != nil, !g.ended && (g.hold != nil || g.state != "" || g.out > 0)
+	at := key{Seq: g.no}
+	has, needs := gs.kept.Get(at) != nil, !g.ended && (g.hold != nil || g.state != "" || g.out > 0)
 	switch {
 	case needs && !has:
-		gs.kept.put(at, g)
+		gs.kept.Put(at, g)
 	case has && !needs:
-		gs.kept.remove(at)
+		gs.kept.Remove(at)
 	}
 }
 
@@ -362,7 +362,7 @@ func (gs *groups) acquire(g *group, t *groupTaker, lock fsm.Millis) {
 	gs.counters.GroupsTaken++
 	g.hold = &hold{of: t, order: gs.number()}
 	gs.heldOnes++
-	t.holds.put(key{seq: g.hold.order}, g)
+	t.holds.Put(key{Seq: g.hold.order}, g)
 	gs.lock(g, lock)
 	gs.takers.turnAway(t, gs.number())
 	gs.keep(g)
@@ -389,10 +389,10 @@ func (gs *groups) setEnd(g *group, until, linger fsm.Time) {
 		return
 	}
 	if before != 0 {
-		gs.ends.remove(key{before, h.order})
+		gs.ends.Remove(key{At: before, Seq: h.order})
 	}
 	if after != 0 {
-		gs.ends.put(key{after, h.order}, g)
+		gs.ends.Put(key{At: after, Seq: h.order}, g)
 	}
 }
 
@@ -405,7 +405,7 @@ func (gs *groups) release(g *group) {
 	h := g.hold
 	gs.unlist(g)
 	gs.setEnd(g, 0, 0)
-	h.of.holds.remove(key{seq: h.order})
+	h.of.holds.Remove(key{Seq: h.order})
 	g.hold = nil
 	gs.heldOnes--
 	gs.takers.turnAway(h.of, gs.number())
@@ -425,12 +425,12 @@ func (gs *groups) release(g *group) {
 // ids: turns and the order of states depend on it.
 func (gs *groups) settle() {
 	if len(gs.touched) > 0 {
-		settleTouched(gs)
+		gs.settleTouched()
 	}
 }
 
 // settleTouched is settle for a queue where a group has changed.
-func settleTouched(gs *groups) {
+func (gs *groups) settleTouched() {
 	if len(gs.touched) > 1 {
 		slices.SortFunc(gs.touched, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
 	}
@@ -440,14 +440,14 @@ func settleTouched(gs *groups) {
 		gs.scratch.steps++
 		if g.ended {
 			if !g.busy() {
-				gs.ended.remove(key{seq: g.endNo})
+				gs.ended.Remove(key{Seq: g.endNo})
 			}
 			continue
 		}
 		if g.hold != nil {
-			groupEnds{gs}.settleHold(g)
+			gs.settleHold(g)
 		}
-		groupEnds{gs}.settleState(g)
+		gs.settleState(g)
 		if !g.busy() && g.hold == nil && g.state == "" && gs.byID[g.id] == g {
 			delete(gs.byID, g.id)
 		}
@@ -457,7 +457,7 @@ func settleTouched(gs *groups) {
 
 // setState replaces the state of g. Empty: it has none.
 func (gs *groups) setState(g *group, state string) {
-	groupEnds{gs}.untimeState(g)
+	gs.untimeState(g)
 	g.idle = false
 	gs.stateSize += uint64(len(state)) - uint64(len(g.state))
 	g.state = state
@@ -494,7 +494,7 @@ func (gs *groups) drop(c *consumer) {
 		gs.scratch.steps++
 		gs.release(g)
 	}
-	gs.takers.all.remove(key{seq: c.registered})
+	gs.takers.all.Remove(key{Seq: c.registered})
 }
 
 // purge removes all messages but those that are checked out.
@@ -502,16 +502,16 @@ func (gs *groups) purge() {
 	if !gs.any() {
 		return
 	}
-	gs.order.clear()
-	gs.ages.clear()
-	gs.free.clear()
-	for _, p := range gs.takers.all.all() {
+	gs.order.Clear()
+	gs.ages.Clear()
+	gs.free.Clear()
+	for _, p := range gs.takers.all.All() {
 		t := *p
-		t.waiting.clear()
+		t.waiting.Clear()
 		gs.takers.owe(t)
 	}
 	gs.byID = map[string]*group{}
-	for _, p := range gs.kept.all() { // settle goes by ids
+	for _, p := range gs.kept.All() { // settle goes by ids
 		gs.scratch.steps++
 		gs.empty(*p)
 		gs.byID[(*p).id] = *p
@@ -520,14 +520,14 @@ func (gs *groups) purge() {
 		gs.scratch.steps++
 		gs.empty(g)
 	}
-	gs.dying.clear()
+	gs.dying.Clear()
 }
 
 // keptByID returns the groups that are held, have a state, or have something out, by
 // id. Their order in kept differs from replica to replica.
 func (gs *groups) keptByID() []*group {
-	all := make([]*group, 0, gs.kept.len())
-	for _, p := range gs.kept.all() {
+	all := make([]*group, 0, gs.kept.Len())
+	for _, p := range gs.kept.All() {
 		all = append(all, *p)
 	}
 	slices.SortFunc(all, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
@@ -556,6 +556,193 @@ func (gs *groups) forget(g *group, of fsm.ConsumerID, id uint64) {
 		return
 	}
 	if _, another := g.hold.of.c.held.find(id); !another {
-		g.hold.ids.remove(key{seq: id})
+		g.hold.ids.Remove(key{Seq: id})
 	}
+}
+
+// settleHold releases g if its holder does not keep it.
+func (gs *groups) settleHold(g *group) {
+	h, linger, stands := g.hold, duration(gs.settings.GroupLinger), gs.stands(g)
+	switch {
+	case h.of.passes() && g.out == 0, stands && linger == 0 && h.linger == 0:
+		gs.release(g)
+	case stands && h.linger == 0:
+		gs.setEnd(g, h.until, gs.clock.heldDeadline(linger))
+	case !stands && h.linger != 0 && gs.since(3): // what was first has gone
+		gs.setEnd(g, h.until, 0)
+	}
+}
+
+// stands reports whether the holder of g has nothing to do: nothing of it is out, and
+// nothing can be handed out, since it is empty or its first message waits to be
+// retried. Before version 3 only an empty group stands still.
+func (gs *groups) stands(g *group) bool {
+	if gs.since(3) {
+		return g.out == 0 && !g.headReady
+	}
+	return !g.busy()
+}
+
+// wake is called when something has come to g: its state does not end, and its hold
+// does not unless it still stands.
+func (gs *groups) wake(g *group) {
+	gs.untimeState(g)
+	g.idle = false
+	if g.hold != nil && g.hold.linger != 0 && !gs.stands(g) {
+		gs.setEnd(g, g.hold.until, 0)
+	}
+}
+
+// settleState times the state of a group that has become empty and is not held.
+func (gs *groups) settleState(g *group) {
+	if g.idle || !g.rests() {
+		return
+	}
+	g.idle = true
+	if ttl := duration(gs.settings.GroupStateTtl); ttl > 0 {
+		gs.timeState(g, gs.clock.deadline(ttl), gs.number())
+	}
+}
+
+// timeState makes the state of g, which is idle, end at until.
+func (gs *groups) timeState(g *group, until fsm.Time, order uint64) {
+	g.stateUntil, g.stateOrder = until, order
+	gs.states.Put(key{At: until, Seq: order}, g)
+}
+
+// untimeState makes the state of g last.
+func (gs *groups) untimeState(g *group) {
+	if g.stateUntil != 0 {
+		gs.states.Remove(key{At: g.stateUntil, Seq: g.stateOrder})
+		g.stateUntil, g.stateOrder = 0, 0
+	}
+}
+
+// expireStates ends states whose time is over, as far as the budget of the command
+// allows.
+func (gs *groups) expireStates() {
+	for gs.states.Len() > 0 && gs.scratch.budget > 0 {
+		at, p := gs.states.First()
+		if at.At > gs.clock.now() {
+			return
+		}
+		gs.scratch.budget--
+		gs.setState(*p, "")
+	}
+}
+
+// emptiness is since when a group is empty, as far as that decides when something ends.
+type emptiness struct {
+	linger     fsm.Time // of its hold
+	idle       bool
+	stateUntil fsm.Time
+	stateOrder uint64
+}
+
+// emptiness returns that of the group with this id, which may be unknown.
+func (gs *groups) emptiness(id string) (e emptiness) {
+	g := gs.byID[id]
+	if g == nil || g.busy() {
+		return e
+	}
+	e = emptiness{idle: g.idle, stateUntil: g.stateUntil, stateOrder: g.stateOrder}
+	if g.hold != nil {
+		e.linger = g.hold.linger
+	}
+	return e
+}
+
+// emptyAgain undoes what a message has changed that came to a group and was refused: it
+// is as empty as it was before. Requires: nothing else has happened to the group.
+func (gs *groups) emptyAgain(id string, e emptiness) {
+	g := gs.byID[id]
+	if g == nil {
+		return
+	}
+	if e.linger != 0 && g.hold != nil {
+		gs.setEnd(g, g.hold.until, e.linger)
+	}
+	if g.idle = e.idle; e.stateUntil != 0 && g.stateUntil == 0 {
+		gs.timeState(g, e.stateUntil, e.stateOrder)
+	}
+}
+
+// renew lets the locks of the groups begin anew of which c has settled some of
+// rest.
+func (gs *groups) renew(c *consumer, rest *held, lock fsm.Millis) {
+	first, _ := rest.First()
+	for _, g := range gs.takers.heldBy(c) {
+		for id := range g.hold.ids.From(first) {
+			gs.scratch.steps++
+			if _, settled := rest.find(id.Seq); settled {
+				gs.lock(g, lock)
+				break
+			}
+		}
+	}
+}
+
+// nextEnds returns when the first hold ends, on the clock of held messages, and when
+// the first state does; 0: none does.
+func (gs *groups) nextEnds() (hold, state fsm.Time) {
+	first, _, _ := firstOf(&gs.ends)
+	k, _, _ := firstOf(&gs.states)
+	return first.At, k.At
+}
+
+// overdue returns a group whose hold has ended; nil: there is none.
+func (gs *groups) overdue() *group {
+	if k, g, ok := firstOf(&gs.ends); ok && gs.clock.heldUntil(k.At) <= gs.clock.now() {
+		return g
+	}
+	return nil
+}
+
+// end makes all messages of g die, step by step, see doomed. Nothing of it is
+// handed out any more. Messages that come belong to another group of its id, which
+// has the state. Requires: nobody holds g, and it is known.
+func (gs *groups) end(g *group) {
+	if g.ended {
+		return
+	}
+	gs.unlist(g)
+	state := g.state
+	gs.setState(g, "")
+	delete(gs.byID, g.id)
+	gs.endAs(g)
+	gs.keep(g)
+	gs.touch(g)
+	if state != "" {
+		gs.setState(gs.known(g), state)
+	}
+}
+
+// endAs makes g the last one of those that end.
+func (gs *groups) endAs(g *group) {
+	gs.lastEnd++
+	g.ended, g.endNo = true, gs.lastEnd
+	gs.ended.Put(key{Seq: g.endNo}, g)
+	gs.mark(g)
+}
+
+// mark updates whether g is in dying, if it has ended.
+func (gs *groups) mark(g *group) {
+	if !g.ended {
+		return
+	}
+	switch at := (key{Seq: g.endNo}); {
+	case g.members == 0 && gs.dying.Get(at) != nil:
+		gs.dying.Remove(at)
+	case g.members > 0 && gs.dying.Get(at) == nil:
+		gs.dying.Put(at, g)
+	}
+}
+
+// doomed returns a message that is to die because its group has ended; 0: there is
+// none. The order is that of the groups, then of the messages.
+func (gs *groups) doomed() uint32 {
+	if _, g, ok := firstOf(&gs.dying); ok {
+		return gs.first(g)
+	}
+	return 0
 }

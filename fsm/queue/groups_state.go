@@ -62,10 +62,10 @@ func (gs *groups) stats() GroupStats {
 
 // endedOnes returns the groups that end, by position + 1; nil: there are none.
 func (gs *groups) endedOnes() map[*group]uint32 {
-	if gs.ended.len() == 0 {
+	if gs.ended.Len() == 0 {
 		return nil
 	}
-	positions := make(map[*group]uint32, gs.ended.len())
+	positions := make(map[*group]uint32, gs.ended.Len())
 	for g := range gs.ending() {
 		positions[g] = uint32(len(positions)) + 1
 	}
@@ -77,7 +77,7 @@ func (gs *groups) endedOnes() map[*group]uint32 {
 // that of a consumer by age.
 func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	h.NextGroupOrder = gs.next
-	for _, p := range gs.kept.all() {
+	for _, p := range gs.kept.All() {
 		g := *p
 		if g.hold == nil && g.state == "" {
 			continue
@@ -92,7 +92,7 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	for g := range gs.ending() {
 		h.EndedGroups = append(h.EndedGroups, g.id)
 	}
-	for _, p := range gs.takers.all.all() {
+	for _, p := range gs.takers.all.All() {
 		t := *p
 		h.GroupTakers = append(h.GroupTakers, &logpb.GroupTakerState{Consumer: uint32(position(t.c)), Max: uint32(t.max), Id: t.only, Turn: t.turn})
 	}
@@ -108,7 +108,7 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *con
 		}
 		c := consumer(int(st.Consumer))
 		t := &groupTaker{c: c, max: int(st.Max), only: st.Id, turn: st.Turn, going: c.cancelled}
-		gs.takers.all.put(key{seq: c.registered}, t)
+		gs.takers.all.Put(key{Seq: c.registered}, t)
 		if t.only != "" {
 			gs.takers.named[t.only] = append(gs.takers.named[t.only], t)
 		}
@@ -124,11 +124,11 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *con
 		g := gs.known(&group{id: st.Id})
 		g.state, g.stateUntil, g.stateOrder = st.State, fsm.Time(st.StateUntil), st.StateOrder
 		gs.stateSize += uint64(len(g.state))
-		if at := (key{g.stateUntil, g.stateOrder}); g.stateUntil != 0 {
-			if gs.states.get(at) != nil {
+		if at := (key{At: g.stateUntil, Seq: g.stateOrder}); g.stateUntil != 0 {
+			if gs.states.Get(at) != nil {
 				return fmt.Errorf("%w: the state of group %q twice", ErrSnapshot, st.Id)
 			}
-			gs.states.put(at, g)
+			gs.states.Put(at, g)
 		}
 		if st.Held {
 			if err := gs.restoreHold(g, st, n, consumer); err != nil {
@@ -146,12 +146,12 @@ func (gs *groups) restoreHold(g *group, st *logpb.GroupState, n int, consumer fu
 		return fmt.Errorf("%w: nobody holds group %q", ErrSnapshot, st.Id)
 	}
 	t := gs.takers.of(consumer(int(st.Holder)))
-	if t == nil || t.holds.get(key{seq: st.Order}) != nil || gs.ends.get(key{fsm.Time(st.Until), st.Order}) != nil {
+	if t == nil || t.holds.Get(key{Seq: st.Order}) != nil || gs.ends.Get(key{At: fsm.Time(st.Until), Seq: st.Order}) != nil {
 		return fmt.Errorf("%w: group %q is not held", ErrSnapshot, st.Id)
 	}
 	g.hold = &hold{of: t, order: st.Order}
 	gs.heldOnes++
-	t.holds.put(key{seq: st.Order}, g)
+	t.holds.Put(key{Seq: st.Order}, g)
 	gs.setEnd(g, fsm.Time(st.Until), fsm.Time(st.LingerUntil))
 	return nil
 }
@@ -164,14 +164,14 @@ func (gs *groups) restoreOut(g *group, c *consumer, id uint64) *group {
 	}
 	gs.addOut(g, 1)
 	if g.hold != nil && g.hold.of.c == c {
-		g.hold.ids.put(key{seq: id}, struct{}{})
+		g.hold.ids.Put(key{Seq: id}, struct{}{})
 	}
 	return g
 }
 
 // restored ends a restore: nothing has changed since settle ran.
 func (gs *groups) restored() {
-	for _, p := range gs.kept.all() {
+	for _, p := range gs.kept.All() {
 		g := *p
 		g.idle = g.rests()
 	}
@@ -184,7 +184,7 @@ func (gs *groups) restored() {
 // ending iterates over the groups that end, in their order.
 func (gs *groups) ending() iter.Seq[*group] {
 	return func(yield func(*group) bool) {
-		for _, p := range gs.ended.all() {
+		for _, p := range gs.ended.All() {
 			if !yield(*p) {
 				return
 			}
@@ -195,7 +195,7 @@ func (gs *groups) ending() iter.Seq[*group] {
 // endedAt returns the n-th group that ends, from 1; nil: there is none. Requires: the
 // groups were restored, so that they are numbered from 1.
 func (gs *groups) endedAt(n uint32) *group {
-	if p := gs.ended.get(key{seq: uint64(n)}); p != nil {
+	if p := gs.ended.Get(key{Seq: uint64(n)}); p != nil {
 		return *p
 	}
 	return nil
@@ -238,11 +238,11 @@ func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 }
 
 // ordered returns the entry of message seq in the order of g; nil: there is none.
-func (gs *groups) ordered(g *group, seq uint64) *ordered { return gs.order.get(gs.place(g, seq)) }
+func (gs *groups) ordered(g *group, seq uint64) *inGroup { return gs.order.Get(gs.place(g, seq)) }
 
 // aged returns the message that is ready under a number; 0: there is none.
 func (gs *groups) aged(seq uint64) uint32 {
-	if p := gs.ages.get(key{seq: seq}); p != nil {
+	if p := gs.ages.Get(key{Seq: seq}); p != nil {
 		return *p
 	}
 	return 0
@@ -251,15 +251,15 @@ func (gs *groups) aged(seq uint64) uint32 {
 // check checks the groups, after all messages have been found.
 func (gs *groups) check(k *checker) {
 	if k.m.lease.phase() != Active {
-		k.that(!gs.any() && gs.takers.all.len() == 0, "an ended queue has groups")
+		k.that(!gs.any() && gs.takers.all.Len() == 0, "an ended queue has groups")
 		return
 	}
 	members, ready, states, ends, held, free, kept := 0, 0, 0, 0, 0, 0, 0
 	size := uint64(0)
 	var all []*group
 	dying := 0
-	for at, p := range gs.ended.all() {
-		k.that(at.seq == (*p).endNo && (*p).ended && ((*p).members > 0) == (gs.dying.get(at) != nil), "group %q ends wrongly", (*p).id)
+	for at, p := range gs.ended.All() {
+		k.that(at.Seq == (*p).endNo && (*p).ended && ((*p).members > 0) == (gs.dying.Get(at) != nil), "group %q ends wrongly", (*p).id)
 		if all = append(all, *p); (*p).members > 0 {
 			dying++
 		}
@@ -278,10 +278,10 @@ func (gs *groups) check(k *checker) {
 		members += g.members
 		ready += f.readyOnes
 		size += uint64(len(g.state))
-		if gs.kept.get(key{seq: g.no}) != nil {
+		if gs.kept.Get(key{Seq: g.no}) != nil {
 			kept++
 		}
-		k.that((gs.kept.get(key{seq: g.no}) != nil) == (!g.ended && (g.hold != nil || g.state != "" || g.out > 0)), "group %q is wrongly kept", g.id)
+		k.that((gs.kept.Get(key{Seq: g.no}) != nil) == (!g.ended && (g.hold != nil || g.state != "" || g.out > 0)), "group %q is wrongly kept", g.id)
 		k.that(g.idle == (g.rests() && !g.ended), "group %q is idle: %v", g.id, g.idle)
 		if g.stateUntil != 0 {
 			states++
@@ -300,27 +300,27 @@ func (gs *groups) check(k *checker) {
 	for g, f := range k.groups { // det: only checks
 		k.that(f.members == 0 && f.out == 0, "group %q is not known", g.id)
 	}
-	k.that(members == gs.order.len() && ready == gs.ages.len() && states == gs.states.len() && ends == gs.ends.len() && held == gs.heldOnes && free == gs.free.len() &&
-		kept == gs.kept.len() && dying == gs.dying.len() && size == gs.stateSize && len(gs.touched) == 0, "groups are miscounted")
+	k.that(members == gs.order.Len() && ready == gs.ages.Len() && states == gs.states.Len() && ends == gs.ends.Len() && held == gs.heldOnes && free == gs.free.Len() &&
+		kept == gs.kept.Len() && dying == gs.dying.Len() && size == gs.stateSize && len(gs.touched) == 0, "groups are miscounted")
 	gs.takers.check(k, held, gs.next, gs.on())
 }
 
 // checkHold checks the hold of g, and returns how many entries of ends it has.
 func (gs *groups) checkHold(k *checker, g *group) int {
 	h := g.hold
-	p := h.of.holds.get(key{seq: h.order})
+	p := h.of.holds.Get(key{Seq: h.order})
 	k.that(!g.ended && p != nil && *p == g && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
 	k.that(gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
 	for held := range h.of.c.held.from(0) {
-		k.that(k.m.members.of(held.handle) != g || h.ids.get(key{seq: held.id}) != nil, "delivery %d of group %q is forgotten", held.id, g.id)
+		k.that(k.m.groupOf(held.handle) != g || h.ids.Get(key{Seq: held.id}) != nil, "delivery %d of group %q is forgotten", held.id, g.id)
 	}
-	k.that(h.ids.len() <= g.out, "group %q: %d deliveries of %d are remembered", g.id, h.ids.len(), g.out)
+	k.that(h.ids.Len() <= g.out, "group %q: %d deliveries of %d are remembered", g.id, h.ids.Len(), g.out)
 	k.that(!h.of.passes() || g.out > 0, "group %q is held for nothing", g.id)
 	if h.end() == 0 {
 		return 0
 	}
 	k.deadline(gs.clock.heldUntil(h.end()))
-	k.that(gs.ends.get(key{h.end(), h.order}) != nil, "the hold of group %q never ends", g.id)
+	k.that(gs.ends.Get(key{At: h.end(), Seq: h.order}) != nil, "the hold of group %q never ends", g.id)
 	return 1
 }
 
@@ -341,7 +341,7 @@ func (gs *groups) checkListed(k *checker, g *group) (free bool) {
 	if g.to != nil {
 		in = &g.to.waiting
 	}
-	p := in.get(key{seq: g.listed})
+	p := in.Get(key{Seq: g.listed})
 	k.that(p != nil && *p == g, "group %q is not served", g.id)
 	return g.to == nil
 }

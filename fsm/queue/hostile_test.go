@@ -41,7 +41,7 @@ func (x *pair) do(session uint64, c *logpb.Command) fsm.Result {
 	}
 	x.eff.Reset()
 	r := x.m.Apply(x.meta, c, &x.eff)
-	if x.m.messages.live() < 64 && x.m.consumers.len() < 64 {
+	if x.m.messages.Live() < 64 && x.m.consumers.len() < 64 {
 		mustCheck(x, x.m)
 	}
 	return r
@@ -369,7 +369,7 @@ func TestHostileEndedGroups(t *testing.T) {
 			x.do(0, &logpb.Command{Kind: logpb.Command_TICK})
 			worst = max(worst, x.m.scratch.steps)
 		}
-		x.mustBe("groups that have not ended", x.m.groups.ended.len(), 0)
+		x.mustBe("groups that have not ended", x.m.groups.ended.Len(), 0)
 		if worst > 4*dueInTick {
 			t.Errorf("%d groups: a tick of %d steps", n, worst)
 		}

@@ -191,11 +191,12 @@ func (l *labels) move(from, to uint64) {
 // clear removes all labels.
 func (l *labels) clear() { *l = labels{epoch: l.epoch} }
 
-// view returns the labels, valid until the next change.
-func (l *labels) view() labels { return *l }
-
-// freeze returns the labels as they are now. O(chunks).
-func (l *labels) freeze() labels {
+// capture returns the labels as they are now; unless keep, until the next change.
+// O(chunks).
+func (l *labels) capture(keep bool) labels {
+	if !keep {
+		return *l
+	}
 	l.epoch++
 	return labels{chunks: slices.Clone(l.chunks), live: l.live}
 }

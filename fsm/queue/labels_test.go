@@ -13,7 +13,7 @@ func TestLabels(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var l labels
 		want, next := map[uint64][2]string{}, uint64(1)
-		frozen, then := l.freeze(), map[uint64][2]string{}
+		frozen, then := l.capture(true), map[uint64][2]string{}
 		for range 3000 {
 			switch n := r.IntN(20); {
 			case n < 9+int(seed%3):
@@ -40,7 +40,7 @@ func TestLabels(t *testing.T) {
 						t.Fatalf("seed %d: frozen label of %d is %q %q, not %q", seed, seq, a, b, label)
 					}
 				}
-				frozen, then = l.freeze(), map[uint64][2]string{}
+				frozen, then = l.capture(true), map[uint64][2]string{}
 				for seq, label := range want {
 					then[seq] = label
 				}

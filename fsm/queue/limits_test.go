@@ -230,13 +230,13 @@ func TestEndedSessionsAreForgotten(t *testing.T) {
 	d.meta.Now += fsm.Time(endedFor)
 	end(many)
 	mustCheck(t, d.m)
-	if n := d.m.sessions.ended.len(); n != many+1 {
+	if n := d.m.sessions.ended.Len(); n != many+1 {
 		t.Fatalf("%d sessions are remembered after %d ms", n, endedFor)
 	}
 	d.meta.Now++
 	for n := range 3 {
 		end(many + 1 + n)
-		if have, want := d.m.sessions.ended.len(), many+1-(n+1)*(forgetAtOnce-1); have != want {
+		if have, want := d.m.sessions.ended.Len(), many+1-(n+1)*(forgetAtOnce-1); have != want {
 			t.Fatalf("%d sessions are remembered, not %d", have, want)
 		}
 	}

@@ -1,10 +1,14 @@
 package queue
 
 import (
+	"fmt"
+	"iter"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // lostLocks bounds how many deliveries whose lock has ended a consumer
@@ -90,34 +94,34 @@ type locks struct {
 func (ls *locks) clear() { *ls = locks{shared: ls.shared} }
 
 // len is the number of locks, including those that do not run yet.
-func (ls *locks) len() int { return ls.all.live() }
+func (ls *locks) len() int { return ls.all.Live() }
 
 // grant returns the handle of a new lock that does not run; 0: l is none.
 func (ls *locks) grant(l lock) uint32 {
 	if l.length == 0 {
 		return 0
 	}
-	no := ls.all.alloc()
-	*ls.all.mut(no) = l
+	no := ls.all.Alloc()
+	*ls.all.Mut(no) = l
 	return no
 }
 
 // start lets a lock run. It does nothing if the lock runs, or there is none.
 func (ls *locks) start(no uint32, seq uint64, of holding) {
-	if no == 0 || ls.all.get(no).runs() {
+	if no == 0 || ls.all.Get(no).runs() {
 		return
 	}
-	l := ls.all.mut(no)
+	l := ls.all.Mut(no)
 	l.began = ls.clock.heldDeadline(0)
 	l.until = min(ls.clock.heldDeadline(fsm.Millis(l.length)), l.end())
-	ls.due.put(key{l.until, seq}, of)
+	ls.due.Put(key{At: l.until, Seq: seq}, of)
 }
 
 // renew lets a lock end d from now, or its own length from now if d is 0, but not
 // beyond its end. It returns when it ends; 0: it does not run yet. ok is false
 // if its end has come: then nothing has changed.
 func (ls *locks) renew(no uint32, seq uint64, of holding, d fsm.Millis) (until fsm.Time, ok bool) {
-	l := ls.all.get(no)
+	l := ls.all.Get(no)
 	if !l.runs() {
 		return 0, true
 	}
@@ -133,7 +137,7 @@ func (ls *locks) renew(no uint32, seq uint64, of holding, d fsm.Millis) (until f
 // renewUnasked renews a lock that is due, if its consumer has asked for that. It
 // reports whether it did.
 func (ls *locks) renewUnasked(no uint32, seq uint64, of holding) bool {
-	l := ls.all.get(no)
+	l := ls.all.Get(no)
 	if l.autoEnd() <= ls.clock.heldNow() {
 		return false
 	}
@@ -143,28 +147,28 @@ func (ls *locks) renewUnasked(no uint32, seq uint64, of holding) bool {
 
 // extend changes when a lock that runs ends.
 func (ls *locks) extend(no uint32, seq uint64, of holding, until fsm.Time) fsm.Time {
-	l := ls.all.mut(no)
+	l := ls.all.Mut(no)
 	if l.until != until {
-		ls.due.remove(key{l.until, seq})
+		ls.due.Remove(key{At: l.until, Seq: seq})
 		l.until = until
-		ls.due.put(key{until, seq}, of)
+		ls.due.Put(key{At: until, Seq: seq}, of)
 	}
 	return until
 }
 
 // release ends the lock of message seq.
 func (ls *locks) release(no uint32, seq uint64) {
-	if l := ls.all.get(no); l.runs() {
-		ls.due.remove(key{l.until, seq})
+	if l := ls.all.Get(no); l.runs() {
+		ls.due.Remove(key{At: l.until, Seq: seq})
 	}
-	ls.all.release(no)
+	ls.all.Release(no)
 }
 
 // first returns the lock that ends first; false: none runs.
 func (ls *locks) first() (at key, of holding, ok bool) { return firstOf(&ls.due) }
 
 // runs reports whether a lock has begun.
-func (ls *locks) runs(no uint32) bool { return ls.all.get(no).runs() }
+func (ls *locks) runs(no uint32) bool { return ls.all.Get(no).runs() }
 
 // until is when a lock ends, on the machine's clock; 0: there is none, or it does
 // not run.
@@ -172,7 +176,7 @@ func (ls *locks) until(no uint32) fsm.Time {
 	if no == 0 {
 		return 0
 	}
-	return ls.clock.heldUntil(ls.all.get(no).until)
+	return ls.clock.heldUntil(ls.all.Get(no).until)
 }
 
 // locks reports whether the next delivery to c has a lock.
@@ -197,7 +201,7 @@ func (s *settings) lock(c *consumer) lock {
 // grace is how long what c holds stays locked after its session; 0: it goes back.
 // Without locks there is nothing to keep.
 func (s *settings) grace(c *consumer) fsm.Millis {
-	if c.isGets() || c.held.len() == 0 || s.lock(c).length == 0 {
+	if c.isGets() || c.held.Len() == 0 || s.lock(c).length == 0 {
 		return 0
 	}
 	return c.lockGrace
@@ -230,4 +234,223 @@ func (t *lockTerms) pardon(first, last uint64) (n int) {
 		t.lockLost = slices.Concat(t.lockLost[:i], t.lockLost[j:])
 	}
 	return j - i
+}
+
+// frozenLocks are the locks of a snapshot. It shares chunks with the arena.
+type frozenLocks struct{ pages[lock] }
+
+// capture returns the locks as they are; unless keep, until the next change.
+func (ls *locks) capture(keep bool) frozenLocks { return frozenLocks{ls.all.Capture(keep)} }
+
+// fill adds a lock to its message. no may be 0, or name a lock of a queue that
+// has ended, which has none any more.
+func (f *frozenLocks) fill(st *logpb.MessageState, no uint32) {
+	if no == 0 || int(no) >= f.Capacity() {
+		return
+	}
+	l := f.At(int(no))
+	st.LockUntil, st.LockBegan = int64(l.until), int64(l.began)
+	st.LockLength, st.LockMax, st.LockAuto = uint64(l.length), uint64(l.max), uint64(l.auto)
+}
+
+// restore is the inverse of fill. It returns 0 if the delivery has no lock.
+func (ls *locks) restore(st *logpb.MessageState, of holding) (uint32, error) {
+	no := ls.grant(lock{
+		until: fsm.Time(st.LockUntil), began: fsm.Time(st.LockBegan), length: lockMillis(fsm.Millis(st.LockLength)),
+		max: lockMillis(fsm.Millis(st.LockMax)), auto: lockMillis(fsm.Millis(st.LockAuto)),
+	})
+	if no == 0 || st.LockUntil == 0 {
+		return no, nil
+	}
+	at := key{At: fsm.Time(st.LockUntil), Seq: st.Seq}
+	if ls.due.Get(at) != nil {
+		return 0, fmt.Errorf("%w: message %d is locked twice", ErrSnapshot, st.Seq)
+	}
+	ls.due.Put(at, of)
+	return no, nil
+}
+
+// restoreTerms returns what a snapshot has of a consumer's locks.
+func restoreTerms(st *logpb.ConsumerState) lockTerms {
+	return lockTerms{
+		lockLength: duration(st.Lock), lockMax: duration(st.MaxLock), lockAuto: duration(st.LockAutoRenew),
+		lockHead: st.LockHead, lockGrace: duration(st.LockDetachGrace), lockLost: st.LostLocks, lateLocks: st.LateLocks,
+	}
+}
+
+// checkOne checks the lock of a delivery of message seq.
+func (ls *locks) checkOne(k *checker, no uint32, seq, delivery uint64) {
+	if no == 0 {
+		return
+	}
+	k.locks++
+	l := ls.all.Get(no)
+	if l.length == 0 || (l.until == 0) != (l.began == 0) || l.until < 0 || l.began < 0 || l.runs() && l.end() < l.until {
+		k.fail("message %d: lock from %d until %d", seq, l.began, l.until)
+	}
+	if !l.runs() {
+		return
+	}
+	k.running++
+	k.deadline(ls.clock.heldUntil(l.until))
+	if of := ls.due.Get(key{At: l.until, Seq: seq}); of == nil || of.id != delivery {
+		k.fail("message %d: its lock never ends", seq)
+	}
+}
+
+// check compares the numbers of locks with those found.
+func (ls *locks) check(k *checker) {
+	k.that(ls.all.Live() == k.locks && ls.due.Len() == k.running, "%d locks, %d run, of %d and %d", ls.all.Live(), ls.due.Len(), k.locks, k.running)
+}
+
+// detached are consumers whose sessions have ended and whose deliveries stay
+// locked for a while: somebody else may still settle or renew them. A renewed lock
+// keeps its consumer here for as long as it lasts.
+//
+// Invariants: each of them holds something, has a detachedUntil, and is no
+// consumer of any session; all, byAge and byID have the same ones.
+//
+// They are what consumer.detach would be otherwise, and count neither as
+// consumers nor for a single active consumer. The queue is in use as long as
+// there are any. A snapshot has them in the order of all; byID is only looked up,
+// byAge is for readers that come back.
+type detached struct {
+	*shared
+	all   sorted[*consumer] // by detachedUntil, then by registered
+	byAge sorted[*consumer] // by registered
+	byID  map[fsm.ConsumerID]*consumer
+}
+
+// clear removes all of them.
+func (d *detached) clear() {
+	*d = detached{shared: d.shared, byID: map[fsm.ConsumerID]*consumer{}}
+}
+
+// len is how many there are.
+func (d *detached) len() int { return len(d.byID) }
+
+// key returns the position of c.
+func (d *detached) key(c *consumer) key { return key{At: c.detachedUntil, Seq: c.registered} }
+
+// add adds c, which holds something and is about to be unregistered. Its locks
+// end at until at the latest. What was late is forgotten, since nobody reports it.
+func (d *detached) add(c *consumer, until fsm.Time) {
+	c.detachedUntil, c.late, c.lockLost = until, nil, nil
+	d.all.Put(d.key(c), c)
+	d.byAge.Put(key{Seq: c.registered}, c)
+	d.byID[c.id] = c
+}
+
+// extend lets c, which is one of them, stay at least until an instant on the clock
+// of held messages.
+func (d *detached) extend(c *consumer, until fsm.Time) {
+	if until <= c.detachedUntil {
+		return
+	}
+	d.all.Remove(d.key(c))
+	c.detachedUntil = until
+	d.all.Put(d.key(c), c)
+}
+
+// remove removes c. The caller has taken what it held.
+func (d *detached) remove(c *consumer) {
+	d.all.Remove(d.key(c))
+	d.byAge.Remove(key{Seq: c.registered})
+	delete(d.byID, c.id)
+}
+
+// find returns one of them; nil: there is none.
+func (d *detached) find(id fsm.ConsumerID) *consumer { return d.byID[id] }
+
+// has reports whether c is one of them.
+func (d *detached) has(c *consumer) bool { return c.detachedUntil != 0 }
+
+// over returns the first one whose time is over; nil: there is none.
+func (d *detached) over() *consumer {
+	if at, c, ok := firstOf(&d.all); ok && d.clock.heldUntil(at.At) <= d.clock.now() {
+		return c
+	}
+	return nil
+}
+
+// nextEnd is when the time of the first one is over; 0: there is none.
+func (d *detached) nextEnd() fsm.Time {
+	at, _, _ := firstOf(&d.all)
+	return d.clock.heldUntil(at.At)
+}
+
+// list iterates over all of them. None may come or go meanwhile.
+func (d *detached) list() iter.Seq[*consumer] {
+	return func(yield func(*consumer) bool) {
+		for _, c := range d.all.All() {
+			if !yield(*c) {
+				return
+			}
+		}
+	}
+}
+
+// from iterates over those with a position of at least n in the order of age,
+// which is that of all consumers.
+func (d *detached) from(n uint64) iter.Seq[*consumer] {
+	return func(yield func(*consumer) bool) {
+		for _, c := range d.byAge.From(key{Seq: n}) {
+			if !yield(*c) {
+				return
+			}
+		}
+	}
+}
+
+// describe writes one line for each of them.
+func (d *detached) describe(b *strings.Builder) {
+	for c := range d.list() {
+		fmt.Fprintf(b, "detached %s:%d held=%d until=%d\n", sessionText(c.id.Session), c.id.Number, c.held.Len(), d.clock.heldUntil(c.detachedUntil))
+	}
+}
+
+// save writes their section of a snapshot's head. What they hold follows what is
+// on its way back.
+func (d *detached) save(h *logpb.QueueSnapshot) {
+	for c := range d.list() {
+		h.Detached = append(h.Detached, &logpb.DetachedState{
+			Session: c.id.Session.Proto(), Consumer: c.id.Number, Registered: c.registered, Until: int64(c.detachedUntil), Tag: c.tag,
+		})
+	}
+}
+
+// capture appends what they hold; unless keep, it is valid until the next change.
+func (d *detached) capture(keep bool, all []sorted[grip]) []sorted[grip] {
+	for c := range d.list() {
+		all = append(all, c.held.Capture(keep))
+	}
+	return all
+}
+
+// restore is the inverse of save. It returns them in the order of the snapshot.
+func (d *detached) restore(h *logpb.QueueSnapshot) ([]*consumer, error) {
+	var coming []*consumer
+	for _, st := range h.Detached {
+		c := &consumer{
+			id:         fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer},
+			registered: st.Registered, tag: st.Tag, next: ^uint64(0), cancelled: true,
+		}
+		at := key{At: fsm.Time(st.Until), Seq: st.Registered}
+		if st.Until <= 0 || d.byID[c.id] != nil || d.byAge.Get(key{Seq: c.registered}) != nil {
+			return nil, fmt.Errorf("%w: a consumer is detached twice, or never", ErrSnapshot)
+		}
+		d.add(c, at.At)
+		coming = append(coming, c)
+	}
+	return coming, nil
+}
+
+// check checks the invariants. What they hold is checked with the deliveries.
+func (d *detached) check(k *checker) {
+	k.that(d.all.Len() == len(d.byID) && d.all.Len() == d.byAge.Len(), "%d consumers are detached, and %d", d.all.Len(), len(d.byID))
+	for at, p := range d.all.All() {
+		c := *p
+		k.that(at == d.key(c) && c.detachedUntil > 0 && d.byID[c.id] == c && c.held.Len() > 0 && c.session == nil && c.level == nil, "detached consumer %v", c.id)
+		k.deadline(d.clock.heldUntil(c.detachedUntil))
+	}
 }

@@ -14,13 +14,24 @@ const (
 // Machine is one queue. It implements fsm.Machine; the other methods only read.
 // Only one goroutine at a time may use it.
 //
-// It owns only the order in which its parts do their work, see Apply. DESIGN.md lists the parts and what each maintains. A part
+// Its methods are the commands and what connects its parts; the state is theirs.
+// DESIGN.md lists the parts and what each maintains. A part
 // knows the parts above it in the order below; facts that only a part below it
 // can see are passed to its methods as arguments.
 //
-// Invariant: after each command, no consumer has unused credit while a message
-// is ready that it may have and that is not due, unless NextDue returns WorkDue. It
-// may have what has at least as much left of its TTL as it asks for.
+// Invariants, after each command:
+//
+//	no consumer has unused credit while a message is ready that it may have and
+//	that is not due, unless NextDue returns WorkDue; it may have what has at least
+//	as much left of its TTL as it asks for
+//	a queue that drops its head is within its limits, unless NextDue returns WorkDue
+//	a message is CheckedOut ⇔ one consumer, one of the detached, or one entry of
+//	returnings, holds it
+//	|scratch.taken| = 0; within a command its messages are in no place
+//
+// No due message is handed out, and nothing but deferred messages is while sessions
+// are ending. A refused message leaves nothing but the number of its command in its
+// session. Due work is done in the order of (instant, number).
 //
 // Replicas agree on all that a Snapshot holds, on results and on effects. They
 // need not agree on handles, on the layout of blocks and chunks, or on scratch:
@@ -34,9 +45,10 @@ type Machine struct {
 	entries  *entries
 	labels   *labels
 	groups   *groups
+	takers   *groupTakers
+	cursors  *cursors
 	messages *messages
 	aside    *aside
-	members  *members
 	ends     *ends
 	seen     *seen
 	outbox   *outbox
@@ -46,8 +58,7 @@ type Machine struct {
 	detached   *detached
 	consumers  *consumers
 	lease      *lease
-	deliveries *deliveries
-	intake     *intake
+	returnings *returnings
 
 	// A property of the program, not of the state: in no snapshot.
 	newest uint32 // see Supports
@@ -67,27 +78,19 @@ func New(name string, id fsm.QueueID) *Machine {
 		newest: fsm.NewestVersion,
 		timers: &timers{}, entries: &entries{}, labels: &labels{},
 	}
-	takers := newGroupTakers(m.shared)
-	m.groups = newGroups(m.shared, takers)
-	cs := &cursors{shared: m.shared, timers: m.timers}
-	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups, cs)
+	m.takers = newGroupTakers(m.shared)
+	m.groups = newGroups(m.shared, m.takers)
+	m.cursors = &cursors{shared: m.shared, timers: m.timers}
+	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups, m.cursors)
 	m.aside = &aside{shared: m.shared, timers: m.timers, messages: m.messages}
-	m.members = &members{m.shared, m.groups, m.messages}
 	m.seen = &seen{shared: m.shared}
 	m.ends = newEnds(m.shared, m.entries, m.messages)
 	m.outbox = newOutbox(m.shared, m.messages, m.ends)
 	m.sessions = newSessions(m.shared)
 	m.locks, m.detached = &locks{shared: m.shared}, &detached{shared: m.shared}
-	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, takers, m.messages)
+	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, m.takers, m.messages)
 	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
-	m.deliveries = &deliveries{
-		shared: m.shared, timers: m.timers, groups: m.groups, takers: takers, messages: m.messages, cursors: cs, aside: m.aside, members: m.members, outbox: m.outbox,
-		sessions: m.sessions, consumers: m.consumers, lease: m.lease, locks: m.locks, detached: m.detached,
-	}
-	m.intake = &intake{
-		shared: m.shared, timers: m.timers, entries: m.entries, groups: m.groups, takers: takers, messages: m.messages, aside: m.aside, members: m.members, seen: m.seen, ends: m.ends, outbox: m.outbox,
-		consumers: m.consumers, lease: m.lease, deliveries: m.deliveries,
-	}
+	m.returnings = &returnings{messages: m.messages}
 	m.clear()
 	return m
 }
@@ -117,7 +120,7 @@ func (m *Machine) clear() {
 	m.sessions.clear()
 	m.detached.clear()
 	m.consumers.clear()
-	m.deliveries.clear()
+	m.returnings.clear()
 }
 
 // Apply implements fsm.Machine. eff accumulates over the commands of one entry:
@@ -153,8 +156,8 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	}
 	m.consumers.measure()
 	m.scratch.begin(cmd.Kind, &m.bounds)
-	m.intake.catchUp(eff)
-	m.intake.settleParked(cmd.Kind, eff)
+	m.catchUp(eff)
+	m.settleParked(cmd.Kind, eff)
 	s, r, ok := m.admit(&meta, cmd, eff)
 	if cmd.Kind != logpb.Command_TICK {
 		m.scratch.budget = m.bounds.Before
@@ -168,17 +171,17 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 		}
 	}
 	if m.lease.phase() == Active {
-		m.deliveries.bringBack(cmd.Kind, eff)
+		m.bringBack(cmd.Kind, eff)
 		m.outbox.goOn(cmd.Kind, eff)
 	}
 	if ok && cmd.Kind == logpb.Command_TICK {
 		m.endUnused(inUse, eff)
 	}
 	m.consumers.elect()
-	m.intake.forward(eff)
-	m.deliveries.assign(eff)
-	m.intake.trim(eff)
-	m.intake.sweep(cmd.Kind, eff)
+	m.forward(eff)
+	m.assign(eff)
+	m.trim(eff)
+	m.sweep(cmd.Kind, eff)
 	m.groups.settle()
 	m.afterUse(inUse, serving, eff)
 	m.scratch.end()
@@ -217,40 +220,40 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 		}
 	}
 	if k, _, ok := m.timers.expiry(); ok {
-		earlier(k.at, ExpiryDue)
+		earlier(k.At, ExpiryDue)
 	}
 	if k, _, ok := m.timers.timeout(); ok {
-		earlier(m.clock.heldUntil(k.at), TimeoutDue)
+		earlier(m.clock.heldUntil(k.At), TimeoutDue)
 	}
 	earlier(m.sessions.suspicionEnds(), TimeoutDue)
 	if k, _, ok := m.locks.first(); ok {
-		earlier(m.clock.heldUntil(k.at), LockDue)
+		earlier(m.clock.heldUntil(k.At), LockDue)
 	}
 	earlier(m.detached.nextEnd(), LockDue)
-	hold, state := groupEnds{m.groups}.nextEnds()
+	hold, state := m.groups.nextEnds()
 	earlier(m.clock.heldUntil(hold), LockDue)
 	earlier(state, ExpiryDue)
 	if k, _, ok := m.timers.nextTimed(); ok {
-		earlier(k.at, ScheduleDue)
+		earlier(k.At, ScheduleDue)
 	}
 	earlier(m.lease.leaseEnd(), LeaseDue)
 	earlier(m.lease.idleEnd(), LeaseDue)
 	earlier(m.seen.due(), WorkDue)
-	if hasWork(m) {
+	if m.hasWork() {
 		earlier(m.clock.atOnce(), WorkDue)
 	}
 	return next, what
 }
 
 // hasWork reports whether a command has left something to do.
-func hasWork(m *Machine) bool {
-	return m.messages.head(purgedList) != 0 || m.intake.tooLong() || m.deliveries.unfinished() || m.outbox.hasWork() ||
-		m.groups.doomed() != 0 || m.intake.unparks() || serves(m)
+func (m *Machine) hasWork() bool {
+	return m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() ||
+		m.groups.doomed() != 0 || m.unparks() || m.serves()
 }
 
 // serves reports whether there is a message to hand out or to forward.
-func serves(m *Machine) bool {
-	return servable{m.consumers}.any() || m.settings.forwards() && m.messages.nextReady() != 0
+func (m *Machine) serves() bool {
+	return m.consumers.canServe() || m.settings.forwards() && m.messages.nextReady() != 0
 }
 
 // Resume implements fsm.Machine.
@@ -289,7 +292,7 @@ func PositionOf(m *Machine, id fsm.SessionID) Position {
 //
 // Requires: 1 ≤ cmd.Seq < PositionOf(m, id).Next.
 func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
-	return m.deliveries.repeat(m.sessions.get(id), cmd, eff)
+	return m.repeat(m.sessions.get(id), cmd, eff)
 }
 
 // Held appends the first deliveries, up to limit, that a consumer holds with an
@@ -300,5 +303,421 @@ func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effe
 // It changes no state and resets no deadline, so only the replica that is asked
 // runs it. An unknown session or consumer has nothing: eff stays as it is.
 func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	m.deliveries.resend(to, after, limit, eff)
+	m.resend(to, after, limit, eff)
+}
+
+// apply performs one command of an active queue. s is the session of the
+// command, nil if it has none or an unknown one.
+//
+// Requires: the queue is Active, due work was caught up, and admit has returned
+// ok. Ensures: Invalid and NoSession have changed nothing, except that the
+// command has used up its number in the stream.
+func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm.Effects) fsm.Result {
+	switch cmd.Kind {
+	case logpb.Command_ENQUEUE:
+		return fsm.Result{Code: m.enqueue(meta, cmd.Enqueue, eff)}
+	case logpb.Command_CONSUME:
+		return m.consumers.consume(s, cmd.Consume, eff)
+	case logpb.Command_CANCEL:
+		return m.consumers.cancel(s, cmd.Cancel)
+	case logpb.Command_GET:
+		return m.get(s, cmd.Get, eff)
+	case logpb.Command_SETTLE:
+		code, n := m.settle(s, cmd.Settle, eff)
+		return fsm.Result{Code: code, Count: n}
+	case logpb.Command_RENEW:
+		return m.renew(s, cmd.Renew)
+	case logpb.Command_SESSION_DOWN:
+		return m.sessionDown(meta, s)
+	case logpb.Command_PURGE:
+		return m.purge()
+	case logpb.Command_CONFIGURE:
+		return m.configure(cmd.Configure, eff)
+	case logpb.Command_TICK:
+		return m.tick(eff)
+	case logpb.Command_DELETE:
+		return m.delete(cmd.Delete, eff)
+	case logpb.Command_TOUCH:
+		return m.touch(cmd.Touch)
+	case logpb.Command_ROUTE_DEAD:
+		return m.outbox.routeDead(cmd.RouteDead, eff)
+	case logpb.Command_SETTLE_DEAD:
+		return m.outbox.confirmTransfers(cmd.SettleDead, eff)
+	case logpb.Command_NODE_DOWN:
+		return m.consumers.nodeDown(cmd.NodeDown)
+	case logpb.Command_NODE_SUSPECTED:
+		return m.consumers.nodeSuspected(cmd.NodeSuspected, eff)
+	case logpb.Command_SCHEDULE:
+		return m.reschedule(cmd.Schedule, eff)
+	case logpb.Command_RECEIVE_DEFERRED:
+		return m.receiveDeferred(s, cmd.ReceiveDeferred, eff)
+	case logpb.Command_KICK:
+		return m.retryNow(cmd.Kick)
+	case logpb.Command_UNPARK:
+		return m.unpark(cmd.Unpark)
+	case logpb.Command_GROUP:
+		return m.group(s, cmd.Group)
+	}
+	return fsm.Result{Code: fsm.Invalid}
+}
+
+// admit finds the session of a command and its place in the stream. ok says
+// that the command is to be performed; if not, r is its answer. s is nil for a
+// command outside of any stream whose session is unknown.
+//
+// What happens to command n = cmd.Seq of a session:
+//
+//	no session          n = 0: performed; else Invalid
+//	n = 0               performed outside of the stream, by a known session or not
+//	unknown, n ≠ 1      NoSession: never Gap, which would begin the stream anew
+//	unknown, ended      NoSession
+//	unknown, n = 1      Late if made too long ago; else the session begins
+//	n < next            the answer it got before; nothing is performed
+//	n > next            Gap, with the number that is expected
+//	n = next            performed; next grows by one, whatever the result
+//
+// A session of a node that is down counts as unknown and ended. A refusal changes
+// nothing; a repetition only counts in Duplicates.
+func (m *Machine) admit(meta *fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) (s *session, r fsm.Result, ok bool) {
+	if meta.Session == (fsm.SessionID{}) {
+		if cmd.Seq != 0 {
+			return nil, fsm.Result{Code: fsm.Invalid}, false
+		}
+		return nil, r, true
+	}
+	s = m.sessions.find(meta.Session)
+	switch {
+	case cmd.Seq == 0:
+		return s, r, true
+	case s == nil && (cmd.Seq != 1 || m.sessions.hasEnded(meta.Session)):
+		return nil, fsm.Result{Code: fsm.NoSession}, false
+	case s == nil && m.sessions.isLate(fsm.Time(cmd.OpenedAt)):
+		return nil, fsm.Result{Code: fsm.Late, Next: uint64(m.clock.now())}, false
+	case s == nil:
+		s = m.sessions.begin(meta.Session)
+	case cmd.Seq < s.next:
+		m.counters.Duplicates++
+		return s, m.repeat(s, cmd, eff), false
+	case cmd.Seq > s.next:
+		return s, fsm.Result{Code: fsm.Gap, Next: s.next}, false
+	}
+	s.next++
+	return s, r, true
+}
+
+// configure replaces the settings. A new lease starts now. Message expiries,
+// schedules and deadlines that are already running are unaffected. A new length
+// limit acts at once, and waiting letters are dropped if the queue no longer
+// delivers at least once. The order of the messages changes only while there are
+// none. Settings with an older revision than the effective
+// ones are ignored: they come from a leader with an outdated view.
+//
+// Configure is proposed by the leader, outside of any stream. It also restores
+// the settings of a snapshot, on a machine that is still empty; all it does
+// besides replacing them is without effect there.
+func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
+	c := cmd.GetConfig()
+	if c == nil {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if c.Revision < m.settings.Revision {
+		return fsm.Result{}
+	}
+	if c.Expires != m.settings.Expires {
+		m.lease.renew()
+	}
+	single, groups := m.settings.SingleActive, m.settings.Groups
+	byDeadline, window := m.settings.DeadlineOrder, m.settings.dedup
+	m.settings = newSettings(c)
+	m.ends.trim()
+	if m.messages.Live() > 0 {
+		m.settings.DeadlineOrder = byDeadline
+	}
+	m.seen.configured(window)
+	m.timers.orderByDeadline(m.settings.DeadlineOrder)
+	m.lease.touch()
+	if c.SingleActive != single {
+		m.consumers.reconsider()
+	}
+	if c.Groups != groups {
+		m.consumers.refreshAll()
+	}
+	m.outbox.settleWaiting()
+	eff.Outbox = eff.Outbox || m.outbox.letters() > 0 // there may be another route now
+	return fsm.Result{}
+}
+
+// touch records use: an active redeclaration, which also renews the lease, or
+// something that keeps the queue from being idle. It answers what a
+// redeclaration reports. Consumers of the answer are those that may be served,
+// as queue.declare-ok has them: no gets and no cancelled ones.
+func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
+	m.lease.touch()
+	if !cmd.GetIdleOnly() {
+		m.lease.renew()
+	}
+	return fsm.Result{Count: m.messages.readyCount(), Consumers: uint64(m.consumers.active())}
+}
+
+const (
+	// dueBefore bounds the expiries before a command, and separately those
+	// during its assignment; a Tick has dueInTick for both together.
+	dueBefore = 64
+	dueInTick = 4096
+
+	// dropsAtOnce bounds what one command drops from the head of a queue that
+	// is too long. A Tick or a Purge releases up to sweepInTick purged
+	// messages, any other command dueBefore.
+	dropsAtOnce = 4096
+	sweepInTick = 16384
+
+	// handOutsAtOnce bounds how many messages one command hands out.
+	handOutsAtOnce = 2048
+
+	// maxConsumers bounds the consumers of a queue, including gets and
+	// cancelled ones that still hold messages: some commands scan all of them.
+	maxConsumers = 8192
+
+	// skipsAtOnce bounds how many messages one command passes over because they
+	// have too little left of their TTL.
+	skipsAtOnce = 4096
+
+	// maxStates bounds the states of all groups of a queue together, in bytes.
+	maxStates = 256 << 20
+)
+
+// shared is what all parts of a machine read, and where they count what they
+// do. It has no rules of its own. Each machine has one, and every part points
+// to it. Only the machine changes clock, settings and bounds, between two
+// rules; a part changes scratch as its contract says.
+type shared struct {
+	// name and id never change. clock, settings and counters are state and in every
+	// snapshot; bounds, which the program sets, and scratch are in none.
+	name     string // name of the queue, recorded in deaths
+	id       fsm.QueueID
+	clock    clock
+	settings settings
+	counters Counters
+	bounds   Bounds
+	scratch  scratch
+	// A snapshot holds version only if it is above 1, so that version 1 keeps its bytes.
+	version uint32 // highest of the entries, at least 1
+}
+
+// since reports whether the machine is of version v or later.
+func (s *shared) since(v uint32) bool { return s.version >= v }
+
+// refusedRuns is how many runs of refused commands a session remembers.
+func (s *shared) refusedRuns() int {
+	if s.since(3) {
+		return refusedRuns
+	}
+	return fewerRuns
+}
+
+// Bounds limit the work of one command. What is left is due at once, and done
+// by ticks. They are equal on all replicas.
+//
+// Invariant: all are at least 1, or a command that leaves work would make no
+// progress and the leader would tick forever. They are not in the log: to change
+// one is to change what an entry does, so it needs a new machine version.
+type Bounds struct {
+	Before   int // due actions before a command, and leftover work that other commands do
+	Tick     int // due actions of a tick, and the work of ending a session, a node or deliveries
+	Drops    int // messages dropped from the head of a queue that is too long
+	Sweep    int // purged messages that a tick or a purge releases
+	HandOuts int // messages handed out
+	// Consumers is the maximum number of a queue, including gets and cancelled
+	// ones that still hold messages: any command may scan all of them.
+	Consumers int
+	IDs       int // remembered against duplicates
+	Skips     int // messages passed over for consumers that ask for a least TTL
+	States    int // bytes of the states of all groups, from version 3 on
+}
+
+var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handOutsAtOnce, maxConsumers, maxSeen, skipsAtOnce, maxStates}
+
+// Back is how many deliveries a tick, or the end of a session or a node, brings
+// back, and how many transfers to targets that are gone it ends. Each may be a
+// death, which costs twice as much as other actions. It is at least 1 if Tick
+// is.
+func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
+
+// due is how many due actions a command of this kind may perform.
+func (b *Bounds) due(kind logpb.Command_Kind) int {
+	if kind == logpb.Command_TICK {
+		return b.Tick
+	}
+	return b.Before
+}
+
+// scratch is the temporary data of a command being applied. It is not state: it
+// has no meaning between two commands, and is in no snapshot.
+//
+// Invariant: budget, handOuts and skips are not negative. taken and overdue are reused, so
+// slices of them must not be retained.
+//
+// steps measures the work of one command independently of the processor. Parts
+// add to it wherever the work is proportional to something that may be large.
+type scratch struct {
+	budget    int    // due actions that may still be performed
+	handOuts  int    // messages that may still be handed out
+	skips     int    // messages that may still be passed over
+	steps     int    // steps taken so far, for tests
+	fresh     uint32 // a message with TTL 0 that is being offered; 0: none
+	ended     bool   // the queue has ended: nothing becomes ready
+	delivered uint64 // number of the delivery of a get; 0: none
+	taken     []checkout
+	overdue   []checkout
+	// by is who held the message that is dying; zero: nobody. holders are those of
+	// taken and overdue, see checkout.by.
+	by      lastHolder
+	holders []lastHolder
+}
+
+// holder returns the number of a holder of messages in taken, for checkout.by.
+func (s *scratch) holder(id fsm.ConsumerID, tag string) uint32 {
+	s.holders = append(s.holders, lastHolder{id, tag})
+	return uint32(len(s.holders))
+}
+
+// heldBy sets by for a message of taken or overdue.
+func (s *scratch) heldBy(no uint32) {
+	if s.by = (lastHolder{}); no > 0 {
+		s.by = s.holders[no-1]
+	}
+}
+
+// begin starts a command of an active queue.
+func (s *scratch) begin(kind logpb.Command_Kind, b *Bounds) {
+	s.budget, s.handOuts, s.steps, s.taken = b.due(kind), b.HandOuts, 0, s.taken[:0]
+	s.skips = b.Skips
+	s.by = lastHolder{}
+}
+
+// end frees memory that only a large command needs. The memory is kept
+// otherwise: commands that take a few deliveries allocate none.
+func (s *scratch) end() {
+	if cap(s.taken) > dueInTick {
+		s.taken, s.overdue = nil, nil
+	}
+	if len(s.holders) > 0 {
+		clear(s.holders)
+		s.holders = s.holders[:0]
+	}
+}
+
+// dueAt is when a message becomes ready: at an instant, or so long from now,
+// as the log has it, or as long as the queue lets messages wait. 0: it was asked
+// for none of them.
+//
+// Ensures: 0 ≤ result ≤ fsm.MaxTime. It may be in the past; the caller decides
+// what that means.
+func (s *shared) dueAt(at int64, storedDelay, delay uint64) fsm.Time {
+	switch d := millis(storedDelay); {
+	case at > 0:
+		return min(fsm.Time(at), fsm.MaxTime)
+	case d.Given:
+		return s.clock.deadline(d.Value)
+	case delay > 0:
+		return s.clock.deadline(duration(delay))
+	}
+	return 0
+}
+
+// expiry returns when a message expires whose TTL counts from an instant in the
+// past; 0: from now.
+//
+// An instant in the future counts as now: the clock of another queue, from which
+// it comes, may be ahead. Ensures: 1 ≤ result ≤ fsm.MaxTime.
+func (s *shared) expiry(from int64, ttl fsm.Millis) fsm.Time {
+	if from <= 0 {
+		return s.clock.deadline(ttl)
+	}
+	return max(min(fsm.Time(from), s.clock.now()).Add(ttl), 1)
+}
+
+// clock is the machine's time: the latest stamp it has seen. Held messages use
+// a second time, which is behind by the lock credit: nobody can settle without
+// a leader, so the holders are credited with that time.
+//
+// Invariant: 0 ≤ behind ≤ time ≤ fsm.MaxTime. Neither ever falls.
+type clock struct {
+	time   fsm.Time
+	behind fsm.Time // lock credit given so far
+	term   uint64   // of the last entry; 0: there was none
+}
+
+// advance moves the clock to the stamp of an entry. limit is the maximum lock
+// credit for a change of term. It reports whether the term is new.
+//
+// Requires: limit ≥ 0. Several commands of one entry have the same term and
+// stamp, so the credit is given at most once per term. It never exceeds what the
+// clock has advanced by with this entry, which keeps behind ≤ time. The first
+// entry of all gives none, since nobody held anything before it.
+func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
+	before := c.time
+	c.time = max(c.time, min(meta.Now, fsm.MaxTime))
+	if meta.Term == c.term {
+		return false
+	}
+	if c.term != 0 {
+		c.behind += min(c.time-before, fsm.Time(limit))
+	}
+	c.term = meta.Term
+	return true
+}
+
+// now is never behind the stamp of any entry so far, except for stamps above
+// fsm.MaxTime.
+func (c *clock) now() fsm.Time { return c.time }
+
+// lockCredit is how far the time of held messages is behind.
+func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.behind) }
+
+// inTerm is the term of the last entry; 0: there was none.
+func (c *clock) inTerm() uint64 { return c.term }
+
+// deadline is the instant d from now. It is never 0, which means never.
+// Requires: d ≥ 0. It saturates at fsm.MaxTime.
+func (c *clock) deadline(d fsm.Millis) fsm.Time { return max(c.time.Add(d), 1) }
+
+// atOnce is the deadline of work that is already due. It is now, unless that is
+// 0.
+func (c *clock) atOnce() fsm.Time { return max(c.time, 1) }
+
+// heldDeadline is the instant d from now on the time of held messages. It is
+// never 0. Requires: d ≥ 0.
+//
+// Ensures: heldUntil(heldDeadline(d)) = deadline(d) until more credit is given,
+// except where one of them saturates or would be 0.
+func (c *clock) heldDeadline(d fsm.Millis) fsm.Time { return max((c.time - c.behind).Add(d), 1) }
+
+// heldNow is now on the time of held messages.
+func (c *clock) heldNow() fsm.Time { return c.time - c.behind }
+
+// heldUntil is when the clock reaches t, an instant on the time of held
+// messages, unless more credit is given. 0 stays 0. More credit moves the
+// instants of all held messages at once, in O(1), because none of them is
+// stored.
+func (c *clock) heldUntil(t fsm.Time) fsm.Time {
+	if t == 0 {
+		return 0
+	}
+	return t.Add(fsm.Millis(c.behind))
+}
+
+// save writes the clock's section of a snapshot's head.
+func (c *clock) save(h *logpb.QueueSnapshot) {
+	h.Clock, h.LockCredit, h.Term = int64(c.time), int64(c.behind), c.term
+}
+
+// restore is the inverse of save.
+func (c *clock) restore(h *logpb.QueueSnapshot) {
+	*c = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
+}
+
+// check checks the invariant.
+func (c *clock) check(k *checker) {
+	k.that(0 <= c.behind && c.behind <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.behind)
 }

@@ -48,8 +48,8 @@ const (
 //
 // It has no pointers so that the garbage collector does not scan a backlog, and
 // TestMessageSize keeps it from growing. Lists, counts and timers each repeat
-// something of it. Only messages changes place, links and number; intake sets
-// expireAt before the message is watched; settle.go counts acquired and failed.
+// something of it. Only messages changes place, links and number; store sets
+// expireAt before the message is watched; settlements count acquired and failed.
 type message struct {
 	seq      uint64
 	index    uint64   // of the log entry with the payload
@@ -64,18 +64,17 @@ type message struct {
 	// that ended in a failure. Both saturate.
 	acquired uint32
 	failed   uint32
-	info     uint32 // handle in messages.infos; 0: none
+	info     uint32 // handle in messages.extras; 0: none
 	head     uint16 // bytes of the payload that no limit counts, expirationBit, labelBit
 	priority uint8
 	place    Place
 }
 
-// deadLetterInfo is what only some messages have. A message has one only if it
-// is not empty: it has a death, a schedule, or a group, or was forwarded.
+// extra is what only some messages have. A message has one only if it is not empty: it has a death, a schedule, or a group, or was forwarded.
 //
 // It is in an arena of its own, under message.info, and dies with its message. A
 // snapshot shares deaths, transfers and schedule with it; hence "never changed".
-type deadLetterInfo struct {
+type extra struct {
 	deaths []*logpb.Death // newest first; shared, never changed
 
 	// The rest belongs to letters of the outbox. 0 and empty in all other
@@ -207,21 +206,20 @@ func (x *message) ready() bool {
 // is due must not be handed out.
 func (x *message) due(c fsm.Time) bool { return x.expireAt != 0 && x.expireAt <= c }
 
-// deadLetterInfo returns the deadLetterInfo of message h for reading; never
-// nil. It is good until the next change of any message. Those that have none
+// extra returns that of message h for reading; never nil. It is good until the next change of any message. Those that have none
 // share one empty record, which must not be written to.
-func (ms *messages) deadLetterInfo(h uint32) *deadLetterInfo {
-	if e := ms.get(h).info; e != 0 {
-		return ms.infos.get(e)
+func (ms *messages) extra(h uint32) *extra {
+	if e := ms.Get(h).info; e != 0 {
+		return ms.extras.Get(e)
 	}
-	return &noDeadLetterInfo
+	return &noExtra
 }
 
-var noDeadLetterInfo deadLetterInfo
+var noExtra extra
 
 // scheduleInfo returns the scheduleInfo of message h for reading; never nil.
 func (ms *messages) scheduleInfo(h uint32) *scheduleInfo {
-	if r := ms.deadLetterInfo(h).schedule; r != nil {
+	if r := ms.extra(h).schedule; r != nil {
 		return r
 	}
 	return &noScheduleInfo
@@ -229,18 +227,17 @@ func (ms *messages) scheduleInfo(h uint32) *scheduleInfo {
 
 // setScheduleInfo replaces the scheduleInfo of message h. r is copied; its
 // slices are not.
-func (ms *messages) setScheduleInfo(h uint32, r scheduleInfo) { ms.editDeadLetterInfo(h).schedule = &r }
+func (ms *messages) setScheduleInfo(h uint32, r scheduleInfo) { ms.editExtra(h).schedule = &r }
 
-// editDeadLetterInfo returns the deadLetterInfo of message h for writing, a new
-// one if needed. It is good until the next alloc or freeze. The caller must
+// editExtra returns that of message h for writing, a new one if needed. It is good until the next alloc or freeze. The caller must
 // leave something in it that makes it worth having: a death or a schedule, see
 // Check.
-func (ms *messages) editDeadLetterInfo(h uint32) *deadLetterInfo {
-	x := ms.mut(h)
+func (ms *messages) editExtra(h uint32) *extra {
+	x := ms.Mut(h)
 	if x.info == 0 {
-		x.info = ms.infos.alloc()
+		x.info = ms.extras.Alloc()
 	}
-	return ms.infos.mut(x.info)
+	return ms.extras.Mut(x.info)
 }
 
 // bump increments n and saturates.

@@ -1,9 +1,11 @@
 package queue
 
 import (
+	"fmt"
 	"math/bits"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // messages are all messages of the queue, each in exactly one place, and their
@@ -39,7 +41,7 @@ type messages struct {
 
 	// The records and their extra information, both by handle; 0 is no message.
 	arena[message]
-	infos   arena[deadLetterInfo]
+	extras  arena[extra]
 	next    uint64 // number of the next message
 	lists   [listCount]list
 	waiting uint32                  // priorities that have messages
@@ -72,8 +74,8 @@ func (ms *messages) clear() {
 // number is above all others, and its entry is kept. eff may lose an index of
 // Released. The caller puts it into a place within the same command.
 func (ms *messages) add(at fsm.Ref, head uint16, priority uint8, eff *fsm.Effects) uint32 {
-	h := ms.alloc()
-	x := ms.mut(h)
+	h := ms.Alloc()
+	x := ms.Mut(h)
 	x.seq, x.index, x.offset, x.size, x.head, x.priority = ms.next, at.Index, at.Offset, at.Size, head, priority
 	ms.next++
 	ms.counts[0].add(x.count())
@@ -102,23 +104,23 @@ func (ms *messages) setPlace(x *message, p Place) {
 //
 // Requires: h is in no list, and at is 0 or a message of the same list. O(1).
 func (ms *messages) insertAfter(at, h uint32) {
-	x := ms.mut(h)
+	x := ms.Mut(h)
 	no := x.list()
 	l := &ms.lists[no]
 	next := l.head
 	if at != 0 {
-		next = ms.get(at).next
+		next = ms.Get(at).next
 	}
 	x.prev, x.next = at, next
 	if at == 0 {
 		l.head = h
 	} else {
-		ms.mut(at).next = h
+		ms.Mut(at).next = h
 	}
 	if next == 0 {
 		l.tail = h
 	} else {
-		ms.mut(next).prev = h
+		ms.Mut(next).prev = h
 	}
 	if no <= maxPriority {
 		ms.waiting |= 1 << no
@@ -137,7 +139,7 @@ func (ms *messages) insertAfter(at, h uint32) {
 // instant stays in expireAt. O(1) for the list, O(log n) for the indexes, and one
 // block of at most returnsLen for a returned message.
 func (ms *messages) remove(h uint32) {
-	x := ms.mut(h)
+	x := ms.Mut(h)
 	no := x.list()
 	l := &ms.lists[no]
 	prev, next := x.prev, x.next
@@ -147,23 +149,23 @@ func (ms *messages) remove(h uint32) {
 		ms.unname(h)
 	case Grouped, Delayed:
 		ms.leaveGroup(h)
-		x = ms.mut(h)
+		x = ms.Mut(h)
 	}
 	if no == returnedList {
 		prev = ms.removeReturned(h)
-		x = ms.mut(h)
+		x = ms.Mut(h)
 	}
 	x.prev, x.next = 0, 0
 	ms.setPlace(x, 0)
 	if prev == 0 {
 		l.head = next
 	} else {
-		ms.mut(prev).next = next
+		ms.Mut(prev).next = next
 	}
 	if next == 0 {
 		l.tail = prev
 	} else if no != returnedList {
-		ms.mut(next).prev = prev
+		ms.Mut(next).prev = prev
 	}
 	if no <= maxPriority && l.head == 0 {
 		ms.waiting &^= 1 << no
@@ -179,7 +181,7 @@ func (ms *messages) remove(h uint32) {
 // deadlines, see nextByDeadline. It does not depend on who asks.
 func (ms *messages) nextReady() uint32 {
 	if ms.settings.DeadlineOrder {
-		return nextByDeadline(ms)
+		return ms.nextByDeadline()
 	}
 	if h := ms.lists[returnedList].head; h != 0 {
 		return h
@@ -192,12 +194,12 @@ func (ms *messages) nextReady() uint32 {
 
 // nextByDeadline is nextReady for a queue that goes by deadlines. A message with
 // TTL 0 that is being offered is in no table.
-func nextByDeadline(ms *messages) uint32 {
+func (ms *messages) nextByDeadline() uint32 {
 	h, fresh := ms.timers.nextInOrder(0), ms.scratch.fresh
-	if fresh == 0 || ms.get(fresh).place != Ready {
+	if fresh == 0 || ms.Get(fresh).place != Ready {
 		return h
 	}
-	if x := ms.get(h); h != 0 && x.order().before(ms.get(fresh).order()) {
+	if x := ms.Get(h); h != 0 && x.order().Before(ms.Get(fresh).order()) {
 		return h
 	}
 	return fresh
@@ -211,7 +213,7 @@ func (ms *messages) readyCount() uint64 {
 
 // readyByPriority counts the ready messages of each priority, from 0 to the highest
 // that has any.
-func readyByPriority(ms *messages) (counts []uint64) {
+func (ms *messages) readyByPriority() (counts []uint64) {
 	for i, n := range ms.ready {
 		if n > 0 {
 			counts = append(counts, make([]uint64, i-len(counts))...)
@@ -227,22 +229,22 @@ func readyByPriority(ms *messages) (counts []uint64) {
 // Ensures: the record is zero, so that a stale handle finds a message in no place,
 // until alloc hands it out again. Timers must not know the message any more.
 func (ms *messages) free(h uint32, eff *fsm.Effects) {
-	ms.counts[0].sub(ms.get(h).count())
+	ms.counts[0].sub(ms.Get(h).count())
 	ms.releaseRecord(h, eff)
 }
 
 // releaseRecord is free for a message that no longer counts anywhere.
 func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 	ms.scratch.steps++
-	x := ms.get(h)
+	x := ms.Get(h)
 	index := x.index
 	if x.info != 0 {
-		ms.infos.release(x.info)
+		ms.extras.Release(x.info)
 	}
 	if x.labelled() {
 		ms.labels.drop(x.seq)
 	}
-	ms.release(h)
+	ms.Release(h)
 	ms.entries.drop(index, eff)
 }
 
@@ -253,7 +255,7 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 	if id != "" {
 		return ms.named[id]
 	}
-	if h := ms.numbers.get(key{seq: seq}); h != nil {
+	if h := ms.numbers.Get(key{Seq: seq}); h != nil {
 		return *h
 	}
 	return 0
@@ -265,7 +267,7 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 // Ready messages stay sorted by number because each is put there only while its
 // number is the newest.
 func (ms *messages) put(h uint32, p Place) {
-	x := ms.mut(h)
+	x := ms.Mut(h)
 	ms.setPlace(x, p)
 	ms.insertAfter(ms.lists[x.list()].tail, h)
 	if p == Grouped || p == Delayed {
@@ -275,7 +277,7 @@ func (ms *messages) put(h uint32, p Place) {
 
 // putAfter is put for a position after message at of the same place; 0: first.
 func (ms *messages) putAfter(at, h uint32, p Place) {
-	ms.setPlace(ms.mut(h), p)
+	ms.setPlace(ms.Mut(h), p)
 	ms.insertAfter(at, h)
 	if p == Grouped || p == Delayed {
 		ms.enterGroup(h)
@@ -285,7 +287,7 @@ func (ms *messages) putAfter(at, h uint32, p Place) {
 // watch starts the expiry of message h, which is ready. A message with TTL 0 is
 // watched only after it was offered.
 func (ms *messages) watch(h uint32) {
-	if x := ms.get(h); x.info == 0 || !ms.infos.get(x.info).protected {
+	if x := ms.Get(h); x.info == 0 || !ms.extras.Get(x.info).protected {
 		ms.timers.watch(x, h)
 	}
 }
@@ -295,10 +297,10 @@ func (ms *messages) watch(h uint32) {
 // Requires: due ≥ 1; no scheduled message has the name id, and scheduleInfo has
 // it, since unname reads it there. Ensures: expireAt = due.
 func (ms *messages) schedule(h uint32, due fsm.Time, id string) {
-	ms.mut(h).expireAt = due
+	ms.Mut(h).expireAt = due
 	ms.put(h, Scheduled)
 	ms.watch(h)
-	ms.numbers.put(key{seq: ms.get(h).seq}, h)
+	ms.numbers.Put(key{Seq: ms.Get(h).seq}, h)
 	if id != "" {
 		ms.named[id] = h
 	}
@@ -307,7 +309,7 @@ func (ms *messages) schedule(h uint32, due fsm.Time, id string) {
 // move changes the due time of scheduled message h. It keeps its number, and
 // with it its position in the list.
 func (ms *messages) move(h uint32, due fsm.Time) {
-	x := ms.mut(h)
+	x := ms.Mut(h)
 	ms.timers.forget(x)
 	x.expireAt = due
 	ms.timers.watch(x, h)
@@ -318,7 +320,7 @@ func (ms *messages) move(h uint32, due fsm.Time) {
 
 // unname removes scheduled message h from the tables of numbers and names.
 func (ms *messages) unname(h uint32) {
-	ms.numbers.remove(key{seq: ms.get(h).seq})
+	ms.numbers.Remove(key{Seq: ms.Get(h).seq})
 	if id := ms.scheduleInfo(h).id; id != "" {
 		delete(ms.named, id)
 	}
@@ -326,7 +328,7 @@ func (ms *messages) unname(h uint32) {
 
 // forgetName takes its name from the scheduled message that has it, if there is
 // one.
-func forgetName(ms *messages, id string) {
+func (ms *messages) forgetName(id string) {
 	h := ms.named[id]
 	if h == 0 {
 		return
@@ -340,7 +342,7 @@ func forgetName(ms *messages, id string) {
 // renew gives message h, which is in no place, a new number, above all others.
 // The former number is not used again.
 func (ms *messages) renew(h uint32) {
-	x := ms.mut(h)
+	x := ms.Mut(h)
 	if x.labelled() {
 		ms.labels.move(x.seq, ms.next)
 	}
@@ -353,7 +355,7 @@ func (ms *messages) nextSeq() uint64 { return ms.next }
 
 // setLabel stores what the publisher calls message h, which is the newest.
 func (ms *messages) setLabel(h uint32, messageID, correlationID string) {
-	if x := ms.mut(h); ms.labels.add(x.seq, messageID, correlationID) {
+	if x := ms.Mut(h); ms.labels.add(x.seq, messageID, correlationID) {
 		x.head |= labelBit
 	}
 }
@@ -361,7 +363,7 @@ func (ms *messages) setLabel(h uint32, messageID, correlationID string) {
 // label returns what the publisher calls message h. The texts are good until the
 // next change.
 func (ms *messages) label(h uint32) (messageID, correlationID []byte) {
-	if x := ms.get(h); x.labelled() {
+	if x := ms.Get(h); x.labelled() {
 		return ms.labels.of(x.seq)
 	}
 	return nil, nil
@@ -387,7 +389,7 @@ func (ms *messages) dropReady() {
 	ms.discardList(groupedList, Grouped)
 	ms.discardList(parkedList, Parked)
 	ms.groups.purge()
-	ms.numbers.clear()
+	ms.numbers.Clear()
 	ms.timers.forgetWaiting()
 }
 
@@ -406,7 +408,7 @@ func (ms *messages) discardList(no int, p Place) {
 	case to.head == 0:
 		*to = *from
 	default:
-		ms.mut(to.tail).next = from.head
+		ms.Mut(to.tail).next = from.head
 		to.tail = from.tail
 	}
 	*from = list{}
@@ -419,7 +421,7 @@ func (ms *messages) sweep(n int, eff *fsm.Effects) {
 	l := &ms.lists[purgedList]
 	for ; n > 0 && l.head != 0; n-- {
 		h := l.head
-		x := ms.get(h)
+		x := ms.Get(h)
 		if l.head = x.next; l.head == 0 {
 			l.tail = 0
 		}
@@ -438,7 +440,7 @@ func (ms *messages) tail(list int) uint32 { return ms.lists[list].tail }
 // walk yields the messages of one list. It reports false if yield did. What
 // yield gets shares its deaths with the record.
 func (ms *messages) walk(no int, yield func(Message) bool) bool {
-	for h := ms.lists[no].head; h != 0; h = ms.get(h).next {
+	for h := ms.lists[no].head; h != 0; h = ms.Get(h).next {
 		if !yield(ms.describe(h)) {
 			return false
 		}
@@ -449,7 +451,7 @@ func (ms *messages) walk(no int, yield func(Message) bool) bool {
 // enqueuedAt is when message h came into the queue, or when it became ready if
 // it was scheduled here: its TTL counts from then. O(log n).
 func (ms *messages) enqueuedAt(h uint32) fsm.Time {
-	x := ms.get(h)
+	x := ms.Get(h)
 	if x.info == 0 {
 		return ms.entries.time(x.index, ms.clock.now())
 	}
@@ -458,7 +460,7 @@ func (ms *messages) enqueuedAt(h uint32) fsm.Time {
 
 // describe describes message h for listings. The caller adds the holder.
 func (ms *messages) describe(h uint32) Message {
-	x, e, r := ms.get(h), ms.deadLetterInfo(h), ms.scheduleInfo(h)
+	x, e, r := ms.Get(h), ms.extra(h), ms.scheduleInfo(h)
 	d := Message{
 		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
 		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
@@ -474,4 +476,68 @@ func (ms *messages) describe(h uint32) Message {
 		d.MessageID, d.CorrelationID = string(messageID), string(correlationID)
 	}
 	return d
+}
+
+// enterGroup adds message h, which has just got its place, to its group, if it has
+// one.
+func (ms *messages) enterGroup(h uint32) {
+	x, g := ms.Get(h), ms.extra(h).group
+	if g == nil {
+		return
+	}
+	if now := ms.groups.enter(g, x.seq, h, x.place == Grouped); now != g {
+		ms.extras.Mut(x.info).group = now
+	}
+}
+
+// leaveGroup removes message h from its group, before it leaves its place.
+func (ms *messages) leaveGroup(h uint32) {
+	x, g := ms.Get(h), ms.extra(h).group
+	if g == nil {
+		return
+	}
+	if ms.extra(h).protected {
+		ms.extras.Mut(x.info).protected = false
+		ms.groups.protect(g, -1)
+	}
+	ms.groups.leave(g, x.seq)
+}
+
+// ungroup makes message h, which is in no place, one of no group.
+func (ms *messages) ungroup(h uint32) {
+	ms.extras.Mut(ms.Get(h).info).group = nil
+	ms.dropInfo(h)
+}
+
+// dropInfo frees the extra of message h, which has one, if it is empty.
+func (ms *messages) dropInfo(h uint32) {
+	x := ms.Mut(h)
+	if e := ms.extras.Get(x.info); len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 {
+		ms.extras.Release(x.info)
+		x.info = 0
+	}
+}
+
+// protect makes message h, which is Grouped and due, wait without expiring while
+// its group is held.
+func (ms *messages) protect(h uint32) {
+	x := ms.Get(h)
+	ms.timers.forget(x)
+	ms.extras.Mut(x.info).protected = true
+	ms.groups.protect(ms.extra(h).group, 1)
+}
+
+// restoreGroup gives message h, which is in no place, its group.
+func (ms *messages) restoreGroup(st *logpb.MessageState, h uint32) error {
+	g := ms.groups.find(st.GroupId)
+	if st.EndedGroup > 0 {
+		g = ms.groups.endedAt(st.EndedGroup)
+	}
+	switch {
+	case g == nil || g.id != st.GroupId || st.GroupId == "" && Place(st.Place) == Grouped:
+		return fmt.Errorf("%w: message %d has no group", ErrSnapshot, st.Seq)
+	case st.GroupId != "":
+		ms.editExtra(h).group = g
+	}
+	return nil
 }

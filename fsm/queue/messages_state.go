@@ -12,30 +12,24 @@ import (
 // arenas, and handles mean the same in both.
 type frozen struct {
 	records pages[message]
-	infos   pages[deadLetterInfo]
+	extras  pages[extra]
 	lists   [listCount]list
 	live    liveIndexes
 	labels  labels
 	ended   map[*group]uint32 // the groups that end, by position + 1
 }
 
-// view returns the current state, valid until the next change. It allocates
-// nothing and raises no epoch, so that hashing a state does not make the next
-// writes copy chunks.
-func (ms *messages) view() frozen {
-	return frozen{ms.pages, ms.infos.pages, ms.lists, ms.entries.view(), ms.labels.view(), ms.groups.endedOnes()}
-}
-
-// freeze returns the current state, which then never changes. Large structures
-// are shared, and copied in pieces when the messages change. O(number of
-// chunks).
-func (ms *messages) freeze() frozen {
-	return frozen{ms.arena.freeze(), ms.infos.freeze(), ms.lists, ms.entries.freeze(), ms.labels.freeze(), ms.groups.endedOnes()}
+// capture returns the current state. If keep, it never changes: large structures are
+// shared, and copied in pieces when the messages change. Otherwise it is valid until
+// the next change and raises no epoch, so that hashing a state does not make the next
+// writes copy chunks. O(number of chunks).
+func (ms *messages) capture(keep bool) frozen {
+	return frozen{ms.arena.Capture(keep), ms.extras.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.capture(keep), ms.groups.endedOnes()}
 }
 
 // save writes the messages' section of a snapshot's head.
 func (ms *messages) save(h *logpb.QueueSnapshot) {
-	h.NextMessage, h.Messages = ms.next, uint64(ms.live())
+	h.NextMessage, h.Messages = ms.next, uint64(ms.Live())
 	ms.cursors.save(h, ms)
 }
 
@@ -47,7 +41,7 @@ func (ms *messages) restoreHead(h *logpb.QueueSnapshot) {
 
 // writeList writes the messages of one list.
 func (f *frozen) writeList(e *encoder, no int) {
-	for h := f.lists[no].head; h != 0; h = f.records.at(int(h)).next {
+	for h := f.lists[no].head; h != 0; h = f.records.At(int(h)).next {
 		e.record(f.fill(&e.message, h))
 	}
 }
@@ -58,7 +52,7 @@ func (f *frozen) writeList(e *encoder, no int) {
 // encoding does not.
 func (f *frozen) writePurged(e *encoder) {
 	for h := f.lists[purgedList].head; h != 0; {
-		x := f.records.at(int(h))
+		x := f.records.At(int(h))
 		e.message = logpb.MessageState{
 			Seq: x.seq, Index: x.index, Size: x.size, Head: uint32(x.head & headMask), Place: uint32(Purged),
 		}
@@ -70,7 +64,7 @@ func (f *frozen) writePurged(e *encoder) {
 // fill describes message h in st. st is overwritten. It shares deaths with f,
 // and is good until the next fill.
 func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
-	x := f.records.at(int(h))
+	x := f.records.At(int(h))
 	*st = logpb.MessageState{
 		Seq: x.seq, Index: x.index, Offset: x.offset, Size: x.size, ExpireAt: int64(x.expireAt),
 		Acquired: x.acquired, Failed: x.failed, Priority: uint32(x.priority), Place: uint32(x.place),
@@ -80,7 +74,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 		st.ExpireAt, st.DueAt = 0, int64(x.expireAt)
 	}
 	if x.info != 0 {
-		e := f.infos.at(int(x.info))
+		e := f.extras.At(int(x.info))
 		e.fill(st)
 		if len(f.ended) > 0 && x.place != Scheduled && x.place != Deferred && x.place != Parked {
 			st.EndedGroup = f.ended[e.group]
@@ -95,7 +89,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 
 // fill adds to st what few messages have. Slices are shared and must not
 // change.
-func (e *deadLetterInfo) fill(st *logpb.MessageState) {
+func (e *extra) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	st.Hops, st.Forwarded = uint32(e.hops), e.forwarded
 	if e.group != nil {
@@ -136,8 +130,8 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 		return 0, fmt.Errorf("%w: message %d has a wrong size", ErrSnapshot, st.Seq)
 	}
 	ms.entries.expect(st.Index, fsm.Time(st.EnqueuedAt))
-	h := ms.alloc()
-	x := ms.mut(h)
+	h := ms.Alloc()
+	x := ms.Mut(h)
 	*x = message{
 		seq: st.Seq, index: st.Index, offset: st.Offset, size: st.Size, expireAt: fsm.Time(st.ExpireAt),
 		acquired: st.Acquired, failed: st.Failed, head: uint16(st.Head), priority: uint8(st.Priority),
@@ -151,10 +145,10 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 		ms.labels.expect(st.Seq, st.MessageId, st.CorrelationId)
 	}
 	if len(st.Deaths) > 0 {
-		ms.editDeadLetterInfo(h).deaths = st.Deaths
+		ms.editExtra(h).deaths = st.Deaths
 	}
 	if st.Hops > 0 {
-		setHops(ms, h, st.Hops)
+		ms.setHops(h, st.Hops)
 	}
 	ms.restoreScheduleInfo(st, h)
 	if err := ms.restoreGroup(st, h); err != nil {
@@ -185,7 +179,7 @@ func (ms *messages) restoreScheduleInfo(st *logpb.MessageState, h uint32) {
 // Only tables that would be damaged by a second equal key are checked here; the
 // rest is Check's.
 func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
-	x := ms.mut(h)
+	x := ms.Mut(h)
 	place := Place(st.Place)
 	at := x.expireAt
 	if place == Scheduled || place.aside() {
@@ -220,10 +214,10 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 func (ms *messages) check(k *checker) {
 	k.that(k.count == ms.counts, "counted %v, found %v", ms.counts, k.count)
 	k.that(k.ready == ms.ready, "ready by priority: counted %d, found %d", ms.ready, k.ready)
-	k.that(len(k.live) == ms.live(), "%d messages, %d in places", ms.live(), len(k.live))
-	k.that(k.infos == ms.infos.live(), "%d infos, %d in use", ms.infos.live(), k.infos)
+	k.that(len(k.live) == ms.Live(), "%d messages, %d in places", ms.Live(), len(k.live))
+	k.that(k.extras == ms.extras.Live(), "%d extras, %d in use", ms.extras.Live(), k.extras)
 	k.that(k.named == len(ms.named), "%d scheduled messages have a name, %d names", k.named, len(ms.named))
-	k.that(k.numbered == ms.numbers.len(), "%d scheduled messages, %d numbers", k.numbered, ms.numbers.len())
+	k.that(k.numbered == ms.numbers.Len(), "%d scheduled messages, %d numbers", k.numbered, ms.numbers.Len())
 	ms.labels.check(k, k.labelled)
 	ms.cursors.check(k, ms)
 	n := 0
@@ -243,8 +237,8 @@ func (ms *messages) checkLists(k *checker) {
 			continue
 		}
 		prev, last := uint32(0), uint64(0)
-		for h := ms.lists[no].head; h != 0 && k.err == nil; h = ms.get(h).next {
-			x := ms.get(h)
+		for h := ms.lists[no].head; h != 0 && k.err == nil; h = ms.Get(h).next {
+			x := ms.Get(h)
 			ms.checkOne(k, h, placeOf(no))
 			switch {
 			case no == returnedList:
@@ -269,8 +263,8 @@ func (ms *messages) checkLists(k *checker) {
 
 // checkOne checks what holds for a message in any place.
 func (ms *messages) checkOne(k *checker, h uint32, place Place) {
-	x := ms.get(h)
-	switch e := ms.deadLetterInfo(h); {
+	x := ms.Get(h)
+	switch e := ms.extra(h); {
 	case k.seen[h]:
 		k.fail("message %d is in two places", x.seq)
 	case x.place != place:
@@ -289,10 +283,10 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 		k.fail("message %d is no letter", x.seq)
 	}
 	k.note(x, h, place)
-	if g := ms.deadLetterInfo(h).group; g != nil {
-		k.group(g, x, h, ms.deadLetterInfo(h).protected)
+	if g := ms.extra(h).group; g != nil {
+		k.group(g, x, h, ms.extra(h).protected)
 	}
-	if !ms.deadLetterInfo(h).protected {
+	if !ms.extra(h).protected {
 		ms.timers.checkOne(k, x, h)
 	}
 	switch {
@@ -301,7 +295,7 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	case place == Parked:
 		k.that(x.failed != 0 && x.failed <= x.acquired, "message %d is parked and has not failed", x.seq)
 	case place == Grouped:
-		k.that(ms.deadLetterInfo(h).group != nil, "message %d has no group", x.seq)
+		k.that(ms.extra(h).group != nil, "message %d has no group", x.seq)
 	case place.aside():
 		ms.timers.checkExpiry(k, ms.scheduleInfo(h).expireAt, x.seq, h)
 		k.that((x.expireAt != 0 || place == Deferred) && x.acquired != 0, "message %d is never tried again, or was not before", x.seq)
@@ -310,7 +304,7 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 
 // checkScheduled checks what holds for a scheduled message.
 func (ms *messages) checkScheduled(k *checker, h uint32) {
-	x := ms.get(h)
+	x := ms.Get(h)
 	k.numbered++
 	k.that(x.expireAt != 0 && ms.findScheduled("", x.seq) == h, "message %d is never due, or not found", x.seq)
 	if id := ms.scheduleInfo(h).id; id != "" {
@@ -323,8 +317,8 @@ func (ms *messages) checkScheduled(k *checker, h uint32) {
 // place.
 func (ms *messages) checkPurged(k *checker) {
 	last := uint32(0)
-	for h := ms.lists[purgedList].head; h != 0 && k.err == nil; h = ms.get(h).next {
-		x := ms.get(h)
+	for h := ms.lists[purgedList].head; h != 0 && k.err == nil; h = ms.Get(h).next {
+		x := ms.Get(h)
 		k.that(!k.seen[h], "message %d is purged and somewhere", x.seq)
 		k.note(x, h, Purged)
 		last = h
@@ -334,7 +328,7 @@ func (ms *messages) checkPurged(k *checker) {
 
 // checkReturned checks what holds for a returned message that follows prev.
 func (ms *messages) checkReturned(k *checker, h, prev uint32) {
-	r, x := &ms.returns, ms.get(h)
+	r, x := &ms.returns, ms.Get(h)
 	no := x.prev
 	if int(no) >= len(r.slots) || r.slots[no].block == nil || !slices.Contains(r.slots[no].block.handles[r.slots[no].block.head:r.slots[no].block.tail], h) {
 		k.fail("message %d is in no block", x.seq)

@@ -10,8 +10,8 @@ import (
 )
 
 // outbox holds the letters: messages in the places Outbox and Waiting that have
-// died or left a delayed exchange, and the queues they go to. dead.go decides
-// which messages become letters, route.go what happens to them then.
+// died or left a delayed exchange, and the queues they go to. It decides which
+// messages become letters, and what happens to them then.
 //
 // Letters are numbered in the order in which they die. In the list of the
 // outbox those with a route come first; the unrouted ones follow without a gap.
@@ -113,7 +113,7 @@ func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 // deadLetter describes message h, which has died. Deaths are shared with the
 // record and never changed.
 func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
-	x, e, r := o.messages.get(h), o.messages.deadLetterInfo(h), o.messages.scheduleInfo(h)
+	x, e, r := o.messages.Get(h), o.messages.extra(h), o.messages.scheduleInfo(h)
 	var remark fsm.Remark
 	if e.remark != nil {
 		remark = *e.remark
@@ -128,7 +128,7 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 
 // letter describes letter h.
 func (o *outbox) letter(h uint32) Letter {
-	e := o.messages.deadLetterInfo(h)
+	e := o.messages.extra(h)
 	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.scheduleInfo(h).done, Transfers: e.transfers}
 }
 
@@ -137,7 +137,7 @@ func (o *outbox) letter(h uint32) Letter {
 // machine, which replaces them and never changes them.
 func (o *outbox) unroutedLetters(limit int) []Letter {
 	var letters []Letter
-	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.get(h).next {
+	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.Get(h).next {
 		letters = append(letters, o.letter(h))
 	}
 	return letters
@@ -147,7 +147,7 @@ func (o *outbox) unroutedLetters(limit int) []Letter {
 // with a number above after, ascending.
 func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
 	var letters []Letter
-	for _, h := range o.waiting.from(key{seq: after + 1}) {
+	for _, h := range o.waiting.From(key{Seq: after + 1}) {
 		if len(letters) == limit {
 			break
 		}
@@ -168,7 +168,7 @@ func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outg
 	var out []Outgoing
 	t := o.deadLetterTargets[i]
 	for n := max(t.confirmed+1, from); n < t.next && len(out) < limit; n++ {
-		l := o.letter(*t.pending.item(int(n - t.confirmed - 1)))
+		l := o.letter(*t.pending.Item(int(n - t.confirmed - 1)))
 		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.To == to })
 		out = append(out, Outgoing{l.Transfers[at], l})
 	}
@@ -212,25 +212,25 @@ func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 // order of their lists, which is that of the transfer numbers of each target:
 // so pending fills up in order, or the snapshot is damaged.
 func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
-	e := o.messages.editDeadLetterInfo(h)
+	e := o.messages.editExtra(h)
 	e.letter, e.reason, e.diedAt = st.Letter, st.Reason, fsm.Time(st.DiedAt)
 	e.forwarded = st.Forwarded
 	o.recount(h, 0, Place(st.Place))
 	e.remark = restoredRemark(st.RemarkReason, st.RemarkDescription)
 	for _, t := range st.Transfers {
 		i, ok := o.find(fsm.QueueID(t.Target))
-		if !ok || t.Number != o.deadLetterTargets[i].confirmed+1+uint64(o.deadLetterTargets[i].pending.len()) {
+		if !ok || t.Number != o.deadLetterTargets[i].confirmed+1+uint64(o.deadLetterTargets[i].pending.Len()) {
 			return fmt.Errorf("%w: letter %d has a wrong transfer", ErrSnapshot, st.Letter)
 		}
-		o.deadLetterTargets[i].pending.push(h)
+		o.deadLetterTargets[i].pending.Push(h)
 		e.transfers = append(e.transfers, Transfer{o.deadLetterTargets[i].id, t.Number, fsm.OptionalFrom[fsm.Millis](t.TtlCeilingPlusOne)})
 	}
 	switch {
 	case st.Place == uint32(Waiting):
-		if o.waiting.get(key{seq: st.Letter}) != nil {
+		if o.waiting.Get(key{Seq: st.Letter}) != nil {
 			return fmt.Errorf("%w: letter %d twice", ErrSnapshot, st.Letter)
 		}
-		o.waiting.put(key{seq: st.Letter}, h)
+		o.waiting.Put(key{Seq: st.Letter}, h)
 	case o.unrouted == 0 && len(e.transfers) == 0:
 		o.unrouted = h
 	}
@@ -241,8 +241,8 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 func (o *outbox) check(k *checker) {
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}
-	for h := o.messages.head(outboxList); h != 0 && k.err == nil; h = o.messages.get(h).next {
-		e := o.messages.deadLetterInfo(h)
+	for h := o.messages.head(outboxList); h != 0 && k.err == nil; h = o.messages.Get(h).next {
+		e := o.messages.extra(h)
 		k.that(e.letter > 0 && e.letter < o.next, "letter %d of %d", e.letter, o.next)
 		k.that(unrouted == 0 || len(e.transfers) == 0 && e.letter == last+1, "letter %d is routed too early", e.letter)
 		last = e.letter
@@ -261,10 +261,10 @@ func (o *outbox) check(k *checker) {
 	for i, t := range o.deadLetterTargets {
 		k.that(t.id != 0 && (i == 0 || o.deadLetterTargets[i-1].id < t.id), "target %d is out of order", t.id)
 		k.that(t.confirmed < t.next && t.next-t.confirmed-1 == uint64(pending[t.id]), "target %d: settled %d, next %d", t.id, t.confirmed, t.next)
-		k.that(t.pending.len() == pending[t.id], "target %d: %d pending", t.id, t.pending.len())
+		k.that(t.pending.Len() == pending[t.id], "target %d: %d pending", t.id, t.pending.Len())
 		if t.gone {
 			gone++
-			k.that(t.pending.len() > 0, "target %d is gone", t.id)
+			k.that(t.pending.Len() > 0, "target %d is gone", t.id)
 		}
 	}
 	k.that(gone == o.gone, "%d targets are gone, counted %d", gone, o.gone)
@@ -273,14 +273,14 @@ func (o *outbox) check(k *checker) {
 // checkTransfers checks the transfers of letter h. pending counts them by
 // target.
 func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]int) {
-	e := o.messages.deadLetterInfo(h)
+	e := o.messages.extra(h)
 	for _, t := range e.transfers {
 		i, ok := o.find(t.To)
 		if k.that(ok, "letter %d goes to nobody", e.letter); !ok {
 			continue
 		}
 		n, to := pending[t.To], o.deadLetterTargets[i]
-		k.that(n < to.pending.len() && *to.pending.item(n) == h && t.Number == to.confirmed+1+uint64(n),
+		k.that(n < to.pending.Len() && *to.pending.Item(n) == h && t.Number == to.confirmed+1+uint64(n),
 			"letter %d: transfer %d is not pending", e.letter, t.Number)
 		pending[t.To]++
 	}
@@ -290,13 +290,13 @@ func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]in
 func (o *outbox) checkForwarded(k *checker) {
 	var found forwardedCounts
 	for no, list := range []int{outboxList, waitingList} {
-		for h := o.messages.head(list); h != 0; h = o.messages.get(h).next {
-			e := o.messages.deadLetterInfo(h)
+		for h := o.messages.head(list); h != 0; h = o.messages.Get(h).next {
+			e := o.messages.extra(h)
 			if !e.forwarded {
 				continue
 			}
 			k.that(e.reason == logpb.Death_NONE && e.hops >= 1 && e.hops <= maxHops, "letter %d is forwarded for the %dth time", e.letter, e.hops)
-			found.of([]Place{Outbox, Waiting}[no]).add(o.messages.get(h).count())
+			found.of([]Place{Outbox, Waiting}[no]).add(o.messages.Get(h).count())
 		}
 	}
 	k.that(found == o.forwarded, "%v are forwarded, counted %v", found, o.forwarded)
@@ -305,14 +305,523 @@ func (o *outbox) checkForwarded(k *checker) {
 // checkWaiting checks the letters that wait.
 func (o *outbox) checkWaiting(k *checker) {
 	n := 0
-	for h := o.messages.head(waitingList); h != 0; h = o.messages.get(h).next {
-		e := o.messages.deadLetterInfo(h)
+	for h := o.messages.head(waitingList); h != 0; h = o.messages.Get(h).next {
+		e := o.messages.extra(h)
 		k.that(e.letter > 0 && e.letter < o.next && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
 			"letter %d does not wait", e.letter)
-		p := o.waiting.get(key{seq: e.letter})
+		p := o.waiting.Get(key{Seq: e.letter})
 		k.that(p != nil && *p == h, "letter %d is not found", e.letter)
 		n++
 	}
-	k.that(o.waiting.len() == n, "%d letters wait, of %d", o.waiting.len(), n)
+	k.that(o.waiting.Len() == n, "%d letters wait, of %d", o.waiting.Len(), n)
 	k.that(n == 0 || o.strategy() == AtLeastOnce || o.forwarded.all().Messages > 0, "letters wait for nothing")
+}
+
+// strategy is the effective dead-letter strategy. It is asked for at each step
+// of a letter: a letter may end under another strategy than it began.
+func (o *outbox) strategy() Disposition {
+	switch {
+	case o.settings.DelayedStore:
+		return AtLeastOnce
+	case !o.settings.DeadLetter:
+		return Dropped
+	case o.settings.DeadLetterStrategy == logpb.QueueConfig_AT_MOST_ONCE:
+		return SentOnce
+	case o.settings.DeadLetterStrategy == logpb.QueueConfig_AT_LEAST_ONCE:
+		return AtLeastOnce
+	}
+	return Transactional
+}
+
+// disposition is what happens to messages that die for this reason. Messages
+// dropped by a length limit bypass the outbox, which would grow instead, and so
+// does everything while the outbox is full.
+//
+//	strategy               EXPIRED, REJECTED, DELIVERY_LIMIT   MAXLEN, or outbox full
+//	no exchange            Dropped                             Dropped
+//	at-most-once           SentOnce                            SentOnce
+//	default                Transactional                       SentOnce
+//	at-least-once          AtLeastOnce                         SentOnce
+//	delayed exchange       AtLeastOnce                         AtLeastOnce
+func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
+	s := o.strategy()
+	if s > SentOnce && !o.settings.DelayedStore && (reason == logpb.Death_MAXLEN || o.full()) {
+		return SentOnce
+	}
+	return s
+}
+
+// full reports whether the outbox has reached its bound. Letters of a delayed
+// exchange are posted all the same, and so is what is forwarded: they have no other
+// way. What is forwarded does not count.
+func (o *outbox) full() bool {
+	return o.settings.maxLetters.Given && o.letters()-o.forwarded.all().Messages >= o.settings.maxLetters.Value
+}
+
+// die ends message h, which is in no place: it becomes a letter of the outbox,
+// or is freed, with or without a letter that is sent once.
+//
+// Requires: place 0, and no timer knows h.
+// Ensures: h is in the outbox, or freed: the caller must not use it again.
+func (o *outbox) die(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
+	if reason == logpb.Death_EXPIRED {
+		o.counters.Expired++
+	}
+	what := o.disposition(reason)
+	o.counters.Deaths[reason-1][what]++
+	o.ends.message(h, EndReason(reason), what, o.next, what > SentOnce)
+	if what == Dropped {
+		o.messages.free(h, eff)
+		return
+	}
+	o.counters.DeadLettered++
+	e := o.messages.editExtra(h)
+	e.reason, e.diedAt = reason, o.clock.now()
+	e.deaths = o.addDeath(e.deaths, reason)
+	if what == SentOnce {
+		eff.DeadLetters = append(eff.DeadLetters, o.deadLetter(h))
+		o.messages.free(h, eff)
+		return
+	}
+	o.post(h, eff)
+}
+
+// post appends message h, which is in no place, to the outbox. Letters are
+// never posted anywhere but at the end, so numbers ascend from unrouted on.
+func (o *outbox) post(h uint32, eff *fsm.Effects) {
+	e := o.messages.editExtra(h)
+	e.letter, e.group = o.next, nil
+	o.next++
+	o.messages.put(h, Outbox)
+	if o.unrouted == 0 {
+		o.unrouted = h
+	}
+	eff.Outbox = true
+}
+
+// addDeath returns the history with one more death in this queue in front. The
+// record of a new pair of queue and reason is completed from the payload by the
+// sender.
+//
+// The result and its first record are new. The other records are shared with
+// history, which is not changed. Time and First of a pair that dies again are those
+// of its first death, as x-death has them.
+func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*logpb.Death {
+	now := &logpb.Death{Reason: reason, Queue: o.name, Count: 1, Time: int64(o.clock.now()), First: len(history) == 0}
+	i := slices.IndexFunc(history, func(d *logpb.Death) bool { return d.Reason == reason && d.Queue == o.name })
+	if i < 0 {
+		return slices.Concat([]*logpb.Death{now}, history)
+	}
+	old := history[i]
+	now.Count, now.Time, now.First = old.Count+1, old.Time, old.First
+	now.Exchange, now.RoutingKeys, now.OriginalExpiration = old.Exchange, old.RoutingKeys, old.OriginalExpiration
+	return slices.Concat([]*logpb.Death{now}, history[:i], history[i+1:])
+}
+
+// copyDeaths returns a history that shares nothing with a command.
+func copyDeaths(from []*logpb.Death) []*logpb.Death {
+	deaths := make([]*logpb.Death, len(from))
+	for i, d := range from {
+		deaths[i] = &logpb.Death{
+			Reason: d.GetReason(), Queue: d.GetQueue(), Count: d.GetCount(), Time: d.GetTime(), Exchange: d.GetExchange(),
+			RoutingKeys: slices.Clone(d.GetRoutingKeys()), OriginalExpiration: d.GetOriginalExpiration(),
+			First: d.GetFirst(), LastExchange: d.GetLastExchange(),
+		}
+	}
+	return deaths
+}
+
+// purge turns all waiting letters into purged messages, and returns how many.
+// O(1). Their entries are released when they are swept.
+func (o *outbox) purge() uint64 {
+	n := o.messages.count(Waiting).Messages
+	o.messages.discardList(waitingList, Waiting)
+	o.forwarded.waiting = Count{}
+	o.waiting.Clear()
+	return n
+}
+
+// routeDead records the routes of the oldest unrouted letters. Count of the
+// answer is the number of letters that got their route.
+//
+// cmd.First is the number of the oldest letter that was unrouted for its proposer.
+// If it is not that of the machine, another leader was first, and nothing changes.
+// So the command may be repeated. It is also performed while draining.
+func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
+	if cmd.GetRetry() {
+		return o.routeWaiting(cmd, eff)
+	}
+	if o.unrouted == 0 || o.messages.extra(o.unrouted).letter != cmd.GetFirst() {
+		return fsm.Result{}
+	}
+	var r fsm.Result
+	for _, route := range cmd.Routes {
+		if o.unrouted == 0 {
+			break
+		}
+		h := o.unrouted
+		o.unrouted = o.messages.Get(h).next
+		o.route(h, route, eff)
+		r.Count++
+	}
+	eff.Outbox = true
+	return r
+}
+
+// routeWaiting assigns routes to waiting letters. The first route for a letter
+// that no longer waits, and all routes after it, are ignored: they come from a
+// leader with an outdated view.
+//
+// The routes before that have had their effect. Each letter goes to the end of the
+// routed ones, so that transfers to one target ascend in the order of the list.
+func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
+	var r fsm.Result
+	for _, route := range cmd.Routes {
+		p := o.waiting.Get(key{Seq: route.GetLetter()})
+		if p == nil {
+			break
+		}
+		h := *p
+		o.waiting.Remove(key{Seq: route.GetLetter()})
+		o.recount(h, Waiting, Outbox)
+		o.messages.remove(h)
+		o.messages.putAfter(o.lastRouted(), h, Outbox)
+		o.route(h, route, eff)
+		r.Count++
+	}
+	eff.Outbox = eff.Outbox || r.Count > 0
+	return r
+}
+
+// lastRouted returns the last letter of the outbox that has a route; 0: none
+// has.
+func (o *outbox) lastRouted() uint32 {
+	if o.unrouted == 0 {
+		return o.messages.tail(outboxList)
+	}
+	return o.messages.Get(o.unrouted).prev
+}
+
+// wait makes letter h, which is in the outbox and has no destination, a waiting
+// one.
+//
+// Requires: no transfer of h is pending any more. done stays, so that targets that
+// have the letter do not get it twice.
+func (o *outbox) wait(h uint32) {
+	r := *o.messages.scheduleInfo(h)
+	r.refused = false
+	o.messages.setScheduleInfo(h, r)
+	o.messages.editExtra(h).transfers = nil
+	o.recount(h, Outbox, Waiting)
+	o.messages.remove(h)
+	o.messages.put(h, Waiting)
+	o.waiting.Put(key{Seq: o.messages.extra(h).letter}, h)
+}
+
+// route gives letter h one transfer per target, except to targets that already
+// have it. If there is none it waits, comes back if the queue no longer forwards it, or is dropped, as a letter of a delayed
+// exchange always is.
+//
+// Requires: h is in the outbox without transfers, and unrouted is past it. Targets
+// that are new get their record here, in the order of ids. Numbers are used up
+// in the order of letters and, within one, of the route.
+func (o *outbox) route(h uint32, to *logpb.DeadRoute, eff *fsm.Effects) {
+	var transfers []Transfer
+	done := o.messages.scheduleInfo(h).done
+	o.noteUnroutable(h, to)
+	for n, id := range to.GetTargets() {
+		if id == 0 || slices.Contains(done, fsm.QueueID(id)) {
+			continue
+		}
+		i, ok := o.find(fsm.QueueID(id))
+		if !ok {
+			o.deadLetterTargets = slices.Insert(o.deadLetterTargets, i, &deadLetterTarget{id: fsm.QueueID(id), next: 1})
+		}
+		t := o.deadLetterTargets[i]
+		if n := t.pending.Len(); t.gone || n > 0 && *t.pending.Item(n - 1) == h {
+			continue // gone, or named twice
+		}
+		t.pending.Push(h)
+		transfer := Transfer{To: t.id, Number: t.next}
+		if n < len(to.TtlCeilingsPlusOne) {
+			transfer.Ceiling = fsm.OptionalFrom[fsm.Millis](to.TtlCeilingsPlusOne[n])
+		}
+		transfers = append(transfers, transfer)
+		t.next++
+	}
+	switch {
+	case len(transfers) > 0:
+		o.messages.editExtra(h).transfers = transfers
+	case len(done) > 0:
+		o.arrived(h, 0, eff)
+	case o.messages.extra(h).forwarded && !o.settings.forwards() && !o.scratch.ended:
+		o.comeBack(h)
+	case o.messages.extra(h).forwarded || o.strategy() == AtLeastOnce && !o.settings.DelayedStore:
+		o.wait(h)
+	default:
+		o.drop(h, eff)
+	}
+}
+
+// noteUnroutable counts letter h of a delayed exchange that had no route when
+// it was due. It dies of that, if the route has a destination for dead letters.
+func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
+	if !o.settings.DelayedStore || o.messages.extra(h).forwarded || o.messages.extra(h).reason != logpb.Death_NONE || len(o.messages.scheduleInfo(h).done) > 0 ||
+		len(route.GetTargets()) > 0 && !route.GetUnroutable() {
+		return
+	}
+	o.counters.Unroutable++
+	o.ends.message(h, logpb.EndState_UNROUTABLE, AtLeastOnce, o.next, false)
+	if route.GetUnroutable() {
+		e := o.messages.editExtra(h)
+		e.reason, e.diedAt, e.deaths = logpb.Death_UNROUTABLE, o.clock.now(), o.addDeath(e.deaths, logpb.Death_UNROUTABLE)
+	}
+}
+
+// drop removes letter h, which no target has.
+func (o *outbox) drop(h uint32, eff *fsm.Effects) {
+	o.counters.DeadDropped++
+	o.ends.settled(o.messages.extra(h).letter)
+	o.recount(h, Outbox, 0)
+	o.messages.remove(h)
+	o.messages.free(h, eff)
+}
+
+// arrived removes letter h, which the targets have. last is the one that has just
+// taken it, and may not be noted yet; 0: none has.
+func (o *outbox) arrived(h uint32, last fsm.QueueID, eff *fsm.Effects) {
+	if e := o.messages.extra(h); e.forwarded {
+		o.counters.Forwarded++
+		o.ends.forwarded(h, o.messages.scheduleInfo(h).done, last, o.next)
+	} else {
+		o.counters.DeadConfirmed++
+		o.ends.settled(e.letter)
+	}
+	o.recount(h, Outbox, 0)
+	o.messages.remove(h)
+	o.messages.free(h, eff)
+}
+
+// confirmTransfers records that a target holds its transfers up to a number,
+// except those it has refused, or that it no longer exists.
+//
+// cmd.Last is cumulative, so a repetition does nothing; beyond next-1 it counts as
+// that. cmd.Refused must ascend. One command ends bounds.Tick transfers at most:
+// DeadLetterTarget.Confirmed says how far it got.
+func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.Result {
+	i, ok := o.find(fsm.QueueID(cmd.GetTarget()))
+	if !ok {
+		return fsm.Result{}
+	}
+	t := o.deadLetterTargets[i]
+	if cmd.Gone || t.gone { // a target that is gone has taken nothing since
+		if !t.gone {
+			t.gone = true
+			o.gone++
+		}
+		o.endGone(o.bounds.Back(), eff)
+		return fsm.Result{}
+	}
+	last := min(cmd.Last, t.next-1, t.confirmed+uint64(o.bounds.Tick))
+	refused := cmd.Refused
+	for t.confirmed < last {
+		for len(refused) > 0 && refused[0] <= t.confirmed {
+			refused = refused[1:]
+		}
+		no := len(refused) > 0 && refused[0] == t.confirmed+1
+		if no {
+			o.counters.DeadRefused++
+		}
+		o.endTransfer(t, !no, no, eff)
+	}
+	o.dropGone(t)
+	return fsm.Result{}
+}
+
+// endTransfer ends the first unsettled transfer to t.
+func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Effects) {
+	t.confirmed++
+	h := *t.pending.Item(0)
+	t.pending.Pop()
+	o.resolveTransfer(h, t.id, has, refused, eff)
+}
+
+// endGone ends up to n transfers to targets that are gone. They end by id of
+// the target, then by number. The numbers of a target are dropped with it,
+// since ids of queues are never used again.
+func (o *outbox) endGone(n int, eff *fsm.Effects) {
+	for i := 0; i < len(o.deadLetterTargets) && o.gone > 0 && n > 0; i++ {
+		t := o.deadLetterTargets[i]
+		for ; t.gone && n > 0 && t.pending.Len() > 0; n-- {
+			o.endTransfer(t, false, false, eff)
+		}
+		if o.dropGone(t) {
+			i--
+		}
+	}
+}
+
+// dropGone removes target t if it is gone and has no pending transfers.
+func (o *outbox) dropGone(t *deadLetterTarget) bool {
+	if !t.gone || t.pending.Len() > 0 {
+		return false
+	}
+	i, _ := o.find(t.id)
+	o.deadLetterTargets = slices.Delete(o.deadLetterTargets, i, i+1)
+	o.gone--
+	return true
+}
+
+// resolveTransfer ends one transfer of letter h: the target has it, has refused
+// it, or is gone. The letter ends with its last transfer, unless it must arrive
+// everywhere and has not.
+//
+// Slices are replaced, since letters and snapshots share them. Ensures: h may be
+// freed, or wait: the caller must not use it again.
+func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, eff *fsm.Effects) {
+	left, r := o.messages.extra(h).transfers, *o.messages.scheduleInfo(h)
+	if has {
+		o.ends.arrived(o.messages.extra(h).letter, id)
+	}
+	if has && (len(left) > 1 || r.refused) || refused {
+		if has {
+			r.done = slices.Concat(r.done, []fsm.QueueID{id})
+		}
+		r.refused = r.refused || refused
+		o.messages.setScheduleInfo(h, r)
+	}
+	if len(left) > 1 {
+		i := slices.IndexFunc(left, func(t Transfer) bool { return t.To == id })
+		o.messages.editExtra(h).transfers = slices.Concat(left[:i], left[i+1:])
+		return
+	}
+	switch some := has || len(r.done) > 0; {
+	case o.arrives(h) && (r.refused || !some):
+		o.wait(h)
+	case has:
+		o.arrived(h, id, eff)
+	case some:
+		o.arrived(h, 0, eff)
+	default:
+		o.drop(h, eff)
+	}
+}
+
+// goOn ends transfers to targets that are gone, as many as a command of this
+// kind may, unless it ends transfers itself. Then it drops letters that wait for
+// nothing.
+func (o *outbox) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
+	switch {
+	case o.gone == 0 || kind == logpb.Command_SETTLE_DEAD:
+	case kind == logpb.Command_TICK:
+		o.endGone(o.bounds.Back(), eff)
+	default:
+		o.endGone(o.bounds.Before, eff)
+	}
+	o.settleWaiting()
+}
+
+// maxHops is how often a message is forwarded. The next time it dies.
+const maxHops = 4
+
+// forward makes letters of what is ready in a queue that forwards, in the order in
+// which it would be handed out, and as many as a command may hand out.
+//
+// It runs once after each command and, for messages that cannot wait, within an
+// Enqueue. Ensures: nothing is ready, or handOuts = 0, or the command may expire no
+// more, or sessions are ending. In the last three cases NextDue is at once if
+// something is left.
+func (m *Machine) forward(eff *fsm.Effects) {
+	for m.settings.forwards() && m.scratch.handOuts > 0 && !m.sessions.isEnding() {
+		h := m.nextForwarded(eff)
+		if h == 0 {
+			return
+		}
+		m.scratch.handOuts--
+		m.messages.remove(h)
+		if hops := uint32(m.messages.extra(h).hops); hops < maxHops {
+			m.messages.setHops(h, hops+1)
+			m.outbox.forward(h, eff)
+		} else {
+			m.outbox.die(h, logpb.Death_MAXHOPS, eff)
+		}
+	}
+}
+
+// setHops records how often message h was forwarded.
+func (ms *messages) setHops(h, hops uint32) {
+	ms.editExtra(h).hops = uint8(min(hops, maxHops+1))
+}
+
+// forwardedCounts are the letters that are forwarded, by place.
+type forwardedCounts struct{ posted, waiting Count }
+
+// of is the count for a place: Outbox or Waiting.
+func (f *forwardedCounts) of(p Place) *Count {
+	if p == Waiting {
+		return &f.waiting
+	}
+	return &f.posted
+}
+
+// all is the number and size of the letters that are forwarded.
+func (f *forwardedCounts) all() Count { return f.posted.plus(f.waiting) }
+
+// underWay is the number and size of the letters that are forwarded. O(1).
+func (o *outbox) underWay() Count { return o.forwarded.all() }
+
+// forward posts message h, which is in no place, as a letter that has not died. It
+// keeps its expiry, which counts again if it comes back.
+func (o *outbox) forward(h uint32, eff *fsm.Effects) {
+	e := o.messages.editExtra(h)
+	e.reason, e.diedAt, e.forwarded = logpb.Death_NONE, o.clock.now(), true
+	o.post(h, eff)
+	o.recount(h, 0, Outbox)
+}
+
+// recount moves letter h from a place, or none, to another, or none, in the counts of
+// what is forwarded. It does nothing for a letter that has died.
+func (o *outbox) recount(h uint32, from, to Place) {
+	if !o.messages.extra(h).forwarded {
+		return
+	}
+	if from != 0 {
+		o.forwarded.of(from).sub(o.messages.Get(h).count())
+	}
+	if to != 0 {
+		o.forwarded.of(to).add(o.messages.Get(h).count())
+	}
+}
+
+// arrives reports whether letter h stays until it has arrived everywhere: it is
+// forwarded, or its queue delivers dead letters at least once.
+func (o *outbox) arrives(h uint32) bool {
+	return o.messages.extra(h).forwarded || o.strategy() == AtLeastOnce
+}
+
+// comeBack makes letter h, which was to be forwarded and is in the outbox without
+// transfers, ready again behind all others: its queue no longer forwards.
+func (o *outbox) comeBack(h uint32) {
+	o.recount(h, Outbox, 0)
+	o.messages.remove(h)
+	e := o.messages.editExtra(h)
+	e.letter, e.diedAt, e.forwarded, e.hops = 0, 0, false, e.hops-1
+	due := o.messages.scheduleInfo(h).scheduledFor
+	if e.schedule = nil; due != 0 {
+		e.schedule = &scheduleInfo{scheduledFor: due}
+	}
+	o.messages.dropInfo(h)
+	x := o.messages.Mut(h)
+	x.acquired, x.failed = 0, 0
+	o.messages.renew(h)
+	o.messages.put(h, Ready)
+	o.messages.watch(h)
+}
+
+// settleWaiting drops dead letters that wait although the queue no longer delivers
+// at least once. While something that is forwarded is left, they stay.
+func (o *outbox) settleWaiting() {
+	if o.messages.count(Waiting).Messages > 0 && o.strategy() != AtLeastOnce && o.forwarded.all().Messages == 0 {
+		o.counters.DeadDropped += o.purge()
+	}
 }

@@ -18,6 +18,7 @@ func TestExpiringBy(t *testing.T) {
 		}
 		return list
 	}
+	const blockLen = 128 // of the table of expiries
 	const n = 3 * blockLen
 	at := instants(-1, 0, 9, 10, 11, 10*blockLen, 10*n-1, 10*n, 10*n+1)
 	if got := ExpiringBy(d.m, at); !slices.Equal(got, make([]uint64, len(at))) {

@@ -1,5 +1,13 @@
 package queue
 
+import (
+	"fmt"
+	"iter"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
 // returnsLen is how many messages one block of returns may have.
 const returnsLen = 128
 
@@ -203,7 +211,7 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 	prev := r.before(p)
 	next := l.head
 	if prev != 0 {
-		next = ms.get(prev).next
+		next = ms.Get(prev).next
 	}
 	no := p.slot
 	var rest []uint32
@@ -212,7 +220,7 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 	}
 	for _, held := range run {
 		no = ms.addReturned(no, held.handle, held.seq)
-		ms.setPlace(ms.mut(held.handle), Returned)
+		ms.setPlace(ms.Mut(held.handle), Returned)
 		ms.link(prev, held.handle)
 		prev = held.handle
 	}
@@ -221,7 +229,7 @@ func (ms *messages) insertReturned(p spot, run []checkout) {
 		no = r.newSlot(no)
 	}
 	for _, h := range rest {
-		no = ms.addReturned(no, h, ms.get(h).seq)
+		no = ms.addReturned(no, h, ms.Get(h).seq)
 	}
 	ms.joinReturned(no)
 	ms.joinReturned(r.slots[no].prev)
@@ -256,14 +264,14 @@ func (ms *messages) returnAll(run []checkout) { ms.insertReturned(ms.returns.end
 
 // returnLast appends message h, which is in no place, to the returned ones.
 func (ms *messages) returnLast(h uint32) {
-	ms.returnAll([]checkout{{grip: grip{handle: h}, seq: ms.get(h).seq}})
+	ms.returnAll([]checkout{{grip: grip{handle: h}, seq: ms.Get(h).seq}})
 }
 
 // addReturned is returns.add and sets the message's slot.
 func (ms *messages) addReturned(no, h uint32, seq uint64) uint32 {
 	ms.scratch.steps++
 	no = ms.returns.add(no, h, seq)
-	ms.mut(h).prev = no
+	ms.Mut(h).prev = no
 	return no
 }
 
@@ -274,7 +282,7 @@ func (ms *messages) link(prev, h uint32) {
 	if prev == 0 {
 		l.head = h
 	} else {
-		ms.mut(prev).next = h
+		ms.Mut(prev).next = h
 	}
 	if h == 0 {
 		l.tail = prev
@@ -311,7 +319,7 @@ func (r *returns) spotOf(no, h uint32) spot {
 // The links of the list are up to the caller, see remove. O(returnsLen).
 func (ms *messages) removeReturned(h uint32) (prev uint32) {
 	r := &ms.returns
-	p := r.spotOf(ms.get(h).prev, h)
+	p := r.spotOf(ms.Get(h).prev, h)
 	no, at := p.slot, p.at
 	s := &r.slots[no]
 	b := s.block
@@ -353,6 +361,362 @@ func (ms *messages) putBack(kept []checkout) {
 		}
 		ms.insertReturned(spot, kept[i:])
 		first := kept[i].handle
-		at, kept = ms.returns.spotOf(ms.get(first).prev, first), kept[:i]
+		at, kept = ms.returns.spotOf(ms.Get(first).prev, first), kept[:i]
 	}
+}
+
+// returning is what one consumer held and no longer holds: its session has
+// ended, its node was suspected for too long, or it has settled more at once
+// than one command may end. The messages stay checked out and are processed
+// step by step. held is never empty.
+//
+// Settlements come first, in their order, so that what was settled before a
+// session ended is not lost with it. order ≠ 0 ⇔ it is a settlement; failed is
+// meaningful only for losses.
+//
+// due is when what was settled is to be tried again; 0: as the settings say. What
+// is deferred is never here: it is one delivery, which ends at once.
+//
+// It belongs to no consumer and no session, since both may be gone: of and tag are only
+// for listings and the record of ends. In a snapshot the head has all but held, and the messages name their
+// holder by position.
+type returning struct {
+	of      fsm.ConsumerID
+	tag     string // of the consumer
+	held    held
+	order   uint64               // settlements finish in this order; 0: of has lost the messages
+	outcome logpb.Settle_Outcome // of a settlement
+	due     fsm.Time             // of a settlement
+	remark  *fsm.Remark          // of one that discards; shared, never changed; nil: none
+	failed  bool                 // of a loss
+	group   bool                 // of a group that was lost or given up: failed is meant for it, too
+}
+
+// returnings are what consumers held and have lost, or have settled beyond the bound of
+// one command, until it is processed.
+//
+// Invariant: every entry holds something, and is at its key.
+//
+// In a snapshot its heads are in that order, and its messages follow those that
+// consumers hold. coming and detached are nil except while one is restored.
+type returnings struct {
+	messages *messages
+	order    sorted[*returning]
+	// In order, while a snapshot is restored: what is on its way back, and the
+	// detached consumers.
+	coming   []*returning
+	detached []*consumer
+}
+
+// clear removes all of it.
+func (rs *returnings) clear() { rs.order = sorted[*returning]{} }
+
+// key is the position of r: settlements first, then by the oldest message that comes
+// next.
+//
+// The key of a loss changes with its first message, so takeLost removes the entry
+// before it takes anything. Keys are unique: a message has one holder.
+func (rs *returnings) key(r *returning) key {
+	if r.order != 0 {
+		return key{At: 0, Seq: r.order}
+	}
+	_, g := r.held.First()
+	return key{At: 1, Seq: rs.messages.Get(g.handle).seq}
+}
+
+// add adds r, which holds something.
+func (rs *returnings) add(r *returning) { rs.order.Put(rs.key(r), r) }
+
+// remove removes what is at a key.
+func (rs *returnings) remove(k key) { rs.order.Remove(k) }
+
+// any reports whether anything is on its way back.
+func (rs *returnings) any() bool { return rs.order.Len() > 0 }
+
+// first returns what is processed next. Requires: any.
+func (rs *returnings) first() (key, *returning) {
+	k, r := rs.order.First()
+	return k, *r
+}
+
+// settling reports whether a settlement is unfinished.
+func (rs *returnings) settling() bool {
+	k, _, ok := firstOf(&rs.order)
+	return ok && k.At == 0
+}
+
+// all iterates over it, in the order in which it returns. Nothing of it may change
+// meanwhile.
+func (rs *returnings) all() iter.Seq2[key, *returning] {
+	return func(yield func(key, *returning) bool) {
+		for k, r := range rs.order.All() {
+			if !yield(k, *r) {
+				return
+			}
+		}
+	}
+}
+
+// save writes its section of a snapshot's head. The messages follow those that
+// consumers hold, see capture.
+func (rs *returnings) save(h *logpb.QueueSnapshot) {
+	for _, r := range rs.all() {
+		st := &logpb.ReturningState{
+			Session: r.of.Session.Proto(), Consumer: r.of.Number, Tag: r.tag, Order: r.order, Outcome: uint32(r.outcome), Failed: r.failed,
+			DueAt: int64(r.due), Group: r.group,
+		}
+		if r.remark != nil {
+			st.Reason, st.Description = r.remark.Reason, r.remark.Description
+		}
+		h.Returning = append(h.Returning, st)
+	}
+}
+
+// capture appends what is on its way back; unless keep, it is valid until the next
+// change.
+func (rs *returnings) capture(keep bool, all []sorted[grip]) []sorted[grip] {
+	for _, r := range rs.all() {
+		all = append(all, r.held.Capture(keep))
+	}
+	return all
+}
+
+// restoreHead is the inverse of save. The messages themselves follow, and those of
+// detached consumers.
+func (rs *returnings) restoreHead(h *logpb.QueueSnapshot, detached []*consumer) {
+	for _, st := range h.Returning {
+		rs.coming = append(rs.coming, &returning{
+			of: fsm.ConsumerID{Session: fsm.SessionFrom(st.Session), Number: st.Consumer}, tag: st.Tag,
+			order: st.Order, outcome: logpb.Settle_Outcome(st.Outcome), failed: st.Failed, due: fsm.Time(st.DueAt), group: st.Group,
+			remark: restoredRemark(st.Reason, st.Description),
+		})
+	}
+	rs.detached = detached
+}
+
+// restoring returns who held or holds the messages that follow, by its number behind
+// all consumers: what to put them into, and the consumer if it is a detached one;
+// nil: there is no such holder.
+func (rs *returnings) restoring(no uint64) (into *held, c *consumer) {
+	coming := uint64(len(rs.coming))
+	switch {
+	case no < coming:
+		return &rs.coming[no].held, nil
+	case no < coming+uint64(len(rs.detached)):
+		c = rs.detached[no-coming]
+		return &c.held, c
+	}
+	return nil, nil
+}
+
+// restored orders what was restored. It needs the numbers of the messages, so it comes
+// after all of them.
+func (rs *returnings) restored() error {
+	for _, r := range rs.coming {
+		if r.held.Len() == 0 || rs.order.Get(rs.key(r)) != nil {
+			return fmt.Errorf("%w: nothing of a consumer is on its way", ErrSnapshot)
+		}
+		rs.add(r)
+	}
+	rs.coming, rs.detached = nil, nil
+	return nil
+}
+
+// detach takes everything that c holds. The messages go back.
+//
+// It does not walk over what c holds: the table changes its owner. Ensures: c.held is empty.
+// The caller removes c, or sees to it that it gets nothing for now.
+func (m *Machine) detach(c *consumer, failed bool) {
+	if c.held.Len() == 0 {
+		return
+	}
+	m.consumers.holds(c, -c.held.Len())
+	m.returnings.add(&returning{of: c.id, tag: c.tag, failed: failed, held: c.held})
+	c.held = held{}
+}
+
+// unfinished reports whether something is on its way back. As long as it is
+// true NextDue is at once, nothing times out, and a get is never answered
+// Empty.
+func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returnings.any() }
+
+// bringBack ends sessions of nodes that are down, and returns what is on its
+// way back and what is in scratch.taken. It stops at the bound of the command;
+// the next command continues. While sessions are still ending nobody is served,
+// so that everything comes back in order.
+//
+// It runs once with every command of an active queue, after the command itself and
+// before the assignment at its end. Ensures: scratch.taken is empty; either nothing
+// is unfinished or the bound was reached. On a Tick the bound is what expiries and
+// timeouts have left of the budget, and at most bounds.Back.
+//
+// Order: lives that ended, then settlements by age, then losses by number. It is
+// kept over any number of commands, because a new settlement waits while an older
+// one is unfinished (endDeliveries).
+func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
+	if !m.unfinished() && len(m.scratch.taken) == 0 {
+		return
+	}
+	left := m.bounds.Before
+	switch kind {
+	case logpb.Command_TICK:
+		left = min(m.scratch.budget, m.bounds.Back())
+	case logpb.Command_NODE_DOWN, logpb.Command_SESSION_DOWN:
+		left = m.bounds.Back()
+	}
+	allowed := left
+	left -= m.endDown(left)
+	if !m.sessions.isEnding() {
+		left -= m.finishSettling(left, eff)
+		left -= m.takeLost(left)
+	}
+	m.giveBack(m.scratch.taken, true, 0, eff)
+	m.scratch.taken = m.scratch.taken[:0]
+	if kind == logpb.Command_TICK {
+		m.scratch.budget -= allowed - left
+	}
+}
+
+// finishSettling ends up to n settled deliveries, in the order of the
+// settlements, and returns how many.
+func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
+	for done < n && m.returnings.any() {
+		k, r := m.returnings.first()
+		if r.order == 0 {
+			break
+		}
+		var some []checkout
+		for done+len(some) < n && r.held.Len() > 0 {
+			some = r.held.takeFirst(some)
+		}
+		if r.held.Len() == 0 {
+			m.returnings.remove(k)
+		}
+		m.forgetSettled(r.of, some)
+		m.conclude(r, some, eff)
+		done += len(some)
+	}
+	return done
+}
+
+// takeLost moves up to n messages that their holders have lost to scratch.taken
+// and returns how many: oldest first, as far as each holder got them in that
+// order.
+//
+// It merges the holders by their next message, as long as one of them is the
+// oldest. key{at: 2} stands for "no other holder": it is after all keys.
+func (m *Machine) takeLost(n int) (done int) {
+	for done < n && m.returnings.any() {
+		k, r := m.returnings.first()
+		m.returnings.remove(k)
+		next := key{At: 2}
+		if m.returnings.any() {
+			next, _ = m.returnings.first()
+		}
+		by := m.scratch.holder(r.of, r.tag)
+		for done < n && r.held.Len() > 0 && m.returnings.key(r).Before(next) {
+			m.scratch.taken = r.held.takeFirst(m.scratch.taken)
+			last := &m.scratch.taken[len(m.scratch.taken)-1]
+			last.failed, last.by = r.failed && (r.group || m.groupOf(last.handle) == nil), by
+			done++
+		}
+		if r.held.Len() > 0 {
+			m.returnings.add(r)
+		}
+	}
+	return done
+}
+
+// endDown ends sessions of nodes that are down in at most n steps, one for each
+// session and for each consumer. It returns how many steps it took. Lives end
+// by node, then boot; sessions by number; consumers from the last one, so that
+// the slice of a session only gets shorter.
+func (m *Machine) endDown(n int) (done int) {
+	for done < n && m.sessions.isEnding() {
+		l := m.sessions.firstDown()
+		for done < n && l.sessions.Len() > 0 {
+			_, s := l.sessions.First()
+			done += m.endSession(*s, n-done)
+		}
+	}
+	if done > 0 {
+		m.consumers.dropEnded()
+	}
+	return done
+}
+
+// endSession removes a session with its consumers. What they hold goes back, as
+// failed unless it is of a group, or stays locked for a while unless it is of a
+// group. It takes at most n steps and removes the session only after all
+// its consumers. It returns how many steps it took. The consumers stay in
+// consumers.all, see dropEnded. Late deliveries end with it: nobody can settle
+// them any more.
+func (m *Machine) endSession(s *session, n int) (done int) {
+	for i := len(s.consumers) - 1; i >= 0; i-- {
+		if done == n {
+			return done
+		}
+		c := s.consumers[i]
+		if c.lockGrace > 0 {
+			for _, g := range m.takers.heldBy(c) {
+				m.giveUp(g, false)
+			}
+		}
+		if grace := m.settings.grace(c); grace > 0 {
+			m.detached.add(c, m.clock.heldDeadline(grace))
+		} else {
+			m.detach(c, true)
+		}
+		m.consumers.unregister(c)
+		s.consumers = s.consumers[:i]
+		done++
+		m.scratch.steps++
+	}
+	if done == n {
+		return done
+	}
+	if m.sessions.remove(s) {
+		m.consumers.contest()
+	}
+	m.scratch.steps++
+	return done + 1
+}
+
+// sessionDown ends the session of the command.
+//
+// An unknown session is remembered as ended, too: its first command may be late.
+// The end of a session is not divided into steps, since it has at most as many
+// consumers as the queue may have. The return of its deliveries is, see bringBack.
+func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
+	if meta.Session == (fsm.SessionID{}) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	if s != nil {
+		m.endSession(s, len(s.consumers)+1)
+		m.consumers.dropEnded()
+	}
+	m.sessions.remember(meta.Session)
+	return fsm.Result{}
+}
+
+// endSuspicions takes back what sessions hold whose nodes have been suspected
+// for too long. The consumers stay: they are served again when the node is
+// heard from. Only cancelled ones that hold nothing any more are removed.
+func (m *Machine) endSuspicions() {
+	if !m.sessions.overdue() {
+		return
+	}
+	m.consumers.contest()
+	var done []*consumer
+	for c := range m.consumers.from(0) {
+		m.scratch.steps++
+		if (c.held.Len() > 0 || m.takers.holdsAny(c)) && m.sessions.isOverdue(c.session) {
+			m.detach(c, false)
+			for _, g := range m.takers.heldBy(c) {
+				m.groups.release(g)
+			}
+			done = append(done, c)
+		}
+	}
+	m.consumers.removeFinished(done...)
 }

@@ -12,44 +12,44 @@ import (
 // conflict IGNORE answers OK and REJECT answers Rejected; a repetition gets the
 // same. A message that is due by the clock is no earlier one: it has given up its
 // name, even if catchUp has not come to it.
-func (it *intake) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Code {
+func (m *Machine) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Code {
 	var old uint32
 	if cmd.ScheduleId != "" {
-		old = it.pending(cmd.ScheduleId, 0)
+		old = m.pending(cmd.ScheduleId, 0)
 	}
 	switch {
 	case old != 0 && cmd.Conflict == logpb.Enqueue_REJECT:
-		return it.reject(eff)
+		return m.reject(eff)
 	case old != 0 && cmd.Conflict == logpb.Enqueue_IGNORE:
-		it.entries.refuse(eff)
+		m.entries.refuse(eff)
 		return fsm.OK
-	case it.full(cmd, old):
-		return it.refuse(meta, cmd, eff)
+	case m.full(cmd, old):
+		return m.refuse(meta, cmd, eff)
 	}
 	if old != 0 {
-		it.ends.message(old, logpb.EndState_REPLACED, Dropped, it.outbox.nextLetter(), false)
-		it.unschedule(old)
-		it.messages.free(old, eff)
-		it.counters.Unscheduled++
-		it.counters.Replaced++
+		m.ends.message(old, logpb.EndState_REPLACED, Dropped, m.outbox.nextLetter(), false)
+		m.unschedule(old)
+		m.messages.free(old, eff)
+		m.counters.Unscheduled++
+		m.counters.Replaced++
 	}
 	if cmd.ScheduleId != "" {
-		forgetName(it.messages, cmd.ScheduleId)
+		m.messages.forgetName(cmd.ScheduleId)
 	}
-	h := it.store(meta, cmd, due, eff)
-	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne)})
-	it.messages.schedule(h, due, cmd.ScheduleId)
-	it.counters.Enqueued++
-	it.counters.Scheduled++
+	h := m.store(meta, cmd, due, eff)
+	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne)})
+	m.messages.schedule(h, due, cmd.ScheduleId)
+	m.counters.Enqueued++
+	m.counters.Scheduled++
 	return fsm.OK
 }
 
 // pending returns the scheduled message with this name or, if that is empty, with
 // this number; 0: none. One that is due counts as ready although catchUp may not
 // have come to it: its time cannot begin anew.
-func (it *intake) pending(id string, seq uint64) uint32 {
-	h := it.messages.findScheduled(id, seq)
-	if h != 0 && it.messages.get(h).due(it.clock.now()) {
+func (m *Machine) pending(id string, seq uint64) uint32 {
+	h := m.messages.findScheduled(id, seq)
+	if h != 0 && m.messages.Get(h).due(m.clock.now()) {
 		return 0
 	}
 	return h
@@ -58,9 +58,9 @@ func (it *intake) pending(id string, seq uint64) uint32 {
 // unschedule removes message h from the scheduled ones and leaves it in no
 // place. When the last one goes, the queue counts as active until now. The
 // caller frees it or gives it a new place, and counts.
-func (it *intake) unschedule(h uint32) {
-	it.messages.remove(h)
-	it.lease.touch()
+func (m *Machine) unschedule(h uint32) {
+	m.messages.remove(h)
+	m.lease.touch()
 }
 
 // promote makes scheduled message h ready, as if it had just arrived, except
@@ -69,39 +69,39 @@ func (it *intake) unschedule(h uint32) {
 //
 // Its new number puts it behind all ready messages of its priority: what counts is
 // when it was due, not when it was published. Its name may be used again.
-func (it *intake) promote(h uint32, eff *fsm.Effects) {
-	r := *it.messages.scheduleInfo(h)
-	due := it.messages.get(h).expireAt
-	it.unschedule(h)
-	if it.settings.DelayedStore {
-		it.depart(h, due, r, eff)
+func (m *Machine) promote(h uint32, eff *fsm.Effects) {
+	r := *m.messages.scheduleInfo(h)
+	due := m.messages.Get(h).expireAt
+	m.unschedule(h)
+	if m.settings.DelayedStore {
+		m.depart(h, due, r, eff)
 		return
 	}
-	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: r.scheduledFor})
-	ttl := it.settings.leastTTL(r.ttl, r.ceiling)
-	it.messages.renew(h)
-	it.messages.mut(h).expireAt = 0
+	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: r.scheduledFor})
+	ttl := m.settings.leastTTL(r.ttl, r.ceiling)
+	m.messages.renew(h)
+	m.messages.Mut(h).expireAt = 0
 	if ttl.Given {
-		it.messages.mut(h).expireAt = max(due.Add(ttl.Value), 1)
+		m.messages.Mut(h).expireAt = max(due.Add(ttl.Value), 1)
 	}
-	it.messages.put(h, it.members.place(h))
+	m.messages.put(h, m.placeOf(h))
 	if ttl.Given && ttl.Value == 0 {
-		it.offer(h, true, eff)
+		m.offer(h, true, eff)
 	}
-	if it.messages.get(h).ready() {
-		it.messages.watch(h)
+	if m.messages.Get(h).ready() {
+		m.messages.watch(h)
 	}
 }
 
 // depart makes message h of a delayed exchange, which is in no place and has
 // become due, a letter, though not a dead one. It keeps the components of its
 // TTL. DeadLetter.TTL and Ceiling are read from there.
-func (it *intake) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effects) {
-	it.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
-	it.messages.mut(h).expireAt = 0
-	e := it.messages.editDeadLetterInfo(h)
-	e.reason, e.diedAt = logpb.Death_NONE, it.clock.now()
-	it.outbox.post(h, eff)
+func (m *Machine) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effects) {
+	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, ttl: r.ttl, ceiling: r.ceiling})
+	m.messages.Mut(h).expireAt = 0
+	e := m.messages.editExtra(h)
+	e.reason, e.diedAt = logpb.Death_NONE, m.clock.now()
+	m.outbox.post(h, eff)
 }
 
 // reschedule cancels scheduled messages or moves them to another time. Count of
@@ -111,60 +111,106 @@ func (it *intake) depart(h uint32, due fsm.Time, r scheduleInfo, eff *fsm.Effect
 // The id names the message, or its number if the id is empty. catchUp runs at the
 // end, so that what was moved to now is ready when the command is answered, within
 // the budget.
-func (it *intake) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
+func (m *Machine) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	if cmd == nil || cmd.Action < logpb.Schedule_CANCEL || cmd.Action > logpb.Schedule_FIRE {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if cmd.Action == logpb.Schedule_FIRE && cmd.Id == "" && cmd.Message == 0 {
-		return it.fireNext(cmd.Count, eff)
+		return m.fireNext(cmd.Count, eff)
 	}
-	h := it.pending(cmd.Id, cmd.Message)
+	h := m.pending(cmd.Id, cmd.Message)
 	if h == 0 {
 		return fsm.Result{Code: fsm.NotFound}
 	}
 	switch cmd.Action {
 	case logpb.Schedule_CANCEL:
-		it.ends.message(h, logpb.EndState_CANCELLED, Dropped, it.outbox.nextLetter(), false)
-		it.unschedule(h)
-		it.messages.free(h, eff)
-		it.counters.Unscheduled++
-		it.counters.Cancelled++
+		m.ends.message(h, logpb.EndState_CANCELLED, Dropped, m.outbox.nextLetter(), false)
+		m.unschedule(h)
+		m.messages.free(h, eff)
+		m.counters.Unscheduled++
+		m.counters.Cancelled++
 	case logpb.Schedule_MOVE:
-		it.move(h, it.dueAt(cmd.DueAt, cmd.DelayPlusOne, 0))
+		m.move(h, m.dueAt(cmd.DueAt, cmd.DelayPlusOne, 0))
 	case logpb.Schedule_FIRE:
-		it.move(h, it.clock.now())
+		m.move(h, m.clock.now())
 	}
-	it.catchUp(eff)
+	m.catchUp(eff)
 	return fsm.Result{Count: 1}
 }
 
 // move changes the due time of scheduled message h; the past means now. It is
 // not promoted here: the caller or catchUp does that.
-func (it *intake) move(h uint32, due fsm.Time) {
-	it.messages.move(h, max(due, it.clock.atOnce()))
-	it.lease.touch()
+func (m *Machine) move(h uint32, due fsm.Time) {
+	m.messages.move(h, max(due, m.clock.atOnce()))
+	m.lease.touch()
 }
 
 // fireNext makes up to n of the next due messages ready, scheduled or set aside,
 // in order, and no more than one command may. Count of the answer is how many.
 // The next call continues; nothing is remembered. What is due already, and was not
 // caught up with, is the first of them and keeps its time.
-func (it *intake) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
+func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
-	for n = min(n, uint64(it.bounds.Tick)); r.Count < n; r.Count++ {
-		due, h, ok := it.timers.nextTimed()
+	for n = min(n, uint64(m.bounds.Tick)); r.Count < n; r.Count++ {
+		due, h, ok := m.timers.nextTimed()
 		if !ok {
 			break
 		}
-		if it.messages.get(h).place != Scheduled {
-			it.lease.touch()
-			it.retry(h)
+		if m.messages.Get(h).place != Scheduled {
+			m.lease.touch()
+			m.retry(h)
 			continue
 		}
-		if due.at > it.clock.now() {
-			it.move(h, it.clock.now())
+		if due.At > m.clock.now() {
+			m.move(h, m.clock.now())
 		}
-		it.promote(h, eff)
+		m.promote(h, eff)
 	}
+	return r
+}
+
+// retry makes message h, which is set aside, the last one of the returned, or puts it back into
+// its group. It keeps its number and its counts of deliveries. If it has expired
+// meanwhile it is due at once.
+func (m *Machine) retry(h uint32) {
+	if m.messages.Get(h).place == Delayed {
+		m.lease.touch()
+		if m.doomed(h) {
+			m.aside.take(h)
+			m.messages.putAfter(0, h, Grouped)
+			m.messages.watch(h)
+			return // m dies with its group
+		}
+	}
+	m.aside.take(h)
+	m.tryAgain(h)
+}
+
+// tryAgain is retry for a message in no place.
+func (m *Machine) tryAgain(h uint32) {
+	if len(m.regroup([]checkout{{grip: grip{handle: h}}})) == 0 {
+		return // to its group
+	}
+	m.messages.returnLast(h)
+	m.messages.watch(h)
+}
+
+// retryNow makes up to n of the delayed messages ready, those that are due next
+// first, and no more than one command may; 0: all. Count of the answer is how
+// many. The next call continues; nothing is remembered.
+func (m *Machine) retryNow(cmd *logpb.Kick) fsm.Result {
+	n := uint64(m.bounds.Tick)
+	if asked := cmd.GetCount(); asked > 0 {
+		n = min(n, asked)
+	}
+	var r fsm.Result
+	for ; r.Count < n; r.Count++ {
+		h, ok := m.timers.nextDelayed()
+		if !ok {
+			break
+		}
+		m.retry(h)
+	}
+	m.counters.Kicked += r.Count
 	return r
 }

@@ -77,7 +77,7 @@ func (s *seen) asks(cmd *logpb.Enqueue) bool {
 // Requires: asks.
 func (s *seen) has(cmd *logpb.Enqueue) bool {
 	k, ok := s.ids[hashOf(cmd.MessageId)]
-	return ok && s.within(k.at)
+	return ok && s.within(k.At)
 }
 
 // note remembers the id of a message that has been taken in. Requires: asks.
@@ -86,9 +86,9 @@ func (s *seen) note(cmd *logpb.Enqueue) { s.add(hashOf(cmd.MessageId), s.clock.n
 // add remembers an id since an instant, which is not before that of any other.
 func (s *seen) add(id messageID, at fsm.Time) {
 	if k, ok := s.ids[id]; ok {
-		s.order.remove(k)
-	} else if s.order.len() >= max(s.bounds.IDs, 1) {
-		if first, _ := s.order.first(); s.within(first.at) {
+		s.order.Remove(k)
+	} else if s.order.Len() >= max(s.bounds.IDs, 1) {
+		if first, _ := s.order.First(); s.within(first.At) {
 			s.counters.IDsForgotten++
 		}
 		s.forgetFirst()
@@ -97,9 +97,9 @@ func (s *seen) add(id messageID, at fsm.Time) {
 		s.ids = map[messageID]key{}
 	}
 	s.count++
-	k := key{at, s.count}
+	k := key{At: at, Seq: s.count}
 	s.ids[id] = k
-	s.order.put(k, id)
+	s.order.Put(k, id)
 }
 
 func hashOf(id string) messageID {
@@ -109,15 +109,15 @@ func hashOf(id string) messageID {
 
 // forgetFirst forgets the oldest id.
 func (s *seen) forgetFirst() {
-	k, id := s.order.first()
+	k, id := s.order.First()
 	delete(s.ids, *id)
-	s.order.remove(k)
+	s.order.Remove(k)
 }
 
 // forget forgets up to n ids that are older than the window.
 func (s *seen) forget(n int) {
-	for ; n > 0 && s.order.len() > 0; n-- {
-		if k, _ := s.order.first(); s.within(k.at) {
+	for ; n > 0 && s.order.Len() > 0; n-- {
+		if k, _ := s.order.First(); s.within(k.At) {
 			break
 		}
 		s.forgetFirst()
@@ -126,35 +126,32 @@ func (s *seen) forget(n int) {
 
 // due is when a tick should forget ids; 0: there are none.
 func (s *seen) due() fsm.Time {
-	if s.order.len() == 0 {
+	if s.order.Len() == 0 {
 		return 0
 	}
-	k, _ := s.order.first()
-	if k.at < s.since {
+	k, _ := s.order.First()
+	if k.At < s.since {
 		return s.clock.atOnce() // this window says nothing of it
 	}
-	return max(k.at.Add(s.settings.dedup).Add(forgetLate), 1)
+	return max(k.At.Add(s.settings.dedup).Add(forgetLate), 1)
 }
 
 // len is how many ids are remembered.
-func (s *seen) len() int { return s.order.len() }
+func (s *seen) len() int { return s.order.Len() }
 
-// view returns the ids, valid until the next change.
-func (s *seen) view() sorted[messageID] { return s.order }
-
-// freeze is like view, but what it returns never changes.
-func (s *seen) freeze() sorted[messageID] { return s.order.freeze() }
+// capture returns the ids; unless keep, they are valid until the next change.
+func (s *seen) capture(keep bool) sorted[messageID] { return s.order.Capture(keep) }
 
 // saveSeen writes ids to a snapshot's head: the ids, one after the other, and the
 // time of each since the one before.
 func saveSeen(order *sorted[messageID], h *logpb.QueueSnapshot) {
 	last := fsm.Time(0)
-	h.SeenIds = make([]byte, 0, order.len()*len(messageID{}))
-	h.SeenAfter = make([]uint64, 0, order.len())
-	for k, id := range order.all() {
+	h.SeenIds = make([]byte, 0, order.Len()*len(messageID{}))
+	h.SeenAfter = make([]uint64, 0, order.Len())
+	for k, id := range order.All() {
 		h.SeenIds = append(h.SeenIds, id[:]...)
-		h.SeenAfter = append(h.SeenAfter, uint64(k.at-last))
-		last = k.at
+		h.SeenAfter = append(h.SeenAfter, uint64(k.At-last))
+		last = k.At
 	}
 }
 
@@ -179,8 +176,8 @@ func (s *seen) restore(h *logpb.QueueSnapshot) error {
 			s.ids = map[messageID]key{}
 		}
 		s.count++
-		s.ids[id] = key{at, s.count}
-		s.order.put(key{at, s.count}, id)
+		s.ids[id] = key{At: at, Seq: s.count}
+		s.order.Put(key{At: at, Seq: s.count}, id)
 	}
 	if len(rest) > 0 {
 		return fmt.Errorf("%w: an id has no time", ErrSnapshot)
@@ -190,11 +187,11 @@ func (s *seen) restore(h *logpb.QueueSnapshot) error {
 
 // check compares both tables.
 func (s *seen) check(k *checker) {
-	k.that(len(s.ids) == s.order.len(), "%d ids in one table, %d in the other", len(s.ids), s.order.len())
-	k.that(s.order.len() == 0 && s.since == 0 || s.settings.dedup != 0, "ids without a window")
+	k.that(len(s.ids) == s.order.Len(), "%d ids in one table, %d in the other", len(s.ids), s.order.Len())
+	k.that(s.order.Len() == 0 && s.since == 0 || s.settings.dedup != 0, "ids without a window")
 	k.that(0 <= s.since && s.since <= s.clock.now().Add(1), "ids count since %v", s.since)
-	for at, id := range s.order.all() {
-		if s.ids[*id] != at || at.seq > s.count || at.at > s.clock.now() {
+	for at, id := range s.order.All() {
+		if s.ids[*id] != at || at.Seq > s.count || at.At > s.clock.now() {
 			k.fail("an id is remembered at %v, found at %v", at, s.ids[*id])
 			return
 		}

@@ -1,6 +1,14 @@
 package queue
 
-import "github.com/quorate/quorate/fsm"
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"slices"
+
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
 
 // service is the order in which consumers with credit are served: higher
 // priorities first, and a ring within each priority. A consumer moves to the
@@ -42,14 +50,14 @@ type level struct {
 }
 
 // levelKey is the key of a priority among the levels: the highest comes first.
-func levelKey(priority int32) key { return key{at: -fsm.Time(priority)} }
+func levelKey(priority int32) key { return key{At: -fsm.Time(priority)} }
 
 // clear removes all consumers without touching them. It is for the end of a
 // queue, which drops its consumers as well.
 func (v *service) clear() { *v = service{shared: v.shared, least: v.least} }
 
 // size is the number of levels.
-func (v *service) size() int { return v.levels.len() }
+func (v *service) size() int { return v.levels.Len() }
 
 // any reports whether any consumer has credit.
 func (v *service) any() bool { return v.n > 0 }
@@ -58,11 +66,11 @@ func (v *service) any() bool { return v.n > 0 }
 // levels). It is in no ring yet.
 func (v *service) join(c *consumer) {
 	at := levelKey(c.priority)
-	if l := v.levels.get(at); l != nil {
+	if l := v.levels.Get(at); l != nil {
 		c.level = *l
 	} else {
 		c.level = &level{of: v, priority: c.priority}
-		v.levels.put(at, c.level)
+		v.levels.Put(at, c.level)
 	}
 	c.level.members++
 	v.joined++
@@ -75,7 +83,7 @@ func (v *service) leave(c *consumer) {
 	c.level = nil
 	v.joined--
 	if l.members--; l.members == 0 {
-		v.levels.remove(levelKey(l.priority))
+		v.levels.Remove(levelKey(l.priority))
 	}
 }
 
@@ -91,7 +99,7 @@ func (v *service) serve(c *consumer) {
 	}
 	l.last = c
 	v.n++
-	if at := levelKey(l.priority); at.before(v.top) {
+	if at := levelKey(l.priority); at.Before(v.top) {
 		v.top = at
 	}
 }
@@ -122,12 +130,12 @@ func (v *service) next() *consumer {
 	if v.n == 0 {
 		return nil
 	}
-	if at, l := v.levels.first(); !at.before(v.top) && (*l).first != nil {
+	if at, l := v.levels.First(); !at.Before(v.top) && (*l).first != nil {
 		v.scratch.steps++
 		v.top = at
 		return (*l).first // most queues have one level
 	}
-	for at, l := range v.levels.from(v.top) {
+	for at, l := range v.levels.From(v.top) {
 		v.scratch.steps++
 		if c := (*l).first; c != nil {
 			v.top = at
@@ -139,7 +147,7 @@ func (v *service) next() *consumer {
 
 // order calls f for the consumers in rings, in the order of service.
 func (v *service) order(f func(*consumer)) {
-	for _, p := range v.levels.all() {
+	for _, p := range v.levels.All() {
 		for c := (*p).first; c != nil; c = c.nextRing {
 			f(c)
 		}
@@ -149,11 +157,11 @@ func (v *service) order(f func(*consumer)) {
 // check checks the rings. members counts the consumers that have a level.
 func (v *service) check(k *checker, members map[*level]int) {
 	serviced, joined := 0, 0
-	for at, p := range v.levels.all() {
+	for at, p := range v.levels.All() {
 		l := *p
 		joined += l.members
 		k.that(at == levelKey(l.priority) && l.of == v, "level %d is out of order", l.priority)
-		k.that(l.first == nil || !at.before(v.top), "level %d is overlooked", l.priority)
+		k.that(l.first == nil || !at.Before(v.top), "level %d is overlooked", l.priority)
 		k.that(l.members > 0 && l.members == members[l], "level %d: %d members", l.priority, l.members)
 		var prev *consumer
 		for c := l.first; c != nil; c = c.nextRing {
@@ -167,4 +175,433 @@ func (v *service) check(k *checker, members map[*level]int) {
 		k.that(l.last == prev, "level %d: the tail is wrong", l.priority)
 	}
 	k.that(serviced == v.n && joined == v.joined, "services are miscounted")
+}
+
+// services are the consumers with credit. Those that take only messages with enough
+// left of their TTL have services of their own. A message that more than one service
+// may have goes to the consumer with the highest priority, and among equals to the
+// one that has waited for longest, whatever it asks for.
+//
+// Invariants: demanding ascends by least, which is not 0, has no service without
+// consumers and at most maxMinTTLs; each has its cursor. waits of those in rings are
+// at most count, and ascend in each ring.
+//
+// A snapshot has the order of all who are served, not their numbers.
+type services struct {
+	*shared
+	messages  *messages
+	cursors   *cursors
+	general   service // of consumers that take all messages
+	demanding []*service
+	count     uint64 // of those who were put into a ring
+}
+
+// clear removes all consumers without touching them. Cursors are cleared by the
+// machine.
+func (vs *services) clear() {
+	vs.general.clear()
+	vs.demanding = nil
+}
+
+// of returns the service of a least life; nil: there is none.
+func (vs *services) of(least fsm.Millis) *service {
+	if least == 0 {
+		return &vs.general
+	}
+	for _, v := range vs.demanding {
+		if v.least == least {
+			return v
+		}
+	}
+	return nil
+}
+
+// forConsumer returns the service of c, and creates it if c is the first one. O(1),
+// there are at most maxMinTTLs.
+func (vs *services) forConsumer(c *consumer) *service {
+	if v := vs.of(c.least); v != nil {
+		return v
+	}
+	v := &service{shared: vs.shared, least: c.least}
+	vs.demanding = append(vs.demanding, v)
+	slices.SortFunc(vs.demanding, func(a, b *service) int { return cmp.Compare(a.least, b.least) })
+	vs.cursors.open(c.least, vs.messages)
+	return v
+}
+
+// leave takes c out of its service, which ends with its last consumer.
+func (vs *services) leave(c *consumer) {
+	v := c.level.of
+	v.leave(c)
+	if v.least != 0 && v.joined == 0 {
+		vs.demanding = slices.DeleteFunc(vs.demanding, func(o *service) bool { return o == v })
+		vs.cursors.close(v.least)
+	}
+}
+
+// tooMany reports whether c may not ask for a least life, because others ask for as
+// many different ones as they may. c is nil for a consumer that does not exist yet.
+func (vs *services) tooMany(c *consumer, least fsm.Millis) bool {
+	if vs.of(least) != nil {
+		return false
+	}
+	n := len(vs.demanding)
+	if c != nil && c.level != nil && c.least != 0 && c.level.of.joined == 1 {
+		n-- // it gives up its own
+	}
+	return n >= maxMinTTLs
+}
+
+// serve appends c to its ring, as one that waits from now on.
+func (vs *services) serve(c *consumer) {
+	vs.count++
+	c.waits = vs.count
+	c.level.of.serve(c)
+}
+
+// suspend removes c from its ring, if it is in one.
+func (vs *services) suspend(c *consumer) {
+	if c.serviced {
+		c.level.of.suspend(c)
+	}
+}
+
+// takesAny reports whether a consumer has credit that takes all messages.
+func (vs *services) takesAny() bool { return vs.general.any() }
+
+// any reports whether any consumer has credit.
+func (vs *services) any() bool {
+	_, ok := vs.least()
+	return ok
+}
+
+// least implements consumers.leastServed.
+func (vs *services) least() (fsm.Millis, bool) {
+	if vs.general.any() {
+		return 0, true
+	}
+	for _, v := range vs.demanding {
+		if v.any() {
+			return v.least, true
+		}
+	}
+	return 0, false
+}
+
+// anyFor implements consumers.anyFor.
+func (vs *services) anyFor() bool {
+	least, ok := vs.least()
+	return ok && vs.has(least)
+}
+
+// passOver finds the next message for consumers with a least life, as far as the
+// command may.
+func (vs *services) passOver(least fsm.Millis) { vs.cursors.passOver(least, vs.messages) }
+
+// has reports whether a message of no group is ready that consumers with a least life
+// may have, as far as that is known.
+func (vs *services) has(least fsm.Millis) bool { return vs.cursors.unsettled(least, vs.messages) }
+
+// demand reports whether any consumer asks for a least life.
+func (vs *services) demand() bool { return len(vs.demanding) > 0 }
+
+// idle reports whether nothing is ready.
+func (vs *services) idle() bool { return vs.messages.readyCount() == 0 }
+
+// next implements consumers.nextServed.
+func (vs *services) next(h uint32) *consumer {
+	if len(vs.demanding) == 0 {
+		return vs.general.next()
+	}
+	best, x, now := vs.general.next(), vs.messages.Get(h), vs.clock.now()
+	for _, v := range vs.demanding {
+		if !v.any() || !x.lives(now, v.least) {
+			continue
+		}
+		if c := v.next(); best == nil || c.waitsBefore(best) {
+			best = c
+		}
+	}
+	return best
+}
+
+// waitsBefore reports whether c is served before o. It is a strict total order of
+// those in rings.
+func (c *consumer) waitsBefore(o *consumer) bool {
+	return cmp.Or(cmp.Compare(o.priority, c.priority), cmp.Compare(c.waits, o.waits)) < 0
+}
+
+// inOrder returns the consumers in rings, in the order of service.
+func (vs *services) inOrder() []*consumer {
+	var all []*consumer
+	add := func(c *consumer) { all = append(all, c) }
+	vs.general.order(add)
+	if len(vs.demanding) == 0 {
+		return all
+	}
+	for _, v := range vs.demanding {
+		v.order(add)
+	}
+	slices.SortFunc(all, func(a, b *consumer) int {
+		if a.waitsBefore(b) {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// restored is called when all messages have been restored.
+func (vs *services) restored() error { return vs.cursors.restored() }
+
+// check checks the services. members counts the consumers that have a level.
+func (vs *services) check(k *checker, members map[*level]int) {
+	vs.general.check(k, members)
+	levels := vs.general.size()
+	k.that(len(vs.demanding) <= maxMinTTLs && len(vs.demanding) == vs.cursors.len(), "%d services", len(vs.demanding))
+	for i, v := range vs.demanding {
+		v.check(k, members)
+		levels += v.size()
+		k.that(v.least > 0 && v.joined > 0 && vs.cursors.of(v.least) != nil && (i == 0 || vs.demanding[i-1].least < v.least), "service %d", v.least)
+	}
+	k.that(len(members) == levels, "levels are miscounted")
+}
+
+// maxMinTTLs is how many different least lives the consumers of a queue may ask for.
+const maxMinTTLs = 8
+
+// lives reports whether message x has this much left of its TTL. What is not so
+// now never will be.
+func (x *message) lives(now fsm.Time, least fsm.Millis) bool {
+	return x.expireAt == 0 || x.expireAt >= now.Add(least)
+}
+
+// cursors find the next message for consumers that take only messages with
+// enough left of their TTL, without going over the others again. There is one
+// for each least life that a consumer which is not cancelled asks for.
+//
+// Invariants:
+//
+//	all ascends by least, and has those of services.demanding
+//	no message in front of a cursor, in its list, lives for least
+//	bit i of waiting = at[i] ≠ 0
+//
+// messages calls added, inserted and removed with every change of the lists of
+// ready messages while there are cursors. A queue that goes by deadlines does
+// not need them: its cursors stay at the heads.
+//
+// A snapshot names the messages at which cursors stand: how far a cursor has
+// come depends on the bounds of the commands before.
+type cursors struct {
+	*shared
+	timers    *timers
+	all       []*cursor
+	restoring []*logpb.CursorState // what is being restored; nil: nothing
+}
+
+// cursor is how far the lists of ready messages have been passed over.
+type cursor struct {
+	least   fsm.Millis
+	waiting uint64                   // lists that are not at their end
+	at      [returnedList + 1]uint32 // the first message that may live for least; 0: none does
+	next    []uint64                 // while restoring: the messages at which it stands, by number
+}
+
+// set moves a cursor in one list.
+func (c *cursor) set(no int, h uint32) {
+	c.at[no] = h
+	if h != 0 {
+		c.waiting |= 1 << no
+	} else {
+		c.waiting &^= 1 << no
+	}
+}
+
+// list is the list from which comes what is handed out next. Requires: waiting ≠ 0.
+// Returned messages have the highest number.
+func (c *cursor) list() int { return bits.Len64(c.waiting) - 1 }
+
+// clear removes all cursors.
+func (cs *cursors) clear() { cs.all, cs.restoring = nil, nil }
+
+// any reports whether there are cursors.
+func (cs *cursors) any() bool { return len(cs.all) > 0 }
+
+// len is the number of cursors.
+func (cs *cursors) len() int { return len(cs.all) }
+
+// of returns the cursor of a least life; nil: there is none.
+func (cs *cursors) of(least fsm.Millis) *cursor {
+	for _, c := range cs.all {
+		if c.least == least {
+			return c
+		}
+	}
+	return nil
+}
+
+// open adds a cursor. It stands at the heads of the lists, or where it is to be
+// restored.
+func (cs *cursors) open(least fsm.Millis, ms *messages) {
+	c := &cursor{least: least}
+	for no := range c.at {
+		c.set(no, ms.head(no))
+	}
+	for _, st := range cs.restoring {
+		if st.MinTtl == uint64(least) {
+			c.next = st.Next
+		}
+	}
+	i := 0
+	for i < len(cs.all) && cs.all[i].least < least {
+		i++
+	}
+	cs.all = slices.Insert(cs.all, i, c)
+}
+
+// close removes a cursor.
+func (cs *cursors) close(least fsm.Millis) {
+	cs.all = slices.DeleteFunc(cs.all, func(c *cursor) bool { return c.least == least })
+}
+
+// added is called with message h, which has become the last one of a list; what
+// follows it there is new, too.
+func (cs *cursors) added(no int, h uint32, seq uint64) {
+	for _, c := range cs.all {
+		switch {
+		case cs.restoring == nil:
+			if c.at[no] == 0 {
+				c.set(no, h)
+			}
+		case len(c.next) > 0 && c.next[0] == seq:
+			c.set(no, h)
+			c.next = c.next[1:]
+		}
+	}
+}
+
+// inserted is called with messages that have got a place among the returned ones,
+// in front of others. If one of them lives long enough that list is gone over
+// again.
+func (cs *cursors) inserted(run []checkout, ms *messages) {
+	for _, c := range cs.all {
+		if slices.ContainsFunc(run, func(held checkout) bool { return ms.Get(held.handle).lives(cs.clock.now(), c.least) }) {
+			c.set(returnedList, ms.head(returnedList))
+		}
+	}
+}
+
+// removed is called with message h, which is in its list no more; next follows it.
+func (cs *cursors) removed(no int, h, next uint32) {
+	for _, c := range cs.all {
+		if c.at[no] == h {
+			c.set(no, next)
+		}
+	}
+}
+
+// purged is called when nothing is ready any more.
+func (cs *cursors) purged() {
+	for _, c := range cs.all {
+		c.at, c.waiting = [returnedList + 1]uint32{}, 0
+	}
+}
+
+// passOver moves the cursor of a least life to the next message that lives so
+// long, as far as the command may: scratch.skips.
+func (cs *cursors) passOver(least fsm.Millis, ms *messages) {
+	c := cs.of(least)
+	if c == nil || cs.settings.DeadlineOrder {
+		return
+	}
+	before := cs.scratch.skips
+	for c.waiting != 0 && cs.scratch.skips > 0 {
+		no := c.list()
+		x := ms.Get(c.at[no])
+		if x.lives(cs.clock.now(), least) {
+			break
+		}
+		c.set(no, x.next)
+		cs.scratch.skips--
+	}
+	cs.scratch.steps += (before - cs.scratch.skips) / stepsPerScan
+}
+
+// first returns the message that a consumer with a least life is handed next, as
+// far as passOver has found it; 0: none. Zero stands for consumers that take all.
+func (cs *cursors) first(least fsm.Millis, ms *messages) uint32 {
+	if least == 0 {
+		return ms.nextReady()
+	}
+	if cs.settings.DeadlineOrder {
+		return cs.timers.nextInOrder(cs.clock.now().Add(least))
+	}
+	c := cs.of(least)
+	if c.waiting == 0 {
+		return 0
+	}
+	if h := c.at[c.list()]; ms.Get(h).lives(cs.clock.now(), least) {
+		return h
+	}
+	return 0
+}
+
+// unsettled reports whether first has a message, or might have one if more is
+// passed over.
+func (cs *cursors) unsettled(least fsm.Millis, ms *messages) bool {
+	if least == 0 || cs.settings.DeadlineOrder {
+		return cs.first(least, ms) != 0
+	}
+	return cs.of(least).waiting != 0
+}
+
+// save writes where the cursors stand: their lists in the order of a snapshot.
+func (cs *cursors) save(h *logpb.QueueSnapshot, ms *messages) {
+	for _, c := range cs.all {
+		st := &logpb.CursorState{MinTtl: uint64(c.least)}
+		for no := maxPriority; no >= 0; no-- {
+			if c.at[no] != 0 {
+				st.Next = append(st.Next, ms.Get(c.at[no]).seq)
+			}
+		}
+		if at := c.at[returnedList]; at != 0 {
+			st.Next = append(st.Next, ms.Get(at).seq)
+		}
+		h.Cursors = append(h.Cursors, st)
+	}
+}
+
+// restore begins to restore the cursors: the consumers open them, and the messages
+// follow.
+func (cs *cursors) restore(h *logpb.QueueSnapshot) { cs.restoring = h.Cursors }
+
+// restored is called when all consumers and messages have been restored.
+func (cs *cursors) restored() error {
+	if len(cs.restoring) != len(cs.all) {
+		return fmt.Errorf("%w: %d cursors", ErrSnapshot, len(cs.restoring))
+	}
+	for i, c := range cs.all {
+		if cs.restoring[i].MinTtl != uint64(c.least) || len(c.next) > 0 {
+			return fmt.Errorf("%w: a cursor is nowhere", ErrSnapshot)
+		}
+		c.next = nil
+	}
+	cs.restoring = nil
+	return nil
+}
+
+// check checks that no cursor has passed over what it was to find.
+func (cs *cursors) check(k *checker, ms *messages) {
+	for i, c := range cs.all {
+		k.that(i == 0 || cs.all[i-1].least < c.least, "cursor %d is out of order", c.least)
+		for no, at := range c.at {
+			h := ms.head(no)
+			for ; h != at && h != 0; h = ms.Get(h).next {
+				if ms.Get(h).lives(cs.clock.now(), c.least) {
+					k.fail("message %d was passed over by cursor %d", ms.Get(h).seq, c.least)
+				}
+			}
+			k.that(h == at && (c.waiting>>no&1 == 1) == (at != 0), "list %d: cursor %d is lost", no, c.least)
+		}
+	}
 }

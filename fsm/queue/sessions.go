@@ -6,11 +6,12 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // sessions are all sessions that have a stream here, the lives of the nodes
 // they live on, and the memory of ended ones: sessions for a while, nodes that
-// were declared down forever. suspected.go has the suspected lives.
+// were declared down forever.
 //
 // A session whose life is over can no longer be found. It ends step by step,
 // and is one of the ending sessions until it has ended.
@@ -67,7 +68,7 @@ func (ss *sessions) endAll() {
 func (ss *sessions) len() int { return len(ss.byID) - ss.ending }
 
 // size is the number of all sessions, including remembered ended ones.
-func (ss *sessions) size() int { return len(ss.byID) + ss.ended.len() }
+func (ss *sessions) size() int { return len(ss.byID) + ss.ended.Len() }
 
 // has reports whether s is a session of the queue.
 func (ss *sessions) has(s *session) bool { return ss.byID[s.id] == s }
@@ -84,16 +85,16 @@ func (ss *sessions) get(id fsm.SessionID) *session {
 // set.
 func (ss *sessions) add(s *session) {
 	of := Boot{s.id.Node, s.id.Boot}
-	l := ss.lives.get(of.key())
+	l := ss.lives.Get(of.key())
 	if l == nil {
-		ss.lives.put(of.key(), &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)})
-		l = ss.lives.get(of.key())
+		ss.lives.Put(of.key(), &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)})
+		l = ss.lives.Get(of.key())
 	}
 	s.life = *l
 	if s.life.over {
 		ss.ending++
 	}
-	s.life.sessions.put(key{seq: s.id.Num}, s)
+	s.life.sessions.Put(key{Seq: s.id.Num}, s)
 	ss.byID[s.id] = s
 }
 
@@ -103,9 +104,9 @@ func (ss *sessions) add(s *session) {
 // node is down.
 func (ss *sessions) remove(s *session) (allEnded bool) {
 	l := s.life
-	l.sessions.remove(key{seq: s.id.Num})
-	if l.sessions.len() == 0 {
-		ss.lives.remove(l.of.key())
+	l.sessions.Remove(key{Seq: s.id.Num})
+	if l.sessions.Len() == 0 {
+		ss.lives.Remove(l.of.key())
 	}
 	delete(ss.byID, s.id)
 	if ss.recent == s {
@@ -139,13 +140,13 @@ func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 	}
 	ss.down[i].Boot = max(ss.down[i].Boot, boot)
 	ss.suspected = slices.DeleteFunc(ss.suspected, func(x suspicion) bool { return x.of.Node == node && x.of.Boot <= boot })
-	for k, l := range ss.lives.from(Boot{Node: node}.key()) {
-		if k.at != fsm.Time(node) || k.seq > ss.down[i].Boot {
+	for k, l := range ss.lives.From(Boot{Node: node}.key()) {
+		if k.At != fsm.Time(node) || k.Seq > ss.down[i].Boot {
 			break
 		}
 		if !(*l).over {
 			(*l).over, (*l).suspected, some = true, false, true
-			ss.ending += (*l).sessions.len()
+			ss.ending += (*l).sessions.Len()
 		}
 	}
 	ss.recent = nil
@@ -203,13 +204,13 @@ func (ss *sessions) remember(id fsm.SessionID) {
 		return
 	}
 	for range forgetAtOnce {
-		if ss.ended.len() == 0 || ss.ended.item(0).at.Add(endedFor) >= ss.clock.now() {
+		if ss.ended.Len() == 0 || ss.ended.Item(0).at.Add(endedFor) >= ss.clock.now() {
 			break
 		}
-		delete(ss.isEnded, ss.ended.item(0).id)
-		ss.ended.pop()
+		delete(ss.isEnded, ss.ended.Item(0).id)
+		ss.ended.Pop()
 	}
-	ss.ended.push(ended{id, ss.clock.now()})
+	ss.ended.Push(ended{id, ss.clock.now()})
 	ss.isEnded[id] = true
 }
 
@@ -217,8 +218,8 @@ func (ss *sessions) remember(id fsm.SessionID) {
 // is that of SessionID.Compare, and that of a snapshot.
 func (ss *sessions) all() iter.Seq[*session] {
 	return func(yield func(*session) bool) {
-		for _, l := range ss.lives.all() {
-			for _, s := range (*l).sessions.all() {
+		for _, l := range ss.lives.All() {
+			for _, s := range (*l).sessions.All() {
 				if !yield(*s) {
 					return
 				}
@@ -242,7 +243,7 @@ func (ss *sessions) ids() []fsm.SessionID {
 // forward dead letters are on no node.
 func (ss *sessions) nodes() []Boot {
 	var boots []Boot
-	for _, l := range ss.lives.from(key{at: 1}) {
+	for _, l := range ss.lives.From(key{At: 1}) {
 		if !(*l).over {
 			boots = append(boots, (*l).of)
 		}
@@ -254,11 +255,11 @@ func (ss *sessions) nodes() []Boot {
 // here, with an id above after, ascending.
 func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 	var ids []fsm.QueueID
-	for k := range ss.lives.from(key{seq: uint64(after) + 1}) {
-		if k.at != 0 || len(ids) == limit {
+	for k := range ss.lives.From(key{Seq: uint64(after) + 1}) {
+		if k.At != 0 || len(ids) == limit {
 			break
 		}
-		ids = append(ids, fsm.QueueID(k.seq))
+		ids = append(ids, fsm.QueueID(k.Seq))
 	}
 	return ids
 }
@@ -268,8 +269,8 @@ func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 // down × log lives).
 func (ss *sessions) firstDown() *life {
 	for _, b := range ss.down {
-		for k, l := range ss.lives.from(key{at: fsm.Time(b.Node)}) {
-			if k.at == fsm.Time(b.Node) && k.seq <= b.Boot {
+		for k, l := range ss.lives.From(key{At: fsm.Time(b.Node)}) {
+			if k.At == fsm.Time(b.Node) && k.Seq <= b.Boot {
 				return *l
 			}
 			break
@@ -282,10 +283,287 @@ func (ss *sessions) firstDown() *life {
 // ascending.
 func (ss *sessions) consumerNodes() []Boot {
 	var boots []Boot
-	for _, l := range ss.lives.all() {
+	for _, l := range ss.lives.All() {
 		if (*l).consumers > 0 && !(*l).over {
 			boots = append(boots, (*l).of)
 		}
+	}
+	return boots
+}
+
+// A stream begins only with a command that was made at most beginWithin before
+// or after the queue's clock, and a session that has ended is remembered for
+// endedFor. So a delayed command, however late, cannot begin its session again:
+// either it is too old, or the end of the session is still known.
+//
+// Invariant: 2 × beginWithin ≤ endedFor.
+const (
+	beginWithin = fsm.Millis(60_000)
+	endedFor    = 2 * beginWithin
+)
+
+// forgetAtOnce bounds how many ended sessions are forgotten when another one
+// ends.
+const forgetAtOnce = 64
+
+// ended is an ended session and when it ended.
+type ended struct {
+	id fsm.SessionID
+	at fsm.Time
+}
+
+// session is the stream of one channel's commands to this queue. Commands are
+// numbered from 1. The next one is performed; earlier ones get the same answer
+// again, as far as it is remembered; later ones are a Gap.
+//
+// Invariants:
+//
+//	1 ≤ next, last.seq < next
+//	refused: runs ascend, do not touch, and end at next at most; there are no more
+//	than refusedRuns
+//	consumers ascends by number, and each of them refers to this session
+//
+// It begins with command 1 and ends with SessionDown or the end of its node.
+// There is no timeout: a session without traffic costs only its memory.
+type session struct {
+	id        fsm.SessionID
+	next      uint64 // number of the next command
+	last      answer
+	consumers []*consumer // by number
+	nextGet   uint64      // of the next delivery of its gets, while they are no consumer; 0: 1
+	// life is never nil. thinning is temporary, within removeFinished.
+	refused  []run // commands that were refused, ascending; see refuse
+	life     *life
+	thinning bool // set while some of its consumers are finished
+}
+
+// life is one life of a node, or a queue that forwards dead letters (node 0),
+// with its sessions, at least one. What holds for the node holds for all of
+// them, and is recorded once.
+//
+// Invariants: consumers = Σ len(consumers of sessions); over ⇒ not suspected.
+//
+// It exists as long as it has sessions. suspected and over repeat what
+// suspicions and down say, so that no lookup is needed for each consumer; both
+// are computed again when sessions are restored.
+type life struct {
+	of        Boot
+	sessions  sorted[*session] // by number
+	consumers int              // of all of them, gets included
+	suspected bool             // nothing is heard from the node
+	over      bool             // it is down: the sessions end step by step and can no longer be found
+}
+
+// key returns the position of a life among lives. Queues that forward letters
+// are node 0 and come first, by id.
+func (b Boot) key() key { return key{At: fsm.Time(b.Node), Seq: b.Boot} }
+
+// run is a run of command numbers.
+type run struct{ first, length uint64 }
+
+// refusedRuns bounds what a session remembers of refused commands: the maximum
+// number of runs among the commands that may be repeated, the unanswered ones.
+// These are MaxUnanswered publishes, as many commands about deliveries, and, which
+// versions before 3 do not count, strict settlements of all that a consumer holds.
+const (
+	refusedRuns = fsm.MaxUnanswered + fsm.MaxHeld/2 + 1
+	fewerRuns   = fsm.MaxUnanswered + 1 // before version 3
+)
+
+// refuse remembers that command seq was refused, so that a repetition gets the
+// same answer. If there are too many runs, the two oldest are merged, including
+// the gap between them: all of these commands have been answered.
+//
+// Requires: seq is above all refused before. Amortized O(1).
+func (s *session) refuse(seq uint64, runs int) {
+	if n := len(s.refused); n > 0 && s.refused[n-1].first+s.refused[n-1].length == seq {
+		s.refused[n-1].length++
+		return
+	}
+	if len(s.refused) >= runs {
+		first, second := s.refused[0], s.refused[1]
+		s.refused[1] = run{first.first, second.first + second.length - first.first}
+		s.refused = s.refused[1:]
+	}
+	s.refused = append(s.refused, run{seq, 1})
+}
+
+// wasRefused reports whether command seq was refused. O(log runs). It may be
+// true for commands that were not refused and are so old that nobody repeats
+// them.
+func (s *session) wasRefused(seq uint64) bool {
+	i, found := slices.BinarySearchFunc(s.refused, seq, func(r run, seq uint64) int { return cmp.Compare(r.first, seq) })
+	return found || i > 0 && seq-s.refused[i-1].first < s.refused[i-1].length
+}
+
+// answer is the answer to the last synchronous command of a stream. A channel
+// has one such call at a time, so one is enough. seq 0: none yet. delivery 0:
+// it was not a get, or there was no message.
+type answer struct {
+	seq, count, consumers uint64
+	delivery              uint64 // of a get
+	code                  fsm.Code
+}
+
+// attach adds c, whose number is not in use here. Requires: c.session is s.
+// O(consumers of the session).
+func (s *session) attach(c *consumer) {
+	i, _ := s.search(c.id.Number)
+	s.consumers = slices.Insert(s.consumers, i, c)
+	s.life.consumers++
+}
+
+// prune removes unregistered consumers from the table.
+func (s *session) prune(gone func(*consumer) bool) {
+	s.consumers = slices.DeleteFunc(s.consumers, gone)
+}
+
+// detached counts a consumer that was unregistered.
+func (l *life) detached() { l.consumers-- }
+
+// search returns the position of the consumer with this number, or where to
+// insert it.
+func (s *session) search(number uint64) (int, bool) {
+	return slices.BinarySearchFunc(s.consumers, number, func(c *consumer, n uint64) int { return cmp.Compare(c.id.Number, n) })
+}
+
+// consumer returns the consumer with this number, nil if there is none.
+func (s *session) consumer(number uint64) *consumer {
+	if i, ok := s.search(number); ok {
+		return s.consumers[i]
+	}
+	return nil
+}
+
+// pipelined are synchronous commands of which many may be under way at a time.
+var pipelined = []logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_GROUP}
+
+// record remembers the answer to a synchronous command of a stream, and that
+// another one was refused.
+//
+// Requires: cmd was performed just now, so cmd.Seq = next-1, or 0 for one
+// outside of the stream, which is not remembered. runs is refusedRuns of the version.
+func (s *session) record(cmd *logpb.Command, r *fsm.Result, delivery uint64, runs int) {
+	switch cmd.Kind {
+	case logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET,
+		logpb.Command_PURGE, logpb.Command_DELETE, logpb.Command_TOUCH, logpb.Command_SCHEDULE,
+		logpb.Command_RECEIVE_DEFERRED, logpb.Command_KICK, logpb.Command_UNPARK, logpb.Command_GROUP:
+		if cmd.Seq != 0 {
+			s.last = answer{cmd.Seq, r.Count, r.Consumers, delivery, r.Code}
+		}
+		if cmd.Seq != 0 && r.Code != fsm.OK && slices.Contains(pipelined, cmd.Kind) {
+			s.refuse(cmd.Seq, runs) // many of them may be under way at a time
+		}
+	case logpb.Command_SETTLE, logpb.Command_RENEW:
+		if cmd.Seq != 0 && r.Code != fsm.OK {
+			s.refuse(cmd.Seq, runs) // as before
+		}
+	case logpb.Command_ENQUEUE:
+		if cmd.Seq != 0 && r.Code == fsm.Rejected {
+			s.refuse(cmd.Seq, runs)
+		}
+	}
+}
+
+// suspicion is one life of a node that is not heard from. Its sessions
+// continue, but their consumers get nothing; what they hold goes back at until,
+// on the clock of held messages. 0: it has gone back.
+//
+// Invariant: 0 ≤ until; of is not down. There is one for a node without
+// sessions here, too, because sessions may begin while it is suspected.
+type suspicion struct {
+	of    Boot
+	until fsm.Time
+}
+
+// findSuspected returns the position of a suspicion, or where to insert it.
+func (ss *sessions) findSuspected(of Boot) (int, bool) {
+	return slices.BinarySearchFunc(ss.suspected, of, func(x suspicion, of Boot) int {
+		return cmp.Or(cmp.Compare(x.of.Node, of.Node), cmp.Compare(x.of.Boot, of.Boot))
+	})
+}
+
+// isSuspected reports whether the node of a session is suspected. O(1) if
+// nobody is, which is the normal case.
+func (ss *sessions) isSuspected(id fsm.SessionID) bool {
+	if len(ss.suspected) == 0 {
+		return false
+	}
+	_, ok := ss.findSuspected(Boot{id.Node, id.Boot})
+	return ok
+}
+
+// setSuspected begins or ends the suspicion of a life, and returns the life if
+// it has sessions. ok: this is a change.
+//
+// The caller refreshes the consumers of l. The deadline uses the settings of
+// now; later ones do not change it.
+func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
+	i, was := ss.findSuspected(of)
+	switch {
+	case was == suspected || ss.isDown(of):
+		return nil, false
+	case was:
+		ss.suspected = slices.Delete(ss.suspected, i, i+1)
+	default:
+		ss.suspected = slices.Insert(ss.suspected, i, suspicion{of, ss.clock.heldDeadline(ss.settings.disconnected)})
+	}
+	if p := ss.lives.Get(of.key()); p != nil {
+		l = *p
+		l.suspected = suspected
+	}
+	return l, true
+}
+
+// overdue ends the wait for lives that have been suspected for too long, see
+// isOverdue, and reports whether there are any. It reports each suspicion once.
+// The caller takes back what their sessions hold.
+func (ss *sessions) overdue() (some bool) {
+	for i := range ss.suspected {
+		if x := &ss.suspected[i]; x.until != 0 && ss.clock.heldUntil(x.until) <= ss.clock.now() {
+			x.until, some = 0, true
+		}
+	}
+	return some
+}
+
+// suspicionEnds returns when the first life has been suspected for too long; 0:
+// never.
+func (ss *sessions) suspicionEnds() (at fsm.Time) {
+	for _, x := range ss.suspected {
+		if t := ss.clock.heldUntil(x.until); t != 0 && (at == 0 || t < at) {
+			at = t
+		}
+	}
+	return at
+}
+
+// renewSuspicion is called before a session holds something: if its node is
+// suspected and what it held has gone back, the time starts anew.
+func (ss *sessions) renewSuspicion(s *session) {
+	if !s.life.suspected {
+		return
+	}
+	if i, ok := ss.findSuspected(Boot{s.id.Node, s.id.Boot}); ok && ss.suspected[i].until == 0 {
+		ss.suspected[i].until = ss.clock.heldDeadline(ss.settings.disconnected)
+	}
+}
+
+// isOverdue reports whether a session's node has been suspected for so long
+// that what it held has gone back. It is false if the node is not suspected.
+func (ss *sessions) isOverdue(s *session) bool {
+	if !s.life.suspected {
+		return false
+	}
+	i, ok := ss.findSuspected(Boot{s.id.Node, s.id.Boot})
+	return ok && ss.suspected[i].until == 0
+}
+
+// suspectedNodes lists the lives of nodes that are suspected, ascending.
+func (ss *sessions) suspectedNodes() []Boot {
+	var boots []Boot
+	for _, x := range ss.suspected {
+		boots = append(boots, x.of)
 	}
 	return boots
 }

@@ -10,11 +10,11 @@ import (
 )
 
 // save writes the section about ended sessions and nodes in a snapshot's head.
-// The sessions themselves are copied, see view.
+// The sessions themselves are copied, see capture.
 func (ss *sessions) save(h *logpb.QueueSnapshot) {
-	for i := range ss.ended.len() {
-		h.Ended = append(h.Ended, ss.ended.item(i).id.Proto())
-		h.EndedAt = append(h.EndedAt, int64(ss.ended.item(i).at))
+	for i := range ss.ended.Len() {
+		h.Ended = append(h.Ended, ss.ended.Item(i).id.Proto())
+		h.EndedAt = append(h.EndedAt, int64(ss.ended.Item(i).at))
 	}
 	for _, b := range ss.down {
 		h.Dead = append(h.Dead, &logpb.NodeDown{Node: uint32(b.Node), Boot: b.Boot})
@@ -24,22 +24,16 @@ func (ss *sessions) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// view returns copies of all sessions, ascending. They share their memory with
-// the originals. They still point to consumers and lives of the machine, which
-// a snapshot must not follow.
-func (ss *sessions) view() []session {
+// capture returns copies of all sessions, ascending; unless keep, they are valid until
+// the next change. They still point to consumers and lives of the machine, which a
+// snapshot must not follow.
+func (ss *sessions) capture(keep bool) []session {
 	all := make([]session, 0, len(ss.byID))
 	for s := range ss.all() {
 		all = append(all, *s)
-	}
-	return all
-}
-
-// freeze returns copies of all sessions, ascending.
-func (ss *sessions) freeze() []session {
-	all := ss.view()
-	for i := range all {
-		all[i].refused = slices.Clone(all[i].refused)
+		if c := &all[len(all)-1]; keep {
+			c.refused = slices.Clone(c.refused)
+		}
 	}
 	return all
 }
@@ -71,7 +65,7 @@ func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
 		if i < len(h.EndedAt) {
 			at = fsm.Time(h.EndedAt[i])
 		}
-		ss.ended.push(ended{fsm.SessionFrom(s), at})
+		ss.ended.Push(ended{fsm.SessionFrom(s), at})
 		ss.isEnded[fsm.SessionFrom(s)] = true
 	}
 	for _, d := range h.Dead {
@@ -109,8 +103,8 @@ func (ss *sessions) describe(b *strings.Builder) {
 			b.WriteString("\n")
 		}
 	}
-	for i := range ss.ended.len() {
-		fmt.Fprintf(b, "ended %s at=%d\n", sessionText(ss.ended.item(i).id), ss.ended.item(i).at)
+	for i := range ss.ended.Len() {
+		fmt.Fprintf(b, "ended %s at=%d\n", sessionText(ss.ended.Item(i).id), ss.ended.Item(i).at)
 	}
 	for _, d := range ss.down {
 		fmt.Fprintf(b, "dead %d/%d\n", d.Node, d.Boot)
@@ -137,11 +131,11 @@ func (ss *sessions) check(k *checker) {
 	}
 	ss.checkLives(k)
 	k.that(sessions == len(ss.byID) && ending == ss.ending, "%d sessions, %d are ending", sessions, ending)
-	k.that(ss.ended.len() == len(ss.isEnded), "ended sessions are miscounted")
-	for i := range ss.ended.len() {
-		e := ss.ended.item(i)
+	k.that(ss.ended.Len() == len(ss.isEnded), "ended sessions are miscounted")
+	for i := range ss.ended.Len() {
+		e := ss.ended.Item(i)
 		k.that(ss.isEnded[e.id], "session %v has not ended", e.id)
-		k.that(e.at <= ss.clock.now() && (i == 0 || ss.ended.item(i-1).at <= e.at), "session %v ended at %d", e.id, e.at)
+		k.that(e.at <= ss.clock.now() && (i == 0 || ss.ended.Item(i-1).at <= e.at), "session %v ended at %d", e.id, e.at)
 	}
 	for i, x := range ss.suspected {
 		at, ok := ss.findSuspected(x.of)
@@ -166,14 +160,14 @@ func (s *session) check(k *checker) {
 
 // checkLives checks the lives of nodes that have sessions.
 func (ss *sessions) checkLives(k *checker) {
-	for at, p := range ss.lives.all() {
+	for at, p := range ss.lives.All() {
 		l, consumers := *p, 0
-		for no, p := range l.sessions.all() {
+		for no, p := range l.sessions.All() {
 			s := *p
-			k.that(s.life == l && no.seq == s.id.Num && at == (Boot{s.id.Node, s.id.Boot}).key(), "session %v lives elsewhere", s.id)
+			k.that(s.life == l && no.Seq == s.id.Num && at == (Boot{s.id.Node, s.id.Boot}).key(), "session %v lives elsewhere", s.id)
 			consumers += len(s.consumers)
 		}
-		k.that(l.of.key() == at && l.sessions.len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.len(), l.consumers)
+		k.that(l.of.key() == at && l.sessions.Len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.Len(), l.consumers)
 		k.that(l.suspected == (ss.isSuspected(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot})), "%v: silence", l.of)
 	}
 }

@@ -20,7 +20,7 @@ import (
 // messages have ended; the rest is in one returning, which no longer counts in the
 // credit of c. A strict settlement that has ended none is answered NotFound;
 // otherwise count is how many it has.
-func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code fsm.Code, count uint64) {
+func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code fsm.Code, count uint64) {
 	if s == nil && cmd.GetHolder() == nil {
 		return fsm.NoSession, 0
 	}
@@ -28,85 +28,85 @@ func (ds *deliveries) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (c
 	if len(ranges)%2 != 0 || outcome < logpb.Settle_ACK || outcome > logpb.Settle_DEFER || outcome == logpb.Settle_DEFER && !defersOne(cmd) {
 		return fsm.Invalid, 0
 	}
-	c := ds.holder(s, cmd.GetHolder(), cmd.GetConsumer())
+	c := m.holder(s, cmd.GetHolder(), cmd.GetConsumer())
 	switch {
 	case c == nil:
 		return fsm.NotFound, 0
-	case outcome == logpb.Settle_DEFER && ds.aside.find(cmd.Deferral) != 0:
+	case outcome == logpb.Settle_DEFER && m.aside.find(cmd.Deferral) != 0:
 		return fsm.InUse, 0
 	}
-	ds.lease.touch()
-	before := c.held.len()
-	rest := ds.takeRanges(c, ranges, eff)
-	switch n := before - c.held.len(); {
+	m.lease.touch()
+	before := c.held.Len()
+	rest := m.takeRanges(c, ranges, eff)
+	switch n := before - c.held.Len(); {
 	case cmd.GetStrict() && n == 0:
 		code = fsm.NotFound
 	case cmd.GetStrict():
 		count = uint64(n)
 	}
-	switch due := ds.dueAt(cmd.GetDueAt(), cmd.GetDelayPlusOne(), 0); {
+	switch due := m.dueAt(cmd.GetDueAt(), cmd.GetDelayPlusOne(), 0); {
 	case outcome == logpb.Settle_DEFER:
-		code, count = ds.deferTaken(c, cmd.Deferral, due, eff)
-	case outcome == logpb.Settle_ACK && rest == nil && mayEnd(ds) == len(ds.scratch.taken):
-		ds.ack(ds.scratch.taken, eff) // most settlements are no more than this
+		code, count = m.deferTaken(c, cmd.Deferral, due, eff)
+	case outcome == logpb.Settle_ACK && rest == nil && m.mayEnd() == len(m.scratch.taken):
+		m.ack(m.scratch.taken, eff) // most settlements are no more than this
 	default:
 		settled := returning{of: c.id, tag: c.tag, outcome: outcome, due: due, remark: remarkOf(cmd)}
 		if rest != nil {
 			settled.held = *rest
 		}
-		ds.endDeliveries(&settled, eff)
+		m.endDeliveries(&settled, eff)
 	}
-	ds.scratch.taken = ds.scratch.taken[:0]
-	ds.afterTaking(c)
-	ds.consumers.removeIfDone(c)
+	m.scratch.taken = m.scratch.taken[:0]
+	m.afterTaking(c)
+	m.consumers.removeIfDone(c)
 	return code, count
 }
 
 // takeRanges takes what c has settled: to scratch.taken, and beyond what one
 // command may end to rest; nil: that is nothing. It forgives what c has settled too
 // late.
-func (ds *deliveries) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (rest *held) {
-	ds.scratch.taken = ds.scratch.taken[:0]
+func (m *Machine) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (rest *held) {
+	m.scratch.taken = m.scratch.taken[:0]
 	var late []lateness
 	for ; len(ranges) > 0; ranges = ranges[2:] {
 		first, last, ok := span(ranges)
 		if !ok {
 			continue
 		}
-		rest = ds.takeSettled(c, first, last, rest)
+		rest = m.takeSettled(c, first, last, rest)
 		if len(c.late) > 0 {
 			late = c.forgive(first, last, late)
-			ds.consumers.contest()
+			m.consumers.contest()
 		}
 		if len(c.lockLost) > 0 {
 			n := uint64(c.pardon(first, last))
 			c.lateLocks += n
-			ds.counters.LateLocks += n
+			m.counters.LateLocks += n
 		}
 	}
-	ds.members.settled(c, rest)
+	m.renewGroups(c, rest)
 	if len(late) > 0 {
-		ds.settledLate(c, late, eff)
+		m.settledLate(c, late, eff)
 	}
 	return rest
 }
 
 // afterTaking is called when c, which may be detached, has settled or lost
 // something. It is the end of c if that is detached and holds nothing any more.
-func (ds *deliveries) afterTaking(c *consumer) {
-	if ds.locks.len() > 0 {
-		ds.startOldest(c)
+func (m *Machine) afterTaking(c *consumer) {
+	if m.locks.len() > 0 {
+		m.startOldest(c)
 	}
-	if ds.detached.has(c) {
-		if c.held.len() == 0 {
-			ds.detached.remove(c)
+	if m.detached.has(c) {
+		if c.held.Len() == 0 {
+			m.detached.remove(c)
 		}
 		return
 	}
 	if c.status() != Up {
-		ds.consumers.contest()
+		m.consumers.contest()
 	}
-	ds.consumers.refresh(c)
+	m.consumers.refresh(c)
 }
 
 // remarkOf returns what a receiver says about messages that it discards, cut to
@@ -130,56 +130,54 @@ func restoredRemark(reason, description string) *fsm.Remark {
 // moves deliveries to rest, which may be nil, and returns that. Large tables are
 // severed, in O(log n + blocks), so that a range over a million deliveries does not
 // walk over them.
-func (ds *deliveries) takeSettled(c *consumer, first, last uint64, rest *held) *held {
-	if c.held.len() <= ds.bounds.Tick {
-		ds.take(c, first, last)
+func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) *held {
+	if c.held.Len() <= m.bounds.Tick {
+		m.take(c, first, last)
 		return rest
 	}
-	part := held{c.held.sever(key{seq: first}, key{seq: last})}
-	ds.consumers.holds(c, -part.len())
-	for part.len() > 0 && len(ds.scratch.taken) < ds.bounds.Tick {
-		ds.scratch.taken = part.takeFirst(ds.scratch.taken)
+	part := held{c.held.Sever(key{Seq: first}, key{Seq: last})}
+	m.consumers.holds(c, -part.Len())
+	for part.Len() > 0 && len(m.scratch.taken) < m.bounds.Tick {
+		m.scratch.taken = part.takeFirst(m.scratch.taken)
 	}
-	if part.len() == 0 {
+	if part.Len() == 0 {
 		return rest
 	}
 	if rest == nil {
 		return &part
 	}
-	rest.join(part.sorted)
+	rest.Join(part.sorted)
 	return rest
 }
 
 // mayEnd returns how many of the deliveries in scratch.taken this command may end:
 // none while earlier settlements are unfinished.
-func mayEnd(ds *deliveries) int {
-	if ds.returning.len() > 0 {
-		if k, _ := ds.returning.first(); k.at == 0 {
-			return 0
-		}
+func (m *Machine) mayEnd() int {
+	if m.returnings.settling() {
+		return 0
 	}
-	return min(len(ds.scratch.taken), ds.bounds.Tick)
+	return min(len(m.scratch.taken), m.bounds.Tick)
 }
 
 // endDeliveries ends the deliveries in scratch.taken, which were settled as r
 // says, up to the bound of one command. The others follow with what r holds; all
 // of them do while earlier settlements are unfinished.
-func (ds *deliveries) endDeliveries(r *returning, eff *fsm.Effects) {
-	n := mayEnd(ds)
-	for _, held := range ds.scratch.taken[n:] {
+func (m *Machine) endDeliveries(r *returning, eff *fsm.Effects) {
+	n := m.mayEnd()
+	for _, held := range m.scratch.taken[n:] {
 		r.held.push(held)
 	}
-	if r.held.len() > 0 {
+	if r.held.Len() > 0 {
 		rest := *r // r itself stays on the stack of settle
-		rest.order = ds.consumers.order()
-		ds.addReturning(&rest)
+		rest.order = m.consumers.order()
+		m.returnings.add(&rest)
 	}
-	ds.conclude(r, ds.scratch.taken[:n], eff)
+	m.conclude(r, m.scratch.taken[:n], eff)
 }
 
-// heldBy notes who held deliveries.
-func (ds *deliveries) heldBy(taken []checkout, id fsm.ConsumerID, tag string) {
-	by := ds.scratch.holder(id, tag)
+// noteHolder notes who held deliveries.
+func (m *Machine) noteHolder(taken []checkout, id fsm.ConsumerID, tag string) {
+	by := m.scratch.holder(id, tag)
 	for i := range taken {
 		taken[i].by = by
 	}
@@ -188,61 +186,61 @@ func (ds *deliveries) heldBy(taken []checkout, id fsm.ConsumerID, tag string) {
 // conclude ends deliveries that nobody holds any more, as r says. The caller has
 // counted them against the bounds of the command. taken is consumed. Requires:
 // they are in no held, CheckedOut and in timers.
-func (ds *deliveries) conclude(r *returning, taken []checkout, eff *fsm.Effects) {
+func (m *Machine) conclude(r *returning, taken []checkout, eff *fsm.Effects) {
 	if r.outcome != logpb.Settle_ACK && len(taken) > 0 {
-		ds.heldBy(taken, r.of, r.tag)
+		m.noteHolder(taken, r.of, r.tag)
 	}
 	switch r.outcome {
 	case logpb.Settle_ACK:
-		ds.ack(taken, eff)
+		m.ack(taken, eff)
 	case logpb.Settle_DISCARD:
-		ds.discard(r.remark, taken, eff)
+		m.discard(r.remark, taken, eff)
 	default:
 		for i := range taken {
 			taken[i].failed = r.outcome == logpb.Settle_REQUEUE_FAILED
 		}
-		ds.giveBack(taken, ds.settings.Classic, r.due, eff)
+		m.giveBack(taken, m.settings.Classic, r.due, eff)
 	}
 }
 
 // settledLate counts and reports what c has settled although it was taken back.
-func (ds *deliveries) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
+func (m *Machine) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
 	notice := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
-	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, ds.clock.now())
+	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, m.clock.now())
 	eff.LateAcks = append(eff.LateAcks, notice)
 	c.lateAcks += uint64(len(late))
-	ds.counters.LateAcks += uint64(len(late))
+	m.counters.LateAcks += uint64(len(late))
 }
 
 // ack ends messages that were taken from their holder. An ack after the expiry
 // counts as one: expiry has no effect on what is held.
-func (ds *deliveries) ack(taken []checkout, eff *fsm.Effects) {
-	ds.lift(taken)
-	ds.counters.Acked += uint64(len(taken))
+func (m *Machine) ack(taken []checkout, eff *fsm.Effects) {
+	m.lift(taken)
+	m.counters.Acked += uint64(len(taken))
 	for i := range taken {
 		h := taken[i].handle
-		if ds.messages.get(h).due(ds.clock.now()) {
-			ds.counters.AckedExpired++
+		if m.messages.Get(h).due(m.clock.now()) {
+			m.counters.AckedExpired++
 		}
-		ds.messages.free(h, eff)
+		m.messages.free(h, eff)
 	}
 }
 
 // discard ends messages that were taken from their holder as dead, in this
 // order. Their letters carry what the receiver says, if it says something.
-func (ds *deliveries) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Effects) {
-	ds.lift(taken)
+func (m *Machine) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Effects) {
+	m.lift(taken)
 	for _, held := range taken {
-		x := ds.messages.mut(held.handle)
+		x := m.messages.Mut(held.handle)
 		bump(&x.acquired)
 		bump(&x.failed)
-		ds.scratch.heldBy(held.by)
+		m.scratch.heldBy(held.by)
 		if remark != nil {
-			ds.messages.editDeadLetterInfo(held.handle).remark = remark
+			m.messages.editExtra(held.handle).remark = remark
 		}
-		ds.outbox.die(held.handle, logpb.Death_REJECTED, eff)
+		m.outbox.die(held.handle, logpb.Death_REJECTED, eff)
 	}
-	ds.scratch.heldBy(0)
+	m.scratch.heldBy(0)
 }
 
 // giveBack returns messages that were taken from their holders: to the end of
@@ -258,82 +256,82 @@ func (ds *deliveries) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Eff
 // it has an instant. Requeued counts the last two. Expired and failed ones are checked
 // here, before they get a place, so no due message is put into a list and found
 // again by the next catchUp.
-func (ds *deliveries) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.Effects) {
+func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.Effects) {
 	if len(taken) == 0 {
 		return
 	}
-	ds.lift(taken)
+	m.lift(taken)
 	if bySeq {
 		slices.SortFunc(taken, func(a, b checkout) int { return compare(a.seq, b.seq) })
 	}
-	ds.members.endOverdue(taken)
-	kept, parks := taken[:0], ds.outbox.parks()
-	ds.scratch.overdue = ds.scratch.overdue[:0]
+	m.endOverdueGroups(taken)
+	kept, parks := taken[:0], m.outbox.parks()
+	m.scratch.overdue = m.scratch.overdue[:0]
 	for _, held := range taken {
-		x := ds.messages.mut(held.handle)
+		x := m.messages.Mut(held.handle)
 		bump(&x.acquired)
 		if held.failed {
 			bump(&x.failed)
 		}
-		exceeds := held.failed && ds.settings.exceeds(x)
+		exceeds := held.failed && m.settings.exceeds(x)
 		switch {
 		case exceeds && !parks:
-			ds.scratch.heldBy(held.by)
-			ds.outbox.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
-		case ds.members.doomed(held.handle):
-			ds.scratch.heldBy(held.by)
-			ds.outbox.die(held.handle, ds.members.death(held.handle), eff)
-		case x.due(ds.clock.now()) && !ds.members.covered(held.handle):
-			ds.scratch.overdue = append(ds.scratch.overdue, held)
+			m.scratch.heldBy(held.by)
+			m.outbox.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
+		case m.doomed(held.handle):
+			m.scratch.heldBy(held.by)
+			m.outbox.die(held.handle, m.groupDeath(held.handle), eff)
+		case x.due(m.clock.now()) && !m.covered(held.handle):
+			m.scratch.overdue = append(m.scratch.overdue, held)
 		case exceeds:
-			ds.messages.park(held.handle)
+			m.messages.park(held.handle)
 		default:
 			kept = append(kept, held)
 		}
 	}
-	ds.expireReturned(eff)
-	ds.counters.Requeued += uint64(len(kept))
-	if ds.settings.backoff.kind != logpb.QueueConfig_AT_ONCE || due != 0 {
-		kept = slices.DeleteFunc(kept, func(held checkout) bool { return ds.delay(held, due) })
+	m.expireReturned(eff)
+	m.counters.Requeued += uint64(len(kept))
+	if m.settings.backoff.kind != logpb.QueueConfig_AT_ONCE || due != 0 {
+		kept = slices.DeleteFunc(kept, func(held checkout) bool { return m.delay(held, due) })
 	}
-	kept = ds.members.putBack(kept)
+	kept = m.putBackGrouped(kept)
 	if bySeq {
-		ds.messages.putBack(kept)
+		m.messages.putBack(kept)
 	} else if len(kept) > 0 {
-		ds.messages.returnAll(kept)
+		m.messages.returnAll(kept)
 	}
 	for _, held := range kept {
-		ds.messages.watch(held.handle)
+		m.messages.watch(held.handle)
 	}
 }
 
 // delay sets a message aside that goes back, and reports whether it has to wait.
 // A due time of its own takes precedence over the settings; one that has passed
 // means at once.
-func (ds *deliveries) delay(held checkout, due fsm.Time) bool {
+func (m *Machine) delay(held checkout, due fsm.Time) bool {
 	if due == 0 {
-		due = ds.clock.now()
-		if wait := ds.settings.backoff.after(ds.messages.get(held.handle), held.failed && !held.lapsed, ds.id); wait != 0 {
-			due = ds.clock.deadline(wait)
+		due = m.clock.now()
+		if wait := m.settings.backoff.after(m.messages.Get(held.handle), held.failed && !held.lapsed, m.id); wait != 0 {
+			due = m.clock.deadline(wait)
 		}
 	}
-	if due <= ds.clock.now() {
+	if due <= m.clock.now() {
 		return false
 	}
-	ds.aside.delay(held.handle, due)
+	m.aside.delay(held.handle, due)
 	return true
 }
 
 // expireReturned expires the messages of scratch.overdue, which are in no
 // place. The order is that of catchUp.
-func (ds *deliveries) expireReturned(eff *fsm.Effects) {
-	slices.SortFunc(ds.scratch.overdue, func(a, b checkout) int {
-		x, y := ds.messages.get(a.handle), ds.messages.get(b.handle)
+func (m *Machine) expireReturned(eff *fsm.Effects) {
+	slices.SortFunc(m.scratch.overdue, func(a, b checkout) int {
+		x, y := m.messages.Get(a.handle), m.messages.Get(b.handle)
 		return cmp.Or(cmp.Compare(x.expireAt, y.expireAt), cmp.Compare(x.seq, y.seq))
 	})
-	for _, held := range ds.scratch.overdue {
-		ds.scratch.heldBy(held.by)
-		ds.outbox.die(held.handle, logpb.Death_EXPIRED, eff)
+	for _, held := range m.scratch.overdue {
+		m.scratch.heldBy(held.by)
+		m.outbox.die(held.handle, logpb.Death_EXPIRED, eff)
 	}
-	ds.scratch.heldBy(0)
+	m.scratch.heldBy(0)
 }

@@ -1,18 +1,20 @@
 package queue
 
 import (
+	"bufio"
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"slices"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // snapshotVersion is the version of the encoding as such. Later versions of the
@@ -42,29 +44,17 @@ type Snapshot struct {
 // and copied in pieces when the machine changes them. The first write to each
 // piece after it costs a copy of that piece. Requires: all commands of the last
 // entry were applied.
-func (m *Machine) Snapshot() *Snapshot {
-	s := m.view()
-	s.messages = m.messages.freeze()
-	s.ends = m.ends.freeze()
-	s.seen = m.seen.freeze()
-	s.consumers, s.held = m.consumers.freeze()
-	s.held = m.detached.freeze(m.deliveries.freeze(s.held))
-	s.locks = m.locks.freeze()
-	s.sessions = m.sessions.freeze()
-	return s
-}
+func (m *Machine) Snapshot() *Snapshot { return m.capture(true) }
 
-// view returns a snapshot that is valid until the machine changes. It marks
-// nothing as shared, so later writes copy nothing.
-func (m *Machine) view() *Snapshot {
+// capture returns the current state. Unless keep, it is valid until the machine changes,
+// and marks nothing as shared: later writes copy nothing.
+func (m *Machine) capture(keep bool) *Snapshot {
 	s := &Snapshot{
-		head:     m.head(),
-		messages: m.messages.view(), ends: m.ends.view(), seen: m.seen.view(),
-		sessions: m.sessions.view(),
+		head: m.head(), messages: m.messages.capture(keep), ends: m.ends.capture(keep), seen: m.seen.capture(keep),
+		locks: m.locks.capture(keep), sessions: m.sessions.capture(keep),
 	}
-	s.consumers, s.held = m.consumers.view()
-	s.held = m.detached.view(m.deliveries.view(s.held))
-	s.locks = m.locks.view()
+	s.consumers, s.held = m.consumers.capture(keep)
+	s.held = m.detached.capture(keep, m.returnings.capture(keep, s.held))
 	return s
 }
 
@@ -83,7 +73,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	m.sessions.save(h)
 	m.consumers.save(h)
 	m.lease.save(h)
-	m.deliveries.save(h)
+	m.returnings.save(h)
 	m.detached.save(h)
 	m.groups.save(h, m.consumers.position)
 	m.seen.save(h)
@@ -91,26 +81,6 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 		h.FsmVersion = m.version
 	}
 	return h
-}
-
-// proto returns the counters in the form of the snapshot.
-func (c *Counters) proto() *logpb.QueueCounters {
-	deaths := make([]uint64, 0, len(c.Deaths)*len(c.Deaths[0]))
-	for _, d := range c.Deaths {
-		deaths = append(deaths, d[:]...)
-	}
-	return &logpb.QueueCounters{
-		Enqueued: c.Enqueued, Delivered: c.Delivered, Redelivered: c.Redelivered, Acked: c.Acked, Requeued: c.Requeued,
-		Expired: c.Expired, DeadLettered: c.DeadLettered, DeadDropped: c.DeadDropped, TimedOut: c.TimedOut,
-		LateAcks: c.LateAcks, Purged: c.Purged, Duplicates: c.Duplicates,
-		Refused: c.Refused, Scheduled: c.Scheduled, Unscheduled: c.Unscheduled, SettledExpired: c.AckedExpired,
-		DeadConfirmed: c.DeadConfirmed, DeadRefused: c.DeadRefused, Deaths: deaths, Unroutable: c.Unroutable, Forwarded: c.Forwarded,
-		Deferred: c.Deferred, Kicked: c.Kicked, Parked: c.Parked, Unparked: c.Unparked,
-		Cancelled: c.Cancelled, Replaced: c.Replaced,
-		LocksLost: c.LocksLost, LocksRenewed: c.LocksRenewed, LateLocks: c.LateLocks,
-		GroupsTaken: c.GroupsTaken, GroupsLost: c.GroupsLost,
-		SameId: c.SameID, IdsForgotten: c.IDsForgotten,
-	}
 }
 
 // LiveIndexes iterates over the entries that had live messages, ascending.
@@ -143,9 +113,9 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.messages.writeList(e, groupedList)
 	s.messages.writeList(e, parkedList)
 	for i, all := range s.held {
-		for id, held := range all.all() {
+		for id, held := range all.All() {
 			st := s.messages.fill(&e.message, held.handle)
-			st.Consumer, st.Delivery = uint32(i), id.seq
+			st.Consumer, st.Delivery = uint32(i), id.Seq
 			st.Deadline, st.Limit, st.Since = int64(held.deadline), uint64(held.limit), int64(held.since)
 			s.locks.fill(st, held.lock)
 			e.record(st)
@@ -154,8 +124,8 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.messages.writeList(e, outboxList)
 	s.messages.writeList(e, waitingList)
 	s.messages.writePurged(e)
-	for i := range s.ends.len() {
-		e.record(s.ends.item(i).state())
+	for i := range s.ends.Len() {
+		e.record(s.ends.Item(i).state())
 	}
 	e.flush(0)
 	return e.written, e.err
@@ -250,8 +220,239 @@ func (e *encoder) flush(limit int) {
 // are compared by it at the same index.
 func (m *Machine) Hash() [32]byte {
 	h := sha256.New()
-	if _, err := m.view().WriteTo(h); err != nil {
+	if _, err := m.capture(false).WriteTo(h); err != nil {
 		panic(err) // a hash accepts every write
 	}
 	return [32]byte(h.Sum(nil))
 }
+
+// ErrSnapshot is wrapped by Restore when its input is not a state of this
+// queue.
+var ErrSnapshot = errors.New("not a valid snapshot of the queue")
+
+// ErrVersion is returned by Restore when the state has a version that this
+// program does not support.
+var ErrVersion = errors.New("the snapshot needs a newer program")
+
+// maxRecord bounds one record of a snapshot, for the writer as for the reader.
+const maxRecord = 1 << 30
+
+// Restore replaces the state with what WriteTo has written, up to the end of r.
+// If it fails, the machine is unchanged.
+//
+// What a snapshot leaves out is built again: lists, indexes by time and number,
+// entries, counts, rings, lives. Afterwards the machine gives the same answers,
+// effects and snapshots as the one that wrote it, though its handles differ.
+// Bounds and the highest supported version stay those of m. O(n).
+func (m *Machine) Restore(r io.Reader) error {
+	n := New(m.name, m.id)
+	n.newest, n.bounds = m.newest, m.bounds
+	n.ends.keep(m.ends.kept())
+	if err := n.restore(bufio.NewReaderSize(r, encoderBuffer)); err != nil {
+		return err
+	}
+	*m = *n
+	return nil
+}
+
+// restore reads into a new machine. The order is that of the encoding:
+// consumers before what they hold, messages before their indexes, and Check
+// last, so that no damage goes unnoticed.
+func (m *Machine) restore(r *bufio.Reader) error {
+	var buf bytes.Buffer
+	var head logpb.QueueSnapshot
+	if err := readRecord(r, &buf); err != nil {
+		return noEOF(err)
+	}
+	if err := logpb.Unmarshal(buf.Bytes(), &head); err != nil {
+		return fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	if head.FsmVersion > m.newest {
+		return fmt.Errorf("%w: it is of version %d, this one supports up to %d", ErrVersion, head.FsmVersion, m.newest)
+	}
+	if head.Version != snapshotVersion {
+		return fmt.Errorf("%w: version %d", ErrSnapshot, head.Version)
+	}
+	if string(head.Name) != m.name || head.QueueId != uint64(m.id) {
+		return fmt.Errorf("%w: it is of queue %d %q", ErrSnapshot, head.QueueId, head.Name)
+	}
+	for range head.Parts {
+		if err := readRecord(r, &buf); err != nil {
+			return noEOF(err)
+		}
+		var part logpb.QueueSnapshot
+		if err := logpb.Unmarshal(buf.Bytes(), &part); err != nil {
+			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		}
+		addPart(&head, &part)
+	}
+	if err := m.restoreHead(&head); err != nil {
+		return err
+	}
+	var st logpb.MessageState
+	for range head.Messages {
+		st = logpb.MessageState{}
+		if err := readRecord(r, &buf); err != nil {
+			return noEOF(err)
+		}
+		if err := st.UnmarshalVT(buf.Bytes()); err != nil {
+			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		}
+		if err := m.restoreMessage(&st); err != nil {
+			return err
+		}
+	}
+	if err := m.ends.restoreAll(r, &buf, head.Ends); err != nil {
+		return err
+	}
+	if _, err := r.ReadByte(); err != io.EOF {
+		return fmt.Errorf("%w: something follows it", ErrSnapshot)
+	}
+	if err := m.returnings.restored(); err != nil {
+		return err
+	}
+	if err := m.consumers.restoreService(head.Service, head.SingleActive); err != nil {
+		return err
+	}
+	m.groups.restored()
+	m.entries.restore()
+	m.labels.restore()
+	if err := m.Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrSnapshot, err)
+	}
+	return nil
+}
+
+// readRecord reads one record into buf; io.EOF only before its first byte.
+func readRecord(r *bufio.Reader, buf *bytes.Buffer) error {
+	size, err := binary.ReadUvarint(r)
+	if err != nil {
+		return err
+	}
+	if size > maxRecord {
+		return fmt.Errorf("%w: a record of %d bytes", ErrSnapshot, size)
+	}
+	buf.Reset()
+	if _, err := io.CopyN(buf, r, int64(size)); err != nil {
+		return noEOF(err)
+	}
+	return nil
+}
+
+// noEOF turns the end of the input within a record into an error.
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// restoreHead restores everything that is not about single messages. Settings
+// come first: the rest depends on them, and configure acts on an empty machine.
+// The clock comes before sessions and deliveries, which compare with it.
+func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
+	if h.Config == nil || h.Counters == nil || h.State > uint32(Gone) {
+		return fmt.Errorf("%w: its head is incomplete", ErrSnapshot)
+	}
+	m.configure(&logpb.Configure{Config: h.Config}, &fsm.Effects{})
+	m.clock.restore(h)
+	m.entries.begin(h.Index)
+	m.entries.expectAll(h.Messages)
+	m.messages.restoreHead(h)
+	m.version = max(h.FsmVersion, 1)
+	m.lease.restore(h)
+	m.outbox.restoreHead(h)
+	m.ends.restoreHead(h)
+	if err := m.counters.restore(h.Counters); err != nil {
+		return err
+	}
+	if err := m.seen.restore(h); err != nil {
+		return err
+	}
+	m.sessions.restoreHead(h)
+	detached, err := m.detached.restore(h)
+	if err != nil {
+		return err
+	}
+	m.returnings.restoreHead(h, detached)
+	if err := m.consumers.restoreAll(h); err != nil {
+		return err
+	}
+	return m.groups.restore(h, m.consumers.len(), m.consumers.at)
+}
+
+// restoreMessage adds the next message, in the order of the encoding. The place
+// is set first; then its holder or its route is added.
+func (m *Machine) restoreMessage(st *logpb.MessageState) error {
+	h, err := m.messages.restore(st)
+	if err != nil {
+		return err
+	}
+	switch Place(st.Place) {
+	case CheckedOut:
+		return m.restoreHeld(st, h)
+	case Delayed, Deferred:
+		return m.aside.restore(st, h)
+	case Outbox, Waiting:
+		return m.outbox.restore(st, h)
+	}
+	return nil
+}
+
+// partSize is about how long a part of a snapshot's head is, and how long a head is
+// that is not divided.
+const partSize = 1 << 20
+
+// divide takes the lists out of a head, which it changes, and returns them in parts.
+// Each has as much as goes into partSize, but at least one element. Lists that cannot
+// be long stay. Equal heads are divided equally.
+func divide(h *logpb.QueueSnapshot) []*logpb.QueueSnapshot {
+	d := &divider{}
+	split(d, &h.Targets, messageSize, func(p *logpb.QueueSnapshot) *[]*logpb.DeadTarget { return &p.Targets })
+	split(d, &h.Sessions, messageSize, func(p *logpb.QueueSnapshot) *[]*logpb.SessionState { return &p.Sessions })
+	split(d, &h.Consumers, messageSize, func(p *logpb.QueueSnapshot) *[]*logpb.ConsumerState { return &p.Consumers })
+	split(d, &h.Ended, messageSize, func(p *logpb.QueueSnapshot) *[]*logpb.Session { return &p.Ended })
+	split(d, &h.EndedAt, numberSize, func(p *logpb.QueueSnapshot) *[]int64 { return &p.EndedAt })
+	split(d, &h.Returning, messageSize, func(p *logpb.QueueSnapshot) *[]*logpb.ReturningState { return &p.Returning })
+	split(d, &h.Groups, messageSize, func(p *logpb.QueueSnapshot) *[]*logpb.GroupState { return &p.Groups })
+	split(d, &h.EndedGroups, textSize, func(p *logpb.QueueSnapshot) *[]string { return &p.EndedGroups })
+	split(d, &h.GroupTakers, messageSize, func(p *logpb.QueueSnapshot) *[]*logpb.GroupTakerState { return &p.GroupTakers })
+	split(d, &h.Detached, messageSize, func(p *logpb.QueueSnapshot) *[]*logpb.DetachedState { return &p.Detached })
+	split(d, &h.SeenIds, byteSize, func(p *logpb.QueueSnapshot) *[]byte { return &p.SeenIds })
+	split(d, &h.SeenAfter, numberSize, func(p *logpb.QueueSnapshot) *[]uint64 { return &p.SeenAfter })
+	h.Parts = uint64(len(d.parts))
+	return d.parts
+}
+
+// addPart is the inverse of divide for one part: it adds what p lists to h.
+func addPart(h, p *logpb.QueueSnapshot) {
+	ids := append(h.SeenIds, p.SeenIds...)
+	proto.Merge(h, p)
+	h.SeenIds = ids
+}
+
+// divider fills parts one after the other. left is what is left of the last one.
+type divider struct {
+	parts []*logpb.QueueSnapshot
+	left  int
+}
+
+// split moves a list to the parts. size bounds what an element takes there, and in is
+// the list of a part.
+func split[T any](d *divider, list *[]T, size func(T) int, in func(*logpb.QueueSnapshot) *[]T) {
+	for _, x := range *list {
+		n := size(x)
+		if n > d.left && d.left < partSize || len(d.parts) == 0 {
+			d.parts, d.left = append(d.parts, &logpb.QueueSnapshot{}), partSize
+		}
+		d.left -= n
+		to := in(d.parts[len(d.parts)-1])
+		*to = append(*to, x)
+	}
+	*list = nil
+}
+
+func messageSize[M proto.Message](m M) int { return proto.Size(m) + 8 }
+func textSize(s string) int                { return len(s) + 8 }
+func numberSize[N int64 | uint64](N) int   { return 10 }
+func byteSize(byte) int                    { return 1 }

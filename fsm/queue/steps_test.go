@@ -305,7 +305,7 @@ func (f *full) mustHaveDone(t *testing.T, most int) {
 		t.Errorf("%d steps, the most is %d", f.steps, most)
 	}
 	mustCheck(t, f.m)
-	if f.m.deliveries.unfinished() {
+	if f.m.unfinished() {
 		t.Error("something is left, and nothing due")
 	}
 }

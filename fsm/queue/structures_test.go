@@ -3,125 +3,14 @@ package queue
 import (
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+	"google.golang.org/protobuf/proto"
 )
-
-// TestArena hands out and takes back, and keeps frozen copies, which must not
-// change.
-func TestArena(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	var a arena[uint64]
-	model := map[uint32]uint64{}
-	type frozen struct {
-		p     pages[uint64]
-		model map[uint32]uint64
-	}
-	var copies []frozen
-	grow := true
-	for step := range 60_000 {
-		switch n := len(model); {
-		case n > 3000:
-			grow = false
-		case n == 0:
-			grow = true
-		}
-		if h := uint32(r.IntN(4000)); model[h] != 0 && (!grow || r.IntN(3) == 0) {
-			a.release(h)
-			delete(model, h)
-		} else if model[h] != 0 {
-			*a.mut(h)++
-			model[h]++
-		} else if grow {
-			h := a.alloc()
-			if h == 0 || model[h] != 0 || *a.get(h) != 0 {
-				t.Fatalf("step %d: handle %d is not free", step, h)
-			}
-			*a.mut(h) = uint64(step + 1)
-			model[h] = uint64(step + 1)
-		}
-		if a.live() != len(model) {
-			t.Fatalf("step %d: %d live, want %d", step, a.live(), len(model))
-		}
-		if r.IntN(5000) == 0 {
-			copies = append(copies, frozen{a.freeze(), maps.Clone(model)})
-		}
-	}
-	copies = append(copies, frozen{a.freeze(), model})
-	for i, c := range copies {
-		for h, v := range c.model {
-			if *c.p.at(int(h)) != v {
-				t.Fatalf("copy %d: %d is %d, want %d", i, h, *c.p.at(int(h)), v)
-			}
-		}
-	}
-}
-
-// TestArenaShrinks: what a backlog has taken comes back with it.
-func TestArenaShrinks(t *testing.T) {
-	var a arena[message]
-	for range 10 * chunkLen {
-		a.alloc()
-	}
-	for h := range uint32(10 * chunkLen) {
-		a.release(h + 1)
-	}
-	if a.capacity() > chunkLen || cap(a.free) > chunkLen {
-		t.Errorf("an empty arena keeps %d items and %d handles", a.capacity(), cap(a.free))
-	}
-	if h := a.alloc(); h != 1 || *a.get(h) != (message{}) {
-		t.Errorf("begins again with %d: %+v", h, *a.get(h))
-	}
-}
-
-func TestDeque(t *testing.T) {
-	r := rand.New(rand.NewPCG(2, 2))
-	var d deque[int]
-	var model []int
-	type frozen struct {
-		d     deque[int]
-		model []int
-	}
-	var copies []frozen
-	for step := range 50_000 {
-		// Swing between empty and some thousand.
-		if target := (step / 5000 % 4) * 1500; len(model) > target && r.IntN(3) > 0 || len(model) > 0 && r.IntN(3) == 0 {
-			if *d.item(0) != model[0] {
-				t.Fatalf("step %d: front is %d, want %d", step, *d.item(0), model[0])
-			}
-			d.pop()
-			model = model[1:]
-		} else {
-			d.push(step)
-			model = append(model, step)
-		}
-		if len(model) > 0 {
-			i := r.IntN(len(model))
-			*d.edit(i) += 1_000_000
-			model = slices.Clone(model)
-			model[i] += 1_000_000
-			if *d.item(i) != model[i] || *d.item(len(model) - 1) != model[len(model)-1] {
-				t.Fatalf("step %d: item %d differs", step, i)
-			}
-		}
-		if d.len() != len(model) {
-			t.Fatalf("step %d: %d items, want %d", step, d.len(), len(model))
-		}
-		if r.IntN(4000) == 0 {
-			copies = append(copies, frozen{d.freeze(), slices.Clone(model)})
-		}
-	}
-	d.clear()
-	for i, c := range copies {
-		for j, v := range c.model {
-			if *c.d.item(j) != v {
-				t.Fatalf("copy %d: item %d is %d, want %d", i, j, *c.d.item(j), v)
-			}
-		}
-	}
-}
 
 func TestLiveIndexes(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
@@ -158,8 +47,8 @@ func TestLiveIndexes(t *testing.T) {
 				t.Fatalf("step %d: entry %d: live is %v", step, x, l.has(x))
 			}
 		}
-		if l.len() != len(model) {
-			t.Fatalf("step %d: %d entries for %d live", step, l.len(), len(model))
+		if l.Len() != len(model) {
+			t.Fatalf("step %d: %d entries for %d live", step, l.Len(), len(model))
 		}
 	}
 	if got, want := slices.Collect(l.indexes()), slices.Sorted(maps.Keys(model)); !slices.Equal(got, want) {
@@ -209,17 +98,17 @@ func TestHeld(t *testing.T) {
 				t.Fatalf("step %d: %d found is %v", step, probe, ok)
 			}
 		}
-		if h.len() != len(model) {
-			t.Fatalf("step %d: %d held, want %d", step, h.len(), len(model))
+		if h.Len() != len(model) {
+			t.Fatalf("step %d: %d held, want %d", step, h.Len(), len(model))
 		}
 		if r.IntN(1000) == 0 {
-			views = append(views, view{h.freeze(), idsBetween(model, 0, id)})
+			views = append(views, view{h.Freeze(), idsBetween(model, 0, id)})
 		}
 	}
 	for i, v := range views {
 		var got []uint64
-		for k := range v.all.all() {
-			got = append(got, k.seq)
+		for k := range v.all.All() {
+			got = append(got, k.Seq)
 		}
 		if !slices.Equal(got, v.want) {
 			t.Fatalf("view %d has changed: %v, want %v", i, got, v.want)
@@ -236,4 +125,48 @@ func idsBetween(model map[uint64]uint32, first, last uint64) []uint64 {
 	}
 	slices.Sort(ids)
 	return ids
+}
+
+// TestCountersAreStored: every counter is in a snapshot, at a place of its own.
+func TestCountersAreStored(t *testing.T) {
+	var c, again Counters
+	n := uint64(0)
+	number := func(v reflect.Value) {
+		n++
+		v.SetUint(n)
+	}
+	for v := reflect.ValueOf(&c).Elem(); v.NumField() > int(n); {
+		if f := v.Field(int(n)); f.Kind() == reflect.Uint64 {
+			number(f)
+		} else {
+			n++ // the array of deaths
+		}
+	}
+	for reason := range c.Deaths {
+		for disposition := range c.Deaths[reason] {
+			number(reflect.ValueOf(&c.Deaths[reason][disposition]).Elem())
+		}
+	}
+	st := c.proto()
+	fields := st.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		if !st.ProtoReflect().Has(fields.Get(i)) {
+			t.Errorf("no counter is stored as %s", fields.Get(i).Name())
+		}
+	}
+	if err := again.restore(st); err != nil || again != c {
+		t.Errorf("%v: stored %+v, restored %+v", err, c, again)
+	}
+}
+
+// TestSettingsAreCopied: the settings of a queue are a copy of what the log says, but
+// for fields of later versions: a snapshot would have them.
+func TestSettingsAreCopied(t *testing.T) {
+	c := &logpb.QueueConfig{DeliveryLimit: 3, RetrySteps: []uint64{1, 2}}
+	c.ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1})
+	s := newSettings(c)
+	c.RetrySteps[0], c.DeliveryLimit = 9, 9
+	if !proto.Equal(s.QueueConfig, &logpb.QueueConfig{DeliveryLimit: 3, RetrySteps: []uint64{1, 2}}) {
+		t.Errorf("the settings are %v", s.QueueConfig)
+	}
 }

@@ -41,7 +41,7 @@ type timers struct {
 	order   sorted[uint32]
 	ordered bool
 	// While a delivery is on its way back, its entry may name a consumer that has
-	// ended, or none after a restore: nothing times out then, see deliveries.tick.
+	// ended, or none after a restore: nothing times out then, see Machine.tick.
 	timeouts sorted[holding]
 }
 
@@ -76,9 +76,9 @@ func (x *message) order() key { return orderKey(x.expireAt, x.seq) }
 
 func orderKey(expireAt fsm.Time, seq uint64) key {
 	if expireAt == 0 {
-		return key{never, seq}
+		return key{At: never, Seq: seq}
 	}
-	return key{expireAt, seq}
+	return key{At: expireAt, Seq: seq}
 }
 
 // orderByDeadline says whether order is kept. Requires: nothing is ready.
@@ -94,13 +94,13 @@ func (t *timers) hasOrder(x *message) bool {
 // not there already.
 func (t *timers) watch(x *message, h uint32) {
 	if t.hasOrder(x) {
-		t.order.put(orderKey(x.expireAt, x.seq), h)
+		t.order.Put(orderKey(x.expireAt, x.seq), h)
 	}
 	if x.expireAt == 0 {
 		return
 	}
 	if in := t.table(x.place); in != nil {
-		in.put(key{x.expireAt, x.seq}, h)
+		in.Put(key{At: x.expireAt, Seq: x.seq}, h)
 	}
 }
 
@@ -108,27 +108,27 @@ func (t *timers) watch(x *message, h uint32) {
 // it was added with.
 func (t *timers) forget(x *message) {
 	if t.hasOrder(x) {
-		t.order.remove(x.order())
+		t.order.Remove(x.order())
 	}
 	if x.expireAt == 0 {
 		return
 	}
 	if in := t.table(x.place); in != nil {
-		in.remove(key{x.expireAt, x.seq})
+		in.Remove(key{At: x.expireAt, Seq: x.seq})
 	}
 }
 
 // expire adds the expiry of message h, which is set aside; 0: it has none.
 func (t *timers) expire(at fsm.Time, seq uint64, h uint32) {
 	if at != 0 {
-		t.expiries.put(key{at, seq}, h)
+		t.expiries.Put(key{At: at, Seq: seq}, h)
 	}
 }
 
 // neverExpire removes the expiry of a message set aside; 0: it has none.
 func (t *timers) neverExpire(at fsm.Time, seq uint64) {
 	if at != 0 {
-		t.expiries.remove(key{at, seq})
+		t.expiries.Remove(key{At: at, Seq: seq})
 	}
 }
 
@@ -136,15 +136,15 @@ func (t *timers) neverExpire(at fsm.Time, seq uint64) {
 // replaced, in O(1), and the messages keep their instants: only for messages
 // that are purged as a whole.
 func (t *timers) forgetWaiting() {
-	t.expiries.clear()
-	t.schedules.clear()
-	t.delays.clear()
-	t.returns.clear()
-	t.order.clear()
+	t.expiries.Clear()
+	t.schedules.Clear()
+	t.delays.Clear()
+	t.returns.Clear()
+	t.order.Clear()
 }
 
 // forgetHeld removes all deliveries.
-func (t *timers) forgetHeld() { t.timeouts.clear() }
+func (t *timers) forgetHeld() { t.timeouts.Clear() }
 
 // expiry returns the message that expires first; false: none ever does. Equal
 // instants come in the order of their numbers.
@@ -154,9 +154,9 @@ func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiri
 func (t *timers) expiringBy(instants []fsm.Time) []uint64 {
 	ends := make([]key, len(instants))
 	for i, at := range instants {
-		ends[i] = key{at: at + 1}
+		ends[i] = key{At: at + 1}
 	}
-	return t.expiries.counts(ends)
+	return t.expiries.Counts(ends)
 }
 
 // nextInOrder returns the ready message that expires first, but not before an
@@ -164,32 +164,32 @@ func (t *timers) expiringBy(instants []fsm.Time) []uint64 {
 //
 // Requires: ordered. O(log n).
 func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
-	for _, h := range t.order.from(key{at: at}) {
+	for _, h := range t.order.From(key{At: at}) {
 		return *h
 	}
 	return 0
 }
 
 // timed is the number of messages that become ready at an instant.
-func (t *timers) timed() int { return t.schedules.len() + t.delays.len() + t.returns.len() }
+func (t *timers) timed() int { return t.schedules.Len() + t.delays.Len() + t.returns.Len() }
 
 // nextTimed returns the message, scheduled or set aside, that is due first; false:
 // there is none. Numbers are unique over all tables, so there is no tie.
 func (t *timers) nextTimed() (due key, h uint32, ok bool) {
 	due, h, ok = firstOf(&t.schedules)
 	for _, in := range [...]*sorted[uint32]{&t.delays, &t.returns} {
-		if k, other, some := firstOf(in); some && (!ok || k.before(due)) {
+		if k, other, some := firstOf(in); some && (!ok || k.Before(due)) {
 			due, h, ok = k, other, true
 		}
 	}
 	return due, h, ok
 }
 
-// overdueTimed reports whether a message, scheduled or set aside, is due and has not
+// overdue reports whether a message, scheduled or set aside, is due and has not
 // become ready yet: a command could not do all that was due.
-func overdueTimed(s *shared, t *timers) bool {
+func (t *timers) overdue(now fsm.Time) bool {
 	next, _, ok := t.nextTimed()
-	return ok && next.at <= s.clock.now()
+	return ok && next.At <= now
 }
 
 // nextDelayed returns the delayed message that is due first; false: there is
@@ -200,24 +200,24 @@ func (t *timers) nextDelayed() (h uint32, ok bool) {
 }
 
 // scheduled iterates over the scheduled messages, starting at a key.
-func (t *timers) scheduled(from key) iter.Seq2[key, *uint32] { return t.schedules.from(from) }
+func (t *timers) scheduled(from key) iter.Seq2[key, *uint32] { return t.schedules.From(from) }
 
 // scheduledSpan returns when the first and the last scheduled message are due;
 // 0: there is none.
 func (t *timers) scheduledSpan() (first, last fsm.Time) {
-	if t.schedules.len() == 0 {
+	if t.schedules.Len() == 0 {
 		return 0, 0
 	}
-	from, _ := t.schedules.first()
-	till, _ := t.schedules.last()
-	return from.at, till.at
+	from, _ := t.schedules.First()
+	till, _ := t.schedules.Last()
+	return from.At, till.At
 }
 
 // hold adds a delivery of message seq, if it has a deadline. Requires: the
 // message has no entry here yet.
 func (t *timers) hold(deadline fsm.Time, seq uint64, of holding) {
 	if deadline != 0 {
-		t.timeouts.put(key{deadline, seq}, of)
+		t.timeouts.Put(key{At: deadline, Seq: seq}, of)
 	}
 }
 
@@ -225,14 +225,14 @@ func (t *timers) hold(deadline fsm.Time, seq uint64, of holding) {
 // that was removed before, see takeOverdue.
 func (t *timers) letGo(deadline fsm.Time, seq uint64) {
 	if deadline != 0 {
-		t.timeouts.remove(key{deadline, seq})
+		t.timeouts.Remove(key{At: deadline, Seq: seq})
 	}
 }
 
 // held returns the delivery of message seq with this deadline; false: there is
 // none.
 func (t *timers) held(deadline fsm.Time, seq uint64) (holding, bool) {
-	if p := t.timeouts.get(key{deadline, seq}); p != nil {
+	if p := t.timeouts.Get(key{At: deadline, Seq: seq}); p != nil {
 		return *p, true
 	}
 	return holding{}, false
@@ -246,10 +246,10 @@ func (t *timers) clear() { *t = timers{ordered: t.ordered} }
 
 // firstOf returns the first entry of a table; false: it is empty.
 func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
-	if s.len() == 0 {
+	if s.Len() == 0 {
 		return k, v, false
 	}
-	k, p := s.first()
+	k, p := s.First()
 	return k, *p, true
 }
 
@@ -257,19 +257,19 @@ func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
 // each of these was checked individually when it was found.
 func (t *timers) check(k *checker) {
 	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[Parked] + k.timed[0]
-	k.that(t.expiries.len() == expire, "%d messages expire, of %d", t.expiries.len(), expire)
-	k.that(t.order.len() == k.ordered, "%d messages have an order, of %d", t.order.len(), k.ordered)
-	k.that(t.schedules.len() == k.timed[Scheduled], "%d messages are scheduled, of %d", t.schedules.len(), k.timed[Scheduled])
-	k.that(t.delays.len() == k.timed[Delayed], "%d messages are delayed, of %d", t.delays.len(), k.timed[Delayed])
-	k.that(t.returns.len() == k.timed[Deferred], "%d deferred messages return, of %d", t.returns.len(), k.timed[Deferred])
-	k.that(t.timeouts.len() == k.timeouts, "%d timeouts of %d", t.timeouts.len(), k.timeouts)
+	k.that(t.expiries.Len() == expire, "%d messages expire, of %d", t.expiries.Len(), expire)
+	k.that(t.order.Len() == k.ordered, "%d messages have an order, of %d", t.order.Len(), k.ordered)
+	k.that(t.schedules.Len() == k.timed[Scheduled], "%d messages are scheduled, of %d", t.schedules.Len(), k.timed[Scheduled])
+	k.that(t.delays.Len() == k.timed[Delayed], "%d messages are delayed, of %d", t.delays.Len(), k.timed[Delayed])
+	k.that(t.returns.Len() == k.timed[Deferred], "%d deferred messages return, of %d", t.returns.Len(), k.timed[Deferred])
+	k.that(t.timeouts.Len() == k.timeouts, "%d timeouts of %d", t.timeouts.Len(), k.timeouts)
 }
 
 // checkOne checks that message h is in its table if it has an instant.
 func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	if t.hasOrder(x) {
 		k.ordered++
-		p := t.order.get(x.order())
+		p := t.order.Get(x.order())
 		k.that(p != nil && *p == h, "message %d has no order", x.seq)
 	}
 	in := t.table(x.place)
@@ -278,7 +278,7 @@ func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	}
 	k.timed[x.place]++
 	k.deadline(x.expireAt)
-	if p := in.get(key{x.expireAt, x.seq}); p == nil || *p != h {
+	if p := in.Get(key{At: x.expireAt, Seq: x.seq}); p == nil || *p != h {
 		k.fail("message %d is not in its index at %d", x.seq, x.expireAt)
 	}
 }
@@ -291,7 +291,7 @@ func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 	}
 	k.timed[0]++
 	k.deadline(at)
-	if p := t.expiries.get(key{at, seq}); p == nil || *p != h {
+	if p := t.expiries.Get(key{At: at, Seq: seq}); p == nil || *p != h {
 		k.fail("message %d, set aside, is not in the index at %d", seq, at)
 	}
 }
@@ -299,9 +299,9 @@ func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 // has reports whether a message with this place, instant and number is in a
 // table.
 func (t *timers) has(p Place, at fsm.Time, seq uint64) bool {
-	if t.ordered && (p == Ready || p == Returned) && t.order.get(orderKey(at, seq)) != nil {
+	if t.ordered && (p == Ready || p == Returned) && t.order.Get(orderKey(at, seq)) != nil {
 		return true
 	}
 	in := t.table(p)
-	return in != nil && at != 0 && in.get(key{at, seq}) != nil
+	return in != nil && at != 0 && in.Get(key{At: at, Seq: seq}) != nil
 }

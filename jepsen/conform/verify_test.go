@@ -118,7 +118,7 @@ var verifyRows = suite{test: "TestVerified", title: "Do the replicas agree", rou
 
 // miscounts is the fault: each message that comes counts twice.
 var miscounts = cluster.Change{
-	File: "fsm/queue/enqueue.go", Old: "it.counters.Enqueued++\n\treturn", New: "it.counters.Enqueued += 2\n\treturn",
+	File: "fsm/queue/enqueue.go", Old: "m.counters.Enqueued++\n\treturn", New: "m.counters.Enqueued += 2\n\treturn",
 }
 
 // verified is the answer of a comparison.

@@ -1,4 +1,4 @@
-package queue
+package ordered
 
 import "slices"
 
@@ -9,7 +9,7 @@ const (
 	firstChunk = 8
 )
 
-// pages is an array in chunks that can be frozen: a frozen array never changes,
+// Pages is an array in chunks that can be frozen: a frozen array never changes,
 // and the chunks it shares with the living one are copied before the next
 // write to them. at is for reading; a pointer from own may be written to until
 // the next freeze or extend.
@@ -23,7 +23,7 @@ const (
 // The owner and a frozen copy may be used by different goroutines: the copy reads
 // chunks that nobody writes to. There is no lock, since chunks are never handed
 // back.
-type pages[T any] struct {
+type Pages[T any] struct {
 	// The tables themselves are not shared: freeze copies them.
 	chunks [][]T
 	epochs []uint64 // chunk i is shared unless epochs[i] == epoch
@@ -31,14 +31,14 @@ type pages[T any] struct {
 	spare  []T // a chunk that was dropped, for the next extend
 }
 
-// at returns item i, for reading. Requires: 0 ≤ i < capacity(). The pointer is
+// At returns item i, for reading. Requires: 0 ≤ i < capacity(). The pointer is
 // good until the next own, extend or freeze: later writes may go to a copy.
-func (p *pages[T]) at(i int) *T { return &p.chunks[i/chunkLen][i%chunkLen] }
+func (p *Pages[T]) At(i int) *T { return &p.chunks[i/chunkLen][i%chunkLen] }
 
 // own returns item i for writing. A chunk that is shared is copied before, so
 // that the first write to each after a freeze costs a chunk. It allocates only
 // then.
-func (p *pages[T]) own(i int) *T {
+func (p *Pages[T]) own(i int) *T {
 	c := i / chunkLen
 	if p.epochs[c] != p.epoch {
 		p.chunks[c] = slices.Clone(p.chunks[c])
@@ -47,8 +47,8 @@ func (p *pages[T]) own(i int) *T {
 	return &p.chunks[c][i%chunkLen]
 }
 
-// capacity is the number of items at and own reach.
-func (p *pages[T]) capacity() int {
+// Capacity is the number of items at and own reach.
+func (p *Pages[T]) Capacity() int {
 	switch len(p.chunks) {
 	case 0:
 		return 0
@@ -61,8 +61,8 @@ func (p *pages[T]) capacity() int {
 // extend adds capacity. It adds one chunk, or doubles an only chunk, up to
 // chunkLen. Added items are zero. A chunk that grows is copied, so a frozen
 // copy keeps the old one.
-func (p *pages[T]) extend() {
-	switch n := p.capacity(); {
+func (p *Pages[T]) extend() {
+	switch n := p.Capacity(); {
 	case n == 0:
 		p.chunks = append(p.chunks, make([]T, firstChunk))
 		p.epochs = append(p.epochs, p.epoch)
@@ -83,7 +83,7 @@ func (p *pages[T]) extend() {
 // dropFirst removes the first chunk; there is another one. It becomes the spare
 // unless it is shared, since a frozen copy may still read it. Requires: nobody
 // uses handles or indexes into it; all indexes fall by chunkLen.
-func (p *pages[T]) dropFirst() {
+func (p *Pages[T]) dropFirst() {
 	if p.epochs[0] == p.epoch {
 		p.spare = p.chunks[0]
 		clear(p.spare)
@@ -94,18 +94,27 @@ func (p *pages[T]) dropFirst() {
 
 // shrink drops all chunks but the first. The table is copied, so that a large
 // one does not stay behind a small slice.
-func (p *pages[T]) shrink() {
+func (p *Pages[T]) shrink() {
 	if len(p.chunks) > 1 {
 		p.chunks, p.epochs = slices.Clone(p.chunks[:1]), slices.Clone(p.epochs[:1])
 		p.spare = nil
 	}
 }
 
-// freeze returns the array as it is now; the chunks are shared. O(number of
+// Capture is freeze if keep, or else an array that is valid until the next change, and
+// makes no chunk shared.
+func (p *Pages[T]) Capture(keep bool) Pages[T] {
+	if keep {
+		return p.Freeze()
+	}
+	return *p
+}
+
+// Freeze returns the array as it is now; the chunks are shared. O(number of
 // chunks). The copy has no epochs: it must not be written to.
-func (p *pages[T]) freeze() pages[T] {
+func (p *Pages[T]) Freeze() Pages[T] {
 	p.epoch++
-	return pages[T]{chunks: slices.Clone(p.chunks)}
+	return Pages[T]{chunks: slices.Clone(p.chunks)}
 }
 
 // arena hands out items by handle. Handle 0 names none.
@@ -116,56 +125,56 @@ func (p *pages[T]) freeze() pages[T] {
 // The handle that was freed last is used first. Which handle a message has depends
 // on the history of this process, not only on the log: a restored replica has
 // others. So nothing that leaves the machine may be ordered by handle.
-type arena[T any] struct {
-	pages[T]
+type Arena[T any] struct {
+	Pages[T]
 	top  int      // handles below have been handed out; 0 before the first
 	free []uint32 // and these have come back
 }
 
-// get is for reading. An item that was released is zero, until the arena
+// Get is for reading. An item that was released is zero, until the arena
 // becomes empty.
-func (a *arena[T]) get(h uint32) *T { return a.at(int(h)) }
+func (a *Arena[T]) Get(h uint32) *T { return a.At(int(h)) }
 
-// mut is for writing. Pointers from before may be stale afterwards.
-func (a *arena[T]) mut(h uint32) *T { return a.own(int(h)) }
+// Mut is for writing. Pointers from before may be stale afterwards.
+func (a *Arena[T]) Mut(h uint32) *T { return a.own(int(h)) }
 
-// end is above all handles that have been handed out.
-func (a *arena[T]) end() uint32 { return uint32(a.top) }
+// End is above all handles that have been handed out.
+func (a *Arena[T]) End() uint32 { return uint32(a.top) }
 
-// live is the number of items that are handed out.
-func (a *arena[T]) live() int { return max(a.top-1, 0) - len(a.free) }
+// Live is the number of items that are handed out.
+func (a *Arena[T]) Live() int { return max(a.top-1, 0) - len(a.free) }
 
-// alloc returns the handle of a zero item. The item is zero because release
+// Alloc returns the handle of a zero item. The item is zero because release
 // clears it and extend adds zero items. Amortized O(1): it allocates when all
 // handles are in use.
-func (a *arena[T]) alloc() uint32 {
+func (a *Arena[T]) Alloc() uint32 {
 	if n := len(a.free); n > 0 {
 		h := a.free[n-1]
 		a.free = a.free[:n-1]
 		return h
 	}
 	a.top = max(a.top, 1)
-	if a.top == a.capacity() || a.capacity() == 0 {
+	if a.top == a.Capacity() || a.Capacity() == 0 {
 		a.extend()
 	}
 	a.top++
 	return uint32(a.top - 1)
 }
 
-// release takes an item back. An arena that has become empty keeps no more than
+// Release takes an item back. An arena that has become empty keeps no more than
 // one chunk. Requires: h is handed out. Releasing it twice would hand it out
 // twice.
-func (a *arena[T]) release(h uint32) {
+func (a *Arena[T]) Release(h uint32) {
 	var zero T
-	*a.mut(h) = zero
+	*a.Mut(h) = zero
 	a.free = append(a.free, h)
-	if a.live() == 0 && a.top > chunkLen {
+	if a.Live() == 0 && a.top > chunkLen {
 		a.reset()
 	}
 }
 
 // reset releases all items. Handles begin with 1 again.
-func (a *arena[T]) reset() {
+func (a *Arena[T]) reset() {
 	a.shrink()
 	if len(a.chunks) > 0 {
 		a.own(0)
@@ -177,31 +186,34 @@ func (a *arena[T]) reset() {
 	}
 }
 
-// deque is a queue in chunks. Item 0 is the front.
+// Deque is a queue in chunks. Item 0 is the front.
 //
 // Invariants: 0 ≤ head < chunkLen, head + n ≤ capacity(); items before the head
 // and behind the last are zero, so that nothing is kept alive by them. It is
 // used for what ends in the order in which it began: ended sessions, and the
 // transfers to one target. push and pop cost O(1), amortized.
-type deque[T any] struct {
-	pages[T]
+type Deque[T any] struct {
+	Pages[T]
 	head, n int
 }
 
-func (d *deque[T]) len() int { return d.n }
+// Len is the number of items.
+func (d *Deque[T]) Len() int { return d.n }
 
-// item is for reading, edit for writing, until the next change.
-func (d *deque[T]) item(i int) *T { return d.at(d.head + i) }
-func (d *deque[T]) edit(i int) *T { return d.own(d.head + i) }
+// Item is for reading, until the next change.
+func (d *Deque[T]) Item(i int) *T { return d.At(d.head + i) }
 
-// push adds v at the end.
-func (d *deque[T]) push(v T) { *d.add() = v }
+// Edit is for writing, until the next change.
+func (d *Deque[T]) Edit(i int) *T { return d.own(d.head + i) }
 
-// add adds a zero item at the end, for writing. An only chunk that has more free items
+// Push adds v at the end.
+func (d *Deque[T]) Push(v T) { *d.Add() = v }
+
+// Add adds a zero item at the end, for writing. An only chunk that has more free items
 // in front than used ones is compacted instead of doubled, so that a short queue stays
 // short.
-func (d *deque[T]) add() *T {
-	if d.head+d.n == d.capacity() {
+func (d *Deque[T]) Add() *T {
+	if d.head+d.n == d.Capacity() {
 		if len(d.chunks) == 1 && d.head > d.n {
 			d.slide()
 		} else {
@@ -209,11 +221,11 @@ func (d *deque[T]) add() *T {
 		}
 	}
 	d.n++
-	return d.edit(d.n - 1)
+	return d.Edit(d.n - 1)
 }
 
 // slide moves the items of an only chunk to its beginning.
-func (d *deque[T]) slide() {
+func (d *Deque[T]) slide() {
 	d.own(0)
 	c := d.chunks[0]
 	copy(c, c[d.head:d.head+d.n])
@@ -221,11 +233,11 @@ func (d *deque[T]) slide() {
 	d.head = 0
 }
 
-// pop removes the front; there is one. The item is cleared, so that what it
+// Pop removes the front; there is one. The item is cleared, so that what it
 // points to can be collected.
-func (d *deque[T]) pop() {
+func (d *Deque[T]) Pop() {
 	var zero T
-	*d.edit(0) = zero
+	*d.Edit(0) = zero
 	d.head++
 	d.n--
 	switch {
@@ -238,8 +250,8 @@ func (d *deque[T]) pop() {
 	}
 }
 
-// clear removes all items and keeps no more than one chunk.
-func (d *deque[T]) clear() {
+// Clear removes all items and keeps no more than one chunk.
+func (d *Deque[T]) Clear() {
 	d.shrink()
 	if len(d.chunks) > 0 {
 		d.own(0)
@@ -248,7 +260,7 @@ func (d *deque[T]) clear() {
 	d.head, d.n = 0, 0
 }
 
-// freeze returns the deque as it is now.
-func (d *deque[T]) freeze() deque[T] {
-	return deque[T]{pages: d.pages.freeze(), head: d.head, n: d.n}
+// Capture returns the deque as it is now, see pages.
+func (d *Deque[T]) Capture(keep bool) Deque[T] {
+	return Deque[T]{Pages: d.Pages.Capture(keep), head: d.head, n: d.n}
 }

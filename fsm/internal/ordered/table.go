@@ -1,4 +1,4 @@
-package queue
+package ordered
 
 import (
 	"iter"
@@ -8,14 +8,14 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// key orders the entries of a sorted: by at, then by seq. Keys are unique.
-type key struct {
-	at  fsm.Time
-	seq uint64
+// Key orders the entries of a Table: by At, then by Seq. Keys are unique.
+type Key struct {
+	At  fsm.Time
+	Seq uint64
 }
 
-// before reports whether k comes before o.
-func (k key) before(o key) bool { return k.at < o.at || k.at == o.at && k.seq < o.seq }
+// Before reports whether k comes before o.
+func (k Key) Before(o Key) bool { return k.At < o.At || k.At == o.At && k.Seq < o.Seq }
 
 // blockLen is the maximum number of entries in a block; firstBlock is the
 // initial length of a block.
@@ -28,7 +28,7 @@ const (
 // equal length. len(keys) ≤ blockLen. Values outside of head … tail are zero,
 // so that they keep nothing alive.
 type block[V any] struct {
-	keys       []key
+	keys       []Key
 	vals       []V
 	head, tail int
 	epoch      uint64 // shared with a frozen copy unless it is the owner's
@@ -37,11 +37,11 @@ type block[V any] struct {
 func (b *block[V]) len() int { return b.tail - b.head }
 
 // search returns the position of the first entry that is not before k.
-func (b *block[V]) search(k key) int {
+func (b *block[V]) search(k Key) int {
 	low, high := b.head, b.tail
 	for low < high {
 		mid := (low + high) / 2
-		if b.keys[mid].before(k) {
+		if b.keys[mid].Before(k) {
 			low = mid + 1
 		} else {
 			high = mid
@@ -50,7 +50,7 @@ func (b *block[V]) search(k key) int {
 	return low
 }
 
-// sorted is a map ordered by key, stored in blocks. It never has stale entries,
+// Table is a map ordered by key, stored in blocks. It never has stale entries,
 // and no operation takes more steps than a block has entries, plus a move of
 // the table of blocks when a block is added or removed. Appending at the end
 // and removing from the front, as with one uniform TTL, cost O(1). A frozen
@@ -64,20 +64,21 @@ func (b *block[V]) search(k key) int {
 //
 // What blocks it has depends on the order of changes, not only on the entries:
 // a restored table may have others. So nothing may depend on their borders. A
-// zero sorted is empty and ready for use. Pointers to values are good until the
+// zero Table is empty and ready for use. Pointers to values are good until the
 // next change or freeze.
-type sorted[V any] struct {
+type Table[V any] struct {
 	blocks []*block[V]
-	firsts []key
+	firsts []Key
 	n      int
 	epoch  uint64
 	spare  *block[V] // an empty block for reuse
 }
 
-func (s *sorted[V]) len() int { return s.n }
+// Len is the number of entries.
+func (s *Table[V]) Len() int { return s.n }
 
 // own makes block i writable. After each freeze it copies a block at most once.
-func (s *sorted[V]) own(i int) *block[V] {
+func (s *Table[V]) own(i int) *block[V] {
 	b := s.blocks[i]
 	if b.epoch != s.epoch {
 		b = &block[V]{keys: slices.Clone(b.keys), vals: slices.Clone(b.vals), head: b.head, tail: b.tail, epoch: s.epoch}
@@ -88,12 +89,12 @@ func (s *sorted[V]) own(i int) *block[V] {
 
 // seek returns the block in which k is or would be. O(log blocks). It is 0 if k
 // is before everything. Requires: not empty, for the result to be a block.
-func (s *sorted[V]) seek(k key) int {
-	return max(sort.Search(len(s.firsts), func(i int) bool { return k.before(s.firsts[i]) })-1, 0)
+func (s *Table[V]) seek(k Key) int {
+	return max(sort.Search(len(s.firsts), func(i int) bool { return k.Before(s.firsts[i]) })-1, 0)
 }
 
 // find returns where k is.
-func (s *sorted[V]) find(k key) (i, at int, ok bool) {
+func (s *Table[V]) find(k Key) (i, at int, ok bool) {
 	if s.n == 0 {
 		return 0, 0, false
 	}
@@ -106,51 +107,51 @@ func (s *sorted[V]) find(k key) (i, at int, ok bool) {
 	return i, at, at < b.tail && b.keys[at] == k
 }
 
-// get returns the value at k, for reading until the next change; nil: there is
+// Get returns the value at k, for reading until the next change; nil: there is
 // none.
-func (s *sorted[V]) get(k key) *V {
+func (s *Table[V]) Get(k Key) *V {
 	if i, at, ok := s.find(k); ok {
 		return &s.blocks[i].vals[at]
 	}
 	return nil
 }
 
-// edit is like get, for writing.
-func (s *sorted[V]) edit(k key) *V {
+// Edit is like get, for writing.
+func (s *Table[V]) Edit(k Key) *V {
 	if i, at, ok := s.find(k); ok {
 		return &s.own(i).vals[at]
 	}
 	return nil
 }
 
-// first returns the first entry. The table must not be empty.
-func (s *sorted[V]) first() (key, *V) {
+// First returns the first entry. The table must not be empty.
+func (s *Table[V]) First() (Key, *V) {
 	b := s.blocks[0]
 	return b.keys[b.head], &b.vals[b.head]
 }
 
-// last returns the last entry. The table must not be empty.
-func (s *sorted[V]) last() (key, *V) {
+// Last returns the last entry. The table must not be empty.
+func (s *Table[V]) Last() (Key, *V) {
 	b := s.blocks[len(s.blocks)-1]
 	return b.keys[b.tail-1], &b.vals[b.tail-1]
 }
 
-// put adds v at k, which must not be in the table.
-func (s *sorted[V]) put(k key, v V) { *s.add(k) = v }
+// Put adds v at k, which must not be in the table.
+func (s *Table[V]) Put(k Key, v V) { *s.Add(k) = v }
 
-// add adds k, which must not be in the table, and returns where its value is. The
+// Add adds k, which must not be in the table, and returns where its value is. The
 // caller sets it, whatever it was.
 //
 // A new greatest key costs O(1) and leaves full blocks behind; one in between
 // splits a full block into halves.
-func (s *sorted[V]) add(k key) *V {
+func (s *Table[V]) Add(k Key) *V {
 	s.n++
 	if len(s.blocks) == 0 {
 		return s.insertBlock(0, k)
 	}
 	i := len(s.blocks) - 1
 	b := s.blocks[i]
-	if b.keys[b.tail-1].before(k) {
+	if b.keys[b.tail-1].Before(k) {
 		if b.len() == blockLen {
 			return s.insertBlock(i+1, k)
 		}
@@ -159,7 +160,7 @@ func (s *sorted[V]) add(k key) *V {
 	i = s.seek(k)
 	if s.blocks[i].len() == blockLen {
 		s.split(i, s.blocks[i].head+blockLen/2)
-		if !k.before(s.firsts[i+1]) {
+		if !k.Before(s.firsts[i+1]) {
 			i++
 		}
 	}
@@ -171,13 +172,13 @@ func (s *sorted[V]) add(k key) *V {
 
 // insert inserts an entry at a position of a block that is not full, and returns
 // where its value is.
-func (b *block[V]) insert(at int, k key) *V {
+func (b *block[V]) insert(at int, k Key) *V {
 	if b.tail == len(b.keys) {
 		at -= b.head
 		if n := b.len(); b.head > n || len(b.keys) == blockLen {
 			b.slide()
 		} else {
-			keys, vals := make([]key, min(2*len(b.keys), blockLen)), make([]V, min(2*len(b.keys), blockLen))
+			keys, vals := make([]Key, min(2*len(b.keys), blockLen)), make([]V, min(2*len(b.keys), blockLen))
 			copy(keys, b.keys[b.head:b.tail])
 			copy(vals, b.vals[b.head:b.tail])
 			b.keys, b.vals, b.head, b.tail = keys, vals, 0, n
@@ -201,14 +202,14 @@ func (b *block[V]) slide() {
 
 // insertBlock inserts a block with one entry at index i, and returns where its value
 // is.
-func (s *sorted[V]) insertBlock(i int, k key) *V {
+func (s *Table[V]) insertBlock(i int, k Key) *V {
 	b := s.spare
 	if s.spare = nil; b == nil {
 		n := firstBlock
 		if len(s.blocks) > 0 {
 			n = blockLen
 		}
-		b = &block[V]{keys: make([]key, n), vals: make([]V, n)}
+		b = &block[V]{keys: make([]Key, n), vals: make([]V, n)}
 	}
 	b.head, b.tail, b.epoch = 0, 1, s.epoch
 	b.keys[0] = k
@@ -219,9 +220,9 @@ func (s *sorted[V]) insertBlock(i int, k key) *V {
 
 // split moves the entries of block i from position mid on to a new block.
 // Neither side may be empty.
-func (s *sorted[V]) split(i, mid int) {
+func (s *Table[V]) split(i, mid int) {
 	b := s.own(i)
-	second := &block[V]{keys: make([]key, blockLen), vals: make([]V, blockLen), epoch: s.epoch}
+	second := &block[V]{keys: make([]Key, blockLen), vals: make([]V, blockLen), epoch: s.epoch}
 	second.tail = copy(second.keys, b.keys[mid:b.tail])
 	copy(second.vals, b.vals[mid:b.tail])
 	clear(b.vals[mid:b.tail])
@@ -230,8 +231,8 @@ func (s *sorted[V]) split(i, mid int) {
 	s.firsts = slices.Insert(s.firsts, i+1, second.keys[0])
 }
 
-// remove removes k and returns its value.
-func (s *sorted[V]) remove(k key) (v V, ok bool) {
+// Remove removes k and returns its value.
+func (s *Table[V]) Remove(k Key) (v V, ok bool) {
 	i, at, ok := s.find(k)
 	if !ok {
 		return v, false
@@ -242,7 +243,7 @@ func (s *sorted[V]) remove(k key) (v V, ok bool) {
 }
 
 // removeAt removes an entry that find has found.
-func (s *sorted[V]) removeAt(i, at int) {
+func (s *Table[V]) removeAt(i, at int) {
 	s.own(i).delete(at, at+1)
 	s.n--
 	s.shrunk(i)
@@ -267,7 +268,7 @@ func (b *block[V]) delete(from, to int) {
 
 // shrunk updates the table after block i, which is owned, has become shorter:
 // it is dropped if it is empty, and merged with the next one if both are small.
-func (s *sorted[V]) shrunk(i int) {
+func (s *Table[V]) shrunk(i int) {
 	b := s.blocks[i]
 	if b.len() == 0 {
 		s.spare = b
@@ -285,7 +286,7 @@ func (s *sorted[V]) shrunk(i int) {
 }
 
 // dropBlock removes block i from the table.
-func (s *sorted[V]) dropBlock(i int) {
+func (s *Table[V]) dropBlock(i int) {
 	if i == 0 {
 		s.blocks[0] = nil
 		s.blocks, s.firsts = s.blocks[1:], s.firsts[1:]
@@ -294,9 +295,44 @@ func (s *sorted[V]) dropBlock(i int) {
 	s.blocks, s.firsts = slices.Delete(s.blocks, i, i+1), slices.Delete(s.firsts, i, i+1)
 }
 
-// cut removes the entries from … to, both included, and passes them to f,
+// Spot is where an entry is, until the next change of its table.
+type Spot struct{ block, at int }
+
+// Locate returns where the entry with an At is, in a table that has at most one with
+// each and none below 0; false: there is none. O(log n), O(1) for the first.
+//
+// They ascend by at least 1, so an entry is at most as far from the first of its
+// block as they are apart. It is there if none between is missing, which spares the
+// search most of the memory that it would touch.
+func (s *Table[V]) Locate(at fsm.Time) (p Spot, ok bool) {
+	if s.n == 0 {
+		return p, false
+	}
+	first := Key{At: at} // no entry with at is before it
+	if s.firsts[0].At == at {
+		return Spot{0, s.blocks[0].head}, true
+	}
+	p.block = s.seek(Key{At: at, Seq: ^uint64(0)})
+	b := s.blocks[p.block]
+	p.at = b.head + int(min(uint64(at-s.firsts[p.block].At), uint64(b.len()-1)))
+	if b.keys[p.at].At != at {
+		p.at = b.search(first)
+	}
+	return p, p.at < b.tail && b.keys[p.at].At == at
+}
+
+// KeyAt returns the key of an entry that Locate has found.
+func (s *Table[V]) KeyAt(p Spot) Key { return s.blocks[p.block].keys[p.at] }
+
+// EditAt returns the value of an entry that Locate has found, for writing.
+func (s *Table[V]) EditAt(p Spot) *V { return &s.own(p.block).vals[p.at] }
+
+// RemoveAt removes an entry that Locate has found.
+func (s *Table[V]) RemoveAt(p Spot) { s.removeAt(p.block, p.at) }
+
+// Cut removes the entries from … to, both included, and passes them to f,
 // ascending. f must not use the table. O(log n + what is removed).
-func (s *sorted[V]) cut(from, to key, f func(key, V)) {
+func (s *Table[V]) Cut(from, to Key, f func(Key, V)) {
 	if s.n == 0 {
 		return
 	}
@@ -324,17 +360,17 @@ func (s *sorted[V]) cut(from, to key, f func(key, V)) {
 	}
 }
 
-// sever removes the entries from … to, both included, and returns them as a
+// Sever removes the entries from … to, both included, and returns them as a
 // table. It touches only the entries of the blocks at both ends. part may be
 // written to, and joined to a table of the same epoch.
-func (s *sorted[V]) sever(from, to key) (part sorted[V]) {
+func (s *Table[V]) Sever(from, to Key) (part Table[V]) {
 	part.epoch = s.epoch
-	if s.n == 0 || to.before(from) {
+	if s.n == 0 || to.Before(from) {
 		return part
 	}
-	behind := key{to.at, to.seq + 1}
-	if behind.seq == 0 {
-		behind.at++
+	behind := Key{At: to.At, Seq: to.Seq + 1}
+	if behind.Seq == 0 {
+		behind.At++
 	}
 	i, j := s.breakAt(from), s.breakAt(behind)
 	part.blocks, part.firsts = slices.Clone(s.blocks[i:j]), slices.Clone(s.firsts[i:j])
@@ -351,7 +387,7 @@ func (s *sorted[V]) sever(from, to key) (part sorted[V]) {
 
 // close merges block i and its neighbours where they are small after a split or
 // a removal between them.
-func (s *sorted[V]) close(i int) {
+func (s *Table[V]) close(i int) {
 	for _, i := range []int{i, i - 1, i - 2} {
 		if i >= 0 && i < len(s.blocks) {
 			s.own(i)
@@ -363,7 +399,7 @@ func (s *sorted[V]) close(i int) {
 // breakAt makes the first entry that is not before k the first of its block,
 // and returns the index of that block, or the number of blocks if all entries
 // are before k. The table must not be empty.
-func (s *sorted[V]) breakAt(k key) int {
+func (s *Table[V]) breakAt(k Key) int {
 	i := s.seek(k)
 	b := s.blocks[i]
 	switch at := b.search(k); at {
@@ -377,14 +413,14 @@ func (s *sorted[V]) breakAt(k key) int {
 	}
 }
 
-// join adds all of part, which was severed from a table of the same epoch. If
+// Join adds all of part, which was severed from a table of the same epoch. If
 // part follows the existing entries, its entries are not touched. part must not
 // be used afterwards: its blocks belong to s.
-func (s *sorted[V]) join(part sorted[V]) {
+func (s *Table[V]) Join(part Table[V]) {
 	if s.n > 0 && part.n > 0 {
-		if last, _ := s.last(); !last.before(part.firsts[0]) {
-			for k, v := range part.all() {
-				s.put(k, *v)
+		if last, _ := s.Last(); !last.Before(part.firsts[0]) {
+			for k, v := range part.All() {
+				s.Put(k, *v)
 			}
 			return
 		}
@@ -395,9 +431,9 @@ func (s *sorted[V]) join(part sorted[V]) {
 	s.close(seam)
 }
 
-// from iterates over the entries from k on. The table must not change meanwhile.
-func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
-	return func(yield func(key, *V) bool) {
+// From iterates over the entries from k on. The table must not change meanwhile.
+func (s *Table[V]) From(k Key) iter.Seq2[Key, *V] {
+	return func(yield func(Key, *V) bool) {
 		if s.n == 0 {
 			return
 		}
@@ -412,12 +448,12 @@ func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
 	}
 }
 
-// counts returns for each of some keys, ascending, how many entries are before it. O(blocks).
-func (s *sorted[V]) counts(keys []key) []uint64 {
+// Counts returns for each of some keys, ascending, how many entries are before it. O(blocks).
+func (s *Table[V]) Counts(keys []Key) []uint64 {
 	list := make([]uint64, len(keys))
 	i, passed := 0, 0 // passed: the entries of blocks[:i]
 	for j, k := range keys {
-		for ; i < len(s.blocks)-1 && s.firsts[i+1].before(k); i++ {
+		for ; i < len(s.blocks)-1 && s.firsts[i+1].Before(k); i++ {
 			passed += s.blocks[i].len()
 		}
 		if s.n > 0 {
@@ -427,18 +463,27 @@ func (s *sorted[V]) counts(keys []key) []uint64 {
 	return list
 }
 
-// all iterates over all entries.
-func (s *sorted[V]) all() iter.Seq2[key, *V] { return s.from(key{at: -1 << 63}) }
+// All iterates over all entries.
+func (s *Table[V]) All() iter.Seq2[Key, *V] { return s.From(Key{At: -1 << 63}) }
 
-// clear removes all entries. Shared blocks stay as they are.
-func (s *sorted[V]) clear() {
-	*s = sorted[V]{epoch: s.epoch}
+// Clear removes all entries. Shared blocks stay as they are.
+func (s *Table[V]) Clear() {
+	*s = Table[V]{epoch: s.epoch}
 }
 
-// freeze returns the current table, which then never changes. O(blocks). It is
+// Capture is freeze if keep, or else a table that is valid until the next change, and
+// makes no block shared.
+func (s *Table[V]) Capture(keep bool) Table[V] {
+	if keep {
+		return s.Freeze()
+	}
+	return *s
+}
+
+// Freeze returns the current table, which then never changes. O(blocks). It is
 // for reading, by any goroutine.
-func (s *sorted[V]) freeze() sorted[V] {
+func (s *Table[V]) Freeze() Table[V] {
 	s.epoch++
 	s.spare = nil
-	return sorted[V]{blocks: slices.Clone(s.blocks), firsts: slices.Clone(s.firsts), n: s.n}
+	return Table[V]{blocks: slices.Clone(s.blocks), firsts: slices.Clone(s.firsts), n: s.n}
 }

@@ -1,4 +1,4 @@
-package queue
+package ordered
 
 import (
 	"maps"
@@ -10,10 +10,10 @@ import (
 )
 
 // mustBeSorted checks what holds for a table, and that it holds want.
-func mustBeSorted(t *testing.T, s *sorted[uint64], want map[key]uint64) {
+func mustBeSorted(t *testing.T, s *Table[uint64], want map[Key]uint64) {
 	t.Helper()
-	if s.len() != len(want) || len(s.blocks) != len(s.firsts) {
-		t.Fatalf("%d entries in %d blocks, want %d entries", s.len(), len(s.blocks), len(want))
+	if s.Len() != len(want) || len(s.blocks) != len(s.firsts) {
+		t.Fatalf("%d entries in %d blocks, want %d entries", s.Len(), len(s.blocks), len(want))
 	}
 	n := 0
 	for i, b := range s.blocks {
@@ -22,9 +22,9 @@ func mustBeSorted(t *testing.T, s *sorted[uint64], want map[key]uint64) {
 		}
 		n += b.len()
 	}
-	last, any := key{}, false
-	for k, v := range s.all() {
-		if any && !last.before(k) || want[k] != *v {
+	last, any := Key{}, false
+	for k, v := range s.All() {
+		if any && !last.Before(k) || want[k] != *v {
 			t.Fatalf("%v behind %v, with %d, want %d", k, last, *v, want[k])
 		}
 		last, any = k, true
@@ -51,24 +51,24 @@ func TestSorted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(4, 4))
-			var s sorted[uint64]
-			want := map[key]uint64{}
-			var keys []key
+			var s Table[uint64]
+			want := map[Key]uint64{}
+			var keys []Key
 			type frozen struct {
-				s    sorted[uint64]
-				want map[key]uint64
+				s    Table[uint64]
+				want map[Key]uint64
 			}
 			var copies []frozen
 			for step := range 30_000 {
 				switch what, most := r.IntN(20), (step/5000%4)*1500; {
 				case what < 14 && (len(keys) <= most || r.IntN(3) == 0):
-					k := key{at(r, step), uint64(step)}
-					s.put(k, uint64(step)+1)
+					k := Key{At: at(r, step), Seq: uint64(step)}
+					s.Put(k, uint64(step)+1)
 					want[k] = uint64(step) + 1
 					keys = append(keys, k)
 				case what < 15 && len(keys) > 0:
 					k := keys[r.IntN(len(keys))]
-					if p := s.edit(k); (p != nil) != (want[k] != 0) {
+					if p := s.Edit(k); (p != nil) != (want[k] != 0) {
 						t.Fatalf("step %d: %v found: %v", step, k, p)
 					} else if p != nil {
 						*p += 100_000
@@ -77,16 +77,16 @@ func TestSorted(t *testing.T) {
 				case what < 16 && r.IntN(50) == 0:
 					cutSome(t, r, &s, want)
 				case what < 18 && len(want) > 0:
-					k, v := s.first()
-					if last, _ := s.last(); *v != want[k] || last.before(k) {
+					k, v := s.First()
+					if last, _ := s.Last(); *v != want[k] || last.Before(k) {
 						t.Fatalf("step %d: the first is %v", step, k)
 					}
-					s.remove(k)
+					s.Remove(k)
 					delete(want, k)
 				case len(keys) > 0:
 					i := r.IntN(len(keys))
 					k := keys[i]
-					if v, ok := s.remove(k); v != want[k] || ok != (v != 0) || s.get(k) != nil {
+					if v, ok := s.Remove(k); v != want[k] || ok != (v != 0) || s.Get(k) != nil {
 						t.Fatalf("step %d: removed %d, want %d", step, v, want[k])
 					}
 					delete(want, k)
@@ -96,23 +96,23 @@ func TestSorted(t *testing.T) {
 					mustBeSorted(t, &s, want)
 				}
 				if r.IntN(4000) == 0 {
-					copies = append(copies, frozen{s.freeze(), maps.Clone(want)})
+					copies = append(copies, frozen{s.Freeze(), maps.Clone(want)})
 				}
 			}
 			for _, c := range copies {
 				mustBeSorted(t, &c.s, c.want)
 			}
-			s.clear()
+			s.Clear()
 			mustBeSorted(t, &s, nil)
 		})
 	}
 }
 
 // cutSome cuts a range out.
-func cutSome(t *testing.T, r *rand.Rand, s *sorted[uint64], want map[key]uint64) {
+func cutSome(t *testing.T, r *rand.Rand, s *Table[uint64], want map[Key]uint64) {
 	t.Helper()
-	all := slices.SortedFunc(maps.Keys(want), func(a, b key) int {
-		if a.before(b) {
+	all := slices.SortedFunc(maps.Keys(want), func(a, b Key) int {
+		if a.Before(b) {
 			return -1
 		}
 		return 1
@@ -124,17 +124,17 @@ func cutSome(t *testing.T, r *rand.Rand, s *sorted[uint64], want map[key]uint64)
 	j := min(i+r.IntN(700), len(all)-1)
 	from, upto := all[i], all[j]
 	if r.IntN(2) == 0 {
-		from.seq, upto.at = from.seq-min(from.seq, 1), upto.at+1
+		from.Seq, upto.At = from.Seq-min(from.Seq, 1), upto.At+1
 	}
-	var cut []key
-	s.cut(from, upto, func(k key, v uint64) {
+	var cut []Key
+	s.Cut(from, upto, func(k Key, v uint64) {
 		if want[k] != v {
 			t.Fatalf("cut %v with %d, want %d", k, v, want[k])
 		}
 		cut = append(cut, k)
 	})
 	for _, k := range all {
-		if !k.before(from) && !upto.before(k) {
+		if !k.Before(from) && !upto.Before(k) {
 			if len(cut) == 0 || cut[0] != k {
 				t.Fatalf("%v is not cut in its place", k)
 			}
@@ -152,30 +152,30 @@ func cutSome(t *testing.T, r *rand.Rand, s *sorted[uint64], want map[key]uint64)
 func TestSortedSeverAndJoin(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 7))
 	for range 300 {
-		s, want := sorted[uint64]{}, map[key]uint64{}
+		s, want := Table[uint64]{}, map[Key]uint64{}
 		for range r.IntN(1200) {
-			k := key{at: fsm.Time(r.IntN(3)), seq: uint64(r.IntN(3000))}
+			k := Key{At: fsm.Time(r.IntN(3)), Seq: uint64(r.IntN(3000))}
 			if _, known := want[k]; !known {
 				want[k] = r.Uint64()
-				s.put(k, want[k])
+				s.Put(k, want[k])
 			}
 		}
-		frozen, before := s.freeze(), maps.Clone(want)
-		var rest sorted[uint64]
-		taken := map[key]uint64{}
+		frozen, before := s.Freeze(), maps.Clone(want)
+		var rest Table[uint64]
+		taken := map[Key]uint64{}
 		for range 3 {
-			from := key{at: fsm.Time(r.IntN(3)), seq: uint64(r.IntN(3000))}
-			upto := key{at: fsm.Time(r.IntN(3)), seq: uint64(r.IntN(3000))}
+			from := Key{At: fsm.Time(r.IntN(3)), Seq: uint64(r.IntN(3000))}
+			upto := Key{At: fsm.Time(r.IntN(3)), Seq: uint64(r.IntN(3000))}
 			switch r.IntN(8) {
 			case 0:
-				from = key{}
+				from = Key{}
 			case 1:
-				upto.seq = ^uint64(0)
+				upto.Seq = ^uint64(0)
 			}
-			part := s.sever(from, upto)
-			out := map[key]uint64{}
+			part := s.Sever(from, upto)
+			out := map[Key]uint64{}
 			for k, v := range want {
-				if !k.before(from) && !upto.before(k) {
+				if !k.Before(from) && !upto.Before(k) {
 					out[k] = v
 				}
 			}
@@ -185,21 +185,49 @@ func TestSortedSeverAndJoin(t *testing.T) {
 				taken[k] = v
 			}
 			mustBeSorted(t, &s, want)
-			for n := r.IntN(5); n > 0 && part.len() > 0; n-- { // a part is used, too
-				k, _ := part.first()
-				part.remove(k)
+			for n := r.IntN(5); n > 0 && part.Len() > 0; n-- { // a part is used, too
+				k, _ := part.First()
+				part.Remove(k)
 				delete(taken, k)
 			}
-			rest.join(part)
+			rest.Join(part)
 			mustBeSorted(t, &rest, taken)
 		}
-		k := key{at: 1, seq: 5000}
-		s.put(k, 1)
+		k := Key{At: 1, Seq: 5000}
+		s.Put(k, 1)
 		want[k] = 1
 		mustBeSorted(t, &s, want)
-		s.join(rest)
+		s.Join(rest)
 		maps.Copy(want, taken)
 		mustBeSorted(t, &s, want)
 		mustBeSorted(t, &frozen, before)
+	}
+}
+
+// Whatever is missing between them, the entry with an At is found, or that there is
+// none; the table may change behind it.
+func TestTableLocate(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 8))
+	for _, gap := range []int{1, 2, 50} {
+		var s Table[uint64]
+		want := map[fsm.Time]uint64{}
+		at, last := fsm.Time(0), fsm.Time(0)
+		for range 3000 {
+			at += fsm.Time(1 + r.IntN(gap))
+			s.Put(Key{At: at, Seq: r.Uint64()}, uint64(at))
+			want[at], last = uint64(at), at
+			probe := fsm.Time(r.IntN(int(last) + 3))
+			p, ok := s.Locate(probe)
+			if ok != (want[probe] != 0) || ok && (s.KeyAt(p).At != probe || *s.EditAt(p) != uint64(probe)) {
+				t.Fatalf("gap %d: %d is there: %v", gap, probe, ok)
+			}
+			if ok && r.IntN(2) == 0 {
+				s.RemoveAt(p)
+				delete(want, probe)
+			}
+		}
+		if s.Len() != len(want) {
+			t.Fatalf("gap %d: %d are left, want %d", gap, s.Len(), len(want))
+		}
 	}
 }
