@@ -412,12 +412,13 @@ func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
 	}
 }
 
-// counts returns for each of some keys, ascending, how many entries are before it. O(blocks).
-func (s *sorted[V]) counts(keys []key) []uint64 {
+// counts returns for each of some keys, ascending, how many entries are before it; at least so many if
+// the allowance comes to its end. One step is a block that is passed.
+func (s *sorted[V]) counts(keys []key, steps *allowance) []uint64 {
 	list := make([]uint64, len(keys))
 	i, passed := 0, 0 // passed: the entries of blocks[:i]
 	for j, k := range keys {
-		for ; i < len(s.blocks)-1 && s.firsts[i+1].before(k); i++ {
+		for ; i < len(s.blocks)-1 && s.firsts[i+1].before(k) && steps.take(); i++ {
 			passed += s.blocks[i].len()
 		}
 		if s.n > 0 {
