@@ -34,7 +34,7 @@ func testTime(t *testing.T, w *world) {
 	p.do("all('nav a').find((a) => a.innerText === 'Time')", "click()")
 	const next = "(label) => all('[role=region][aria-label=\"What comes next\"] tbody tr').find((r) => r.innerText.startsWith(label))?.innerText.split('\\t').slice(1).map((s) => s.trim()).join()"
 	for label, counts := range map[string]string{
-		"Messages expire": "0,2,4", "of these": "0,2,3", "Scheduled messages fire": "0,1,2", "Held messages": "0,0,0", "Locks end": "0,0,0", "Failed messages": "0,0,0", "Deferred": "0,0,0", "Unused queues": "0,0,1",
+		"Messages expire": "0,2,4", "of which": "0,2,3", "Scheduled messages fire": "0,1,2", "Held messages": "0,0,0", "Locks end": "0,0,0", "Failed messages": "0,0,0", "Deferred": "0,0,0", "Unused queues": "0,0,1",
 	} {
 		p.await(label, "("+next+")("+quote(label)+") === "+quote(counts))
 	}

@@ -36,7 +36,7 @@ const columns = [
   { title: 'Expired', sort: 'messages_expired_total', number: true, minor: true, extra: true, show: (q) => count(q.messages_expired_total) },
   { title: 'In', sort: 'message_stats.publish_details.rate', number: true, minor: true, show: (q) => rateOfQueue(q, 'publish') },
   { title: 'Out', sort: 'message_stats.deliver_get_details.rate', number: true, minor: true, show: (q) => rateOfQueue(q, 'deliver_get') },
-  { title: 'Policy', sort: 'policy', minor: true, show: (q) => [q.policy || '–', q.operator_policy && ` and ${q.operator_policy}`] },
+  { title: 'Policy', sort: 'policy', minor: true, extra: true, show: (q) => [q.policy || '–', q.operator_policy && ` and ${q.operator_policy}`] },
 ];
 
 const needed = ['vhost', 'name', 'type', 'state', 'leader', 'online', 'members', 'messages_ready', 'messages_unacknowledged', 'messages_scheduled', 'messages_delayed_retry',

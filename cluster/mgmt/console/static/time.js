@@ -10,7 +10,7 @@ import { section } from './view.js';
 // drawn is a part of another kind, or not about messages.
 const kinds = [
   ['expire', 'Messages expire', 'Expire', 'kind-1'],
-  ['dead_letter', 'of these, become dead letters', 'Die'],
+  ['dead_letter', 'of which become dead letters', 'Die'],
   ['fire', 'Scheduled messages fire', 'Fire', 'kind-2'],
   ['time_out', 'Held messages time out, and are taken back from consumers', 'Time out', 'kind-3'],
   ['unlock', 'Locks end, unless they are renewed', 'Locks end', 'kind-4'],
@@ -25,7 +25,7 @@ export function time(view) {
   const summary = h('p'), chart = h('div'), missing = h('p');
   let least = '';
   const sums = new Table('What comes next', [
-    { title: 'Event', show: ({ kind: [, title, , drawing] }) => [drawing && h('span', { class: `dot ${drawing}` }), title] },
+    { title: 'Event', show: ({ kind: [, title, , drawing] }) => (drawing ? [h('span', { class: `dot ${drawing}` }), title] : h('div', { class: 'part' }, title)) },
     ...spans.map(([span, title]) => ({ title, number: true, show: ({ kind: [name], next }) => [least && h('small', null, least), count(next[span][name])] })),
   ], ({ kind: [name] }) => name);
   const rows = [
@@ -34,7 +34,7 @@ export function time(view) {
     { title: 'Next', sort: 'next_at', show: (q) => left(q.next_at) },
     ...kinds.map(([name, , short]) => ({ title: short, sort: `day.${name}`, number: true, minor: true, extra: ['unlock', 'return', 'delete'].includes(name), show: (q) => ofDay(q, name) })),
   ];
-  view.show('Time', h('p', { class: 'under' }, 'What is known now to happen in all queues that you may see.'), section('Next', summary, sums.element, missing), section('When', chart),
+  view.show('Time', h('p', { class: 'under' }, 'What is known now to happen in all queues that you may see.'), section('When', chart), section('Next', sums.element, summary, missing),
     section('Queues', h('p', null, h('small', null, 'Those in which something happens within a day. Each number is of the next hour, and of the next day.')),
       paged(view, 'Queues', path('quorate', 'time', 'queues'), rows, { key: (q) => `${q.vhost}\n${q.name}`, by: 'next_at', empty: 'Nothing happens within a day.' })));
   view.every(async () => {
