@@ -37,16 +37,21 @@ type counted struct {
 	good time.Time
 }
 
+// get returns the last count while it is good; otherwise it counts, once for all who ask meanwhile.
+func (c *counted) get(count func() *Ahead) *Ahead {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last == nil || !time.Now().Before(c.good) {
+		c.last = count()
+		c.good = time.Now().Add(countedFor)
+	}
+	return c.last
+}
+
 // Ahead counts what comes next in all queues, or returns a count that is at most countedFor old. The
 // answer belongs to all who have asked.
 func (q *Queues) Ahead(ctx context.Context) *Ahead {
-	q.ahead.mu.Lock() // whoever asks meanwhile gets the same
-	defer q.ahead.mu.Unlock()
-	if q.ahead.last == nil || time.Now().After(q.ahead.good) {
-		q.ahead.last = q.countAhead(context.WithoutCancel(ctx)) // it is for others, too
-		q.ahead.good = time.Now().Add(countedFor)
-	}
-	return q.ahead.last
+	return q.ahead.get(func() *Ahead { return q.countAhead(context.WithoutCancel(ctx)) }) // it is for others, too
 }
 
 func (q *Queues) countAhead(ctx context.Context) *Ahead {
