@@ -17,6 +17,9 @@ import (
 // costs the leaders no more than one that nobody reloads.
 const countedFor = 3 * time.Second
 
+// maxSteps bounds the steps of a count for a queue, see queue.AheadBy.
+const maxSteps = 16384
+
 // aheadWithin are the times from now on, in ms, for which is counted what comes next: those of
 // expiringWithin up to a day.
 var aheadWithin = expiringWithin[:slices.Index(expiringWithin, uint64((24*time.Hour).Milliseconds()))+1]
@@ -91,7 +94,7 @@ func timeOf(m *queue.Machine, now fsm.Time, within []uint64) *peerpb.QueueTime {
 	for _, ms := range within {
 		instants = append(instants, now+fsm.Time(min(ms, catalog.MaxTTL)))
 	}
-	a := queue.AheadBy(m, instants)
+	a := queue.AheadBy(m, instants, maxSteps)
 	return &peerpb.QueueTime{
 		Queue: uint64(m.ID()), Expire: some(a.Expire), Fire: some(a.Fire), TimeOut: some(a.TimeOut), Unlock: some(a.Unlock), Retry: some(a.Retry), Return: some(a.Return),
 		DeletedAt: int64(m.Outlook().LeaseEnd), NextAt: int64(m.NextDeadline()), DeadLetters: m.Config().GetDeadLetter(), AtLeast: a.AtLeast,

@@ -23,7 +23,7 @@ var large = map[string]struct {
 	methods int
 	reason  string
 }{
-	"cmd/quoratectl.call":  {185, "each verb is a method, and a row of one table"},
+	"cmd/quoratectl.call":  {187, "each verb is a method, and a row of one table"},
 	"fsm/queue.Machine":    {76, "the coordinator: each command is one of its methods, over parts that own their state"},
 	"fsm/queue.deliveries": {62, "rules about checked-out messages that stand in functions of other files are counted here"},
 	"fsm/queue.groups":     {61, "eight ordered tables of one feature"},

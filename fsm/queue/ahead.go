@@ -1,28 +1,20 @@
 package queue
 
-import (
-	"math"
+import "github.com/quorate/quorate/fsm"
 
-	"github.com/quorate/quorate/fsm"
-)
-
-// aheadSteps bounds the steps of AheadBy. Full blocks, as messages with one time to live make them, hold a
-// million messages in half of that.
-const aheadSteps = 16384
-
-// allowance is how many more steps may be taken. short says that one more was wanted.
-type allowance struct {
+// budget is how many more steps may be taken. short says that one more was wanted.
+type budget struct {
 	left  int
 	short bool
 }
 
 // take reports whether one more step may be taken.
-func (a *allowance) take() bool {
-	if a.left == 0 {
-		a.short = true
+func (b *budget) take() bool {
+	if b.left == 0 {
+		b.short = true
 		return false
 	}
-	a.left--
+	b.left--
 	return true
 }
 
@@ -34,25 +26,33 @@ type Ahead struct {
 	Unlock  []uint64 // deliveries whose locks end
 	Retry   []uint64 // delayed messages
 	Return  []uint64 // deferred messages
-	// AtLeast: there may be more, as the bound of steps was met.
-	AtLeast bool
+	Steps   int      // that it took
+	AtLeast bool     // there may be more, as more steps were not allowed
 }
 
-// AheadBy counts what is due at or before each of some instants, ascending. It looks at no message, and
-// takes at most aheadSteps, besides a search in one block for each instant. What has not happened yet is
-// not foreseen: a message that becomes ready counts once, though it may expire later.
-func AheadBy(m *Machine, instants []fsm.Time) Ahead {
-	return aheadBy(m, instants, &allowance{left: aheadSteps})
-}
-
-func aheadBy(m *Machine, instants []fsm.Time, steps *allowance) (a Ahead) {
+// AheadBy counts what is due at or before each of some instants, ascending. It looks at no message: a step
+// passes a block of an index, of which a million messages have some ten thousand. It takes at most so many
+// steps as are allowed, besides a search in one block for each instant. What has not happened yet is not
+// foreseen: a message that becomes ready counts once, though it may expire later.
+func AheadBy(m *Machine, instants []fsm.Time, steps int) (a Ahead) {
+	left := &budget{left: steps}
 	clock, held := until(instants, 0), until(instants, m.clock.lockCredit())
-	a.Expire, a.Fire = m.timers.expiries.counts(clock, steps), m.timers.schedules.counts(clock, steps)
-	a.Retry, a.Return = m.timers.delays.counts(clock, steps), m.timers.returns.counts(clock, steps)
-	a.TimeOut, a.Unlock = m.timers.timeouts.counts(held, steps), m.locks.due.counts(held, steps)
-	a.AtLeast = steps.short
+	a = m.timers.ahead(clock, held, left)
+	a.Unlock = m.locks.ending(held, left)
+	a.Steps, a.AtLeast = steps-left.left, left.short
 	return a
 }
+
+// ahead counts what is due before some keys, of the clock and of the time of held messages.
+func (t *timers) ahead(clock, held []key, left *budget) Ahead {
+	return Ahead{
+		Expire: t.expiries.counts(clock, left), Fire: t.schedules.counts(clock, left),
+		Retry: t.delays.counts(clock, left), Return: t.returns.counts(clock, left), TimeOut: t.timeouts.counts(held, left),
+	}
+}
+
+// ending counts the locks that end before some keys.
+func (ls *locks) ending(held []key, left *budget) []uint64 { return ls.due.counts(held, left) }
 
 // until are the keys behind all that is due at some instants, of a time that is behind the clock.
 func until(instants []fsm.Time, behind fsm.Millis) []key {
@@ -61,9 +61,4 @@ func until(instants []fsm.Time, behind fsm.Millis) []key {
 		keys[i] = key{at: at + 1 - fsm.Time(behind)}
 	}
 	return keys
-}
-
-// ExpiringBy returns Ahead.Expire, however many steps that takes: for a million messages some ten thousand.
-func ExpiringBy(m *Machine, instants []fsm.Time) []uint64 {
-	return m.timers.expiries.counts(until(instants, 0), &allowance{left: math.MaxInt})
 }

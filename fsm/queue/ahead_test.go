@@ -39,7 +39,7 @@ func TestAheadBy(t *testing.T) {
 		for _, ms := range after {
 			instants = append(instants, start+fsm.Time(ms))
 		}
-		return AheadBy(d.m, instants)
+		return AheadBy(d.m, instants, 1000)
 	}
 	check := func(what string, got Ahead, want ...[]uint64) {
 		t.Helper()
@@ -88,17 +88,16 @@ func TestAheadSteps(t *testing.T) {
 		count   uint64
 		short   bool
 	}{
-		{999, aheadSteps, 0, 0, false},
-		{1000 + 10*blockLen - 1, aheadSteps, 9, 10 * blockLen, false},
+		{999, 1000, 0, 0, false},
+		{1000 + 10*blockLen - 1, 1000, 9, 10 * blockLen, false},
 		{1000 + 10*blockLen - 1, 9, 9, 10 * blockLen, false},
 		{1000 + 10*blockLen - 1, 8, 8, 9 * blockLen, true},
-		{1000 + n, aheadSteps, 199, n, false},
+		{1000 + n, 1000, 199, n, false},
 		{1000 + n, 0, 0, blockLen, true},
 	} {
-		steps := &allowance{left: c.allowed}
-		got := aheadBy(d.m, []fsm.Time{start + fsm.Time(c.after)}, steps)
-		if got.Expire[0] != c.count || c.allowed-steps.left != c.steps || got.AtLeast != c.short {
-			t.Errorf("%d ms, %d allowed: %d after %d steps, short %t; want %d after %d", c.after, c.allowed, got.Expire[0], c.allowed-steps.left, got.AtLeast, c.count, c.steps)
+		got := AheadBy(d.m, []fsm.Time{start + fsm.Time(c.after)}, c.allowed)
+		if got.Expire[0] != c.count || got.Steps != c.steps || got.AtLeast != c.short {
+			t.Errorf("%d ms, %d allowed: %d after %d steps, short %t; want %d after %d", c.after, c.allowed, got.Expire[0], got.Steps, got.AtLeast, c.count, c.steps)
 		}
 	}
 }

@@ -413,8 +413,8 @@ func (s *sorted[V]) from(k key) iter.Seq2[key, *V] {
 }
 
 // counts returns for each of some keys, ascending, how many entries are before it; at least so many if
-// the allowance comes to its end. One step is a block that is passed.
-func (s *sorted[V]) counts(keys []key, steps *allowance) []uint64 {
+// the budget comes to its end. One step is a block that is passed.
+func (s *sorted[V]) counts(keys []key, steps *budget) []uint64 {
 	list := make([]uint64, len(keys))
 	i, passed := 0, 0 // passed: the entries of blocks[:i]
 	for j, k := range keys {
