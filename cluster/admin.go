@@ -30,7 +30,7 @@ func (n *Node) openStats() {
 	})
 	n.queues = stats.NewQueues(nodes, stats.QueuesConfig{
 		Kind: broker.KindQueueStats, ConsumersKind: broker.KindConsumers, Host: n.host, Catalog: n.catalog,
-		TimeoutsKind: broker.KindTimeouts, Clock: n.clock.Steady, Sessions: n.broker.ConsumingSessions, Timeouts: n.broker.Timeouts,
+		TimeoutsKind: broker.KindTimeouts, TimeKind: broker.KindTime, Clock: n.clock.Steady, Sessions: n.broker.ConsumingSessions, Timeouts: n.broker.Timeouts,
 	})
 	n.traffic = stats.NewTraffic(nodes, stats.TrafficConfig{
 		Kind: broker.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.broker.Traffic(), Collect: n.broker.CollectTraffic,

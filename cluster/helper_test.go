@@ -403,15 +403,17 @@ func (c *client) publishTTL(queue, body string, ttl fsm.Millis) {
 // publishWith publishes with encoded properties.
 func (c *client) publishWith(queue string, properties []byte, body string, ttl fsm.Millis) {
 	c.t.Helper()
+	c.publishOf(queue, &fsm.Publish{TTL: ttl, Payload: append(fsm.AppendPayloadHead(nil, "", queue, properties), body...)})
+}
+
+// publishOf publishes a message that has everything but a place to go.
+func (c *client) publishOf(queue string, p *fsm.Publish) {
+	c.t.Helper()
 	c.next++
 	c.mu.Lock()
 	c.pending++
 	c.mu.Unlock()
-	p := &fsm.Publish{
-		Number: c.next, RoutingKey: queue, TTL: ttl, Priority: -1,
-		Payload: append(fsm.AppendPayloadHead(nil, "", queue, properties), body...),
-		Headers: func() *fsm.Table { return nil },
-	}
+	p.Number, p.RoutingKey, p.Priority, p.Headers = c.next, queue, -1, func() *fsm.Table { return nil }
 	routed, err := c.session.Publish(p)
 	if errors.Is(err, fsm.ErrNotFresh) {
 		if err := c.session.Refresh(deadline(c.t)); err != nil {

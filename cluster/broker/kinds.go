@@ -46,6 +46,7 @@ const (
 	KindSnapshot        // call: to write a snapshot of a replica, see cluster/placement
 	KindCancelConsumer  // call: to cancel a consumer of a node's client, see package cluster
 	kindLeads           // call: which queues a node leads
+	KindTime            // call: what comes next in the queues that a node leads, see cluster/stats
 )
 
 // bounds lists the kinds whose messages are longer than others, or never have a payload.

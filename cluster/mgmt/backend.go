@@ -71,6 +71,8 @@ type Queues interface {
 	// Consumers asks the leaders of queues for their consumers; without ids,
 	// of all queues.
 	Consumers(ctx context.Context, ids ...fsm.QueueID) []stats.Consumer
+	// Ahead counts what comes next in all queues. The answer may be some seconds old.
+	Ahead(ctx context.Context) *stats.Ahead
 	// Timeouts lists the last consumer timeouts, the newest first.
 	Timeouts(ctx context.Context) []stats.Timeout
 }

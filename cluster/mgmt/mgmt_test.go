@@ -22,6 +22,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // rest is what a test does not need. It is missing.
@@ -79,12 +80,13 @@ type world struct {
 	results      []uint64 // counts to answer them with
 	published    []Outgoing
 	listeners    []api.Listener
-	accepted     uint64         // logins
-	blocked      string         // why publishers are
-	table        *traffic.Table // nil: nothing was counted
-	slot         int64          // of its newest samples
-	members      []api.Member   // of every queue; nil: see operator
-	questions    []int          // about how many queues, each time that leaders answered; 0: about all
+	accepted     uint64                       // logins
+	blocked      string                       // why publishers are
+	table        *traffic.Table               // nil: nothing was counted
+	slot         int64                        // of its newest samples
+	members      []api.Member                 // of every queue; nil: see operator
+	questions    []int                        // about how many queues, each time that leaders answered; 0: about all
+	times        map[string]*peerpb.QueueTime // by the names of queues
 }
 
 // newWorld is of the newest version.
@@ -593,7 +595,7 @@ func TestVHosts(t *testing.T) {
 		want{"root", "PUT", "/api/vhosts/a%2Fb", `{"description":"d","tags":"x,y","default_queue_type":"quorum"}`, 201, ""},
 		want{"root", "GET", "/api/vhosts/a%2Fb", "", 200, `{"name":"a/b","description":"d","tags":["x","y"],"default_queue_type":"quorum","metadata":{"description":"d","tags":["x","y"],"default_queue_type":"quorum"},` +
 			`"tracing":false,"protected_from_deletion":false,"cluster_state":{"n1":"running","n2":"down","n3":"running"},` +
-			`"messages":0,"messages_ready":0,"messages_unacknowledged":0,"messages_scheduled":0,"messages_delayed":0,"message_bytes_delayed":0,"messages_dlx":0,"messages_dlx_waiting":0,"message_bytes":0,"message_bytes_dlx":0,` + `"messages_details":{"rate":0},"messages_ready_details":{"rate":0},"messages_unacknowledged_details":{"rate":0}}`},
+			`"queues_unknown":0,"messages":0,"messages_ready":0,"messages_unacknowledged":0,"messages_scheduled":0,"messages_delayed":0,"message_bytes_delayed":0,"messages_dlx":0,"messages_dlx_waiting":0,"message_bytes":0,"message_bytes_dlx":0,` + `"messages_details":{"rate":0},"messages_ready_details":{"rate":0},"messages_unacknowledged_details":{"rate":0}}`},
 		want{"root", "GET", "/api/vhosts/a%2Fb/permissions", "", 200, `[{"user":"root","vhost":"a/b","configure":".*","write":".*","read":".*"}]`},
 		want{"root", "PUT", "/api/vhosts/a%2Fb", ``, 204, ""},
 		want{"root", "GET", "/api/vhosts/a%2Fb?columns=name", "", 200, `…"description":"d","tags":["x","y"]`}, // what is not said stays

@@ -247,7 +247,7 @@ func TestDrain(t *testing.T) {
 		want{"mona", "GET", "/api/config/effective", "", 401, "…"},
 		want{"root", "GET", "/api/nodes?columns=name,running&name=n1", "", 200, `[{"name":"n1","running":true}]`},
 		want{"root", "GET", "/api/nodes?page=2&page_size=100", "", 400, "…page_out_of_range"},
-		want{"root", "GET", "/api/nodes", "", 200, `[{"name":"n1","type":"disc","running":true,"being_drained":false,"mem_used":1,"mem_limit":2,"mem_alarm":false,"disk_free":3,"disk_free_limit":4,"disk_free_alarm":true,"held_memory":{"channels":0,"publishes":0,"answers":0},"uptime":7,"os_pid":"","processors":0,"run_queue":0,"fd_used":0,"fd_total":0,"proc_used":0,"proc_total":0,"gc_num":0,"gc_bytes_reclaimed":0,"context_switches":0,"io_read_bytes":0,"io_write_bytes":0,"rates_mode":"","enabled_plugins":null,"partitions":null,"replicas":0,"leaders":0,"learners":0,"io_sync_avg_time":0,"clock_offset_ms":0,"certificates":null}]`},
+		want{"root", "GET", "/api/nodes", "", 200, `[{"name":"n1","type":"disc","running":true,"answers":false,"being_drained":false,"mem_used":1,"mem_limit":2,"mem_alarm":false,"disk_free":3,"disk_free_limit":4,"disk_free_alarm":true,"held_memory":{"channels":0,"publishes":0,"answers":0},"uptime":7,"os_pid":"","processors":0,"run_queue":0,"fd_used":0,"fd_total":0,"proc_used":0,"proc_total":0,"gc_num":0,"gc_bytes_reclaimed":0,"context_switches":0,"io_read_bytes":0,"io_write_bytes":0,"rates_mode":"","enabled_plugins":null,"partitions":null,"replicas":0,"leaders":0,"learners":0,"io_sync_avg_time":0,"clock_offset_ms":0,"certificates":null}]`},
 		want{"maggie", "GET", "/api/nodes", "", 401, "…"},
 		want{"root", "POST", path + "drain", "", 200, `{"node":"n1","moved":3,"left":1}`},
 		want{"mona", "GET", "/api/nodes", "", 200, `…"being_drained":true`},

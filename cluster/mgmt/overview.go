@@ -57,6 +57,8 @@ func (ov overview) get(w *responder, r *request) {
 				o.QueueTotals.Totals.Add(&f.QueueStats)
 				o.QueueTotals.Expiry.Add(f.NextExpiryAt, f.Expiring)
 				o.ObjectTotals.Consumers += f.Consumers
+			} else {
+				o.QueueTotals.Unknown++
 			}
 		}
 	}
@@ -125,6 +127,8 @@ func totals(v *catalog.View, vhost string, byQueue map[fsm.QueueID]stats.Queue) 
 	for _, q := range v.QueuesOf(vhost) {
 		if f, ok := byQueue[q.ID]; ok {
 			t.Add(&f.QueueStats)
+		} else {
+			t.Unknown++
 		}
 	}
 	return t

@@ -43,7 +43,7 @@ func TestOverview(t *testing.T) {
 		Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadLettersWaiting: 1, Bytes: 100, DeadLetterBytes: 40, Consumers: 5,
 	}}
 	w.stats["h"] = stats.Queue{QueueStats: api.QueueStats{Messages: 1, DeadLetters: 1}}
-	q := api.Totals{Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadWaiting: 1, Bytes: 100, DeadLetterBytes: 40}
+	q := api.Totals{Unknown: 1, Messages: 10, Ready: 1, Unacknowledged: 2, Scheduled: 3, DeadLetters: 4, DeadWaiting: 1, Bytes: 100, DeadLetterBytes: 40}
 	both := q
 	both.Messages, both.DeadLetters = 11, 5
 	exchanges := 1 + len(w.View().Exchanges("/"))

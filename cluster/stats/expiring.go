@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"math"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -45,7 +46,7 @@ func expiring(m *queue.Machine, now fsm.Time, within []uint64) []uint64 {
 	for _, ms := range within {
 		instants = append(instants, now+fsm.Time(min(ms, catalog.MaxTTL)))
 	}
-	return queue.ExpiringBy(m, instants)
+	return queue.AheadBy(m, instants, math.MaxInt).Expire
 }
 
 // expiringFrom describes counts of a queue's leader; nil: nothing expires, or it has not been asked.

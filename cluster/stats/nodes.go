@@ -42,7 +42,7 @@ func (r *Replicas) Nodes(ctx context.Context) []api.Node {
 func nodeFrom(name string, reply *peerpb.ReplicasReply) api.Node {
 	f := reply.GetResources()
 	x := api.Node{
-		Name: name, Type: "disc", MemoryUsed: f.GetMemoryUsed(), MemoryLimit: f.GetMemoryLimit(), MemoryAlarm: slices.Contains(reply.GetAlarms(), alarm.Memory),
+		Name: name, Type: "disc", Answers: reply != nil, MemoryUsed: f.GetMemoryUsed(), MemoryLimit: f.GetMemoryLimit(), MemoryAlarm: slices.Contains(reply.GetAlarms(), alarm.Memory),
 		DiskFree: f.GetDiskFree(), DiskFreeLimit: f.GetDiskLimit(), DiskFreeAlarm: slices.Contains(reply.GetAlarms(), alarm.Disk),
 		Held:        api.HeldMemory{Channels: f.GetHeldChannels(), Publishes: f.GetHeldPublishes(), Answers: f.GetHeldAnswers(), HTTP: f.GetHeldHttp()},
 		NodeProcess: api.NodeProcess{RatesMode: "basic", Plugins: []string{}, Partitions: []string{}}, NodeRaft: raftFrom(f),

@@ -56,7 +56,7 @@ func TestRaftFrom(t *testing.T) {
 // TestNodeDown: of a node that does not answer, every number is a zero, the id of its process too.
 func TestNodeDown(t *testing.T) {
 	x := nodeFrom("n9", nil)
-	if x.Name != "n9" || x.Type != "disc" || x.PID != "0" || x.RatesMode != "basic" || x.Plugins == nil || x.Certificates == nil || x.MemoryAlarm || x.DiskFreeAlarm {
+	if x.Name != "n9" || x.Type != "disc" || x.PID != "0" || x.RatesMode != "basic" || x.Answers || x.Plugins == nil || x.Certificates == nil || x.MemoryAlarm || x.DiskFreeAlarm {
 		t.Errorf("%+v", x)
 	}
 	up := nodeFrom("n1", &peerpb.ReplicasReply{Alarms: []string{alarm.Disk}, Resources: &peerpb.NodeResources{MemoryUsed: 1, MemoryLimit: 2, DiskFree: 3, DiskLimit: 4, Pid: 5, HeldChannels: 6, HeldPublishes: 7, HeldAnswers: 8, HeldHttp: 9}})

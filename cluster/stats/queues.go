@@ -24,6 +24,7 @@ const (
 type Queues struct {
 	nodes *Nodes
 	c     QueuesConfig
+	ahead counted
 }
 
 // QueuesConfig is what Queues needs of this node.
@@ -31,6 +32,7 @@ type QueuesConfig struct {
 	Kind          peer.Kind // of requests for stats
 	ConsumersKind peer.Kind // of requests for consumers
 	TimeoutsKind  peer.Kind // of requests for the last consumer timeouts
+	TimeKind      peer.Kind // of requests for what comes next
 	Host          *group.Host
 	Catalog       interface{ View() *catalog.View }
 	Clock         func() fsm.Time // as queues are stamped, and runs while they are idle
@@ -43,9 +45,10 @@ type QueuesConfig struct {
 // NewQueues returns the queues of a cluster, and answers other nodes for the queues that this node
 // leads.
 func NewQueues(n *Nodes, c QueuesConfig) *Queues {
-	q := &Queues{n, c}
+	q := &Queues{nodes: n, c: c}
 	peer.HandleAsk(n.Mesh, c.Kind, q.answer)
 	peer.HandleAsk(n.Mesh, c.ConsumersKind, q.answerConsumers)
+	peer.HandleAsk(n.Mesh, c.TimeKind, q.answerTime)
 	peer.HandleAsk(n.Mesh, c.TimeoutsKind, func(*peerpb.TimeoutsRequest) *peerpb.TimeoutsReply { return c.Timeouts() })
 	return q
 }

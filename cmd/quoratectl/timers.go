@@ -57,6 +57,82 @@ func queueTimers(c *call) error {
 	return list(c, "Timers of queue "+c.words[0]+" ...", timerColumns, nil, len(timerColumns), timers)
 }
 
+// timeKinds are what may come next, and how the API counts it.
+var timeKinds = []struct {
+	name, about string
+	of          func(c *api.TimeCounts) uint64
+}{
+	{"expire", "messages that expire", func(c *api.TimeCounts) uint64 { return c.Expire }},
+	{"dead_letter", "of these: those that become dead letters", func(c *api.TimeCounts) uint64 { return c.DeadLetter }},
+	{"fire", "scheduled messages", func(c *api.TimeCounts) uint64 { return c.Fire }},
+	{"time_out", "deliveries that are taken back from consumers", func(c *api.TimeCounts) uint64 { return c.TimeOut }},
+	{"unlock", "deliveries whose locks end", func(c *api.TimeCounts) uint64 { return c.Unlock }},
+	{"retry", "failed messages that are retried", func(c *api.TimeCounts) uint64 { return c.Retry }},
+	{"return", "deferred messages that return", func(c *api.TimeCounts) uint64 { return c.Return }},
+	{"delete", "unused queues that are deleted", func(c *api.TimeCounts) uint64 { return c.Delete }},
+}
+
+// nextRow is a kind with its counts.
+type nextRow struct {
+	event, about      string
+	minute, hour, day uint64
+	atLeast           bool
+}
+
+var nextColumns = []column[nextRow]{
+	{"event", "what happens", func(r nextRow) any { return r.event }},
+	{"minute", "within a minute", func(r nextRow) any { return r.minute }},
+	{"hour", "within an hour", func(r nextRow) any { return r.hour }},
+	{"day", "within a day", func(r nextRow) any { return r.day }},
+	{"at_least", "there may be more", func(r nextRow) any { return r.atLeast }},
+	{"about", "what is counted", func(r nextRow) any { return r.about }},
+}
+
+// showTime shows what comes next in all queues.
+func showTime(c *call) error {
+	var t api.Time
+	if err := c.get("/api/quorate/time", &t); err != nil {
+		return err
+	}
+	var rows []nextRow
+	for _, k := range timeKinds {
+		rows = append(rows, nextRow{k.name, k.about, k.of(&t.Minute), k.of(&t.Hour), k.of(&t.Day), t.AtLeast})
+	}
+	title := fmt.Sprintf("What comes next in %d queues ...", t.Queues)
+	if t.Unknown > 0 {
+		title = fmt.Sprintf("What comes next in %d queues, not counting %d without a leader that answers ...", t.Queues, t.Unknown)
+	}
+	return list(c, title, nextColumns, c.words, 5, rows)
+}
+
+// queueTimeColumns are what a queue is, and the counts of an hour, a minute and a day.
+var queueTimeColumns = func() []column[api.QueueTime] {
+	columns := []column[api.QueueTime]{
+		{"name", "", func(q api.QueueTime) any { return q.Name }},
+		{"next_at", "ms since 1970", func(q api.QueueTime) any { return q.NextAt }},
+	}
+	for _, span := range []struct {
+		name string
+		of   func(q *api.QueueTime) *api.TimeCounts
+	}{
+		{"hour", func(q *api.QueueTime) *api.TimeCounts { return &q.Hour }},
+		{"minute", func(q *api.QueueTime) *api.TimeCounts { return &q.Minute }},
+		{"day", func(q *api.QueueTime) *api.TimeCounts { return &q.Day }},
+	} {
+		for _, k := range timeKinds {
+			columns = append(columns, column[api.QueueTime]{k.name + "_" + span.name, k.about, func(q api.QueueTime) any { return k.of(span.of(&q)) }})
+		}
+	}
+	return append(columns,
+		column[api.QueueTime]{"exchange", "whose delayed messages the queue holds", func(q api.QueueTime) any { return q.Exchange }},
+		column[api.QueueTime]{"at_least", "there may be more", func(q api.QueueTime) any { return q.AtLeast }})
+}()
+
+// listTimes lists the queues of a vhost in which something comes within a day.
+func listTimes(c *call) error {
+	return listAt(c, path("quorate", "time", "queues", c.options.vhost), "Listing what comes next in queues of vhost "+c.options.vhost+" ...", queueTimeColumns, c.words, 2+len(timeKinds))
+}
+
 // listMatching lists policies by their patterns, as a node matches them.
 func listMatching(c *call) error {
 	var q api.Queue

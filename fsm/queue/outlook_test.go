@@ -8,9 +8,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// TestExpiringBy: the counts are those of messages that nobody holds and that expire at an instant or
+// TestExpireBy: the counts are those of messages that nobody holds and that expire at an instant or
 // before it, however many there are.
-func TestExpiringBy(t *testing.T) {
+func TestExpireBy(t *testing.T) {
 	d := newDriver(&logpb.QueueConfig{DeliveryLimit: 20})
 	instants := func(after ...int64) (list []fsm.Time) {
 		for _, ms := range after {
@@ -18,23 +18,22 @@ func TestExpiringBy(t *testing.T) {
 		}
 		return list
 	}
-	const blockLen = 128 // of the table of expiries
 	const n = 3 * blockLen
 	at := instants(-1, 0, 9, 10, 11, 10*blockLen, 10*n-1, 10*n, 10*n+1)
-	if got := ExpiringBy(d.m, at); !slices.Equal(got, make([]uint64, len(at))) {
+	if got := AheadBy(d.m, at, 1000).Expire; !slices.Equal(got, make([]uint64, len(at))) {
 		t.Fatalf("empty: %d", got)
 	}
 	d.enqueue(t, 0) // never
 	for i := range n {
 		d.enqueue(t, uint64(10*(n-i)+1)) // the last one first
 	}
-	if got := ExpiringBy(d.m, at); !slices.Equal(got, []uint64{0, 0, 0, 1, 1, blockLen, n - 1, n, n}) {
+	if got := AheadBy(d.m, at, 1000).Expire; !slices.Equal(got, []uint64{0, 0, 0, 1, 1, blockLen, n - 1, n, n}) {
 		t.Fatalf("many: %d", got)
 	}
 	d.cmd = logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Tag: "holds", Prefetch: 2}}
 	d.do(t, taker)
 	d.finish(t) // it gets the one that never expires, and the first of the others
-	if got := ExpiringBy(d.m, at); !slices.Equal(got, []uint64{0, 0, 0, 1, 1, blockLen, n - 1, n - 1, n - 1}) {
+	if got := AheadBy(d.m, at, 1000).Expire; !slices.Equal(got, []uint64{0, 0, 0, 1, 1, blockLen, n - 1, n - 1, n - 1}) {
 		t.Fatalf("two are held: %d", got)
 	}
 }

@@ -150,15 +150,6 @@ func (t *timers) forgetHeld() { t.timeouts.Clear() }
 // instants come in the order of their numbers.
 func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiries) }
 
-// expiringBy returns how many messages expire at or before each of some instants, ascending.
-func (t *timers) expiringBy(instants []fsm.Time) []uint64 {
-	ends := make([]key, len(instants))
-	for i, at := range instants {
-		ends[i] = key{At: at + 1}
-	}
-	return t.expiries.Counts(ends)
-}
-
 // nextInOrder returns the ready message that expires first, but not before an
 // instant; 0: none. Those that never expire come last, by number.
 //

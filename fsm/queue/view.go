@@ -476,11 +476,6 @@ func (m *Machine) Outlook() Outlook {
 	return o
 }
 
-// ExpiringBy returns how many of the messages that Outlook's NextExpiry is about expire at or before
-// each of some instants, ascending. It does not look at the messages: for a million of them it takes
-// some ten thousand steps.
-func ExpiringBy(m *Machine, instants []fsm.Time) []uint64 { return m.timers.expiringBy(instants) }
-
 // CapacityOf returns how much of the time the queue could hand messages out, of late. Replicas
 // need not agree on it.
 func CapacityOf(m *Machine) Capacity { return m.consumers.measured() }

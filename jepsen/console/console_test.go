@@ -38,6 +38,7 @@ func TestConsole(t *testing.T) {
 		{"login", testLogin}, {"live", testLive}, {"publish", testPublish}, {"scheduled", testScheduled}, {"ended", testEnded}, {"filters", testFilters}, {"kept", testKept},
 		{"connections", testConnections}, {"timeouts", testTimeouts}, {"policy", testPolicy}, {"exchange", testExchange}, {"replicas", testReplicas}, {"actions", testActions}, {"users", testUsers}, {"definitions", testDefinitions},
 		{"graph", testGraph}, {"rights", testRights}, {"disconnect", testDisconnect}, {"features", testFeatures}, {"close", testClose}, {"why", testWhy}, {"priorities", testPriorities}, {"get", testGet}, {"glance", testGlance},
+		{"unknown", testUnknown}, {"absent", testAbsent}, {"words", testWords}, {"time", testTime}, {"widths", testWidths},
 		{"drain", testDrain},
 		{"screenshots", takeScreenshots}, {"hostile", testHostile}, {"keyboard", testKeyboard}, {"small and dark", testSmallAndDark},
 		{"many queues", testManyQueues},

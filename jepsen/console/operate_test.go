@@ -136,7 +136,7 @@ func testUsers(t *testing.T, w *world) {
 	clerk := mustOpen(t, w.browser, w.url)
 	clerk.logIn("clerk", "clerk")
 	clerk.await("the overview", "text('h1') === 'Overview' && text('main').includes('Every queue has a leader')")
-	clerk.await("the menu of such users", "all('nav li').length === 8")
+	clerk.await("the menu of such users", "all('nav li').length === 9")
 	clerk.open("Queue live", "queue", "/", "live", "messages")
 	clerk.await("a refusal", "text('.notices').includes('Access refused')")
 }
@@ -149,7 +149,7 @@ func testDefinitions(t *testing.T, w *world) {
 	mustEval[bool](p, fmt.Sprintf("(() => { const d = new DataTransfer(); d.items.add(new File([%s], 'some.json')); document.querySelector('[type=file]').files = d.files; return true; })()", quote(file)))
 	p.press("Import")
 	p.press("Import it")
-	p.await("what was not taken", "text('main').includes('1 definitions were taken, 1 were not') && text('main').includes('streamed')")
+	p.await("what was not taken", "text('main').includes('Imported: 1 definition. Not imported: 1.') && text('main').includes('streamed')")
 	p.open("Queue imported", "queue", "/", "imported")
 }
 

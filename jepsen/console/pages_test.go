@@ -82,7 +82,7 @@ func testLive(t *testing.T, w *world) {
 	w.mustQueue(t, "live", nil)
 	ch := w.mustDial(t, "live")
 	p := mustLogIn(t, w.browser, w.url)
-	const published = "rows().find((r) => r.startsWith('Published'))"
+	const published = "all('.scroll tbody tr').map((r) => r.innerText).find((r) => r.startsWith('Published'))"
 	p.await("counts", published)
 	ended, stop := make(chan error), make(chan struct{})
 	go func() {
@@ -104,7 +104,7 @@ func testLive(t *testing.T, w *world) {
 	rate := fmt.Sprintf("Number(/([\\d.,]+)\\/s/.exec(%s)?.[1])", published)
 	p.await("a rate", rate+" > 0")
 	p.await("ready messages", "card('Ready') > 10")
-	p.await("a chart", "document.querySelector('.chart canvas') && /publish [1-9]/.test(document.querySelector('.chart').ariaLabel)")
+	p.await("a chart", "document.querySelector('.chart canvas') && /Published [1-9]/.test(document.querySelector('.chart').ariaLabel)")
 	before := mustEval[int](p, "card('Ready')")
 	p.await("more messages", fmt.Sprintf("card('Ready') > %d", before))
 	close(stop)

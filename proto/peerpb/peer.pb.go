@@ -74,7 +74,7 @@ func (x TrafficRequest_Of) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TrafficRequest_Of.Descriptor instead.
 func (TrafficRequest_Of) EnumDescriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{52, 0}
+	return file_peer_proto_rawDescGZIP(), []int{55, 0}
 }
 
 // Hello opens a link.
@@ -1454,6 +1454,221 @@ func (x *QueueStats) GetConsumerCapacity() float64 {
 	return 0
 }
 
+// TimeRequest asks a node what comes next in the queues that it leads: how much by each of some times from
+// its clock on, in ms, ascending.
+type TimeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Within        []uint64               `protobuf:"varint,1,rep,packed,name=within" json:"within,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeRequest) Reset() {
+	*x = TimeRequest{}
+	mi := &file_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeRequest) ProtoMessage() {}
+
+func (x *TimeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeRequest.ProtoReflect.Descriptor instead.
+func (*TimeRequest) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *TimeRequest) GetWithin() []uint64 {
+	if x != nil {
+		return x.Within
+	}
+	return nil
+}
+
+type TimeReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Queues        []*QueueTime           `protobuf:"bytes,1,rep,name=queues" json:"queues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeReply) Reset() {
+	*x = TimeReply{}
+	mi := &file_peer_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeReply) ProtoMessage() {}
+
+func (x *TimeReply) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeReply.ProtoReflect.Descriptor instead.
+func (*TimeReply) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *TimeReply) GetQueues() []*QueueTime {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+// QueueTime has a count for each time that was asked about, with what comes sooner; nothing: all are 0.
+type QueueTime struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Queue         uint64                 `protobuf:"varint,1,opt,name=queue" json:"queue,omitempty"`                                 // id
+	Expire        []uint64               `protobuf:"varint,2,rep,packed,name=expire" json:"expire,omitempty"`                        // messages that nobody holds and that are not scheduled
+	Fire          []uint64               `protobuf:"varint,3,rep,packed,name=fire" json:"fire,omitempty"`                            // scheduled messages that become ready
+	TimeOut       []uint64               `protobuf:"varint,4,rep,packed,name=time_out,json=timeOut" json:"time_out,omitempty"`       // deliveries that consumers have held for too long by then
+	Unlock        []uint64               `protobuf:"varint,5,rep,packed,name=unlock" json:"unlock,omitempty"`                        // deliveries whose locks end
+	Retry         []uint64               `protobuf:"varint,6,rep,packed,name=retry" json:"retry,omitempty"`                          // returned messages that become ready again
+	Return        []uint64               `protobuf:"varint,7,rep,packed,name=return" json:"return,omitempty"`                        // deferred messages that become ready again
+	DeletedAt     int64                  `protobuf:"zigzag64,8,opt,name=deleted_at,json=deletedAt" json:"deleted_at,omitempty"`      // unless the queue is used before, ms; 0: never
+	NextAt        int64                  `protobuf:"zigzag64,9,opt,name=next_at,json=nextAt" json:"next_at,omitempty"`               // when something is due first, ms; 0: nothing is
+	DeadLetters   bool                   `protobuf:"varint,10,opt,name=dead_letters,json=deadLetters" json:"dead_letters,omitempty"` // those that expire become dead letters
+	AtLeast       bool                   `protobuf:"varint,11,opt,name=at_least,json=atLeast" json:"at_least,omitempty"`             // there may be more: not all were counted
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueueTime) Reset() {
+	*x = QueueTime{}
+	mi := &file_peer_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueTime) ProtoMessage() {}
+
+func (x *QueueTime) ProtoReflect() protoreflect.Message {
+	mi := &file_peer_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueTime.ProtoReflect.Descriptor instead.
+func (*QueueTime) Descriptor() ([]byte, []int) {
+	return file_peer_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *QueueTime) GetQueue() uint64 {
+	if x != nil {
+		return x.Queue
+	}
+	return 0
+}
+
+func (x *QueueTime) GetExpire() []uint64 {
+	if x != nil {
+		return x.Expire
+	}
+	return nil
+}
+
+func (x *QueueTime) GetFire() []uint64 {
+	if x != nil {
+		return x.Fire
+	}
+	return nil
+}
+
+func (x *QueueTime) GetTimeOut() []uint64 {
+	if x != nil {
+		return x.TimeOut
+	}
+	return nil
+}
+
+func (x *QueueTime) GetUnlock() []uint64 {
+	if x != nil {
+		return x.Unlock
+	}
+	return nil
+}
+
+func (x *QueueTime) GetRetry() []uint64 {
+	if x != nil {
+		return x.Retry
+	}
+	return nil
+}
+
+func (x *QueueTime) GetReturn() []uint64 {
+	if x != nil {
+		return x.Return
+	}
+	return nil
+}
+
+func (x *QueueTime) GetDeletedAt() int64 {
+	if x != nil {
+		return x.DeletedAt
+	}
+	return 0
+}
+
+func (x *QueueTime) GetNextAt() int64 {
+	if x != nil {
+		return x.NextAt
+	}
+	return 0
+}
+
+func (x *QueueTime) GetDeadLetters() bool {
+	if x != nil {
+		return x.DeadLetters
+	}
+	return false
+}
+
+func (x *QueueTime) GetAtLeast() bool {
+	if x != nil {
+		return x.AtLeast
+	}
+	return false
+}
+
 // CountsRequest asks how many clients a node has.
 type CountsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1465,7 +1680,7 @@ type CountsRequest struct {
 
 func (x *CountsRequest) Reset() {
 	*x = CountsRequest{}
-	mi := &file_peer_proto_msgTypes[12]
+	mi := &file_peer_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1477,7 +1692,7 @@ func (x *CountsRequest) String() string {
 func (*CountsRequest) ProtoMessage() {}
 
 func (x *CountsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[12]
+	mi := &file_peer_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1490,7 +1705,7 @@ func (x *CountsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsRequest.ProtoReflect.Descriptor instead.
 func (*CountsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{12}
+	return file_peer_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CountsRequest) GetVhost() string {
@@ -1518,7 +1733,7 @@ type CountsReply struct {
 
 func (x *CountsReply) Reset() {
 	*x = CountsReply{}
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1530,7 +1745,7 @@ func (x *CountsReply) String() string {
 func (*CountsReply) ProtoMessage() {}
 
 func (x *CountsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[13]
+	mi := &file_peer_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1543,7 +1758,7 @@ func (x *CountsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CountsReply.ProtoReflect.Descriptor instead.
 func (*CountsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{13}
+	return file_peer_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CountsReply) GetOfVhost() uint64 {
@@ -1578,7 +1793,7 @@ type ConsumersRequest struct {
 
 func (x *ConsumersRequest) Reset() {
 	*x = ConsumersRequest{}
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1805,7 @@ func (x *ConsumersRequest) String() string {
 func (*ConsumersRequest) ProtoMessage() {}
 
 func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[14]
+	mi := &file_peer_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1818,7 @@ func (x *ConsumersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersRequest.ProtoReflect.Descriptor instead.
 func (*ConsumersRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{14}
+	return file_peer_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConsumersRequest) GetQueues() []uint64 {
@@ -1623,7 +1838,7 @@ type ConsumersReply struct {
 
 func (x *ConsumersReply) Reset() {
 	*x = ConsumersReply{}
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1850,7 @@ func (x *ConsumersReply) String() string {
 func (*ConsumersReply) ProtoMessage() {}
 
 func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[15]
+	mi := &file_peer_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1863,7 @@ func (x *ConsumersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumersReply.ProtoReflect.Descriptor instead.
 func (*ConsumersReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{15}
+	return file_peer_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ConsumersReply) GetConsumers() []*QueueConsumer {
@@ -1700,7 +1915,7 @@ type QueueConsumer struct {
 
 func (x *QueueConsumer) Reset() {
 	*x = QueueConsumer{}
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1712,7 +1927,7 @@ func (x *QueueConsumer) String() string {
 func (*QueueConsumer) ProtoMessage() {}
 
 func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[16]
+	mi := &file_peer_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1725,7 +1940,7 @@ func (x *QueueConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConsumer.ProtoReflect.Descriptor instead.
 func (*QueueConsumer) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{16}
+	return file_peer_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *QueueConsumer) GetQueue() uint64 {
@@ -1932,7 +2147,7 @@ type ConsumingSession struct {
 
 func (x *ConsumingSession) Reset() {
 	*x = ConsumingSession{}
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1944,7 +2159,7 @@ func (x *ConsumingSession) String() string {
 func (*ConsumingSession) ProtoMessage() {}
 
 func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[17]
+	mi := &file_peer_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1957,7 +2172,7 @@ func (x *ConsumingSession) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumingSession.ProtoReflect.Descriptor instead.
 func (*ConsumingSession) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{17}
+	return file_peer_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ConsumingSession) GetBoot() uint64 {
@@ -2018,7 +2233,7 @@ type TimeoutsRequest struct {
 
 func (x *TimeoutsRequest) Reset() {
 	*x = TimeoutsRequest{}
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2030,7 +2245,7 @@ func (x *TimeoutsRequest) String() string {
 func (*TimeoutsRequest) ProtoMessage() {}
 
 func (x *TimeoutsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[18]
+	mi := &file_peer_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2043,7 +2258,7 @@ func (x *TimeoutsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeoutsRequest.ProtoReflect.Descriptor instead.
 func (*TimeoutsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{18}
+	return file_peer_proto_rawDescGZIP(), []int{21}
 }
 
 type TimeoutsReply struct {
@@ -2056,7 +2271,7 @@ type TimeoutsReply struct {
 
 func (x *TimeoutsReply) Reset() {
 	*x = TimeoutsReply{}
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2068,7 +2283,7 @@ func (x *TimeoutsReply) String() string {
 func (*TimeoutsReply) ProtoMessage() {}
 
 func (x *TimeoutsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[19]
+	mi := &file_peer_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2081,7 +2296,7 @@ func (x *TimeoutsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TimeoutsReply.ProtoReflect.Descriptor instead.
 func (*TimeoutsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{19}
+	return file_peer_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TimeoutsReply) GetLed() []*ConsumerTimeout {
@@ -2118,7 +2333,7 @@ type ConsumerTimeout struct {
 
 func (x *ConsumerTimeout) Reset() {
 	*x = ConsumerTimeout{}
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2130,7 +2345,7 @@ func (x *ConsumerTimeout) String() string {
 func (*ConsumerTimeout) ProtoMessage() {}
 
 func (x *ConsumerTimeout) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[20]
+	mi := &file_peer_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2143,7 +2358,7 @@ func (x *ConsumerTimeout) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConsumerTimeout.ProtoReflect.Descriptor instead.
 func (*ConsumerTimeout) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{20}
+	return file_peer_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ConsumerTimeout) GetAt() int64 {
@@ -2242,7 +2457,7 @@ type LateConsumer struct {
 
 func (x *LateConsumer) Reset() {
 	*x = LateConsumer{}
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2469,7 @@ func (x *LateConsumer) String() string {
 func (*LateConsumer) ProtoMessage() {}
 
 func (x *LateConsumer) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[21]
+	mi := &file_peer_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,7 +2482,7 @@ func (x *LateConsumer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LateConsumer.ProtoReflect.Descriptor instead.
 func (*LateConsumer) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{21}
+	return file_peer_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *LateConsumer) GetSession() *ConsumingSession {
@@ -2306,7 +2521,7 @@ type ScheduledRequest struct {
 
 func (x *ScheduledRequest) Reset() {
 	*x = ScheduledRequest{}
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2533,7 @@ func (x *ScheduledRequest) String() string {
 func (*ScheduledRequest) ProtoMessage() {}
 
 func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[22]
+	mi := &file_peer_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2546,7 @@ func (x *ScheduledRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledRequest.ProtoReflect.Descriptor instead.
 func (*ScheduledRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{22}
+	return file_peer_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ScheduledRequest) GetQueue() uint64 {
@@ -2379,7 +2594,7 @@ type ScheduledReply struct {
 
 func (x *ScheduledReply) Reset() {
 	*x = ScheduledReply{}
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2391,7 +2606,7 @@ func (x *ScheduledReply) String() string {
 func (*ScheduledReply) ProtoMessage() {}
 
 func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[23]
+	mi := &file_peer_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2404,7 +2619,7 @@ func (x *ScheduledReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledReply.ProtoReflect.Descriptor instead.
 func (*ScheduledReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{23}
+	return file_peer_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ScheduledReply) GetLeader() bool {
@@ -2436,7 +2651,7 @@ type ScheduledMessage struct {
 
 func (x *ScheduledMessage) Reset() {
 	*x = ScheduledMessage{}
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2663,7 @@ func (x *ScheduledMessage) String() string {
 func (*ScheduledMessage) ProtoMessage() {}
 
 func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[24]
+	mi := &file_peer_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2676,7 @@ func (x *ScheduledMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScheduledMessage.ProtoReflect.Descriptor instead.
 func (*ScheduledMessage) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{24}
+	return file_peer_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ScheduledMessage) GetMessage() uint64 {
@@ -2523,7 +2738,7 @@ type ReplicasRequest struct {
 
 func (x *ReplicasRequest) Reset() {
 	*x = ReplicasRequest{}
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2750,7 @@ func (x *ReplicasRequest) String() string {
 func (*ReplicasRequest) ProtoMessage() {}
 
 func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[25]
+	mi := &file_peer_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2763,7 @@ func (x *ReplicasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasRequest.ProtoReflect.Descriptor instead.
 func (*ReplicasRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{25}
+	return file_peer_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ReplicasRequest) GetGroups() []uint32 {
@@ -2569,7 +2784,7 @@ type ReplicasReply struct {
 
 func (x *ReplicasReply) Reset() {
 	*x = ReplicasReply{}
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2581,7 +2796,7 @@ func (x *ReplicasReply) String() string {
 func (*ReplicasReply) ProtoMessage() {}
 
 func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[26]
+	mi := &file_peer_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2594,7 +2809,7 @@ func (x *ReplicasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicasReply.ProtoReflect.Descriptor instead.
 func (*ReplicasReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{26}
+	return file_peer_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ReplicasReply) GetReplicas() []*Replica {
@@ -2658,7 +2873,7 @@ type NodeResources struct {
 
 func (x *NodeResources) Reset() {
 	*x = NodeResources{}
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2670,7 +2885,7 @@ func (x *NodeResources) String() string {
 func (*NodeResources) ProtoMessage() {}
 
 func (x *NodeResources) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[27]
+	mi := &file_peer_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2683,7 +2898,7 @@ func (x *NodeResources) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeResources.ProtoReflect.Descriptor instead.
 func (*NodeResources) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{27}
+	return file_peer_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *NodeResources) GetMemoryUsed() int64 {
@@ -2891,7 +3106,7 @@ type NodeCertificate struct {
 
 func (x *NodeCertificate) Reset() {
 	*x = NodeCertificate{}
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2903,7 +3118,7 @@ func (x *NodeCertificate) String() string {
 func (*NodeCertificate) ProtoMessage() {}
 
 func (x *NodeCertificate) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[28]
+	mi := &file_peer_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2916,7 +3131,7 @@ func (x *NodeCertificate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeCertificate.ProtoReflect.Descriptor instead.
 func (*NodeCertificate) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{28}
+	return file_peer_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *NodeCertificate) GetProtocol() string {
@@ -2964,7 +3179,7 @@ type ResourceAlarms struct {
 
 func (x *ResourceAlarms) Reset() {
 	*x = ResourceAlarms{}
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3191,7 @@ func (x *ResourceAlarms) String() string {
 func (*ResourceAlarms) ProtoMessage() {}
 
 func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[29]
+	mi := &file_peer_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3204,7 @@ func (x *ResourceAlarms) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceAlarms.ProtoReflect.Descriptor instead.
 func (*ResourceAlarms) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{29}
+	return file_peer_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ResourceAlarms) GetResources() []string {
@@ -3017,7 +3232,7 @@ type Replica struct {
 
 func (x *Replica) Reset() {
 	*x = Replica{}
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3244,7 @@ func (x *Replica) String() string {
 func (*Replica) ProtoMessage() {}
 
 func (x *Replica) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[30]
+	mi := &file_peer_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3257,7 @@ func (x *Replica) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Replica.ProtoReflect.Descriptor instead.
 func (*Replica) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{30}
+	return file_peer_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Replica) GetGroup() uint32 {
@@ -3126,7 +3341,7 @@ type TransferRequest struct {
 
 func (x *TransferRequest) Reset() {
 	*x = TransferRequest{}
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3353,7 @@ func (x *TransferRequest) String() string {
 func (*TransferRequest) ProtoMessage() {}
 
 func (x *TransferRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[31]
+	mi := &file_peer_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3366,7 @@ func (x *TransferRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferRequest.ProtoReflect.Descriptor instead.
 func (*TransferRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{31}
+	return file_peer_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *TransferRequest) GetGroup() uint32 {
@@ -3177,7 +3392,7 @@ type TransferReply struct {
 
 func (x *TransferReply) Reset() {
 	*x = TransferReply{}
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3189,7 +3404,7 @@ func (x *TransferReply) String() string {
 func (*TransferReply) ProtoMessage() {}
 
 func (x *TransferReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[32]
+	mi := &file_peer_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3202,7 +3417,7 @@ func (x *TransferReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TransferReply.ProtoReflect.Descriptor instead.
 func (*TransferReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{32}
+	return file_peer_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TransferReply) GetError() string {
@@ -3226,7 +3441,7 @@ type CatalogRequest struct {
 
 func (x *CatalogRequest) Reset() {
 	*x = CatalogRequest{}
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3238,7 +3453,7 @@ func (x *CatalogRequest) String() string {
 func (*CatalogRequest) ProtoMessage() {}
 
 func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[33]
+	mi := &file_peer_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3251,7 +3466,7 @@ func (x *CatalogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogRequest.ProtoReflect.Descriptor instead.
 func (*CatalogRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{33}
+	return file_peer_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CatalogRequest) GetEntry() []byte {
@@ -3297,7 +3512,7 @@ type Lease struct {
 
 func (x *Lease) Reset() {
 	*x = Lease{}
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3309,7 +3524,7 @@ func (x *Lease) String() string {
 func (*Lease) ProtoMessage() {}
 
 func (x *Lease) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[34]
+	mi := &file_peer_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3322,7 +3537,7 @@ func (x *Lease) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lease.ProtoReflect.Descriptor instead.
 func (*Lease) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{34}
+	return file_peer_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Lease) GetNode() string {
@@ -3384,7 +3599,7 @@ type CatalogReply struct {
 
 func (x *CatalogReply) Reset() {
 	*x = CatalogReply{}
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3396,7 +3611,7 @@ func (x *CatalogReply) String() string {
 func (*CatalogReply) ProtoMessage() {}
 
 func (x *CatalogReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[35]
+	mi := &file_peer_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3409,7 +3624,7 @@ func (x *CatalogReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CatalogReply.ProtoReflect.Descriptor instead.
 func (*CatalogReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{35}
+	return file_peer_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CatalogReply) GetOk() bool {
@@ -3489,7 +3704,7 @@ type PeekRequest struct {
 
 func (x *PeekRequest) Reset() {
 	*x = PeekRequest{}
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3501,7 +3716,7 @@ func (x *PeekRequest) String() string {
 func (*PeekRequest) ProtoMessage() {}
 
 func (x *PeekRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[36]
+	mi := &file_peer_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3514,7 +3729,7 @@ func (x *PeekRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekRequest.ProtoReflect.Descriptor instead.
 func (*PeekRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{36}
+	return file_peer_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PeekRequest) GetGroup() uint32 {
@@ -3564,7 +3779,7 @@ type PeekReply struct {
 
 func (x *PeekReply) Reset() {
 	*x = PeekReply{}
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3576,7 +3791,7 @@ func (x *PeekReply) String() string {
 func (*PeekReply) ProtoMessage() {}
 
 func (x *PeekReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[37]
+	mi := &file_peer_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3589,7 +3804,7 @@ func (x *PeekReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PeekReply.ProtoReflect.Descriptor instead.
 func (*PeekReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{37}
+	return file_peer_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PeekReply) GetLeader() bool {
@@ -3640,7 +3855,7 @@ type Peeked struct {
 
 func (x *Peeked) Reset() {
 	*x = Peeked{}
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3652,7 +3867,7 @@ func (x *Peeked) String() string {
 func (*Peeked) ProtoMessage() {}
 
 func (x *Peeked) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[38]
+	mi := &file_peer_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3665,7 +3880,7 @@ func (x *Peeked) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peeked.ProtoReflect.Descriptor instead.
 func (*Peeked) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{38}
+	return file_peer_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Peeked) GetNumber() uint64 {
@@ -3769,7 +3984,7 @@ type EndsRequest struct {
 
 func (x *EndsRequest) Reset() {
 	*x = EndsRequest{}
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3781,7 +3996,7 @@ func (x *EndsRequest) String() string {
 func (*EndsRequest) ProtoMessage() {}
 
 func (x *EndsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[39]
+	mi := &file_peer_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3794,7 +4009,7 @@ func (x *EndsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndsRequest.ProtoReflect.Descriptor instead.
 func (*EndsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{39}
+	return file_peer_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *EndsRequest) GetGroup() uint32 {
@@ -3859,7 +4074,7 @@ type GroupsRequest struct {
 
 func (x *GroupsRequest) Reset() {
 	*x = GroupsRequest{}
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3871,7 +4086,7 @@ func (x *GroupsRequest) String() string {
 func (*GroupsRequest) ProtoMessage() {}
 
 func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[40]
+	mi := &file_peer_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3884,7 +4099,7 @@ func (x *GroupsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GroupsRequest.ProtoReflect.Descriptor instead.
 func (*GroupsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{40}
+	return file_peer_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GroupsRequest) GetGroup() uint32 {
@@ -3928,7 +4143,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +4155,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[41]
+	mi := &file_peer_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3953,7 +4168,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{41}
+	return file_peer_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ExplainRequest) GetGroup() uint32 {
@@ -3996,7 +4211,7 @@ type TextReply struct {
 
 func (x *TextReply) Reset() {
 	*x = TextReply{}
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4008,7 +4223,7 @@ func (x *TextReply) String() string {
 func (*TextReply) ProtoMessage() {}
 
 func (x *TextReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[42]
+	mi := &file_peer_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4021,7 +4236,7 @@ func (x *TextReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TextReply.ProtoReflect.Descriptor instead.
 func (*TextReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{42}
+	return file_peer_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *TextReply) GetLeader() bool {
@@ -4058,7 +4273,7 @@ type HashRequest struct {
 
 func (x *HashRequest) Reset() {
 	*x = HashRequest{}
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4070,7 +4285,7 @@ func (x *HashRequest) String() string {
 func (*HashRequest) ProtoMessage() {}
 
 func (x *HashRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[43]
+	mi := &file_peer_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4083,7 +4298,7 @@ func (x *HashRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashRequest.ProtoReflect.Descriptor instead.
 func (*HashRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{43}
+	return file_peer_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *HashRequest) GetGroup() uint32 {
@@ -4128,7 +4343,7 @@ type HashReply struct {
 
 func (x *HashReply) Reset() {
 	*x = HashReply{}
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4140,7 +4355,7 @@ func (x *HashReply) String() string {
 func (*HashReply) ProtoMessage() {}
 
 func (x *HashReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[44]
+	mi := &file_peer_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4153,7 +4368,7 @@ func (x *HashReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HashReply.ProtoReflect.Descriptor instead.
 func (*HashReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{44}
+	return file_peer_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *HashReply) GetHere() bool {
@@ -4212,7 +4427,7 @@ type BackupRequest struct {
 
 func (x *BackupRequest) Reset() {
 	*x = BackupRequest{}
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4224,7 +4439,7 @@ func (x *BackupRequest) String() string {
 func (*BackupRequest) ProtoMessage() {}
 
 func (x *BackupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[45]
+	mi := &file_peer_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4237,7 +4452,7 @@ func (x *BackupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupRequest.ProtoReflect.Descriptor instead.
 func (*BackupRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{45}
+	return file_peer_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *BackupRequest) GetGroup() uint32 {
@@ -4299,7 +4514,7 @@ type BackupReply struct {
 
 func (x *BackupReply) Reset() {
 	*x = BackupReply{}
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4311,7 +4526,7 @@ func (x *BackupReply) String() string {
 func (*BackupReply) ProtoMessage() {}
 
 func (x *BackupReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[46]
+	mi := &file_peer_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4324,7 +4539,7 @@ func (x *BackupReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackupReply.ProtoReflect.Descriptor instead.
 func (*BackupReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{46}
+	return file_peer_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *BackupReply) GetLeader() bool {
@@ -4437,7 +4652,7 @@ type BackedUpPiece struct {
 
 func (x *BackedUpPiece) Reset() {
 	*x = BackedUpPiece{}
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4449,7 +4664,7 @@ func (x *BackedUpPiece) String() string {
 func (*BackedUpPiece) ProtoMessage() {}
 
 func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[47]
+	mi := &file_peer_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4462,7 +4677,7 @@ func (x *BackedUpPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackedUpPiece.ProtoReflect.Descriptor instead.
 func (*BackedUpPiece) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{47}
+	return file_peer_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *BackedUpPiece) GetState() []byte {
@@ -4498,7 +4713,7 @@ type RestoredRequest struct {
 
 func (x *RestoredRequest) Reset() {
 	*x = RestoredRequest{}
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4510,7 +4725,7 @@ func (x *RestoredRequest) String() string {
 func (*RestoredRequest) ProtoMessage() {}
 
 func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[48]
+	mi := &file_peer_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4523,7 +4738,7 @@ func (x *RestoredRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredRequest.ProtoReflect.Descriptor instead.
 func (*RestoredRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{48}
+	return file_peer_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *RestoredRequest) GetGroup() uint32 {
@@ -4558,7 +4773,7 @@ type RestoredReply struct {
 
 func (x *RestoredReply) Reset() {
 	*x = RestoredReply{}
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4570,7 +4785,7 @@ func (x *RestoredReply) String() string {
 func (*RestoredReply) ProtoMessage() {}
 
 func (x *RestoredReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[49]
+	mi := &file_peer_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4583,7 +4798,7 @@ func (x *RestoredReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestoredReply.ProtoReflect.Descriptor instead.
 func (*RestoredReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{49}
+	return file_peer_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *RestoredReply) GetLeader() bool {
@@ -4618,7 +4833,7 @@ type HearsRequest struct {
 
 func (x *HearsRequest) Reset() {
 	*x = HearsRequest{}
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4630,7 +4845,7 @@ func (x *HearsRequest) String() string {
 func (*HearsRequest) ProtoMessage() {}
 
 func (x *HearsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[50]
+	mi := &file_peer_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4643,7 +4858,7 @@ func (x *HearsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsRequest.ProtoReflect.Descriptor instead.
 func (*HearsRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{50}
+	return file_peer_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *HearsRequest) GetNode() string {
@@ -4669,7 +4884,7 @@ type HearsReply struct {
 
 func (x *HearsReply) Reset() {
 	*x = HearsReply{}
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4681,7 +4896,7 @@ func (x *HearsReply) String() string {
 func (*HearsReply) ProtoMessage() {}
 
 func (x *HearsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[51]
+	mi := &file_peer_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4694,7 +4909,7 @@ func (x *HearsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearsReply.ProtoReflect.Descriptor instead.
 func (*HearsReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{51}
+	return file_peer_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *HearsReply) GetHears() bool {
@@ -4731,7 +4946,7 @@ type TrafficRequest struct {
 
 func (x *TrafficRequest) Reset() {
 	*x = TrafficRequest{}
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4743,7 +4958,7 @@ func (x *TrafficRequest) String() string {
 func (*TrafficRequest) ProtoMessage() {}
 
 func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[52]
+	mi := &file_peer_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4756,7 +4971,7 @@ func (x *TrafficRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficRequest.ProtoReflect.Descriptor instead.
 func (*TrafficRequest) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{52}
+	return file_peer_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *TrafficRequest) GetOf() TrafficRequest_Of {
@@ -4875,7 +5090,7 @@ type TrafficReply struct {
 
 func (x *TrafficReply) Reset() {
 	*x = TrafficReply{}
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4887,7 +5102,7 @@ func (x *TrafficReply) String() string {
 func (*TrafficReply) ProtoMessage() {}
 
 func (x *TrafficReply) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[53]
+	mi := &file_peer_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4900,7 +5115,7 @@ func (x *TrafficReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrafficReply.ProtoReflect.Descriptor instead.
 func (*TrafficReply) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{53}
+	return file_peer_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *TrafficReply) GetObjects() []*ObjectTraffic {
@@ -4944,7 +5159,7 @@ type ObjectTraffic struct {
 
 func (x *ObjectTraffic) Reset() {
 	*x = ObjectTraffic{}
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4956,7 +5171,7 @@ func (x *ObjectTraffic) String() string {
 func (*ObjectTraffic) ProtoMessage() {}
 
 func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[54]
+	mi := &file_peer_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4969,7 +5184,7 @@ func (x *ObjectTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectTraffic.ProtoReflect.Descriptor instead.
 func (*ObjectTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{54}
+	return file_peer_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ObjectTraffic) GetVhost() string {
@@ -5052,7 +5267,7 @@ type PairTraffic struct {
 
 func (x *PairTraffic) Reset() {
 	*x = PairTraffic{}
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5064,7 +5279,7 @@ func (x *PairTraffic) String() string {
 func (*PairTraffic) ProtoMessage() {}
 
 func (x *PairTraffic) ProtoReflect() protoreflect.Message {
-	mi := &file_peer_proto_msgTypes[55]
+	mi := &file_peer_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5077,7 +5292,7 @@ func (x *PairTraffic) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PairTraffic.ProtoReflect.Descriptor instead.
 func (*PairTraffic) Descriptor() ([]byte, []int) {
-	return file_peer_proto_rawDescGZIP(), []int{55}
+	return file_peer_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *PairTraffic) GetChannel() *ConsumingSession {
@@ -5269,7 +5484,25 @@ const file_peer_proto_rawDesc = "" +
 	"\tlog_bytes\x18i \x01(\x04R\blogBytes\x12\x1a\n" +
 	"\bexpiring\x18j \x03(\x04R\bexpiring\x12*\n" +
 	"\x11ready_by_priority\x18k \x03(\x04R\x0freadyByPriority\x122\n" +
-	"\x11consumer_capacity\x18l \x01(\x01B\x05\xaa\x01\x02\b\x01R\x10consumerCapacity\"9\n" +
+	"\x11consumer_capacity\x18l \x01(\x01B\x05\xaa\x01\x02\b\x01R\x10consumerCapacity\"%\n" +
+	"\vTimeRequest\x12\x16\n" +
+	"\x06within\x18\x01 \x03(\x04R\x06within\"?\n" +
+	"\tTimeReply\x122\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1a.quorate.peer.v1.QueueTimeR\x06queues\"\xa4\x02\n" +
+	"\tQueueTime\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x16\n" +
+	"\x06expire\x18\x02 \x03(\x04R\x06expire\x12\x12\n" +
+	"\x04fire\x18\x03 \x03(\x04R\x04fire\x12\x19\n" +
+	"\btime_out\x18\x04 \x03(\x04R\atimeOut\x12\x16\n" +
+	"\x06unlock\x18\x05 \x03(\x04R\x06unlock\x12\x14\n" +
+	"\x05retry\x18\x06 \x03(\x04R\x05retry\x12\x16\n" +
+	"\x06return\x18\a \x03(\x04R\x06return\x12\x1d\n" +
+	"\n" +
+	"deleted_at\x18\b \x01(\x12R\tdeletedAt\x12\x17\n" +
+	"\anext_at\x18\t \x01(\x12R\x06nextAt\x12!\n" +
+	"\fdead_letters\x18\n" +
+	" \x01(\bR\vdeadLetters\x12\x19\n" +
+	"\bat_least\x18\v \x01(\bR\aatLeast\"9\n" +
 	"\rCountsRequest\x12\x14\n" +
 	"\x05vhost\x18\x01 \x01(\tR\x05vhost\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\"]\n" +
@@ -5629,7 +5862,7 @@ func file_peer_proto_rawDescGZIP() []byte {
 }
 
 var file_peer_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_peer_proto_goTypes = []any{
 	(TrafficRequest_Of)(0),    // 0: quorate.peer.v1.TrafficRequest.Of
 	(*Hello)(nil),             // 1: quorate.peer.v1.Hello
@@ -5644,82 +5877,86 @@ var file_peer_proto_goTypes = []any{
 	(*QueueStatsRequest)(nil), // 10: quorate.peer.v1.QueueStatsRequest
 	(*QueueStatsReply)(nil),   // 11: quorate.peer.v1.QueueStatsReply
 	(*QueueStats)(nil),        // 12: quorate.peer.v1.QueueStats
-	(*CountsRequest)(nil),     // 13: quorate.peer.v1.CountsRequest
-	(*CountsReply)(nil),       // 14: quorate.peer.v1.CountsReply
-	(*ConsumersRequest)(nil),  // 15: quorate.peer.v1.ConsumersRequest
-	(*ConsumersReply)(nil),    // 16: quorate.peer.v1.ConsumersReply
-	(*QueueConsumer)(nil),     // 17: quorate.peer.v1.QueueConsumer
-	(*ConsumingSession)(nil),  // 18: quorate.peer.v1.ConsumingSession
-	(*TimeoutsRequest)(nil),   // 19: quorate.peer.v1.TimeoutsRequest
-	(*TimeoutsReply)(nil),     // 20: quorate.peer.v1.TimeoutsReply
-	(*ConsumerTimeout)(nil),   // 21: quorate.peer.v1.ConsumerTimeout
-	(*LateConsumer)(nil),      // 22: quorate.peer.v1.LateConsumer
-	(*ScheduledRequest)(nil),  // 23: quorate.peer.v1.ScheduledRequest
-	(*ScheduledReply)(nil),    // 24: quorate.peer.v1.ScheduledReply
-	(*ScheduledMessage)(nil),  // 25: quorate.peer.v1.ScheduledMessage
-	(*ReplicasRequest)(nil),   // 26: quorate.peer.v1.ReplicasRequest
-	(*ReplicasReply)(nil),     // 27: quorate.peer.v1.ReplicasReply
-	(*NodeResources)(nil),     // 28: quorate.peer.v1.NodeResources
-	(*NodeCertificate)(nil),   // 29: quorate.peer.v1.NodeCertificate
-	(*ResourceAlarms)(nil),    // 30: quorate.peer.v1.ResourceAlarms
-	(*Replica)(nil),           // 31: quorate.peer.v1.Replica
-	(*TransferRequest)(nil),   // 32: quorate.peer.v1.TransferRequest
-	(*TransferReply)(nil),     // 33: quorate.peer.v1.TransferReply
-	(*CatalogRequest)(nil),    // 34: quorate.peer.v1.CatalogRequest
-	(*Lease)(nil),             // 35: quorate.peer.v1.Lease
-	(*CatalogReply)(nil),      // 36: quorate.peer.v1.CatalogReply
-	(*PeekRequest)(nil),       // 37: quorate.peer.v1.PeekRequest
-	(*PeekReply)(nil),         // 38: quorate.peer.v1.PeekReply
-	(*Peeked)(nil),            // 39: quorate.peer.v1.Peeked
-	(*EndsRequest)(nil),       // 40: quorate.peer.v1.EndsRequest
-	(*GroupsRequest)(nil),     // 41: quorate.peer.v1.GroupsRequest
-	(*ExplainRequest)(nil),    // 42: quorate.peer.v1.ExplainRequest
-	(*TextReply)(nil),         // 43: quorate.peer.v1.TextReply
-	(*HashRequest)(nil),       // 44: quorate.peer.v1.HashRequest
-	(*HashReply)(nil),         // 45: quorate.peer.v1.HashReply
-	(*BackupRequest)(nil),     // 46: quorate.peer.v1.BackupRequest
-	(*BackupReply)(nil),       // 47: quorate.peer.v1.BackupReply
-	(*BackedUpPiece)(nil),     // 48: quorate.peer.v1.BackedUpPiece
-	(*RestoredRequest)(nil),   // 49: quorate.peer.v1.RestoredRequest
-	(*RestoredReply)(nil),     // 50: quorate.peer.v1.RestoredReply
-	(*HearsRequest)(nil),      // 51: quorate.peer.v1.HearsRequest
-	(*HearsReply)(nil),        // 52: quorate.peer.v1.HearsReply
-	(*TrafficRequest)(nil),    // 53: quorate.peer.v1.TrafficRequest
-	(*TrafficReply)(nil),      // 54: quorate.peer.v1.TrafficReply
-	(*ObjectTraffic)(nil),     // 55: quorate.peer.v1.ObjectTraffic
-	(*PairTraffic)(nil),       // 56: quorate.peer.v1.PairTraffic
+	(*TimeRequest)(nil),       // 13: quorate.peer.v1.TimeRequest
+	(*TimeReply)(nil),         // 14: quorate.peer.v1.TimeReply
+	(*QueueTime)(nil),         // 15: quorate.peer.v1.QueueTime
+	(*CountsRequest)(nil),     // 16: quorate.peer.v1.CountsRequest
+	(*CountsReply)(nil),       // 17: quorate.peer.v1.CountsReply
+	(*ConsumersRequest)(nil),  // 18: quorate.peer.v1.ConsumersRequest
+	(*ConsumersReply)(nil),    // 19: quorate.peer.v1.ConsumersReply
+	(*QueueConsumer)(nil),     // 20: quorate.peer.v1.QueueConsumer
+	(*ConsumingSession)(nil),  // 21: quorate.peer.v1.ConsumingSession
+	(*TimeoutsRequest)(nil),   // 22: quorate.peer.v1.TimeoutsRequest
+	(*TimeoutsReply)(nil),     // 23: quorate.peer.v1.TimeoutsReply
+	(*ConsumerTimeout)(nil),   // 24: quorate.peer.v1.ConsumerTimeout
+	(*LateConsumer)(nil),      // 25: quorate.peer.v1.LateConsumer
+	(*ScheduledRequest)(nil),  // 26: quorate.peer.v1.ScheduledRequest
+	(*ScheduledReply)(nil),    // 27: quorate.peer.v1.ScheduledReply
+	(*ScheduledMessage)(nil),  // 28: quorate.peer.v1.ScheduledMessage
+	(*ReplicasRequest)(nil),   // 29: quorate.peer.v1.ReplicasRequest
+	(*ReplicasReply)(nil),     // 30: quorate.peer.v1.ReplicasReply
+	(*NodeResources)(nil),     // 31: quorate.peer.v1.NodeResources
+	(*NodeCertificate)(nil),   // 32: quorate.peer.v1.NodeCertificate
+	(*ResourceAlarms)(nil),    // 33: quorate.peer.v1.ResourceAlarms
+	(*Replica)(nil),           // 34: quorate.peer.v1.Replica
+	(*TransferRequest)(nil),   // 35: quorate.peer.v1.TransferRequest
+	(*TransferReply)(nil),     // 36: quorate.peer.v1.TransferReply
+	(*CatalogRequest)(nil),    // 37: quorate.peer.v1.CatalogRequest
+	(*Lease)(nil),             // 38: quorate.peer.v1.Lease
+	(*CatalogReply)(nil),      // 39: quorate.peer.v1.CatalogReply
+	(*PeekRequest)(nil),       // 40: quorate.peer.v1.PeekRequest
+	(*PeekReply)(nil),         // 41: quorate.peer.v1.PeekReply
+	(*Peeked)(nil),            // 42: quorate.peer.v1.Peeked
+	(*EndsRequest)(nil),       // 43: quorate.peer.v1.EndsRequest
+	(*GroupsRequest)(nil),     // 44: quorate.peer.v1.GroupsRequest
+	(*ExplainRequest)(nil),    // 45: quorate.peer.v1.ExplainRequest
+	(*TextReply)(nil),         // 46: quorate.peer.v1.TextReply
+	(*HashRequest)(nil),       // 47: quorate.peer.v1.HashRequest
+	(*HashReply)(nil),         // 48: quorate.peer.v1.HashReply
+	(*BackupRequest)(nil),     // 49: quorate.peer.v1.BackupRequest
+	(*BackupReply)(nil),       // 50: quorate.peer.v1.BackupReply
+	(*BackedUpPiece)(nil),     // 51: quorate.peer.v1.BackedUpPiece
+	(*RestoredRequest)(nil),   // 52: quorate.peer.v1.RestoredRequest
+	(*RestoredReply)(nil),     // 53: quorate.peer.v1.RestoredReply
+	(*HearsRequest)(nil),      // 54: quorate.peer.v1.HearsRequest
+	(*HearsReply)(nil),        // 55: quorate.peer.v1.HearsReply
+	(*TrafficRequest)(nil),    // 56: quorate.peer.v1.TrafficRequest
+	(*TrafficReply)(nil),      // 57: quorate.peer.v1.TrafficReply
+	(*ObjectTraffic)(nil),     // 58: quorate.peer.v1.ObjectTraffic
+	(*PairTraffic)(nil),       // 59: quorate.peer.v1.PairTraffic
 }
 var file_peer_proto_depIdxs = []int32{
 	4,  // 0: quorate.peer.v1.IntroduceReply.members:type_name -> quorate.peer.v1.Member
 	12, // 1: quorate.peer.v1.QueueStatsReply.queues:type_name -> quorate.peer.v1.QueueStats
-	31, // 2: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
-	17, // 3: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
-	18, // 4: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
-	21, // 5: quorate.peer.v1.TimeoutsReply.led:type_name -> quorate.peer.v1.ConsumerTimeout
-	22, // 6: quorate.peer.v1.TimeoutsReply.served:type_name -> quorate.peer.v1.LateConsumer
-	18, // 7: quorate.peer.v1.LateConsumer.session:type_name -> quorate.peer.v1.ConsumingSession
-	25, // 8: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
-	31, // 9: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
-	28, // 10: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
-	29, // 11: quorate.peer.v1.NodeResources.certificates:type_name -> quorate.peer.v1.NodeCertificate
-	35, // 12: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
-	39, // 13: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
-	48, // 14: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
-	0,  // 15: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
-	55, // 16: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
-	56, // 17: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
-	18, // 18: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
-	5,  // 19: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
-	5,  // 20: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
-	5,  // 21: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
-	5,  // 22: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
-	5,  // 23: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
-	5,  // 24: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
-	22, // [22:25] is the sub-list for method output_type
-	19, // [19:22] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	34, // 2: quorate.peer.v1.QueueStats.replica:type_name -> quorate.peer.v1.Replica
+	15, // 3: quorate.peer.v1.TimeReply.queues:type_name -> quorate.peer.v1.QueueTime
+	20, // 4: quorate.peer.v1.ConsumersReply.consumers:type_name -> quorate.peer.v1.QueueConsumer
+	21, // 5: quorate.peer.v1.ConsumersReply.sessions:type_name -> quorate.peer.v1.ConsumingSession
+	24, // 6: quorate.peer.v1.TimeoutsReply.led:type_name -> quorate.peer.v1.ConsumerTimeout
+	25, // 7: quorate.peer.v1.TimeoutsReply.served:type_name -> quorate.peer.v1.LateConsumer
+	21, // 8: quorate.peer.v1.LateConsumer.session:type_name -> quorate.peer.v1.ConsumingSession
+	28, // 9: quorate.peer.v1.ScheduledReply.messages:type_name -> quorate.peer.v1.ScheduledMessage
+	34, // 10: quorate.peer.v1.ReplicasReply.replicas:type_name -> quorate.peer.v1.Replica
+	31, // 11: quorate.peer.v1.ReplicasReply.resources:type_name -> quorate.peer.v1.NodeResources
+	32, // 12: quorate.peer.v1.NodeResources.certificates:type_name -> quorate.peer.v1.NodeCertificate
+	38, // 13: quorate.peer.v1.CatalogRequest.lease:type_name -> quorate.peer.v1.Lease
+	42, // 14: quorate.peer.v1.PeekReply.messages:type_name -> quorate.peer.v1.Peeked
+	51, // 15: quorate.peer.v1.BackupReply.pieces:type_name -> quorate.peer.v1.BackedUpPiece
+	0,  // 16: quorate.peer.v1.TrafficRequest.of:type_name -> quorate.peer.v1.TrafficRequest.Of
+	58, // 17: quorate.peer.v1.TrafficReply.objects:type_name -> quorate.peer.v1.ObjectTraffic
+	59, // 18: quorate.peer.v1.TrafficReply.pairs:type_name -> quorate.peer.v1.PairTraffic
+	21, // 19: quorate.peer.v1.PairTraffic.channel:type_name -> quorate.peer.v1.ConsumingSession
+	5,  // 20: quorate.peer.v1.Peer.Link:input_type -> quorate.peer.v1.Frame
+	5,  // 21: quorate.peer.v1.Peer.Snapshot:input_type -> quorate.peer.v1.Frame
+	5,  // 22: quorate.peer.v1.Peer.Introduce:input_type -> quorate.peer.v1.Frame
+	5,  // 23: quorate.peer.v1.Peer.Link:output_type -> quorate.peer.v1.Frame
+	5,  // 24: quorate.peer.v1.Peer.Snapshot:output_type -> quorate.peer.v1.Frame
+	5,  // 25: quorate.peer.v1.Peer.Introduce:output_type -> quorate.peer.v1.Frame
+	23, // [23:26] is the sub-list for method output_type
+	20, // [20:23] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_peer_proto_init() }
@@ -5733,7 +5970,7 @@ func file_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_peer_proto_rawDesc), len(file_peer_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   56,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,9 +24,9 @@ type VHost struct {
 	MessageStats MessageStats `json:"message_stats,omitempty"`
 }
 
-// Totals sum up the stats of queues. Those whose leader does not answer are
-// missing.
+// Totals sum up the stats of queues.
 type Totals struct {
+	Unknown         uint64 `json:"queues_unknown"` // whose leaders do not answer: they are not in the sums
 	Messages        uint64 `json:"messages"`
 	Ready           uint64 `json:"messages_ready"`
 	Unacknowledged  uint64 `json:"messages_unacknowledged"`

@@ -5,6 +5,7 @@ type Node struct {
 	Name         string `json:"name"`
 	Type         string `json:"type"` // disc
 	Running      bool   `json:"running"`
+	Answers      bool   `json:"answers"` // false: its numbers are not known, and zeros here
 	BeingDrained bool   `json:"being_drained"`
 
 	// Bytes, and whether there is an alarm; zero if the node does not answer.

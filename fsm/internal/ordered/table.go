@@ -448,12 +448,13 @@ func (s *Table[V]) From(k Key) iter.Seq2[Key, *V] {
 	}
 }
 
-// Counts returns for each of some keys, ascending, how many entries are before it. O(blocks).
-func (s *Table[V]) Counts(keys []Key) []uint64 {
+// Counts returns for each of some keys, ascending, how many entries are before it; at least so many if
+// step says no. One step is a block that is passed.
+func (s *Table[V]) Counts(keys []Key, step func() bool) []uint64 {
 	list := make([]uint64, len(keys))
 	i, passed := 0, 0 // passed: the entries of blocks[:i]
 	for j, k := range keys {
-		for ; i < len(s.blocks)-1 && s.firsts[i+1].Before(k); i++ {
+		for ; i < len(s.blocks)-1 && s.firsts[i+1].Before(k) && step(); i++ {
 			passed += s.blocks[i].len()
 		}
 		if s.n > 0 {

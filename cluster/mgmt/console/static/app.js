@@ -12,6 +12,7 @@ import { overview } from './overview.js';
 import { policies } from './policies.js';
 import { queues } from './queues.js';
 import { queue } from './queue.js';
+import { time } from './time.js';
 import { definitions, user, users } from './users.js';
 import { vhost, vhosts } from './vhosts.js';
 
@@ -19,6 +20,7 @@ import { vhost, vhosts } from './vhosts.js';
 // with one of them, and for administrators.
 const pages = {
   overview: { show: overview, title: 'Overview' },
+  time: { show: time, title: 'Time' },
   queues: { show: queues, title: 'Queues' },
   queue: { show: queue, under: 'queues' },
   consumers: { show: consumers, title: 'Consumers' },

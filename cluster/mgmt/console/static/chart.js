@@ -1,17 +1,23 @@
 // Charts of the last minutes, drawn by uPlot, which is loaded before the modules, and bars of what is ahead.
 
 import { h } from './dom.js';
-import { count, duration, now } from './format.js';
+import { count, duration, instant, now } from './format.js';
+
+// titles are the words for counters and lengths of the API.
+export const titles = {
+  publish: 'Published', confirm: 'Confirmed', deliver_get: 'Delivered', redeliver: 'Redelivered', ack: 'Acknowledged', return_unroutable: 'Returned, without a route',
+  messages_ready: 'Ready', messages_unacknowledged: 'Unacknowledged',
+};
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Chart draws lines over time. lines are [label, name of a colour]; write writes a value.
+// Chart draws lines over time. lines are [one of titles, name of a colour]; write writes a value.
 export class Chart {
   #plot;
   #data;
 
   constructor(view, label, lines, write) {
-    Object.assign(this, { lines, write, label });
+    Object.assign(this, { lines: lines.map(([name, colour]) => [titles[name], colour]), write, label });
     this.element = h('figure', { class: 'chart', role: 'img', 'aria-label': label });
     const fit = new ResizeObserver(() => this.#plot?.setSize(this.#size()));
     fit.observe(this.element);
@@ -33,8 +39,8 @@ export class Chart {
     const axis = { stroke: colour('--soft'), grid: { stroke: colour('--line'), width: 1 }, ticks: { stroke: colour('--line'), width: 1 } };
     this.#plot = new globalThis.uPlot({
       ...this.#size(),
-      series: [{}, ...this.lines.map(([label, name]) => ({ label, stroke: colour(name), width: 2, points: { show: false }, value: (_, v) => (v === null ? '–' : this.write(v)) }))],
-      axes: [axis, { ...axis, size: 70, values: (_, list) => list.map((v) => this.write(v)) }],
+      series: [{ label: 'Time', value: (_, at) => (at === null ? '–' : instant(1000 * at)) }, ...this.lines.map(([label, name]) => ({ label, stroke: colour(name), width: 2, points: { show: false }, value: (_, v) => (v === null ? '–' : this.write(v)) }))],
+      axes: [{ ...axis, values: (_, list) => list.map((at) => instant(1000 * at).slice(11, 19)) }, { ...axis, size: 70, values: (_, list) => list.map((v) => this.write(v)) }],
       scales: { y: { range: (_, low, high) => [0, Math.max(1, high * 1.1)] } },
       legend: { live: true },
     }, this.#data, this.element);
@@ -45,7 +51,7 @@ export class Chart {
     this.#data = columns;
     if (this.#plot) this.#plot.setData(columns);
     else this.#draw();
-    this.element.setAttribute('aria-label', `${this.label}: ${this.lines.map(([name], i) => `${name} ${this.write(columns[i + 1].at(-1) ?? 0)}`).join(', ')}`);
+    this.element.setAttribute('aria-label', `${this.label}: ${this.lines.map(([name], i) => `${name} ${this.write(columns[i + 1].at(-1))}`).join(', ')}`);
   }
 }
 
@@ -72,7 +78,7 @@ function columnsOf(lists, value, fewer) {
   const length = Math.max(0, longest.length - fewer);
   if (length === 0) {
     const at = Math.floor(now() / 1000);
-    return [[at - span, at], ...lists.map(() => [0, 0])];
+    return [[at - span, at], ...lists.map(() => [null, null])]; // not known
   }
   const at = [], columns = lists.map(() => []);
   for (let i = length - 1; i >= 0; i--) {

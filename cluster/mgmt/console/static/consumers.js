@@ -6,7 +6,7 @@ import { ago, count, duration, left, now } from './format.js';
 import { paged, Table } from './table.js';
 import { confirm, section } from './view.js';
 
-const source = { consumer: 'its own', queue: 'the queue’s argument', policy: 'a policy', node: 'the node', none: 'nobody' };
+const source = { consumer: 'its own', queue: 'the queue’s argument', policy: 'a policy', node: 'the node', none: '–' };
 const health = { up: 'good', 'timed-out': 'bad', quiescing: 'warn', silent: 'warn' };
 
 // isClose reports whether a consumer has used up more than four fifths of its time.
@@ -17,16 +17,16 @@ const columns = [
   { title: 'Status', sort: 'status', show: (c) => [badge(c.status, health[c.status]), !c.active && badge('waits')] },
   { title: 'Channel', minor: true, show: (c) => (c.channel_details.name ? link(place('channel', c.channel_details.name), c.channel_details.name) : '–') },
   { title: 'Unacked', sort: 'messages_unacknowledged', number: true, show: (c) => count(c.messages_unacknowledged) },
-  { title: 'Prefetch', number: true, minor: true, show: (c) => (c.prefetch_count === 0 ? 'no limit' : count(c.prefetch_count)) },
+  { title: 'Prefetch', number: true, minor: true, extra: true, show: (c) => (c.prefetch_count === 0 ? 'no limit' : count(c.prefetch_count)) },
   { title: 'Oldest held for', sort: 'oldest_unacked_age_ms', number: true, show: (c) => (c.oldest_unacked_age_ms ? duration(c.oldest_unacked_age_ms) : '–') },
   { title: 'Deadline', sort: 'next_deadline', show: (c) => [left(c.next_deadline), isClose(c) && badge('close', 'warn')] },
   { title: 'Timeout', number: true, show: (c) => (c.effective_timeout_ms < 0 ? 'none' : duration(c.effective_timeout_ms)) },
-  { title: 'of', minor: true, show: (c) => source[c.timeout_source] ?? c.timeout_source },
+  { title: 'Timeout set by', minor: true, extra: true, show: (c) => source[c.timeout_source] ?? c.timeout_source },
   { title: 'Taken back', sort: 'timed_out', number: true, show: (c) => (c.timed_out > 0 ? badge(count(c.timed_out), 'warn') : count(c.timed_out)) },
-  { title: 'Late acks', number: true, minor: true, show: (c) => count(c.consumer_timeout_late_acks_total) },
-  { title: 'Lock', number: true, minor: true, show: (c) => (c.lock_duration_ms ? duration(c.lock_duration_ms) : '–') },
-  { title: 'Locks lost', number: true, minor: true, show: (c) => count(c.lost_locks) },
-  { title: 'Priority', number: true, minor: true, show: (c) => c.priority },
+  { title: 'Late acks', number: true, minor: true, extra: true, show: (c) => count(c.consumer_timeout_late_acks_total) },
+  { title: 'Lock', number: true, minor: true, extra: true, show: (c) => (c.lock_duration_ms ? duration(c.lock_duration_ms) : '–') },
+  { title: 'Locks lost', number: true, minor: true, extra: true, show: (c) => count(c.lost_locks) },
+  { title: 'Priority', number: true, minor: true, extra: true, show: (c) => c.priority },
 ];
 
 const key = (c) => `${c.queue.vhost}\n${c.queue.name}\n${c.consumer_tag}\n${c.channel_details.name ?? c.node}`;
@@ -50,7 +50,7 @@ const timeoutColumns = [
   { title: 'Messages', sort: 'messages', number: true, show: (t) => count(t.messages) },
   { title: 'Held for', sort: 'held_ms', number: true, show: (t) => duration(t.held_ms) },
   { title: 'Timeout', sort: 'timeout_ms', number: true, minor: true, show: (t) => duration(t.timeout_ms) },
-  { title: 'Then', sort: 'action', show: (t) => (t.action ? badge(actions[t.action] ?? t.action, t.action === 'suspend' ? 'warn' : 'bad') : '–') },
+  { title: 'Action', sort: 'action', show: (t) => (t.action ? badge(actions[t.action] ?? t.action, t.action === 'suspend' ? 'warn' : 'bad') : '–') },
   { title: 'Channel', minor: true, show: (t) => (t.channel_details.name ? link(place('channel', t.channel_details.name), t.channel_details.name) : '–') },
   { title: 'User', minor: true, show: (t) => t.channel_details.user ?? '–' },
   { title: 'Node', sort: 'node', minor: true, show: (t) => t.node || '–' },

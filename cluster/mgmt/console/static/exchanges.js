@@ -14,10 +14,10 @@ const shown = (name) => (name === '' ? '(default)' : name);
 
 export function exchanges(view, vhost) {
   const columns = [
-    { title: 'Vhost', sort: 'vhost', minor: true, show: (x) => x.vhost },
+    { title: 'Virtual host', sort: 'vhost', minor: true, show: (x) => x.vhost },
     { title: 'Name', sort: 'name', show: (x) => link(place('exchange', x.vhost, x.name), shown(x.name)) },
     { title: 'Type', sort: 'type', show: (x) => x.type },
-    { title: 'Is', minor: true, show: (x) => [!x.durable && badge('not durable'), x.auto_delete && badge('auto-delete'), x.internal && badge('internal')] },
+    { title: 'Features', minor: true, show: (x) => [!x.durable && badge('not durable'), x.auto_delete && badge('auto-delete'), x.internal && badge('internal')] },
     { title: 'Waiting', sort: 'messages_delayed', number: true, show: (x) => (x.messages_delayed === undefined ? '–' : count(x.messages_delayed)) },
     { title: 'In', sort: 'message_stats.publish_in_details.rate', number: true, show: (x) => rate(rateOf(x.message_stats, 'publish_in') ?? 0) },
     { title: 'Out', sort: 'message_stats.publish_out_details.rate', number: true, show: (x) => rate(rateOf(x.message_stats, 'publish_out') ?? 0) },
@@ -47,6 +47,7 @@ export function exchange(view, vhost, name = '') {
   const facts = h('div'), delayed = h('div');
   const from = paged(view, 'Bindings from it', exchangePath(vhost, name, 'bindings', 'source'), bindingColumns(view, true), { key: bindingKey, by: 'destination', named: false });
   const to = name !== '' && paged(view, 'Bindings to it', exchangePath(vhost, name, 'bindings', 'destination'), bindingColumns(view, false), { key: bindingKey, by: 'source', named: false });
+  view.absent = `There is no exchange ${shown(name)} in the virtual host ${vhost}, or you may not see it.`;
   view.show(`Exchange ${shown(name)}`, h('p', { class: 'under' }, 'in the virtual host ', h('code', null, vhost)),
     h('div', { class: 'buttons' }, name !== '' && button('Bind', bind, { class: 'primary' }), button('Publish', publish), own && button('Delete', drop, { class: 'danger' })),
     section('State', facts), delayed, section('Graph', graph(view, vhost, name)), section('Bindings from it', from), to && section('Bindings to it', to));
@@ -57,7 +58,7 @@ export function exchange(view, vhost, name = '') {
       ['Type', x.type], ['Durable', x.durable ? 'yes' : 'no'], ['Arguments', terms(x.arguments)], ['Policy', x.policy], ['Operator policy', x.operator_policy], ['In effect', terms(x.effective_policy_definition)],
       ['Published to it', x.message_stats ? `${count(x.message_stats.publish_in)}, ${rate(rateOf(x.message_stats, 'publish_in'))}` : ''], ['Copies for queues', x.message_stats ? `${count(x.message_stats.publish_out)}, ${rate(rateOf(x.message_stats, 'publish_out'))}` : ''],
       ['Waiting', x.messages_delayed === undefined ? '' : count(x.messages_delayed)], ['Next', x.next_delayed_at ? left(x.next_delayed_at) : ''], ['Last', x.last_delayed_at ? left(x.last_delayed_at) : ''],
-      ['Sent off', x.delayed_fired_total === undefined ? '' : count(x.delayed_fired_total)], ['Cancelled', x.delayed_cancelled_total === undefined ? '' : count(x.delayed_cancelled_total)], ['Without a route when due', x.delayed_unroutable_total ? count(x.delayed_unroutable_total) : ''],
+      ['Fired', x.delayed_fired_total === undefined ? '' : count(x.delayed_fired_total)], ['Cancelled', x.delayed_cancelled_total === undefined ? '' : count(x.delayed_cancelled_total)], ['Without a route when due', x.delayed_unroutable_total ? count(x.delayed_unroutable_total) : ''],
     ]));
     if (x.messages_delayed !== undefined && !waits) {
       waits = true;

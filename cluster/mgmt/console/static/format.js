@@ -20,6 +20,8 @@ const whole = new Intl.NumberFormat('en');
 const short = new Intl.NumberFormat('en', { maximumFractionDigits: 1 });
 
 export const count = (n) => (n === undefined || n === null ? '–' : whole.format(n));
+// several is a number of things.
+export const several = (n, what) => `${count(n)} ${what}${n === 1 ? '' : 's'}`;
 export const rate = (n) => (n === undefined || n === null ? '–' : `${short.format(n)}/s`);
 
 // rateOf is the rate of a counter in message_stats.
@@ -44,6 +46,7 @@ export function duration(ms) {
   return sign + parts.slice(first, first + 2).filter(([n], i) => n > 0 || i === 0).map(([n, unit]) => `${n} ${unit}`).join(' ');
 }
 
+// instant is how every point in time is written.
 export const instant = (ms) => new Date(ms).toISOString().replace('T', ' ').replace('Z', ' UTC');
 
 // left shows how long it is until an instant, and counts down. Nothing for 0 and for none.

@@ -4,6 +4,7 @@
 import { exchangePath, get } from './client.js';
 import { draw, fill, h, place } from './dom.js';
 import { count } from './format.js';
+import { scrolled } from './table.js';
 
 // most is how many bindings are drawn on each side: as many as can be told apart.
 const most = 30;
@@ -40,7 +41,7 @@ function picture(vhost, name, from, to) {
   const of = (side, what) => side.total_count > side.items.length && `Of ${count(side.total_count)} bindings ${what} it, the first ${count(side.items.length)} are drawn.`;
   const missing = [of(from, 'from'), of(to, 'to')].filter(Boolean).join(' ');
   const what = `${count(from.total_count)} bindings from the exchange ${shown(name)}, ${count(to.total_count)} to it`;
-  return h('figure', { class: 'graph' }, h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Graph of bindings' },
+  return h('figure', { class: 'graph' }, scrolled('Graph of bindings', JSON.stringify([from, to]),
     draw('svg', { class: 'graph', role: 'group', 'aria-label': what, width, height, viewBox: `0 0 ${width} ${height}` }, parts)), missing && h('figcaption', null, missing));
 }
 

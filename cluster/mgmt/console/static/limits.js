@@ -38,7 +38,7 @@ const patternHint = 'A regular expression; an empty one permits nothing';
 // permissions are those of a user, or in a virtual host; of is { user } or { vhost }. The other one of
 // both is a column.
 export function permissions(view, of) {
-  const [base, other, title] = of.user === undefined ? [path('vhosts', of.vhost), 'user', 'User'] : [path('users', of.user), 'vhost', 'Vhost'];
+  const [base, other, title] = of.user === undefined ? [path('vhosts', of.vhost), 'user', 'User'] : [path('users', of.user), 'vhost', 'Virtual host'];
   const whole = (p) => ({ ...p, ...of });
   const columns = (kinds, edit, drop) => [
     { title, sort: other, show: (p) => p[other] }, ...kinds.map((k) => ({ title: k, show: (p) => h('code', null, p[k]) })),

@@ -15,6 +15,12 @@ const afterwards = [['ack_requeue_true', 'put them back'], ['ack_requeue_false',
 
 const payload = (m) => h('code', { class: 'payload' }, m.payload_encoding === 'string' ? m.payload : `base64 ${m.payload}`, m.payload_bytes > preview && '…');
 
+// ahead says what comes next of a message, and when.
+const ahead = (m) => {
+  const list = [['due', m.due_at], ['held, taken back', m.deadline], ['expires', m.expires_at]].filter(([, at]) => at);
+  return list.length === 0 ? '–' : list.map(([what, at]) => h('div', null, `${what} `, left(at)));
+};
+
 export function messages(view, body, at, of) {
   let after = 0, next = 0;
   const got = h('div', { 'aria-live': 'polite' });
@@ -23,11 +29,9 @@ export function messages(view, body, at, of) {
   const forth = button('Next', () => { after = next; view.refresh(); });
   const table = new Table('Messages', [
     { title: 'Number', number: true, show: (m) => count(m.number) },
-    { title: 'Routing key', show: (m) => m.routing_key },
-    { title: 'Message id', minor: true, show: (m) => m.properties.message_id ?? '–' },
-    { title: 'Expires', show: (m) => left(m.expires_at) },
-    { title: 'Due', show: (m) => left(m.due_at) },
-    { title: 'Held until', show: (m) => left(m.deadline) },
+    { title: 'Routing key', minor: true, show: (m) => m.routing_key },
+    { title: 'Message id', minor: true, extra: true, show: (m) => m.properties.message_id ?? '–' },
+    { title: 'Time', minor: true, show: ahead },
     { title: 'Failed', number: true, minor: true, show: (m) => count(m.delivery_count) },
     { title: 'Size', number: true, minor: true, show: (m) => bytes(m.payload_bytes) },
     { title: 'Payload', show: (m) => payload(m) },

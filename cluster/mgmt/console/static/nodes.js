@@ -6,24 +6,27 @@ import { bytes, count, duration, left, now } from './format.js';
 import { Table } from './table.js';
 import { confirm, section } from './view.js';
 
+// known shows a number of a node, if the node says what it is.
+const known = (n, shown) => (n.running && n.answers ? shown : '–');
+
 export const nodeColumns = [
   { title: 'Node', show: (n) => n.name },
   { title: 'State', show: nodeState },
-  { title: 'Up for', number: true, show: (n) => (n.running ? duration(n.uptime) : '–') },
-  { title: 'Memory', number: true, show: (n) => [bytes(n.mem_used), n.mem_alarm && badge('alarm', 'bad')] },
-  { title: 'limit', number: true, minor: true, show: (n) => bytes(n.mem_limit) },
-  { title: 'Disk free', number: true, show: (n) => [bytes(n.disk_free), n.disk_free_alarm && badge('alarm', 'bad')] },
-  { title: 'limit', number: true, minor: true, show: (n) => bytes(n.disk_free_limit) },
-  { title: 'Leaders', number: true, show: (n) => (n.running ? `${count(n.leaders)} of ${count(n.replicas)}` : '–') },
-  { title: 'Catching up', number: true, minor: true, show: (n) => (n.learners > 0 ? badge(count(n.learners), 'warn') : count(n.learners)) },
-  { title: 'Sync', number: true, minor: true, show: (n) => (n.io_sync_avg_time ? `${n.io_sync_avg_time.toFixed(2)} ms` : '–') },
-  { title: 'Clock ahead', number: true, minor: true, show: (n) => (n.running ? duration(n.clock_offset_ms) : '–') },
-  { title: 'Files', number: true, minor: true, show: (n) => `${count(n.fd_used)} of ${count(n.fd_total)}` },
-  { title: 'Goroutines', number: true, minor: true, show: (n) => count(n.proc_used) },
+  { title: 'Up for', number: true, show: (n) => known(n, duration(n.uptime)) },
+  { title: 'Memory used', number: true, show: (n) => known(n, [bytes(n.mem_used), h('small', null, ` of ${bytes(n.mem_limit)}`), n.mem_alarm && badge('alarm', 'bad')]) },
+  { title: 'Disk free', number: true, show: (n) => known(n, [bytes(n.disk_free), n.disk_free_alarm && badge('alarm', 'bad')]) },
+  { title: 'Disk alarm below', number: true, minor: true, extra: true, show: (n) => known(n, bytes(n.disk_free_limit)) },
+  { title: 'Leaders', number: true, show: (n) => known(n, `${count(n.leaders)} of ${count(n.replicas)}`) },
+  { title: 'Catching up', number: true, minor: true, show: (n) => known(n, n.learners > 0 ? badge(count(n.learners), 'warn') : count(n.learners)) },
+  { title: 'Sync', number: true, minor: true, show: (n) => known(n, n.io_sync_avg_time ? `${n.io_sync_avg_time.toFixed(2)} ms` : '–') },
+  { title: 'Clock ahead', number: true, minor: true, show: (n) => known(n, duration(n.clock_offset_ms)) },
+  { title: 'Files', number: true, minor: true, extra: true, show: (n) => known(n, `${count(n.fd_used)} of ${count(n.fd_total)}`) },
+  { title: 'Goroutines', number: true, minor: true, extra: true, show: (n) => known(n, count(n.proc_used)) },
 ];
 
 export function nodeState(n) {
   if (!n.running) return badge('down', 'bad');
+  if (!n.answers) return badge('does not answer', 'bad');
   return n.being_drained ? badge('drained', 'warn') : badge('running', 'good');
 }
 
@@ -41,7 +44,7 @@ const certificateColumns = [
 
 // balanceOf says how evenly the leaders are spread over the nodes that run.
 function balanceOf(nodes) {
-  const led = nodes.filter((n) => n.running).map((n) => n.leaders);
+  const led = nodes.filter((n) => n.running && n.answers).map((n) => n.leaders);
   return led.length === 0 ? '' : `Each node that runs leads ${count(Math.min(...led))} to ${count(Math.max(...led))} queues.`;
 }
 

@@ -1,9 +1,9 @@
 // The cluster at a glance: health, totals, what clients do, and the nodes.
 
-import { Chart, lengthsOf, ratesOf, samples } from './chart.js';
+import { Chart, lengthsOf, ratesOf, samples, titles } from './chart.js';
 import { check, get, path } from './client.js';
 import { badge, fill, h, link, place } from './dom.js';
-import { count, duration, left, rate, rateOf } from './format.js';
+import { count, duration, left, rate, rateOf, several } from './format.js';
 import { nodeColumns } from './nodes.js';
 import { Table } from './table.js';
 import { section } from './view.js';
@@ -11,8 +11,8 @@ import { section } from './view.js';
 // counters are those of message_stats that are charted, and all that are listed.
 const charted = [['publish', '--line-1'], ['confirm', '--line-2'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']];
 const listed = [
-  ['publish', 'Published'], ['confirm', 'Confirmed'], ['return_unroutable', 'Returned, without a route'], ['drop_unroutable', 'Dropped, without a route'],
-  ['deliver', 'Delivered'], ['deliver_no_ack', 'Delivered, no ack needed'], ['get', 'Got'], ['get_no_ack', 'Got, no ack needed'], ['redeliver', 'Redelivered'], ['ack', 'Acknowledged'],
+  ['publish', titles.publish], ['confirm', titles.confirm], ['return_unroutable', titles.return_unroutable], ['drop_unroutable', 'Dropped, without a route'],
+  ['deliver', 'Delivered to consumers'], ['deliver_no_ack', 'Delivered to consumers, no ack needed'], ['get', 'Got'], ['get_no_ack', 'Got, no ack needed'], ['redeliver', titles.redeliver], ['ack', titles.ack],
 ];
 const lengths = [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']];
 
@@ -31,32 +31,36 @@ const checks = [
 export function overview(view) {
   const health = h('ul', { class: 'health' });
   const totals = h('div', { class: 'cards' });
-  const next = h('p');
-  const rates = new Chart(view, 'Messages a second', charted, rate);
+  const next = h('p'), unknown = h('p', { class: 'unknown' });
+  const rates = new Chart(view, 'Messages per second', charted, rate);
   const queued = new Chart(view, 'Messages in queues', lengths, count);
-  const counters = new Table('Counts since the nodes began', [
+  const counters = new Table('Counts since the nodes started', [
     { title: 'Messages', show: ([, title]) => title },
-    { title: 'A second', number: true, show: ([name, , stats]) => rate(rateOf(stats, name) ?? 0) },
-    { title: 'All', number: true, show: ([name, , stats]) => count(stats[name] ?? 0) },
+    { title: 'Per second', number: true, show: ([name, , stats]) => rate(rateOf(stats, name) ?? 0) },
+    { title: 'Total', number: true, show: ([name, , stats]) => count(stats[name] ?? 0) },
   ], ([name]) => name);
   const churn = new Table('Connections, channels and queues', [
-    { title: 'Were', show: ([, title]) => title },
-    { title: 'A second', number: true, show: ([name, , rates]) => rate(rateOf(rates, name) ?? 0) },
-    { title: 'All', number: true, show: ([name, , rates]) => count(rates[name] ?? 0) },
+    { title: 'Event', show: ([, title]) => title },
+    { title: 'Per second', number: true, show: ([name, , rates]) => rate(rateOf(rates, name) ?? 0) },
+    { title: 'Total', number: true, show: ([name, , rates]) => count(rates[name] ?? 0) },
   ], ([name]) => name);
   const nodes = view.may('monitoring') && new Table('Nodes', nodeColumns, (n) => n.name);
   const clocks = h('p');
   let latest, leaderless;
 
-  view.show('Overview', section('Health', health), section('Now', totals, next), section('Rates', rates.element), section('Queued', queued.element),
+  view.show('Overview', section('Health', health), section('Now', totals, unknown, next), section('Rates', rates.element), section('Queued', queued.element),
     nodes && section('Nodes', nodes.element, clocks), section('Counts', h('div', { class: 'columns' }, counters.element, churn.element)));
 
   function showTotals() {
     const q = latest.queue_totals, objects = latest.object_totals;
-    fill(totals, card('Ready', q.messages_ready), card('Unacknowledged', q.messages_unacknowledged), card('Scheduled', q.messages_scheduled),
-      card('Waiting for a retry', q.messages_delayed - q.messages_scheduled), card('Dead letters under way', q.messages_dlx), card('Expire within 1 min', q.messages_expiring_within_minute), card('Expire within 1 h', q.messages_expiring_within_hour),
+    const known = objects.queues - q.queues_unknown;
+    const held = (title, n, to) => card(title, known > 0 || objects.queues === 0 ? n : undefined, to, q.queues_unknown > 0);
+    fill(totals, held('Ready', q.messages_ready), held('Unacknowledged', q.messages_unacknowledged), held('Scheduled', q.messages_scheduled),
+      held('Waiting for a retry', q.messages_delayed - q.messages_scheduled), held('Dead letters under way', q.messages_dlx),
+      held('Expire within 1 min', q.messages_expiring_within_minute, '#/time'), held('Expire within 1 h', q.messages_expiring_within_hour, '#/time'),
       card('Queues', objects.queues, '#/queues'), card('Without a leader', leaderless, place('queues', '', 'leaderless')), card('Connections', objects.connections, '#/connections'),
-      card('Channels', objects.channels, '#/channels'), card('Consumers', objects.consumers, '#/consumers'));
+      card('Channels', objects.channels, '#/channels'), held('Consumers', objects.consumers, '#/consumers'));
+    fill(unknown, q.queues_unknown > 0 && `${several(q.queues_unknown, 'queue')} of ${count(objects.queues)} ${q.queues_unknown === 1 ? 'has' : 'have'} no leader that answers: what ${q.queues_unknown === 1 ? 'it holds' : 'they hold'} is not known, and not in these numbers.`);
   }
   view.every(async () => {
     const o = await get(path('overview'), samples, { signal: view.signal });
@@ -80,7 +84,7 @@ export function overview(view) {
   view.every(async () => {
     const all = await get(path('nodes'), null, { signal: view.signal });
     nodes.show(all);
-    fill(clocks, apart(all.filter((n) => n.running).map((n) => n.clock_offset_ms)));
+    fill(clocks, apart(all.filter((n) => n.running && n.answers).map((n) => n.clock_offset_ms)));
   });
 }
 
@@ -89,8 +93,9 @@ function apart(offsets) {
   return offsets.length < 2 ? '' : `The clocks of the ${count(offsets.length)} nodes that run are within ${duration(Math.max(...offsets) - Math.min(...offsets))}.`;
 }
 
-function card(title, n, to) {
-  const value = h('span', { class: 'value' }, count(n));
+// card shows a number; least: there may be more.
+function card(title, n, to, least) {
+  const value = h('span', { class: 'value' }, least && n !== undefined && h('small', null, 'at least '), count(n));
   return h('div', { class: 'card' }, h('span', null, title), to ? link(to, value) : value);
 }
 

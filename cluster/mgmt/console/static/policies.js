@@ -3,7 +3,7 @@
 import { path, post, put, remove } from './client.js';
 import { badge, button, fill, h, link, place } from './dom.js';
 import { count, json, terms } from './format.js';
-import { paged } from './table.js';
+import { paged, scrolled } from './table.js';
 import { vhostNames } from './queues.js';
 import { area, confirm, field, input, object, section, select } from './view.js';
 
@@ -59,7 +59,7 @@ export function policies(view) {
 
   function columns(kind) {
     return [
-      { title: 'Vhost', sort: 'vhost', minor: true, show: (p) => p.vhost },
+      { title: 'Virtual host', sort: 'vhost', minor: true, show: (p) => p.vhost },
       { title: 'Name', sort: 'name', show: (p) => p.name },
       { title: 'Pattern', sort: 'pattern', show: (p) => h('code', null, p.pattern) },
       { title: 'Applies to', minor: true, show: (p) => p['apply-to'] },
@@ -81,7 +81,7 @@ function outcome(tried) {
   };
   return [
     h('p', { class: 'outcome' }, tried.total_count === 0 ? 'It would match no queue.' : `It would match ${count(tried.total_count)} queue${tried.total_count === 1 ? '' : 's'}; ${tried.items.filter((x) => x.changes).length} of the ${count(tried.item_count)} shown would change.`),
-    tried.total_count > 0 && h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'What it would change' }, h('table', { id: 'tried' }, h('caption', null, 'What it would change'),
+    tried.total_count > 0 && scrolled('What it would change', undefined, h('table', { id: 'tried' }, h('caption', null, 'What it would change'),
       h('thead', null, h('tr', null, ['Queue', 'Policies', 'It would', 'Changes'].map((t) => h('th', { scope: 'col' }, t)))),
       h('tbody', null, tried.items.map((x) => h('tr', null, h('td', null, link(place('queue', x.vhost, x.name), x.name)), h('td', null, [x.policy, x.operator_policy].filter(Boolean).join(' and ') || '–'),
         h('td', null, x.wins ? badge('apply', 'good') : badge(`not apply: ${x.would_policy} is before it`, 'warn')), h('td', null, x.changes ? h('ul', null, differences(x)) : 'nothing')))))),

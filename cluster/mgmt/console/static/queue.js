@@ -24,6 +24,7 @@ export function queue(view, vhost, name, part) {
     return tab;
   }));
   const body = h('div');
+  view.absent = `There is no queue ${name} in the virtual host ${vhost}, or you may not see it.`;
   view.show(`Queue ${name}`, h('p', { class: 'under' }, 'in the virtual host ', h('code', null, vhost)), tabs, body);
   parts[part][1](view, body, path('queues', vhost, name), { vhost, name });
 }
@@ -31,7 +32,7 @@ export function queue(view, vhost, name, part) {
 function state(view, body, at, { vhost, name }) {
   const facts = h('div'), times = h('div'), expiry = h('div'), settings = h('div'), priorities = h('div'), leaders = h('div', { class: 'buttons' });
   const lengths = new Chart(view, 'Messages', [['messages_ready', '--line-1'], ['messages_unacknowledged', '--line-3']], count);
-  const rates = new Chart(view, 'Messages a second', [['publish', '--line-1'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']], rate);
+  const rates = new Chart(view, 'Messages per second', [['publish', '--line-1'], ['deliver_get', '--line-3'], ['ack', '--line-4'], ['redeliver', '--line-5']], rate);
   const members = new Table('Replicas', memberColumns, (m) => m['Node Name']);
   const unpark = button('Unpark', () => view.act(() => post(`${at}/unpark`, {}), 'What was parked is ready.'));
   unpark.hidden = true;
@@ -54,7 +55,7 @@ function state(view, body, at, { vhost, name }) {
     unpark.hidden = !q.messages_parked;
     fill(facts, pairs([
       ['State', stateOf(q)], ['Leader', q.leader ?? '–'], ['Type', `${q.type}${q.durable ? '' : ', not durable'}${q.exclusive ? ', exclusive' : ''}${q.auto_delete ? ', deleted with the last consumer' : ''}`],
-      ['Ready', `${count(q.messages_ready)} (${bytes(q.message_bytes_ready)})`], ['Unacknowledged', `${count(q.messages_unacknowledged)} (${bytes(q.message_bytes_unacknowledged)})`],
+      ['Ready', held(q, 'messages_ready', 'message_bytes_ready')], ['Unacknowledged', held(q, 'messages_unacknowledged', 'message_bytes_unacknowledged')],
       ['Scheduled', q.messages_scheduled ? `${count(q.messages_scheduled)} (${bytes(q.message_bytes_scheduled)})` : ''],
       ['Waiting for a retry', q.messages_delayed_retry ? count(q.messages_delayed_retry) : ''], ['Deferred', q.messages_deferred ? count(q.messages_deferred) : ''],
       ['Parked', q.messages_parked ? badge(count(q.messages_parked), 'warn') : ''],
@@ -84,6 +85,9 @@ function state(view, body, at, { vhost, name }) {
     fill(leaders, await replicaButtons(view, list, { vhost, name, replicated }));
   });
 }
+
+// held says how many messages are somewhere, and how large they are together.
+const held = (q, messages, size) => (q[messages] === undefined ? '– (no leader answers)' : `${count(q[messages])} (${bytes(q[size])})`);
 
 // replicaButtons are what an administrator can do about the replicas of a queue.
 async function replicaButtons(view, list, { vhost, name, replicated }) {
@@ -122,6 +126,7 @@ function prioritiesOf(counts) {
 
 // expiryOf draws when messages expire. The node counts those within a time, sooner ones included.
 function expiryOf(q) {
+  if (q.messages_ready === undefined) return h('p', null, 'Not known: no leader answers.');
   if (!q.expiring) return h('p', null, 'No message that nobody holds will expire.');
   const counts = q.expiring.map((e, i) => e.messages - (q.expiring[i - 1]?.messages ?? 0));
   const spanOf = (i) => [q.expiring[i - 1]?.within_ms ?? 0, q.expiring[i].within_ms];

@@ -14,26 +14,29 @@ export function stateOf(q) {
   return badge('running', 'good');
 }
 
+// rateOfQueue is not known if the leader does not answer.
+const rateOfQueue = (q, name) => rate(q.messages_ready === undefined ? undefined : rateOf(q.message_stats, name) ?? 0);
+
 const columns = [
-  { title: 'Vhost', sort: 'vhost', minor: true, show: (q) => q.vhost },
+  { title: 'Virtual host', sort: 'vhost', minor: true, show: (q) => q.vhost },
   { title: 'Name', sort: 'name', show: (q) => link(place('queue', q.vhost, q.name), q.name) },
-  { title: 'Type', sort: 'type', minor: true, show: (q) => h('span', { class: 'word' }, q.type) },
+  { title: 'Type', sort: 'type', minor: true, extra: true, show: (q) => h('span', { class: 'word' }, q.type) },
   { title: 'State', sort: 'state', show: stateOf },
-  { title: 'Leader', sort: 'leader', minor: true, show: (q) => q.leader ?? '–' },
-  { title: 'Replicas', minor: true, show: (q) => `${q.online.length} of ${q.members.length}` },
+  { title: 'Leader', sort: 'leader', minor: true, extra: true, show: (q) => q.leader ?? '–' },
+  { title: 'Replicas', minor: true, extra: true, show: (q) => `${q.online.length} of ${q.members.length}` },
   { title: 'Ready', sort: 'messages_ready', number: true, show: (q) => count(q.messages_ready) },
   { title: 'Unacked', sort: 'messages_unacknowledged', number: true, show: (q) => count(q.messages_unacknowledged) },
   { title: 'Scheduled', sort: 'messages_scheduled', number: true, minor: true, show: (q) => count(q.messages_scheduled) },
-  { title: 'Retried later', sort: 'messages_delayed_retry', number: true, minor: true, show: (q) => count(q.messages_delayed_retry) },
-  { title: 'Locked', sort: 'messages_locked', number: true, minor: true, show: (q) => count(q.messages_locked) },
+  { title: 'Retried later', sort: 'messages_delayed_retry', number: true, minor: true, extra: true, show: (q) => count(q.messages_delayed_retry) },
+  { title: 'Locked', sort: 'messages_locked', number: true, minor: true, extra: true, show: (q) => count(q.messages_locked) },
   { title: 'Next expiry', sort: 'next_expiry_at', minor: true, show: (q) => left(q.next_expiry_at) },
   { title: 'Lease left', sort: 'lease_expires_at', minor: true, show: (q) => left(q.lease_expires_at) },
   { title: 'Consumers', sort: 'consumers', number: true, minor: true, show: (q) => count(q.consumers) },
-  { title: 'Late', sort: 'consumers_timed_out', number: true, minor: true, show: (q) => (q.consumers_timed_out > 0 ? badge(count(q.consumers_timed_out), 'warn') : count(q.consumers_timed_out)) },
-  { title: 'Expired', sort: 'messages_expired_total', number: true, minor: true, show: (q) => count(q.messages_expired_total) },
-  { title: 'In', sort: 'message_stats.publish_details.rate', number: true, minor: true, show: (q) => rate(rateOf(q.message_stats, 'publish') ?? 0) },
-  { title: 'Out', sort: 'message_stats.deliver_get_details.rate', number: true, minor: true, show: (q) => rate(rateOf(q.message_stats, 'deliver_get') ?? 0) },
-  { title: 'Policy', sort: 'policy', minor: true, show: (q) => [q.policy || '–', q.operator_policy && ` and ${q.operator_policy}`] },
+  { title: 'Late consumers', sort: 'consumers_timed_out', number: true, minor: true, extra: true, show: (q) => (q.consumers_timed_out > 0 ? badge(count(q.consumers_timed_out), 'warn') : count(q.consumers_timed_out)) },
+  { title: 'Expired', sort: 'messages_expired_total', number: true, minor: true, extra: true, show: (q) => count(q.messages_expired_total) },
+  { title: 'In', sort: 'message_stats.publish_details.rate', number: true, minor: true, show: (q) => rateOfQueue(q, 'publish') },
+  { title: 'Out', sort: 'message_stats.deliver_get_details.rate', number: true, minor: true, show: (q) => rateOfQueue(q, 'deliver_get') },
+  { title: 'Policy', sort: 'policy', minor: true, extra: true, show: (q) => [q.policy || '–', q.operator_policy && ` and ${q.operator_policy}`] },
 ];
 
 const needed = ['vhost', 'name', 'type', 'state', 'leader', 'online', 'members', 'messages_ready', 'messages_unacknowledged', 'messages_scheduled', 'messages_delayed_retry',
@@ -55,7 +58,7 @@ export function queues(view, vhost, filter = '') {
 
 // vhostChoice leads to the list of one vhost, or of all, and keeps what follows it in the address.
 export function vhostChoice(view, vhost, page, ...more) {
-  const choice = h('select', { 'aria-label': 'Virtual host', on: { change: () => { location.hash = place(page, choice.value, ...more) + query(); } } }, h('option', { value: '' }, 'All vhosts'));
+  const choice = h('select', { 'aria-label': 'Virtual host', on: { change: () => { location.hash = place(page, choice.value, ...more) + query(); } } }, h('option', { value: '' }, 'All virtual hosts'));
   if (vhost) choice.append(h('option', { value: vhost, selected: true }, vhost));
   view.settled().then(() => vhostNames(view)).then((names) => {
     for (const name of names) if (name !== vhost) choice.append(h('option', { value: name }, name));

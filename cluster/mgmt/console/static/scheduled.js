@@ -31,7 +31,7 @@ export function waiting(view, body, at) {
   fill(body, section('Timeline', line), section('Messages', table.element, more, h('div', { class: 'buttons' }, button('Cancel all', cancelAll, { class: 'danger' }))));
 
   const one = (m) => `${at}/${encodeURIComponent(String(m.id))}`;
-  const fire = (m) => view.act(() => post(`${one(m)}/fire`, {}), `Message ${m.id} is sent off.`);
+  const fire = (m) => view.act(() => post(`${one(m)}/fire`, {}), `Message ${m.id} has fired.`);
   const cancel = async (m) => {
     if (await confirm(`Cancel message ${m.id}?`, 'Cancel it', 'The message is deleted.')) await view.act(() => remove(one(m)), `Message ${m.id} is cancelled.`);
   };

@@ -2,7 +2,8 @@
 
 import { get, path, post } from './client.js';
 import { badge, button, fill, h, pairs } from './dom.js';
-import { count, json, terms } from './format.js';
+import { count, duration, json, terms } from './format.js';
+import { scrolled } from './table.js';
 import { dialog } from './view.js';
 
 // How a policy and an argument for the same setting go together; of the others, the smaller one holds.
@@ -12,20 +13,23 @@ const policyWins = ['delayed-retry-count', 'delayed-retry-jitter', 'delayed-retr
 const neverIsZero = ['auto-delete-on-idle'];
 const noneIsNegative = ['delivery-limit'];
 
+// inMilliseconds are the settings that are times in ms.
+const inMilliseconds = /^(message-ttl|min-ttl|expires|auto-delete-on-idle|consumer-(disconnected-)?timeout|delivery-delay|dedup-window|lock-duration|max-lock-duration|delayed-retry-(min|max))$/;
+
 const given = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
 
-// inForce is the value of a setting that holds for a queue, and why.
-export function inForce(q, key) {
+// inForce is the value of a setting that holds for a queue, and why. by is whose the policy's value is.
+export function inForce(q, key, by = 'policy') {
   const argument = given(q.arguments, `x-${key}`), policy = given(q.effective_policy_definition, key);
   if (argument === undefined && policy === undefined) return {};
   if (policy === undefined) return { value: argument, why: 'the argument' };
-  if (argument === undefined) return { value: policy, why: 'the policy' };
-  if (argumentWins.includes(key)) return { value: argument, why: 'the argument is before the policy' };
-  if (policyWins.includes(key)) return { value: policy, why: 'the policy is before the argument' };
+  if (argument === undefined) return { value: policy, why: `the ${by}` };
+  if (argumentWins.includes(key)) return { value: argument, why: `the argument is before the ${by}` };
+  if (policyWins.includes(key)) return { value: policy, why: `the ${by} is before the argument` };
   if (argument === policy) return { value: policy, why: 'both' };
-  if (neverIsZero.includes(key) && (argument === 0 || policy === 0)) return { value: policy, why: 'the policy: 0 is never' };
-  if (noneIsNegative.includes(key) && (argument < 0 || policy < 0)) return argument > policy ? { value: argument, why: 'the argument: less than 0 is none' } : { value: policy, why: 'the policy: less than 0 is none' };
-  return argument < policy ? { value: argument, why: 'the argument is the smaller' } : { value: policy, why: 'the policy is the smaller' };
+  if (neverIsZero.includes(key) && (argument === 0 || policy === 0)) return { value: policy, why: `the ${by}: 0 is never` };
+  if (noneIsNegative.includes(key) && (argument < 0 || policy < 0)) return argument > policy ? { value: argument, why: 'the argument: less than 0 is none' } : { value: policy, why: `the ${by}: less than 0 is none` };
+  return argument < policy ? { value: argument, why: 'the argument is the smaller' } : { value: policy, why: `the ${by} is the smaller` };
 }
 
 // settingsOf shows each setting with what the queue's declaration and its policies say of it.
@@ -33,19 +37,20 @@ export async function settingsOf(view, q, into) {
   const find = async (kind, name) => (name ? (await get(path(kind, q.vhost, name), null, { signal: view.signal }).catch(() => null)) : null);
   const policy = await find('policies', q.policy), operator = await find('operator-policies', q.operator_policy);
   const names = new Set([...Object.keys(q.arguments).map((k) => k.replace(/^x-/, '')), ...Object.keys(q.effective_policy_definition)]);
-  const value = (v) => (v === undefined ? '–' : h('code', null, json(v)));
+  const by = (key) => (operator === null || given(operator.definition, key) === undefined ? 'policy' : given(policy?.definition, key) === q.effective_policy_definition[key] ? 'policy' : 'operator policy');
+  const value = (key, v) => (v === undefined ? '–' : [h('code', null, json(v)), inMilliseconds.test(key) && Number.isFinite(v) && ` ms (${duration(v)})`]);
   const head = (title, name, p) => [title, name && [' ', h('code', null, name)], p && h('small', null, ` priority ${p.priority}, pattern `, h('code', null, p.pattern))];
   const rows = [...names].sort().map((key) => {
-    const holds = inForce(q, key);
-    return h('tr', null, h('th', { scope: 'row' }, key), h('td', null, value(given(q.arguments, `x-${key}`))), h('td', null, value(given(policy?.definition, key))),
-      h('td', null, value(given(operator?.definition, key))), h('td', null, value(holds.value), holds.why && [' ', h('small', null, holds.why)]));
+    const holds = inForce(q, key, by(key));
+    return h('tr', null, h('th', { scope: 'row' }, key), h('td', null, value(key, given(q.arguments, `x-${key}`))), h('td', null, value(key, given(policy?.definition, key))),
+      h('td', null, value(key, given(operator?.definition, key))), h('td', null, value(key, holds.value), holds.why && [' ', h('small', null, holds.why)]));
   });
   fill(into, q.settings_in_force === false && h('p', { class: 'notice' }, 'The queue has not taken up the newest settings yet.'),
-    rows.length === 0 ? h('p', null, 'No argument and no policy says anything of this queue.') : h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': 'Settings' }, h('table', null,
+    rows.length === 0 ? h('p', null, 'No argument and no policy says anything of this queue.') : scrolled('Settings', json([q.arguments, q.effective_policy_definition, policy, operator]), h('table', null,
       h('caption', null, 'Settings and where they come from'),
       h('thead', null, h('tr', null, ['Setting', head('Argument'), head('Policy', q.policy, policy), head('Operator policy', q.operator_policy, operator), 'In force'].map((t) => h('th', { scope: 'col' }, t)))),
       h('tbody', null, rows))),
-    pairs([['Dead letters go', q.dead_letter_strategy], ['Delivery limit', q.delivery_limit < 0 ? 'none' : count(q.delivery_limit)], ['Arguments', terms(q.arguments)]]),
+    pairs([['Dead-letter strategy', q.dead_letter_strategy], ['Delivery limit', q.delivery_limit < 0 ? 'none' : count(q.delivery_limit)], ['Arguments', terms(q.arguments)]]),
     view.may('policymaker') && h('div', { class: 'buttons' }, button('Why these policies?', () => why(view, q), { data: { key: `why ${q.policy} and ${q.operator_policy}` } })));
 }
 

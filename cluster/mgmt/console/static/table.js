@@ -8,7 +8,8 @@ import { count } from './format.js';
 // keeps it when the table is read again.
 //
 // A column has a title, show (of an item: what h takes as a child), and may have sort (the name by
-// which the node sorts), number (it is aligned to the right) and minor (it is left out on phones).
+// which the node sorts), number (it is aligned to the right), minor (it is left out on phones) and extra
+// (it is shown on wide screens only). The column of actions stays in sight when the table is scrolled.
 export class Table {
   #rows = new Map();
   #body = h('tbody');
@@ -16,8 +17,7 @@ export class Table {
   constructor(caption, columns, key, { empty = 'There are none.', sorted, onSort } = {}) {
     Object.assign(this, { columns, key, empty, sorted, onSort });
     this.heads = columns.map((c) => h('th', { scope: 'col', class: classOf(c) }, c.sort && onSort ? button(c.title, () => onSort(c.sort), { class: 'sort' }) : c.title));
-    this.element = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
-      h('table', null, h('caption', null, caption), h('thead', null, h('tr', null, this.heads)), this.#body));
+    this.element = scrolled(caption, undefined, h('table', null, h('caption', null, caption), h('thead', null, h('tr', null, this.heads)), this.#body));
     this.mark();
   }
 
@@ -34,8 +34,8 @@ export class Table {
     const rows = new Map();
     for (const item of items) {
       const key = this.key(item);
-      const row = this.#rows.get(key) ?? h('tr', null, this.columns.map((c) => h('td', { class: classOf(c) })));
-      this.columns.forEach((c, i) => fill(row.children[i], c.show(item)));
+      const row = this.#rows.get(key) ?? h('tr', null, this.columns.map((c) => h('td', { class: classOf(c) }, h('div', { class: 'cell' }))));
+      this.columns.forEach((c, i) => fill(row.children[i].firstChild, c.show(item)));
       rows.set(key, row);
     }
     this.#rows = rows;
@@ -44,7 +44,19 @@ export class Table {
   }
 }
 
-const classOf = (c) => [c.number && 'number', c.minor && 'minor'].filter(Boolean).join(' ') || undefined;
+const classOf = (c) => [c.number && 'number', c.minor && 'minor', c.extra && 'extra', c.title === 'Actions' && 'actions'].filter(Boolean).join(' ') || undefined;
+
+// scrolled holds what may be wider than the page. Its edge says if there is more. A key keeps it from being
+// replaced by an equal one.
+export function scrolled(label, key, content) {
+  const element = h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': label, data: { key } }, content);
+  const mark = () => element.classList.toggle('cut', element.scrollLeft + element.clientWidth < element.scrollWidth - 1);
+  const resized = new ResizeObserver(mark);
+  resized.observe(element);
+  resized.observe(content);
+  element.addEventListener('scroll', mark, { passive: true });
+  return element;
+}
 
 // paged is a table of what a path lists, with a filter by name and pages. query is asked for each
 // time. named: the objects have names, by which they can be filtered. kept: the address holds the filter

@@ -2,7 +2,7 @@
 
 import { get, path, postText, put, remove } from './client.js';
 import { badge, button, fill, h, link, place } from './dom.js';
-import { count } from './format.js';
+import { count, several } from './format.js';
 import { limits, permissions } from './limits.js';
 import { paged } from './table.js';
 import { confirm, dialog, field, input, section, select } from './view.js';
@@ -38,6 +38,7 @@ export function user(view, name) {
   const facts = h('div'), at = path('users', name);
   let found;
   const known = (change) => () => found && change();
+  view.absent = `There is no user ${name}.`;
   view.show(`User ${name}`, facts, h('div', { class: 'buttons' }, button('Change tags', known(retag)), button('Change password', known(rekey)), button('Close its connections', disconnect, { class: 'danger' })),
     ...permissions(view, { user: name }), limits(view, 'user-limits', name));
   view.every(async () => {
@@ -96,7 +97,7 @@ export function definitions(view) {
     if (!await confirm(`Import ${chosen.name}?`, 'Import it', 'Users, permissions, limits and policies in it replace those of the same names.')) return;
     await view.act(async () => {
       const answer = await postText(`${at()}?partial=true`, await chosen.text());
-      fill(result, answer && [h('p', null, `${count(Object.values(answer.taken).reduce((a, b) => a + b, 0))} definitions were taken, ${count(answer.skipped_total)} were not:`),
+      fill(result, answer && [h('p', null, `Imported: ${several(Object.values(answer.taken).reduce((a, b) => a + b, 0), 'definition')}. Not imported: ${count(answer.skipped_total)}.`),
         h('ul', null, answer.skipped.map((s) => h('li', null, `${s.section} ${s.vhost ? `${s.vhost} ` : ''}`, h('code', null, s.name), `: ${s.reason}`)))]);
       return answer;
     }, (answer) => (answer ? 'Only a part of the definitions is imported.' : 'All definitions are imported.'));

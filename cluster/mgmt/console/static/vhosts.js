@@ -7,14 +7,17 @@ import { limits, permissions } from './limits.js';
 import { paged } from './table.js';
 import { dialog, field, input, section } from './view.js';
 
+// sum is what the queues hold whose leaders answer: there may be more.
+const sum = (v, n) => (v.queues_unknown > 0 ? h('span', { title: `${count(v.queues_unknown)} of its queues have no leader that answers` }, n > 0 ? `at least ${count(n)}` : '–') : count(n));
+
 export function vhosts(view) {
   const may = view.may('administrator');
   const columns = [
     { title: 'Name', sort: 'name', show: (v) => link(place('vhost', v.name), v.name) },
     { title: 'Description', sort: 'description', minor: true, show: (v) => v.description || '–' },
     { title: 'Tags', minor: true, show: (v) => [v.tags.map((t) => badge(t)), v.protected_from_deletion && badge('protected', 'good')] },
-    { title: 'Ready', sort: 'messages_ready', number: true, show: (v) => count(v.messages_ready) },
-    { title: 'Unacked', sort: 'messages_unacknowledged', number: true, show: (v) => count(v.messages_unacknowledged) },
+    { title: 'Ready', sort: 'messages_ready', number: true, show: (v) => sum(v, v.messages_ready) },
+    { title: 'Unacked', sort: 'messages_unacknowledged', number: true, show: (v) => sum(v, v.messages_unacknowledged) },
     { title: 'Objects', minor: true, show: (v) => [link(place('queues', v.name), 'queues'), ' ', link(place('exchanges', v.name), 'exchanges')] },
     { title: 'Actions', show: (v) => may && button('Delete', () => drop(view, v)) },
   ];
@@ -43,11 +46,12 @@ async function drop(view, v) {
 export function vhost(view, name) {
   const at = path('vhosts', name), facts = h('div'), buttons = h('div', { class: 'buttons' }), may = view.may('administrator');
   const protect = `${at}/deletion/protection`;
+  view.absent = `There is no virtual host ${name}, or you may not see it.`;
   view.show(`Virtual host ${name}`, buttons, section('State', facts), limits(view, 'vhost-limits', name), ...(may ? permissions(view, { vhost: name }) : []));
   view.every(async () => {
     const v = await get(at, null, { signal: view.signal });
     fill(facts, pairs([
-      ['Description', v.description], ['Tags', v.tags.length > 0 ? v.tags.map((t) => badge(t)) : ''], ['Ready', count(v.messages_ready)], ['Unacknowledged', count(v.messages_unacknowledged)],
+      ['Description', v.description], ['Tags', v.tags.length > 0 ? v.tags.map((t) => badge(t)) : ''], ['Ready', sum(v, v.messages_ready)], ['Unacknowledged', sum(v, v.messages_unacknowledged)],
       ['Deletion', v.protected_from_deletion ? badge('protected', 'good') : 'possible'], ['Objects', [link(place('queues', name), 'queues'), ' ', link(place('exchanges', name), 'exchanges')]],
       ['Nodes', Object.entries(v.cluster_state).sort().map(([node, state]) => [' ', node, ' ', badge(state, state === 'running' ? 'good' : 'bad')])],
     ]));

@@ -20,7 +20,8 @@ export class View {
     document.addEventListener('visibilitychange', () => this.refresh(), { signal: this.signal });
   }
 
-  // show puts the page on the screen, and the focus on its heading if it is not the first one.
+  // show puts the page on the screen, and the focus on its heading if it is not the first one. A page about
+  // one object sets absent before: what is said if a node does not find it.
   show(title, ...parts) {
     this.heading = h('h1', { tabindex: '-1' }, title);
     document.title = `${title} – quorate`;
@@ -49,6 +50,7 @@ export class View {
         notice.remove();
       } catch (failure) {
         if (this.signal.aborted) return;
+        if (failure.status === 404 && this.absent) return this.#gone();
         fill(notice, failure instanceof Failure ? failure.message : `The console has failed: ${failure}`);
         if (!notice.isConnected) this.notices.append(notice);
         if (!(failure instanceof Failure)) console.error(failure);
@@ -67,6 +69,12 @@ export class View {
     this.#refreshes.push(run);
     const began = run();
     this.#first ??= began;
+  }
+
+  // #gone says once that what the page is about is not there, in the place of all that is about it.
+  #gone() {
+    this.end();
+    this.main.replaceChildren(this.heading, h('p', { class: 'notice bad', role: 'alert' }, this.absent));
   }
 
   // settled resolves once the page has read the first of its parts, or could not: what matters less
