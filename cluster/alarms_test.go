@@ -104,9 +104,9 @@ func TestResourceAlarms(t *testing.T) {
 	}
 	expect("low on memory & disk")
 	want := []api.Node{
-		{Name: "n1", Type: "disc", Running: true, MemoryUsed: 500, MemoryLimit: 500, MemoryAlarm: true, DiskFree: 1000},
-		{Name: "n2", Type: "disc", Running: true, MemoryLimit: 500, DiskFree: 1000, DiskFreeLimit: 1001, DiskFreeAlarm: true},
-		{Name: "n3", Type: "disc", Running: true, MemoryLimit: 500, DiskFree: 1000},
+		{Name: "n1", Type: "disc", Running: true, Answers: true, MemoryUsed: 500, MemoryLimit: 500, MemoryAlarm: true, DiskFree: 1000},
+		{Name: "n2", Type: "disc", Running: true, Answers: true, MemoryLimit: 500, DiskFree: 1000, DiskFreeLimit: 1001, DiskFreeAlarm: true},
+		{Name: "n3", Type: "disc", Running: true, Answers: true, MemoryLimit: 500, DiskFree: 1000},
 	}
 	soon(t, "n3 lists the nodes", func() string {
 		nodes := c.all["n3"].replicas.Nodes(t.Context())

@@ -275,19 +275,19 @@ func TestJoinsRefused(t *testing.T) {
 		change     func(*Config)
 		says       string
 	}{
-		{"no token", "n4", certs.Token{}, s.arm, "a node that is new joins with a token"},
+		{"no token", "n4", certs.Token{}, s.arm, "a new node needs a token to join"},
 		{"of another cluster", "n4", mixed, nil, unknown},
 		{"of another cluster, with a certificate", "n5", mixed, s.arm, unknown},
 		{"revoked", "n4", revoked, nil, unknown},
 		{"over", "n4", short, nil, unknown},
 		{"for another name", "n4", bound, nil, "the token is for another node name"},
-		{"a known name", "n1", good, nil, "a node with this name is known"},
+		{"a known name", "n1", good, nil, "a node with this name already exists"},
 		{"another authority", "n4", wrong, nil, "belongs to another one"},
 		{"another authority, with a certificate", "n5", wrong, s.arm, "which is not in"},
 		{"a plain cluster's", "n4", plain, nil, "for a cluster whose links are plain"},
 		{"a name that is none", "n/4", good, nil, "letters, digits"},
 		{"a request that is none", "n4", good, func(c *Config) { c.Enrolment = requests{[]byte("nonsense")} }, "request for a certificate"},
-		{"no request", "n4", good, func(c *Config) { c.Enrolment = requests{} }, "without a certificate a node may only ask to join"},
+		{"no request", "n4", good, func(c *Config) { c.Enrolment = requests{} }, "without a certificate a node can only request to join"},
 	} {
 		config := s.newcomer("n9", "n1", tc.token)
 		config.Name = tc.node

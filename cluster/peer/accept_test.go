@@ -53,7 +53,7 @@ func TestAcceptsAfterTrouble(t *testing.T) {
 	})
 }
 
-// A node whose listener is gone says so: no other node will reach it again. One that is closed does not.
+// A node whose listener is gone says so: no other node will reach it again. One that is closed, or refuses, does not.
 func TestListenerIsGone(t *testing.T) {
 	for _, gone := range []bool{true, false} {
 		var listener net.Listener
@@ -66,6 +66,8 @@ func TestListenerIsGone(t *testing.T) {
 			if err := <-failed; err == nil {
 				t.Error("no reason is given")
 			}
+		} else {
+			n1.Refuse()
 		}
 		n1.Close()
 		if len(failed) > 0 {

@@ -44,6 +44,7 @@ type Mesh struct {
 	wg     sync.WaitGroup
 	panics atomic.Uint64
 
+	refuses    atomic.Bool // Refuse has closed the listener
 	withdrawal withdrawal
 	complaints complaints
 	holdings   holdings
@@ -106,7 +107,7 @@ func (m *Mesh) Start() {
 // accept takes other nodes' connections until the mesh is closed.
 func (m *Mesh) accept() {
 	l := &limitedListener{Listener: m.cfg.Listener, log: func(what string, err error) { m.Complain("", what, err) }, stop: m.ctx.Done()}
-	if err := m.server.Serve(l); err != nil && m.ctx.Err() == nil {
+	if err := m.server.Serve(l); err != nil && m.ctx.Err() == nil && !m.refuses.Load() {
 		m.log.Error("no other node can reach this one: its listener is gone", slog.Any("error", err))
 		m.cfg.Failed(err)
 	}

@@ -81,7 +81,10 @@ func (m *Mesh) Return() { m.withdrawal.end() }
 // Refuse closes the listener, for good: whoever dials is refused from now on,
 // as by a host on which no process listens. For a node that is about to end and
 // may hang while it does.
-func (m *Mesh) Refuse() { m.cfg.Listener.Close() }
+func (m *Mesh) Refuse() {
+	m.refuses.Store(true)
+	m.cfg.Listener.Close()
+}
 
 // withdraw breaks the links with the peer.
 func (p *peer) withdraw() {

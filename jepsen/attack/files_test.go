@@ -54,7 +54,7 @@ func TestFilesOfOthers(t *testing.T) {
 		"settings that everybody but their group can write":   {"cluster_name = c\n", 0o606, "writable by every user of this host (-rw----rw-)"},
 		"settings with a password that everybody can read":    {"default_pass = p\n", 0o644, "contains a secret and is readable by every user of this host (-rw-r--r--)"},
 		"settings with a password that everybody can write":   {"default_pass = p\n", 0o602, "writable by every user of this host (-rw-----w-)"},
-		"settings with a password between others, with blank": {"cluster_name = c\n  default_pass=p\nnode_name = n1\n", 0o604, "read the secret in it"},
+		"settings with a password between others, with blank": {"cluster_name = c\n  default_pass=p\nnode_name = n1\n", 0o604, "contains a secret and is readable by every user of this host (-rw----r--)"},
 	} {
 		attack(t, "files", name, func(t *testing.T) {
 			dir := t.TempDir()
@@ -117,7 +117,7 @@ func TestNoTestOptions(t *testing.T) {
 	}{
 		"a flag for tests":                        {nil, []string{"--unsafe-test-options"}, "flag provided but not defined: -unsafe-test-options"},
 		"a setting for tests":                     {nil, []string{"--set", "unsafe.test_clock_file=clock"}, "unknown setting unsafe.test_clock_file"},
-		"a setting for tests, in the environment": {[]string{"QUORATE_UNSAFE_TEST_CLOCK_FILE=clock"}, nil, "there is no such setting"},
+		"a setting for tests, in the environment": {[]string{"QUORATE_UNSAFE_TEST_CLOCK_FILE=clock"}, nil, "no such setting"},
 		"a version of TLS that is broken":         {nil, []string{"--set", "ssl_options.versions=tlsv1.1"}, `"tlsv1.1" is not one of tlsv1.2, tlsv1.3`},
 	} {
 		attack(t, "files", name, func(t *testing.T) {

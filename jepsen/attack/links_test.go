@@ -169,7 +169,7 @@ func TestLinksBindNames(t *testing.T) {
 		"member, other service":              {member, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", nil, "Unimplemented", nil},
 		"another cluster's name":             {member, methodLink, foreign.frame(), `FailedPrecondition`, nil},
 		"another version":                    {member, methodLink, version.frame(), `speaks version 2`, nil},
-		"another data folder":                {member, methodLink, folder.frame(), `known with another data folder`, nil},
+		"another data folder":                {member, methodLink, folder.frame(), `already registered with another data folder`, nil},
 		"join in another's name":             {stranger, methodIntroduce, askToJoin("n4"), "Unavailable peer: name without proof", nil},
 		"join in a member's name":            {stranger, methodIntroduce, askToJoin("n2"), "Unavailable peer: name without proof", nil},
 		"question of another cluster":        {stranger, methodIntroduce, linkFrame(1, 0, 0, append(protoField(1, []byte("x")), protoField(2, []byte("mallory"))...)), "belongs to cluster", nil},

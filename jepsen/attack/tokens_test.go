@@ -109,8 +109,8 @@ func answerTo(t *testing.T, c *cluster.Cluster, number int, config *tls.Config, 
 
 const (
 	noSuchToken   = "unknown, revoked or expired join token"
-	strangersJoin = "without a certificate a node may only ask to join"
-	needsToken    = "a node that is new joins with a token"
+	strangersJoin = "without a certificate a node can only request to join"
+	needsToken    = "a new node needs a token to join"
 )
 
 // Without a token that is good for it nobody becomes a member, with a
@@ -156,7 +156,7 @@ func TestJoinsNeedTokens(t *testing.T) {
 		"no certificate, stolen hash":      {guest(), with(askToJoin("mallory"), protoField(112, stolen[:]), request), strangersJoin},
 		"no certificate, says it has one":  {guest(), with(askToJoin("n3"), token(random), request, protoNumber(113, 0)), noSuchToken},
 		"no certificate, a running member": {guest(), with(askToJoin("n2"), token(secretOf(t, member.Token)), request), "a node named n2 is running"},
-		"no certificate, a known name":     {guest(), with(askToJoin("n3"), token(secretOf(t, unnamed.Token)), request), "a node with this name is known"},
+		"no certificate, a known name":     {guest(), with(askToJoin("n3"), token(secretOf(t, unnamed.Token)), request), "a node with this name already exists"},
 		"no certificate, no request":       {guest(), with(askToJoin("nobody"), token(secretOf(t, good.Token))), strangersJoin},
 		"no certificate, half a request":   {guest(), with(askToJoin("nobody"), token(secretOf(t, good.Token)), protoField(111, mustRequest(t)[:40])), "request for a certificate"},
 		"no certificate, name of a folder": {guest(), with(askToJoin("../n1"), token(secretOf(t, unnamed.Token)), request), "letters, digits"},
@@ -211,7 +211,7 @@ func TestJoinsNeedTokens(t *testing.T) {
 	})
 	attack(t, "tokens", "log", func(t *testing.T) {
 		minutes := int(time.Since(began)/time.Minute) + 1
-		if n := c.Logged("level=WARN", "does not join"); n == 0 || n > 2*minutes*len(c.Nodes) {
+		if n := c.Logged("level=WARN", "refused to join"); n == 0 || n > 2*minutes*len(c.Nodes) {
 			t.Errorf("%d log lines after %d minutes", n, minutes)
 		}
 		for _, secret := range []string{good.Token, revoked.Token, over.Token, unnamed.Token} {

@@ -72,18 +72,18 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.refuseDeclare("q", "an argument of basic.consume, not of queue.declare", "x-lock-mode", "head")
 		t.equal("exists", t.exists(t.name("q")), false)
 		q := t.queue("q")
-		t.refuseDeclare("q", "the nearest is 'x-expires'", "x-expire", int32(1000))
+		t.refuseDeclare("q", "did you mean 'x-expires'", "x-expire", int32(1000))
 		declare := func(table amqp.Table) func(ch *amqp.Channel) error {
 			return func(ch *amqp.Channel) error {
 				return ch.ExchangeDeclare(t.name("x"), "headers", true, false, false, false, table)
 			}
 		}
-		t.refused(amqp.PreconditionFailed, "the nearest is 'x-delayed-type'", declare(args("x-delayed-typ", "direct")))
+		t.refused(amqp.PreconditionFailed, "did you mean 'x-delayed-type'", declare(args("x-delayed-typ", "direct")))
 		t.must(declare(nil)(t.ch()))
-		t.refused(amqp.PreconditionFailed, "the nearest is 'x-match'", func(ch *amqp.Channel) error {
+		t.refused(amqp.PreconditionFailed, "did you mean 'x-match'", func(ch *amqp.Channel) error {
 			return ch.QueueBind(q, "", t.name("x"), false, args("x-mach", "any", "a", "b"))
 		})
-		for name, words := range map[string]string{"x-priorty": "the nearest is 'x-priority'", "x-browse": "not implemented", "x-message-groups": "an argument of queue.declare"} {
+		for name, words := range map[string]string{"x-priorty": "did you mean 'x-priority'", "x-browse": "not implemented", "x-message-groups": "an argument of queue.declare"} {
 			t.refused(amqp.PreconditionFailed, words, func(ch *amqp.Channel) error {
 				_, err := ch.Consume(q, "", false, false, false, false, args(name, int32(1)))
 				return err
@@ -95,7 +95,7 @@ var argumentRows = suite{test: "TestArguments", title: "Declare, arguments, dele
 		t.bind(q, "", x)
 		t.refusePublish(amqp.PreconditionFailed, "invalid x-opt-delivery-dely: unknown header; did you mean x-opt-delivery-delay?", "", q, headers("x-opt-delivery-dely", int32(100)))
 		t.refusePublish(amqp.PreconditionFailed, "invalid x-schedule-repeat: not implemented", "", q, headers("x-schedule-repeat", int32(1000)))
-		t.refusePublish(amqp.PreconditionFailed, "the nearest is x-delay", x, "", headers("x-dealy", int32(100)))
+		t.refusePublish(amqp.PreconditionFailed, "did you mean x-delay", x, "", headers("x-dealy", int32(100)))
 		t.publish(q, headers("x-dealy", int32(100), "x-request-id", "1"))
 		t.equal("header", t.mustGet(q).Headers["x-dealy"], int32(100))
 		t.mustNotGet(q)

@@ -184,7 +184,7 @@ var policyRows = suite{test: "TestPolicies", title: "Policies", rows: []row{
 
 // importPatterns imports definitions with look-ahead, look-behind and a back-reference.
 func importPatterns(t *T) {
-	const ahead, behind, closed = `"^(?!.*\\.dead$)P22\\."`, `"(?<!\\.dead)$"`, `"^(?!(P22\\.)\\1|P22\\.closed).*"`
+	const ahead, behind, closed = `"^(?!.*\\.dead$)P22\\."`, `"^P22\\..*(?<!\\.dead)$"`, `"^(?!(P22\\.)\\1|P22\\.closed).*"`
 	at := "/api/users/P22.app"
 	t.Cleanup(func() {
 		for _, path := range []string{at, "/api/policies/%2F/P22.ahead", "/api/operator-policies/%2F/P22.behind"} {

@@ -18,7 +18,7 @@ type Promise struct {
 
 // Promises are all of them.
 var Promises = []Promise{
-	{ID: "S1", Text: "a confirmed message is not lost", Checkers: []string{"lost", "finished", "fan-out", "dropped"}},
+	{ID: "S1", Text: "a confirmed message is not lost", Checkers: []string{"lost", "finished", "fan-out", "dropped", "parked"}},
 	{ID: "S2", Text: "what is delivered was published, byte by byte", Checkers: []string{"ghost"}},
 	{ID: "S3", Text: "a publish is enqueued at most once in each queue; a refused one never", Checkers: []string{"doubled", "redelivered", "ghost", "limit"}},
 	{ID: "S4", Text: "what was acked is not delivered again; each redelivery has a cause, and is marked and counted", Checkers: []string{"doubled", "redelivered", "returned", "renewal", "deferred"}},
