@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -143,10 +144,11 @@ func (x *definer) close() {
 	x.conn, x.ch = nil, nil
 }
 
-// refusal turns 406 into errRefused.
+// refusal turns 406 about another value into errRefused. A queue that is declared and has no leader in
+// time is 406, too: it may be there.
 func refusal(err error) error {
 	var refused *amqp.Error
-	if errors.As(err, &refused) && refused.Code == amqp.PreconditionFailed {
+	if errors.As(err, &refused) && refused.Code == amqp.PreconditionFailed && strings.Contains(refused.Reason, "inequivalent arg") {
 		return errRefused
 	}
 	return err

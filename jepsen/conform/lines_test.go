@@ -85,7 +85,7 @@ var fileRows = suite{test: "TestQueueFiles", title: "Messages in files", rows: [
 
 		wrong := filepath.Join(t.TempDir(), "wrong")
 		t.must(os.WriteFile(wrong, []byte("{\"body\":\"a\"}\n{\"body\":1}\n"), 0o600))
-		if out, code := t.ctl(0, "import_queue", to, wrong); code != 65 || !strings.Contains(out, "nothing is imported: line 2: ") {
+		if out, code := t.ctl(0, "import_queue", to, wrong); code != 65 || !strings.Contains(out, "nothing was imported: line 2: ") {
 			t.Errorf("exit code %d: %s", code, out)
 		}
 		t.mustNotGet(to)
