@@ -339,7 +339,7 @@ func (m *Machine) candidate() (h uint32, c *consumer) {
 			c = m.consumers.nextServed(h)
 		}
 	}
-	if !m.groups.servesAny() || m.returnings.any() {
+	if !m.groups.servesAny() || m.comesBack() {
 		return h, c
 	}
 	if g, t := m.groups.nextServed(); h == 0 || g.listed < m.messages.Get(h).seq {

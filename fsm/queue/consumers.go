@@ -209,6 +209,9 @@ func (cs *consumers) position(c *consumer) int {
 // it any more, unless it is detached, except as a pointer in timers and locks that
 // nobody reads.
 func (cs *consumers) unregister(c *consumer) {
+	if cs.since(3) {
+		cs.groups.disown(c) // retire looks at each that it still has
+	}
 	cs.retire(c)
 	cs.groups.drop(c)
 	if !c.isGets() && !c.finished {

@@ -32,9 +32,10 @@ type Group struct {
 	StateUntil  fsm.Time // when the state ends; 0: never
 }
 
-// held returns the group with this id if it is held; nil otherwise.
+// held returns the group with this id if it is held, and not only until what its holder
+// has of it has come back; nil otherwise.
 func (gs *groups) held(id string) *group {
-	if g := gs.byID[id]; g != nil && g.hold != nil {
+	if g := gs.byID[id]; g != nil && g.hold != nil && !gs.leaves(g) {
 		return g
 	}
 	return nil
@@ -79,16 +80,16 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	h.NextGroupOrder = gs.next
 	for _, p := range gs.kept.All() {
 		g := *p
-		if g.hold == nil && g.state == "" {
+		if g.hold == nil && g.state == "" || gs.leaves(g) {
 			continue
 		}
-		st := &logpb.GroupState{Id: g.id, State: g.state, StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
-		if x := g.hold; x != nil {
-			st.Held, st.Holder, st.Order = true, uint32(position(x.of.c)), x.order
-			st.Until, st.LingerUntil = int64(x.until), int64(x.linger)
+		st := g.save()
+		if g.hold != nil {
+			st.Holder = uint32(position(g.hold.of.c))
 		}
 		h.Groups = append(h.Groups, st)
 	}
+	gs.saveLeaving(h, position)
 	for g := range gs.ending() {
 		h.EndedGroups = append(h.EndedGroups, g.id)
 	}
@@ -98,15 +99,24 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	}
 }
 
+// save returns a group for a snapshot, but for who holds it.
+func (g *group) save() *logpb.GroupState {
+	st := &logpb.GroupState{Id: g.id, State: g.state, StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
+	if x := g.hold; x != nil {
+		st.Held, st.Order, st.Until, st.LingerUntil = true, x.order, int64(x.until), int64(x.linger)
+	}
+	return st
+}
+
 // restore is the inverse of save. The messages follow, and then what consumers
-// want. consumer returns one of n consumers by age.
-func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *consumer) error {
+// want. byAge returns one of n consumers, behind which the detached ones are.
+func (gs *groups) restore(h *logpb.QueueSnapshot, n int, byAge func(int) *consumer, detached []*consumer) error {
 	gs.next = h.NextGroupOrder
 	for _, st := range h.GroupTakers {
-		if uint64(st.Consumer) >= uint64(n) || gs.takers.of(consumer(int(st.Consumer))) != nil {
+		if uint64(st.Consumer) >= uint64(n) || gs.takers.of(byAge(int(st.Consumer))) != nil {
 			return fmt.Errorf("%w: nobody takes groups", ErrSnapshot)
 		}
-		c := consumer(int(st.Consumer))
+		c := byAge(int(st.Consumer))
 		t := &groupTaker{c: c, max: int(st.Max), only: st.Id, turn: st.Turn, going: c.cancelled}
 		gs.takers.all.Put(key{Seq: c.registered}, t)
 		if t.only != "" {
@@ -117,6 +127,7 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *con
 		gs.lastNo++
 		gs.endAs(&group{id: id, no: gs.lastNo})
 	}
+	r := restoringLeaving{map[*consumer]*groupTaker{}, map[leavingKey]*leaving{}}
 	for _, st := range h.Groups {
 		if gs.byID[st.Id] != nil {
 			return fmt.Errorf("%w: group %q twice", ErrSnapshot, st.Id)
@@ -131,29 +142,47 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *con
 			gs.states.Put(at, g)
 		}
 		if st.Held {
-			if err := gs.restoreHold(g, st, n, consumer); err != nil {
+			if err := gs.restoreHeld(&r, g, st, n, byAge, detached); err != nil {
 				return err
 			}
 		}
 		gs.keep(g)
 	}
+	for _, l := range r.all { // det: the order is that of their keys
+		gs.addLeaving(l)
+	}
 	return nil
 }
 
-// restoreHold restores the hold of g.
-func (gs *groups) restoreHold(g *group, st *logpb.GroupState, n int, consumer func(int) *consumer) error {
-	if uint64(st.Holder) >= uint64(n) {
+// restoreHeld restores the hold of g.
+func (gs *groups) restoreHeld(r *restoringLeaving, g *group, st *logpb.GroupState, n int, byAge func(int) *consumer, detached []*consumer) error {
+	var c *consumer
+	switch at := uint64(st.Holder); {
+	case at < uint64(n):
+		c = byAge(int(at))
+	case at < uint64(n+len(detached)):
+		c = detached[at-uint64(n)]
+	}
+	if st.Leaving > 0 {
+		return gs.restoreLeaving(r, g, st, c)
+	}
+	if c == nil || c.session == nil {
 		return fmt.Errorf("%w: nobody holds group %q", ErrSnapshot, st.Id)
 	}
-	t := gs.takers.of(consumer(int(st.Holder)))
+	t := gs.takers.of(c)
 	if t == nil || t.holds.Get(key{Seq: st.Order}) != nil || gs.ends.Get(key{At: fsm.Time(st.Until), Seq: st.Order}) != nil {
 		return fmt.Errorf("%w: group %q is not held", ErrSnapshot, st.Id)
 	}
+	gs.restoreHold(g, st, t)
+	t.holds.Put(key{Seq: st.Order}, g)
+	return nil
+}
+
+// restoreHold restores that t holds g. The caller adds g to those that t holds.
+func (gs *groups) restoreHold(g *group, st *logpb.GroupState, t *groupTaker) {
 	g.hold = &hold{of: t, order: st.Order}
 	gs.heldOnes++
-	t.holds.Put(key{Seq: st.Order}, g)
 	gs.setEnd(g, fsm.Time(st.Until), fsm.Time(st.LingerUntil))
-	return nil
 }
 
 // restoreOut counts a message of the group with the id of g that c holds as delivery
@@ -300,6 +329,7 @@ func (gs *groups) check(k *checker) {
 	for g, f := range k.groups { // det: only checks
 		k.that(f.members == 0 && f.out == 0, "group %q is not known", g.id)
 	}
+	held -= gs.checkLeaving(k)
 	k.that(members == gs.order.Len() && ready == gs.ages.Len() && states == gs.states.Len() && ends == gs.ends.Len() && held == gs.heldOnes && free == gs.free.Len() &&
 		kept == gs.kept.Len() && dying == gs.dying.Len() && size == gs.stateSize && len(gs.touched) == 0, "groups are miscounted")
 	gs.takers.check(k, held, gs.next, gs.on())
@@ -307,15 +337,15 @@ func (gs *groups) check(k *checker) {
 
 // checkHold checks the hold of g, and returns how many entries of ends it has.
 func (gs *groups) checkHold(k *checker, g *group) int {
-	h := g.hold
+	h, leaves := g.hold, gs.leaves(g)
 	p := h.of.holds.Get(key{Seq: h.order})
-	k.that(!g.ended && p != nil && *p == g && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
-	k.that(gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
+	k.that(!g.ended && (leaves || p != nil && *p == g) && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
+	k.that(leaves || gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
 	for held := range h.of.c.held.from(0) {
 		k.that(k.m.groupOf(held.handle) != g || h.ids.Get(key{Seq: held.id}) != nil, "delivery %d of group %q is forgotten", held.id, g.id)
 	}
-	k.that(h.ids.Len() <= g.out, "group %q: %d deliveries of %d are remembered", g.id, h.ids.Len(), g.out)
-	k.that(!h.of.passes() || g.out > 0, "group %q is held for nothing", g.id)
+	k.that(leaves || h.ids.Len() <= g.out, "group %q: %d deliveries of %d are remembered", g.id, h.ids.Len(), g.out)
+	k.that(leaves || !h.of.passes() || g.out > 0, "group %q is held for nothing", g.id)
 	if h.end() == 0 {
 		return 0
 	}
@@ -388,7 +418,7 @@ func (gs *groups) show(g *group) Group {
 		ID: g.id, Messages: uint64(g.members), CheckedOut: uint64(g.out), Oldest: g.head,
 		StateBytes: len(g.state), StateUntil: g.stateUntil,
 	}
-	if h := g.hold; h != nil {
+	if h := g.hold; h != nil && !gs.leaves(g) {
 		x.Held, x.Holder, x.Tag, x.LockedUntil = true, h.of.c.id, h.of.c.tag, gs.clock.heldUntil(h.until)
 	}
 	return x
@@ -404,6 +434,9 @@ func groupsText(b *strings.Builder, m *Machine) {
 		}
 		if x.LockedUntil != 0 {
 			fmt.Fprintf(b, " until=%d", x.LockedUntil)
+		}
+		if m.groups.leaves(g) {
+			b.WriteString(" left")
 		}
 		if h := g.hold; h != nil && h.linger != 0 {
 			fmt.Fprintf(b, " lingers=%d", m.clock.heldUntil(h.linger))

@@ -538,7 +538,11 @@ func (m *Machine) detach(c *consumer, failed bool) {
 // unfinished reports whether something is on its way back. As long as it is
 // true NextDue is at once, nothing times out, and a get is never answered
 // Empty.
-func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returnings.any() }
+func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.comesBack() }
+
+// comesBack reports whether messages are on their way back, or are to be with a group
+// that is left. As long as it is true nothing of any group is handed out.
+func (m *Machine) comesBack() bool { return m.returnings.any() || m.groups.isLeaving() }
 
 // bringBack ends sessions of nodes that are down, and returns what is on its
 // way back and what is in scratch.taken. It stops at the bound of the command;
@@ -550,7 +554,7 @@ func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returnin
 // is unfinished or the bound was reached. On a Tick the bound is what expiries and
 // timeouts have left of the budget, and at most bounds.Back.
 //
-// Order: lives that ended, then settlements by age, then losses by number. It is
+// Order: lives that ended, then settlements by age, then holds of groups by age, then losses by number. It is
 // kept over any number of commands, because a new settlement waits while an older
 // one is unfinished (endDeliveries).
 func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
@@ -568,6 +572,7 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	left -= m.endDown(left)
 	if !m.sessions.isEnding() {
 		left -= m.finishSettling(left, eff)
+		left -= m.endLeaving(left)
 		left -= m.takeLost(left)
 	}
 	m.giveBack(m.scratch.taken, true, 0, eff)
@@ -658,9 +663,7 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 		}
 		c := s.consumers[i]
 		if c.lockGrace > 0 {
-			for _, g := range m.takers.heldBy(c) {
-				m.giveUp(g, false)
-			}
+			m.giveUpAll(c)
 		}
 		if grace := m.settings.grace(c); grace > 0 {
 			m.detached.add(c, m.clock.heldDeadline(grace))
@@ -701,9 +704,10 @@ func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 
 // endSuspicions takes back what sessions hold whose nodes have been suspected
 // for too long. The consumers stay: they are served again when the node is
-// heard from. Only cancelled ones that hold nothing any more are removed.
+// heard from. Only cancelled ones that hold nothing any more are removed. It waits while
+// groups are left, to which some of it may belong.
 func (m *Machine) endSuspicions() {
-	if !m.sessions.overdue() {
+	if m.groups.isLeaving() || !m.sessions.overdue() {
 		return
 	}
 	m.consumers.contest()
@@ -712,9 +716,7 @@ func (m *Machine) endSuspicions() {
 		m.scratch.steps++
 		if (c.held.Len() > 0 || m.takers.holdsAny(c)) && m.sessions.isOverdue(c.session) {
 			m.detach(c, false)
-			for _, g := range m.takers.heldBy(c) {
-				m.groups.release(g)
-			}
+			m.groups.disown(c)
 			done = append(done, c)
 		}
 	}

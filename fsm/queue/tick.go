@@ -72,6 +72,9 @@ func (m *Machine) takeOverdue() []overdue {
 		m.scratch.taken = m.scratch.taken[:0]
 		m.take(of.c, of.id, of.id)
 		held := m.scratch.taken[0]
+		if g := m.groupOf(held.handle); g != nil {
+			m.groups.forget(g, of.c.id, of.id)
+		}
 		m.timers.letGo(held.deadline, k.Seq)
 		if held.lock != 0 {
 			m.locks.release(held.lock, k.Seq)
@@ -126,9 +129,7 @@ func (m *Machine) loseGroups(c *consumer) {
 	if len(c.late) == 0 {
 		return
 	}
-	for _, g := range m.takers.heldBy(c) {
-		m.giveUp(g, false)
-	}
+	m.giveUpAll(c)
 }
 
 // endDetached takes back what detached consumers hold whose time is over. It
