@@ -366,13 +366,6 @@ func (m *Machine) regroup(kept []checkout) []checkout {
 	return kept
 }
 
-// leaveGroup tells the group of message h that it is not checked out any more.
-func (m *Machine) leaveGroup(h uint32) {
-	if g := m.groupOf(h); g != nil {
-		m.groups.addOut(g, -1)
-	}
-}
-
 // handOutGrouped is groups.handOut for message h of g, which c is handed next. Deferred messages
 // of g that c has received while another consumer held it are part of a hold that
 // begins.
@@ -472,7 +465,7 @@ func (m *Machine) forgetSettled(of fsm.ConsumerID, some []checkout) {
 // its way back.
 func (m *Machine) nextForGet(c *consumer) uint32 {
 	h := m.messages.nextReady()
-	if !m.groups.any() || m.comesBack() {
+	if !m.groups.any() || m.returnings.any() {
 		return h
 	}
 	if g := m.groups.nextFor(c); g != nil && (h == 0 || g.listed < m.messages.Get(h).seq) {
@@ -612,7 +605,7 @@ func (m *Machine) giveUpAll(c *consumer) {
 // endHolds ends the holds that are over: locks that were not renewed, and those of
 // groups that have been empty for long enough. None does while others are leaving.
 func (m *Machine) endHolds() {
-	if m.groups.isLeaving() {
+	if m.groups.anyLeft() {
 		return
 	}
 	var done []*consumer

@@ -23,10 +23,8 @@ const maxGroupState = 256 << 10
 //	ends = {(g.hold.end(), g.hold.order) → g : the end is not 0}
 //	states = {(g.stateUntil, g.stateOrder) → g : g.stateUntil ≠ 0}
 //	kept = the groups of byID that are held, have a state, or have something out
-//	stateSize = Σ len(g.state); heldOnes = number of holds that are not to end
+//	stateSize = Σ len(g.state); heldOnes = number of groups that are held
 //	ended = {g.endNo → g : g.ended}; dying has those with members
-//	leaving = {order of the first of l.holds → l}; each hold is in the holds of its
-//	taker or in one of these
 //
 // byID is never iterated where order could be seen. A snapshot has the groups
 // that are held or have a state, and the takers; messages name their group, from
@@ -41,7 +39,6 @@ type groups struct {
 	// Groups whose messages die, in this order, and those of them that have any left that
 	// can. Their ids may be those of new ones.
 	ended, dying sorted[*group]
-	leaving      sorted[*leaving]
 
 	takers *groupTakers // those that get them
 
@@ -375,7 +372,7 @@ func (gs *groups) acquire(g *group, t *groupTaker, lock fsm.Millis) {
 
 // lock lets the lock of g, which is held, begin anew, unless the hold is to end.
 func (gs *groups) lock(g *group, lock fsm.Millis) {
-	if gs.leaves(g) {
+	if g.left() {
 		return
 	}
 	until := fsm.Time(0)
@@ -490,24 +487,11 @@ func (gs *groups) retire(c *consumer) {
 	}
 }
 
-// disown frees the groups of c, which is gone or suspected; from version 3 on in steps,
-// see endLeaving, if there are several. What it has of them comes back by itself.
-func (gs *groups) disown(c *consumer) {
-	if t := gs.takers.of(c); t != nil && t.holds.Len() > 1 && gs.since(3) {
-		gs.giveUpAll(c, false)
-		return
-	}
-	for _, g := range gs.takers.heldBy(c) {
-		gs.release(g)
-	}
-}
-
-// drop is called when c ends, and was retired: its groups are free.
+// drop is called when c ends, and holds no groups.
 func (gs *groups) drop(c *consumer) {
 	if gs.takers.of(c) == nil {
 		return
 	}
-	gs.disown(c)
 	gs.takers.all.Remove(key{Seq: c.registered})
 }
 
@@ -576,7 +560,7 @@ func (gs *groups) forget(g *group, of fsm.ConsumerID, id uint64) {
 
 // settleHold releases g if its holder does not keep it. A hold that is to end does by itself.
 func (gs *groups) settleHold(g *group) {
-	if gs.leaves(g) {
+	if g.left() {
 		return
 	}
 	h, linger, stands := g.hold, duration(gs.settings.GroupLinger), gs.stands(g)

@@ -35,7 +35,7 @@ type Group struct {
 // held returns the group with this id if it is held, and not only until what its holder
 // has of it has come back; nil otherwise.
 func (gs *groups) held(id string) *group {
-	if g := gs.byID[id]; g != nil && g.hold != nil && !gs.leaves(g) {
+	if g := gs.byID[id]; g != nil && g.hold != nil && !g.left() {
 		return g
 	}
 	return nil
@@ -80,7 +80,7 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	h.NextGroupOrder = gs.next
 	for _, p := range gs.kept.All() {
 		g := *p
-		if g.hold == nil && g.state == "" || gs.leaves(g) {
+		if g.hold == nil && g.state == "" || g.left() {
 			continue
 		}
 		st := g.save()
@@ -89,7 +89,6 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 		}
 		h.Groups = append(h.Groups, st)
 	}
-	gs.saveLeaving(h, position)
 	for g := range gs.ending() {
 		h.EndedGroups = append(h.EndedGroups, g.id)
 	}
@@ -109,8 +108,8 @@ func (g *group) save() *logpb.GroupState {
 }
 
 // restore is the inverse of save. The messages follow, and then what consumers
-// want. byAge returns one of n consumers, behind which the detached ones are.
-func (gs *groups) restore(h *logpb.QueueSnapshot, n int, byAge func(int) *consumer, detached []*consumer) error {
+// want. byAge returns one of n consumers.
+func (gs *groups) restore(h *logpb.QueueSnapshot, n int, byAge func(int) *consumer) error {
 	gs.next = h.NextGroupOrder
 	for _, st := range h.GroupTakers {
 		if uint64(st.Consumer) >= uint64(n) || gs.takers.of(byAge(int(st.Consumer))) != nil {
@@ -127,7 +126,6 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, byAge func(int) *consum
 		gs.lastNo++
 		gs.endAs(&group{id: id, no: gs.lastNo})
 	}
-	r := restoringLeaving{map[*consumer]*groupTaker{}, map[leavingKey]*leaving{}}
 	for _, st := range h.Groups {
 		if gs.byID[st.Id] != nil {
 			return fmt.Errorf("%w: group %q twice", ErrSnapshot, st.Id)
@@ -141,40 +139,19 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, byAge func(int) *consum
 			}
 			gs.states.Put(at, g)
 		}
-		if st.Held {
-			if err := gs.restoreHeld(&r, g, st, n, byAge, detached); err != nil {
-				return err
+		if st.Held && st.Leaving == 0 {
+			if uint64(st.Holder) >= uint64(n) {
+				return fmt.Errorf("%w: nobody holds group %q", ErrSnapshot, st.Id)
 			}
+			t := gs.takers.of(byAge(int(st.Holder)))
+			if t == nil || t.holds.Get(key{Seq: st.Order}) != nil || gs.ends.Get(key{At: fsm.Time(st.Until), Seq: st.Order}) != nil {
+				return fmt.Errorf("%w: group %q is not held", ErrSnapshot, st.Id)
+			}
+			gs.restoreHold(g, st, t)
+			t.holds.Put(key{Seq: st.Order}, g)
 		}
 		gs.keep(g)
 	}
-	for _, l := range r.all { // det: the order is that of their keys
-		gs.addLeaving(l)
-	}
-	return nil
-}
-
-// restoreHeld restores the hold of g.
-func (gs *groups) restoreHeld(r *restoringLeaving, g *group, st *logpb.GroupState, n int, byAge func(int) *consumer, detached []*consumer) error {
-	var c *consumer
-	switch at := uint64(st.Holder); {
-	case at < uint64(n):
-		c = byAge(int(at))
-	case at < uint64(n+len(detached)):
-		c = detached[at-uint64(n)]
-	}
-	if st.Leaving > 0 {
-		return gs.restoreLeaving(r, g, st, c)
-	}
-	if c == nil || c.session == nil {
-		return fmt.Errorf("%w: nobody holds group %q", ErrSnapshot, st.Id)
-	}
-	t := gs.takers.of(c)
-	if t == nil || t.holds.Get(key{Seq: st.Order}) != nil || gs.ends.Get(key{At: fsm.Time(st.Until), Seq: st.Order}) != nil {
-		return fmt.Errorf("%w: group %q is not held", ErrSnapshot, st.Id)
-	}
-	gs.restoreHold(g, st, t)
-	t.holds.Put(key{Seq: st.Order}, g)
 	return nil
 }
 
@@ -318,7 +295,9 @@ func (gs *groups) check(k *checker) {
 			k.that(g.idle, "the state of group %q ends", g.id)
 		}
 		if g.hold != nil {
-			held++
+			if held++; g.left() {
+				k.left++
+			}
 			ends += gs.checkHold(k, g)
 		}
 		if gs.checkListed(k, g) {
@@ -329,15 +308,14 @@ func (gs *groups) check(k *checker) {
 	for g, f := range k.groups { // det: only checks
 		k.that(f.members == 0 && f.out == 0, "group %q is not known", g.id)
 	}
-	held -= gs.checkLeaving(k)
 	k.that(members == gs.order.Len() && ready == gs.ages.Len() && states == gs.states.Len() && ends == gs.ends.Len() && held == gs.heldOnes && free == gs.free.Len() &&
 		kept == gs.kept.Len() && dying == gs.dying.Len() && size == gs.stateSize && len(gs.touched) == 0, "groups are miscounted")
-	gs.takers.check(k, held, gs.next, gs.on())
+	gs.takers.check(k, held-k.left, gs.next, gs.on())
 }
 
 // checkHold checks the hold of g, and returns how many entries of ends it has.
 func (gs *groups) checkHold(k *checker, g *group) int {
-	h, leaves := g.hold, gs.leaves(g)
+	h, leaves := g.hold, g.left()
 	p := h.of.holds.Get(key{Seq: h.order})
 	k.that(!g.ended && (leaves || p != nil && *p == g) && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
 	k.that(leaves || gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
@@ -383,7 +361,7 @@ type Groups struct {
 }
 
 // GroupsOf returns a view of the groups of m. It is valid until m changes.
-func GroupsOf(m *Machine) Groups { return Groups{m.groups, m.messages} }
+func GroupsOf(m *Machine) Groups { return Groups{m.groups.groups, m.messages} }
 
 // After returns up to limit groups with an id above after, by id. Groups whose
 // messages are dying together are left out. O(groups).
@@ -418,7 +396,7 @@ func (gs *groups) show(g *group) Group {
 		ID: g.id, Messages: uint64(g.members), CheckedOut: uint64(g.out), Oldest: g.head,
 		StateBytes: len(g.state), StateUntil: g.stateUntil,
 	}
-	if h := g.hold; h != nil && !gs.leaves(g) {
+	if h := g.hold; h != nil && !g.left() {
 		x.Held, x.Holder, x.Tag, x.LockedUntil = true, h.of.c.id, h.of.c.tag, gs.clock.heldUntil(h.until)
 	}
 	return x
@@ -435,7 +413,7 @@ func groupsText(b *strings.Builder, m *Machine) {
 		if x.LockedUntil != 0 {
 			fmt.Fprintf(b, " until=%d", x.LockedUntil)
 		}
-		if m.groups.leaves(g) {
+		if g.left() {
 			b.WriteString(" left")
 		}
 		if h := g.hold; h != nil && h.linger != 0 {

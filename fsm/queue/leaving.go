@@ -33,131 +33,153 @@ func (l *leaving) stored() uint32 {
 	return 1
 }
 
-// isLeaving reports whether any hold is to end.
-func (gs *groups) isLeaving() bool { return gs.leaving.Len() > 0 }
+// leavings are the groups, and the holds of them that are to end.
+//
+// Invariants: order = {order of the first of l.holds → l}; count = Σ l.holds.Len().
+type leavings struct {
+	*groups
+	order sorted[*leaving]
+	count int
+}
 
-// leaves reports whether the hold of g is to end.
-func (gs *groups) leaves(g *group) bool {
-	return gs.isLeaving() && g.hold != nil && g.hold.of.holds.Get(key{Seq: g.hold.order}) == nil
+// clear removes all groups.
+func (ls *leavings) clear() {
+	ls.groups.clear()
+	*ls = leavings{groups: ls.groups}
+}
+
+// anyLeft reports whether any hold is to end.
+func (ls *leavings) anyLeft() bool { return ls.count > 0 }
+
+// stats returns the statistics.
+func (ls *leavings) stats() GroupStats {
+	st := ls.groups.stats()
+	st.Held -= ls.count
+	return st
+}
+
+// left reports whether the group is held, and the hold is to end.
+func (g *group) left() bool {
+	return g.hold != nil && g.hold.of.holds.Get(key{Seq: g.hold.order}) == nil
 }
 
 // addLeaving adds l at its place.
-func (gs *groups) addLeaving(l *leaving) {
+func (ls *leavings) addLeaving(l *leaving) {
 	first, _ := l.holds.First()
-	gs.leaving.Put(first, l)
+	ls.order.Put(first, l)
+	ls.count += l.holds.Len()
 }
 
-// giveUp makes the hold of g end, with what its holder has of it. Requires: it does not end yet.
-func (gs *groups) giveUp(g *group, lost bool) {
+// giveUp makes the hold of g end, with what its holder has of it. Requires: it does not
+// end yet.
+func (ls *leavings) giveUp(g *group, lost bool) {
 	l, t := &leaving{back: true, lost: lost}, g.hold.of
 	at := key{Seq: g.hold.order}
 	t.holds.Remove(at)
 	l.holds.Put(at, g)
-	gs.setEnd(g, 0, 0)
-	gs.heldOnes--
-	gs.addLeaving(l)
-	gs.takers.take(t)
+	ls.setEnd(g, 0, 0)
+	ls.addLeaving(l)
+	ls.takers.take(t)
 }
 
 // giveUpAll makes all holds of c end, with what it has of them if back. O(1).
-func (gs *groups) giveUpAll(c *consumer, back bool) {
-	t := gs.takers.of(c)
+func (ls *leavings) giveUpAll(c *consumer, back bool) {
+	t := ls.takers.of(c)
 	if t == nil || t.holds.Len() == 0 {
 		return
 	}
-	gs.heldOnes -= t.holds.Len()
-	gs.addLeaving(&leaving{holds: t.holds, back: back})
+	ls.addLeaving(&leaving{holds: t.holds, back: back})
 	t.holds = sorted[*group]{}
-	gs.takers.take(t)
+	ls.takers.take(t)
 }
 
-// nextLeaving returns the group whose hold ends next, as it was asked for. Requires:
-// isLeaving.
-func (gs *groups) nextLeaving() (*group, *leaving) {
-	_, l := gs.leaving.First()
+// disown frees the groups of c, which is gone or suspected; from version 3 on in steps
+// if there are several. What it has of them comes back by itself.
+func (ls *leavings) disown(c *consumer) {
+	if t := ls.takers.of(c); t != nil && t.holds.Len() > 1 && ls.since(3) {
+		ls.giveUpAll(c, false)
+		return
+	}
+	for _, g := range ls.takers.heldBy(c) {
+		ls.scratch.steps++
+		ls.release(g)
+	}
+}
+
+// nextLeft returns the group whose hold ends next, as it was asked for. Requires: anyLeft.
+func (ls *leavings) nextLeft() (*group, *leaving) {
+	_, l := ls.order.First()
 	_, g := (*l).holds.First()
 	return *g, *l
 }
 
-// endNext ends the next hold. Requires: isLeaving.
-func (gs *groups) endNext() {
-	g, l := gs.nextLeaving()
+// endNext ends the next hold. Requires: anyLeft.
+func (ls *leavings) endNext() {
+	g, l := ls.nextLeft()
 	at := key{Seq: g.hold.order}
-	gs.leaving.Remove(at)
+	ls.order.Remove(at)
+	ls.count -= l.holds.Len()
 	if l.holds.Remove(at); l.holds.Len() > 0 {
-		gs.addLeaving(l)
+		ls.addLeaving(l)
 	}
-	gs.heldOnes++
-	gs.release(g)
+	ls.release(g)
+	ls.scratch.steps++
 }
 
 // endLeaving ends holds in at most n steps, one for each delivery that comes back and
 // one for each hold. It returns how many steps it took.
 func (m *Machine) endLeaving(n int) (done int) {
-	for done < n && m.groups.isLeaving() {
-		g, l := m.groups.nextLeaving()
-		if c := g.hold.of.c; l.back && m.holds(c) && g.hold.ids.Len() > 0 {
-			done += m.takeGroup(g, c, l.lost, n-done)
+	for done < n && m.groups.anyLeft() {
+		g, l := m.groups.nextLeft()
+		c := g.hold.of.c
+		if !l.back || c.session == nil && m.detached.find(c.id) != c || g.hold.ids.Len() == 0 {
+			m.groups.endNext()
+			done++
 			continue
 		}
-		m.groups.endNext()
-		m.scratch.steps++
-		done++
+		r := &returning{of: c.id, tag: c.tag, failed: l.lost, group: true}
+		for ; done < n && g.hold.ids.Len() > 0; done++ {
+			id, _ := g.hold.ids.First()
+			g.hold.ids.Remove(id)
+			m.scratch.steps++
+			held, ok := c.held.Remove(id)
+			if !ok {
+				continue
+			}
+			if l.lost && !m.detached.has(c) {
+				c.loses(id.Seq)
+			}
+			r.held.push(checkout{id: id.Seq, grip: held})
+		}
+		if r.held.Len() > 0 {
+			m.consumers.holds(c, -r.held.Len())
+			m.returnings.add(r)
+			m.afterTaking(c)
+			m.consumers.removeIfDone(c)
+		}
 	}
 	return done
 }
 
-// holds reports whether c has a session, or holds something without one.
-func (m *Machine) holds(c *consumer) bool { return c.session != nil || m.detached.find(c.id) == c }
-
-// takeGroup takes up to n deliveries of g, at least one, from c, and returns how many.
-// They are on their way back then.
-func (m *Machine) takeGroup(g *group, c *consumer, lost bool, n int) (done int) {
-	r := &returning{of: c.id, tag: c.tag, failed: lost, group: true}
-	for ; done < n && g.hold.ids.Len() > 0; done++ {
-		id, _ := g.hold.ids.First()
-		g.hold.ids.Remove(id)
-		m.scratch.steps++
-		held, ok := c.held.Remove(id)
-		if !ok {
-			continue
-		}
-		if lost && !m.detached.has(c) {
-			c.loses(id.Seq)
-		}
-		r.held.push(checkout{id: id.Seq, grip: held})
-	}
-	if r.held.Len() > 0 {
-		m.consumers.holds(c, -r.held.Len())
-		m.returnings.add(r)
-		m.afterTaking(c)
-		m.consumers.removeIfDone(c)
-	}
-	return done
-}
-
-// position is that of a holder of groups in a snapshot: by age, behind these the
-// detached ones, and behind these whoever is gone.
-func (m *Machine) position(c *consumer) int {
-	if c.session != nil {
-		return m.consumers.position(c)
-	}
-	at := m.consumers.len()
-	for d := range m.detached.list() {
-		if d == c {
-			return at
-		}
-		at++
-	}
-	return math.MaxUint32
-}
-
-// saveLeaving adds the groups whose holds are to end to a snapshot's head.
-func (gs *groups) saveLeaving(h *logpb.QueueSnapshot, position func(*consumer) int) {
-	for _, p := range gs.leaving.All() {
+// save writes the groups' section of a snapshot's head. The position of a holder is that by age;
+// behind these are the detached ones, and behind these whoever is gone.
+func (ls *leavings) save(h *logpb.QueueSnapshot, cs *consumers, d *detached) {
+	ls.groups.save(h, cs.position)
+	for _, p := range ls.order.All() {
 		l := *p
 		_, first := l.holds.First()
-		holder := uint32(position((*first).hold.of.c))
+		c, holder := (*first).hold.of.c, uint32(math.MaxUint32)
+		if c.session != nil {
+			holder = uint32(cs.position(c))
+		} else if d.find(c.id) == c {
+			holder = uint32(cs.len())
+			for o := range d.list() {
+				if o == c {
+					break
+				}
+				holder++
+			}
+		}
 		for _, g := range l.holds.All() {
 			st := (*g).save()
 			st.Holder, st.Leaving = holder, l.stored()
@@ -166,55 +188,71 @@ func (gs *groups) saveLeaving(h *logpb.QueueSnapshot, position func(*consumer) i
 	}
 }
 
-// restoringLeaving are the holds of a snapshot that are to end, while it is restored.
-type restoringLeaving struct {
-	takers map[*consumer]*groupTaker // of those that are gone or detached
-	all    map[leavingKey]*leaving
-}
-
 // leavingKey is what holds that end have in common.
 type leavingKey struct {
 	of     *groupTaker
 	stored uint32
 }
 
-// restoreLeaving restores the hold of g, which is to end. c is its holder; nil: it is gone.
-func (gs *groups) restoreLeaving(r *restoringLeaving, g *group, st *logpb.GroupState, c *consumer) error {
-	if st.Leaving > 3 {
-		return fmt.Errorf("%w: group %q is left in another way", ErrSnapshot, g.id)
+// restore is the inverse of save.
+func (ls *leavings) restore(h *logpb.QueueSnapshot, cs *consumers, detached []*consumer) error {
+	if err := ls.groups.restore(h, cs.len(), cs.at); err != nil {
+		return err
 	}
-	t := r.takers[c]
-	if c != nil && c.session != nil {
-		t = gs.takers.of(c)
-	}
-	if t == nil {
-		if t = (&groupTaker{c: c}); c == nil {
-			t.c = &consumer{}
+	takers, all := map[*consumer]*groupTaker{}, map[leavingKey]*leaving{}
+	for _, st := range h.Groups {
+		if st.Leaving == 0 {
+			continue
 		}
-		r.takers[c] = t
+		if st.Leaving > 3 || !st.Held {
+			return fmt.Errorf("%w: group %q is left in another way", ErrSnapshot, st.Id)
+		}
+		c, n := (*consumer)(nil), uint64(cs.len())
+		switch at := uint64(st.Holder); {
+		case at < n:
+			c = cs.at(int(at))
+		case at < n+uint64(len(detached)):
+			c = detached[at-n]
+		}
+		t := takers[c]
+		if c != nil && c.session != nil {
+			t = ls.takers.of(c)
+		}
+		if t == nil {
+			if t = (&groupTaker{c: c}); c == nil {
+				t.c = &consumer{}
+			}
+			takers[c] = t
+		}
+		g := ls.find(st.Id)
+		ls.restoreHold(g, st, t)
+		ls.keep(g)
+		at := leavingKey{t, st.Leaving}
+		l := all[at]
+		if l == nil {
+			l = &leaving{back: st.Leaving > 1, lost: st.Leaving > 2}
+			all[at] = l
+		}
+		l.holds.Put(key{Seq: st.Order}, g)
 	}
-	gs.restoreHold(g, st, t)
-	gs.heldOnes--
-	at := leavingKey{t, st.Leaving}
-	l := r.all[at]
-	if l == nil {
-		l = &leaving{back: st.Leaving > 1, lost: st.Leaving > 2}
-		r.all[at] = l
+	for _, l := range all { // det: the order is that of their keys
+		ls.addLeaving(l)
 	}
-	l.holds.Put(key{Seq: st.Order}, g)
 	return nil
 }
 
-// checkLeaving checks the holds that are to end, and returns how many there are.
-func (gs *groups) checkLeaving(k *checker) (n int) {
-	for at, p := range gs.leaving.All() {
+// check checks the groups, after all messages have been found.
+func (ls *leavings) check(k *checker) {
+	ls.groups.check(k)
+	n := 0
+	for at, p := range ls.order.All() {
 		l := *p
 		first, _, ok := firstOf(&l.holds)
 		k.that(ok && first == at && (l.back || !l.lost), "holds end at the wrong place")
 		for order, g := range l.holds.All() {
-			k.that((*g).hold != nil && (*g).hold.order == order.Seq && gs.leaves(*g), "the hold of group %q does not end", (*g).id)
+			k.that((*g).left() && (*g).hold.order == order.Seq, "the hold of group %q does not end", (*g).id)
 		}
 		n += l.holds.Len()
 	}
-	return n
+	k.that(n == ls.count && n == k.left, "%d holds end, of %d and %d", n, ls.count, k.left)
 }

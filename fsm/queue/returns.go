@@ -401,6 +401,7 @@ type returning struct {
 // consumers hold. coming and detached are nil except while one is restored.
 type returnings struct {
 	messages *messages
+	groups   *leavings
 	order    sorted[*returning]
 	// In order, while a snapshot is restored: what is on its way back, and the
 	// detached consumers.
@@ -430,10 +431,14 @@ func (rs *returnings) add(r *returning) { rs.order.Put(rs.key(r), r) }
 // remove removes what is at a key.
 func (rs *returnings) remove(k key) { rs.order.Remove(k) }
 
-// any reports whether anything is on its way back.
-func (rs *returnings) any() bool { return rs.order.Len() > 0 }
+// any reports whether anything is on its way back, or is to be with a group that is
+// left. As long as it is true nothing of any group is handed out.
+func (rs *returnings) any() bool { return rs.some() || rs.groups.anyLeft() }
 
-// first returns what is processed next. Requires: any.
+// some reports whether any message is on its way back.
+func (rs *returnings) some() bool { return rs.order.Len() > 0 }
+
+// first returns what is processed next. Requires: some.
 func (rs *returnings) first() (key, *returning) {
 	k, r := rs.order.First()
 	return k, *r
@@ -538,11 +543,7 @@ func (m *Machine) detach(c *consumer, failed bool) {
 // unfinished reports whether something is on its way back. As long as it is
 // true NextDue is at once, nothing times out, and a get is never answered
 // Empty.
-func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.comesBack() }
-
-// comesBack reports whether messages are on their way back, or are to be with a group
-// that is left. As long as it is true nothing of any group is handed out.
-func (m *Machine) comesBack() bool { return m.returnings.any() || m.groups.isLeaving() }
+func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returnings.any() }
 
 // bringBack ends sessions of nodes that are down, and returns what is on its
 // way back and what is in scratch.taken. It stops at the bound of the command;
@@ -585,7 +586,7 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 // finishSettling ends up to n settled deliveries, in the order of the
 // settlements, and returns how many.
 func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
-	for done < n && m.returnings.any() {
+	for done < n && m.returnings.some() {
 		k, r := m.returnings.first()
 		if r.order == 0 {
 			break
@@ -611,11 +612,11 @@ func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
 // It merges the holders by their next message, as long as one of them is the
 // oldest. key{at: 2} stands for "no other holder": it is after all keys.
 func (m *Machine) takeLost(n int) (done int) {
-	for done < n && m.returnings.any() {
+	for done < n && m.returnings.some() {
 		k, r := m.returnings.first()
 		m.returnings.remove(k)
 		next := key{At: 2}
-		if m.returnings.any() {
+		if m.returnings.some() {
 			next, _ = m.returnings.first()
 		}
 		by := m.scratch.holder(r.of, r.tag)
@@ -707,7 +708,7 @@ func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 // heard from. Only cancelled ones that hold nothing any more are removed. It waits while
 // groups are left, to which some of it may belong.
 func (m *Machine) endSuspicions() {
-	if m.groups.isLeaving() || !m.sessions.overdue() {
+	if m.groups.anyLeft() || !m.sessions.overdue() {
 		return
 	}
 	m.consumers.contest()

@@ -31,7 +31,9 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 		}
 		c := due[0].c
 		m.takenBack(c, due[:n], eff)
-		m.loseGroups(c)
+		if len(c.late) > 0 {
+			m.giveUpAll(c) // that is no failure
+		}
 		m.afterTaking(c)
 		late = append(late, c)
 		due = due[n:]
@@ -121,15 +123,6 @@ func (m *Machine) takenBack(c *consumer, due []overdue, eff *fsm.Effects) {
 	if len(late) > 0 {
 		m.timeOut(c, late, eff)
 	}
-}
-
-// loseGroups takes its groups from c if it has timed out. That is no failure of what
-// it has not settled of them.
-func (m *Machine) loseGroups(c *consumer) {
-	if len(c.late) == 0 {
-		return
-	}
-	m.giveUpAll(c)
 }
 
 // endDetached takes back what detached consumers hold whose time is over. It
