@@ -24,7 +24,15 @@ type group struct {
 	order  int       // of the hold
 	until  fsm.Time  // when the lock ends; 0: never
 	state  string
+	leaving
 	emptiness
+}
+
+// leaving is how a hold ends step by step. Meanwhile the holder may be gone.
+type leaving struct {
+	leaves bool
+	back   bool // what the holder has of the group comes back with it
+	lost   bool // as failed
 }
 
 // emptiness is what follows from since when a group is empty.
@@ -85,7 +93,7 @@ func (q *modelGroups) group(id string) *group {
 // holds are the groups that c holds, in the order in which it got them.
 func (q *modelGroups) holds(c *consumer) (all []*group) {
 	for _, g := range q.groups {
-		if g.holder == c {
+		if g.holder == c && !g.leaves {
 			all = append(all, g)
 		}
 	}
@@ -179,7 +187,7 @@ func (q *model) wants(c *consumer) bool {
 // gets it may be anybody.
 func (q *model) taker(id string) (c *consumer, free bool) {
 	if g := q.group(id); g != nil && g.holder != nil {
-		if q.wants(g.holder) {
+		if slices.Contains(q.consumers, g.holder) && q.wants(g.holder) {
 			return g.holder, false
 		}
 		return nil, false
@@ -229,7 +237,7 @@ func (q *model) candidate() (*message, *consumer) {
 			c = q.service[slices.IndexFunc(q.service, func(c *consumer) bool { return q.mayHave(x, c.minTTL) })]
 		}
 	}
-	if y, d := q.nextOfGroups(); y != nil && len(q.coming()) == 0 && (x == nil || y.seq < x.seq) {
+	if y, d := q.nextOfGroups(); y != nil && !q.comesBack() && (x == nil || y.seq < x.seq) {
 		return y, d
 	}
 	return x, c
@@ -244,7 +252,7 @@ func (q *model) servesAny() bool {
 // candidateForGet is the message that a get of a session gets, due or not.
 func (q *model) candidateForGet(c *consumer) *message {
 	x := q.nextReady(0)
-	if len(q.coming()) > 0 {
+	if q.comesBack() {
 		return x
 	}
 	for _, y := range q.heads() {
@@ -319,6 +327,9 @@ func (q *model) takeGroup(x *message, c *consumer) {
 // lockGroup lets the lock of a group begin anew, for d or as long as its holder
 // says.
 func (q *model) lockGroup(g *group, d fsm.Millis) {
+	if g.leaves {
+		return
+	}
 	g.until = 0
 	if l := q.lockOf(g.holder).lockLength; l != 0 {
 		g.until = q.heldUntil(cmp.Or(d, l))
@@ -329,7 +340,7 @@ func (q *model) lockGroup(g *group, d fsm.Millis) {
 // expires.
 func (q *model) freeGroup(g *group) {
 	c := g.holder
-	g.holder, g.until, g.linger = nil, 0, 0
+	g.holder, g.until, g.linger, g.leaving = nil, 0, 0, leaving{}
 	c.turn = q.number()
 	if slices.ContainsFunc(q.ofGroup(g.id, grouped), func(x *message) bool { return x.covered }) {
 		q.endGroup(g.id)
@@ -340,21 +351,73 @@ func (q *model) freeGroup(g *group) {
 // giveUp ends the hold of a group. What its holder has of it goes back.
 func (q *model) giveUp(g *group, failed bool) {
 	c := g.holder
+	if q.version >= 3 && len(q.heldOf(c, g)) > 0 {
+		g.until, g.linger, g.leaving = 0, 0, leaving{true, true, failed}
+		return
+	}
 	b := &back{failed: failed, group: true}
-	for _, x := range q.held(c) {
-		if x.group != g.id || x.ending != 0 {
-			continue
-		}
+	for _, x := range q.heldOf(c, g) {
 		x.back = b
 		if failed {
-			c.lost = append(c.lost, x.delivery)
-			slices.Sort(c.lost)
-			c.lost = c.lost[max(0, len(c.lost)-lostLocks):]
+			c.loses(x)
 		}
 	}
 	q.freeGroup(g)
 	q.startOldest()
 	q.serve(c)
+}
+
+// heldOf are the messages of g that c holds.
+func (q *model) heldOf(c *consumer, g *group) []*message {
+	return slices.DeleteFunc(q.held(c), func(x *message) bool { return x.group != g.id || x.ending != 0 })
+}
+
+// loses remembers that the lock of x has ended.
+func (c *consumer) loses(x *message) {
+	c.lost = append(c.lost, x.delivery)
+	slices.Sort(c.lost)
+	c.lost = c.lost[max(0, len(c.lost)-lostLocks):]
+}
+
+// nextLeft is the group whose hold ends next; nil: none is to end.
+func (q *modelGroups) nextLeft() (first *group) {
+	for _, g := range q.groups {
+		if g.leaves && (first == nil || g.order < first.order) {
+			first = g
+		}
+	}
+	return first
+}
+
+// comesBack reports whether something is on its way back, or groups are.
+func (q *model) comesBack() bool { return len(q.coming()) > 0 || q.nextLeft() != nil }
+
+// endLeaving ends holds in at most left steps, and returns how many are left.
+func (q *model) endLeaving(left int) int {
+	backs := map[*group]*back{}
+	for ; left > 0 && q.nextLeft() != nil; left-- {
+		g := q.nextLeft()
+		c, here := g.holder, slices.Contains(q.consumers, g.holder)
+		if !g.back || !here && !q.isDetached(c) || len(q.heldOf(c, g)) == 0 {
+			q.freeGroup(g)
+			continue
+		}
+		if backs[g] == nil {
+			backs[g] = &back{failed: g.lost, group: true}
+		}
+		x := q.heldOf(c, g)[0]
+		x.back = backs[g]
+		if g.lost && here {
+			c.loses(x)
+		}
+		q.startOldest()
+		q.dropDetached()
+		if here {
+			q.serve(c)
+			q.forgetConsumer(c)
+		}
+	}
+	return left
 }
 
 // endGroup is the end of a group whose messages expire together.
@@ -409,7 +472,7 @@ func (q *model) settleGroups() {
 	slices.SortFunc(all, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
 	for _, g := range all {
 		busy := q.busyGroup(g.id)
-		if c := g.holder; c != nil {
+		if c := g.holder; c != nil && !g.leaves {
 			stands := q.stands(g.id)
 			passes := (c.cancelled || c.id.Number == 0) && len(q.ofGroup(g.id, checkedOut)) == 0
 			switch {
@@ -439,15 +502,24 @@ func (q *model) forgetGroups() {
 
 // dropGroups is called when c ends: its groups are free.
 func (q *model) dropGroups(c *consumer) {
-	for _, g := range q.holds(c) {
-		q.freeGroup(g)
+	all := q.holds(c)
+	for _, g := range all {
+		if q.version >= 3 && len(all) > 1 {
+			g.leaves = true
+		} else {
+			q.freeGroup(g)
+		}
 	}
 }
 
 // giveUpAll ends the holds of c. That is no failure.
 func (q *model) giveUpAll(c *consumer) {
 	for _, g := range q.holds(c) {
-		q.giveUp(g, false)
+		if q.version >= 3 {
+			g.leaves, g.back = true, true
+		} else {
+			q.giveUp(g, false)
+		}
 	}
 }
 
@@ -461,6 +533,9 @@ func (g *group) end() fsm.Time {
 
 // endHolds ends the holds that are over.
 func (q *model) endHolds() {
+	if q.nextLeft() != nil {
+		return
+	}
 	for q.budget > 0 {
 		var first *group
 		for _, g := range q.groups {
@@ -473,15 +548,6 @@ func (q *model) endHolds() {
 		}
 		q.budget--
 		lost, c := first.until != 0 && first.until <= q.clock, first.holder
-		if q.version >= 3 {
-			n := 0
-			for _, x := range q.held(c) {
-				if x.group == first.id && x.ending == 0 {
-					n++
-				}
-			}
-			q.budget -= min(n, q.budget)
-		}
 		if lost {
 			q.counters.GroupsLost++
 		}
@@ -527,7 +593,7 @@ func (q *model) groupRequest(s *session, r *logpb.Group) fsm.Result {
 	}
 	c, g := q.consumer(fsm.ConsumerID{Session: s.id, Number: r.Consumer}), q.group(r.Id)
 	switch {
-	case c == nil || g == nil || g.holder == nil:
+	case c == nil || g == nil || g.holder == nil || g.leaves:
 		return fsm.Result{Code: fsm.NotFound}
 	case g.holder != c:
 		return fsm.Result{Code: fsm.InUse}

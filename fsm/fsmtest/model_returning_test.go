@@ -92,6 +92,9 @@ func (q *model) bringBack(k logpb.Command_Kind) {
 		left -= len(some)
 		q.conclude(all[0], some)
 	}
+	if q.ending() == nil {
+		left = q.endLeaving(left)
+	}
 	lost := q.of(q.overdue)
 	for ; left > 0 && q.ending() == nil; left-- {
 		all := q.coming()
@@ -121,7 +124,7 @@ func (q *modelSessions) newestConsumer(id fsm.SessionID) *consumer {
 }
 
 // unfinished reports whether something is left for the next command.
-func (q *model) unfinished() bool { return q.ending() != nil || len(q.coming()) > 0 }
+func (q *model) unfinished() bool { return q.ending() != nil || q.comesBack() }
 
 // endGone ends up to n transfers to targets that do not exist any more.
 func (q *model) endGone(n int) {

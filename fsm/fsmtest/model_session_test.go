@@ -473,7 +473,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	}
 	x := q.toGive(func() *message { return q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) })
 	if x == nil {
-		if y := q.nextScheduled(); q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) != nil || q.endingOne() != nil || len(q.coming()) > 0 || y != nil && y.dueAt <= q.clock {
+		if y := q.nextScheduled(); q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) != nil || q.endingOne() != nil || q.comesBack() || y != nil && y.dueAt <= q.clock {
 			return fsm.Result{Code: fsm.NotYet}
 		}
 		return fsm.Result{Code: fsm.Empty}

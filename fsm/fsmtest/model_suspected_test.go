@@ -60,6 +60,9 @@ func (q *modelTime) heldUntil(d fsm.Millis) fsm.Time { return max(q.clock.Add(d)
 // endSuspicions takes from consumers what they hold if nothing was heard from
 // their node for too long.
 func (q *model) endSuspicions() {
+	if q.nextLeft() != nil {
+		return
+	}
 	for i := range q.suspected {
 		x := &q.suspected[i]
 		if x.until == 0 || x.until > q.clock {

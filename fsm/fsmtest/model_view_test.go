@@ -227,7 +227,7 @@ func (q *model) groupList() (list []queue.Group) {
 		}
 		if g := q.group(id); g != nil {
 			x.StateBytes, x.StateUntil = len(g.state), g.stateUntil
-			if g.holder != nil {
+			if g.holder != nil && !g.leaves {
 				x.Held, x.Holder, x.Tag, x.LockedUntil = true, g.holder.id, g.holder.tag, g.until
 			}
 		}

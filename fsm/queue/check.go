@@ -43,6 +43,8 @@ type checker struct {
 	// deliveries with a deadline.
 	extras, named, numbered, returned, attached, timeouts int
 
+	left int // groups whose hold is to end
+
 	locks, running int // deliveries with a lock, and those whose lock runs
 	labelled       int // messages with a label
 	ordered        int // ready messages, if the queue goes by deadlines

@@ -137,7 +137,9 @@ func (m *Machine) lift(taken []checkout) {
 		held.seq = x.seq
 		m.messages.setPlace(x, 0)
 		if x.info != 0 {
-			m.leaveGroup(held.handle)
+			if g := m.groupOf(held.handle); g != nil {
+				m.groups.addOut(g, -1)
+			}
 		}
 		m.timers.letGo(held.deadline, held.seq)
 		if held.lock != 0 {

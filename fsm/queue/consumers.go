@@ -34,7 +34,7 @@ type consumers struct {
 	*shared
 	sessions *sessions
 	detached *detached
-	groups   *groups
+	groups   *leavings
 	takers   *groupTakers
 	services services
 	short    short
@@ -58,7 +58,7 @@ type consumers struct {
 
 // newConsumers returns an empty set of consumers. The order of age begins with
 // 1, since 0 means no settlement, see returning.
-func newConsumers(s *shared, ss *sessions, d *detached, gs *groups, ts *groupTakers, ms *messages) *consumers {
+func newConsumers(s *shared, ss *sessions, d *detached, gs *leavings, ts *groupTakers, ms *messages) *consumers {
 	return &consumers{shared: s, sessions: ss, detached: d, groups: gs, takers: ts, next: 1, services: services{
 		shared: s, messages: ms, cursors: ms.cursors, general: service{shared: s},
 	}}
@@ -209,6 +209,7 @@ func (cs *consumers) position(c *consumer) int {
 // it any more, unless it is detached, except as a pointer in timers and locks that
 // nobody reads.
 func (cs *consumers) unregister(c *consumer) {
+	cs.groups.disown(c) // retire looks at each that it still has
 	cs.retire(c)
 	cs.groups.drop(c)
 	if !c.isGets() && !c.finished {

@@ -366,18 +366,11 @@ func (m *Machine) regroup(kept []checkout) []checkout {
 	return kept
 }
 
-// leaveGroup tells the group of message h that it is not checked out any more.
-func (m *Machine) leaveGroup(h uint32) {
-	if g := m.groupOf(h); g != nil {
-		m.groups.addOut(g, -1)
-	}
-}
-
 // handOutGrouped is groups.handOut for message h of g, which c is handed next. Deferred messages
 // of g that c has received while another consumer held it are part of a hold that
 // begins.
 func (m *Machine) handOutGrouped(h uint32, g *group, c *consumer, lock fsm.Millis) {
-	free := m.groups.held(g.id) == nil
+	free := m.groups.find(g.id).hold == nil
 	g = m.groups.handOut(g, c, c.next, lock)
 	m.setGroup(h, g)
 	if !free || g.out == 1 || g.hold == nil || g.hold.of.c != c {
@@ -572,8 +565,12 @@ func (m *Machine) leaveWaiting(h uint32) {
 }
 
 // giveUp ends the hold of g. What its holder has not settled goes back, as failed
-// if the lock was lost. It returns how much that is.
-func (m *Machine) giveUp(g *group, failed bool) int {
+// if the lock was lost. From version 3 on that is done in steps, see endLeaving.
+func (m *Machine) giveUp(g *group, failed bool) {
+	if m.since(3) && g.hold.ids.Len() > 0 {
+		m.groups.giveUp(g, failed)
+		return
+	}
 	c := g.hold.of.c
 	r := &returning{of: c.id, tag: c.tag, failed: failed, group: true}
 	for id := range g.hold.ids.All() {
@@ -590,15 +587,27 @@ func (m *Machine) giveUp(g *group, failed bool) int {
 		m.consumers.holds(c, -r.held.Len())
 		m.returnings.add(r)
 	}
-	n := r.held.Len()
 	m.startOldest(c)
 	m.consumers.refresh(c)
-	return n
+}
+
+// giveUpAll ends all holds of c. What it has not settled of them goes back, not as failed.
+func (m *Machine) giveUpAll(c *consumer) {
+	if m.since(3) {
+		m.groups.giveUpAll(c, true)
+		return
+	}
+	for _, g := range m.takers.heldBy(c) {
+		m.giveUp(g, false)
+	}
 }
 
 // endHolds ends the holds that are over: locks that were not renewed, and those of
-// groups that have been empty for long enough.
+// groups that have been empty for long enough. None does while others are leaving.
 func (m *Machine) endHolds() {
+	if m.groups.anyLeft() {
+		return
+	}
 	var done []*consumer
 	for m.scratch.budget > 0 {
 		g := m.groups.overdue()
@@ -611,10 +620,7 @@ func (m *Machine) endHolds() {
 			m.counters.GroupsLost++
 		}
 		done = append(done, g.hold.of.c)
-		n := m.giveUp(g, lost)
-		if m.since(3) { // each counts; those of one group go together
-			m.scratch.budget -= min(n, m.scratch.budget)
-		}
+		m.giveUp(g, lost)
 	}
 	m.consumers.removeFinished(done...)
 }

@@ -370,8 +370,11 @@ func (gs *groups) acquire(g *group, t *groupTaker, lock fsm.Millis) {
 	gs.touch(g)
 }
 
-// lock lets the lock of g, which is held, begin anew.
+// lock lets the lock of g, which is held, begin anew, unless the hold is to end.
 func (gs *groups) lock(g *group, lock fsm.Millis) {
+	if g.left() {
+		return
+	}
 	until := fsm.Time(0)
 	if lock > 0 {
 		until = gs.clock.heldDeadline(lock)
@@ -484,15 +487,10 @@ func (gs *groups) retire(c *consumer) {
 	}
 }
 
-// drop is called when c ends: its groups are free.
+// drop is called when c ends, and holds no groups.
 func (gs *groups) drop(c *consumer) {
 	if gs.takers.of(c) == nil {
 		return
-	}
-	gs.retire(c)
-	for _, g := range gs.takers.heldBy(c) {
-		gs.scratch.steps++
-		gs.release(g)
 	}
 	gs.takers.all.Remove(key{Seq: c.registered})
 }
@@ -560,8 +558,11 @@ func (gs *groups) forget(g *group, of fsm.ConsumerID, id uint64) {
 	}
 }
 
-// settleHold releases g if its holder does not keep it.
+// settleHold releases g if its holder does not keep it. A hold that is to end does by itself.
 func (gs *groups) settleHold(g *group) {
+	if g.left() {
+		return
+	}
 	h, linger, stands := g.hold, duration(gs.settings.GroupLinger), gs.stands(g)
 	switch {
 	case h.of.passes() && g.out == 0, stands && linger == 0 && h.linger == 0:

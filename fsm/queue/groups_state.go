@@ -32,9 +32,10 @@ type Group struct {
 	StateUntil  fsm.Time // when the state ends; 0: never
 }
 
-// held returns the group with this id if it is held; nil otherwise.
+// held returns the group with this id if it is held, and not only until what its holder
+// has of it has come back; nil otherwise.
 func (gs *groups) held(id string) *group {
-	if g := gs.byID[id]; g != nil && g.hold != nil {
+	if g := gs.byID[id]; g != nil && g.hold != nil && !g.left() {
 		return g
 	}
 	return nil
@@ -79,13 +80,12 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	h.NextGroupOrder = gs.next
 	for _, p := range gs.kept.All() {
 		g := *p
-		if g.hold == nil && g.state == "" {
+		if g.hold == nil && g.state == "" || g.left() {
 			continue
 		}
-		st := &logpb.GroupState{Id: g.id, State: g.state, StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
-		if x := g.hold; x != nil {
-			st.Held, st.Holder, st.Order = true, uint32(position(x.of.c)), x.order
-			st.Until, st.LingerUntil = int64(x.until), int64(x.linger)
+		st := g.save()
+		if g.hold != nil {
+			st.Holder = uint32(position(g.hold.of.c))
 		}
 		h.Groups = append(h.Groups, st)
 	}
@@ -98,15 +98,24 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	}
 }
 
+// save returns a group for a snapshot, but for who holds it.
+func (g *group) save() *logpb.GroupState {
+	st := &logpb.GroupState{Id: g.id, State: g.state, StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
+	if x := g.hold; x != nil {
+		st.Held, st.Order, st.Until, st.LingerUntil = true, x.order, int64(x.until), int64(x.linger)
+	}
+	return st
+}
+
 // restore is the inverse of save. The messages follow, and then what consumers
-// want. consumer returns one of n consumers by age.
-func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *consumer) error {
+// want. byAge returns one of n consumers.
+func (gs *groups) restore(h *logpb.QueueSnapshot, n int, byAge func(int) *consumer) error {
 	gs.next = h.NextGroupOrder
 	for _, st := range h.GroupTakers {
-		if uint64(st.Consumer) >= uint64(n) || gs.takers.of(consumer(int(st.Consumer))) != nil {
+		if uint64(st.Consumer) >= uint64(n) || gs.takers.of(byAge(int(st.Consumer))) != nil {
 			return fmt.Errorf("%w: nobody takes groups", ErrSnapshot)
 		}
-		c := consumer(int(st.Consumer))
+		c := byAge(int(st.Consumer))
 		t := &groupTaker{c: c, max: int(st.Max), only: st.Id, turn: st.Turn, going: c.cancelled}
 		gs.takers.all.Put(key{Seq: c.registered}, t)
 		if t.only != "" {
@@ -130,30 +139,27 @@ func (gs *groups) restore(h *logpb.QueueSnapshot, n int, consumer func(int) *con
 			}
 			gs.states.Put(at, g)
 		}
-		if st.Held {
-			if err := gs.restoreHold(g, st, n, consumer); err != nil {
-				return err
+		if st.Held && st.Leaving == 0 {
+			if uint64(st.Holder) >= uint64(n) {
+				return fmt.Errorf("%w: nobody holds group %q", ErrSnapshot, st.Id)
 			}
+			t := gs.takers.of(byAge(int(st.Holder)))
+			if t == nil || t.holds.Get(key{Seq: st.Order}) != nil || gs.ends.Get(key{At: fsm.Time(st.Until), Seq: st.Order}) != nil {
+				return fmt.Errorf("%w: group %q is not held", ErrSnapshot, st.Id)
+			}
+			gs.restoreHold(g, st, t)
+			t.holds.Put(key{Seq: st.Order}, g)
 		}
 		gs.keep(g)
 	}
 	return nil
 }
 
-// restoreHold restores the hold of g.
-func (gs *groups) restoreHold(g *group, st *logpb.GroupState, n int, consumer func(int) *consumer) error {
-	if uint64(st.Holder) >= uint64(n) {
-		return fmt.Errorf("%w: nobody holds group %q", ErrSnapshot, st.Id)
-	}
-	t := gs.takers.of(consumer(int(st.Holder)))
-	if t == nil || t.holds.Get(key{Seq: st.Order}) != nil || gs.ends.Get(key{At: fsm.Time(st.Until), Seq: st.Order}) != nil {
-		return fmt.Errorf("%w: group %q is not held", ErrSnapshot, st.Id)
-	}
+// restoreHold restores that t holds g. The caller adds g to those that t holds.
+func (gs *groups) restoreHold(g *group, st *logpb.GroupState, t *groupTaker) {
 	g.hold = &hold{of: t, order: st.Order}
 	gs.heldOnes++
-	t.holds.Put(key{Seq: st.Order}, g)
 	gs.setEnd(g, fsm.Time(st.Until), fsm.Time(st.LingerUntil))
-	return nil
 }
 
 // restoreOut counts a message of the group with the id of g that c holds as delivery
@@ -289,7 +295,9 @@ func (gs *groups) check(k *checker) {
 			k.that(g.idle, "the state of group %q ends", g.id)
 		}
 		if g.hold != nil {
-			held++
+			if held++; g.left() {
+				k.left++
+			}
 			ends += gs.checkHold(k, g)
 		}
 		if gs.checkListed(k, g) {
@@ -302,20 +310,20 @@ func (gs *groups) check(k *checker) {
 	}
 	k.that(members == gs.order.Len() && ready == gs.ages.Len() && states == gs.states.Len() && ends == gs.ends.Len() && held == gs.heldOnes && free == gs.free.Len() &&
 		kept == gs.kept.Len() && dying == gs.dying.Len() && size == gs.stateSize && len(gs.touched) == 0, "groups are miscounted")
-	gs.takers.check(k, held, gs.next, gs.on())
+	gs.takers.check(k, held-k.left, gs.next, gs.on())
 }
 
 // checkHold checks the hold of g, and returns how many entries of ends it has.
 func (gs *groups) checkHold(k *checker, g *group) int {
-	h := g.hold
+	h, leaves := g.hold, g.left()
 	p := h.of.holds.Get(key{Seq: h.order})
-	k.that(!g.ended && p != nil && *p == g && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
-	k.that(gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
+	k.that(!g.ended && (leaves || p != nil && *p == g) && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
+	k.that(leaves || gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
 	for held := range h.of.c.held.from(0) {
 		k.that(k.m.groupOf(held.handle) != g || h.ids.Get(key{Seq: held.id}) != nil, "delivery %d of group %q is forgotten", held.id, g.id)
 	}
-	k.that(h.ids.Len() <= g.out, "group %q: %d deliveries of %d are remembered", g.id, h.ids.Len(), g.out)
-	k.that(!h.of.passes() || g.out > 0, "group %q is held for nothing", g.id)
+	k.that(leaves || h.ids.Len() <= g.out, "group %q: %d deliveries of %d are remembered", g.id, h.ids.Len(), g.out)
+	k.that(leaves || !h.of.passes() || g.out > 0, "group %q is held for nothing", g.id)
 	if h.end() == 0 {
 		return 0
 	}
@@ -353,7 +361,7 @@ type Groups struct {
 }
 
 // GroupsOf returns a view of the groups of m. It is valid until m changes.
-func GroupsOf(m *Machine) Groups { return Groups{m.groups, m.messages} }
+func GroupsOf(m *Machine) Groups { return Groups{m.groups.groups, m.messages} }
 
 // After returns up to limit groups with an id above after, by id. Groups whose
 // messages are dying together are left out. O(groups).
@@ -388,7 +396,7 @@ func (gs *groups) show(g *group) Group {
 		ID: g.id, Messages: uint64(g.members), CheckedOut: uint64(g.out), Oldest: g.head,
 		StateBytes: len(g.state), StateUntil: g.stateUntil,
 	}
-	if h := g.hold; h != nil {
+	if h := g.hold; h != nil && !g.left() {
 		x.Held, x.Holder, x.Tag, x.LockedUntil = true, h.of.c.id, h.of.c.tag, gs.clock.heldUntil(h.until)
 	}
 	return x
@@ -404,6 +412,9 @@ func groupsText(b *strings.Builder, m *Machine) {
 		}
 		if x.LockedUntil != 0 {
 			fmt.Fprintf(b, " until=%d", x.LockedUntil)
+		}
+		if g.left() {
+			b.WriteString(" left")
 		}
 		if h := g.hold; h != nil && h.linger != 0 {
 			fmt.Fprintf(b, " lingers=%d", m.clock.heldUntil(h.linger))

@@ -427,3 +427,94 @@ func TestHostileOldVersion(t *testing.T) {
 	x.enqueue(&logpb.Enqueue{Kept: true})
 	x.mustBe("dead letters of a transfer", len(x.eff.DeadLetters), 1)
 }
+
+// goOn ticks until nothing is due, and does the same with a copy of the state that is
+// made first. It returns what was delivered.
+func (x *pair) goOn() (all []fsm.Delivery) {
+	x.Helper()
+	other, meta := mustCopy(x, x.m), x.meta
+	var eff fsm.Effects
+	ticks := 0
+	for ; x.m.NextDeadline() != 0 && x.m.NextDeadline() <= x.meta.Now; ticks++ {
+		x.do(0, &logpb.Command{Kind: logpb.Command_TICK})
+		all = append(all, x.eff.Deliveries...)
+		meta.Index, meta.Session = x.meta.Index, fsm.SessionID{}
+		eff.Reset()
+		other.Apply(meta, &logpb.Command{Kind: logpb.Command_TICK}, &eff)
+		x.mustBe("what a copy delivers", effectsText(&eff), effectsText(&x.eff))
+		x.mustBe("what a copy is", other.String(), x.m.String())
+	}
+	if ticks < 2 {
+		x.Fatalf("done after %d ticks", ticks)
+	}
+	return all
+}
+
+// inGroups is a queue with groups and small bounds, and a consumer that holds n messages:
+// each of a group, or all of one.
+func inGroups(t *testing.T, n int, one bool, c *logpb.Consume) *pair {
+	x := newPair(t, fsm.NewestVersion, &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, Lock: 1000})
+	x.m.bounds.Before, x.m.bounds.Tick = 1, 4
+	x.consume(1, c)
+	for i := range n {
+		e := &logpb.Enqueue{GroupId: "a"}
+		if !one {
+			e.GroupId = fmt.Sprint(i)
+		}
+		x.enqueue(e)
+	}
+	x.consume(2, &logpb.Consume{Consumer: 1, MaxGroups: uint32(n), Prefetch: uint32(n)})
+	return x
+}
+
+// mustBeLeft: groups that are left and not worked off are nobody's, and nobody gets
+// anything of them.
+func (x *pair) mustBeLeft() {
+	x.Helper()
+	x.mustDeliver(0, "while groups are left")
+	x.mustBe("left", x.m.groups.anyLeft(), true)
+	x.mustBe("due", x.m.NextDeadline() <= x.meta.Now, true)
+	for _, g := range GroupsOf(x.m).After("", 10) {
+		x.mustBe("held by somebody", g.Held, false)
+		r := x.do(2, &logpb.Command{Kind: logpb.Command_GROUP, Group: &logpb.Group{Action: logpb.Group_RENEW, Id: g.ID, Consumer: 1}})
+		x.mustBe("renewed", r.Code, fsm.NotFound)
+	}
+}
+
+// TestHostileLeftGroups: the groups of a consumer that is gone are worked off in steps. In
+// between nobody gets them; then they go to another one in their order.
+func TestHostileLeftGroups(t *testing.T) {
+	for _, grace := range []uint64{0, 60_000} {
+		x := inGroups(t, 9, false, &logpb.Consume{Consumer: 1, MaxGroups: 9, Prefetch: 9, Lock: 3_600_000, LockDetachGrace: grace})
+		x.do(1, &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+		x.mustDeliver(0, "with the end of the session")
+		x.mustBe("left", x.m.groups.anyLeft(), true)
+		all := x.goOn()
+		x.mustBe("delivered", len(all), 9)
+		for i, d := range all {
+			x.mustBe("the next one", d.Ref.Index, all[0].Ref.Index+uint64(i))
+			x.mustBe("to", d.To.Session.Num, 2)
+		}
+	}
+	x := inGroups(t, 9, false, &logpb.Consume{Consumer: 1, MaxGroups: 9, Prefetch: 9})
+	x.do(1, &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+	x.mustBeLeft()
+}
+
+// TestHostileLostGroup: what is of a group that was lost comes back in steps, as failed.
+// In between its holder can neither renew it nor gets any of it again.
+func TestHostileLostGroup(t *testing.T) {
+	x := inGroups(t, 9, true, &logpb.Consume{Consumer: 1, Prefetch: 20})
+	x.meta.Now = x.meta.Now.Add(1000)
+	x.do(0, &logpb.Command{Kind: logpb.Command_TICK})
+	x.mustBeLeft()
+	x.settle(1, fsm.Ack, 9, 1)
+	x.mustBe("left after a settlement", x.m.groups.anyLeft(), true)
+	x.mustBe("until", GroupsOf(x.m).After("", 1)[0].LockedUntil, 0)
+	all := x.goOn()
+	x.mustBe("delivered", len(all), 8)
+	for i, d := range all {
+		x.mustBe("the next one", d.Ref.Index, all[0].Ref.Index+uint64(i))
+		x.mustBe("failed", d.Failed, 1)
+	}
+}

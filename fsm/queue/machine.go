@@ -44,7 +44,7 @@ type Machine struct {
 	timers   *timers
 	entries  *entries
 	labels   *labels
-	groups   *groups
+	groups   *leavings
 	takers   *groupTakers
 	cursors  *cursors
 	messages *messages
@@ -79,9 +79,9 @@ func New(name string, id fsm.QueueID) *Machine {
 		timers: &timers{}, entries: &entries{}, labels: &labels{},
 	}
 	m.takers = newGroupTakers(m.shared)
-	m.groups = newGroups(m.shared, m.takers)
+	m.groups = &leavings{groups: newGroups(m.shared, m.takers)}
 	m.cursors = &cursors{shared: m.shared, timers: m.timers}
-	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups, m.cursors)
+	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups.groups, m.cursors)
 	m.aside = &aside{shared: m.shared, timers: m.timers, messages: m.messages}
 	m.seen = &seen{shared: m.shared}
 	m.ends = newEnds(m.shared, m.entries, m.messages)
@@ -90,7 +90,7 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.locks, m.detached = &locks{shared: m.shared}, &detached{shared: m.shared}
 	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, m.takers, m.messages)
 	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
-	m.returnings = &returnings{messages: m.messages}
+	m.returnings = &returnings{messages: m.messages, groups: m.groups}
 	m.clear()
 	return m
 }

@@ -401,6 +401,7 @@ type returning struct {
 // consumers hold. coming and detached are nil except while one is restored.
 type returnings struct {
 	messages *messages
+	groups   *leavings
 	order    sorted[*returning]
 	// In order, while a snapshot is restored: what is on its way back, and the
 	// detached consumers.
@@ -430,10 +431,14 @@ func (rs *returnings) add(r *returning) { rs.order.Put(rs.key(r), r) }
 // remove removes what is at a key.
 func (rs *returnings) remove(k key) { rs.order.Remove(k) }
 
-// any reports whether anything is on its way back.
-func (rs *returnings) any() bool { return rs.order.Len() > 0 }
+// any reports whether anything is on its way back, or is to be with a group that is
+// left. As long as it is true nothing of any group is handed out.
+func (rs *returnings) any() bool { return rs.some() || rs.groups.anyLeft() }
 
-// first returns what is processed next. Requires: any.
+// some reports whether any message is on its way back.
+func (rs *returnings) some() bool { return rs.order.Len() > 0 }
+
+// first returns what is processed next. Requires: some.
 func (rs *returnings) first() (key, *returning) {
 	k, r := rs.order.First()
 	return k, *r
@@ -550,7 +555,7 @@ func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returnin
 // is unfinished or the bound was reached. On a Tick the bound is what expiries and
 // timeouts have left of the budget, and at most bounds.Back.
 //
-// Order: lives that ended, then settlements by age, then losses by number. It is
+// Order: lives that ended, then settlements by age, then holds of groups by age, then losses by number. It is
 // kept over any number of commands, because a new settlement waits while an older
 // one is unfinished (endDeliveries).
 func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
@@ -568,6 +573,7 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	left -= m.endDown(left)
 	if !m.sessions.isEnding() {
 		left -= m.finishSettling(left, eff)
+		left -= m.endLeaving(left)
 		left -= m.takeLost(left)
 	}
 	m.giveBack(m.scratch.taken, true, 0, eff)
@@ -580,7 +586,7 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 // finishSettling ends up to n settled deliveries, in the order of the
 // settlements, and returns how many.
 func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
-	for done < n && m.returnings.any() {
+	for done < n && m.returnings.some() {
 		k, r := m.returnings.first()
 		if r.order == 0 {
 			break
@@ -606,11 +612,11 @@ func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
 // It merges the holders by their next message, as long as one of them is the
 // oldest. key{at: 2} stands for "no other holder": it is after all keys.
 func (m *Machine) takeLost(n int) (done int) {
-	for done < n && m.returnings.any() {
+	for done < n && m.returnings.some() {
 		k, r := m.returnings.first()
 		m.returnings.remove(k)
 		next := key{At: 2}
-		if m.returnings.any() {
+		if m.returnings.some() {
 			next, _ = m.returnings.first()
 		}
 		by := m.scratch.holder(r.of, r.tag)
@@ -658,9 +664,7 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 		}
 		c := s.consumers[i]
 		if c.lockGrace > 0 {
-			for _, g := range m.takers.heldBy(c) {
-				m.giveUp(g, false)
-			}
+			m.giveUpAll(c)
 		}
 		if grace := m.settings.grace(c); grace > 0 {
 			m.detached.add(c, m.clock.heldDeadline(grace))
@@ -701,9 +705,10 @@ func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 
 // endSuspicions takes back what sessions hold whose nodes have been suspected
 // for too long. The consumers stay: they are served again when the node is
-// heard from. Only cancelled ones that hold nothing any more are removed.
+// heard from. Only cancelled ones that hold nothing any more are removed. It waits while
+// groups are left, to which some of it may belong.
 func (m *Machine) endSuspicions() {
-	if !m.sessions.overdue() {
+	if m.groups.anyLeft() || !m.sessions.overdue() {
 		return
 	}
 	m.consumers.contest()
@@ -712,9 +717,7 @@ func (m *Machine) endSuspicions() {
 		m.scratch.steps++
 		if (c.held.Len() > 0 || m.takers.holdsAny(c)) && m.sessions.isOverdue(c.session) {
 			m.detach(c, false)
-			for _, g := range m.takers.heldBy(c) {
-				m.groups.release(g)
-			}
+			m.groups.disown(c)
 			done = append(done, c)
 		}
 	}

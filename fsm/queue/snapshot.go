@@ -75,7 +75,7 @@ func (m *Machine) head() *logpb.QueueSnapshot {
 	m.lease.save(h)
 	m.returnings.save(h)
 	m.detached.save(h)
-	m.groups.save(h, m.consumers.position)
+	m.groups.save(h, m.consumers, m.detached)
 	m.seen.save(h)
 	if m.version > 1 {
 		h.FsmVersion = m.version
@@ -378,7 +378,7 @@ func (m *Machine) restoreHead(h *logpb.QueueSnapshot) error {
 	if err := m.consumers.restoreAll(h); err != nil {
 		return err
 	}
-	return m.groups.restore(h, m.consumers.len(), m.consumers.at)
+	return m.groups.restore(h, m.consumers, detached)
 }
 
 // restoreMessage adds the next message, in the order of the encoding. The place

@@ -3,6 +3,7 @@ package queue
 import (
 	"runtime"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -75,6 +76,38 @@ func (f *full) parkAll(t testing.TB) {
 	f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
 	if n := f.m.Stats().Parked.Messages; n != uint64(f.n) {
 		t.Fatalf("%d of %d are parked", n, f.n)
+	}
+}
+
+// group has n consumers of one session hold all groups, which each message has of its
+// own, or one group that all are of.
+func (f *full) group(t testing.TB, n int, one bool) {
+	f.meta.Version = fsm.NewestVersion
+	for i := range n {
+		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: uint64(i + 1), MaxGroups: 65535}})
+	}
+	for i := range f.n {
+		e := &logpb.Enqueue{Size: 100, GroupId: "a"}
+		if !one {
+			e.GroupId = strconv.Itoa(i)
+		}
+		f.one(t, publisher, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e})
+	}
+}
+
+// settleAll has n consumers of a session settle what they hold.
+func (f *full) settleAll(t testing.TB, n int) {
+	for i := range n {
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: uint64(i + 1), Ranges: []uint64{1, maxCredit}}})
+	}
+	f.longest, f.steps = 0, 0
+}
+
+// mustHold checks how many groups are held.
+func (f *full) mustHold(t testing.TB, groups int) {
+	t.Helper()
+	if n := f.m.groups.heldOnes; n != groups {
+		t.Fatalf("%d groups are held, want %d", n, groups)
 	}
 }
 
@@ -172,6 +205,47 @@ var longRuns = []longRun{
 			f.one(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 		}
 		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_SETTLE_DEAD, SettleDead: &logpb.SettleDead{Target: 77, Gone: true}})
+	}},
+	{"groups of a session", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, GroupLinger: 3_600_000}, func(t testing.TB, f *full) {
+		f.group(t, 4, false)
+		f.settleAll(t, 4)
+		f.mustHold(t, f.n)
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+		f.mustHold(t, 0)
+	}},
+	{"groups of a node, with messages", &logpb.QueueConfig{DeliveryLimit: 20, Groups: logpb.QueueConfig_BY_HEADER}, func(t testing.TB, f *full) {
+		f.group(t, 4, false)
+		f.mustHold(t, f.n)
+		f.run(t, fsm.SessionID{}, &logpb.Command{Kind: logpb.Command_NODE_DOWN, NodeDown: &logpb.NodeDown{Node: 3, Boot: 1}})
+		f.mustHold(t, 0)
+	}},
+	{"groups of a silent node", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, GroupLinger: 3_600_000, DisconnectedTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
+		f.group(t, 4, false)
+		f.settleAll(t, 4)
+		f.hear(t, false)
+		f.wait(t, 10)
+		f.mustHold(t, 0)
+	}},
+	{"groups of a late consumer", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, ConsumerTimeoutPlusOne: 11}, func(t testing.TB, f *full) {
+		f.group(t, 4, false)
+		f.wait(t, 20)
+		f.mustHold(t, 0)
+	}},
+	{"groups of a session with a grace", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, Lock: 3_600_000}, func(t testing.TB, f *full) {
+		f.group(t, 1, true)
+		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, LockDetachGrace: 60_000}})
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+		f.mustHold(t, 0)
+	}},
+	{"lost lock of a group", &logpb.QueueConfig{DeliveryLimit: -1, Groups: logpb.QueueConfig_BY_HEADER, Lock: 1000}, func(t testing.TB, f *full) {
+		f.group(t, 1, true)
+		f.wait(t, 2000)
+	}},
+	{"release of a group", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER}, func(t testing.TB, f *full) {
+		f.group(t, 1, true)
+		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 1}})
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_GROUP, Group: &logpb.Group{Action: logpb.Group_RELEASE, Id: "a", Consumer: 1}})
+		f.mustHold(t, 0)
 	}},
 	{"purge", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
 		f.publish(t, 3_600_001)

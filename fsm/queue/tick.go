@@ -31,7 +31,9 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 		}
 		c := due[0].c
 		m.takenBack(c, due[:n], eff)
-		m.loseGroups(c)
+		if len(c.late) > 0 {
+			m.giveUpAll(c) // that is no failure
+		}
 		m.afterTaking(c)
 		late = append(late, c)
 		due = due[n:]
@@ -72,6 +74,9 @@ func (m *Machine) takeOverdue() []overdue {
 		m.scratch.taken = m.scratch.taken[:0]
 		m.take(of.c, of.id, of.id)
 		held := m.scratch.taken[0]
+		if g := m.groupOf(held.handle); g != nil {
+			m.groups.forget(g, of.c.id, of.id)
+		}
 		m.timers.letGo(held.deadline, k.Seq)
 		if held.lock != 0 {
 			m.locks.release(held.lock, k.Seq)
@@ -117,17 +122,6 @@ func (m *Machine) takenBack(c *consumer, due []overdue, eff *fsm.Effects) {
 	}
 	if len(late) > 0 {
 		m.timeOut(c, late, eff)
-	}
-}
-
-// loseGroups takes its groups from c if it has timed out. That is no failure of what
-// it has not settled of them.
-func (m *Machine) loseGroups(c *consumer) {
-	if len(c.late) == 0 {
-		return
-	}
-	for _, g := range m.takers.heldBy(c) {
-		m.giveUp(g, false)
 	}
 }
 

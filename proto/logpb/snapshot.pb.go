@@ -488,8 +488,12 @@ type GroupState struct {
 	Order      uint64 `protobuf:"varint,7,opt,name=order" json:"order,omitempty"`   // of the hold
 	// On the clock of held messages, 0: never: when the lock ends, and when the
 	// holder loses the group because it is empty.
-	Until         int64 `protobuf:"zigzag64,8,opt,name=until" json:"until,omitempty"`
-	LingerUntil   int64 `protobuf:"zigzag64,9,opt,name=linger_until,json=lingerUntil" json:"linger_until,omitempty"`
+	Until       int64 `protobuf:"zigzag64,8,opt,name=until" json:"until,omitempty"`
+	LingerUntil int64 `protobuf:"zigzag64,9,opt,name=linger_until,json=lingerUntil" json:"linger_until,omitempty"`
+	// Not 0: the hold is to end; 2: with what its holder has of the group, 3: as failed.
+	// Behind all consumers, holder is then a position in QueueSnapshot.detached, and
+	// behind that nobody.
+	Leaving       uint32 `protobuf:"varint,10,opt,name=leaving" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -583,6 +587,13 @@ func (x *GroupState) GetUntil() int64 {
 func (x *GroupState) GetLingerUntil() int64 {
 	if x != nil {
 		return x.LingerUntil
+	}
+	return 0
+}
+
+func (x *GroupState) GetLeaving() uint32 {
+	if x != nil {
+		return x.Leaving
 	}
 	return 0
 }
@@ -1709,7 +1720,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"seen_since\x18J \x01(\x03R\tseenSince\x125\n" +
 	"\acursors\x18I \x03(\v2\x1b.quorate.log.v1.CursorStateR\acursors\x12\x14\n" +
-	"\x05parts\x18M \x01(\x04R\x05partsJ\x04\b\x14\x10\x15\"\xef\x01\n" +
+	"\x05parts\x18M \x01(\x04R\x05partsJ\x04\b\x14\x10\x15\"\x89\x02\n" +
 	"\n" +
 	"GroupState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -1722,7 +1733,9 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x06holder\x18\x06 \x01(\rR\x06holder\x12\x14\n" +
 	"\x05order\x18\a \x01(\x04R\x05order\x12\x14\n" +
 	"\x05until\x18\b \x01(\x12R\x05until\x12!\n" +
-	"\flinger_until\x18\t \x01(\x12R\vlingerUntil\"c\n" +
+	"\flinger_until\x18\t \x01(\x12R\vlingerUntil\x12\x18\n" +
+	"\aleaving\x18\n" +
+	" \x01(\rR\aleaving\"c\n" +
 	"\x0fGroupTakerState\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\rR\bconsumer\x12\x10\n" +
 	"\x03max\x18\x02 \x01(\rR\x03max\x12\x0e\n" +

@@ -1,0 +1,258 @@
+package queue
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// leaving are holds of one consumer that end one after the other, since it is gone,
+// suspected, late, or has given a group up or lost it. In between the consumer cannot
+// renew them, and nothing of any group is handed out.
+//
+// Invariants: holds = {g.hold.order → g} and is not empty; of each, g.hold.of is the same
+// taker, which has none of them in its own holds.
+//
+// A snapshot has each group with its order. How they were divided among several of
+// these does not matter: the oldest hold of all ends first.
+type leaving struct {
+	holds sorted[*group]
+	back  bool // what the consumer has of them comes back with them; else that is done already
+	lost  bool // as failed
+}
+
+// stored is how a snapshot has it; 0 stands for a hold that does not end.
+func (l *leaving) stored() uint32 {
+	switch {
+	case l.lost:
+		return 3
+	case l.back:
+		return 2
+	}
+	return 1
+}
+
+// leavings are the groups, and the holds of them that are to end.
+//
+// Invariants: order = {order of the first of l.holds → l}; count = Σ l.holds.Len().
+type leavings struct {
+	*groups
+	order sorted[*leaving]
+	count int
+}
+
+// clear removes all groups.
+func (ls *leavings) clear() {
+	ls.groups.clear()
+	*ls = leavings{groups: ls.groups}
+}
+
+// anyLeft reports whether any hold is to end.
+func (ls *leavings) anyLeft() bool { return ls.count > 0 }
+
+// stats returns the statistics.
+func (ls *leavings) stats() GroupStats {
+	st := ls.groups.stats()
+	st.Held -= ls.count
+	return st
+}
+
+// left reports whether the group is held, and the hold is to end.
+func (g *group) left() bool {
+	return g.hold != nil && g.hold.of.holds.Get(key{Seq: g.hold.order}) == nil
+}
+
+// addLeaving adds l at its place.
+func (ls *leavings) addLeaving(l *leaving) {
+	first, _ := l.holds.First()
+	ls.order.Put(first, l)
+	ls.count += l.holds.Len()
+}
+
+// giveUp makes the hold of g end, with what its holder has of it. Requires: it does not
+// end yet.
+func (ls *leavings) giveUp(g *group, lost bool) {
+	l, t := &leaving{back: true, lost: lost}, g.hold.of
+	at := key{Seq: g.hold.order}
+	t.holds.Remove(at)
+	l.holds.Put(at, g)
+	ls.setEnd(g, 0, 0)
+	ls.addLeaving(l)
+	ls.takers.take(t)
+}
+
+// giveUpAll makes all holds of c end, with what it has of them if back. O(1).
+func (ls *leavings) giveUpAll(c *consumer, back bool) {
+	t := ls.takers.of(c)
+	if t == nil || t.holds.Len() == 0 {
+		return
+	}
+	ls.addLeaving(&leaving{holds: t.holds, back: back})
+	t.holds = sorted[*group]{}
+	ls.takers.take(t)
+}
+
+// disown frees the groups of c, which is gone or suspected; from version 3 on in steps
+// if there are several. What it has of them comes back by itself.
+func (ls *leavings) disown(c *consumer) {
+	if t := ls.takers.of(c); t != nil && t.holds.Len() > 1 && ls.since(3) {
+		ls.giveUpAll(c, false)
+		return
+	}
+	for _, g := range ls.takers.heldBy(c) {
+		ls.scratch.steps++
+		ls.release(g)
+	}
+}
+
+// nextLeft returns the group whose hold ends next, as it was asked for. Requires: anyLeft.
+func (ls *leavings) nextLeft() (*group, *leaving) {
+	_, l := ls.order.First()
+	_, g := (*l).holds.First()
+	return *g, *l
+}
+
+// endNext ends the next hold. Requires: anyLeft.
+func (ls *leavings) endNext() {
+	g, l := ls.nextLeft()
+	at := key{Seq: g.hold.order}
+	ls.order.Remove(at)
+	ls.count -= l.holds.Len()
+	if l.holds.Remove(at); l.holds.Len() > 0 {
+		ls.addLeaving(l)
+	}
+	ls.release(g)
+	ls.scratch.steps++
+}
+
+// endLeaving ends holds in at most n steps, one for each delivery that comes back and
+// one for each hold. It returns how many steps it took.
+func (m *Machine) endLeaving(n int) (done int) {
+	for done < n && m.groups.anyLeft() {
+		g, l := m.groups.nextLeft()
+		c := g.hold.of.c
+		if !l.back || c.session == nil && m.detached.find(c.id) != c || g.hold.ids.Len() == 0 {
+			m.groups.endNext()
+			done++
+			continue
+		}
+		r := &returning{of: c.id, tag: c.tag, failed: l.lost, group: true}
+		for ; done < n && g.hold.ids.Len() > 0; done++ {
+			id, _ := g.hold.ids.First()
+			g.hold.ids.Remove(id)
+			m.scratch.steps++
+			held, ok := c.held.Remove(id)
+			if !ok {
+				continue
+			}
+			if l.lost && !m.detached.has(c) {
+				c.loses(id.Seq)
+			}
+			r.held.push(checkout{id: id.Seq, grip: held})
+		}
+		if r.held.Len() > 0 {
+			m.consumers.holds(c, -r.held.Len())
+			m.returnings.add(r)
+			m.afterTaking(c)
+			m.consumers.removeIfDone(c)
+		}
+	}
+	return done
+}
+
+// save writes the groups' section of a snapshot's head. The position of a holder is that by age;
+// behind these are the detached ones, and behind these whoever is gone.
+func (ls *leavings) save(h *logpb.QueueSnapshot, cs *consumers, d *detached) {
+	ls.groups.save(h, cs.position)
+	for _, p := range ls.order.All() {
+		l := *p
+		_, first := l.holds.First()
+		c, holder := (*first).hold.of.c, uint32(math.MaxUint32)
+		if c.session != nil {
+			holder = uint32(cs.position(c))
+		} else if d.find(c.id) == c {
+			holder = uint32(cs.len())
+			for o := range d.list() {
+				if o == c {
+					break
+				}
+				holder++
+			}
+		}
+		for _, g := range l.holds.All() {
+			st := (*g).save()
+			st.Holder, st.Leaving = holder, l.stored()
+			h.Groups = append(h.Groups, st)
+		}
+	}
+}
+
+// leavingKey is what holds that end have in common.
+type leavingKey struct {
+	of     *groupTaker
+	stored uint32
+}
+
+// restore is the inverse of save.
+func (ls *leavings) restore(h *logpb.QueueSnapshot, cs *consumers, detached []*consumer) error {
+	if err := ls.groups.restore(h, cs.len(), cs.at); err != nil {
+		return err
+	}
+	takers, all := map[*consumer]*groupTaker{}, map[leavingKey]*leaving{}
+	for _, st := range h.Groups {
+		if st.Leaving == 0 {
+			continue
+		}
+		if st.Leaving > 3 || !st.Held {
+			return fmt.Errorf("%w: group %q is left in another way", ErrSnapshot, st.Id)
+		}
+		c, n := (*consumer)(nil), uint64(cs.len())
+		switch at := uint64(st.Holder); {
+		case at < n:
+			c = cs.at(int(at))
+		case at < n+uint64(len(detached)):
+			c = detached[at-n]
+		}
+		t := takers[c]
+		if c != nil && c.session != nil {
+			t = ls.takers.of(c)
+		}
+		if t == nil {
+			if t = (&groupTaker{c: c}); c == nil {
+				t.c = &consumer{}
+			}
+			takers[c] = t
+		}
+		g := ls.find(st.Id)
+		ls.restoreHold(g, st, t)
+		ls.keep(g)
+		at := leavingKey{t, st.Leaving}
+		l := all[at]
+		if l == nil {
+			l = &leaving{back: st.Leaving > 1, lost: st.Leaving > 2}
+			all[at] = l
+		}
+		l.holds.Put(key{Seq: st.Order}, g)
+	}
+	for _, l := range all { // det: the order is that of their keys
+		ls.addLeaving(l)
+	}
+	return nil
+}
+
+// check checks the groups, after all messages have been found.
+func (ls *leavings) check(k *checker) {
+	ls.groups.check(k)
+	n := 0
+	for at, p := range ls.order.All() {
+		l := *p
+		first, _, ok := firstOf(&l.holds)
+		k.that(ok && first == at && (l.back || !l.lost), "holds end at the wrong place")
+		for order, g := range l.holds.All() {
+			k.that((*g).left() && (*g).hold.order == order.Seq, "the hold of group %q does not end", (*g).id)
+		}
+		n += l.holds.Len()
+	}
+	k.that(n == ls.count && n == k.left, "%d holds end, of %d and %d", n, ls.count, k.left)
+}
