@@ -26,7 +26,7 @@ const (
 	// farShare is how much of what the way allows publishers of a queue with a far leader reach, at least: a
 	// window in each round trip at the leader, and half a window at the others, to whom an answer comes after
 	// two round trips.
-	farShare = 0.75
+	farShare = 0.6
 )
 
 // Nodes are far from each other: the leader of a queue, a follower of it, or both. They have their links

@@ -74,7 +74,7 @@ func TestHungDisk(t *testing.T) {
 	})
 	r.must(disks[second.Number].Go())
 	r.must(await.Until(r.ctx, 50*time.Millisecond, "the process to be gone", func() (bool, error) { return !second.Alive(), nil }))
-	if r.Logged("the disk hangs", "the node leads nothing") < 2 {
+	if r.Logged("the disk hangs", "gives up its leaderships") < 2 {
 		t.Error("no node's log says what has happened")
 	}
 	r.must(second.Restart())

@@ -69,7 +69,7 @@ var poisonedMessages = []poison{
 	{name: "x-schedule-conflict", try: func(p *poisoned, text string) error {
 		return p.plain(amqp.Publishing{Headers: amqp.Table{"x-opt-delivery-delay": dieAfter, "x-schedule-conflict": text}})
 	}, refusal: func(_ *poisoned, text string) string {
-		return precondition("invalid x-schedule-conflict '%.100s': replace, reject or ignore", text)
+		return precondition("invalid x-schedule-conflict '%.100s': must be replace, reject or ignore", text)
 	}},
 	{name: "x-opt-delivery-delay", try: publishWith("x-opt-delivery-delay"), refusal: noInteger("x-opt-delivery-delay")},
 	{name: "x-opt-delivery-time", try: publishWith("x-opt-delivery-time"), refusal: noInteger("x-opt-delivery-time")},
@@ -108,7 +108,7 @@ func copyTooLong(header string) func(*poisoned, string) string {
 		if len(text) <= 255 {
 			return ""
 		}
-		return precondition("invalid message: a routing key of %d bytes in %s, at most 255 are allowed", len(text), header)
+		return precondition("invalid message: routing key of %d bytes in %s exceeds the limit of 255", len(text), header)
 	}
 }
 

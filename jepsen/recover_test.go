@@ -43,7 +43,7 @@ func TestRecover(t *testing.T) {
 	}
 	out, err := survivor.Recover(r.ctx, tool)
 	r.must(err)
-	for _, want := range append([]string{"given up: n1, n2", "Nothing has been changed"}, names...) {
+	for _, want := range append([]string{"Abandoned nodes: n1, n2", "Nothing has been changed"}, names...) {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in:\n%s", want, out)
 		}

@@ -8,6 +8,7 @@ import java.util.concurrent.*;
 public class JavaCommands {
     static final BlockingQueue<Delivery> inbox = new LinkedBlockingQueue<>(), replies = new LinkedBlockingQueue<>();
     static final BlockingQueue<Integer> returns = new LinkedBlockingQueue<>();
+    static final BlockingQueue<Boolean> confirms = new LinkedBlockingQueue<>();
 
     record Delivery(Envelope envelope, AMQP.BasicProperties properties, String body) {}
 
@@ -46,7 +47,12 @@ public class JavaCommands {
         return d;
     }
 
-    static boolean confirmed(Channel channel) throws Exception { return channel.waitForConfirms(30_000); }
+    // One message is unconfirmed at a time. waitForConfirms may return true for one that is nacked in that moment.
+    static boolean confirmed() throws InterruptedException {
+        Boolean acked = confirms.poll(30, TimeUnit.SECONDS);
+        if (acked == null) throw new IllegalStateException("no confirm came");
+        return acked;
+    }
 
     static void say(Object... fields) {
         StringJoiner line = new StringJoiner("\t");
@@ -62,7 +68,7 @@ public class JavaCommands {
                 break;
             case "publish":
                 channel.basicPublish("", f[1], true, new AMQP.BasicProperties.Builder().headers(table(f, 3)).build(), f[2].getBytes(StandardCharsets.UTF_8));
-                if (!confirmed(channel)) throw new IllegalStateException("not confirmed");
+                if (!confirmed()) throw new IllegalStateException("not confirmed");
                 say("ok");
                 break;
             case "consume":
@@ -79,7 +85,7 @@ public class JavaCommands {
                 AMQP.BasicProperties properties = new AMQP.BasicProperties.Builder()
                     .replyTo("amq.rabbitmq.reply-to").correlationId(f[1]).headers(table(f, 4)).build();
                 channel.basicPublish("amq.quorate.command", f[2], true, properties, f[3].getBytes(StandardCharsets.UTF_8));
-                boolean acked = confirmed(channel);
+                boolean acked = confirmed();
                 Delivery reply = await(replies);
                 Integer code = returns.poll();
                 if (!f[1].equals(reply.properties().getCorrelationId())) throw new IllegalStateException("another answer");
@@ -98,6 +104,7 @@ public class JavaCommands {
         try (Connection connection = factory.newConnection()) {
             Channel channel = connection.createChannel();
             channel.confirmSelect();
+            channel.addConfirmListener((tag, multiple) -> confirms.add(true), (tag, multiple) -> confirms.add(false));
             channel.basicQos(10);
             channel.addReturnListener((code, text, exchange, key, properties, body) -> returns.add(code));
             channel.basicConsume("amq.rabbitmq.reply-to", true, into(channel, replies));
