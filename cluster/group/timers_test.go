@@ -57,10 +57,7 @@ func TestLinkComesUp(t *testing.T) {
 	await(t, "the follower to have everything", func() bool {
 		return g.reached(follower.node, g.Term()).Index == g.lastIndex() && follower.lastIndex() == g.lastIndex()
 	})
-	for _, m := range all[1:] {
-		await(t, "all to have everything", func() bool { return g.reached(m.node, g.Term()).Index == g.lastIndex() })
-	}
-	before := g.lastIndex()
+	before := mustHaveAll(t, all)
 	v.set(follower.node, true)
 	await(t, "no link", func() bool { return !c.host(g).linked(follower.node) && !c.host(follower).linked(g.node) })
 	v.set(follower.node, false)
@@ -70,6 +67,17 @@ func TestLinkComesUp(t *testing.T) {
 	}
 }
 
+// mustHaveAll waits until the leader, the first of all, knows that the others have everything. It returns
+// where its log ends.
+func mustHaveAll(t *testing.T, all []*Group) uint64 {
+	t.Helper()
+	g := all[0]
+	for _, m := range all[1:] {
+		await(t, "all to have everything", func() bool { return g.reached(m.node, g.Term()).Index == g.lastIndex() })
+	}
+	return g.lastIndex()
+}
+
 // A member that asks who leads, and has everything, costs no entry either: it is reminded.
 func TestQuestionCostsNoEntry(t *testing.T) {
 	t.Parallel()
@@ -77,10 +85,7 @@ func TestQuestionCostsNoEntry(t *testing.T) {
 	all := c.mustOpen(1)
 	g, follower := all[0], all[1]
 	c.mustPublish(1, 1, 1)
-	for _, m := range all[1:] {
-		await(t, "all to have everything", func() bool { return g.reached(m.node, g.Term()).Index == g.lastIndex() })
-	}
-	before := g.lastIndex()
+	before := mustHaveAll(t, all)
 	follower.host.elections.begin(follower)
 	await(t, "the leader has said so, and what is committed", func() bool {
 		return !follower.host.elections.runs(1) && follower.AppliedIndex() == before

@@ -42,11 +42,15 @@ func withinFor(ids []fsm.QueueID) []uint64 {
 // expiring counts the messages of a queue that expire within times from now on. It returns at most as
 // many counts as there can be.
 func expiring(m *queue.Machine, now fsm.Time, within []uint64) []uint64 {
-	var instants []fsm.Time
+	return queue.AheadBy(m, instantsOf(now, within), math.MaxInt).Expire
+}
+
+// instantsOf are times from now on as instants.
+func instantsOf(now fsm.Time, within []uint64) (list []fsm.Time) {
 	for _, ms := range within {
-		instants = append(instants, now+fsm.Time(min(ms, catalog.MaxTTL)))
+		list = append(list, now+fsm.Time(min(ms, catalog.MaxTTL)))
 	}
-	return queue.AheadBy(m, instants, math.MaxInt).Expire
+	return list
 }
 
 // expiringFrom describes counts of a queue's leader; nil: nothing expires, or it has not been asked.

@@ -90,11 +90,7 @@ func (q *Queues) answerTime(req *peerpb.TimeRequest) *peerpb.TimeReply {
 
 // timeOf says what comes next in a queue within times from now on.
 func timeOf(m *queue.Machine, now fsm.Time, within []uint64) *peerpb.QueueTime {
-	var instants []fsm.Time
-	for _, ms := range within {
-		instants = append(instants, now+fsm.Time(min(ms, catalog.MaxTTL)))
-	}
-	a := queue.AheadBy(m, instants, maxSteps)
+	a := queue.AheadBy(m, instantsOf(now, within), maxSteps)
 	return &peerpb.QueueTime{
 		Queue: uint64(m.ID()), Expire: some(a.Expire), Fire: some(a.Fire), TimeOut: some(a.TimeOut), Unlock: some(a.Unlock), Retry: some(a.Retry), Return: some(a.Return),
 		DeletedAt: int64(m.Outlook().LeaseEnd), NextAt: int64(m.NextDeadline()), DeadLetters: m.Config().GetDeadLetter(), AtLeast: a.AtLeast,

@@ -165,20 +165,23 @@ func (m *Machine) endLeaving(n int) (done int) {
 // behind these are the detached ones, and behind these whoever is gone.
 func (ls *leavings) save(h *logpb.QueueSnapshot, cs *consumers, d *detached) {
 	ls.groups.save(h, cs.position)
+	if !ls.anyLeft() {
+		return
+	}
+	detached := map[*consumer]uint32{}
+	for c := range d.list() {
+		detached[c] = uint32(cs.len() + len(detached))
+	}
 	for _, p := range ls.order.All() {
 		l := *p
 		_, first := l.holds.First()
-		c, holder := (*first).hold.of.c, uint32(math.MaxUint32)
-		if c.session != nil {
+		c := (*first).hold.of.c
+		holder, ok := detached[c]
+		switch {
+		case c.session != nil:
 			holder = uint32(cs.position(c))
-		} else if d.find(c.id) == c {
-			holder = uint32(cs.len())
-			for o := range d.list() {
-				if o == c {
-					break
-				}
-				holder++
-			}
+		case !ok:
+			holder = math.MaxUint32
 		}
 		for _, g := range l.holds.All() {
 			st := (*g).save()
