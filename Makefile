@@ -160,10 +160,10 @@ bench-peers: build ## the same loads on RabbitMQ and NATS JetStream, side by sid
 client-suite: ## the integration tests that ship with amqp091-go, against three nodes (takes port 15672)
 	$(GO) test ./jepsen/clients -run TestSuite -clients.suite -count 1 -v
 
-rabbit-hole: ## the tests that ship with rabbit-hole, the library of the Terraform provider, against a node (takes ports 5672 and 15672; docs/clients.md)
+rabbit-hole: ## the tests that ship with rabbit-hole, the library of the Terraform provider, against a node (takes ports 5672 and 15672; docs/evidence/clients.md)
 	$(GO) test ./jepsen/clients -run TestRabbitHoleSuite -clients.suite -count 1 -v
 
-client-suites: ## the tests that ship with clients in Java and Perl, from Debian's source packages (takes port 5672; docs/clients.md)
+client-suites: ## the tests that ship with clients in Java and Perl, from Debian's source packages (takes port 5672; docs/evidence/clients.md)
 	$(GO) test ./jepsen/clients -run 'TestJavaSuite|TestPerlSuite' -clients.suite -count 1 -v -timeout 0
 
 # Those that break things for CHAOS_TIME run one after the other, as each can use the whole machine.

@@ -54,11 +54,11 @@ func grouped(n float64) string {
 	return text
 }
 
-// What the pages about sizes say is what was measured: docs/benchmarks.md has the numbers, and these
+// What the pages about sizes say is what was measured: docs/evidence/benchmarks.md has the numbers, and these
 // pages have them from there, with what follows from them.
 func TestCapacity(t *testing.T) {
 	pages := page.Pages(t, "../..")
-	r := report{t, pages["docs/benchmarks.md"]}
+	r := report{t, pages["docs/evidence/benchmarks.md"]}
 	rate, cpu, written := map[string]float64{}, map[string]float64{}, map[string]float64{}
 	for _, queues := range []string{"1 queue", "10 queues"} {
 		for _, size := range []string{"100 B", "1 KB", "10 KB"} {
@@ -103,7 +103,7 @@ func TestCapacity(t *testing.T) {
 		{"docs/scale.md", fmt.Sprintf("ten queues carry %.1f times the rate of one with 1 KB and %.1f times with 100 B", rate["10 queues, 1 KB"]/rate["1 queue, 1 KB"], rate["10 queues, 100 B"]/rate["1 queue, 100 B"])},
 	} {
 		if !strings.Contains(pages[want.page], want.format) {
-			t.Errorf("%s does not say %q, as docs/benchmarks.md does", want.page, want.format)
+			t.Errorf("%s does not say %q, as docs/evidence/benchmarks.md does", want.page, want.format)
 		}
 	}
 }

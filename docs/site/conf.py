@@ -16,7 +16,7 @@ html_theme = "furo"
 html_title = "quorate"
 html_static_path = ["tables.css"]
 html_css_files = ["tables.css"]
-html_extra_path = ["../report-sample.html"]
+html_extra_path = ["../evidence/report-sample.html"]
 # Text and styles of the pages themselves; a browser that has no network, or reads them from the file system, misses nothing.
 html_show_sphinx = False
 html_show_copyright = False
@@ -27,12 +27,13 @@ html_show_search_summary = False
 def navigation(app, name, source):
     """Each section of the start page is a chapter of the navigation, with the pages that it links to."""
     # What is beside docs is read on a forge, not here.
-    source[0] = re.sub(r"\[([^]]+)\]\(\.\./[^)]+\)", r"\1", source[0])
+    outside = re.escape("../" * (name.count("/") + 1))
+    source[0] = re.sub(r"\[([^]]+)\]\(" + outside + r"[^)]+\)", r"\1", source[0])
     if name != "index":
         return
     chapters = ""
     for section in re.split(r"^## ", source[0], flags=re.M)[1:]:
-        pages = dict.fromkeys(re.findall(r"\]\(([a-z-]+)\.md\)", section))
+        pages = dict.fromkeys(re.findall(r"\]\(([a-z/-]+)\.md\)", section))
         title = section.splitlines()[0]
         chapters += "\n```{toctree}\n:hidden:\n:caption: %s\n\n%s\n```\n" % (title, "\n".join(pages))
     source[0] += chapters

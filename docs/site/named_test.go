@@ -10,7 +10,7 @@ import (
 
 // TestNamedTests: the tests that the page about management names are there.
 func TestNamedTests(t *testing.T) {
-	text, err := os.ReadFile("../management-status.md")
+	text, err := os.ReadFile("../evidence/management-status.md")
 	if err != nil {
 		t.Fatal(err)
 	}

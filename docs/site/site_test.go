@@ -31,11 +31,12 @@ func TestSite(t *testing.T) {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	pages, err := filepath.Glob("../*.md")
-	if err != nil || len(pages) < 30 {
-		t.Fatal(len(pages), err)
+	evidence, err2 := filepath.Glob("../evidence/*.md")
+	if err != nil || err2 != nil || len(pages) < 25 || len(evidence) < 5 {
+		t.Fatal(len(pages), len(evidence), err, err2)
 	}
-	for _, page := range pages {
-		name := strings.TrimSuffix(filepath.Base(page), ".md") + ".html"
+	for _, page := range append(pages, evidence...) {
+		name := strings.TrimSuffix(strings.TrimPrefix(filepath.ToSlash(page), "../"), ".md") + ".html"
 		html, err := os.ReadFile(filepath.Join(dir, "html", name))
 		if err != nil {
 			t.Error(err)

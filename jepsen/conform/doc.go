@@ -8,6 +8,6 @@
 // With -short, rows that wait for more than a second or two are skipped, and all that stop
 // or kill nodes.
 //
-// docs/conformance.md lists the rows. `go test ./jepsen/conform -run
+// docs/evidence/conformance.md lists the rows. `go test ./jepsen/conform -run
 // TestTable -rewrite` writes it; TestTable fails when it is not up to date.
 package conform

@@ -65,7 +65,7 @@ var outageRows = []row{
 		but: "without partitions and clock jumps, which have separate tests: cluster: TestUnreachableLeader, jepsen: TestExpiryWithWrongClock"},
 	{id: "C27", what: "the leader is frozen and resumes: another one leads; what its clients published in the meantime arrives once", run: frozenLeader},
 	{id: "C32", what: "after faults all replicas have the same digest", test: "jepsen: TestChaos, TestKilledLeader, TestExpiryWithWrongClock, TestRollingRestart"},
-	{id: "C33", what: "5000 idle queues: CPU, network, memory", but: "measured by `make bench-queues`, see docs/benchmarks.md; that idle queues write nothing holds: jepsen: TestIdleQueuesWriteNothing"},
+	{id: "C33", what: "5000 idle queues: CPU, network, memory", but: "measured by `make bench-queues`, see docs/evidence/benchmarks.md; that idle queues write nothing holds: jepsen: TestIdleQueuesWriteNothing"},
 	{id: "C34", what: "one unacknowledged message while others pass: disk use is bounded", test: "jepsen: TestPinnedMessage"},
 	{id: "C35", what: "a node that holds 10 million messages restarts", but: needsMinutes + "`make bench-growth`; with fewer it holds: jepsen: TestBacklogSurvivesRestarts"},
 }

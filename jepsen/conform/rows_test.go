@@ -14,10 +14,10 @@ import (
 	"github.com/quorate/quorate/jepsen/internal/long"
 )
 
-var rewrite = flag.Bool("rewrite", false, "TestTable writes docs/conformance.md")
+var rewrite = flag.Bool("rewrite", false, "TestTable writes docs/evidence/conformance.md")
 
 // tableFile lists all rows, for users.
-const tableFile = "../../docs/conformance.md"
+const tableFile = "../../docs/evidence/conformance.md"
 
 // row is one promise and its test.
 type row struct {
@@ -110,7 +110,7 @@ func (s *suite) try(t *testing.T, r row, c *cluster.Cluster) {
 	})
 }
 
-// TestTable holds docs/conformance.md to the rows that are run.
+// TestTable holds docs/evidence/conformance.md to the rows that are run.
 func TestTable(t *testing.T) {
 	want := table()
 	if *rewrite {

@@ -14,7 +14,7 @@ import (
 func Pages(t testing.TB, root string) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
-	for _, pattern := range []string{"README.md", "docs/*.md"} {
+	for _, pattern := range []string{"README.md", "docs/*.md", "docs/evidence/*.md"} {
 		paths, err := filepath.Glob(filepath.Join(root, filepath.FromSlash(pattern)))
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %d pages, %v", pattern, len(paths), err)
