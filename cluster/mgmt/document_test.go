@@ -30,5 +30,5 @@ func TestRoutesDocument(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "| `%s` | %s |\n", x.path, strings.Join(methods, "<br>"))
 	}
-	page.Hold(t, "../../docs/routes.md", "routes", b.String())
+	page.Hold(t, "../../docs/http.md", "routes", b.String())
 }

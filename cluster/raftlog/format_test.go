@@ -7,7 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// A store keeps the format of its files, whatever the library's newest one is: docs/upgrade.md.
+// A store keeps the format of its files, whatever the library's newest one is: docs/operations.md.
 func TestStoreFormat(t *testing.T) {
 	const documented = 24
 	fs, dir := vfs.NewMem(), "store"

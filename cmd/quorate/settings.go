@@ -262,7 +262,7 @@ const (
 // peerVariables say why variables of the peer's images have no effect, and what to use.
 var peerVariables = map[string]string{
 	"RABBITMQ_NODENAME":      "it contains a host; use QUORATE_NODE_NAME",
-	"RABBITMQ_ERLANG_COOKIE": "nodes authenticate each other by certificates; see links.md",
+	"RABBITMQ_ERLANG_COOKIE": "nodes authenticate each other by certificates; see cluster.md",
 }
 
 // defaults returns the settings of the table.
