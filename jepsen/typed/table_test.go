@@ -91,7 +91,10 @@ var pages = map[string]known{
 		quoratectl publish orders 'order 2'
 		quoratectl publish orders 'order 3'
 	`},
-	"docs/security.md": {installed: true, given: files},
+	"docs/security.md": {installed: true, given: files, untyped: map[string]string{
+		"log.audit.file = ": "a line of the settings that are written above it",
+		`{"time":`:          "what the log has",
+	}},
 	"docs/operations.md": {installed: true, given: hosts + `
 		for queue in orders invoices returns; do quoratectl -n 10.0.0.1:15672 declare_queue $queue; done
 	`},
