@@ -46,13 +46,12 @@ func accountVerbs() []verb {
 // fromInput is how passwords are kept from the list of processes.
 const fromInput = " A password that is not given as an argument is the first line of the standard input, where other users of the machine cannot see it."
 
-var userColumns = []column[api.User]{
-	{"user", "", func(u api.User) any { return u.Name }},
-	{"tags", "", func(u api.User) any { return u.Tags }},
-}
+var userColumns = columnsOf("user tags",
+	column[api.User]{"user", func(u api.User) any { return u.Name }},
+)
 
 func listUsers(c *call) error {
-	return listAt(c, path("users"), "Listing users ...", userColumns, nil, len(userColumns))
+	return listAt(c, path("users"), "Listing users ...", userColumns, nil)
 }
 
 // readPassword is the second argument, or the first line of the standard input.
@@ -134,20 +133,12 @@ func setUserTags(c *call) error {
 	})
 }
 
-var permissionColumns = []column[api.Permission]{
-	{"user", "", func(p api.Permission) any { return p.User }},
-	{"vhost", "", func(p api.Permission) any { return p.VHost }},
-	{"configure", "", func(p api.Permission) any { return p.Configure }},
-	{"write", "", func(p api.Permission) any { return p.Write }},
-	{"read", "", func(p api.Permission) any { return p.Read }},
-}
-
 func listPermissions(c *call) error {
-	return listAt(c, path("vhosts", c.options.vhost, "permissions"), "Listing permissions for vhost "+c.options.vhost+" ...", permissionColumns, []string{"user", "configure", "write", "read"}, 0)
+	return listAt(c, path("vhosts", c.options.vhost, "permissions"), "Listing permissions for vhost "+c.options.vhost+" ...", columnsOf[api.Permission]("user configure write read"), nil)
 }
 
 func listUserPermissions(c *call) error {
-	return listAt(c, path("users", c.words[0], "permissions"), "Listing permissions for user "+c.words[0]+" ...", permissionColumns, []string{"vhost", "configure", "write", "read"}, 0)
+	return listAt(c, path("users", c.words[0], "permissions"), "Listing permissions for user "+c.words[0]+" ...", columnsOf[api.Permission]("vhost configure write read"), nil)
 }
 
 func setPermissions(c *call) error {
@@ -156,20 +147,12 @@ func setPermissions(c *call) error {
 	})
 }
 
-var topicPermissionColumns = []column[api.TopicPermission]{
-	{"user", "", func(p api.TopicPermission) any { return p.User }},
-	{"vhost", "", func(p api.TopicPermission) any { return p.VHost }},
-	{"exchange", "", func(p api.TopicPermission) any { return p.Exchange }},
-	{"write", "", func(p api.TopicPermission) any { return p.Write }},
-	{"read", "", func(p api.TopicPermission) any { return p.Read }},
-}
-
 func listTopicPermissions(c *call) error {
-	return listAt(c, path("vhosts", c.options.vhost, "topic-permissions"), "Listing topic permissions for vhost "+c.options.vhost+" ...", topicPermissionColumns, []string{"user", "exchange", "write", "read"}, 0)
+	return listAt(c, path("vhosts", c.options.vhost, "topic-permissions"), "Listing topic permissions for vhost "+c.options.vhost+" ...", columnsOf[api.TopicPermission]("user exchange write read"), nil)
 }
 
 func listUserTopicPermissions(c *call) error {
-	return listAt(c, path("users", c.words[0], "topic-permissions"), "Listing topic permissions for user "+c.words[0]+" ...", topicPermissionColumns, []string{"vhost", "exchange", "write", "read"}, 0)
+	return listAt(c, path("users", c.words[0], "topic-permissions"), "Listing topic permissions for user "+c.words[0]+" ...", columnsOf[api.TopicPermission]("vhost exchange write read"), nil)
 }
 
 func setTopicPermissions(c *call) error {

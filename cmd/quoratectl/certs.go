@@ -171,9 +171,9 @@ func nameIn(x *x509.Certificate) string {
 	return strings.Join(all, " ")
 }
 
-var certColumns = []column[certs.File]{
-	{"name", "of the node or the authority", func(f certs.File) any { return nameIn(f.Certificate) }},
-	{"kind", "node, server or authority", func(f certs.File) any {
+var certColumns = columnsOf("name kind expires sha256 file",
+	column[certs.File]{"name", func(f certs.File) any { return nameIn(f.Certificate) }},
+	column[certs.File]{"kind", func(f certs.File) any {
 		if f.Certificate.IsCA {
 			return "authority"
 		}
@@ -182,10 +182,10 @@ var certColumns = []column[certs.File]{
 		}
 		return "node"
 	}},
-	{"expires", "", func(f certs.File) any { return f.Certificate.NotAfter.UTC().Format(time.RFC3339) }},
-	{"sha256", "fingerprint", func(f certs.File) any { return certs.Fingerprint(f.Certificate) }},
-	{"file", "", func(f certs.File) any { return f.Path }},
-}
+	column[certs.File]{"expires", func(f certs.File) any { return f.Certificate.NotAfter.UTC().Format(time.RFC3339) }},
+	column[certs.File]{"sha256", func(f certs.File) any { return certs.Fingerprint(f.Certificate) }},
+	column[certs.File]{"file", func(f certs.File) any { return f.Path }},
+)
 
 func showCerts(c *call) error {
 	paths := c.words
@@ -196,5 +196,5 @@ func showCerts(c *call) error {
 	if err != nil {
 		return certsError(err)
 	}
-	return list(c, "Listing certificates ...", certColumns, nil, len(certColumns), all)
+	return list(c, "Listing certificates ...", certColumns, nil, all)
 }

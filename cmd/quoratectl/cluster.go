@@ -27,19 +27,13 @@ func clusterVerbs() []verb {
 		{name: "discover_peers", about: "lists the nodes of the cluster, and whether they are up", run: discoverPeers, also: diagnostics, twin: true},
 		{name: "metadata_store_status", about: "shows who leads the catalog, and whether the node serves it", run: catalogStatus, also: diagnostics, live: true},
 		{name: "resolve_hostname", arguments: "HOST", least: 1, maxArguments: 1, about: "shows the addresses that a name has on this machine", run: resolveHost, also: diagnostics, example: "localhost"},
-		{name: "list_feature_flags", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the versions of the replicated state that the cluster has reached", run: listFlags, columns: names(flagColumns), also: ctl, example: "name state"},
+		{name: "list_feature_flags", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the versions of the replicated state that the cluster has reached", run: listFlags, columns: flagColumns.names(), also: ctl, example: "name state"},
 		{name: "enable_feature_flag", arguments: "NAME|all", least: 1, maxArguments: 1, about: "succeeds if the flag is enabled: flags are enabled automatically once all nodes support them", run: enableFlag, also: ctl, example: "all"},
 		{name: "list_deprecated_features", about: "lists deprecated features, of which there are none", run: listDeprecated, also: both, twin: true},
 	}
 }
 
-var flagColumns = []column[api.FeatureFlag]{
-	{"name", "", func(f api.FeatureFlag) any { return f.Name }},
-	{"state", "", func(f api.FeatureFlag) any { return f.State }},
-	{"stability", "", func(f api.FeatureFlag) any { return f.Stability }},
-	{"provided_by", "", func(f api.FeatureFlag) any { return f.ProvidedBy }},
-	{"desc", "", func(f api.FeatureFlag) any { return f.About }},
-}
+var flagColumns = columnsOf[api.FeatureFlag]("name state")
 
 func featureFlags(c *call) (flags []api.FeatureFlag, err error) {
 	return flags, c.get(path("feature-flags"), &flags)
@@ -50,7 +44,7 @@ func listFlags(c *call) error {
 	if err != nil {
 		return err
 	}
-	return list(c, "Listing feature flags ...", flagColumns, c.words, 2, flags)
+	return list(c, "Listing feature flags ...", flagColumns, c.words, flags)
 }
 
 func enableFlag(c *call) error {
@@ -62,30 +56,23 @@ func listDeprecated(c *call) error {
 	if err := c.get(path("deprecated-features"), &all); err != nil {
 		return err
 	}
-	columns := []column[map[string]any]{{"name", "", func(f map[string]any) any { return f["name"] }}}
-	return list(c, "Listing deprecated features ...", columns, nil, 1, all)
+	name := column[map[string]any]{"name", func(f map[string]any) any { return f["name"] }}
+	return list(c, "Listing deprecated features ...", columnsOf("name", name), nil, all)
 }
 
-var listenerColumns = []column[api.NodeListener]{
-	{"node", "", func(l api.NodeListener) any { return l.Node }},
-	{"protocol", "", func(l api.NodeListener) any { return l.Protocol }},
-	{"interface", "", func(l api.NodeListener) any { return l.IPAddress }},
-	{"port", "", func(l api.NodeListener) any { return l.Port }},
-	{"tls", "", func(l api.NodeListener) any { return l.TLS }},
-}
+var listenerColumns = columnsOf("node protocol interface port tls",
+	column[api.NodeListener]{"interface", func(l api.NodeListener) any { return l.IPAddress }},
+)
 
 func listListeners(c *call) error {
 	var o api.Overview
 	if err := c.get(path("overview"), &o); err != nil {
 		return err
 	}
-	return list(c, "Listing listeners of node "+o.Node+" ...", listenerColumns, nil, len(listenerColumns), o.Listeners)
+	return list(c, "Listing listeners of node "+o.Node+" ...", listenerColumns, nil, o.Listeners)
 }
 
-var alarmColumns = []column[api.Alarm]{
-	{"node", "", func(a api.Alarm) any { return a.Node }},
-	{"resource", "", func(a api.Alarm) any { return a.Resource }},
-}
+var alarmColumns = columnsOf[api.Alarm]("node resource")
 
 // alarmsOf reads the alarms of the cluster. A check that fails is an answer, too.
 func alarmsOf(c *call) ([]api.Alarm, error) {
@@ -99,7 +86,7 @@ func listAlarms(c *call) error {
 	if err != nil {
 		return err
 	}
-	return list(c, "Listing alarms in effect in the cluster ...", alarmColumns, nil, len(alarmColumns), all)
+	return list(c, "Listing alarms in effect in the cluster ...", alarmColumns, nil, all)
 }
 
 // clusterReport is cluster_status as JSON.
@@ -142,13 +129,13 @@ func clusterStatus(c *call) error {
 		field{"nodes", strings.Join(s.Nodes, " ")}, field{"running_nodes", strings.Join(s.Running, " ")}); err != nil {
 		return err
 	}
-	if err := list(c, "Alarms:", alarmColumns, nil, len(alarmColumns), s.Alarms); err != nil {
+	if err := list(c, "Alarms:", alarmColumns, nil, s.Alarms); err != nil {
 		return err
 	}
-	if err := list(c, "Listeners of node "+o.Node+":", listenerColumns, nil, len(listenerColumns), s.Local); err != nil {
+	if err := list(c, "Listeners of node "+o.Node+":", listenerColumns, nil, s.Local); err != nil {
 		return err
 	}
-	return list(c, "Feature flags:", flagColumns, nil, 2, s.Flags)
+	return list(c, "Feature flags:", flagColumns, nil, s.Flags)
 }
 
 // awaitNodes waits for a number of nodes.
@@ -209,13 +196,10 @@ func report(c *call) error {
 	return nil
 }
 
-var onlineColumns = []column[api.Node]{
-	{"name", "", func(n api.Node) any { return n.Name }},
-	{"running", "", func(n api.Node) any { return n.Running }},
-}
+var onlineColumns = columnsOf[api.Node]("name running")
 
 func discoverPeers(c *call) error {
-	return listAt(c, path("nodes"), "Listing the nodes of the cluster ...", onlineColumns, nil, len(onlineColumns))
+	return listAt(c, path("nodes"), "Listing the nodes of the cluster ...", onlineColumns, nil)
 }
 
 func catalogStatus(c *call) error {
@@ -234,8 +218,7 @@ func resolveHost(c *call) error {
 	if err != nil {
 		return &exitError{exitData, err}
 	}
-	columns := []column[string]{{"address", "", func(a string) any { return a }}}
-	return list(c, "Addresses of "+c.words[0]+" ...", columns, nil, 1, addresses)
+	return list(c, "Addresses of "+c.words[0]+" ...", columnsOf("address", column[string]{"address", func(a string) any { return a }}), nil, addresses)
 }
 
 func setClusterName(c *call) error {
@@ -274,7 +257,7 @@ func memoryBreakdown(c *call) error {
 		}
 	}
 	slices.SortFunc(rows, func(a, b use) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name)) })
-	return list(c, "Memory of node "+node+" ...", useColumns, nil, len(useColumns), rows)
+	return list(c, "Memory of node "+node+" ...", useColumns, nil, rows)
 }
 
 // use is something that memory is used for.
@@ -283,7 +266,7 @@ type use struct {
 	bytes int64
 }
 
-var useColumns = []column[use]{
-	{"name", "", func(u use) any { return u.name }},
-	{"bytes", "", func(u use) any { return u.bytes }},
-}
+var useColumns = columnsOf("name bytes",
+	column[use]{"name", func(u use) any { return u.name }},
+	column[use]{"bytes", func(u use) any { return u.bytes }},
+)

@@ -14,10 +14,10 @@ import (
 func connectionVerbs() []verb {
 	ctl := []string{ctlName}
 	return []verb{
-		{name: "list_connections", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the connections of clients to all nodes", columns: names(connectionColumns), run: listConnections, also: ctl, live: true, example: "name user state"},
-		{name: "list_channels", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the channels of clients at all nodes", columns: names(channelColumns), run: listChannels, also: ctl, live: true, example: "name user messages_unacknowledged"},
-		{name: "list_consumers", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the consumers of a vhost", columns: names(consumerColumns), run: listConsumers, also: ctl, live: true, example: "-p shop queue_name consumer_tag messages_unacknowledged"},
-		{name: "consumer_timeouts", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the last consumer timeouts in a vhost, the latest first", columns: names(timeoutColumns), run: listTimeouts, live: true, example: "-p shop queue_name consumer_tag held_ms action"},
+		{name: "list_connections", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the connections of clients to all nodes", columns: connectionColumns.names(), run: listConnections, also: ctl, live: true, example: "name user state"},
+		{name: "list_channels", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the channels of clients at all nodes", columns: channelColumns.names(), run: listChannels, also: ctl, live: true, example: "name user messages_unacknowledged"},
+		{name: "list_consumers", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the consumers of a vhost", columns: consumerColumns.names(), run: listConsumers, also: ctl, live: true, example: "-p shop queue_name consumer_tag messages_unacknowledged"},
+		{name: "consumer_timeouts", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the last consumer timeouts in a vhost, the latest first", columns: timeoutColumns.names(), run: listTimeouts, live: true, example: "-p shop queue_name consumer_tag held_ms action"},
 		{name: "close_connection", arguments: "NAME REASON", least: 2, maxArguments: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections"), also: ctl, example: "'10.0.0.7:50000 -> 10.0.0.1:5672' maintenance"},
 		{name: "close_all_connections", arguments: "REASON", least: 1, maxArguments: 1, about: "closes the connections to a vhost, or all", run: closeAllConnections, also: ctl,
 			options: []option{{"global", "those to all vhosts", ""}, {"limit", "`NUMBER` of connections to close at most", ""}, {"per-connection-delay", "`MS` to wait between two", ""}}, example: "-p shop --limit 10 maintenance"},
@@ -25,29 +25,10 @@ func connectionVerbs() []verb {
 	}
 }
 
-var connectionColumns = []column[api.Connection]{
-	{"user", "", func(c api.Connection) any { return c.User }},
-	{"peer_host", "", func(c api.Connection) any { return c.PeerHost }},
-	{"peer_port", "", func(c api.Connection) any { return c.PeerPort }},
-	{"state", "running or closing", func(c api.Connection) any { return c.State }},
-	{"name", "", func(c api.Connection) any { return c.Name }},
-	{"user_provided_name", "", func(c api.Connection) any { return c.UserProvidedName }},
-	{"node", "it is connected to", func(c api.Connection) any { return c.Node }},
-	{"vhost", "", func(c api.Connection) any { return c.VHost }},
-	{"channels", "open", func(c api.Connection) any { return c.Channels }},
-	{"channel_max", "", func(c api.Connection) any { return c.ChannelMax }},
-	{"frame_max", "", func(c api.Connection) any { return c.FrameMax }},
-	{"timeout", "heartbeat, in s", func(c api.Connection) any { return c.Heartbeat }},
-	{"connected_at", "ms since 1970", func(c api.Connection) any { return c.ConnectedAt }},
-	{"auth_mechanism", "", func(c api.Connection) any { return c.AuthMechanism }},
-	{"ssl", "", func(c api.Connection) any { return c.TLS }},
-	{"recv_oct", "octets", func(c api.Connection) any { return c.ReceivedBytes }},
-	{"send_oct", "octets", func(c api.Connection) any { return c.SentBytes }},
-	{"client_properties", "", func(c api.Connection) any { return c.ClientProperties }},
-}
+var connectionColumns = columnsOf[api.Connection]("user peer_host peer_port state")
 
 func listConnections(c *call) error {
-	return listAt(c, path("connections"), "Listing connections ...", connectionColumns, c.words, 4)
+	return listAt(c, path("connections"), "Listing connections ...", connectionColumns, c.words)
 }
 
 // closeConnections deletes what the first word names, with the second as reason.
@@ -64,28 +45,13 @@ func closeConnections(at ...string) func(*call) error {
 	}
 }
 
-var channelColumns = []column[api.Channel]{
-	{"pid", "its name: CONNECTION (NUMBER)", func(c api.Channel) any { return c.Name }},
-	{"user", "", func(c api.Channel) any { return c.User }},
-	{"consumer_count", "", func(c api.Channel) any { return c.Consumers }},
-	{"messages_unacknowledged", "deliveries", func(c api.Channel) any { return c.Unacknowledged }},
-	{"name", "", func(c api.Channel) any { return c.Name }},
-	{"number", "", func(c api.Channel) any { return c.Number }},
-	{"connection", "its name", func(c api.Channel) any { return c.Connection.Name }},
-	{"node", "it is connected to", func(c api.Channel) any { return c.Node }},
-	{"vhost", "", func(c api.Channel) any { return c.VHost }},
-	{"state", "running or closing", func(c api.Channel) any { return c.State }},
-	{"prefetch_count", "of each consumer; 0: no limit", func(c api.Channel) any { return c.Prefetch }},
-	{"global_prefetch_count", "of all together; 0: no limit", func(c api.Channel) any { return c.SharedPrefetch }},
-	{"messages_unconfirmed", "publishes, in confirm mode", func(c api.Channel) any { return c.Unconfirmed }},
-	{"messages_uncommitted", "publishes, in a transaction", func(c api.Channel) any { return c.Uncommitted }},
-	{"acks_uncommitted", "settlements, in a transaction", func(c api.Channel) any { return c.Unsettled }},
-	{"confirm", "", func(c api.Channel) any { return c.Confirm }},
-	{"transactional", "", func(c api.Channel) any { return c.Transactional }},
-}
+var channelColumns = columnsOf("pid user consumer_count messages_unacknowledged",
+	column[api.Channel]{"pid", func(c api.Channel) any { return c.Name }},
+	column[api.Channel]{"connection", func(c api.Channel) any { return c.Connection.Name }},
+)
 
 func listChannels(c *call) error {
-	return listAt(c, path("channels"), "Listing channels ...", channelColumns, c.words, 4)
+	return listAt(c, path("channels"), "Listing channels ...", channelColumns, c.words)
 }
 
 // closeAllConnections closes connections one after the other.

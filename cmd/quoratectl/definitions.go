@@ -56,12 +56,7 @@ func writePrivate(name string, content []byte) error {
 	return os.Rename(f.Name(), name)
 }
 
-var skippedColumns = []column[api.Skipped]{
-	{"section", "", func(s api.Skipped) any { return s.Section }},
-	{"vhost", "", func(s api.Skipped) any { return s.VHost }},
-	{"name", "", func(s api.Skipped) any { return s.Name }},
-	{"reason", "", func(s api.Skipped) any { return s.Reason }},
-}
+var skippedColumns = columnsOf[api.Skipped]("section vhost name reason")
 
 // notes writes what definitions that were taken do otherwise than where they are from.
 func (c *call) notes(notes []api.Skipped) {
@@ -90,7 +85,7 @@ func importDefinitions(c *call) error {
 	if report.SkippedTotal == 0 {
 		return nil
 	}
-	if err := list(c, "Definitions that were not imported ...", skippedColumns, nil, len(skippedColumns), report.Skipped); err != nil {
+	if err := list(c, "Definitions that were not imported ...", skippedColumns, nil, report.Skipped); err != nil {
 		return err
 	}
 	return &exitError{exitData, fmt.Errorf("%d definitions were not imported, the others were", report.SkippedTotal)}

@@ -8,15 +8,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-var scheduledColumns = []column[api.Scheduled]{
-	{"id", "of the message", func(m api.Scheduled) any { return m.ID }},
-	{"schedule_id", "given by its publisher", func(m api.Scheduled) any { return m.ScheduleID }},
-	{"due_at", "ms since the epoch", func(m api.Scheduled) any { return m.DueAt }},
-	{"remaining_ms", "until then", func(m api.Scheduled) any { return m.RemainingMS }},
-	{"routing_key", "it was published with", func(m api.Scheduled) any { return m.RoutingKey }},
-	{"bytes", "of its body", func(m api.Scheduled) any { return m.Bytes }},
-	{"message_id", "property", func(m api.Scheduled) any { return m.MessageID }},
-}
+var scheduledColumns = columnsOf[api.Scheduled]("id schedule_id due_at remaining_ms routing_key bytes message_id")
 
 // delayedVerbs are the actions on messages that wait for their time.
 func delayedVerbs() []verb {
@@ -68,7 +60,7 @@ func listDelayed(c *call, at string) error {
 			return err
 		}
 		if all = append(all, page...); len(page) < 1000 {
-			return list(c, "Listing messages that wait ...", scheduledColumns, nil, len(scheduledColumns), all)
+			return list(c, "Listing messages that wait ...", scheduledColumns, nil, all)
 		}
 	}
 }

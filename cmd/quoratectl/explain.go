@@ -20,27 +20,16 @@ const verifyLimit = 3600
 // historyVerbs are about what happened to messages, and whether replicas agree.
 func historyVerbs() []verb {
 	return []verb{
-		{name: "list_deaths", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the last messages of a queue that ended otherwise than by an acknowledgement", run: listDeaths, columns: names(endedColumns), live: true,
+		{name: "list_deaths", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the last messages of a queue that ended otherwise than by an acknowledgement", run: listDeaths, columns: endedColumns.names(), live: true,
 			options: []option{queueOption, messageIDOption, {"reason", "only ends for `REASON`: expired, rejected, maxlen …", ""}, {"since", "only ends since `MS`, milliseconds since 1970", ""}}, example: "--queue orders --reason expired"},
 		{name: "explain", about: "shows what happened to messages of a queue", run: explain, options: []option{queueOption, messageIDOption, {"message", "the message with the `NUMBER`", ""}}, example: "--queue orders --message-id 4711"},
-		{name: "verify_replicas", about: "compares the states of all replicas of the vhost's queues, or of one queue, each at one entry", more: " Exit code 0: all are equal, 1: some differ, 75: some could not be compared.", run: verifyReplicas, columns: names(verificationColumns), arguments: "[COLUMN ...]", maxArguments: -1, options: []option{queueOption}, timeout: verifyLimit, example: "--queue orders"},
+		{name: "verify_replicas", about: "compares the states of all replicas of the vhost's queues, or of one queue, each at one entry", more: " Exit code 0: all are equal, 1: some differ, 75: some could not be compared.", run: verifyReplicas, columns: verificationColumns.names(), arguments: "[COLUMN ...]", maxArguments: -1, options: []option{queueOption}, timeout: verifyLimit, example: "--queue orders"},
 	}
 }
 
-var endedColumns = []column[api.Ended]{
-	{"number", "of the record", func(e api.Ended) any { return e.Number }},
-	{"at", "when, by the queue's clock", func(e api.Ended) any { return time.UnixMilli(e.At).UTC().Format("2006-01-02T15:04:05.000Z") }},
-	{"reason", "why", func(e api.Ended) any { return e.Reason }},
-	{"count", "messages", func(e api.Ended) any { return e.Count }},
-	{"message", "its number", func(e api.Ended) any { return e.Message }},
-	{"message_id", "property", func(e api.Ended) any { return e.MessageID }},
-	{"correlation_id", "property", func(e api.Ended) any { return e.CorrelationID }},
-	{"index", "of the log entry", func(e api.Ended) any { return e.Index }},
-	{"acquired_count", "hand-outs", func(e api.Ended) any { return e.AcquiredCount }},
-	{"consumer_tag", "of who held it", func(e api.Ended) any { return e.ConsumerTag }},
-	{"disposition", "dead-letter strategy that took effect", func(e api.Ended) any { return e.Disposition }},
-	{"letter_state", "of its dead letter", func(e api.Ended) any { return e.LetterState }},
-}
+var endedColumns = columnsOf("number at reason count message message_id correlation_id index acquired_count consumer_tag disposition letter_state",
+	column[api.Ended]{"at", func(e api.Ended) any { return time.UnixMilli(e.At).UTC().Format("2006-01-02T15:04:05.000Z") }},
+)
 
 func listDeaths(c *call) error {
 	queue, err := c.queue()
@@ -61,7 +50,7 @@ func listDeaths(c *call) error {
 		}
 		all = append(all, page.Items...)
 		if after = page.Next; after == 0 {
-			return list(c, "Listing messages that have ended ...", endedColumns, c.words, len(endedColumns), all)
+			return list(c, "Listing messages that have ended ...", endedColumns, c.words, all)
 		}
 	}
 }
@@ -92,14 +81,14 @@ type verification struct {
 	replica api.VerifiedReplica
 }
 
-var verificationColumns = []column[verification]{
-	{"name", "of the queue", func(v verification) any { return v.of.Queue }},
-	{"verdict", "equal, different or unknown", func(v verification) any { return v.of.Verdict }},
-	{"node", "of the replica", func(v verification) any { return v.replica.Node }},
-	{"index", "of the entry", func(v verification) any { return v.of.Index }},
-	{"state_hash", "", func(v verification) any { return v.replica.StateHash }},
-	{"error", "why it is not known", func(v verification) any { return v.replica.Error }},
-}
+var verificationColumns = columnsOf("name verdict node index state_hash error",
+	column[verification]{"name", func(v verification) any { return v.of.Queue }},
+	column[verification]{"verdict", func(v verification) any { return v.of.Verdict }},
+	column[verification]{"node", func(v verification) any { return v.replica.Node }},
+	column[verification]{"index", func(v verification) any { return v.of.Index }},
+	column[verification]{"state_hash", func(v verification) any { return v.replica.StateHash }},
+	column[verification]{"error", func(v verification) any { return v.replica.Error }},
+)
 
 func verifyReplicas(c *call) error {
 	queues, err := toVerify(c)
@@ -128,7 +117,7 @@ func verifyReplicas(c *call) error {
 			rows = append(rows, verification{&v, r})
 		}
 	}
-	if err := list(c, "Comparing replicas ...", verificationColumns, c.words, len(verificationColumns), rows); err != nil {
+	if err := list(c, "Comparing replicas ...", verificationColumns, c.words, rows); err != nil {
 		return err
 	}
 	switch {

@@ -68,11 +68,8 @@ func listVHostLimits(c *call) error {
 	if err := c.get(path(append([]string{"vhost-limits"}, c.words...)...), &rows); err != nil {
 		return err
 	}
-	columns := []column[api.VHostLimits]{
-		{"vhost", "", func(l api.VHostLimits) any { return l.VHost }},
-		{"limits", "", func(l api.VHostLimits) any { return l.Value }},
-	}
-	return list(c, "Listing limits of vhosts ...", columns, nil, len(columns), rows)
+	limits := column[api.VHostLimits]{"limits", func(l api.VHostLimits) any { return l.Value }}
+	return list(c, "Listing limits of vhosts ...", columnsOf("vhost limits", limits), nil, rows)
 }
 
 func listUserLimits(c *call) error {
@@ -80,9 +77,6 @@ func listUserLimits(c *call) error {
 	if err := c.get(path(append([]string{"user-limits"}, c.words...)...), &rows); err != nil {
 		return err
 	}
-	columns := []column[api.UserLimits]{
-		{"user", "", func(l api.UserLimits) any { return l.User }},
-		{"limits", "", func(l api.UserLimits) any { return l.Value }},
-	}
-	return list(c, "Listing limits of users ...", columns, nil, len(columns), rows)
+	limits := column[api.UserLimits]{"limits", func(l api.UserLimits) any { return l.Value }}
+	return list(c, "Listing limits of users ...", columnsOf("user limits", limits), nil, rows)
 }

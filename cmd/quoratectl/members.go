@@ -59,12 +59,7 @@ func forgetNode(c *call) error {
 	return c.delete(path("nodes", c.words[0]))
 }
 
-var changeColumns = []column[api.MemberChange]{
-	{"vhost", "", func(m api.MemberChange) any { return m.VHost }},
-	{"name", "", func(m api.MemberChange) any { return m.Name }},
-	{"size", "replicas that it is to have", func(m api.MemberChange) any { return m.Size }},
-	{"result", "ok, or the error", func(m api.MemberChange) any { return m.Result }},
-}
+var changeColumns = columnsOf[api.MemberChange]("vhost name size result")
 
 // changeMembers changes members of the queues selected by the options.
 func changeMembers(c *call, method, path string, which api.Selection) error {
@@ -73,7 +68,7 @@ func changeMembers(c *call, method, path string, which api.Selection) error {
 	if err := c.client.do(c, method, path, which, &changes); err != nil {
 		return err
 	}
-	if err := list(c, "Changing members of queues ...", changeColumns, nil, len(changeColumns), changes); err != nil {
+	if err := list(c, "Changing members of queues ...", changeColumns, nil, changes); err != nil {
 		return err
 	}
 	failed := slices.DeleteFunc(slices.Clone(changes), func(m api.MemberChange) bool { return m.Result == "ok" })

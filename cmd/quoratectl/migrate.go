@@ -245,17 +245,17 @@ func byVHost(queues []migrate.Queue) (all [][]migrate.Queue) {
 	return all
 }
 
-var migratedColumns = []column[migrate.Outcome]{
-	{"vhost", "", func(o migrate.Outcome) any { return o.VHost }},
-	{"name", "", func(o migrate.Outcome) any { return o.Name }},
-	{"result", "", func(o migrate.Outcome) any { return o.Result }},
-	{"moved", "", func(o migrate.Outcome) any { return o.Moved }},
-	{"left", "", func(o migrate.Outcome) any { return o.Left }},
-	{"redelivered", "", func(o migrate.Outcome) any { return o.Redelivered }},
-	{"marked", "", func(o migrate.Outcome) any { return o.Marked }},
-	{"ttl_kept", "", func(o migrate.Outcome) any { return o.Kept }},
-	{"ttl_restarted", "", func(o migrate.Outcome) any { return o.Restarted }},
-}
+var migratedColumns = columnsOf("vhost name result moved left redelivered marked ttl_kept ttl_restarted",
+	column[migrate.Outcome]{"vhost", func(o migrate.Outcome) any { return o.VHost }},
+	column[migrate.Outcome]{"name", func(o migrate.Outcome) any { return o.Name }},
+	column[migrate.Outcome]{"result", func(o migrate.Outcome) any { return o.Result }},
+	column[migrate.Outcome]{"moved", func(o migrate.Outcome) any { return o.Moved }},
+	column[migrate.Outcome]{"left", func(o migrate.Outcome) any { return o.Left }},
+	column[migrate.Outcome]{"redelivered", func(o migrate.Outcome) any { return o.Redelivered }},
+	column[migrate.Outcome]{"marked", func(o migrate.Outcome) any { return o.Marked }},
+	column[migrate.Outcome]{"ttl_kept", func(o migrate.Outcome) any { return o.Kept }},
+	column[migrate.Outcome]{"ttl_restarted", func(o migrate.Outcome) any { return o.Restarted }},
+)
 
 // migration is the report as JSON.
 type migration struct {
@@ -275,8 +275,8 @@ func migrationReport(c *call, outcomes []migrate.Outcome, skipped []api.Skipped,
 	if c.options.formatter == "json" {
 		err = c.json(migration{outcomes, skipped})
 	} else {
-		if err = list(c, "Queues ...", migratedColumns, nil, len(migratedColumns), outcomes); err == nil && len(skipped) > 0 {
-			err = list(c, "What was not imported ...", skippedColumns, nil, len(skippedColumns), skipped)
+		if err = list(c, "Queues ...", migratedColumns, nil, outcomes); err == nil && len(skipped) > 0 {
+			err = list(c, "What was not imported ...", skippedColumns, nil, skipped)
 		}
 	}
 	switch {

@@ -40,20 +40,10 @@ func operationVerbs() []verb {
 	}
 }
 
-var nodeColumns = []column[api.Node]{
-	{"name", "", func(n api.Node) any { return n.Name }},
-	{"running", "is up", func(n api.Node) any { return n.Running }},
-	{"being_drained", "is about to stop", func(n api.Node) any { return n.BeingDrained }},
-	{"mem_used", "bytes", func(n api.Node) any { return n.MemoryUsed }},
-	{"mem_limit", "from here on there is an alarm", func(n api.Node) any { return n.MemoryLimit }},
-	{"mem_alarm", "", func(n api.Node) any { return n.MemoryAlarm }},
-	{"disk_free", "bytes", func(n api.Node) any { return n.DiskFree }},
-	{"disk_free_limit", "below it there is an alarm", func(n api.Node) any { return n.DiskFreeLimit }},
-	{"disk_free_alarm", "", func(n api.Node) any { return n.DiskFreeAlarm }},
-}
+var nodeColumns = columnsOf[api.Node]("name running being_drained mem_used mem_limit mem_alarm disk_free disk_free_limit disk_free_alarm")
 
 func listNodes(c *call) error {
-	return listAt(c, "/api/nodes", "Listing nodes ...", nodeColumns, nil, len(nodeColumns))
+	return listAt(c, "/api/nodes", "Listing nodes ...", nodeColumns, nil)
 }
 
 func drain(c *call) error {
@@ -150,20 +140,20 @@ func setDiskLimit(c *call) error {
 	return setLimit(c, "disk_free_limit", value, relative)
 }
 
-var memberColumns = []column[api.Member]{
-	{"node", "", func(m api.Member) any { return m.Node }},
-	{"state", "leader, follower, candidate; noproc: no answer", func(m api.Member) any { return m.State }},
-	{"membership", "voter or non_voter", func(m api.Member) any { return m.Membership }},
-	{"term", "", func(m api.Member) any { return m.Term }},
-	{"last_index", "of the log", func(m api.Member) any { return m.LastLogIndex }},
-	{"commit_index", "", func(m api.Member) any { return m.CommitIndex }},
-	{"applied_index", "", func(m api.Member) any { return m.LastApplied }},
-	{"snapshot_index", "-1: none", func(m api.Member) any { return m.SnapshotIndex }},
-	{"quarantined", "it must not lead", func(m api.Member) any { return m.Quarantined }},
-}
+var memberColumns = columnsOf("node state membership term last_index commit_index applied_index snapshot_index quarantined",
+	column[api.Member]{"node", func(m api.Member) any { return m.Node }},
+	column[api.Member]{"state", func(m api.Member) any { return m.State }},
+	column[api.Member]{"membership", func(m api.Member) any { return m.Membership }},
+	column[api.Member]{"term", func(m api.Member) any { return m.Term }},
+	column[api.Member]{"last_index", func(m api.Member) any { return m.LastLogIndex }},
+	column[api.Member]{"commit_index", func(m api.Member) any { return m.CommitIndex }},
+	column[api.Member]{"applied_index", func(m api.Member) any { return m.LastApplied }},
+	column[api.Member]{"snapshot_index", func(m api.Member) any { return m.SnapshotIndex }},
+	column[api.Member]{"quarantined", func(m api.Member) any { return m.Quarantined }},
+)
 
 func quorumStatus(c *call) error {
-	return listAt(c, path("queues", "quorum", c.options.vhost, c.words[0], "status"), "Status of quorum queue "+c.words[0]+" ...", memberColumns, nil, len(memberColumns))
+	return listAt(c, path("queues", "quorum", c.options.vhost, c.words[0], "status"), "Status of quorum queue "+c.words[0]+" ...", memberColumns, nil)
 }
 
 // forceCheckpoint has each queue that matches write a snapshot. One that fails does not keep the others
@@ -193,10 +183,7 @@ func transferLeadership(c *call) error {
 	return c.put(path("quorate", "queues", c.options.vhost, c.words[0], "leader"), api.Transfer{Node: c.words[1]})
 }
 
-var balanceColumns = []column[api.NodeLeaders]{
-	{"node", "", func(n api.NodeLeaders) any { return n.Node }},
-	{"leaders", "queues it is to lead", func(n api.NodeLeaders) any { return n.Leaders }},
-}
+var balanceColumns = columnsOf[api.NodeLeaders]("node leaders")
 
 func rebalance(c *call) error {
 	if w := c.words[0]; w != "quorum" && w != "all" {
@@ -213,5 +200,5 @@ func rebalance(c *call) error {
 		return c.json(r)
 	}
 	c.fields("", field{"moved", r.Moved}, field{"left", r.Left})
-	return list(c, "Leaders by node:", balanceColumns, nil, len(balanceColumns), r.Nodes)
+	return list(c, "Leaders by node:", balanceColumns, nil, r.Nodes)
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,30 +17,84 @@ import (
 // column is a column that a listing can show.
 type column[T any] struct {
 	name  string
-	about string
 	value func(row T) any
 }
 
+// columns are those that a listing can show, and does show if none is named.
+type columns[T any] struct{ all, shown []column[T] }
+
+// columnsOf returns own, and a column for each other field of T's JSON, under its name there. shown are the names of
+// those that are shown if none is named, in their order.
+func columnsOf[T any](shown string, own ...column[T]) columns[T] {
+	if t := reflect.TypeFor[T](); t.Kind() == reflect.Struct {
+		for _, f := range reflect.VisibleFields(t) {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" || name == "-" || slices.ContainsFunc(own, func(x column[T]) bool { return x.name == name }) {
+				continue
+			}
+			own = append(own, column[T]{name, func(row T) any { return fieldAt(reflect.ValueOf(row), f.Index) }})
+		}
+	}
+	x := columns[T]{all: own}
+	var unknown []string
+	if x.shown, unknown = x.named(strings.Fields(shown)); unknown != nil {
+		panic(fmt.Sprintf("no columns %q", unknown)) // a mistake in the text of the program
+	}
+	return x
+}
+
+// fieldAt is a field of a struct, without its pointer; nil for a pointer on the way that is nil.
+func fieldAt(v reflect.Value, index []int) any {
+	for _, i := range index {
+		if v = reflect.Indirect(v); !v.IsValid() {
+			return nil
+		}
+		v = v.Field(i)
+	}
+	if v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil
+	}
+	return reflect.Indirect(v).Interface()
+}
+
+// named returns the columns with these names, and the names that no column has.
+func (x columns[T]) named(names []string) (found []column[T], unknown []string) {
+	for _, name := range names {
+		if i := slices.IndexFunc(x.all, func(x column[T]) bool { return x.name == name }); i >= 0 {
+			found = append(found, x.all[i])
+		} else {
+			unknown = append(unknown, name)
+		}
+	}
+	return found, unknown
+}
+
+// names are those of all columns, those that are shown first.
+func (x columns[T]) names() (all []string) {
+	for _, c := range slices.Concat(x.shown, x.all) {
+		if !slices.Contains(all, c.name) {
+			all = append(all, c.name)
+		}
+	}
+	return all
+}
+
 // listAt shows the rows that the node answers at a path; see list.
-func listAt[T any](c *call, at, title string, columns []column[T], names []string, first int) error {
+func listAt[T any](c *call, at, title string, columns columns[T], names []string) error {
 	var rows []T
 	if err := c.get(at, &rows); err != nil {
 		return err
 	}
-	return list(c, title, columns, names, first, rows)
+	return list(c, title, columns, names, rows)
 }
 
-// list shows rows with the named columns; none: the first few.
-func list[T any](c *call, title string, columns []column[T], names []string, first int, rows []T) error {
-	chosen := columns[:first]
+// list shows rows with the named columns; none: those that are shown then.
+func list[T any](c *call, title string, columns columns[T], names []string, rows []T) error {
+	chosen := columns.shown
 	if len(names) > 0 {
-		chosen = nil
-		for _, name := range splitNames(names) {
-			i := slices.IndexFunc(columns, func(x column[T]) bool { return x.name == name })
-			if i < 0 {
-				return usageError("no column %q", name)
-			}
-			chosen = append(chosen, columns[i])
+		var unknown []string
+		if chosen, unknown = columns.named(splitNames(names)); unknown != nil {
+			return usageError("no column %q", unknown[0])
 		}
 	}
 	if c.options.formatter == "json" {
@@ -176,7 +231,9 @@ func cell(v any) string {
 		return ""
 	case json.RawMessage:
 		return string(v)
-	case map[string]any, map[string]int64, map[string]string, []string, []any:
+	}
+	switch reflect.ValueOf(v).Kind() {
+	case reflect.Map, reflect.Slice, reflect.Struct:
 		text, err := json.Marshal(v)
 		if err != nil {
 			return err.Error()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
@@ -83,4 +84,29 @@ func wrongLine(root *cobra.Command, words []string) string {
 		}
 	}
 	return ""
+}
+
+// Each field of a listing's JSON is a column, and what a pointer that is nil would have is nothing.
+func TestColumns(t *testing.T) {
+	leader := "n1"
+	rows := []api.Queue{{Name: "led", Leader: &leader, QueueStats: &api.QueueStats{Parked: 3}}, {Name: "lost"}}
+	found, unknown := queueColumns.named([]string{"name", "leader", "messages_parked", "colour"})
+	if !slices.Equal(unknown, []string{"colour"}) {
+		t.Errorf("unknown: %q", unknown)
+	}
+	var cells []string
+	for _, row := range rows {
+		for _, x := range found {
+			cells = append(cells, cell(x.value(row)))
+		}
+	}
+	if want := []string{"led", "n1", "3", "lost", "", ""}; !slices.Equal(cells, want) {
+		t.Errorf("%q, want %q", cells, want)
+	}
+	if text := cell(columnsOf[api.Connection]("held_memory").shown[0].value(api.Connection{})); !strings.HasPrefix(text, `{"channels":0`) {
+		t.Errorf("a struct is shown as %s", text)
+	}
+	if names := queueColumns.names(); !slices.Equal(names[:2], []string{"name", "messages"}) || !slices.Contains(names, "next_expiry_at") {
+		t.Errorf("%q", names)
+	}
 }

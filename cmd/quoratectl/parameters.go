@@ -22,11 +22,7 @@ func parameterVerbs() []verb {
 	}
 }
 
-var parameterColumns = []column[api.Parameter]{
-	{"component", "", func(p api.Parameter) any { return p.Component }},
-	{"name", "", func(p api.Parameter) any { return p.Name }},
-	{"value", "", func(p api.Parameter) any { return p.Value }},
-}
+var parameterColumns = columnsOf[api.Parameter]("component name value")
 
 func listParameters(c *call) error {
 	var all, rows []api.Parameter
@@ -38,7 +34,7 @@ func listParameters(c *call) error {
 			rows = append(rows, p)
 		}
 	}
-	return list(c, "Listing runtime parameters for vhost "+c.options.vhost+" ...", parameterColumns, nil, len(parameterColumns), rows)
+	return list(c, "Listing runtime parameters for vhost "+c.options.vhost+" ...", parameterColumns, nil, rows)
 }
 
 func setParameter(c *call) error {
@@ -53,11 +49,7 @@ func listGlobalParameters(c *call) error {
 	if err := c.get(path("global-parameters"), &rows); err != nil {
 		return err
 	}
-	columns := []column[api.GlobalParameter]{
-		{"name", "", func(p api.GlobalParameter) any { return p.Name }},
-		{"value", "", func(p api.GlobalParameter) any { return p.Value }},
-	}
-	return list(c, "Listing global runtime parameters ...", columns, nil, len(columns), rows)
+	return list(c, "Listing global runtime parameters ...", columnsOf[api.GlobalParameter]("name value"), nil, rows)
 }
 
 func setGlobalParameter(c *call) error {

@@ -46,14 +46,7 @@ func setPolicy(c *call, where string) error {
 	})
 }
 
-var policyColumns = []column[api.Policy]{
-	{"vhost", "", func(p api.Policy) any { return p.VHost }},
-	{"name", "", func(p api.Policy) any { return p.Name }},
-	{"pattern", "", func(p api.Policy) any { return p.Pattern }},
-	{"apply-to", "", func(p api.Policy) any { return p.ApplyTo }},
-	{"definition", "", func(p api.Policy) any { return p.Definition }},
-	{"priority", "", func(p api.Policy) any { return p.Priority }},
-}
+var policyColumns = columnsOf[api.Policy]("vhost name pattern apply-to definition priority")
 
 func listPolicies(c *call, where string) error {
 	var rows []api.Policy
@@ -64,5 +57,5 @@ func listPolicies(c *call, where string) error {
 	if where != "policies" {
 		title = "Listing operator policies for vhost "
 	}
-	return list(c, title+c.options.vhost+" ...", policyColumns, nil, len(policyColumns), rows)
+	return list(c, title+c.options.vhost+" ...", policyColumns, nil, rows)
 }

@@ -6,17 +6,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
-var deferredColumns = []column[api.Deferred]{
-	{"number", "", func(m api.Deferred) any { return m.Number }},
-	{"deferral_token", "", func(m api.Deferred) any { return m.Token }},
-	{"due_at", "", func(m api.Deferred) any { return m.DueAt }},
-	{"expires_at", "", func(m api.Deferred) any { return m.ExpiresAt }},
-	{"acquired_count", "", func(m api.Deferred) any { return m.AcquiredCount }},
-	{"delivery_count", "", func(m api.Deferred) any { return m.DeliveryCount }},
-	{"routing_key", "", func(m api.Deferred) any { return m.RoutingKey }},
-	{"bytes", "", func(m api.Deferred) any { return m.Bytes }},
-	{"message_id", "", func(m api.Deferred) any { return m.MessageID }},
-}
+var deferredColumns = columnsOf[api.Deferred]("number deferral_token due_at expires_at acquired_count delivery_count routing_key bytes message_id")
 
 func listDeferred(c *call) error {
 	var all []api.Deferred
@@ -26,7 +16,7 @@ func listDeferred(c *call) error {
 			return err
 		}
 		if all, after = append(all, page.Items...), page.Next; after == 0 {
-			return list(c, "Listing deferred messages of queue "+c.words[0]+" ...", deferredColumns, nil, len(deferredColumns), all)
+			return list(c, "Listing deferred messages of queue "+c.words[0]+" ...", deferredColumns, nil, all)
 		}
 	}
 }

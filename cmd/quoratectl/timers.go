@@ -16,12 +16,12 @@ type timer struct {
 	at       int64 // ms since 1970
 }
 
-var timerColumns = []column[timer]{
-	{"timer", "what happens", func(t timer) any { return t.name }},
-	{"of", "consumer tag", func(t timer) any { return t.of }},
-	{"at", "UTC", func(t timer) any { return time.UnixMilli(t.at).UTC().Format("2006-01-02T15:04:05.000Z") }},
-	{"remaining_ms", "by this machine's clock", func(t timer) any { return time.Until(time.UnixMilli(t.at)).Milliseconds() }},
-}
+var timerColumns = columnsOf("timer of at remaining_ms",
+	column[timer]{"timer", func(t timer) any { return t.name }},
+	column[timer]{"of", func(t timer) any { return t.of }},
+	column[timer]{"at", func(t timer) any { return time.UnixMilli(t.at).UTC().Format("2006-01-02T15:04:05.000Z") }},
+	column[timer]{"remaining_ms", func(t timer) any { return time.Until(time.UnixMilli(t.at)).Milliseconds() }},
+)
 
 // queueTimers shows what a queue and its consumers wait for, what is next first.
 func queueTimers(c *call) error {
@@ -54,7 +54,7 @@ func queueTimers(c *call) error {
 		}
 	}
 	slices.SortFunc(timers, func(a, b timer) int { return cmp.Compare(a.at, b.at) })
-	return list(c, "Timers of queue "+c.words[0]+" ...", timerColumns, nil, len(timerColumns), timers)
+	return list(c, "Timers of queue "+c.words[0]+" ...", timerColumns, nil, timers)
 }
 
 // timeKinds are what may come next, and how the API counts it.
@@ -79,14 +79,14 @@ type nextRow struct {
 	atLeast           bool
 }
 
-var nextColumns = []column[nextRow]{
-	{"event", "what happens", func(r nextRow) any { return r.event }},
-	{"minute", "within a minute", func(r nextRow) any { return r.minute }},
-	{"hour", "within an hour", func(r nextRow) any { return r.hour }},
-	{"day", "within a day", func(r nextRow) any { return r.day }},
-	{"at_least", "there may be more", func(r nextRow) any { return r.atLeast }},
-	{"about", "what is counted", func(r nextRow) any { return r.about }},
-}
+var nextColumns = columnsOf("event minute hour day at_least",
+	column[nextRow]{"event", func(r nextRow) any { return r.event }},
+	column[nextRow]{"minute", func(r nextRow) any { return r.minute }},
+	column[nextRow]{"hour", func(r nextRow) any { return r.hour }},
+	column[nextRow]{"day", func(r nextRow) any { return r.day }},
+	column[nextRow]{"at_least", func(r nextRow) any { return r.atLeast }},
+	column[nextRow]{"about", func(r nextRow) any { return r.about }},
+)
 
 // showTime shows what comes next in all queues.
 func showTime(c *call) error {
@@ -102,15 +102,13 @@ func showTime(c *call) error {
 	if t.Unknown > 0 {
 		title = fmt.Sprintf("What comes next in %d queues, not counting %d without a leader that answers ...", t.Queues, t.Unknown)
 	}
-	return list(c, title, nextColumns, c.words, 5, rows)
+	return list(c, title, nextColumns, c.words, rows)
 }
 
 // queueTimeColumns are what a queue is, and the counts of an hour, a minute and a day.
-var queueTimeColumns = func() []column[api.QueueTime] {
-	columns := []column[api.QueueTime]{
-		{"name", "", func(q api.QueueTime) any { return q.Name }},
-		{"next_at", "ms since 1970", func(q api.QueueTime) any { return q.NextAt }},
-	}
+var queueTimeColumns = func() columns[api.QueueTime] {
+	shown := "name next_at"
+	var counts []column[api.QueueTime]
 	for _, span := range []struct {
 		name string
 		of   func(q *api.QueueTime) *api.TimeCounts
@@ -120,17 +118,18 @@ var queueTimeColumns = func() []column[api.QueueTime] {
 		{"day", func(q *api.QueueTime) *api.TimeCounts { return &q.Day }},
 	} {
 		for _, k := range timeKinds {
-			columns = append(columns, column[api.QueueTime]{k.name + "_" + span.name, k.about, func(q api.QueueTime) any { return k.of(span.of(&q)) }})
+			if span.name == "hour" {
+				shown += " " + k.name + "_hour"
+			}
+			counts = append(counts, column[api.QueueTime]{k.name + "_" + span.name, func(q api.QueueTime) any { return k.of(span.of(&q)) }})
 		}
 	}
-	return append(columns,
-		column[api.QueueTime]{"exchange", "whose delayed messages the queue holds", func(q api.QueueTime) any { return q.Exchange }},
-		column[api.QueueTime]{"at_least", "there may be more", func(q api.QueueTime) any { return q.AtLeast }})
+	return columnsOf(shown, counts...)
 }()
 
 // listTimes lists the queues of a vhost in which something comes within a day.
 func listTimes(c *call) error {
-	return listAt(c, path("quorate", "time", "queues", c.options.vhost), "Listing what comes next in queues of vhost "+c.options.vhost+" ...", queueTimeColumns, c.words, 2+len(timeKinds))
+	return listAt(c, path("quorate", "time", "queues", c.options.vhost), "Listing what comes next in queues of vhost "+c.options.vhost+" ...", queueTimeColumns, c.words)
 }
 
 // listMatching lists policies by their patterns, as a node matches them.
@@ -159,5 +158,5 @@ func listMatching(c *call) error {
 		}
 		return cmp.Compare(b.Priority, a.Priority)
 	})
-	return list(c, "Listing policies that match queue "+c.words[0]+" ...", policyColumns, nil, len(policyColumns), rows)
+	return list(c, "Listing policies that match queue "+c.words[0]+" ...", policyColumns, nil, rows)
 }

@@ -22,19 +22,14 @@ func tokenVerbs() []verb {
 	}}
 }
 
-var tokenColumns = []column[api.JoinToken]{
-	{"id", "of the token", func(t api.JoinToken) any { return t.ID }},
-	{"node", "the only name that it is good for", func(t api.JoinToken) any { return t.Node }},
-	{"used_by", "node that it has let in", func(t api.JoinToken) any { return t.UsedBy }},
-	{"ttl", "ms that are left", func(t api.JoinToken) any { return t.TTL }},
-}
+var tokenColumns = columnsOf[api.JoinToken]("id node used_by ttl")
 
 func listTokens(c *call) error {
 	var all []api.JoinToken
 	if err := c.get(path("quorate", "tokens"), &all); err != nil {
 		return err
 	}
-	return list(c, "Listing tokens ...", tokenColumns, nil, len(tokenColumns), all)
+	return list(c, "Listing tokens ...", tokenColumns, nil, all)
 }
 
 // createToken prints only the token, so that a program may read it.

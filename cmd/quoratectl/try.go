@@ -50,14 +50,7 @@ func publish(c *call) error {
 	return nil
 }
 
-var gotColumns = []column[api.Message]{
-	{"routing_key", "", func(m api.Message) any { return m.RoutingKey }},
-	{"exchange", "", func(m api.Message) any { return m.Exchange }},
-	{"redelivered", "", func(m api.Message) any { return m.Redelivered }},
-	{"payload", "", func(m api.Message) any { return m.Payload }},
-	{"payload_encoding", "", func(m api.Message) any { return m.PayloadEncoding }},
-	{"properties", "", func(m api.Message) any { return m.Properties }},
-}
+var gotColumns = columnsOf[api.Message]("routing_key exchange redelivered payload payload_encoding properties")
 
 func get(c *call) error {
 	count, err := countIn(c.words, 1, 1)
@@ -72,5 +65,5 @@ func get(c *call) error {
 	if err := c.post(path("queues", c.options.vhost, c.words[0], "get"), map[string]any{"count": count, "ackmode": mode, "encoding": "auto"}, &got); err != nil {
 		return err
 	}
-	return list(c, "Messages of queue "+c.words[0]+" ...", gotColumns, nil, len(gotColumns), got)
+	return list(c, "Messages of queue "+c.words[0]+" ...", gotColumns, nil, got)
 }

@@ -129,12 +129,3 @@ func groups() []group {
 		{"Certificates, tokens and data folders", slices.Concat(certsVerbs(), tokenVerbs(), folderVerbs())},
 	}
 }
-
-// names are those of columns.
-func names[T any](columns []column[T]) []string {
-	names := make([]string, len(columns))
-	for i, x := range columns {
-		names[i] = x.name
-	}
-	return names
-}

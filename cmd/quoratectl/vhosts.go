@@ -11,7 +11,7 @@ import (
 func vhostVerbs() []verb {
 	ctl := []string{ctlName}
 	return []verb{
-		{name: "list_vhosts", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the vhosts", columns: names(vhostColumns), run: listVHosts, also: ctl, example: "name description"},
+		{name: "list_vhosts", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the vhosts", columns: vhostColumns.names(), run: listVHosts, also: ctl, example: "name description"},
 		{name: "add_vhost", arguments: "NAME", least: 1, maxArguments: 1, about: "creates a vhost", run: addVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --description 'the shop'"},
 		{name: "update_vhost_metadata", arguments: "NAME", least: 1, maxArguments: 1, about: "changes the description or the tags of a vhost; what is not given is left unchanged", run: updateVHost, options: []option{descriptionOption, tagsOption, queueTypeOption}, also: ctl, example: "shop --tags production,eu"},
 		{name: "set_vhost_tags", arguments: "NAME [TAG ...]", least: 1, maxArguments: -1, about: "replaces the tags of a vhost", run: setVHostTags, also: ctl, example: "shop production"},
@@ -23,16 +23,10 @@ func vhostVerbs() []verb {
 	}
 }
 
-var vhostColumns = []column[api.VHost]{
-	{"name", "", func(v api.VHost) any { return v.Name }},
-	{"description", "", func(v api.VHost) any { return v.Description }},
-	{"tags", "", func(v api.VHost) any { return v.Tags }},
-	{"protected_from_deletion", "", func(v api.VHost) any { return v.ProtectedFromDeletion }},
-	{"cluster_state", "", func(v api.VHost) any { return v.ClusterState }},
-}
+var vhostColumns = columnsOf[api.VHost]("name")
 
 func listVHosts(c *call) error {
-	return listAt(c, path("vhosts"), "Listing vhosts ...", vhostColumns, c.words, 1)
+	return listAt(c, path("vhosts"), "Listing vhosts ...", vhostColumns, c.words)
 }
 
 // vhostExists reports whether a vhost exists.
