@@ -412,6 +412,11 @@ func TestQueues(t *testing.T) {
 		"name": "a/b c", "vhost": "/", "type": "quorum", "durable": true, "auto_delete": false, "exclusive": false,
 		"arguments": map[string]any{"x-max-length": 9}, "policy": "p", "operator_policy": "op",
 		"effective_policy_definition": map[string]any{"message-ttl": 20000, "dead-letter-exchange": "x"},
+		"settings": []map[string]any{
+			{"key": "dead-letter-exchange", "policy": "x", "effective": "x", "by": "policy"},
+			{"key": "max-length", "argument": 9, "effective": 9, "by": "argument"},
+			{"key": "message-ttl", "policy": 30000, "operator_policy": 20000, "effective": 20000, "by": "operator policy", "rule": "the smaller"},
+		},
 		"delivery_limit":              20, "dead_letter_strategy": "transactional", "state": "running", "leader": "n3", "node": "n3",
 		"members": []string{"n1", "n2", "n3"}, "online": []string{"n1", "n2", "n3"}, "messages": 6, "messages_ready": 3,
 		"messages_unacknowledged": 2, "messages_dlx": 1, "consumers": 4, "settings_in_force": false,

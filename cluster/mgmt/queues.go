@@ -165,10 +165,28 @@ func (qs queues) get(w *responder, r *request) {
 	addQueueTraffic(&d, report, q.ID)
 	d.Incoming, d.Deliveries = withExchanges(report), withChannels(report, consumeCounters)
 	d.ConsumerDetails, d.Expiring = orEmpty(consuming), byQueue[q.ID].Expiring
+	d.Settings = settingsOf(r.view.EffectivePolicy(q).Said(q.Arguments))
 	if d.QueueStats != nil && d.Raft != nil {
 		d.Raft.Members = raftMembers(d.Raft, members)
 	}
 	w.answer(http.StatusOK, d)
+}
+
+func settingsOf(said []catalog.Said) []api.QueueSetting {
+	given := func(v *logpb.Value) any {
+		if v == nil {
+			return nil
+		}
+		return jsonOf(v)
+	}
+	all := make([]api.QueueSetting, len(said))
+	for i, s := range said {
+		all[i] = api.QueueSetting{
+			Key: s.Key, Argument: given(s.Argument), Policy: given(s.Policy), OperatorPolicy: given(s.Operator),
+			Effective: jsonOf(s.Effective), By: s.By, Rule: s.Rule,
+		}
+	}
+	return all
 }
 
 // together calls functions concurrently, each of which asks other nodes, and returns when all have

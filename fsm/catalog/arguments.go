@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,64 +27,21 @@ type argument struct {
 	check func(v *logpb.Value) string
 }
 
-// queueArguments are the arguments of queue.declare that have a meaning, in the
-// order in which they are checked. The dead-letter exchange is checked before
-// all of them. Arguments that are not listed here are stored and ignored.
-//
-// The order decides which of several mistakes is reported to the client. Apply
-// runs these checks on declares in the log, so a check must not become stricter
-// without a new version of the machine.
-var queueArguments = []argument{
-	{typeArgument, false, checkQueueType}, // compared by meaning, see equivalentType
-	{"x-dead-letter-exchange", true, longstr},
-	{"x-dead-letter-routing-key", true, longstr},
-	{"x-dead-letter-max-pending", true, between(0, math.MaxInt64-1)},
-	{"x-dead-letter-strategy", true, oneOf("invalid_dlx_strategy", strategies...)},
-	{"x-expires", true, between(1, MaxTTL)},
-	{"x-message-ttl", true, between(0, MaxTTL)},
-	{"x-ttl-precedence", true, oneOf("invalid_ttl_precedence", precedences...)},
-	{"x-expires-keep-pending", true, boolean},
-	{idleArgument, true, between(0, MaxTTL)}, // and at least the cluster's minimum, see checkIdle
-	{"x-idle-counts-routed", true, boolean},
-	{holdArgument, true, boolean},
-	{"x-delivery-delay", true, between(0, MaxTTL)},
-	{"x-max-length", true, between(0, math.MaxInt64-1)},
-	{"x-max-length-bytes", true, between(0, math.MaxInt64-1)},
-	{"x-max-in-memory-length", true, between(0, math.MaxInt64)},
-	{"x-max-in-memory-bytes", true, between(0, math.MaxInt64)},
-	{"x-max-priority", true, checkMaxPriority},
-	{"x-overflow", true, oneOf("invalid_overflow", overflows...)},
-	{"x-single-active-consumer", true, boolean},
-	{"x-consumer-timeout", true, between(0, math.MaxInt64-1)},
-	{"x-consumer-timeout-action", true, oneOf("invalid_consumer_timeout_action", timeoutActions...)},
-	{"x-consumer-disconnected-timeout", true, between(0, math.MaxInt64-1)},
-	{"x-lock-duration", true, between(leastLock, maxLock)},
-	{"x-max-lock-duration", true, between(leastLock, MaxTTL)},
-	{"x-count-lock-expiry", true, boolean},
-	{"x-quorum-initial-group-size", true, between(1, math.MaxInt64)},
-	{"x-quorum-target-group-size", false, between(1, math.MaxInt64)},
-	{"x-queue-leader-locator", true, oneOf("invalid_queue_locator_arg", locators...)},
-	{"x-delivery-limit", true, between(math.MinInt64, math.MaxInt64)},
-	{"x-delayed-retry-type", true, oneOf("invalid_delayed_retry_type", retries...)},
-	{"x-delayed-retry-min", true, between(0, math.MaxInt64-1)}, // see checkRetry too
-	{"x-delayed-retry-max", true, between(0, math.MaxInt64-1)},
-	{"x-delayed-retry-strategy", true, oneOf("invalid_delayed_retry_strategy", retryStrategies...)},
-	{"x-delayed-retry-multiplier", true, between(leastMultiplier, maxMultiplier)},
-	{"x-delayed-retry-steps", true, checkSteps},
-	{"x-delayed-retry-jitter", true, between(0, 100)},
-	{"x-delayed-retry-count", true, oneOf("invalid_delayed_retry_count", retryCounts...)},
-	{groupsArgument, true, boolean},
-	{"x-group-source", true, oneOf("invalid_group_source", groupSources...)},
-	{"x-group-required", true, boolean},
-	{"x-group-expiry", true, oneOf("invalid_group_expiry", groupExpiries...)},
-	{"x-group-linger", true, between(0, MaxTTL)},
-	{"x-group-state-ttl", true, between(0, MaxTTL)},
-	{orderArgument, true, oneOf("invalid_queue_order", orders...)},
-	{"x-dedup-window", true, between(leastWindow, maxWindow)},
-	{forwardArgument, true, longstr},
-	{"x-forward-to-routing-key", true, longstr},
-	{"x-audit-max", true, between(0, maxAudit)},
-}
+// queueArguments are the arguments of queue.declare that have a meaning, in the order of keys, in which they are
+// checked. The dead-letter exchange is checked before all of them. Arguments that are not listed there are stored and
+// ignored.
+var queueArguments = func() (rows []argument) {
+	for _, k := range keys {
+		check := k.reason
+		if k.asArgument != nil {
+			check = k.asArgument
+		}
+		if k.declared != byPolicyOnly {
+			rows = append(rows, argument{"x-" + k.name, k.declared == compared, check})
+		}
+	}
+	return rows
+}()
 
 // Bounds of arguments and policy keys. Locks and windows are as long as in
 // Azure Service Bus, and locks also as long as in Amazon SQS.

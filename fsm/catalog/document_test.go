@@ -13,26 +13,15 @@ import (
 func keysTable() string {
 	var b strings.Builder
 	b.WriteString("| key | values | operators | policy and operator policy | policy and argument |\n|---|---|---|---|---|\n")
-	about := func(r *rule, strong, weak string) string {
-		switch {
-		case r == nil:
-			return ""
-		case r == strongWins:
-			return strong
-		case r == weakWins:
-			return weak
-		}
-		return strings.ReplaceAll(r.about, "strong", strong)
-	}
 	for _, k := range policyKeys {
-		operators, argument := "no", about(k.argue, "the policy's", "the argument's")
+		operators, argument := "no", k.argue.of("the policy's", "the argument's")
 		if k.merge != nil {
 			operators = "yes"
 		}
 		if k.idle {
 			argument = "*no effect*"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", k.name, k.accepts, operators, about(k.merge, "the operator's", ""), argument)
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", k.name, k.accepts, operators, k.merge.of("the operator's", ""), argument)
 	}
 	return b.String()
 }

@@ -41,7 +41,7 @@ type Policy struct {
 	// row: what a snapshot holds; all other fields are derived from it
 	row     *logpb.PutPolicy
 	names   names
-	foreign bool // keeps off replicated queues, see policyKey.foreign
+	foreign bool // keeps off replicated queues, see key.foreign
 }
 
 // String names the policy as log lines do.
@@ -194,15 +194,17 @@ type EffectivePolicy struct {
 	Policy, Operator string
 	// Definition is the merged definition, by key.
 	Definition *fsm.Table
+
+	policy, operator *fsm.Table // of which it is made; nil: none
 }
 
 func (f policyMatch) effective() EffectivePolicy {
 	r := EffectivePolicy{Definition: f.definition()}
 	if f.policy != nil {
-		r.Policy = f.policy.Name
+		r.Policy, r.policy = f.policy.Name, f.policy.Definition
 	}
 	if f.operator != nil {
-		r.Operator = f.operator.Name
+		r.Operator, r.operator = f.operator.Name, f.operator.Definition
 	}
 	return r
 }

@@ -3,6 +3,7 @@ package catalog
 import (
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -249,6 +250,19 @@ func checkAgainstModel(t *rapid.T, before, v *View, all []*logpb.PutPolicy, conf
 		got.Revision = 0
 		if want := naiveSettings(all, q, v.FSMVersion()); !sameRow(got, want) {
 			t.Fatalf("%s %s under %v\nhas  %v\nwant %v", q, renderTable(q.Arguments), all, got, want)
+		}
+		policies := v.EffectivePolicy(q)
+		said := policies.Said(q.Arguments)
+		for _, s := range said {
+			sides := map[string]*logpb.Value{ByArgument: s.Argument, ByPolicy: s.Policy, ByOperatorPolicy: s.Operator}
+			if want := (effective{q.Arguments, policies.Definition}).value(s.Key); s.Effective != want || sides[s.By] != want {
+				t.Fatalf("%s: %s is %s by %q, want %s", q, s.Key, render(s.Effective), s.By, render(want))
+			}
+		}
+		for _, f := range slices.Concat(q.Arguments.GetFields(), policies.Definition.GetFields()) {
+			if name := strings.TrimPrefix(f.GetName(), "x-"); !slices.ContainsFunc(said, func(s Said) bool { return s.Key == name }) {
+				t.Fatalf("%s: nothing is said of %s", q, name)
+			}
 		}
 		old, there := before.QueueByID(q.ID)
 		if !there {

@@ -223,8 +223,8 @@ func testWhy(t *testing.T, w *world) {
 	p := mustLogIn(t, w.browser, w.url)
 	p.open("Queue why(1)", "queue", "/", "why(1)")
 	for key, holds := range map[string]string{
-		"message-ttl": "20000 ms (20 s) the operator policy is the smaller", "dead-letter-exchange": `"amq.fanout" the argument is before the policy`, "overflow": `"reject-publish" the policy is before the argument`,
-		"max-length": "10 the argument is the smaller", "delivery-limit": "7 the policy", "dead-letter-routing-key": `"died" the argument`,
+		"message-ttl": "20000 ms (20 s) the operator policy's: the smaller", "dead-letter-exchange": `"amq.fanout" the argument's`, "overflow": `"reject-publish" the policy's`,
+		"max-length": "10 the argument's: the smaller", "delivery-limit": "7 the policy's", "dead-letter-routing-key": `"died" the argument's`,
 	} {
 		p.await("what holds of "+key, "all('[aria-label=Settings] tbody tr').some((r) => r.firstChild.innerText === "+quote(key)+" && r.lastChild.innerText === "+quote(holds)+")")
 	}

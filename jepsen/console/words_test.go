@@ -79,8 +79,8 @@ func testWords(t *testing.T, w *world) {
 	p.await("words in charts", "all('.u-legend .u-label').map((e) => e.innerText).join() === 'Time,Published,Confirmed,Delivered,Acknowledged,Redelivered,Time,Ready,Unacknowledged'")
 	p.open("Queue worded", "queue", "/", "worded")
 	const setting = "(key) => all('[aria-label=Settings] tbody tr').find((r) => r.firstChild.innerText === key)?.lastChild.innerText"
-	p.await("units", "("+setting+")('message-ttl') === '86400000 ms (1 d) the argument' && ("+setting+")('max-length') === '10 the argument'")
-	p.await("whose policy it is", "("+setting+")('expires') === '90000000 ms (1 d 1 h) the operator policy'")
+	p.await("units", "("+setting+")('message-ttl') === "+quote("86400000 ms (1 d) the argument's")+" && ("+setting+")('max-length') === "+quote("10 the argument's"))
+	p.await("whose policy it is", "("+setting+")('expires') === "+quote("90000000 ms (1 d 1 h) the operator policy's"))
 	p.await("a strategy is none", "/Dead-letter strategy\\s*disabled/.test(text('main')) && !/Dead letters go\\s*disabled/.test(text('main'))")
 	p.await("times in one form", `(() => {
 		const over = document.querySelector('.u-over'), r = over.getBoundingClientRect();

@@ -268,6 +268,18 @@ type Queue struct {
 	Incoming        []WithExchange   `json:"incoming,omitzero"`         // likewise: messages that came from exchanges
 	Deliveries      []WithChannel    `json:"deliveries,omitzero"`       // likewise: what channels take
 	Expiring        []ExpiringWithin `json:"expiring,omitempty"`        // if one queue is asked for and some of its messages will
+	Settings        []QueueSetting   `json:"settings,omitzero"`         // if one queue is asked for
+}
+
+// QueueSetting is what a queue is told under a key of policies, by whom, and what of it is in force.
+type QueueSetting struct {
+	Key            string `json:"key"`
+	Argument       any    `json:"argument,omitempty"` // of the declaration, there with x- before the key
+	Policy         any    `json:"policy,omitempty"`
+	OperatorPolicy any    `json:"operator_policy,omitempty"`
+	Effective      any    `json:"effective"`
+	By             string `json:"by"`             // argument, policy or operator policy: whose value is in force
+	Rule           string `json:"rule,omitempty"` // by which it was chosen of several
 }
 
 // ExpiringWithin says how many messages of a queue that nobody holds and that are not scheduled expire

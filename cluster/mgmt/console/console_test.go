@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path"
 	"regexp"
 	"slices"
@@ -104,39 +103,6 @@ func TestNoMarkup(t *testing.T) {
 		}
 		if found := forbidden.Find(bytes.ReplaceAll(f.body, []byte(drawings), nil)); found != nil {
 			t.Errorf("%s has %q", at, found)
-		}
-	}
-}
-
-// The page of a queue says which of an argument and a policy holds by the rules that the documentation
-// has, which is made from those of the broker.
-func TestRules(t *testing.T) {
-	rules := map[string]string{"argumentWins": "the argument's", "policyWins": "the policy's", "neverIsZero": "the smallest above 0; 0 if it is the policy's", "noneIsNegative": "the smaller; if one is negative, the larger"}
-	page, err := os.ReadFile("../../../docs/policies.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	documented := map[string][]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\|.*\\| ([^|]*) \\|$").FindAllStringSubmatch(string(page), -1) {
-		documented[row[2]] = append(documented[row[2]], row[1])
-	}
-	known := []string{"the smaller", ""}
-	for list, rule := range rules {
-		known = append(known, rule)
-		found := regexp.MustCompile(`const (?:\w+ = .*, )?` + list + ` = \[([^\]]*)\]`).FindSubmatch(Find(Folder + "settings.js").body)
-		if found == nil {
-			t.Errorf("there is no %s", list)
-			continue
-		}
-		keys := strings.FieldsFunc(string(found[1]), func(r rune) bool { return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyz-", r) })
-		want := slices.Sorted(slices.Values(documented[rule]))
-		if !slices.Equal(keys, want) || len(want) == 0 {
-			t.Errorf("%s is %q, not %q", list, keys, want)
-		}
-	}
-	for rule, keys := range documented {
-		if !slices.Contains(known, strings.TrimSpace(rule)) && !strings.HasPrefix(rule, "*") {
-			t.Errorf("%q of %q is no rule of the console", rule, keys)
 		}
 	}
 }

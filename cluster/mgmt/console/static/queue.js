@@ -9,7 +9,7 @@ import { ended } from './ended.js';
 import { queueBindings } from './exchanges.js';
 import { messages } from './messages.js';
 import { scheduled } from './scheduled.js';
-import { inForce, settingsOf } from './settings.js';
+import { effective, settingsOf } from './settings.js';
 import { stateOf } from './queues.js';
 import { Table } from './table.js';
 import { area, confirm, dialog, field, input, object, section } from './view.js';
@@ -110,7 +110,7 @@ async function replicaButtons(view, list, { vhost, name, replicated }) {
 
 // deadLetters says where the dead letters of a queue go, and how many are on their way.
 function deadLetters(q) {
-  const exchange = inForce(q, 'dead-letter-exchange').value, key = inForce(q, 'dead-letter-routing-key').value;
+  const exchange = effective(q, 'dead-letter-exchange'), key = effective(q, 'dead-letter-routing-key');
   const depth = count(q.messages_dlx) + (q.messages_dlx_waiting ? `, ${count(q.messages_dlx_waiting)} of them without a target` : '');
   return [
     ['Dead letters go', exchange === undefined ? '' : ['to the exchange ', link(place('exchange', q.vhost, exchange), exchange === '' ? '(default)' : exchange), key === undefined ? '' : [' with the key ', h('code', null, key)]]],

@@ -6,47 +6,22 @@ import { count, duration, json, terms } from './format.js';
 import { scrolled } from './table.js';
 import { dialog } from './view.js';
 
-// How a policy and an argument for the same setting go together; of the others, the smaller one holds.
-const argumentWins = ['consumer-timeout-action', 'count-lock-expiry', 'dead-letter-exchange', 'dead-letter-routing-key', 'dead-letter-strategy', 'dedup-window', 'delivery-delay',
-  'expires-keep-pending', 'forward-to-exchange', 'forward-to-routing-key', 'ttl-precedence'];
-const policyWins = ['delayed-retry-count', 'delayed-retry-jitter', 'delayed-retry-multiplier', 'delayed-retry-steps', 'delayed-retry-strategy', 'delayed-retry-type', 'overflow', 'queue-leader-locator'];
-const neverIsZero = ['auto-delete-on-idle'];
-const noneIsNegative = ['delivery-limit'];
-
 // inMilliseconds are the settings that are times in ms.
 const inMilliseconds = /^(message-ttl|min-ttl|expires|auto-delete-on-idle|consumer-(disconnected-)?timeout|delivery-delay|dedup-window|lock-duration|max-lock-duration|delayed-retry-(min|max))$/;
 
-const given = (object, key) => (object && Object.hasOwn(object, key) ? object[key] : undefined);
-
-// inForce is the value of a setting that holds for a queue, and why. by is whose the policy's value is.
-export function inForce(q, key, by = 'policy') {
-  const argument = given(q.arguments, `x-${key}`), policy = given(q.effective_policy_definition, key);
-  if (argument === undefined && policy === undefined) return {};
-  if (policy === undefined) return { value: argument, why: 'the argument' };
-  if (argument === undefined) return { value: policy, why: `the ${by}` };
-  if (argumentWins.includes(key)) return { value: argument, why: `the argument is before the ${by}` };
-  if (policyWins.includes(key)) return { value: policy, why: `the ${by} is before the argument` };
-  if (argument === policy) return { value: policy, why: 'both' };
-  if (neverIsZero.includes(key) && (argument === 0 || policy === 0)) return { value: policy, why: `the ${by}: 0 is never` };
-  if (noneIsNegative.includes(key) && (argument < 0 || policy < 0)) return argument > policy ? { value: argument, why: 'the argument: less than 0 is none' } : { value: policy, why: `the ${by}: less than 0 is none` };
-  return argument < policy ? { value: argument, why: 'the argument is the smaller' } : { value: policy, why: `the ${by} is the smaller` };
-}
+// effective is the value of a setting that holds for a queue, as the node says; undefined if nobody has given one.
+export const effective = (q, key) => q.settings.find((s) => s.key === key)?.effective;
 
 // settingsOf shows each setting with what the queue's declaration and its policies say of it.
 export async function settingsOf(view, q, into) {
   const find = async (kind, name) => (name ? (await get(path(kind, q.vhost, name), null, { signal: view.signal }).catch(() => null)) : null);
   const policy = await find('policies', q.policy), operator = await find('operator-policies', q.operator_policy);
-  const names = new Set([...Object.keys(q.arguments).map((k) => k.replace(/^x-/, '')), ...Object.keys(q.effective_policy_definition)]);
-  const by = (key) => (operator === null || given(operator.definition, key) === undefined ? 'policy' : given(policy?.definition, key) === q.effective_policy_definition[key] ? 'policy' : 'operator policy');
   const value = (key, v) => (v === undefined ? '–' : [h('code', null, json(v)), inMilliseconds.test(key) && Number.isFinite(v) && ` ms (${duration(v)})`]);
   const head = (title, name, p) => [title, name && [' ', h('code', null, name)], p && h('small', null, ` priority ${p.priority}, pattern `, h('code', null, p.pattern))];
-  const rows = [...names].sort().map((key) => {
-    const holds = inForce(q, key, by(key));
-    return h('tr', null, h('th', { scope: 'row' }, key), h('td', null, value(key, given(q.arguments, `x-${key}`))), h('td', null, value(key, given(policy?.definition, key))),
-      h('td', null, value(key, given(operator?.definition, key))), h('td', null, value(key, holds.value), holds.why && [' ', h('small', null, holds.why)]));
-  });
+  const rows = q.settings.map((s) => h('tr', null, h('th', { scope: 'row' }, s.key), ['argument', 'policy', 'operator_policy'].map((side) => h('td', null, value(s.key, s[side]))),
+    h('td', null, value(s.key, s.effective), ' ', h('small', null, `the ${s.by}'s`, s.rule && s.rule !== `the ${s.by}'s` && `: ${s.rule}`))));
   fill(into, q.settings_in_force === false && h('p', { class: 'notice' }, 'The queue has not taken up the newest settings yet.'),
-    rows.length === 0 ? h('p', null, 'No argument and no policy says anything of this queue.') : scrolled('Settings', json([q.arguments, q.effective_policy_definition, policy, operator]), h('table', null,
+    rows.length === 0 ? h('p', null, 'No argument and no policy says anything of this queue.') : scrolled('Settings', json([q.settings, policy, operator]), h('table', null,
       h('caption', null, 'Settings and where they come from'),
       h('thead', null, h('tr', null, ['Setting', head('Argument'), head('Policy', q.policy, policy), head('Operator policy', q.operator_policy, operator), 'In force'].map((t) => h('th', { scope: 'col' }, t)))),
       h('tbody', null, rows))),
