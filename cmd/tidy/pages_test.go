@@ -18,10 +18,10 @@ import (
 	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
-// TestLinks: whatever a page links to is there, and so is its heading.
-func TestLinks(t *testing.T) {
+// markdown returns all pages in Markdown, by their paths.
+func markdown(t *testing.T, tree fs.FS) map[string]string {
+	t.Helper()
 	pages := map[string]string{}
-	tree := os.DirFS(root)
 	ignored := []string{".git", "bin", "data", "report"} // at the root
 	err := fs.WalkDir(tree, ".", func(name string, e fs.DirEntry, err error) error {
 		switch {
@@ -39,7 +39,32 @@ func TestLinks(t *testing.T) {
 	if err != nil || len(pages) < 50 {
 		t.Fatal(len(pages), err)
 	}
-	report(t, checkLinks(tree, pages))
+	return pages
+}
+
+// TestLinks: whatever a page links to is there, and so is its heading.
+func TestLinks(t *testing.T) {
+	tree := os.DirFS(root)
+	report(t, checkLinks(tree, markdown(t, tree)))
+}
+
+// TestDesigns: the page about the design of a package begins with what to read first, and with five questions.
+func TestDesigns(t *testing.T) {
+	designs := 0
+	for name, text := range markdown(t, os.DirFS(root)) {
+		if path.Base(name) != "DESIGN.md" {
+			continue
+		}
+		designs++
+		_, sections, _ := strings.Cut(text, "\n## ")
+		start, _, _ := strings.Cut(sections, "\n## ")
+		if !strings.HasPrefix(start, "Start here\n") || strings.Count(start, "? | ") < 5 {
+			t.Errorf("%s: the first section is not \"Start here\" with five questions", name)
+		}
+	}
+	if designs < 15 {
+		t.Errorf("%d pages about designs", designs)
+	}
 }
 
 func TestCheckLinks(t *testing.T) {
