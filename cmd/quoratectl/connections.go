@@ -43,6 +43,11 @@ var connectionColumns = []column[api.Connection]{
 	{"ssl", "", func(c api.Connection) any { return c.TLS }},
 	{"recv_oct", "octets", func(c api.Connection) any { return c.ReceivedBytes }},
 	{"send_oct", "octets", func(c api.Connection) any { return c.SentBytes }},
+	{"send_pend", "octets that wait to be sent", func(c api.Connection) any { return c.PendingBytes }},
+	{"held_memory", "bytes that the node holds in memory for it", func(c api.Connection) any { return c.Held.Total }},
+	{"held_channels", "of held_memory: incomplete messages, methods that wait, transactions", func(c api.Connection) any { return c.Held.Channels }},
+	{"held_publishes", "of held_memory: without a final result", func(c api.Connection) any { return c.Held.Publishes }},
+	{"held_answers", "of held_memory: answers and deliveries that are not written yet", func(c api.Connection) any { return c.Held.Answers }},
 	{"client_properties", "", func(c api.Connection) any { return c.ClientProperties }},
 }
 

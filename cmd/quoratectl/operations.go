@@ -47,6 +47,7 @@ var nodeColumns = []column[api.Node]{
 	{"mem_used", "bytes", func(n api.Node) any { return n.MemoryUsed }},
 	{"mem_limit", "from here on there is an alarm", func(n api.Node) any { return n.MemoryLimit }},
 	{"mem_alarm", "", func(n api.Node) any { return n.MemoryAlarm }},
+	{"held_memory", "bytes of mem_used that clients make it hold", func(n api.Node) any { return n.Held.Total }},
 	{"disk_free", "bytes", func(n api.Node) any { return n.DiskFree }},
 	{"disk_free_limit", "below it there is an alarm", func(n api.Node) any { return n.DiskFreeLimit }},
 	{"disk_free_alarm", "", func(n api.Node) any { return n.DiskFreeAlarm }},
