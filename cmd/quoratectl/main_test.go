@@ -33,6 +33,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 			StalledQueues:     []api.Standstill{{VHost: "/", Name: "q", Reason: "tick", ForMS: 2500, Keeps: "alone", Last: 9, Commit: 8, Applied: 7}},
 			Resignations:      []api.Resignation{{Standstill: api.Standstill{VHost: "/", Name: "q", Reason: "entries", ForMS: 2000}, AtMS: 77}},
 			Alarms:            []string{"clock_skew"}, Peers: []api.Peer{{Node: "n2", Address: "h:1", Alive: true, Linked: true, RoundTripMicro: 300}}},
+		"/api/quorate/catalog/verify": api.Verification{Verdict: "equal", Index: 7, Replicas: []api.VerifiedReplica{{Node: "n1", StateHash: "ff"}, {Node: "n2", StateHash: "ff"}}},
 		"/api/quorate/clock": api.Clock{Node: "n1", NowMS: 1000, OffsetMS: -12, MaxSkewMS: 1000, Sampled: true, Agreed: true,
 			Peers: []api.PeerClock{{Node: "n2", Known: true, OffsetMS: 12, RoundTripMicro: 300, AgeMS: 40}, {Node: "n3"}}},
 		"/api/quorate/replicas": []api.Replica{
@@ -157,6 +158,7 @@ func TestVerbs(t *testing.T) {
 		{"list_queues --vhost=none --formatter=json", "[]\n"},
 		{"list_replicas -q vhost name term applied_index state_hash", "vhost\tname\tterm\tapplied_index\tstate_hash\n/\ta\t4\t9\tff\nother\tb\t0\t0\t\n"},
 		{"list_connections", "Listing connections ...\nuser\tpeer_host\tpeer_port\tstate\nu\th\t1\trunning\n"},
+		{"verify_replicas -s", "\tequal\tn1\t7\tff\t\n\tequal\tn2\t7\tff\t\n"},
 		{"list_connections -s name node", "h:1 -> h:2\tn2\n"},
 		{"list_connections -s held_memory held_channels held_publishes held_answers send_pend", "12\t3\t4\t5\t6\n"},
 		{"list_nodes -s", "n1\ttrue\tfalse\t20\t30\tfalse\t26\t40\t10\tfalse\nn2\tfalse\tfalse\t0\t0\tfalse\t0\t0\t0\tfalse\n"},
