@@ -24,7 +24,7 @@ func (n *Node) openStats() {
 	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
 	n.local = stats.NewLocal(stats.LocalConfig{
 		Name: n.config.Name, Cluster: n.config.ClusterName, DataDir: n.config.DataDir, Listeners: n.config.Listeners,
-		Clients: n.clientConnections, Logins: n.broker.Logins, Closed: func() []api.Closed { return n.placement.Local.Closed() },
+		Clients: n.clientConnections, Logins: n.broker.Logins, Held: func() api.HeldMemory { return n.connected().HeldMemory() }, Closed: func() []api.Closed { return n.placement.Local.Closed() },
 		Certificates: n.config.Certificates, Defaults: n.config.Defaults, Clock: n.clock.Clock, Mesh: n.mesh, Host: n.host, Catalog: n.catalog,
 		Resources: n.alarm, Watchdog: n.watchdog, Draining: func() bool { return n.placement.Draining() }, Serving: n.ready.Load, Lacks: n.ready.missing,
 	})
@@ -37,7 +37,7 @@ func (n *Node) openStats() {
 		Flows: func() []traffic.Flow { return n.connected().Flows() }, Levels: func() traffic.Levels { return n.replicas.Levels() },
 	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
-		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Held: func() api.HeldMemory { return n.connected().HeldMemory() }, Draining: n.isDraining,
+		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Draining: n.isDraining,
 		SyncLatency: n.stores.queues.SyncLatency, Rates: n.traffic.LevelRates, Local: n.local,
 	})
 }

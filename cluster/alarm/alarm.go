@@ -6,6 +6,7 @@
 package alarm
 
 import (
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -27,10 +28,16 @@ const (
 	// unknownAfter is after how long without a measurement the last one of the disk is no longer taken for
 	// the present state.
 	unknownAfter = 10 * time.Second
+	// diskWait is how long a check waits for a measurement of the disk. A file system whose
+	// device or server is gone may never answer.
+	diskWait = Interval / 2
 	// leastHeap is the smallest limit that the garbage collector is given: below
 	// it, the program would do little but collect garbage.
 	leastHeap = 256 << 20
 )
+
+// errNoAnswer says that a measurement of the disk has taken longer than diskWait.
+var errNoAnswer = errors.New("the file system does not answer")
 
 // Probe measures. Sizes are bytes.
 type Probe interface {
@@ -39,7 +46,7 @@ type Probe interface {
 	MemoryTotal() int64
 	// MemoryUsed is the resident memory of the process.
 	MemoryUsed() int64
-	// DiskFree is the space left for the node's data.
+	// DiskFree is the space left for the node's data. It may take any time.
 	DiskFree() (int64, error)
 	// Release returns freed memory to the system.
 	Release()
@@ -89,11 +96,18 @@ type Watch struct {
 
 	checking sync.Mutex // one check at a time
 	released time.Time
-	blind    time.Time // since when the disk cannot be measured; zero: it can
+	blind    time.Time  // since when the disk cannot be measured; zero: it can
+	asked    chan space // for the measurement that is under way; nil: none is
 
 	mu           sync.Mutex
 	memory, disk Limit
 	resources    Resources
+}
+
+// space is a measurement of the disk.
+type space struct {
+	free int64
+	err  error
 }
 
 // New returns a Watch that has not measured anything yet.
@@ -130,7 +144,7 @@ func (w *Watch) SetDisk(l Limit) Resources {
 	return w.Check()
 }
 
-// Check measures.
+// Check measures. It waits for the disk no longer than diskWait.
 func (w *Watch) Check() Resources {
 	w.checking.Lock()
 	defer w.checking.Unlock()
@@ -157,17 +171,38 @@ func (w *Watch) Check() Resources {
 
 // checkDisk keeps the last values while the disk cannot be measured.
 func (w *Watch) checkDisk(r *Resources, old Resources) {
-	free, err := w.probe.DiskFree()
-	switch {
-	case err == nil:
+	switch s := w.measureDisk(); {
+	case s.err == nil:
 		w.blind = time.Time{}
-		r.DiskFree, r.DiskAlarm = free, free < r.DiskLimit
+		r.DiskFree, r.DiskAlarm = s.free, s.free < r.DiskLimit
 		return
 	case w.blind.IsZero():
 		w.blind = w.now()
-		w.log.Error("free disk space is unknown", "error", err)
+		w.log.Error("free disk space is unknown", "error", s.err)
 	}
 	r.DiskFree, r.DiskAlarm, r.DiskUnknown = old.DiskFree, old.DiskAlarm, w.now().Sub(w.blind) >= unknownAfter
+}
+
+// measureDisk begins a measurement unless one is under way, so that a disk that never answers
+// costs one goroutine, which ends with the process: nothing else can end such a call.
+func (w *Watch) measureDisk() space {
+	if w.asked == nil {
+		asked := make(chan space, 1)
+		go func() {
+			free, err := w.probe.DiskFree()
+			asked <- space{free, err}
+		}()
+		w.asked = asked
+	}
+	t := time.NewTimer(diskWait)
+	defer t.Stop()
+	select {
+	case s := <-w.asked:
+		w.asked = nil
+		return s
+	case <-t.C:
+		return space{err: errNoAnswer}
+	}
 }
 
 // logChanges logs alarms that begin or end.

@@ -7,8 +7,10 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"testing/synctest"
 	"time"
 )
 
@@ -125,6 +127,53 @@ func TestWatch(t *testing.T) {
 			t.Errorf("%q is said %d times", line, n)
 		}
 	}
+}
+
+// hanging is a machine whose disk answers when the test does.
+type hanging struct {
+	*pretended
+	asked   *atomic.Int32
+	answers chan int64
+}
+
+func (p hanging) DiskFree() (int64, error) {
+	p.asked.Add(1)
+	return <-p.answers, nil
+}
+
+// A file system that does not answer delays a check for half a second, the memory is watched meanwhile, and the
+// disk is told to be unknown. Its first answer counts again.
+func TestHangingDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := hanging{&pretended{used: 700}, new(atomic.Int32), make(chan int64, 1)}
+		w := New(Config{Memory: mustPart(t, 0.6), Disk: mustSize(t, "50"), Probe: p, Logger: slog.New(slog.DiscardHandler), Now: time.Now})
+		p.answers <- 500
+		w.Check()
+		begun := time.Now()
+		check := func(want Resources) {
+			t.Helper()
+			asked := time.Now()
+			if got := w.Check(); got != want || time.Since(asked) > diskWait {
+				t.Errorf("after %v: %+v in %v", time.Since(begun), got, time.Since(asked))
+			}
+			time.Sleep(time.Until(asked.Add(Interval)))
+		}
+		known := Resources{MemoryUsed: 700, MemoryLimit: 600, MemoryAlarm: true, DiskFree: 500, DiskLimit: 50}
+		unknown := known
+		unknown.DiskUnknown = true
+		for time.Since(begun) < unknownAfter {
+			check(known)
+		}
+		for range 3 {
+			check(unknown)
+		}
+		if asked := p.asked.Load(); asked != 2 {
+			t.Errorf("the disk is measured %d times", asked)
+		}
+		p.answers <- 400
+		known.DiskFree = 400
+		check(known)
+	})
 }
 
 func TestLimits(t *testing.T) {

@@ -40,6 +40,12 @@ type Catalog interface {
 	Refresh(ctx context.Context) error
 	// Converge returns when all nodes that may route hold what the view holds.
 	Converge(ctx context.Context) error
+	// Leader is the name of the node that leads it; empty: not known.
+	Leader() string
+	// HashAt returns the hash of the state at an entry, see group.Group.
+	HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error)
+	// Progress says how far this node's replica is.
+	Progress() group.Progress
 	// Propose commits commands in one entry. It returns their results once the views of this node
 	// and of all nodes that may route hold them.
 	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)

@@ -76,6 +76,14 @@ func (w *world) Fresh() bool { return !w.stale.Load() }
 
 func (w *world) Isolated() string { return "" }
 
+func (w *world) Leader() string { return "" }
+
+func (w *world) Progress() group.Progress { return group.Progress{} }
+
+func (w *world) HashAt(uint64, time.Duration) (index uint64, hash string, err error) {
+	return 0, "", group.ErrNotReached
+}
+
 func (w *world) Converge(context.Context) error { return nil }
 
 func (w *world) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {

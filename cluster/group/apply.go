@@ -42,9 +42,9 @@ type applier struct {
 	mu      sync.Mutex
 	machine *queue.Machine
 	effects fsm.Effects
-	stopped bool     // the machine has failed: an empty one replaces it
-	origin  uint64   // of the machine, see raftlog.Group.Origin
-	probes  []*probe // that wait for an entry
+	stopped bool   // the machine has failed: an empty one replaces it
+	origin  uint64 // of the machine, see raftlog.Group.Origin
+	probes  probes
 }
 
 // applierNode is shared by the appliers of a node.
@@ -114,8 +114,8 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 	for _, l = range logs {
 		if l.Type == raft.LogCommand {
 			ticked = a.applyEntry(l, lead) || ticked
-			if len(a.probes) > 0 {
-				a.answerProbes()
+			if len(a.probes.waiting) > 0 {
+				a.probes.answer(a.machine.Index())
 			}
 		}
 	}

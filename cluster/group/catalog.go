@@ -99,6 +99,13 @@ func NewCatalog(c CatalogConfig) *Catalog {
 		newest: c.Newest, exit: c.Exit, slog: c.Logger, changed: c.Changed, machine: &catalog.Catalog{},
 		applied: k.convergence.applied,
 	}
+	k.applier.probes = probes{
+		lock: &k.applier.probing, index: func() (uint64, error) { return k.View().Index(), nil },
+		freeze: func() func() (string, error) {
+			v := k.View()
+			return func() (string, error) { return fmt.Sprintf("%x", v.Hash()), nil }
+		},
+	}
 	k.applier.view.Store(k.applier.machine.View())
 	k.lease = newRouteLease(c.Node, c.Logger)
 	k.lease.voters, k.lease.ask, k.lease.spawn = k.Voters, k.askLease, k.spawn
@@ -261,6 +268,11 @@ func (k *Catalog) Transfer(to string) error {
 	err := k.handover.move(&k.replica, to, term)
 	k.handover.ended(err)
 	return err
+}
+
+// HashAt is Group.HashAt of the catalog.
+func (k *Catalog) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
+	return k.applier.probes.hashAt(at, wait, k.ending)
 }
 
 // Progress reports the log position of this node's replica.

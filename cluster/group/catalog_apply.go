@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
@@ -37,6 +38,9 @@ type catalogApplier struct {
 
 	machine *catalog.Catalog // used by raft's applying goroutine only
 	view    atomic.Pointer[catalog.View]
+
+	probing sync.Mutex // of probes
+	probes  probes
 }
 
 // Apply implements raft.FSM.
@@ -48,7 +52,7 @@ func (a *catalogApplier) Apply(l *raft.Log) any {
 	a.mustSupport(e.Version)
 	results := a.machine.Apply(l.Index, &e)
 	a.mustSupport(a.machine.View().FSMVersion())
-	a.view.Store(a.machine.View())
+	a.publish()
 	var change CatalogChange
 	if !a.machine.Repeated() {
 		change = changeOf(&e, results)
@@ -116,6 +120,15 @@ func (a *catalogApplier) Restore(rc io.ReadCloser) error {
 	return a.restore(state)
 }
 
+// publish makes the machine's view the newest one.
+func (a *catalogApplier) publish() {
+	v := a.machine.View()
+	a.probing.Lock()
+	defer a.probing.Unlock()
+	a.view.Store(v)
+	a.probes.answer(v.Index())
+}
+
 // View is the newest view.
 func (a *catalogApplier) View() *catalog.View { return a.view.Load() }
 
@@ -124,7 +137,7 @@ func (a *catalogApplier) restore(state *logpb.CatalogSnapshot) (err error) {
 	if a.machine, err = catalog.Restore(state); err != nil {
 		return fmt.Errorf("restore catalog: %w", err)
 	}
-	a.view.Store(a.machine.View())
+	a.publish()
 	a.changed(CatalogChange{Everything: true})
 	a.applied(a.View(), a.machine.View().Index(), 0)
 	return nil

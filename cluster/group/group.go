@@ -119,6 +119,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 		newMachine: func() *queue.Machine { return h.newMachine(spec) },
 		machine:    h.newMachine(spec),
 	}
+	g.applier.probes = probes{lock: &g.applier.mu, index: g.applier.index, freeze: g.applier.freeze}
 	g.connectProposer()
 	g.throttle = throttle{budget: &h.catchUp, needs: g.needs, last: g.lastIndex, ending: g.ending, stop: h.stop}
 	return g
@@ -204,7 +205,7 @@ func (g *Group) View(f func(m *queue.Machine)) { g.applier.view(f) }
 // The state is frozen between two entries, in the time that a snapshot takes, and
 // hashed outside of the lock.
 func (g *Group) HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error) {
-	return g.applier.hashAt(at, wait, g.ending)
+	return g.applier.probes.hashAt(at, wait, g.ending)
 }
 
 // Replay gives a queue's history on this node to a reader, up to the last entry

@@ -5,9 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
-
-	"github.com/quorate/quorate/fsm/queue"
 )
 
 // Errors of HashAt.
@@ -18,16 +17,25 @@ var (
 
 // probe waits for the state of a machine once it has applied an entry.
 type probe struct {
-	at    uint64 // index of an entry; the first one from there on counts
-	index uint64 // of the entry that it was
-	state *queue.Snapshot
+	at    uint64                 // index of an entry; the first one from there on counts
+	index uint64                 // of the entry that it was
+	hash  func() (string, error) // of the state then
 	done  chan struct{}
 }
 
-// hashAt implements Group.HashAt.
-func (a *applier) hashAt(at uint64, wait time.Duration, ending <-chan struct{}) (index uint64, hash string, err error) {
+// probes wait for entries of one machine.
+type probes struct {
+	lock   sync.Locker                   // no entry is applied, and no probe answered, while it is held
+	index  func() (uint64, error)        // of the last entry that was applied; the lock is held
+	freeze func() func() (string, error) // returns what hashes the state as it is; the lock is held
+
+	waiting []*probe
+}
+
+// hashAt implements HashAt of a group and of the catalog.
+func (ps *probes) hashAt(at uint64, wait time.Duration, ending <-chan struct{}) (index uint64, hash string, err error) {
 	p := &probe{at: at, done: make(chan struct{})}
-	if err := a.await(p); err != nil {
+	if err := ps.await(p); err != nil {
 		return 0, "", err
 	}
 	t := time.NewTimer(wait)
@@ -35,57 +43,70 @@ func (a *applier) hashAt(at uint64, wait time.Duration, ending <-chan struct{}) 
 	select {
 	case <-p.done:
 	case <-t.C:
-		a.abandon(p)
+		ps.abandon(p)
 		return 0, "", ErrNotReached
 	case <-ending:
 		return 0, "", ErrNotReached
 	}
-	h := sha256.New()
-	if _, err := p.state.WriteTo(h); err != nil {
-		return 0, "", err
-	}
-	return p.index, fmt.Sprintf("%x", h.Sum(nil)), nil
+	hash, err = p.hash()
+	return p.index, hash, err
 }
 
 // await makes p wait, or ends it at once.
-func (a *applier) await(p *probe) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	index := a.machine.Index()
+func (ps *probes) await(p *probe) error {
+	ps.lock.Lock()
+	defer ps.lock.Unlock()
+	index, err := ps.index()
 	switch {
-	case a.stopped:
-		return ErrStopped
+	case err != nil:
+		return err
 	case p.at != 0 && p.at < index:
 		return ErrPassed
 	case p.at == 0 || p.at == index:
-		p.freeze(a.machine)
+		ps.end(p, index)
 	default:
-		a.probes = append(a.probes, p)
+		ps.waiting = append(ps.waiting, p)
 	}
 	return nil
 }
 
-func (p *probe) freeze(m *queue.Machine) {
-	p.index, p.state = m.Index(), m.Snapshot()
+func (ps *probes) end(p *probe, index uint64) {
+	p.index, p.hash = index, ps.freeze()
 	close(p.done)
 }
 
 // abandon removes p. The caller must not wait for it any more.
-func (a *applier) abandon(p *probe) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.probes = slices.DeleteFunc(a.probes, func(x *probe) bool { return x == p })
+func (ps *probes) abandon(p *probe) {
+	ps.lock.Lock()
+	defer ps.lock.Unlock()
+	ps.waiting = slices.DeleteFunc(ps.waiting, func(x *probe) bool { return x == p })
 }
 
-// answerProbes ends the probes that wait for an entry up to the one that was
-// applied last. The caller holds mu.
-func (a *applier) answerProbes() {
-	index := a.machine.Index()
-	a.probes = slices.DeleteFunc(a.probes, func(p *probe) bool {
+// answer ends the probes that wait for an entry up to the one that was applied last, whose index it
+// is. The caller holds the lock.
+func (ps *probes) answer(index uint64) {
+	ps.waiting = slices.DeleteFunc(ps.waiting, func(p *probe) bool {
 		if p.at > index {
 			return false
 		}
-		p.freeze(a.machine)
+		ps.end(p, index)
 		return true
 	})
+}
+
+// index and freeze are for the probes of a queue. The caller holds mu.
+func (a *applier) index() (uint64, error) {
+	if a.stopped {
+		return 0, ErrStopped
+	}
+	return a.machine.Index(), nil
+}
+
+func (a *applier) freeze() func() (string, error) {
+	state := a.machine.Snapshot()
+	return func() (string, error) {
+		h := sha256.New()
+		_, err := state.WriteTo(h)
+		return fmt.Sprintf("%x", h.Sum(nil)), err
+	}
 }

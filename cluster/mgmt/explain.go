@@ -30,8 +30,10 @@ type History interface {
 	Ends(ctx context.Context, q *catalog.Queue, r *peerpb.EndsRequest) (api.EndedPage, error)
 	// Explain asks a queue's leader for the lives of messages.
 	Explain(ctx context.Context, q *catalog.Queue, r *peerpb.ExplainRequest) (api.Explanation, error)
-	// Verify compares the replicas of a queue at one entry, until ctx ends.
-	Verify(ctx context.Context, q *catalog.Queue) (api.Verification, error)
+	// Verify compares the replicas of a queue at one entry, until ctx ends, and VerifyCatalog those
+	// of the catalog.
+	Verify(ctx context.Context, q *catalog.Queue) api.Verification
+	VerifyCatalog(ctx context.Context) api.Verification
 }
 
 // history serves what happened to messages.
@@ -121,6 +123,16 @@ func (h history) verify(w *responder, r *request) {
 		w.notFound()
 		return
 	}
+	verified(w, r, func(ctx context.Context) api.Verification { return h.history.Verify(ctx, q) })
+}
+
+// verifyCatalog compares the replicas of the catalog.
+func (h history) verifyCatalog(w *responder, r *request) {
+	verified(w, r, h.history.VerifyCatalog)
+}
+
+// verified answers with a comparison that ends in time.
+func verified(w *responder, r *request, verify func(ctx context.Context) api.Verification) {
 	wait := defaultVerify
 	if text := r.URL.Query().Get("timeout"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -131,10 +143,5 @@ func (h history) verify(w *responder, r *request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	defer cancel()
-	v, err := h.history.Verify(ctx, q)
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, v)
+	w.answer(http.StatusOK, verify(ctx))
 }

@@ -82,6 +82,7 @@ var needs = map[string]need{
 	"PUT /api/quorate/queues/{vhost}/{name}/leader":            {tag: administrator},
 	"DELETE /api/quorate/queues/{vhost}/{name}/quarantine":     {tag: administrator},
 	"GET /api/quorate/queues/{vhost}/{name}/verify":            {tag: administrator},
+	"GET /api/quorate/catalog/verify":                          {tag: administrator},
 	"PUT /api/quorate/limits/{name}":                           {tag: administrator},
 	"POST /api/quorate/backup":                                 {tag: administrator},
 	"POST /api/quorate/restore":                                {tag: administrator},

@@ -137,6 +137,7 @@ func (b *Backend) operations() []resource {
 		{"/api/quorate/rebalance", []endpoint{post(administrator, o.rebalance)}},
 		{"/api/quorate/queues/{vhost}/{name}/leader", []endpoint{put(administrator, o.transfer)}},
 		{"/api/quorate/queues/{vhost}/{name}/verify", []endpoint{get(administrator, history{b.History}.verify)}},
+		{"/api/quorate/catalog/verify", []endpoint{get(administrator, history{b.History}.verifyCatalog)}},
 		{"/api/quorate/queues/{vhost}/{name}/quarantine", []endpoint{remove(administrator, o.liftQuarantine)}},
 		{"/api/quorate/limits/{name}", []endpoint{put(administrator, o.setLimit)}},
 		{"/api/quorate/backup", []endpoint{post(administrator, backups{b.Backups}.create)}},

@@ -36,6 +36,8 @@ type LocalConfig struct {
 	// outcomes of logins.
 	Clients func() (open, limit int)
 	Logins  func() login.Tally
+	// Held is the memory that is held for clients.
+	Held func() api.HeldMemory
 	// Closed lists the replicas that could not be opened.
 	Closed func() []api.Closed
 	// Draining reports whether the node is about to stop, Serving whether it has joined its cluster
@@ -82,6 +84,7 @@ func (l *Local) Status() api.Status {
 	s.UptimeMS, s.DataDir, s.Listeners = time.Since(l.began).Milliseconds(), l.c.DataDir, l.c.Listeners
 	l.describeProgress(&s)
 	s.Connections, s.MaxConnections = l.c.Clients()
+	s.Held = l.c.Held()
 	logins := l.c.Logins()
 	for p, c := range logins {
 		s.Logins = append(s.Logins, api.LoginAttempts{Protocol: login.Protocol(p).String(), Attempts: c.All(), Failed: c.Failed(), Succeeded: c.Accepted})

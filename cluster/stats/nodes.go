@@ -44,7 +44,7 @@ func nodeFrom(name string, reply *peerpb.ReplicasReply) api.Node {
 	x := api.Node{
 		Name: name, Type: "disc", Answers: reply != nil, MemoryUsed: f.GetMemoryUsed(), MemoryLimit: f.GetMemoryLimit(), MemoryAlarm: slices.Contains(reply.GetAlarms(), alarm.Memory),
 		DiskFree: f.GetDiskFree(), DiskFreeLimit: f.GetDiskLimit(), DiskFreeAlarm: slices.Contains(reply.GetAlarms(), alarm.Disk),
-		Held:        api.HeldMemory{Channels: f.GetHeldChannels(), Publishes: f.GetHeldPublishes(), Answers: f.GetHeldAnswers(), HTTP: f.GetHeldHttp()},
+		Held:        api.NewHeldMemory(f.GetHeldChannels(), f.GetHeldPublishes(), f.GetHeldAnswers(), f.GetHeldHttp()),
 		NodeProcess: api.NodeProcess{RatesMode: "basic", Plugins: []string{}, Partitions: []string{}}, NodeRaft: raftFrom(f),
 	}
 	processFrom(&x.NodeProcess, f)

@@ -60,7 +60,7 @@ func TestNodeDown(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 	up := nodeFrom("n1", &peerpb.ReplicasReply{Alarms: []string{alarm.Disk}, Resources: &peerpb.NodeResources{MemoryUsed: 1, MemoryLimit: 2, DiskFree: 3, DiskLimit: 4, Pid: 5, HeldChannels: 6, HeldPublishes: 7, HeldAnswers: 8, HeldHttp: 9}})
-	if up.MemoryUsed != 1 || up.MemoryLimit != 2 || up.DiskFree != 3 || up.DiskFreeLimit != 4 || up.PID != "5" || up.MemoryAlarm || !up.DiskFreeAlarm || up.Held != (api.HeldMemory{Channels: 6, Publishes: 7, Answers: 8, HTTP: 9}) {
+	if up.MemoryUsed != 1 || up.MemoryLimit != 2 || up.DiskFree != 3 || up.DiskFreeLimit != 4 || up.PID != "5" || up.MemoryAlarm || !up.DiskFreeAlarm || up.Held != (api.HeldMemory{Channels: 6, Publishes: 7, Answers: 8, HTTP: 9, Total: 30}) {
 		t.Errorf("%+v", up)
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/group"
-	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
@@ -37,8 +36,6 @@ type ReplicasConfig struct {
 	// Alarms are those in effect at this node, Resources its memory and disk.
 	Alarms    func() []string
 	Resources func() alarm.Resources
-	// Held is what this node holds in memory for its clients.
-	Held func() api.HeldMemory
 	// Draining reports whether a node is about to stop.
 	Draining func(node string) bool
 	// SyncLatency is how long durable writes to the queues' logs take; 0: not known.
@@ -122,7 +119,7 @@ func (r *Replicas) answer(req *peerpb.ReplicasRequest) *peerpb.ReplicasReply {
 	if len(req.Groups) == 1 && fsm.GroupID(req.Groups[0]) == CatalogGroup { // see Nodes
 		r.describeProcess(reply.Resources)
 		r.describeRaft(reply.Resources)
-		held, f := r.c.Held(), reply.Resources
+		held, f := r.c.Local.c.Held(), reply.Resources
 		f.HeldChannels, f.HeldPublishes, f.HeldAnswers, f.HeldHttp = held.Channels, held.Publishes, held.Answers, held.HTTP
 	}
 	if len(req.Groups) == 0 {

@@ -170,7 +170,7 @@ func (d *clientListeners) Hold(user string) func(int64) error { return d.server.
 func (d *clientListeners) HeldMemory() api.HeldMemory { return heldMemory(d.server.HeldMemory()) }
 
 func heldMemory(h amqp.HeldMemory) api.HeldMemory {
-	return api.HeldMemory{Channels: h.Channels, Publishes: h.Publishes, Answers: h.Answers, HTTP: h.Others}
+	return api.NewHeldMemory(h.Channels, h.Publishes, h.Answers, h.Others)
 }
 
 // CloseConnection implements cluster.Clients.

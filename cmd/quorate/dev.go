@@ -51,7 +51,7 @@ func devCommand(args []string, out io.Writer) error {
 	count := flags.Int("nodes", 3, "`number` of nodes, 1 to 7")
 	dataDir := flags.String("data-dir", "data", "`folder` of the nodes' data")
 	base := flags.Int("base-port", 5672, "AMQP `port` of the first node")
-	detach := flags.Bool("detach", false, "return when the cluster is ready and leave it running")
+	detach := flags.Bool("detach", false, "return when the cluster is ready and leave it running; what nodes write besides their logs is in DIR/nK/stderr.log")
 	pidFile := flags.String("pid-file", "", "`file` for the nodes' process ids, one a line")
 	test := testFlags(flags)
 	var sets list
@@ -132,9 +132,11 @@ func devNodes(count, base int, dir string, sets []string) ([]*devNode, error) {
 	return nodes, nil
 }
 
-// file is where the node's settings are, log where its log is.
-func (n *devNode) file() string { return filepath.Join(n.home, "quorate.conf") }
-func (n *devNode) log() string  { return filepath.Join(n.home, "quorate.log") }
+// file is where the node's settings are, log where its log is, and complaints what it writes
+// besides if it is to outlive dev.
+func (n *devNode) file() string       { return filepath.Join(n.home, "quorate.conf") }
+func (n *devNode) log() string        { return filepath.Join(n.home, "quorate.log") }
+func (n *devNode) complaints() string { return filepath.Join(n.home, "stderr.log") }
 
 // set adds a setting, or replaces an earlier one.
 func (n *devNode) set(key, value string) {
@@ -220,8 +222,11 @@ func devRun(nodes []*devNode, pidFile string, detach bool, out io.Writer) error 
 	signal.Notify(stop, syscall.SIGINT, syscall.SIGTERM)
 	var pids []string
 	for _, n := range nodes {
-		if err := n.start(); err != nil {
+		if err := n.start(detach); err != nil {
 			return err
+		}
+		if detach {
+			defer n.complain()
 		}
 		pids = append(pids, strconv.Itoa(n.process.Process.Pid))
 	}
@@ -309,9 +314,18 @@ func devWatch(nodes []*devNode, stop <-chan os.Signal, out io.Writer) error {
 }
 
 // start runs the node in a process group of its own, so that Ctrl-C reaches it only in our order.
-func (n *devNode) start() error {
+// A detached one has nothing open that the caller of dev may wait for the end of.
+func (n *devNode) start(detached bool) error {
 	n.process = exec.Command(n.args[0], n.args[1:]...)
 	n.process.Stderr = os.Stderr
+	if detached {
+		f, err := os.OpenFile(n.complaints(), os.O_CREATE|os.O_TRUNC|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return fmt.Errorf("node %d: %w", n.number, err)
+		}
+		defer f.Close()
+		n.process.Stderr = f
+	}
 	n.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := n.process.Start(); err != nil {
 		return fmt.Errorf("node %d: %w", n.number, err)
@@ -321,6 +335,12 @@ func (n *devNode) start() error {
 		close(n.ended)
 	}()
 	return nil
+}
+
+// complain shows what a detached node has written so far.
+func (n *devNode) complain() {
+	text, _ := os.ReadFile(n.complaints()) // start has created it
+	_, _ = os.Stderr.Write(text)
 }
 
 // awaitReady returns when the node serves clients.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A port that somebody listens on is refused before anything is started: the
@@ -40,7 +41,7 @@ func TestDevTellsOfEnds(t *testing.T) {
 		if _, err := exec.LookPath("sleep"); err != nil {
 			t.Skip("there is no program to start:", err)
 		}
-		if err := n.start(); err != nil {
+		if err := n.start(false); err != nil {
 			t.Fatal(err)
 		}
 		nodes = append(nodes, n)
@@ -61,6 +62,48 @@ func TestDevTellsOfEnds(t *testing.T) {
 	stop <- syscall.SIGTERM
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Who waits for the end of what dev writes, as a shell does for $(quorate dev --detach 2>&1), waits for dev and not
+// for its nodes, and still sees why one has not started.
+func TestDevDetached(t *testing.T) {
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip("there is no program to start:", err)
+	}
+	n := &devNode{number: 1, home: t.TempDir(), args: []string{shell, "-c", "echo refused >&2; echo; echo told > told; exec sleep 3600"}, ended: make(chan struct{})}
+	t.Chdir(n.home)
+	if err := syscall.Mkfifo("told", 0o600); err != nil { // whoever reads it waits until the node has written
+		t.Fatal(err)
+	}
+	output, caller, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr := os.Stdout, os.Stderr
+	os.Stdout, os.Stderr = caller, caller
+	defer func() { os.Stdout, os.Stderr = stdout, stderr }()
+	if err := n.start(true); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = n.process.Process.Kill()
+		<-n.ended
+	}()
+	if _, err := os.ReadFile("told"); err != nil {
+		t.Fatal(err)
+	}
+	n.complain()
+	caller.Close()
+	_ = output.SetReadDeadline(time.Now().Add(10 * time.Second))
+	if all, err := io.ReadAll(output); err != nil || string(all) != "refused\n" {
+		t.Errorf("%q, %v", all, err)
+	}
+	select {
+	case <-n.ended:
+		t.Errorf("the node has exited: %s", n.process.ProcessState)
+	default:
 	}
 }
 

@@ -46,15 +46,19 @@ type backupSummary struct {
 	Bytes    uint64 `json:"payload_bytes"`
 }
 
+// showBackup shows what is in a backup, and where: in a file, if it has a name.
 func showBackup(c *call, file string, v *archive.Verified) error {
 	messages, bytes := v.Messages()
 	s := backupSummary{file, v.Info.Cluster, v.Info.Product, v.Info.Begun, len(v.Sections), messages, bytes}
 	if c.options.formatter == "json" {
 		return c.json(s)
 	}
-	c.fields("The backup is complete.", field{"file", s.File}, field{"cluster_name", s.Cluster}, field{"product_version", s.Product},
-		field{"begun", time.UnixMilli(s.Begun).UTC().Format(time.RFC3339)}, field{"queues", s.Queues}, field{"messages", s.Messages}, field{"payload_bytes", s.Bytes})
-	return nil
+	var shown []field
+	if file != "" {
+		shown = []field{{"file", file}}
+	}
+	return c.fields("The backup is complete.", append(shown, field{"cluster_name", s.Cluster}, field{"product_version", s.Product},
+		field{"begun", time.UnixMilli(s.Begun).UTC().Format(time.RFC3339)}, field{"queues", s.Queues}, field{"messages", s.Messages}, field{"payload_bytes", s.Bytes})...)
 }
 
 // createBackup receives a backup and checks it on the way. A file has its name only

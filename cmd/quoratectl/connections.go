@@ -25,7 +25,12 @@ func connectionVerbs() []verb {
 	}
 }
 
-var connectionColumns = columnsOf[api.Connection]("user peer_host peer_port state")
+var connectionColumns = columnsOf("user peer_host peer_port state",
+	column[api.Connection]{"held_memory", func(c api.Connection) any { return c.Held.Total }},
+	column[api.Connection]{"held_channels", func(c api.Connection) any { return c.Held.Channels }},
+	column[api.Connection]{"held_publishes", func(c api.Connection) any { return c.Held.Publishes }},
+	column[api.Connection]{"held_answers", func(c api.Connection) any { return c.Held.Answers }},
+)
 
 func listConnections(c *call) error {
 	return listAt(c, path("connections"), "Listing connections ...", connectionColumns, c.words)

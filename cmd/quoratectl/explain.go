@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,7 +24,7 @@ func historyVerbs() []verb {
 		{name: "list_deaths", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the last messages of a queue that ended otherwise than by an acknowledgement", run: listDeaths, columns: endedColumns.names(), live: true,
 			options: []option{queueOption, messageIDOption, {"reason", "only ends for `REASON`: expired, rejected, maxlen …", ""}, {"since", "only ends since `MS`, milliseconds since 1970", ""}}, example: "--queue orders --reason expired"},
 		{name: "explain", about: "shows what happened to messages of a queue", run: explain, options: []option{queueOption, messageIDOption, {"message", "the message with the `NUMBER`", ""}}, example: "--queue orders --message-id 4711"},
-		{name: "verify_replicas", about: "compares the states of all replicas of the vhost's queues, or of one queue, each at one entry", more: " Exit code 0: all are equal, 1: some differ, 75: some could not be compared.", run: verifyReplicas, columns: verificationColumns.names(), arguments: "[COLUMN ...]", maxArguments: -1, options: []option{queueOption}, timeout: verifyLimit, example: "--queue orders"},
+		{name: "verify_replicas", about: "compares the states of all replicas of the catalog and the vhost's queues, or of one queue, each at one entry", more: " Exit code 0: all are equal, 1: some differ, 75: some could not be compared.", run: verifyReplicas, columns: verificationColumns.names(), arguments: "[COLUMN ...]", maxArguments: -1, options: []option{queueOption}, timeout: verifyLimit, example: "--queue orders"},
 	}
 }
 
@@ -98,14 +99,20 @@ func verifyReplicas(c *call) error {
 	var rows []verification
 	var different, unknown []string
 	for _, name := range queues {
-		var v api.Verification
-		if err := c.get(path("quorate", "queues", c.options.vhost, name)+"/verify", &v); err != nil {
-			var e *exitError
-			if errors.As(err, &e) && e.code == exitData && c.option("queue") == "" {
-				continue // it was deleted meanwhile
-			}
-			return err
+		v, at := api.Verification{Verdict: "unknown"}, path("quorate", "catalog")
+		if name != "" {
+			at = path("quorate", "queues", c.options.vhost, name)
 		}
+		if err := c.get(at+"/verify", &v); err != nil {
+			var e *exitError
+			switch {
+			case !errors.As(err, &e) || e.code != exitData || c.option("queue") != "":
+				return err
+			case name != "":
+				continue // it was deleted meanwhile
+			} // else the node is too old to compare the catalog
+		}
+		name = cmp.Or(name, "the catalog")
 		switch v.Verdict {
 		case "equal":
 		case "different":
@@ -129,7 +136,8 @@ func verifyReplicas(c *call) error {
 	return nil
 }
 
-// toVerify lists the queues to compare: those that are replicated.
+// toVerify lists the queues to compare: those that are replicated. An empty name, the first, stands for
+// the catalog.
 func toVerify(c *call) (names []string, err error) {
 	if c.option("queue") != "" {
 		return []string{c.option("queue")}, nil
@@ -138,6 +146,7 @@ func toVerify(c *call) (names []string, err error) {
 	if err := c.get(path("queues", c.options.vhost)+"?disable_stats=true", &all); err != nil {
 		return nil, err
 	}
+	names = []string{""}
 	for _, q := range all {
 		if q.Durable && !q.Exclusive {
 			names = append(names, q.Name)

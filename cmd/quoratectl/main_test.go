@@ -25,7 +25,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 	leader := "n2"
 	answers := map[string]any{
 		"/api/version": api.Version{ProductVersion: "1.2.3"},
-		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", FSMVersion: 2, Ready: true, UptimeMS: 3_605_400, DataDir: "/d", Listeners: []api.Listener{{Protocol: "amqp", Address: "h:1"}, {Protocol: "http", Address: "h:2"}}, CatalogLeader: "n2", RoutesFresh: true, Queues: 3, Replicas: 2, Leaders: 1,
+		"/api/quorate/status": api.Status{Node: "n1", Cluster: "c", ProductVersion: "1.2.3", FSMVersion: 2, Ready: true, UptimeMS: 3_605_400, DataDir: "/d", Listeners: []api.Listener{{Protocol: "amqp", Address: "h:1"}, {Protocol: "http", Address: "h:2"}}, CatalogLeader: "n2", RoutesFresh: true, Queues: 3, Replicas: 2, Leaders: 1, Held: api.NewHeldMemory(5, 6, 7, 8),
 			Quarantined:       []api.Quarantine{{VHost: "/", Name: "q", Group: 7, Doing: "perform effects", Panic: "oh", Term: 3, Index: 9}},
 			Unproven:          []api.Unproven{{VHost: "/", Name: "r", Group: 8, Reason: "the log store was missing or empty"}},
 			Closed:            []api.Closed{{VHost: "/", Name: "s", Group: 9, ForMS: 800, Attempts: 2, Reason: "too many open files"}},
@@ -33,6 +33,7 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 			StalledQueues:     []api.Standstill{{VHost: "/", Name: "q", Reason: "tick", ForMS: 2500, Keeps: "alone", Last: 9, Commit: 8, Applied: 7}},
 			Resignations:      []api.Resignation{{Standstill: api.Standstill{VHost: "/", Name: "q", Reason: "entries", ForMS: 2000}, AtMS: 77}},
 			Alarms:            []string{"clock_skew"}, Peers: []api.Peer{{Node: "n2", Address: "h:1", Alive: true, Linked: true, RoundTripMicro: 300}}},
+		"/api/quorate/catalog/verify": api.Verification{Verdict: "equal", Index: 7, Replicas: []api.VerifiedReplica{{Node: "n1", StateHash: "ff"}, {Node: "n2", StateHash: "ff"}}},
 		"/api/quorate/clock": api.Clock{Node: "n1", NowMS: 1000, OffsetMS: -12, MaxSkewMS: 1000, Sampled: true, Agreed: true,
 			Peers: []api.PeerClock{{Node: "n2", Known: true, OffsetMS: 12, RoundTripMicro: 300, AgeMS: 40}, {Node: "n3"}}},
 		"/api/quorate/replicas": []api.Replica{
@@ -64,8 +65,8 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/user-limits/u":              []api.UserLimits{{User: "u", Value: map[string]int64{"max-channels": -1}}},
 		"/api/users/u/topic-permissions":  []api.TopicPermission{{User: "u", VHost: "v", Exchange: "x", Write: "^w", Read: "^r"}},
 		"/api/vhosts/v/topic-permissions": []api.TopicPermission{{User: "u", VHost: "v", Exchange: "x", Write: "^w", Read: "^r"}},
-		"/api/connections":                []api.Connection{{Name: "h:1 -> h:2", User: "u", PeerHost: "h", PeerPort: 1, State: "running", Node: "n2"}},
-		"/api/nodes":                      []api.Node{{Name: "n1"}, {Name: "n2"}},
+		"/api/connections":                []api.Connection{{Name: "h:1 -> h:2", User: "u", PeerHost: "h", PeerPort: 1, State: "running", Node: "n2", PendingBytes: 6, Held: api.NewHeldMemory(3, 4, 5, 0)}},
+		"/api/nodes":                      []api.Node{{Name: "n1", Running: true, MemoryUsed: 20, MemoryLimit: 30, DiskFree: 40, DiskFreeLimit: 10, Held: api.NewHeldMemory(5, 6, 7, 8)}, {Name: "n2"}},
 		"/api/vhosts/there":               api.VHost{Name: "there", Description: "d"},
 		"/api/quorate/settings":           []api.Setting{{Name: "max_clock_skew", Value: 250, Default: 1000, Low: 10, High: 3600000, About: "ms"}},
 	}
@@ -124,7 +125,7 @@ func TestVerbs(t *testing.T) {
 		{"-q list_groups --queue a id held messages", "id\theld\tmessages\ng\ttrue\t2\n"},
 		{"-q -s list_groups --queue a", "g\ttrue\tt\tn1/7/3\t50\t40\t2\t1\t9\t4\t0\n"},
 		{"--formatter json version", "{\n  \"product_version\": \"1.2.3\"\n}\n"},
-		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nnot_ready\t\nuptime\t1h0m5s\ndata_dir\t/d\nlisteners\tamqp=h:1 http=h:2\nalarms\tclock_skew\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\nclosed\t1\n" +
+		{"status", "Status of node n1 ...\ncluster_name\tc\nproduct_version\t1.2.3\nfsm_version\t2\nready\ttrue\nnot_ready\t\nuptime\t1h0m5s\ndata_dir\t/d\nlisteners\tamqp=h:1 http=h:2\nalarms\tclock_skew\nheld_memory\t26 (channels 5, publishes 6, answers 7, http 8)\ncatalog_leader\tn2\nroutes_fresh\ttrue\nqueues\t3\nreplicas\t2\nleaders\t1\nquarantined\t1\nresignations_total\t3\nunproven\t1\nclosed\t1\n" +
 			"Queues that are quarantined on the node:\nvhost\tname\tgroup\tdoing\tpanic\tterm\tindex\tstopped\n/\tq\t7\tperform effects\toh\t3\t9\tfalse\n" +
 			"Replicas on the node that do not vote until they have been brought up to date:\nvhost\tname\tgroup\tstuck\treason\n/\tr\t8\tfalse\tthe log store was missing or empty\n" +
 			"Replicas on the node that could not be opened:\nvhost\tname\tgroup\tattempts\treason\n/\ts\t9\t2\ttoo many open files\n" +
@@ -157,7 +158,10 @@ func TestVerbs(t *testing.T) {
 		{"list_queues --vhost=none --formatter=json", "[]\n"},
 		{"list_replicas -q vhost name term applied_index state_hash", "vhost\tname\tterm\tapplied_index\tstate_hash\n/\ta\t4\t9\tff\nother\tb\t0\t0\t\n"},
 		{"list_connections", "Listing connections ...\nuser\tpeer_host\tpeer_port\tstate\nu\th\t1\trunning\n"},
+		{"verify_replicas -s", "\tequal\tn1\t7\tff\t\n\tequal\tn2\t7\tff\t\n"},
 		{"list_connections -s name node", "h:1 -> h:2\tn2\n"},
+		{"list_connections -s held_memory held_channels held_publishes held_answers send_pend", "12\t3\t4\t5\t6\n"},
+		{"list_nodes -s", "n1\ttrue\tfalse\t20\t30\tfalse\t26\t40\t10\tfalse\nn2\tfalse\tfalse\t0\t0\tfalse\t0\t0\t0\tfalse\n"},
 		{"list_cluster_settings -s", "max_clock_skew\t250\t1000\t10\t3600000\tms\n"},
 	} {
 		for _, form := range []string{node, "http://" + node, "http://" + node + "/"} {

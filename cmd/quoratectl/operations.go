@@ -40,7 +40,9 @@ func operationVerbs() []verb {
 	}
 }
 
-var nodeColumns = columnsOf[api.Node]("name running being_drained mem_used mem_limit mem_alarm disk_free disk_free_limit disk_free_alarm")
+var nodeColumns = columnsOf("name running being_drained mem_used mem_limit mem_alarm held_memory disk_free disk_free_limit disk_free_alarm",
+	column[api.Node]{"held_memory", func(n api.Node) any { return n.Held.Total }},
+)
 
 func listNodes(c *call) error {
 	return listAt(c, "/api/nodes", "Listing nodes ...", nodeColumns, nil)

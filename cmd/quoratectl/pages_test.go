@@ -103,7 +103,7 @@ func TestColumns(t *testing.T) {
 	if want := []string{"led", "n1", "3", "lost", "", ""}; !slices.Equal(cells, want) {
 		t.Errorf("%q, want %q", cells, want)
 	}
-	if text := cell(columnsOf[api.Connection]("held_memory").shown[0].value(api.Connection{})); !strings.HasPrefix(text, `{"channels":0`) {
+	if text := cell(columnsOf[api.Channel]("connection_details").shown[0].value(api.Channel{})); !strings.HasPrefix(text, `{"name":""`) {
 		t.Errorf("a struct is shown as %s", text)
 	}
 	if names := queueColumns.names(); !slices.Equal(names[:2], []string{"name", "messages"}) || !slices.Contains(names, "next_expiry_at") {

@@ -62,7 +62,7 @@ func status(c *call) error {
 	c.fields("Status of node "+s.Node+" ...", field{"cluster_name", s.Cluster}, field{"product_version", s.ProductVersion},
 		field{"fsm_version", s.FSMVersion},
 		field{"ready", s.Ready}, field{"not_ready", s.NotReady}, field{"uptime", (time.Duration(s.UptimeMS) * time.Millisecond).Round(time.Second)},
-		field{"data_dir", s.DataDir}, field{"listeners", listenersOf(s)}, field{"alarms", alarms}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
+		field{"data_dir", s.DataDir}, field{"listeners", listenersOf(s)}, field{"alarms", alarms}, field{"held_memory", heldOf(s.Held)}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
 		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)},
 		field{"resignations_total", s.ResignationsTotal}, field{"unproven", len(s.Unproven)}, field{"closed", len(s.Closed)})
 	if len(s.Quarantined) > 0 {
@@ -103,6 +103,11 @@ func listenersOf(s api.Status) string {
 		all = append(all, l.Protocol+"="+l.Address)
 	}
 	return strings.Join(all, " ")
+}
+
+// heldOf formats what is held in memory for clients as one line.
+func heldOf(h api.HeldMemory) string {
+	return fmt.Sprintf("%d (channels %d, publishes %d, answers %d, http %d)", h.Total, h.Channels, h.Publishes, h.Answers, h.HTTP)
 }
 
 var quarantineColumns = columnsOf[api.Quarantine]("vhost name group doing panic term index stopped")

@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"crypto/sha256"
 	"fmt"
 
 	"github.com/quorate/quorate/fsm"
@@ -112,10 +111,8 @@ func Refused(r *logpb.CatalogResult) error {
 	return &fsm.Refusal{Kind: fsm.Kind(r.GetRefusal()), Text: r.GetText()}
 }
 
-// Hash digests the canonical encoding of the whole state. Replicas at the same
-// index have the same Hash, whatever order their maps have. It costs as much as
-// a snapshot.
-func (c *Catalog) Hash() [sha256.Size]byte { return sha256.Sum256(encoded(c.Snapshot())) }
+// Hash digests the state, see View.Hash.
+func (c *Catalog) Hash() Hash { return c.View().Hash() }
 
 // Snapshot returns the state in its log form. See View.Snapshot.
 func (c *Catalog) Snapshot() *logpb.CatalogSnapshot { return c.View().Snapshot() }

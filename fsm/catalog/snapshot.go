@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"crypto/sha256"
 	"fmt"
 
 	"github.com/quorate/quorate/fsm"
@@ -45,6 +46,14 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 	}
 	return s
 }
+
+// Hash is a digest of a state.
+type Hash [sha256.Size]byte
+
+// Hash digests the canonical encoding of the whole state. Replicas at the same
+// index have the same Hash, whatever order their maps have. It costs as much as
+// a snapshot that is written.
+func (v *View) Hash() Hash { return sha256.Sum256(encoded(v.Snapshot())) }
 
 // save is the section of a vhost in a snapshot: its policies, exchanges and
 // bindings. Permissions and queues are in the order of the whole catalog.

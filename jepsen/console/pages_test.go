@@ -230,6 +230,22 @@ func testConnections(t *testing.T, w *world) {
 	p.await("the deadline", "/in (10|9) min/.test(row('worker')?.innerText)")
 	p.open("Channels", "channels")
 	p.await("the channel", "rows().length > 0")
+	const cell = "(name, text) => [...row(name).cells].some((c) => c.textContent === text)" // which may be hidden in a narrow window
+	if err := ch.Tx(); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.PublishWithContext(t.Context(), "", "held", false, false, amqp.Publishing{Body: make([]byte, 2<<20)}); err != nil {
+		t.Fatal(err)
+	}
+	p.open("Nodes", "nodes")
+	p.await("what is held for clients", "/Memory held for clients\\s+2 MiB: channels 2 MiB, unconfirmed publishes 0 B, unsent answers 0 B/.test(text('main')) && ("+cell+")('n1', '2 MiB') && ("+cell+")('n2', '0 B')")
+	p.open("Connections", "connections")
+	p.await("what is held for one", "("+cell+")('a client to close', '2 MiB')")
+	p.press("Memory held")
+	p.press("Memory held")
+	p.await("who makes the node hold most", "rows()[0].includes('a client to close')")
+	p.do("row('a client to close')", "querySelector('a').click()")
+	p.await("for what", "/Memory held for it\\s+2 MiB: channels 2 MiB, /.test(text('main'))")
 	p.open("Connections", "connections")
 	p.do("row('a client to close')", "querySelector('button').click()")
 	p.fill("reason", "it is in the way")

@@ -63,6 +63,8 @@ type Status struct {
 	// Connections of clients at the AMQP listeners, and how many these take; 0: not known.
 	Connections    int `json:"connections"`
 	MaxConnections int `json:"max_connections"`
+	// Held is the memory that is held for all clients of the node.
+	Held HeldMemory `json:"held_memory"`
 	// Logins with a password since the process began, over AMQP and HTTP.
 	LoginsAccepted uint64 `json:"logins_accepted"`
 	LoginsRefused  uint64 `json:"logins_refused"` // those that were not checked included

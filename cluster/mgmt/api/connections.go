@@ -46,6 +46,12 @@ type HeldMemory struct {
 	Publishes uint64 `json:"publishes"`      // without a final result
 	Answers   uint64 `json:"answers"`        // and deliveries, that are not written yet
 	HTTP      uint64 `json:"http,omitempty"` // messages in answers of the HTTP API; of a node only
+	Total     uint64 `json:"total"`
+}
+
+// NewHeldMemory adds up what is held.
+func NewHeldMemory(channels, publishes, answers, http uint64) HeldMemory {
+	return HeldMemory{channels, publishes, answers, http, channels + publishes + answers + http}
 }
 
 // Channel is a channel of a client's connection, as in GET /api/channels.

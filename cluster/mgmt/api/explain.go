@@ -90,9 +90,9 @@ type LifeEvent struct {
 	Queues []string `json:"queues,omitempty"`
 }
 
-// Verification compares the replicas of a queue.
+// Verification compares the replicas of a queue, or of the catalog.
 type Verification struct {
-	VHost string `json:"vhost"`
+	VHost string `json:"vhost"` // both are empty: of the catalog
 	Queue string `json:"queue"`
 	// Verdict is equal, different, or unknown: some replicas could not be
 	// compared.

@@ -3,7 +3,7 @@
 import { get, path, remove } from './client.js';
 import { titles } from './chart.js';
 import { badge, button, fill, h, link, pairs, place } from './dom.js';
-import { ago, bytes, count, json, rate, rateOf, terms } from './format.js';
+import { ago, bytes, count, held, json, rate, rateOf, terms } from './format.js';
 import { paged } from './table.js';
 import { dialog, field, input, section } from './view.js';
 
@@ -23,6 +23,7 @@ export function connections(view) {
     { title: 'Channels', sort: 'channels', number: true, show: (c) => count(c.channels) },
     { title: 'Received', sort: 'recv_oct', number: true, minor: true, extra: true, show: (c) => bytes(c.recv_oct) },
     { title: 'Sent', sort: 'send_oct', number: true, minor: true, extra: true, show: (c) => bytes(c.send_oct) },
+    { title: 'Memory held', sort: 'held_memory.total', number: true, minor: true, extra: true, show: (c) => bytes(c.held_memory.total) },
     { title: 'Connected', sort: 'connected_at', minor: true, show: (c) => ago(c.connected_at) },
     { title: 'Actions', show: (c) => button('Close', () => close(view, c)) },
   ];
@@ -57,7 +58,7 @@ export function connection(view, name) {
     fill(facts, pairs([
       ['State', stateBadge(c.state)], ['User', c.user], ['Virtual host', c.vhost], ['Node', c.node], ['Connected', ago(c.connected_at)], ['Protocol', c.protocol], ['Login', c.auth_mechanism],
       ['Heartbeat', heartbeat(c)], ['Channels', `${count(c.channels)} of ${count(c.channel_max)}`], ['Longest frame', bytes(c.frame_max)],
-      ['Received', bytes(c.recv_oct)], ['Sent', bytes(c.send_oct)], ['To be sent', bytes(c.send_pend)], ['TLS', c.ssl ? `${c.ssl_protocol}, ${c.ssl_cipher}` : 'no'], ['Certificate', c.peer_cert_subject],
+      ['Received', bytes(c.recv_oct)], ['Sent', bytes(c.send_oct)], ['To be sent', bytes(c.send_pend)], ['Memory held for it', held(c.held_memory)], ['TLS', c.ssl ? `${c.ssl_protocol}, ${c.ssl_cipher}` : 'no'], ['Certificate', c.peer_cert_subject],
     ]));
     fill(client, pairs(Object.entries(c.client_properties ?? {}).sort().map(([key, value]) => [key, typeof value === 'string' ? value : h('code', null, json(value))])));
   });
@@ -82,9 +83,9 @@ export function channels(view) {
 }
 
 export function channel(view, name) {
-  const facts = h('div'), held = h('div');
+  const facts = h('div'), consumers = h('div');
   view.absent = `The channel ${name} is closed, or you may not see it.`;
-  view.show(`Channel ${name}`, section('State', facts), section('Consumers', held));
+  view.show(`Channel ${name}`, section('State', facts), section('Consumers', consumers));
   view.every(async () => {
     const c = await get(path('channels', name), null, { signal: view.signal });
     const stats = ['publish', 'confirm', 'deliver_get', 'redeliver', 'ack', 'return_unroutable'];
@@ -95,6 +96,6 @@ export function channel(view, name) {
       ...stats.map((s) => [titles[s], c.message_stats?.[s] ? `${count(c.message_stats[s])}, ${rate(rateOf(c.message_stats, s))}` : '']),
     ]));
     const list = c.consumer_details ?? [];
-    fill(held, list.length === 0 ? h('p', null, 'It has no consumers.') : h('ul', null, list.map((x) => h('li', null, link(place('queue', x.queue.vhost, x.queue.name, 'consumers'), x.queue.name), ' ', h('code', null, x.consumer_tag), ' ', terms(x.arguments)))));
+    fill(consumers, list.length === 0 ? h('p', null, 'It has no consumers.') : h('ul', null, list.map((x) => h('li', null, link(place('queue', x.queue.vhost, x.queue.name, 'consumers'), x.queue.name), ' ', h('code', null, x.consumer_tag), ' ', terms(x.arguments)))));
   });
 }

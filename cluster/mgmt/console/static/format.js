@@ -34,6 +34,9 @@ export function bytes(n) {
   return `${short.format(n)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB'][i]}`;
 }
 
+// held says how much memory a node holds for clients, and for what.
+export const held = (m) => `${bytes(m.total)}: channels ${bytes(m.channels)}, unconfirmed publishes ${bytes(m.publishes)}, unsent answers ${bytes(m.answers)}${m.http ? `, HTTP API ${bytes(m.http)}` : ''}`;
+
 // duration writes milliseconds with the two largest units.
 export function duration(ms) {
   if (ms === undefined || ms === null) return '–';

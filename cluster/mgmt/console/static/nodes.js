@@ -2,7 +2,7 @@
 
 import { check, get, path, post } from './client.js';
 import { badge, button, fill, h, pairs } from './dom.js';
-import { bytes, count, duration, left, now } from './format.js';
+import { bytes, count, duration, held, left, now } from './format.js';
 import { Table } from './table.js';
 import { confirm, section } from './view.js';
 
@@ -14,6 +14,7 @@ export const nodeColumns = [
   { title: 'State', show: nodeState },
   { title: 'Up for', number: true, show: (n) => known(n, duration(n.uptime)) },
   { title: 'Memory used', number: true, show: (n) => known(n, [bytes(n.mem_used), h('small', null, ` of ${bytes(n.mem_limit)}`), n.mem_alarm && badge('alarm', 'bad')]) },
+  { title: 'Held for clients', number: true, minor: true, extra: true, show: (n) => known(n, bytes(n.held_memory.total)) },
   { title: 'Disk free', number: true, show: (n) => known(n, [bytes(n.disk_free), n.disk_free_alarm && badge('alarm', 'bad')]) },
   { title: 'Disk alarm below', number: true, minor: true, extra: true, show: (n) => known(n, bytes(n.disk_free_limit)) },
   { title: 'Leaders', number: true, show: (n) => known(n, `${count(n.leaders)} of ${count(n.replicas)}`) },
@@ -75,7 +76,7 @@ export function nodes(view) {
     fill(title, 'Drain and revive are about the node that this page is from: ', h('strong', null, me), '.');
     fill(facts, pairs([
       ['Serves clients', s.ready ? badge('yes', 'good') : [badge('no', 'bad'), s.not_ready]], ['Up for', duration(s.uptime)], ['Leader of the catalog', s.catalog_leader || '–'],
-      ['Queues of the cluster', count(s.queues)], ['Replicas here', count(s.replicas)], ['Leaders here', count(s.leaders)], ['Alarms', s.alarms?.join(', ')], ['Oldest write to the disk under way for', s.disk_wait_ms ? duration(s.disk_wait_ms) : ''],
+      ['Queues of the cluster', count(s.queues)], ['Replicas here', count(s.replicas)], ['Leaders here', count(s.leaders)], ['Alarms', s.alarms?.join(', ')], ['Memory held for clients', held(s.held_memory)], ['Oldest write to the disk under way for', s.disk_wait_ms ? duration(s.disk_wait_ms) : ''],
       ['Leaderships given up for lack of progress', count(s.resignations_total)], ['Version of the replicated state', s.fsm_version], ['Data folder', s.data_dir],
       ['Listeners', (s.listeners ?? []).map((l) => `${l.protocol} ${l.address}`).join(', ')],
     ]));
