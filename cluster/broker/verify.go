@@ -150,7 +150,7 @@ func (x *Inspector) hashAll(ctx context.Context, q *catalog.Queue, nodes []strin
 	all.Wait()
 	for _, a := range answers {
 		if !a.Here && a.Error == "" {
-			a.Error = "the node has no replica"
+			a.Error = "the node has no replica of the queue"
 		}
 	}
 	return leader, answers
