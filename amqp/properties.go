@@ -109,7 +109,7 @@ func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
 	add(wire.FlagContentType, "content_type", text(p.ContentType))
 	add(wire.FlagContentEncoding, "content_encoding", text(p.ContentEncoding))
 	if headers, err := wire.DecodeFields(p.Headers); err == nil {
-		add(wire.FlagHeaders, "headers", catalogValue(&wire.Value{Tag: wire.TagTable, Table: headers}))
+		add(wire.FlagHeaders, "headers", &logpb.Value{Tag: uint32(wire.TagTable), Table: nestedTable(headers)})
 	}
 	add(wire.FlagDeliveryMode, "delivery_mode", number(uint64(p.DeliveryMode)))
 	add(wire.FlagPriority, "priority", number(uint64(p.Priority)))

@@ -323,7 +323,7 @@ func (n *Node) seed(ctx context.Context) {
 		}
 	}
 	if err := n.config.Seeds.Sow(ctx, n.catalog, n.config.DefaultVHost); err != nil {
-		n.config.Logger.Warn("the default vhost does not get what new vhosts get", "error", err)
+		n.config.Logger.Warn("the default vhost did not get the defaults of new vhosts", "error", err)
 	}
 }
 

@@ -63,7 +63,7 @@ func TestRecoverByOlderProgram(t *testing.T) {
 	c.mustBeAt(later.Newest, "q")
 	c.lose("n2", "n3")
 	c.stop("n1")
-	want := fmt.Sprintf("the cluster's fsm_version is %d, and this program supports %s", later.Newest, fsm.Supported)
+	want := fmt.Sprintf("the cluster's fsm_version is %d, but this program supports %s", later.Newest, fsm.Supported)
 	for _, act := range []bool{false, true} {
 		if rec, err := c.recoverAt(act, "n1"); err == nil || !strings.HasSuffix(err.Error(), want) {
 			t.Errorf("%+v, %v", rec, err)

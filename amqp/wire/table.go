@@ -386,6 +386,25 @@ func (v *Value) size() int {
 	return n
 }
 
+// Count returns how many fields and values there are, at any depth.
+func (t Table) Count() (fields, values int) {
+	fields = len(t)
+	for i := range t {
+		f, v := t[i].Value.count()
+		fields, values = fields+f, values+v
+	}
+	return fields, values
+}
+
+func (v *Value) count() (fields, values int) {
+	fields, values = v.Table.Count()
+	for i := range v.Array {
+		f, n := v.Array[i].count()
+		fields, values = fields+f, values+n
+	}
+	return fields, values + 1
+}
+
 // ArgumentsSize is Table.Size of the arguments of a method.
 func ArgumentsSize(m Method) int {
 	switch m := m.(type) {

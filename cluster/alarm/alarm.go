@@ -140,7 +140,7 @@ func (w *Watch) SetDisk(l Limit) Resources {
 	w.mu.Lock()
 	w.disk = l
 	w.mu.Unlock()
-	w.log.Info("limit of free disk space set", "limit", l.String())
+	w.log.Info("free disk space limit set", "limit", l.String())
 	return w.Check()
 }
 
@@ -221,7 +221,7 @@ func (w *Watch) logChanges(old, r Resources) {
 	}
 	switch {
 	case r.DiskUnknown && !old.DiskUnknown:
-		w.log.Error("free disk space has not been known for a while: there will be no disk alarm", "alarm", "disk_unknown")
+		w.log.Error("free disk space has been unknown for a while: there will be no disk alarm", "alarm", "disk_unknown")
 	case !r.DiskUnknown && old.DiskUnknown:
 		w.log.Info("free disk space is known again", "alarm", "disk_unknown", "free", r.DiskFree, "limit", r.DiskLimit)
 	}

@@ -103,7 +103,7 @@ func TestWatch(t *testing.T) {
 	if check(); w.Resources().DiskUnknown {
 		t.Error("it has been measured")
 	}
-	for line, want := range map[string]int{"free disk space is unknown": 1, "free disk space has not been known": 1, "free disk space is known again": 1} {
+	for line, want := range map[string]int{"free disk space is unknown": 1, "free disk space has been unknown": 1, "free disk space is known again": 1} {
 		if n := strings.Count(log.String(), line); n != want {
 			t.Errorf("%q is said %d times", line, n)
 		}

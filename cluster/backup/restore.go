@@ -54,7 +54,7 @@ type restore struct {
 func (r *restore) expect(want archive.Kind) ([]byte, error) {
 	kind, body, err := r.reader.Next()
 	if err == nil && kind != want {
-		err = fmt.Errorf("%w: a frame of kind %d where %d is expected", archive.ErrDamaged, kind, want)
+		err = fmt.Errorf("%w: a frame of kind %d instead of %d", archive.ErrDamaged, kind, want)
 	}
 	if err == io.EOF {
 		err = archive.ErrTruncated
@@ -99,7 +99,7 @@ func (r *restore) run(ctx context.Context) error {
 			return nil
 		}
 		if err == nil && kind != archive.Queue {
-			err = fmt.Errorf("%w: a frame of kind %d where a queue begins", archive.ErrDamaged, kind)
+			err = fmt.Errorf("%w: a frame of kind %d instead of the start of a queue", archive.ErrDamaged, kind)
 		}
 		if err != nil {
 			return err

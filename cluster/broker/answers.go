@@ -76,7 +76,7 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 		return fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+
 			". basic.get operations are not supported by \"quorum\" queues with single active consumer")
 	case forwards:
-		return fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+". Its messages are forwarded: it has no consumers and no basic.get")
+		return fsm.Refuse(fsm.Locked, "cannot obtain access to locked "+q.String()+". Its messages are forwarded: consumers and basic.get are not supported")
 	case crowded:
 		return fsm.Refuse(fsm.Precondition, q.String()+" has reached the limit of consumers of a queue")
 	case tooVaried:
@@ -93,12 +93,12 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 }
 
 // errNoneWaits is the answer to a command about a message that is not, or no longer, waiting.
-var errNoneWaits = fsm.Refuse(fsm.NotFoundKind, "no such message waits there")
+var errNoneWaits = fsm.Refuse(fsm.NotFoundKind, "no such message is waiting there")
 
 func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
 
 // unexpected logs an answer that no command of this node can get.
 func (a *answers) unexpected(queue fsm.QueueID, command string, code fsm.Code) {
 	a.odd.Add(1)
-	a.slog.Error("unexpected answer of a queue", "queue", uint64(queue), "command", command, "code", int(code))
+	a.slog.Error("unexpected answer from a queue", "queue", uint64(queue), "command", command, "code", int(code))
 }

@@ -130,7 +130,7 @@ func (x *commandExchange) start(c *clientCommand) {
 	defer x.calls.unlock()
 	if x.underWay+len(c.parts) > fsm.MaxUnanswered {
 		x.keep(c.parts)
-		x.answer(c, false, fsm.Refuse(fsm.Unavailable, "too many commands of this channel wait for an answer"))
+		x.answer(c, false, fsm.Refuse(fsm.Unavailable, "too many commands of this channel are waiting for an answer"))
 		return
 	}
 	c.left = len(c.parts)

@@ -371,6 +371,11 @@ func (d *definitions) unanswered(what string, err error) error {
 
 // propose commits one catalog command and turns its refusal into an error.
 func (d *definitions) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
+	if d.catalog.Fresh() {
+		if err := d.view().Fits(c); err != nil {
+			return catalog.Refuse(err), err // as the leader would: it need not decode what is too large
+		}
+	}
 	ctx, cancel := d.patient(ctx)
 	defer cancel()
 	results, err := d.catalog.Propose(ctx, c)

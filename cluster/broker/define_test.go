@@ -2,6 +2,8 @@ package broker
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -160,5 +162,31 @@ func TestNodeThatStaysBehind(t *testing.T) {
 	w.stale.Store(false)
 	if err := s.DeclareExchange(t.Context(), fsm.ExchangeSpec{Name: "x", Passive: true}); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is too large is refused by the node that the client is connected to, as its leader would refuse it: the leader
+// is not bothered with it.
+func TestTooLargeIsNotProposed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.mustSession(&recorder{})
+	w.headless.Store(true)
+	large := &fsm.Table{}
+	for i := range 300 {
+		large.Fields = append(large.Fields, &logpb.Field{Name: fmt.Sprint("x", i), Value: &logpb.Value{Tag: 'V'}})
+	}
+	_, err := s.DeclareQueue(t.Context(), fsm.QueueSpec{Name: "q", Durable: true, Arguments: large})
+	if !isKind(err, fsm.Precondition) || !strings.Contains(err.Error(), "300 values") {
+		t.Errorf("queue: %v", err)
+	}
+	if err := s.DeclareExchange(t.Context(), fsm.ExchangeSpec{Name: "x", Type: "direct", Arguments: large}); !isKind(err, fsm.Precondition) {
+		t.Errorf("exchange: %v", err)
+	}
+	w.stale.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := s.DeclareQueue(ctx, fsm.QueueSpec{Name: "q", Durable: true, Arguments: large}); isKind(err, fsm.Precondition) {
+		t.Errorf("a node that may not know the limit: %v", err)
 	}
 }

@@ -46,7 +46,7 @@ func (b *Broker) PublishOne(ctx context.Context, user, vhost string, p *fsm.Publ
 	case err := <-outcome.over:
 		return err == nil && !outcome.returned, err
 	case <-ctx.Done():
-		return false, fsm.Refuse(fsm.Unavailable, "the message is not confirmed: "+ctx.Err().Error())
+		return false, fsm.Refuse(fsm.Unavailable, "the message was not confirmed: "+ctx.Err().Error())
 	}
 }
 
@@ -90,7 +90,7 @@ func (e *publishEvents) Confirmed(_, _ uint64, ok bool) {
 	case e.refusal != nil:
 		e.end(e.refusal)
 	default:
-		e.end(fsm.Refuse(fsm.Precondition, "a queue has refused the message"))
+		e.end(fsm.Refuse(fsm.Precondition, "a queue refused the message"))
 	}
 }
 

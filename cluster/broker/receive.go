@@ -127,9 +127,9 @@ func admit(m *peerpb.Submit, payload []byte) error {
 	case err != nil:
 		return err
 	case count != int(m.Count):
-		return fmt.Errorf("%d commands where %d are announced", count, m.Count)
+		return fmt.Errorf("%d commands, but %d were announced", count, m.Count)
 	case count > stream.MaxBatchCommands:
-		return fmt.Errorf("%d commands at once", count)
+		return fmt.Errorf("%d commands at once are too many", count)
 	}
 	return nil
 }

@@ -130,7 +130,7 @@ func (x *replies) deliver(payload fsm.Payload) {
 		return
 	}
 	if x.window.unwritten.Load() >= maxReplies {
-		x.router.slog.Debug("reply dropped: its channel does not read", "session", x.id.Num)
+		x.router.slog.Debug("reply dropped: the client does not read", "session", x.id.Num)
 		return
 	}
 	x.window.unwritten.Add(int64(len(payload)) + group.DeliveryWeight)

@@ -22,7 +22,7 @@ type stray struct {
 func (x *publisher) strayed(q *sessionQueue, p *stream.Pending) {
 	again, err := publishOf(p, x.properties)
 	if err != nil {
-		x.node.slog.Error("publish cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
+		x.node.slog.Error("message cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
 		x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), refused)
 		return
 	}

@@ -193,7 +193,7 @@ func (x *Inspector) hashAll(ctx context.Context, of compared, ahead uint64) (lea
 		case of.queue == 0:
 			a.Error = "the node is too old to compare the catalog"
 		default:
-			a.Error = "the node has no replica"
+			a.Error = "the node has no replica of the queue"
 		}
 	}
 	return leader, answers

@@ -220,9 +220,9 @@ func verify(chain []*x509.Certificate, roots *x509.CertPool, node string, now ti
 	}
 	switch {
 	case leaf.IsCA || len(leaf.DNSNames) == 0:
-		return errors.New("certificate for no node")
+		return errors.New("the certificate is not for a node")
 	case node != "" && !slices.Contains(leaf.DNSNames, node):
-		return fmt.Errorf("certificate for %q, not for node %q", leaf.DNSNames, node)
+		return fmt.Errorf("the certificate is for %q, not for node %q", leaf.DNSNames, node)
 	}
 	return nil
 }

@@ -181,10 +181,10 @@ func TestRefused(t *testing.T) {
 		"to dial only":      {cert: cert(own, func(c *x509.Certificate) { c.ExtKeyUsage = usages[1:] }), says: "incompatible key usage"},
 		"to be dialled only": {cert: cert(own, func(c *x509.Certificate) { c.ExtKeyUsage = usages[:1] }),
 			says: "incompatible key usage"},
-		"no name":       {cert: cert(own, func(c *x509.Certificate) { c.DNSNames, c.Subject.CommonName = nil, "n2" }), says: "no node"},
+		"no name":       {cert: cert(own, func(c *x509.Certificate) { c.DNSNames, c.Subject.CommonName = nil, "n2" }), says: "not for a node"},
 		"another name":  {cert: cert(own, func(c *x509.Certificate) { c.DNSNames[0] = "n3" }), dial: true, says: `not for node "n2"`},
 		"a wild card":   {cert: cert(own, func(c *x509.Certificate) { c.DNSNames[0] = "*" }), dial: true, says: `not for node "n2"`},
-		"the authority": {cert: tls.Certificate{Certificate: [][]byte{own.Certificate.Raw}, PrivateKey: own.key}, says: "no node"},
+		"the authority": {cert: tls.Certificate{Certificate: [][]byte{own.Certificate.Raw}, PrivateKey: own.key}, says: "not for a node"},
 		"nothing":       {says: "certificate"},
 	} {
 		stranger := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{LinkProtocol}}

@@ -71,7 +71,7 @@ func decodeKey(text []byte) (crypto.Signer, error) {
 	}
 	key, ok := any.(crypto.Signer)
 	if !ok {
-		return nil, errors.New("a key that cannot sign")
+		return nil, errors.New("the key cannot sign")
 	}
 	return key, nil
 }

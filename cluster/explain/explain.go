@@ -147,7 +147,7 @@ func (t *Tracer) found(x *queue.Message) {
 		e := t.event("in the snapshot")
 		e.Why, e.ExpiresAt, e.Until, e.Letter = x.Place.String(), int64(x.ExpireAt), int64(max(x.DueAt, x.Deadline)), x.Letter
 		if x.Acquired > 0 {
-			e.Why += fmt.Sprintf(", handed out %d times before", x.Acquired)
+			e.Why += fmt.Sprintf(", delivered %d times before", x.Acquired)
 		}
 		t.by(&e, x.Holder, x.Delivery)
 		l.add(e)

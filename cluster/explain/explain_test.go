@@ -68,7 +68,7 @@ func TestParkedLife(t *testing.T) {
 	for _, e := range s.entries {
 		e.Version = fsm.NewestVersion
 	}
-	const want = "2 enqueued; 2 delivered by worker; 3 parked (reject, requeue) by worker; 4 ready (it is no longer parked); 5 delivered by worker; 5 parked (reject, requeue) by worker; parked"
+	const want = "2 enqueued; 2 delivered by worker; 3 parked (reject, requeue) by worker; 4 ready (it was unparked); 5 delivered by worker; 5 parked (reject, requeue) by worker; parked"
 	if l := explained(t, s, 0, "poison"); textOf(&l) != want {
 		t.Errorf("%s\nnot\n%s", textOf(&l), want)
 	}
@@ -149,7 +149,7 @@ func story() *script {
 
 var lives = map[string]string{
 	"old":   `2 enqueued; 3 died (expired, dead-lettered transactional); 7 dead letter routed dlq; 8 dead letter arrived dlq; ended`,
-	"bad":   `2 enqueued; 4 delivered by worker; 5 returned (nack, requeue) by worker; 5 delivered by worker; 6 delivery ended (reject) by worker; 6 died (rejected, dead-lettered transactional) by worker; 7 dead letter routed (it has no destination); 7 dead letter dropped; ended`,
+	"bad":   `2 enqueued; 4 delivered by worker; 5 returned (nack, requeue) by worker; 5 delivered by worker; 6 delivery ended (reject) by worker; 6 died (rejected, dead-lettered transactional) by worker; 7 dead letter routed (no queue matches); 7 dead letter dropped; ended`,
 	"good":  `2 enqueued; 4 delivered by worker; 6 acknowledged by worker; ended`,
 	"slow":  `2 enqueued; 4 delivered by worker; 11 returned (consumer timeout) by worker; returned`,
 	"later": `9 scheduled; 10 cancelled; ended`,
@@ -197,8 +197,8 @@ func TestForwardedLives(t *testing.T) {
 	s.at(5000, configure(&logpb.QueueConfig{DeliveryLimit: 20}))
 	s.at(6000, &logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: &logpb.RouteDead{Retry: true, Routes: []*logpb.DeadRoute{{Letter: 2}}}})
 	for id, want := range map[string]string{
-		"on":   `2 enqueued; 3 goes on dlq; 4 forwarded dlq; ended`,
-		"back": `2 enqueued; 3 waits for a route; 6 ready (its queue no longer forwards); ready`,
+		"on":   `2 enqueued; 3 routed dlq; 4 forwarded dlq; ended`,
+		"back": `2 enqueued; 3 waits for a route; 6 ready (the queue no longer forwards); ready`,
 	} {
 		if l := explained(t, s, 0, id); textOf(&l) != want {
 			t.Errorf("%s:\n%s\nnot\n%s", id, textOf(&l), want)

@@ -118,7 +118,7 @@ func (s *step) compare(l *life, before *queue.Followed) {
 	case ok && held && !before.Leaving && !after.Leaving && (after.Deadline != before.Deadline || after.LockedUntil != before.LockedUntil):
 		x := t.event("renewed")
 		if x.Until = int64(until(&after)); s.c.Kind != logpb.Command_RENEW {
-			x.Why = "not by request: a change of leader, or the lock renews itself"
+			x.Why = "not requested: the leader changed, or the lock renews itself"
 		}
 		t.by(&x, after.Holder, after.Delivery)
 		l.add(x)
@@ -185,17 +185,17 @@ func (s *step) moved(l *life, before, after *queue.Followed) {
 	case after.Place == queue.Waiting && after.Forwarded:
 		x.Event, x.Letter = "waits for a route", after.Letter
 	case before.Forwarded:
-		x.Why = "its queue no longer forwards"
+		x.Why = "the queue no longer forwards"
 	case after.Place == queue.Waiting:
 		x.Event, x.Letter = "dead letter waits for a route", after.Letter
 	case before.Place == queue.Scheduled:
-		x.Why, x.ExpiresAt = "its time has come", int64(after.ExpireAt)
+		x.Why, x.ExpiresAt = "its scheduled time was reached", int64(after.ExpireAt)
 	case before.Place == queue.Delayed:
-		x.Why = "it is retried"
+		x.Why = "its delay before the retry ended"
 	case before.Place == queue.Parked:
-		x.Why = "it is no longer parked"
+		x.Why = "it was unparked"
 	case before.Place == queue.Deferred:
-		x.Why = "its deferral has ended"
+		x.Why = "its deferral ended"
 	default:
 		x.Event = after.Place.String()
 	}
@@ -218,7 +218,7 @@ func (s *step) routed(l *life, before *queue.Followed) {
 		}
 		x := s.t.event("dead letter routed")
 		if before.Forwarded {
-			x.Event = "goes on"
+			x.Event = "routed"
 		}
 		x.Letter = letter
 		for _, id := range route.GetTargets() {
@@ -228,7 +228,7 @@ func (s *step) routed(l *life, before *queue.Followed) {
 			continue // it waits, or comes back
 		}
 		if len(x.Queues) == 0 {
-			x.Why = "it has no destination"
+			x.Why = "no queue matches"
 		}
 		l.add(x)
 	}

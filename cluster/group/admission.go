@@ -13,7 +13,7 @@ import (
 const admissionLimit = 256 << 20
 
 // ErrFull is returned for a submission of a node that has too much waiting here.
-var ErrFull = errors.New("too much waits to be proposed")
+var ErrFull = errors.New("too many bytes of commands are waiting to be proposed")
 
 // admission counts what the nodes have submitted, this one included. A node may have as much waiting as is free for
 // all, plus one batch, unless twice the limit is reached.

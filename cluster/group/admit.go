@@ -19,7 +19,7 @@ import (
 func Measure(commands, payload []byte) (count int, err error) {
 	count, rest, err := measureAll(commands, payload, true)
 	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("%d bytes belong to no message", len(rest))
+		err = fmt.Errorf("%d bytes of payload do not belong to any message", len(rest))
 	}
 	return count, err
 }
@@ -35,7 +35,7 @@ func measureAll(commands, payload []byte, strict bool) (count int, rest []byte, 
 		}
 	}
 	if x.err == nil && (count > maxCommands || len(commands) > MaxCommandBytes) {
-		x.err = fmt.Errorf("%d commands of %d bytes", count, len(commands))
+		x.err = fmt.Errorf("%d commands of %d bytes are too many", count, len(commands))
 	}
 	return count, x.payload, x.err
 }
@@ -54,7 +54,7 @@ func (x *measure) command(enqueue bool, size uint64) bool {
 		return true
 	}
 	if size > uint64(len(x.payload)) || x.strict && !fsm.Payload(x.payload[:size]).Valid() {
-		x.err = fmt.Errorf("a payload of %d bytes is no message", size)
+		x.err = fmt.Errorf("a payload of %d bytes is not a message", size)
 		return false
 	}
 	x.payload = x.payload[size:]
@@ -72,7 +72,7 @@ func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count i
 		return 0, err
 	}
 	if e.Version != 0 || e.Now != 0 {
-		return 0, fmt.Errorf("commands have a stamp of version %d", e.Version)
+		return 0, fmt.Errorf("commands are stamped already, with version %d", e.Version)
 	}
 	for _, c := range e.Commands {
 		if count++; !f(c.Kind == logpb.Command_ENQUEUE, uint64(c.Enqueue.GetSize())) {
@@ -83,7 +83,7 @@ func decodeAll(commands []byte, f func(enqueue bool, size uint64) bool) (count i
 }
 
 // errMany refuses a message that would be many times as long when decoded.
-var errMany = errors.New("more commands than an entry has")
+var errMany = errors.New("more commands than an entry may have")
 
 const (
 	// maxCommands is above what an entry holds: the commands of two batches.
@@ -169,12 +169,12 @@ func (c *entryCheck) Entry(l *raft.Log, committed bool) error {
 type laterVersion struct{ version, newest uint32 }
 
 func (e *laterVersion) Error() string {
-	return fmt.Sprintf("an entry of version %d, this program supports up to %d", e.version, e.newest)
+	return fmt.Sprintf("an entry has version %d, but this program supports only up to %d", e.version, e.newest)
 }
 
 // needsNewer says why a program ends that the cluster's version is too new for.
 func needsNewer(version, newest uint32) string {
-	return fmt.Sprintf("the cluster's fsm_version is %d, this program supports up to %d", version, newest)
+	return fmt.Sprintf("the cluster's fsm_version is %d, but this program supports only up to %d", version, newest)
 }
 
 // admitEntry says why an entry that a leader has sent could not be applied: that
@@ -188,7 +188,7 @@ func admitEntry(l *raft.Log, newest uint32) error {
 		}
 		value, end := varint(data, from)
 		if end < 0 {
-			return errors.New("the stamp of an entry is cut short")
+			return errors.New("the stamp of an entry is truncated")
 		}
 		if tag == fieldVersion<<3 && value > uint64(newest) {
 			return &laterVersion{uint32(min(value, math.MaxUint32)), newest}
@@ -218,7 +218,7 @@ func decodeCatalog(entry []byte, newest uint32) (*logpb.CatalogEntry, error) {
 // may ask for it, and the machine refuses what not all nodes support.
 func admitCatalogEntry(l *raft.Log, newest uint32) error {
 	if len(l.Extensions) > 0 {
-		return fmt.Errorf("%d bytes belong to no message", len(l.Extensions))
+		return fmt.Errorf("%d bytes of payload do not belong to any message", len(l.Extensions))
 	}
 	e, err := decodeCatalog(l.Data, newest)
 	if err != nil {

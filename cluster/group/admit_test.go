@@ -39,8 +39,8 @@ func TestCatalogAdmits(t *testing.T) {
 		"empty command":   {entry: entry(1, &logpb.CatalogCommand{}), refused: 1},
 		"no entry":        {entry: []byte("garbage"), err: "cannot be decoded"},
 		"cut short":       {entry: entry(1, short)[:100], err: "cannot be decoded"},
-		"no version":      {entry: entry(0, short), err: "of version 0"},
-		"unknown version": {entry: entry(2, short), err: "of version 2"},
+		"no version":      {entry: entry(0, short), err: "has version 0"},
+		"unknown version": {entry: entry(2, short), err: "has version 2"},
 	} {
 		refused, _, err := k.admit("n1", c.entry)
 		if (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) || len(refused) != c.refused {

@@ -151,7 +151,7 @@ func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 		a.node.fail(codeDamaged, fmt.Sprintf("group %d: entry %d cannot be decoded: %v", a.group, l.Index, err))
 	}
 	if newest := a.node.newest; e.Version > newest {
-		a.node.fail(codeTooOld, fmt.Sprintf("group %d: entry %d is of version %d, this program supports up to %d", a.group, l.Index, e.Version, newest))
+		a.node.fail(codeTooOld, fmt.Sprintf("group %d: entry %d has version %d, but this program supports only up to %d", a.group, l.Index, e.Version, newest))
 	}
 	if lead {
 		before := a.machine.Dead()

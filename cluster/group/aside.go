@@ -15,7 +15,7 @@ import (
 const AsideTime = 24 * time.Hour
 
 // ErrAside is returned for a group whose number belongs to data that is put aside.
-var ErrAside = errors.New("data of another queue is kept under the number of the group")
+var ErrAside = errors.New("the number of the group holds data of another queue")
 
 // PutAside closes a group that the catalog does not know, and returns for how long its data is kept; 0: it is
 // dropped, because it has been kept long enough, there is none, or scarce says that there is no space for it.
@@ -35,11 +35,11 @@ func (h *Host) PutAside(id fsm.GroupID, scarce bool) (left time.Duration, err er
 	}
 	switch {
 	case !past || scarce || left < 0:
-		h.config.Logger.Warn("data of a queue that the catalog does not know is dropped", "group", id, "queue", owner, "scarce", scarce)
+		h.config.Logger.Warn("dropping data of a queue that is not in the catalog", "group", id, "queue", owner, "scarce", scarce)
 		return 0, h.config.Store.DropGroup(id)
 	case left == 0:
 		left = AsideTime
-		h.config.Logger.Warn("data of a queue that the catalog does not know is put aside", "group", id, "queue", owner, "for", left)
+		h.config.Logger.Warn("setting data aside of a queue that is not in the catalog", "group", id, "queue", owner, "for", left)
 		return left, store.SetUint64([]byte(raftlog.AsideKey), uint64(h.config.Clock.Now()))
 	}
 	return left, nil
@@ -87,7 +87,7 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 	switch {
 	case left == 0:
 	case was == owner:
-		h.config.Logger.Warn("data that was put aside is in use again", "group", spec.Group, "queue", owner)
+		h.config.Logger.Warn("data that was set aside is in use again", "group", spec.Group, "queue", owner)
 		err = store.SetUint64([]byte(raftlog.AsideKey), 0)
 	case left > 0:
 		err = fmt.Errorf("%w %d, for another %v: %s", ErrAside, spec.Group, left.Round(time.Minute), was)

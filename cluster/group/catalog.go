@@ -289,7 +289,7 @@ func (k *Catalog) founders() []string {
 
 // votes is called when the replica is no longer a learner.
 func (k *Catalog) votes() {
-	k.slog.Info("this node's catalog has been brought up to date, and it votes again")
+	k.slog.Info("this node's catalog is up to date again, and the node votes")
 	err := k.reload(func(c *raft.ReloadableConfig) {
 		c.HeartbeatTimeout, c.ElectionTimeout = catalogHeartbeat, time.Duration(k.election.Load())
 	})
@@ -340,7 +340,7 @@ func (k *Catalog) propose(ctx context.Context, internal bool, commands []*logpb.
 	for {
 		results, index, err := k.attempt(ctx, entry, internal)
 		if err == nil && len(results) != len(commands) { // a node that lies: callers read their results
-			err = fmt.Errorf("%d results of %d commands", len(results), len(commands))
+			err = fmt.Errorf("%d results for %d commands", len(results), len(commands))
 		}
 		if err == nil {
 			return results, k.convergence.await(ctx, index)
@@ -433,7 +433,7 @@ func (k *Catalog) admit(from string, entry []byte) (results []*logpb.CatalogResu
 		return nil, 0, err
 	}
 	if e.Version == 0 {
-		return nil, 0, fmt.Errorf("catalog entry of version 0, the cluster has %d", known)
+		return nil, 0, fmt.Errorf("catalog entry has version 0, but the cluster has %d", known)
 	}
 	if err := catalog.AdmitProposal(e.Proposal, from); err != nil {
 		return nil, 0, err

@@ -60,7 +60,7 @@ func (k *Catalog) check(now time.Duration) {
 	}
 	d.resigned.begin(s.Term, now)
 	d.noVote.Store(int64(now + shortPause))
-	k.slog.Warn("the catalog's leader makes no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
+	k.slog.Warn("the catalog's leader is making no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
 	w.note(s)
 	k.spawn(func() {
@@ -86,7 +86,7 @@ func (k *Catalog) stall(now time.Duration) Stall {
 
 // errResignedLately is returned for a vote that a node would ask for which has given
 // the catalog up lately: with the longest log it would win, and stall again.
-var errResignedLately = errors.New("the node has given the catalog up a short time ago")
+var errResignedLately = errors.New("the node gave up the catalog a short time ago")
 
 // refuses is why this node should not stand for election.
 func (k *Catalog) refuses() error {

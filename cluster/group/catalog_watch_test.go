@@ -126,7 +126,7 @@ func TestCatalogLeaderHangs(t *testing.T) {
 	if s := last[0]; s.Group != nil || s.Reason != StuckCatalog || s.For < h.watch.bound || s.Term != term {
 		t.Errorf("it has resigned as %+v", s)
 	}
-	if log := c.log.String(); !strings.Contains(log, "the catalog's leader makes no progress and resigns") {
+	if log := c.log.String(); !strings.Contains(log, "the catalog's leader is making no progress and resigns") {
 		t.Errorf("the log does not say why: %s", log)
 	}
 	if err := k.refuses(); !errors.Is(err, errResignedLately) {

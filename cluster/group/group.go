@@ -318,7 +318,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 			return fmt.Errorf("expire due messages: %w", err)
 		}
 		if time.Now().After(end) {
-			return errors.New("expire due messages: too many")
+			return errors.New("expire due messages: too many are due")
 		}
 	}
 	return nil
@@ -328,7 +328,7 @@ func (g *Group) Expire(timeout time.Duration) error {
 // itself: it has to transfer its leadership first.
 func (g *Group) Remove(node string) error {
 	if node == g.node {
-		return errors.New("a leader does not remove itself")
+		return errors.New("a leader cannot remove itself")
 	}
 	return g.replica.Remove(node)
 }
@@ -338,7 +338,7 @@ func (g *Group) founders() []string { return g.spec.Members }
 
 // votes is called when the replica is no longer a learner.
 func (g *Group) votes() {
-	g.slog.Info("replica has been brought up to date, and votes again")
+	g.slog.Info("the replica is up to date again, and votes")
 	g.standByTimers()
 	if g.Leader() == "" {
 		g.host.elections.begin(g)

@@ -71,11 +71,11 @@ func (h *handover) ended(err error) {
 func (h *handover) refuses(r *replica, to string) error {
 	switch wait := h.rests(); {
 	case !slices.Contains(r.Voters(), to) || to == r.node:
-		return fmt.Errorf("%w: %s is no other voter", ErrNotHandedOver, to)
+		return fmt.Errorf("%w: %s is not another voter of the group", ErrNotHandedOver, to)
 	case !r.mesh.Alive(to):
 		return fmt.Errorf("%w: %s is down", ErrNotHandedOver, to)
 	case wait > 0:
-		return fmt.Errorf("%w: that has failed, and may be tried again in %v", ErrNotHandedOver, wait.Round(time.Millisecond))
+		return fmt.Errorf("%w: the last attempt failed; the next one is possible in %v", ErrNotHandedOver, wait.Round(time.Millisecond))
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func (h *handover) yield(r *replica, to string, term uint64, hangs bool) {
 	if err == nil || errors.Is(err, errUnderWay) || r.isClosed() {
 		return
 	}
-	r.slog.Warn("nobody has taken over from a leader that must not lead: it steps down", "to", to, "error", err)
+	r.slog.Warn("no member has taken over from a leader that must not lead: it steps down", "to", to, "error", err)
 	r.mesh.Resign(r.id, term+1, to)
 }
 
@@ -164,7 +164,7 @@ func (h *handover) tell(r *replica, to string, term uint64) error {
 			}
 		case <-check.C:
 		case <-limit.C:
-			return fmt.Errorf("%w: %s has not won in time", ErrNotHandedOver, to)
+			return fmt.Errorf("%w: %s did not win the election in time", ErrNotHandedOver, to)
 		case <-r.ending:
 			return nil
 		}

@@ -11,8 +11,8 @@ import (
 
 // Errors of HashAt.
 var (
-	ErrPassed     = errors.New("the replica is beyond that entry")
-	ErrNotReached = errors.New("the replica has not reached that entry in time")
+	ErrPassed     = errors.New("the replica has already applied later entries")
+	ErrNotReached = errors.New("the replica did not reach that entry in time")
 )
 
 // probe waits for the state of a machine once it has applied an entry.

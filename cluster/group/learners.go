@@ -226,6 +226,6 @@ func (s *learners) note(from string, it item) {
 
 func (s *learners) send(node string, items []byte) {
 	if err := s.links.Send(node, s.kind, items); err != nil {
-		s.slog.Debug("learners do not ask", "node", node, "error", err)
+		s.slog.Debug("learners could not be reported", "node", node, "error", err)
 	}
 }

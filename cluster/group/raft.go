@@ -120,7 +120,7 @@ type boundedPipeline struct {
 const lagsMuch = 8 * maxAppendEntries
 
 // errLags makes raft give the pipeline up.
-var errLags = errors.New("the follower lags: it gets its entries without a pipeline")
+var errLags = errors.New("a follower lags: entries are sent to it without a pipeline")
 
 // AppendEntries implements raft.AppendPipeline. If entries are left behind a full
 // request, raft is triggered again.

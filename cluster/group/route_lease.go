@@ -321,7 +321,7 @@ func (k *Catalog) cede(to string) {
 		k.spawn(func() {
 			defer k.ceding.Store(false)
 			err := k.Transfer(to)
-			k.slog.Info("the leadership goes to a node that reaches more others", "to", to, "error", err)
+			k.slog.Info("handing the leadership over to a node that reaches more of the others", "to", to, "error", err)
 			select {
 			case <-time.After(firstMovePause):
 			case <-k.ending:

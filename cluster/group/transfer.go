@@ -30,7 +30,7 @@ func (g *Group) Transfer(to string) error {
 	}
 	g.proposer.transfer(true)
 	defer g.proposer.transfer(false)
-	err := fmt.Errorf("%w: entries do not get committed", ErrNotHandedOver)
+	err := fmt.Errorf("%w: entries are not being committed", ErrNotHandedOver)
 	if g.proposer.drained(g.handover.patience(&g.replica, drainTime, to)) {
 		err = g.handover.move(&g.replica, to, term)
 	}
@@ -47,7 +47,7 @@ func (g *Group) Transfer(to string) error {
 func (g *Group) cedeTo(node string) {
 	defer g.guard.contain("hand the leadership over")
 	err := g.Transfer(node)
-	g.slog.Info("the leadership goes to a member that reaches all others", "to", node, "error", err)
+	g.slog.Info("handing the leadership over to a member that reaches all others", "to", node, "error", err)
 }
 
 // announceAgain goes on with a leadership that was not handed over. Nothing was

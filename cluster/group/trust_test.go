@@ -249,7 +249,7 @@ func TestLearnerOfIdleQueue(t *testing.T) {
 	await(t, "the learner votes", func() bool { return learner.Doubt() == nil })
 	mustHold(t, learner, 2)
 	await(t, "it stands by raft's timers", func() bool { return learner.raft.Load().ReloadableConfig().HeartbeatTimeout < never })
-	await(t, "that is said", func() bool { return strings.Contains(c.log.String(), "replica has been brought up to date") })
+	await(t, "that is said", func() bool { return strings.Contains(c.log.String(), "the replica is up to date again") })
 }
 
 // Replicas that can prove nothing, and are most of their group's, found no group

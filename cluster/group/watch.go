@@ -58,7 +58,7 @@ const (
 	keepsAlone    = "it has no other voter"
 	keepsMajority = "no majority of its members is up"
 	keepsNobody   = "no other member can be elected"
-	keepsPause    = "it has resigned a short time ago"
+	keepsPause    = "it resigned a short time ago"
 )
 
 // whyKeep says why a stalled leader keeps its leadership: resigning would not help. It returns ""
@@ -336,7 +336,7 @@ func (g *Group) leadsNobody(now time.Duration) bool {
 		return false
 	}
 	if now-l.resigned.at > 3*g.host.watch.bound {
-		g.slog.Warn("a leader that makes no progress goes on: nobody has taken over")
+		g.slog.Warn("a leader that makes no progress keeps leading: no member has taken over")
 		l.resigned.term.Store(0)
 		g.spawn(g.review)
 	}
@@ -358,7 +358,7 @@ func (g *Group) busy() bool {
 // elected, and tells that member to stand.
 func (g *Group) resign(s Stall, now time.Duration) {
 	g.leadership.resigned.begin(s.Term, now)
-	g.slog.Warn("a leader makes no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
+	g.slog.Warn("a leader is making no progress and resigns", "reason", s.Reason, "for", s.For.Round(time.Millisecond),
 		"term", s.Term, "last", s.Last, "commit", s.Commit, "applied", s.Applied)
 	g.spawn(g.review)
 	g.host.elections.begin(g)
@@ -372,7 +372,7 @@ func (g *Group) transferTo(node string, wins bool) {
 		switch {
 		case !leads || !g.barred() || g.isClosed():
 		case resigned && !wins:
-			g.slog.Warn("a leader that makes no progress goes on: " + keepsNobody)
+			g.slog.Warn("a leader that makes no progress keeps leading: " + keepsNobody)
 			g.leadership.resigned.term.Store(0)
 			g.review()
 		default:

@@ -70,7 +70,7 @@ func (c *trio) mustResign(clock *handClock, g *Group, reason string) *Group {
 		}
 		return false
 	})
-	if log := c.log.String(); !strings.Contains(log, "makes no progress") || !strings.Contains(log, "reason="+reason) {
+	if log := c.log.String(); !strings.Contains(log, "is making no progress") || !strings.Contains(log, "reason="+reason) {
 		c.t.Errorf("the log does not say why: %s", log)
 	}
 	return next
@@ -375,7 +375,7 @@ func TestTransfereeHangs(t *testing.T) {
 	g.leadership.resigned.term.Store(term)
 	g.transferTo(transferee.config.Node, true)
 	await(t, "raft steps down", func() bool { return g.Term() > term })
-	if log := c.log.String(); !strings.Contains(log, "has not won in time") {
+	if log := c.log.String(); !strings.Contains(log, "did not win the election in time") {
 		t.Errorf("the log does not say why: %s", log)
 	}
 }

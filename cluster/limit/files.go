@@ -48,7 +48,7 @@ func OpenFiles() int {
 // what these need.
 func Divide(files int) (Descriptors, error) {
 	if files < minFiles {
-		return Descriptors{}, fmt.Errorf("the limit of open files is %d, a node needs at least %d", files, minFiles)
+		return Descriptors{}, fmt.Errorf("the limit of open files is %d, but a node needs at least %d", files, minFiles)
 	}
 	files = min(files, maxFiles)
 	between := func(low, n, high int) int { return max(low, min(n, high)) }

@@ -149,7 +149,7 @@ func (j *joiner) tryJoin(ctx context.Context) error {
 }
 
 // errItself means that a name stands for this node, too.
-var errItself = errors.New("this node answers itself")
+var errItself = errors.New("this node has reached itself")
 
 // joinAt asks nodes to admit this one to their cluster until one does.
 func (j *joiner) joinAt(ctx context.Context, addresses []string) error {

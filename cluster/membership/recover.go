@@ -117,7 +117,7 @@ func openFolder(dir string, o RecoverOptions) (*dataFolder, error) {
 // queues would be missing to it, and what misses something is damaged.
 func readable(v *catalog.View) error {
 	if now := v.FSMVersion(); !fsm.Supported.Include(now) {
-		return fmt.Errorf("the cluster's fsm_version is %d, and this program supports %s", now, fsm.Supported)
+		return fmt.Errorf("the cluster's fsm_version is %d, but this program supports %s", now, fsm.Supported)
 	}
 	return nil
 }
@@ -251,11 +251,11 @@ func (g *RecoveredGroup) assess(all []*dataFolder) {
 	}
 	switch {
 	case !slices.Contains(s.Voters, g.From):
-		g.Loss = "whatever node " + g.From + " had not yet copied: its replica was new"
+		g.Loss = "what node " + g.From + " had not yet copied: its replica was new"
 	case g.Doubt != "" && len(all) == 1:
 		g.Loss = "what node " + g.From + " has lost: " + g.Doubt
 	case 2*len(gone) > len(s.Voters):
-		g.Loss = "what was confirmed and is only on " + strings.Join(gone, ", ")
+		g.Loss = "messages that were confirmed and are only on " + strings.Join(gone, ", ")
 	}
 	g.Complete = g.Loss == ""
 }

@@ -206,84 +206,84 @@ var table = []metric{
 	{"rabbitmq_channels_opened_total", counter, nil, "Channels opened on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsOpened })},
 	{"rabbitmq_channels_closed_total", counter, nil, "Channels closed on this node", one(func(s *Stats) uint64 { return s.Traffic.ChannelsClosed })},
 
-	{"rabbitmq_erlang_uptime_seconds", gauge, nil, "Time since the node's process began; the name is RabbitMQ's", one(func(s *Stats) float64 { return s.Process.Uptime.Seconds() })},
+	{"rabbitmq_erlang_uptime_seconds", gauge, nil, "Seconds since the node's process started; the name is RabbitMQ's", one(func(s *Stats) float64 { return s.Process.Uptime.Seconds() })},
 	{"rabbitmq_process_open_fds", gauge, nil, "Open file descriptors", one(func(s *Stats) int { return s.Process.Files })},
 	{"rabbitmq_process_max_fds", gauge, nil, "Limit of open file descriptors", one(func(s *Stats) int { return s.Process.MaxFiles })},
 
 	{"rabbitmq_global_publishers", gauge, protocol, "Open channels of this node's clients that have published", amqpOnly(func(s *Stats) float64 { return float64(s.Counts.Publishers) })},
 	{"rabbitmq_global_consumers", gauge, protocol, "Consumers of the queues that this node leads", amqpOnly(func(s *Stats) float64 { return float64(s.Queues.Led.Consumers) })},
 	counted("received", "Messages that clients of this node have published", traffic.Publish),
-	counted("received_confirm", "Those of them that were published in confirm mode", traffic.Confirmable),
-	counted("confirmed", "Those of them that were confirmed positively", traffic.Confirm),
-	counted("routed", "Copies of published messages that went to queues", traffic.PublishOut),
-	counted("unroutable_returned", "Mandatory messages without a route", traffic.ReturnUnroutable),
-	counted("unroutable_dropped", "Other messages without a route", traffic.DropUnroutable),
+	counted("received_confirm", "Messages that clients of this node have published in confirm mode", traffic.Confirmable),
+	counted("confirmed", "Published messages that were confirmed to clients of this node with basic.ack", traffic.Confirm),
+	counted("routed", "Copies of published messages that were routed to queues", traffic.PublishOut),
+	counted("unroutable_returned", "Mandatory messages that were returned, as no queue matched", traffic.ReturnUnroutable),
+	counted("unroutable_dropped", "Messages that were dropped, as no queue matched and they were not mandatory", traffic.DropUnroutable),
 	summed("channel_messages_published", "Messages that clients of this node have published", traffic.Publish),
-	summed("channel_messages_confirmed", "Those of them that were confirmed positively", traffic.Confirm),
-	summed("channel_messages_unroutable_returned", "Mandatory messages without a route", traffic.ReturnUnroutable),
-	summed("channel_messages_unroutable_dropped", "Other messages without a route", traffic.DropUnroutable),
+	summed("channel_messages_confirmed", "Published messages that were confirmed to clients of this node with basic.ack", traffic.Confirm),
+	summed("channel_messages_unroutable_returned", "Mandatory messages that were returned, as no queue matched", traffic.ReturnUnroutable),
+	summed("channel_messages_unroutable_dropped", "Messages that were dropped, as no queue matched and they were not mandatory", traffic.DropUnroutable),
 	summed("channel_messages_delivered_ack", "Deliveries to consumers of this node that acknowledge", traffic.Deliver),
-	summed("channel_messages_delivered", "Deliveries to consumers of this node that do not", traffic.DeliverNoAck),
-	summed("channel_messages_redelivered", "Those of them, and of gets, that were redelivered", traffic.Redeliver),
+	summed("channel_messages_delivered", "Deliveries to consumers of this node that do not acknowledge", traffic.DeliverNoAck),
+	summed("channel_messages_redelivered", "Deliveries and gets at this node of messages that were delivered before", traffic.Redeliver),
 	summed("channel_messages_acked", "Deliveries and gets that clients of this node have acknowledged", traffic.Ack),
-	summed("channel_get_ack", "Messages taken by gets at this node that acknowledge", traffic.Get),
-	summed("channel_get", "Messages taken by gets at this node that do not", traffic.GetNoAck),
-	summed("channel_get_empty", "Gets at this node that found nothing", traffic.GetEmpty),
+	summed("channel_get_ack", "Messages fetched with basic.get at this node, to be acknowledged", traffic.Get),
+	summed("channel_get", "Messages fetched with basic.get at this node without acknowledgement", traffic.GetNoAck),
+	summed("channel_get_empty", "Calls of basic.get at this node that found no message", traffic.GetEmpty),
 	summed("exchange_messages_published", "Messages that clients of this node have published", traffic.Publish),
-	summed("queue_messages_published", "Copies of them that went to queues", traffic.PublishOut),
+	summed("queue_messages_published", "Copies of published messages that were routed to queues", traffic.PublishOut),
 	summed("queue_messages_delivered_ack", "Deliveries to consumers of this node that acknowledge", traffic.Deliver),
-	summed("queue_messages_delivered", "Deliveries to consumers of this node that do not", traffic.DeliverNoAck),
-	summed("queue_messages_redelivered", "Those of them, and of gets, that were redelivered", traffic.Redeliver),
+	summed("queue_messages_delivered", "Deliveries to consumers of this node that do not acknowledge", traffic.DeliverNoAck),
+	summed("queue_messages_redelivered", "Deliveries and gets at this node of messages that were delivered before", traffic.Redeliver),
 	summed("queue_messages_acked", "Deliveries and gets that clients of this node have acknowledged", traffic.Ack),
-	summed("queue_get_ack", "Messages taken by gets at this node that acknowledge", traffic.Get),
-	summed("queue_get", "Messages taken by gets at this node that do not", traffic.GetNoAck),
-	summed("queue_get_empty", "Gets at this node that found nothing", traffic.GetEmpty),
+	summed("queue_get_ack", "Messages fetched with basic.get at this node, to be acknowledged", traffic.Get),
+	summed("queue_get", "Messages fetched with basic.get at this node without acknowledgement", traffic.GetNoAck),
+	summed("queue_get_empty", "Calls of basic.get at this node that found no message", traffic.GetEmpty),
 	consumed("delivered", "Deliveries and gets of clients of this node", traffic.Deliver, traffic.DeliverNoAck, traffic.Get, traffic.GetNoAck),
 	consumed("delivered_consume_manual_ack", "Deliveries to consumers that acknowledge", traffic.Deliver),
-	consumed("delivered_consume_auto_ack", "Deliveries to consumers that do not", traffic.DeliverNoAck),
-	consumed("delivered_get_manual_ack", "Messages taken by gets that acknowledge", traffic.Get),
-	consumed("delivered_get_auto_ack", "Messages taken by gets that do not", traffic.GetNoAck),
-	consumed("get_empty", "Gets that found nothing", traffic.GetEmpty),
-	consumed("redelivered", "Deliveries and gets of messages that were handed out before", traffic.Redeliver),
+	consumed("delivered_consume_auto_ack", "Deliveries to consumers that do not acknowledge", traffic.DeliverNoAck),
+	consumed("delivered_get_manual_ack", "Messages fetched with basic.get, to be acknowledged", traffic.Get),
+	consumed("delivered_get_auto_ack", "Messages fetched with basic.get without acknowledgement", traffic.GetNoAck),
+	consumed("get_empty", "Calls of basic.get that found no message", traffic.GetEmpty),
+	consumed("redelivered", "Deliveries and gets of messages that were delivered before", traffic.Redeliver),
 	consumed("acknowledged", "Deliveries and gets that were acknowledged", traffic.Ack),
-	{"rabbitmq_queues_declared_total", counter, nil, "Declares of queues by clients of this node, passive ones left out", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueDeclared] })},
-	{"rabbitmq_queues_created_total", counter, nil, "Queues that they have created", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueCreated] })},
+	{"rabbitmq_queues_declared_total", counter, nil, "Queue declarations by clients of this node, excluding passive ones", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueDeclared] })},
+	{"rabbitmq_queues_created_total", counter, nil, "Queues that clients of this node have created", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueCreated] })},
 	{"rabbitmq_queues_deleted_total", counter, nil, "Queues that clients of this node have deleted", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueDeleted] })},
 
 	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Queues })},
 	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
-	{"rabbitmq_queue_consumers", gauge, nil, "The same", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
-	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages ready in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready })},
-	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages delivered and unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Unacked })},
+	{"rabbitmq_queue_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
+	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages that are ready in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready })},
+	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages that are delivered and unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Unacked })},
 	{"quorate_queue_messages_scheduled", gauge, nil, "Scheduled messages in the queues that this node leads, excluding those of delayed exchanges", one(func(s *Stats) uint64 { return s.Queues.Led.Scheduled })},
 	{"quorate_queue_messages_delayed_retry", gauge, nil, "Returned messages that wait to be retried, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.DelayedRetry })},
 	{"quorate_queue_messages_locked", gauge, nil, "Unacknowledged messages with a lock, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Locked })},
-	{"quorate_queue_messages_deferred", gauge, nil, "Messages that consumers have put aside, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Deferred })},
+	{"quorate_queue_messages_deferred", gauge, nil, "Messages that consumers have deferred, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Deferred })},
 	{"quorate_queue_messages_parked", gauge, nil, "Messages that have exceeded the default delivery limit and wait for an operator, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Parked })},
-	{"quorate_delayed_messages", gauge, delayedLabels, "Messages that wait at a delayed exchange, where this node leads", func(s *Stats, add emit) {
+	{"quorate_delayed_messages", gauge, delayedLabels, "Messages that wait at a delayed exchange whose store this node leads", func(s *Stats, add emit) {
 		for _, d := range s.Queues.Led.Delayed {
 			add(float64(d.Messages), d.VHost, d.Exchange)
 		}
 	}},
-	{"quorate_delayed_next_due_seconds", gauge, delayedLabels, "When the next of them is due, since the epoch; absent if none waits", func(s *Stats, add emit) {
+	{"quorate_delayed_next_due_seconds", gauge, delayedLabels, "When the next message that waits at the delayed exchange is due, in seconds since the epoch; absent if none waits", func(s *Stats, add emit) {
 		for _, d := range s.Queues.Led.Delayed {
 			if d.NextDue != 0 {
 				add(float64(d.NextDue)/1000, d.VHost, d.Exchange)
 			}
 		}
 	}},
-	{"quorate_queue_next_expiry_seconds", gauge, nil, "When the first message expires in the queues that this node leads, since the epoch; absent if none does", func(s *Stats, add emit) {
+	{"quorate_queue_next_expiry_seconds", gauge, nil, "When the next message expires in the queues that this node leads, in seconds since the epoch; absent if none does", func(s *Stats, add emit) {
 		if at := s.Queues.Led.Times.NextExpiry; at != 0 {
 			add(float64(at) / 1000)
 		}
 	}},
-	{"quorate_queue_tick_lag_seconds", gauge, nil, "For how long the earliest deadline of the queues that this node leads is overdue; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.TickLag) / 1000 })},
+	{"quorate_queue_tick_lag_seconds", gauge, nil, "Seconds by which the earliest deadline of the queues that this node leads is overdue; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.TickLag) / 1000 })},
 	{"quorate_queue_clock_skew_seconds", gauge, nil, "Seconds by which the log of a queue that this node leads is ahead of the node's clock, at most; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.Ahead) / 1000 })},
-	{"rabbitmq_queue_messages", gauge, nil, "Messages ready or unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready + s.Queues.Led.Unacked })},
-	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages ready", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes })},
-	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the messages unacknowledged", one(func(s *Stats) uint64 { return s.Queues.Led.UnackedBytes })},
-	{"rabbitmq_queue_messages_bytes", gauge, nil, "Payload bytes of the messages ready or unacknowledged", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes + s.Queues.Led.UnackedBytes })},
-	{"quorate_consumer_timeouts_total", counter, nil, "Messages that went back to their queue because a consumer held them for too long, in queues while this node led them", one(func(s *Stats) uint64 { return s.Queues.TimedOut })},
+	{"rabbitmq_queue_messages", gauge, nil, "Messages that are ready or unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready + s.Queues.Led.Unacked })},
+	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages that are ready in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes })},
+	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the unacknowledged messages in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.UnackedBytes })},
+	{"rabbitmq_queue_messages_bytes", gauge, nil, "Payload bytes of the messages that are ready or unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes + s.Queues.Led.UnackedBytes })},
+	{"quorate_consumer_timeouts_total", counter, nil, "Messages that were returned to their queue because a consumer held them for too long, while this node led the queue", one(func(s *Stats) uint64 { return s.Queues.TimedOut })},
 	{"quorate_consumer_timeout_actions_total", counter, []string{"action"}, "Actions on clients of this node after consumer timeouts. action: cancel (a consumer was cancelled), suspend (one was suspended, each time), channel_close (the channel was closed, as the client does not support cancellation), get (the channel was closed, for a delivery of basic.get)", func(s *Stats, add emit) {
 		t := &s.Traffic.Timeouts
 		add(float64(t.Cancelled), "cancel")
@@ -291,19 +291,19 @@ var table = []metric{
 		add(float64(t.Closed), "channel_close")
 		add(float64(t.Gets), "get")
 	}},
-	{"quorate_consumer_timeout_late_acks_total", counter, nil, "Messages that were settled after they had gone back, in queues while this node led them: if it grows, a timeout is too short", one(func(s *Stats) uint64 { return s.Queues.LateAcks })},
-	{"quorate_consumers_timed_out", gauge, nil, "Consumers of the queues that this node leads that have not settled deliveries that timed out", one(func(s *Stats) int { return s.Queues.Led.ConsumersTimedOut })},
-	{"quorate_consumer_oldest_unacked_seconds", gauge, nil, "Age of the oldest unsettled delivery, in the queues that this node leads; 0: there is none", one(func(s *Stats) float64 { return s.Queues.Led.OldestUnacked.Seconds() })},
+	{"quorate_consumer_timeout_late_acks_total", counter, nil, "Messages that were settled after they had been returned, while this node led the queue: if it grows, a timeout is too short", one(func(s *Stats) uint64 { return s.Queues.LateAcks })},
+	{"quorate_consumers_timed_out", gauge, nil, "Consumers of the queues that this node leads that have not yet settled a delivery that timed out", one(func(s *Stats) int { return s.Queues.Led.ConsumersTimedOut })},
+	{"quorate_consumer_oldest_unacked_seconds", gauge, nil, "Age in seconds of the oldest unsettled delivery, in the queues that this node leads; 0: there is none", one(func(s *Stats) float64 { return s.Queues.Led.OldestUnacked.Seconds() })},
 	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters and forwarded messages in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Outbox })},
-	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of these dead letters", one(func(s *Stats) uint64 { return s.Queues.Led.OutboxBytes })},
-	{"quorate_dead_letter_outbox_waiting", gauge, nil, "Those of them that are unroutable at present, or were refused", one(func(s *Stats) uint64 { return s.Queues.Led.Waiting })},
+	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of the dead letters and forwarded messages in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.OutboxBytes })},
+	{"quorate_dead_letter_outbox_waiting", gauge, nil, "Dead letters and forwarded messages that are unroutable at present, or were refused, in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Waiting })},
 	died(logpb.Death_EXPIRED, "expired", "Messages that expired"),
 	died(logpb.Death_REJECTED, "rejected", "Messages that consumers rejected without requeue"),
 	died(logpb.Death_MAXLEN, "maxlen", "Messages dropped, or refused as dead letters, because of a length limit"),
-	died(logpb.Death_DELIVERY_LIMIT, "delivery_limit", "Messages returned more often than the delivery limit allows"),
-	died(logpb.Death_GROUP_EXPIRED, "group_expired", "Messages that expired with another one of their group"),
-	died(logpb.Death_MAXHOPS, "maxhops", "Messages that were forwarded too often"),
-	{"quorate_messages_removed_total", counter, []string{"queue_type", "reason"}, "Messages removed otherwise than by an acknowledgement or a death, in queues that this node led: purged, or scheduled and then cancelled or replaced", func(s *Stats, add emit) {
+	died(logpb.Death_DELIVERY_LIMIT, "delivery_limit", "Messages that were returned more often than the delivery limit allows"),
+	died(logpb.Death_GROUP_EXPIRED, "group_expired", "Messages that expired with another message of their group"),
+	died(logpb.Death_MAXHOPS, "maxhops", "Messages that were forwarded too many times"),
+	{"quorate_messages_removed_total", counter, []string{"queue_type", "reason"}, "Messages removed in another way than by an acknowledgement or a death, in queues that this node led: purged, or scheduled and then cancelled or replaced", func(s *Stats, add emit) {
 		eachType(s, func(kind string, d *queue.Dead) {
 			add(float64(d.Cancelled), kind, "cancelled")
 			add(float64(d.Replaced), kind, "replaced")
@@ -311,7 +311,7 @@ var table = []metric{
 		})
 	}},
 	{deadLettered + "confirmed_total", counter, queueType, "Dead letters of outboxes that arrived in their target queues", byType(func(d *queue.Dead) uint64 { return d.Confirmed })},
-	{"quorate_messages_forwarded_total", counter, queueType, "Messages that arrived where their queues forward, in queues that this node led", byType(func(d *queue.Dead) uint64 { return d.Forwarded })},
+	{"quorate_messages_forwarded_total", counter, queueType, "Messages that arrived at the destinations to which their queues forward, in queues that this node led", byType(func(d *queue.Dead) uint64 { return d.Forwarded })},
 	{"quorate_dead_letters_refused_total", counter, queueType, "Copies of dead letters and of forwarded messages that target queues refused", byType(func(d *queue.Dead) uint64 { return d.Refused })},
 	{"quorate_dead_letters_lost_total", counter, []string{"way"}, "Dead letters that did not arrive: no exchange, no route, refused, or the target queue or the source queue was deleted. way: outbox, or once (at_most_once, maxlen, beyond dead-letter-max-pending), which counts each target queue", func(s *Stats, add emit) {
 		add(float64(s.DeadLetters.Deaths.Replicated.Dropped+s.DeadLetters.Deaths.Local.Dropped), "outbox")
@@ -319,7 +319,7 @@ var table = []metric{
 	}},
 	{"quorate_queues_declared", gauge, nil, "Queues in the catalog of the cluster", one(func(s *Stats) int { return s.Queues.Declared })},
 	{"quorate_queues_ended_total", counter, nil, "Queues deleted because they were unused, idle, or left by their last consumer, while this node led them", one(func(s *Stats) uint64 { return s.Queues.QueuesEnded })},
-	{"quorate_exchanges_expired_total", counter, nil, "Exchanges deleted for being idle, by this node as the leader of the catalog", one(func(s *Stats) uint64 { return s.Queues.ExchangesExpired })},
+	{"quorate_exchanges_expired_total", counter, nil, "Exchanges that this node, as the leader of the catalog, deleted because they were idle", one(func(s *Stats) uint64 { return s.Queues.ExchangesExpired })},
 	{"quorate_queue_replicas", gauge, nil, "Queue replicas on this node", one(func(s *Stats) int { return s.Replicas.Count })},
 	{"quorate_raft_members", gauge, []string{"state"}, "Replicas on this node of queues that keep a log. state: leader, follower, candidate, learner (does not vote), stopped", func(s *Stats, add emit) {
 		m := &s.Raft.Members
@@ -330,25 +330,25 @@ var table = []metric{
 		add(float64(m.Stopped), "stopped")
 	}},
 	{"quorate_raft_leader_changes_total", counter, nil, "How often this node has begun to lead a queue that keeps a log; the sum over all nodes counts each change of a leader once", one(func(s *Stats) uint64 { return s.Meters.Led })},
-	{"quorate_raft_append_rejected_total", counter, nil, "Requests to append to the logs of queues that other members have refused: they lack what comes before, or know a later term", one(func(s *Stats) uint64 { return s.Meters.Refused })},
-	{"quorate_commands_resent_total", counter, nil, "Commands of this node's clients and queues that were sent to the leader of a queue again: it had changed, or missed them", one(func(s *Stats) uint64 { return s.Resent })},
-	{"quorate_commands_repeated_total", counter, nil, "Commands that leaders on this node had taken already, and did not let into their logs again", one(func(s *Stats) uint64 { return s.Meters.Copies })},
-	{"quorate_commands_early_total", counter, nil, "Commands that came to leaders on this node before one that is missing, and were refused", one(func(s *Stats) uint64 { return s.Meters.Early })},
+	{"quorate_raft_append_rejected_total", counter, nil, "Requests to append to the log of a queue that another member refused: it lacks earlier entries, or knows a later term", one(func(s *Stats) uint64 { return s.Meters.Refused })},
+	{"quorate_commands_resent_total", counter, nil, "Commands of this node's clients and queues that were sent to the leader of a queue again: the leader had changed, or had missed them", one(func(s *Stats) uint64 { return s.Resent })},
+	{"quorate_commands_repeated_total", counter, nil, "Commands that leaders on this node had already taken, and did not write to their logs again", one(func(s *Stats) uint64 { return s.Meters.Copies })},
+	{"quorate_commands_early_total", counter, nil, "Commands that leaders on this node refused because an earlier one was missing", one(func(s *Stats) uint64 { return s.Meters.Early })},
 	{"quorate_leader_resignations_total", counter, []string{"reason"}, "Leaderships that this node has resigned because work for the queue made no progress. reason: entries (not committed or not applied), tick (something is due), settings (a new revision is not applied), disk (the node's disk hangs), catalog (its entries are not committed or not applied)", func(s *Stats, add emit) {
 		for _, reason := range group.Reasons {
 			add(float64(s.Replicas.Resignations[reason]), reason)
 		}
 	}},
-	{"quorate_leaders_standing_still", gauge, nil, "Queues led by this node, or the catalog, whose work makes no progress, see operations.md", one(func(s *Stats) int { return s.Replicas.Stalled })},
+	{"quorate_leaders_standing_still", gauge, nil, "Queues led by this node, and the catalog, whose work makes no progress, see operations.md", one(func(s *Stats) int { return s.Replicas.Stalled })},
 	{"quorate_disk_hung", gauge, nil, "1 while a read or write of the node's stores does not return: the node leads nothing and has withdrawn from the cluster, see operations.md", one(func(s *Stats) float64 { return truth(s.Watchdog.Hung) })},
 	{"quorate_disk_hangs_total", counter, nil, "How often the disk has hung since the node started", one(func(s *Stats) uint64 { return s.Watchdog.Hangs })},
-	{"quorate_disk_write_wait_seconds", gauge, nil, "Age of the oldest outstanding read or write of the node's stores; 0: there is none", one(func(s *Stats) float64 { return s.Watchdog.Waiting.Seconds() })},
+	{"quorate_disk_write_wait_seconds", gauge, nil, "Age in seconds of the oldest outstanding read or write of the node's stores; 0: there is none", one(func(s *Stats) float64 { return s.Watchdog.Waiting.Seconds() })},
 	{"quorate_stall_seconds_total", counter, nil, "Seconds during which the process was kept from running, counting only stalls of more than 50 ms", one(func(s *Stats) float64 { return s.Watchdog.Stalled.Seconds() })},
-	{"quorate_stall_seconds_max", gauge, nil, "The longest such stall since the node started", one(func(s *Stats) float64 { return s.Watchdog.LongestStall.Seconds() })},
+	{"quorate_stall_seconds_max", gauge, nil, "The longest time in seconds for which the process was kept from running, since the node started", one(func(s *Stats) float64 { return s.Watchdog.LongestStall.Seconds() })},
 	{"quorate_quarantined_groups", gauge, nil, "Queues that this node does not lead because work for them has panicked here, see operations.md", one(func(s *Stats) int { return s.Replicas.Quarantined })},
 	{"quorate_replicas_unproven", gauge, nil, "Replicas on this node, including the catalog's, that cannot prove what they acknowledged and do not vote until a leader has brought them up to date, see operations.md", one(func(s *Stats) int { return s.Replicas.Unproven })},
-	{"quorate_replicas_closed", gauge, nil, "Replicas on this node that could not be opened, which is tried again and again, see operations.md", one(func(s *Stats) int { return s.Replicas.Closed })},
-	{"quorate_replica_failures_total", counter, nil, "How often a replica could not be opened, or dropped, on this node", one(func(s *Stats) uint64 { return s.Replicas.Failures })},
+	{"quorate_replicas_closed", gauge, nil, "Replicas on this node that could not be opened; the node keeps trying, see operations.md", one(func(s *Stats) int { return s.Replicas.Closed })},
+	{"quorate_replica_failures_total", counter, nil, "How often a replica on this node could not be opened or dropped", one(func(s *Stats) uint64 { return s.Replicas.Failures })},
 	{"quorate_group_panics_total", counter, nil, "Panics in work for queues on this node, each of which quarantines its queue here", one(func(s *Stats) uint64 { return s.Panics.Groups })},
 	{"quorate_panics_total", counter, []string{"where"}, "Panics that were contained. where: connection (a client's connection was closed), peer (a message or call of another node failed), loop (background work of the node, which continues after a second), broker (work for channels and dead letters: the affected channels were closed)", func(s *Stats, add emit) {
 		add(float64(s.Traffic.Panics), "connection")
@@ -356,8 +356,8 @@ var table = []metric{
 		add(float64(s.Panics.Loops), "loop")
 		add(float64(s.Panics.Broker), "broker")
 	}},
-	{"quorate_commands_refused_total", counter, nil, "Commands published to `amq.quorate.command` at this node that did not take effect", one(func(s *Stats) uint64 { return s.Queues.RefusedCommands })},
-	{"quorate_unexpected_answers_total", counter, nil, "Answers of queues that do not fit their command: each is a bug, and counts as a failure", one(func(s *Stats) uint64 { return s.Queues.UnexpectedAnswers })},
+	{"quorate_commands_refused_total", counter, nil, "Commands published to `amq.quorate.command` at this node that had no effect", one(func(s *Stats) uint64 { return s.Queues.RefusedCommands })},
+	{"quorate_unexpected_answers_total", counter, nil, "Answers from queues that did not fit their command: each is a bug, and counts as a failure", one(func(s *Stats) uint64 { return s.Queues.UnexpectedAnswers })},
 
 	{"quorate_clock_offset_seconds", gauge, nil, "Seconds by which this node's wall clock is ahead of the median of all nodes' clocks", func(s *Stats, add emit) {
 		if s.Clock.Sampled {
@@ -365,7 +365,7 @@ var table = []metric{
 		}
 	}},
 	{"quorate_clock_skew_alarm", gauge, nil, "1 while this node's wall clock is off by more than max_clock_skew", one(func(s *Stats) float64 { return truth(s.Clock.Skewed) })},
-	{"quorate_clock_agreed", gauge, nil, "1 once a majority of wall clocks has agreed; before that, time during which there was no leader does not count", one(func(s *Stats) float64 { return truth(s.Clock.Agreed) })},
+	{"quorate_clock_agreed", gauge, nil, "1 once a majority of wall clocks has agreed; before that, time without a leader does not count", one(func(s *Stats) float64 { return truth(s.Clock.Agreed) })},
 	{"quorate_clock_jump_refused_total", counter, nil, "Forward jumps of the clock that queues led by this node did not follow", one(func(s *Stats) uint64 { return s.Clock.JumpsRefused })},
 	{"quorate_leader_clock_skew_seconds", gauge, nil, "Seconds by which a queue's log was ahead of the clock when this node last became the leader of one", one(func(s *Stats) float64 { return float64(s.Clock.LogAhead) / 1000 })},
 	{"quorate_clock_peer_offset_seconds", gauge, peerLabel, "Seconds by which the peer's wall clock is ahead of this node's", func(s *Stats, add emit) {
@@ -376,17 +376,17 @@ var table = []metric{
 		}
 	}},
 
-	{"rabbitmq_process_resident_memory_bytes", gauge, nil, "Memory of the node's process", one(func(s *Stats) int64 { return s.Resources.MemoryUsed })},
-	{"rabbitmq_resident_memory_limit_bytes", gauge, nil, "Limit above which there is a memory alarm, see vm_memory_high_watermark", one(func(s *Stats) int64 { return s.Resources.MemoryLimit })},
-	{"rabbitmq_disk_space_available_bytes", gauge, nil, "Free space on the disk of data_dir", one(func(s *Stats) int64 { return s.Resources.DiskFree })},
-	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Limit below which there is a disk alarm, see disk_free_limit", one(func(s *Stats) int64 { return s.Resources.DiskLimit })},
+	{"rabbitmq_process_resident_memory_bytes", gauge, nil, "Resident memory of the node's process, in bytes", one(func(s *Stats) int64 { return s.Resources.MemoryUsed })},
+	{"rabbitmq_resident_memory_limit_bytes", gauge, nil, "Limit in bytes above which there is a memory alarm, see vm_memory_high_watermark", one(func(s *Stats) int64 { return s.Resources.MemoryLimit })},
+	{"rabbitmq_disk_space_available_bytes", gauge, nil, "Free space on the disk of data_dir, in bytes", one(func(s *Stats) int64 { return s.Resources.DiskFree })},
+	{"rabbitmq_disk_space_available_limit_bytes", gauge, nil, "Limit in bytes below which there is a disk alarm, see disk_free_limit", one(func(s *Stats) int64 { return s.Resources.DiskLimit })},
 	{"rabbitmq_alarms_memory_used_watermark", gauge, nil, "1 while there is a memory alarm at this node", one(func(s *Stats) float64 { return truth(s.Resources.MemoryAlarm) })},
 	{"rabbitmq_alarms_free_disk_space_watermark", gauge, nil, "1 while there is a disk alarm at this node", one(func(s *Stats) float64 { return truth(s.Resources.DiskAlarm) })},
-	{"quorate_disk_unknown", gauge, nil, "1 while the free space on the disk of data_dir could not be measured for 10 s: there will be no disk alarm", one(func(s *Stats) float64 { return truth(s.Resources.DiskUnknown) })},
-	{"rabbitmq_alarms_file_descriptor_limit", gauge, nil, "1 while as many file descriptors are open as may be", one(func(s *Stats) float64 {
+	{"quorate_disk_unknown", gauge, nil, "1 once the free space on the disk of data_dir could not be measured for 10 s: there will be no disk alarm", one(func(s *Stats) float64 { return truth(s.Resources.DiskUnknown) })},
+	{"rabbitmq_alarms_file_descriptor_limit", gauge, nil, "1 while the process has no file descriptor left", one(func(s *Stats) float64 {
 		return truth(s.Process.MaxFiles > 0 && s.Process.Files >= s.Process.MaxFiles)
 	})},
-	{"erlang_vm_dist_node_state", gauge, peerLabel, "Link to the other node: 3 there is one, 1 there is none; the name is RabbitMQ's", eachPeer(func(s *Stats, i int) (float64, bool) { return 1 + 2*truth(s.Links.Peers[i].Linked), true })},
+	{"erlang_vm_dist_node_state", gauge, peerLabel, "Link to the other node: 3 is up, 1 is down; the name is RabbitMQ's", eachPeer(func(s *Stats, i int) (float64, bool) { return 1 + 2*truth(s.Links.Peers[i].Linked), true })},
 	{"quorate_listener_connections", gauge, []string{"listener", "state"}, "Connections of clients and nodes to a listener. state: settled (logged in), pending (not logged in yet, or the listener has no logins)", eachListener(func(l *limit.Status, add emit) {
 		add(float64(l.Open-l.Pending), l.Name, "settled")
 		add(float64(l.Pending), l.Name, "pending")
@@ -400,9 +400,9 @@ var table = []metric{
 		add(float64(sum.HeldBack), "held_back")
 		add(float64(sum.Busy), "busy")
 	}},
-	{"rabbitmq_auth_attempts_total", counter, protocol, "Logins with a password that were checked, or held back. protocol: amqp091, http", eachLogin(login.Counts.All)},
-	{"rabbitmq_auth_attempts_succeeded_total", counter, protocol, "Those of them that were accepted", eachLogin(func(c login.Counts) uint64 { return c.Accepted })},
-	{"rabbitmq_auth_attempts_failed_total", counter, protocol, "Those that were not", eachLogin(login.Counts.Failed)},
+	{"rabbitmq_auth_attempts_total", counter, protocol, "Logins with a password. protocol: amqp091, http", eachLogin(login.Counts.All)},
+	{"rabbitmq_auth_attempts_succeeded_total", counter, protocol, "Logins with a password that were accepted. protocol: amqp091, http", eachLogin(func(c login.Counts) uint64 { return c.Accepted })},
+	{"rabbitmq_auth_attempts_failed_total", counter, protocol, "Logins with a password that were refused, or not checked. protocol: amqp091, http", eachLogin(login.Counts.Failed)},
 	{"quorate_certificate_expires_timestamp_seconds", gauge, []string{"protocol", "of"}, "When a certificate expires, since the epoch. protocol: clustering (links to other nodes), amqp/ssl, https, https/prometheus. of: node (the earliest of those that this node presents), authorities (the earliest of those by which it verifies others)", func(s *Stats, add emit) {
 		for _, c := range s.Certificates {
 			of := "node"
@@ -421,8 +421,8 @@ var table = []metric{
 	}},
 	{"quorate_blocked_connections", gauge, nil, "Connections of this node that are not read because of an alarm at any node", one(func(s *Stats) int64 { return s.Traffic.Blocked })},
 
-	{"quorate_route_lease_seconds", gauge, nil, "For how long this node may route by its view of the catalog without renewing its lease; 0: publishes wait", one(func(s *Stats) float64 { return max(s.Lease.Left, 0).Seconds() })},
-	{"quorate_route_leases_lost_total", counter, nil, "How often this node had no lease, so that publishes waited", one(func(s *Stats) uint64 { return s.Lease.Lost })},
+	{"quorate_route_lease_seconds", gauge, nil, "Seconds for which this node may still route by its view of the catalog without renewing its lease; 0: publishes wait", one(func(s *Stats) float64 { return max(s.Lease.Left, 0).Seconds() })},
+	{"quorate_route_leases_lost_total", counter, nil, "How often this node lost its lease, so that publishes had to wait", one(func(s *Stats) uint64 { return s.Lease.Lost })},
 
 	{"rabbitmq_unreachable_cluster_peers_count", gauge, nil, "Other nodes that are down", one(func(s *Stats) int {
 		n := 0
@@ -436,27 +436,27 @@ var table = []metric{
 	{"quorate_peer_alive", gauge, peerLabel, "1 while the other node is up", eachPeer(func(s *Stats, i int) (float64, bool) { return truth(s.Links.Peers[i].Alive), true })},
 	{"quorate_peer_linked", gauge, peerLabel, "1 while there is a link to the other node", eachPeer(func(s *Stats, i int) (float64, bool) { return truth(s.Links.Peers[i].Linked), true })},
 	{"quorate_peer_backlog_bytes", gauge, peerLabel, "Bytes that wait to be sent to the other node", eachPeer(func(s *Stats, i int) (float64, bool) { return float64(s.Links.Peers[i].Backlog), true })},
-	{"quorate_peer_round_trip_seconds", gauge, peerLabel, "Round trip of the last ping to the other node", eachPeer(func(s *Stats, i int) (float64, bool) {
+	{"quorate_peer_round_trip_seconds", gauge, peerLabel, "Round trip of the last ping to the other node, in seconds", eachPeer(func(s *Stats, i int) (float64, bool) {
 		return s.Links.Peers[i].RoundTrip.Seconds(), s.Links.Peers[i].RoundTrip > 0
 	})},
 
 	{"rabbitmq_raft_term_total", counter, nil, "Raft terms of the queue replicas on this node, summed up", one(func(s *Stats) uint64 { return s.Raft.Term })},
-	{"rabbitmq_raft_term", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Term })},
-	{"rabbitmq_raft_log_commit_index", gauge, nil, "Indexes up to which they know their logs committed, summed up", one(func(s *Stats) uint64 { return s.Raft.Commit })},
-	{"rabbitmq_raft_commit_index", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Commit })},
-	{"rabbitmq_raft_log_last_written_index", gauge, nil, "Indexes of the last entries in their logs, summed up", one(func(s *Stats) uint64 { return s.Raft.Last })},
-	{"rabbitmq_raft_last_written_index", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Last })},
-	{"rabbitmq_raft_log_last_applied_index", gauge, nil, "Indexes of the last entries that they have applied, summed up", one(func(s *Stats) uint64 { return s.Raft.Applied })},
-	{"rabbitmq_raft_last_applied", gauge, nil, "The same", one(func(s *Stats) uint64 { return s.Raft.Applied })},
-	{"rabbitmq_raft_log_snapshot_index", gauge, nil, "Indexes of their newest snapshots, summed up", one(func(s *Stats) int64 { return s.Raft.Snapshot })},
-	{"rabbitmq_raft_snapshot_index", gauge, nil, "The same", one(func(s *Stats) int64 { return s.Raft.Snapshot })},
-	{"rabbitmq_raft_commit_latency_seconds", gauge, nil, "Time from the proposal of an entry until it is applied, in queues that this node leads, of late; 0: there was none", one(func(s *Stats) float64 { return s.Raft.CommitLatency.Seconds() })},
-	{"rabbitmq_raft_entry_commit_latency_seconds", gauge, nil, "The same", one(func(s *Stats) float64 { return s.Raft.CommitLatency.Seconds() })},
+	{"rabbitmq_raft_term", gauge, nil, "Raft terms of the queue replicas on this node, summed up", one(func(s *Stats) uint64 { return s.Raft.Term })},
+	{"rabbitmq_raft_log_commit_index", gauge, nil, "Indexes up to which the queue replicas on this node know their logs to be committed, summed up", one(func(s *Stats) uint64 { return s.Raft.Commit })},
+	{"rabbitmq_raft_commit_index", gauge, nil, "Indexes up to which the queue replicas on this node know their logs to be committed, summed up", one(func(s *Stats) uint64 { return s.Raft.Commit })},
+	{"rabbitmq_raft_log_last_written_index", gauge, nil, "Indexes of the last entries in the logs of the queue replicas on this node, summed up", one(func(s *Stats) uint64 { return s.Raft.Last })},
+	{"rabbitmq_raft_last_written_index", gauge, nil, "Indexes of the last entries in the logs of the queue replicas on this node, summed up", one(func(s *Stats) uint64 { return s.Raft.Last })},
+	{"rabbitmq_raft_log_last_applied_index", gauge, nil, "Indexes of the last entries that the queue replicas on this node have applied, summed up", one(func(s *Stats) uint64 { return s.Raft.Applied })},
+	{"rabbitmq_raft_last_applied", gauge, nil, "Indexes of the last entries that the queue replicas on this node have applied, summed up", one(func(s *Stats) uint64 { return s.Raft.Applied })},
+	{"rabbitmq_raft_log_snapshot_index", gauge, nil, "Indexes of the newest snapshots of the queue replicas on this node, summed up", one(func(s *Stats) int64 { return s.Raft.Snapshot })},
+	{"rabbitmq_raft_snapshot_index", gauge, nil, "Indexes of the newest snapshots of the queue replicas on this node, summed up", one(func(s *Stats) int64 { return s.Raft.Snapshot })},
+	{"rabbitmq_raft_commit_latency_seconds", gauge, nil, "Recent time in seconds from the proposal of an entry until it is applied, in queues that this node leads; 0: there was none", one(func(s *Stats) float64 { return s.Raft.CommitLatency.Seconds() })},
+	{"rabbitmq_raft_entry_commit_latency_seconds", gauge, nil, "Recent time in seconds from the proposal of an entry until it is applied, in queues that this node leads; 0: there was none", one(func(s *Stats) float64 { return s.Raft.CommitLatency.Seconds() })},
 	{"quorate_raft_snapshots_sent_total", counter, nil, "Snapshots sent to members that lacked entries the log no longer has", one(func(s *Stats) uint64 { return s.Links.Snapshots.Sent })},
-	{"quorate_raft_snapshots_sent_bytes_total", counter, nil, "Bytes of these snapshots", one(func(s *Stats) uint64 { return s.Links.Snapshots.SentBytes })},
-	{"quorate_raft_snapshots_left_out_bytes_total", counter, nil, "Bytes of these snapshots that were not sent because the members already had them", one(func(s *Stats) uint64 { return s.Links.Snapshots.LeftOut })},
+	{"quorate_raft_snapshots_sent_bytes_total", counter, nil, "Bytes of snapshots sent to members that lacked entries the log no longer has", one(func(s *Stats) uint64 { return s.Links.Snapshots.SentBytes })},
+	{"quorate_raft_snapshots_left_out_bytes_total", counter, nil, "Bytes of snapshots that were not sent because the members already had them", one(func(s *Stats) uint64 { return s.Links.Snapshots.LeftOut })},
 	{"quorate_raft_snapshots_received_total", counter, nil, "Snapshots received from leaders", one(func(s *Stats) uint64 { return s.Links.Snapshots.Received })},
-	{"quorate_raft_log_disk_bytes", gauge, nil, "Disk space of the queues' logs", one(func(s *Stats) uint64 { return s.Log.DiskBytes })},
+	{"quorate_raft_log_disk_bytes", gauge, nil, "Disk space of the queues' logs, in bytes", one(func(s *Stats) uint64 { return s.Log.DiskBytes })},
 	{"quorate_raft_log_written_bytes_total", counter, nil, "Bytes written to disk for the queues' logs", one(func(s *Stats) uint64 { return s.Log.WrittenBytes })},
 	{"quorate_raft_log_reclaimable_bytes", gauge, nil, "Bytes that the next snapshots can free", one(func(s *Stats) int64 { return s.Log.Reclaimable })},
 	{"quorate_raft_log_cache_bytes", gauge, nil, "Bytes of recent entries in memory", one(func(s *Stats) int64 { return s.Log.CacheBytes })},

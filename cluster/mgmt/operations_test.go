@@ -232,7 +232,7 @@ func (o *operator) TransferLeadership(_ context.Context, q *catalog.Queue, to st
 	case "n1":
 		return fsm.Refuse(fsm.Precondition, "already_leader")
 	case "n3":
-		return errors.New("node 'n3' is not up, or is not caught up")
+		return errors.New("node 'n3' is down, or is not up to date")
 	}
 	o.moved = q.Name + " to " + to
 	return nil
@@ -298,7 +298,7 @@ func TestLeaders(t *testing.T) {
 			`"Last Log Index":7,"Last Written":7,"Last Applied":6,"Commit Index":6,"Snapshot Index":-1,"Term":2}]`},
 		want{"maggie", "GET", "/api/queues/quorum/%2F/none/status", "", 404, "…"},
 		want{"root", "PUT", queue, `{"node":"n1"}`, 400, "…already_leader"},
-		want{"root", "PUT", queue, `{"node":"n3"}`, 503, "…not caught up"},
+		want{"root", "PUT", queue, `{"node":"n3"}`, 503, "…not up to date"},
 		want{"root", "PUT", queue, `{"nod":"n3"}`, 400, "…not_json"},
 		want{"root", "PUT", "/api/quorate/queues/%2F/none/leader", `{"node":"n3"}`, 404, "…"},
 		want{"polly", "PUT", queue, `{"node":"n2"}`, 401, "…"},

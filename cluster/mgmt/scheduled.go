@@ -128,7 +128,7 @@ func (s scheduled) reschedule(action logpb.Schedule_Action) func(*responder, *re
 		case err != nil:
 			w.failed(err)
 		case done[0].Code != fsm.OK:
-			w.failed(fsm.Refuse(fsm.NotFoundKind, "no such message waits there"))
+			w.failed(fsm.Refuse(fsm.NotFoundKind, "no such message is waiting there"))
 		default:
 			w.WriteHeader(http.StatusNoContent)
 		}

@@ -41,13 +41,13 @@ var (
 	errAbandoned = errors.New("peer: abandoned")
 	// errUnproven: the other side says that it is a node that it has not proved
 	// to be.
-	errUnproven = errors.New("peer: name without proof")
+	errUnproven = errors.New("peer: the node has not proved its name")
 	// errHandshake: a connection has not proved to be a node's.
 	errHandshake = errors.New("peer: handshake failed")
 	// errCrowd: too many connections have not proved anything yet.
 	errCrowd = errors.New("peer: too many connections that have not proved to be nodes")
 	// errInvitation: a token must not be shown to the node that answers.
-	errInvitation = errors.New("peer: token kept back")
+	errInvitation = errors.New("peer: token withheld")
 	// errProtocol: the other side sent something that cannot be.
 	errProtocol = errors.New("peer: protocol violation")
 )

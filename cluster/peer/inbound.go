@@ -191,7 +191,7 @@ func (in *inbound) pong(f frame) error {
 		return fmt.Errorf("%w: a ping of %d bytes", errTooMuch, len(f.body))
 	}
 	if in.out.backlogOf(classOwn) > maxOwnAnswers {
-		return fmt.Errorf("%w: pings whose answers are not taken", errTooMuch)
+		return fmt.Errorf("%w: pings whose answers are not read", errTooMuch)
 	}
 	var b body = noBody{}
 	if wall := in.m.cfg.WallClock; wall != nil {

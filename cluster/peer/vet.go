@@ -27,7 +27,7 @@ const (
 
 var (
 	// errFar refuses a term that lies too far above the present one.
-	errFar = errors.New("peer: a term that is too far away")
+	errFar = errors.New("peer: a term that is too far ahead")
 	// errEntry refuses an entry that the group could not apply.
 	errEntry = errors.New("peer: an entry that cannot be applied")
 )

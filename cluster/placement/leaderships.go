@@ -109,7 +109,7 @@ func (l *Leaderships) TransferLeadership(ctx context.Context, q *catalog.Queue, 
 	case from == "":
 		return errors.New("the queue has no leader")
 	case !l.node.online(to) || !s.Current(to, q.Group, maxTransfereeLag):
-		return errors.New("node '" + to + "' is not up, or is not caught up")
+		return errors.New("node '" + to + "' is down, or is not up to date")
 	}
 	return l.transfer(ctx, q.Group, from, to)
 }

@@ -159,7 +159,7 @@ func (m *Members) selected(s api.Selection) ([]*catalog.Queue, error) {
 		return nil, fsm.Refuse(fsm.Precondition, "queue_pattern: "+err.Error())
 	}
 	if s.Strategy != "" && s.Strategy != "all" && s.Strategy != "even" {
-		return nil, fsm.Refuse(fsm.Precondition, "strategy: all or even, not "+s.Strategy)
+		return nil, fsm.Refuse(fsm.Precondition, "strategy: must be all or even, not "+s.Strategy)
 	}
 	var list []*catalog.Queue
 	for _, q := range m.node.view().Queues() {
@@ -208,7 +208,7 @@ func (m *Members) Shrink(ctx context.Context, node string, s api.Selection) ([]a
 // GrowTo gives queues with fewer members than count more, as far as nodes are up.
 func (m *Members) GrowTo(ctx context.Context, count int, s api.Selection) ([]api.MemberChange, error) {
 	if count < 1 || count > 7 {
-		return nil, fsm.Refuse(fsm.Precondition, "count: 1 to 7 members")
+		return nil, fsm.Refuse(fsm.Precondition, "count: must be from 1 to 7")
 	}
 	queues, err := m.selected(s)
 	if err != nil {

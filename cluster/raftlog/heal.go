@@ -23,7 +23,7 @@ import (
 // There is one such folder: the next takes its place.
 const asideSuffix = ".damaged-1"
 
-var errHopeless = errors.New("damage was found that is not in one of its tables, or again and again")
+var errHopeless = errors.New("damage was found outside of its tables, or repeatedly")
 
 // openPebble opens Pebble's store in dir, under its lock. What cannot be opened,
 // or was found not to be worth it, is put aside, and lost says why: an empty

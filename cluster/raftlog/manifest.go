@@ -14,7 +14,7 @@ import (
 
 const manifestPrefix = "MANIFEST-"
 
-var errManifest = errors.New("its MANIFEST lost what it held")
+var errManifest = errors.New("its MANIFEST is incomplete")
 
 // manifestNumber returns the number of a manifest, 0 if the file is none.
 func manifestNumber(name string) uint64 {

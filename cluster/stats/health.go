@@ -29,9 +29,9 @@ func (l *Local) Isolated() string {
 	}
 	switch leader := l.c.Catalog.Leader(); {
 	case len(voters) == 0:
-		return "the node has no place in a cluster yet"
+		return "the node is not a member of a cluster yet"
 	case 2*len(away) >= len(voters):
-		return fmt.Sprintf("the cluster has no majority here: of %d nodes that vote on the catalog %s cannot be reached", len(voters), strings.Join(away, ", "))
+		return fmt.Sprintf("the cluster has no majority here: of %d nodes that vote on the catalog, %s cannot be reached", len(voters), strings.Join(away, ", "))
 	case leader == "":
 		return "the catalog has no leader"
 	default:

@@ -30,7 +30,7 @@ func Admit(c *logpb.CatalogCommand) error {
 	case nil:
 		return refuse(fsm.Internal, "unknown catalog command")
 	case *logpb.CatalogCommand_RecoverCluster:
-		return refuse(fsm.Internal, "a cluster is recovered by the log of one node, not by a proposal")
+		return refuse(fsm.Internal, "a cluster is recovered from the log of one node, not by a proposal")
 	case *logpb.CatalogCommand_DeclareQueue:
 		return checkShort(resource(kindQueue, m.DeclareQueue.GetVhost(), m.DeclareQueue.GetName()), m.DeclareQueue.GetArguments(), shortInQueues)
 	case *logpb.CatalogCommand_DeclareExchange:

@@ -60,7 +60,7 @@ func (c *Catalog) View() *View {
 func (c *Catalog) Apply(index uint64, e *logpb.CatalogEntry) []*logpb.CatalogResult {
 	d := draft{View: *c.View(), entry: entry{base: index << 16}}
 	if v := e.GetVersion(); v == 0 || v > d.FSMVersion() {
-		panic(fmt.Sprintf("catalog: entry %d has version %d, the cluster has %d", index, v, d.FSMVersion()))
+		panic(fmt.Sprintf("catalog: entry %d has version %d, but the cluster has %d", index, v, d.FSMVersion()))
 	}
 	if last := d.index; index <= last {
 		panic(fmt.Sprintf("catalog: entry %d after entry %d", index, last))

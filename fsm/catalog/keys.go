@@ -231,7 +231,7 @@ func whole(low, high int64) value {
 	accepts := fmt.Sprintf("%d … %d", low, high)
 	switch {
 	case low == math.MinInt64:
-		accepts = "a whole number; negative: none"
+		accepts = "a whole number; negative: no limit"
 	case high >= math.MaxInt64-1:
 		accepts = fmt.Sprintf("from %d", low)
 	}

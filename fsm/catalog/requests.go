@@ -127,7 +127,7 @@ func (v *View) SeeStore(by Client, vhost, exchange string) (*Queue, error) {
 func (v *View) store(vhost, exchange string) (*Queue, error) {
 	x, ok := v.Exchange(vhost, exchange)
 	if !ok || x.Store == nil {
-		return nil, refuse(fsm.NotFoundKind, "no messages wait in %s", resource(kindExchange, vhost, exchange))
+		return nil, refuse(fsm.NotFoundKind, "no messages are waiting in %s", resource(kindExchange, vhost, exchange))
 	}
 	return x.Store, nil
 }

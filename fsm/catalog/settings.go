@@ -54,13 +54,13 @@ type Setting struct {
 
 // settings lists all settings, by name.
 var settings = []Setting{
-	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms: how long queues declared from now on must at least be idle before they are deleted"},
+	{AutoDeleteOnIdleMin, 300_000, 1, MaxTTL, "ms: the shortest idle time after which queues declared from now on may be deleted"},
 	{ClusterExchangeLimit, 100_000, 0, 1 << 32, "exchanges of all vhosts together"},
 	{ClusterQueueLimit, 200_000, 0, 1 << 32, "queues of all vhosts together"},
 	{FSMVersion, 1, 1, 1 << 16, "version of the replicated state; it rises by itself when all nodes support the next one, and never falls"},
-	{LockCredit, 30_000, 0, 86_400_000, "ms: how much of the time before a new leader's first entry does not count against consumer timeouts, at most"},
+	{LockCredit, 30_000, 0, 86_400_000, "ms: at most so much of the time before a new leader's first entry is not counted against consumer timeouts"},
 	{MaxArgumentBytes, 4096, 0, 1 << 20, "bytes, as encoded, of the arguments of a queue, an exchange, a binding or a consumer, of a policy's definition, and of the tags and descriptions of users and vhosts"},
-	{MaxArgumentValues, 256, 0, 1 << 20, "values in any of these, nested ones included"},
+	{MaxArgumentValues, 256, 0, 1 << 20, "values, including nested ones, in anything that max_argument_bytes limits"},
 	{MaxBindings, 200_000, 0, 1 << 32, "bindings of an exchange, and bindings to a queue or an exchange"},
 	{MaxClockSkew, 1000, 10, 3_600_000, "ms: by how much the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
 	{ScheduleMaxDelay, MaxTTL, 1, 1 << 53, "ms: the largest x-delay that a delayed exchange accepts"},

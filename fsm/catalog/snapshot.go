@@ -81,7 +81,7 @@ func (vh *vhost) save(to *logpb.CatalogSnapshot) {
 // not validated again: records may be from a log of older rules.
 func Restore(s *logpb.CatalogSnapshot) (*Catalog, error) {
 	if s.GetVersion() != snapshotVersion {
-		return nil, fmt.Errorf("catalog snapshot of version %d, known is %d", s.GetVersion(), snapshotVersion)
+		return nil, fmt.Errorf("catalog snapshot has version %d, but this program supports only version %d", s.GetVersion(), snapshotVersion)
 	}
 	d := draft{View: View{index: s.GetIndex(), clock: fsm.Time(s.GetClock()), initialized: s.GetInitialized()}}
 	if err := d.restore(s); err != nil {

@@ -40,7 +40,7 @@ var (
 var (
 	queuesElsewhere = map[string]string{
 		"x-message-deduplication":                   "x-dedup-window",
-		"x-deduplication-header":                    "x-dedup-window, which goes by the message_id",
+		"x-deduplication-header":                    "x-dedup-window, which compares the message_id",
 		"x-cache-size":                              "x-dedup-window",
 		"x-cache-ttl":                               "x-dedup-window",
 		"x-cache-persistence":                       "x-dedup-window",
@@ -49,7 +49,7 @@ var (
 		"x-duplicate-detection-window":              "x-dedup-window",
 		"x-duplicate-detection-history-time-window": "x-dedup-window",
 		"x-requires-duplicate-detection":            "x-dedup-window",
-		"x-content-based-deduplication":             "x-dedup-window, which goes by the message_id",
+		"x-content-based-deduplication":             "x-dedup-window, which compares the message_id",
 		"x-requires-session":                        "x-message-groups",
 		"x-fifo-queue":                              "x-message-groups",
 		"x-max-delivery-count":                      "x-delivery-limit",
@@ -72,7 +72,7 @@ var (
 	}
 	exchangesElsewhere = map[string]string{
 		"x-message-deduplication": "x-dedup-window of the queues",
-		"x-deduplication-header":  "x-dedup-window of the queues, which goes by the message_id",
+		"x-deduplication-header":  "x-dedup-window of the queues, which compares the message_id",
 		"x-cache-size":            "x-dedup-window of the queues",
 		"x-cache-ttl":             "x-dedup-window of the queues",
 		"x-cache-persistence":     "x-dedup-window of the queues",
@@ -88,9 +88,9 @@ var (
 		"x-max-deliver":        "x-delivery-limit of the queue",
 		"x-session-id":         "x-group-id",
 		"x-message-group-id":   "x-group-id",
-		"x-filter":             "a binding to a queue of its own",
-		"x-selector":           "a binding to a queue of its own",
-		"x-deliver-policy":     "a queue of its own",
+		"x-filter":             "a binding to a separate queue",
+		"x-selector":           "a binding to a separate queue",
+		"x-deliver-policy":     "a separate queue",
 	}
 )
 

@@ -232,7 +232,7 @@ var ErrSnapshot = errors.New("not a valid snapshot of the queue")
 
 // ErrVersion is returned by Restore when the state has a version that this
 // program does not support.
-var ErrVersion = errors.New("the snapshot needs a newer program")
+var ErrVersion = errors.New("the snapshot requires a newer version of the program")
 
 // maxRecord bounds one record of a snapshot, for the writer as for the reader.
 const maxRecord = 1 << 30
@@ -268,7 +268,7 @@ func (m *Machine) restore(r *bufio.Reader) error {
 		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
 	if head.FsmVersion > m.newest {
-		return fmt.Errorf("%w: it is of version %d, this one supports up to %d", ErrVersion, head.FsmVersion, m.newest)
+		return fmt.Errorf("%w: it has version %d, but this one supports only up to %d", ErrVersion, head.FsmVersion, m.newest)
 	}
 	if head.Version != snapshotVersion {
 		return fmt.Errorf("%w: version %d", ErrSnapshot, head.Version)

@@ -213,7 +213,7 @@ func TestFewFiles(t *testing.T) {
 		if err == nil {
 			t.Fatal(errors.Join(errors.New("it starts"), c.Stop()))
 		}
-		if want := "the limit of open files is 100, a node needs at least 128"; !strings.Contains(err.Error(), want) {
+		if want := "the limit of open files is 100, but a node needs at least 128"; !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	})

@@ -57,7 +57,7 @@ const (
 // Errors of a Reader.
 var (
 	// ErrFormat says that a stream is no backup, or one of a later version.
-	ErrFormat = errors.New("not a backup that this version reads")
+	ErrFormat = errors.New("not a backup that this version can read")
 	// ErrDamaged says that a stream is a backup with other bytes than were written.
 	ErrDamaged = errors.New("the backup is damaged")
 	// ErrTruncated says that a stream breaks off before its end.

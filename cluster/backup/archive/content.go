@@ -142,7 +142,7 @@ func (v *Verified) close(s *Section, found Total, body []byte) error {
 		return fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	if t.Messages != found.Messages || t.Bytes != found.Bytes {
-		return fmt.Errorf("%w: queue %q has %d messages where %d are announced", ErrDamaged, s.Name, found.Messages, t.Messages)
+		return fmt.Errorf("%w: queue %q has %d messages, but %d were announced", ErrDamaged, s.Name, found.Messages, t.Messages)
 	}
 	v.Sections, v.Totals = append(v.Sections, *s), append(v.Totals, t)
 	return nil

@@ -210,7 +210,7 @@ func (r *Reader) Next() (Message, error) {
 // parse reads one line; nil: it is the first or the last one.
 func (r *Reader) parse(raw []byte) (*Message, error) {
 	if r.ended {
-		return nil, fmt.Errorf("%w: it is behind the last one", ErrLine)
+		return nil, fmt.Errorf("%w: it follows the last one", ErrLine)
 	}
 	var x line
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -219,19 +219,19 @@ func (r *Reader) parse(raw []byte) (*Message, error) {
 		return nil, fmt.Errorf("%w: %w", ErrLine, err)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, fmt.Errorf("%w: something is behind it", ErrLine)
+		return nil, fmt.Errorf("%w: something follows it", ErrLine)
 	}
 	switch {
 	case x.Failed != "":
 		return nil, fmt.Errorf("%w: %s", ErrNotWhole, x.Failed)
 	case x.End != nil:
 		if r.ended = true; r.begun && x.End.Messages != r.messages {
-			return nil, fmt.Errorf("%w: it has %d messages where %d are announced", ErrNotWhole, r.messages, x.End.Messages)
+			return nil, fmt.Errorf("%w: it has %d messages, but %d were announced", ErrNotWhole, r.messages, x.End.Messages)
 		}
 		return nil, nil
 	case x.Version != 0:
 		if x.Version != Version || r.begun || r.messages > 0 {
-			return nil, fmt.Errorf("%w: a first line of version %d", ErrLine, x.Version)
+			return nil, fmt.Errorf("%w: its first line has version %d", ErrLine, x.Version)
 		}
 		r.begun = true
 		return nil, nil
@@ -244,9 +244,9 @@ func (r *Reader) parse(raw []byte) (*Message, error) {
 }
 
 var (
-	errBodies     = errors.New("one of body and body_base64 is needed")
-	errProperties = errors.New("either properties or properties_base64")
-	errTooLarge   = fmt.Errorf("a body has at most %d bytes, properties %d", maxBody, maxProperties)
+	errBodies     = errors.New("either body or body_base64 is required")
+	errProperties = errors.New("properties and properties_base64 exclude each other")
+	errTooLarge   = fmt.Errorf("a body may have at most %d bytes, properties at most %d", maxBody, maxProperties)
 )
 
 // message makes a message of its line.

@@ -167,8 +167,8 @@ func TestRefused(t *testing.T) {
 	}
 	long := strings.Repeat("x", 256)
 	for line, why := range map[string]string{
-		`{"body":"x"`: "EOF", `{"body":"x"} {}`: "behind it", `[]`: "array", `{}`: "body", `{"body":"x","body_base64":"eA=="}`: "body", `{"body":"x","bodi":1}`: "bodi",
-		`{"body":"x","routing_key":"` + long + `"}`: "longer", `{"body":"x","properties":[]}`: "object", `{"body":"x","properties":{},"properties_base64":"eA=="}`: "either",
+		`{"body":"x"`: "EOF", `{"body":"x"} {}`: "follows it", `[]`: "array", `{}`: "body", `{"body":"x","body_base64":"eA=="}`: "body", `{"body":"x","bodi":1}`: "bodi",
+		`{"body":"x","routing_key":"` + long + `"}`: "longer", `{"body":"x","properties":[]}`: "object", `{"body":"x","properties":{},"properties_base64":"eA=="}`: "exclude",
 		`{"body":"x","properties":{"headers":{"a":{"int8":128}}}}`: "128", `{"body":"x","properties":{"headers":{"a":{}}}}`: "table", `{"body":"x","properties":{"headers":{"a":{"int9":1}}}}`: "int9",
 		`{"body":"x","properties":{"headers":{"a":{"int8":1,"int16":1}}}}`: "more than", `{"body":"x","properties":{"headers":{"a":{"decimal":[1]}}}}`: "decimal",
 		`{"body":"x","properties":{"headers":{"a":{"float64":"x"}}}}`: "x", `{"body":"x","properties":{"headers":{"base64:?":1}}}`: "base64",

@@ -118,7 +118,7 @@ func reasonOf(r logpb.Death_Reason) string {
 func parseReason(s string) (logpb.Death_Reason, error) {
 	r, known := logpb.Death_Reason_value[strings.ToUpper(s)]
 	if s != "" && !known {
-		return 0, fmt.Errorf("%q is no reason of a death", s)
+		return 0, fmt.Errorf("%q is not a reason for a death", s)
 	}
 	return logpb.Death_Reason(r), nil
 }
@@ -175,7 +175,7 @@ func (s *state) record() (*logpb.MessageState, error) {
 		return p.name == s.Place
 	})
 	if at < 0 {
-		return nil, fmt.Errorf("%q is no place of a message", s.Place)
+		return nil, fmt.Errorf("%q is not a place of a message", s.Place)
 	}
 	reason, err := parseReason(s.Reason)
 	if err != nil {

@@ -169,7 +169,7 @@ type parser struct{ *json.Decoder }
 
 var (
 	errShape = errors.New("not an object")
-	errDepth = fmt.Errorf("nested deeper than %d", maxDepth)
+	errDepth = fmt.Errorf("nested more than %d levels deep", maxDepth)
 )
 
 func (p *parser) open(with json.Delim) error {
@@ -286,7 +286,7 @@ func (p *parser) typed(depth int) (*logpb.Value, error) {
 		return nil, err
 	}
 	if end, err := p.Token(); err != nil || end != json.Delim('}') {
-		return nil, errors.Join(err, fmt.Errorf("an object with more than a type; a table is {%q: {…}}", "table"))
+		return nil, errors.Join(err, fmt.Errorf("an object with more than one type; a table is {%q: {…}}", "table"))
 	}
 	return v, nil
 }
@@ -318,13 +318,13 @@ func (p *parser) scalar(v *logpb.Value, kind string) (err error) {
 	for _, x := range integers {
 		if x.name == kind {
 			if err = p.Decode(&v.Int); err == nil && (v.Int < x.low || v.Int > x.high) {
-				err = fmt.Errorf("%d is no %s", v.Int, kind)
+				err = fmt.Errorf("%d is not a valid %s", v.Int, kind)
 			}
 			v.Tag = uint32(x.tag)
 			return err
 		}
 	}
-	return fmt.Errorf("%q is no type", kind)
+	return fmt.Errorf("%q is not a type", kind)
 }
 
 func (p *parser) float(v *logpb.Value, kind string) error {
@@ -342,7 +342,7 @@ func (p *parser) float(v *logpb.Value, kind string) error {
 	switch t.(type) {
 	case string, json.Number:
 	default:
-		return fmt.Errorf("%v is no %s", t, kind)
+		return fmt.Errorf("%v is not a valid %s", t, kind)
 	}
 	f, err := strconv.ParseFloat(fmt.Sprint(t), bits)
 	v.Tag, v.Int = 'd', int64(math.Float64bits(f))
