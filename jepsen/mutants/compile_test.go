@@ -72,7 +72,7 @@ func mustParse(t *testing.T, all []Mutant) map[string]*program {
 	}
 	loaded, err := packages.Load(&packages.Config{
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedModule | packages.NeedSyntax | packages.NeedTypes |
-			packages.NeedTypesSizes | packages.NeedTypesInfo | packages.NeedImports,
+			packages.NeedTypesSizes | packages.NeedImports,
 		Dir: root, BuildFlags: []string{"-tags=invariants,testoptions"}, // make test has compiled so what is imported
 	}, slices.Sorted(maps.Keys(dirs))...)
 	if err != nil {
