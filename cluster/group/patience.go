@@ -52,7 +52,7 @@ func (v *election) rests(now time.Time, reached map[string]bool) bool {
 		v.dead, v.back = now, time.Time{}
 		delete(v.positions, v.leader)
 	}
-	return !v.urgent && now.Before(v.due) && now.Sub(v.dead) < deathPatience
+	return !v.urgent && now.Before(v.restsUntil())
 }
 
 // restsUntil is when an election that rests ends its patience.

@@ -380,6 +380,21 @@ func TestElectLostOfTheDead(t *testing.T) {
 	c.run(2*slotTime, func() bool { return a.groups[1].leader != "" && a.groups[1].leader == b.groups[1].leader })
 }
 
+// The votes that a candidate has taken with it are waited for no longer than any campaign.
+func TestElectVotesOfTheDead(t *testing.T) {
+	c := newCrowd(t, 1, 200)
+	a, b, d := c.nodes["a"], c.nodes["b"], c.nodes["c"]
+	a.late = time.Hour
+	for _, n := range []*crowdNode{a, b, d} {
+		n.groups[0].leader, n.groups[0].due = "", 0
+		n.elections.begin(n.groups[0])
+	}
+	voted := func() bool { return b.groups[0].voted == "a" && d.groups[0].voted == "a" }
+	c.run(slotTime/2, voted)
+	c.lose()
+	c.run(votesTime-slotTime, func() bool { return c.led(0) })
+}
+
 // A node that is taken for dead, and comes back before five seconds have passed, costs no group a term in
 // which nobody waits; those in which somebody does have another leader at once.
 func TestElectPatience(t *testing.T) {

@@ -39,6 +39,10 @@ func TestPanics(t *testing.T) {
 		expect("replicas", 6)
 		time.Sleep(shortestRetry)
 		expect("replicas a moment later", 8)
+		time.Sleep(2*shortestRetry - 1)
+		expect("replicas before the next attempt", 8)
+		time.Sleep(1)
+		expect("replicas at the next attempt", 10)
 		l.Stop()
 	})
 }

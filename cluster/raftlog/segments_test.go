@@ -219,6 +219,28 @@ func TestSegmentsAtRest(t *testing.T) {
 	must(t, g.s.Close())
 }
 
+// A segment stays until it is durable that nothing refers to it.
+func TestReleasedSegmentStays(t *testing.T) {
+	fs := vfs.NewMem()
+	g := mustGroup(t, mustOpen(t, fs, "db"), 1)
+	must(t, g.StoreLogs(bigLogs(1, 3)))
+	mustSave(t, g, 3, 1, []byte("state"), 1, 2, 3)
+	must(t, g.DeleteRange(1, 3))
+	g.s.segments.close()
+	g.s.tidySegments(0, 0) // the pins are durable
+	before := segmentFiles(t, fs)
+	g.Release([]uint64{1, 2, 3})
+	g.s.segments.giveBack(0)
+	if files := segmentFiles(t, fs); len(before) == 0 || !slices.Equal(files, before) {
+		t.Errorf("segments %v, %v before a release that a crash undoes", files, before)
+	}
+	g.s.tidySegments(0, 0)
+	if files := segmentFiles(t, fs); len(files) > 0 {
+		t.Errorf("segments %v are left", files)
+	}
+	must(t, g.s.Close())
+}
+
 // A segment is not written over while a snapshot that is being sent needs it.
 func TestStreamKeepsItsSegments(t *testing.T) {
 	g := newGroup(t)

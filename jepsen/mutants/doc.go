@@ -2,7 +2,7 @@
 // them: a bug that no test finds is a promise that nothing checks.
 //
 // list has the bugs, as changes of a text that occurs once in a file.
-// TestListFits is fast and finds entries that the source has left behind.
+// TestListFits and TestListCompiles are fast and find entries that the source has left behind.
 // TestMutants takes hours; see jepsen/README.md. It compiles each bug with an overlay
 // of the changed file, so the source tree stays as it is and bugs run in
 // parallel.

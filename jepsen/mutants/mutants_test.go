@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ var (
 	limit  = flag.Duration("mutants.limit", 4*time.Minute, "for the tests of one package")
 	depth  = flag.Int("mutants.depth", int(Further), "1: only tests that the entries name; 2: those of their packages, too; 3: those of further packages, too")
 	trust  = flag.Bool("mutants.trust", false, "tests that find a mutant are not run without it")
+	count  = flag.Bool("mutants.count", false, "TestCounts writes the numbers")
 	record = flag.String("mutants.record", "", "a table in which the row of each mutant is replaced as it ends")
 )
 
@@ -112,6 +114,43 @@ func checkTests(t *testing.T, root, id string, r Run) {
 		if !strings.Contains(text.String(), "\nfunc "+name) {
 			t.Errorf("%s: %s has no test %q", id, r.Package, name)
 		}
+	}
+}
+
+// The table of promises says how many mutants break each.
+func TestCounts(t *testing.T) {
+	const file = "../README.md"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, counted := mustLoad(t), 0
+	var is strings.Builder
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, "|")
+		if names := strings.Split(strings.TrimSpace(cells[min(1, len(cells)-1)]), ", "); len(cells) == 7 && slices.Contains(Promises, names[0]) {
+			n := 0
+			for _, m := range all {
+				if slices.ContainsFunc(names, m.breaks) {
+					n++
+				}
+			}
+			cells[5] = fmt.Sprintf(" %d ", n)
+			counted += len(names)
+		}
+		now := strings.Join(cells, "|")
+		if is.WriteString(now); now != line && !*count {
+			t.Errorf("%s%sis right; -mutants.count writes it", line, now)
+		}
+	}
+	if counted != len(Promises) {
+		t.Errorf("%d of %d promises are in the table", counted, len(Promises))
+	}
+	if *count {
+		err = os.WriteFile(file, []byte(is.String()), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
