@@ -10,6 +10,8 @@ import "time"
 // those of the one before, and so is each one after a campaign that failed: a
 // machine that is too busy for elections must not get more of them. Votes that are
 // on their way are no failure: who has voted for a candidate gives it votesTime.
+// All of this is longer where a candidate is heard of late: who stands as well,
+// because it has heard of nobody, makes two losers, and costs three terms.
 type electionBackoff struct {
 	began  time.Time     // when the present slot did; zero: none has
 	slot   int           // number of the present one
@@ -18,6 +20,7 @@ type electionBackoff struct {
 	used   bool          // somebody has campaigned in this slot
 	open   bool          // who has campaigned has this member's vote, and a node that is up: the votes are on their way
 	late   time.Duration // when in this slot to campaign
+	slack  time.Duration // by how much later than among near nodes others hear of a candidate
 	seen   time.Time     // up to when slots have been counted
 }
 
@@ -106,9 +109,9 @@ func (b *electionBackoff) end() {
 // length is how long the present slot is.
 func (b *electionBackoff) length(s slots) time.Duration {
 	doublings := max(b.failed, b.unused/s.candidates)
-	length := min(slotTime<<min(doublings, 10), longestSlot)
+	length := min((slotTime+b.slack)<<min(doublings, 10), longestSlot)
 	if b.used && b.open {
-		return max(length, votesTime)
+		return max(length, votesTime+b.slack)
 	}
 	return length
 }

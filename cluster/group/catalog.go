@@ -249,9 +249,16 @@ func (k *Catalog) View() *catalog.View { return k.applier.View() }
 // Leader returns the name of the node that leads the catalog, or "" if unknown.
 func (k *Catalog) Leader() string { return k.leader() }
 
-// Leads reports whether this node leads the catalog and has applied everything committed before
-// its term.
-func (k *Catalog) Leads() bool {
+// Leads reports whether this node leads the catalog and has applied everything committed before its term. It
+// costs an entry once in a term.
+func (k *Catalog) Leads(ctx context.Context) bool {
+	_, ok := k.beginTerm(ctx)
+	return ok
+}
+
+// LeadsStill is Leads, and nobody else has led by the time it was called: the view holds everything that
+// anybody has committed. It costs an entry each time.
+func (k *Catalog) LeadsStill() bool {
 	return k.isLeader() && k.wait(k.raft.Load().Barrier(changeWait)) == nil
 }
 

@@ -369,3 +369,21 @@ func TestFoundersElectAtOnce(t *testing.T) {
 	await(t, "it has what it had", func() bool { return defines(k, "first") })
 	mustDefine(t, k, "second")
 }
+
+// Whether a node leads the catalog may be asked at any time: the answer costs no entry, but for the first in a term.
+func TestCatalogLeadsForNothing(t *testing.T) {
+	c := mustCatalogs(t)
+	k := c.all[c.mustLead()]
+	if !k.Leads(t.Context()) {
+		t.Fatal("it does not know that it leads")
+	}
+	before := k.Progress().Last
+	for range 10 {
+		if !k.Leads(t.Context()) {
+			t.Error("it leads no more")
+		}
+	}
+	if !k.LeadsStill() || k.Progress().Last != before+1 {
+		t.Errorf("entries of ten questions and one for which one is needed: %d", k.Progress().Last-before)
+	}
+}

@@ -2,6 +2,7 @@ package group
 
 import (
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -62,6 +63,7 @@ type links interface {
 	Send(node string, k peer.Kind, head []byte, payloads ...[]byte) error
 	Alive(node string) bool
 	Peers() []peer.PeerStatus
+	Slack(of ...string) time.Duration
 	Campaign(group fsm.GroupID)
 	StepDown(group fsm.GroupID, term uint64, other string)
 	Resign(group fsm.GroupID, term uint64, other string)
@@ -204,6 +206,7 @@ type electionRound struct {
 	now       time.Time
 	ask       map[string][]byte // items for other nodes
 	reached   map[string]bool
+	slack     time.Duration // see peer.Mesh.Slack
 	transfers []transfer
 }
 
@@ -218,6 +221,7 @@ type transfer struct {
 func (e *elections) advance(now time.Time) time.Duration {
 	e.mu.Lock()
 	r := electionRound{now: now, ask: e.wants, reached: reached(e.links, e.node)}
+	r.slack = e.links.Slack(slices.Collect(maps.Keys(r.reached))...)
 	e.wants = map[string][]byte{}
 	due := slices.DeleteFunc(e.agenda.take(now), func(v *election) bool { return e.passesOver(v, &r) })
 	e.mu.Unlock()
@@ -338,6 +342,7 @@ func (e *elections) check(v *election, r *electionRound) time.Time {
 		e.tell(v, itemAsk, alive, r)
 	}
 	v.chooseCandidates(alive)
+	v.backoff.slack = r.slack
 	next := soonest{now, v.queried.Add(positionsEvery)}
 	switch {
 	case !v.decided(alive, &next):

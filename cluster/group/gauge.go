@@ -11,16 +11,26 @@ import (
 // gauge that nobody reads.
 const gaugeOf = "github.com/hashicorp/raft.oldestLog"
 
-// gaugeless is a log that lets raft's gauge wait until the leadership is over: thousands of groups would wake
-// their nodes for it.
-type gaugeless struct {
+// raftsLog is a log as raft gets it. It lets raft's gauge wait until the leadership is over, since thousands of
+// groups would wake their nodes for it, and tells when there is more.
+type raftsLog struct {
 	raft.LogStore
 	over   func() <-chan struct{} // closed when the replica leads no more
 	ending <-chan struct{}
+	grown  func() // nil: nobody wants to know
+}
+
+// StoreLogs implements raft.LogStore.
+func (l raftsLog) StoreLogs(logs []*raft.Log) error {
+	err := l.LogStore.StoreLogs(logs)
+	if l.grown != nil {
+		l.grown()
+	}
+	return err
 }
 
 // FirstIndex implements raft.LogStore.
-func (l gaugeless) FirstIndex() (uint64, error) {
+func (l raftsLog) FirstIndex() (uint64, error) {
 	var caller [1]uintptr
 	runtime.Callers(2, caller[:])
 	if frame, _ := runtime.CallersFrames(caller[:]).Next(); frame.Function != gaugeOf {

@@ -94,6 +94,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 		},
 		spec: spec, host: h,
 	}
+	g.unsettled = func() { h.lag.note(g) }
 	release := func(indexes []uint64) { g.order.release(indexes) }
 	g.guard = guard{
 		spec: &g.spec, slog: h.config.Logger, now: h.config.Clock.Now, panics: &h.panics,

@@ -378,14 +378,12 @@ func (h *Host) leaders() []*Group {
 // checkLed checks the members of the groups that this node leads.
 func (h *Host) checkLed() {
 	now := time.Now()
-	silent := h.lag.silences.long(h.config.Mesh.Peers(), now)
-	for _, g := range h.leaders() {
-		if len(silent) > 0 {
+	if silent := h.lag.silences.long(h.config.Mesh.Peers(), now); len(silent) > 0 {
+		for _, g := range h.leaders() {
 			g.stepDownAlone(silent)
 		}
-		h.lag.check(g, now)
 	}
-	h.lag.forget(now)
+	h.lag.round(now)
 }
 
 // learnerGroup returns a replica on this node, or the catalog's, or nil.

@@ -1,9 +1,9 @@
 package group
 
 import (
+	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
@@ -14,8 +14,8 @@ const (
 	lagEvery = 500 * time.Millisecond // how often it is checked
 	lagFirst = time.Second
 	lagLast  = 30 * time.Second
-	// lagAgain is for how long a group all of whose members have everything is only asked whether
-	// that may have changed. If it has not, they are told what is committed.
+	// lagAgain is for how long a group all of whose members have everything is not looked at unless
+	// that may have changed. Then they are told once what is committed.
 	lagAgain = 30 * time.Second
 	// lagBeat is how often they are told all the same while the cluster's version is below timerless: members
 	// of that time wait for their leaders for as little as 30 s.
@@ -27,13 +27,23 @@ const (
 // Raft sends when it has something new, and goes on while that works; after a failure, and after the last
 // entry, it waits for the next one, which an idle group does not have.
 type lagWatch struct {
-	node   string
-	alive  func(node string) bool
-	behind map[groupMember]lag
+	node    string
+	alive   func(node string) bool
+	behind  map[groupMember]lag
+	resting []resting // each group once, those that have rested longest first
 	// beats reports whether nodes of a version below timerless may be members.
 	beats func() bool
 
 	silences silences
+
+	mu    sync.Mutex
+	noted []ledGroup // each once
+}
+
+// resting is a group that is looked at again at a time, also if it is not noted.
+type resting struct {
+	group ledGroup
+	until time.Time
 }
 
 // groupMember is a member of a group that this node leads.
@@ -51,9 +61,11 @@ type lag struct {
 }
 
 // complete is when all members of a group had everything in its log: they have until another term
-// begins, the log grows, or one of them turns out to have less than it acknowledged. Only the lagWatch
-// uses it.
+// begins, the log grows, or one of them turns out to have less than it acknowledged. Each has the group
+// noted. Only the lagWatch uses it.
 type complete struct {
+	noted              atomic.Bool // among those that are looked at next
+	rests              bool        // among those that rest
 	term, last, lacked uint64
 	until              time.Time // the members are asked again then
 	reminded           bool      // of what is committed
@@ -74,8 +86,8 @@ type ledGroup interface {
 	Spec() Spec
 	// completed returns the group's own record, and how often a member had less than it acknowledged.
 	completed() (c *complete, lacked uint64)
-	role() (raft.RaftState, uint64)
-	lastIndex() uint64
+	leadsIn() (term uint64, ok bool)
+	lastStored() uint64
 	Configuration() []Member
 	reached(node string, term uint64) peer.Reached
 	nudge()
@@ -90,17 +102,61 @@ func newLagWatch(c *Config) *lagWatch {
 	}
 }
 
-// check sends something to those members of a group that have not got further
-// for a while. Most groups are idle: one whose members have everything costs no more than three reads.
-func (l *lagWatch) check(g ledGroup, now time.Time) {
-	role, term := g.role()
-	if role != raft.Leader {
+// note has a group looked at, if it is led here: what its members have may not be everything.
+func (l *lagWatch) note(g ledGroup) {
+	c, _ := g.completed()
+	if c.noted.Load() {
 		return
 	}
-	done, lacked := g.completed() // before the members are asked: what one lacks from now on counts next time
-	last, nudge, all := g.lastIndex(), false, true
-	if done.still(term, last, lacked, now) {
+	if _, leads := g.leadsIn(); !leads || c.noted.Swap(true) {
 		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.noted = append(l.noted, g)
+}
+
+// round looks at the groups that are noted, and at those that have rested for long.
+func (l *lagWatch) round(now time.Time) {
+	l.mu.Lock()
+	due := l.noted
+	l.noted = nil
+	l.mu.Unlock()
+	for _, g := range due {
+		c, _ := g.completed()
+		c.noted.Store(false) // whatever happens from now on is noted
+	}
+	for len(l.resting) > 0 && !now.Before(l.resting[0].until) {
+		g := l.resting[0].group
+		l.resting = l.resting[1:]
+		c, _ := g.completed()
+		c.rests = false
+		due = append(due, g)
+	}
+	for _, g := range due {
+		c, _ := g.completed()
+		switch again := l.check(g, now); {
+		case again.IsZero() || again.After(now) && c.rests:
+		case again.After(now):
+			c.rests, l.resting = true, append(l.resting, resting{g, again})
+		default:
+			l.note(g)
+		}
+	}
+	l.forget(now)
+}
+
+// check sends something to those members of a group that have not got further for a while. It returns when to
+// look again if nothing changes; zero: this node does not lead the group.
+func (l *lagWatch) check(g ledGroup, now time.Time) (again time.Time) {
+	term, leads := g.leadsIn()
+	if !leads {
+		return time.Time{}
+	}
+	done, lacked := g.completed() // before the members are asked: what one lacks from now on counts next time
+	last, nudge, all := g.lastStored(), false, true
+	if done.still(term, last, lacked, now) {
+		return done.until
 	}
 	members := g.Configuration()
 	for _, m := range members {
@@ -136,11 +192,13 @@ func (l *lagWatch) check(g ledGroup, now time.Time) {
 		if beats {
 			pause = lagBeat
 		}
-		*done = complete{term, last, lacked, now.Add(pause), rests}
+		done.term, done.last, done.lacked, done.until, done.reminded = term, last, lacked, now.Add(pause), rests
+		return done.until
 	}
 	if nudge {
 		g.nudge()
 	}
+	return now
 }
 
 // tell tells the members what is committed.

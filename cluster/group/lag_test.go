@@ -1,6 +1,7 @@
 package group
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -41,14 +42,15 @@ type slow struct {
 	both       bool // n3 has what n2 has
 	nudged     int
 	requested  int // for its members
+	checks     int
 	reminded   map[string]int
 	done       complete
 	lacked     uint64
 }
 
 func (s *slow) Spec() Spec                     { return Spec{Group: 3} }
-func (s *slow) role() (raft.RaftState, uint64) { return raft.Leader, s.term }
-func (s *slow) lastIndex() uint64              { return s.end }
+func (s *slow) leadsIn() (uint64, bool)        { s.checks++; return s.term, true }
+func (s *slow) lastStored() uint64             { return s.end }
 func (s *slow) completed() (*complete, uint64) { return &s.done, s.lacked }
 func (s *slow) Configuration() []Member {
 	s.requested++
@@ -188,6 +190,78 @@ func TestLagWatchRests(t *testing.T) {
 			t.Errorf("%s: the members were asked for %d times", tc.name, n)
 		}
 	}
+}
+
+// A group whose members have everything is not looked at, but for once in a while, until it is noted.
+func TestLagWatchLeavesAlone(t *testing.T) {
+	l := &lagWatch{node: "n1", alive: func(string) bool { return true }, behind: map[groupMember]lag{}, beats: func() bool { return false }}
+	s := &slow{term: 5, index: 4, end: 4, both: true}
+	now := time.Unix(1000, 0)
+	during := func(d time.Duration) (checks int) {
+		before := s.checks
+		for end := now.Add(d); now.Before(end); now = now.Add(lagEvery) {
+			l.round(now)
+		}
+		return s.checks - before
+	}
+	if l.note(s); during(lagEvery) == 0 {
+		t.Error("it is not looked at when it is noted")
+	}
+	if n := during(10 * time.Minute); n > int(10*time.Minute/lagAgain)+1 || s.reminded["n2"] != 1 {
+		t.Errorf("looked at %d times in ten minutes, and reminded %v", n, s.reminded)
+	}
+	s.index = 3
+	if during(lagAgain + lagFirst + lagEvery); s.nudged == 0 {
+		t.Error("nobody sees that a member lacks something, which was not noted")
+	}
+	for range 20 { // each time it rests again
+		s.index = s.end
+		during(lagFirst)
+		s.nudged, s.end = 0, s.end+1
+		l.note(s)
+		l.note(s)
+		if during(lagFirst + lagEvery + 1); s.nudged != 1 {
+			t.Errorf("nudged %d times in the first moment after the log has grown", s.nudged)
+		}
+	}
+	if len(l.resting) > 1 || len(l.noted) > 1 {
+		t.Errorf("one group rests %d times, and is noted %d times", len(l.resting), len(l.noted))
+	}
+}
+
+// An entry more has a group looked at by its leader, and nobody else, and so does a member that lacks something.
+func TestLagWatchIsNotified(t *testing.T) {
+	c := mustTrio(t)
+	g := c.leadAt(1)
+	all := c.replicas(1)
+	during := func(f func()) {
+		for _, r := range all {
+			w := r.host.lag
+			await(t, "the group is not noted", func() bool {
+				w.mu.Lock()
+				if r.complete.noted.Load() {
+					w.mu.Unlock()
+					return false
+				}
+				return true
+			})
+			defer w.mu.Unlock()
+		}
+		c.hosts[0].spawn(f) // it waits for a lock that is held here
+		await(t, "the group is noted by its leader", g.complete.noted.Load)
+	}
+	before := g.lastStored()
+	during(g.nudge)
+	await(t, "all have the entry", func() bool {
+		return !slices.ContainsFunc(all, func(r *Group) bool { return r.lastStored() <= before })
+	})
+	for _, r := range all {
+		if r != g && r.complete.noted.Load() {
+			t.Errorf("%s looks at the members of a group that it does not lead", r.node)
+		}
+	}
+	g.nudging.Store(true) // nothing is sent
+	during(func() { g.hasNoLeader("n2", 1) })
 }
 
 // longGroup is a group with a log so long; it counts how often raft is to be

@@ -81,6 +81,7 @@ func pretendElections(node string, l links, now func() time.Time, find func(fsm.
 
 func (n *pretendNode) Handle(_ peer.Kind, h func(from string, head, payload []byte)) { n.handler = h }
 func (n *pretendNode) Alive(node string) bool                                        { return !n.unreached[node] }
+func (n *pretendNode) Slack(...string) time.Duration                                 { return 0 }
 func (n *pretendNode) Spec() Spec                                                    { return Spec{Group: 7, Members: n.p.order} }
 func (n *pretendNode) Voters() []string                                              { return n.p.order }
 func (n *pretendNode) Leader() string                                                { return n.leader }

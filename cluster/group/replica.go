@@ -43,6 +43,7 @@ type replica struct {
 	closed    atomic.Bool
 
 	termChanged func()      // called when raft is about to show another term; nil: nobody looks at it
+	unsettled   func()      // called when members may lack something; nil: likewise
 	reloading   sync.Mutex  // one change of raft's settings at a time
 	nudging     atomic.Bool // a nudge is about to begin
 	handover    handover
@@ -126,7 +127,7 @@ func (r *replica) start(o opening) error {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
 	}
-	started, err := raft.NewRaft(o.config, o.machine, gaugeless{r.log, r.tenure.over, r.ending}, voteStore{r.log, &r.trust, r.termChanged}, snapshots, over)
+	started, err := raft.NewRaft(o.config, o.machine, raftsLog{r.log, r.tenure.over, r.ending, r.unsettled}, voteStore{r.log, &r.trust, r.termChanged}, snapshots, over)
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
@@ -200,6 +201,12 @@ func (p logPosition) less(o logPosition) bool { return p.compare(o) < 0 }
 
 // lastIndex returns the index of the last entry in the log.
 func (r *replica) lastIndex() uint64 { return r.raft.Load().LastIndex() }
+
+// lastStored is lastIndex, also of an entry that raft has stored and is about to show.
+func (r *replica) lastStored() uint64 {
+	last, _ := r.log.LastIndex() // it has no errors
+	return max(last, r.lastIndex())
+}
 
 // logEnd returns the position of the last entry in the log.
 func (r *replica) logEnd() logPosition { return r.positionOf(r.lastIndex()) }
@@ -412,7 +419,7 @@ func (r *replica) remind(node string) {
 		return
 	}
 	r.transport.Remind(node, r.reminder(term, at), func(entries bool) {
-		if r.lacked.Add(1); entries {
+		if r.lacks(); entries {
 			r.nudgeSoon()
 		}
 	})
@@ -437,8 +444,15 @@ func (r *replica) hasNoLeader(node string, end uint64) {
 		return
 	}
 	r.transport.Lacks(node, term, end)
-	r.lacked.Add(1)
+	r.lacks()
 	r.back(node)
+}
+
+// lacks records that a member has less than it acknowledged.
+func (r *replica) lacks() {
+	if r.lacked.Add(1); r.unsettled != nil {
+		r.unsettled()
+	}
 }
 
 func (r *replica) completed() (c *complete, lacked uint64) { return &r.complete, r.lacked.Load() }

@@ -43,6 +43,7 @@ type crowdNode struct {
 	groups     map[fsm.GroupID]*crowdMember
 	cut        map[string]bool // nodes it does not reach
 	late       time.Duration   // so much later its raft takes requests and votes
+	far        time.Duration   // so much later what it sends arrives
 	candidates int             // of groups
 	peak       int             // of them at a time
 }
@@ -90,9 +91,16 @@ func (n *crowdNode) Send(to string, _ peer.Kind, head []byte, _ ...[]byte) error
 		return peer.ErrDown
 	}
 	head = slices.Clone(head)
-	n.c.sent = append(n.c.sent, func() { n.c.nodes[to].elections.receive(n.name, head, n.c.now) })
+	take := func() { n.c.nodes[to].elections.receive(n.name, head, n.c.now) }
+	if n.far > 0 {
+		n.c.late = append(n.c.late, answer{n.c.now.Add(n.far), take})
+	} else {
+		n.c.sent = append(n.c.sent, take)
+	}
 	return nil
 }
+
+func (n *crowdNode) Slack(...string) time.Duration { return n.far }
 
 func (n *crowdNode) Resign(fsm.GroupID, uint64, string) {}
 
@@ -326,6 +334,24 @@ func TestElectLate(t *testing.T) {
 		c.run(late+slotTime, func() bool { return c.allLed() == groups })
 		if terms := c.terms(); terms[1] != groups {
 			t.Errorf("%v late: groups by growth of their term: %v", late, terms)
+		}
+	}
+}
+
+// Where nodes are far from each other, or get a processor late, a candidate is heard of late, which they know: none
+// stands because it has not heard of another one yet.
+func TestElectFar(t *testing.T) {
+	const groups = 6
+	for _, far := range []time.Duration{slotTime / 2, slotTime * 6 / 5, 2 * slotTime} {
+		c := newCrowd(t, groups, 200)
+		for _, n := range c.nodes {
+			n.far, n.late = far, far
+		}
+		c.need()
+		c.lose()
+		c.run(6*far+slotTime, func() bool { return c.allLed() == groups })
+		if terms := c.terms(); terms[1] != groups {
+			t.Errorf("%v apart: groups by growth of their term: %v", far, terms)
 		}
 	}
 }

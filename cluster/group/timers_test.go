@@ -225,7 +225,7 @@ func TestGaugeWaits(t *testing.T) {
 		if err := raft.BootstrapCluster(c, log, store, snapshots, link, members); err != nil {
 			t.Fatal(err)
 		}
-		r, err := raft.NewRaft(c, &raft.MockFSM{}, gaugeless{log, over.over, ending}, store, snapshots, link)
+		r, err := raft.NewRaft(c, &raft.MockFSM{}, raftsLog{log, over.over, ending, nil}, store, snapshots, link)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -67,7 +67,7 @@ func (m *members) mayJoin(req *peerpb.IntroduceRequest) (*logpb.AdmitNode, error
 func (m *members) admit(ctx context.Context, req *peerpb.IntroduceRequest) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.catalog.Leads() {
+	if !m.catalog.LeadsStill() {
 		return errors.New("the catalog has a new leader")
 	}
 	admit, err := m.mayJoin(req)
@@ -220,7 +220,7 @@ func moreVoters(voters, learners int) bool {
 func (m *members) converge(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.catalog.Leads() {
+	if !m.catalog.Leads(ctx) { // a change of the group needs its raft in any case
 		return
 	}
 	view, config, founders := m.catalog.View(), m.catalog.Configuration(), m.links.directory.record().Founders

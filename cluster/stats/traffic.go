@@ -167,10 +167,7 @@ func (t *Traffic) sample(now time.Time) {
 
 // lengths reads the lengths of the queues that this node leads.
 func (t *Traffic) lengths() (list []traffic.Length) {
-	for _, g := range t.c.Host.Groups() {
-		if g.Leading() == 0 {
-			continue
-		}
+	for _, g := range t.c.Host.Led() {
 		of := g.Spec()
 		l := traffic.Length{VHost: of.VHost, Queue: of.Queue}
 		g.View(func(m *queue.Machine) {
