@@ -228,9 +228,9 @@ type HeldMemory struct {
 
 func (c *conn) heldMemory() (h HeldMemory) {
 	for _, ch := range c.stats.channels.all() {
-		h.Channels += uint64(max(ch.held.bytes.Load(), 0))
+		h.Channels += uint64(max(ch.memory.bytes.Load(), 0))
 	}
-	h.Publishes, h.Answers = uint64(max(c.flow.held.bytes.Load(), 0)), uint64(max(c.out.held.bytes.Load(), 0))
+	h.Publishes, h.Answers = uint64(max(c.flow.memory.bytes.Load(), 0)), uint64(max(c.out.memory.bytes.Load(), 0))
 	return h
 }
 
@@ -287,8 +287,8 @@ func (s *Server) Relieve(excess int64) {
 	sum := int64(0)
 	for _, c := range s.open() {
 		for _, ch := range c.stats.channels.all() {
-			if n := ch.held.bytes.Load(); n >= connectionStep {
-				list = append(list, holder{ch.held, n})
+			if n := ch.memory.bytes.Load(); n >= connectionStep {
+				list = append(list, holder{ch.memory, n})
 				sum += n
 			}
 		}

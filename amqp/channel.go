@@ -26,7 +26,7 @@ type channel struct {
 	number  uint16
 	session Session
 
-	held      *account // contents, requests, the transaction
+	memory    *account // contents, requests, the transaction
 	relieving atomic.Bool
 
 	content   content   // reader only
@@ -50,7 +50,7 @@ type channel struct {
 
 func newChannel(c *conn, number uint16) *channel {
 	ch := &channel{conn: c, number: number}
-	ch.held = c.held.newPart(channelStep, func(over *account) bool {
+	ch.memory = c.memory.newPart(channelStep, func(over *account) bool {
 		why := errAlarm()
 		if over != nil {
 			why = errHeld(0, over)
@@ -60,12 +60,12 @@ func newChannel(c *conn, number uint16) *channel {
 		}
 		return true
 	})
-	ch.queue, ch.tx.held, ch.content.held = newRequestQueue(ch.held), ch.held, ch.held
+	ch.queue, ch.tx.memory, ch.content.memory = newRequestQueue(ch.memory), ch.memory, ch.memory
 	ch.end = newChannelEnd(func() {
 		c.stats.channels.remove(ch)
 		ch.queue.clear()
 		ch.tx.end()
-		ch.held.close(false)
+		ch.memory.close(false)
 	})
 	ch.publisher.init(number, c.out, c.flow, &ch.consumers)
 	ch.consumers = consumers{
@@ -356,9 +356,9 @@ func (ch *channel) run(r *request) {
 		if r.kind <= requestPublish { // others hold nothing, and may end the account
 			weight = r.weight()
 		}
-		ch.held.add(weight)
+		ch.memory.add(weight)
 		err := ch.block(r)
-		ch.held.add(-weight)
+		ch.memory.add(-weight)
 		r = ch.follow(r, err)
 	}
 }

@@ -73,7 +73,7 @@ func (s *Server) Connections() []ConnectionInfo {
 		i.Channels = c.stats.channels.count()
 		i.Received, i.Sent = c.reader.source.received.Load(), c.stats.sent.Load()
 		i.Reads, i.Writes = c.reader.source.reads.Load(), c.stats.writes.Load()
-		i.Pending, i.Held = c.out.held.bytes.Load(), c.heldMemory()
+		i.Pending, i.Held = c.out.memory.bytes.Load(), c.heldMemory()
 		i.Closing, i.Blocked = c.end.isDone(), c.stats.blocked.Load()
 		all = append(all, i)
 	}

@@ -33,7 +33,7 @@ type conn struct {
 	log    *slog.Logger
 	reader *reader
 	out    *outbox
-	held   account // all of the connection's memory
+	memory account // all of the connection's memory
 	flow   *flow   // publishes that the broker has not confirmed
 	tasks  *tasks
 	end    connEnd
@@ -125,13 +125,13 @@ func (e *connEnd) isDone() bool {
 func newConn(s *Server, socket net.Conn) *conn {
 	c := &conn{
 		server: s, socket: socket,
-		log:   s.log.With(slog.String("remote", socket.RemoteAddr().String())),
-		held:  account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
-		tasks: newTasks(),
-		end:   connEnd{done: make(chan struct{}), gone: make(chan struct{})},
+		log:    s.log.With(slog.String("remote", socket.RemoteAddr().String())),
+		memory: account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
+		tasks:  newTasks(),
+		end:    connEnd{done: make(chan struct{}), gone: make(chan struct{})},
 	}
-	c.flow = newFlow(maxUnconfirmed, maxUnconfirmedBytes, c.held.newPart(connectionStep, nil))
-	c.out = newOutbox(&c.held, func() { c.abort(errTooMuch) })
+	c.flow = newFlow(maxUnconfirmed, maxUnconfirmedBytes, c.memory.newPart(connectionStep, nil))
+	c.out = newOutbox(&c.memory, func() { c.abort(errTooMuch) })
 	c.reader = newReader(c)
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
@@ -144,7 +144,7 @@ func (c *conn) serve() {
 		c.refuse(err)
 		return
 	}
-	c.server.users.join(c.user, &c.held)
+	c.server.users.join(c.user, &c.memory)
 	c.reader.source.watch(c.heartbeat)
 	// This comes before a client can see that the connection is open.
 	open := c.end.run()
@@ -374,12 +374,12 @@ func (c *conn) vacate() {
 		ch.queue.clear()
 		ch.tx.end()
 		ch.gate.Unlock()
-		ch.held.close(clean)
+		ch.memory.close(clean)
 	}
 	c.out.drop()
-	c.flow.held.close(clean)
-	c.out.held.close(clean)
-	c.server.users.leave(c.user, &c.held, clean)
+	c.flow.memory.close(clean)
+	c.out.memory.close(clean)
+	c.server.users.leave(c.user, &c.memory, clean)
 }
 
 // tasks counts goroutines that wait for the broker.

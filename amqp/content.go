@@ -16,13 +16,13 @@ type content struct {
 	maxSize   uint64        // of a body
 	maxList   int           // of the properties
 	replyName func() string // returns the routing key of replies to the channel
-	held      *account      // of the channel
+	memory    *account      // of the channel
 
 	stage     contentStage
 	request   request // of kind requestPublish: what is assembled
 	remaining uint64  // octets of the body still to come
 	total     int     // length of the whole payload
-	counted   int64   // of the payload's memory, in held
+	counted   int64   // of the payload's memory, in memory
 	admitted  bool    // the broker has been asked whether it may be published
 
 	// exchange and key are those of the last publish, so that the next one need
@@ -170,9 +170,9 @@ func (c *content) count(may bool) (over *account) {
 	case n == 0 || c.counted+n < smallContent:
 		return nil
 	case may:
-		c.held.add(n)
+		c.memory.add(n)
 	default:
-		if over = c.held.take(n); over != nil {
+		if over = c.memory.take(n); over != nil {
 			return over
 		}
 	}
@@ -184,7 +184,7 @@ func (c *content) count(may bool) (over *account) {
 func (c *content) release() {
 	c.request.message, c.admitted = message{}, false
 	if c.counted > 0 {
-		c.held.add(-c.counted)
+		c.memory.add(-c.counted)
 		c.counted = 0
 	}
 }

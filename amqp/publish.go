@@ -126,7 +126,7 @@ func (p *publisher) returned(payload fsm.Payload, why *fsm.Refusal) {
 func (p *publisher) confirmed(first, last uint64, ok bool) {
 	count, bytes, queue := p.confirms.resolve(first, last, ok)
 	p.flow.release(count, bytes)
-	p.commits.note(first, last, ok)
+	p.commits.resolve(first, last, ok)
 	if queue {
 		p.out.queueConfirms(&p.confirms)
 	}

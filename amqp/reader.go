@@ -293,7 +293,7 @@ func (r *reader) await(signal <-chan struct{}) bool {
 func (r *reader) mayGoOn(ch *channel) {
 	c := &ch.content
 	// A publisher that has much on its way is stopped, not refused.
-	over := c.count(r.conn.flow.held.bytes.Load() >= crowdedBytes)
+	over := c.count(r.conn.flow.memory.bytes.Load() >= crowdedBytes)
 	if over == nil && (c.counted == 0 || c.admitted) {
 		return
 	}
@@ -369,18 +369,18 @@ func (r *reader) admit() bool {
 type flow struct {
 	maxCount, maxBytes int64
 	count              atomic.Int64
-	held               *account // the bytes
+	memory             *account // the bytes
 	waiting            atomic.Bool
 	wake               chan struct{} // capacity 1
 }
 
-func newFlow(maxCount, maxBytes int64, held *account) *flow {
-	return &flow{maxCount: maxCount, maxBytes: maxBytes, held: held, wake: make(chan struct{}, 1)}
+func newFlow(maxCount, maxBytes int64, memory *account) *flow {
+	return &flow{maxCount: maxCount, maxBytes: maxBytes, memory: memory, wake: make(chan struct{}, 1)}
 }
 
 func (f *flow) add(count, bytes int64) {
 	f.count.Add(count)
-	f.held.add(bytes)
+	f.memory.add(bytes)
 }
 
 func (f *flow) release(count, bytes int64) {
@@ -388,7 +388,7 @@ func (f *flow) release(count, bytes int64) {
 		return
 	}
 	f.count.Add(-count)
-	f.held.add(-bytes)
+	f.memory.add(-bytes)
 	if f.waiting.Load() && f.low() {
 		f.signal()
 	}
@@ -396,15 +396,15 @@ func (f *flow) release(count, bytes int64) {
 
 // full reports whether the reader must stop.
 func (f *flow) full() bool {
-	n := f.held.bytes.Load()
-	return f.count.Load() >= f.maxCount || n >= f.maxBytes || n >= crowdedBytes && f.held.isCrowded()
+	n := f.memory.bytes.Load()
+	return f.count.Load() >= f.maxCount || n >= f.maxBytes || n >= crowdedBytes && f.memory.isCrowded()
 }
 
 // low reports whether a stopped reader may continue: a quarter below the bound,
 // so that it does not stop again at the next message.
 func (f *flow) low() bool {
-	n := f.held.bytes.Load()
-	return f.count.Load() <= f.maxCount/4*3 && n <= f.maxBytes/4*3 && (n <= crowdedBytes/4*3 || !f.held.isCrowded())
+	n := f.memory.bytes.Load()
+	return f.count.Load() <= f.maxCount/4*3 && n <= f.maxBytes/4*3 && (n <= crowdedBytes/4*3 || !f.memory.isCrowded())
 }
 
 // wait blocks the reader while f is full. It returns false if the connection has

@@ -64,11 +64,11 @@ func (r *request) blocks() bool {
 // in progress. It refuses nothing: the reader checks whether it is full, and
 // waits at space. The channel's gate guards it.
 //
-// Invariants: bytes is the sum of the weights in list, and counts in held; waiting
+// Invariants: bytes is the sum of the weights in list, and counts in memory; waiting
 // only if the queue was full at the last wait, and space has not been signalled
 // since.
 type requestQueue struct {
-	held    *account // of the channel
+	memory  *account // of the channel
 	list    []request
 	bytes   int64
 	waiting bool          // the reader waits at space
@@ -76,14 +76,14 @@ type requestQueue struct {
 	space   chan struct{} // capacity 1
 }
 
-func newRequestQueue(held *account) requestQueue {
-	return requestQueue{held: held, space: make(chan struct{}, 1)}
+func newRequestQueue(memory *account) requestQueue {
+	return requestQueue{memory: memory, space: make(chan struct{}, 1)}
 }
 
 // push appends a request, unless what it holds exceeds the bound of an account, which is returned.
 func (q *requestQueue) push(r *request) (over *account) {
 	w := r.weight()
-	if over = q.held.take(w); over == nil {
+	if over = q.memory.take(w); over == nil {
 		q.list = append(q.list, *r)
 		q.bytes += w
 	}
@@ -105,7 +105,7 @@ func (q *requestQueue) pop() (r request, ok bool) {
 
 func (q *requestQueue) count(n int64) {
 	q.bytes += n
-	q.held.add(n)
+	q.memory.add(n)
 }
 
 // clear drops all requests and their memory.

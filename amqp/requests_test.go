@@ -45,8 +45,8 @@ func fillQueue(t *testing.T, size int) {
 		t.Errorf("%d octets in %d requests left, want %d", q.bytes, len(q.list), left)
 	}
 	q.clear()
-	if q.bytes != 0 || q.held.bytes.Load() != 0 {
-		t.Errorf("%d octets are left, %d count", q.bytes, q.held.bytes.Load())
+	if q.bytes != 0 || q.memory.bytes.Load() != 0 {
+		t.Errorf("%d octets are left, %d count", q.bytes, q.memory.bytes.Load())
 	}
 	if _, ok := q.pop(); ok {
 		t.Error("a request of none")
@@ -122,15 +122,15 @@ func TestSettleWritten(t *testing.T) {
 // is confirmed, and fails when none will come any more.
 func TestCommits(t *testing.T) {
 	var c commits
-	c.note(1, 2, false) // nobody waits
+	c.resolve(1, 2, false) // nobody waits
 	k, err := c.begin(10)
 	must(t, err)
-	c.note(5, 9, false)
-	c.note(8, 10, true)
-	c.note(12, 12, true)
+	c.resolve(5, 9, false)
+	c.resolve(8, 10, true)
+	c.resolve(12, 12, true)
 	k.published(3)
 	expectDone(t, k, false)
-	c.note(11, 11, false)
+	c.resolve(11, 11, false)
 	expectDone(t, k, true)
 	if !k.refused || k.err != nil {
 		t.Errorf("%+v", k)

@@ -16,10 +16,10 @@ const maxTxPublishes = 1 << 16
 // commit, except settlements, which are in deliveries. The gate guards it;
 // during a commit, busy does.
 //
-// Invariants: bytes is the sum of the weights, those of a commit in progress included, and counts in held;
+// Invariants: bytes is the sum of the weights, those of a commit in progress included, and counts in memory;
 // len(publishes) ≤ maxTxPublishes; empty unless on.
 type transaction struct {
-	held       *account // of the channel
+	memory     *account // of the channel
 	on         bool     // the channel is in transaction mode
 	publishes  []message
 	bytes      int64
@@ -37,7 +37,7 @@ func (t *transaction) add(m *message) error {
 		return errTxTooLarge()
 	}
 	w := m.weight()
-	if over := t.held.take(w); over != nil {
+	if over := t.memory.take(w); over != nil {
 		return errHeld(wire.IDBasicPublish, over)
 	}
 	t.publishes = append(t.publishes, *m)
@@ -61,7 +61,7 @@ func (t *transaction) end() {
 // drop empties the transaction, unless a commit has begun.
 func (t *transaction) drop() {
 	if !t.committing {
-		t.held.add(-t.bytes)
+		t.memory.add(-t.bytes)
 		t.publishes, t.bytes = nil, 0
 	}
 }
@@ -91,9 +91,9 @@ func (c *commits) begin(first uint64) (*commit, error) {
 // end forgets the commit.
 func (c *commits) end() { c.current.Store(nil) }
 
-func (c *commits) note(first, last uint64, ok bool) {
+func (c *commits) resolve(first, last uint64, ok bool) {
 	if k := c.current.Load(); k != nil {
-		k.note(first, last, ok)
+		k.resolve(first, last, ok)
 	}
 }
 
@@ -122,8 +122,8 @@ type commit struct {
 	done     chan struct{}
 }
 
-// note records outcomes, of this commit's publishes or of earlier ones.
-func (c *commit) note(first, last uint64, ok bool) {
+// resolve records outcomes, of this commit's publishes or of earlier ones.
+func (c *commit) resolve(first, last uint64, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if last < c.first {

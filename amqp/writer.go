@@ -333,7 +333,7 @@ type outbox struct {
 	requested *flow         // by the client's own requests
 	tooMuch   func()        // called, outbox.mu held, when the client must be dropped
 
-	held     *account     // weight of everything not yet written
+	memory   *account     // weight of everything not yet written
 	progress atomic.Int64 // when the writer last wrote, or the backlog began; Unix ns
 }
 
@@ -378,13 +378,13 @@ func (it *outItem) isRequested() bool { return it.kind != outDeliver }
 
 func newOutbox(connection *account, tooMuch func()) *outbox {
 	o := &outbox{wake: make(chan struct{}, 1), requested: newFlow(1<<62, maxRequested, &account{}), tooMuch: tooMuch}
-	o.held = connection.newPart(connectionStep, o.relieve)
+	o.memory = connection.newPart(connectionStep, o.relieve)
 	return o
 }
 
 // relieve drops a client that does not read.
 func (o *outbox) relieve(*account) bool {
-	stalled := o.held.bytes.Load() > maxRequested && o.stalled()
+	stalled := o.memory.bytes.Load() > maxRequested && o.stalled()
 	if stalled {
 		o.tooMuch()
 	}
@@ -396,7 +396,7 @@ func (o *outbox) drop() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.batch = batch{}
-	o.held.add(-o.held.bytes.Load())
+	o.memory.add(-o.memory.bytes.Load())
 }
 
 // push appends a method of a channel.
@@ -441,15 +441,15 @@ func (o *outbox) pushMessage(it outItem) {
 
 func (o *outbox) add(it outItem) {
 	w := it.weight()
-	if o.held.bytes.Load() == 0 {
+	if o.memory.bytes.Load() == 0 {
 		o.progress.Store(time.Now().UnixNano())
 	}
-	o.held.add(w)
+	o.memory.add(w)
 	if it.isRequested() {
 		o.requested.add(0, w)
 	}
 	o.batch.items = append(o.batch.items, it)
-	if o.held.bytes.Load() > maxBacklog && (o.requested.held.bytes.Load() > maxBacklog || o.stalled()) {
+	if o.memory.bytes.Load() > maxBacklog && (o.requested.memory.bytes.Load() > maxBacklog || o.stalled()) {
 		o.tooMuch()
 	}
 }
@@ -462,7 +462,7 @@ func (o *outbox) stalled() bool {
 // wrote reports that items of this weight have been written to the socket.
 func (o *outbox) wrote(weight, requested int64) {
 	o.progress.Store(time.Now().UnixNano())
-	o.held.add(-weight)
+	o.memory.add(-weight)
 	o.requested.release(0, requested)
 }
 

@@ -15,9 +15,6 @@ import (
 // Version of the product.
 const Version = api.ProductVersion
 
-// settleWait bounds how long one group may take to commit an empty entry.
-const settleWait = 5 * time.Second
-
 // openStats creates the parts that report the state of this node and of the cluster to operators
 // and other nodes.
 func (n *Node) openStats() {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/raftlog"
@@ -161,7 +162,7 @@ func TestRecoverWithAnotherFolder(t *testing.T) {
 	cl.confirmed()
 	leader := c.all[c.mustLeader("q")]
 	q, _ := leader.View().Queue("/", "q")
-	if err := leader.host.Group(q.Group).Barrier(settleWait); err != nil {
+	if err := leader.host.Group(q.Group).Barrier(5 * time.Second); err != nil {
 		t.Fatal(err)
 	}
 	c.stop("n2")

@@ -26,7 +26,7 @@ var (
 // the log's buffers alone.
 var withoutSync = cluster.Change{
 	File: "cluster/raftlog/group.go",
-	Old:  "g.s.syncer.sync(&w)\n\tg.settle()\n\tend := g.appended", New: "g.settle()\n\tend := g.appended",
+	Old:  "g.s.syncer.sync(&w)\n\tg.awaitDurable()\n\tend := g.appended", New: "g.awaitDurable()\n\tend := g.appended",
 }
 
 // Power is taken from all nodes at once, and from single ones, in the middle of the

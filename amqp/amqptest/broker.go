@@ -225,7 +225,7 @@ func (b *Broker) Journal() []string {
 	return j
 }
 
-func (b *Broker) note(format string, args ...any) {
+func (b *Broker) journalf(format string, args ...any) {
 	b.journal = append(b.journal, fmt.Sprintf(format, args...))
 	b.changed.Broadcast()
 }
@@ -354,7 +354,7 @@ func (c *connection) Close(context.Context) {
 			b.deleteQueue(name)
 		}
 	}
-	b.note("connection closed")
+	b.journalf("connection closed")
 }
 
 func sortedNames(m map[string]*queue) []string {

@@ -169,7 +169,7 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	x := b.exchanges[p.Exchange]
 	for _, f := range p.Headers().GetFields() {
 		if f.Name == "BCC" {
-			b.note("publish bcc=%d", len(f.Value.Array))
+			b.journalf("publish bcc=%d", len(f.Value.Array))
 		}
 	}
 	queues := b.route(x, p.Exchange, p.RoutingKey)
@@ -236,7 +236,7 @@ func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
 	if token>>63 != 0 {
 		name = "get"
 	}
-	b.note("settle %s %v %v", name, ids, outcome)
+	b.journalf("settle %s %v %v", name, ids, outcome)
 	h := s.held[token]
 	if c := s.consumers[token]; c != nil {
 		c.suspended = false
@@ -330,7 +330,7 @@ func (s *session) drop(number uint64) bool {
 	}
 	delete(s.consumers, number)
 	c.queue.consumers = slices.DeleteFunc(c.queue.consumers, func(o *consumer) bool { return o == c })
-	s.broker.note("cancel %d", number)
+	s.broker.journalf("cancel %d", number)
 	return true
 }
 
@@ -513,7 +513,7 @@ func (s *session) Close(ctx context.Context) {
 	for q := range touched {
 		q.dispatch()
 	}
-	b.note("session closed")
+	b.journalf("session closed")
 	b.mu.Unlock()
 	<-s.ended
 }

@@ -21,8 +21,8 @@ import (
 const (
 	// interval is how often the catalog's leader checks exchanges.
 	interval = 500 * time.Millisecond
-	// noteWait bounds how long the catalog may take to commit.
-	noteWait = 5 * time.Second
+	// commitWait bounds how long the catalog may take to commit.
+	commitWait = 5 * time.Second
 )
 
 // Catalog is the catalog of this node.
@@ -108,7 +108,7 @@ func (e *Exchanges) expireUnused(ctx context.Context) {
 		case i.IdleEnd(last) <= now:
 			e.expire(ctx, i, now)
 		default:
-			e.note(ctx, broker.TouchExchange(i.VHost, i.Name, last))
+			e.commit(ctx, broker.TouchExchange(i.VHost, i.Name, last))
 		}
 	}
 }
@@ -145,7 +145,7 @@ func (i *candidate) lastUse(activity map[fsm.QueueID]*peerpb.QueueStats, now fsm
 }
 
 func (e *Exchanges) expire(ctx context.Context, i candidate, now fsm.Time) {
-	if !e.note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ExpireExchange{
+	if !e.commit(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ExpireExchange{
 		ExpireExchange: &logpb.ExpireExchange{Vhost: i.VHost, Name: i.Name, At: int64(now)},
 	}}) {
 		return
@@ -155,10 +155,10 @@ func (e *Exchanges) expire(ctx context.Context, i candidate, now fsm.Time) {
 		"idle", time.Duration(i.Idle())*time.Millisecond, "last_active", time.UnixMilli(int64(i.active)).UTC())
 }
 
-// note commits a command about an exchange, and reports whether it has changed
+// commit commits a command about an exchange, and reports whether it has changed
 // anything. What fails is tried again at the next check.
-func (e *Exchanges) note(ctx context.Context, c *logpb.CatalogCommand) bool {
-	ctx, cancel := context.WithTimeout(ctx, noteWait)
+func (e *Exchanges) commit(ctx context.Context, c *logpb.CatalogCommand) bool {
+	ctx, cancel := context.WithTimeout(ctx, commitWait)
 	defer cancel()
 	r, err := e.c.Catalog.Note(ctx, c)
 	if err != nil {

@@ -99,12 +99,12 @@ func (s *Server) login(w *responder, r *http.Request, need level) *request {
 		w.unauthorized("not_authorized", "Not_Authorized")
 		return nil
 	}
-	settle(r.Context())
+	reportLogin(r.Context())
 	in := &request{Request: r, view: s.catalog.View()}
 	in.user, _ = in.view.User(name)
 	for _, l := range []level{management, need} {
 		if !in.has(l) {
-			s.note(in, audit.Refused, levels[l].reason)
+			s.auditRequest(in, audit.Refused, levels[l].reason)
 			w.unauthorized("not_authorised", levels[l].reason)
 			return nil
 		}

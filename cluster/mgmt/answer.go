@@ -167,7 +167,7 @@ func (w *responder) body(r *request) (body, bool) {
 				delete(v, key)
 			}
 		}
-		r.noteBody(v)
+		r.auditBody(v)
 		return v, true
 	case string:
 		w.badRequest("invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?")

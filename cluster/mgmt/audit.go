@@ -19,8 +19,8 @@ var shown = []string{
 	"arguments", "routing_key", "users", "action", "node", "tag", "channel",
 }
 
-// noteBody keeps the content of a request for the audit log.
-func (r *request) noteBody(b body) {
+// auditBody keeps the content of a request for the audit log.
+func (r *request) auditBody(b body) {
 	for _, key := range shown {
 		if v, ok := b[key]; ok {
 			if r.detail == nil {
@@ -58,17 +58,17 @@ func (s *Server) perform(w *responder, r *request, e *endpoint) {
 	refused := out.status == http.StatusUnauthorized || out.status == http.StatusForbidden
 	switch {
 	case refused:
-		s.note(r, audit.Refused, "no right")
+		s.auditRequest(r, audit.Refused, "no right")
 	case e.method == http.MethodGet || e.asks:
 	case out.status >= http.StatusBadRequest:
-		s.note(r, audit.Failed, http.StatusText(out.status))
+		s.auditRequest(r, audit.Failed, http.StatusText(out.status))
 	default:
-		s.note(r, audit.OK, "")
+		s.auditRequest(r, audit.OK, "")
 	}
 }
 
-// note writes a line about a request of a logged-in user.
-func (s *Server) note(r *request, outcome audit.Outcome, reason string) {
+// auditRequest writes a line about a request of a logged-in user.
+func (s *Server) auditRequest(r *request, outcome audit.Outcome, reason string) {
 	e := audit.Event{
 		Kind: kindOf(r.Pattern), Action: r.Method + " " + r.Pattern, User: r.user.GetName(),
 		Origin: audit.Origin{Protocol: "http", Address: r.RemoteAddr}, Target: pathNames(r.Request), Detail: r.detail, Outcome: outcome, Reason: reason,

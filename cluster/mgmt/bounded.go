@@ -104,13 +104,13 @@ func (w *timedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 type socketKey struct{}
 
-// withSocket keeps a request's connection for settle.
+// withSocket keeps a request's connection for reportLogin.
 func withSocket(ctx context.Context, socket net.Conn) context.Context {
 	return context.WithValue(ctx, socketKey{}, socket)
 }
 
-// settle tells the limiter of connections that the client of this one has logged in.
-func settle(ctx context.Context) {
+// reportLogin tells the limiter of connections that the client of this one has logged in.
+func reportLogin(ctx context.Context) {
 	socket, _ := ctx.Value(socketKey{}).(net.Conn)
 	if secure, ok := socket.(*tls.Conn); ok {
 		socket = secure.NetConn()

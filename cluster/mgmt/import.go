@@ -262,8 +262,8 @@ func (x *importer) skip(at api.Skipped, reason string) {
 	}
 }
 
-// note reports what a definition that is taken does here otherwise than where it is from.
-func (x *importer) note(section, vhost, name, text string) {
+// warn reports what a definition that is taken does here otherwise than where it is from.
+func (x *importer) warn(section, vhost, name, text string) {
 	if len(x.report.Notes) < maxSkipped {
 		x.report.Notes = append(x.report.Notes, api.Skipped{Section: section, VHost: vhost, Name: name, Reason: text})
 	}
@@ -443,7 +443,7 @@ func (x *importer) anyPolicy(b body, operator bool) ([]*logpb.CatalogCommand, er
 		return nil, err
 	}
 	for _, text := range notesOn(m.GetApplyTo(), m.GetDefinition()) {
-		x.note(map[bool]string{false: "policies", true: "parameters"}[operator], m.Vhost, m.Name, text)
+		x.warn(map[bool]string{false: "policies", true: "parameters"}[operator], m.Vhost, m.Name, text)
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}}}, nil
 }
@@ -485,7 +485,7 @@ func (x *importer) queue(b body) ([]*logpb.CatalogCommand, error) {
 	}
 	x.catalog.View().DecideType(m, kind)
 	if kind == "" && !m.Local && !m.Classic && catalog.Untyped(m) {
-		x.note("queues", m.Vhost, m.Name, fmt.Sprintf("it has no type and becomes a quorum queue, the default of its vhost, with a delivery limit of %d unless one is set", catalog.DefaultDeliveryLimit))
+		x.warn("queues", m.Vhost, m.Name, fmt.Sprintf("it has no type and becomes a quorum queue, the default of its vhost, with a delivery limit of %d unless one is set", catalog.DefaultDeliveryLimit))
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: m}}}, nil
 }

@@ -236,7 +236,7 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	for i, l := range logs {
 		infos[i] = g.putEntry(b, l, uint32(i))
 	}
-	w := unsynced{g: g, b: b, ledger: g.place.settle()}
+	w := unsynced{g: g, b: b, ledger: g.place.beginSync()}
 	w.number = g.s.write(b)
 	if g.overlaps(logs) {
 		w.cover(g.s.segments, infos)
@@ -246,7 +246,7 @@ func (g *Group) StoreLogs(logs []*raft.Log) error {
 	}
 	w.segments = g.s.segments.appended.Load()
 	g.s.syncer.sync(&w)
-	g.settle()
+	g.awaitDurable()
 	end := g.appended(logs, infos)
 	g.place.acknowledge(end.index, end.term)
 	return nil
@@ -271,7 +271,7 @@ func (g *Group) appended(logs []*raft.Log, infos []info) logEnd {
 // truncateFor deletes whatever prevents storing an entry at index.
 func (g *Group) truncateFor(index uint64) error {
 	if last, _ := g.LastIndex(); index <= last {
-		g.settle()
+		g.awaitDurable()
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()

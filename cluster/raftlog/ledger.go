@@ -57,7 +57,7 @@ type place struct {
 	l  *ledger
 	id fsm.GroupID
 
-	risen    atomic.Bool // the record has a term that the slot may lack, see settle
+	risen    atomic.Bool // the record has a term that the slot may lack, see beginSync
 	mu       sync.Mutex
 	number   uint64
 	numbered bool
@@ -244,8 +244,8 @@ func (l *ledger) changeHead(f func(h *ledgerHead)) {
 	l.sync()
 }
 
-// noteManifest writes how much of a manifest is on disk.
-func (l *ledger) noteManifest(number, size uint64) {
+// recordManifest writes how much of a manifest is on disk.
+func (l *ledger) recordManifest(number, size uint64) {
 	l.heading.Lock()
 	defer l.heading.Unlock()
 	l.head.manifest, l.head.manifestSize = number, size

@@ -209,7 +209,7 @@ func TestLedgerIsSyncedInTheBackground(t *testing.T) {
 		time.Sleep(ledgerLag)
 		synctest.Wait()
 		mustSay(7, 0)
-		l.noteManifest(5, 100)
+		l.recordManifest(5, 100)
 		time.Sleep(ledgerLag)
 		synctest.Wait()
 		mustSay(7, 100)

@@ -29,7 +29,7 @@ func manifestNumber(name string) uint64 {
 // it for its end at times: tables and logs that are gone by then would leave a
 // hole in what the store says, in the middle.
 func (s *Store) manifestSynced(number, size uint64) {
-	s.ledger.noteManifest(number, size)
+	s.ledger.recordManifest(number, size)
 }
 
 // checkManifest reads the manifest that Pebble is about to read. It must be

@@ -131,9 +131,9 @@ func (o *overlap) ready() []durableWaiter {
 	return ready
 }
 
-// settle returns when all that was written is durable. What it is followed by relies on that: the log
+// awaitDurable returns when all that was written is durable. What it is followed by relies on that: the log
 // becomes shorter, another record of the group is written to the ledger, or a doubt ends.
-func (g *Group) settle() {
+func (g *Group) awaitDurable() {
 	done := make(chan struct{})
 	g.WhenDurable(g.Written(), func() { close(done) })
 	<-done

@@ -92,7 +92,7 @@ func newOverlapped(t *testing.T, voters ...raft.ServerID) *overlapped {
 	o.Overlap()
 	must(t, o.StoreLog(configLog(1, 1, voters...)))
 	mustStore(t, o.Group, 2, 10, 1)
-	o.settle()
+	o.awaitDurable()
 	o.s.ledger.sync()
 	return o
 }

@@ -218,7 +218,7 @@ func (p *promiser) step(single bool) {
 	case x < 9:
 		p.appends(term)
 	default:
-		p.g.settle()
+		p.g.awaitDurable()
 	}
 }
 

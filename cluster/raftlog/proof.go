@@ -221,7 +221,7 @@ func (g *Group) Prove() error {
 	if dropped {
 		return ErrDropped
 	}
-	g.settle()
+	g.awaitDurable()
 	p := g.place
 	p.change(func(r *record) { r.index, r.indexTerm, r.doubt = p.end, p.endTerm, "" })
 	g.s.ledger.sync()

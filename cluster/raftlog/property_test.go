@@ -64,7 +64,7 @@ func (a *actor) then(durable bool) { a.acted(a.m.clone(), durable) }
 // step does one thing and returns its name.
 func (a *actor) step() (string, error) {
 	if a.behind != nil && a.d.to(3) == 0 {
-		a.g.settle()
+		a.g.awaitDurable()
 		a.behind(true)
 	}
 	switch a.d.to(14) {

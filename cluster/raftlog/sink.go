@@ -211,7 +211,7 @@ func (k *Sink) finish() error {
 	}
 	k.addChunk()
 	k.g.place.claim()
-	k.g.settle()
+	k.g.awaitDurable()
 	k.g.closing.Lock()
 	defer k.g.closing.Unlock()
 	if k.mode == modeStream {
@@ -264,7 +264,7 @@ func (k *Sink) install() error {
 	g.s.deleteRange(b, indexKey(kindHeader, g.id, 0), indexKey(kindHeader, g.id, now.index+1))
 	g.s.setSealed(b, prefixOf(kindMeta, g.id), k.meta.append(nil))
 	g.s.setSealed(b, prefixOf(kindInstalled, g.id), now.append(nil))
-	ledger := g.place.settle()
+	ledger := g.place.beginSync()
 	g.loose.commit(g.s, b, pebble.Sync)
 	if k.b = nil; ledger != nil {
 		ledger.Wait()

@@ -260,7 +260,7 @@ func (p *place) change(f func(r *record)) {
 	p.write(slotUsed)
 }
 
-// rise takes up a term that nothing depends on yet. It gets into the slot with what does: a vote, or settle.
+// rise takes up a term that nothing depends on yet. It gets into the slot with what does: a vote, or beginSync.
 func (p *place) rise(term uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -274,12 +274,12 @@ func (p *place) vote(term uint64, candidate string) (synced *sync.WaitGroup) {
 	p.mu.Lock()
 	p.record.voteTerm, p.record.candidate = term, candidate
 	p.mu.Unlock()
-	return p.settle()
+	return p.beginSync()
 }
 
-// settle begins to make durable what the slot lacks of a term, or of a vote, and is called before something that
+// beginSync begins to make durable what the slot lacks of a term, or of a vote, and is called before something that
 // depends on it is written. nil: it lacks nothing, or that will be durable before anything that is written now.
-func (p *place) settle() (synced *sync.WaitGroup) {
+func (p *place) beginSync() (synced *sync.WaitGroup) {
 	if !p.risen.Load() || !p.risen.Swap(false) {
 		return nil
 	}

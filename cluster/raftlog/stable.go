@@ -110,7 +110,7 @@ func (t *stable) vote(candidate []byte) {
 		return
 	}
 	g.s.syncer.sync(&w)
-	g.settle()
+	g.awaitDurable()
 	g.overlap.voted(term, g.Written())
 }
 

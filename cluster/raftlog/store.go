@@ -268,7 +268,7 @@ func (s *Store) DropGroup(id fsm.GroupID) error {
 	s.mu.Unlock()
 	if sl != nil && sl.group != nil {
 		g := sl.group
-		g.settle()
+		g.awaitDurable()
 		g.closing.Lock()
 		defer g.closing.Unlock()
 		g.mu.Lock()

@@ -25,7 +25,7 @@ const rangeFrom = 64
 // good as if the call had not happened, and the next StoreLogs makes it
 // durable. A range within the log is an error; raft asks for none.
 func (g *Group) DeleteRange(minIndex, maxIndex uint64) error {
-	g.settle()
+	g.awaitDurable()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.dropped {

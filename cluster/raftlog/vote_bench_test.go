@@ -41,7 +41,7 @@ func BenchmarkVote(b *testing.B) {
 		must(b, g.SetUint64([]byte(TermKey), term+2))
 		must(b, g.SetUint64([]byte(VoteTermKey), term+2))
 		must(b, g.Set([]byte(VotedForKey), []byte("candidate "+strconv.FormatUint(term, 10))))
-		g.settle()
+		g.awaitDurable()
 	}
 	b.StopTimer()
 	b.ReportMetric(float64(count.log.Load()-log)/float64(b.N), "syncs/op")

@@ -95,7 +95,7 @@ func (d *draft) policiesChanged(vh *vhost, was, is *Policy) *logpb.CatalogResult
 			r.Configured = append(r.Configured, uint64(q.ID))
 			vh.exchanges.touchSources(q.Name, d.clock)
 		}
-		vh.policies.note(q, next)
+		vh.policies.setMatch(q, next)
 	}
 	for _, x := range vh.exchanges.list() {
 		next := x.matched(vh.policies.rematch(x.match, was, is, func(p *Policy) bool { return p.matchesExchange(x) }))
@@ -105,7 +105,7 @@ func (d *draft) policiesChanged(vh *vhost, was, is *Policy) *logpb.CatalogResult
 		vh.exchanges.put(next)
 		vh.exchanges.retime(next, d.clock)
 		if x.Store != nil && !sameRow(x.storeSettings(0), next.storeSettings(0)) {
-			vh.policies.note(x.Store, policyMatch{revision: d.index})
+			vh.policies.setMatch(x.Store, policyMatch{revision: d.index})
 			r.Configured = append(r.Configured, uint64(x.Store.ID))
 		}
 		d.addStore(vh, x.Name, nil, r)

@@ -302,9 +302,9 @@ func (ps *policies) with(p *Policy) *policies {
 // is not of the vhost.
 func (ps *policies) of(q *Queue) policyMatch { return ps.matches.At(q.ID) }
 
-// note records the match of a queue. Requires: q is in the vhost, and m is
+// setMatch records the match of a queue. Requires: q is in the vhost, and m is
 // matchQueue of it but for the revision.
-func (ps *policies) note(q *Queue, m policyMatch) {
+func (ps *policies) setMatch(q *Queue, m policyMatch) {
 	if m == (policyMatch{}) {
 		ps.forget(q)
 	} else {

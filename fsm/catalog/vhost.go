@@ -74,7 +74,7 @@ func (vh *vhost) lead(b *Binding) (to destination, there bool) {
 // to that by name.
 func (vh *vhost) addQueue(q *Queue, revision uint64) {
 	vh.queues = vh.queues.With(q.Name, q)
-	vh.policies.note(q, vh.policies.matchQueue(q, revision))
+	vh.policies.setMatch(q, vh.policies.matchQueue(q, revision))
 	if x := vh.exchanges.at(q.StoreOf); x != nil && q.StoreOf != "" {
 		next := *x
 		next.Store = q

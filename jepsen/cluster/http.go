@@ -111,8 +111,8 @@ func (n *Node) Voters(ctx context.Context, queue string) (voters int, err error)
 	return voters, err
 }
 
-// settle makes a node announce its commit index to its followers.
-func (n *Node) settle(ctx context.Context) error {
+// barrier makes a node announce its commit index to its followers.
+func (n *Node) barrier(ctx context.Context) error {
 	return n.Call(ctx, http.MethodPost, "/api/quorate/settle", nil, nil)
 }
 
@@ -203,7 +203,7 @@ func (c *Cluster) Leader(ctx context.Context, queue string) (*Node, error) {
 func (c *Cluster) Snapshot(ctx context.Context) ([]Replica, error) {
 	var all []Replica
 	for _, n := range c.Nodes {
-		if err := n.settle(ctx); err != nil {
+		if err := n.barrier(ctx); err != nil {
 			return nil, err
 		}
 	}

@@ -312,7 +312,7 @@ type QueueStats struct {
 	ExpiredTotal            uint64 `json:"messages_expired_total"`
 	TimedOutTotal           uint64 `json:"messages_timed_out_total"`
 	DeferredTotal           uint64 `json:"messages_deferred_total"`
-	KickedTotal             uint64 `json:"messages_kicked_total"` // retried before their time
+	RetriedNowTotal         uint64 `json:"messages_kicked_total"` // retried before their time
 	ParkedTotal             uint64 `json:"messages_parked_total"`
 	UnparkedTotal           uint64 `json:"messages_unparked_total"` // of those: ready again
 	LateAcksTotal           uint64 `json:"consumer_timeout_late_acks_total"`
