@@ -43,7 +43,8 @@ run: ## build the server and start a three-node cluster on loopback (NODES=3, DA
 	@bin/quorate dev --nodes $(NODES) --data-dir $(DATA)
 
 build: ## build the binaries into bin/: static, and the same bytes wherever they are built
-	$(RELEASE) -o bin/ $(PROGRAMS) ./cmd/quorate-bench
+	$(RELEASE) -o bin/ $(PROGRAMS)
+	$(RELEASE) -o bin/quorate-bench ./jepsen/bench
 
 test: ## what everybody runs: every package, without its long tests (SLOWEST=30: list the slowest)
 	$(TESTRUN) -short -vet=off -tags invariants,testoptions -p 3 -timeout 10m $(SLOW_PKGS) ./...
