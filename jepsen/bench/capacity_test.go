@@ -11,8 +11,8 @@ import (
 	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
-// report is the page of what was measured.
-type report struct {
+// measurements is the page of what was measured.
+type measurements struct {
 	*testing.T
 	text string
 }
@@ -22,7 +22,7 @@ var number = regexp.MustCompile(`\d[\d,]*(?:\.\d+)?`)
 
 // cell returns the numbers of a row in the last table of a section that is not of an earlier build, of
 // the column with that index behind the row's name.
-func (r report) cell(section, row string, column int) (numbers []float64) {
+func (r measurements) cell(section, row string, column int) (numbers []float64) {
 	r.Helper()
 	_, text, ok := strings.Cut(r.text, "\n### "+section+"\n")
 	text, _, _ = strings.Cut(text, "\n### ")
@@ -58,7 +58,7 @@ func grouped(n float64) string {
 // pages have them from there, with what follows from them.
 func TestCapacity(t *testing.T) {
 	pages := page.Pages(t, "../..")
-	r := report{t, pages["docs/benchmarks.md"]}
+	r := measurements{t, pages["docs/benchmarks.md"]}
 	rate, cpu, written := map[string]float64{}, map[string]float64{}, map[string]float64{}
 	for _, queues := range []string{"1 queue", "10 queues"} {
 		for _, size := range []string{"100 B", "1 KB", "10 KB"} {

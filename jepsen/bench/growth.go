@@ -3,245 +3,239 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"strconv"
-	"strings"
 	"time"
+
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/report"
 )
 
 // growth measures what a message costs as queues and backlogs grow: always the same number of
 // messages a second, through more queues or past more waiting messages.
 type growth struct {
-	*lab
-	rate     int // messages a second over all queues
-	size     int
-	duration time.Duration
-	rounds   int
-	queues   []int
-	backlogs []int
+	*bench
+	rate int // messages a second over all queues
+	size int
+	n    int // messages of a row
 }
 
-const (
-	// growthCalm is how long the servers may take to become idle before a row: after ten million
-	// messages they have much to delete.
-	growthCalm = 90 * time.Second
-	// growthFillers publish the waiting messages, each with fillWindow unconfirmed.
-	growthFillers = 4
-	fillWindow    = 2000
-)
+// growthCalm is how long the servers may take to become idle before a row: after ten million
+// messages they have much to delete.
+const growthCalm = 90 * time.Second
 
-func runGrowth(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	g := &growth{lab: labFlags(fs), queues: []int{1, 10, 100, 1000}, backlogs: []int{0, 100_000, 1_000_000, 10_000_000}}
-	fs.IntVar(&g.rate, "rate", 5000, "`messages` a second over all queues")
-	fs.IntVar(&g.size, "size", 100, "`bytes` per body")
-	fs.DurationVar(&g.duration, "duration", 10*time.Second, "how `long` each row takes")
-	fs.IntVar(&g.rounds, "runs", 1, "`rounds`, of which the table shows the medians")
-	fs.Func("queues", "comma-separated `numbers` of active queues; empty: no such row (default 1,10,100,1000)", numbers(&g.queues, 1, 10_000))
-	fs.Func("backlogs", "comma-separated `numbers` of messages waiting; empty: no such row (default 0,100000,1000000,10000000)", numbers(&g.backlogs, 0, 100_000_000))
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if g.rate < 10 || g.rate > 1_000_000 || g.size < bodyHead {
-		return fmt.Errorf("-rate must be between 10 and 1000000, -size at least %d", bodyHead)
-	}
-	if g.rounds < 1 || g.rounds > 100 {
-		return errors.New("-runs must be between 1 and 100")
-	}
-	var all collection
-	err := g.with(ctx, func() error {
-		if err := warmUp(ctx, g.target, warmTime); err != nil {
-			return err
-		}
-		for round := range g.rounds {
-			if err := g.round(ctx, fmt.Sprintf("round %d of %d", round+1, g.rounds), &all); err != nil {
-				return err
+func growthFlags(f flags, _ *lab) func(*bench) {
+	rate, size := f.number("rate", 5000, 10, 1_000_000, "`messages` a second over all queues"), f.size(smallSize)
+	duration, rounds := f.Duration("duration", 10*time.Second, "how `long` each row takes"), f.rounds()
+	queues := f.numbers("queues", []int{1, 10, 100, 1000}, 1, 10_000, "comma-separated `numbers` of active queues; empty: no such row")
+	backlogs := f.numbers("backlogs", []int{0, 100_000, 1_000_000, 10_000_000}, 0, 100_000_000, "comma-separated `numbers` of messages waiting; empty: no such row")
+	return func(b *bench) {
+		g := &growth{b, *rate, *size, int(duration.Seconds() * float64(*rate))}
+		b.warmUp(warmTime)
+		round := 0
+		b.rounds(*rounds, func() {
+			round++
+			b.label = fmt.Sprintf("round %d of %d: ", round, *rounds)
+			for _, n := range *queues {
+				b.keep(g.active(n))
 			}
-		}
-		return nil
-	})
-	return errors.Join(err, publishResults(all.medians(), g.json))
-}
-
-// round measures each row once.
-func (g *growth) round(ctx context.Context, label string, all *collection) error {
-	for _, n := range g.queues {
-		r, err := g.active(ctx, n)
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.Name, err)
-		}
-		all.add(label, r)
-	}
-	for _, n := range g.backlogs {
-		r, err := g.waiting(ctx, n)
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.Name, err)
-		}
-		all.add(label, r)
-	}
-	return nil
-}
-
-// numbers parses a comma-separated list of numbers within bounds.
-func numbers(to *[]int, low, high int) func(string) error {
-	return func(s string) error {
-		*to = nil
-		if s == "" {
-			return nil
-		}
-		for f := range strings.SplitSeq(s, ",") {
-			n, err := strconv.Atoi(strings.TrimSpace(f))
-			if err != nil || n < low || n > high {
-				return fmt.Errorf("%q is no number between %d and %d", f, low, high)
+			for _, n := range *backlogs {
+				b.keep(g.waiting(n))
 			}
-			*to = append(*to, n)
-		}
-		return nil
+		})
 	}
 }
 
 // row waits until the servers are idle, measures run, and adds how many log entries of the queues a
 // message took.
-func (g *growth) row(ctx context.Context, r *result, queues []queue, run func() (uint64, error)) (uint64, error) {
-	before, err := g.applied(ctx, queues)
-	if err != nil {
-		return 0, err
-	}
-	idle, err := calm(ctx, g.target.pids, growthCalm)
-	if err != nil {
-		return 0, err
-	}
-	n, err := run()
-	if err != nil {
-		return 0, err
-	}
-	after, err := g.applied(ctx, queues)
-	if err != nil {
-		return 0, err
-	}
-	r.note("log entries per message", float64(after-before)/float64(r.Messages), "")
-	r.note("processor time of all nodes at rest before", idle*100, "% of one core")
-	return n, nil
+func (g *growth) row(r *report.Result, queues []queue, run func()) {
+	before, idle := g.applied(queues), g.calm(growthCalm)
+	run()
+	r.Note("log entries per message", float64(g.applied(queues)-before)/r.Messages, "")
+	r.Note("processor time of all nodes at rest before", idle*100, "% of one core")
 }
 
 // applied is the number of entries in the logs of the queues so far.
-func (g *growth) applied(ctx context.Context, queues []queue) (uint64, error) {
+func (g *growth) applied(queues []queue) (sum uint64) {
 	index := map[string]uint64{}
-	for _, n := range g.cluster.Nodes {
-		all, err := n.Replicas(ctx)
-		if err != nil {
-			return 0, err
-		}
-		for _, r := range all {
+	for _, n := range g.own.Nodes {
+		for _, r := range get(n.Replicas(g.ctx)) {
 			index[r.Name] = max(index[r.Name], r.AppliedIndex)
 		}
 	}
-	var sum uint64
 	for _, q := range queues {
 		sum += index[q.name]
 	}
-	return sum, nil
+	return sum
 }
 
 // active spreads the messages over n queues: a publisher and a connection with consumers per node,
 // each with its part of the queues.
-func (g *growth) active(ctx context.Context, n int) (result, error) {
-	r := result{Name: fmt.Sprintf("%d active queues", n)}
-	var queues []queue
-	for i := range n {
-		queues = append(queues, queue{name: fmt.Sprintf("bench-growth-%d", i+1)})
-	}
-	if err := g.target.declare(queues...); err != nil {
-		return r, err
-	}
-	clients := min(n, len(g.target.uris))
-	l := &load{ledger: newLedger(clients, g.size)}
+func (g *growth) active(n int) report.Result {
+	r := report.Result{Name: fmt.Sprintf("%d active queues", n)}
+	queues := numbered("bench-growth-", n)
+	g.declare(queues...)
+	clients := min(n, len(g.uris))
+	l := &load{ledger: newLedger(clients)}
 	for k := range clients {
-		var part []string
-		for i := k; i < n; i += clients {
-			part = append(part, queues[i].name)
-		}
-		l.publishers = append(l.publishers, &publisher{
-			id: uint32(k), uri: g.target.uri(k), queues: part, size: g.size, window: 5000,
-			more: upTo(g.count() / clients), interval: time.Second * time.Duration(clients) / time.Duration(g.rate),
-		})
-		conn, _, err := connect(g.target.uri(k+1), true)
-		if err != nil {
-			return r, err
-		}
+		p := &publisher{id: k, uri: g.uri(k), size: g.size, window: 5000, more: upTo(g.n / clients), rate: g.rate / clients}
+		l.publishers = append(l.publishers, p)
+		conn := get(client.ConnectBy(g.ctx, client.Gather, g.uri(k+1)))
 		defer conn.Close()
-		for _, q := range part {
-			l.consumers = append(l.consumers, &consumer{shared: conn, queue: q, prefetch: 500, ackEvery: 50, ledger: l.ledger})
+		for i := k; i < n; i += clients {
+			p.queues = append(p.queues, queues[i].name)
+			l.consumers = append(l.consumers, &consumer{shared: conn, queue: queues[i].name, prefetch: 500, ackEvery: 50})
 		}
 	}
-	_, err := g.row(ctx, &r, queues, func() (uint64, error) { return 0, l.run(ctx, g.target.pids, &r) })
-	if err != nil {
-		return r, err
-	}
-	return r, g.target.remove(queues...)
+	g.row(&r, queues, func() { g.run(l, &r) })
+	g.remove(queues...)
+	return r
 }
-
-func (g *growth) count() int { return int(g.duration.Seconds() * float64(g.rate)) }
 
 // waiting passes messages through a queue in which n others wait all the time: as many are consumed
 // as are published.
-func (g *growth) waiting(ctx context.Context, n int) (result, error) {
-	r := result{Name: fmt.Sprintf("%d messages waiting", n)}
+func (g *growth) waiting(n int) report.Result {
+	r := report.Result{Name: fmt.Sprintf("%d messages waiting", n)}
 	q := queue{name: "bench-growth"}
-	if err := g.target.declare(q); err != nil {
-		return r, err
-	}
-	l := &load{ledger: newLedger(1+growthFillers, g.size)}
-	began := clock()
-	filled, err := g.fill(ctx, q, n)
-	if err != nil {
-		return r, fmt.Errorf("fill: %w", err)
-	}
+	g.declare(q)
+	book, began := newLedger(1+fillers), clock()
+	g.fill(g.filler(book, 1, n, g.size, q.name), nil)
 	if n > 0 {
 		progress("%d messages wait after %.0f s", n, (clock() - began).Seconds())
 	}
-	interval := time.Second / time.Duration(g.rate)
-	flow := publisher{id: 0, uri: g.target.uri(0), queues: []string{q.name}, size: g.size, window: 5000, more: upTo(g.count()), interval: interval}
-	c := consumer{uri: g.target.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: l.ledger, interval: interval}
-	flowed, err := g.row(ctx, &r, []queue{q}, func() (uint64, error) { return g.pass(ctx, &flow, &c, &r) })
-	if err == nil {
-		err = g.target.drain(ctx, l.ledger, append([]uint64{flowed}, filled...), q)
-	}
-	if err != nil {
-		return r, err
-	}
-	return r, g.target.remove(q)
+	flowing := &load{ledger: book, publishers: []*publisher{{uri: g.uri(0), queues: []string{q.name}, size: g.size, window: 5000, more: upTo(g.n), rate: g.rate}}}
+	c := consumer{uri: g.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, interval: time.Second / time.Duration(g.rate)}
+	g.row(&r, []queue{q}, func() {
+		ctx, cancel := context.WithCancel(g.ctx)
+		defer cancel()
+		consumed, subscribed := make(chan error, 1), make(chan struct{}, 1)
+		go func() { consumed <- c.run(ctx, book, func() { subscribed <- struct{}{} }) }()
+		select {
+		case <-subscribed:
+		case err := <-consumed:
+			must(errors.Join(errClosed, err))
+		}
+		g.fill(flowing, &r)
+		cancel()
+		must(<-consumed)
+	})
+	g.drain(book, q)
+	g.remove(q)
+	return r
 }
 
-// fill publishes n messages as publishers 1 and up, and returns how many of each were confirmed.
-func (g *growth) fill(ctx context.Context, q queue, n int) ([]uint64, error) {
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	l := &load{}
-	for k := range growthFillers {
-		part := n*(k+1)/growthFillers - n*k/growthFillers
-		l.publishers = append(l.publishers, &publisher{
-			id: uint32(1 + k), uri: g.target.uri(k), queues: []string{q.name}, size: g.size, window: fillWindow, more: upTo(part),
+const (
+	soakQueues = 5
+	// soakPart is the part of the highest rate that is held.
+	soakPart = 0.7
+)
+
+// mark is a set of measurements at one moment.
+type mark struct {
+	rate float64 // messages a second since the previous mark
+	p99  float64 // of confirms since then, ms
+	rss  float64 // MiB, all servers
+	disk float64 // MiB, all servers
+}
+
+// soakVerb holds a rate for a long time, and fails if something grows.
+func soakVerb(f flags) func(context.Context) error {
+	duration := f.Duration("duration", 30*time.Minute, "how `long` the rate is held, at least 8 times -every")
+	every, size := f.Duration("every", 30*time.Second, "how `often` a line is printed, at least every second"), f.size(1024)
+	var marks []mark
+	run := onCluster(func(flags, *lab) func(*bench) {
+		return func(b *bench) {
+			b.warmUp(warmTime)
+			s := defaultShape
+			s.queues, s.size = soakQueues, *size
+			limit := b.throughput(s)
+			rate := limit.PerSecond * soakPart
+			fmt.Printf("at most %.0f msg/s; %.0f msg/s for %v\n", limit.PerSecond, rate, *duration)
+			b.keep(limit)
+			s.duration = *duration
+			b.keep(b.soak(s, rate, *every, &marks))
+		}
+	})(f)
+	return func(ctx context.Context) error {
+		if *every < time.Second || *duration < 8**every {
+			return errors.New("-every must be at least 1s, -duration 8 times that")
+		}
+		if err := run(ctx); err != nil {
+			return err
+		}
+		return verdict(marks)
+	}
+}
+
+func (b *bench) soak(s shape, rate float64, every time.Duration, marks *[]mark) report.Result {
+	r := report.Result{Name: fmt.Sprintf("soak, %d queues, %d bytes, %.0f/s", s.queues, s.size, rate)}
+	queues := numbered("bench-soak-", s.queues)
+	l, confirms := s.load(b.target, queues), &samples{}
+	for _, p := range l.publishers {
+		p.window, p.rate, p.taken = 5000, int(rate)/s.queues, confirms
+	}
+	b.declare(queues...)
+	watching, stop := context.WithCancel(b.ctx)
+	defer stop()
+	watched := make(chan error, 1)
+	go func() {
+		watched <- try(func() {
+			for began, before, last := clock(), clock(), uint64(0); pause(watching, every) == nil; {
+				_, n := l.ledger.sums()
+				now := clock()
+				m := mark{rate: float64(n-last) / (now - before).Seconds(), rss: get(residentBytes(b.pids)) / (1 << 20), disk: float64(get(cluster.DiskBytes(b.data))) / (1 << 20)}
+				if q := confirms.quantiles(); q != nil {
+					m.p99 = q.P99
+				}
+				before, last, *marks = now, n, append(*marks, m)
+				fmt.Printf("%8s  %7.0f msg/s  confirm p99 %7.2f ms  RSS %6.0f MiB  disk %7.0f MiB\n",
+					(now - began).Truncate(time.Second), m.rate, m.p99, m.rss, m.disk)
+			}
 		})
-	}
-	return l.publish(ctx, fail), context.Cause(ctx)
+	}()
+	err := try(func() { b.run(l, &r) })
+	stop()
+	must(errors.Join(err, <-watched))
+	b.remove(queues...)
+	return r
 }
 
-// pass publishes and consumes at the same interval and ends both together.
-func (g *growth) pass(ctx context.Context, p *publisher, c *consumer, r *result) (uint64, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	if err := c.subscribe(); err != nil {
-		return 0, err
+// How much the last quarter may exceed the first, as a factor and in units.
+const (
+	flatFactor = 1.3
+	flatRSS    = 64 // MiB
+	flatDisk   = 256
+	flatP99    = 5 // ms
+)
+
+// verdict compares the medians of the last quarter with those of the first. It returns an error if
+// something grows.
+func verdict(marks []mark) error {
+	quarter := len(marks) / 4
+	if quarter == 0 {
+		return errors.New("too few lines for a verdict")
 	}
-	consumed := make(chan error, 1)
-	go func() { consumed <- c.run(ctx) }()
-	m, err := startMeter(g.target.pids)
-	if err != nil {
-		return 0, err
+	var errs []error
+	for _, c := range []struct {
+		name  string
+		of    func(mark) float64
+		slack float64
+	}{
+		{"RSS, MiB", func(m mark) float64 { return m.rss }, flatRSS},
+		{"disk, MiB", func(m mark) float64 { return m.disk }, flatDisk},
+		{"confirm p99, ms", func(m mark) float64 { return m.p99 }, flatP99},
+	} {
+		var first, last []float64
+		for i := range quarter {
+			first = append(first, c.of(marks[i]))
+			last = append(last, c.of(marks[len(marks)-1-i]))
+		}
+		from, to := report.Median(first), report.Median(last)
+		flat := to <= from*flatFactor+c.slack
+		fmt.Printf("%s: first quarter %.1f, last quarter %.1f: flat %t\n", c.name, from, to, flat)
+		if !flat {
+			errs = append(errs, fmt.Errorf("%s grows from %.1f to %.1f", c.name, from, to))
+		}
 	}
-	published, err := p.run(ctx)
-	err = errors.Join(err, m.end(r, int(published)))
-	cancel()
-	return published, errors.Join(err, <-consumed)
+	return errors.Join(errs...)
 }

@@ -3,12 +3,17 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/report"
 )
 
 const (
@@ -18,7 +23,6 @@ const (
 	lockEvery, lockLasts = 10 * time.Second, 30 * time.Second
 	// lockList is how many delivery tags one command renews; the broker takes 256.
 	lockList = 250
-	lockSize = 100
 )
 
 // renewing is a way of renewing locks.
@@ -32,126 +36,55 @@ const (
 
 var errNotRenewed = errors.New("locks were not renewed")
 
-func runLocks(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	t := targetFlags(fs)
-	n := fs.Int("locks", 100_000, "`locks` held at the same time")
-	rounds := fs.Int("rounds", 3, "how often each is renewed, 10 s after another")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if *n < lockQueues || *rounds < 1 {
-		return fmt.Errorf("-locks must be at least %d, -rounds at least 1", lockQueues)
-	}
-	all, err := renewedLocks(ctx, t, *n, *rounds)
-	if err != nil {
-		return err
-	}
-	return publishResults(all, t.json)
-}
-
 // renewedLocks holds n messages by locks and measures the processor time of the servers: without
 // renewals, and while each lock is renewed every 10 s.
-func renewedLocks(ctx context.Context, t *target, n, rounds int) (all []result, err error) {
+func (b *bench) renewedLocks(n, rounds int) {
 	for _, way := range []renewing{byNobody, byConsumer, byTags} {
-		h := &lockHolders{target: t, n: n / lockQueues * lockQueues}
-		r, err := h.measure(ctx, way, rounds)
-		h.close()
-		if err != nil {
-			return all, fmt.Errorf("%s: %w", r.Name, err)
-		}
-		all = append(all, r)
+		b.keep(b.heldLocks(n/lockQueues*lockQueues, rounds, way))
 	}
-	return all, nil
 }
 
-// lockHolders are the consumers that hold locks.
-type lockHolders struct {
-	*target
-	n     int
-	conns []*amqp.Connection
-	chans []*amqp.Channel
-	tags  [][]uint64 // of each channel
-}
-
-func (h *lockHolders) queues() (all []queue) {
-	for i := range lockQueues {
-		all = append(all, queue{name: fmt.Sprint("bench-locks-", i+1)})
-	}
-	return all
-}
-
-func (h *lockHolders) measure(ctx context.Context, way renewing, rounds int) (r result, err error) {
-	r.Name = fmt.Sprintf("%d locks, %s", h.n, way)
-	if err := h.declare(h.queues()...); err != nil {
-		return r, err
-	}
-	filled, err := fill(ctx, h.target, h.n, func(p *publisher) {
-		for _, q := range h.queues() {
-			p.queues, p.size = append(p.queues, q.name), lockSize
-		}
-	})
-	if err != nil {
-		return r, err
-	}
-	lasts := lockLasts
+func (b *bench) heldLocks(n, rounds int, way renewing) report.Result {
+	r := report.Result{Name: fmt.Sprintf("%d locks, %s", n, way)}
+	queues := numbered("bench-locks-", lockQueues)
+	b.declare(queues...)
+	filled := b.stay(b.filler(newLedger(fillers), 0, n, smallSize, namesOf(queues)...), nil)
+	lasts, renewals := lockLasts, n*rounds
 	if way == byNobody {
-		lasts += time.Duration(rounds) * lockEvery
-	}
-	if err := h.hold(ctx, lasts); err != nil {
-		return r, err
-	}
-	m, err := startMeter(h.pids)
-	if err != nil {
-		return r, err
-	}
-	renewals := h.n
-	if way != byNobody {
-		renewals *= rounds
+		lasts, renewals = lasts+time.Duration(rounds)*lockEvery, n
 	}
 	var taken samples
-	for began, round := clock(), 0; round < rounds && err == nil; round++ {
-		if way != byNobody {
-			err = h.renew(ctx, way, &taken)
-		}
-		if err == nil {
-			err = pause(ctx, began+time.Duration(round+1)*lockEvery-clock())
-		}
-	}
-	if err = errors.Join(err, m.end(&r, renewals)); err != nil {
-		return r, err
-	}
-	r.Times = quantilesOf(taken.take())
-	r.note("processors used by all servers", r.ServerCPU*float64(renewals)/1e6/r.Seconds, "cores")
-	filled.notes(&r, "message before it is held")
-	return r, errors.Join(h.check(way), h.remove(h.queues()...))
-}
-
-// hold takes all messages, and settles none.
-func (h *lockHolders) hold(ctx context.Context, lasts time.Duration) error {
-	for i, q := range h.queues() {
-		conn, ch, err := connect(h.uri(i), true)
-		if err != nil {
-			return err
-		}
-		h.conns, h.chans = append(h.conns, conn), append(h.chans, ch)
-		if err := ch.Confirm(false); err != nil {
-			return err
-		}
-		from, err := ch.Consume(q.name, q.name, false, false, false, false, amqp.Table{"x-lock-duration": lasts.Milliseconds()})
-		if err != nil {
-			return err
-		}
-		tags, err := tagsOf(ctx, from, h.n/lockQueues)
-		if err != nil {
-			return fmt.Errorf("%s: %w", q.name, err)
-		}
-		h.tags = append(h.tags, tags)
+	var renew []func() error
+	for i, q := range queues {
+		conn, ch, err := open(b.ctx, client.Gather, b.uri(i))
+		must(err)
+		defer conn.Close()
+		must(ch.Confirm(false))
+		from := get(ch.Consume(q.name, q.name, false, false, false, false, amqp.Table{"x-lock-duration": lasts.Milliseconds()}))
+		tags := get(tagsOf(b.ctx, from, n/lockQueues))
 		go func() { // ends with the channel
 			for range from {
 			}
 		}()
+		renew = append(renew, func() error { return renewOn(b.ctx, ch, q.name, tags, way, &taken) })
 	}
-	return nil
+	b.cost(&r, func() int {
+		for began, round := clock(), 0; round < rounds; round++ {
+			b.each(len(renew), len(renew), func(i int) error { return renew[i]() })
+			b.pause(began + time.Duration(round+1)*lockEvery - clock())
+		}
+		return renewals
+	})
+	r.Times = taken.quantiles()
+	r.Note("processors used by all servers", r.ServerCPU*float64(renewals)/1e6/r.Seconds, "cores")
+	filled.note(&r, "message before it is held")
+	for _, q := range queues {
+		if n := b.ready(q.name); n > 0 {
+			must(fmt.Errorf("%w: %s: %d messages of %s are ready", errNotRenewed, way, n, q.name))
+		}
+	}
+	b.remove(queues...)
+	return r
 }
 
 // tagsOf takes n deliveries.
@@ -175,22 +108,15 @@ func tagsOf(ctx context.Context, from <-chan amqp.Delivery, n int) (tags []uint6
 	return tags, nil
 }
 
-// renew renews all locks once, and adds how long each command took.
-func (h *lockHolders) renew(ctx context.Context, way renewing, taken *samples) error {
-	errs := make([]error, len(h.chans))
-	var all sync.WaitGroup
-	for i, ch := range h.chans {
-		all.Go(func() { errs[i] = h.renewOn(ctx, ch, i, way, taken) })
+// renewOn renews all locks of a channel once, and adds how long each command took.
+func renewOn(ctx context.Context, ch *amqp.Channel, consumer string, tags []uint64, way renewing, taken *samples) error {
+	switch way {
+	case byNobody:
+		return nil
+	case byConsumer:
+		return sendCommand(ctx, ch, "lock.renew", amqp.Table{"x-consumer-tag": consumer}, taken)
 	}
-	all.Wait()
-	return errors.Join(errs...)
-}
-
-func (h *lockHolders) renewOn(ctx context.Context, ch *amqp.Channel, i int, way renewing, taken *samples) error {
-	if way == byConsumer {
-		return sendCommand(ctx, ch, "lock.renew", amqp.Table{"x-consumer-tag": h.queues()[i].name}, taken)
-	}
-	for tags := h.tags[i]; len(tags) > 0; {
+	for len(tags) > 0 {
 		n := min(lockList, len(tags))
 		list := make([]any, n)
 		for k, tag := range tags[:n] {
@@ -219,39 +145,203 @@ func sendCommand(ctx context.Context, ch *amqp.Channel, verb string, headers amq
 	return err
 }
 
-// check makes sure that no lock was lost: no message is ready.
-func (h *lockHolders) check(way renewing) error {
-	for _, q := range h.queues() {
-		if n, err := h.ready(q.name); err != nil || n > 0 {
-			return errors.Join(err, fmt.Errorf("%w: %s: %d messages of %s are ready", errNotRenewed, way, n, q.name))
+const (
+	// slowQueues and slowPerChannel spread the consumers of the run timeouts, slowPerConnection their channels.
+	slowQueues        = 100
+	slowPerChannel    = 100
+	slowPerConnection = 10
+	// slowSetup is the time to register one of them on a busy machine, and slowMargin is added for
+	// all.
+	slowSetup  = 2 * time.Millisecond
+	slowMargin = 6 * time.Second
+	// slowCalm is how long confirms elsewhere are measured before the timeouts.
+	slowCalm = 3 * time.Second
+	// slowAtLeast is the minimum time they are measured from then on.
+	slowAtLeast = time.Second
+	// slowProbes are the publishes a second to another queue, and slowWindow how many of them
+	// may wait for their confirms.
+	slowProbes = 500
+	slowWindow = 1000
+	maxSlow    = 100_000
+)
+
+// timeouts makes consumers of one node hold a message each for too long, all until the same
+// instant. It measures how long after that the last message is at another consumer and the last
+// client is notified, and how long confirms of another queue take before and meanwhile.
+func (b *bench) timeouts(n int) report.Result {
+	r := report.Result{Name: fmt.Sprintf("%d consumers time out at once", n)}
+	elsewhere := queue{"bench-slow-elsewhere", amqp.Table{"x-max-length": 1000}} // none of its consumers times out
+	s := &slowRun{queues: numbered("bench-slow-", min(slowQueues, n)), n: n, notices: make([]atomic.Int32, n), changed: make(chan struct{}, 1)}
+	b.declare(append(s.queues, elsewhere)...)
+	defer s.close()
+	s.prepare(b)
+	var probed samples
+	var over atomic.Bool
+	probing, ctx := errgroup.WithContext(b.ctx)
+	probing.Go(func() error {
+		p := publisher{uri: b.uri(0), queues: []string{elsewhere.name}, size: smallSize, window: slowWindow, rate: slowProbes, taken: &probed,
+			more: func(uint64) bool { return !over.Load() }}
+		return p.run(ctx, newLedger(1))
+	})
+	defer over.Store(true)
+	must(pause(ctx, s.due-clock()-slowCalm))
+	probed.take()
+	must(pause(ctx, s.due-clock()))
+	before := probed.quantiles()
+	b.cost(&r, func() int {
+		must(s.await(ctx))
+		return n
+	})
+	must(pause(ctx, s.due+slowAtLeast-clock()))
+	meanwhile := probed.take()
+	over.Store(true)
+	must(probing.Wait())
+	s.check()
+	if r.Times = report.QuantilesOf(meanwhile); r.Times == nil || before == nil {
+		must(errors.New("another queue confirmed nothing"))
+	}
+	r.Note("the last message is with another consumer after", (time.Duration(s.lastBack.Load()) - s.due).Seconds(), "s")
+	r.Note("the last client is told after", (time.Duration(s.lastNotice.Load()) - s.due).Seconds(), "s")
+	r.Note("clients that were told once", float64(n), "")
+	r.Note("confirms of another queue meanwhile", float64(len(meanwhile)), "")
+	r.Note("normally, confirms of another queue p50", before.P50, "ms")
+	r.Note("normally, confirms of another queue p99", before.P99, "ms")
+	b.remove(append(s.queues, elsewhere)...)
+	return r
+}
+
+// slowRun holds the consumers that are too slow, and those that get their messages.
+type slowRun struct {
+	queues []queue
+	n      int
+	due    time.Duration // of all messages, by clock
+	conns  []*amqp.Connection
+	chans  []*amqp.Channel // of the slow consumers
+
+	notices              []atomic.Int32 // by consumer
+	noticedAll, back     atomic.Int32
+	lastNotice, lastBack atomic.Int64 // by clock
+	changed              chan struct{}
+}
+
+// prepare fills the queues, has the slow consumers take what is in them, and others wait for what goes back.
+func (s *slowRun) prepare(b *bench) {
+	b.fill(&load{ledger: newLedger(1), publishers: []*publisher{{
+		uri: b.uri(0), queues: namesOf(s.queues), size: smallSize, window: 1000, more: upTo(s.n),
+	}}}, nil)
+	s.due = (clock() + time.Duration(s.n)*slowSetup + slowMargin + slowCalm).Truncate(time.Millisecond)
+	channels := (s.n + slowPerChannel - 1) / slowPerChannel
+	for i := range channels {
+		if i%slowPerConnection == 0 {
+			s.conns = append(s.conns, get(client.ConnectBy(b.ctx, client.Gather, b.uri(0))))
+		}
+		s.chans = append(s.chans, get(s.conns[len(s.conns)-1].Channel()))
+	}
+	b.each(channels, channels, func(i int) error {
+		return s.beSlow(b.ctx, s.chans[i], i*slowPerChannel, min((i+1)*slowPerChannel, s.n))
+	})
+	if clock() > s.due-slowCalm {
+		must(errSetupTooSlow)
+	}
+	conn, ch, err := open(b.ctx, client.Gather, b.uri(1))
+	must(err)
+	s.conns = append(s.conns, conn)
+	for _, q := range s.queues {
+		from := get(ch.Consume(q.name, "back-"+q.name, true, false, false, false, nil))
+		go func() { // ends with the channel
+			for range from {
+				s.lastBack.Store(int64(clock()))
+				s.back.Add(1)
+				s.wake()
+			}
+		}()
+	}
+}
+
+// beSlow registers consumers, each of which gets a message and keeps it.
+func (s *slowRun) beSlow(ctx context.Context, ch *amqp.Channel, first, last int) error {
+	cancelled := ch.NotifyCancel(make(chan string, 2*slowPerChannel))
+	go func() { // ends with the channel
+		for tag := range cancelled {
+			if i, err := strconv.Atoi(tag); err == nil && i < s.n {
+				s.notices[i].Add(1)
+			}
+			s.lastNotice.Store(int64(clock()))
+			s.noticedAll.Add(1)
+			s.wake()
+		}
+	}()
+	if err := ch.Qos(1, 0, false); err != nil {
+		return err
+	}
+	for i := first; i < last; i++ {
+		left := s.due - clock()
+		if left <= 0 {
+			return errSetupTooSlow
+		}
+		from, err := ch.Consume(s.queues[i%len(s.queues)].name, strconv.Itoa(i), false, false, false, false, amqp.Table{"x-consumer-timeout": left.Milliseconds()})
+		if err != nil {
+			return err
+		}
+		select {
+		case _, ok := <-from:
+			if !ok {
+				return errClosed
+			}
+		case <-time.After(left):
+			return errSetupTooSlow
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 	return nil
 }
 
-func (h *lockHolders) close() {
-	for _, c := range h.conns {
-		_ = c.Close() // the run is over
+func (s *slowRun) wake() {
+	select {
+	case s.changed <- struct{}{}:
+	default:
 	}
 }
 
-// lockedThroughput measures the same throughput without locks and with them.
-func lockedThroughput(ctx context.Context, t *target, s shape) (all []result, err error) {
-	for _, locked := range []bool{false, true} {
-		one := s
-		name := "throughput without locks"
-		if locked {
-			one.consume, name = amqp.Table{"x-lock-duration": time.Minute.Milliseconds()}, "throughput with locks"
+// await waits until all messages are back and all clients are notified.
+func (s *slowRun) await(ctx context.Context) error {
+	quiet := time.NewTimer(stall)
+	defer quiet.Stop()
+	for int(s.back.Load()) < s.n || int(s.noticedAll.Load()) < s.n {
+		select {
+		case <-s.changed:
+			quiet.Reset(stall)
+		case <-quiet.C:
+			return fmt.Errorf("%d messages of %d are back, %d clients told: %w", s.back.Load(), s.n, s.noticedAll.Load(), errStalled)
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
-		r, err := throughput(ctx, t, one)
-		if err != nil {
-			return all, err
-		}
-		r.Name = fmt.Sprintf("%s, %d queues, %d bytes", name, s.queues, s.size)
-		if locked {
-			r.note("of that without", 100*r.PerSecond/all[0].PerSecond, "%")
-		}
-		all = append(all, r)
 	}
-	return all, nil
+	return nil
+}
+
+// check uses each channel, so that everything in transit has arrived, and checks that every client
+// was notified once and every message came back once.
+func (s *slowRun) check() {
+	for _, ch := range s.chans {
+		must(ch.Qos(1, 0, false))
+	}
+	for i := range s.notices {
+		if times := s.notices[i].Load(); times != 1 {
+			must(fmt.Errorf("the client of consumer %d was told %d times", i, times))
+		}
+	}
+	if back := int(s.back.Load()); back != s.n {
+		must(fmt.Errorf("%d messages came back, of %d", back, s.n))
+	}
+}
+
+// close ends all connections, at the same time.
+func (s *slowRun) close() {
+	var all sync.WaitGroup
+	for _, c := range s.conns {
+		all.Go(func() { _ = c.Close() }) // the run is over
+	}
+	all.Wait()
 }

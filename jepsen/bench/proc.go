@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -15,48 +16,22 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/report"
 )
-
-// ticksPerSecond is the unit of /proc/PID/stat on every Linux that Go runs on.
-const ticksPerSecond = 100
 
 // sampleEvery is how often memory is sampled.
 const sampleEvery = 100 * time.Millisecond
 
-func parsePIDs(s string) ([]int, error) {
-	var pids []int
-	for _, f := range strings.Split(s, ",") {
-		pid, err := strconv.Atoi(strings.TrimSpace(f))
-		if err != nil {
-			return nil, err
-		}
-		pids = append(pids, pid)
-	}
-	return pids, nil
-}
-
 // cpuSeconds returns the processor time that the processes have used so far.
-func cpuSeconds(pids []int) (float64, error) {
-	var ticks int64
+func cpuSeconds(pids []int) (sum float64, err error) {
 	for _, pid := range pids {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		used, err := cluster.Processor(pid)
 		if err != nil {
 			return 0, err
 		}
-		// Fields are counted after the command's name, which may contain blanks.
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(fields) < 13 {
-			return 0, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(fields))
-		}
-		for _, f := range fields[11:13] { // user and system time
-			n, err := strconv.ParseInt(f, 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
-			}
-			ticks += n
-		}
+		sum += used.Seconds()
 	}
-	return float64(ticks) / ticksPerSecond, nil
+	return sum, nil
 }
 
 // ownSeconds returns the processor time that this process has used so far.
@@ -69,187 +44,106 @@ func ownSeconds() float64 {
 }
 
 // residentBytes returns the total resident memory of the processes.
-func residentBytes(pids []int) (int64, error) {
-	var total int64
+func residentBytes(pids []int) (sum float64, err error) {
 	for _, pid := range pids {
 		n, err := cluster.RSSBytes(pid)
 		if err != nil {
 			return 0, fmt.Errorf("process %d: %w", pid, err)
 		}
-		total += n
+		sum += float64(n)
 	}
-	return total, nil
+	return sum, nil
 }
 
-// writtenBytes returns how many bytes the processes have caused to be written to disk so far; 0 if
-// the system does not show it to this user.
-func writtenBytes(pids []int) (int64, error) {
-	var total int64
-	for _, pid := range pids {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
-		if errors.Is(err, fs.ErrPermission) {
-			return 0, nil
-		}
-		if err != nil {
-			return 0, err
-		}
-		for line := range strings.Lines(string(text)) {
-			if v, ok := strings.CutPrefix(line, "write_bytes: "); ok {
-				n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
-				if err != nil {
-					return 0, fmt.Errorf("/proc/%d/io: %w", pid, err)
-				}
-				total += n
-			}
-		}
+// counted adds up a number that a file of /proc has behind a word; 0 if it has none, the process or thread has
+// ended, or the system does not show it to this user.
+func counted(file, word string) (float64, error) {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return 0, nil
 	}
-	return total, nil
+	if err != nil {
+		return 0, err
+	}
+	return numberIn(text, word)
 }
 
-// contextSwitches returns how often threads of the processes have waited so far: for one another, for
-// a socket, for the disk. Threads that have ended are not counted, and none is where the system does
-// not count.
-func contextSwitches(pids []int) (int64, error) {
-	var total int64
-	for _, pid := range pids {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
-		if err != nil {
-			return 0, err
-		}
-		for _, name := range threads {
-			text, err := os.ReadFile(name)
-			if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-				continue // it has just ended
-			}
-			if err != nil {
-				return 0, err
-			}
-			n, err := voluntarySwitches(string(text))
-			if err != nil {
-				return 0, fmt.Errorf("%s: %w", name, err)
-			}
-			total += n
-		}
-	}
-	return total, nil
-}
-
-// voluntarySwitches reads the number from the status of a thread.
-func voluntarySwitches(status string) (int64, error) {
-	for line := range strings.Lines(status) {
-		if v, ok := strings.CutPrefix(line, "voluntary_ctxt_switches:"); ok {
-			return strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+func numberIn(text []byte, word string) (float64, error) {
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		if v, ok := strings.CutPrefix(lines.Text(), word+":"); ok {
+			return strconv.ParseFloat(strings.TrimSpace(v), 64)
 		}
 	}
 	return 0, nil
 }
 
-// loadAverage returns the system's line about its load.
-func loadAverage() string {
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(text))
-}
-
-// pause waits, but only until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
-
-// meter measures what a run costs.
-type meter struct {
-	pids   []int
-	began  time.Time
-	server float64
-	own    float64
-	disk   int64 // bytes written
-	waits  int64 // context switches
-
-	stop    context.CancelFunc
-	sampler sync.WaitGroup
-	peak    int64
-}
-
-// startMeter starts measuring the servers and this process.
-func startMeter(pids []int) (*meter, error) {
-	server, err := cpuSeconds(pids)
-	if err != nil {
-		return nil, err
-	}
-	disk, err := writtenBytes(pids)
-	if err != nil {
-		return nil, err
-	}
-	waits, err := contextSwitches(pids)
-	if err != nil {
-		return nil, err
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	m := &meter{pids: pids, began: time.Now(), server: server, own: ownSeconds(), disk: disk, waits: waits, stop: stop}
-	m.sampler.Go(func() { m.sample(ctx) })
-	return m, nil
-}
-
-func (m *meter) sample(ctx context.Context) {
-	every := time.NewTicker(sampleEvery)
-	defer every.Stop()
-	for {
-		if now, err := residentBytes(m.pids); err == nil {
-			m.peak = max(m.peak, now)
+// writtenBytes returns how many bytes the processes have caused to be written to disk so far.
+func writtenBytes(pids []int) (sum float64, err error) {
+	for _, pid := range pids {
+		n, err := counted(fmt.Sprintf("/proc/%d/io", pid), "write_bytes")
+		if err != nil {
+			return 0, err
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-every.C:
+		sum += n
+	}
+	return sum, nil
+}
+
+// contextSwitches returns how often threads of the processes have waited so far: for one another, for
+// a socket, for the disk. Threads that have ended are not counted.
+func contextSwitches(pids []int) (sum float64, err error) {
+	for _, pid := range pids {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+		if err != nil {
+			return 0, err
+		}
+		for _, thread := range threads {
+			n, err := counted(thread, "voluntary_ctxt_switches")
+			if err != nil {
+				return 0, fmt.Errorf("%s: %w", thread, err)
+			}
+			sum += n
 		}
 	}
+	return sum, nil
 }
 
-// end stops measuring and adds the cost of n messages to r.
-func (m *meter) end(r *result, n int) error {
-	took := time.Since(m.began)
-	m.stop()
-	m.sampler.Wait()
-	r.Messages, r.Seconds = n, took.Seconds()
-	r.PerSecond = float64(n) / took.Seconds()
-	r.ClientCPU = perMillion(ownSeconds()-m.own, n)
-	if len(m.pids) == 0 {
-		return nil
+// cost measures what n messages, which is what work returns, cost the servers and this process, and adds it to
+// r, unless that is nil.
+func (b *bench) cost(r *report.Result, work func() (n int)) {
+	if r == nil {
+		work()
+		return
 	}
-	server, err := cpuSeconds(m.pids)
+	pids := b.pids
+	server, disk, waits := get(cpuSeconds(pids)), get(writtenBytes(pids)), get(contextSwitches(pids))
+	own, began := ownSeconds(), clock()
+	ctx, stop := context.WithCancel(b.ctx)
+	var sampler sync.WaitGroup
+	defer sampler.Wait()
+	defer stop()
+	sampler.Go(func() {
+		for ctx.Err() == nil {
+			if now, err := residentBytes(pids); err == nil {
+				r.PeakRSS = max(r.PeakRSS, now)
+			}
+			_ = pause(ctx, sampleEvery) // its end is seen above
+		}
+	})
+	n := work()
+	r.Messages, r.Seconds = float64(n), (clock() - began).Seconds()
+	each := func(v float64) float64 {
+		if n == 0 {
+			return 0
+		}
+		return v / float64(n)
+	}
+	r.PerSecond = r.Messages / r.Seconds
+	r.ClientCPU = each(ownSeconds()-own) * 1e6
+	now, err := cpuSeconds(pids)
 	if err != nil {
-		return fmt.Errorf("a server has ended: %w", err)
+		must(fmt.Errorf("a server has ended: %w", err))
 	}
-	disk, err := writtenBytes(m.pids)
-	if err != nil {
-		return err
-	}
-	waits, err := contextSwitches(m.pids)
-	if err != nil {
-		return err
-	}
-	r.ServerCPU = perMillion(server-m.server, n)
-	r.Switches = perMillion(float64(waits-m.waits), n) / 1e6
-	r.Written = perMillion(float64(disk-m.disk), n) / 1e6
-	r.PeakRSS = m.peak
-	return nil
-}
-
-func perMillion(seconds float64, n int) float64 {
-	if n == 0 {
-		return 0
-	}
-	return seconds * 1e6 / float64(n)
+	r.ServerCPU = each(now-server) * 1e6
+	r.Written, r.Switches = each(get(writtenBytes(pids))-disk), each(get(contextSwitches(pids))-waits)
 }

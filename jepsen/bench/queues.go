@@ -2,21 +2,26 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/report"
 )
 
 const (
-	// crowdSize is the size of the bodies sent to many queues.
-	crowdSize = 100
 	// crowdWorkers is how many channels per node work on the queues at a time.
 	crowdWorkers = 3
 	// crowdRest is the pause before idle processor time is measured for crowdIdle: members of a group are told
@@ -40,213 +45,155 @@ const (
 	crowdThaw   = 10 * time.Second
 )
 
-func runQueues(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	l := labFlags(fs)
-	n := fs.Int("queues", 10_000, "`number` of queues")
-	only := fs.Bool("pages", false, "measure nothing but the HTTP API and the metrics")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	return manyQueues(ctx, l, *n, *only)
-}
-
 // manyQueues measures a cluster with n queues. onlyPages: how it is looked at, and nothing else.
-func manyQueues(ctx context.Context, l *lab, n int, onlyPages bool) error {
-	if n < 1 || n > 1_000_000 {
-		return errors.New("-queues must be between 1 and 1000000")
+func (b *bench) manyQueues(n int, onlyPages bool) {
+	c := &crowd{bench: b, n: n, laps: max(1, crowdRate*int(crowdPaced.Seconds())/n), base: get(residentBytes(b.pids))}
+	c.ledger = newLedger(4 + c.laps)
+	c.declareAll()
+	if onlyPages {
+		c.warm()
+		c.readPages()
+		return
 	}
-	c := &crowd{lab: l, n: n, onlyPages: onlyPages, laps: max(1, crowdRate*int(crowdPaced.Seconds())/n)}
-	c.ledger = newLedger(4+c.laps, crowdSize)
-	err := l.with(ctx, func() error { return c.run(ctx) })
-	return errors.Join(err, publishResults(c.results, l.json))
+	c.rest()
+	c.freezeOne()
+	c.warm()
+	c.readPages()
+	c.killPaced()
+	c.restart(crowdKilled)
+	c.killOne()
+	c.restart(crowdKilledNext)
+	c.last()
 }
 
 // crowd is a large number of queues, each of which gets one message per round.
 type crowd struct {
-	*lab
-	n         int
-	onlyPages bool
-	laps      int     // rounds at a pace
-	ledger    *ledger // a round is a publisher, a queue its message
-	rounds    int
-	burst     float64 // processor time of a round, per queue, in seconds
-	base      int64   // resident memory of all nodes before there were queues
-	results   []result
+	*bench
+	n      int
+	laps   int     // rounds at a rate
+	ledger *ledger // a round is a publisher, a queue its message
+	rounds int
+	burst  float64 // processor time of a round, per queue, in seconds
+	base   float64 // resident memory of all nodes before there were queues
 }
 
 func (c *crowd) name(i int) string { return fmt.Sprintf("bench-crowd-%d", i+1) }
 
-func (c *crowd) run(ctx context.Context) error {
-	steps := []func(context.Context) error{c.declare, c.idle, c.freezeOne, c.warm, c.readPages, c.killPaced, c.restart(crowdKilled), c.killOne, c.restart(crowdKilledNext), c.last}
-	if c.onlyPages {
-		steps = []func(context.Context) error{c.declare, c.warm, c.readPages}
-	}
-	for _, do := range steps {
-		if err := do(ctx); err != nil {
+func (c *crowd) result(format string) report.Result {
+	return report.Result{Name: fmt.Sprintf(format, c.n)}
+}
+
+// declareAll creates the queues.
+func (c *crowd) declareAll() {
+	r := c.result("declare %d queues")
+	c.cost(&r, func() int {
+		c.spread(func(ch *amqp.Channel, i int) error {
+			_, err := ch.QueueDeclare(c.name(i), true, false, false, false, amqp.Table{"x-queue-type": c.queueType})
 			return err
-		}
-	}
-	return nil
-}
-
-// declare creates the queues and records the memory that they take.
-func (c *crowd) declare(ctx context.Context) error {
-	r := result{Name: fmt.Sprintf("declare %d queues", c.n)}
-	var err error
-	if c.base, err = residentBytes(c.target.pids); err != nil {
-		return err
-	}
-	m, err := startMeter(c.target.pids)
-	if err != nil {
-		return err
-	}
-	err = c.spread(ctx, c.target, func(ch *amqp.Channel, i int) error {
-		_, err := ch.QueueDeclare(c.name(i), true, false, false, false, amqp.Table{"x-queue-type": c.target.queueType})
-		return err
+		})
+		return c.n
 	})
-	return c.keep(&r, errors.Join(err, m.end(&r, c.n)))
-}
-
-// keep adds a result and reports progress.
-func (c *crowd) keep(r *result, err error) error {
-	if err != nil {
-		return fmt.Errorf("%s: %w", r.Name, err)
-	}
-	c.results = append(c.results, *r)
-	progress("%s: %.1f s", r.Name, r.Seconds)
-	return nil
+	c.keep(r)
 }
 
 // spread does something to each queue, on several channels to each node.
-func (c *crowd) spread(ctx context.Context, t *target, do func(ch *amqp.Channel, i int) error) error {
-	ctx, cancel := context.WithTimeout(ctx, 5*crowdTimeout)
+func (c *crowd) spread(do func(ch *amqp.Channel, i int) error) {
+	ctx, cancel := context.WithTimeout(c.ctx, 5*crowdTimeout)
 	defer cancel()
-	workers := crowdWorkers * len(t.uris)
-	errs := make([]error, workers)
-	var all sync.WaitGroup
+	all, ctx := errgroup.WithContext(ctx)
+	workers := crowdWorkers * len(c.uris)
 	for w := range workers {
-		all.Go(func() {
-			conn, ch, err := connect(t.uri(w), false)
+		all.Go(func() error {
+			conn, ch, err := open(ctx, nil, c.uri(w))
 			if err != nil {
-				errs[w] = err
-				return
+				return err
 			}
 			defer conn.Close()
 			// A call that is never answered ends with the connection.
 			defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 			for i := w; i < c.n && ctx.Err() == nil; i += workers {
 				if err := do(ch, i); err != nil {
-					errs[w] = fmt.Errorf("%s: %w", c.name(i), err)
-					cancel()
-					return
+					return fmt.Errorf("%s: %w", c.name(i), err)
 				}
 			}
+			return nil
 		})
 	}
-	all.Wait()
-	return errors.Join(append(errs, ctx.Err())...)
+	must(all.Wait())
 }
 
-// idle measures the cost of unused queues.
-func (c *crowd) idle(ctx context.Context) error {
-	r := result{Name: fmt.Sprintf("idle with %d queues", c.n)}
-	if err := pause(ctx, crowdRest); err != nil {
-		return err
-	}
-	cpu, err := cpuSeconds(c.target.pids)
-	if err != nil {
-		return err
-	}
-	wakes, err := contextSwitches(c.target.pids)
-	if err != nil {
-		return err
-	}
-	if err := pause(ctx, crowdIdle); err != nil {
-		return err
-	}
-	cpuNow, err := cpuSeconds(c.target.pids)
-	if err != nil {
-		return err
-	}
-	wakesNow, err := contextSwitches(c.target.pids)
-	if err != nil {
-		return err
-	}
-	resident, err := residentBytes(c.target.pids)
-	if err != nil {
-		return err
-	}
-	nodes := float64(len(c.target.pids))
-	r.Seconds, r.PeakRSS = crowdIdle.Seconds(), resident
-	r.note("processor time of all nodes", (cpuNow-cpu)/crowdIdle.Seconds()*100, "% of one core")
-	r.note("threads of a node wake up", float64(wakesNow-wakes)/crowdIdle.Seconds()/nodes, "times a second")
-	r.note("resident memory per queue and node", float64(resident-c.base)/float64(c.n)/nodes/1024, "KiB")
-	return c.keep(&r, nil)
+// rest measures the cost of unused queues.
+func (c *crowd) rest() {
+	r := c.result("idle with %d queues")
+	c.pause(crowdRest)
+	cpu, wakes := get(cpuSeconds(c.pids)), get(contextSwitches(c.pids))
+	c.pause(crowdIdle)
+	cpu, wakes = get(cpuSeconds(c.pids))-cpu, get(contextSwitches(c.pids))-wakes
+	nodes := float64(len(c.pids))
+	r.Seconds, r.PeakRSS = crowdIdle.Seconds(), get(residentBytes(c.pids))
+	r.Note("processor time of all nodes", cpu/crowdIdle.Seconds()*100, "% of one core")
+	r.Note("threads of a node wake up", wakes/crowdIdle.Seconds()/nodes, "times a second")
+	r.Note("resident memory per queue and node", (r.PeakRSS-c.base)/float64(c.n)/nodes/1024, "KiB")
+	c.keep(r)
 }
 
 // freezeOne stops a node for a moment while nothing happens, and measures what elections that causes: a
 // false alarm.
-func (c *crowd) freezeOne(ctx context.Context) error {
-	r := result{Name: fmt.Sprintf("a node is frozen for %v, %d queues without load", crowdFrozen, c.n)}
-	before, err := c.terms(ctx)
-	if err != nil {
-		return err
-	}
-	cpu, err := cpuSeconds(c.target.pids)
-	if err != nil {
-		return err
-	}
-	pid, began := c.target.pids[crowdKilled], clock()
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		return err
-	}
-	if err := errors.Join(pause(ctx, crowdFrozen), syscall.Kill(pid, syscall.SIGCONT), pause(ctx, crowdThaw)); err != nil {
-		return err
-	}
+func (c *crowd) freezeOne() {
+	r := report.Result{Name: fmt.Sprintf("a node is frozen for %v, %d queues without load", crowdFrozen, c.n)}
+	before, cpu := c.terms(), get(cpuSeconds(c.pids))
+	pid, began := c.pids[crowdKilled], clock()
+	must(syscall.Kill(pid, syscall.SIGSTOP))
+	must(errors.Join(pause(c.ctx, crowdFrozen), syscall.Kill(pid, syscall.SIGCONT), pause(c.ctx, crowdThaw)))
 	r.Seconds = (clock() - began).Seconds()
-	after, err := c.terms(ctx)
-	noteGrowth(&r, before, after)
-	return c.keep(&r, errors.Join(err, noteProcessor(&r, c.target, cpu)))
+	noteGrowth(&r, before, c.terms())
+	noteProcessor(&r, c.target, cpu)
+	c.keep(r)
 }
 
 // noteProcessor records the processor time of the nodes since they had used before.
-func noteProcessor(r *result, t *target, before float64) error {
-	now, err := cpuSeconds(t.pids)
-	r.note("processor time of all nodes", now-before, "s")
-	return err
+func noteProcessor(r *report.Result, t *target, before float64) (used float64) {
+	used = get(cpuSeconds(t.pids)) - before
+	r.Note("processor time of all nodes", used, "s")
+	return used
 }
 
-// flow is what became of messages to all queues in turn, in rounds.
-type flow struct{ published, confirmed []time.Duration }
+// sent is what became of messages to all queues in turn, in rounds.
+type sent struct{ published, confirmed []time.Duration }
 
 // waits returns how long each queue waited for a confirm, at most.
-func (f *flow) waits(queues int) []time.Duration {
+func (s *sent) waits(queues int) []time.Duration {
 	longest := make([]time.Duration, queues)
-	for m, at := range f.confirmed {
-		longest[m%queues] = max(longest[m%queues], at-f.published[m])
+	for m, at := range s.confirmed {
+		longest[m%queues] = max(longest[m%queues], at-s.published[m])
 	}
 	return longest
 }
 
 // send publishes a message to each queue in so many rounds, a publisher per node of t, and returns when all
 // are confirmed. rate is that of all publishers together, in messages a second; 0: as fast as they can.
-func (c *crowd) send(ctx context.Context, t *target, rounds, rate int) (flow, error) {
-	ctx, cancel := context.WithTimeout(ctx, crowdTimeout)
+func (c *crowd) send(t *target, rounds, rate int) sent {
+	ctx, cancel := context.WithTimeout(c.ctx, crowdTimeout)
 	defer cancel()
-	f := flow{make([]time.Duration, rounds*c.n), make([]time.Duration, rounds*c.n)}
+	s := sent{make([]time.Duration, rounds*c.n), make([]time.Duration, rounds*c.n)}
 	errs := make([]error, len(t.uris))
 	var all sync.WaitGroup
 	for k := range t.uris {
-		all.Go(func() { errs[k] = c.publish(ctx, t.uris[k], k, len(t.uris), rate, &f) })
+		all.Go(func() { errs[k] = c.publish(ctx, t.uris[k], k, len(t.uris), rate, &s) })
 	}
 	all.Wait()
-	c.rounds += rounds
-	return f, errors.Join(errs...)
+	must(errors.Join(errs...))
+	for range rounds {
+		c.ledger.entries[c.rounds].confirmed = uint64(c.n)
+		c.rounds++
+	}
+	return s
 }
 
-// publish sends the messages of one publisher. The confirm of one queue does not wait for that of another.
-func (c *crowd) publish(ctx context.Context, uri string, first, step, rate int, f *flow) error {
-	conn, ch, err := connect(uri, true)
+// publish sends the messages of one publisher. The confirm of one queue does not wait for that of another, as a
+// client's do.
+func (c *crowd) publish(ctx context.Context, uri string, first, step, rate int, s *sent) error {
+	conn, ch, err := open(ctx, client.Gather, uri)
 	if err != nil {
 		return err
 	}
@@ -255,26 +202,25 @@ func (c *crowd) publish(ctx context.Context, uri string, first, step, rate int, 
 		return err
 	}
 	closed := ch.NotifyClose(make(chan *amqp.Error, 1))
-	refused := make([]error, len(f.confirmed))
+	refused := make([]error, len(s.confirmed))
 	var waiting sync.WaitGroup
-	body, began := make([]byte, crowdSize), clock()
+	began := clock()
 	for m := first; m < len(refused); m += step {
 		if rate > 0 {
 			if refused[m] = pause(ctx, began+time.Duration(m)*time.Second/time.Duration(rate)-clock()); refused[m] != nil {
 				break
 			}
 		}
-		f.published[m] = clock()
-		stamp(body, uint32(c.rounds+m/c.n), uint64(m%c.n), f.published[m], f.published[m])
+		s.published[m] = clock()
 		confirm, err := ch.PublishWithDeferredConfirm("", c.name(m%c.n), false, false,
-			amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body})
+			amqp.Publishing{DeliveryMode: amqp.Persistent, Body: client.Body(keyOf(c.rounds+m/c.n, uint64(m%c.n)), smallSize)})
 		if err != nil {
 			refused[m] = err
 			break
 		}
 		waiting.Go(func() {
 			ok, err := confirm.WaitContext(ctx)
-			if f.confirmed[m] = clock(); err == nil && !ok {
+			if s.confirmed[m] = clock(); err == nil && !ok {
 				err = errNacked
 			}
 			refused[m] = err
@@ -283,171 +229,209 @@ func (c *crowd) publish(ctx context.Context, uri string, first, step, rate int, 
 	waiting.Wait()
 	for m, err := range refused {
 		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", c.name(m%c.n), err), reason(closed))
+			_ = conn.Close() // so that the reason is known
+			return errors.Join(fmt.Errorf("%s: %w", c.name(m%c.n), err), fmt.Errorf("closed: %v", <-closed))
 		}
 	}
 	return nil
 }
 
 // measured records how long after began the queues confirmed.
-func (c *crowd) measured(r *result, began time.Duration, f flow) {
-	slices.Sort(f.confirmed)
-	for i := range f.confirmed {
-		f.confirmed[i] -= began
+func (c *crowd) measured(r *report.Result, began time.Duration, s sent) {
+	for i := range s.confirmed {
+		s.confirmed[i] -= began
 	}
-	r.Messages, r.Seconds, r.Times = c.n, f.confirmed[c.n-1].Seconds(), quantilesOf(f.confirmed)
-	r.PerSecond = float64(c.n) / r.Seconds
+	r.Times = report.QuantilesOf(s.confirmed)
+	r.Messages, r.Seconds = float64(c.n), r.Times.Max/1e3
+	r.PerSecond = r.Messages / r.Seconds
 }
 
 // warm is a round that the next one is compared with.
-func (c *crowd) warm(ctx context.Context) error {
-	r := result{Name: fmt.Sprintf("one message to each of %d queues", c.n)}
-	cpu, err := cpuSeconds(c.target.pids)
-	if err != nil {
-		return err
-	}
-	began := clock()
-	f, err := c.send(ctx, c.target, 1, 0)
-	c.measured(&r, began, f)
-	err = errors.Join(err, noteProcessor(&r, c.target, cpu))
-	c.burst = r.Notes[len(r.Notes)-1].Value / float64(c.n)
-	return c.keep(&r, err)
+func (c *crowd) warm() {
+	r := c.result("one message to each of %d queues")
+	cpu, began := get(cpuSeconds(c.pids)), clock()
+	c.measured(&r, began, c.send(c.target, 1, 0))
+	c.burst = noteProcessor(&r, c.target, cpu) / float64(c.n)
+	c.keep(r)
 }
 
 // killPaced kills a node that has rested with its queues while messages go to all queues in turn, and
 // measures how long each queue waited for a confirm.
-func (c *crowd) killPaced(ctx context.Context) error {
-	r := result{Name: fmt.Sprintf("a node is killed at %d msg/s to all of %d queues in turn", crowdRate, c.n)}
-	if err := pause(ctx, crowdCalm); err != nil {
-		return err
-	}
-	before, err := c.terms(ctx)
-	if err != nil {
-		return err
-	}
-	others := c.target.without(crowdKilled)
-	cpu, err := cpuSeconds(others.pids)
-	if err != nil {
-		return err
-	}
-	began := clock()
-	var killing sync.WaitGroup
-	var killed error
-	killing.Go(func() { killed = errors.Join(pause(ctx, crowdBefore), c.kill(ctx, crowdKilled)) })
-	f, err := c.send(ctx, others, c.laps, crowdRate)
-	killing.Wait()
-	if err = errors.Join(err, killed, noteProcessor(&r, others, cpu)); err != nil {
-		return c.keep(&r, err)
-	}
-	r.Messages, r.Seconds, r.Times = c.laps*c.n, (clock() - began).Seconds(), quantilesOf(f.waits(c.n))
-	r.note("99 % of the queues waited at most", r.Times.P99/1e3, "s")
-	r.note("all queues waited at most", r.Times.Max/1e3, "s")
-	after, err := c.terms(ctx)
-	noteGrowth(&r, before, after)
-	return c.keep(&r, err)
+func (c *crowd) killPaced() {
+	r := report.Result{Name: fmt.Sprintf("a node is killed at %d msg/s to all of %d queues in turn", crowdRate, c.n)}
+	c.pause(crowdCalm)
+	before, others := c.terms(), c.without(crowdKilled)
+	cpu, began := get(cpuSeconds(others.pids)), clock()
+	var killing errgroup.Group
+	killing.Go(func() error { return errors.Join(pause(c.ctx, crowdBefore), c.on.kill(c.ctx, crowdKilled)) })
+	s := c.send(others, c.laps, crowdRate)
+	must(killing.Wait())
+	noteProcessor(&r, others, cpu)
+	r.Messages, r.Seconds, r.Times = float64(c.laps*c.n), (clock() - began).Seconds(), report.QuantilesOf(s.waits(c.n))
+	r.Note("99 % of the queues waited at most", r.Times.P99/1e3, "s")
+	r.Note("all queues waited at most", r.Times.Max/1e3, "s")
+	noteGrowth(&r, before, c.terms())
+	c.keep(r)
 }
 
 // killOne kills a node and measures when each queue confirms again, counted from that moment, and
 // how many elections that took.
-func (c *crowd) killOne(ctx context.Context) error {
-	r := result{Name: fmt.Sprintf("the same from the moment a node is killed, %d queues", c.n)}
-	before, err := c.terms(ctx)
-	if err != nil {
-		return err
+func (c *crowd) killOne() {
+	r := c.result("the same from the moment a node is killed, %d queues")
+	before, others := c.terms(), c.without(crowdKilledNext)
+	cpu, began := get(cpuSeconds(others.pids)), clock()
+	must(c.on.kill(c.ctx, crowdKilledNext))
+	s := c.send(others, 1, 0)
+	used := noteProcessor(&r, others, cpu)
+	c.measured(&r, began, s)
+	r.Note("99 % of the queues confirm after", r.Times.P99/1e3, "s")
+	r.Note("all queues confirm after", r.Times.Max/1e3, "s")
+	if grown := noteGrowth(&r, before, c.terms()); grown > 0 {
+		r.Note("processor time beyond that of the round without a failure, per queue that has elected", (used-c.burst*float64(c.n))/float64(grown)*1e3, "ms")
 	}
-	others := c.target.without(crowdKilledNext)
-	cpu, err := cpuSeconds(others.pids)
-	if err != nil {
-		return err
-	}
-	began := clock()
-	if err := c.kill(ctx, crowdKilledNext); err != nil {
-		return err
-	}
-	f, err := c.send(ctx, others, 1, 0)
-	if err = errors.Join(err, noteProcessor(&r, others, cpu)); err != nil {
-		return c.keep(&r, err)
-	}
-	used := r.Notes[0].Value
-	c.measured(&r, began, f)
-	r.note("99 % of the queues confirm after", r.Times.P99/1e3, "s")
-	r.note("all queues confirm after", r.Times.Max/1e3, "s")
-	after, err := c.terms(ctx)
-	if grown := noteGrowth(&r, before, after); grown > 0 {
-		r.note("processor time beyond that of the round without a failure, per queue that has elected", (used-c.burst*float64(c.n))/float64(grown)*1e3, "ms")
-	}
-	return c.keep(&r, err)
+	c.keep(r)
 }
 
 // terms asks the running nodes for the raft term of each queue: the highest one known by any of its
 // replicas.
-func (c *crowd) terms(ctx context.Context) (map[string]uint64, error) {
+func (c *crowd) terms() map[string]uint64 {
 	terms := map[string]uint64{}
-	for _, n := range c.cluster.Nodes {
+	for _, n := range c.own.Nodes {
 		if !n.Alive() {
 			continue
 		}
-		all, err := n.Replicas(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range all {
+		for _, r := range get(n.Replicas(c.ctx)) {
 			terms[r.Name] = max(terms[r.Name], r.Term)
 		}
 	}
-	return terms, nil
+	return terms
 }
 
 // noteGrowth records how many queues' terms grew by how much. Without a failure a term stays; an
 // election that succeeds at once makes it grow by one. It returns how many have grown.
-func noteGrowth(r *result, before, after map[string]uint64) (grown int) {
+func noteGrowth(r *report.Result, before, after map[string]uint64) (grown int) {
 	queues := map[uint64]int{}
 	for name, term := range after {
 		queues[max(term, before[name])-before[name]]++
 	}
 	for _, by := range slices.Sorted(maps.Keys(queues)) {
-		r.note(fmt.Sprintf("raft terms grew by %d in", by), float64(queues[by]), "queues")
+		r.Note(fmt.Sprintf("raft terms grew by %d in", by), float64(queues[by]), "queues")
 	}
 	return len(after) - queues[0]
 }
 
-func (c *crowd) restart(node int) func(context.Context) error {
-	return func(ctx context.Context) error {
-		r := result{Name: fmt.Sprintf("restart of a node with %d queues", c.n)}
-		began := clock()
-		err := c.rejoin(ctx, node)
-		r.Seconds = (clock() - began).Seconds()
-		r.note("serves again after", r.Seconds, "s")
-		return c.keep(&r, err)
-	}
+func (c *crowd) restart(node int) {
+	r := c.result("restart of a node with %d queues")
+	began := clock()
+	must(c.on.rejoin(c.ctx, node))
+	r.Seconds = (clock() - began).Seconds()
+	r.Note("serves again after", r.Seconds, "s")
+	c.keep(r)
 }
 
 // last sends one more message to each queue, then takes all messages in them.
-func (c *crowd) last(ctx context.Context) error {
-	r := result{Name: fmt.Sprintf("one message through each of %d queues", c.n)}
-	m, err := startMeter(c.target.pids)
-	if err != nil {
-		return err
-	}
-	if _, err = c.send(ctx, c.target, 1, 0); err != nil {
-		return err
-	}
-	rounds := c.rounds
-	err = c.spread(ctx, c.target, func(ch *amqp.Channel, i int) error {
-		for n := 0; n <= rounds; n++ {
-			d, ok, err := ch.Get(c.name(i), true)
-			if err != nil || !ok {
-				return err
+func (c *crowd) last() {
+	r := c.result("one message through each of %d queues")
+	c.cost(&r, func() int {
+		c.send(c.target, 1, 0)
+		c.spread(func(ch *amqp.Channel, i int) error {
+			for range c.rounds + 1 {
+				d, ok, err := ch.Get(c.name(i), true)
+				if err != nil || !ok {
+					return err
+				}
+				key, _ := client.Key(d.Body)
+				c.ledger.take(key)
 			}
-			if _, ours := c.ledger.take(d.Body); !ours {
-				return errForeign
+			return fmt.Errorf("more than %d messages", c.rounds)
+		})
+		return c.n
+	})
+	must(c.ledger.check())
+	c.keep(r)
+}
+
+// pageTries is how often each page is read. The first reading is left out: it opens the connection.
+const pageTries = 9
+
+// tabled are the columns of the console's list of queues.
+const tabled = "vhost,name,state,leader,online,members,messages_ready,messages_unacknowledged,messages_scheduled,messages_delayed_retry,messages_locked," +
+	"next_expiry_at,lease_expires_at,consumers,consumers_timed_out,messages_expired_total,message_stats.publish_details,message_stats.deliver_get_details,policy,operator_policy"
+
+// pages are read with many queues. What they cost depends on what is asked of whom. Those of the metrics listener
+// are the last two.
+var pages = []struct{ name, path string }{
+	{"page of queues, as the console asks, by name", "/api/queues?page=1&page_size=50&sort=name&columns=" + tabled},
+	{"page of queues, as the console asks, by ready messages", "/api/queues?page=1&page_size=50&sort=messages_ready&sort_reverse=true&columns=" + tabled},
+	{"page of queues, as the console asks, by rate", "/api/queues?page=1&page_size=50&sort=message_stats.publish_details.rate&sort_reverse=true&columns=" + tabled},
+	{"page of 500 queues, all columns", "/api/queues?page=1&page_size=500"},
+	{"page of 100 queues, filtered by a pattern", "/api/queues?page=1&page_size=100&name=9$&use_regex=true&sort=name"},
+	{"one queue", "/api/queues/%2F/bench-crowd-1"},
+	{"all queues without stats", "/api/queues?disable_stats=true&enable_queue_totals=true"},
+	{"all queues, all columns", "/api/queues"},
+	{"overview", "/api/overview"},
+	{"vhosts", "/api/vhosts"},
+	{"page of bindings", "/api/bindings?page=1&page_size=100"},
+	{"page of consumers", "/api/consumers?page=1&page_size=100"},
+	{"/metrics", "/metrics"},
+	{"/metrics/per-object", "/metrics/per-object"},
+}
+
+// readPages measures how long pages of the HTTP API and scrapes take.
+func (c *crowd) readPages() {
+	r := c.result("HTTP with %d queues")
+	scraped, began := c.metricsAddress(), clock()
+	for _, p := range pages {
+		url := "http://" + c.own.Nodes[0].HTTP + p.path
+		if strings.HasPrefix(p.path, "/metrics") {
+			url = "http://" + scraped + p.path
+		}
+		var took []time.Duration
+		var body []byte
+		for i := range pageTries + 1 {
+			began := clock()
+			if body = get(fetch(c.ctx, url)); i > 0 {
+				took = append(took, clock()-began)
 			}
 		}
-		return fmt.Errorf("more than %d messages", rounds)
-	})
-	published := make([]uint64, len(c.ledger.entries))
-	for i := range rounds {
-		published[i] = uint64(c.n)
+		q := report.QuantilesOf(took)
+		r.Note(p.name+": median", q.P50, "ms")
+		r.Note(p.name+": longest", q.Max, "ms")
+		r.Note(p.name+": size", float64(len(body))/1024, "KiB")
 	}
-	return c.keep(&r, errors.Join(err, m.end(&r, c.n), c.ledger.check(published)))
+	r.Seconds = (clock() - began).Seconds()
+	c.keep(r)
+}
+
+// metricsAddress asks the first node where it is scraped.
+func (c *crowd) metricsAddress() string {
+	var status struct {
+		Listeners []struct{ Protocol, Address string }
+	}
+	must(json.Unmarshal(get(fetch(c.ctx, "http://"+c.own.Nodes[0].HTTP+"/api/quorate/status")), &status))
+	for _, l := range status.Listeners {
+		if l.Protocol == "http/prometheus" {
+			return l.Address
+		}
+	}
+	must(errors.New("the node serves no metrics"))
+	return ""
+}
+
+func fetch(ctx context.Context, url string) ([]byte, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	r.SetBasicAuth("guest", "guest")
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s %s", url, answer.Status, strings.TrimSpace(string(body[:min(len(body), 200)])))
+	}
+	return body, err
 }

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/cluster"
 )
 
 const (
@@ -29,10 +32,25 @@ type rabbit struct {
 	root  string // the file system that it is installed in; empty: this one
 	ports []int  // AMQP and distribution of each node, then the port mapper's
 	epmd  *exec.Cmd
-	nodes []*exec.Cmd
+	nodes [rabbitNodes]*exec.Cmd
 	// served is how clients reach the nodes; its process ids are those of the virtual machines, 0
 	// for one that never came up.
 	served *target
+}
+
+// onRabbit starts a cluster, lets the bench measure it, and stops it.
+func (b *bench) onRabbit(root string, measure func()) error {
+	return inFolder(b.lab.dir, func(dir string) error {
+		r := &rabbit{dir: dir, root: root, served: &target{queueType: "quorum", pids: make([]int, rabbitNodes)}}
+		starting, cancel := context.WithTimeout(b.ctx, rabbitStart)
+		defer cancel()
+		err := r.start(starting)
+		if err == nil {
+			b.on, b.target = r, r.served
+			err = try(measure)
+		}
+		return errors.Join(err, r.stop())
+	})
 }
 
 // installRabbit installs Debian's package if it is missing, and returns its version. Nothing is
@@ -62,30 +80,19 @@ func installRabbit(ctx context.Context, root string) (string, error) {
 	return string(out), nil
 }
 
-// startRabbit starts the cluster and waits until all nodes have joined it.
-func startRabbit(ctx context.Context, dir, root string) (*rabbit, error) {
-	ctx, cancel := context.WithTimeout(ctx, rabbitStart)
-	defer cancel()
-	r := &rabbit{dir: dir, root: root}
-	if err := r.start(ctx); err != nil {
-		return nil, errors.Join(err, r.stop())
-	}
-	return r, nil
-}
-
+// start starts the cluster and waits until all nodes have joined it.
 func (r *rabbit) start(ctx context.Context) (err error) {
-	if r.ports, err = freePorts(2*rabbitNodes + 1); err != nil {
+	if r.ports, err = cluster.Ports(2*rabbitNodes + 1); err != nil {
 		return err
 	}
 	if err := r.configure(); err != nil {
 		return err
 	}
 	r.epmd = r.command(context.Background(), "epmd", "-port", strconv.Itoa(r.ports[2*rabbitNodes]), "-address", "127.0.0.1")
-	if err := launch(r.epmd, filepath.Join(r.dir, "epmd.log"), nil); err != nil {
+	if err := cluster.Launch(r.epmd, filepath.Join(r.dir, "epmd.log")); err != nil {
 		r.epmd = nil
 		return err
 	}
-	r.nodes, r.served = make([]*exec.Cmd, rabbitNodes), &target{queueType: "quorum", pids: make([]int, rabbitNodes)}
 	for i := range rabbitNodes {
 		r.served.uris = append(r.served.uris, r.uri(i))
 		if err := r.launch(i); err != nil {
@@ -117,7 +124,8 @@ func (r *rabbit) command(ctx context.Context, name string, args ...string) *exec
 // launch starts a node and appends its output to its log.
 func (r *rabbit) launch(i int) error {
 	cmd := r.command(context.Background(), filepath.Join(rabbitScripts, "rabbitmq-server"))
-	if err := launch(cmd, filepath.Join(r.dir, fmt.Sprintf("node%d.log", i)), r.env(i)); err != nil {
+	cmd.Env = r.env(i)
+	if err := cluster.Launch(cmd, filepath.Join(r.dir, fmt.Sprintf("node%d.log", i))); err != nil {
 		return err
 	}
 	r.nodes[i] = cmd
@@ -135,8 +143,6 @@ func (r *rabbit) control(ctx context.Context, node int, args ...string) (string,
 	}
 	return out.String(), nil
 }
-
-func (r *rabbit) clients() *target { return r.served }
 
 // leader returns the node that leads a quorum queue.
 func (r *rabbit) leader(ctx context.Context, queue string) (int, error) {
@@ -168,7 +174,7 @@ func (r *rabbit) kill(_ context.Context, node int) error {
 	if err := syscall.Kill(r.served.pids[node], syscall.SIGKILL); err != nil {
 		return err
 	}
-	end(r.nodes[node], rabbitStop)
+	cluster.End(r.nodes[node], rabbitStop)
 	return nil
 }
 
@@ -221,7 +227,7 @@ func (r *rabbit) pidFile(i int) string { return filepath.Join(r.dir, fmt.Sprintf
 // await waits until a node accepts connections, and records its process id.
 func (r *rabbit) await(ctx context.Context, i int) error {
 	for {
-		conn, _, err := connect(r.uri(i), false)
+		conn, err := client.Connect(ctx, r.uri(i))
 		if err == nil {
 			_ = conn.Close()
 			text, err := os.ReadFile(r.pidFile(i))
@@ -259,11 +265,11 @@ func (r *rabbit) stop() error {
 			grace = 0 // it never came up
 		}
 		if cmd != nil {
-			end(cmd, grace)
+			cluster.End(cmd, grace)
 		}
 	}
 	if r.epmd != nil {
-		end(r.epmd, 0)
+		cluster.End(r.epmd, 0)
 	}
 	return errors.Join(errs...)
 }

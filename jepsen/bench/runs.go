@@ -1,14 +1,17 @@
 package main
 
 import (
-	"context"
-	"flag"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/jepsen/cluster"
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/report"
 )
 
 // shape describes a throughput run.
@@ -30,82 +33,51 @@ var defaultShape = shape{
 	duration: 10 * time.Second,
 }
 
-func (s *shape) flags(fs *flag.FlagSet) {
-	fs.IntVar(&s.queues, "queues", s.queues, "`number` of queues")
-	fs.IntVar(&s.publishers, "publishers", s.publishers, "`number` of publishers per queue")
-	fs.IntVar(&s.consumers, "consumers", s.consumers, "`number` of consumers per queue")
-	fs.IntVar(&s.size, "size", s.size, "`bytes` per body")
-	fs.IntVar(&s.window, "window", s.window, "unconfirmed `messages` per publisher")
-	fs.IntVar(&s.prefetch, "prefetch", s.prefetch, "unacknowledged `messages` per consumer")
-	fs.IntVar(&s.ackEvery, "ack-every", s.ackEvery, "`messages` per basic.ack")
-	fs.IntVar(&s.messages, "messages", s.messages, "`messages` per publisher; 0: publish for -duration")
-	fs.DurationVar(&s.duration, "duration", s.duration, "how `long` to publish, without -messages")
-}
-
-func (s *shape) validate() error {
-	for name, n := range map[string]int{
-		"queues": s.queues, "publishers": s.publishers, "consumers": s.consumers,
-		"window": s.window, "prefetch": s.prefetch, "ack-every": s.ackEvery,
+// shape adds the flags of a throughput run.
+func (f flags) shape() *shape {
+	s := defaultShape
+	for _, n := range []struct {
+		name  string
+		n     *int
+		low   int
+		usage string
+	}{
+		{"queues", &s.queues, 1, "`number` of queues"},
+		{"publishers", &s.publishers, 1, "`number` of publishers per queue"},
+		{"consumers", &s.consumers, 1, "`number` of consumers per queue"},
+		{"size", &s.size, smallest, "`bytes` per body"},
+		{"window", &s.window, 1, "unconfirmed `messages` per publisher"},
+		{"prefetch", &s.prefetch, 1, "unacknowledged `messages` per consumer"},
+		{"ack-every", &s.ackEvery, 1, "`messages` per basic.ack, at most as many as -prefetch"},
+		{"messages", &s.messages, 0, "`messages` per publisher; 0: publish for -duration"},
 	} {
-		if n < 1 {
-			return fmt.Errorf("-%s must be at least 1", name)
-		}
+		f.Var(bounded{n.n, n.low, unbounded}, n.name, n.usage)
 	}
-	if s.size < bodyHead {
-		return fmt.Errorf("-size must be at least %d", bodyHead)
-	}
-	if s.ackEvery > s.prefetch {
-		return fmt.Errorf("-ack-every must not exceed -prefetch, %d", s.prefetch)
-	}
-	return nil
-}
-
-func runThroughput(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	t, s := targetFlags(fs), defaultShape
-	s.flags(fs)
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if err := s.validate(); err != nil {
-		return err
-	}
-	r, err := throughput(ctx, t, s)
-	if err != nil {
-		return err
-	}
-	return publishResults([]result{r}, t.json)
+	f.DurationVar(&s.duration, "duration", s.duration, "how `long` to publish, without -messages")
+	return &s
 }
 
 // throughput measures messages that were published, confirmed, delivered and acked. Its times are
 // from the publish call to the consumer.
-func throughput(ctx context.Context, t *target, s shape) (result, error) {
-	r := result{Name: fmt.Sprintf("throughput, %d queues, %d bytes", s.queues, s.size)}
-	queues := make([]queue, s.queues)
-	for i := range queues {
-		queues[i].name = fmt.Sprintf("bench-%d", i+1)
+func (b *bench) throughput(s shape) report.Result {
+	r := report.Result{Name: fmt.Sprintf("throughput, %d queues, %d bytes", s.queues, s.size)}
+	if s.ackEvery > s.prefetch {
+		must(fmt.Errorf("-ack-every must not exceed -prefetch, %d", s.prefetch))
 	}
-	if err := t.declare(queues...); err != nil {
-		return r, err
-	}
-	l := s.load(t, queues)
-	for _, c := range l.consumers {
-		c.late = &samples{}
-	}
-	if err := l.run(ctx, t.pids, &r); err != nil {
-		return r, fmt.Errorf("%s: %w", r.Name, err)
-	}
-	var late []time.Duration
-	for _, c := range l.consumers {
-		late = append(late, c.late.take()...)
-	}
-	r.Times = quantilesOf(late)
-	return r, t.remove(queues...)
+	queues := numbered("bench-", s.queues)
+	b.declare(queues...)
+	l := s.load(b.target, queues)
+	l.ledger.late = &samples{}
+	b.run(l, &r)
+	r.Times = l.ledger.late.quantiles()
+	b.remove(queues...)
+	return r
 }
 
 // load spreads publishers and consumers over nodes so that those of a queue are not on the same
 // one.
 func (s shape) load(t *target, queues []queue) *load {
-	l := &load{ledger: newLedger(len(queues)*s.publishers, s.size)}
+	l := &load{ledger: newLedger(len(queues) * s.publishers)}
 	for i, q := range queues {
 		for range s.publishers {
 			more := during(s.duration)
@@ -113,290 +85,316 @@ func (s shape) load(t *target, queues []queue) *load {
 				more = upTo(s.messages)
 			}
 			l.publishers = append(l.publishers, &publisher{
-				id: uint32(len(l.publishers)), uri: t.uri(i + len(l.publishers)), queues: []string{q.name},
-				size: s.size, window: s.window, more: more,
+				id: len(l.publishers), uri: t.uri(i + len(l.publishers)), queues: []string{q.name}, size: s.size, window: s.window, more: more,
 			})
 		}
 		for range s.consumers {
 			l.consumers = append(l.consumers, &consumer{
-				uri: t.uri(i + len(l.consumers) + 1), queue: q.name,
-				prefetch: s.prefetch, ackEvery: s.ackEvery, ledger: l.ledger, args: s.consume,
+				uri: t.uri(i + len(l.consumers) + 1), queue: q.name, prefetch: s.prefetch, ackEvery: s.ackEvery, args: s.consume,
 			})
 		}
 	}
 	return l
 }
 
-func runLatency(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	t := targetFlags(fs)
-	n := fs.Int("messages", 5000, "`messages` to publish")
-	size := fs.Int("size", 1024, "`bytes` per body")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if *size < bodyHead {
-		return fmt.Errorf("-size must be at least %d", bodyHead)
-	}
-	r, err := latency(ctx, t, upTo(*n), *size)
-	if err != nil {
-		return err
-	}
-	return publishResults([]result{r}, t.json)
-}
-
 // latency measures how long a confirm takes when nothing else is in progress.
-func latency(ctx context.Context, t *target, more func(uint64) bool, size int) (result, error) {
-	r := result{Name: "confirm latency, window 1"}
+func (b *bench) latency(more func(uint64) bool, size int) report.Result {
+	r := report.Result{Name: "confirm latency, window 1"}
 	q := queue{name: "bench-latency"}
-	if err := t.declare(q); err != nil {
-		return r, err
-	}
-	m, err := startMeter(t.pids)
-	if err != nil {
-		return r, err
-	}
+	b.declare(q)
 	var taken samples
-	l := &load{ledger: newLedger(1, size)}
-	p := publisher{uri: t.uri(0), queues: []string{q.name}, size: size, window: 1, more: more, taken: &taken}
-	confirmed, err := p.run(ctx)
-	if costErr := m.end(&r, int(confirmed)); err == nil {
-		err = costErr
-	}
-	if err == nil {
-		err = t.drain(ctx, l.ledger, []uint64{confirmed}, q)
-	}
-	if err != nil {
-		return r, fmt.Errorf("%s: %w", r.Name, err)
-	}
-	r.Times = quantilesOf(taken.take())
-	return r, t.remove(q)
+	l := &load{ledger: newLedger(1), publishers: []*publisher{{
+		uri: b.uri(0), queues: []string{q.name}, size: size, window: 1, more: more, taken: &taken,
+	}}}
+	b.fill(l, &r)
+	b.drain(l.ledger, q)
+	r.Times = taken.quantiles()
+	b.remove(q)
+	return r
 }
 
-func runRate(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	t := targetFlags(fs)
-	n := fs.Int("messages", 20_000, "`messages` to publish")
-	size := fs.Int("size", 1024, "`bytes` per body")
-	rate := fs.Int("rate", 2000, "`messages` a second")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if *size < bodyHead || *rate < 1 || *rate > 1_000_000 {
-		return fmt.Errorf("-size must be at least %d, -rate between 1 and 1000000", bodyHead)
-	}
-	r, err := fixedRate(ctx, t, upTo(*n), *size, *rate)
-	if err != nil {
-		return err
-	}
-	return publishResults([]result{r}, t.json)
+// one is a load of a publisher and a consumer at two nodes, and of the times that messages are late.
+func (b *bench) one(p publisher, to string, prefetch, ackEvery int) (l *load, late *samples) {
+	l = &load{ledger: newLedger(1), publishers: []*publisher{&p}}
+	l.ledger.late, p.uri = &samples{}, b.uri(0)
+	l.consumers = []*consumer{{uri: b.uri(1), queue: to, prefetch: prefetch, ackEvery: ackEvery}}
+	return l, l.ledger.late
 }
 
 // fixedRate measures how long after the publish call messages reach their consumer, at a rate that
 // the broker handles easily.
-func fixedRate(ctx context.Context, t *target, more func(uint64) bool, size, rate int) (result, error) {
-	r := result{Name: fmt.Sprintf("end to end at %d/s", rate)}
+func (b *bench) fixedRate(more func(uint64) bool, size, rate int) report.Result {
+	r := report.Result{Name: fmt.Sprintf("end to end at %d/s", rate)}
 	q := queue{name: "bench-rate"}
-	if err := t.declare(q); err != nil {
-		return r, err
+	b.declare(q)
+	var confirms samples
+	l, late := b.one(publisher{queues: []string{q.name}, size: size, window: 10_000, more: more, rate: rate, taken: &confirms}, q.name, 500, 50)
+	b.run(l, &r)
+	r.Times = late.quantiles()
+	if c := confirms.quantiles(); c != nil {
+		r.Note("confirm p50", c.P50, "ms")
+		r.Note("confirm p99", c.P99, "ms")
 	}
-	var confirms, late samples
-	l := &load{ledger: newLedger(1, size)}
-	l.publishers = []*publisher{{
-		uri: t.uri(0), queues: []string{q.name}, size: size, window: 10_000, more: more,
-		interval: time.Second / time.Duration(rate), taken: &confirms,
-	}}
-	l.consumers = []*consumer{{
-		uri: t.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, ledger: l.ledger, late: &late,
-	}}
-	if err := l.run(ctx, t.pids, &r); err != nil {
-		return r, fmt.Errorf("%s: %w", r.Name, err)
-	}
-	r.Times = quantilesOf(late.take())
-	c := quantilesOf(confirms.take())
-	r.note("confirm p50", c.P50, "ms")
-	r.note("confirm p99", c.P99, "ms")
-	return r, t.remove(q)
-}
-
-func runTTL(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	t := targetFlags(fs)
-	n := fs.Int("messages", 20_000, "`messages` to publish")
-	from := fs.Duration("from", 200*time.Millisecond, "shortest `life` of a message")
-	to := fs.Duration("to", 5*time.Second, "longest `life` of a message")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if *from < 0 || *to < *from {
-		return fmt.Errorf("-from %v -to %v is no range", *from, *to)
-	}
-	r, err := lateness(ctx, t, *n, *from, *to)
-	if err != nil {
-		return err
-	}
-	return publishResults([]result{r}, t.json)
+	b.remove(q)
+	return r
 }
 
 // ttlRate is how many messages a second are published to expire: the deadlines are to be measured,
 // not the transmission of a burst to the servers.
 const ttlRate = 2000
 
+// between draws whole milliseconds.
+func between(from, to time.Duration) time.Duration {
+	return (from + rand.N(to-from+1)).Truncate(time.Millisecond)
+}
+
+// lettersTo is a queue whose dead letters go to another one.
+func lettersTo(dead, name string) queue {
+	return queue{name, amqp.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}}
+}
+
 // lateness measures how long after their deadline, counted from the publish call, messages with
 // mixed TTLs in one queue reach the dead-letter queue.
-func lateness(ctx context.Context, t *target, n int, from, to time.Duration) (result, error) {
-	const size = 256
-	r := result{Name: fmt.Sprintf("TTL lateness, %d messages, %v–%v", n, from, to)}
+func (b *bench) lateness(n int, from, to time.Duration) report.Result {
+	r := report.Result{Name: fmt.Sprintf("TTL lateness, %d messages, %v–%v", n, from, to)}
 	if from == to {
 		r.Name = fmt.Sprintf("TTL lateness, %d messages, %v", n, from)
 	}
+	if from < 0 || to < from {
+		must(fmt.Errorf("-from %v -to %v is no range", from, to))
+	}
 	dead := queue{name: "bench-dead"}
-	source := queue{name: "bench-ttl", args: amqp.Table{
-		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead.name,
-	}}
-	if err := t.declare(dead, source); err != nil {
-		return r, err
+	source := lettersTo(dead.name, "bench-ttl")
+	b.declare(dead, source)
+	l, late := b.one(b.expiring(source.name, n, from, to), dead.name, 1000, 1)
+	b.run(l, &r)
+	noteLateness(&r, late)
+	b.remove(source, dead)
+	return r
+}
+
+// expiring publishes messages whose lives are drawn from a range.
+func (b *bench) expiring(queue string, n int, from, to time.Duration) publisher {
+	return publisher{
+		uri: b.uri(0), queues: []string{queue}, size: 256, window: 1000, more: upTo(n), rate: ttlRate,
+		set: func(m *client.Message) { m.TTL = between(from, to) },
 	}
-	var late samples
-	l := &load{ledger: newLedger(1, size)}
-	l.publishers = []*publisher{{
-		uri: t.uri(0), queues: []string{source.name}, size: size, window: 1000, more: upTo(n), interval: time.Second / ttlRate,
-		ttl: func() time.Duration { return (from + rand.N(to-from+1)).Truncate(time.Millisecond) },
-	}}
-	l.consumers = []*consumer{{
-		uri: t.uri(1), queue: dead.name, prefetch: 1000, ackEvery: 1, ledger: l.ledger, late: &late,
-	}}
-	if err := l.run(ctx, t.pids, &r); err != nil {
-		return r, fmt.Errorf("%s: %w", r.Name, err)
-	}
+}
+
+func noteLateness(r *report.Result, late *samples) {
 	early, times := 0, late.take()
 	for _, d := range times {
 		if d < -time.Millisecond {
 			early++
 		}
 	}
-	r.Times = quantilesOf(times)
-	r.note("came more than 1 ms early", float64(early), "messages")
-	return r, t.remove(source, dead)
+	r.Times = report.QuantilesOf(times)
+	r.Note("came more than 1 ms early", float64(early), "messages")
 }
 
-func runBacklog(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	t := targetFlags(fs)
-	s := backlogShape
-	fs.IntVar(&s.messages, "messages", s.messages, "`messages` to leave waiting")
-	fs.IntVar(&s.size, "size", s.size, "`bytes` per body")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if err := s.validate(); err != nil {
-		return err
-	}
-	results, err := backlog(ctx, t, s, nil)
-	if err != nil {
-		return err
-	}
-	return publishResults(results, t.json)
+// Parameters of the run scheduled: messages that are due much later, and those that are measured,
+// due after a delay from a range.
+const (
+	farFrom, farTo   = time.Hour, 2 * time.Hour
+	soonFrom, soonTo = time.Second, 5 * time.Second
+	soonMessages     = 20_000
+	smallSize        = 100
+)
+
+// scheduled leaves n messages waiting for much later, measures what they cost in memory, and how
+// late others come that are due soon.
+func (b *bench) scheduled(n, soon int) report.Result {
+	r := report.Result{Name: fmt.Sprintf("scheduled lateness, %d others wait", n)}
+	q := queue{name: "bench-scheduled"}
+	b.declare(q)
+	filled := b.stay(b.filler(newLedger(fillers), 0, n, smallSize, q.name), func(m *client.Message) { m.Wait = between(farFrom, farTo) })
+	l, late := b.one(publisher{
+		queues: []string{q.name}, size: smallSize, window: 1000, more: upTo(soon), rate: ttlRate,
+		set: func(m *client.Message) { m.Wait = between(soonFrom, soonTo) },
+	}, q.name, 1000, 1)
+	b.run(l, &r)
+	noteLateness(&r, late)
+	filled.note(&r, "waiting message")
+	b.remove(q)
+	return r
 }
 
-var backlogShape = func() shape {
-	s := defaultShape
-	s.messages = 1_000_000
-	return s
-}()
+// filling is the cost of messages that stay.
+type filling struct {
+	perSecond float64
+	bytes     float64 // resident, for each message and server; 0: not measured
+}
+
+func (f filling) note(r *report.Result, what string) {
+	r.Note("filled at", f.perSecond, "messages/s")
+	if f.bytes != 0 {
+		r.Note("resident memory per "+what+" and server", f.bytes, "bytes")
+	}
+}
+
+// stay publishes messages that stay, and measures them. set completes each.
+func (b *bench) stay(l *load, set func(*client.Message)) (f filling) {
+	for _, p := range l.publishers {
+		p.set = set
+	}
+	before, began := get(residentBytes(b.pids)), clock()
+	b.fill(l, nil)
+	n, _ := l.ledger.sums()
+	f.perSecond = float64(n) / (clock() - began).Seconds()
+	if len(b.pids) > 0 {
+		b.calm(calmTimeout)
+		f.bytes = (get(residentBytes(b.pids)) - before) / float64(n) / float64(len(b.pids))
+	}
+	return f
+}
+
+// groupConsumers hold groupsEach groups each at a time.
+const groupConsumers, groupsEach = 6, 100
+
+// groups fills a queue with messages of n groups, measures what a group costs in memory compared to
+// a message without one, and how many groups a second are handed to consumers.
+func (b *bench) groups(n int) report.Result {
+	r := report.Result{Name: fmt.Sprintf("%d groups, hand-outs", n)}
+	plain := queue{name: "bench-groupless"}
+	grouped := queue{name: "bench-groups", args: amqp.Table{"x-message-groups": true}}
+	b.declare(plain, grouped)
+	without := b.stay(b.filler(newLedger(fillers), 0, n, smallSize, plain.name), nil)
+	l := b.filler(newLedger(fillers), 0, n, smallSize, grouped.name)
+	var next atomic.Int64
+	with := b.stay(l, func(m *client.Message) { m.Group = "group-" + strconv.FormatInt(next.Add(1), 10) })
+	l.publishers = nil
+	for i := range groupConsumers {
+		l.consumers = append(l.consumers, &consumer{
+			uri: b.uri(i), queue: grouped.name, prefetch: groupsEach, ackEvery: 1, args: amqp.Table{"x-max-groups": int32(groupsEach)},
+		})
+	}
+	b.run(l, &r)
+	with.note(&r, "message of a group")
+	if with.bytes != 0 {
+		r.Note("resident memory per group and server, without its message", with.bytes-without.bytes, "bytes")
+	}
+	b.remove(plain, grouped)
+	return r
+}
+
+// forwarded publishes n messages to a queue from which they are forwarded, or dead-lettered at once,
+// to another one that is consumed, and measures how fast they come, beside messages that are
+// published there. Each message must come once.
+func (b *bench) forwarded(n int) {
+	to := queue{name: "bench-forward-to"}
+	forward := queue{"bench-forward", amqp.Table{"x-forward-to-exchange": "", "x-forward-to-routing-key": to.name}}
+	dead := lettersTo(to.name, forward.name)
+	dead.args["x-message-ttl"] = int32(0)
+	for _, way := range []struct {
+		name string
+		from queue
+	}{{"forwarded", forward}, {"dead-lettered", dead}, {"published there", to}} {
+		r := report.Result{Name: fmt.Sprintf("%d messages %s", n, way.name)}
+		b.declare(to, way.from)
+		l := b.filler(newLedger(fillers), 0, n, smallSize, way.from.name)
+		for _, p := range l.publishers {
+			p.window = 500
+		}
+		l.consumers = []*consumer{{uri: b.uri(1), queue: to.name, prefetch: 500, ackEvery: 50}}
+		b.run(l, &r)
+		b.remove(way.from, to)
+		b.keep(r)
+	}
+}
 
 // backlog fills a queue, runs between while it is full, and consumes it again. The results are
 // those of filling and of consuming.
-func backlog(ctx context.Context, t *target, s shape, between func(queue string, fill *result) error) ([]result, error) {
-	fill, drain := result{Name: "backlog, fill"}, result{Name: "backlog, drain"}
+func (b *bench) backlog(n, size int, between func(queue string, fill *report.Result)) {
+	fill, drain := report.Result{Name: "backlog, fill"}, report.Result{Name: "backlog, drain"}
 	q := queue{name: "bench-backlog"}
-	if err := t.declare(q); err != nil {
-		return nil, err
-	}
-	before, err := residentBytes(t.pids)
-	if err != nil {
-		return nil, err
-	}
-	m, err := startMeter(t.pids)
-	if err != nil {
-		return nil, err
-	}
-	all := s.load(t, []queue{q})
-	published, err := all.publishers[0].run(ctx)
-	if costErr := m.end(&fill, int(published)); err == nil {
-		err = costErr
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", fill.Name, err)
-	}
-	after, err := residentBytes(t.pids)
-	if err != nil {
-		return nil, err
-	}
-	if len(t.pids) > 0 {
-		fill.note("resident memory per waiting message and server", float64(after-before)/float64(published)/float64(len(t.pids)), "bytes")
+	b.declare(q)
+	before := get(residentBytes(b.pids))
+	s := defaultShape
+	s.messages, s.size = n, size
+	l := s.load(b.target, []queue{q})
+	b.fill(l, &fill)
+	l.publishers = nil // their messages wait
+	if len(b.pids) > 0 {
+		fill.Note("resident memory per waiting message and server", (get(residentBytes(b.pids))-before)/fill.Messages/float64(len(b.pids)), "bytes")
 	}
 	if between != nil {
-		if err := between(q.name, &fill); err != nil {
-			return nil, err
-		}
+		between(q.name, &fill)
 	}
-	// The waiting messages count as published earlier by this publisher.
-	consume := &load{consumers: all.consumers, ledger: all.ledger, published: []uint64{published}}
-	if err := consume.run(ctx, t.pids, &drain); err != nil {
-		return nil, fmt.Errorf("%s: %w", drain.Name, err)
-	}
-	return []result{fill, drain}, t.remove(q)
-}
-
-func runPinned(ctx context.Context, fs *flag.FlagSet, args []string) error {
-	t, s := targetFlags(fs), backlogShape
-	fs.IntVar(&s.messages, "messages", s.messages, "`messages` to pass through")
-	fs.IntVar(&s.size, "size", s.size, "`bytes` per body")
-	dir := fs.String("data-dir", "", "`folder` of the servers' data, to measure its size")
-	if err := parse(fs, args); err != nil {
-		return err
-	}
-	if err := s.validate(); err != nil {
-		return err
-	}
-	r, err := pinned(ctx, t, s, *dir)
-	if err != nil {
-		return err
-	}
-	return publishResults([]result{r}, t.json)
+	b.run(l, &drain)
+	b.remove(q)
+	b.keep(fill, drain)
 }
 
 // pinned takes one message and keeps it unsettled while others pass through
 // the same queue, and measures what stays on disk.
-func pinned(ctx context.Context, t *target, s shape, dir string) (result, error) {
-	r := result{Name: "pinned message"}
+func (b *bench) pinned(n, size int, dir string) report.Result {
+	r := report.Result{Name: "pinned message"}
 	q := queue{name: "bench-pinned"}
-	if err := t.declare(q); err != nil {
-		return r, err
-	}
-	conn, ch, err := connect(t.uri(0), false)
-	if err != nil {
-		return r, err
-	}
-	defer conn.Close()
-	if err := ch.PublishWithContext(ctx, "", q.name, false, false, amqp.Publishing{Body: make([]byte, s.size)}); err != nil {
-		return r, err
-	}
+	b.declare(q)
+	ch, end := b.channel(b.uri(0))
+	defer end()
+	must(ch.PublishWithContext(b.ctx, "", q.name, false, false, amqp.Publishing{Body: make([]byte, size)}))
 	for held := false; !held; {
-		if _, held, err = ch.Get(q.name, false); err != nil {
-			return r, err
-		}
+		var err error
+		_, held, err = ch.Get(q.name, false)
+		must(err)
 	}
-	if err := s.load(t, []queue{q}).run(ctx, t.pids, &r); err != nil {
-		return r, fmt.Errorf("%s: %w", r.Name, err)
-	}
+	s := defaultShape
+	s.messages, s.size = n, size
+	b.run(s.load(b.target, []queue{q}), &r)
 	if dir != "" {
-		disk, err := cluster.DiskBytes(dir)
-		if err != nil {
-			return r, err
+		r.Note("disk in use afterwards", float64(get(cluster.DiskBytes(dir)))/(1<<20), "MiB")
+	}
+	r.Note("bodies that went through", r.Messages*float64(size)/(1<<20), "MiB per server")
+	end()
+	b.remove(q)
+	return r
+}
+
+// Parameters of idle connections: how many goroutines open them, and a heartbeat longer than the run, so that
+// they send nothing. idleCalm is how long memory may take to settle.
+const (
+	idleDialers   = 16
+	idleHeartbeat = 10 * time.Minute
+	idleCalm      = 3 * time.Second
+	dialTimeout   = 5 * time.Second
+)
+
+// idle opens connections and then channels to one node that do nothing, and measures after each how much more
+// memory the node has resident. The node must be newly started: one that has worked has spare memory, which
+// would hide the growth.
+func (b *bench) idle(connections, channels int) report.Result {
+	r := report.Result{Name: fmt.Sprintf("%d idle connections with %d channels", connections, channels)}
+	resident := func() float64 {
+		b.pause(idleCalm)
+		return get(residentBytes(b.pids[:1]))
+	}
+	all := make([]*amqp.Connection, connections)
+	defer func() {
+		for _, c := range all {
+			if c != nil {
+				_ = c.CloseDeadline(time.Now().Add(dialTimeout)) // the node may be gone
+			}
 		}
-		r.note("disk in use afterwards", float64(disk)/(1<<20), "MiB")
-	}
-	r.note("bodies that went through", float64(r.Messages)*float64(s.size)/(1<<20), "MiB per server")
-	if err := conn.Close(); err != nil {
-		return r, err
-	}
-	return r, t.remove(q)
+	}()
+	before := resident()
+	b.cost(&r, func() int {
+		began := clock()
+		b.each(connections, idleDialers, func(k int) (err error) {
+			all[k], err = amqp.DialConfig(b.uri(0), amqp.Config{Heartbeat: idleHeartbeat, Dial: amqp.DefaultDial(dialTimeout)})
+			return err
+		})
+		opened := clock() - began
+		connected := resident()
+		b.each(channels, idleDialers, func(k int) error {
+			_, err := all[k%connections].Channel()
+			return err
+		})
+		with := resident()
+		r.Note("connections opened", float64(connections)/opened.Seconds(), "/s")
+		r.Note("resident memory of the node per connection", (connected-before)/float64(connections)/1024, "KiB")
+		r.Note("resident memory of the node per channel", (with-connected)/float64(channels)/1024, "KiB")
+		return connections
+	})
+	return r
 }

@@ -12,6 +12,11 @@ func TestBody(t *testing.T) {
 			if got, ok := Key(b); !ok || got != key {
 				t.Errorf("size %d: key %d reads as %d, %t", size, key, got, ok)
 			}
+			for i := minBody; i < len(b); i++ {
+				if want := byte(key>>(i%8)) ^ byte(i); b[i] != want {
+					t.Fatalf("size %d: byte %d of key %d is %d, want %d", size, i, key, b[i], want)
+				}
+			}
 			for i := range b {
 				b[i] ^= 0x40
 				if _, ok := Key(b); ok {

@@ -1,50 +1,27 @@
-package main
+package client
 
 import (
 	"bufio"
+	"context"
 	"net"
 	"sync"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 const (
-	dialTimeout = 5 * time.Second
-	readBuffer  = 64 << 10
+	readBuffer = 64 << 10
 	// writeBound is how many bytes may wait to be written; beyond it writers wait.
 	writeBound = 1 << 20
 )
 
-// connect opens a connection and a channel. gather: small writes that come close together share a
-// system call, as they do in client libraries of other languages; the cost is a hand-over to
-// another goroutine.
-func connect(uri string, gather bool) (*amqp.Connection, *amqp.Channel, error) {
-	conn, err := amqp.DialConfig(uri, amqp.Config{
-		Dial: func(network, addr string) (net.Conn, error) {
-			c, err := net.DialTimeout(network, addr, dialTimeout)
-			if err != nil {
-				return nil, err
-			}
-			// The client lifts the deadline once the connection is open.
-			if err := c.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
-				return nil, err
-			}
-			if !gather {
-				return c, nil
-			}
-			return newGathered(c), nil
-		},
-	})
+// Gather is a Dialer of connections on which small writes that come close together share a system call, as
+// they do in client libraries of other languages; the cost is a hand-over to another goroutine.
+func Gather(ctx context.Context, network, address string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	ch, err := conn.Channel()
-	if err != nil {
-		_ = conn.Close()
-		return nil, nil, err
-	}
-	return conn, ch, nil
+	return gather(c), nil
 }
 
 // gathered is a connection that writes in the background, everything since the last write at once,
@@ -61,7 +38,7 @@ type gathered struct {
 	done    chan struct{}
 }
 
-func newGathered(c net.Conn) *gathered {
+func gather(c net.Conn) *gathered {
 	g := &gathered{Conn: c, in: bufio.NewReaderSize(c, readBuffer), done: make(chan struct{})}
 	g.changed = sync.NewCond(&g.mu)
 	go g.write()

@@ -1,7 +1,6 @@
-package main
+package report
 
 import (
-	"encoding/json"
 	"encoding/xml"
 	"os"
 	"path/filepath"
@@ -13,20 +12,12 @@ import (
 // Each number that was measured has a bar, as long as it is large beside the others.
 func TestCharts(t *testing.T) {
 	dir := t.TempDir()
-	text, err := json.Marshal([]result{
+	results := []Result{
 		{Name: `1 queue <&"`, Broker: "quorate", PerSecond: 40_000},
 		{Name: `1 queue <&"`, Broker: "other", PerSecond: 10_000},
-		{Name: "window 1", Broker: "quorate", PerSecond: 1000, Times: &quantiles{P50: 2}},
-		{Name: "left out", Broker: "quorate", PerSecond: 80_000},
-	})
-	if err != nil {
-		t.Fatal(err)
+		{Name: "window 1", Broker: "quorate", PerSecond: 1000, Times: &Quantiles{P50: 2}},
 	}
-	file := filepath.Join(dir, "results.json")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := dispatch(t.Context(), []string{"charts", "-results", file, "-to", dir, "-prefix", "p-", "-only", "queue,window"}, t.Output()); err != nil {
+	if err := Charts(results, dir, "p-"); err != nil {
 		t.Fatal(err)
 	}
 	const full = chartWidth - chartLabels - chartValues
