@@ -124,7 +124,7 @@ type load struct {
 }
 
 // run publishes and consumes until everything confirmed has arrived, checks that each message arrived once, and
-// adds the cost to r, unless that is nil.
+// adds the cost to r, unless that is nil. With publishers it counts from when all have subscribed.
 func (b *bench) run(l *load, r *report.Result) {
 	ctx, fail := context.WithCancelCause(b.ctx)
 	defer fail(nil)
@@ -132,23 +132,29 @@ func (b *bench) run(l *load, r *report.Result) {
 	var consumers sync.WaitGroup
 	defer consumers.Wait()
 	defer stop()
-	subscribed := make(chan struct{}, len(l.consumers))
-	for i, c := range l.consumers {
-		consumers.Go(func() {
-			if err := c.run(consuming, l.ledger, func() { subscribed <- struct{}{} }); err != nil {
-				fail(fmt.Errorf("consumer %d: %w", i, err))
-			}
-		})
-	}
-	for range l.consumers {
-		select {
-		case <-subscribed:
-		case <-ctx.Done():
-			must(context.Cause(ctx))
+	subscribe := sync.OnceFunc(func() {
+		subscribed := make(chan struct{}, len(l.consumers))
+		for i, c := range l.consumers {
+			consumers.Go(func() {
+				if err := c.run(consuming, l.ledger, func() { subscribed <- struct{}{} }); err != nil {
+					fail(fmt.Errorf("consumer %d: %w", i, err))
+				}
+			})
 		}
+		for range l.consumers {
+			select {
+			case <-subscribed:
+			case <-ctx.Done():
+				must(context.Cause(ctx))
+			}
+		}
+	})
+	if len(l.publishers) > 0 {
+		subscribe()
 	}
 	var err error
 	b.cost(r, func() int {
+		subscribe()
 		l.publish(ctx, fail)
 		err = l.ledger.await(ctx)
 		confirmed, _ := l.ledger.sums()

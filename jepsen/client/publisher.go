@@ -299,6 +299,6 @@ func (p *pacer) took() {
 	}
 	p.next = p.next.Add(p.every)
 	if now := time.Now(); !p.steady && p.next.Before(now) {
-		p.next = now
+		p.next = now.Add(p.every)
 	}
 }
