@@ -16,6 +16,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/report"
 )
 
@@ -249,19 +250,15 @@ func (b *bench) awayAndBack(ctx context.Context, queue string, follower int, awa
 func (b *bench) awaitCaughtUp(ctx context.Context, queue string, n *cluster.Node) error {
 	ctx, cancel := context.WithTimeout(ctx, awayLimit)
 	defer cancel()
-	for {
+	return await.Until(ctx, 50*time.Millisecond, "the follower to catch up", func() (bool, error) {
 		leader, err := b.own.Leader(ctx, queue)
-		if err == nil {
-			goal, err1 := leader.ReplicasOf(ctx, queue)
-			got, err2 := n.ReplicasOf(ctx, queue)
-			if err = errors.Join(err1, err2); err == nil && len(got) == 1 && len(goal) == 1 && got[0].AppliedIndex+closeBy >= goal[0].AppliedIndex {
-				return nil
-			}
+		if err != nil {
+			return false, err
 		}
-		if pause(ctx, 50*time.Millisecond) != nil {
-			return errors.Join(errors.New("the follower has not caught up"), err, ctx.Err())
-		}
-	}
+		goal, err := leader.ReplicasOf(ctx, queue)
+		got, err2 := n.ReplicasOf(ctx, queue)
+		return len(got) == 1 && len(goal) == 1 && got[0].AppliedIndex+closeBy >= goal[0].AppliedIndex, errors.Join(err, err2)
+	})
 }
 
 // restartOfAll kills all nodes while messages go to many queues, starts them
@@ -287,19 +284,15 @@ func (b *bench) restartOfAll(queues int) report.Result {
 	defer cancel()
 	taken := make([]time.Duration, queues)
 	b.each(queues, queues, func(i int) error {
-		for {
+		return await.Until(ctx, 20*time.Millisecond, all[i].name+" to confirm", func() (bool, error) {
 			conn, err := client.Connect(ctx, b.uri(i)) // a publisher would wait for longer to try again
 			if err == nil {
 				_ = conn.Close()
 				err = confirm(ctx, i)
 			}
-			if taken[i] = clock() - began; err == nil {
-				return nil
-			}
-			if pause(ctx, 20*time.Millisecond) != nil {
-				return err
-			}
-		}
+			taken[i] = clock() - began
+			return err == nil, err
+		})
 	})
 	r.Messages, r.Times = float64(queues), report.QuantilesOf(taken)
 	r.Note("last queue confirms after", r.Times.Max/1e3, "s")

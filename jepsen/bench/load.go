@@ -308,23 +308,16 @@ func (b *bench) declare(queues ...queue) {
 	ch, end := b.channel(b.uris[0])
 	defer end()
 	for _, q := range queues {
-		must(b.declareOn(ch, q))
+		get(ch.QueueDelete(q.name, false, false, false))
+		args := amqp.Table{}
+		maps.Copy(args, q.args)
+		if b.queueType != "" {
+			args["x-queue-type"] = b.queueType
+		}
+		if _, err := ch.QueueDeclare(q.name, true, false, false, false, args); err != nil {
+			must(fmt.Errorf("declare %s: %w", q.name, err))
+		}
 	}
-}
-
-func (t *target) declareOn(ch *amqp.Channel, q queue) error {
-	if _, err := ch.QueueDelete(q.name, false, false, false); err != nil {
-		return fmt.Errorf("delete %s: %w", q.name, err)
-	}
-	args := amqp.Table{}
-	maps.Copy(args, q.args)
-	if t.queueType != "" {
-		args["x-queue-type"] = t.queueType
-	}
-	if _, err := ch.QueueDeclare(q.name, true, false, false, false, args); err != nil {
-		return fmt.Errorf("declare %s: %w", q.name, err)
-	}
-	return nil
 }
 
 // remove deletes the queues with all they hold.

@@ -17,6 +17,7 @@ import (
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/history"
+	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
 const (
@@ -28,13 +29,6 @@ const (
 	natsPoll    = 200 * time.Millisecond
 	natsProbe   = 2 * time.Second
 )
-
-// natsCluster is three servers of NATS with JetStream on loopback.
-type natsCluster struct {
-	dir   string
-	ports []int // for clients and for the other servers, of each node
-	nodes []*exec.Cmd
-}
 
 // natsBinary is where the server is built.
 func natsBinary() (dir, binary string, err error) {
@@ -66,87 +60,67 @@ func installNATS(ctx context.Context) (version string, err error) {
 	return natsVersion, nil
 }
 
-// onNATS starts a cluster, lets the bench measure it, and stops it. sync: every write is synced before it counts, as
-// the other brokers do; otherwise files are synced every two minutes, which is the server's default.
+// onNATS starts a cluster of servers with JetStream on loopback, lets the bench measure it, and stops it. sync: every
+// write is synced before it counts, as the other brokers do; otherwise files are synced every two minutes, which is the
+// server's default.
 func (b *bench) onNATS(sync bool, measure func()) error {
 	return inFolder(b.lab.dir, func(dir string) error {
-		n := &natsCluster{dir: dir}
-		defer n.stop()
-		starting, cancel := context.WithTimeout(b.ctx, natsStart)
-		defer cancel()
-		if err := n.start(starting, sync); err != nil {
-			return err
-		}
-		b.target = &target{}
-		for i, cmd := range n.nodes {
-			b.uris, b.pids = append(b.uris, n.uri(i)), append(b.pids, cmd.Process.Pid)
-		}
-		return try(measure)
+		var nodes []*exec.Cmd
+		defer func() {
+			for _, cmd := range nodes {
+				_ = cmd.Process.Signal(syscall.SIGTERM) // a process that ignores it is killed below
+			}
+			for _, cmd := range nodes {
+				cluster.End(cmd, natsStop)
+			}
+		}()
+		return try(func() {
+			_, binary, err := natsBinary()
+			must(err)
+			ports := get(cluster.Ports(2 * natsNodes)) // for clients and for the other servers, of each node
+			b.target = &target{}
+			for i := range natsNodes {
+				at := filepath.Join(dir, fmt.Sprint("node", i))
+				must(os.WriteFile(at+".conf", []byte(natsConfiguration(dir, ports, i, sync)), 0o644))
+				cmd := exec.Command(binary, "--config", at+".conf")
+				must(cluster.Launch(cmd, at+".log"))
+				nodes = append(nodes, cmd)
+				b.uris, b.pids = append(b.uris, fmt.Sprintf("nats://127.0.0.1:%d", ports[2*i])), append(b.pids, cmd.Process.Pid)
+			}
+			ctx, cancel := context.WithTimeout(b.ctx, natsStart)
+			defer cancel()
+			for i, uri := range b.uris {
+				must(await.Until(ctx, natsPoll, fmt.Sprintf("NATS node %d, whose log is in %s", i+1, dir), func() (bool, error) {
+					err := probe(uri, queue{name: fmt.Sprint("bench-probe-", i)})
+					return err == nil, err
+				}))
+			}
+			measure()
+		})
 	})
 }
 
-// start starts the cluster and waits until it can create replicated streams.
-func (n *natsCluster) start(ctx context.Context, sync bool) (err error) {
-	_, binary, err := natsBinary()
-	if err != nil {
-		return err
-	}
-	if n.ports, err = cluster.Ports(2 * natsNodes); err != nil {
-		return err
-	}
-	for i := range natsNodes {
-		file := filepath.Join(n.dir, fmt.Sprintf("node%d.conf", i))
-		if err := os.WriteFile(file, []byte(n.configuration(i, sync)), 0o644); err != nil {
-			return err
-		}
-		cmd := exec.Command(binary, "--config", file)
-		if err := cluster.Launch(cmd, filepath.Join(n.dir, fmt.Sprintf("node%d.log", i))); err != nil {
-			return err
-		}
-		n.nodes = append(n.nodes, cmd)
-	}
-	for i := range natsNodes {
-		if err := n.await(ctx, i); err != nil {
-			return fmt.Errorf("NATS node %d: %w; its log is in %s", i+1, err, n.dir)
-		}
-	}
-	return nil
-}
-
-// await waits until a node creates a stream with replicas on all nodes. A request to a cluster that
-// has no leader yet is never answered.
-func (n *natsCluster) await(ctx context.Context, i int) error {
-	for {
-		err := n.probe(ctx, i)
-		if err == nil {
-			return nil
-		}
-		if waitErr := pause(ctx, natsPoll); waitErr != nil {
-			return errors.Join(err, waitErr)
-		}
-	}
-}
-
-func (n *natsCluster) probe(ctx context.Context, i int) error {
-	ctx, cancel := context.WithTimeout(ctx, natsProbe)
-	defer cancel()
-	conn, js, err := connectStreams(n.uri(i), nil)
+// probe creates a stream with replicas on all nodes at one of them. A request to a cluster that has no leader yet is
+// never answered.
+func probe(uri string, q queue) error {
+	conn, js, err := connectStreams(uri, nil)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), natsProbe)
+	defer cancel()
 	if _, err := js.AccountInfo(ctx); err != nil {
 		return err
 	}
-	q := queue{name: fmt.Sprintf("bench-probe-%d", i)}
 	return errors.Join(renewStream(ctx, js, q), removeStream(ctx, js, q))
 }
 
-// configuration sets no limits on storage except those of the machine.
-func (n *natsCluster) configuration(i int, sync bool) string {
+// natsConfiguration sets no limits on storage except those of the machine.
+func natsConfiguration(dir string, ports []int, i int, sync bool) string {
 	var routes []string
 	for k := range natsNodes {
-		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", n.ports[2*k+1]))
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", ports[2*k+1]))
 	}
 	interval := ""
 	if sync {
@@ -163,19 +137,7 @@ cluster {
   listen: 127.0.0.1:%d
   routes: [%s]
 }
-`, i+1, n.ports[2*i], filepath.Join(n.dir, fmt.Sprintf("data%d", i)), interval, n.ports[2*i+1], strings.Join(routes, ", "))
-}
-
-func (n *natsCluster) uri(i int) string { return fmt.Sprintf("nats://127.0.0.1:%d", n.ports[2*i]) }
-
-// stop stops what start has started.
-func (n *natsCluster) stop() {
-	for _, cmd := range n.nodes {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // a process that ignores it is killed below
-	}
-	for _, cmd := range n.nodes {
-		cluster.End(cmd, natsStop)
-	}
+`, i+1, ports[2*i], filepath.Join(dir, fmt.Sprint("data", i)), interval, ports[2*i+1], strings.Join(routes, ", "))
 }
 
 // On NATS a queue is a stream of its own with work-queue retention, stored in files, with

@@ -14,6 +14,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/client"
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
 )
 
 const (
@@ -42,13 +43,11 @@ type rabbit struct {
 func (b *bench) onRabbit(root string, measure func()) error {
 	return inFolder(b.lab.dir, func(dir string) error {
 		r := &rabbit{dir: dir, root: root, served: &target{queueType: "quorum", pids: make([]int, rabbitNodes)}}
-		starting, cancel := context.WithTimeout(b.ctx, rabbitStart)
-		defer cancel()
-		err := r.start(starting)
-		if err == nil {
+		err := try(func() {
+			r.start(b.ctx)
 			b.on, b.target = r, r.served
-			err = try(measure)
-		}
+			measure()
+		})
 		return errors.Join(err, r.stop())
 	})
 }
@@ -58,14 +57,14 @@ func (b *bench) onRabbit(root string, measure func()) error {
 func installRabbit(ctx context.Context, root string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, installTime)
 	defer cancel()
-	if root != "" {
-		if _, err := os.Stat(filepath.Join(root, rabbitScripts, "rabbitmq-server")); err != nil {
-			return "", err
-		}
-		out, err := exec.CommandContext(ctx, "dpkg-query", "--root", root, "-W", "-f", "${Version}", "rabbitmq-server").Output()
-		return string(out), err
-	}
-	if _, err := os.Stat(filepath.Join(rabbitScripts, "rabbitmq-server")); err != nil {
+	query := []string{"-W", "-f", "${Version}", "rabbitmq-server"}
+	_, err := os.Stat(filepath.Join(root+rabbitScripts, "rabbitmq-server"))
+	switch {
+	case root != "" && err != nil:
+		return "", err
+	case root != "":
+		query = append([]string{"--root", root}, query...)
+	case err != nil:
 		// No server may start by itself: the package's service stays off.
 		cmd := exec.CommandContext(ctx, "apt-get", "install", "-y", "--no-install-recommends", "rabbitmq-server")
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "RUNLEVEL=1")
@@ -73,39 +72,30 @@ func installRabbit(ctx context.Context, root string) (string, error) {
 			return "", fmt.Errorf("apt-get install rabbitmq-server: %w\n%s", err, out)
 		}
 	}
-	out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", "rabbitmq-server").Output()
-	if err != nil {
+	out, err := exec.CommandContext(ctx, "dpkg-query", query...).Output()
+	if err != nil && root == "" {
 		return "unknown version", nil // not from a package
 	}
-	return string(out), nil
+	return string(out), err
 }
 
 // start starts the cluster and waits until all nodes have joined it.
-func (r *rabbit) start(ctx context.Context) (err error) {
-	if r.ports, err = cluster.Ports(2*rabbitNodes + 1); err != nil {
-		return err
-	}
-	if err := r.configure(); err != nil {
-		return err
-	}
-	r.epmd = r.command(context.Background(), "epmd", "-port", strconv.Itoa(r.ports[2*rabbitNodes]), "-address", "127.0.0.1")
-	if err := cluster.Launch(r.epmd, filepath.Join(r.dir, "epmd.log")); err != nil {
-		r.epmd = nil
-		return err
-	}
+func (r *rabbit) start(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, rabbitStart)
+	defer cancel()
+	r.ports = get(cluster.Ports(2*rabbitNodes + 1))
+	r.configure()
+	epmd := r.command(context.Background(), "epmd", "-port", strconv.Itoa(r.ports[2*rabbitNodes]), "-address", "127.0.0.1")
+	must(cluster.Launch(epmd, filepath.Join(r.dir, "epmd.log")))
+	r.epmd = epmd
 	for i := range rabbitNodes {
 		r.served.uris = append(r.served.uris, r.uri(i))
-		if err := r.launch(i); err != nil {
-			return err
-		}
+		must(r.launch(i))
 	}
 	for i := range rabbitNodes {
-		if err := r.await(ctx, i); err != nil {
-			return err
-		}
+		must(r.await(ctx, i))
 	}
-	_, err = r.control(ctx, 0, "await_online_nodes", strconv.Itoa(rabbitNodes))
-	return err
+	get(r.control(ctx, 0, "await_online_nodes", strconv.Itoa(rabbitNodes)))
 }
 
 // inRoot is a shell command that runs its arguments after the first two in a root file system, the
@@ -192,21 +182,16 @@ func (r *rabbit) rejoin(ctx context.Context, node int) error {
 
 func (r *rabbit) name(i int) string { return fmt.Sprintf("bench%d@localhost", i+1) }
 
-func (r *rabbit) configure() error {
-	var conf strings.Builder
-	conf.WriteString("loopback_users.guest = true\ncluster_formation.peer_discovery_backend = classic_config\n")
+func (r *rabbit) configure() {
+	conf := "loopback_users.guest = true\ncluster_formation.peer_discovery_backend = classic_config\n"
 	for i := range rabbitNodes {
-		fmt.Fprintf(&conf, "cluster_formation.classic_config.nodes.%d = %s\n", i+1, r.name(i))
+		conf += fmt.Sprintf("cluster_formation.classic_config.nodes.%d = %s\n", i+1, r.name(i))
 	}
 	for file, text := range map[string]string{
-		"rabbitmq.conf": conf.String(), "enabled_plugins": "[].\n", "env.conf": "",
-		".erlang.cookie": fmt.Sprintf("BENCH%d", os.Getpid()),
+		"rabbitmq.conf": conf, "enabled_plugins": "[].\n", "env.conf": "", ".erlang.cookie": fmt.Sprintf("BENCH%d", os.Getpid()),
 	} {
-		if err := os.WriteFile(filepath.Join(r.dir, file), []byte(text), 0o400); err != nil {
-			return err
-		}
+		must(os.WriteFile(filepath.Join(r.dir, file), []byte(text), 0o400))
 	}
-	return nil
 }
 
 // env is the environment of a node and of tools that talk to it.
@@ -226,21 +211,18 @@ func (r *rabbit) pidFile(i int) string { return filepath.Join(r.dir, fmt.Sprintf
 
 // await waits until a node accepts connections, and records its process id.
 func (r *rabbit) await(ctx context.Context, i int) error {
-	for {
+	return await.Until(ctx, rabbitPoll, fmt.Sprintf("RabbitMQ node %d, whose logs are in %s", i+1, r.dir), func() (bool, error) {
 		conn, err := client.Connect(ctx, r.uri(i))
+		if err != nil {
+			return false, err
+		}
+		_ = conn.Close()
+		text, err := os.ReadFile(r.pidFile(i))
 		if err == nil {
-			_ = conn.Close()
-			text, err := os.ReadFile(r.pidFile(i))
-			if err != nil {
-				return err
-			}
 			r.served.pids[i], err = strconv.Atoi(strings.TrimSpace(string(text)))
-			return err
 		}
-		if waitErr := pause(ctx, rabbitPoll); waitErr != nil {
-			return fmt.Errorf("RabbitMQ node %d: %w; its logs are in %s", i+1, errors.Join(err, waitErr), r.dir)
-		}
-	}
+		return err == nil, err
+	})
 }
 
 func (r *rabbit) uri(i int) string {
@@ -251,18 +233,18 @@ func (r *rabbit) uri(i int) string {
 // their process groups, and the port mapper.
 func (r *rabbit) stop() error {
 	var errs []error
-	for i, cmd := range r.nodes {
-		if cmd == nil || r.served.pids[i] == 0 {
-			continue
+	for _, pid := range r.served.pids {
+		if pid == 0 {
+			continue // it never came up
 		}
-		if err := syscall.Kill(r.served.pids[i], syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-			errs = append(errs, fmt.Errorf("process %d: %w", r.served.pids[i], err))
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, fmt.Errorf("process %d: %w", pid, err))
 		}
 	}
 	for i, cmd := range r.nodes {
 		grace := rabbitStop
-		if cmd != nil && r.served.pids[i] == 0 {
-			grace = 0 // it never came up
+		if r.served.pids[i] == 0 {
+			grace = 0
 		}
 		if cmd != nil {
 			cluster.End(cmd, grace)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -10,6 +9,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/quorate/quorate/jepsen/cluster"
+	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/report"
 )
 
@@ -135,16 +135,10 @@ func (b *bench) restart(queue string, n int, nodes []*cluster.Node, name string,
 	defer cancel()
 	for _, node := range nodes {
 		must(node.AwaitReady(ctx))
-		for {
-			ready := 0
-			err := try(func() { ready = b.readyAt(node.URI(), queue) })
-			if ready == n {
-				break
-			}
-			if pause(ctx, 20*time.Millisecond) != nil {
-				must(errors.Join(fmt.Errorf("node %d: %d of %d messages in %s", node.Number, ready, n, queue), err, ctx.Err()))
-			}
-		}
+		must(await.Until(ctx, 20*time.Millisecond, fmt.Sprintf("the %d messages at node %d", n, node.Number), func() (all bool, err error) {
+			err = try(func() { all = b.readyAt(node.URI(), queue) == n })
+			return all, err
+		}))
 	}
 	r.Note(name, (clock() - began).Seconds(), "s")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -20,7 +21,9 @@ func mustLab(t *testing.T, measure func(b *bench)) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{ctx: t.Context(), lab: &lab{binary: binary, dir: t.TempDir()}}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	b := &bench{ctx: ctx, lab: &lab{binary: binary, dir: t.TempDir()}}
 	if err := b.onLab(func() { measure(b) }); err != nil {
 		t.Fatal(err)
 	}
