@@ -287,7 +287,7 @@ func TestKeys(t *testing.T) {
 	if key := keyOf(3, 5); key>>keyBits != 4 || key&(1<<keyBits-1) != 5 {
 		t.Errorf("%x", key)
 	}
-	if key, ok := client.Key(client.Body(keyOf(3, 5), smallest)); !ok || key != keyOf(3, 5) {
+	if key, ok := client.Key(client.Brief(nil, keyOf(3, 5), smallest)); !ok || key != keyOf(3, 5) {
 		t.Errorf("%x, %t", key, ok)
 	}
 }

@@ -259,7 +259,7 @@ func (p *publisher) stream(ctx context.Context, h client.Recorder, next func() (
 			return errNoStreamTTL
 		}
 		// The library may send a body again: each has its own.
-		if _, err := js.PublishAsync(m.RoutingKey, client.Body(h.Begin(history.Attempt{}), m.Size)); err != nil {
+		if _, err := js.PublishAsync(m.RoutingKey, client.Brief(nil, h.Begin(history.Attempt{}), m.Size)); err != nil {
 			return err
 		}
 	}

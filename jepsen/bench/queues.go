@@ -213,7 +213,7 @@ func (c *crowd) publish(ctx context.Context, uri string, first, step, rate int, 
 		}
 		s.published[m] = clock()
 		confirm, err := ch.PublishWithDeferredConfirm("", c.name(m%c.n), false, false,
-			amqp.Publishing{DeliveryMode: amqp.Persistent, Body: client.Body(keyOf(c.rounds+m/c.n, uint64(m%c.n)), smallSize)})
+			amqp.Publishing{DeliveryMode: amqp.Persistent, Body: client.Brief(nil, keyOf(c.rounds+m/c.n, uint64(m%c.n)), smallSize)})
 		if err != nil {
 			refused[m] = err
 			break
