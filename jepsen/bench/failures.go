@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	amqp "github.com/rabbitmq/amqp091-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/jepsen/client"
@@ -314,52 +313,37 @@ func (b *bench) wrongLogins(duration time.Duration) report.Result {
 	before := b.latency(during(duration), 1024)
 	guessing, stop := context.WithCancel(b.ctx)
 	defer stop()
-	var answers guesses
-	var all sync.WaitGroup
-	all.Go(func() { answers.try(guessing, b.own.Nodes[0]) })
+	var refused, otherwise atomic.Int64
+	var all errgroup.Group
+	all.SetLimit(wrongPending)
+	all.Go(func() error {
+		began := clock()
+		for i := 1; pause(guessing, began+time.Duration(i)*time.Second/wrongRate-clock()) == nil && guessing.Err() == nil; i++ {
+			all.TryGo(func() error { // unless too many wait
+				status, err := guess(guessing, b.own.Nodes[0], i)
+				if status == http.StatusUnauthorized {
+					refused.Add(1)
+				} else if guessing.Err() == nil {
+					otherwise.Add(1)
+					return err
+				}
+				return nil
+			})
+		}
+		return nil
+	})
 	r := b.latency(during(duration), 1024)
 	stop()
-	all.Wait()
-	if answers.refused == 0 {
-		must(fmt.Errorf("no login was refused, %d failed otherwise: %w", answers.failed, answers.last))
+	if err := all.Wait(); refused.Load() == 0 {
+		must(fmt.Errorf("no login was refused, %d failed otherwise: %w", otherwise.Load(), err))
 	}
 	r.Name = fmt.Sprintf("wrong logins, %d/s", wrongRate)
 	r.Note("confirm p50 before", before.Times.P50, "ms")
 	r.Note("confirm p99 before", before.Times.P99, "ms")
 	r.Note("p99 against before", r.Times.P99/before.Times.P99, "x")
-	r.Note("logins refused", float64(answers.refused)/duration.Seconds(), "1/s")
-	r.Note("logins not answered or busy", float64(answers.failed), "")
+	r.Note("logins refused", float64(refused.Load())/duration.Seconds(), "1/s")
+	r.Note("logins not answered or busy", float64(otherwise.Load()), "")
 	return r
-}
-
-// guesses counts the outcomes of logins.
-type guesses struct {
-	mu              sync.Mutex
-	refused, failed int
-	last            error
-}
-
-// try tries passwords until ctx ends.
-func (g *guesses) try(ctx context.Context, n *cluster.Node) {
-	var all errgroup.Group
-	all.SetLimit(wrongPending)
-	defer func() { _ = all.Wait() }() // each counts its own outcome
-	began := clock()
-	for i := 1; pause(ctx, began+time.Duration(i)*time.Second/wrongRate-clock()) == nil && ctx.Err() == nil; i++ {
-		all.TryGo(func() error { // unless too many wait
-			status, err := guess(ctx, n, i)
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			switch {
-			case status == http.StatusUnauthorized:
-				g.refused++
-			case ctx.Err() == nil:
-				g.failed++
-				g.last = err
-			}
-			return nil
-		})
-	}
 }
 
 // guess tries one password of guest's, from an address that the number stands for.
@@ -377,94 +361,4 @@ func guess(ctx context.Context, n *cluster.Node, number int) (status int, err er
 	}
 	answer.Body.Close()
 	return answer.StatusCode, nil
-}
-
-const (
-	// expiryFillRate is how many messages a second are at least published to expire.
-	expiryFillRate = 30_000
-	// expirySpan is the time within which all of them expire.
-	expirySpan = time.Second
-	// expiryPoll is how often the number of remaining messages is read.
-	expiryPoll = 20 * time.Millisecond
-)
-
-// expireAll fills a queue with messages whose deadlines are drawn from one second, and measures how
-// fast they leave it, for another queue or for good, and how long a publish and a get at that queue
-// take meanwhile.
-func (b *bench) expireAll(n int, deadLetter bool) report.Result {
-	dead, source, how := queue{name: "bench-mortal-dead"}, queue{name: "bench-mortal"}, "dropped"
-	if deadLetter {
-		source, how = lettersTo(dead.name, source.name), "dead-lettered"
-	}
-	r := report.Result{Name: fmt.Sprintf("%d messages die within %v, %s", n, expirySpan, how)}
-	b.declare(dead, source)
-	due := clock() + time.Duration(n)*time.Second/expiryFillRate + 3*time.Second
-	b.stayFor(due, n, source.name)
-	b.pause(due - clock())
-	var taken []time.Duration
-	b.cost(&r, func() int {
-		taken = b.useUntil(source.name, func() bool {
-			if deadLetter {
-				return b.ready(dead.name) == n
-			}
-			return b.ready(source.name) < n/1000
-		})
-		return n
-	})
-	r.Times = report.QuantilesOf(taken)
-	r.Note("publishes and gets at that queue meanwhile", float64(len(taken)), "")
-	b.remove(source, dead)
-	return r
-}
-
-// stayFor publishes messages that expire within a span from an instant.
-func (b *bench) stayFor(due time.Duration, n int, queue string) {
-	l := b.filler(newLedger(fillers), 0, n, smallSize, queue)
-	for _, p := range l.publishers {
-		p.set = func(m *client.Message) {
-			m.TTL = between(0, expirySpan) + max(due-clock(), time.Millisecond).Truncate(time.Millisecond) + time.Millisecond
-		}
-	}
-	b.fill(l, nil)
-	if clock() > due {
-		must(errSetupTooSlow)
-	}
-}
-
-var errSetupTooSlow = errors.New("the time was up before all was in place")
-
-// useUntil repeatedly publishes a message with high priority to a queue and gets it back, until
-// done returns true; it returns how long each pair took.
-func (b *bench) useUntil(name string, done func() bool) (taken []time.Duration) {
-	ctx, stop := context.WithTimeoutCause(b.ctx, stall+2*time.Minute, errStalled)
-	defer stop()
-	var over atomic.Bool
-	using := make(chan error, 1)
-	go func() { using <- try(func() { taken = b.use(ctx, name, &over) }) }()
-	err := try(func() {
-		for !done() {
-			must(pause(ctx, expiryPoll))
-		}
-	})
-	over.Store(true)
-	must(errors.Join(err, <-using))
-	return taken
-}
-
-func (b *bench) use(ctx context.Context, name string, over *atomic.Bool) (taken []time.Duration) {
-	ch, end := b.channel(b.uri(0))
-	defer end()
-	must(ch.Confirm(false))
-	for !over.Load() {
-		began := clock()
-		c := get(ch.PublishWithDeferredConfirmWithContext(ctx, "", name, false, false, amqp.Publishing{Priority: 9}))
-		get(c.WaitContext(ctx))
-		d, ok, err := ch.Get(name, false)
-		must(err)
-		taken = append(taken, clock()-began)
-		if ok {
-			must(d.Ack(false))
-		}
-	}
-	return taken
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -380,7 +379,7 @@ var pages = []struct{ name, path string }{
 // readPages measures how long pages of the HTTP API and scrapes take.
 func (c *crowd) readPages() {
 	r := c.result("HTTP with %d queues")
-	scraped, began := c.metricsAddress(), clock()
+	scraped, began := get(c.own.Nodes[0].Metrics()), clock()
 	for _, p := range pages {
 		url := "http://" + c.own.Nodes[0].HTTP + p.path
 		if strings.HasPrefix(p.path, "/metrics") {
@@ -401,21 +400,6 @@ func (c *crowd) readPages() {
 	}
 	r.Seconds = (clock() - began).Seconds()
 	c.keep(r)
-}
-
-// metricsAddress asks the first node where it is scraped.
-func (c *crowd) metricsAddress() string {
-	var status struct {
-		Listeners []struct{ Protocol, Address string }
-	}
-	must(json.Unmarshal(get(fetch(c.ctx, "http://"+c.own.Nodes[0].HTTP+"/api/quorate/status")), &status))
-	for _, l := range status.Listeners {
-		if l.Protocol == "http/prometheus" {
-			return l.Address
-		}
-	}
-	must(errors.New("the node serves no metrics"))
-	return ""
 }
 
 func fetch(ctx context.Context, url string) ([]byte, error) {

@@ -104,47 +104,45 @@ func value(column int, r *Result, missing string) string {
 // What was not measured stays empty.
 func Publish(w io.Writer, results []Result, file string) error {
 	fmt.Fprintln(w, Heading())
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "run\t")
+	head := []string{"run"}
 	for _, c := range columns {
-		fmt.Fprint(t, c.name, "\t")
+		head = append(head, c.name)
 	}
-	fmt.Fprintln(t)
-	for i := range results {
-		fmt.Fprint(t, results[i].Name, "\t")
+	rows := [][]string{head}
+	for _, r := range results {
+		row := []string{r.Name}
 		for k := range columns {
-			fmt.Fprint(t, value(k, &results[i], ""), "\t")
+			row = append(row, value(k, &r, ""))
 		}
-		fmt.Fprintln(t)
+		rows = append(rows, row)
 	}
-	return finish(t, w, results, file)
+	return write(w, rows, results, file)
 }
 
 // Compare prints for each run what every broker measured and, beside it, the ratio of the first broker's
 // value to it, and writes the JSON if a file is named. A dash stands for what was not measured.
 func Compare(w io.Writer, brokers []string, results []Result, file string) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprint(t, "run\tbroker\t")
+	head := []string{"run", "broker"}
 	for _, k := range shown {
-		fmt.Fprint(t, columns[k].name, "\t")
+		head = append(head, columns[k].name)
 	}
-	fmt.Fprintf(t, "|\t%s / it: msg/s\tp50\tp99\tmax\tCPU\twritten\tRSS\t\n", brokers[0])
+	rows := [][]string{append(head, "|", brokers[0]+" / it: msg/s", "p50", "p99", "max", "CPU", "written", "RSS")}
 	for _, run := range runNames(results) {
 		first := resultOf(results, run, brokers[0])
 		for _, b := range brokers {
 			r := resultOf(results, run, b)
-			fmt.Fprint(t, run, "\t", b, "\t")
+			row := []string{run, b}
 			for _, k := range shown {
-				fmt.Fprint(t, value(k, &r, "–"), "\t")
+				row = append(row, value(k, &r, "–"))
 			}
-			fmt.Fprint(t, "|\t")
+			row = append(row, "|")
 			for _, k := range ratios {
-				fmt.Fprint(t, ratio(b == brokers[0], columns[k].of(&first), columns[k].of(&r)), "\t")
+				row = append(row, ratio(b == brokers[0], columns[k].of(&first), columns[k].of(&r)))
 			}
-			fmt.Fprintln(t)
+			rows = append(rows, row)
 		}
 	}
-	return finish(t, w, results, file)
+	return write(w, rows, results, file)
 }
 
 // ratio is empty where nothing is compared, and a dash if one of the two was not measured.
@@ -158,8 +156,12 @@ func ratio(itself bool, a, b float64) string {
 	return fmt.Sprintf("%.2f", a/b)
 }
 
-// finish ends a table with the notes below it.
-func finish(t *tabwriter.Writer, w io.Writer, results []Result, file string) error {
+// write writes a table with the notes below it.
+func write(w io.Writer, rows [][]string, results []Result, file string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.Join(row, "\t")+"\t")
+	}
 	if err := t.Flush(); err != nil {
 		return err
 	}

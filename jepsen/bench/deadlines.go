@@ -345,3 +345,93 @@ func (s *slowRun) close() {
 	}
 	all.Wait()
 }
+
+const (
+	// expiryFillRate is how many messages a second are at least published to expire.
+	expiryFillRate = 30_000
+	// expirySpan is the time within which all of them expire.
+	expirySpan = time.Second
+	// expiryPoll is how often the number of remaining messages is read.
+	expiryPoll = 20 * time.Millisecond
+)
+
+// expireAll fills a queue with messages whose deadlines are drawn from one second, and measures how
+// fast they leave it, for another queue or for good, and how long a publish and a get at that queue
+// take meanwhile.
+func (b *bench) expireAll(n int, deadLetter bool) report.Result {
+	dead, source, how := queue{name: "bench-mortal-dead"}, queue{name: "bench-mortal"}, "dropped"
+	if deadLetter {
+		source, how = lettersTo(dead.name, source.name), "dead-lettered"
+	}
+	r := report.Result{Name: fmt.Sprintf("%d messages die within %v, %s", n, expirySpan, how)}
+	b.declare(dead, source)
+	due := clock() + time.Duration(n)*time.Second/expiryFillRate + 3*time.Second
+	b.stayFor(due, n, source.name)
+	b.pause(due - clock())
+	var taken []time.Duration
+	b.cost(&r, func() int {
+		taken = b.useUntil(source.name, func() bool {
+			if deadLetter {
+				return b.ready(dead.name) == n
+			}
+			return b.ready(source.name) < n/1000
+		})
+		return n
+	})
+	r.Times = report.QuantilesOf(taken)
+	r.Note("publishes and gets at that queue meanwhile", float64(len(taken)), "")
+	b.remove(source, dead)
+	return r
+}
+
+// stayFor publishes messages that expire within a span from an instant.
+func (b *bench) stayFor(due time.Duration, n int, queue string) {
+	l := b.filler(newLedger(fillers), 0, n, smallSize, queue)
+	for _, p := range l.publishers {
+		p.set = func(m *client.Message) {
+			m.TTL = between(0, expirySpan) + max(due-clock(), time.Millisecond).Truncate(time.Millisecond) + time.Millisecond
+		}
+	}
+	b.fill(l, nil)
+	if clock() > due {
+		must(errSetupTooSlow)
+	}
+}
+
+var errSetupTooSlow = errors.New("the time was up before all was in place")
+
+// useUntil repeatedly publishes a message with high priority to a queue and gets it back, until
+// done returns true; it returns how long each pair took.
+func (b *bench) useUntil(name string, done func() bool) (taken []time.Duration) {
+	ctx, stop := context.WithTimeoutCause(b.ctx, stall+2*time.Minute, errStalled)
+	defer stop()
+	var over atomic.Bool
+	using := make(chan error, 1)
+	go func() { using <- try(func() { taken = b.use(ctx, name, &over) }) }()
+	err := try(func() {
+		for !done() {
+			must(pause(ctx, expiryPoll))
+		}
+	})
+	over.Store(true)
+	must(errors.Join(err, <-using))
+	return taken
+}
+
+func (b *bench) use(ctx context.Context, name string, over *atomic.Bool) (taken []time.Duration) {
+	ch, end := b.channel(b.uri(0))
+	defer end()
+	must(ch.Confirm(false))
+	for !over.Load() {
+		began := clock()
+		c := get(ch.PublishWithDeferredConfirmWithContext(ctx, "", name, false, false, amqp.Publishing{Priority: 9}))
+		get(c.WaitContext(ctx))
+		d, ok, err := ch.Get(name, false)
+		must(err)
+		taken = append(taken, clock()-began)
+		if ok {
+			must(d.Ack(false))
+		}
+	}
+	return taken
+}
