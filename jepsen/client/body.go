@@ -50,5 +50,5 @@ func checksum(b []byte) uint32 {
 // headsum is a checksum of the key and the length alone.
 func headsum(b []byte) uint32 {
 	const spread = 0x9e3779b97f4a7c15 // odd, with bits everywhere
-	return ^uint32((binary.BigEndian.Uint64(b) ^ uint64(len(b))<<40) * spread >> 32)
+	return uint32((binary.BigEndian.Uint64(b) ^ uint64(len(b))<<40) * spread >> 32)
 }
