@@ -10,9 +10,9 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/jepsen/client"
+	"github.com/quorate/quorate/jepsen/internal/await"
 	"github.com/quorate/quorate/jepsen/report"
 )
 
@@ -171,31 +171,34 @@ const (
 func (b *bench) timeouts(n int) report.Result {
 	r := report.Result{Name: fmt.Sprintf("%d consumers time out at once", n)}
 	elsewhere := queue{"bench-slow-elsewhere", amqp.Table{"x-max-length": 1000}} // none of its consumers times out
-	s := &slowRun{queues: numbered("bench-slow-", min(slowQueues, n)), n: n, notices: make([]atomic.Int32, n), changed: make(chan struct{}, 1)}
+	s := &slowRun{queues: numbered("bench-slow-", min(slowQueues, n)), n: n, notices: make([]atomic.Int32, n)}
 	b.declare(append(s.queues, elsewhere)...)
 	defer s.close()
 	s.prepare(b)
 	var probed samples
+	var before *report.Quantiles
+	var meanwhile []time.Duration
 	var over atomic.Bool
-	probing, ctx := errgroup.WithContext(b.ctx)
-	probing.Go(func() error {
-		p := publisher{uri: b.uri(0), queues: []string{elsewhere.name}, size: smallSize, window: slowWindow, rate: slowProbes, taken: &probed,
-			more: func(uint64) bool { return !over.Load() }}
-		return p.run(ctx, newLedger(1))
-	})
-	defer over.Store(true)
-	must(pause(ctx, s.due-clock()-slowCalm))
-	probed.take()
-	must(pause(ctx, s.due-clock()))
-	before := probed.quantiles()
-	b.cost(&r, func() int {
-		must(s.await(ctx))
-		return n
-	})
-	must(pause(ctx, s.due+slowAtLeast-clock()))
-	meanwhile := probed.take()
-	over.Store(true)
-	must(probing.Wait())
+	probe := &load{ledger: newLedger(1), publishers: []*publisher{{
+		uri: b.uri(0), queues: []string{elsewhere.name}, size: smallSize, window: slowWindow, rate: slowProbes, taken: &probed,
+		more: func(uint64) bool { return !over.Load() },
+	}}}
+	probe.meanwhile = func(ctx context.Context) error {
+		defer over.Store(true)
+		return try(func() {
+			must(pause(ctx, s.due-clock()-slowCalm))
+			probed.take()
+			must(pause(ctx, s.due-clock()))
+			before = probed.quantiles()
+			b.cost(&r, func() int {
+				must(s.await(ctx))
+				return n
+			})
+			must(pause(ctx, s.due+slowAtLeast-clock()))
+			meanwhile = probed.take()
+		})
+	}
+	b.fill(probe, nil)
 	s.check()
 	if r.Times = report.QuantilesOf(meanwhile); r.Times == nil || before == nil {
 		must(errors.New("another queue confirmed nothing"))
@@ -221,7 +224,6 @@ type slowRun struct {
 	notices              []atomic.Int32 // by consumer
 	noticedAll, back     atomic.Int32
 	lastNotice, lastBack atomic.Int64 // by clock
-	changed              chan struct{}
 }
 
 // prepare fills the queues, has the slow consumers take what is in them, and others wait for what goes back.
@@ -252,7 +254,6 @@ func (s *slowRun) prepare(b *bench) {
 			for range from {
 				s.lastBack.Store(int64(clock()))
 				s.back.Add(1)
-				s.wake()
 			}
 		}()
 	}
@@ -268,7 +269,6 @@ func (s *slowRun) beSlow(ctx context.Context, ch *amqp.Channel, first, last int)
 			}
 			s.lastNotice.Store(int64(clock()))
 			s.noticedAll.Add(1)
-			s.wake()
 		}
 	}()
 	if err := ch.Qos(1, 0, false); err != nil {
@@ -297,28 +297,14 @@ func (s *slowRun) beSlow(ctx context.Context, ch *amqp.Channel, first, last int)
 	return nil
 }
 
-func (s *slowRun) wake() {
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
-}
-
 // await waits until all messages are back and all clients are notified.
 func (s *slowRun) await(ctx context.Context) error {
-	quiet := time.NewTimer(stall)
-	defer quiet.Stop()
-	for int(s.back.Load()) < s.n || int(s.noticedAll.Load()) < s.n {
-		select {
-		case <-s.changed:
-			quiet.Reset(stall)
-		case <-quiet.C:
-			return fmt.Errorf("%d messages of %d are back, %d clients told: %w", s.back.Load(), s.n, s.noticedAll.Load(), errStalled)
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-	return nil
+	ctx, cancel := context.WithTimeout(ctx, stall+time.Duration(s.n)*slowSetup)
+	defer cancel()
+	return await.Until(ctx, settlePoll, fmt.Sprintf("%d messages to be back and as many clients to be told", s.n), func() (bool, error) {
+		back, told := s.back.Load(), s.noticedAll.Load()
+		return int(back) >= s.n && int(told) >= s.n, fmt.Errorf("%d and %d", back, told)
+	})
 }
 
 // check uses each channel, so that everything in transit has arrived, and checks that every client

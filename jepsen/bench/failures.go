@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -76,10 +75,13 @@ func (b *bench) failover(f failover) report.Result {
 			window: failRate * 20, more: during(length), rate: failRate / f.queues,
 		})
 	}
+	l.meanwhile = func(ctx context.Context) error { return errors.Join(pause(ctx, failAfter), b.fail(ctx, f, node)) }
+	within := *b
 	ctx, stop := context.WithTimeoutCause(b.ctx, failTimeout, errNoFailover)
 	defer stop()
+	within.ctx = ctx
 	began := clock()
-	err := flow(ctx, l, func(ctx context.Context) error { return errors.Join(pause(ctx, failAfter), b.fail(ctx, f, node)) })
+	err := try(func() { within.fill(l, nil) })
 	r.Seconds = (clock() - began).Seconds()
 	if !f.lives() {
 		err = errors.Join(err, b.on.rejoin(b.ctx, node))
@@ -95,21 +97,6 @@ func (b *bench) failover(f failover) report.Result {
 	r.Note("longest confirm gap of any queue", r.Times.Max/1e3, "s")
 	b.remove(queues...)
 	return r
-}
-
-// flow publishes to the end, and meanwhile calls do.
-func flow(ctx context.Context, l *load, do func(ctx context.Context) error) error {
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	var doing sync.WaitGroup
-	doing.Go(func() {
-		if err := do(ctx); err != nil {
-			fail(err)
-		}
-	})
-	l.publish(ctx, fail)
-	doing.Wait()
-	return context.Cause(ctx)
 }
 
 // fail makes a node fail as the run has it.
@@ -157,18 +144,17 @@ func (b *bench) heldThroughKill(n int, from, to time.Duration) {
 	others := &bench{ctx: b.ctx, target: b.without(node)}
 	l, late := others.one(others.expiring(source.name, n, from, to), dead.name, 1000, 1)
 	var phases [3][]time.Duration
-	var killing errgroup.Group
-	killing.Go(func() error {
-		if err := pause(b.ctx, holdBefore); err != nil {
+	l.meanwhile = func(ctx context.Context) error {
+		if err := pause(ctx, holdBefore); err != nil {
 			return err
 		}
 		phases[0] = late.take()
-		err := errors.Join(b.on.kill(b.ctx, node), pause(b.ctx, holdDuring))
+		err := errors.Join(b.on.kill(ctx, node), pause(ctx, holdDuring))
 		phases[1] = late.take()
 		return err
-	})
+	}
 	err := try(func() { others.run(l, nil) })
-	must(errors.Join(err, killing.Wait(), b.on.rejoin(b.ctx, node)))
+	must(errors.Join(err, b.on.rejoin(b.ctx, node)))
 	phases[2] = late.take()
 	for i, phase := range []string{"before", "during", "after"} {
 		b.keep(report.Result{
@@ -212,10 +198,11 @@ func (b *bench) followerAway(waiting int, away time.Duration) report.Result {
 	consuming, leave := context.WithCancel(b.ctx)
 	consumed := make(chan error, 1)
 	go func() { consumed <- c.run(consuming, book, func() {}) }()
-	err := flow(b.ctx, &load{ledger: book, publishers: []*publisher{&live}}, func(ctx context.Context) error {
+	flow := &load{ledger: book, publishers: []*publisher{&live}, meanwhile: func(ctx context.Context) error {
 		defer over.Store(true)
 		return try(func() { b.awayAndBack(ctx, q.name, follower, away, &sent, &r) })
-	})
+	}}
+	err := try(func() { b.fill(flow, nil) })
 	leave()
 	must(errors.Join(err, <-consumed))
 	r.Messages = float64(sent.Load())

@@ -121,6 +121,8 @@ type load struct {
 	publishers []*publisher
 	consumers  []*consumer
 	ledger     *ledger
+	// meanwhile, if set, happens while they publish, which is not over before it is.
+	meanwhile func(ctx context.Context) error
 }
 
 // run publishes and consumes until everything confirmed has arrived, checks that each message arrived once, and
@@ -188,6 +190,13 @@ func (b *bench) fill(l *load, r *report.Result) {
 // publish runs the publishers to their end.
 func (l *load) publish(ctx context.Context, fail context.CancelCauseFunc) {
 	var all sync.WaitGroup
+	if l.meanwhile != nil {
+		all.Go(func() {
+			if err := l.meanwhile(ctx); err != nil {
+				fail(err)
+			}
+		})
+	}
 	for i, p := range l.publishers {
 		all.Go(func() {
 			if err := p.run(ctx, l.ledger); err != nil {
