@@ -89,8 +89,6 @@ func (b *bench) heldLocks(n, rounds int, way renewing) report.Result {
 
 // tagsOf takes n deliveries.
 func tagsOf(ctx context.Context, from <-chan amqp.Delivery, n int) (tags []uint64, err error) {
-	quiet := time.NewTimer(stall)
-	defer quiet.Stop()
 	for len(tags) < n {
 		select {
 		case d, ok := <-from:
@@ -98,8 +96,7 @@ func tagsOf(ctx context.Context, from <-chan amqp.Delivery, n int) (tags []uint6
 				return nil, errClosed
 			}
 			tags = append(tags, d.DeliveryTag)
-			quiet.Reset(stall)
-		case <-quiet.C:
+		case <-time.After(stall):
 			return nil, errStalled
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)

@@ -55,7 +55,7 @@ func residentBytes(pids []int) (sum float64, err error) {
 	return sum, nil
 }
 
-// counted adds up a number that a file of /proc has behind a word; 0 if it has none, the process or thread has
+// counted returns the number that a file of /proc has behind a word; 0 if it has none, the process or thread has
 // ended, or the system does not show it to this user.
 func counted(file, word string) (float64, error) {
 	text, err := os.ReadFile(file)
