@@ -87,6 +87,9 @@ type step struct {
 
 // steps runs those that were selected, each when the servers are idle, or after that time.
 func (b *bench) steps(only string, bound time.Duration, all []step) {
+	if !slices.ContainsFunc(all, func(s step) bool { return selected(s.name, only) }) {
+		must(fmt.Errorf("-only %q: no measurement has such a name", only))
+	}
 	for _, s := range all {
 		if !selected(s.name, only) {
 			continue

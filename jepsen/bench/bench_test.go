@@ -263,6 +263,14 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// Who misspells a measurement is not left with an empty table.
+func TestNothingSelected(t *testing.T) {
+	b := &bench{ctx: t.Context(), target: &target{}}
+	if err := try(func() { b.steps("rolling", 0, []step{{"rate", func() {}}}) }); err == nil || !strings.Contains(err.Error(), `"rolling"`) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestSelected(t *testing.T) {
 	for _, c := range []struct {
 		only string
