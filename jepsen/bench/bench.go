@@ -138,13 +138,13 @@ func (b *bench) warmUp(duration time.Duration) {
 }
 
 // each calls do for every number below n, several at a time, until one fails.
-func (b *bench) each(n, atOnce int, do func(k int) error) {
-	all, ctx := errgroup.WithContext(b.ctx)
+func each(ctx context.Context, n, atOnce int, do func(k int) error) {
+	all, until := errgroup.WithContext(ctx)
 	all.SetLimit(atOnce)
-	for k := 0; k < n && ctx.Err() == nil; k++ {
+	for k := 0; k < n && until.Err() == nil; k++ {
 		all.Go(func() error { return do(k) })
 	}
-	must(errors.Join(all.Wait(), b.ctx.Err()))
+	must(errors.Join(all.Wait(), context.Cause(ctx)))
 }
 
 func (b *bench) pause(d time.Duration) { must(pause(b.ctx, d)) }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -297,5 +298,21 @@ func TestKeys(t *testing.T) {
 	}
 	if key, ok := client.Key(client.Brief(nil, keyOf(3, 5), smallest)); !ok || key != keyOf(3, 5) {
 		t.Errorf("%x, %t", key, ok)
+	}
+}
+
+// Each number is worked on, until one fails or the time is over.
+func TestEach(t *testing.T) {
+	var sum atomic.Int64
+	if err := try(func() { each(t.Context(), 100, 7, func(k int) error { sum.Add(int64(k)); return nil }) }); err != nil || sum.Load() != 4950 {
+		t.Errorf("%d: %v", sum.Load(), err)
+	}
+	if err := try(func() { each(t.Context(), 3, 1, func(int) error { return io.EOF }) }); !errors.Is(err, io.EOF) {
+		t.Errorf("one that fails: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := try(func() { each(ctx, 3, 1, func(int) error { return nil }) }); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v", err)
 	}
 }

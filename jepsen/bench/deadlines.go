@@ -70,7 +70,7 @@ func (b *bench) heldLocks(n, rounds int, way renewing) report.Result {
 	}
 	b.cost(&r, func() int {
 		for began, round := clock(), 0; round < rounds; round++ {
-			b.each(len(renew), len(renew), func(i int) error { return renew[i]() })
+			each(b.ctx, len(renew), len(renew), func(i int) error { return renew[i]() })
 			b.pause(began + time.Duration(round+1)*lockEvery - clock())
 		}
 		return renewals
@@ -236,7 +236,7 @@ func (s *slowRun) prepare(b *bench) {
 		}
 		s.chans = append(s.chans, get(s.conns[len(s.conns)-1].Channel()))
 	}
-	b.each(channels, channels, func(i int) error {
+	each(b.ctx, channels, channels, func(i int) error {
 		return s.beSlow(b.ctx, s.chans[i], i*slowPerChannel, min((i+1)*slowPerChannel, s.n))
 	})
 	if clock() > s.due-slowCalm {

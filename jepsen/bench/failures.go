@@ -142,7 +142,7 @@ func (b *bench) heldThroughKill(n int, from, to time.Duration) {
 	b.declare(dead, source)
 	node := get(b.on.leader(b.ctx, source.name))
 	others := &bench{ctx: b.ctx, target: b.without(node)}
-	l, late := others.one(others.expiring(source.name, n, from, to), dead.name, 1000, 1)
+	l, late := others.one(expiring(source.name, n, from, to), dead.name, 1000, 1)
 	var phases [3][]time.Duration
 	l.meanwhile = func(ctx context.Context) error {
 		if err := pause(ctx, holdBefore); err != nil {
@@ -194,17 +194,14 @@ func (b *bench) followerAway(waiting int, away time.Duration) report.Result {
 		sent.Store(n)
 		return !over.Load()
 	}
-	c := &consumer{uri: clients.uri(1), queue: q.name, prefetch: 500, ackEvery: 50}
-	consuming, leave := context.WithCancel(b.ctx)
-	consumed := make(chan error, 1)
-	go func() { consumed <- c.run(consuming, book, func() {}) }()
-	flow := &load{ledger: book, publishers: []*publisher{&live}, meanwhile: func(ctx context.Context) error {
-		defer over.Store(true)
-		return try(func() { b.awayAndBack(ctx, q.name, follower, away, &sent, &r) })
-	}}
-	err := try(func() { b.fill(flow, nil) })
-	leave()
-	must(errors.Join(err, <-consumed))
+	b.fill(&load{
+		ledger: book, publishers: []*publisher{&live},
+		consumers: []*consumer{{uri: clients.uri(1), queue: q.name, prefetch: 500, ackEvery: 50}},
+		meanwhile: func(ctx context.Context) error {
+			defer over.Store(true)
+			return try(func() { b.awayAndBack(ctx, q.name, follower, away, &sent, &r) })
+		},
+	}, nil)
 	r.Messages = float64(sent.Load())
 	b.remove(q)
 	return r
@@ -257,7 +254,7 @@ func (b *bench) restartOfAll(queues int) report.Result {
 		p := publisher{uri: b.uri(i), queues: []string{all[i].name}, size: awaySize, window: 10, more: upTo(10)}
 		return p.run(ctx, newLedger(1))
 	}
-	b.each(queues, queues, func(i int) error { return confirm(b.ctx, i) })
+	each(b.ctx, queues, queues, func(i int) error { return confirm(b.ctx, i) })
 	for i := range b.own.Nodes {
 		must(b.on.kill(b.ctx, i))
 	}
@@ -269,7 +266,7 @@ func (b *bench) restartOfAll(queues int) report.Result {
 	ctx, cancel := context.WithTimeout(b.ctx, restartLimit)
 	defer cancel()
 	taken := make([]time.Duration, queues)
-	b.each(queues, queues, func(i int) error {
+	each(b.ctx, queues, queues, func(i int) error {
 		return await.Until(ctx, 20*time.Millisecond, all[i].name+" to confirm", func() (bool, error) {
 			conn, err := client.Connect(ctx, b.uri(i)) // a publisher would wait for longer to try again
 			if err == nil {

@@ -103,22 +103,12 @@ func (g *growth) waiting(n int) report.Result {
 	if n > 0 {
 		progress("%d messages wait after %.0f s", n, (clock() - began).Seconds())
 	}
-	flowing := &load{ledger: book, publishers: []*publisher{{uri: g.uri(0), queues: []string{q.name}, size: g.size, window: 5000, more: upTo(g.n), rate: g.rate}}}
-	c := consumer{uri: g.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, interval: time.Second / time.Duration(g.rate)}
-	g.row(&r, []queue{q}, func() {
-		ctx, cancel := context.WithCancel(g.ctx)
-		defer cancel()
-		consumed, subscribed := make(chan error, 1), make(chan struct{}, 1)
-		go func() { consumed <- c.run(ctx, book, func() { subscribed <- struct{}{} }) }()
-		select {
-		case <-subscribed:
-		case err := <-consumed:
-			must(errors.Join(errClosed, err))
-		}
-		g.fill(flowing, &r)
-		cancel()
-		must(<-consumed)
-	})
+	flow := &load{
+		ledger:     book,
+		publishers: []*publisher{{uri: g.uri(0), queues: []string{q.name}, size: g.size, window: 5000, more: upTo(g.n), rate: g.rate}},
+		consumers:  []*consumer{{uri: g.uri(1), queue: q.name, prefetch: 500, ackEvery: 50, interval: time.Second / time.Duration(g.rate)}},
+	}
+	g.row(&r, []queue{q}, func() { g.fill(flow, &r) })
 	g.drain(book, q)
 	g.remove(q)
 	return r

@@ -126,8 +126,33 @@ type load struct {
 }
 
 // run publishes and consumes until everything confirmed has arrived, checks that each message arrived once, and
-// adds the cost to r, unless that is nil. With publishers it counts from when all have subscribed.
+// adds the cost to r, unless that is nil.
 func (b *bench) run(l *load, r *report.Result) {
+	err := b.work(l, r, func(ctx context.Context) (uint64, error) {
+		err := l.ledger.await(ctx)
+		confirmed, _ := l.ledger.sums()
+		return confirmed, err
+	})
+	// What was lost or doubled explains a stall better than the stall does.
+	if wrong := l.ledger.check(); wrong != nil && (err == nil || errors.Is(err, errStalled)) {
+		err = errors.Join(wrong, err)
+	}
+	must(err)
+}
+
+// fill publishes, and consumes meanwhile if there are consumers, and adds the cost to r, unless that is nil. What is
+// not consumed then stays.
+func (b *bench) fill(l *load, r *report.Result) {
+	before, _ := l.ledger.sums()
+	must(b.work(l, r, func(context.Context) (uint64, error) {
+		confirmed, _ := l.ledger.sums()
+		return confirmed - before, nil
+	}))
+}
+
+// work has consumers consume until the publishers and then end have returned. The cost of as many messages as end
+// counts is that from when all have subscribed, or, without publishers, from when they are about to.
+func (b *bench) work(l *load, r *report.Result, end func(ctx context.Context) (n uint64, err error)) (err error) {
 	ctx, fail := context.WithCancelCause(b.ctx)
 	defer fail(nil)
 	consuming, stop := context.WithCancel(ctx)
@@ -154,37 +179,19 @@ func (b *bench) run(l *load, r *report.Result) {
 	if len(l.publishers) > 0 {
 		subscribe()
 	}
-	var err error
 	b.cost(r, func() int {
 		subscribe()
 		l.publish(ctx, fail)
-		err = l.ledger.await(ctx)
-		confirmed, _ := l.ledger.sums()
-		return int(confirmed)
+		var n uint64
+		n, err = end(ctx)
+		return int(n)
 	})
 	stop()
 	consumers.Wait()
 	if err == nil {
 		err = context.Cause(ctx)
 	}
-	// What was lost or doubled explains a stall better than the stall does.
-	if wrong := l.ledger.check(); wrong != nil && (err == nil || errors.Is(err, errStalled)) {
-		err = errors.Join(wrong, err)
-	}
-	must(err)
-}
-
-// fill publishes, and adds the cost to r, unless that is nil.
-func (b *bench) fill(l *load, r *report.Result) {
-	ctx, fail := context.WithCancelCause(b.ctx)
-	defer fail(nil)
-	before, _ := l.ledger.sums()
-	b.cost(r, func() int {
-		l.publish(ctx, fail)
-		confirmed, _ := l.ledger.sums()
-		return int(confirmed - before)
-	})
-	must(context.Cause(ctx))
+	return err
 }
 
 // publish runs the publishers to their end.

@@ -166,7 +166,7 @@ func (b *bench) lateness(n int, from, to time.Duration) report.Result {
 	dead := queue{name: "bench-dead"}
 	source := lettersTo(dead.name, "bench-ttl")
 	b.declare(dead, source)
-	l, late := b.one(b.expiring(source.name, n, from, to), dead.name, 1000, 1)
+	l, late := b.one(expiring(source.name, n, from, to), dead.name, 1000, 1)
 	b.run(l, &r)
 	noteLateness(&r, late)
 	b.remove(source, dead)
@@ -174,9 +174,9 @@ func (b *bench) lateness(n int, from, to time.Duration) report.Result {
 }
 
 // expiring publishes messages whose lives are drawn from a range.
-func (b *bench) expiring(queue string, n int, from, to time.Duration) publisher {
+func expiring(queue string, n int, from, to time.Duration) publisher {
 	return publisher{
-		uri: b.uri(0), queues: []string{queue}, size: 256, window: 1000, more: upTo(n), rate: ttlRate,
+		queues: []string{queue}, size: 256, window: 1000, more: upTo(n), rate: ttlRate,
 		set: func(m *client.Message) { m.TTL = between(from, to) },
 	}
 }
@@ -312,7 +312,7 @@ func (b *bench) backlog(n, size int, between func(queue string, fill *report.Res
 	s := defaultShape
 	s.messages, s.size = n, size
 	l := s.load(b.target, []queue{q})
-	b.fill(l, &fill)
+	b.fill(&load{ledger: l.ledger, publishers: l.publishers}, &fill)
 	l.publishers = nil // their messages wait
 	if len(b.pids) > 0 {
 		fill.Note("resident memory per waiting message and server", (get(residentBytes(b.pids))-before)/fill.Messages/float64(len(b.pids)), "bytes")
@@ -380,13 +380,13 @@ func (b *bench) idle(connections, channels int) report.Result {
 	before := resident()
 	b.cost(&r, func() int {
 		began := clock()
-		b.each(connections, idleDialers, func(k int) (err error) {
+		each(b.ctx, connections, idleDialers, func(k int) (err error) {
 			all[k], err = amqp.DialConfig(b.uri(0), amqp.Config{Heartbeat: idleHeartbeat, Dial: amqp.DefaultDial(dialTimeout)})
 			return err
 		})
 		opened := clock() - began
 		connected := resident()
-		b.each(channels, idleDialers, func(k int) error {
+		each(b.ctx, channels, idleDialers, func(k int) error {
 			_, err := all[k%connections].Channel()
 			return err
 		})

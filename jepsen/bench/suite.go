@@ -88,7 +88,12 @@ func suiteFlags(f flags, l *lab) func(*bench) {
 			{int(*away), step{"follower away", func() { b.keep(b.followerAway(*behind, *away)) }}},
 			{*restarts, step{"restart of all", func() { b.keep(b.restartOfAll(*restarts)) }}},
 			{*passed, step{"pinned", func() { b.keep(b.pinned(*passed, s.size, b.data)) }}},
-			{*waiting, step{"backlog", func() { b.backlog(*waiting, s.size, b.restarts(*waiting)) }}},
+			{*waiting, step{"backlog", func() {
+				b.backlog(*waiting, s.size, func(queue string, r *report.Result) {
+					b.restart(queue, *waiting, b.own.Nodes[:1], "one node serves again after", r)
+					b.restart(queue, *waiting, b.own.Nodes, "the whole cluster serves again after", r)
+				})
+			}}},
 		} {
 			if st.n > 0 {
 				all = append(all, st.step)
@@ -110,14 +115,6 @@ func (b *bench) lockedThroughput(s shape) {
 	}
 	with.Note("of that without", 100*with.PerSecond/without.PerSecond, "%")
 	b.keep(without, with)
-}
-
-// restarts kills and restarts a node and then all nodes while n messages wait.
-func (b *bench) restarts(n int) func(queue string, r *report.Result) {
-	return func(queue string, r *report.Result) {
-		b.restart(queue, n, b.own.Nodes[:1], "one node serves again after", r)
-		b.restart(queue, n, b.own.Nodes, "the whole cluster serves again after", r)
-	}
 }
 
 // restart kills nodes, starts them again, and measures the time from the start until each answers

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/jepsen/cluster"
 	"github.com/quorate/quorate/jepsen/internal/long"
+	"github.com/quorate/quorate/jepsen/report"
 )
 
 // mustLab has a cluster measured.
@@ -39,7 +40,11 @@ func TestLoads(t *testing.T) {
 		b.keep(b.fixedRate(upTo(500), 200, 1000))
 		b.keep(b.lateness(500, 100*time.Millisecond, 300*time.Millisecond))
 		b.keep(b.groups(200))
-		b.backlog(2000, 100, nil)
+		b.backlog(2000, 100, func(queue string, _ *report.Result) {
+			if n := b.ready(queue); n != 2000 {
+				t.Errorf("%d messages wait", n)
+			}
+		})
 		b.forwarded(500)
 		g := &growth{b, 1000, 100, 1000}
 		b.keep(g.active(7))
