@@ -32,7 +32,7 @@ BARE = CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false
 RELEASE = $(BARE) -ldflags='-s -w'
 GENERATED = '*.pb.go' '*_vtproto.pb.go' '*_gen.go'
 
-.PHONY: help run build test test-race test-cluster check vulncheck reproducible site sbom dist packages image image-test manifests probes release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
+.PHONY: help run build test test-race test-cluster check vulncheck reproducible site sbom dist packages image image-test manifests probes release bench bench-queues bench-connections bench-growth bench-soak bench-backup bench-rolling bench-peers client-suite client-suites rabbit-hole upgrade chaos chaos-runs fuzz mutants generate
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,8 @@ run: ## build the server and start a three-node cluster on loopback (NODES=3, DA
 	@bin/quorate dev --nodes $(NODES) --data-dir $(DATA)
 
 build: ## build the binaries into bin/: static, and the same bytes wherever they are built
-	$(RELEASE) -o bin/ $(PROGRAMS) ./cmd/quorate-bench
+	$(RELEASE) -o bin/ $(PROGRAMS)
+	$(RELEASE) -o bin/quorate-bench ./jepsen/bench
 
 test: ## what everybody runs: every package, without its long tests (SLOWEST=30: list the slowest)
 	$(TESTRUN) -short -vet=off -tags invariants,testoptions -p 3 -timeout 10m $(SLOW_PKGS) ./...
@@ -152,7 +153,10 @@ bench-soak: build ## 70 % of the highest rate for long, and whether it stays fla
 	bin/quorate-bench soak --binary bin/quorate --duration $(SOAK) $(BENCH_FLAGS)
 
 bench-backup: build ## backups under 5,000 messages a second, a restore, and whether all is there (BENCH_FLAGS=)
-	bin/quorate-bench backup --binary bin/quorate --backlog 500000 $(BENCH_FLAGS)
+	$(GO) test ./jepsen -run '^TestBackup$$' -count 1 -v -timeout 0 -jepsen.binary ../bin/quorate -jepsen.backlog 500000 -jepsen.rate 5000 $(BENCH_FLAGS)
+
+bench-rolling: build ## every node restarted in turn, with drains and by SIGKILL, and how long publishers wait (BENCH_FLAGS=)
+	$(GO) test ./jepsen -run '^TestRollingRestart$$' -count 1 -v -timeout 0 -jepsen.binary ../bin/quorate -jepsen.queues 1000 -jepsen.rate 1000 $(BENCH_FLAGS)
 
 bench-peers: build ## the same loads on RabbitMQ and NATS JetStream, side by side (RUNS=1: medians of so many)
 	bin/quorate-bench peers --binary bin/quorate --runs $(RUNS) $(BENCH_FLAGS)

@@ -23,7 +23,7 @@ func TestBrief(t *testing.T) {
 
 func (r *run) checkRestarts() {
 	r.Helper()
-	r.mustKeepWhile("brief", briefQueues, true, func() error {
+	r.mustKeepWhile("brief", briefQueues, rollRate, true, func() error {
 		for _, f := range []nemesis.Fault{
 			nemesis.KillLeader("brief-1"),
 			nemesis.StopOne(func(nodes int) int { return nodes }),

@@ -44,7 +44,7 @@ func TestUpgrade(t *testing.T) {
 	old := mustBuildBefore(t)
 	held, this := program{"this one, held back", binary, supporting(versionBefore)}, program{"this one", binary, supporting(0)}
 	r := mustStartWith(t, 5*time.Minute, cluster.Options{Binary: old.binary, Args: old.more})
-	r.mustKeepWhile("upgraded", upgradeQueues, false, func() error { return r.upgrade(old, held, this) })
+	r.mustKeepWhile("upgraded", upgradeQueues, rollRate, false, func() error { return r.upgrade(old, held, this) })
 }
 
 // mustBuildBefore returns the version before.

@@ -55,12 +55,12 @@ var importRules = []importRule{
 	{tree: "cmd/quorate", project: []string{"..."}},
 	{tree: "cmd/quorate/...", project: []string{"..."}},
 	{tree: "cmd/quoratectl/...", project: []string{"cmd/quoratectl/...", "fsm/pattern", "cluster/mgmt/api", "cluster/certs", "cluster/backup/archive"}},
-	// The benchmark is outside of the server, like jepsen, and starts nodes with it.
-	{tree: "cmd/quorate-bench/...", project: []string{"cmd/quorate-bench/...", "jepsen/cluster", "cluster/mgmt/api", "cmd/tidy/page"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/sync/..."}},
 	{tree: "cmd/testrun"},
 	{tree: "cmd/tidy/...", project: []string{"cmd/tidy/page"}},
 
 	{tree: "jepsen/typed", project: []string{"jepsen/...", "cmd/tidy/page"}},
+	// A program that says its version as the others do.
+	{tree: "jepsen/bench", project: []string{"jepsen/...", "cluster/mgmt/api", "cmd/tidy/page"}, others: []string{"github.com/rabbitmq/amqp091-go", "github.com/nats-io/nats.go/...", "golang.org/x/sync/..."}},
 	{tree: "jepsen/...", project: []string{"jepsen/..."}},
 	// The builder of images is a module of its own.
 	{tree: "deploy/...", project: none},
@@ -72,7 +72,7 @@ var importRules = []importRule{
 var raftUsers = []string{"cluster/group/...", "cluster/raftlog/...", "cluster/peer/..."}
 
 // outsiders use the binary and the protocol, and import nothing of the server.
-var outsiders = []string{"jepsen/...", "cmd/quorate-bench/...", "docs/examples/..."}
+var outsiders = []string{"jepsen/...", "docs/examples/..."}
 
 // checkImports checks every file against importRules. Test files are exempt, except in
 // a tree that must stay outside of the server (see outsiders).

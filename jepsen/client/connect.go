@@ -20,6 +20,11 @@ func Connect(ctx context.Context, uri string) (*amqp.Connection, error) {
 	return connect(ctx, nil, uri, amqp.Config{})
 }
 
+// ConnectBy is like Connect, over a connection that dial opens.
+func ConnectBy(ctx context.Context, dial Dialer, uri string) (*amqp.Connection, error) {
+	return connect(ctx, dial, uri, amqp.Config{})
+}
+
 // ConnectAs is like Connect, for another user or vhost.
 func ConnectAs(ctx context.Context, uri, user, password, vhost string) (*amqp.Connection, error) {
 	return connect(ctx, nil, uri, amqp.Config{SASL: []amqp.Authentication{&amqp.PlainAuth{Username: user, Password: password}}, Vhost: vhost})

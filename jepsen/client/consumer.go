@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,8 +38,13 @@ type Consumer struct {
 	// Renew is after how many deliveries the consumer leaves in order, so that its acks are
 	// known to hold, and subscribes again; 0: never.
 	Renew int
-	// Subscribes, if set, is called when the consumer is about to subscribe.
+	// Subscribes, if set, is called when the consumer is about to subscribe, and Subscribed when it has.
 	Subscribes func(name string, epoch int)
+	Subscribed func()
+	// Lost, if set, is called with the reason, which may be nil, when the subscription is refused or lost.
+	Lost func(reason error)
+	// Conn, if set, is a connection that consumers share, and that stays open, in place of one of its own.
+	Conn *amqp.Connection
 
 	h     Recorder
 	epoch int
@@ -47,13 +53,14 @@ type Consumer struct {
 
 // subscription is what a consumer has on one connection.
 type subscription struct {
-	conn  *amqp.Connection
-	ch    *amqp.Channel
-	from  <-chan amqp.Delivery
-	ended chan struct{} // closed when nobody reads from any more
-	acked []int         // positions of the deliveries that were acked
-	taken []int         // those that the next ack settles
-	last  uint64        // delivery tag of those
+	conn   *amqp.Connection
+	ch     *amqp.Channel
+	from   <-chan amqp.Delivery
+	closed <-chan *amqp.Error
+	ended  chan struct{} // closed when nobody reads from any more
+	acked  []int         // positions of the deliveries that were acked
+	taken  []int         // those that the next ack settles
+	last   uint64        // delivery tag of those
 }
 
 // Run consumes until ctx ends, and then closes its connection in order, so that its
@@ -67,6 +74,7 @@ func (c *Consumer) Run(ctx context.Context, h Recorder) error {
 	defer pause.Stop()
 	var err error
 	for {
+		reason := error(nil)
 		if err = c.subscribe(ctx); err == nil {
 			switch c.consume(ctx) {
 			case over:
@@ -75,8 +83,12 @@ func (c *Consumer) Run(ctx context.Context, h Recorder) error {
 				_ = c.leave() // or its acks prove nothing
 				continue
 			case gone:
+				reason = why(nil, c.closed)
 				c.lost()
 			}
+		}
+		if c.Lost != nil && ctx.Err() == nil {
+			c.Lost(cmp.Or(err, reason))
 		}
 		select {
 		case <-ctx.Done():
@@ -90,7 +102,7 @@ func (c *Consumer) Run(ctx context.Context, h Recorder) error {
 }
 
 func (c *Consumer) subscribe(ctx context.Context) error {
-	conn, ch, err := channel(ctx, c.Dial, c.URIs, c.First+c.epoch)
+	conn, ch, err := c.channel(ctx)
 	if err != nil {
 		return err
 	}
@@ -104,11 +116,29 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 	}
 	if err != nil {
 		close(c.ended)
-		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
+		c.drop(conn)
 		return err
 	}
-	c.conn, c.ch = conn, ch
+	c.conn, c.ch, c.closed = conn, ch, ch.NotifyClose(make(chan *amqp.Error, 1))
+	if c.Subscribed != nil {
+		c.Subscribed()
+	}
 	return nil
+}
+
+// channel opens one, on a connection of its own if there is no other. drop closes that.
+func (c *Consumer) channel(ctx context.Context) (*amqp.Connection, *amqp.Channel, error) {
+	if c.Conn == nil {
+		return channel(ctx, c.Dial, c.URIs, c.First+c.epoch)
+	}
+	ch, err := c.Conn.Channel()
+	return c.Conn, ch, err
+}
+
+func (c *Consumer) drop(conn *amqp.Connection) {
+	if conn != c.Conn {
+		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
+	}
 }
 
 // Subscribe consumes from several queues, whose deliveries come in one channel until ended is closed. tag
@@ -258,7 +288,7 @@ func (c *Consumer) lost() {
 	close(c.ended)
 	c.h.Acked(c.acked)
 	c.acked, c.taken = c.acked[:0], c.taken[:0]
-	_ = c.conn.CloseDeadline(time.Now().Add(closeTimeout))
+	c.drop(c.conn)
 }
 
 // Record converts a delivery to the form of the history.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -35,6 +36,13 @@ type Publisher struct {
 	Dial   Dialer // nil: TCP
 	Window int    // 0: 256
 	Rate   int    // messages per second; 0: as fast as the window allows
+	// Steady makes up for pauses: what the rate says was due meanwhile is published at once.
+	Steady bool
+	// Plain messages have no ids, and the check of their bodies finds less: they are no larger than they must be, and
+	// cost the client little.
+	Plain bool
+	// Lost, if set, is called with the reason, which may be nil, when the connection is lost.
+	Lost func(reason error)
 	// Hold, if set, keeps the publisher from publishing what is not a repetition while it
 	// returns true.
 	Hold func() bool
@@ -48,6 +56,7 @@ type Publisher struct {
 	open    []attempt // published on this connection and not answered, oldest first
 	again   []numbered
 	urgent  int // of again: those that a lost connection left, which are published at once
+	body    []byte
 }
 
 type numbered struct {
@@ -68,10 +77,8 @@ func (p *Publisher) Run(ctx context.Context, h Recorder, next func() (Message, b
 	if p.Window == 0 {
 		p.Window = 256
 	}
-	pace := newPacer(p.Rate)
-	defer pace.stop()
-	now := make(chan time.Time)
-	close(now)
+	pace := newPacer(p.Rate, p.Steady)
+	defer pace.timer.Stop()
 	held := time.NewTicker(holdInterval)
 	defer held.Stop()
 	more := true
@@ -90,7 +97,7 @@ func (p *Publisher) Run(ctx context.Context, h Recorder, next func() (Message, b
 		switch {
 		case !waiting || len(p.open) >= p.Window:
 		case p.urgent > 0:
-			turn = now
+			turn = pace.always
 		case p.holds():
 			again = held.C
 		default:
@@ -98,21 +105,28 @@ func (p *Publisher) Run(ctx context.Context, h Recorder, next func() (Message, b
 		}
 		select {
 		case <-ctx.Done():
-			p.lost()
+			p.lost(nil)
 			return fmt.Errorf("publisher %s: %d messages not confirmed: %w", p.Name, len(p.again), ctx.Err())
-		case <-p.closed:
-			p.lost()
+		case err := <-p.closed:
+			p.lost(err)
 		case a, ok := <-p.answers:
-			if ok {
-				p.answer(a)
-			} else {
-				p.lost()
+			if !ok {
+				p.lost(nil)
+				continue
+			}
+			p.answer(a)
+			for len(p.answers) > 0 { // which costs less than to select each
+				p.answer(<-p.answers)
 			}
 		case <-again:
 		case <-turn:
-			m, ok := p.take(&more, next)
-			if ok {
-				p.publish(ctx, m)
+			for due := true; due; due = more && p.ch != nil && len(p.open) < p.Window && len(p.answers) == 0 && !p.holds() && pace.due() {
+				if p.urgent == 0 {
+					pace.took()
+				}
+				if m, ok := p.take(&more, next); ok {
+					p.publish(ctx, m)
+				}
 			}
 		}
 	}
@@ -144,10 +158,19 @@ func (p *Publisher) publish(ctx context.Context, m numbered) {
 	})
 	tag := p.ch.GetNextPublishSeqNo()
 	p.open = append(p.open, attempt{m, key, tag})
-	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Priority: m.Priority, Headers: amqp.Table{}, Body: Body(key, m.Size)}
-	out.MessageId = strconv.FormatUint(key, 10)
-	if out.CorrelationId = out.MessageId; m.Once { // records of ends have both
-		out.MessageId = strconv.FormatUint(m.number, 10)
+	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Priority: m.Priority}
+	if p.Plain {
+		p.body = Brief(p.body, key, m.Size) // the library copies it
+		out.Body = p.body
+	} else {
+		out.Body = Body(key, m.Size)
+		out.MessageId = strconv.FormatUint(key, 10)
+		if out.CorrelationId = out.MessageId; m.Once { // records of ends have both
+			out.MessageId = strconv.FormatUint(m.number, 10)
+		}
+	}
+	if m.Group != "" || m.Wait > 0 || m.Delay > 0 {
+		out.Headers = amqp.Table{}
 	}
 	if m.Group != "" {
 		out.Headers["x-group-id"] = m.Group
@@ -162,7 +185,7 @@ func (p *Publisher) publish(ctx context.Context, m numbered) {
 		out.Headers["x-delay"] = m.Delay.Milliseconds()
 	}
 	if err := p.ch.PublishWithContext(ctx, m.Exchange, m.RoutingKey, false, false, out); err != nil {
-		p.lost()
+		p.lost(nil)
 	}
 }
 
@@ -173,7 +196,11 @@ func (p *Publisher) answer(c amqp.Confirmation) {
 		if a.tag != c.DeliveryTag {
 			continue
 		}
-		p.open = append(p.open[:i], p.open[i+1:]...)
+		if i == 0 { // as nearly always
+			p.open = p.open[1:]
+		} else {
+			p.open = slices.Delete(p.open, i, i+1)
+		}
 		if c.Ack {
 			p.h.End(a.key, history.OK)
 		} else {
@@ -202,7 +229,10 @@ func (p *Publisher) connect(ctx context.Context) error {
 
 // lost handles the answers that have still arrived, and keeps the remaining
 // messages for repetition.
-func (p *Publisher) lost() {
+func (p *Publisher) lost(reason *amqp.Error) {
+	if p.Lost != nil {
+		p.Lost(why(reason, p.closed))
+	}
 	_ = p.conn.CloseDeadline(time.Now().Add(closeTimeout))
 	for a := range p.answers { // closed with the channel
 		p.answer(a)
@@ -222,30 +252,57 @@ func (p *Publisher) close() error {
 	return nil
 }
 
-// pacer limits publishing to a rate. It does not catch up after a pause.
+// why is the reason for which a channel was closed, which may wait in closed; nil if it is not known.
+func why(reason *amqp.Error, closed <-chan *amqp.Error) error {
+	if reason == nil {
+		select {
+		case reason = <-closed:
+		default:
+		}
+	}
+	if reason == nil {
+		return nil
+	}
+	return reason
+}
+
+// pacer limits publishing to a rate.
 type pacer struct {
-	ticker *time.Ticker
+	every  time.Duration // 0: no limit
+	steady bool          // it catches up after a pause
+	next   time.Time     // when the next message is due
+	timer  *time.Timer
 	always chan time.Time
 }
 
-func newPacer(perSecond int) *pacer {
+func newPacer(perSecond int, steady bool) *pacer {
+	p := &pacer{steady: steady, next: time.Now(), timer: time.NewTimer(0), always: make(chan time.Time)}
+	close(p.always)
 	if perSecond > 0 {
-		return &pacer{ticker: time.NewTicker(time.Second / time.Duration(perSecond))}
+		p.every = time.Second / time.Duration(perSecond)
+		p.next = p.next.Add(p.every)
 	}
-	always := make(chan time.Time)
-	close(always)
-	return &pacer{always: always}
+	return p
 }
+
+// due reports whether a message is, and turn is ready when one is.
+func (p *pacer) due() bool { return p.every == 0 || !time.Now().Before(p.next) }
 
 func (p *pacer) turn() <-chan time.Time {
-	if p.ticker != nil {
-		return p.ticker.C
+	if p.due() {
+		return p.always
 	}
-	return p.always
+	p.timer.Reset(time.Until(p.next))
+	return p.timer.C
 }
 
-func (p *pacer) stop() {
-	if p.ticker != nil {
-		p.ticker.Stop()
+// took says that the message that was due is published.
+func (p *pacer) took() {
+	if p.every == 0 {
+		return
+	}
+	p.next = p.next.Add(p.every)
+	if now := time.Now(); !p.steady && p.next.Before(now) {
+		p.next = now.Add(p.every)
 	}
 }

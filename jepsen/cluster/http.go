@@ -57,17 +57,23 @@ func (n *Node) Ready(ctx context.Context) error {
 // of its API.
 const metricsOffset = 20
 
-// Metric sums up the values of a node's metric whose labels contain all the words.
-func (n *Node) Metric(ctx context.Context, name string, words ...string) (sum float64, err error) {
+// Metrics is the address of the node's metrics listener.
+func (n *Node) Metrics() (string, error) {
 	host, port, err := net.SplitHostPort(n.HTTP)
 	if err != nil {
-		return 0, err
+		return "", err
 	}
 	number, err := strconv.Atoi(port)
+	return net.JoinHostPort(host, strconv.Itoa(number+metricsOffset)), err
+}
+
+// Metric sums up the values of a node's metric whose labels contain all the words.
+func (n *Node) Metric(ctx context.Context, name string, words ...string) (sum float64, err error) {
+	address, err := n.Metrics()
 	if err != nil {
 		return 0, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s:%d/metrics", host, number+metricsOffset), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/metrics", nil)
 	if err != nil {
 		return 0, err
 	}

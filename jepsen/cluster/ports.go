@@ -18,8 +18,28 @@ const guardOffset = 10040
 // below the system's range of ephemeral ports.
 const portsFrom, portsTo = 5700, 12700
 
+// Ports of other programs than nodes are drawn from [othersFrom, othersTo), where no node's are, and which is
+// below that range, too: a program gets its own again after a restart.
+const othersFrom, othersTo = 22_800, 25_600
+
 // ErrNoPorts means that no block of free ports was found.
 var ErrNoPorts = errors.New("no block of free ports on loopback")
+
+// Ports finds so many ports for other programs than nodes, on which nobody listens.
+func Ports(n int) (ports []int, err error) {
+	for range 100 * n {
+		port := othersFrom + rand.IntN(othersTo-othersFrom)
+		l := listen(port)
+		if l == nil {
+			continue
+		}
+		defer l.Close() // when all are found, so that they differ
+		if ports = append(ports, port); len(ports) == n {
+			return ports, nil
+		}
+	}
+	return nil, ErrNoPorts
+}
 
 // freePorts finds a base port for a cluster of that many nodes. The block is reserved
 // until guard is closed.

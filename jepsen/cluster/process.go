@@ -50,6 +50,25 @@ func launch(cmd *exec.Cmd, death syscall.Signal, in *namespace) error {
 	return <-done
 }
 
+// Launch starts a program in a process group of its own, which does not outlive this process, and adds its
+// output to a file.
+func Launch(cmd *exec.Cmd, log string) error {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	cmd.Stdout, cmd.Stderr = f, f
+	return launch(cmd, syscall.SIGKILL, nil)
+}
+
+// End waits for a program that Launch has started, and kills its process group if that takes longer than grace.
+func End(cmd *exec.Cmd, grace time.Duration) {
+	kill := time.AfterFunc(grace, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	defer kill.Stop()
+	_ = cmd.Wait() // how it ended is in its log
+}
+
 // alive reports whether any thread of a process runs. A zombie does not. But while the
 // first thread is already a zombie, others may still be in system calls, and the
 // process still holds its files and ports.
@@ -158,8 +177,11 @@ func leaveGroup(group string) error {
 }
 
 // Processor returns how much time of processors the node's process has used.
-func (n *Node) Processor() (used time.Duration, err error) {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(n.PID) + "/stat")
+func (n *Node) Processor() (used time.Duration, err error) { return Processor(n.PID) }
+
+// Processor returns how much time of processors a process has used.
+func Processor(pid int) (used time.Duration, err error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, err
 	}
