@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/expiry"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
 )
@@ -29,15 +29,15 @@ func (n *Node) openStats() {
 		Resources: n.alarm, Watchdog: n.watchdog, Draining: func() bool { return n.placement.Draining() }, Serving: n.ready.Load, Lacks: n.ready.missing,
 	})
 	n.queues = stats.NewQueues(nodes, stats.QueuesConfig{
-		Kind: broker.KindQueueStats, ConsumersKind: broker.KindConsumers, Host: n.host, Catalog: n.catalog,
-		TimeoutsKind: broker.KindTimeouts, TimeKind: broker.KindTime, Clock: n.clock.Steady, Sessions: n.broker.ConsumingSessions, Timeouts: n.broker.Timeouts,
+		Kind: session.KindQueueStats, ConsumersKind: session.KindConsumers, Host: n.host, Catalog: n.catalog,
+		TimeoutsKind: session.KindTimeouts, TimeKind: session.KindTime, Clock: n.clock.Steady, Sessions: n.broker.ConsumingSessions, Timeouts: n.broker.Timeouts,
 	})
 	n.traffic = stats.NewTraffic(nodes, stats.TrafficConfig{
-		Kind: broker.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.broker.Traffic(), Collect: n.broker.CollectTraffic,
+		Kind: session.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.broker.Traffic(), Collect: n.broker.CollectTraffic,
 		Flows: func() []traffic.Flow { return n.connected().Flows() }, Levels: func() traffic.Levels { return n.replicas.Levels() },
 	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
-		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Held: func() api.HeldMemory { return n.connected().HeldMemory() }, Draining: n.isDraining,
+		Kind: session.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Held: func() api.HeldMemory { return n.connected().HeldMemory() }, Draining: n.isDraining,
 		SyncLatency: n.stores.queues.SyncLatency, Rates: n.traffic.LevelRates, Local: n.local,
 	})
 }
@@ -61,7 +61,7 @@ func (n *Node) Ready() bool { return n.local.Ready() }
 
 // listen registers the handlers for requests of other nodes.
 func (n *Node) listen() {
-	n.mesh.Handle(broker.KindResourceAlarms, n.alarm.Receive)
+	n.mesh.Handle(session.KindResourceAlarms, n.alarm.Receive)
 	n.handleClients()
 }
 
@@ -72,7 +72,7 @@ func (n *Node) openAlarm() {
 		c.Probe = alarm.System{DataDir: c.DataDir}
 	}
 	watch := alarm.New(alarm.Config{Memory: c.MemoryLimit, Disk: c.DiskLimit, Probe: c.Probe, Logger: c.Logger, Now: time.Now})
-	n.alarm = alarm.NewCluster(watch, n.mesh, broker.KindResourceAlarms, c.Logger)
+	n.alarm = alarm.NewCluster(watch, n.mesh, session.KindResourceAlarms, c.Logger)
 }
 
 // Online reports whether a node is up, as far as this one knows.

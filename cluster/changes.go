@@ -1,8 +1,8 @@
 package cluster
 
 import (
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -75,7 +75,7 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 
 // outside is the broker as seen by groups; the reconciler checks the groups that the node leads.
 type outside struct {
-	*broker.Broker
+	*session.Broker
 	node *Node
 }
 
@@ -93,5 +93,5 @@ type served struct {
 	node *Node
 }
 
-// Isolated implements broker.Catalog.
+// Isolated implements session.Catalog.
 func (s served) Isolated() string { return s.node.Isolated() }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -90,7 +90,7 @@ func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
 		t.Errorf("told %v", idle.lost)
 	}
 	until(t, "clients are disconnected", func() bool { return x.reason.Load() != nil })
-	if x.reason.Load() != broker.LostText || c.all[apart].broker.Boot() == boot || c.declared(apart, apart) {
+	if x.reason.Load() != session.LostText || c.all[apart].broker.Boot() == boot || c.declared(apart, apart) {
 		t.Errorf("told %v; boot %d, then %d", x.reason.Load(), boot, c.all[apart].broker.Boot())
 	}
 	for _, q := range []string{"q", "idle"} {

@@ -6,10 +6,10 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/backup"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -33,11 +33,11 @@ func (n *Node) Management() mgmt.Backend {
 
 // messages shows the broker's messages with their properties.
 type messages struct {
-	*broker.Broker
-	properties broker.Properties
+	*session.Broker
+	properties session.Properties
 }
 
-// Take gets messages for a user and settles them; see broker.Take.
+// Take gets messages for a user and settles them; see session.Take.
 func (m messages) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome, admit func(int) error) ([]mgmt.Message, error) {
 	taken, err := m.Broker.Take(ctx, user, vhost, name, count, outcome, admit)
 	list := make([]mgmt.Message, len(taken))
@@ -47,7 +47,7 @@ func (m messages) Take(ctx context.Context, user, vhost, name string, count int,
 	return list, err
 }
 
-// Peek shows messages of a queue; see broker.Peek.
+// Peek shows messages of a queue; see session.Peek.
 func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) ([]mgmt.Message, bool, error) {
 	peeked, more, err := m.Broker.Peek(ctx, q, in, after, limit)
 	list := make([]mgmt.Message, len(peeked))
@@ -68,12 +68,12 @@ func (m messages) describe(x *fsm.Message) *fsm.Table {
 
 // objects are what users change in their vhosts.
 type objects struct {
-	broker     *broker.Broker
-	properties broker.Properties
+	broker     *session.Broker
+	properties session.Properties
 	alarm      *alarm.Cluster
 }
 
-// Open opens a vhost for a user; see broker.Open.
+// Open opens a vhost for a user; see session.Open.
 func (o objects) Open(ctx context.Context, user, vhost string) (mgmt.Session, error) {
 	s, err := o.broker.Open(ctx, user, vhost)
 	if err != nil {
@@ -82,7 +82,7 @@ func (o objects) Open(ctx context.Context, user, vhost string) (mgmt.Session, er
 	return s, nil
 }
 
-// Publish publishes a message for a user; see broker.PublishOne.
+// Publish publishes a message for a user; see session.PublishOne.
 func (o objects) Publish(ctx context.Context, user, vhost string, m mgmt.Outgoing) (routed bool, err error) {
 	p, err := o.properties.Publish(user, m.Exchange, m.RoutingKey, m.Properties, m.Body)
 	if err != nil {
@@ -91,7 +91,7 @@ func (o objects) Publish(ctx context.Context, user, vhost string, m mgmt.Outgoin
 	return o.broker.PublishOne(ctx, user, vhost, p)
 }
 
-// Place chooses the nodes of an imported queue; see broker.Place.
+// Place chooses the nodes of an imported queue; see session.Place.
 func (o objects) Place(d *logpb.DeclareQueue) []uint32 { return o.broker.Place(d) }
 
 // Blocked says why publishers are blocked.

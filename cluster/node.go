@@ -15,7 +15,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/expiry"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
@@ -23,6 +22,7 @@ import (
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/placement"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/cluster/worker"
@@ -47,7 +47,7 @@ type Node struct {
 	mesh       *peer.Mesh
 	host       *group.Host
 	catalog    *group.Catalog
-	broker     *broker.Broker
+	broker     *session.Broker
 	inspection
 	placement *placement.Placement
 	alarm     *alarm.Cluster
@@ -133,11 +133,11 @@ func (n *Node) open() error {
 func (n *Node) openGroups(incarnation [16]byte) {
 	c := n.config
 	n.catalog = group.NewCatalog(group.CatalogConfig{
-		Node: c.Name, Store: n.stores.catalog, Mesh: n.mesh, Kind: broker.KindCatalog, KindApplied: broker.KindApplied,
+		Node: c.Name, Store: n.stores.catalog, Mesh: n.mesh, Kind: session.KindCatalog, KindApplied: session.KindApplied,
 		Incarnation: incarnation, Newest: c.Versions.Newest,
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
 	})
-	n.broker = broker.New(broker.Config{
+	n.broker = session.New(session.Config{
 		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: served{n.catalog, n}, Properties: c.Properties,
 		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Audit: c.Audit, Defaults: c.Defaults,
 		LoopbackUsers: c.LoopbackUsers, Logins: c.Logins, MaxConnections: c.MaxConnections,
@@ -148,7 +148,7 @@ func (n *Node) openGroups(incarnation [16]byte) {
 		Version: func() uint32 { return n.catalog.View().FSMVersion() }, Newest: c.Versions.Newest,
 		LockCredit: n.clock.credit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.broker, n},
 		Heartbeat: c.Heartbeat, Progress: n.watchdog.Bounds().Progress, Awake: n.watchdog.Awake,
-		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: broker.KindElection, KindLearner: broker.KindLearner,
+		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: session.KindElection, KindLearner: session.KindLearner,
 	})
 	n.broker.Listen(n.host)
 	n.catalog.SetHost(n.host)
@@ -160,7 +160,7 @@ func (n *Node) openPlacement(incarnation [16]byte) {
 	n.placement = placement.New(placement.Config{
 		Node: c.Name, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Candidates: n.broker.Candidates,
 		Guard: n.guard, Logger: c.Logger, Defaults: c.Defaults, GroupSize: c.GroupSize, Stored: n.stores.queues.GroupIDs,
-		LowDisk: func() bool { return n.alarm.Resources().DiskAlarm }, Serving: n.ready.Load, KindTransfer: broker.KindTransfer, KindSnapshot: broker.KindSnapshot,
+		LowDisk: func() bool { return n.alarm.Resources().DiskAlarm }, Serving: n.ready.Load, KindTransfer: session.KindTransfer, KindSnapshot: session.KindSnapshot,
 	})
 	n.membership.Connect(membership.Parts{
 		Mesh: n.mesh, Incarnation: incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,
@@ -255,7 +255,7 @@ func (n *Node) shut(ctx context.Context, reason string) {
 // Clients of the former boot have to reconnect: they no longer own what they held.
 func (n *Node) renewed(boot uint64) {
 	n.broker.Renew(boot)
-	n.connected().Expel(broker.LostText)
+	n.connected().Expel(session.LostText)
 }
 
 // catalogLast asks a node for the last index of its catalog replica.
@@ -270,7 +270,7 @@ func (n *Node) membershipConfig() membership.Config {
 	return membership.Config{
 		Node: c.Name, Cluster: c.ClusterName, DataDir: c.DataDir, FS: c.FS, Nodes: c.Nodes, Contacts: c.Contacts, Resolve: c.Resolve,
 		Token: c.Token, PlainTokens: c.PlainTokens, Enrolment: c.Enrolment, Signer: c.Signer, Security: c.Security, Dial: c.Dial,
-		Versions: c.Versions, Exit: c.Exit, Logger: c.Logger, Audit: c.Audit, KindNodes: broker.KindNodes, KindAdmit: broker.KindAdmit,
+		Versions: c.Versions, Exit: c.Exit, Logger: c.Logger, Audit: c.Audit, KindNodes: session.KindNodes, KindAdmit: session.KindAdmit,
 	}
 }
 
@@ -328,7 +328,7 @@ func (n *Node) seed(ctx context.Context) {
 }
 
 // Broker serves the clients of this node.
-func (n *Node) Broker() *broker.Broker { return n.broker }
+func (n *Node) Broker() *session.Broker { return n.broker }
 
 // Leave hands over this node's leaderships until ctx ends. Clients must have been disconnected.
 // Only the first call has an effect.

@@ -7,15 +7,15 @@ import (
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/metrics"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 )
 
 // brokerAdapter presents the broker to the AMQP server. It converts concrete types to the
 // interfaces of package amqp, and counts what is opened and closed.
 type brokerAdapter struct {
-	b      *broker.Broker
+	b      *session.Broker
 	counts *churn
 }
 
@@ -80,7 +80,7 @@ func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Co
 }
 
 type connectionAdapter struct {
-	*broker.Connection
+	*session.Connection
 	counts *churn
 }
 
@@ -99,7 +99,7 @@ func (c connectionAdapter) OpenSession(events fsm.SessionEvents) (amqp.Session, 
 }
 
 type sessionAdapter struct {
-	*broker.Session
+	*session.Session
 	counts *churn
 }
 

@@ -20,11 +20,11 @@ import (
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/discovery"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/origin"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -197,7 +197,7 @@ func joinAndWait(join func(context.Context) error, logger *slog.Logger, stop <-c
 }
 
 // amqpConfig is the configuration of the AMQP server.
-func amqpConfig(s *settings, b *broker.Broker, counts *churn, logger *slog.Logger, records *audit.Log) amqp.Config {
+func amqpConfig(s *settings, b *session.Broker, counts *churn, logger *slog.Logger, records *audit.Log) amqp.Config {
 	held := cmp.Or(int64(s.heldByNode), max(s.memoryLimit.OnMachine()/4, 64<<20))
 	return amqp.Config{
 		HeldByConnection: int64(s.heldByConnection), HeldByNode: held, HeldByUser: cmp.Or(int64(s.heldByUser), held/2),

@@ -1,0 +1,70 @@
+package session
+
+import (
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+)
+
+type kind = peer.Kind
+
+// Message kinds between brokers.
+const (
+	KindElection peer.Kind = 16 + iota // elections, see cluster/group
+	KindCatalog                        // call: to the catalog's leader, see cluster/group
+	kindSubmit
+	kindOutcomes
+	kindDeliveries
+	kindNotice
+	kindResync
+	kindStats      // call
+	KindQueueStats // call, see cluster/stats
+	KindReplicas   // call: status of a node's replicas, see package cluster
+	KindTransfer   // call: to take over a leadership
+	KindNodes      // call: which nodes the cluster has
+	KindAdmit      // call: a node asks to join, for the catalog's leader
+	kindPeek       // call
+	kindReply
+	kindRequester       // call: whether a channel takes replies
+	KindConsumers       // call, see cluster/stats
+	KindConnections     // call: a node's clients, see package cluster
+	KindCloseConnection // call
+	kindScheduled       // call
+	kindCounts          // call
+	KindResourceAlarms  // which resources a node is short of, see package cluster
+	kindHears           // call: whether a node hears a process of another one
+	KindApplied         // what a node has applied of the catalog, see cluster/group
+	KindLearner         // of replicas that do not vote, see cluster/group
+	kindEnds            // call: messages that have ended
+	kindExplain         // call: the lives of messages
+	kindHash            // call: the state of a replica at an entry
+	kindGroups          // call: groups of messages
+	kindBackup          // call: a page of a queue's backup
+	kindRestored        // call: how much of a backup a queue holds
+	KindTraffic         // call: what a node's clients do, see cluster/stats
+	KindChannels        // call: the channels of a node's clients, see package cluster
+	KindTimeouts        // call: the last consumer timeouts, see cluster/stats
+	KindSnapshot        // call: to write a snapshot of a replica, see cluster/placement
+	KindCancelConsumer  // call: to cancel a consumer of a node's client, see package cluster
+	kindLeads           // call: which queues a node leads
+	KindTime            // call: what comes next in the queues that a node leads, see cluster/stats
+)
+
+// bounds lists the kinds whose messages are longer than others, or never have a payload.
+var bounds = map[peer.Kind]peer.Bounds{
+	KindElection:       {Head: 4 << 20}, // of a hundred thousand groups
+	KindLearner:        {Head: 4 << 20},
+	KindCatalog:        {Head: group.MaxCatalogEntry + 1<<10},
+	kindSubmit:         {Head: group.MaxCommandBytes + 1<<10, Payload: peer.MaxMessage},
+	kindOutcomes:       {Head: 4 << 20},
+	kindDeliveries:     {Head: 16 << 20, Payload: peer.MaxMessage}, // with death records
+	kindNotice:         {Head: 1 << 20},
+	kindResync:         {Head: 1 << 10},
+	kindLeads:          {Head: 4 << 20},
+	kindReply:          {Payload: peer.MaxMessage},
+	KindResourceAlarms: {Head: 1 << 10},
+	KindApplied:        {Head: 1 << 10},
+	kindEnds:           {Head: 4 << 20},
+	kindExplain:        {Head: 16 << 20},
+	kindGroups:         {Head: 4 << 20},
+	kindBackup:         {Head: 16 << 20}, // records with death histories
+}
