@@ -307,7 +307,7 @@ type client struct {
 // mustClient opens a connection and a channel at a node.
 func (c *nodes) mustClient(node string) *client {
 	c.t.Helper()
-	conn, err := c.all[node].Broker().Connect(context.Background(), "guest", "/")
+	conn, err := c.all[node].Sessions().Connect(context.Background(), "guest", "/")
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -58,7 +58,7 @@ func TestRightsReachAllNodes(t *testing.T) {
 	c.mustChange("n1", user, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "v"}}}, grant("/"), grant("v"))
 	enter := func(vhost string) (all []*session.Connection) {
 		for _, n := range c.all {
-			conn, err := n.Broker().Enter(context.Background(), "ann", vhost)
+			conn, err := n.Sessions().Enter(context.Background(), "ann", vhost)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -108,7 +107,7 @@ func (e *Exchanges) expireUnused(ctx context.Context) {
 		case i.IdleEnd(last) <= now:
 			e.expire(ctx, i, now)
 		default:
-			e.note(ctx, session.TouchExchange(i.VHost, i.Name, last))
+			e.note(ctx, touch(i.VHost, i.Name, last))
 		}
 	}
 }

@@ -112,7 +112,7 @@ type Queues struct {
 // DeadLetters are those of the queues led by this node, since it started.
 type DeadLetters struct {
 	Deaths   group.Deaths
-	LostOnce uint64 // see session.LostOnce
+	LostOnce uint64 // see broker.LostOnce
 }
 
 // Panics counts the panics that ended the work in which they happened, and nothing else.

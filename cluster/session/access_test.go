@@ -27,7 +27,7 @@ func (w *world) permit(user string, tags []string, configure, write, read string
 
 func (w *world) mustConnect(user string) *Connection {
 	w.t.Helper()
-	c, err := w.broker.Connect(context.Background(), user, "/")
+	c, err := w.sessions.Connect(context.Background(), user, "/")
 	if err != nil {
 		w.t.Fatalf("connect as %s: %v", user, err)
 	}
@@ -37,7 +37,7 @@ func (w *world) mustConnect(user string) *Connection {
 func TestLoopbackUsers(t *testing.T) {
 	w := newWorld(t)
 	hash := login.HashPassword("p")
-	w.broker.loopback = []string{"guest"}
+	w.sessions.loopback = []string{"guest"}
 	for _, user := range []string{"guest", "ann"} {
 		w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutUser{PutUser: &logpb.PutUser{
 			Name: user, PasswordHash: hash, HashAlgorithm: login.HashAlgorithm,
@@ -51,7 +51,7 @@ func TestLoopbackUsers(t *testing.T) {
 		{"guest", "p", "192.0.2.1", false}, {"guest", "p", "2001:db8::1", false}, {"guest", "x", "127.0.0.1", false},
 		{"ann", "p", "192.0.2.1", true}, {"ann", "x", "192.0.2.1", false}, {"bob", "p", "127.0.0.1", false}, {"bob", "", "127.0.0.1", false},
 	} {
-		err := w.broker.Login(context.Background(), c.user, c.password, netip.MustParseAddr(c.from))
+		err := w.sessions.Login(context.Background(), c.user, c.password, netip.MustParseAddr(c.from))
 		if c.ok != (err == nil) || err != nil && !errors.Is(err, errLogin) {
 			t.Errorf("%s with %q from %s: %v", c.user, c.password, c.from, err)
 		}

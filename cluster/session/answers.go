@@ -1,9 +1,14 @@
 package session
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
+	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/self"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -48,11 +53,46 @@ var meanings = map[logpb.Command_Kind]map[fsm.Code]meaning{
 	logpb.Command_GROUP:            {fsm.OK: success, fsm.NotFound: noneWaits, fsm.Rejected: noneWaits, fsm.InUse: otherwise, fsm.Gone: queueGone},
 }
 
-// answers interprets the answers of queues, and counts those that no command can get, and the
-// commands of clients that have not taken effect.
+// answers waits for the answers of queues, and says what they mean.
 type answers struct {
-	*node
-	odd, commands atomic.Uint64
+	node     *self.Node
+	queues   *queues.Queues
+	commands atomic.Uint64 // that have not taken effect
+}
+
+// await waits for the answer to a call, which may be a refusal. It gives up early if for longer
+// than the grace the queue has had no leader, or only one that may still believe that it leads but
+// has lost its majority. The command stays in its stream.
+func (a *answers) await(ctx context.Context, q *catalog.Queue, to *stream.Route, k *stream.Call) error {
+	grace := time.NewTicker(a.node.Grace / 5)
+	defer grace.Stop()
+	alone := int64(0) // since when too few members are alive; 0: enough are
+	for {
+		select {
+		case <-k.Done():
+			if k.Result.Code == fsm.NoSession {
+				return errLost
+			}
+			k.Refused = a.refusal(k.Kind, q, k.Result.Code)
+			return nil
+		case <-ctx.Done():
+			return queues.Leaderless(q)
+		case <-grace.C:
+			leader, since, _ := to.Leader()
+			if a.queues.Leaders.HasMajority(q) {
+				alone = 0
+			} else if alone == 0 {
+				alone = a.node.Now()
+			}
+			without := leader == ""
+			if alone != 0 && (!without || alone < since) {
+				without, since = true, alone
+			}
+			if without && a.node.Now()-since > a.node.Grace.Milliseconds() {
+				return queues.Leaderless(q)
+			}
+		}
+	}
 }
 
 // refusal returns the client's error for an answer; nil: the command succeeded. An answer that is
@@ -65,7 +105,7 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 	case success:
 		return nil
 	case queueGone:
-		return noQueue(q)
+		return queues.NoQueue(q)
 	case inUse:
 		return fsm.Refuse(fsm.Precondition, q.String()+" in use")
 	case inExclusiveUse:
@@ -88,17 +128,9 @@ func (a *answers) refusal(kind logpb.Command_Kind, q *catalog.Queue, code fsm.Co
 	case notServed:
 		return fsm.Refuse(fsm.Locked, "the consumer cannot receive at present: it has timed out, is not the active one, or holds too many messages of "+q.String())
 	}
-	a.unexpected(q.ID, kind.String(), code)
+	a.queues.OddAnswer(q.ID, kind.String(), code)
 	return fsm.Refuse(fsm.Internal, fmt.Sprintf("%s refused the command", q))
 }
 
 // errNoneWaits is the answer to a command about a message that is not, or no longer, waiting.
 var errNoneWaits = fsm.Refuse(fsm.NotFoundKind, "no such message waits there")
-
-func noQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
-
-// unexpected logs an answer that no command of this node can get.
-func (a *answers) unexpected(queue fsm.QueueID, command string, code fsm.Code) {
-	a.odd.Add(1)
-	a.slog.Error("unexpected answer of a queue", "queue", uint64(queue), "command", command, "code", int(code))
-}

@@ -11,11 +11,9 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
-	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // What a client is told of each answer that its command may get. Whatever is not
@@ -49,12 +47,12 @@ func TestAnswerTable(t *testing.T) {
 			default:
 				want = fsm.Internal
 			}
-			odd := w.broker.OddAnswers()
-			err := w.broker.answers.refusal(kind, q, c)
+			odd := w.queues.Counts().OddAnswers
+			err := w.sessions.answers.refusal(kind, q, c)
 			if want == 0 && err != nil || want != 0 && !isKind(err, want) {
 				t.Errorf("%s answered with %d: %v", kind, c, err)
 			}
-			if counted := w.broker.OddAnswers() > odd; counted != (!listed && c != fsm.NoSession) {
+			if counted := w.queues.Counts().OddAnswers > odd; counted != (!listed && c != fsm.NoSession) {
 				t.Errorf("%s answered with %d: counted as unexpected %v", kind, c, counted)
 			}
 		}
@@ -64,7 +62,7 @@ func TestAnswerTable(t *testing.T) {
 // A consumer that is not served is told so, and not that the message is somebody else's.
 func TestAnswerToOneNotServed(t *testing.T) {
 	w := newWorld(t)
-	err := w.broker.answers.refusal(logpb.Command_RECEIVE_DEFERRED, w.MustQueue("q"), fsm.Reserved)
+	err := w.sessions.answers.refusal(logpb.Command_RECEIVE_DEFERRED, w.MustQueue("q"), fsm.Reserved)
 	if text := fmt.Sprint(err); !strings.Contains(text, "it has timed out") || strings.Contains(text, "somebody else") {
 		t.Error(text)
 	}
@@ -88,20 +86,20 @@ func TestRequestsTellAnswers(t *testing.T) {
 			return err
 		},
 		"command": func(s *Session) error {
-			v := s.broker().view()
+			v := s.conn.in.node.View()
 			q, _ := v.Queue("/", "q")
-			_, err := s.broker().Command(ctx, q, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{}})
+			_, err := s.conn.in.Command(ctx, q, &logpb.Command{Kind: logpb.Command_SCHEDULE, Schedule: &logpb.Schedule{}})
 			return err
 		},
 	} {
 		w, c := newWorld(t), &recorder{}
 		s := w.mustSession(c)
 		q := w.MustQueue("q")
-		target := w.broker.routes.Route(q)
+		target := w.queues.Routes.Route(q)
 		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, c := range grouptest.Commands(t, b) {
 				id := fsm.SessionFrom(c.Session)
-				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(c.Seq, fsm.Invalid)}) })
+				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(c.Seq, fsm.Invalid)}) })
 			}
 			return nil
 		})
@@ -143,31 +141,9 @@ func TestConfirmFollowsCommit(t *testing.T) {
 	}
 }
 
-// An answer that the link to a node has no room for is noted, so that the node
-// is made to ask; and who hears its leader again sends again what is unanswered.
+// Who hears its leader again sends again what is unanswered.
 func TestLostAnswers(t *testing.T) {
 	w, _, s, l := mustStream(t)
-	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{
-		Name: "n2", PeerAddress: "n2", Incarnation: []byte("fedcba9876543210"),
-	}}})
-	n, _ := w.View().NodeByName("n2")
-	full := true
-	w.broker.links.transmit = func(node string, _ kind, _ []byte, _ ...[]byte) error {
-		if node != "n2" {
-			t.Errorf("sent to %q", node)
-		}
-		if full {
-			return peer.ErrBacklog
-		}
-		return nil
-	}
-	for _, full = range []bool{false, true} {
-		to := fsm.SessionID{Node: fsm.NodeID(n.Number), Boot: n.Boot, Num: 1}
-		w.broker.dispatcher.outcomes(l.Queue(), []group.Outcome{{Session: to, First: 1, Run: 1}})
-		if _, noted := w.broker.links.unsent[unsent{"n2", l.Queue()}]; noted != full {
-			t.Errorf("link full %v, noted %v", full, noted)
-		}
-	}
 	w.submits(l.Queue(), func(string, group.Batch) error { return nil })
 	publish(s, l, 1, "m")
 	take(l)
@@ -210,7 +186,7 @@ func TestGetAsksAgain(t *testing.T) {
 	} {
 		w := newWorld(t)
 		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
-		target, asked := w.broker.routes.Route(q), 0
+		target, asked := w.queues.Routes.Route(q), 0
 		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, x := range grouptest.Commands(t, b) {
 				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
@@ -218,7 +194,7 @@ func TestGetAsksAgain(t *testing.T) {
 				if name == "for ever" {
 					w.Clock.Add(getWait/3 + 1)
 				}
-				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
+				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
 			}
 			return nil
 		})
@@ -242,14 +218,14 @@ func TestGetOfLostMessage(t *testing.T) {
 	} {
 		w := newWorld(t)
 		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
-		target, asked := w.broker.routes.Route(q), 0
+		target, asked := w.queues.Routes.Route(q), 0
 		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, x := range grouptest.Commands(t, b) {
 				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
 				if asked++; name == "for ever" {
 					w.Clock.Add(getWait/3 + 1)
 				}
-				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
+				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
 			}
 			return nil
 		})
@@ -267,14 +243,14 @@ func TestGetRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
-		target, began, zero := w.broker.routes.Route(q), time.Now(), w.Clock.Load()
+		target, began, zero := w.queues.Routes.Route(q), time.Now(), w.Clock.Load()
 		var tries []time.Duration
 		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, x := range grouptest.Commands(t, b) {
 				passed := time.Since(began)
 				tries = append(tries, passed)
 				w.Clock.Store(zero + passed.Milliseconds())
-				w.broker.spawn("answer", func() { w.broker.routes.Answer("n1", q.ID, s.id, []group.Outcome{grouptest.Code(x.Seq, fsm.NotYet)}) })
+				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, s.id, []group.Outcome{grouptest.Code(x.Seq, fsm.NotYet)}) })
 			}
 			return nil
 		})
@@ -297,39 +273,4 @@ func TestGetRests(t *testing.T) {
 			t.Errorf("a client that waits no longer: %v after %v, %d tries", err, time.Since(began), len(tries))
 		}
 	})
-}
-
-// A node that knows pauses is told why its commands were not taken; one that does not is told that this one
-// does not lead, as it is when that is so.
-func TestRefusals(t *testing.T) {
-	for _, x := range []struct {
-		why    error
-		pauses peerpb.Notice_Kind
-	}{
-		{group.ErrFull, peerpb.Notice_FULL},
-		{group.ErrTransferring, peerpb.Notice_TRANSFERRING},
-		{group.ErrNotLeading, peerpb.Notice_NOT_LEADER},
-	} {
-		if got := refusal(x.why, true); got != x.pauses {
-			t.Errorf("%v: %v, want %v", x.why, got, x.pauses)
-		}
-		if got := refusal(x.why, false); got != peerpb.Notice_NOT_LEADER {
-			t.Errorf("%v, to an earlier version: %v", x.why, got)
-		}
-	}
-	w := newWorld(t)
-	target := w.broker.routes.Route(w.MustQueue("q"))
-	target.Lead("n2", 1)
-	on := &receiver{node: w.broker.node, routes: w.broker.routes}
-	for _, x := range []struct {
-		kind  peerpb.Notice_Kind
-		leads bool
-	}{{peerpb.Notice_FULL, true}, {peerpb.Notice_TRANSFERRING, true}, {peerpb.Notice_NOT_LEADER, false}} {
-		head, err := (&peerpb.Notice{Kind: x.kind, Queue: uint64(target.Queue())}).MarshalVT()
-		must(t, err)
-		on.onNotice("n2", head, nil)
-		if target.IsLeader("n2") != x.leads {
-			t.Errorf("%v: it is the leader: %v", x.kind, !x.leads)
-		}
-	}
 }

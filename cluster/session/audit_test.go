@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
 	"testing"
@@ -13,14 +12,13 @@ import (
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/queue"
 )
 
 // audited has the world write an audit log, and returns its lines.
 func (w *world) audited() (lines func() []audit.Event) {
 	var text bytes.Buffer
 	log := audit.New("n1", &text, time.Now, func(err error) { w.t.Errorf("%v", err) })
-	w.broker.Authenticator.audit, w.broker.definitions.audit = log, log
+	w.sessions.Authenticator.audit, w.sessions.config.Audit = log, log
 	return func() (all []audit.Event) {
 		for d := json.NewDecoder(&text); d.More(); {
 			var e audit.Event
@@ -87,7 +85,7 @@ func TestRefusedLoginsAreAudited(t *testing.T) {
 	lines := w.audited()
 	remote := netip.MustParseAddr("10.0.0.9")
 	for _, ctx := range []context.Context{context.Background(), audit.With(context.Background(), audit.Origin{Protocol: "http", Address: "10.0.0.9:7"})} {
-		if err := w.broker.LoginCertified(ctx, "nobody", remote); err != errLogin {
+		if err := w.sessions.LoginCertified(ctx, "nobody", remote); err != errLogin {
 			t.Fatal(err)
 		}
 	}
@@ -99,23 +97,5 @@ func TestRefusedLoginsAreAudited(t *testing.T) {
 		if e.User != "nobody" || e.Outcome != audit.Refused || e.Reason != "no such user" || e.Kind != audit.Login {
 			t.Errorf("%+v", e)
 		}
-	}
-}
-
-// A queue that has ended by itself is noted with the reason; one that was deleted
-// is noted by its deletion.
-func TestEndsAreAudited(t *testing.T) {
-	w := newWorld(t)
-	lines := w.audited()
-	q := w.MustQueue("q")
-	w.broker.definitions.noteEnd(q, queue.NotEnded, 1)
-	w.broker.definitions.noteEnd(q, queue.IdleOver, 1_700_000_000_000)
-	all := lines()
-	if len(all) != 1 || w.broker.QueuesEnded() != 1 {
-		t.Fatalf("%d lines, counted %d", len(all), w.broker.QueuesEnded())
-	}
-	want := map[string]any{"reason": "x-auto-delete-on-idle", "last_active": "2023-11-14T22:13:20Z"}
-	if e := all[0]; e.Action != "queue.expire" || e.Target["queue"] != "q" || !maps.Equal(e.Detail, want) {
-		t.Errorf("%+v", e)
 	}
 }

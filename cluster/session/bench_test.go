@@ -16,7 +16,7 @@ const benchRun = 64
 
 func mustQuietSession(b *testing.B, w *world) *Session {
 	b.Helper()
-	conn, err := w.broker.Connect(context.Background(), "guest", "/")
+	conn, err := w.sessions.Connect(context.Background(), "guest", "/")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func BenchmarkPublishConfirm(b *testing.B) {
 		load := stream.NewLoad()
 		to.Take(&load)
 		_ = load.Submit(drop)
-		w.broker.routes.Answer("", q.ID, s.id, answer)
+		w.queues.Routes.Answer("", q.ID, s.id, answer)
 		answer[0].First += benchRun
 	}
 }
@@ -69,7 +69,7 @@ func BenchmarkDeliver(b *testing.B) {
 			id++
 			d.Messages = append(d.Messages, fsm.Message{Consumer: 5, ID: id, Payload: body})
 		}
-		w.broker.routes.Deliver(q.ID, s.id, d)
+		w.queues.Routes.Deliver(q.ID, s.id, d)
 		s.Written(benchRun, benchRun*len(body))
 	}
 }

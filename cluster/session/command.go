@@ -1,8 +1,12 @@
 package session
 
 import (
+	"bytes"
+	"encoding/json"
 	"time"
 
+	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -85,9 +89,7 @@ type commandExchange struct {
 	streams   *streams
 	consumers *consumers
 	replies   *replies
-	node      *node
-	tasks     *tasks
-	answers   *answers
+	node      *self.Node
 	// properties writes those of answers.
 	properties Properties
 
@@ -175,7 +177,7 @@ func (x *commandExchange) mayRenew(p *commandPart) error {
 	if p.command.Kind != logpb.Command_RENEW {
 		return nil
 	}
-	_, err := x.node.view().UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, p.queue.Name)
+	_, err := x.node.View().UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, p.queue.Name)
 	return err
 }
 
@@ -200,7 +202,7 @@ func (x *commandExchange) place(p *commandPart) bool {
 	case logpb.Command_RENEW:
 		c.Renew.Consumer = number
 	}
-	p.queue, _ = x.node.view().QueueByID(p.at.stream.Queue())
+	p.queue, _ = x.node.View().QueueByID(p.at.stream.Queue())
 	if p.queue == nil {
 		p.queue = &catalog.Queue{ID: p.at.stream.Queue(), VHost: x.conn.vhost}
 	}
@@ -215,7 +217,7 @@ func (x *commandExchange) answered(p *commandPart, r fsm.Result) {
 	}
 	err := x.refusal(p, r)
 	if err == nil {
-		p.result.add(r, x.node.stamp())
+		p.result.add(r, x.node.Stamp())
 		if s := p.command.Settle; s != nil {
 			p.at.countSettled(1, s.Outcome)
 		}
@@ -229,7 +231,7 @@ func (x *commandExchange) answered(p *commandPart, r fsm.Result) {
 
 // refusal returns the client's error for a queue's answer; nil: the command has taken effect.
 func (x *commandExchange) refusal(p *commandPart, r fsm.Result) error {
-	err := x.answers.refusal(p.command.Kind, p.queue, r.Code)
+	err := x.streams.answers.refusal(p.command.Kind, p.queue, r.Code)
 	switch {
 	case err != nil && isNotDone(r.Code):
 		return fsm.Refuse(fsm.NotFoundKind, "no "+p.what)
@@ -295,7 +297,7 @@ func (x *commandExchange) answer(c *clientCommand, ok bool, why error) {
 		c.late.Stop()
 	}
 	if !ok {
-		x.answers.commands.Add(1)
+		x.streams.answers.commands.Add(1)
 	}
 	x.sendReply(c, ok, why)
 	if !ok && c.mandatory {
@@ -307,7 +309,7 @@ func (x *commandExchange) answer(c *clientCommand, ok bool, why error) {
 // overdue gives up a command that has waited for too long. It is run by a timer, so a panic ends
 // the channel: otherwise nobody would notice.
 func (x *commandExchange) overdue(c *clientCommand) {
-	if !x.tasks.guard("abandon a command", func() { x.giveUp(c) }) {
+	if !x.node.Try("abandon a command", func() { x.giveUp(c) }) {
 		x.calls.fail()
 	}
 }
@@ -324,7 +326,7 @@ func (x *commandExchange) giveUp(c *clientCommand) {
 	x.calls.lock()
 	defer x.calls.unlock()
 	for _, p := range lost {
-		x.end(p, leaderless(p.queue))
+		x.end(p, queues.Leaderless(p.queue))
 	}
 	x.finish(c)
 	if !c.done && !x.calls.closing && !x.calls.isLost {
@@ -342,4 +344,126 @@ func (x *commandExchange) waiting(c *clientCommand) (list []*commandPart) {
 		}
 	}
 	return list
+}
+
+// replyAddress is where a command wants its answer; to empty: nowhere.
+type replyAddress struct {
+	to          string // a routing key of the default exchange, or the name of a channel
+	correlation []byte
+}
+
+// commandAnswer is the answer to a command, as JSON.
+type commandAnswer struct {
+	OK      bool             `json:"ok"`
+	Code    uint16           `json:"code,omitempty"` // that of basic.return
+	Error   string           `json:"error,omitempty"`
+	Results []*commandResult `json:"results,omitempty"`
+}
+
+// commandResult is the outcome of one part of a command. What names its object comes first.
+type commandResult struct {
+	DeliveryTag   uint64  `json:"delivery_tag,omitempty"`
+	ConsumerTag   string  `json:"consumer_tag,omitempty"`
+	LockToken     string  `json:"lock_token,omitempty"`
+	DeferralToken string  `json:"deferral_token,omitempty"`
+	GroupID       string  `json:"group_id,omitempty"`
+	OK            bool    `json:"ok"`
+	Code          uint16  `json:"code,omitempty"`
+	Error         string  `json:"error,omitempty"`
+	Count         *uint64 `json:"count,omitempty"` // of what the command was executed for
+	LockedUntil   int64   `json:"locked_until,omitempty"`
+	Remaining     *int64  `json:"remaining_ms,omitempty"`
+	State         []byte  `json:"state,omitempty"` // in base64
+}
+
+// add completes the result of a part that has taken effect.
+func (r *commandResult) add(from fsm.Result, now fsm.Time) {
+	r.OK = true
+	if from.Count > 0 {
+		r.Count = &from.Count
+	}
+	if from.Until != 0 {
+		remaining := max(int64(from.Until-now), 0)
+		r.LockedUntil, r.Remaining = int64(from.Until), &remaining
+	}
+	r.State = []byte(from.State)
+}
+
+// replyTo finds out where a command wants its answer. It returns an error if the client may not ask
+// for one there.
+func (x *commandExchange) replyTo(v *catalog.View, p *fsm.Publish, c *clientCommand) error {
+	if p.WantsReply && !x.replies.takes() {
+		return errNoReplies
+	}
+	if p.Property == nil {
+		return nil
+	}
+	to := string(p.Property(catalog.PropertyReplyTo))
+	if to == "" {
+		return nil
+	}
+	if _, direct := fsm.ReplySuffix(to); !direct {
+		if err := v.CheckPublish(x.conn.user, x.conn.vhost, ""); err != nil {
+			return err
+		}
+	}
+	c.reply = replyAddress{to: to, correlation: bytes.Clone(p.Property(catalog.PropertyCorrelationID))}
+	return nil
+}
+
+// sendReply sends the answer to a command, if it wants one. Like any reply it is lost if there is
+// nobody to take it. The lock is held.
+func (x *commandExchange) sendReply(c *clientCommand, ok bool, why error) {
+	if c.reply.to == "" {
+		return
+	}
+	a := commandAnswer{OK: ok}
+	if !ok {
+		a.Code, a.Error = x.reason(why)
+	}
+	for _, p := range c.parts {
+		if p.err != nil {
+			p.result.Code, p.result.Error = x.reason(p.err)
+		}
+		a.Results = append(a.Results, &p.result)
+	}
+	body, err := json.Marshal(&a)
+	if err != nil {
+		panic(err) // it consists of numbers and text
+	}
+	head, err := fsm.AppendHead(nil, "", c.reply.to, x.properties.Answer(c.reply.correlation), nil)
+	if err != nil {
+		return // nothing has such a name
+	}
+	payload := fsm.Payload(append(head, body...))
+	if _, direct := fsm.ReplySuffix(c.reply.to); direct {
+		x.calls.add(event{kind: eventReply, payload: payload})
+		return
+	}
+	x.enqueueReply(c.reply.to, payload)
+}
+
+// reason returns the code and text of an error; nil: there is no such command.
+func (x *commandExchange) reason(why error) (code uint16, text string) {
+	r, _ := why.(*fsm.Refusal)
+	return x.properties.Reason(r)
+}
+
+// ownMessage is the note of a message that the broker itself sends: nobody waits for its outcome.
+type ownMessage struct{}
+
+// enqueueReply sends an answer to a queue. The lock is held.
+func (x *commandExchange) enqueueReply(name string, payload fsm.Payload) {
+	m := catalog.Message{Keys: []string{name}}
+	route, limits, err := x.node.View().Route(x.conn.vhost, "", &m, nil)
+	if err != nil {
+		return
+	}
+	for _, q := range route {
+		u := x.streams.queue(q)
+		if to := u.stream; to.Over() || to.Ending() || to.Waiting() >= fsm.MaxUnanswered {
+			continue
+		}
+		u.add(&fsm.Publish{Payload: payload, TTL: -1, Priority: -1}, limits.Of(q).Stored(), false, "", ownMessage{})
+	}
 }

@@ -202,7 +202,7 @@ func TestCommandVerbs(t *testing.T) {
 		sent := strings.Join(x.publish(c.verb, nil, c.headers...), "; ")
 		if sent == "" {
 			x.expect("refused "+c.sent, "settled")
-			if len(x.holdings.list) != 4 || x.recorder.refused != 1 || x.broker.RefusedCommands() != 1 {
+			if len(x.holdings.list) != 4 || x.recorder.refused != 1 || x.sessions.RefusedCommands() != 1 {
 				t.Errorf("%s %v: %v, refused %d", c.verb, c.headers, x.holdings.list, x.recorder.refused)
 			}
 		} else if sent != c.sent {
@@ -337,7 +337,7 @@ func TestCommandsOfNoChannel(t *testing.T) {
 	for verb := range commandVerbs {
 		for _, without := range []string{"", "x-delivery-tag", "x-consumer-tag"} {
 			headers := &fsm.Table{Fields: slices.DeleteFunc(slices.Clone(all.Fields), func(f *logpb.Field) bool { return f.Name == without })}
-			_, err := x.broker.PublishOne(t.Context(), "guest", "/", &fsm.Publish{
+			_, err := x.sessions.PublishOne(t.Context(), "guest", "/", &fsm.Publish{
 				Exchange: catalog.CommandExchange, RoutingKey: verb, Payload: grouptest.Payload(""), TTL: -1, Priority: -1,
 				Headers: func() *fsm.Table { return headers }, Property: func(string) []byte { return nil },
 			})

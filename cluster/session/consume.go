@@ -3,8 +3,12 @@ package session
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -14,14 +18,12 @@ import (
 // consumers holds a session's consumers and gets: which messages the client may be given, and which
 // it settles.
 type consumers struct {
-	conn      *Connection
-	calls     *calls
-	streams   *streams
-	replies   *replies
-	node      *node
-	available *availability
-	inspector *Inspector
-	defaults  catalog.Defaults
+	conn     *Connection
+	calls    *calls
+	streams  *streams
+	replies  *replies
+	node     *self.Node
+	defaults catalog.Defaults
 
 	// Guarded by the session's lock.
 	known map[uint64]*consumer
@@ -59,7 +61,7 @@ func (x *consumers) suspends(q *sessionQueue, number uint64) bool {
 	if c := x.known[number]; c != nil {
 		action = c.action
 	}
-	v := x.node.view()
+	v := x.node.View()
 	if of, ok := v.QueueByID(q.stream.Queue()); ok && action == "" {
 		action = v.TimeoutAction(of, x.defaults)
 	}
@@ -93,12 +95,12 @@ func (x *consumers) Written(count, bytes int) {
 		return
 	}
 	x.calls.mu.Lock()
-	queues := slices.Clone(x.streams.order)
+	order := slices.Clone(x.streams.order)
 	x.turn++
 	first := x.turn
 	x.calls.mu.Unlock()
-	for i := range queues {
-		queues[(first+i)%len(queues)].stream.CatchUp()
+	for i := range order {
+		order[(first+i)%len(order)].stream.CatchUp()
 	}
 }
 
@@ -108,7 +110,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	if spec.Queue == fsm.ReplyQueue {
 		return x.replies.consume(&spec)
 	}
-	v := x.node.freshView(ctx)
+	v := x.node.FreshView(ctx)
 	q, err := v.TakeFrom(x.conn.by(), x.conn.vhost, spec.Queue)
 	if err != nil {
 		return err
@@ -132,7 +134,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		MinTtl: uint64(args.MinTTL), MaxGroups: args.MaxGroups, GroupId: args.GroupID,
 	})})
 	x.calls.mu.Unlock()
-	if err = x.available.await(ctx, q, u.stream.Route(), k); err == nil {
+	if err = x.streams.answers.await(ctx, q, u.stream.Route(), k); err == nil {
 		err = k.Refused
 	}
 	if err == nil {
@@ -167,11 +169,11 @@ func (x *consumers) Cancel(ctx context.Context, number uint64) error {
 	to := c.at.stream
 	k := to.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 	x.calls.mu.Unlock()
-	q, known := x.node.view().QueueByID(to.Queue())
+	q, known := x.node.View().QueueByID(to.Queue())
 	if !known {
 		q = &catalog.Queue{ID: to.Queue()}
 	}
-	err := x.available.await(ctx, q, to.Route(), k)
+	err := x.streams.answers.await(ctx, q, to.Route(), k)
 	x.endConsumer(number)
 	switch {
 	case err != nil:
@@ -213,8 +215,8 @@ const endWait = time.Second
 func (x *consumers) awaitEnd(ctx context.Context, q *catalog.Queue) {
 	ctx, cancel := context.WithTimeout(ctx, endWait)
 	defer cancel()
-	if _, gone, err := x.inspector.count(ctx, q); gone && err == nil {
-		_ = x.available.awaitGone(ctx, q) // too late: the name is free a moment later
+	if _, gone, err := x.conn.in.queues.Count(ctx, q); gone && err == nil {
+		_ = x.conn.in.queues.Leaders.AwaitGone(ctx, q) // too late: the name is free a moment later
 	}
 }
 
@@ -230,7 +232,7 @@ func (x *consumers) Drop(number uint64) {
 // Get takes one message.
 func (x *consumers) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
 	x.conn.consumes.Store(true)
-	q, err := x.node.freshView(ctx).TakeFrom(x.conn.by(), x.conn.vhost, name)
+	q, err := x.node.FreshView(ctx).TakeFrom(x.conn.by(), x.conn.vhost, name)
 	if err != nil {
 		return fsm.Message{}, false, err
 	}
@@ -240,7 +242,7 @@ func (x *consumers) Get(ctx context.Context, name string, noAck bool) (fsm.Messa
 	}
 	if k.Got == nil {
 		if k.Result.Code == fsm.OK {
-			return fsm.Message{}, false, leaderless(q) // held, but out of reach
+			return fsm.Message{}, false, queues.Leaderless(q) // held, but out of reach
 		}
 		x.countGet(q.ID, nil, noAck)
 		return fsm.Message{}, false, nil
@@ -263,18 +265,18 @@ const (
 // much to expire or to return does that first, step by step.
 func (x *consumers) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*stream.Call, error) {
 	pause := getPause
-	for end := x.node.now() + getWait; ; pause = min(2*pause, longGetPause) {
+	for end := x.node.Now() + getWait; ; pause = min(2*pause, longGetPause) {
 		k, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
 		switch {
 		case err != nil:
 			return nil, err
 		case k.Refused != nil:
 			return nil, k.Refused
-		case k.Result.Code == fsm.OK && k.Got == nil && noAck && x.node.now() <= end:
+		case k.Result.Code == fsm.OK && k.Got == nil && noAck && x.node.Now() <= end:
 			// Taken, and lost on its way with nobody to take it back: the next one is asked for.
 		case k.Result.Code != fsm.NotYet:
 			return k, nil
-		case x.node.now() > end || !rest(ctx, pause):
+		case x.node.Now() > end || !rest(ctx, pause):
 			return nil, fsm.Refuse(fsm.Precondition, q.String()+" is still removing messages that are due; try again")
 		}
 		if err := x.stillReads(q); err != nil {
@@ -353,7 +355,7 @@ func (x *consumers) revoke(v *catalog.View) {
 // stillReads returns an error if the newest view no longer allows what was begun under an older
 // one.
 func (x *consumers) stillReads(q *catalog.Queue) error {
-	return x.node.view().CheckRead(x.conn.user, q)
+	return x.node.View().CheckRead(x.conn.user, q)
 }
 
 // queueGone ends and forgets the consumers of a queue that is gone. The lock is held.
@@ -380,4 +382,42 @@ func (x *consumers) cancelled(q *sessionQueue, number uint64) {
 	}
 	x.consumerOver(number)
 	x.calls.add(event{kind: eventCancelled, consumer: number})
+}
+
+// maxUnwritten bounds the weight of what a channel has been given and has not written. What exceeds
+// it stays with the queue's leader, and is asked for as soon as there is space for an answer.
+const maxUnwritten = 4 << 20
+
+// window tracks the consumers' messages that a channel has been given and has not written.
+//
+// Invariant: unwritten ≥ 0, and a message is accepted only while unwritten < maxUnwritten.
+type window struct {
+	unwritten atomic.Int64 // weight of the messages
+	hungry    atomic.Bool  // a consumer is behind and waits for unwritten to fall
+}
+
+// accept counts a message if there is space for it.
+func (w *window) accept(bytes int) bool {
+	if w.unwritten.Load() >= maxUnwritten {
+		return false
+	}
+	w.unwritten.Add(int64(bytes + group.DeliveryWeight))
+	return true
+}
+
+// fits reports whether there is space for a number of answers of one frame each. If not, written
+// will report that a consumer is waiting.
+func (w *window) fits(answers int) bool {
+	limit := int64(maxUnwritten - answers*queues.MaxFrameBytes)
+	if w.unwritten.Load() <= limit {
+		return true
+	}
+	w.hungry.Store(true)
+	return w.unwritten.Load() <= limit // it may have fallen before hungry was set
+}
+
+// written subtracts messages, and reports whether a waiting consumer has space again.
+func (w *window) written(count, bytes int) bool {
+	left := w.unwritten.Add(-int64(bytes + count*group.DeliveryWeight))
+	return left <= maxUnwritten-queues.MaxFrameBytes && w.hungry.Swap(false)
 }

@@ -5,59 +5,56 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"fmt"
-	"sync/atomic"
-	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/expiry"
+	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
-	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
-
-// leaderWait bounds how long a declare waits for the new queue's leader.
-const leaderWait = 15 * time.Second
 
 // definer serves the requests of a session's client about exchanges, queues and bindings. It
 // answers once all nodes that may route know of the change.
 type definer struct {
-	conn        *Connection
-	calls       *calls
-	streams     *streams
-	replies     *replies
-	definitions *definitions
-	available   *availability
-	inspector   *Inspector
+	conn     *Connection
+	calls    *calls
+	streams  *streams
+	replies  *replies
+	node     *self.Node
+	uses     *expiry.Uses
+	log      *audit.Log // nil: nothing is audited
+	defaults catalog.Defaults
 }
 
 // DeclareExchange creates an exchange, or checks the existing one.
 func (x *definer) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error {
 	if spec.Passive {
-		return x.definitions.confirm(ctx, fmt.Sprintf("find exchange '%s' in vhost '%s'", spec.Name, x.conn.vhost), func(v *catalog.View) (bool, error) {
+		return x.node.Confirm(ctx, fmt.Sprintf("find exchange '%s' in vhost '%s'", spec.Name, x.conn.vhost), func(v *catalog.View) (bool, error) {
 			err := v.PassiveExchange(x.conn.by(), x.conn.vhost, spec.Name)
 			return err == nil, err
 		})
 	}
-	v, fresh := x.definitions.tryFresh(ctx)
+	v, fresh := x.node.TryFresh(ctx)
 	d := &logpb.DeclareExchange{
 		Vhost: x.conn.vhost, Name: spec.Name, Type: spec.Type, Durable: spec.Durable,
 		AutoDelete: spec.AutoDelete, Internal: spec.Internal, Arguments: spec.Arguments,
 	}
 	there, err := v.CheckDeclareExchange(x.conn.by(), d)
 	if there != nil && err == nil {
-		x.definitions.uses.exchange(there)
+		x.uses.Used(there)
 	}
 	if err != nil {
 		return err
 	}
 	if there != nil && fresh {
-		x.definitions.converge(ctx)
+		x.node.Converge(ctx)
 		return nil
 	}
 	if d.Type == catalog.Delayed {
-		d.StoreMembers = x.definitions.place(&logpb.DeclareQueue{})
+		d.StoreMembers = x.conn.in.queues.Placer.Place(&logpb.DeclareQueue{})
 	}
 	_, err = x.propose(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, x.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: d}})
@@ -67,13 +64,13 @@ func (x *definer) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 // DeleteExchange removes an exchange. It is no error if there is none.
 func (x *definer) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
 	m := &logpb.DeleteExchange{Vhost: x.conn.vhost, Name: name, IfUnused: ifUnused}
-	v, fresh := x.definitions.tryFresh(ctx)
+	v, fresh := x.node.TryFresh(ctx)
 	exists, err := v.CheckDeleteExchange(x.conn.by(), m)
 	if err != nil {
 		return err
 	}
 	if !exists && fresh {
-		x.definitions.converge(ctx)
+		x.node.Converge(ctx)
 		return nil
 	}
 	_, err = x.propose(ctx, fmt.Sprintf("delete exchange '%s' in vhost '%s'", name, x.conn.vhost),
@@ -91,16 +88,16 @@ func (x *definer) bind(spec fsm.BindSpec) *logpb.Bind {
 // Bind creates a binding. It is no error if it exists.
 func (x *definer) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	m := x.bind(spec)
-	v, fresh := x.definitions.tryFresh(ctx)
+	v, fresh := x.node.TryFresh(ctx)
 	exists, err := v.CheckBind(x.conn.by(), m)
 	if err != nil {
 		return err
 	}
 	if exists {
-		x.definitions.uses.ends(m)
+		x.uses.Ends(m)
 	}
 	if exists && fresh {
-		x.definitions.converge(ctx)
+		x.node.Converge(ctx)
 		return nil
 	}
 	_, err = x.propose(ctx, fmt.Sprintf("bind to exchange '%s' in vhost '%s'", spec.Source, x.conn.vhost),
@@ -114,25 +111,25 @@ func (x *definer) Bind(ctx context.Context, spec fsm.BindSpec) error {
 // used tells a queue that expires when idle that its bindings have changed, which counts as use. If
 // the notice is lost, the queue is no worse off than before.
 func (x *definer) used(ctx context.Context, m *logpb.Bind) {
-	q, ok := x.definitions.view().Queue(m.Vhost, m.Destination)
-	if m.ToExchange || !ok || x.definitions.view().Settings(q, x.definitions.defaults).AutoDeleteOnIdle == 0 {
+	q, ok := x.node.View().Queue(m.Vhost, m.Destination)
+	if m.ToExchange || !ok || x.node.View().Settings(q, x.defaults).AutoDeleteOnIdle == 0 {
 		return
 	}
 	if _, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}}); err != nil {
-		x.definitions.slog.Debug("queue not notified of a new binding", "queue", q.Name, "vhost", q.VHost, "error", err)
+		x.node.Logger.Debug("queue not notified of a new binding", "queue", q.Name, "vhost", q.VHost, "error", err)
 	}
 }
 
 // Unbind removes a binding. It is no error if there is none.
 func (x *definer) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	m := x.bind(spec)
-	v, fresh := x.definitions.tryFresh(ctx)
+	v, fresh := x.node.TryFresh(ctx)
 	exists, err := v.CheckUnbind(x.conn.by(), m)
 	if err != nil {
 		return err
 	}
 	if !exists && fresh {
-		x.definitions.converge(ctx)
+		x.node.Converge(ctx)
 		return nil
 	}
 	_, err = x.propose(ctx, fmt.Sprintf("unbind from exchange '%s' in vhost '%s'", spec.Source, x.conn.vhost),
@@ -146,7 +143,7 @@ func (x *definer) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 // DeclareQueue creates a queue and waits until it has a leader, or reports on the existing one. A
 // declare renews the queue's lease, a passive declare only that of a local queue.
 func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
-	ctx, cancel := context.WithTimeout(ctx, leaderWait)
+	ctx, cancel := context.WithTimeout(ctx, queues.LeaderWait)
 	defer cancel()
 	if _, replies := fsm.ReplySuffix(spec.Name); replies || spec.Name == fsm.ReplyQueue {
 		return x.replies.declare(ctx, spec.Name)
@@ -169,15 +166,15 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		}
 		x.countDeclared(created)
 		if created {
-			return fsm.QueueInfo{Name: q.Name}, x.available.awaitLeader(ctx, q)
+			return fsm.QueueInfo{Name: q.Name}, x.conn.in.queues.Leaders.Await(ctx, q)
 		}
-		x.definitions.uses.sources(q)
+		x.uses.Sources(q)
 		info, gone, err := x.touch(ctx, q)
 		if err != nil || !gone {
 			return info, err
 		}
 		// The queue has ended; it is created again once its record is gone.
-		if err := x.available.awaitGone(ctx, q); err != nil {
+		if err := x.conn.in.queues.Leaders.AwaitGone(ctx, q); err != nil {
 			return fsm.QueueInfo{}, err
 		}
 	}
@@ -185,34 +182,34 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 
 // countDeclared counts a declaration.
 func (x *definer) countDeclared(created bool) {
-	x.conn.broker.clients.traffic.Count(traffic.QueueDeclared)
+	x.conn.in.Traffic.Count(traffic.QueueDeclared)
 	if created {
-		x.conn.broker.clients.traffic.Count(traffic.QueueCreated)
+		x.conn.in.Traffic.Count(traffic.QueueCreated)
 	}
 }
 
 // passiveQueue reports on a queue that must exist.
 func (x *definer) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo, error) {
 	var q *catalog.Queue
-	err := x.definitions.confirm(ctx, fmt.Sprintf("find queue '%s' in vhost '%s'", name, x.conn.vhost), func(v *catalog.View) (found bool, err error) {
+	err := x.node.Confirm(ctx, fmt.Sprintf("find queue '%s' in vhost '%s'", name, x.conn.vhost), func(v *catalog.View) (found bool, err error) {
 		q, err = v.PassiveQueue(x.conn.by(), x.conn.vhost, name)
 		return err == nil, err
 	})
 	if err != nil {
 		return fsm.QueueInfo{}, err
 	}
-	ask := x.inspector.count
-	if q.Local && x.definitions.view().Settings(q, x.definitions.defaults).Expires != 0 {
+	ask := x.conn.in.queues.Count
+	if q.Local && x.node.View().Settings(q, x.defaults).Expires != 0 {
 		ask = x.touch // the peer renews the leases of queues that are not replicated
 	}
 	info, gone, err := ask(ctx, q)
 	if gone {
 		// A client that is told that there is no queue must find none: publishes are routed by the
 		// view.
-		err = x.available.awaitGone(ctx, q)
+		err = x.conn.in.queues.Leaders.AwaitGone(ctx, q)
 	}
 	if gone && err == nil {
-		err = noQueue(q)
+		err = queues.NoQueue(q)
 	}
 	return info, err
 }
@@ -235,16 +232,16 @@ func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	}
 	if spec.Exclusive {
 		d.Owner = x.conn.owner().Proto()
-		x.conn.broker.clients.owners.add(x.conn)
+		x.conn.in.owners.add(x.conn)
 	}
-	d.Members = x.definitions.place(d)
-	v, fresh := x.definitions.tryFresh(ctx)
+	d.Members = x.conn.in.queues.Placer.Place(d)
+	v, fresh := x.node.TryFresh(ctx)
 	v.DecideType(d, "")
 	if q, err = v.CheckDeclareQueue(x.conn.by(), d, generated); err != nil {
 		return q, false, err
 	}
 	if q != nil && fresh {
-		x.definitions.converge(ctx)
+		x.node.Converge(ctx)
 		return q, false, nil
 	}
 	r, err := x.propose(ctx, fmt.Sprintf("declare queue '%s' in vhost '%s'", spec.Name, x.conn.vhost),
@@ -252,7 +249,7 @@ func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 	if err != nil {
 		return nil, false, err
 	}
-	q, ok := x.definitions.view().QueueByID(fsm.QueueID(r.Queue))
+	q, ok := x.node.View().QueueByID(fsm.QueueID(r.Queue))
 	if !ok {
 		return x.declare(ctx, spec, generated) // deleted at the same moment
 	}
@@ -261,8 +258,8 @@ func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated boo
 
 // touch renews the lease of a queue and counts its messages and consumers. gone: it has ended.
 func (x *definer) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
-	if c := x.definitions.view().Settings(q, x.definitions.defaults); c.Expires == 0 && c.AutoDeleteOnIdle == 0 {
-		return x.inspector.count(ctx, q)
+	if c := x.node.View().Settings(q, x.defaults); c.Expires == 0 && c.AutoDeleteOnIdle == 0 {
+		return x.conn.in.queues.Count(ctx, q)
 	}
 	k, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH})
 	if err != nil {
@@ -279,7 +276,7 @@ func (x *definer) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueIn
 // its record.
 func (x *definer) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
 	var q *catalog.Queue
-	err := x.definitions.confirm(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", name, x.conn.vhost), func(v *catalog.View) (gone bool, err error) {
+	err := x.node.Confirm(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", name, x.conn.vhost), func(v *catalog.View) (gone bool, err error) {
 		q, err = v.CheckDeleteQueue(x.conn.by(), x.conn.vhost, name)
 		return q == nil && err == nil, err
 	})
@@ -300,16 +297,16 @@ func (x *definer) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 	default:
 		removed = k.Result.Count
 	}
-	if err = x.definitions.removeRecord(ctx, q); err == nil {
-		x.conn.broker.clients.traffic.Count(traffic.QueueDeleted)
+	if err = x.node.RemoveRecord(ctx, q); err == nil {
+		x.conn.in.Traffic.Count(traffic.QueueDeleted)
 	}
-	x.audit(removal(q, 0), nil, err)
+	x.audit(self.Removal(q, 0), nil, err)
 	return removed, err
 }
 
 // PurgeQueue removes the ready messages of a queue.
 func (x *definer) PurgeQueue(ctx context.Context, name string) (uint64, error) {
-	q, err := x.definitions.freshView(ctx).UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, name)
+	q, err := x.node.FreshView(ctx).UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, name)
 	if err != nil {
 		return 0, err
 	}
@@ -320,124 +317,16 @@ func (x *definer) PurgeQueue(ctx context.Context, name string) (uint64, error) {
 	return k.Result.Count, k.Refused
 }
 
-// definitions changes the catalog on behalf of clients.
-type definitions struct {
-	*node
-	*tasks
-	*placer
-	uses     *uses
-	audit    *audit.Log    // nil: nothing is audited
-	grace    time.Duration // for a catalog without a leader
-	defaults catalog.Defaults
-	ended    atomic.Uint64 // queues that were removed because they had ended by themselves
-}
-
-// confirm asks a view. An answer that is told is one that every node gives when confirm returns: it
-// waits for that as long as for a change.
-func (d *definitions) confirm(ctx context.Context, what string, ask func(v *catalog.View) (told bool, err error)) error {
-	v, fresh := d.tryFresh(ctx)
-	told, err := ask(v)
-	if told && !fresh {
-		limited, cancel := d.patient(ctx)
-		defer cancel()
-		if err := d.catalog.Refresh(limited); err != nil {
-			return d.unanswered(what, err)
-		}
-		told, err = ask(d.view())
-	}
-	if told {
-		d.converge(ctx)
-	}
-	return err
-}
-
-// patient bounds how long the catalog is waited for.
-func (d *definitions) patient(ctx context.Context) (context.Context, context.CancelFunc) {
-	if d.catalog.Isolated() != "" {
-		return context.WithTimeout(ctx, d.grace)
-	}
-	return context.WithCancel(ctx)
-}
-
-// unanswered is the refusal of what the catalog has not answered.
-func (d *definitions) unanswered(what string, err error) error {
-	d.slog.Warn("catalog does not answer", "operation", what, "error", err)
-	text := fmt.Sprintf("Could not %s on node '%s' because the metadata store operation timed out", what, d.name)
-	if why := d.catalog.Isolated(); why != "" {
-		text += ": " + why
-	}
-	return fsm.Refuse(fsm.Internal, text)
-}
-
-// propose commits one catalog command and turns its refusal into an error.
-func (d *definitions) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
-	ctx, cancel := d.patient(ctx)
-	defer cancel()
-	results, err := d.catalog.Propose(ctx, c)
-	if err != nil {
-		return nil, d.unanswered(what, err)
-	}
-	r := results[0]
-	if r.Refusal != 0 {
-		return r, fsm.Refuse(fsm.Kind(r.Refusal), r.Text)
-	}
-	return r, nil
-}
-
-// removeRecord removes a queue from the catalog.
-func (d *definitions) removeRecord(ctx context.Context, q *catalog.Queue) error {
-	_, err := d.propose(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", q.Name, q.VHost),
-		removal(q, 0))
-	return err
-}
-
-// removeGone removes the record of a queue that has ended by itself. It retries until that is done
-// or another node leads the queue.
-func (d *definitions) removeGone(g *group.Group) {
-	spec := g.Spec()
-	d.spawn("remove the record of a queue", func() {
-		ctx, cancel := d.whileOpen()
-		defer cancel()
-		var why queue.QueueEnd
-		var active fsm.Time
-		g.View(func(m *queue.Machine) {
-			why = m.Stats().Ended
-			active, _ = m.Activity()
-		})
-		q, ok := d.view().QueueByID(spec.Queue)
-		for ok && g.Leading() != 0 && ctx.Err() == nil {
-			if d.removeRecord(ctx, q) == nil {
-				d.noteEnd(q, why, active)
-				return
-			}
-			q, ok = d.view().QueueByID(spec.Queue)
-		}
-	})
-}
-
-// noteEnd counts and audits a queue that has ended by itself.
-func (d *definitions) noteEnd(q *catalog.Queue, why queue.QueueEnd, active fsm.Time) {
-	if why == queue.NotEnded {
-		return
-	}
-	d.ended.Add(1)
-	d.audit.Write(audit.Event{
-		Kind: audit.Definition, Action: "queue.expire", Origin: audit.Origin{Protocol: "cluster", Address: d.name}, Outcome: audit.OK,
-		Target: map[string]string{"vhost": q.VHost, "queue": q.Name},
-		Detail: map[string]any{"reason": why.String(), "last_active": time.UnixMilli(int64(active)).UTC().Format(time.RFC3339)},
-	})
-}
-
-// propose is definitions.propose for a request of the session's client.
+// propose proposes a request of the session's client.
 func (x *definer) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
-	r, err := x.definitions.propose(ctx, what, c)
+	r, err := x.node.Propose(ctx, what, c)
 	x.audit(c, r, err)
 	return r, err
 }
 
 // audit records a definition that the session's client has changed, or may have changed.
 func (x *definer) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err error) {
-	log := x.definitions.audit
+	log := x.log
 	if log == nil || x.conn.audited || r != nil && (r.Refusal != 0 || !r.Changed) {
 		return
 	}

@@ -152,7 +152,7 @@ func TestNodeThatStaysBehind(t *testing.T) {
 	s := w.mustSession(&recorder{})
 	w.mustExchange(exchangeX)
 	w.stale.Store(true)
-	ctx, cancel := context.WithTimeout(t.Context(), refreshWait+200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 1200*time.Millisecond)
 	defer cancel()
 	if err := s.DeclareExchange(ctx, fsm.ExchangeSpec{Name: "x", Passive: true}); !isKind(err, fsm.Internal) {
 		t.Errorf("answered: %v", err)

@@ -4,42 +4,74 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// backlog is a leader's side of a consumer that holds count messages of size
-// bytes: it answers what a session asks.
+// backlog is a leader's side of a consumer that holds count messages of size bytes: it answers what a
+// session asks.
 type backlog struct {
+	w      *world
 	s      *Session
-	l      *stream.Stream
+	g      *group.Group
+	ref    fsm.Ref // of all messages
 	number uint64
 	count  uint64
 	size   int
 }
 
-func mustBacklog(t *testing.T, count uint64, size int) (*recorder, *backlog) {
+// mustBacklogs returns what makes the backlog of a consumer of one queue.
+func mustBacklogs(t *testing.T, count uint64, size int) (*recorder, *stream.Stream, func(number uint64) *backlog) {
 	t.Helper()
-	_, c, s, l := mustStream(t)
-	addConsumer(s, l, 5, false)
-	return c, &backlog{s: s, l: l, number: 5, count: count, size: size}
+	w, c, s, l := mustStream(t)
+	q, _ := w.View().QueueByID(l.Queue())
+	w.host.mute = true
+	g, ref := w.mustStore(t, q, make([]byte, size))
+	return c, l, func(number uint64) *backlog {
+		addConsumer(s, l, number, false)
+		return &backlog{w: w, s: s, g: g, ref: ref, number: number, count: count, size: int(ref.Size)}
+	}
 }
 
-func (b *backlog) Payload(fsm.Ref) ([]byte, error) { return make([]byte, b.size), nil }
+// mustStore opens a local group for a queue, and stores a message in it.
+func (w *world) mustStore(t *testing.T, q *catalog.Queue, body []byte) (*group.Group, fsm.Ref) {
+	t.Helper()
+	host := w.mustHost()
+	g := host.OpenLocal(group.Spec{Group: q.Group, Queue: q.ID, VHost: "/", Name: q.Name, Local: true, Members: []string{"n1"}, Config: &logpb.QueueConfig{DeliveryLimit: -1}})
+	t.Cleanup(func() { host.DropLocal(q.Group) })
+	payload := grouptest.Payload(string(body))
+	b := group.BatchOf(&logpb.Command{
+		Kind: logpb.Command_ENQUEUE, Session: fsm.SessionID{Node: 1, Boot: 1, Num: 1}.Proto(), Seq: 1, Enqueue: &logpb.Enqueue{Size: uint32(len(payload))},
+	})
+	b.Payloads, b.Bytes = [][]byte{payload}, len(payload)
+	must(t, g.Submit(b))
+	must(t, g.Barrier(time.Minute))
+	ref := fsm.Ref{Size: uint32(len(payload))}
+	g.View(func(m *queue.Machine) {
+		for ref.Index = range m.LiveIndexes() {
+		}
+	})
+	return g, ref
+}
 
-func (b *backlog) deliveries(after uint64) []fsm.Delivery {
+func (b *backlog) deliveries(after, last uint64) []fsm.Delivery {
 	var ds []fsm.Delivery
-	for id := after + 1; id <= b.count; id++ {
-		ds = append(ds, fsm.Delivery{
-			To: fsm.ConsumerID{Session: b.s.id, Number: b.number}, ID: id, Ref: fsm.Ref{Index: id, Size: uint32(b.size)},
-		})
+	for id := after + 1; id <= last; id++ {
+		ds = append(ds, fsm.Delivery{To: fsm.ConsumerID{Session: b.s.id, Number: b.number}, ID: id, Ref: b.ref})
 	}
 	return ds
 }
+
+// deliver hands out everything.
+func (b *backlog) deliver() { b.w.queues.Perform(b.g, &group.Work{Deliveries: b.deliveries(0, b.count)}) }
 
 // answer does what the leader does with a question that is under way, if any.
 func (b *backlog) answer() bool {
@@ -49,12 +81,12 @@ func (b *backlog) answer() bool {
 	if !asked {
 		return false
 	}
-	held := b.deliveries(after)
-	r := &group.Resynced{To: fsm.ConsumerID{Session: b.s.id, Number: b.number}, Last: b.count, Held: held}
-	if most := max(1, maxFrameBytes/(b.size+group.DeliveryWeight)); len(held) > most {
-		r.Held, r.Last, r.More = held[:most], held[most-1].ID, held[most].ID
+	last := min(b.count, after+uint64(max(1, queues.MaxFrameBytes/(b.size+group.DeliveryWeight))))
+	r := group.Resynced{To: fsm.ConsumerID{Session: b.s.id, Number: b.number}, Last: last, Held: b.deliveries(after, last)}
+	if last < b.count {
+		r.More = last + 1
 	}
-	b.s.broker().dispatcher.resync(b, b.l.Queue(), r)
+	b.w.queues.Perform(b.g, &group.Work{Resyncs: []group.Resynced{r}})
 	return true
 }
 
@@ -64,8 +96,9 @@ func TestDeliveriesAreBounded(t *testing.T) {
 	for _, size := range []int{10, 1 << 10, 100 << 10, 3 << 20, 9 << 20} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			count := uint64(max(8, 20<<20/(size+group.DeliveryWeight)))
-			c, b := mustBacklog(t, count, size)
-			b.s.broker().dispatcher.deliveries(b, b.l.Queue(), b.deliveries(0))
+			c, _, backlogOf := mustBacklogs(t, count, size)
+			b := backlogOf(5)
+			b.deliver()
 			next, most := 0, int64(0)
 			for next < int(count) {
 				for b.answer() {
@@ -83,7 +116,7 @@ func TestDeliveriesAreBounded(t *testing.T) {
 			}
 			for b.answer() {
 			}
-			if bound := int64(maxUnwritten + size + group.DeliveryWeight); most > bound {
+			if bound := int64(maxUnwritten + b.size + group.DeliveryWeight); most > bound {
 				t.Errorf("%d bytes given and not written, bound %d", most, bound)
 			}
 			if _, _, behind := b.s.known[5].Position(); len(c.messages) != int(count) || b.s.unwritten.Load() != 0 || behind {
@@ -97,14 +130,13 @@ func TestDeliveriesAreBounded(t *testing.T) {
 // One consumer that is behind does not keep another one of its session, which
 // has room: it is asked for in its turn.
 func TestHungryConsumersAreServedInTurn(t *testing.T) {
-	w, c, s, l := mustStream(t)
-	q := l.Queue()
+	c, _, backlogOf := mustBacklogs(t, 40, 1<<20)
 	backlogs := map[uint64]*backlog{}
 	for n := uint64(1); n <= 8; n++ {
-		addConsumer(s, l, n, false)
-		backlogs[n] = &backlog{s: s, l: l, number: n, count: 40, size: 1 << 20}
-		w.broker.dispatcher.deliveries(backlogs[n], q, backlogs[n].deliveries(0))
+		backlogs[n] = backlogOf(n)
+		backlogs[n].deliver()
 	}
+	s := backlogs[1].s
 	for next := 0; next < 8*40; {
 		for _, b := range backlogs {
 			b.answer()
@@ -128,16 +160,17 @@ func TestHungryConsumersAreServedInTurn(t *testing.T) {
 
 // What a cancelled consumer was handed and never got goes back to the queue.
 func TestUnseenGoesBack(t *testing.T) {
-	_, b := mustBacklog(t, 9, 1<<20)
-	b.s.broker().dispatcher.deliveries(b, b.l.Queue(), b.deliveries(0))
+	_, l, backlogOf := mustBacklogs(t, 9, 1<<20)
+	b := backlogOf(5)
+	b.deliver()
 	last, _, _ := b.s.known[5].Position()
 	if last == 0 || last == 9 {
 		t.Fatalf("%d of 9 have come", last)
 	}
-	request(b.s, b.l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 5}})
-	take(b.l)
-	tell(b.l, grouptest.OK(1, 1))
-	told := grouptest.Commands(t, take(b.l)[0])
+	request(b.s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 5}})
+	take(l)
+	tell(l, grouptest.OK(1, 1))
+	told := grouptest.Commands(t, take(l)[0])
 	if len(told) != 1 || told[0].Settle.GetOutcome() != fsm.Requeue || told[0].Settle.GetConsumer() != 5 ||
 		!slices.Equal(told[0].Settle.GetRanges(), []uint64{last + 1, ^uint64(0) - last}) {
 		t.Errorf("the queue is told %v", told)

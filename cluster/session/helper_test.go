@@ -10,19 +10,28 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/quorate/quorate/cluster/clock"
+	"github.com/quorate/quorate/cluster/expiry"
+	"github.com/quorate/quorate/cluster/failure"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// world is a broker without links or groups, in a time of its own.
+// world is a node without links or groups, in a time of its own.
 type world struct {
 	*grouptest.Catalog
 	t        grouptest.Fatal
-	broker   *Broker
+	node     *self.Node
+	queues   *queues.Queues
+	sessions *Sessions
 	host     *testedHost
 	stale    atomic.Bool                  // the view may be out of date
 	behind   atomic.Pointer[catalog.View] // what the view is instead of the newest, until the next proposal; nil: it is the newest
@@ -41,20 +50,51 @@ func (w *world) View() *catalog.View {
 
 func newWorld(t grouptest.Fatal) *world {
 	w := &world{Catalog: grouptest.NewCatalog(t), t: t}
-	w.broker = newBroker(Config{
-		Node: "n1", Catalog: w, Properties: grouptest.NoProperties{}, Logger: slog.New(slog.DiscardHandler),
-		Clock: w.Stamp, Stamp: w.Stamp,
-		LeaderlessGrace: time.Minute, GroupSize: 3,
-	}, func(h stream.Host) stream.Host {
-		w.host = &testedHost{Host: h, submit: map[fsm.QueueID]func(string, group.Batch) error{}}
-		return w.host
+	w.node = self.New(self.Config{
+		Node: "n1", Mesh: &peer.Mesh{}, Catalog: w, Clock: w.Stamp, Stamp: w.Stamp,
+		Logger: slog.New(slog.DiscardHandler), LeaderlessGrace: time.Minute,
 	})
-	w.broker.boot.Store(7)
-	w.broker.number.Store(1)
+	uses := expiry.NewUses(w.node)
+	w.queues = queues.New(queues.Config{
+		Node: w.node, Uses: uses, Failures: failure.New(w.node, 0), Properties: grouptest.NoProperties{}, Size: 3,
+		Between: func(h stream.Host) stream.Host {
+			w.host = &testedHost{Host: h, submit: map[fsm.QueueID]func(string, group.Batch) error{}}
+			return w.host
+		},
+	})
+	w.sessions = New(Config{Node: w.node, Queues: w.queues, Uses: uses, Properties: grouptest.NoProperties{}})
+	w.node.Serve(1, 7)
 	return w
 }
 
-// Refresh and what follows make the world the broker's catalog.
+// close ends what the node does for its clients.
+func (w *world) close() {
+	w.node.Refuse()
+	w.queues.Close()
+	w.sessions.Close()
+	w.node.Wait()
+}
+
+// mustHost gives the node a host for groups.
+func (w *world) mustHost() *group.Host {
+	w.node.Groups = group.NewHost(group.Config{
+		Node: "n1", Clock: w.hostClock(), Logger: w.node.Logger, Outside: w.queues, Newest: 1,
+		LockCredit: func() fsm.Millis { return 0 }, Version: func() uint32 { return 1 },
+		Late: func(queue.Due, fsm.Millis) {},
+	})
+	return w.node.Groups
+}
+
+// hostClock is the world's time for a host of groups.
+func (w *world) hostClock() *clock.Clock {
+	return clock.New(clock.Config{
+		Node: "n1", Nodes: []string{"n1"}, Wall: func() time.Time { return time.UnixMilli(w.Clock.Load()) }, Logger: w.node.Logger,
+		Monotonic: func() time.Duration { return time.Duration(w.Clock.Load()) * time.Millisecond },
+		MaxSkew:   func() fsm.Millis { return 1000 },
+	})
+}
+
+// Refresh and what follows make the world the node's catalog.
 func (w *world) Refresh(ctx context.Context) error {
 	if w.heals > 0 && w.failed.Load() >= w.heals {
 		w.behind.Store(nil)
@@ -92,17 +132,17 @@ func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logp
 
 var errHeadless = errors.New("the catalog has no leader")
 
-// deleteQueue removes a queue from the catalog, and tells the broker.
+// deleteQueue removes a queue from the catalog, and tells the queues.
 func (w *world) deleteQueue(q *catalog.Queue) {
 	w.t.Helper()
 	w.Delete(q)
-	w.broker.QueueGone(q.ID)
+	w.queues.QueueGone(q.ID)
 }
 
 // mustSession opens a session that tells c.
 func (w *world) mustSession(c *recorder) *Session {
 	w.t.Helper()
-	conn, err := w.broker.Connect(context.Background(), "guest", "/")
+	conn, err := w.sessions.Connect(context.Background(), "guest", "/")
 	if err != nil {
 		w.t.Fatalf("connect: %v", err)
 	}
@@ -258,19 +298,21 @@ func messages(consumer uint64, ids ...uint64) stream.DeliveryBatch {
 	return d
 }
 
-// testedHost is the broker's host of streams, whose batches a test may take.
+// testedHost is the queues' host of streams, whose batches a test may take.
 type testedHost struct {
 	stream.Host
 	mu        sync.Mutex
 	submit    map[fsm.QueueID]func(leader string, b group.Batch) error
 	requested []stream.Resync
+	mute      bool // no question is passed on: the test answers
 }
 
 func (h *testedHost) Ask(to *stream.Route, leader string, q stream.Resync) {
 	h.mu.Lock()
 	h.requested = append(h.requested, q)
+	mute := h.mute
 	h.mu.Unlock()
-	if leader == h.Name() { // there is no link to another one
+	if leader == h.Name() && !mute { // there is no link to another one
 		h.Host.Ask(to, leader, q)
 	}
 }

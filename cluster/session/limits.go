@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -25,7 +26,7 @@ const countsWait = 2 * time.Second
 // hear each other there are never more than the limit; of two that compete for the last place, both
 // may be refused.
 type limits struct {
-	*node
+	*self.Node
 	connections int // maximum number of clients at this node; 0: unlimited
 	tallies     tallies
 }
@@ -34,7 +35,7 @@ type limits struct {
 // of connections at this node, this one included.
 func (l *limits) addConnection(ctx context.Context, c *Connection, here int) error {
 	l.tallies.enter(c)
-	v := l.view()
+	v := l.View()
 	if limit := l.connections; limit > 0 && here > limit {
 		return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("connection refused: node connection limit (%d) is reached", limit))
 	}
@@ -44,22 +45,16 @@ func (l *limits) addConnection(ctx context.Context, c *Connection, here int) err
 	return l.check(ctx, v, c)
 }
 
-// removeConnection stops counting a connection and its remaining channels.
-func (l *limits) removeConnection(c *Connection) { l.tallies.leave(c) }
-
 // addChannel counts one more channel. It returns an error if the user has too many.
 func (l *limits) addChannel(c *Connection) error {
 	l.tallies.channel(c, 1)
-	quota := l.view().UserQuota(c.user, catalog.MaxChannels)
+	quota := l.View().UserQuota(c.user, catalog.MaxChannels)
 	if !quota.Exceeded(l.countsFor(context.Background(), c, quota)(quota).Channels) {
 		return nil
 	}
-	l.removeChannel(c)
+	l.tallies.channel(c, -1)
 	return fsm.Refuse(fsm.NotAllowed, fmt.Sprintf("number of channels opened for user '%s' has reached the maximum allowed user limit of %d", c.user, quota.Limit))
 }
-
-// removeChannel counts one channel less.
-func (l *limits) removeChannel(c *Connection) { l.tallies.channel(c, -1) }
 
 // check returns an error if there are too many connections. This one is already counted.
 func (l *limits) check(ctx context.Context, v *catalog.View, c *Connection) error {
@@ -93,15 +88,15 @@ func (l *limits) countsFor(ctx context.Context, c *Connection, quotas ...catalog
 // countAll counts the clients of a connection's vhost and user at all nodes that answer.
 func (l *limits) countAll(ctx context.Context, c *Connection) *peerpb.CountsReply {
 	req := &peerpb.CountsRequest{Vhost: c.vhost, User: c.user}
-	answers := stats.AskAll(ctx, l.peers, stats.Question[*peerpb.CountsReply]{
+	answers := stats.AskAll(ctx, l.Peers, stats.Question[*peerpb.CountsReply]{
 		Doing: "count clients", Wait: countsWait,
 		Here: func() *peerpb.CountsReply { return l.counts(req) },
 		Ask: func(ctx context.Context, node string) (*peerpb.CountsReply, error) {
-			return peer.Ask[peerpb.CountsReply](ctx, l.mesh, node, kindCounts, req)
+			return peer.Ask[peerpb.CountsReply](ctx, l.Mesh, node, self.KindCounts, req)
 		},
 	})
 	for node, err := range answers.Failed {
-		l.slog.Warn("clients of peer not counted", "node", node, "error", err)
+		l.Logger.Warn("clients of peer not counted", "node", node, "error", err)
 	}
 	sum := &peerpb.CountsReply{}
 	for _, r := range answers.Of {

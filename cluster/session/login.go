@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -26,8 +27,7 @@ const replaceWait = 30 * time.Second
 // Authenticator authenticates clients. It records the reason for each refusal in the log and in the
 // audit log.
 type Authenticator struct {
-	*node
-	*tasks
+	node     *self.Node
 	gate     *login.Gate
 	loopback []string   // users who may log in from loopback addresses only
 	audit    *audit.Log // nil: nothing is audited
@@ -37,7 +37,7 @@ type Authenticator struct {
 // Login checks a password. Users of the loopback list may log in from loopback addresses only. A
 // refusal says that too many logins wait; any other failure gives the same error.
 func (a *Authenticator) Login(ctx context.Context, user, password string, remote netip.Addr) error {
-	u, known := a.freshView(ctx).User(user)
+	u, known := a.node.FreshView(ctx).User(user)
 	over := login.AMQP
 	if audit.From(ctx).Protocol == "http" {
 		over = login.HTTP
@@ -62,16 +62,16 @@ func (a *Authenticator) Login(ctx context.Context, user, password string, remote
 // replaceHash replaces the imported hash of a user who has logged in by one of this program. If
 // that fails, the next login tries again.
 func (a *Authenticator) replaceHash(try *login.Attempt, renewed []byte) {
-	a.spawn("replace an imported hash", func() {
-		open, cancel := a.whileOpen()
+	a.node.Spawn("replace an imported hash", func() {
+		open, cancel := a.node.WhileOpen()
 		defer cancel()
 		ctx, cancelWait := context.WithTimeout(open, replaceWait)
 		defer cancelWait()
-		_, err := a.catalog.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ReplaceHash{ReplaceHash: &logpb.ReplaceHash{
+		_, err := a.node.Catalog.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ReplaceHash{ReplaceHash: &logpb.ReplaceHash{
 			Name: try.User, Was: try.Hash, PasswordHash: renewed, HashAlgorithm: login.HashAlgorithm,
 		}}})
 		if err != nil {
-			a.slog.Warn("imported hash of a password not replaced", "user", try.User, "error", err)
+			a.node.Logger.Warn("imported hash of a password not replaced", "user", try.User, "error", err)
 			return
 		}
 		a.gate.Remember(renewed, try.Password)
@@ -81,7 +81,7 @@ func (a *Authenticator) replaceHash(try *login.Attempt, renewed []byte) {
 // LoginCertified is Login for a client that has proved its identity by a certificate. No password
 // is needed, but the user must exist.
 func (a *Authenticator) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
-	_, known := a.freshView(ctx).User(user)
+	_, known := a.node.FreshView(ctx).User(user)
 	return a.admit(ctx, user, known, true, remote)
 }
 
@@ -135,7 +135,7 @@ func (r *refusals) say(remote netip.Addr) (ok bool, unlogged uint64) {
 // like, so the rate is bounded for each address.
 func (a *Authenticator) refuseLogin(ctx context.Context, user string, remote netip.Addr, reason string) error {
 	if ok, unlogged := a.refusals.say(remote); ok {
-		a.slog.Warn("login refused", "user", fsm.Short(user), "remote", remote, "reason", reason, "unlogged", unlogged)
+		a.node.Logger.Warn("login refused", "user", fsm.Short(user), "remote", remote, "reason", reason, "unlogged", unlogged)
 	}
 	from := audit.From(ctx)
 	if from.Address == "" {

@@ -33,10 +33,10 @@ func TestImportedHashIsReplaced(t *testing.T) {
 		ok        bool
 		algorithm string
 	}{{"wrong", false, login.ImportedSHA256}, {"right", true, login.HashAlgorithm}, {"right", true, login.HashAlgorithm}, {"wrong", false, login.HashAlgorithm}} {
-		if err := w.broker.Login(context.Background(), "ann", try.password, from); (err == nil) != try.ok {
+		if err := w.sessions.Login(context.Background(), "ann", try.password, from); (err == nil) != try.ok {
 			t.Errorf("%s: %v", try.password, err)
 		}
-		w.broker.done.Wait()
+		w.node.Wait()
 		u, _ := w.View().User("ann")
 		if u.GetHashAlgorithm() != try.algorithm || len(u.GetTags()) != 1 {
 			t.Errorf("after %s: %v", try.password, u)
@@ -47,28 +47,28 @@ func TestImportedHashIsReplaced(t *testing.T) {
 // Every failed login has the same answer, whether its password was checked or not.
 func TestLoginErrors(t *testing.T) {
 	w := newWorld(t)
-	w.broker.gate = login.New(login.Config{AtOnce: 1, FreeFailures: 1, MaxDelay: 1 << 40})
+	w.sessions.gate = login.New(login.Config{AtOnce: 1, FreeFailures: 1, MaxDelay: 1 << 40})
 	w.putUser("ann", login.HashPassword("right"), login.HashAlgorithm)
 	from := netip.MustParseAddr("192.0.2.1")
 	for _, password := range []string{"wrong", "wrong", "right"} {
-		if err := w.broker.Login(context.Background(), "ann", password, from); err != errLogin {
+		if err := w.sessions.Login(context.Background(), "ann", password, from); err != errLogin {
 			t.Errorf("%s: %v", password, err)
 		}
 	}
-	if n := w.broker.Logins()[login.AMQP]; n.Refused != 2 || n.HeldBack != 1 {
+	if n := w.sessions.Logins()[login.AMQP]; n.Refused != 2 || n.HeldBack != 1 {
 		t.Errorf("%+v", n)
 	}
 	byHTTP := audit.With(context.Background(), audit.Origin{Protocol: "http"})
-	if err := w.broker.Login(byHTTP, "bob", "wrong", from); err != errLogin {
+	if err := w.sessions.Login(byHTTP, "bob", "wrong", from); err != errLogin {
 		t.Error(err)
 	}
-	if n := w.broker.Logins(); n[login.HTTP] != (login.Counts{Refused: 1}) || n.Sum().Failed() != 4 {
+	if n := w.sessions.Logins(); n[login.HTTP] != (login.Counts{Refused: 1}) || n.Sum().Failed() != 4 {
 		t.Errorf("%+v", n)
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	r := (*fsm.Refusal)(nil)
-	if err := w.broker.Login(ended, "bob", "wrong", from); !errors.As(err, &r) || r.Kind != fsm.Forced {
+	if err := w.sessions.Login(ended, "bob", "wrong", from); !errors.As(err, &r) || r.Kind != fsm.Forced {
 		t.Errorf("a login that is not looked at in time: %v", err)
 	}
 }

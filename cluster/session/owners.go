@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -21,17 +22,16 @@ const (
 // deleted, whatever comes between: a catalog without a leader, or a declaration that takes effect later. What
 // a former boot of the node owned is the catalog's business.
 type owners struct {
-	*node
-	*tasks
+	*self.Node
 	ended *worker.Queue[catalog.Owner]
 
 	mu   sync.Mutex
 	open map[uint64]struct{} // by number
 }
 
-func newOwners(n *node, t *tasks) *owners {
-	o := &owners{node: n, tasks: t, open: map[uint64]struct{}{}}
-	o.ended = worker.NewQueue(t.panics, "delete exclusive queues", 8, o.delete)
+func newOwners(n *self.Node) *owners {
+	o := &owners{Node: n, open: map[uint64]struct{}{}}
+	o.ended = worker.NewQueue(n.Guard, "delete exclusive queues", 8, o.delete)
 	o.ended.Start()
 	return o
 }
@@ -48,8 +48,8 @@ func (o *owners) end(ctx context.Context, c *Connection) {
 	if !o.remove(c) {
 		return
 	}
-	if _, err := o.catalog.Propose(ctx, deleteOwned(c.owner())); err != nil {
-		o.slog.Warn("exclusive queues are not deleted yet", "connection", c.number, "error", err)
+	if _, err := o.Catalog.Propose(ctx, deleteOwned(c.owner())); err != nil {
+		o.Logger.Warn("exclusive queues are not deleted yet", "connection", c.number, "error", err)
 		o.ended.Add(c.owner())
 	}
 }
@@ -65,7 +65,7 @@ func (o *owners) remove(c *Connection) bool {
 
 // queueAdded deletes a queue whose connection to this node has ended already.
 func (o *owners) queueAdded(q *catalog.Queue) {
-	if !q.Exclusive || !o.is(q.Owner.Node) || q.Owner.Boot != o.boot.Load() {
+	if !q.Exclusive || !o.Is(q.Owner.Node) || q.Owner.Boot != o.Boot.Load() {
 		return
 	}
 	o.mu.Lock()
@@ -78,11 +78,11 @@ func (o *owners) queueAdded(q *catalog.Queue) {
 
 // delete deletes the queues of a connection that has ended.
 func (o *owners) delete(owner catalog.Owner) (again time.Duration) {
-	open, cancel := o.whileOpen()
+	open, cancel := o.WhileOpen()
 	defer cancel()
 	ctx, cancel := context.WithTimeout(open, ownersWait)
 	defer cancel()
-	if _, err := o.catalog.Note(ctx, deleteOwned(owner)); err != nil {
+	if _, err := o.Catalog.Note(ctx, deleteOwned(owner)); err != nil {
 		return ownersAgain
 	}
 	return 0

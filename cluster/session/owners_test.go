@@ -13,7 +13,7 @@ import (
 func (w *world) mustOwn(name string) (*Connection, *Session) {
 	w.t.Helper()
 	n, _ := w.View().NodeByName("n1")
-	w.broker.boot.Store(n.GetBoot())
+	w.node.Boot.Store(n.GetBoot())
 	s := w.mustSession(&recorder{})
 	if _, _, err := s.definer.declare(w.t.(*testing.T).Context(), fsm.QueueSpec{Name: name, Exclusive: true}, false); err != nil {
 		w.t.Fatalf("declare %s: %v", name, err)
@@ -45,7 +45,7 @@ func TestOwnerEndsWithoutCatalog(t *testing.T) {
 		synctest.Wait()
 		w.mustHave("mine", false)
 		w.mustHave("another's", true)
-		w.broker.Close()
+		w.close()
 	})
 }
 
@@ -64,11 +64,11 @@ func TestOwnerDeclaresTooLate(t *testing.T) {
 			}}})
 			w.mustHave(name, true)
 			q, _ := w.View().Queue("/", name)
-			w.broker.QueueAdded(q)
+			w.sessions.QueueAdded(q)
 		}
 		synctest.Wait()
 		w.mustHave("late", false)
 		w.mustHave("lives", true)
-		w.broker.Close()
+		w.close()
 	})
 }

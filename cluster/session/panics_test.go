@@ -59,7 +59,7 @@ func TestSubmittingPanics(t *testing.T) {
 	w, c, other := newWorld(t), &recorder{}, &recorder{}
 	s, beside := w.mustSession(c), w.mustSession(other)
 	q, q2 := w.MustQueue("q"), w.MustQueue("q2")
-	target, sent := w.broker.routes.Route(q), make(chan int, 9)
+	target, sent := w.queues.Routes.Route(q), make(chan int, 9)
 	submit := func(_ string, b group.Batch) error {
 		sent <- b.Count
 		return nil
@@ -67,11 +67,11 @@ func TestSubmittingPanics(t *testing.T) {
 	w.submits(q.ID, func(string, group.Batch) error { panic("injected") })
 	w.submits(q2.ID, submit)
 	target.Lead("n1", 1)
-	w.broker.routes.Route(q2).Lead("n1", 1)
+	w.queues.Routes.Route(q2).Lead("n1", 1)
 	l := streamTo(s, q)
 	publish(s, l, 1, "m")
 	c.mustEnd(t)
-	if n := w.broker.Panics(); n != 1 {
+	if n := w.node.Panics(); n != 1 {
 		t.Errorf("%d panics counted", n)
 	}
 	mustSend(t, beside, q2, sent)
@@ -89,7 +89,7 @@ func TestSubmittingPanics(t *testing.T) {
 // wait for is answered all the same.
 func TestTellingPanics(t *testing.T) {
 	w, c := newWorld(t), &brittle{}
-	conn, err := w.broker.Connect(context.Background(), "guest", "/")
+	conn, err := w.sessions.Connect(context.Background(), "guest", "/")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,8 +114,8 @@ func TestTellingPanics(t *testing.T) {
 	c.mustEnd(t)
 	c.broken.Store(false)
 	tell(l, grouptest.OK(2, 1))
-	if c.settled[1] != 1 || w.broker.Panics() != 1 {
-		t.Errorf("settled %v, %d panics", c.settled, w.broker.Panics())
+	if c.settled[1] != 1 || w.node.Panics() != 1 {
+		t.Errorf("settled %v, %d panics", c.settled, w.node.Panics())
 	}
 }
 
@@ -153,7 +153,7 @@ func (c *brokenCatalog) Note(ctx context.Context, cs ...*logpb.CatalogCommand) (
 func TestRoutingAgainPanics(t *testing.T) {
 	w, c := newWorld(t), &recorder{}
 	k := &brokenCatalog{world: w}
-	w.broker.catalog = k
+	w.node.Catalog = k
 	s := w.mustSession(c)
 	k.broken.Store(true)
 	w.stale.Store(true)
@@ -162,68 +162,10 @@ func TestRoutingAgainPanics(t *testing.T) {
 	s.unlock()
 	c.mustEnd(t)
 	s.mu.Lock()
-	if s.refreshing || len(s.strays) != 0 || w.broker.Panics() != 1 {
-		t.Errorf("refreshing %v, %d strays, %d panics", s.refreshing, len(s.strays), w.broker.Panics())
+	if s.refreshing || len(s.strays) != 0 || w.node.Panics() != 1 {
+		t.Errorf("refreshing %v, %d strays, %d panics", s.refreshing, len(s.strays), w.node.Panics())
 	}
 	s.unlock()
-}
-
-// A panic while uses are noted does not end that for good.
-func TestNotingPanics(t *testing.T) {
-	w := newWorld(t)
-	k := &brokenCatalog{world: w}
-	w.broker.catalog = k
-	k.broken.Store(true)
-	u := w.broker.definitions.uses
-	for range 2 {
-		u.mu.Lock()
-		u.pending = map[exchangeName]fsm.Time{{"/", "x"}: 1}
-		u.running = w.broker.spawn("record uses", u.propose)
-		u.mu.Unlock()
-		grouptest.Eventually(t, func() bool {
-			u.mu.Lock()
-			defer u.mu.Unlock()
-			return !u.running && u.noting == nil
-		})
-	}
-	if n := w.broker.Panics(); n != 1 {
-		t.Errorf("%d panics", n)
-	}
-}
-
-// A panic in one thing that the watch does leaves the others alone.
-func TestWatchPanics(t *testing.T) {
-	w := newWorld(t)
-	b, q := w.broker, w.MustQueue("q")
-	k := &brokenCatalog{world: w}
-	b.catalog = k
-	b.watch.letters = nil
-	b.links.unsent[unsent{queue: q.ID}] = struct{}{}
-	b.reporter.pending.Store(true)
-	k.blind.Store(true)
-	b.watch.rounds = reportEvery - 1
-	b.watch.round() // suspects, nodes, sources, notices and dead letters
-	if n := b.Panics(); n != 5 {
-		t.Errorf("%d panics", n)
-	}
-}
-
-// The catalog is followed after a panic in what a change of it causes.
-func TestFollowingCatalogPanics(t *testing.T) {
-	w := newWorld(t)
-	b := w.broker
-	k := &brokenCatalog{world: w}
-	b.catalog = k
-	k.blind.Store(true)
-	if !b.spawn("follow the catalog", b.followCatalog) {
-		t.Fatal("nobody follows")
-	}
-	for n := range uint64(2) {
-		b.CatalogChanged()
-		grouptest.Eventually(t, func() bool { return b.Panics() > n })
-	}
-	close(b.stop)
-	b.done.Wait()
 }
 
 // A panic while a channel's publishes are routed that have waited for a view
@@ -232,13 +174,13 @@ func TestRoutingStraysPanics(t *testing.T) {
 	w, c := newWorld(t), &recorder{}
 	s := w.mustSession(c)
 	k := &brokenCatalog{world: w}
-	w.broker.catalog = k
+	w.node.Catalog = k
 	k.blind.Store(true)
 	s.mu.Lock()
 	s.strays = []stray{{}}
 	s.unlock()
 	c.mustEnd(t)
-	if n := w.broker.Panics(); n != 1 {
+	if n := w.node.Panics(); n != 1 {
 		t.Errorf("%d panics", n)
 	}
 }
@@ -264,7 +206,7 @@ func TestGivingUpPanics(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, c := newWorld(t), &recorder{}
 				s, q := w.mustSession(c), w.MustQueue("q")
-				target, sent := w.broker.routes.Route(q), make(chan int, 9)
+				target, sent := w.queues.Routes.Route(q), make(chan int, 9)
 				w.submits(q.ID, func(_ string, b group.Batch) error {
 					sent <- b.Count
 					return nil
@@ -293,8 +235,8 @@ func TestGivingUpPanics(t *testing.T) {
 				synctest.Wait()
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				if len(c.lost) != 1 || !isKind(c.lost[0], fsm.Internal) || w.broker.Panics() != 1 {
-					t.Errorf("the channel is told %v, %d panics", c.lost, w.broker.Panics())
+				if len(c.lost) != 1 || !isKind(c.lost[0], fsm.Internal) || w.node.Panics() != 1 {
+					t.Errorf("the channel is told %v, %d panics", c.lost, w.node.Panics())
 				}
 			})
 		})
@@ -313,7 +255,7 @@ func TestSharingLimitsPanics(t *testing.T) {
 	s.wait()
 	s.mu.Unlock()
 	c.mustEnd(t)
-	if n := w.broker.Panics(); n != 1 {
+	if n := w.node.Panics(); n != 1 {
 		t.Errorf("%d panics", n)
 	}
 }

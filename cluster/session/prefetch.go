@@ -113,7 +113,7 @@ func (x *consumers) begin(c *consumer, request *logpb.Consume) *logpb.Consume {
 		return request
 	}
 	n := max(min(c.cap(), x.free()), 0)
-	c.shared, c.granted, c.ceiling, c.changed = true, n, n, x.node.now()
+	c.shared, c.granted, c.ceiling, c.changed = true, n, n, x.node.Now()
 	return c.with(n)
 }
 
@@ -129,7 +129,7 @@ func (x *consumers) grant(number uint64, c *consumer, n int, heard chan struct{}
 	if !c.shared {
 		c.shared, c.ceiling = true, unlimited
 	}
-	c.granted, c.wants, c.changed = n, false, x.node.now()
+	c.granted, c.wants, c.changed = n, false, x.node.Now()
 	c.ceiling = max(c.ceiling, n)
 	x.ask(number, c, c.with(n), heard)
 }
@@ -292,7 +292,7 @@ type survey struct {
 }
 
 func (x *consumers) survey(numbers []uint64) *survey {
-	t := &survey{now: x.node.now()}
+	t := &survey{now: x.node.Now()}
 	for _, number := range numbers {
 		c := x.known[number]
 		if c.granted > 0 || c.wants {
@@ -356,7 +356,7 @@ func (x *consumers) rebalanceLater() {
 		x.unbalanced = true
 		x.rebalance()
 	}
-	if !x.calls.tasks.guard("redistribute a limit", again) {
+	if !x.calls.node.Try("redistribute a limit", again) {
 		x.calls.fail()
 	}
 }
@@ -366,7 +366,7 @@ func (x *consumers) noteActive(messages []fsm.Message) {
 	if x.limit == 0 {
 		return
 	}
-	now := x.node.now()
+	now := x.node.Now()
 	for i := range messages {
 		if c := x.known[messages[i].Consumer]; c != nil {
 			c.active = now

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
@@ -21,9 +22,7 @@ type publisher struct {
 	streams    *streams
 	replies    *replies
 	exchange   *commandExchange
-	node       *node
-	tasks      *tasks
-	answers    *answers
+	node       *self.Node
 	properties Properties
 
 	// Guarded by the session's lock.
@@ -53,7 +52,7 @@ func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
 		return false, err
 	}
 	if p.Exchange == catalog.CommandExchange {
-		v := x.node.view()
+		v := x.node.View()
 		if err := x.mayClaim(v, p); err != nil {
 			return false, err
 		}
@@ -117,7 +116,7 @@ func (x *publisher) Admit(p *fsm.Publish) error {
 	if err := x.mayRoute(p); err != nil {
 		return err
 	}
-	v := x.node.view()
+	v := x.node.View()
 	if p.Exchange == catalog.CommandExchange {
 		return x.mayClaim(v, p)
 	}
@@ -126,7 +125,7 @@ func (x *publisher) Admit(p *fsm.Publish) error {
 
 // mayRoute refuses to route if the view may be out of date. The view must be read after this check.
 func (x *publisher) mayRoute(p *fsm.Publish) error {
-	if !p.Fresh && !x.node.catalog.Fresh() {
+	if !p.Fresh && !x.node.Catalog.Fresh() {
 		return fsm.ErrNotFresh
 	}
 	return nil
@@ -134,7 +133,7 @@ func (x *publisher) mayRoute(p *fsm.Publish) error {
 
 // routePublish checks a message and stores its destination queues in route.
 func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err error) {
-	v := x.node.view()
+	v := x.node.View()
 	if p.Exchange == catalog.CommandExchange {
 		return limits, fsm.Refuse(fsm.NotImplemented, "commands cannot be part of a transaction")
 	}
@@ -273,7 +272,7 @@ func (x *publisher) mayDelay(v *catalog.View, p *fsm.Publish, m *catalog.Message
 // publishReply sends a reply and reports whether nothing is left to do for it: its other routing
 // keys may match queues.
 func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
-	if p.RequesterGone || !x.replies.router.send(suffix, p.Payload) || len(x.route) > 0 {
+	if p.RequesterGone || !x.calls.router.send(suffix, p.Payload) || len(x.route) > 0 {
 		return false
 	}
 	x.calls.lock()
@@ -295,7 +294,7 @@ func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limi
 	case !to.Over() && !to.Ending(): // otherwise the channel is about to end, without a confirm
 		u.counts[traffic.Publish]++
 		u.routes.Count(p.Exchange)
-		u.needs.ask(x.node.view(), q)
+		u.needs.ask(x.node.View(), q)
 		u.publish(p, fan, limits.Of(q).Stored(), q.StoreOf != "", x.groupIn(q, p.Payload))
 	}
 }
@@ -391,7 +390,7 @@ func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
 		return
 	case fsm.Rejected:
 	default:
-		x.answers.unexpected(q.stream.Queue(), "publish", r.Code)
+		x.conn.in.queues.OddAnswer(q.stream.Queue(), "publish", r.Code)
 	}
 	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
 }
@@ -411,4 +410,168 @@ func idsOf(queues []*catalog.Queue) []fsm.QueueID {
 		ids[i] = q.ID
 	}
 	return ids
+}
+
+// stray is a publish that was routed to a queue which is gone. It is routed again by a view that no
+// longer holds the queue.
+type stray struct {
+	publish fsm.Publish // Headers and Property are nil
+	fan     *fanout
+}
+
+// strayed keeps a publish whose queue is gone. If the view still holds the queue, the publish waits
+// for the end of the stream: that view would route it there again. Strays keep the order in which
+// they were published. The lock is held.
+func (x *publisher) strayed(q *sessionQueue, p *stream.Pending) {
+	again, err := publishOf(p, x.properties)
+	if err != nil {
+		x.node.Logger.Error("publish cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
+		x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), refused)
+		return
+	}
+	q.strays = append(q.strays, stray{again, fanOf(p)})
+	if q.stream.Gone() {
+		x.takeStrays(q)
+	}
+}
+
+// takeStrays releases the strays of a queue that is gone. The lock is held.
+func (x *publisher) takeStrays(q *sessionQueue) {
+	x.strays = append(x.strays, q.strays...)
+	q.strays = nil
+}
+
+// publishOf returns the publish that a command was made from.
+func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
+	c, err := of.Command()
+	if err != nil {
+		return fsm.Publish{}, err
+	}
+	e, payload := c.GetEnqueue(), fsm.Payload(of.Payload)
+	p := fsm.Publish{
+		Number: of.Number, Exchange: string(payload.Exchange()), RoutingKey: string(payload.RoutingKey()), Payload: payload,
+		TTL: fsm.Millis(e.GetTtlPlusOne()) - 1, Priority: int(e.GetPriorityPlusOne()) - 1, HasExpiration: e.GetHasExpiration(),
+		Copies: append(properties.Copies(payload.Properties()), payload.BlindKeys()...), Mandatory: of.Mandatory,
+		MessageID: e.GetMessageId(), CorrelationID: e.GetCorrelationId(),
+	}
+	if w, is := of.Note.(*timing); is {
+		p.Schedule, p.Delay = w.schedule, w.delay
+	}
+	return p, nil
+}
+
+// routeStrays routes strays again, by a view that other publishes could be routed by as well;
+// without one they wait. A queue of the new route may be gone as well: then there is a view by now
+// that knows it. The lock is held.
+func (x *publisher) routeStrays() {
+	for len(x.strays) > 0 {
+		if !x.node.Catalog.Fresh() {
+			x.awaitFresh()
+			return
+		}
+		strays := x.strays
+		x.strays = nil
+		v := x.node.View()
+		for i := range strays {
+			x.routeStray(v, &strays[i])
+		}
+	}
+}
+
+// awaitFresh continues with strays once the view is up to date. The lock is held.
+func (x *publisher) awaitFresh() {
+	if x.refreshing {
+		return
+	}
+	x.refreshing = x.node.Spawn("route publishes again", func() {
+		if !x.node.Try("route publishes again", x.refreshed) {
+			x.calls.fail()
+		}
+	})
+}
+
+// refreshed waits until the view is up to date, and continues with strays.
+func (x *publisher) refreshed() {
+	ctx, cancel := x.node.WhileOpen()
+	defer cancel()
+	err := x.node.Catalog.Refresh(ctx)
+	x.calls.mu.Lock()
+	x.refreshing = false
+	if err != nil {
+		x.calls.mu.Unlock() // the node stops: waiting publishes stay unanswered
+		return
+	}
+	x.calls.unlock()
+}
+
+// routeStray sends one copy of a publish to the queues that it now matches and that were not sent
+// one. The user's rights were checked when the publish came. The lock is held.
+func (x *publisher) routeStray(v *catalog.View, one *stray) {
+	p, fan := &one.publish, one.fan
+	queues, limits, how := x.routeAgain(v, p, fan)
+	switch {
+	case how != taken:
+		x.copyOver(p.Number, p.Payload, p.Mandatory, fan, how)
+		return
+	case fan != nil:
+		fan.left += len(queues) - 1
+		fan.queues = slices.Concat(fan.queues, idsOf(queues))
+	case len(queues) > 1:
+		fan = &fanout{left: len(queues), queues: idsOf(queues), chance: mathrand.Uint64()}
+	}
+	for _, q := range queues {
+		x.sendCopy(q, p, fan, limits)
+	}
+}
+
+// routeAgain returns the queues that a stray matches and that were not sent a copy of it. how
+// applies if there are none.
+func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, how publishOutcome) {
+	properties := x.properties
+	m := &catalog.Message{
+		Keys:     append([]string{p.RoutingKey}, p.Copies...),
+		Headers:  func() *fsm.Table { return properties.Headers(p.Payload.Properties(), nil) },
+		Property: func(name string) []byte { return properties.Property(p.Payload.Properties(), name) },
+		Chance:   mathrand.Uint64(), Delayed: p.Delay != nil, Local: x.message.Local, Passed: x.message.Passed,
+	}
+	if fan != nil {
+		m.Chance = fan.chance
+	}
+	queues, limits, err := v.Route(x.conn.vhost, p.Exchange, m, nil)
+	if err != nil {
+		return nil, limits, nowhere // the exchange is gone as well
+	}
+	if m.Delayed {
+		if queues, err = x.mayDelay(v, p, m, queues); err != nil {
+			return nil, limits, refused
+		}
+	}
+	if fan != nil {
+		queues = slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return slices.Contains(fan.queues, q.ID) })
+	}
+	if len(queues) == 0 {
+		return nil, limits, nowhere
+	}
+	return queues, limits, taken
+}
+
+// needs caches what a queue must be told about messages. The session's lock guards it.
+type needs struct {
+	in *catalog.View // where they are from; nil: not asked yet
+	as catalog.Needs
+}
+
+// ask updates it to a view.
+func (n *needs) ask(v *catalog.View, q *catalog.Queue) {
+	if n.in != v {
+		n.in, n.as = v, v.Needs(q)
+	}
+}
+
+// tell adds to an enqueue what the queue needs to know about the payload. Most queues need nothing,
+// and the properties are not read.
+func (x *publisher) tell(e *logpb.Enqueue, payload fsm.Payload, n catalog.Needs) {
+	if n.MessageID {
+		e.MessageId = string(x.properties.Property(payload.Properties(), catalog.PropertyMessageID))
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -59,7 +60,6 @@ type replies struct {
 	id     *fsm.SessionID
 	calls  *calls
 	window *window
-	router *replyRouter
 
 	// Guarded by the session's lock.
 	consumer uint64 // number; 0: it takes no replies
@@ -130,7 +130,7 @@ func (x *replies) deliver(payload fsm.Payload) {
 		return
 	}
 	if x.window.unwritten.Load() >= maxReplies {
-		x.router.slog.Debug("reply dropped: its channel does not read", "session", x.id.Num)
+		x.calls.router.Logger.Debug("reply dropped: its channel does not read", "session", x.id.Num)
 		return
 	}
 	x.window.unwritten.Add(int64(len(payload)) + group.DeliveryWeight)
@@ -143,8 +143,8 @@ func (x *replies) deliver(payload fsm.Payload) {
 func (x *replies) declare(ctx context.Context, name string) (fsm.QueueInfo, error) {
 	info := fsm.QueueInfo{Name: name, Consumers: 1}
 	suffix, ok := fsm.ReplySuffix(name)
-	x.router.freshView(ctx) // so that the nodes are known
-	if !ok || x.router.has(ctx, suffix) {
+	x.calls.router.FreshView(ctx) // so that the nodes are known
+	if !ok || x.calls.router.has(ctx, suffix) {
 		return info, nil
 	}
 	return fsm.QueueInfo{}, fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no queue '%s' in vhost '%s'", name, x.conn.vhost))
@@ -152,19 +152,19 @@ func (x *replies) declare(ctx context.Context, name string) (fsm.QueueInfo, erro
 
 // replyRouter routes replies to the channels that wait for them, at any node.
 type replyRouter struct {
-	*node
-	clients *registry
+	*self.Node
+	clients *Sessions
 }
 
 // listen registers the handlers.
 func (x *replyRouter) listen() {
-	x.mesh.Handle(kindReply, x.onReply)
-	x.mesh.HandleCall(kindRequester, x.onRequester)
+	x.Mesh.Handle(self.KindReply, x.onReply)
+	x.Mesh.HandleCall(self.KindRequester, x.onRequester)
 }
 
 // requester finds a session of this node that takes replies; nil: it is gone.
 func (x *replyRouter) requester(r *requester) *Session {
-	if !x.is(r.session.Node) || r.session.Boot != x.boot.Load() {
+	if !x.Is(r.session.Node) || r.session.Boot != x.Boot.Load() {
 		return nil
 	}
 	s := x.clients.session(r.session.Num)
@@ -186,7 +186,7 @@ func (x *replyRouter) send(suffix string, payload fsm.Payload) bool {
 	if !ok {
 		return false
 	}
-	if x.is(r.session.Node) {
+	if x.Is(r.session.Node) {
 		s := x.requester(&r)
 		if s != nil {
 			s.replies.deliver(payload)
@@ -194,14 +194,14 @@ func (x *replyRouter) send(suffix string, payload fsm.Payload) bool {
 		return s != nil
 	}
 	node := x.requesterNode(&r)
-	return node != "" && x.mesh.Send(node, kindReply, nil, payload) == nil
+	return node != "" && x.Mesh.Send(node, self.KindReply, nil, payload) == nil
 }
 
 // requesterNode returns the node of a session that may take replies; empty: it is gone or cannot be
 // reached.
 func (x *replyRouter) requesterNode(r *requester) string {
-	n, ok := x.view().Node(r.session.Node)
-	if !ok || n.Boot != r.session.Boot || !x.mesh.Alive(n.Name) {
+	n, ok := x.View().Node(r.session.Node)
+	if !ok || n.Boot != r.session.Boot || !x.Mesh.Alive(n.Name) {
 		return ""
 	}
 	return n.Name
@@ -227,14 +227,14 @@ func (x *replyRouter) has(ctx context.Context, suffix string) bool {
 	if !ok {
 		return false
 	}
-	if x.is(r.session.Node) {
+	if x.Is(r.session.Node) {
 		return x.requester(&r) != nil
 	}
 	node := x.requesterNode(&r)
 	if node == "" {
 		return false
 	}
-	answer, err := x.mesh.Call(ctx, node, kindRequester, []byte(suffix))
+	answer, err := x.Mesh.Call(ctx, node, self.KindRequester, []byte(suffix))
 	return err == nil && len(answer) == 1
 }
 

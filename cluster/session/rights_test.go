@@ -21,7 +21,7 @@ const (
 // reader is a connection of ann's that consumes from two queues, open and shut.
 func (w *world) reader(c *recorder) (*Connection, *Session) {
 	w.t.Helper()
-	conn, err := w.broker.Enter(context.Background(), "ann", "/")
+	conn, err := w.sessions.Enter(context.Background(), "ann", "/")
 	if err != nil {
 		w.t.Fatalf("%v", err)
 	}
@@ -114,7 +114,7 @@ func TestRenewOfTheGone(t *testing.T) {
 		w.permit("ann", nil, ".*", ".*", ".*")
 		conn, _ := w.reader(&recorder{})
 		w.Commit(c.gone)
-		w.broker.Departed(c.users, c.vhosts)
+		w.sessions.Departed(c.users, c.vhosts)
 		if c.comeAgain {
 			w.Commit(makeVHost)
 			w.permit("ann", nil, ".*", ".*", ".*")
@@ -158,14 +158,14 @@ func TestRevokedWhileAsking(t *testing.T) {
 			t.Fatal(err)
 		}
 		sent := make(chan logpb.Command_Kind, 10)
-		target := w.broker.routes.Route(q)
+		target := w.queues.Routes.Route(q)
 		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, m := range grouptest.Commands(t, b) {
 				sent <- m.Kind
 				id, seq := fsm.SessionFrom(m.Session), m.Seq
-				w.broker.spawn("answer", func() {
+				w.node.Spawn("answer", func() {
 					w.permit("ann", nil, "", "", "^open$")
-					w.broker.routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(seq, c.code)})
+					w.queues.Routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(seq, c.code)})
 				})
 			}
 			return nil

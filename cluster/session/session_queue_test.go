@@ -147,8 +147,8 @@ func TestCloseTwice(t *testing.T) {
 	}
 	tell(l, grouptest.Code(2, fsm.NoSession))
 	mustClose(t, closed)
-	if len(c.lost) != 0 || s.broker().clients.session(s.id.Num) != nil || l.Route().Stream(s.id) != nil {
-		t.Errorf("lost %v; session %v", c.lost, s.broker().clients.session(s.id.Num))
+	if len(c.lost) != 0 || s.conn.in.session(s.id.Num) != nil || l.Route().Stream(s.id) != nil {
+		t.Errorf("lost %v; session %v", c.lost, s.conn.in.session(s.id.Num))
 	}
 }
 
@@ -206,11 +206,11 @@ func TestGoneQueue(t *testing.T) {
 	s.mu.Lock()
 	s.sendCopy(q, &fsm.Publish{Number: 2, Payload: grouptest.Payload("m"), TTL: -1, Priority: -1}, nil, catalog.Ceilings{})
 	s.unlock()
-	w.broker.routes.Watch(nil)
+	w.queues.Routes.Watch(nil)
 	grouptest.Eventually(t, func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.settled[2] == 1 && w.broker.routes.Find(q.ID) == nil
+		return c.settled[2] == 1 && w.queues.Routes.Find(q.ID) == nil
 	})
 	closed := make(chan struct{})
 	go func() {

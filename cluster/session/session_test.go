@@ -1,20 +1,15 @@
 package session
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -119,57 +114,26 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 	tell(l, grouptest.OK(1, 1))
 	publish(s, l, 2, "m")
 	l.Route().Lead("n3", 9)
-	w.broker.routes.Answer("n2", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
+	w.queues.Routes.Answer("n2", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if len(c.lost) != 0 {
 		t.Error("a former leader has ended the session")
 	}
-	w.broker.routes.Answer("n3", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
+	w.queues.Routes.Answer("n3", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if len(c.lost) != 1 {
 		t.Error("the leader has not ended the session")
 	}
 }
 
-// hostClock is the world's time for a host of groups.
-func (w *world) hostClock() *clock.Clock {
-	return clock.New(clock.Config{
-		Node: "n1", Nodes: []string{"n1"}, Wall: func() time.Time { return time.UnixMilli(w.Clock.Load()) }, Logger: w.broker.slog,
-		Monotonic: func() time.Duration { return time.Duration(w.Clock.Load()) * time.Millisecond },
-		MaxSkew:   func() fsm.Millis { return 1000 },
-	})
-}
-
-// stored are payloads by the index of their entry.
-type stored map[uint64]fsm.Payload
-
-func (p stored) Payload(ref fsm.Ref) ([]byte, error) {
-	if p[ref.Index] == nil {
-		return nil, errors.New("no payload")
-	}
-	return p[ref.Index], nil
-}
-
-// Perform passes deliveries, questions' answers and outcomes on in log order.
-func TestPerformOrder(t *testing.T) {
+// Notices are passed on behind what was delivered before; what is repeated is told once.
+func TestNoticesKeepOrder(t *testing.T) {
 	w, c, s, l := mustStream(t)
 	addConsumer(s, l, 5, false)
 	q := l.Queue()
-	to := fsm.ConsumerID{Session: s.id, Number: 5}
-	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id, Ref: fsm.Ref{Index: id}} }
-	p := stored{1: grouptest.Payload("a"), 2: grouptest.Payload("b"), 4: grouptest.Payload("c")}
-	w.broker.dispatcher.deliveries(p, q, []fsm.Delivery{d(1)})
-	w.broker.dispatcher.resync(p, q, &group.Resynced{To: to, Last: 3, Held: []fsm.Delivery{d(2), d(3)}})
-	w.broker.dispatcher.deliveries(p, q, []fsm.Delivery{d(4), {To: fsm.ConsumerID{Session: fsm.SessionID{Node: 1, Boot: 6, Num: s.id.Num}, Number: 5}, ID: 5}})
-	var got []uint64
-	for _, m := range c.messages {
-		got = append(got, m.ID)
-	}
-	if want := []uint64{1, 2, 4}; !slices.Equal(got, want) {
-		t.Errorf("delivered %v, want %v: 3 has no payload any more, 5 is for an earlier boot", got, want)
-	}
-	w.broker.routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: 5, IDs: []uint64{4}, Limit: 10})
-	w.broker.routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
-	w.broker.routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
-	if want := []string{"deliver", "deliver", "deliver", "timed out", "cancelled"}; !slices.Equal(c.log, want) {
+	l.Receive(messages(5, 1))
+	w.queues.Routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: 5, IDs: []uint64{4}, Limit: 10})
+	w.queues.Routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
+	w.queues.Routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
+	if want := []string{"deliver", "timed out", "cancelled"}; !slices.Equal(c.log, want) {
 		t.Errorf("told %q, want %q", c.log, want)
 	}
 }
@@ -184,26 +148,13 @@ func TestPerformOrderOfWork(t *testing.T) {
 		sent <- struct{}{}
 		return nil
 	})
-	g := w.mustHost().OpenLocal(group.Spec{Group: q.Group, Queue: q.ID, VHost: "/", Name: "q", Local: true, Members: []string{"n1"}, Config: &logpb.QueueConfig{DeliveryLimit: -1}})
-	defer w.broker.groups.DropLocal(q.Group)
-	payload := grouptest.Payload("m")
-	b := group.BatchOf(&logpb.Command{
-		Kind: logpb.Command_ENQUEUE, Session: fsm.SessionID{Node: 1, Boot: 1, Num: 1}.Proto(), Seq: 1, Enqueue: &logpb.Enqueue{Size: uint32(len(payload))},
-	})
-	b.Payloads, b.Bytes = [][]byte{payload}, len(payload)
-	must(t, g.Submit(b))
-	must(t, g.Barrier(time.Minute))
-	ref := fsm.Ref{Size: uint32(len(payload))}
-	g.View(func(m *queue.Machine) {
-		for ref.Index = range m.LiveIndexes() {
-		}
-	})
+	g, ref := w.mustStore(t, q, []byte("m"))
 	addConsumer(s, l, 5, false)
 	publish(s, l, 1, "m")
 	mustClose(t, sent)
 	to := fsm.ConsumerID{Session: s.id, Number: 5}
 	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id, Ref: ref} }
-	w.broker.Perform(g, &group.Work{
+	w.queues.Perform(g, &group.Work{
 		Deliveries: []fsm.Delivery{d(1), d(4)},
 		Resyncs:    []group.Resynced{{To: to, At: 1, Last: 3, Held: []fsm.Delivery{d(2), d(3)}}},
 		Outcomes:   []group.Outcome{{Session: s.id, First: 1, Run: 1}},
@@ -214,30 +165,6 @@ func TestPerformOrderOfWork(t *testing.T) {
 	}
 	if !slices.Equal(got, []uint64{1, 2, 3, 4}) || !slices.Equal(c.log, []string{"deliver", "deliver", "deliver", "settled"}) {
 		t.Errorf("delivered %v, told %q", got, c.log)
-	}
-}
-
-// Waiting for a queue without a leader ends with the context, or the queue.
-func TestAwaitLeader(t *testing.T) {
-	w := newWorld(t)
-	q := w.MustQueue("q")
-	ctx, cancel := context.WithCancel(context.Background())
-	answers := make(chan error, 1)
-	go func() { answers <- w.broker.available.awaitLeader(ctx, q) }()
-	cancel()
-	if err := <-answers; !isKind(err, fsm.Unavailable) {
-		t.Errorf("without a leader: %v", err)
-	}
-	go func() { answers <- w.broker.available.awaitLeader(context.Background(), q) }()
-	w.broker.routes.Route(q).Lead("n1", 1)
-	if err := <-answers; err != nil {
-		t.Errorf("with a leader: %v", err)
-	}
-	w.broker.routes.Route(q).Lose("n1")
-	go func() { answers <- w.broker.available.awaitLeader(context.Background(), q) }()
-	w.deleteQueue(q)
-	if err := <-answers; !isKind(err, fsm.NotFoundKind) {
-		t.Errorf("of a deleted queue: %v", err)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestStrayFollowsRedeclare(t *testing.T) {
 			}
 			x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
 			next := x.MustQueue("q")
-			x.broker.QueueGone(q.ID)
+			x.queues.QueueGone(q.ID)
 			again := x.answer(next, fsm.OK)
 			if len(again) != int(x.n) {
 				t.Fatalf("%d messages reach the next life of the queue, want %d", len(again), x.n)
@@ -199,7 +199,7 @@ func TestStrayOfSeveral(t *testing.T) {
 			for _, q := range fresh {
 				x.bind("amq.fanout", q)
 			}
-			x.broker.QueueGone(b.ID)
+			x.queues.QueueGone(b.ID)
 			if tc.a == fsm.Gone {
 				x.deleteQueue(a)
 			}
@@ -269,7 +269,7 @@ func TestStrayWhileRouted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ended := x.broker.routes.Route(q)
+	ended := x.queues.Routes.Route(q)
 	x.deleteQueue(q)
 	u := &sessionQueue{session: x.s} // the publisher has found the route a moment before
 	u.stream = stream.New(u, u, x.s.id, ended)
@@ -298,7 +298,7 @@ func TestOddAnswers(t *testing.T) {
 		if x.c.settled[1] != 1 || x.c.refused != 1 {
 			t.Errorf("code %d: settled %d times, %d refused", c, x.c.settled[1], x.c.refused)
 		}
-		if odd := x.broker.OddAnswers(); (odd == 1) != (c != fsm.Rejected) {
+		if odd := x.queues.Counts().OddAnswers; (odd == 1) != (c != fsm.Rejected) {
 			t.Errorf("code %d: %d unexpected answers counted", c, odd)
 		}
 	}
@@ -321,7 +321,7 @@ func TestStrayOfClosedSession(t *testing.T) {
 	tell(old, grouptest.Code(2, fsm.Gone))
 	x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
 	next := x.MustQueue("q")
-	x.broker.QueueGone(q.ID)
+	x.queues.QueueGone(q.ID)
 	var sent []logpb.Command_Kind
 	grouptest.Eventually(t, func() bool {
 		l := x.stream(next)
@@ -340,7 +340,7 @@ func TestStrayOfClosedSession(t *testing.T) {
 		t.Errorf("the next life is sent %v, want %v", sent, want)
 	}
 	mustClose(t, closed)
-	if x.broker.clients.session(x.s.id.Num) != nil {
+	if x.sessions.session(x.s.id.Num) != nil {
 		t.Error("the session is not forgotten")
 	}
 }
@@ -383,8 +383,8 @@ func TestSessionForgets(t *testing.T) {
 		}
 		x.deleteQueue(q)
 	}
-	if s := x.s; len(s.known)+len(s.queues)+len(s.order) != 0 || len(x.broker.routes.All()) != 0 {
-		t.Errorf("left: %d consumers, %d and %d queues, %d routes", len(s.known), len(s.queues), len(s.order), len(x.broker.routes.All()))
+	if s := x.s; len(s.known)+len(s.queues)+len(s.order) != 0 || len(x.queues.Routes.All()) != 0 {
+		t.Errorf("left: %d consumers, %d and %d queues, %d routes", len(s.known), len(s.queues), len(s.order), len(x.queues.Routes.All()))
 	}
 }
 
@@ -415,7 +415,7 @@ func TestStrayWaitsForFreshView(t *testing.T) {
 	x.publish("", "q", true)
 	x.stale.Store(true)
 	x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
-	x.broker.QueueGone(q.ID)
+	x.queues.QueueGone(q.ID)
 	x.expect()
 	next := x.MustQueue("q")
 	x.stale.Store(false)

@@ -11,7 +11,7 @@ func (s *Session) openTraffic() {
 	if _, ok := s.client.(located); !ok {
 		origin = nil
 	}
-	s.traffic = s.broker().clients.traffic.Open(s.conn.vhost, origin)
+	s.traffic = s.conn.in.Traffic.Open(s.conn.vhost, origin)
 }
 
 // addTraffic adds what the session has counted to the table.
@@ -22,13 +22,13 @@ func (s *Session) addTraffic() {
 	}
 	t := s.tally.Take()
 	s.mu.Unlock()
-	s.broker().clients.traffic.Add(s.traffic, &t)
+	s.conn.in.Traffic.Add(s.traffic, &t)
 }
 
 // closeTraffic adds what is left and ends the session's record.
 func (s *Session) closeTraffic() {
 	s.addTraffic()
-	s.broker().clients.traffic.Close(s.traffic)
+	s.conn.in.Traffic.Close(s.traffic)
 }
 
 // countDelivered counts messages for consumers. The lock is held.

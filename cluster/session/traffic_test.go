@@ -13,10 +13,10 @@ import (
 
 // counts are those of a queue in the table.
 func (w *world) counts(id fsm.QueueID) traffic.Counts {
-	w.broker.CollectTraffic()
+	w.sessions.CollectTraffic()
 	q := &traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Queue: id}
 	r := traffic.NewReport(q)
-	r.Add("n1", w.broker.Traffic().Answer(q))
+	r.Add("n1", w.sessions.Traffic.Answer(q))
 	if r.Queues[id] == nil {
 		return traffic.Counts{}
 	}
@@ -44,11 +44,11 @@ func TestTraffic(t *testing.T) {
 	load := stream.NewLoad()
 	to.Take(&load)
 	_ = load.Submit(func(group.Batch) error { return nil })
-	w.broker.routes.Answer("", id, s.id, []group.Outcome{{First: 1, Run: 1}})
+	w.queues.Routes.Answer("", id, s.id, []group.Outcome{{First: 1, Run: 1}})
 	again := messages(5, 1, 2, 3)
 	again.Messages[0].Acquired = 1
-	w.broker.routes.Deliver(id, s.id, again)
-	w.broker.routes.Deliver(id, s.id, messages(6, 1, 2))
+	w.queues.Routes.Deliver(id, s.id, again)
+	w.queues.Routes.Deliver(id, s.id, messages(6, 1, 2))
 	s.Settle(5, []uint64{1, 2}, fsm.Ack)
 	s.Settle(5, []uint64{3}, fsm.Requeue)
 	s.Settle(6, []uint64{1, 2}, fsm.Ack) // on behalf of the client
@@ -56,14 +56,14 @@ func TestTraffic(t *testing.T) {
 	if got := w.counts(id); got != want {
 		t.Errorf("the queue has %v, want %v", got, want)
 	}
-	pairs := w.broker.Traffic().Answer(&traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Pairs: true, Queue: id}).Pairs
+	pairs := w.sessions.Traffic.Answer(&traffic.Query{Of: peerpb.TrafficRequest_QUEUES, One: true, Pairs: true, Queue: id}).Pairs
 	if len(pairs) != 1 || !pairs[0].IsExchange || pairs[0].Exchange != "" || pairs[0].Vhost != "/" || pairs[0].Totals[traffic.Publish] != 1 {
 		t.Errorf("the queue has the pairs %v", pairs)
 	}
 	q, _ := w.View().QueueByID(id)
 	w.deleteQueue(q)
 	s.Close(t.Context())
-	sum := w.broker.Traffic().Totals().All
+	sum := w.sessions.Traffic.Totals().All
 	want[traffic.Publish], want[traffic.PublishOut], want[traffic.Confirmable], want[traffic.Confirm] = 3, 1, 3, 3
 	want[traffic.ReturnUnroutable], want[traffic.DropUnroutable] = 1, 1
 	if sum != want {

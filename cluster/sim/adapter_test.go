@@ -11,18 +11,16 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
-// brokerAdapter presents the broker to the AMQP server. Passwords are not
+// brokerAdapter presents the sessions to the AMQP server. Passwords are not
 // compared: that costs real time, and nothing here depends on it.
-type brokerAdapter struct{ b *session.Broker }
+type brokerAdapter struct{ *session.Sessions }
 
 func (f brokerAdapter) Login(context.Context, string, string, netip.Addr) error { return nil }
 
 func (f brokerAdapter) LoginCertified(context.Context, string, netip.Addr) error { return nil }
 
-func (f brokerAdapter) ClusterName() string { return f.b.ClusterName() }
-
 func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
-	c, err := f.b.Enter(ctx, user, vhost)
+	c, err := f.Sessions.Enter(ctx, user, vhost)
 	if err != nil {
 		return nil, err
 	}
