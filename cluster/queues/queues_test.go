@@ -95,12 +95,12 @@ func TestLastTimeouts(t *testing.T) {
 	g := w.mustOpen(t, q)
 	of := fsm.ConsumerID{Session: fsm.SessionID{Node: 1, Boot: 7, Num: 9}, Number: 5}
 	for i := range maxTimeouts + 2 {
-		w.queues.Timeouts.note(g, &group.Work{Timeouts: []fsm.Timeout{
+		w.queues.Timeouts.note(g, &group.Work{Effects: fsm.Effects{Timeouts: []fsm.Timeout{
 			{To: of, Tag: fmt.Sprint("tag ", i), Deliveries: []uint64{1, 2}, Limit: 10, Held: 12},
 			{To: of, Tag: "again", Deliveries: []uint64{1, 2}, Again: true},
-		}})
+		}}})
 	}
-	w.queues.Timeouts.note(g, &group.Work{Timeouts: []fsm.Timeout{{To: fsm.ConsumerID{Session: of.Session}, Deliveries: []uint64{1}}}})
+	w.queues.Timeouts.note(g, &group.Work{Effects: fsm.Effects{Timeouts: []fsm.Timeout{{To: fsm.ConsumerID{Session: of.Session}, Deliveries: []uint64{1}}}}})
 	all := w.queues.Timeouts.List().Led
 	if len(all) != maxTimeouts || all[0].Tag != "tag 3" || all[maxTimeouts-1].Tag != getTag {
 		t.Fatalf("%d, from %v to %v", len(all), all[0], all[len(all)-1])

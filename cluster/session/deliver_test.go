@@ -71,7 +71,9 @@ func (b *backlog) deliveries(after, last uint64) []fsm.Delivery {
 }
 
 // deliver hands out everything.
-func (b *backlog) deliver() { b.w.queues.Perform(b.g, &group.Work{Deliveries: b.deliveries(0, b.count)}) }
+func (b *backlog) deliver() {
+	b.w.queues.Perform(b.g, &group.Work{Effects: fsm.Effects{Deliveries: b.deliveries(0, b.count)}})
+}
 
 // answer does what the leader does with a question that is under way, if any.
 func (b *backlog) answer() bool {

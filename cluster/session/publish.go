@@ -152,7 +152,7 @@ func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err e
 // mayWrite checks what is known of a message without its body, and stores its routing keys.
 func (x *publisher) mayWrite(v *catalog.View, p *fsm.Publish) error {
 	if x.allowedIn != v || x.allowed != p.Exchange {
-		if err := x.mayPublish(v, p.Exchange); err != nil {
+		if err := v.CheckPublish(x.conn.user, x.conn.vhost, p.Exchange); err != nil {
 			return err
 		}
 		x.allowed, x.allowedIn = p.Exchange, v
@@ -185,11 +185,6 @@ func (x *publisher) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 	for _, q := range x.route {
 		x.sendCopy(q, p, fan, limits)
 	}
-}
-
-// mayPublish returns an error if the user may not publish to the exchange.
-func (x *publisher) mayPublish(v *catalog.View, exchange string) error {
-	return v.CheckPublish(x.conn.user, x.conn.vhost, exchange)
 }
 
 // mayPublishWith returns an error if the user may not publish with the routing key, or for a

@@ -155,9 +155,9 @@ func TestPerformOrderOfWork(t *testing.T) {
 	to := fsm.ConsumerID{Session: s.id, Number: 5}
 	d := func(id uint64) fsm.Delivery { return fsm.Delivery{To: to, ID: id, Ref: ref} }
 	w.queues.Perform(g, &group.Work{
-		Deliveries: []fsm.Delivery{d(1), d(4)},
-		Resyncs:    []group.Resynced{{To: to, At: 1, Last: 3, Held: []fsm.Delivery{d(2), d(3)}}},
-		Outcomes:   []group.Outcome{{Session: s.id, First: 1, Run: 1}},
+		Effects:  fsm.Effects{Deliveries: []fsm.Delivery{d(1), d(4)}},
+		Resyncs:  []group.Resynced{{To: to, At: 1, Last: 3, Held: []fsm.Delivery{d(2), d(3)}}},
+		Outcomes: []group.Outcome{{Session: s.id, First: 1, Run: 1}},
 	})
 	var got []uint64
 	for _, m := range c.messages {
