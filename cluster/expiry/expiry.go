@@ -1,7 +1,8 @@
 // Package expiry deletes exchanges that have been unused for as long as their
 // argument x-auto-delete-on-idle says, as queues do themselves. Only the leader of
 // the catalog does so, by what the leaders of the queues say that are bound to an
-// exchange: it is kept until all of them have answered.
+// exchange: it is kept until all of them have answered. Uses has the catalog note
+// what clients of this node use.
 package expiry
 
 import (

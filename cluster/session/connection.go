@@ -37,7 +37,7 @@ type Connection struct {
 	channels  int64 // open channels
 	isCounted bool
 
-	sessions map[*Session]struct{}              // guarded by the registry
+	sessions map[*Session]struct{}              // guarded by the lock of Sessions
 	expelled atomic.Pointer[string]             // why the client has to leave; nil: it may stay
 	granted  atomic.Pointer[catalog.Permission] // permission at the last check of the consumers, see Renew
 }
