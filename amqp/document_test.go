@@ -35,7 +35,7 @@ var (
 
 // sources are the files whose errors clients of AMQP see.
 var sources = []string{
-	"*.go", "wire/*.go", "../cluster/broker/*.go", "../fsm/catalog/arguments.go", "../fsm/catalog/bounds.go", "../fsm/catalog/choice.go",
+	"*.go", "wire/*.go", "../cluster/session/*.go", "../cluster/queues/*.go", "../cluster/self/*.go", "../fsm/catalog/arguments.go", "../fsm/catalog/bounds.go", "../fsm/catalog/choice.go",
 	"../fsm/catalog/delayed.go", "../fsm/catalog/equivalence.go", "../fsm/catalog/exchanges.go", "../fsm/catalog/permissions.go", "../fsm/catalog/queues.go",
 }
 

@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/expiry"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
 )
@@ -21,20 +21,20 @@ func (n *Node) openStats() {
 	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
 	n.local = stats.NewLocal(stats.LocalConfig{
 		Name: n.config.Name, Cluster: n.config.ClusterName, DataDir: n.config.DataDir, Listeners: n.config.Listeners,
-		Clients: n.clientConnections, Logins: n.broker.Logins, Held: func() api.HeldMemory { return n.connected().HeldMemory() }, Closed: func() []api.Closed { return n.placement.Local.Closed() },
+		Clients: n.clientConnections, Logins: n.sessions.Logins, Held: func() api.HeldMemory { return n.connected().HeldMemory() }, Closed: func() []api.Closed { return n.placement.Local.Closed() },
 		Certificates: n.config.Certificates, Defaults: n.config.Defaults, Clock: n.clock.Clock, Mesh: n.mesh, Host: n.host, Catalog: n.catalog,
 		Resources: n.alarm, Watchdog: n.watchdog, Draining: func() bool { return n.placement.Draining() }, Serving: n.ready.Load, Lacks: n.ready.missing,
 	})
-	n.queues = stats.NewQueues(nodes, stats.QueuesConfig{
-		Kind: broker.KindQueueStats, ConsumersKind: broker.KindConsumers, Host: n.host, Catalog: n.catalog,
-		TimeoutsKind: broker.KindTimeouts, TimeKind: broker.KindTime, Clock: n.clock.Steady, Sessions: n.broker.ConsumingSessions, Timeouts: n.broker.Timeouts,
+	n.stats = stats.NewQueues(nodes, stats.QueuesConfig{
+		Kind: self.KindQueueStats, ConsumersKind: self.KindConsumers, Host: n.host, Catalog: n.catalog,
+		TimeoutsKind: self.KindTimeouts, TimeKind: self.KindTime, Clock: n.clock.Steady, Sessions: n.sessions.ConsumingSessions, Timeouts: n.queues.Timeouts.List,
 	})
 	n.traffic = stats.NewTraffic(nodes, stats.TrafficConfig{
-		Kind: broker.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.broker.Traffic(), Collect: n.broker.CollectTraffic,
+		Kind: self.KindTraffic, Host: n.host, Catalog: n.catalog, Table: n.sessions.Traffic, Collect: n.sessions.CollectTraffic,
 		Flows: func() []traffic.Flow { return n.connected().Flows() }, Levels: func() traffic.Levels { return n.replicas.Levels() },
 	})
 	n.replicas = stats.NewReplicas(nodes, stats.ReplicasConfig{
-		Kind: broker.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Draining: n.isDraining,
+		Kind: self.KindReplicas, Catalog: n.catalog, Host: n.host, Alarms: n.local.Alarms, Resources: n.alarm.Resources, Draining: n.isDraining,
 		SyncLatency: n.stores.queues.SyncLatency, Rates: n.traffic.LevelRates, Local: n.local,
 	})
 }
@@ -46,7 +46,7 @@ func (n *Node) SampleTraffic() { n.loops.Go("sample traffic", n.traffic.Run) }
 // openExpiry creates the worker that deletes unused exchanges.
 func (n *Node) openExpiry() {
 	n.expiry = expiry.New(expiry.Config{
-		Self: n.config.Name, Catalog: n.catalog, Now: n.clock.Now, Activity: n.queues.Activity, Logger: n.slog,
+		Self: n.config.Name, Catalog: n.catalog, Now: n.clock.Now, Activity: n.stats.Activity, Logger: n.slog,
 	})
 }
 
@@ -58,7 +58,7 @@ func (n *Node) Ready() bool { return n.local.Ready() }
 
 // listen registers the handlers for requests of other nodes.
 func (n *Node) listen() {
-	n.mesh.Handle(broker.KindResourceAlarms, n.alarm.Receive)
+	n.mesh.Handle(self.KindResourceAlarms, n.alarm.Receive)
 	n.handleClients()
 }
 
@@ -69,7 +69,7 @@ func (n *Node) openAlarm() {
 		c.Probe = alarm.System{DataDir: c.DataDir}
 	}
 	watch := alarm.New(alarm.Config{Memory: c.MemoryLimit, Disk: c.DiskLimit, Probe: c.Probe, Logger: c.Logger, Now: time.Now})
-	n.alarm = alarm.NewCluster(watch, n.mesh, broker.KindResourceAlarms, c.Logger)
+	n.alarm = alarm.NewCluster(watch, n.mesh, self.KindResourceAlarms, c.Logger)
 }
 
 // Online reports whether a node is up, as far as this one knows.

@@ -20,7 +20,7 @@ func (c *nodes) peekOne(node, name string) (expireAt fsm.Time, acquired uint32) 
 	if !ok {
 		c.t.Fatalf("no queue %s", name)
 	}
-	list, _, err := c.all[node].Broker().Peek(deadline(c.t), q, queue.Ready, 0, 10)
+	list, _, err := c.all[node].queues.Peek(deadline(c.t), q, queue.Ready, 0, 10)
 	if err != nil || len(list) != 1 {
 		c.t.Fatalf("%d messages in %s, %v", len(list), name, err)
 	}

@@ -1,9 +1,10 @@
 package cluster
 
 import (
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 )
 
 // queueSettings returns the effective settings of a queue as this node currently knows them; nil if
@@ -30,12 +31,11 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	}
 	for _, id := range c.Added {
 		if q, ok := view.QueueByID(id); ok {
-			n.placement.Local.Added(q)
-			n.broker.QueueAdded(q)
+			n.queueAdded(q)
 		}
 	}
 	for _, id := range c.Removed {
-		n.broker.QueueGone(id)
+		n.queues.QueueGone(id)
 		n.placement.Local.Removed(id)
 	}
 	var configured []fsm.GroupID
@@ -55,43 +55,49 @@ func (n *Node) catalogChanged(c group.CatalogChange) {
 	}
 	if c.Everything {
 		for _, q := range view.Queues() {
-			n.placement.Local.Added(q)
-			n.broker.QueueAdded(q)
+			n.queueAdded(q)
 		}
 		n.host.ReconfigureAll()
-		n.broker.DropMissing()
+		n.queues.DropMissing()
 		n.placement.Local.CheckOpen()
 		n.placement.Reconciler.CheckAll()
 	}
 	if c.Rights || c.Everything {
-		n.broker.Departed(c.Users, c.VHosts)
+		n.sessions.Departed(c.Users, c.VHosts)
 		n.rights.Wake()
 	}
 	if n.clock.learn(view) {
 		n.host.ReconfigureAll()
 	}
-	n.broker.CatalogChanged()
+	n.failures.CatalogChanged()
 }
 
-// outside is the broker as seen by groups; the reconciler checks the groups that the node leads.
+// queueAdded passes on that the catalog holds a queue.
+func (n *Node) queueAdded(q *catalog.Queue) {
+	n.placement.Local.Added(q)
+	n.queues.Routes.QueueAdded(q)
+	n.sessions.QueueAdded(q)
+}
+
+// outside is what groups see of the node; the reconciler checks the groups that the node leads.
 type outside struct {
-	*broker.Broker
+	*queues.Queues
 	node *Node
 }
 
 // Led implements group.Outside.
 func (o outside) Led(g *group.Group, term uint64) {
-	o.Broker.Led(g, term)
+	o.Queues.Led(g, term)
 	if term != 0 {
 		o.node.placement.Reconciler.CheckGroup(g)
 	}
 }
 
-// served is the catalog as seen by the broker.
+// served is the catalog as seen by the parts that serve clients and queues.
 type served struct {
 	*group.Catalog
 	node *Node
 }
 
-// Isolated implements broker.Catalog.
+// Isolated implements self.Catalog.
 func (s served) Isolated() string { return s.node.Isolated() }

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
@@ -26,20 +26,20 @@ const clientsWait = 5 * time.Second
 // handleClients registers the handlers for requests about this node's clients. The answers end up
 // with people and tools, so they are sent as the JSON that these see.
 func (n *Node) handleClients() {
-	n.mesh.HandleCall(broker.KindConnections, func(context.Context, string, []byte) ([]byte, error) {
+	n.mesh.HandleCall(self.KindConnections, func(context.Context, string, []byte) ([]byte, error) {
 		return json.Marshal(n.myConnections())
 	})
-	n.mesh.HandleCall(broker.KindChannels, func(context.Context, string, []byte) ([]byte, error) {
+	n.mesh.HandleCall(self.KindChannels, func(context.Context, string, []byte) ([]byte, error) {
 		return json.Marshal(n.myChannels())
 	})
-	n.mesh.HandleCall(broker.KindCloseConnection, func(_ context.Context, _ string, req []byte) ([]byte, error) {
+	n.mesh.HandleCall(self.KindCloseConnection, func(_ context.Context, _ string, req []byte) ([]byte, error) {
 		var c closing
 		if err := json.Unmarshal(req, &c); err != nil {
 			return nil, err
 		}
 		return json.Marshal(n.connected().CloseConnection(c.Name, c.Reason))
 	})
-	n.mesh.HandleCall(broker.KindCancelConsumer, func(ctx context.Context, _ string, req []byte) ([]byte, error) {
+	n.mesh.HandleCall(self.KindCancelConsumer, func(ctx context.Context, _ string, req []byte) ([]byte, error) {
 		var c cancelling
 		if err := json.Unmarshal(req, &c); err != nil {
 			return nil, err
@@ -61,7 +61,7 @@ type cancelling struct {
 }
 
 func (n *Node) cancelHere(ctx context.Context, c cancelling) (bool, error) {
-	return n.broker.CancelConsumer(ctx, c.Queue, c.Connection, c.Channel, c.Tag)
+	return n.sessions.CancelConsumer(ctx, c.Queue, c.Connection, c.Channel, c.Tag)
 }
 
 // CancelConsumer makes the node that a consumer's client is connected to cancel the consumer. It returns
@@ -71,7 +71,7 @@ func (n *Node) CancelConsumer(ctx context.Context, q *catalog.Queue, at api.Chan
 	if at.Node == n.config.Name {
 		return n.cancelHere(ctx, ask)
 	}
-	return askJSON[bool](ctx, n, at.Node, broker.KindCancelConsumer, ask)
+	return askJSON[bool](ctx, n, at.Node, self.KindCancelConsumer, ask)
 }
 
 // askJSON makes a request to another node that is sent as JSON, as is the answer.
@@ -130,7 +130,7 @@ func (n *Node) myConnections() []api.Connection {
 
 // Connections lists the client connections of all nodes that answer, sorted by name.
 func (n *Node) Connections(ctx context.Context) []api.Connection {
-	all := askClients(ctx, n, broker.KindConnections, "list connections", n.myConnections)
+	all := askClients(ctx, n, self.KindConnections, "list connections", n.myConnections)
 	slices.SortFunc(all, func(a, b api.Connection) int { return strings.Compare(a.Name, b.Name) })
 	return all
 }
@@ -147,7 +147,7 @@ func (n *Node) myChannels() []api.Channel {
 // Channels lists the channels of the clients of all nodes that answer, sorted by connection and
 // number.
 func (n *Node) Channels(ctx context.Context) []api.Channel {
-	all := askClients(ctx, n, broker.KindChannels, "list channels", n.myChannels)
+	all := askClients(ctx, n, self.KindChannels, "list channels", n.myChannels)
 	slices.SortFunc(all, func(a, b api.Channel) int {
 		return cmp.Or(strings.Compare(a.Connection.Name, b.Connection.Name), cmp.Compare(a.Number, b.Number))
 	})
@@ -186,5 +186,5 @@ func (n *Node) CloseConnection(ctx context.Context, c api.Connection, reason str
 	if c.Node == n.config.Name {
 		return n.connected().CloseConnection(c.Name, reason), nil
 	}
-	return askJSON[bool](ctx, n, c.Node, broker.KindCloseConnection, closing{c.Name, reason})
+	return askJSON[bool](ctx, n, c.Node, self.KindCloseConnection, closing{c.Name, reason})
 }

@@ -10,13 +10,13 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/certs"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -62,7 +62,7 @@ type Config struct {
 	Exit       func(code int)
 	Logger     *slog.Logger
 	Audit      *audit.Log // nil: nothing is audited
-	Properties broker.Properties
+	Properties session.Properties
 	Defaults   catalog.Defaults
 
 	DefaultVHost string

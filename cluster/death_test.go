@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 )
 
@@ -63,7 +63,7 @@ func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
 	cl.publish("q", "held")
 	cl.confirmed()
 	holder.await("the message", func() bool { return len(holder.inbox) == 1 })
-	boot := c.all[apart].broker.Boot()
+	boot := c.all[apart].self.Boot.Load()
 
 	began := time.Now()
 	for _, other := range []string{"n1", "n2"} {
@@ -77,7 +77,7 @@ func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
 	if _, ok := c.all[here].View().Queue("/", "mine"); ok || !c.declared(here, apart) {
 		t.Error("it is not declared dead, or its exclusive queue lives on")
 	}
-	if c.all[apart].broker.Boot() != boot || idle.lost != nil {
+	if c.all[apart].self.Boot.Load() != boot || idle.lost != nil {
 		t.Error("it knows already")
 	}
 
@@ -90,8 +90,8 @@ func TestDeclaredDeadNodeRegistersAgain(t *testing.T) {
 		t.Errorf("told %v", idle.lost)
 	}
 	until(t, "clients are disconnected", func() bool { return x.reason.Load() != nil })
-	if x.reason.Load() != broker.LostText || c.all[apart].broker.Boot() == boot || c.declared(apart, apart) {
-		t.Errorf("told %v; boot %d, then %d", x.reason.Load(), boot, c.all[apart].broker.Boot())
+	if x.reason.Load() != session.LostText || c.all[apart].self.Boot.Load() == boot || c.declared(apart, apart) {
+		t.Errorf("told %v; boot %d, then %d", x.reason.Load(), boot, c.all[apart].self.Boot.Load())
 	}
 	for _, q := range []string{"q", "idle"} {
 		again := c.mustClient(apart)
@@ -111,7 +111,7 @@ func TestHeardNodeIsNotDead(t *testing.T) {
 	c := mustCluster(t)
 	boots := map[string]uint64{}
 	for _, name := range names {
-		boots[name] = c.all[name].broker.Boot()
+		boots[name] = c.all[name].self.Boot.Load()
 	}
 	c.net.refuse("n1", "n3", true)
 	until(t, "refused for longer than it takes", func() bool { return c.all["n1"].mesh.RefusedFor("n3") > 4*time.Second })

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/certs"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -30,9 +30,9 @@ type nodes struct {
 
 	machines map[string]*machine
 
-	properties        map[string]broker.Properties // of a node; not there: none are read
-	first             []string                     // nodes to start with; nil: all
-	through           string                       // node through which others join; empty: they are on the list
+	properties        map[string]session.Properties // of a node; not there: none are read
+	first             []string                      // nodes to start with; nil: all
+	through           string                        // node through which others join; empty: they are on the list
 	disconnectedGrace time.Duration
 	leaderlessGrace   time.Duration            // longer than a busy machine takes for elections
 	moved             map[string]string        // address of a node that the others know under its name
@@ -289,8 +289,8 @@ func (c *nodes) disagreement() string {
 type client struct {
 	t       testing.TB
 	node    string
-	session *broker.Session
-	conn    *broker.Connection
+	session *session.Session
+	conn    *session.Connection
 	next    uint64 // number of the next publish
 
 	mu        sync.Mutex
@@ -307,7 +307,7 @@ type client struct {
 // mustClient opens a connection and a channel at a node.
 func (c *nodes) mustClient(node string) *client {
 	c.t.Helper()
-	conn, err := c.all[node].Broker().Connect(context.Background(), "guest", "/")
+	conn, err := c.all[node].Sessions().Connect(context.Background(), "guest", "/")
 	if err != nil {
 		c.t.Fatal(err)
 	}

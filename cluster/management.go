@@ -6,10 +6,12 @@ import (
 
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/backup"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/placement"
+	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -19,27 +21,29 @@ import (
 // Management returns the node as the HTTP API needs it.
 func (n *Node) Management() mgmt.Backend {
 	return mgmt.Backend{
-		Catalog: n.catalog, Logins: n.broker, Queues: n.queues, Messages: messages{n.broker, n.config.Properties}, Objects: objects{n.broker, n.config.Properties, n.alarm}, History: n.broker,
+		Catalog: n.catalog, Logins: n.sessions, Queues: n.stats, Messages: messages{n.queues.Inspector, n.sessions, n.config.Properties},
+		Objects: objects{n.sessions, n.queues.Placer, n.config.Properties, n.alarm}, History: n.queues,
 		Node: n.local, Groups: n.local, Cluster: n.replicas, Settings: settings{n.catalog}, Connections: n, Maintenance: n.placement, Leaders: n.placement,
 		Resources: n.alarm, Members: n.placement, Membership: n.membership, Traffic: n.traffic, Seeds: n.config.Seeds,
 		DefaultQueueType: n.config.DefaultQueueType,
 		Hold:             func(user string) func(int64) error { return n.connected().Hold(user) },
 		Backups: &backup.Keeper{
-			Queues: n.broker.Backups(), Product: api.ProductVersion, Cluster: n.broker.ClusterName(), Now: time.Now, Defaults: n.local.Defaults(),
+			Queues: n.queues.Backups, Product: api.ProductVersion, Cluster: n.sessions.ClusterName(), Now: time.Now, Defaults: n.local.Defaults(),
 			Properties: n.config.Properties,
 		},
 	}
 }
 
-// messages shows the broker's messages with their properties.
+// messages shows the messages in queues with their properties.
 type messages struct {
-	*broker.Broker
-	properties broker.Properties
+	*queues.Inspector
+	*session.Sessions
+	properties session.Properties
 }
 
-// Take gets messages for a user and settles them; see broker.Take.
+// Take gets messages for a user and settles them; see session.Sessions.
 func (m messages) Take(ctx context.Context, user, vhost, name string, count int, outcome fsm.Outcome, admit func(int) error) ([]mgmt.Message, error) {
-	taken, err := m.Broker.Take(ctx, user, vhost, name, count, outcome, admit)
+	taken, err := m.Sessions.Take(ctx, user, vhost, name, count, outcome, admit)
 	list := make([]mgmt.Message, len(taken))
 	for i := range taken {
 		list[i] = mgmt.Message{Message: taken[i], Properties: m.describe(&taken[i])}
@@ -47,9 +51,9 @@ func (m messages) Take(ctx context.Context, user, vhost, name string, count int,
 	return list, err
 }
 
-// Peek shows messages of a queue; see broker.Peek.
+// Peek shows messages of a queue; see queues.Inspector.
 func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) ([]mgmt.Message, bool, error) {
-	peeked, more, err := m.Broker.Peek(ctx, q, in, after, limit)
+	peeked, more, err := m.Inspector.Peek(ctx, q, in, after, limit)
 	list := make([]mgmt.Message, len(peeked))
 	for i := range peeked {
 		p := &peeked[i]
@@ -68,31 +72,29 @@ func (m messages) describe(x *fsm.Message) *fsm.Table {
 
 // objects are what users change in their vhosts.
 type objects struct {
-	broker     *broker.Broker
-	properties broker.Properties
+	sessions *session.Sessions
+	*placement.Placer
+	properties session.Properties
 	alarm      *alarm.Cluster
 }
 
-// Open opens a vhost for a user; see broker.Open.
+// Open opens a vhost for a user; see session.Sessions.
 func (o objects) Open(ctx context.Context, user, vhost string) (mgmt.Session, error) {
-	s, err := o.broker.Open(ctx, user, vhost)
+	s, err := o.sessions.Open(ctx, user, vhost)
 	if err != nil {
 		return nil, err
 	}
 	return s, nil
 }
 
-// Publish publishes a message for a user; see broker.PublishOne.
+// Publish publishes a message for a user; see session.Sessions.
 func (o objects) Publish(ctx context.Context, user, vhost string, m mgmt.Outgoing) (routed bool, err error) {
 	p, err := o.properties.Publish(user, m.Exchange, m.RoutingKey, m.Properties, m.Body)
 	if err != nil {
 		return false, err
 	}
-	return o.broker.PublishOne(ctx, user, vhost, p)
+	return o.sessions.PublishOne(ctx, user, vhost, p)
 }
-
-// Place chooses the nodes of an imported queue; see broker.Place.
-func (o objects) Place(d *logpb.DeclareQueue) []uint32 { return o.broker.Place(d) }
 
 // Blocked says why publishers are blocked.
 func (o objects) Blocked() string { return o.alarm.Blocked() }

@@ -31,18 +31,19 @@ func (n *Node) late(what queue.Due, late fsm.Millis) {
 
 // metricStats collects the numbers for the metrics page.
 func (n *Node) metricStats() metrics.Stats {
+	at := n.queues.Counts()
 	s := metrics.Stats{
 		Node: n.config.Name, Cluster: n.local.ClusterName(), Version: Version,
 		Clock: n.clock.Status(), Resources: n.alarm.Resources(), Watchdog: n.watchdog.Stats(), Log: n.stores.queues.Metrics(),
 		Links:        metrics.Links{Peers: n.mesh.Peers(), Snapshots: n.mesh.SnapshotCounts()},
-		Panics:       metrics.Panics{Groups: n.host.Panics(), Peers: n.mesh.Panics(), Loops: n.guard.Panics(), Broker: n.broker.Panics()},
-		Logins:       n.broker.Logins(),
+		Panics:       metrics.Panics{Groups: n.host.Panics(), Peers: n.mesh.Panics(), Loops: n.guard.Panics(), Broker: n.self.Panics()},
+		Logins:       n.sessions.Logins(),
 		Certificates: n.certificateEnds(),
-		DeadLetters:  metrics.DeadLetters{Deaths: n.host.Deaths(), LostOnce: n.broker.LostOnce()},
-		Queues:       metrics.Queues{Declared: n.catalog.View().QueueCount(), UnexpectedAnswers: n.broker.OddAnswers(), RefusedCommands: n.broker.RefusedCommands()},
+		DeadLetters:  metrics.DeadLetters{Deaths: n.host.Deaths(), LostOnce: at.LostOnce},
+		Queues:       metrics.Queues{Declared: n.catalog.View().QueueCount(), UnexpectedAnswers: at.OddAnswers, RefusedCommands: n.sessions.RefusedCommands()},
 	}
 	s.Counts, s.Raft = n.traffic.Totals(), n.local.Raft()
-	s.Raft.CommitLatency, s.Meters, s.Resent = n.host.CommitLatency(), n.host.Meters(), n.broker.ResentCommands()
+	s.Raft.CommitLatency, s.Meters, s.Resent = n.host.CommitLatency(), n.host.Meters(), at.Resent
 	s.Process.Uptime = n.local.Uptime()
 	s.Process.Files = limit.OpenFiles()
 	s.Process.MaxFiles, _ = limit.Files() // 0 if it is not known
@@ -52,8 +53,8 @@ func (n *Node) metricStats() metrics.Stats {
 	s.Replicas.Stalled = len(n.local.StalledQueues())
 	s.Replicas.Resignations, _ = n.host.Resignations()
 	s.Lease.Left, s.Lease.Lost = n.catalog.LeaseLeft()
-	s.Queues.TimedOut, s.Queues.LateAcks = n.broker.Lateness()
-	s.Queues.ExchangesExpired, s.Queues.QueuesEnded = n.expiry.Expired(), n.broker.QueuesEnded()
+	s.Queues.TimedOut, s.Queues.LateAcks = at.TimedOut, at.LateAcks
+	s.Queues.ExchangesExpired, s.Queues.QueuesEnded = n.expiry.Expired(), at.Ended
 	return s
 }
 

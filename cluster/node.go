@@ -1,5 +1,5 @@
 // Package cluster is a node: it opens the stores, the links to other nodes, the catalog, the queue
-// groups and the broker in this order, and closes them in reverse.
+// groups, the queues and the sessions in this order, and closes them in reverse.
 package cluster
 
 import (
@@ -15,14 +15,17 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/alarm"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/expiry"
+	"github.com/quorate/quorate/cluster/failure"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/membership"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/placement"
+	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/self"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/cluster/worker"
@@ -47,7 +50,10 @@ type Node struct {
 	mesh       *peer.Mesh
 	host       *group.Host
 	catalog    *group.Catalog
-	broker     *broker.Broker
+	self       *self.Node
+	failures   *failure.Detector
+	queues     *queues.Queues
+	sessions   *session.Sessions
 	inspection
 	placement *placement.Placement
 	alarm     *alarm.Cluster
@@ -64,7 +70,7 @@ type Node struct {
 type inspection struct {
 	local    *stats.Local
 	replicas *stats.Replicas
-	queues   *stats.Queues
+	stats    *stats.Queues
 	traffic  *stats.Traffic
 }
 
@@ -112,7 +118,8 @@ func (n *Node) open() error {
 	n.mesh.Watch(func(ev peer.Event) {
 		n.slog.Info("peer changed", "node", ev.Node, "up", ev.Up, "reason", ev.Reason)
 		n.host.PeerChanged(ev)
-		n.broker.PeerChanged(ev)
+		n.failures.PeerChanged(ev)
+		n.queues.PeerChanged(ev)
 		n.alarm.PeerChanged(ev)
 		n.catalog.PeerChanged(ev)
 	})
@@ -129,28 +136,39 @@ func (n *Node) open() error {
 	return nil
 }
 
-// openGroups creates the raft groups and the broker that uses them.
+// openGroups creates the raft groups, and the parts that serve queues and clients with them.
 func (n *Node) openGroups(incarnation [16]byte) {
 	c := n.config
 	n.catalog = group.NewCatalog(group.CatalogConfig{
-		Node: c.Name, Store: n.stores.catalog, Mesh: n.mesh, Kind: broker.KindCatalog, KindApplied: broker.KindApplied,
+		Node: c.Name, Store: n.stores.catalog, Mesh: n.mesh, Kind: self.KindCatalog, KindApplied: self.KindApplied,
 		Incarnation: incarnation, Newest: c.Versions.Newest,
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
 	})
-	n.broker = broker.New(broker.Config{
-		Node: c.Name, ClusterName: c.ClusterName, Mesh: n.mesh, Catalog: served{n.catalog, n}, Properties: c.Properties,
-		Clock: n.clock.Steady, Stamp: n.clock.Now, Logger: c.Logger, Audit: c.Audit, Defaults: c.Defaults,
-		LoopbackUsers: c.LoopbackUsers, Logins: c.Logins, MaxConnections: c.MaxConnections,
-		LeaderlessGrace: c.LeaderlessGrace, GroupSize: c.GroupSize, LeaderLocator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
+	n.self = self.New(self.Config{
+		Node: c.Name, Mesh: n.mesh, Catalog: served{n.catalog, n}, Clock: n.clock.Steady, Stamp: n.clock.Now,
+		Logger: c.Logger, LeaderlessGrace: c.LeaderlessGrace,
+	})
+	uses := expiry.NewUses(n.self)
+	n.failures = failure.New(n.self, c.Defaults.DisconnectedTimeout)
+	n.queues = queues.New(queues.Config{
+		Node: n.self, Uses: uses, Failures: n.failures, Properties: c.Properties, Audit: c.Audit,
+		Size: c.GroupSize, Locator: cmp.Or(c.LeaderLocator, catalog.ClientLocal),
+	})
+	n.sessions = session.New(session.Config{
+		Node: n.self, Queues: n.queues, Uses: uses, ClusterName: c.ClusterName, Properties: c.Properties, Audit: c.Audit,
+		Defaults: c.Defaults, LoopbackUsers: c.LoopbackUsers, Logins: c.Logins, MaxConnections: c.MaxConnections,
 	})
 	n.host = group.NewHost(group.Config{
 		Node: c.Name, Store: n.stores.queues, Mesh: n.mesh, Clock: n.clock.Clock, Exit: c.Exit, Logger: c.Logger,
 		Version: func() uint32 { return n.catalog.View().FSMVersion() }, Newest: c.Versions.Newest,
-		LockCredit: n.clock.credit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.broker, n},
+		LockCredit: n.clock.credit, Settings: n.queueSettings, Drains: n.isDraining, Late: n.late, Outside: outside{n.queues, n},
 		Heartbeat: c.Heartbeat, Progress: n.watchdog.Bounds().Progress, Awake: n.watchdog.Awake,
-		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: broker.KindElection, KindLearner: broker.KindLearner,
+		Reclaimable: c.MemTableBytes / 2, Retained: c.RetainedBytes, KindElection: self.KindElection, KindLearner: self.KindLearner,
 	})
-	n.broker.Listen(n.host)
+	n.self.Listen(n.host)
+	n.failures.Listen()
+	n.queues.Listen()
+	n.sessions.Listen()
 	n.catalog.SetHost(n.host)
 }
 
@@ -158,9 +176,9 @@ func (n *Node) openGroups(incarnation [16]byte) {
 func (n *Node) openPlacement(incarnation [16]byte) {
 	c := n.config
 	n.placement = placement.New(placement.Config{
-		Node: c.Name, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Candidates: n.broker.Candidates,
+		Node: c.Name, Host: n.host, Catalog: n.catalog, Mesh: n.mesh, Replicas: n.replicas, Placer: n.queues.Placer,
 		Guard: n.guard, Logger: c.Logger, Defaults: c.Defaults, GroupSize: c.GroupSize, Stored: n.stores.queues.GroupIDs,
-		LowDisk: func() bool { return n.alarm.Resources().DiskAlarm }, Serving: n.ready.Load, KindTransfer: broker.KindTransfer, KindSnapshot: broker.KindSnapshot,
+		LowDisk: func() bool { return n.alarm.Resources().DiskAlarm }, Serving: n.ready.Load, KindTransfer: self.KindTransfer, KindSnapshot: self.KindSnapshot,
 	})
 	n.membership.Connect(membership.Parts{
 		Mesh: n.mesh, Incarnation: incarnation, Catalog: n.catalog, Guard: n.guard, Now: n.clock.Now, SetNodes: n.clock.SetNodes,
@@ -193,7 +211,9 @@ func (n *Node) Join(ctx context.Context, prepares ...func(context.Context) error
 	if err != nil {
 		return err
 	}
-	n.broker.Serve(registered.Node, registered.Boot)
+	n.self.Serve(registered.Node, registered.Boot)
+	n.failures.Serve()
+	n.queues.Serve()
 	n.membership.KeepRegistered()
 	if err := n.initialize(ctx); err != nil {
 		return err
@@ -254,8 +274,8 @@ func (n *Node) shut(ctx context.Context, reason string) {
 // renewed takes over the new boot number that this process got after it had been declared dead.
 // Clients of the former boot have to reconnect: they no longer own what they held.
 func (n *Node) renewed(boot uint64) {
-	n.broker.Renew(boot)
-	n.connected().Expel(broker.LostText)
+	n.sessions.Renew(boot)
+	n.connected().Expel(session.LostText)
 }
 
 // catalogLast asks a node for the last index of its catalog replica.
@@ -270,7 +290,7 @@ func (n *Node) membershipConfig() membership.Config {
 	return membership.Config{
 		Node: c.Name, Cluster: c.ClusterName, DataDir: c.DataDir, FS: c.FS, Nodes: c.Nodes, Contacts: c.Contacts, Resolve: c.Resolve,
 		Token: c.Token, PlainTokens: c.PlainTokens, Enrolment: c.Enrolment, Signer: c.Signer, Security: c.Security, Dial: c.Dial,
-		Versions: c.Versions, Exit: c.Exit, Logger: c.Logger, Audit: c.Audit, KindNodes: broker.KindNodes, KindAdmit: broker.KindAdmit,
+		Versions: c.Versions, Exit: c.Exit, Logger: c.Logger, Audit: c.Audit, KindNodes: self.KindNodes, KindAdmit: self.KindAdmit,
 	}
 }
 
@@ -327,8 +347,8 @@ func (n *Node) seed(ctx context.Context) {
 	}
 }
 
-// Broker serves the clients of this node.
-func (n *Node) Broker() *broker.Broker { return n.broker }
+// Sessions serves the clients of this node.
+func (n *Node) Sessions() *session.Sessions { return n.sessions }
 
 // Leave hands over this node's leaderships until ctx ends. Clients must have been disconnected.
 // Only the first call has an effect.
@@ -349,7 +369,10 @@ func (n *Node) Close() error {
 	n.membership.Stop()
 	n.placement.Reconciler.Stop()
 	n.placement.Local.Stop()
-	n.broker.Close()
+	n.self.Refuse()
+	n.queues.Close()
+	n.sessions.Close()
+	n.self.Wait()
 	n.host.Close()
 	return errors.Join(n.catalog.Close(), n.closeStores())
 }

@@ -25,7 +25,7 @@ func refuseAbove(bytes int) func(int) error {
 func TestPublishOne(t *testing.T) {
 	t.Parallel()
 	c := mustCluster(t)
-	at := c.all["n2"].Broker()
+	at := c.all["n2"].Sessions()
 	s, err := at.Open(deadline(t), "guest", "/")
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestPublishOne(t *testing.T) {
 		{"guest", "none", "q", false, fsm.NotFoundKind}, {"eve", "", "q", false, fsm.NotAllowed}, {"guest", fsm.CommandExchange, "nonsense", false, fsm.NotFoundKind},
 	} {
 		for node, n := range c.all {
-			routed, err := n.Broker().PublishOne(deadline(t), x.user, "/", &fsm.Publish{
+			routed, err := n.Sessions().PublishOne(deadline(t), x.user, "/", &fsm.Publish{
 				Exchange: x.exchange, RoutingKey: x.key, TTL: -1, Priority: -1, Payload: append(fsm.AppendPayloadHead(nil, x.exchange, x.key, nil), "m"...),
 				Headers: func() *fsm.Table { return nil }, Property: func(string) []byte { return nil },
 			})

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -40,7 +40,7 @@ func poisonable(t *testing.T) (*nodes, map[string]*poison) {
 	all := map[string]*poison{}
 	c := mustCluster(t, func(c *nodes) {
 		c.leaderlessGrace = 8 * time.Second
-		c.properties = map[string]broker.Properties{}
+		c.properties = map[string]session.Properties{}
 		for _, name := range names {
 			all[name] = &poison{}
 			c.properties[name] = all[name]
@@ -49,7 +49,7 @@ func poisonable(t *testing.T) (*nodes, map[string]*poison) {
 	return c, all
 }
 
-func (c *nodes) propertiesOf(name string) broker.Properties {
+func (c *nodes) propertiesOf(name string) session.Properties {
 	if p := c.properties[name]; p != nil {
 		return p
 	}

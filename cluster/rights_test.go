@@ -4,7 +4,7 @@ import (
 	"context"
 	"testing"
 
-	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -56,9 +56,9 @@ func TestRightsReachAllNodes(t *testing.T) {
 		}}}
 	}
 	c.mustChange("n1", user, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutVhost{PutVhost: &logpb.PutVhost{Name: "v"}}}, grant("/"), grant("v"))
-	enter := func(vhost string) (all []*broker.Connection) {
+	enter := func(vhost string) (all []*session.Connection) {
 		for _, n := range c.all {
-			conn, err := n.Broker().Enter(context.Background(), "ann", vhost)
+			conn, err := n.Sessions().Enter(context.Background(), "ann", vhost)
 			if err != nil {
 				t.Fatal(err)
 			}

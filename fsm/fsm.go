@@ -182,6 +182,29 @@ func (e *Effects) Reset() {
 	}
 }
 
+// Add appends o, which follows e.
+func (e *Effects) Add(o *Effects) {
+	e.Deliveries = append(e.Deliveries, o.Deliveries...)
+	e.DeadLetters = append(e.DeadLetters, o.DeadLetters...)
+	e.Timeouts = append(e.Timeouts, o.Timeouts...)
+	e.LateAcks = append(e.LateAcks, o.LateAcks...)
+	e.Cancelled = append(e.Cancelled, o.Cancelled...)
+	e.Short = append(e.Short, o.Short...)
+	e.Released = append(e.Released, o.Released...)
+	if o.Rest != nil {
+		e.Rest = o.Rest
+	}
+	e.Outbox = e.Outbox || o.Outbox
+	e.Gone = e.Gone || o.Gone
+	e.SuspicionChanged = e.SuspicionChanged || o.SuspicionChanged
+}
+
+// Empty reports whether there is no effect.
+func (e *Effects) Empty() bool {
+	return len(e.Deliveries)+len(e.DeadLetters)+len(e.Timeouts)+len(e.LateAcks)+len(e.Cancelled)+len(e.Short)+len(e.Released) == 0 &&
+		e.Rest == nil && !e.Outbox && !e.Gone && !e.SuspicionChanged
+}
+
 // ConsumerID identifies a consumer of a queue by its session and the number
 // that the session gave it. Number 0 stands for the session's gets.
 type ConsumerID struct {

@@ -3,7 +3,7 @@
 // what a backup promises and what it does not.
 //
 // It decides what is in a backup and in which order; cluster/backup/archive has the
-// format, and cluster/broker reads and fills the queues.
+// format, and cluster/queues reads and fills the queues.
 package backup
 
 import (
@@ -17,7 +17,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/backup/archive"
 	"github.com/quorate/quorate/cluster/backup/lines"
-	"github.com/quorate/quorate/cluster/broker"
+	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -31,7 +31,7 @@ const (
 
 // Keeper makes backups and restores them.
 type Keeper struct {
-	Queues  *broker.Backups
+	Queues  *queues.Backups
 	Product string
 	Cluster string
 	Now     func() time.Time
@@ -105,7 +105,7 @@ func (k *Keeper) queue(ctx context.Context, w *archive.Writer, q *catalog.Queue)
 	for attempt := 1; ; attempt++ {
 		begun := false
 		var t archive.Total
-		settled, gone, err := k.Queues.Backup(ctx, q, func(c broker.Cut) error {
+		settled, gone, err := k.Queues.Backup(ctx, q, func(c queues.Cut) error {
 			begun = true
 			return w.JSON(archive.Queue, sectionOf(q, c))
 		}, func(state, payload []byte) error {
@@ -118,7 +118,7 @@ func (k *Keeper) queue(ctx context.Context, w *archive.Writer, q *catalog.Queue)
 		case err == nil:
 			t.Settled = settled
 			return w.JSON(archive.QueueEnd, t)
-		case attempt == attempts || !errors.Is(err, broker.ErrCutLost):
+		case attempt == attempts || !errors.Is(err, queues.ErrCutLost):
 			return err
 		}
 		if begun {
@@ -129,7 +129,7 @@ func (k *Keeper) queue(ctx context.Context, w *archive.Writer, q *catalog.Queue)
 	}
 }
 
-func sectionOf(q *catalog.Queue, c broker.Cut) archive.Section {
+func sectionOf(q *catalog.Queue, c queues.Cut) archive.Section {
 	s := archive.Section{
 		VHost: []byte(q.VHost), Name: []byte(q.Name), ID: uint64(q.ID), StoreOf: []byte(q.StoreOf),
 		Index: c.Index, Term: c.Term, Clock: int64(c.Clock),

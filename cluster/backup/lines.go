@@ -10,8 +10,8 @@ import (
 	"strconv"
 
 	"github.com/quorate/quorate/cluster/backup/lines"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -45,7 +45,7 @@ func (k *Keeper) Export(ctx context.Context, to io.Writer, vhost, name string, r
 	buffer := bufio.NewWriterSize(&paced{ctx: ctx, to: to, rate: rate}, lineBuffer)
 	w, begun := lines.NewWriter(buffer, k.Properties), false
 	var end lines.End
-	settled, gone, err := k.Queues.Backup(ctx, q, func(broker.Cut) error {
+	settled, gone, err := k.Queues.Backup(ctx, q, func(queues.Cut) error {
 		begun = true
 		return w.Head(lines.NewHead(k.Cluster, k.Product, vhost, name, k.Now().UnixMilli()))
 	}, func(state, payload []byte) error {
@@ -127,7 +127,7 @@ func (k *Keeper) Import(ctx context.Context, from io.Reader, vhost, name string,
 }
 
 // bring brings messages, and returns how many.
-func (k *Keeper) bring(ctx context.Context, r *lines.Reader, to *broker.Restorer, name string) (n uint64, err error) {
+func (k *Keeper) bring(ctx context.Context, r *lines.Reader, to *queues.Restorer, name string) (n uint64, err error) {
 	for ; ; n++ {
 		m, err := r.Next()
 		if err != nil {

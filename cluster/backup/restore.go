@@ -12,8 +12,8 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/cluster/backup/archive"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -152,7 +152,7 @@ func (r *restore) queue(ctx context.Context, s *archive.Section) error {
 }
 
 // messages brings the messages of a section, and returns how many.
-func (r *restore) messages(ctx context.Context, s *archive.Section, to *broker.Restorer) (n uint64, err error) {
+func (r *restore) messages(ctx context.Context, s *archive.Section, to *queues.Restorer) (n uint64, err error) {
 	for {
 		kind, body, err := r.reader.Next()
 		switch {
@@ -198,7 +198,7 @@ func (r *restore) arrived(id uint64, st *logpb.MessageState) bool {
 // sourceOf is what a queue of a backup is called as a source of messages.
 func sourceOf(backup []byte, id uint64) fsm.QueueID {
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(bytes.Clone(backup), id))
-	return fsm.QueueID(binary.BigEndian.Uint64(sum[:]) | broker.RestoredSource)
+	return fsm.QueueID(binary.BigEndian.Uint64(sum[:]) | queues.RestoredSource)
 }
 
 // enqueueOf returns the command that brings a message back to a queue.

@@ -55,14 +55,14 @@ func (w *world) Submit(*stream.Route, string, group.Batch) error {
 	return nil
 }
 
-func (w *world) Guard(_ string, f func()) (ok bool) {
+func (w *world) Try(_ string, f func()) (ok bool) {
 	defer func() { _ = recover() }()
 	f()
 	return true
 }
 
 func (w *world) Spawn(doing string, f func()) bool {
-	go w.Guard(doing, f)
+	go w.Try(doing, f)
 	return true
 }
 

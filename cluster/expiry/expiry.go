@@ -1,7 +1,8 @@
 // Package expiry deletes exchanges that have been unused for as long as their
 // argument x-auto-delete-on-idle says, as queues do themselves. Only the leader of
 // the catalog does so, by what the leaders of the queues say that are bound to an
-// exchange: it is kept until all of them have answered.
+// exchange: it is kept until all of them have answered. Uses has the catalog note
+// what clients of this node use.
 package expiry
 
 import (
@@ -10,7 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -108,7 +108,7 @@ func (e *Exchanges) expireUnused(ctx context.Context) {
 		case i.IdleEnd(last) <= now:
 			e.expire(ctx, i, now)
 		default:
-			e.commit(ctx, broker.TouchExchange(i.VHost, i.Name, last))
+			e.commit(ctx, touch(i.VHost, i.Name, last))
 		}
 	}
 }

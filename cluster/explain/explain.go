@@ -200,13 +200,8 @@ func (l *life) add(e api.LifeEvent) {
 
 // Apply applies one entry, and notes what it does to the messages.
 func (t *Tracer) Apply(index, term uint64, e *logpb.Entry) error {
-	meta := fsm.Meta{Index: index, Term: term, Now: fsm.Time(e.Now), Version: e.Version}
-	for _, c := range e.Commands {
-		meta.Session = fsm.SessionFrom(c.Session)
+	for meta, c := range queue.Commands(index, term, e) {
 		t.apply(meta, c)
-		if c.Kind == logpb.Command_ENQUEUE {
-			meta.Offset += c.Enqueue.GetSize()
-		}
 	}
 	return nil
 }

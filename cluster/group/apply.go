@@ -121,7 +121,7 @@ func (a *applier) applyAll(logs []*raft.Log) (deadline fsm.Time, ticked, lead bo
 	}
 	if lead {
 		a.demand.note(a.machine)
-		a.outgoing.add(&a.effects)
+		a.outgoing.next.Add(&a.effects)
 	} else {
 		a.freeOnly(&a.effects)
 	}
@@ -138,7 +138,7 @@ func (a *applier) freeOnly(e *fsm.Effects) {
 	if e.Rest != nil {
 		a.outgoing.lock()
 		defer a.outgoing.unlockAndRun()
-		a.outgoing.next.rest = e.Rest
+		a.outgoing.next.Rest = e.Rest
 	}
 }
 
@@ -157,9 +157,7 @@ func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 		before := a.machine.Dead()
 		defer func() { a.node.deaths.add(a.machine.ID(), a.isLocal, before, a.machine.Dead()) }()
 	}
-	m := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now), Version: e.Version}
-	for _, c := range e.Commands {
-		m.Session = fsm.SessionFrom(c.Session)
+	for m, c := range queue.Commands(l.Index, l.Term, e) {
 		if c.Kind == logpb.Command_TICK {
 			ticked = true
 			if lead {
@@ -167,9 +165,6 @@ func (a *applier) applyEntry(l *raft.Log, lead bool) (ticked bool) {
 			}
 		}
 		r := a.machine.Apply(m, c, &a.effects)
-		if c.Kind == logpb.Command_ENQUEUE {
-			m.Offset += c.Enqueue.GetSize()
-		}
 		if lead && c.Seq > 0 {
 			a.outgoing.outcome(m.Session, c.Seq, r)
 			if c.Kind == logpb.Command_SESSION_DOWN || r.Code == fsm.Gap || r.Code == fsm.NoSession || r.Code == fsm.Late {
@@ -202,7 +197,7 @@ func (a *applier) begin(leads func() bool, serve func(now fsm.Time)) (deadline f
 	serve(a.machine.Clock())
 	a.outgoing.lock()
 	defer a.outgoing.unlockAndRun()
-	a.outgoing.add(&a.effects)
+	a.outgoing.next.Add(&a.effects)
 	a.effects.Reset()
 	a.timer.begin(deadline) // before entries of this term can change it
 	return deadline, true
@@ -331,7 +326,7 @@ func (a *applier) again(commands []byte, of map[fsm.SessionID]bool) {
 			a.outgoing.outcome(s, c.Seq, queue.AnswerAgain(a.machine, s, c, effects))
 		}
 	}
-	a.outgoing.add(effects) // messages of gets
+	a.outgoing.next.Add(effects) // messages of gets
 	effects.Reset()
 }
 

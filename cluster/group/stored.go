@@ -136,13 +136,8 @@ func applyStored(m *queue.Machine, l *raft.Log, effects *fsm.Effects) error {
 	if err := e.UnmarshalVT(l.Data); err != nil {
 		return fmt.Errorf("entry %d cannot be decoded: %w", l.Index, err)
 	}
-	meta := fsm.Meta{Index: l.Index, Term: l.Term, Now: fsm.Time(e.Now), Version: e.Version}
-	for _, c := range e.Commands {
-		meta.Session = fsm.SessionFrom(c.Session)
+	for meta, c := range queue.Commands(l.Index, l.Term, &e) {
 		m.Apply(meta, c, effects)
-		if c.Kind == logpb.Command_ENQUEUE {
-			meta.Offset += c.Enqueue.GetSize()
-		}
 	}
 	return nil
 }

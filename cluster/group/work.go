@@ -33,24 +33,13 @@ const releaseAtOnce = 1024
 
 // Work is what one or more entries want done outside, in log order. A get's
 // delivery stands in Deliveries; its outcome in Outcomes: do deliveries first.
-// Payloads of deliveries can be read until the work is done (Group.Payload).
+// Payloads of deliveries and dead letters can be read until the work is done (Group.Payload):
+// then what is released is freed.
 type Work struct {
-	Outcomes   []Outcome
-	Deliveries []fsm.Delivery
-	Timeouts   []fsm.Timeout
-	LateAcks   []fsm.LateAck
-	Cancelled  []fsm.ConsumerID
-	Short      []fsm.ConsumerID
-	// DeadLetters are to be sent once. Their payloads can be read, too.
-	DeadLetters []fsm.DeadLetter
-	Resyncs     []Resynced
-	released    []uint64         // entries to free once the work is done
-	rest        iter.Seq[uint64] // and these, of a queue that has ended; nil: none
-	addressed   map[fsm.SessionID]struct{}
-	Outbox      bool // dead letters wait
-	Gone        bool // the queue has ended
-	// SuspicionChanged: the queue suspects other nodes than before.
-	SuspicionChanged bool
+	fsm.Effects
+	Outcomes  []Outcome
+	Resyncs   []Resynced
+	addressed map[fsm.SessionID]struct{}
 }
 
 // SplitOutcomes separates the outcomes of sessions to which nothing else goes from the others. Those can be
@@ -97,21 +86,13 @@ type Resynced struct {
 }
 
 func (w *Work) empty() bool {
-	return len(w.Outcomes) == 0 && len(w.Deliveries) == 0 && len(w.Timeouts) == 0 && len(w.LateAcks) == 0 && len(w.DeadLetters) == 0 &&
-		len(w.Cancelled) == 0 && len(w.Short) == 0 && len(w.Resyncs) == 0 && len(w.released) == 0 && w.rest == nil && !w.Outbox && !w.Gone && !w.SuspicionChanged
+	return len(w.Outcomes)+len(w.Resyncs) == 0 && w.Empty()
 }
 
 func (w *Work) reset() {
-	clear(w.Deliveries)
-	clear(w.DeadLetters)
-	clear(w.Timeouts)
-	clear(w.LateAcks)
 	clear(w.Resyncs)
-	*w = Work{
-		Outcomes: w.Outcomes[:0], Deliveries: w.Deliveries[:0],
-		Timeouts: w.Timeouts[:0], LateAcks: w.LateAcks[:0], Cancelled: w.Cancelled[:0], Short: w.Short[:0], DeadLetters: w.DeadLetters[:0], Resyncs: w.Resyncs[:0],
-		released: w.released[:0], addressed: w.addressed,
-	}
+	w.Effects.Reset()
+	w.Outcomes, w.Resyncs = w.Outcomes[:0], w.Resyncs[:0]
 }
 
 // outgoing hands work from the goroutine that applies to one that performs.
@@ -156,24 +137,6 @@ func (o *outgoing) answer(outcomes []Outcome) {
 	o.lock()
 	defer o.unlockAndRun()
 	o.next.Outcomes = append(o.next.Outcomes, outcomes...)
-}
-
-// add takes over effects. The caller holds the lock.
-func (o *outgoing) add(e *fsm.Effects) {
-	w := o.next
-	w.Deliveries = append(w.Deliveries, e.Deliveries...)
-	w.DeadLetters = append(w.DeadLetters, e.DeadLetters...)
-	w.Timeouts = append(w.Timeouts, e.Timeouts...)
-	w.LateAcks = append(w.LateAcks, e.LateAcks...)
-	w.Cancelled = append(w.Cancelled, e.Cancelled...)
-	w.Short = append(w.Short, e.Short...)
-	w.released = append(w.released, e.Released...)
-	if e.Rest != nil {
-		w.rest = e.Rest
-	}
-	w.Outbox = w.Outbox || e.Outbox
-	w.Gone = w.Gone || e.Gone
-	w.SuspicionChanged = w.SuspicionChanged || e.SuspicionChanged
 }
 
 // unlockAndRun releases the lock and sees to it that the work gets done.
@@ -226,11 +189,11 @@ func (o *outgoing) do(w *Work) {
 	if !o.barred() {
 		o.guard.run("perform effects", func() { o.perform(w) })
 	}
-	if len(w.released) > 0 {
-		o.guard.run("free payloads", func() { o.release(w.released) })
+	if len(w.Released) > 0 {
+		o.guard.run("free payloads", func() { o.release(w.Released) })
 	}
-	if w.rest != nil {
-		o.guard.run("free payloads", func() { o.releaseAll(w.rest) })
+	if w.Rest != nil {
+		o.guard.run("free payloads", func() { o.releaseAll(w.Rest) })
 	}
 }
 

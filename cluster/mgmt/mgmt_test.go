@@ -417,7 +417,7 @@ func TestQueues(t *testing.T) {
 			{"key": "max-length", "argument": 9, "effective": 9, "by": "argument"},
 			{"key": "message-ttl", "policy": 30000, "operator_policy": 20000, "effective": 20000, "by": "operator policy", "rule": "the smaller"},
 		},
-		"delivery_limit":              20, "dead_letter_strategy": "transactional", "state": "running", "leader": "n3", "node": "n3",
+		"delivery_limit": 20, "dead_letter_strategy": "transactional", "state": "running", "leader": "n3", "node": "n3",
 		"members": []string{"n1", "n2", "n3"}, "online": []string{"n1", "n2", "n3"}, "messages": 6, "messages_ready": 3,
 		"messages_unacknowledged": 2, "messages_dlx": 1, "consumers": 4, "settings_in_force": false,
 	} {

@@ -4,8 +4,8 @@
 // away from a stopping node.
 //
 // It promises that a group changes by one member at a time, with a majority left that is up, that
-// its last member stays, and that a member becomes leader only if it has caught up. It does not
-// choose nodes for new queues, and does not know of clients.
+// its last member stays, and that a member becomes leader only if it has caught up. Placer chooses
+// the nodes of new queues. It does not know of clients.
 package placement
 
 import (
@@ -23,18 +23,16 @@ import (
 
 // Config is what placement works with on one node.
 type Config struct {
-	Node     string
-	Host     *group.Host
-	Catalog  *group.Catalog
-	Mesh     *peer.Mesh
-	Replicas *stats.Replicas
-	// Candidates lists the nodes that may get another replica, best first, except those for which
-	// out returns true.
-	Candidates func(v *catalog.View, out func(fsm.NodeID) bool) []uint32
-	Guard      *worker.Guard
-	Logger     *slog.Logger
-	Defaults   catalog.Defaults // of queues
-	GroupSize  int              // of queues that do not say otherwise
+	Node      string
+	Host      *group.Host
+	Catalog   *group.Catalog
+	Mesh      *peer.Mesh
+	Replicas  *stats.Replicas
+	Placer    *Placer
+	Guard     *worker.Guard
+	Logger    *slog.Logger
+	Defaults  catalog.Defaults // of queues
+	GroupSize int              // of queues that do not say otherwise
 	// Stored lists the groups that are on disk.
 	Stored func() ([]fsm.GroupID, error)
 	// LowDisk reports whether the node is short of disk space.
@@ -103,7 +101,7 @@ func (n *node) free(v *catalog.View, q *catalog.Queue, s *logpb.NodeState) bool 
 
 // candidates lists the nodes that can get a replica of a queue, best first.
 func (n *node) candidates(v *catalog.View, q *catalog.Queue) []uint32 {
-	return n.Candidates(v, func(id fsm.NodeID) bool {
+	return n.Placer.candidates(v, func(id fsm.NodeID) bool {
 		s, _ := v.Node(id)
 		return !n.free(v, q, s)
 	})

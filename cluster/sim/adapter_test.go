@@ -5,31 +5,29 @@ import (
 	"net/netip"
 
 	"github.com/quorate/quorate/amqp"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 )
 
-// brokerAdapter presents the broker to the AMQP server. Passwords are not
+// brokerAdapter presents the sessions to the AMQP server. Passwords are not
 // compared: that costs real time, and nothing here depends on it.
-type brokerAdapter struct{ b *broker.Broker }
+type brokerAdapter struct{ *session.Sessions }
 
 func (f brokerAdapter) Login(context.Context, string, string, netip.Addr) error { return nil }
 
 func (f brokerAdapter) LoginCertified(context.Context, string, netip.Addr) error { return nil }
 
-func (f brokerAdapter) ClusterName() string { return f.b.ClusterName() }
-
 func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
-	c, err := f.b.Enter(ctx, user, vhost)
+	c, err := f.Sessions.Enter(ctx, user, vhost)
 	if err != nil {
 		return nil, err
 	}
 	return connectionAdapter{c}, nil
 }
 
-type connectionAdapter struct{ *broker.Connection }
+type connectionAdapter struct{ *session.Connection }
 
 func (c connectionAdapter) OpenSession(events fsm.SessionEvents) (amqp.Session, error) {
 	s, err := c.Connection.OpenSession(events)

@@ -52,13 +52,8 @@ func (r *replay) Restore(from io.Reader) error {
 
 func (r *replay) Apply(index, term uint64, e *logpb.Entry) error {
 	r.change(index, e)
-	meta := fsm.Meta{Index: index, Term: term, Now: fsm.Time(e.Now), Version: e.Version}
-	for _, c := range e.Commands {
-		meta.Session = fsm.SessionFrom(c.Session)
+	for meta, c := range queue.Commands(index, term, e) {
 		r.machine.Apply(meta, c, &r.effects)
-		if c.Kind == logpb.Command_ENQUEUE {
-			meta.Offset += c.Enqueue.GetSize()
-		}
 	}
 	r.effects.Reset()
 	if r.last = index; r.wants(index) {

@@ -146,7 +146,7 @@ func (w *world) start(name string) *process {
 		return p
 	}
 	p.node = node
-	p.server, err = amqp.New(amqp.Config{Broker: brokerAdapter{node.Broker()}, Logger: logger, Heartbeat: 10 * time.Second})
+	p.server, err = amqp.New(amqp.Config{Broker: brokerAdapter{node.Sessions()}, Logger: logger, Heartbeat: 10 * time.Second})
 	if err != nil {
 		panic(err) // of the configuration above
 	}

@@ -37,7 +37,7 @@ func newHost(t grouptest.Fatal) *host {
 func (h *host) Name() string               { return "n1" }
 func (h *host) NodeName(fsm.NodeID) string { return "n1" }
 
-func (h *host) Guard(_ string, f func()) (ok bool) {
+func (h *host) Try(_ string, f func()) (ok bool) {
 	defer func() {
 		if recover() != nil {
 			h.panics.Add(1)
@@ -49,7 +49,7 @@ func (h *host) Guard(_ string, f func()) (ok bool) {
 
 func (h *host) Spawn(doing string, f func()) bool {
 	h.spawned.Add(1)
-	go h.Guard(doing, f)
+	go h.Try(doing, f)
 	return true
 }
 

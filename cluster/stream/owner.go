@@ -55,8 +55,8 @@ type Host interface {
 	// logs are stamped.
 	Now() int64
 	Stamp() fsm.Time
-	// Guard does something and reports whether there was no panic.
-	Guard(doing string, f func()) bool
+	// Try does something and reports whether there was no panic.
+	Try(doing string, f func()) bool
 	// Spawn does it on a goroutine of its own, unless the node closes.
 	Spawn(doing string, f func()) bool
 	// Submit hands a batch to a queue's leader, which may be this node. Of its errors

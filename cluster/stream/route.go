@@ -143,7 +143,7 @@ func (r *Route) start() {
 
 // run submits as long as there are commands. A panic ends the sessions that use the queue here.
 func (r *Route) run() {
-	if !r.host.Guard("submit to a queue", r.submitDirty) {
+	if !r.host.Try("submit to a queue", r.submitDirty) {
 		r.rebuild()
 	}
 }
@@ -329,8 +329,8 @@ func (r *Route) end() {
 	r.led = make(chan struct{})
 	r.mu.Unlock()
 	for _, s := range streams {
-		if !r.host.Guard("end a queue", s.end) {
-			r.host.Guard("end a queue", s.fail)
+		if !r.host.Try("end a queue", s.end) {
+			r.host.Try("end a queue", s.fail)
 		}
 	}
 }
@@ -349,7 +349,7 @@ func (r *Route) rebuild() {
 	r.watch()
 	r.mu.Unlock()
 	for _, s := range streams {
-		r.host.Guard("end what a queue was used by", s.fail)
+		r.host.Try("end what a queue was used by", s.fail)
 	}
 }
 

@@ -62,7 +62,7 @@ func (t *Table) Watch(watched []*Route) []*Route {
 	var searching []*Route
 	for _, r := range watched {
 		search := false
-		if !t.host.Guard("watch a queue", func() { search = r.check(now) }) {
+		if !t.host.Try("watch a queue", func() { search = r.check(now) }) {
 			r.rebuild()
 		} else if search {
 			searching = append(searching, r)
@@ -123,7 +123,7 @@ func (t *Table) findLeaders(routes []*Route) {
 	}
 	var all sync.WaitGroup
 	for m, of := range members {
-		all.Go(func() { t.host.Guard("ask a node what it leads", func() { t.findLed(t.host.NodeName(m), of) }) })
+		all.Go(func() { t.host.Try("ask a node what it leads", func() { t.findLed(t.host.NodeName(m), of) }) })
 	}
 	all.Wait()
 }

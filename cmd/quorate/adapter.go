@@ -7,15 +7,15 @@ import (
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/metrics"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 )
 
-// brokerAdapter presents the broker to the AMQP server. It converts concrete types to the
+// brokerAdapter presents the sessions to the AMQP server. It converts concrete types to the
 // interfaces of package amqp, and counts what is opened and closed.
 type brokerAdapter struct {
-	b      *broker.Broker
+	*session.Sessions
 	counts *churn
 }
 
@@ -41,11 +41,11 @@ func (t *churn) with(server *amqp.Server, l *limits) metrics.Traffic {
 }
 
 func (f brokerAdapter) Login(ctx context.Context, user, password string, remote netip.Addr) error {
-	return f.b.Login(byAMQP(ctx), user, password, remote)
+	return f.Sessions.Login(byAMQP(ctx), user, password, remote)
 }
 
 func (f brokerAdapter) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
-	return f.b.LoginCertified(byAMQP(ctx), user, remote)
+	return f.Sessions.LoginCertified(byAMQP(ctx), user, remote)
 }
 
 // byAMQP records for the audit log how a client has connected.
@@ -68,10 +68,8 @@ func auditRefusals(l *audit.Log) func(amqp.Refusal) {
 	}
 }
 
-func (f brokerAdapter) ClusterName() string { return f.b.ClusterName() }
-
 func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
-	c, err := f.b.Enter(ctx, user, vhost)
+	c, err := f.Sessions.Enter(ctx, user, vhost)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +78,7 @@ func (f brokerAdapter) Connect(ctx context.Context, user, vhost string) (amqp.Co
 }
 
 type connectionAdapter struct {
-	*broker.Connection
+	*session.Connection
 	counts *churn
 }
 
@@ -99,7 +97,7 @@ func (c connectionAdapter) OpenSession(events fsm.SessionEvents) (amqp.Session, 
 }
 
 type sessionAdapter struct {
-	*broker.Session
+	*session.Session
 	counts *churn
 }
 

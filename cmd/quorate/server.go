@@ -20,11 +20,11 @@ import (
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/broker"
 	"github.com/quorate/quorate/cluster/discovery"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/origin"
+	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -145,7 +145,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	if err != nil {
 		return errors.Join(err, node.Close())
 	}
-	server, err := amqp.New(amqpConfig(s, node.Broker(), counts, logger, records))
+	server, err := amqp.New(amqpConfig(s, node.Sessions(), counts, logger, records))
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
@@ -197,11 +197,11 @@ func joinAndWait(join func(context.Context) error, logger *slog.Logger, stop <-c
 }
 
 // amqpConfig is the configuration of the AMQP server.
-func amqpConfig(s *settings, b *broker.Broker, counts *churn, logger *slog.Logger, records *audit.Log) amqp.Config {
+func amqpConfig(s *settings, all *session.Sessions, counts *churn, logger *slog.Logger, records *audit.Log) amqp.Config {
 	held := cmp.Or(int64(s.heldByNode), max(s.memoryLimit.OnMachine()/4, 64<<20))
 	return amqp.Config{
 		HeldByConnection: int64(s.heldByConnection), HeldByNode: held, HeldByUser: cmp.Or(int64(s.heldByUser), held/2),
-		Broker: brokerAdapter{b, counts}, Logger: logger,
+		Broker: brokerAdapter{all, counts}, Logger: logger,
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
 		Heartbeat: amqpHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,

@@ -47,9 +47,20 @@ var importRules = []importRule{
 
 	{tree: "cluster/worker/...", project: none},
 	{tree: "cluster/watchdog/...", project: []string{"cluster/raftlog", "cluster/worker"}},
-	// They stand beside the broker, and know nothing of it.
+	// They know nothing of sessions.
 	{tree: "cluster/membership/...", project: []string{"cluster/audit", "cluster/certs", "cluster/explain", "cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/raftlog", "cluster/worker", "fsm/...", "proto/..."}},
-	{tree: "cluster/placement/...", project: []string{"cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/placement/...", project: []string{"cluster/group", "cluster/mgmt/api", "cluster/peer", "cluster/self", "cluster/stats", "cluster/stream", "cluster/worker", "fsm/...", "proto/..."}},
+	// What serves clients, from this node outwards: each knows those before it.
+	{tree: "cluster/self", project: []string{"cluster/group", "cluster/peer", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/failure", project: []string{"cluster/group", "cluster/peer", "cluster/self", "cluster/stats", "cluster/worker", "fsm/...", "proto/..."}},
+	{tree: "cluster/queues", project: []string{
+		"cluster/audit", "cluster/deadletter", "cluster/expiry", "cluster/explain", "cluster/failure", "cluster/group", "cluster/mgmt/api", "cluster/peer",
+		"cluster/placement", "cluster/raftlog", "cluster/self", "cluster/stream", "cluster/worker", "fsm/...", "proto/...",
+	}},
+	{tree: "cluster/session", project: []string{
+		"cluster/audit", "cluster/deadletter", "cluster/expiry", "cluster/group", "cluster/login", "cluster/peer", "cluster/queues", "cluster/self", "cluster/stats",
+		"cluster/stream", "cluster/traffic", "cluster/worker", "fsm/...", "proto/...",
+	}},
 	{tree: "cluster/...", project: []string{"cluster/...", "fsm/...", "proto/..."}},
 
 	{tree: "cmd/quorate", project: []string{"..."}},

@@ -4,6 +4,7 @@ import (
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
 	"github.com/quorate/quorate/proto/logpb"
+	"iter"
 )
 
 const (
@@ -121,6 +122,22 @@ func (m *Machine) clear() {
 	m.detached.clear()
 	m.consumers.clear()
 	m.returnings.clear()
+}
+
+// Commands yields the commands of an entry, each with the Meta that Apply needs.
+func Commands(index, term uint64, e *logpb.Entry) iter.Seq2[fsm.Meta, *logpb.Command] {
+	return func(yield func(fsm.Meta, *logpb.Command) bool) {
+		meta := fsm.Meta{Index: index, Term: term, Now: fsm.Time(e.Now), Version: e.Version}
+		for _, c := range e.Commands {
+			meta.Session = fsm.SessionFrom(c.Session)
+			if !yield(meta, c) {
+				return
+			}
+			if c.Kind == logpb.Command_ENQUEUE {
+				meta.Offset += c.Enqueue.GetSize()
+			}
+		}
+	}
 }
 
 // Apply implements fsm.Machine. eff accumulates over the commands of one entry:

@@ -194,7 +194,7 @@ var handshakeRows = []row{
 	{id: "A011", what: "an unknown mechanism: 503", run: func(t *T) {
 		t.closes(t.started("FOO", ""), amqp.CommandInvalid, "COMMAND_INVALID - unknown authentication mechanism 'FOO'", "0,0")
 	}},
-	{id: "A012", what: "guest from another address than loopback", test: "cluster/broker: TestLoopbackUsers"},
+	{id: "A012", what: "guest from another address than loopback", test: "cluster/session: TestLoopbackUsers"},
 	{id: "A013", what: "tune: 2047 channels, frames of 131072, heartbeat 60 s", run: func(t *T) {
 		args, err := t.started("PLAIN", "\x00guest\x00guest").Expect(methodTune)
 		t.must(err)

@@ -3,7 +3,9 @@ package grouptest
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -45,6 +47,17 @@ func (c *Catalog) Now() int64 { return c.Clock.Load() }
 
 // Stamp is the same as an instant.
 func (c *Catalog) Stamp() fsm.Time { return fsm.Time(c.Clock.Load()) }
+
+// Leader is nobody: there are no replicas.
+func (c *Catalog) Leader() string { return "" }
+
+// Progress is none.
+func (c *Catalog) Progress() group.Progress { return group.Progress{} }
+
+// HashAt fails: there is no log.
+func (c *Catalog) HashAt(uint64, time.Duration) (index uint64, hash string, err error) {
+	return 0, "", group.ErrNotReached
+}
 
 // NextQueue is the id of a queue that the next entry creates.
 func (c *Catalog) NextQueue() fsm.QueueID {

@@ -1,0 +1,202 @@
+// Package self is this node as the parts that serve clients and queues see it: who it is, what it
+// knows of the cluster, how it asks other nodes and proposes definitions, and the kinds of messages
+// between nodes.
+//
+// It promises that what it confirms of the catalog, every node gives as an answer by then. It knows
+// no sessions, and of queues only which this node leads.
+package self
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/worker"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Catalog is the replicated catalog as this node uses it.
+type Catalog interface {
+	// View is the newest view this node has applied.
+	View() *catalog.View
+	// Fresh reports whether a view that is read after the call holds every change that has been
+	// reported as done to anybody.
+	Fresh() bool
+	// Isolated says why nothing can be proposed here, and has not been possible for a while; empty:
+	// it is possible.
+	Isolated() string
+	// Refresh returns when Fresh holds.
+	Refresh(ctx context.Context) error
+	// Converge returns when all nodes that may route hold what the view holds.
+	Converge(ctx context.Context) error
+	// Leader is the name of the node that leads it; empty: not known.
+	Leader() string
+	// HashAt returns the hash of the state at an entry, see group.Group.
+	HashAt(at uint64, wait time.Duration) (index uint64, hash string, err error)
+	// Progress says how far this node's replica is.
+	Progress() group.Progress
+	// Propose commits commands in one entry. It returns their results once the views of this node
+	// and of all nodes that may route hold them.
+	Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
+	// Note is Propose for changes that are reported to nobody: it waits for this node only.
+	Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error)
+}
+
+// Config is what a Node needs.
+type Config struct {
+	Node    string
+	Mesh    *peer.Mesh
+	Catalog Catalog
+	Clock   func() fsm.Time // for durations
+	Stamp   func() fsm.Time // current time, as used to stamp log entries
+	Logger  *slog.Logger
+	// LeaderlessGrace is how long a request waits for a queue, or a catalog, without a leader.
+	LeaderlessGrace time.Duration
+}
+
+// Node is this node: its identity, its knowledge of the cluster, its links, and the goroutines that
+// work for its clients and queues.
+type Node struct {
+	*worker.Tasks
+	Number atomic.Uint32 // 0: not yet assigned by the catalog
+	Boot   atomic.Uint64
+
+	// Set before the node serves.
+	Catalog Catalog
+	Mesh    *peer.Mesh
+	Groups  *group.Host
+	Peers   *stats.Nodes // to ask several nodes at a time
+	Grace   time.Duration
+	Logger  *slog.Logger
+	name    string
+	clock   func() fsm.Time
+	stamp   func() fsm.Time
+}
+
+// New returns a node that has no number yet.
+func New(c Config) *Node {
+	t := worker.NewTasks(worker.NewGuard(c.Logger.With("part", "broker")))
+	return &Node{
+		Tasks: t, Catalog: c.Catalog, Mesh: c.Mesh, Grace: c.LeaderlessGrace, Logger: c.Logger,
+		name: c.Node, clock: c.Clock, stamp: c.Stamp,
+		Peers: &stats.Nodes{Self: c.Node, Mesh: c.Mesh, Try: t.Try, Logger: c.Logger},
+	}
+}
+
+// Listen gives the node its groups, and bounds the messages of other nodes. It is called before the
+// mesh starts.
+func (n *Node) Listen(groups *group.Host) {
+	n.Groups = groups
+	for k, limit := range bounds {
+		n.Mesh.Bound(k, limit)
+	}
+}
+
+// Serve begins to serve under the numbers that the catalog has assigned.
+func (n *Node) Serve(self fsm.NodeID, boot uint64) {
+	n.Boot.Store(boot)
+	n.Number.Store(uint32(self))
+}
+
+const (
+	// refreshWait bounds how long a request waits for an up-to-date view. After that it uses the
+	// current one.
+	refreshWait = time.Second
+	// convergeWait bounds how long an answer that only repeats what the view says waits for the
+	// other nodes. A node that has not seen the view by then has lost its lease.
+	convergeWait = 2 * time.Second
+)
+
+// Name is the name of this node.
+func (n *Node) Name() string { return n.name }
+
+// Self is the number of this node and of its boot; 0: it has none yet.
+func (n *Node) Self() (node fsm.NodeID, boot uint64) {
+	return fsm.NodeID(n.Number.Load()), n.Boot.Load()
+}
+
+// Is reports whether id is this node.
+func (n *Node) Is(id fsm.NodeID) bool { return uint32(id) == n.Number.Load() }
+
+// Now is for durations, in milliseconds.
+func (n *Node) Now() int64 { return int64(n.clock()) }
+
+// Stamp is the current time, as used to stamp log entries.
+func (n *Node) Stamp() fsm.Time { return n.stamp() }
+
+// View is the newest view of the catalog.
+func (n *Node) View() *catalog.View { return n.Catalog.View() }
+
+// Fresh reports whether the view holds every change that has been reported as done to anybody.
+func (n *Node) Fresh() bool { return n.Catalog.Fresh() }
+
+// FreshView returns the view after an attempt to bring it up to date.
+func (n *Node) FreshView(ctx context.Context) *catalog.View {
+	v, _ := n.TryFresh(ctx)
+	return v
+}
+
+// TryFresh is FreshView; fresh: the view holds everything that anybody has been told is done. If it
+// does not, nobody may be told that something exists, or is gone, because the view says so.
+func (n *Node) TryFresh(ctx context.Context) (v *catalog.View, fresh bool) {
+	if fresh = n.Catalog.Fresh(); !fresh {
+		ctx, cancel := context.WithTimeout(ctx, refreshWait)
+		defer cancel()
+		err := n.Catalog.Refresh(ctx)
+		if fresh = err == nil; !fresh {
+			n.Logger.Debug("view not refreshed", "error", err)
+		}
+	}
+	return n.View(), fresh
+}
+
+// Converge returns when the other nodes hold what this node's view says: a client that is told that
+// something exists, or is gone, may rely on it at any node.
+func (n *Node) Converge(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, convergeWait)
+	defer cancel()
+	if err := n.Catalog.Converge(ctx); err != nil {
+		n.Logger.Debug("other nodes may not yet have what this node has acknowledged", "error", err)
+	}
+}
+
+// NodeName returns the name of a node by its number; empty if unknown.
+func (n *Node) NodeName(id fsm.NodeID) string {
+	if s, ok := n.View().Node(id); ok {
+		return s.Name
+	}
+	return ""
+}
+
+// NodeNames returns the names of nodes.
+func (n *Node) NodeNames(ids []fsm.NodeID) []string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = n.NodeName(id)
+	}
+	return names
+}
+
+// Others lists the names of all other nodes of the cluster except one.
+func (n *Node) Others(but string) (names []string) {
+	for _, s := range n.View().Nodes() {
+		if s.Name != n.Name() && s.Name != but {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// LedGroup returns the group of a queue if this node leads it, otherwise nil.
+func (n *Node) LedGroup(id fsm.GroupID, queue fsm.QueueID) *group.Group {
+	if g := n.Groups.Group(id); g != nil && g.Spec().Queue == queue && g.Leading() != 0 {
+		return g
+	}
+	return nil
+}

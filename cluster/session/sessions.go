@@ -1,0 +1,233 @@
+// Package session is what clients ask for: it opens their sessions, changes definitions, routes what
+// they publish by the catalog's view, keeps their consumers, and executes their commands.
+//
+// It promises: a confirm is given only after the commands it stands for were applied; a session is
+// notified by one call at a time, in order; a publish whose queue is gone is routed again. That
+// commands and deliveries arrive once and in order is ensured by cluster/stream; what happens at the
+// leaders of queues is cluster/queues. It knows neither AMQP frames nor raft.
+package session
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/quorate/quorate/cluster/audit"
+	"github.com/quorate/quorate/cluster/deadletter"
+	"github.com/quorate/quorate/cluster/expiry"
+	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/self"
+	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
+)
+
+// Properties reads the parts of an encoded AMQP property list that sessions need.
+type Properties interface {
+	deadletter.Properties
+	// Describe returns all properties of a message, by name, as a delivery of it shows them.
+	Describe(properties []byte, m *fsm.Message) *fsm.Table
+	// Encode is the inverse of Describe. The error is a *fsm.Refusal.
+	Encode(properties *fsm.Table) ([]byte, error)
+	// Publish makes a publish for a user of properties and a body that did not
+	// come over AMQP. The error is a *fsm.Refusal.
+	Publish(user, exchange, key string, properties *fsm.Table, body []byte) (*fsm.Publish, error)
+	// Answer returns the properties of an answer in JSON to a request with this correlation id; nil:
+	// it has none.
+	Answer(correlationID []byte) []byte
+	// Reason returns the reply code and text with which a refused command is returned; nil: there is
+	// no such command.
+	Reason(why *fsm.Refusal) (code uint16, text string)
+}
+
+// Config is what Sessions need.
+type Config struct {
+	Node        *self.Node
+	Queues      *queues.Queues
+	Uses        *expiry.Uses
+	ClusterName string
+	Properties  Properties
+	Audit       *audit.Log // nil: nothing is audited
+	Defaults    catalog.Defaults
+	// LoopbackUsers may log in from loopback addresses only.
+	LoopbackUsers []string
+	// Logins configures what logins with passwords may cost.
+	Logins login.Config
+	// MaxConnections is the maximum number of clients connected to the node; 0: unlimited.
+	MaxConnections int
+}
+
+// Sessions are the sessions of this node and the connections of its clients. Locks of sessions are
+// taken before its lock, never under it.
+type Sessions struct {
+	*Authenticator
+	// Traffic is what sessions have counted, up to the last CollectTraffic.
+	Traffic *traffic.Table
+
+	config  Config
+	node    *self.Node
+	queues  *queues.Queues
+	limits  limits
+	answers answers
+	replies replyRouter
+	owners  *owners
+
+	lastSession, lastConnection atomic.Uint64 // numbers are used once
+
+	mu          sync.RWMutex
+	sessions    map[uint64]*Session
+	connections map[*Connection]struct{} // connections of clients that have entered
+}
+
+// New returns what has no sessions yet.
+func New(c Config) *Sessions {
+	n := c.Node
+	x := &Sessions{
+		Authenticator: &Authenticator{node: n, gate: login.New(c.Logins), loopback: c.LoopbackUsers, audit: c.Audit},
+		Traffic:       traffic.NewTable(), config: c, node: n, queues: c.Queues, owners: newOwners(n),
+		limits:   limits{Node: n, connections: c.MaxConnections, tallies: tallies{by: map[counted]*tally{}}},
+		answers:  answers{node: n, queues: c.Queues},
+		sessions: map[uint64]*Session{}, connections: map[*Connection]struct{}{},
+	}
+	x.replies = replyRouter{Node: n, clients: x}
+	return x
+}
+
+// Listen registers the handlers. It is called before the mesh starts.
+func (x *Sessions) Listen() {
+	x.replies.listen()
+	peer.HandleAsk(x.node.Mesh, self.KindCounts, x.limits.counts)
+}
+
+// Close ends what sessions have left to be done. They must have been closed.
+func (x *Sessions) Close() { x.owners.ended.Stop() }
+
+// Renew takes over the boot number of the node's new registration, which it made because the former
+// boot was declared dead. All sessions of the former boot end: the queues no longer know them, or are
+// about to learn. Connections are not closed here.
+func (x *Sessions) Renew(boot uint64) {
+	former, changed := x.renew(boot)
+	if !changed {
+		return
+	}
+	x.queues.Restart()
+	for _, s := range former {
+		s.abandon()
+	}
+}
+
+// ClusterName is announced to clients.
+func (x *Sessions) ClusterName() string { return x.config.ClusterName }
+
+// RefusedCommands counts the commands of clients that did not take effect.
+func (x *Sessions) RefusedCommands() uint64 { return x.answers.commands.Load() }
+
+// QueueAdded is called when the catalog holds a new queue.
+func (x *Sessions) QueueAdded(q *catalog.Queue) { x.owners.queueAdded(q) }
+
+// CollectTraffic adds what all sessions have counted.
+func (x *Sessions) CollectTraffic() {
+	for _, s := range x.all() {
+		s.addTraffic()
+	}
+}
+
+// session finds a session by its number; nil: there is none.
+func (x *Sessions) session(num uint64) *Session {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return x.sessions[num]
+}
+
+// all lists the sessions.
+func (x *Sessions) all() []*Session {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Collect(maps.Values(x.sessions))
+}
+
+// of lists the sessions of a connection.
+func (x *Sessions) of(c *Connection) []*Session {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return slices.Collect(maps.Keys(c.sessions))
+}
+
+// add numbers a session and lists it under the node's current boot.
+func (x *Sessions) add(s *Session) {
+	x.mu.Lock() // the boot and the list of its sessions, see renew
+	defer x.mu.Unlock()
+	s.id = fsm.SessionID{Node: fsm.NodeID(x.node.Number.Load()), Boot: x.node.Boot.Load(), Num: x.lastSession.Add(1)}
+	x.sessions[s.id.Num] = s
+	if s.conn.sessions == nil {
+		s.conn.sessions = map[*Session]struct{}{}
+	}
+	s.conn.sessions[s] = struct{}{}
+}
+
+// remove forgets a session.
+func (x *Sessions) remove(s *Session) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.sessions, s.id.Num)
+	delete(s.conn.sessions, s)
+}
+
+// renew sets the node's boot and lists the sessions of former ones; changed: the boot is new.
+func (x *Sessions) renew(boot uint64) (former []*Session, changed bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.node.Boot.Swap(boot) == boot {
+		return nil, false
+	}
+	for _, s := range x.sessions {
+		if s.id.Boot != boot {
+			former = append(former, s)
+		}
+	}
+	return former, true
+}
+
+// enter lists a connection and returns the number of listed connections.
+func (x *Sessions) enter(c *Connection) (count int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.connections[c] = struct{}{}
+	return len(x.connections)
+}
+
+// leave removes a connection.
+func (x *Sessions) leave(c *Connection) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.connections, c)
+}
+
+// ConsumingSessions lists the sessions of this node's clients that have consumers.
+func (x *Sessions) ConsumingSessions() (list []*peerpb.ConsumingSession) {
+	for _, s := range x.all() {
+		if d := s.describe(); d != nil {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// CancelConsumer cancels the consumer of a queue that a client of this node has on a channel, and tells the
+// client. What it holds can still be settled. It returns false if there is no such consumer.
+func (x *Sessions) CancelConsumer(ctx context.Context, of fsm.QueueID, connection string, channel uint32, tag string) (bool, error) {
+	for _, s := range x.all() {
+		if at := s.origin(); at == nil || at.Connection != connection || at.Channel != channel {
+			continue
+		}
+		if found, err := s.consumers.cancelFor(ctx, of, tag); found || err != nil {
+			return found, err
+		}
+	}
+	return false, nil
+}
