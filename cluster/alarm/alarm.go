@@ -94,10 +94,10 @@ type Watch struct {
 	log   *slog.Logger
 	now   func() time.Time
 
-	checking sync.Mutex // one check at a time
-	released time.Time
-	blind    time.Time  // since when the disk cannot be measured; zero: it can
-	asked    chan space // for the measurement that is under way; nil: none is
+	checking  sync.Mutex // one check at a time
+	released  time.Time
+	blind     time.Time  // since when the disk cannot be measured; zero: it can
+	measuring chan space // for the measurement that is under way; nil: none is
 
 	mu           sync.Mutex
 	memory, disk Limit
@@ -186,19 +186,19 @@ func (w *Watch) checkDisk(r *Resources, old Resources) {
 // measureDisk begins a measurement unless one is under way, so that a disk that never answers
 // costs one goroutine, which ends with the process: nothing else can end such a call.
 func (w *Watch) measureDisk() space {
-	if w.asked == nil {
-		asked := make(chan space, 1)
+	if w.measuring == nil {
+		answer := make(chan space, 1)
 		go func() {
 			free, err := w.probe.DiskFree()
-			asked <- space{free, err}
+			answer <- space{free, err}
 		}()
-		w.asked = asked
+		w.measuring = answer
 	}
 	t := time.NewTimer(diskWait)
 	defer t.Stop()
 	select {
-	case s := <-w.asked:
-		w.asked = nil
+	case s := <-w.measuring:
+		w.measuring = nil
 		return s
 	case <-t.C:
 		return space{err: errNoAnswer}

@@ -132,12 +132,12 @@ func TestWatch(t *testing.T) {
 // hanging is a machine whose disk answers when the test does.
 type hanging struct {
 	*pretended
-	asked   *atomic.Int32
-	answers chan int64
+	measured *atomic.Int32
+	answers  chan int64
 }
 
 func (p hanging) DiskFree() (int64, error) {
-	p.asked.Add(1)
+	p.measured.Add(1)
 	return <-p.answers, nil
 }
 
@@ -152,11 +152,11 @@ func TestHangingDisk(t *testing.T) {
 		begun := time.Now()
 		check := func(want Resources) {
 			t.Helper()
-			asked := time.Now()
-			if got := w.Check(); got != want || time.Since(asked) > diskWait {
-				t.Errorf("after %v: %+v in %v", time.Since(begun), got, time.Since(asked))
+			measured := time.Now()
+			if got := w.Check(); got != want || time.Since(measured) > diskWait {
+				t.Errorf("after %v: %+v in %v", time.Since(begun), got, time.Since(measured))
 			}
-			time.Sleep(time.Until(asked.Add(Interval)))
+			time.Sleep(time.Until(measured.Add(Interval)))
 		}
 		known := Resources{MemoryUsed: 700, MemoryLimit: 600, MemoryAlarm: true, DiskFree: 500, DiskLimit: 50}
 		unknown := known
@@ -167,8 +167,8 @@ func TestHangingDisk(t *testing.T) {
 		for range 3 {
 			check(unknown)
 		}
-		if asked := p.asked.Load(); asked != 2 {
-			t.Errorf("the disk is measured %d times", asked)
+		if measured := p.measured.Load(); measured != 2 {
+			t.Errorf("the disk is measured %d times", measured)
 		}
 		p.answers <- 400
 		known.DiskFree = 400

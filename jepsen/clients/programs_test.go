@@ -59,8 +59,8 @@ func TestPrograms(t *testing.T) {
 	t.Run("amqp-tools", func(t *testing.T) { tools(t, ctx, nodes) })
 }
 
-// celery has a worker do tasks: results, retries, a countdown, late acks, and
-// questions to the worker.
+// celery has workers do tasks: results, groups, retries, a countdown, what is too late, late acks, priorities,
+// what a process was doing that is killed, and questions to the worker.
 func celery(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
 	if out, err := exec.CommandContext(ctx, "/usr/bin/python3", "-c", "import celery").CombinedOutput(); err != nil {
 		t.Skipf("not installed: celery: %v %s", err, out)
@@ -74,27 +74,35 @@ func celery(t *testing.T, ctx context.Context, nodes func() *cluster.Cluster) {
 		cmd.Stdout, cmd.Stderr = out, out
 		return cmd, out
 	}
-	worker, log := command(1, "-m", "celery", "-A", "celery_app", "worker", "--pool", "solo", "--loglevel", "info")
-	worker.Cancel = func() error { return worker.Process.Signal(syscall.SIGTERM) }
-	worker.WaitDelay = 20 * time.Second
-	if err := worker.Start(); err != nil {
-		t.Fatal(err)
+	start := func(node int, args ...string) (stop func()) {
+		worker, log := command(node, append([]string{"-m", "celery", "-A", "celery_app", "worker", "--loglevel", "info"}, args...)...)
+		worker.Cancel = func() error { return worker.Process.Signal(syscall.SIGTERM) }
+		worker.WaitDelay = 20 * time.Second
+		if err := worker.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return func() {
+			if err := worker.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+			if err := worker.Wait(); err != nil {
+				t.Errorf("worker: %v", err)
+			}
+			if t.Failed() {
+				t.Logf("worker:\n%s", log)
+			}
+		}
 	}
-	defer func() {
-		if err := worker.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Error(err)
+	do := func(what string) {
+		work, out := command(2, "celery_app.py", what)
+		if err := work.Run(); err != nil || !strings.HasSuffix(out.String(), "ok\n") {
+			t.Errorf("%s: %v\n%s", what, err, out)
 		}
-		if err := worker.Wait(); err != nil {
-			t.Errorf("worker: %v", err)
-		}
-		if t.Failed() {
-			t.Logf("worker:\n%s", log)
-		}
-	}()
-	work, out := command(2, "celery_app.py", "work")
-	if err := work.Run(); err != nil || !strings.HasSuffix(out.String(), "ok\n") {
-		t.Errorf("%v\n%s", err, out)
 	}
+	do("before")
+	defer start(1, "--pool", "solo", "-Q", "celery.work,celery.work.urgent", "-n", "one@h")()
+	defer start(0, "--concurrency", "1", "-Q", "celery.work.risky", "-n", "two@h")()
+	do("work")
 }
 
 // celeryPrefetch limits the consumers of three queues together, raises the limit and

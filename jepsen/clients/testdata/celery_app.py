@@ -1,14 +1,22 @@
 """A Celery application and, with arguments, those who give it work."""
 import os
+import signal
 import sys
 import time
 
-from celery import Celery
+from celery import Celery, group
+from celery.exceptions import TaskRevokedError
+from kombu import Exchange, Queue
 
 app = Celery("quorate", broker=os.environ["BROKER"], backend="rpc://")
+work_queue = os.environ["QUEUE"]
+urgent = Queue(work_queue + ".urgent", Exchange(work_queue + ".urgent"), work_queue + ".urgent", queue_arguments={"x-max-priority": 10})
+risky = Queue(work_queue + ".risky", Exchange(work_queue + ".risky"), work_queue + ".risky", queue_arguments={"x-queue-type": "quorum", "x-delivery-limit": 5})
 app.conf.update(
+    task_queues=[Queue(work_queue, Exchange(work_queue), work_queue), urgent, risky],
+    task_reject_on_worker_lost=True, worker_prefetch_multiplier=1,
     broker_transport_options={"confirm_publish": True},
-    task_default_queue=os.environ["QUEUE"], worker_send_task_events=True, task_send_sent_event=True,
+    task_default_queue=work_queue, worker_send_task_events=True, task_send_sent_event=True,
     broker_connection_retry_on_startup=True, result_expires=60)
 
 
@@ -29,12 +37,52 @@ def when():
     return time.time()
 
 
+begun = []  # of the process that does the urgent tasks
+
+
+@app.task(acks_late=True)
+def hurry(priority):
+    begun.append(priority)
+
+
+@app.task
+def order():
+    return begun
+
+
+@app.task(bind=True, acks_late=True)
+def dies(self):
+    if not self.request.delivery_info["redelivered"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "lived"
+
+
 def check(holds, *what):
     if not holds:
         raise SystemExit("check failed: %r" % (what,))
 
 
+def before():
+    """Gives work to nobody yet."""
+    with app.connection() as connection:
+        for queue in urgent, risky:
+            queue(connection).declare()
+    for i in range(20):
+        hurry.apply_async((i % 10,), priority=i % 10, queue=urgent.name, ignore_result=True)
+    print("ok")
+
+
 def work():
+    waits = time.time() + 60
+    while len(order.delay().get(timeout=60)) < 20:
+        check(time.time() < waits, order.delay().get(timeout=60))
+    check(order.delay().get(timeout=60) == sorted(2 * list(range(10)), reverse=True), order.delay().get(timeout=60))
+    check(dies.apply_async(queue=risky.name).get(timeout=60) == "lived")
+    check(sum(group(add.s(i, i) for i in range(20))().get(timeout=60)) == 380)
+    try:
+        check(False, add.apply_async((1, 1), expires=-1).get(timeout=60))
+    except TaskRevokedError:
+        pass
     sums = [add.delay(i, i) for i in range(20)]
     check([r.get(timeout=60) for r in sums] == [2 * i for i in range(20)])
     check(stubborn.delay().get(timeout=60) == 2)
@@ -48,7 +96,7 @@ def work():
     print("ok")
 
 
-if __name__ == "__main__" and sys.argv[1:] == ["work"]:
+if __name__ == "__main__" and sys.argv[1:] in (["before"], ["work"]):
     import celery_app  # by the name that the worker knows its tasks under
 
-    celery_app.work()
+    getattr(celery_app, sys.argv[1])()
