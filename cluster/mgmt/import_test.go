@@ -306,3 +306,31 @@ func TestPatternsImported(t *testing.T) {
 	other := newWorld(t)
 	other.check(want{"root", "POST", "/api/definitions", exported, 200, `…"skipped_total":0`})
 }
+
+// TestWithoutEffect: what has an effect in other brokers only, or not where it is given, is
+// refused with a sentence wherever it comes from: a queue, a policy, definitions that are
+// taken as a whole, and those of which as much is taken as can be, as migrate does.
+func TestWithoutEffect(t *testing.T) {
+	w := newWorld(t)
+	for _, c := range []struct{ argument, sentence, key string }{
+		{"x-message-deduplication", `invalid arg 'x-message-deduplication' for queue 'q' in vhost '/': \"has no effect here, use x-dedup-window\"`, "message-deduplication"},
+		{"x-min-ttl", `invalid arg 'x-min-ttl' for queue 'q' in vhost '/': \"an argument of basic.consume, not of queue.declare\"`, "min-ttl"},
+	} {
+		arguments := `"arguments":{"` + c.argument + `":5}`
+		definition := `"pattern":"","definition":{"` + c.key + `":5}`
+		unknown := `\"` + c.key + `\"\u003e\u003e,5}] are not recognised policy settings`
+		definitions := `{"queues":[{"vhost":"/","name":"q",` + arguments + `}],"policies":[{"vhost":"/","name":"p",` + definition + `}]}`
+		w.check(
+			want{"root", "PUT", "/api/queues/%2F/q", "{" + arguments + "}", 400, "…" + c.sentence},
+			want{"root", "PUT", "/api/policies/%2F/p", "{" + definition + "}", 400, "…" + unknown},
+			want{"root", "POST", "/api/definitions", `{"queues":[{"vhost":"/","name":"q",` + arguments + `}]}`, 400, "…" + c.sentence},
+			want{"root", "POST", "/api/definitions", `{"policies":[{"vhost":"/","name":"p",` + definition + `}]}`, 400, "…" + unknown},
+			want{"root", "POST", "/api/definitions?partial=true", definitions, 200, `…"skipped_total":2`},
+			want{"root", "POST", "/api/definitions?partial=true", definitions, 200, "…" + c.sentence},
+			want{"root", "POST", "/api/definitions?partial=true", definitions, 200, "…" + unknown},
+		)
+	}
+	if _, ok := w.View().Queue("/", "q"); ok {
+		t.Error("the queue is there")
+	}
+}

@@ -48,6 +48,9 @@ type groupTerms struct {
 	limit int
 	only  string
 	turn  int // 0: it takes none
+	// review is the first of its holds for which it is to be decided anew whether it
+	// keeps them; 0: none is.
+	review int
 }
 
 // member is what a message has of its group.
@@ -55,6 +58,7 @@ type member struct {
 	group   string // empty: none
 	ending  int    // its group has ended, as the n-th one; 0: it has not
 	covered bool   // it is due and does not expire, since its group was held
+	stays   bool   // it was purged, and its group stays until it is forgotten
 }
 
 func (q *model) number() int {
@@ -64,7 +68,7 @@ func (q *model) number() int {
 
 // alive reports whether x is one of its group: ready, retried later, or held.
 func (x *message) alive() bool {
-	return x.group != "" && (x.place == grouped || x.place == delayed || x.place == checkedOut || x.place == 0)
+	return x.group != "" && (x.place == grouped || x.place == delayed || x.place == checkedOut || x.place == 0 || x.stays)
 }
 
 // of lists the messages of a group in a place, by number; an ended group has none.
@@ -78,7 +82,12 @@ func (q *model) ofGroup(id string, places ...place) (all []*message) {
 }
 
 func (q *model) busyGroup(id string) bool {
-	return len(q.ofGroup(id, grouped, delayed, checkedOut)) > 0
+	return len(q.ofGroup(id, grouped, delayed, checkedOut)) > 0 || q.purgedGroup(id)
+}
+
+// purgedGroup reports whether messages of a group were purged and are not forgotten.
+func (q *model) purgedGroup(id string) bool {
+	return slices.ContainsFunc(q.ofGroup(id, purged), func(x *message) bool { return x.stays })
 }
 
 func (q *modelGroups) group(id string) *group {
@@ -351,7 +360,7 @@ func (q *model) freeGroup(g *group) {
 // giveUp ends the hold of a group. What its holder has of it goes back.
 func (q *model) giveUp(g *group, failed bool) {
 	c := g.holder
-	if q.version >= 3 && len(q.heldOf(c, g)) > 0 {
+	if q.version >= 3 && len(q.ofGroup(g.id, checkedOut)) > 0 {
 		g.until, g.linger, g.leaving = 0, 0, leaving{true, true, failed}
 		return
 	}
@@ -472,17 +481,8 @@ func (q *model) settleGroups() {
 	slices.SortFunc(all, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
 	for _, g := range all {
 		busy := q.busyGroup(g.id)
-		if c := g.holder; c != nil && !g.leaves {
-			stands := q.stands(g.id)
-			passes := (c.cancelled || c.id.Number == 0) && len(q.ofGroup(g.id, checkedOut)) == 0
-			switch {
-			case passes, stands && q.config.GroupLinger == 0 && g.linger == 0:
-				q.freeGroup(g)
-			case !stands:
-				g.linger = 0
-			case g.linger == 0:
-				g.linger = q.heldUntil(millis(q.config.GroupLinger))
-			}
+		if g.holder != nil {
+			q.settleHold(g)
 		}
 		idle := g.state != "" && g.holder == nil && !busy
 		if !idle {
@@ -493,6 +493,58 @@ func (q *model) settleGroups() {
 		g.idle = idle
 	}
 	q.forgetGroups()
+}
+
+// settleHold decides whether the holder of g keeps it, unless that ends by itself or is
+// reviewed later.
+func (q *model) settleHold(g *group) {
+	c := g.holder
+	if g.leaves || c.review != 0 && g.order >= c.review || q.purgedGroup(g.id) {
+		return
+	}
+	stands := q.stands(g.id)
+	passes := (c.cancelled || c.id.Number == 0) && len(q.ofGroup(g.id, checkedOut)) == 0
+	switch {
+	case passes, stands && q.config.GroupLinger == 0 && g.linger == 0:
+		q.freeGroup(g)
+	case !stands:
+		g.linger = 0
+	case g.linger == 0:
+		g.linger = q.heldUntil(millis(q.config.GroupLinger))
+	}
+}
+
+// review begins to decide anew what c keeps of its groups.
+func (q *model) review(c *consumer) {
+	if q.version >= 3 && len(q.holds(c)) > 0 {
+		c.review = 1
+	}
+}
+
+// reviewed is the first consumer of which something is to be decided; nil: there is none.
+func (q *model) reviewed() *consumer {
+	for _, c := range q.consumers {
+		if c.review != 0 {
+			return c
+		}
+	}
+	return nil
+}
+
+// goOnReviewing decides about up to left holds, and returns how many are left.
+func (q *model) goOnReviewing(left int) int {
+	for ; left > 0 && q.reviewed() != nil; left-- {
+		c := q.reviewed()
+		all := slices.DeleteFunc(q.holds(c), func(g *group) bool { return g.order < c.review })
+		if len(all) > 0 {
+			c.review = all[0].order + 1
+			q.settleHold(all[0])
+		}
+		if len(all) < 2 {
+			c.review = 0
+		}
+	}
+	return left
 }
 
 // forgetGroups forgets what nobody holds and has no state.
@@ -577,7 +629,7 @@ func (q *model) endStates() {
 // renewGroups lets the locks of the groups begin anew of which c settles something.
 func (q *model) renewGroups(c *consumer, settled []*message) {
 	for _, x := range settled {
-		if g := q.group(x.group); x.group != "" && x.ending == 0 && g != nil && g.holder == c {
+		if g := q.group(x.group); x.group != "" && x.ending == 0 && g != nil && c != nil && g.holder == c {
 			q.lockGroup(g, 0)
 		}
 	}

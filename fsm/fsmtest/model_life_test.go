@@ -181,6 +181,9 @@ func (q *model) endLease() {
 	}
 	q.detachedOnes = nil
 	q.dropWaiting()
+	for _, x := range q.messages {
+		x.stays = false
+	}
 	q.sweep(logpb.Command_TICK)
 	q.phase, q.goneAt = draining, q.clock.Add(drainTime)
 	q.sessions, q.consumers, q.service, q.returns, q.suspected = nil, nil, nil, nil, nil

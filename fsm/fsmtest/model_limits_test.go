@@ -116,6 +116,9 @@ func (q *model) sweep(k logpb.Command_Kind) {
 		n = q.bounds.Sweep
 	}
 	for ; n > 0 && len(q.purgedOnes) > 0 && q.phase == live; n-- {
+		if q.purgedOnes[0].stays {
+			n -= 3 // it costs as much as four
+		}
 		q.remove(q.purgedOnes[0])
 	}
 	q.forgetIDs(k)
@@ -159,6 +162,9 @@ func (q *modelMessages) in(p place) []*message {
 
 // dropWaiting forgets all that is ready, scheduled or set aside.
 func (q *model) dropWaiting() {
+	for _, x := range q.messages {
+		x.stays = x.stays || q.version >= 3 && x.group != "" && (x.place == grouped || x.place == delayed)
+	}
 	for p := range uint32(maxPriority + 1) {
 		q.discardAll(slices.DeleteFunc(q.in(ready), func(x *message) bool { return x.priority != p }))
 	}

@@ -90,10 +90,13 @@ func (q *model) bringBack(k logpb.Command_Kind) {
 		some := q.of(all[0])
 		some = some[:min(left, len(some))]
 		left -= len(some)
+		if q.version >= 3 {
+			q.renewGroups(q.consumer(some[0].holder.id), some)
+		}
 		q.conclude(all[0], some)
 	}
 	if q.ending() == nil {
-		left = q.endLeaving(left)
+		left = q.goOnReviewing(q.endLeaving(left))
 	}
 	lost := q.of(q.overdue)
 	for ; left > 0 && q.ending() == nil; left-- {
@@ -124,7 +127,9 @@ func (q *modelSessions) newestConsumer(id fsm.SessionID) *consumer {
 }
 
 // unfinished reports whether something is left for the next command.
-func (q *model) unfinished() bool { return q.ending() != nil || q.comesBack() }
+func (q *model) unfinished() bool {
+	return q.ending() != nil || q.comesBack() || q.reviewed() != nil
+}
 
 // endGone ends up to n transfers to targets that do not exist any more.
 func (q *model) endGone(n int) {

@@ -333,6 +333,7 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	}
 	for _, other := range blocking {
 		other.cancelled, other.revoked = true, true
+		q.review(other)
 		q.out.Cancelled = append(q.out.Cancelled, other.id)
 		q.unserve(other)
 		q.forgetConsumer(other)
@@ -396,6 +397,7 @@ func (q *model) cancel(s *session, c *logpb.Cancel) fsm.Result {
 	}
 	have.cancelled = true
 	q.unserve(have)
+	q.review(have)
 	q.forgetConsumer(have)
 	return fsm.Result{}
 }
@@ -473,7 +475,7 @@ func (q *model) get(s *session, g *logpb.Get) fsm.Result {
 	}
 	x := q.toGive(func() *message { return q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) })
 	if x == nil {
-		if y := q.nextScheduled(); q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) != nil || q.endingOne() != nil || q.comesBack() || y != nil && y.dueAt <= q.clock {
+		if y := q.nextScheduled(); q.candidateForGet(q.consumer(fsm.ConsumerID{Session: s.id})) != nil || q.endingOne() != nil || q.unfinished() || y != nil && y.dueAt <= q.clock {
 			return fsm.Result{Code: fsm.NotYet}
 		}
 		return fsm.Result{Code: fsm.Empty}

@@ -30,7 +30,11 @@ func (q *model) settle(s *session, d *logpb.Settle) fsm.Result {
 	q.active = q.clock
 	settled := slices.DeleteFunc(q.held(c), func(x *message) bool { return !inRanges(d.Ranges, x.delivery) })
 	due := q.dueAt(d.DueAt, d.DelayPlusOne, 0)
-	q.renewGroups(c, settled)
+	if q.version < 3 {
+		q.renewGroups(c, settled)
+	} else {
+		q.renewGroups(c, settled[:min(len(settled), q.bounds.Tick)])
+	}
 	if d.Outcome == logpb.Settle_DEFER {
 		r := q.putAside(settled, d)
 		q.endSettle(c, d.Ranges)

@@ -269,7 +269,13 @@ func (q *model) apply(m fsm.Meta, c *logpb.Command) (fsm.Result, *fsm.Effects) {
 func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	before := q.clock
 	q.clock = max(q.clock, m.Now)
+	former := q.version
 	q.version = max(q.version, m.Version, 1)
+	if former < 3 {
+		for _, c := range q.consumers {
+			q.review(c)
+		}
+	}
 	q.index = m.Index
 	if m.Term != q.term && q.term != 0 {
 		q.extend(min(fsm.Millis(q.clock-before), millis(q.config.LockCredit)))

@@ -81,11 +81,13 @@ type holding struct {
 	phase    queue.Phase
 	live     map[fsm.Ref]queue.Message
 	config   *logpb.QueueConfig
+	sessions []fsm.SessionID
 }
 
 func (w *witness) observe() holding {
 	b := holding{
 		counters: w.m.Stats().Counters, phase: w.m.Stats().Phase, live: map[fsm.Ref]queue.Message{}, config: w.m.Config(),
+		sessions: w.m.Sessions(),
 	}
 	for x := range w.m.Messages() {
 		b.live[x.Ref] = x
@@ -126,9 +128,10 @@ func (w *witness) published(b, now holding, s step, r fsm.Result) (own fsm.Ref) 
 	}
 	if id := (publish{s.meta.Session, s.cmd.Seq}); s.cmd.Seq != 0 && (r.Code == fsm.OK || r.Code == fsm.Rejected) {
 		first, repeated := w.answers[id]
-		if enqueued && repeated && id.seq == 1 && s.cmd.OpenedAt == 0 {
+		if repeated && id.seq == 1 && s.cmd.OpenedAt == 0 && !slices.Contains(b.sessions, id.session) {
 			// It does not say when it was made, so nothing is promised of it once
-			// the end of its session is forgotten: another one begins.
+			// the end of its session is forgotten: another one begins, and may be
+			// answered otherwise.
 			maps.DeleteFunc(w.answers, func(p publish, _ publishAnswer) bool { return p.session == id.session })
 			repeated = false
 		}

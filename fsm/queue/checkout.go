@@ -65,7 +65,7 @@ func (m *Machine) checkOut(h uint32, c *consumer) (id uint64, lock uint32) {
 func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 	g := m.groupOf(h)
 	if g != nil {
-		m.handOutGrouped(h, g, c, m.settings.groupLock(c))
+		m.setGroup(h, m.groups.handOut(g, c, c.next, m.settings.groupLock(c)))
 	}
 	x := m.messages.Mut(h)
 	m.messages.setPlace(x, CheckedOut)

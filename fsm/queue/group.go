@@ -1,7 +1,7 @@
 package queue
 
 import (
-	"cmp"
+	"math"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -18,7 +18,9 @@ import (
 //	there is none; headReady ⇔ that message is Grouped
 //	out = number of its messages that are checked out
 //	protected = number of its Grouped messages that are due and do not expire
-//	in groups.byID ⇔ members > 0, out > 0, held, or it has a state; unless ended
+//	purged = number of its messages that were purged and are not released yet
+//	these hold if purges = groups.purges; else its members are purged, see groups.fresh
+//	in groups.byID ⇔ busy, held, or it has a state; unless ended
 //	listed ≠ 0 ⇔ it waits to be served: then in waiting of to, or in groups.free if
 //	to is nil
 //	idle ⇔ it has a state and is neither held nor busy; stateUntil ≠ 0 ⇒ idle
@@ -36,6 +38,8 @@ type group struct {
 	members   int
 	out       int
 	protected int
+	purged    int
+	purges    uint64
 	head      uint64
 	headReady bool
 	ended     bool
@@ -53,17 +57,20 @@ type group struct {
 	stateOrder uint64
 }
 
-// busy reports whether messages of the group are in the queue.
-func (g *group) busy() bool { return g.members > 0 || g.out > 0 }
+// delivery is the key of a delivery of g in groupTaker.ids.
+func (g *group) delivery(id uint64) key { return key{At: fsm.Time(g.no), Seq: id} }
+
+// busy reports whether messages of the group are in the queue, if only purged ones.
+func (g *group) busy() bool { return g.members > 0 || g.out > 0 || g.purged > 0 }
+
+// heldBy reports whether c holds the group, or its hold is to end.
+func (g *group) heldBy(c *consumer) bool { return g.hold != nil && g.hold.of.c == c }
 
 // rests reports whether the group has a state and nothing else.
 func (g *group) rests() bool { return g.state != "" && g.hold == nil && !g.busy() }
 
 // hold is the lock of a group. It ends at until or linger, on the clock of held
 // messages, by a Tick; or its holder gives it up.
-//
-// Invariant: the group's deliveries to the holder that are not settled are in ids.
-// ids may have others that it has settled and that have not ended.
 type hold struct {
 	of    *groupTaker
 	order uint64 // of all holds; the key in of.holds, and the tie-break of ends
@@ -71,7 +78,6 @@ type hold struct {
 	// group loses it; 0: the group is not empty, or that is not timed.
 	until  fsm.Time
 	linger fsm.Time
-	ids    sorted[struct{}] // keys have at = 0 and seq = the delivery
 }
 
 // end is when a Tick ends the hold; 0: never.
@@ -91,6 +97,8 @@ func (h *hold) end() fsm.Time {
 //	waiting = {g.listed → g : g.to is the taker}
 //	owed = the first key of waiting, if the consumer wants messages; else 0
 //	taking ⇔ it wants messages, takes any group, and holds fewer than max
+//	ids ⊇ {(g.no, delivery) of what the consumer has of groups, whoever holds these};
+//	others are settled and have not ended
 //
 // It is a record of its own, so that consumers of queues without groups cost
 // nothing.
@@ -104,6 +112,8 @@ type groupTaker struct {
 
 	holds   sorted[*group]
 	waiting sorted[*group]
+	ids     sorted[struct{}]
+	review  uint64 // from this order on its holds are under review; 0: none is
 	owed    uint64
 	taking  bool
 	level   fsm.Time // of its entry in groups.takers, while taking
@@ -112,6 +122,15 @@ type groupTaker struct {
 // passes reports whether the holder keeps a group only while something of it is
 // not settled: gets, and consumers that are cancelled.
 func (t *groupTaker) passes() bool { return t.going || t.c.isGets() }
+
+// first returns the key of the first delivery of g that the consumer has; false: it has
+// none.
+func (t *groupTaker) first(g *group) (key, bool) {
+	for at := range t.ids.From(g.delivery(0)) {
+		return at, at.At == fsm.Time(g.no)
+	}
+	return key{}, false
+}
 
 // mayTake reports whether the consumer could be given a free group, if it wants
 // messages: any group, and holds fewer than it may.
@@ -126,42 +145,67 @@ func (t *groupTaker) mayTake() bool {
 //
 //	owing = {t.owed → t : t.owed ≠ 0}
 //	free = {(level, turn) → t : t.taking}
-//	named has the takers with only ≠ "", by that, each list by age
+//	claims has the takers with only ≠ "" that want messages: by that, and by age
+//	named = number of takers with only ≠ ""
 //
-// named is never iterated where order could be seen.
+// claims is never iterated where order could be seen.
 type groupTakers struct {
 	*shared
-	all   sorted[*groupTaker] // by registered of the consumer
-	named map[string][]*groupTaker
-	free  sorted[*groupTaker]
-	owing sorted[*groupTaker]
+	all    sorted[*groupTaker] // by registered of the consumer
+	claims map[string]*sorted[*groupTaker]
+	named  int
+	free   sorted[*groupTaker]
+	owing  sorted[*groupTaker]
 	// wanting is how many want messages.
 	wanting int
 }
 
 // want sets whether t wants messages.
 func (ts *groupTakers) want(t *groupTaker, wants bool) {
-	if t.wants != wants {
-		t.wants = wants
-		if ts.wanting--; wants {
-			ts.wanting += 2
-		}
+	if t.wants == wants {
+		return
+	}
+	ts.unclaim(t)
+	t.wants = wants
+	ts.claim(t)
+	if ts.wanting--; wants {
+		ts.wanting += 2
 	}
 }
 
 // newGroupTakers returns an empty set of takers.
 func newGroupTakers(s *shared) *groupTakers {
-	return &groupTakers{shared: s, named: map[string][]*groupTaker{}}
+	return &groupTakers{shared: s, claims: map[string]*sorted[*groupTaker]{}}
+}
+
+// claim adds t to claims, if it belongs there.
+func (ts *groupTakers) claim(t *groupTaker) {
+	if t.only == "" || !t.wants {
+		return
+	}
+	if ts.claims[t.only] == nil {
+		ts.claims[t.only] = &sorted[*groupTaker]{}
+	}
+	ts.claims[t.only].Put(key{Seq: t.c.registered}, t)
+}
+
+// unclaim removes t from claims, if it is there.
+func (ts *groupTakers) unclaim(t *groupTaker) {
+	if t.only == "" || !t.wants {
+		return
+	}
+	all := ts.claims[t.only]
+	if all.Remove(key{Seq: t.c.registered}); all.Len() == 0 {
+		delete(ts.claims, t.only)
+	}
 }
 
 // claimant is the first consumer that takes only the group with this id and wants
-// messages; nil: there is none. O(consumers that take it).
+// messages; nil: there is none.
 func (ts *groupTakers) claimant(id string) *groupTaker {
-	for _, t := range ts.named[id] {
-		ts.scratch.steps++
-		if t.wants {
-			return t
-		}
+	if all := ts.claims[id]; all != nil {
+		_, t := all.First()
+		return *t
 	}
 	return nil
 }
@@ -201,7 +245,7 @@ func (ts *groupTakers) of(c *consumer) *groupTaker {
 
 // generally reports whether c may be handed messages that are of no group.
 func (ts *groupTakers) generally(c *consumer) bool {
-	if len(ts.named) == 0 {
+	if ts.named == 0 {
 		return true
 	}
 	t := ts.of(c)
@@ -226,7 +270,7 @@ func (ts *groupTakers) take(t *groupTaker) {
 func (ts *groupTakers) any() bool { return ts.all.Len() > 0 }
 
 // claimed reports whether any consumer takes only one group.
-func (ts *groupTakers) claimed() bool { return len(ts.named) > 0 }
+func (ts *groupTakers) claimed() bool { return ts.named > 0 }
 
 // heldBy returns the groups that c holds, in the order in which it got them.
 func (ts *groupTakers) heldBy(c *consumer) []*group {
@@ -247,17 +291,13 @@ func (ts *groupTakers) holdsAny(c *consumer) bool {
 
 // rename makes t take only the group with this id; empty: any.
 func (ts *groupTakers) rename(t *groupTaker, only string) {
-	if t.only != "" {
-		list := slices.DeleteFunc(ts.named[t.only], func(o *groupTaker) bool { return o == t })
-		if ts.named[t.only] = list; len(list) == 0 {
-			delete(ts.named, t.only)
-		}
+	if ts.unclaim(t); t.only != "" {
+		ts.named--
 	}
 	if t.only = only; only != "" {
-		list := ts.named[only]
-		i, _ := slices.BinarySearchFunc(list, t.c.registered, func(o *groupTaker, r uint64) int { return cmp.Compare(o.c.registered, r) })
-		ts.named[only] = slices.Insert(list, i, t)
+		ts.named++
 	}
+	ts.claim(t)
 }
 
 // turnAway gives t another turn.
@@ -273,7 +313,7 @@ func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
 // check checks who takes groups: held is how many are held, and all says that every
 // consumer must be known here.
 func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
-	taking, owing, named, wanting := 0, 0, 0, 0
+	taking, owing, named, claims, wanting := 0, 0, 0, 0, 0
 	for at, p := range ts.all.All() {
 		t := *p
 		k.that(at.Seq == t.c.registered && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
@@ -295,14 +335,21 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 		}
 		if t.only != "" {
 			named++
-			k.that(slices.Contains(ts.named[t.only], t), "consumer %v does not get its group", t.c.id)
+		}
+		if t.only != "" && t.wants {
+			claims++
+			all := ts.claims[t.only]
+			k.that(all != nil && all.Get(at) != nil, "consumer %v does not get its group", t.c.id)
+		}
+		for held := range t.c.held.from(0) {
+			g := k.m.groupOf(held.handle)
+			k.that(g == nil || t.ids.Get(g.delivery(held.id)) != nil, "delivery %d of a group is forgotten", held.id)
 		}
 	}
-	for _, list := range ts.named { // det: only counts and checks
-		named -= len(list)
-		k.that(slices.IsSortedFunc(list, func(a, b *groupTaker) int { return cmp.Compare(a.c.registered, b.c.registered) }), "consumers of a group are out of order")
+	for _, all := range ts.claims { // det: only counts
+		claims -= all.Len()
 	}
-	k.that(held == 0 && named == 0 && taking == ts.free.Len() && owing == ts.owing.Len() && wanting == ts.wanting, "takers are miscounted")
+	k.that(held == 0 && named == ts.named && claims == 0 && taking == ts.free.Len() && owing == ts.owing.Len() && wanting == ts.wanting, "takers are miscounted")
 	if all {
 		for c := range k.m.consumers.from(0) {
 			k.that(c.isGets() || c.cancelled || ts.of(c) != nil, "consumer %v never gets a group", c.id)
@@ -366,24 +413,6 @@ func (m *Machine) regroup(kept []checkout) []checkout {
 	return kept
 }
 
-// handOutGrouped is groups.handOut for message h of g, which c is handed next. Deferred messages
-// of g that c has received while another consumer held it are part of a hold that
-// begins.
-func (m *Machine) handOutGrouped(h uint32, g *group, c *consumer, lock fsm.Millis) {
-	free := m.groups.find(g.id).hold == nil
-	g = m.groups.handOut(g, c, c.next, lock)
-	m.setGroup(h, g)
-	if !free || g.out == 1 || g.hold == nil || g.hold.of.c != c {
-		return
-	}
-	for held := range c.held.from(0) {
-		m.scratch.steps++
-		if m.groupOf(held.handle) == g {
-			g.hold.ids.Put(key{Seq: held.id}, struct{}{})
-		}
-	}
-}
-
 // covered reports whether message h does not expire because its group is held. One
 // that was due while that was so remains covered, whatever the settings say since.
 func (m *Machine) covered(h uint32) bool {
@@ -433,28 +462,42 @@ func (m *Machine) renewGroups(c *consumer, rest *held) {
 		return
 	}
 	lock := m.settings.groupLock(c)
-	for _, held := range m.scratch.taken {
+	for i, held := range m.scratch.taken {
 		g := m.groupOf(held.handle)
-		if g == nil || g.hold == nil || g.hold.of.c != c {
+		if g == nil {
 			continue
 		}
-		g.hold.ids.Remove(key{Seq: held.id})
-		m.groups.lock(g, lock)
+		if m.groups.forget(g, c, held.id); g.heldBy(c) && (i < m.bounds.Tick || !m.since(3)) {
+			m.groups.lock(g, lock)
+		}
 	}
-	if rest != nil && rest.Len() > 0 {
+	if rest != nil && rest.Len() > 0 && !m.since(3) {
 		m.groups.renew(c, rest, lock)
 	}
 }
 
-// forgetSettled is called with deliveries that of had settled beyond the bound of one
-// command, and that have ended.
-func (m *Machine) forgetSettled(of fsm.ConsumerID, some []checkout) {
+// endSettled is called with deliveries that of had settled beyond the bound of one
+// command, and that end now. Nothing has timed out since then, so this is early enough
+// to renew the locks of their groups.
+func (m *Machine) endSettled(of fsm.ConsumerID, some []checkout) {
 	if !m.groups.any() {
 		return
 	}
+	c := m.holder(nil, of.Session.Proto(), of.Number)
+	if c == nil {
+		return
+	}
+	lock := m.settings.groupLock(c)
 	for _, held := range some {
-		if g := m.groupOf(held.handle); g != nil {
-			m.groups.forget(g, of, held.id)
+		g := m.groupOf(held.handle)
+		if g == nil {
+			continue
+		}
+		if _, another := c.held.find(held.id); !another { // of a consumer that has the number now
+			m.groups.forget(g, c, held.id)
+		}
+		if m.since(3) && g.heldBy(c) {
+			m.groups.lock(g, lock)
 		}
 	}
 }
@@ -477,7 +520,7 @@ func (m *Machine) nextForGet(c *consumer) uint32 {
 // groupLockedUntil is when the lock of the group of message h ends; 0: it has none, or c
 // does not hold it for a time.
 func (m *Machine) groupLockedUntil(h uint32, c *consumer) fsm.Time {
-	if g := m.groupOf(h); g != nil && g.hold != nil && g.hold.of.c == c {
+	if g := m.groupOf(h); g != nil && g.heldBy(c) {
 		return m.clock.heldUntil(g.hold.until)
 	}
 	return 0
@@ -567,28 +610,45 @@ func (m *Machine) leaveWaiting(h uint32) {
 // giveUp ends the hold of g. What its holder has not settled goes back, as failed
 // if the lock was lost. From version 3 on that is done in steps, see endLeaving.
 func (m *Machine) giveUp(g *group, failed bool) {
-	if m.since(3) && g.hold.ids.Len() > 0 {
+	switch {
+	case !m.since(3):
+		m.takeBack(g, failed, math.MaxInt)
+		fallthrough
+	case g.out == 0:
+		m.groups.release(g)
+	default:
 		m.groups.giveUp(g, failed)
-		return
 	}
-	c := g.hold.of.c
-	r := &returning{of: c.id, tag: c.tag, failed: failed, group: true}
-	for id := range g.hold.ids.All() {
-		m.scratch.steps++
-		if held, ok := c.held.Remove(id); ok {
-			if failed {
-				c.loses(id.Seq)
-			}
-			r.held.push(checkout{id: id.Seq, grip: held})
+}
+
+// takeBack takes from the holder of g up to n of the deliveries that it has of it, and
+// returns how many. They go back, as failed if the lock was lost.
+func (m *Machine) takeBack(g *group, lost bool, n int) (done int) {
+	t := g.hold.of
+	c := t.c
+	r := &returning{of: c.id, tag: c.tag, failed: lost, group: true}
+	for ; done < n; done++ {
+		at, ok := t.first(g)
+		if !ok {
+			break
 		}
+		t.ids.Remove(at)
+		m.scratch.steps++
+		held, ok := c.held.Remove(key{Seq: at.Seq})
+		if !ok {
+			continue
+		}
+		if lost && !m.detached.has(c) {
+			c.loses(at.Seq)
+		}
+		r.held.push(checkout{id: at.Seq, grip: held})
 	}
-	m.groups.release(g)
 	if r.held.Len() > 0 {
 		m.consumers.holds(c, -r.held.Len())
 		m.returnings.add(r)
 	}
-	m.startOldest(c)
-	m.consumers.refresh(c)
+	m.afterTaking(c)
+	return done
 }
 
 // giveUpAll ends all holds of c. What it has not settled of them goes back, not as failed.

@@ -46,6 +46,7 @@ type groups struct {
 	states    sorted[*group]
 	stateSize uint64
 	heldOnes  int
+	purges    uint64   // how many there were, from version 3 on; the replica's own
 	next      uint64   // orders holds, turns and states; a snapshot has it
 	lastNo    uint64   // of a group
 	lastEnd   uint64   // of a group
@@ -97,7 +98,7 @@ func (gs *groups) known(g *group) *group {
 		g = &group{id: g.id}
 	}
 	gs.lastNo++
-	g.no = gs.lastNo
+	g.no, g.purges = gs.lastNo, gs.purges
 	gs.byID[g.id] = g
 	gs.touch(g)
 	return g
@@ -108,18 +109,6 @@ func (gs *groups) touch(g *group) {
 	if !g.touched {
 		g.touched = true
 		gs.touched = append(gs.touched, g)
-	}
-}
-
-// upgraded is called when the machine was of version before: what the holders of groups
-// keep is decided anew.
-func (gs *groups) upgraded(before uint32) {
-	if before >= 3 || !gs.since(3) {
-		return
-	}
-	for _, p := range gs.kept.All() {
-		gs.scratch.steps++
-		gs.touch(*p)
 	}
 }
 
@@ -178,7 +167,7 @@ func (gs *groups) first(g *group) uint32 { return gs.order.Get(gs.place(g, g.hea
 // unlist takes g out of where it waits to be served. The caller changes it, and
 // lists it again.
 func (gs *groups) unlist(g *group) {
-	if g.listed == 0 {
+	if gs.fresh(g); g.listed == 0 {
 		return
 	}
 	if t := g.to; t == nil {
@@ -188,6 +177,15 @@ func (gs *groups) unlist(g *group) {
 		gs.takers.owe(t)
 	}
 	g.listed, g.to = 0, nil
+}
+
+// fresh makes the members of g purged ones if there was a purge since they were counted.
+// A purge does not look at the groups: what uses their counts does.
+func (gs *groups) fresh(g *group) {
+	if g.purges != gs.purges {
+		g.purges, g.purged = gs.purges, g.purged+g.members
+		g.members, g.head, g.headReady, g.protected, g.listed, g.to = 0, 0, false, 0, 0, nil
+	}
 }
 
 // list puts g where it waits to be served, if it has something to hand out.
@@ -304,7 +302,7 @@ func (gs *groups) nextFor(c *consumer) (g *group) {
 		if _, o, ok := firstOf(&t.waiting); ok {
 			older(o)
 		}
-		if o := gs.byID[t.only]; o != nil && o.listed != 0 && o.to == nil {
+		if o := gs.byID[t.only]; o != nil && o.purges == gs.purges && o.listed != 0 && o.to == nil {
 			older(o)
 		}
 	}
@@ -323,21 +321,20 @@ func (gs *groups) nextFor(c *consumer) (g *group) {
 func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *group {
 	g = gs.known(g)
 	gs.addOut(g, 1)
+	t := gs.takers.of(c)
+	if t == nil {
+		t = gs.takers.add(c, gs.number()) // the first get of a session
+	}
 	if g.hold == nil && !g.ended {
-		t := gs.takers.of(c)
-		if t == nil {
-			t = gs.takers.add(c, gs.number()) // the first get of a session
-		}
 		gs.acquire(g, t, lock)
 	}
-	if g.hold != nil && g.hold.of.c == c {
-		g.hold.ids.Put(key{Seq: id}, struct{}{})
-	}
+	t.ids.Put(g.delivery(id), struct{}{})
 	return g
 }
 
 // addOut changes how many messages of g are checked out.
 func (gs *groups) addOut(g *group, n int) {
+	gs.fresh(g)
 	g.out += n
 	gs.wake(g)
 	gs.keep(g)
@@ -441,7 +438,7 @@ func (gs *groups) settleTouched() {
 		g := gs.touched[i]
 		g.touched = false
 		gs.scratch.steps++
-		if g.ended {
+		if gs.fresh(g); g.ended {
 			if !g.busy() {
 				gs.ended.Remove(key{Seq: g.endNo})
 			}
@@ -468,8 +465,7 @@ func (gs *groups) setState(g *group, state string) {
 	gs.touch(g)
 }
 
-// retire is called when c is cancelled: it keeps its groups only until nothing of
-// them is left unsettled.
+// retire is called when c is cancelled: it takes no group any more.
 func (gs *groups) retire(c *consumer) {
 	t := gs.takers.of(c)
 	if t == nil {
@@ -482,20 +478,10 @@ func (gs *groups) retire(c *consumer) {
 	gs.relist(only)
 	gs.takers.owe(t)
 	gs.takers.take(t)
-	for _, g := range gs.takers.heldBy(c) {
-		gs.touch(g)
-	}
 }
 
-// drop is called when c ends, and holds no groups.
-func (gs *groups) drop(c *consumer) {
-	if gs.takers.of(c) == nil {
-		return
-	}
-	gs.takers.all.Remove(key{Seq: c.registered})
-}
-
-// purge removes all messages but those that are checked out.
+// purge removes all messages but those that are checked out. O(consumers): a group goes on
+// once its messages are released, see swept. Before version 3 it does at once.
 func (gs *groups) purge() {
 	if !gs.any() {
 		return
@@ -508,17 +494,31 @@ func (gs *groups) purge() {
 		t.waiting.Clear()
 		gs.takers.owe(t)
 	}
-	gs.byID = map[string]*group{}
-	for _, p := range gs.kept.All() { // settle goes by ids
-		gs.scratch.steps++
-		gs.empty(*p)
-		gs.byID[(*p).id] = *p
-	}
-	for g := range gs.ending() {
-		gs.scratch.steps++
-		gs.empty(g)
-	}
 	gs.dying.Clear()
+	gs.purges++
+	if gs.since(3) {
+		return
+	}
+	gs.byID = map[string]*group{}
+	all := slices.Collect(gs.ending())
+	for _, p := range gs.kept.All() { // settle goes by ids
+		gs.byID[(*p).id] = *p
+		all = append(all, *p)
+	}
+	for _, g := range all {
+		gs.scratch.steps++
+		gs.fresh(g)
+		g.purged = 0
+		gs.touch(g)
+	}
+}
+
+// swept is called when a message of g is released that was purged.
+func (gs *groups) swept(g *group) {
+	gs.fresh(g)
+	if g.purged--; g.purged == 0 {
+		gs.touch(g)
+	}
 }
 
 // keptByID returns the groups that are held, have a state, or have something out, by
@@ -535,32 +535,27 @@ func (gs *groups) keptByID() []*group {
 // protect counts messages of g that are due and do not expire, since it is held.
 func (gs *groups) protect(g *group, n int) { g.protected += n }
 
-// empty is purge for one group.
-func (gs *groups) empty(g *group) {
-	g.members, g.head, g.headReady, g.protected, g.listed, g.to = 0, 0, false, 0, 0, nil
-	gs.touch(g)
-}
-
 // oldest returns the oldest message that is ready and of a group; 0: there is none.
 func (gs *groups) oldest() uint32 {
 	_, h, _ := firstOf(&gs.ages)
 	return h
 }
 
-// forget is called when delivery id of g to consumer of has ended. There may be another
-// consumer with its number meanwhile, which holds a delivery id of its own.
-func (gs *groups) forget(g *group, of fsm.ConsumerID, id uint64) {
-	if g.hold == nil || g.hold.of.c.id != of {
-		return
+// forget is called when c has settled or lost a delivery of g.
+func (gs *groups) forget(g *group, c *consumer, id uint64) {
+	t := gs.takers.of(c)
+	if g.heldBy(c) {
+		t = g.hold.of // c may be gone
 	}
-	if _, another := g.hold.of.c.held.find(id); !another {
-		g.hold.ids.Remove(key{Seq: id})
+	if t != nil {
+		t.ids.Remove(g.delivery(id))
 	}
 }
 
-// settleHold releases g if its holder does not keep it. A hold that is to end does by itself.
+// settleHold releases g if its holder does not keep it. A hold that is to end does by itself;
+// one that is under review waits for that, and if messages were purged for their release.
 func (gs *groups) settleHold(g *group) {
-	if g.left() {
+	if gs.fresh(g); g.left() || g.reviewed() || g.purged > 0 {
 		return
 	}
 	h, linger, stands := g.hold, duration(gs.settings.GroupLinger), gs.stands(g)
@@ -643,7 +638,10 @@ type emptiness struct {
 // emptiness returns that of the group with this id, which may be unknown.
 func (gs *groups) emptiness(id string) (e emptiness) {
 	g := gs.byID[id]
-	if g == nil || g.busy() {
+	if g == nil {
+		return e
+	}
+	if gs.fresh(g); g.members > 0 || g.out > 0 {
 		return e
 	}
 	e = emptiness{idle: g.idle, stateUntil: g.stateUntil, stateOrder: g.stateOrder}
@@ -668,14 +666,17 @@ func (gs *groups) emptyAgain(id string, e emptiness) {
 	}
 }
 
-// renew lets the locks of the groups begin anew of which c has settled some of
-// rest.
+// renew lets the locks of the groups begin anew of which c has settled some of rest.
+// From version 3 on each is renewed when what was settled ends.
 func (gs *groups) renew(c *consumer, rest *held, lock fsm.Millis) {
 	first, _ := rest.First()
 	for _, g := range gs.takers.heldBy(c) {
-		for id := range g.hold.ids.From(first) {
+		for at := range g.hold.of.ids.From(g.delivery(first.Seq)) {
 			gs.scratch.steps++
-			if _, settled := rest.find(id.Seq); settled {
+			if at.At != fsm.Time(g.no) {
+				break
+			}
+			if _, settled := rest.find(at.Seq); settled {
 				gs.lock(g, lock)
 				break
 			}

@@ -518,3 +518,85 @@ func TestHostileLostGroup(t *testing.T) {
 		x.mustBe("failed", d.Failed, 1)
 	}
 }
+
+// TestHostileReview: whether a consumer that is cancelled keeps its groups is decided in
+// steps, and so it is with the entry that begins version 3. A get is not told meanwhile that
+// there is nothing.
+func TestHostileReview(t *testing.T) {
+	x := newPair(t, fsm.NewestVersion, &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, GroupLinger: 3_600_000})
+	x.m.bounds.Before, x.m.bounds.Tick = 1, 4
+	x.consume(1, &logpb.Consume{Consumer: 1, MaxGroups: 9, Prefetch: 9})
+	for i := range 9 {
+		x.enqueue(&logpb.Enqueue{GroupId: fmt.Sprint(i)})
+	}
+	x.settle(1, fsm.Ack, 2, 8)
+	x.goOn()
+	x.mustBe("held by a consumer", x.m.groups.heldOnes, 9)
+	x.do(1, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 1}})
+	x.mustBe("due", x.m.NextDeadline() <= x.meta.Now, true)
+	x.enqueue(&logpb.Enqueue{GroupId: "8"})
+	x.mustBe("a get meanwhile", x.do(2, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{}}).Code, fsm.NotYet)
+	x.goOn()
+	x.mustBe("held by a cancelled consumer", x.m.groups.heldOnes, 1)
+	x.mustBe("a get", x.do(2, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{}}).Code, fsm.OK)
+
+	x = newPair(t, 2, &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, Retry: logpb.QueueConfig_ALL, RetryMin: 3_600_000, RetryMax: 3_600_000})
+	x.m.bounds.Before, x.m.bounds.Tick = 1, 20
+	x.consume(1, &logpb.Consume{Consumer: 1, MaxGroups: 9, Prefetch: 9})
+	for i := range 9 {
+		x.enqueue(&logpb.Enqueue{GroupId: fmt.Sprint(i)})
+	}
+	x.settle(1, fsm.Requeue, 1, 9)
+	x.m.bounds.Tick = 4
+	x.meta.Version = 3
+	x.do(0, &logpb.Command{Kind: logpb.Command_TOUCH})
+	x.mustBe("held with the entry that begins version 3", x.m.groups.heldOnes, 8)
+	x.goOn()
+	x.mustBe("held in version 3", x.m.groups.heldOnes, 0)
+}
+
+// TestHostilePurgedGroups: a purge looks at no group. A group goes on when what was purged of
+// it is released: then its holder has to do without it, and the time of its state begins.
+func TestHostilePurgedGroups(t *testing.T) {
+	x := newPair(t, fsm.NewestVersion, &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, GroupLinger: 1000, GroupStateTtl: 500})
+	x.m.bounds.Before, x.m.bounds.Sweep = 1, 2*sweptOfGroup
+	x.consume(1, &logpb.Consume{Consumer: 1, MaxGroups: 9, Prefetch: 9})
+	for i := range 9 {
+		x.enqueue(&logpb.Enqueue{GroupId: fmt.Sprint(i)})
+	}
+	x.do(1, &logpb.Command{Kind: logpb.Command_GROUP, Group: &logpb.Group{Action: logpb.Group_SET_STATE, Id: "8", Consumer: 1, State: []byte("s")}})
+	x.consume(1, &logpb.Consume{Consumer: 1, MaxGroups: 9, Shared: true}) // without credit
+	for i := range 10 {
+		x.enqueue(&logpb.Enqueue{GroupId: fmt.Sprint(i)})
+	}
+	x.settle(1, fsm.Ack, 1, 9)
+	x.mustBe("purged", x.do(9, &logpb.Command{Kind: logpb.Command_PURGE}).Count, uint64(10))
+	x.mustBe("groups with the purge", GroupsOf(x.m).After("", 20)[9].Messages, uint64(0))
+	x.goOn()
+	x.mustBe("groups", x.m.groups.stats().Groups, 9) // nobody held the tenth
+	x.mustBe("held", x.m.groups.heldOnes, 9)
+	x.meta.Now = x.meta.Now.Add(1000)
+	x.do(0, &logpb.Command{Kind: logpb.Command_TICK})
+	x.mustBe("held after a while", x.m.groups.heldOnes, 0)
+	x.mustBe("groups with a state", x.m.groups.stats().Groups, 1)
+	x.meta.Now = x.meta.Now.Add(500)
+	x.do(0, &logpb.Command{Kind: logpb.Command_TICK})
+	x.mustBe("groups in the end", x.m.groups.stats().Groups, 0)
+}
+
+// TestHostileReleaseUnfinished: what a release does to a group of which settled deliveries
+// have not ended yet does not depend on where the state was built.
+func TestHostileReleaseUnfinished(t *testing.T) {
+	x := inGroups(t, 9, true, &logpb.Consume{Consumer: 1, Prefetch: 20})
+	x.settle(1, fsm.Ack, 1, 9)
+	x.mustBe("unfinished", x.m.returnings.settling(), true)
+	other := mustCopy(t, x.m)
+	release := &logpb.Command{Kind: logpb.Command_GROUP, Group: &logpb.Group{Action: logpb.Group_RELEASE, Id: "a", Consumer: 1}}
+	x.do(1, release)
+	var eff fsm.Effects
+	other.Apply(x.meta, release, &eff)
+	x.mustBe("what a copy is", other.String(), x.m.String())
+	x.mustBe("its hash", other.Hash(), x.m.Hash())
+	x.goOn()
+	x.mustBe("held", x.m.groups.heldOnes, 0)
+}

@@ -202,6 +202,7 @@ func (m *Machine) end(eff *fsm.Effects) {
 	m.endSessions(eff)
 	m.dropReady()
 	m.groups.clear()
+	m.messages.disband()
 	m.sweep(logpb.Command_TICK, eff) // the rest goes with the queue
 	m.lease.drain()
 	eff.Outbox = true

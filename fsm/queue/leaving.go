@@ -33,13 +33,16 @@ func (l *leaving) stored() uint32 {
 	return 1
 }
 
-// leavings are the groups, and the holds of them that are to end.
+// leavings are the groups, the holds of them that are to end, and the consumers whose
+// holds are under review: whether they keep them is decided anew, one after the other.
 //
-// Invariants: order = {order of the first of l.holds → l}; count = Σ l.holds.Len().
+// Invariants: order = {order of the first of l.holds → l}; count = Σ l.holds.Len();
+// reviews = {age of its consumer → t : t.review ≠ 0}.
 type leavings struct {
 	*groups
-	order sorted[*leaving]
-	count int
+	order   sorted[*leaving]
+	count   int
+	reviews sorted[*groupTaker]
 }
 
 // clear removes all groups.
@@ -61,6 +64,87 @@ func (ls *leavings) stats() GroupStats {
 // left reports whether the group is held, and the hold is to end.
 func (g *group) left() bool {
 	return g.hold != nil && g.hold.of.holds.Get(key{Seq: g.hold.order}) == nil
+}
+
+// reviewed reports whether the group is held, and the hold is under review.
+func (g *group) reviewed() bool {
+	from := g.hold.of.review
+	return from != 0 && g.hold.order >= from
+}
+
+// reviewAll begins the review of what is held. O(consumers).
+func (ls *leavings) reviewAll() {
+	for _, t := range ls.takers.all.All() {
+		ls.review(*t)
+	}
+}
+
+// review begins the review of what t holds.
+func (ls *leavings) review(t *groupTaker) {
+	if t.holds.Len() == 0 {
+		return
+	}
+	if t.review == 0 {
+		ls.reviews.Put(key{Seq: t.c.registered}, t)
+	}
+	t.review = 1
+}
+
+// reviewing reports whether any hold is under review.
+func (ls *leavings) reviewing() bool { return ls.reviews.Len() > 0 }
+
+// goOnReviewing reviews up to n holds, and returns how many.
+func (ls *leavings) goOnReviewing(n int) (done int) {
+	for ; done < n && ls.reviewing(); done++ {
+		ls.scratch.steps++
+		_, p := ls.reviews.First()
+		t := *p
+		if g := t.reviewNext(); g != nil {
+			t.review = g.hold.order + 1
+			ls.settleHold(g)
+		}
+		if t.reviewNext() == nil {
+			ls.endReview(t)
+		}
+	}
+	return done
+}
+
+// reviewNext returns the group whose hold is reviewed next; nil: there is none.
+func (t *groupTaker) reviewNext() *group {
+	for _, g := range t.holds.From(key{Seq: t.review}) {
+		return *g
+	}
+	return nil
+}
+
+// endReview ends the review of what t holds, if there is one.
+func (ls *leavings) endReview(t *groupTaker) {
+	if t.review != 0 {
+		ls.reviews.Remove(key{Seq: t.c.registered})
+		t.review = 0
+	}
+}
+
+// retire is called when c is cancelled: it keeps its groups only until nothing of
+// them is left unsettled.
+func (ls *leavings) retire(c *consumer) {
+	ls.groups.retire(c)
+	if t := ls.takers.of(c); t != nil && ls.since(3) {
+		ls.review(t)
+		return
+	}
+	for _, g := range ls.takers.heldBy(c) {
+		ls.touch(g)
+	}
+}
+
+// drop is called when c ends, and holds no groups.
+func (ls *leavings) drop(c *consumer) {
+	if t := ls.takers.of(c); t != nil {
+		ls.endReview(t)
+		ls.takers.all.Remove(key{Seq: c.registered})
+	}
 }
 
 // addLeaving adds l at its place.
@@ -132,31 +216,13 @@ func (m *Machine) endLeaving(n int) (done int) {
 	for done < n && m.groups.anyLeft() {
 		g, l := m.groups.nextLeft()
 		c := g.hold.of.c
-		if !l.back || c.session == nil && m.detached.find(c.id) != c || g.hold.ids.Len() == 0 {
+		if _, some := g.hold.of.first(g); !l.back || !some || c.session == nil && m.detached.find(c.id) != c {
 			m.groups.endNext()
 			done++
 			continue
 		}
-		r := &returning{of: c.id, tag: c.tag, failed: l.lost, group: true}
-		for ; done < n && g.hold.ids.Len() > 0; done++ {
-			id, _ := g.hold.ids.First()
-			g.hold.ids.Remove(id)
-			m.scratch.steps++
-			held, ok := c.held.Remove(id)
-			if !ok {
-				continue
-			}
-			if l.lost && !m.detached.has(c) {
-				c.loses(id.Seq)
-			}
-			r.held.push(checkout{id: id.Seq, grip: held})
-		}
-		if r.held.Len() > 0 {
-			m.consumers.holds(c, -r.held.Len())
-			m.returnings.add(r)
-			m.afterTaking(c)
-			m.consumers.removeIfDone(c)
-		}
+		done += m.takeBack(g, l.lost, n-done)
+		m.consumers.removeIfDone(c)
 	}
 	return done
 }
@@ -201,6 +267,11 @@ type leavingKey struct {
 func (ls *leavings) restore(h *logpb.QueueSnapshot, cs *consumers, detached []*consumer) error {
 	if err := ls.groups.restore(h, cs.len(), cs.at); err != nil {
 		return err
+	}
+	for at, t := range ls.takers.all.All() {
+		if (*t).review != 0 {
+			ls.reviews.Put(at, *t)
+		}
 	}
 	takers, all := map[*consumer]*groupTaker{}, map[leavingKey]*leaving{}
 	for _, st := range h.Groups {
@@ -258,4 +329,12 @@ func (ls *leavings) check(k *checker) {
 		n += l.holds.Len()
 	}
 	k.that(n == ls.count && n == k.left, "%d holds end, of %d and %d", n, ls.count, k.left)
+	reviews := 0
+	for at, t := range ls.takers.all.All() {
+		if (*t).review != 0 {
+			reviews++
+			k.that(ls.reviews.Get(at) != nil, "what %v holds is never reviewed", (*t).c.id)
+		}
+	}
+	k.that(reviews == ls.reviews.Len(), "the holds of %d consumers are under review, of %d", ls.reviews.Len(), reviews)
 }

@@ -164,7 +164,10 @@ func Commands(index, term uint64, e *logpb.Entry) iter.Seq2[fsm.Meta, *logpb.Com
 func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	if before := m.version; meta.Version > before {
 		m.version = meta.Version
-		m.groups.upgraded(before)
+		if before < 3 && m.since(3) {
+			m.groups.reviewAll()
+			m.messages.disband()
+		}
 	}
 	m.entries.begin(meta.Index)
 	m.lease.begin(m.clock.advance(&meta, duration(m.settings.LockCredit)))
@@ -486,7 +489,9 @@ const (
 	// is too long. A Tick or a Purge releases up to sweepInTick purged
 	// messages, any other command dueBefore.
 	dropsAtOnce = 4096
-	sweepInTick = 16384
+	// One of a group counts as several, since it may be the end of a hold.
+	sweepInTick  = 16384
+	sweptOfGroup = sweepInTick / dueInTick
 
 	// handOutsAtOnce bounds how many messages one command hands out.
 	handOutsAtOnce = 2048

@@ -50,7 +50,10 @@ type messages struct {
 	returns returns                 // order of the returned list
 	// Keys have at = 0 and seq = the number of the message. named is never iterated,
 	// so the order of a map cannot reach the state.
-	numbers sorted[uint32]    // scheduled messages, by number
+	numbers sorted[uint32] // scheduled messages, by number
+	// unnamed is how many of those purged, the first ones, are of no group any more,
+	// see disband.
+	unnamed uint64
 	named   map[string]uint32 // scheduled messages that have a name
 }
 
@@ -398,7 +401,7 @@ func (ms *messages) dropReady() {
 //
 // Requires: the caller clears every index of the place (timers, numbers, names,
 // returns, waiting bits, outbox.waiting). Nobody may call list or remove on those
-// records afterwards: only sweep and checkPurged read them, by their links.
+// records afterwards: only sweep and checker.purged read them, by their links.
 func (ms *messages) discardList(no int, p Place) {
 	ms.counts[Purged].add(ms.counts[p])
 	ms.counts[p] = Count{}
@@ -414,19 +417,44 @@ func (ms *messages) discardList(no int, p Place) {
 	*from = list{}
 }
 
-// sweep releases up to n purged messages. It does so in the order in which they
-// were purged, which a snapshot keeps, so eff.Released is the same on every
+// sweep releases up to n purged messages, of which one of a group counts as sweptOfGroup.
+// It does so in the order in which they were purged, which a snapshot keeps, so eff.Released is the same on every
 // replica.
 func (ms *messages) sweep(n int, eff *fsm.Effects) {
 	l := &ms.lists[purgedList]
-	for ; n > 0 && l.head != 0; n-- {
+	for n > 0 && l.head != 0 {
 		h := l.head
 		x := ms.Get(h)
 		if l.head = x.next; l.head == 0 {
 			l.tail = 0
 		}
 		ms.counts[Purged].sub(x.count())
+		n--
+		switch g := x.purgedOf(ms.extra(h)); {
+		case ms.unnamed > 0:
+			ms.unnamed--
+		case g != nil && ms.since(3):
+			ms.groups.swept(g)
+			n -= sweptOfGroup - 1
+		}
 		ms.releaseRecord(h, eff)
+	}
+}
+
+// purgedOf returns the group of which the message was when it was purged; nil: of none. e is
+// its extra.
+func (x *message) purgedOf(e *extra) *group {
+	if x.place != Grouped && x.place != Delayed && x.place != Purged {
+		return nil
+	}
+	return e.group
+}
+
+// disband makes the purged messages be of no group any more. Before version 3 they are of
+// none anyway.
+func (ms *messages) disband() {
+	if ms.since(3) {
+		ms.unnamed = ms.counts[Purged].Messages
 	}
 }
 

@@ -17,6 +17,9 @@ type frozen struct {
 	live    liveIndexes
 	labels  labels
 	ended   map[*group]uint32 // the groups that end, by position + 1
+	// unnamed is as in messages; named says that the others of those purged have groups.
+	unnamed uint64
+	named   bool
 }
 
 // capture returns the current state. If keep, it never changes: large structures are
@@ -24,18 +27,21 @@ type frozen struct {
 // the next change and raises no epoch, so that hashing a state does not make the next
 // writes copy chunks. O(number of chunks).
 func (ms *messages) capture(keep bool) frozen {
-	return frozen{ms.arena.Capture(keep), ms.extras.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.capture(keep), ms.groups.endedOnes()}
+	return frozen{
+		ms.arena.Capture(keep), ms.extras.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.capture(keep), ms.groups.endedOnes(),
+		ms.unnamed, ms.since(3),
+	}
 }
 
 // save writes the messages' section of a snapshot's head.
 func (ms *messages) save(h *logpb.QueueSnapshot) {
-	h.NextMessage, h.Messages = ms.next, uint64(ms.Live())
+	h.NextMessage, h.Messages, h.UnnamedPurged = ms.next, uint64(ms.Live()), ms.unnamed
 	ms.cursors.save(h, ms)
 }
 
 // restoreHead is the inverse of save.
 func (ms *messages) restoreHead(h *logpb.QueueSnapshot) {
-	ms.next = h.NextMessage
+	ms.next, ms.unnamed = h.NextMessage, h.UnnamedPurged
 	ms.cursors.restore(h)
 }
 
@@ -48,13 +54,22 @@ func (f *frozen) writeList(e *encoder, no int) {
 
 // writePurged writes what is needed to sweep the purged messages. Place, expiry
 // and the rest are left out: the records still name former places, and sweep
-// needs only the entry and the size. A restored record differs in that; the
+// needs only the entry and the size, and the group that it was in. A restored record differs in that; the
 // encoding does not.
 func (f *frozen) writePurged(e *encoder) {
+	unnamed := f.unnamed
 	for h := f.lists[purgedList].head; h != 0; {
 		x := f.records.At(int(h))
 		e.message = logpb.MessageState{
 			Seq: x.seq, Index: x.index, Size: x.size, Head: uint32(x.head & headMask), Place: uint32(Purged),
+		}
+		switch {
+		case unnamed > 0:
+			unnamed--
+		case f.named && x.info != 0:
+			if g := x.purgedOf(f.extras.At(int(x.info))); g != nil {
+				e.message.GroupId, e.message.EndedGroup = g.id, f.ended[g]
+			}
 		}
 		e.record(&e.message)
 		h = x.next
@@ -199,6 +214,13 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 		ms.setPlace(x, place)
 	default:
 		ms.put(h, place)
+		if g := ms.extra(h).group; place == Purged && g != nil {
+			if !g.ended {
+				g = ms.groups.known(g)
+				ms.extras.Mut(x.info).group = g
+			}
+			g.purged++
+		}
 		if st.Protected && place == Grouped {
 			ms.protect(h)
 			return nil
@@ -233,7 +255,7 @@ func (ms *messages) check(k *checker) {
 func (ms *messages) checkLists(k *checker) {
 	for no := range ms.lists {
 		if no == purgedList {
-			ms.checkPurged(k)
+			k.purged(ms)
 			continue
 		}
 		prev, last := uint32(0), uint64(0)
@@ -313,12 +335,18 @@ func (ms *messages) checkScheduled(k *checker, h uint32) {
 	}
 }
 
-// checkPurged counts the purged messages; their records name their former
+// purged counts the purged messages; their records name their former
 // place.
-func (ms *messages) checkPurged(k *checker) {
-	last := uint32(0)
+func (k *checker) purged(ms *messages) {
+	last, unnamed := uint32(0), ms.unnamed
 	for h := ms.lists[purgedList].head; h != 0 && k.err == nil; h = ms.Get(h).next {
 		x := ms.Get(h)
+		switch g := x.purgedOf(ms.extra(h)); {
+		case unnamed > 0:
+			unnamed--
+		case g != nil && ms.since(3):
+			k.found(g).purged++
+		}
 		k.that(!k.seen[h], "message %d is purged and somewhere", x.seq)
 		k.note(x, h, Purged)
 		last = h

@@ -538,12 +538,17 @@ func (m *Machine) detach(c *consumer, failed bool) {
 	m.consumers.holds(c, -c.held.Len())
 	m.returnings.add(&returning{of: c.id, tag: c.tag, failed: failed, held: c.held})
 	c.held = held{}
+	if t := m.takers.of(c); t != nil {
+		t.ids.Clear()
+	}
 }
 
 // unfinished reports whether something is on its way back. As long as it is
 // true NextDue is at once, nothing times out, and a get is never answered
 // Empty.
-func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returnings.any() }
+func (m *Machine) unfinished() bool {
+	return m.sessions.isEnding() || m.returnings.any() || m.groups.reviewing()
+}
 
 // bringBack ends sessions of nodes that are down, and returns what is on its
 // way back and what is in scratch.taken. It stops at the bound of the command;
@@ -555,7 +560,7 @@ func (m *Machine) unfinished() bool { return m.sessions.isEnding() || m.returnin
 // is unfinished or the bound was reached. On a Tick the bound is what expiries and
 // timeouts have left of the budget, and at most bounds.Back.
 //
-// Order: lives that ended, then settlements by age, then holds of groups by age, then losses by number. It is
+// Order: lives that ended, then settlements by age, then holds of groups by age, then reviews, then losses by number. It is
 // kept over any number of commands, because a new settlement waits while an older
 // one is unfinished (endDeliveries).
 func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
@@ -574,6 +579,7 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	if !m.sessions.isEnding() {
 		left -= m.finishSettling(left, eff)
 		left -= m.endLeaving(left)
+		left -= m.groups.goOnReviewing(left)
 		left -= m.takeLost(left)
 	}
 	m.giveBack(m.scratch.taken, true, 0, eff)
@@ -598,7 +604,7 @@ func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
 		if r.held.Len() == 0 {
 			m.returnings.remove(k)
 		}
-		m.forgetSettled(r.of, some)
+		m.endSettled(r.of, some)
 		m.conclude(r, some, eff)
 		done += len(some)
 	}

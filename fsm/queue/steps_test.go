@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,8 +82,11 @@ func (f *full) parkAll(t testing.TB) {
 
 // group has n consumers of one session hold all groups, which each message has of its
 // own, or one group that all are of.
-func (f *full) group(t testing.TB, n int, one bool) {
-	f.meta.Version = fsm.NewestVersion
+func (f *full) group(t testing.TB, n int, one bool) { f.groupIn(t, fsm.NewestVersion, n, one) }
+
+// groupIn is group in a version.
+func (f *full) groupIn(t testing.TB, version uint32, n int, one bool) {
+	f.meta.Version = version
 	for i := range n {
 		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: uint64(i + 1), MaxGroups: 65535}})
 	}
@@ -247,6 +251,62 @@ var longRuns = []longRun{
 		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_GROUP, Group: &logpb.Group{Action: logpb.Group_RELEASE, Id: "a", Consumer: 1}})
 		f.mustHold(t, 0)
 	}},
+	{"cancel of a consumer of groups", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, GroupLinger: 3_600_000}, func(t testing.TB, f *full) {
+		f.group(t, 2, false)
+		f.settleAll(t, 1)
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 2, Ranges: []uint64{2, maxCredit}}})
+		f.mustHold(t, f.n)
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 2}})
+		f.mustHold(t, f.n/2+1)
+	}},
+	{"settle all of many groups", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, Lock: 3_600_000}, func(t testing.TB, f *full) {
+		f.group(t, 2, false)
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 1, Ranges: []uint64{1, maxCredit}}})
+		f.mustHold(t, f.n/2)
+	}},
+	{"deferred messages of a group that begins to be held", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER}, func(t testing.TB, f *full) {
+		f.meta.Version = fsm.NewestVersion
+		of := func(id string) {
+			f.one(t, publisher, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 100, GroupId: id}})
+		}
+		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1}})
+		of("a")
+		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{Consumer: 1, Outcome: logpb.Settle_DEFER, Ranges: []uint64{1, 1}, Deferral: "t"}})
+		of("a")
+		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 2}})
+		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_RECEIVE_DEFERRED, ReceiveDeferred: &logpb.ReceiveDeferred{Consumer: 2, Tokens: []string{"t"}}})
+		for range f.n {
+			of("")
+		}
+		f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 1}})
+		f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_GROUP, Group: &logpb.Group{Action: logpb.Group_RELEASE, Id: "a", Consumer: 1}})
+		f.mustHold(t, 1)
+	}},
+	{"begin of version 3", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, Retry: logpb.QueueConfig_ALL, RetryMin: 3_600_000}, func(t testing.TB, f *full) {
+		f.groupIn(t, 2, 4, false)
+		for i := range 4 {
+			f.run(t, holder(0), &logpb.Command{Kind: logpb.Command_SETTLE, Settle: &logpb.Settle{
+				Consumer: uint64(i + 1), Outcome: logpb.Settle_REQUEUE, Ranges: []uint64{1, maxCredit},
+			}})
+		}
+		f.mustHold(t, f.n)
+		f.meta.Version = fsm.NewestVersion
+		f.run(t, publisher, &logpb.Command{Kind: logpb.Command_TOUCH})
+		f.mustHold(t, 0)
+	}},
+	{"purge of held groups", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER, GroupLinger: 1000}, func(t testing.TB, f *full) {
+		f.group(t, 4, false)
+		for i := range 4 { // no credit
+			f.one(t, holder(0), &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: uint64(i + 1), MaxGroups: 65535, Shared: true}})
+		}
+		for i := range f.n {
+			f.one(t, publisher, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 100, GroupId: strconv.Itoa(i)}})
+		}
+		f.settleAll(t, 4)
+		f.mustHold(t, f.n)
+		f.run(t, publisher, &logpb.Command{Kind: logpb.Command_PURGE})
+		f.mustHold(t, f.n)
+	}},
 	{"purge", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
 		f.publish(t, 3_600_001)
 		f.run(t, publisher, &logpb.Command{Kind: logpb.Command_PURGE})
@@ -341,6 +401,15 @@ var crowds = []longRun{
 		f.steps, f.longest = 0, 0
 		f.wait(t, 20)
 	}},
+	{"a group that many take", &logpb.QueueConfig{Groups: logpb.QueueConfig_BY_HEADER}, func(t testing.TB, f *full) {
+		f.meta.Version = fsm.NewestVersion
+		f.one(t, taker, &logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, GroupId: "a"}})
+		for range f.n {
+			f.one(t, publisher, &logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &logpb.Enqueue{Size: 100, GroupId: "a"}})
+		}
+		f.crowd(t, false, &logpb.Consume{GroupId: "a", Shared: true})
+		f.run(t, taker, &logpb.Command{Kind: logpb.Command_SESSION_DOWN})
+	}},
 	{"delete", &logpb.QueueConfig{}, func(t testing.TB, f *full) {
 		f.publish(t, 0)
 		f.crowd(t, true, &logpb.Consume{Prefetch: 2})
@@ -357,7 +426,7 @@ func TestStepsAreBounded(t *testing.T) {
 			f := newFull(120_000, c.config)
 			c.run(t, f)
 			most := 6 * dueInTick
-			if c.name == "purge" {
+			if strings.HasPrefix(c.name, "purge") {
 				most = 2 * sweepInTick
 			}
 			f.mustHaveDone(t, most)

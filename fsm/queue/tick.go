@@ -75,7 +75,7 @@ func (m *Machine) takeOverdue() []overdue {
 		m.take(of.c, of.id, of.id)
 		held := m.scratch.taken[0]
 		if g := m.groupOf(held.handle); g != nil {
-			m.groups.forget(g, of.c.id, of.id)
+			m.groups.forget(g, of.c, of.id)
 		}
 		m.timers.letGo(held.deadline, k.Seq)
 		if held.lock != 0 {
@@ -263,7 +263,7 @@ func (m *Machine) renewOne(c *consumer, held checkout, d fsm.Millis) (until fsm.
 			until = deadline
 		}
 	}
-	if g := m.groupOf(held.handle); g != nil && g.hold != nil && g.hold.of.c == c {
+	if g := m.groupOf(held.handle); g != nil && g.heldBy(c) {
 		lock := m.settings.groupLock(c)
 		if lock != 0 {
 			lock = cmp.Or(d, lock)

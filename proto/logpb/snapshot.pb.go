@@ -153,7 +153,10 @@ type QueueSnapshot struct {
 	Cursors []*CursorState `protobuf:"bytes,73,rep,name=cursors" json:"cursors,omitempty"`
 	// How many records follow that are more of this one, before the messages: what
 	// they list goes behind what is listed so far. 0 before fsm_version 3.
-	Parts         uint64 `protobuf:"varint,77,opt,name=parts" json:"parts,omitempty"`
+	Parts uint64 `protobuf:"varint,77,opt,name=parts" json:"parts,omitempty"`
+	// How many of the purged messages, the first ones, are of no group any more. 0 before
+	// fsm_version 3.
+	UnnamedPurged uint64 `protobuf:"varint,78,opt,name=unnamed_purged,json=unnamedPurged" json:"unnamed_purged,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -475,6 +478,13 @@ func (x *QueueSnapshot) GetParts() uint64 {
 	return 0
 }
 
+func (x *QueueSnapshot) GetUnnamedPurged() uint64 {
+	if x != nil {
+		return x.UnnamedPurged
+	}
+	return 0
+}
+
 // GroupState is a group that is held or has a state.
 type GroupState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -605,6 +615,7 @@ type GroupTakerState struct {
 	Max           uint32                 `protobuf:"varint,2,opt,name=max" json:"max,omitempty"`           // as in Consume
 	Id            string                 `protobuf:"bytes,3,opt,name=id" json:"id,omitempty"`              // as in Consume
 	Turn          uint64                 `protobuf:"varint,4,opt,name=turn" json:"turn,omitempty"`         // the consumer with the lowest takes the next free group
+	Review        uint64                 `protobuf:"varint,5,opt,name=review" json:"review,omitempty"`     // the consumer's holds from this order on are under review; 0: none is
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -663,6 +674,13 @@ func (x *GroupTakerState) GetId() string {
 func (x *GroupTakerState) GetTurn() uint64 {
 	if x != nil {
 		return x.Turn
+	}
+	return 0
+}
+
+func (x *GroupTakerState) GetReview() uint64 {
+	if x != nil {
+		return x.Review
 	}
 	return 0
 }
@@ -1669,7 +1687,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\tSuspicion\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\rR\x04node\x12\x12\n" +
 	"\x04boot\x18\x02 \x01(\x04R\x04boot\x12\x14\n" +
-	"\x05until\x18\x03 \x01(\x12R\x05until\"\x8b\f\n" +
+	"\x05until\x18\x03 \x01(\x12R\x05until\"\xb2\f\n" +
 	"\rQueueSnapshot\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x14\n" +
 	"\x05clock\x18\x02 \x01(\x12R\x05clock\x12\x12\n" +
@@ -1720,7 +1738,8 @@ const file_snapshot_proto_rawDesc = "" +
 	"\n" +
 	"seen_since\x18J \x01(\x03R\tseenSince\x125\n" +
 	"\acursors\x18I \x03(\v2\x1b.quorate.log.v1.CursorStateR\acursors\x12\x14\n" +
-	"\x05parts\x18M \x01(\x04R\x05partsJ\x04\b\x14\x10\x15\"\x89\x02\n" +
+	"\x05parts\x18M \x01(\x04R\x05parts\x12%\n" +
+	"\x0eunnamed_purged\x18N \x01(\x04R\runnamedPurgedJ\x04\b\x14\x10\x15\"\x89\x02\n" +
 	"\n" +
 	"GroupState\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -1735,12 +1754,13 @@ const file_snapshot_proto_rawDesc = "" +
 	"\x05until\x18\b \x01(\x12R\x05until\x12!\n" +
 	"\flinger_until\x18\t \x01(\x12R\vlingerUntil\x12\x18\n" +
 	"\aleaving\x18\n" +
-	" \x01(\rR\aleaving\"c\n" +
+	" \x01(\rR\aleaving\"{\n" +
 	"\x0fGroupTakerState\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\rR\bconsumer\x12\x10\n" +
 	"\x03max\x18\x02 \x01(\rR\x03max\x12\x0e\n" +
 	"\x02id\x18\x03 \x01(\tR\x02id\x12\x12\n" +
-	"\x04turn\x18\x04 \x01(\x04R\x04turn\"\x9b\b\n" +
+	"\x04turn\x18\x04 \x01(\x04R\x04turn\x12\x16\n" +
+	"\x06review\x18\x05 \x01(\x04R\x06review\"\x9b\b\n" +
 	"\rQueueCounters\x12\x1a\n" +
 	"\benqueued\x18\x01 \x01(\x04R\benqueued\x12\x1c\n" +
 	"\tdelivered\x18\x02 \x01(\x04R\tdelivered\x12 \n" +
