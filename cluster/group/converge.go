@@ -99,19 +99,24 @@ func (c *convergence) awaitHeld(ctx context.Context, index uint64) error {
 
 // awaitChange returns when done, which is called under mu, is true.
 func (c *convergence) awaitChange(ctx context.Context, what string, done func() bool) error {
-	stop := context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.changed.Broadcast()
-	})
-	defer stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return awaitCond(ctx, &c.changed, what, done)
+}
+
+// awaitCond returns when done is true. The caller holds the lock of changed, under which done is called.
+func awaitCond(ctx context.Context, changed *sync.Cond, what string, done func() bool) error {
+	stop := context.AfterFunc(ctx, func() {
+		changed.L.Lock()
+		defer changed.L.Unlock()
+		changed.Broadcast()
+	})
+	defer stop()
 	for !done() {
 		if ctx.Err() != nil {
 			return fmt.Errorf("catalog: wait for %s: %w", what, ctx.Err())
 		}
-		c.changed.Wait()
+		changed.Wait()
 	}
 	return nil
 }

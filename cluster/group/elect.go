@@ -138,13 +138,9 @@ func newElection(g electable) *election {
 func newElections(c *Config, spawn func(f func()), find func(fsm.GroupID) electable) *elections {
 	return &elections{
 		node: c.Node, links: c.Mesh, kind: c.KindElection, slog: c.Logger, find: find, drains: c.Drains, spawn: spawn,
-		now: time.Now, worker: newElectionWorker(), running: map[fsm.GroupID]*election{},
+		now: time.Now, worker: worker.New(worker.Options{Pause: electionPause, Share: electionShare, Longest: longestRest}), running: map[fsm.GroupID]*election{},
 		agenda: newAgenda(), waiting: newWaiting(), window: newWindow(), wants: map[string][]byte{},
 	}
-}
-
-func newElectionWorker() *worker.Worker {
-	return worker.New(worker.Options{Pause: electionPause, Share: electionShare, Longest: longestRest})
 }
 
 // listen registers the handler for messages.

@@ -261,7 +261,7 @@ func (h *Host) DropLocal(id fsm.GroupID) bool {
 func (h *Host) Reconfigure(ids []fsm.GroupID) {
 	h.spawn(func() {
 		for _, id := range ids {
-			if g := h.Group(id); g != nil && g.leadership.term.Load() != 0 {
+			if g := h.Group(id); g != nil {
 				g.settings.change()
 			}
 		}
@@ -272,9 +272,7 @@ func (h *Host) Reconfigure(ids []fsm.GroupID) {
 func (h *Host) ReconfigureAll() {
 	h.spawn(func() {
 		for _, g := range h.Groups() {
-			if g.leadership.term.Load() != 0 {
-				g.settings.change()
-			}
+			g.settings.change()
 		}
 	})
 }
@@ -401,24 +399,14 @@ func (h *Host) learnerGroup(id fsm.GroupID) learnerGroup {
 }
 
 // Learners returns the groups whose replicas on this node do not vote, ordered by number.
-func (h *Host) Learners() (list []*Group) {
-	for _, g := range h.Groups() {
-		if g.isLearner() {
-			list = append(list, g)
-		}
-	}
-	return list
+func (h *Host) Learners() []*Group {
+	return slices.DeleteFunc(h.Groups(), func(g *Group) bool { return !g.isLearner() })
 }
 
 // Quarantined returns the groups that do not lead on this node because their work has panicked,
 // ordered by number.
-func (h *Host) Quarantined() (list []*Group) {
-	for _, g := range h.Groups() {
-		if g.Quarantined() != nil {
-			list = append(list, g)
-		}
-	}
-	return list
+func (h *Host) Quarantined() []*Group {
+	return slices.DeleteFunc(h.Groups(), func(g *Group) bool { return g.Quarantined() == nil })
 }
 
 // Panics returns the number of panics in work for groups since the node started.

@@ -2,7 +2,6 @@ package group
 
 import (
 	"context"
-	"fmt"
 	"sync"
 
 	"github.com/quorate/quorate/fsm/catalog"
@@ -29,19 +28,11 @@ func (n *numbers) init() {
 // begin gives a number to p. It waits while a proposal is under way that is so old that the machine
 // would not know both.
 func (n *numbers) begin(ctx context.Context, p *logpb.Proposal) error {
-	stop := context.AfterFunc(ctx, func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		n.changed.Broadcast()
-	})
-	defer stop()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for n.last+1-n.from >= catalog.MaxProposals {
-		if ctx.Err() != nil {
-			return fmt.Errorf("catalog: wait for proposal %d: %w", n.from, ctx.Err())
-		}
-		n.changed.Wait()
+	err := awaitCond(ctx, &n.changed, "an old proposal", func() bool { return n.last+1-n.from < catalog.MaxProposals })
+	if err != nil {
+		return err
 	}
 	n.last++
 	p.Number, p.From = n.last, n.from

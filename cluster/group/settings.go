@@ -68,8 +68,11 @@ func (s *settings) propose(again bool) {
 	s.proposed = want
 }
 
-// change is propose for changed settings of the catalog.
+// change is propose for changed settings of the catalog, if this node leads.
 func (s *settings) change() {
+	if !s.leads() {
+		return
+	}
 	s.changed.Store(true)
 	s.active()
 	s.propose(false)
