@@ -23,8 +23,8 @@ func (n *Node) Management() mgmt.Backend {
 	return mgmt.Backend{
 		Catalog: n.catalog, Logins: n.sessions, Queues: n.stats, Messages: messages{n.queues.Inspector, n.sessions, n.config.Properties},
 		Objects: objects{n.sessions, n.queues.Placer, n.config.Properties, n.alarm}, History: n.queues,
-		Node: n.local, Groups: n.local, Cluster: n.replicas, Settings: settings{n.catalog}, Connections: n, Maintenance: n.placement, Leaders: n.placement,
-		Resources: n.alarm, Members: n.placement, Membership: n.membership, Traffic: n.traffic, Seeds: n.config.Seeds,
+		Node: n.local, Cluster: n.replicas, Settings: settings{n.catalog}, Connections: n,
+		Resources: n.alarm, Placement: n.placement, Membership: n.membership, Traffic: n.traffic, Seeds: n.config.Seeds,
 		DefaultQueueType: n.config.DefaultQueueType,
 		Hold:             func(user string) func(int64) error { return n.connected().Hold(user) },
 		Backups: &backup.Keeper{

@@ -10,7 +10,7 @@ import (
 
 // queueActions serves what operators do with one queue.
 type queueActions struct {
-	leaders   Leaders
+	placement Placement
 	messages  Messages
 	queues    Queues
 	consumers Connections
@@ -59,11 +59,11 @@ func (a queueActions) perform(w *responder, r *request) {
 }
 
 func (a queueActions) transfer(ctx context.Context, q *catalog.Queue, b body) error {
-	return a.leaders.TransferLeadership(ctx, q, b.word("node"))
+	return a.placement.TransferLeadership(ctx, q, b.word("node"))
 }
 
 func (a queueActions) snapshot(ctx context.Context, q *catalog.Queue, _ body) error {
-	return a.leaders.Snapshot(ctx, q)
+	return a.placement.Snapshot(ctx, q)
 }
 
 func (a queueActions) expire(ctx context.Context, q *catalog.Queue, _ body) error {

@@ -25,14 +25,11 @@ type Backend struct {
 	Objects     Objects
 	History     History
 	Node        Node
-	Groups      Groups
 	Cluster     Cluster
 	Settings    Settings
 	Connections Connections
-	Maintenance Maintenance
-	Leaders     Leaders
 	Resources   Resources
-	Members     Members
+	Placement   Placement
 	Membership  Membership
 	Backups     Backups
 	Traffic     Traffic
@@ -130,6 +127,35 @@ type Node interface {
 	Closed() []api.Closed
 	// Parked lists the queues that the node leads and that have parked messages.
 	Parked() []fsm.QueueID
+	// ReplicasOf describes the replicas of the queues with a name; empty: of all. Hashes of
+	// their states cost a pass over all messages.
+	ReplicasOf(queue string, hashed bool) []api.Replica
+	// LiftQuarantine allows the node to lead a queue again.
+	LiftQuarantine(q *catalog.Queue) error
+	// Barrier makes the followers of all queues that the node leads learn what is
+	// committed.
+	Barrier(ctx context.Context) error
+}
+
+// Placement controls where replicas are, which of them lead, and whether this node serves.
+type Placement interface {
+	// Drain prepares the node for its stop; Revive undoes that.
+	Drain(ctx context.Context) (api.Drained, error)
+	Revive(ctx context.Context) error
+	// Rebalance spreads the leaderships of queues whose vhost and name match;
+	// nil matches everything.
+	Rebalance(ctx context.Context, vhosts, queues *pattern.Pattern) (api.Rebalanced, error)
+	// TransferLeadership makes a node the leader of a queue.
+	TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error
+	// Snapshot has every replica of a queue write a snapshot.
+	Snapshot(ctx context.Context, q *catalog.Queue) error
+	// AddMember gives a queue a replica on a node, DeleteMember removes it.
+	AddMember(ctx context.Context, vhost, queue, node string) error
+	DeleteMember(ctx context.Context, vhost, queue, node string) error
+	// Grow and Shrink do so for many queues, GrowTo up to a number of members.
+	Grow(ctx context.Context, node string, s api.Selection) ([]api.MemberChange, error)
+	Shrink(ctx context.Context, node string, s api.Selection) ([]api.MemberChange, error)
+	GrowTo(ctx context.Context, count int, s api.Selection) ([]api.MemberChange, error)
 }
 
 // Objects lets users change what is in a vhost, and publish.
@@ -163,18 +189,6 @@ type Outgoing struct {
 	Exchange, RoutingKey string
 	Properties           *fsm.Table
 	Body                 []byte
-}
-
-// Groups are the queue replicas on the node that answers.
-type Groups interface {
-	// ReplicasOf describes the replicas of the queues with a name; empty: of all. Hashes of
-	// their states cost a pass over all messages.
-	ReplicasOf(queue string, hashed bool) []api.Replica
-	// LiftQuarantine allows the node to lead a queue again.
-	LiftQuarantine(q *catalog.Queue) error
-	// Barrier makes the followers of all queues that the node leads learn what is
-	// committed.
-	Barrier(ctx context.Context) error
 }
 
 // Cluster covers all nodes that answer.
@@ -215,39 +229,10 @@ type Connections interface {
 	CancelConsumer(ctx context.Context, q *catalog.Queue, at api.ChannelDetails, tag string) (bool, error)
 }
 
-// Maintenance takes this node out of service.
-type Maintenance interface {
-	// Drain prepares the node for its stop; Revive undoes that.
-	Drain(ctx context.Context) (api.Drained, error)
-	Revive(ctx context.Context) error
-}
-
-// Leaders controls which nodes lead queues.
-type Leaders interface {
-	// Rebalance spreads the leaderships of queues whose vhost and name match;
-	// nil matches everything.
-	Rebalance(ctx context.Context, vhosts, queues *pattern.Pattern) (api.Rebalanced, error)
-	// TransferLeadership makes a node the leader of a queue.
-	TransferLeadership(ctx context.Context, q *catalog.Queue, to string) error
-	// Snapshot has every replica of a queue write a snapshot.
-	Snapshot(ctx context.Context, q *catalog.Queue) error
-}
-
 // Resources are the memory and disk of this node.
 type Resources interface {
 	// SetLimit changes vm_memory_high_watermark or disk_free_limit until the node restarts.
 	SetLimit(name string, to api.Limit) error
-}
-
-// Members controls which nodes have replicas of queues.
-type Members interface {
-	// AddMember gives a queue a replica on a node, DeleteMember removes it.
-	AddMember(ctx context.Context, vhost, queue, node string) error
-	DeleteMember(ctx context.Context, vhost, queue, node string) error
-	// Grow and Shrink do so for many queues, GrowTo up to a number of members.
-	Grow(ctx context.Context, node string, s api.Selection) ([]api.MemberChange, error)
-	Shrink(ctx context.Context, node string, s api.Selection) ([]api.MemberChange, error)
-	GrowTo(ctx context.Context, count int, s api.Selection) ([]api.MemberChange, error)
 }
 
 // Membership controls which nodes belong to the cluster.

@@ -8,7 +8,7 @@ import (
 )
 
 // members serves the nodes that have replicas of queues.
-type members struct{ members Members }
+type members struct{ members Placement }
 
 // growTo adds members to many queues, up to a number of members.
 func (ms members) growTo(ctx context.Context, _ string, which api.Selection) ([]api.MemberChange, error) {

@@ -36,14 +36,11 @@ type everything interface {
 	Objects
 	History
 	Node
-	Groups
 	Cluster
 	Settings
 	Connections
-	Maintenance
-	Leaders
 	Resources
-	Members
+	Placement
 	Membership
 	Backups
 	Traffic
@@ -51,7 +48,7 @@ type everything interface {
 
 // backendOf has one value be all there is.
 func backendOf(x everything) Backend {
-	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, nil, "", func() map[string]string { return map[string]string{"node_name": "n1"} }, nil}
+	return Backend{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, nil, "", func() map[string]string { return map[string]string{"node_name": "n1"} }, nil}
 }
 
 // world is a node whose catalog is real and whose queues are not. Everybody's

@@ -10,11 +10,10 @@ import (
 
 // operations serves what operators do with nodes and leaders.
 type operations struct {
-	cluster     Cluster
-	groups      Groups
-	maintenance Maintenance
-	leaders     Leaders
-	resources   Resources
+	cluster   Cluster
+	local     Node
+	placement Placement
+	resources Resources
 }
 
 func (o operations) nodes(w *responder, r *request) {
@@ -50,7 +49,7 @@ func (o operations) transfer(w *responder, r *request) {
 	if !w.read(r, &to) {
 		return
 	}
-	w.changed(o.leaders.TransferLeadership(r.Context(), q, to.Node), false)
+	w.changed(o.placement.TransferLeadership(r.Context(), q, to.Node), false)
 }
 
 // liftQuarantine allows a queue to lead on this node again.
@@ -60,12 +59,12 @@ func (o operations) liftQuarantine(w *responder, r *request) {
 		w.notFound()
 		return
 	}
-	w.changed(o.groups.LiftQuarantine(q), false)
+	w.changed(o.local.LiftQuarantine(q), false)
 }
 
 // rebalanceAll spreads the leaderships of all queues.
 func (o operations) rebalanceAll(w *responder, r *request) {
-	_, err := o.leaders.Rebalance(r.Context(), nil, nil)
+	_, err := o.placement.Rebalance(r.Context(), nil, nil)
 	w.changed(err, false)
 }
 
@@ -81,7 +80,7 @@ func (o operations) rebalance(w *responder, r *request) {
 		w.badRequest("pattern should be regular expression but is invalid: " + err.Error())
 		return
 	}
-	done, err := o.leaders.Rebalance(r.Context(), vhosts, queues)
+	done, err := o.placement.Rebalance(r.Context(), vhosts, queues)
 	if err != nil {
 		w.failed(err)
 		return
@@ -90,7 +89,7 @@ func (o operations) rebalance(w *responder, r *request) {
 }
 
 func (o operations) drain(w *responder, r *request) {
-	d, err := o.maintenance.Drain(r.Context())
+	d, err := o.placement.Drain(r.Context())
 	if err != nil {
 		w.failed(err)
 		return
@@ -99,5 +98,5 @@ func (o operations) drain(w *responder, r *request) {
 }
 
 func (o operations) revive(w *responder, r *request) {
-	w.changed(o.maintenance.Revive(r.Context()), false)
+	w.changed(o.placement.Revive(r.Context()), false)
 }

@@ -60,7 +60,7 @@ func (b *Backend) resources() []resource {
 // inspection is about the cluster and the node that answers.
 func (b *Backend) inspection() []resource {
 	logins := &attempts{node: b.Node}
-	i, set, name := inspection{b.Node, b.Groups}, settings{b.Settings}, clusterName{b.Node, b.Catalog}
+	i, set, name := inspection{b.Node}, settings{b.Settings}, clusterName{b.Node, b.Catalog}
 	return []resource{
 		{"/api/version", []endpoint{get(management, i.version)}},
 		{"/api/overview", []endpoint{get(management, overview{b.Node, b.Queues, b.Traffic, b.Connections, b.newQueueType()}.get)}},
@@ -128,7 +128,7 @@ func (b *Backend) checks() []resource {
 
 // operations are what operators do with nodes and leaders.
 func (b *Backend) operations() []resource {
-	o := operations{b.Cluster, b.Groups, b.Maintenance, b.Leaders, b.Resources}
+	o := operations{b.Cluster, b.Node, b.Placement, b.Resources}
 	return []resource{
 		{"/api/nodes", []endpoint{get(monitoring, o.nodes)}},
 		{"/api/nodes/{node}/memory", []endpoint{get(monitoring, memory{b.Node, b.Cluster}.get)}},
@@ -151,12 +151,12 @@ func (b *Backend) operations() []resource {
 
 // membership is about the nodes of the cluster, and those that have replicas of queues.
 func (b *Backend) membership() []resource {
-	m, t := members{b.Members}, membership{b.Membership}
+	m, t := members{b.Placement}, membership{b.Membership}
 	return []resource{
-		{"/api/queues/quorum/{vhost}/{name}/replicas/add", []endpoint{post(administrator, changeOne(b.Members.AddMember))}},
-		{"/api/queues/quorum/{vhost}/{name}/replicas/delete", []endpoint{remove(administrator, changeOne(b.Members.DeleteMember))}},
-		{"/api/queues/quorum/replicas/on/{node}/grow", []endpoint{post(administrator, changeMany(b.Members.Grow))}},
-		{"/api/queues/quorum/replicas/on/{node}/shrink", []endpoint{remove(administrator, changeMany(b.Members.Shrink))}},
+		{"/api/queues/quorum/{vhost}/{name}/replicas/add", []endpoint{post(administrator, changeOne(b.Placement.AddMember))}},
+		{"/api/queues/quorum/{vhost}/{name}/replicas/delete", []endpoint{remove(administrator, changeOne(b.Placement.DeleteMember))}},
+		{"/api/queues/quorum/replicas/on/{node}/grow", []endpoint{post(administrator, changeMany(b.Placement.Grow))}},
+		{"/api/queues/quorum/replicas/on/{node}/shrink", []endpoint{remove(administrator, changeMany(b.Placement.Shrink))}},
 		{"/api/queues/quorum/replicas/grow-to-count", []endpoint{post(administrator, changeMany(m.growTo))}},
 		{"/api/nodes/{node}", []endpoint{get(monitoring, operations{cluster: b.Cluster}.node), remove(administrator, t.forgetNode)}},
 		{tokensPath, []endpoint{get(administrator, t.list), post(administrator, t.create)}},
@@ -194,7 +194,7 @@ func (b *Backend) queues() []resource {
 		{"/api/queues/{vhost}", []endpoint{get(management, q.list)}},
 		{"/api/queues/{vhost}/{name}", []endpoint{get(management, q.get), put(management, o.putQueue), remove(management, o.deleteQueue)}},
 		{"/api/queues/{vhost}/{name}/contents", []endpoint{remove(management, o.purge)}},
-		{"/api/queues/{vhost}/{name}/actions", []endpoint{post(management, queueActions{b.Leaders, b.Messages, b.Queues, b.Connections}.perform)}},
+		{"/api/queues/{vhost}/{name}/actions", []endpoint{post(management, queueActions{b.Placement, b.Messages, b.Queues, b.Connections}.perform)}},
 		{"/api/queues/{vhost}/{name}/get", []endpoint{post(management, m.take)}},
 		{"/api/queues/{vhost}/{name}/deaths", []endpoint{get(management, history{b.History}.deaths)}},
 		{"/api/queues/{vhost}/{name}/explain", []endpoint{get(management, history{b.History}.explain)}},

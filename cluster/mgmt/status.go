@@ -8,10 +8,7 @@ import (
 )
 
 // inspection serves what the node reports about itself.
-type inspection struct {
-	node   Node
-	groups Groups
-}
+type inspection struct{ node Node }
 
 func (i inspection) status(w *responder, _ *request) {
 	w.answer(http.StatusOK, i.node.Status())
@@ -27,7 +24,7 @@ func (i inspection) version(w *responder, _ *request) {
 
 func (i inspection) replicas(w *responder, r *request) {
 	q := r.URL.Query()
-	w.answer(http.StatusOK, orEmpty(i.groups.ReplicasOf(q.Get("name"), q.Get("hash") != "false")))
+	w.answer(http.StatusOK, orEmpty(i.node.ReplicasOf(q.Get("name"), q.Get("hash") != "false")))
 }
 
 // profile serves Go's profiles: cpu (for ?seconds=30), trace, and the named ones, such as heap and
@@ -44,7 +41,7 @@ func (inspection) profile(w *responder, r *request) {
 }
 
 func (i inspection) barrier(w *responder, r *request) {
-	if err := i.groups.Barrier(r.Context()); err != nil {
+	if err := i.node.Barrier(r.Context()); err != nil {
 		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
 		return
 	}

@@ -164,7 +164,7 @@ func (w *world) move(queue, to string) {
 	w.ended.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		_ = m.Leaders.TransferLeadership(ctx, q, to)
+		_ = m.Placement.TransferLeadership(ctx, q, to)
 	})
 }
 
