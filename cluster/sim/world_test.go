@@ -370,7 +370,7 @@ func (w *world) leader(queue string) string {
 func (w *world) disagreement() string {
 	for _, name := range w.names {
 		if p := w.nodes[name].running(); p != nil {
-			_ = p.node.Management().Groups.Barrier(context.Background()) // a change of leader meanwhile: the next look
+			_ = p.node.Management().Node.Barrier(context.Background()) // a change of leader meanwhile: the next look
 		}
 	}
 	states := map[string]map[string][]string{} // queue → state → nodes
