@@ -39,15 +39,14 @@ type checker struct {
 	groups map[*group]*foundGroup // what was found of each
 
 	// In this order: messages with an extra, with a schedule name, in the
-	// table of numbers, in blocks of returns; consumers in tables of sessions;
-	// deliveries with a deadline.
-	extras, named, numbered, returned, attached, timeouts int
+	// table of numbers, in blocks of returns; consumers in tables of sessions.
+	extras, named, numbered, returned, attached int
 
 	left int // groups whose hold is to end
 
-	locks, running int // deliveries with a lock, and those whose lock runs
-	labelled       int // messages with a label
-	ordered        int // ready messages, if the queue goes by deadlines
+	locks, ending int // deliveries with a lock, and those that end by themselves
+	labelled      int // messages with a label
+	ordered       int // ready messages, if the queue goes by deadlines
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -115,7 +114,7 @@ func (m *Machine) Check() error {
 func (k *checker) books() {
 	m := k.m
 	m.timers.check(k)
-	m.locks.check(k)
+	m.deadlines.check(k)
 	m.messages.check(k)
 	m.entries.check(k)
 	m.groups.check(k)

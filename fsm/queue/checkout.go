@@ -2,6 +2,7 @@ package queue
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -51,8 +52,8 @@ func (m *Machine) assign(eff *fsm.Effects) {
 // Requires: h is Ready or Returned, and not due unless it is scratch.fresh; c has
 // credit, or is gets.
 //
-// Ensures: h is CheckedOut, in c.held under the former c.next, in timers if it has
-// a deadline, and locked if the settings or c say so; no list and no expiry knows it any more. The caller adds the
+// Ensures: h is CheckedOut, in c.held under the former c.next, in deadlines if it ends
+// by itself, and locked if the settings or c say so; no list and no expiry knows it any more. The caller adds the
 // delivery, of which it gets the number and the lock, to the effects and moves c in its ring. x.acquired counts earlier
 // deliveries here; it grows when this one ends, not when it begins.
 func (m *Machine) checkOut(h uint32, c *consumer) (id uint64, lock uint32) {
@@ -75,21 +76,18 @@ func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 	}
 	id = c.next
 	c.next++
-	var deadline fsm.Time
 	limit := m.settings.timeout(c)
+	held := grip{limit: limit.Value, since: m.clock.atOnce(), handle: h}
 	if limit.Given {
-		deadline = m.clock.heldDeadline(limit.Value)
+		held.deadline = m.clock.heldDeadline(limit.Value)
 	}
 	if g == nil && m.settings.locks(c) { // otherwise its group is locked
-		lock = m.locks.grant(m.settings.lock(c))
+		held.lock = m.deadlines.grant(m.settings.lock(c), !c.lockHead || c.held.Len() == 0)
 	}
-	*c.held.Add(key{Seq: id}) = grip{deadline: deadline, limit: limit.Value, since: m.clock.atOnce(), handle: h, lock: lock}
+	*c.held.Add(key{Seq: id}) = held
 	m.consumers.holds(c, 1)
-	m.timers.hold(deadline, x.seq, holding{c, id})
-	if lock != 0 && (!c.lockHead || c.held.Len() == 1) {
-		m.locks.start(lock, x.seq, holding{c, id})
-	}
-	return id, lock
+	m.deadlines.watch(&held, x.seq, holding{c, id})
+	return id, held.lock
 }
 
 // deliver appends delivery id of message h, which c holds, to the effects. lock is
@@ -103,7 +101,7 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 	d, x := &eff.Deliveries[len(eff.Deliveries)-1], m.messages.Get(h)
 	d.To, d.ID, d.Ref, d.Acquired, d.Failed, d.ExpireAt = c.id, id, x.ref(), x.acquired, x.failed, x.expireAt
 	d.EnqueuedAt = m.messages.enqueuedAt(h)
-	d.LockedUntil = m.locks.until(lock)
+	d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(lock))
 	if x.info != 0 {
 		d.LockedUntil = max(d.LockedUntil, m.groupLockedUntil(h, c)) // it has only one of them
 		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
@@ -117,7 +115,7 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 // take removes the deliveries first … last from what c holds and appends them
 // to scratch.taken.
 //
-// Ensures: the messages are in no held, and still CheckedOut and in timers. The
+// Ensures: the messages are in no held, and still CheckedOut and in deadlines. The
 // caller lifts them, or makes them part of a returning, within the same command.
 func (m *Machine) take(c *consumer, first, last uint64) {
 	before := len(m.scratch.taken)
@@ -141,10 +139,7 @@ func (m *Machine) lift(taken []checkout) {
 				m.groups.addOut(g, -1)
 			}
 		}
-		m.timers.letGo(held.deadline, held.seq)
-		if held.lock != 0 {
-			m.locks.release(held.lock, held.seq)
-		}
+		m.deadlines.release(&held.grip, held.seq)
 	}
 }
 
@@ -407,14 +402,26 @@ func (m *Machine) oldestReady(eff *fsm.Effects) (h uint32, ok bool) {
 	}
 }
 
-// walk yields what a consumer holds or held. It reports false if yield did.
-func (m *Machine) walk(of fsm.ConsumerID, all *held, yield func(Message) bool) bool {
-	for held := range all.from(0) {
-		if !yield(m.describeHeld(of, &held)) {
-			return false
+// holders iterates over all tables of deliveries: by consumer, what is on its way back, and
+// by detached consumer.
+func (m *Machine) holders() iter.Seq2[fsm.ConsumerID, *held] {
+	return func(yield func(fsm.ConsumerID, *held) bool) {
+		for c := range m.consumers.from(0) {
+			if !yield(c.id, &c.held) {
+				return
+			}
+		}
+		for _, r := range m.returnings.all() {
+			if !yield(r.of, &r.held) {
+				return
+			}
+		}
+		for c := range m.detached.list() {
+			if !yield(c.id, &c.held) {
+				return
+			}
 		}
 	}
-	return true
 }
 
 // describeHeld describes a message that is held, for listings.
@@ -422,7 +429,7 @@ func (m *Machine) describeHeld(of fsm.ConsumerID, held *checkout) Message {
 	d := m.messages.describe(held.handle)
 	d.Holder, d.Delivery, d.Deadline = of, held.id, m.clock.heldUntil(held.deadline)
 	if m.lease.phase() == Active {
-		d.LockedUntil = m.locks.until(held.lock)
+		d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(held.lock))
 	}
 	return d
 }
@@ -446,7 +453,7 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	held := grip{deadline: fsm.Time(st.Deadline), limit: fsm.Millis(st.Limit), since: fsm.Time(st.Since), handle: h}
 	var err error
 	if m.lease.phase() == Active {
-		held.lock, err = m.locks.restore(st, holding{c, st.Delivery})
+		err = m.deadlines.restore(st, &held, holding{c, st.Delivery})
 	}
 	into.push(checkout{id: st.Delivery, grip: held})
 	if c != nil {
@@ -458,10 +465,6 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	if g := m.groupOf(h); g != nil {
 		m.setGroup(h, m.groups.restoreOut(g, c, st.Delivery))
 	}
-	if _, twice := m.timers.held(fsm.Time(st.Deadline), st.Seq); twice {
-		return fmt.Errorf("%w: message %d is held twice", ErrSnapshot, st.Seq)
-	}
-	m.timers.hold(fsm.Time(st.Deadline), st.Seq, holding{c, st.Delivery})
 	return nil
 }
 
@@ -499,7 +502,7 @@ func (m *Machine) checkDeliveries(k *checker) {
 // checkOldest checks that the lock of the oldest delivery of c runs.
 func (m *Machine) checkOldest(k *checker, c *consumer) {
 	for held := range c.held.from(0) {
-		k.that(held.lock == 0 || m.lease.phase() != Active || m.locks.runs(held.lock), "consumer %v: the lock of delivery %d does not run", c.id, held.id)
+		k.that(held.lock == 0 || m.lease.phase() != Active || m.deadlines.runs(held.lock), "consumer %v: the lock of delivery %d does not run", c.id, held.id)
 		break
 	}
 	for _, id := range c.lockLost {
@@ -529,14 +532,7 @@ func (m *Machine) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *hel
 		last = held.id
 		n++
 		if m.lease.phase() == Active {
-			m.locks.checkOne(k, held.lock, m.messages.Get(held.handle).seq, held.id)
-		}
-		if held.deadline != 0 && m.lease.phase() == Active {
-			k.timeouts++
-			k.deadline(m.clock.heldUntil(held.deadline))
-			if to, ok := m.timers.held(held.deadline, m.messages.Get(held.handle).seq); !ok || to.id != held.id {
-				k.fail("consumer %v: delivery %d never times out", of, held.id)
-			}
+			m.deadlines.checkOne(k, &held.grip, m.messages.Get(held.handle).seq, held.id)
 		}
 	}
 	k.that(n == all.Len(), "consumer %v holds %d, counted %d", of, n, all.Len())

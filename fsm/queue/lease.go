@@ -226,8 +226,7 @@ func (m *Machine) endSessions(eff *fsm.Effects) {
 	m.detached.clear()
 	m.consumers.clear()
 	m.sessions.endAll()
-	m.timers.forgetHeld()
-	m.locks.clear()
+	m.deadlines.clear()
 }
 
 // dropAll drops everything at once.

@@ -53,7 +53,7 @@ type Machine struct {
 	seen     *seen
 	outbox   *outbox
 
-	locks      *locks
+	deadlines  *deadlines
 	sessions   *sessions
 	detached   *detached
 	consumers  *consumers
@@ -87,7 +87,7 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.ends = newEnds(m.shared, m.entries, m.messages)
 	m.outbox = newOutbox(m.shared, m.messages, m.ends)
 	m.sessions = newSessions(m.shared)
-	m.locks, m.detached = &locks{shared: m.shared}, &detached{shared: m.shared}
+	m.deadlines, m.detached = &deadlines{shared: m.shared}, &detached{shared: m.shared}
 	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, m.takers, m.messages)
 	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
 	m.returnings = &returnings{messages: m.messages, groups: m.groups}
@@ -116,7 +116,7 @@ func (m *Machine) clear() {
 	m.aside.clear()
 	m.seen.clear()
 	m.outbox.clear()
-	m.locks.clear()
+	m.deadlines.clear()
 	m.sessions.clear()
 	m.detached.clear()
 	m.consumers.clear()
@@ -222,13 +222,8 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if k, _, ok := m.timers.expiry(); ok {
 		earlier(k.At, ExpiryDue)
 	}
-	if k, _, ok := m.timers.timeout(); ok {
-		earlier(m.clock.heldUntil(k.At), TimeoutDue)
-	}
+	earlier(m.deadlines.next())
 	earlier(m.sessions.suspicionEnds(), TimeoutDue)
-	if k, _, ok := m.locks.first(); ok {
-		earlier(m.clock.heldUntil(k.At), LockDue)
-	}
 	earlier(m.detached.nextEnd(), LockDue)
 	hold, state := m.groups.nextEnds()
 	earlier(m.clock.heldUntil(hold), LockDue)

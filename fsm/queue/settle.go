@@ -94,7 +94,7 @@ func (m *Machine) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (re
 // afterTaking is called when c, which may be detached, has settled or lost
 // something. It is the end of c if that is detached and holds nothing any more.
 func (m *Machine) afterTaking(c *consumer) {
-	if m.locks.len() > 0 {
+	if m.deadlines.locked() > 0 {
 		m.startOldest(c)
 	}
 	if m.detached.has(c) {

@@ -51,7 +51,7 @@ func (m *Machine) Snapshot() *Snapshot { return m.capture(true) }
 func (m *Machine) capture(keep bool) *Snapshot {
 	s := &Snapshot{
 		head: m.head(), messages: m.messages.capture(keep), ends: m.ends.capture(keep), seen: m.seen.capture(keep),
-		locks: m.locks.capture(keep), sessions: m.sessions.capture(keep),
+		locks: m.deadlines.capture(keep), sessions: m.sessions.capture(keep),
 	}
 	s.consumers, s.held = m.consumers.capture(keep)
 	s.held = m.detached.capture(keep, m.returnings.capture(keep, s.held))

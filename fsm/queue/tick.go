@@ -63,12 +63,12 @@ type overdue struct {
 func (m *Machine) takeOverdue() []overdue {
 	var due []overdue
 	for m.scratch.budget > 0 {
-		k, of, locked, ok := m.nextOverdue()
+		of, seq, locked, ok := m.deadlines.over()
 		if !ok {
 			break
 		}
 		m.scratch.budget--
-		if held, _ := of.c.held.find(of.id); locked && of.c.renewsLocks() && m.locks.renewUnasked(held.lock, k.Seq, of) {
+		if held, _ := of.c.held.find(of.id); locked && of.c.renewsLocks() && m.deadlines.renewUnasked(&held.grip, seq, of) {
 			continue
 		}
 		m.scratch.taken = m.scratch.taken[:0]
@@ -77,27 +77,13 @@ func (m *Machine) takeOverdue() []overdue {
 		if g := m.groupOf(held.handle); g != nil {
 			m.groups.forget(g, of.c.id, of.id)
 		}
-		m.timers.letGo(held.deadline, k.Seq)
-		if held.lock != 0 {
-			m.locks.release(held.lock, k.Seq)
-			held.lock = 0
-		}
+		m.deadlines.release(&held.grip, seq)
 		due = append(due, overdue{of.c, held, locked || m.detached.has(of.c)})
 	}
 	slices.SortFunc(due, func(a, b overdue) int {
 		return cmp.Or(cmp.Compare(a.c.registered, b.c.registered), cmp.Compare(a.held.id, b.held.id))
 	})
 	return due
-}
-
-// nextOverdue returns the delivery whose time was over first; false: there is
-// none. locked: it is the lock that ends. It comes first if both end at once.
-func (m *Machine) nextOverdue() (k key, of holding, locked, ok bool) {
-	k, of, ok = m.timers.timeout()
-	if at, other, some := m.locks.first(); some && (!ok || at.At <= k.At) {
-		k, of, locked, ok = at, other, true, true
-	}
-	return k, of, locked, ok && m.clock.heldUntil(k.At) <= m.clock.now()
 }
 
 // takenBack adds deliveries that were taken back from c to scratch.taken.
@@ -247,21 +233,13 @@ func (m *Machine) renew(s *session, cmd *logpb.Renew) fsm.Result {
 // when that ends; 0: nothing bounds it. ok is false if the lock has reached its
 // end: then nothing has changed.
 func (m *Machine) renewOne(c *consumer, held checkout, d fsm.Millis) (until fsm.Time, ok bool) {
-	seq, of := m.messages.Get(held.handle).seq, holding{c, held.id}
 	m.scratch.steps++
-	if held.lock != 0 {
-		if until, ok = m.locks.renew(held.lock, seq, of, d); !ok {
-			return 0, false
-		}
+	before := held.deadline
+	if until, ok = m.deadlines.renew(&held.grip, m.messages.Get(held.handle).seq, holding{c, held.id}, d); !ok {
+		return 0, false
 	}
-	if held.deadline != 0 {
-		m.timers.letGo(held.deadline, seq)
-		deadline := m.clock.heldDeadline(held.limit)
-		c.held.Edit(key{Seq: held.id}).deadline = deadline
-		m.timers.hold(deadline, seq, of)
-		if held.lock == 0 {
-			until = deadline
-		}
+	if held.deadline != before {
+		c.held.Edit(key{Seq: held.id}).deadline = held.deadline
 	}
 	if g := m.groupOf(held.handle); g != nil && g.hold != nil && g.hold.of.c == c {
 		lock := m.settings.groupLock(c)
@@ -296,5 +274,5 @@ func (m *Machine) startOldest(c *consumer) {
 		return
 	}
 	k, g := c.held.First()
-	m.locks.start(g.lock, m.messages.Get(g.handle).seq, holding{c, k.Seq})
+	m.deadlines.start(g, m.messages.Get(g.handle).seq, holding{c, k.Seq})
 }

@@ -7,12 +7,10 @@ import (
 )
 
 // timers finds what comes next in time: expiries of ready messages and those set aside,
-// scheduled messages and those set aside that become ready, and deliveries that time
-// out. It has no stale entries.
+// and scheduled messages and those set aside that become ready. It has no stale entries.
 //
 // The key of a message is (instant, seq), so that keys are unique and messages
-// with equal instants keep their order of arrival. Deliveries are keyed by the
-// time of held messages, see clock.
+// with equal instants keep their order of arrival.
 //
 // Invariants:
 //
@@ -23,10 +21,9 @@ import (
 //	deferred, m.expireAt ≠ 0}
 //	order = {(expireAt, or never if that is 0, seq) of m : m is ready or returned} if
 //	ordered, except a message that is being offered; otherwise empty
-//	timeouts = {(deadline, seq) of d : d is held or on its way back, d.deadline ≠ 0}
 //
 // Nothing of this is in a snapshot: Restore fills the tables from the instants of
-// messages and deliveries. A queue that is draining or gone has no timers.
+// messages. A queue that is draining or gone has no timers.
 //
 // Adding and removing cost O(log n) plus a move within one block; the first entry
 // costs O(1).
@@ -40,16 +37,6 @@ type timers struct {
 	// order is the order of ready messages, if the queue goes by deadlines.
 	order   sorted[uint32]
 	ordered bool
-	// While a delivery is on its way back, its entry may name a consumer that has
-	// ended, or none after a restore: nothing times out then, see Machine.tick.
-	timeouts sorted[holding]
-}
-
-// holding names one delivery of one consumer. c is a pointer, not an id,
-// because a timeout would otherwise search for the session and the consumer.
-type holding struct {
-	c  *consumer
-	id uint64
 }
 
 // table returns the table for messages in this place; nil: they have no
@@ -143,9 +130,6 @@ func (t *timers) forgetWaiting() {
 	t.order.Clear()
 }
 
-// forgetHeld removes all deliveries.
-func (t *timers) forgetHeld() { t.timeouts.Clear() }
-
 // expiry returns the message that expires first; false: none ever does. Equal
 // instants come in the order of their numbers.
 func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiries) }
@@ -204,34 +188,6 @@ func (t *timers) scheduledSpan() (first, last fsm.Time) {
 	return from.At, till.At
 }
 
-// hold adds a delivery of message seq, if it has a deadline. Requires: the
-// message has no entry here yet.
-func (t *timers) hold(deadline fsm.Time, seq uint64, of holding) {
-	if deadline != 0 {
-		t.timeouts.Put(key{At: deadline, Seq: seq}, of)
-	}
-}
-
-// letGo removes a delivery of message seq that has ended. It does nothing if
-// that was removed before, see takeOverdue.
-func (t *timers) letGo(deadline fsm.Time, seq uint64) {
-	if deadline != 0 {
-		t.timeouts.Remove(key{At: deadline, Seq: seq})
-	}
-}
-
-// held returns the delivery of message seq with this deadline; false: there is
-// none.
-func (t *timers) held(deadline fsm.Time, seq uint64) (holding, bool) {
-	if p := t.timeouts.Get(key{At: deadline, Seq: seq}); p != nil {
-		return *p, true
-	}
-	return holding{}, false
-}
-
-// timeout returns the delivery that times out first; false: none ever does.
-func (t *timers) timeout() (at key, of holding, ok bool) { return firstOf(&t.timeouts) }
-
 // clear removes everything. Whether there is an order stays.
 func (t *timers) clear() { *t = timers{ordered: t.ordered} }
 
@@ -253,7 +209,6 @@ func (t *timers) check(k *checker) {
 	k.that(t.schedules.Len() == k.timed[Scheduled], "%d messages are scheduled, of %d", t.schedules.Len(), k.timed[Scheduled])
 	k.that(t.delays.Len() == k.timed[Delayed], "%d messages are delayed, of %d", t.delays.Len(), k.timed[Delayed])
 	k.that(t.returns.Len() == k.timed[Deferred], "%d deferred messages return, of %d", t.returns.Len(), k.timed[Deferred])
-	k.that(t.timeouts.Len() == k.timeouts, "%d timeouts of %d", t.timeouts.Len(), k.timeouts)
 }
 
 // checkOne checks that message h is in its table if it has an instant.

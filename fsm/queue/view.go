@@ -430,7 +430,7 @@ func (m *Machine) Stats() Stats {
 		Deferred: m.messages.count(Deferred), Parked: m.messages.count(Parked),
 		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
 		Forwarding: m.outbox.underWay(),
-		Consumers:  m.consumers.active(), Sessions: m.sessions.len(), IDs: m.seen.len(), Ended: m.lease.endReason(), Locked: m.locks.len(), Groups: m.groups.stats(), Counters: m.counters,
+		Consumers:  m.consumers.active(), Sessions: m.sessions.len(), IDs: m.seen.len(), Ended: m.lease.endReason(), Locked: m.deadlines.locked(), Groups: m.groups.stats(), Counters: m.counters,
 	}
 }
 
@@ -577,19 +577,11 @@ func (m *Machine) Messages() iter.Seq[Message] {
 			!m.messages.walk(deferredList, yield) || !m.messages.walk(groupedList, yield) || !m.messages.walk(parkedList, yield) {
 			return
 		}
-		for c := range m.consumers.from(0) {
-			if !m.walk(c.id, &c.held, yield) {
-				return
-			}
-		}
-		for _, r := range m.returnings.all() {
-			if !m.walk(r.of, &r.held, yield) {
-				return
-			}
-		}
-		for c := range m.detached.list() {
-			if !m.walk(c.id, &c.held, yield) {
-				return
+		for of, all := range m.holders() {
+			for held := range all.from(0) {
+				if !yield(m.describeHeld(of, &held)) {
+					return
+				}
 			}
 		}
 		if m.messages.walk(outboxList, yield) {
