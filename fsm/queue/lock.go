@@ -437,27 +437,11 @@ func (d *detached) nextEnd() fsm.Time {
 }
 
 // list iterates over all of them. None may come or go meanwhile.
-func (d *detached) list() iter.Seq[*consumer] {
-	return func(yield func(*consumer) bool) {
-		for _, c := range d.all.All() {
-			if !yield(*c) {
-				return
-			}
-		}
-	}
-}
+func (d *detached) list() iter.Seq[*consumer] { return valuesOf(d.all.All()) }
 
 // from iterates over those with a position of at least n in the order of age,
 // which is that of all consumers.
-func (d *detached) from(n uint64) iter.Seq[*consumer] {
-	return func(yield func(*consumer) bool) {
-		for _, c := range d.byAge.From(key{Seq: n}) {
-			if !yield(*c) {
-				return
-			}
-		}
-	}
-}
+func (d *detached) from(n uint64) iter.Seq[*consumer] { return valuesOf(d.byAge.From(key{Seq: n})) }
 
 // describe writes one line for each of them.
 func (d *detached) describe(b *strings.Builder) {
@@ -474,14 +458,6 @@ func (d *detached) save(h *logpb.QueueSnapshot) {
 			Session: c.id.Session.Proto(), Consumer: c.id.Number, Registered: c.registered, Until: int64(c.detachedUntil), Tag: c.tag,
 		})
 	}
-}
-
-// capture appends what they hold; unless keep, it is valid until the next change.
-func (d *detached) capture(keep bool, all []sorted[grip]) []sorted[grip] {
-	for c := range d.list() {
-		all = append(all, c.held.Capture(keep))
-	}
-	return all
 }
 
 // restore is the inverse of save. It returns them in the order of the snapshot.

@@ -11,18 +11,20 @@ const (
 	maxPriority     = 31
 	defaultPriority = 4
 
-	// Lists of a machine: one per priority (0 … maxPriority), and these.
-	returnedList = maxPriority + 1
-	outboxList   = returnedList + 1
-	// Ready messages are only in the lists 0 … returnedList, and in groupedList.
-	scheduledList = outboxList + 1
-	waitingList   = scheduledList + 1
-	purgedList    = waitingList + 1
-	delayedList   = purgedList + 1
-	deferredList  = delayedList + 1
-	groupedList   = deferredList + 1
-	parkedList    = groupedList + 1
-	listCount     = parkedList + 1
+	// Lists of a machine: one per priority (0 … maxPriority) of what is Ready, and one for each
+	// other place. Messages to be handed out are only in the lists 0 … returnedList, and in
+	// groupedList.
+	listsBehind   = maxPriority - int(Ready)
+	returnedList  = listsBehind + int(Returned)
+	outboxList    = listsBehind + int(Outbox)
+	scheduledList = listsBehind + int(Scheduled)
+	waitingList   = listsBehind + int(Waiting)
+	purgedList    = listsBehind + int(Purged)
+	delayedList   = listsBehind + int(Delayed)
+	deferredList  = listsBehind + int(Deferred)
+	groupedList   = listsBehind + int(Grouped)
+	parkedList    = listsBehind + int(Parked)
+	listCount     = listsBehind + placeCount
 
 	// expirationBit of message.head: the payload has an expiration property.
 	expirationBit = 1 << 15
@@ -131,53 +133,27 @@ func (x *message) ref() fsm.Ref { return fsm.Ref{Index: x.index, Offset: x.offse
 // Requires: the place is none of 0 and CheckedOut, which have no list, and the
 // record is not one of those that a purge has moved without touching them.
 func (x *message) list() int {
-	switch x.place {
-	case Returned:
-		return returnedList
-	case Outbox:
-		return outboxList
-	case Scheduled:
-		return scheduledList
-	case Waiting:
-		return waitingList
-	case Purged:
-		return purgedList
-	case Delayed:
-		return delayedList
-	case Deferred:
-		return deferredList
-	case Grouped:
-		return groupedList
-	case Parked:
-		return parkedList
+	if x.place == Ready {
+		return int(x.priority)
 	}
-	return int(x.priority)
+	return listsBehind + int(x.place)
 }
 
 // placeOf is the place of the messages in a list.
 func placeOf(list int) Place {
-	switch list {
-	case returnedList:
-		return Returned
-	case outboxList:
-		return Outbox
-	case scheduledList:
-		return Scheduled
-	case waitingList:
-		return Waiting
-	case delayedList:
-		return Delayed
-	case deferredList:
-		return Deferred
-	case groupedList:
-		return Grouped
-	case parkedList:
-		return Parked
-	case purgedList:
-		return Purged
+	if list <= maxPriority {
+		return Ready
 	}
-	return Ready
+	return Place(list - listsBehind)
 }
+
+// inOrder are the lists that come before what is held in a snapshot and in listings.
+var inOrder = func() (order []int) {
+	for no := maxPriority; no >= 0; no-- {
+		order = append(order, no)
+	}
+	return append(order, returnedList, scheduledList, delayedList, deferredList, groupedList, parkedList)
+}()
 
 // bytes is the size that limits and counts use: properties and body.
 func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&headMask) }

@@ -51,10 +51,12 @@ func (m *Machine) Snapshot() *Snapshot { return m.capture(true) }
 func (m *Machine) capture(keep bool) *Snapshot {
 	s := &Snapshot{
 		head: m.head(), messages: m.messages.capture(keep), ends: m.ends.capture(keep), seen: m.seen.capture(keep),
-		locks: m.deadlines.capture(keep), sessions: m.sessions.capture(keep),
+		locks: m.deadlines.capture(keep), sessions: m.sessions.capture(keep), consumers: m.consumers.capture(),
+		held: make([]sorted[grip], 0, m.consumers.len()),
 	}
-	s.consumers, s.held = m.consumers.capture(keep)
-	s.held = m.detached.capture(keep, m.returnings.capture(keep, s.held))
+	for _, held := range m.holders() {
+		s.held = append(s.held, held.Capture(keep))
+	}
 	return s
 }
 
@@ -103,15 +105,9 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	for _, p := range s.parts {
 		e.head(p)
 	}
-	for no := maxPriority; no >= 0; no-- {
+	for _, no := range inOrder {
 		s.messages.writeList(e, no)
 	}
-	s.messages.writeList(e, returnedList)
-	s.messages.writeList(e, scheduledList)
-	s.messages.writeList(e, delayedList)
-	s.messages.writeList(e, deferredList)
-	s.messages.writeList(e, groupedList)
-	s.messages.writeList(e, parkedList)
 	for i, all := range s.held {
 		for id, held := range all.All() {
 			st := s.messages.fill(&e.message, held.handle)

@@ -200,6 +200,17 @@ func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
 	return k, *p, true
 }
 
+// valuesOf iterates over the values of entries.
+func valuesOf[V any](entries iter.Seq2[key, *V]) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for _, v := range entries {
+			if !yield(*v) {
+				return
+			}
+		}
+	}
+}
+
 // check compares the numbers of entries with the messages and deliveries found;
 // each of these was checked individually when it was found.
 func (t *timers) check(k *checker) {

@@ -568,14 +568,10 @@ func (cs *consumers) describe(c *consumer) Consumer {
 // meanwhile.
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
-		for no := maxPriority; no >= 0; no-- {
+		for _, no := range inOrder {
 			if !m.messages.walk(no, yield) {
 				return
 			}
-		}
-		if !m.messages.walk(returnedList, yield) || !m.messages.walk(scheduledList, yield) || !m.messages.walk(delayedList, yield) ||
-			!m.messages.walk(deferredList, yield) || !m.messages.walk(groupedList, yield) || !m.messages.walk(parkedList, yield) {
-			return
 		}
 		for of, all := range m.holders() {
 			for held := range all.from(0) {
@@ -735,14 +731,8 @@ func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
 			p.lists = append(p.lists, no)
 		}
 		p.lists = append(p.lists, returnedList, groupedList)
-	case Scheduled:
-		p.lists = []int{scheduledList}
-	case Delayed:
-		p.lists = []int{delayedList}
-	case Deferred:
-		p.lists = []int{deferredList}
-	case Parked:
-		p.lists = []int{parkedList}
+	case Scheduled, Delayed, Deferred, Parked:
+		p.lists = []int{listsBehind + int(in)}
 	}
 	return p
 }
