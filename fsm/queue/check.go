@@ -206,24 +206,12 @@ func (m *Machine) String() string {
 // describeCounts writes how many messages are in each place.
 func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	fmt.Fprintf(b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
-	if n := st.Scheduled.Messages; n > 0 {
-		fmt.Fprintf(b, " scheduled=%d", n)
-	}
-	if n := st.Delayed.Messages; n > 0 {
-		fmt.Fprintf(b, " delayed=%d", n)
-	}
-	if n := st.Deferred.Messages; n > 0 {
-		fmt.Fprintf(b, " deferred=%d", n)
-	}
-	if n := st.Parked.Messages; n > 0 {
-		fmt.Fprintf(b, " parked=%d", n)
-	}
-	if n := st.Waiting.Messages; n > 0 {
-		fmt.Fprintf(b, " waiting=%d", n)
-	}
-	if n := purged.Messages; n > 0 {
-		fmt.Fprintf(b, " purged=%d", n)
-	}
+	numberText(b, " scheduled=%d", st.Scheduled.Messages)
+	numberText(b, " delayed=%d", st.Delayed.Messages)
+	numberText(b, " deferred=%d", st.Deferred.Messages)
+	numberText(b, " parked=%d", st.Parked.Messages)
+	numberText(b, " waiting=%d", st.Waiting.Messages)
+	numberText(b, " purged=%d", purged.Messages)
 	b.WriteString("\n")
 }
 
@@ -252,18 +240,21 @@ func (o *outbox) describeDeadLetterTargets(b *strings.Builder) {
 	}
 }
 
+// numberText writes a number with what it is, unless it is 0.
+func numberText[N int | int32 | uint32 | uint64 | fsm.Time](b *strings.Builder, format string, n N) {
+	if n != 0 {
+		fmt.Fprintf(b, format, n)
+	}
+}
+
 func sessionText(id fsm.SessionID) string {
 	return fmt.Sprintf("%d/%d/%d", id.Node, id.Boot, id.Num)
 }
 
 func consumerText(b *strings.Builder, c Consumer) {
 	fmt.Fprintf(b, "consumer %s:%d %s held=%d next=%d", sessionText(c.ID.Session), c.ID.Number, c.Status, c.Held, c.NextDelivery)
-	if c.Prefetch != 0 {
-		fmt.Fprintf(b, " prefetch=%d", c.Prefetch)
-	}
-	if c.Priority != 0 {
-		fmt.Fprintf(b, " priority=%d", c.Priority)
-	}
+	numberText(b, " prefetch=%d", c.Prefetch)
+	numberText(b, " priority=%d", c.Priority)
 	if c.Exclusive {
 		b.WriteString(" exclusive")
 	}
@@ -273,18 +264,10 @@ func consumerText(b *strings.Builder, c Consumer) {
 	if c.NoAck {
 		b.WriteString(" no-ack")
 	}
-	if c.TimedOut > 0 {
-		fmt.Fprintf(b, " late=%d", c.TimedOut)
-	}
-	if c.LateAcks > 0 {
-		fmt.Fprintf(b, " late-acks=%d", c.LateAcks)
-	}
-	if c.LostLocks > 0 {
-		fmt.Fprintf(b, " lost-locks=%d", c.LostLocks)
-	}
-	if c.LateLocks > 0 {
-		fmt.Fprintf(b, " late-locks=%d", c.LateLocks)
-	}
+	numberText(b, " late=%d", c.TimedOut)
+	numberText(b, " late-acks=%d", c.LateAcks)
+	numberText(b, " lost-locks=%d", c.LostLocks)
+	numberText(b, " late-locks=%d", c.LateLocks)
 	b.WriteString("\n")
 }
 
@@ -293,27 +276,19 @@ func messageText(b *strings.Builder, x Message) {
 	if x.Priority != defaultPriority {
 		fmt.Fprintf(b, " priority=%d", x.Priority)
 	}
-	if x.ExpireAt != 0 {
-		fmt.Fprintf(b, " expires=%d", x.ExpireAt)
-	}
+	numberText(b, " expires=%d", x.ExpireAt)
 	if x.Acquired != 0 || x.Failed != 0 {
 		fmt.Fprintf(b, " acquired=%d failed=%d", x.Acquired, x.Failed)
 	}
 	switch x.Place {
 	case CheckedOut:
 		fmt.Fprintf(b, " by %s:%d id=%d", sessionText(x.Holder.Session), x.Holder.Number, x.Delivery)
-		if x.Deadline != 0 {
-			fmt.Fprintf(b, " until=%d", x.Deadline)
-		}
-		if x.LockedUntil != 0 {
-			fmt.Fprintf(b, " locked=%d", x.LockedUntil)
-		}
+		numberText(b, " until=%d", x.Deadline)
+		numberText(b, " locked=%d", x.LockedUntil)
 	case Outbox, Waiting:
 		fmt.Fprintf(b, " letter=%d", x.Letter)
 	case Scheduled, Delayed, Deferred:
-		if x.DueAt != 0 {
-			fmt.Fprintf(b, " due=%d", x.DueAt)
-		}
+		numberText(b, " due=%d", x.DueAt)
 		if x.Deferral != "" {
 			fmt.Fprintf(b, " token=%q", x.Deferral)
 		}

@@ -254,42 +254,6 @@ func (m *Machine) expireNext(eff *fsm.Effects) bool {
 	return true
 }
 
-// resend implements Machine.Held. Cancelled and late notices come even if limit
-// is 0, since effects may be lost. after = 2^64-1 stands for those alone.
-func (m *Machine) resend(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	s := m.sessions.get(to.Session)
-	if s == nil {
-		return
-	}
-	c := s.consumer(to.Number)
-	if c == nil {
-		return
-	}
-	if c.revoked {
-		eff.Cancelled = append(eff.Cancelled, to)
-	}
-	if c.noticed && !c.cancelled {
-		eff.Short = append(eff.Short, to)
-	}
-	if len(c.late) > 0 && !c.cancelled {
-		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
-		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
-		eff.Timeouts = append(eff.Timeouts, t)
-	}
-	if after+1 == 0 {
-		return
-	}
-	for h := range c.held.from(after + 1) {
-		if limit--; limit < 0 {
-			return
-		}
-		d := m.deliver(c, h.id, h.handle, h.lock, eff)
-		if c.isGets() {
-			d.Ready = m.messages.readyCount()
-		}
-	}
-}
-
 // nextDelivery returns the message to hand out next, and to whom; 0: none. It expires due
 // messages that are in the way, and gives up when the command may expire no more.
 //

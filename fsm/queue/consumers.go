@@ -56,18 +56,11 @@ type consumers struct {
 	capacity Capacity // without present; in no snapshot
 }
 
-// newConsumers returns an empty set of consumers. The order of age begins with
-// 1, since 0 means no settlement, see returning.
-func newConsumers(s *shared, ss *sessions, d *detached, gs *leavings, ts *groupTakers, ms *messages) *consumers {
-	return &consumers{shared: s, sessions: ss, detached: d, groups: gs, takers: ts, next: 1, services: services{
-		shared: s, messages: ms, cursors: ms.cursors, general: service{shared: s},
-	}}
-}
-
-// clear removes all consumers. The order of age continues.
+// clear removes all consumers. The order of age begins with 1, since 0 means no
+// settlement, see returning, and continues.
 func (cs *consumers) clear() {
 	cs.services.clear()
-	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: cs.next, capacity: cs.capacity}
+	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: max(cs.next, 1), capacity: cs.capacity}
 }
 
 // inUse reports whether the lease is suspended: there is a consumer, possibly a

@@ -88,11 +88,6 @@ type lastHolder struct {
 	tag string
 }
 
-// newEnds returns an empty record.
-func newEnds(s *shared, e *entries, ms *messages) *ends {
-	return &ends{shared: s, entries: e, messages: ms, next: 1}
-}
-
 // limit is how many records are kept.
 func (en *ends) limit() int { return max(en.settings.ends, en.least) }
 
@@ -100,8 +95,11 @@ func (en *ends) limit() int { return max(en.settings.ends, en.least) }
 func (en *ends) keep(n int) { en.least = n }
 func (en *ends) kept() int  { return en.least }
 
-// clear removes all records. Numbers are not used again.
-func (en *ends) clear() { en.ring.Clear() }
+// clear removes all records. Numbers begin with 1, and are not used again.
+func (en *ends) clear() {
+	en.ring.Clear()
+	en.next = max(en.next, 1)
+}
 
 // trim removes the oldest records beyond the limit.
 func (en *ends) trim() {

@@ -35,12 +35,6 @@ type lease struct {
 	reason QueueEnd
 }
 
-// newLease returns the lease of an unused queue. It begins with the first
-// entry.
-func newLease(s *shared, t *timers, ms *messages, cs *consumers) *lease {
-	return &lease{shared: s, timers: t, messages: ms, consumers: cs}
-}
-
 // phase goes from Active to Draining to Gone, or directly to Gone, and never
 // back.
 func (l *lease) phase() Phase { return l.life }

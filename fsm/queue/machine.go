@@ -81,15 +81,17 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.takers = newGroupTakers(m.shared)
 	m.groups = &leavings{groups: newGroups(m.shared, m.takers)}
 	m.cursors = &cursors{shared: m.shared, timers: m.timers}
-	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups.groups, m.cursors)
+	m.messages = &messages{shared: m.shared, timers: m.timers, entries: m.entries, labels: m.labels, groups: m.groups.groups, cursors: m.cursors}
 	m.aside = &aside{shared: m.shared, timers: m.timers, messages: m.messages}
 	m.seen = &seen{shared: m.shared}
-	m.ends = newEnds(m.shared, m.entries, m.messages)
-	m.outbox = newOutbox(m.shared, m.messages, m.ends)
-	m.sessions = newSessions(m.shared)
+	m.ends = &ends{shared: m.shared, entries: m.entries, messages: m.messages}
+	m.outbox = &outbox{shared: m.shared, messages: m.messages, ends: m.ends}
+	m.sessions = &sessions{shared: m.shared}
 	m.deadlines, m.detached = &deadlines{shared: m.shared}, &detached{shared: m.shared}
-	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, m.takers, m.messages)
-	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
+	m.consumers = &consumers{shared: m.shared, sessions: m.sessions, detached: m.detached, groups: m.groups, takers: m.takers, services: services{
+		shared: m.shared, messages: m.messages, cursors: m.cursors, general: service{shared: m.shared},
+	}}
+	m.lease = &lease{shared: m.shared, timers: m.timers, messages: m.messages, consumers: m.consumers}
 	m.returnings = &returnings{messages: m.messages, groups: m.groups}
 	m.clear()
 	return m
@@ -288,17 +290,6 @@ func PositionOf(m *Machine, id fsm.SessionID) Position {
 // Requires: 1 ≤ cmd.Seq < PositionOf(m, id).Next.
 func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	return m.repeat(m.sessions.get(id), cmd, eff)
-}
-
-// Held appends the first deliveries, up to limit, that a consumer holds with an
-// ID above after, ascending. It also appends the notice of deliveries that were
-// taken back and are not settled, since that may have been lost. Number 0
-// stands for the gets of a session.
-//
-// It changes no state and resets no deadline, so only the replica that is asked
-// runs it. An unknown session or consumer has nothing: eff stays as it is.
-func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	m.resend(to, after, limit, eff)
 }
 
 // apply performs one command of an active queue. s is the session of the

@@ -54,17 +54,11 @@ type messages struct {
 	named   map[string]uint32 // scheduled messages that have a name
 }
 
-// newMessages returns an empty set of messages. Numbers begin with 1. It shares
-// t, e, l, gs and cs, which it keeps up to date.
-func newMessages(s *shared, t *timers, e *entries, l *labels, gs *groups, cs *cursors) *messages {
-	return &messages{shared: s, timers: t, entries: e, labels: l, groups: gs, cursors: cs, next: 1, named: map[string]uint32{}}
-}
-
-// clear removes all messages. Timers, entries and labels are cleared by the
-// machine.
+// clear removes all messages. Numbers begin with 1, and none is used again. Timers, entries
+// and labels are cleared by the machine.
 func (ms *messages) clear() {
 	ms.cursors.clear()
-	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, labels: ms.labels, groups: ms.groups, cursors: ms.cursors, next: ms.next, named: map[string]uint32{}}
+	*ms = messages{shared: ms.shared, timers: ms.timers, entries: ms.entries, labels: ms.labels, groups: ms.groups, cursors: ms.cursors, next: max(ms.next, 1), named: map[string]uint32{}}
 }
 
 // add makes a record for a new message, in no place, and assigns its number. head

@@ -66,15 +66,10 @@ type deadLetterTarget struct {
 	gone      bool          // the queue no longer exists, and some transfers are still pending
 }
 
-// newOutbox returns an empty outbox. Letters are numbered from 1.
-func newOutbox(s *shared, ms *messages, en *ends) *outbox {
-	return &outbox{shared: s, messages: ms, ends: en, next: 1}
-}
-
-// clear removes all letters and targets when the queue ends. Numbers are not
-// reused.
+// clear removes all letters and targets when the queue ends. Numbers begin with 1, and are
+// not reused.
 func (o *outbox) clear() {
-	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, next: o.next}
+	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, next: max(o.next, 1)}
 }
 
 // nextLetter is the number of the next letter.

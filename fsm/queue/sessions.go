@@ -44,13 +44,6 @@ type sessions struct {
 	suspected []suspicion
 }
 
-// newSessions returns an empty set of sessions.
-func newSessions(s *shared) *sessions {
-	ss := &sessions{shared: s}
-	ss.clear()
-	return ss
-}
-
 // clear removes all sessions and the memory of ended ones.
 func (ss *sessions) clear() {
 	*ss = sessions{shared: ss.shared, byID: map[fsm.SessionID]*session{}, isEnded: map[fsm.SessionID]bool{}}
@@ -239,12 +232,12 @@ func (ss *sessions) ids() []fsm.SessionID {
 	return ids
 }
 
-// nodes lists the lives of nodes that have sessions, ascending. Queues that
-// forward dead letters are on no node.
-func (ss *sessions) nodes() []Boot {
+// nodes lists the lives of nodes that have sessions and at least so many consumers or gets,
+// ascending. Queues that forward dead letters are on no node, and have none.
+func (ss *sessions) nodes(consumers int) []Boot {
 	var boots []Boot
 	for _, l := range ss.lives.From(key{At: 1}) {
-		if !(*l).over {
+		if !(*l).over && (*l).consumers >= consumers {
 			boots = append(boots, (*l).of)
 		}
 	}
@@ -277,18 +270,6 @@ func (ss *sessions) firstDown() *life {
 		}
 	}
 	panic("no node is down")
-}
-
-// consumerNodes lists the lives of nodes that have consumers or gets,
-// ascending.
-func (ss *sessions) consumerNodes() []Boot {
-	var boots []Boot
-	for _, l := range ss.lives.All() {
-		if (*l).consumers > 0 && !(*l).over {
-			boots = append(boots, (*l).of)
-		}
-	}
-	return boots
 }
 
 // A stream begins only with a command that was made at most beginWithin before

@@ -613,14 +613,14 @@ func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 
 // SessionNodes lists the lives of nodes that have sessions, ascending. Queues
 // that forward dead letters are on no node.
-func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes() }
+func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes(0) }
 
 // SuspectedNodes lists the lives of nodes that are suspected, ascending.
 func (m *Machine) SuspectedNodes() []Boot { return m.sessions.suspectedNodes() }
 
 // ConsumerNodes lists the lives of nodes that have consumers or gets,
 // ascending.
-func (m *Machine) ConsumerNodes() []Boot { return m.sessions.consumerNodes() }
+func (m *Machine) ConsumerNodes() []Boot { return m.sessions.nodes(1) }
 
 // Sources lists up to limit queues with a session that forwards dead letters
 // here, with an id above after, ascending.
@@ -656,15 +656,49 @@ func (m *Machine) Index() uint64 { return m.entries.last() }
 // Newest returns the number of the newest delivery of a consumer; 0: there is
 // none, or no such consumer. It counts all deliveries so far, settled or not.
 func (m *Machine) Newest(of fsm.ConsumerID) uint64 {
-	s := m.sessions.get(of.Session)
-	if s == nil {
-		return 0
+	if s := m.sessions.get(of.Session); s != nil && s.consumer(of.Number) != nil {
+		return s.consumer(of.Number).next - 1
 	}
-	c := s.consumer(of.Number)
-	if c == nil {
-		return 0
+	return 0
+}
+
+// Held appends the first deliveries, up to limit, that a consumer holds with an
+// ID above after, ascending; none if after is 2^64-1. It also appends the notices that it
+// was cancelled, is short of credit, and has deliveries that were taken back and are not
+// settled, whatever the limit, since effects may be lost. Number 0 stands for the gets of
+// a session.
+//
+// It changes no state and resets no deadline, so only the replica that is asked
+// runs it. An unknown session or consumer has nothing: eff stays as it is.
+func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
+	s := m.sessions.get(to.Session)
+	if s == nil || s.consumer(to.Number) == nil {
+		return
 	}
-	return c.next - 1
+	c := s.consumer(to.Number)
+	if c.revoked {
+		eff.Cancelled = append(eff.Cancelled, to)
+	}
+	if c.noticed && !c.cancelled {
+		eff.Short = append(eff.Short, to)
+	}
+	if len(c.late) > 0 && !c.cancelled {
+		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
+		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
+		eff.Timeouts = append(eff.Timeouts, t)
+	}
+	if after+1 == 0 {
+		return
+	}
+	for h := range c.held.from(after + 1) {
+		if limit--; limit < 0 {
+			return
+		}
+		d := m.deliver(c, h.id, h.handle, h.lock, eff)
+		if c.isGets() {
+			d.Ready = m.messages.readyCount()
+		}
+	}
 }
 
 // Activity returns when the queue was last active, and whether it is in use all
