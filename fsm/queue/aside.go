@@ -31,9 +31,22 @@ type aside struct {
 // clear forgets all tokens. The messages are cleared or purged by their part.
 func (p *aside) clear() { p.tokens = nil }
 
-// delay makes message h, which is in no place, wait until an instant. Requires:
-// until ≥ 1. take is the inverse.
-func (p *aside) delay(h uint32, until fsm.Time) { p.put(h, Delayed, until, "") }
+// delay sets a message aside that goes back, and reports whether it has to wait. A due
+// time of its own takes precedence over the settings; one that has passed means at once.
+// take is the inverse.
+func (p *aside) delay(held checkout, due fsm.Time) bool {
+	if due == 0 {
+		due = p.clock.now()
+		if wait := p.settings.backoff.after(p.messages.Get(held.handle), held.failed && !held.lapsed, p.id); wait != 0 {
+			due = p.clock.deadline(wait)
+		}
+	}
+	if due <= p.clock.now() {
+		return false
+	}
+	p.put(held.handle, Delayed, due, "")
+	return true
+}
 
 // put sets message h aside, which is in no place. Its expiry, if it has one, is
 // in expireAt.
@@ -132,7 +145,7 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 		return fsm.NotFound, 0
 	}
 	m.lift(taken)
-	m.noteHolder(taken, c.id, c.tag)
+	m.scratch.noteHolder(taken, c.id, c.tag)
 	h := taken[0].handle
 	m.scratch.taken = taken[:0]
 	x := m.messages.Mut(h)
@@ -268,8 +281,8 @@ func (m *Machine) unparkOne(h uint32) {
 // unparks reports whether messages are parked that the settings do not park: dead
 // letters have somewhere to go, or there is no limit. With a limit that somebody has
 // set they stay, since it would drop them.
-func (m *Machine) unparks() bool {
-	return m.messages.head(parkedList) != 0 && (m.settings.DeliveryLimit < 0 || m.outbox.strategy() != Dropped)
+func (o *outbox) unparks() bool {
+	return o.messages.head(parkedList) != 0 && (o.settings.DeliveryLimit < 0 || o.strategy() != Dropped)
 }
 
 // settleParked ends the parking of messages that the settings do not park, those
@@ -280,7 +293,7 @@ func (m *Machine) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
 	if kind == logpb.Command_TICK {
 		n = m.bounds.Back()
 	}
-	for ; n > 0 && m.unparks(); n-- {
+	for ; n > 0 && m.outbox.unparks(); n-- {
 		if k, _, ok := m.timers.expiry(); ok && k.At <= m.clock.now() {
 			return // the next tick goes on
 		}

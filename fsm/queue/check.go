@@ -191,7 +191,7 @@ func (m *Machine) String() string {
 		consumerText(&b, c)
 	}
 	m.detached.describe(&b)
-	m.describeLost(&b)
+	m.returnings.describe(&b)
 	if n := m.sessions.toEnd(); n > 0 {
 		fmt.Fprintf(&b, "ending %d\n", n)
 	}
@@ -215,9 +215,9 @@ func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	b.WriteString("\n")
 }
 
-// describeLost writes what is on its way back, one line a holder.
-func (m *Machine) describeLost(b *strings.Builder) {
-	for _, r := range m.returnings.all() {
+// describe writes what is on its way back, one line a holder.
+func (rs *returnings) describe(b *strings.Builder) {
+	for _, r := range rs.all() {
 		fmt.Fprintf(b, "returning %d of %s:%d", r.held.Len(), sessionText(r.of.Session), r.of.Number)
 		switch {
 		case r.order != 0:

@@ -43,7 +43,7 @@ func (m *Machine) assign(eff *fsm.Effects) {
 		m.deliver(c, id, h, lock, eff)
 		m.consumers.handedOut(c)
 	}
-	m.passOver() // NextDue is exact
+	m.consumers.passOver() // NextDue is exact
 	m.consumers.tellShort(m.messages.readyCount(), eff)
 }
 
@@ -112,17 +112,6 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 	return d
 }
 
-// take removes the deliveries first … last from what c holds and appends them
-// to scratch.taken.
-//
-// Ensures: the messages are in no held, and still CheckedOut and in deadlines. The
-// caller lifts them, or makes them part of a returning, within the same command.
-func (m *Machine) take(c *consumer, first, last uint64) {
-	before := len(m.scratch.taken)
-	m.scratch.taken = c.held.take(first, last, m.scratch.taken)
-	m.consumers.holds(c, before-len(m.scratch.taken))
-}
-
 // lift removes messages that nobody holds any more from the counts of held
 // messages. They are then in no place.
 //
@@ -175,7 +164,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
 	}
 	c := s.consumer(0)
-	h := m.firstForGet(c, eff)
+	h, _ := m.unexpired(eff, func() uint32 { return m.nextForGet(c) }, m.mayGive)
 	switch {
 	case h == 0 && m.mayHave(c):
 		return fsm.Result{Code: fsm.NotYet}
@@ -194,7 +183,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if cmd.GetNoAck() {
 		d.LockedUntil, d.LockRemaining = 0, 0
 		m.scratch.taken = m.scratch.taken[:0]
-		m.take(c, id, id)
+		m.consumers.take(c, id, id)
 		m.renewGroups(c, nil)
 		m.ack(m.scratch.taken, eff)
 		m.scratch.taken = m.scratch.taken[:0]
@@ -262,7 +251,7 @@ func (m *Machine) expireNext(eff *fsm.Effects) bool {
 // to scratch.budget; what has expired is in eff.
 func (m *Machine) nextDelivery(eff *fsm.Effects) (uint32, *consumer) {
 	for {
-		m.passOver()
+		m.consumers.passOver()
 		h, c := m.candidate()
 		if h == 0 || m.mayGive(h) {
 			return h, c
@@ -309,61 +298,28 @@ func (m *Machine) candidate() (h uint32, c *consumer) {
 	return h, c
 }
 
-// passOver finds the next message for the least demanding consumer with credit, as
-// far as the command may.
-func (m *Machine) passOver() {
-	if !m.cursors.any() {
-		return
-	}
-	if least, ok := m.consumers.leastServed(); ok {
-		m.cursors.passOver(least, m.messages)
-	}
-}
-
-// firstForGet is like first for a get of c, which may be nil.
-func (m *Machine) firstForGet(c *consumer, eff *fsm.Effects) uint32 {
+// unexpired returns the message that next finds, once it may go; 0: there is none. It
+// expires due messages that are in the way; ok is false if the command may expire no more.
+func (m *Machine) unexpired(eff *fsm.Effects, next func() uint32, mayGo func(uint32) bool) (h uint32, ok bool) {
 	for {
-		h := m.nextForGet(c)
-		if h == 0 || m.mayGive(h) {
-			return h
-		}
-		if !m.expireNext(eff) {
-			return 0
-		}
-	}
-}
-
-// nextForwarded returns the message of no group that is next; 0: none. It expires due
-// messages that are in the way, and gives up when the command may expire no more.
-func (m *Machine) nextForwarded(eff *fsm.Effects) uint32 {
-	for {
-		h := m.messages.nextReady()
-		if h == 0 || m.mayGo(h) {
-			return h
-		}
-		if !m.expireNext(eff) {
-			return 0
-		}
-	}
-}
-
-// oldestReady returns the message that a queue drops that is too long: the one to be
-// handed out next of those of no group, or the oldest of groups if that is older,
-// whoever holds its group and whatever it waits for; 0: nothing is ready. It expires due messages that are in the way; ok is false if the command may
-// expire no more.
-func (m *Machine) oldestReady(eff *fsm.Effects) (h uint32, ok bool) {
-	for {
-		h = m.messages.nextReady()
-		if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.Get(g).seq < m.messages.Get(h).seq) {
-			h = g
-		}
-		if h == 0 || m.mayGo(h) && !m.doomed(h) {
+		if h = next(); h == 0 || mayGo(h) {
 			return h, true
 		}
 		if !m.expireNext(eff) {
 			return 0, false
 		}
 	}
+}
+
+// oldestReady returns the message that a queue drops that is too long, due or not: the one
+// to be handed out next of those of no group, or the oldest of groups if that is older,
+// whoever holds its group and whatever it waits for; 0: nothing is ready.
+func (m *Machine) oldestReady() uint32 {
+	h := m.messages.nextReady()
+	if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.Get(g).seq < m.messages.Get(h).seq) {
+		return g
+	}
+	return h
 }
 
 // holders iterates over all tables of deliveries: by consumer, what is on its way back, and

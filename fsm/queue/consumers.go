@@ -87,6 +87,17 @@ func (cs *consumers) holds(c *consumer, n int) {
 	}
 }
 
+// take removes the deliveries first … last from what c holds and appends them
+// to scratch.taken.
+//
+// Ensures: the messages are in no held, and still CheckedOut and in deadlines. The
+// caller lifts them, or makes them part of a returning, within the same command.
+func (cs *consumers) take(c *consumer, first, last uint64) {
+	before := len(cs.scratch.taken)
+	cs.scratch.taken = c.held.take(first, last, cs.scratch.taken)
+	cs.holds(c, before-len(cs.scratch.taken))
+}
+
 // order returns the next position in the order of age, for a pending
 // settlement.
 func (cs *consumers) order() uint64 {
@@ -353,6 +364,17 @@ func (cs *consumers) anyServed() bool { return cs.services.any() }
 // asks for; false: none has credit. What that one cannot have nobody can have.
 func (cs *consumers) leastServed() (fsm.Millis, bool) { return cs.services.least() }
 
+// passOver finds the next message for the least demanding consumer with credit, as
+// far as the command may.
+func (cs *consumers) passOver() {
+	if !cs.services.demand() {
+		return
+	}
+	if least, ok := cs.leastServed(); ok {
+		cs.services.passOver(least)
+	}
+}
+
 // nextServed returns the consumer that is handed message h, which is the next one
 // for the least demanding that has credit. It does not move it: handedOut does.
 func (cs *consumers) nextServed(h uint32) *consumer { return cs.services.next(h) }
@@ -362,6 +384,38 @@ func (cs *consumers) nextServed(h uint32) *consumer { return cs.services.next(h)
 func (cs *consumers) handedOut(c *consumer) {
 	cs.services.suspend(c)
 	cs.refresh(c)
+}
+
+// timeOut suspends c because of deliveries that it held too long, and adds them to
+// scratch.taken.
+//
+// Requires: due is not empty, all of c, ascending by id, and not in c.held.
+// Ensures: once c is refreshed, it is in no ring until everything in c.late is
+// settled.
+func (cs *consumers) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
+	late := make([]lateness, len(due))
+	by := cs.scratch.holder(c.id, c.tag)
+	for i, d := range due {
+		d.held.by = by
+		late[i] = lateness{d.held.id, d.held.since, d.held.limit}
+		cs.scratch.taken = append(cs.scratch.taken, d.held)
+	}
+	t := fsm.Timeout{To: c.id, Tag: c.tag, First: len(c.late) == 0 && c.lateAcks == 0 && !c.cancelled}
+	t.Deliveries, t.Limit, t.Held = describeLate(late, cs.clock.now())
+	eff.Timeouts = append(eff.Timeouts, t)
+	cs.counters.TimedOut += uint64(len(late))
+	c.late = slices.Concat(c.late, late)
+	slices.SortFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) })
+	cs.contest()
+}
+
+// settledLate counts and reports what c has settled although it was taken back.
+func (cs *consumers) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
+	notice := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
+	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, cs.clock.now())
+	eff.LateAcks = append(eff.LateAcks, notice)
+	c.lateAcks += uint64(len(late))
+	cs.counters.LateAcks += uint64(len(late))
 }
 
 // nodeSuspected begins or ends the suspicion of a node.

@@ -306,11 +306,8 @@ func (en *ends) restore(st *logpb.EndState) error {
 func (en *ends) restoreAll(r *bufio.Reader, buf *bytes.Buffer, n uint64) error {
 	for range n {
 		var st logpb.EndState
-		if err := readRecord(r, buf); err != nil {
-			return noEOF(err)
-		}
-		if err := st.UnmarshalVT(buf.Bytes()); err != nil {
-			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		if err := readRecord(r, buf, st.UnmarshalVT); err != nil {
+			return err
 		}
 		if err := en.restore(&st); err != nil {
 			return err

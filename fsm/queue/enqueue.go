@@ -72,7 +72,10 @@ func (m *Machine) takeIn(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	}
 	ttl := m.settings.messageTTL(cmd.TtlPlusOne, cmd.TtlCeilingPlusOne)
 	if ttl.Given && ttl.Value > 0 && cmd.TtlFrom > 0 && m.expiry(cmd.TtlFrom, ttl.Value) <= m.clock.now() {
-		return m.enqueueExpired(meta, cmd, due, eff)
+		h := m.store(meta, cmd, due, eff) // it has expired on its way
+		m.counters.Enqueued++
+		m.outbox.die(h, logpb.Death_EXPIRED, eff)
+		return fsm.OK
 	}
 	now := ttl.Given && ttl.Value == 0
 	full := !now && m.full(cmd, 0)
@@ -103,14 +106,6 @@ func (m *Machine) takeIn(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 		m.messages.watch(h) // no other message needs m
 	}
 	m.counters.Enqueued++
-	return fsm.OK
-}
-
-// enqueueExpired takes in a message that has expired on its way.
-func (m *Machine) enqueueExpired(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, eff *fsm.Effects) fsm.Code {
-	h := m.store(meta, cmd, due, eff)
-	m.counters.Enqueued++
-	m.outbox.die(h, logpb.Death_EXPIRED, eff)
 	return fsm.OK
 }
 
@@ -274,7 +269,7 @@ func (m *Machine) tooLong() bool {
 // the queue is within its limits, or tooLong makes NextDue be at once.
 func (m *Machine) trim(eff *fsm.Effects) {
 	for n := m.bounds.Drops; n > 0 && m.tooLong(); n-- {
-		h, ok := m.oldestReady(eff)
+		h, ok := m.unexpired(eff, m.oldestReady, func(h uint32) bool { return m.mayGo(h) && !m.doomed(h) })
 		switch {
 		case !ok:
 			return

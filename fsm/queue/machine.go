@@ -245,7 +245,7 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 // hasWork reports whether a command has left something to do.
 func (m *Machine) hasWork() bool {
 	return m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() ||
-		m.groups.doomed() != 0 || m.unparks() || m.serves()
+		m.groups.doomed() != 0 || m.outbox.unparks() || m.serves()
 }
 
 // serves reports whether there is a message to hand out or to forward.
@@ -565,6 +565,14 @@ type scratch struct {
 func (s *scratch) holder(id fsm.ConsumerID, tag string) uint32 {
 	s.holders = append(s.holders, lastHolder{id, tag})
 	return uint32(len(s.holders))
+}
+
+// noteHolder notes who held deliveries.
+func (s *scratch) noteHolder(taken []checkout, id fsm.ConsumerID, tag string) {
+	by := s.holder(id, tag)
+	for i := range taken {
+		taken[i].by = by
+	}
 }
 
 // heldBy sets by for a message of taken or overdue.

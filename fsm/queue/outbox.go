@@ -728,7 +728,7 @@ const maxHops = 4
 // something is left.
 func (m *Machine) forward(eff *fsm.Effects) {
 	for m.settings.forwards() && m.scratch.handOuts > 0 && !m.sessions.isEnding() {
-		h := m.nextForwarded(eff)
+		h, _ := m.unexpired(eff, m.messages.nextReady, m.mayGo)
 		if h == 0 {
 			return
 		}

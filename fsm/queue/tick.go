@@ -72,7 +72,7 @@ func (m *Machine) takeOverdue() []overdue {
 			continue
 		}
 		m.scratch.taken = m.scratch.taken[:0]
-		m.take(of.c, of.id, of.id)
+		m.consumers.take(of.c, of.id, of.id)
 		held := m.scratch.taken[0]
 		if g := m.groupOf(held.handle); g != nil {
 			m.groups.forget(g, of.c.id, of.id)
@@ -107,7 +107,7 @@ func (m *Machine) takenBack(c *consumer, due []overdue, eff *fsm.Effects) {
 		m.scratch.taken = append(m.scratch.taken, d.held)
 	}
 	if len(late) > 0 {
-		m.timeOut(c, late, eff)
+		m.consumers.timeOut(c, late, eff)
 	}
 }
 
@@ -119,29 +119,6 @@ func (m *Machine) endDetached() {
 		m.detached.remove(c)
 		m.detach(c, true)
 	}
-}
-
-// timeOut suspends c because of deliveries that it held too long, and adds them to
-// scratch.taken.
-//
-// Requires: due is not empty, all of c, ascending by id, and not in c.held.
-// Ensures: once c is refreshed, it is in no ring until everything in c.late is
-// settled.
-func (m *Machine) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
-	late := make([]lateness, len(due))
-	by := m.scratch.holder(c.id, c.tag)
-	for i, d := range due {
-		d.held.by = by
-		late[i] = lateness{d.held.id, d.held.since, d.held.limit}
-		m.scratch.taken = append(m.scratch.taken, d.held)
-	}
-	t := fsm.Timeout{To: c.id, Tag: c.tag, First: len(c.late) == 0 && c.lateAcks == 0 && !c.cancelled}
-	t.Deliveries, t.Limit, t.Held = describeLate(late, m.clock.now())
-	eff.Timeouts = append(eff.Timeouts, t)
-	m.counters.TimedOut += uint64(len(late))
-	c.late = slices.Concat(c.late, late)
-	slices.SortFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) })
-	m.consumers.contest()
 }
 
 // compare is cmp.Compare, for sorting by one value.
