@@ -344,16 +344,6 @@ func (m *Machine) holders() iter.Seq2[fsm.ConsumerID, *held] {
 	}
 }
 
-// describeHeld describes a message that is held, for listings.
-func (m *Machine) describeHeld(of fsm.ConsumerID, held *checkout) Message {
-	d := m.messages.describe(held.handle)
-	d.Holder, d.Delivery, d.Deadline = of, held.id, m.clock.heldUntil(held.deadline)
-	if m.lease.phase() == Active {
-		d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(held.lock))
-	}
-	return d
-}
-
 // restoreHeld gives message h, which is checked out, to its holder: a consumer, an
 // entry of what is on its way back, or a detached consumer, numbered in this
 // order.

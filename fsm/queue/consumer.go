@@ -12,6 +12,24 @@ import (
 // prefetch counts as this.
 const maxCredit = fsm.MaxHeld
 
+// Status is the status of a consumer.
+type Status uint8
+
+const (
+	// Up consumers are served while they have credit.
+	Up Status = iota
+	// TimedOut consumers get nothing until they have settled what was taken
+	// back from them.
+	TimedOut
+	// Cancelled consumers only settle what they hold, or held.
+	Cancelled
+	// Quiescing consumers get nothing new, because a consumer with a higher
+	// priority takes over once they hold nothing.
+	Quiescing
+	// Suspected consumers get nothing because their node is suspected.
+	Suspected
+)
+
 // consumer is one registered consumer, or the gets of a session (number 0).
 // consumers maintains its tables and its service, deliveries what it holds and
 // what is late. Its session decides whether it can be found.

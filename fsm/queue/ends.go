@@ -408,3 +408,12 @@ func (e Ends) From(number uint64, yield func(End) bool) {
 		}
 	}
 }
+
+// OfLetter returns the record of a letter; false: there is none.
+func (e Ends) OfLetter(letter uint64) (End, bool) {
+	i := e.of.ofLetter(letter)
+	if i < 0 {
+		return End{}, false
+	}
+	return e.of.ring.Item(i).shown(e.of.next - uint64(e.of.ring.Len()) + uint64(i)), true
+}

@@ -9,6 +9,33 @@ import (
 // that, the letters that are left count as dropped.
 const drainTimeout fsm.Millis = 60_000
 
+// Phase is the phase of a queue's life. The values are in snapshots.
+type Phase uint8
+
+const (
+	// Active queues are in service.
+	Active Phase = iota
+	// Draining queues have ended; only their outbox is still forwarded.
+	Draining
+	// Gone queues hold nothing.
+	Gone
+)
+
+// QueueEnd is why a queue has ended by itself.
+type QueueEnd uint8
+
+const (
+	NotEnded  QueueEnd = iota // or it was deleted
+	LeaseOver                 // it was unused for longer than its lease
+	IdleOver                  // it was idle for too long
+	Abandoned                 // its last consumer has gone
+)
+
+// String is the argument that has ended the queue; empty: none.
+func (e QueueEnd) String() string {
+	return [...]string{"", "x-expires", "x-auto-delete-on-idle", "auto-delete"}[min(e, Abandoned)]
+}
+
 // lease is the life of the queue: when it was last used, when it ends because
 // it is unused, and its phase after that. Use renews the lease; activity is use
 // and everything else that keeps a queue from being idle.

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"fmt"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
 	"github.com/quorate/quorate/proto/logpb"
@@ -193,6 +195,26 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	return r
 }
 
+// Due is a kind of deadline.
+type Due uint8
+
+const (
+	// NothingDue means that there is no deadline.
+	NothingDue Due = iota
+	// ExpiryDue: a message expires.
+	ExpiryDue
+	// TimeoutDue: a delivery has been held for too long.
+	TimeoutDue
+	// LockDue: a lock ends.
+	LockDue
+	// LeaseDue: the queue ends.
+	LeaseDue
+	// ScheduleDue: a message becomes ready.
+	ScheduleDue
+	// WorkDue: a command has left work, which is due at once.
+	WorkDue
+)
+
 // NextDeadline implements fsm.Machine.
 func (m *Machine) NextDeadline() fsm.Time {
 	next, _ := m.NextDue()
@@ -259,27 +281,6 @@ func (m *Machine) serves() bool {
 func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Gone = eff.Gone || m.lease.phase() == Gone
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
-}
-
-// Position is where the stream of a session stands.
-type Position struct {
-	Next uint64 // number of the next command; 0: the queue has no such session
-	Call uint64 // number of the last synchronous command; 0: there was none
-	// Ended: the session is known to have ended, and no command begins it again.
-	Ended bool
-	// Over: the queue serves no sessions any more, and answers each command alike.
-	Over bool
-}
-
-// PositionOf returns where the stream of a session stands. O(1).
-func PositionOf(m *Machine, id fsm.SessionID) Position {
-	if m.lease.phase() != Active {
-		return Position{Over: true}
-	}
-	if s := m.sessions.get(id); s != nil {
-		return Position{Next: s.next, Call: s.last.seq}
-	}
-	return Position{Ended: m.sessions.hasEnded(id)}
 }
 
 // AnswerAgain returns the answer to a command that has been performed before, as its
@@ -599,6 +600,102 @@ func (s *scratch) end() {
 		clear(s.holders)
 		s.holders = s.holders[:0]
 	}
+}
+
+// Deaths counts messages by the reason of their death, from EXPIRED on, and by
+// disposition.
+type Deaths [logpb.Death_MAXHOPS][AtLeastOnce + 1]uint64
+
+// Counters only grow. They are part of the replicated state. They are equal on
+// all replicas, and a repeated command counts only in Duplicates.
+type Counters struct {
+	Enqueued, Delivered, Redelivered       uint64
+	Acked, Requeued                        uint64
+	Expired, DeadLettered, DeadDropped     uint64
+	TimedOut, LateAcks, Purged, Duplicates uint64
+	// Refused counts publishes refused by a length limit, or by a schedule
+	// name.
+	Refused uint64
+	// Scheduled counts messages that were scheduled, Unscheduled those cancelled,
+	// replaced by others of their names, or purged before they became due.
+	Scheduled, Unscheduled uint64
+	Cancelled, Replaced    uint64 // of Unscheduled
+	// AckedExpired counts messages that were acked although they had expired
+	// meanwhile.
+	AckedExpired uint64
+	// Unroutable counts messages of a delayed exchange that had no route when
+	// due.
+	Unroutable uint64
+	// DeadConfirmed counts letters that have arrived, DeadDropped those that no
+	// target has, DeadRefused transfers (not letters) that a target has
+	// refused. Forwarded counts the messages that have arrived at all queues to
+	// which the queue forwards them; they are no letters.
+	DeadConfirmed, DeadRefused uint64
+	Forwarded                  uint64
+	// Deaths counts by reason and disposition.
+	Deaths       Deaths
+	LocksLost    uint64 // locks that ended before their delivery was settled
+	LocksRenewed uint64 // on request
+	LateLocks    uint64 // settlements of deliveries whose lock had ended
+	GroupsTaken  uint64 // how often a consumer got a group
+	GroupsLost   uint64 // how often its lock ended
+	Deferred     uint64 // deliveries that ended in a deferral
+	Kicked       uint64 // messages that were retried before their time
+	Parked       uint64 // messages that have exceeded the default delivery limit
+	Unparked     uint64 // of those: became ready again
+	SameID       uint64 // publishes that were duplicates of messages
+	IDsForgotten uint64 // within the window against duplicates, since there were too many
+}
+
+// fields lists the counters, but for Deaths, each with what has it in a snapshot.
+func (c *Counters) fields(st *logpb.QueueCounters) [][2]*uint64 {
+	return [][2]*uint64{
+		{&c.Enqueued, &st.Enqueued}, {&c.Delivered, &st.Delivered}, {&c.Redelivered, &st.Redelivered},
+		{&c.Acked, &st.Acked}, {&c.Requeued, &st.Requeued},
+		{&c.Expired, &st.Expired}, {&c.DeadLettered, &st.DeadLettered}, {&c.DeadDropped, &st.DeadDropped},
+		{&c.TimedOut, &st.TimedOut}, {&c.LateAcks, &st.LateAcks}, {&c.Purged, &st.Purged}, {&c.Duplicates, &st.Duplicates},
+		{&c.Refused, &st.Refused}, {&c.Scheduled, &st.Scheduled}, {&c.Unscheduled, &st.Unscheduled},
+		{&c.Cancelled, &st.Cancelled}, {&c.Replaced, &st.Replaced}, {&c.AckedExpired, &st.SettledExpired}, {&c.Unroutable, &st.Unroutable},
+		{&c.DeadConfirmed, &st.DeadConfirmed}, {&c.DeadRefused, &st.DeadRefused}, {&c.Forwarded, &st.Forwarded},
+		{&c.LocksLost, &st.LocksLost}, {&c.LocksRenewed, &st.LocksRenewed}, {&c.LateLocks, &st.LateLocks},
+		{&c.GroupsTaken, &st.GroupsTaken}, {&c.GroupsLost, &st.GroupsLost},
+		{&c.Deferred, &st.Deferred}, {&c.Kicked, &st.Kicked}, {&c.Parked, &st.Parked}, {&c.Unparked, &st.Unparked},
+		{&c.SameID, &st.SameId}, {&c.IDsForgotten, &st.IdsForgotten},
+	}
+}
+
+// proto returns the counters in the form of the snapshot.
+func (c *Counters) proto() *logpb.QueueCounters {
+	st := &logpb.QueueCounters{Deaths: make([]uint64, 0, len(c.Deaths)*len(c.Deaths[0]))}
+	for _, d := range c.Deaths {
+		st.Deaths = append(st.Deaths, d[:]...)
+	}
+	for _, f := range c.fields(st) {
+		*f[1] = *f[0]
+	}
+	return st
+}
+
+// restore is the inverse of proto.
+func (c *Counters) restore(st *logpb.QueueCounters) error {
+	if len(st.Deaths) != len(c.Deaths)*len(c.Deaths[0]) {
+		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
+	}
+	for i := range c.Deaths {
+		copy(c.Deaths[i][:], st.Deaths[i*len(c.Deaths[i]):])
+	}
+	for _, f := range c.fields(st) {
+		*f[0] = *f[1]
+	}
+	return nil
+}
+
+// Died is the number of deaths for a reason, with any disposition.
+func (c *Counters) Died(reason logpb.Death_Reason) (n uint64) {
+	for _, d := range c.Deaths[reason-1] {
+		n += d
+	}
+	return n
 }
 
 // dueAt is when a message becomes ready: at an instant, or so long from now,

@@ -33,6 +33,50 @@ const (
 	headMask = labelBit - 1
 )
 
+// Place is where a message is. The values are in snapshots; 0 is no place. Live
+// messages are in exactly one.
+type Place uint8
+
+const (
+	// Ready messages wait in the list of their priority. They may be handed out
+	// and may expire, as may Returned ones. Of the others, only Delayed, Deferred and
+	// Parked ones expire.
+	Ready Place = iota + 1
+	// Returned messages are ready too, and are served before the others.
+	Returned
+	// CheckedOut messages are held by a consumer or a get.
+	CheckedOut
+	// Outbox messages are dead letters on their way.
+	Outbox
+	// Scheduled messages become ready at their time.
+	Scheduled
+	// Waiting messages are dead letters that have no destination for now.
+	Waiting
+	// Purged messages no longer count and are released step by step.
+	Purged
+	// Delayed messages were returned, and wait before they become ready again.
+	Delayed
+	// Deferred messages were put aside by a consumer under a token.
+	Deferred
+	// Grouped messages are ready and belong to a group.
+	Grouped
+	// Parked messages have failed more often than the default delivery limit allows.
+	Parked
+
+	placeCount = iota + 1
+)
+
+// aside reports whether messages here were set aside after a delivery.
+func (p Place) aside() bool { return p == Delayed || p == Deferred }
+
+// Count is a number of messages and the bytes of their properties and bodies.
+type Count struct{ Messages, Bytes uint64 }
+
+func (c *Count) add(o Count) { c.Messages, c.Bytes = c.Messages+o.Messages, c.Bytes+o.Bytes }
+func (c *Count) sub(o Count) { c.Messages, c.Bytes = c.Messages-o.Messages, c.Bytes-o.Bytes }
+
+func (c Count) plus(o Count) Count { return Count{c.Messages + o.Messages, c.Bytes + o.Bytes} }
+
 // message is one record of the arena: 56 bytes, no pointers.
 //
 // Invariants:

@@ -205,18 +205,6 @@ func (ms *messages) readyCount() uint64 {
 	return ms.counts[Ready].Messages + ms.counts[Returned].Messages + ms.counts[Grouped].Messages
 }
 
-// readyByPriority counts the ready messages of each priority, from 0 to the highest
-// that has any.
-func (ms *messages) readyByPriority() (counts []uint64) {
-	for i, n := range ms.ready {
-		if n > 0 {
-			counts = append(counts, make([]uint64, i-len(counts))...)
-			counts = append(counts, uint64(n))
-		}
-	}
-	return counts
-}
-
 // free releases message h, which is in no place. Its handle may be reused at
 // once, and its entry may be released.
 //
@@ -431,17 +419,6 @@ func (ms *messages) count(p Place) Count { return ms.counts[p] }
 func (ms *messages) head(list int) uint32 { return ms.lists[list].head }
 func (ms *messages) tail(list int) uint32 { return ms.lists[list].tail }
 
-// walk yields the messages of one list. It reports false if yield did. What
-// yield gets shares its deaths with the record.
-func (ms *messages) walk(no int, yield func(Message) bool) bool {
-	for h := ms.lists[no].head; h != 0; h = ms.Get(h).next {
-		if !yield(ms.describe(h)) {
-			return false
-		}
-	}
-	return true
-}
-
 // enqueuedAt is when message h came into the queue, or when it became ready if
 // it was scheduled here: its TTL counts from then. O(log n).
 func (ms *messages) enqueuedAt(h uint32) fsm.Time {
@@ -450,26 +427,6 @@ func (ms *messages) enqueuedAt(h uint32) fsm.Time {
 		return ms.entries.time(x.index, ms.clock.now())
 	}
 	return max(ms.entries.time(x.index, ms.clock.now()), ms.scheduleInfo(h).scheduledFor)
-}
-
-// describe describes message h for listings. The caller adds the holder.
-func (ms *messages) describe(h uint32) Message {
-	x, e, r := ms.Get(h), ms.extra(h), ms.scheduleInfo(h)
-	d := Message{
-		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
-		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
-		ScheduleID: r.id, ScheduledFor: r.scheduledFor, Deferral: r.deferral,
-	}
-	if d.Forwarded = e.forwarded; e.group != nil {
-		d.Group = e.group.id
-	}
-	if x.waitsForTime() {
-		d.ExpireAt, d.DueAt = r.expireAt, x.expireAt
-	}
-	if messageID, correlationID := ms.label(h); x.labelled() {
-		d.MessageID, d.CorrelationID = string(messageID), string(correlationID)
-	}
-	return d
 }
 
 // enterGroup adds message h, which has just got its place, to its group, if it has

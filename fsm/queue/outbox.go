@@ -9,6 +9,36 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
+// Disposition is what happens to a message that has died.
+type Disposition uint8
+
+const (
+	// Dropped: the queue has no dead-letter exchange.
+	Dropped Disposition = iota
+	// SentOnce: sent once by the leader, as an effect (at-most-once).
+	SentOnce
+	// Transactional: in the outbox until the targets have it, or there are
+	// none.
+	Transactional
+	// AtLeastOnce: in the outbox until a target has it.
+	AtLeastOnce
+)
+
+var dispositions = [...]string{Dropped: "disabled", SentOnce: "at_most_once", Transactional: "transactional", AtLeastOnce: "at_least_once"}
+
+// String returns the dead-letter strategy of the disposition, as metrics name
+// it.
+func (d Disposition) String() string { return dispositions[d] }
+
+// Transfer is one copy of a letter on its way to one queue. Numbers count from
+// 1 per target and are the sequence numbers of the stream at the target.
+type Transfer struct {
+	To     fsm.QueueID
+	Number uint64
+	// Ceiling is the smallest TTL of the exchanges on the way.
+	Ceiling fsm.Optional[fsm.Millis]
+}
+
 // outbox holds the letters: messages in the places Outbox and Waiting that have
 // died or left a delayed exchange, and the queues they go to. It decides which
 // messages become letters, and what happens to them then.
@@ -119,69 +149,6 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
 		TTL: r.ttl, Ceiling: r.ceiling, Forwarded: e.forwarded, Hops: uint32(e.hops),
 	}
-}
-
-// letter describes letter h.
-func (o *outbox) letter(h uint32) Letter {
-	e := o.messages.extra(h)
-	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.scheduleInfo(h).done, Transfers: e.transfers}
-}
-
-// unroutedLetters returns up to limit letters without a route, oldest first.
-// O(limit): it starts at unrouted. The letters share their slices with the
-// machine, which replaces them and never changes them.
-func (o *outbox) unroutedLetters(limit int) []Letter {
-	var letters []Letter
-	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.Get(h).next {
-		letters = append(letters, o.letter(h))
-	}
-	return letters
-}
-
-// waitingLetters returns up to limit letters that have no destination for now,
-// with a number above after, ascending.
-func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
-	var letters []Letter
-	for _, h := range o.waiting.From(key{Seq: after + 1}) {
-		if len(letters) == limit {
-			break
-		}
-		letters = append(letters, o.letter(*h))
-	}
-	return letters
-}
-
-// pendingTransfers returns up to limit transfers to a target that are not
-// settled, from number from on, ascending. Transfers are numbered without gaps,
-// so a sender that has sent up to n continues with from = n+1. O(log targets +
-// limit × transfers of a letter).
-func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outgoing {
-	i, ok := o.find(to)
-	if !ok {
-		return nil
-	}
-	var out []Outgoing
-	t := o.deadLetterTargets[i]
-	for n := max(t.confirmed+1, from); n < t.next && len(out) < limit; n++ {
-		l := o.letter(*t.pending.Item(int(n - t.confirmed - 1)))
-		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.To == to })
-		out = append(out, Outgoing{l.Transfers[at], l})
-	}
-	return out
-}
-
-// list lists up to limit targets with an id above after, ascending.
-func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
-	i, found := o.find(after)
-	if found {
-		i++
-	}
-	targets := make([]DeadLetterTarget, 0, min(limit, len(o.deadLetterTargets)-i))
-	for ; i < len(o.deadLetterTargets) && len(targets) < limit; i++ {
-		t := o.deadLetterTargets[i]
-		targets = append(targets, DeadLetterTarget{t.id, t.next, t.confirmed})
-	}
-	return targets
 }
 
 // save writes the outbox's section of a snapshot's head.

@@ -221,42 +221,6 @@ func (ss *sessions) all() iter.Seq[*session] {
 	}
 }
 
-// ids lists the sessions with a stream, ascending.
-func (ss *sessions) ids() []fsm.SessionID {
-	ids := make([]fsm.SessionID, 0, len(ss.byID))
-	for s := range ss.all() {
-		if !s.life.over {
-			ids = append(ids, s.id)
-		}
-	}
-	return ids
-}
-
-// nodes lists the lives of nodes that have sessions and at least so many consumers or gets,
-// ascending. Queues that forward dead letters are on no node, and have none.
-func (ss *sessions) nodes(consumers int) []Boot {
-	var boots []Boot
-	for _, l := range ss.lives.From(key{At: 1}) {
-		if !(*l).over && (*l).consumers >= consumers {
-			boots = append(boots, (*l).of)
-		}
-	}
-	return boots
-}
-
-// sources lists up to limit queues with a session that forwards their letters
-// here, with an id above after, ascending.
-func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
-	var ids []fsm.QueueID
-	for k := range ss.lives.From(key{Seq: uint64(after) + 1}) {
-		if k.At != 0 || len(ids) == limit {
-			break
-		}
-		ids = append(ids, fsm.QueueID(k.Seq))
-	}
-	return ids
-}
-
 // firstDown returns the first life of a node that is down and has sessions;
 // there must be one. The order is by node, then boot. It costs O(nodes ever
 // down × log lives).
@@ -333,6 +297,12 @@ type life struct {
 	consumers int              // of all of them, gets included
 	suspected bool             // nothing is heard from the node
 	over      bool             // it is down: the sessions end step by step and can no longer be found
+}
+
+// Boot identifies one life of a node.
+type Boot struct {
+	Node fsm.NodeID
+	Boot uint64
 }
 
 // key returns the position of a life among lives. Queues that forward letters
@@ -538,13 +508,4 @@ func (ss *sessions) isOverdue(s *session) bool {
 	}
 	i, ok := ss.findSuspected(Boot{s.id.Node, s.id.Boot})
 	return ok && ss.suspected[i].until == 0
-}
-
-// suspectedNodes lists the lives of nodes that are suspected, ascending.
-func (ss *sessions) suspectedNodes() []Boot {
-	var boots []Boot
-	for _, x := range ss.suspected {
-		boots = append(boots, x.of)
-	}
-	return boots
 }
