@@ -155,7 +155,7 @@ func (m *Machine) endLeaving(n int) (done int) {
 			m.consumers.holds(c, -r.held.Len())
 			m.returnings.add(r)
 			m.afterTaking(c)
-			m.consumers.removeIfDone(c)
+			m.consumers.removeFinished(c)
 		}
 	}
 	return done

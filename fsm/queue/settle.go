@@ -58,7 +58,7 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code 
 	}
 	m.scratch.taken = m.scratch.taken[:0]
 	m.afterTaking(c)
-	m.consumers.removeIfDone(c)
+	m.consumers.removeFinished(c)
 	return code, count
 }
 
