@@ -133,13 +133,6 @@ func (m *Machine) lift(taken []checkout) {
 	}
 }
 
-// mayHave reports whether a queue may still have something to hand out although
-// first returns nothing: behind what the command could not expire, make ready,
-// or bring back.
-func (m *Machine) mayHave(c *consumer) bool {
-	return m.timers.overdue(m.clock.now()) || m.nextForGet(c) != 0 || m.groups.doomed() != 0 || m.unfinished()
-}
-
 // get takes one message for a session. With no-ack it is settled at once. The
 // queue is reported empty only if it has nothing, not if the command reached
 // its bounds before it could tell.
@@ -167,8 +160,8 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	c := s.consumer(0)
 	h, _ := m.unexpired(eff, func() uint32 { return m.nextForGet(c) }, m.mayGive)
 	switch {
-	case h == 0 && m.mayHave(c):
-		return fsm.Result{Code: fsm.NotYet}
+	case h == 0 && (m.timers.overdue(m.clock.now()) || m.nextForGet(c) != 0 || m.groups.doomed() != 0 || m.unfinished()):
+		return fsm.Result{Code: fsm.NotYet} // there may be something behind what the command could not do
 	case h == 0:
 		return fsm.Result{Code: fsm.Empty}
 	case c == nil && m.consumers.crowded():

@@ -203,8 +203,7 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 		m.lease.use()
 	}
 	if m.lease.phase() == Active && m.settings.AutoDelete && serving > 0 && m.consumers.active() == 0 {
-		m.lease.endsFor(Abandoned)
-		m.end(eff)
+		m.end(Abandoned, eff)
 	}
 }
 
@@ -214,7 +213,8 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 // Which end comes when: Delete, at once and with the letters (dropAll); lease
 // and idleness, by a Tick only; auto-delete, by any command that ends the last
 // consumer. The last two end here. Nothing leads back to Active.
-func (m *Machine) end(eff *fsm.Effects) {
+func (m *Machine) end(why QueueEnd, eff *fsm.Effects) {
+	m.lease.endsFor(why)
 	if m.outbox.letters() == 0 {
 		m.dropAll(eff)
 		return
@@ -320,7 +320,6 @@ func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
 		m.lease.use() // the lease begins here, not before
 	}
 	if why := m.lease.over(); why != NotEnded {
-		m.lease.endsFor(why)
-		m.end(eff)
+		m.end(why, eff)
 	}
 }

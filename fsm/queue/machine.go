@@ -267,12 +267,8 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 // hasWork reports whether a command has left something to do.
 func (m *Machine) hasWork() bool {
 	return m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() ||
-		m.groups.doomed() != 0 || m.outbox.unparks() || m.serves()
-}
-
-// serves reports whether there is a message to hand out or to forward.
-func (m *Machine) serves() bool {
-	return m.consumers.canServe() || m.settings.forwards() && m.messages.nextReady() != 0
+		m.groups.doomed() != 0 || m.outbox.unparks() ||
+		m.consumers.canServe() || m.settings.forwards() && m.messages.nextReady() != 0
 }
 
 // Resume implements fsm.Machine.
@@ -529,6 +525,14 @@ var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handO
 // death, which costs twice as much as other actions. It is at least 1 if Tick
 // is.
 func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
+
+// asked is how many messages a command may move that asks for n; 0: for all.
+func (b *Bounds) asked(n uint64) uint64 {
+	if n == 0 {
+		n = uint64(b.Tick)
+	}
+	return min(n, uint64(b.Tick))
+}
 
 // due is how many due actions a command of this kind may perform.
 func (b *Bounds) due(kind logpb.Command_Kind) int {

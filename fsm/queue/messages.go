@@ -194,7 +194,8 @@ func (ms *messages) nextByDeadline() uint32 {
 	if fresh == 0 || ms.Get(fresh).place != Ready {
 		return h
 	}
-	if x := ms.Get(h); h != 0 && x.order().Before(ms.Get(fresh).order()) {
+	x, y := ms.Get(h), ms.Get(fresh)
+	if h != 0 && orderKey(x.expireAt, x.seq).Before(orderKey(y.expireAt, y.seq)) {
 		return h
 	}
 	return fresh

@@ -40,7 +40,11 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 		due = due[n:]
 	}
 	m.consumers.removeFinished(late...)
-	m.endDetached()
+	for c := m.detached.over(); c != nil && m.scratch.budget > 0; c = m.detached.over() {
+		m.scratch.budget--
+		m.detached.remove(c)
+		m.detach(c, true) // it counts as failed, as what a session has lost
+	}
 	m.endSuspicions()
 	m.endHolds()
 	m.groups.expireStates()
@@ -109,16 +113,6 @@ func (m *Machine) takenBack(c *consumer, due []overdue, eff *fsm.Effects) {
 	}
 	if len(late) > 0 {
 		m.consumers.timeOut(c, late, eff)
-	}
-}
-
-// endDetached takes back what detached consumers hold whose time is over. It
-// counts as failed, as what a session has lost.
-func (m *Machine) endDetached() {
-	for c := m.detached.over(); c != nil && m.scratch.budget > 0; c = m.detached.over() {
-		m.scratch.budget--
-		m.detached.remove(c)
-		m.detach(c, true)
 	}
 }
 
@@ -307,9 +301,7 @@ func (t *timers) table(p Place) *sorted[uint32] {
 // never is after all instants.
 const never fsm.Time = 1<<63 - 1
 
-// order is the position of a ready message that goes by its deadline.
-func (x *message) order() key { return orderKey(x.expireAt, x.seq) }
-
+// orderKey is the position of a ready message that goes by its deadline.
 func orderKey(expireAt fsm.Time, seq uint64) key {
 	if expireAt == 0 {
 		return key{At: never, Seq: seq}
@@ -344,7 +336,7 @@ func (t *timers) watch(x *message, h uint32) {
 // it was added with.
 func (t *timers) forget(x *message) {
 	if t.hasOrder(x) {
-		t.order.Remove(x.order())
+		t.order.Remove(orderKey(x.expireAt, x.seq))
 	}
 	if x.expireAt == 0 {
 		return
@@ -475,7 +467,7 @@ func (t *timers) check(k *checker) {
 func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	if t.hasOrder(x) {
 		k.ordered++
-		p := t.order.Get(x.order())
+		p := t.order.Get(orderKey(x.expireAt, x.seq))
 		k.that(p != nil && *p == h, "message %d has no order", x.seq)
 	}
 	in := t.table(x.place)
