@@ -526,8 +526,8 @@ var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handO
 // is.
 func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
 
-// asked is how many messages a command may move that asks for n; 0: for all.
-func (b *Bounds) asked(n uint64) uint64 {
+// upTo is how many messages a command may move that is to move n; 0: all.
+func (b *Bounds) upTo(n uint64) uint64 {
 	if n == 0 {
 		n = uint64(b.Tick)
 	}

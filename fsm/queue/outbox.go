@@ -819,7 +819,7 @@ func (m *Machine) unpark(cmd *logpb.Unpark) fsm.Result {
 	if !m.since(3) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
-	n, r := m.bounds.asked(cmd.GetCount()), fsm.Result{}
+	n, r := m.bounds.upTo(cmd.GetCount()), fsm.Result{}
 	for h := m.messages.head(parkedList); h != 0 && r.Count < n; h = m.messages.head(parkedList) {
 		m.messages.Mut(h).failed = 0
 		m.unparkOne(h)

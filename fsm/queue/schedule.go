@@ -200,7 +200,7 @@ func (m *Machine) tryAgain(h uint32) {
 // many. The next call continues; nothing is remembered.
 func (m *Machine) retryNow(cmd *logpb.Kick) fsm.Result {
 	var r fsm.Result
-	for n := m.bounds.asked(cmd.GetCount()); r.Count < n; r.Count++ {
+	for n := m.bounds.upTo(cmd.GetCount()); r.Count < n; r.Count++ {
 		h, ok := m.timers.nextDelayed()
 		if !ok {
 			break
