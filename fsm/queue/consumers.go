@@ -654,19 +654,13 @@ type short struct{ list sorted[*consumer] }
 
 // note lists c, or no longer. lacks: it is served, and has no credit.
 func (s *short) note(c *consumer, lacks bool) {
-	if wants := lacks && c.shared && !c.noticed; wants != c.listed {
-		s.toggle(c)
-	}
-}
-
-// toggle lists c, or removes it if it is listed.
-func (s *short) toggle(c *consumer) {
-	if c.listed {
+	switch wants := lacks && c.shared && !c.noticed; {
+	case !wants:
 		s.drop(c)
-		return
+	case !c.listed:
+		c.listed = true
+		s.list.Put(key{At: fsm.Time(c.registered)}, c)
 	}
-	c.listed = true
-	s.list.Put(key{At: fsm.Time(c.registered)}, c)
 }
 
 // drop removes c, if it is listed.

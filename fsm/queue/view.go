@@ -370,14 +370,14 @@ func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 
 // SessionNodes lists the lives of nodes that have sessions, ascending. Queues
 // that forward dead letters are on no node.
-func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes(0) }
+func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes(1, 0) }
 
 // SuspectedNodes lists the lives of nodes that are suspected, ascending.
 func (m *Machine) SuspectedNodes() []Boot { return m.sessions.suspectedNodes() }
 
 // ConsumerNodes lists the lives of nodes that have consumers or gets,
 // ascending.
-func (m *Machine) ConsumerNodes() []Boot { return m.sessions.nodes(1) }
+func (m *Machine) ConsumerNodes() []Boot { return m.sessions.nodes(0, 1) }
 
 // Sources lists up to limit queues with a session that forwards dead letters
 // here, with an id above after, ascending.
@@ -619,10 +619,10 @@ func (ss *sessions) ids() []fsm.SessionID {
 }
 
 // nodes lists the lives of nodes that have sessions and at least so many consumers or gets,
-// ascending. Queues that forward dead letters are on no node, and have none.
-func (ss *sessions) nodes(consumers int) []Boot {
+// ascending, from a node on. Queues that forward dead letters are node 0.
+func (ss *sessions) nodes(from fsm.NodeID, consumers int) []Boot {
 	var boots []Boot
-	for _, l := range ss.lives.From(key{At: 1}) {
+	for _, l := range ss.lives.From(key{At: fsm.Time(from)}) {
 		if !(*l).over && (*l).consumers >= consumers {
 			boots = append(boots, (*l).of)
 		}
