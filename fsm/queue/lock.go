@@ -128,11 +128,15 @@ func (ds *deadlines) watch(g *grip, seq uint64, of holding) {
 	}
 }
 
-// forget removes a delivery of message seq, before its end changes.
-func (ds *deadlines) forget(g *grip, seq uint64) {
-	if k := ds.end(g, seq); k.At != 0 {
-		ds.due.Remove(k)
+// move is called after the end of a delivery of message seq has changed. from is what it was.
+func (ds *deadlines) move(from key, g *grip, seq uint64, of holding) {
+	if from == ds.end(g, seq) {
+		return
 	}
+	if from.At != 0 {
+		ds.due.Remove(from)
+	}
+	ds.watch(g, seq, of)
 }
 
 // grant returns the handle of a new lock, which runs if start is set; 0: l is none.
@@ -159,9 +163,9 @@ func (ds *deadlines) start(g *grip, seq uint64, of holding) {
 	if g.lock == 0 || ds.locks.Get(g.lock).runs() {
 		return
 	}
-	ds.forget(g, seq)
+	from := ds.end(g, seq)
 	ds.begin(ds.locks.Mut(g.lock))
-	ds.watch(g, seq, of)
+	ds.move(from, g, seq, of)
 }
 
 // renew lets a delivery be held longer, and changes g: its consumer timeout begins
@@ -174,7 +178,7 @@ func (ds *deadlines) renew(g *grip, seq uint64, of holding, d fsm.Millis) (until
 	if runs && ds.locks.Get(g.lock).end() <= ds.clock.heldNow() {
 		return 0, false
 	}
-	ds.forget(g, seq)
+	from := ds.end(g, seq)
 	if runs {
 		l := ds.locks.Mut(g.lock)
 		l.until = min(ds.clock.heldDeadline(cmp.Or(d, fsm.Millis(l.length))), l.end())
@@ -186,7 +190,7 @@ func (ds *deadlines) renew(g *grip, seq uint64, of holding, d fsm.Millis) (until
 	if g.lock == 0 {
 		until = g.deadline
 	}
-	ds.watch(g, seq, of)
+	ds.move(from, g, seq, of)
 	return until, true
 }
 
@@ -197,16 +201,18 @@ func (ds *deadlines) renewUnasked(g *grip, seq uint64, of holding) bool {
 	if l.autoEnd() <= ds.clock.heldNow() {
 		return false
 	}
-	ds.forget(g, seq)
+	from := ds.end(g, seq)
 	ds.locks.Mut(g.lock).until = min(ds.clock.heldDeadline(fsm.Millis(l.length)), l.autoEnd())
-	ds.watch(g, seq, of)
+	ds.move(from, g, seq, of)
 	return true
 }
 
 // release ends what bounds a delivery of message seq that has ended. It does nothing
 // the second time.
 func (ds *deadlines) release(g *grip, seq uint64) {
-	ds.forget(g, seq)
+	if k := ds.end(g, seq); k.At != 0 {
+		ds.due.Remove(k)
+	}
 	if g.lock != 0 {
 		ds.locks.Release(g.lock)
 	}
