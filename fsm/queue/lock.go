@@ -130,13 +130,16 @@ func (ds *deadlines) watch(g *grip, seq uint64, of holding) {
 
 // move is called after the end of a delivery of message seq has changed. from is what it was.
 func (ds *deadlines) move(from key, g *grip, seq uint64, of holding) {
-	if from == ds.end(g, seq) {
+	to := ds.end(g, seq)
+	if from == to {
 		return
 	}
 	if from.At != 0 {
 		ds.due.Remove(from)
 	}
-	ds.watch(g, seq, of)
+	if to.At != 0 {
+		ds.due.Put(to, of)
+	}
 }
 
 // grant returns the handle of a new lock, which runs if start is set; 0: l is none.
@@ -174,13 +177,12 @@ func (ds *deadlines) start(g *grip, seq uint64, of holding) {
 // 0: nothing bounds it yet. ok is false if the end of the lock has come: then nothing
 // has changed.
 func (ds *deadlines) renew(g *grip, seq uint64, of holding, d fsm.Millis) (until fsm.Time, ok bool) {
-	runs := g.lock != 0 && ds.locks.Get(g.lock).runs()
-	if runs && ds.locks.Get(g.lock).end() <= ds.clock.heldNow() {
-		return 0, false
-	}
 	from := ds.end(g, seq)
-	if runs {
+	if g.lock != 0 && ds.locks.Get(g.lock).runs() {
 		l := ds.locks.Mut(g.lock)
+		if l.end() <= ds.clock.heldNow() {
+			return 0, false
+		}
 		l.until = min(ds.clock.heldDeadline(cmp.Or(d, fsm.Millis(l.length))), l.end())
 		until = l.until
 	}
