@@ -1,7 +1,6 @@
 package stats
 
 import (
-	"math"
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -42,7 +41,7 @@ func withinFor(ids []fsm.QueueID) []uint64 {
 // expiring counts the messages of a queue that expire within times from now on. It returns at most as
 // many counts as there can be.
 func expiring(m *queue.Machine, now fsm.Time, within []uint64) []uint64 {
-	return queue.AheadBy(m, instantsOf(now, within), math.MaxInt).Expire
+	return queue.ExpiringBy(m, instantsOf(now, within))
 }
 
 // instantsOf are times from now on as instants.

@@ -104,3 +104,21 @@ func TestAheadSteps(t *testing.T) {
 		}
 	}
 }
+
+// TestAheadStepsOfLocks: while some deliveries are locked, each is looked at, some in a step.
+func TestAheadStepsOfLocks(t *testing.T) {
+	const n = 10 * heldAtOnce
+	d := newDriver(&logpb.QueueConfig{DeliveryLimit: -1, ConsumerTimeoutPlusOne: 5001})
+	for range n {
+		d.enqueue(t, 0)
+	}
+	d.cmd = logpb.Command{Kind: logpb.Command_CONSUME, Consume: &logpb.Consume{Consumer: 1, Prefetch: n, Lock: 2000}}
+	d.do(t, taker)
+	at := []fsm.Time{d.meta.Now + 2000, d.meta.Now + 5000}
+	if got := AheadBy(d.m, at, 10); !slices.Equal(got.Unlock, []uint64{n, n}) || !slices.Equal(got.TimeOut, []uint64{0, n}) || got.Steps != 10 || got.AtLeast {
+		t.Errorf("%+v", got)
+	}
+	if got := AheadBy(d.m, at, 4); got.Unlock[0] != 5*heldAtOnce-1 || got.TimeOut[1] != 5*heldAtOnce-1 || got.Steps != 4 || !got.AtLeast {
+		t.Errorf("with 4 steps: %+v", got)
+	}
+}

@@ -31,9 +31,22 @@ type aside struct {
 // clear forgets all tokens. The messages are cleared or purged by their part.
 func (p *aside) clear() { p.tokens = nil }
 
-// delay makes message h, which is in no place, wait until an instant. Requires:
-// until ≥ 1. take is the inverse.
-func (p *aside) delay(h uint32, until fsm.Time) { p.put(h, Delayed, until, "") }
+// delay sets a message aside that goes back, and reports whether it has to wait. A due
+// time of its own takes precedence over the settings; one that has passed means at once.
+// take is the inverse.
+func (p *aside) delay(held checkout, due fsm.Time) bool {
+	if due == 0 {
+		due = p.clock.now()
+		if wait := p.settings.backoff.after(p.messages.Get(held.handle), held.failed && !held.lapsed, p.id); wait != 0 {
+			due = p.clock.deadline(wait)
+		}
+	}
+	if due <= p.clock.now() {
+		return false
+	}
+	p.put(held.handle, Delayed, due, "")
+	return true
+}
 
 // put sets message h aside, which is in no place. Its expiry, if it has one, is
 // in expireAt.
@@ -132,7 +145,7 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 		return fsm.NotFound, 0
 	}
 	m.lift(taken)
-	m.noteHolder(taken, c.id, c.tag)
+	m.scratch.noteHolder(taken, c.id, c.tag)
 	h := taken[0].handle
 	m.scratch.taken = taken[:0]
 	x := m.messages.Mut(h)
@@ -208,86 +221,6 @@ func (m *Machine) firstDeferred(token string, eff *fsm.Effects) uint32 {
 		}
 		if !m.expireNext(eff) {
 			return 0
-		}
-	}
-}
-
-// Parked messages have failed more often than the default delivery limit allows, in
-// a queue without dead-letter exchange. Nobody gets them, and only what somebody has
-// set ends them: a TTL, a length limit, a purge. They wait for Unpark, or for
-// settings that do not park them.
-
-// exceeds reports whether x has failed more often than the delivery limit allows.
-func (s *settings) exceeds(x *message) bool {
-	return s.DeliveryLimit >= 0 && int64(x.failed) > s.DeliveryLimit
-}
-
-// parks reports whether what exceeds the delivery limit is parked: nobody has set
-// the limit, and there is nowhere to send a dead letter. Before version 3 it dies.
-func (o *outbox) parks() bool {
-	return o.since(3) && !o.settings.DeliveryLimitSet && o.strategy() == Dropped
-}
-
-// park puts message h, which is in no place, to the parked ones. It keeps its
-// group, and its expiry goes on.
-func (ms *messages) park(h uint32) {
-	ms.put(h, Parked)
-	ms.watch(h)
-	ms.counters.Parked++
-}
-
-// unpark makes up to n of the parked messages ready, those that were parked first,
-// and no more than one command may; 0: all. Their failures count anew. Count of the
-// answer is how many. The next call continues; nothing is remembered.
-func (m *Machine) unpark(cmd *logpb.Unpark) fsm.Result {
-	if !m.since(3) {
-		return fsm.Result{Code: fsm.Invalid}
-	}
-	n := uint64(m.bounds.Tick)
-	if asked := cmd.GetCount(); asked > 0 {
-		n = min(n, asked)
-	}
-	var r fsm.Result
-	for h := m.messages.head(parkedList); h != 0 && r.Count < n; h = m.messages.head(parkedList) {
-		m.messages.Mut(h).failed = 0
-		m.unparkOne(h)
-		r.Count++
-	}
-	return r
-}
-
-// unparkOne makes parked message h ready, as one that is tried again. If it has
-// expired meanwhile it is due at once.
-func (m *Machine) unparkOne(h uint32) {
-	m.messages.remove(h)
-	m.counters.Unparked++
-	m.lease.touch()
-	m.tryAgain(h)
-}
-
-// unparks reports whether messages are parked that the settings do not park: dead
-// letters have somewhere to go, or there is no limit. With a limit that somebody has
-// set they stay, since it would drop them.
-func (m *Machine) unparks() bool {
-	return m.messages.head(parkedList) != 0 && (m.settings.DeliveryLimit < 0 || m.outbox.strategy() != Dropped)
-}
-
-// settleParked ends the parking of messages that the settings do not park, those
-// that were parked first, as many as a command of this kind may: what exceeds the
-// limit dies, the rest becomes ready. What is due expires before.
-func (m *Machine) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
-	n := m.bounds.Before
-	if kind == logpb.Command_TICK {
-		n = m.bounds.Back()
-	}
-	for ; n > 0 && m.unparks(); n-- {
-		if k, _, ok := m.timers.expiry(); ok && k.At <= m.clock.now() {
-			return // the next tick goes on
-		}
-		if h := m.messages.head(parkedList); m.settings.exceeds(m.messages.Get(h)) {
-			m.endWaiting(h, logpb.Death_DELIVERY_LIMIT, eff)
-		} else {
-			m.unparkOne(h)
 		}
 	}
 }

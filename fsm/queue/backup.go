@@ -72,10 +72,7 @@ func (s *Snapshot) heldHandles() []uint32 {
 // NextOf is the number of the next message that a source brings to m; 1: it has
 // brought none.
 func NextOf(m *Machine, source fsm.QueueID) uint64 {
-	if s := m.sessions.get(fsm.SessionID{Boot: uint64(source)}); s != nil {
-		return s.next
-	}
-	return 1
+	return max(PositionOf(m, fsm.SessionID{Boot: uint64(source)}).Next, 1)
 }
 
 // takeRestored takes in a message that a backup brings back, with the expiry and the

@@ -39,15 +39,14 @@ type checker struct {
 	groups map[*group]*foundGroup // what was found of each
 
 	// In this order: messages with an extra, with a schedule name, in the
-	// table of numbers, in blocks of returns; consumers in tables of sessions;
-	// deliveries with a deadline.
-	extras, named, numbered, returned, attached, timeouts int
+	// table of numbers, in blocks of returns; consumers in tables of sessions.
+	extras, named, numbered, returned, attached int
 
 	left int // groups whose hold is to end
 
-	locks, running int // deliveries with a lock, and those whose lock runs
-	labelled       int // messages with a label
-	ordered        int // ready messages, if the queue goes by deadlines
+	locks, ending int // deliveries with a lock, and those that end by themselves
+	labelled      int // messages with a label
+	ordered       int // ready messages, if the queue goes by deadlines
 }
 
 // that notes a fault unless ok. What is asked for each message goes through
@@ -115,7 +114,7 @@ func (m *Machine) Check() error {
 func (k *checker) books() {
 	m := k.m
 	m.timers.check(k)
-	m.locks.check(k)
+	m.deadlines.check(k)
 	m.messages.check(k)
 	m.entries.check(k)
 	m.groups.check(k)
@@ -192,7 +191,7 @@ func (m *Machine) String() string {
 		consumerText(&b, c)
 	}
 	m.detached.describe(&b)
-	m.describeLost(&b)
+	m.returnings.describe(&b)
 	if n := m.sessions.toEnd(); n > 0 {
 		fmt.Fprintf(&b, "ending %d\n", n)
 	}
@@ -207,30 +206,18 @@ func (m *Machine) String() string {
 // describeCounts writes how many messages are in each place.
 func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	fmt.Fprintf(b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
-	if n := st.Scheduled.Messages; n > 0 {
-		fmt.Fprintf(b, " scheduled=%d", n)
-	}
-	if n := st.Delayed.Messages; n > 0 {
-		fmt.Fprintf(b, " delayed=%d", n)
-	}
-	if n := st.Deferred.Messages; n > 0 {
-		fmt.Fprintf(b, " deferred=%d", n)
-	}
-	if n := st.Parked.Messages; n > 0 {
-		fmt.Fprintf(b, " parked=%d", n)
-	}
-	if n := st.Waiting.Messages; n > 0 {
-		fmt.Fprintf(b, " waiting=%d", n)
-	}
-	if n := purged.Messages; n > 0 {
-		fmt.Fprintf(b, " purged=%d", n)
-	}
+	numberText(b, " scheduled=%d", st.Scheduled.Messages)
+	numberText(b, " delayed=%d", st.Delayed.Messages)
+	numberText(b, " deferred=%d", st.Deferred.Messages)
+	numberText(b, " parked=%d", st.Parked.Messages)
+	numberText(b, " waiting=%d", st.Waiting.Messages)
+	numberText(b, " purged=%d", purged.Messages)
 	b.WriteString("\n")
 }
 
-// describeLost writes what is on its way back, one line a holder.
-func (m *Machine) describeLost(b *strings.Builder) {
-	for _, r := range m.returnings.all() {
+// describe writes what is on its way back, one line a holder.
+func (rs *returnings) describe(b *strings.Builder) {
+	for _, r := range rs.all() {
 		fmt.Fprintf(b, "returning %d of %s:%d", r.held.Len(), sessionText(r.of.Session), r.of.Number)
 		switch {
 		case r.order != 0:
@@ -253,18 +240,21 @@ func (o *outbox) describeDeadLetterTargets(b *strings.Builder) {
 	}
 }
 
+// numberText writes a number with what it is, unless it is 0.
+func numberText[N int | int32 | uint32 | uint64 | fsm.Time](b *strings.Builder, format string, n N) {
+	if n != 0 {
+		fmt.Fprintf(b, format, n)
+	}
+}
+
 func sessionText(id fsm.SessionID) string {
 	return fmt.Sprintf("%d/%d/%d", id.Node, id.Boot, id.Num)
 }
 
 func consumerText(b *strings.Builder, c Consumer) {
 	fmt.Fprintf(b, "consumer %s:%d %s held=%d next=%d", sessionText(c.ID.Session), c.ID.Number, c.Status, c.Held, c.NextDelivery)
-	if c.Prefetch != 0 {
-		fmt.Fprintf(b, " prefetch=%d", c.Prefetch)
-	}
-	if c.Priority != 0 {
-		fmt.Fprintf(b, " priority=%d", c.Priority)
-	}
+	numberText(b, " prefetch=%d", c.Prefetch)
+	numberText(b, " priority=%d", c.Priority)
 	if c.Exclusive {
 		b.WriteString(" exclusive")
 	}
@@ -274,18 +264,10 @@ func consumerText(b *strings.Builder, c Consumer) {
 	if c.NoAck {
 		b.WriteString(" no-ack")
 	}
-	if c.TimedOut > 0 {
-		fmt.Fprintf(b, " late=%d", c.TimedOut)
-	}
-	if c.LateAcks > 0 {
-		fmt.Fprintf(b, " late-acks=%d", c.LateAcks)
-	}
-	if c.LostLocks > 0 {
-		fmt.Fprintf(b, " lost-locks=%d", c.LostLocks)
-	}
-	if c.LateLocks > 0 {
-		fmt.Fprintf(b, " late-locks=%d", c.LateLocks)
-	}
+	numberText(b, " late=%d", c.TimedOut)
+	numberText(b, " late-acks=%d", c.LateAcks)
+	numberText(b, " lost-locks=%d", c.LostLocks)
+	numberText(b, " late-locks=%d", c.LateLocks)
 	b.WriteString("\n")
 }
 
@@ -294,27 +276,19 @@ func messageText(b *strings.Builder, x Message) {
 	if x.Priority != defaultPriority {
 		fmt.Fprintf(b, " priority=%d", x.Priority)
 	}
-	if x.ExpireAt != 0 {
-		fmt.Fprintf(b, " expires=%d", x.ExpireAt)
-	}
+	numberText(b, " expires=%d", x.ExpireAt)
 	if x.Acquired != 0 || x.Failed != 0 {
 		fmt.Fprintf(b, " acquired=%d failed=%d", x.Acquired, x.Failed)
 	}
 	switch x.Place {
 	case CheckedOut:
 		fmt.Fprintf(b, " by %s:%d id=%d", sessionText(x.Holder.Session), x.Holder.Number, x.Delivery)
-		if x.Deadline != 0 {
-			fmt.Fprintf(b, " until=%d", x.Deadline)
-		}
-		if x.LockedUntil != 0 {
-			fmt.Fprintf(b, " locked=%d", x.LockedUntil)
-		}
+		numberText(b, " until=%d", x.Deadline)
+		numberText(b, " locked=%d", x.LockedUntil)
 	case Outbox, Waiting:
 		fmt.Fprintf(b, " letter=%d", x.Letter)
 	case Scheduled, Delayed, Deferred:
-		if x.DueAt != 0 {
-			fmt.Fprintf(b, " due=%d", x.DueAt)
-		}
+		numberText(b, " due=%d", x.DueAt)
 		if x.Deferral != "" {
 			fmt.Fprintf(b, " token=%q", x.Deferral)
 		}

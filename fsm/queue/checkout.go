@@ -1,7 +1,9 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -42,7 +44,7 @@ func (m *Machine) assign(eff *fsm.Effects) {
 		m.deliver(c, id, h, lock, eff)
 		m.consumers.handedOut(c)
 	}
-	m.passOver() // NextDue is exact
+	m.consumers.passOver() // NextDue is exact
 	m.consumers.tellShort(m.messages.readyCount(), eff)
 }
 
@@ -51,8 +53,8 @@ func (m *Machine) assign(eff *fsm.Effects) {
 // Requires: h is Ready or Returned, and not due unless it is scratch.fresh; c has
 // credit, or is gets.
 //
-// Ensures: h is CheckedOut, in c.held under the former c.next, in timers if it has
-// a deadline, and locked if the settings or c say so; no list and no expiry knows it any more. The caller adds the
+// Ensures: h is CheckedOut, in c.held under the former c.next, in deadlines if it ends
+// by itself, and locked if the settings or c say so; no list and no expiry knows it any more. The caller adds the
 // delivery, of which it gets the number and the lock, to the effects and moves c in its ring. x.acquired counts earlier
 // deliveries here; it grows when this one ends, not when it begins.
 func (m *Machine) checkOut(h uint32, c *consumer) (id uint64, lock uint32) {
@@ -75,21 +77,18 @@ func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 	}
 	id = c.next
 	c.next++
-	var deadline fsm.Time
 	limit := m.settings.timeout(c)
+	held := grip{limit: limit.Value, since: m.clock.atOnce(), handle: h}
 	if limit.Given {
-		deadline = m.clock.heldDeadline(limit.Value)
+		held.deadline = m.clock.heldDeadline(limit.Value)
 	}
 	if g == nil && m.settings.locks(c) { // otherwise its group is locked
-		lock = m.locks.grant(m.settings.lock(c))
+		held.lock = m.deadlines.grant(m.settings.lock(c), !c.lockHead || c.held.Len() == 0)
 	}
-	*c.held.Add(key{Seq: id}) = grip{deadline: deadline, limit: limit.Value, since: m.clock.atOnce(), handle: h, lock: lock}
+	*c.held.Add(key{Seq: id}) = held
 	m.consumers.holds(c, 1)
-	m.timers.hold(deadline, x.seq, holding{c, id})
-	if lock != 0 && (!c.lockHead || c.held.Len() == 1) {
-		m.locks.start(lock, x.seq, holding{c, id})
-	}
-	return id, lock
+	m.deadlines.watch(&held, x.seq, holding{c, id})
+	return id, held.lock
 }
 
 // deliver appends delivery id of message h, which c holds, to the effects. lock is
@@ -103,7 +102,7 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 	d, x := &eff.Deliveries[len(eff.Deliveries)-1], m.messages.Get(h)
 	d.To, d.ID, d.Ref, d.Acquired, d.Failed, d.ExpireAt = c.id, id, x.ref(), x.acquired, x.failed, x.expireAt
 	d.EnqueuedAt = m.messages.enqueuedAt(h)
-	d.LockedUntil = m.locks.until(lock)
+	d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(lock))
 	if x.info != 0 {
 		d.LockedUntil = max(d.LockedUntil, m.groupLockedUntil(h, c)) // it has only one of them
 		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
@@ -112,17 +111,6 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 		d.LockRemaining = fsm.Millis(max(d.LockedUntil-m.clock.now(), 0))
 	}
 	return d
-}
-
-// take removes the deliveries first … last from what c holds and appends them
-// to scratch.taken.
-//
-// Ensures: the messages are in no held, and still CheckedOut and in timers. The
-// caller lifts them, or makes them part of a returning, within the same command.
-func (m *Machine) take(c *consumer, first, last uint64) {
-	before := len(m.scratch.taken)
-	m.scratch.taken = c.held.take(first, last, m.scratch.taken)
-	m.consumers.holds(c, before-len(m.scratch.taken))
 }
 
 // lift removes messages that nobody holds any more from the counts of held
@@ -141,18 +129,8 @@ func (m *Machine) lift(taken []checkout) {
 				m.groups.addOut(g, -1)
 			}
 		}
-		m.timers.letGo(held.deadline, held.seq)
-		if held.lock != 0 {
-			m.locks.release(held.lock, held.seq)
-		}
+		m.deadlines.release(&held.grip, held.seq)
 	}
-}
-
-// mayHave reports whether a queue may still have something to hand out although
-// first returns nothing: behind what the command could not expire, make ready,
-// or bring back.
-func (m *Machine) mayHave(c *consumer) bool {
-	return m.timers.overdue(m.clock.now()) || m.nextForGet(c) != 0 || m.groups.doomed() != 0 || m.unfinished()
 }
 
 // get takes one message for a session. With no-ack it is settled at once. The
@@ -180,10 +158,10 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 		return fsm.Result{Code: fsm.NotYet} // something older may be about to come back
 	}
 	c := s.consumer(0)
-	h := m.firstForGet(c, eff)
+	h, _ := m.unexpired(eff, func() uint32 { return m.nextForGet(c) }, m.mayGive)
 	switch {
-	case h == 0 && m.mayHave(c):
-		return fsm.Result{Code: fsm.NotYet}
+	case h == 0 && (m.timers.overdue(m.clock.now()) || m.nextForGet(c) != 0 || m.groups.doomed() != 0 || m.unfinished()):
+		return fsm.Result{Code: fsm.NotYet} // there may be something behind what the command could not do
 	case h == 0:
 		return fsm.Result{Code: fsm.Empty}
 	case c == nil && m.consumers.crowded():
@@ -199,7 +177,7 @@ func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
 	if cmd.GetNoAck() {
 		d.LockedUntil, d.LockRemaining = 0, 0
 		m.scratch.taken = m.scratch.taken[:0]
-		m.take(c, id, id)
+		m.consumers.take(c, id, id)
 		m.renewGroups(c, nil)
 		m.ack(m.scratch.taken, eff)
 		m.scratch.taken = m.scratch.taken[:0]
@@ -259,42 +237,6 @@ func (m *Machine) expireNext(eff *fsm.Effects) bool {
 	return true
 }
 
-// resend implements Machine.Held. Cancelled and late notices come even if limit
-// is 0, since effects may be lost. after = 2^64-1 stands for those alone.
-func (m *Machine) resend(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	s := m.sessions.get(to.Session)
-	if s == nil {
-		return
-	}
-	c := s.consumer(to.Number)
-	if c == nil {
-		return
-	}
-	if c.revoked {
-		eff.Cancelled = append(eff.Cancelled, to)
-	}
-	if c.noticed && !c.cancelled {
-		eff.Short = append(eff.Short, to)
-	}
-	if len(c.late) > 0 && !c.cancelled {
-		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
-		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
-		eff.Timeouts = append(eff.Timeouts, t)
-	}
-	if after+1 == 0 {
-		return
-	}
-	for h := range c.held.from(after + 1) {
-		if limit--; limit < 0 {
-			return
-		}
-		d := m.deliver(c, h.id, h.handle, h.lock, eff)
-		if c.isGets() {
-			d.Ready = m.messages.readyCount()
-		}
-	}
-}
-
 // nextDelivery returns the message to hand out next, and to whom; 0: none. It expires due
 // messages that are in the way, and gives up when the command may expire no more.
 //
@@ -303,7 +245,7 @@ func (m *Machine) resend(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Ef
 // to scratch.budget; what has expired is in eff.
 func (m *Machine) nextDelivery(eff *fsm.Effects) (uint32, *consumer) {
 	for {
-		m.passOver()
+		m.consumers.passOver()
 		h, c := m.candidate()
 		if h == 0 || m.mayGive(h) {
 			return h, c
@@ -350,55 +292,11 @@ func (m *Machine) candidate() (h uint32, c *consumer) {
 	return h, c
 }
 
-// passOver finds the next message for the least demanding consumer with credit, as
-// far as the command may.
-func (m *Machine) passOver() {
-	if !m.cursors.any() {
-		return
-	}
-	if least, ok := m.consumers.leastServed(); ok {
-		m.cursors.passOver(least, m.messages)
-	}
-}
-
-// firstForGet is like first for a get of c, which may be nil.
-func (m *Machine) firstForGet(c *consumer, eff *fsm.Effects) uint32 {
+// unexpired returns the message that next finds, once it may go; 0: there is none. It
+// expires due messages that are in the way; ok is false if the command may expire no more.
+func (m *Machine) unexpired(eff *fsm.Effects, next func() uint32, mayGo func(uint32) bool) (h uint32, ok bool) {
 	for {
-		h := m.nextForGet(c)
-		if h == 0 || m.mayGive(h) {
-			return h
-		}
-		if !m.expireNext(eff) {
-			return 0
-		}
-	}
-}
-
-// nextForwarded returns the message of no group that is next; 0: none. It expires due
-// messages that are in the way, and gives up when the command may expire no more.
-func (m *Machine) nextForwarded(eff *fsm.Effects) uint32 {
-	for {
-		h := m.messages.nextReady()
-		if h == 0 || m.mayGo(h) {
-			return h
-		}
-		if !m.expireNext(eff) {
-			return 0
-		}
-	}
-}
-
-// oldestReady returns the message that a queue drops that is too long: the one to be
-// handed out next of those of no group, or the oldest of groups if that is older,
-// whoever holds its group and whatever it waits for; 0: nothing is ready. It expires due messages that are in the way; ok is false if the command may
-// expire no more.
-func (m *Machine) oldestReady(eff *fsm.Effects) (h uint32, ok bool) {
-	for {
-		h = m.messages.nextReady()
-		if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.Get(g).seq < m.messages.Get(h).seq) {
-			h = g
-		}
-		if h == 0 || m.mayGo(h) && !m.doomed(h) {
+		if h = next(); h == 0 || mayGo(h) {
 			return h, true
 		}
 		if !m.expireNext(eff) {
@@ -407,24 +305,37 @@ func (m *Machine) oldestReady(eff *fsm.Effects) (h uint32, ok bool) {
 	}
 }
 
-// walk yields what a consumer holds or held. It reports false if yield did.
-func (m *Machine) walk(of fsm.ConsumerID, all *held, yield func(Message) bool) bool {
-	for held := range all.from(0) {
-		if !yield(m.describeHeld(of, &held)) {
-			return false
-		}
+// oldestReady returns the message that a queue drops that is too long, due or not: the one
+// to be handed out next of those of no group, or the oldest of groups if that is older,
+// whoever holds its group and whatever it waits for; 0: nothing is ready.
+func (m *Machine) oldestReady() uint32 {
+	h := m.messages.nextReady()
+	if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.Get(g).seq < m.messages.Get(h).seq) {
+		return g
 	}
-	return true
+	return h
 }
 
-// describeHeld describes a message that is held, for listings.
-func (m *Machine) describeHeld(of fsm.ConsumerID, held *checkout) Message {
-	d := m.messages.describe(held.handle)
-	d.Holder, d.Delivery, d.Deadline = of, held.id, m.clock.heldUntil(held.deadline)
-	if m.lease.phase() == Active {
-		d.LockedUntil = m.locks.until(held.lock)
+// holders iterates over all tables of deliveries: by consumer, what is on its way back, and
+// by detached consumer.
+func (m *Machine) holders() iter.Seq2[fsm.ConsumerID, *held] {
+	return func(yield func(fsm.ConsumerID, *held) bool) {
+		for c := range m.consumers.from(0) {
+			if !yield(c.id, &c.held) {
+				return
+			}
+		}
+		for _, r := range m.returnings.all() {
+			if !yield(r.of, &r.held) {
+				return
+			}
+		}
+		for c := range m.detached.list() {
+			if !yield(c.id, &c.held) {
+				return
+			}
+		}
 	}
-	return d
 }
 
 // restoreHeld gives message h, which is checked out, to its holder: a consumer, an
@@ -446,7 +357,7 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	held := grip{deadline: fsm.Time(st.Deadline), limit: fsm.Millis(st.Limit), since: fsm.Time(st.Since), handle: h}
 	var err error
 	if m.lease.phase() == Active {
-		held.lock, err = m.locks.restore(st, holding{c, st.Delivery})
+		err = m.deadlines.restore(st, &held, holding{c, st.Delivery})
 	}
 	into.push(checkout{id: st.Delivery, grip: held})
 	if c != nil {
@@ -458,10 +369,6 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	if g := m.groupOf(h); g != nil {
 		m.setGroup(h, m.groups.restoreOut(g, c, st.Delivery))
 	}
-	if _, twice := m.timers.held(fsm.Time(st.Deadline), st.Seq); twice {
-		return fmt.Errorf("%w: message %d is held twice", ErrSnapshot, st.Seq)
-	}
-	m.timers.hold(fsm.Time(st.Deadline), st.Seq, holding{c, st.Delivery})
 	return nil
 }
 
@@ -499,7 +406,7 @@ func (m *Machine) checkDeliveries(k *checker) {
 // checkOldest checks that the lock of the oldest delivery of c runs.
 func (m *Machine) checkOldest(k *checker, c *consumer) {
 	for held := range c.held.from(0) {
-		k.that(held.lock == 0 || m.lease.phase() != Active || m.locks.runs(held.lock), "consumer %v: the lock of delivery %d does not run", c.id, held.id)
+		k.that(held.lock == 0 || m.lease.phase() != Active || m.deadlines.runs(held.lock), "consumer %v: the lock of delivery %d does not run", c.id, held.id)
 		break
 	}
 	for _, id := range c.lockLost {
@@ -529,15 +436,136 @@ func (m *Machine) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *hel
 		last = held.id
 		n++
 		if m.lease.phase() == Active {
-			m.locks.checkOne(k, held.lock, m.messages.Get(held.handle).seq, held.id)
-		}
-		if held.deadline != 0 && m.lease.phase() == Active {
-			k.timeouts++
-			k.deadline(m.clock.heldUntil(held.deadline))
-			if to, ok := m.timers.held(held.deadline, m.messages.Get(held.handle).seq); !ok || to.id != held.id {
-				k.fail("consumer %v: delivery %d never times out", of, held.id)
-			}
+			m.deadlines.checkOne(k, &held.grip, m.messages.Get(held.handle).seq, held.id)
 		}
 	}
 	k.that(n == all.Len(), "consumer %v holds %d, counted %d", of, n, all.Len())
+}
+
+// grip is the record of one message held by a consumer. Its deadline is fixed
+// when it is handed out, and moves when it is renewed: later settings do not
+// affect it. limit ≠ 0 ⇐ deadline ≠ 0.
+type grip struct {
+	// Invariant: 0 ≤ deadline, 0 ≤ limit. The command that handed the message out
+	// has computed all three; a snapshot holds them.
+	deadline fsm.Time   // of the consumer timeout, see clock.heldUntil; 0: never
+	limit    fsm.Millis // the timeout behind deadline
+	since    fsm.Time   // when it was handed out; 0: not known
+	// In the arena of messages. The handle is valid as long as the message is held.
+	handle uint32
+	lock   uint32 // handle in locks; 0: it has none
+}
+
+// checkout is one delivery that a consumer holds or held. Its seq is known only
+// after the message was lifted, see Machine.lift. It is a copy: changing it
+// changes nothing of what is held.
+type checkout struct {
+	// 1 ≤ id < consumer.next: the number of the delivery.
+	id uint64
+	grip
+	seq    uint64 // of the message, see Machine.lift
+	by     uint32 // who held it, see scratch.holder; 0: not noted
+	failed bool   // it goes back as failed; set when it does
+	// Its lock has ended: a Retry of failures alone does not delay it, even if that
+	// counts as one.
+	lapsed bool
+}
+
+// lateness is a delivery that was taken back from a consumer. The message has a
+// place of its own again, so there is no handle: all that is left is the id
+// that the consumer may still settle.
+type lateness struct {
+	id    uint64
+	since fsm.Time   // when it was handed out; 0: not known
+	limit fsm.Millis // its timeout; 0: not known
+}
+
+// compareLate orders late deliveries by their ids.
+func compareLate(l lateness, id uint64) int { return cmp.Compare(l.id, id) }
+
+// describeLate returns the ids of late deliveries, at least one, their smallest
+// limit, and for how long the oldest has been held now. ids has the order of
+// late and belongs to the caller. held is 0 if no instant is known.
+func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.Millis) {
+	ids, limit = make([]uint64, len(late)), late[0].limit
+	for i, l := range late {
+		ids[i], limit = l.id, min(limit, l.limit)
+		if l.since != 0 {
+			held = max(held, fsm.Millis(now-l.since))
+		}
+	}
+	return ids, limit, held
+}
+
+// held is what a consumer holds, ascending by delivery id.
+//
+// Keys have at = 0 and seq = id. It is shared with snapshots by block, so a
+// million deliveries freeze in the time of their table of blocks.
+type held struct{ sorted[grip] }
+
+// push adds a checkout with an id above all others.
+func (d *held) push(c checkout) { d.Put(key{Seq: c.id}, c.grip) }
+
+// find returns the checkout with this id.
+func (d *held) find(id uint64) (checkout, bool) {
+	if g := d.Get(key{Seq: id}); g != nil {
+		return checkout{id: id, grip: *g}, true
+	}
+	return checkout{}, false
+}
+
+// take removes the checkouts first … last and appends them to dst. Ids that are
+// not there are left out. O(log n + what is taken).
+func (d *held) take(first, last uint64, dst []checkout) []checkout {
+	d.Cut(key{Seq: first}, key{Seq: last}, func(k key, g grip) { dst = append(dst, checkout{id: k.Seq, grip: g}) })
+	return dst
+}
+
+// takeFirst removes the first checkout, which must exist, and appends it to
+// dst.
+func (d *held) takeFirst(dst []checkout) []checkout {
+	k, _ := d.First()
+	g, _ := d.Remove(k)
+	return append(dst, checkout{id: k.Seq, grip: g})
+}
+
+// from iterates over what is held with an id of at least id, ascending.
+func (d *held) from(id uint64) iter.Seq[checkout] {
+	return func(yield func(checkout) bool) {
+		for k, g := range d.sorted.From(key{Seq: id}) {
+			if !yield(checkout{id: k.Seq, grip: *g}) {
+				return
+			}
+		}
+	}
+}
+
+// within appends what is held of some ranges to dst, which is empty, but no more
+// than limit. next is the first delivery that is left out; 0: there is none.
+func (d *held) within(ranges []uint64, limit int, dst []checkout) (_ []checkout, next uint64) {
+	for ; len(ranges) > 0; ranges = ranges[2:] {
+		first, last, ok := span(ranges)
+		if !ok {
+			continue
+		}
+		for held := range d.from(first) {
+			if held.id > last {
+				break
+			}
+			if len(dst) == limit {
+				return dst, held.id
+			}
+			dst = append(dst, held)
+		}
+	}
+	return dst, 0
+}
+
+// span decodes the first of some ranges; false: it is empty.
+func span(ranges []uint64) (first, last uint64, ok bool) {
+	first, length := ranges[0], ranges[1]
+	if last = first + length - 1; last < first {
+		last = ^uint64(0)
+	}
+	return first, last, length != 0
 }

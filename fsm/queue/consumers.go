@@ -56,18 +56,11 @@ type consumers struct {
 	capacity Capacity // without present; in no snapshot
 }
 
-// newConsumers returns an empty set of consumers. The order of age begins with
-// 1, since 0 means no settlement, see returning.
-func newConsumers(s *shared, ss *sessions, d *detached, gs *leavings, ts *groupTakers, ms *messages) *consumers {
-	return &consumers{shared: s, sessions: ss, detached: d, groups: gs, takers: ts, next: 1, services: services{
-		shared: s, messages: ms, cursors: ms.cursors, general: service{shared: s},
-	}}
-}
-
-// clear removes all consumers. The order of age continues.
+// clear removes all consumers. The order of age begins with 1, since 0 means no
+// settlement, see returning, and continues.
 func (cs *consumers) clear() {
 	cs.services.clear()
-	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: cs.next, capacity: cs.capacity}
+	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: max(cs.next, 1), capacity: cs.capacity}
 }
 
 // inUse reports whether the lease is suspended: there is a consumer, possibly a
@@ -92,6 +85,17 @@ func (cs *consumers) holds(c *consumer, n int) {
 	if c.isGets() {
 		cs.getsHeld += n
 	}
+}
+
+// take removes the deliveries first … last from what c holds and appends them
+// to scratch.taken.
+//
+// Ensures: the messages are in no held, and still CheckedOut and in deadlines. The
+// caller lifts them, or makes them part of a returning, within the same command.
+func (cs *consumers) take(c *consumer, first, last uint64) {
+	before := len(cs.scratch.taken)
+	cs.scratch.taken = c.held.take(first, last, cs.scratch.taken)
+	cs.holds(c, before-len(cs.scratch.taken))
 }
 
 // order returns the next position in the order of age, for a pending
@@ -175,7 +179,7 @@ func (cs *consumers) register(s *session, number uint64) *consumer {
 // retire ends the service of c, which remains for the messages that it holds.
 //
 // Ensures: it is in no level and is neither exclusive nor single. It does
-// nothing for gets. A caller that keeps c calls removeIfDone, since c may hold
+// nothing for gets. A caller that keeps c calls removeFinished, since c may hold
 // nothing.
 func (cs *consumers) retire(c *consumer) {
 	if c.cancelled || c.isGets() {
@@ -245,18 +249,10 @@ func (cs *consumers) dropGets() {
 	cs.dropEnded()
 }
 
-// removeIfDone removes a cancelled consumer that holds nothing. It does nothing if
-// c is or was detached. It is remembered while it has late deliveries, or if it was revoked.
-func (cs *consumers) removeIfDone(c *consumer) {
-	if c.session != nil && c.cancelled && c.held.Len() == 0 {
-		cs.removeFinished(c)
-	}
-}
-
-// removeFinished is removeIfDone for many consumers, in one pass over each
-// session.
+// removeFinished removes cancelled consumers that hold nothing, in one pass over each
+// session. They are remembered while they have late deliveries, or if they were revoked.
 //
-// done may name consumers that still hold something: nothing happens to them.
+// done may name others, also such that are or were detached: nothing happens to them.
 // Ensures: those of the others that remain are finished, count neither as
 // attached nor as serving, and have something to be remembered for.
 func (cs *consumers) removeFinished(done ...*consumer) {
@@ -330,35 +326,23 @@ func (cs *consumers) refreshAll() {
 	}
 }
 
-// livesEnded is called when lives of nodes have ended.
-func (cs *consumers) livesEnded() {
-	cs.contested = true
-	if cs.exclusive != nil && cs.exclusive.session.life.over {
-		cs.exclusive = nil
-	}
-}
-
-// refreshLife is called when a life becomes suspected or ceases to be. l is nil
-// if it has no sessions.
-func (cs *consumers) refreshLife(l *life) {
-	cs.contested = true
-	if l == nil {
-		return
-	}
-	for _, c := range cs.all {
-		cs.scratch.steps++
-		if c.session.life == l {
-			cs.refresh(c)
-		}
-	}
-}
-
 // anyServed reports whether any consumer has credit.
 func (cs *consumers) anyServed() bool { return cs.services.any() }
 
 // leastServed returns the least life that the least demanding consumer with credit
 // asks for; false: none has credit. What that one cannot have nobody can have.
 func (cs *consumers) leastServed() (fsm.Millis, bool) { return cs.services.least() }
+
+// passOver finds the next message for the least demanding consumer with credit, as
+// far as the command may.
+func (cs *consumers) passOver() {
+	if !cs.services.demand() {
+		return
+	}
+	if least, ok := cs.leastServed(); ok {
+		cs.services.passOver(least)
+	}
+}
 
 // nextServed returns the consumer that is handed message h, which is the next one
 // for the least demanding that has credit. It does not move it: handedOut does.
@@ -369,6 +353,38 @@ func (cs *consumers) nextServed(h uint32) *consumer { return cs.services.next(h)
 func (cs *consumers) handedOut(c *consumer) {
 	cs.services.suspend(c)
 	cs.refresh(c)
+}
+
+// timeOut suspends c because of deliveries that it held too long, and adds them to
+// scratch.taken.
+//
+// Requires: due is not empty, all of c, ascending by id, and not in c.held.
+// Ensures: once c is refreshed, it is in no ring until everything in c.late is
+// settled.
+func (cs *consumers) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
+	late := make([]lateness, len(due))
+	by := cs.scratch.holder(c.id, c.tag)
+	for i, d := range due {
+		d.held.by = by
+		late[i] = lateness{d.held.id, d.held.since, d.held.limit}
+		cs.scratch.taken = append(cs.scratch.taken, d.held)
+	}
+	t := fsm.Timeout{To: c.id, Tag: c.tag, First: len(c.late) == 0 && c.lateAcks == 0 && !c.cancelled}
+	t.Deliveries, t.Limit, t.Held = describeLate(late, cs.clock.now())
+	eff.Timeouts = append(eff.Timeouts, t)
+	cs.counters.TimedOut += uint64(len(late))
+	c.late = slices.Concat(c.late, late)
+	slices.SortFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) })
+	cs.contest()
+}
+
+// settledLate counts and reports what c has settled although it was taken back.
+func (cs *consumers) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
+	notice := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
+	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, cs.clock.now())
+	eff.LateAcks = append(eff.LateAcks, notice)
+	c.lateAcks += uint64(len(late))
+	cs.counters.LateAcks += uint64(len(late))
 }
 
 // nodeSuspected begins or ends the suspicion of a node.
@@ -386,7 +402,16 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 	if !ok {
 		return fsm.Result{} // already known
 	}
-	cs.refreshLife(l)
+	cs.contested = true
+	for _, c := range cs.all {
+		if l == nil {
+			break // it has no sessions
+		}
+		cs.scratch.steps++
+		if c.session.life == l {
+			cs.refresh(c)
+		}
+	}
 	eff.SuspicionChanged = true
 	return fsm.Result{}
 }
@@ -447,7 +472,7 @@ func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 		return fsm.Result{Code: fsm.NotFound}
 	}
 	cs.retire(c)
-	cs.removeIfDone(c)
+	cs.removeFinished(c)
 	return fsm.Result{}
 }
 
@@ -514,7 +539,10 @@ func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if cs.sessions.declareDown(node, boot) {
-		cs.livesEnded()
+		cs.contested = true
+		if cs.exclusive != nil && cs.exclusive.session.life.over {
+			cs.exclusive = nil
+		}
 	}
 	return fsm.Result{}
 }
@@ -626,19 +654,13 @@ type short struct{ list sorted[*consumer] }
 
 // note lists c, or no longer. lacks: it is served, and has no credit.
 func (s *short) note(c *consumer, lacks bool) {
-	if wants := lacks && c.shared && !c.noticed; wants != c.listed {
-		s.toggle(c)
-	}
-}
-
-// toggle lists c, or removes it if it is listed.
-func (s *short) toggle(c *consumer) {
-	if c.listed {
+	switch wants := lacks && c.shared && !c.noticed; {
+	case !wants:
 		s.drop(c)
-		return
+	case !c.listed:
+		c.listed = true
+		s.list.Put(key{At: fsm.Time(c.registered)}, c)
 	}
-	c.listed = true
-	s.list.Put(key{At: fsm.Time(c.registered)}, c)
 }
 
 // drop removes c, if it is listed.
@@ -705,96 +727,145 @@ func (cs *consumers) checkServed(k *checker, c *consumer) {
 	k.that(!c.listed || !cs.since(3), "consumer %v is short of credit, and nobody is told", c.id)
 }
 
-// capacitySpan is the shortest time over which Capacity is measured, if the queue
-// has existed for as long; the longest is twice that.
-const capacitySpan fsm.Millis = 5000
+// maxCredit is the credit of a consumer that asks for no limit. A higher
+// prefetch counts as this.
+const maxCredit = fsm.MaxHeld
 
-// Capacity says for how long, of late, the queue could have handed messages to a
-// consumer at once: one that takes any message had credit for more. It is taken by
-// the machine's clock, between commands, so what changes within a millisecond does
-// not count. The zero value knows nothing.
+// Status is the status of a consumer.
+type Status uint8
+
+const (
+	// Up consumers are served while they have credit.
+	Up Status = iota
+	// TimedOut consumers get nothing until they have settled what was taken
+	// back from them.
+	TimedOut
+	// Cancelled consumers only settle what they hold, or held.
+	Cancelled
+	// Quiescing consumers get nothing new, because a consumer with a higher
+	// priority takes over once they hold nothing.
+	Quiescing
+	// Suspected consumers get nothing because their node is suspected.
+	Suspected
+)
+
+// consumer is one registered consumer, or the gets of a session (number 0).
+// consumers maintains its tables and its service, deliveries what it holds and
+// what is late. Its session decides whether it can be found.
 //
-// It is in no snapshot, and nothing depends on it: a restored machine begins anew.
+// Invariants:
 //
-// Invariants: able ≤ serving ≤ 2 · capacitySpan for current and before; began ≤ until.
-type Capacity struct {
-	began, until    fsm.Time // of current; 0: there is none yet
-	current, before servedTime
-	present         presence // since until
+//	1 ≤ next; ids of held and of late ascend, are < next, and none is in both
+//	held.len() ≤ maxCredit, except for gets, which have no limit
+//	timed out ⇔ len(late) > 0 and it is not cancelled
+//	finished ⇔ cancelled and held.len() = 0; it stays while it is remembered for late
+//	or revoked, and is removed otherwise
+//	revoked ⇒ cancelled; gets are neither cancelled, finished nor in a level
+//
+// A snapshot has ConsumerState for it: what a Consume gave, next, registered,
+// late, lateAcks, revoked, and whether it is cancelled. Its suspicion follows
+// from the session, finished from cancelled and held; the head has the rings.
+type consumer struct {
+	// session is nil from unregister on; dropEnded then drops the consumer, which may
+	// be detached.
+	id         fsm.ConsumerID
+	session    *session
+	registered uint64 // orders consumers by age
+	next       uint64 // number of the next delivery
+	held       held
+	// late has the deliveries taken back and not settled, ascending. The slice
+	// is replaced, never changed.
+	late []lateness
+	// lateAcks only grows.
+	lateAcks uint64 // settlements of late deliveries
+
+	tag string
+	// As the last Consume gave them, undecoded. Unused by gets.
+	quota
+	priority   int32
+	noAck      bool
+	exclusive  bool
+	cancelled  bool
+	revoked    bool                     // cancelled by the queue, see revokeAllBut: its session may not know
+	finished   bool                     // cancelled and holds nothing: kept only for late or revoked
+	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's applies
+	lockTerms
+	least fsm.Millis // messages with less left of their TTL are not for c; 0: all are
+
+	turn
 }
 
-// servedTime is how long there were consumers, and how long one of them had credit.
-type servedTime struct{ serving, able fsm.Millis }
-
-// presence is whether there are consumers, and whether one of them has credit.
-type presence struct{ serving, able bool }
-
-// advance goes on to an instant. is holds from the one before up to now. O(1).
-func (c *Capacity) advance(now fsm.Time, is presence) {
-	if c.until == 0 {
-		c.began, c.until = now, now
-		return
-	}
-	passed := fsm.Millis(now - c.until)
-	if c.until = now; passed >= capacitySpan { // what was before is too long ago
-		passed, c.current, c.before = capacitySpan, servedTime{}, servedTime{}
-		c.began = now.Add(-passed)
-	}
-	if is.serving {
-		c.current.serving += passed
-		if is.able {
-			c.current.able += passed
-		}
-	}
-	if fsm.Millis(now-c.began) >= capacitySpan {
-		c.before, c.current, c.began = c.current, servedTime{}, now
-	}
+// turn is the position of a consumer in the order of service. service maintains
+// it.
+type turn struct {
+	level              *level // nil: cancelled, or gets
+	serviced           bool   // in the ring of its level
+	nextRing, prevRing *consumer
+	waits              uint64 // orders the consumers of a level and of those equal to it in other services
 }
 
-// At returns the share of time in which the queue could hand messages out, of that in
-// which it had consumers, over the last capacitySpan or up to twice that before an
-// instant: able of serving. 0 of 0: it has no consumers.
-func (c Capacity) At(now fsm.Time) (able, serving fsm.Millis) {
-	if !c.present.serving {
-		return 0, 0
+// isGets reports whether c stands for the gets of its session, which is never
+// served by assignment. Its prefetch means nothing: each get is a command.
+func (c *consumer) isGets() bool { return c.id.Number == 0 }
+
+// status is the status for listings, except for Quiescing, which only the
+// single active consumer has. Only consumers that are Up are handed messages.
+// It is derived each time, from the consumer and the life of its node.
+// Cancelled hides a suspicion, which in turn hides a timeout.
+func (c *consumer) status() Status {
+	if !c.cancelled && (c.session.life.suspected || c.session.life.over) {
+		return Suspected
 	}
-	if now > c.until && c.until != 0 {
-		c.advance(now, c.present)
-	}
-	sum := servedTime{c.before.serving + c.current.serving, c.before.able + c.current.able}
+	return c.lasting()
+}
+
+// lasting is the status without suspicion, which belongs to the node. It is
+// what a snapshot holds.
+func (c *consumer) lasting() Status {
 	switch {
-	case sum.serving > 0:
-		return sum.able, sum.serving
-	case c.present.able:
-		return 1, 1
+	case c.cancelled:
+		return Cancelled
+	case len(c.late) > 0:
+		return TimedOut
 	}
-	return 0, 1
+	return Up
 }
 
-// Share is At as a number from 0 to 1; 0 without consumers.
-func (c Capacity) Share(now fsm.Time) float64 {
-	able, serving := c.At(now)
-	return float64(able) / float64(max(serving, 1))
+// credit is how many more messages c may hold. It is not positive when c has
+// lowered its prefetch below what it holds.
+func (c *consumer) credit() int {
+	return c.quota.limit() - c.held.Len()
 }
 
-// measure counts the time since the command before. It is called with each, before
-// that changes anything.
-func (cs *consumers) measure() {
-	if now := cs.clock.now(); now != cs.capacity.until {
-		cs.capacity.advance(now, cs.presence())
+// lateConsumers bounds how many cancelled consumers of a session are kept only
+// to count late settlements, or to report that they are revoked. The newest
+// ones are kept.
+const lateConsumers = 64
+
+// remembered reports whether c must be kept although it holds nothing.
+func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
+
+// forgive removes the ids first … last from the late deliveries of c and
+// appends them to forgiven.
+//
+// Requires: first ≤ last. forgiven belongs to the caller. late is cut or
+// replaced, so a snapshot that shares it does not change. Once late is empty c
+// may be served again; the caller refreshes it.
+func (c *consumer) forgive(first, last uint64, forgiven []lateness) []lateness {
+	i, _ := slices.BinarySearchFunc(c.late, first, compareLate)
+	j := i
+	for j < len(c.late) && c.late[j].id <= last {
+		j++
 	}
-}
-
-// presence reports whether a consumer may be served, and has credit now. Those that
-// take only one group do not count as able, nor does anybody while only such messages
-// wait that nobody with credit may have.
-func (cs *consumers) presence() presence {
-	return presence{cs.serving > 0, cs.anyServed() && (cs.services.idle() || cs.canServe())}
-}
-
-// measured returns the capacity up to the last command, and what holds since then.
-func (cs *consumers) measured() Capacity {
-	c := cs.capacity
-	c.present = cs.presence()
-	return c
+	forgiven = append(forgiven, c.late[i:j]...)
+	switch {
+	case i == j:
+	case j-i == len(c.late):
+		c.late = nil
+	case i == 0:
+		c.late = c.late[j:]
+	default:
+		c.late = slices.Concat(c.late[:i], c.late[j:])
+	}
+	return forgiven
 }

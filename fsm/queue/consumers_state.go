@@ -20,15 +20,14 @@ func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// capture returns copies of all consumers, by age, and what they hold; unless keep, that
-// is valid until the next change. O(consumers). The copies still point to sessions
-// and rings of the machine, which a snapshot must not follow.
-func (cs *consumers) capture(keep bool) (all []consumer, held []sorted[grip]) {
-	all, held = make([]consumer, len(cs.all)), make([]sorted[grip], len(cs.all))
+// capture returns copies of all consumers, by age. O(consumers). The copies still point to
+// sessions and rings of the machine, and to what is held, which a snapshot must not follow.
+func (cs *consumers) capture() []consumer {
+	all := make([]consumer, len(cs.all))
 	for i, c := range cs.all {
-		all[i], held[i] = *c, c.held.Capture(keep)
+		all[i] = *c
 	}
-	return all, held
+	return all
 }
 
 // save describes a consumer whose session is the at-th of the snapshot. Lists

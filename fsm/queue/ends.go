@@ -88,11 +88,6 @@ type lastHolder struct {
 	tag string
 }
 
-// newEnds returns an empty record.
-func newEnds(s *shared, e *entries, ms *messages) *ends {
-	return &ends{shared: s, entries: e, messages: ms, next: 1}
-}
-
 // limit is how many records are kept.
 func (en *ends) limit() int { return max(en.settings.ends, en.least) }
 
@@ -100,8 +95,11 @@ func (en *ends) limit() int { return max(en.settings.ends, en.least) }
 func (en *ends) keep(n int) { en.least = n }
 func (en *ends) kept() int  { return en.least }
 
-// clear removes all records. Numbers are not used again.
-func (en *ends) clear() { en.ring.Clear() }
+// clear removes all records. Numbers begin with 1, and are not used again.
+func (en *ends) clear() {
+	en.ring.Clear()
+	en.next = max(en.next, 1)
+}
 
 // trim removes the oldest records beyond the limit.
 func (en *ends) trim() {
@@ -308,11 +306,8 @@ func (en *ends) restore(st *logpb.EndState) error {
 func (en *ends) restoreAll(r *bufio.Reader, buf *bytes.Buffer, n uint64) error {
 	for range n {
 		var st logpb.EndState
-		if err := readRecord(r, buf); err != nil {
-			return noEOF(err)
-		}
-		if err := st.UnmarshalVT(buf.Bytes()); err != nil {
-			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		if err := readRecord(r, buf, st.UnmarshalVT); err != nil {
+			return err
 		}
 		if err := en.restore(&st); err != nil {
 			return err
@@ -412,4 +407,13 @@ func (e Ends) From(number uint64, yield func(End) bool) {
 			return
 		}
 	}
+}
+
+// OfLetter returns the record of a letter; false: there is none.
+func (e Ends) OfLetter(letter uint64) (End, bool) {
+	i := e.of.ofLetter(letter)
+	if i < 0 {
+		return End{}, false
+	}
+	return e.of.ring.Item(i).shown(e.of.next - uint64(e.of.ring.Len()) + uint64(i)), true
 }

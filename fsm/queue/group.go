@@ -553,7 +553,7 @@ func (m *Machine) group(s *session, cmd *logpb.Group) fsm.Result {
 		m.groups.lock(g, m.settings.groupLock(c))
 	case logpb.Group_RELEASE:
 		m.giveUp(g, false)
-		m.consumers.removeIfDone(c)
+		m.consumers.removeFinished(c)
 	case logpb.Group_SET_STATE:
 		if !m.fitsState(g, len(cmd.State)) {
 			return fsm.Result{Code: fsm.Rejected}

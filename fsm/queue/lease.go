@@ -9,6 +9,33 @@ import (
 // that, the letters that are left count as dropped.
 const drainTimeout fsm.Millis = 60_000
 
+// Phase is the phase of a queue's life. The values are in snapshots.
+type Phase uint8
+
+const (
+	// Active queues are in service.
+	Active Phase = iota
+	// Draining queues have ended; only their outbox is still forwarded.
+	Draining
+	// Gone queues hold nothing.
+	Gone
+)
+
+// QueueEnd is why a queue has ended by itself.
+type QueueEnd uint8
+
+const (
+	NotEnded  QueueEnd = iota // or it was deleted
+	LeaseOver                 // it was unused for longer than its lease
+	IdleOver                  // it was idle for too long
+	Abandoned                 // its last consumer has gone
+)
+
+// String is the argument that has ended the queue; empty: none.
+func (e QueueEnd) String() string {
+	return [...]string{"", "x-expires", "x-auto-delete-on-idle", "auto-delete"}[min(e, Abandoned)]
+}
+
 // lease is the life of the queue: when it was last used, when it ends because
 // it is unused, and its phase after that. Use renews the lease; activity is use
 // and everything else that keeps a queue from being idle.
@@ -33,12 +60,6 @@ type lease struct {
 	life   Phase
 	goneAt fsm.Time // end of draining
 	reason QueueEnd
-}
-
-// newLease returns the lease of an unused queue. It begins with the first
-// entry.
-func newLease(s *shared, t *timers, ms *messages, cs *consumers) *lease {
-	return &lease{shared: s, timers: t, messages: ms, consumers: cs}
 }
 
 // phase goes from Active to Draining to Gone, or directly to Gone, and never
@@ -182,8 +203,7 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 		m.lease.use()
 	}
 	if m.lease.phase() == Active && m.settings.AutoDelete && serving > 0 && m.consumers.active() == 0 {
-		m.lease.endsFor(Abandoned)
-		m.end(eff)
+		m.end(Abandoned, eff)
 	}
 }
 
@@ -193,7 +213,8 @@ func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 // Which end comes when: Delete, at once and with the letters (dropAll); lease
 // and idleness, by a Tick only; auto-delete, by any command that ends the last
 // consumer. The last two end here. Nothing leads back to Active.
-func (m *Machine) end(eff *fsm.Effects) {
+func (m *Machine) end(why QueueEnd, eff *fsm.Effects) {
+	m.lease.endsFor(why)
 	if m.outbox.letters() == 0 {
 		m.dropAll(eff)
 		return
@@ -227,8 +248,7 @@ func (m *Machine) endSessions(eff *fsm.Effects) {
 	m.detached.clear()
 	m.consumers.clear()
 	m.sessions.endAll()
-	m.timers.forgetHeld()
-	m.locks.clear()
+	m.deadlines.clear()
 }
 
 // dropAll drops everything at once.
@@ -301,7 +321,6 @@ func (m *Machine) endUnused(inUse bool, eff *fsm.Effects) {
 		m.lease.use() // the lease begins here, not before
 	}
 	if why := m.lease.over(); why != NotEnded {
-		m.lease.endsFor(why)
-		m.end(eff)
+		m.end(why, eff)
 	}
 }

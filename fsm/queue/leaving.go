@@ -222,7 +222,7 @@ func (m *Machine) endLeaving(n int) (done int) {
 			continue
 		}
 		done += m.takeBack(g, l.lost, n-done)
-		m.consumers.removeIfDone(c)
+		m.consumers.removeFinished(c)
 	}
 	return done
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"math"
@@ -70,113 +71,181 @@ func (l *lock) autoEnd() fsm.Time {
 	return min(l.began.Add(fsm.Millis(l.auto)), l.end())
 }
 
-// locks are the locks of all deliveries that have one. A delivery names its lock
-// by handle (grip.lock). A lock ends with its delivery, or a Tick ends it.
+// atTimeout marks the key of a delivery that ends at its consumer timeout: of equal
+// instants, ends of locks come first.
+const atTimeout = 1 << 63
+
+// holding names one delivery of one consumer. c is a pointer, not an id,
+// because its end would otherwise search for the session and the consumer.
+type holding struct {
+	c  *consumer
+	id uint64
+}
+
+// deadlines are when deliveries end by themselves: when their lock ends, or at their
+// consumer timeout if that comes first. A delivery names its lock by handle
+// (grip.lock), and has its timeout itself. Only a Tick ends one.
 //
 // Invariants:
 //
-//	due = {(until, seq of the message) of l : l runs}
+//	due = {end(g, seq of the message) of g : g is held or on its way back, and ends by itself}
 //	every lock belongs to one delivery that is held or on its way back
 //
-// A snapshot has a lock with its message. Handles and due are built anew. A queue
-// that is draining or gone has no locks.
+// A snapshot has both with the message. Handles and due are built anew. A queue that
+// is draining or gone has none of it.
 //
-// A table of its own costs nothing where there are no locks, and a renewal writes
+// A table of locks costs nothing where there are none, and a renewal of one writes
 // only here, not to what the consumer holds.
-type locks struct {
+type deadlines struct {
 	*shared
-	all arena[lock]
-	// While a delivery is on its way back, the consumer may have ended, as in timers.
+	locks arena[lock]
+	// While a delivery is on its way back, its entry may name a consumer that has
+	// ended, or none after a restore: nothing ends then, see Machine.tick.
 	due sorted[holding]
 }
 
-// clear removes all locks. Deliveries may still name them, see frozenLock.
-func (ls *locks) clear() { *ls = locks{shared: ls.shared} }
+// clear removes all of them. Deliveries may still name locks, see frozenLocks.
+func (ds *deadlines) clear() { *ds = deadlines{shared: ds.shared} }
 
-// len is the number of locks, including those that do not run yet.
-func (ls *locks) len() int { return ls.all.Live() }
+// locked is the number of locks, including those that do not run yet.
+func (ds *deadlines) locked() int { return ds.locks.Live() }
 
-// grant returns the handle of a new lock that does not run; 0: l is none.
-func (ls *locks) grant(l lock) uint32 {
+// end is when and why a delivery of message seq ends by itself, on the clock of held
+// messages. At is 0 if it does not.
+func (ds *deadlines) end(g *grip, seq uint64) key {
+	if g.lock != 0 {
+		if l := ds.locks.Get(g.lock); l.until != 0 && (g.deadline == 0 || l.until <= g.deadline) {
+			return key{At: l.until, Seq: seq}
+		}
+	}
+	return key{At: g.deadline, Seq: seq | atTimeout}
+}
+
+// watch adds a delivery of message seq, which is not there, if it ends by itself.
+func (ds *deadlines) watch(g *grip, seq uint64, of holding) {
+	if k := ds.end(g, seq); k.At != 0 {
+		ds.due.Put(k, of)
+	}
+}
+
+// move is called after the end of a delivery of message seq has changed. from is what it was.
+func (ds *deadlines) move(from key, g *grip, seq uint64, of holding) {
+	to := ds.end(g, seq)
+	if from == to {
+		return
+	}
+	if from.At != 0 {
+		ds.due.Remove(from)
+	}
+	if to.At != 0 {
+		ds.due.Put(to, of)
+	}
+}
+
+// grant returns the handle of a new lock, which runs if start is set; 0: l is none.
+func (ds *deadlines) grant(l lock, start bool) uint32 {
 	if l.length == 0 {
 		return 0
 	}
-	no := ls.all.Alloc()
-	*ls.all.Mut(no) = l
+	if start {
+		ds.begin(&l)
+	}
+	no := ds.locks.Alloc()
+	*ds.locks.Mut(no) = l
 	return no
 }
 
-// start lets a lock run. It does nothing if the lock runs, or there is none.
-func (ls *locks) start(no uint32, seq uint64, of holding) {
-	if no == 0 || ls.all.Get(no).runs() {
-		return
-	}
-	l := ls.all.Mut(no)
-	l.began = ls.clock.heldDeadline(0)
-	l.until = min(ls.clock.heldDeadline(fsm.Millis(l.length)), l.end())
-	ls.due.Put(key{At: l.until, Seq: seq}, of)
+// begin lets a lock run.
+func (ds *deadlines) begin(l *lock) {
+	l.began = ds.clock.heldDeadline(0)
+	l.until = min(ds.clock.heldDeadline(fsm.Millis(l.length)), l.end())
 }
 
-// renew lets a lock end d from now, or its own length from now if d is 0, but not
-// beyond its end. It returns when it ends; 0: it does not run yet. ok is false
-// if its end has come: then nothing has changed.
-func (ls *locks) renew(no uint32, seq uint64, of holding, d fsm.Millis) (until fsm.Time, ok bool) {
-	l := ls.all.Get(no)
-	if !l.runs() {
-		return 0, true
+// start lets the lock of a delivery run. It does nothing if it runs, or there is none.
+func (ds *deadlines) start(g *grip, seq uint64, of holding) {
+	if g.lock == 0 || ds.locks.Get(g.lock).runs() {
+		return
 	}
-	if l.end() <= ls.clock.heldNow() {
-		return 0, false
+	from := ds.end(g, seq)
+	ds.begin(ds.locks.Mut(g.lock))
+	ds.move(from, g, seq, of)
+}
+
+// renew lets a delivery be held longer, and changes g: its consumer timeout begins
+// anew, and its lock, if it runs, ends d from now, or its own length from now if d is
+// 0, but not beyond its end. until is when the lock ends, or without one the timeout;
+// 0: nothing bounds it yet. ok is false if the end of the lock has come: then nothing
+// has changed.
+func (ds *deadlines) renew(g *grip, seq uint64, of holding, d fsm.Millis) (until fsm.Time, ok bool) {
+	from := ds.end(g, seq)
+	if g.lock != 0 && ds.locks.Get(g.lock).runs() {
+		l := ds.locks.Mut(g.lock)
+		if l.end() <= ds.clock.heldNow() {
+			return 0, false
+		}
+		l.until = min(ds.clock.heldDeadline(cmp.Or(d, fsm.Millis(l.length))), l.end())
+		until = l.until
 	}
-	if d == 0 {
-		d = fsm.Millis(l.length)
+	if g.deadline != 0 {
+		g.deadline = ds.clock.heldDeadline(g.limit)
 	}
-	return ls.extend(no, seq, of, min(ls.clock.heldDeadline(d), l.end())), true
+	if g.lock == 0 {
+		until = g.deadline
+	}
+	ds.move(from, g, seq, of)
+	return until, true
 }
 
 // renewUnasked renews a lock that is due, if its consumer has asked for that. It
 // reports whether it did.
-func (ls *locks) renewUnasked(no uint32, seq uint64, of holding) bool {
-	l := ls.all.Get(no)
-	if l.autoEnd() <= ls.clock.heldNow() {
+func (ds *deadlines) renewUnasked(g *grip, seq uint64, of holding) bool {
+	l := ds.locks.Get(g.lock)
+	if l.autoEnd() <= ds.clock.heldNow() {
 		return false
 	}
-	ls.extend(no, seq, of, min(ls.clock.heldDeadline(fsm.Millis(l.length)), l.autoEnd()))
+	from := ds.end(g, seq)
+	ds.locks.Mut(g.lock).until = min(ds.clock.heldDeadline(fsm.Millis(l.length)), l.autoEnd())
+	ds.move(from, g, seq, of)
 	return true
 }
 
-// extend changes when a lock that runs ends.
-func (ls *locks) extend(no uint32, seq uint64, of holding, until fsm.Time) fsm.Time {
-	l := ls.all.Mut(no)
-	if l.until != until {
-		ls.due.Remove(key{At: l.until, Seq: seq})
-		l.until = until
-		ls.due.Put(key{At: until, Seq: seq}, of)
+// release ends what bounds a delivery of message seq that has ended. It does nothing
+// the second time.
+func (ds *deadlines) release(g *grip, seq uint64) {
+	if k := ds.end(g, seq); k.At != 0 {
+		ds.due.Remove(k)
 	}
-	return until
+	if g.lock != 0 {
+		ds.locks.Release(g.lock)
+	}
+	g.deadline, g.lock = 0, 0
 }
 
-// release ends the lock of message seq.
-func (ls *locks) release(no uint32, seq uint64) {
-	if l := ls.all.Get(no); l.runs() {
-		ls.due.Remove(key{At: l.until, Seq: seq})
-	}
-	ls.all.Release(no)
+// over returns the delivery whose time was over first; false: there is none. locked:
+// it is its lock that has ended.
+func (ds *deadlines) over() (of holding, seq uint64, locked, ok bool) {
+	k, of, ok := firstOf(&ds.due)
+	return of, k.Seq &^ atTimeout, k.Seq&atTimeout == 0, ok && ds.clock.heldUntil(k.At) <= ds.clock.now()
 }
 
-// first returns the lock that ends first; false: none runs.
-func (ls *locks) first() (at key, of holding, ok bool) { return firstOf(&ls.due) }
+// next is when the first delivery ends by itself, and why; 0: none does.
+func (ds *deadlines) next() (fsm.Time, Due) {
+	k, _, _ := firstOf(&ds.due)
+	if k.Seq&atTimeout != 0 {
+		return ds.clock.heldUntil(k.At), TimeoutDue
+	}
+	return ds.clock.heldUntil(k.At), LockDue
+}
 
 // runs reports whether a lock has begun.
-func (ls *locks) runs(no uint32) bool { return ls.all.Get(no).runs() }
+func (ds *deadlines) runs(no uint32) bool { return ds.locks.Get(no).runs() }
 
-// until is when a lock ends, on the machine's clock; 0: there is none, or it does
-// not run.
-func (ls *locks) until(no uint32) fsm.Time {
+// unlocks is when a lock ends; 0: there is none, or it does not run.
+func (ds *deadlines) unlocks(no uint32) fsm.Time {
 	if no == 0 {
 		return 0
 	}
-	return ls.clock.heldUntil(ls.all.Get(no).until)
+	return ds.locks.Get(no).until
 }
 
 // locks reports whether the next delivery to c has a lock.
@@ -240,7 +309,7 @@ func (t *lockTerms) pardon(first, last uint64) (n int) {
 type frozenLocks struct{ pages[lock] }
 
 // capture returns the locks as they are; unless keep, until the next change.
-func (ls *locks) capture(keep bool) frozenLocks { return frozenLocks{ls.all.Capture(keep)} }
+func (ds *deadlines) capture(keep bool) frozenLocks { return frozenLocks{ds.locks.Capture(keep)} }
 
 // fill adds a lock to its message. no may be 0, or name a lock of a queue that
 // has ended, which has none any more.
@@ -253,21 +322,17 @@ func (f *frozenLocks) fill(st *logpb.MessageState, no uint32) {
 	st.LockLength, st.LockMax, st.LockAuto = uint64(l.length), uint64(l.max), uint64(l.auto)
 }
 
-// restore is the inverse of fill. It returns 0 if the delivery has no lock.
-func (ls *locks) restore(st *logpb.MessageState, of holding) (uint32, error) {
-	no := ls.grant(lock{
+// restore is the inverse of fill, and watches the delivery, which has its timeout.
+func (ds *deadlines) restore(st *logpb.MessageState, g *grip, of holding) error {
+	g.lock = ds.grant(lock{
 		until: fsm.Time(st.LockUntil), began: fsm.Time(st.LockBegan), length: lockMillis(fsm.Millis(st.LockLength)),
 		max: lockMillis(fsm.Millis(st.LockMax)), auto: lockMillis(fsm.Millis(st.LockAuto)),
-	})
-	if no == 0 || st.LockUntil == 0 {
-		return no, nil
+	}, false)
+	if ds.due.Get(ds.end(g, st.Seq)) != nil {
+		return fmt.Errorf("%w: message %d is held twice", ErrSnapshot, st.Seq)
 	}
-	at := key{At: fsm.Time(st.LockUntil), Seq: st.Seq}
-	if ls.due.Get(at) != nil {
-		return 0, fmt.Errorf("%w: message %d is locked twice", ErrSnapshot, st.Seq)
-	}
-	ls.due.Put(at, of)
-	return no, nil
+	ds.watch(g, st.Seq, of)
+	return nil
 }
 
 // restoreTerms returns what a snapshot has of a consumer's locks.
@@ -278,29 +343,29 @@ func restoreTerms(st *logpb.ConsumerState) lockTerms {
 	}
 }
 
-// checkOne checks the lock of a delivery of message seq.
-func (ls *locks) checkOne(k *checker, no uint32, seq, delivery uint64) {
-	if no == 0 {
+// checkOne checks the end of a delivery of message seq.
+func (ds *deadlines) checkOne(k *checker, g *grip, seq, delivery uint64) {
+	if g.lock != 0 {
+		k.locks++
+		l := ds.locks.Get(g.lock)
+		if l.length == 0 || (l.until == 0) != (l.began == 0) || l.until < 0 || l.began < 0 || l.runs() && l.end() < l.until {
+			k.fail("message %d: lock from %d until %d", seq, l.began, l.until)
+		}
+	}
+	at := ds.end(g, seq)
+	if at.At == 0 {
 		return
 	}
-	k.locks++
-	l := ls.all.Get(no)
-	if l.length == 0 || (l.until == 0) != (l.began == 0) || l.until < 0 || l.began < 0 || l.runs() && l.end() < l.until {
-		k.fail("message %d: lock from %d until %d", seq, l.began, l.until)
-	}
-	if !l.runs() {
-		return
-	}
-	k.running++
-	k.deadline(ls.clock.heldUntil(l.until))
-	if of := ls.due.Get(key{At: l.until, Seq: seq}); of == nil || of.id != delivery {
-		k.fail("message %d: its lock never ends", seq)
+	k.ending++
+	k.deadline(ds.clock.heldUntil(at.At))
+	if of := ds.due.Get(at); of == nil || of.id != delivery {
+		k.fail("message %d: its delivery never ends", seq)
 	}
 }
 
-// check compares the numbers of locks with those found.
-func (ls *locks) check(k *checker) {
-	k.that(ls.all.Live() == k.locks && ls.due.Len() == k.running, "%d locks, %d run, of %d and %d", ls.all.Live(), ls.due.Len(), k.locks, k.running)
+// check compares the numbers of deliveries with those found.
+func (ds *deadlines) check(k *checker) {
+	k.that(ds.locks.Live() == k.locks && ds.due.Len() == k.ending, "%d locks, %d deliveries end, of %d and %d", ds.locks.Live(), ds.due.Len(), k.locks, k.ending)
 }
 
 // detached are consumers whose sessions have ended and whose deliveries stay
@@ -380,27 +445,11 @@ func (d *detached) nextEnd() fsm.Time {
 }
 
 // list iterates over all of them. None may come or go meanwhile.
-func (d *detached) list() iter.Seq[*consumer] {
-	return func(yield func(*consumer) bool) {
-		for _, c := range d.all.All() {
-			if !yield(*c) {
-				return
-			}
-		}
-	}
-}
+func (d *detached) list() iter.Seq[*consumer] { return valuesOf(d.all.All()) }
 
 // from iterates over those with a position of at least n in the order of age,
 // which is that of all consumers.
-func (d *detached) from(n uint64) iter.Seq[*consumer] {
-	return func(yield func(*consumer) bool) {
-		for _, c := range d.byAge.From(key{Seq: n}) {
-			if !yield(*c) {
-				return
-			}
-		}
-	}
-}
+func (d *detached) from(n uint64) iter.Seq[*consumer] { return valuesOf(d.byAge.From(key{Seq: n})) }
 
 // describe writes one line for each of them.
 func (d *detached) describe(b *strings.Builder) {
@@ -417,14 +466,6 @@ func (d *detached) save(h *logpb.QueueSnapshot) {
 			Session: c.id.Session.Proto(), Consumer: c.id.Number, Registered: c.registered, Until: int64(c.detachedUntil), Tag: c.tag,
 		})
 	}
-}
-
-// capture appends what they hold; unless keep, it is valid until the next change.
-func (d *detached) capture(keep bool, all []sorted[grip]) []sorted[grip] {
-	for c := range d.list() {
-		all = append(all, c.held.Capture(keep))
-	}
-	return all
 }
 
 // restore is the inverse of save. It returns them in the order of the snapshot.

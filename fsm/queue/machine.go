@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"fmt"
+
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
 	"github.com/quorate/quorate/proto/logpb"
@@ -54,7 +56,7 @@ type Machine struct {
 	seen     *seen
 	outbox   *outbox
 
-	locks      *locks
+	deadlines  *deadlines
 	sessions   *sessions
 	detached   *detached
 	consumers  *consumers
@@ -82,15 +84,17 @@ func New(name string, id fsm.QueueID) *Machine {
 	m.takers = newGroupTakers(m.shared)
 	m.groups = &leavings{groups: newGroups(m.shared, m.takers)}
 	m.cursors = &cursors{shared: m.shared, timers: m.timers}
-	m.messages = newMessages(m.shared, m.timers, m.entries, m.labels, m.groups.groups, m.cursors)
+	m.messages = &messages{shared: m.shared, timers: m.timers, entries: m.entries, labels: m.labels, groups: m.groups.groups, cursors: m.cursors}
 	m.aside = &aside{shared: m.shared, timers: m.timers, messages: m.messages}
 	m.seen = &seen{shared: m.shared}
-	m.ends = newEnds(m.shared, m.entries, m.messages)
-	m.outbox = newOutbox(m.shared, m.messages, m.ends)
-	m.sessions = newSessions(m.shared)
-	m.locks, m.detached = &locks{shared: m.shared}, &detached{shared: m.shared}
-	m.consumers = newConsumers(m.shared, m.sessions, m.detached, m.groups, m.takers, m.messages)
-	m.lease = newLease(m.shared, m.timers, m.messages, m.consumers)
+	m.ends = &ends{shared: m.shared, entries: m.entries, messages: m.messages}
+	m.outbox = &outbox{shared: m.shared, messages: m.messages, ends: m.ends}
+	m.sessions = &sessions{shared: m.shared}
+	m.deadlines, m.detached = &deadlines{shared: m.shared}, &detached{shared: m.shared}
+	m.consumers = &consumers{shared: m.shared, sessions: m.sessions, detached: m.detached, groups: m.groups, takers: m.takers, services: services{
+		shared: m.shared, messages: m.messages, cursors: m.cursors, general: service{shared: m.shared},
+	}}
+	m.lease = &lease{shared: m.shared, timers: m.timers, messages: m.messages, consumers: m.consumers}
 	m.returnings = &returnings{messages: m.messages, groups: m.groups}
 	m.clear()
 	return m
@@ -117,7 +121,7 @@ func (m *Machine) clear() {
 	m.aside.clear()
 	m.seen.clear()
 	m.outbox.clear()
-	m.locks.clear()
+	m.deadlines.clear()
 	m.sessions.clear()
 	m.detached.clear()
 	m.consumers.clear()
@@ -211,6 +215,26 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	return r
 }
 
+// Due is a kind of deadline.
+type Due uint8
+
+const (
+	// NothingDue means that there is no deadline.
+	NothingDue Due = iota
+	// ExpiryDue: a message expires.
+	ExpiryDue
+	// TimeoutDue: a delivery has been held for too long.
+	TimeoutDue
+	// LockDue: a lock ends.
+	LockDue
+	// LeaseDue: the queue ends.
+	LeaseDue
+	// ScheduleDue: a message becomes ready.
+	ScheduleDue
+	// WorkDue: a command has left work, which is due at once.
+	WorkDue
+)
+
 // NextDeadline implements fsm.Machine.
 func (m *Machine) NextDeadline() fsm.Time {
 	next, _ := m.NextDue()
@@ -242,13 +266,8 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 	if k, _, ok := m.timers.expiry(); ok {
 		earlier(k.At, ExpiryDue)
 	}
-	if k, _, ok := m.timers.timeout(); ok {
-		earlier(m.clock.heldUntil(k.At), TimeoutDue)
-	}
+	earlier(m.deadlines.next())
 	earlier(m.sessions.suspicionEnds(), TimeoutDue)
-	if k, _, ok := m.locks.first(); ok {
-		earlier(m.clock.heldUntil(k.At), LockDue)
-	}
 	earlier(m.detached.nextEnd(), LockDue)
 	hold, state := m.groups.nextEnds()
 	earlier(m.clock.heldUntil(hold), LockDue)
@@ -268,12 +287,8 @@ func (m *Machine) NextDue() (fsm.Time, Due) {
 // hasWork reports whether a command has left something to do.
 func (m *Machine) hasWork() bool {
 	return m.messages.head(purgedList) != 0 || m.tooLong() || m.unfinished() || m.outbox.hasWork() ||
-		m.groups.doomed() != 0 || m.unparks() || m.serves()
-}
-
-// serves reports whether there is a message to hand out or to forward.
-func (m *Machine) serves() bool {
-	return m.consumers.canServe() || m.settings.forwards() && m.messages.nextReady() != 0
+		m.groups.doomed() != 0 || m.outbox.unparks() ||
+		m.consumers.canServe() || m.settings.forwards() && m.messages.nextReady() != 0
 }
 
 // Resume implements fsm.Machine.
@@ -284,27 +299,6 @@ func (m *Machine) Resume(eff *fsm.Effects) {
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0
 }
 
-// Position is where the stream of a session stands.
-type Position struct {
-	Next uint64 // number of the next command; 0: the queue has no such session
-	Call uint64 // number of the last synchronous command; 0: there was none
-	// Ended: the session is known to have ended, and no command begins it again.
-	Ended bool
-	// Over: the queue serves no sessions any more, and answers each command alike.
-	Over bool
-}
-
-// PositionOf returns where the stream of a session stands. O(1).
-func PositionOf(m *Machine, id fsm.SessionID) Position {
-	if m.lease.phase() != Active {
-		return Position{Over: true}
-	}
-	if s := m.sessions.get(id); s != nil {
-		return Position{Next: s.next, Call: s.last.seq}
-	}
-	return Position{Ended: m.sessions.hasEnded(id)}
-}
-
 // AnswerAgain returns the answer to a command that has been performed before, as its
 // repetition in the log would get it; of one that is not the last synchronous
 // command, only the number counts. It changes no state, so only the replica that
@@ -313,17 +307,6 @@ func PositionOf(m *Machine, id fsm.SessionID) Position {
 // Requires: 1 ≤ cmd.Seq < PositionOf(m, id).Next.
 func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	return m.repeat(m.sessions.get(id), cmd, eff)
-}
-
-// Held appends the first deliveries, up to limit, that a consumer holds with an
-// ID above after, ascending. It also appends the notice of deliveries that were
-// taken back and are not settled, since that may have been lost. Number 0
-// stands for the gets of a session.
-//
-// It changes no state and resets no deadline, so only the replica that is asked
-// runs it. An unknown session or consumer has nothing: eff stays as it is.
-func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
-	m.resend(to, after, limit, eff)
 }
 
 // apply performs one command of an active queue. s is the session of the
@@ -565,6 +548,14 @@ var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handO
 // is.
 func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
 
+// upTo is how many messages a command may move that is to move n; 0: all.
+func (b *Bounds) upTo(n uint64) uint64 {
+	if n == 0 {
+		n = uint64(b.Tick)
+	}
+	return min(n, uint64(b.Tick))
+}
+
 // due is how many due actions a command of this kind may perform.
 func (b *Bounds) due(kind logpb.Command_Kind) int {
 	if kind == logpb.Command_TICK {
@@ -603,6 +594,14 @@ func (s *scratch) holder(id fsm.ConsumerID, tag string) uint32 {
 	return uint32(len(s.holders))
 }
 
+// noteHolder notes who held deliveries.
+func (s *scratch) noteHolder(taken []checkout, id fsm.ConsumerID, tag string) {
+	by := s.holder(id, tag)
+	for i := range taken {
+		taken[i].by = by
+	}
+}
+
 // heldBy sets by for a message of taken or overdue.
 func (s *scratch) heldBy(no uint32) {
 	if s.by = (lastHolder{}); no > 0 {
@@ -627,6 +626,102 @@ func (s *scratch) end() {
 		clear(s.holders)
 		s.holders = s.holders[:0]
 	}
+}
+
+// Deaths counts messages by the reason of their death, from EXPIRED on, and by
+// disposition.
+type Deaths [logpb.Death_MAXHOPS][AtLeastOnce + 1]uint64
+
+// Counters only grow. They are part of the replicated state. They are equal on
+// all replicas, and a repeated command counts only in Duplicates.
+type Counters struct {
+	Enqueued, Delivered, Redelivered       uint64
+	Acked, Requeued                        uint64
+	Expired, DeadLettered, DeadDropped     uint64
+	TimedOut, LateAcks, Purged, Duplicates uint64
+	// Refused counts publishes refused by a length limit, or by a schedule
+	// name.
+	Refused uint64
+	// Scheduled counts messages that were scheduled, Unscheduled those cancelled,
+	// replaced by others of their names, or purged before they became due.
+	Scheduled, Unscheduled uint64
+	Cancelled, Replaced    uint64 // of Unscheduled
+	// AckedExpired counts messages that were acked although they had expired
+	// meanwhile.
+	AckedExpired uint64
+	// Unroutable counts messages of a delayed exchange that had no route when
+	// due.
+	Unroutable uint64
+	// DeadConfirmed counts letters that have arrived, DeadDropped those that no
+	// target has, DeadRefused transfers (not letters) that a target has
+	// refused. Forwarded counts the messages that have arrived at all queues to
+	// which the queue forwards them; they are no letters.
+	DeadConfirmed, DeadRefused uint64
+	Forwarded                  uint64
+	// Deaths counts by reason and disposition.
+	Deaths       Deaths
+	LocksLost    uint64 // locks that ended before their delivery was settled
+	LocksRenewed uint64 // on request
+	LateLocks    uint64 // settlements of deliveries whose lock had ended
+	GroupsTaken  uint64 // how often a consumer got a group
+	GroupsLost   uint64 // how often its lock ended
+	Deferred     uint64 // deliveries that ended in a deferral
+	Kicked       uint64 // messages that were retried before their time
+	Parked       uint64 // messages that have exceeded the default delivery limit
+	Unparked     uint64 // of those: became ready again
+	SameID       uint64 // publishes that were duplicates of messages
+	IDsForgotten uint64 // within the window against duplicates, since there were too many
+}
+
+// fields lists the counters, but for Deaths, each with what has it in a snapshot.
+func (c *Counters) fields(st *logpb.QueueCounters) [][2]*uint64 {
+	return [][2]*uint64{
+		{&c.Enqueued, &st.Enqueued}, {&c.Delivered, &st.Delivered}, {&c.Redelivered, &st.Redelivered},
+		{&c.Acked, &st.Acked}, {&c.Requeued, &st.Requeued},
+		{&c.Expired, &st.Expired}, {&c.DeadLettered, &st.DeadLettered}, {&c.DeadDropped, &st.DeadDropped},
+		{&c.TimedOut, &st.TimedOut}, {&c.LateAcks, &st.LateAcks}, {&c.Purged, &st.Purged}, {&c.Duplicates, &st.Duplicates},
+		{&c.Refused, &st.Refused}, {&c.Scheduled, &st.Scheduled}, {&c.Unscheduled, &st.Unscheduled},
+		{&c.Cancelled, &st.Cancelled}, {&c.Replaced, &st.Replaced}, {&c.AckedExpired, &st.SettledExpired}, {&c.Unroutable, &st.Unroutable},
+		{&c.DeadConfirmed, &st.DeadConfirmed}, {&c.DeadRefused, &st.DeadRefused}, {&c.Forwarded, &st.Forwarded},
+		{&c.LocksLost, &st.LocksLost}, {&c.LocksRenewed, &st.LocksRenewed}, {&c.LateLocks, &st.LateLocks},
+		{&c.GroupsTaken, &st.GroupsTaken}, {&c.GroupsLost, &st.GroupsLost},
+		{&c.Deferred, &st.Deferred}, {&c.Kicked, &st.Kicked}, {&c.Parked, &st.Parked}, {&c.Unparked, &st.Unparked},
+		{&c.SameID, &st.SameId}, {&c.IDsForgotten, &st.IdsForgotten},
+	}
+}
+
+// proto returns the counters in the form of the snapshot.
+func (c *Counters) proto() *logpb.QueueCounters {
+	st := &logpb.QueueCounters{Deaths: make([]uint64, 0, len(c.Deaths)*len(c.Deaths[0]))}
+	for _, d := range c.Deaths {
+		st.Deaths = append(st.Deaths, d[:]...)
+	}
+	for _, f := range c.fields(st) {
+		*f[1] = *f[0]
+	}
+	return st
+}
+
+// restore is the inverse of proto.
+func (c *Counters) restore(st *logpb.QueueCounters) error {
+	if len(st.Deaths) != len(c.Deaths)*len(c.Deaths[0]) {
+		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
+	}
+	for i := range c.Deaths {
+		copy(c.Deaths[i][:], st.Deaths[i*len(c.Deaths[i]):])
+	}
+	for _, f := range c.fields(st) {
+		*f[0] = *f[1]
+	}
+	return nil
+}
+
+// Died is the number of deaths for a reason, with any disposition.
+func (c *Counters) Died(reason logpb.Death_Reason) (n uint64) {
+	for _, d := range c.Deaths[reason-1] {
+		n += d
+	}
+	return n
 }
 
 // dueAt is when a message becomes ready: at an instant, or so long from now,

@@ -9,6 +9,36 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
+// Disposition is what happens to a message that has died.
+type Disposition uint8
+
+const (
+	// Dropped: the queue has no dead-letter exchange.
+	Dropped Disposition = iota
+	// SentOnce: sent once by the leader, as an effect (at-most-once).
+	SentOnce
+	// Transactional: in the outbox until the targets have it, or there are
+	// none.
+	Transactional
+	// AtLeastOnce: in the outbox until a target has it.
+	AtLeastOnce
+)
+
+var dispositions = [...]string{Dropped: "disabled", SentOnce: "at_most_once", Transactional: "transactional", AtLeastOnce: "at_least_once"}
+
+// String returns the dead-letter strategy of the disposition, as metrics name
+// it.
+func (d Disposition) String() string { return dispositions[d] }
+
+// Transfer is one copy of a letter on its way to one queue. Numbers count from
+// 1 per target and are the sequence numbers of the stream at the target.
+type Transfer struct {
+	To     fsm.QueueID
+	Number uint64
+	// Ceiling is the smallest TTL of the exchanges on the way.
+	Ceiling fsm.Optional[fsm.Millis]
+}
+
 // outbox holds the letters: messages in the places Outbox and Waiting that have
 // died or left a delayed exchange, and the queues they go to. It decides which
 // messages become letters, and what happens to them then.
@@ -66,15 +96,10 @@ type deadLetterTarget struct {
 	gone      bool          // the queue no longer exists, and some transfers are still pending
 }
 
-// newOutbox returns an empty outbox. Letters are numbered from 1.
-func newOutbox(s *shared, ms *messages, en *ends) *outbox {
-	return &outbox{shared: s, messages: ms, ends: en, next: 1}
-}
-
-// clear removes all letters and targets when the queue ends. Numbers are not
-// reused.
+// clear removes all letters and targets when the queue ends. Numbers begin with 1, and are
+// not reused.
 func (o *outbox) clear() {
-	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, next: o.next}
+	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, next: max(o.next, 1)}
 }
 
 // nextLetter is the number of the next letter.
@@ -124,69 +149,6 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 		HasExpiration: x.hasExpiration(), Deaths: e.deaths, Fresh: e.reason != logpb.Death_NONE && e.deaths[0].Count == 1,
 		TTL: r.ttl, Ceiling: r.ceiling, Forwarded: e.forwarded, Hops: uint32(e.hops),
 	}
-}
-
-// letter describes letter h.
-func (o *outbox) letter(h uint32) Letter {
-	e := o.messages.extra(h)
-	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.scheduleInfo(h).done, Transfers: e.transfers}
-}
-
-// unroutedLetters returns up to limit letters without a route, oldest first.
-// O(limit): it starts at unrouted. The letters share their slices with the
-// machine, which replaces them and never changes them.
-func (o *outbox) unroutedLetters(limit int) []Letter {
-	var letters []Letter
-	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.Get(h).next {
-		letters = append(letters, o.letter(h))
-	}
-	return letters
-}
-
-// waitingLetters returns up to limit letters that have no destination for now,
-// with a number above after, ascending.
-func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
-	var letters []Letter
-	for _, h := range o.waiting.From(key{Seq: after + 1}) {
-		if len(letters) == limit {
-			break
-		}
-		letters = append(letters, o.letter(*h))
-	}
-	return letters
-}
-
-// pendingTransfers returns up to limit transfers to a target that are not
-// settled, from number from on, ascending. Transfers are numbered without gaps,
-// so a sender that has sent up to n continues with from = n+1. O(log targets +
-// limit × transfers of a letter).
-func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outgoing {
-	i, ok := o.find(to)
-	if !ok {
-		return nil
-	}
-	var out []Outgoing
-	t := o.deadLetterTargets[i]
-	for n := max(t.confirmed+1, from); n < t.next && len(out) < limit; n++ {
-		l := o.letter(*t.pending.Item(int(n - t.confirmed - 1)))
-		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.To == to })
-		out = append(out, Outgoing{l.Transfers[at], l})
-	}
-	return out
-}
-
-// list lists up to limit targets with an id above after, ascending.
-func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
-	i, found := o.find(after)
-	if found {
-		i++
-	}
-	targets := make([]DeadLetterTarget, 0, min(limit, len(o.deadLetterTargets)-i))
-	for ; i < len(o.deadLetterTargets) && len(targets) < limit; i++ {
-		t := o.deadLetterTargets[i]
-		targets = append(targets, DeadLetterTarget{t.id, t.next, t.confirmed})
-	}
-	return targets
 }
 
 // save writes the outbox's section of a snapshot's head.
@@ -733,7 +695,7 @@ const maxHops = 4
 // something is left.
 func (m *Machine) forward(eff *fsm.Effects) {
 	for m.settings.forwards() && m.scratch.handOuts > 0 && !m.sessions.isEnding() {
-		h := m.nextForwarded(eff)
+		h, _ := m.unexpired(eff, m.messages.nextReady, m.mayGo)
 		if h == 0 {
 			return
 		}
@@ -823,5 +785,81 @@ func (o *outbox) comeBack(h uint32) {
 func (o *outbox) settleWaiting() {
 	if o.messages.count(Waiting).Messages > 0 && o.strategy() != AtLeastOnce && o.forwarded.all().Messages == 0 {
 		o.counters.DeadDropped += o.purge()
+	}
+}
+
+// Parked messages have failed more often than the default delivery limit allows, in
+// a queue without dead-letter exchange. Nobody gets them, and only what somebody has
+// set ends them: a TTL, a length limit, a purge. They wait for Unpark, or for
+// settings that do not park them.
+
+// exceeds reports whether x has failed more often than the delivery limit allows.
+func (s *settings) exceeds(x *message) bool {
+	return s.DeliveryLimit >= 0 && int64(x.failed) > s.DeliveryLimit
+}
+
+// parks reports whether what exceeds the delivery limit is parked: nobody has set
+// the limit, and there is nowhere to send a dead letter. Before version 3 it dies.
+func (o *outbox) parks() bool {
+	return o.since(3) && !o.settings.DeliveryLimitSet && o.strategy() == Dropped
+}
+
+// park puts message h, which is in no place, to the parked ones. It keeps its
+// group, and its expiry goes on.
+func (ms *messages) park(h uint32) {
+	ms.put(h, Parked)
+	ms.watch(h)
+	ms.counters.Parked++
+}
+
+// unpark makes up to n of the parked messages ready, those that were parked first,
+// and no more than one command may; 0: all. Their failures count anew. Count of the
+// answer is how many. The next call continues; nothing is remembered.
+func (m *Machine) unpark(cmd *logpb.Unpark) fsm.Result {
+	if !m.since(3) {
+		return fsm.Result{Code: fsm.Invalid}
+	}
+	n, r := m.bounds.upTo(cmd.GetCount()), fsm.Result{}
+	for h := m.messages.head(parkedList); h != 0 && r.Count < n; h = m.messages.head(parkedList) {
+		m.messages.Mut(h).failed = 0
+		m.unparkOne(h)
+		r.Count++
+	}
+	return r
+}
+
+// unparkOne makes parked message h ready, as one that is tried again. If it has
+// expired meanwhile it is due at once.
+func (m *Machine) unparkOne(h uint32) {
+	m.messages.remove(h)
+	m.counters.Unparked++
+	m.lease.touch()
+	m.tryAgain(h)
+}
+
+// unparks reports whether messages are parked that the settings do not park: dead
+// letters have somewhere to go, or there is no limit. With a limit that somebody has
+// set they stay, since it would drop them.
+func (o *outbox) unparks() bool {
+	return o.messages.head(parkedList) != 0 && (o.settings.DeliveryLimit < 0 || o.strategy() != Dropped)
+}
+
+// settleParked ends the parking of messages that the settings do not park, those
+// that were parked first, as many as a command of this kind may: what exceeds the
+// limit dies, the rest becomes ready. What is due expires before.
+func (m *Machine) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
+	n := m.bounds.Before
+	if kind == logpb.Command_TICK {
+		n = m.bounds.Back()
+	}
+	for ; n > 0 && m.outbox.unparks(); n-- {
+		if k, _, ok := m.timers.expiry(); ok && k.At <= m.clock.now() {
+			return // the next tick goes on
+		}
+		if h := m.messages.head(parkedList); m.settings.exceeds(m.messages.Get(h)) {
+			m.endWaiting(h, logpb.Death_DELIVERY_LIMIT, eff)
+		} else {
+			m.unparkOne(h)
+		}
 	}
 }

@@ -477,15 +477,6 @@ func (rs *returnings) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// capture appends what is on its way back; unless keep, it is valid until the next
-// change.
-func (rs *returnings) capture(keep bool, all []sorted[grip]) []sorted[grip] {
-	for _, r := range rs.all() {
-		all = append(all, r.held.Capture(keep))
-	}
-	return all
-}
-
 // restoreHead is the inverse of save. The messages themselves follow, and those of
 // detached consumers.
 func (rs *returnings) restoreHead(h *logpb.QueueSnapshot, detached []*consumer) {

@@ -199,12 +199,8 @@ func (m *Machine) tryAgain(h uint32) {
 // first, and no more than one command may; 0: all. Count of the answer is how
 // many. The next call continues; nothing is remembered.
 func (m *Machine) retryNow(cmd *logpb.Kick) fsm.Result {
-	n := uint64(m.bounds.Tick)
-	if asked := cmd.GetCount(); asked > 0 {
-		n = min(n, asked)
-	}
 	var r fsm.Result
-	for ; r.Count < n; r.Count++ {
+	for n := m.bounds.upTo(cmd.GetCount()); r.Count < n; r.Count++ {
 		h, ok := m.timers.nextDelayed()
 		if !ok {
 			break

@@ -44,13 +44,6 @@ type sessions struct {
 	suspected []suspicion
 }
 
-// newSessions returns an empty set of sessions.
-func newSessions(s *shared) *sessions {
-	ss := &sessions{shared: s}
-	ss.clear()
-	return ss
-}
-
 // clear removes all sessions and the memory of ended ones.
 func (ss *sessions) clear() {
 	*ss = sessions{shared: ss.shared, byID: map[fsm.SessionID]*session{}, isEnded: map[fsm.SessionID]bool{}}
@@ -228,42 +221,6 @@ func (ss *sessions) all() iter.Seq[*session] {
 	}
 }
 
-// ids lists the sessions with a stream, ascending.
-func (ss *sessions) ids() []fsm.SessionID {
-	ids := make([]fsm.SessionID, 0, len(ss.byID))
-	for s := range ss.all() {
-		if !s.life.over {
-			ids = append(ids, s.id)
-		}
-	}
-	return ids
-}
-
-// nodes lists the lives of nodes that have sessions, ascending. Queues that
-// forward dead letters are on no node.
-func (ss *sessions) nodes() []Boot {
-	var boots []Boot
-	for _, l := range ss.lives.From(key{At: 1}) {
-		if !(*l).over {
-			boots = append(boots, (*l).of)
-		}
-	}
-	return boots
-}
-
-// sources lists up to limit queues with a session that forwards their letters
-// here, with an id above after, ascending.
-func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
-	var ids []fsm.QueueID
-	for k := range ss.lives.From(key{Seq: uint64(after) + 1}) {
-		if k.At != 0 || len(ids) == limit {
-			break
-		}
-		ids = append(ids, fsm.QueueID(k.Seq))
-	}
-	return ids
-}
-
 // firstDown returns the first life of a node that is down and has sessions;
 // there must be one. The order is by node, then boot. It costs O(nodes ever
 // down × log lives).
@@ -277,18 +234,6 @@ func (ss *sessions) firstDown() *life {
 		}
 	}
 	panic("no node is down")
-}
-
-// consumerNodes lists the lives of nodes that have consumers or gets,
-// ascending.
-func (ss *sessions) consumerNodes() []Boot {
-	var boots []Boot
-	for _, l := range ss.lives.All() {
-		if (*l).consumers > 0 && !(*l).over {
-			boots = append(boots, (*l).of)
-		}
-	}
-	return boots
 }
 
 // A stream begins only with a command that was made at most beginWithin before
@@ -352,6 +297,12 @@ type life struct {
 	consumers int              // of all of them, gets included
 	suspected bool             // nothing is heard from the node
 	over      bool             // it is down: the sessions end step by step and can no longer be found
+}
+
+// Boot identifies one life of a node.
+type Boot struct {
+	Node fsm.NodeID
+	Boot uint64
 }
 
 // key returns the position of a life among lives. Queues that forward letters
@@ -557,13 +508,4 @@ func (ss *sessions) isOverdue(s *session) bool {
 	}
 	i, ok := ss.findSuspected(Boot{s.id.Node, s.id.Boot})
 	return ok && ss.suspected[i].until == 0
-}
-
-// suspectedNodes lists the lives of nodes that are suspected, ascending.
-func (ss *sessions) suspectedNodes() []Boot {
-	var boots []Boot
-	for _, x := range ss.suspected {
-		boots = append(boots, x.of)
-	}
-	return boots
 }

@@ -58,7 +58,7 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code 
 	}
 	m.scratch.taken = m.scratch.taken[:0]
 	m.afterTaking(c)
-	m.consumers.removeIfDone(c)
+	m.consumers.removeFinished(c)
 	return code, count
 }
 
@@ -86,7 +86,7 @@ func (m *Machine) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (re
 	}
 	m.renewGroups(c, rest)
 	if len(late) > 0 {
-		m.settledLate(c, late, eff)
+		m.consumers.settledLate(c, late, eff)
 	}
 	return rest
 }
@@ -94,7 +94,7 @@ func (m *Machine) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (re
 // afterTaking is called when c, which may be detached, has settled or lost
 // something. It is the end of c if that is detached and holds nothing any more.
 func (m *Machine) afterTaking(c *consumer) {
-	if m.locks.len() > 0 {
+	if m.deadlines.locked() > 0 {
 		m.startOldest(c)
 	}
 	if m.detached.has(c) {
@@ -132,7 +132,7 @@ func restoredRemark(reason, description string) *fsm.Remark {
 // walk over them.
 func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) *held {
 	if c.held.Len() <= m.bounds.Tick {
-		m.take(c, first, last)
+		m.consumers.take(c, first, last)
 		return rest
 	}
 	part := held{c.held.Sever(key{Seq: first}, key{Seq: last})}
@@ -175,20 +175,12 @@ func (m *Machine) endDeliveries(r *returning, eff *fsm.Effects) {
 	m.conclude(r, m.scratch.taken[:n], eff)
 }
 
-// noteHolder notes who held deliveries.
-func (m *Machine) noteHolder(taken []checkout, id fsm.ConsumerID, tag string) {
-	by := m.scratch.holder(id, tag)
-	for i := range taken {
-		taken[i].by = by
-	}
-}
-
 // conclude ends deliveries that nobody holds any more, as r says. The caller has
 // counted them against the bounds of the command. taken is consumed. Requires:
 // they are in no held, CheckedOut and in timers.
 func (m *Machine) conclude(r *returning, taken []checkout, eff *fsm.Effects) {
 	if r.outcome != logpb.Settle_ACK && len(taken) > 0 {
-		m.noteHolder(taken, r.of, r.tag)
+		m.scratch.noteHolder(taken, r.of, r.tag)
 	}
 	switch r.outcome {
 	case logpb.Settle_ACK:
@@ -201,15 +193,6 @@ func (m *Machine) conclude(r *returning, taken []checkout, eff *fsm.Effects) {
 		}
 		m.giveBack(taken, m.settings.Classic, r.due, eff)
 	}
-}
-
-// settledLate counts and reports what c has settled although it was taken back.
-func (m *Machine) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
-	notice := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
-	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, m.clock.now())
-	eff.LateAcks = append(eff.LateAcks, notice)
-	c.lateAcks += uint64(len(late))
-	m.counters.LateAcks += uint64(len(late))
 }
 
 // ack ends messages that were taken from their holder. An ack after the expiry
@@ -292,7 +275,7 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 	m.expireReturned(eff)
 	m.counters.Requeued += uint64(len(kept))
 	if m.settings.backoff.kind != logpb.QueueConfig_AT_ONCE || due != 0 {
-		kept = slices.DeleteFunc(kept, func(held checkout) bool { return m.delay(held, due) })
+		kept = slices.DeleteFunc(kept, func(held checkout) bool { return m.aside.delay(held, due) })
 	}
 	kept = m.putBackGrouped(kept)
 	if bySeq {
@@ -303,23 +286,6 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 	for _, held := range kept {
 		m.messages.watch(held.handle)
 	}
-}
-
-// delay sets a message aside that goes back, and reports whether it has to wait.
-// A due time of its own takes precedence over the settings; one that has passed
-// means at once.
-func (m *Machine) delay(held checkout, due fsm.Time) bool {
-	if due == 0 {
-		due = m.clock.now()
-		if wait := m.settings.backoff.after(m.messages.Get(held.handle), held.failed && !held.lapsed, m.id); wait != 0 {
-			due = m.clock.deadline(wait)
-		}
-	}
-	if due <= m.clock.now() {
-		return false
-	}
-	m.aside.delay(held.handle, due)
-	return true
 }
 
 // expireReturned expires the messages of scratch.overdue, which are in no

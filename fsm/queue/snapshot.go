@@ -51,10 +51,12 @@ func (m *Machine) Snapshot() *Snapshot { return m.capture(true) }
 func (m *Machine) capture(keep bool) *Snapshot {
 	s := &Snapshot{
 		head: m.head(), messages: m.messages.capture(keep), ends: m.ends.capture(keep), seen: m.seen.capture(keep),
-		locks: m.locks.capture(keep), sessions: m.sessions.capture(keep),
+		locks: m.deadlines.capture(keep), sessions: m.sessions.capture(keep), consumers: m.consumers.capture(),
+		held: make([]sorted[grip], 0, m.consumers.len()),
 	}
-	s.consumers, s.held = m.consumers.capture(keep)
-	s.held = m.detached.capture(keep, m.returnings.capture(keep, s.held))
+	for _, held := range m.holders() {
+		s.held = append(s.held, held.Capture(keep))
+	}
 	return s
 }
 
@@ -103,15 +105,9 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	for _, p := range s.parts {
 		e.head(p)
 	}
-	for no := maxPriority; no >= 0; no-- {
+	for _, no := range inOrder {
 		s.messages.writeList(e, no)
 	}
-	s.messages.writeList(e, returnedList)
-	s.messages.writeList(e, scheduledList)
-	s.messages.writeList(e, delayedList)
-	s.messages.writeList(e, deferredList)
-	s.messages.writeList(e, groupedList)
-	s.messages.writeList(e, parkedList)
 	for i, all := range s.held {
 		for id, held := range all.All() {
 			st := s.messages.fill(&e.message, held.handle)
@@ -261,11 +257,8 @@ func (m *Machine) Restore(r io.Reader) error {
 func (m *Machine) restore(r *bufio.Reader) error {
 	var buf bytes.Buffer
 	var head logpb.QueueSnapshot
-	if err := readRecord(r, &buf); err != nil {
-		return noEOF(err)
-	}
-	if err := logpb.Unmarshal(buf.Bytes(), &head); err != nil {
-		return fmt.Errorf("%w: %w", ErrSnapshot, err)
+	if err := readRecord(r, &buf, func(b []byte) error { return logpb.Unmarshal(b, &head) }); err != nil {
+		return err
 	}
 	if head.FsmVersion > m.newest {
 		return fmt.Errorf("%w: it has version %d, but this one supports only up to %d", ErrVersion, head.FsmVersion, m.newest)
@@ -277,12 +270,9 @@ func (m *Machine) restore(r *bufio.Reader) error {
 		return fmt.Errorf("%w: it is of queue %d %q", ErrSnapshot, head.QueueId, head.Name)
 	}
 	for range head.Parts {
-		if err := readRecord(r, &buf); err != nil {
-			return noEOF(err)
-		}
 		var part logpb.QueueSnapshot
-		if err := logpb.Unmarshal(buf.Bytes(), &part); err != nil {
-			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		if err := readRecord(r, &buf, func(b []byte) error { return logpb.Unmarshal(b, &part) }); err != nil {
+			return err
 		}
 		addPart(&head, &part)
 	}
@@ -292,11 +282,8 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	var st logpb.MessageState
 	for range head.Messages {
 		st = logpb.MessageState{}
-		if err := readRecord(r, &buf); err != nil {
-			return noEOF(err)
-		}
-		if err := st.UnmarshalVT(buf.Bytes()); err != nil {
-			return fmt.Errorf("%w: %w", ErrSnapshot, err)
+		if err := readRecord(r, &buf, st.UnmarshalVT); err != nil {
+			return err
 		}
 		if err := m.restoreMessage(&st); err != nil {
 			return err
@@ -323,11 +310,11 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	return nil
 }
 
-// readRecord reads one record into buf; io.EOF only before its first byte.
-func readRecord(r *bufio.Reader, buf *bytes.Buffer) error {
+// readRecord reads one record into buf and decodes it.
+func readRecord(r *bufio.Reader, buf *bytes.Buffer, decode func([]byte) error) error {
 	size, err := binary.ReadUvarint(r)
 	if err != nil {
-		return err
+		return noEOF(err)
 	}
 	if size > maxRecord {
 		return fmt.Errorf("%w: a record of %d bytes", ErrSnapshot, size)
@@ -335,6 +322,9 @@ func readRecord(r *bufio.Reader, buf *bytes.Buffer) error {
 	buf.Reset()
 	if _, err := io.CopyN(buf, r, int64(size)); err != nil {
 		return noEOF(err)
+	}
+	if err := decode(buf.Bytes()); err != nil {
+		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
 	return nil
 }

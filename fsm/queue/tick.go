@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
@@ -39,7 +40,11 @@ func (m *Machine) tick(eff *fsm.Effects) fsm.Result {
 		due = due[n:]
 	}
 	m.consumers.removeFinished(late...)
-	m.endDetached()
+	for c := m.detached.over(); c != nil && m.scratch.budget > 0; c = m.detached.over() {
+		m.scratch.budget--
+		m.detached.remove(c)
+		m.detach(c, true) // it counts as failed, as what a session has lost
+	}
 	m.endSuspicions()
 	m.endHolds()
 	m.groups.expireStates()
@@ -63,41 +68,27 @@ type overdue struct {
 func (m *Machine) takeOverdue() []overdue {
 	var due []overdue
 	for m.scratch.budget > 0 {
-		k, of, locked, ok := m.nextOverdue()
+		of, seq, locked, ok := m.deadlines.over()
 		if !ok {
 			break
 		}
 		m.scratch.budget--
-		if held, _ := of.c.held.find(of.id); locked && of.c.renewsLocks() && m.locks.renewUnasked(held.lock, k.Seq, of) {
+		if held, _ := of.c.held.find(of.id); locked && of.c.renewsLocks() && m.deadlines.renewUnasked(&held.grip, seq, of) {
 			continue
 		}
 		m.scratch.taken = m.scratch.taken[:0]
-		m.take(of.c, of.id, of.id)
+		m.consumers.take(of.c, of.id, of.id)
 		held := m.scratch.taken[0]
 		if g := m.groupOf(held.handle); g != nil {
 			m.groups.forget(g, of.c, of.id)
 		}
-		m.timers.letGo(held.deadline, k.Seq)
-		if held.lock != 0 {
-			m.locks.release(held.lock, k.Seq)
-			held.lock = 0
-		}
+		m.deadlines.release(&held.grip, seq)
 		due = append(due, overdue{of.c, held, locked || m.detached.has(of.c)})
 	}
 	slices.SortFunc(due, func(a, b overdue) int {
 		return cmp.Or(cmp.Compare(a.c.registered, b.c.registered), cmp.Compare(a.held.id, b.held.id))
 	})
 	return due
-}
-
-// nextOverdue returns the delivery whose time was over first; false: there is
-// none. locked: it is the lock that ends. It comes first if both end at once.
-func (m *Machine) nextOverdue() (k key, of holding, locked, ok bool) {
-	k, of, ok = m.timers.timeout()
-	if at, other, some := m.locks.first(); some && (!ok || at.At <= k.At) {
-		k, of, locked, ok = at, other, true, true
-	}
-	return k, of, locked, ok && m.clock.heldUntil(k.At) <= m.clock.now()
 }
 
 // takenBack adds deliveries that were taken back from c to scratch.taken.
@@ -121,41 +112,8 @@ func (m *Machine) takenBack(c *consumer, due []overdue, eff *fsm.Effects) {
 		m.scratch.taken = append(m.scratch.taken, d.held)
 	}
 	if len(late) > 0 {
-		m.timeOut(c, late, eff)
+		m.consumers.timeOut(c, late, eff)
 	}
-}
-
-// endDetached takes back what detached consumers hold whose time is over. It
-// counts as failed, as what a session has lost.
-func (m *Machine) endDetached() {
-	for c := m.detached.over(); c != nil && m.scratch.budget > 0; c = m.detached.over() {
-		m.scratch.budget--
-		m.detached.remove(c)
-		m.detach(c, true)
-	}
-}
-
-// timeOut suspends c because of deliveries that it held too long, and adds them to
-// scratch.taken.
-//
-// Requires: due is not empty, all of c, ascending by id, and not in c.held.
-// Ensures: once c is refreshed, it is in no ring until everything in c.late is
-// settled.
-func (m *Machine) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
-	late := make([]lateness, len(due))
-	by := m.scratch.holder(c.id, c.tag)
-	for i, d := range due {
-		d.held.by = by
-		late[i] = lateness{d.held.id, d.held.since, d.held.limit}
-		m.scratch.taken = append(m.scratch.taken, d.held)
-	}
-	t := fsm.Timeout{To: c.id, Tag: c.tag, First: len(c.late) == 0 && c.lateAcks == 0 && !c.cancelled}
-	t.Deliveries, t.Limit, t.Held = describeLate(late, m.clock.now())
-	eff.Timeouts = append(eff.Timeouts, t)
-	m.counters.TimedOut += uint64(len(late))
-	c.late = slices.Concat(c.late, late)
-	slices.SortFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) })
-	m.consumers.contest()
 }
 
 // compare is cmp.Compare, for sorting by one value.
@@ -247,21 +205,13 @@ func (m *Machine) renew(s *session, cmd *logpb.Renew) fsm.Result {
 // when that ends; 0: nothing bounds it. ok is false if the lock has reached its
 // end: then nothing has changed.
 func (m *Machine) renewOne(c *consumer, held checkout, d fsm.Millis) (until fsm.Time, ok bool) {
-	seq, of := m.messages.Get(held.handle).seq, holding{c, held.id}
 	m.scratch.steps++
-	if held.lock != 0 {
-		if until, ok = m.locks.renew(held.lock, seq, of, d); !ok {
-			return 0, false
-		}
+	before := held.deadline
+	if until, ok = m.deadlines.renew(&held.grip, m.messages.Get(held.handle).seq, holding{c, held.id}, d); !ok {
+		return 0, false
 	}
-	if held.deadline != 0 {
-		m.timers.letGo(held.deadline, seq)
-		deadline := m.clock.heldDeadline(held.limit)
-		c.held.Edit(key{Seq: held.id}).deadline = deadline
-		m.timers.hold(deadline, seq, of)
-		if held.lock == 0 {
-			until = deadline
-		}
+	if held.deadline != before {
+		c.held.Edit(key{Seq: held.id}).deadline = held.deadline
 	}
 	if g := m.groupOf(held.handle); g != nil && g.heldBy(c) {
 		lock := m.settings.groupLock(c)
@@ -296,5 +246,260 @@ func (m *Machine) startOldest(c *consumer) {
 		return
 	}
 	k, g := c.held.First()
-	m.locks.start(g.lock, m.messages.Get(g.handle).seq, holding{c, k.Seq})
+	m.deadlines.start(g, m.messages.Get(g.handle).seq, holding{c, k.Seq})
+}
+
+// timers finds what comes next in time: expiries of ready messages and those set aside,
+// and scheduled messages and those set aside that become ready. It has no stale entries.
+//
+// The key of a message is (instant, seq), so that keys are unique and messages
+// with equal instants keep their order of arrival.
+//
+// Invariants:
+//
+//	expiries = {(expiry, seq) of m : m is ready, returned, grouped, parked or set aside, expiry
+//	≠ 0}, except a message that is being offered while a command is applied, and those
+//	that are protected
+//	schedules, delays, returns = {(m.expireAt, seq) of m : m is scheduled, delayed,
+//	deferred, m.expireAt ≠ 0}
+//	order = {(expireAt, or never if that is 0, seq) of m : m is ready or returned} if
+//	ordered, except a message that is being offered; otherwise empty
+//
+// Nothing of this is in a snapshot: Restore fills the tables from the instants of
+// messages. A queue that is draining or gone has no timers.
+//
+// Adding and removing cost O(log n) plus a move within one block; the first entry
+// costs O(1).
+type timers struct {
+	// Values are handles. An entry is removed before its handle is freed, so a handle
+	// found here is always valid.
+	expiries  sorted[uint32]
+	schedules sorted[uint32]
+	delays    sorted[uint32]
+	returns   sorted[uint32]
+	// order is the order of ready messages, if the queue goes by deadlines.
+	order   sorted[uint32]
+	ordered bool
+}
+
+// table returns the table for messages in this place; nil: they have no
+// instant.
+func (t *timers) table(p Place) *sorted[uint32] {
+	switch p {
+	case Ready, Returned, Grouped, Parked:
+		return &t.expiries
+	case Scheduled:
+		return &t.schedules
+	case Delayed:
+		return &t.delays
+	case Deferred:
+		return &t.returns
+	}
+	return nil
+}
+
+// never is after all instants.
+const never fsm.Time = 1<<63 - 1
+
+// orderKey is the position of a ready message that goes by its deadline.
+func orderKey(expireAt fsm.Time, seq uint64) key {
+	if expireAt == 0 {
+		return key{At: never, Seq: seq}
+	}
+	return key{At: expireAt, Seq: seq}
+}
+
+// orderByDeadline says whether order is kept. Requires: nothing is ready.
+func (t *timers) orderByDeadline(yes bool) { t.ordered = yes }
+
+// hasOrder reports whether a message is in order. Those of a group are not.
+func (t *timers) hasOrder(x *message) bool {
+	return t.ordered && (x.place == Ready || x.place == Returned)
+}
+
+// watch adds message h, whose place and instant are set. It does nothing if the
+// message has no instant, unless the queue goes by deadlines. Requires: it is
+// not there already.
+func (t *timers) watch(x *message, h uint32) {
+	if t.hasOrder(x) {
+		t.order.Put(orderKey(x.expireAt, x.seq), h)
+	}
+	if x.expireAt == 0 {
+		return
+	}
+	if in := t.table(x.place); in != nil {
+		in.Put(key{At: x.expireAt, Seq: x.seq}, h)
+	}
+}
+
+// forget removes a message, if it is there. Its place and instant must be those
+// it was added with.
+func (t *timers) forget(x *message) {
+	if t.hasOrder(x) {
+		t.order.Remove(orderKey(x.expireAt, x.seq))
+	}
+	if x.expireAt == 0 {
+		return
+	}
+	if in := t.table(x.place); in != nil {
+		in.Remove(key{At: x.expireAt, Seq: x.seq})
+	}
+}
+
+// expire adds the expiry of message h, which is set aside; 0: it has none.
+func (t *timers) expire(at fsm.Time, seq uint64, h uint32) {
+	if at != 0 {
+		t.expiries.Put(key{At: at, Seq: seq}, h)
+	}
+}
+
+// neverExpire removes the expiry of a message set aside; 0: it has none.
+func (t *timers) neverExpire(at fsm.Time, seq uint64) {
+	if at != 0 {
+		t.expiries.Remove(key{At: at, Seq: seq})
+	}
+}
+
+// forgetWaiting removes all messages that nobody holds. The tables are
+// replaced, in O(1), and the messages keep their instants: only for messages
+// that are purged as a whole.
+func (t *timers) forgetWaiting() {
+	t.expiries.Clear()
+	t.schedules.Clear()
+	t.delays.Clear()
+	t.returns.Clear()
+	t.order.Clear()
+}
+
+// expiry returns the message that expires first; false: none ever does. Equal
+// instants come in the order of their numbers.
+func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiries) }
+
+// nextInOrder returns the ready message that expires first, but not before an
+// instant; 0: none. Those that never expire come last, by number.
+//
+// Requires: ordered. O(log n).
+func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
+	for _, h := range t.order.From(key{At: at}) {
+		return *h
+	}
+	return 0
+}
+
+// timed is the number of messages that become ready at an instant.
+func (t *timers) timed() int { return t.schedules.Len() + t.delays.Len() + t.returns.Len() }
+
+// nextTimed returns the message, scheduled or set aside, that is due first; false:
+// there is none. Numbers are unique over all tables, so there is no tie.
+func (t *timers) nextTimed() (due key, h uint32, ok bool) {
+	due, h, ok = firstOf(&t.schedules)
+	for _, in := range [...]*sorted[uint32]{&t.delays, &t.returns} {
+		if k, other, some := firstOf(in); some && (!ok || k.Before(due)) {
+			due, h, ok = k, other, true
+		}
+	}
+	return due, h, ok
+}
+
+// overdue reports whether a message, scheduled or set aside, is due and has not
+// become ready yet: a command could not do all that was due.
+func (t *timers) overdue(now fsm.Time) bool {
+	next, _, ok := t.nextTimed()
+	return ok && next.At <= now
+}
+
+// nextDelayed returns the delayed message that is due first; false: there is
+// none.
+func (t *timers) nextDelayed() (h uint32, ok bool) {
+	_, h, ok = firstOf(&t.delays)
+	return h, ok
+}
+
+// scheduled iterates over the scheduled messages, starting at a key.
+func (t *timers) scheduled(from key) iter.Seq2[key, *uint32] { return t.schedules.From(from) }
+
+// scheduledSpan returns when the first and the last scheduled message are due;
+// 0: there is none.
+func (t *timers) scheduledSpan() (first, last fsm.Time) {
+	if t.schedules.Len() == 0 {
+		return 0, 0
+	}
+	from, _ := t.schedules.First()
+	till, _ := t.schedules.Last()
+	return from.At, till.At
+}
+
+// clear removes everything. Whether there is an order stays.
+func (t *timers) clear() { *t = timers{ordered: t.ordered} }
+
+// firstOf returns the first entry of a table; false: it is empty.
+func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
+	if s.Len() == 0 {
+		return k, v, false
+	}
+	k, p := s.First()
+	return k, *p, true
+}
+
+// valuesOf iterates over the values of entries.
+func valuesOf[V any](entries iter.Seq2[key, *V]) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for _, v := range entries {
+			if !yield(*v) {
+				return
+			}
+		}
+	}
+}
+
+// check compares the numbers of entries with the messages and deliveries found;
+// each of these was checked individually when it was found.
+func (t *timers) check(k *checker) {
+	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[Parked] + k.timed[0]
+	k.that(t.expiries.Len() == expire, "%d messages expire, of %d", t.expiries.Len(), expire)
+	k.that(t.order.Len() == k.ordered, "%d messages have an order, of %d", t.order.Len(), k.ordered)
+	k.that(t.schedules.Len() == k.timed[Scheduled], "%d messages are scheduled, of %d", t.schedules.Len(), k.timed[Scheduled])
+	k.that(t.delays.Len() == k.timed[Delayed], "%d messages are delayed, of %d", t.delays.Len(), k.timed[Delayed])
+	k.that(t.returns.Len() == k.timed[Deferred], "%d deferred messages return, of %d", t.returns.Len(), k.timed[Deferred])
+}
+
+// checkOne checks that message h is in its table if it has an instant.
+func (t *timers) checkOne(k *checker, x *message, h uint32) {
+	if t.hasOrder(x) {
+		k.ordered++
+		p := t.order.Get(orderKey(x.expireAt, x.seq))
+		k.that(p != nil && *p == h, "message %d has no order", x.seq)
+	}
+	in := t.table(x.place)
+	if in == nil || x.expireAt == 0 {
+		return
+	}
+	k.timed[x.place]++
+	k.deadline(x.expireAt)
+	if p := in.Get(key{At: x.expireAt, Seq: x.seq}); p == nil || *p != h {
+		k.fail("message %d is not in its index at %d", x.seq, x.expireAt)
+	}
+}
+
+// checkExpiry checks that message h, which is set aside, is in the table of expiries, if it
+// expires. checker.timed counts it under no place.
+func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
+	if at == 0 {
+		return
+	}
+	k.timed[0]++
+	k.deadline(at)
+	if p := t.expiries.Get(key{At: at, Seq: seq}); p == nil || *p != h {
+		k.fail("message %d, set aside, is not in the index at %d", seq, at)
+	}
+}
+
+// has reports whether a message with this place, instant and number is in a
+// table.
+func (t *timers) has(p Place, at fsm.Time, seq uint64) bool {
+	if t.ordered && (p == Ready || p == Returned) && t.order.Get(orderKey(at, seq)) != nil {
+		return true
+	}
+	in := t.table(p)
+	return in != nil && at != 0 && in.Get(key{At: at, Seq: seq}) != nil
 }

@@ -1,90 +1,12 @@
 package queue
 
 import (
-	"cmp"
-	"fmt"
 	"iter"
 	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
-
-// Phase is the phase of a queue's life. The values are in snapshots.
-type Phase uint8
-
-const (
-	// Active queues are in service.
-	Active Phase = iota
-	// Draining queues have ended; only their outbox is still forwarded.
-	Draining
-	// Gone queues hold nothing.
-	Gone
-)
-
-// Place is where a message is. The values are in snapshots; 0 is no place. Live
-// messages are in exactly one.
-type Place uint8
-
-const (
-	// Ready messages wait in the list of their priority. They may be handed out
-	// and may expire, as may Returned ones. Of the others, only Delayed, Deferred and
-	// Parked ones expire.
-	Ready Place = iota + 1
-	// Returned messages are ready too, and are served before the others.
-	Returned
-	// CheckedOut messages are held by a consumer or a get.
-	CheckedOut
-	// Outbox messages are dead letters on their way.
-	Outbox
-	// Scheduled messages become ready at their time.
-	Scheduled
-	// Waiting messages are dead letters that have no destination for now.
-	Waiting
-	// Purged messages no longer count and are released step by step.
-	Purged
-	// Delayed messages were returned, and wait before they become ready again.
-	Delayed
-	// Deferred messages were put aside by a consumer under a token.
-	Deferred
-	// Grouped messages are ready and belong to a group.
-	Grouped
-	// Parked messages have failed more often than the default delivery limit allows.
-	Parked
-
-	placeCount = iota + 1
-)
-
-// aside reports whether messages here were set aside after a delivery.
-func (p Place) aside() bool { return p == Delayed || p == Deferred }
-
-// Due is a kind of deadline.
-type Due uint8
-
-const (
-	// NothingDue means that there is no deadline.
-	NothingDue Due = iota
-	// ExpiryDue: a message expires.
-	ExpiryDue
-	// TimeoutDue: a delivery has been held for too long.
-	TimeoutDue
-	// LockDue: a lock ends.
-	LockDue
-	// LeaseDue: the queue ends.
-	LeaseDue
-	// ScheduleDue: a message becomes ready.
-	ScheduleDue
-	// WorkDue: a command has left work, which is due at once.
-	WorkDue
-)
-
-// Count is a number of messages and the bytes of their properties and bodies.
-type Count struct{ Messages, Bytes uint64 }
-
-func (c *Count) add(o Count) { c.Messages, c.Bytes = c.Messages+o.Messages, c.Bytes+o.Bytes }
-func (c *Count) sub(o Count) { c.Messages, c.Bytes = c.Messages-o.Messages, c.Bytes-o.Bytes }
-
-func (c Count) plus(o Count) Count { return Count{c.Messages + o.Messages, c.Bytes + o.Bytes} }
 
 // Stats are the statistics of a queue at one moment.
 type Stats struct {
@@ -123,102 +45,6 @@ type Outlook struct {
 	SingleActive string // tag of the single active consumer; empty: there is none
 }
 
-// Deaths counts messages by the reason of their death, from EXPIRED on, and by
-// disposition.
-type Deaths [logpb.Death_MAXHOPS][AtLeastOnce + 1]uint64
-
-// Counters only grow. They are part of the replicated state. They are equal on
-// all replicas, and a repeated command counts only in Duplicates.
-type Counters struct {
-	Enqueued, Delivered, Redelivered       uint64
-	Acked, Requeued                        uint64
-	Expired, DeadLettered, DeadDropped     uint64
-	TimedOut, LateAcks, Purged, Duplicates uint64
-	// Refused counts publishes refused by a length limit, or by a schedule
-	// name.
-	Refused uint64
-	// Scheduled counts messages that were scheduled, Unscheduled those cancelled,
-	// replaced by others of their names, or purged before they became due.
-	Scheduled, Unscheduled uint64
-	Cancelled, Replaced    uint64 // of Unscheduled
-	// AckedExpired counts messages that were acked although they had expired
-	// meanwhile.
-	AckedExpired uint64
-	// Unroutable counts messages of a delayed exchange that had no route when
-	// due.
-	Unroutable uint64
-	// DeadConfirmed counts letters that have arrived, DeadDropped those that no
-	// target has, DeadRefused transfers (not letters) that a target has
-	// refused. Forwarded counts the messages that have arrived at all queues to
-	// which the queue forwards them; they are no letters.
-	DeadConfirmed, DeadRefused uint64
-	Forwarded                  uint64
-	// Deaths counts by reason and disposition.
-	Deaths       Deaths
-	LocksLost    uint64 // locks that ended before their delivery was settled
-	LocksRenewed uint64 // on request
-	LateLocks    uint64 // settlements of deliveries whose lock had ended
-	GroupsTaken  uint64 // how often a consumer got a group
-	GroupsLost   uint64 // how often its lock ended
-	Deferred     uint64 // deliveries that ended in a deferral
-	Kicked       uint64 // messages that were retried before their time
-	Parked       uint64 // messages that have exceeded the default delivery limit
-	Unparked     uint64 // of those: became ready again
-	SameID       uint64 // publishes that were duplicates of messages
-	IDsForgotten uint64 // within the window against duplicates, since there were too many
-}
-
-// fields lists the counters, but for Deaths, each with what has it in a snapshot.
-func (c *Counters) fields(st *logpb.QueueCounters) [][2]*uint64 {
-	return [][2]*uint64{
-		{&c.Enqueued, &st.Enqueued}, {&c.Delivered, &st.Delivered}, {&c.Redelivered, &st.Redelivered},
-		{&c.Acked, &st.Acked}, {&c.Requeued, &st.Requeued},
-		{&c.Expired, &st.Expired}, {&c.DeadLettered, &st.DeadLettered}, {&c.DeadDropped, &st.DeadDropped},
-		{&c.TimedOut, &st.TimedOut}, {&c.LateAcks, &st.LateAcks}, {&c.Purged, &st.Purged}, {&c.Duplicates, &st.Duplicates},
-		{&c.Refused, &st.Refused}, {&c.Scheduled, &st.Scheduled}, {&c.Unscheduled, &st.Unscheduled},
-		{&c.Cancelled, &st.Cancelled}, {&c.Replaced, &st.Replaced}, {&c.AckedExpired, &st.SettledExpired}, {&c.Unroutable, &st.Unroutable},
-		{&c.DeadConfirmed, &st.DeadConfirmed}, {&c.DeadRefused, &st.DeadRefused}, {&c.Forwarded, &st.Forwarded},
-		{&c.LocksLost, &st.LocksLost}, {&c.LocksRenewed, &st.LocksRenewed}, {&c.LateLocks, &st.LateLocks},
-		{&c.GroupsTaken, &st.GroupsTaken}, {&c.GroupsLost, &st.GroupsLost},
-		{&c.Deferred, &st.Deferred}, {&c.Kicked, &st.Kicked}, {&c.Parked, &st.Parked}, {&c.Unparked, &st.Unparked},
-		{&c.SameID, &st.SameId}, {&c.IDsForgotten, &st.IdsForgotten},
-	}
-}
-
-// proto returns the counters in the form of the snapshot.
-func (c *Counters) proto() *logpb.QueueCounters {
-	st := &logpb.QueueCounters{Deaths: make([]uint64, 0, len(c.Deaths)*len(c.Deaths[0]))}
-	for _, d := range c.Deaths {
-		st.Deaths = append(st.Deaths, d[:]...)
-	}
-	for _, f := range c.fields(st) {
-		*f[1] = *f[0]
-	}
-	return st
-}
-
-// restore is the inverse of proto.
-func (c *Counters) restore(st *logpb.QueueCounters) error {
-	if len(st.Deaths) != len(c.Deaths)*len(c.Deaths[0]) {
-		return fmt.Errorf("%w: deaths are not counted", ErrSnapshot)
-	}
-	for i := range c.Deaths {
-		copy(c.Deaths[i][:], st.Deaths[i*len(c.Deaths[i]):])
-	}
-	for _, f := range c.fields(st) {
-		*f[0] = *f[1]
-	}
-	return nil
-}
-
-// Died is the number of deaths for a reason, with any disposition.
-func (c *Counters) Died(reason logpb.Death_Reason) (n uint64) {
-	for _, d := range c.Deaths[reason-1] {
-		n += d
-	}
-	return n
-}
-
 // Dead are the counters of deaths and dead letters, and of other ends.
 type Dead struct {
 	By                          Deaths
@@ -245,45 +71,6 @@ func (d Dead) with(o Dead, f func(a, b uint64) uint64) Dead {
 	d.Forwarded = f(d.Forwarded, o.Forwarded)
 	return d
 }
-
-// Disposition is what happens to a message that has died.
-type Disposition uint8
-
-const (
-	// Dropped: the queue has no dead-letter exchange.
-	Dropped Disposition = iota
-	// SentOnce: sent once by the leader, as an effect (at-most-once).
-	SentOnce
-	// Transactional: in the outbox until the targets have it, or there are
-	// none.
-	Transactional
-	// AtLeastOnce: in the outbox until a target has it.
-	AtLeastOnce
-)
-
-var dispositions = [...]string{Dropped: "disabled", SentOnce: "at_most_once", Transactional: "transactional", AtLeastOnce: "at_least_once"}
-
-// String returns the dead-letter strategy of the disposition, as metrics name
-// it.
-func (d Disposition) String() string { return dispositions[d] }
-
-// Status is the status of a consumer.
-type Status uint8
-
-const (
-	// Up consumers are served while they have credit.
-	Up Status = iota
-	// TimedOut consumers get nothing until they have settled what was taken
-	// back from them.
-	TimedOut
-	// Cancelled consumers only settle what they hold, or held.
-	Cancelled
-	// Quiescing consumers get nothing new, because a consumer with a higher
-	// priority takes over once they hold nothing.
-	Quiescing
-	// Suspected consumers get nothing because their node is suspected.
-	Suspected
-)
 
 // Consumer describes one consumer, for listings.
 type Consumer struct {
@@ -358,15 +145,6 @@ type Letter struct {
 	Transfers []Transfer
 }
 
-// Transfer is one copy of a letter on its way to one queue. Numbers count from
-// 1 per target and are the sequence numbers of the stream at the target.
-type Transfer struct {
-	To     fsm.QueueID
-	Number uint64
-	// Ceiling is the smallest TTL of the exchanges on the way.
-	Ceiling fsm.Optional[fsm.Millis]
-}
-
 // Outgoing is a transfer with its letter.
 type Outgoing struct {
 	Transfer
@@ -379,27 +157,6 @@ type DeadLetterTarget struct {
 	ID        fsm.QueueID
 	Next      uint64 // number of the next transfer
 	Confirmed uint64 // the target holds all transfers up to here
-}
-
-// Boot identifies one life of a node.
-type Boot struct {
-	Node fsm.NodeID
-	Boot uint64
-}
-
-// QueueEnd is why a queue has ended by itself.
-type QueueEnd uint8
-
-const (
-	NotEnded  QueueEnd = iota // or it was deleted
-	LeaseOver                 // it was unused for longer than its lease
-	IdleOver                  // it was idle for too long
-	Abandoned                 // its last consumer has gone
-)
-
-// String is the argument that has ended the queue; empty: none.
-func (e QueueEnd) String() string {
-	return [...]string{"", "x-expires", "x-auto-delete-on-idle", "auto-delete"}[min(e, Abandoned)]
 }
 
 // Name returns the name of the queue.
@@ -430,7 +187,7 @@ func (m *Machine) Stats() Stats {
 		Deferred: m.messages.count(Deferred), Parked: m.messages.count(Parked),
 		Outbox: m.messages.count(Outbox).plus(m.messages.count(Waiting)), Waiting: m.messages.count(Waiting), Pending: m.outbox.counted(),
 		Forwarding: m.outbox.underWay(),
-		Consumers:  m.consumers.active(), Sessions: m.sessions.len(), IDs: m.seen.len(), Ended: m.lease.endReason(), Locked: m.locks.len(), Groups: m.groups.stats(), Counters: m.counters,
+		Consumers:  m.consumers.active(), Sessions: m.sessions.len(), IDs: m.seen.len(), Ended: m.lease.endReason(), Locked: m.deadlines.locked(), Groups: m.groups.stats(), Counters: m.counters,
 	}
 }
 
@@ -568,28 +325,16 @@ func (cs *consumers) describe(c *consumer) Consumer {
 // meanwhile.
 func (m *Machine) Messages() iter.Seq[Message] {
 	return func(yield func(Message) bool) {
-		for no := maxPriority; no >= 0; no-- {
+		for _, no := range inOrder {
 			if !m.messages.walk(no, yield) {
 				return
 			}
 		}
-		if !m.messages.walk(returnedList, yield) || !m.messages.walk(scheduledList, yield) || !m.messages.walk(delayedList, yield) ||
-			!m.messages.walk(deferredList, yield) || !m.messages.walk(groupedList, yield) || !m.messages.walk(parkedList, yield) {
-			return
-		}
-		for c := range m.consumers.from(0) {
-			if !m.walk(c.id, &c.held, yield) {
-				return
-			}
-		}
-		for _, r := range m.returnings.all() {
-			if !m.walk(r.of, &r.held, yield) {
-				return
-			}
-		}
-		for c := range m.detached.list() {
-			if !m.walk(c.id, &c.held, yield) {
-				return
+		for of, all := range m.holders() {
+			for held := range all.from(0) {
+				if !yield(m.describeHeld(of, &held)) {
+					return
+				}
 			}
 		}
 		if m.messages.walk(outboxList, yield) {
@@ -625,14 +370,14 @@ func (m *Machine) Sessions() []fsm.SessionID { return m.sessions.ids() }
 
 // SessionNodes lists the lives of nodes that have sessions, ascending. Queues
 // that forward dead letters are on no node.
-func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes() }
+func (m *Machine) SessionNodes() []Boot { return m.sessions.nodes(1, 0) }
 
 // SuspectedNodes lists the lives of nodes that are suspected, ascending.
 func (m *Machine) SuspectedNodes() []Boot { return m.sessions.suspectedNodes() }
 
 // ConsumerNodes lists the lives of nodes that have consumers or gets,
 // ascending.
-func (m *Machine) ConsumerNodes() []Boot { return m.sessions.consumerNodes() }
+func (m *Machine) ConsumerNodes() []Boot { return m.sessions.nodes(0, 1) }
 
 // Sources lists up to limit queues with a session that forwards dead letters
 // here, with an id above after, ascending.
@@ -668,15 +413,49 @@ func (m *Machine) Index() uint64 { return m.entries.last() }
 // Newest returns the number of the newest delivery of a consumer; 0: there is
 // none, or no such consumer. It counts all deliveries so far, settled or not.
 func (m *Machine) Newest(of fsm.ConsumerID) uint64 {
-	s := m.sessions.get(of.Session)
-	if s == nil {
-		return 0
+	if s := m.sessions.get(of.Session); s != nil && s.consumer(of.Number) != nil {
+		return s.consumer(of.Number).next - 1
 	}
-	c := s.consumer(of.Number)
-	if c == nil {
-		return 0
+	return 0
+}
+
+// Held appends the first deliveries, up to limit, that a consumer holds with an
+// ID above after, ascending; none if after is 2^64-1. It also appends the notices that it
+// was cancelled, is short of credit, and has deliveries that were taken back and are not
+// settled, whatever the limit, since effects may be lost. Number 0 stands for the gets of
+// a session.
+//
+// It changes no state and resets no deadline, so only the replica that is asked
+// runs it. An unknown session or consumer has nothing: eff stays as it is.
+func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effects) {
+	s := m.sessions.get(to.Session)
+	if s == nil || s.consumer(to.Number) == nil {
+		return
 	}
-	return c.next - 1
+	c := s.consumer(to.Number)
+	if c.revoked {
+		eff.Cancelled = append(eff.Cancelled, to)
+	}
+	if c.noticed && !c.cancelled {
+		eff.Short = append(eff.Short, to)
+	}
+	if len(c.late) > 0 && !c.cancelled {
+		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
+		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
+		eff.Timeouts = append(eff.Timeouts, t)
+	}
+	if after+1 == 0 {
+		return
+	}
+	for h := range c.held.from(after + 1) {
+		if limit--; limit < 0 {
+			return
+		}
+		d := m.deliver(c, h.id, h.handle, h.lock, eff)
+		if c.isGets() {
+			d.Ready = m.messages.readyCount()
+		}
+	}
 }
 
 // Activity returns when the queue was last active, and whether it is in use all
@@ -690,238 +469,6 @@ func (m *Machine) Activity() (last fsm.Time, inUse bool) {
 func (m *Machine) HasDeadLetterTarget(id fsm.QueueID) bool {
 	known, _ := m.outbox.has(id)
 	return known
-}
-
-const (
-	// peekWalk bounds how many messages a Peek walks over, and how many
-	// consumers.
-	peekWalk = 100_000
-
-	// peekStep bounds one step.
-	peekStep = 2048
-)
-
-// Peek finds messages that are Ready (returned ones included), CheckedOut,
-// Scheduled, Delayed, Deferred or Parked, by number, starting above a given number. Expired
-// messages are left out. It walks the first 100,000 messages of the place in
-// several steps; messages after those are not shown. Others may use the machine
-// between two steps, so messages that come or go meanwhile may or may not be
-// shown.
-//
-// It keeps no pointer into the machine, only handles and numbers that it checks
-// before it uses them. What it has found belongs to it, except for Deaths,
-// which are shared and never changed.
-type Peek struct {
-	in    Place
-	after uint64
-	limit int
-	now   fsm.Time
-	left  int // messages and consumers to walk over
-
-	// lists, at, seq and purged are for places with lists; holder and delivery
-	// are for CheckedOut.
-	lists []int // still to walk over
-	here  int   // found in the first of them
-	// The message of that list to continue with (0: the first), and its number.
-	at     uint32
-	seq    uint64
-	purged uint64 // messages the machine had purged at that time
-
-	holder, delivery uint64 // continue after this delivery of this consumer
-	detached         bool   // which is one of the detached; these come last
-	found            []Message
-}
-
-// NewPeek returns a Peek for up to limit messages of a place with a number
-// above after, none of which has expired at now. Requires: limit ≥ 0. Letters
-// cannot be peeked at: other places find nothing.
-func NewPeek(in Place, after uint64, limit int, now fsm.Time) *Peek {
-	p := &Peek{in: in, after: after, limit: limit, now: now, left: peekWalk}
-	switch in {
-	case Ready:
-		for no := range returnedList {
-			p.lists = append(p.lists, no)
-		}
-		p.lists = append(p.lists, returnedList, groupedList)
-	case Scheduled:
-		p.lists = []int{scheduledList}
-	case Delayed:
-		p.lists = []int{delayedList}
-	case Deferred:
-		p.lists = []int{deferredList}
-	case Parked:
-		p.lists = []int{parkedList}
-	}
-	return p
-}
-
-// Step continues, and reports whether it is finished. Requires: nobody else
-// uses m meanwhile. It walks over at most peekStep messages or consumers, and
-// changes nothing.
-func (p *Peek) Step(m *Machine) (done bool) {
-	n := min(peekStep, p.left)
-	p.left -= n
-	if p.in == CheckedOut {
-		n = p.held(m, n)
-	} else {
-		n = p.walk(m, n)
-	}
-	p.cut()
-	return n > 0 || p.left == 0
-}
-
-// Result returns what was found. more says that there may be others after the
-// last one. It may be called once done. The list belongs to the caller.
-func (p *Peek) Result() (list []Message, more bool) {
-	p.sort()
-	n := min(p.limit, len(p.found))
-	return p.found[:n], len(p.found) > n
-}
-
-// sort orders what was found, and removes duplicates.
-func (p *Peek) sort() {
-	slices.SortFunc(p.found, func(a, b Message) int { return cmp.Compare(a.Seq, b.Seq) })
-	p.found = slices.CompactFunc(p.found, func(a, b Message) bool { return a.Seq == b.Seq })
-}
-
-// cut drops what will not be shown, once that is much. So found never has more
-// than 2*(limit+1) + peekStep messages. The lowest limit+1 are enough: one more
-// than is shown, for more.
-func (p *Peek) cut() {
-	if len(p.found) > 2*(p.limit+1) {
-		p.sort()
-		p.found = p.found[:min(p.limit+1, len(p.found))]
-	}
-}
-
-// walk continues with the lists, over up to n messages. It returns how many are
-// left of n: 0 if there are more. Lists of ready messages are ordered by
-// number, so that the first ones suffice.
-func (p *Peek) walk(m *Machine, n int) (left int) {
-	for ; len(p.lists) > 0; p.lists, p.at, p.here = p.lists[1:], 0, 0 {
-		no := p.lists[0]
-		for h := p.resume(m, no); h != 0 && (no >= returnedList || p.here <= p.limit); h = m.messages.Get(h).next {
-			if n == 0 {
-				p.at, p.seq, p.purged = h, m.messages.Get(h).seq, m.counters.Purged
-				return 0
-			}
-			n--
-			if x := m.messages.describe(h); p.shows(&x) {
-				p.here++
-				p.found = append(p.found, x)
-			}
-		}
-	}
-	return max(n, 1)
-}
-
-// resume returns the message of a list to continue with: where the last step
-// ended, if that message is still there, otherwise the first.
-func (p *Peek) resume(m *Machine, no int) uint32 {
-	if h := p.at; h != 0 && p.purged == m.counters.Purged && h < m.messages.End() {
-		if x := m.messages.Get(h); x.seq == p.seq && x.place != CheckedOut && x.list() == no {
-			return h
-		}
-	}
-	p.here = 0
-	return m.messages.head(no)
-}
-
-// held continues with what consumers hold, in the same way as walk.
-func (p *Peek) held(m *Machine, n int) (left int) {
-	holders := m.consumers.from(p.holder)
-	if p.detached {
-		holders = m.detached.from(p.holder)
-	}
-	for c := range holders {
-		if c.registered != p.holder {
-			p.holder, p.delivery = c.registered, 0
-		}
-		for held := range c.held.from(p.delivery + 1) {
-			if n == 0 {
-				return 0
-			}
-			n--
-			p.delivery = held.id
-			x := m.describeHeld(c.id, &held)
-			if p.shows(&x) {
-				p.found = append(p.found, x)
-			}
-		}
-		if n == 0 {
-			return 0
-		}
-		n--
-	}
-	if !p.detached {
-		p.detached, p.holder, p.delivery = true, 0, 0
-		return p.held(m, n)
-	}
-	return max(n, 1)
-}
-
-// shows reports whether a message is to be shown.
-func (p *Peek) shows(x *Message) bool {
-	return x.Seq > p.after && (x.ExpireAt == 0 || x.ExpireAt > p.now)
-}
-
-// Follow finds one message again after each command, whatever becomes of it. It
-// only reads. A message is known by its payload's place in the log, which never
-// changes; its number may.
-type Follow struct {
-	ref    fsm.Ref
-	handle uint32
-	// The delivery that it was seen in last, see HandedTo.
-	holder   fsm.ConsumerID
-	delivery uint64
-}
-
-// Followed describes a message that is followed.
-type Followed struct {
-	Message
-	// Leaving is set if it was handed out, and nobody holds it any more, but the
-	// machine has not yet said what becomes of it.
-	Leaving bool
-}
-
-// FollowRef begins to follow the message with this payload; false: the queue does
-// not have it. O(messages).
-func FollowRef(m *Machine, ref fsm.Ref) (Follow, bool) {
-	for h := uint32(1); h < m.messages.End(); h++ {
-		if x := m.messages.Get(h); x.seq != 0 && x.ref() == ref {
-			return Follow{ref: ref, handle: h}, true
-		}
-	}
-	return Follow{}, false
-}
-
-// Holder returns who held the message last, and in which delivery.
-func (f *Follow) Holder() (of fsm.ConsumerID, delivery uint64) { return f.holder, f.delivery }
-
-// HandedTo says in which delivery the message is now.
-func (f *Follow) HandedTo(to fsm.ConsumerID, delivery uint64) { f.holder, f.delivery = to, delivery }
-
-// Describe describes the message; false: the queue does not have it any more, or
-// has purged it. A purged message may be described until it is released. m is the
-// machine with which f began.
-func (f *Follow) Describe(m *Machine) (d Followed, ok bool) {
-	if f.handle >= m.messages.End() {
-		return d, false
-	}
-	if x := m.messages.Get(f.handle); x.seq == 0 || x.ref() != f.ref {
-		return d, false
-	}
-	d.Message = m.messages.describe(f.handle)
-	if d.Place != CheckedOut {
-		return d, true
-	}
-	d.Holder, d.Delivery, d.Leaving = f.holder, f.delivery, true
-	if c := consumerOf(m, f.holder); c != nil {
-		if held, ok := c.held.find(f.delivery); ok && held.handle == f.handle {
-			d.Message, d.Leaving = m.describeHeld(f.holder, &held), false
-		}
-	}
-	return d, true
 }
 
 // NextSeq is the number of the next message.
@@ -944,11 +491,184 @@ func consumerOf(m *Machine, id fsm.ConsumerID) *consumer {
 	return m.detached.find(id)
 }
 
-// OfLetter returns the record of a letter; false: there is none.
-func (e Ends) OfLetter(letter uint64) (End, bool) {
-	i := e.of.ofLetter(letter)
-	if i < 0 {
-		return End{}, false
+// readyByPriority counts the ready messages of each priority, from 0 to the highest
+// that has any.
+func (ms *messages) readyByPriority() (counts []uint64) {
+	for i, n := range ms.ready {
+		if n > 0 {
+			counts = append(counts, make([]uint64, i-len(counts))...)
+			counts = append(counts, uint64(n))
+		}
 	}
-	return e.of.ring.Item(i).shown(e.of.next - uint64(e.of.ring.Len()) + uint64(i)), true
+	return counts
+}
+
+// walk yields the messages of one list. It reports false if yield did. What
+// yield gets shares its deaths with the record.
+func (ms *messages) walk(no int, yield func(Message) bool) bool {
+	for h := ms.lists[no].head; h != 0; h = ms.Get(h).next {
+		if !yield(ms.describe(h)) {
+			return false
+		}
+	}
+	return true
+}
+
+// describe describes message h for listings. The caller adds the holder.
+func (ms *messages) describe(h uint32) Message {
+	x, e, r := ms.Get(h), ms.extra(h), ms.scheduleInfo(h)
+	d := Message{
+		Seq: x.seq, Ref: x.ref(), Place: x.place, Priority: x.priority, ExpireAt: x.expireAt,
+		Acquired: x.acquired, Failed: x.failed, HasExpiration: x.hasExpiration(), Deaths: e.deaths, Letter: e.letter,
+		ScheduleID: r.id, ScheduledFor: r.scheduledFor, Deferral: r.deferral,
+	}
+	if d.Forwarded = e.forwarded; e.group != nil {
+		d.Group = e.group.id
+	}
+	if x.waitsForTime() {
+		d.ExpireAt, d.DueAt = r.expireAt, x.expireAt
+	}
+	if messageID, correlationID := ms.label(h); x.labelled() {
+		d.MessageID, d.CorrelationID = string(messageID), string(correlationID)
+	}
+	return d
+}
+
+// describeHeld describes a message that is held, for listings.
+func (m *Machine) describeHeld(of fsm.ConsumerID, held *checkout) Message {
+	d := m.messages.describe(held.handle)
+	d.Holder, d.Delivery, d.Deadline = of, held.id, m.clock.heldUntil(held.deadline)
+	if m.lease.phase() == Active {
+		d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(held.lock))
+	}
+	return d
+}
+
+// letter describes letter h.
+func (o *outbox) letter(h uint32) Letter {
+	e := o.messages.extra(h)
+	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.scheduleInfo(h).done, Transfers: e.transfers}
+}
+
+// unroutedLetters returns up to limit letters without a route, oldest first.
+// O(limit): it starts at unrouted. The letters share their slices with the
+// machine, which replaces them and never changes them.
+func (o *outbox) unroutedLetters(limit int) []Letter {
+	var letters []Letter
+	for h := o.unrouted; h != 0 && len(letters) < limit; h = o.messages.Get(h).next {
+		letters = append(letters, o.letter(h))
+	}
+	return letters
+}
+
+// waitingLetters returns up to limit letters that have no destination for now,
+// with a number above after, ascending.
+func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
+	var letters []Letter
+	for _, h := range o.waiting.From(key{Seq: after + 1}) {
+		if len(letters) == limit {
+			break
+		}
+		letters = append(letters, o.letter(*h))
+	}
+	return letters
+}
+
+// pendingTransfers returns up to limit transfers to a target that are not
+// settled, from number from on, ascending. Transfers are numbered without gaps,
+// so a sender that has sent up to n continues with from = n+1. O(log targets +
+// limit × transfers of a letter).
+func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outgoing {
+	i, ok := o.find(to)
+	if !ok {
+		return nil
+	}
+	var out []Outgoing
+	t := o.deadLetterTargets[i]
+	for n := max(t.confirmed+1, from); n < t.next && len(out) < limit; n++ {
+		l := o.letter(*t.pending.Item(int(n - t.confirmed - 1)))
+		at := slices.IndexFunc(l.Transfers, func(x Transfer) bool { return x.To == to })
+		out = append(out, Outgoing{l.Transfers[at], l})
+	}
+	return out
+}
+
+// list lists up to limit targets with an id above after, ascending.
+func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
+	i, found := o.find(after)
+	if found {
+		i++
+	}
+	targets := make([]DeadLetterTarget, 0, min(limit, len(o.deadLetterTargets)-i))
+	for ; i < len(o.deadLetterTargets) && len(targets) < limit; i++ {
+		t := o.deadLetterTargets[i]
+		targets = append(targets, DeadLetterTarget{t.id, t.next, t.confirmed})
+	}
+	return targets
+}
+
+// ids lists the sessions with a stream, ascending.
+func (ss *sessions) ids() []fsm.SessionID {
+	ids := make([]fsm.SessionID, 0, len(ss.byID))
+	for s := range ss.all() {
+		if !s.life.over {
+			ids = append(ids, s.id)
+		}
+	}
+	return ids
+}
+
+// nodes lists the lives of nodes that have sessions and at least so many consumers or gets,
+// ascending, from a node on. Queues that forward dead letters are node 0.
+func (ss *sessions) nodes(from fsm.NodeID, consumers int) []Boot {
+	var boots []Boot
+	for _, l := range ss.lives.From(key{At: fsm.Time(from)}) {
+		if !(*l).over && (*l).consumers >= consumers {
+			boots = append(boots, (*l).of)
+		}
+	}
+	return boots
+}
+
+// sources lists up to limit queues with a session that forwards their letters
+// here, with an id above after, ascending.
+func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
+	var ids []fsm.QueueID
+	for k := range ss.lives.From(key{Seq: uint64(after) + 1}) {
+		if k.At != 0 || len(ids) == limit {
+			break
+		}
+		ids = append(ids, fsm.QueueID(k.Seq))
+	}
+	return ids
+}
+
+// suspectedNodes lists the lives of nodes that are suspected, ascending.
+func (ss *sessions) suspectedNodes() []Boot {
+	var boots []Boot
+	for _, x := range ss.suspected {
+		boots = append(boots, x.of)
+	}
+	return boots
+}
+
+// Position is where the stream of a session stands.
+type Position struct {
+	Next uint64 // number of the next command; 0: the queue has no such session
+	Call uint64 // number of the last synchronous command; 0: there was none
+	// Ended: the session is known to have ended, and no command begins it again.
+	Ended bool
+	// Over: the queue serves no sessions any more, and answers each command alike.
+	Over bool
+}
+
+// PositionOf returns where the stream of a session stands. O(1).
+func PositionOf(m *Machine, id fsm.SessionID) Position {
+	if m.lease.phase() != Active {
+		return Position{Over: true}
+	}
+	if s := m.sessions.get(id); s != nil {
+		return Position{Next: s.next, Call: s.last.seq}
+	}
+	return Position{Ended: m.sessions.hasEnded(id)}
 }
