@@ -12,7 +12,7 @@ import (
 	"github.com/quorate/quorate/cmd/tidy/page"
 )
 
-// bounds are the rows of docs/fairness.md about memory that is held for clients. constants are those of config.go that a row
+// bounds are the rows of docs/fairness.md about memory that is held for clients. constants are those of server.go that a row
 // is about, setting is what changes it.
 var bounds = []struct {
 	constants          string
@@ -39,7 +39,7 @@ var bounds = []struct {
 	{"", "properties of a delivery", "message", "the client's frame", "", "311: the message goes back as failed, and counts for its delivery limit"},
 }
 
-// TestBoundsDocument: docs/fairness.md has every bound of memory that is held for clients, each size in config.go among
+// TestBoundsDocument: docs/fairness.md has every bound of memory that is held for clients, each size in server.go among
 // them, and docs/security.md every setting of one.
 func TestBoundsDocument(t *testing.T) {
 	var b strings.Builder
@@ -59,7 +59,7 @@ func TestBoundsDocument(t *testing.T) {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", r.what, r.per, shownBound(r.value), setting, r.otherwise)
 	}
 	page.Hold(t, "../docs/fairness.md", "bounds", b.String())
-	for _, name := range sizesIn(t, "config.go") {
+	for _, name := range sizesIn(t, "server.go") {
 		if !listed[name] {
 			t.Errorf("%s is in no row", name)
 		}
@@ -82,7 +82,7 @@ func shownBound(v any) string {
 	return fmt.Sprint(n)
 }
 
-// notHeld are constants of config.go that bound no memory of clients who have logged in.
+// notHeld are constants of server.go that bound no memory of clients who have logged in.
 var notHeld = map[string]bool{"maxDelayed": true, "closeWorkers": true, "defaultFrameMax": true, "keepAliveCount": true}
 
 // sizesIn lists the constants of a file that are no times.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/placement"
 	"github.com/quorate/quorate/cluster/queues"
+	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/stats"
@@ -395,6 +397,41 @@ func (n *Node) closeStores() error {
 	}
 	if n.watchdog != nil {
 		n.watchdog.Stop()
+	}
+	return errors.Join(errs...)
+}
+
+// stores are the on-disk stores of the node's raft groups.
+type stores struct {
+	queues  *raftlog.Store
+	catalog *raftlog.Catalog
+}
+
+// open opens both stores in the data folder.
+func (s *stores) open(c *Config, fs vfs.FS) (err error) {
+	s.queues, err = raftlog.Open(filepath.Join(c.DataDir, membership.QueuesFolder), raftlog.Options{
+		Logger: c.Logger, Exit: c.Exit, MemTableBytes: c.MemTableBytes, TrailingLogs: group.TrailingLogs, OpenFiles: c.OpenFiles, FS: fs,
+	})
+	if err != nil {
+		return fmt.Errorf("open queue store: %w", err)
+	}
+	s.catalog, err = raftlog.OpenCatalog(filepath.Join(c.DataDir, membership.CatalogFolder), raftlog.CatalogOptions{
+		Logger: c.Logger, Exit: c.Exit, FS: fs,
+	})
+	if err != nil {
+		return fmt.Errorf("open catalog store: %w", err)
+	}
+	return nil
+}
+
+// close closes the stores that are open.
+func (s *stores) close() error {
+	var errs []error
+	if s.catalog != nil {
+		errs = append(errs, s.catalog.Close())
+	}
+	if s.queues != nil {
+		errs = append(errs, s.queues.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -7,7 +7,10 @@ package fsm
 
 import (
 	"cmp"
+	"fmt"
 	"iter"
+	"math"
+	"unicode/utf8"
 
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -297,4 +300,97 @@ type LateAck struct {
 	Limit      Millis   // the smallest among them
 	Held       Millis   // the longest time so far
 	First      bool     // this consumer has not settled late before
+}
+
+// typeNames are the names of the types of field values in error texts and
+// listings, indexed by the protocol's type letter.
+var typeNames = [128]string{
+	't': "bool", 'b': "byte", 'B': "unsignedbyte", 's': "short", 'u': "unsignedshort", 'I': "signedint", 'i': "unsignedint",
+	'l': "long", 'L': "long", 'f': "float", 'd': "double", 'D': "decimal", 'S': "longstr", 'x': "binary", 'A': "array",
+	'T': "timestamp", 'F': "table", 'V': "void",
+}
+
+// TypeName returns the name of the type of a field value with this letter. It
+// is empty if AMQP has no such letter.
+func TypeName(tag uint32) string {
+	if tag < uint32(len(typeNames)) {
+		return typeNames[tag]
+	}
+	return ""
+}
+
+// MaxShort is the maximum length in bytes of an AMQP short string. Names of all
+// kinds, routing keys and consumer tags are short strings, wherever they come
+// from. The values of arguments, policies and headers may be longer, but are
+// not names then.
+const MaxShort = 255
+
+// Short returns s, or its longest prefix that is a short string and does not
+// split a character.
+func Short(s string) string {
+	if len(s) <= MaxShort {
+		return s
+	}
+	for n := MaxShort; n > MaxShort-utf8.UTFMax; n-- {
+		if utf8.RuneStart(s[n]) {
+			return s[:n]
+		}
+	}
+	return s[:MaxShort] // it is no text
+}
+
+// Optional is a duration or a number that may be absent. The zero Optional is
+// absent. The log and the links between nodes store the value plus one, and 0
+// if it is absent; see OptionalFrom and Stored.
+type Optional[T ~int64 | ~uint64] struct {
+	Value T // 0 unless Given
+	Given bool
+}
+
+// Some returns an Optional with value v.
+func Some[T ~int64 | ~uint64](v T) Optional[T] { return Optional[T]{v, true} }
+
+// OptionalFrom decodes a stored value. Values that are too large for T become
+// the largest value that every T can hold.
+func OptionalFrom[T ~int64 | ~uint64](stored uint64) Optional[T] {
+	if stored == 0 {
+		return Optional[T]{}
+	}
+	return Some(T(min(stored-1, math.MaxInt64)))
+}
+
+// Stored is the inverse of OptionalFrom. The value must not be negative.
+func (o Optional[T]) Stored() uint64 {
+	if !o.Given {
+		return 0
+	}
+	return uint64(o.Value) + 1
+}
+
+// Or returns the value, or other if there is none.
+func (o Optional[T]) Or(other T) T {
+	if o.Given {
+		return o.Value
+	}
+	return other
+}
+
+// Least returns the smaller of the values that are given.
+func (o Optional[T]) Least(p Optional[T]) Optional[T] {
+	if !o.Given || p.Given && p.Value < o.Value {
+		return p
+	}
+	return o
+}
+
+// Allows reports whether v is within the limit o. An absent limit allows
+// everything.
+func (o Optional[T]) Allows(v T) bool { return !o.Given || v <= o.Value }
+
+// String returns the value, or "none".
+func (o Optional[T]) String() string {
+	if !o.Given {
+		return "none"
+	}
+	return fmt.Sprint(o.Value)
 }

@@ -1,6 +1,7 @@
 package group
 
 import (
+	"encoding/binary"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
@@ -523,4 +524,228 @@ func (e *elections) send(node string, items []byte) {
 	if err := e.links.Send(node, e.kind, items); err != nil {
 		e.slog.Debug("log positions not sent", "node", node, "error", err)
 	}
+}
+
+// chooseTransferee handles a member that must not lead but that raft has made leader. The member
+// transfers leadership to the one with the longest log among those that may lead; ties go to the
+// first in member order, the preferred leader first. While there is no such member, the group has
+// a leader in raft's eyes and nobody serves.
+func (e *elections) chooseTransferee(v *election, alive []string, r *electionRound) {
+	if !leads(v.group) || r.now.Sub(v.transferred) < transferTime {
+		return
+	}
+	best := ""
+	for _, n := range alive {
+		s, known := v.positions[n]
+		if n != e.node && known && !v.barred[n] && !v.learners[n] && (best == "" || v.positions[best].less(s)) {
+			best = n
+		}
+	}
+	if best != "" {
+		v.transferred = r.now
+		r.transfers = append(r.transfers, transfer{v.group, best, v.canWin(best, alive)})
+	}
+}
+
+// chooseCandidates says who may stand. If those that may lead cannot win, since only the log of a member that
+// must not lead is long enough, that one stands, gives the others what they lack, and hands over.
+func (v *election) chooseCandidates(alive []string) {
+	v.lends = false
+	if v.eligible(alive) > 0 || !slices.ContainsFunc(alive, func(m string) bool { return !v.excluded(m) }) {
+		return
+	}
+	v.lends = true
+	v.lends = v.eligible(alive) > 0
+}
+
+// excluded reports whether a member does not stand.
+func (v *election) excluded(node string) bool { return v.barred[node] != v.lends || v.learners[node] }
+
+func leads(g electable) bool {
+	role, _ := g.role()
+	return role == raft.Leader
+}
+
+// eligible counts the candidates that can win, that is, whose log allows a majority of all members
+// to vote for them. They rank first. A member whose log position is unknown can win and can vote.
+func (v *election) eligible(alive []string) (n int) {
+	for _, c := range alive {
+		if v.canWin(c, alive) {
+			n++
+		}
+	}
+	return n
+}
+
+// proven counts the members that may vote.
+func (v *election) proven(alive []string) (n int) {
+	for _, m := range alive {
+		if !v.learners[m] {
+			n++
+		}
+	}
+	return n
+}
+
+// canWin reports whether a majority of all members can vote for candidate.
+func (v *election) canWin(candidate string, alive []string) bool {
+	if v.excluded(candidate) {
+		return false
+	}
+	mine, known := v.positions[candidate]
+	votes := 0
+	for _, m := range alive {
+		if s, said := v.positions[m]; !v.learners[m] && (!known || !said || !mine.less(s)) {
+			votes++
+		}
+	}
+	return 2*votes > len(v.voters)
+}
+
+// decided reports whether enough is known for an election: the log positions of all live members
+// or, after a while, of a majority of all members, none of which has a leader. A node that has
+// just started and has heard nothing yet must not disturb a live leader.
+func (v *election) decided(alive []string, next *soonest) bool {
+	if v.awaitsLeader(next.now) {
+		next.or(v.back.Add(positionsEvery))
+		next.or(v.back.Add(deathPatience))
+		return false
+	}
+	known := 0
+	for _, n := range alive {
+		if at, led := v.led[n]; led && next.now.Sub(at) < ledValid {
+			next.or(at.Add(ledValid))
+			return false
+		}
+		if _, ok := v.positions[n]; ok {
+			known++
+		}
+	}
+	next.or(v.ready.Add(positionsWait))
+	return known == len(alive) || 2*known > len(v.voters) && next.now.Sub(v.ready) >= positionsWait
+}
+
+// rank is this node's place among the candidates. Candidates that can win precede those that
+// cannot; among them, nodes that stay precede those about to stop; then the longest log comes
+// first, then the order of the members, the preferred leader first.
+func (e *elections) rank(v *election, alive []string) int {
+	mine, rank, passed := v.positions[e.node], 0, false
+	for _, n := range alive {
+		if n == e.node {
+			passed = true
+			continue
+		}
+		s, known := v.positions[n]
+		before := known && (mine.less(s) || !passed && !s.less(mine))
+		if d := e.draining(e.node); d != e.draining(n) && v.canWin(n, alive) == v.canWin(e.node, alive) {
+			before = d
+		}
+		if before && !v.excluded(n) {
+			rank++
+		}
+	}
+	return rank
+}
+
+func (e *elections) draining(node string) bool { return e.drains != nil && e.drains(node) }
+
+// item is the entry of one group in an exchange of positions.
+type item struct {
+	kind     byte
+	group    fsm.GroupID
+	term     uint64 // raft's current term
+	position logPosition
+	barred   bool // the sender must not lead
+	learner  bool // the sender neither leads nor votes
+}
+
+const (
+	itemAsk        = 1 // my log ends here; where does yours?
+	itemPosition   = 2
+	itemLed        = 3    // the group has a leader that I can reach
+	itemOutOfReach = 4    // I cannot reach the leader that you have reported
+	itemOffer      = 5    // I reach all members and would lead; my log ends here
+	itemWant       = 6    // somebody waits for a leader, perhaps at a node that is no member
+	itemWaits      = 7    // I am about to stand, at the latest when my node has got other elections over
+	itemBarred     = 0x80 // added to the kind
+	itemLearner    = 0x40 // likewise
+	itemSize       = 1 + 4 + 8 + 8 + 8
+)
+
+// sound reports whether a log as described by the item is possible.
+func (it item) sound() bool {
+	const limit = 1 << 62
+	return it.term < limit && it.position.term < limit && it.position.index < limit
+}
+
+func appendItem(dst []byte, it item) []byte {
+	kind := it.kind
+	if it.barred {
+		kind |= itemBarred
+	}
+	if it.learner {
+		kind |= itemLearner
+	}
+	dst = append(dst, kind)
+	dst = binary.BigEndian.AppendUint32(dst, uint32(it.group))
+	dst = binary.BigEndian.AppendUint64(dst, it.term)
+	dst = binary.BigEndian.AppendUint64(dst, it.position.term)
+	return binary.BigEndian.AppendUint64(dst, it.position.index)
+}
+
+func parseItem(b []byte) item {
+	return item{
+		kind: b[0] &^ (itemBarred | itemLearner), barred: b[0]&itemBarred != 0, learner: b[0]&itemLearner != 0, group: fsm.GroupID(binary.BigEndian.Uint32(b[1:])),
+		term:     binary.BigEndian.Uint64(b[5:]),
+		position: logPosition{binary.BigEndian.Uint64(b[13:]), binary.BigEndian.Uint64(b[21:])},
+	}
+}
+
+// leave tells the other members that a replica which leads is about to be closed.
+func (e *elections) leave(g electable) {
+	role, term := g.role()
+	if role != raft.Leader {
+		return
+	}
+	items := appendItem(nil, item{kind: itemAsk, group: g.Spec().Group, term: term, position: g.logEnd(), barred: true, learner: true})
+	for _, n := range g.Voters() {
+		if n != e.node {
+			e.send(n, items)
+		}
+	}
+}
+
+// disowns reports whether the leader of a group, as far as is known here, says that it leads no more. One
+// that must not lead and still does hands the leadership over.
+func disowns(g electable, from string, it item) bool {
+	role, term := g.role()
+	return role != raft.Leader && g.Leader() == from && (!it.barred || it.learner || it.term > term)
+}
+
+// doubts reports whether this node looks for another leader than the one that raft knows, since that one has
+// disowned the group, or was waited for in vain.
+func (e *elections) doubts(id fsm.GroupID, leader string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v := e.running[id]
+	if v == nil || v.leader != leader {
+		return false
+	}
+	_, said := v.positions[leader]
+	_, led := v.led[leader]
+	return !led && (said || !v.back.IsZero() && !v.awaitsLeader(e.now()))
+}
+
+// awaitsLeader reports whether the leader's node is back and has not said yet whether it still leads. On a
+// machine that was too busy for pings that may take long.
+func (v *election) awaitsLeader(now time.Time) bool {
+	if v.back.IsZero() {
+		return false
+	}
+	limit := deathPatience
+	if v.urgent {
+		limit = positionsEvery
+	}
+	_, said := v.positions[v.leader]
+	return !said && now.Sub(v.back) < limit
 }

@@ -1,6 +1,9 @@
 package group
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -16,6 +19,7 @@ import (
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -560,4 +564,140 @@ func (r *registry) removeLocal(id fsm.GroupID) *Group {
 	g := r.local[id]
 	delete(r.local, id)
 	return g
+}
+
+// AsideTime is how long a node keeps the data of a queue that its catalog does not know, and that it has not
+// seen deleted: the queue may have been deleted while the node was down, or the catalog may be older than the data,
+// because most nodes were put back from older images.
+const AsideTime = 24 * time.Hour
+
+// ErrAside is returned for a group whose number belongs to data that is put aside.
+var ErrAside = errors.New("the number of the group holds data of another queue")
+
+// PutAside closes a group that the catalog does not know, and returns for how long its data is kept; 0: it is
+// dropped, because it has been kept long enough, there is none, or scarce says that there is no space for it.
+func (h *Host) PutAside(id fsm.GroupID, scarce bool) (left time.Duration, err error) {
+	h.shut(id)
+	store, err := h.config.Store.Group(id)
+	if err != nil {
+		return 0, fmt.Errorf("open log of group %d: %w", id, err)
+	}
+	left, owner, err := h.aside(store)
+	if err != nil {
+		return 0, err
+	}
+	past, err := hasEntries(store)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case !past || scarce || left < 0:
+		h.config.Logger.Warn("dropping data of a queue that is not in the catalog", "group", id, "queue", owner, "scarce", scarce)
+		return 0, h.config.Store.DropGroup(id)
+	case left == 0:
+		left = AsideTime
+		h.config.Logger.Warn("setting data aside of a queue that is not in the catalog", "group", id, "queue", owner, "for", left)
+		return left, store.SetUint64([]byte(raftlog.AsideKey), uint64(h.config.Clock.Now()))
+	}
+	return left, nil
+}
+
+// hasEntries reports whether anything was ever stored in a group's log.
+func hasEntries(store *raftlog.Group) (bool, error) {
+	last, err := store.LastIndex()
+	if err != nil || last > 0 {
+		return true, err
+	}
+	list, err := store.Snapshots().List()
+	return len(list) > 0, err
+}
+
+// aside returns for how long a group's data is still put aside, and to which queue it belongs. left is 0 if it is
+// not put aside, and negative if the time is over.
+func (h *Host) aside(store *raftlog.Group) (left time.Duration, owner string, err error) {
+	name, err := store.Get([]byte(raftlog.OwnerKey))
+	if err != nil {
+		return 0, "", err
+	}
+	since, err := store.GetUint64([]byte(raftlog.AsideKey))
+	if err != nil || since == 0 {
+		return 0, string(name), err
+	}
+	if left = AsideTime - time.Duration(h.config.Clock.Now()-fsm.Time(since))*time.Millisecond; left == 0 {
+		left--
+	}
+	return min(left, AsideTime), string(name), nil
+}
+
+// storeOf returns the store of a group that is about to be opened. What was put aside is the group's again if it
+// belongs to the same queue.
+func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
+	store, err := h.config.Store.Group(spec.Group)
+	if err != nil {
+		return nil, fmt.Errorf("open log of group %d: %w", spec.Group, err)
+	}
+	left, was, err := h.aside(store)
+	if err != nil {
+		return nil, err
+	}
+	owner := fmt.Sprintf("%q in vhost %q, number %d", spec.Name, spec.VHost, spec.Queue)
+	switch {
+	case left == 0:
+	case was == owner:
+		h.config.Logger.Warn("data that was set aside is in use again", "group", spec.Group, "queue", owner)
+		err = store.SetUint64([]byte(raftlog.AsideKey), 0)
+	case left > 0:
+		err = fmt.Errorf("%w %d, for another %v: %s", ErrAside, spec.Group, left.Round(time.Minute), was)
+	default:
+		if err = h.config.Store.DropGroup(spec.Group); err == nil {
+			return h.storeOf(spec)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return store, store.SetOwner(owner)
+}
+
+// numbers gives this process's proposals their numbers, so that one that is proposed again is not
+// performed again.
+//
+//	from ≤ number of a proposal under way ≤ last < from + catalog.MaxProposals
+type numbers struct {
+	mu      sync.Mutex
+	changed sync.Cond // from has
+	last    uint64    // given
+	from    uint64    // least number under way, or last + 1
+	over    map[uint64]bool
+}
+
+func (n *numbers) init() {
+	n.changed.L = &n.mu
+	n.from, n.over = 1, map[uint64]bool{}
+}
+
+// begin gives a number to p. It waits while a proposal is under way that is so old that the machine
+// would not know both.
+func (n *numbers) begin(ctx context.Context, p *logpb.Proposal) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	err := awaitCond(ctx, &n.changed, "an old proposal", func() bool { return n.last+1-n.from < catalog.MaxProposals })
+	if err != nil {
+		return err
+	}
+	n.last++
+	p.Number, p.From = n.last, n.from
+	return nil
+}
+
+// end notes that nobody waits for the answer to a proposal any more.
+func (n *numbers) end(number uint64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.over[number] = true
+	for n.over[n.from] {
+		delete(n.over, n.from)
+		n.from++
+	}
+	n.changed.Broadcast()
 }

@@ -1,10 +1,15 @@
 package group
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
@@ -173,5 +178,153 @@ func (g *Group) standByTimers() {
 	}
 	if err := g.reload(func(c *raft.ReloadableConfig) { c.HeartbeatTimeout, c.ElectionTimeout = h, h }); err != nil {
 		g.slog.Warn("raft timers not set", "error", err)
+	}
+}
+
+// linesPerSecond is how many of raft's lines a node logs at most. The failure of a node is thousands of
+// elections, each with some lines that say so.
+const linesPerSecond = 20
+
+// logGate lets some of the lines through that the rafts of a node would log, and counts the others.
+type logGate struct {
+	now func() time.Time
+
+	mu     sync.Mutex
+	second int64
+	lines  int
+	left   int // out, since the last line that was logged
+}
+
+// pass reports whether a line may be logged, and how many have been left out before it.
+func (g *logGate) pass() (left int, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := g.now().Unix(); now != g.second {
+		g.second, g.lines = now, 0
+	}
+	if g.lines >= linesPerSecond {
+		g.left++
+		return 0, false
+	}
+	g.lines++
+	left, g.left = g.left, 0
+	return left, true
+}
+
+// raftLogger logs what a raft warns of, as far as its node's gate allows. What does not pass is not even
+// formatted.
+type raftLogger struct {
+	hclog.Logger // that logs nothing
+	gate         *logGate
+	to           *slog.Logger
+}
+
+func newRaftLogger(gate *logGate, to *slog.Logger) hclog.Logger {
+	return raftLogger{hclog.NewNullLogger(), gate, to}
+}
+
+// Warn implements hclog.Logger.
+func (l raftLogger) Warn(line string, args ...any) {
+	if isUsual(line) {
+		l.to.Debug("raft", append([]any{"line", line}, args...)...)
+		return
+	}
+	l.log(slog.LevelWarn, line, args)
+}
+
+// Error implements hclog.Logger.
+func (l raftLogger) Error(line string, args ...any) { l.log(slog.LevelError, line, args) }
+
+// IsWarn implements hclog.Logger.
+func (l raftLogger) IsWarn() bool { return true }
+
+// IsError implements hclog.Logger.
+func (l raftLogger) IsError() bool { return true }
+
+// isUsual reports whether a line is about what happens at every start and every
+// join, although raft warns of it: a follower that hears of no leader yet stands
+// for election, and a new one has no entries that could be compared.
+func isUsual(line string) bool {
+	return line == "heartbeat timeout reached, starting election" || line == "failed to get previous log"
+}
+
+func (l raftLogger) log(level slog.Level, line string, args []any) {
+	for _, a := range args {
+		if err, ok := a.(error); ok && errors.Is(err, errLags) {
+			return // it is wanted
+		}
+	}
+	if !l.to.Enabled(context.Background(), level) {
+		return
+	}
+	left, ok := l.gate.pass()
+	if !ok {
+		return
+	}
+	to := l.to
+	if left > 0 {
+		to = to.With("left_out", left)
+	}
+	to.Log(context.Background(), level, "raft", append([]any{"line", line}, args...)...)
+}
+
+// gaugeOf is the function of raft that looks for the oldest entry of a leader's log, each ten seconds, for a
+// gauge that nobody reads.
+const gaugeOf = "github.com/hashicorp/raft.oldestLog"
+
+// raftsLog is a log as raft gets it. It lets raft's gauge wait until the leadership is over, since thousands of
+// groups would wake their nodes for it, and tells when there is more.
+type raftsLog struct {
+	raft.LogStore
+	over   func() <-chan struct{} // closed when the replica leads no more
+	ending <-chan struct{}
+	grown  func() // nil: nobody wants to know
+}
+
+// StoreLogs implements raft.LogStore.
+func (l raftsLog) StoreLogs(logs []*raft.Log) error {
+	err := l.LogStore.StoreLogs(logs)
+	if l.grown != nil {
+		l.grown()
+	}
+	return err
+}
+
+// FirstIndex implements raft.LogStore.
+func (l raftsLog) FirstIndex() (uint64, error) {
+	var caller [1]uintptr
+	runtime.Callers(2, caller[:])
+	if frame, _ := runtime.CallersFrames(caller[:]).Next(); frame.Function != gaugeOf {
+		return l.LogStore.FirstIndex()
+	}
+	select {
+	case <-l.over():
+	case <-l.ending:
+	}
+	return 0, nil
+}
+
+// tenure is a channel that is closed when a leadership ends.
+type tenure struct {
+	mu   sync.Mutex
+	done chan struct{} // nil: nobody has asked for it
+}
+
+func (t *tenure) over() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done == nil {
+		t.done = make(chan struct{})
+	}
+	return t.done
+}
+
+// end ends it. The next one begins.
+func (t *tenure) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done != nil {
+		close(t.done)
+		t.done = nil
 	}
 }

@@ -1,9 +1,13 @@
 package group
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -263,4 +267,152 @@ func copySnapshot(dst, src *raftlog.Group) (next uint64, err error) {
 		return 0, errors.Join(err, sink.Cancel())
 	}
 	return meta.Index + 1, sink.Close()
+}
+
+// Replayer reads a queue's history: the newest snapshot, if there is one, then each
+// entry behind it.
+type Replayer interface {
+	Restore(state io.Reader) error
+	// Apply must not keep anything of e.
+	Apply(index, term uint64, e *logpb.Entry) error
+}
+
+// ErrNoHistory is returned by Replay for a local queue, which has no log.
+var ErrNoHistory = errors.New("the queue has no log")
+
+// ReplayStored is Replay for a node that has stopped. Not all of the entries need
+// have been committed.
+func ReplayStored(from *raftlog.Group, to Replayer) (Stored, error) {
+	last, err := from.LastIndex()
+	if err != nil {
+		return Stored{}, err
+	}
+	s, err := replay(from, last, to)
+	s.Doubt = from.Doubt()
+	return s, errors.Join(err, s.failure())
+}
+
+func (s *Stored) failure() error {
+	if s.Failed == "" {
+		return nil
+	}
+	return errors.New(s.Failed)
+}
+
+func replay(from *raftlog.Group, last uint64, to Replayer) (Stored, error) {
+	return walkTo(from, last, func(r io.Reader) error {
+		state, err := raftlog.ReadState(r)
+		if err != nil {
+			return err
+		}
+		return to.Restore(state)
+	}, func(l *raft.Log) error {
+		var e logpb.Entry
+		if err := e.UnmarshalVT(l.Data); err != nil {
+			return err
+		}
+		return to.Apply(l.Index, l.Term, &e)
+	})
+}
+
+// Errors of HashAt.
+var (
+	ErrPassed     = errors.New("the replica has already applied later entries")
+	ErrNotReached = errors.New("the replica did not reach that entry in time")
+)
+
+// probe waits for the state of a machine once it has applied an entry.
+type probe struct {
+	at    uint64                 // index of an entry; the first one from there on counts
+	index uint64                 // of the entry that it was
+	hash  func() (string, error) // of the state then
+	done  chan struct{}
+}
+
+// probes wait for entries of one machine.
+type probes struct {
+	lock   sync.Locker                   // no entry is applied, and no probe answered, while it is held
+	index  func() (uint64, error)        // of the last entry that was applied; the lock is held
+	freeze func() func() (string, error) // returns what hashes the state as it is; the lock is held
+
+	waiting []*probe
+}
+
+// hashAt implements HashAt of a group and of the catalog.
+func (ps *probes) hashAt(at uint64, wait time.Duration, ending <-chan struct{}) (index uint64, hash string, err error) {
+	p := &probe{at: at, done: make(chan struct{})}
+	if err := ps.await(p); err != nil {
+		return 0, "", err
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-p.done:
+	case <-t.C:
+		ps.abandon(p)
+		return 0, "", ErrNotReached
+	case <-ending:
+		return 0, "", ErrNotReached
+	}
+	hash, err = p.hash()
+	return p.index, hash, err
+}
+
+// await makes p wait, or ends it at once.
+func (ps *probes) await(p *probe) error {
+	ps.lock.Lock()
+	defer ps.lock.Unlock()
+	index, err := ps.index()
+	switch {
+	case err != nil:
+		return err
+	case p.at != 0 && p.at < index:
+		return ErrPassed
+	case p.at == 0 || p.at == index:
+		ps.end(p, index)
+	default:
+		ps.waiting = append(ps.waiting, p)
+	}
+	return nil
+}
+
+func (ps *probes) end(p *probe, index uint64) {
+	p.index, p.hash = index, ps.freeze()
+	close(p.done)
+}
+
+// abandon removes p. The caller must not wait for it any more.
+func (ps *probes) abandon(p *probe) {
+	ps.lock.Lock()
+	defer ps.lock.Unlock()
+	ps.waiting = slices.DeleteFunc(ps.waiting, func(x *probe) bool { return x == p })
+}
+
+// answer ends the probes that wait for an entry up to the one that was applied last, whose index it
+// is. The caller holds the lock.
+func (ps *probes) answer(index uint64) {
+	ps.waiting = slices.DeleteFunc(ps.waiting, func(p *probe) bool {
+		if p.at > index {
+			return false
+		}
+		ps.end(p, index)
+		return true
+	})
+}
+
+// index and freeze are for the probes of a queue. The caller holds mu.
+func (a *applier) index() (uint64, error) {
+	if a.stopped {
+		return 0, ErrStopped
+	}
+	return a.machine.Index(), nil
+}
+
+func (a *applier) freeze() func() (string, error) {
+	state := a.machine.Snapshot()
+	return func() (string, error) {
+		h := sha256.New()
+		_, err := state.WriteTo(h)
+		return fmt.Sprintf("%x", h.Sum(nil)), err
+	}
 }

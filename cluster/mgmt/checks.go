@@ -1,7 +1,12 @@
 package mgmt
 
 import (
+	"net"
 	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -218,4 +223,137 @@ func (h healthChecks) leaderlessCheck(w *responder, r *request) {
 
 func named(q *catalog.Queue) api.Named {
 	return api.Named{Name: q.Name, ReadableName: "queue '" + q.Name + "' in vhost '" + q.VHost + "'", VirtualHost: q.VHost, Type: q.Type()}
+}
+
+// ports lists the ports at which this node listens, by protocol.
+func (h healthChecks) ports() map[string][]int {
+	all := map[string][]int{}
+	for _, l := range h.node.Status().Listeners {
+		_, text, _ := net.SplitHostPort(l.Address)
+		if port, err := strconv.Atoi(text); err == nil {
+			all[l.Protocol] = append(all[l.Protocol], port)
+		}
+	}
+	return all
+}
+
+// portCheck fails if the node does not listen at a port.
+func (h healthChecks) portCheck(w *responder, r *request) {
+	port, err := strconv.Atoi(r.PathValue("port"))
+	if err != nil || port < 1 || port > 1<<16-1 {
+		w.badRequest("Invalid port")
+		return
+	}
+	open := []int{}
+	for _, ports := range h.ports() {
+		open = append(open, ports...)
+	}
+	if slices.Contains(open, port) {
+		w.answer(http.StatusOK, api.PortCheck{Status: "ok", Port: port})
+		return
+	}
+	slices.Sort(open)
+	w.answer(http.StatusServiceUnavailable, api.PortCheck{Status: "failed", Reason: "No active listener", Missing: port, Ports: open})
+}
+
+// protocolNames are other names of protocols.
+var protocolNames = map[string]string{"amqp091": "amqp", "amqp0-9-1": "amqp", "amqps": "amqp/ssl", "amqp091s": "amqp/ssl"}
+
+// protocolCheck fails if the node does not listen for one of several protocols, separated by commas.
+func (h healthChecks) protocolCheck(w *responder, r *request) {
+	open, c := h.ports(), api.ProtocolCheck{Status: "ok", Protocols: []string{}}
+	for name := range strings.SplitSeq(r.PathValue("protocols"), ",") {
+		protocol := strings.ToLower(strings.TrimSpace(name))
+		if other, ok := protocolNames[protocol]; ok {
+			protocol = other
+		}
+		if len(open[protocol]) == 0 {
+			c.Missing = append(c.Missing, name)
+		} else {
+			c.Protocols = append(c.Protocols, name)
+		}
+	}
+	if len(c.Missing) == 0 {
+		w.answer(http.StatusOK, c)
+		return
+	}
+	c.Status, c.Reason, c.Protocols = "failed", "No active listener", nil
+	for protocol := range open {
+		c.Protocols = append(c.Protocols, protocol)
+	}
+	slices.Sort(c.Protocols)
+	w.answer(http.StatusServiceUnavailable, c)
+}
+
+// vhostCheck fails if the node cannot serve the vhosts: they are all up, or all down.
+func (h healthChecks) vhostCheck(w *responder, r *request) {
+	c := api.VHostCheck{Status: "ok"}
+	if why := h.node.NotReady(); why != "" {
+		c.Status, c.Reason = "failed", why
+		c.VHosts, _ = r.vhosts()
+		w.answer(http.StatusServiceUnavailable, c)
+		return
+	}
+	w.answer(http.StatusOK, c)
+}
+
+// catalogCheck fails if the node has no catalog yet.
+func (h healthChecks) catalogCheck(w *responder, r *request) {
+	c := api.Check{}
+	if !r.view.Initialized() {
+		c.Reason = "the catalog is not initialized"
+	}
+	passed(w, c)
+}
+
+// aliveness says whether clients can work in a vhost.
+func (h healthChecks) aliveness(w *responder, r *request) {
+	if !r.sees(r.PathValue("vhost")) {
+		w.notFound()
+		return
+	}
+	h.readyCheck(w, r)
+}
+
+const day = 24 * time.Hour
+
+// expiryUnits are the units of the check below.
+var expiryUnits = map[string]time.Duration{
+	"day": day, "days": day, "week": 7 * day, "weeks": 7 * day, "month": 365 * day / 12, "months": 365 * day / 12, "year": 365 * day, "years": 365 * day,
+}
+
+// maxWithin is the longest time ahead that can be checked.
+const maxWithin = 200 * 365 * day
+
+// expiryCheck fails if a certificate that the node presents, or one that it checks others by,
+// expires within the time in the path.
+func (h healthChecks) expiryCheck(w *responder, r *request) {
+	within, err := strconv.Atoi(r.PathValue("within"))
+	if err != nil || within < 0 {
+		w.badRequest("Invalid expiration value.")
+		return
+	}
+	unit, known := expiryUnits[strings.ToLower(r.PathValue("unit"))]
+	if !known {
+		w.badRequest("Time unit not recognised. Use: days, weeks, months, years.")
+		return
+	}
+	end := time.Now().Add(time.Duration(min(within, int(maxWithin/unit))) * unit)
+	c := api.Check{}
+	for _, x := range h.node.Certificates() {
+		own, theirs := x.Ends.Before(end), !x.AuthoritiesEnd.IsZero() && x.AuthoritiesEnd.Before(end)
+		if !own && !theirs {
+			continue
+		}
+		c.Reason = "Certificates expiring"
+		e := api.Expiring{Node: h.node.Status().Node, Protocol: x.Protocol, File: x.File, AuthoritiesFile: x.AuthoritiesFile, Ends: []string{}, AuthoritiesEnd: []string{}}
+		if own {
+			e.Ends = append(e.Ends, x.Ends.UTC().Format(time.RFC3339))
+		}
+		if theirs {
+			e.AuthoritiesEnd = append(e.AuthoritiesEnd, x.AuthoritiesEnd.UTC().Format(time.RFC3339))
+		}
+		c.Expired = append(c.Expired, e)
+	}
+	passed(w, c)
 }

@@ -6,6 +6,10 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // closedBy is the default reason for closing a connection.
@@ -69,4 +73,151 @@ func (cs connections) closeAll(w *responder, r *request) {
 		}
 	}
 	w.WriteHeader(http.StatusNoContent)
+}
+
+// channels serves the channels of clients, with what they have done.
+type channels struct {
+	all       Connections
+	traffic   Traffic
+	consumers consumers
+}
+
+// matching lists the requested channels that the user may see: of all connections, a vhost or a
+// connection; all of them, or only the user's own without the monitoring tag.
+func (cs channels) matching(r *request) (all []api.Channel) {
+	name, vhost, connection := r.PathValue("name"), r.PathValue("vhost"), r.PathValue("connection")
+	for _, c := range cs.all.Channels(r.Context()) {
+		if (name == "" || c.Name == name) && (vhost == "" || c.VHost == vhost) && (connection == "" || c.Connection.Name == connection) &&
+			r.seesClient(c.User) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+func (cs channels) list(w *responder, r *request) {
+	if vhost := r.PathValue("vhost"); vhost != "" && !r.sees(vhost) {
+		w.notFound()
+		return
+	}
+	items := cs.matching(r)
+	if r.PathValue("connection") != "" && len(items) == 0 && len((connections{cs.all}).named(r, r.PathValue("connection"))) == 0 {
+		w.notFound()
+		return
+	}
+	if q := r.URL.Query(); q.Get("disable_stats") != "true" && shows(q.Get("columns"), "message_stats") {
+		report := cs.traffic.Traffic(r.Context(), trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_CHANNELS, Listed: len(items) <= traffic.MaxListed}))
+		for i := range items {
+			items[i].MessageStats = messageStats(report.Channels[items[i].Name], report.Query, channelCounters)
+		}
+	}
+	list(w, r, items)
+}
+
+// get shows one channel, with its consumers.
+func (cs channels) get(w *responder, r *request) {
+	found := cs.matching(r)
+	if len(found) != 1 {
+		w.notFound()
+		return
+	}
+	ch := found[0]
+	report := cs.traffic.Traffic(r.Context(), trafficFor(r, traffic.Query{Of: peerpb.TrafficRequest_CHANNELS, One: true, Pairs: true, Channel: ch.Name}))
+	ch.MessageStats = messageStats(report.Channels[ch.Name], report.Query, channelCounters)
+	ch.Publishes, ch.Deliveries = withExchanges(report), withQueues(r.view, report, consumeCounters)
+	ch.ConsumerDetails = []api.Consumer{}
+	for _, c := range cs.consumers.of(r, []string{ch.VHost}) {
+		if at, ok := c.Channel.(api.ChannelDetails); ok && at.Name == ch.Name {
+			ch.ConsumerDetails = append(ch.ConsumerDetails, c)
+		}
+	}
+	w.answer(http.StatusOK, ch)
+}
+
+// consumers serves the consumers of queues.
+type consumers struct {
+	queues Queues
+	node   Node
+}
+
+// list answers with the consumers of the queues that the user may see.
+func (cs consumers) list(w *responder, r *request) {
+	vhosts, ok := r.vhosts()
+	if !ok {
+		w.notFound()
+		return
+	}
+	list(w, r, cs.of(r, vhosts))
+}
+
+// ofQueue answers with the consumers of one queue.
+func (cs consumers) ofQueue(w *responder, r *request) {
+	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
+	if !ok || !r.sees(q.VHost) {
+		w.notFound()
+		return
+	}
+	list(w, r, cs.of(r, []string{q.VHost}, q.ID))
+}
+
+// of lists the consumers of the queues of vhosts; with ids, of these queues only.
+func (cs consumers) of(r *request, vhosts []string, ids ...fsm.QueueID) (items []api.Consumer) {
+	for _, c := range cs.queues.Consumers(r.Context(), ids...) {
+		q, ok := r.view.QueueByID(c.Of)
+		if !ok || !slices.Contains(vhosts, q.VHost) {
+			continue
+		}
+		c.Queue = api.QueueName{Name: q.Name, VHost: q.VHost}
+		c.Arguments = map[string]any{}
+		switch {
+		case !c.AckRequired:
+			c.TimeoutSource = string(catalog.FromNobody)
+		case c.OwnTimeout:
+			c.TimeoutSource = string(catalog.FromConsumer)
+			c.Arguments["x-consumer-timeout"] = c.Timeout
+		default:
+			c.TimeoutSource = string(r.view.TimeoutSource(q, cs.node.Defaults()))
+		}
+		if c.Priority != 0 {
+			c.Arguments["x-priority"] = c.Priority
+		}
+		c.ConsumerTimeout = max(c.Timeout, 0)
+		items = append(items, c.Consumer)
+	}
+	slices.SortFunc(items, func(a, b api.Consumer) int {
+		return cmp.Or(cmp.Compare(a.Queue.VHost, b.Queue.VHost), cmp.Compare(a.Queue.Name, b.Queue.Name), cmp.Compare(a.Tag, b.Tag))
+	})
+	return items
+}
+
+// timeouts answers with the last consumer timeouts in the vhosts that the user may see.
+func (cs consumers) timeouts(w *responder, r *request) {
+	vhosts, ok := r.vhosts()
+	if !ok {
+		w.notFound()
+		return
+	}
+	items := []api.ConsumerTimeout{}
+	for _, t := range cs.queues.Timeouts(r.Context()) {
+		if slices.Contains(vhosts, t.Queue.VHost) {
+			items = append(items, t.ConsumerTimeout)
+		}
+	}
+	list(w, r, items)
+}
+
+// timeoutsOfQueue answers with those of one queue.
+func (cs consumers) timeoutsOfQueue(w *responder, r *request) {
+	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
+	if !ok || !r.sees(q.VHost) {
+		w.notFound()
+		return
+	}
+	items := []api.ConsumerTimeout{}
+	for _, t := range cs.queues.Timeouts(r.Context()) {
+		if t.Of == q.ID {
+			items = append(items, t.ConsumerTimeout)
+		}
+	}
+	list(w, r, items)
 }

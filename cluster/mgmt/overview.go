@@ -2,17 +2,22 @@ package mgmt
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"net/http"
+	"net/http/pprof"
 	"net/netip"
 	"runtime"
+	"slices"
 	"strconv"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/proto/peerpb"
 )
 
 // compatibility is the version of RabbitMQ whose API this one follows.
@@ -132,4 +137,208 @@ func totals(v *catalog.View, vhost string, byQueue map[fsm.QueueID]stats.Queue) 
 		}
 	}
 	return t
+}
+
+// inspection serves what the node reports about itself.
+type inspection struct{ node Node }
+
+func (i inspection) status(w *responder, _ *request) {
+	w.answer(http.StatusOK, i.node.Status())
+}
+
+func (i inspection) clock(w *responder, _ *request) {
+	w.answer(http.StatusOK, i.node.Clock())
+}
+
+func (i inspection) version(w *responder, _ *request) {
+	w.answer(http.StatusOK, api.Version{ProductVersion: i.node.Version()})
+}
+
+func (i inspection) replicas(w *responder, r *request) {
+	q := r.URL.Query()
+	w.answer(http.StatusOK, orEmpty(i.node.ReplicasOf(q.Get("name"), q.Get("hash") != "false")))
+}
+
+// profile serves Go's profiles: cpu (for ?seconds=30), trace, and the named ones, such as heap and
+// goroutine.
+func (inspection) profile(w *responder, r *request) {
+	switch name := r.PathValue("profile"); name {
+	case "cpu":
+		pprof.Profile(w, r.Request)
+	case "trace":
+		pprof.Trace(w, r.Request)
+	default:
+		pprof.Handler(name).ServeHTTP(w, r.Request)
+	}
+}
+
+func (i inspection) barrier(w *responder, r *request) {
+	if err := i.node.Barrier(r.Context()); err != nil {
+		w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func whoami(w *responder, r *request) {
+	w.answer(http.StatusOK, api.Whoami{Name: r.user.GetName(), Tags: orEmpty(r.user.GetTags()), IsInternalUser: true})
+}
+
+// ahead serves what comes next: in all queues that the user may see, and in each.
+type ahead struct{ queues Queues }
+
+// sum answers with the counts of all queues.
+func (a ahead) sum(w *responder, r *request) {
+	all := a.queues.Ahead(r.Context())
+	t := api.Time{CountedAt: int64(all.At), Within: make([]api.TimeWithin, len(all.Within))}
+	for i, ms := range all.Within {
+		t.Within[i].WithinMS = ms
+	}
+	vhosts, _ := r.vhosts()
+	for _, vhost := range vhosts {
+		for _, q := range all.View.QueuesOf(vhost) {
+			x, ok := all.Of[q.ID]
+			if !ok {
+				t.Unknown++
+				continue
+			}
+			t.Queues++
+			t.AtLeast = t.AtLeast || x.AtLeast
+			for i := range t.Within {
+				addTime(&t.Within[i].TimeCounts, all, x, i)
+			}
+		}
+	}
+	t.AtLeast = t.AtLeast || t.Unknown > 0
+	t.Next = nextOf(all, func(i int) api.TimeCounts { return t.Within[i].TimeCounts })
+	w.answer(http.StatusOK, t)
+}
+
+// list answers with the queues in which something comes within a day, those first in which it comes first.
+func (a ahead) list(w *responder, r *request) {
+	vhosts, ok := r.vhosts()
+	if !ok {
+		w.notFound()
+		return
+	}
+	all := a.queues.Ahead(r.Context())
+	items := []api.QueueTime{}
+	for _, vhost := range vhosts {
+		for _, q := range all.View.QueuesOf(vhost) {
+			if x, ok := all.Of[q.ID]; ok {
+				if row := timeOf(all, q, x); row.Day != (api.TimeCounts{}) {
+					items = append(items, row)
+				}
+			}
+		}
+	}
+	slices.SortStableFunc(items, func(a, b api.QueueTime) int { return cmp.Compare(a.NextAt, b.NextAt) })
+	list(w, r, items)
+}
+
+// timeOf is what comes next in a queue.
+func timeOf(all *stats.Ahead, q *catalog.Queue, x *peerpb.QueueTime) api.QueueTime {
+	return api.QueueTime{
+		VHost: q.VHost, Name: q.Name, Exchange: q.StoreOf, NextAt: x.NextAt, AtLeast: x.AtLeast,
+		Next: nextOf(all, func(i int) (c api.TimeCounts) {
+			addTime(&c, all, x, i)
+			return c
+		}),
+	}
+}
+
+// nextOf takes the counts of a minute, an hour and a day.
+func nextOf(all *stats.Ahead, counts func(i int) api.TimeCounts) (n api.Next) {
+	for span, to := range map[time.Duration]*api.TimeCounts{time.Minute: &n.Minute, time.Hour: &n.Hour, day: &n.Day} {
+		*to = counts(slices.Index(all.Within, uint64(span.Milliseconds())))
+	}
+	return n
+}
+
+// addTime adds what comes in a queue within one of the times that were asked about.
+func addTime(to *api.TimeCounts, all *stats.Ahead, x *peerpb.QueueTime, i int) {
+	at := func(counts []uint64) uint64 {
+		if i < len(counts) {
+			return counts[i]
+		}
+		return 0
+	}
+	to.Expire += at(x.Expire)
+	if x.DeadLetters {
+		to.DeadLetter += at(x.Expire)
+	}
+	to.Fire, to.TimeOut, to.Unlock = to.Fire+at(x.Fire), to.TimeOut+at(x.TimeOut), to.Unlock+at(x.Unlock)
+	to.Retry, to.Return = to.Retry+at(x.Retry), to.Return+at(x.Return)
+	if x.DeletedAt != 0 && x.DeletedAt <= int64(all.At)+int64(all.Within[i]) {
+		to.Delete++
+	}
+}
+
+// featureFlags lists the versions of the replicated state that the cluster has reached.
+func featureFlags(w *responder, r *request) {
+	var items []api.FeatureFlag
+	for version := uint32(1); version <= r.view.FSMVersion(); version++ {
+		items = append(items, api.FeatureFlag{
+			Name: fmt.Sprintf("fsm_version_%d", version), State: "enabled", Stability: "required", ProvidedBy: "quorate",
+			About: fmt.Sprintf("version %d of the replicated state", version),
+		})
+	}
+	list(w, r, items)
+}
+
+// nothing answers a list of what there is none of: extensions of the API.
+func nothing(w *responder, r *request) { list(w, r, []struct{}{}) }
+
+// enableFlag succeeds for flags that are enabled: they are so once all nodes know them.
+func enableFlag(w *responder, r *request) {
+	name := r.PathValue("name")
+	var version uint32
+	if _, err := fmt.Sscanf(name, "fsm_version_%d", &version); name != "all" && (err != nil || name != fmt.Sprintf("fsm_version_%d", version) || version < 1) {
+		w.notFound()
+		return
+	}
+	if version > r.view.FSMVersion() {
+		w.badRequest("unsupported: not all nodes support " + name)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// node shows one node.
+func (o operations) node(w *responder, r *request) {
+	for _, n := range o.cluster.Nodes(r.Context()) {
+		if n.Name == r.PathValue("node") {
+			w.answer(http.StatusOK, n)
+			return
+		}
+	}
+	w.notFound()
+}
+
+// deprecated serves what RabbitMQ deprecates and quorate serves for good.
+type deprecated struct{ clients Connections }
+
+var (
+	transientQueues = feature("transient_nonexcl_queues", "queues that are neither durable nor exclusive")
+	sharedPrefetch  = feature("global_qos", "basic.qos with global: one limit for all consumers of a channel")
+)
+
+func feature(name, about string) api.DeprecatedFeature {
+	return api.DeprecatedFeature{Name: name, Phase: "permitted_by_default", State: "permitted", ProvidedBy: "quorate", About: about}
+}
+
+func (deprecated) list(w *responder, r *request) {
+	list(w, r, []api.DeprecatedFeature{sharedPrefetch, transientQueues})
+}
+
+// used lists those that are in use at present.
+func (d deprecated) used(w *responder, r *request) {
+	items := []api.DeprecatedFeature{}
+	if slices.ContainsFunc(d.clients.Channels(r.Context()), func(c api.Channel) bool { return c.SharedPrefetch > 0 }) {
+		items = append(items, sharedPrefetch)
+	}
+	if slices.ContainsFunc(r.view.Queues(), func(q *catalog.Queue) bool { return !q.Durable && !q.Exclusive }) {
+		items = append(items, transientQueues)
+	}
+	list(w, r, items)
 }

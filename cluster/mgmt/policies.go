@@ -178,3 +178,172 @@ func (ps policies) remove(w *responder, r *request) {
 	m := &logpb.DeletePolicy{Vhost: p.VHost, Name: p.Name, Operator: ps.operator}
 	w.changed(propose(r.Context(), ps.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePolicy{DeletePolicy: m}}), false)
 }
+
+// Components of runtime parameters. Others belong to plug-ins, of which there are none.
+const (
+	limitsComponent   = "vhost-limits"
+	operatorComponent = "operator_policy"
+	policyComponent   = "policy"
+)
+
+// limitsName is the name of the one parameter that holds the limits of a vhost.
+const limitsName = "limits"
+
+// parametersOf shows the limits and the operator policies of a vhost as runtime parameters.
+func parametersOf(r *request, vhost string) (list []api.Parameter) {
+	if _, limits := limitsOf(r.view, false); len(limits[vhost]) > 0 {
+		list = append(list, api.Parameter{Component: limitsComponent, VHost: vhost, Name: limitsName, Value: limits[vhost]})
+	}
+	for _, p := range r.view.Policies(vhost, true) {
+		list = append(list, api.Parameter{Component: operatorComponent, VHost: vhost, Name: p.Name, Value: policyValue(p)})
+	}
+	return list
+}
+
+// parameters serves the runtime parameters. They are set by other requests.
+type parameters struct{}
+
+// matching lists the parameters of the path that the user may see; ok is false if the user sees no
+// such vhost.
+func (parameters) matching(r *request) (list []api.Parameter, ok bool) {
+	vhosts, ok := r.vhosts()
+	list = []api.Parameter{}
+	for _, vhost := range vhosts {
+		for _, p := range parametersOf(r, vhost) {
+			if c, n := r.PathValue("component"), r.PathValue("name"); (c == "" || c == p.Component) && (n == "" || n == p.Name) {
+				list = append(list, p)
+			}
+		}
+	}
+	return list, ok
+}
+
+func (ps parameters) list(w *responder, r *request) {
+	items, ok := ps.matching(r)
+	if !ok {
+		w.notFound()
+		return
+	}
+	list(w, r, items)
+}
+
+func (ps parameters) get(w *responder, r *request) {
+	items, _ := ps.matching(r)
+	if len(items) != 1 || !r.sees(r.PathValue("vhost")) {
+		w.notFound()
+		return
+	}
+	w.answer(http.StatusOK, items[0])
+}
+
+// put refuses every component, and says what to use.
+func (parameters) put(w *responder, r *request) {
+	if !w.opens(r) {
+		return
+	}
+	switch component := r.PathValue("component"); component {
+	case policyComponent:
+		w.badRequest("policies may not be set using this method")
+	case operatorComponent:
+		w.badRequest("operator policies may not be set using this method, but by /api/operator-policies")
+	case limitsComponent:
+		w.badRequest("limits may not be set using this method, but by /api/vhost-limits")
+	default:
+		w.invalid(fsm.Refuse(fsm.Precondition, "component "+component+" not found"))
+	}
+}
+
+// remove refuses as put does what exists.
+func (ps parameters) remove(w *responder, r *request) {
+	if items, _ := ps.matching(r); len(items) == 0 || !r.sees(r.PathValue("vhost")) {
+		w.notFound()
+		return
+	}
+	ps.put(w, r)
+}
+
+// globalParameters serves the values that belong to no vhost. Nothing here depends on them, except
+// the name of the cluster.
+type globalParameters struct{ catalog Catalog }
+
+func globalParametersOf(r *request) []api.GlobalParameter {
+	list := []api.GlobalParameter{}
+	for _, row := range r.view.GlobalParameters() {
+		list = append(list, api.GlobalParameter{Name: row.GetName(), Value: row.GetValue()})
+	}
+	return list
+}
+
+func (globalParameters) list(w *responder, r *request) { list(w, r, globalParametersOf(r)) }
+
+func (globalParameters) get(w *responder, r *request) {
+	name := r.PathValue("name")
+	value, ok := r.view.GlobalParameter(name)
+	if !ok {
+		w.notFound()
+		return
+	}
+	w.answer(http.StatusOK, api.GlobalParameter{Name: name, Value: value})
+}
+
+// putGlobalParameter makes the command for a value of a JSON body.
+func putGlobalParameter(name string, value any) (*logpb.CatalogCommand, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	if shown, ok := value.(string); name == catalog.ClusterName && (!ok || shown == "") {
+		return nil, fsm.Refuse(fsm.Precondition, "the name of a cluster should be a non-empty string")
+	}
+	m := &logpb.PutGlobalParameter{Name: name, Value: text}
+	return &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutGlobalParameter{PutGlobalParameter: m}}, nil
+}
+
+func (g globalParameters) put(w *responder, r *request) {
+	b, ok := w.body(r)
+	if !ok || w.missing(b, "value") {
+		return
+	}
+	name := r.PathValue("name")
+	c, err := putGlobalParameter(name, b["value"])
+	if err != nil {
+		w.invalid(err)
+		return
+	}
+	_, known := r.view.GlobalParameter(name)
+	w.changed(propose(r.Context(), g.catalog, c), !known)
+}
+
+func (g globalParameters) remove(w *responder, r *request) {
+	name := r.PathValue("name")
+	if _, ok := r.view.GlobalParameter(name); !ok {
+		w.notFound()
+		return
+	}
+	m := &logpb.PutGlobalParameter{Name: name, Unset: true}
+	w.changed(propose(r.Context(), g.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutGlobalParameter{PutGlobalParameter: m}}), false)
+}
+
+// clusterName serves the name under which the cluster is shown. The one by which nodes know each
+// other is a setting of each.
+type clusterName struct {
+	node    Node
+	catalog Catalog
+}
+
+func (n clusterName) get(w *responder, _ *request) {
+	w.answer(http.StatusOK, api.ClusterName{Name: n.node.Status().Cluster})
+}
+
+func (n clusterName) put(w *responder, r *request) {
+	b, ok := w.body(r)
+	if !ok || w.missing(b, "name") {
+		return
+	}
+	c, err := putGlobalParameter(catalog.ClusterName, b["name"])
+	if err != nil {
+		w.invalid(err)
+		return
+	}
+	w.changed(propose(r.Context(), n.catalog, c), false)
+}

@@ -1,11 +1,14 @@
 package mgmt
 
 import (
+	"context"
 	"net/http"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
@@ -299,4 +302,119 @@ func strategy(c *logpb.QueueConfig) string {
 		return "disabled"
 	}
 	return strings.ReplaceAll(strings.ToLower(c.GetDeadLetterStrategy().String()), "_", "-")
+}
+
+// leaseNear is how soon a queue is deleted that the filter lease-ending lets through.
+const leaseNear = time.Hour
+
+// What GET /api/queues?filter= lets through.
+const (
+	withoutLeader   = "leaderless"   // no leader answers
+	withoutMajority = "minority"     // half of the replicas or fewer are on nodes that are up
+	withLate        = "late"         // consumers have not settled what was taken back from them
+	withLeaseEnding = "lease-ending" // the queue is deleted within leaseNear unless it is used
+)
+
+// narrow keeps the queues that the request's filter lets through. all are the stats of all queues,
+// and not asked for unless it takes a leader to know.
+func (qs queues) narrow(q url.Values, v *catalog.View, l *listing[*catalog.Queue], all func() map[fsm.QueueID]stats.Queue) *api.Failure {
+	var keep func(x *catalog.Queue) bool
+	switch q.Get("filter") {
+	case "":
+		return nil
+	case withoutMajority:
+		keep = func(x *catalog.Queue) bool { return qs.describe(v, x, nil).State != "running" }
+	case withoutLeader:
+		keep = func(x *catalog.Queue) bool { _, led := all()[x.ID]; return !led }
+	case withLate:
+		keep = func(x *catalog.Queue) bool { return all()[x.ID].ConsumersTimedOut > 0 }
+	case withLeaseEnding:
+		end := int64(qs.node.Now()) + leaseNear.Milliseconds()
+		keep = func(x *catalog.Queue) bool {
+			at := all()[x.ID].LeaseExpiresAt
+			return at != nil && *at <= end
+		}
+	default:
+		return &api.Failure{Error: "bad_request", Reason: "filter must be one of leaderless, minority, late and lease-ending"}
+	}
+	l.items = slices.DeleteFunc(slices.Clone(l.items), func(x *catalog.Queue) bool { return !keep(x) })
+	l.filtered = len(l.items)
+	return nil
+}
+
+// queueActions serves what operators do with one queue.
+type queueActions struct {
+	placement Placement
+	messages  Messages
+	queues    Queues
+	consumers Connections
+}
+
+// perform does the action that the body names.
+func (a queueActions) perform(w *responder, r *request) {
+	name := r.PathValue("name")
+	if !w.finds(r, name) {
+		return
+	}
+	b, ok := w.body(r)
+	if !ok || w.missing(b, "action") {
+		return
+	}
+	var do func(context.Context, *catalog.Queue, body) error
+	var keys []string
+	switch action := b.word("action"); action {
+	case "transfer_leadership":
+		do, keys = a.transfer, []string{"node"}
+	case "snapshot":
+		do = a.snapshot
+	case "expire_now":
+		do = a.expire
+	case "cancel_consumer":
+		do, keys = a.cancel, []string{"tag", "channel"}
+	default:
+		w.badRequest("unsupported action: " + action)
+		return
+	}
+	if !r.has(administrator) {
+		w.unauthorized("not_authorised", levels[administrator].reason)
+		return
+	}
+	if w.missing(b, keys...) {
+		return
+	}
+	for _, key := range keys {
+		if _, err := b.text(key); err != nil {
+			w.failed(err)
+			return
+		}
+	}
+	q, _ := r.view.Queue(r.PathValue("vhost"), name)
+	w.changed(do(r.Context(), q, b), false)
+}
+
+func (a queueActions) transfer(ctx context.Context, q *catalog.Queue, b body) error {
+	return a.placement.TransferLeadership(ctx, q, b.word("node"))
+}
+
+func (a queueActions) snapshot(ctx context.Context, q *catalog.Queue, _ body) error {
+	return a.placement.Snapshot(ctx, q)
+}
+
+func (a queueActions) expire(ctx context.Context, q *catalog.Queue, _ body) error {
+	return a.messages.ExpireDue(ctx, q)
+}
+
+// cancel cancels the consumer with a tag on a channel.
+func (a queueActions) cancel(ctx context.Context, q *catalog.Queue, b body) error {
+	tag, channel := b.word("tag"), b.word("channel")
+	for _, c := range a.queues.Consumers(ctx, q.ID) {
+		at, known := c.Channel.(api.ChannelDetails)
+		if !known || c.Tag != tag || at.Name != channel {
+			continue
+		}
+		if found, err := a.consumers.CancelConsumer(ctx, q, at, tag); found || err != nil {
+			return err
+		}
+	}
+	return fsm.Refuse(fsm.NotFoundKind, "consumer_not_found")
 }

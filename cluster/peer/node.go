@@ -6,10 +6,13 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/quorate/quorate/cluster/worker"
 )
 
 // handshakeTrips is how many round trips a link takes to come up: TCP, TLS, HTTP/2 and the hello.
@@ -377,4 +380,225 @@ func (p *peer) waitLink(stop <-chan struct{}) (*link, error) {
 			return nil, ErrDown
 		}
 	}
+}
+
+const (
+	// redialMin … redialMax: the growing pause between attempts to dial an address.
+	redialMin = 30 * time.Millisecond
+	redialMax = 250 * time.Millisecond
+	// maxSlow is how often an attempt to dial an address is given twice the time of the one before.
+	maxSlow = 3
+)
+
+// addresses is where a node may be. The one that is due first is tried, those that are due at once in
+// order. What is known of one says nothing about another.
+//
+//	linked is empty: there has been no link, or not at one of those that are known now
+type addresses struct {
+	all    []*address
+	linked string // the one of the last link
+}
+
+// address is one of them.
+//
+//	slow ≤ maxSlow
+//	refusedFor > 0 only if all attempts since the last link were refused, or do
+//	not count; then refusedAt is when the last one was
+type address struct {
+	name       string
+	slow       int           // attempts that took too long since the last link there
+	delay      time.Duration // before the next attempt; 0: none has failed
+	due        time.Time     // when it is tried next; zero: at once
+	refusedAt  time.Time
+	refusedFor time.Duration // leaves out what does not count
+}
+
+// set replaces them, and forgets nothing about those that remain. Those that are new are tried at once.
+func (a *addresses) set(names []string) {
+	if slices.EqualFunc(a.all, names, func(one *address, name string) bool { return one.name == name }) {
+		return
+	}
+	was := a.all
+	a.all = nil
+	for _, name := range names {
+		one := &address{name: name}
+		if i := slices.IndexFunc(was, func(x *address) bool { return x.name == name }); i >= 0 {
+			one = was[i]
+		}
+		a.all = append(a.all, one)
+	}
+	if !slices.Contains(names, a.linked) {
+		a.linked = ""
+	}
+}
+
+// next is the one to be tried; nil: there is none.
+func (a *addresses) next() *address {
+	if len(a.all) == 0 {
+		return nil
+	}
+	return slices.MinFunc(a.all, func(x, y *address) int { return x.due.Compare(y.due) })
+}
+
+// reached notes that there is a link to one. It is the first to be tried when that breaks.
+func (a *addresses) reached(one *address) {
+	a.linked = one.name
+	one.slow, one.delay, one.due = 0, 0, time.Time{}
+	for _, x := range a.all {
+		x.refusedFor = 0
+	}
+}
+
+// lost notes that the link broke: what was refused before counts no more.
+func (a *addresses) lost() {
+	for _, x := range a.all {
+		x.refusedAt = time.Time{}
+	}
+}
+
+// counts reports whether who refuses connections at this address says something about the node. Once
+// the node has been at another one, it may be anybody's host.
+func (a *addresses) counts(one *address) bool { return a.linked == "" || one.name == a.linked }
+
+// refusedFor is for how long every attempt to dial the node has been refused.
+func (a *addresses) refusedFor() (shortest time.Duration) {
+	first := true
+	for _, x := range a.all {
+		if a.counts(x) && (first || x.refusedFor < shortest) {
+			shortest, first = x.refusedFor, false
+		}
+	}
+	return shortest
+}
+
+// refused notes that the host at this address has refused a connection.
+func (x *address) refused(now time.Time) {
+	if !x.refusedAt.IsZero() {
+		// Of a pause in which this process was stopped little counts.
+		x.refusedFor += min(now.Sub(x.refusedAt), 2*redialMax)
+	}
+	x.refusedAt = now
+}
+
+// failed notes that an attempt to dial one has taken so long and failed, and when the next is due, spread
+// by chance. alive: the node has had a link until a moment ago, and a pause is the shortest there is. An
+// address at which nobody answers, and where the node has not been, takes a fifth of the time.
+func (a *addresses) failed(x *address, refused, alive bool, took time.Duration, now time.Time, spread func(time.Duration) time.Duration) {
+	if refused {
+		x.refused(now)
+	} else {
+		x.refusedAt, x.refusedFor = time.Time{}, 0
+	}
+	if !refused && !alive {
+		x.slow = min(x.slow+1, maxSlow)
+	}
+	if x.delay = min(x.delay*5/4, redialMax); alive || x.delay == 0 {
+		x.delay = redialMin
+	}
+	pause := x.delay/2 + spread(x.delay/2)
+	if !a.counts(x) {
+		pause = max(pause, 4*took)
+	}
+	x.due = now.Add(pause)
+}
+
+// liveness concludes from a node's links, and from attempts to dial it, whether
+// it is alive. It rests on the links that are dialled here alone: what cannot be
+// reached cannot be used. A node is alive from a link on until there is evidence
+// of its death, so that a link that breaks and comes back ends nothing.
+//
+//	epoch never falls, and rises with each announcement that the node is up
+//	incarnation is that of the last link
+type liveness struct {
+	alive       bool
+	incarnation [16]byte
+	epoch       uint64
+	lostAt      time.Time // when the last link broke
+}
+
+// replaced reports whether the process that is alive cannot be, because another
+// one of the node gives signs of life.
+func (l *liveness) replaced(by [16]byte) bool { return l.alive && by != l.incarnation }
+
+// linked notes a link to a process of the node.
+func (l *liveness) linked(incarnation [16]byte) { l.alive, l.incarnation = true, incarnation }
+
+// evidence says why the node is not alive, by what is known of attempts to dial
+// it, which have been refused for so long; empty: it may be. slack is that of the
+// last link: where it is long, so are the attempts, and a node that is declared dead
+// loses the link that it has got meanwhile.
+func (l *liveness) evidence(now time.Time, refusedFor, slack time.Duration, t *Timing) (reason string) {
+	switch {
+	case refusedFor >= t.RefusedAfter:
+		return Refused
+	case now.Sub(l.lostAt) >= t.SuspectAfter+slack:
+		return Suspected
+	}
+	return ""
+}
+
+// youngPings is how many pings a link sends before it rests between them: by then the clock of the
+// other node is known well.
+const youngPings = 8
+
+// lateWeight is how often the lateness of this process's timers is added to SuspectAfter. More than that
+// makes twice SuspectAfter is not remembered: it would count long after.
+const lateWeight = 8
+
+// maxRoundTrip bounds the round trip that is allowed for: a node farther away has no more time than that.
+const maxRoundTrip = 1300 * time.Millisecond
+
+// pulse paces the pings of a link, and counts for how long nothing has arrived. That time is counted by
+// the pauses between pings, so that a process that stalls does not suspect its peers. A link that rests
+// is pinged faster once a ping is not answered, and found unheard as soon as any other.
+//
+// A peer that is far is given the round trip beside SuspectAfter: what it has sent since is under way.
+// Where this process gets a processor late, its peers may as well: they are given more time, up to
+// SuspectAfter once more.
+//
+//	unheard < limit()
+//	far ≤ maxRoundTrip
+//	late ≤ SuspectAfter / lateWeight
+type pulse struct {
+	t       *Timing
+	pings   int
+	heard   time.Duration // when a byte last arrived, as far as is known here
+	unheard time.Duration
+	woke    time.Duration // when the last pause ended, or the first began
+	far     time.Duration // the round trip
+	late    time.Duration // by how much pauses have been longer than asked for, of late
+}
+
+func newPulse(t *Timing, now, roundTrip time.Duration) pulse {
+	return pulse{t: t, woke: now, far: min(roundTrip, maxRoundTrip)}
+}
+
+// pause returns the time until the next ping; answered: the ping before this one has been.
+func (p *pulse) pause(answered bool) time.Duration {
+	pause := p.t.PingInterval
+	if p.pings++; answered && p.pings > youngPings && p.t.RestInterval > pause {
+		pause = worker.Next(p.t.RestInterval)
+	}
+	return min(pause, p.limit()-p.unheard)
+}
+
+// slack is by how much a bound on what the peer does is longer than that for a near one, if this process
+// gets a processor at once.
+func (p *pulse) slack() time.Duration { return p.far + lateWeight*p.late }
+
+// limit is after how long without a sign of life the peer is suspected.
+func (p *pulse) limit() time.Duration { return p.t.SuspectAfter + p.slack() }
+
+// passed takes a pause that is over, the round trip, and when a byte has last arrived, which is not before
+// what has shown the round trip. It reports whether nothing has arrived for too long.
+func (p *pulse) passed(pause, roundTrip, heard, now time.Duration) (unheard bool) {
+	p.far = min(roundTrip, maxRoundTrip)
+	p.late = min(max(now-p.woke-pause, p.late*7/8), p.t.SuspectAfter/lateWeight)
+	p.woke = now
+	if heard != p.heard {
+		p.heard, p.unheard = heard, min(pause, now-heard)
+	} else {
+		p.unheard += pause
+	}
+	return p.unheard >= p.limit()
 }

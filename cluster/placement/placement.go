@@ -9,12 +9,23 @@
 package placement
 
 import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -124,4 +135,159 @@ func numbers(ids []fsm.NodeID) []uint32 {
 		list[i] = uint32(n)
 	}
 	return list
+}
+
+// countedQueues is the number of queues up to which nodes are compared by what they hold: with more
+// queues, random choice is as good and costs nothing.
+const countedQueues = 1000
+
+// Placer chooses nodes for replicas.
+type Placer struct {
+	Node    *self.Node
+	Routes  *stream.Table
+	Size    int             // of a group unless its queue says otherwise
+	Locator catalog.Locator // of leaders unless a queue says otherwise
+}
+
+// Place chooses the nodes of a new queue: always this one, then running nodes before others, and
+// among these the ones with the fewest replicas. The first is to be the leader: this node, or with
+// a balanced locator the one that leads the fewest queues. A local queue lives on this node only.
+func (p *Placer) Place(d *logpb.DeclareQueue) []uint32 {
+	self := p.Node.Number.Load()
+	if d.Local {
+		return []uint32{self}
+	}
+	v := p.Node.View()
+	size := catalog.InitialSize(d.Arguments, p.Size)
+	members := append([]uint32{self}, p.candidates(v, func(n fsm.NodeID) bool { return p.Node.Is(n) })...)
+	members = members[:min(len(members), max(size, 1))]
+	if v.LeaderLocator(d, p.Locator) != catalog.ClientLocal {
+		p.leadFirst(members)
+	}
+	return members
+}
+
+// candidates returns the nodes that may get another replica, best first, except those for which out
+// returns true.
+func (p *Placer) candidates(v *catalog.View, out func(fsm.NodeID) bool) []uint32 {
+	var nodes []*logpb.NodeState
+	for _, n := range v.Nodes() {
+		if n.Boot != 0 && !out(fsm.NodeID(n.Number)) { // it has started at least once
+			nodes = append(nodes, n)
+		}
+	}
+	rand.Shuffle(len(nodes), func(i, j int) { nodes[i], nodes[j] = nodes[j], nodes[i] })
+	var holds map[fsm.NodeID]int
+	if v.QueueCount() <= countedQueues {
+		holds = v.Replicas()
+	}
+	slices.SortStableFunc(nodes, func(x, y *logpb.NodeState) int {
+		if x.Draining != y.Draining {
+			if x.Draining {
+				return 1
+			}
+			return -1
+		}
+		if up := p.Node.Mesh.Alive(x.Name); up != p.Node.Mesh.Alive(y.Name) {
+			if up {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(holds[fsm.NodeID(x.Number)], holds[fsm.NodeID(y.Number)])
+	})
+	numbers := make([]uint32, len(nodes))
+	for i, n := range nodes {
+		numbers[i] = n.Number
+	}
+	return numbers
+}
+
+// mayLead reports whether a node is up and not about to stop.
+func (p *Placer) mayLead(number uint32, name string) bool {
+	n, ok := p.Node.View().Node(fsm.NodeID(number))
+	return ok && !n.Draining && p.Node.Mesh.Alive(name)
+}
+
+// leadFirst puts the running member that leads the fewest queues first.
+func (p *Placer) leadFirst(members []uint32) {
+	leads := map[string]int{}
+	if p.Node.View().QueueCount() <= countedQueues {
+		for _, r := range p.Routes.All() {
+			leader, _, _ := r.Leader()
+			leads[leader]++
+		}
+	}
+	rand.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+	best := slices.MinFunc(members, func(x, y uint32) int {
+		m, n := p.Node.NodeName(fsm.NodeID(x)), p.Node.NodeName(fsm.NodeID(y))
+		if may := p.mayLead(x, m); may != p.mayLead(y, n) {
+			if may {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(leads[m], leads[n])
+	})
+	i := slices.Index(members, best)
+	members[0], members[i] = members[i], members[0]
+}
+
+// snapshotWait bounds how long a node may take for a snapshot.
+const snapshotWait = 15 * time.Second
+
+// Snapshots writes snapshots of queues on behalf of operators.
+type Snapshots struct{ node *node }
+
+func newSnapshots(n *node) *Snapshots {
+	s := &Snapshots{n}
+	n.Mesh.HandleCall(n.KindSnapshot, func(ctx context.Context, _ string, req []byte) ([]byte, error) {
+		if len(req) != 4 {
+			return nil, errors.New("the request for a snapshot names no group")
+		}
+		return nil, s.here(ctx, fsm.GroupID(binary.BigEndian.Uint32(req)))
+	})
+	return s
+}
+
+// Snapshot has every replica of a queue write a snapshot, and returns an error if one did not: the others may
+// have written theirs.
+func (s *Snapshots) Snapshot(ctx context.Context, q *catalog.Queue) error {
+	if q.Local {
+		return fsm.Refuse(fsm.Precondition, "the queue has no log on disk")
+	}
+	ctx, cancel := context.WithTimeout(ctx, snapshotWait)
+	defer cancel()
+	members := memberNames(s.node.view(), q)
+	failed := make([]error, len(members))
+	var asked sync.WaitGroup
+	for i, to := range members {
+		asked.Go(func() {
+			if err := s.at(ctx, to, q.Group); err != nil {
+				failed[i] = fmt.Errorf("no snapshot on node '%s': %w", to, err)
+			}
+		})
+	}
+	asked.Wait()
+	return errors.Join(failed...)
+}
+
+// at has one node write a snapshot.
+func (s *Snapshots) at(ctx context.Context, to string, id fsm.GroupID) error {
+	if to == s.node.Node {
+		return s.here(ctx, id)
+	}
+	if !s.node.online(to) {
+		return errors.New("the node is not up")
+	}
+	_, err := s.node.Mesh.Call(ctx, to, s.node.KindSnapshot, binary.BigEndian.AppendUint32(nil, uint32(id)))
+	return err
+}
+
+func (s *Snapshots) here(ctx context.Context, id fsm.GroupID) error {
+	g := s.node.Host.Group(id)
+	if g == nil {
+		return errors.New("it has no replica of the queue")
+	}
+	return g.Snapshot(ctx)
 }

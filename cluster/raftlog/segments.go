@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/fsm"
@@ -528,4 +529,180 @@ func (s *segments) usage() (bytes int64) {
 		bytes += seg.length
 	}
 	return bytes + s.files.bytes(s.bytes)
+}
+
+// An extent record says where a payload section lies that is in a segment. It is, before its checksum:
+//
+//	segment    4 bytes
+//	offset     4 bytes
+//	size       4 bytes
+//	behind     4 bytes, how many entries were stored before this one by the same StoreLogs
+const extentSize = 4 + 4 + 4 + 4
+
+func putExtent(sp span, behind uint32) []byte {
+	b := make([]byte, 0, extentSize+sealSize)
+	for _, n := range [...]uint32{sp.segment, sp.offset, sp.size, behind} {
+		b = binary.BigEndian.AppendUint32(b, n)
+	}
+	return b
+}
+
+func parseExtent(b []byte) (sp span, behind uint32, err error) {
+	if len(b) != extentSize {
+		return sp, 0, errShort
+	}
+	n := func(at int) uint32 { return binary.BigEndian.Uint32(b[4*at:]) }
+	return span{extent{n(0), n(1)}, n(2)}, n(3), nil
+}
+
+// section is where the payload section of an entry lies.
+type section struct {
+	key []byte // of its record, or that it would have
+	span
+}
+
+// readSection reads a payload section, from r if it is in Pebble. The error is errNoKey or errGone
+// if it is not there.
+func readSection(r pebble.Reader, s *segments, at section) ([]byte, error) {
+	if at.segment == 0 {
+		return getSealed(r, at.key)
+	}
+	return s.read(at.span, at.key)
+}
+
+// absent reports whether nothing is where a record or a payload section was looked for.
+func absent(err error) bool { return errors.Is(err, errNoKey) || errors.Is(err, errGone) }
+
+// lost says that a payload section is not where it must be.
+func lost(err error) error {
+	if absent(err) {
+		return fmt.Errorf("%w: %w", errShort, err)
+	}
+	return err
+}
+
+// loose is what a group's records refer to no more once the next batch is committed.
+type loose []span
+
+func (l *loose) add(sp span) {
+	if sp.segment != 0 {
+		*l = append(*l, sp)
+	}
+}
+
+// commit commits a batch, and gives back what nothing refers to any more.
+func (l *loose) commit(s *Store, b *pebble.Batch, how *pebble.WriteOptions) {
+	s.commit(b, how)
+	s.segments.release(*l)
+	*l = (*l)[:0]
+}
+
+// spansOf lists where payload sections lie that are in segments.
+func spansOf(sections []pin) []span {
+	var list loose
+	for _, p := range sections {
+		list.add(p.span())
+	}
+	return list
+}
+
+// supply has files for segments: those that are to be written over, and the next segment, which a goroutine
+// makes before it is needed, since that takes two syncs. segments.mu guards it.
+//
+//	next ≠ nil ⇒ ¬making
+type supply struct {
+	last   uint32    // the highest number
+	next   *segment  // it will be the active one; nil: there is none yet
+	spare  []string  // files that are to be written over
+	making bool      // a goroutine makes the next one
+	made   sync.Cond // signalled when it has
+}
+
+// bytes is how much disk space there is in it.
+func (s *supply) bytes(each int64) int64 {
+	n := int64(len(s.spare))
+	if s.next != nil {
+		n++
+	}
+	return n * each
+}
+
+// makeNext makes the next segment, unless there is one, or is about to be. The caller holds mu.
+func (s *segments) makeNext() {
+	if s.files.next != nil || s.files.making {
+		return
+	}
+	s.files.making = true
+	number, over := s.plan()
+	go func() { // close waits for it
+		next := s.create(number, over)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.files.next, s.files.making = next, false
+		s.files.made.Broadcast()
+	}()
+}
+
+// takeNext returns the next segment, or nil when one has been made, by then perhaps taken by another caller. While
+// that lasts mu, which the caller holds, is free.
+func (s *segments) takeNext() *segment {
+	next := s.files.next
+	if next == nil {
+		s.makeNext()
+		s.files.made.Wait()
+		return nil
+	}
+	s.files.next = nil
+	return next
+}
+
+// dropNext makes a spare file of the next segment. The caller holds mu, which is free while it is being made.
+func (s *segments) dropNext() {
+	for s.files.making {
+		s.files.made.Wait()
+	}
+	if next := s.files.next; next != nil {
+		s.files.next = nil
+		s.must("close a segment", next.file.Close())
+		s.files.spare = append(s.files.spare, s.name(next.number))
+	}
+}
+
+// plan chooses the number of another segment, and a file to write over; "": there is none. The caller holds
+// mu.
+func (s *segments) plan() (number uint32, over string) {
+	s.collect()
+	f := &s.files
+	if n := len(f.spare); n > 0 {
+		over = f.spare[n-1]
+		f.spare = f.spare[:n-1]
+	}
+	f.last++
+	return f.last, over
+}
+
+// create makes a segment, whose name is durable before anything refers to it.
+func (s *segments) create(number uint32, over string) *segment {
+	name := s.name(number)
+	if over != "" {
+		s.must("begin a segment", s.fs.Rename(over, name))
+	} else if _, err := s.fs.Stat(s.dir); err != nil {
+		s.must("make the folder of segments", s.fs.MkdirAll(s.dir, 0o700))
+		s.must("make the folder of segments", s.syncDir(s.fs.PathDir(s.dir)))
+	}
+	// Written at offsets: vfs.File allows no other write to leave what it is given as it was.
+	file, err := s.fs.OpenReadWrite(name, vfs.WriteCategoryUnspecified)
+	s.must("begin a segment", err)
+	_, err = file.WriteAt(appendSegmentHead(nil, number, false), 0)
+	s.must("begin a segment", err)
+	s.must("begin a segment", s.syncDir(s.dir))
+	return &segment{number: number, file: file, length: int64(segmentHead), waiting: map[uint32][]byte{}}
+}
+
+func (s *segments) syncDir(dir string) error {
+	d, err := s.fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }

@@ -1,17 +1,24 @@
 package raftlog
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"os"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	chunks "github.com/cockroachdb/pebble/v2/record"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/quorate/quorate/cluster/durations"
@@ -398,3 +405,221 @@ func (s *Store) fatal(why string, attrs ...any) {
 
 // errNoKey says that nothing lies at a key.
 var errNoKey = errors.New("no such key")
+
+// The catalog is one group of small entries.
+const (
+	catalogGroup    = fsm.GroupID(0)
+	catalogMemTable = 4 << 20
+	catalogCache    = 4 << 20
+	catalogTrailing = 1024
+)
+
+// CatalogOptions says how to open a Catalog. The zero value is good for production.
+type CatalogOptions struct {
+	// FS is the filesystem; nil: the operating system's.
+	FS vfs.FS
+	// Logger takes what goes wrong; nil: nowhere.
+	Logger *slog.Logger
+	// Exit ends the process; nil: os.Exit. See Options.Exit.
+	Exit func(code int)
+}
+
+// Catalog keeps the log, the term and vote, and the snapshots of the catalog's
+// group, in a store of its own with a ledger of its own: what befalls one
+// folder leaves the other.
+type Catalog struct {
+	*Group
+	store *Store
+}
+
+// OpenCatalog opens the catalog's store in dir, or creates it.
+func OpenCatalog(dir string, o CatalogOptions) (*Catalog, error) {
+	s, err := Open(dir, Options{
+		FS: o.FS, Logger: o.Logger, Exit: o.Exit, CacheBytes: catalogCache, MemTableBytes: catalogMemTable, TrailingLogs: catalogTrailing,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open catalog store: %w", err)
+	}
+	g, err := s.Group(catalogGroup)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open catalog store in %s: %w", dir, err), s.Close())
+	}
+	return &Catalog{g, s}, nil
+}
+
+// Close closes the store. No raft may be running on it.
+func (c *Catalog) Close() error { return c.store.Close() }
+
+const (
+	// blockCacheBytes holds table blocks, mostly headers and pins: entries
+	// have a cache of their own.
+	blockCacheBytes = 16 << 20
+	// reservedTables is how many memtables Pebble takes out of the size of its cache: the one that is
+	// written, and the one before, which is flushed or kept to be used again.
+	reservedTables = 2
+	// tableBytes is the size of table files on the first levels. Payloads are
+	// large; files of the default size would hold a few dozen.
+	tableBytes = 16 << 20
+	// youngTables is how many tables of the first level wait until they are compacted. Payloads die in
+	// them meanwhile, and then need not be written again. See tidy for those that are left.
+	youngTables = 4
+	// syncStep is how much of a table file is written before the operating
+	// system is asked to begin writing it to disk.
+	syncStep = 1 << 20
+	// flushFactor: deletions of pinned sections are flushed once they free
+	// that many memtables' worth of disk.
+	flushFactor = 4
+	// rangeDelay is how long the deletion of a long run may keep its disk
+	// space when nothing else is written.
+	rangeDelay = time.Minute
+	// openFiles is how many table files are open unless fewer are allowed.
+	openFiles = 1000
+	// storeFormat is the format of Pebble's files. It is named, and not Pebble's newest: a store
+	// that has been opened with a later one cannot be opened with this one again, so that a node
+	// could not go back to the program before.
+	storeFormat = pebble.FormatValueSeparation
+)
+
+func (s *Store) pebbleOptions(o Options) *pebble.Options {
+	po := &pebble.Options{
+		FS:                          o.FS,
+		FormatMajorVersion:          storeFormat,
+		MemTableSize:                uint64(o.MemTableBytes),
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       youngTables,
+		L0StopWritesThreshold:       64,
+		LBaseMaxBytes:               o.MemTableBytes * 4,
+		BytesPerSync:                syncStep,
+		FlushDelayDeleteRange:       rangeDelay,
+		CacheSize:                   blockCacheBytes + reservedTables*o.MemTableBytes,
+		MaxOpenFiles:                cmp.Or(o.OpenFiles, openFiles),
+		Logger:                      pebbleLogger{s},
+		EventListener:               s.listener(),
+		CompactionConcurrencyRange:  func() (int, int) { return 1, max(1, runtime.NumCPU()/2) },
+	}
+	po.Experimental.CompactionScheduler = new(compactions)
+	po.TargetFileSizes[0] = min(tableBytes, o.MemTableBytes/2)
+	for i := range po.Levels {
+		po.Levels[i].BlockSize = 32 << 10
+		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	po.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	return po
+}
+
+// listener reports what an operator should know, and ends the process when a
+// flush or a compaction cannot write.
+func (s *Store) listener() *pebble.EventListener {
+	return &pebble.EventListener{
+		BackgroundError: func(err error) {
+			if s.healing.Load() && pebble.IsCorruptionError(err) {
+				s.log.Warn("removing corrupt records from the log store", slog.String("error", err.Error()))
+				return
+			}
+			s.end("log store cannot write its tables", "error", err.Error()) // not its stack
+		},
+		DataCorruption: func(i pebble.DataCorruptionInfo) {
+			s.log.Error("log store found a damaged file", slog.String("path", i.Path), slog.String("error", i.Details.Error()))
+			s.suspected(i.Path)
+		},
+		WALCreated: func(i pebble.WALCreateInfo) {
+			if i.Err == nil {
+				s.logs.made(i.Path)
+			}
+		},
+		WriteStallBegin: func(i pebble.WriteStallBeginInfo) {
+			s.log.Warn("log store is throttling writes", slog.String("reason", i.Reason))
+		},
+		WriteStallEnd: func() { s.log.Warn("log store accepts writes again") },
+	}
+}
+
+// pebbleLogger passes on what Pebble says beyond its events.
+type pebbleLogger struct{ s *Store }
+
+func (l pebbleLogger) Infof(format string, args ...any) {
+	l.s.log.Debug("log store", slog.String("text", fmt.Sprintf(format, args...)))
+}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.s.log.Warn("log store", slog.String("text", fmt.Sprintf(format, args...)))
+}
+
+// Fatalf is how Pebble reports that its write-ahead log or its manifest could
+// not be written.
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.s.fatal("durable write failed", slog.String("error", fmt.Sprintf(format, args...)))
+}
+
+const manifestPrefix = "MANIFEST-"
+
+var errManifest = errors.New("its MANIFEST is incomplete")
+
+// manifestNumber returns the number of a manifest, 0 if the file is none.
+func manifestNumber(name string) uint64 {
+	digits, is := strings.CutPrefix(name, manifestPrefix)
+	if number, err := strconv.ParseUint(digits, 10, 64); is && err == nil {
+		return number
+	}
+	return 0
+}
+
+// manifestSynced notes how long a manifest is on disk. Pebble takes damage in
+// it for its end at times: tables and logs that are gone by then would leave a
+// hole in what the store says, in the middle.
+func (s *Store) manifestSynced(number, size uint64) {
+	s.ledger.recordManifest(number, size)
+}
+
+// checkManifest reads the manifest that Pebble is about to read. It must be
+// whole as far as it is known to have been synced.
+func (s *Store) checkManifest(fs vfs.FS, dir string) error {
+	h := s.ledger.getHead()
+	d, err := pebble.Peek(dir, fs)
+	if err != nil || !d.Exists {
+		return err
+	}
+	name := fs.PathBase(d.ManifestFilename)
+	if h.manifest == 0 || manifestNumber(name) != h.manifest {
+		return nil
+	}
+	f, err := fs.Open(fs.PathJoin(dir, name))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	whole := uint64(0)
+	for r := chunks.NewReader(f, 0); ; {
+		next, err := r.Next()
+		if err == nil {
+			_, err = io.Copy(io.Discard, next)
+		}
+		if err != nil {
+			break
+		}
+		whole = uint64(r.Offset())
+	}
+	if whole < h.manifestSize {
+		return fmt.Errorf("%w: %d bytes of %d are whole", errManifest, whole, h.manifestSize)
+	}
+	return nil
+}
+
+// syncWeight is how many durable writes the mean of their times remembers, roughly.
+const syncWeight = 16
+
+// syncTime is the mean time that durable writes have taken of late, where of two that end at once one
+// may be left out; and all of them by their times.
+type syncTime struct {
+	ns  atomic.Int64
+	all durations.Histogram
+}
+
+func (t *syncTime) observe(began time.Time) {
+	took, was := int64(time.Since(began)), t.ns.Load()
+	t.all.Observe(time.Duration(took))
+	if was != 0 {
+		took = was + (took-was)/syncWeight
+	}
+	t.ns.CompareAndSwap(was, max(took, 1))
+}

@@ -17,7 +17,7 @@ var findings = []finding{
 				Old:  "t.inFlight, t.last = t.proposer.proposeTick(), t.ticker.now()\n",
 				New:  "t.inFlight, t.last = true, t.ticker.now()\n\tt.proposer.proposeTick()\n",
 			},
-			{File: "cluster/group/transfer.go", Old: "\tg.applier.rearm()\n"},
+			{File: "cluster/group/handover.go", Old: "\tg.applier.rearm()\n"},
 			// A second mend: a leader whose ticks stand still resigns after two seconds.
 			{File: "cluster/group/apply.go", Old: "serves && a.tickIsDue(), a.timer.count()", New: "false, a.timer.count()"},
 		},
@@ -30,7 +30,7 @@ var findings = []finding{
 		mend: []cluster.Change{
 			{File: "cluster/failure/detector.go", Old: "deadAfter    = 2 * time.Second", New: "deadAfter    = 300 * time.Millisecond"},
 			{File: "cluster/failure/detector.go", Old: "if !proven && !d.unheard(ctx, n) {", New: "if false {"},
-			{File: "cluster/membership/registration.go", Old: "\t\tif r.valid() {\n", New: "\t\tif r.valid() || true {\n"},
+			{File: "cluster/membership/join.go", Old: "\t\tif r.valid() {\n", New: "\t\tif r.valid() || true {\n"},
 		},
 		shows: `10s after everything was healed: nothing is confirmed`,
 		s: script{Seed: 2, Nodes: 3, Steps: []step{
@@ -56,8 +56,8 @@ var findings = []finding{
 		id:    "M1",
 		about: "one queue with a long routing key for its dead letters ends every node",
 		mend: []cluster.Change{
-			{File: "fsm/catalog/bounds.go", Old: "if s, _ := text(lookup(args, name)); len(s) > fsm.MaxShort {", New: "if s, _ := text(lookup(args, name)); len(s) > fsm.MaxShort+1000 {"},
-			{File: "fsm/short.go", Old: "if len(s) <= MaxShort {", New: "if len(s) <= MaxShort+1000 {"},
+			{File: "fsm/catalog/limits.go", Old: "if s, _ := text(lookup(args, name)); len(s) > fsm.MaxShort {", New: "if s, _ := text(lookup(args, name)); len(s) > fsm.MaxShort+1000 {"},
+			{File: "fsm/fsm.go", Old: "if len(s) <= MaxShort {", New: "if len(s) <= MaxShort+1000 {"},
 			{File: "fsm/payload.go", Old: "if len(exchange) > MaxShort || len(routingKey) > MaxShort ||", New: "if len(exchange) > MaxShort ||"},
 		},
 		shows: `panic: |not in time: everything confirmed is delivered: odd|odd: `,
@@ -81,7 +81,7 @@ var findings = []finding{
 		id:    "D9",
 		about: "a replica that opens late stays behind until something is published",
 		mend: []cluster.Change{
-			{File: "cluster/peer/follower.go", Old: "return errors.Is(err, ErrBusy) || errors.Is(err, ErrUnknownGroup)", New: "return errors.Is(err, ErrBusy)"},
+			{File: "cluster/peer/pipeline.go", Old: "return errors.Is(err, ErrBusy) || errors.Is(err, ErrUnknownGroup)", New: "return errors.Is(err, ErrBusy)"},
 			{File: "cluster/group/elect.go", Old: "\t\t\tg.hasNoLeader(from, it.position.index)\n"},
 			// A further mend: who lacks entries, and is sent none, is found by looking.
 			{File: "cluster/group/lag.go", Old: "\t\t\tnudge = true\n", New: "\t\t\tnudge = false\n"},

@@ -2,13 +2,20 @@ package stats
 
 import (
 	"context"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
@@ -154,4 +161,319 @@ func (q *Queues) led(ids []uint64) (groups []*group.Group) {
 		}
 	}
 	return groups
+}
+
+// Queue describes a queue's state, as reported by its leader, in the terms of the API.
+type Queue struct {
+	Leader   string // node that leads
+	Revision uint64 // of the effective settings that the queue has applied
+	api.QueueStats
+	Delay    api.DelayStats       // if it is the store of a delayed exchange
+	Expiring []api.ExpiringWithin // if it is the only queue that was asked about, or all were, and some of its messages will
+}
+
+// statsOf reads a machine. peerpb.QueueStats is the only type that carries its numbers: a new one
+// gets a field there, a line here, and a field with the same JSON name in api.QueueStats.
+// now is the time of day as queues are stamped.
+func statsOf(m *queue.Machine, now fsm.Time) *peerpb.QueueStats {
+	s := wireOf(m.Stats())
+	late, _ := m.Lateness()
+	active, inUse := m.Activity()
+	s.Queue, s.Revision, s.ConsumersTimedOut = uint64(m.ID()), m.Config().GetRevision(), uint64(late)
+	s.LastActive, s.InUse = int64(active), inUse
+	o := m.Outlook()
+	s.NextExpiryAt, s.LeaseExpiresAt = int64(o.NextExpiry), int64(o.LeaseEnd)
+	s.MessagesReadyReturned, s.SingleActiveConsumerTag = o.Returned, o.SingleActive
+	capacity := queue.CapacityOf(m).Share(now)
+	s.ReadyByPriority, s.ConsumerCapacity = queue.ReadyByPriority(m), &capacity
+	return s
+}
+
+func wireOf(s queue.Stats) *peerpb.QueueStats {
+	c := &s.Counters
+	var died []uint64
+	for _, by := range c.Deaths {
+		died = append(died, by[:]...)
+	}
+	return &peerpb.QueueStats{
+		Gone:          s.Phase != queue.Active,
+		MessagesReady: s.Ready.Messages, MessageBytesReady: s.Ready.Bytes,
+		MessagesUnacknowledged: s.Unacknowledged.Messages, MessageBytesUnacknowledged: s.Unacknowledged.Bytes,
+		MessagesScheduled: s.Scheduled.Messages, MessageBytesScheduled: s.Scheduled.Bytes,
+		MessagesDelayedRetry: s.Delayed.Messages, MessageBytesDelayedRetry: s.Delayed.Bytes,
+		MessagesDeferred: s.Deferred.Messages, MessageBytesDeferred: s.Deferred.Bytes, MessagesDeferredTotal: c.Deferred,
+		MessagesKickedTotal: c.Kicked,
+		MessagesParked:      s.Parked.Messages, MessageBytesParked: s.Parked.Bytes, MessagesParkedTotal: c.Parked, MessagesUnparkedTotal: c.Unparked,
+		MessagesLocked: uint64(s.Locked), LocksLostTotal: c.LocksLost, LocksRenewedTotal: c.LocksRenewed, LateSettlementsTotal: c.LateLocks,
+		MessagesForwarding: s.Forwarding.Messages, MessagesForwardedTotal: c.Forwarded,
+		MessagesDlx: s.Outbox.Messages, MessageBytesDlx: s.Outbox.Bytes, MessagesDlxWaiting: s.Waiting.Messages,
+		Consumers:            uint64(s.Consumers),
+		MessagesExpiredTotal: c.Expired, MessagesTimedOutTotal: c.TimedOut, ConsumerTimeoutLateAcksTotal: c.LateAcks,
+		MessagesDeadLetteredTotal: c.DeadLettered, DeadLettersDroppedTotal: c.DeadDropped,
+		MessagesDeadLetteredConfirmedTotal: c.DeadConfirmed, DeadLettersRefusedTotal: c.DeadRefused, DiedTotal: died,
+		Groups: uint64(s.Groups.Groups), GroupsHeld: uint64(s.Groups.Held), GroupStateBytes: s.Groups.StateBytes,
+		GroupsTakenTotal: c.GroupsTaken, GroupsLostTotal: c.GroupsLost,
+		MessagesPurgedTotal: c.Purged, MessagesCancelledTotal: c.Cancelled, MessagesReplacedTotal: c.Replaced,
+		ScheduledTotal: c.Scheduled, UnscheduledTotal: c.Unscheduled, UnroutableTotal: c.Unroutable,
+		MessagesDeduplicatedTotal: c.SameID, DedupIds: uint64(s.IDs), DedupIdsForgottenEarlyTotal: c.IDsForgotten,
+	}
+}
+
+// from makes q what the leader of a queue answers: numbers with the same JSON name in both types are
+// copied, others derived. Callers with many answers use one q: it is too large to allocate for each.
+func (q *Queue) from(leader string, s *peerpb.QueueStats) {
+	*q = Queue{Leader: leader, Revision: s.Revision, Delay: api.DelayStats{
+		Delayed: s.MessagesScheduled, DelayedBytes: s.MessageBytesScheduled, NextDelayedAt: s.NextDelayedAt, LastDelayedAt: s.LastDelayedAt,
+		FiredTotal:     s.ScheduledTotal - s.UnscheduledTotal - s.MessagesScheduled,
+		CancelledTotal: s.UnscheduledTotal, UnroutableTotal: s.UnroutableTotal,
+	}}
+	r := &q.QueueStats
+	from, to := reflect.ValueOf(s).Elem(), reflect.ValueOf(r).Elem()
+	for _, f := range sameName {
+		to.Field(f.to).Set(from.Field(f.from))
+	}
+	r.Messages = s.MessagesReady + s.MessagesUnacknowledged + s.MessagesScheduled + s.MessagesDelayedRetry + s.MessagesDeferred + s.MessagesParked + s.MessagesDlx
+	r.Bytes = s.MessageBytesReady + s.MessageBytesUnacknowledged + s.MessageBytesScheduled + s.MessageBytesDelayedRetry + s.MessageBytesDeferred + s.MessageBytesParked + s.MessageBytesDlx
+	r.Delayed, r.DelayedBytes = s.MessagesScheduled+s.MessagesDelayedRetry, s.MessageBytesScheduled+s.MessageBytesDelayedRetry
+	r.DiedUnroutableTotal = s.UnroutableTotal
+	if r.ConsumerUtilisation = r.ConsumerCapacity; r.ConsumerCapacity != nil {
+		describePriorities(r, s.ReadyByPriority)
+	}
+	describeLog(r, s)
+	r.NextExpiryAt, r.LeaseExpiresAt = instant(s.NextExpiryAt), instant(s.LeaseExpiresAt)
+	if !s.InUse && s.LastActive > 0 {
+		r.IdleSince = time.UnixMilli(s.LastActive).UTC().Format(rfc3339Millis)
+	}
+	r.Deaths = noDeaths
+	totals := [...]*uint64{&r.DiedExpiredTotal, &r.DiedRejectedTotal, &r.DiedMaxlenTotal, &r.DiedDeliveryLimitTotal, &r.DiedUnroutableTotal, &r.DiedGroupExpiredTotal, &r.DiedMaxhopsTotal}
+	dispositions := int(queue.AtLeastOnce) + 1
+	for i, n := range s.DiedTotal[:min(len(s.DiedTotal), len(totals)*dispositions)] {
+		if n == 0 {
+			continue
+		}
+		*totals[i/dispositions] += n
+		reason := strings.ToLower(logpb.Death_Reason(i/dispositions + 1).String())
+		if len(r.Deaths) == 0 {
+			r.Deaths = map[string]map[string]uint64{}
+		}
+		if r.Deaths[reason] == nil {
+			r.Deaths[reason] = map[string]uint64{}
+		}
+		r.Deaths[reason][queue.Disposition(i%dispositions).String()] = n
+	}
+}
+
+// describePriorities says how many ready messages there are of each priority that has any.
+func describePriorities(r *api.QueueStats, counts []uint64) {
+	active := uint64(0)
+	r.ByPriority, r.ActivePriorities = noPriorities, &active
+	for priority, n := range counts {
+		if n == 0 {
+			continue
+		}
+		if active++; active == 1 {
+			r.ByPriority = map[string]uint64{}
+		}
+		r.ByPriority[strconv.Itoa(priority)] = n
+	}
+}
+
+// noPriorities is what empty queues have. It must not be changed.
+var noPriorities = map[string]uint64{}
+
+// describeLog says where a queue's messages are.
+func describeLog(r *api.QueueStats, s *peerpb.QueueStats) {
+	r.Memory, r.MemoryBytes = r.Messages, r.Bytes
+	if x := s.Replica; x != nil {
+		r.Persistent, r.PersistentBytes, r.Memory, r.MemoryBytes = r.Messages, r.Bytes, 0, 0
+		r.Raft = &api.Raft{
+			Term: x.Term, CommitIndex: x.Commit, AppliedIndex: x.Applied, LastIndex: x.Last, SnapshotIndex: x.Snapshot, LogBytes: s.LogBytes,
+		}
+	}
+}
+
+// rfc3339Millis is how RabbitMQ writes when a queue was last active.
+const rfc3339Millis = "2006-01-02T15:04:05.000-07:00"
+
+// instant is a time in milliseconds as the API shows it; nil: there is none.
+func instant(ms int64) *int64 {
+	if ms == 0 {
+		return nil
+	}
+	at := ms // ms itself would be on the heap even if there is none
+	return &at
+}
+
+// noDeaths is what most queues have. It must not be changed.
+var noDeaths = map[string]map[string]uint64{}
+
+// sameName holds the indexes of the fields of peerpb.QueueStats and of api.QueueStats that have the
+// same JSON name and type.
+var sameName = func() (pairs []struct{ from, to int }) {
+	byName := map[string]int{}
+	for i, wire := 0, reflect.TypeFor[peerpb.QueueStats](); i < wire.NumField(); i++ {
+		if name := jsonName(wire.Field(i)); name != "" {
+			byName[name] = i
+		}
+	}
+	for i, shown := 0, reflect.TypeFor[api.QueueStats](); i < shown.NumField(); i++ {
+		if from, ok := byName[jsonName(shown.Field(i))]; ok && reflect.TypeFor[peerpb.QueueStats]().Field(from).Type == shown.Field(i).Type {
+			pairs = append(pairs, struct{ from, to int }{from, i})
+		}
+	}
+	return pairs
+}()
+
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
+}
+
+// expiringWithin are the times from now on, in ms, ascending, for which is counted how many messages of
+// a queue expire. Each is about twice the one before, so that a minute ahead is as fine as a month.
+// No message lives longer than the last one.
+var expiringWithin = func() (list []uint64) {
+	const day = 24 * time.Hour
+	for _, d := range []time.Duration{
+		time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second,
+		time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 30 * time.Minute,
+		time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 16 * time.Hour, day, 2 * day, 4 * day, 7 * day, 14 * day, 30 * day, 60 * day,
+	} {
+		list = append(list, uint64(d.Milliseconds()))
+	}
+	return append(list, catalog.MaxTTL)
+}()
+
+// expiringSoon are the times that are counted for all queues, to be summed up.
+var expiringSoon = []uint64{uint64(time.Minute.Milliseconds()), uint64(time.Hour.Milliseconds())}
+
+// withinFor are the times that are asked about with the stats of these queues; without ids, of all.
+func withinFor(ids []fsm.QueueID) []uint64 {
+	switch len(ids) {
+	case 0:
+		return expiringSoon
+	case 1:
+		return expiringWithin
+	}
+	return nil
+}
+
+// expiring counts the messages of a queue that expire within times from now on. It returns at most as
+// many counts as there can be.
+func expiring(m *queue.Machine, now fsm.Time, within []uint64) []uint64 {
+	return queue.ExpiringBy(m, instantsOf(now, within))
+}
+
+// instantsOf are times from now on as instants.
+func instantsOf(now fsm.Time, within []uint64) (list []fsm.Time) {
+	for _, ms := range within {
+		list = append(list, now+fsm.Time(min(ms, catalog.MaxTTL)))
+	}
+	return list
+}
+
+// expiringFrom describes counts of a queue's leader; nil: nothing expires, or it has not been asked.
+func expiringFrom(within, counts []uint64) (list []api.ExpiringWithin) {
+	if len(counts) != len(within) || len(counts) == 0 || counts[len(counts)-1] == 0 {
+		return nil
+	}
+	for i, n := range counts {
+		list = append(list, api.ExpiringWithin{WithinMS: within[i], Messages: n})
+		if n == counts[len(counts)-1] {
+			break
+		}
+	}
+	return list
+}
+
+// countedFor is how long a count of what comes next is good for all who ask: a page that many look at
+// costs the leaders no more than one that nobody reloads.
+const countedFor = 3 * time.Second
+
+// maxSteps bounds the steps of a count for a queue, see queue.AheadBy.
+const maxSteps = 16384
+
+// aheadWithin are the times from now on, in ms, for which is counted what comes next: those of
+// expiringWithin up to a day.
+var aheadWithin = expiringWithin[:slices.Index(expiringWithin, uint64((24*time.Hour).Milliseconds()))+1]
+
+// Ahead is what comes next in the queues of a cluster.
+type Ahead struct {
+	At     fsm.Time      // when it was counted
+	Within []uint64      // ms from then on, ascending; the last one is a day
+	View   *catalog.View // of the queues that there were
+	// Of is what the leaders of queues say. Queues without a leader that answers are missing.
+	Of map[fsm.QueueID]*peerpb.QueueTime
+}
+
+// counted is the last count.
+type counted struct {
+	mu   sync.Mutex
+	last *Ahead // nil: there was none
+	good time.Time
+}
+
+// get returns the last count while it is good; otherwise it counts, once for all who ask meanwhile.
+func (c *counted) get(count func() *Ahead) *Ahead {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last == nil || !time.Now().Before(c.good) {
+		c.last = count()
+		c.good = time.Now().Add(countedFor)
+	}
+	return c.last
+}
+
+// Ahead counts what comes next in all queues, or returns a count that is at most countedFor old. The
+// answer belongs to all who have asked.
+func (q *Queues) Ahead(ctx context.Context) *Ahead {
+	return q.ahead.get(func() *Ahead { return q.countAhead(context.WithoutCancel(ctx)) }) // it is for others, too
+}
+
+func (q *Queues) countAhead(ctx context.Context) *Ahead {
+	req := &peerpb.TimeRequest{Within: aheadWithin}
+	all := &Ahead{At: q.c.Clock(), Within: aheadWithin, View: q.c.Catalog.View(), Of: map[fsm.QueueID]*peerpb.QueueTime{}}
+	for _, reply := range AskAll(ctx, q.nodes, Question[*peerpb.TimeReply]{
+		Doing: "count what comes next", Wait: queuesWait,
+		Here: func() *peerpb.TimeReply { return q.answerTime(req) },
+		Ask: func(ctx context.Context, node string) (*peerpb.TimeReply, error) {
+			return peer.Ask[peerpb.TimeReply](ctx, q.nodes.Mesh, node, q.c.TimeKind, req)
+		},
+	}).Of {
+		for _, x := range reply.Queues {
+			all.Of[fsm.QueueID(x.Queue)] = x
+		}
+	}
+	return all
+}
+
+// answerTime counts for the queues that this node leads. Nothing that is due is done first: it is counted as
+// due at once.
+func (q *Queues) answerTime(req *peerpb.TimeRequest) *peerpb.TimeReply {
+	r := &peerpb.TimeReply{}
+	for _, g := range q.led(nil) {
+		g.View(func(m *queue.Machine) {
+			if m.Stats().Phase == queue.Active {
+				r.Queues = append(r.Queues, timeOf(m, max(q.c.Clock(), m.Clock()), req.Within))
+			}
+		})
+	}
+	return r
+}
+
+// timeOf says what comes next in a queue within times from now on.
+func timeOf(m *queue.Machine, now fsm.Time, within []uint64) *peerpb.QueueTime {
+	a := queue.AheadBy(m, instantsOf(now, within), maxSteps)
+	return &peerpb.QueueTime{
+		Queue: uint64(m.ID()), Expire: some(a.Expire), Fire: some(a.Fire), TimeOut: some(a.TimeOut), Unlock: some(a.Unlock), Retry: some(a.Retry), Return: some(a.Return),
+		DeletedAt: int64(m.Outlook().LeaseEnd), NextAt: int64(m.NextDeadline()), DeadLetters: m.Config().GetDeadLetter(), AtLeast: a.AtLeast,
+	}
+}
+
+// some is a list of counts that only grow, if one of them is not 0.
+func some(counts []uint64) []uint64 {
+	if len(counts) == 0 || counts[len(counts)-1] == 0 {
+		return nil
+	}
+	return counts
 }

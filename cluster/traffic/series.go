@@ -1,5 +1,10 @@
 package traffic
 
+import (
+	"sync"
+	"time"
+)
+
 // Series is what is known of one object. The table's lock guards it.
 //
 // Invariant: the sample of counter c at the newest slot is sampled[c], and the one k slots before it
@@ -62,4 +67,190 @@ func (s *series) samples(list []uint64, c Counter, newest, at int64, r Range) []
 		list = append(list, value)
 	}
 	return list
+}
+
+// moment is when samples were taken. The zero value: there are none yet.
+//
+// Invariant: slot > 0 implies since >= shortest.
+type moment struct {
+	slot  int64
+	at    time.Time
+	since time.Duration // from the samples before, on the monotonic clock; of the first: Interval
+}
+
+// shortest is the least time that a rate is taken over. Samples that were late, or are the first,
+// may be followed by others at once; what came in these few milliseconds says nothing of a second.
+const shortest = time.Second
+
+// next returns the moment of samples that follow those of m. It returns false if their slot is not
+// above that of m: the same slot, or the clock was set back.
+func (m moment) next(at time.Time) (moment, bool) {
+	n := moment{slot: SlotAt(at), at: at, since: Interval}
+	if n.slot <= m.slot {
+		return m, false
+	}
+	if m.slot > 0 {
+		n.since = max(at.Sub(m.at), shortest)
+	}
+	return n, true
+}
+
+// SizeBounds are the upper bounds of the sizes that are counted together, in bytes. They are those of
+// RabbitMQ.
+var SizeBounds = [...]int{100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000}
+
+// Sizes counts the bodies of messages by their size.
+type Sizes struct {
+	Counts [len(SizeBounds) + 1]uint64 // up to each bound and above the one before; the last: larger ones
+	Bytes  uint64                      // of all
+}
+
+func (s *Sizes) count(bytes int) {
+	i := 0
+	for i < len(SizeBounds) && bytes > SizeBounds[i] {
+		i++
+	}
+	s.Counts[i]++
+	s.Bytes += uint64(bytes)
+}
+
+func (s *Sizes) add(more *Sizes) {
+	for i, n := range more.Counts {
+		s.Counts[i] += n
+	}
+	s.Bytes += more.Bytes
+}
+
+// Level is one of the numbers of a node's process whose rates are known. Their order is that between
+// nodes: new ones come at the end.
+type Level uint8
+
+// The levels. Those from Collections on only grow.
+const (
+	MemoryUsed Level = iota // bytes
+	DiskFree                // bytes
+	FilesUsed               // open descriptors
+	Goroutines
+	Collections     // of garbage
+	BytesReclaimed  // of the heap, by collections
+	ContextSwitches // of the threads
+	BytesRead       // from storage
+	BytesWritten    // to it
+	LevelCount
+)
+
+// Levels has a number for each level.
+type Levels [LevelCount]uint64
+
+// LevelRates knows the changes in a second of the levels of a node. The zero value knows none.
+type LevelRates struct {
+	mu      sync.Mutex
+	newest  moment // of the samples
+	sampled Levels
+	rates   [LevelCount]float64
+}
+
+// Sample takes the samples of a time's slot. The first ones give no rates. Nothing happens unless the
+// slot is above that of the samples before.
+func (r *LevelRates) Sample(at time.Time, now Levels) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next, due := r.newest.next(at)
+	if !due {
+		return
+	}
+	if r.newest.slot > 0 {
+		for i := range now {
+			r.rates[i] = float64(int64(now[i]-r.sampled[i])) / next.since.Seconds()
+		}
+	}
+	r.newest, r.sampled = next, now
+}
+
+// Rates are those between the newest samples.
+func (r *LevelRates) Rates() [LevelCount]float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rates
+}
+
+// Forget makes all rates zero until the next samples, which count from the newest ones.
+func (r *LevelRates) Forget() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rates = [LevelCount]float64{}
+}
+
+// Flow is what an open connection has received and sent since it began, in octets.
+type Flow struct {
+	Connection FlowOf
+	Octets     Octets
+}
+
+// FlowOf names a connection. Another one that gets the same name later has another time.
+type FlowOf struct {
+	Name     string
+	OpenedAt int64 // ms since 1970
+}
+
+// Octets are those received and sent.
+type Octets struct{ Received, Sent uint64 }
+
+// FlowRate is a change in a second.
+type FlowRate struct{ Received, Sent float64 }
+
+// Flows knows the rates of the connections of a node. The zero value knows none. It holds no more
+// than the connections that were open at the newest samples.
+type Flows struct {
+	mu     sync.Mutex
+	newest moment // of the samples
+	known  map[FlowOf]sampledFlow
+}
+
+type sampledFlow struct {
+	octets Octets
+	rate   FlowRate
+}
+
+// Sample takes the samples of a time's slot, of all open connections. A connection that was not open
+// at the samples before begins with zero octets. Nothing happens unless the slot is above that of the
+// samples before.
+func (f *Flows) Sample(at time.Time, open []Flow) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now, due := f.newest.next(at)
+	if !due {
+		return
+	}
+	known, seconds := make(map[FlowOf]sampledFlow, len(open)), now.since.Seconds()
+	for _, c := range open {
+		more := c.Octets.since(f.known[c.Connection].octets)
+		known[c.Connection] = sampledFlow{c.Octets, FlowRate{float64(more.Received) / seconds, float64(more.Sent) / seconds}}
+	}
+	f.newest, f.known = now, known
+}
+
+// since is what came after. Fewer octets than before are those of another connection: of clients
+// whose sockets have no address, several may have one name.
+func (o Octets) since(before Octets) Octets {
+	if o.Received < before.Received || o.Sent < before.Sent {
+		return o
+	}
+	return Octets{o.Received - before.Received, o.Sent - before.Sent}
+}
+
+// Rate is that of a connection, between the newest samples: zero until it is sampled.
+func (f *Flows) Rate(of FlowOf) FlowRate {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.known[of].rate
+}
+
+// Forget makes all rates zero until the next samples, which count from the newest ones.
+func (f *Flows) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for of, s := range f.known {
+		f.known[of] = sampledFlow{octets: s.octets}
+	}
 }

@@ -1,6 +1,17 @@
+// Package traffic counts what the clients of a node do, and keeps samples of the counts, for rates.
+//
+// It promises: counting a message costs a few additions to memory that its session owns, and
+// neither a lock, an atomic operation nor an allocation of its own; what was counted is in a report
+// that is asked for afterwards. A Tally is what a session has counted since it was last added to the
+// node's Table, which the Table's owner does for each sample and each report. Counts begin with the
+// node's process. It knows nothing of sessions, and asks no other node.
 package traffic
 
-import "github.com/quorate/quorate/fsm"
+import (
+	"time"
+
+	"github.com/quorate/quorate/fsm"
+)
 
 // Tally is what a session has counted since it was last added to the table. The session's lock
 // guards it.
@@ -104,3 +115,75 @@ func (t *Tally) Take() Tally {
 	*t = Tally{confirms: taken.confirms}
 	return taken
 }
+
+// Counter is one of the numbers that are kept of an object. Their order is that between nodes: new
+// ones come at the end.
+type Counter uint8
+
+// The counters. Those down to Ack are named as in the API.
+const (
+	Publish           Counter = iota // messages that were published; of a queue: that were routed to it
+	Confirm                          // and confirmed to their publisher
+	ReturnUnroutable                 // mandatory ones without a route
+	DropUnroutable                   // other ones without a route
+	Deliver                          // deliveries to consumers that acknowledge
+	DeliverNoAck                     // and to those that do not
+	Get                              // messages taken by a get that acknowledges
+	GetNoAck                         // and by one that does not
+	GetEmpty                         // gets that found nothing
+	Redeliver                        // of all deliveries and gets: messages that were handed out before
+	Ack                              // deliveries and gets that were acknowledged
+	PublishOut                       // copies of published messages that went to queues
+	Confirmable                      // messages that were published in confirm mode
+	Ready                            // messages at present, in queues that the node leads
+	Unacknowledged                   // checked-out messages at present, in queues that the node leads
+	ConnectionCreated                // connections of clients that were opened; from here on, of the node only
+	ConnectionClosed
+	ChannelCreated
+	ChannelClosed
+	QueueDeclared // declares that were not passive, and have succeeded
+	QueueCreated  // those of them that created a queue
+	QueueDeleted  // on request
+	Expired       // messages that expired in queues while the node led them; of queues and vhosts, too
+	DeadLettered  // messages that died there, for any reason, and had a dead-letter exchange; likewise
+	counters
+)
+
+// isLength reports whether a counter is a number at present rather than a count.
+func (c Counter) isLength() bool { return c == Ready || c == Unacknowledged }
+
+// Counts has a number for each counter.
+type Counts [counters]uint64
+
+// add adds other counts.
+func (c *Counts) add(other *Counts) {
+	for i, n := range other {
+		c[i] += n
+	}
+}
+
+// Of all counters of a queue, these also count for the channel, the vhost and the node: Publish
+// counts copies at a queue, and messages there.
+var beyondQueue = [...]Counter{Deliver, DeliverNoAck, Get, GetNoAck, GetEmpty, Redeliver, Ack}
+
+// consume adds what sessions do with a queue's messages.
+func (c *Counts) consume(queue *Counts) {
+	for _, i := range beyondQueue {
+		c[i] += queue[i]
+	}
+}
+
+// Samples are taken at each slot: a multiple of Interval since 1970. The last Kept are kept.
+const (
+	Interval = 5 * time.Second
+	Kept     = 120
+)
+
+// SlotAt is the slot of a time.
+func SlotAt(t time.Time) int64 { return t.UnixMilli() / Interval.Milliseconds() }
+
+// TimeOf is the time of a slot, in milliseconds since 1970.
+func TimeOf(slot int64) int64 { return slot * Interval.Milliseconds() }
+
+// maxSampled is the number of objects above which new ones have no samples, only a rate.
+const maxSampled = 50_000

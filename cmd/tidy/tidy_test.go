@@ -283,7 +283,7 @@ func TestLicenses(t *testing.T) {
 			found = append(found, licenseOf(string(text)))
 		}
 		if len(found) == 0 || slices.Contains(found, "") {
-			t.Errorf("%s has the licences %q; which ones may be linked stands in licenses.go", words[0], found)
+			t.Errorf("%s has the licences %q; which ones may be linked stands in layout.go", words[0], found)
 		}
 		fmt.Fprintf(&list, "| %s | %s | %s |\n", words[0], words[1], strings.Join(found, ", "))
 	}

@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -345,3 +346,311 @@ func exchangeArgument(argument, where string, args *fsm.Table) (name string, giv
 	}
 	return name, true, nil
 }
+
+// ConsumeArguments are the arguments of basic.consume that have a meaning. The
+// catalog keeps none of them: some go to the queue's machine with the consumer,
+// some to the channel.
+type ConsumeArguments struct {
+	// Priority: 0 by default; the larger is served first
+	Priority int32
+	// Timeout is the consumer timeout; not given: the queue's.
+	Timeout fsm.Optional[fsm.Millis]
+	// TimeoutAction is what a consumer timeout does; empty: as the queue says.
+	TimeoutAction TimeoutAction
+
+	// Lock is how long the lock of a delivery lasts, MaxLock how long with all
+	// renewals; 0: as the queue says.
+	Lock, MaxLock fsm.Millis
+	// LockAutoRenew is how long locks are renewed without being asked; 0: they
+	// are not.
+	LockAutoRenew fsm.Millis
+	// LockHead: only the oldest unsettled delivery has a running lock.
+	LockHead bool
+	// LockDetachGrace is how long deliveries stay locked when the session ends.
+	LockDetachGrace fsm.Millis
+	// LateError: settling a delivery whose lock is lost is an error.
+	LateError bool
+	// DeliveryInfo: deliveries carry their deadlines and a lock token.
+	DeliveryInfo bool
+	// MinTTL: messages with less left of their TTL are not for this consumer.
+	MinTTL fsm.Millis
+	// MaxGroups is how many groups the consumer may hold; 0: one.
+	MaxGroups uint32
+	// GroupID is the only group that the consumer takes; empty: any.
+	GroupID string
+}
+
+// TimeoutAction is what a consumer timeout does to the consumer.
+type TimeoutAction string
+
+// The actions. TimeoutSuspend stops deliveries until the late ones are settled.
+const (
+	TimeoutCancel  TimeoutAction = "cancel"
+	TimeoutSuspend TimeoutAction = "suspend"
+)
+
+var timeoutActions = []string{string(TimeoutCancel), string(TimeoutSuspend)}
+
+// maxHeldGroups is the largest x-max-groups.
+const maxHeldGroups = 65_535
+
+// consumeArguments are checked like queueArguments.
+var consumeArguments = []argument{
+	{"x-priority", false, between(math.MinInt64, math.MaxInt64)},
+	{"x-consumer-timeout", false, between(0, math.MaxInt64-1)},
+	{"x-consumer-timeout-action", false, oneOf("invalid_consumer_timeout_action", timeoutActions...)},
+	{"x-lock-duration", false, between(leastLock, maxLock)},
+	{"x-max-lock-duration", false, between(leastLock, MaxTTL)},
+	{"x-lock-auto-renew", false, between(0, MaxTTL)},
+	{"x-lock-mode", false, oneOf("invalid_lock_mode", "all", "head")},
+	{"x-lock-detach-grace", false, between(0, maxLock)},
+	{"x-late-settle", false, oneOf("invalid_late_settle", "ignore", "error")},
+	{"x-delivery-info", false, boolean},
+	{"x-min-ttl", false, between(0, MaxTTL)},
+	{"x-max-groups", false, between(1, maxHeldGroups)},
+	{"x-group-id", false, checkGroupID},
+}
+
+// checkGroupID accepts what a message's group can be.
+func checkGroupID(v *logpb.Value) string {
+	s, ok := text(v)
+	switch {
+	case !ok:
+		return unacceptableType(v)
+	case s == "":
+		return "invalid_group_id"
+	case len(s) > fsm.MaxShort:
+		return fmt.Sprintf("{value_too_long,%d}", len(s))
+	}
+	return ""
+}
+
+// ParseConsumeArguments reads the arguments of a consumer of a queue.
+// Priorities beyond 32 bits are clamped. Apply never calls it. Arguments of
+// which nothing is known are ignored.
+func ParseConsumeArguments(q *Queue, args *fsm.Table) (ConsumeArguments, error) {
+	if err := checkConsumeArguments(q, args); err != nil {
+		return ConsumeArguments{}, err
+	}
+	number := func(name string) int64 { return lookup(args, name).GetInt() }
+	word := func(name string) string { s, _ := text(lookup(args, name)); return s }
+	return ConsumeArguments{
+		Priority:        int32(min(max(number("x-priority"), math.MinInt32), math.MaxInt32)),
+		Timeout:         optional(lookup(args, "x-consumer-timeout")),
+		TimeoutAction:   TimeoutAction(word("x-consumer-timeout-action")),
+		Lock:            fsm.Millis(number("x-lock-duration")),
+		MaxLock:         fsm.Millis(number("x-max-lock-duration")),
+		LockAutoRenew:   fsm.Millis(number("x-lock-auto-renew")),
+		LockHead:        word("x-lock-mode") == "head",
+		LockDetachGrace: fsm.Millis(number("x-lock-detach-grace")),
+		LateError:       word("x-late-settle") == "error",
+		DeliveryInfo:    number("x-delivery-info") != 0,
+		MinTTL:          fsm.Millis(number("x-min-ttl")),
+		MaxGroups:       uint32(number("x-max-groups")),
+		GroupID:         word("x-group-id"),
+	}, nil
+}
+
+// checkConsumeArguments says why a consumer cannot have these arguments; nil:
+// it can.
+func checkConsumeArguments(q *Queue, args *fsm.Table) error {
+	where := q.String()
+	for _, f := range args.GetFields() {
+		if strings.HasPrefix(f.GetName(), "x-stream-") {
+			return foreignArgument(f.GetName(), where)
+		}
+	}
+	for _, a := range consumeArguments {
+		if v := lookup(args, a.name); v != nil {
+			if reason := a.check(v); reason != "" {
+				return invalidArgument(a.name, where, reason)
+			}
+		}
+	}
+	group, most := lookup(args, "x-group-id"), lookup(args, "x-max-groups")
+	groups := lookup(q.Arguments, groupsArgument).GetInt() != 0
+	switch {
+	case group != nil && !groups:
+		return missingArgument("x-group-id", where, groupsArgument)
+	case most != nil && !groups:
+		return missingArgument("x-max-groups", where, groupsArgument)
+	case lookup(args, "x-min-ttl").GetInt() > 0 && !byDeadline(q.Arguments):
+		return invalidArgument("x-min-ttl", where, "\"only together with '"+orderArgument+": "+orders[1]+"' of the queue\"")
+	case group != nil && most.GetInt() > 1:
+		return invalidArgument("x-max-groups", where, "\"not together with 'x-group-id'\"")
+	}
+	if err := checkLocks(where, args); err != nil {
+		return err
+	}
+	return consume.checkNames(where, args, nil)
+}
+
+// Arguments that nobody reads are stored, as other brokers do: applications
+// keep notes there. But an argument must not be without effect because it is
+// spelled wrongly, given to the wrong method, of a later version, or of another
+// broker. The checks here are for proposers only, so names may be added. What a
+// queue or an exchange has since before is not refused when it is declared again.
+
+// method is where arguments are given.
+type method struct {
+	name string
+	// known are the names of arguments that have a meaning there, or none by
+	// intent.
+	known []string
+	// missing are names that have a meaning elsewhere, or will have one. They may
+	// be known already.
+	missing []string
+	// elsewhere are names that have a meaning in other brokers, and what to use.
+	elsewhere map[string]string
+}
+
+var (
+	declareQueue = method{"queue.declare", slices.Concat(argumentNames(queueArguments), foreignArguments, classicArguments,
+		[]string{"x-name-prefix"}), nil, queuesElsewhere}
+	declareExchange = method{"exchange.declare", append([]string{exchangeTTL, idleArgument}, delayedArguments...), nil, exchangesElsewhere}
+	consume         = method{"basic.consume", append(argumentNames(consumeArguments), "x-cancel-on-ha-failover"),
+		[]string{"x-browse", "x-lock-warning", "x-skip-late"}, consumersElsewhere}
+)
+
+// Names of arguments in other brokers: plug-ins of RabbitMQ and LavinMQ, and the words
+// of Azure Service Bus, Amazon SQS and NATS JetStream with an x- in front. What is
+// not a name of an argument says how else it is done.
+var (
+	queuesElsewhere = map[string]string{
+		"x-message-deduplication":                   "x-dedup-window",
+		"x-deduplication-header":                    "x-dedup-window, which compares the message_id",
+		"x-cache-size":                              "x-dedup-window",
+		"x-cache-ttl":                               "x-dedup-window",
+		"x-cache-persistence":                       "x-dedup-window",
+		"x-duplicate-window":                        "x-dedup-window",
+		"x-duplicate-detection":                     "x-dedup-window",
+		"x-duplicate-detection-window":              "x-dedup-window",
+		"x-duplicate-detection-history-time-window": "x-dedup-window",
+		"x-requires-duplicate-detection":            "x-dedup-window",
+		"x-content-based-deduplication":             "x-dedup-window, which compares the message_id",
+		"x-requires-session":                        "x-message-groups",
+		"x-fifo-queue":                              "x-message-groups",
+		"x-max-delivery-count":                      "x-delivery-limit",
+		"x-max-deliver":                             "x-delivery-limit",
+		"x-max-receive-count":                       "x-delivery-limit",
+		"x-default-message-time-to-live":            "x-message-ttl",
+		"x-message-retention-period":                "x-message-ttl",
+		"x-visibility-timeout":                      "x-lock-duration",
+		"x-ack-wait":                                "x-lock-duration",
+		"x-delay-seconds":                           "x-delivery-delay",
+		"x-delay":                                   "x-delivery-delay",
+		"x-forward-to":                              "x-forward-to-exchange",
+		"x-forward-dead-lettered-messages-to":       "x-dead-letter-exchange",
+		"x-redrive-policy":                          "x-dead-letter-exchange and x-delivery-limit",
+		"x-max-msgs":                                "x-max-length",
+		"x-max-bytes":                               "x-max-length-bytes",
+		"x-max-size-in-megabytes":                   "x-max-length-bytes",
+		"x-discard":                                 "x-overflow",
+		"x-num-replicas":                            "x-quorum-initial-group-size",
+	}
+	exchangesElsewhere = map[string]string{
+		"x-message-deduplication": "x-dedup-window of the queues",
+		"x-deduplication-header":  "x-dedup-window of the queues, which compares the message_id",
+		"x-cache-size":            "x-dedup-window of the queues",
+		"x-cache-ttl":             "x-dedup-window of the queues",
+		"x-cache-persistence":     "x-dedup-window of the queues",
+		"x-recent-history-length": "a queue with x-max-length",
+		"x-message-history":       "a queue with x-max-length",
+	}
+	consumersElsewhere = map[string]string{
+		"x-credit":             "basic.qos",
+		"x-max-ack-pending":    "basic.qos",
+		"x-prefetch-count":     "basic.qos",
+		"x-visibility-timeout": "x-lock-duration",
+		"x-ack-wait":           "x-lock-duration",
+		"x-max-deliver":        "x-delivery-limit of the queue",
+		"x-session-id":         "x-group-id",
+		"x-message-group-id":   "x-group-id",
+		"x-filter":             "a binding to a separate queue",
+		"x-selector":           "a binding to a separate queue",
+		"x-deliver-policy":     "a separate queue",
+	}
+)
+
+func argumentNames(rows []argument) (names []string) {
+	for _, a := range rows {
+		names = append(names, a.name)
+	}
+	return names
+}
+
+// shared are the names that RabbitMQ knows as well. Given to the wrong method
+// they are stored there, and so they are here.
+var shared = slices.Concat(foreignArguments, classicArguments, []string{
+	"x-queue-type", deadLetterExchange, deadLetterRoutingKey, "x-dead-letter-strategy", "x-expires", "x-message-ttl", "x-max-length", "x-max-length-bytes",
+	"x-max-in-memory-length", "x-max-in-memory-bytes", "x-overflow", "x-single-active-consumer", "x-consumer-timeout", "x-consumer-disconnected-timeout",
+	"x-quorum-initial-group-size", "x-quorum-target-group-size", "x-queue-leader-locator", "x-delivery-limit",
+	"x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", delayedType, "x-priority", "x-cancel-on-ha-failover",
+})
+
+// maxMisspelling is by how many letters a misspelled name differs.
+const maxMisspelling = 2
+
+// checkNames refuses the first argument that has no effect although it looks as
+// if it were to have one. had are the arguments of what is declared again; nil: it is
+// new.
+func (m *method) checkNames(where string, args, had *fsm.Table) error {
+	for _, f := range args.GetFields() {
+		name := f.GetName()
+		if !fsm.Extension(name) || lookup(had, name) != nil || slices.Contains(m.known, name) && !slices.Contains(m.missing, name) {
+			continue
+		}
+		if reason := m.strange(name, args); reason != "" {
+			return invalidArgument(name, where, reason)
+		}
+	}
+	return nil
+}
+
+// strange says why a name that is not known should not be given; empty: nothing
+// is known of it. A name is no misspelling of one that is given, too.
+func (m *method) strange(name string, args *fsm.Table) string {
+	if slices.Contains(m.missing, name) {
+		return `"not implemented"`
+	}
+	if use := m.elsewhere[name]; use != "" {
+		return fmt.Sprintf("\"has no effect here, use %s\"", use)
+	}
+	for _, other := range []*method{&declareQueue, &consume, &declareExchange} {
+		if slices.Contains(other.known, name) && !slices.Contains(shared, name) {
+			return fmt.Sprintf("\"an argument of %s, not of %s\"", other.name, m.name)
+		}
+	}
+	if near := nearestArgument(name, m.known, maxMisspelling, args); near != "" {
+		return fmt.Sprintf("\"unknown; did you mean '%s'?\"", near)
+	}
+	return ""
+}
+
+func nearestArgument(name string, known []string, limit int, args *fsm.Table) string {
+	if near := fsm.Nearest(name, known, limit); lookup(args, near) == nil {
+		return near
+	}
+	return ""
+}
+
+// checkBindingNames refuses an argument of a headers binding that was to be
+// x-match. Other exchanges read no arguments. Such bindings also name headers of
+// messages, so the name must differ by one letter only.
+func checkBindingNames(kind, where string, args *fsm.Table) error {
+	if kind != Headers {
+		return nil
+	}
+	for _, f := range args.GetFields() {
+		name := f.GetName()
+		if !fsm.Extension(name) || name == matchArgument {
+			continue
+		}
+		if near := nearestArgument(name, []string{matchArgument}, 1, args); near != "" {
+			return invalidArgument(name, where, fmt.Sprintf("\"unknown; did you mean '%s'?\"", near))
+		}
+	}
+	return nil
+}
+
+const matchArgument = "x-match"

@@ -18,7 +18,7 @@ const (
 	Topic   = "topic"
 	Headers = "headers"
 
-	// These give each message to one destination; see choice.go.
+	// These give each message to one destination; see route.go.
 	ConsistentHash = "x-consistent-hash"
 	ModulusHash    = "x-modulus-hash"
 	Random         = "x-random"
@@ -231,4 +231,259 @@ func (xs *exchanges) checkBinding(x *Exchange, b *Binding, key string, lead func
 		return fmt.Errorf("binding of %s to %q is not known there", x, b.Destination)
 	}
 	return nil
+}
+
+// declareExchange creates an exchange, or finds the one that is there.
+//
+// It performs DeclareExchange. If an equivalent exchange exists, nothing
+// changes, not even its last use. Ensures: an exchange that delays has a store,
+// whose id the answer names in Added.
+func (d *draft) declareExchange(m *logpb.DeclareExchange) (*logpb.CatalogResult, error) {
+	x, err := d.checkDeclareExchange(noAccess, m)
+	if err != nil || x != nil {
+		return &logpb.CatalogResult{}, err
+	}
+	vh, r := d.open(m.GetVhost()), &logpb.CatalogResult{Changed: true}
+	vh.addExchange(m)
+	d.addStore(vh, m.GetName(), m.GetStoreMembers(), r)
+	vh.exchanges.retime(vh.exchanges.at(m.GetName()), d.clock)
+	return r, nil
+}
+
+// deleteExchange removes an exchange and its bindings. It performs
+// DeleteExchange. If-unused counts bindings as a source only.
+func (d *draft) deleteExchange(m *logpb.DeleteExchange) (*logpb.CatalogResult, error) {
+	exists, err := d.checkDeleteExchange(noAccess, m)
+	if err != nil || !exists {
+		return &logpb.CatalogResult{}, err
+	}
+	r := &logpb.CatalogResult{Changed: true}
+	d.removeExchanges(d.open(m.GetVhost()), []string{m.GetName()}, r)
+	return r, nil
+}
+
+// removeExchanges removes exchanges, their bindings and what waits in them, and
+// the exchanges that end with these. Names that are not there are left out. r
+// names the queues that went.
+//
+// Requires: vh is open. doomed is used up. Each exchange is removed once,
+// however often it is named, so the loop ends even if bindings form a cycle.
+// The set of removed exchanges does not depend on the order; r.Deleted is
+// sorted so that the answer does not, either.
+func (d *draft) removeExchanges(vh *vhost, doomed []string, r *logpb.CatalogResult) {
+	for len(doomed) > 0 {
+		name := doomed[len(doomed)-1]
+		doomed = doomed[:len(doomed)-1]
+		x := vh.exchanges.at(name)
+		if x == nil {
+			continue
+		}
+		if x.Store != nil {
+			d.forgetQueue(vh, x.Store)
+			r.Deleted = append(r.Deleted, uint64(x.Store.ID))
+		}
+		doomed = append(doomed, vh.exchanges.remove(x)...)
+	}
+	slices.Sort(r.Deleted)
+}
+
+// bind makes a binding, or finds the one that is there. It performs Bind.
+// Making a binding is a use of the exchanges at both ends, and of those the
+// queue is bound to already.
+func (d *draft) bind(m *logpb.Bind) (*logpb.CatalogResult, error) {
+	if err := d.mayBind(noAccess, m); err != nil {
+		return nil, err
+	}
+	exists, err := d.checkBind(m)
+	if err != nil || exists {
+		return &logpb.CatalogResult{}, err
+	}
+	vh := d.open(m.GetVhost())
+	vh.addBinding(m)
+	vh.exchanges.touchEnds(m, d.clock)
+	return &logpb.CatalogResult{Changed: true}, nil
+}
+
+// unbind removes a binding. One that is not there is fine. It performs Unbind.
+// An auto-delete source that loses its last binding goes, and with it what this
+// leaves without a binding.
+func (d *draft) unbind(m *logpb.Bind) (*logpb.CatalogResult, error) {
+	if err := d.mayBind(noAccess, m); err != nil {
+		return nil, err
+	}
+	b, ok := d.binding(m)
+	if !ok {
+		return &logpb.CatalogResult{}, nil
+	}
+	vh := d.open(m.GetVhost())
+	r := &logpb.CatalogResult{Changed: true}
+	vh.exchanges.touchEnds(m, d.clock)
+	if to, _ := vh.lead(b); vh.exchanges.unbind(b, to) {
+		d.removeExchanges(vh, []string{b.Source}, r)
+	}
+	return r, nil
+}
+
+// touchExchange notes that an exchange was in use. It performs TouchExchange. A
+// use is never later than the clock, and never moves the last use back. A touch
+// that is not news opens no vhost.
+func (d *draft) touchExchange(m *logpb.TouchExchange) (*logpb.CatalogResult, error) {
+	at := min(fsm.Time(m.GetAt()), d.clock)
+	vh := d.vhost(m.GetVhost())
+	if vh == nil {
+		return &logpb.CatalogResult{}, nil
+	}
+	if last, ends := vh.exchanges.lastUsed(m.GetName()); !ends || at <= last {
+		return &logpb.CatalogResult{}, nil
+	}
+	return &logpb.CatalogResult{Changed: d.open(m.GetVhost()).exchanges.touch(m.GetName(), at)}, nil
+}
+
+// expireExchange removes an exchange, unless it was in use too lately.
+//
+// It performs ExpireExchange. Both m.At and the clock must have reached
+// IdleEnd: a proposer whose clock is ahead removes nothing early, and a use
+// that was noted before this entry keeps the exchange.
+func (d *draft) expireExchange(m *logpb.ExpireExchange) (*logpb.CatalogResult, error) {
+	x, ok := d.Exchange(m.GetVhost(), m.GetName())
+	if !ok || x.idle == 0 {
+		return &logpb.CatalogResult{}, nil
+	}
+	if last, _ := d.vhost(m.GetVhost()).exchanges.lastUsed(x.Name); x.IdleEnd(last) > min(fsm.Time(m.GetAt()), d.clock) {
+		return &logpb.CatalogResult{}, nil
+	}
+	r := &logpb.CatalogResult{Changed: true}
+	d.removeExchanges(d.open(m.GetVhost()), []string{x.Name}, r)
+	return r, nil
+}
+
+// addStore makes the store of an exchange that delays and has none. members may
+// be empty. r names the queue. Requires: vh is open and has the exchange.
+// Members that checkPlacement refuses are replaced and cause no error. The
+// store does not count against the vhost's limit of queues.
+func (d *draft) addStore(vh *vhost, exchange string, members []uint32, r *logpb.CatalogResult) {
+	x := vh.exchanges.at(exchange)
+	if !x.Delays || x.Store != nil {
+		return
+	}
+	group := d.newGroup()
+	m := &logpb.DeclareQueue{
+		Vhost: x.VHost, Name: storePrefix + x.Name, Durable: true, Members: members, StoreOf: x.Name,
+	}
+	if d.checkPlacement(m) != nil {
+		m.Members = d.placeStore(group)
+	}
+	q := newQueue(m, d.storeID(), group)
+	d.addQueue(q, 0)
+	r.Added = append(r.Added, uint64(q.ID))
+}
+
+// placeStore chooses nodes for a store, other ones for each group. There is at
+// least one node: it is where the command comes from. It does not weigh load:
+// consecutive groups begin at consecutive nodes, in the order of their numbers,
+// which is the same on every replica.
+func (d *draft) placeStore(group fsm.GroupID) (members []uint32) {
+	nodes := d.Nodes()
+	for i := range min(len(nodes), storeReplicas) {
+		members = append(members, nodes[(int(group)+i)%len(nodes)].GetNumber())
+	}
+	return members
+}
+
+// Delayed is the type of exchanges that hold messages back and then route them
+// as an exchange of the type named by an argument does. It is never the Type of
+// a record, which is the type that is wrapped, but its DeclaredType.
+const Delayed = "x-delayed-message"
+
+// Arguments of delayed exchanges.
+const (
+	delayedType          = "x-delayed-type"
+	delayedExchange      = "x-delayed-exchange" // true: delays whatever the type
+	delayedMandatory     = "x-delayed-mandatory"
+	deadLetterExchange   = "x-dead-letter-exchange"
+	deadLetterRoutingKey = "x-dead-letter-routing-key"
+
+	mandatoryNone     = "none"
+	mandatoryBindings = "bindings"
+)
+
+var delayedArguments = []string{delayedType, delayedExchange, delayedMandatory, deadLetterExchange, deadLetterRoutingKey}
+
+// storeReplicas is how many nodes hold a store whose nodes nobody has chosen.
+const storeReplicas = 3
+
+// storePrefix starts the names of stores; the name of the exchange follows. The
+// name may thus be longer than a short string. Clients cannot declare it, as it
+// is reserved.
+const storePrefix = reserved + "delayed-"
+
+// DeclaredType is the type that clients know the exchange by.
+func (x *Exchange) DeclaredType() string { return x.declared.GetType() }
+
+// routingType is the type by which an exchange routes that is declared so. An
+// argument that is missing or no text gives "", which checkDelayed refuses.
+func routingType(d *logpb.DeclareExchange) string {
+	if d.GetType() != Delayed {
+		return d.GetType()
+	}
+	wrapped, _ := text(lookup(d.GetArguments(), delayedType))
+	return wrapped
+}
+
+// MayBeUnroutable reports whether mandatory messages with a delay are taken in
+// although they have nowhere to go yet. By default, as with bindings, they must
+// have a destination when published.
+func (x *Exchange) MayBeUnroutable() bool {
+	s, _ := text(lookup(x.Arguments, delayedMandatory))
+	return s == mandatoryNone
+}
+
+// checkDelayed refuses arguments that no delayed exchange can have. It also
+// checks exchanges of other types, which delayedExchange or a policy may make
+// delay.
+func checkDelayed(vhost string, d *logpb.DeclareExchange) error {
+	if !slices.Contains(exchangeTypes, routingType(d)) {
+		return refuse(fsm.Precondition, "Invalid argument, '%s' must be an existing exchange type", delayedType)
+	}
+	where := resource(kindExchange, vhost, d.GetName())
+	for _, a := range []argument{
+		{delayedExchange, true, boolean},
+		{delayedMandatory, true, oneOf("invalid_delayed_mandatory", mandatoryNone, mandatoryBindings)},
+		{deadLetterExchange, true, longstr},
+		{deadLetterRoutingKey, true, longstr},
+	} {
+		if v := lookup(d.GetArguments(), a.name); v != nil {
+			if reason := a.check(v); reason != "" {
+				return invalidArgument(a.name, where, reason)
+			}
+		}
+	}
+	return nil
+}
+
+// checkOpen refuses to clients what only the broker does with a store. Apply
+// asks it as well: a command by id could name a store.
+func (q *Queue) checkOpen() error {
+	if q.StoreOf != "" {
+		return refuse(fsm.AccessRefused, "operation not permitted on internal %s", q)
+	}
+	return nil
+}
+
+// storeSettings returns the settings of the exchange's store.
+//
+// They come from the exchange's policies and arguments, and from no node's
+// defaults. revision is passed on. No message is lost at a limit: the publish
+// is refused (REJECT_PUBLISH), and deliveries are not limited (-1). The result
+// is new.
+func (x *Exchange) storeSettings(revision uint64) *logpb.QueueConfig {
+	policies := x.match.definition()
+	c := &logpb.QueueConfig{
+		DelayedStore: true, DeliveryLimit: -1, Overflow: logpb.QueueConfig_REJECT_PUBLISH, Revision: revision,
+		MaxLengthPlusOne:      stored(lookup(policies, "delayed-max-length")),
+		MaxLengthBytesPlusOne: stored(lookup(policies, "delayed-max-length-bytes")),
+	}
+	c.DeadLetterExchange, c.DeadLetter = text(lookup(x.Arguments, deadLetterExchange))
+	c.DeadLetterRoutingKey, c.HasDeadLetterRoutingKey = text(lookup(x.Arguments, deadLetterRoutingKey))
+	return c
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/pattern"
+	"github.com/quorate/quorate/fsm/route"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -182,4 +183,168 @@ func resource(kind, vhost, name string) string {
 // the arguments it quotes.
 func refuse(k fsm.Kind, format string, args ...any) error {
 	return fsm.Refuse(k, strings.ToValidUTF8(fmt.Sprintf(format, args...), "?"))
+}
+
+// rights are what users may do in one vhost.
+//
+// Invariant: each permission is of a user that is there, says that it is of this
+// vhost, and stands under its user, or its user and exchange.
+//
+// A vhost, and not the user, owns them, so that deleting a vhost takes them
+// along. A snapshot holds them in lists of all vhosts; patterns are compiled
+// again by Restore.
+type rights struct {
+	permissions route.Map[string, *Permission] // by user
+	// topics: of exchanges that need not be there: they stay when an exchange
+	// is deleted, and count for the next one of its name
+	topics route.Map[topicPlace, *TopicPermission]
+}
+
+// permission finds the permission of a user.
+func (r *rights) permission(user string) (*Permission, bool) { return r.permissions.Get(user) }
+
+// topic is a topic permission; nil: there is none.
+func (r *rights) topic(at topicPlace) *TopicPermission { return r.topics.At(at) }
+
+// anyTopics reports whether there are topic permissions.
+func (r *rights) anyTopics() bool { return r.topics.Len() > 0 }
+
+// topicsOf lists the topic permissions of a user, in no particular order. It
+// walks over all topic permissions of the vhost.
+func (r *rights) topicsOf(user string) (of []topicPlace) {
+	for at := range r.topics.All() {
+		if at.user == user {
+			of = append(of, at)
+		}
+	}
+	return of
+}
+
+// of reports whether a user has any of them.
+func (r *rights) of(user string) bool {
+	_, ok := r.permission(user)
+	return ok || len(r.topicsOf(user)) > 0
+}
+
+// list returns all of them, in no particular order.
+func (r *rights) list() (permissions []*Permission, topics []*TopicPermission) {
+	for p := range r.permissions.Values() {
+		permissions = append(permissions, p)
+	}
+	for p := range r.topics.Values() {
+		topics = append(topics, p)
+	}
+	return permissions, topics
+}
+
+// put and putTopic add a permission, or replace that of the same place.
+func (r *rights) put(p *Permission) { r.permissions = r.permissions.With(p.User, p) }
+
+func (r *rights) putTopic(p *TopicPermission) {
+	r.topics = r.topics.With(topicPlace{p.User, p.Exchange}, p)
+}
+
+// remove removes the permission of a user, and removeTopic a topic permission.
+func (r *rights) remove(user string)        { r.permissions = r.permissions.Without(user) }
+func (r *rights) removeTopic(at topicPlace) { r.topics = r.topics.Without(at) }
+
+// forget removes all that a user has. A user who has none is fine.
+func (r *rights) forget(user string) {
+	r.remove(user)
+	for _, at := range r.topicsOf(user) {
+		r.removeTopic(at)
+	}
+}
+
+// check gets the name of the vhost.
+func (r *rights) check(vhost string, all *users) error {
+	for user, p := range r.permissions.All() {
+		if _, ok := all.User(user); !ok || p.User != user || p.VHost != vhost {
+			return fmt.Errorf("permission of %q in %q stands under %q in %q", p.User, p.VHost, user, vhost)
+		}
+	}
+	for at, p := range r.topics.All() {
+		if _, ok := all.User(at.user); !ok || p.User != at.user || p.Exchange != at.exchange || p.VHost != vhost {
+			return fmt.Errorf("topic permission of %q at %q in %q stands under %v in %q", p.User, p.Exchange, p.VHost, at, vhost)
+		}
+	}
+	return nil
+}
+
+// TopicPermission restricts the routing keys of a user at one topic exchange.
+// Without one, permissions of the vhost alone decide. At exchanges of other
+// types it means nothing.
+//
+// It never changes. An empty pattern permits only the empty routing key.
+type TopicPermission struct {
+	User, VHost, Exchange string
+	// Write is the pattern for routing keys of publishes, Read the one for
+	// those of bindings. {username} and {vhost} in them stand for the user's
+	// and the vhost's name.
+	Write, Read string
+
+	// row: what a snapshot holds; the other fields are derived from it
+	row *logpb.PutTopicPermission
+	// write and read: Write and Read with the names filled in
+	write, read names
+}
+
+// topicPlace tells the topic permissions of a vhost apart.
+type topicPlace struct{ user, exchange string }
+
+// newTopicPermission makes the record of a row. Names are quoted, so that a
+// user cannot be given a name that widens the pattern.
+func newTopicPermission(row *logpb.PutTopicPermission) *TopicPermission {
+	fill := strings.NewReplacer("{username}", pattern.Quote(row.GetUser()), "{vhost}", pattern.Quote(row.GetVhost()))
+	return &TopicPermission{
+		User: row.GetUser(), VHost: row.GetVhost(), Exchange: row.GetExchange(),
+		Write: row.GetWrite(), Read: row.GetRead(), row: row,
+		write: newNames(fill.Replace(row.GetWrite()), dialectOwn), read: newNames(fill.Replace(row.GetRead()), dialectOwn),
+	}
+}
+
+// Check refuses a routing key that the user may not write, or read, at the
+// exchange. Requires: verb is Write or Read; Configure is taken for Write.
+func (p *TopicPermission) Check(verb Verb, key string) error {
+	allowed := &p.write
+	if verb == Read {
+		allowed = &p.read
+	}
+	if allowed.match(key) {
+		return nil
+	}
+	return refuse(fsm.AccessRefused, "%s access to topic '%s' in %s refused for user '%s'",
+		verb, key, resource(kindExchange, p.VHost, p.Exchange), p.User)
+}
+
+// movers are the keys of policies by which messages go elsewhere than their
+// publishers have sent them: those of queues, and those of exchanges.
+var movers = struct{ queues, exchanges []string }{
+	queues:    []string{"dead-letter-exchange", "dead-letter-routing-key", "forward-to-exchange", "forward-to-routing-key"},
+	exchanges: []string{"alternate-exchange"},
+}
+
+// covers reports whether every name that matches inner also matches outer, as
+// far as that can be told from the texts: outer matches all names, both are the
+// same, or both begin with ^ and letters that stand for themselves, outer with no
+// more of them than inner and nothing behind but what matches anything.
+//
+// true is certain, false may be wrong: then an author who could have set the
+// policy is refused. Only proposers call it, so it need not be the same on
+// every node.
+func covers(outer, inner string) bool {
+	if n := newNames(outer, dialectOwn); n.all || outer != "" && outer == inner {
+		return true
+	}
+	o, err := pattern.Compile(outer)
+	if err != nil {
+		return false
+	}
+	i, err := pattern.Compile(inner)
+	if err != nil || strings.Contains(inner, "{") { // which RE2 reads otherwise
+		return false
+	}
+	prefix, all, _ := o.Prefix()
+	start, _, ok := i.Prefix()
+	return all && ok && strings.HasPrefix(start, prefix)
 }

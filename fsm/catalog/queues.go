@@ -1,9 +1,15 @@
 package catalog
 
 import (
+	"cmp"
+	"fmt"
+	"iter"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/route"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -177,4 +183,263 @@ func (q *Queue) GroupOf(headers func() *fsm.Table, property func(name string) []
 		}
 	}
 	return ""
+}
+
+// declareQueue creates a queue, or finds the one that is there.
+//
+// It performs DeclareQueue. The answer names the queue even if it existed and
+// is equivalent. An exclusive queue of another owner is refused as locked.
+// Permissions are not checked: the log does not record the user.
+func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error) {
+	q, err := d.checkDeclareQueue(noAccess, m, strings.HasPrefix(m.GetName(), GeneratedPrefix))
+	if err != nil {
+		return nil, err
+	}
+	if q != nil {
+		return &logpb.CatalogResult{Queue: uint64(q.ID), Group: uint32(q.Group)}, nil
+	}
+	if m.GetStoreOf() != "" {
+		return nil, refuse(fsm.Internal, "%s would be a store without its exchange", resource(kindQueue, m.GetVhost(), m.GetName()))
+	}
+	if err := d.checkPlacement(m); err != nil {
+		return nil, err
+	}
+	if q = newQueue(m, fsm.QueueID(d.id()), d.newGroup()); d.FSMVersion() < declaredTypes {
+		q.Classic, q.declared.Classic = false, false
+	}
+	d.addQueue(q, 0)
+	return &logpb.CatalogResult{Changed: true, Queue: uint64(q.ID), Group: uint32(q.Group)}, nil
+}
+
+// checkPlacement refuses a queue on nodes that are not there, and one of a
+// connection whose node has restarted since: nobody would ever delete it. Any
+// members are accepted if they are nodes, each once, and for a local queue
+// exactly one: Apply does not choose.
+func (d *draft) checkPlacement(m *logpb.DeclareQueue) error {
+	where := resource(kindQueue, m.GetVhost(), m.GetName())
+	members := m.GetMembers()
+	if len(members) == 0 || m.GetLocal() && len(members) != 1 {
+		return refuse(fsm.Internal, "%s cannot have %d members", where, len(members))
+	}
+	for i, number := range members {
+		if _, ok := d.Node(fsm.NodeID(number)); !ok || slices.Contains(members[:i], number) {
+			return refuse(fsm.Internal, "%s cannot have node %d as a member", where, number)
+		}
+	}
+	if !m.GetExclusive() {
+		return nil
+	}
+	node, ok := d.Node(fsm.NodeID(m.GetOwner().GetNode()))
+	if !ok || node.GetBoot() != m.GetOwner().GetBoot() || node.GetDead() {
+		return refuse(fsm.Forced, "the node that owns %s has restarted, or was declared dead", where)
+	}
+	return nil
+}
+
+// addQueue takes up a queue and notes the policies that match it. revision is
+// that of its settings.
+func (d *draft) addQueue(q *Queue, revision uint64) {
+	d.open(q.VHost).addQueue(q, revision)
+	d.queueIndex.add(q)
+}
+
+// deleteQueue removes a queue. A queue that is gone, or has been declared
+// again under another id, is left alone; so is one that was lost with its node
+// if that has another boot by now.
+//
+// It performs DeleteQueue. With m.Id 0 the name alone identifies the queue,
+// with an empty name the id alone; if both are given, they must agree.
+// Conditions on messages and consumers were checked by the queue's machine, and
+// the owner by the broker.
+func (d *draft) deleteQueue(m *logpb.DeleteQueue) (*logpb.CatalogResult, error) {
+	q, ok := d.Queue(m.GetVhost(), m.GetName())
+	if m.GetId() != 0 && m.GetName() == "" {
+		q, ok = d.QueueByID(fsm.QueueID(m.GetId()))
+	}
+	if !ok || m.GetId() != 0 && q.ID != fsm.QueueID(m.GetId()) {
+		return &logpb.CatalogResult{}, nil
+	}
+	if home, _ := d.Node(q.Home()); m.GetLostBoot() != 0 && home.GetBoot() != m.GetLostBoot() {
+		return &logpb.CatalogResult{}, nil
+	}
+	if err := q.checkOpen(); err != nil {
+		return nil, err
+	}
+	return d.removeQueues([]*Queue{q}), nil
+}
+
+// deleteOwned removes the exclusive queues of a connection. It performs
+// DeleteOwned, when a connection has ended. Without any, nothing changes.
+func (d *draft) deleteOwned(m *logpb.DeleteOwned) (*logpb.CatalogResult, error) {
+	return d.removeQueues(d.Owned(ownerFrom(m.GetOwner()))), nil
+}
+
+// removeQueues removes queues, which are ordered by id, and answers so.
+// Requires: each is in the catalog, none is a store. r.Deleted ascends, the
+// stores that went included.
+func (d *draft) removeQueues(queues []*Queue) *logpb.CatalogResult {
+	r := &logpb.CatalogResult{Changed: len(queues) > 0}
+	for _, q := range queues {
+		r.Deleted = append(r.Deleted, uint64(q.ID))
+		d.removeQueue(q, r)
+	}
+	return r
+}
+
+// removeQueue removes a queue with its bindings, and the exchanges that end
+// with these. r names the stores that went. The removal is a last use of the
+// exchanges bound to it, noted before its bindings go.
+func (d *draft) removeQueue(q *Queue, r *logpb.CatalogResult) {
+	vh := d.open(q.VHost)
+	vh.exchanges.touchSources(q.Name, d.clock)
+	d.removeExchanges(vh, vh.exchanges.unbindAllTo(endpoint{name: q.Name}, destination{queue: q}), r)
+	d.forgetQueue(vh, q)
+}
+
+// forgetQueue removes a queue that nothing is bound to. Requires: vh is open.
+// All four that know the queue forget it: the vhost and its policies, the
+// index, the placements.
+func (d *draft) forgetQueue(vh *vhost, q *Queue) {
+	vh.removeQueue(q)
+	d.queueIndex.remove(q)
+	d.placements.forget(q)
+}
+
+// queueIndex finds the queues of all vhosts, in three more orders than their
+// vhosts know them.
+//
+// Invariants:
+//
+//	byID and byGroup have all queues; no two have the same id or group
+//	byOwner[o] has exactly the exclusive queues of o, and is not empty
+//	1 ≤ group of every queue
+//
+// It is derived from the queues of the vhosts, but for nextGroup, which is all
+// that its section of a snapshot holds: it has also counted the queues that are
+// gone.
+type queueIndex struct {
+	byID    route.Map[fsm.QueueID, *Queue]
+	byGroup route.Map[fsm.GroupID, *Queue]
+	// byOwner: only of exclusive queues
+	byOwner   route.Map[Owner, route.Map[fsm.QueueID, *Queue]]
+	nextGroup uint32 // number to try next; 0: 1
+}
+
+// QueueByID finds a queue by its id.
+func (qs *queueIndex) QueueByID(id fsm.QueueID) (*Queue, bool) { return qs.byID.Get(id) }
+
+// QueueByGroup finds a queue by its group. A message that names only a group
+// may be from an earlier owner of the number.
+func (qs *queueIndex) QueueByGroup(g fsm.GroupID) (*Queue, bool) { return qs.byGroup.Get(g) }
+
+// QueueCount is the number of queues of all vhosts.
+func (qs *queueIndex) QueueCount() int { return qs.byID.Len() }
+
+// EachQueue walks over all queues in no particular order.
+func (qs *queueIndex) EachQueue() iter.Seq[*Queue] { return qs.byID.Values() }
+
+// Queues returns all queues by id, that is, the oldest first. It sorts: O(n log
+// n). What Apply does to several queues follows this order, so that it and the
+// answer are the same on every replica.
+func (qs *queueIndex) Queues() []*Queue {
+	return sorted(qs.byID, func(a, b *Queue) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// Owned returns the exclusive queues of a connection by id. It costs only what
+// the connection has.
+func (qs *queueIndex) Owned(o Owner) []*Queue {
+	return sorted(qs.byOwner.At(o), func(a, b *Queue) int { return cmp.Compare(a.ID, b.ID) })
+}
+
+// firstGroup is the number to try next for a group.
+func (qs *queueIndex) firstGroup() uint32 { return max(qs.nextGroup, 1) }
+
+// newGroup takes the group number for the next queue. Numbers are used in turn;
+// when all 2^32-1 have been, the search begins again at 1 and leaves out those
+// in use. Requires: fewer than 2^32-1 queues, or it would never end. A number
+// that is given back is not reused before all others were, so that late
+// messages for a deleted group seldom meet another one.
+func (qs *queueIndex) newGroup() fsm.GroupID {
+	for g := fsm.GroupID(qs.nextGroup); ; g++ {
+		if _, used := qs.byGroup.Get(g); g != 0 && !used {
+			qs.nextGroup = uint32(g) + 1
+			return g
+		}
+	}
+}
+
+// add adds a queue. Requires: neither its id nor its group is in the index. Its
+// vhost must get the same record.
+func (qs *queueIndex) add(q *Queue) {
+	qs.byID = qs.byID.With(q.ID, q)
+	qs.byGroup = qs.byGroup.With(q.Group, q)
+	if q.Exclusive {
+		qs.byOwner = qs.byOwner.With(q.Owner, qs.byOwner.At(q.Owner).With(q.ID, q))
+	}
+}
+
+// remove removes a queue. Requires: q is the record in the index. Its id is
+// never used again, its group may be.
+func (qs *queueIndex) remove(q *Queue) {
+	qs.byID = qs.byID.Without(q.ID)
+	qs.byGroup = qs.byGroup.Without(q.Group)
+	if !q.Exclusive {
+		return
+	}
+	if left := qs.byOwner.At(q.Owner).Without(q.ID); left.Len() > 0 {
+		qs.byOwner = qs.byOwner.With(q.Owner, left)
+	} else {
+		qs.byOwner = qs.byOwner.Without(q.Owner)
+	}
+}
+
+// save is the section of the index in a snapshot, and restore its inverse. The
+// queues follow one by one, see add.
+func (qs *queueIndex) save(to *logpb.CatalogSnapshot)      { to.NextGroup = qs.firstGroup() }
+func (qs *queueIndex) restore(from *logpb.CatalogSnapshot) { qs.nextGroup = from.GetNextGroup() }
+
+// checkQueue looks at one queue, at the index of the last entry.
+func (qs *queueIndex) checkQueue(q *Queue, index uint64) error {
+	byID, _ := qs.QueueByID(q.ID)
+	byGroup, _ := qs.QueueByGroup(q.Group)
+	switch {
+	case byID != q || byGroup != q:
+		return fmt.Errorf("%s is not found by id %d or by group %d", q, q.ID, q.Group)
+	case q.Group == 0 || uint64(q.ID)>>16 > index:
+		return fmt.Errorf("%s has id %d and group %d at index %d", q, q.ID, q.Group, index)
+	case q.Exclusive && (qs.byOwner.At(q.Owner).At(q.ID) != q || q.Durable):
+		return fmt.Errorf("exclusive %s is durable, or not found by its owner", q)
+	case !q.Exclusive && q.Owner != Owner{}:
+		return fmt.Errorf("%s is not exclusive and has an owner", q)
+	}
+	return nil
+}
+
+// check gets how many queues the vhosts have, and how many of them are exclusive.
+func (qs *queueIndex) check(queues, exclusive int) error {
+	for _, list := range qs.byOwner.All() {
+		exclusive -= list.Len()
+		if list.Len() == 0 {
+			return fmt.Errorf("an owner without queues")
+		}
+	}
+	if queues != qs.byID.Len() || queues != qs.byGroup.Len() || exclusive != 0 {
+		return fmt.Errorf("%d queues, %d by id, %d by group, %d exclusive ones not with their owner", queues, qs.byID.Len(), qs.byGroup.Len(), exclusive)
+	}
+	return nil
+}
+
+// GroupHeader is the header that names the group of a message, in queues that take
+// it from there.
+const GroupHeader = "x-group-id"
+
+// groupsOf returns where a queue with these arguments finds the group of a message.
+func groupsOf(arguments *fsm.Table) logpb.QueueConfig_Groups {
+	if lookup(arguments, groupsArgument).GetInt() == 0 {
+		return logpb.QueueConfig_NO_GROUPS
+	}
+	if source, _ := text(lookup(arguments, "x-group-source")); source == groupSources[1] {
+		return logpb.QueueConfig_BY_APP_ID
+	}
+	return logpb.QueueConfig_BY_HEADER
 }

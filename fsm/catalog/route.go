@@ -1,10 +1,14 @@
 package catalog
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/route"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // Message is what exchanges need to know about a message.
@@ -242,4 +246,290 @@ func (o *once[T]) add(v T) {
 		o.known[v] = struct{}{}
 		o.list = append(o.list, v)
 	}
+}
+
+// The arguments of a consistent hash exchange.
+const (
+	hashHeader   = "hash-header"
+	hashProperty = "hash-property"
+)
+
+// The properties that hash-property can name, and two that it cannot.
+const (
+	PropertyMessageID     = "message_id"
+	PropertyAppID         = "app_id"
+	PropertyCorrelationID = "correlation_id"
+	PropertyTimestamp     = "timestamp"
+	PropertyReplyTo       = "reply_to"
+	PropertyPriority      = "priority"
+)
+
+// hashInput is what a consistent hash exchange hashes: the routing key if
+// neither is set. Invariant: header and property are not both set; property is
+// empty or one of the properties above. An empty header name counts as none.
+type hashInput struct{ header, property string }
+
+// hashOf returns what the arguments of a consistent hash exchange say. Other
+// exchanges hash nothing. They are checked when an exchange is declared, so
+// later calls cannot fail.
+func hashOf(d *logpb.DeclareExchange) (hashInput, error) {
+	if routingType(d) != ConsistentHash {
+		return hashInput{}, nil
+	}
+	where := resource(kindExchange, d.GetVhost(), d.GetName())
+	header, isHeader, err := exchangeArgument(hashHeader, where, d.GetArguments())
+	if err != nil {
+		return hashInput{}, err
+	}
+	property, isProperty, err := exchangeArgument(hashProperty, where, d.GetArguments())
+	switch {
+	case err != nil:
+		return hashInput{}, err
+	case isHeader && isProperty:
+		return hashInput{}, refuse(fsm.Precondition, "hash-header and hash-property are mutually exclusive")
+	case !isProperty, property == PropertyMessageID, property == PropertyCorrelationID, property == PropertyTimestamp:
+		return hashInput{header: header, property: property}, nil
+	}
+	return hashInput{}, refuse(fsm.Precondition, "Unsupported property: %s", property)
+}
+
+// weightOf reads the binding key of a consistent hash exchange. 1 ≤ weight ≤
+// route.MaxWeight without an error.
+func weightOf(key string) (uint64, error) {
+	n, err := strconv.ParseInt(key, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrSyntax):
+		return 0, refuse(fsm.Precondition, "The binding key must be an integer: %q", key)
+	case n <= 0:
+		return 0, refuse(fsm.Precondition, "The binding key must be greater than 0")
+	case n > route.MaxWeight:
+		return 0, refuse(fsm.Precondition, "The binding key must be at most %d", route.MaxWeight)
+	}
+	return uint64(n), nil
+}
+
+// weightIn returns the weight of a binding with this key in the table of a source
+// of a type.
+func weightIn(kind, key string) uint64 {
+	if kind != ConsistentHash {
+		return 1
+	}
+	n, _ := weightOf(key) // checked before it was bound
+	return n
+}
+
+// key tells the destinations of one exchange apart. It is its name in the
+// table, and the order of those decides what is chosen: it must not change
+// between versions. A queue and an exchange of one name differ.
+func (t destination) key() string {
+	if t.queue != nil {
+		return "q" + t.queue.Name
+	}
+	return "x" + t.exchange
+}
+
+// byChoice routes from an exchange that gives each message to one destination,
+// or to one for each routing key.
+//
+// It reports whether there was a destination; false leads to the alternate
+// exchange. That is so without bindings, and for LocalRandom if no queue is
+// local and no binding leads to an exchange.
+func (r *router) byChoice(x *Exchange, m *Message) bool {
+	if x.table.choice.Len() == 0 {
+		return false
+	}
+	switch x.Type {
+	case ModulusHash:
+		for _, key := range m.Keys {
+			r.take(x.table.choice.At(route.HashString(key)))
+		}
+	case Random:
+		return r.take(x.table.choice.At(x.chance(m)))
+	case LocalRandom:
+		return r.take(x.table.choice.AtOf(x.chance(m), func(t destination) bool {
+			return t.queue == nil || m.Local != nil && m.Local(t.queue)
+		}))
+	default:
+		r.byHash(x, m)
+	}
+	return true
+}
+
+// byHash routes from a consistent hash exchange that has a binding. A header or
+// property that the message does not have counts as empty text, so all such
+// messages go to one destination. The result depends on the message and the
+// bindings alone, on every node.
+func (r *router) byHash(x *Exchange, m *Message) {
+	switch {
+	case x.hash.header != "":
+		v, _ := r.headers(m).Header(x.hash.header)
+		r.take(x.table.choice.Pick(v.Hash()))
+	case x.hash.property != "":
+		var text []byte
+		if m.Property != nil {
+			text = m.Property(x.hash.property)
+		}
+		r.take(x.table.choice.Pick(route.HashBytes(text)))
+	default:
+		for _, key := range m.Keys {
+			r.take(x.table.choice.Pick(route.HashString(key)))
+		}
+	}
+}
+
+// chance is the message's, but not the same for each exchange on its way. If it
+// were, an exchange behind another would only ever get chances that chose that
+// one, and use a part of its destinations.
+func (x *Exchange) chance(m *Message) uint64 { return m.Chance ^ route.HashString(x.Name) }
+
+// take takes one destination, if there is one.
+func (r *router) take(t destination, ok bool) bool {
+	switch {
+	case !ok:
+	case t.queue == nil:
+		r.exchange(t.exchange)
+	default:
+		r.queues.add(t.queue)
+	}
+	return ok
+}
+
+// destination is where a binding leads: a queue, or the exchange of that name.
+//
+// Exactly one of both is set. Queues are records, which saves a look-up per
+// message; exchanges are names, since their records are replaced by each bind.
+type destination struct {
+	// queue: the record that the vhost has; nil: an exchange
+	queue *Queue
+	// exchange is empty if it is a queue
+	exchange string
+}
+
+// table is what the bindings of an exchange make of its type: it finds the
+// destinations of a message. Headers exchanges have none, and walk over their
+// bindings.
+//
+// Invariant: the part of the exchange's type has each destination as often as
+// there are bindings to it, under their keys or with their weights; the others
+// are empty.
+//
+// It is derived: no snapshot holds it, Restore makes it again from the
+// bindings, and the order in which they were made does not show.
+type table struct {
+	// direct: by routing key
+	direct route.Direct[destination]
+	// topic: by pattern
+	topic route.Topic[destination]
+	// fanout: whatever the key
+	fanout route.Set[destination]
+	// choice: by destination.key, for the four types that choose one
+	choice route.Rendezvous[destination]
+}
+
+// with returns the table of an exchange of a type with one more binding.
+// Requires: b passed checkBinding for the type, and is not in the table yet.
+func (t table) with(kind string, b *Binding, to destination) table {
+	switch kind {
+	case Direct:
+		t.direct = t.direct.With(b.RoutingKey, to)
+	case Fanout:
+		t.fanout = t.fanout.With(to)
+	case Topic:
+		t.topic = t.topic.With(b.RoutingKey, to)
+	case ConsistentHash, ModulusHash, Random, LocalRandom:
+		t.choice = t.choice.With(to.key(), to, weightIn(kind, b.RoutingKey))
+	}
+	return t
+}
+
+// without is the inverse of with. Requires: b is in the table with this
+// destination.
+func (t table) without(kind string, b *Binding, to destination) table {
+	switch kind {
+	case Direct:
+		t.direct = t.direct.Without(b.RoutingKey, to, 1)
+	case Fanout:
+		t.fanout = t.fanout.Without(to, 1)
+	case Topic:
+		t.topic = t.topic.Without(b.RoutingKey, to, 1)
+	case ConsistentHash, ModulusHash, Random, LocalRandom:
+		t.choice = t.choice.Without(to.key(), weightIn(kind, b.RoutingKey))
+	}
+	return t
+}
+
+// place is a destination under a key.
+type place struct {
+	key string
+	to  destination
+}
+
+// checkTable compares the bindings of an exchange with what they were made into.
+func (x *Exchange) checkTable(lead func(*Binding) (destination, bool)) error {
+	times, keys := map[place]int{}, map[string]int{}
+	for b := range x.bindings.Values() {
+		to, _ := lead(b)
+		at := place{b.RoutingKey, to}
+		if x.Type == Fanout {
+			at.key = ""
+		}
+		if times[at] == 0 {
+			keys[at.key]++
+		}
+		times[at]++
+	}
+	direct, topic, fanout := 0, 0, 0
+	switch x.Type {
+	case Direct:
+		direct = len(keys)
+	case Topic:
+		topic = len(keys)
+	case Fanout:
+		fanout = len(times)
+	}
+	if x.table.direct.Len() != direct || x.table.topic.Len() != topic || x.table.fanout.Len() != fanout {
+		return fmt.Errorf("%s: tables of %d, %d, %d members, want %d, %d, %d", x,
+			x.table.direct.Len(), x.table.topic.Len(), x.table.fanout.Len(), direct, topic, fanout)
+	}
+	for at, n := range times { // det: any broken place will do
+		if set, all := x.table.under(x.Type, at.key); all && (set.Times(at.to) != n || set.Len() != keys[at.key]) {
+			return fmt.Errorf("%s has key %q %d times, its table has it %d times", x, at.key, n, set.Times(at.to))
+		}
+	}
+	return x.checkChoice(times)
+}
+
+// under returns the destinations under a key of an exchange of a type. ok
+// false: the type has no keys. A pattern of a topic exchange is looked up, not
+// matched.
+func (t *table) under(kind, key string) (set route.Set[destination], ok bool) {
+	switch kind {
+	case Direct:
+		return t.direct.Match(key), true
+	case Topic:
+		return t.topic.Under(key), true
+	case Fanout:
+		return t.fanout, true
+	}
+	return set, false
+}
+
+// checkChoice compares the weights of destinations with their bindings.
+func (x *Exchange) checkChoice(times map[place]int) error {
+	weights := map[string]uint64{}
+	switch x.Type {
+	case ConsistentHash, ModulusHash, Random, LocalRandom:
+		for at, n := range times { // det: a sum
+			weights[at.to.key()] += uint64(n) * weightIn(x.Type, at.key)
+		}
+	}
+	for name, want := range weights { // det: any broken place will do
+		if _, weight := x.table.choice.Under(name); weight != want {
+			return fmt.Errorf("%s: %q has weight %d, its bindings have %d", x, name, weight, want)
+		}
+	}
+	if x.table.choice.Len() != len(weights) {
+		return fmt.Errorf("%s: a table of %d destinations, its bindings have %d", x, x.table.choice.Len(), len(weights))
+	}
+	return nil
 }

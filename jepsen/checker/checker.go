@@ -3,8 +3,10 @@
 package checker
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/quorate/quorate/jepsen/history"
@@ -230,5 +232,103 @@ func sorted(m map[uint64][]history.Delivery) func(func(uint64, []history.Deliver
 				return
 			}
 		}
+	}
+}
+
+// Fanout checks each queue of messages that belong in several as if they had been
+// published to it alone.
+func Fanout(h *history.History) Verdict {
+	p := problems{name: "fan-out"}
+	for _, one := range perQueue(h) {
+		for _, check := range []func(*history.History) Verdict{Lost, Ghosts, Doubled} {
+			v := check(one)
+			for _, text := range v.Problems {
+				p.add("%s", text)
+			}
+		}
+	}
+	return p.found()
+}
+
+// perQueue returns a history for each queue, in the order of their names.
+func perQueue(h *history.History) []*history.History {
+	of := map[string][]history.Delivery{}
+	for _, a := range h.Attempts {
+		for q := range strings.SplitSeq(a.Queue, " ") {
+			of[q] = nil
+		}
+	}
+	for _, d := range h.Deliveries {
+		of[d.Queue] = append(of[d.Queue], d)
+	}
+	var queues []string
+	for q := range of {
+		queues = append(queues, q)
+	}
+	slices.Sort(queues)
+	var all []*history.History
+	for _, q := range queues {
+		one := &history.History{Attempts: slices.Clone(h.Attempts), Deliveries: of[q], Faults: h.Faults, Stall: h.Stall}
+		for i, a := range one.Attempts {
+			if slices.Contains(strings.Split(a.Queue, " "), q) {
+				one.Attempts[i].Queue = q
+			} else {
+				one.Attempts[i].Result = history.No
+			}
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+// Replica is the state of a queue's replica at some moment.
+type Replica struct {
+	Queue   string // vhost and name
+	ID      uint64 // distinguishes a queue from an earlier one of the same name
+	Node    string
+	Leader  bool
+	Applied uint64
+	Hash    string
+}
+
+// Disagreement finds queues that lack replicas, or whose replicas are not on
+// distinct nodes, led by exactly one, and at the same index with the same state.
+func Disagreement(replicas []Replica, members int) Verdict {
+	p := problems{name: "replicas"}
+	slices.SortFunc(replicas, func(a, b Replica) int {
+		return cmp.Or(cmp.Compare(a.Queue, b.Queue), cmp.Compare(a.ID, b.ID), cmp.Compare(a.Node, b.Node))
+	})
+	for len(replicas) > 0 {
+		n := 1
+		for n < len(replicas) && replicas[n].Queue == replicas[0].Queue && replicas[n].ID == replicas[0].ID {
+			n++
+		}
+		disagreement(&p, replicas[:n], members)
+		replicas = replicas[n:]
+	}
+	return p.found()
+}
+
+func disagreement(p *problems, of []Replica, members int) {
+	first := of[0]
+	if len(of) != members {
+		p.add("queue %s (id %d) has %d replicas, not %d", first.Queue, first.ID, len(of), members)
+	}
+	leaders := 0
+	for i, r := range of {
+		if r.Leader {
+			leaders++
+		}
+		if i > 0 && r.Node == of[i-1].Node {
+			p.add("queue %s (id %d) has two replicas on node %s", first.Queue, first.ID, r.Node)
+		}
+		if r.Applied != first.Applied {
+			p.add("queue %s (id %d): node %s has applied %d, node %s %d", first.Queue, first.ID, r.Node, r.Applied, first.Node, first.Applied)
+		} else if r.Hash != first.Hash || r.Hash == "" {
+			p.add("queue %s (id %d) at index %d: state %q on node %s, %q on node %s", first.Queue, first.ID, r.Applied, r.Hash, r.Node, first.Hash, first.Node)
+		}
+	}
+	if leaders != 1 {
+		p.add("queue %s (id %d) has %d leaders", first.Queue, first.ID, leaders)
 	}
 }

@@ -4,11 +4,13 @@ package cluster
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -514,4 +516,128 @@ func (c *Cluster) Stop() error {
 		c.Links.close()
 	}
 	return errors.Join(append(errs, c.guard.Close())...)
+}
+
+const (
+	// watchEvery is the pause between two questions to a node. It is watchShare times as
+	// long as the answer took, but no more than watchPause, if that is longer: a node
+	// with very many queues is not kept busy.
+	watchEvery   = 250 * time.Millisecond
+	watchShare   = 4
+	watchPause   = 2 * time.Second
+	watchTimeout = time.Second
+)
+
+// WatchLeaders asks a node again and again which queues of the vhost "/" it leads, in
+// which terms, until ctx ends, and passes that to seen, the same leadership each time
+// anew. A leader for less than a quarter of a second may be missed; a term tells how
+// many elections there were. It may run beside the other methods.
+func WatchLeaders(ctx context.Context, n *Node, seen func(queue string, node int, term uint64)) {
+	watched := &Node{Number: n.Number, HTTP: n.HTTP} // n changes when its process does
+	for {
+		began := time.Now()
+		pause := watchEvery
+		if all, err := unhashed(ctx, watched); err == nil {
+			for _, r := range all {
+				if r.Leader && r.Vhost == "/" {
+					seen(r.Name, n.Number, r.Term)
+				}
+			}
+			pause = max(pause, min(watchShare*time.Since(began), watchPause))
+		}
+		wait := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+	}
+}
+
+// unhashed asks a node about its replicas, but not for the hashes of their states.
+func unhashed(ctx context.Context, n *Node) (all []Replica, err error) {
+	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
+	defer cancel()
+	err = n.Call(ctx, http.MethodGet, "/api/quorate/replicas?hash=false", nil, &all)
+	return all, err
+}
+
+// logs lists the files with the output of the nodes.
+func (c *Cluster) logs() []string {
+	var all []string
+	for _, pattern := range []string{"*.log", "data/*.log", "data/*/*.log"} {
+		found, _ := filepath.Glob(filepath.Join(c.dir, pattern)) // the patterns are well-formed
+		all = append(all, found...)
+	}
+	return all
+}
+
+// complaint matches lines that the log of a healthy server does not contain.
+var complaint = regexp.MustCompile(`^(panic: |fatal error: |WARNING: DATA RACE)`)
+
+// Complaints returns the log lines that report a crash or a data race.
+func (c *Cluster) Complaints() []string {
+	var found []string
+	for _, path := range c.logs() {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for line := range bytes.Lines(text) {
+			if complaint.Match(line) {
+				found = append(found, fmt.Sprintf("%s: %.300s", filepath.Base(path), bytes.TrimSpace(line)))
+			}
+		}
+	}
+	return found
+}
+
+// lastWords returns how the logs of nodes end that have ended by themselves; nil: none has.
+func (c *Cluster) lastWords() error {
+	var errs []error
+	for _, n := range c.Nodes {
+		if n.Alive() {
+			continue
+		}
+		for _, path := range []string{filepath.Join(n.DataDir(), "quorate.log"), filepath.Join(c.dir, fmt.Sprintf("node%d-restarted.log", n.Number))} {
+			if text, err := os.ReadFile(path); err == nil && len(text) > 0 {
+				errs = append(errs, fmt.Errorf("node %d has ended:\n%s", n.Number, text[max(0, len(text)-1000):]))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Logged counts the log lines that contain all these words.
+func (c *Cluster) Logged(words ...string) (n int) {
+	for _, path := range c.logs() {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(line, w) }) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// CollectLogs copies every log of the cluster into dir.
+func (c *Cluster) CollectLogs(dir string) error {
+	var errs []error
+	for _, path := range c.logs() {
+		text, err := os.ReadFile(path)
+		if err == nil {
+			name := filepath.Base(path)
+			if parent := filepath.Dir(path); parent != c.dir {
+				name = filepath.Base(parent) + "-" + name
+			}
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o644)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

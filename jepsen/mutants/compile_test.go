@@ -31,16 +31,16 @@ func TestListCompiles(t *testing.T) {
 }
 
 func TestCompile(t *testing.T) {
-	const file, body = "fsm/pattern/group.go", "p.groups++"
+	const file, body = "fsm/pattern/parse.go", "p.groups++"
 	p := mustParse(t, []Mutant{{Change: cluster.Change{File: file}}})[path.Dir(file)]
 	for _, c := range []struct{ from, to, want string }{
 		{body, "p.groups += 2", ""},
 		{body, "p.groups += ", "expected"},
 		{body, `p.groups += "1"`, "mismatched types"},
 		{body, "unused := p.groups", "declared and not used"},
-		{`import "strings"`, "import \"strings\"\nimport \"fmt\"", "imported and not used"},
-		{") group(at", ") another(at", "p.group undefined"}, // in another file
-		{"not there", "", "0 times"},
+		{`"strconv"`, "\"strconv\"\n\t_2 \"strconv\"", "imported"},
+		{") group(at", ") another(at", "p.group undefined"},
+		{"no such text", "", "0 times"},
 	} {
 		err := p.compile(cluster.Change{File: file, Old: c.from, New: c.to})
 		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {

@@ -1,12 +1,17 @@
 package mutants
 
 import (
+	"bufio"
 	"embed"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/jepsen/cluster"
@@ -138,4 +143,155 @@ func (m Mutant) verify() error {
 		}
 	}
 	return nil
+}
+
+// Choose returns the mutants that a list in words names, separated by commas:
+// ids and patterns of them (queue-*), folders (fsm/queue), promises (S7), a share
+// in percent (10%, spread over the list), or all.
+func Choose(from []Mutant, words string) ([]Mutant, error) {
+	chosen := make([]bool, len(from))
+	for word := range strings.SplitSeq(words, ",") {
+		if word = strings.TrimSpace(word); word == "" {
+			continue
+		}
+		some, err := matching(from, word)
+		if err != nil {
+			return nil, err
+		}
+		found := false
+		for i, yes := range some {
+			chosen[i] = chosen[i] || yes
+			found = found || yes
+		}
+		if !found {
+			return nil, fmt.Errorf("%w: nothing is %q", ErrList, word)
+		}
+	}
+	return pick(from, chosen), nil
+}
+
+// matching says which mutants a word names.
+func matching(from []Mutant, word string) ([]bool, error) {
+	some := make([]bool, len(from))
+	if percent, yes := strings.CutSuffix(word, "%"); yes {
+		n, err := strconv.Atoi(percent)
+		if err != nil || n < 1 || n > 100 {
+			return nil, fmt.Errorf("%w: share %q", ErrList, word)
+		}
+		for i := range from {
+			some[i] = i*n/100 != (i+1)*n/100
+		}
+		return some, nil
+	}
+	for i, m := range from {
+		byID, err := path.Match(word, m.ID)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %q: %w", ErrList, word, err)
+		}
+		some[i] = word == "all" || byID || m.breaks(word) || path.Dir(m.Change.File) == word
+	}
+	return some, nil
+}
+
+func (m Mutant) breaks(promise string) bool {
+	for _, p := range m.Breaks {
+		if p == promise {
+			return true
+		}
+	}
+	return false
+}
+
+// Shard returns the part that a word like "2/4" names, the second of four:
+// every mutant is in exactly one of them. Empty means all.
+func Shard(from []Mutant, word string) ([]Mutant, error) {
+	if word == "" {
+		return from, nil
+	}
+	first, last, _ := strings.Cut(word, "/")
+	k, err1 := strconv.Atoi(first)
+	n, err2 := strconv.Atoi(last)
+	if err1 != nil || err2 != nil || k < 1 || k > n {
+		return nil, fmt.Errorf("%w: shard %q", ErrList, word)
+	}
+	chosen := make([]bool, len(from))
+	for i := range from {
+		chosen[i] = i%n == k-1
+	}
+	return pick(from, chosen), nil
+}
+
+func pick(from []Mutant, chosen []bool) []Mutant {
+	var some []Mutant
+	for i, yes := range chosen {
+		if yes {
+			some = append(some, from[i])
+		}
+	}
+	return some
+}
+
+// Kill is how tests end that find a bug.
+type Kill string
+
+// What can come of a run of tests.
+const (
+	None    Kill = ""        // they pass
+	Failure Kill = "failure" // a test says what is wrong
+	Panic   Kill = "panic"   // the code, or an assertion in it, panics, or the process ends
+	Timeout Kill = "timeout" // a test does not end
+	NoBuild Kill = "does not compile"
+)
+
+// event is a line of go test -json.
+type event struct {
+	Action, Package, Test, Output string
+}
+
+// evaluate reads the events of one go test and returns what came of it, and the
+// test that found it; empty if that is unknown.
+func evaluate(events io.Reader) (kill Kill, test string) {
+	lines := bufio.NewScanner(events)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			continue
+		}
+		switch e.Action {
+		case "build-fail":
+			return NoBuild, ""
+		case "output":
+			if k := kindOf(e.Output); k != None {
+				kill, test = k, running(e, test)
+			}
+		case "fail":
+			if kill == None {
+				kill = Failure
+			}
+			if test == "" { // subtests end before their test
+				test = e.Test
+			}
+		}
+	}
+	return kill, test
+}
+
+// kindOf returns what a line of output says; None: nothing.
+func kindOf(line string) Kill {
+	switch {
+	case strings.HasPrefix(line, "panic: test timed out after"):
+		return Timeout
+	case strings.HasPrefix(line, "panic: "), strings.HasPrefix(line, "fatal error: "):
+		return Panic
+	}
+	return None
+}
+
+// running is the test that a line belongs to, unless another was found before.
+func running(e event, before string) string {
+	if before != "" {
+		return before
+	}
+	return e.Test
 }

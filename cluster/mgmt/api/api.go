@@ -189,3 +189,115 @@ type Setting struct {
 type SettingValue struct {
 	Value *int64 `json:"value"`
 }
+
+// OpenAPI is answered by GET /api/openapi.json: the paths of the API, in the form of OpenAPI 3.1.
+type OpenAPI struct {
+	OpenAPI    string                          `json:"openapi"`
+	Info       OpenAPIInfo                     `json:"info"`
+	Paths      map[string]map[string]Operation `json:"paths"` // by path and method in lower case
+	Components OpenAPIComponents               `json:"components"`
+}
+
+// OpenAPIInfo names the API.
+type OpenAPIInfo struct {
+	Title   string `json:"title"`
+	Version string `json:"version"`
+}
+
+// Operation is one method of a path. Tag is the least tag of a user who may use it; empty: no login
+// is needed.
+type Operation struct {
+	Tag         string                 `json:"x-user-tag,omitempty"`
+	Parameters  []OpenAPIParameter     `json:"parameters,omitempty"`
+	RequestBody *OpenAPIBody           `json:"requestBody,omitempty"`
+	Responses   map[string]OpenAPIText `json:"responses"`
+	Security    []map[string][]string  `json:"security,omitempty"`
+}
+
+// OpenAPIParameter is a name in a path.
+type OpenAPIParameter struct {
+	Name     string        `json:"name"`
+	In       string        `json:"in"`
+	Required bool          `json:"required"`
+	Schema   OpenAPISchema `json:"schema"`
+}
+
+// OpenAPISchema is the type of a value.
+type OpenAPISchema struct {
+	Type string `json:"type"`
+}
+
+// OpenAPIBody is what a request carries.
+type OpenAPIBody struct {
+	Content map[string]OpenAPIMedia `json:"content"`
+}
+
+// OpenAPIMedia is a form of a body.
+type OpenAPIMedia struct {
+	Schema OpenAPISchema `json:"schema"`
+}
+
+// OpenAPIText describes an answer.
+type OpenAPIText struct {
+	Description string `json:"description"`
+}
+
+// OpenAPIComponents holds what operations refer to.
+type OpenAPIComponents struct {
+	SecuritySchemes map[string]SecurityScheme `json:"securitySchemes"`
+}
+
+// SecurityScheme is a way to log in.
+type SecurityScheme struct {
+	Type   string `json:"type"`
+	Scheme string `json:"scheme"`
+}
+
+// JoinToken lets one node join the cluster.
+type JoinToken struct {
+	ID string `json:"id"`
+	// Token is the secret; only the answer to who has made it holds it.
+	Token string `json:"token,omitempty"`
+	// Node is the only name that it is good for; empty: any that is not known.
+	Node string `json:"node"`
+	// UsedBy is the node that it has let in; empty: none.
+	UsedBy string `json:"used_by"`
+	TTL    int64  `json:"ttl"` // that is left, ms
+}
+
+// NewJoinToken asks for a token.
+type NewJoinToken struct {
+	TTL  int64  `json:"ttl"` // ms
+	Node string `json:"node,omitempty"`
+}
+
+// Selection says which queues an operation on many is about: those whose vhost
+// and name match the regular expressions; empty ones match everything.
+type Selection struct {
+	Strategy     string `json:"strategy,omitempty"` // all (or empty), even
+	VHostPattern string `json:"vhost_pattern,omitempty"`
+	QueuePattern string `json:"queue_pattern,omitempty"`
+	Count        int    `json:"count,omitempty"` // of grow-to-count
+}
+
+// MemberChange is how a change of members went for one queue.
+type MemberChange struct {
+	VHost  string `json:"vhost"`
+	Name   string `json:"name"`
+	Size   int    `json:"size"`   // members that it is to have now
+	Result string `json:"result"` // ok, or error: and why
+}
+
+// ReplicaNode is the body that names a node.
+type ReplicaNode struct {
+	Node string `json:"node"`
+}
+
+// Restored is what a restore has brought back.
+type Restored struct {
+	Definitions uint64 `json:"definitions"`
+	Queues      uint64 `json:"queues"` // whose messages have been brought back
+	Messages    uint64 `json:"messages"`
+	Had         uint64 `json:"already_there"` // messages that an earlier run has brought
+	Refused     uint64 `json:"refused"`       // messages that their queues do not take
+}

@@ -1,5 +1,7 @@
 package api
 
+import "time"
+
 // Node is a node of the cluster as GET /api/nodes lists them.
 type Node struct {
 	Name         string `json:"name"`
@@ -274,4 +276,25 @@ type FeatureFlag struct {
 // ClusterName is answered by GET /api/cluster-name.
 type ClusterName struct {
 	Name string `json:"name"`
+}
+
+// Certificate is what the node shows on one of its ways in.
+type Certificate struct {
+	Protocol string
+	File     string
+	Ends     time.Time // of the first one of its chain
+	// AuthoritiesFile and AuthoritiesEnd, of the first one in it, are of those by
+	// which others are checked; zero: nobody is.
+	AuthoritiesFile string
+	AuthoritiesEnd  time.Time
+}
+
+// Expiring is a way in whose certificates end soon, or have ended.
+type Expiring struct {
+	Node            string   `json:"node"`
+	Protocol        string   `json:"protocol"`
+	File            string   `json:"certfile"`
+	Ends            []string `json:"certfile_expires_on"` // RFC 3339; empty: not so soon
+	AuthoritiesFile string   `json:"cacertfile"`
+	AuthoritiesEnd  []string `json:"cacertfile_expires_on"`
 }

@@ -20,6 +20,71 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
+// importedHash is the global parameter with the hash of the definitions that a node has loaded last. No
+// import takes it up, as other clusters' parameters of such names, and no export contains it.
+const importedHash = "internal_imported_definitions"
+
+// errNoDefinitions says that a text is no object in JSON.
+var errNoDefinitions = errors.New("failed_to_parse_json")
+
+// parseDefinitions reads an exported object. only: the one vhost that it is about; empty: the cluster.
+func parseDefinitions(raw []byte, only string) (map[string][]body, error) {
+	value, err := decode(raw)
+	all, isObject := value.(map[string]any)
+	if err != nil || !isObject {
+		return nil, errNoDefinitions
+	}
+	return itemsOf(all, only)
+}
+
+// CheckDefinitions reports what keeps definitions of a cluster from being imported.
+func CheckDefinitions(raw []byte) error {
+	_, err := parseDefinitions(raw, "")
+	return err
+}
+
+// LoadDefinitions imports the definitions of a cluster; see take. The same import can be made again.
+func (b *Backend) LoadDefinitions(ctx context.Context, raw []byte, partial bool) (api.Imported, error) {
+	lists, err := parseDefinitions(raw, "")
+	if err != nil {
+		return api.Imported{}, err
+	}
+	return b.definitionsOf().take(ctx, lists, "", partial)
+}
+
+// ImportedHash is what SetImportedHash has set last; empty: nothing.
+func (b *Backend) ImportedHash() (hash string) {
+	value, _ := b.Catalog.View().GlobalParameter(importedHash)
+	if json.Unmarshal(value, &hash) != nil {
+		return "" // somebody else has set it
+	}
+	return hash
+}
+
+// SetImportedHash keeps the hash of definitions that have been loaded in the catalog.
+func (b *Backend) SetImportedHash(ctx context.Context, hash string) error {
+	c, err := putGlobalParameter(importedHash, hash)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, importWait)
+	defer cancel()
+	results, err := b.Catalog.Propose(ctx, c)
+	if err != nil {
+		return err
+	}
+	return catalog.Refused(results[0])
+}
+
+// definitionsOf are the parts that an import works on.
+func (b *Backend) definitionsOf() definitions {
+	return definitions{b.Catalog, users{b.Catalog, b.Logins}, b.Node, b.Objects, b.Seeds, b.newQueueType()}
+}
+
+func newImporter(ctx context.Context, ds definitions, only string) *importer {
+	return &importer{definitions: ds, ctx: ctx, only: only, report: api.Imported{Taken: map[string]int{}, Skipped: []api.Skipped{}}}
+}
+
 const (
 	// importBatch is how many definitions one entry of the catalog takes.
 	importBatch = 256
@@ -511,4 +576,98 @@ func (x *importer) binding(b body) ([]*logpb.CatalogCommand, error) {
 		return nil, err // every queue has it
 	}
 	return []*logpb.CatalogCommand{{Body: &logpb.CatalogCommand_Bind{Bind: m}}}, err
+}
+
+// definitions serves all definitions of the cluster, or of one vhost, as one object.
+type definitions struct {
+	catalog Catalog
+	users   users
+	node    Node
+	objects Objects
+	seeds   *Seeds
+	// newType is the queue type of new vhosts.
+	newType string
+}
+
+// export answers with the definitions.
+func (ds definitions) export(w *responder, r *request) {
+	status := ds.node.Status()
+	d := &api.Definitions{
+		RabbitVersion: compatibility, RabbitMQVersion: compatibility, ProductName: "quorate", ProductVersion: ds.node.Version(),
+		Format: "cluster", Cluster: status.Cluster, Explanation: "definitions of the cluster '" + status.Cluster + "'",
+		Parameters: []api.Parameter{}, Policies: []api.DefinedPolicy{}, Queues: []api.DefinedQueue{}, Exchanges: []api.DefinedExchange{}, Bindings: []api.DefinedBinding{},
+	}
+	if vhost := r.PathValue("vhost"); vhost != "" {
+		row, ok := r.view.VHost(vhost)
+		if !ok {
+			w.notFound()
+			return
+		}
+		d.Format, d.Explanation = "single_virtual_host", "definitions of the vhost '"+vhost+"'"
+		d.VHost, d.Description, d.DefaultQueueType = vhost, row.GetDescription(), catalog.DefaultTypeOf(row)
+		_, limits := limitsOf(r.view, false)
+		metadata := metadataOf(row)
+		d.Metadata, d.Limits = &metadata, orNone(limits[vhost])
+		exportVHost(r, d, vhost, "")
+		w.export(d)
+		return
+	}
+	exportUsers(r, d)
+	for _, row := range r.view.VHosts() {
+		name := row.GetName()
+		d.VHosts = append(d.VHosts, api.DefinedVHost{Name: name, Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), Metadata: metadataOf(row)})
+		d.Parameters = append(d.Parameters, parametersOf(r, name)...)
+		exportVHost(r, d, name, name)
+	}
+	w.export(d)
+}
+
+func metadataOf(row *logpb.PutVhost) api.VHostMetadata {
+	return api.VHostMetadata{Description: row.GetDescription(), Tags: orEmpty(row.GetTags()), DefaultQueueType: catalog.DefaultTypeOf(row)}
+}
+
+// exportUsers adds the users and what they may do.
+func exportUsers(r *request, d *api.Definitions) {
+	d.Users, d.Permissions = []api.User{}, []api.Permission{}
+	d.GlobalParameters = slices.DeleteFunc(globalParametersOf(r), func(p api.GlobalParameter) bool { return p.Name == importedHash })
+	for _, u := range r.view.Users() {
+		d.Users = append(d.Users, r.describeUser(u))
+	}
+	for _, p := range r.view.Permissions() {
+		d.Permissions = append(d.Permissions, describePermission(p))
+	}
+	d.TopicPermissions = orEmpty(r.topicPermissions())
+}
+
+// exportVHost adds what is in a vhost. Left out are exclusive queues, stores of exchanges, and what
+// every vhost has; called is how the objects name their vhost.
+func exportVHost(r *request, d *api.Definitions, vhost, called string) {
+	for _, p := range r.view.Policies(vhost, false) {
+		d.Policies = append(d.Policies, api.DefinedPolicy{VHost: called, Name: p.Name, PolicyValue: policyValue(p)})
+	}
+	for _, q := range r.view.QueuesOf(vhost) {
+		if !q.Exclusive && q.StoreOf == "" {
+			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: ObjectOf(q.Arguments)})
+		}
+	}
+	for _, x := range r.view.Exchanges(vhost) {
+		if !strings.HasPrefix(x.Name, "amq.") {
+			d.Exchanges = append(d.Exchanges, api.DefinedExchange{
+				Name: x.Name, VHost: called, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal, Arguments: ObjectOf(x.Arguments),
+			})
+		}
+	}
+	for _, b := range r.view.Bindings(vhost) {
+		if q, ok := r.view.Queue(vhost, b.Destination); ok && !b.ToExchange && q.Exclusive {
+			continue
+		}
+		shown := describeBinding(b)
+		d.Bindings = append(d.Bindings, api.DefinedBinding{
+			Source: shown.Source, VHost: called, Destination: shown.Destination, DestinationType: shown.DestinationType, RoutingKey: shown.RoutingKey, Arguments: shown.Arguments,
+		})
+	}
+}
+
+func policyValue(p *catalog.Policy) api.PolicyValue {
+	return api.PolicyValue{Pattern: p.Pattern, ApplyTo: p.ApplyTo, Definition: ObjectOf(p.Definition), Priority: p.Priority}
 }
