@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+	"unicode/utf8"
 
 	"github.com/quorate/quorate/cmd/tidy/page"
 )
@@ -46,6 +47,32 @@ func markdown(t *testing.T, tree fs.FS) map[string]string {
 func TestLinks(t *testing.T) {
 	tree := os.DirFS(root)
 	report(t, checkLinks(tree, markdown(t, tree)))
+}
+
+// maxProse is how many characters a line of prose has at most, so that a change of a word is one line of a change.
+const maxProse = 160
+
+// target is where a link leads.
+var target = regexp.MustCompile(`\]\([^)]*\)`)
+
+// TestProse: lines of prose are short. Tables, code and what a program writes are as long as they are.
+func TestProse(t *testing.T) {
+	for name, text := range markdown(t, os.DirFS(root)) {
+		fenced, written := false, false
+		for i, line := range strings.Split(text, "\n") {
+			switch {
+			case strings.HasPrefix(strings.TrimSpace(line), "```"):
+				fenced = !fenced
+			case strings.HasPrefix(line, "<!-- end of "):
+				written = false
+			case strings.HasPrefix(line, "<!-- "):
+				written = strings.Contains(text, "\n<!-- end of "+strings.TrimPrefix(line, "<!-- "))
+			case fenced || written || strings.HasPrefix(line, "|") || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "<"):
+			case utf8.RuneCountInString(target.ReplaceAllString(line, "]")) > maxProse:
+				t.Errorf("%s:%d: %d characters, without targets of links", name, i+1, utf8.RuneCountInString(target.ReplaceAllString(line, "]")))
+			}
+		}
+	}
 }
 
 // TestDesigns: the page about the design of a package begins with what to read first, and with five questions.
