@@ -35,8 +35,8 @@ var (
 
 // sources are the files whose errors clients of AMQP see.
 var sources = []string{
-	"*.go", "wire/*.go", "../cluster/session/*.go", "../cluster/queues/*.go", "../cluster/self/*.go", "../fsm/catalog/arguments.go", "../fsm/catalog/bounds.go", "../fsm/catalog/choice.go",
-	"../fsm/catalog/delayed.go", "../fsm/catalog/equivalence.go", "../fsm/catalog/exchanges.go", "../fsm/catalog/permissions.go", "../fsm/catalog/queues.go",
+	"*.go", "wire/*.go", "../cluster/session/*.go", "../cluster/queues/*.go", "../cluster/self/*.go", "../fsm/catalog/arguments.go", "../fsm/catalog/limits.go", "../fsm/catalog/route.go",
+	"../fsm/catalog/equivalence.go", "../fsm/catalog/exchanges.go", "../fsm/catalog/permissions.go", "../fsm/catalog/queues.go",
 }
 
 // TestErrorsDocument holds the documentation's list of errors against the source.
