@@ -52,8 +52,8 @@ func TestLinks(t *testing.T) {
 // maxProse is how many characters a line of prose has at most, so that a change of a word is one line of a change.
 const maxProse = 160
 
-// target is where a link leads.
-var target = regexp.MustCompile(`\]\([^)]*\)`)
+// linkEnd is where a link leads.
+var linkEnd = regexp.MustCompile(`\]\([^)]*\)`)
 
 // TestProse: lines of prose are short. Tables, code and what a program writes are as long as they are.
 func TestProse(t *testing.T) {
@@ -68,8 +68,8 @@ func TestProse(t *testing.T) {
 			case strings.HasPrefix(line, "<!-- "):
 				written = strings.Contains(text, "\n<!-- end of "+strings.TrimPrefix(line, "<!-- "))
 			case fenced || written || strings.HasPrefix(line, "|") || strings.HasPrefix(line, "    ") || strings.HasPrefix(line, "<"):
-			case utf8.RuneCountInString(target.ReplaceAllString(line, "]")) > maxProse:
-				t.Errorf("%s:%d: %d characters, without targets of links", name, i+1, utf8.RuneCountInString(target.ReplaceAllString(line, "]")))
+			case utf8.RuneCountInString(linkEnd.ReplaceAllString(line, "]")) > maxProse:
+				t.Errorf("%s:%d: %d characters, without targets of links", name, i+1, utf8.RuneCountInString(linkEnd.ReplaceAllString(line, "]")))
 			}
 		}
 	}
