@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"maps"
@@ -15,10 +14,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/cmd/tidy/page"
 	"github.com/quorate/quorate/fsm/catalog"
 )
 
-var rewrite = flag.Bool("rewrite", false, "write the generated documents again")
+var _ = flag.Bool("rewrite", false, "write the generated documents again")
 
 // Every default is accepted, and all of them together are a configuration.
 func TestDefaults(t *testing.T) {
@@ -369,80 +369,33 @@ func TestQuotedValues(t *testing.T) {
 	}
 }
 
-// document is docs/configuration.md.
-func document() []byte {
-	var b bytes.Buffer
-	b.WriteString(`# Configuration
-
-Generated from the table of settings; ` + "`quorate settings`" + ` prints the same.
-
-Sources of a setting, in increasing order of precedence: the default, the file given by ` + "`--config`, or `QUORATE_CONFIG_FILE` in the environment" + ` (lines ` + "`KEY = VALUE`; `#`" + ` begins a comment, also behind a value, unless single quotes surround that), the environment
-(the key in capitals, with dots as underscores and the prefix ` + "`QUORATE_`: `QUORATE_LISTENERS_TCP_DEFAULT`" + `), and ` + "`--set KEY=VALUE`" + `. Unknown keys and values out of range are refused. Sizes take the units kB, MB, GB, TB and KiB, MiB, GiB, TiB, times ms, s, m, h, d and w; a number without one is in the unit of its setting. Of the environment, what Kubernetes sets for services called quorate (` + "`QUORATE_SERVICE_HOST`, `QUORATE_PORT`" + ` and so on) is ignored, with a line in the log.
-
-| setting | default | meaning |
-|---|---|---|
-`)
+// docs/configuration.md has the tables of the program. -rewrite writes them.
+func TestConfigurationDocument(t *testing.T) {
 	escape := strings.NewReplacer("|", `\|`).Replace
+	var own, borrowed, idle, cluster strings.Builder
+	own.WriteString("| setting | default | meaning |\n|---|---|---|\n")
 	for _, row := range table[:len(table)-len(testRows)] {
 		fallback := "`" + row.fallback + "`"
 		if row.fallback == "" {
 			fallback = "empty"
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row.key, escape(fallback), escape(row.about))
+		fmt.Fprintf(&own, "| `%s` | %s | %s |\n", row.key, escape(fallback), escape(row.about))
 	}
-	b.WriteString(`
-` + "`quorate config check FILE`" + ` says whether a node could be started with a file alone, and lists every mistake in it. ` + "`quorate config show --effective`" + ` prints all settings that a node would have here and now, and where each comes from; it takes ` + "`--config` and `--set`" + ` as ` + "`quorate server`" + ` does.
-
-## A file of RabbitMQ
-
-A ` + "`rabbitmq.conf`" + ` can be given as it is. Its keys that are not in the table above are these; others are refused, as are values that begin with ` + "`encrypted:`" + `, and ` + "`advanced.config`" + `, which has Erlang terms. Of the environment, RABBITMQ_DEFAULT_USER, RABBITMQ_DEFAULT_PASS and RABBITMQ_DEFAULT_VHOST apply unless a QUORATE_ variable does; RABBITMQ_CONFIG_FILE names the file if neither --config nor QUORATE_CONFIG_FILE does; RABBITMQ_ADVANCED_CONFIG_FILE is refused; other RABBITMQ_ variables have no effect.
-
-| key | what it does |
-|---|---|
-`)
+	borrowed.WriteString("| key | what it does |\n|---|---|\n")
+	idle.WriteString("| key | why |\n|---|---|\n")
 	for _, row := range borrowedKeys() {
-		if row.set != nil && row.about != "" {
-			fmt.Fprintf(&b, "| `%s` | %s |\n", row.key, escape(row.about))
+		switch {
+		case row.set == nil:
+			fmt.Fprintf(&idle, "| `%s` | %s |\n", row.key, escape(row.about))
+		case row.about != "":
+			fmt.Fprintf(&borrowed, "| `%s` | %s |\n", row.key, escape(row.about))
 		}
 	}
-	b.WriteString(`
-These have no effect. The log of a node has a warning for each that is given, and ` + "`quorate config check`" + ` prints it.
-
-| key | why |
-|---|---|
-`)
-	for _, row := range borrowedKeys() {
-		if row.set == nil {
-			fmt.Fprintf(&b, "| `%s` | %s |\n", row.key, escape(row.about))
-		}
-	}
-	b.WriteString(`
-## Settings of the cluster
-
-They are the same for all nodes, replicated, and changed while nodes run: ` + "`quoratectl set_cluster_setting NAME VALUE`, `list_cluster_settings`, `clear_cluster_setting`" + `.
-
-| setting | default | range | meaning |
-|---|---|---|---|
-`)
+	cluster.WriteString("| setting | default | range | meaning |\n|---|---|---|---|\n")
 	for _, row := range catalog.Settings() {
-		fmt.Fprintf(&b, "| `%s` | %d | %d … %d | %s |\n", row.Name, row.Default, row.Low, row.High, escape(row.About))
+		fmt.Fprintf(&cluster, "| `%s` | %d | %d … %d | %s |\n", row.Name, row.Default, row.Low, row.High, escape(row.About))
 	}
-	return b.Bytes()
-}
-
-// docs/configuration.md is what the table says. -rewrite makes it so.
-func TestConfigurationDocument(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "configuration.md")
-	if *rewrite {
-		if err := os.WriteFile(path, document(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(have, document()) {
-		t.Errorf("%s is not what the table of settings says; go test ./cmd/quorate -run ConfigurationDocument -rewrite", path)
+	for name, rows := range map[string]string{"settings": own.String(), "borrowed": borrowed.String(), "idle": idle.String(), "cluster": cluster.String()} {
+		page.Hold(t, "../../docs/configuration.md", name, rows)
 	}
 }
