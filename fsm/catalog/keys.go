@@ -181,7 +181,7 @@ var keys = []key{
 	{name: "delayed-max-length", value: whole(0, math.MaxInt64-1), what: "a valid maximum length", merge: smaller},
 	{name: "delayed-max-length-bytes", value: whole(0, math.MaxInt64-1), what: "a valid maximum length in bytes", merge: smaller},
 	{name: "queue-version", value: whole(1, 2), what: "a valid queue version", merge: strongWins, idle: true},
-	{name: "queue-mode", value: among("", "default", "lazy"), what: "a valid queue-mode value", idle: true, foreign: true},
+	{name: "queue-mode", value: among("invalid_queue_mode", "default", "lazy"), what: "a valid queue-mode value", idle: true, foreign: true},
 	{name: "max-age", value: age, what: "a valid max age", idle: true, foreign: true},
 	{name: "initial-cluster-size", value: whole(0, math.MaxInt64), what: "a valid cluster size", idle: true, foreign: true},
 	{name: "stream-max-segment-size-bytes", value: whole(0, math.MaxInt64), what: "a valid segment size", idle: true, foreign: true},
