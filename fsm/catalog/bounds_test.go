@@ -116,3 +116,14 @@ func TestDeclareStore(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// What has no effect is said to have none.
+func TestSaidWithoutEffect(t *testing.T) {
+	one := func(name, word string) *fsm.Table {
+		return &fsm.Table{Fields: []*logpb.Field{{Name: name, Value: &logpb.Value{Tag: 'S', Str: []byte(word)}}}}
+	}
+	said := EffectivePolicy{policy: one("queue-mode", "lazy"), operator: one("overflow", "drop-head")}.Said(one("x-overflow", "reject-publish"))
+	if len(said) != 2 || said[0].Key != "overflow" || said[0].By != ByOperatorPolicy || said[0].Rule != "the operator policy's" || said[1].Rule != "no effect" {
+		t.Errorf("%+v", said)
+	}
+}

@@ -412,7 +412,7 @@ type Said struct {
 	Key                                   string
 	Argument, Policy, Operator, Effective *logpb.Value // the first three are nil if nothing is said; shared
 	By                                    string       // whose value is in force
-	Rule                                  string       // by which it was chosen of several; empty: it is alone
+	Rule                                  string       // by which it was chosen of several, or "no effect"; empty: it is alone
 }
 
 // Said lists what the policies, and arguments of a queue, say under each key, by key. Requires: both are valid.
@@ -438,6 +438,9 @@ func (p EffectivePolicy) Said(arguments *fsm.Table) (all []Said) {
 		if s.Argument != nil {
 			s.Effective, s.By = s.Argument, ByArgument
 			s.choose(strong, by, k.argue)
+		}
+		if k.idle {
+			s.Rule = "no effect"
 		}
 		all = append(all, s)
 	}
