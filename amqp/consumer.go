@@ -409,9 +409,6 @@ func (ch *channel) get(ctx context.Context, m *wire.BasicGet) error {
 			ch.gate.Lock()
 			defer ch.gate.Unlock()
 			ch.settler.later(message.Consumer, []uint64{message.ID}, fsm.RequeueFailed)
-			if !ch.end.sessionClosing {
-				ch.settler.flush() // before the client reads that the message was returned
-			}
 			return errUnfit(wire.IDBasicGet, size, ch.conn.frameMax)
 		}
 		ch.consumers.got(&message, m.NoAck)
