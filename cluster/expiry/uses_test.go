@@ -21,11 +21,6 @@ type brokenCatalog struct {
 
 var errOnly = errors.New("once")
 
-func (c *brokenCatalog) Fresh() bool                    { return true }
-func (c *brokenCatalog) Isolated() string               { return "" }
-func (c *brokenCatalog) Refresh(context.Context) error  { return nil }
-func (c *brokenCatalog) Converge(context.Context) error { return nil }
-
 func (c *brokenCatalog) Propose(context.Context, ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return nil, errOnly
 }

@@ -2,7 +2,6 @@ package failure
 
 import (
 	"bytes"
-	"context"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -48,28 +47,12 @@ func newWorld(t grouptest.Fatal) *world {
 	return w
 }
 
-// View and what follows make the world the node's catalog.
+// View panics if that is wanted.
 func (w *world) View() *catalog.View {
 	if w.blind.Load() {
 		panic("injected")
 	}
 	return w.Catalog.View()
-}
-
-func (w *world) Refresh(context.Context) error { return nil }
-
-func (w *world) Fresh() bool { return true }
-
-func (w *world) Isolated() string { return "" }
-
-func (w *world) Converge(context.Context) error { return nil }
-
-func (w *world) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	return w.Propose(ctx, cs...)
-}
-
-func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	return w.Apply(cs...), nil
 }
 
 // reports is what groups have to say, as far as it is about nodes.

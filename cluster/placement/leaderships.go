@@ -101,7 +101,7 @@ func (l *Leaderships) TransferLeadership(ctx context.Context, q *catalog.Queue, 
 	s := l.node.Replicas.Status(ctx, q.Group)
 	from, _ := s.Leader(q.Group)
 	switch {
-	case !slices.Contains(memberNames(l.node.view(), q), to):
+	case !slices.Contains(q.MemberNames(l.node.view()), to):
 		return fsm.Refuse(fsm.Precondition, "node '"+to+"' is not a member of the queue")
 	case from == to:
 		return fsm.Refuse(fsm.Precondition, "already_leader")
@@ -324,7 +324,7 @@ func (l *Leaderships) balance(queues []*catalog.Queue, s stats.ReplicaStatus) (p
 	first, last := leaders(queues, s), leaders(queues, s)
 	members, view := map[fsm.GroupID][]string{}, l.node.view()
 	for _, q := range queues {
-		members[q.Group] = memberNames(view, q)
+		members[q.Group] = q.MemberNames(view)
 	}
 	for _, leader := range first {
 		load[leader]++

@@ -238,6 +238,6 @@ func (r *LocalReplicas) spec(q *catalog.Queue) group.Spec {
 	v := r.node.view()
 	return group.Spec{
 		Group: q.Group, Queue: q.ID, VHost: q.VHost, Name: q.Name, Local: q.Local, Config: v.Settings(q, r.node.Defaults),
-		Joins: v.HasMoved(q) && v.Founder(q) != r.self, Members: memberNames(v, q),
+		Joins: v.HasMoved(q) && v.Founder(q) != r.self, Members: q.MemberNames(v),
 	}
 }

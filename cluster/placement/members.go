@@ -139,7 +139,7 @@ func (m *Members) agree(ctx context.Context, q *catalog.Queue) bool {
 		return false
 	}
 	s := m.node.Replicas.Status(ctx, q.Group)
-	for _, name := range memberNames(view, q) {
+	for _, name := range q.MemberNames(view) {
 		if m.node.online(name) && !s.Votes(name, q.Group) {
 			return false
 		}

@@ -118,17 +118,6 @@ func (n *node) candidates(v *catalog.View, q *catalog.Queue) []uint32 {
 	})
 }
 
-// memberNames returns the names of the nodes that hold a queue's replicas.
-func memberNames(v *catalog.View, q *catalog.Queue) []string {
-	var names []string
-	for _, m := range v.Members(q) {
-		if state, ok := v.Node(m); ok {
-			names = append(names, state.Name)
-		}
-	}
-	return names
-}
-
 func numbers(ids []fsm.NodeID) []uint32 {
 	list := make([]uint32, len(ids))
 	for i, n := range ids {
@@ -258,7 +247,7 @@ func (s *Snapshots) Snapshot(ctx context.Context, q *catalog.Queue) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, snapshotWait)
 	defer cancel()
-	members := memberNames(s.node.view(), q)
+	members := q.MemberNames(s.node.view())
 	failed := make([]error, len(members))
 	var asked sync.WaitGroup
 	for i, to := range members {

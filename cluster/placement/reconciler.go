@@ -153,7 +153,7 @@ func (r *Reconciler) Plan(g *group.Group) (*Plan, bool) {
 	if !ok || q.Local {
 		return nil, false
 	}
-	p := &Plan{node: r.node, group: g, view: view, queue: q, leaving: view.Leaving(q), wanted: memberNames(view, q)}
+	p := &Plan{node: r.node, group: g, view: view, queue: q, leaving: view.Leaving(q), wanted: q.MemberNames(view)}
 	config := g.Configuration()
 	for _, m := range config {
 		switch {

@@ -1,7 +1,6 @@
 package queues
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -70,28 +69,12 @@ func (w *world) hostClock() *clock.Clock {
 	})
 }
 
-// View and what follows make the world the node's catalog.
+// View panics if that is wanted.
 func (w *world) View() *catalog.View {
 	if w.blind.Load() {
 		panic("injected")
 	}
 	return w.Catalog.View()
-}
-
-func (w *world) Refresh(context.Context) error { return nil }
-
-func (w *world) Fresh() bool { return true }
-
-func (w *world) Isolated() string { return "" }
-
-func (w *world) Converge(context.Context) error { return nil }
-
-func (w *world) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	return w.Propose(ctx, cs...)
-}
-
-func (w *world) Propose(_ context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
-	return w.Apply(cs...), nil
 }
 
 // deleteQueue removes a queue from the catalog, and tells the queues.

@@ -114,10 +114,6 @@ func (w *world) Refresh(ctx context.Context) error {
 
 func (w *world) Fresh() bool { return !w.stale.Load() }
 
-func (w *world) Isolated() string { return "" }
-
-func (w *world) Converge(context.Context) error { return nil }
-
 func (w *world) Note(ctx context.Context, cs ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
 	return w.Propose(ctx, cs...)
 }

@@ -219,7 +219,7 @@ func (r *Replicas) QuorumCritical(ctx context.Context) []*catalog.Queue {
 	}
 	view := r.c.Catalog.View()
 	for _, q := range view.Queues() {
-		members := memberNames(view, q)
+		members := q.MemberNames(view)
 		if !q.Local && slices.Contains(members, r.nodes.Self) && r.isCritical(q.Group, members, s) {
 			list = append(list, q)
 		}
@@ -251,7 +251,7 @@ func (r *Replicas) Leaderless(ctx context.Context, queues []*catalog.Queue) []*c
 func (r *Replicas) Members(ctx context.Context, q *catalog.Queue) []api.Member {
 	s := r.Status(ctx, q.Group)
 	var list []api.Member
-	for _, name := range memberNames(r.c.Catalog.View(), q) {
+	for _, name := range q.MemberNames(r.c.Catalog.View()) {
 		m := api.Member{Node: name, State: "noproc", Membership: "unknown", SnapshotIndex: -1}
 		if x := s[name][q.Group]; x != nil {
 			m.State, m.Term, m.LastLogIndex, m.LastWritten = x.Role, x.Term, x.Last, x.Last
@@ -264,15 +264,4 @@ func (r *Replicas) Members(ctx context.Context, q *catalog.Queue) []api.Member {
 		list = append(list, m)
 	}
 	return list
-}
-
-// memberNames returns the names of the nodes that hold a queue's replicas.
-func memberNames(v *catalog.View, q *catalog.Queue) []string {
-	var names []string
-	for _, m := range v.Members(q) {
-		if state, ok := v.Node(m); ok {
-			names = append(names, state.Name)
-		}
-	}
-	return names
 }

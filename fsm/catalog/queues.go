@@ -85,6 +85,17 @@ type Queue struct {
 	declaredMembers []fsm.NodeID // the preferred leader first; see View.Members
 }
 
+// MemberNames are the names of the nodes that hold the queue's replicas.
+func (q *Queue) MemberNames(v *View) []string {
+	var names []string
+	for _, m := range v.Members(q) {
+		if n, ok := v.Node(m); ok {
+			names = append(names, n.Name)
+		}
+	}
+	return names
+}
+
 // String names the queue as texts for clients do.
 func (q *Queue) String() string { return resource("queue", q.VHost, q.Name) }
 

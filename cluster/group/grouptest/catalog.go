@@ -1,6 +1,7 @@
 package grouptest
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,6 +48,28 @@ func (c *Catalog) Now() int64 { return c.Clock.Load() }
 
 // Stamp is the same as an instant.
 func (c *Catalog) Stamp() fsm.Time { return fsm.Time(c.Clock.Load()) }
+
+// Refresh has nothing to wait for.
+func (c *Catalog) Refresh(context.Context) error { return nil }
+
+// Fresh is true: there is one view.
+func (c *Catalog) Fresh() bool { return true }
+
+// Isolated is never so.
+func (c *Catalog) Isolated() string { return "" }
+
+// Converge has nobody to wait for.
+func (c *Catalog) Converge(context.Context) error { return nil }
+
+// Propose applies commands at once.
+func (c *Catalog) Propose(_ context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	return c.Apply(commands...), nil
+}
+
+// Note is Propose.
+func (c *Catalog) Note(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
+	return c.Propose(ctx, commands...)
+}
 
 // Leader is nobody: there are no replicas.
 func (c *Catalog) Leader() string { return "" }
