@@ -369,24 +369,17 @@ func (ch *channel) follow(r *request, err error) *request {
 	ch.gate.Lock()
 	defer ch.gate.Unlock()
 	if err != nil {
-		ch.passSettlements() // before the client reads why the channel ends
+		ch.settler.flushUnless(ch.end.sessionClosing) // before the client reads why the channel ends
 		ch.raise(err, r.id())
 	}
 	return ch.next()
-}
-
-// passSettlements passes on the settlements that had to wait. The gate is held.
-func (ch *channel) passSettlements() {
-	if !ch.end.sessionClosing {
-		ch.settler.flush()
-	}
 }
 
 // next performs what is queued up to the next request that blocks, and returns
 // that. If nothing is left it returns nil and clears busy. The gate is held.
 func (ch *channel) next() *request {
 	for {
-		ch.passSettlements()
+		ch.settler.flushUnless(ch.end.sessionClosing)
 		if ch.end.ignoring.Load() && ch.end.claimSession() {
 			return &request{kind: requestEnd}
 		}

@@ -320,6 +320,13 @@ func (s *settler) flush() {
 	s.waiting = s.waiting[:0]
 }
 
+// flushUnless is flush, unless the session is being closed.
+func (s *settler) flushUnless(closing bool) {
+	if !closing {
+		s.flush()
+	}
+}
+
 // clear drops the waiting settlements and their memory.
 func (s *settler) clear() { s.waiting = nil }
 
