@@ -101,7 +101,7 @@ func (x *Inspector) VerifyCatalog(ctx context.Context) api.Verification {
 // verify returns what the last attempt has found that ctx did not cut.
 func (x *Inspector) verify(ctx context.Context, of compared) api.Verification {
 	var found api.Verification
-	for ahead := uint64(0); ; ahead = max(4*ahead, of.ahead) {
+	for ahead := uint64(0); ; {
 		leader, answers := x.hashAll(ctx, of, ahead)
 		attempt, complete := api.Verification{Replicas: []api.VerifiedReplica{}}, leader != ""
 		for i, a := range answers {
@@ -116,15 +116,22 @@ func (x *Inspector) verify(ctx context.Context, of compared) api.Verification {
 		if found.Verdict == "" || ctx.Err() == nil {
 			found = attempt
 		}
-		if !beyond(answers) {
-			ahead = 0
-		}
+		ahead = nextAhead(ahead, of.ahead, answers)
 		select {
 		case <-ctx.Done():
 			return found
 		case <-time.After(leaderRetry):
 		}
 	}
+}
+
+// nextAhead is how many entries ahead the replicas meet in the next attempt. If none was beyond the entry, it may never
+// come: then they meet at the newest one again.
+func nextAhead(ahead, least uint64, answers []*peerpb.HashReply) uint64 {
+	if !beyond(answers) {
+		return 0
+	}
+	return max(4*ahead, least)
 }
 
 // verdict judges answers that are all about one entry: different as soon as two

@@ -33,3 +33,23 @@ func TestVerdict(t *testing.T) {
 		}
 	}
 }
+
+// Replicas meet ahead of the log only while it grows: what waits for entries that never come is not compared.
+func TestNextAhead(t *testing.T) {
+	passed, late := &peerpb.HashReply{Here: true, Passed: true}, &peerpb.HashReply{Here: true, Error: "late"}
+	for _, c := range []struct {
+		ahead   uint64
+		answers []*peerpb.HashReply
+		want    uint64
+	}{
+		{0, []*peerpb.HashReply{late, passed}, 4},
+		{4, []*peerpb.HashReply{passed, late}, 16},
+		{16, []*peerpb.HashReply{late, late}, 0},
+		{0, []*peerpb.HashReply{late}, 0},
+		{64, nil, 0},
+	} {
+		if got := nextAhead(c.ahead, 4, c.answers); got != c.want {
+			t.Errorf("after %d with %v: %d, want %d", c.ahead, c.answers, got, c.want)
+		}
+	}
+}
