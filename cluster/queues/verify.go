@@ -102,7 +102,7 @@ func (x *Inspector) VerifyCatalog(ctx context.Context) api.Verification {
 func (x *Inspector) verify(ctx context.Context, of compared) api.Verification {
 	var found api.Verification
 	for ahead := uint64(0); ; {
-		leader, answers := x.hashAll(ctx, of, ahead)
+		leader, end, answers := x.hashAll(ctx, of, ahead)
 		attempt, complete := api.Verification{Replicas: []api.VerifiedReplica{}}, leader != ""
 		for i, a := range answers {
 			attempt.Replicas = append(attempt.Replicas, api.VerifiedReplica{Node: of.nodes[i], StateHash: a.Hash, Error: a.Error})
@@ -116,7 +116,7 @@ func (x *Inspector) verify(ctx context.Context, of compared) api.Verification {
 		if found.Verdict == "" || ctx.Err() == nil {
 			found = attempt
 		}
-		ahead = nextAhead(ahead, of.ahead, answers)
+		ahead = nextAhead(ahead, of.ahead, end, answers)
 		select {
 		case <-ctx.Done():
 			return found
@@ -125,13 +125,17 @@ func (x *Inspector) verify(ctx context.Context, of compared) api.Verification {
 	}
 }
 
-// nextAhead is how many entries ahead the replicas meet in the next attempt. If none was beyond the entry, it may never
-// come: then they meet at the newest one again.
-func nextAhead(ahead, least uint64, answers []*peerpb.HashReply) uint64 {
-	if !beyond(answers) {
-		return 0
+// nextAhead is how many entries ahead the replicas meet in the next attempt; end was that of the log. If none was beyond
+// the entry, it came too late, or never comes: then they meet where the log gets in half the time of the attempt.
+func nextAhead(ahead, least, end uint64, answers []*peerpb.HashReply) uint64 {
+	if beyond(answers) {
+		return max(4*ahead, least)
 	}
-	return max(4*ahead, least)
+	last := end
+	for _, a := range answers {
+		last = max(last, a.Last)
+	}
+	return (last - end) / 2
 }
 
 // verdict judges answers that are all about one entry: different as soon as two
@@ -167,7 +171,7 @@ func beyond(answers []*peerpb.HashReply) bool {
 
 // hashAll asks all replicas for their states at one entry: the leader's newest one
 // or, if ahead is not 0, one that is about so many entries behind the end of its log.
-func (x *Inspector) hashAll(ctx context.Context, of compared, ahead uint64) (leader string, answers []*peerpb.HashReply) {
+func (x *Inspector) hashAll(ctx context.Context, of compared, ahead uint64) (leader string, end uint64, answers []*peerpb.HashReply) {
 	request := func(at uint64) *peerpb.HashRequest {
 		return &peerpb.HashRequest{Group: uint32(of.group), Queue: uint64(of.queue), At: at, Wait: uint64(hashWait.Milliseconds())}
 	}
@@ -180,7 +184,7 @@ func (x *Inspector) hashAll(ctx context.Context, of compared, ahead uint64) (lea
 		for i := range answers {
 			answers[i] = &peerpb.HashReply{Error: "there is no leader that answers"}
 		}
-		return "", answers
+		return "", 0, answers
 	}
 	at := first.Index
 	if ahead > 0 {
@@ -204,5 +208,5 @@ func (x *Inspector) hashAll(ctx context.Context, of compared, ahead uint64) (lea
 			a.Error = "the node has no replica of the queue"
 		}
 	}
-	return leader, answers
+	return leader, first.Last, answers
 }

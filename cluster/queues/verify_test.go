@@ -34,21 +34,24 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-// Replicas meet ahead of the log only while it grows: what waits for entries that never come is not compared.
+// Replicas meet ahead of a log while it grows, and no farther than it gets: what waits for entries that never come is
+// not compared.
 func TestNextAhead(t *testing.T) {
-	passed, late := &peerpb.HashReply{Here: true, Passed: true}, &peerpb.HashReply{Here: true, Error: "late"}
+	passed := &peerpb.HashReply{Here: true, Passed: true, Last: 107}
+	late := func(last uint64) *peerpb.HashReply { return &peerpb.HashReply{Here: true, Error: "late", Last: last} }
 	for _, c := range []struct {
 		ahead   uint64
 		answers []*peerpb.HashReply
 		want    uint64
 	}{
-		{0, []*peerpb.HashReply{late, passed}, 4},
-		{4, []*peerpb.HashReply{passed, late}, 16},
-		{16, []*peerpb.HashReply{late, late}, 0},
-		{0, []*peerpb.HashReply{late}, 0},
+		{0, []*peerpb.HashReply{late(103), passed}, 4},
+		{4, []*peerpb.HashReply{passed, late(103)}, 16},
+		{16, []*peerpb.HashReply{late(100), late(112)}, 6},
+		{16, []*peerpb.HashReply{late(100), late(100)}, 0},
+		{0, []*peerpb.HashReply{late(99)}, 0},
 		{64, nil, 0},
 	} {
-		if got := nextAhead(c.ahead, 4, c.answers); got != c.want {
+		if got := nextAhead(c.ahead, 4, 100, c.answers); got != c.want {
 			t.Errorf("after %d with %v: %d, want %d", c.ahead, c.answers, got, c.want)
 		}
 	}
