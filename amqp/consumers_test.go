@@ -7,7 +7,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
 

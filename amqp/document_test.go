@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/cmd/tidy/page"
 	"github.com/quorate/quorate/fsm"
 )
@@ -35,7 +35,7 @@ var (
 
 // sources are the files whose errors clients of AMQP see.
 var sources = []string{
-	"*.go", "wire/*.go", "../cluster/session/*.go", "../cluster/queues/*.go", "../cluster/self/*.go", "../fsm/catalog/arguments.go", "../fsm/catalog/limits.go", "../fsm/catalog/route.go",
+	"*.go", "v091/wire/*.go", "../cluster/session/*.go", "../cluster/queues/*.go", "../cluster/self/*.go", "../fsm/catalog/arguments.go", "../fsm/catalog/limits.go", "../fsm/catalog/route.go",
 	"../fsm/catalog/equivalence.go", "../fsm/catalog/exchanges.go", "../fsm/catalog/permissions.go", "../fsm/catalog/queues.go",
 }
 

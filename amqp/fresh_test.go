@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp/amqptest"
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091/wire"
 )
 
 // waiting brings a client to where its publishes wait for routes: channel 1, in

@@ -4,7 +4,7 @@ import (
 	"context"
 	"strings"
 
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
 

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/amqp"
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
 

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091/wire"
 )
 
 // maxTxPublishes bounds what a transaction may hold, besides the bounds of all memory that is held for clients.

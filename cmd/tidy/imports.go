@@ -42,7 +42,7 @@ var importRules = []importRule{
 	{tree: "fsm/fsmtest/...", project: []string{"fsm/...", "proto/..."}},
 	{tree: "fsm/...", project: []string{"fsm", "fsm/route", "fsm/pattern", "fsm/invariants", "proto/logpb"}, others: protobuf, notStd: impure},
 
-	{tree: "amqp/wire/...", project: []string{"amqp/wire/..."}, others: none},
+	{tree: "amqp/v091/wire/...", project: []string{"amqp/v091/wire/..."}, others: none},
 	{tree: "amqp/...", project: []string{"amqp/...", "fsm", "fsm/invariants", "proto/logpb"}},
 
 	{tree: "cluster/worker/...", project: none},

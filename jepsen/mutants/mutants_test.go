@@ -38,7 +38,7 @@ var further = map[string][]Run{
 	"fsm/catalog":        {{Package: "cluster/session"}, {Package: "cluster"}},
 	"fsm/route":          {{Package: "fsm/catalog"}},
 	"amqp":               {{Package: "jepsen/conform"}, {Package: "jepsen/attack"}},
-	"amqp/wire":          {{Package: "amqp"}, {Package: "jepsen/attack"}},
+	"amqp/v091/wire":          {{Package: "amqp"}, {Package: "jepsen/attack"}},
 	"cluster/session":    {{Package: "cluster"}, {Package: "jepsen/conform"}},
 	"cluster/queues":     {{Package: "cluster/session"}, {Package: "cluster"}, {Package: "jepsen/conform"}},
 	"cluster/failure":    {{Package: "cluster"}, {Package: "jepsen"}},

@@ -17,7 +17,7 @@ func TestGeneratedFileIsFresh(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(have, want) {
-		t.Errorf("%s is stale: run go generate ./amqp/wire", output)
+		t.Errorf("%s is stale: run go generate ./amqp/v091/wire", output)
 	}
 }
 
