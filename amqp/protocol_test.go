@@ -19,6 +19,9 @@ import (
 	"github.com/quorate/quorate/fsm"
 )
 
+// held is what a connection of lines holds, in bytes.
+const held = 1 << 20
+
 // lines is a protocol whose frames are lines of text.
 type lines struct {
 	header  amqp.Header
@@ -96,6 +99,7 @@ func (t *talk) Heartbeat(dst []byte) []byte { return append(dst, "beat\n"...) }
 func (t *talk) Flushed()                    {}
 
 func (t *talk) Run() error {
+	t.part.Add(held)
 	for {
 		line, err := t.in.ReadString('\n')
 		if err != nil {
@@ -144,8 +148,12 @@ func (t *talk) AwaitClose()            { _, _ = t.in.ReadString('\n') }
 func (t *talk) FinishClose()           { t.end("closed") }
 func (t *talk) Shut()                  {}
 func (t *talk) Leave() []amqp.Session  { return []amqp.Session{t.session} }
-func (t *talk) Vacate(clean bool)      { t.part.Close(clean) }
 func (t *talk) Parts() []*amqp.Account { return []*amqp.Account{t.part} }
+
+func (t *talk) Vacate(clean bool) {
+	t.part.Add(-held)
+	t.part.Close(clean)
+}
 
 // stage is a server of two such protocols, in virtual time.
 type stage struct {
@@ -245,14 +253,32 @@ func TestProtocolEnds(t *testing.T) {
 		if !slices.Equal(protocols, []string{"lines1"}) {
 			t.Errorf("listed are %q", protocols)
 		}
-		r.server.CloseConnections("enough")
-		if line, err := in.ReadString('\n'); line != "close: enough\n" {
-			t.Errorf("forced: %q, %v", line, err)
+		if n := r.server.Held(); n != held {
+			t.Errorf("%d bytes are held", n)
 		}
-		_, _ = io.WriteString(conn, "yes\n")
-		if rest, err := io.ReadAll(in); len(rest) > 0 || err != nil {
-			t.Errorf("then %q, %v", rest, err)
+		name := r.server.Connections()[0].Name
+		for why, end := range map[string]func(why string){
+			"enough":  r.server.CloseConnections,
+			"go":      func(why string) { r.server.CloseConnection(name, why) },
+			"for now": func(why string) { r.server.Suspend(context.Background(), why) },
+		} {
+			go end(why)
+			if line, err := in.ReadString('\n'); line != "close: "+why+"\n" {
+				t.Errorf("forced: %q, %v", line, err)
+			}
+			_, _ = io.WriteString(conn, "yes\n")
+			if rest, err := io.ReadAll(in); len(rest) > 0 || err != nil {
+				t.Errorf("then %q, %v", rest, err)
+			}
+			synctest.Wait()
+			r.server.Resume()
+			conn = r.connect("LINES  2" + loginLine)
+			in.Reset(conn)
+			if beat, err := in.ReadString('\n'); beat != "beat\n" {
+				t.Errorf("heartbeat: %q, %v", beat, err)
+			}
 		}
+		conn.Close()
 		synctest.Wait()
 		if n := r.server.Held(); n != 0 {
 			t.Errorf("%d bytes are held for nobody", n)
