@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -64,7 +65,7 @@ func (s *Snapshot) heldHandles() []uint32 {
 		}
 	}
 	slices.SortFunc(handles, func(a, b uint32) int {
-		return compare(s.messages.records.At(int(a)).seq, s.messages.records.At(int(b)).seq)
+		return cmp.Compare(s.messages.records.At(int(a)).seq, s.messages.records.At(int(b)).seq)
 	})
 	return handles
 }

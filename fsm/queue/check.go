@@ -217,7 +217,7 @@ func describeCounts(b *strings.Builder, st Stats, purged Count) {
 
 // describe writes what is on its way back, one line a holder.
 func (rs *returnings) describe(b *strings.Builder) {
-	for _, r := range rs.all() {
+	for r := range rs.all() {
 		fmt.Fprintf(b, "returning %d of %s:%d", r.held.Len(), sessionText(r.of.Session), r.of.Number)
 		switch {
 		case r.order != 0:

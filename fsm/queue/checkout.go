@@ -325,7 +325,7 @@ func (m *Machine) holders() iter.Seq2[fsm.ConsumerID, *held] {
 				return
 			}
 		}
-		for _, r := range m.returnings.all() {
+		for r := range m.returnings.all() {
 			if !yield(r.of, &r.held) {
 				return
 			}
@@ -385,13 +385,13 @@ func (m *Machine) restoredHolder(no uint64) (into *held, c *consumer) {
 
 // checkDeliveries checks what is held and what is on its way back.
 func (m *Machine) checkDeliveries(k *checker) {
-	for at, r := range m.returnings.all() {
+	for r := range m.returnings.all() {
 		if r.held.Len() == 0 {
 			k.fail("nothing of %v is on its way", r.of)
 			return
 		}
 		m.checkHeld(k, r.of, ^uint64(0), &r.held, nil)
-		k.that(at == m.returnings.key(r) && m.consumers.passed(r.order) && (r.order != 0 || r.outcome == 0 && r.due == 0) && r.due >= 0, "what %v held is on its way in the wrong place", r.of)
+		k.that(m.returnings.at(r) == r && m.consumers.passed(r.order) && (r.order != 0 || r.outcome == 0 && r.due == 0) && r.due >= 0, "what %v held is on its way in the wrong place", r.of)
 	}
 	for c := range m.consumers.from(0) {
 		m.checkHeld(k, c.id, c.next, &c.held, c.late)

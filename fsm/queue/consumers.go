@@ -701,12 +701,12 @@ func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 	}
 	cs.scratch.steps += cs.short.list.Len()
 	var told []*consumer
-	for _, p := range cs.short.list.All() {
+	for c := range cs.short.list.Values(key{}) {
 		if now {
-			cs.services.passOver((*p).least)
+			cs.services.passOver(c.least)
 		}
-		if !now || cs.canServeTo(*p) {
-			told = append(told, *p)
+		if !now || cs.canServeTo(c) {
+			told = append(told, c)
 		}
 	}
 	for _, c := range told {

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -171,7 +172,7 @@ func (c *consumer) check(k *checker) {
 		k.that(c.finished == (c.cancelled && c.held.Len() == 0) && (!c.finished || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
 		k.that(c.held.Len() <= maxCredit, "consumer %v holds %d", c.id, c.held.Len())
 	}
-	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
+	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) }) &&
 		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
 	n := len(c.lockLost)
 	k.that(slices.IsSorted(c.lockLost) && n <= lostLocks && (n == 0 || c.lockLost[n-1] < c.next), "consumer %v: lost locks", c.id)
@@ -188,8 +189,7 @@ func (cs *consumers) checkService(k *checker) {
 		k.that(c.listed == lacks || c.session.life.over, "consumer %v: listed as short %v", c.id, c.listed)
 		if c.listed {
 			listed++
-			p := cs.short.list.Get(key{At: fsm.Time(c.registered)})
-			k.that(p != nil && *p == c, "consumer %v is not among those that are short", c.id)
+			k.that(cs.short.list.Value(key{At: fsm.Time(c.registered)}) == c, "consumer %v is not among those that are short", c.id)
 		}
 		cs.checkServed(k, c)
 		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -204,8 +205,8 @@ func (ts *groupTakers) unclaim(t *groupTaker) {
 // messages; nil: there is none.
 func (ts *groupTakers) claimant(id string) *groupTaker {
 	if all := ts.claims[id]; all != nil {
-		_, t := all.First()
-		return *t
+		_, t, _ := all.Peek()
+		return t
 	}
 	return nil
 }
@@ -237,10 +238,7 @@ func (ts *groupTakers) add(c *consumer, turn uint64) *groupTaker {
 
 // of returns the record of c; nil: it has none.
 func (ts *groupTakers) of(c *consumer) *groupTaker {
-	if p := ts.all.Get(key{Seq: c.registered}); p != nil {
-		return *p
-	}
-	return nil
+	return ts.all.Value(key{Seq: c.registered})
 }
 
 // generally reports whether c may be handed messages that are of no group.
@@ -274,13 +272,10 @@ func (ts *groupTakers) claimed() bool { return ts.named > 0 }
 
 // heldBy returns the groups that c holds, in the order in which it got them.
 func (ts *groupTakers) heldBy(c *consumer) []*group {
-	var all []*group
 	if t := ts.of(c); t != nil {
-		for _, p := range t.holds.All() {
-			all = append(all, *p)
-		}
+		return slices.Collect(t.holds.Values(key{}))
 	}
-	return all
+	return nil
 }
 
 // holdsAny reports whether c holds a group.
@@ -314,13 +309,13 @@ func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
 // consumer must be known here.
 func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 	taking, owing, named, claims, wanting := 0, 0, 0, 0, 0
-	for at, p := range ts.all.All() {
-		t := *p
-		k.that(at.Seq == t.c.registered && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
+	for t := range ts.all.Values(key{}) {
+		at := key{Seq: t.c.registered}
+		k.that(ts.of(t.c) == t && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
 		k.that(t.going == t.c.cancelled && (!t.going || t.only == ""), "consumer %v still takes groups", t.c.id)
 		k.that(t.c.session.life.over || t.wants == (!t.c.isGets() && k.m.consumers.served(t.c) && t.c.credit() > 0), "consumer %v wants messages: %v", t.c.id, t.wants)
 		k.that(t.taking == (t.wants && t.only == "" && t.holds.Len() < t.max), "consumer %v takes groups: %v", t.c.id, t.taking)
-		first, _, _ := firstOf(&t.waiting)
+		first, _, _ := t.waiting.Peek()
 		k.that(t.owed == 0 && (first.Seq == 0 || !t.wants) || t.owed == first.Seq && t.wants, "consumer %v waits for %d", t.c.id, t.owed)
 		held -= t.holds.Len()
 		if t.wants {
@@ -399,7 +394,7 @@ func (m *Machine) regroup(kept []checkout) []checkout {
 		run = append(run, held)
 		return true
 	})
-	slices.SortFunc(run, func(a, b checkout) int { return compare(a.seq, b.seq) })
+	slices.SortFunc(run, func(a, b checkout) int { return cmp.Compare(a.seq, b.seq) })
 	for _, held := range slices.Backward(run) {
 		m.messages.putAfter(0, held.handle, Grouped)
 	}

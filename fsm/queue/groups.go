@@ -53,6 +53,9 @@ type groups struct {
 	touched   []*group // groups that settle must check
 }
 
+// byID orders groups by their ids.
+func byID(a, b *group) int { return cmp.Compare(a.id, b.id) }
+
 // inGroup is a message in the order of its group.
 type inGroup struct {
 	h     uint32
@@ -265,17 +268,12 @@ func (gs *groups) refresh(c *consumer, wants bool) {
 // one with the oldest first message, among those whose holder wants messages and
 // those that a consumer can take.
 func (gs *groups) nextServed() (g *group, t *groupTaker) {
-	if gs.takers.owing.Len() > 0 {
-		_, p := gs.takers.owing.First()
-		t = *p
-		_, q := t.waiting.First()
-		g = *q
+	if _, t, _ = gs.takers.owing.Peek(); t != nil {
+		_, g, _ = t.waiting.Peek()
 	}
-	if gs.free.Len() > 0 && gs.takers.free.Len() > 0 {
-		if at, p := gs.free.First(); g == nil || at.Seq < g.listed {
-			_, q := gs.takers.free.First()
-			return *p, *q
-		}
+	_, taker, _ := gs.takers.free.Peek()
+	if _, free, ok := gs.free.Peek(); ok && taker != nil && (g == nil || free.listed < g.listed) {
+		return free, taker
 	}
 	return g, t
 }
@@ -299,7 +297,7 @@ func (gs *groups) nextFor(c *consumer) (g *group) {
 		}
 	}
 	if t != nil {
-		if _, o, ok := firstOf(&t.waiting); ok {
+		if _, o, ok := t.waiting.Peek(); ok {
 			older(o)
 		}
 		if o := gs.byID[t.only]; o != nil && o.purges == gs.purges && o.listed != 0 && o.to == nil {
@@ -307,7 +305,7 @@ func (gs *groups) nextFor(c *consumer) (g *group) {
 		}
 	}
 	if t == nil || t.mayTake() {
-		if _, o, ok := firstOf(&gs.free); ok {
+		if _, o, ok := gs.free.Peek(); ok {
 			older(o)
 		}
 	}
@@ -432,7 +430,7 @@ func (gs *groups) settle() {
 // settleTouched is settle for a queue where a group has changed.
 func (gs *groups) settleTouched() {
 	if len(gs.touched) > 1 {
-		slices.SortFunc(gs.touched, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
+		slices.SortFunc(gs.touched, byID)
 	}
 	for i := 0; i < len(gs.touched); i++ {
 		g := gs.touched[i]
@@ -489,8 +487,7 @@ func (gs *groups) purge() {
 	gs.order.Clear()
 	gs.ages.Clear()
 	gs.free.Clear()
-	for _, p := range gs.takers.all.All() {
-		t := *p
+	for t := range gs.takers.all.Values(key{}) {
 		t.waiting.Clear()
 		gs.takers.owe(t)
 	}
@@ -501,9 +498,9 @@ func (gs *groups) purge() {
 	}
 	gs.byID = map[string]*group{}
 	all := slices.Collect(gs.ending())
-	for _, p := range gs.kept.All() { // settle goes by ids
-		gs.byID[(*p).id] = *p
-		all = append(all, *p)
+	for g := range gs.kept.Values(key{}) { // settle goes by ids
+		gs.byID[g.id] = g
+		all = append(all, g)
 	}
 	for _, g := range all {
 		gs.scratch.steps++
@@ -524,12 +521,7 @@ func (gs *groups) swept(g *group) {
 // keptByID returns the groups that are held, have a state, or have something out, by
 // id. Their order in kept differs from replica to replica.
 func (gs *groups) keptByID() []*group {
-	all := make([]*group, 0, gs.kept.Len())
-	for _, p := range gs.kept.All() {
-		all = append(all, *p)
-	}
-	slices.SortFunc(all, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
-	return all
+	return slices.SortedFunc(gs.kept.Values(key{}), byID)
 }
 
 // protect counts messages of g that are due and do not expire, since it is held.
@@ -537,7 +529,7 @@ func (gs *groups) protect(g *group, n int) { g.protected += n }
 
 // oldest returns the oldest message that is ready and of a group; 0: there is none.
 func (gs *groups) oldest() uint32 {
-	_, h, _ := firstOf(&gs.ages)
+	_, h, _ := gs.ages.Peek()
 	return h
 }
 
@@ -687,14 +679,14 @@ func (gs *groups) renew(c *consumer, rest *held, lock fsm.Millis) {
 // nextEnds returns when the first hold ends, on the clock of held messages, and when
 // the first state does; 0: none does.
 func (gs *groups) nextEnds() (hold, state fsm.Time) {
-	first, _, _ := firstOf(&gs.ends)
-	k, _, _ := firstOf(&gs.states)
+	first, _, _ := gs.ends.Peek()
+	k, _, _ := gs.states.Peek()
 	return first.At, k.At
 }
 
 // overdue returns a group whose hold has ended; nil: there is none.
 func (gs *groups) overdue() *group {
-	if k, g, ok := firstOf(&gs.ends); ok && gs.clock.heldUntil(k.At) <= gs.clock.now() {
+	if k, g, ok := gs.ends.Peek(); ok && gs.clock.heldUntil(k.At) <= gs.clock.now() {
 		return g
 	}
 	return nil
@@ -743,7 +735,7 @@ func (gs *groups) mark(g *group) {
 // doomed returns a message that is to die because its group has ended; 0: there is
 // none. The order is that of the groups, then of the messages.
 func (gs *groups) doomed() uint32 {
-	if _, g, ok := firstOf(&gs.dying); ok {
+	if _, g, ok := gs.dying.Peek(); ok {
 		return gs.first(g)
 	}
 	return 0

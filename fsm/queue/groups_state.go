@@ -78,8 +78,7 @@ func (gs *groups) endedOnes() map[*group]uint32 {
 // that of a consumer by age.
 func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	h.NextGroupOrder = gs.next
-	for _, p := range gs.kept.All() {
-		g := *p
+	for g := range gs.kept.Values(key{}) {
 		if g.hold == nil && g.state == "" || g.left() {
 			continue
 		}
@@ -92,8 +91,7 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	for g := range gs.ending() {
 		h.EndedGroups = append(h.EndedGroups, g.id)
 	}
-	for _, p := range gs.takers.all.All() {
-		t := *p
+	for t := range gs.takers.all.Values(key{}) {
 		h.GroupTakers = append(h.GroupTakers, &logpb.GroupTakerState{Consumer: uint32(position(t.c)), Max: uint32(t.max), Id: t.only, Turn: t.turn, Review: t.review})
 	}
 }
@@ -184,8 +182,7 @@ func (gs *groups) restoreOut(g *group, c *consumer, id uint64) *group {
 
 // restored ends a restore: nothing has changed since settle ran.
 func (gs *groups) restored() {
-	for _, p := range gs.kept.All() {
-		g := *p
+	for g := range gs.kept.Values(key{}) {
 		g.idle = g.rests()
 	}
 	for _, g := range gs.touched {
@@ -195,24 +192,11 @@ func (gs *groups) restored() {
 }
 
 // ending iterates over the groups that end, in their order.
-func (gs *groups) ending() iter.Seq[*group] {
-	return func(yield func(*group) bool) {
-		for _, p := range gs.ended.All() {
-			if !yield(*p) {
-				return
-			}
-		}
-	}
-}
+func (gs *groups) ending() iter.Seq[*group] { return gs.ended.Values(key{}) }
 
 // endedAt returns the n-th group that ends, from 1; nil: there is none. Requires: the
 // groups were restored, so that they are numbered from 1.
-func (gs *groups) endedAt(n uint32) *group {
-	if p := gs.ended.Get(key{Seq: uint64(n)}); p != nil {
-		return *p
-	}
-	return nil
-}
+func (gs *groups) endedAt(n uint32) *group { return gs.ended.Value(key{Seq: uint64(n)}) }
 
 // foundGroup is what a check has found of one group.
 type foundGroup struct {
@@ -242,7 +226,7 @@ func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 		if f.head == 0 || x.seq < f.head {
 			f.head, f.ready = x.seq, x.place == Grouped
 		}
-		if o := k.m.groups.ordered(g, x.seq); o == nil || o.h != h || o.ready != (x.place == Grouped) {
+		if k.m.groups.ordered(g, x.seq) != (inGroup{h, x.place == Grouped}) {
 			k.fail("message %d is not in the order of its group", x.seq)
 		}
 		if x.place == Grouped {
@@ -256,16 +240,10 @@ func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 	}
 }
 
-// ordered returns the entry of message seq in the order of g; nil: there is none.
-func (gs *groups) ordered(g *group, seq uint64) *inGroup { return gs.order.Get(gs.place(g, seq)) }
-
-// aged returns the message that is ready under a number; 0: there is none.
-func (gs *groups) aged(seq uint64) uint32 {
-	if p := gs.ages.Get(key{Seq: seq}); p != nil {
-		return *p
-	}
-	return 0
-}
+// ordered returns the entry of message seq in the order of g, and aged the message that
+// is ready under a number; zero: there is none.
+func (gs *groups) ordered(g *group, seq uint64) inGroup { return gs.order.Value(gs.place(g, seq)) }
+func (gs *groups) aged(seq uint64) uint32               { return gs.ages.Value(key{Seq: seq}) }
 
 // check checks the groups, after all messages have been found.
 func (gs *groups) check(k *checker) {
@@ -277,9 +255,10 @@ func (gs *groups) check(k *checker) {
 	size := uint64(0)
 	var all []*group
 	dying := 0
-	for at, p := range gs.ended.All() {
-		k.that(at.Seq == (*p).endNo && (*p).ended && ((*p).counted(gs.purges).members > 0) == (gs.dying.Get(at) != nil), "group %q ends wrongly", (*p).id)
-		if all = append(all, *p); (*p).counted(gs.purges).members > 0 {
+	for g := range gs.ending() {
+		at, some := key{Seq: g.endNo}, g.counted(gs.purges).members > 0
+		k.that(gs.ended.Value(at) == g && g.ended && some == (gs.dying.Get(at) != nil), "group %q ends wrongly", g.id)
+		if all = append(all, g); some {
 			dying++
 		}
 	}
@@ -339,8 +318,7 @@ func (g *group) counted(purges uint64) foundGroup {
 // checkHold checks the hold of g, and returns how many entries of ends it has.
 func (gs *groups) checkHold(k *checker, g *group) int {
 	h, leaves := g.hold, g.left()
-	p := h.of.holds.Get(key{Seq: h.order})
-	k.that(!g.ended && (leaves || p != nil && *p == g) && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
+	k.that(!g.ended && (leaves || h.of.holds.Value(key{Seq: h.order}) == g) && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
 	k.that(leaves || gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
 	k.that(leaves || g.reviewed() || !h.of.passes() || g.out > 0 || g.counted(gs.purges).purged > 0, "group %q is held for nothing", g.id)
 	if h.end() == 0 {
@@ -371,8 +349,7 @@ func (gs *groups) checkListed(k *checker, g *group) (free bool) {
 	if g.to != nil {
 		in = &g.to.waiting
 	}
-	p := in.Get(key{Seq: g.listed})
-	k.that(p != nil && *p == g, "group %q is not served", g.id)
+	k.that(in.Value(key{Seq: g.listed}) == g, "group %q is not served", g.id)
 	return g.to == nil
 }
 
@@ -390,7 +367,7 @@ func GroupsOf(m *Machine) Groups { return Groups{m.groups.groups, m.messages} }
 func (v Groups) After(after string, limit int) []Group {
 	var some []*group
 	cut := func() {
-		slices.SortFunc(some, func(a, b *group) int { return strings.Compare(a.id, b.id) })
+		slices.SortFunc(some, byID)
 		some = some[:min(len(some), limit)]
 	}
 	for id, g := range v.all.byID { // det: sorted below

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 	"sort"
@@ -209,7 +210,7 @@ func (l *labels) expect(seq uint64, messageID, correlationID string) {
 // restore stores what is coming. Two labels of one number leave one: Check finds
 // that the snapshot is damaged.
 func (l *labels) restore() {
-	slices.SortFunc(l.coming, func(a, b label) int { return compare(a.seq, b.seq) })
+	slices.SortFunc(l.coming, func(a, b label) int { return cmp.Compare(a.seq, b.seq) })
 	for i, c := range l.coming {
 		if i == 0 || c.seq != l.coming[i-1].seq {
 			l.add(c.seq, c.messageID, c.correlationID)

@@ -74,8 +74,8 @@ func (g *group) reviewed() bool {
 
 // reviewAll begins the review of what is held. O(consumers).
 func (ls *leavings) reviewAll() {
-	for _, t := range ls.takers.all.All() {
-		ls.review(*t)
+	for t := range ls.takers.all.Values(key{}) {
+		ls.review(t)
 	}
 }
 
@@ -97,8 +97,7 @@ func (ls *leavings) reviewing() bool { return ls.reviews.Len() > 0 }
 func (ls *leavings) goOnReviewing(n int) (done int) {
 	for ; done < n && ls.reviewing(); done++ {
 		ls.scratch.steps++
-		_, p := ls.reviews.First()
-		t := *p
+		_, t, _ := ls.reviews.Peek()
 		if g := t.reviewNext(); g != nil {
 			t.review = g.hold.order + 1
 			ls.settleHold(g)
@@ -112,8 +111,8 @@ func (ls *leavings) goOnReviewing(n int) (done int) {
 
 // reviewNext returns the group whose hold is reviewed next; nil: there is none.
 func (t *groupTaker) reviewNext() *group {
-	for _, g := range t.holds.From(key{Seq: t.review}) {
-		return *g
+	for g := range t.holds.Values(key{Seq: t.review}) {
+		return g
 	}
 	return nil
 }
@@ -192,9 +191,9 @@ func (ls *leavings) disown(c *consumer) {
 
 // nextLeft returns the group whose hold ends next, as it was asked for. Requires: anyLeft.
 func (ls *leavings) nextLeft() (*group, *leaving) {
-	_, l := ls.order.First()
-	_, g := (*l).holds.First()
-	return *g, *l
+	_, l, _ := ls.order.Peek()
+	_, g, _ := l.holds.Peek()
+	return g, l
 }
 
 // endNext ends the next hold. Requires: anyLeft.
@@ -238,10 +237,9 @@ func (ls *leavings) save(h *logpb.QueueSnapshot, cs *consumers, d *detached) {
 	for c := range d.list() {
 		detached[c] = uint32(cs.len() + len(detached))
 	}
-	for _, p := range ls.order.All() {
-		l := *p
-		_, first := l.holds.First()
-		c := (*first).hold.of.c
+	for l := range ls.order.Values(key{}) {
+		_, first, _ := l.holds.Peek()
+		c := first.hold.of.c
 		holder, ok := detached[c]
 		switch {
 		case c.session != nil:
@@ -249,8 +247,8 @@ func (ls *leavings) save(h *logpb.QueueSnapshot, cs *consumers, d *detached) {
 		case !ok:
 			holder = math.MaxUint32
 		}
-		for _, g := range l.holds.All() {
-			st := (*g).save()
+		for g := range l.holds.Values(key{}) {
+			st := g.save()
 			st.Holder, st.Leaving = holder, l.stored()
 			h.Groups = append(h.Groups, st)
 		}
@@ -268,9 +266,9 @@ func (ls *leavings) restore(h *logpb.QueueSnapshot, cs *consumers, detached []*c
 	if err := ls.groups.restore(h, cs.len(), cs.at); err != nil {
 		return err
 	}
-	for at, t := range ls.takers.all.All() {
-		if (*t).review != 0 {
-			ls.reviews.Put(at, *t)
+	for t := range ls.takers.all.Values(key{}) {
+		if t.review != 0 {
+			ls.reviews.Put(key{Seq: t.c.registered}, t)
 		}
 	}
 	takers, all := map[*consumer]*groupTaker{}, map[leavingKey]*leaving{}
@@ -321,19 +319,19 @@ func (ls *leavings) check(k *checker) {
 	n := 0
 	for at, p := range ls.order.All() {
 		l := *p
-		first, _, ok := firstOf(&l.holds)
+		first, _, ok := l.holds.Peek()
 		k.that(ok && first == at && (l.back || !l.lost), "holds end at the wrong place")
-		for order, g := range l.holds.All() {
-			k.that((*g).left() && (*g).hold.order == order.Seq, "the hold of group %q does not end", (*g).id)
+		for g := range l.holds.Values(key{}) {
+			k.that(g.left() && l.holds.Value(key{Seq: g.hold.order}) == g, "the hold of group %q does not end", g.id)
 		}
 		n += l.holds.Len()
 	}
 	k.that(n == ls.count && n == k.left, "%d holds end, of %d and %d", n, ls.count, k.left)
 	reviews := 0
-	for at, t := range ls.takers.all.All() {
-		if (*t).review != 0 {
+	for t := range ls.takers.all.Values(key{}) {
+		if t.review != 0 {
 			reviews++
-			k.that(ls.reviews.Get(at) != nil, "what %v holds is never reviewed", (*t).c.id)
+			k.that(ls.reviews.Value(key{Seq: t.c.registered}) == t, "what %v holds is never reviewed", t.c.id)
 		}
 	}
 	k.that(reviews == ls.reviews.Len(), "the holds of %d consumers are under review, of %d", ls.reviews.Len(), reviews)

@@ -224,13 +224,13 @@ func (ds *deadlines) release(g *grip, seq uint64) {
 // over returns the delivery whose time was over first; false: there is none. locked:
 // it is its lock that has ended.
 func (ds *deadlines) over() (of holding, seq uint64, locked, ok bool) {
-	k, of, ok := firstOf(&ds.due)
+	k, of, ok := ds.due.Peek()
 	return of, k.Seq &^ atTimeout, k.Seq&atTimeout == 0, ok && ds.clock.heldUntil(k.At) <= ds.clock.now()
 }
 
 // next is when the first delivery ends by itself, and why; 0: none does.
 func (ds *deadlines) next() (fsm.Time, Due) {
-	k, _, _ := firstOf(&ds.due)
+	k, _, _ := ds.due.Peek()
 	if k.Seq&atTimeout != 0 {
 		return ds.clock.heldUntil(k.At), TimeoutDue
 	}
@@ -432,7 +432,7 @@ func (d *detached) has(c *consumer) bool { return c.detachedUntil != 0 }
 
 // over returns the first one whose time is over; nil: there is none.
 func (d *detached) over() *consumer {
-	if at, c, ok := firstOf(&d.all); ok && d.clock.heldUntil(at.At) <= d.clock.now() {
+	if at, c, ok := d.all.Peek(); ok && d.clock.heldUntil(at.At) <= d.clock.now() {
 		return c
 	}
 	return nil
@@ -440,16 +440,16 @@ func (d *detached) over() *consumer {
 
 // nextEnd is when the time of the first one is over; 0: there is none.
 func (d *detached) nextEnd() fsm.Time {
-	at, _, _ := firstOf(&d.all)
+	at, _, _ := d.all.Peek()
 	return d.clock.heldUntil(at.At)
 }
 
 // list iterates over all of them. None may come or go meanwhile.
-func (d *detached) list() iter.Seq[*consumer] { return valuesOf(d.all.All()) }
+func (d *detached) list() iter.Seq[*consumer] { return d.all.Values(key{}) }
 
 // from iterates over those with a position of at least n in the order of age,
 // which is that of all consumers.
-func (d *detached) from(n uint64) iter.Seq[*consumer] { return valuesOf(d.byAge.From(key{Seq: n})) }
+func (d *detached) from(n uint64) iter.Seq[*consumer] { return d.byAge.Values(key{Seq: n}) }
 
 // describe writes one line for each of them.
 func (d *detached) describe(b *strings.Builder) {

@@ -242,10 +242,7 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 	if id != "" {
 		return ms.named[id]
 	}
-	if h := ms.numbers.Get(key{Seq: seq}); h != nil {
-		return *h
-	}
-	return 0
+	return ms.numbers.Value(key{Seq: seq})
 }
 
 // put appends message h, which is in no place, to the list of a place. The

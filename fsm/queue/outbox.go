@@ -271,8 +271,7 @@ func (o *outbox) checkWaiting(k *checker) {
 		e := o.messages.extra(h)
 		k.that(e.letter > 0 && e.letter < o.next && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
 			"letter %d does not wait", e.letter)
-		p := o.waiting.Get(key{Seq: e.letter})
-		k.that(p != nil && *p == h, "letter %d is not found", e.letter)
+		k.that(o.waiting.Value(key{Seq: e.letter}) == h, "letter %d is not found", e.letter)
 		n++
 	}
 	k.that(o.waiting.Len() == n, "%d letters wait, of %d", o.waiting.Len(), n)
@@ -439,11 +438,10 @@ func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for _, route := range cmd.Routes {
-		p := o.waiting.Get(key{Seq: route.GetLetter()})
-		if p == nil {
+		h := o.waiting.Value(key{Seq: route.GetLetter()})
+		if h == 0 {
 			break
 		}
-		h := *p
 		o.waiting.Remove(key{Seq: route.GetLetter()})
 		o.recount(h, Waiting, Outbox)
 		o.messages.remove(h)

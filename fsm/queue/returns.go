@@ -440,32 +440,27 @@ func (rs *returnings) some() bool { return rs.order.Len() > 0 }
 
 // first returns what is processed next. Requires: some.
 func (rs *returnings) first() (key, *returning) {
-	k, r := rs.order.First()
-	return k, *r
+	k, r, _ := rs.order.Peek()
+	return k, r
 }
 
 // settling reports whether a settlement is unfinished.
 func (rs *returnings) settling() bool {
-	k, _, ok := firstOf(&rs.order)
+	k, _, ok := rs.order.Peek()
 	return ok && k.At == 0
 }
 
 // all iterates over it, in the order in which it returns. Nothing of it may change
 // meanwhile.
-func (rs *returnings) all() iter.Seq2[key, *returning] {
-	return func(yield func(key, *returning) bool) {
-		for k, r := range rs.order.All() {
-			if !yield(k, *r) {
-				return
-			}
-		}
-	}
-}
+func (rs *returnings) all() iter.Seq[*returning] { return rs.order.Values(key{}) }
+
+// at returns what is at the position of r.
+func (rs *returnings) at(r *returning) *returning { return rs.order.Value(rs.key(r)) }
 
 // save writes its section of a snapshot's head. The messages follow those that
 // consumers hold, see capture.
 func (rs *returnings) save(h *logpb.QueueSnapshot) {
-	for _, r := range rs.all() {
+	for r := range rs.all() {
 		st := &logpb.ReturningState{
 			Session: r.of.Session.Proto(), Consumer: r.of.Number, Tag: r.tag, Order: r.order, Outcome: uint32(r.outcome), Failed: r.failed,
 			DueAt: int64(r.due), Group: r.group,
@@ -509,7 +504,7 @@ func (rs *returnings) restoring(no uint64) (into *held, c *consumer) {
 // after all of them.
 func (rs *returnings) restored() error {
 	for _, r := range rs.coming {
-		if r.held.Len() == 0 || rs.order.Get(rs.key(r)) != nil {
+		if r.held.Len() == 0 || rs.at(r) != nil {
 			return fmt.Errorf("%w: nothing of a consumer is on its way", ErrSnapshot)
 		}
 		rs.add(r)
@@ -638,8 +633,8 @@ func (m *Machine) endDown(n int) (done int) {
 	for done < n && m.sessions.isEnding() {
 		l := m.sessions.firstDown()
 		for done < n && l.sessions.Len() > 0 {
-			_, s := l.sessions.First()
-			done += m.endSession(*s, n-done)
+			_, s, _ := l.sessions.Peek()
+			done += m.endSession(s, n-done)
 		}
 	}
 	if done > 0 {

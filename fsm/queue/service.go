@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -66,9 +67,7 @@ func (v *service) any() bool { return v.n > 0 }
 // levels). It is in no ring yet.
 func (v *service) join(c *consumer) {
 	at := levelKey(c.priority)
-	if l := v.levels.Get(at); l != nil {
-		c.level = *l
-	} else {
+	if c.level = v.levels.Value(at); c.level == nil {
 		c.level = &level{of: v, priority: c.priority}
 		v.levels.Put(at, c.level)
 	}
@@ -147,8 +146,8 @@ func (v *service) next() *consumer {
 
 // order calls f for the consumers in rings, in the order of service.
 func (v *service) order(f func(*consumer)) {
-	for _, p := range v.levels.All() {
-		for c := (*p).first; c != nil; c = c.nextRing {
+	for l := range v.levels.Values(levelKey(math.MaxInt32)) {
+		for c := l.first; c != nil; c = c.nextRing {
 			f(c)
 		}
 	}

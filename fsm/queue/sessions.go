@@ -78,12 +78,10 @@ func (ss *sessions) get(id fsm.SessionID) *session {
 // set.
 func (ss *sessions) add(s *session) {
 	of := Boot{s.id.Node, s.id.Boot}
-	l := ss.lives.Get(of.key())
-	if l == nil {
-		ss.lives.Put(of.key(), &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)})
-		l = ss.lives.Get(of.key())
+	if s.life = ss.lives.Value(of.key()); s.life == nil {
+		s.life = &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)}
+		ss.lives.Put(of.key(), s.life)
 	}
-	s.life = *l
 	if s.life.over {
 		ss.ending++
 	}
@@ -133,13 +131,13 @@ func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 	}
 	ss.down[i].Boot = max(ss.down[i].Boot, boot)
 	ss.suspected = slices.DeleteFunc(ss.suspected, func(x suspicion) bool { return x.of.Node == node && x.of.Boot <= boot })
-	for k, l := range ss.lives.From(Boot{Node: node}.key()) {
-		if k.At != fsm.Time(node) || k.Seq > ss.down[i].Boot {
+	for l := range ss.lives.Values(Boot{Node: node}.key()) {
+		if l.of.Node != node || l.of.Boot > ss.down[i].Boot {
 			break
 		}
-		if !(*l).over {
-			(*l).over, (*l).suspected, some = true, false, true
-			ss.ending += (*l).sessions.Len()
+		if !l.over {
+			l.over, l.suspected, some = true, false, true
+			ss.ending += l.sessions.Len()
 		}
 	}
 	ss.recent = nil
@@ -211,9 +209,9 @@ func (ss *sessions) remember(id fsm.SessionID) {
 // is that of SessionID.Compare, and that of a snapshot.
 func (ss *sessions) all() iter.Seq[*session] {
 	return func(yield func(*session) bool) {
-		for _, l := range ss.lives.All() {
-			for _, s := range (*l).sessions.All() {
-				if !yield(*s) {
+		for l := range ss.lives.Values(key{}) {
+			for s := range l.sessions.Values(key{}) {
+				if !yield(s) {
 					return
 				}
 			}
@@ -226,9 +224,9 @@ func (ss *sessions) all() iter.Seq[*session] {
 // down × log lives).
 func (ss *sessions) firstDown() *life {
 	for _, b := range ss.down {
-		for k, l := range ss.lives.From(key{At: fsm.Time(b.Node)}) {
-			if k.At == fsm.Time(b.Node) && k.Seq <= b.Boot {
-				return *l
+		for l := range ss.lives.Values(Boot{Node: b.Node}.key()) {
+			if l.of.Node == b.Node && l.of.Boot <= b.Boot {
+				return l
 			}
 			break
 		}
@@ -459,8 +457,7 @@ func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	default:
 		ss.suspected = slices.Insert(ss.suspected, i, suspicion{of, ss.clock.heldDeadline(ss.settings.disconnected)})
 	}
-	if p := ss.lives.Get(of.key()); p != nil {
-		l = *p
+	if l = ss.lives.Value(of.key()); l != nil {
 		l.suspected = suspected
 	}
 	return l, true

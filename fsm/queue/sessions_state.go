@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -142,7 +143,7 @@ func (ss *sessions) check(k *checker) {
 		k.that(ok && at == i && !ss.isDown(x.of), "silence of %v", x.of)
 		k.deadline(ss.clock.heldUntil(x.until))
 	}
-	k.that(slices.IsSortedFunc(ss.down, func(a, b Boot) int { return compare(a.Node, b.Node) }), "dead nodes are out of order")
+	k.that(slices.IsSortedFunc(ss.down, func(a, b Boot) int { return cmp.Compare(a.Node, b.Node) }), "dead nodes are out of order")
 }
 
 // check checks one session by itself.
@@ -154,20 +155,19 @@ func (s *session) check(k *checker) {
 	}
 	k.that(s.nextGet == 0 || s.consumer(0) == nil, "session %v: gets go on twice", s.id)
 	k.that(len(s.refused) <= refusedRuns, "session %v: %d runs of refused commands", s.id, len(s.refused))
-	k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return compare(a.id.Number, b.id.Number) }), "session %v: consumers", s.id)
+	k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return cmp.Compare(a.id.Number, b.id.Number) }), "session %v: consumers", s.id)
 	k.attached += len(s.consumers)
 }
 
 // checkLives checks the lives of nodes that have sessions.
 func (ss *sessions) checkLives(k *checker) {
-	for at, p := range ss.lives.All() {
-		l, consumers := *p, 0
-		for no, p := range l.sessions.All() {
-			s := *p
-			k.that(s.life == l && no.Seq == s.id.Num && at == (Boot{s.id.Node, s.id.Boot}).key(), "session %v lives elsewhere", s.id)
+	for l := range ss.lives.Values(key{}) {
+		consumers := 0
+		for s := range l.sessions.Values(key{}) {
+			k.that(s.life == l && l.sessions.Value(key{Seq: s.id.Num}) == s && l.of == (Boot{s.id.Node, s.id.Boot}), "session %v lives elsewhere", s.id)
 			consumers += len(s.consumers)
 		}
-		k.that(l.of.key() == at && l.sessions.Len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.Len(), l.consumers)
-		k.that(l.suspected == (ss.isSuspected(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot})), "%v: silence", l.of)
+		k.that(ss.lives.Value(l.of.key()) == l && l.sessions.Len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.Len(), l.consumers)
+		k.that(l.suspected == ss.isSuspected(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot}), "%v: silence", l.of)
 	}
 }

@@ -245,7 +245,7 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 	}
 	m.lift(taken)
 	if bySeq {
-		slices.SortFunc(taken, func(a, b checkout) int { return compare(a.seq, b.seq) })
+		slices.SortFunc(taken, func(a, b checkout) int { return cmp.Compare(a.seq, b.seq) })
 	}
 	m.endOverdueGroups(taken)
 	kept, parks := taken[:0], m.outbox.parks()

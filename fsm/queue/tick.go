@@ -116,9 +116,6 @@ func (m *Machine) takenBack(c *consumer, due []overdue, eff *fsm.Effects) {
 	}
 }
 
-// compare is cmp.Compare, for sorting by one value.
-func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
-
 // catchUp expires messages and makes scheduled ones and those set aside ready that are
 // due, in the order of their instants, within the budget.
 //
@@ -373,15 +370,15 @@ func (t *timers) forgetWaiting() {
 
 // expiry returns the message that expires first; false: none ever does. Equal
 // instants come in the order of their numbers.
-func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiries) }
+func (t *timers) expiry() (at key, h uint32, ok bool) { return t.expiries.Peek() }
 
 // nextInOrder returns the ready message that expires first, but not before an
 // instant; 0: none. Those that never expire come last, by number.
 //
 // Requires: ordered. O(log n).
 func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
-	for _, h := range t.order.From(key{At: at}) {
-		return *h
+	for h := range t.order.Values(key{At: at}) {
+		return h
 	}
 	return 0
 }
@@ -392,9 +389,9 @@ func (t *timers) timed() int { return t.schedules.Len() + t.delays.Len() + t.ret
 // nextTimed returns the message, scheduled or set aside, that is due first; false:
 // there is none. Numbers are unique over all tables, so there is no tie.
 func (t *timers) nextTimed() (due key, h uint32, ok bool) {
-	due, h, ok = firstOf(&t.schedules)
+	due, h, ok = t.schedules.Peek()
 	for _, in := range [...]*sorted[uint32]{&t.delays, &t.returns} {
-		if k, other, some := firstOf(in); some && (!ok || k.Before(due)) {
+		if k, other, some := in.Peek(); some && (!ok || k.Before(due)) {
 			due, h, ok = k, other, true
 		}
 	}
@@ -411,7 +408,7 @@ func (t *timers) overdue(now fsm.Time) bool {
 // nextDelayed returns the delayed message that is due first; false: there is
 // none.
 func (t *timers) nextDelayed() (h uint32, ok bool) {
-	_, h, ok = firstOf(&t.delays)
+	_, h, ok = t.delays.Peek()
 	return h, ok
 }
 
@@ -432,26 +429,6 @@ func (t *timers) scheduledSpan() (first, last fsm.Time) {
 // clear removes everything. Whether there is an order stays.
 func (t *timers) clear() { *t = timers{ordered: t.ordered} }
 
-// firstOf returns the first entry of a table; false: it is empty.
-func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
-	if s.Len() == 0 {
-		return k, v, false
-	}
-	k, p := s.First()
-	return k, *p, true
-}
-
-// valuesOf iterates over the values of entries.
-func valuesOf[V any](entries iter.Seq2[key, *V]) iter.Seq[V] {
-	return func(yield func(V) bool) {
-		for _, v := range entries {
-			if !yield(*v) {
-				return
-			}
-		}
-	}
-}
-
 // check compares the numbers of entries with the messages and deliveries found;
 // each of these was checked individually when it was found.
 func (t *timers) check(k *checker) {
@@ -467,8 +444,7 @@ func (t *timers) check(k *checker) {
 func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	if t.hasOrder(x) {
 		k.ordered++
-		p := t.order.Get(orderKey(x.expireAt, x.seq))
-		k.that(p != nil && *p == h, "message %d has no order", x.seq)
+		k.that(t.order.Value(orderKey(x.expireAt, x.seq)) == h, "message %d has no order", x.seq)
 	}
 	in := t.table(x.place)
 	if in == nil || x.expireAt == 0 {
@@ -476,7 +452,7 @@ func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	}
 	k.timed[x.place]++
 	k.deadline(x.expireAt)
-	if p := in.Get(key{At: x.expireAt, Seq: x.seq}); p == nil || *p != h {
+	if in.Value(key{At: x.expireAt, Seq: x.seq}) != h {
 		k.fail("message %d is not in its index at %d", x.seq, x.expireAt)
 	}
 }
@@ -489,7 +465,7 @@ func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 	}
 	k.timed[0]++
 	k.deadline(at)
-	if p := t.expiries.Get(key{At: at, Seq: seq}); p == nil || *p != h {
+	if t.expiries.Value(key{At: at, Seq: seq}) != h {
 		k.fail("message %d, set aside, is not in the index at %d", seq, at)
 	}
 }

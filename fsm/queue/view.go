@@ -565,11 +565,11 @@ func (o *outbox) unroutedLetters(limit int) []Letter {
 // with a number above after, ascending.
 func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
 	var letters []Letter
-	for _, h := range o.waiting.From(key{Seq: after + 1}) {
+	for h := range o.waiting.Values(key{Seq: after + 1}) {
 		if len(letters) == limit {
 			break
 		}
-		letters = append(letters, o.letter(*h))
+		letters = append(letters, o.letter(h))
 	}
 	return letters
 }
@@ -622,9 +622,9 @@ func (ss *sessions) ids() []fsm.SessionID {
 // ascending, from a node on. Queues that forward dead letters are node 0.
 func (ss *sessions) nodes(from fsm.NodeID, consumers int) []Boot {
 	var boots []Boot
-	for _, l := range ss.lives.From(key{At: fsm.Time(from)}) {
-		if !(*l).over && (*l).consumers >= consumers {
-			boots = append(boots, (*l).of)
+	for l := range ss.lives.Values(key{At: fsm.Time(from)}) {
+		if !l.over && l.consumers >= consumers {
+			boots = append(boots, l.of)
 		}
 	}
 	return boots
