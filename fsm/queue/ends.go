@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/internal/ordered"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -194,7 +195,7 @@ func (en *ends) refused(meta *fsm.Meta, cmd *logpb.Enqueue, letter uint64) {
 		ref: fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size}, letter: letter,
 		reason: uint8(logpb.EndState_MAXLEN), disposition: SentOnce,
 	}
-	r.setText(cutLabel(cmd.MessageId), cutLabel(cmd.CorrelationId), "")
+	r.setText(ordered.CutLabel(cmd.MessageId), ordered.CutLabel(cmd.CorrelationId), "")
 	en.record(r)
 }
 
@@ -287,7 +288,7 @@ func (en *ends) restore(st *logpb.EndState) error {
 		enqueuedAt: fsm.Time(st.EnqueuedAt), expireAt: fsm.Time(st.ExpireAt),
 		acquired: st.Acquired, failed: st.Failed, disposition: Disposition(st.Disposition), letter: st.Letter, posted: st.Posted, settled: st.Settled,
 	}
-	if len(st.MessageId) > maxLabel || len(st.CorrelationId) > maxLabel || len(st.Tag) > maxTag ||
+	if len(st.MessageId) > fsm.MaxLabel || len(st.CorrelationId) > fsm.MaxLabel || len(st.Tag) > maxTag ||
 		st.Disposition > uint32(AtLeastOnce) || st.Reason < 0 || st.Reason > logpb.EndState_FORWARDED || len(st.ArrivedAt) != len(st.ArrivedIndex) {
 		return fmt.Errorf("%w: the record of an end is damaged", ErrSnapshot)
 	}

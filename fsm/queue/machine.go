@@ -114,7 +114,7 @@ func (m *Machine) Version() uint32 { return m.version }
 // caller has abandoned the entries.
 func (m *Machine) clear() {
 	m.timers.clear()
-	m.labels.clear()
+	m.labels.Clear()
 	m.ends.clear()
 	m.groups.clear()
 	m.messages.clear()

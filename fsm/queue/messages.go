@@ -229,7 +229,7 @@ func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 		ms.extras.Release(x.info)
 	}
 	if x.labelled() {
-		ms.labels.drop(x.seq)
+		ms.labels.Drop(x.seq)
 	}
 	ms.Release(h)
 	ms.entries.drop(index, eff)
@@ -328,7 +328,7 @@ func (ms *messages) forgetName(id string) {
 func (ms *messages) renew(h uint32) {
 	x := ms.Mut(h)
 	if x.labelled() {
-		ms.labels.move(x.seq, ms.next)
+		ms.labels.Move(x.seq, ms.next)
 	}
 	x.seq = ms.next
 	ms.next++
@@ -339,7 +339,7 @@ func (ms *messages) nextSeq() uint64 { return ms.next }
 
 // setLabel stores what the publisher calls message h, which is the newest.
 func (ms *messages) setLabel(h uint32, messageID, correlationID string) {
-	if x := ms.Mut(h); ms.labels.add(x.seq, messageID, correlationID) {
+	if x := ms.Mut(h); ms.labels.Add(x.seq, messageID, correlationID) {
 		x.head |= labelBit
 	}
 }
@@ -348,7 +348,7 @@ func (ms *messages) setLabel(h uint32, messageID, correlationID string) {
 // next change.
 func (ms *messages) label(h uint32) (messageID, correlationID []byte) {
 	if x := ms.Get(h); x.labelled() {
-		return ms.labels.of(x.seq)
+		return ms.labels.Of(x.seq)
 	}
 	return nil, nil
 }

@@ -28,7 +28,7 @@ type frozen struct {
 // writes copy chunks. O(number of chunks).
 func (ms *messages) capture(keep bool) frozen {
 	return frozen{
-		ms.arena.Capture(keep), ms.extras.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.capture(keep), ms.groups.endedOnes(),
+		ms.arena.Capture(keep), ms.extras.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.Capture(keep), ms.groups.endedOnes(),
 		ms.unnamed, ms.since(3),
 	}
 }
@@ -96,7 +96,7 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 		}
 	}
 	if x.labelled() {
-		messageID, correlationID := f.labels.of(x.seq)
+		messageID, correlationID := f.labels.Of(x.seq)
 		st.MessageId, st.CorrelationId = string(messageID), string(correlationID)
 	}
 	return st
@@ -157,7 +157,7 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	ms.counts[0].add(x.count())
 	if st.MessageId != "" || st.CorrelationId != "" {
 		x.head |= labelBit
-		ms.labels.expect(st.Seq, st.MessageId, st.CorrelationId)
+		ms.labels.Expect(st.Seq, st.MessageId, st.CorrelationId)
 	}
 	if len(st.Deaths) > 0 {
 		ms.editExtra(h).deaths = st.Deaths
@@ -240,7 +240,9 @@ func (ms *messages) check(k *checker) {
 	k.that(k.extras == ms.extras.Live(), "%d extras, %d in use", ms.extras.Live(), k.extras)
 	k.that(k.named == len(ms.named), "%d scheduled messages have a name, %d names", k.named, len(ms.named))
 	k.that(k.numbered == ms.numbers.Len(), "%d scheduled messages, %d numbers", k.numbered, ms.numbers.Len())
-	ms.labels.check(k, k.labelled)
+	if err := ms.labels.Check(k.labelled); err != nil {
+		k.fail("%w", err)
+	}
 	ms.cursors.check(k, ms)
 	n := 0
 	for _, s := range ms.returns.slots {

@@ -303,7 +303,7 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	}
 	m.groups.restored()
 	m.entries.restore()
-	m.labels.restore()
+	m.labels.Restore()
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
