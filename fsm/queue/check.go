@@ -10,9 +10,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// mustHold checks the whole state if that is small. It runs after every command
-// in builds with the tag invariants. Larger states are left out, since Check
-// costs O(n) and would make a test quadratic.
+// mustHold checks the whole state after every command in builds with the tag invariants, if it is
+// small: Check costs O(n) and would make a test quadratic.
 func (m *Machine) mustHold() {
 	if m.messages.Live() > 64 || m.sessions.size() > 256 || m.consumers.len() > 256 {
 		return
@@ -49,23 +48,21 @@ type checker struct {
 	ordered       int // ready messages, if the queue goes by deadlines
 }
 
-// that notes a fault unless ok. What is asked for each message goes through
-// fail instead, which builds no arguments while all is well.
+// that notes a fault unless ok. What is asked for each message goes through fail, which builds
+// no arguments while all is well.
 func (k *checker) that(ok bool, format string, args ...any) {
 	if !ok {
 		k.fail(format, args...)
 	}
 }
 
-// fail notes a fault. Only the first one is kept: those behind it may be its
-// consequences.
+// fail notes a fault. Only the first one is kept: others may be its consequences.
 func (k *checker) fail(format string, args ...any) {
 	if k.err == nil {
 		k.err = fmt.Errorf(format, args...)
 	}
 }
 
-// note counts message h, which is in a place.
 func (k *checker) note(x *message, h uint32, place Place) {
 	k.seen[h] = true
 	k.live = append(k.live, x.index)
@@ -110,7 +107,6 @@ func (m *Machine) Check() error {
 	return k.err
 }
 
-// books compares all counts with the messages found.
 func (k *checker) books() {
 	m := k.m
 	m.timers.check(k)
@@ -128,10 +124,8 @@ func (k *checker) books() {
 	m.ends.check(k, m.outbox.nextLetter())
 }
 
-// time compares the next deadline with the earliest one found.
-//
-// It computes anew what NextDue finds in the indexes: a deadline that is missing
-// there means that nobody ticks, and one that is too early that ticks never end.
+// time computes anew what NextDue finds in the indexes: a deadline that is missing there means
+// that nobody ticks, and one that is too early that ticks never end.
 func (k *checker) time() {
 	m := k.m
 	switch m.lease.phase() {
@@ -162,16 +156,12 @@ var (
 	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing", Suspected: "silent"}
 )
 
-// String returns the phase as a word.
 func (p Phase) String() string { return phases[p] }
 
-// String returns the place as a word.
 func (p Place) String() string { return places[p] }
 
-// String returns the kind as a word.
 func (d Due) String() string { return dues[d] }
 
-// String returns the status as a word.
 func (s Status) String() string { return statuses[s] }
 
 // String describes the state in lines that do not depend on anything else.
@@ -203,7 +193,6 @@ func (m *Machine) String() string {
 	return b.String()
 }
 
-// describeCounts writes how many messages are in each place.
 func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	fmt.Fprintf(b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
 	numberText(b, " scheduled=%d", st.Scheduled.Messages)
@@ -215,7 +204,6 @@ func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	b.WriteString("\n")
 }
 
-// describe writes what is on its way back, one line a holder.
 func (rs *returnings) describe(b *strings.Builder) {
 	for r := range rs.all() {
 		fmt.Fprintf(b, "returning %d of %s:%d", r.held.Len(), sessionText(r.of.Session), r.of.Number)
@@ -229,7 +217,6 @@ func (rs *returnings) describe(b *strings.Builder) {
 	}
 }
 
-// describeDeadLetterTargets writes the dead-letter targets.
 func (o *outbox) describeDeadLetterTargets(b *strings.Builder) {
 	for _, t := range o.list(0, math.MaxInt) {
 		fmt.Fprintf(b, "target %d next=%d settled=%d", t.ID, t.Next, t.Confirmed)
@@ -240,7 +227,6 @@ func (o *outbox) describeDeadLetterTargets(b *strings.Builder) {
 	}
 }
 
-// numberText writes a number with what it is, unless it is 0.
 func numberText[N int | int32 | uint32 | uint64 | fsm.Time](b *strings.Builder, format string, n N) {
 	if n != 0 {
 		fmt.Fprintf(b, format, n)

@@ -273,10 +273,8 @@ func (m *Machine) mayGive(h uint32) bool {
 
 // candidate returns the message to hand out next, due or not, and to whom: the
 // older one of those that are of no group and those of groups. 0: there is none, or
-// more is to be passed over.
-//
-// Nothing of a group is handed out while something is on its way back, which may be
-// an older message of the group.
+// more is to be passed over. Nothing of a group is handed out while something is on its
+// way back, which may be an older message of the group.
 func (m *Machine) candidate() (h uint32, c *consumer) {
 	if least, ok := m.consumers.leastServed(); ok {
 		if h = m.cursors.first(least, m.messages); h != 0 {
@@ -372,8 +370,6 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// restoredHolder returns who holds or held the messages that follow: what to put
-// them into, and a consumer if it is one; nil: there is no such holder.
 func (m *Machine) restoredHolder(no uint64) (into *held, c *consumer) {
 	n := uint64(m.consumers.len())
 	if no < n {
@@ -383,7 +379,6 @@ func (m *Machine) restoredHolder(no uint64) (into *held, c *consumer) {
 	return m.returnings.restoring(no - n)
 }
 
-// checkDeliveries checks what is held and what is on its way back.
 func (m *Machine) checkDeliveries(k *checker) {
 	for r := range m.returnings.all() {
 		if r.held.Len() == 0 {
@@ -415,8 +410,6 @@ func (m *Machine) checkOldest(k *checker, c *consumer) {
 	}
 }
 
-// checkHeld checks what a consumer holds or held. Its next delivery has number
-// next.
 func (m *Machine) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *held, lates []lateness) {
 	n, last := 0, uint64(0)
 	for held := range all.from(0) {
@@ -480,7 +473,6 @@ type lateness struct {
 	limit fsm.Millis // its timeout; 0: not known
 }
 
-// compareLate orders late deliveries by their ids.
 func compareLate(l lateness, id uint64) int { return cmp.Compare(l.id, id) }
 
 // describeLate returns the ids of late deliveries, at least one, their smallest
@@ -503,10 +495,8 @@ func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.
 // million deliveries freeze in the time of their table of blocks.
 type held struct{ sorted[grip] }
 
-// push adds a checkout with an id above all others.
 func (d *held) push(c checkout) { d.Put(key{Seq: c.id}, c.grip) }
 
-// find returns the checkout with this id.
 func (d *held) find(id uint64) (checkout, bool) {
 	if g := d.Get(key{Seq: id}); g != nil {
 		return checkout{id: id, grip: *g}, true
@@ -521,15 +511,12 @@ func (d *held) take(first, last uint64, dst []checkout) []checkout {
 	return dst
 }
 
-// takeFirst removes the first checkout, which must exist, and appends it to
-// dst.
 func (d *held) takeFirst(dst []checkout) []checkout {
 	k, _ := d.First()
 	g, _ := d.Remove(k)
 	return append(dst, checkout{id: k.Seq, grip: g})
 }
 
-// from iterates over what is held with an id of at least id, ascending.
 func (d *held) from(id uint64) iter.Seq[checkout] {
 	return func(yield func(checkout) bool) {
 		for k, g := range d.sorted.From(key{Seq: id}) {
@@ -561,7 +548,6 @@ func (d *held) within(ranges []uint64, limit int, dst []checkout) (_ []checkout,
 	return dst, 0
 }
 
-// span decodes the first of some ranges; false: it is empty.
 func span(ranges []uint64) (first, last uint64, ok bool) {
 	first, length := ranges[0], ranges[1]
 	if last = first + length - 1; last < first {

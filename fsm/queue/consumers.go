@@ -68,19 +68,15 @@ func (cs *consumers) clear() {
 // or that one of the detached holds. Deliveries on their way back do not count.
 func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 || cs.detached.len() > 0 }
 
-// len is the number of consumers, including gets and cancelled ones.
 func (cs *consumers) len() int { return len(cs.all) }
 
 // active is the number of consumers that are neither cancelled nor gets. This
 // is what if-unused, auto-delete and queue.declare-ok count.
 func (cs *consumers) active() int { return cs.serving }
 
-// contest makes elect choose, because a consumer that may be served has
-// changed.
 func (cs *consumers) contest() { cs.contested = true }
 
-// holds adds n, which may be negative, to the deliveries that c holds. It is
-// called with every change of c.held.
+// holds adds n to the deliveries that c holds. It is called with every change of c.held.
 func (cs *consumers) holds(c *consumer, n int) {
 	if c.isGets() {
 		cs.getsHeld += n
@@ -98,14 +94,12 @@ func (cs *consumers) take(c *consumer, first, last uint64) {
 	cs.holds(c, before-len(cs.scratch.taken))
 }
 
-// order returns the next position in the order of age, for a pending
-// settlement.
+// order returns the next position in the order of age.
 func (cs *consumers) order() uint64 {
 	cs.next++
 	return cs.next - 1
 }
 
-// passed reports whether a position in the order of age has been used, or is 0.
 func (cs *consumers) passed(order uint64) bool { return order < cs.next }
 
 // join adds c to those that may be served. Requires: c is not cancelled, not
@@ -115,7 +109,6 @@ func (cs *consumers) join(c *consumer) {
 	cs.contested = true
 }
 
-// leave takes c out of service until it joins again.
 func (cs *consumers) leave(c *consumer) {
 	cs.short.drop(c)
 	if c.level != nil {
@@ -124,8 +117,8 @@ func (cs *consumers) leave(c *consumer) {
 	}
 }
 
-// from iterates over the consumers with a position of at least n in the order
-// of age. O(log n) to find it. all must not change meanwhile.
+// from iterates over the consumers with a position of at least n in the order of age. all must
+// not change meanwhile.
 func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 	i, _ := slices.BinarySearchFunc(cs.all, n, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
 	return slices.Values(cs.all[i:])
@@ -197,10 +190,8 @@ func (cs *consumers) retire(c *consumer) {
 	}
 }
 
-// at returns the i-th consumer in the order of age.
 func (cs *consumers) at(i int) *consumer { return cs.all[i] }
 
-// position returns the position of c in the order of age.
 func (cs *consumers) position(c *consumer) int {
 	i, _ := slices.BinarySearchFunc(cs.all, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) })
 	return i
@@ -235,7 +226,6 @@ func (cs *consumers) crowded() bool {
 	return len(cs.all) >= cs.bounds.Consumers
 }
 
-// dropGets unregisters all gets that hold nothing. O(consumers).
 func (cs *consumers) dropGets() {
 	for _, c := range cs.all {
 		if !c.isGets() || c.held.Len() > 0 || c.remembered() || len(c.lockLost) > 0 || c.session.life.over {
@@ -305,36 +295,28 @@ func (cs *consumers) thin(s *session) (removed int) {
 	return removed
 }
 
-// dropEnded removes consumers from the table whose sessions have ended. It
-// costs one pass over all consumers, so it is called once for many.
+// dropEnded removes consumers whose sessions have ended. It costs one pass over all, so it is
+// called once for many.
 func (cs *consumers) dropEnded() {
 	cs.scratch.steps += len(cs.all)
 	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })
 }
 
-// reconsider is called when the settings about a single active consumer have
-// changed: there is none until one is elected.
 func (cs *consumers) reconsider() {
 	cs.single, cs.quiescing, cs.contested = nil, false, true
 	cs.refreshAll()
 }
 
-// refreshAll is called when the settings say otherwise who is served.
 func (cs *consumers) refreshAll() {
 	for _, c := range cs.all {
 		cs.refresh(c)
 	}
 }
 
-// anyServed reports whether any consumer has credit.
 func (cs *consumers) anyServed() bool { return cs.services.any() }
 
-// leastServed returns the least life that the least demanding consumer with credit
-// asks for; false: none has credit. What that one cannot have nobody can have.
 func (cs *consumers) leastServed() (fsm.Millis, bool) { return cs.services.least() }
 
-// passOver finds the next message for the least demanding consumer with credit, as
-// far as the command may.
 func (cs *consumers) passOver() {
 	if !cs.services.demand() {
 		return
@@ -344,12 +326,9 @@ func (cs *consumers) passOver() {
 	}
 }
 
-// nextServed returns the consumer that is handed message h, which is the next one
-// for the least demanding that has credit. It does not move it: handedOut does.
 func (cs *consumers) nextServed(h uint32) *consumer { return cs.services.next(h) }
 
-// handedOut moves c to the end of its ring after a delivery. If its credit is
-// used up it leaves the ring.
+// handedOut moves c to the end of its ring, or out of it if its credit is used up.
 func (cs *consumers) handedOut(c *consumer) {
 	cs.services.suspend(c)
 	cs.refresh(c)
@@ -378,7 +357,6 @@ func (cs *consumers) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	cs.contest()
 }
 
-// settledLate counts and reports what c has settled although it was taken back.
 func (cs *consumers) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
 	notice := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
 	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, cs.clock.now())
@@ -476,9 +454,8 @@ func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	return fsm.Result{}
 }
 
-// replaceable reports whether all consumers but c may be revoked for an
-// exclusive one: their nodes have been suspected for too long. Gets and
-// cancelled consumers, which have no level, exclude nobody. O(consumers).
+// replaceable reports whether all consumers but c may be revoked for an exclusive one: their nodes
+// have been suspected for too long. O(consumers).
 func (cs *consumers) replaceable(c *consumer) bool {
 	for _, o := range cs.all {
 		cs.scratch.steps++
@@ -491,9 +468,6 @@ func (cs *consumers) replaceable(c *consumer) bool {
 
 // revokeAllBut cancels all consumers but c, which must be replaceable. They are
 // notified when their node is heard from.
-//
-// c is nil for a consumer that is about to be registered. What they held has
-// gone back before: that is what replaceable means.
 func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	var revoked []*consumer
 	for _, o := range cs.all {
@@ -530,9 +504,8 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	cs.refresh(c)
 }
 
-// nodeDown ends all sessions of a node up to a boot number, permanently.
-// bringBack takes them apart. A lower boot than one declared before changes
-// nothing. O(lives of the node).
+// nodeDown ends all sessions of a node up to a boot number, permanently. bringBack takes them
+// apart. O(lives of the node).
 func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
 	if node == 0 || boot == 0 {
@@ -557,8 +530,6 @@ func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 //     waits, and takes no turn until it has settled what was taken from it.
 //   - One that is outranked gets nothing new, and swaps when it holds nothing.
 
-// outranks reports whether c comes before o among those that wait. It is a
-// strict total order: registered is unique.
 func (c *consumer) outranks(o *consumer) bool {
 	return cmp.Or(cmp.Compare(o.priority, c.priority), cmp.Compare(c.registered, o.registered)) < 0
 }
@@ -569,7 +540,6 @@ func (cs *consumers) served(c *consumer) bool {
 	return c.level != nil && c.status() == Up && (!cs.settings.SingleActive || c == cs.single && !cs.quiescing)
 }
 
-// singleTag is the tag of the single active consumer; empty: there is none.
 func (cs *consumers) singleTag() string {
 	if cs.single == nil || !cs.settings.SingleActive {
 		return ""
@@ -634,7 +604,6 @@ type quota struct {
 	listed   bool // it is in short; derived
 }
 
-// limit is how many messages the consumer may hold.
 func (a *quota) limit() int {
 	if a.prefetch == 0 && !a.shared {
 		return maxCredit
@@ -652,7 +621,6 @@ func (a *quota) limit() int {
 // A snapshot has noticed; the list follows from it. It is ordered by age.
 type short struct{ list sorted[*consumer] }
 
-// note lists c, or no longer. lacks: it is served, and has no credit.
 func (s *short) note(c *consumer, lacks bool) {
 	switch wants := lacks && c.shared && !c.noticed; {
 	case !wants:
@@ -663,7 +631,6 @@ func (s *short) note(c *consumer, lacks bool) {
 	}
 }
 
-// drop removes c, if it is listed.
 func (s *short) drop(c *consumer) {
 	if c.listed {
 		c.listed = false
@@ -685,7 +652,6 @@ func (cs *consumers) canServeTo(c *consumer) bool {
 	return cs.takers.generally(c) && cs.services.has(c.least) || cs.groups.nextFor(c) != nil
 }
 
-// hasCredit reports whether any consumer may take another message, if only of one group.
 func (cs *consumers) hasCredit() bool { return cs.services.any() || cs.takers.wanting > 0 }
 
 // tellShort tells the sessions of those that may have something that is ready, while
@@ -804,8 +770,6 @@ type turn struct {
 	waits              uint64 // orders the consumers of a level and of those equal to it in other services
 }
 
-// isGets reports whether c stands for the gets of its session, which is never
-// served by assignment. Its prefetch means nothing: each get is a command.
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
 // status is the status for listings, except for Quiescing, which only the
@@ -819,8 +783,6 @@ func (c *consumer) status() Status {
 	return c.lasting()
 }
 
-// lasting is the status without suspicion, which belongs to the node. It is
-// what a snapshot holds.
 func (c *consumer) lasting() Status {
 	switch {
 	case c.cancelled:
@@ -831,8 +793,6 @@ func (c *consumer) lasting() Status {
 	return Up
 }
 
-// credit is how many more messages c may hold. It is not positive when c has
-// lowered its prefetch below what it holds.
 func (c *consumer) credit() int {
 	return c.quota.limit() - c.held.Len()
 }
@@ -842,7 +802,6 @@ func (c *consumer) credit() int {
 // ones are kept.
 const lateConsumers = 64
 
-// remembered reports whether c must be kept although it holds nothing.
 func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
 
 // forgive removes the ids first … last from the late deliveries of c and

@@ -9,8 +9,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// save writes the section about the order of service in a snapshot's head. The
-// consumers themselves are copied, see capture.
 func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	h.NextOrder = cs.next
 	for _, c := range cs.services.inOrder() {
@@ -77,8 +75,6 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	return nil
 }
 
-// restoreLate returns what a consumer has not settled. Snapshots that record
-// neither the time nor the limit have ids only.
 func restoreLate(st *logpb.ConsumerState) []lateness {
 	var late []lateness
 	for i, id := range st.TimedOut {
@@ -127,8 +123,6 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 	return nil
 }
 
-// check checks the invariants, after the sessions have been checked and have
-// counted the consumers in their tables.
 func (cs *consumers) check(k *checker) {
 	attached, active, lasting, getsHeld, order := 0, 0, 0, 0, uint64(0)
 	var exclusive *consumer
@@ -164,7 +158,6 @@ func (cs *consumers) check(k *checker) {
 	cs.checkService(k)
 }
 
-// check checks one consumer by itself.
 func (c *consumer) check(k *checker) {
 	if c.isGets() {
 		k.that(c.level == nil && !c.cancelled && !c.finished, "gets of %v are served", c.id)
@@ -179,7 +172,6 @@ func (c *consumer) check(k *checker) {
 	k.that(c.detachedUntil == 0, "consumer %v is detached", c.id)
 }
 
-// checkService checks which consumers are served, and that the rings agree.
 func (cs *consumers) checkService(k *checker) {
 	members, listed := map[*level]int{}, 0
 	for _, c := range cs.all {
@@ -203,8 +195,6 @@ func (cs *consumers) checkService(k *checker) {
 	cs.services.check(k, members)
 }
 
-// checkSingle checks the single active consumer: if any consumer can be served,
-// one is.
 func (cs *consumers) checkSingle(k *checker) {
 	if !cs.settings.SingleActive {
 		k.that(cs.single == nil && !cs.quiescing, "a single consumer is served")

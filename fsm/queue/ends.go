@@ -83,26 +83,21 @@ type end struct {
 	posted      bool // it became a letter of the outbox
 }
 
-// lastHolder is who held a message.
 type lastHolder struct {
 	id  fsm.ConsumerID
 	tag string
 }
 
-// limit is how many records are kept.
 func (en *ends) limit() int { return max(en.settings.ends, en.least) }
 
-// keep makes the machine remember at least n ends, and kept is that number.
 func (en *ends) keep(n int) { en.least = n }
 func (en *ends) kept() int  { return en.least }
 
-// clear removes all records. Numbers begin with 1, and are not used again.
 func (en *ends) clear() {
 	en.ring.Clear()
 	en.next = max(en.next, 1)
 }
 
-// trim removes the oldest records beyond the limit.
 func (en *ends) trim() {
 	if en.limit() == 0 {
 		en.ring.Clear()
@@ -125,7 +120,6 @@ func (en *ends) add() *end {
 	return r
 }
 
-// record is add for a record that is complete otherwise.
 func (en *ends) record(r end) {
 	if en.limit() > 0 {
 		to := en.add()
@@ -185,7 +179,6 @@ func (r *end) arrive(at fsm.QueueID) {
 	}
 }
 
-// fits reports whether r is no longer than endSize.
 func (r *end) fits() bool { return len(r.text) <= smallText || r.state().SizeVT() <= endSize }
 
 // refused records the end of a message that was refused as a dead letter. It has
@@ -199,21 +192,17 @@ func (en *ends) refused(meta *fsm.Meta, cmd *logpb.Enqueue, letter uint64) {
 	en.record(r)
 }
 
-// several records the end of n messages at once. It costs O(1): they are not
-// named.
 func (en *ends) several(n uint64, reason EndReason, letter uint64) {
 	if n > 0 {
 		en.record(end{count: n, reason: uint8(reason), letter: letter})
 	}
 }
 
-// setText stores the strings of r, cutting the tag.
 func (r *end) setText(messageID, correlationID, tag string) {
 	r.text = messageID + correlationID + tag[:min(len(tag), maxTag)]
 	r.messageID, r.correlation = uint8(len(messageID)), uint8(len(correlationID))
 }
 
-// strings are the inverse of setText.
 func (r *end) strings() (messageID, correlationID, tag string) {
 	a, b := int(r.messageID), int(r.messageID)+int(r.correlation)
 	return r.text[:a], r.text[a:b], r.text[b:]
@@ -229,7 +218,6 @@ func (en *ends) ofLetter(letter uint64) int {
 	return i
 }
 
-// arrived notes that a queue has a letter. Only the first few are remembered.
 func (en *ends) arrived(letter uint64, at fsm.QueueID) {
 	i := en.ofLetter(letter)
 	if i < 0 {
@@ -247,20 +235,16 @@ func (en *ends) arrived(letter uint64, at fsm.QueueID) {
 	*en.ring.Edit(i) = r
 }
 
-// settled notes that a letter is not in the outbox any more.
 func (en *ends) settled(letter uint64) {
 	if i := en.ofLetter(letter); i >= 0 {
 		en.ring.Edit(i).settled = en.entries.last()
 	}
 }
 
-// save writes the section of a snapshot's head. The records follow the messages.
 func (en *ends) save(h *logpb.QueueSnapshot) { h.Ends, h.NextEnd = uint64(en.ring.Len()), en.next }
 
-// capture returns the records as they are now; unless keep, until the next change.
 func (en *ends) capture(keep bool) deque[end] { return en.ring.Capture(keep) }
 
-// state is r as a snapshot has it.
 func (r *end) state() *logpb.EndState {
 	st := &logpb.EndState{
 		Reason: EndReason(r.reason), At: int64(r.at), Index: r.index, Term: r.term, Count: r.count, Seq: r.seq,
@@ -277,10 +261,8 @@ func (r *end) state() *logpb.EndState {
 	return st
 }
 
-// restoreHead is the inverse of save.
 func (en *ends) restoreHead(h *logpb.QueueSnapshot) { en.next = max(h.NextEnd, 1) }
 
-// restore appends the next record.
 func (en *ends) restore(st *logpb.EndState) error {
 	r := end{
 		reason: uint8(st.Reason), at: fsm.Time(st.At), index: st.Index, term: st.Term, count: st.Count, seq: st.Seq,
@@ -303,7 +285,6 @@ func (en *ends) restore(st *logpb.EndState) error {
 	return nil
 }
 
-// restoreAll reads n records.
 func (en *ends) restoreAll(r *bufio.Reader, buf *bytes.Buffer, n uint64) error {
 	for range n {
 		var st logpb.EndState
@@ -317,7 +298,6 @@ func (en *ends) restoreAll(r *bufio.Reader, buf *bytes.Buffer, n uint64) error {
 	return nil
 }
 
-// check checks the records.
 func (en *ends) check(k *checker, nextLetter uint64) {
 	n := en.ring.Len()
 	k.that(n <= en.limit() && uint64(n) < en.next, "%d records of ends, the next one is %d", n, en.next)
@@ -371,7 +351,6 @@ type End struct {
 // ReasonName is the name of a reason in listings.
 func ReasonName(r EndReason) string { return strings.ToLower(r.String()) }
 
-// shown is r as listings have it.
 func (r *end) shown(number uint64) End {
 	e := End{
 		Number: number, Reason: EndReason(r.reason), At: r.at, Index: r.index, Term: r.term, Count: r.count, Seq: r.seq, Ref: r.ref,

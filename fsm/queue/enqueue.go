@@ -39,7 +39,6 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 	return code
 }
 
-// replaces reports whether a message takes the place of a scheduled one.
 func (m *Machine) replaces(cmd *logpb.Enqueue) bool {
 	return cmd.ScheduleId != "" && cmd.Conflict == logpb.Enqueue_REPLACE && m.pending(cmd.ScheduleId, 0) != 0
 }
@@ -187,8 +186,6 @@ func (m *Machine) kept() Count {
 	return m.messages.count(Scheduled).plus(m.messages.count(Deferred)).plus(m.outbox.counted()).plus(Count{Bytes: m.groups.stateBytes()})
 }
 
-// counted is everything that counts in the limits. Checked-out and purged
-// messages do not count.
 func (m *Machine) counted() Count {
 	return m.kept().plus(m.messages.count(Ready)).plus(m.messages.count(Returned)).plus(m.messages.count(Grouped)).plus(m.messages.count(Delayed)).plus(m.messages.count(Parked))
 }
@@ -247,15 +244,12 @@ func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	return m.reject(eff)
 }
 
-// reject answers a message that is refused. The session records the answer, so
-// that a repetition is refused, too.
 func (m *Machine) reject(eff *fsm.Effects) fsm.Code {
 	m.counters.Refused++
 	m.entries.refuse(eff)
 	return fsm.Rejected
 }
 
-// tooLong reports whether the queue has something to drop.
 func (m *Machine) tooLong() bool {
 	return m.settings.dropsHead() &&
 		m.messages.readyCount()+m.messages.count(Delayed).Messages+m.messages.count(Parked).Messages > 0 && !m.settings.fits(m.counted())
@@ -313,9 +307,7 @@ func (m *Machine) dropReady() {
 	m.aside.clear()
 }
 
-// sweep releases purged messages and forgets ids, as many as one command of this kind may. A
-// draining queue is swept by end alone, and one that is gone has given up its
-// entries as a whole.
+// sweep releases purged messages and forgets ids, as many as one command of this kind may.
 func (m *Machine) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
 	n := m.bounds.Before
 	if kind == logpb.Command_TICK || kind == logpb.Command_PURGE {
@@ -370,7 +362,6 @@ type seen struct {
 	since fsm.Time
 }
 
-// clear forgets everything.
 func (s *seen) clear() { *s = seen{shared: s.shared} }
 
 // configured is called when the settings have changed, with the window before. An
@@ -397,17 +388,15 @@ func (s *seen) asks(cmd *logpb.Enqueue) bool {
 	return s.settings.dedup != 0 && cmd.MessageId != "" && len(cmd.Deaths) == 0
 }
 
-// has reports whether a message with the same id was taken in within the window.
-// Requires: asks.
+// has reports whether a message with the same id was taken in within the window. asks must hold,
+// as for note.
 func (s *seen) has(cmd *logpb.Enqueue) bool {
 	k, ok := s.ids[hashOf(cmd.MessageId)]
 	return ok && s.within(k.At)
 }
 
-// note remembers the id of a message that has been taken in. Requires: asks.
 func (s *seen) note(cmd *logpb.Enqueue) { s.add(hashOf(cmd.MessageId), s.clock.now()) }
 
-// add remembers an id since an instant, which is not before that of any other.
 func (s *seen) add(id messageID, at fsm.Time) {
 	if k, ok := s.ids[id]; ok {
 		s.order.Remove(k)
@@ -431,14 +420,12 @@ func hashOf(id string) messageID {
 	return messageID(sum[:16])
 }
 
-// forgetFirst forgets the oldest id.
 func (s *seen) forgetFirst() {
 	k, id := s.order.First()
 	delete(s.ids, *id)
 	s.order.Remove(k)
 }
 
-// forget forgets up to n ids that are older than the window.
 func (s *seen) forget(n int) {
 	for ; n > 0 && s.order.Len() > 0; n-- {
 		if k, _ := s.order.First(); s.within(k.At) {
@@ -460,10 +447,8 @@ func (s *seen) due() fsm.Time {
 	return max(k.At.Add(s.settings.dedup).Add(forgetLate), 1)
 }
 
-// len is how many ids are remembered.
 func (s *seen) len() int { return s.order.Len() }
 
-// capture returns the ids; unless keep, they are valid until the next change.
 func (s *seen) capture(keep bool) sorted[messageID] { return s.order.Capture(keep) }
 
 // saveSeen writes ids to a snapshot's head: the ids, one after the other, and the
@@ -479,7 +464,6 @@ func saveSeen(order *sorted[messageID], h *logpb.QueueSnapshot) {
 	}
 }
 
-// save writes what a snapshot's head has besides the ids.
 func (s *seen) save(h *logpb.QueueSnapshot) { h.SeenSince = int64(s.since) }
 
 // restore is the inverse of save and saveSeen. Requires: the settings are restored.
@@ -509,7 +493,6 @@ func (s *seen) restore(h *logpb.QueueSnapshot) error {
 	return nil
 }
 
-// check compares both tables.
 func (s *seen) check(k *checker) {
 	k.that(len(s.ids) == s.order.Len(), "%d ids in one table, %d in the other", len(s.ids), s.order.Len())
 	k.that(s.order.Len() == 0 && s.since == 0 || s.settings.dedup != 0, "ids without a window")

@@ -29,8 +29,6 @@ type entries struct {
 	coming   []coming // while a snapshot is restored
 }
 
-// coming is one message of a snapshot that is being restored: its entry and the
-// time of that.
 type coming struct {
 	index uint64
 	at    fsm.Time
@@ -97,19 +95,14 @@ func (e *entries) abandon() iter.Seq[uint64] {
 	return live.indexes()
 }
 
-// last is the index of the last entry.
 func (e *entries) last() uint64 { return e.index }
 
-// has reports whether an entry is needed.
 func (e *entries) has(index uint64) bool { return e.live.has(index) }
 
-// indexes iterates over the entries that are needed, ascending.
 func (e *entries) indexes() iter.Seq[uint64] { return e.live.indexes() }
 
-// capture returns the current live entries; unless keep, until the next change.
 func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.live.Capture(keep)} }
 
-// expectAll makes room for n messages of a snapshot, which may be wrong.
 func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<20)) }
 
 // expect notes a message of a snapshot. Purged messages do not say when they
@@ -136,7 +129,6 @@ func (e *entries) time(index uint64, now fsm.Time) fsm.Time {
 	return e.live.time(index)
 }
 
-// check compares the live messages per log entry with those found.
 func (e *entries) check(k *checker) {
 	slices.Sort(k.live)
 	found, last := 0, uint64(0)
@@ -164,9 +156,7 @@ func (e *entries) check(k *checker) {
 // Invariant: Σ values = live messages of the arena.
 type liveIndexes struct{ sorted[uint32] }
 
-// add counts one more message of the entry at index, which is not below any
-// index before. now is the time of the entry. It changes only the end of the
-// table.
+// add counts one more message of the entry at index, which is not below any index before.
 func (l *liveIndexes) add(index uint64, now fsm.Time) {
 	if l.Len() > 0 {
 		last, _ := l.Last()
@@ -179,9 +169,7 @@ func (l *liveIndexes) add(index uint64, now fsm.Time) {
 	l.Put(key{At: fsm.Time(index), Seq: uint64(now)}, 1)
 }
 
-// drop counts one message less and reports whether it was the last of its
-// entry. Requires, asserted: the entry has at least one. O(log n), O(1) for the
-// oldest.
+// drop counts one message less and reports whether it was the last of its entry, which has one.
 func (l *liveIndexes) drop(index uint64) bool {
 	p, ok := l.Locate(fsm.Time(index))
 	invariants.Assert(ok, "a message's entry is live")
@@ -193,13 +181,11 @@ func (l *liveIndexes) drop(index uint64) bool {
 	return true
 }
 
-// has reports whether the entry at index has messages.
 func (l *liveIndexes) has(index uint64) bool {
 	_, ok := l.Locate(fsm.Time(index))
 	return ok
 }
 
-// time is when the entry at index was applied; 0: it has no messages.
 func (l *liveIndexes) time(index uint64) fsm.Time {
 	if p, ok := l.Locate(fsm.Time(index)); ok {
 		return fsm.Time(l.KeyAt(p).Seq)
@@ -207,7 +193,6 @@ func (l *liveIndexes) time(index uint64) fsm.Time {
 	return 0
 }
 
-// indexes iterates over the indexes with live messages, ascending.
 func (l *liveIndexes) indexes() iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		for k := range l.All() {

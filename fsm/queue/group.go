@@ -58,7 +58,6 @@ type group struct {
 	stateOrder uint64
 }
 
-// delivery is the key of a delivery of g in groupTaker.ids.
 func (g *group) delivery(id uint64) key { return key{At: fsm.Time(g.no), Seq: id} }
 
 // busy reports whether messages of the group are in the queue, if only purged ones.
@@ -161,7 +160,6 @@ type groupTakers struct {
 	wanting int
 }
 
-// want sets whether t wants messages.
 func (ts *groupTakers) want(t *groupTaker, wants bool) {
 	if t.wants == wants {
 		return
@@ -174,12 +172,10 @@ func (ts *groupTakers) want(t *groupTaker, wants bool) {
 	}
 }
 
-// newGroupTakers returns an empty set of takers.
 func newGroupTakers(s *shared) *groupTakers {
 	return &groupTakers{shared: s, claims: map[string]*sorted[*groupTaker]{}}
 }
 
-// claim adds t to claims, if it belongs there.
 func (ts *groupTakers) claim(t *groupTaker) {
 	if t.only == "" || !t.wants {
 		return
@@ -190,7 +186,6 @@ func (ts *groupTakers) claim(t *groupTaker) {
 	ts.claims[t.only].Put(key{Seq: t.c.registered}, t)
 }
 
-// unclaim removes t from claims, if it is there.
 func (ts *groupTakers) unclaim(t *groupTaker) {
 	if t.only == "" || !t.wants {
 		return
@@ -211,7 +206,6 @@ func (ts *groupTakers) claimant(id string) *groupTaker {
 	return nil
 }
 
-// owe updates whether and where t waits for messages of its groups.
 func (ts *groupTakers) owe(t *groupTaker) {
 	at := uint64(0)
 	if t.wants && t.waiting.Len() > 0 {
@@ -229,7 +223,6 @@ func (ts *groupTakers) owe(t *groupTaker) {
 	}
 }
 
-// add makes a record of c, which has none.
 func (ts *groupTakers) add(c *consumer, turn uint64) *groupTaker {
 	t := &groupTaker{c: c, max: 1, turn: turn}
 	ts.all.Put(key{Seq: c.registered}, t)
@@ -264,10 +257,8 @@ func (ts *groupTakers) take(t *groupTaker) {
 	}
 }
 
-// any reports whether any consumer is known here.
 func (ts *groupTakers) any() bool { return ts.all.Len() > 0 }
 
-// claimed reports whether any consumer takes only one group.
 func (ts *groupTakers) claimed() bool { return ts.named > 0 }
 
 // heldBy returns the groups that c holds, in the order in which it got them.
@@ -278,13 +269,11 @@ func (ts *groupTakers) heldBy(c *consumer) []*group {
 	return nil
 }
 
-// holdsAny reports whether c holds a group.
 func (ts *groupTakers) holdsAny(c *consumer) bool {
 	t := ts.of(c)
 	return t != nil && t.holds.Len() > 0
 }
 
-// rename makes t take only the group with this id; empty: any.
 func (ts *groupTakers) rename(t *groupTaker, only string) {
 	if ts.unclaim(t); t.only != "" {
 		ts.named--
@@ -295,7 +284,6 @@ func (ts *groupTakers) rename(t *groupTaker, only string) {
 	ts.claim(t)
 }
 
-// turnAway gives t another turn.
 func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
 	if t.taking {
 		ts.free.Remove(key{At: t.level, Seq: t.turn})
@@ -352,10 +340,8 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 	}
 }
 
-// groupOf returns the group of message h; nil: it has none.
 func (m *Machine) groupOf(h uint32) *group { return m.messages.extra(h).group }
 
-// setGroup makes message h, which is in no place, one of g.
 func (m *Machine) setGroup(h uint32, g *group) { m.messages.editExtra(h).group = g }
 
 // placeOf is where message h, which is in no place, waits to be handed out for the
@@ -415,7 +401,6 @@ func (m *Machine) covered(h uint32) bool {
 	return g != nil && g.hold != nil && (m.settings.GroupExpiry || m.messages.extra(h).protected)
 }
 
-// doomed reports whether message h dies because its group has ended.
 func (m *Machine) doomed(h uint32) bool {
 	g := m.groupOf(h)
 	return g != nil && g.ended
@@ -512,8 +497,6 @@ func (m *Machine) nextForGet(c *consumer) uint32 {
 	return h
 }
 
-// groupLockedUntil is when the lock of the group of message h ends; 0: it has none, or c
-// does not hold it for a time.
 func (m *Machine) groupLockedUntil(h uint32, c *consumer) fsm.Time {
 	if g := m.groupOf(h); g != nil && g.heldBy(c) {
 		return m.clock.heldUntil(g.hold.until)
@@ -588,13 +571,11 @@ func (m *Machine) expire(h uint32, eff *fsm.Effects) {
 	}
 }
 
-// endWaiting is the end of message h, which is ready, set aside or parked.
 func (m *Machine) endWaiting(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	m.leaveWaiting(h)
 	m.outbox.die(h, reason, eff)
 }
 
-// leaveWaiting leaves message h, which is ready, set aside or parked, in no place.
 func (m *Machine) leaveWaiting(h uint32) {
 	if m.messages.Get(h).place == Delayed {
 		m.lease.touch()
@@ -646,7 +627,6 @@ func (m *Machine) takeBack(g *group, lost bool, n int) (done int) {
 	return done
 }
 
-// giveUpAll ends all holds of c. What it has not settled of them goes back, not as failed.
 func (m *Machine) giveUpAll(c *consumer) {
 	if m.since(3) {
 		m.groups.giveUpAll(c, true)

@@ -62,7 +62,6 @@ type inGroup struct {
 	ready bool
 }
 
-// newGroups returns an empty set of groups for ts.
 func newGroups(s *shared, ts *groupTakers) *groups {
 	return &groups{shared: s, byID: map[string]*group{}, takers: ts, next: 1}
 }
@@ -79,7 +78,6 @@ func (gs *groups) on() bool {
 	return gs.settings.Groups != logpb.QueueConfig_NO_GROUPS || gs.any()
 }
 
-// any reports whether there is any group.
 func (gs *groups) any() bool { return len(gs.byID) > 0 || gs.ended.Len() > 0 }
 
 // find returns the group with this id. One that is new is known only once it has a
@@ -107,7 +105,6 @@ func (gs *groups) known(g *group) *group {
 	return g
 }
 
-// touch makes settle check g.
 func (gs *groups) touch(g *group) {
 	if !g.touched {
 		g.touched = true
@@ -136,10 +133,8 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 	return g
 }
 
-// place is the key of a message in order.
 func (gs *groups) place(g *group, seq uint64) key { return key{At: fsm.Time(g.no), Seq: seq} }
 
-// leave removes message seq from g.
 func (gs *groups) leave(g *group, seq uint64) {
 	gs.unlist(g)
 	gs.order.Remove(gs.place(g, seq))
@@ -153,7 +148,6 @@ func (gs *groups) leave(g *group, seq uint64) {
 	gs.touch(g)
 }
 
-// findHead finds the first message of g.
 func (gs *groups) findHead(g *group) {
 	g.head, g.headReady = 0, false
 	for at, m := range gs.order.From(gs.place(g, 0)) {
@@ -164,7 +158,6 @@ func (gs *groups) findHead(g *group) {
 	}
 }
 
-// first returns the first message of g, which has one.
 func (gs *groups) first(g *group) uint32 { return gs.order.Get(gs.place(g, g.head)).h }
 
 // unlist takes g out of where it waits to be served. The caller changes it, and
@@ -212,7 +205,6 @@ func (gs *groups) list(g *group) {
 	}
 }
 
-// number returns the next number for a hold, a turn or a state.
 func (gs *groups) number() uint64 {
 	gs.next++
 	return gs.next - 1
@@ -236,7 +228,6 @@ func (gs *groups) update(c *consumer, limit uint32, only string) {
 	}
 }
 
-// relist lists the group with this id anew, since those that take it have changed.
 func (gs *groups) relist(id string) {
 	if g := gs.byID[id]; id != "" && g != nil && g.hold == nil {
 		gs.unlist(g)
@@ -330,7 +321,6 @@ func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *gr
 	return g
 }
 
-// addOut changes how many messages of g are checked out.
 func (gs *groups) addOut(g *group, n int) {
 	gs.fresh(g)
 	g.out += n
@@ -339,7 +329,6 @@ func (gs *groups) addOut(g *group, n int) {
 	gs.touch(g)
 }
 
-// keep updates whether g is in kept.
 func (gs *groups) keep(g *group) {
 	at := key{Seq: g.no}
 	has, needs := gs.kept.Get(at) != nil, !g.ended && (g.hold != nil || g.state != "" || g.out > 0)
@@ -351,7 +340,6 @@ func (gs *groups) keep(g *group) {
 	}
 }
 
-// acquire gives group g, which nobody holds, to t.
 func (gs *groups) acquire(g *group, t *groupTaker, lock fsm.Millis) {
 	gs.unlist(g)
 	gs.counters.GroupsTaken++
@@ -377,7 +365,6 @@ func (gs *groups) lock(g *group, lock fsm.Millis) {
 	gs.setEnd(g, until, g.hold.linger)
 }
 
-// setEnd changes when the hold of g ends.
 func (gs *groups) setEnd(g *group, until, linger fsm.Time) {
 	h := g.hold
 	before := h.end()
@@ -394,7 +381,6 @@ func (gs *groups) setEnd(g *group, until, linger fsm.Time) {
 	}
 }
 
-// stateBytes is the size of all states.
 func (gs *groups) stateBytes() uint64 { return gs.stateSize }
 
 // release ends the hold of g. Its holder is the last one to take another group. What
@@ -453,7 +439,6 @@ func (gs *groups) settleTouched() {
 	gs.touched = gs.touched[:0]
 }
 
-// setState replaces the state of g. Empty: it has none.
 func (gs *groups) setState(g *group, state string) {
 	gs.untimeState(g)
 	g.idle = false
@@ -463,7 +448,6 @@ func (gs *groups) setState(g *group, state string) {
 	gs.touch(g)
 }
 
-// retire is called when c is cancelled: it takes no group any more.
 func (gs *groups) retire(c *consumer) {
 	t := gs.takers.of(c)
 	if t == nil {
@@ -524,16 +508,13 @@ func (gs *groups) keptByID() []*group {
 	return slices.SortedFunc(gs.kept.Values(key{}), byID)
 }
 
-// protect counts messages of g that are due and do not expire, since it is held.
 func (gs *groups) protect(g *group, n int) { g.protected += n }
 
-// oldest returns the oldest message that is ready and of a group; 0: there is none.
 func (gs *groups) oldest() uint32 {
 	_, h, _ := gs.ages.Peek()
 	return h
 }
 
-// forget is called when c has settled or lost a delivery of g.
 func (gs *groups) forget(g *group, c *consumer, id uint64) {
 	t := gs.takers.of(c)
 	if g.heldBy(c) {
@@ -592,13 +573,11 @@ func (gs *groups) settleState(g *group) {
 	}
 }
 
-// timeState makes the state of g, which is idle, end at until.
 func (gs *groups) timeState(g *group, until fsm.Time, order uint64) {
 	g.stateUntil, g.stateOrder = until, order
 	gs.states.Put(key{At: until, Seq: order}, g)
 }
 
-// untimeState makes the state of g last.
 func (gs *groups) untimeState(g *group) {
 	if g.stateUntil != 0 {
 		gs.states.Remove(key{At: g.stateUntil, Seq: g.stateOrder})
@@ -684,7 +663,6 @@ func (gs *groups) nextEnds() (hold, state fsm.Time) {
 	return first.At, k.At
 }
 
-// overdue returns a group whose hold has ended; nil: there is none.
 func (gs *groups) overdue() *group {
 	if k, g, ok := gs.ends.Peek(); ok && gs.clock.heldUntil(k.At) <= gs.clock.now() {
 		return g
@@ -711,7 +689,6 @@ func (gs *groups) end(g *group) {
 	}
 }
 
-// endAs makes g the last one of those that end.
 func (gs *groups) endAs(g *group) {
 	gs.lastEnd++
 	g.ended, g.endNo = true, gs.lastEnd
@@ -719,7 +696,6 @@ func (gs *groups) endAs(g *group) {
 	gs.mark(g)
 }
 
-// mark updates whether g is in dying, if it has ended.
 func (gs *groups) mark(g *group) {
 	if !g.ended {
 		return

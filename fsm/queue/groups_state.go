@@ -32,8 +32,7 @@ type Group struct {
 	StateUntil  fsm.Time // when the state ends; 0: never
 }
 
-// held returns the group with this id if it is held, and not only until what its holder
-// has of it has come back; nil otherwise.
+// held returns the group with this id, unless nobody holds it or its hold is to end.
 func (gs *groups) held(id string) *group {
 	if g := gs.byID[id]; g != nil && g.hold != nil && !g.left() {
 		return g
@@ -56,7 +55,6 @@ func (gs *groups) describe(cmd *logpb.Group, r *fsm.Result) {
 	}
 }
 
-// stats returns the statistics.
 func (gs *groups) stats() GroupStats {
 	return GroupStats{Groups: len(gs.byID), Held: gs.heldOnes, StateBytes: gs.stateSize}
 }
@@ -96,7 +94,6 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	}
 }
 
-// save returns a group for a snapshot, but for who holds it.
 func (g *group) save() *logpb.GroupState {
 	st := &logpb.GroupState{Id: g.id, State: g.state, StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
 	if x := g.hold; x != nil {
@@ -198,14 +195,12 @@ func (gs *groups) ending() iter.Seq[*group] { return gs.ended.Values(key{}) }
 // groups were restored, so that they are numbered from 1.
 func (gs *groups) endedAt(n uint32) *group { return gs.ended.Value(key{Seq: uint64(n)}) }
 
-// foundGroup is what a check has found of one group.
 type foundGroup struct {
 	members, out, protected, readyOnes, purged int
 	head                                       uint64
 	ready                                      bool
 }
 
-// found returns what was found of g.
 func (k *checker) found(g *group) *foundGroup {
 	f := k.groups[g]
 	if f == nil {
@@ -215,7 +210,6 @@ func (k *checker) found(g *group) *foundGroup {
 	return f
 }
 
-// group counts message h, which belongs to g.
 func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 	f := k.found(g)
 	switch x.place {
@@ -245,7 +239,6 @@ func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 func (gs *groups) ordered(g *group, seq uint64) inGroup { return gs.order.Value(gs.place(g, seq)) }
 func (gs *groups) aged(seq uint64) uint32               { return gs.ages.Value(key{Seq: seq}) }
 
-// check checks the groups, after all messages have been found.
 func (gs *groups) check(k *checker) {
 	if k.m.lease.phase() != Active {
 		k.that(!gs.any() && gs.takers.all.Len() == 0, "an ended queue has groups")
@@ -315,7 +308,6 @@ func (g *group) counted(purges uint64) foundGroup {
 	return foundGroup{members: g.members, out: g.out, protected: g.protected, purged: g.purged, head: g.head, ready: g.headReady}
 }
 
-// checkHold checks the hold of g, and returns how many entries of ends it has.
 func (gs *groups) checkHold(k *checker, g *group) int {
 	h, leaves := g.hold, g.left()
 	k.that(!g.ended && (leaves || h.of.holds.Value(key{Seq: h.order}) == g) && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
@@ -389,7 +381,6 @@ func (v Groups) After(after string, limit int) []Group {
 	return list
 }
 
-// show describes g for listings.
 func (gs *groups) show(g *group) Group {
 	c := g.counted(gs.purges)
 	x := Group{

@@ -62,8 +62,6 @@ type lease struct {
 	reason QueueEnd
 }
 
-// phase goes from Active to Draining to Gone, or directly to Gone, and never
-// back.
 func (l *lease) phase() Phase { return l.life }
 
 // begin restarts the lease if the term is new, since nobody could use the queue
@@ -90,21 +88,16 @@ func (l *lease) touch() { l.active = l.clock.now() }
 // touches.
 func (l *lease) renew() { l.used = l.clock.now() }
 
-// endsFor records why the queue ends by itself.
 func (l *lease) endsFor(r QueueEnd) { l.reason = r }
 
-// endReason is why the queue has ended by itself.
 func (l *lease) endReason() QueueEnd { return l.reason }
 
 // drain ends the queue except for its outbox. Requires: phase Active, no
 // consumers, no sessions, nothing ready, and letters in the outbox.
 func (l *lease) drain() { l.life, l.goneAt = Draining, l.clock.deadline(drainTimeout) }
 
-// end ends the queue. Requires: the machine has been cleared.
 func (l *lease) end() { l.life, l.goneAt = Gone, 0 }
 
-// drainedAt is when the queue's time to drain its outbox is over; 0: it is not
-// draining.
 func (l *lease) drainedAt() fsm.Time { return l.goneAt }
 
 // drained reports whether the queue's time to drain its outbox is over.
@@ -148,14 +141,10 @@ func (l *lease) idleEnd() fsm.Time {
 	return l.active.Add(l.settings.idle).Add(1)
 }
 
-// expectant reports whether the queue has scheduled or delayed messages. While it
-// has, it is not idle.
 func (l *lease) expectant() bool {
 	return l.messages.count(Scheduled).Messages+l.messages.count(Delayed).Messages > 0
 }
 
-// lastUsed and lastActive are the instants of the last use and the last
-// activity.
 func (l *lease) lastUsed() fsm.Time   { return l.used }
 func (l *lease) lastActive() fsm.Time { return l.active }
 
@@ -171,19 +160,16 @@ func (l *lease) over() QueueEnd {
 	return NotEnded
 }
 
-// save writes the lease's section of a snapshot's head.
 func (l *lease) save(h *logpb.QueueSnapshot) {
 	h.LastUsed, h.LastActive = int64(l.used), int64(l.active)
 	h.State, h.GoneAt, h.EndReason = uint32(l.life), int64(l.goneAt), uint32(l.reason)
 }
 
-// restore is the inverse of save.
 func (l *lease) restore(h *logpb.QueueSnapshot) {
 	l.used, l.active = fsm.Time(h.LastUsed), fsm.Time(h.LastActive)
 	l.life, l.goneAt, l.reason = Phase(h.State), fsm.Time(h.GoneAt), QueueEnd(min(h.EndReason, uint32(Abandoned)))
 }
 
-// check checks the invariants, once all messages have been found.
 func (l *lease) check(k *checker) {
 	k.that(0 <= l.used && l.used <= l.clock.now(), "clock %d, last used %d", l.clock.now(), l.used)
 	k.that(0 <= l.active && l.active <= l.clock.now(), "clock %d, last active %d", l.clock.now(), l.active)

@@ -45,16 +45,13 @@ type leavings struct {
 	reviews sorted[*groupTaker]
 }
 
-// clear removes all groups.
 func (ls *leavings) clear() {
 	ls.groups.clear()
 	*ls = leavings{groups: ls.groups}
 }
 
-// anyLeft reports whether any hold is to end.
 func (ls *leavings) anyLeft() bool { return ls.count > 0 }
 
-// stats returns the statistics.
 func (ls *leavings) stats() GroupStats {
 	st := ls.groups.stats()
 	st.Held -= ls.count
@@ -72,14 +69,12 @@ func (g *group) reviewed() bool {
 	return from != 0 && g.hold.order >= from
 }
 
-// reviewAll begins the review of what is held. O(consumers).
 func (ls *leavings) reviewAll() {
 	for t := range ls.takers.all.Values(key{}) {
 		ls.review(t)
 	}
 }
 
-// review begins the review of what t holds.
 func (ls *leavings) review(t *groupTaker) {
 	if t.holds.Len() == 0 {
 		return
@@ -90,10 +85,8 @@ func (ls *leavings) review(t *groupTaker) {
 	t.review = 1
 }
 
-// reviewing reports whether any hold is under review.
 func (ls *leavings) reviewing() bool { return ls.reviews.Len() > 0 }
 
-// goOnReviewing reviews up to n holds, and returns how many.
 func (ls *leavings) goOnReviewing(n int) (done int) {
 	for ; done < n && ls.reviewing(); done++ {
 		ls.scratch.steps++
@@ -117,7 +110,6 @@ func (t *groupTaker) reviewNext() *group {
 	return nil
 }
 
-// endReview ends the review of what t holds, if there is one.
 func (ls *leavings) endReview(t *groupTaker) {
 	if t.review != 0 {
 		ls.reviews.Remove(key{Seq: t.c.registered})
@@ -146,7 +138,6 @@ func (ls *leavings) drop(c *consumer) {
 	}
 }
 
-// addLeaving adds l at its place.
 func (ls *leavings) addLeaving(l *leaving) {
 	first, _ := l.holds.First()
 	ls.order.Put(first, l)
@@ -255,13 +246,11 @@ func (ls *leavings) save(h *logpb.QueueSnapshot, cs *consumers, d *detached) {
 	}
 }
 
-// leavingKey is what holds that end have in common.
 type leavingKey struct {
 	of     *groupTaker
 	stored uint32
 }
 
-// restore is the inverse of save.
 func (ls *leavings) restore(h *logpb.QueueSnapshot, cs *consumers, detached []*consumer) error {
 	if err := ls.groups.restore(h, cs.len(), cs.at); err != nil {
 		return err
@@ -313,7 +302,6 @@ func (ls *leavings) restore(h *logpb.QueueSnapshot, cs *consumers, detached []*c
 	return nil
 }
 
-// check checks the groups, after all messages have been found.
 func (ls *leavings) check(k *checker) {
 	ls.groups.check(k)
 	n := 0

@@ -512,7 +512,6 @@ type shared struct {
 // since reports whether the machine is of version v or later.
 func (s *shared) since(v uint32) bool { return s.version >= v }
 
-// refusedRuns is how many runs of refused commands a session remembers.
 func (s *shared) refusedRuns() int {
 	if s.since(3) {
 		return refusedRuns
@@ -548,7 +547,6 @@ var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handO
 // is.
 func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
 
-// upTo is how many messages a command may move that is to move n; 0: all.
 func (b *Bounds) upTo(n uint64) uint64 {
 	if n == 0 {
 		n = uint64(b.Tick)
@@ -556,7 +554,6 @@ func (b *Bounds) upTo(n uint64) uint64 {
 	return min(n, uint64(b.Tick))
 }
 
-// due is how many due actions a command of this kind may perform.
 func (b *Bounds) due(kind logpb.Command_Kind) int {
 	if kind == logpb.Command_TICK {
 		return b.Tick
@@ -588,13 +585,11 @@ type scratch struct {
 	holders []lastHolder
 }
 
-// holder returns the number of a holder of messages in taken, for checkout.by.
 func (s *scratch) holder(id fsm.ConsumerID, tag string) uint32 {
 	s.holders = append(s.holders, lastHolder{id, tag})
 	return uint32(len(s.holders))
 }
 
-// noteHolder notes who held deliveries.
 func (s *scratch) noteHolder(taken []checkout, id fsm.ConsumerID, tag string) {
 	by := s.holder(id, tag)
 	for i := range taken {
@@ -602,7 +597,6 @@ func (s *scratch) noteHolder(taken []checkout, id fsm.ConsumerID, tag string) {
 	}
 }
 
-// heldBy sets by for a message of taken or overdue.
 func (s *scratch) heldBy(no uint32) {
 	if s.by = (lastHolder{}); no > 0 {
 		s.by = s.holders[no-1]
@@ -785,14 +779,10 @@ func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 	return true
 }
 
-// now is never behind the stamp of any entry so far, except for stamps above
-// fsm.MaxTime.
 func (c *clock) now() fsm.Time { return c.time }
 
-// lockCredit is how far the time of held messages is behind.
 func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.behind) }
 
-// inTerm is the term of the last entry; 0: there was none.
 func (c *clock) inTerm() uint64 { return c.term }
 
 // deadline is the instant d from now. It is never 0, which means never.
@@ -824,17 +814,14 @@ func (c *clock) heldUntil(t fsm.Time) fsm.Time {
 	return t.Add(fsm.Millis(c.behind))
 }
 
-// save writes the clock's section of a snapshot's head.
 func (c *clock) save(h *logpb.QueueSnapshot) {
 	h.Clock, h.LockCredit, h.Term = int64(c.time), int64(c.behind), c.term
 }
 
-// restore is the inverse of save.
 func (c *clock) restore(h *logpb.QueueSnapshot) {
 	*c = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
 }
 
-// check checks the invariant.
 func (c *clock) check(k *checker) {
 	k.that(0 <= c.behind && c.behind <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.behind)
 }

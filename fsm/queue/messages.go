@@ -302,7 +302,6 @@ func (ms *messages) move(h uint32, due fsm.Time) {
 	ms.setScheduleInfo(h, r)
 }
 
-// unname removes scheduled message h from the tables of numbers and names.
 func (ms *messages) unname(h uint32) {
 	ms.numbers.Remove(key{Seq: ms.Get(h).seq})
 	if id := ms.scheduleInfo(h).id; id != "" {
@@ -310,8 +309,6 @@ func (ms *messages) unname(h uint32) {
 	}
 }
 
-// forgetName takes its name from the scheduled message that has it, if there is
-// one.
 func (ms *messages) forgetName(id string) {
 	h := ms.named[id]
 	if h == 0 {
@@ -334,18 +331,14 @@ func (ms *messages) renew(h uint32) {
 	ms.next++
 }
 
-// nextSeq is the number of the next message.
 func (ms *messages) nextSeq() uint64 { return ms.next }
 
-// setLabel stores what the publisher calls message h, which is the newest.
 func (ms *messages) setLabel(h uint32, messageID, correlationID string) {
 	if x := ms.Mut(h); ms.labels.Add(x.seq, messageID, correlationID) {
 		x.head |= labelBit
 	}
 }
 
-// label returns what the publisher calls message h. The texts are good until the
-// next change.
 func (ms *messages) label(h uint32) (messageID, correlationID []byte) {
 	if x := ms.Get(h); x.labelled() {
 		return ms.labels.Of(x.seq)
@@ -481,13 +474,12 @@ func (ms *messages) leaveGroup(h uint32) {
 	ms.groups.leave(g, x.seq)
 }
 
-// ungroup makes message h, which is in no place, one of no group.
 func (ms *messages) ungroup(h uint32) {
 	ms.extras.Mut(ms.Get(h).info).group = nil
 	ms.dropInfo(h)
 }
 
-// dropInfo frees the extra of message h, which has one, if it is empty.
+// dropInfo frees the extra of message h if it is empty.
 func (ms *messages) dropInfo(h uint32) {
 	x := ms.Mut(h)
 	if e := ms.extras.Get(x.info); len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 {
@@ -715,10 +707,8 @@ var inOrder = func() (order []int) {
 // bytes is the size that limits and counts use: properties and body.
 func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&headMask) }
 
-// hasExpiration reports whether the payload has an expiration property.
 func (x *message) hasExpiration() bool { return x.head&expirationBit != 0 }
 
-// labelled reports whether the message has a label.
 func (x *message) labelled() bool { return x.head&labelBit != 0 }
 
 // count is what the message adds to the counts of its place. It never changes.

@@ -33,19 +33,16 @@ func (ms *messages) capture(keep bool) frozen {
 	}
 }
 
-// save writes the messages' section of a snapshot's head.
 func (ms *messages) save(h *logpb.QueueSnapshot) {
 	h.NextMessage, h.Messages, h.UnnamedPurged = ms.next, uint64(ms.Live()), ms.unnamed
 	ms.cursors.save(h, ms)
 }
 
-// restoreHead is the inverse of save.
 func (ms *messages) restoreHead(h *logpb.QueueSnapshot) {
 	ms.next, ms.unnamed = h.NextMessage, h.UnnamedPurged
 	ms.cursors.restore(h)
 }
 
-// writeList writes the messages of one list.
 func (f *frozen) writeList(e *encoder, no int) {
 	for h := f.lists[no].head; h != 0; h = f.records.At(int(h)).next {
 		e.record(f.fill(&e.message, h))
@@ -102,8 +99,6 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 	return st
 }
 
-// fill adds to st what few messages have. Slices are shared and must not
-// change.
 func (e *extra) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	st.Hops, st.Forwarded = uint32(e.hops), e.forwarded
@@ -230,9 +225,6 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// check walks the lists and compares the counts with all messages found,
-// including those found by parts that check held messages, which are in no
-// list. It runs last.
 func (ms *messages) check(k *checker) {
 	k.that(k.count == ms.counts, "counted %v, found %v", ms.counts, k.count)
 	k.that(k.ready == ms.ready, "ready by priority: counted %d, found %d", ms.ready, k.ready)
@@ -253,7 +245,6 @@ func (ms *messages) check(k *checker) {
 	k.that(n == k.returned, "%d returned messages of %d", n, k.returned)
 }
 
-// checkLists walks the lists.
 func (ms *messages) checkLists(k *checker) {
 	for no := range ms.lists {
 		if no == purgedList {
@@ -285,7 +276,6 @@ func (ms *messages) checkLists(k *checker) {
 	}
 }
 
-// checkOne checks what holds for a message in any place.
 func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	x := ms.Get(h)
 	switch e := ms.extra(h); {
@@ -326,7 +316,6 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	}
 }
 
-// checkScheduled checks what holds for a scheduled message.
 func (ms *messages) checkScheduled(k *checker, h uint32) {
 	x := ms.Get(h)
 	k.numbered++
@@ -356,7 +345,6 @@ func (k *checker) purged(ms *messages) {
 	k.that(ms.lists[purgedList].tail == last, "the tail of what was purged is wrong")
 }
 
-// checkReturned checks what holds for a returned message that follows prev.
 func (ms *messages) checkReturned(k *checker, h, prev uint32) {
 	r, x := &ms.returns, ms.Get(h)
 	no := x.prev

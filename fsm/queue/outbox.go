@@ -102,11 +102,8 @@ func (o *outbox) clear() {
 	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, next: max(o.next, 1)}
 }
 
-// nextLetter is the number of the next letter.
 func (o *outbox) nextLetter() uint64 { return o.next }
 
-// letters is the number of letters that are not finished. 0 ends a draining
-// queue. O(1).
 func (o *outbox) letters() uint64 {
 	return o.messages.count(Outbox).Messages + o.messages.count(Waiting).Messages
 }
@@ -120,11 +117,8 @@ func (o *outbox) counted() Count {
 	return o.messages.count(Outbox).plus(o.messages.count(Waiting))
 }
 
-// hasWork reports whether transfers to targets that are gone are still to be
-// ended.
 func (o *outbox) hasWork() bool { return o.gone > 0 }
 
-// find returns where a target is, or would be. O(log targets).
 func (o *outbox) find(id fsm.QueueID) (int, bool) {
 	return slices.BinarySearchFunc(o.deadLetterTargets, id, func(t *deadLetterTarget, id fsm.QueueID) int { return cmp.Compare(t.id, id) })
 }
@@ -135,8 +129,6 @@ func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 	return ok, ok && o.deadLetterTargets[i].gone
 }
 
-// deadLetter describes message h, which has died. Deaths are shared with the
-// record and never changed.
 func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 	x, e, r := o.messages.Get(h), o.messages.extra(h), o.messages.scheduleInfo(h)
 	var remark fsm.Remark
@@ -151,7 +143,6 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 	}
 }
 
-// save writes the outbox's section of a snapshot's head.
 func (o *outbox) save(h *logpb.QueueSnapshot) {
 	h.NextLetter = o.next
 	for _, t := range o.deadLetterTargets {
@@ -159,7 +150,6 @@ func (o *outbox) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// restoreHead is the inverse of save. The letters follow, see restore.
 func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 	o.next = h.NextLetter
 	for _, t := range h.Targets {
@@ -199,7 +189,6 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// check walks the letters and compares them with the targets.
 func (o *outbox) check(k *checker) {
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}
@@ -232,8 +221,6 @@ func (o *outbox) check(k *checker) {
 	k.that(gone == o.gone, "%d targets are gone, counted %d", gone, o.gone)
 }
 
-// checkTransfers checks the transfers of letter h. pending counts them by
-// target.
 func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]int) {
 	e := o.messages.extra(h)
 	for _, t := range e.transfers {
@@ -248,7 +235,6 @@ func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]in
 	}
 }
 
-// checkForwarded compares the counts of the letters that are forwarded.
 func (o *outbox) checkForwarded(k *checker) {
 	var found forwardedCounts
 	for no, list := range []int{outboxList, waitingList} {
@@ -264,7 +250,6 @@ func (o *outbox) checkForwarded(k *checker) {
 	k.that(found == o.forwarded, "%v are forwarded, counted %v", found, o.forwarded)
 }
 
-// checkWaiting checks the letters that wait.
 func (o *outbox) checkWaiting(k *checker) {
 	n := 0
 	for h := o.messages.head(waitingList); h != 0; h = o.messages.Get(h).next {
@@ -379,7 +364,6 @@ func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*
 	return slices.Concat([]*logpb.Death{now}, history[:i], history[i+1:])
 }
 
-// copyDeaths returns a history that shares nothing with a command.
 func copyDeaths(from []*logpb.Death) []*logpb.Death {
 	deaths := make([]*logpb.Death, len(from))
 	for i, d := range from {
@@ -453,8 +437,6 @@ func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result
 	return r
 }
 
-// lastRouted returns the last letter of the outbox that has a route; 0: none
-// has.
 func (o *outbox) lastRouted() uint32 {
 	if o.unrouted == 0 {
 		return o.messages.tail(outboxList)
@@ -538,7 +520,6 @@ func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 	}
 }
 
-// drop removes letter h, which no target has.
 func (o *outbox) drop(h uint32, eff *fsm.Effects) {
 	o.counters.DeadDropped++
 	o.ends.settled(o.messages.extra(h).letter)
@@ -598,7 +579,6 @@ func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.R
 	return fsm.Result{}
 }
 
-// endTransfer ends the first unsettled transfer to t.
 func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Effects) {
 	t.confirmed++
 	h := *t.pending.Item(0)
@@ -621,7 +601,6 @@ func (o *outbox) endGone(n int, eff *fsm.Effects) {
 	}
 }
 
-// dropGone removes target t if it is gone and has no pending transfers.
 func (o *outbox) dropGone(t *deadLetterTarget) bool {
 	if !t.gone || t.pending.Len() > 0 {
 		return false
@@ -708,7 +687,6 @@ func (m *Machine) forward(eff *fsm.Effects) {
 	}
 }
 
-// setHops records how often message h was forwarded.
 func (ms *messages) setHops(h, hops uint32) {
 	ms.editExtra(h).hops = uint8(min(hops, maxHops+1))
 }
@@ -716,7 +694,6 @@ func (ms *messages) setHops(h, hops uint32) {
 // forwardedCounts are the letters that are forwarded, by place.
 type forwardedCounts struct{ posted, waiting Count }
 
-// of is the count for a place: Outbox or Waiting.
 func (f *forwardedCounts) of(p Place) *Count {
 	if p == Waiting {
 		return &f.waiting
@@ -724,7 +701,6 @@ func (f *forwardedCounts) of(p Place) *Count {
 	return &f.posted
 }
 
-// all is the number and size of the letters that are forwarded.
 func (f *forwardedCounts) all() Count { return f.posted.plus(f.waiting) }
 
 // underWay is the number and size of the letters that are forwarded. O(1).
@@ -791,7 +767,6 @@ func (o *outbox) settleWaiting() {
 // set ends them: a TTL, a length limit, a purge. They wait for Unpark, or for
 // settings that do not park them.
 
-// exceeds reports whether x has failed more often than the delivery limit allows.
 func (s *settings) exceeds(x *message) bool {
 	return s.DeliveryLimit >= 0 && int64(x.failed) > s.DeliveryLimit
 }

@@ -97,7 +97,6 @@ func (r *returns) drop(no uint32) {
 	}
 }
 
-// measure computes the least number of slot no.
 func (r *returns) measure(no uint32) {
 	s := &r.slots[no]
 	s.least = ^uint64(0)
@@ -113,7 +112,6 @@ type spot struct {
 	at   int
 }
 
-// end is the position after the last message.
 func (r *returns) end() spot {
 	if len(r.slots) == 0 {
 		return spot{}
@@ -258,11 +256,8 @@ func (ms *messages) joinReturned(no uint32) {
 	r.drop(next)
 }
 
-// returnAll appends messages, which are in no place, to the returned ones in
-// this order. There must be some.
 func (ms *messages) returnAll(run []checkout) { ms.insertReturned(ms.returns.end(), run) }
 
-// returnLast appends message h, which is in no place, to the returned ones.
 func (ms *messages) returnLast(h uint32) {
 	ms.returnAll([]checkout{{grip: grip{handle: h}, seq: ms.Get(h).seq}})
 }
@@ -409,7 +404,6 @@ type returnings struct {
 	detached []*consumer
 }
 
-// clear removes all of it.
 func (rs *returnings) clear() { rs.order = sorted[*returning]{} }
 
 // key is the position of r: settlements first, then by the oldest message that comes
@@ -425,17 +419,14 @@ func (rs *returnings) key(r *returning) key {
 	return key{At: 1, Seq: rs.messages.Get(g.handle).seq}
 }
 
-// add adds r, which holds something.
 func (rs *returnings) add(r *returning) { rs.order.Put(rs.key(r), r) }
 
-// remove removes what is at a key.
 func (rs *returnings) remove(k key) { rs.order.Remove(k) }
 
 // any reports whether anything is on its way back, or is to be with a group that is
 // left. As long as it is true nothing of any group is handed out.
 func (rs *returnings) any() bool { return rs.some() || rs.groups.anyLeft() }
 
-// some reports whether any message is on its way back.
 func (rs *returnings) some() bool { return rs.order.Len() > 0 }
 
 // first returns what is processed next. Requires: some.
@@ -444,7 +435,6 @@ func (rs *returnings) first() (key, *returning) {
 	return k, r
 }
 
-// settling reports whether a settlement is unfinished.
 func (rs *returnings) settling() bool {
 	k, _, ok := rs.order.Peek()
 	return ok && k.At == 0
@@ -457,8 +447,6 @@ func (rs *returnings) all() iter.Seq[*returning] { return rs.order.Values(key{})
 // at returns what is at the position of r.
 func (rs *returnings) at(r *returning) *returning { return rs.order.Value(rs.key(r)) }
 
-// save writes its section of a snapshot's head. The messages follow those that
-// consumers hold, see capture.
 func (rs *returnings) save(h *logpb.QueueSnapshot) {
 	for r := range rs.all() {
 		st := &logpb.ReturningState{
@@ -575,8 +563,6 @@ func (m *Machine) bringBack(kind logpb.Command_Kind, eff *fsm.Effects) {
 	}
 }
 
-// finishSettling ends up to n settled deliveries, in the order of the
-// settlements, and returns how many.
 func (m *Machine) finishSettling(n int, eff *fsm.Effects) (done int) {
 	for done < n && m.returnings.some() {
 		k, r := m.returnings.first()

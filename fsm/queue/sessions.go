@@ -44,7 +44,6 @@ type sessions struct {
 	suspected []suspicion
 }
 
-// clear removes all sessions and the memory of ended ones.
 func (ss *sessions) clear() {
 	*ss = sessions{shared: ss.shared, byID: map[fsm.SessionID]*session{}, isEnded: map[fsm.SessionID]bool{}}
 }
@@ -57,13 +56,11 @@ func (ss *sessions) endAll() {
 	ss.recent, ss.suspected = nil, nil
 }
 
-// len is the number of sessions that can be found.
 func (ss *sessions) len() int { return len(ss.byID) - ss.ending }
 
 // size is the number of all sessions, including remembered ended ones.
 func (ss *sessions) size() int { return len(ss.byID) + ss.ended.Len() }
 
-// has reports whether s is a session of the queue.
 func (ss *sessions) has(s *session) bool { return ss.byID[s.id] == s }
 
 // get is find for readers. It does not touch recent, so it changes nothing.
@@ -110,7 +107,6 @@ func (ss *sessions) remove(s *session) (allEnded bool) {
 	return ss.ending == 0
 }
 
-// begin begins a stream. Requires: hasEnded(id) and isLate were false.
 func (ss *sessions) begin(id fsm.SessionID) *session {
 	s := &session{id: id, next: 1}
 	ss.add(s)
@@ -144,10 +140,8 @@ func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 	return some
 }
 
-// toEnd is the number of ending sessions.
 func (ss *sessions) toEnd() int { return ss.ending }
 
-// isEnding reports whether there are ending sessions.
 func (ss *sessions) isEnding() bool { return ss.ending > 0 }
 
 // find returns a session; nil: there is none, or it is ending. It is optimized
@@ -178,18 +172,15 @@ func (ss *sessions) isLate(at fsm.Time) bool {
 	return at < 0 || at != 0 && (at.Add(beginWithin) < ss.clock.now() || ss.clock.now().Add(beginWithin) < at)
 }
 
-// isDown reports whether a life of a node was declared down.
 func (ss *sessions) isDown(b Boot) bool {
 	i, ok := ss.findDown(b.Node)
 	return ok && b.Boot <= ss.down[i].Boot
 }
 
-// findDown returns the position of a node in down, or where to insert it.
 func (ss *sessions) findDown(n fsm.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(ss.down, n, func(b Boot, n fsm.NodeID) int { return cmp.Compare(b.Node, n) })
 }
 
-// remember records that a session has ended.
 func (ss *sessions) remember(id fsm.SessionID) {
 	if ss.hasEnded(id) {
 		return
@@ -249,7 +240,6 @@ const (
 // ends.
 const forgetAtOnce = 64
 
-// ended is an ended session and when it ended.
 type ended struct {
 	id fsm.SessionID
 	at fsm.Time
@@ -303,11 +293,8 @@ type Boot struct {
 	Boot uint64
 }
 
-// key returns the position of a life among lives. Queues that forward letters
-// are node 0 and come first, by id.
 func (b Boot) key() key { return key{At: fsm.Time(b.Node), Seq: b.Boot} }
 
-// run is a run of command numbers.
 type run struct{ first, length uint64 }
 
 // refusedRuns bounds what a session remembers of refused commands: the maximum
@@ -354,29 +341,22 @@ type answer struct {
 	code                  fsm.Code
 }
 
-// attach adds c, whose number is not in use here. Requires: c.session is s.
-// O(consumers of the session).
 func (s *session) attach(c *consumer) {
 	i, _ := s.search(c.id.Number)
 	s.consumers = slices.Insert(s.consumers, i, c)
 	s.life.consumers++
 }
 
-// prune removes unregistered consumers from the table.
 func (s *session) prune(gone func(*consumer) bool) {
 	s.consumers = slices.DeleteFunc(s.consumers, gone)
 }
 
-// detached counts a consumer that was unregistered.
 func (l *life) detached() { l.consumers-- }
 
-// search returns the position of the consumer with this number, or where to
-// insert it.
 func (s *session) search(number uint64) (int, bool) {
 	return slices.BinarySearchFunc(s.consumers, number, func(c *consumer, n uint64) int { return cmp.Compare(c.id.Number, n) })
 }
 
-// consumer returns the consumer with this number, nil if there is none.
 func (s *session) consumer(number uint64) *consumer {
 	if i, ok := s.search(number); ok {
 		return s.consumers[i]
@@ -425,15 +405,12 @@ type suspicion struct {
 	until fsm.Time
 }
 
-// findSuspected returns the position of a suspicion, or where to insert it.
 func (ss *sessions) findSuspected(of Boot) (int, bool) {
 	return slices.BinarySearchFunc(ss.suspected, of, func(x suspicion, of Boot) int {
 		return cmp.Or(cmp.Compare(x.of.Node, of.Node), cmp.Compare(x.of.Boot, of.Boot))
 	})
 }
 
-// isSuspected reports whether the node of a session is suspected. O(1) if
-// nobody is, which is the normal case.
 func (ss *sessions) isSuspected(id fsm.SessionID) bool {
 	if len(ss.suspected) == 0 {
 		return false

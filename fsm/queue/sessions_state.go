@@ -39,7 +39,6 @@ func (ss *sessions) capture(keep bool) []session {
 	return all
 }
 
-// save describes a session.
 func (s *session) save() *logpb.SessionState {
 	return &logpb.SessionState{
 		Session: s.id.Proto(), NextSeq: s.next, LastOpSeq: s.last.seq, LastOpCount: s.last.count,
@@ -48,8 +47,6 @@ func (s *session) save() *logpb.SessionState {
 	}
 }
 
-// encodeRuns returns runs in the form of a snapshot: first, length, first,
-// length …
 func encodeRuns(runs []run) []uint64 {
 	var out []uint64
 	for _, r := range runs {
@@ -77,7 +74,6 @@ func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
 	}
 }
 
-// restore adds a session, without consumers.
 func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
 	s := &session{id: fsm.SessionFrom(st.Session), next: st.NextSeq, nextGet: st.NextGet, last: answer{
 		seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
@@ -93,7 +89,6 @@ func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
 	return s, nil
 }
 
-// describe writes the text for String.
 func (ss *sessions) describe(b *strings.Builder) {
 	for s := range ss.all() {
 		if !s.life.over {
@@ -119,7 +114,6 @@ func (ss *sessions) describe(b *strings.Builder) {
 	}
 }
 
-// check checks the invariants, and counts the consumers of all sessions.
 func (ss *sessions) check(k *checker) {
 	sessions, ending := 0, 0
 	for s := range ss.all() {
@@ -146,7 +140,6 @@ func (ss *sessions) check(k *checker) {
 	k.that(slices.IsSortedFunc(ss.down, func(a, b Boot) int { return cmp.Compare(a.Node, b.Node) }), "dead nodes are out of order")
 }
 
-// check checks one session by itself.
 func (s *session) check(k *checker) {
 	k.that(s.id != fsm.SessionID{} && s.next > 0 && s.last.seq < s.next, "session %v: next %d, answered %d", s.id, s.next, s.last.seq)
 	for i, r := range s.refused {
@@ -159,7 +152,6 @@ func (s *session) check(k *checker) {
 	k.attached += len(s.consumers)
 }
 
-// checkLives checks the lives of nodes that have sessions.
 func (ss *sessions) checkLives(k *checker) {
 	for l := range ss.lives.Values(key{}) {
 		consumers := 0

@@ -23,10 +23,8 @@ func addable(d fsm.Optional[fsm.Millis]) fsm.Optional[fsm.Millis] {
 	return d
 }
 
-// number decodes a number.
 func number(stored uint64) fsm.Optional[uint64] { return fsm.OptionalFrom[uint64](stored) }
 
-// duration returns d, limited to what can be added to an instant.
 func duration(d uint64) fsm.Millis { return fsm.Millis(min(d, uint64(fsm.MaxTime))) }
 
 // settings are the queue's effective settings, in the form of the log and
@@ -115,20 +113,16 @@ func (s *settings) timeout(c *consumer) fsm.Optional[fsm.Millis] {
 	return s.consumerTimeout
 }
 
-// forwards reports whether the queue sends on what becomes ready in it.
 func (s *settings) forwards() bool { return s.Forward && !s.grouped() }
 
-// grouped reports whether the queue has groups.
 func (s *settings) grouped() bool { return s.Groups != logpb.QueueConfig_NO_GROUPS }
 
 // groupLock is how long c holds a group before it must renew; 0: until it gives it
 // up.
 func (s *settings) groupLock(c *consumer) fsm.Millis { return fsm.Millis(s.lock(c).length) }
 
-// limited reports whether the queue has a length limit.
 func (s *settings) limited() bool { return s.maxMessages.Given || s.maxBytes.Given }
 
-// fits reports whether c is within the length limits.
 func (s *settings) fits(c Count) bool {
 	return s.maxMessages.Allows(c.Messages) && s.maxBytes.Allows(c.Bytes)
 }

@@ -118,7 +118,6 @@ func remarkOf(cmd *logpb.Settle) *fsm.Remark {
 	return restoredRemark(cmd.Reason[:min(len(cmd.Reason), fsm.MaxSettleReason)], cmd.Description[:min(len(cmd.Description), fsm.MaxSettleDescription)])
 }
 
-// restoredRemark is a remark of a snapshot; nil: there is none.
 func restoredRemark(reason, description string) *fsm.Remark {
 	if reason == "" && description == "" {
 		return nil
@@ -150,8 +149,8 @@ func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) *held
 	return rest
 }
 
-// mayEnd returns how many of the deliveries in scratch.taken this command may end:
-// none while earlier settlements are unfinished.
+// mayEnd returns how many of the deliveries in scratch.taken this command may end: none while
+// earlier settlements are unfinished.
 func (m *Machine) mayEnd() int {
 	if m.returnings.settling() {
 		return 0

@@ -279,8 +279,6 @@ type timers struct {
 	ordered bool
 }
 
-// table returns the table for messages in this place; nil: they have no
-// instant.
 func (t *timers) table(p Place) *sorted[uint32] {
 	switch p {
 	case Ready, Returned, Grouped, Parked:
@@ -298,7 +296,6 @@ func (t *timers) table(p Place) *sorted[uint32] {
 // never is after all instants.
 const never fsm.Time = 1<<63 - 1
 
-// orderKey is the position of a ready message that goes by its deadline.
 func orderKey(expireAt fsm.Time, seq uint64) key {
 	if expireAt == 0 {
 		return key{At: never, Seq: seq}
@@ -306,10 +303,8 @@ func orderKey(expireAt fsm.Time, seq uint64) key {
 	return key{At: expireAt, Seq: seq}
 }
 
-// orderByDeadline says whether order is kept. Requires: nothing is ready.
 func (t *timers) orderByDeadline(yes bool) { t.ordered = yes }
 
-// hasOrder reports whether a message is in order. Those of a group are not.
 func (t *timers) hasOrder(x *message) bool {
 	return t.ordered && (x.place == Ready || x.place == Returned)
 }
@@ -343,14 +338,12 @@ func (t *timers) forget(x *message) {
 	}
 }
 
-// expire adds the expiry of message h, which is set aside; 0: it has none.
 func (t *timers) expire(at fsm.Time, seq uint64, h uint32) {
 	if at != 0 {
 		t.expiries.Put(key{At: at, Seq: seq}, h)
 	}
 }
 
-// neverExpire removes the expiry of a message set aside; 0: it has none.
 func (t *timers) neverExpire(at fsm.Time, seq uint64) {
 	if at != 0 {
 		t.expiries.Remove(key{At: at, Seq: seq})
@@ -383,7 +376,6 @@ func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
 	return 0
 }
 
-// timed is the number of messages that become ready at an instant.
 func (t *timers) timed() int { return t.schedules.Len() + t.delays.Len() + t.returns.Len() }
 
 // nextTimed returns the message, scheduled or set aside, that is due first; false:
@@ -405,18 +397,13 @@ func (t *timers) overdue(now fsm.Time) bool {
 	return ok && next.At <= now
 }
 
-// nextDelayed returns the delayed message that is due first; false: there is
-// none.
 func (t *timers) nextDelayed() (h uint32, ok bool) {
 	_, h, ok = t.delays.Peek()
 	return h, ok
 }
 
-// scheduled iterates over the scheduled messages, starting at a key.
 func (t *timers) scheduled(from key) iter.Seq2[key, *uint32] { return t.schedules.From(from) }
 
-// scheduledSpan returns when the first and the last scheduled message are due;
-// 0: there is none.
 func (t *timers) scheduledSpan() (first, last fsm.Time) {
 	if t.schedules.Len() == 0 {
 		return 0, 0
@@ -426,11 +413,8 @@ func (t *timers) scheduledSpan() (first, last fsm.Time) {
 	return from.At, till.At
 }
 
-// clear removes everything. Whether there is an order stays.
 func (t *timers) clear() { *t = timers{ordered: t.ordered} }
 
-// check compares the numbers of entries with the messages and deliveries found;
-// each of these was checked individually when it was found.
 func (t *timers) check(k *checker) {
 	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[Parked] + k.timed[0]
 	k.that(t.expiries.Len() == expire, "%d messages expire, of %d", t.expiries.Len(), expire)
@@ -440,7 +424,6 @@ func (t *timers) check(k *checker) {
 	k.that(t.returns.Len() == k.timed[Deferred], "%d deferred messages return, of %d", t.returns.Len(), k.timed[Deferred])
 }
 
-// checkOne checks that message h is in its table if it has an instant.
 func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	if t.hasOrder(x) {
 		k.ordered++
@@ -470,8 +453,6 @@ func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 	}
 }
 
-// has reports whether a message with this place, instant and number is in a
-// table.
 func (t *timers) has(p Place, at fsm.Time, seq uint64) bool {
 	if t.ordered && (p == Ready || p == Returned) && t.order.Get(orderKey(at, seq)) != nil {
 		return true
