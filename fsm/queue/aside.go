@@ -142,9 +142,7 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 	x := m.messages.Mut(h)
 	bump(&x.acquired)
 	if x.due(m.clock.now()) {
-		m.scratch.heldBy(taken[0].by)
-		m.outbox.die(h, logpb.Death_EXPIRED, eff)
-		m.scratch.heldBy(0)
+		m.dieHeld(&taken[0], logpb.Death_EXPIRED, eff)
 		return fsm.OK, 0
 	}
 	if due != 0 {
@@ -163,9 +161,6 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 // A consumer that is not served for another reason than its credit is refused as
 // Reserved: it has timed out, its node is suspected, or it is not the active one.
 func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *fsm.Effects) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	tokens := cmd.GetTokens()
 	if len(tokens) == 0 || len(tokens) > m.bounds.HandOuts {
 		return fsm.Result{Code: fsm.Invalid}

@@ -104,7 +104,9 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 	d.EnqueuedAt = m.messages.enqueuedAt(h)
 	d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(lock))
 	if x.info != 0 {
-		d.LockedUntil = max(d.LockedUntil, m.groupLockedUntil(h, c)) // it has only one of them
+		if g := m.groupOf(h); g != nil && g.heldBy(c) {
+			d.LockedUntil = max(d.LockedUntil, m.clock.heldUntil(g.hold.until)) // it has only one of them
+		}
 		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
 	}
 	if d.LockedUntil != 0 {
@@ -144,9 +146,6 @@ func (m *Machine) lift(taken []checkout) {
 // Ensures: at most one delivery, whose id is in scratch.delivered, so that
 // session.record can answer a repetition with the same message.
 func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	if m.settings.SingleActive && !m.settings.Classic {
 		return fsm.Result{Code: fsm.Reserved}
 	}

@@ -396,7 +396,7 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 
 // consume registers a consumer of s, or changes an existing one.
 //
-// Refusals, in this order: NoSession; Invalid for number 0 and for one that was
+// Refusals, in this order: Invalid for number 0 and for one that was
 // cancelled and is still known; InUse for exclusive consumption of a queue with
 // a single active consumer; Forwards for a new one of a queue that forwards; Crowded;
 // TooMany; InUse if another consumer excludes this one. None of them changes
@@ -406,9 +406,6 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 // of the next one and its age stay; with another priority or least TTL it joins the
 // end of that ring.
 func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	c := s.consumer(cmd.GetConsumer())
 	if cmd.GetConsumer() == 0 || c != nil && c.cancelled {
 		return fsm.Result{Code: fsm.Invalid}
@@ -442,9 +439,6 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 // deliveries can still be settled, and still time out. Gets cannot be
 // cancelled.
 func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	c := s.consumer(cmd.GetConsumer())
 	if c == nil || c.isGets() || c.cancelled {
 		return fsm.Result{Code: fsm.NotFound}
@@ -452,6 +446,15 @@ func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	cs.retire(c)
 	cs.removeFinished(c)
 	return fsm.Result{}
+}
+
+// cancelAll tells all that are not cancelled that they are. The caller removes them.
+func (cs *consumers) cancelAll(eff *fsm.Effects) {
+	for _, c := range cs.all {
+		if !c.cancelled && !c.isGets() {
+			eff.Cancelled = append(eff.Cancelled, c.id)
+		}
+	}
 }
 
 // replaceable reports whether all consumers but c may be revoked for an exclusive one: their nodes
@@ -811,20 +814,26 @@ func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
 // replaced, so a snapshot that shares it does not change. Once late is empty c
 // may be served again; the caller refreshes it.
 func (c *consumer) forgive(first, last uint64, forgiven []lateness) []lateness {
-	i, _ := slices.BinarySearchFunc(c.late, first, compareLate)
+	left, cut := without(c.late, first, last, compareLate)
+	c.late = left
+	return append(forgiven, cut...)
+}
+
+// without returns a list, ascending, without what is from first to last, and that. The list
+// is cut or replaced, not changed.
+func without[T any](list []T, first, last uint64, compare func(T, uint64) int) (left, cut []T) {
+	i, _ := slices.BinarySearchFunc(list, first, compare)
 	j := i
-	for j < len(c.late) && c.late[j].id <= last {
+	for j < len(list) && compare(list[j], last) <= 0 {
 		j++
 	}
-	forgiven = append(forgiven, c.late[i:j]...)
-	switch {
-	case i == j:
-	case j-i == len(c.late):
-		c.late = nil
+	switch cut = list[i:j]; {
+	case len(cut) == 0:
+		return list, nil
+	case len(cut) == len(list):
+		return nil, cut
 	case i == 0:
-		c.late = c.late[j:]
-	default:
-		c.late = slices.Concat(c.late[:i], c.late[j:])
+		return list[j:], cut
 	}
-	return forgiven
+	return slices.Concat(list[:i], list[j:]), cut
 }

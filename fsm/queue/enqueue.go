@@ -26,7 +26,8 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		m.lease.touch()
 	}
 	asks := m.seen.asks(cmd)
-	if asks && m.seen.has(cmd) && !m.replaces(cmd) {
+	replaces := cmd.ScheduleId != "" && cmd.Conflict == logpb.Enqueue_REPLACE && m.pending(cmd.ScheduleId, 0) != 0
+	if asks && !replaces && m.seen.has(cmd) {
 		m.counters.SameID++
 		m.entries.refuse(eff)
 		return fsm.OK
@@ -37,10 +38,6 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		m.seen.note(cmd)
 	}
 	return code
-}
-
-func (m *Machine) replaces(cmd *logpb.Enqueue) bool {
-	return cmd.ScheduleId != "" && cmd.Conflict == logpb.Enqueue_REPLACE && m.pending(cmd.ScheduleId, 0) != 0
 }
 
 // takeIn takes in one message, for now or for later. With TTL 0 it is offered
@@ -406,6 +403,10 @@ func (s *seen) add(id messageID, at fsm.Time) {
 		}
 		s.forgetFirst()
 	}
+	s.put(id, at)
+}
+
+func (s *seen) put(id messageID, at fsm.Time) {
 	if s.ids == nil {
 		s.ids = map[messageID]key{}
 	}
@@ -480,12 +481,7 @@ func (s *seen) restore(h *logpb.QueueSnapshot) error {
 			return fmt.Errorf("%w: an id twice", ErrSnapshot)
 		}
 		rest = rest[len(messageID{}):]
-		if s.ids == nil {
-			s.ids = map[messageID]key{}
-		}
-		s.count++
-		s.ids[id] = key{At: at, Seq: s.count}
-		s.order.Put(key{At: at, Seq: s.count}, id)
+		s.put(id, at)
 	}
 	if len(rest) > 0 {
 		return fmt.Errorf("%w: an id has no time", ErrSnapshot)

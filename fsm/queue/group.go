@@ -58,7 +58,9 @@ type group struct {
 	stateOrder uint64
 }
 
-func (g *group) delivery(id uint64) key { return key{At: fsm.Time(g.no), Seq: id} }
+// key is the key of a message of g in groups.order, by its number, and of a delivery in
+// groupTaker.ids.
+func (g *group) key(no uint64) key { return key{At: fsm.Time(g.no), Seq: no} }
 
 // busy reports whether messages of the group are in the queue, if only purged ones.
 func (g *group) busy() bool { return g.members > 0 || g.out > 0 || g.purged > 0 }
@@ -126,7 +128,7 @@ func (t *groupTaker) passes() bool { return t.going || t.c.isGets() }
 // first returns the key of the first delivery of g that the consumer has; false: it has
 // none.
 func (t *groupTaker) first(g *group) (key, bool) {
-	for at := range t.ids.From(g.delivery(0)) {
+	for at := range t.ids.From(g.key(0)) {
 		return at, at.At == fsm.Time(g.no)
 	}
 	return key{}, false
@@ -326,7 +328,7 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 		}
 		for held := range t.c.held.from(0) {
 			g := k.m.groupOf(held.handle)
-			k.that(g == nil || t.ids.Get(g.delivery(held.id)) != nil, "delivery %d of a group is forgotten", held.id)
+			k.that(g == nil || t.ids.Get(g.key(held.id)) != nil, "delivery %d of a group is forgotten", held.id)
 		}
 	}
 	for _, all := range ts.claims { // det: only counts
@@ -360,17 +362,9 @@ func (m *Machine) placeOf(h uint32) Place {
 	return Grouped
 }
 
-// putBackGrouped puts those messages back that belong to a group, and returns the others
-// in their order. They are in no place. The first ones of the place are then those
-// that were put back.
-func (m *Machine) putBackGrouped(kept []checkout) []checkout {
-	if !m.groups.any() {
-		return kept
-	}
-	return m.regroup(kept)
-}
-
-// regroup is putBack for messages whose groups may not be known.
+// regroup puts those messages back that belong to a group, and returns the others in
+// their order. They are in no place. The first ones of the place are then those that were
+// put back.
 func (m *Machine) regroup(kept []checkout) []checkout {
 	var run []checkout
 	kept = slices.DeleteFunc(kept, func(held checkout) bool {
@@ -497,22 +491,12 @@ func (m *Machine) nextForGet(c *consumer) uint32 {
 	return h
 }
 
-func (m *Machine) groupLockedUntil(h uint32, c *consumer) fsm.Time {
-	if g := m.groupOf(h); g != nil && g.heldBy(c) {
-		return m.clock.heldUntil(g.hold.until)
-	}
-	return 0
-}
-
 // group performs a request about a group that a consumer of s holds.
 //
-// Refusals, in this order: NoSession; Invalid; NotFound if there is no such
+// Refusals, in this order: Invalid; NotFound if there is no such
 // consumer, or nobody holds the group; InUse if another consumer does. A new state
 // is Rejected if it does not fit into the length limits of the queue.
 func (m *Machine) group(s *session, cmd *logpb.Group) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	if cmd.GetId() == "" || cmd.Action < logpb.Group_RENEW || cmd.Action > logpb.Group_GET_STATE || len(cmd.State) > maxGroupState {
 		return fsm.Result{Code: fsm.Invalid}
 	}

@@ -119,7 +119,7 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 		g = gs.known(g)
 	}
 	gs.unlist(g)
-	gs.order.Put(gs.place(g, seq), inGroup{h, ready})
+	gs.order.Put(g.key(seq), inGroup{h, ready})
 	if ready {
 		gs.ages.Put(key{Seq: seq}, h)
 	}
@@ -133,11 +133,9 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 	return g
 }
 
-func (gs *groups) place(g *group, seq uint64) key { return key{At: fsm.Time(g.no), Seq: seq} }
-
 func (gs *groups) leave(g *group, seq uint64) {
 	gs.unlist(g)
-	gs.order.Remove(gs.place(g, seq))
+	gs.order.Remove(g.key(seq))
 	gs.ages.Remove(key{Seq: seq})
 	g.members--
 	gs.mark(g)
@@ -150,7 +148,7 @@ func (gs *groups) leave(g *group, seq uint64) {
 
 func (gs *groups) findHead(g *group) {
 	g.head, g.headReady = 0, false
-	for at, m := range gs.order.From(gs.place(g, 0)) {
+	for at, m := range gs.order.From(g.key(0)) {
 		if at.At == fsm.Time(g.no) {
 			g.head, g.headReady = at.Seq, m.ready
 		}
@@ -158,7 +156,7 @@ func (gs *groups) findHead(g *group) {
 	}
 }
 
-func (gs *groups) first(g *group) uint32 { return gs.order.Get(gs.place(g, g.head)).h }
+func (gs *groups) first(g *group) uint32 { return gs.order.Get(g.key(g.head)).h }
 
 // unlist takes g out of where it waits to be served. The caller changes it, and
 // lists it again.
@@ -317,7 +315,7 @@ func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *gr
 	if g.hold == nil && !g.ended {
 		gs.acquire(g, t, lock)
 	}
-	t.ids.Put(g.delivery(id), struct{}{})
+	t.ids.Put(g.key(id), struct{}{})
 	return g
 }
 
@@ -521,7 +519,7 @@ func (gs *groups) forget(g *group, c *consumer, id uint64) {
 		t = g.hold.of // c may be gone
 	}
 	if t != nil {
-		t.ids.Remove(g.delivery(id))
+		t.ids.Remove(g.key(id))
 	}
 }
 
@@ -642,7 +640,7 @@ func (gs *groups) emptyAgain(id string, e emptiness) {
 func (gs *groups) renew(c *consumer, rest *held, lock fsm.Millis) {
 	first, _ := rest.First()
 	for _, g := range gs.takers.heldBy(c) {
-		for at := range g.hold.of.ids.From(g.delivery(first.Seq)) {
+		for at := range g.hold.of.ids.From(g.key(first.Seq)) {
 			gs.scratch.steps++
 			if at.At != fsm.Time(g.no) {
 				break

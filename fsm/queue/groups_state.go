@@ -172,7 +172,7 @@ func (gs *groups) restoreOut(g *group, c *consumer, id uint64) *group {
 		t = g.hold.of
 	}
 	if t != nil {
-		t.ids.Put(g.delivery(id), struct{}{})
+		t.ids.Put(g.key(id), struct{}{})
 	}
 	return g
 }
@@ -236,7 +236,7 @@ func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 
 // ordered returns the entry of message seq in the order of g, and aged the message that
 // is ready under a number; zero: there is none.
-func (gs *groups) ordered(g *group, seq uint64) inGroup { return gs.order.Value(gs.place(g, seq)) }
+func (gs *groups) ordered(g *group, seq uint64) inGroup { return gs.order.Value(g.key(seq)) }
 func (gs *groups) aged(seq uint64) uint32               { return gs.ages.Value(key{Seq: seq}) }
 
 func (gs *groups) check(k *checker) {

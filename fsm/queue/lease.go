@@ -222,10 +222,8 @@ func (m *Machine) end(why QueueEnd, eff *fsm.Effects) {
 // returning, and are released with the rest of the queue; nothing brings them
 // back.
 func (m *Machine) endSessions(eff *fsm.Effects) {
+	m.consumers.cancelAll(eff)
 	for c := range m.consumers.from(0) {
-		if c.status() != Cancelled && !c.isGets() {
-			eff.Cancelled = append(eff.Cancelled, c.id)
-		}
 		m.detach(c, false)
 	}
 	for c := range m.detached.list() {
@@ -243,11 +241,7 @@ func (m *Machine) endSessions(eff *fsm.Effects) {
 // that were live, and eff.Gone is set. It does not walk over messages.
 func (m *Machine) dropAll(eff *fsm.Effects) {
 	m.scratch.steps += m.consumers.len()
-	for c := range m.consumers.from(0) {
-		if c.status() != Cancelled && !c.isGets() {
-			eff.Cancelled = append(eff.Cancelled, c.id)
-		}
-	}
+	m.consumers.cancelAll(eff)
 	m.counters.DeadDropped += m.outbox.letters()
 	if m.since(3) {
 		m.counters.DeadDropped -= m.outbox.underWay().Messages

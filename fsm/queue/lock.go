@@ -282,19 +282,9 @@ func (t *lockTerms) loses(id uint64) {
 // pardon forgets the deliveries first … last whose lock has ended, and returns
 // how many. lockLost is cut or replaced.
 func (t *lockTerms) pardon(first, last uint64) (n int) {
-	i, _ := slices.BinarySearch(t.lockLost, first)
-	j := i
-	for j < len(t.lockLost) && t.lockLost[j] <= last {
-		j++
-	}
-	switch {
-	case i == j:
-	case j-i == len(t.lockLost):
-		t.lockLost = nil
-	default:
-		t.lockLost = slices.Concat(t.lockLost[:i], t.lockLost[j:])
-	}
-	return j - i
+	left, cut := without(t.lockLost, first, last, cmp.Compare[uint64])
+	t.lockLost = left
+	return len(cut)
 }
 
 type frozenLocks struct{ pages[lock] }

@@ -2,11 +2,12 @@ package queue
 
 import (
 	"fmt"
+	"iter"
+	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
 	"github.com/quorate/quorate/proto/logpb"
-	"iter"
 )
 
 const (
@@ -309,6 +310,11 @@ func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effe
 	return m.repeat(m.sessions.get(id), cmd, eff)
 }
 
+// ofSessions are the commands that only a session gives.
+var ofSessions = []logpb.Command_Kind{
+	logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET, logpb.Command_RECEIVE_DEFERRED, logpb.Command_GROUP,
+}
+
 // apply performs one command of an active queue. s is the session of the
 // command, nil if it has none or an unknown one.
 //
@@ -316,6 +322,9 @@ func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effe
 // ok. Ensures: Invalid and NoSession have changed nothing, except that the
 // command has used up its number in the stream.
 func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm.Effects) fsm.Result {
+	if s == nil && slices.Contains(ofSessions, cmd.Kind) {
+		return fsm.Result{Code: fsm.NoSession}
+	}
 	switch cmd.Kind {
 	case logpb.Command_ENQUEUE:
 		return fsm.Result{Code: m.enqueue(meta, cmd.Enqueue, eff)}

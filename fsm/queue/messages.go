@@ -251,12 +251,11 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 // Ready messages stay sorted by number because each is put there only while its
 // number is the newest.
 func (ms *messages) put(h uint32, p Place) {
-	x := ms.Mut(h)
-	ms.setPlace(x, p)
-	ms.insertAfter(ms.lists[x.list()].tail, h)
-	if p == Grouped || p == Delayed {
-		ms.enterGroup(h)
+	no := listsBehind + int(p)
+	if p == Ready {
+		no = int(ms.Get(h).priority)
 	}
+	ms.putAfter(ms.lists[no].tail, h, p)
 }
 
 // putAfter is put for a position after message at of the same place; 0: first.

@@ -523,6 +523,11 @@ func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 func (o *outbox) drop(h uint32, eff *fsm.Effects) {
 	o.counters.DeadDropped++
 	o.ends.settled(o.messages.extra(h).letter)
+	o.free(h, eff)
+}
+
+// free frees letter h, which has ended.
+func (o *outbox) free(h uint32, eff *fsm.Effects) {
 	o.recount(h, Outbox, 0)
 	o.messages.remove(h)
 	o.messages.free(h, eff)
@@ -538,9 +543,7 @@ func (o *outbox) arrived(h uint32, last fsm.QueueID, eff *fsm.Effects) {
 		o.counters.DeadConfirmed++
 		o.ends.settled(e.letter)
 	}
-	o.recount(h, Outbox, 0)
-	o.messages.remove(h)
-	o.messages.free(h, eff)
+	o.free(h, eff)
 }
 
 // confirmTransfers records that a target holds its transfers up to a number,

@@ -27,21 +27,33 @@ func (m *Machine) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 		return m.refuse(meta, cmd, eff)
 	}
 	if old != 0 {
-		m.ends.message(old, logpb.EndState_REPLACED, Dropped, m.outbox.nextLetter(), false)
-		m.unschedule(old)
-		m.messages.free(old, eff)
-		m.counters.Unscheduled++
-		m.counters.Replaced++
+		m.endScheduled(old, logpb.EndState_REPLACED, &m.counters.Replaced, eff)
 	}
 	if cmd.ScheduleId != "" {
 		m.messages.forgetName(cmd.ScheduleId)
 	}
+	m.storeScheduled(meta, cmd, due, cmd.ScheduleId, eff)
+	return fsm.OK
+}
+
+// storeScheduled stores a message that becomes ready at due, under a name that is free.
+func (m *Machine) storeScheduled(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, id string, eff *fsm.Effects) {
 	h := m.store(meta, cmd, due, eff)
-	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne)})
-	m.messages.schedule(h, due, cmd.ScheduleId)
+	m.messages.setScheduleInfo(h, scheduleInfo{
+		scheduledFor: due, id: id, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne),
+	})
+	m.messages.schedule(h, due, id)
 	m.counters.Enqueued++
 	m.counters.Scheduled++
-	return fsm.OK
+}
+
+// endScheduled ends scheduled message h, which is replaced or cancelled.
+func (m *Machine) endScheduled(h uint32, reason EndReason, counter *uint64, eff *fsm.Effects) {
+	m.ends.message(h, reason, Dropped, m.outbox.nextLetter(), false)
+	m.unschedule(h)
+	m.messages.free(h, eff)
+	m.counters.Unscheduled++
+	*counter++
 }
 
 // pending returns the scheduled message with this name or, if that is empty, with
@@ -124,11 +136,7 @@ func (m *Machine) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	}
 	switch cmd.Action {
 	case logpb.Schedule_CANCEL:
-		m.ends.message(h, logpb.EndState_CANCELLED, Dropped, m.outbox.nextLetter(), false)
-		m.unschedule(h)
-		m.messages.free(h, eff)
-		m.counters.Unscheduled++
-		m.counters.Cancelled++
+		m.endScheduled(h, logpb.EndState_CANCELLED, &m.counters.Cancelled, eff)
 	case logpb.Schedule_MOVE:
 		m.move(h, m.dueAt(cmd.DueAt, cmd.DelayPlusOne, 0))
 	case logpb.Schedule_FIRE:

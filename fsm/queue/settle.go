@@ -94,8 +94,9 @@ func (m *Machine) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (re
 // afterTaking is called when c, which may be detached, has settled or lost
 // something. It is the end of c if that is detached and holds nothing any more.
 func (m *Machine) afterTaking(c *consumer) {
-	if m.deadlines.locked() > 0 {
-		m.startOldest(c)
+	if m.deadlines.locked() > 0 && c.held.Len() > 0 { // the lock of the oldest one runs
+		k, g := c.held.First()
+		m.deadlines.start(g, m.messages.Get(g.handle).seq, holding{c, k.Seq})
 	}
 	if m.detached.has(c) {
 		if c.held.Len() == 0 {
@@ -216,12 +217,17 @@ func (m *Machine) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Effects
 		x := m.messages.Mut(held.handle)
 		bump(&x.acquired)
 		bump(&x.failed)
-		m.scratch.heldBy(held.by)
 		if remark != nil {
 			m.messages.editExtra(held.handle).remark = remark
 		}
-		m.outbox.die(held.handle, logpb.Death_REJECTED, eff)
+		m.dieHeld(&held, logpb.Death_REJECTED, eff)
 	}
+}
+
+// dieHeld is the end of a message that somebody held, which is in no place.
+func (m *Machine) dieHeld(held *checkout, reason logpb.Death_Reason, eff *fsm.Effects) {
+	m.scratch.heldBy(held.by)
+	m.outbox.die(held.handle, reason, eff)
 	m.scratch.heldBy(0)
 }
 
@@ -258,11 +264,9 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 		exceeds := held.failed && m.settings.exceeds(x)
 		switch {
 		case exceeds && !parks:
-			m.scratch.heldBy(held.by)
-			m.outbox.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
+			m.dieHeld(&held, logpb.Death_DELIVERY_LIMIT, eff)
 		case m.doomed(held.handle):
-			m.scratch.heldBy(held.by)
-			m.outbox.die(held.handle, m.groupDeath(held.handle), eff)
+			m.dieHeld(&held, m.groupDeath(held.handle), eff)
 		case x.due(m.clock.now()) && !m.covered(held.handle):
 			m.scratch.overdue = append(m.scratch.overdue, held)
 		case exceeds:
@@ -276,7 +280,9 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 	if m.settings.backoff.kind != logpb.QueueConfig_AT_ONCE || due != 0 {
 		kept = slices.DeleteFunc(kept, func(held checkout) bool { return m.aside.delay(held, due) })
 	}
-	kept = m.putBackGrouped(kept)
+	if m.groups.any() {
+		kept = m.regroup(kept)
+	}
 	if bySeq {
 		m.messages.putBack(kept)
 	} else if len(kept) > 0 {
@@ -294,9 +300,7 @@ func (m *Machine) expireReturned(eff *fsm.Effects) {
 		x, y := m.messages.Get(a.handle), m.messages.Get(b.handle)
 		return cmp.Or(cmp.Compare(x.expireAt, y.expireAt), cmp.Compare(x.seq, y.seq))
 	})
-	for _, held := range m.scratch.overdue {
-		m.scratch.heldBy(held.by)
-		m.outbox.die(held.handle, logpb.Death_EXPIRED, eff)
+	for i := range m.scratch.overdue {
+		m.dieHeld(&m.scratch.overdue[i], logpb.Death_EXPIRED, eff)
 	}
-	m.scratch.heldBy(0)
 }

@@ -236,16 +236,6 @@ func (m *Machine) holder(s *session, of *logpb.Session, number uint64) *consumer
 	return s.consumer(number)
 }
 
-// startOldest lets the lock of the oldest delivery of c run. It is called
-// whenever c has settled or lost something.
-func (m *Machine) startOldest(c *consumer) {
-	if c.held.Len() == 0 {
-		return
-	}
-	k, g := c.held.First()
-	m.deadlines.start(g, m.messages.Get(g.handle).seq, holding{c, k.Seq})
-}
-
 // timers finds what comes next in time: expiries of ready messages and those set aside,
 // and scheduled messages and those set aside that become ready. It has no stale entries.
 //
