@@ -126,10 +126,9 @@ func defersOne(cmd *logpb.Settle) bool {
 	return len(cmd.Ranges) == 2 && cmd.Ranges[1] == 1 && len(cmd.Deferral) > 0 && len(cmd.Deferral) <= maxToken
 }
 
-// deferTaken puts the message in scratch.taken, if there is one, aside for c under
-// a token that is free. It returns to the others at due, if that is not 0, or
-// expires before. One that has expired already dies now, as with any other end
-// of a delivery.
+// deferTaken puts the message in scratch.taken, if there is one, aside for c under a token that
+// is free, until due unless that is 0. One that has expired dies now, as with any other end of
+// a delivery.
 func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.Effects) (code fsm.Code, count uint64) {
 	taken := m.scratch.taken
 	if len(taken) == 0 {

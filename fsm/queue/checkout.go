@@ -255,9 +255,8 @@ func (m *Machine) nextDelivery(eff *fsm.Effects) (uint32, *consumer) {
 	}
 }
 
-// mayGive reports whether message h, which is next, may be handed out. While
-// anything is due that would end its group, if that is free, nobody gets the group:
-// what is due would be covered by the hold.
+// mayGive reports whether message h, which is next, may be handed out. While anything is due that
+// would end its group, nobody gets the group: the hold would cover what is due.
 func (m *Machine) mayGive(h uint32) bool {
 	if !m.mayGo(h) {
 		return false
@@ -302,9 +301,8 @@ func (m *Machine) unexpired(eff *fsm.Effects, next func() uint32, mayGo func(uin
 	}
 }
 
-// oldestReady returns the message that a queue drops that is too long, due or not: the one
-// to be handed out next of those of no group, or the oldest of groups if that is older,
-// whoever holds its group and whatever it waits for; 0: nothing is ready.
+// oldestReady returns the message that a queue drops that is too long, due or not, whoever holds
+// its group; 0: nothing is ready.
 func (m *Machine) oldestReady() uint32 {
 	h := m.messages.nextReady()
 	if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.Get(g).seq < m.messages.Get(h).seq) {
@@ -474,9 +472,8 @@ type lateness struct {
 
 func compareLate(l lateness, id uint64) int { return cmp.Compare(l.id, id) }
 
-// describeLate returns the ids of late deliveries, at least one, their smallest
-// limit, and for how long the oldest has been held now. ids has the order of
-// late and belongs to the caller. held is 0 if no instant is known.
+// describeLate returns the ids of late deliveries, at least one, their smallest limit, and for
+// how long the oldest has been held, if that is known.
 func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.Millis) {
 	ids, limit = make([]uint64, len(late)), late[0].limit
 	for i, l := range late {

@@ -63,9 +63,7 @@ func (cs *consumers) clear() {
 	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: max(cs.next, 1), capacity: cs.capacity}
 }
 
-// inUse reports whether the lease is suspended: there is a consumer, possibly a
-// cancelled one that still holds messages, or a delivery that a get has not settled
-// or that one of the detached holds. Deliveries on their way back do not count.
+// inUse reports whether the lease is suspended. Deliveries on their way back do not count.
 func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 || cs.detached.len() > 0 }
 
 func (cs *consumers) len() int { return len(cs.all) }
@@ -270,9 +268,8 @@ func (cs *consumers) removeFinished(done ...*consumer) {
 	}
 }
 
-// thin unregisters the finished consumers of a session, except the newest ones
-// that must be remembered, and returns how many. O(consumers of the session).
-// The surplus is taken from those with the lowest numbers.
+// thin unregisters the finished consumers of a session, except the newest ones that must be
+// remembered, and returns how many. O(consumers of the session).
 func (cs *consumers) thin(s *session) (removed int) {
 	surplus := -lateConsumers
 	for _, c := range s.consumers {
@@ -435,9 +432,7 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 	return fsm.Result{}
 }
 
-// cancel ends the service of a consumer. What it holds stays with it. Its
-// deliveries can still be settled, and still time out. Gets cannot be
-// cancelled.
+// cancel ends the service of a consumer. What it holds can still be settled, and still time out.
 func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	c := s.consumer(cmd.GetConsumer())
 	if c == nil || c.isGets() || c.cancelled {
@@ -657,9 +652,8 @@ func (cs *consumers) canServeTo(c *consumer) bool {
 
 func (cs *consumers) hasCredit() bool { return cs.services.any() || cs.takers.wanting > 0 }
 
-// tellShort tells the sessions of those that may have something that is ready, while
-// nobody with credit may have anything. ready is how many messages are ready. Before version 3 all are told, and nobody while
-// anybody takes every message. O(consumers listed).
+// tellShort tells the sessions of those that may have something that is ready, while nobody with
+// credit may. Before version 3 all are told, and nobody while anybody takes every message.
 func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 	if cs.short.list.Len() == 0 || ready == 0 || cs.sessions.isEnding() {
 		return
@@ -775,10 +769,8 @@ type turn struct {
 
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
-// status is the status for listings, except for Quiescing, which only the
-// single active consumer has. Only consumers that are Up are handed messages.
-// It is derived each time, from the consumer and the life of its node.
-// Cancelled hides a suspicion, which in turn hides a timeout.
+// status is the status for listings, but for Quiescing. Only consumers that are Up are handed
+// messages. Cancelled hides a suspicion, which in turn hides a timeout.
 func (c *consumer) status() Status {
 	if !c.cancelled && (c.session.life.suspected || c.session.life.over) {
 		return Suspected

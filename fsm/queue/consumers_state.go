@@ -29,9 +29,8 @@ func (cs *consumers) capture() []consumer {
 	return all
 }
 
-// save describes a consumer whose session is the at-th of the snapshot. Lists
-// of late deliveries have equal lengths. They belong to the result; LostLocks is
-// shared and must not change.
+// save describes a consumer whose session is the at-th of the snapshot. LostLocks is shared and
+// must not change.
 func (c *consumer) save(at int) *logpb.ConsumerState {
 	st := &logpb.ConsumerState{
 		Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,

@@ -149,9 +149,7 @@ func (en *ends) message(h uint32, reason EndReason, what Disposition, letter uin
 	}
 }
 
-// forwarded records that message h, which still has its record, has arrived at the
-// queues in done and at last, unless that is 0. letter is the number of the next
-// letter: its own says nothing to anybody any more.
+// forwarded records that message h has arrived at the queues in done and at last, unless that is 0.
 func (en *ends) forwarded(h uint32, done []fsm.QueueID, last fsm.QueueID, letter uint64) {
 	if en.limit() == 0 {
 		return

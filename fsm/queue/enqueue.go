@@ -125,9 +125,8 @@ func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
 	}
 }
 
-// stays reports whether message h, which has come to a full queue, was taken or
-// may stay. Otherwise it is removed without a trace. Limits count all but h
-// here, since it is in no place while they are checked.
+// stays reports whether message h, which has come to a full queue, was taken or may stay, in what
+// the limits say without it. Otherwise it is removed without a trace.
 func (m *Machine) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
 	if !m.messages.Get(h).ready() {
 		return true
@@ -278,9 +277,8 @@ func (m *Machine) trim(eff *fsm.Effects) {
 	}
 }
 
-// purge removes all messages that are ready, scheduled, set aside or parked, and letters
-// that have no destination. They are not dead-lettered. O(1) for the messages
-// themselves, see messages.discardList.
+// purge removes what nobody holds, and letters that have no destination. Nothing is dead-lettered.
+// O(1) for the messages themselves, see messages.discardList.
 func (m *Machine) purge() fsm.Result {
 	n := m.messages.readyCount() + m.messages.count(Waiting).Messages
 	for _, in := range [...]Place{Scheduled, Delayed, Deferred, Parked} {
@@ -378,9 +376,8 @@ func (s *seen) within(at fsm.Time) bool {
 	return at >= s.since && at.Add(s.settings.dedup) > s.clock.now()
 }
 
-// asks reports whether a message may be a duplicate: it has an id, and has not
-// died before. What comes back as a dead letter is the same message, and no
-// second one.
+// asks reports whether a message may be a duplicate: it has an id, and has not died before, which
+// makes it no second message.
 func (s *seen) asks(cmd *logpb.Enqueue) bool {
 	return s.settings.dedup != 0 && cmd.MessageId != "" && len(cmd.Deaths) == 0
 }

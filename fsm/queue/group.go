@@ -476,10 +476,8 @@ func (m *Machine) endSettled(of fsm.ConsumerID, some []checkout) {
 	}
 }
 
-// nextForGet returns the message that a get of c is handed next; 0: there is none.
-// c may be nil. A get takes the oldest message that it can: of no group, of a free
-// group, or of one that its session's gets hold; the last two only if nothing is on
-// its way back.
+// nextForGet returns the message that a get of c, which may be nil, is handed next: the oldest of
+// no group, of a free group, or of one that its session's gets hold; 0: there is none.
 func (m *Machine) nextForGet(c *consumer) uint32 {
 	h := m.messages.nextReady()
 	if !m.groups.any() || m.returnings.any() {

@@ -233,9 +233,8 @@ func (gs *groups) relist(id string) {
 	}
 }
 
-// refresh is called when c may have got or lost credit, or what its service depends
-// on: wants says that it may be served and has credit. A queue without groups and
-// takers needs no call.
+// refresh is called when what the service of c depends on may have changed: wants says that it may
+// be served and has credit.
 func (gs *groups) refresh(c *consumer, wants bool) {
 	t := gs.takers.of(c)
 	if t == nil {
@@ -253,9 +252,8 @@ func (gs *groups) refresh(c *consumer, wants bool) {
 	gs.takers.take(t)
 }
 
-// nextServed returns the group that is served next, and to whom; nil: none is. It is the
-// one with the oldest first message, among those whose holder wants messages and
-// those that a consumer can take.
+// nextServed returns the group that is served next, and to whom; nil: none is. It is the one with
+// the oldest first message.
 func (gs *groups) nextServed() (g *group, t *groupTaker) {
 	if _, t, _ = gs.takers.owing.Peek(); t != nil {
 		_, g, _ = t.waiting.Peek()
@@ -272,9 +270,8 @@ func (gs *groups) servesAny() bool {
 	return gs.takers.owing.Len() > 0 || gs.free.Len() > 0 && gs.takers.free.Len() > 0
 }
 
-// nextFor returns the group from which c is served next, whatever its credit: one that
-// it holds, or could get; nil: from none. c is nil for the gets of a session that never
-// got anything.
+// nextFor returns the group from which c is served next, whatever its credit; nil: from none. c is
+// nil for the gets of a session that never got anything.
 func (gs *groups) nextFor(c *consumer) (g *group) {
 	var t *groupTaker
 	if c != nil {
@@ -540,9 +537,8 @@ func (gs *groups) settleHold(g *group) {
 	}
 }
 
-// stands reports whether the holder of g has nothing to do: nothing of it is out, and
-// nothing can be handed out, since it is empty or its first message waits to be
-// retried. Before version 3 only an empty group stands still.
+// stands reports whether nothing of g is out, and nothing can be handed out. Before version 3 only
+// an empty group stands still.
 func (gs *groups) stands(g *group) bool {
 	if gs.since(3) {
 		return g.out == 0 && !g.headReady

@@ -73,19 +73,14 @@ func (l *lease) begin(newTerm bool) {
 	}
 }
 
-// use records a use of the queue. It is called by gets, when use ends, and when
-// the lease begins. Consumers need no call: while there is one, leaseEnd and
-// idleEnd are 0.
+// use records a use of the queue. Consumers need no call: while there is one, leaseEnd and idleEnd
+// are 0.
 func (l *lease) use() { l.used, l.active = l.clock.now(), l.clock.now() }
 
-// touch records an activity that is not a use. It is called by publishes,
-// settlements, settings, Touch, and when a scheduled or delayed message moves,
-// becomes ready or goes.
+// touch records an activity that is not a use.
 func (l *lease) touch() { l.active = l.clock.now() }
 
-// renew restarts the lease without counting as activity. It is called when the
-// length of the lease changes, and by an active redeclaration, which also
-// touches.
+// renew restarts the lease without counting as activity.
 func (l *lease) renew() { l.used = l.clock.now() }
 
 func (l *lease) endsFor(r QueueEnd) { l.reason = r }
@@ -104,10 +99,8 @@ func (l *lease) drainedAt() fsm.Time { return l.goneAt }
 // Requires: the queue is draining; otherwise goneAt is 0 and it is always true.
 func (l *lease) drained() bool { return l.goneAt <= l.clock.now() }
 
-// leaseEnd is the first instant at which an unused queue ends; 0: never.
-//
-// It lies one millisecond after used + lease, since a lease ends after its length
-// and not at it. If a message is awaited it is that expiry, when it is later.
+// leaseEnd is the first instant at which an unused queue ends: one millisecond after its lease, or
+// when the message dies that is awaited, if that is later; 0: never.
 func (l *lease) leaseEnd() fsm.Time {
 	if l.settings.lease == 0 || l.consumers.inUse() {
 		return 0
@@ -131,9 +124,7 @@ func (l *lease) awaited() fsm.Time {
 	return 0
 }
 
-// idleEnd is the first instant at which an idle queue ends; 0: never. A queue
-// with scheduled or delayed messages, or one that forwards, dead letters or all, is
-// not idle.
+// idleEnd is the first instant at which an idle queue ends; 0: never.
 func (l *lease) idleEnd() fsm.Time {
 	if l.settings.idle == 0 || l.consumers.inUse() || l.settings.DeadLetter || l.settings.forwards() || l.expectant() {
 		return 0
@@ -181,9 +172,6 @@ func (l *lease) check(k *checker) {
 
 // afterUse records the end of use, and ends an auto-delete queue whose last
 // consumer is gone. inUse and serving are from before the command.
-//
-// It runs last in every command, so that a consumer that is replaced within one
-// command does not end the queue.
 func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 	if inUse && !m.consumers.inUse() {
 		m.lease.use()
@@ -252,9 +240,7 @@ func (m *Machine) dropAll(eff *fsm.Effects) {
 	eff.Gone = true
 }
 
-// applyEnded is Apply for a queue that has ended: only its outbox moves. It
-// expires nothing and hands out nothing; no stream is checked, since sessions
-// are gone.
+// applyEnded is Apply for a queue that has ended: only its outbox moves.
 func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	if m.lease.phase() == Gone {
 		return fsm.Result{Code: fsm.Gone}
@@ -274,9 +260,8 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// delete ends the queue on request, with its outbox. It is empty if nothing would be
-// lost: it has no message, wherever that is, and no letter. Before version 3 only what
-// is ready or due counts.
+// delete ends the queue on request, with its outbox. It is empty if nothing would be lost. Before
+// version 3 only what is ready or due counts.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	n := m.messages.readyCount()
 	empty := n == 0 && !m.timers.overdue(m.clock.now())

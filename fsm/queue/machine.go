@@ -108,11 +108,8 @@ func (m *Machine) Supports(newest uint32) { m.newest = newest }
 // Version is the version of the machine: the highest of the applied entries.
 func (m *Machine) Version() uint32 { return m.version }
 
-// clear removes everything that the queue holds.
-//
-// What must not be used twice continues: numbers of messages and letters, and
-// the order of age. Settings, counters, clock, lease and entries stay, too; the
-// caller has abandoned the entries.
+// clear removes everything that the queue holds. Numbers of messages and letters, and the order of
+// age, go on. Settings, counters, clock, lease and entries stay, too.
 func (m *Machine) clear() {
 	m.timers.clear()
 	m.labels.Clear()
@@ -459,10 +456,8 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	return fsm.Result{}
 }
 
-// touch records use: an active redeclaration, which also renews the lease, or
-// something that keeps the queue from being idle. It answers what a
-// redeclaration reports. Consumers of the answer are those that may be served,
-// as queue.declare-ok has them: no gets and no cancelled ones.
+// touch records use: an active redeclaration, which also renews the lease, or something that keeps
+// the queue from being idle. It answers what queue.declare-ok reports.
 func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
 	m.lease.touch()
 	if !cmd.GetIdleOnly() {

@@ -297,9 +297,8 @@ func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 	return s
 }
 
-// full reports whether the outbox has reached its bound. Letters of a delayed
-// exchange are posted all the same, and so is what is forwarded: they have no other
-// way. What is forwarded does not count.
+// full reports whether the outbox has reached its bound. Letters of a delayed exchange, and what is
+// forwarded, are posted all the same: they have no other way.
 func (o *outbox) full() bool {
 	return o.settings.maxLetters.Given && o.letters()-o.forwarded.all().Messages >= o.settings.maxLetters.Value
 }
@@ -589,9 +588,7 @@ func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Ef
 	o.resolveTransfer(h, t.id, has, refused, eff)
 }
 
-// endGone ends up to n transfers to targets that are gone. They end by id of
-// the target, then by number. The numbers of a target are dropped with it,
-// since ids of queues are never used again.
+// endGone ends up to n transfers to targets that are gone, by id of the target, then by number.
 func (o *outbox) endGone(n int, eff *fsm.Effects) {
 	for i := 0; i < len(o.deadLetterTargets) && o.gone > 0 && n > 0; i++ {
 		t := o.deadLetterTargets[i]
@@ -649,9 +646,8 @@ func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, ef
 	}
 }
 
-// goOn ends transfers to targets that are gone, as many as a command of this
-// kind may, unless it ends transfers itself. Then it drops letters that wait for
-// nothing.
+// goOn ends transfers to targets that are gone, unless the command ends transfers itself, and drops
+// letters that wait for nothing.
 func (o *outbox) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 	switch {
 	case o.gone == 0 || kind == logpb.Command_SETTLE_DEAD:
@@ -788,9 +784,8 @@ func (ms *messages) park(h uint32) {
 	ms.counters.Parked++
 }
 
-// unpark makes up to n of the parked messages ready, those that were parked first,
-// and no more than one command may; 0: all. Their failures count anew. Count of the
-// answer is how many. The next call continues; nothing is remembered.
+// unpark makes parked messages ready, those that were parked first, and their failures count anew:
+// up to n, or 0 for all, as far as one command may. Count is how many; the next call continues.
 func (m *Machine) unpark(cmd *logpb.Unpark) fsm.Result {
 	if !m.since(3) {
 		return fsm.Result{Code: fsm.Invalid}
@@ -813,16 +808,14 @@ func (m *Machine) unparkOne(h uint32) {
 	m.tryAgain(h)
 }
 
-// unparks reports whether messages are parked that the settings do not park: dead
-// letters have somewhere to go, or there is no limit. With a limit that somebody has
-// set they stay, since it would drop them.
+// unparks reports whether messages are parked that the settings do not park. With a limit that
+// somebody has set they stay, since it would drop them.
 func (o *outbox) unparks() bool {
 	return o.messages.head(parkedList) != 0 && (o.settings.DeliveryLimit < 0 || o.strategy() != Dropped)
 }
 
-// settleParked ends the parking of messages that the settings do not park, those
-// that were parked first, as many as a command of this kind may: what exceeds the
-// limit dies, the rest becomes ready. What is due expires before.
+// settleParked ends the parking of messages that the settings do not park, as many as a command of
+// this kind may: what exceeds the limit dies, the rest becomes ready.
 func (m *Machine) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
 	n := m.bounds.Before
 	if kind == logpb.Command_TICK {

@@ -93,9 +93,8 @@ func (p *Peek) sort() {
 	p.found = slices.CompactFunc(p.found, func(a, b Message) bool { return a.Seq == b.Seq })
 }
 
-// cut drops what will not be shown, once that is much. So found never has more
-// than 2*(limit+1) + peekStep messages. The lowest limit+1 are enough: one more
-// than is shown, for more.
+// cut drops what will not be shown, once that is much. The lowest limit+1 are enough: one more than
+// is shown, for more.
 func (p *Peek) cut() {
 	if len(p.found) > 2*(p.limit+1) {
 		p.sort()
@@ -103,9 +102,8 @@ func (p *Peek) cut() {
 	}
 }
 
-// walk continues with the lists, over up to n messages. It returns how many are
-// left of n: 0 if there are more. Lists of ready messages are ordered by
-// number, so that the first ones suffice.
+// walk continues with the lists, over up to n messages. It returns how many are left of n: 0 if
+// there are more.
 func (p *Peek) walk(m *Machine, n int) (left int) {
 	for ; len(p.lists) > 0; p.lists, p.at, p.here = p.lists[1:], 0, 0 {
 		no := p.lists[0]

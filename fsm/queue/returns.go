@@ -473,9 +473,8 @@ func (rs *returnings) restoreHead(h *logpb.QueueSnapshot, detached []*consumer) 
 	rs.detached = detached
 }
 
-// restoring returns who held or holds the messages that follow, by its number behind
-// all consumers: what to put them into, and the consumer if it is a detached one;
-// nil: there is no such holder.
+// restoring returns who held or holds the messages that follow, by its number behind all consumers,
+// and the consumer if it is a detached one; nil: there is no such holder.
 func (rs *returnings) restoring(no uint64) (into *held, c *consumer) {
 	coming := uint64(len(rs.coming))
 	switch {
@@ -501,9 +500,7 @@ func (rs *returnings) restored() error {
 	return nil
 }
 
-// detach takes everything that c holds. The messages go back.
-//
-// It does not walk over what c holds: the table changes its owner. Ensures: c.held is empty.
+// detach takes everything that c holds, in O(1): the table changes its owner. The messages go back.
 // The caller removes c, or sees to it that it gets nothing for now.
 func (m *Machine) detach(c *consumer, failed bool) {
 	if c.held.Len() == 0 {
@@ -517,9 +514,8 @@ func (m *Machine) detach(c *consumer, failed bool) {
 	}
 }
 
-// unfinished reports whether something is on its way back. As long as it is
-// true NextDue is at once, nothing times out, and a get is never answered
-// Empty.
+// unfinished reports whether something is on its way back. As long as it is, NextDue is at once and
+// nothing times out.
 func (m *Machine) unfinished() bool {
 	return m.sessions.isEnding() || m.returnings.any() || m.groups.reviewing()
 }
@@ -611,10 +607,8 @@ func (m *Machine) takeLost(n int) (done int) {
 	return done
 }
 
-// endDown ends sessions of nodes that are down in at most n steps, one for each
-// session and for each consumer. It returns how many steps it took. Lives end
-// by node, then boot; sessions by number; consumers from the last one, so that
-// the slice of a session only gets shorter.
+// endDown ends sessions of nodes that are down in at most n steps, one for each session and for each
+// consumer, and returns how many. The order is by node, boot and number; consumers from the last one.
 func (m *Machine) endDown(n int) (done int) {
 	for done < n && m.sessions.isEnding() {
 		l := m.sessions.firstDown()
@@ -664,11 +658,8 @@ func (m *Machine) endSession(s *session, n int) (done int) {
 	return done + 1
 }
 
-// sessionDown ends the session of the command.
-//
-// An unknown session is remembered as ended, too: its first command may be late.
-// The end of a session is not divided into steps, since it has at most as many
-// consumers as the queue may have. The return of its deliveries is, see bringBack.
+// sessionDown ends the session of the command, in one step: it has at most as many consumers as the
+// queue may have. An unknown one is remembered, too: its first command may be late.
 func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	if meta.Session == (fsm.SessionID{}) {
 		return fsm.Result{Code: fsm.Invalid}
@@ -681,10 +672,9 @@ func (m *Machine) sessionDown(meta *fsm.Meta, s *session) fsm.Result {
 	return fsm.Result{}
 }
 
-// endSuspicions takes back what sessions hold whose nodes have been suspected
-// for too long. The consumers stay: they are served again when the node is
-// heard from. Only cancelled ones that hold nothing any more are removed. It waits while
-// groups are left, to which some of it may belong.
+// endSuspicions takes back what sessions hold whose nodes have been suspected for too long. Their
+// consumers stay, and are served again when the node is heard from. It waits while groups are left,
+// to which some of it may belong.
 func (m *Machine) endSuspicions() {
 	if m.groups.anyLeft() || !m.sessions.overdue() {
 		return

@@ -56,9 +56,8 @@ func (m *Machine) endScheduled(h uint32, reason EndReason, counter *uint64, eff 
 	*counter++
 }
 
-// pending returns the scheduled message with this name or, if that is empty, with
-// this number; 0: none. One that is due counts as ready although catchUp may not
-// have come to it: its time cannot begin anew.
+// pending returns the scheduled message with this name or, if that is empty, number; 0: none. One that
+// is due counts as ready although catchUp may not have come to it.
 func (m *Machine) pending(id string, seq uint64) uint32 {
 	h := m.messages.findScheduled(id, seq)
 	if h != 0 && m.messages.Get(h).due(m.clock.now()) {
@@ -67,9 +66,8 @@ func (m *Machine) pending(id string, seq uint64) uint32 {
 	return h
 }
 
-// unschedule removes message h from the scheduled ones and leaves it in no
-// place. When the last one goes, the queue counts as active until now. The
-// caller frees it or gives it a new place, and counts.
+// unschedule leaves message h, which is scheduled, in no place. The caller frees it or gives it a new
+// place, and counts.
 func (m *Machine) unschedule(h uint32) {
 	m.messages.remove(h)
 	m.lease.touch()
@@ -153,10 +151,8 @@ func (m *Machine) move(h uint32, due fsm.Time) {
 	m.lease.touch()
 }
 
-// fireNext makes up to n of the next due messages ready, scheduled or set aside,
-// in order, and no more than one command may. Count of the answer is how many.
-// The next call continues; nothing is remembered. What is due already, and was not
-// caught up with, is the first of them and keeps its time.
+// fireNext makes the next due messages ready, scheduled or set aside, in order, as far as one command
+// may. Count is how many; the next call continues. What is due already keeps its time.
 func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for n = min(n, uint64(m.bounds.Tick)); r.Count < n; r.Count++ {
@@ -177,9 +173,8 @@ func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// retry makes message h, which is set aside, the last one of the returned, or puts it back into
-// its group. It keeps its number and its counts of deliveries. If it has expired
-// meanwhile it is due at once.
+// retry makes message h, which is set aside, the last one of the returned, or puts it back into its
+// group. If it has expired meanwhile it is due at once.
 func (m *Machine) retry(h uint32) {
 	if m.messages.Get(h).place == Delayed {
 		m.lease.touch()
@@ -203,9 +198,8 @@ func (m *Machine) tryAgain(h uint32) {
 	m.messages.watch(h)
 }
 
-// retryNow makes up to n of the delayed messages ready, those that are due next
-// first, and no more than one command may; 0: all. Count of the answer is how
-// many. The next call continues; nothing is remembered.
+// retryNow makes delayed messages ready, those that are due next first: up to n, or 0 for all, as far as
+// one command may. Count is how many; the next call continues.
 func (m *Machine) retryNow(cmd *logpb.Kick) fsm.Result {
 	var r fsm.Result
 	for n := m.bounds.upTo(cmd.GetCount()); r.Count < n; r.Count++ {

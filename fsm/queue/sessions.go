@@ -86,10 +86,8 @@ func (ss *sessions) add(s *session) {
 	ss.byID[s.id] = s
 }
 
-// remove removes a session that has no consumers left. It reports whether it
-// was the last of the ending sessions. Requires: its consumers were
-// unregistered. It is not remembered as ended: the caller does that, or its
-// node is down.
+// remove removes a session that has no consumers left, and reports whether it was the last of the
+// ending sessions. The caller remembers that it has ended, or its node is down.
 func (ss *sessions) remove(s *session) (allEnded bool) {
 	l := s.life
 	l.sessions.Remove(key{Seq: s.id.Num})
@@ -210,9 +208,8 @@ func (ss *sessions) all() iter.Seq[*session] {
 	}
 }
 
-// firstDown returns the first life of a node that is down and has sessions;
-// there must be one. The order is by node, then boot. It costs O(nodes ever
-// down × log lives).
+// firstDown returns the first life, by node and boot, that is down and has sessions; there must be one.
+// O(nodes ever down × log lives).
 func (ss *sessions) firstDown() *life {
 	for _, b := range ss.down {
 		for l := range ss.lives.Values(Boot{Node: b.Node}.key()) {
@@ -324,9 +321,8 @@ func (s *session) refuse(seq uint64, runs int) {
 	s.refused = append(s.refused, run{seq, 1})
 }
 
-// wasRefused reports whether command seq was refused. O(log runs). It may be
-// true for commands that were not refused and are so old that nobody repeats
-// them.
+// wasRefused reports whether command seq was refused. It may be true for others that are so old that
+// nobody repeats them. O(log runs).
 func (s *session) wasRefused(seq uint64) bool {
 	i, found := slices.BinarySearchFunc(s.refused, seq, func(r run, seq uint64) int { return cmp.Compare(r.first, seq) })
 	return found || i > 0 && seq-s.refused[i-1].first < s.refused[i-1].length
@@ -419,11 +415,8 @@ func (ss *sessions) isSuspected(id fsm.SessionID) bool {
 	return ok
 }
 
-// setSuspected begins or ends the suspicion of a life, and returns the life if
-// it has sessions. ok: this is a change.
-//
-// The caller refreshes the consumers of l. The deadline uses the settings of
-// now; later ones do not change it.
+// setSuspected begins or ends the suspicion of a life, and returns the life if it has sessions. The
+// caller refreshes its consumers. ok: this is a change.
 func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	i, was := ss.findSuspected(of)
 	switch {
@@ -440,9 +433,8 @@ func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	return l, true
 }
 
-// overdue ends the wait for lives that have been suspected for too long, see
-// isOverdue, and reports whether there are any. It reports each suspicion once.
-// The caller takes back what their sessions hold.
+// overdue ends the wait for lives that have been suspected for too long, and reports whether there are
+// any, once. The caller takes back what their sessions hold.
 func (ss *sessions) overdue() (some bool) {
 	for i := range ss.suspected {
 		if x := &ss.suspected[i]; x.until != 0 && ss.clock.heldUntil(x.until) <= ss.clock.now() {

@@ -72,9 +72,7 @@ func newSettings(c *logpb.QueueConfig) settings {
 	}
 }
 
-// messageTTL is the TTL of a message with its own TTL and a ceiling, both as
-// the log stores them: the smallest of these and the queue's, unless the
-// message's own takes precedence over the queue's.
+// messageTTL is the TTL of a message with its own TTL and a ceiling, as the log stores them.
 func (s *settings) messageTTL(own, ceiling uint64) fsm.Optional[fsm.Millis] {
 	if own|ceiling == 0 {
 		return s.ttl
@@ -90,9 +88,8 @@ func (s *settings) leastTTL(own, ceiling fsm.Optional[fsm.Millis]) fsm.Optional[
 	return addable(s.ttl.Least(own).Least(ceiling))
 }
 
-// priority is the priority of a message with this one of its own, as the log
-// stores it: no higher than the queue's maximum. A message without one has 0 in
-// a classic queue.
+// priority is the priority of a message with this one of its own, as the log stores it. A message
+// without one has 0 in a classic queue.
 func (s *settings) priority(stored uint32) uint8 {
 	without := uint64(defaultPriority)
 	if s.Classic {
@@ -175,10 +172,8 @@ func newBackoff(c *logpb.QueueConfig) backoff {
 	return b
 }
 
-// exponential returns waits that begin with the shortest and grow to percent of the
-// one before each time, until the longest; 0: there is no longest one. Each is rounded
-// down to a microsecond before the next one is computed, and to a millisecond
-// when it is used.
+// exponential returns waits that grow from the shortest to the longest, 0 for none, by percent. Each is
+// rounded down to a microsecond before the next is computed, and to a millisecond when it is used.
 func exponential(shortest, longest fsm.Millis, percent uint64) []fsm.Millis {
 	const scale = 1000
 	if percent == 0 {

@@ -62,9 +62,8 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code 
 	return code, count
 }
 
-// takeRanges takes what c has settled: to scratch.taken, and beyond what one
-// command may end to rest; nil: that is nothing. It forgives what c has settled too
-// late.
+// takeRanges takes what c has settled: to scratch.taken, and beyond what one command may end to rest;
+// nil: that is nothing.
 func (m *Machine) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (rest *held) {
 	m.scratch.taken = m.scratch.taken[:0]
 	var late []lateness
@@ -126,10 +125,8 @@ func restoredRemark(reason, description string) *fsm.Remark {
 	return &fsm.Remark{Reason: reason, Description: description}
 }
 
-// takeSettled takes what c has settled. Beyond what one command may end it
-// moves deliveries to rest, which may be nil, and returns that. Large tables are
-// severed, in O(log n + blocks), so that a range over a million deliveries does not
-// walk over them.
+// takeSettled takes what c has settled, as takeRanges does. Large tables are severed, in O(log n +
+// blocks), so that a range over a million deliveries does not walk over them.
 func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) *held {
 	if c.held.Len() <= m.bounds.Tick {
 		m.consumers.take(c, first, last)
@@ -159,9 +156,8 @@ func (m *Machine) mayEnd() int {
 	return min(len(m.scratch.taken), m.bounds.Tick)
 }
 
-// endDeliveries ends the deliveries in scratch.taken, which were settled as r
-// says, up to the bound of one command. The others follow with what r holds; all
-// of them do while earlier settlements are unfinished.
+// endDeliveries ends the deliveries in scratch.taken, which were settled as r says. Beyond the bound of
+// one command, or while earlier settlements are unfinished, they follow later.
 func (m *Machine) endDeliveries(r *returning, eff *fsm.Effects) {
 	n := m.mayEnd()
 	for _, held := range m.scratch.taken[n:] {

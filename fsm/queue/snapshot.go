@@ -248,9 +248,8 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-// restore reads into a new machine. The order is that of the encoding:
-// consumers before what they hold, messages before their indexes, and Check
-// last, so that no damage goes unnoticed.
+// restore reads into a new machine: consumers before what they hold, messages before their indexes,
+// and Check last, so that no damage goes unnoticed.
 func (m *Machine) restore(r *bufio.Reader) error {
 	var buf bytes.Buffer
 	var head logpb.QueueSnapshot

@@ -299,9 +299,7 @@ func (t *timers) hasOrder(x *message) bool {
 	return t.ordered && (x.place == Ready || x.place == Returned)
 }
 
-// watch adds message h, whose place and instant are set. It does nothing if the
-// message has no instant, unless the queue goes by deadlines. Requires: it is
-// not there already.
+// watch adds message h, whose place and instant are set, and which is not there.
 func (t *timers) watch(x *message, h uint32) {
 	if t.hasOrder(x) {
 		t.order.Put(orderKey(x.expireAt, x.seq), h)
@@ -355,10 +353,8 @@ func (t *timers) forgetWaiting() {
 // instants come in the order of their numbers.
 func (t *timers) expiry() (at key, h uint32, ok bool) { return t.expiries.Peek() }
 
-// nextInOrder returns the ready message that expires first, but not before an
-// instant; 0: none. Those that never expire come last, by number.
-//
-// Requires: ordered. O(log n).
+// nextInOrder returns the ready message that expires first, but not before an instant; 0: none. Those
+// that never expire come last. Requires: ordered. O(log n).
 func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
 	for h := range t.order.Values(key{At: at}) {
 		return h
