@@ -171,9 +171,7 @@ func (m *Machine) String() string {
 	if m.version > 1 {
 		fmt.Fprintf(&b, " version=%d", m.version)
 	}
-	if m.clock.lockCredit() != 0 {
-		fmt.Fprintf(&b, " credit=%d", m.clock.lockCredit())
-	}
+	numberText(&b, " credit=%d", m.clock.lockCredit())
 	b.WriteString("\n")
 	describeCounts(&b, m.Stats(), m.messages.count(Purged))
 	m.sessions.describe(&b)
@@ -182,9 +180,7 @@ func (m *Machine) String() string {
 	}
 	m.detached.describe(&b)
 	m.returnings.describe(&b)
-	if n := m.sessions.toEnd(); n > 0 {
-		fmt.Fprintf(&b, "ending %d\n", n)
-	}
+	numberText(&b, "ending %d\n", m.sessions.toEnd())
 	for x := range m.Messages() {
 		messageText(&b, x)
 	}
@@ -220,16 +216,22 @@ func (rs *returnings) describe(b *strings.Builder) {
 func (o *outbox) describeDeadLetterTargets(b *strings.Builder) {
 	for _, t := range o.list(0, math.MaxInt) {
 		fmt.Fprintf(b, "target %d next=%d settled=%d", t.ID, t.Next, t.Confirmed)
-		if _, gone := o.has(t.ID); gone {
-			b.WriteString(" gone")
-		}
+		_, gone := o.has(t.ID)
+		flagText(b, " gone", gone)
 		b.WriteString("\n")
 	}
 }
 
-func numberText[N int | int32 | uint32 | uint64 | fsm.Time](b *strings.Builder, format string, n N) {
+func numberText[N int | int32 | uint32 | uint64 | fsm.Time | fsm.Millis](b *strings.Builder, format string, n N) {
 	if n != 0 {
 		fmt.Fprintf(b, format, n)
+	}
+}
+
+// flagText writes a text if ok.
+func flagText(b *strings.Builder, text string, ok bool) {
+	if ok {
+		b.WriteString(text)
 	}
 }
 
@@ -241,15 +243,9 @@ func consumerText(b *strings.Builder, c Consumer) {
 	fmt.Fprintf(b, "consumer %s:%d %s held=%d next=%d", sessionText(c.ID.Session), c.ID.Number, c.Status, c.Held, c.NextDelivery)
 	numberText(b, " prefetch=%d", c.Prefetch)
 	numberText(b, " priority=%d", c.Priority)
-	if c.Exclusive {
-		b.WriteString(" exclusive")
-	}
-	if !c.Active && c.Status != Cancelled {
-		b.WriteString(" waiting")
-	}
-	if c.NoAck {
-		b.WriteString(" no-ack")
-	}
+	flagText(b, " exclusive", c.Exclusive)
+	flagText(b, " waiting", !c.Active && c.Status != Cancelled)
+	flagText(b, " no-ack", c.NoAck)
 	numberText(b, " late=%d", c.TimedOut)
 	numberText(b, " late-acks=%d", c.LateAcks)
 	numberText(b, " lost-locks=%d", c.LostLocks)
@@ -282,8 +278,8 @@ func messageText(b *strings.Builder, x Message) {
 			fmt.Fprintf(b, " id=%q", x.ScheduleID)
 		}
 	}
-	if x.ScheduledFor != 0 && x.Place != Scheduled {
-		fmt.Fprintf(b, " scheduled-for=%d", x.ScheduledFor)
+	if x.Place != Scheduled {
+		numberText(b, " scheduled-for=%d", x.ScheduledFor)
 	}
 	if x.MessageID != "" || x.CorrelationID != "" {
 		fmt.Fprintf(b, " message-id=%q correlation-id=%q", x.MessageID, x.CorrelationID)

@@ -14,14 +14,13 @@ import (
 // when its last message goes, or if it never had one, and withdraws that if
 // another message of the same entry follows.
 //
-// Invariant: live has exactly the entries of the messages in the arena, each
+// Invariant: it has exactly the entries of the messages in the arena, each
 // with their number; none is above index.
 //
 // A snapshot holds index, and with each message the time of its entry. Restore
 // counts the messages again.
 type entries struct {
-	// live belongs to entries; capture lends it to snapshots.
-	live liveIndexes
+	liveIndexes
 	// 0 before the first entry. It never falls.
 	index uint64 // of the last entry
 	// released: the current entry was released, perhaps more than once.
@@ -50,7 +49,7 @@ func (e *entries) begin(index uint64) {
 // Requires: eff has been the same since begin. O(len(eff.Released)) if something
 // is withdrawn, else O(1).
 func (e *entries) keep(now fsm.Time, eff *fsm.Effects) {
-	e.live.add(e.index, now)
+	e.add(e.index, now)
 	if !e.released {
 		return
 	}
@@ -63,7 +62,7 @@ func (e *entries) keep(now fsm.Time, eff *fsm.Effects) {
 // Ensures: index is in eff.Released if no message of the entry is left. An entry
 // before the current one is released once only, since no message can join it.
 func (e *entries) drop(index uint64, eff *fsm.Effects) {
-	if e.live.drop(index) {
+	if e.liveIndexes.drop(index) {
 		eff.Released = append(eff.Released, index)
 		e.released = e.released || index == e.index
 	}
@@ -72,7 +71,7 @@ func (e *entries) drop(index uint64, eff *fsm.Effects) {
 // refuse releases the current entry, unless it holds messages. It may name the
 // entry again if others were released in between.
 func (e *entries) refuse(eff *fsm.Effects) {
-	if e.live.has(e.index) {
+	if e.has(e.index) {
 		return
 	}
 	if n := len(eff.Released); n == 0 || eff.Released[n-1] != e.index {
@@ -87,8 +86,8 @@ func (e *entries) refuse(eff *fsm.Effects) {
 // It costs O(1): the table changes its owner. The iterator may be used by another
 // goroutine, and after the machine has applied more entries. nil: none was live.
 func (e *entries) abandon() iter.Seq[uint64] {
-	live := e.live
-	e.live = liveIndexes{}
+	live := e.liveIndexes
+	e.liveIndexes = liveIndexes{}
 	if live.Len() == 0 {
 		return nil
 	}
@@ -97,11 +96,7 @@ func (e *entries) abandon() iter.Seq[uint64] {
 
 func (e *entries) last() uint64 { return e.index }
 
-func (e *entries) has(index uint64) bool { return e.live.has(index) }
-
-func (e *entries) indexes() iter.Seq[uint64] { return e.live.indexes() }
-
-func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.live.Capture(keep)} }
+func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.Capture(keep)} }
 
 func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<20)) }
 
@@ -110,12 +105,12 @@ func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<2
 func (e *entries) expect(index uint64, at fsm.Time) { e.coming = append(e.coming, coming{index, at}) }
 
 // restore counts the expected messages. Requires: begin has set the last index,
-// and nothing was counted yet. It sorts them, since live grows only at its end.
+// and nothing was counted yet. It sorts them, since the table grows only at its end.
 // The time of an entry is that of any message that has one.
 func (e *entries) restore() {
 	slices.SortFunc(e.coming, func(a, b coming) int { return cmp.Or(cmp.Compare(a.index, b.index), cmp.Compare(b.at, a.at)) })
 	for _, c := range e.coming {
-		e.live.add(c.index, c.at)
+		e.add(c.index, c.at)
 	}
 	e.coming = nil
 }
@@ -126,13 +121,13 @@ func (e *entries) time(index uint64, now fsm.Time) fsm.Time {
 	if index == e.index {
 		return now
 	}
-	return e.live.time(index)
+	return e.liveIndexes.time(index)
 }
 
 func (e *entries) check(k *checker) {
 	slices.Sort(k.live)
 	found, last := 0, uint64(0)
-	for at, count := range e.live.All() {
+	for at, count := range e.All() {
 		n := found
 		index := uint64(at.At)
 		for n < len(k.live) && k.live[n] == index {

@@ -401,21 +401,13 @@ func groupsText(b *strings.Builder, m *Machine) {
 		if x.Held {
 			fmt.Fprintf(b, " by %s:%d", sessionText(x.Holder.Session), x.Holder.Number)
 		}
-		if x.LockedUntil != 0 {
-			fmt.Fprintf(b, " until=%d", x.LockedUntil)
+		numberText(b, " until=%d", x.LockedUntil)
+		flagText(b, " left", g.left())
+		if h := g.hold; h != nil {
+			numberText(b, " lingers=%d", m.clock.heldUntil(h.linger))
 		}
-		if g.left() {
-			b.WriteString(" left")
-		}
-		if h := g.hold; h != nil && h.linger != 0 {
-			fmt.Fprintf(b, " lingers=%d", m.clock.heldUntil(h.linger))
-		}
-		if x.StateBytes > 0 {
-			fmt.Fprintf(b, " state=%d", x.StateBytes)
-		}
-		if x.StateUntil != 0 {
-			fmt.Fprintf(b, " state-until=%d", x.StateUntil)
-		}
+		numberText(b, " state=%d", x.StateBytes)
+		numberText(b, " state-until=%d", x.StateUntil)
 		b.WriteString("\n")
 	}
 	for g := range m.groups.ending() {

@@ -366,7 +366,7 @@ func (ms *messages) dropReady() {
 	ms.discardList(parkedList, Parked)
 	ms.groups.purge()
 	ms.numbers.Clear()
-	ms.timers.forgetWaiting()
+	ms.timers.clear()
 }
 
 // discardList purges all messages of a place by moving one list, in constant

@@ -93,9 +93,7 @@ func (ss *sessions) describe(b *strings.Builder) {
 	for s := range ss.all() {
 		if !s.life.over {
 			fmt.Fprintf(b, "session %s next=%d", sessionText(s.id), s.next)
-			if s.nextGet > 0 {
-				fmt.Fprintf(b, " next-get=%d", s.nextGet)
-			}
+			numberText(b, " next-get=%d", s.nextGet)
 			b.WriteString("\n")
 		}
 	}
@@ -107,9 +105,7 @@ func (ss *sessions) describe(b *strings.Builder) {
 	}
 	for _, x := range ss.suspected {
 		fmt.Fprintf(b, "silent %d/%d", x.of.Node, x.of.Boot)
-		if x.until != 0 {
-			fmt.Fprintf(b, " until=%d", ss.clock.heldUntil(x.until))
-		}
+		numberText(b, " until=%d", ss.clock.heldUntil(x.until))
 		b.WriteString("\n")
 	}
 }

@@ -338,17 +338,6 @@ func (t *timers) neverExpire(at fsm.Time, seq uint64) {
 	}
 }
 
-// forgetWaiting removes all messages that nobody holds. The tables are
-// replaced, in O(1), and the messages keep their instants: only for messages
-// that are purged as a whole.
-func (t *timers) forgetWaiting() {
-	t.expiries.Clear()
-	t.schedules.Clear()
-	t.delays.Clear()
-	t.returns.Clear()
-	t.order.Clear()
-}
-
 // expiry returns the message that expires first; false: none ever does. Equal
 // instants come in the order of their numbers.
 func (t *timers) expiry() (at key, h uint32, ok bool) { return t.expiries.Peek() }
@@ -399,6 +388,7 @@ func (t *timers) scheduledSpan() (first, last fsm.Time) {
 	return from.At, till.At
 }
 
+// clear forgets all messages, in O(1): they keep their instants, and are purged as a whole.
 func (t *timers) clear() { *t = timers{ordered: t.ordered} }
 
 func (t *timers) check(k *checker) {
