@@ -38,8 +38,8 @@ type checker struct {
 	groups map[*group]*foundGroup // what was found of each
 
 	// In this order: messages with an extra, with a schedule name, in the
-	// table of numbers, in blocks of returns; consumers in tables of sessions.
-	extras, named, numbered, returned, attached int
+	// table of numbers; consumers in tables of sessions.
+	extras, named, numbered, attached int
 
 	left int // groups whose hold is to end
 

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/internal/ordered"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -48,7 +49,7 @@ type messages struct {
 	waiting uint32                  // priorities that have messages
 	counts  [placeCount]Count       // by place
 	ready   [maxPriority + 1]uint32 // ready ones by priority, whatever their place
-	returns returns                 // order of the returned list
+	returns ordered.Sequence        // order of the returned list
 	// Keys have at = 0 and seq = the number of the message. named is never iterated,
 	// so the order of a map cannot reach the state.
 	numbers sorted[uint32] // scheduled messages, by number
@@ -135,7 +136,7 @@ func (ms *messages) insertAfter(at, h uint32) {
 //
 // Ensures: place 0, next = prev = 0, and no timer, number or name leads to h. Its
 // instant stays in expireAt. O(1) for the list, O(log n) for the indexes, and one
-// block of at most returnsLen for a returned message.
+// block of them for a returned message.
 func (ms *messages) remove(h uint32) {
 	x := ms.Mut(h)
 	no := x.list()
@@ -354,7 +355,7 @@ func (ms *messages) dropReady() {
 	}
 	ms.waiting, ms.ready = 0, [maxPriority + 1]uint32{}
 	ms.discardList(returnedList, Returned)
-	ms.returns = returns{}
+	ms.returns = ordered.Sequence{}
 	ms.cursors.purged()
 	if ms.counts[Scheduled].Messages > 0 {
 		ms.discardList(scheduledList, Scheduled)

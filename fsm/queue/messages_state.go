@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -236,13 +235,9 @@ func (ms *messages) check(k *checker) {
 		k.fail("%w", err)
 	}
 	ms.cursors.check(k, ms)
-	n := 0
-	for _, s := range ms.returns.slots {
-		if s.block != nil {
-			n += s.block.len()
-		}
+	if err := ms.returns.Check(); err != nil {
+		k.fail("%w", err)
 	}
-	k.that(n == k.returned, "%d returned messages of %d", n, k.returned)
 }
 
 func (ms *messages) checkLists(k *checker) {
@@ -251,14 +246,14 @@ func (ms *messages) checkLists(k *checker) {
 			k.purged(ms)
 			continue
 		}
+		if no == returnedList {
+			ms.checkReturned(k)
+		}
 		prev, last := uint32(0), uint64(0)
 		for h := ms.lists[no].head; h != 0 && k.err == nil; h = ms.Get(h).next {
 			x := ms.Get(h)
 			ms.checkOne(k, h, placeOf(no))
-			switch {
-			case no == returnedList:
-				ms.checkReturned(k, h, prev)
-			case x.prev != prev:
+			if no != returnedList && x.prev != prev {
 				k.fail("message %d: the link back is wrong", x.seq)
 			}
 			if no <= maxPriority && (int(x.priority) != no || x.seq <= last || x.acquired != 0 || x.failed != 0) {
@@ -345,20 +340,16 @@ func (k *checker) purged(ms *messages) {
 	k.that(ms.lists[purgedList].tail == last, "the tail of what was purged is wrong")
 }
 
-func (ms *messages) checkReturned(k *checker, h, prev uint32) {
-	r, x := &ms.returns, ms.Get(h)
-	no := x.prev
-	if int(no) >= len(r.slots) || r.slots[no].block == nil || !slices.Contains(r.slots[no].block.handles[r.slots[no].block.head:r.slots[no].block.tail], h) {
-		k.fail("message %d is in no block", x.seq)
-		return
+// checkReturned compares the list of returned messages with their order.
+func (ms *messages) checkReturned(k *checker) {
+	h := ms.lists[returnedList].head
+	for o, at := range ms.returns.All() {
+		x := ms.Get(o)
+		if o != h || x.seq != at.Number || x.prev != at.Slot {
+			k.fail("message %d is returned at another place", x.seq)
+			return
+		}
+		h = x.next
 	}
-	at := r.spotOf(no, h)
-	s := &r.slots[no]
-	if r.before(at) != prev || s.block.seqs[at.at] != x.seq {
-		k.fail("message %d: the block is wrong", x.seq)
-	}
-	k.returned++
-	if at.at == s.block.head {
-		k.that(s.least == slices.Min(s.block.seqs[s.block.head:s.block.tail]), "block %d: the least is %d", no, s.least)
-	}
+	k.that(h == 0, "a returned message has no order")
 }
