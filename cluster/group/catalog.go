@@ -77,23 +77,17 @@ type Catalog struct {
 	ceding      atomic.Bool  // the leadership, or it has been ceded a short time ago
 
 	config CatalogConfig
-
-	mu     sync.Mutex
-	ended  bool // no new goroutine may start
-	life   context.Context
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	tasks  *worker.Tasks
 }
 
 // NewCatalog returns an empty catalog. Start makes it a member of the group.
 func NewCatalog(c CatalogConfig) *Catalog {
-	k := &Catalog{config: c}
+	k := &Catalog{config: c, tasks: worker.NewTasks(nil)}
 	k.convergence.init(c.Node)
 	k.numbers.init()
 	k.election.Store(int64(catalogHeartbeat))
-	k.life, k.cancel = context.WithCancel(context.Background())
 	k.replica = replica{
-		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.spawn, log: c.Store,
+		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.tasks.Go, log: c.Store,
 		ending: make(chan struct{}),
 	}
 	k.applier = catalogApplier{
@@ -117,15 +111,6 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	k.watchdog.worker = worker.New(worker.Options{})
 	k.notices = commitNotices{replica: &k.replica, followers: map[string]*commitNotice{}}
 	return k
-}
-
-// spawn runs f on a goroutine that Close waits for. It does nothing once Close has begun.
-func (k *Catalog) spawn(f func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.ended {
-		k.done.Go(f)
-	}
 }
 
 // SetHost sets the host that the catalog works with, see CatalogConfig.Host. It must be called
@@ -166,7 +151,7 @@ func (k *Catalog) Start(founders []string) error {
 		}
 		return false
 	}))
-	k.spawn(func() { k.lease.keep(k.life) })
+	k.spawn(func() { k.lease.keep(k.tasks.Life()) })
 	k.spawn(k.reportApplied)
 	k.spawn(k.standFirst)
 	if h := c.Host; h != nil {
@@ -225,23 +210,18 @@ func (k *Catalog) raftConfig() *raft.Config {
 
 // Close stops the group.
 func (k *Catalog) Close() error {
-	k.mu.Lock()
-	k.ended = true
-	k.mu.Unlock()
+	defer k.tasks.Wait()
+	k.tasks.Refuse()
 	k.convergence.close()
-	k.cancel()
 	k.end()
 	r := k.raft.Load()
 	if r == nil {
-		k.done.Wait()
 		return nil
 	}
 	k.lease.drop()
 	f := r.Shutdown()
 	k.mesh.DropGroup(catalogGroup) // ends requests under way to nodes that are gone
-	err := f.Error()
-	k.done.Wait()
-	return err
+	return f.Error()
 }
 
 // View returns the newest view that this node has applied.

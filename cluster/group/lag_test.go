@@ -247,7 +247,7 @@ func TestLagWatchIsNotified(t *testing.T) {
 			})
 			defer w.mu.Unlock()
 		}
-		c.hosts[0].spawn(f) // it waits for a lock that is held here
+		c.hosts[0].tasks.Go(f) // it waits for a lock that is held here
 		await(t, "the group is noted by its leader", g.complete.noted.Load)
 	}
 	before := g.lastStored()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -135,13 +134,12 @@ func (l *routeLease) drop() {
 	l.until.Store(0)
 	ctx, cancel := context.WithTimeout(context.Background(), leaseReturn)
 	defer cancel()
-	var wait sync.WaitGroup
-	for _, node := range l.voters() {
+	voters := l.voters()
+	worker.Each(-1, voters, func(_ int, node string) {
 		if node != l.node {
-			wait.Go(func() { _, _ = l.ask(ctx, node, &peerpb.Lease{Over: true}) }) // else it runs out
+			_, _ = l.ask(ctx, node, &peerpb.Lease{Over: true}) // else it runs out
 		}
-	}
-	wait.Wait()
+	})
 }
 
 // vote is a voter's answer to a question for a lease.
@@ -411,7 +409,7 @@ const appliedSize = 16 + 8
 func (k *Catalog) reportApplied() {
 	last := uint64(0)
 	for {
-		if k.convergence.await(k.life, last+1) != nil {
+		if k.convergence.await(k.tasks.Life(), last+1) != nil {
 			return
 		}
 		last = k.convergence.appliedIndex()

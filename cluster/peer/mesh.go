@@ -48,7 +48,7 @@ type Mesh struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	done   sync.WaitGroup // everything that Close waits for, also what begins while it does
 	panics atomic.Uint64
 
 	refuses    atomic.Bool // Refuse has closed the listener
@@ -104,10 +104,10 @@ func (m *Mesh) Start() {
 		return
 	}
 	m.started = true
-	m.goFunc(m.events.run)
-	m.goFunc(m.accept)
+	m.done.Go(m.events.run)
+	m.done.Go(m.accept)
 	for _, p := range m.peers {
-		m.goFunc(p.run)
+		m.done.Go(p.run)
 	}
 }
 
@@ -138,7 +138,7 @@ func (m *Mesh) Close() error {
 		m.cfg.Listener.Close()
 	}
 	m.events.close()
-	m.wg.Wait()
+	m.done.Wait()
 	return nil
 }
 
@@ -158,15 +158,6 @@ func (m *Mesh) contain(doing, node string) {
 	}
 }
 
-// goFunc runs f on a goroutine that Close waits for.
-func (m *Mesh) goFunc(f func()) {
-	m.wg.Add(1)
-	go func() {
-		defer m.wg.Done()
-		f()
-	}()
-}
-
 // AddPeer adds a node, or changes the addresses of a known one. The addresses are tried in order.
 func (m *Mesh) AddPeer(name string, addrs ...string) error {
 	if name == "" || name == m.cfg.Node {
@@ -184,7 +175,7 @@ func (m *Mesh) AddPeer(name string, addrs ...string) error {
 	p := newPeer(m, name, addrs)
 	m.peers[name] = p
 	if m.started {
-		m.goFunc(p.run)
+		m.done.Go(p.run)
 	}
 	return nil
 }
