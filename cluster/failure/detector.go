@@ -70,14 +70,14 @@ func (d *Detector) Listen() { peer.HandleAsk(d.node.Mesh, self.KindHears, d.hear
 // Serve starts the detector.
 func (d *Detector) Serve() {
 	d.served = d.node.Now()
-	d.node.Spawn("watch nodes", func() { worker.Every(d.node.Life().Done(), checkEvery, d.round) })
-	d.node.Spawn("follow the catalog", d.followCatalog)
+	d.node.Loop("watch nodes", func(ctx context.Context) { worker.Every(ctx.Done(), checkEvery, d.round) })
+	d.node.Loop("follow the catalog", d.followCatalog)
 }
 
 // followCatalog tells queues of boots that ended with the latest catalog entries: a node may have
 // restarted, or was declared dead.
-func (d *Detector) followCatalog() {
-	d.changes.Run(d.node.Life().Done(), func(time.Time) time.Duration {
+func (d *Detector) followCatalog(ctx context.Context) {
+	d.changes.Run(ctx.Done(), func(time.Time) time.Duration {
 		d.node.Try("report ended boots to queues", func() {
 			if d.newBoots() {
 				d.reportAll(true)

@@ -125,8 +125,8 @@ func (x *Queues) Listen() {
 
 // Serve starts the watch.
 func (x *Queues) Serve() {
-	x.node.Spawn("watch queues", func() {
-		worker.Again(x.node.Life().Done(), func() time.Duration {
+	x.node.Loop("watch queues", func(ctx context.Context) {
+		worker.Again(ctx.Done(), func() time.Duration {
 			x.wait = watchRest
 			if x.round() {
 				x.wait = 1
