@@ -16,7 +16,7 @@ import (
 // sent before was refused, and raft itself would try again a minute later.
 func TestReplicaThatOpensLate(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, func(p *peer.Config) { p.HoldUnknown = -1 })
+	c := mustTrio(t, func(p *peer.Config) { p.EarlyWait = -1 })
 	for _, h := range c.hosts {
 		h.config.Heartbeat = 0 // raft's timers are those of production
 	}

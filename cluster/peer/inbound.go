@@ -63,7 +63,7 @@ func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Fram
 // acceptLink exchanges hellos.
 func (s *service) acceptLink(stream grpc.ServerStream) (*inbound, error) {
 	m := s.m
-	first, err := m.holdings.first(stream, m.done.Go)
+	first, err := m.limits.first(stream, m.done.Go)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (in *inbound) serve() error {
 }
 
 func (in *inbound) receive() error {
-	a := assembler{holdings: &in.m.holdings}
+	a := assembler{limits: &in.m.limits}
 	defer a.end()
 	msg := inMessage{assembler: &a}
 	for {

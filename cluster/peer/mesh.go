@@ -54,7 +54,7 @@ type Mesh struct {
 	refuses    atomic.Bool // Refuse has closed the listener
 	withdrawal withdrawal
 	complaints complaints
-	holdings   holdings
+	limits     inboundLimits
 	groups     groups
 	snapshots  snapshotTraffic
 	handlers   handlers
@@ -80,7 +80,7 @@ func New(cfg Config) (*Mesh, error) {
 	}
 	cfg.setDefaults()
 	m := &Mesh{cfg: cfg, log: cfg.Logger, peers: make(map[string]*peer)}
-	m.holdings.init()
+	m.limits.init()
 	m.groups.init(m)
 	m.snapshots.init()
 	m.handlers.init()
@@ -379,10 +379,10 @@ type Timing struct {
 	// LazyDelay is how long heartbeats and the like wait for company, at most.
 	// 0: pings are their company, so they wait for the next one.
 	LazyDelay time.Duration
-	// HoldUnknown is how long raft requests wait for their group to appear,
+	// EarlyWait is how long raft requests wait for their group to appear,
 	// because the members of a new group start at slightly different times.
 	// 0: 1 s. Negative: they are refused at once.
-	HoldUnknown time.Duration
+	EarlyWait time.Duration
 	// RequestTimeout fails a raft request that is not answered. 0: 10 s.
 	RequestTimeout time.Duration
 	// ReconnectWait is how long AppendEntries and InstallSnapshot wait for a
@@ -404,7 +404,7 @@ func (c *Config) setDefaults() {
 		{&c.PingInterval, 150 * time.Millisecond},
 		{&c.SuspectAfter, 1300 * time.Millisecond},
 		{&c.RefusedAfter, 150 * time.Millisecond},
-		{&c.HoldUnknown, time.Second},
+		{&c.EarlyWait, time.Second},
 		{&c.RequestTimeout, 10 * time.Second},
 		{&c.ReconnectWait, 30 * time.Second},
 		{&c.SnapshotStall, 30 * time.Second},
