@@ -299,7 +299,7 @@ func (k *Catalog) adaptElections() {
 }
 
 // Propose commits commands in one entry and returns their results once this node and all nodes
-// that may route hold the entry. It may be unknown whether an attempt was lost. Once this process
+// that may route have applied the entry. It may be unknown whether an attempt was lost. Once this process
 // has registered, the commands are performed once however often they are proposed; before, they
 // must be safe to repeat.
 func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
@@ -382,14 +382,14 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 	return results, reply.Index, nil
 }
 
-// lead proposes on this node what one of the nodes wants, and returns once all nodes hold the entry.
+// lead proposes on this node what one of the nodes wants, and returns once all nodes have applied it.
 func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
 	if _, ok := k.beginTerm(ctx); !ok {
 		return nil, 0, errNoCatalogLeader
 	}
 	if results, index, err := k.admit(from, entry); err != nil || results != nil {
 		if err == nil && !internal {
-			err = k.convergence.awaitHeld(ctx, index)
+			err = k.convergence.awaitConverged(ctx, index)
 		}
 		return results, index, err
 	}
@@ -402,7 +402,7 @@ func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal 
 	}
 	k.notifyFollowers()
 	if !internal {
-		if err := k.convergence.awaitHeld(ctx, f.Index()); err != nil {
+		if err := k.convergence.awaitConverged(ctx, f.Index()); err != nil {
 			return nil, 0, err
 		}
 	}

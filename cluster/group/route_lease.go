@@ -355,7 +355,7 @@ func (k *Catalog) beginTerm(ctx context.Context) (term uint64, ok bool) {
 func (k *Catalog) Converge(ctx context.Context) error {
 	index := k.View().Index()
 	for {
-		if k.convergence.allHold() >= index {
+		if k.convergence.convergedIndex() >= index {
 			return nil
 		}
 		err := k.askHeld(ctx, index)
@@ -379,7 +379,7 @@ func (k *Catalog) askHeld(ctx context.Context, index uint64) error {
 		if _, ok := k.beginTerm(ctx); !ok {
 			return errNoCatalogLeader
 		}
-		return k.convergence.awaitHeld(ctx, index)
+		return k.convergence.awaitConverged(ctx, index)
 	}
 	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Hold: index})
 	switch {
@@ -397,8 +397,8 @@ func (k *Catalog) onHold(ctx context.Context, index uint64) *peerpb.CatalogReply
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
 	_, leads := k.beginTerm(ctx)
-	ok := leads && k.convergence.awaitHeld(ctx, index) == nil
-	return &peerpb.CatalogReply{Ok: ok, Held: k.convergence.allHold()}
+	ok := leads && k.convergence.awaitConverged(ctx, index) == nil
+	return &peerpb.CatalogReply{Ok: ok, Held: k.convergence.convergedIndex()}
 }
 
 // appliedSize is that of a message that says what a node has applied.
