@@ -487,9 +487,7 @@ func (x *publisher) awaitFresh() {
 
 // refreshed waits until the view is up to date, and continues with strays.
 func (x *publisher) refreshed() {
-	ctx, cancel := x.node.WhileOpen()
-	defer cancel()
-	err := x.node.Catalog.Refresh(ctx)
+	err := x.node.Catalog.Refresh(x.node.Life())
 	x.calls.mu.Lock()
 	x.refreshing = false
 	if err != nil {

@@ -110,7 +110,7 @@ const strayRetry = 50 * time.Millisecond
 
 // finish waits until the queues know that the session has ended.
 func (s *Session) finish(ends []*stream.Call) {
-	stop := s.conn.in.node.Stopping()
+	stop := s.conn.in.node.Life().Done()
 	for {
 		for _, k := range ends {
 			select {
