@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -49,7 +50,7 @@ func (b body) spec() (s spec, err error) {
 	}
 	arguments, err := b.object("arguments")
 	if len(arguments) > 0 {
-		s.arguments = tableOf(arguments)
+		s.arguments = tables.Of(arguments)
 	}
 	return s, err
 }
@@ -273,9 +274,9 @@ func (bs bindings) add(w *responder, r *request) {
 	}
 	to := fsm.BindSpec{Source: e.source, Destination: e.destination, ToExchange: e.toExchange, RoutingKey: key}
 	if len(arguments) > 0 {
-		to.Arguments = tableOf(arguments)
+		to.Arguments = tables.Of(arguments)
 	}
-	place := propertiesKey(api.Binding{RoutingKey: key, Arguments: ObjectOf(to.Arguments)})
+	place := propertiesKey(api.Binding{RoutingKey: key, Arguments: tables.JSON(to.Arguments)})
 	w.Header().Set("Location", url.PathEscape(r.PathValue("destination"))+"/"+url.PathEscape(place))
 	bs.change(w, r, true, func(ctx context.Context, s Session) error { return s.Bind(ctx, to) })
 }
@@ -341,7 +342,7 @@ func (b body) outgoing() (m Outgoing, err error) {
 		if err != nil {
 			return m, err
 		}
-		m.Properties = tableOf(object)
+		m.Properties = tables.Of(object)
 	}
 	if m.RoutingKey, err = b.text("routing_key"); err != nil {
 		return m, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -37,8 +38,8 @@ func describeExchange(x *catalog.Exchange, byQueue map[fsm.QueueID]stats.Queue) 
 	policies := x.EffectivePolicy()
 	d := api.Exchange{
 		Name: x.Name, VHost: x.VHost, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
-		Arguments: ObjectOf(x.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
-		EffectiveDefinition: ObjectOf(policies.Definition),
+		Arguments: tables.JSON(x.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
+		EffectiveDefinition: tables.JSON(policies.Definition),
 	}
 	if x.Store != nil {
 		if f, ok := byQueue[x.Store.ID]; ok {
@@ -155,7 +156,7 @@ func implicit(q *catalog.Queue) api.Binding {
 func describeBinding(b *catalog.Binding) api.Binding {
 	d := api.Binding{
 		Source: b.Source, VHost: b.VHost, Destination: b.Destination, DestinationType: "queue",
-		RoutingKey: b.RoutingKey, Arguments: ObjectOf(b.Arguments),
+		RoutingKey: b.RoutingKey, Arguments: tables.JSON(b.Arguments),
 	}
 	if b.ToExchange {
 		d.DestinationType = "exchange"

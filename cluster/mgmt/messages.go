@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -100,7 +101,7 @@ func mostlyEscaped(text []byte) bool {
 func (e encoding) message(x *Message) api.Message {
 	m := api.Message{
 		Redelivered: x.Acquired > 0, Exchange: string(x.Payload.Exchange()), RoutingKey: string(x.Payload.RoutingKey()),
-		MessageCount: x.Ready, Properties: ObjectOf(x.Properties),
+		MessageCount: x.Ready, Properties: tables.JSON(x.Properties),
 	}
 	e.show(&m, x.Payload.Body())
 	return m

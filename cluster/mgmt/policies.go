@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -24,7 +25,7 @@ type policies struct {
 func describePolicy(p *catalog.Policy) api.Policy {
 	return api.Policy{
 		VHost: p.VHost, Name: p.Name, Pattern: p.Pattern, ApplyTo: p.ApplyTo,
-		Definition: ObjectOf(p.Definition), Priority: p.Priority, Notes: notesOn(p.ApplyTo, p.Definition),
+		Definition: tables.JSON(p.Definition), Priority: p.Priority, Notes: notesOn(p.ApplyTo, p.Definition),
 	}
 }
 
@@ -96,8 +97,8 @@ func (ps policies) try(w *responder, r *request) {
 		}
 		is := r.view.EffectivePolicy(q)
 		x := api.TriedPolicy{
-			Name: q.Name, VHost: q.VHost, Policy: is.Policy, OperatorPolicy: is.Operator, Definition: ObjectOf(is.Definition),
-			WouldPolicy: would.Policy, WouldOperatorPolicy: would.Operator, WouldDefinition: ObjectOf(would.Definition),
+			Name: q.Name, VHost: q.VHost, Policy: is.Policy, OperatorPolicy: is.Operator, Definition: tables.JSON(is.Definition),
+			WouldPolicy: would.Policy, WouldOperatorPolicy: would.Operator, WouldDefinition: tables.JSON(would.Definition),
 		}
 		x.Wins = would.Policy == m.GetName() && !ps.operator || would.Operator == m.GetName() && ps.operator
 		x.Changes = !reflect.DeepEqual(x.Definition, x.WouldDefinition)
@@ -156,7 +157,7 @@ func policyFrom(b body) (*logpb.PutPolicy, error) {
 	if !ok {
 		return nil, invalidTerm("definition must be a dictionary: %s", b["definition"])
 	}
-	m.Definition = tableOf(definition)
+	m.Definition = tables.Of(definition)
 	return m, nil
 }
 
@@ -166,7 +167,7 @@ func wholeNumber(text string) (int64, bool) {
 }
 
 func invalidTerm(format string, value any) error {
-	return fsm.Refuse(fsm.Precondition, fmt.Sprintf(format, catalog.Term(valueOf(value))))
+	return fsm.Refuse(fsm.Precondition, fmt.Sprintf(format, catalog.Term(tables.ValueOf(value))))
 }
 
 func (ps policies) remove(w *responder, r *request) {

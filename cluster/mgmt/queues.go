@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -180,13 +181,13 @@ func settingsOf(said []catalog.Said) []api.QueueSetting {
 		if v == nil {
 			return nil
 		}
-		return jsonOf(v)
+		return tables.JSONValue(v)
 	}
 	all := make([]api.QueueSetting, len(said))
 	for i, s := range said {
 		all[i] = api.QueueSetting{
 			Key: s.Key, Argument: given(s.Argument), Policy: given(s.Policy), OperatorPolicy: given(s.Operator),
-			Effective: jsonOf(s.Effective), By: s.By, Rule: s.Rule,
+			Effective: tables.JSONValue(s.Effective), By: s.By, Rule: s.Rule,
 		}
 	}
 	return all
@@ -266,8 +267,8 @@ func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.Que
 	policies, settings := v.EffectivePolicy(q), v.Settings(q, qs.node.Defaults())
 	d := api.Queue{
 		Name: q.Name, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive,
-		Arguments: ObjectOf(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
-		EffectiveDefinition: ObjectOf(policies.Definition),
+		Arguments: tables.JSON(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
+		EffectiveDefinition: tables.JSON(policies.Definition),
 		DeliveryLimit:       settings.DeliveryLimit, DeadLetterStrategy: strategy(settings),
 		Internal: q.StoreOf != "", State: "running", Members: []string{}, Online: []string{},
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -105,7 +106,7 @@ func (s scheduled) describe(x *peerpb.ScheduledMessage) api.Scheduled {
 	}
 	var t logpb.Table
 	if len(x.Headers) > 0 && logpb.Unmarshal(x.Headers, &t) == nil {
-		d.Headers = ObjectOf(&t)
+		d.Headers = tables.JSON(&t)
 	}
 	return d
 }
@@ -304,7 +305,7 @@ func (ms messages) deferred(w *responder, r *request) {
 		x := &list[i]
 		page.Items = append(page.Items, api.Deferred{
 			Number: x.Number, Token: x.Deferral, DueAt: int64(x.DueAt), ExpiresAt: int64(x.ExpireAt), AcquiredCount: x.Acquired, DeliveryCount: x.Failed,
-			RoutingKey: string(x.Payload.RoutingKey()), Bytes: len(x.Payload.Body()), MessageID: ObjectOf(x.Properties)["message_id"],
+			RoutingKey: string(x.Payload.RoutingKey()), Bytes: len(x.Payload.Body()), MessageID: tables.JSON(x.Properties)["message_id"],
 		})
 	}
 	if n := len(list); more && n > 0 {
