@@ -33,6 +33,7 @@ import (
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 )
 
 // Stats is what a node knows about itself at one moment.
@@ -132,17 +133,12 @@ type Certificate struct {
 
 // Led sums up the queues that this node leads.
 type Led struct {
-	Queues, Consumers                     int
-	Ready, Unacked, Outbox                uint64
-	Waiting                               uint64 // of the outbox
-	ConsumersTimedOut                     int
-	OldestUnacked                         time.Duration
-	ReadyBytes, UnackedBytes, OutboxBytes uint64
-	Scheduled                             uint64 // stores of exchanges left out
-	DelayedRetry, Deferred, Parked        uint64
-	Locked                                uint64
-	Delayed                               []Delayed // led stores of delayed exchanges
-	Times                                 Times
+	queue.Stats       // as queue.Stats.Add adds; of the scheduled messages without those in stores of exchanges
+	Queues            int
+	ConsumersTimedOut int
+	OldestUnacked     time.Duration
+	Delayed           []Delayed // led stores of delayed exchanges
+	Times             Times
 }
 
 // Times compares the queues that this node leads with its clock.
