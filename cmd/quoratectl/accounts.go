@@ -287,19 +287,11 @@ func clearLimits(c *call, which, kind, of string) error {
 }
 
 func listVHostLimits(c *call) error {
-	var rows []api.VHostLimits
-	if err := c.get(path(append([]string{"vhost-limits"}, c.words...)...), &rows); err != nil {
-		return err
-	}
 	limits := column[api.VHostLimits]{"limits", func(l api.VHostLimits) any { return l.Value }}
-	return list(c, "Listing limits of vhosts ...", columnsOf("vhost limits", limits), nil, rows)
+	return listAt(c, path(append([]string{"vhost-limits"}, c.words...)...), "Listing limits of vhosts ...", columnsOf("vhost limits", limits), nil)
 }
 
 func listUserLimits(c *call) error {
-	var rows []api.UserLimits
-	if err := c.get(path(append([]string{"user-limits"}, c.words...)...), &rows); err != nil {
-		return err
-	}
 	limits := column[api.UserLimits]{"limits", func(l api.UserLimits) any { return l.Value }}
-	return list(c, "Listing limits of users ...", columnsOf("user limits", limits), nil, rows)
+	return listAt(c, path(append([]string{"user-limits"}, c.words...)...), "Listing limits of users ...", columnsOf("user limits", limits), nil)
 }

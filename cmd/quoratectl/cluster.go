@@ -21,7 +21,7 @@ func clusterVerbs() []verb {
 		{name: "cluster_status", about: "shows the cluster: its nodes, versions, alarms and listeners", run: clusterStatus, also: both, live: true},
 		{name: "set_cluster_name", arguments: "NAME", least: 1, maxArguments: 1, about: "sets the name under which the cluster is shown", more: " Nodes identify the cluster by the name in their settings, which does not change.", run: setClusterName, also: ctl, example: "east"},
 		{name: "memory_breakdown", arguments: "[NODE]", maxArguments: 1, about: "shows what the memory of a node is used for", run: memoryBreakdown, also: diagnostics, live: true, example: "n1"},
-		{name: "has_reached_target_cluster_size", about: "fails unless all nodes of the cluster are up", run: checkSize, also: []string{upgradeName}},
+		{name: "has_reached_target_cluster_size", about: "fails unless all nodes of the cluster are up", run: passes("reached-target-cluster-size", "All nodes of the cluster are up"), also: []string{upgradeName}},
 		{name: "await_online_nodes", arguments: "COUNT", least: 1, maxArguments: 1, about: "waits until this many nodes are up, at most 120 s", run: awaitNodes, also: ctl, timeout: awaitLimit, example: "3 -t 300"},
 		{name: "report", about: "shows everything that a bug report or question about a cluster should include", more: " It contains no passwords, password hashes or messages.", run: report, also: ctl, timeout: 300},
 		{name: "listeners", about: "lists where the nodes listen", run: listListeners, also: diagnostics},
@@ -38,16 +38,8 @@ func clusterVerbs() []verb {
 
 var flagColumns = columnsOf[api.FeatureFlag]("name state")
 
-func featureFlags(c *call) (flags []api.FeatureFlag, err error) {
-	return flags, c.get(path("feature-flags"), &flags)
-}
-
 func listFlags(c *call) error {
-	flags, err := featureFlags(c)
-	if err != nil {
-		return err
-	}
-	return list(c, "Listing feature flags ...", flagColumns, c.words, flags)
+	return listAt(c, path("feature-flags"), "Listing feature flags ...", flagColumns, c.words)
 }
 
 func enableFlag(c *call) error {
@@ -55,12 +47,7 @@ func enableFlag(c *call) error {
 }
 
 func listDeprecated(c *call) error {
-	var all []map[string]any
-	if err := c.get(path("deprecated-features"), &all); err != nil {
-		return err
-	}
-	name := column[map[string]any]{"name", func(f map[string]any) any { return f["name"] }}
-	return list(c, "Listing deprecated features ...", columnsOf("name", name), nil, all)
+	return listAt(c, path("deprecated-features"), "Listing deprecated features ...", columnsOf[api.DeprecatedFeature]("name"), nil)
 }
 
 var listenerColumns = columnsOf("node protocol interface port tls",
@@ -122,7 +109,7 @@ func clusterStatus(c *call) error {
 	if s.Alarms, err = alarmsOf(c); err != nil {
 		return err
 	}
-	if s.Flags, err = featureFlags(c); err != nil {
+	if err := c.get(path("feature-flags"), &s.Flags); err != nil {
 		return err
 	}
 	if c.options.formatter == "json" {
@@ -132,13 +119,7 @@ func clusterStatus(c *call) error {
 		field{"nodes", strings.Join(s.Nodes, " ")}, field{"running_nodes", strings.Join(s.Running, " ")}); err != nil {
 		return err
 	}
-	if err := list(c, "Alarms:", alarmColumns, nil, s.Alarms); err != nil {
-		return err
-	}
-	if err := list(c, "Listeners of node "+o.Node+":", listenerColumns, nil, s.Local); err != nil {
-		return err
-	}
-	return list(c, "Feature flags:", flagColumns, nil, s.Flags)
+	return cmp.Or(list(c, "Alarms:", alarmColumns, nil, s.Alarms), list(c, "Listeners of node "+o.Node+":", listenerColumns, nil, s.Local), list(c, "Feature flags:", flagColumns, nil, s.Flags))
 }
 
 // awaitNodes waits for a number of nodes.
@@ -210,10 +191,8 @@ func catalogStatus(c *call) error {
 	if err := c.get("/api/quorate/status", &s); err != nil {
 		return err
 	}
-	if c.options.formatter == "json" {
-		return c.json(map[string]any{"node": s.Node, "leader": s.CatalogLeader, "routes_fresh": s.RoutesFresh, "fsm_version": s.FSMVersion})
-	}
-	return c.fields("Status of the catalog on node "+s.Node+" ...", field{"leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh}, field{"fsm_version", s.FSMVersion})
+	return c.show(map[string]any{"node": s.Node, "leader": s.CatalogLeader, "routes_fresh": s.RoutesFresh, "fsm_version": s.FSMVersion},
+		"Status of the catalog on node "+s.Node+" ...", field{"leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh}, field{"fsm_version", s.FSMVersion})
 }
 
 func resolveHost(c *call) error {
@@ -226,10 +205,6 @@ func resolveHost(c *call) error {
 
 func setClusterName(c *call) error {
 	return c.put(path("cluster-name"), api.ClusterName{Name: c.words[0]})
-}
-
-func checkSize(c *call) error {
-	return checked(c, "reached-target-cluster-size", "All nodes of the cluster are up")
 }
 
 // memoryBreakdown shows what is not 0, the largest first.
@@ -259,20 +234,17 @@ func memoryBreakdown(c *call) error {
 			rows = append(rows, use{name, int64(bytes)})
 		}
 	}
-	slices.SortFunc(rows, func(a, b use) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(rows, func(a, b use) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
 	return list(c, "Memory of node "+node+" ...", useColumns, nil, rows)
 }
 
 // use is something that memory is used for.
 type use struct {
-	name  string
-	bytes int64
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
 }
 
-var useColumns = columnsOf("name bytes",
-	column[use]{"name", func(u use) any { return u.name }},
-	column[use]{"bytes", func(u use) any { return u.bytes }},
-)
+var useColumns = columnsOf[use]("name bytes")
 
 // memberVerbs change where the replicas of queues are.
 func memberVerbs() []verb {
@@ -361,11 +333,7 @@ func tokenVerbs() []verb {
 var tokenColumns = columnsOf[api.JoinToken]("id node used_by ttl")
 
 func listTokens(c *call) error {
-	var all []api.JoinToken
-	if err := c.get(path("quorate", "tokens"), &all); err != nil {
-		return err
-	}
-	return list(c, "Listing tokens ...", tokenColumns, nil, all)
+	return listAt(c, path("quorate", "tokens"), "Listing tokens ...", tokenColumns, nil)
 }
 
 // createToken prints only the token, so that a program may read it.

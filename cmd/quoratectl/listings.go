@@ -28,8 +28,8 @@ func messageVerbs() []verb {
 		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, maxArguments: 3, about: "shows up to 50 messages without changing anything", more: " STATE is ready, unacked, scheduled, delayed, deferred or parked, AFTER the number of the last one shown.", run: peek, also: []string{queuesName}, example: "orders ready 4711"},
 		{name: "list_deferred", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lists messages that consumers of a queue have put aside, with their tokens", run: listDeferred, example: "orders"},
 		{name: "list_groups", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the groups of messages of a queue, and who holds them", columns: groupColumns.names(), run: listGroups, options: []option{queueOption}, live: true, example: "--queue orders id held messages"},
-		{name: "kick", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "retries delayed messages of a queue at once, those due next first; without COUNT all of them", run: retryNow, example: "orders 3"},
-		{name: "unpark", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "makes parked messages of a queue ready, those parked first before others; without COUNT all of them", more: " Their failed deliveries count anew.", run: unpark, example: "orders 3"},
+		{name: "kick", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "retries delayed messages of a queue at once, those due next first; without COUNT all of them", run: wake("kick"), example: "orders 3"},
+		{name: "unpark", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "makes parked messages of a queue ready, those parked first before others; without COUNT all of them", more: " Their failed deliveries count anew.", run: wake("unpark"), example: "orders 3"},
 	}, delayedVerbs()...)
 }
 

@@ -54,11 +54,7 @@ func drain(c *call) error {
 	if err := c.post("/api/quorate/drain", nil, &d); err != nil {
 		return err
 	}
-	if c.options.formatter == "json" {
-		return c.json(d)
-	}
-	c.fields("", field{"moved", d.Moved}, field{"left", d.Left})
-	return nil
+	return c.show(d, "", field{"moved", d.Moved}, field{"left", d.Left})
 }
 
 func revive(c *call) error {

@@ -126,6 +126,14 @@ func list[T any](c *call, title string, columns columns[T], names []string, rows
 	return c.rows(head, cells)
 }
 
+// listSome is list with the columns that are shown if none is named, for rows of which there are some.
+func listSome[T any](c *call, title string, columns columns[T], rows []T) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	return list(c, title, columns, nil, rows)
+}
+
 // splitNames separates names of columns, which may be joined by commas, too.
 func splitNames(words []string) (names []string) {
 	for _, w := range words {
@@ -268,6 +276,14 @@ func (c *call) fields(title string, fields ...field) error {
 		row[1] = printable(row[1])
 	}
 	return c.lines(rows)
+}
+
+// show shows v as JSON, or else some fields of it.
+func (c *call) show(v any, title string, fields ...field) error {
+	if c.options.formatter == "json" {
+		return c.json(v)
+	}
+	return c.fields(title, fields...)
 }
 
 // say shows a line that is not data.

@@ -50,15 +50,11 @@ func setPolicy(c *call, where string) error {
 var policyColumns = columnsOf[api.Policy]("vhost name pattern apply-to definition priority")
 
 func listPolicies(c *call, where string) error {
-	var rows []api.Policy
-	if err := c.get(path(where, c.options.vhost), &rows); err != nil {
-		return err
-	}
 	title := "Listing policies for vhost "
 	if where != "policies" {
 		title = "Listing operator policies for vhost "
 	}
-	return list(c, title+c.options.vhost+" ...", policyColumns, nil, rows)
+	return listAt(c, path(where, c.options.vhost), title+c.options.vhost+" ...", policyColumns, nil)
 }
 
 // parameterVerbs are about runtime parameters.
@@ -99,11 +95,7 @@ func setParameter(c *call) error {
 }
 
 func listGlobalParameters(c *call) error {
-	var rows []api.GlobalParameter
-	if err := c.get(path("global-parameters"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing global runtime parameters ...", columnsOf[api.GlobalParameter]("name value"), nil, rows)
+	return listAt(c, path("global-parameters"), "Listing global runtime parameters ...", columnsOf[api.GlobalParameter]("name value"), nil)
 }
 
 func setGlobalParameter(c *call) error {
