@@ -99,6 +99,15 @@ func (w *responder) failed(err error) {
 	}
 }
 
+// result answers a request with what came of it.
+func (w *responder) result(body any, err error) {
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	w.answer(http.StatusOK, body)
+}
+
 func (w *responder) unavailable(err error) {
 	w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
 }

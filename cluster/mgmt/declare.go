@@ -90,32 +90,23 @@ func (ss sessions) putQueue(w *responder, r *request) {
 func (r *request) condition(name string) bool { return r.URL.Query().Get(name) == "true" }
 
 func (ss sessions) deleteQueue(w *responder, r *request) {
-	name := r.PathValue("name")
-	if !w.finds(r, name) {
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	ss.change(w, r, false, func(ctx context.Context, s Session) error {
-		_, err := s.DeleteQueue(ctx, name, r.condition("if-unused"), r.condition("if-empty"))
+		_, err := s.DeleteQueue(ctx, q.Name, r.condition("if-unused"), r.condition("if-empty"))
 		return err
 	})
 }
 
-// finds answers the request if the user sees no such queue in the vhost of the path.
-func (w *responder) finds(r *request, queue string) bool {
-	if _, ok := r.view.Queue(r.PathValue("vhost"), queue); !ok || !r.sees(r.PathValue("vhost")) {
-		w.notFound()
-		return false
-	}
-	return true
-}
-
 func (ss sessions) purge(w *responder, r *request) {
-	name := r.PathValue("name")
-	if !w.finds(r, name) {
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	ss.change(w, r, false, func(ctx context.Context, s Session) error {
-		_, err := s.PurgeQueue(ctx, name)
+		_, err := s.PurgeQueue(ctx, q.Name)
 		return err
 	})
 }

@@ -79,9 +79,8 @@ func (es exchanges) answer(w *responder, r *request, x api.Exchange) {
 }
 
 func (es exchanges) list(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	var items []api.Exchange
@@ -186,9 +185,8 @@ func answerBindings(w *responder, r *request, implied []api.Binding, bindings []
 }
 
 func listBindings(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	var implied []api.Binding
@@ -203,9 +201,8 @@ func listBindings(w *responder, r *request) {
 }
 
 func bindingsOfQueue(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok || !r.sees(q.VHost) {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	answerBindings(w, r, []api.Binding{implicit(q)}, r.view.BindingsTo(q.VHost, q.Name, false))

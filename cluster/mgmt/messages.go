@@ -189,13 +189,13 @@ func (ms messages) peek(w *responder, r *request) {
 		return otherwise
 	}
 	in, known := places[or("state", "ready")]
-	after, limit, problem := pageAfter(r)
+	after, limit, wrong := pageAfter(r)
 	e, err := encodingFrom(or("encoding", "auto"), or("truncate", strconv.Itoa(peekTruncate)))
 	switch {
 	case !known:
 		w.badRequest("state must be one of ready, unacked, scheduled, delayed, deferred, parked")
-	case problem != "":
-		w.badRequest(problem)
+	case wrong != nil:
+		w.failed(wrong)
 	case err != nil:
 		w.badRequest(err.Error())
 	default:
@@ -383,13 +383,13 @@ func (x *answering) write(b *bytes.Buffer) bool {
 // groups lists the groups of a queue's messages by their ids.
 func (ms messages) groups(w *responder, r *request) {
 	after, err := base64.RawURLEncoding.DecodeString(r.URL.Query().Get("after"))
-	limit, problem := pageLimit(r)
+	limit, wrong := pageLimit(r.URL.Query(), defaultPeek, maxPeek)
 	switch {
 	case err != nil:
 		w.badRequest("after must be the value next of a page")
 		return
-	case problem != "":
-		w.badRequest(problem)
+	case wrong != nil:
+		w.failed(wrong)
 		return
 	}
 	q := w.readable(r)
@@ -397,11 +397,7 @@ func (ms messages) groups(w *responder, r *request) {
 		return
 	}
 	page, err := ms.messages.GroupsAfter(r.Context(), q, string(after), limit)
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, page)
+	w.result(page, err)
 }
 
 // locks serves deliveries that are named by their lock tokens. The user needs the read permission

@@ -30,9 +30,8 @@ func describePolicy(p *catalog.Policy) api.Policy {
 }
 
 func (ps policies) list(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	var items []api.Policy

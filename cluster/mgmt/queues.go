@@ -29,9 +29,8 @@ type queues struct {
 }
 
 func (qs queues) list(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	var all []*catalog.Queue
@@ -146,9 +145,8 @@ func (qs queues) describeAll(r *request, all []*catalog.Queue) []api.Queue {
 }
 
 func (qs queues) get(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok || !r.sees(q.VHost) {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	var byQueue map[fsm.QueueID]stats.Queue
@@ -353,8 +351,8 @@ type queueActions struct {
 
 // perform does the action that the body names.
 func (a queueActions) perform(w *responder, r *request) {
-	name := r.PathValue("name")
-	if !w.finds(r, name) {
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	b, ok := w.body(r)
@@ -389,7 +387,6 @@ func (a queueActions) perform(w *responder, r *request) {
 			return
 		}
 	}
-	q, _ := r.view.Queue(r.PathValue("vhost"), name)
 	w.changed(do(r.Context(), q, b), false)
 }
 

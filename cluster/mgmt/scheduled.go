@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
@@ -61,14 +62,11 @@ func (s scheduled) queue(w *responder, r *request, change bool) *catalog.Queue {
 // pageOf reads which page a request asks for.
 func pageOf(r *request) (*peerpb.ScheduledRequest, error) {
 	q := r.URL.Query()
-	m := &peerpb.ScheduledRequest{Limit: largestScheduled, Headers: q.Get("headers") == "true"}
-	if text := q.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > largestScheduled {
-			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("limit must be a whole number from 1 to %d", largestScheduled))
-		}
-		m.Limit = uint32(n)
+	limit, err := pageLimit(q, largestScheduled, largestScheduled)
+	if err != nil {
+		return nil, err
 	}
+	m := &peerpb.ScheduledRequest{Limit: uint32(limit), Headers: q.Get("headers") == "true"}
 	if text := q.Get("after"); text != "" {
 		if _, err := fmt.Sscanf(text, "%d-%d", &m.AfterAt, &m.AfterMessage); err != nil {
 			return nil, fsm.Refuse(fsm.Precondition, "after must be the cursor of a message")
@@ -286,9 +284,9 @@ func (w *responder) readable(r *request) *catalog.Queue {
 
 // deferred lists deferred messages by their number, without their bodies.
 func (ms messages) deferred(w *responder, r *request) {
-	after, limit, problem := pageAfter(r)
-	if problem != "" {
-		w.badRequest(problem)
+	after, limit, err := pageAfter(r)
+	if err != nil {
+		w.failed(err)
 		return
 	}
 	q := w.readable(r)
@@ -314,27 +312,26 @@ func (ms messages) deferred(w *responder, r *request) {
 	w.answer(http.StatusOK, page)
 }
 
-// pageAfter reads which messages a request asks for; problem says what is wrong with it.
-func pageAfter(r *request) (after uint64, limit int, problem string) {
-	if q := r.URL.Query(); q.Has("after") {
-		var err error
+// pageAfter reads which messages a request asks for.
+func pageAfter(r *request) (after uint64, limit int, err error) {
+	q := r.URL.Query()
+	if q.Has("after") {
 		if after, err = strconv.ParseUint(q.Get("after"), 10, 64); err != nil {
-			return 0, 0, "after must be the number of a message"
+			return 0, 0, fsm.Refuse(fsm.Precondition, "after must be the number of a message")
 		}
 	}
-	limit, problem = pageLimit(r)
-	return after, limit, problem
+	limit, err = pageLimit(q, defaultPeek, maxPeek)
+	return after, limit, err
 }
 
-// pageLimit reads how much a request asks for; problem says what is wrong with it.
-func pageLimit(r *request) (limit int, problem string) {
-	q := r.URL.Query()
-	if !q.Has("limit") {
-		return defaultPeek, ""
+// pageLimit reads how much a request asks for.
+func pageLimit(q url.Values, otherwise, most int) (int, error) {
+	if q.Get("limit") == "" {
+		return otherwise, nil
 	}
 	limit, err := strconv.Atoi(q.Get("limit"))
-	if err != nil || limit < 1 || limit > maxPeek {
-		return 0, fmt.Sprintf("limit must be a whole number from 1 to %d", maxPeek)
+	if err != nil || limit < 1 || limit > most {
+		return 0, fsm.Refuse(fsm.Precondition, fmt.Sprintf("limit must be a whole number from 1 to %d", most))
 	}
-	return limit, ""
+	return limit, nil
 }
