@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/worker"
@@ -59,6 +60,21 @@ type Answers[R any] struct {
 // AskAll asks this node and all others that are up.
 func AskAll[R any](ctx context.Context, n *Nodes, q Question[R]) Answers[R] {
 	return Ask(ctx, n, n.Up(), q)
+}
+
+// answerWait bounds how long other nodes may take to answer.
+const answerWait = 5 * time.Second
+
+// everywhere asks this node and all others that are up for what each says of itself: answer is this node's.
+func everywhere[Q proto.Message, R any, P interface {
+	*R
+	proto.Message
+}](ctx context.Context, n *Nodes, doing string, k peer.Kind, req Q, answer func(Q) P) Answers[P] {
+	return AskAll(ctx, n, Question[P]{
+		Doing: doing, Wait: answerWait,
+		Here: func() P { return answer(req) },
+		Ask:  func(ctx context.Context, node string) (P, error) { return peer.Ask[R, P](ctx, n.Mesh, node, k, req) },
+	})
 }
 
 // Ask asks this node and some others, and returns when all have answered or the time is up.
