@@ -222,13 +222,18 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // sizesOf is the histogram of sizes.
 func sizesOf(s *traffic.Sizes, desc *prometheus.Desc) prometheus.Metric {
+	return histogramOf(desc, s.Counts[:], func(i int) float64 { return float64(traffic.SizeBounds[i]) }, float64(s.Bytes), amqp091)
+}
+
+// histogramOf is a histogram of counts of which each but the last has an upper bound.
+func histogramOf(desc *prometheus.Desc, counts []uint64, bound func(i int) float64, sum float64, labels ...string) prometheus.Metric {
 	buckets, count := map[float64]uint64{}, uint64(0)
-	for i, n := range s.Counts {
-		if count += n; i < len(traffic.SizeBounds) {
-			buckets[float64(traffic.SizeBounds[i])] = count
+	for i, n := range counts {
+		if count += n; i < len(counts)-1 {
+			buckets[bound(i)] = count
 		}
 	}
-	return prometheus.MustNewConstHistogram(desc, count, float64(s.Bytes), buckets, amqp091)
+	return prometheus.MustNewConstHistogram(desc, count, sum, buckets, labels...)
 }
 
 // Collect implements prometheus.Collector.

@@ -488,25 +488,15 @@ func Document() string {
 	}
 	text := "| metric | type | labels | what |\n|---|---|---|---|\n"
 	for _, row := range append(histograms(), table...) {
-		labels := ""
-		for i, l := range row.labels {
-			if i > 0 {
-				labels += ", "
-			}
-			labels += l
-		}
-		text += "| `" + row.name + "` | " + kinds[row.kind] + " | " + labels + " | " + row.help + " |\n"
+		text += "| `" + row.name + "` | " + kinds[row.kind] + " | " + strings.Join(row.labels, ", ") + " | " + row.help + " |\n"
 	}
 	return text + "\nBuckets of the lateness, in seconds: " + bounds(latenessBuckets) + ". Of `quorate_raft_…_duration_seconds`: " + bounds(seconds) + ".\n"
 }
 
 func bounds(of []float64) string {
-	text := ""
-	for i, b := range of {
-		if i > 0 {
-			text += ", "
-		}
-		text += strconv.FormatFloat(b, 'g', -1, 64)
+	var texts []string
+	for _, b := range of {
+		texts = append(texts, strconv.FormatFloat(b, 'g', -1, 64))
 	}
-	return text
+	return strings.Join(texts, ", ")
 }

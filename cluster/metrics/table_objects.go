@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/quorate/quorate/cluster/traffic"
+import (
+	"strings"
+
+	"github.com/quorate/quorate/cluster/traffic"
+)
 
 // objectMetric is a row of the table of metrics with a value per object. Names have a prefix in
 // addition; a family is what /metrics/detailed is asked for.
@@ -167,14 +171,7 @@ var objectTable = []objectMetric{
 func DocumentObjects() string {
 	text := "| family | metric | type | labels | what |\n|---|---|---|---|---|\n"
 	for _, row := range objectTable {
-		labels := ""
-		for i, l := range row.labels {
-			if i > 0 {
-				labels += ", "
-			}
-			labels += l
-		}
-		text += "| " + row.family + " | `" + row.name + "` | " + kinds[row.kind] + " | " + labels + " | " + row.help + " |\n"
+		text += "| " + row.family + " | `" + row.name + "` | " + kinds[row.kind] + " | " + strings.Join(row.labels, ", ") + " | " + row.help + " |\n"
 	}
 	return text
 }
