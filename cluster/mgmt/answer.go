@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -160,36 +161,39 @@ func (w *responder) changed(err error, created bool) {
 // body is the JSON object in a request. Keys with the value null count as missing.
 type body map[string]any
 
-// body reads the request's object, or answers the request. An empty body is an empty object.
-func (w *responder) body(r *request) (body, bool) {
+// body reads the request's object, which needs some keys, or answers the request. An empty body is an empty object.
+func (w *responder) body(r *request, keys ...string) (body, bool) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
 		w.unread(err)
 		return nil, false
 	}
-	if len(strings.TrimSpace(string(raw))) == 0 {
-		return body{}, true
-	}
-	value, err := decode(raw)
-	if err != nil {
-		w.badRequest("not_json")
-		return nil, false
+	var value any = map[string]any{}
+	if len(bytes.TrimSpace(raw)) > 0 {
+		if value, err = decode(raw); err != nil {
+			w.badRequest("not_json")
+			return nil, false
+		}
 	}
 	switch v := value.(type) {
 	case map[string]any:
-		for key, value := range v {
-			if value == nil {
-				delete(v, key)
-			}
-		}
+		maps.DeleteFunc(v, func(_ string, value any) bool { return value == nil })
 		r.auditBody(v)
-		return v, true
+		return v, !w.missing(v, keys...)
 	case string:
 		w.badRequest("invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?")
 	default:
 		w.badRequest("invalid payload: the request body is not a JSON object")
 	}
 	return nil, false
+}
+
+// bodyIn is body for what belongs to the vhost of the path, which the user must see.
+func (w *responder) bodyIn(r *request, keys ...string) (body, bool) {
+	if !w.opens(r) {
+		return nil, false
+	}
+	return w.body(r, keys...)
 }
 
 // unread answers a request whose body could not be read.
@@ -246,17 +250,17 @@ func (w *responder) missing(b body, keys ...string) bool {
 	return len(list) > 0
 }
 
-// text returns a string of the body; empty if it is missing.
-func (b body) text(key string) (string, error) {
-	switch v := b[key].(type) {
-	case nil:
-		return "", nil
-	case string:
-		return v, nil
-	default:
-		return "", fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be a string, actually was %v", key, v))
+// valueIn returns a value of the body; zero if it is missing.
+func valueIn[T any](b body, key, what string) (T, error) {
+	v, ok := b[key].(T)
+	if !ok && b[key] != nil {
+		return v, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be %s, actually was %v", key, what, b[key]))
 	}
+	return v, nil
 }
+
+// text returns a string of the body; empty if it is missing.
+func (b body) text(key string) (string, error) { return valueIn[string](b, key, "a string") }
 
 // flag returns a boolean of the body, which may be given as a string; def if it is missing.
 func (b body) flag(key string, def bool) (bool, error) {
@@ -274,14 +278,7 @@ func (b body) flag(key string, def bool) (bool, error) {
 
 // object returns an object of the body; empty if it is missing.
 func (b body) object(key string) (map[string]any, error) {
-	switch v := b[key].(type) {
-	case nil:
-		return nil, nil
-	case map[string]any:
-		return v, nil
-	default:
-		return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be an object, actually was %v", key, v))
-	}
+	return valueIn[map[string]any](b, key, "an object")
 }
 
 // words returns a list of tags: an array of strings, or a string with commas.

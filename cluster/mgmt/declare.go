@@ -66,10 +66,7 @@ func (w *responder) opens(r *request) bool {
 
 // putQueue declares a queue: durable unless the body says otherwise.
 func (ss sessions) putQueue(w *responder, r *request) {
-	if !w.opens(r) {
-		return
-	}
-	b, ok := w.body(r)
+	b, ok := w.bodyIn(r)
 	if !ok {
 		return
 	}
@@ -113,10 +110,7 @@ func (ss sessions) purge(w *responder, r *request) {
 
 // putExchange declares an exchange: durable and direct unless the body says otherwise.
 func (ss sessions) putExchange(w *responder, r *request) {
-	if !w.opens(r) {
-		return
-	}
-	b, ok := w.body(r)
+	b, ok := w.bodyIn(r)
 	if !ok {
 		return
 	}
@@ -286,8 +280,8 @@ func (bs bindings) remove(w *responder, r *request) {
 
 // publish publishes one message and answers once it is confirmed.
 func (ss sessions) publish(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "properties", "routing_key", "payload", "payload_encoding") {
+	b, ok := w.body(r, "properties", "routing_key", "payload", "payload_encoding")
+	if !ok {
 		return
 	}
 	vhost := r.PathValue("vhost")

@@ -1,6 +1,7 @@
 package mgmt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -51,17 +52,13 @@ func (h history) deaths(w *responder, r *request) {
 		return
 	}
 	m := &peerpb.EndsRequest{MessageId: query.Get("message_id"), Reason: query.Get("reason"), Limit: uint32(limit)}
-	if text := query.Get("after"); text != "" {
-		if m.After, err = strconv.ParseUint(text, 10, 64); err != nil {
-			w.badRequest("after must be the number of a record")
-			return
-		}
+	if m.After, err = strconv.ParseUint(cmp.Or(query.Get("after"), "0"), 10, 64); err != nil {
+		w.badRequest("after must be the number of a record")
+		return
 	}
-	if text := query.Get("since"); text != "" {
-		if m.Since, err = strconv.ParseInt(text, 10, 64); err != nil {
-			w.badRequest("since must be a time in milliseconds since the epoch")
-			return
-		}
+	if m.Since, err = strconv.ParseInt(cmp.Or(query.Get("since"), "0"), 10, 64); err != nil {
+		w.badRequest("since must be a time in milliseconds since the epoch")
+		return
 	}
 	if names := reasonNames(); m.Reason != "" && !slices.Contains(names, m.Reason) {
 		w.badRequest(fmt.Sprintf("reason must be one of %v", names))

@@ -126,8 +126,8 @@ type messages struct {
 
 // take gets messages from a queue, and settles them or gives them back.
 func (ms messages) take(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "count", "ackmode", "encoding") {
+	b, ok := w.body(r, "count", "ackmode", "encoding")
+	if !ok {
 		return
 	}
 	count, err := strconv.Atoi(b.word("count"))
@@ -434,8 +434,8 @@ func (l locks) renew(w *responder, r *request) {
 
 // settle ends a delivery; the body has the outcome, and may say why.
 func (l locks) settle(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "outcome") {
+	b, ok := w.body(r, "outcome")
+	if !ok {
 		return
 	}
 	for _, key := range []string{"outcome", "reason", "description"} {

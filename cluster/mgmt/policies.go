@@ -54,12 +54,8 @@ func (ps policies) get(w *responder, r *request) {
 
 // valid reads the policy that a request puts, and adds what there is to say of it, or answers the request.
 func (ps policies) valid(w *responder, r *request) (*logpb.PutPolicy, bool) {
-	if !r.sees(r.PathValue("vhost")) {
-		w.noVHost()
-		return nil, false
-	}
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "pattern", "definition") {
+	b, ok := w.bodyIn(r, "pattern", "definition")
+	if !ok {
 		return nil, false
 	}
 	m, err := policyFrom(b)
@@ -300,8 +296,8 @@ func putGlobalParameter(name string, value any) (*logpb.CatalogCommand, error) {
 }
 
 func (g globalParameters) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "value") {
+	b, ok := w.body(r, "value")
+	if !ok {
 		return
 	}
 	name := r.PathValue("name")
@@ -336,8 +332,8 @@ func (n clusterName) get(w *responder, _ *request) {
 }
 
 func (n clusterName) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "name") {
+	b, ok := w.body(r, "name")
+	if !ok {
 		return
 	}
 	c, err := putGlobalParameter(catalog.ClusterName, b["name"])

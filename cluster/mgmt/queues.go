@@ -355,8 +355,8 @@ func (a queueActions) perform(w *responder, r *request) {
 	if q == nil {
 		return
 	}
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "action") {
+	b, ok := w.body(r, "action")
+	if !ok {
 		return
 	}
 	var do func(context.Context, *catalog.Queue, body) error

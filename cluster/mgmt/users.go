@@ -131,8 +131,8 @@ func (us users) withoutPermissions(w *responder, r *request) {
 
 // removeMany deletes the users that the body names. Those that are not there are fine.
 func (us users) removeMany(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "users") {
+	b, ok := w.body(r, "users")
+	if !ok {
 		return
 	}
 	names, ok := b["users"].([]any)
@@ -208,8 +208,8 @@ func (ps permissions) get(w *responder, r *request) {
 }
 
 func (ps permissions) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "configure", "write", "read") {
+	b, ok := w.body(r, "configure", "write", "read")
+	if !ok {
 		return
 	}
 	m := &logpb.PutPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
@@ -285,8 +285,8 @@ func (t topicPermissions) get(w *responder, r *request) {
 }
 
 func (t topicPermissions) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "exchange", "write", "read") {
+	b, ok := w.body(r, "exchange", "write", "read")
+	if !ok {
 		return
 	}
 	m := &logpb.PutTopicPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}

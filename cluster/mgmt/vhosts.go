@@ -243,8 +243,8 @@ func (r *request) limit() *logpb.PutLimit {
 
 // put accepts only a JSON number, not a string.
 func (q quotas) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "value") {
+	b, ok := w.body(r, "value")
+	if !ok {
 		return
 	}
 	m := r.limit()
