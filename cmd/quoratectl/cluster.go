@@ -37,18 +37,13 @@ func clusterVerbs() []verb {
 }
 
 var flagColumns = columnsOf[api.FeatureFlag]("name state")
-
-func listFlags(c *call) error {
-	return listAt(c, path("feature-flags"), "Listing feature flags ...", flagColumns, c.words)
-}
+var listFlags = listing(flagColumns, "Listing feature flags ...", "feature-flags")
 
 func enableFlag(c *call) error {
 	return c.put(path("feature-flags", c.words[0], "enable"), map[string]string{"name": c.words[0]})
 }
 
-func listDeprecated(c *call) error {
-	return listAt(c, path("deprecated-features"), "Listing deprecated features ...", columnsOf[api.DeprecatedFeature]("name"), nil)
-}
+var listDeprecated = listing(columnsOf[api.DeprecatedFeature]("name"), "Listing deprecated features ...", "deprecated-features")
 
 var listenerColumns = columnsOf("node protocol interface port tls",
 	column[api.NodeListener]{"interface", func(l api.NodeListener) any { return l.IPAddress }},
@@ -167,9 +162,7 @@ func report(c *call) error {
 	for _, v := range vhosts {
 		c.options.vhost = v.Name
 		for _, run := range []func(*call) error{
-			listQueues, listExchanges, listBindings, listConsumers, listPermissions, listTopicPermissions,
-			func(c *call) error { return listPolicies(c, "policies") },
-			func(c *call) error { return listPolicies(c, "operator-policies") },
+			listQueues, listExchanges, listBindings, listConsumers, listPermissions, listTopicPermissions, listPolicies, listOperatorPolicies,
 		} {
 			if err := run(c); err != nil {
 				fmt.Fprintln(c.out, "Error:", err)
@@ -182,9 +175,7 @@ func report(c *call) error {
 
 var onlineColumns = columnsOf[api.Node]("name running")
 
-func discoverPeers(c *call) error {
-	return listAt(c, path("nodes"), "Listing the nodes of the cluster ...", onlineColumns, nil)
-}
+var discoverPeers = listing(onlineColumns, "Listing the nodes of the cluster ...", "nodes")
 
 func catalogStatus(c *call) error {
 	var s api.Status
@@ -331,10 +322,7 @@ func tokenVerbs() []verb {
 }
 
 var tokenColumns = columnsOf[api.JoinToken]("id node used_by ttl")
-
-func listTokens(c *call) error {
-	return listAt(c, path("quorate", "tokens"), "Listing tokens ...", tokenColumns, nil)
-}
+var listTokens = listing(tokenColumns, "Listing tokens ...", "quorate", "tokens")
 
 // createToken prints only the token, so that a program may read it.
 func createToken(c *call) error {

@@ -34,10 +34,7 @@ func messageVerbs() []verb {
 }
 
 var queueColumns = columnsOf[api.Queue]("name messages")
-
-func listQueues(c *call) error {
-	return listAt(c, path("queues", c.options.vhost), "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words)
-}
+var listQueues = listing(queueColumns, "Listing queues for vhost VHOST ...", "queues", "VHOST")
 
 var unansweredColumns = columnsOf[api.Queue]("name")
 
@@ -72,17 +69,13 @@ var consumerColumns = columnsOf("queue_name consumer_tag ack_required prefetch_c
 	column[api.Consumer]{"late_settlements", func(x api.Consumer) any { return x.LateSettlementsTotal }},
 )
 
-func listConsumers(c *call) error {
-	return listAt(c, path("consumers", c.options.vhost), "Listing consumers in vhost "+c.options.vhost+" ...", consumerColumns, c.words)
-}
+var listConsumers = listing(consumerColumns, "Listing consumers in vhost VHOST ...", "consumers", "VHOST")
 
 var timeoutColumns = columnsOf("at queue_name consumer_tag messages held_ms timeout_ms action",
 	column[api.ConsumerTimeout]{"queue_name", func(x api.ConsumerTimeout) any { return x.Queue.Name }},
 )
 
-func listTimeouts(c *call) error {
-	return listAt(c, path("quorate", "timeouts", c.options.vhost), "Listing consumer timeouts in vhost "+c.options.vhost+" ...", timeoutColumns, c.words)
-}
+var listTimeouts = listing(timeoutColumns, "Listing consumer timeouts in vhost VHOST ...", "quorate", "timeouts", "VHOST")
 
 var exchangeColumns = columnsOf("name type",
 	column[api.Exchange]{"messages_delayed", func(x api.Exchange) any {
@@ -93,9 +86,7 @@ var exchangeColumns = columnsOf("name type",
 	}},
 )
 
-func listExchanges(c *call) error {
-	return listAt(c, path("exchanges", c.options.vhost), "Listing exchanges for vhost "+c.options.vhost+" ...", exchangeColumns, c.words)
-}
+var listExchanges = listing(exchangeColumns, "Listing exchanges for vhost VHOST ...", "exchanges", "VHOST")
 
 var bindingColumns = columnsOf("source_name source_kind destination_name destination_kind routing_key arguments",
 	column[api.Binding]{"source_name", func(b api.Binding) any { return b.Source }},
@@ -104,9 +95,7 @@ var bindingColumns = columnsOf("source_name source_kind destination_name destina
 	column[api.Binding]{"destination_kind", func(b api.Binding) any { return b.DestinationType }},
 )
 
-func listBindings(c *call) error {
-	return listAt(c, path("bindings", c.options.vhost), "Listing bindings for vhost "+c.options.vhost+" ...", bindingColumns, c.words)
-}
+var listBindings = listing(bindingColumns, "Listing bindings for vhost VHOST ...", "bindings", "VHOST")
 
 var groupColumns = columnsOf[api.Group]("id held consumer_tag session locked_until remaining_ms messages messages_unacknowledged oldest state_bytes state_until")
 

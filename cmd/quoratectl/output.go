@@ -92,6 +92,23 @@ func listAt[T any](c *call, at, title string, columns columns[T], names []string
 	return list(c, title, columns, names, rows)
 }
 
+// listing is a verb that shows the rows that the node answers at a path. In its title and its path VHOST stands for the
+// vhost, and WORD for the verb's argument; without one, the verb's arguments are names of columns.
+func listing[T any](columns columns[T], title string, at ...string) func(*call) error {
+	return func(c *call) error {
+		names, fill := c.words, []string{"VHOST", c.options.vhost}
+		if slices.Contains(at, "WORD") {
+			names, fill = nil, append(fill, "WORD", c.words[0])
+		}
+		filled := strings.NewReplacer(fill...)
+		segments := make([]string, len(at))
+		for i, s := range at {
+			segments[i] = filled.Replace(s)
+		}
+		return listAt(c, path(segments...), filled.Replace(title), columns, names)
+	}
+}
+
 // list shows rows with the named columns; none: those that are shown then.
 func list[T any](c *call, title string, columns columns[T], names []string, rows []T) error {
 	chosen := columns.shown

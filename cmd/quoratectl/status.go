@@ -119,18 +119,12 @@ func clockStatus(c *call) error {
 }
 
 var replicaColumns = columnsOf[api.Replica]("vhost name leader leader_node quarantined term applied_index state_hash group queue_id")
-
-func listReplicas(c *call) error {
-	return listAt(c, replicasPath, "Listing replicas ...", replicaColumns, c.words)
-}
+var listReplicas = listing(replicaColumns, "Listing replicas ...", "quorate", "replicas")
 
 const replicasPath = "/api/quorate/replicas"
 
 var settingColumns = columnsOf[api.Setting]("name value default low high about")
-
-func listSettings(c *call) error {
-	return listAt(c, "/api/quorate/settings", "Listing settings of the cluster ...", settingColumns, nil)
-}
+var listSettings = listing(settingColumns, "Listing settings of the cluster ...", "quorate", "settings")
 
 func setSetting(c *call) error {
 	n, err := strconv.ParseInt(c.words[1], 10, 64)

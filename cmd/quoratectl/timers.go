@@ -123,9 +123,7 @@ var queueTimeColumns = func() columns[api.QueueTime] {
 }()
 
 // listTimes lists the queues of a vhost in which something comes within a day.
-func listTimes(c *call) error {
-	return listAt(c, path("quorate", "time", "queues", c.options.vhost), "Listing what comes next in queues of vhost "+c.options.vhost+" ...", queueTimeColumns, c.words)
-}
+var listTimes = listing(queueTimeColumns, "Listing what comes next in queues of vhost VHOST ...", "quorate", "time", "queues", "VHOST")
 
 // listMatching lists policies by their patterns, as a node matches them.
 func listMatching(c *call) error {
