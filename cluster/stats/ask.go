@@ -65,13 +65,14 @@ func AskAll[R any](ctx context.Context, n *Nodes, q Question[R]) Answers[R] {
 // answerWait bounds how long other nodes may take to answer.
 const answerWait = 5 * time.Second
 
-// everywhere asks this node and all others that are up for what each says of itself: answer is this node's.
-func everywhere[Q proto.Message, R any, P interface {
+// Everywhere asks this node and all others that are up for what each says of itself, as peer.HandleAsk has this one
+// answer.
+func Everywhere[Q proto.Message, R any, P interface {
 	*R
 	proto.Message
-}](ctx context.Context, n *Nodes, doing string, k peer.Kind, req Q, answer func(Q) P) Answers[P] {
+}](ctx context.Context, n *Nodes, doing string, wait time.Duration, k peer.Kind, req Q, answer func(Q) P) Answers[P] {
 	return AskAll(ctx, n, Question[P]{
-		Doing: doing, Wait: answerWait,
+		Doing: doing, Wait: wait,
 		Here: func() P { return answer(req) },
 		Ask:  func(ctx context.Context, node string) (P, error) { return peer.Ask[R, P](ctx, n.Mesh, node, k, req) },
 	})

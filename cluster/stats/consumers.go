@@ -25,7 +25,7 @@ type Consumer struct {
 // without a leader that answers contribute none.
 func (q *Queues) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
 	req := &peerpb.ConsumersRequest{Queues: numbers(ids)}
-	answers := everywhere(ctx, q.nodes, "list consumers", q.c.ConsumersKind, req, q.answerConsumers).Of
+	answers := Everywhere(ctx, q.nodes, "list consumers", answerWait, q.c.ConsumersKind, req, q.answerConsumers).Of
 	view := q.c.Catalog.View()
 	sessions := map[fsm.SessionID]*peerpb.ConsumingSession{}
 	for node, reply := range answers {
@@ -154,7 +154,7 @@ type Timeout struct {
 
 // Timeouts lists the last consumer timeouts that the nodes remember, the newest first.
 func (q *Queues) Timeouts(ctx context.Context) []Timeout {
-	return timeoutsFrom(q.c.Catalog.View(), everywhere(ctx, q.nodes, "list consumer timeouts", q.c.TimeoutsKind, &peerpb.TimeoutsRequest{}, q.answerTimeouts).Of)
+	return timeoutsFrom(q.c.Catalog.View(), Everywhere(ctx, q.nodes, "list consumer timeouts", answerWait, q.c.TimeoutsKind, &peerpb.TimeoutsRequest{}, q.answerTimeouts).Of)
 }
 
 func (q *Queues) answerTimeouts(*peerpb.TimeoutsRequest) *peerpb.TimeoutsReply { return q.c.Timeouts() }

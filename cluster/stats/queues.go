@@ -91,7 +91,7 @@ func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.Queue
 
 func (q *Queues) askAll(ctx context.Context, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
 	req := &peerpb.QueueStatsRequest{Queues: numbers(ids), ExpiringWithin: withinFor(ids)}
-	return everywhere(ctx, q.nodes, "read the stats of queues", q.c.Kind, req, q.answer).Of
+	return Everywhere(ctx, q.nodes, "read the stats of queues", answerWait, q.c.Kind, req, q.answer).Of
 }
 
 func numbers(ids []fsm.QueueID) []uint64 {
@@ -422,7 +422,7 @@ func (q *Queues) Ahead(ctx context.Context) *Ahead {
 func (q *Queues) countAhead(ctx context.Context) *Ahead {
 	req := &peerpb.TimeRequest{Within: aheadWithin}
 	all := &Ahead{At: q.c.Clock(), Within: aheadWithin, View: q.c.Catalog.View(), Of: map[fsm.QueueID]*peerpb.QueueTime{}}
-	for _, reply := range everywhere(ctx, q.nodes, "count what comes next", q.c.TimeKind, req, q.answerTime).Of {
+	for _, reply := range Everywhere(ctx, q.nodes, "count what comes next", answerWait, q.c.TimeKind, req, q.answerTime).Of {
 		for _, x := range reply.Queues {
 			all.Of[fsm.QueueID(x.Queue)] = x
 		}

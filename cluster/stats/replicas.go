@@ -86,7 +86,7 @@ func (r *Replicas) askAll(ctx context.Context, groups ...fsm.GroupID) Answers[*p
 	for _, id := range groups {
 		req.Groups = append(req.Groups, uint32(id))
 	}
-	return everywhere(ctx, r.nodes, "read the status of replicas", r.c.Kind, req, r.answer)
+	return Everywhere(ctx, r.nodes, "read the status of replicas", answerWait, r.c.Kind, req, r.answer)
 }
 
 func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {

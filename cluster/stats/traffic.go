@@ -80,7 +80,7 @@ func (t *Traffic) Traffic(ctx context.Context, q traffic.Query) *traffic.Report 
 	clean := traffic.QueryOf(q.Request())
 	report := traffic.NewReport(clean)
 	answer := func(*peerpb.TrafficRequest) *peerpb.TrafficReply { return t.answer(clean) }
-	for node, reply := range everywhere(ctx, t.nodes, "read what clients do", t.c.Kind, clean.Request(), answer).Of {
+	for node, reply := range Everywhere(ctx, t.nodes, "read what clients do", answerWait, t.c.Kind, clean.Request(), answer).Of {
 		report.Add(node, reply)
 	}
 	return report
