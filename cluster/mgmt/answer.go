@@ -320,6 +320,15 @@ func (w *responder) read(r *request, to any) bool {
 	return true
 }
 
+// described lists what describe makes of rows.
+func described[T, R any](rows []T, describe func(T) R) []R {
+	list := make([]R, len(rows))
+	for i, row := range rows {
+		list[i] = describe(row)
+	}
+	return list
+}
+
 // Page sizes.
 const (
 	defaultPage = 100

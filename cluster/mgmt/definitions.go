@@ -629,11 +629,8 @@ func metadataOf(row *logpb.PutVhost) api.VHostMetadata {
 
 // exportUsers adds the users and what they may do.
 func exportUsers(r *request, d *api.Definitions) {
-	d.Users, d.Permissions, d.TopicPermissions = []api.User{}, orEmpty(r.permissions()), orEmpty(r.topicPermissions())
+	d.Users, d.Permissions, d.TopicPermissions = described(r.view.Users(), r.describeUser), orEmpty(r.permissions()), orEmpty(r.topicPermissions())
 	d.GlobalParameters = slices.DeleteFunc(globalParametersOf(r), func(p api.GlobalParameter) bool { return p.Name == importedHash })
-	for _, u := range r.view.Users() {
-		d.Users = append(d.Users, r.describeUser(u))
-	}
 }
 
 // exportVHost adds what is in a vhost. Left out are exclusive queues, stores of exchanges, and what

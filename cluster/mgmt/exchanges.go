@@ -178,10 +178,7 @@ func propertiesKey(b api.Binding) string {
 }
 
 func answerBindings(w *responder, r *request, implied []api.Binding, bindings []*catalog.Binding) {
-	for _, b := range bindings {
-		implied = append(implied, describeBinding(b))
-	}
-	list(w, r, implied)
+	list(w, r, append(implied, described(bindings, describeBinding)...))
 }
 
 func listBindings(w *responder, r *request) {
@@ -192,9 +189,7 @@ func listBindings(w *responder, r *request) {
 	var implied []api.Binding
 	var bindings []*catalog.Binding
 	for _, vhost := range vhosts {
-		for _, q := range r.view.QueuesOf(vhost) {
-			implied = append(implied, implicit(q))
-		}
+		implied = append(implied, described(r.view.QueuesOf(vhost), implicit)...)
 		bindings = append(bindings, r.view.Bindings(vhost)...)
 	}
 	answerBindings(w, r, implied, bindings)
@@ -217,9 +212,7 @@ func bindingsFromExchange(w *responder, r *request) {
 	}
 	var implied []api.Binding
 	if name == "" {
-		for _, q := range r.view.QueuesOf(vhost) {
-			implied = append(implied, implicit(q))
-		}
+		implied = described(r.view.QueuesOf(vhost), implicit)
 	}
 	answerBindings(w, r, implied, r.view.BindingsFrom(vhost, name))
 }

@@ -36,9 +36,7 @@ func (ps policies) list(w *responder, r *request) {
 	}
 	var items []api.Policy
 	for _, vhost := range vhosts {
-		for _, p := range r.view.Policies(vhost, ps.operator) {
-			items = append(items, describePolicy(p))
-		}
+		items = append(items, described(r.view.Policies(vhost, ps.operator), describePolicy)...)
 	}
 	list(w, r, items)
 }

@@ -90,11 +90,7 @@ func (s scheduled) list(w *responder, r *request) {
 		w.failed(err)
 		return
 	}
-	items := []api.Scheduled{}
-	for _, x := range page {
-		items = append(items, s.describe(x))
-	}
-	w.answer(http.StatusOK, items)
+	w.answer(http.StatusOK, described(page, s.describe))
 }
 
 func (s scheduled) describe(x *peerpb.ScheduledMessage) api.Scheduled {

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -36,11 +37,7 @@ type users struct {
 }
 
 func (us users) list(w *responder, r *request) {
-	var items []api.User
-	for _, u := range r.view.Users() {
-		items = append(items, r.describeUser(u))
-	}
-	list(w, r, items)
+	list(w, r, described(r.view.Users(), r.describeUser))
 }
 
 func (us users) get(w *responder, r *request) {
@@ -120,13 +117,8 @@ func (us users) withoutPermissions(w *responder, r *request) {
 	for _, p := range r.view.Permissions() {
 		some[p.User] = true
 	}
-	var items []api.User
-	for _, u := range r.view.Users() {
-		if !some[u.GetName()] {
-			items = append(items, r.describeUser(u))
-		}
-	}
-	list(w, r, items)
+	without := slices.DeleteFunc(slices.Clone(r.view.Users()), func(u *logpb.PutUser) bool { return some[u.GetName()] })
+	list(w, r, described(without, r.describeUser))
 }
 
 // removeMany deletes the users that the body names. Those that are not there are fine.
