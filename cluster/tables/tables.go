@@ -80,8 +80,8 @@ func JSONValue(v *logpb.Value) any { return toJSON(v, false) }
 func Typed(t *fsm.Table, plain string) Object {
 	o := typed(t)
 	for i, f := range t.GetFields() {
-		if f.GetName() == plain && f.GetValue().GetTag() == 'F' {
-			o[i].Value = typed(f.GetValue().GetTable())
+		if kept, ok := o[i].Value.(Object); ok && f.GetName() == plain && kept[0].Name == nested {
+			o[i].Value = kept[0].Value
 		}
 	}
 	return o
