@@ -51,7 +51,7 @@ func (m messages) Take(ctx context.Context, user, vhost, name string, count int,
 	taken, err := m.Sessions.Take(ctx, user, vhost, name, count, outcome, admit)
 	list := make([]mgmt.Message, len(taken))
 	for i := range taken {
-		list[i] = mgmt.Message{Message: taken[i], Properties: m.describe(&taken[i])}
+		list[i] = m.shown(queues.Peeked{Message: taken[i]})
 	}
 	return list, err
 }
@@ -61,18 +61,13 @@ func (m messages) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, af
 	peeked, more, err := m.Inspector.Peek(ctx, q, in, after, limit)
 	list := make([]mgmt.Message, len(peeked))
 	for i := range peeked {
-		p := &peeked[i]
-		list[i] = mgmt.Message{
-			Message: p.Message, Properties: m.describe(&p.Message), Number: p.Number, Place: p.Place,
-			ExpireAt: p.ExpireAt, DueAt: p.DueAt, Deadline: p.Deadline, ScheduleID: p.ScheduleID,
-			Deferral: p.Deferral,
-		}
+		list[i] = m.shown(peeked[i])
 	}
 	return list, more, err
 }
 
-func (m messages) describe(x *fsm.Message) *fsm.Table {
-	return m.properties.Describe(x.Payload.Properties(), x)
+func (m messages) shown(p queues.Peeked) mgmt.Message {
+	return mgmt.Message{Peeked: p, Properties: m.properties.Describe(p.Payload.Properties(), &p.Message)}
 }
 
 // objects are what users change in their vhosts.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -138,8 +139,8 @@ func TestGoneTargetIsRetried(t *testing.T) {
 func TestOddAnswerToLetter(t *testing.T) {
 	b, a := onTheWay(t, logpb.QueueConfig_AT_LEAST_ONCE)
 	l := b.w.table.Find(a.Spec().Queue).Streams()[0]
-	take(l)
-	tell(l, grouptest.Code(2, fsm.Invalid))
+	streamtest.Take(l)
+	streamtest.Tell(l, grouptest.Code(2, fsm.Invalid))
 	b.run()
 	b.commit(t)
 	if c := b.counters(); c.DeadConfirmed != 1 || c.DeadRefused != 1 || b.source.Outbox() != 1 || b.w.odd.Load() != 1 {

@@ -7,6 +7,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -145,12 +146,12 @@ func (b *letterbox) carry(t grouptest.Fatal, lose func() bool) {
 			continue
 		}
 		for _, l := range target.Streams() {
-			for _, batch := range take(l) {
+			for _, batch := range streamtest.Take(l) {
 				if lose() {
 					continue
 				}
 				if answers := r.Apply(t, batch); !lose() {
-					tell(l, answers...)
+					streamtest.Tell(l, answers...)
 				}
 			}
 		}
@@ -175,7 +176,7 @@ func (b *letterbox) recall() {
 				expected := fsm.Result{Code: fsm.Gap, Next: max(p.Next, oldest)}
 				answers = append(answers, group.Outcome{First: l.Next(), Run: 1, Result: expected})
 			})
-			tell(l, answers...)
+			streamtest.Tell(l, answers...)
 		}
 	}
 }
@@ -196,24 +197,4 @@ func (b *letterbox) drain(t grouptest.Fatal) {
 		b.carry(t, func() bool { return false })
 	}
 	t.Fatalf("%d letters never leave:\n%v", b.source.Outbox(), b.source)
-}
-
-// take collects what a stream has to send, as its route does.
-func take(s *stream.Stream) []group.Batch {
-	var all []group.Batch
-	for full := true; full; {
-		b := stream.NewLoad()
-		full = s.Take(&b)
-		_ = b.Submit(func(b group.Batch) error {
-			all = append(all, b)
-			return nil
-		})
-	}
-	return all
-}
-
-// tell gives a stream answers of its leader.
-func tell(s *stream.Stream, answers ...group.Outcome) {
-	leader, _, _ := s.Route().Leader()
-	s.Answer(leader, answers)
 }

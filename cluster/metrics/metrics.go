@@ -33,6 +33,7 @@ import (
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cluster/watchdog"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/queue"
 )
 
 // Stats is what a node knows about itself at one moment.
@@ -132,17 +133,12 @@ type Certificate struct {
 
 // Led sums up the queues that this node leads.
 type Led struct {
-	Queues, Consumers                     int
-	Ready, Unacked, Outbox                uint64
-	Waiting                               uint64 // of the outbox
-	ConsumersTimedOut                     int
-	OldestUnacked                         time.Duration
-	ReadyBytes, UnackedBytes, OutboxBytes uint64
-	Scheduled                             uint64 // stores of exchanges left out
-	DelayedRetry, Deferred, Parked        uint64
-	Locked                                uint64
-	Delayed                               []Delayed // led stores of delayed exchanges
-	Times                                 Times
+	queue.Stats       // as queue.Stats.Add adds; of the scheduled messages without those in stores of exchanges
+	Queues            int
+	ConsumersTimedOut int
+	OldestUnacked     time.Duration
+	Delayed           []Delayed // led stores of delayed exchanges
+	Times             Times
 }
 
 // Times compares the queues that this node leads with its clock.
@@ -226,13 +222,18 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // sizesOf is the histogram of sizes.
 func sizesOf(s *traffic.Sizes, desc *prometheus.Desc) prometheus.Metric {
+	return histogramOf(desc, s.Counts[:], func(i int) float64 { return float64(traffic.SizeBounds[i]) }, float64(s.Bytes), amqp091)
+}
+
+// histogramOf is a histogram of counts of which each but the last has an upper bound.
+func histogramOf(desc *prometheus.Desc, counts []uint64, bound func(i int) float64, sum float64, labels ...string) prometheus.Metric {
 	buckets, count := map[float64]uint64{}, uint64(0)
-	for i, n := range s.Counts {
-		if count += n; i < len(traffic.SizeBounds) {
-			buckets[float64(traffic.SizeBounds[i])] = count
+	for i, n := range counts {
+		if count += n; i < len(counts)-1 {
+			buckets[bound(i)] = count
 		}
 	}
-	return prometheus.MustNewConstHistogram(desc, count, float64(s.Bytes), buckets, amqp091)
+	return prometheus.MustNewConstHistogram(desc, count, sum, buckets, labels...)
 }
 
 // Collect implements prometheus.Collector.

@@ -32,18 +32,6 @@ type Queue struct {
 	Snapshot    int64           // of the replica; -1: there is none
 }
 
-// kept counts the messages, or their bytes, of a queue that the node leads and that is of the kind
-// asked for; of another: 0.
-func (q *Queue) kept(asked, bytes bool) uint64 {
-	switch {
-	case !asked:
-		return 0
-	case bytes:
-		return q.Led.Ready.Bytes + q.Led.Unacknowledged.Bytes
-	}
-	return q.Led.Ready.Messages + q.Led.Unacknowledged.Messages
-}
-
 // kind says what the queue is, and what the node is to it; an empty role: it has no replica here.
 func (q *Queue) kind() (kind, role string) {
 	switch {

@@ -54,7 +54,23 @@ func one[T int | int64 | uint64 | float64](value func(s *Stats) T) func(*Stats, 
 	return func(s *Stats, add emit) { add(float64(value(s))) }
 }
 
-// each is a metric with one value per other node.
+// number is a number of a queue, or of several summed up.
+type number func(q *queue.Stats) uint64
+
+func ready(q *queue.Stats) uint64        { return q.Ready.Messages }
+func unacked(q *queue.Stats) uint64      { return q.Unacknowledged.Messages }
+func messages(q *queue.Stats) uint64     { return ready(q) + unacked(q) }
+func readyBytes(q *queue.Stats) uint64   { return q.Ready.Bytes }
+func unackedBytes(q *queue.Stats) uint64 { return q.Unacknowledged.Bytes }
+func messageBytes(q *queue.Stats) uint64 { return readyBytes(q) + unackedBytes(q) }
+func consumers(q *queue.Stats) uint64    { return uint64(q.Consumers) }
+
+// ofLed is a number of the queues that the node leads, summed up.
+func ofLed(n number) func(*Stats, emit) {
+	return one(func(s *Stats) uint64 { return n(&s.Queues.Led.Stats) })
+}
+
+// eachPeer is a metric with one value per other node.
 func eachPeer(value func(s *Stats, i int) (float64, bool)) func(*Stats, emit) {
 	return func(s *Stats, add emit) {
 		for i := range s.Links.Peers {
@@ -211,7 +227,7 @@ var table = []metric{
 	{"rabbitmq_process_max_fds", gauge, nil, "Limit of open file descriptors", one(func(s *Stats) int { return s.Process.MaxFiles })},
 
 	{"rabbitmq_global_publishers", gauge, protocol, "Open channels of this node's clients that have published", amqpOnly(func(s *Stats) float64 { return float64(s.Counts.Publishers) })},
-	{"rabbitmq_global_consumers", gauge, protocol, "Consumers of the queues that this node leads", amqpOnly(func(s *Stats) float64 { return float64(s.Queues.Led.Consumers) })},
+	{"rabbitmq_global_consumers", gauge, protocol, "Consumers of the queues that this node leads", amqpOnly(func(s *Stats) float64 { return float64(consumers(&s.Queues.Led.Stats)) })},
 	counted("received", "Messages that clients of this node have published", traffic.Publish),
 	counted("received_confirm", "Messages that clients of this node have published in confirm mode", traffic.Confirmable),
 	counted("confirmed", "Published messages that were confirmed to clients of this node with basic.ack", traffic.Confirm),
@@ -251,15 +267,15 @@ var table = []metric{
 	{"rabbitmq_queues_deleted_total", counter, nil, "Queues that clients of this node have deleted", one(func(s *Stats) uint64 { return s.Counts.All[traffic.QueueDeleted] })},
 
 	{"rabbitmq_queues", gauge, nil, "Queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Queues })},
-	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
-	{"rabbitmq_queue_consumers", gauge, nil, "Consumers of the queues that this node leads", one(func(s *Stats) int { return s.Queues.Led.Consumers })},
-	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages that are ready in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready })},
-	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages that are delivered and unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Unacked })},
-	{"quorate_queue_messages_scheduled", gauge, nil, "Scheduled messages in the queues that this node leads, excluding those of delayed exchanges", one(func(s *Stats) uint64 { return s.Queues.Led.Scheduled })},
-	{"quorate_queue_messages_delayed_retry", gauge, nil, "Returned messages that wait to be retried, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.DelayedRetry })},
-	{"quorate_queue_messages_locked", gauge, nil, "Unacknowledged messages with a lock, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Locked })},
-	{"quorate_queue_messages_deferred", gauge, nil, "Messages that consumers have deferred, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Deferred })},
-	{"quorate_queue_messages_parked", gauge, nil, "Messages that have exceeded the default delivery limit and wait for an operator, in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Parked })},
+	{"rabbitmq_consumers", gauge, nil, "Consumers of the queues that this node leads", ofLed(consumers)},
+	{"rabbitmq_queue_consumers", gauge, nil, "Consumers of the queues that this node leads", ofLed(consumers)},
+	{"rabbitmq_queue_messages_ready", gauge, nil, "Messages that are ready in the queues that this node leads", ofLed(ready)},
+	{"rabbitmq_queue_messages_unacked", gauge, nil, "Messages that are delivered and unacknowledged in the queues that this node leads", ofLed(unacked)},
+	{"quorate_queue_messages_scheduled", gauge, nil, "Scheduled messages in the queues that this node leads, excluding those of delayed exchanges", ofLed(func(q *queue.Stats) uint64 { return q.Scheduled.Messages })},
+	{"quorate_queue_messages_delayed_retry", gauge, nil, "Returned messages that wait to be retried, in the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return q.Delayed.Messages })},
+	{"quorate_queue_messages_locked", gauge, nil, "Unacknowledged messages with a lock, in the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return uint64(q.Locked) })},
+	{"quorate_queue_messages_deferred", gauge, nil, "Messages that consumers have deferred, in the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return q.Deferred.Messages })},
+	{"quorate_queue_messages_parked", gauge, nil, "Messages that have exceeded the default delivery limit and wait for an operator, in the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return q.Parked.Messages })},
 	{"quorate_delayed_messages", gauge, delayedLabels, "Messages that wait at a delayed exchange whose store this node leads", func(s *Stats, add emit) {
 		for _, d := range s.Queues.Led.Delayed {
 			add(float64(d.Messages), d.VHost, d.Exchange)
@@ -279,10 +295,10 @@ var table = []metric{
 	}},
 	{"quorate_queue_tick_lag_seconds", gauge, nil, "Seconds by which the earliest deadline of the queues that this node leads is overdue; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.TickLag) / 1000 })},
 	{"quorate_queue_clock_skew_seconds", gauge, nil, "Seconds by which the log of a queue that this node leads is ahead of the node's clock, at most; 0: none is", one(func(s *Stats) float64 { return float64(s.Queues.Led.Times.Ahead) / 1000 })},
-	{"rabbitmq_queue_messages", gauge, nil, "Messages that are ready or unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Ready + s.Queues.Led.Unacked })},
-	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages that are ready in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes })},
-	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the unacknowledged messages in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.UnackedBytes })},
-	{"rabbitmq_queue_messages_bytes", gauge, nil, "Payload bytes of the messages that are ready or unacknowledged in the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.ReadyBytes + s.Queues.Led.UnackedBytes })},
+	{"rabbitmq_queue_messages", gauge, nil, "Messages that are ready or unacknowledged in the queues that this node leads", ofLed(messages)},
+	{"rabbitmq_queue_messages_ready_bytes", gauge, nil, "Payload bytes of the messages that are ready in the queues that this node leads", ofLed(readyBytes)},
+	{"rabbitmq_queue_messages_unacked_bytes", gauge, nil, "Payload bytes of the unacknowledged messages in the queues that this node leads", ofLed(unackedBytes)},
+	{"rabbitmq_queue_messages_bytes", gauge, nil, "Payload bytes of the messages that are ready or unacknowledged in the queues that this node leads", ofLed(messageBytes)},
 	{"quorate_consumer_timeouts_total", counter, nil, "Messages that were returned to their queue because a consumer held them for too long, while this node led the queue", one(func(s *Stats) uint64 { return s.Queues.TimedOut })},
 	{"quorate_consumer_timeout_actions_total", counter, []string{"action"}, "Actions on clients of this node after consumer timeouts. action: cancel (a consumer was cancelled), suspend (one was suspended, each time), channel_close (the channel was closed, as the client does not support cancellation), get (the channel was closed, for a delivery of basic.get)", func(s *Stats, add emit) {
 		t := &s.Traffic.Timeouts
@@ -294,9 +310,9 @@ var table = []metric{
 	{"quorate_consumer_timeout_late_acks_total", counter, nil, "Messages that were settled after they had been returned, while this node led the queue: if it grows, a timeout is too short", one(func(s *Stats) uint64 { return s.Queues.LateAcks })},
 	{"quorate_consumers_timed_out", gauge, nil, "Consumers of the queues that this node leads that have not yet settled a delivery that timed out", one(func(s *Stats) int { return s.Queues.Led.ConsumersTimedOut })},
 	{"quorate_consumer_oldest_unacked_seconds", gauge, nil, "Age in seconds of the oldest unsettled delivery, in the queues that this node leads; 0: there is none", one(func(s *Stats) float64 { return s.Queues.Led.OldestUnacked.Seconds() })},
-	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters and forwarded messages in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Outbox })},
-	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of the dead letters and forwarded messages in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.OutboxBytes })},
-	{"quorate_dead_letter_outbox_waiting", gauge, nil, "Dead letters and forwarded messages that are unroutable at present, or were refused, in the outboxes of the queues that this node leads", one(func(s *Stats) uint64 { return s.Queues.Led.Waiting })},
+	{"quorate_dead_letter_outbox_depth", gauge, nil, "Dead letters and forwarded messages in the outboxes of the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return q.Outbox.Messages })},
+	{"quorate_dead_letter_outbox_bytes", gauge, nil, "Payload bytes of the dead letters and forwarded messages in the outboxes of the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return q.Outbox.Bytes })},
+	{"quorate_dead_letter_outbox_waiting", gauge, nil, "Dead letters and forwarded messages that are unroutable at present, or were refused, in the outboxes of the queues that this node leads", ofLed(func(q *queue.Stats) uint64 { return q.Waiting.Messages })},
 	died(logpb.Death_EXPIRED, "expired", "Messages that expired"),
 	died(logpb.Death_REJECTED, "rejected", "Messages that consumers rejected without requeue"),
 	died(logpb.Death_MAXLEN, "maxlen", "Messages dropped, or refused as dead letters, because of a length limit"),
@@ -472,25 +488,15 @@ func Document() string {
 	}
 	text := "| metric | type | labels | what |\n|---|---|---|---|\n"
 	for _, row := range append(histograms(), table...) {
-		labels := ""
-		for i, l := range row.labels {
-			if i > 0 {
-				labels += ", "
-			}
-			labels += l
-		}
-		text += "| `" + row.name + "` | " + kinds[row.kind] + " | " + labels + " | " + row.help + " |\n"
+		text += "| `" + row.name + "` | " + kinds[row.kind] + " | " + strings.Join(row.labels, ", ") + " | " + row.help + " |\n"
 	}
 	return text + "\nBuckets of the lateness, in seconds: " + bounds(latenessBuckets) + ". Of `quorate_raft_…_duration_seconds`: " + bounds(seconds) + ".\n"
 }
 
 func bounds(of []float64) string {
-	text := ""
-	for i, b := range of {
-		if i > 0 {
-			text += ", "
-		}
-		text += strconv.FormatFloat(b, 'g', -1, 64)
+	var texts []string
+	for _, b := range of {
+		texts = append(texts, strconv.FormatFloat(b, 'g', -1, 64))
 	}
-	return text
+	return strings.Join(texts, ", ")
 }

@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/quorate/quorate/cluster/traffic"
+import (
+	"strings"
+
+	"github.com/quorate/quorate/cluster/traffic"
+)
 
 // objectMetric is a row of the table of metrics with a value per object. Names have a prefix in
 // addition; a family is what /metrics/detailed is asked for.
@@ -29,6 +33,19 @@ func led[N uint64 | float64](family, name, help string, value func(q *Queue) N) 
 			}
 		}
 	}}
+}
+
+// of is a number of a queue that the node leads.
+func of(n number) func(q *Queue) uint64 { return func(q *Queue) uint64 { return n(q.Led) } }
+
+// kept is a number of a queue that has replicas, or that has none; 0 for another.
+func kept(replicated bool, n number) func(q *Queue) uint64 {
+	return func(q *Queue) uint64 {
+		if (q.Raft != nil) != replicated {
+			return 0
+		}
+		return n(q.Led)
+	}
 }
 
 // ofQueue is a count of what the node's clients do with a queue.
@@ -93,19 +110,19 @@ func ofConnection(family, name string, k kind, help string, value func(c *Connec
 
 // objectTable lists the metrics with a value per object.
 var objectTable = []objectMetric{
-	led("queue_coarse_metrics", "queue_messages_ready", "Messages that are ready in a queue that this node leads", func(q *Queue) uint64 { return q.Led.Ready.Messages }),
-	led("queue_coarse_metrics", "queue_messages_unacked", "Messages that are delivered and unacknowledged in a queue that this node leads", func(q *Queue) uint64 { return q.Led.Unacknowledged.Messages }),
-	led("queue_coarse_metrics", "queue_messages", "Messages that are ready or unacknowledged in a queue that this node leads", func(q *Queue) uint64 { return q.Led.Ready.Messages + q.Led.Unacknowledged.Messages }),
-	led("queue_consumer_count", "queue_consumers", "Consumers of a queue that this node leads", func(q *Queue) uint64 { return uint64(q.Led.Consumers) }),
+	led("queue_coarse_metrics", "queue_messages_ready", "Messages that are ready in a queue that this node leads", of(ready)),
+	led("queue_coarse_metrics", "queue_messages_unacked", "Messages that are delivered and unacknowledged in a queue that this node leads", of(unacked)),
+	led("queue_coarse_metrics", "queue_messages", "Messages that are ready or unacknowledged in a queue that this node leads", of(messages)),
+	led("queue_consumer_count", "queue_consumers", "Consumers of a queue that this node leads", of(consumers)),
 	led("queue_metrics", "queue_consumer_capacity", "Share of the last 5 to 10 seconds, 0 to 1, in which the queue could hand messages to its consumers at once; 0 without consumers", func(q *Queue) float64 { return q.Capacity }),
 	led("queue_metrics", "queue_consumer_utilisation", "Older name of queue_consumer_capacity: share of the last 5 to 10 seconds, 0 to 1, in which the queue could hand messages to its consumers at once; 0 without consumers", func(q *Queue) float64 { return q.Capacity }),
-	led("queue_metrics", "queue_messages_ready_bytes", "Payload bytes of the messages that are ready in a queue that this node leads", func(q *Queue) uint64 { return q.Led.Ready.Bytes }),
-	led("queue_metrics", "queue_messages_unacked_bytes", "Payload bytes of the unacknowledged messages in a queue that this node leads", func(q *Queue) uint64 { return q.Led.Unacknowledged.Bytes }),
-	led("queue_metrics", "queue_messages_bytes", "Payload bytes of the messages that are ready or unacknowledged in a queue that this node leads", func(q *Queue) uint64 { return q.Led.Ready.Bytes + q.Led.Unacknowledged.Bytes }),
-	led("queue_metrics", "queue_messages_persistent", "Messages of a queue that has replicas; 0 if it has none", func(q *Queue) uint64 { return q.kept(q.Raft != nil, false) }),
-	led("queue_metrics", "queue_messages_persistent_bytes", "Payload bytes of the messages of a queue that has replicas; 0 if it has none", func(q *Queue) uint64 { return q.kept(q.Raft != nil, true) }),
-	led("queue_metrics", "queue_messages_ram", "Messages of a queue that has no replicas; 0 if it has some", func(q *Queue) uint64 { return q.kept(q.Raft == nil, false) }),
-	led("queue_metrics", "queue_messages_ram_bytes", "Payload bytes of the messages of a queue that has no replicas; 0 if it has some", func(q *Queue) uint64 { return q.kept(q.Raft == nil, true) }),
+	led("queue_metrics", "queue_messages_ready_bytes", "Payload bytes of the messages that are ready in a queue that this node leads", of(readyBytes)),
+	led("queue_metrics", "queue_messages_unacked_bytes", "Payload bytes of the unacknowledged messages in a queue that this node leads", of(unackedBytes)),
+	led("queue_metrics", "queue_messages_bytes", "Payload bytes of the messages that are ready or unacknowledged in a queue that this node leads", of(messageBytes)),
+	led("queue_metrics", "queue_messages_persistent", "Messages of a queue that has replicas; 0 if it has none", kept(true, messages)),
+	led("queue_metrics", "queue_messages_persistent_bytes", "Payload bytes of the messages of a queue that has replicas; 0 if it has none", kept(true, messageBytes)),
+	led("queue_metrics", "queue_messages_ram", "Messages of a queue that has no replicas; 0 if it has some", kept(false, messages)),
+	led("queue_metrics", "queue_messages_ram_bytes", "Payload bytes of the messages of a queue that has no replicas; 0 if it has some", kept(false, messageBytes)),
 	{"queue_metrics", "queue_info", gauge, []string{"vhost", "queue", "queue_type", "membership"}, "Always 1: the queue's type, and whether this node is its leader or a follower", func(o *Objects, add emit) {
 		for i := range o.Queues {
 			if kind, role := o.Queues[i].kind(); role != "" {
@@ -154,14 +171,7 @@ var objectTable = []objectMetric{
 func DocumentObjects() string {
 	text := "| family | metric | type | labels | what |\n|---|---|---|---|---|\n"
 	for _, row := range objectTable {
-		labels := ""
-		for i, l := range row.labels {
-			if i > 0 {
-				labels += ", "
-			}
-			labels += l
-		}
-		text += "| " + row.family + " | `" + row.name + "` | " + kinds[row.kind] + " | " + labels + " | " + row.help + " |\n"
+		text += "| " + row.family + " | `" + row.name + "` | " + kinds[row.kind] + " | " + strings.Join(row.labels, ", ") + " | " + row.help + " |\n"
 	}
 	return text
 }

@@ -37,11 +37,5 @@ func timingDescs() (descs []*prometheus.Desc) {
 
 // timed is a histogram of durations.
 func timed(c *durations.Counts, desc *prometheus.Desc) prometheus.Metric {
-	buckets, count := map[float64]uint64{}, uint64(0)
-	for i, n := range c.Of {
-		if count += n; i < len(durations.Bounds) {
-			buckets[durations.Bounds[i].Seconds()] = count
-		}
-	}
-	return prometheus.MustNewConstHistogram(desc, count, c.Sum.Seconds(), buckets)
+	return histogramOf(desc, c.Of[:], func(i int) float64 { return durations.Bounds[i].Seconds() }, c.Sum.Seconds())
 }

@@ -78,6 +78,24 @@ func (r *request) vhosts() (names []string, ok bool) {
 	return names, true
 }
 
+// vhosts is that of the request, or answers it.
+func (w *responder) vhosts(r *request) (names []string, ok bool) {
+	if names, ok = r.vhosts(); !ok {
+		w.notFound()
+	}
+	return names, ok
+}
+
+// queue finds the queue that a path names, or answers the request if the user sees none; nil: it did.
+func (w *responder) queue(r *request) *catalog.Queue {
+	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
+	if !ok || !r.sees(q.VHost) {
+		w.notFound()
+		return nil
+	}
+	return q
+}
+
 // login authorizes a request, or answers it.
 func (s *Server) login(w *responder, r *http.Request, need level) *request {
 	if need == anybody {

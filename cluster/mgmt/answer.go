@@ -5,14 +5,12 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -22,7 +20,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/fsm"
@@ -103,6 +100,15 @@ func (w *responder) failed(err error) {
 	}
 }
 
+// result answers a request with what came of it.
+func (w *responder) result(body any, err error) {
+	if err != nil {
+		w.failed(err)
+		return
+	}
+	w.answer(http.StatusOK, body)
+}
+
 func (w *responder) unavailable(err error) {
 	w.answer(http.StatusServiceUnavailable, api.Failure{Error: "unavailable", Reason: err.Error()})
 }
@@ -155,36 +161,39 @@ func (w *responder) changed(err error, created bool) {
 // body is the JSON object in a request. Keys with the value null count as missing.
 type body map[string]any
 
-// body reads the request's object, or answers the request. An empty body is an empty object.
-func (w *responder) body(r *request) (body, bool) {
+// body reads the request's object, which needs some keys, or answers the request. An empty body is an empty object.
+func (w *responder) body(r *request, keys ...string) (body, bool) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
 		w.unread(err)
 		return nil, false
 	}
-	if len(strings.TrimSpace(string(raw))) == 0 {
-		return body{}, true
-	}
-	value, err := decode(raw)
-	if err != nil {
-		w.badRequest("not_json")
-		return nil, false
+	var value any = map[string]any{}
+	if len(bytes.TrimSpace(raw)) > 0 {
+		if value, err = decode(raw); err != nil {
+			w.badRequest("not_json")
+			return nil, false
+		}
 	}
 	switch v := value.(type) {
 	case map[string]any:
-		for key, value := range v {
-			if value == nil {
-				delete(v, key)
-			}
-		}
+		maps.DeleteFunc(v, func(_ string, value any) bool { return value == nil })
 		r.auditBody(v)
-		return v, true
+		return v, !w.missing(v, keys...)
 	case string:
 		w.badRequest("invalid payload: the request body JSON-decoded to a string. Is the input doubly-JSON-encoded?")
 	default:
 		w.badRequest("invalid payload: the request body is not a JSON object")
 	}
 	return nil, false
+}
+
+// bodyIn is body for what belongs to the vhost of the path, which the user must see.
+func (w *responder) bodyIn(r *request, keys ...string) (body, bool) {
+	if !w.opens(r) {
+		return nil, false
+	}
+	return w.body(r, keys...)
 }
 
 // unread answers a request whose body could not be read.
@@ -241,17 +250,17 @@ func (w *responder) missing(b body, keys ...string) bool {
 	return len(list) > 0
 }
 
-// text returns a string of the body; empty if it is missing.
-func (b body) text(key string) (string, error) {
-	switch v := b[key].(type) {
-	case nil:
-		return "", nil
-	case string:
-		return v, nil
-	default:
-		return "", fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be a string, actually was %v", key, v))
+// valueIn returns a value of the body; zero if it is missing.
+func valueIn[T any](b body, key, what string) (T, error) {
+	v, ok := b[key].(T)
+	if !ok && b[key] != nil {
+		return v, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be %s, actually was %v", key, what, b[key]))
 	}
+	return v, nil
 }
+
+// text returns a string of the body; empty if it is missing.
+func (b body) text(key string) (string, error) { return valueIn[string](b, key, "a string") }
 
 // flag returns a boolean of the body, which may be given as a string; def if it is missing.
 func (b body) flag(key string, def bool) (bool, error) {
@@ -269,14 +278,7 @@ func (b body) flag(key string, def bool) (bool, error) {
 
 // object returns an object of the body; empty if it is missing.
 func (b body) object(key string) (map[string]any, error) {
-	switch v := b[key].(type) {
-	case nil:
-		return nil, nil
-	case map[string]any:
-		return v, nil
-	default:
-		return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("%s should be an object, actually was %v", key, v))
-	}
+	return valueIn[map[string]any](b, key, "an object")
 }
 
 // words returns a list of tags: an array of strings, or a string with commas.
@@ -318,109 +320,13 @@ func (w *responder) read(r *request, to any) bool {
 	return true
 }
 
-// ObjectOf returns a table as a JSON object.
-func ObjectOf(t *fsm.Table) map[string]any {
-	object := map[string]any{}
-	for _, f := range t.GetFields() {
-		object[f.GetName()] = jsonOf(f.GetValue())
+// described lists what describe makes of rows.
+func described[T, R any](rows []T, describe func(T) R) []R {
+	list := make([]R, len(rows))
+	for i, row := range rows {
+		list[i] = describe(row)
 	}
-	return object
-}
-
-// jsonOf converts an AMQP value to the value shown in JSON.
-func jsonOf(v *logpb.Value) any {
-	switch v.GetTag() {
-	case 't':
-		return v.GetInt() != 0
-	case 'S', 'x':
-		return textOf(v.GetStr())
-	case 'D':
-		return decimalOf(v.GetStr())
-	case 'T':
-		return uint64(v.GetInt())
-	case 'f':
-		return finite(float64(math.Float32frombits(uint32(v.GetInt()))))
-	case 'd':
-		return finite(math.Float64frombits(uint64(v.GetInt())))
-	case 'F':
-		return ObjectOf(v.GetTable())
-	case 'A':
-		list := []any{}
-		for _, e := range v.GetArray() {
-			list = append(list, jsonOf(e))
-		}
-		return list
-	case 'V':
-		return nil
-	}
-	return v.GetInt()
-}
-
-// finite returns null for numbers that JSON cannot represent.
-func finite(f float64) any {
-	if math.IsNaN(f) || math.IsInf(f, 0) {
-		return nil
-	}
-	return f
-}
-
-// textOf says so of octets that JSON cannot show, in the peer's words.
-func textOf(raw []byte) string {
-	if utf8.Valid(raw) {
-		return string(raw)
-	}
-	return "Not UTF-8, base64 is: " + base64.StdEncoding.EncodeToString(raw)
-}
-
-// decimalOf returns a decimal, a scale and a number, as it is.
-func decimalOf(raw []byte) any {
-	if len(raw) != 5 {
-		return textOf(raw)
-	}
-	n := strconv.Itoa(int(int32(binary.BigEndian.Uint32(raw[1:]))))
-	if raw[0] == 0 {
-		return json.Number(n)
-	}
-	return json.Number(n + "e-" + strconv.Itoa(int(raw[0])))
-}
-
-// tableOf returns a JSON object as a table, ordered by key.
-func tableOf(object map[string]any) *fsm.Table {
-	t := &fsm.Table{}
-	for name, value := range object {
-		t.Fields = append(t.Fields, &logpb.Field{Name: name, Value: valueOf(value)})
-	}
-	slices.SortFunc(t.Fields, func(a, b *logpb.Field) int { return strings.Compare(a.Name, b.Name) })
-	return t
-}
-
-// valueOf returns a JSON value as an AMQP value: whole numbers are long,
-// others double.
-func valueOf(value any) *logpb.Value {
-	switch v := value.(type) {
-	case bool:
-		if v {
-			return &logpb.Value{Tag: 't', Int: 1}
-		}
-		return &logpb.Value{Tag: 't'}
-	case string:
-		return &logpb.Value{Tag: 'S', Str: []byte(v)}
-	case json.Number:
-		if n, err := v.Int64(); err == nil {
-			return &logpb.Value{Tag: 'l', Int: n}
-		}
-		f, _ := v.Float64() // beyond its range: infinite
-		return &logpb.Value{Tag: 'd', Int: int64(math.Float64bits(f))}
-	case map[string]any:
-		return &logpb.Value{Tag: 'F', Table: tableOf(v)}
-	case []any:
-		list := &logpb.Value{Tag: 'A'}
-		for _, e := range v {
-			list.Array = append(list.Array, valueOf(e))
-		}
-		return list
-	}
-	return &logpb.Value{Tag: 'V'}
+	return list
 }
 
 // Page sizes.

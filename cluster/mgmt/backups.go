@@ -92,11 +92,7 @@ func (b backups) bring(w *responder, r *request) {
 		done, err = b.backups.Import(r.Context(), body, vhost, name, id)
 	}
 	r.detail = map[string]any{"messages": done.Messages}
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, done)
+	w.result(done, err)
 }
 
 // restore brings back what the request's body holds of a backup. The body may have any
@@ -104,11 +100,7 @@ func (b backups) bring(w *responder, r *request) {
 func (b backups) restore(w *responder, r *request) {
 	done, err := b.backups.Restore(r.Context(), &patientBody{r.Body, http.NewResponseController(w)})
 	r.detail = map[string]any{"queues": done.Queues, "messages": done.Messages}
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, done)
+	w.result(done, err)
 }
 
 // countingWriter counts what it passes on.

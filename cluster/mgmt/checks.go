@@ -74,62 +74,52 @@ func (h healthChecks) nodeAlarmCheck(w *responder, r *request) {
 	passed(w, c)
 }
 
-// appendNamed adds a queue to a list, unless the queue is gone.
-func (r *request) appendNamed(list []api.Named, vhost, name string) []api.Named {
-	if q, ok := r.view.Queue(vhost, name); ok {
-		list = append(list, named(q))
+// failing answers a check that fails if something was found, and names the queues that it is about, unless they are gone.
+// of finds a queue; nil stands for the catalog.
+func failing[T any](w *responder, found []T, reason string, of func(T) (*catalog.Queue, bool)) {
+	c := api.Check{}
+	for _, x := range found {
+		c.Reason = reason
+		if q, ok := of(x); ok {
+			c.Queues = append(c.Queues, named(q))
+		}
 	}
-	return list
+	passed(w, c)
+}
+
+func itself(q *catalog.Queue) (*catalog.Queue, bool) { return q, true }
+
+// queueOf is the queue of a group; nil: it is the catalog's.
+func (r *request) queueOf(group uint32, vhost, name string) (*catalog.Queue, bool) {
+	if group == 0 {
+		return nil, true
+	}
+	return r.view.Queue(vhost, name)
 }
 
 // quarantineCheck fails if queues do not lead on this node because work for them has panicked here.
 func (h healthChecks) quarantineCheck(w *responder, r *request) {
-	c := api.Check{}
-	for _, x := range h.node.Quarantined() {
-		c.Reason = "There are queues that are quarantined on the node"
-		c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
-	}
-	passed(w, c)
+	failing(w, h.node.Quarantined(), "There are queues that are quarantined on the node", func(x api.Quarantine) (*catalog.Queue, bool) { return r.view.Queue(x.VHost, x.Name) })
 }
 
 // unprovenCheck fails if replicas on this node cannot prove what they acknowledged.
 func (h healthChecks) unprovenCheck(w *responder, r *request) {
-	c := api.Check{}
-	for _, x := range h.node.Unproven() {
-		c.Reason = "There are replicas on the node that do not vote until they have been brought up to date"
-		if x.Group == 0 {
-			c.Queues = append(c.Queues, catalogNamed)
-		} else {
-			c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
-		}
-	}
-	passed(w, c)
+	failing(w, h.node.Unproven(), "There are replicas on the node that do not vote until they have been brought up to date",
+		func(x api.Unproven) (*catalog.Queue, bool) { return r.queueOf(x.Group, x.VHost, x.Name) })
 }
 
 const replicasClosed = "There are replicas on the node that could not be opened"
 
 // closedCheck fails if replicas on this node could not be opened.
 func (h healthChecks) closedCheck(w *responder, r *request) {
-	c := api.Check{}
-	for _, x := range h.node.Closed() {
-		c.Reason = replicasClosed
-		c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
-	}
-	passed(w, c)
+	failing(w, h.node.Closed(), replicasClosed, func(x api.Closed) (*catalog.Queue, bool) { return r.view.Queue(x.VHost, x.Name) })
 }
 
 // parkedCheck fails if messages are parked in queues that this node leads. It is no
 // alarm of the node: that waits for an operator, and may stay for days, while the node
 // and the queue are well.
 func (h healthChecks) parkedCheck(w *responder, r *request) {
-	c := api.Check{}
-	for _, id := range h.node.Parked() {
-		c.Reason = "There are parked messages in queues led by the node"
-		if q, ok := r.view.QueueByID(id); ok {
-			c.Queues = append(c.Queues, named(q))
-		}
-	}
-	passed(w, c)
+	failing(w, h.node.Parked(), "There are parked messages in queues led by the node", r.view.QueueByID)
 }
 
 // sizeCheck fails if nodes of the cluster are down: as many as there are, there should be.
@@ -157,21 +147,10 @@ func (h healthChecks) limitCheck(w *responder, _ *request) {
 	w.answer(status, c)
 }
 
-// catalogNamed is the catalog in lists of queues.
-var catalogNamed = api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"}
-
 // progressCheck fails if queues that this node leads make no progress.
 func (h healthChecks) progressCheck(w *responder, r *request) {
-	c := api.Check{}
-	for _, x := range h.node.StalledQueues() {
-		c.Reason = "There are queues led by the node that make no progress"
-		if x.Group == 0 {
-			c.Queues = append(c.Queues, catalogNamed)
-		} else {
-			c.Queues = r.appendNamed(c.Queues, x.VHost, x.Name)
-		}
-	}
-	passed(w, c)
+	failing(w, h.node.StalledQueues(), "There are queues led by the node that make no progress",
+		func(x api.Standstill) (*catalog.Queue, bool) { return r.queueOf(x.Group, x.VHost, x.Name) })
 }
 
 // criticalCheck fails if queues, or the catalog, would lose their majority without this node.
@@ -180,24 +159,14 @@ func (h healthChecks) criticalCheck(w *responder, r *request) {
 		w.answer(http.StatusOK, api.Check{Status: "ok", Reason: "single node cluster"})
 		return
 	}
-	c := api.Check{}
-	for _, q := range h.cluster.QuorumCritical(r.Context()) {
-		c.Reason = "There are quorum queues that would lose their quorum if the target node is shut down"
-		if q == nil {
-			c.Queues = append(c.Queues, catalogNamed)
-			continue
-		}
-		c.Queues = append(c.Queues, named(q))
-	}
-	passed(w, c)
+	failing(w, h.cluster.QuorumCritical(r.Context()), "There are quorum queues that would lose their quorum if the target node is shut down", itself)
 }
 
 // leaderlessCheck fails if queues have no leader: in all vhosts or one, optionally only those whose
 // names match a regular expression.
 func (h healthChecks) leaderlessCheck(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	names, err := pattern.Compile(r.PathValue("pattern"))
@@ -213,15 +182,13 @@ func (h healthChecks) leaderlessCheck(w *responder, r *request) {
 			}
 		}
 	}
-	c := api.Check{}
-	for _, q := range h.cluster.Leaderless(r.Context(), queues) {
-		c.Reason = "There are quorum queues without an elected leader"
-		c.Queues = append(c.Queues, named(q))
-	}
-	passed(w, c)
+	failing(w, h.cluster.Leaderless(r.Context(), queues), "There are quorum queues without an elected leader", itself)
 }
 
 func named(q *catalog.Queue) api.Named {
+	if q == nil {
+		return api.Named{Name: "catalog", ReadableName: "the catalog", Type: "metadata_store"}
+	}
 	return api.Named{Name: q.Name, ReadableName: "queue '" + q.Name + "' in vhost '" + q.VHost + "'", VirtualHost: q.VHost, Type: q.Type()}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -37,11 +38,9 @@ func (cs connections) named(r *request, name string) (all []api.Connection) {
 }
 
 func (cs connections) list(w *responder, r *request) {
-	if vhost := r.PathValue("vhost"); vhost != "" && !r.sees(vhost) {
-		w.notFound()
-		return
+	if _, ok := w.vhosts(r); ok {
+		list(w, r, cs.matching(r))
 	}
-	list(w, r, cs.matching(r))
 }
 
 func (cs connections) get(w *responder, r *request) {
@@ -96,8 +95,7 @@ func (cs channels) matching(r *request) (all []api.Channel) {
 }
 
 func (cs channels) list(w *responder, r *request) {
-	if vhost := r.PathValue("vhost"); vhost != "" && !r.sees(vhost) {
-		w.notFound()
+	if _, ok := w.vhosts(r); !ok {
 		return
 	}
 	items := cs.matching(r)
@@ -142,9 +140,8 @@ type consumers struct {
 
 // list answers with the consumers of the queues that the user may see.
 func (cs consumers) list(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	list(w, r, cs.of(r, vhosts))
@@ -152,9 +149,8 @@ func (cs consumers) list(w *responder, r *request) {
 
 // ofQueue answers with the consumers of one queue.
 func (cs consumers) ofQueue(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok || !r.sees(q.VHost) {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	list(w, r, cs.of(r, []string{q.VHost}, q.ID))
@@ -192,30 +188,26 @@ func (cs consumers) of(r *request, vhosts []string, ids ...fsm.QueueID) (items [
 
 // timeouts answers with the last consumer timeouts in the vhosts that the user may see.
 func (cs consumers) timeouts(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
-	items := []api.ConsumerTimeout{}
-	for _, t := range cs.queues.Timeouts(r.Context()) {
-		if slices.Contains(vhosts, t.Queue.VHost) {
-			items = append(items, t.ConsumerTimeout)
-		}
-	}
-	list(w, r, items)
+	cs.listTimeouts(w, r, func(t *stats.Timeout) bool { return slices.Contains(vhosts, t.Queue.VHost) })
 }
 
 // timeoutsOfQueue answers with those of one queue.
 func (cs consumers) timeoutsOfQueue(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok || !r.sees(q.VHost) {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
-	items := []api.ConsumerTimeout{}
+	cs.listTimeouts(w, r, func(t *stats.Timeout) bool { return t.Of == q.ID })
+}
+
+func (cs consumers) listTimeouts(w *responder, r *request, wanted func(t *stats.Timeout) bool) {
+	var items []api.ConsumerTimeout
 	for _, t := range cs.queues.Timeouts(r.Context()) {
-		if t.Of == q.ID {
+		if wanted(&t) {
 			items = append(items, t.ConsumerTimeout)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -49,7 +50,7 @@ func (b body) spec() (s spec, err error) {
 	}
 	arguments, err := b.object("arguments")
 	if len(arguments) > 0 {
-		s.arguments = tableOf(arguments)
+		s.arguments = tables.Of(arguments)
 	}
 	return s, err
 }
@@ -65,10 +66,7 @@ func (w *responder) opens(r *request) bool {
 
 // putQueue declares a queue: durable unless the body says otherwise.
 func (ss sessions) putQueue(w *responder, r *request) {
-	if !w.opens(r) {
-		return
-	}
-	b, ok := w.body(r)
+	b, ok := w.bodyIn(r)
 	if !ok {
 		return
 	}
@@ -89,42 +87,30 @@ func (ss sessions) putQueue(w *responder, r *request) {
 func (r *request) condition(name string) bool { return r.URL.Query().Get(name) == "true" }
 
 func (ss sessions) deleteQueue(w *responder, r *request) {
-	name := r.PathValue("name")
-	if !w.finds(r, name) {
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	ss.change(w, r, false, func(ctx context.Context, s Session) error {
-		_, err := s.DeleteQueue(ctx, name, r.condition("if-unused"), r.condition("if-empty"))
+		_, err := s.DeleteQueue(ctx, q.Name, r.condition("if-unused"), r.condition("if-empty"))
 		return err
 	})
 }
 
-// finds answers the request if the user sees no such queue in the vhost of the path.
-func (w *responder) finds(r *request, queue string) bool {
-	if _, ok := r.view.Queue(r.PathValue("vhost"), queue); !ok || !r.sees(r.PathValue("vhost")) {
-		w.notFound()
-		return false
-	}
-	return true
-}
-
 func (ss sessions) purge(w *responder, r *request) {
-	name := r.PathValue("name")
-	if !w.finds(r, name) {
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	ss.change(w, r, false, func(ctx context.Context, s Session) error {
-		_, err := s.PurgeQueue(ctx, name)
+		_, err := s.PurgeQueue(ctx, q.Name)
 		return err
 	})
 }
 
 // putExchange declares an exchange: durable and direct unless the body says otherwise.
 func (ss sessions) putExchange(w *responder, r *request) {
-	if !w.opens(r) {
-		return
-	}
-	b, ok := w.body(r)
+	b, ok := w.bodyIn(r)
 	if !ok {
 		return
 	}
@@ -273,9 +259,9 @@ func (bs bindings) add(w *responder, r *request) {
 	}
 	to := fsm.BindSpec{Source: e.source, Destination: e.destination, ToExchange: e.toExchange, RoutingKey: key}
 	if len(arguments) > 0 {
-		to.Arguments = tableOf(arguments)
+		to.Arguments = tables.Of(arguments)
 	}
-	place := propertiesKey(api.Binding{RoutingKey: key, Arguments: ObjectOf(to.Arguments)})
+	place := propertiesKey(api.Binding{RoutingKey: key, Arguments: tables.JSON(to.Arguments)})
 	w.Header().Set("Location", url.PathEscape(r.PathValue("destination"))+"/"+url.PathEscape(place))
 	bs.change(w, r, true, func(ctx context.Context, s Session) error { return s.Bind(ctx, to) })
 }
@@ -294,8 +280,8 @@ func (bs bindings) remove(w *responder, r *request) {
 
 // publish publishes one message and answers once it is confirmed.
 func (ss sessions) publish(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "properties", "routing_key", "payload", "payload_encoding") {
+	b, ok := w.body(r, "properties", "routing_key", "payload", "payload_encoding")
+	if !ok {
 		return
 	}
 	vhost := r.PathValue("vhost")
@@ -341,7 +327,7 @@ func (b body) outgoing() (m Outgoing, err error) {
 		if err != nil {
 			return m, err
 		}
-		m.Properties = tableOf(object)
+		m.Properties = tables.Of(object)
 	}
 	if m.RoutingKey, err = b.text("routing_key"); err != nil {
 		return m, err

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -563,7 +564,7 @@ func (x *importer) binding(b body) ([]*logpb.CatalogCommand, error) {
 	}
 	arguments, err := b.object("arguments")
 	if len(arguments) > 0 {
-		m.Arguments = tableOf(arguments)
+		m.Arguments = tables.Of(arguments)
 	}
 	switch kind := b.word("destination_type"); kind {
 	case "exchange":
@@ -628,15 +629,8 @@ func metadataOf(row *logpb.PutVhost) api.VHostMetadata {
 
 // exportUsers adds the users and what they may do.
 func exportUsers(r *request, d *api.Definitions) {
-	d.Users, d.Permissions = []api.User{}, []api.Permission{}
+	d.Users, d.Permissions, d.TopicPermissions = described(r.view.Users(), r.describeUser), orEmpty(r.permissions()), orEmpty(r.topicPermissions())
 	d.GlobalParameters = slices.DeleteFunc(globalParametersOf(r), func(p api.GlobalParameter) bool { return p.Name == importedHash })
-	for _, u := range r.view.Users() {
-		d.Users = append(d.Users, r.describeUser(u))
-	}
-	for _, p := range r.view.Permissions() {
-		d.Permissions = append(d.Permissions, describePermission(p))
-	}
-	d.TopicPermissions = orEmpty(r.topicPermissions())
 }
 
 // exportVHost adds what is in a vhost. Left out are exclusive queues, stores of exchanges, and what
@@ -647,13 +641,13 @@ func exportVHost(r *request, d *api.Definitions, vhost, called string) {
 	}
 	for _, q := range r.view.QueuesOf(vhost) {
 		if !q.Exclusive && q.StoreOf == "" {
-			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: ObjectOf(q.Arguments)})
+			d.Queues = append(d.Queues, api.DefinedQueue{Name: q.Name, VHost: called, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Arguments: tables.JSON(q.Arguments)})
 		}
 	}
 	for _, x := range r.view.Exchanges(vhost) {
 		if !strings.HasPrefix(x.Name, "amq.") {
 			d.Exchanges = append(d.Exchanges, api.DefinedExchange{
-				Name: x.Name, VHost: called, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal, Arguments: ObjectOf(x.Arguments),
+				Name: x.Name, VHost: called, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal, Arguments: tables.JSON(x.Arguments),
 			})
 		}
 	}
@@ -669,5 +663,5 @@ func exportVHost(r *request, d *api.Definitions, vhost, called string) {
 }
 
 func policyValue(p *catalog.Policy) api.PolicyValue {
-	return api.PolicyValue{Pattern: p.Pattern, ApplyTo: p.ApplyTo, Definition: ObjectOf(p.Definition), Priority: p.Priority}
+	return api.PolicyValue{Pattern: p.Pattern, ApplyTo: p.ApplyTo, Definition: tables.JSON(p.Definition), Priority: p.Priority}
 }

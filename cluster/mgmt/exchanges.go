@@ -11,6 +11,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -37,8 +38,8 @@ func describeExchange(x *catalog.Exchange, byQueue map[fsm.QueueID]stats.Queue) 
 	policies := x.EffectivePolicy()
 	d := api.Exchange{
 		Name: x.Name, VHost: x.VHost, Type: x.DeclaredType(), Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
-		Arguments: ObjectOf(x.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
-		EffectiveDefinition: ObjectOf(policies.Definition),
+		Arguments: tables.JSON(x.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
+		EffectiveDefinition: tables.JSON(policies.Definition),
 	}
 	if x.Store != nil {
 		if f, ok := byQueue[x.Store.ID]; ok {
@@ -78,9 +79,8 @@ func (es exchanges) answer(w *responder, r *request, x api.Exchange) {
 }
 
 func (es exchanges) list(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	var items []api.Exchange
@@ -155,7 +155,7 @@ func implicit(q *catalog.Queue) api.Binding {
 func describeBinding(b *catalog.Binding) api.Binding {
 	d := api.Binding{
 		Source: b.Source, VHost: b.VHost, Destination: b.Destination, DestinationType: "queue",
-		RoutingKey: b.RoutingKey, Arguments: ObjectOf(b.Arguments),
+		RoutingKey: b.RoutingKey, Arguments: tables.JSON(b.Arguments),
 	}
 	if b.ToExchange {
 		d.DestinationType = "exchange"
@@ -178,33 +178,26 @@ func propertiesKey(b api.Binding) string {
 }
 
 func answerBindings(w *responder, r *request, implied []api.Binding, bindings []*catalog.Binding) {
-	for _, b := range bindings {
-		implied = append(implied, describeBinding(b))
-	}
-	list(w, r, implied)
+	list(w, r, append(implied, described(bindings, describeBinding)...))
 }
 
 func listBindings(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	var implied []api.Binding
 	var bindings []*catalog.Binding
 	for _, vhost := range vhosts {
-		for _, q := range r.view.QueuesOf(vhost) {
-			implied = append(implied, implicit(q))
-		}
+		implied = append(implied, described(r.view.QueuesOf(vhost), implicit)...)
 		bindings = append(bindings, r.view.Bindings(vhost)...)
 	}
 	answerBindings(w, r, implied, bindings)
 }
 
 func bindingsOfQueue(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok || !r.sees(q.VHost) {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	answerBindings(w, r, []api.Binding{implicit(q)}, r.view.BindingsTo(q.VHost, q.Name, false))
@@ -219,9 +212,7 @@ func bindingsFromExchange(w *responder, r *request) {
 	}
 	var implied []api.Binding
 	if name == "" {
-		for _, q := range r.view.QueuesOf(vhost) {
-			implied = append(implied, implicit(q))
-		}
+		implied = described(r.view.QueuesOf(vhost), implicit)
 	}
 	answerBindings(w, r, implied, r.view.BindingsFrom(vhost, name))
 }

@@ -1,6 +1,7 @@
 package mgmt
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -45,38 +46,26 @@ func (h history) deaths(w *responder, r *request) {
 	if q == nil {
 		return
 	}
-	m := &peerpb.EndsRequest{MessageId: query.Get("message_id"), Reason: query.Get("reason"), Limit: defaultEnds}
-	var err error
-	if text := query.Get("limit"); text != "" {
-		n, wrong := strconv.Atoi(text)
-		if wrong != nil || n < 1 || n > maxEnds {
-			w.badRequest(fmt.Sprintf("limit must be a whole number from 1 to %d", maxEnds))
-			return
-		}
-		m.Limit = uint32(n)
+	limit, err := pageLimit(query, defaultEnds, maxEnds)
+	if err != nil {
+		w.failed(err)
+		return
 	}
-	if text := query.Get("after"); text != "" {
-		if m.After, err = strconv.ParseUint(text, 10, 64); err != nil {
-			w.badRequest("after must be the number of a record")
-			return
-		}
+	m := &peerpb.EndsRequest{MessageId: query.Get("message_id"), Reason: query.Get("reason"), Limit: uint32(limit)}
+	if m.After, err = strconv.ParseUint(cmp.Or(query.Get("after"), "0"), 10, 64); err != nil {
+		w.badRequest("after must be the number of a record")
+		return
 	}
-	if text := query.Get("since"); text != "" {
-		if m.Since, err = strconv.ParseInt(text, 10, 64); err != nil {
-			w.badRequest("since must be a time in milliseconds since the epoch")
-			return
-		}
+	if m.Since, err = strconv.ParseInt(cmp.Or(query.Get("since"), "0"), 10, 64); err != nil {
+		w.badRequest("since must be a time in milliseconds since the epoch")
+		return
 	}
 	if names := reasonNames(); m.Reason != "" && !slices.Contains(names, m.Reason) {
 		w.badRequest(fmt.Sprintf("reason must be one of %v", names))
 		return
 	}
 	page, err := h.history.Ends(r.Context(), q, m)
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, page)
+	w.result(page, err)
 }
 
 // reasonNames lists the reasons that a record may have.
@@ -109,18 +98,13 @@ func (h history) explain(w *responder, r *request) {
 		return
 	}
 	x, err := h.history.Explain(r.Context(), q, m)
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, x)
+	w.result(x, err)
 }
 
 // verify compares the replicas of a queue.
 func (h history) verify(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	verified(w, r, func(ctx context.Context) api.Verification { return h.history.Verify(ctx, q) })

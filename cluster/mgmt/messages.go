@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -100,7 +101,7 @@ func mostlyEscaped(text []byte) bool {
 func (e encoding) message(x *Message) api.Message {
 	m := api.Message{
 		Redelivered: x.Acquired > 0, Exchange: string(x.Payload.Exchange()), RoutingKey: string(x.Payload.RoutingKey()),
-		MessageCount: x.Ready, Properties: ObjectOf(x.Properties),
+		MessageCount: x.Ready, Properties: tables.JSON(x.Properties),
 	}
 	e.show(&m, x.Payload.Body())
 	return m
@@ -125,8 +126,8 @@ type messages struct {
 
 // take gets messages from a queue, and settles them or gives them back.
 func (ms messages) take(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "count", "ackmode", "encoding") {
+	b, ok := w.body(r, "count", "ackmode", "encoding")
+	if !ok {
 		return
 	}
 	count, err := strconv.Atoi(b.word("count"))
@@ -188,13 +189,13 @@ func (ms messages) peek(w *responder, r *request) {
 		return otherwise
 	}
 	in, known := places[or("state", "ready")]
-	after, limit, problem := pageAfter(r)
+	after, limit, wrong := pageAfter(r)
 	e, err := encodingFrom(or("encoding", "auto"), or("truncate", strconv.Itoa(peekTruncate)))
 	switch {
 	case !known:
 		w.badRequest("state must be one of ready, unacked, scheduled, delayed, deferred, parked")
-	case problem != "":
-		w.badRequest(problem)
+	case wrong != nil:
+		w.failed(wrong)
 	case err != nil:
 		w.badRequest(err.Error())
 	default:
@@ -382,13 +383,13 @@ func (x *answering) write(b *bytes.Buffer) bool {
 // groups lists the groups of a queue's messages by their ids.
 func (ms messages) groups(w *responder, r *request) {
 	after, err := base64.RawURLEncoding.DecodeString(r.URL.Query().Get("after"))
-	limit, problem := pageLimit(r)
+	limit, wrong := pageLimit(r.URL.Query(), defaultPeek, maxPeek)
 	switch {
 	case err != nil:
 		w.badRequest("after must be the value next of a page")
 		return
-	case problem != "":
-		w.badRequest(problem)
+	case wrong != nil:
+		w.failed(wrong)
 		return
 	}
 	q := w.readable(r)
@@ -396,11 +397,7 @@ func (ms messages) groups(w *responder, r *request) {
 		return
 	}
 	page, err := ms.messages.GroupsAfter(r.Context(), q, string(after), limit)
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, page)
+	w.result(page, err)
 }
 
 // locks serves deliveries that are named by their lock tokens. The user needs the read permission
@@ -437,8 +434,8 @@ func (l locks) renew(w *responder, r *request) {
 
 // settle ends a delivery; the body has the outcome, and may say why.
 func (l locks) settle(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "outcome") {
+	b, ok := w.body(r, "outcome")
+	if !ok {
 		return
 	}
 	for _, key := range []string{"outcome", "reason", "description"} {

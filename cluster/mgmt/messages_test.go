@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	leader "github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -15,9 +16,8 @@ import (
 
 func (w *world) message(body string) Message {
 	return Message{
-		Message:    fsm.Message{Payload: append(fsm.AppendPayloadHead(nil, "x", "k", nil), body...), Ready: 2},
+		Peeked:     leader.Peeked{Message: fsm.Message{Payload: append(fsm.AppendPayloadHead(nil, "x", "k", nil), body...), Ready: 2}, Number: 7, Place: queue.Returned},
 		Properties: &fsm.Table{Fields: []*logpb.Field{{Name: "priority", Value: &logpb.Value{Tag: 'l', Int: 3}}}},
-		Number:     7, Place: queue.Returned,
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/origin"
+	leader "github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -326,15 +327,8 @@ type Backups interface {
 	CheckLines(from io.Reader) (messages uint64, err error)
 }
 
-// Message is a message as shown. The fields after Properties are known only for peeked messages.
+// Message is a message as shown. Of one that was taken no more than the fsm.Message is known.
 type Message struct {
-	fsm.Message
+	leader.Peeked
 	Properties *fsm.Table
-	Number     uint64
-	Place      queue.Place
-	ExpireAt   fsm.Time // 0: never
-	DueAt      fsm.Time // scheduled, delayed or deferred only; 0: none
-	Deadline   fsm.Time // checked out only; 0: none
-	ScheduleID string
-	Deferral   string // the token; deferred only
 }

@@ -36,9 +36,8 @@ func (o operations) setLimit(w *responder, r *request) {
 
 // members lists the replicas of a queue.
 func (o operations) members(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok || !r.sees(q.VHost) {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	w.answer(http.StatusOK, o.cluster.Members(r.Context(), q))
@@ -46,9 +45,8 @@ func (o operations) members(w *responder, r *request) {
 
 // transfer makes a node the leader of a queue.
 func (o operations) transfer(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	var to api.Transfer
@@ -60,9 +58,8 @@ func (o operations) transfer(w *responder, r *request) {
 
 // liftQuarantine allows a queue to lead on this node again.
 func (o operations) liftQuarantine(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	w.changed(o.local.LiftQuarantine(q), false)
@@ -87,20 +84,12 @@ func (o operations) rebalance(w *responder, r *request) {
 		return
 	}
 	done, err := o.placement.Rebalance(r.Context(), vhosts, queues)
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, done)
+	w.result(done, err)
 }
 
 func (o operations) drain(w *responder, r *request) {
 	d, err := o.placement.Drain(r.Context())
-	if err != nil {
-		w.failed(err)
-		return
-	}
-	w.answer(http.StatusOK, d)
+	w.result(d, err)
 }
 
 func (o operations) revive(w *responder, r *request) {
@@ -219,20 +208,16 @@ type memory struct {
 
 // get answers by Go's own accounts for the node that is asked, and by one number for others.
 func (m memory) get(w *responder, r *request) {
-	name := r.PathValue("node")
-	for _, n := range m.cluster.Nodes(r.Context()) {
-		if n.Name != name {
-			continue
-		}
-		used := uint64(max(n.MemoryUsed, 0))
-		use := api.MemoryUse{Strategy: "rss", OtherSystem: used, Total: api.MemoryTotal{RSS: used, Allocated: used, Runtime: used}}
-		if m.node.Status().Node == name {
-			use = ownMemory(used)
-		}
-		w.answer(http.StatusOK, api.Memory{Memory: use})
+	n := w.node(r, m.cluster)
+	if n == nil {
 		return
 	}
-	w.notFound()
+	used := uint64(max(n.MemoryUsed, 0))
+	use := api.MemoryUse{Strategy: "rss", OtherSystem: used, Total: api.MemoryTotal{RSS: used, Allocated: used, Runtime: used}}
+	if m.node.Status().Node == n.Name {
+		use = ownMemory(used)
+	}
+	w.answer(http.StatusOK, api.Memory{Memory: use})
 }
 
 // ownMemory is that of this process. rss is what the system counts.

@@ -216,9 +216,8 @@ func (a ahead) sum(w *responder, r *request) {
 
 // list answers with the queues in which something comes within a day, those first in which it comes first.
 func (a ahead) list(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	all := a.queues.Ahead(r.Context())
@@ -306,13 +305,20 @@ func enableFlag(w *responder, r *request) {
 
 // node shows one node.
 func (o operations) node(w *responder, r *request) {
-	for _, n := range o.cluster.Nodes(r.Context()) {
-		if n.Name == r.PathValue("node") {
-			w.answer(http.StatusOK, n)
-			return
-		}
+	if n := w.node(r, o.cluster); n != nil {
+		w.answer(http.StatusOK, n)
 	}
-	w.notFound()
+}
+
+// node finds the node that a path names, or answers the request; nil: it did.
+func (w *responder) node(r *request, in Cluster) *api.Node {
+	all := in.Nodes(r.Context())
+	i := slices.IndexFunc(all, func(n api.Node) bool { return n.Name == r.PathValue("node") })
+	if i < 0 {
+		w.notFound()
+		return nil
+	}
+	return &all[i]
 }
 
 // deprecated serves what RabbitMQ deprecates and quorate serves for good.

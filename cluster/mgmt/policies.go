@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -24,21 +25,18 @@ type policies struct {
 func describePolicy(p *catalog.Policy) api.Policy {
 	return api.Policy{
 		VHost: p.VHost, Name: p.Name, Pattern: p.Pattern, ApplyTo: p.ApplyTo,
-		Definition: ObjectOf(p.Definition), Priority: p.Priority, Notes: notesOn(p.ApplyTo, p.Definition),
+		Definition: tables.JSON(p.Definition), Priority: p.Priority, Notes: notesOn(p.ApplyTo, p.Definition),
 	}
 }
 
 func (ps policies) list(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	var items []api.Policy
 	for _, vhost := range vhosts {
-		for _, p := range r.view.Policies(vhost, ps.operator) {
-			items = append(items, describePolicy(p))
-		}
+		items = append(items, described(r.view.Policies(vhost, ps.operator), describePolicy)...)
 	}
 	list(w, r, items)
 }
@@ -54,12 +52,8 @@ func (ps policies) get(w *responder, r *request) {
 
 // valid reads the policy that a request puts, and adds what there is to say of it, or answers the request.
 func (ps policies) valid(w *responder, r *request) (*logpb.PutPolicy, bool) {
-	if !r.sees(r.PathValue("vhost")) {
-		w.noVHost()
-		return nil, false
-	}
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "pattern", "definition") {
+	b, ok := w.bodyIn(r, "pattern", "definition")
+	if !ok {
 		return nil, false
 	}
 	m, err := policyFrom(b)
@@ -96,8 +90,8 @@ func (ps policies) try(w *responder, r *request) {
 		}
 		is := r.view.EffectivePolicy(q)
 		x := api.TriedPolicy{
-			Name: q.Name, VHost: q.VHost, Policy: is.Policy, OperatorPolicy: is.Operator, Definition: ObjectOf(is.Definition),
-			WouldPolicy: would.Policy, WouldOperatorPolicy: would.Operator, WouldDefinition: ObjectOf(would.Definition),
+			Name: q.Name, VHost: q.VHost, Policy: is.Policy, OperatorPolicy: is.Operator, Definition: tables.JSON(is.Definition),
+			WouldPolicy: would.Policy, WouldOperatorPolicy: would.Operator, WouldDefinition: tables.JSON(would.Definition),
 		}
 		x.Wins = would.Policy == m.GetName() && !ps.operator || would.Operator == m.GetName() && ps.operator
 		x.Changes = !reflect.DeepEqual(x.Definition, x.WouldDefinition)
@@ -156,7 +150,7 @@ func policyFrom(b body) (*logpb.PutPolicy, error) {
 	if !ok {
 		return nil, invalidTerm("definition must be a dictionary: %s", b["definition"])
 	}
-	m.Definition = tableOf(definition)
+	m.Definition = tables.Of(definition)
 	return m, nil
 }
 
@@ -166,7 +160,7 @@ func wholeNumber(text string) (int64, bool) {
 }
 
 func invalidTerm(format string, value any) error {
-	return fsm.Refuse(fsm.Precondition, fmt.Sprintf(format, catalog.Term(valueOf(value))))
+	return fsm.Refuse(fsm.Precondition, fmt.Sprintf(format, catalog.Term(tables.ValueOf(value))))
 }
 
 func (ps policies) remove(w *responder, r *request) {
@@ -300,8 +294,8 @@ func putGlobalParameter(name string, value any) (*logpb.CatalogCommand, error) {
 }
 
 func (g globalParameters) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "value") {
+	b, ok := w.body(r, "value")
+	if !ok {
 		return
 	}
 	name := r.PathValue("name")
@@ -336,8 +330,8 @@ func (n clusterName) get(w *responder, _ *request) {
 }
 
 func (n clusterName) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "name") {
+	b, ok := w.body(r, "name")
+	if !ok {
 		return
 	}
 	c, err := putGlobalParameter(catalog.ClusterName, b["name"])

@@ -12,6 +12,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/cluster/traffic"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -29,9 +30,8 @@ type queues struct {
 }
 
 func (qs queues) list(w *responder, r *request) {
-	vhosts, ok := r.vhosts()
+	vhosts, ok := w.vhosts(r)
 	if !ok {
-		w.notFound()
 		return
 	}
 	var all []*catalog.Queue
@@ -146,9 +146,8 @@ func (qs queues) describeAll(r *request, all []*catalog.Queue) []api.Queue {
 }
 
 func (qs queues) get(w *responder, r *request) {
-	q, ok := r.view.Queue(r.PathValue("vhost"), r.PathValue("name"))
-	if !ok || !r.sees(q.VHost) {
-		w.notFound()
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
 	var byQueue map[fsm.QueueID]stats.Queue
@@ -181,13 +180,13 @@ func settingsOf(said []catalog.Said) []api.QueueSetting {
 		if v == nil {
 			return nil
 		}
-		return jsonOf(v)
+		return tables.JSONValue(v)
 	}
 	all := make([]api.QueueSetting, len(said))
 	for i, s := range said {
 		all[i] = api.QueueSetting{
 			Key: s.Key, Argument: given(s.Argument), Policy: given(s.Policy), OperatorPolicy: given(s.Operator),
-			Effective: jsonOf(s.Effective), By: s.By, Rule: s.Rule,
+			Effective: tables.JSONValue(s.Effective), By: s.By, Rule: s.Rule,
 		}
 	}
 	return all
@@ -247,8 +246,8 @@ func (qs queues) describe(v *catalog.View, q *catalog.Queue, byQueue map[fsm.Que
 	policies, settings := v.EffectivePolicy(q), v.Settings(q, qs.node.Defaults())
 	d := api.Queue{
 		Name: q.Name, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, AutoDelete: q.AutoDelete, Exclusive: q.Exclusive,
-		Arguments: ObjectOf(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
-		EffectiveDefinition: ObjectOf(policies.Definition),
+		Arguments: tables.JSON(q.Arguments), Policy: policies.Policy, OperatorPolicy: policies.Operator,
+		EffectiveDefinition: tables.JSON(policies.Definition),
 		DeliveryLimit:       settings.DeliveryLimit, DeadLetterStrategy: strategy(settings),
 		Internal: q.StoreOf != "", State: "running", Members: []string{}, Online: []string{},
 	}
@@ -333,12 +332,12 @@ type queueActions struct {
 
 // perform does the action that the body names.
 func (a queueActions) perform(w *responder, r *request) {
-	name := r.PathValue("name")
-	if !w.finds(r, name) {
+	q := w.queue(r)
+	if q == nil {
 		return
 	}
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "action") {
+	b, ok := w.body(r, "action")
+	if !ok {
 		return
 	}
 	var do func(context.Context, *catalog.Queue, body) error
@@ -369,7 +368,6 @@ func (a queueActions) perform(w *responder, r *request) {
 			return
 		}
 	}
-	q, _ := r.view.Queue(r.PathValue("vhost"), name)
 	w.changed(do(r.Context(), q, b), false)
 }
 

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -60,14 +62,11 @@ func (s scheduled) queue(w *responder, r *request, change bool) *catalog.Queue {
 // pageOf reads which page a request asks for.
 func pageOf(r *request) (*peerpb.ScheduledRequest, error) {
 	q := r.URL.Query()
-	m := &peerpb.ScheduledRequest{Limit: largestScheduled, Headers: q.Get("headers") == "true"}
-	if text := q.Get("limit"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 || n > largestScheduled {
-			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("limit must be a whole number from 1 to %d", largestScheduled))
-		}
-		m.Limit = uint32(n)
+	limit, err := pageLimit(q, largestScheduled, largestScheduled)
+	if err != nil {
+		return nil, err
 	}
+	m := &peerpb.ScheduledRequest{Limit: uint32(limit), Headers: q.Get("headers") == "true"}
 	if text := q.Get("after"); text != "" {
 		if _, err := fmt.Sscanf(text, "%d-%d", &m.AfterAt, &m.AfterMessage); err != nil {
 			return nil, fsm.Refuse(fsm.Precondition, "after must be the cursor of a message")
@@ -91,11 +90,7 @@ func (s scheduled) list(w *responder, r *request) {
 		w.failed(err)
 		return
 	}
-	items := []api.Scheduled{}
-	for _, x := range page {
-		items = append(items, s.describe(x))
-	}
-	w.answer(http.StatusOK, items)
+	w.answer(http.StatusOK, described(page, s.describe))
 }
 
 func (s scheduled) describe(x *peerpb.ScheduledMessage) api.Scheduled {
@@ -105,7 +100,7 @@ func (s scheduled) describe(x *peerpb.ScheduledMessage) api.Scheduled {
 	}
 	var t logpb.Table
 	if len(x.Headers) > 0 && logpb.Unmarshal(x.Headers, &t) == nil {
-		d.Headers = ObjectOf(&t)
+		d.Headers = tables.JSON(&t)
 	}
 	return d
 }
@@ -285,9 +280,9 @@ func (w *responder) readable(r *request) *catalog.Queue {
 
 // deferred lists deferred messages by their number, without their bodies.
 func (ms messages) deferred(w *responder, r *request) {
-	after, limit, problem := pageAfter(r)
-	if problem != "" {
-		w.badRequest(problem)
+	after, limit, err := pageAfter(r)
+	if err != nil {
+		w.failed(err)
 		return
 	}
 	q := w.readable(r)
@@ -304,7 +299,7 @@ func (ms messages) deferred(w *responder, r *request) {
 		x := &list[i]
 		page.Items = append(page.Items, api.Deferred{
 			Number: x.Number, Token: x.Deferral, DueAt: int64(x.DueAt), ExpiresAt: int64(x.ExpireAt), AcquiredCount: x.Acquired, DeliveryCount: x.Failed,
-			RoutingKey: string(x.Payload.RoutingKey()), Bytes: len(x.Payload.Body()), MessageID: ObjectOf(x.Properties)["message_id"],
+			RoutingKey: string(x.Payload.RoutingKey()), Bytes: len(x.Payload.Body()), MessageID: tables.JSON(x.Properties)["message_id"],
 		})
 	}
 	if n := len(list); more && n > 0 {
@@ -313,27 +308,26 @@ func (ms messages) deferred(w *responder, r *request) {
 	w.answer(http.StatusOK, page)
 }
 
-// pageAfter reads which messages a request asks for; problem says what is wrong with it.
-func pageAfter(r *request) (after uint64, limit int, problem string) {
-	if q := r.URL.Query(); q.Has("after") {
-		var err error
+// pageAfter reads which messages a request asks for.
+func pageAfter(r *request) (after uint64, limit int, err error) {
+	q := r.URL.Query()
+	if q.Has("after") {
 		if after, err = strconv.ParseUint(q.Get("after"), 10, 64); err != nil {
-			return 0, 0, "after must be the number of a message"
+			return 0, 0, fsm.Refuse(fsm.Precondition, "after must be the number of a message")
 		}
 	}
-	limit, problem = pageLimit(r)
-	return after, limit, problem
+	limit, err = pageLimit(q, defaultPeek, maxPeek)
+	return after, limit, err
 }
 
-// pageLimit reads how much a request asks for; problem says what is wrong with it.
-func pageLimit(r *request) (limit int, problem string) {
-	q := r.URL.Query()
-	if !q.Has("limit") {
-		return defaultPeek, ""
+// pageLimit reads how much a request asks for.
+func pageLimit(q url.Values, otherwise, most int) (int, error) {
+	if q.Get("limit") == "" {
+		return otherwise, nil
 	}
 	limit, err := strconv.Atoi(q.Get("limit"))
-	if err != nil || limit < 1 || limit > maxPeek {
-		return 0, fmt.Sprintf("limit must be a whole number from 1 to %d", maxPeek)
+	if err != nil || limit < 1 || limit > most {
+		return 0, fsm.Refuse(fsm.Precondition, fmt.Sprintf("limit must be a whole number from 1 to %d", most))
 	}
-	return limit, ""
+	return limit, nil
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/quorate/quorate/cluster/login"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/pattern"
@@ -77,7 +78,7 @@ func (s *Seeds) For(v *catalog.View, vhost string) (list []*logpb.CatalogCommand
 			return nil, err
 		}
 		if _, there := v.Policy(vhost, p.Policy.GetName(), true); ok && !there {
-			m := &logpb.PutPolicy{Vhost: vhost, Name: p.Policy.GetName(), Pattern: p.Policy.GetPattern(), ApplyTo: p.Policy.GetApplyTo(), Definition: tableOf(p.Definition), Operator: true}
+			m := &logpb.PutPolicy{Vhost: vhost, Name: p.Policy.GetName(), Pattern: p.Policy.GetPattern(), ApplyTo: p.Policy.GetApplyTo(), Definition: tables.Of(p.Definition), Operator: true}
 			_ = v.ValidatePolicy(m) // decides the dialect; that there is no such vhost yet is no reason against it
 			list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPolicy{PutPolicy: m}})
 		}

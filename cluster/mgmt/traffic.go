@@ -157,46 +157,45 @@ func lengthDetails(a *traffic.Activity, q *traffic.Query) api.LengthDetails {
 // published are the counters of pairs with an exchange.
 var published = []traffic.Counter{traffic.Publish}
 
-// withChannels lists the pairs of an object with channels, in which something was counted.
-func withChannels(report *traffic.Report, counters []traffic.Counter) []api.WithChannel {
-	list := []api.WithChannel{}
+// pairs lists the pairs of an object in which something was counted, and whose other object is of the kind of T.
+func pairs[T any](report *traffic.Report, counters []traffic.Counter, of func(p *traffic.Pair, s api.MessageStats) (row T, ok bool)) []T {
+	list := []T{}
 	for _, p := range report.Pairs {
-		if p.Channel == nil {
-			continue
-		}
-		if s := messageStats(&p.Activity, report.Query, counters); len(s) > 0 {
-			list = append(list, api.WithChannel{Channel: stats.ChannelFrom(p.Node, p.Channel), Stats: s})
+		s := messageStats(&p.Activity, report.Query, counters)
+		if row, ok := of(p, s); ok && len(s) > 0 {
+			list = append(list, row)
 		}
 	}
 	return list
+}
+
+// withChannels lists the pairs of an object with channels.
+func withChannels(report *traffic.Report, counters []traffic.Counter) []api.WithChannel {
+	return pairs(report, counters, func(p *traffic.Pair, s api.MessageStats) (x api.WithChannel, ok bool) {
+		if p.Channel == nil {
+			return x, false
+		}
+		return api.WithChannel{Channel: stats.ChannelFrom(p.Node, p.Channel), Stats: s}, true
+	})
 }
 
 // withExchanges lists the pairs of a queue or a channel with exchanges.
 func withExchanges(report *traffic.Report) []api.WithExchange {
-	list := []api.WithExchange{}
-	for _, p := range report.Pairs {
+	return pairs(report, published, func(p *traffic.Pair, s api.MessageStats) (x api.WithExchange, ok bool) {
 		if p.Exchange == nil {
-			continue
+			return x, false
 		}
-		if s := messageStats(&p.Activity, report.Query, published); len(s) > 0 {
-			list = append(list, api.WithExchange{Exchange: api.QueueName{Name: p.Exchange.Name, VHost: p.Exchange.VHost}, Stats: s})
-		}
-	}
-	return list
+		return api.WithExchange{Exchange: api.QueueName{Name: p.Exchange.Name, VHost: p.Exchange.VHost}, Stats: s}, true
+	})
 }
 
-// withQueues lists the pairs of an exchange or a channel with queues that still exist, in which something
-// was counted.
+// withQueues lists the pairs of an exchange or a channel with queues that still exist.
 func withQueues(v *catalog.View, report *traffic.Report, counters []traffic.Counter) []api.WithQueue {
-	list := []api.WithQueue{}
-	for _, p := range report.Pairs {
+	return pairs(report, counters, func(p *traffic.Pair, s api.MessageStats) (x api.WithQueue, ok bool) {
 		q, ok := v.QueueByID(p.Queue)
 		if !ok {
-			continue
+			return x, false
 		}
-		if s := messageStats(&p.Activity, report.Query, counters); len(s) > 0 {
-			list = append(list, api.WithQueue{Queue: api.QueueName{Name: q.Name, VHost: q.VHost}, Stats: s})
-		}
-	}
-	return list
+		return api.WithQueue{Queue: api.QueueName{Name: q.Name, VHost: q.VHost}, Stats: s}, true
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/quorate/quorate/cluster/login"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -36,11 +37,7 @@ type users struct {
 }
 
 func (us users) list(w *responder, r *request) {
-	var items []api.User
-	for _, u := range r.view.Users() {
-		items = append(items, r.describeUser(u))
-	}
-	list(w, r, items)
+	list(w, r, described(r.view.Users(), r.describeUser))
 }
 
 func (us users) get(w *responder, r *request) {
@@ -77,16 +74,8 @@ func (us users) userFrom(ctx context.Context, b body) (*logpb.PutUser, error) {
 	if err != nil {
 		return nil, err
 	}
-	password, err := b.text("password")
-	if err != nil {
-		return nil, err
-	}
-	hash, err := b.text("password_hash")
-	if err != nil {
-		return nil, err
-	}
-	algorithm, err := b.text("hashing_algorithm")
-	if err != nil {
+	var password, hash, algorithm string
+	if err := b.texts(map[string]*string{"password": &password, "password_hash": &hash, "hashing_algorithm": &algorithm}); err != nil {
 		return nil, err
 	}
 	m := &logpb.PutUser{Tags: tags, HashAlgorithm: login.HashAlgorithm}
@@ -128,19 +117,14 @@ func (us users) withoutPermissions(w *responder, r *request) {
 	for _, p := range r.view.Permissions() {
 		some[p.User] = true
 	}
-	var items []api.User
-	for _, u := range r.view.Users() {
-		if !some[u.GetName()] {
-			items = append(items, r.describeUser(u))
-		}
-	}
-	list(w, r, items)
+	without := slices.DeleteFunc(slices.Clone(r.view.Users()), func(u *logpb.PutUser) bool { return some[u.GetName()] })
+	list(w, r, described(without, r.describeUser))
 }
 
 // removeMany deletes the users that the body names. Those that are not there are fine.
 func (us users) removeMany(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "users") {
+	b, ok := w.body(r, "users")
+	if !ok {
 		return
 	}
 	names, ok := b["users"].([]any)
@@ -172,20 +156,38 @@ type permissions struct{ catalog Catalog }
 // list lists all permissions, or those of the user or the vhost in
 // the path.
 func (ps permissions) list(w *responder, r *request) {
+	if w.exist(r) {
+		list(w, r, r.permissions())
+	}
+}
+
+// exist answers the request if there is no such user as the path names, or no such vhost.
+func (w *responder) exist(r *request) bool {
 	user, vhost := r.PathValue("user"), r.PathValue("vhost")
 	_, isUser := r.view.User(user)
 	_, isVHost := r.view.VHost(vhost)
 	if user != "" && !isUser || vhost != "" && !isVHost {
 		w.notFound()
-		return
+		return false
 	}
-	var items []api.Permission
+	return true
+}
+
+// concerns reports whether something is about the user and the vhost in the path; what the path leaves out is not filtered
+// by.
+func (r *request) concerns(user, vhost string) bool {
+	inPath := func(key, name string) bool { only := r.PathValue(key); return only == "" || name == only }
+	return inPath("user", user) && inPath("vhost", vhost)
+}
+
+// permissions lists the permissions of the user and the vhost in the path.
+func (r *request) permissions() (items []api.Permission) {
 	for _, p := range r.view.Permissions() {
-		if (user == "" || p.User == user) && (vhost == "" || p.VHost == vhost) {
+		if r.concerns(p.User, p.VHost) {
 			items = append(items, describePermission(p))
 		}
 	}
-	list(w, r, items)
+	return items
 }
 
 func (ps permissions) get(w *responder, r *request) {
@@ -198,8 +200,8 @@ func (ps permissions) get(w *responder, r *request) {
 }
 
 func (ps permissions) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "configure", "write", "read") {
+	b, ok := w.body(r, "configure", "write", "read")
+	if !ok {
 		return
 	}
 	m := &logpb.PutPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}
@@ -239,12 +241,11 @@ func (ps permissions) remove(w *responder, r *request) {
 	w.changed(propose(r.Context(), ps.catalog, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeletePermission{DeletePermission: m}}), false)
 }
 
-// topicPermissions lists the topic permissions of the user, the vhost and the exchange in the path;
-// what the path leaves out is not filtered by.
+// topicPermissions lists the topic permissions of the user, the vhost and the exchange in the path.
 func (r *request) topicPermissions() (items []api.TopicPermission) {
-	user, vhost, exchange := r.PathValue("user"), r.PathValue("vhost"), r.PathValue("exchange")
+	exchange := r.PathValue("exchange")
 	for _, p := range r.view.TopicPermissions() {
-		if (user == "" || p.User == user) && (vhost == "" || p.VHost == vhost) && (exchange == "" || p.Exchange == exchange) {
+		if r.concerns(p.User, p.VHost) && (exchange == "" || p.Exchange == exchange) {
 			items = append(items, api.TopicPermission{User: p.User, VHost: p.VHost, Exchange: p.Exchange, Write: p.Write, Read: p.Read})
 		}
 	}
@@ -257,14 +258,9 @@ type topicPermissions struct{ catalog Catalog }
 // list lists all topic permissions, or those of the user or
 // the vhost in the path.
 func (t topicPermissions) list(w *responder, r *request) {
-	user, vhost := r.PathValue("user"), r.PathValue("vhost")
-	_, isUser := r.view.User(user)
-	_, isVHost := r.view.VHost(vhost)
-	if user != "" && !isUser || vhost != "" && !isVHost {
-		w.notFound()
-		return
+	if w.exist(r) {
+		list(w, r, r.topicPermissions())
 	}
-	list(w, r, r.topicPermissions())
 }
 
 // get answers with the permissions of one user in one vhost, which must exist.
@@ -281,8 +277,8 @@ func (t topicPermissions) get(w *responder, r *request) {
 }
 
 func (t topicPermissions) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "exchange", "write", "read") {
+	b, ok := w.body(r, "exchange", "write", "read")
+	if !ok {
 		return
 	}
 	m := &logpb.PutTopicPermission{User: r.PathValue("user"), Vhost: r.PathValue("vhost")}

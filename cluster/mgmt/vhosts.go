@@ -204,15 +204,13 @@ func limitsOf(v *catalog.View, user bool) (names []string, values map[string]map
 type quotas struct{ catalog Catalog }
 
 func (q quotas) ofVHosts(w *responder, r *request) {
-	only := r.PathValue("vhost")
-	if _, ok := r.view.VHost(only); only != "" && (!ok || !r.sees(only)) {
-		w.notFound()
+	if _, ok := w.vhosts(r); !ok {
 		return
 	}
 	var items []api.VHostLimits
 	names, values := limitsOf(r.view, false)
 	for _, name := range names {
-		if r.sees(name) && (only == "" || name == only) {
+		if r.sees(name) && r.concerns("", name) {
 			items = append(items, api.VHostLimits{VHost: name, Value: values[name]})
 		}
 	}
@@ -220,15 +218,13 @@ func (q quotas) ofVHosts(w *responder, r *request) {
 }
 
 func (q quotas) ofUsers(w *responder, r *request) {
-	only := r.PathValue("user")
-	if _, ok := r.view.User(only); only != "" && !ok {
-		w.notFound()
+	if !w.exist(r) {
 		return
 	}
 	var items []api.UserLimits
 	names, values := limitsOf(r.view, true)
 	for _, name := range names {
-		if only == "" || name == only {
+		if r.concerns(name, "") {
 			items = append(items, api.UserLimits{User: name, Value: values[name]})
 		}
 	}
@@ -247,8 +243,8 @@ func (r *request) limit() *logpb.PutLimit {
 
 // put accepts only a JSON number, not a string.
 func (q quotas) put(w *responder, r *request) {
-	b, ok := w.body(r)
-	if !ok || w.missing(b, "value") {
+	b, ok := w.body(r, "value")
+	if !ok {
 		return
 	}
 	m := r.limit()

@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -128,14 +129,14 @@ func TestConfirmFollowsCommit(t *testing.T) {
 		x.publish("", "q", false)
 	}
 	x.expect()
-	batches := take(x.stream(q))
+	batches := streamtest.Take(x.stream(q))
 	x.expect()
 	if got := r.Bodies(); len(batches) != 1 || len(got) != 0 {
 		t.Fatalf("%d batches, the queue holds %q", len(batches), got)
 	}
 	answers := r.Apply(t, batches[0])
 	x.expect()
-	tell(x.stream(q), answers...)
+	streamtest.Tell(x.stream(q), answers...)
 	if got := r.Bodies(); len(got) != 3 || len(x.c.settled) != 3 || x.c.refused != 0 {
 		t.Errorf("the queue holds %q, settled are %v", got, x.c.settled)
 	}
@@ -146,7 +147,7 @@ func TestLostAnswers(t *testing.T) {
 	w, _, s, l := mustStream(t)
 	w.submits(l.Queue(), func(string, group.Batch) error { return nil })
 	publish(s, l, 1, "m")
-	take(l)
+	streamtest.Take(l)
 	sends := make(chan int, 10)
 	w.submits(l.Queue(), func(_ string, b group.Batch) error {
 		sends <- b.Count
@@ -174,15 +175,21 @@ func TestLostAnswers(t *testing.T) {
 
 // A get whose queue cannot say yet whether it has a message asks again, and
 // tells what comes of that: never that the queue is empty when it did not say so.
+// One without acknowledgement whose message was lost on its way with a leader
+// takes the next message.
 func TestGetAsksAgain(t *testing.T) {
 	for name, c := range map[string]struct {
 		answers []fsm.Code
+		noAck   bool
+		waits   int64 // ms, before each answer
 		asked   int
 		is      fsm.Kind // 0: the queue is empty
 	}{
-		"twice, then empty": {[]fsm.Code{fsm.NotYet, fsm.NotYet, fsm.Empty}, 3, 0},
-		"then gone":         {[]fsm.Code{fsm.NotYet, fsm.Gone}, 2, fsm.NotFoundKind},
-		"for ever":          {[]fsm.Code{fsm.NotYet}, 3, fsm.Precondition},
+		"twice, then empty":    {[]fsm.Code{fsm.NotYet, fsm.NotYet, fsm.Empty}, false, 0, 3, 0},
+		"then gone":            {[]fsm.Code{fsm.NotYet, fsm.Gone}, false, 0, 2, fsm.NotFoundKind},
+		"for ever":             {[]fsm.Code{fsm.NotYet}, false, getWait/3 + 1, 3, fsm.Precondition},
+		"lost, then empty":     {[]fsm.Code{fsm.OK, fsm.OK, fsm.Empty}, true, 0, 3, 0},
+		"lost again and again": {[]fsm.Code{fsm.OK}, true, getWait/3 + 1, 3, fsm.Unavailable},
 	} {
 		w := newWorld(t)
 		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
@@ -191,47 +198,14 @@ func TestGetAsksAgain(t *testing.T) {
 			for _, x := range grouptest.Commands(t, b) {
 				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
 				asked++
-				if name == "for ever" {
-					w.Clock.Add(getWait/3 + 1)
-				}
+				w.Clock.Add(c.waits)
 				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
 			}
 			return nil
 		})
 		target.Lead("n1", 1)
-		_, got, err := s.Get(context.Background(), "q", false)
+		_, got, err := s.Get(context.Background(), "q", c.noAck)
 		if got || (err == nil) != (c.is == 0) || err != nil && !isKind(err, c.is) || asked != c.asked {
-			t.Errorf("%s: %v, %v after %d gets", name, got, err, asked)
-		}
-	}
-}
-
-// Of a get without acknowledgement whose message was lost on its way with a
-// leader nobody is told that the queue is empty: the next message is taken.
-func TestGetOfLostMessage(t *testing.T) {
-	for name, c := range map[string]struct {
-		answers []fsm.Code
-		is      fsm.Kind // 0: the queue is empty
-	}{
-		"then empty": {[]fsm.Code{fsm.OK, fsm.OK, fsm.Empty}, 0},
-		"for ever":   {[]fsm.Code{fsm.OK}, fsm.Unavailable},
-	} {
-		w := newWorld(t)
-		s, q := w.mustSession(&recorder{}), w.MustQueue("q")
-		target, asked := w.queues.Routes.Route(q), 0
-		w.submits(q.ID, func(_ string, b group.Batch) error {
-			for _, x := range grouptest.Commands(t, b) {
-				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
-				if asked++; name == "for ever" {
-					w.Clock.Add(getWait/3 + 1)
-				}
-				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
-			}
-			return nil
-		})
-		target.Lead("n1", 1)
-		_, got, err := s.Get(context.Background(), "q", true)
-		if got || asked != 3 || c.is == 0 && err != nil || c.is != 0 && !isKind(err, c.is) {
 			t.Errorf("%s: %v, %v after %d gets", name, got, err, asked)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -111,7 +112,7 @@ func (x *commander) publish(verb string, properties map[string]string, headers .
 	if !routed || err != nil {
 		x.t.Fatalf("%s: %v, %v", verb, routed, err)
 	}
-	for _, b := range take(x.stream) {
+	for _, b := range streamtest.Take(x.stream) {
 		for _, c := range grouptest.Commands(x.t, b) {
 			c.Session, c.Seq, c.OpenedAt = nil, 0, 0
 			sent = append(sent, describe(c))
@@ -139,7 +140,7 @@ func (x *commander) answer(results ...fsm.Result) {
 		x.answered++
 		o := grouptest.Code(x.answered, r.Code)
 		o.Result = r
-		tell(x.stream, o)
+		streamtest.Tell(x.stream, o)
 	}
 }
 
@@ -241,7 +242,7 @@ func TestCommandReply(t *testing.T) {
 	x.publish("lock.renew", map[string]string{"reply_to": "replies"}, "x-delivery-tags", []any{1, 2, 9})
 	x.answer(fsm.Result{Count: 1, Until: 5}, fsm.Result{Code: fsm.NotFound})
 	x.expect("refused no lock on delivery 2", "settled")
-	got := take(replies)
+	got := streamtest.Take(replies)
 	if len(got) != 1 || len(got[0].Payloads) != 1 {
 		t.Fatalf("replied %v", got)
 	}
@@ -259,7 +260,7 @@ func TestLateSettle(t *testing.T) {
 	x.session.known[1].strict = true
 	x.session.Settle(1, []uint64{11, 12}, fsm.Ack)
 	var sent []string
-	for _, b := range take(x.stream) {
+	for _, b := range streamtest.Take(x.stream) {
 		for _, c := range grouptest.Commands(t, b) {
 			sent = append(sent, describe(c))
 		}

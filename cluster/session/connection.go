@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -340,13 +339,7 @@ func (l *limits) countsFor(ctx context.Context, c *Connection, quotas ...catalog
 // countAll counts the clients of a connection's vhost and user at all nodes that answer.
 func (l *limits) countAll(ctx context.Context, c *Connection) *peerpb.CountsReply {
 	req := &peerpb.CountsRequest{Vhost: c.vhost, User: c.user}
-	answers := stats.AskAll(ctx, l.Peers, stats.Question[*peerpb.CountsReply]{
-		Doing: "count clients", Wait: countsWait,
-		Here: func() *peerpb.CountsReply { return l.counts(req) },
-		Ask: func(ctx context.Context, node string) (*peerpb.CountsReply, error) {
-			return peer.Ask[peerpb.CountsReply](ctx, l.Mesh, node, self.KindCounts, req)
-		},
-	})
+	answers := stats.Everywhere(ctx, l.Peers, "count clients", countsWait, self.KindCounts, req, l.counts)
 	for node, err := range answers.Failed {
 		l.Logger.Warn("clients of peer not counted", "node", node, "error", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -170,9 +171,9 @@ func TestUnseenGoesBack(t *testing.T) {
 		t.Fatalf("%d of 9 have come", last)
 	}
 	request(b.s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 5}})
-	take(l)
-	tell(l, grouptest.OK(1, 1))
-	told := grouptest.Commands(t, take(l)[0])
+	streamtest.Take(l)
+	streamtest.Tell(l, grouptest.OK(1, 1))
+	told := grouptest.Commands(t, streamtest.Take(l)[0])
 	if len(told) != 1 || told[0].Settle.GetOutcome() != fsm.Requeue || told[0].Settle.GetConsumer() != 5 ||
 		!slices.Equal(told[0].Settle.GetRanges(), []uint64{last + 1, ^uint64(0) - last}) {
 		t.Errorf("the queue is told %v", told)

@@ -232,26 +232,6 @@ func (r *recorder) Lost(err error) {
 	r.log = append(r.log, "lost")
 }
 
-// take collects what a stream has to send, as its route does.
-func take(s *stream.Stream) []group.Batch {
-	var all []group.Batch
-	for full := true; full; {
-		b := stream.NewLoad()
-		full = s.Take(&b)
-		_ = b.Submit(func(b group.Batch) error {
-			all = append(all, b)
-			return nil
-		})
-	}
-	return all
-}
-
-// tell gives a stream answers of its leader.
-func tell(s *stream.Stream, answers ...group.Outcome) {
-	leader, _, _ := s.Route().Leader()
-	s.Answer(leader, answers)
-}
-
 // mustStream opens a session with one stream.
 func mustStream(t grouptest.Fatal) (*world, *recorder, *Session, *stream.Stream) {
 	t.Helper()

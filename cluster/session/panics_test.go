@@ -10,6 +10,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -104,16 +105,16 @@ func TestTellingPanics(t *testing.T) {
 	s.mu.Unlock()
 	publish(s, l, 1, "m")
 	publish(s, l, 2, "m")
-	take(l)
+	streamtest.Take(l)
 	c.broken.Store(true)
 	s.mu.Lock()
 	s.confirm(9, true) // before the answer of the call
 	s.mu.Unlock()
-	tell(l, grouptest.OK(1, 1))
+	streamtest.Tell(l, grouptest.OK(1, 1))
 	<-call.Done()
 	c.mustEnd(t)
 	c.broken.Store(false)
-	tell(l, grouptest.OK(2, 1))
+	streamtest.Tell(l, grouptest.OK(2, 1))
 	if c.settled[1] != 1 || w.node.Panics() != 1 {
 		t.Errorf("settled %v, %d panics", c.settled, w.node.Panics())
 	}

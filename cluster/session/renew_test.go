@@ -7,6 +7,7 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -26,7 +27,7 @@ func TestRenewEndsSessions(t *testing.T) {
 	w.submits(l.Queue(), func(string, group.Batch) error { return nil })
 	publish(s, l, 1, "m")
 	k := request(s, l, &logpb.Command{Kind: logpb.Command_PURGE})
-	take(l)
+	streamtest.Take(l)
 	w.sessions.Renew(9)
 	w.sessions.Renew(9)
 	if len(c.lost) != 1 || !isKind(c.lost[0], fsm.Forced) {

@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -44,7 +45,7 @@ func (w *world) reader(c *recorder) (*Connection, *Session) {
 // kinds takes the commands that a stream has to send.
 func kinds(t grouptest.Fatal, to *stream.Stream) (all []logpb.Command_Kind) {
 	t.Helper()
-	for _, b := range take(to) {
+	for _, b := range streamtest.Take(to) {
 		for _, c := range grouptest.Commands(t, b) {
 			all = append(all, c.Kind)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/cluster/group/grouptest"
 
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -45,7 +46,7 @@ func TestPatientPublishes(t *testing.T) {
 	patient := func(number uint64) bool {
 		t.Helper()
 		publish(s, to, number, "m")
-		all := take(to)
+		all := streamtest.Take(to)
 		if len(all) != 1 || all[0].Count != 1 || all[0].Light {
 			t.Fatalf("submitted: %+v", all)
 		}
@@ -78,13 +79,13 @@ func TestFanout(t *testing.T) {
 			q.publish(&fsm.Publish{Number: 1, Payload: grouptest.Payload("m"), TTL: -1, Priority: -1}, fan, 0, false, "")
 		}
 		s.mu.Unlock()
-		take(a)
-		take(b)
-		tell(a, grouptest.Code(1, tc.first))
+		streamtest.Take(a)
+		streamtest.Take(b)
+		streamtest.Tell(a, grouptest.Code(1, tc.first))
 		if len(c.settled) != 0 {
 			t.Fatalf("%v: settled by one of two queues", tc)
 		}
-		tell(b, grouptest.Code(1, tc.second))
+		streamtest.Tell(b, grouptest.Code(1, tc.second))
 		if c.settled[1] != 1 || c.refused != tc.refused {
 			t.Errorf("%v: settled %v, %d refused; want once", tc, c.settled, c.refused)
 		}
@@ -98,12 +99,12 @@ func TestLostSession(t *testing.T) {
 	other := streamTo(s, w.MustQueue("other"))
 	publish(s, other, 1, "m")
 	publish(s, l, 2, "m")
-	take(l)
-	tell(l, grouptest.OK(1, 1))
+	streamtest.Take(l)
+	streamtest.Tell(l, grouptest.OK(1, 1))
 	publish(s, l, 3, "m")
 	k := request(s, l, &logpb.Command{Kind: logpb.Command_TOUCH})
-	take(l)
-	tell(l, grouptest.Code(2, fsm.NoSession), grouptest.Code(3, fsm.NoSession))
+	streamtest.Take(l)
+	streamtest.Tell(l, grouptest.Code(2, fsm.NoSession), grouptest.Code(3, fsm.NoSession))
 	if len(c.lost) != 1 || c.settled[3] != 0 || c.settled[2] != 1 {
 		t.Fatalf("lost %v, settled %v", c.lost, c.settled)
 	}
@@ -120,14 +121,14 @@ func TestLostSession(t *testing.T) {
 	}()
 	var last *logpb.Command
 	for last == nil || last.Kind != logpb.Command_SESSION_DOWN {
-		for _, b := range take(other) {
+		for _, b := range streamtest.Take(other) {
 			cs := grouptest.Commands(t, b)
 			last = cs[len(cs)-1]
 		}
 	}
-	tell(other, grouptest.OK(1, last.Seq))
+	streamtest.Tell(other, grouptest.OK(1, last.Seq))
 	mustClose(t, closed)
-	if got := take(l); len(got) != 0 {
+	if got := streamtest.Take(l); len(got) != 0 {
 		t.Errorf("%d batches for the queue that has ended the session", len(got))
 	}
 }
@@ -136,16 +137,16 @@ func TestLostSession(t *testing.T) {
 func TestCloseTwice(t *testing.T) {
 	_, c, s, l := mustStream(t)
 	publish(s, l, 1, "m")
-	take(l)
-	tell(l, grouptest.OK(1, 1))
+	streamtest.Take(l)
+	streamtest.Tell(l, grouptest.OK(1, 1))
 	closed := make(chan struct{})
 	go func() {
 		s.Close(context.Background())
 		close(closed)
 	}()
-	for len(take(l)) == 0 {
+	for len(streamtest.Take(l)) == 0 {
 	}
-	tell(l, grouptest.Code(2, fsm.NoSession))
+	streamtest.Tell(l, grouptest.Code(2, fsm.NoSession))
 	mustClose(t, closed)
 	if len(c.lost) != 0 || s.conn.in.session(s.id.Num) != nil || l.Route().Stream(s.id) != nil {
 		t.Errorf("lost %v; session %v", c.lost, s.conn.in.session(s.id.Num))
@@ -157,8 +158,8 @@ func TestEndOfSessionReachesQueues(t *testing.T) {
 	w, _, s, l := mustStream(t)
 	slow, unused := streamTo(s, w.MustQueue("slow")), streamTo(s, w.MustQueue("unused"))
 	publish(s, l, 1, "m")
-	take(l)
-	tell(l, grouptest.OK(1, 1))
+	streamtest.Take(l)
+	streamtest.Tell(l, grouptest.OK(1, 1))
 	publish(s, slow, 2, "m")
 	s.mu.Lock()
 	s.streams.end()

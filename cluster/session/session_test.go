@@ -9,6 +9,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -19,9 +20,9 @@ import (
 func TestGetToken(t *testing.T) {
 	_, _, s, l := mustStream(t)
 	k := request(s, l, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{}})
-	take(l)
+	streamtest.Take(l)
 	l.Receive(messages(0, 1))
-	tell(l, grouptest.OK(1, 1))
+	streamtest.Tell(l, grouptest.OK(1, 1))
 	if !isDone(k) || k.Got == nil || k.Got.Consumer&getToken == 0 {
 		t.Fatalf("the get has %+v", k.Got)
 	}
@@ -29,7 +30,7 @@ func TestGetToken(t *testing.T) {
 	l.Receive(messages(0, 2)) // for nobody
 	s.Settle(k.Got.Consumer, []uint64{1}, fsm.Ack)
 	var told []string
-	for _, c := range grouptest.Commands(t, take(l)[0]) {
+	for _, c := range grouptest.Commands(t, streamtest.Take(l)[0]) {
 		told = append(told, fmt.Sprint(c.Settle.Outcome, " ", c.Settle.Consumer, " ", ids(c.Settle.Ranges)))
 	}
 	if want := []string{"REQUEUE 0 [2]", "ACK 0 [1]"}; !slices.Equal(told, want) {
@@ -45,7 +46,7 @@ func TestEventsKeepOrder(t *testing.T) {
 	addConsumer(s, l, 5, false)
 	publish(s, l, 1, "m")
 	k := request(s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: 5}})
-	take(l)
+	streamtest.Take(l)
 	var wait sync.WaitGroup
 	wait.Go(func() { l.Receive(messages(5, 1)) })
 	for calling := false; !calling; {
@@ -53,7 +54,7 @@ func TestEventsKeepOrder(t *testing.T) {
 		calling = s.calling
 		s.mu.Unlock()
 	}
-	tell(l, grouptest.OK(1, 2)) // returns although the channel is busy
+	streamtest.Tell(l, grouptest.OK(1, 2)) // returns although the channel is busy
 	l.Receive(messages(5, 2))
 	if isDone(k) {
 		t.Error("the cancel is answered before the delivery ahead of it is made")
@@ -64,7 +65,7 @@ func TestEventsKeepOrder(t *testing.T) {
 	if want := []string{"deliver", "settled"}; !slices.Equal(c.log, want) {
 		t.Errorf("told %q, want %q", c.log, want)
 	}
-	if got := grouptest.Commands(t, take(l)[0]); got[0].Settle.GetOutcome() != fsm.Requeue {
+	if got := grouptest.Commands(t, streamtest.Take(l)[0]); got[0].Settle.GetOutcome() != fsm.Requeue {
 		t.Errorf("what comes behind the cancel is not returned: %v", got)
 	}
 }
@@ -85,9 +86,9 @@ func TestEventsFromManyGoroutines(t *testing.T) {
 			publish(s, l, uint64(i)*each+n+1, "m")
 		}
 		wait.Go(func() {
-			take(l)
+			streamtest.Take(l)
 			for n := range uint64(each) {
-				tell(l, grouptest.OK(n+1, 1))
+				streamtest.Tell(l, grouptest.OK(n+1, 1))
 				l.Receive(messages(uint64(i)+1, n+1))
 			}
 		})
@@ -110,8 +111,8 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 	w, c, s, l := mustStream(t)
 	w.submits(l.Queue(), func(string, group.Batch) error { return nil })
 	publish(s, l, 1, "m")
-	take(l)
-	tell(l, grouptest.OK(1, 1))
+	streamtest.Take(l)
+	streamtest.Tell(l, grouptest.OK(1, 1))
 	publish(s, l, 2, "m")
 	l.Route().Lead("n3", 9)
 	w.queues.Routes.Answer("n2", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})

@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -66,7 +67,7 @@ func (x *strays) answer(q *catalog.Queue, c fsm.Code) (sent []*logpb.Command) {
 	if l == nil {
 		return nil
 	}
-	for _, b := range take(l) {
+	for _, b := range streamtest.Take(l) {
 		sent = append(sent, grouptest.Commands(x.t, b)...)
 	}
 	for _, c := range sent {
@@ -75,7 +76,7 @@ func (x *strays) answer(q *catalog.Queue, c fsm.Code) (sent []*logpb.Command) {
 		}
 	}
 	if n := len(sent); n > 0 {
-		tell(l, group.Outcome{First: sent[0].Seq, Run: uint64(n), Result: fsm.Result{Code: c}})
+		streamtest.Tell(l, group.Outcome{First: sent[0].Seq, Run: uint64(n), Result: fsm.Result{Code: c}})
 	}
 	return sent
 }
@@ -107,7 +108,7 @@ func TestStrayFollowsRedeclare(t *testing.T) {
 				x.publish("", "q", true) // by the same view
 				x.expect()
 			case "deleted before the answer":
-				for _, b := range take(x.stream(q)) {
+				for _, b := range streamtest.Take(x.stream(q)) {
 					first = append(first, grouptest.Commands(t, b)...)
 				}
 			}
@@ -317,8 +318,8 @@ func TestStrayOfClosedSession(t *testing.T) {
 		close(closed)
 	}()
 	old := x.stream(q)
-	grouptest.Eventually(t, func() bool { return len(take(old)) > 0 })
-	tell(old, grouptest.Code(2, fsm.Gone))
+	grouptest.Eventually(t, func() bool { return len(streamtest.Take(old)) > 0 })
+	streamtest.Tell(old, grouptest.Code(2, fsm.Gone))
 	x.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteQueue{DeleteQueue: &logpb.DeleteQueue{Vhost: "/", Name: "q"}}})
 	next := x.MustQueue("q")
 	x.queues.QueueGone(q.ID)
@@ -328,10 +329,10 @@ func TestStrayOfClosedSession(t *testing.T) {
 		if l == nil {
 			return false
 		}
-		for _, b := range take(l) {
+		for _, b := range streamtest.Take(l) {
 			for _, c := range grouptest.Commands(t, b) {
 				sent = append(sent, c.Kind)
-				tell(l, grouptest.OK(c.Seq, 1))
+				streamtest.Tell(l, grouptest.OK(c.Seq, 1))
 			}
 		}
 		return len(sent) >= 2
@@ -363,14 +364,14 @@ func TestSessionForgets(t *testing.T) {
 		for number := 2 * n; number < 2*n+2; number++ {
 			request(x.s, l, &logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number + 1}})
 		}
-		take(l)
-		tell(l, grouptest.OK(1, 2))
+		streamtest.Take(l)
+		streamtest.Tell(l, grouptest.OK(1, 2))
 		if got := len(x.s.known); got != 1 {
 			t.Fatalf("%d consumers are known, want the one that owes settlements", got)
 		}
 		x.s.Settle(2*n+1, []uint64{1}, fsm.Ack)
 		x.s.Settle(2*n+1, []uint64{2}, fsm.Ack)
-		if got := grouptest.Commands(t, take(l)[0]); len(got) != 1 || got[0].Settle.GetConsumer() != 2*n+1 {
+		if got := grouptest.Commands(t, streamtest.Take(l)[0]); len(got) != 1 || got[0].Settle.GetConsumer() != 2*n+1 {
 			t.Fatalf("the queue is told %v", got)
 		}
 		if len(x.s.known) != 0 {
@@ -399,7 +400,7 @@ func TestSettleAfterNotice(t *testing.T) {
 	l.Receive(messages(5, 1))
 	l.Notice(stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
 	x.s.Settle(5, []uint64{1}, fsm.Ack)
-	if got := take(l); len(got) != 1 || len(grouptest.Commands(t, got[0])) != 1 {
+	if got := streamtest.Take(l); len(got) != 1 || len(grouptest.Commands(t, got[0])) != 1 {
 		t.Errorf("the queue is told %v", got)
 	}
 	if len(x.s.known) != 0 {

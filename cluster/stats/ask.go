@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/worker"
 )
@@ -57,6 +59,22 @@ type Answers[R any] struct {
 // AskAll asks this node and all others that are up.
 func AskAll[R any](ctx context.Context, n *Nodes, q Question[R]) Answers[R] {
 	return Ask(ctx, n, n.Up(), q)
+}
+
+// answerWait bounds how long other nodes may take to answer.
+const answerWait = 5 * time.Second
+
+// Everywhere asks this node and all others that are up for what each says of itself, as peer.HandleAsk has this one
+// answer.
+func Everywhere[Q proto.Message, R any, P interface {
+	*R
+	proto.Message
+}](ctx context.Context, n *Nodes, doing string, wait time.Duration, k peer.Kind, req Q, answer func(Q) P) Answers[P] {
+	return AskAll(ctx, n, Question[P]{
+		Doing: doing, Wait: wait,
+		Here: func() P { return answer(req) },
+		Ask:  func(ctx context.Context, node string) (P, error) { return peer.Ask[R, P](ctx, n.Mesh, node, k, req) },
+	})
 }
 
 // Ask asks this node and some others, and returns when all have answered or the time is up.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
-	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -26,13 +25,7 @@ type Consumer struct {
 // without a leader that answers contribute none.
 func (q *Queues) Consumers(ctx context.Context, ids ...fsm.QueueID) []Consumer {
 	req := &peerpb.ConsumersRequest{Queues: numbers(ids)}
-	answers := AskAll(ctx, q.nodes, Question[*peerpb.ConsumersReply]{
-		Doing: "list consumers", Wait: queuesWait,
-		Here: func() *peerpb.ConsumersReply { return q.answerConsumers(req) },
-		Ask: func(ctx context.Context, node string) (*peerpb.ConsumersReply, error) {
-			return peer.Ask[peerpb.ConsumersReply](ctx, q.nodes.Mesh, node, q.c.ConsumersKind, req)
-		},
-	}).Of
+	answers := Everywhere(ctx, q.nodes, "list consumers", answerWait, q.c.ConsumersKind, req, q.answerConsumers).Of
 	view := q.c.Catalog.View()
 	sessions := map[fsm.SessionID]*peerpb.ConsumingSession{}
 	for node, reply := range answers {
@@ -161,14 +154,10 @@ type Timeout struct {
 
 // Timeouts lists the last consumer timeouts that the nodes remember, the newest first.
 func (q *Queues) Timeouts(ctx context.Context) []Timeout {
-	return timeoutsFrom(q.c.Catalog.View(), AskAll(ctx, q.nodes, Question[*peerpb.TimeoutsReply]{
-		Doing: "list consumer timeouts", Wait: queuesWait,
-		Here: q.c.Timeouts,
-		Ask: func(ctx context.Context, node string) (*peerpb.TimeoutsReply, error) {
-			return peer.Ask[peerpb.TimeoutsReply](ctx, q.nodes.Mesh, node, q.c.TimeoutsKind, &peerpb.TimeoutsRequest{})
-		},
-	}).Of)
+	return timeoutsFrom(q.c.Catalog.View(), Everywhere(ctx, q.nodes, "list consumer timeouts", answerWait, q.c.TimeoutsKind, &peerpb.TimeoutsRequest{}, q.answerTimeouts).Of)
 }
+
+func (q *Queues) answerTimeouts(*peerpb.TimeoutsRequest) *peerpb.TimeoutsReply { return q.c.Timeouts() }
 
 // timeoutsFrom combines the answers of nodes: those that led the queues know of the timeouts, and those
 // that served the clients know of the consumers.

@@ -390,20 +390,12 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-oldest)*time.Millisecond)
 			}
 		})
-		sum.Queues++
 		if q, ok := view.QueueByID(g.Spec().Queue); ok && q.StoreOf != "" {
 			sum.Delayed = append(sum.Delayed, metrics.Delayed{VHost: q.VHost, Exchange: q.StoreOf, Messages: s.Scheduled.Messages, NextDue: next})
-		} else {
-			sum.Scheduled += s.Scheduled.Messages
+			s.Scheduled = queue.Count{}
 		}
-		sum.Locked += uint64(s.Locked)
-		sum.DelayedRetry, sum.Deferred = sum.DelayedRetry+s.Delayed.Messages, sum.Deferred+s.Deferred.Messages
-		sum.Parked += s.Parked.Messages
-		sum.Consumers += s.Consumers
-		sum.Ready, sum.ReadyBytes = sum.Ready+s.Ready.Messages, sum.ReadyBytes+s.Ready.Bytes
-		sum.Unacked, sum.UnackedBytes = sum.Unacked+s.Unacknowledged.Messages, sum.UnackedBytes+s.Unacknowledged.Bytes
-		sum.Waiting += s.Waiting.Messages
-		sum.Outbox, sum.OutboxBytes = sum.Outbox+s.Outbox.Messages, sum.OutboxBytes+s.Outbox.Bytes
+		sum.Queues++
+		sum.Add(&s)
 	}
 	return len(groups), sum
 }

@@ -102,6 +102,38 @@ func TestMachineToLinks(t *testing.T) {
 	}
 }
 
+// TestSum: every number of what a machine has adds up, or is in this list of those that do not.
+func TestSum(t *testing.T) {
+	var one, sum queue.Stats
+	fill(reflect.ValueOf(&one).Elem())
+	sum.Add(&one)
+	sum.Add(&one)
+	not := []string{"Phase", "Clock", "Ended", "Counters"}
+	twice := func(name string, one, sum uint64) {
+		if sum != 2*one {
+			t.Errorf("%s: %d and %d are %d", name, one, one, sum)
+		}
+	}
+	var walk func(name string, one, sum reflect.Value)
+	walk = func(name string, one, sum reflect.Value) {
+		switch {
+		case slices.Contains(not, name):
+			if !sum.IsZero() {
+				t.Errorf("%s adds up to %v", name, sum)
+			}
+		case one.Kind() == reflect.Struct:
+			for i := range one.NumField() {
+				walk(one.Type().Field(i).Name, one.Field(i), sum.Field(i))
+			}
+		case one.CanInt():
+			twice(name, uint64(one.Int()), uint64(sum.Int()))
+		default:
+			twice(name, one.Uint(), sum.Uint())
+		}
+	}
+	walk("", reflect.ValueOf(one), reflect.ValueOf(sum))
+}
+
 // TestLinksToAPI: every number of the API is a number on links or made of some,
 // and every number on links is used.
 func TestLinksToAPI(t *testing.T) {

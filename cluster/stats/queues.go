@@ -19,12 +19,8 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-const (
-	// queuesWait bounds how long other nodes may take to answer.
-	queuesWait = 5 * time.Second
-	// expireWait bounds how long a node waits for what is due in the queues that are asked about.
-	expireWait = 2 * time.Second
-)
+// expireWait bounds how long a node waits for what is due in the queues that are asked about.
+const expireWait = 2 * time.Second
 
 // Queues reports the state of queues and their consumers. Only the leader of a queue answers for
 // it.
@@ -56,7 +52,7 @@ func NewQueues(n *Nodes, c QueuesConfig) *Queues {
 	peer.HandleAsk(n.Mesh, c.Kind, q.answer)
 	peer.HandleAsk(n.Mesh, c.ConsumersKind, q.answerConsumers)
 	peer.HandleAsk(n.Mesh, c.TimeKind, q.answerTime)
-	peer.HandleAsk(n.Mesh, c.TimeoutsKind, func(*peerpb.TimeoutsRequest) *peerpb.TimeoutsReply { return c.Timeouts() })
+	peer.HandleAsk(n.Mesh, c.TimeoutsKind, q.answerTimeouts)
 	return q
 }
 
@@ -94,15 +90,8 @@ func (q *Queues) Activity(ctx context.Context, ids ...fsm.QueueID) map[fsm.Queue
 }
 
 func (q *Queues) askAll(ctx context.Context, ids []fsm.QueueID) map[string]*peerpb.QueueStatsReply {
-	req := &peerpb.QueueStatsRequest{Queues: numbers(ids)}
-	req.ExpiringWithin = withinFor(ids)
-	return AskAll(ctx, q.nodes, Question[*peerpb.QueueStatsReply]{
-		Doing: "read the stats of queues", Wait: queuesWait,
-		Here: func() *peerpb.QueueStatsReply { return q.answer(req) },
-		Ask: func(ctx context.Context, node string) (*peerpb.QueueStatsReply, error) {
-			return peer.Ask[peerpb.QueueStatsReply](ctx, q.nodes.Mesh, node, q.c.Kind, req)
-		},
-	}).Of
+	req := &peerpb.QueueStatsRequest{Queues: numbers(ids), ExpiringWithin: withinFor(ids)}
+	return Everywhere(ctx, q.nodes, "read the stats of queues", answerWait, q.c.Kind, req, q.answer).Of
 }
 
 func numbers(ids []fsm.QueueID) []uint64 {
@@ -433,13 +422,7 @@ func (q *Queues) Ahead(ctx context.Context) *Ahead {
 func (q *Queues) countAhead(ctx context.Context) *Ahead {
 	req := &peerpb.TimeRequest{Within: aheadWithin}
 	all := &Ahead{At: q.c.Clock(), Within: aheadWithin, View: q.c.Catalog.View(), Of: map[fsm.QueueID]*peerpb.QueueTime{}}
-	for _, reply := range AskAll(ctx, q.nodes, Question[*peerpb.TimeReply]{
-		Doing: "count what comes next", Wait: queuesWait,
-		Here: func() *peerpb.TimeReply { return q.answerTime(req) },
-		Ask: func(ctx context.Context, node string) (*peerpb.TimeReply, error) {
-			return peer.Ask[peerpb.TimeReply](ctx, q.nodes.Mesh, node, q.c.TimeKind, req)
-		},
-	}).Of {
+	for _, reply := range Everywhere(ctx, q.nodes, "count what comes next", answerWait, q.c.TimeKind, req, q.answerTime).Of {
 		for _, x := range reply.Queues {
 			all.Of[fsm.QueueID(x.Queue)] = x
 		}

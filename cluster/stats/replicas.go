@@ -18,9 +18,6 @@ import (
 // CatalogGroup is the number of the catalog among groups.
 const CatalogGroup = fsm.GroupID(0)
 
-// replicasWait bounds how long other nodes may take to answer.
-const replicasWait = 5 * time.Second
-
 // Replicas reports the state of the replicas of queues and of the catalog, at this node and at the
 // others.
 type Replicas struct {
@@ -77,15 +74,11 @@ func (r *Replicas) Status(ctx context.Context, groups ...fsm.GroupID) ReplicaSta
 
 // Of asks one other node for its replica of a group; nil: it has none.
 func (r *Replicas) Of(ctx context.Context, node string, id fsm.GroupID) (*peerpb.Replica, error) {
-	reply, err := r.ask(ctx, node, &peerpb.ReplicasRequest{Groups: []uint32{uint32(id)}})
+	reply, err := peer.Ask[peerpb.ReplicasReply](ctx, r.nodes.Mesh, node, r.c.Kind, &peerpb.ReplicasRequest{Groups: []uint32{uint32(id)}})
 	if err != nil {
 		return nil, err
 	}
 	return byGroup(reply)[id], nil
-}
-
-func (r *Replicas) ask(ctx context.Context, node string, req *peerpb.ReplicasRequest) (*peerpb.ReplicasReply, error) {
-	return peer.Ask[peerpb.ReplicasReply](ctx, r.nodes.Mesh, node, r.c.Kind, req)
 }
 
 func (r *Replicas) askAll(ctx context.Context, groups ...fsm.GroupID) Answers[*peerpb.ReplicasReply] {
@@ -93,13 +86,7 @@ func (r *Replicas) askAll(ctx context.Context, groups ...fsm.GroupID) Answers[*p
 	for _, id := range groups {
 		req.Groups = append(req.Groups, uint32(id))
 	}
-	return AskAll(ctx, r.nodes, Question[*peerpb.ReplicasReply]{
-		Doing: "read the status of replicas", Wait: replicasWait,
-		Here: func() *peerpb.ReplicasReply { return r.answer(req) },
-		Ask: func(ctx context.Context, node string) (*peerpb.ReplicasReply, error) {
-			return r.ask(ctx, node, req)
-		},
-	})
+	return Everywhere(ctx, r.nodes, "read the status of replicas", answerWait, r.c.Kind, req, r.answer)
 }
 
 func byGroup(r *peerpb.ReplicasReply) map[fsm.GroupID]*peerpb.Replica {

@@ -13,9 +13,6 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// trafficWait bounds how long other nodes may take to answer.
-const trafficWait = 5 * time.Second
-
 // Traffic reports what clients do, as counted by the nodes that they are connected to.
 type Traffic struct {
 	nodes *Nodes
@@ -51,7 +48,7 @@ func (t *Traffic) ForgetSamples(ctx context.Context, node string) bool {
 	q := &traffic.Query{Forget: true}
 	others := []string{node}
 	ask := Question[*peerpb.TrafficReply]{
-		Doing: "drop samples", Wait: trafficWait,
+		Doing: "drop samples", Wait: answerWait,
 		Ask: func(ctx context.Context, node string) (*peerpb.TrafficReply, error) {
 			return peer.Ask[peerpb.TrafficReply](ctx, t.nodes.Mesh, node, t.c.Kind, q.Request())
 		},
@@ -82,13 +79,8 @@ func (t *Traffic) Traffic(ctx context.Context, q traffic.Query) *traffic.Report 
 	q.Slot = traffic.SlotAt(time.Now())
 	clean := traffic.QueryOf(q.Request())
 	report := traffic.NewReport(clean)
-	for node, reply := range AskAll(ctx, t.nodes, Question[*peerpb.TrafficReply]{
-		Doing: "read what clients do", Wait: trafficWait,
-		Here: func() *peerpb.TrafficReply { return t.answer(clean) },
-		Ask: func(ctx context.Context, node string) (*peerpb.TrafficReply, error) {
-			return peer.Ask[peerpb.TrafficReply](ctx, t.nodes.Mesh, node, t.c.Kind, clean.Request())
-		},
-	}).Of {
+	answer := func(*peerpb.TrafficRequest) *peerpb.TrafficReply { return t.answer(clean) }
+	for node, reply := range Everywhere(ctx, t.nodes, "read what clients do", answerWait, t.c.Kind, clean.Request(), answer).Of {
 		report.Add(node, reply)
 	}
 	return report

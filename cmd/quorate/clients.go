@@ -15,8 +15,8 @@ import (
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v091"
 	"github.com/quorate/quorate/cluster/limit"
-	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/cluster/traffic"
 )
 
@@ -209,7 +209,7 @@ func describe(c *amqp.ConnectionInfo) api.Connection {
 		AuthMechanism: c.Mechanism, ReceivedBytes: c.Received, SentBytes: c.Sent, Reads: c.Reads, Writes: c.Writes,
 		TLS: c.TLS != "", TLSProtocol: optional(c.TLS), TLSCipher: optional(c.Cipher), CertificateOwner: optional(c.Certificate),
 		Issuer: optional(c.Issuer), Validity: optional(validity), PendingBytes: c.Pending, Held: heldMemory(c.Held),
-		ClientProperties: mgmt.ObjectOf(c.Properties),
+		ClientProperties: tables.JSON(c.Properties),
 	}
 }
 

@@ -53,9 +53,7 @@ var userColumns = columnsOf("user tags",
 	column[api.User]{"user", func(u api.User) any { return u.Name }},
 )
 
-func listUsers(c *call) error {
-	return listAt(c, path("users"), "Listing users ...", userColumns, nil)
-}
+var listUsers = listing(userColumns, "Listing users ...", "users")
 
 // readPassword is the second argument, or the first line of the standard input.
 func readPassword(c *call) (string, error) {
@@ -136,13 +134,9 @@ func setUserTags(c *call) error {
 	})
 }
 
-func listPermissions(c *call) error {
-	return listAt(c, path("vhosts", c.options.vhost, "permissions"), "Listing permissions for vhost "+c.options.vhost+" ...", columnsOf[api.Permission]("user configure write read"), nil)
-}
+var listPermissions = listing(columnsOf[api.Permission]("user configure write read"), "Listing permissions for vhost VHOST ...", "vhosts", "VHOST", "permissions")
 
-func listUserPermissions(c *call) error {
-	return listAt(c, path("users", c.words[0], "permissions"), "Listing permissions for user "+c.words[0]+" ...", columnsOf[api.Permission]("vhost configure write read"), nil)
-}
+var listUserPermissions = listing(columnsOf[api.Permission]("vhost configure write read"), "Listing permissions for user WORD ...", "users", "WORD", "permissions")
 
 func setPermissions(c *call) error {
 	return c.put(path("permissions", c.options.vhost, c.words[0]), map[string]string{
@@ -150,13 +144,9 @@ func setPermissions(c *call) error {
 	})
 }
 
-func listTopicPermissions(c *call) error {
-	return listAt(c, path("vhosts", c.options.vhost, "topic-permissions"), "Listing topic permissions for vhost "+c.options.vhost+" ...", columnsOf[api.TopicPermission]("user exchange write read"), nil)
-}
+var listTopicPermissions = listing(columnsOf[api.TopicPermission]("user exchange write read"), "Listing topic permissions for vhost VHOST ...", "vhosts", "VHOST", "topic-permissions")
 
-func listUserTopicPermissions(c *call) error {
-	return listAt(c, path("users", c.words[0], "topic-permissions"), "Listing topic permissions for user "+c.words[0]+" ...", columnsOf[api.TopicPermission]("vhost exchange write read"), nil)
-}
+var listUserTopicPermissions = listing(columnsOf[api.TopicPermission]("vhost exchange write read"), "Listing topic permissions for user WORD ...", "users", "WORD", "topic-permissions")
 
 func setTopicPermissions(c *call) error {
 	return c.put(path("topic-permissions", c.options.vhost, c.words[0]), map[string]string{
@@ -287,19 +277,11 @@ func clearLimits(c *call, which, kind, of string) error {
 }
 
 func listVHostLimits(c *call) error {
-	var rows []api.VHostLimits
-	if err := c.get(path(append([]string{"vhost-limits"}, c.words...)...), &rows); err != nil {
-		return err
-	}
 	limits := column[api.VHostLimits]{"limits", func(l api.VHostLimits) any { return l.Value }}
-	return list(c, "Listing limits of vhosts ...", columnsOf("vhost limits", limits), nil, rows)
+	return listAt(c, path(append([]string{"vhost-limits"}, c.words...)...), "Listing limits of vhosts ...", columnsOf("vhost limits", limits), nil)
 }
 
 func listUserLimits(c *call) error {
-	var rows []api.UserLimits
-	if err := c.get(path(append([]string{"user-limits"}, c.words...)...), &rows); err != nil {
-		return err
-	}
 	limits := column[api.UserLimits]{"limits", func(l api.UserLimits) any { return l.Value }}
-	return list(c, "Listing limits of users ...", columnsOf("user limits", limits), nil, rows)
+	return listAt(c, path(append([]string{"user-limits"}, c.words...)...), "Listing limits of users ...", columnsOf("user limits", limits), nil)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,7 +14,6 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/cluster/backup/archive"
-	"github.com/quorate/quorate/cluster/mgmt/api"
 )
 
 const (
@@ -51,19 +49,15 @@ type backupSummary struct {
 func showBackup(c *call, file string, v *archive.Verified) error {
 	messages, bytes := v.Messages()
 	s := backupSummary{file, v.Info.Cluster, v.Info.Product, v.Info.Begun, len(v.Sections), messages, bytes}
-	if c.options.formatter == "json" {
-		return c.json(s)
-	}
 	var shown []field
 	if file != "" {
 		shown = []field{{"file", file}}
 	}
-	return c.fields("The backup is complete.", append(shown, field{"cluster_name", s.Cluster}, field{"product_version", s.Product},
+	return c.show(s, "The backup is complete.", append(shown, field{"cluster_name", s.Cluster}, field{"product_version", s.Product},
 		field{"begun", time.UnixMilli(s.Begun).UTC().Format(time.RFC3339)}, field{"queues", s.Queues}, field{"messages", s.Messages}, field{"payload_bytes", s.Bytes})...)
 }
 
-// createBackup receives a backup and checks it on the way. A file has its name only
-// once it is whole and on the disk.
+// createBackup receives a backup and checks it on the way.
 func createBackup(c *call) error {
 	query, err := c.rate()
 	if err != nil {
@@ -78,31 +72,32 @@ func createBackup(c *call) error {
 		return &exitError{exitData, err}
 	}
 	name := filepath.Join(dir, "quorate-"+time.Now().UTC().Format("20060102T150405.000Z")+backupSuffix)
+	var v *archive.Verified
+	if err := writeWhole(name, func(to io.Writer) (err error) {
+		v, err = receiveBackup(c, query, to)
+		return err
+	}); err != nil {
+		return err
+	}
+	return showBackup(c, name, v)
+}
+
+// writeWhole writes a file that only its owner can read, and that has its name only once it is whole and on the disk.
+func writeWhole(name string, write func(to io.Writer) error) error {
 	f, err := os.OpenFile(name+partialSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return &exitError{exitData, err}
 	}
-	v, err := receiveBackup(c, query, f)
-	if err == nil {
+	if err = write(f); err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(name+partialSuffix, name)
 	}
 	if err == nil {
-		err = syncFolder(dir)
+		return syncFolder(filepath.Dir(name))
 	}
-	if err != nil {
-		return errors.Join(err, ignoreMissing(os.Remove(name+partialSuffix)))
-	}
-	return showBackup(c, name, v)
-}
-
-func ignoreMissing(err error) error {
-	if errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	return err
+	return errors.Join(err, os.Remove(name+partialSuffix))
 }
 
 func syncFolder(dir string) error {
@@ -206,21 +201,12 @@ func restoreBackup(c *call) error {
 	c.say("Restoring " + f.Name() + " ...")
 	end := c.progress(c.movedBytes("sent"))
 	defer end()
-	res, err := c.client.stream(c, "/api/quorate/restore", out)
+	done, err := send(c, "/api/quorate/restore", out)
 	if err != nil {
 		return repeatable(err)
 	}
-	defer res.Body.Close()
-	var done api.Restored
-	if err := json.NewDecoder(res.Body).Decode(&done); err != nil {
-		return fmt.Errorf("the node's answer could not be parsed: %w", err)
-	}
-	if c.options.formatter == "json" {
-		return c.json(done)
-	}
-	c.fields("", field{"definitions", done.Definitions}, field{"queues", done.Queues}, field{"messages", done.Messages},
+	return c.show(done, "", field{"definitions", done.Definitions}, field{"queues", done.Queues}, field{"messages", done.Messages},
 		field{"already_there", done.Had}, field{"refused", done.Refused})
-	return nil
 }
 
 // stream posts a body of any length and returns an answer of any length, whose body the

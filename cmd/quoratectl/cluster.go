@@ -21,7 +21,7 @@ func clusterVerbs() []verb {
 		{name: "cluster_status", about: "shows the cluster: its nodes, versions, alarms and listeners", run: clusterStatus, also: both, live: true},
 		{name: "set_cluster_name", arguments: "NAME", least: 1, maxArguments: 1, about: "sets the name under which the cluster is shown", more: " Nodes identify the cluster by the name in their settings, which does not change.", run: setClusterName, also: ctl, example: "east"},
 		{name: "memory_breakdown", arguments: "[NODE]", maxArguments: 1, about: "shows what the memory of a node is used for", run: memoryBreakdown, also: diagnostics, live: true, example: "n1"},
-		{name: "has_reached_target_cluster_size", about: "fails unless all nodes of the cluster are up", run: checkSize, also: []string{upgradeName}},
+		{name: "has_reached_target_cluster_size", about: "fails unless all nodes of the cluster are up", run: passes("reached-target-cluster-size", "All nodes of the cluster are up"), also: []string{upgradeName}},
 		{name: "await_online_nodes", arguments: "COUNT", least: 1, maxArguments: 1, about: "waits until this many nodes are up, at most 120 s", run: awaitNodes, also: ctl, timeout: awaitLimit, example: "3 -t 300"},
 		{name: "report", about: "shows everything that a bug report or question about a cluster should include", more: " It contains no passwords, password hashes or messages.", run: report, also: ctl, timeout: 300},
 		{name: "listeners", about: "lists where the nodes listen", run: listListeners, also: diagnostics},
@@ -37,31 +37,13 @@ func clusterVerbs() []verb {
 }
 
 var flagColumns = columnsOf[api.FeatureFlag]("name state")
-
-func featureFlags(c *call) (flags []api.FeatureFlag, err error) {
-	return flags, c.get(path("feature-flags"), &flags)
-}
-
-func listFlags(c *call) error {
-	flags, err := featureFlags(c)
-	if err != nil {
-		return err
-	}
-	return list(c, "Listing feature flags ...", flagColumns, c.words, flags)
-}
+var listFlags = listing(flagColumns, "Listing feature flags ...", "feature-flags")
 
 func enableFlag(c *call) error {
 	return c.put(path("feature-flags", c.words[0], "enable"), map[string]string{"name": c.words[0]})
 }
 
-func listDeprecated(c *call) error {
-	var all []map[string]any
-	if err := c.get(path("deprecated-features"), &all); err != nil {
-		return err
-	}
-	name := column[map[string]any]{"name", func(f map[string]any) any { return f["name"] }}
-	return list(c, "Listing deprecated features ...", columnsOf("name", name), nil, all)
-}
+var listDeprecated = listing(columnsOf[api.DeprecatedFeature]("name"), "Listing deprecated features ...", "deprecated-features")
 
 var listenerColumns = columnsOf("node protocol interface port tls",
 	column[api.NodeListener]{"interface", func(l api.NodeListener) any { return l.IPAddress }},
@@ -122,7 +104,7 @@ func clusterStatus(c *call) error {
 	if s.Alarms, err = alarmsOf(c); err != nil {
 		return err
 	}
-	if s.Flags, err = featureFlags(c); err != nil {
+	if err := c.get(path("feature-flags"), &s.Flags); err != nil {
 		return err
 	}
 	if c.options.formatter == "json" {
@@ -132,13 +114,7 @@ func clusterStatus(c *call) error {
 		field{"nodes", strings.Join(s.Nodes, " ")}, field{"running_nodes", strings.Join(s.Running, " ")}); err != nil {
 		return err
 	}
-	if err := list(c, "Alarms:", alarmColumns, nil, s.Alarms); err != nil {
-		return err
-	}
-	if err := list(c, "Listeners of node "+o.Node+":", listenerColumns, nil, s.Local); err != nil {
-		return err
-	}
-	return list(c, "Feature flags:", flagColumns, nil, s.Flags)
+	return cmp.Or(list(c, "Alarms:", alarmColumns, nil, s.Alarms), list(c, "Listeners of node "+o.Node+":", listenerColumns, nil, s.Local), list(c, "Feature flags:", flagColumns, nil, s.Flags))
 }
 
 // awaitNodes waits for a number of nodes.
@@ -186,9 +162,7 @@ func report(c *call) error {
 	for _, v := range vhosts {
 		c.options.vhost = v.Name
 		for _, run := range []func(*call) error{
-			listQueues, listExchanges, listBindings, listConsumers, listPermissions, listTopicPermissions,
-			func(c *call) error { return listPolicies(c, "policies") },
-			func(c *call) error { return listPolicies(c, "operator-policies") },
+			listQueues, listExchanges, listBindings, listConsumers, listPermissions, listTopicPermissions, listPolicies, listOperatorPolicies,
 		} {
 			if err := run(c); err != nil {
 				fmt.Fprintln(c.out, "Error:", err)
@@ -201,19 +175,15 @@ func report(c *call) error {
 
 var onlineColumns = columnsOf[api.Node]("name running")
 
-func discoverPeers(c *call) error {
-	return listAt(c, path("nodes"), "Listing the nodes of the cluster ...", onlineColumns, nil)
-}
+var discoverPeers = listing(onlineColumns, "Listing the nodes of the cluster ...", "nodes")
 
 func catalogStatus(c *call) error {
 	var s api.Status
 	if err := c.get("/api/quorate/status", &s); err != nil {
 		return err
 	}
-	if c.options.formatter == "json" {
-		return c.json(map[string]any{"node": s.Node, "leader": s.CatalogLeader, "routes_fresh": s.RoutesFresh, "fsm_version": s.FSMVersion})
-	}
-	return c.fields("Status of the catalog on node "+s.Node+" ...", field{"leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh}, field{"fsm_version", s.FSMVersion})
+	return c.show(map[string]any{"node": s.Node, "leader": s.CatalogLeader, "routes_fresh": s.RoutesFresh, "fsm_version": s.FSMVersion},
+		"Status of the catalog on node "+s.Node+" ...", field{"leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh}, field{"fsm_version", s.FSMVersion})
 }
 
 func resolveHost(c *call) error {
@@ -226,10 +196,6 @@ func resolveHost(c *call) error {
 
 func setClusterName(c *call) error {
 	return c.put(path("cluster-name"), api.ClusterName{Name: c.words[0]})
-}
-
-func checkSize(c *call) error {
-	return checked(c, "reached-target-cluster-size", "All nodes of the cluster are up")
 }
 
 // memoryBreakdown shows what is not 0, the largest first.
@@ -259,20 +225,17 @@ func memoryBreakdown(c *call) error {
 			rows = append(rows, use{name, int64(bytes)})
 		}
 	}
-	slices.SortFunc(rows, func(a, b use) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), cmp.Compare(a.name, b.name)) })
+	slices.SortFunc(rows, func(a, b use) int { return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Name, b.Name)) })
 	return list(c, "Memory of node "+node+" ...", useColumns, nil, rows)
 }
 
 // use is something that memory is used for.
 type use struct {
-	name  string
-	bytes int64
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"`
 }
 
-var useColumns = columnsOf("name bytes",
-	column[use]{"name", func(u use) any { return u.name }},
-	column[use]{"bytes", func(u use) any { return u.bytes }},
-)
+var useColumns = columnsOf[use]("name bytes")
 
 // memberVerbs change where the replicas of queues are.
 func memberVerbs() []verb {
@@ -359,14 +322,7 @@ func tokenVerbs() []verb {
 }
 
 var tokenColumns = columnsOf[api.JoinToken]("id node used_by ttl")
-
-func listTokens(c *call) error {
-	var all []api.JoinToken
-	if err := c.get(path("quorate", "tokens"), &all); err != nil {
-		return err
-	}
-	return list(c, "Listing tokens ...", tokenColumns, nil, all)
-}
+var listTokens = listing(tokenColumns, "Listing tokens ...", "quorate", "tokens")
 
 // createToken prints only the token, so that a program may read it.
 func createToken(c *call) error {

@@ -32,9 +32,7 @@ var connectionColumns = columnsOf("user peer_host peer_port state",
 	column[api.Connection]{"held_answers", func(c api.Connection) any { return c.Held.Answers }},
 )
 
-func listConnections(c *call) error {
-	return listAt(c, path("connections"), "Listing connections ...", connectionColumns, c.words)
-}
+var listConnections = listing(connectionColumns, "Listing connections ...", "connections")
 
 // closeConnections deletes what the first word names, with the second as reason.
 func closeConnections(at ...string) func(*call) error {
@@ -55,9 +53,7 @@ var channelColumns = columnsOf("pid user consumer_count messages_unacknowledged"
 	column[api.Channel]{"connection", func(c api.Channel) any { return c.Connection.Name }},
 )
 
-func listChannels(c *call) error {
-	return listAt(c, path("channels"), "Listing channels ...", channelColumns, c.words)
-}
+var listChannels = listing(channelColumns, "Listing channels ...", "channels")
 
 // closeAllConnections closes connections one after the other.
 func closeAllConnections(c *call) error {

@@ -138,23 +138,18 @@ func listDeferred(c *call) error {
 	}
 }
 
-// retryNow makes delayed messages ready.
-func retryNow(c *call) error { return wake(c, "kick") }
-
-// unpark makes parked messages ready.
-func unpark(c *call) error { return wake(c, "unpark") }
-
 // wake makes waiting messages of a queue ready, and shows how many.
-func wake(c *call, verb string) error {
-	count, err := countIn(c.words, 1, 0)
-	if err != nil {
+func wake(verb string) func(*call) error {
+	return func(c *call) error {
+		count, err := countIn(c.words, 1, 0)
+		if err != nil {
+			return err
+		}
+		var r api.Rescheduled
+		if err := c.post(path("queues", c.options.vhost, c.words[0], verb), api.Retry{Count: count}, &r); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(c.out, r.Messages)
 		return err
 	}
-	asked := api.Retry{Count: count}
-	var r api.Rescheduled
-	if err := c.post(path("queues", c.options.vhost, c.words[0], verb), asked, &r); err != nil {
-		return err
-	}
-	_, err = fmt.Fprintln(c.out, r.Messages)
-	return err
 }

@@ -78,18 +78,13 @@ func explain(c *call) error {
 
 // verification is one replica in a listing.
 type verification struct {
-	of      *api.Verification
-	replica api.VerifiedReplica
+	Name    string `json:"name"`
+	Verdict string `json:"verdict"`
+	Index   uint64 `json:"index"`
+	api.VerifiedReplica
 }
 
-var verificationColumns = columnsOf("name verdict node index state_hash error",
-	column[verification]{"name", func(v verification) any { return v.of.Queue }},
-	column[verification]{"verdict", func(v verification) any { return v.of.Verdict }},
-	column[verification]{"node", func(v verification) any { return v.replica.Node }},
-	column[verification]{"index", func(v verification) any { return v.of.Index }},
-	column[verification]{"state_hash", func(v verification) any { return v.replica.StateHash }},
-	column[verification]{"error", func(v verification) any { return v.replica.Error }},
-)
+var verificationColumns = columnsOf[verification]("name verdict node index state_hash error")
 
 func verifyReplicas(c *call) error {
 	queues, err := toVerify(c)
@@ -121,7 +116,7 @@ func verifyReplicas(c *call) error {
 			unknown = append(unknown, name)
 		}
 		for _, r := range v.Replicas {
-			rows = append(rows, verification{&v, r})
+			rows = append(rows, verification{v.Queue, v.Verdict, v.Index, r})
 		}
 	}
 	if err := list(c, "Comparing replicas ...", verificationColumns, c.words, rows); err != nil {

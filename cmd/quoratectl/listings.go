@@ -28,16 +28,13 @@ func messageVerbs() []verb {
 		{name: "peek", arguments: "QUEUE [STATE [AFTER]]", least: 1, maxArguments: 3, about: "shows up to 50 messages without changing anything", more: " STATE is ready, unacked, scheduled, delayed, deferred or parked, AFTER the number of the last one shown.", run: peek, also: []string{queuesName}, example: "orders ready 4711"},
 		{name: "list_deferred", arguments: "QUEUE", least: 1, maxArguments: 1, about: "lists messages that consumers of a queue have put aside, with their tokens", run: listDeferred, example: "orders"},
 		{name: "list_groups", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the groups of messages of a queue, and who holds them", columns: groupColumns.names(), run: listGroups, options: []option{queueOption}, live: true, example: "--queue orders id held messages"},
-		{name: "kick", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "retries delayed messages of a queue at once, those due next first; without COUNT all of them", run: retryNow, example: "orders 3"},
-		{name: "unpark", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "makes parked messages of a queue ready, those parked first before others; without COUNT all of them", more: " Their failed deliveries count anew.", run: unpark, example: "orders 3"},
+		{name: "kick", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "retries delayed messages of a queue at once, those due next first; without COUNT all of them", run: wake("kick"), example: "orders 3"},
+		{name: "unpark", arguments: "QUEUE [COUNT]", least: 1, maxArguments: 2, about: "makes parked messages of a queue ready, those parked first before others; without COUNT all of them", more: " Their failed deliveries count anew.", run: wake("unpark"), example: "orders 3"},
 	}, delayedVerbs()...)
 }
 
 var queueColumns = columnsOf[api.Queue]("name messages")
-
-func listQueues(c *call) error {
-	return listAt(c, path("queues", c.options.vhost), "Listing queues for vhost "+c.options.vhost+" ...", queueColumns, c.words)
-}
+var listQueues = listing(queueColumns, "Listing queues for vhost VHOST ...", "queues", "VHOST")
 
 var unansweredColumns = columnsOf[api.Queue]("name")
 
@@ -72,17 +69,13 @@ var consumerColumns = columnsOf("queue_name consumer_tag ack_required prefetch_c
 	column[api.Consumer]{"late_settlements", func(x api.Consumer) any { return x.LateSettlementsTotal }},
 )
 
-func listConsumers(c *call) error {
-	return listAt(c, path("consumers", c.options.vhost), "Listing consumers in vhost "+c.options.vhost+" ...", consumerColumns, c.words)
-}
+var listConsumers = listing(consumerColumns, "Listing consumers in vhost VHOST ...", "consumers", "VHOST")
 
 var timeoutColumns = columnsOf("at queue_name consumer_tag messages held_ms timeout_ms action",
 	column[api.ConsumerTimeout]{"queue_name", func(x api.ConsumerTimeout) any { return x.Queue.Name }},
 )
 
-func listTimeouts(c *call) error {
-	return listAt(c, path("quorate", "timeouts", c.options.vhost), "Listing consumer timeouts in vhost "+c.options.vhost+" ...", timeoutColumns, c.words)
-}
+var listTimeouts = listing(timeoutColumns, "Listing consumer timeouts in vhost VHOST ...", "quorate", "timeouts", "VHOST")
 
 var exchangeColumns = columnsOf("name type",
 	column[api.Exchange]{"messages_delayed", func(x api.Exchange) any {
@@ -93,9 +86,7 @@ var exchangeColumns = columnsOf("name type",
 	}},
 )
 
-func listExchanges(c *call) error {
-	return listAt(c, path("exchanges", c.options.vhost), "Listing exchanges for vhost "+c.options.vhost+" ...", exchangeColumns, c.words)
-}
+var listExchanges = listing(exchangeColumns, "Listing exchanges for vhost VHOST ...", "exchanges", "VHOST")
 
 var bindingColumns = columnsOf("source_name source_kind destination_name destination_kind routing_key arguments",
 	column[api.Binding]{"source_name", func(b api.Binding) any { return b.Source }},
@@ -104,9 +95,7 @@ var bindingColumns = columnsOf("source_name source_kind destination_name destina
 	column[api.Binding]{"destination_kind", func(b api.Binding) any { return b.DestinationType }},
 )
 
-func listBindings(c *call) error {
-	return listAt(c, path("bindings", c.options.vhost), "Listing bindings for vhost "+c.options.vhost+" ...", bindingColumns, c.words)
-}
+var listBindings = listing(bindingColumns, "Listing bindings for vhost VHOST ...", "bindings", "VHOST")
 
 var groupColumns = columnsOf[api.Group]("id held consumer_tag session locked_until remaining_ms messages messages_unacknowledged oldest state_bytes state_until")
 

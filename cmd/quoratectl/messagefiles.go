@@ -30,7 +30,6 @@ func messageFileVerbs() []verb {
 	}
 }
 
-// exportQueue writes a file that has its name only once it is whole and on the disk.
 func exportQueue(c *call) error {
 	query, err := c.rate()
 	if err != nil {
@@ -41,24 +40,14 @@ func exportQueue(c *call) error {
 		_, err := receiveLines(c, query, c.out)
 		return err
 	}
-	f, err := os.OpenFile(name+partialSuffix, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return &exitError{exitData, err}
+	var end lastLine
+	if err := writeWhole(name, func(to io.Writer) (err error) {
+		end, err = receiveLines(c, query, to)
+		return err
+	}); err != nil {
+		return err
 	}
-	end, err := receiveLines(c, query, f)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(name+partialSuffix, name)
-	}
-	if err != nil {
-		return errors.Join(err, ignoreMissing(os.Remove(name+partialSuffix)))
-	}
-	if c.options.formatter == "json" {
-		return c.json(end)
-	}
-	return c.fields("", field{"file", name}, field{"messages", end.Messages}, field{"settled", end.Settled})
+	return c.show(end, "", field{"file", name}, field{"messages", end.Messages}, field{"settled", end.Settled})
 }
 
 // rate is the query of the option --rate.
@@ -144,7 +133,7 @@ func importQueue(c *call) error {
 	}
 	defer f.Close()
 	at, sum := path("quorate", "queues", c.options.vhost, c.words[0], "import"), sha256.New()
-	if _, err := sendLines(c, at+"?check=true", io.TeeReader(f, sum)); err != nil {
+	if _, err := send(c, at+"?check=true", io.TeeReader(f, sum)); err != nil {
 		return fmt.Errorf("nothing was imported: %w", err)
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
@@ -152,24 +141,20 @@ func importQueue(c *call) error {
 	}
 	c.say("Importing " + name + " into queue " + c.words[0] + " ...")
 	end := c.progress(c.movedBytes("sent"))
-	done, err := sendLines(c, at+"?id="+hex.EncodeToString(sum.Sum(nil)), &countingReader{f, c})
+	done, err := send(c, at+"?id="+hex.EncodeToString(sum.Sum(nil)), &countingReader{f, c})
 	if end(); err != nil {
 		return repeatable(err)
 	}
-	if c.options.formatter == "json" {
-		err = c.json(done)
-	} else {
-		err = c.fields("", field{"messages", done.Messages}, field{"already_there", done.Had}, field{"refused", done.Refused})
-	}
+	err = c.show(done, "", field{"messages", done.Messages}, field{"already_there", done.Had}, field{"refused", done.Refused})
 	if err == nil && done.Refused > 0 {
 		err = &exitError{exitFailed, fmt.Errorf("the queue has refused %d messages", done.Refused)}
 	}
 	return err
 }
 
-// sendLines posts lines and returns the answer.
-func sendLines(c *call, at string, lines io.Reader) (done api.Restored, err error) {
-	res, err := c.client.stream(c, at, lines)
+// send posts messages and returns the answer.
+func send(c *call, at string, messages io.Reader) (done api.Restored, err error) {
+	res, err := c.client.stream(c, at, messages)
 	if err != nil {
 		return done, err
 	}

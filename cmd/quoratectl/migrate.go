@@ -245,17 +245,7 @@ func byVHost(queues []migrate.Queue) (all [][]migrate.Queue) {
 	return all
 }
 
-var migratedColumns = columnsOf("vhost name result moved left redelivered marked ttl_kept ttl_restarted",
-	column[migrate.Outcome]{"vhost", func(o migrate.Outcome) any { return o.VHost }},
-	column[migrate.Outcome]{"name", func(o migrate.Outcome) any { return o.Name }},
-	column[migrate.Outcome]{"result", func(o migrate.Outcome) any { return o.Result }},
-	column[migrate.Outcome]{"moved", func(o migrate.Outcome) any { return o.Moved }},
-	column[migrate.Outcome]{"left", func(o migrate.Outcome) any { return o.Left }},
-	column[migrate.Outcome]{"redelivered", func(o migrate.Outcome) any { return o.Redelivered }},
-	column[migrate.Outcome]{"marked", func(o migrate.Outcome) any { return o.Marked }},
-	column[migrate.Outcome]{"ttl_kept", func(o migrate.Outcome) any { return o.Kept }},
-	column[migrate.Outcome]{"ttl_restarted", func(o migrate.Outcome) any { return o.Restarted }},
-)
+var migratedColumns = columnsOf[migrate.Outcome]("vhost name result moved left redelivered marked ttl_kept ttl_restarted")
 
 // migration is the report as JSON.
 type migration struct {

@@ -44,9 +44,7 @@ var nodeColumns = columnsOf("name running being_drained mem_used mem_limit mem_a
 	column[api.Node]{"held_memory", func(n api.Node) any { return n.Held.Total }},
 )
 
-func listNodes(c *call) error {
-	return listAt(c, "/api/nodes", "Listing nodes ...", nodeColumns, nil)
-}
+var listNodes = listing(nodeColumns, "Listing nodes ...", "nodes")
 
 func drain(c *call) error {
 	c.say("Draining node " + c.options.node + " ...")
@@ -54,11 +52,7 @@ func drain(c *call) error {
 	if err := c.post("/api/quorate/drain", nil, &d); err != nil {
 		return err
 	}
-	if c.options.formatter == "json" {
-		return c.json(d)
-	}
-	c.fields("", field{"moved", d.Moved}, field{"left", d.Left})
-	return nil
+	return c.show(d, "", field{"moved", d.Moved}, field{"left", d.Left})
 }
 
 func revive(c *call) error {
@@ -154,9 +148,7 @@ var memberColumns = columnsOf("node state membership term last_index commit_inde
 	column[api.Member]{"quarantined", func(m api.Member) any { return m.Quarantined }},
 )
 
-func quorumStatus(c *call) error {
-	return listAt(c, path("queues", "quorum", c.options.vhost, c.words[0], "status"), "Status of quorum queue "+c.words[0]+" ...", memberColumns, nil)
-}
+var quorumStatus = listing(memberColumns, "Status of quorum queue WORD ...", "queues", "quorum", "VHOST", "WORD", "status")
 
 // forceCheckpoint has each queue that matches write a snapshot. One that fails does not keep the others
 // from it.

@@ -92,6 +92,23 @@ func listAt[T any](c *call, at, title string, columns columns[T], names []string
 	return list(c, title, columns, names, rows)
 }
 
+// listing is a verb that shows the rows that the node answers at a path. In its title and its path VHOST stands for the
+// vhost, and WORD for the verb's argument; without one, the verb's arguments are names of columns.
+func listing[T any](columns columns[T], title string, at ...string) func(*call) error {
+	return func(c *call) error {
+		names, fill := c.words, []string{"VHOST", c.options.vhost}
+		if slices.Contains(at, "WORD") {
+			names, fill = nil, append(fill, "WORD", c.words[0])
+		}
+		filled := strings.NewReplacer(fill...)
+		segments := make([]string, len(at))
+		for i, s := range at {
+			segments[i] = filled.Replace(s)
+		}
+		return listAt(c, path(segments...), filled.Replace(title), columns, names)
+	}
+}
+
 // list shows rows with the named columns; none: those that are shown then.
 func list[T any](c *call, title string, columns columns[T], names []string, rows []T) error {
 	chosen := columns.shown
@@ -124,6 +141,14 @@ func list[T any](c *call, title string, columns columns[T], names []string, rows
 	}
 	c.say(title)
 	return c.rows(head, cells)
+}
+
+// listSome is list with the columns that are shown if none is named, for rows of which there are some.
+func listSome[T any](c *call, title string, columns columns[T], rows []T) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	return list(c, title, columns, nil, rows)
 }
 
 // splitNames separates names of columns, which may be joined by commas, too.
@@ -268,6 +293,14 @@ func (c *call) fields(title string, fields ...field) error {
 		row[1] = printable(row[1])
 	}
 	return c.lines(rows)
+}
+
+// show shows v as JSON, or else some fields of it.
+func (c *call) show(v any, title string, fields ...field) error {
+	if c.options.formatter == "json" {
+		return c.json(v)
+	}
+	return c.fields(title, fields...)
 }
 
 // say shows a line that is not data.

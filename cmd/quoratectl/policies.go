@@ -13,13 +13,15 @@ import (
 func policyVerbs() []verb {
 	ctl := []string{ctlName}
 	var all []verb
-	for _, k := range []struct{ name, names, what, where string }{
-		{"policy", "policies", "a policy", "policies"},
-		{"operator_policy", "operator_policies", "an operator policy", "operator-policies"},
+	for _, k := range []struct {
+		name, names, what, where string
+		list                     func(*call) error
+	}{
+		{"policy", "policies", "a policy", "policies", listPolicies},
+		{"operator_policy", "operator_policies", "an operator policy", "operator-policies", listOperatorPolicies},
 	} {
 		set := func(c *call) error { return setPolicy(c, k.where) }
 		clear := func(c *call) error { return c.delete(path(k.where, c.options.vhost, c.words[0])) }
-		list := func(c *call) error { return listPolicies(c, k.where) }
 		all = append(all,
 			verb{name: "set_" + k.name, arguments: "NAME PATTERN DEFINITION", least: 3, maxArguments: 3, run: set, also: ctl,
 				about: "sets " + k.what + " of a vhost, by a JSON object, for what has a name that matches a regular expression",
@@ -29,7 +31,7 @@ func policyVerbs() []verb {
 				},
 				example: `TTL '^orders' '{"message-ttl":60000}' --apply-to queues`},
 			verb{name: "clear_" + k.name, arguments: "NAME", least: 1, maxArguments: 1, run: clear, also: ctl, about: "removes " + k.what + " of a vhost", example: "TTL"},
-			verb{name: "list_" + k.names, run: list, also: ctl, about: "lists the " + strings.ReplaceAll(k.names, "_", " ") + " of a vhost", example: "-p shop"})
+			verb{name: "list_" + k.names, run: k.list, also: ctl, about: "lists the " + strings.ReplaceAll(k.names, "_", " ") + " of a vhost", example: "-p shop"})
 	}
 	return all
 }
@@ -49,17 +51,10 @@ func setPolicy(c *call, where string) error {
 
 var policyColumns = columnsOf[api.Policy]("vhost name pattern apply-to definition priority")
 
-func listPolicies(c *call, where string) error {
-	var rows []api.Policy
-	if err := c.get(path(where, c.options.vhost), &rows); err != nil {
-		return err
-	}
-	title := "Listing policies for vhost "
-	if where != "policies" {
-		title = "Listing operator policies for vhost "
-	}
-	return list(c, title+c.options.vhost+" ...", policyColumns, nil, rows)
-}
+var (
+	listPolicies         = listing(policyColumns, "Listing policies for vhost VHOST ...", "policies", "VHOST")
+	listOperatorPolicies = listing(policyColumns, "Listing operator policies for vhost VHOST ...", "operator-policies", "VHOST")
+)
 
 // parameterVerbs are about runtime parameters.
 func parameterVerbs() []verb {
@@ -98,13 +93,7 @@ func setParameter(c *call) error {
 	return c.put(path("parameters", c.words[0], c.options.vhost, c.words[1]), map[string]any{"value": json.RawMessage(c.words[2])})
 }
 
-func listGlobalParameters(c *call) error {
-	var rows []api.GlobalParameter
-	if err := c.get(path("global-parameters"), &rows); err != nil {
-		return err
-	}
-	return list(c, "Listing global runtime parameters ...", columnsOf[api.GlobalParameter]("name value"), nil, rows)
-}
+var listGlobalParameters = listing(columnsOf[api.GlobalParameter]("name value"), "Listing global runtime parameters ...", "global-parameters")
 
 func setGlobalParameter(c *call) error {
 	if !json.Valid([]byte(c.words[1])) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -65,35 +66,14 @@ func status(c *call) error {
 		field{"data_dir", s.DataDir}, field{"listeners", listenersOf(s)}, field{"alarms", alarms}, field{"held_memory", heldOf(s.Held)}, field{"catalog_leader", s.CatalogLeader}, field{"routes_fresh", s.RoutesFresh},
 		field{"queues", s.Queues}, field{"replicas", s.Replicas}, field{"leaders", s.Leaders}, field{"quarantined", len(s.Quarantined)},
 		field{"resignations_total", s.ResignationsTotal}, field{"unproven", len(s.Unproven)}, field{"closed", len(s.Closed)})
-	if len(s.Quarantined) > 0 {
-		if err := list(c, "Queues that are quarantined on the node:", quarantineColumns, nil, s.Quarantined); err != nil {
-			return err
-		}
-	}
-	if shown := s.Unproven[:min(len(s.Unproven), maxUnproven)]; len(shown) > 0 {
-		if err := list(c, "Replicas on the node that do not vote until they have been brought up to date:", unprovenColumns, nil, shown); err != nil {
-			return err
-		}
-	}
-	if shown := s.Closed[:min(len(s.Closed), maxUnproven)]; len(shown) > 0 {
-		if err := list(c, "Replicas on the node that could not be opened:", closedColumns, nil, shown); err != nil {
-			return err
-		}
-	}
-	if len(s.StalledQueues) > 0 {
-		if err := list(c, "Queues led by the node whose work makes no progress:", standstillColumns, nil, s.StalledQueues); err != nil {
-			return err
-		}
-	}
-	if len(s.Resignations) > 0 {
-		if err := list(c, "Leaderships given up last:", resignationColumns, nil, s.Resignations); err != nil {
-			return err
-		}
-	}
-	if len(s.Peers) == 0 {
-		return nil
-	}
-	return list(c, "Other nodes:", peerColumns, nil, s.Peers)
+	return cmp.Or(
+		listSome(c, "Queues that are quarantined on the node:", quarantineColumns, s.Quarantined),
+		listSome(c, "Replicas on the node that do not vote until they have been brought up to date:", unprovenColumns, s.Unproven[:min(len(s.Unproven), maxUnproven)]),
+		listSome(c, "Replicas on the node that could not be opened:", closedColumns, s.Closed[:min(len(s.Closed), maxUnproven)]),
+		listSome(c, "Queues led by the node whose work makes no progress:", standstillColumns, s.StalledQueues),
+		listSome(c, "Leaderships given up last:", resignationColumns, s.Resignations),
+		listSome(c, "Other nodes:", peerColumns, s.Peers),
+	)
 }
 
 // listenersOf formats a node's listeners as one line.
@@ -135,31 +115,16 @@ func clockStatus(c *call) error {
 	}
 	c.fields("Clock of node "+s.Node+" ...", field{"now_ms", s.NowMS}, field{"offset_ms", s.OffsetMS}, field{"max_skew_ms", s.MaxSkewMS},
 		field{"skewed", s.Skewed}, field{"sampled", s.Sampled}, field{"agreed", s.Agreed}, field{"jumps_refused", s.JumpsRefused})
-	if len(s.Peers) == 0 {
-		return nil
-	}
-	return list(c, "Clocks of the other nodes:", clockColumns, nil, s.Peers)
+	return listSome(c, "Clocks of the other nodes:", clockColumns, s.Peers)
 }
 
 var replicaColumns = columnsOf[api.Replica]("vhost name leader leader_node quarantined term applied_index state_hash group queue_id")
+var listReplicas = listing(replicaColumns, "Listing replicas ...", "quorate", "replicas")
 
-func listReplicas(c *call) error {
-	replicas, err := replicas(c)
-	if err != nil {
-		return err
-	}
-	return list(c, "Listing replicas ...", replicaColumns, c.words, replicas)
-}
-
-func replicas(c *call) (list []api.Replica, err error) {
-	return list, c.get("/api/quorate/replicas", &list)
-}
+const replicasPath = "/api/quorate/replicas"
 
 var settingColumns = columnsOf[api.Setting]("name value default low high about")
-
-func listSettings(c *call) error {
-	return listAt(c, "/api/quorate/settings", "Listing settings of the cluster ...", settingColumns, nil)
-}
+var listSettings = listing(settingColumns, "Listing settings of the cluster ...", "quorate", "settings")
 
 func setSetting(c *call) error {
 	n, err := strconv.ParseInt(c.words[1], 10, 64)

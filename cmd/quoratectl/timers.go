@@ -12,13 +12,12 @@ import (
 
 // timer is something that a queue waits for.
 type timer struct {
-	name, of string
-	at       int64 // ms since 1970
+	Name string `json:"timer"`
+	Of   string `json:"of"`
+	at   int64  // ms since 1970
 }
 
 var timerColumns = columnsOf("timer of at remaining_ms",
-	column[timer]{"timer", func(t timer) any { return t.name }},
-	column[timer]{"of", func(t timer) any { return t.of }},
 	column[timer]{"at", func(t timer) any { return time.UnixMilli(t.at).UTC().Format("2006-01-02T15:04:05.000Z") }},
 	column[timer]{"remaining_ms", func(t timer) any { return time.Until(time.UnixMilli(t.at)).Milliseconds() }},
 )
@@ -74,19 +73,15 @@ var timeKinds = []struct {
 
 // nextRow is a kind with its counts.
 type nextRow struct {
-	event, about      string
-	minute, hour, day uint64
-	atLeast           bool
+	Event   string `json:"event"`
+	About   string `json:"about"`
+	Minute  uint64 `json:"minute"`
+	Hour    uint64 `json:"hour"`
+	Day     uint64 `json:"day"`
+	AtLeast bool   `json:"at_least"`
 }
 
-var nextColumns = columnsOf("event minute hour day at_least",
-	column[nextRow]{"event", func(r nextRow) any { return r.event }},
-	column[nextRow]{"minute", func(r nextRow) any { return r.minute }},
-	column[nextRow]{"hour", func(r nextRow) any { return r.hour }},
-	column[nextRow]{"day", func(r nextRow) any { return r.day }},
-	column[nextRow]{"at_least", func(r nextRow) any { return r.atLeast }},
-	column[nextRow]{"about", func(r nextRow) any { return r.about }},
-)
+var nextColumns = columnsOf[nextRow]("event minute hour day at_least")
 
 // showTime shows what comes next in all queues.
 func showTime(c *call) error {
@@ -128,9 +123,7 @@ var queueTimeColumns = func() columns[api.QueueTime] {
 }()
 
 // listTimes lists the queues of a vhost in which something comes within a day.
-func listTimes(c *call) error {
-	return listAt(c, path("quorate", "time", "queues", c.options.vhost), "Listing what comes next in queues of vhost "+c.options.vhost+" ...", queueTimeColumns, c.words)
-}
+var listTimes = listing(queueTimeColumns, "Listing what comes next in queues of vhost VHOST ...", "quorate", "time", "queues", "VHOST")
 
 // listMatching lists policies by their patterns, as a node matches them.
 func listMatching(c *call) error {

@@ -24,10 +24,7 @@ func vhostVerbs() []verb {
 }
 
 var vhostColumns = columnsOf[api.VHost]("name")
-
-func listVHosts(c *call) error {
-	return listAt(c, path("vhosts"), "Listing vhosts ...", vhostColumns, c.words)
-}
+var listVHosts = listing(vhostColumns, "Listing vhosts ...", "vhosts")
 
 // vhostExists reports whether a vhost exists.
 func vhostExists(c *call, name string) (bool, error) {

@@ -33,6 +33,15 @@ type Stats struct {
 	Counters  Counters
 }
 
+// Add adds what there is in another queue. Counters, which say what has been, and what does not add up stay.
+func (s *Stats) Add(o *Stats) {
+	s.Ready, s.Unacknowledged, s.Scheduled = s.Ready.plus(o.Ready), s.Unacknowledged.plus(o.Unacknowledged), s.Scheduled.plus(o.Scheduled)
+	s.Delayed, s.Deferred, s.Parked = s.Delayed.plus(o.Delayed), s.Deferred.plus(o.Deferred), s.Parked.plus(o.Parked)
+	s.Outbox, s.Waiting, s.Forwarding, s.Pending = s.Outbox.plus(o.Outbox), s.Waiting.plus(o.Waiting), s.Forwarding.plus(o.Forwarding), s.Pending.plus(o.Pending)
+	s.Consumers, s.Sessions, s.Locked, s.IDs = s.Consumers+o.Consumers, s.Sessions+o.Sessions, s.Locked+o.Locked, s.IDs+o.IDs
+	s.Groups.Groups, s.Groups.Held, s.Groups.StateBytes = s.Groups.Groups+o.Groups.Groups, s.Groups.Held+o.Groups.Held, s.Groups.StateBytes+o.Groups.StateBytes
+}
+
 // Outlook is what a queue waits for, besides deliveries and scheduled messages.
 type Outlook struct {
 	// NextExpiry is when the first message expires that nobody holds and that is not

@@ -18,6 +18,7 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -129,9 +130,9 @@ func (w *Writer) Message(m Message) error {
 		x.BlindKeys = append(x.BlindKeys, text(k))
 	}
 	if raw := p.Properties(); len(raw) > 0 {
-		t := w.properties.Describe(raw, &fsm.Message{})
-		if again, err := w.encoded(t); err == nil && bytes.Equal(again, raw) {
-			x.Properties = appendTable(nil, t, true)
+		shown := tables.Append(nil, tables.Typed(w.properties.Describe(raw, &fsm.Message{}), headers))
+		if again, err := encode(w.properties, shown); err == nil && bytes.Equal(again, raw) {
+			x.Properties = shown
 		} else {
 			x.RawProperties = raw
 		}
@@ -144,13 +145,21 @@ func (w *Writer) Message(m Message) error {
 	return w.to.Encode(x)
 }
 
-// encoded encodes properties as a reader of their line would.
-func (w *Writer) encoded(t *fsm.Table) ([]byte, error) {
-	again, err := parseTable(appendTable(nil, t, true))
-	if err != nil {
-		return nil, err
+// headers is the property that is a table.
+const headers = "headers"
+
+// encode encodes the properties that a line shows.
+func encode(p Properties, shown []byte) ([]byte, error) {
+	var o tables.Object
+	err := json.Unmarshal(shown, &o)
+	var t *fsm.Table
+	if err == nil {
+		t, err = o.Table(headers)
 	}
-	return w.properties.Encode(again)
+	if err != nil {
+		return nil, fmt.Errorf("properties: %w", err)
+	}
+	return p.Encode(t)
 }
 
 // Errors of a Reader; each is wrapped together with the number of the line.
@@ -263,11 +272,8 @@ func (r *Reader) message(x *message) (*Message, error) {
 		if raw != nil {
 			return nil, errProperties
 		}
-		t, err := parseTable(x.Properties)
-		if err != nil {
-			return nil, err
-		}
-		if raw, err = r.properties.Encode(t); err != nil {
+		var err error
+		if raw, err = encode(r.properties, x.Properties); err != nil {
 			return nil, err
 		}
 	}

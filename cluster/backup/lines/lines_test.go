@@ -19,8 +19,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// headers are of all types, with names and texts that are no text.
-var headers = wire.Table{
+// everyType are headers of all types, with names and texts that are no text.
+var everyType = wire.Table{
 	{Name: "z", Value: wire.String("first")}, {Name: "a", Value: wire.Bool(true)}, {Name: "a", Value: wire.Bool(false)},
 	{Name: "int8", Value: wire.Value{Tag: wire.TagInt8, Int: -128}}, {Name: "uint8", Value: wire.Value{Tag: wire.TagUint8, Int: 255}},
 	{Name: "int16", Value: wire.Value{Tag: wire.TagInt16, Int: -32768}}, {Name: "uint16", Value: wire.Value{Tag: wire.TagUint16, Int: 65535}},
@@ -57,7 +57,7 @@ func full() []byte {
 	return wire.AppendProperties(nil, &wire.Properties{
 		Present: wire.FlagContentType | wire.FlagContentEncoding | wire.FlagHeaders | wire.FlagDeliveryMode | wire.FlagPriority | wire.FlagCorrelationID |
 			wire.FlagReplyTo | wire.FlagExpiration | wire.FlagMessageID | wire.FlagTimestamp | wire.FlagType | wire.FlagUserID | wire.FlagAppID | wire.FlagClusterID,
-		ContentType: []byte("text/plain"), ContentEncoding: []byte("\xff"), Headers: wire.AppendFields(nil, headers), DeliveryMode: 2, Priority: 9,
+		ContentType: []byte("text/plain"), ContentEncoding: []byte("\xff"), Headers: wire.AppendFields(nil, everyType), DeliveryMode: 2, Priority: 9,
 		CorrelationID: []byte("c"), ReplyTo: []byte("r"), Expiration: []byte("60000"), MessageID: []byte(""), Timestamp: 1 << 40, Type: []byte("t"),
 		UserID: []byte("u"), AppID: []byte("a"), ClusterID: []byte("x"),
 	})

@@ -8,6 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -23,7 +24,7 @@ type rawText struct {
 // MarshalJSON implements json.Marshaler.
 func (t text) MarshalJSON() ([]byte, error) {
 	if utf8.ValidString(string(t)) {
-		return appendString(nil, string(t)), nil
+		return tables.Append(nil, string(t)), nil
 	}
 	return json.Marshal(rawText{[]byte(t)})
 }
