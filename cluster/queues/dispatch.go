@@ -281,7 +281,7 @@ func (d *weighedBatch) announce(consumer, id uint64) {
 // hand passes a batch to a session, here or at its node.
 func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d weighedBatch) {
 	if x.Is(s.Node) {
-		x.routes.Deliver(queue, s, d.DeliveryBatch)
+		x.routes.Stream(queue, s).Receive(d.DeliveryBatch)
 		return
 	}
 	node := x.NodeName(s.Node)
@@ -356,7 +356,7 @@ func (x *dispatcher) outcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 		}
 		here := x.here(s)
 		if here {
-			x.routes.Answer(x.Name(), queue, s, outcomes[i:n])
+			x.routes.Stream(queue, s).Answer(x.Name(), outcomes[i:n])
 		}
 		if !here || isBackup(s) {
 			m := remote[s]
@@ -413,7 +413,7 @@ func (x *dispatcher) answerTo(s fsm.SessionID) string {
 func (x *dispatcher) tell(g *group.Group, to fsm.ConsumerID, n stream.Notice) {
 	queue := g.Spec().Queue
 	if x.Is(to.Session.Node) {
-		x.routes.Notice(queue, to.Session, n)
+		x.routes.Stream(queue, to.Session).Notice(n)
 		return
 	}
 	if node := x.NodeName(to.Session.Node); node != "" {
@@ -542,7 +542,7 @@ func (x *dispatcher) onOutcomes(from string, head, _ []byte) {
 			Until: fsm.Time(o.Until), State: string(o.State),
 		}}
 	}
-	x.routes.Answer(from, fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot), outcomes)
+	x.routes.Stream(fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot)).Answer(from, outcomes)
 }
 
 // sessionID restores a session id from what a peer sends: sessions of this node carry its boot;
@@ -592,7 +592,7 @@ func (x *dispatcher) onDeliveries(from string, head, payload []byte) {
 	if missed { // said before the session asks
 		x.links.send(from, self.KindNotice, &peerpb.Notice{Kind: peerpb.Notice_MISSED, Queue: m.Queue, Group: m.Group})
 	}
-	x.routes.Deliver(fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot), d)
+	x.routes.Stream(fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot)).Receive(d)
 }
 
 // onNotice handles a notice of a queue's leader, or of a node that is no leader.
@@ -615,7 +615,7 @@ func (x *dispatcher) onNotice(from string, head, _ []byte) {
 			g.Missed(from)
 		}
 	default:
-		x.routes.Notice(id, x.sessionID(m.Session, m.Boot), stream.Notice{
+		x.routes.Stream(id, x.sessionID(m.Session, m.Boot)).Notice(stream.Notice{
 			Kind: m.Kind, Consumer: m.Consumer, IDs: m.Deliveries, Limit: fsm.Millis(m.Timeout),
 		})
 	}
