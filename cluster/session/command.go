@@ -466,7 +466,7 @@ func (x *commandExchange) enqueueReply(name string, payload fsm.Payload) {
 		if to := u.stream; to.Over() || to.Ending() || to.Waiting() >= fsm.MaxUnanswered {
 			continue
 		}
-		u.add(&fsm.Publish{Payload: payload, TTL: -1, Priority: -1}, limits.Of(q).Stored(), false, "", ownMessage{})
+		u.publish(&fsm.Publish{Payload: payload, TTL: -1, Priority: -1}, limits.Of(q).Stored(), false, "", ownMessage{})
 	}
 }
 
