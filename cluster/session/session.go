@@ -27,7 +27,6 @@ type Session struct {
 
 	calls
 	streams
-	definer
 	publisher
 	consumers
 	replies
@@ -39,10 +38,6 @@ func newSession(c *Connection, client fsm.SessionEvents) *Session {
 	n := x.node
 	s.calls = calls{client: client, node: n, reroute: &s.publisher, router: &x.replies}
 	s.streams = streams{session: s, routes: x.queues.Routes, answers: &x.answers, queues: map[fsm.QueueID]*sessionQueue{}}
-	s.definer = definer{
-		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies,
-		node: n, uses: x.config.Uses, log: x.config.Audit, defaults: x.config.Defaults,
-	}
 	s.publisher = publisher{
 		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies, exchange: &s.exchange,
 		node: n, properties: x.config.Properties,
