@@ -36,22 +36,15 @@ type Session struct {
 func newSession(c *Connection, client fsm.SessionEvents) *Session {
 	x, s := c.in, &Session{conn: c}
 	n := x.node
-	s.calls = calls{client: client, node: n, reroute: &s.publisher, router: &x.replies}
-	s.streams = streams{session: s, routes: x.queues.Routes, answers: &x.answers, queues: map[fsm.QueueID]*sessionQueue{}}
+	s.calls = calls{session: s, client: client, node: n}
+	s.streams = streams{session: s, queues: map[fsm.QueueID]*sessionQueue{}}
 	s.publisher = publisher{
-		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies, exchange: &s.exchange,
-		node: n, properties: x.config.Properties,
+		session: s, node: n, properties: x.config.Properties,
 		publishMemo: publishMemo{message: catalog.Message{Local: x.queues.Leaders.Here, Passed: x.config.Uses.Used}},
 	}
-	s.consumers = consumers{
-		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies,
-		node: n, defaults: x.config.Defaults, known: map[uint64]*consumer{},
-	}
-	s.replies = replies{conn: c, id: &s.id, calls: &s.calls, window: &s.consumers.window}
-	s.exchange = commandExchange{
-		conn: c, calls: &s.calls, streams: &s.streams, consumers: &s.consumers, replies: &s.replies,
-		node: n, properties: x.config.Properties,
-	}
+	s.consumers = consumers{session: s, node: n, defaults: x.config.Defaults, known: map[uint64]*consumer{}}
+	s.replies = replies{session: s}
+	s.exchange = commandExchange{session: s, node: n, properties: x.config.Properties}
 	return s
 }
 
@@ -82,11 +75,9 @@ type event struct {
 //
 // Invariant: one goroutine at a time makes calls, in the order of the events.
 type calls struct {
-	client fsm.SessionEvents
-	node   *self.Node
-	// reroute routes publishes again that have lost their queue.
-	reroute *publisher
-	router  *replyRouter
+	session *Session
+	client  fsm.SessionEvents
+	node    *self.Node
 
 	mu      sync.Mutex // guards the fields below, and all of the session that says so
 	tally   traffic.Tally
@@ -134,8 +125,8 @@ func (c *calls) lock() { c.mu.Lock() }
 // pending calls are made. A call that panics ends the session; those behind it are made all the
 // same, because others wait for them.
 func (c *calls) unlock() {
-	if len(c.reroute.strays) > 0 && !c.node.Try("route publishes again", c.reroute.routeStrays) {
-		c.reroute.strays = nil
+	if len(c.session.strays) > 0 && !c.node.Try("route publishes again", c.session.routeStrays) {
+		c.session.strays = nil
 		c.lose(errFault)
 	}
 	if c.calling {
@@ -176,7 +167,7 @@ func (c *calls) lose(why error) {
 func (c *calls) fail() {
 	c.lock()
 	defer c.unlock()
-	c.reroute.refreshing, c.reroute.strays = false, nil
+	c.session.refreshing, c.session.strays = false, nil
 	c.lose(errFault)
 }
 
@@ -231,7 +222,7 @@ func (c *calls) call(e *event) {
 		c.client.Kept(e.held)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
-		c.router.send(suffix, e.payload)
+		c.session.conn.in.replies.send(suffix, e.payload)
 	}
 }
 
@@ -245,8 +236,6 @@ const getToken = 1 << 63
 // of a queue is used once.
 type streams struct {
 	session *Session
-	routes  *stream.Table
-	answers *answers
 
 	queues    map[fsm.QueueID]*sessionQueue
 	order     []*sessionQueue // those not known to be gone, by index
@@ -259,7 +248,7 @@ func (x *streams) queue(q *catalog.Queue) *sessionQueue {
 	if u := x.queues[q.ID]; u != nil {
 		return u
 	}
-	r := x.routes.Route(q)
+	r := x.session.conn.in.queues.Routes.Route(q)
 	u := &sessionQueue{session: x.session, of: traffic.QueueCounts{VHost: q.VHost, Queue: q.ID, Local: q.Local}}
 	u.stream = stream.New(u, u, x.session.id, r)
 	u.stream.Patient(x.session.conn.consumes.Load)
@@ -302,7 +291,7 @@ func (x *streams) request(q *catalog.Queue, c *logpb.Command) (*stream.Route, *s
 // do sends a command and waits for its answer. It takes the lock.
 func (x *streams) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*stream.Call, error) {
 	r, k := x.request(q, c)
-	return k, x.answers.await(ctx, q, r, k)
+	return k, x.session.conn.in.answers.await(ctx, q, r, k)
 }
 
 // end tells the queues that do not know it yet that the session ends. waiting: some publishes wait
@@ -526,11 +515,7 @@ func (q *sessionQueue) Deliver(messages []fsm.Message) {
 // publisher routes the messages that a session publishes, sends them to the matching queues, and
 // reports the outcomes to the client.
 type publisher struct {
-	conn       *Connection
-	calls      *calls
-	streams    *streams
-	replies    *replies
-	exchange   *commandExchange
+	session    *Session
 	node       *self.Node
 	properties Properties
 
@@ -565,10 +550,10 @@ func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
 		if err := x.mayClaim(v, p); err != nil {
 			return false, err
 		}
-		x.calls.mu.Lock()
-		x.calls.tally.Published(p.Exchange, len(p.Payload), 0, p.Confirm)
-		x.calls.mu.Unlock()
-		x.exchange.command(v, p)
+		x.session.mu.Lock()
+		x.session.tally.Published(p.Exchange, len(p.Payload), 0, p.Confirm)
+		x.session.mu.Unlock()
+		x.session.exchange.command(v, p)
 		return true, nil
 	}
 	limits, err := x.routePublish(p)
@@ -590,11 +575,11 @@ func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
 
 // unroutable counts a publish that has no queue. The channel itself confirms and returns it.
 func (x *publisher) unroutable(p *fsm.Publish) {
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
-	x.calls.tally.Published(p.Exchange, len(p.Payload), 0, p.Confirm)
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
+	x.session.tally.Published(p.Exchange, len(p.Payload), 0, p.Confirm)
 	x.countUnroutable(p.Mandatory)
-	x.calls.tally.Confirmed()
+	x.session.tally.Confirmed()
 }
 
 // countUnroutable counts a message without a queue. The lock is held.
@@ -603,7 +588,7 @@ func (x *publisher) countUnroutable(mandatory bool) {
 	if mandatory {
 		what = traffic.ReturnUnroutable
 	}
-	x.calls.tally.Count(what)
+	x.session.tally.Count(what)
 }
 
 // Check returns the error that Publish would return.
@@ -646,7 +631,7 @@ func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err e
 	}
 	m := &x.message
 	m.Headers, m.Property, m.Chance, m.Delayed = p.Headers, p.Property, mathrand.Uint64(), p.Delay != nil
-	x.route, limits, err = v.Route(x.conn.vhost, p.Exchange, m, x.route[:0])
+	x.route, limits, err = v.Route(x.session.conn.vhost, p.Exchange, m, x.route[:0])
 	if err == nil && m.Delayed {
 		x.route, err = x.mayDelay(v, p, m, x.route)
 	}
@@ -656,17 +641,17 @@ func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err e
 // mayWrite checks what is known of a message without its body, and stores its routing keys.
 func (x *publisher) mayWrite(v *catalog.View, p *fsm.Publish) error {
 	if x.allowedIn != v || x.allowed != p.Exchange {
-		if err := v.CheckPublish(x.conn.user, x.conn.vhost, p.Exchange); err != nil {
+		if err := v.CheckPublish(x.session.conn.user, x.session.conn.vhost, p.Exchange); err != nil {
 			return err
 		}
 		x.allowed, x.allowedIn = p.Exchange, v
-		if rule := v.TopicRule(x.conn.user, x.conn.vhost, p.Exchange); rule != x.topics {
+		if rule := v.TopicRule(x.session.conn.user, x.session.conn.vhost, p.Exchange); rule != x.topics {
 			x.topics = rule
 			clear(x.keys)
 		}
 	}
 	switch {
-	case p.WantsReply && !x.replies.takes():
+	case p.WantsReply && !x.session.replies.takes():
 		return errNoReplies
 	case p.TTLError != nil:
 		return p.TTLError
@@ -683,9 +668,9 @@ func (x *publisher) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
 	if len(x.route) > 1 {
 		fan = x.newFanout(x.route)
 	}
-	x.calls.lock()
-	defer x.calls.unlock()
-	x.calls.tally.Published(p.Exchange, len(p.Payload), len(x.route), p.Confirm)
+	x.session.lock()
+	defer x.session.unlock()
+	x.session.tally.Published(p.Exchange, len(p.Payload), len(x.route), p.Confirm)
 	for _, q := range x.route {
 		x.sendCopy(q, p, fan, limits)
 	}
@@ -728,7 +713,7 @@ func (x *publisher) mayClaim(v *catalog.View, p *fsm.Publish) error {
 	if p.UserError == nil {
 		return nil
 	}
-	if u, ok := v.User(x.conn.user); ok && slices.Contains(u.GetTags(), impersonator) {
+	if u, ok := v.User(x.session.conn.user); ok && slices.Contains(u.GetTags(), impersonator) {
 		return nil
 	}
 	return p.UserError
@@ -740,19 +725,19 @@ const impersonator = "impersonator"
 // publishReply sends a reply and reports whether nothing is left to do for it: its other routing
 // keys may match queues.
 func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
-	if p.RequesterGone || !x.calls.router.send(suffix, p.Payload) || len(x.route) > 0 {
+	if p.RequesterGone || !x.session.conn.in.replies.send(suffix, p.Payload) || len(x.route) > 0 {
 		return false
 	}
-	x.calls.lock()
-	defer x.calls.unlock()
-	x.calls.tally.Published(p.Exchange, len(p.Payload), 1, p.Confirm)
-	x.calls.confirm(p.Number, true)
+	x.session.lock()
+	defer x.session.unlock()
+	x.session.tally.Published(p.Exchange, len(p.Payload), 1, p.Confirm)
+	x.session.confirm(p.Number, true)
 	return true
 }
 
 // sendCopy sends a publish to one queue. The lock is held.
 func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits catalog.Ceilings) {
-	u := x.streams.queue(q)
+	u := x.session.streams.queue(q)
 	switch to := u.stream; {
 	case to.Gone():
 		again := *p
@@ -841,10 +826,10 @@ func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool,
 	if how == nowhere {
 		x.countUnroutable(mandatory)
 		if mandatory {
-			x.calls.add(event{kind: eventReturned, payload: payload})
+			x.session.add(event{kind: eventReturned, payload: payload})
 		}
 	}
-	x.calls.confirm(number, how != refused)
+	x.session.confirm(number, how != refused)
 }
 
 // answered handles a queue's answer to one copy of a publish. The lock is held.
@@ -858,7 +843,7 @@ func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
 		return
 	case fsm.Rejected:
 	default:
-		x.conn.in.queues.OddAnswer(q.stream.Queue(), "publish", r.Code)
+		x.session.conn.in.queues.OddAnswer(q.stream.Queue(), "publish", r.Code)
 	}
 	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
 }

@@ -329,9 +329,9 @@ func (q *sessionQueue) countDelivered(messages []fsm.Message) {
 
 // countGet counts a get from a queue. m nil: it found nothing.
 func (x *consumers) countGet(id fsm.QueueID, m *fsm.Message, noAck bool) {
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
-	q := x.streams.queues[id]
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
+	q := x.session.streams.queues[id]
 	if q == nil {
 		return // the queue is gone, and so are its counts
 	}

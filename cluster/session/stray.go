@@ -85,7 +85,7 @@ func (x *publisher) awaitFresh() {
 	}
 	x.refreshing = x.node.Spawn("route publishes again", func() {
 		if !x.node.Try("route publishes again", x.refreshed) {
-			x.calls.fail()
+			x.session.fail()
 		}
 	})
 }
@@ -95,13 +95,13 @@ func (x *publisher) refreshed() {
 	ctx, cancel := x.node.WhileOpen()
 	defer cancel()
 	err := x.node.Catalog.Refresh(ctx)
-	x.calls.mu.Lock()
+	x.session.mu.Lock()
 	x.refreshing = false
 	if err != nil {
-		x.calls.mu.Unlock() // the node stops: waiting publishes stay unanswered
+		x.session.mu.Unlock() // the node stops: waiting publishes stay unanswered
 		return
 	}
-	x.calls.unlock()
+	x.session.unlock()
 }
 
 // routeStray sends one copy of a publish to the queues that it now matches and that were not sent
@@ -137,7 +137,7 @@ func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (qu
 	if fan != nil {
 		m.Chance = fan.chance
 	}
-	queues, limits, err := v.Route(x.conn.vhost, p.Exchange, m, nil)
+	queues, limits, err := v.Route(x.session.conn.vhost, p.Exchange, m, nil)
 	if err != nil {
 		return nil, limits, nowhere // the exchange is gone as well
 	}
@@ -179,7 +179,7 @@ func (x *publisher) mayDelay(v *catalog.View, p *fsm.Publish, m *catalog.Message
 		return route, nil
 	}
 	m.Delayed = false
-	now, _, err := v.Route(x.conn.vhost, p.Exchange, m, nil)
+	now, _, err := v.Route(x.session.conn.vhost, p.Exchange, m, nil)
 	if len(now) == 0 {
 		route = route[:0]
 	}
