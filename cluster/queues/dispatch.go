@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/self"
@@ -164,6 +166,22 @@ func (x *Leaders) Ask(ctx context.Context, q *catalog.Queue, ask func(leader str
 		case <-time.After(leaderRetry):
 		}
 	}
+}
+
+// askLeader asks the leader of a queue, which may be this node: here answers then.
+func askLeader[R any, P interface {
+	*R
+	proto.Message
+	GetLeader() bool // it has answered as the leader
+}](ctx context.Context, x *Leaders, q *catalog.Queue, within time.Duration, kind peer.Kind, req proto.Message, here func() P) (r P, err error) {
+	gone, err := x.Ask(ctx, q, func(leader string) bool {
+		r, _ = self.Ask(ctx, x.node, leader, within, kind, req, here)
+		return r.GetLeader()
+	})
+	if gone && err == nil {
+		err = NoQueue(q)
+	}
+	return r, err
 }
 
 // Await returns when a queue serves.
