@@ -165,7 +165,7 @@ func (n *Node) openStats() {
 
 // SampleTraffic makes the node take samples of what its clients do, until it is closed. Without it
 // there are counts and no rates.
-func (n *Node) SampleTraffic() { n.loops.Go("sample traffic", n.traffic.Run) }
+func (n *Node) SampleTraffic() { n.loops.Loop("sample traffic", n.traffic.Run) }
 
 // openExpiry creates the worker that deletes unused exchanges.
 func (n *Node) openExpiry() {

@@ -41,7 +41,7 @@ type Node struct {
 	config Config
 	slog   *slog.Logger
 	guard  *worker.Guard // of the node's goroutines
-	loops  *worker.Loops // stopped first when Close begins
+	loops  *worker.Tasks // stopped first when Close begins
 
 	// In opening order; nil: not open yet.
 	watchdog   *watchdog.Watchdog
@@ -85,7 +85,7 @@ func Open(c Config) (*Node, error) {
 		c.FS = vfs.Default
 	}
 	n := &Node{config: c, slog: c.Logger, rights: worker.New(worker.Options{}), guard: worker.NewGuard(c.Logger)}
-	n.loops = worker.NewLoops(n.guard)
+	n.loops = worker.NewTasks(n.guard)
 	n.metrics = metrics.New(n.metricStats)
 	n.metrics.SetObjects(n.objectMetrics)
 	if err := n.open(); err != nil {
@@ -131,10 +131,10 @@ func (n *Node) open() error {
 	n.mesh.Start()
 	n.membership.Start()
 	n.watchdog.Start(watchdog.Actions{Withdraw: n.withdraw, Return: n.comeBack, Refuse: n.mesh.Refuse, Shut: n.shut})
-	n.loops.Go("keep leaderships away", n.placement.Maintenance.Run)
-	n.loops.Go("expire exchanges", n.expiry.Run)
-	n.loops.Go("renew clients", func(context.Context) { n.renewClients() })
-	n.loops.Go("check memory and disk", func(ctx context.Context) { n.alarm.Run(ctx.Done()) })
+	n.loops.Loop("keep leaderships away", n.placement.Maintenance.Run)
+	n.loops.Loop("expire exchanges", n.expiry.Run)
+	n.loops.Loop("renew clients", func(context.Context) { n.renewClients() })
+	n.loops.Loop("check memory and disk", func(ctx context.Context) { n.alarm.Run(ctx.Done()) })
 	return nil
 }
 

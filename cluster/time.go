@@ -15,7 +15,7 @@ import (
 // node knows them.
 type nodeClock struct {
 	*clock.Clock
-	loops *worker.Loops
+	loops *worker.Tasks
 
 	maxSkew, lockCredit atomic.Int64  // ms
 	version             atomic.Uint32 // fsm_version: a higher one may tell queues more of their settings
@@ -23,7 +23,7 @@ type nodeClock struct {
 
 // newClock returns a clock that runs until it is stopped.
 func newClock(c *Config, guard *worker.Guard) *nodeClock {
-	k := &nodeClock{loops: worker.NewLoops(guard)}
+	k := &nodeClock{loops: worker.NewTasks(guard)}
 	k.learn(&catalog.View{})
 	monotonic := c.Monotonic
 	if monotonic == nil {
@@ -35,7 +35,7 @@ func newClock(c *Config, guard *worker.Guard) *nodeClock {
 		Monotonic: monotonic,
 		MaxSkew:   func() fsm.Millis { return fsm.Millis(k.maxSkew.Load()) },
 	})
-	k.loops.Go("keep time", func(ctx context.Context) { worker.Every(ctx.Done(), clock.UpdateInterval, k.Update) })
+	k.loops.Loop("keep time", func(ctx context.Context) { worker.Every(ctx.Done(), clock.UpdateInterval, k.Update) })
 	return k
 }
 

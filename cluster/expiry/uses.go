@@ -75,8 +75,7 @@ func (u *Uses) Ends(m *logpb.Bind) {
 
 // propose proposes uses to the catalog until there are none left.
 func (u *Uses) propose() {
-	ctx, cancel := u.node.WhileOpen()
-	defer cancel()
+	ctx := u.node.Life()
 	done := false
 	defer func() {
 		if !done {

@@ -70,14 +70,14 @@ func (d *Detector) Listen() { peer.HandleAsk(d.node.Mesh, self.KindHears, d.hear
 // Serve starts the detector.
 func (d *Detector) Serve() {
 	d.served = d.node.Now()
-	d.node.Spawn("watch nodes", func() { worker.Every(d.node.Stopping(), checkEvery, d.round) })
-	d.node.Spawn("follow the catalog", d.followCatalog)
+	d.node.Loop("watch nodes", func(ctx context.Context) { worker.Every(ctx.Done(), checkEvery, d.round) })
+	d.node.Loop("follow the catalog", d.followCatalog)
 }
 
 // followCatalog tells queues of boots that ended with the latest catalog entries: a node may have
 // restarted, or was declared dead.
-func (d *Detector) followCatalog() {
-	d.changes.Run(d.node.Stopping(), func(time.Time) time.Duration {
+func (d *Detector) followCatalog(ctx context.Context) {
+	d.changes.Run(ctx.Done(), func(time.Time) time.Duration {
 		d.node.Try("report ended boots to queues", func() {
 			if d.newBoots() {
 				d.reportAll(true)
@@ -150,13 +150,11 @@ func (d *Detector) noteAbsent(now int64) {
 // if nobody hears the node. The leaders of all queues tell these when they see it in the catalog;
 // the node itself sees it there as well, if it is alive after all.
 func (d *Detector) declareDead(n *logpb.NodeState, proven bool) {
-	ctx, cancel := d.node.WhileOpen()
-	defer cancel()
-	if !proven && !d.unheard(ctx, n) {
+	if !proven && !d.unheard(d.node.Life(), n) {
 		return
 	}
-	ctx, stop := context.WithTimeout(ctx, declareWait)
-	defer stop()
+	ctx, cancel := context.WithTimeout(d.node.Life(), declareWait)
+	defer cancel()
 	d.node.Logger.Warn("node declared dead", "node", n.Name, "boot", n.Boot, "restarted", proven)
 	if _, err := d.node.Catalog.Propose(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareDead{
 		DeclareDead: &logpb.DeclareDead{Name: n.Name, Boot: n.Boot},

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quorate/quorate/cluster/clock"
@@ -13,6 +14,7 @@ import (
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/self"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/fsm/queue"
@@ -25,6 +27,7 @@ type world struct {
 	node     *self.Node
 	detector *Detector
 	blind    atomic.Bool // a look at the view panics
+	timeless atomic.Bool // a look at the time does
 }
 
 func newWorld(t grouptest.Fatal) *world {
@@ -45,6 +48,14 @@ func newWorld(t grouptest.Fatal) *world {
 		Late: func(queue.Due, fsm.Millis) {},
 	})
 	return w
+}
+
+// Stamp panics if that is wanted.
+func (w *world) Stamp() fsm.Time {
+	if w.timeless.Load() {
+		panic("injected")
+	}
+	return w.Catalog.Stamp()
 }
 
 // View panics if that is wanted.
@@ -203,13 +214,29 @@ func TestRoundPanics(t *testing.T) {
 func TestFollowingCatalogPanics(t *testing.T) {
 	w := newWorld(t)
 	w.blind.Store(true)
-	if !w.node.Spawn("follow the catalog", w.detector.followCatalog) {
-		t.Fatal("nobody follows")
-	}
+	w.node.Loop("follow the catalog", w.detector.followCatalog)
 	for n := range uint64(2) {
 		w.detector.CatalogChanged()
 		grouptest.Eventually(t, func() bool { return w.node.Panics() > n })
 	}
-	w.node.Refuse()
-	w.node.Wait()
+	w.node.Stop()
+}
+
+// Nodes are watched after a panic in the watch itself.
+func TestWatchOfNodesPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.detector.Serve()
+		w.timeless.Store(true)
+		time.Sleep(checkEvery)
+		synctest.Wait()
+		w.timeless.Store(false)
+		before, panics := w.detector.rounds, w.node.Panics()
+		time.Sleep(worker.PanicPause + 3*checkEvery)
+		synctest.Wait()
+		if after := w.detector.rounds; panics == 0 || after < before+3 {
+			t.Errorf("%d rounds after %d panics", after-before, panics)
+		}
+		w.node.Stop()
+	})
 }

@@ -50,10 +50,8 @@ func (d *Detector) removeLocal(n *logpb.NodeState) {
 	if len(removals) == 0 {
 		return
 	}
-	ctx, cancel := d.node.WhileOpen()
-	defer cancel()
-	if d.unheard(ctx, n) {
-		d.removeAll(ctx, removals)
+	if d.unheard(d.node.Life(), n) {
+		d.removeAll(d.node.Life(), removals)
 	}
 }
 

@@ -77,23 +77,17 @@ type Catalog struct {
 	ceding      atomic.Bool  // the leadership, or it has been ceded a short time ago
 
 	config CatalogConfig
-
-	mu     sync.Mutex
-	ended  bool // no new goroutine may start
-	life   context.Context
-	cancel context.CancelFunc
-	done   sync.WaitGroup
+	tasks  *worker.Tasks
 }
 
 // NewCatalog returns an empty catalog. Start makes it a member of the group.
 func NewCatalog(c CatalogConfig) *Catalog {
-	k := &Catalog{config: c}
+	k := &Catalog{config: c, tasks: worker.NewTasks(nil)}
 	k.convergence.init(c.Node)
 	k.numbers.init()
 	k.election.Store(int64(catalogHeartbeat))
-	k.life, k.cancel = context.WithCancel(context.Background())
 	k.replica = replica{
-		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.spawn, log: c.Store,
+		id: catalogGroup, node: c.Node, mesh: c.Mesh, slog: c.Logger, spawn: k.tasks.Go, log: c.Store,
 		ending: make(chan struct{}),
 	}
 	k.applier = catalogApplier{
@@ -117,15 +111,6 @@ func NewCatalog(c CatalogConfig) *Catalog {
 	k.watchdog.worker = worker.New(worker.Options{})
 	k.notices = commitNotices{replica: &k.replica, followers: map[string]*commitNotice{}}
 	return k
-}
-
-// spawn runs f on a goroutine that Close waits for. It does nothing once Close has begun.
-func (k *Catalog) spawn(f func()) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.ended {
-		k.done.Go(f)
-	}
 }
 
 // SetHost sets the host that the catalog works with, see CatalogConfig.Host. It must be called
@@ -166,7 +151,7 @@ func (k *Catalog) Start(founders []string) error {
 		}
 		return false
 	}))
-	k.spawn(func() { k.lease.keep(k.life) })
+	k.spawn(func() { k.lease.keep(k.tasks.Life()) })
 	k.spawn(k.reportApplied)
 	k.spawn(k.standFirst)
 	if h := c.Host; h != nil {
@@ -225,23 +210,18 @@ func (k *Catalog) raftConfig() *raft.Config {
 
 // Close stops the group.
 func (k *Catalog) Close() error {
-	k.mu.Lock()
-	k.ended = true
-	k.mu.Unlock()
+	defer k.tasks.Wait()
+	k.tasks.Refuse()
 	k.convergence.close()
-	k.cancel()
 	k.end()
 	r := k.raft.Load()
 	if r == nil {
-		k.done.Wait()
 		return nil
 	}
 	k.lease.drop()
 	f := r.Shutdown()
 	k.mesh.DropGroup(catalogGroup) // ends requests under way to nodes that are gone
-	err := f.Error()
-	k.done.Wait()
-	return err
+	return f.Error()
 }
 
 // View returns the newest view that this node has applied.
@@ -319,7 +299,7 @@ func (k *Catalog) adaptElections() {
 }
 
 // Propose commits commands in one entry and returns their results once this node and all nodes
-// that may route hold the entry. It may be unknown whether an attempt was lost. Once this process
+// that may route have applied the entry. It may be unknown whether an attempt was lost. Once this process
 // has registered, the commands are performed once however often they are proposed; before, they
 // must be safe to repeat.
 func (k *Catalog) Propose(ctx context.Context, commands ...*logpb.CatalogCommand) ([]*logpb.CatalogResult, error) {
@@ -402,14 +382,14 @@ func (k *Catalog) attempt(ctx context.Context, entry []byte, internal bool) ([]*
 	return results, reply.Index, nil
 }
 
-// lead proposes on this node what one of the nodes wants, and returns once all nodes hold the entry.
+// lead proposes on this node what one of the nodes wants, and returns once all nodes have applied it.
 func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal bool) ([]*logpb.CatalogResult, uint64, error) {
 	if _, ok := k.beginTerm(ctx); !ok {
 		return nil, 0, errNoCatalogLeader
 	}
 	if results, index, err := k.admit(from, entry); err != nil || results != nil {
 		if err == nil && !internal {
-			err = k.convergence.awaitHeld(ctx, index)
+			err = k.convergence.awaitConverged(ctx, index)
 		}
 		return results, index, err
 	}
@@ -422,7 +402,7 @@ func (k *Catalog) lead(ctx context.Context, from string, entry []byte, internal 
 	}
 	k.notifyFollowers()
 	if !internal {
-		if err := k.convergence.awaitHeld(ctx, f.Index()); err != nil {
+		if err := k.convergence.awaitConverged(ctx, f.Index()); err != nil {
 			return nil, 0, err
 		}
 	}

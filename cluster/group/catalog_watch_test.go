@@ -312,7 +312,7 @@ func TestCatalogHasNobodyToTakeOver(t *testing.T) {
 	gate.Lock()
 	goOn := sync.OnceFunc(gate.Unlock)
 	defer goOn()
-	k.done.Go(func() { mustDefine(t, k, "second") })
+	k.spawn(func() { mustDefine(t, k, "second") })
 	clock.await(t, "it is seen to stand still", func() bool { return k.Stall() != nil })
 	if s := k.Stall(); s.Keeps != keepsAlone || s.Reason != StuckCatalog || s.For < h.watch.bound {
 		t.Errorf("it stands still as %+v", s)

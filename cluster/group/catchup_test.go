@@ -89,7 +89,7 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 		t.Errorf("the log begins at %d, the member ends at %d (%v)", first, before, err)
 	}
 	await(t, "a member that does not lead to keep less than the leader", func() bool {
-		return c.hosts[1].Group(1).store.Held(0, 1<<40) <= g.store.Held(0, 1<<40)/2
+		return c.hosts[1].Group(1).store.Retained(0, 1<<40) <= g.store.Retained(0, 1<<40)/2
 	})
 	back := c.start(2, 1)
 	mustMatch(t, back, g)
@@ -98,7 +98,7 @@ func TestFollowerCatchesUpFromTheLog(t *testing.T) {
 	}
 	pour(t, g, next, 800, 16<<10, 1)
 	expire(t, g)
-	await(t, "what nobody needs to go", func() bool { return g.store.Held(0, 1<<40) < 12<<20 })
+	await(t, "what nobody needs to go", func() bool { return g.store.Retained(0, 1<<40) < 12<<20 })
 	mustMatch(t, back, g)
 }
 
@@ -326,25 +326,25 @@ func TestGroupsShareWhatIsKept(t *testing.T) {
 	}{{nil, true}, {[]bool{false, false}, true}, {[]bool{true}, false}} {
 		for intact := false; !intact; { // the scheduler lets go of groups that are closed
 			g.transport.Lacks("n2", term, 3)
-			all := g.store.Held(3, 1<<30)
+			all := g.store.Retained(3, 1<<30)
 			s.mu.Lock()
 			h.config.Retained = all + all/2
-			clear(s.held)
+			clear(s.retained)
 			for _, much := range tc.others {
 				x := &Group{}
 				x.closed.Store(true)
-				s.held[x] = kept{much: much}
+				s.retained[x] = kept{much: much}
 			}
 			s.mu.Unlock()
-			s.holdFor(g)
+			s.retainFor(g)
 			s.mu.Lock()
-			others := maps.Clone(s.held)
+			others := maps.Clone(s.retained)
 			delete(others, g)
 			intact = len(others) == len(tc.others)
 			s.mu.Unlock()
 		}
 		s.mu.Lock()
-		if _, kept := s.held[g]; kept != tc.kept {
+		if _, kept := s.retained[g]; kept != tc.kept {
 			t.Errorf("beside %v: kept %v, want %v", tc.others, kept, tc.kept)
 		}
 		s.mu.Unlock()
@@ -375,7 +375,7 @@ func TestLargeEntriesAreCutSoon(t *testing.T) {
 	g := mustHost(t, t.TempDir()).mustGroup(t, 1, &QueueConfig{DeliveryLimit: 20})
 	pour(t, g, 1, entries, size, 1)
 	expire(t, g)
-	await(t, "the entries to be cut", func() bool { return g.store.Held(0, 1<<40) <= trailingBytes+snapshotBytes+size })
+	await(t, "the entries to be cut", func() bool { return g.store.Retained(0, 1<<40) <= trailingBytes+snapshotBytes+size })
 }
 
 // What is held for a member that has caught up is let go at the next look, not a second later.
@@ -397,11 +397,11 @@ func TestHoldsFollowMembers(t *testing.T) {
 	holds := func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.held[g].from != 0
+		return s.retained[g].from != 0
 	}
 	await(t, "entries are held", func() bool {
 		g.transport.Lacks("n2", term, 3)
-		s.holdFor(g)
+		s.retainFor(g)
 		return holds()
 	})
 	c.mustServe(1, 21)

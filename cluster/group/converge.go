@@ -33,9 +33,9 @@ const (
 
 // convergence is how far this node's view of the catalog is and, as far as this node
 // knows, those of the others. What is proposed is answered when all nodes that may
-// route hold it.
+// route have applied it.
 //
-//	holders.last ≤ index if holders.open; held never falls
+//	holders.last ≤ index if holders.open; converged never falls
 type convergence struct {
 	node string // this one
 
@@ -46,7 +46,7 @@ type convergence struct {
 	term      uint64
 	nodes     []string // of the cluster, by the view
 	holders   holders
-	held      uint64          // index that all nodes hold that may route
+	converged uint64          // index that all nodes have applied that may route
 	requested requestedLeases // of this node, as a voter
 	timer     *time.Timer     // to count the holders again
 }
@@ -93,10 +93,10 @@ func (c *convergence) await(ctx context.Context, index uint64) error {
 	return c.awaitChange(ctx, "an entry", func() bool { return c.index >= index })
 }
 
-// awaitHeld returns when all nodes that may route hold an entry that this node
-// has committed as the leader.
-func (c *convergence) awaitHeld(ctx context.Context, index uint64) error {
-	return c.awaitChange(ctx, "all nodes", func() bool { return c.held >= index })
+// awaitConverged returns when all nodes that may route have applied an entry that this
+// node has committed as the leader.
+func (c *convergence) awaitConverged(ctx context.Context, index uint64) error {
+	return c.awaitChange(ctx, "all nodes", func() bool { return c.converged >= index })
 }
 
 // awaitChange returns when done, which is called under mu, is true.
@@ -177,7 +177,7 @@ func (c *convergence) grant(l *peerpb.Lease, term uint64, reply *peerpb.CatalogR
 		reply.Ok = h.grant(l, c.index, time.Now())
 		reply.GrantedMillis = uint32(leaseLength(l.Millis).Milliseconds())
 	}
-	reply.GrantedIn, reply.Index, reply.Held = term, c.index, c.held
+	reply.GrantedIn, reply.Index, reply.Held = term, c.index, c.converged
 	c.recount()
 }
 
@@ -224,15 +224,15 @@ func (c *convergence) over(node, incarnation string) {
 	}
 }
 
-// recount finds out what all nodes hold, and wakes those who wait. mu is held.
+// recount finds out what all nodes have applied, and wakes those who wait. mu is held.
 func (c *convergence) recount() {
 	if !c.holders.open {
 		return
 	}
 	now := time.Now()
-	held, again := c.holders.held(c.nodes, c.node, now)
-	if held > c.held {
-		c.held = held
+	index, again := c.holders.converged(c.nodes, c.node, now)
+	if index > c.converged {
+		c.converged = index
 		c.changed.Broadcast()
 	}
 	switch {
@@ -250,19 +250,19 @@ func (c *convergence) recountLater() {
 	c.recount()
 }
 
-// learn notes an index that all nodes hold, and wakes those who wait.
-func (c *convergence) learn(held uint64) {
+// learn takes up an index that all nodes have applied, and wakes those who wait.
+func (c *convergence) learn(converged uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.held = max(c.held, held)
+	c.converged = max(c.converged, converged)
 	c.changed.Broadcast()
 }
 
-// allHold is an index that all nodes hold.
-func (c *convergence) allHold() uint64 {
+// convergedIndex is an index that all nodes have applied.
+func (c *convergence) convergedIndex() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held
+	return c.converged
 }
 
 // holders is what a leader of the catalog knows of the nodes that may route. A
@@ -418,10 +418,10 @@ func (h *holders) ended(node, incarnation string) {
 	}
 }
 
-// held returns up to which index every node that may route has applied the
+// converged returns up to which index every node that may route has applied the
 // entries of this term and of those before, and when that may change by time
 // alone; zero: never. self is this node, which has applied up to last.
-func (h *holders) held(nodes []string, self string, now time.Time) (index uint64, again time.Time) {
+func (h *holders) converged(nodes []string, self string, now time.Time) (index uint64, again time.Time) {
 	index = h.last
 	for node := range h.all {
 		if !slices.Contains(nodes, node) {

@@ -35,7 +35,7 @@ func (o *ledTable) ask(node string, applied uint64) bool {
 
 func (o *ledTable) expect(want uint64, again time.Duration) {
 	o.t.Helper()
-	index, at := o.held(o.nodes, "n1", o.now)
+	index, at := o.converged(o.nodes, "n1", o.now)
 	left := time.Duration(0)
 	if !at.IsZero() {
 		left = at.Sub(o.now)
@@ -450,7 +450,7 @@ func (s *simulation) check() {
 		if !l.leads {
 			continue
 		}
-		held, _ := l.table.held(s.names, l.name, s.now)
+		held, _ := l.table.converged(s.names, l.name, s.now)
 		for _, m := range s.nodes {
 			if m.until.After(s.now) && m.applied < held {
 				s.t.Errorf("%s says that all hold %d; %s routes by %d", l.name, held, m.name, m.applied)

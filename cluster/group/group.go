@@ -164,7 +164,7 @@ func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
 func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 	g := &Group{
 		replica: replica{
-			id: spec.Group, node: h.config.Node, mesh: h.config.Mesh, slog: log, spawn: h.spawn,
+			id: spec.Group, node: h.config.Node, mesh: h.config.Mesh, slog: log, spawn: h.tasks.Go,
 			ending: make(chan struct{}), termChanged: func() { h.elections.termChanged(spec.Group) },
 		},
 		spec: spec, host: h,
@@ -179,7 +179,7 @@ func newGroup(h *Host, spec Spec, log *slog.Logger) *Group {
 			}
 			return term, index, ok
 		},
-		ended: func() { h.spawn(g.review) },
+		ended: func() { h.tasks.Go(g.review) },
 	}
 	g.leadership = leadership{guard: &g.guard, raftTerm: g.Term}
 	g.outgoing = outgoing{
@@ -221,7 +221,7 @@ func (g *Group) connectProposer() {
 	g.proposer.queued.back = backpressure{demand: &g.demand, floor: &h.admission.floor, crowded: h.admission.crowded, check: g.proposer.checkHeld}
 	g.timer = timer{ticker: h.ticker, applier: &g.applier, proposer: &g.proposer, lead: &g.leadership, guard: &g.guard}
 	g.settings = settings{
-		wanted: g.wantedSettings, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.spawn,
+		wanted: g.wantedSettings, view: g.View, submit: g.Submit, active: g.proposer.active, spawn: h.tasks.Go,
 		leads:  func() bool { return g.leadership.term.Load() != 0 },
 		ending: g.ending, guard: &g.guard, slog: g.slog,
 	}

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/cluster/peer"
+	"github.com/quorate/quorate/cluster/worker"
 )
 
 // Times of a handover.
@@ -235,12 +235,7 @@ func (e *elections) cede(list []cession) {
 	}
 	e.spawn(func() {
 		defer e.ceding.Store(false)
-		var work errgroup.Group
-		work.SetLimit(cedeAtOnce)
-		for _, c := range list {
-			work.Go(func() error { c.group.cedeTo(c.to); return nil })
-		}
-		_ = work.Wait() // there are no errors
+		worker.Each(cedeAtOnce, list, func(_ int, c cession) { c.group.cedeTo(c.to) })
 	})
 }
 

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/peer"
@@ -102,8 +101,10 @@ type Host struct {
 	panics     atomic.Uint64 // in work for groups
 	latency    latency
 
+	tasks *worker.Tasks // for groups; none starts once the host closes
+
 	stop chan struct{}
-	done sync.WaitGroup
+	done sync.WaitGroup // the host's own goroutines: raft waits for who observes until its group has ended
 }
 
 // NewHost returns a host without groups; Start starts it.
@@ -112,20 +113,20 @@ func NewHost(c Config) *Host {
 		c.Retained = DefaultRetained
 	}
 	h := &Host{
-		config: c, groups: newRegistry(), ticker: newTicker(c.Clock.Monotonic), admission: newAdmission(),
+		config: c, groups: newRegistry(), tasks: worker.NewTasks(nil), ticker: newTicker(c.Clock.Monotonic), admission: newAdmission(),
 		observed: make(chan raft.Observation, 4096), stop: make(chan struct{}),
 	}
 	c.Clock.WhenAhead(h.ticker.wakeAll)
 	h.lines.now = time.Now
 	h.catchUp.free = catchUpBytes
 	h.applying = applierNode{newest: c.Newest, late: c.Late, fail: h.fail}
-	h.elections = newElections(&h.config, h.spawn, func(id fsm.GroupID) electable {
+	h.elections = newElections(&h.config, h.tasks.Go, func(id fsm.GroupID) electable {
 		if g := h.groups.replica(id); g != nil {
 			return g
 		}
 		return nil
 	})
-	h.learners = newLearners(&h.config, h.spawn, h.learnerGroup)
+	h.learners = newLearners(&h.config, h.tasks.Go, h.learnerGroup)
 	h.snapshots = newSnapshots(h)
 	h.lag = newLagWatch(&h.config)
 	h.watch = newWatch(h)
@@ -146,29 +147,15 @@ func (h *Host) Start() {
 
 // Close closes all groups and waits for everything the host started.
 func (h *Host) Close() {
-	inParallel(h.groups.close(), (*Group).close)
+	h.tasks.Refuse()
+	worker.Each(closeAtOnce, h.groups.close(), func(_ int, g *Group) { g.close() })
 	close(h.stop)
 	h.done.Wait()
+	h.tasks.Wait()
 }
 
-// spawn runs f on a goroutine that Close waits for; it does nothing once the host closes.
-// Goroutines of the host itself use done.
-func (h *Host) spawn(f func()) {
-	h.groups.whileOpen(func() { h.done.Go(f) })
-}
-
-// inParallel runs f on the groups, a few at a time.
-func inParallel(groups []*Group, f func(*Group)) {
-	var work errgroup.Group
-	work.SetLimit(8)
-	for _, g := range groups {
-		work.Go(func() error {
-			f(g)
-			return nil
-		})
-	}
-	_ = work.Wait() // f has no errors
-}
+// closeAtOnce is how many groups are closed at a time.
+const closeAtOnce = 8
 
 // Group returns a group that is open on this node, or nil.
 func (h *Host) Group(id fsm.GroupID) *Group { return h.groups.get(id) }
@@ -220,7 +207,7 @@ func (h *Host) DropLocal(id fsm.GroupID) bool {
 
 // Reconfigure makes the given groups, if this node leads them, take up changed settings.
 func (h *Host) Reconfigure(ids []fsm.GroupID) {
-	h.spawn(func() {
+	h.tasks.Go(func() {
 		for _, id := range ids {
 			if g := h.Group(id); g != nil {
 				g.settings.change()
@@ -231,7 +218,7 @@ func (h *Host) Reconfigure(ids []fsm.GroupID) {
 
 // ReconfigureAll is Reconfigure for all groups.
 func (h *Host) ReconfigureAll() {
-	h.spawn(func() {
+	h.tasks.Go(func() {
 		for _, g := range h.Groups() {
 			g.settings.change()
 		}
@@ -254,7 +241,7 @@ func (h *Host) setWithdrawn(yes bool) {
 	for _, g := range h.Groups() {
 		if !g.IsLocal() && g.order.opened() && (g.leadership.term.Load() != 0 || g.order.leads()) {
 			led++
-			h.spawn(g.review)
+			h.tasks.Go(g.review)
 		}
 	}
 	if yes {
@@ -265,7 +252,7 @@ func (h *Host) setWithdrawn(yes bool) {
 // PeerChanged is called when a node has come up or gone down.
 func (h *Host) PeerChanged(ev peer.Event) {
 	if ev.Up {
-		h.spawn(func() { h.back(ev.Node) })
+		h.tasks.Go(func() { h.back(ev.Node) })
 	} else {
 		for _, g := range h.groups.replicas(func(g *Group) bool { return g.Leader() == ev.Node }) {
 			h.elections.begin(g)
@@ -369,16 +356,6 @@ func (r *registry) close() []*Group {
 	r.closed = true
 	r.replicated, r.local = map[fsm.GroupID]*Group{}, map[fsm.GroupID]*Group{}
 	return all
-}
-
-// whileOpen calls f and keeps the registry open meanwhile. If the registry is closed, f is not
-// called.
-func (r *registry) whileOpen(f func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !r.closed {
-		f()
-	}
 }
 
 func (r *registry) get(id fsm.GroupID) *Group {

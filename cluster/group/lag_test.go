@@ -16,7 +16,7 @@ import (
 // sent before was refused, and raft itself would try again a minute later.
 func TestReplicaThatOpensLate(t *testing.T) {
 	t.Parallel()
-	c := mustTrio(t, func(p *peer.Config) { p.HoldUnknown = -1 })
+	c := mustTrio(t, func(p *peer.Config) { p.EarlyWait = -1 })
 	for _, h := range c.hosts {
 		h.config.Heartbeat = 0 // raft's timers are those of production
 	}
@@ -247,7 +247,7 @@ func TestLagWatchIsNotified(t *testing.T) {
 			})
 			defer w.mu.Unlock()
 		}
-		c.hosts[0].spawn(f) // it waits for a lock that is held here
+		c.hosts[0].tasks.Go(f) // it waits for a lock that is held here
 		await(t, "the group is noted by its leader", g.complete.noted.Load)
 	}
 	before := g.lastStored()

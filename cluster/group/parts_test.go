@@ -415,7 +415,7 @@ func TestConvergenceAlone(t *testing.T) {
 	if leads, index, term := c.committed(); !c.isOpen(2) || leads != 2 || index != 4 || term != 2 {
 		t.Errorf("it leads in term %d, its view is that of entry %d of term %d", leads, index, term)
 	}
-	if err := c.awaitHeld(t.Context(), 4); err != nil {
+	if err := c.awaitConverged(t.Context(), 4); err != nil {
 		t.Error(err)
 	}
 	c.mu.Lock()
@@ -427,15 +427,15 @@ func TestConvergenceAlone(t *testing.T) {
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
-	if err := c.awaitHeld(ended, 5); !errors.Is(err, context.Canceled) {
+	if err := c.awaitConverged(ended, 5); !errors.Is(err, context.Canceled) {
 		t.Errorf("n2 is not waited for: %v", err)
 	}
 	c.reached("n2", "another process", 5)
-	if c.allHold() != 4 {
+	if c.convergedIndex() != 4 {
 		t.Error("another process speaks for n2")
 	}
 	c.reached("n2", "i", 5)
-	if err := c.awaitHeld(t.Context(), 5); err != nil {
+	if err := c.awaitConverged(t.Context(), 5); err != nil {
 		t.Error(err)
 	}
 	c.close()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -135,13 +134,12 @@ func (l *routeLease) drop() {
 	l.until.Store(0)
 	ctx, cancel := context.WithTimeout(context.Background(), leaseReturn)
 	defer cancel()
-	var wait sync.WaitGroup
-	for _, node := range l.voters() {
+	voters := l.voters()
+	worker.Each(-1, voters, func(_ int, node string) {
 		if node != l.node {
-			wait.Go(func() { _, _ = l.ask(ctx, node, &peerpb.Lease{Over: true}) }) // else it runs out
+			_, _ = l.ask(ctx, node, &peerpb.Lease{Over: true}) // else it runs out
 		}
-	}
-	wait.Wait()
+	})
 }
 
 // vote is a voter's answer to a question for a lease.
@@ -357,7 +355,7 @@ func (k *Catalog) beginTerm(ctx context.Context) (term uint64, ok bool) {
 func (k *Catalog) Converge(ctx context.Context) error {
 	index := k.View().Index()
 	for {
-		if k.convergence.allHold() >= index {
+		if k.convergence.convergedIndex() >= index {
 			return nil
 		}
 		err := k.askHeld(ctx, index)
@@ -381,7 +379,7 @@ func (k *Catalog) askHeld(ctx context.Context, index uint64) error {
 		if _, ok := k.beginTerm(ctx); !ok {
 			return errNoCatalogLeader
 		}
-		return k.convergence.awaitHeld(ctx, index)
+		return k.convergence.awaitConverged(ctx, index)
 	}
 	reply, err := peer.Ask[peerpb.CatalogReply](ctx, k.mesh, leader, k.config.Kind, &peerpb.CatalogRequest{Hold: index})
 	switch {
@@ -399,8 +397,8 @@ func (k *Catalog) onHold(ctx context.Context, index uint64) *peerpb.CatalogReply
 	ctx, cancel := context.WithTimeout(ctx, catalogApplyWait)
 	defer cancel()
 	_, leads := k.beginTerm(ctx)
-	ok := leads && k.convergence.awaitHeld(ctx, index) == nil
-	return &peerpb.CatalogReply{Ok: ok, Held: k.convergence.allHold()}
+	ok := leads && k.convergence.awaitConverged(ctx, index) == nil
+	return &peerpb.CatalogReply{Ok: ok, Held: k.convergence.convergedIndex()}
 }
 
 // appliedSize is that of a message that says what a node has applied.
@@ -411,7 +409,7 @@ const appliedSize = 16 + 8
 func (k *Catalog) reportApplied() {
 	last := uint64(0)
 	for {
-		if k.convergence.await(k.life, last+1) != nil {
+		if k.convergence.await(k.tasks.Life(), last+1) != nil {
 			return
 		}
 		last = k.convergence.appliedIndex()

@@ -42,7 +42,7 @@ func mustAsk(t *testing.T, leader string) *asking {
 	far.Start()
 	a.Catalog = NewCatalog(CatalogConfig{Node: "n2", Mesh: mesh, Kind: kindLease, Logger: slog.New(slog.DiscardHandler)})
 	a.raft.Store(mustFollow(t, a.Catalog, leader))
-	t.Cleanup(a.done.Wait)
+	t.Cleanup(a.tasks.Wait)
 	await(t, "n2 reaches n3", func() bool { return mesh.Alive("n3") })
 	return a
 }
@@ -132,7 +132,7 @@ func TestLeaseIsRelayed(t *testing.T) {
 				}
 				return c.direct
 			}
-			a.lease.renew(a.life, c.relay)
+			a.lease.renew(a.tasks.Life(), c.relay)
 			if a.Fresh() != c.fresh {
 				t.Errorf("the node has a lease: %v", !c.fresh)
 			}
@@ -330,7 +330,7 @@ func TestCloseBeforeStart(t *testing.T) {
 		k := NewCatalog(CatalogConfig{Node: "n1", Logger: slog.New(slog.DiscardHandler)})
 		ended := false
 		k.spawn(func() {
-			<-k.life.Done()
+			<-k.tasks.Life().Done()
 			time.Sleep(time.Second)
 			ended = true
 		})

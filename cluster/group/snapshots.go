@@ -41,11 +41,11 @@ const (
 	trailingMany  = 256
 	// trailingSample is how many entries tell the size of a group's first ones.
 	trailingSample = 4
-	// holdEvery is how often it is checked whether members still need what is held
+	// retainEvery is how often it is checked whether members still need what is retained
 	// for them. While groups are busy it is checked before each snapshot that might free
 	// it, as long as the check looks at no more than so many entries.
-	holdEvery    = time.Second
-	holdsChecked = 1 << 14
+	retainEvery     = time.Second
+	retainedChecked = 1 << 14
 )
 
 // usage is what a group has applied since certain moments.
@@ -84,15 +84,15 @@ func (u *usage) captured() int64 {
 
 // snapshots decides which groups write a snapshot, so that log space is freed
 // while it is still cheap to free. An idle group is never considered, and while nothing is applied
-// nothing is looked at, but once in holdEvery: payloads may be freed after the entries were applied.
+// nothing is looked at, but once in retainEvery: payloads may be freed after the entries were applied.
 type snapshots struct {
-	host   *Host
-	worker *worker.Worker // woken when a busy group has applied something
-	replay atomic.Int64   // bytes that the next start applies again, of all groups
-	mu     sync.Mutex
-	busy   map[*Group]bool // applied something since they were last considered
-	held   map[*Group]kept // keep entries for members that lag
-	slots  *semaphore.Weighted
+	host     *Host
+	worker   *worker.Worker // woken when a busy group has applied something
+	replay   atomic.Int64   // bytes that the next start applies again, of all groups
+	mu       sync.Mutex
+	busy     map[*Group]bool // applied something since they were last considered
+	retained map[*Group]kept // by groups, for members that lag
+	slots    *semaphore.Weighted
 }
 
 // kept is what a group keeps for members that lag.
@@ -104,7 +104,7 @@ type kept struct {
 func newSnapshots(h *Host) *snapshots {
 	return &snapshots{
 		host: h, worker: worker.New(worker.Options{Pause: snapshotEvery}),
-		busy: map[*Group]bool{}, held: map[*Group]kept{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
+		busy: map[*Group]bool{}, retained: map[*Group]kept{}, slots: semaphore.NewWeighted(snapshotsAtOneTime),
 	}
 }
 
@@ -123,26 +123,26 @@ func (s *snapshots) note(g *Group) {
 }
 
 func (s *snapshots) run(stop <-chan struct{}) {
-	held := time.Now()
+	renewed := time.Now()
 	s.worker.Run(stop, func(now time.Time) time.Duration {
 		s.schedule()
-		if now.Sub(held) >= holdEvery-snapshotEvery {
-			held = now
-			s.renewHolds(math.MaxInt64)
+		if now.Sub(renewed) >= retainEvery-snapshotEvery {
+			renewed = now
+			s.renewRetained(math.MaxInt64)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if len(s.busy)+len(s.held) == 0 {
+		if len(s.busy)+len(s.retained) == 0 {
 			return 0
 		}
-		return worker.Next(holdEvery)
+		return worker.Next(retainEvery)
 	})
 }
 
 // schedule starts snapshots of groups that have much to reclaim or much to apply
 // again.
 func (s *snapshots) schedule() {
-	s.renewHolds(holdsChecked)
+	s.renewRetained(retainedChecked)
 	s.mu.Lock()
 	busy := slices.Collect(maps.Keys(s.busy))
 	s.mu.Unlock()
@@ -226,7 +226,7 @@ func (s *snapshots) take(g *Group, busy int) {
 		defer s.worker.Wake()
 		defer s.slots.Release(1)
 		g.setTrailing(uint64(busy))
-		s.holdFor(g)
+		s.retainFor(g)
 		_ = g.snapshot()
 	})
 }
@@ -246,7 +246,7 @@ func (g *Group) Snapshot(ctx context.Context) error {
 	}
 	defer s.worker.Wake()
 	defer s.slots.Release(1)
-	s.holdFor(g)
+	s.retainFor(g)
 	if err := g.snapshot(); !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 		return err
 	}
@@ -262,10 +262,10 @@ func (g *Group) snapshot() error {
 	return err
 }
 
-// holdFor keeps the entries of a group that this node leads for members that
+// retainFor keeps the entries of a group that this node leads for members that
 // lag, within the group's share of what the node may keep. A member that lacks
 // more gets a snapshot, so nothing is kept for it.
-func (s *snapshots) holdFor(g *Group) {
+func (s *snapshots) retainFor(g *Group) {
 	s.mu.Lock()
 	share := s.host.config.Retained
 	if n := s.lagging(g); n > 0 {
@@ -273,20 +273,20 @@ func (s *snapshots) holdFor(g *Group) {
 	}
 	s.mu.Unlock()
 	from := g.needed(share)
-	g.store.Hold(from)
-	much := from != 0 && g.store.Held(from, trailingBytes) > trailingBytes
+	g.store.Retain(from)
+	much := from != 0 && g.store.Retained(from, trailingBytes) > trailingBytes
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if from == 0 {
-		delete(s.held, g)
+		delete(s.retained, g)
 	} else {
-		s.held[g] = kept{from, much}
+		s.retained[g] = kept{from, much}
 	}
 }
 
 // lagging counts the groups beside g that keep much. s.mu is held.
 func (s *snapshots) lagging(g *Group) (n int) {
-	for other, kept := range s.held {
+	for other, kept := range s.retained {
 		if kept.much && other != g {
 			n++
 		}
@@ -309,7 +309,7 @@ func (g *Group) needed(share int64) (from uint64) {
 		}
 		r := g.reached(m.Node, term)
 		has := max(r.Index, r.Installing, 1)
-		if lags(has, last, trailing) && (from == 0 || has < from) && g.store.Held(has, share) <= share {
+		if lags(has, last, trailing) && (from == 0 || has < from) && g.store.Retained(has, share) <= share {
 			from = has
 		}
 	}
@@ -317,27 +317,27 @@ func (g *Group) needed(share int64) (from uint64) {
 }
 
 // lags reports whether a member needs more than raft keeps for it anyway. What is
-// under way to a member that keeps up is less; to hold it would free nothing.
+// under way to a member that keeps up is less; to retain it would free nothing.
 func lags(has, last, trailing uint64) bool { return has+trailing/2 < last }
 
-// renewHolds lets go of entries that nobody needs any more. It looks at about so many, of some groups if
-// all hold more.
-func (s *snapshots) renewHolds(entries int64) {
+// renewRetained lets go of entries that nobody needs any more. It looks at about so many, of some groups if
+// all retain more.
+func (s *snapshots) renewRetained(entries int64) {
 	s.mu.Lock()
-	held := maps.Clone(s.held)
+	all := maps.Clone(s.retained)
 	s.mu.Unlock()
-	for g, kept := range held {
+	for g, kept := range all {
 		if entries -= max(int64(g.lastIndex())-int64(kept.from), 1); entries < 0 {
 			return
 		}
 		if g.isClosed() {
 			s.mu.Lock()
-			delete(s.held, g)
+			delete(s.retained, g)
 			s.mu.Unlock()
 			continue
 		}
-		s.holdFor(g)
-		s.note(g) // what was held counts as reclaimable from now on
+		s.retainFor(g)
+		s.note(g) // what was retained counts as reclaimable from now on
 	}
 }
 

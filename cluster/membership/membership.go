@@ -99,7 +99,7 @@ type Membership struct {
 	admission    *admission
 	registration *registration
 	catalog      *group.Catalog
-	loops        *worker.Loops // nil before Connect
+	loops        *worker.Tasks // nil before Connect
 }
 
 // Open locks the data folder and reads this node's identity.
@@ -159,7 +159,7 @@ func (m *Membership) Introduce(ctx context.Context, who peer.Caller, request []b
 // starts.
 func (m *Membership) Connect(p Parts) {
 	c := &m.config
-	m.catalog, m.loops = p.Catalog, worker.NewLoops(p.Guard)
+	m.catalog, m.loops = p.Catalog, worker.NewTasks(p.Guard)
 	m.links.mesh, m.links.setNodes, m.links.view = p.Mesh, p.SetNodes, p.Catalog.View
 	m.joiner = &joiner{config: c, slog: m.slog, links: m.links, catalog: p.Catalog}
 	m.verifier = &verifier{config: c, slog: m.slog, links: m.links, joiner: m.joiner, catalog: p.Catalog, guard: p.Guard, isolated: p.Isolated}
@@ -179,16 +179,16 @@ func (m *Membership) Resume() error { return m.joiner.resume() }
 
 // Start starts the loops that maintain the membership. The mesh must have started.
 func (m *Membership) Start() {
-	m.loops.Go("ask for the list of nodes", func(ctx context.Context) {
+	m.loops.Loop("ask for the list of nodes", func(ctx context.Context) {
 		m.links.refresh.Run(ctx.Done(), func(time.Time) (again time.Duration) { m.links.askNodes(ctx); return 0 })
 	})
-	m.loops.Go("keep the catalog's members", m.members.run)
-	m.loops.Go("verify the membership of this node", m.verifier.run)
+	m.loops.Loop("keep the catalog's members", m.members.run)
+	m.loops.Loop("verify the membership of this node", m.verifier.run)
 }
 
 // KeepRegistered registers the process again whenever it is declared dead. It is called once the
 // node uses the numbers that Join has returned.
-func (m *Membership) KeepRegistered() { m.loops.Go("stay registered", m.registration.run) }
+func (m *Membership) KeepRegistered() { m.loops.Loop("stay registered", m.registration.run) }
 
 // Join makes the node part of a cluster, unless it is already, and registers it.
 func (m *Membership) Join(ctx context.Context) (Registration, error) {

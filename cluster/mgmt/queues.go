@@ -13,6 +13,7 @@ import (
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/stats"
 	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
@@ -192,28 +193,8 @@ func settingsOf(said []catalog.Said) []api.QueueSetting {
 	return all
 }
 
-// together calls functions concurrently, each of which asks other nodes, and returns when all have
-// returned. A panic of one is the caller's.
-func together(all ...func()) {
-	var running sync.WaitGroup
-	panics := make(chan any, len(all))
-	for _, f := range all {
-		running.Go(func() {
-			defer func() {
-				if p := recover(); p != nil {
-					panics <- p
-				}
-			}()
-			f()
-		})
-	}
-	running.Wait()
-	select {
-	case p := <-panics:
-		panic(p)
-	default:
-	}
-}
+// together calls functions concurrently, each of which asks other nodes.
+func together(all ...func()) { worker.Each(-1, all, func(_ int, f func()) { f() }) }
 
 // raftMembers says how far the replicas of a queue are behind its leader.
 func raftMembers(leader *api.Raft, members []api.Member) (list []api.RaftMember) {

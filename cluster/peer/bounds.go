@@ -13,7 +13,7 @@ import (
 	grpcpeer "google.golang.org/grpc/peer"
 )
 
-// What another node can make this one hold. A node that has proven its name is
+// What another node can make this one keep. A node that has proven its name is
 // believed to be that node, and nothing else: DESIGN.md has the table.
 //
 //	connections                 ≤ maxConnections
@@ -50,31 +50,31 @@ var (
 	errLate    = errors.New("peer: timed out waiting for the first message")
 )
 
-// holdings is what a mesh holds for other nodes.
-type holdings struct {
+// inboundLimits bound what a mesh keeps for other nodes.
+type inboundLimits struct {
 	strangers  chan struct{} // a token per stream that has not said who it is
 	patience   time.Duration // with them
 	assembling atomic.Int64  // bytes of pieces
 	limit      int64         // of assembling
 }
 
-func (h *holdings) init() {
-	h.strangers, h.patience = make(chan struct{}, maxStrangers), helloWait
-	h.limit = assemblyBudget
+func (l *inboundLimits) init() {
+	l.strangers, l.patience = make(chan struct{}, maxStrangers), helloWait
+	l.limit = assemblyBudget
 }
 
-// keep counts so many bytes more that are being put together, if that may be.
-func (h *holdings) keep(bytes int) error {
-	if h != nil && h.assembling.Add(int64(bytes)) > h.limit {
-		h.assembling.Add(int64(-bytes))
+// take counts so many bytes more that are being put together, if that may be; put takes them back.
+func (l *inboundLimits) take(bytes int) error {
+	if l != nil && l.assembling.Add(int64(bytes)) > l.limit {
+		l.assembling.Add(int64(-bytes))
 		return errCrowded
 	}
 	return nil
 }
 
-func (h *holdings) drop(bytes int) {
-	if h != nil {
-		h.assembling.Add(int64(-bytes))
+func (l *inboundLimits) put(bytes int) {
+	if l != nil {
+		l.assembling.Add(int64(-bytes))
 	}
 }
 
@@ -120,14 +120,14 @@ func (c *callLimit) put(size int) {
 
 // first receives the first message of a stream, which says who it is. It must be
 // short, and come soon; few may be waited for.
-func (h *holdings) first(stream grpc.ServerStream, spawn func(func())) ([]byte, error) {
+func (l *inboundLimits) first(stream grpc.ServerStream, spawn func(func())) ([]byte, error) {
 	select {
-	case h.strangers <- struct{}{}:
-		defer func() { <-h.strangers }()
+	case l.strangers <- struct{}{}:
+		defer func() { <-l.strangers }()
 	default:
 		return nil, errCrowded
 	}
-	msg, err := receiveWithin(stream, h.patience, spawn)
+	msg, err := receiveWithin(stream, l.patience, spawn)
 	if err == nil && len(msg) > maxHello {
 		err = errTooMuch
 	}

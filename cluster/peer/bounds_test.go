@@ -72,12 +72,12 @@ func pieceFrame(c class, total, size int) []byte {
 // What is announced takes no memory, what has come takes no more than twice its
 // size, and all that is begun has a bound.
 func TestPiecesTakeWhatHasCome(t *testing.T) {
-	var h holdings
+	var h inboundLimits
 	h.init()
 	before := heap()
 	streams := make([]assembler, 20)
 	for i := range streams {
-		streams[i].holdings = &h
+		streams[i].limits = &h
 		for c := range classOwn {
 			if err := streams[i].frames(pieceFrame(c, MaxMessage, 1), nil); err != nil {
 				t.Fatal(err)
@@ -110,9 +110,9 @@ func TestPiecesTakeWhatHasCome(t *testing.T) {
 
 // A message that has come in pieces counts no more, and is what was sent.
 func TestPiecesAreGivenBack(t *testing.T) {
-	var h holdings
+	var h inboundLimits
 	h.init()
-	a := assembler{holdings: &h}
+	a := assembler{limits: &h}
 	inner := numberedFrame(kindPing, 7, bytes.Repeat([]byte("x"), 3*pieceSize))
 	var got []byte
 	for rest := inner; len(rest) > 0; {
@@ -207,7 +207,7 @@ func TestBeforeTheHello(t *testing.T) {
 		t.Errorf("a long message ends with %v", code)
 	}
 	quick := c.create("n2")
-	quick.holdings.patience = 10 * time.Millisecond
+	quick.limits.patience = 10 * time.Millisecond
 	quick.Start()
 	mute := rawLink(t, c, "n2")
 	if code := mustEnd(t, mute); code != codes.FailedPrecondition {
@@ -220,12 +220,12 @@ func TestBeforeTheHello(t *testing.T) {
 func TestStreamsAreBounded(t *testing.T) {
 	c := newCluster(t, false, 2, nil)
 	m := c.create("n1")
-	m.holdings.patience = time.Hour // nobody's time is over meanwhile
+	m.limits.patience = time.Hour // nobody's time is over meanwhile
 	m.Start()
 	for range maxStrangers {
 		rawLink(t, c, "n1")
 	}
-	mustWait(t, func() bool { return len(m.holdings.strangers) == maxStrangers }, "not all strangers are there")
+	mustWait(t, func() bool { return len(m.limits.strangers) == maxStrangers }, "not all strangers are there")
 	if code := mustEnd(t, rawLink(t, c, "n1")); code != codes.FailedPrecondition {
 		t.Errorf("one stranger more ends with %v", code)
 	}
@@ -245,7 +245,7 @@ func TestStreamsAreBounded(t *testing.T) {
 func TestStreamsOfAConnection(t *testing.T) {
 	c := newCluster(t, false, 2, nil)
 	m := c.create("n1")
-	m.holdings.patience = time.Hour
+	m.limits.patience = time.Hour
 	m.Start()
 	cc := rawConn(t, c, "n1")
 	open := func(ctx context.Context) error {
@@ -262,7 +262,7 @@ func TestStreamsOfAConnection(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mustWait(t, func() bool { return len(m.holdings.strangers) == maxStreams }, "not all streams are there")
+	mustWait(t, func() bool { return len(m.limits.strangers) == maxStreams }, "not all streams are there")
 	short, end := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer end()
 	if err := open(short); status.Code(err) != codes.DeadlineExceeded {

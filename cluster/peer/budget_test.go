@@ -29,7 +29,7 @@ func TestInboundBudget(t *testing.T) {
 		tr := n2.Transport(id).(*transport).inbox
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
-		return tr.held
+		return tr.used
 	}
 	for id := range fsm.GroupID(groups) {
 		n2.Transport(id)

@@ -80,13 +80,13 @@ func FuzzDispatch(f *testing.F) {
 		in := &inbound{m: m, p: m.peer("n2"), out: newOutbox(m.cfg.LazyDelay), beat: make(chan raft.RPCResponse, 1)}
 		in.ctx, in.cancel = context.WithCancelCause(t.Context())
 		defer in.cancel(nil)
-		a := assembler{holdings: &m.holdings}
+		a := assembler{limits: &m.limits}
 		err = a.frames(msg, in.handle)
 		if err != nil && !misbehaved(err) {
 			t.Errorf("ended with %v", err)
 		}
 		a.end()
-		if held := m.holdings.assembling.Load(); held != 0 {
+		if held := m.limits.assembling.Load(); held != 0 {
 			t.Errorf("%d bytes are counted", held)
 		}
 		if n := m.groups.early.bytes; n > len(msg) {
@@ -136,7 +136,7 @@ func TestDispatch(t *testing.T) {
 		in := &inbound{m: m.Mesh, p: m.peer("n2"), out: newOutbox(m.cfg.LazyDelay), beat: make(chan raft.RPCResponse, 1)}
 		in.ctx, in.cancel = context.WithCancelCause(t.Context())
 		m.Handle(testMessage, func(string, []byte, []byte) {})
-		a := assembler{holdings: &m.holdings}
+		a := assembler{limits: &m.limits}
 		if err := a.frames(msg, in.handle); (err != nil) != bad[name] || err != nil && !errors.Is(err, errProtocol) && !errors.Is(err, errShort) {
 			t.Errorf("%s: %v", name, err)
 		}

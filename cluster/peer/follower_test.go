@@ -20,7 +20,7 @@ func appendOf(term, index uint64) *raft.AppendEntriesRequest {
 // has: who sends them does not fail, asks without the entries meanwhile, and
 // commits nothing by asking that the follower may have to replace.
 func TestEntriesWaitForTheGroup(t *testing.T) {
-	c := newCluster(t, false, 2, func(cfg *Config) { cfg.HoldUnknown = -1 })
+	c := newCluster(t, false, 2, func(cfg *Config) { cfg.EarlyWait = -1 })
 	c.startAll(nil)
 	n1, n2 := c.members["n1"], c.members["n2"]
 	leader := n1.Transport(9).(*transport)
@@ -54,7 +54,7 @@ func TestEntriesWaitForTheGroup(t *testing.T) {
 // A follower whose log ends elsewhere says so to the question already, and the
 // entries are not sent for nothing. One that never opens the group is given up.
 func TestEntriesAreNotSentForNothing(t *testing.T) {
-	c := newCluster(t, false, 2, func(cfg *Config) { cfg.HoldUnknown, cfg.ReconnectWait = -1, 300*time.Millisecond })
+	c := newCluster(t, false, 2, func(cfg *Config) { cfg.EarlyWait, cfg.ReconnectWait = -1, 300*time.Millisecond })
 	c.startAll(nil)
 	leader := c.members["n1"].Transport(9).(*transport)
 	resp := new(raft.AppendEntriesResponse)

@@ -368,9 +368,9 @@ func (b *batch) unpooled() [][]byte {
 // assembler puts the pieces of a stream's messages together, and splits
 // messages into frames.
 type assembler struct {
-	holdings *holdings        // that what is begun counts in; nil: none
-	begun    [classOwn][]byte // of a message per class that has long ones; nil: none
-	total    [classOwn]uint64 // size of the message
+	limits *inboundLimits   // that what is begun counts in; nil: none
+	begun  [classOwn][]byte // of a message per class that has long ones; nil: none
+	total  [classOwn]uint64 // size of the message
 }
 
 // message calls handle for each frame of a message that has arrived, and of the
@@ -439,7 +439,7 @@ func (a *assembler) piece(h header, parts ...[]byte) (whole []byte, err error) {
 	if n == 0 || n > longMessage || a.total[h.arg] != h.number || size > h.number {
 		return nil, fmt.Errorf("%w: a piece of %d bytes behind %d of %d", errProtocol, n, len(b), h.number)
 	}
-	if err := a.holdings.keep(n); err != nil {
+	if err := a.limits.take(n); err != nil {
 		return nil, err
 	}
 	if size > uint64(cap(b)) {
@@ -452,7 +452,7 @@ func (a *assembler) piece(h header, parts ...[]byte) (whole []byte, err error) {
 		return nil, nil
 	}
 	a.begun[h.arg] = nil
-	a.holdings.drop(len(b))
+	a.limits.put(len(b))
 	return b, nil
 }
 
@@ -469,7 +469,7 @@ func memoryFor(size, total uint64) uint64 {
 // end gives back what has been begun.
 func (a *assembler) end() {
 	for c, b := range a.begun {
-		a.holdings.drop(len(b))
+		a.limits.put(len(b))
 		a.begun[c] = nil
 	}
 }

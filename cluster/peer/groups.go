@@ -25,10 +25,10 @@ type groups struct {
 }
 
 func (g *groups) init(m *Mesh) {
-	g.spawn, g.complain = m.goFunc, m.Complain
+	g.spawn, g.complain = m.done.Go, m.Complain
 	g.memory.limit = inboundBudget
 	g.byID = make(map[fsm.GroupID]*transport)
-	g.early.init(m.cfg.HoldUnknown, g.expire)
+	g.early.init(m.cfg.EarlyWait, g.expire)
 }
 
 // find returns a group's transport; nil: there is none.

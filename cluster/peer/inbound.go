@@ -63,7 +63,7 @@ func (s *service) Link(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Fram
 // acceptLink exchanges hellos.
 func (s *service) acceptLink(stream grpc.ServerStream) (*inbound, error) {
 	m := s.m
-	first, err := m.holdings.first(stream, m.goFunc)
+	first, err := m.limits.first(stream, m.done.Go)
 	if err != nil {
 		return nil, err
 	}
@@ -130,10 +130,10 @@ func (in *inbound) serve() error {
 	defer in.out.close()
 	defer in.p.left(in)
 	defer context.AfterFunc(in.m.ctx, func() { in.cancel(ErrClosed) })()
-	in.m.goFunc(func() {
+	in.m.done.Go(func() {
 		in.cancel(in.out.run(in.ctx.Done(), func(b *batch) error { return in.stream.SendMsg(b) }))
 	})
-	in.m.goFunc(func() {
+	in.m.done.Go(func() {
 		defer close(in.received)
 		if in.previous != nil {
 			<-in.previous
@@ -145,7 +145,7 @@ func (in *inbound) serve() error {
 }
 
 func (in *inbound) receive() error {
-	a := assembler{holdings: &in.m.holdings}
+	a := assembler{limits: &in.m.limits}
 	defer a.end()
 	msg := inMessage{assembler: &a}
 	for {
@@ -250,7 +250,7 @@ func (in *inbound) handleCall(f frame) {
 		in.respond(f.number, nil, ErrBusy, urgent)
 		return
 	}
-	in.m.goFunc(func() {
+	in.m.done.Go(func() {
 		defer in.p.use.calls.put(len(f.body))
 		reply, err := in.answer(h, f.body)
 		in.respond(f.number, rawBody(reply), err, urgent)

@@ -63,13 +63,13 @@ type inbox struct {
 	//
 	//	len(inflight) ≤ depth
 	//	len(queue) ≤ maxQueued; queue is empty, or consumer was full
-	//	queued = Σ size of queue; held = queued + Σ size of inflight, of which memory knows
+	//	queued = Σ size of queue; used = queued + Σ size of inflight, of which memory knows
 	//	running, if there is anything in queue or inflight
 	mu       sync.Mutex
 	shutting bool
 	queue    []request // that did not fit into consumer
 	queued   int       // bytes
-	held     int       // bytes
+	used     int       // bytes
 	inflight []request // handed to raft and not answered, oldest first
 	running  bool      // a goroutine waits for answers
 }
@@ -124,7 +124,7 @@ func (b *inbox) enqueue(r request) {
 	switch {
 	case b.shutting:
 		refusal = ErrUnknownGroup
-	case !b.memory.allows(b.held, r.size):
+	case !b.memory.allows(b.used, r.size):
 		refusal = ErrBusy
 	case len(b.queue) == 0 && b.offer(r):
 	case len(b.queue) >= maxQueued, len(b.queue) > 0 && b.queued+r.size > maxQueuedBytes:
@@ -134,7 +134,7 @@ func (b *inbox) enqueue(r request) {
 		b.queued += r.size
 	}
 	if refusal == nil {
-		b.hold(r.size)
+		b.use(r.size)
 	}
 	if refusal == nil && !b.running {
 		b.running = true
@@ -276,7 +276,7 @@ func (b *inbox) answered(a raft.RPCResponse) {
 	n := copy(b.inflight, b.inflight[1:])
 	b.inflight[n] = request{}
 	b.inflight = b.inflight[:n]
-	b.hold(-r.size)
+	b.use(-r.size)
 	b.refill()
 	b.mu.Unlock()
 	if _, term := answerBody(a.Response); term > 0 {
@@ -305,16 +305,16 @@ func promises(response any) bool {
 func (b *inbox) refuseAll() {
 	all := append(b.inflight, b.queue...)
 	b.inflight, b.queue, b.queued, b.running = nil, nil, 0, false
-	b.hold(-b.held)
+	b.use(-b.used)
 	b.mu.Unlock()
 	for _, r := range all {
 		r.respond(nil, ErrUnknownGroup)
 	}
 }
 
-// hold notes that so many bytes more, or less, are held. b.mu is held.
-func (b *inbox) hold(bytes int) {
-	b.held += bytes
+// use counts so many bytes more, or less. b.mu is held.
+func (b *inbox) use(bytes int) {
+	b.used += bytes
 	b.memory.used.Add(int64(bytes))
 }
 
@@ -326,11 +326,11 @@ func (b *inbox) shut() {
 }
 
 const (
-	// inboundBudget is about how much of requests all groups of a node hold
-	// together, in bytes: enough for every disk to be busy, little beside what
+	// inboundBudget is about how much memory the requests of all groups of a node
+	// use together, in bytes: enough for every disk to be busy, little beside what
 	// a node has. Where a disk hangs, leaders send until it is used up.
 	inboundBudget = 256 << 20
-	// smallRequest is what costs nothing to hold: votes, questions, and entries
+	// smallRequest is what costs nothing to keep: votes, questions, and entries
 	// of queues in which little happens.
 	smallRequest = 4 << 10
 )
@@ -343,22 +343,22 @@ type budget struct {
 	used  atomic.Int64
 }
 
-// allows reports whether a group that holds so many bytes may hold a request of
-// this size. A group may hold as much as is free for everybody: one alone uses
-// half of the budget, and however many hold something, there is memory for the
-// next. A group that holds nothing may always go on, unless the budget is used up
+// allows reports whether a group that uses so many bytes may keep a request of
+// this size. A group may use as much as is free for everybody: one alone uses
+// half of the budget, and however many use something, there is memory for the
+// next. A group that uses nothing may always go on, unless the budget is used up
 // twice.
 //
 // What is refused is sent again (see insist).
-func (b *budget) allows(held, size int) bool {
+func (b *budget) allows(uses, size int) bool {
 	if size <= smallRequest {
 		return true
 	}
 	free := b.limit - b.used.Load()
-	if held == 0 {
+	if uses == 0 {
 		return free+b.limit >= int64(size)
 	}
-	return int64(held+size) <= free
+	return int64(uses+size) <= free
 }
 
 // Durability is what acknowledgements wait for: a log whose writes become durable after

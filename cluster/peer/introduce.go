@@ -14,7 +14,7 @@ import (
 
 // Introduce serves a node that has no link.
 func (s *service) Introduce(stream grpc.BidiStreamingServer[peerpb.Frame, peerpb.Frame]) error {
-	first, err := s.m.holdings.first(stream, s.m.goFunc)
+	first, err := s.m.limits.first(stream, s.m.done.Go)
 	if err != nil {
 		s.m.Complain(host(stream.Context()), "refused an introduction", err)
 		return status.Error(codes.ResourceExhausted, err.Error())

@@ -210,7 +210,7 @@ func (l *link) ping() (sent time.Duration) {
 
 // receive handles the peer's answers until the stream ends.
 func (l *link) receive() error {
-	a := assembler{holdings: &l.p.m.holdings}
+	a := assembler{limits: &l.p.m.limits}
 	defer a.end()
 	in := inMessage{assembler: &a}
 	for {

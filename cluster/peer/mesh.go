@@ -48,13 +48,13 @@ type Mesh struct {
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	done   sync.WaitGroup // everything that Close waits for, also what begins while it does
 	panics atomic.Uint64
 
 	refuses    atomic.Bool // Refuse has closed the listener
 	withdrawal withdrawal
 	complaints complaints
-	holdings   holdings
+	limits     inboundLimits
 	groups     groups
 	snapshots  snapshotTraffic
 	handlers   handlers
@@ -80,7 +80,7 @@ func New(cfg Config) (*Mesh, error) {
 	}
 	cfg.setDefaults()
 	m := &Mesh{cfg: cfg, log: cfg.Logger, peers: make(map[string]*peer)}
-	m.holdings.init()
+	m.limits.init()
 	m.groups.init(m)
 	m.snapshots.init()
 	m.handlers.init()
@@ -104,10 +104,10 @@ func (m *Mesh) Start() {
 		return
 	}
 	m.started = true
-	m.goFunc(m.events.run)
-	m.goFunc(m.accept)
+	m.done.Go(m.events.run)
+	m.done.Go(m.accept)
 	for _, p := range m.peers {
-		m.goFunc(p.run)
+		m.done.Go(p.run)
 	}
 }
 
@@ -138,7 +138,7 @@ func (m *Mesh) Close() error {
 		m.cfg.Listener.Close()
 	}
 	m.events.close()
-	m.wg.Wait()
+	m.done.Wait()
 	return nil
 }
 
@@ -158,15 +158,6 @@ func (m *Mesh) contain(doing, node string) {
 	}
 }
 
-// goFunc runs f on a goroutine that Close waits for.
-func (m *Mesh) goFunc(f func()) {
-	m.wg.Add(1)
-	go func() {
-		defer m.wg.Done()
-		f()
-	}()
-}
-
 // AddPeer adds a node, or changes the addresses of a known one. The addresses are tried in order.
 func (m *Mesh) AddPeer(name string, addrs ...string) error {
 	if name == "" || name == m.cfg.Node {
@@ -184,7 +175,7 @@ func (m *Mesh) AddPeer(name string, addrs ...string) error {
 	p := newPeer(m, name, addrs)
 	m.peers[name] = p
 	if m.started {
-		m.goFunc(p.run)
+		m.done.Go(p.run)
 	}
 	return nil
 }
@@ -388,10 +379,10 @@ type Timing struct {
 	// LazyDelay is how long heartbeats and the like wait for company, at most.
 	// 0: pings are their company, so they wait for the next one.
 	LazyDelay time.Duration
-	// HoldUnknown is how long raft requests wait for their group to appear,
+	// EarlyWait is how long raft requests wait for their group to appear,
 	// because the members of a new group start at slightly different times.
 	// 0: 1 s. Negative: they are refused at once.
-	HoldUnknown time.Duration
+	EarlyWait time.Duration
 	// RequestTimeout fails a raft request that is not answered. 0: 10 s.
 	RequestTimeout time.Duration
 	// ReconnectWait is how long AppendEntries and InstallSnapshot wait for a
@@ -413,7 +404,7 @@ func (c *Config) setDefaults() {
 		{&c.PingInterval, 150 * time.Millisecond},
 		{&c.SuspectAfter, 1300 * time.Millisecond},
 		{&c.RefusedAfter, 150 * time.Millisecond},
-		{&c.HoldUnknown, time.Second},
+		{&c.EarlyWait, time.Second},
 		{&c.RequestTimeout, 10 * time.Second},
 		{&c.ReconnectWait, 30 * time.Second},
 		{&c.SnapshotStall, 30 * time.Second},

@@ -192,7 +192,7 @@ func (pl *pipeline) hand(f *appendFuture) {
 	}
 	pl.overflow = append(pl.overflow, f)
 	if len(pl.overflow) == 1 {
-		pl.t.m.goFunc(pl.drain)
+		pl.t.m.done.Go(pl.drain)
 	}
 }
 

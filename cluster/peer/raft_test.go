@@ -381,7 +381,7 @@ func TestUnknownGroup(t *testing.T) {
 		return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3}, Term: 1}
 	}
 	t.Run("refused", func(t *testing.T) {
-		c := newCluster(t, false, 2, func(cfg *Config) { cfg.HoldUnknown = -1 })
+		c := newCluster(t, false, 2, func(cfg *Config) { cfg.EarlyWait = -1 })
 		c.startAll(nil)
 		err := c.members["n1"].Transport(9).AppendEntries("n2", "n2", req(), new(raft.AppendEntriesResponse))
 		if !errors.Is(err, ErrUnknownGroup) {
@@ -389,7 +389,7 @@ func TestUnknownGroup(t *testing.T) {
 		}
 	})
 	t.Run("held and refused", func(t *testing.T) {
-		c := newCluster(t, false, 2, func(cfg *Config) { cfg.HoldUnknown = 100 * time.Millisecond })
+		c := newCluster(t, false, 2, func(cfg *Config) { cfg.EarlyWait = 100 * time.Millisecond })
 		c.startAll(nil)
 		start := time.Now()
 		err := c.members["n1"].Transport(9).AppendEntries("n2", "n2", req(), new(raft.AppendEntriesResponse))
@@ -398,7 +398,7 @@ func TestUnknownGroup(t *testing.T) {
 		}
 	})
 	t.Run("held until it appears", func(t *testing.T) {
-		c := newCluster(t, false, 2, func(cfg *Config) { cfg.HoldUnknown = time.Minute })
+		c := newCluster(t, false, 2, func(cfg *Config) { cfg.EarlyWait = time.Minute })
 		c.startAll(nil)
 		r := req()
 		r.PrevLogEntry, r.PrevLogTerm = 1, 1 // not a heartbeat

@@ -284,18 +284,18 @@ func hostOf(c net.Conn) netip.Addr {
 // TLS writes a record of 16 KiB at a time, and reads about as much. Each would be
 // a system call of its own.
 
-// records is what TLS reads from and writes to. What is written while it is held
-// leaves at once when it is released.
+// records is what TLS reads from and writes to. What is written while it is corked
+// leaves at once when it is uncorked.
 type records struct {
 	net.Conn
 	in *bufio.Reader
 
-	mu   sync.Mutex
-	held bool
-	out  []byte
+	mu     sync.Mutex
+	corked bool
+	out    []byte
 }
 
-// maxRecords is what is held at most: what gRPC writes at once, and the records' own
+// maxRecords is what out has at most: what gRPC writes at once, and the records' own
 // bytes.
 const maxRecords = socketBuffer + 16<<10
 
@@ -310,7 +310,7 @@ func (r *records) Read(p []byte) (int, error) { return r.in.Read(p) }
 func (r *records) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.held {
+	if !r.corked {
 		return r.Conn.Write(p)
 	}
 	if len(r.out)+len(p) > maxRecords {
@@ -322,20 +322,20 @@ func (r *records) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (r *records) hold() {
+func (r *records) cork() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.held = true
+	r.corked = true
 }
 
-func (r *records) release() error {
+func (r *records) uncork() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.held = false
+	r.corked = false
 	return r.flush()
 }
 
-// flush writes what is held. r.mu is held.
+// flush writes what is in out. r.mu is held.
 func (r *records) flush() error {
 	if len(r.out) == 0 {
 		return nil
@@ -366,9 +366,9 @@ type secured struct {
 
 // Write implements net.Conn.
 func (c *secured) Write(p []byte) (int, error) {
-	c.records.hold()
+	c.records.cork()
 	n, err := c.Conn.Write(p)
-	if e := c.records.release(); err == nil && e != nil {
+	if e := c.records.uncork(); err == nil && e != nil {
 		return 0, e
 	}
 	return n, err

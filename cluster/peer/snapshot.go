@@ -234,7 +234,7 @@ func (s *service) snapshotSender(ctx context.Context) *inbound {
 // receiveSnapshot gives the snapshot to raft, which reads the stream while it
 // handles the request.
 func (in *inbound) receiveSnapshot(stream grpc.ServerStream) (*numbers, error) {
-	r := readSnapshot(stream, in.m.cfg.SnapshotStall, in.m.goFunc)
+	r := readSnapshot(stream, in.m.cfg.SnapshotStall, in.m.done.Go)
 	f, err := r.frame(kindSnapshot)
 	if err != nil {
 		return nil, err

@@ -10,7 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/group"
@@ -218,24 +217,18 @@ func (l *Leaderships) transferee(id fsm.GroupID, members []string, leader string
 // made.
 func (l *Leaderships) transferAll(ctx context.Context, plan []move, atOnce int) (done int) {
 	var made atomic.Int64
-	var work errgroup.Group
-	work.SetLimit(atOnce)
-	for _, t := range plan {
-		work.Go(func() error {
-			if ctx.Err() != nil {
-				return nil
-			}
-			err := worker.ErrPanicked
-			l.node.Guard.Try("hand a leadership over", func() { err = l.transfer(ctx, t.group, t.from, t.to) })
-			if err == nil {
-				made.Add(1)
-			} else {
-				l.node.Logger.Warn("leadership not handed over", "group", t.group, "from", t.from, "to", t.to, "error", err)
-			}
-			return nil
-		})
-	}
-	_ = work.Wait() // each transfer logs its own errors
+	worker.Each(atOnce, plan, func(_ int, t move) {
+		if ctx.Err() != nil {
+			return
+		}
+		err := worker.ErrPanicked
+		l.node.Guard.Try("hand a leadership over", func() { err = l.transfer(ctx, t.group, t.from, t.to) })
+		if err == nil {
+			made.Add(1)
+		} else {
+			l.node.Logger.Warn("leadership not handed over", "group", t.group, "from", t.from, "to", t.to, "error", err)
+		}
+	})
 	return int(made.Load())
 }
 

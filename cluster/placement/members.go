@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
@@ -230,19 +228,13 @@ func (m *Members) GrowTo(ctx context.Context, count int, s api.Selection) ([]api
 // eachQueue applies a function to many queues, several at a time, and reports the result of each.
 func (m *Members) eachQueue(ctx context.Context, queues []*catalog.Queue, do func(context.Context, *catalog.Queue) error) []api.MemberChange {
 	changes := make([]api.MemberChange, len(queues))
-	var work errgroup.Group
-	work.SetLimit(changeAtOnce)
-	for i, q := range queues {
-		work.Go(func() error {
-			err := worker.ErrPanicked
-			m.node.Guard.Try("change the members of a queue", func() { err = do(ctx, q) })
-			changes[i] = api.MemberChange{VHost: q.VHost, Name: q.Name, Size: len(m.node.view().Members(q)), Result: "ok"}
-			if err != nil {
-				changes[i].Result = "error: " + err.Error()
-			}
-			return nil
-		})
-	}
-	_ = work.Wait() // the results hold the errors
+	worker.Each(changeAtOnce, queues, func(i int, q *catalog.Queue) {
+		err := worker.ErrPanicked
+		m.node.Guard.Try("change the members of a queue", func() { err = do(ctx, q) })
+		changes[i] = api.MemberChange{VHost: q.VHost, Name: q.Name, Size: len(m.node.view().Members(q)), Result: "ok"}
+		if err != nil {
+			changes[i].Result = "error: " + err.Error()
+		}
+	})
 	return changes
 }

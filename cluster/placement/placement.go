@@ -17,7 +17,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -249,15 +248,11 @@ func (s *Snapshots) Snapshot(ctx context.Context, q *catalog.Queue) error {
 	defer cancel()
 	members := q.MemberNames(s.node.view())
 	failed := make([]error, len(members))
-	var asked sync.WaitGroup
-	for i, to := range members {
-		asked.Go(func() {
-			if err := s.at(ctx, to, q.Group); err != nil {
-				failed[i] = fmt.Errorf("no snapshot on node '%s': %w", to, err)
-			}
-		})
-	}
-	asked.Wait()
+	worker.Each(-1, members, func(i int, to string) {
+		if err := s.at(ctx, to, q.Group); err != nil {
+			failed[i] = fmt.Errorf("no snapshot on node '%s': %w", to, err)
+		}
+	})
 	return errors.Join(failed...)
 }
 

@@ -26,7 +26,7 @@ const (
 type Reconciler struct {
 	node  *node
 	queue *worker.Queue[fsm.GroupID]
-	loops *worker.Loops
+	loops *worker.Tasks
 	last  agreement
 }
 
@@ -48,7 +48,7 @@ func (a *agreement) renew(view *catalog.View, up []string, check func() (agree b
 }
 
 func newReconciler(n *node) *Reconciler {
-	r := &Reconciler{node: n, loops: worker.NewLoops(n.Guard)}
+	r := &Reconciler{node: n, loops: worker.NewTasks(n.Guard)}
 	r.queue = worker.NewQueue(n.Guard, "change the members of a group", reconcileAtOnce, func(id fsm.GroupID) time.Duration {
 		r.reconcile(id)
 		return 0 // CheckAll comes back to it
@@ -59,7 +59,7 @@ func newReconciler(n *node) *Reconciler {
 // Start starts the work.
 func (r *Reconciler) Start() {
 	r.queue.Start()
-	r.loops.Go("check the members of groups", func(ctx context.Context) { worker.Every(ctx.Done(), reconcileEvery, r.checkChanged) })
+	r.loops.Loop("check the members of groups", func(ctx context.Context) { worker.Every(ctx.Done(), reconcileEvery, r.checkChanged) })
 }
 
 // Stop ends the work; a change in progress may be half done.

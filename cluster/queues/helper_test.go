@@ -27,10 +27,11 @@ import (
 // world is a node without links, in a time of its own.
 type world struct {
 	*grouptest.Catalog
-	t      grouptest.Fatal
-	node   *self.Node
-	queues *Queues
-	blind  atomic.Bool // a look at the view panics
+	t        grouptest.Fatal
+	node     *self.Node
+	queues   *Queues
+	blind    atomic.Bool // a look at the view panics
+	timeless atomic.Bool // a look at the time does
 }
 
 func newWorld(t grouptest.Fatal) *world {
@@ -67,6 +68,14 @@ func (w *world) hostClock() *clock.Clock {
 		Monotonic: func() time.Duration { return time.Duration(w.Clock.Load()) * time.Millisecond },
 		MaxSkew:   func() fsm.Millis { return 1000 },
 	})
+}
+
+// Stamp panics if that is wanted.
+func (w *world) Stamp() fsm.Time {
+	if w.timeless.Load() {
+		panic("injected")
+	}
+	return w.Catalog.Stamp()
 }
 
 // View panics if that is wanted.

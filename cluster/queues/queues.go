@@ -9,6 +9,7 @@
 package queues
 
 import (
+	"context"
 	"log/slog"
 	"slices"
 	"sync"
@@ -123,8 +124,8 @@ func (x *Queues) Listen() {
 
 // Serve starts the watch.
 func (x *Queues) Serve() {
-	x.node.Spawn("watch queues", func() {
-		worker.Again(x.node.Stopping(), func() time.Duration {
+	x.node.Loop("watch queues", func(ctx context.Context) {
+		worker.Again(ctx.Done(), func() time.Duration {
 			x.wait = watchRest
 			if x.round() {
 				x.wait = 1
@@ -205,8 +206,7 @@ func (x *Queues) Counts() Counts {
 func (x *Queues) removeGone(g *group.Group) {
 	spec := g.Spec()
 	x.node.Spawn("remove the record of a queue", func() {
-		ctx, cancel := x.node.WhileOpen()
-		defer cancel()
+		ctx := x.node.Life()
 		var why queue.QueueEnd
 		var active fsm.Time
 		g.View(func(m *queue.Machine) {

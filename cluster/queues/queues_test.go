@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"maps"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -133,6 +135,25 @@ func TestEndsAreAudited(t *testing.T) {
 	if e := all[0]; e.Action != "queue.expire" || e.Target["queue"] != "q" || !maps.Equal(e.Detail, want) {
 		t.Errorf("%+v", e)
 	}
+}
+
+// Queues are watched after a panic in the watch itself.
+func TestWatchGoesOnAfterPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.queues.Serve()
+		w.timeless.Store(true)
+		time.Sleep(watchRest * watchEvery)
+		synctest.Wait()
+		w.timeless.Store(false)
+		before, panics := w.queues.rounds, w.node.Panics()
+		time.Sleep(worker.PanicPause + 3*watchRest*watchEvery)
+		synctest.Wait()
+		if after := w.queues.rounds; panics == 0 || after < before+3*watchRest {
+			t.Errorf("%d rounds after %d panics", after-before, panics)
+		}
+		w.node.Stop()
+	})
 }
 
 // A panic in one thing that the watch does leaves the others alone.

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/self"
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -190,15 +190,13 @@ func (x *Inspector) hashAll(ctx context.Context, of compared, ahead uint64) (lea
 	if ahead > 0 {
 		at = first.Last + ahead
 	}
-	var all sync.WaitGroup
-	for i, node := range of.nodes {
+	worker.Each(-1, of.nodes, func(i int, node string) {
 		if ahead == 0 && node == leader {
 			answers[i] = first
-			continue
+			return
 		}
-		all.Go(func() { answers[i] = x.askHash(ctx, node, request(at)) })
-	}
-	all.Wait()
+		answers[i] = x.askHash(ctx, node, request(at))
+	})
 	for _, a := range answers {
 		switch {
 		case a.Here || a.Error != "":

@@ -14,7 +14,7 @@ import (
 //	reclaimable = Σ info.reclaimable of those up to counted; total has the same
 //	first-1 ≤ counted ≤ last, unless there are none
 //	counted is the last entry that a snapshot taken now lets raft delete: it
-//	leaves trailing entries in any case, and those that hold names
+//	leaves trailing entries in any case, and those that are retained
 type entries struct {
 	tail
 	lastTerm    uint64 // of the last entry; 0: not known
@@ -22,22 +22,22 @@ type entries struct {
 	counted     uint64
 	reclaimable int64
 	trailing    uint64
-	hold        hold
+	retention   retention
 	total       *atomic.Int64 // reclaimable of all groups
 }
 
-// hold keeps entries visible that raft has asked to delete.
-type hold struct {
+// retention keeps entries visible that raft has asked to delete.
+type retention struct {
 	from      uint64 // the first of them; 0: none
 	requested uint64 // the last one that raft wants gone
 }
 
 // limit is the last entry up to index that may be deleted.
-func (h hold) limit(index uint64) uint64 {
-	if h.from == 0 {
+func (r retention) limit(index uint64) uint64 {
+	if r.from == 0 {
 		return index
 	}
-	return min(index, h.from-1)
+	return min(index, r.from-1)
 }
 
 // append adds entries behind the last one, from index on, the last of which is of
@@ -72,10 +72,10 @@ func (e *entries) loaded(total *atomic.Int64) {
 }
 
 // recount corrects what is reclaimable, after entries have come or gone, or trailing
-// or hold have changed.
+// or retention have changed.
 func (e *entries) recount() {
 	if !e.empty() {
-		e.count(max(e.first-1, e.hold.limit(e.last()-min(e.last(), e.trailing))))
+		e.count(max(e.first-1, e.retention.limit(e.last()-min(e.last(), e.trailing))))
 	}
 }
 

@@ -33,7 +33,7 @@ func TestSumsOverEntries(t *testing.T) {
 					e.truncateSuffix(e.first+r.Uint64N(next-e.first), 1)
 				}
 			case 6:
-				e.hold.from, e.trailing = r.Uint64N(next), r.Uint64N(5)
+				e.retention.from, e.trailing = r.Uint64N(next), r.Uint64N(5)
 				e.recount()
 			}
 			if err := e.check(); err != nil {
@@ -59,12 +59,12 @@ func TestEntriesThatAreKept(t *testing.T) {
 	if e.die(11); e.reclaimable != 25 || e.live != 0 {
 		t.Errorf("%d bytes are reclaimable, %d live", e.reclaimable, e.live)
 	}
-	e.hold.from = 12
+	e.retention.from = 12
 	if e.recount(); e.reclaimable != 15 {
-		t.Errorf("%d bytes are reclaimable of what is not held", e.reclaimable)
+		t.Errorf("%d bytes are reclaimable of what is not retained", e.reclaimable)
 	}
 	if n := e.freed(12, 1000); n != 30 {
-		t.Errorf("%d bytes are held", n)
+		t.Errorf("%d bytes are retained", n)
 	}
 	if n := e.freed(11, 14); n != 15 {
 		t.Errorf("it counts to %d where the limit is 14", n)

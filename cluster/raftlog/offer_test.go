@@ -185,12 +185,12 @@ func TestStateOfReplacedMachineIsRefused(t *testing.T) {
 
 // Entries that another member needs stay although a snapshot covers them, until
 // nobody needs them. They do not count as what a snapshot could free.
-func TestHold(t *testing.T) {
+func TestRetain(t *testing.T) {
 	fs, g := copyOf(t, 40)
 	g.Release(except(1, 35, 7))
 	mustSave(t, g, 35, 2, []byte("state"), 7)
-	g.Hold(20)
-	if n := g.Reclaimable(); n != g.Held(0, 1<<40)-g.Held(20, 1<<40) || n == 0 {
+	g.Retain(20)
+	if n := g.Reclaimable(); n != g.Retained(0, 1<<40)-g.Retained(20, 1<<40) || n == 0 {
 		t.Errorf("%d bytes can be freed", n)
 	}
 	must(t, g.DeleteRange(1, 35))
@@ -201,14 +201,14 @@ func TestHold(t *testing.T) {
 	must(t, g.DeleteRange(20, 35)) // raft asks again
 	mustBounds(t, g, 20, 40)
 	mustPayload(t, g, 2, 7)
-	if n := g.Held(20, 10); n <= 10 || n >= g.Held(20, 1<<40) {
+	if n := g.Retained(20, 10); n <= 10 || n >= g.Retained(20, 1<<40) {
 		t.Errorf("counted up to %d", n)
 	}
-	g.Hold(28)
+	g.Retain(28)
 	mustBounds(t, g, 28, 40)
-	g.Hold(50)
+	g.Retain(50)
 	mustBounds(t, g, 36, 40)
-	g.Hold(0)
+	g.Retain(0)
 	mustBounds(t, g, 36, 40)
 	g = reopen(t, fs, g)
 	mustBounds(t, g, 36, 40)

@@ -350,22 +350,22 @@ func (s *segments) retire() {
 	}
 }
 
-// hold keeps the segments of spans from being written over until done is called. Those that are gone
+// retain keeps the segments of spans from being written over until done is called. Those that are gone
 // already are not there.
-func (s *segments) hold(spans []span) (done func()) {
+func (s *segments) retain(spans []span) (done func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	held := map[*segment]bool{}
+	retained := map[*segment]bool{}
 	for _, sp := range spans {
-		if seg := s.all[sp.segment]; seg != nil && !held[seg] {
-			held[seg] = true
+		if seg := s.all[sp.segment]; seg != nil && !retained[seg] {
+			retained[seg] = true
 			seg.readers++
 		}
 	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for seg := range held {
+		for seg := range retained {
 			seg.readers--
 		}
 	}

@@ -147,7 +147,7 @@ func (s snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta := g.snapshot.meta
 	payloads := slices.DeleteFunc(g.pins.live(), func(p pin) bool { return p.index > meta.index })
 	payloads = append(payloads, g.entries.sections(meta.index, false)...)
-	r := &streamReader{g: g, view: g.s.db.NewSnapshot(), meta: meta, payloads: payloads, release: g.s.segments.hold(spansOf(payloads))}
+	r := &streamReader{g: g, view: g.s.db.NewSnapshot(), meta: meta, payloads: payloads, release: g.s.segments.retain(spansOf(payloads))}
 	return meta.raft(r.size()), r, nil
 }
 

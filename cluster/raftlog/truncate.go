@@ -15,7 +15,7 @@ const rangeFrom = 64
 // DeleteRange does one of two things that raft calls by one name.
 //
 // After a snapshot, from the first entry on: the entries up to max become
-// invisible and lose their headers, those excepted that Hold names. A payload section goes as well if Release
+// invisible and lose their headers, those excepted that Retain names. A payload section goes as well if Release
 // has named its entry; else it is pinned and stays until Release does.
 //
 // Before entries of another leader, up to the last entry: they are deleted,
@@ -38,8 +38,8 @@ func (g *Group) DeleteRange(minIndex, maxIndex uint64) error {
 	}
 	switch {
 	case lo == first && (hi < last || hi <= g.snapshot.index()):
-		g.entries.hold.requested = hi
-		if hi = g.entries.hold.limit(hi); hi >= first {
+		g.entries.retention.requested = hi
+		if hi = g.entries.retention.limit(hi); hi >= first {
 			g.truncatePrefix(hi)
 		}
 	case hi == last:
@@ -50,26 +50,26 @@ func (g *Group) DeleteRange(minIndex, maxIndex uint64) error {
 	return nil
 }
 
-// Hold keeps the entries from from on where they are although a snapshot covers
-// them, because another member needs them; 0: none. What was held only by an
-// earlier call is deleted. Nothing is remembered beyond a restart.
-func (g *Group) Hold(from uint64) {
+// Retain keeps the entries from from on where they are although a snapshot covers
+// them, because another member needs them; 0: none. What only an earlier call has
+// retained is deleted. Nothing is remembered beyond a restart.
+func (g *Group) Retain(from uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	e := &g.entries
-	if g.dropped || e.hold.from == from {
+	if g.dropped || e.retention.from == from {
 		return
 	}
-	e.hold.from = from
-	if last := min(e.hold.limit(e.hold.requested), e.last()); !e.empty() && last >= e.first {
+	e.retention.from = from
+	if last := min(e.retention.limit(e.retention.requested), e.last()); !e.empty() && last >= e.first {
 		g.truncatePrefix(last)
 	}
 	e.recount()
 }
 
-// Held is how many bytes the deletion of the entries from from on, up to the
+// Retained is how many bytes the deletion of the entries from from on, up to the
 // last one, would free. It counts no further once that is more than limit.
-func (g *Group) Held(from uint64, limit int64) (bytes int64) {
+func (g *Group) Retained(from uint64, limit int64) (bytes int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.entries.freed(from, limit)

@@ -255,9 +255,7 @@ func (o *owners) queueAdded(q *catalog.Queue) {
 
 // delete deletes the queues of a connection that has ended.
 func (o *owners) delete(owner catalog.Owner) (again time.Duration) {
-	open, cancel := o.WhileOpen()
-	defer cancel()
-	ctx, cancel := context.WithTimeout(open, ownersWait)
+	ctx, cancel := context.WithTimeout(o.Life(), ownersWait)
 	defer cancel()
 	if _, err := o.Catalog.Note(ctx, deleteOwned(owner)); err != nil {
 		return ownersAgain

@@ -63,10 +63,8 @@ func (a *Authenticator) Login(ctx context.Context, user, password string, remote
 // that fails, the next login tries again.
 func (a *Authenticator) replaceHash(try *login.Attempt, renewed []byte) {
 	a.node.Spawn("replace an imported hash", func() {
-		open, cancel := a.node.WhileOpen()
+		ctx, cancel := context.WithTimeout(a.node.Life(), replaceWait)
 		defer cancel()
-		ctx, cancelWait := context.WithTimeout(open, replaceWait)
-		defer cancelWait()
 		_, err := a.node.Catalog.Note(ctx, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_ReplaceHash{ReplaceHash: &logpb.ReplaceHash{
 			Name: try.User, Was: try.Hash, PasswordHash: renewed, HashAlgorithm: login.HashAlgorithm,
 		}}})

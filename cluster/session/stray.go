@@ -92,9 +92,7 @@ func (x *publisher) awaitFresh() {
 
 // refreshed waits until the view is up to date, and continues with strays.
 func (x *publisher) refreshed() {
-	ctx, cancel := x.node.WhileOpen()
-	defer cancel()
-	err := x.node.Catalog.Refresh(ctx)
+	err := x.node.Catalog.Refresh(x.node.Life())
 	x.session.mu.Lock()
 	x.refreshing = false
 	if err != nil {
@@ -233,7 +231,7 @@ const strayRetry = 50 * time.Millisecond
 
 // finish waits until the queues know that the session has ended.
 func (s *Session) finish(ends []*stream.Call) {
-	stop := s.conn.in.node.Stopping()
+	stop := s.conn.in.node.Life().Done()
 	for {
 		for _, k := range ends {
 			select {

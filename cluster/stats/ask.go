@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/worker"
 )
@@ -66,31 +64,29 @@ func Ask[R any](ctx context.Context, n *Nodes, others []string, q Question[R]) A
 	ctx, cancel := context.WithTimeout(ctx, q.Wait)
 	defer cancel()
 	all := Answers[R]{Of: make(map[string]R, len(others)+1), Failed: map[string]error{}}
-	var mu sync.Mutex
-	var asking errgroup.Group
-	asking.SetLimit(maxParallel)
-	ask := func(node string, f func() (R, error)) {
-		asking.Go(func() error {
-			var r R
-			err := worker.ErrPanicked
-			n.Try(q.Doing, func() { r, err = f() })
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				all.Of[node] = r
-				return nil
-			}
-			all.Failed[node] = err
-			n.Logger.Debug("node does not answer", "node", node, "doing", q.Doing, "error", err)
-			return nil
-		})
-	}
+	nodes := others
 	if q.Here != nil {
-		ask(n.Self, func() (R, error) { return q.Here(), nil })
+		nodes = append([]string{n.Self}, others...)
 	}
-	for _, node := range others {
-		ask(node, func() (R, error) { return q.Ask(ctx, node) })
-	}
-	_ = asking.Wait() // failures are in the answers
+	var mu sync.Mutex
+	worker.Each(maxParallel, nodes, func(i int, node string) {
+		var r R
+		err := worker.ErrPanicked
+		n.Try(q.Doing, func() {
+			if q.Here != nil && i == 0 {
+				r, err = q.Here(), nil
+			} else {
+				r, err = q.Ask(ctx, node)
+			}
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		if err == nil {
+			all.Of[node] = r
+			return
+		}
+		all.Failed[node] = err
+		n.Logger.Debug("node does not answer", "node", node, "doing", q.Doing, "error", err)
+	})
 	return all
 }

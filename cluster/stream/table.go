@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
 )
@@ -308,11 +309,9 @@ func (t *Table) findLeaders(routes []*Route) {
 			}
 		}
 	}
-	var all sync.WaitGroup
-	for m, of := range members {
-		all.Go(func() { t.host.Try("ask a node what it leads", func() { t.findLed(t.host.NodeName(m), of) }) })
-	}
-	all.Wait()
+	worker.Each(-1, slices.Collect(maps.Keys(members)), func(_ int, m fsm.NodeID) {
+		t.host.Try("ask a node what it leads", func() { t.findLed(t.host.NodeName(m), members[m]) })
+	})
 }
 
 // findLed asks a node which queues it serves.

@@ -38,10 +38,3 @@ func (g *Guard) Try(doing string, f func()) (returned bool) {
 	f()
 	return true
 }
-
-// Loop runs a loop that returns when done is closed, and runs it again after a
-// panic.
-func (g *Guard) Loop(done <-chan struct{}, doing string, loop func()) {
-	for !g.Try(doing, loop) && wait(done, PanicPause) {
-	}
-}

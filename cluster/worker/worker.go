@@ -1,6 +1,6 @@
-// Package worker runs background work: a Worker repeats one thing whenever it is woken, at a
-// limited rate, and a Guard keeps a panic in such work from ending the process. Workers start no
-// goroutines and know nothing about what they run: whoever starts a goroutine waits for it.
+// Package worker runs background work. Tasks own goroutines, wait for them, and say what a panic in
+// them does; Each and Queue do something for many, a few at a time; a Worker repeats one thing
+// whenever it is woken, at a limited rate. None of them knows anything about what it runs.
 package worker
 
 import "time"

@@ -2,8 +2,10 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -209,38 +211,45 @@ func TestEvery(t *testing.T) {
 // A loop that panics goes on after a pause, and ends when it has to.
 func TestLoopGoesOnAfterPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g, done := NewGuard(slog.New(slog.DiscardHandler)), make(chan struct{})
+		l := NewTasks(NewGuard(slog.New(slog.DiscardHandler)))
 		began, rounds := time.Now(), 0
-		g.Loop(done, "test", func() {
+		l.Loop("test", func(context.Context) {
 			if rounds++; rounds < 3 {
 				panic("a fault of the program")
 			}
 		})
-		if took := time.Since(began); rounds != 3 || took != 2*PanicPause || g.Panics() != 2 {
-			t.Errorf("%d rounds in %v, %d panics", rounds, took, g.Panics())
+		if l.Wait(); rounds != 3 || time.Since(began) != 2*PanicPause || l.Panics() != 2 {
+			t.Errorf("%d rounds in %v, %d panics", rounds, time.Since(began), l.Panics())
 		}
-		close(done)
-		g.Loop(done, "test", func() { panic("a fault of the program") })
-		if time.Since(began) != 2*PanicPause {
+		l.Loop("test", func(ctx context.Context) {
+			<-ctx.Done()
+			if rounds++; rounds == 4 {
+				panic("a fault of the program")
+			}
+		})
+		if l.Stop(); rounds != 4 || time.Since(began) != 2*PanicPause || l.Panics() != 3 {
 			t.Error("a loop that has to end goes on")
 		}
 	})
 }
 
-// Loops end together, and who stops them waits for all.
-func TestLoops(t *testing.T) {
+// Tasks end together, and who stops them waits for all, however they were started.
+func TestTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLoops(NewGuard(slog.New(slog.DiscardHandler)))
+		l := NewTasks(NewGuard(slog.New(slog.DiscardHandler)))
 		ended := make([]bool, 3)
-		for i := range ended {
-			l.Go("test", func(ctx context.Context) {
-				<-ctx.Done()
+		until := func(i int) func() {
+			return func() {
+				<-l.Life().Done()
 				time.Sleep(time.Duration(i) * time.Second)
 				ended[i] = true
-			})
+			}
 		}
+		l.Go(until(0))
+		started := l.Spawn("test", until(1))
+		l.Loop("test", func(context.Context) { until(2)() })
 		time.Sleep(time.Hour)
-		if l.Life().Err() != nil {
+		if l.Life().Err() != nil || !started {
 			t.Error("their life is over")
 		}
 		began := time.Now()
@@ -249,6 +258,63 @@ func TestLoops(t *testing.T) {
 			t.Errorf("ended: %v, after %v", ended, time.Since(began))
 		}
 		l.Stop()
+	})
+}
+
+// Once tasks refuse, none starts, and who starts one can know it.
+func TestTasksRefuse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewTasks(NewGuard(slog.New(slog.DiscardHandler)))
+		l.Refuse()
+		late := func() { t.Error("a goroutine starts after the end") }
+		l.Go(late)
+		l.Loop("test", func(context.Context) { late() })
+		if l.Spawn("test", late) {
+			t.Error("it says that it has started one")
+		}
+		l.Wait()
+	})
+}
+
+// A panic ends what was spawned and nothing else.
+func TestSpawnContainsPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewTasks(NewGuard(slog.New(slog.DiscardHandler)))
+		ended := false
+		l.Spawn("test", func() { panic("a fault of the program") })
+		l.Spawn("test", func() {
+			time.Sleep(time.Second)
+			ended = true
+		})
+		if l.Stop(); !ended || l.Panics() != 1 {
+			t.Errorf("ended: %v, %d panics", ended, l.Panics())
+		}
+	})
+}
+
+// Each calls a few at a time, waits for all, and hands on the panic of one of them with the place where it
+// happened.
+func TestEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, sum := time.Now(), make([]string, 5)
+		work := func(i int, of string) {
+			time.Sleep(time.Second)
+			sum[i] = of + of
+			if of == "d" {
+				panic("a fault of the program")
+			}
+		}
+		Each(2, []string{"a", "b", "c"}, work)
+		if took := time.Since(began); took != 2*time.Second || !slices.Equal(sum, []string{"aa", "bb", "cc", "", ""}) {
+			t.Errorf("%v in %v", sum, took)
+		}
+		defer func() {
+			p := fmt.Sprint(recover())
+			if !strings.HasPrefix(p, "a fault of the program\n") || !strings.Contains(p, "worker_test.go") || sum[4] != "ee" {
+				t.Errorf("the caller gets %.60q, and all others %v", p, sum)
+			}
+		}()
+		Each(-1, []string{"a", "b", "c", "d", "e"}, work)
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -66,14 +67,12 @@ func wallClock(s *settings, logger *slog.Logger) (wall func() time.Time, stop fu
 		return nil, nil, fmt.Errorf("setting unsafe.test_clock_file: %w", err)
 	}
 	logger.Warn("wall clock is set by a file", "file", path)
-	end, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		c.run(end, logger)
-	}()
+	var running sync.WaitGroup
+	end := make(chan struct{})
+	running.Go(func() { c.run(end, logger) })
 	return c.wall, func() {
 		close(end)
-		<-ended
+		running.Wait()
 	}, nil
 }
 

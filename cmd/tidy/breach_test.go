@@ -409,6 +409,23 @@ func TestSleepBreaches(t *testing.T) {
 	expect(t, checkSleeps(files), "a/a_test.go:3: time.Sleep", "a/b_test.go:3: time.Sleep", "a/c_test.go:3: time.Sleep")
 }
 
+func TestGoroutineBreaches(t *testing.T) {
+	files := mustParseAll(t, map[string]string{
+		"cluster/a/a.go": `package a
+import "sync"
+func f(w *sync.WaitGroup) { w.Go(f1); go f1() }
+func f1() {}
+func (t *T[K]) g() { h(func() { go f1() }) }
+func (t *T[K]) listed() { go f1() }
+var v = func() { go f1() }
+`,
+		"cluster/a/a_test.go": "package a\nfunc k() { go f1() }\n",
+		"amqp/a.go":           "package a\nfunc k() { go f1() }\n",
+	})
+	expect(t, checkGoroutines(files, map[string]string{"cluster/a/a.go#T.listed": "why"}),
+		"cluster/a/a.go:3: go statement", "cluster/a/a.go:5: go statement", "cluster/a/a.go:7: go statement")
+}
+
 func TestLayoutBreaches(t *testing.T) {
 	files := fstest.MapFS{}
 	for _, name := range []string{"cmd/x", "fsm/x", ".git/x", "README.md", "Makefile", "bin/quorate", "x.test", "main.go", "utils/x", "notes.txt"} {

@@ -55,6 +55,18 @@ func TestPromises(t *testing.T)        { report(t, checkPromises(mustTree(t))) }
 func TestSleeps(t *testing.T)          { report(t, checkSleeps(mustTree(t))) }
 func TestFolders(t *testing.T)         { report(t, checkFolders(mustTree(t))) }
 
+// TestGoroutines holds go statements against the list of them, in which nothing stands that there is not.
+func TestGoroutines(t *testing.T) {
+	files := mustTree(t)
+	report(t, checkGoroutines(files, unwaited))
+	all := len(checkGoroutines(files, nil))
+	for name, reason := range unwaited {
+		if reason == "" || len(checkGoroutines(files, map[string]string{name: reason})) == all {
+			t.Errorf("%s has no go statement, or no reason for it", name)
+		}
+	}
+}
+
 // TestTypes holds types against the rules, as a ratchet: what broke them from the start is listed, and may only
 // become less.
 func TestTypes(t *testing.T) {
