@@ -92,12 +92,3 @@ func (o outside) Led(g *group.Group, term uint64) {
 		o.node.placement.Reconciler.CheckGroup(g)
 	}
 }
-
-// served is the catalog as seen by the parts that serve clients and queues.
-type served struct {
-	*group.Catalog
-	node *Node
-}
-
-// Isolated implements self.Catalog.
-func (s served) Isolated() string { return s.node.Isolated() }

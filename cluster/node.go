@@ -147,7 +147,7 @@ func (n *Node) openGroups(incarnation [16]byte) {
 		Clock: n.clock.Now, Exit: c.Exit, Logger: c.Logger, Changed: n.catalogChanged,
 	})
 	n.self = self.New(self.Config{
-		Node: c.Name, Mesh: n.mesh, Catalog: served{n.catalog, n}, Clock: n.clock.Steady, Stamp: n.clock.Now,
+		Node: c.Name, Mesh: n.mesh, Catalog: n.catalog, Isolated: n.Isolated, Clock: n.clock.Steady, Stamp: n.clock.Now,
 		Logger: c.Logger, LeaderlessGrace: c.LeaderlessGrace,
 	})
 	uses := expiry.NewUses(n.self)

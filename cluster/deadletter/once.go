@@ -23,8 +23,6 @@ const (
 // because it is too long. What a target refuses, or what this node loses by its
 // own end, is gone. All led queues share its stream to a target.
 type onceSender struct {
-	all *Sender
-
 	mu      sync.Mutex
 	streams map[fsm.QueueID]*onceStream
 	bytes   int // of the payloads in the streams
@@ -32,12 +30,12 @@ type onceSender struct {
 	missed atomic.Uint64 // letters with nowhere to go, copies that did not arrive
 }
 
-// send routes dead messages of a queue and sets them on their way. Their
-// payloads can be read while it runs.
-func (s *onceSender) send(from Group, letters []fsm.DeadLetter) {
+// SendOnce routes dead messages of a led queue that are in no outbox, and sets
+// them on their way. Their payloads can be read while it runs.
+func (s *Sender) SendOnce(from Group, letters []fsm.DeadLetter) {
 	var config *logpb.QueueConfig
 	from.View(func(m *queue.Machine) { config = m.Config() })
-	view, spec, lost := s.all.host.View(), from.Spec(), 0
+	view, spec, lost := s.host.View(), from.Spec(), 0
 	for i := range letters {
 		l := &letters[i]
 		raw, err := from.Payload(l.Ref)
@@ -46,38 +44,38 @@ func (s *onceSender) send(from Group, letters []fsm.DeadLetter) {
 			continue
 		}
 		p := fsm.Readable(raw)
-		targets, limits := s.all.wayTargets(view, spec.VHost, config, l, p)
+		targets, limits := s.wayTargets(view, spec.VHost, config, l, p)
 		if len(targets) == 0 {
-			s.missed.Add(1)
+			s.once.missed.Add(1)
 			continue
 		}
-		payload := s.all.deadPayload(config, l, p)
+		payload := s.deadPayload(config, l, p)
 		for _, q := range targets {
-			e := s.all.reenqueue(config, l, p, payload, limits.Of(q).Stored())
-			s.all.delayAt(q, e, payload)
-			s.all.groupAt(q, e, payload)
-			if !s.add(q, e, payload) {
+			e := s.reenqueue(config, l, p, payload, limits.Of(q).Stored())
+			s.delayAt(q, e, payload)
+			s.groupAt(q, e, payload)
+			if !s.addOnce(q, e, payload) {
 				lost++
 			}
 		}
 	}
 	if lost > 0 {
-		s.missed.Add(uint64(lost))
-		s.all.slog.Warn("dead letters dropped", "queue", spec.Name, "count", lost)
+		s.once.missed.Add(uint64(lost))
+		s.slog.Warn("dead letters dropped", "queue", spec.Name, "count", lost)
 	}
 }
 
-// add puts a letter into the stream to its target; false: there is none, or no
+// addOnce puts a letter into the stream to its target; false: there is none, or no
 // room.
-func (s *onceSender) add(q *catalog.Queue, e *logpb.Enqueue, payload fsm.Payload) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	x := s.stream(s.all.routes.Route(q))
-	if x == nil || x.stream.Over() || s.bytes > onceBytes {
+func (s *Sender) addOnce(q *catalog.Queue, e *logpb.Enqueue, payload fsm.Payload) bool {
+	s.once.mu.Lock()
+	defer s.once.mu.Unlock()
+	x := s.onceStream(s.routes.Route(q))
+	if x == nil || x.stream.Over() || s.once.bytes > onceBytes {
 		return false
 	}
 	x.stream.Add(&logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: e}, stream.Pending{Payload: payload})
-	s.bytes += len(payload)
+	s.once.bytes += len(payload)
 	return true
 }
 
@@ -87,29 +85,30 @@ type onceStream struct {
 	stream *stream.Stream
 }
 
-// stream finds or makes the stream to a queue; nil: this node has no number yet.
+// onceStream finds or makes the stream to a queue; nil: this node has no number yet.
 // The lock is held.
-func (s *onceSender) stream(r *stream.Route) *onceStream {
-	if x := s.streams[r.Queue()]; x != nil {
+func (s *Sender) onceStream(r *stream.Route) *onceStream {
+	if x := s.once.streams[r.Queue()]; x != nil {
 		return x
 	}
-	node, boot := s.all.host.Self()
+	node, boot := s.host.Self()
 	if node == 0 {
 		return nil
 	}
-	x := &onceStream{sender: s}
+	x := &onceStream{sender: &s.once}
 	x.stream = stream.New(x, nil, fsm.SessionID{Node: node, Boot: boot, Num: onceNumber}, r)
 	if r.Attach(x.stream); !x.stream.Gone() {
-		s.streams[r.Queue()] = x
+		s.once.streams[r.Queue()] = x
 	}
 	return x
 }
 
-// restart ends all streams: they belong to a boot that is over.
-func (s *onceSender) restart() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, x := range s.streams {
+// Restart begins anew with the node's new boot: what is on its way at most once is
+// lost.
+func (s *Sender) Restart() {
+	s.once.mu.Lock()
+	defer s.once.mu.Unlock()
+	for _, x := range s.once.streams {
 		x.Lost()
 	}
 }

@@ -1,6 +1,8 @@
 package deadletter
 
 import (
+	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 
@@ -11,6 +13,87 @@ import (
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
 )
+
+// Sender sends the dead letters of the queues that this node leads.
+type Sender struct {
+	node       string
+	host       Host
+	routes     *stream.Table
+	properties Properties
+	slog       *slog.Logger
+	once       onceSender
+
+	mu       sync.Mutex
+	outboxes map[fsm.QueueID]*outboxSender // of queues that this node leads
+	closed   bool
+}
+
+// New returns a sender that has nothing to send.
+func New(c Config) *Sender {
+	return &Sender{
+		node: c.Node, host: c.Host, routes: c.Routes, properties: c.Properties, slog: c.Logger,
+		once: onceSender{streams: map[fsm.QueueID]*onceStream{}}, outboxes: map[fsm.QueueID]*outboxSender{},
+	}
+}
+
+// Forward sees to it that the letters in the outbox of a led queue move.
+func (s *Sender) Forward(g Group) {
+	id := g.Spec().Queue
+	s.mu.Lock()
+	x := s.outboxes[id]
+	if x == nil && g.Leading() != 0 && !s.closed { // else Drop has been here, or Close
+		x = newOutboxSender(s, g)
+		s.outboxes[id] = x
+	}
+	s.mu.Unlock()
+	if x != nil {
+		x.wake()
+	}
+}
+
+// Drop forgets the outbox of a queue that this node does not lead any more, or
+// that is gone.
+func (s *Sender) Drop(id fsm.QueueID) {
+	s.mu.Lock()
+	x := s.outboxes[id]
+	delete(s.outboxes, id)
+	s.mu.Unlock()
+	if x != nil {
+		x.stop()
+	}
+}
+
+// Wake has every outbox looked at again: a proposal may have been lost, or a way
+// may have opened. It reports whether there is something in one.
+func (s *Sender) Wake() (some bool) {
+	s.mu.Lock()
+	all := slices.Collect(maps.Values(s.outboxes))
+	s.mu.Unlock()
+	for _, x := range all {
+		if x.waiting() {
+			some = true
+			x.wake()
+		}
+	}
+	return some
+}
+
+// Close ends the sending from outboxes. Goroutines that are at it end soon.
+func (s *Sender) Close() {
+	s.mu.Lock()
+	s.closed = true
+	all := s.outboxes
+	s.outboxes = map[fsm.QueueID]*outboxSender{}
+	s.mu.Unlock()
+	for _, x := range all {
+		x.stop()
+	}
+}
+
+// LostOnce counts the dead letters of no outbox that this node sent, or was to
+// send, and that did not arrive: with each target that did not take one, or
+// once if there was none.
+func (s *Sender) LostOnce() uint64 { return s.once.missed.Load() }
 
 // Bounds of what is routed, and of what is on its way to one target, at a time.
 const (
@@ -594,4 +677,38 @@ func (x *outboxSender) retryLetters() {
 	if len(r.Routes) > 0 {
 		x.propose(&logpb.Command{Kind: logpb.Command_ROUTE_DEAD, RouteDead: r})
 	}
+}
+
+// Bounds of one look at the queues that bring their dead letters to another.
+const (
+	sourcesAtOnce    = 512 // under the target's lock
+	endSourcesAtOnce = 512 // sessions that one look ends
+)
+
+// EndSources ends the sessions of queues that are gone: nobody else does, for
+// they live on no node. What such a queue has sent and is still on its way
+// does not begin its session anew: the target remembers the end for as long as
+// the first command of a stream is taken, and every later one needs a session.
+// It reports whether there may be more to end.
+func EndSources(g Target, v *catalog.View) (more bool) {
+	var ends []*logpb.Command
+	for after := fsm.QueueID(0); len(ends) < endSourcesAtOnce; {
+		var ids []fsm.QueueID
+		g.View(func(m *queue.Machine) { ids = m.Sources(after, sourcesAtOnce) })
+		for _, id := range ids {
+			if after = id; len(ends) < endSourcesAtOnce && stream.IsOver(v, id) {
+				ends = append(ends, &logpb.Command{
+					Kind: logpb.Command_SESSION_DOWN, Session: fsm.SessionID{Boot: uint64(id)}.Proto(),
+				})
+			}
+		}
+		if len(ids) < sourcesAtOnce {
+			break
+		}
+	}
+	if len(ends) == 0 {
+		return false
+	}
+	_ = g.Submit(group.BatchOf(ends...)) // the next look finds what was lost
+	return true
 }

@@ -74,11 +74,11 @@ func (*follower) Leading() uint64 { return 0 }
 // What is sent once begins anew with the boot.
 func TestOnceRestarts(t *testing.T) {
 	w := newWorld(t)
-	way, c := w.table.Route(w.MustQueue("q")), w.sender.once
+	way, c := w.table.Route(w.MustQueue("q")), &w.sender.once
 	open := func() *onceStream {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.stream(way)
+		return w.sender.onceStream(way)
 	}
 	x := open()
 	x.Lock()

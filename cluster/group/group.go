@@ -12,12 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/quorate/quorate/cluster/clock"
 	"github.com/quorate/quorate/cluster/raftlog"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
@@ -82,6 +84,79 @@ type Group struct {
 	watched    atomic.Bool   // see watch
 	ledIn      atomic.Uint64 // term of the last leader that was seen; 0: none was
 	wantedAt   atomic.Int64  // when somebody last waited for a leader, in ns; 0: nobody has
+}
+
+// Open starts this node's replica of a group, for the first time or again.
+func (h *Host) Open(spec Spec) (*Group, error) {
+	store, err := h.storeOf(&spec)
+	if err != nil {
+		return nil, err
+	}
+	g := newGroup(h, spec, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
+	g.store, g.log, g.applier.log = store, store, store
+	g.order = replicated{g}
+	g.leadership.withdrawn = &h.withdrawn
+	if err := g.openRaft(); err != nil {
+		h.config.Mesh.DropGroup(spec.Group)
+		return nil, err
+	}
+	h.groups.add(g)
+	g.raft.Load().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
+	if g.isLearner() {
+		h.learners.begin(spec.Group, g)
+	}
+	h.elections.begin(g)
+	g.review()
+	return g, nil
+}
+
+// OpenLocal starts a local queue on this node, or returns the running one: the same machine and
+// proposer as a replica's, without raft and without anything on disk. It serves when OpenLocal
+// returns.
+func (h *Host) OpenLocal(spec Spec) *Group {
+	g := newGroup(h, spec, h.config.Logger)
+	g.order = &local{
+		replica: &g.replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
+		lead: &g.leadership, announce: g.announce,
+	}
+	g.proposer.begin(h.config.Clock, 0)
+	g.leadership.term.Store(LocalTerm)
+	if have, added := h.groups.addLocal(g); !added {
+		return have
+	}
+	g.settings.propose(true)
+	g.announce(LocalTerm)
+	return g
+}
+
+// storeOf returns the store of a group that is about to be opened. What was put aside is the group's again if it
+// belongs to the same queue.
+func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
+	store, err := h.config.Store.Group(spec.Group)
+	if err != nil {
+		return nil, fmt.Errorf("open log of group %d: %w", spec.Group, err)
+	}
+	left, was, err := h.aside(store)
+	if err != nil {
+		return nil, err
+	}
+	owner := fmt.Sprintf("%q in vhost %q, number %d", spec.Name, spec.VHost, spec.Queue)
+	switch {
+	case left == 0:
+	case was == owner:
+		h.config.Logger.Warn("data that was set aside is in use again", "group", spec.Group, "queue", owner)
+		err = store.SetUint64([]byte(raftlog.AsideKey), 0)
+	case left > 0:
+		err = fmt.Errorf("%w %d, for another %v: %s", ErrAside, spec.Group, left.Round(time.Minute), was)
+	default:
+		if err = h.config.Store.DropGroup(spec.Group); err == nil {
+			return h.storeOf(spec)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return store, store.SetOwner(owner)
 }
 
 // newGroup returns a group whose parts are connected. It does nothing until it has an order and,
@@ -165,6 +240,274 @@ func (g *Group) wantedSettings() *QueueConfig {
 	return want
 }
 
+// wanted filters the observations that the host acts on.
+func wanted(o *raft.Observation) bool {
+	switch o.Data.(type) {
+	case raft.RaftState, raft.LeaderObservation:
+		return true
+	}
+	return false
+}
+
+// observe acts on changes of state and leader of all groups, until stop is closed.
+func (h *Host) observe(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case o := <-h.observed:
+			g := h.groups.ofRaft(o.Raft)
+			if g == nil || g.isClosed() {
+				continue
+			}
+			switch data := o.Data.(type) {
+			case raft.RaftState:
+				g.tenure.end()
+				h.done.Go(g.review)
+			case raft.LeaderObservation:
+				h.leaderSeen(g, string(data.LeaderID))
+			}
+		}
+	}
+}
+
+func (h *Host) leaderSeen(g *Group, leader string) {
+	if leader != "" {
+		g.ledIn.Store(g.Term())
+	}
+	if g.isLearner() && leader != "" {
+		h.learners.hasten(g.spec.Group)
+	}
+	switch {
+	case leader == "", leader == h.config.Node && g.barred(), !h.config.Mesh.Alive(leader):
+		h.elections.begin(g) // raft may report a leader late, when its node has already died
+	default:
+		h.elections.end(g.spec.Group)
+	}
+}
+
+// leadership records whether this node leads a group, and whether it serves: raft may make a
+// replica leader that must not serve, and a leader serves only when it has caught up.
+//
+//	serving() ≠ 0 ⇔ term ≠ 0 ∧ ¬transferring ∧ ¬barred()
+type leadership struct {
+	changing     longLock      // one change at a time
+	term         atomic.Uint64 // in which this node serves; 0: none
+	transferring atomic.Bool   // it takes no commands, see Transfer. Set under the proposer's lock
+	resigned     resignation
+
+	guard     *guard
+	withdrawn *atomic.Bool  // the node leads nothing, see Host.Withdraw; nil for a local queue, which it does not affect
+	raftTerm  func() uint64 // the current one
+}
+
+// longLock is a mutex that may be held while raft is waited for. Under virtual time, whoever waits
+// for it lets time pass, as whoever holds it must.
+type longLock struct {
+	once  sync.Once
+	token chan struct{} // holds one as long as the lock is held
+}
+
+func (l *longLock) channel() chan struct{} {
+	l.once.Do(func() { l.token = make(chan struct{}, 1) })
+	return l.token
+}
+
+// Lock implements sync.Locker.
+func (l *longLock) Lock() { l.channel() <- struct{}{} }
+
+// Unlock implements sync.Locker.
+func (l *longLock) Unlock() { <-l.channel() }
+
+// TryLock locks it if nobody else has, and reports whether it did.
+func (l *longLock) TryLock() bool {
+	select {
+	case l.channel() <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
+// serving returns the term in which this node leads and takes commands, or 0.
+func (l *leadership) serving() uint64 {
+	if l.transferring.Load() || l.barred() {
+		return 0
+	}
+	return l.term.Load()
+}
+
+// refuses says why this node takes no commands now; nil: it does.
+func (l *leadership) refuses() error {
+	switch {
+	case l.term.Load() == 0 || l.barred():
+		return ErrNotLeading
+	case l.transferring.Load():
+		return ErrTransferring
+	}
+	return nil
+}
+
+// barred reports whether the group must not lead on this node: it is
+// quarantined, or has resigned, or the node has withdrawn.
+func (l *leadership) barred() bool {
+	return l.guard.quarantined.Load() != nil || l.withdrawn != nil && l.withdrawn.Load() || l.hasResigned()
+}
+
+// hasResigned reports whether the group has resigned here in the current term.
+func (l *leadership) hasResigned() bool {
+	term := l.resigned.term.Load()
+	return term != 0 && term == l.raftTerm()
+}
+
+// end stops serving for good; a pending begin gives up.
+func (l *leadership) end() {
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	l.term.Store(0)
+}
+
+// review brings the group's role in line with raft's state: a new leader begins to serve, a former
+// one stops. A barred one does not begin, and searches for another leader.
+func (g *Group) review() {
+	defer g.guard.contain("change the leader")
+	l := &g.leadership
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	if g.isClosed() {
+		return
+	}
+	lead := g.order.leads()
+	if had := l.term.Load(); had != 0 && (!lead || l.barred() || had != g.Term()) {
+		g.leave()
+	}
+	switch {
+	case !lead || l.term.Load() != 0:
+	case !l.barred():
+		g.enter()
+	default:
+		g.order.leaderless()
+	}
+}
+
+// enter waits until everything earlier leaders committed has been applied,
+// and then starts to serve.
+func (g *Group) enter() {
+	term := g.order.takeOver()
+	if term == 0 {
+		return // lost again; the next change of state leads here once more
+	}
+	deadline, ok := g.begin(term)
+	if !ok {
+		return
+	}
+	if g.IsLocal() && g.isClosed() { // meanwhile; the end of a replica waits for the change
+		g.leave()
+		return
+	}
+	g.order.led()
+	if !g.IsLocal() {
+		g.host.applying.meters.led.Add(1)
+	}
+	// The first entry of a new term has a tick, so that time that passed without a leader is accounted
+	// for, the settings, and what has waited for a leader, as far as that is here in time.
+	g.proposer.gather(deadline != 0, func() {
+		g.settings.propose(true)
+		g.announce(term)
+	})
+	if !g.wanted(time.Now()) {
+		g.begun(term)
+		return
+	}
+	g.spawn(func() {
+		select {
+		case <-time.After(firstEntryWait):
+			g.begun(term)
+		case <-g.ending:
+		}
+	})
+}
+
+// firstEntryWait is for how long a leader that somebody has waited for expects his commands.
+const firstEntryWait = 5 * time.Millisecond
+
+// begun proposes the tick of a new term if nothing has come that it could go with, and tells the other
+// members what is committed if there is nothing to propose.
+func (g *Group) begun(term uint64) {
+	defer g.guard.contain("begin a term")
+	g.proposer.goOn()
+	g.order.tellCommitted(term)
+}
+
+// begin starts to serve in a term, unless raft has changed its mind.
+func (g *Group) begin(term uint64) (deadline fsm.Time, ok bool) {
+	return g.applier.begin(func() bool { return g.order.leads() && g.order.term() == term }, func(now fsm.Time) {
+		g.proposer.begin(g.host.config.Clock, now)
+		g.leadership.term.Store(term)
+	})
+}
+
+// announce tells the Outside that this node leads, or that it no longer does (0).
+func (g *Group) announce(term uint64) {
+	defer g.guard.contain("announce the leader")
+	g.host.config.Outside.Led(g, term)
+}
+
+// awaitClocks waits until a majority of the wall clocks has agreed, so that the first stamp of the
+// term can take the leaderless time into account: a later one would take it from messages that were
+// enqueued meanwhile. Usually a majority has agreed: votes and clocks come over the same links.
+func awaitClocks(c *clock.Clock, ending <-chan struct{}) {
+	select {
+	case <-c.Agreed():
+		return
+	default:
+	}
+	limit := time.NewTimer(c.AgreementLeft())
+	defer limit.Stop()
+	select {
+	case <-c.Agreed():
+	case <-ending:
+	case <-limit.C:
+	}
+}
+
+// leave stops serving. The proposer reports what was proposed and not yet answered as undecided.
+func (g *Group) leave() {
+	g.leadership.term.Store(0)
+	g.timer.stop()
+	g.proposer.leadershipEnded()
+	g.announce(0)
+}
+
+// barred reports whether the group must not lead on this node.
+func (g *Group) barred() bool { return g.leadership.barred() }
+
+// resignedLately reports whether the group has resigned here recently.
+func (g *Group) resignedLately() bool {
+	until := g.leadership.resigned.until.Load()
+	return until != 0 && until > int64(g.host.watch.now())
+}
+
+// lastLed implements electable.
+func (g *Group) lastLed() uint64 { return g.ledIn.Load() }
+
+// want implements electable.
+func (g *Group) want(now time.Time) { g.wantedAt.Store(now.UnixNano()) }
+
+// wanted implements electable.
+func (g *Group) wanted(now time.Time) bool {
+	at := g.wantedAt.Load()
+	return at != 0 && now.UnixNano()-at < int64(wantValid)
+}
+
+// patience implements electable: nothing is due sooner, nobody holds a message, and no letter is on its way.
+func (g *Group) patience() time.Duration {
+	if g.hasUnapplied() {
+		return 0
+	}
+	return g.applier.patience(g.host.config.Clock.Now())
+}
+
 // Spec returns what the group was opened with.
 func (g *Group) Spec() Spec { return g.spec }
 
@@ -190,9 +533,6 @@ func (g *Group) LogBytes() uint64 {
 	}
 	return uint64(g.store.LiveBytes())
 }
-
-// Submit queues commands for the log.
-func (g *Group) Submit(b Batch) error { return g.proposer.submit(b) }
 
 // View runs f on the machine between two entries. f must be quick, and must neither change nor
 // retain the machine. If the group turns out to be quarantined afterwards, discard what f has set.

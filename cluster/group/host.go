@@ -166,49 +166,6 @@ func (h *Host) Groups() []*Group { return h.groups.all() }
 // Led returns the groups that this node leads and serves, in any order.
 func (h *Host) Led() []*Group { return h.groups.led() }
 
-// Open starts this node's replica of a group, for the first time or again.
-func (h *Host) Open(spec Spec) (*Group, error) {
-	store, err := h.storeOf(&spec)
-	if err != nil {
-		return nil, err
-	}
-	g := newGroup(h, spec, h.config.Logger.With("queue", spec.Name, "vhost", spec.VHost, "group", spec.Group))
-	g.store, g.log, g.applier.log = store, store, store
-	g.order = replicated{g}
-	g.leadership.withdrawn = &h.withdrawn
-	if err := g.openRaft(); err != nil {
-		h.config.Mesh.DropGroup(spec.Group)
-		return nil, err
-	}
-	h.groups.add(g)
-	g.raft.Load().RegisterObserver(raft.NewObserver(h.observed, true, wanted))
-	if g.isLearner() {
-		h.learners.begin(spec.Group, g)
-	}
-	h.elections.begin(g)
-	g.review()
-	return g, nil
-}
-
-// OpenLocal starts a local queue on this node, or returns the running one: the same machine and
-// proposer as a replica's, without raft and without anything on disk. It serves when OpenLocal
-// returns.
-func (h *Host) OpenLocal(spec Spec) *Group {
-	g := newGroup(h, spec, h.config.Logger)
-	g.order = &local{
-		replica: &g.replica, bytes: &h.localBytes, applier: &g.applier, proposer: &g.proposer,
-		lead: &g.leadership, announce: g.announce,
-	}
-	g.proposer.begin(h.config.Clock, 0)
-	g.leadership.term.Store(LocalTerm)
-	if have, added := h.groups.addLocal(g); !added {
-		return have
-	}
-	g.settings.propose(true)
-	g.announce(LocalTerm)
-	return g
-}
-
 // newMachine returns the machine of a new queue.
 func (h *Host) newMachine(spec Spec) *queue.Machine {
 	m := queue.New(spec.Name, spec.Queue)
@@ -289,52 +246,6 @@ func (h *Host) setWithdrawn(yes bool) {
 	}
 	if yes {
 		h.watch.count(StuckDisk, led)
-	}
-}
-
-// wanted filters the observations that the host acts on.
-func wanted(o *raft.Observation) bool {
-	switch o.Data.(type) {
-	case raft.RaftState, raft.LeaderObservation:
-		return true
-	}
-	return false
-}
-
-// observe acts on changes of state and leader of all groups, until stop is closed.
-func (h *Host) observe(stop <-chan struct{}) {
-	for {
-		select {
-		case <-stop:
-			return
-		case o := <-h.observed:
-			g := h.groups.ofRaft(o.Raft)
-			if g == nil || g.isClosed() {
-				continue
-			}
-			switch data := o.Data.(type) {
-			case raft.RaftState:
-				g.tenure.end()
-				h.done.Go(g.review)
-			case raft.LeaderObservation:
-				h.leaderSeen(g, string(data.LeaderID))
-			}
-		}
-	}
-}
-
-func (h *Host) leaderSeen(g *Group, leader string) {
-	if leader != "" {
-		g.ledIn.Store(g.Term())
-	}
-	if g.isLearner() && leader != "" {
-		h.learners.hasten(g.spec.Group)
-	}
-	switch {
-	case leader == "", leader == h.config.Node && g.barred(), !h.config.Mesh.Alive(leader):
-		h.elections.begin(g) // raft may report a leader late, when its node has already died
-	default:
-		h.elections.end(g.spec.Group)
 	}
 }
 
@@ -604,36 +515,6 @@ func (h *Host) aside(store *raftlog.Group) (left time.Duration, owner string, er
 		left--
 	}
 	return min(left, AsideTime), string(name), nil
-}
-
-// storeOf returns the store of a group that is about to be opened. What was put aside is the group's again if it
-// belongs to the same queue.
-func (h *Host) storeOf(spec *Spec) (*raftlog.Group, error) {
-	store, err := h.config.Store.Group(spec.Group)
-	if err != nil {
-		return nil, fmt.Errorf("open log of group %d: %w", spec.Group, err)
-	}
-	left, was, err := h.aside(store)
-	if err != nil {
-		return nil, err
-	}
-	owner := fmt.Sprintf("%q in vhost %q, number %d", spec.Name, spec.VHost, spec.Queue)
-	switch {
-	case left == 0:
-	case was == owner:
-		h.config.Logger.Warn("data that was set aside is in use again", "group", spec.Group, "queue", owner)
-		err = store.SetUint64([]byte(raftlog.AsideKey), 0)
-	case left > 0:
-		err = fmt.Errorf("%w %d, for another %v: %s", ErrAside, spec.Group, left.Round(time.Minute), was)
-	default:
-		if err = h.config.Store.DropGroup(spec.Group); err == nil {
-			return h.storeOf(spec)
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return store, store.SetOwner(owner)
 }
 
 // numbers gives this process's proposals their numbers, so that one that is proposed again is not

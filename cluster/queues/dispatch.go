@@ -1,16 +1,21 @@
 package queues
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/peer"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
@@ -109,6 +114,115 @@ func (x *Queues) Led(g *group.Group, term uint64) {
 	x.failures.Report(g)
 	// Machine.Resume emits the waiting dead letters as effects.
 }
+
+// LeaderWait bounds how long a request waits for the leader of a queue that may be a new one.
+const LeaderWait = 15 * time.Second
+
+// Leaders says whether queues have a leader that can commit. It waits for that, and gives up as soon
+// as it is known that no answer will come.
+type Leaders struct {
+	node   *self.Node
+	routes *stream.Table
+}
+
+// HasMajority reports whether enough members of a queue are alive to commit.
+func (x *Leaders) HasMajority(q *catalog.Queue) bool {
+	if q.Local {
+		return true
+	}
+	return x.node.Mesh.HasMajority(x.node.NodeNames(x.node.View().Members(q)))
+}
+
+// Leaderless is the error for a client that waited for a queue without a leader.
+func Leaderless(q *catalog.Queue) error {
+	return fsm.Refuse(fsm.Unavailable, fmt.Sprintf("queue '%s' in vhost '%s' has no leader", q.Name, q.VHost))
+}
+
+// NoQueue is the error for a client that names a queue which is gone.
+func NoQueue(q *catalog.Queue) error { return fsm.Refuse(fsm.NotFoundKind, "no "+q.String()) }
+
+// leaderRetry is the pause before a leader that did not answer is asked again.
+const leaderRetry = 50 * time.Millisecond
+
+// Ask asks the leader of a queue until one answers as its leader, but no longer than the
+// grace. gone: the queue has ended.
+func (x *Leaders) Ask(ctx context.Context, q *catalog.Queue, ask func(leader string) (leads bool)) (gone bool, err error) {
+	to := x.routes.Route(q)
+	wait, cancel := context.WithTimeout(ctx, x.node.Grace)
+	defer cancel()
+	for {
+		leader, _, led := to.Leader()
+		if leader != "" && ask(leader) {
+			return false, nil
+		}
+		to.Want()
+		if stream.IsOver(x.node.View(), q.ID) {
+			return true, nil
+		}
+		select {
+		case <-wait.Done():
+			return false, Leaderless(q)
+		case <-led:
+		case <-time.After(leaderRetry):
+		}
+	}
+}
+
+// askLeader asks the leader of a queue, which may be this node: here answers then.
+func askLeader[R any, P interface {
+	*R
+	proto.Message
+	GetLeader() bool // it has answered as the leader
+}](ctx context.Context, x *Leaders, q *catalog.Queue, within time.Duration, kind peer.Kind, req proto.Message, here func() P) (r P, err error) {
+	gone, err := x.Ask(ctx, q, func(leader string) bool {
+		r, _ = self.Ask(ctx, x.node, leader, within, kind, req, here)
+		return r.GetLeader()
+	})
+	if gone && err == nil {
+		err = NoQueue(q)
+	}
+	return r, err
+}
+
+// Await returns when a queue serves.
+func (x *Leaders) Await(ctx context.Context, q *catalog.Queue) error {
+	to := x.routes.Route(q)
+	for {
+		leader, _, led := to.Leader()
+		if leader != "" {
+			return nil
+		}
+		if stream.IsOver(x.node.View(), q.ID) {
+			return NoQueue(q)
+		}
+		select {
+		case <-led:
+		case <-time.After(leaderRetry):
+			to.Want()
+		case <-ctx.Done():
+			return Leaderless(q)
+		}
+	}
+}
+
+// AwaitGone returns when a queue that has ended is gone from the catalog.
+func (x *Leaders) AwaitGone(ctx context.Context, q *catalog.Queue) error {
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if _, ok := x.node.View().QueueByID(q.ID); !ok {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return Leaderless(q)
+		}
+	}
+}
+
+// Here reports whether this node leads a queue.
+func (x *Leaders) Here(q *catalog.Queue) bool { return x.routes.Route(q).IsLeader(x.node.Name()) }
 
 // Undecided tells the node that submitted commands to submit them again.
 func (x *Queues) Undecided(g *group.Group, from string) {
@@ -281,7 +395,7 @@ func (d *weighedBatch) announce(consumer, id uint64) {
 // hand passes a batch to a session, here or at its node.
 func (x *dispatcher) hand(queue fsm.QueueID, s fsm.SessionID, d weighedBatch) {
 	if x.Is(s.Node) {
-		x.routes.Deliver(queue, s, d.DeliveryBatch)
+		x.routes.Stream(queue, s).Receive(d.DeliveryBatch)
 		return
 	}
 	node := x.NodeName(s.Node)
@@ -356,7 +470,7 @@ func (x *dispatcher) outcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 		}
 		here := x.here(s)
 		if here {
-			x.routes.Answer(x.Name(), queue, s, outcomes[i:n])
+			x.routes.Stream(queue, s).Answer(x.Name(), outcomes[i:n])
 		}
 		if !here || isBackup(s) {
 			m := remote[s]
@@ -413,7 +527,7 @@ func (x *dispatcher) answerTo(s fsm.SessionID) string {
 func (x *dispatcher) tell(g *group.Group, to fsm.ConsumerID, n stream.Notice) {
 	queue := g.Spec().Queue
 	if x.Is(to.Session.Node) {
-		x.routes.Notice(queue, to.Session, n)
+		x.routes.Stream(queue, to.Session).Notice(n)
 		return
 	}
 	if node := x.NodeName(to.Session.Node); node != "" {
@@ -542,7 +656,7 @@ func (x *dispatcher) onOutcomes(from string, head, _ []byte) {
 			Until: fsm.Time(o.Until), State: string(o.State),
 		}}
 	}
-	x.routes.Answer(from, fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot), outcomes)
+	x.routes.Stream(fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot)).Answer(from, outcomes)
 }
 
 // sessionID restores a session id from what a peer sends: sessions of this node carry its boot;
@@ -592,7 +706,7 @@ func (x *dispatcher) onDeliveries(from string, head, payload []byte) {
 	if missed { // said before the session asks
 		x.links.send(from, self.KindNotice, &peerpb.Notice{Kind: peerpb.Notice_MISSED, Queue: m.Queue, Group: m.Group})
 	}
-	x.routes.Deliver(fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot), d)
+	x.routes.Stream(fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot)).Receive(d)
 }
 
 // onNotice handles a notice of a queue's leader, or of a node that is no leader.
@@ -615,7 +729,7 @@ func (x *dispatcher) onNotice(from string, head, _ []byte) {
 			g.Missed(from)
 		}
 	default:
-		x.routes.Notice(id, x.sessionID(m.Session, m.Boot), stream.Notice{
+		x.routes.Stream(id, x.sessionID(m.Session, m.Boot)).Notice(stream.Notice{
 			Kind: m.Kind, Consumer: m.Consumer, IDs: m.Deliveries, Limit: fsm.Millis(m.Timeout),
 		})
 	}

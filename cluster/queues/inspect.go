@@ -158,18 +158,12 @@ func (x *Inspector) Explain(ctx context.Context, q *catalog.Queue, r *peerpb.Exp
 	return lives, x.askText(ctx, q, explainTimeout, self.KindExplain, r, func() *peerpb.TextReply { return x.explain(r) }, &lives)
 }
 
-// askText asks the leader of a queue, which may be this node, and decodes its answer.
+// askText asks the leader of a queue, and decodes its answer.
 func (x *Inspector) askText(ctx context.Context, q *catalog.Queue, wait time.Duration, kind peer.Kind, r proto.Message, here func() *peerpb.TextReply, out any) error {
-	var t *peerpb.TextReply
-	gone, err := x.leaders.Ask(ctx, q, func(leader string) bool {
-		t, _ = self.Ask(ctx, x.node, leader, wait, kind, r, here)
-		return t.Leader
-	})
+	t, err := askLeader(ctx, x.leaders, q, wait, kind, r, here)
 	switch {
 	case err != nil:
 		return err
-	case gone:
-		return NoQueue(q)
 	case t.Error != "":
 		return fsm.Refuse(fsm.Unavailable, t.Error)
 	}

@@ -34,15 +34,11 @@ type Peeked struct {
 // counts as use of a queue that expires when idle.
 func (x *Inspector) Peek(ctx context.Context, q *catalog.Queue, in queue.Place, after uint64, limit int) (list []Peeked, more bool, err error) {
 	req := &peerpb.PeekRequest{Group: uint32(q.Group), Queue: uint64(q.ID), Place: uint32(in), After: after, Limit: uint32(limit)}
-	var r *peerpb.PeekReply
-	gone, err := x.leaders.Ask(ctx, q, func(leader string) bool {
-		r = x.askPeek(ctx, leader, req)
-		return r.Leader
-	})
+	r, err := askLeader(ctx, x.leaders, q, statsTimeout, self.KindPeek, req, func() *peerpb.PeekReply { return x.peek(req) })
 	switch {
 	case err != nil:
 		return nil, false, err
-	case gone || r.Gone:
+	case r.Gone:
 		return nil, false, NoQueue(q)
 	}
 	list, err = peekedFrom(q, r.Messages)
@@ -65,12 +61,6 @@ func peekedFrom(q *catalog.Queue, messages []*peerpb.Peeked) ([]Peeked, error) {
 		})
 	}
 	return list, nil
-}
-
-// askPeek asks one node. It fails if the node does not lead the queue.
-func (x *Inspector) askPeek(ctx context.Context, node string, req *peerpb.PeekRequest) *peerpb.PeekReply {
-	r, _ := self.Ask(ctx, x.node, node, statsTimeout, self.KindPeek, req, func() *peerpb.PeekReply { return x.peek(req) })
-	return r
 }
 
 // peek reads a led queue. The empty entry committed first ensures that this node does lead the

@@ -63,12 +63,6 @@ func (x *Backups) restored(r *peerpb.RestoredRequest) *peerpb.RestoredReply {
 	return a
 }
 
-// askRestored asks one node.
-func (x *Backups) askRestored(ctx context.Context, node string, req *peerpb.RestoredRequest) *peerpb.RestoredReply {
-	r, _ := self.Ask(ctx, x.node, node, statsTimeout, self.KindRestored, req, func() *peerpb.RestoredReply { return x.restored(req) })
-	return r
-}
-
 // Restore begins to bring messages back to a queue, as those of a source, which names
 // the backup and the queue it was made of. The messages must come in the same order
 // each time: the queue takes each of them once, however often they are brought.
@@ -85,20 +79,16 @@ func (x *Backups) Restore(ctx context.Context, q *catalog.Queue, source fsm.Queu
 
 func (x *Backups) restorer(ctx context.Context, q *catalog.Queue, source fsm.QueueID) (*Restorer, error) {
 	req := &peerpb.RestoredRequest{Group: uint32(q.Group), Queue: uint64(q.ID), Source: uint64(source)}
-	var a *peerpb.RestoredReply
 	wait, cancel := context.WithTimeout(ctx, LeaderWait) // the queue may be a new one
 	defer cancel()
 	if err := x.leaders.Await(wait, q); err != nil {
 		return nil, err
 	}
-	gone, err := x.leaders.Ask(ctx, q, func(leader string) bool {
-		a = x.askRestored(ctx, leader, req)
-		return a.Leader
-	})
+	a, err := askLeader(ctx, x.leaders, q, statsTimeout, self.KindRestored, req, func() *peerpb.RestoredReply { return x.restored(req) })
 	switch {
 	case err != nil:
 		return nil, err
-	case gone || a.Gone:
+	case a.Gone:
 		return nil, NoQueue(q)
 	}
 	r := &Restorer{all: x, queue: q, skip: a.Next - 1, changed: make(chan struct{}, 1)}

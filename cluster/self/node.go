@@ -32,9 +32,6 @@ type Catalog interface {
 	// Fresh reports whether a view that is read after the call holds every change that has been
 	// reported as done to anybody.
 	Fresh() bool
-	// Isolated says why nothing can be proposed here, and has not been possible for a while; empty:
-	// it is possible.
-	Isolated() string
 	// Refresh returns when Fresh holds.
 	Refresh(ctx context.Context) error
 	// Converge returns when all nodes that may route hold what the view holds.
@@ -57,9 +54,12 @@ type Config struct {
 	Node    string
 	Mesh    *peer.Mesh
 	Catalog Catalog
-	Clock   func() fsm.Time // for durations
-	Stamp   func() fsm.Time // current time, as used to stamp log entries
-	Logger  *slog.Logger
+	// Isolated says why nothing can be proposed here, and has not been possible for a while; empty:
+	// it is possible. nil: it always is.
+	Isolated func() string
+	Clock    func() fsm.Time // for durations
+	Stamp    func() fsm.Time // current time, as used to stamp log entries
+	Logger   *slog.Logger
 	// LeaderlessGrace is how long a request waits for a queue, or a catalog, without a leader.
 	LeaderlessGrace time.Duration
 }
@@ -78,17 +78,21 @@ type Node struct {
 	Peers   *stats.Nodes // to ask several nodes at a time
 	Grace   time.Duration
 	Logger  *slog.Logger
-	name    string
-	clock   func() fsm.Time
-	stamp   func() fsm.Time
+
+	name         string
+	isolated     func() string
+	clock, stamp func() fsm.Time
 }
 
 // New returns a node that has no number yet.
 func New(c Config) *Node {
+	if c.Isolated == nil {
+		c.Isolated = func() string { return "" }
+	}
 	t := worker.NewTasks(worker.NewGuard(c.Logger.With("part", "broker")))
 	return &Node{
 		Tasks: t, Catalog: c.Catalog, Mesh: c.Mesh, Grace: c.LeaderlessGrace, Logger: c.Logger,
-		name: c.Node, clock: c.Clock, stamp: c.Stamp,
+		name: c.Node, isolated: c.Isolated, clock: c.Clock, stamp: c.Stamp,
 		Peers: &stats.Nodes{Self: c.Node, Mesh: c.Mesh, Try: t.Try, Logger: c.Logger},
 	}
 }
@@ -249,7 +253,7 @@ func (n *Node) Confirm(ctx context.Context, what string, ask func(v *catalog.Vie
 
 // patient bounds how long the catalog is waited for.
 func (n *Node) patient(ctx context.Context) (context.Context, context.CancelFunc) {
-	if n.Catalog.Isolated() != "" {
+	if n.isolated() != "" {
 		return context.WithTimeout(ctx, n.Grace)
 	}
 	return context.WithCancel(ctx)
@@ -259,7 +263,7 @@ func (n *Node) patient(ctx context.Context) (context.Context, context.CancelFunc
 func (n *Node) unanswered(what string, err error) error {
 	n.Logger.Warn("catalog does not answer", "operation", what, "error", err)
 	text := fmt.Sprintf("Could not %s on node '%s' because the metadata store operation timed out", what, n.Name())
-	if why := n.Catalog.Isolated(); why != "" {
+	if why := n.isolated(); why != "" {
 		text += ": " + why
 	}
 	return fsm.Refuse(fsm.Internal, text)

@@ -100,7 +100,9 @@ func TestRequestsTellAnswers(t *testing.T) {
 		w.submits(q.ID, func(_ string, b group.Batch) error {
 			for _, c := range grouptest.Commands(t, b) {
 				id := fsm.SessionFrom(c.Session)
-				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(c.Seq, fsm.Invalid)}) })
+				w.node.Spawn("answer", func() {
+					w.queues.Routes.Stream(q.ID, id).Answer("n1", []group.Outcome{grouptest.Code(c.Seq, fsm.Invalid)})
+				})
 			}
 			return nil
 		})
@@ -199,7 +201,7 @@ func TestGetAsksAgain(t *testing.T) {
 				a := grouptest.Code(x.Seq, c.answers[min(asked, len(c.answers)-1)])
 				asked++
 				w.Clock.Add(c.waits)
-				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, s.id, []group.Outcome{a}) })
+				w.node.Spawn("answer", func() { w.queues.Routes.Stream(q.ID, s.id).Answer("n1", []group.Outcome{a}) })
 			}
 			return nil
 		})
@@ -224,7 +226,9 @@ func TestGetRests(t *testing.T) {
 				passed := time.Since(began)
 				tries = append(tries, passed)
 				w.Clock.Store(zero + passed.Milliseconds())
-				w.node.Spawn("answer", func() { w.queues.Routes.Answer("n1", q.ID, s.id, []group.Outcome{grouptest.Code(x.Seq, fsm.NotYet)}) })
+				w.node.Spawn("answer", func() {
+					w.queues.Routes.Stream(q.ID, s.id).Answer("n1", []group.Outcome{grouptest.Code(x.Seq, fsm.NotYet)})
+				})
 			}
 			return nil
 		})

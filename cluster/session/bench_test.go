@@ -47,7 +47,7 @@ func BenchmarkPublishConfirm(b *testing.B) {
 		load := stream.NewLoad()
 		to.Take(&load)
 		_ = load.Submit(drop)
-		w.queues.Routes.Answer("", q.ID, s.id, answer)
+		w.queues.Routes.Stream(q.ID, s.id).Answer("", answer)
 		answer[0].First += benchRun
 	}
 }
@@ -69,7 +69,7 @@ func BenchmarkDeliver(b *testing.B) {
 			id++
 			d.Messages = append(d.Messages, fsm.Message{Consumer: 5, ID: id, Payload: body})
 		}
-		w.queues.Routes.Deliver(q.ID, s.id, d)
+		w.queues.Routes.Stream(q.ID, s.id).Receive(d)
 		s.Written(benchRun, benchRun*len(body))
 	}
 }

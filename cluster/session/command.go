@@ -86,14 +86,9 @@ type commandPart struct {
 // Invariant: underWay is the number of parts that were sent and not answered by their queues,
 // ≤ fsm.MaxUnanswered.
 type commandExchange struct {
-	conn      *Connection
-	calls     *calls
-	streams   *streams
-	consumers *consumers
-	replies   *replies
-	node      *self.Node
-	// properties writes those of answers.
-	properties Properties
+	session    *Session
+	node       *self.Node
+	properties Properties // of answers
 
 	underWay int // guarded by the session's lock
 }
@@ -123,15 +118,15 @@ func (x *commandExchange) command(v *catalog.View, p *fsm.Publish) {
 
 // refuse answers a command that is not passed on. why nil: there is no such verb.
 func (x *commandExchange) refuse(c *clientCommand, why error) {
-	x.calls.lock()
-	defer x.calls.unlock()
+	x.session.lock()
+	defer x.session.unlock()
 	x.answer(c, false, why)
 }
 
 // start sends the parts of a command.
 func (x *commandExchange) start(c *clientCommand) {
-	x.calls.lock()
-	defer x.calls.unlock()
+	x.session.lock()
+	defer x.session.unlock()
 	if x.underWay+len(c.parts) > fsm.MaxUnanswered {
 		x.keep(c.parts)
 		x.answer(c, false, fsm.Refuse(fsm.Unavailable, "too many commands of this channel are waiting for an answer"))
@@ -153,7 +148,7 @@ func (x *commandExchange) send(p *commandPart) {
 		x.end(p, p.err)
 		return
 	case p.queue != nil:
-		p.at = x.streams.queue(p.queue)
+		p.at = x.session.streams.queue(p.queue)
 	case !x.place(p):
 		x.end(p, fsm.Refuse(fsm.NotFoundKind, "no "+p.what))
 		return
@@ -179,7 +174,7 @@ func (x *commandExchange) mayRenew(p *commandPart) error {
 	if p.command.Kind != logpb.Command_RENEW {
 		return nil
 	}
-	_, err := x.node.View().UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, p.queue.Name)
+	_, err := x.node.View().UseQueue(x.session.conn.by(), catalog.Read, x.session.conn.vhost, p.queue.Name)
 	return err
 }
 
@@ -188,11 +183,11 @@ func (x *commandExchange) mayRenew(p *commandPart) error {
 func (x *commandExchange) place(p *commandPart) bool {
 	number := p.held.Consumer
 	if p.held.Get {
-		i, ok := x.streams.find(number &^ getToken)
+		i, ok := x.session.streams.find(number &^ getToken)
 		if ok {
-			p.at, number = x.streams.order[i], 0
+			p.at, number = x.session.streams.order[i], 0
 		}
-	} else if c := x.consumers.known[number]; c != nil {
+	} else if c := x.session.consumers.known[number]; c != nil {
 		p.at = c.at
 	}
 	if p.at == nil {
@@ -206,7 +201,7 @@ func (x *commandExchange) place(p *commandPart) bool {
 	}
 	p.queue, _ = x.node.View().QueueByID(p.at.stream.Queue())
 	if p.queue == nil {
-		p.queue = &catalog.Queue{ID: p.at.stream.Queue(), VHost: x.conn.vhost}
+		p.queue = &catalog.Queue{ID: p.at.stream.Queue(), VHost: x.session.conn.vhost}
 	}
 	return true
 }
@@ -224,7 +219,7 @@ func (x *commandExchange) answered(p *commandPart, r fsm.Result) {
 			p.at.countSettled(1, s.Outcome)
 		}
 		if p.taken {
-			x.consumers.settled(p.held.Consumer, 1)
+			x.session.consumers.settled(p.held.Consumer, 1)
 		}
 	}
 	x.end(p, err)
@@ -233,7 +228,7 @@ func (x *commandExchange) answered(p *commandPart, r fsm.Result) {
 
 // refusal returns the client's error for a queue's answer; nil: the command has taken effect.
 func (x *commandExchange) refusal(p *commandPart, r fsm.Result) error {
-	err := x.streams.answers.refusal(p.command.Kind, p.queue, r.Code)
+	err := x.session.conn.in.answers.refusal(p.command.Kind, p.queue, r.Code)
 	switch {
 	case err != nil && isNotDone(r.Code):
 		return fsm.Refuse(fsm.NotFoundKind, "no "+p.what)
@@ -284,7 +279,7 @@ func (x *commandExchange) keep(parts []*commandPart) {
 		}
 	}
 	if len(list) > 0 {
-		x.calls.add(event{kind: eventKept, held: list})
+		x.session.add(event{kind: eventKept, held: list})
 	}
 }
 
@@ -299,20 +294,20 @@ func (x *commandExchange) answer(c *clientCommand, ok bool, why error) {
 		c.late.Stop()
 	}
 	if !ok {
-		x.streams.answers.commands.Add(1)
+		x.session.conn.in.answers.commands.Add(1)
 	}
 	x.sendReply(c, ok, why)
 	if !ok && c.mandatory {
-		x.calls.add(event{kind: eventRefused, payload: c.payload, err: why})
+		x.session.add(event{kind: eventRefused, payload: c.payload, err: why})
 	}
-	x.calls.confirm(c.number, ok)
+	x.session.confirm(c.number, ok)
 }
 
 // overdue gives up a command that has waited for too long. It is run by a timer, so a panic ends
 // the channel: otherwise nobody would notice.
 func (x *commandExchange) overdue(c *clientCommand) {
 	if !x.node.Try("abandon a command", func() { x.giveUp(c) }) {
-		x.calls.fail()
+		x.session.fail()
 	}
 }
 
@@ -325,21 +320,21 @@ func (x *commandExchange) giveUp(c *clientCommand) {
 			lost = append(lost, p)
 		}
 	}
-	x.calls.lock()
-	defer x.calls.unlock()
+	x.session.lock()
+	defer x.session.unlock()
 	for _, p := range lost {
 		x.end(p, queues.Leaderless(p.queue))
 	}
 	x.finish(c)
-	if !c.done && !x.calls.closing && !x.calls.isLost {
+	if !c.done && !x.session.closing && !x.session.isLost {
 		c.late.Reset(commandWait)
 	}
 }
 
 // waiting returns the parts of a command that have no outcome.
 func (x *commandExchange) waiting(c *clientCommand) (list []*commandPart) {
-	x.calls.lock()
-	defer x.calls.unlock()
+	x.session.lock()
+	defer x.session.unlock()
 	for _, p := range c.parts {
 		if !p.over {
 			list = append(list, p)
@@ -394,7 +389,7 @@ func (r *commandResult) add(from fsm.Result, now fsm.Time) {
 // replyTo finds out where a command wants its answer. It returns an error if the client may not ask
 // for one there.
 func (x *commandExchange) replyTo(v *catalog.View, p *fsm.Publish, c *clientCommand) error {
-	if p.WantsReply && !x.replies.takes() {
+	if p.WantsReply && !x.session.replies.takes() {
 		return errNoReplies
 	}
 	if p.Property == nil {
@@ -405,7 +400,7 @@ func (x *commandExchange) replyTo(v *catalog.View, p *fsm.Publish, c *clientComm
 		return nil
 	}
 	if _, direct := fsm.ReplySuffix(to); !direct {
-		if err := v.CheckPublish(x.conn.user, x.conn.vhost, ""); err != nil {
+		if err := v.CheckPublish(x.session.conn.user, x.session.conn.vhost, ""); err != nil {
 			return err
 		}
 	}
@@ -439,7 +434,7 @@ func (x *commandExchange) sendReply(c *clientCommand, ok bool, why error) {
 	}
 	payload := fsm.Payload(append(head, body...))
 	if _, direct := fsm.ReplySuffix(c.reply.to); direct {
-		x.calls.add(event{kind: eventReply, payload: payload})
+		x.session.add(event{kind: eventReply, payload: payload})
 		return
 	}
 	x.enqueueReply(c.reply.to, payload)
@@ -457,16 +452,16 @@ type ownMessage struct{}
 // enqueueReply sends an answer to a queue. The lock is held.
 func (x *commandExchange) enqueueReply(name string, payload fsm.Payload) {
 	m := catalog.Message{Keys: []string{name}}
-	route, limits, err := x.node.View().Route(x.conn.vhost, "", &m, nil)
+	route, limits, err := x.node.View().Route(x.session.conn.vhost, "", &m, nil)
 	if err != nil {
 		return
 	}
 	for _, q := range route {
-		u := x.streams.queue(q)
+		u := x.session.streams.queue(q)
 		if to := u.stream; to.Over() || to.Ending() || to.Waiting() >= fsm.MaxUnanswered {
 			continue
 		}
-		u.add(&fsm.Publish{Payload: payload, TTL: -1, Priority: -1}, limits.Of(q).Stored(), false, "", ownMessage{})
+		u.publish(&fsm.Publish{Payload: payload, TTL: -1, Priority: -1}, limits.Of(q).Stored(), false, "", ownMessage{})
 	}
 }
 

@@ -238,18 +238,18 @@ func (x *commandExchange) partsOf(r *commandRequest, n named, take bool, command
 func (x *commandExchange) tokenPart(r *commandRequest, text, queue string, c *logpb.Command) (*commandPart, error) {
 	p := &commandPart{command: c, what: "lock with this token", result: commandResult{LockToken: text}}
 	if queue != "" {
-		if _, err := r.view.UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, queue); err != nil {
+		if _, err := r.view.UseQueue(x.session.conn.by(), catalog.Read, x.session.conn.vhost, queue); err != nil {
 			return nil, err
 		}
 	}
 	t, ok := parseLockToken(text, r.view.LockSecret())
 	q, known := r.view.QueueByID(t.queue)
-	if !ok || !known || q.VHost != x.conn.vhost || queue != "" && q.Name != queue {
+	if !ok || !known || q.VHost != x.session.conn.vhost || queue != "" && q.Name != queue {
 		p.err = fsm.Refuse(fsm.NotFoundKind, "no "+p.what)
 		return p, nil
 	}
 	var err error
-	if p.queue, err = r.view.UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, q.Name); err != nil {
+	if p.queue, err = r.view.UseQueue(x.session.conn.by(), catalog.Read, x.session.conn.vhost, q.Name); err != nil {
 		return nil, err
 	}
 	t.name(c)
@@ -291,7 +291,7 @@ func (x *commandExchange) receiveDeferred(r *commandRequest) ([]*commandPart, er
 	case !given || tag == "":
 		return nil, fsm.Refuse(fsm.Precondition, "message.receive-deferred requires x-queue, x-consumer-tag and x-deferral-token or x-deferral-tokens")
 	}
-	q, err := r.view.TakeFrom(x.conn.by(), x.conn.vhost, name)
+	q, err := r.view.TakeFrom(x.session.conn.by(), x.session.conn.vhost, name)
 	if err != nil {
 		return nil, err
 	}
@@ -315,9 +315,9 @@ func (x *commandExchange) receiveDeferred(r *commandRequest) ([]*commandPart, er
 // consumerAt finds a consumer of this channel at a queue by its tag.
 func (x *commandExchange) consumerAt(q *catalog.Queue, holdings fsm.Holdings, tag string) (number uint64, err error) {
 	number = holdings.Consumer(tag)
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
-	if c := x.consumers.known[number]; c == nil || c.over || c.at.stream.Queue() != q.ID {
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
+	if c := x.session.consumers.known[number]; c == nil || c.over || c.at.stream.Queue() != q.ID {
 		return 0, fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no consumer '%s' of %s on this channel", tag, q))
 	}
 	return number, nil
@@ -340,7 +340,7 @@ func groupVerb(action logpb.Group_Action) commandVerb {
 			}
 			words = append(words, s)
 		}
-		q, err := r.view.TakeFrom(x.conn.by(), x.conn.vhost, words[0])
+		q, err := r.view.TakeFrom(x.session.conn.by(), x.session.conn.vhost, words[0])
 		if err != nil {
 			return nil, err
 		}
@@ -430,9 +430,9 @@ func (x *commandExchange) scheduleQueue(v *catalog.View, h arguments) (*catalog.
 	case isQueue == isExchange:
 		return nil, fsm.Refuse(fsm.Precondition, "a command must have either x-queue or x-exchange")
 	case isQueue:
-		return v.UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, queue)
+		return v.UseQueue(x.session.conn.by(), catalog.Read, x.session.conn.vhost, queue)
 	}
-	return v.UseStore(x.conn.by(), x.conn.vhost, exchange)
+	return v.UseStore(x.session.conn.by(), x.session.conn.vhost, exchange)
 }
 
 // lockToken names a delivery to whoever holds its text. The node that serves the consumer makes

@@ -18,10 +18,7 @@ import (
 // consumers holds a session's consumers and gets: which messages the client may be given, and which
 // it settles.
 type consumers struct {
-	conn     *Connection
-	calls    *calls
-	streams  *streams
-	replies  *replies
+	session  *Session
 	node     *self.Node
 	defaults catalog.Defaults
 
@@ -94,11 +91,11 @@ func (x *consumers) Written(count, bytes int) {
 	if !x.written(count, bytes) {
 		return
 	}
-	x.calls.mu.Lock()
-	order := slices.Clone(x.streams.order)
+	x.session.mu.Lock()
+	order := slices.Clone(x.session.streams.order)
 	x.turn++
 	first := x.turn
-	x.calls.mu.Unlock()
+	x.session.mu.Unlock()
 	for i := range order {
 		order[(first+i)%len(order)].stream.CatchUp()
 	}
@@ -106,12 +103,12 @@ func (x *consumers) Written(count, bytes int) {
 
 // Consume registers a consumer.
 func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
-	x.conn.consumes.Store(true)
+	x.session.conn.consumes.Store(true)
 	if spec.Queue == fsm.ReplyQueue {
-		return x.replies.consume(&spec)
+		return x.session.replies.consume(&spec)
 	}
 	v := x.node.FreshView(ctx)
-	q, err := v.TakeFrom(x.conn.by(), x.conn.vhost, spec.Queue)
+	q, err := v.TakeFrom(x.session.conn.by(), x.session.conn.vhost, spec.Queue)
 	if err != nil {
 		return err
 	}
@@ -122,8 +119,8 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	if err != nil {
 		return err
 	}
-	x.calls.mu.Lock()
-	u := x.streams.queue(q)
+	x.session.mu.Lock()
+	u := x.session.streams.queue(q)
 	c := x.addConsumer(u, spec.Number, spec.NoAck)
 	c.tag, c.info, c.strict, c.action = spec.Tag, args.DeliveryInfo, args.LateError, args.TimeoutAction
 	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: x.begin(c, &logpb.Consume{
@@ -133,8 +130,8 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 		LockHead: args.LockHead, LockDetachGrace: uint64(args.LockDetachGrace),
 		MinTtl: uint64(args.MinTTL), MaxGroups: args.MaxGroups, GroupId: args.GroupID,
 	})})
-	x.calls.mu.Unlock()
-	if err = x.streams.answers.await(ctx, q, u.stream.Route(), k); err == nil {
+	x.session.mu.Unlock()
+	if err = x.session.conn.in.answers.await(ctx, q, u.stream.Route(), k); err == nil {
 		err = k.Refused
 	}
 	if err == nil {
@@ -149,31 +146,31 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 }
 
 func (x *consumers) endConsumer(number uint64) {
-	x.calls.mu.Lock()
+	x.session.mu.Lock()
 	x.consumerOver(number)
 	x.rebalance()
-	x.calls.mu.Unlock()
+	x.session.mu.Unlock()
 }
 
 // Cancel ends a consumer. What it holds can still be settled.
 func (x *consumers) Cancel(ctx context.Context, number uint64) error {
-	if x.replies.cancel(number) {
+	if x.session.replies.cancel(number) {
 		return nil
 	}
-	x.calls.mu.Lock()
+	x.session.mu.Lock()
 	c := x.known[number]
 	if c == nil || c.over {
-		x.calls.mu.Unlock()
+		x.session.mu.Unlock()
 		return nil // its queue is gone
 	}
 	to := c.at.stream
 	k := to.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
-	x.calls.mu.Unlock()
+	x.session.mu.Unlock()
 	q, known := x.node.View().QueueByID(to.Queue())
 	if !known {
 		q = &catalog.Queue{ID: to.Queue()}
 	}
-	err := x.streams.answers.await(ctx, q, to.Route(), k)
+	err := x.session.conn.in.answers.await(ctx, q, to.Route(), k)
 	x.endConsumer(number)
 	switch {
 	case err != nil:
@@ -187,23 +184,23 @@ func (x *consumers) Cancel(ctx context.Context, number uint64) error {
 // cancelFor cancels the consumer of a queue that has a tag, and tells the client. It returns false if there
 // is none.
 func (x *consumers) cancelFor(ctx context.Context, of fsm.QueueID, tag string) (bool, error) {
-	x.calls.mu.Lock()
+	x.session.mu.Lock()
 	var found uint64
 	for number, c := range x.known {
 		if c.tag == tag && !c.over && c.at.stream.Queue() == of {
 			found = number
 		}
 	}
-	x.calls.mu.Unlock()
+	x.session.mu.Unlock()
 	if found == 0 {
 		return false, nil
 	}
 	if err := x.Cancel(ctx, found); err != nil {
 		return true, err
 	}
-	x.calls.lock()
-	defer x.calls.unlock()
-	x.calls.add(event{kind: eventCancelled, consumer: found})
+	x.session.lock()
+	defer x.session.unlock()
+	x.session.add(event{kind: eventCancelled, consumer: found})
 	return true, nil
 }
 
@@ -215,15 +212,15 @@ const endWait = time.Second
 func (x *consumers) awaitEnd(ctx context.Context, q *catalog.Queue) {
 	ctx, cancel := context.WithTimeout(ctx, endWait)
 	defer cancel()
-	if _, gone, err := x.conn.in.queues.Count(ctx, q); gone && err == nil {
-		_ = x.conn.in.queues.Leaders.AwaitGone(ctx, q) // too late: the name is free a moment later
+	if _, gone, err := x.session.conn.in.queues.Count(ctx, q); gone && err == nil {
+		_ = x.session.conn.in.queues.Leaders.AwaitGone(ctx, q) // too late: the name is free a moment later
 	}
 }
 
 // Drop is Cancel without waiting for the answer.
 func (x *consumers) Drop(number uint64) {
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
 	if c := x.known[number]; c != nil && !c.over {
 		c.at.stream.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
 	}
@@ -231,8 +228,8 @@ func (x *consumers) Drop(number uint64) {
 
 // Get takes one message.
 func (x *consumers) Get(ctx context.Context, name string, noAck bool) (fsm.Message, bool, error) {
-	x.conn.consumes.Store(true)
-	q, err := x.node.FreshView(ctx).TakeFrom(x.conn.by(), x.conn.vhost, name)
+	x.session.conn.consumes.Store(true)
+	q, err := x.node.FreshView(ctx).TakeFrom(x.session.conn.by(), x.session.conn.vhost, name)
 	if err != nil {
 		return fsm.Message{}, false, err
 	}
@@ -266,7 +263,7 @@ const (
 func (x *consumers) tryGet(ctx context.Context, q *catalog.Queue, noAck bool) (*stream.Call, error) {
 	pause := getPause
 	for end := x.node.Now() + getWait; ; pause = min(2*pause, longGetPause) {
-		k, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
+		k, err := x.session.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_GET, Get: &logpb.Get{NoAck: noAck}})
 		switch {
 		case err != nil:
 			return nil, err
@@ -299,12 +296,12 @@ func rest(ctx context.Context, d time.Duration) bool {
 
 // Settle settles deliveries.
 func (x *consumers) Settle(number uint64, ids []uint64, outcome fsm.Outcome) {
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
 	if number&getToken != 0 {
-		if i, ok := x.streams.find(number &^ getToken); ok {
-			x.streams.order[i].stream.AddSettle(0, ids, outcome)
-			x.streams.order[i].countSettled(len(ids), outcome)
+		if i, ok := x.session.streams.find(number &^ getToken); ok {
+			x.session.streams.order[i].stream.AddSettle(0, ids, outcome)
+			x.session.streams.order[i].countSettled(len(ids), outcome)
 		}
 		return
 	}
@@ -337,17 +334,17 @@ func (x *consumers) settled(number uint64, count int) {
 // revoke ends the consumers of queues that the user may not read any more. What they hold can still
 // be settled.
 func (x *consumers) revoke(v *catalog.View) {
-	x.calls.lock()
-	defer x.calls.unlock()
+	x.session.lock()
+	defer x.session.unlock()
 	for number, c := range x.known {
 		q, ok := v.QueueByID(c.at.stream.Queue())
 		if !ok || c.over || c.revoked {
 			continue
 		}
-		if err := v.CheckRead(x.conn.user, q); err != nil {
+		if err := v.CheckRead(x.session.conn.user, q); err != nil {
 			c.revoked = true
 			c.at.stream.Request(&logpb.Command{Kind: logpb.Command_CANCEL, Cancel: &logpb.Cancel{Consumer: number}})
-			x.calls.add(event{kind: eventRevoked, consumer: number, err: err})
+			x.session.add(event{kind: eventRevoked, consumer: number, err: err})
 		}
 	}
 }
@@ -355,7 +352,7 @@ func (x *consumers) revoke(v *catalog.View) {
 // stillReads returns an error if the newest view no longer allows what was begun under an older
 // one.
 func (x *consumers) stillReads(q *catalog.Queue) error {
-	return x.node.View().CheckRead(x.conn.user, q)
+	return x.node.View().CheckRead(x.session.conn.user, q)
 }
 
 // queueGone ends and forgets the consumers of a queue that is gone. The lock is held.
@@ -381,7 +378,7 @@ func (x *consumers) cancelled(q *sessionQueue, number uint64) {
 		return
 	}
 	x.consumerOver(number)
-	x.calls.add(event{kind: eventCancelled, consumer: number})
+	x.session.add(event{kind: eventCancelled, consumer: number})
 }
 
 // maxUnwritten bounds the weight of what a channel has been given and has not written. What exceeds

@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/quorate/quorate/cluster/audit"
-	"github.com/quorate/quorate/cluster/expiry"
 	"github.com/quorate/quorate/cluster/queues"
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/traffic"
@@ -16,140 +15,125 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// definer serves the requests of a session's client about exchanges, queues and bindings. It
-// answers once all nodes that may route know of the change.
-type definer struct {
-	conn     *Connection
-	calls    *calls
-	streams  *streams
-	replies  *replies
-	node     *self.Node
-	uses     *expiry.Uses
-	log      *audit.Log // nil: nothing is audited
-	defaults catalog.Defaults
+// Requests of a session's client about exchanges, queues and bindings are answered once all nodes that may route know of
+// the change.
+
+// change makes a change, unless made finds in a view that it has been made: then it waits for the other nodes.
+func (s *Session) change(ctx context.Context, what string, c *logpb.CatalogCommand, made func(v *catalog.View) (bool, error)) (changed bool, err error) {
+	v, fresh := s.conn.in.node.TryFresh(ctx)
+	is, err := made(v)
+	if err != nil {
+		return false, err
+	}
+	if is && fresh {
+		s.conn.in.node.Converge(ctx)
+		return false, nil
+	}
+	_, err = s.propose(ctx, what, c)
+	return err == nil, err
 }
 
 // DeclareExchange creates an exchange, or checks the existing one.
-func (x *definer) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error {
+func (s *Session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) error {
 	if spec.Passive {
-		return x.node.Confirm(ctx, fmt.Sprintf("find exchange '%s' in vhost '%s'", spec.Name, x.conn.vhost), func(v *catalog.View) (bool, error) {
-			err := v.PassiveExchange(x.conn.by(), x.conn.vhost, spec.Name)
+		return s.conn.in.node.Confirm(ctx, fmt.Sprintf("find exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost), func(v *catalog.View) (bool, error) {
+			err := v.PassiveExchange(s.conn.by(), s.conn.vhost, spec.Name)
 			return err == nil, err
 		})
 	}
-	v, fresh := x.node.TryFresh(ctx)
 	d := &logpb.DeclareExchange{
-		Vhost: x.conn.vhost, Name: spec.Name, Type: spec.Type, Durable: spec.Durable,
+		Vhost: s.conn.vhost, Name: spec.Name, Type: spec.Type, Durable: spec.Durable,
 		AutoDelete: spec.AutoDelete, Internal: spec.Internal, Arguments: spec.Arguments,
 	}
-	there, err := v.CheckDeclareExchange(x.conn.by(), d)
-	if there != nil && err == nil {
-		x.uses.Used(there)
-	}
-	if err != nil {
-		return err
-	}
-	if there != nil && fresh {
-		x.node.Converge(ctx)
-		return nil
-	}
-	if d.Type == catalog.Delayed {
-		d.StoreMembers = x.conn.in.queues.Placer.Place(&logpb.DeclareQueue{})
-	}
-	_, err = x.propose(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, x.conn.vhost),
-		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: d}})
+	_, err := s.change(ctx, fmt.Sprintf("declare exchange '%s' in vhost '%s'", spec.Name, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareExchange{DeclareExchange: d}},
+		func(v *catalog.View) (bool, error) {
+			there, err := v.CheckDeclareExchange(s.conn.by(), d)
+			if there != nil && err == nil {
+				s.conn.in.config.Uses.Used(there)
+			}
+			if d.Type == catalog.Delayed {
+				d.StoreMembers = s.conn.in.queues.Placer.Place(&logpb.DeclareQueue{})
+			}
+			return there != nil, err
+		})
 	return err
 }
 
 // DeleteExchange removes an exchange. It is no error if there is none.
-func (x *definer) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
-	m := &logpb.DeleteExchange{Vhost: x.conn.vhost, Name: name, IfUnused: ifUnused}
-	v, fresh := x.node.TryFresh(ctx)
-	exists, err := v.CheckDeleteExchange(x.conn.by(), m)
-	if err != nil {
-		return err
-	}
-	if !exists && fresh {
-		x.node.Converge(ctx)
-		return nil
-	}
-	_, err = x.propose(ctx, fmt.Sprintf("delete exchange '%s' in vhost '%s'", name, x.conn.vhost),
-		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteExchange{DeleteExchange: m}})
+func (s *Session) DeleteExchange(ctx context.Context, name string, ifUnused bool) error {
+	m := &logpb.DeleteExchange{Vhost: s.conn.vhost, Name: name, IfUnused: ifUnused}
+	_, err := s.change(ctx, fmt.Sprintf("delete exchange '%s' in vhost '%s'", name, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeleteExchange{DeleteExchange: m}},
+		func(v *catalog.View) (bool, error) {
+			exists, err := v.CheckDeleteExchange(s.conn.by(), m)
+			return !exists, err
+		})
 	return err
 }
 
-func (x *definer) bind(spec fsm.BindSpec) *logpb.Bind {
+func (s *Session) bind(spec fsm.BindSpec) *logpb.Bind {
 	return &logpb.Bind{
-		Vhost: x.conn.vhost, Source: spec.Source, Destination: spec.Destination,
+		Vhost: s.conn.vhost, Source: spec.Source, Destination: spec.Destination,
 		ToExchange: spec.ToExchange, RoutingKey: spec.RoutingKey, Arguments: spec.Arguments,
 	}
 }
 
 // Bind creates a binding. It is no error if it exists.
-func (x *definer) Bind(ctx context.Context, spec fsm.BindSpec) error {
-	m := x.bind(spec)
-	v, fresh := x.node.TryFresh(ctx)
-	exists, err := v.CheckBind(x.conn.by(), m)
-	if err != nil {
-		return err
-	}
-	if exists {
-		x.uses.Ends(m)
-	}
-	if exists && fresh {
-		x.node.Converge(ctx)
-		return nil
-	}
-	_, err = x.propose(ctx, fmt.Sprintf("bind to exchange '%s' in vhost '%s'", spec.Source, x.conn.vhost),
-		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: m}})
-	if err == nil {
-		x.used(ctx, m)
+func (s *Session) Bind(ctx context.Context, spec fsm.BindSpec) error {
+	m := s.bind(spec)
+	changed, err := s.change(ctx, fmt.Sprintf("bind to exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Bind{Bind: m}},
+		func(v *catalog.View) (bool, error) {
+			exists, err := v.CheckBind(s.conn.by(), m)
+			if exists && err == nil {
+				s.conn.in.config.Uses.Ends(m)
+			}
+			return exists, err
+		})
+	if changed {
+		s.used(ctx, m)
 	}
 	return err
 }
 
 // used tells a queue that expires when idle that its bindings have changed, which counts as use. If
 // the notice is lost, the queue is no worse off than before.
-func (x *definer) used(ctx context.Context, m *logpb.Bind) {
-	q, ok := x.node.View().Queue(m.Vhost, m.Destination)
-	if m.ToExchange || !ok || x.node.View().Settings(q, x.defaults).AutoDeleteOnIdle == 0 {
+func (s *Session) used(ctx context.Context, m *logpb.Bind) {
+	q, ok := s.conn.in.node.View().Queue(m.Vhost, m.Destination)
+	if m.ToExchange || !ok || s.conn.in.node.View().Settings(q, s.conn.in.config.Defaults).AutoDeleteOnIdle == 0 {
 		return
 	}
-	if _, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}}); err != nil {
-		x.node.Logger.Debug("queue not notified of a new binding", "queue", q.Name, "vhost", q.VHost, "error", err)
+	if _, err := s.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH, Touch: &logpb.Touch{IdleOnly: true}}); err != nil {
+		s.conn.in.node.Logger.Debug("queue not notified of a new binding", "queue", q.Name, "vhost", q.VHost, "error", err)
 	}
 }
 
 // Unbind removes a binding. It is no error if there is none.
-func (x *definer) Unbind(ctx context.Context, spec fsm.BindSpec) error {
-	m := x.bind(spec)
-	v, fresh := x.node.TryFresh(ctx)
-	exists, err := v.CheckUnbind(x.conn.by(), m)
-	if err != nil {
-		return err
-	}
-	if !exists && fresh {
-		x.node.Converge(ctx)
-		return nil
-	}
-	_, err = x.propose(ctx, fmt.Sprintf("unbind from exchange '%s' in vhost '%s'", spec.Source, x.conn.vhost),
-		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Unbind{Unbind: m}})
-	if err == nil {
-		x.used(ctx, m)
+func (s *Session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
+	m := s.bind(spec)
+	changed, err := s.change(ctx, fmt.Sprintf("unbind from exchange '%s' in vhost '%s'", spec.Source, s.conn.vhost),
+		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_Unbind{Unbind: m}},
+		func(v *catalog.View) (bool, error) {
+			exists, err := v.CheckUnbind(s.conn.by(), m)
+			return !exists, err
+		})
+	if changed {
+		s.used(ctx, m)
 	}
 	return err
 }
 
 // DeclareQueue creates a queue and waits until it has a leader, or reports on the existing one. A
 // declare renews the queue's lease, a passive declare only that of a local queue.
-func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
+func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
 	ctx, cancel := context.WithTimeout(ctx, queues.LeaderWait)
 	defer cancel()
 	if _, replies := fsm.ReplySuffix(spec.Name); replies || spec.Name == fsm.ReplyQueue {
-		return x.replies.declare(ctx, spec.Name)
+		return s.replies.declare(ctx, spec.Name)
 	}
 	if spec.Passive {
-		return x.passiveQueue(ctx, spec.Name)
+		return s.passiveQueue(ctx, spec.Name)
 	}
 	generated := spec.Name == ""
 	if generated {
@@ -160,53 +144,53 @@ func (x *definer) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		spec.Name, generated = prefix+randomName(), !given
 	}
 	for {
-		q, created, err := x.declare(ctx, spec, generated)
+		q, created, err := s.declare(ctx, spec, generated)
 		if err != nil {
 			return fsm.QueueInfo{}, err
 		}
-		x.countDeclared(created)
+		s.countDeclared(created)
 		if created {
-			return fsm.QueueInfo{Name: q.Name}, x.conn.in.queues.Leaders.Await(ctx, q)
+			return fsm.QueueInfo{Name: q.Name}, s.conn.in.queues.Leaders.Await(ctx, q)
 		}
-		x.uses.Sources(q)
-		info, gone, err := x.touch(ctx, q)
+		s.conn.in.config.Uses.Sources(q)
+		info, gone, err := s.touch(ctx, q)
 		if err != nil || !gone {
 			return info, err
 		}
 		// The queue has ended; it is created again once its record is gone.
-		if err := x.conn.in.queues.Leaders.AwaitGone(ctx, q); err != nil {
+		if err := s.conn.in.queues.Leaders.AwaitGone(ctx, q); err != nil {
 			return fsm.QueueInfo{}, err
 		}
 	}
 }
 
 // countDeclared counts a declaration.
-func (x *definer) countDeclared(created bool) {
-	x.conn.in.Traffic.Count(traffic.QueueDeclared)
+func (s *Session) countDeclared(created bool) {
+	s.conn.in.Traffic.Count(traffic.QueueDeclared)
 	if created {
-		x.conn.in.Traffic.Count(traffic.QueueCreated)
+		s.conn.in.Traffic.Count(traffic.QueueCreated)
 	}
 }
 
 // passiveQueue reports on a queue that must exist.
-func (x *definer) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo, error) {
+func (s *Session) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo, error) {
 	var q *catalog.Queue
-	err := x.node.Confirm(ctx, fmt.Sprintf("find queue '%s' in vhost '%s'", name, x.conn.vhost), func(v *catalog.View) (found bool, err error) {
-		q, err = v.PassiveQueue(x.conn.by(), x.conn.vhost, name)
+	err := s.conn.in.node.Confirm(ctx, fmt.Sprintf("find queue '%s' in vhost '%s'", name, s.conn.vhost), func(v *catalog.View) (found bool, err error) {
+		q, err = v.PassiveQueue(s.conn.by(), s.conn.vhost, name)
 		return err == nil, err
 	})
 	if err != nil {
 		return fsm.QueueInfo{}, err
 	}
-	ask := x.conn.in.queues.Count
-	if q.Local && x.node.View().Settings(q, x.defaults).Expires != 0 {
-		ask = x.touch // the peer renews the leases of queues that are not replicated
+	ask := s.conn.in.queues.Count
+	if q.Local && s.conn.in.node.View().Settings(q, s.conn.in.config.Defaults).Expires != 0 {
+		ask = s.touch // the peer renews the leases of queues that are not replicated
 	}
 	info, gone, err := ask(ctx, q)
 	if gone {
 		// A client that is told that there is no queue must find none: publishes are routed by the
 		// view.
-		err = x.conn.in.queues.Leaders.AwaitGone(ctx, q)
+		err = s.conn.in.queues.Leaders.AwaitGone(ctx, q)
 	}
 	if gone && err == nil {
 		err = queues.NoQueue(q)
@@ -224,44 +208,44 @@ func randomName() string {
 }
 
 // declare finds or creates the record of a queue.
-func (x *definer) declare(ctx context.Context, spec fsm.QueueSpec, generated bool) (q *catalog.Queue, created bool, err error) {
+func (s *Session) declare(ctx context.Context, spec fsm.QueueSpec, generated bool) (q *catalog.Queue, created bool, err error) {
 	d := &logpb.DeclareQueue{
-		Vhost: x.conn.vhost, Name: spec.Name, Durable: spec.Durable, Exclusive: spec.Exclusive,
+		Vhost: s.conn.vhost, Name: spec.Name, Durable: spec.Durable, Exclusive: spec.Exclusive,
 		AutoDelete: spec.AutoDelete, Arguments: spec.Arguments,
 		Local: spec.Exclusive || !spec.Durable,
 	}
 	if spec.Exclusive {
-		d.Owner = x.conn.owner().Proto()
-		x.conn.in.owners.add(x.conn)
+		d.Owner = s.conn.owner().Proto()
+		s.conn.in.owners.add(s.conn)
 	}
-	d.Members = x.conn.in.queues.Placer.Place(d)
-	v, fresh := x.node.TryFresh(ctx)
+	d.Members = s.conn.in.queues.Placer.Place(d)
+	v, fresh := s.conn.in.node.TryFresh(ctx)
 	v.DecideType(d, "")
-	if q, err = v.CheckDeclareQueue(x.conn.by(), d, generated); err != nil {
+	if q, err = v.CheckDeclareQueue(s.conn.by(), d, generated); err != nil {
 		return q, false, err
 	}
 	if q != nil && fresh {
-		x.node.Converge(ctx)
+		s.conn.in.node.Converge(ctx)
 		return q, false, nil
 	}
-	r, err := x.propose(ctx, fmt.Sprintf("declare queue '%s' in vhost '%s'", spec.Name, x.conn.vhost),
+	r, err := s.propose(ctx, fmt.Sprintf("declare queue '%s' in vhost '%s'", spec.Name, s.conn.vhost),
 		&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: d}})
 	if err != nil {
 		return nil, false, err
 	}
-	q, ok := x.node.View().QueueByID(fsm.QueueID(r.Queue))
+	q, ok := s.conn.in.node.View().QueueByID(fsm.QueueID(r.Queue))
 	if !ok {
-		return x.declare(ctx, spec, generated) // deleted at the same moment
+		return s.declare(ctx, spec, generated) // deleted at the same moment
 	}
 	return q, r.Changed, nil
 }
 
 // touch renews the lease of a queue and counts its messages and consumers. gone: it has ended.
-func (x *definer) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
-	if c := x.node.View().Settings(q, x.defaults); c.Expires == 0 && c.AutoDeleteOnIdle == 0 {
-		return x.conn.in.queues.Count(ctx, q)
+func (s *Session) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueInfo, gone bool, err error) {
+	if c := s.conn.in.node.View().Settings(q, s.conn.in.config.Defaults); c.Expires == 0 && c.AutoDeleteOnIdle == 0 {
+		return s.conn.in.queues.Count(ctx, q)
 	}
-	k, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH})
+	k, err := s.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_TOUCH})
 	if err != nil {
 		return info, false, err
 	}
@@ -274,17 +258,17 @@ func (x *definer) touch(ctx context.Context, q *catalog.Queue) (info fsm.QueueIn
 
 // DeleteQueue deletes a queue, on condition that it is unused or empty if so requested, and removes
 // its record.
-func (x *definer) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
+func (s *Session) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error) {
 	var q *catalog.Queue
-	err := x.node.Confirm(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", name, x.conn.vhost), func(v *catalog.View) (gone bool, err error) {
-		q, err = v.CheckDeleteQueue(x.conn.by(), x.conn.vhost, name)
+	err := s.conn.in.node.Confirm(ctx, fmt.Sprintf("delete queue '%s' in vhost '%s'", name, s.conn.vhost), func(v *catalog.View) (gone bool, err error) {
+		q, err = v.CheckDeleteQueue(s.conn.by(), s.conn.vhost, name)
 		return q == nil && err == nil, err
 	})
 	if q == nil || err != nil {
 		return 0, err
 	}
 	removed := uint64(0)
-	k, err := x.streams.do(ctx, q, &logpb.Command{
+	k, err := s.streams.do(ctx, q, &logpb.Command{
 		Kind: logpb.Command_DELETE, Delete: &logpb.Delete{IfUnused: ifUnused, IfEmpty: ifEmpty},
 	})
 	switch {
@@ -297,20 +281,20 @@ func (x *definer) DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpt
 	default:
 		removed = k.Result.Count
 	}
-	if err = x.node.RemoveRecord(ctx, q); err == nil {
-		x.conn.in.Traffic.Count(traffic.QueueDeleted)
+	if err = s.conn.in.node.RemoveRecord(ctx, q); err == nil {
+		s.conn.in.Traffic.Count(traffic.QueueDeleted)
 	}
-	x.audit(self.Removal(q, 0), nil, err)
+	s.audit(self.Removal(q, 0), nil, err)
 	return removed, err
 }
 
 // PurgeQueue removes the ready messages of a queue.
-func (x *definer) PurgeQueue(ctx context.Context, name string) (uint64, error) {
-	q, err := x.node.FreshView(ctx).UseQueue(x.conn.by(), catalog.Read, x.conn.vhost, name)
+func (s *Session) PurgeQueue(ctx context.Context, name string) (uint64, error) {
+	q, err := s.conn.in.node.FreshView(ctx).UseQueue(s.conn.by(), catalog.Read, s.conn.vhost, name)
 	if err != nil {
 		return 0, err
 	}
-	k, err := x.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_PURGE})
+	k, err := s.streams.do(ctx, q, &logpb.Command{Kind: logpb.Command_PURGE})
 	if err != nil {
 		return 0, err
 	}
@@ -318,34 +302,28 @@ func (x *definer) PurgeQueue(ctx context.Context, name string) (uint64, error) {
 }
 
 // propose proposes a request of the session's client.
-func (x *definer) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
-	r, err := x.node.Propose(ctx, what, c)
-	x.audit(c, r, err)
+func (s *Session) propose(ctx context.Context, what string, c *logpb.CatalogCommand) (*logpb.CatalogResult, error) {
+	r, err := s.conn.in.node.Propose(ctx, what, c)
+	s.audit(c, r, err)
 	return r, err
 }
 
 // audit records a definition that the session's client has changed, or may have changed.
-func (x *definer) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err error) {
-	log := x.log
-	if log == nil || x.conn.audited || r != nil && (r.Refusal != 0 || !r.Changed) {
+func (s *Session) audit(c *logpb.CatalogCommand, r *logpb.CatalogResult, err error) {
+	log := s.conn.in.config.Audit
+	if log == nil || s.conn.audited || r != nil && (r.Refusal != 0 || !r.Changed) {
 		return
 	}
-	e := audit.Event{Kind: audit.Definition, User: x.conn.user, Origin: x.origin(), Outcome: audit.OK}
+	e := audit.Event{Kind: audit.Definition, User: s.conn.user, Origin: audit.Origin{Protocol: "amqp"}, Outcome: audit.OK}
+	if at, ok := s.client.(located); ok {
+		connection, _, client := at.Where()
+		e.Origin.Connection, e.Origin.Address = connection, client.String()
+	}
 	if err != nil {
 		e.Outcome, e.Reason = audit.Failed, err.Error()
 	}
 	e.Action, e.Target = actionOf(c)
 	log.Write(e)
-}
-
-// origin returns where the session's client is.
-func (x *definer) origin() audit.Origin {
-	o := audit.Origin{Protocol: "amqp"}
-	if at, ok := x.calls.client.(located); ok {
-		connection, _, client := at.Where()
-		o.Connection, o.Address = connection, client.String()
-	}
-	return o
 }
 
 // actionOf returns the method behind a command and the object it is applied to.

@@ -250,7 +250,7 @@ func streamTo(s *Session, q *catalog.Queue) *stream.Stream {
 func publish(s *Session, to *stream.Stream, number uint64, body string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queues[to.Queue()].publish(&fsm.Publish{Number: number, Payload: grouptest.Payload(body), TTL: -1, Priority: -1}, nil, 0, false, "")
+	s.queues[to.Queue()].publish(&fsm.Publish{Number: number, Payload: grouptest.Payload(body), TTL: -1, Priority: -1}, 0, false, "", nil)
 }
 
 func request(s *Session, to *stream.Stream, c *logpb.Command) *stream.Call {

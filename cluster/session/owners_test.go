@@ -15,7 +15,7 @@ func (w *world) mustOwn(name string) (*Connection, *Session) {
 	n, _ := w.View().NodeByName("n1")
 	w.node.Boot.Store(n.GetBoot())
 	s := w.mustSession(&recorder{})
-	if _, _, err := s.definer.declare(w.t.(*testing.T).Context(), fsm.QueueSpec{Name: name, Exclusive: true}, false); err != nil {
+	if _, _, err := s.declare(w.t.(*testing.T).Context(), fsm.QueueSpec{Name: name, Exclusive: true}, false); err != nil {
 		w.t.Fatalf("declare %s: %v", name, err)
 	}
 	w.mustHave(name, true)

@@ -175,7 +175,7 @@ func (x *consumers) wanted(number uint64) {
 func (x *consumers) Limit(ctx context.Context, limit uint16) {
 	ctx, cancel := context.WithTimeout(ctx, limitWait)
 	defer cancel()
-	x.calls.mu.Lock()
+	x.session.mu.Lock()
 	x.limit = int(limit)
 	var waits []chan struct{}
 	numbers := x.counted()
@@ -193,7 +193,7 @@ func (x *consumers) Limit(ctx context.Context, limit uint16) {
 		waits = append(waits, heard)
 		x.grant(number, c, parts[i], heard)
 	}
-	x.calls.mu.Unlock()
+	x.session.mu.Unlock()
 	for _, heard := range waits {
 		select {
 		case <-heard:
@@ -228,7 +228,7 @@ func (x *consumers) divide(numbers []uint64) []int {
 // free, if that may have changed. The lock is held. It adds commands to streams, so it must not be
 // called while one reports answers: sessionQueue.Unlock does so afterwards.
 func (x *consumers) rebalance() {
-	if !x.unbalanced || x.limit == 0 || x.calls.closing {
+	if !x.unbalanced || x.limit == 0 || x.session.closing {
 		return
 	}
 	x.unbalanced = false
@@ -351,13 +351,13 @@ func (x *consumers) wait() {
 // rebalanceLater is run by a timer, so a panic ends the channel: otherwise nobody would notice.
 func (x *consumers) rebalanceLater() {
 	again := func() {
-		x.calls.lock()
-		defer x.calls.unlock()
+		x.session.lock()
+		defer x.session.unlock()
 		x.unbalanced = true
 		x.rebalance()
 	}
-	if !x.calls.node.Try("redistribute a limit", again) {
-		x.calls.fail()
+	if !x.node.Try("redistribute a limit", again) {
+		x.session.fail()
 	}
 }
 

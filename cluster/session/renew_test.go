@@ -36,7 +36,7 @@ func TestRenewEndsSessions(t *testing.T) {
 	if !isDone(k) || k.Result.Code != fsm.NoSession || len(l.Route().Streams()) != 0 {
 		t.Error("its stream goes on")
 	}
-	w.queues.Routes.Answer("n1", l.Queue(), s.id, []group.Outcome{grouptest.OK(1, 1)})
+	w.queues.Routes.Stream(l.Queue(), s.id).Answer("n1", []group.Outcome{grouptest.OK(1, 1)})
 	if c.settled[1] != 0 {
 		t.Error("a publish of a boot that is over is confirmed")
 	}

@@ -56,10 +56,7 @@ func parseRequester(suffix string) (r requester, ok bool) {
 
 // replies handles the replies to the requests of a session.
 type replies struct {
-	conn   *Connection
-	id     *fsm.SessionID
-	calls  *calls
-	window *window
+	session *Session
 
 	// Guarded by the session's lock.
 	consumer uint64 // number; 0: it takes no replies
@@ -69,8 +66,8 @@ type replies struct {
 
 // ReplyName is the routing key of replies to this session.
 func (x *replies) ReplyName() string {
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
 	return x.replyName()
 }
 
@@ -80,7 +77,7 @@ func (x *replies) replyName() string {
 		if _, err := rand.Read(x.token[:]); err != nil {
 			panic(err) // the random source of the system does not fail
 		}
-		r := requester{*x.id, x.token}
+		r := requester{x.session.id, x.token}
 		x.name = fsm.ReplyName(r.suffix())
 	}
 	return x.name
@@ -91,8 +88,8 @@ func (x *replies) consume(spec *fsm.ConsumeSpec) error {
 	if !spec.NoAck {
 		return fsm.Refuse(fsm.Precondition, "reply consumer cannot acknowledge")
 	}
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
 	if x.consumer != 0 {
 		return fsm.Refuse(fsm.Precondition, "reply consumer already set")
 	}
@@ -106,8 +103,8 @@ var errNoReplies = fsm.Refuse(fsm.Precondition, "fast reply consumer does not ex
 
 // cancel ends a consumer of replies, if it is one.
 func (x *replies) cancel(number uint64) bool {
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
 	if number == 0 || x.consumer != number {
 		return false
 	}
@@ -117,24 +114,24 @@ func (x *replies) cancel(number uint64) bool {
 
 // takes reports whether a request may ask for replies to this session.
 func (x *replies) takes() bool {
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
 	return x.consumer != 0
 }
 
 // deliver passes a reply to the channel, or drops it if the channel already has too much to write.
 func (x *replies) deliver(payload fsm.Payload) {
-	x.calls.lock()
-	defer x.calls.unlock()
+	x.session.lock()
+	defer x.session.unlock()
 	if x.consumer == 0 {
 		return
 	}
-	if x.window.unwritten.Load() >= maxReplies {
-		x.calls.router.Logger.Debug("reply dropped: the client does not read", "session", x.id.Num)
+	if x.session.window.unwritten.Load() >= maxReplies {
+		x.session.conn.in.replies.Logger.Debug("reply dropped: the client does not read", "session", x.session.id.Num)
 		return
 	}
-	x.window.unwritten.Add(int64(len(payload)) + group.DeliveryWeight)
-	x.calls.add(event{kind: eventDeliver, messages: []fsm.Message{{
+	x.session.window.unwritten.Add(int64(len(payload)) + group.DeliveryWeight)
+	x.session.add(event{kind: eventDeliver, messages: []fsm.Message{{
 		Consumer: x.consumer, Payload: payload,
 	}}})
 }
@@ -143,11 +140,11 @@ func (x *replies) deliver(payload fsm.Payload) {
 func (x *replies) declare(ctx context.Context, name string) (fsm.QueueInfo, error) {
 	info := fsm.QueueInfo{Name: name, Consumers: 1}
 	suffix, ok := fsm.ReplySuffix(name)
-	x.calls.router.FreshView(ctx) // so that the nodes are known
-	if !ok || x.calls.router.has(ctx, suffix) {
+	x.session.conn.in.replies.FreshView(ctx) // so that the nodes are known
+	if !ok || x.session.conn.in.replies.has(ctx, suffix) {
 		return info, nil
 	}
-	return fsm.QueueInfo{}, fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no queue '%s' in vhost '%s'", name, x.conn.vhost))
+	return fsm.QueueInfo{}, fsm.Refuse(fsm.NotFoundKind, fmt.Sprintf("no queue '%s' in vhost '%s'", name, x.session.conn.vhost))
 }
 
 // replyRouter routes replies to the channels that wait for them, at any node.

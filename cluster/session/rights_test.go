@@ -166,7 +166,7 @@ func TestRevokedWhileAsking(t *testing.T) {
 				id, seq := fsm.SessionFrom(m.Session), m.Seq
 				w.node.Spawn("answer", func() {
 					w.permit("ann", nil, "", "", "^open$")
-					w.queues.Routes.Answer("n1", q.ID, id, []group.Outcome{grouptest.Code(seq, c.code)})
+					w.queues.Routes.Stream(q.ID, id).Answer("n1", []group.Outcome{grouptest.Code(seq, c.code)})
 				})
 			}
 			return nil

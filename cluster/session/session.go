@@ -3,9 +3,10 @@ package session
 import (
 	"cmp"
 	"context"
+	mathrand "math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
-	"time"
 
 	"github.com/quorate/quorate/cluster/self"
 	"github.com/quorate/quorate/cluster/stream"
@@ -15,9 +16,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
 )
-
-// closeWait bounds how long closing a session waits for its queues.
-const closeWait = 3 * time.Second
 
 // Session is one channel of one client of this node. Its parts share one lock, that of calls,
 // because an answer may concern several of them.
@@ -29,7 +27,6 @@ type Session struct {
 
 	calls
 	streams
-	definer
 	publisher
 	consumers
 	replies
@@ -39,162 +36,21 @@ type Session struct {
 func newSession(c *Connection, client fsm.SessionEvents) *Session {
 	x, s := c.in, &Session{conn: c}
 	n := x.node
-	s.calls = calls{client: client, node: n, reroute: &s.publisher, router: &x.replies}
-	s.streams = streams{session: s, routes: x.queues.Routes, answers: &x.answers, queues: map[fsm.QueueID]*sessionQueue{}}
-	s.definer = definer{
-		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies,
-		node: n, uses: x.config.Uses, log: x.config.Audit, defaults: x.config.Defaults,
-	}
+	s.calls = calls{session: s, client: client, node: n}
+	s.streams = streams{session: s, queues: map[fsm.QueueID]*sessionQueue{}}
 	s.publisher = publisher{
-		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies, exchange: &s.exchange,
-		node: n, properties: x.config.Properties,
+		session: s, node: n, properties: x.config.Properties,
 		publishMemo: publishMemo{message: catalog.Message{Local: x.queues.Leaders.Here, Passed: x.config.Uses.Used}},
 	}
-	s.consumers = consumers{
-		conn: c, calls: &s.calls, streams: &s.streams, replies: &s.replies,
-		node: n, defaults: x.config.Defaults, known: map[uint64]*consumer{},
-	}
-	s.replies = replies{conn: c, id: &s.id, calls: &s.calls, window: &s.consumers.window}
-	s.exchange = commandExchange{
-		conn: c, calls: &s.calls, streams: &s.streams, consumers: &s.consumers, replies: &s.replies,
-		node: n, properties: x.config.Properties,
-	}
+	s.consumers = consumers{session: s, node: n, defaults: x.config.Defaults, known: map[uint64]*consumer{}}
+	s.replies = replies{session: s}
+	s.exchange = commandExchange{session: s, node: n, properties: x.config.Properties}
 	return s
 }
 
 // Refresh brings this node's view up to date: afterwards it holds every change that has been
 // reported as done to a client of any node.
 func (s *Session) Refresh(ctx context.Context) error { return s.conn.in.node.Catalog.Refresh(ctx) }
-
-// abandon ends the session in all queues because its boot is over.
-func (s *Session) abandon() {
-	s.lock()
-	defer s.unlock()
-	s.strays = nil
-	s.streams.abandon()
-	s.lose(errLost)
-}
-
-// Close returns what the session holds and ends its consumers. Publishes whose queue is gone are
-// routed again first. It does not wait for queues without a leader: they are told once they have
-// one.
-func (s *Session) Close(ctx context.Context) {
-	s.mu.Lock()
-	if !s.closing {
-		s.conn.in.limits.tallies.channel(s.conn, -1)
-	}
-	s.closing = true
-	ends, strays := s.end()
-	s.mu.Unlock()
-	if len(ends) == 0 && !strays {
-		s.forget()
-		return
-	}
-	done := make(chan struct{})
-	s.conn.in.node.Spawn("end a session", func() {
-		defer close(done)
-		s.finish(ends)
-	})
-	limit := time.NewTimer(closeWait)
-	defer limit.Stop()
-	select {
-	case <-done:
-	case <-limit.C:
-	case <-ctx.Done():
-	}
-}
-
-// strayRetry is the pause before a closing session checks again whether publishes wait for the end
-// of their queue.
-const strayRetry = 50 * time.Millisecond
-
-// finish waits until the queues know that the session has ended.
-func (s *Session) finish(ends []*stream.Call) {
-	stop := s.conn.in.node.Life().Done()
-	for {
-		for _, k := range ends {
-			select {
-			case <-k.Done():
-			case <-stop:
-				return
-			}
-		}
-		s.mu.Lock()
-		var strays bool
-		ends, strays = s.end()
-		s.mu.Unlock()
-		switch {
-		case len(ends) > 0:
-		case !strays:
-			s.forget()
-			return
-		default:
-			select {
-			case <-time.After(strayRetry):
-			case <-stop:
-				return
-			}
-		}
-	}
-}
-
-// forget removes the session from this node.
-func (s *Session) forget() {
-	s.conn.in.remove(s)
-	s.closeTraffic()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.detach()
-}
-
-// describe returns the origin of a session's client; nil: the session has no consumers.
-func (s *Session) describe() *peerpb.ConsumingSession {
-	s.mu.Lock()
-	consuming := len(s.known) > 0 // including those that only wait for settlements
-	s.mu.Unlock()
-	if !consuming {
-		return nil
-	}
-	return s.origin()
-}
-
-// origin describes where a session's client is; nil: that is not known.
-func (s *Session) origin() *peerpb.ConsumingSession {
-	at, ok := s.client.(located)
-	if !ok {
-		return nil
-	}
-	name, channel, client := at.Where()
-	return &peerpb.ConsumingSession{
-		Boot: s.id.Boot, Session: s.id.Num, User: s.conn.user, Connection: name, Channel: uint32(channel),
-		PeerHost: client.Addr().Unmap().String(), PeerPort: uint32(client.Port()),
-	}
-}
-
-// What becomes of a consumer at a timeout, in the words of the metric of actions.
-const (
-	actionCancel  = "cancel"
-	actionSuspend = "suspend"
-	actionClose   = "channel_close"
-	actionGet     = "get"
-)
-
-// tellTimeout records which consumer is told of a timeout; 0 stands for the session's gets.
-func (s *Session) tellTimeout(number uint64, suspend bool) {
-	x := &peerpb.LateConsumer{Session: s.origin(), Number: number, Action: actionClose}
-	if x.Session == nil {
-		return
-	}
-	switch takes, ok := s.client.(cancellable); {
-	case number == 0:
-		x.Action = actionGet
-	case suspend:
-		x.Action = actionSuspend
-	case ok && takes.Cancellable():
-		x.Action = actionCancel
-	}
-	s.conn.in.queues.Timeouts.Noticed(x)
-}
 
 // event is one pending call of SessionEvents. Calls are made without the session's lock, one at a
 // time, in the order of the events.
@@ -219,11 +75,9 @@ type event struct {
 //
 // Invariant: one goroutine at a time makes calls, in the order of the events.
 type calls struct {
-	client fsm.SessionEvents
-	node   *self.Node
-	// reroute routes publishes again that have lost their queue.
-	reroute *publisher
-	router  *replyRouter
+	session *Session
+	client  fsm.SessionEvents
+	node    *self.Node
 
 	mu      sync.Mutex // guards the fields below, and all of the session that says so
 	tally   traffic.Tally
@@ -271,8 +125,8 @@ func (c *calls) lock() { c.mu.Lock() }
 // pending calls are made. A call that panics ends the session; those behind it are made all the
 // same, because others wait for them.
 func (c *calls) unlock() {
-	if len(c.reroute.strays) > 0 && !c.node.Try("route publishes again", c.reroute.routeStrays) {
-		c.reroute.strays = nil
+	if len(c.session.strays) > 0 && !c.node.Try("route publishes again", c.session.routeStrays) {
+		c.session.strays = nil
 		c.lose(errFault)
 	}
 	if c.calling {
@@ -313,7 +167,7 @@ func (c *calls) lose(why error) {
 func (c *calls) fail() {
 	c.lock()
 	defer c.unlock()
-	c.reroute.refreshing, c.reroute.strays = false, nil
+	c.session.refreshing, c.session.strays = false, nil
 	c.lose(errFault)
 }
 
@@ -368,7 +222,7 @@ func (c *calls) call(e *event) {
 		c.client.Kept(e.held)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
-		c.router.send(suffix, e.payload)
+		c.session.conn.in.replies.send(suffix, e.payload)
 	}
 }
 
@@ -382,8 +236,6 @@ const getToken = 1 << 63
 // of a queue is used once.
 type streams struct {
 	session *Session
-	routes  *stream.Table
-	answers *answers
 
 	queues    map[fsm.QueueID]*sessionQueue
 	order     []*sessionQueue // those not known to be gone, by index
@@ -396,7 +248,7 @@ func (x *streams) queue(q *catalog.Queue) *sessionQueue {
 	if u := x.queues[q.ID]; u != nil {
 		return u
 	}
-	r := x.routes.Route(q)
+	r := x.session.conn.in.queues.Routes.Route(q)
 	u := &sessionQueue{session: x.session, of: traffic.QueueCounts{VHost: q.VHost, Queue: q.ID, Local: q.Local}}
 	u.stream = stream.New(u, u, x.session.id, r)
 	u.stream.Patient(x.session.conn.consumes.Load)
@@ -439,7 +291,7 @@ func (x *streams) request(q *catalog.Queue, c *logpb.Command) (*stream.Route, *s
 // do sends a command and waits for its answer. It takes the lock.
 func (x *streams) do(ctx context.Context, q *catalog.Queue, c *logpb.Command) (*stream.Call, error) {
 	r, k := x.request(q, c)
-	return k, x.answers.await(ctx, q, r, k)
+	return k, x.session.conn.in.answers.await(ctx, q, r, k)
 }
 
 // end tells the queues that do not know it yet that the session ends. waiting: some publishes wait
@@ -504,15 +356,10 @@ func (q *sessionQueue) Unlock() {
 	q.session.unlock()
 }
 
-// publish queues an enqueue. ceiling is the longest TTL allowed by the exchanges on the path + 1;
-// 0: unlimited. store: the queue is that of a delayed exchange. group is that of the message in the queue; empty:
-// none. The lock is held.
-func (q *sessionQueue) publish(p *fsm.Publish, fan *fanout, ceiling uint64, store bool, group string) {
-	q.add(p, ceiling, store, group, noteOf(p, fan))
-}
-
-// add is publish with a note for the answer.
-func (q *sessionQueue) add(p *fsm.Publish, ceiling uint64, store bool, group string, note any) {
+// publish queues an enqueue, with a note for the answer. ceiling is the longest TTL allowed by the exchanges
+// on the path + 1; 0: unlimited. store: the queue is that of a delayed exchange. group is that of the
+// message in the queue; empty: none. The lock is held.
+func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group string, note any) {
 	q.enqueue = logpb.Enqueue{
 		Size: uint32(len(p.Payload)), Head: uint32(fsm.Payload(p.Payload).HeadSize()), TtlPlusOne: uint64(p.TTL + 1),
 		PriorityPlusOne: uint32(p.Priority + 1), HasExpiration: p.HasExpiration,
@@ -528,7 +375,9 @@ func (q *sessionQueue) add(p *fsm.Publish, ceiling uint64, store bool, group str
 		q.enqueue.DueAt, q.enqueue.DelayPlusOne = int64(s.At), uint64(s.Delay+1)
 		q.enqueue.ScheduleId, q.enqueue.Conflict = s.ID, s.Conflict
 	}
-	q.session.tell(&q.enqueue, p.Payload, q.needs.as)
+	if q.needs.as.MessageID { // mostly it is not needed, and the properties are not read
+		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload.Properties(), catalog.PropertyMessageID))
+	}
 	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &q.enqueue}
 	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Note: note})
 }
@@ -661,4 +510,370 @@ func (q *sessionQueue) Deliver(messages []fsm.Message) {
 	q.countDelivered(messages)
 	q.session.noteActive(messages)
 	q.session.add(event{kind: eventDeliver, messages: messages})
+}
+
+// publisher routes the messages that a session publishes, sends them to the matching queues, and
+// reports the outcomes to the client.
+type publisher struct {
+	session    *Session
+	node       *self.Node
+	properties Properties
+
+	// Guarded by the session's lock.
+	strays     []stray // to be routed again before the lock is released
+	refreshing bool    // strays wait for an up-to-date view
+
+	publishMemo // used by the publishing goroutine only
+}
+
+// publishMemo is what a publisher caches between publishes.
+type publishMemo struct {
+	message   catalog.Message // the last one
+	route     []*catalog.Queue
+	fanned    []fsm.QueueID // the last route that led to several queues; never changed
+	allowed   string        // exchange that the user may write to …
+	allowedIn *catalog.View
+	topics    *catalog.TopicPermission // … and with which routing keys; nil: all
+	keys      map[string]struct{}      // that topics has allowed; at most maxAllowedKeys
+}
+
+// maxAllowedKeys bounds the routing keys for which no pattern is matched again.
+const maxAllowedKeys = 256
+
+// Publish routes a message and sends it to every matching queue.
+func (x *publisher) Publish(p *fsm.Publish) (bool, error) {
+	if err := x.mayRoute(p); err != nil {
+		return false, err
+	}
+	if p.Exchange == catalog.CommandExchange {
+		v := x.node.View()
+		if err := x.mayClaim(v, p); err != nil {
+			return false, err
+		}
+		x.session.mu.Lock()
+		x.session.tally.Published(p.Exchange, len(p.Payload), 0, p.Confirm)
+		x.session.mu.Unlock()
+		x.session.exchange.command(v, p)
+		return true, nil
+	}
+	limits, err := x.routePublish(p)
+	if err != nil {
+		return false, err
+	}
+	if p.Exchange == "" {
+		if suffix, ok := fsm.ReplySuffix(p.RoutingKey); ok && x.publishReply(p, suffix) {
+			return true, nil
+		}
+	}
+	if len(x.route) == 0 {
+		x.unroutable(p)
+		return false, nil
+	}
+	x.enqueue(p, limits)
+	return true, nil
+}
+
+// unroutable counts a publish that has no queue. The channel itself confirms and returns it.
+func (x *publisher) unroutable(p *fsm.Publish) {
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
+	x.session.tally.Published(p.Exchange, len(p.Payload), 0, p.Confirm)
+	x.countUnroutable(p.Mandatory)
+	x.session.tally.Confirmed()
+}
+
+// countUnroutable counts a message without a queue. The lock is held.
+func (x *publisher) countUnroutable(mandatory bool) {
+	what := traffic.DropUnroutable
+	if mandatory {
+		what = traffic.ReturnUnroutable
+	}
+	x.session.tally.Count(what)
+}
+
+// Check returns the error that Publish would return.
+func (x *publisher) Check(p *fsm.Publish) error {
+	if err := x.mayRoute(p); err != nil {
+		return err
+	}
+	_, err := x.routePublish(p)
+	return err
+}
+
+// Admit returns the error that Publish would return before it looks for queues.
+func (x *publisher) Admit(p *fsm.Publish) error {
+	if err := x.mayRoute(p); err != nil {
+		return err
+	}
+	v := x.node.View()
+	if p.Exchange == catalog.CommandExchange {
+		return x.mayClaim(v, p)
+	}
+	return x.mayWrite(v, p)
+}
+
+// mayRoute refuses to route if the view may be out of date. The view must be read after this check.
+func (x *publisher) mayRoute(p *fsm.Publish) error {
+	if !p.Fresh && !x.node.Catalog.Fresh() {
+		return fsm.ErrNotFresh
+	}
+	return nil
+}
+
+// routePublish checks a message and stores its destination queues in route.
+func (x *publisher) routePublish(p *fsm.Publish) (limits catalog.Ceilings, err error) {
+	v := x.node.View()
+	if p.Exchange == catalog.CommandExchange {
+		return limits, fsm.Refuse(fsm.NotImplemented, "commands cannot be part of a transaction")
+	}
+	if err := x.mayWrite(v, p); err != nil {
+		return limits, err
+	}
+	m := &x.message
+	m.Headers, m.Property, m.Chance, m.Delayed = p.Headers, p.Property, mathrand.Uint64(), p.Delay != nil
+	x.route, limits, err = v.Route(x.session.conn.vhost, p.Exchange, m, x.route[:0])
+	if err == nil && m.Delayed {
+		x.route, err = x.mayDelay(v, p, m, x.route)
+	}
+	return limits, err
+}
+
+// mayWrite checks what is known of a message without its body, and stores its routing keys.
+func (x *publisher) mayWrite(v *catalog.View, p *fsm.Publish) error {
+	if x.allowedIn != v || x.allowed != p.Exchange {
+		if err := v.CheckPublish(x.session.conn.user, x.session.conn.vhost, p.Exchange); err != nil {
+			return err
+		}
+		x.allowed, x.allowedIn = p.Exchange, v
+		if rule := v.TopicRule(x.session.conn.user, x.session.conn.vhost, p.Exchange); rule != x.topics {
+			x.topics = rule
+			clear(x.keys)
+		}
+	}
+	switch {
+	case p.WantsReply && !x.session.replies.takes():
+		return errNoReplies
+	case p.TTLError != nil:
+		return p.TTLError
+	case p.HeadersError != nil:
+		return p.HeadersError
+	}
+	x.message.Keys = append(append(x.message.Keys[:0], p.RoutingKey), p.Copies...)
+	return x.mayPublishWith(v, p)
+}
+
+// enqueue sends a message to the queues in route.
+func (x *publisher) enqueue(p *fsm.Publish, limits catalog.Ceilings) {
+	var fan *fanout
+	if len(x.route) > 1 {
+		fan = x.newFanout(x.route)
+	}
+	x.session.lock()
+	defer x.session.unlock()
+	x.session.tally.Published(p.Exchange, len(p.Payload), len(x.route), p.Confirm)
+	for _, q := range x.route {
+		x.sendCopy(q, p, fan, limits)
+	}
+}
+
+// mayPublishWith returns an error if the user may not publish with the routing key, or for a
+// user-id that mayClaim refuses.
+func (x *publisher) mayPublishWith(v *catalog.View, p *fsm.Publish) error {
+	if x.topics != nil {
+		for _, key := range x.message.Keys {
+			if err := x.mayUseKey(key); err != nil {
+				return err
+			}
+		}
+	}
+	return x.mayClaim(v, p)
+}
+
+// mayUseKey returns an error if topics does not allow a routing key.
+func (x *publisher) mayUseKey(key string) error {
+	if _, known := x.keys[key]; known {
+		return nil
+	}
+	if err := x.topics.Check(catalog.Write, key); err != nil {
+		return err // which ends the channel
+	}
+	if len(x.keys) >= maxAllowedKeys {
+		clear(x.keys)
+	}
+	if x.keys == nil {
+		x.keys = map[string]struct{}{}
+	}
+	x.keys[strings.Clone(key)] = struct{}{}
+	return nil
+}
+
+// mayClaim returns an error for a user-id other than the user's own, unless the user may
+// impersonate.
+func (x *publisher) mayClaim(v *catalog.View, p *fsm.Publish) error {
+	if p.UserError == nil {
+		return nil
+	}
+	if u, ok := v.User(x.session.conn.user); ok && slices.Contains(u.GetTags(), impersonator) {
+		return nil
+	}
+	return p.UserError
+}
+
+// impersonator is the tag of users who may publish under other names.
+const impersonator = "impersonator"
+
+// publishReply sends a reply and reports whether nothing is left to do for it: its other routing
+// keys may match queues.
+func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
+	if p.RequesterGone || !x.session.conn.in.replies.send(suffix, p.Payload) || len(x.route) > 0 {
+		return false
+	}
+	x.session.lock()
+	defer x.session.unlock()
+	x.session.tally.Published(p.Exchange, len(p.Payload), 1, p.Confirm)
+	x.session.confirm(p.Number, true)
+	return true
+}
+
+// sendCopy sends a publish to one queue. The lock is held.
+func (x *publisher) sendCopy(q *catalog.Queue, p *fsm.Publish, fan *fanout, limits catalog.Ceilings) {
+	u := x.session.streams.queue(q)
+	switch to := u.stream; {
+	case to.Gone():
+		again := *p
+		again.Headers, again.Property = nil, nil
+		again.Copies = slices.Clone(p.Copies)
+		x.strays = append(x.strays, stray{again, fan})
+	case !to.Over() && !to.Ending(): // otherwise the channel is about to end, without a confirm
+		u.counts[traffic.Publish]++
+		u.routes.Count(p.Exchange)
+		u.needs.ask(x.node.View(), q)
+		u.publish(p, limits.Of(q).Stored(), q.StoreOf != "", x.groupIn(q, p.Payload), noteOf(p, fan))
+	}
+}
+
+// groupIn returns the group that a message has in a queue; empty: none.
+func (x *publisher) groupIn(q *catalog.Queue, p fsm.Payload) string {
+	if q.Groups == logpb.QueueConfig_NO_GROUPS {
+		return ""
+	}
+	properties := x.properties
+	return q.GroupOf(
+		func() *fsm.Table { return properties.Headers(p.Properties(), nil) },
+		func(name string) []byte { return properties.Property(p.Properties(), name) },
+	)
+}
+
+// publishOutcome is the outcome of a publish, or of one copy of it. Of several copies the gravest
+// counts: a publish is nacked if one queue has refused it, and is unroutable only if no queue has
+// it.
+type publishOutcome uint8
+
+const (
+	nowhere publishOutcome = iota
+	taken
+	refused
+)
+
+// fanout is shared by the copies of a publish that went to several queues.
+type fanout struct {
+	left   int            // copies not answered yet
+	worst  publishOutcome // gravest outcome of those answered
+	queues []fsm.QueueID  // that were sent a copy; other publishes may share the slice
+	chance uint64         // that routed it
+}
+
+// timing is the note of a publish that makes a request about its time.
+type timing struct {
+	schedule *fsm.Schedule
+	delay    *fsm.Delay
+	fan      *fanout
+}
+
+// noteOf returns what must be remembered about a publish until it is answered; nil: nothing except
+// its command.
+func noteOf(p *fsm.Publish, fan *fanout) any {
+	switch {
+	case p.Schedule != nil || p.Delay != nil:
+		return &timing{p.Schedule, p.Delay, fan}
+	case fan != nil:
+		return fan
+	}
+	return nil
+}
+
+// fanOf returns the fanout that a copy belongs to; nil: it is the only copy.
+func fanOf(p *stream.Pending) *fanout {
+	switch n := p.Note.(type) {
+	case *fanout:
+		return n
+	case *timing:
+		return n.fan
+	}
+	return nil
+}
+
+// copyOver records the outcome of one copy of a publish, and settles the publish with the last one.
+// A mandatory publish that is unroutable is returned first. The lock is held.
+func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, how publishOutcome) {
+	if fan != nil {
+		fan.worst = max(fan.worst, how)
+		if fan.left--; fan.left > 0 {
+			return
+		}
+		how = fan.worst
+	}
+	if how == nowhere {
+		x.countUnroutable(mandatory)
+		if mandatory {
+			x.session.add(event{kind: eventReturned, payload: payload})
+		}
+	}
+	x.session.confirm(number, how != refused)
+}
+
+// answered handles a queue's answer to one copy of a publish. The lock is held.
+func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
+	how := refused
+	switch r.Code {
+	case fsm.OK:
+		how = taken
+	case fsm.Gone:
+		x.strayed(q, p)
+		return
+	case fsm.Rejected:
+	default:
+		x.session.conn.in.queues.OddAnswer(q.stream.Queue(), "publish", r.Code)
+	}
+	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
+}
+
+// newFanout returns the record shared by the copies of a publish to several queues.
+func (x *publisher) newFanout(route []*catalog.Queue) *fanout {
+	same := slices.EqualFunc(x.fanned, route, func(id fsm.QueueID, q *catalog.Queue) bool { return id == q.ID })
+	if !same {
+		x.fanned = idsOf(route)
+	}
+	return &fanout{left: len(route), queues: x.fanned, chance: x.message.Chance}
+}
+
+func idsOf(queues []*catalog.Queue) []fsm.QueueID {
+	ids := make([]fsm.QueueID, len(queues))
+	for i, q := range queues {
+		ids[i] = q.ID
+	}
+	return ids
+}
+
+// needs caches what a queue must be told about messages. The session's lock guards it.
+type needs struct {
+	in *catalog.View // where they are from; nil: not asked yet
+	as catalog.Needs
+}
+
+// ask updates it to a view.
+func (n *needs) ask(v *catalog.View, q *catalog.Queue) {
+	if n.in != v {
+		n.in, n.as = v, v.Needs(q)
+	}
 }

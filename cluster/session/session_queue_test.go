@@ -76,7 +76,7 @@ func TestFanout(t *testing.T) {
 		a, b := queues[0].stream, queues[1].stream
 		fan := &fanout{left: 2}
 		for _, q := range queues {
-			q.publish(&fsm.Publish{Number: 1, Payload: grouptest.Payload("m"), TTL: -1, Priority: -1}, fan, 0, false, "")
+			q.publish(&fsm.Publish{Number: 1, Payload: grouptest.Payload("m"), TTL: -1, Priority: -1}, 0, false, "", fan)
 		}
 		s.mu.Unlock()
 		streamtest.Take(a)

@@ -115,11 +115,11 @@ func TestFormerLeaderEndsNothing(t *testing.T) {
 	streamtest.Tell(l, grouptest.OK(1, 1))
 	publish(s, l, 2, "m")
 	l.Route().Lead("n3", 9)
-	w.queues.Routes.Answer("n2", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
+	w.queues.Routes.Stream(l.Queue(), s.id).Answer("n2", []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if len(c.lost) != 0 {
 		t.Error("a former leader has ended the session")
 	}
-	w.queues.Routes.Answer("n3", l.Queue(), s.id, []group.Outcome{grouptest.Code(2, fsm.NoSession)})
+	w.queues.Routes.Stream(l.Queue(), s.id).Answer("n3", []group.Outcome{grouptest.Code(2, fsm.NoSession)})
 	if len(c.lost) != 1 {
 		t.Error("the leader has not ended the session")
 	}
@@ -131,9 +131,9 @@ func TestNoticesKeepOrder(t *testing.T) {
 	addConsumer(s, l, 5, false)
 	q := l.Queue()
 	l.Receive(messages(5, 1))
-	w.queues.Routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: 5, IDs: []uint64{4}, Limit: 10})
-	w.queues.Routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
-	w.queues.Routes.Notice(q, s.id, stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
+	w.queues.Routes.Stream(q, s.id).Notice(stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: 5, IDs: []uint64{4}, Limit: 10})
+	w.queues.Routes.Stream(q, s.id).Notice(stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
+	w.queues.Routes.Stream(q, s.id).Notice(stream.Notice{Kind: peerpb.Notice_CANCELLED, Consumer: 5})
 	if want := []string{"deliver", "timed out", "cancelled"}; !slices.Equal(c.log, want) {
 		t.Errorf("told %q, want %q", c.log, want)
 	}

@@ -232,6 +232,55 @@ func (x *Sessions) CancelConsumer(ctx context.Context, of fsm.QueueID, connectio
 	return false, nil
 }
 
+// describe returns the origin of a session's client; nil: the session has no consumers.
+func (s *Session) describe() *peerpb.ConsumingSession {
+	s.mu.Lock()
+	consuming := len(s.known) > 0 // including those that only wait for settlements
+	s.mu.Unlock()
+	if !consuming {
+		return nil
+	}
+	return s.origin()
+}
+
+// origin describes where a session's client is; nil: that is not known.
+func (s *Session) origin() *peerpb.ConsumingSession {
+	at, ok := s.client.(located)
+	if !ok {
+		return nil
+	}
+	name, channel, client := at.Where()
+	return &peerpb.ConsumingSession{
+		Boot: s.id.Boot, Session: s.id.Num, User: s.conn.user, Connection: name, Channel: uint32(channel),
+		PeerHost: client.Addr().Unmap().String(), PeerPort: uint32(client.Port()),
+	}
+}
+
+// What becomes of a consumer at a timeout, in the words of the metric of actions.
+const (
+	actionCancel  = "cancel"
+	actionSuspend = "suspend"
+	actionClose   = "channel_close"
+	actionGet     = "get"
+)
+
+// tellTimeout records which consumer is told of a timeout; 0 stands for the session's gets.
+func (s *Session) tellTimeout(number uint64, suspend bool) {
+	x := &peerpb.LateConsumer{Session: s.origin(), Number: number, Action: actionClose}
+	if x.Session == nil {
+		return
+	}
+	switch takes, ok := s.client.(cancellable); {
+	case number == 0:
+		x.Action = actionGet
+	case suspend:
+		x.Action = actionSuspend
+	case ok && takes.Cancellable():
+		x.Action = actionCancel
+	}
+	s.conn.in.queues.Timeouts.Noticed(x)
+}
+
 // openTraffic opens the session's record in the table.
 func (s *Session) openTraffic() {
 	origin := s.origin
@@ -280,9 +329,9 @@ func (q *sessionQueue) countDelivered(messages []fsm.Message) {
 
 // countGet counts a get from a queue. m nil: it found nothing.
 func (x *consumers) countGet(id fsm.QueueID, m *fsm.Message, noAck bool) {
-	x.calls.mu.Lock()
-	defer x.calls.mu.Unlock()
-	q := x.streams.queues[id]
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
+	q := x.session.streams.queues[id]
 	if q == nil {
 		return // the queue is gone, and so are its counts
 	}

@@ -33,7 +33,7 @@ func TestServedTimeouts(t *testing.T) {
 		addConsumer(s, l, 5, false)
 		s.known[5].action = action
 		for range 2 {
-			w.queues.Routes.Notice(q.ID, s.id, stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: number, IDs: []uint64{4}, Limit: 10})
+			w.queues.Routes.Stream(q.ID, s.id).Notice(stream.Notice{Kind: peerpb.Notice_TIMED_OUT, Consumer: number, IDs: []uint64{4}, Limit: 10})
 		}
 	}
 	late(&knownClient{cancellable: true}, 5, "")

@@ -44,11 +44,11 @@ func TestTraffic(t *testing.T) {
 	load := stream.NewLoad()
 	to.Take(&load)
 	_ = load.Submit(func(group.Batch) error { return nil })
-	w.queues.Routes.Answer("", id, s.id, []group.Outcome{{First: 1, Run: 1}})
+	w.queues.Routes.Stream(id, s.id).Answer("", []group.Outcome{{First: 1, Run: 1}})
 	again := messages(5, 1, 2, 3)
 	again.Messages[0].Acquired = 1
-	w.queues.Routes.Deliver(id, s.id, again)
-	w.queues.Routes.Deliver(id, s.id, messages(6, 1, 2))
+	w.queues.Routes.Stream(id, s.id).Receive(again)
+	w.queues.Routes.Stream(id, s.id).Receive(messages(6, 1, 2))
 	s.Settle(5, []uint64{1, 2}, fsm.Ack)
 	s.Settle(5, []uint64{3}, fsm.Requeue)
 	s.Settle(6, []uint64{1, 2}, fsm.Ack) // on behalf of the client

@@ -29,7 +29,7 @@ func (s *Stream) RemoveConsumer(number uint64) { delete(s.consumers, number) }
 
 // Receive takes messages of the queue. It takes the owner's lock.
 func (s *Stream) Receive(d DeliveryBatch) {
-	if s.receiver != nil {
+	if s != nil && s.receiver != nil {
 		s.route.ask(s.take(d))
 	}
 }

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
-
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 	"github.com/quorate/quorate/proto/peerpb"
@@ -131,5 +131,20 @@ func TestNoReceiver(t *testing.T) {
 	grouptest.Eventually(t, func() bool { return !r.isRunning() })
 	if len(c.messages)+len(h.requested)+len(c.notices) != 0 || isDone(k) || c.stream.Next() != 2 {
 		t.Errorf("messages %v, questions %v, %d commands", c.messages, h.requested, c.stream.Next()-1)
+	}
+}
+
+// What comes for a session that uses no such queue, here or anywhere, is for nobody.
+func TestNobodysStream(t *testing.T) {
+	h := newHost(t)
+	used := h.table.Route(h.MustQueue("q"))
+	for _, id := range []fsm.QueueID{used.Queue(), used.Queue() + 1} {
+		s := h.table.Stream(id, fsm.SessionID{Node: 1, Boot: 1, Num: 1})
+		if s != nil {
+			t.Errorf("queue %d has a stream", id)
+		}
+		s.Receive(messages(1, 1))
+		s.Answer("n1", []group.Outcome{grouptest.OK(1, 1)})
+		s.Notice(Notice{})
 	}
 }

@@ -445,6 +445,32 @@ func TestLayoutBreaches(t *testing.T) {
 	})), "cluster/pkg/store: named pkg", "cluster/util: named util")
 }
 
+func TestWalkBreaches(t *testing.T) {
+	files := mustParseAll(t, map[string]string{
+		"a/one.go": "package a\n\nfunc run(b B) { b.Take() }\n", "b/one.go": "package b\n\nfunc (B) Take() {}\n",
+		"b/alone.go": "package b\n\nfunc rest() {}\n",
+	})
+	for _, c := range []struct {
+		steps string
+		files int
+		want  []string
+	}{
+		{"1. `a/one.go`\n2. `b/one.go`; `a/one.go`, *again*\n", 2, nil},
+		{"1. `a/one.go` and `b/one.go`\n2. `a/one.go`\n", 2, []string{"walk: a/one.go is entered twice"}},
+		{"1. `a/one.go` and `b/one.go`\n2. *Again* `one.go`\n", 2, []string{"walk: one.go may be a/one.go and b/one.go"}},
+		{"1. `a/one.go` and `b/one.go`\n2. `a/two.go`\n", 2, []string{"walk: a/two.go does not exist"}},
+		{"1. `b/one.go`\n2. `alone.go`, *again*, and `a/one.go`\n", 2, []string{"walk: alone.go does not exist, or does not stand"}},
+		{"1. `a/one.go`, `b/one.go`, `b/alone.go`\n", 3, []string{"walk: b/alone.go neither calls"}},
+		{"1. `a/one.go`, `b/one.go`\n", 1, []string{"walk: 2 files, 1 in the list"}},
+		{strings.Repeat("1. `a/one.go`, `b/one.go`, again\n", 12), 2, []string{"walk: 12 steps, 11 allowed"}},
+		{"no steps\n", 2, []string{"docs/internals.md: 0 walks, not 1"}},
+	} {
+		t.Run(c.steps, func(t *testing.T) {
+			expect(t, checkWalks("# page\n\n## walk\n\n"+c.steps+"\n## other\n\ntext\n", files, map[string]int{"walk": c.files}), c.want...)
+		})
+	}
+}
+
 func TestDependencyBreaches(t *testing.T) {
 	got := moduleList("b\n\na\nb\n" + module + "\n")
 	if !slices.Equal(got, []string{"a", "b"}) {

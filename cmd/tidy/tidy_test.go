@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -187,39 +186,14 @@ func TestDeterminism(t *testing.T) {
 	}
 }
 
-// TestWalks checks that the walks through the code name files that exist, and are short.
+// TestWalks holds the walks through the code against the code.
 func TestWalks(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root, "docs", "internals.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	walks := slices.DeleteFunc(strings.Split(string(page), "\n## ")[1:], func(section string) bool {
-		return !strings.Contains(section, "\n1. ") // it has no steps
-	})
-	if len(walks) != 5 {
-		t.Fatalf("%d walks", len(walks))
-	}
-	for _, walk := range walks {
-		name, steps, _ := strings.Cut(walk, "\n")
-		files := map[string]bool{}
-		for _, file := range goFile.FindAllString(steps, -1) {
-			files[file] = true
-			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(file))); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
-		if n := len(step.FindAllString(steps, -1)); n == 0 || n > 11 {
-			t.Errorf("%s: %d steps", name, n)
-		}
-		t.Logf("%s: %d files", name, len(files))
-	}
+	report(t, checkWalks(string(page), mustTree(t), walkFiles))
 }
-
-// step is the begin of a step of a walk.
-var step = regexp.MustCompile(`(?m)^\d+\. `)
-
-// goFile matches the path of a Go file from the root of the repository.
-var goFile = regexp.MustCompile(`\b[a-z]+/[a-z0-9_/]+\.go\b`)
 
 // TestMeasure prints how large the packages of a tree are, with -v.
 func TestMeasure(t *testing.T) {

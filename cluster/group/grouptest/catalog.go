@@ -55,9 +55,6 @@ func (c *Catalog) Refresh(context.Context) error { return nil }
 // Fresh is true: there is one view.
 func (c *Catalog) Fresh() bool { return true }
 
-// Isolated is never so.
-func (c *Catalog) Isolated() string { return "" }
-
 // Converge has nobody to wait for.
 func (c *Catalog) Converge(context.Context) error { return nil }
 

@@ -1,0 +1,102 @@
+// Package deadletter sends the dead letters of the queues that a node leads to their targets, and
+// what they forward.
+//
+// Letters in a queue's outbox arrive at each target exactly once and in the order in which they
+// died, also across changes of leader. A letter leaves the outbox when the log records that all
+// its targets have it, or that it has none. Letters that are in no outbox are sent at most once,
+// and counted if they do not arrive.
+//
+// The package decides where letters go, by the catalog's view, and what they carry. What a queue
+// does with dying messages is decided by its machine (fsm/queue); cluster/stream ensures that
+// commands reach a queue once.
+package deadletter
+
+import (
+	"log/slog"
+
+	"github.com/quorate/quorate/cluster/group"
+	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
+	"github.com/quorate/quorate/fsm/queue"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// Host is the node that letters are sent by.
+type Host interface {
+	// View is the newest view of the catalog, and Fresh whether one that is read
+	// after that holds all that anybody has been told.
+	View() *catalog.View
+	Fresh() bool
+	// Self is the number of this node and of its boot; 0: it has none yet.
+	Self() (node fsm.NodeID, boot uint64)
+	// Now is for durations, in milliseconds.
+	Now() int64
+	// Spawn does something on a goroutine of its own, unless the node closes.
+	Spawn(doing string, f func()) bool
+	// Used is told of each exchange that a letter passes.
+	Used(x *catalog.Exchange)
+	// OddAnswer notes an answer that no command should be given.
+	OddAnswer(queue fsm.QueueID, command string, code fsm.Code)
+	// QueueGone ends what the node knows of a queue that the catalog has lost.
+	QueueGone(id fsm.QueueID)
+}
+
+// Properties reads what has to be known of an encoded AMQP property list, and
+// changes what dying changes.
+type Properties interface {
+	// Expiration returns the expiration property, empty if there is none.
+	Expiration(properties []byte) string
+	// Headers returns the headers property, nil if there is none. deaths, if
+	// any, show in it as in a delivery.
+	Headers(properties []byte, deaths []*logpb.Death) *fsm.Table
+	// Copies returns the routing keys of the header CC.
+	Copies(properties []byte) []string
+	// Property returns the text of one of the properties that exchanges may ask
+	// for, nil if there is none.
+	Property(properties []byte, name string) []byte
+	// Delay returns what the header x-delay asks for in milliseconds; 0: nothing.
+	Delay(properties []byte) fsm.Millis
+	// Delayed returns the properties with that header negated. The result may be
+	// the argument.
+	Delayed(properties []byte) []byte
+	// Deaths returns the history with which a message was published, newest
+	// first, if its first death is to continue it.
+	Deaths(properties []byte) []*logpb.Death
+	// Redirected returns the properties of a dead letter that goes by the routing
+	// key of its queue. The result may be the argument.
+	Redirected(properties []byte) []byte
+	// Remarked returns the properties of a dead letter with what its last receiver
+	// has said, and without what an earlier one has. The result may be the
+	// argument.
+	Remarked(properties []byte, remark fsm.Remark) []byte
+}
+
+// Group is a led queue whose letters are sent: *group.Group.
+type Group interface {
+	Spec() group.Spec
+	// Leading is the term in which this node leads the group; 0: it does not.
+	Leading() uint64
+	View(f func(m *queue.Machine))
+	Submit(b group.Batch) error
+	Payload(ref fsm.Ref) ([]byte, error)
+	// Guard does something for the group; false: it has panicked.
+	Guard(doing string, f func()) bool
+}
+
+var _ Group = (*group.Group)(nil)
+
+// Config is what a Sender needs.
+type Config struct {
+	Node       string // name of this node
+	Host       Host
+	Routes     *stream.Table
+	Properties Properties
+	Logger     *slog.Logger
+}
+
+// Target is the group that dead letters come to: *group.Group.
+type Target interface {
+	View(f func(m *queue.Machine))
+	Submit(b group.Batch) error
+}
