@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/quorate/quorate/cluster/mgmt/api"
 )
@@ -94,4 +95,55 @@ func TestDrain(t *testing.T) {
 		return err == nil && len(r.Nodes) == 3 && !slices.ContainsFunc(r.Nodes, func(n api.NodeLeaders) bool { return n.Leaders != 2 })
 	})
 	until(t, "the node is back", func() bool { return !n1.placement.Draining() && n1.Ready() })
+}
+
+// A drain does not wait for a member to take over where all others are about to stop, too.
+func TestDrainOfTheLast(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	c.mustClient("n1").mustDeclare("q")
+	for _, name := range []string{"n2", "n3", "n1"} {
+		ctx, cancel := context.WithTimeout(deadline(t), 30*time.Second)
+		d, err := c.all[name].placement.Drain(ctx)
+		ended := ctx.Err()
+		cancel()
+		if err != nil || ended != nil || (d.Left > 0) != (name == "n1") {
+			t.Errorf("%s is drained: %+v, %v, %v", name, d, err, ended)
+		}
+	}
+}
+
+// A drain waits for the only member that can take over while that one must not lead yet.
+func TestDrainWaits(t *testing.T) {
+	t.Parallel()
+	c, poisons := poisonable(t)
+	cl := c.mustClient("n1")
+	cl.mustDelay("source", "work")
+	c.mustTransfer("source", "n3")
+	poisons["n3"].active.Store(true)
+	cl.publishMarked("source", "x")
+	until(t, "the queue is quarantined", func() bool { return slices.Equal(c.quarantined("source"), []string{"n3"}) })
+	poisons["n3"].active.Store(false)
+	c.mustTransfer("source", "n1")
+	if _, err := c.all["n2"].placement.Drain(deadline(t)); err != nil {
+		t.Fatal(err)
+	}
+	drained := make(chan int, 1)
+	go func() {
+		d, _ := c.all["n1"].placement.Drain(deadline(t))
+		drained <- d.Left
+	}()
+	until(t, "the node drains", func() bool { return c.all["n1"].placement.Draining() })
+	select {
+	case left := <-drained:
+		t.Fatalf("it leaves %d leaderships, and does not wait", left)
+	case <-time.After(500 * time.Millisecond):
+	}
+	q, _ := c.all["n3"].View().Queue("/", "source")
+	if err := c.all["n3"].host.Group(q.Group).LiftQuarantine(); err != nil {
+		t.Fatal(err)
+	}
+	if left := <-drained; left != 0 || c.mustLeader("source") != "n3" {
+		t.Errorf("%d leaderships are left, and %q leads", left, c.leader("source"))
+	}
 }

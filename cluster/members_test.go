@@ -8,7 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/mgmt/api"
+	"github.com/quorate/quorate/cluster/placement"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -167,40 +169,103 @@ func TestGroupSizeIsReached(t *testing.T) {
 	c.mustMembers("stays", "n1")
 }
 
-// A step that was planned before a member had to go does not say that it has
-// gone: raft's configuration may still count its vote.
-func TestPlanIsOfOneView(t *testing.T) {
-	t.Parallel()
-	c := mustCluster(t)
-	cl := c.mustClient("n1")
-	cl.mustDeclare("q")
+// mustPlanAlone declares q, and returns its leader's node and its group there when no node changes members by itself.
+func (c *nodes) mustPlanAlone() (*Node, *group.Group) {
+	c.t.Helper()
+	c.mustClient("n1").mustDeclare("q")
 	n := c.all[c.mustLeader("q")]
-	for _, x := range c.all { // nobody else is to act
+	for _, x := range c.all {
 		x.placement.Reconciler.Stop()
 	}
 	q, _ := n.View().Queue("/", "q")
 	g := n.host.Group(q.Group)
-	until(t, "the leader serves", func() bool { return g.Leading() != 0 })
-	before, ok := n.placement.Reconciler.Plan(g)
+	until(c.t, "the leader serves", func() bool { return g.Leading() != 0 })
+	return n, g
+}
+
+// mustPlan makes a plan for the members of a queue's group.
+func mustPlan(t *testing.T, n *Node, g *group.Group) *placement.Plan {
+	t.Helper()
+	p, ok := n.placement.Reconciler.Plan(g)
 	if !ok {
 		t.Fatal("there is no plan")
 	}
-	gone, _ := n.View().NodeByName(c.other(n.config.Name))
+	return p
+}
+
+// mustRelease has a member of q leave, as far as the catalog's record says.
+func (c *nodes) mustRelease(n *Node, member string) {
+	c.t.Helper()
+	q, _ := n.View().Queue("/", "q")
+	gone, _ := n.View().NodeByName(member)
 	var next []uint32
 	for _, m := range n.View().Members(q) {
 		if m != fsm.NodeID(gone.Number) {
 			next = append(next, uint32(m))
 		}
 	}
-	if _, err := n.Propose(deadline(t), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
+	if _, err := n.Propose(deadline(c.t), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_SetMembers{SetMembers: &logpb.SetMembers{
 		Queue: uint64(q.ID), Members: next, Size: 2,
 	}}}); err != nil {
-		t.Fatal(err)
+		c.t.Fatal(err)
 	}
+}
+
+// mustLeave expects that as many members are leaving q.
+func (c *nodes) mustLeave(n *Node, g *group.Group, want int) {
+	c.t.Helper()
+	q, _ := n.View().Queue("/", "q")
+	if left := n.View().Leaving(q); len(left) != want {
+		c.t.Errorf("leaving is %v while the group's members are %v", left, g.Configuration())
+	}
+}
+
+// A step that was planned before a member had to go does not say that it has
+// gone: raft's configuration may still count its vote.
+func TestPlanIsOfOneView(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	n, g := c.mustPlanAlone()
+	before := mustPlan(t, n, g)
+	c.mustRelease(n, c.other(n.config.Name))
 	if !before.Step(deadline(t)) {
 		t.Error("a plan with nothing to do has done something")
 	}
-	if left := n.View().Leaving(q); len(left) != 1 {
-		t.Errorf("leaving is %v while the group's members are %v", left, g.Configuration())
+	c.mustLeave(n, g, 1)
+}
+
+// A leader that has lost its leadership does not say that a member has gone: the next one may undo that.
+func TestOnlyALeaderSaysWhoHasLeft(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	n, g := c.mustPlanAlone()
+	gone := c.other(n.config.Name)
+	c.mustRelease(n, gone)
+	if err := g.Remove(gone); err != nil {
+		t.Fatal(err)
+	}
+	before := mustPlan(t, n, g)
+	c.mustTransfer("q", c.other(n.config.Name, gone))
+	if before.Step(deadline(t)) {
+		t.Error("the change is taken for done")
+	}
+	c.mustLeave(n, g, 1)
+}
+
+// A member is not removed from a group that could not go on without it.
+func TestMajorityStays(t *testing.T) {
+	t.Parallel()
+	c := mustCluster(t)
+	n, g := c.mustPlanAlone()
+	gone := c.other(n.config.Name)
+	down := c.other(n.config.Name, gone)
+	c.mustRelease(n, gone)
+	c.crash(down)
+	until(t, down+" is down", func() bool { return !n.mesh.Alive(down) })
+	if !mustPlan(t, n, g).Step(deadline(t)) {
+		t.Error("a member is removed although another one is down")
+	}
+	if all := g.Configuration(); len(all) != len(names) {
+		t.Errorf("members: %v", all)
 	}
 }

@@ -320,10 +320,18 @@ type campaign struct {
 
 // attempt is how far a member has got with a campaign of its own.
 type attempt struct {
-	under      *campaign // nil: none is under way
-	candidacy  candidacy // when its turn came
-	waits      time.Time // for the window: when the others were last told; zero: it does not wait
-	othersWait time.Time // when another member last said that it does
+	under     *campaign // nil: none is under way
+	candidacy candidacy // when its turn came
+	waits     time.Time // for the window: when the others were last told; zero: it does not wait
+	other     rival
+}
+
+// rival is another member that stands, or waits to stand. It counts until raft here has heard of it.
+type rival struct {
+	node   string
+	term   uint64 // in which it stands
+	stands bool   // it no longer waits
+	said   time.Time
 }
 
 // candidacy is what a member knew when its turn to campaign came.
@@ -351,12 +359,11 @@ func (e *elections) admit(r *electionRound) (list []electable) {
 		if v.under != nil {
 			e.window.decided(r.now, v.under)
 		}
-		_, term := v.group.role()
 		if !v.waits.IsZero() {
 			v.backoff.hold(r.now)
 		}
-		v.under, v.waits = e.window.begin(r.now, term+1), time.Time{}
-		e.tell(v, itemWaits, v.candidacy.alive, r) // whose raft may take long to hear of it
+		v.under, v.waits = e.window.begin(r.now, standsIn(v.group)), time.Time{}
+		e.tell(v, itemStands, v.under.term, v.candidacy.alive, r) // whose raft may take long to hear of it
 		v.backoff.taken(r.now, v.candidacy.slots)
 		e.agenda.add(v, r.now.Add(inTime))
 		list = append(list, v.group)
@@ -370,7 +377,8 @@ func (e *elections) tellWaiting(due []*election, r *electionRound) {
 	for _, v := range due {
 		if v.waitPlace >= 0 && r.now.Sub(v.waits) >= positionsEvery {
 			v.waits = r.now
-			e.tell(v, itemWaits, v.candidacy.alive, r)
+			_, term := v.group.role()
+			e.tell(v, itemWaits, term, v.candidacy.alive, r)
 		}
 	}
 }

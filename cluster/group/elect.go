@@ -266,6 +266,15 @@ func (e *elections) passesOver(v *election, r *electionRound) bool {
 // asks reports whether it is time to tell the others how far the log reaches, and to ask them.
 func (v *election) asks(now time.Time) bool { return now.Sub(v.queried) >= positionsEvery }
 
+// standsIn is the term in which a candidate stands next, see stand.
+func standsIn(c candidate) uint64 {
+	role, term := c.role()
+	if role == raft.Candidate {
+		term++
+	}
+	return term + 1
+}
+
 func (e *elections) campaign(g electable) { stand(e.links, g.Spec().Group, e.node, g) }
 
 // candidate is what stand needs of a replica.
@@ -336,7 +345,8 @@ func (e *elections) check(v *election, r *electionRound) time.Time {
 	v.barred[e.node], v.learners[e.node] = v.group.barred(), v.group.isLearner()
 	if v.asks(now) {
 		v.queried, v.positions[e.node] = now, v.end
-		e.tell(v, itemAsk, alive, r)
+		_, term := v.group.role()
+		e.tell(v, itemAsk, term, alive, r)
 	}
 	v.chooseCandidates(alive)
 	v.backoff.slack = r.slack
@@ -371,8 +381,7 @@ func (s *soonest) or(at time.Time) {
 }
 
 // tell reports this node's log position to the other members, and asks for theirs or says that it waits.
-func (e *elections) tell(v *election, kind byte, alive []string, r *electionRound) {
-	_, term := v.group.role()
+func (e *elections) tell(v *election, kind byte, term uint64, alive []string, r *electionRound) {
 	it := item{group: v.group.Spec().Group, term: term, position: v.positions[e.node], barred: v.barred[e.node], learner: v.learners[e.node]}
 	for _, n := range alive {
 		if n == e.node {
@@ -393,24 +402,26 @@ func (e *elections) tell(v *election, kind byte, alive []string, r *electionRoun
 // takeTurn adds this node to those that may campaign if it is its turn.
 func (e *elections) takeTurn(v *election, alive []string, next *soonest) {
 	s := slots{candidates: max(1, v.eligible(alive)), spread: rand.N[time.Duration]}
-	_, term := v.group.role()
+	_, stored := v.group.role()
+	term := stored
 	if v.group.lastLed() != 0 {
 		// Whoever took the leader away campaigns. Raft forgets the leader before it stores the term.
 		term = max(term, v.heard)
 	}
 	if term != v.term {
-		v.term, v.othersWait = term, time.Time{}
+		v.term = term
 		v.backoff.taken(next.now, s)
 	}
 	voted := v.group.votedFor(term)
 	v.backoff.open = v.under != nil || slices.Contains(alive, voted) && !v.excluded(voted)
-	if !v.waits.IsZero() || next.now.Sub(v.othersWait) < ledValid {
+	other := v.other.term > stored && next.now.Sub(v.other.said) < ledValid && slices.Contains(alive, v.other.node)
+	if !v.waits.IsZero() || other {
 		v.backoff.hold(next.now)
 	}
 	rank := e.rank(v, alive)
 	switch {
-	case !v.backoff.mine(next.now, rank, s):
-		next.or(v.othersWait.Add(ledValid))
+	case other && v.other.stands, !v.backoff.mine(next.now, rank, s):
+		next.or(v.other.said.Add(ledValid))
 		next.or(v.backoff.next(rank, s))
 	case s.candidates == 1 || !v.group.resignedLately():
 		v.candidacy = candidacy{alive, s}
@@ -443,7 +454,7 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 		}
 		// A leader whose raft does not know yet that others have moved on to a later term steps
 		// down: they accept nothing from it.
-		if role, term := g.role(); role == raft.Leader && term < it.term {
+		if role, term := g.role(); role == raft.Leader && term < it.term && it.kind != itemStands {
 			e.links.Resign(it.group, it.term, from)
 		}
 		switch it.kind {
@@ -479,10 +490,14 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 	}
 }
 
-// answer reports where the log of this replica ends, or that the group has a leader.
+// answer reports where the log of this replica ends, or that the group has a leader, or that raft here is about to
+// stand.
 func (e *elections) answer(g electable, from string) item {
 	_, term := g.role()
 	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.logEnd(), barred: g.barred(), learner: g.isLearner()}
+	if in := e.stands(it.group); in > term {
+		it.kind, it.term = itemStands, in
+	}
 	leader := g.Leader()
 	switch {
 	case leader == "", leader == from, leader == e.node && it.barred, leader != e.node && e.doubts(it.group, leader):
@@ -490,6 +505,16 @@ func (e *elections) answer(g electable, from string) item {
 		it.kind = itemLed
 	}
 	return it
+}
+
+// stands is the term in which this node stands for election; 0: it does not.
+func (e *elections) stands(id fsm.GroupID) uint64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if v := e.running[id]; v != nil && v.under != nil {
+		return v.under.term
+	}
+	return 0
 }
 
 func (e *elections) note(from string, it item, now time.Time) {
@@ -500,11 +525,14 @@ func (e *elections) note(from string, it item, now time.Time) {
 		return
 	}
 	e.agenda.add(v, time.Time{})
-	v.heard = max(v.heard, it.term)
 	v.positions[from], v.barred[from], v.learners[from] = it.position, it.barred, it.learner
 	_, term := v.group.role()
-	if it.kind == itemWaits && it.term >= term { // else it stands in a term that is over
-		v.othersWait = now
+	v.heard = max(v.heard, it.term)
+	switch o := &v.other; {
+	case it.kind == itemWaits:
+		*o = rival{from, it.term + 1, false, now}
+	case it.kind == itemStands && (o.node != from || o.term != it.term || !o.stands): // to repeat it gives no more time
+		*o = rival{from, it.term, true, now}
 	}
 	switch {
 	case it.kind != itemLed: // who asks has no leader either, perhaps only since it last said so
@@ -666,7 +694,8 @@ const (
 	itemOutOfReach = 4    // I cannot reach the leader that you have reported
 	itemOffer      = 5    // I reach all members and would lead; my log ends here
 	itemWant       = 6    // somebody waits for a leader, perhaps at a node that is no member
-	itemWaits      = 7    // I am about to stand, at the latest when my node has got other elections over
+	itemWaits      = 7    // it is my turn to stand when my node has got other elections over
+	itemStands     = 8    // I stand in this term, which raft may not show yet
 	itemBarred     = 0x80 // added to the kind
 	itemLearner    = 0x40 // likewise
 	itemSize       = 1 + 4 + 8 + 8 + 8
@@ -716,10 +745,14 @@ func (e *elections) leave(g electable) {
 }
 
 // disowns reports whether the leader of a group, as far as is known here, says that it leads no more. One
-// that must not lead and still does hands the leadership over.
+// that must not lead and still does hands the leadership over. What it has asked before it won may come late:
+// its log has no entry of its own term then.
 func disowns(g electable, from string, it item) bool {
 	role, term := g.role()
-	return role != raft.Leader && g.Leader() == from && (!it.barred || it.learner || it.term > term)
+	if role == raft.Leader || g.Leader() != from || it.barred && !it.learner && it.term <= term {
+		return false
+	}
+	return it.term > term || it.position.term >= term
 }
 
 // doubts reports whether this node looks for another leader than the one that raft knows, since that one has

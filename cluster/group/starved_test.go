@@ -43,6 +43,7 @@ type crowdNode struct {
 	groups     map[fsm.GroupID]*crowdMember
 	cut        map[string]bool // nodes it does not reach
 	late       time.Duration   // so much later its raft takes requests and votes
+	slow       time.Duration   // so much later it stands
 	far        time.Duration   // so much later what it sends arrives
 	candidates int             // of groups
 	peak       int             // of them at a time
@@ -54,6 +55,8 @@ type crowdMember struct {
 	id        fsm.GroupID
 	leader    string
 	term      uint64
+	led       uint64 // term of the last leader
+	log       logPosition
 	candidate bool
 	voted     string        // for whom in this term
 	due       time.Duration // nobody needs a leader for so long
@@ -67,7 +70,7 @@ func newCrowd(t *testing.T, groups, rate int) *crowd {
 		n.elections = pretendElections(name, n, func() time.Time { return c.now }, func(id fsm.GroupID) electable { return n.groups[id] })
 		n.elections.listen()
 		for id := range groups {
-			n.groups[fsm.GroupID(id)] = &crowdMember{n: n, id: fsm.GroupID(id), leader: "a", term: 1, due: never}
+			n.groups[fsm.GroupID(id)] = &crowdMember{n: n, id: fsm.GroupID(id), leader: "a", term: 1, led: 1, log: logPosition{1, 1}, due: never}
 		}
 		c.nodes[name] = n
 	}
@@ -114,7 +117,7 @@ func (n *crowdNode) StepDown(id fsm.GroupID, term uint64, _ string) {
 // Campaign is what raft does when it is told to stand.
 func (n *crowdNode) Campaign(id fsm.GroupID) {
 	m := n.groups[id]
-	n.c.work = append(n.c.work, func() {
+	n.c.late = append(n.c.late, answer{n.c.now.Add(n.slow), func() {
 		if m.candidate || m.leader == n.name {
 			return
 		}
@@ -127,7 +130,7 @@ func (n *crowdNode) Campaign(id fsm.GroupID) {
 				n.c.late = append(n.c.late, answer{n.c.now.Add(o.late), func() { o.groups[id].vote(m, term) }})
 			}
 		}
-	})
+	}})
 }
 
 func (m *crowdMember) setCandidate(yes bool) {
@@ -160,14 +163,15 @@ func (m *crowdMember) vote(of *crowdMember, term uint64) {
 }
 
 func (m *crowdMember) follow(leader string) {
-	m.leader = leader
+	m.leader, m.led = leader, m.term
+	m.log = logPosition{m.term, m.log.index + 1} // the leader's first entry
 	m.setCandidate(false)
 	m.n.elections.end(m.id)
 }
 
 func (m *crowdMember) Spec() Spec                 { return Spec{Group: m.id, Members: m.Voters()} }
 func (m *crowdMember) Leader() string             { return m.leader }
-func (m *crowdMember) logEnd() logPosition        { return logPosition{1, 1} }
+func (m *crowdMember) logEnd() logPosition        { return m.log }
 func (m *crowdMember) isClosed() bool             { return false }
 func (m *crowdMember) hasNoLeader(string, uint64) {}
 func (m *crowdMember) resignedLately() bool       { return false }
@@ -182,7 +186,7 @@ func (m *crowdMember) votedFor(term uint64) string {
 }
 func (m *crowdMember) cedeTo(string) {}
 
-func (m *crowdMember) lastLed() uint64           { return 0 }
+func (m *crowdMember) lastLed() uint64           { return m.led }
 func (m *crowdMember) want(now time.Time)        { m.wantedAt = now }
 func (m *crowdMember) wanted(now time.Time) bool { return now.Sub(m.wantedAt) < wantValid }
 func (m *crowdMember) patience() time.Duration   { return m.due }
@@ -353,6 +357,89 @@ func TestElectFar(t *testing.T) {
 		if terms := c.terms(); terms[1] != groups {
 			t.Errorf("%v apart: groups by growth of their term: %v", far, terms)
 		}
+	}
+}
+
+// What a candidate has asked before it won may come after raft's news that it leads, and is no farewell.
+func TestElectOldQuestion(t *testing.T) {
+	const groups = 6
+	for _, far := range []time.Duration{positionsEvery * 6 / 5, 2 * positionsEvery} {
+		c := newCrowd(t, groups, 200)
+		for _, n := range c.nodes {
+			n.far = far
+		}
+		c.need()
+		c.lose()
+		c.pass(4 * far)
+		if terms := c.terms(); terms[1] != groups || c.allLed() != groups {
+			t.Errorf("asked %v before: groups by growth of their term: %v", far, terms)
+		}
+	}
+}
+
+// Who hears that another one stands does not stand beside it: not when its own turn has come and its window gets
+// room, nor when it notices late that the leader is gone and is the first of the candidates, however long its raft
+// takes to hear of the other one.
+func TestElectBesideAnother(t *testing.T) {
+	for name, story := range map[string]func(c *crowd, first, second *crowdNode){
+		"it has waited": func(c *crowd, first, second *crowdNode) {
+			second.elections.window.under = second.elections.window.size
+			second.elections.begin(second.groups[0])
+			c.pass(slotTime + slotTime/10)
+			first.elections.begin(first.groups[0])
+			c.pass(slotTime / 10)
+			second.elections.window.under = 0
+		},
+		"it comes late": func(c *crowd, first, second *crowdNode) {
+			second.elections.begin(second.groups[0])
+			c.pass(slotTime + slotTime/10)
+			first.elections.begin(first.groups[0])
+		},
+	} {
+		c := newCrowd(t, 1, 200)
+		first, second := c.nodes["b"], c.nodes["c"]
+		for _, n := range []*crowdNode{first, second} {
+			n.late, n.slow, n.cut["a"] = slotTime, slotTime/4, true
+		}
+		c.need()
+		story(c, first, second)
+		c.run(4*slotTime, func() bool { return c.led(0) })
+		if terms := c.terms(); terms[1] != 1 {
+			t.Errorf("%s: growth of the term: %v", name, terms)
+		}
+	}
+}
+
+// Who says that it stands, and does not, is waited for no longer than others are; if its node dies, not at all.
+func TestElectAnnounced(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		c := newCrowd(t, 1, 200)
+		first, second := c.nodes["b"], c.nodes["c"]
+		first.slow = time.Hour
+		c.need()
+		c.lose()
+		c.pass(50 * time.Millisecond)
+		limit := ledValid + 3*slotTime
+		if dies {
+			c.nodes["a"].groups[0].leader = "" // it is back, and does not lead
+			clear(c.nodes["a"].cut)
+			delete(second.cut, "a")
+			second.cut["b"], c.nodes["a"].cut["b"] = true, true
+			second.elections.peersChanged()
+			limit = 2 * slotTime
+		}
+		c.run(limit, func() bool { return second.groups[0].leader == "c" })
+	}
+	p := newPretend(t, "a", "b")
+	a := p.nodes["a"]
+	a.open, a.leader = true, "a"
+	it := item{kind: itemStands, group: 7, term: a.term + 1, position: a.log}
+	if a.elections.receive("b", appendItem(nil, it), p.now); a.leader != "a" {
+		t.Error("a leader steps down before raft at another member is in the later term")
+	}
+	it.kind = itemPosition
+	if a.elections.receive("b", appendItem(nil, it), p.now); a.leader == "a" {
+		t.Error("a leader does not step down when it is")
 	}
 }
 

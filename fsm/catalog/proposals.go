@@ -126,6 +126,26 @@ func (ps *proposals) list() []*logpb.Proposer {
 	return sorted(ps.proposers, func(a, b *logpb.Proposer) int { return cmp.Compare(a.Node, b.Node) })
 }
 
+// textsApart is the version of the machines from which on View.Hash leaves the texts of answers out.
+const textsApart = 3
+
+// withoutTexts is a list of proposers whose answers say what they are, and not in which words: another
+// release of the program may have others.
+func withoutTexts(list []*logpb.Proposer) []*logpb.Proposer {
+	bare := make([]*logpb.Proposer, len(list))
+	for i, p := range list {
+		bare[i] = &logpb.Proposer{Node: p.Node, From: p.From}
+		for _, a := range p.Answered {
+			results := withoutLists(a.Results)
+			for _, r := range results {
+				r.Text = ""
+			}
+			bare[i].Answered = append(bare[i].Answered, &logpb.Answered{Number: a.Number, Results: results})
+		}
+	}
+	return bare
+}
+
 // save is the section of the proposals in a snapshot, and restore its inverse.
 func (ps *proposals) save(to *logpb.CatalogSnapshot) {
 	to.Proposers = ps.list()

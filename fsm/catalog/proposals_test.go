@@ -46,3 +46,42 @@ func TestAdmitProposal(t *testing.T) {
 		}
 	}
 }
+
+// Replicas whose programs give the same answer in other words are in the same state; those that give other
+// answers are not. Before version 3, programs compare the words as well.
+func TestWordsOfAnswers(t *testing.T) {
+	for _, version := range []int64{1, 2, 3} {
+		c := &Catalog{}
+		c.Apply(1, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{
+			{Body: &logpb.CatalogCommand_RegisterNode{RegisterNode: &logpb.RegisterNode{Name: "n", Incarnation: []byte("i"), OldestVersion: 1, NewestVersion: 3}}},
+			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: FSMVersion, Value: version}}},
+		}})
+		mark := &logpb.Proposal{Node: "n", Incarnation: []byte("i"), Number: 1, From: 1}
+		given := c.Apply(2, &logpb.CatalogEntry{Version: 1, Proposal: mark, Commands: []*logpb.CatalogCommand{
+			{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: "none"}}},
+		}})
+		if given[0].GetText() == "" {
+			t.Fatalf("version %d: %v", version, given)
+		}
+		// changed is the hash of a replica with another answer.
+		changed := func(change func(*logpb.CatalogResult)) Hash {
+			s := mustReload(t, c).Snapshot()
+			change(s.Proposers[0].Answered[0].Results[0])
+			other, err := Restore(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return other.Hash()
+		}
+		reworded := changed(func(r *logpb.CatalogResult) { r.Text = "there is none" })
+		if same := reworded == c.Hash(); same != (version >= 3) {
+			t.Errorf("version %d: in other words the same state: %v", version, same)
+		}
+		if changed(func(r *logpb.CatalogResult) { r.Refusal++ }) == c.Hash() {
+			t.Errorf("version %d: another answer is the same state", version)
+		}
+		if again, ok := mustReload(t, c).View().Answered(mark); !ok || again[0].GetText() != given[0].GetText() {
+			t.Errorf("version %d: who asks again is answered %v", version, again)
+		}
+	}
+}

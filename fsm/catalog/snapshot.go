@@ -54,9 +54,16 @@ func (v *View) Snapshot() *logpb.CatalogSnapshot {
 type Hash [sha256.Size]byte
 
 // Hash digests the canonical encoding of the whole state. Replicas at the same
-// index have the same Hash, whatever order their maps have. It costs as much as
-// a snapshot that is written.
-func (v *View) Hash() Hash { return sha256.Sum256(encoded(v.Snapshot())) }
+// index have the same Hash, whatever order their maps have, and whichever
+// release of the program they run: the texts of answers that are kept are left
+// out. It costs as much as a snapshot that is written.
+func (v *View) Hash() Hash {
+	s := v.Snapshot()
+	if v.FSMVersion() >= textsApart {
+		s.Proposers = withoutTexts(s.Proposers)
+	}
+	return sha256.Sum256(encoded(s))
+}
 
 // save is the section of a vhost in a snapshot: its policies, exchanges and
 // bindings. Permissions and queues are in the order of the whole catalog.
