@@ -44,12 +44,9 @@ func (l *linkCredit) drain() {
 // giveCredit changes the credit of a consumer in credit mode. Its answer is completed by
 // answerCredit, once messages have been assigned.
 //
-// Refusals, in this order: NoSession; Invalid before version 3; NotFound for a consumer
-// that is not there, or is cancelled; Invalid for one with a prefetch.
+// Refusals, in this order: Invalid before version 3; NotFound for a consumer that is
+// not there, or is cancelled; Invalid for one with a prefetch.
 func (m *Machine) giveCredit(s *session, cmd *logpb.Credit) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	c := s.consumer(cmd.GetConsumer())
 	switch {
 	case !m.since(3):
