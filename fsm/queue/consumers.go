@@ -299,12 +299,12 @@ func (cs *consumers) dropEnded() {
 	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })
 }
 
-func (cs *consumers) reconsider() {
-	cs.single, cs.quiescing, cs.contested = nil, false, true
-	cs.refreshAll()
-}
-
-func (cs *consumers) refreshAll() {
+// reconsider is called when the settings say otherwise who is served. single: they are about
+// a single active consumer, so there is none until one is elected.
+func (cs *consumers) reconsider(single bool) {
+	if single {
+		cs.single, cs.quiescing, cs.contested = nil, false, true
+	}
 	for _, c := range cs.all {
 		cs.refresh(c)
 	}

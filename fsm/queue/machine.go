@@ -451,11 +451,8 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	m.seen.configured(window)
 	m.timers.orderByDeadline(m.settings.DeadlineOrder)
 	m.lease.touch()
-	if c.SingleActive != single {
-		m.consumers.reconsider()
-	}
-	if c.Groups != groups {
-		m.consumers.refreshAll()
+	if c.SingleActive != single || c.Groups != groups {
+		m.consumers.reconsider(c.SingleActive != single)
 	}
 	m.outbox.settleWaiting()
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0 // there may be another route now
