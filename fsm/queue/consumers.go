@@ -651,8 +651,12 @@ func (s *short) drop(c *consumer) {
 func (cs *consumers) canServe() bool { return cs.services.anyFor() || cs.groups.servesAny() }
 
 // canServeTo reports whether a message is ready that c may have, whatever its credit,
-// as far as that is known. Requires: c is not cancelled, and not gets.
-func (cs *consumers) canServeTo(c *consumer) bool {
+// as far as that is known, or, with further, as far as the command may pass over others.
+// Requires: c is not cancelled, and not gets.
+func (cs *consumers) canServeTo(c *consumer, further bool) bool {
+	if further {
+		cs.services.passOver(c.least)
+	}
 	return cs.takers.generally(c) && cs.services.has(c.least) || cs.groups.nextFor(c) != nil
 }
 
@@ -671,10 +675,7 @@ func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 	cs.scratch.steps += cs.short.list.Len()
 	var told []*consumer
 	for c := range cs.short.list.Values(key{}) {
-		if now {
-			cs.services.passOver(c.least)
-		}
-		if !now || cs.canServeTo(c) {
+		if !now || cs.canServeTo(c, true) {
 			told = append(told, c)
 		}
 	}
@@ -689,7 +690,7 @@ func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 // knows if it lacks credit. A state that breaks it makes nobody panic, and is no reason
 // not to read a snapshot: so it is for tests.
 func (cs *consumers) checkServed(k *checker, c *consumer) {
-	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c) {
+	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c, false) {
 		return
 	}
 	k.that(!cs.served(c) || c.credit() <= 0 || cs.services.demand(), "consumer %v may have something, and nothing is served", c.id)
