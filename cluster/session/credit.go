@@ -39,6 +39,7 @@ type link struct {
 	sent        sentCredit
 	onWay       bool        // a command has no answer, or its answer waits for deliveries
 	newer       bool        // a flow has come meanwhile
+	listed      bool        // it is in flowing
 	answer      *fsm.Result // waits for deliveries
 	resting     bool        // a drain that is not finished is asked for again a little later
 	pause       time.Duration
@@ -116,7 +117,15 @@ func (x *consumers) credited(number uint64, r fsm.Result) {
 	default:
 		l.answer = &r
 	}
-	x.flowing = append(x.flowing, number)
+	x.flows(number, c)
+}
+
+// flows makes goOn look at a consumer in credit mode. The lock is held.
+func (x *consumers) flows(number uint64, c *consumer) {
+	if !c.link.listed {
+		c.link.listed = true
+		x.flowing = append(x.flowing, number)
+	}
 }
 
 // noteGiven counts messages that the channel is given. The lock is held.
@@ -124,9 +133,7 @@ func (x *consumers) noteGiven(messages []fsm.Message) {
 	for i := range messages {
 		if c := x.known[messages[i].Consumer]; c != nil && c.link.on {
 			c.link.count++
-			if n := len(x.flowing); n == 0 || x.flowing[n-1] != messages[i].Consumer {
-				x.flowing = append(x.flowing, messages[i].Consumer)
-			}
+			x.flows(messages[i].Consumer, c)
 		}
 	}
 }
@@ -134,22 +141,20 @@ func (x *consumers) noteGiven(messages []fsm.Message) {
 // goOn does what deliveries and answers have made due: clients are told, and queues are given more
 // credit. The lock is held.
 func (x *consumers) goOn() {
-	if len(x.flowing) == 0 {
-		return
-	}
-	due := x.flowing
-	x.flowing = nil
-	for _, number := range due {
+	n := len(x.flowing)
+	for i := range n {
+		number := x.flowing[i]
 		c := x.known[number]
 		if c == nil || c.over {
 			continue
 		}
-		if c.link.answer != nil && !x.heard(number, c) {
-			x.flowing = append(x.flowing, number)
-			continue
+		if c.link.listed = false; c.link.answer == nil || x.heard(number, c) {
+			x.topUp(number, c)
+		} else {
+			x.flows(number, c)
 		}
-		x.topUp(number, c)
 	}
+	x.flowing = append(x.flowing[:0], x.flowing[n:]...)
 }
 
 // heard acts on the answer to a command, unless deliveries come before: false.

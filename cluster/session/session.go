@@ -625,7 +625,7 @@ func (q *sessionQueue) CanTake(answers int) bool { return q.session.consumers.wi
 // Passed gives the queue of a consumer in credit mode what it was to have had for them.
 func (q *sessionQueue) Passed(consumer uint64) {
 	if c := q.session.known[consumer]; c != nil && c.link.on {
-		q.session.flowing = append(q.session.flowing, consumer)
+		q.session.flows(consumer, c)
 	}
 }
 
