@@ -33,6 +33,7 @@ type channel struct {
 
 	content   content   // reader only
 	publisher publisher // called with gate held, except for the broker's reports
+	uncredited
 	consumers consumers
 	written   amqp.WriteReport // writer only
 
@@ -492,6 +493,12 @@ func (ch *channel) Kept(deliveries []fsm.Held) {
 	defer ch.conn.Contain(reporting)
 	ch.consumers.kept(deliveries)
 }
+
+// uncredited is never told of credit: consumers of this protocol have a prefetch.
+type uncredited struct{}
+
+// Credited is not called.
+func (uncredited) Credited(uint64, fsm.LinkState) {}
 
 // Cancelled ends a consumer whose queue is gone.
 func (ch *channel) Cancelled(number uint64) {

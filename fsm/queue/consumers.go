@@ -393,18 +393,18 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 
 // consume registers a consumer of s, or changes an existing one.
 //
-// Refusals, in this order: Invalid for number 0 and for one that was
-// cancelled and is still known; InUse for exclusive consumption of a queue with
+// Refusals, in this order: Invalid for number 0, for one that was cancelled and is
+// still known, and for credit mode before version 3; InUse for exclusive consumption of a queue with
 // a single active consumer; Forwards for a new one of a queue that forwards; Crowded;
 // TooMany; InUse if another consumer excludes this one. None of them changes
 // anything.
 //
 // A Consume of a known number changes the consumer: its deliveries, its number
-// of the next one and its age stay; with another priority or least TTL it joins the
-// end of that ring.
+// of the next one, its credit in credit mode and its age stay; with another priority
+// or least TTL it joins the end of that ring.
 func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
 	c := s.consumer(cmd.GetConsumer())
-	if cmd.GetConsumer() == 0 || c != nil && c.cancelled {
+	if cmd.GetConsumer() == 0 || c != nil && c.cancelled || cmd.Credit && !cs.since(3) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if cmd.Exclusive && cs.settings.SingleActive {
@@ -491,6 +491,12 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	c.tag, c.quota, c.priority = cmd.Tag, quota{prefetch: cmd.Prefetch, shared: cmd.Shared}, cmd.Priority
 	c.lockLength, c.lockMax, c.lockAuto = duration(cmd.Lock), duration(cmd.MaxLock), duration(cmd.LockAutoRenew)
 	c.lockHead, c.lockGrace, c.least = cmd.LockHead, duration(cmd.LockDetachGrace), duration(cmd.MinTtl)
+	if c.link.on != cmd.Credit {
+		c.link = linkCredit{on: cmd.Credit}
+	}
+	if c.link.on {
+		c.quota = quota{}
+	}
 	c.noAck, c.exclusive, c.ownTimeout = cmd.NoAck, cmd.Exclusive, fsm.OptionalFrom[fsm.Millis](cmd.TimeoutPlusOne)
 	if cs.exclusive = nil; c.exclusive {
 		cs.exclusive = c
@@ -645,8 +651,12 @@ func (s *short) drop(c *consumer) {
 func (cs *consumers) canServe() bool { return cs.services.anyFor() || cs.groups.servesAny() }
 
 // canServeTo reports whether a message is ready that c may have, whatever its credit,
-// as far as that is known. Requires: c is not cancelled, and not gets.
-func (cs *consumers) canServeTo(c *consumer) bool {
+// as far as that is known, or, with further, as far as the command may pass over others.
+// Requires: c is not cancelled, and not gets.
+func (cs *consumers) canServeTo(c *consumer, further bool) bool {
+	if further {
+		cs.services.passOver(c.least)
+	}
 	return cs.takers.generally(c) && cs.services.has(c.least) || cs.groups.nextFor(c) != nil
 }
 
@@ -665,10 +675,7 @@ func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 	cs.scratch.steps += cs.short.list.Len()
 	var told []*consumer
 	for c := range cs.short.list.Values(key{}) {
-		if now {
-			cs.services.passOver(c.least)
-		}
-		if !now || cs.canServeTo(c) {
+		if !now || cs.canServeTo(c, true) {
 			told = append(told, c)
 		}
 	}
@@ -683,7 +690,7 @@ func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 // knows if it lacks credit. A state that breaks it makes nobody panic, and is no reason
 // not to read a snapshot: so it is for tests.
 func (cs *consumers) checkServed(k *checker, c *consumer) {
-	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c) {
+	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c, false) {
 		return
 	}
 	k.that(!cs.served(c) || c.credit() <= 0 || cs.services.demand(), "consumer %v may have something, and nothing is served", c.id)
@@ -752,6 +759,7 @@ type consumer struct {
 	revoked    bool                     // cancelled by the queue, see revokeAllBut: its session may not know
 	finished   bool                     // cancelled and holds nothing: kept only for late or revoked
 	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's applies
+	link       linkCredit               // of credit mode
 	lockTerms
 	least fsm.Millis // messages with less left of their TTL are not for c; 0: all are
 
@@ -788,8 +796,14 @@ func (c *consumer) lasting() Status {
 	return Up
 }
 
+// credit is how many more messages c may be handed. It is not positive when c has
+// lowered its prefetch below what it holds.
 func (c *consumer) credit() int {
-	return c.quota.limit() - c.held.Len()
+	n := c.quota.limit() - c.held.Len()
+	if c.link.on {
+		return min(n, int(min(c.link.left, maxCredit)))
+	}
+	return n
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only

@@ -202,6 +202,9 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	m.consumers.elect()
 	m.forward(eff)
 	m.assign(eff)
+	if ok && cmd.Kind == logpb.Command_CREDIT {
+		m.answerCredit(s, cmd.Credit, &r)
+	}
 	m.trim(eff)
 	m.sweep(cmd.Kind, eff)
 	m.groups.settle()
@@ -310,6 +313,7 @@ func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effe
 // ofSessions are the commands that only a session gives.
 var ofSessions = []logpb.Command_Kind{
 	logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET, logpb.Command_RECEIVE_DEFERRED, logpb.Command_GROUP,
+	logpb.Command_CREDIT,
 }
 
 // apply performs one command of an active queue. s is the session of the
@@ -364,6 +368,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.retryNow(cmd.Kick)
 	case logpb.Command_UNPARK:
 		return m.unpark(cmd.Unpark)
+	case logpb.Command_CREDIT:
+		return m.giveCredit(s, cmd.Credit)
 	case logpb.Command_GROUP:
 		return m.group(s, cmd.Group)
 	}
