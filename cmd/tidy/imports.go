@@ -43,6 +43,7 @@ var importRules = []importRule{
 	{tree: "fsm/...", project: []string{"fsm", "fsm/route", "fsm/pattern", "fsm/invariants", "proto/logpb"}, others: protobuf, notStd: impure},
 
 	{tree: "amqp/wire/...", project: []string{"amqp/wire/..."}, others: none},
+	{tree: "amqp/v10/wire/...", project: []string{"amqp/v10/wire/..."}, others: none, notStd: []string{"net/...", "time", "sync/...", "log/..."}},
 	{tree: "amqp/...", project: []string{"amqp/...", "fsm", "fsm/invariants", "proto/logpb"}},
 
 	{tree: "cluster/worker/...", project: none},
