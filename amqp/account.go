@@ -17,33 +17,33 @@ const (
 	boundNode       = "held_memory.node"
 )
 
-// account counts the memory that a node holds for clients at one place: incomplete messages, queued
+// Account counts the memory that a node holds for clients at one place: incomplete messages, queued
 // methods, transactions and answers are held by the parts of a connection, and count there, at the
 // connection, at its user and at the node.
 //
 // What a place holds is passed on to the one above in whole steps, so that small and short-lived amounts cost
-// one addition. Somebody who is about to hold more asks with take. At a bound it is not the one who asks
+// one addition. Somebody who is about to hold more asks with Take. At a bound it is not the one who asks
 // that is to blame but the one who holds most: that part is relieved of what it holds, and the one who
 // asks is refused only if that is itself, or if nobody can be relieved and it holds its share.
 //
 // Invariants: passed, which the one above counts, is a multiple of step, or 0 if there is none; passed ≤ bytes <
 // passed + 2·step once all additions are over; bytes is what a part holds, or the sum of what those below have passed;
 // a closed account holds nothing and is below nobody.
-type account struct {
-	up    *account // nil: nobody
+type Account struct {
+	up    *Account // nil: nobody
 	step  int64
 	limit int64 // of bytes; 0: none
 	bound string
 	// relieve makes a part give up what it holds, soon. It does not block, and returns false if it cannot.
 	// nil: it is no part, or fixed.
-	relieve func(over *account) bool
+	relieve func(over *Account) bool
 	fixed   bool // a part whose bytes go by themselves, or never
 
 	bytes  atomic.Int64
 	passed atomic.Int64
 
 	mu    sync.Mutex // taken without any other account's
-	below map[*account]struct{}
+	below map[*Account]struct{}
 }
 
 // Steps in which accounts tell more: a part may hold less than one that nobody above knows of.
@@ -53,29 +53,44 @@ const (
 )
 
 // newPart returns an account below a. relieve nil: it is fixed.
-func (a *account) newPart(step int64, relieve func(over *account) bool) *account {
-	p := &account{step: step, relieve: relieve, fixed: relieve == nil}
+func (a *Account) newPart(step int64, relieve func(over *Account) bool) *Account {
+	p := &Account{step: step, relieve: relieve, fixed: relieve == nil}
 	p.join(a)
 	return p
 }
 
+// NewPart returns the account of a channel of the connection. relieve makes the channel
+// give up what it holds because of what is over its bound (nil: an alarm), soon. It does
+// not block, and returns false if it cannot.
+func (c *Conn) NewPart(relieve func(over *Account) bool) *Account {
+	return c.Memory.newPart(channelStep, relieve)
+}
+
+// Bytes is what is counted, or what those below have passed on.
+func (a *Account) Bytes() int64 { return a.bytes.Load() }
+
+// AboutHeld says that the bound of an account does not let more be held.
+func AboutHeld(over *Account) string {
+	return fmt.Sprintf("memory held for clients has reached its limit, %s = %d", over.bound, over.limit)
+}
+
 // join puts an account that has passed on nothing below another one. It is called before others use it.
-func (a *account) join(up *account) {
+func (a *Account) join(up *Account) {
 	a.up = up
 	up.mu.Lock()
 	defer up.mu.Unlock()
 	if up.below == nil {
-		up.below = map[*account]struct{}{}
+		up.below = map[*Account]struct{}{}
 	}
 	up.below[a] = struct{}{}
 }
 
-// close takes an account out, with what it still holds. clean says that it must hold nothing.
-func (a *account) close(clean bool) {
+// Close takes an account out, with what it still holds. clean says that it must hold nothing.
+func (a *Account) Close(clean bool) {
 	if invariants.Enabled && clean {
 		invariants.Assert(a.bytes.Load() == 0, "a closed account holds nothing")
 	}
-	a.add(-a.bytes.Load())
+	a.Add(-a.bytes.Load())
 	if a.up != nil {
 		a.up.mu.Lock()
 		defer a.up.mu.Unlock()
@@ -84,14 +99,14 @@ func (a *account) close(clean bool) {
 }
 
 // isEmpty reports whether nobody is below.
-func (a *account) isEmpty() bool {
+func (a *Account) isEmpty() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.below) == 0
 }
 
-// add counts n more bytes, or fewer.
-func (a *account) add(n int64) {
+// Add counts n more bytes, or fewer.
+func (a *Account) Add(n int64) {
 	b := a.bytes.Add(n)
 	if passed := a.passed.Load(); a.up != nil && (b >= passed+a.step || b < passed) {
 		a.tell()
@@ -99,28 +114,28 @@ func (a *account) add(n int64) {
 }
 
 // tell tells the one above how many whole steps there are.
-func (a *account) tell() {
+func (a *Account) tell() {
 	a.mu.Lock()
 	passed := a.passed.Load()
 	now := max(a.bytes.Load(), 0) / a.step * a.step
 	a.passed.Store(now)
 	a.mu.Unlock()
 	if now != passed {
-		a.up.add(now - passed)
+		a.up.Add(now - passed)
 	}
 }
 
-// take counts n more bytes, unless a bound does not let it: then nothing is counted, and the account with
+// Take counts n more bytes, unless a bound does not let it: then nothing is counted, and the account with
 // the bound is returned.
-func (a *account) take(n int64) (refused *account) {
-	a.add(n)
+func (a *Account) Take(n int64) (refused *Account) {
+	a.Add(n)
 	if a.passed.Load() == 0 {
 		return nil
 	}
 	child := a
 	for over := a.up; over != nil; over = over.up {
 		if over.isOver() && !over.relieveOther(a, child) {
-			a.add(-n)
+			a.Add(-n)
 			return over
 		}
 		child = over
@@ -128,11 +143,11 @@ func (a *account) take(n int64) (refused *account) {
 	return nil
 }
 
-func (a *account) isOver() bool { return a.limit > 0 && a.bytes.Load() > a.limit }
+func (a *Account) isOver() bool { return a.limit > 0 && a.bytes.Load() > a.limit }
 
 // relieveOther relieves the one who holds most, so that the part that asks, which child is or is above of, may
 // hold more. false: that is the one who asks.
-func (a *account) relieveOther(asks, child *account) bool {
+func (a *Account) relieveOther(asks, child *Account) bool {
 	most := a.largest()
 	if most == asks || most != nil && most.up == asks.up && most.bytes.Load() <= asks.bytes.Load() {
 		return false
@@ -141,7 +156,7 @@ func (a *account) relieveOther(asks, child *account) bool {
 }
 
 // isGreedy reports whether one below holds an equal share or more.
-func (a *account) isGreedy(child *account) bool {
+func (a *Account) isGreedy(child *Account) bool {
 	a.mu.Lock()
 	n := int64(len(a.below))
 	a.mu.Unlock()
@@ -149,7 +164,7 @@ func (a *account) isGreedy(child *account) bool {
 }
 
 // isCrowded reports whether a user or the node is at its bound, and the account has more than its share of that.
-func (a *account) isCrowded() bool {
+func (a *Account) isCrowded() bool {
 	for child := a; child.up != nil; child = child.up {
 		if child.up.isOver() && child.up.isGreedy(child) {
 			return true
@@ -160,9 +175,9 @@ func (a *account) isCrowded() bool {
 
 // largest finds the part with most bytes that can be relieved: of the connection with most of the user with
 // most; nil: it has none.
-func (a *account) largest() *account {
+func (a *Account) largest() *Account {
 	for a.relieve == nil {
-		var most *account
+		var most *Account
 		a.mu.Lock()
 		for p := range a.below {
 			if !p.fixed && (most == nil || p.bytes.Load() > most.bytes.Load()) {
@@ -180,23 +195,23 @@ func (a *account) largest() *account {
 
 // users are the accounts of a node and of its users: those that have connections, or requests over HTTP.
 type users struct {
-	node  *account
+	node  *Account
 	limit int64 // of a user
 
 	mu   sync.Mutex
-	list map[string]*account
+	list map[string]*Account
 }
 
 func newUsers(user, node int64) users {
-	return users{node: &account{limit: node, bound: boundNode}, limit: user, list: map[string]*account{}}
+	return users{node: &Account{limit: node, bound: boundNode}, limit: user, list: map[string]*Account{}}
 }
 
 // join puts an account below that of a user.
-func (u *users) join(name string, a *account) {
+func (u *users) join(name string, a *Account) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.list[name] == nil {
-		user := &account{step: connectionStep, limit: u.limit, bound: boundUser}
+		user := &Account{step: connectionStep, limit: u.limit, bound: boundUser}
 		user.join(u.node)
 		u.list[name] = user
 	}
@@ -204,12 +219,12 @@ func (u *users) join(name string, a *account) {
 }
 
 // leave closes an account below that of a user.
-func (u *users) leave(name string, a *account, clean bool) {
+func (u *users) leave(name string, a *Account, clean bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	a.close(clean)
+	a.Close(clean)
 	if user := u.list[name]; user != nil && user.isEmpty() {
-		user.close(clean)
+		user.Close(clean)
 		delete(u.list, name)
 	}
 }
@@ -226,11 +241,11 @@ type HeldMemory struct {
 	Others    uint64 // what others hold: see Hold
 }
 
-func (c *conn) heldMemory() (h HeldMemory) {
-	for _, ch := range c.stats.channels.all() {
-		h.Channels += uint64(max(ch.memory.bytes.Load(), 0))
+func (c *Conn) heldMemory(parts []*Account) (h HeldMemory) {
+	for _, p := range parts {
+		h.Channels += uint64(max(p.bytes.Load(), 0))
 	}
-	h.Publishes, h.Answers = uint64(max(c.flow.memory.bytes.Load(), 0)), uint64(max(c.out.memory.bytes.Load(), 0))
+	h.Publishes, h.Answers = uint64(max(c.Flow.memory.bytes.Load(), 0)), uint64(max(c.Out.memory.bytes.Load(), 0))
 	return h
 }
 
@@ -238,7 +253,7 @@ func (c *conn) heldMemory() (h HeldMemory) {
 func (s *Server) HeldMemory() HeldMemory {
 	all := HeldMemory{Others: uint64(max(s.others.Load(), 0))}
 	for _, c := range s.open() {
-		h := c.heldMemory()
+		h := c.heldMemory(c.endpoint.Parts())
 		all.Channels, all.Publishes, all.Answers = all.Channels+h.Channels, all.Publishes+h.Publishes, all.Answers+h.Answers
 	}
 	return all
@@ -252,7 +267,7 @@ var errHeldAlarmed = fmt.Errorf("at most %d bytes of messages are returned while
 // Hold returns a function that sets how much memory something else holds for a user. Its error names the bound that is
 // reached: then as much is held as before. It is called by one goroutine at a time, at last with 0, which always succeeds.
 func (s *Server) Hold(user string) func(bytes int64) error {
-	a, held := &account{step: connectionStep, fixed: true}, int64(0)
+	a, held := &Account{step: connectionStep, fixed: true}, int64(0)
 	return func(bytes int64) error {
 		if bytes > max(held, maxHeldAlarmed) && s.alarm.Load() != nil {
 			return errHeldAlarmed
@@ -262,9 +277,9 @@ func (s *Server) Hold(user string) func(bytes int64) error {
 		}
 		var err error
 		if bytes < held {
-			a.add(bytes - held)
-		} else if over := a.take(bytes - held); over != nil {
-			err, bytes = errHeld(0, over), held
+			a.Add(bytes - held)
+		} else if over := a.Take(bytes - held); over != nil {
+			err, bytes = fmt.Errorf("RESOURCE_ERROR - %s", AboutHeld(over)), held
 		}
 		if bytes == 0 && a.up != nil {
 			s.users.leave(user, a, true)
@@ -280,15 +295,15 @@ func (s *Server) Hold(user string) func(bytes int64) error {
 // are relieved of it, beginning with the one that holds most.
 func (s *Server) Relieve(excess int64) {
 	type holder struct {
-		part  *account
+		part  *Account
 		bytes int64
 	}
 	var list []holder
 	sum := int64(0)
 	for _, c := range s.open() {
-		for _, ch := range c.stats.channels.all() {
-			if n := ch.memory.bytes.Load(); n >= connectionStep {
-				list = append(list, holder{ch.memory, n})
+		for _, p := range c.endpoint.Parts() {
+			if n := p.bytes.Load(); n >= connectionStep {
+				list = append(list, holder{p, n})
 				sum += n
 			}
 		}

@@ -5,20 +5,20 @@ import "testing"
 // tree are the accounts of a node with connections of users, each with two parts.
 type tree struct {
 	users
-	conns    map[string]*account
-	parts    map[string]*account
+	conns    map[string]*Account
+	parts    map[string]*Account
 	relieved []string
 }
 
 // newTree makes a connection for each name, of the user that its first letter is.
 func newTree(connection, user, node int64, names ...string) *tree {
-	x := &tree{users: newUsers(user, node), conns: map[string]*account{}, parts: map[string]*account{}}
+	x := &tree{users: newUsers(user, node), conns: map[string]*Account{}, parts: map[string]*Account{}}
 	for _, name := range names {
-		c := &account{step: connectionStep, limit: connection, bound: boundConnection}
+		c := &Account{step: connectionStep, limit: connection, bound: boundConnection}
 		x.join(name[:1], c)
 		x.conns[name] = c
 		for _, part := range []string{name + ".1", name + ".2"} {
-			x.parts[part] = c.newPart(channelStep, func(*account) bool {
+			x.parts[part] = c.newPart(channelStep, func(*Account) bool {
 				x.relieved = append(x.relieved, part)
 				return true
 			})
@@ -29,7 +29,7 @@ func newTree(connection, user, node int64, names ...string) *tree {
 
 // take has a part take, and returns the bound that refuses it.
 func (x *tree) take(part string, n int64) string {
-	if over := x.parts[part].take(n); over != nil {
+	if over := x.parts[part].Take(n); over != nil {
 		return over.bound
 	}
 	return ""
@@ -50,7 +50,7 @@ func TestAccountSums(t *testing.T) {
 		x.take("a.1", 1000)
 		x.take("b.2", 3000)
 		if i%3 == 0 {
-			x.parts["b.2"].add(-3000)
+			x.parts["b.2"].Add(-3000)
 		}
 	}
 	node, exact := x.node.bytes.Load(), int64(100*1000+66*3000)
@@ -60,20 +60,20 @@ func TestAccountSums(t *testing.T) {
 	if b := x.conns["b"].bytes.Load(); b > 66*3000 || b <= 66*3000-channelStep {
 		t.Errorf("the connection has %d", b)
 	}
-	x.parts["a.1"].add(-100_000)
+	x.parts["a.1"].Add(-100_000)
 	if len(x.list) != 2 {
 		t.Errorf("%d users", len(x.list))
 	}
 	for _, name := range []string{"b", "a"} {
 		for _, p := range []string{".1", ".2"} {
-			x.parts[name+p].close(false)
+			x.parts[name+p].Close(false)
 		}
 		x.leave(name, x.conns[name], true)
 	}
 	if n := x.node.bytes.Load(); n != 0 || len(x.list) != 0 {
 		t.Errorf("%d octets of %d users are left", n, len(x.list))
 	}
-	x.parts["b.2"].add(-5) // late
+	x.parts["b.2"].Add(-5) // late
 	if n := x.node.bytes.Load(); n != 0 {
 		t.Errorf("%d octets after a late release", n)
 	}
@@ -130,9 +130,9 @@ func TestAccountFixed(t *testing.T) {
 	const mib = 1 << 20
 	x := newTree(100*mib, 100*mib, 50*mib, "a", "b")
 	fixed := x.conns["a"].newPart(connectionStep, nil)
-	fixed.add(60 * mib)
+	fixed.Add(60 * mib)
 	for _, p := range []string{"a.1", "a.2"} {
-		x.parts[p].relieve = func(*account) bool { return false }
+		x.parts[p].relieve = func(*Account) bool { return false }
 	}
 	if got := x.take("b.1", 10*mib); got != "" {
 		t.Errorf("b is refused by %s", got)
@@ -143,7 +143,7 @@ func TestAccountFixed(t *testing.T) {
 	if !fixed.isCrowded() || x.parts["b.1"].isCrowded() {
 		t.Error("not only a's connection is to take in less")
 	}
-	fixed.add(-30 * mib)
+	fixed.Add(-30 * mib)
 	if fixed.isCrowded() {
 		t.Error("there is room")
 	}

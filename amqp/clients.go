@@ -1,13 +1,10 @@
 package amqp
 
 import (
-	"cmp"
 	"crypto/tls"
-	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/quorate/quorate/fsm"
@@ -16,6 +13,7 @@ import (
 // ConnectionInfo describes an open connection.
 type ConnectionInfo struct {
 	Name        string // "PEER-IP:PORT -> IP:PORT"
+	Protocol    string // as the HTTP API names it
 	Given       string // the client's own name for it; empty: none
 	User, VHost string
 	Peer, Host  netip.AddrPort
@@ -24,7 +22,7 @@ type ConnectionInfo struct {
 	Heartbeat   time.Duration
 	FrameMax    uint32
 	ChannelMax  uint16
-	Channels    int
+	Channels    int    // or sessions
 	Received    uint64 // octets
 	Sent        uint64 // octets, since it is open
 	Reads       uint64 // from the socket, that returned something
@@ -42,17 +40,14 @@ type ConnectionInfo struct {
 }
 
 // describe is called once, when the connection opens.
-func (c *conn) describe() *ConnectionInfo {
-	peer, host := addrPort(c.socket.RemoteAddr().String()), addrPort(c.socket.LocalAddr().String())
+func (c *Conn) describe() *ConnectionInfo {
+	peer, host := addrPort(c.Socket.RemoteAddr().String()), addrPort(c.Socket.LocalAddr().String())
 	i := &ConnectionInfo{
-		Name: peer.String() + " -> " + host.String(), User: c.user, VHost: c.vhost, Peer: peer, Host: host,
-		OpenedAt: time.Now(), Mechanism: c.mechanism, Heartbeat: c.heartbeat, FrameMax: c.frameMax, ChannelMax: c.channelMax,
-		Properties: catalogTable(c.clientProperties),
+		Name: peer.String() + " -> " + host.String(), User: c.User, VHost: c.VHost, Peer: peer, Host: host,
+		OpenedAt: time.Now(), Mechanism: c.Mechanism, Heartbeat: c.Heartbeat,
 	}
-	if given, ok := c.clientProperties.Get("connection_name"); ok && isText(given) {
-		i.Given = given.Str
-	}
-	if t, ok := c.socket.(*tls.Conn); ok {
+	c.endpoint.Describe(i)
+	if t, ok := c.Socket.(*tls.Conn); ok {
 		s := t.ConnectionState()
 		i.TLS, i.Cipher = tls.VersionName(s.Version), tls.CipherSuiteName(s.CipherSuite)
 		if len(s.PeerCertificates) > 0 {
@@ -72,11 +67,11 @@ func addrPort(s string) netip.AddrPort {
 func (s *Server) Connections() []ConnectionInfo {
 	var all []ConnectionInfo
 	for _, c := range s.open() {
-		i := *c.stats.info.Load()
-		i.Channels = c.stats.channels.count()
-		i.Received, i.Sent = c.reader.source.received.Load(), c.stats.sent.Load()
-		i.Reads, i.Writes = c.reader.source.reads.Load(), c.stats.writes.Load()
-		i.Pending, i.Held = c.out.memory.bytes.Load(), c.heldMemory()
+		i, parts := *c.stats.info.Load(), c.endpoint.Parts()
+		i.Channels = len(parts)
+		i.Received, i.Sent = c.Source.received.Load(), c.stats.sent.Load()
+		i.Reads, i.Writes = c.Source.reads.Load(), c.stats.writes.Load()
+		i.Pending, i.Held = c.Out.memory.bytes.Load(), c.heldMemory(parts)
 		i.Closing, i.Blocked = c.end.isDone(), c.stats.blocked.Load()
 		all = append(all, i)
 	}
@@ -88,27 +83,27 @@ func (s *Server) Connections() []ConnectionInfo {
 func (s *Server) Octets(f func(name string, openedAt time.Time, received, sent uint64)) {
 	for _, c := range s.open() {
 		i := c.stats.info.Load()
-		f(i.Name, i.OpenedAt, c.reader.source.received.Load(), c.stats.sent.Load())
+		f(i.Name, i.OpenedAt, c.Source.received.Load(), c.stats.sent.Load())
 	}
 }
 
-// CloseConnection ends the connection of this name, with 320 and the reason,
+// CloseConnection ends the connection of this name, with the reason (fsm.Forced),
 // without waiting. It returns false if there is none.
 func (s *Server) CloseConnection(name, reason string) bool {
 	for _, c := range s.open() {
 		if c.stats.info.Load().Name == name {
-			c.fail(errForced(reason))
+			c.endpoint.Fail(fsm.Refuse(fsm.Forced, reason))
 			return true
 		}
 	}
 	return false
 }
 
-// CloseConnections ends all connections, with 320 and the reason. It does not
-// wait.
+// CloseConnections ends all connections, with the reason (fsm.Forced). It does
+// not wait.
 func (s *Server) CloseConnections(reason string) {
 	for _, c := range s.open() {
-		c.fail(errForced(reason))
+		c.endpoint.Fail(fsm.Refuse(fsm.Forced, reason))
 	}
 }
 
@@ -117,20 +112,17 @@ func (s *Server) CloseConnections(reason string) {
 // without waiting.
 func (s *Server) Renew() {
 	for _, c := range s.open() {
-		if c.end.isDone() {
-			continue
-		}
-		if e := c.renew(0); e != nil {
-			c.fail(e)
+		if !c.end.isDone() {
+			c.endpoint.Renew()
 		}
 	}
 }
 
 // open lists the connections that are past their handshake.
-func (s *Server) open() []*conn {
+func (s *Server) open() []*Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []*conn
+	var all []*Conn
 	for c := range s.conns {
 		if c.stats.info.Load() != nil {
 			all = append(all, c)
@@ -139,107 +131,10 @@ func (s *Server) open() []*conn {
 	return all
 }
 
-// ChannelInfo describes an open channel.
-type ChannelInfo struct {
-	Connection    string // its name
-	User, VHost   string
-	Peer          netip.AddrPort
-	Number        uint16
-	Closing       bool
-	Prefetch      uint16 // of each consumer that begins; 0: no limit
-	Shared        uint16 // of all consumers together; 0: no limit
-	Consumers     int
-	Unacked       int
-	Unconfirmed   int // publishes that the client waits for, in confirm mode
-	Unanswered    int // publishes that wait for the broker
-	Uncommitted   int // publishes in a transaction
-	Unsettled     int // settlements in a transaction
-	Confirms      bool
-	Transactional bool
-}
-
-// channelList lists the channels of a connection.
-type channelList struct {
-	mu  sync.Mutex
-	set map[*channel]struct{}
-}
-
-func (l *channelList) add(ch *channel) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.set == nil {
-		l.set = map[*channel]struct{}{}
-	}
-	l.set[ch] = struct{}{}
-}
-
-func (l *channelList) remove(ch *channel) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.set, ch)
-}
-
-func (l *channelList) count() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.set)
-}
-
-func (l *channelList) all() []*channel {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Collect(maps.Keys(l.set))
-}
-
-// Channels describes the open channels, ordered by connection and number.
-func (s *Server) Channels() []ChannelInfo {
-	var all []ChannelInfo
+// Endpoints calls f for each open connection, with what the protocol knows of it
+// and its description.
+func (s *Server) Endpoints(f func(Endpoint, *ConnectionInfo)) {
 	for _, c := range s.open() {
-		of := c.stats.info.Load()
-		for _, ch := range c.stats.channels.all() {
-			i := ch.describe()
-			i.Connection, i.User, i.VHost, i.Peer = of.Name, of.User, of.VHost, of.Peer
-			all = append(all, i)
-		}
+		f(c.endpoint, c.stats.info.Load())
 	}
-	slices.SortFunc(all, func(a, b ChannelInfo) int {
-		return cmp.Or(cmp.Compare(a.Connection, b.Connection), cmp.Compare(a.Number, b.Number))
-	})
-	return all
-}
-
-// describe reads what each part of the channel knows, one after the other.
-func (ch *channel) describe() ChannelInfo {
-	i := ChannelInfo{Number: ch.number}
-	ch.gate.Lock()
-	i.Closing, i.Prefetch, i.Shared, i.Confirms = !ch.end.isOpen(), ch.prefetch, ch.shared, ch.publisher.confirming
-	i.Transactional, i.Uncommitted = ch.tx.on, len(ch.tx.publishes)
-	ch.gate.Unlock()
-	i.Consumers, i.Unacked, i.Unsettled = ch.consumers.stats()
-	i.Unconfirmed, i.Unanswered = ch.publisher.confirms.waiting()
-	return i
-}
-
-// stats returns how many consumers there are, what they and gets hold, and how much of what they
-// held is settled in a transaction.
-func (c *consumers) stats() (consumers, unacked, uncommitted int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.byTag), c.deliveries.unacked.live, len(c.deliveries.uncommitted)
-}
-
-// waiting returns how many publishes wait: for a confirm to be written, in confirm mode, and for
-// the broker.
-func (c *confirms) waiting() (unconfirmed, unanswered int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.list[c.head:] {
-		if p.state == publishWaiting {
-			unanswered++
-		}
-	}
-	if c.on {
-		unconfirmed = c.live
-	}
-	return unconfirmed, unanswered
 }

@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -16,32 +17,49 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
+// Why a connection ends, besides errors of its protocol.
 var (
-	errClientClosed = errors.New("closed by the client")
-	errEnding       = errors.New("connection is ending")
-	errTooMuch      = errors.New("client does not read from its connection")
+	// ErrClientClosed: the client has closed it.
+	ErrClientClosed = errors.New("closed by the client")
+	// ErrEnding: for the reason that Conn.Fail or Conn.Abort was given.
+	ErrEnding = errors.New("connection is ending")
+	// ErrRefused ends a handshake after the last answer to the client.
+	ErrRefused = errors.New("handshake refused")
+	// ErrDropLater is like ErrRefused, but the socket is closed after a delay.
+	ErrDropLater = errors.New("login refused")
+
+	errTooMuch = errors.New("client does not read from its connection")
+	// errPanic ends a connection whose work has panicked.
+	errPanic = errors.New("internal error")
 )
 
-// conn is one client connection. Its reader is the goroutine that serves it,
-// its writer a second one; a third kind lives as long as a method of a channel
-// waits for the broker.
-type conn struct {
-	server *Server
-	socket net.Conn
-	log    *slog.Logger
-	reader *reader
-	out    *outbox
-	memory account // all of the connection's memory
-	flow   *flow   // publishes that the broker has not confirmed
-	tasks  *tasks
-	end    connEnd
-	stats  connStats
+// Conn is one client connection, whatever its protocol. Its reader is the
+// goroutine that serves it, its writer a second one; a third kind lives as long
+// as a request waits for the broker (Tasks).
+type Conn struct {
+	Socket net.Conn
+	Log    *slog.Logger // gets more attributes during the handshake
+	Source *Source      // what the protocol reads frames from
+	Out    *Outbox
+	Memory Account // all of the connection's memory
+	Flow   *Flow   // publishes that the broker has not confirmed
+	Tasks  *Tasks  // goroutines that wait for the broker
+	Terms          // set by the handshake
 
-	terms  // set by the handshake
-	broker Connection
+	// Broker is the vhost; nil: the client has not opened one.
+	Broker Connection
+
+	server   *Server
+	endpoint Endpoint // nil: the protocol is not known yet
+	end      connEnd
+	stats    connStats
+	relieved chan struct{} // capacity 1: DropRelieved is to be called
+	remote   netip.Addr
+	// certificate is the client's, which has been verified; nil: it has none.
+	certificate *x509.Certificate
 
 	// ctx ends calls of the broker once nobody waits for the answer.
 	ctx    context.Context
@@ -49,24 +67,24 @@ type conn struct {
 	leaves atomic.Bool // the reader has stopped
 }
 
-// terms are the result of the handshake's negotiation.
-type terms struct {
-	user, vhost      string
-	mechanism        string
-	clientProperties wire.Table
-	capable          capabilities
-	frameMax         uint32
-	channelMax       uint16
-	heartbeat        time.Duration
+// Terms are what the handshake has settled, as far as every protocol has it.
+type Terms struct {
+	User, VHost string
+	Mechanism   string // of the login
+	// Heartbeat is how often the client writes something, at least: it is given
+	// up after 2¼ to 2½ times that without input. 0: it need not.
+	Heartbeat time.Duration
+	// Beat is how often something is written to the client, at least; 0: it need
+	// not be.
+	Beat time.Duration
 }
 
 // connStats is what other goroutines may read of a connection.
 type connStats struct {
-	info     atomic.Pointer[ConnectionInfo] // nil: not open yet
-	channels channelList
-	blocked  atomic.Bool   // by an alarm
-	sent     atomic.Uint64 // octets
-	writes   atomic.Uint64
+	info    atomic.Pointer[ConnectionInfo] // nil: not open yet
+	blocked atomic.Bool                    // by an alarm
+	sent    atomic.Uint64                  // octets
+	writes  atomic.Uint64
 }
 
 // connEnd is why and how far a connection has ended.
@@ -123,30 +141,31 @@ func (e *connEnd) isDone() bool {
 	}
 }
 
-func newConn(s *Server, socket net.Conn) *conn {
-	c := &conn{
-		server: s, socket: socket,
-		log:    s.log.With(slog.String("remote", socket.RemoteAddr().String())),
-		memory: account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
-		tasks:  newTasks(),
-		end:    connEnd{done: make(chan struct{}), gone: make(chan struct{})},
+func newConn(s *Server, socket net.Conn) *Conn {
+	c := &Conn{
+		server: s, Socket: socket,
+		Log:      s.log.With(slog.String("remote", socket.RemoteAddr().String())),
+		Memory:   Account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
+		Tasks:    newTasks(),
+		end:      connEnd{done: make(chan struct{}), gone: make(chan struct{})},
+		relieved: make(chan struct{}, 1),
 	}
-	c.flow = newFlow(maxUnconfirmed, maxUnconfirmedBytes, c.memory.newPart(connectionStep, nil))
-	c.out = newOutbox(&c.memory, func() { c.abort(errTooMuch) })
-	c.reader = newReader(c)
+	c.Flow = NewFlow(MaxUnconfirmed, MaxUnconfirmedBytes, c.Memory.newPart(connectionStep, nil))
+	c.Out = NewOutbox(&c.Memory, func() { c.Abort(errTooMuch) })
+	c.Source = &Source{conn: socket, admit: c.admit}
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	return c
 }
 
 // serve runs the connection from the first byte to the last.
-func (c *conn) serve() {
+func (c *Conn) serve() {
 	defer c.cancel()
 	if err := c.guard("handshake", c.negotiate); err != nil {
 		c.refuse(err)
 		return
 	}
-	c.server.users.join(c.user, &c.memory)
-	c.reader.source.watch(c.heartbeat)
+	c.server.users.join(c.User, &c.Memory)
+	c.Source.watch(c.Heartbeat)
 	// This comes before a client can see that the connection is open.
 	open := c.end.run()
 	c.stats.info.Store(c.describe())
@@ -154,68 +173,79 @@ func (c *conn) serve() {
 	go func() {
 		defer close(written)
 		if err := c.guard("write", newWriter(c).run); err != nil {
-			c.abort(err)
+			c.Abort(err)
 		}
 	}()
-	err := errEnding
+	err := ErrEnding
 	if open {
-		c.log.Info("connection open")
-		// A CloseConnections before the connection was running has missed it.
-		if e := c.renew(wire.IDConnectionOpen); e != nil {
-			err = e
-		} else {
-			err = c.guard("read", c.reader.run)
-		}
+		c.Log.Info("connection open")
+		err = c.guard("read", c.endpoint.Run)
 	}
 	c.finish(err, written)
-	c.socket.Close()
+	c.Socket.Close()
 	c.vacate()
-	c.log.Info("connection closed", slog.Any("reason", c.end.reason()))
+	c.Log.Info("connection closed", slog.Any("reason", c.end.reason()))
 }
 
-// errPanic ends a connection whose work has panicked.
-var errPanic = &wire.Error{Code: wire.CodeInternalError, Text: "internal error"}
+// negotiate performs the handshake. An error that the protocol can tell is
+// told before the connection is dropped; any other error only drops it.
+func (c *Conn) negotiate() error {
+	deadline := time.Now().Add(c.server.cfg.HandshakeTimeout)
+	ctx, cancel := context.WithDeadline(c.server.ctx, deadline)
+	defer cancel()
+	if err := c.Socket.SetDeadline(deadline); err != nil {
+		return err
+	}
+	c.remote = remoteAddr(c.Socket)
+	if err := c.secure(ctx); err != nil {
+		return err
+	}
+	var err error
+	if c.endpoint, err = c.server.dispatch(c); err != nil {
+		return err
+	}
+	if err := c.endpoint.Handshake(ctx); err != nil {
+		return err
+	}
+	if counted, ok := transport(c.Socket).(interface{ LoggedIn() }); ok {
+		counted.LoggedIn() // the listener's limit counts logged-in and other clients separately
+	}
+	return c.Socket.SetDeadline(time.Time{})
+}
 
 // guard runs a part of the connection's work. A panic ends the connection, and
 // nothing else.
-func (c *conn) guard(doing string, f func() error) (err error) {
+func (c *Conn) guard(doing string, f func() error) (err error) {
 	err = errPanic
-	defer c.contain(doing)
+	defer c.Contain(doing)
 	return f()
 }
 
-// contain is deferred around work for the connection on goroutines other than
+// Contain is deferred around work for the connection on goroutines other than
 // its reader's.
-func (c *conn) contain(doing string) {
+func (c *Conn) Contain(doing string) {
 	if p := recover(); p != nil {
 		c.server.panics.Add(1)
-		c.log.Error("panic while serving a connection, which is closed", slog.String("doing", doing), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
-		c.abort(errPanic)
+		c.Log.Error("panic while serving a connection, which is closed", slog.String("doing", doing), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+		c.Abort(errPanic)
 	}
 }
 
 // refuse ends a connection whose handshake has failed.
-func (c *conn) refuse(err error) {
-	if c.broker != nil {
+func (c *Conn) refuse(err error) {
+	if c.Broker != nil {
 		ctx, cancel := context.WithTimeout(c.server.ctx, c.server.cfg.OperationTimeout)
 		defer cancel()
-		c.broker.Close(ctx)
+		c.Broker.Close(ctx)
 	}
-	if errors.Is(err, errDropLater) {
-		c.server.dropLater(c.socket)
+	if errors.Is(err, ErrDropLater) {
+		c.server.dropLater(c.Socket)
 		return
 	}
-	if e := new(wire.Error); errors.As(err, &e) {
-		if methodOf(e) == wire.IDConnectionOpen {
-			c.refused(e)
-		}
-		if _, err := c.socket.Write(wire.AppendMethod(nil, 0, closeMethod(e))); err == nil {
-			c.linger(lingerTime)
-		}
-	} else if errors.Is(err, errRefused) {
+	if told := c.endpoint != nil && c.endpoint.Refuse(err); told || errors.Is(err, ErrRefused) {
 		c.linger(lingerTime)
 	}
-	c.socket.Close()
+	c.Socket.Close()
 	level := slog.LevelInfo
 	if errors.Is(err, io.EOF) {
 		level = slog.LevelDebug
@@ -223,186 +253,161 @@ func (c *conn) refuse(err error) {
 	c.server.unknown.log(c, level, "handshake failed", slog.Any("error", err))
 }
 
-// fail ends the connection with connection.close, unless it is ending already.
-// It does not block.
-func (c *conn) fail(e *wire.Error) {
-	if c.end.begin(e) {
-		c.out.pushEnd(closeMethod(e))
-		c.reader.source.endBy(time.Now().Add(c.closeWait()))
+// Fail begins the end of the connection for this reason, unless it is ending
+// already: then it returns false. The caller queues the protocol's close, to
+// which the client has a while to answer. It does not block.
+func (c *Conn) Fail(reason error) bool {
+	if !c.end.begin(reason) {
+		return false
 	}
+	c.Source.endBy(time.Now().Add(c.closeWait()))
+	return true
 }
 
-// forceClose is fail, or abort during the handshake.
-func (c *conn) forceClose(e *wire.Error) {
+// forceClose ends the connection for this reason, without a word if it is not
+// open yet.
+func (c *Conn) forceClose(reason string) {
+	why := fsm.Refuse(fsm.Forced, reason)
 	if c.end.isRunning() {
-		c.fail(e)
+		c.endpoint.Fail(why)
 	} else {
-		c.abort(e)
+		c.Abort(why)
 	}
 }
 
-// abort ends the connection without connection.close. It does not block.
-func (c *conn) abort(err error) {
+// Abort ends the connection without a word. It does not block.
+func (c *Conn) Abort(err error) {
 	c.end.begin(err)
 	c.cancel()
-	transport(c.socket).Close()
+	transport(c.Socket).Close()
 }
 
 // closeWait bounds the client's part of a close.
-func (c *conn) closeWait() time.Duration {
-	if c.heartbeat == 0 {
+func (c *Conn) closeWait() time.Duration {
+	if c.Heartbeat == 0 {
 		return maxCloseWait
 	}
-	return min(c.heartbeat, maxCloseWait)
+	return min(c.Heartbeat, maxCloseWait)
 }
 
 // finish takes the connection down after the reader has stopped with err.
-func (c *conn) finish(err error, written <-chan struct{}) {
+func (c *Conn) finish(err error, written <-chan struct{}) {
 	linger := lingerTime
-	switch protocol := new(wire.Error); {
-	case errors.Is(err, errClientClosed):
+	switch {
+	case errors.Is(err, ErrClientClosed):
 		c.end.begin(err)
 		c.teardown(true)
-		c.out.pushEnd(&wire.ConnectionCloseOK{})
+		c.endpoint.FinishClose()
 		linger = c.closeWait()
-	case errors.As(err, &protocol):
-		c.fail(protocol)
-		c.tellClose()
-	case errors.Is(err, errEnding), c.end.isDone():
+	case errors.Is(err, ErrEnding), c.end.isDone():
 		c.tellClose()
 	default:
-		c.abort(c.explain(err))
+		c.Abort(c.explain(err))
 		c.teardown(false)
 	}
 	// A client that does not read must not delay the end forever.
-	timer := time.AfterFunc(c.closeWait(), func() { transport(c.socket).Close() })
+	timer := time.AfterFunc(c.closeWait(), func() { transport(c.Socket).Close() })
 	defer timer.Stop()
-	c.out.end()
+	c.Out.end()
 	<-written
 	c.linger(linger)
 }
 
 // explain translates a timeout of the socket into its cause.
-func (c *conn) explain(err error) error {
+func (c *Conn) explain(err error) error {
 	switch {
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 		return err
-	case c.reader.source.frameExpired():
+	case c.Source.frameExpired():
 		return fmt.Errorf("frame was not complete after %v", frameTime)
 	}
-	return fmt.Errorf("missed heartbeats from client, timeout: %v", c.heartbeat)
+	return fmt.Errorf("missed heartbeats from client, timeout: %v", c.Heartbeat)
 }
 
-// tellClose waits until the client has answered connection.close, while
-// everything behind the connection is taken down.
-func (c *conn) tellClose() {
+// tellClose waits until the client has answered the close, while everything
+// behind the connection is taken down.
+func (c *Conn) tellClose() {
 	torn := make(chan struct{})
 	go func() {
 		defer close(torn)
 		c.teardown(false)
 	}()
-	for {
-		f, err := c.reader.in.ReadFrame()
-		if err != nil {
-			break
-		}
-		c.reader.source.frameDone()
-		if f.Channel != 0 || f.Type != wire.FrameMethod {
-			continue
-		}
-		id := wire.PeekID(f.Payload)
-		if id == wire.IDConnectionClose {
-			c.out.push(0, &wire.ConnectionCloseOK{})
-		}
-		if id == wire.IDConnectionCloseOK {
-			break
-		}
-	}
+	c.endpoint.AwaitClose()
 	<-torn
 }
 
 // linger lets the client read what was written before the socket is closed: a
 // socket closed with unread input is reset, and the last frames are lost.
-func (c *conn) linger(limit time.Duration) {
-	half, ok := c.socket.(interface{ CloseWrite() error })
+func (c *Conn) linger(limit time.Duration) {
+	half, ok := c.Socket.(interface{ CloseWrite() error })
 	if !ok || half.CloseWrite() != nil {
 		return
 	}
 	end := time.Now().Add(min(limit, c.closeWait()))
-	if c.socket.SetReadDeadline(end) != nil {
+	if c.Socket.SetReadDeadline(end) != nil {
 		return
 	}
 	// Reads to the end, a timeout or a reset: each is the end.
-	_, _ = io.Copy(io.Discard, c.socket)
+	_, _ = io.Copy(io.Discard, c.Socket)
 }
 
 // teardown releases everything behind the connection. The reader has stopped.
 // orderly: wait for methods in progress.
-func (c *conn) teardown(orderly bool) {
+func (c *Conn) teardown(orderly bool) {
 	c.leaves.Store(true)
 	if orderly {
-		c.tasks.wait()
+		c.Tasks.wait()
 	} else {
 		c.cancel()
 	}
-	for _, ch := range c.reader.channels {
-		ch.shut()
-	}
-	c.tasks.wait()
+	c.endpoint.Shut()
+	c.Tasks.wait()
 	ctx, cancel := context.WithTimeout(c.server.ctx, c.server.cfg.OperationTimeout)
 	defer cancel()
 	var work errgroup.Group
 	work.SetLimit(closeWorkers)
-	for _, ch := range c.reader.channels {
-		if !ch.beginClose() {
-			continue
-		}
+	for _, s := range c.endpoint.Leave() {
 		work.Go(func() error {
-			ch.session.Close(ctx)
+			s.Close(ctx)
 			return nil
 		})
 	}
 	_ = work.Wait() // a session ends without errors
-	c.broker.Close(ctx)
+	c.Broker.Close(ctx)
 }
 
 // vacate gives back what the connection holds. Nothing works for it any more.
-func (c *conn) vacate() {
+func (c *Conn) vacate() {
 	clean := !errors.Is(c.end.reason(), errPanic)
-	for _, ch := range c.reader.channels {
-		ch.content.reset()
-		ch.gate.Lock()
-		ch.queue.clear()
-		ch.tx.end()
-		ch.gate.Unlock()
-		ch.memory.close(clean)
-	}
-	c.out.drop()
-	c.flow.memory.close(clean)
-	c.out.memory.close(clean)
-	c.server.users.leave(c.user, &c.memory, clean)
+	c.endpoint.Vacate(clean)
+	c.Out.drop()
+	c.Flow.memory.Close(clean)
+	c.Out.memory.Close(clean)
+	c.server.users.leave(c.User, &c.Memory, clean)
 }
 
-// tasks counts goroutines that wait for the broker.
-type tasks struct {
+// Tasks counts goroutines that wait for the broker.
+type Tasks struct {
 	mu   sync.Mutex
 	n    int
 	zero *sync.Cond
 }
 
-func newTasks() *tasks {
-	t := &tasks{}
+func newTasks() *Tasks {
+	t := &Tasks{}
 	t.zero = sync.NewCond(&t.mu)
 	return t
 }
 
-func (t *tasks) start() {
+// Start counts one more.
+func (t *Tasks) Start() {
 	t.mu.Lock()
 	t.n++
 	t.mu.Unlock()
 }
 
-func (t *tasks) done() {
+// Done counts one less.
+func (t *Tasks) Done() {
 	t.mu.Lock()
 	if t.n--; t.n == 0 {
 		t.zero.Broadcast()
@@ -411,7 +416,7 @@ func (t *tasks) done() {
 }
 
 // wait returns once there are none.
-func (t *tasks) wait() {
+func (t *Tasks) wait() {
 	t.mu.Lock()
 	for t.n > 0 {
 		t.zero.Wait()
@@ -429,30 +434,41 @@ type Refusal struct {
 	Text        string
 }
 
-// refused reports an error about rights that is sent to the client.
-func (c *conn) refused(e *wire.Error) {
+// Refused reports that the client was refused something, or has lost it, for want
+// of a right. method is as in Refusal.
+func (c *Conn) Refused(method, text string) {
 	report := c.server.cfg.Refused
 	if report == nil {
 		return
 	}
-	peer, host := addrPort(c.socket.RemoteAddr().String()), addrPort(c.socket.LocalAddr().String())
+	peer, host := addrPort(c.Socket.RemoteAddr().String()), addrPort(c.Socket.LocalAddr().String())
 	report(Refusal{
-		User: c.user, VHost: c.vhost, Connection: peer.String() + " -> " + host.String(), Peer: peer,
-		Method: wire.MethodName(methodOf(e)), Text: wire.ReplyText(e.Code, e.Text),
+		User: c.User, VHost: c.VHost, Connection: peer.String() + " -> " + host.String(), Peer: peer,
+		Method: method, Text: text,
 	})
 }
 
-// methodOf is the id of the method that an error is about; 0: none.
-func methodOf(e *wire.Error) uint32 { return uint32(e.ClassID)<<16 | uint32(e.MethodID) }
+// Config is the server's configuration. It must not be changed.
+func (c *Conn) Config() *Config { return &c.server.cfg }
 
-// renew checks what the client may do now, on behalf of the method with this id.
-// An error is what the connection is to end with.
-func (c *conn) renew(id uint32) *wire.Error {
-	err := c.broker.Renew()
-	if err == nil {
-		return nil
-	}
-	e := protocolError(err, id)
-	c.refused(e)
-	return e
-}
+// Context ends when nobody waits any more for what the broker is asked.
+func (c *Conn) Context() context.Context { return c.ctx }
+
+// ServerContext is Context for what must be done though the connection has ended.
+func (c *Conn) ServerContext() context.Context { return c.server.ctx }
+
+// Start does something on a goroutine that the server waits for, unless it is
+// shutting down.
+func (c *Conn) Start(f func()) { c.server.start(f) }
+
+// Timeouts are the server's counts.
+func (c *Conn) Timeouts() *TimeoutCounts { return &c.server.timeouts }
+
+// Done is closed when the connection is ending.
+func (c *Conn) Done() <-chan struct{} { return c.end.done }
+
+// IsEnding reports whether Done is closed.
+func (c *Conn) IsEnding() bool { return c.end.isDone() }
+
+// ReaderIsDone reports whether Run has returned.
+func (c *Conn) ReaderIsDone() bool { return c.leaves.Load() }

@@ -1,12 +1,12 @@
-// Package amqp serves AMQP 0-9-1 clients: connections, channels, consumers,
-// confirms. It leaves the meaning of a method for queues to a Broker.
+// Package amqp serves clients: it accepts connections, finds out which protocol
+// each of them speaks, logs the client in, bounds what it may make the node hold,
+// and writes what it is to get. What frames mean it leaves to a Protocol, such as
+// the one of amqp/v091, and what requests mean for queues to a Broker.
 //
-// It promises: frames of a channel take effect in the order in which they
-// arrive; a channel that waits for the broker does not delay another one; a
-// publish is confirmed only with its outcome at the broker, and a basic.return
-// comes before its confirm; a client that sends too much is blocked at its
-// socket, one that does not read is dropped; no input makes it panic; every
-// error a client sees has a reply code from errors.go.
+// It promises: a client that sends too much is blocked at its socket, one that
+// does not read is dropped, one that is silent for too long is given up; what is
+// pushed to an outbox is written in order, without a copy of large payloads; a
+// panic in work for a connection ends that connection only.
 //
 // It does not route, store, order or expire messages, knows no users,
 // permissions or policies, and keeps nothing once a connection has ended.

@@ -14,7 +14,7 @@ import (
 func TestLogLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		n, c := &logLimiter{}, &conn{log: slog.New(slog.NewTextHandler(&text, nil)), ctx: context.Background()}
+		n, c := &logLimiter{}, &Conn{Log: slog.New(slog.NewTextHandler(&text, nil)), ctx: context.Background()}
 		for range 100 {
 			n.log(c, slog.LevelInfo, "junk")
 		}

@@ -11,14 +11,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/quorate/quorate/amqp/wire"
 	"github.com/quorate/quorate/fsm"
 )
 
 // ErrServerClosed is returned by Serve once Shutdown has been called.
 var ErrServerClosed = errors.New("amqp: server closed")
 
-// Server accepts AMQP 0-9-1 clients and serves them from a Broker.
+// Server accepts clients and serves them from a Broker, in its protocols.
 type Server struct {
 	cfg Config
 	log *slog.Logger
@@ -26,20 +25,20 @@ type Server struct {
 	ctx  context.Context
 	stop context.CancelFunc
 
-	alarm   atomic.Pointer[alarm] // nil: none; set under mu
+	alarm   atomic.Pointer[Alarm] // nil: none; set under mu
 	blocked atomic.Int64          // connections
 
 	mu        sync.Mutex
 	shutdown  bool
 	suspended bool
 	listeners map[net.Listener]struct{}
-	conns     map[*conn]struct{}
+	conns     map[*Conn]struct{}
 	delayed   map[net.Conn]*time.Timer // refused logins
 	work      sync.WaitGroup           // conns and delayed
 
 	users    users
 	others   atomic.Int64 // bytes: see Hold
-	timeouts timeoutCounts
+	timeouts TimeoutCounts
 	panics   atomic.Uint64
 	unknown  logLimiter // lines about clients that have not logged in
 }
@@ -55,25 +54,28 @@ type Timeouts struct {
 	Gets      uint64 // channels, for messages taken with basic.get
 }
 
-type timeoutAction uint8
+// TimeoutAction is a consequence of a consumer timeout; see Timeouts.
+type TimeoutAction uint8
 
+// The consequences.
 const (
-	timeoutCancels timeoutAction = iota
-	timeoutSuspends
-	timeoutCloses
-	timeoutOfGet
-	timeoutActions
+	TimeoutCancels TimeoutAction = iota
+	TimeoutSuspends
+	TimeoutCloses
+	TimeoutOfGet
+	TimeoutActions
 )
 
-// timeoutCounts counts the consequences of consumer timeouts, by action.
-type timeoutCounts [timeoutActions]atomic.Uint64
+// TimeoutCounts counts the consequences of consumer timeouts, by action.
+type TimeoutCounts [TimeoutActions]atomic.Uint64
 
-func (c *timeoutCounts) add(a timeoutAction) { c[a].Add(1) }
+// Add counts one.
+func (c *TimeoutCounts) Add(a TimeoutAction) { c[a].Add(1) }
 
 // Timeouts returns the counts since the server began.
 func (s *Server) Timeouts() Timeouts {
-	n := func(a timeoutAction) uint64 { return s.timeouts[a].Load() }
-	return Timeouts{Cancelled: n(timeoutCancels), Suspended: n(timeoutSuspends), Closed: n(timeoutCloses), Gets: n(timeoutOfGet)}
+	n := func(a TimeoutAction) uint64 { return s.timeouts[a].Load() }
+	return Timeouts{Cancelled: n(TimeoutCancels), Suspended: n(TimeoutSuspends), Closed: n(TimeoutCloses), Gets: n(TimeoutOfGet)}
 }
 
 // New returns a server. cfg must be valid.
@@ -81,12 +83,12 @@ func New(cfg Config) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg = cfg.withDefaults()
+	cfg = cfg.WithDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	return &Server{
 		cfg: cfg, log: cfg.Logger, ctx: ctx, stop: stop, users: newUsers(cfg.HeldByUser, cfg.HeldByNode),
 		listeners: map[net.Listener]struct{}{},
-		conns:     map[*conn]struct{}{},
+		conns:     map[*Conn]struct{}{},
 		delayed:   map[net.Conn]*time.Timer{},
 	}, nil
 }
@@ -163,7 +165,7 @@ func (s *Server) start(f func()) {
 	}
 }
 
-func (s *Server) register(socket net.Conn) *conn {
+func (s *Server) register(socket net.Conn) *Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shutdown || s.suspended {
@@ -176,7 +178,7 @@ func (s *Server) register(socket net.Conn) *conn {
 	return c
 }
 
-func (s *Server) serve(c *conn) {
+func (s *Server) serve(c *Conn) {
 	defer s.work.Done()
 	c.serve()
 	s.mu.Lock()
@@ -210,14 +212,14 @@ func (s *Server) isClosed() bool {
 	return s.shutdown || s.suspended
 }
 
-// Suspend stops listening and ends all connections with 320 CONNECTION_FORCED
-// and the reason. Serve returns ErrServerClosed. Suspend returns when the last
+// Suspend stops listening and ends all connections with a close that gives the
+// reason (fsm.Forced). Serve returns ErrServerClosed. Suspend returns when the last
 // client is gone; if ctx ends before that, their sockets are closed. No client
 // is accepted until Resume.
 func (s *Server) Suspend(ctx context.Context, reason string) {
 	s.mu.Lock()
 	s.suspended = true
-	s.closeClients(errForced(reason))
+	s.closeClients(reason)
 	var gone []<-chan struct{}
 	for c := range s.conns {
 		gone = append(gone, c.end.gone)
@@ -242,7 +244,7 @@ func (s *Server) Resume() {
 
 // closeClients closes the listeners and every connection, with a reason. The lock
 // is held.
-func (s *Server) closeClients(why *wire.Error) {
+func (s *Server) closeClients(why string) {
 	for l := range s.listeners {
 		l.Close()
 	}
@@ -255,7 +257,7 @@ func (s *Server) abortAll(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		c.abort(err)
+		c.Abort(err)
 	}
 }
 
@@ -265,7 +267,7 @@ func (s *Server) abortAll(err error) {
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.shutdown = true
-	s.closeClients(errForced("broker forced connection closure with reason 'shutdown'"))
+	s.closeClients("broker forced connection closure with reason 'shutdown'")
 	for socket, timer := range s.delayed {
 		if timer.Stop() {
 			socket.Close()
@@ -292,76 +294,34 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// properties returns the server properties of connection.start.
-func (s *Server) properties() wire.Table {
-	var capabilities wire.Table
-	for _, name := range []string{
-		"publisher_confirms", "exchange_exchange_bindings", "basic.nack", "consumer_cancel_notify",
-		"connection.blocked", "consumer_priorities", "authentication_failure_close", "per_consumer_qos",
-		"quorate_commands", "message_scheduling", "message_lock_renewal", "message_deferral",
-	} {
-		capabilities = append(capabilities, wire.Field{Name: name, Value: wire.Bool(true)})
-	}
-	capabilities = append(capabilities,
-		wire.Field{Name: "direct_reply_to", Value: wire.Bool(true)},
-		wire.Field{Name: "accept_consumer_cancel_ok", Value: wire.Bool(true)},
-	)
-	t := wire.Table{
-		{Name: "capabilities", Value: wire.Nested(capabilities)},
-		{Name: "cluster_name", Value: wire.String(s.cfg.Broker.ClusterName())},
-		{Name: "copyright", Value: wire.String("The quorate authors")},
-		{Name: "information", Value: wire.String("https://github.com/quorate/quorate")},
-		{Name: "platform", Value: wire.String("Go")},
-		{Name: "product", Value: wire.String("quorate")},
-		{Name: "version", Value: wire.String(s.cfg.Version)},
-	}
-	for _, name := range sortedKeys(s.cfg.ServerProperties) {
-		t = setField(t, name, s.cfg.ServerProperties[name])
-	}
-	return t
-}
-
-func setField(t wire.Table, name, value string) wire.Table {
-	for i := range t {
-		if t[i].Name == name {
-			t[i].Value = wire.String(value)
-			return t
-		}
-	}
-	return append(t, wire.Field{Name: name, Value: wire.String(value)})
-}
-
 // Config configures a Server. The zero value of a limit means its default.
 type Config struct {
 	// Broker performs what clients request. Required.
 	Broker Broker
+	// Protocols are what clients may speak, at each listener. At least one.
+	Protocols []Protocol
 	// Logger receives the logs of connections; nil: none.
 	Logger *slog.Logger
 
 	// FrameMax is the largest frame offered to clients, 4096 … 16 MiB.
 	FrameMax uint32
-	// InitialFrameMax is the largest frame accepted before tune-ok.
+	// InitialFrameMax is the largest frame accepted before its size is negotiated.
 	InitialFrameMax uint32
-	// ChannelMax is how many channels a connection may have open.
-	ChannelMax uint16
 	// Heartbeat is the interval offered to clients, in whole seconds. Negative:
 	// none is offered. A client's own choice, including 0, always takes
 	// precedence.
 	Heartbeat time.Duration
 	// HandshakeTimeout is the time from accept to the running connection.
 	HandshakeTimeout time.Duration
-	// OperationTimeout bounds the wait for the broker's answer to a method.
+	// OperationTimeout bounds the wait for the broker's answer to a request.
 	OperationTimeout time.Duration
 	// MaxMessageSize is the largest body in bytes, at most 512 MiB.
 	MaxMessageSize int
 	// HeldByConnection, HeldByUser and HeldByNode bound the bytes of memory that are held for a connection, for all
 	// connections of a user, and for all clients of the node; see account. Defaults: 64 MiB; half of the node's; 1 GiB.
 	HeldByConnection, HeldByUser, HeldByNode int64
-	// MaxConsumers is the maximum number of consumers of a channel; 0: no
-	// limit.
-	MaxConsumers int
 	// CertificateUser returns the user of a verified client certificate. nil:
-	// certificates cannot be used to log in, and EXTERNAL is not offered.
+	// certificates cannot be used to log in.
 	CertificateUser func(*x509.Certificate) string
 	// Refused is called with every request that is refused for lack of a right,
 	// and with what a client loses. It must not block; it may be nil.
@@ -375,38 +335,25 @@ type Config struct {
 
 // Limits that are not configurable.
 const (
-	// maxUnconfirmed and maxUnconfirmedBytes bound the publishes of a connection
+	// MaxUnconfirmed and MaxUnconfirmedBytes bound the publishes of a connection
 	// that have no outcome yet. At the bound the reader stops.
-	maxUnconfirmed      = fsm.MaxUnanswered
-	maxUnconfirmedBytes = 8 << 20
+	MaxUnconfirmed      = fsm.MaxUnanswered
+	MaxUnconfirmedBytes = 8 << 20
 
-	// maxRequested bounds the bytes that wait for a client because of its own
+	// MaxRequested bounds the bytes that wait for a client because of its own
 	// requests: replies, returns and gets. At the bound the reader stops.
-	maxRequested = 8 << 20
+	MaxRequested = 8 << 20
 
-	// maxBacklog is how many bytes may wait for a client that does not read;
+	// MaxBacklog is how many bytes may wait for a client that does not read;
 	// stallTime is how long it counts as reading after the last write.
-	maxBacklog = 64 << 20
+	MaxBacklog = 64 << 20
 	stallTime  = 5 * time.Second
 
-	// Bounds of the requests that a channel queues while a method waits for the broker;
-	// then the reader waits.
-	maxQueued      = 1024
-	maxQueuedBytes = 1 << 20
-	alarmedBytes   = 64 << 10 // instead of maxQueuedBytes, during an alarm
-
-	// crowdedBytes is what publishes without an outcome may hold instead of
-	// maxUnconfirmedBytes while the user or the node is at its bound, and the connection
+	// CrowdedBytes is what publishes without an outcome may hold instead of
+	// MaxUnconfirmedBytes while the user or the node is at its bound, and the connection
 	// holds more than its share. It is checked again every crowdedTime.
-	crowdedBytes = 256 << 10
+	CrowdedBytes = 256 << 10
 	crowdedTime  = time.Second
-
-	// lastBody is how much of one message a connection may complete during an alarm.
-	lastBody = 16 << 10
-
-	// eagerBody is how much memory is allocated because of a content header
-	// alone. A longer body gets its memory as it arrives.
-	eagerBody = 1 << 20
 
 	loginDelay      = 3 * time.Second  // until a refused login is dropped
 	maxDelayed      = 100              // refused logins kept at a time
@@ -420,21 +367,21 @@ const (
 	closeWorkers    = 16 // sessions of a connection that are closed at a time
 )
 
-const defaultFrameMax = 128 << 10
+// DefaultFrameMax is Config.FrameMax, if it is not set.
+const DefaultFrameMax = 128 << 10
 
-// addedProperties is the room in a header frame for what is added to a message's own
-// properties before it is delivered: its deaths and counts.
-const addedProperties = 8 << 10
+// Ranges of settings.
+const (
+	minFrameMax = 4096
+	maxFrameMax = 16 << 20
+	maxBodySize = 512 << 20
+)
 
-// maxProperties bounds the encoded properties of a publish.
-func maxProperties(frameMax uint32) int { return int(frameMax - min(addedProperties, frameMax/2)) }
-
-// withDefaults fills in what is not set.
-func (c Config) withDefaults() Config {
+// WithDefaults fills in what is not set.
+func (c Config) WithDefaults() Config {
 	set(&c.Logger, slog.New(slog.DiscardHandler))
-	set(&c.FrameMax, defaultFrameMax)
+	set(&c.FrameMax, DefaultFrameMax)
 	set(&c.InitialFrameMax, 8192)
-	set(&c.ChannelMax, 2047)
 	set(&c.Heartbeat, 60*time.Second)
 	set(&c.HandshakeTimeout, 10*time.Second)
 	set(&c.OperationTimeout, 15*time.Second)
@@ -456,61 +403,84 @@ func set[T comparable](field *T, value T) {
 
 // Validate returns an error that names the first setting out of range.
 func (c Config) Validate() error {
-	c = c.withDefaults()
+	c = c.WithDefaults()
 	for _, s := range []struct {
 		name             string
 		value, low, high int64
 	}{
-		{"frame_max", int64(c.FrameMax), wire.FrameMinSize, 16 << 20},
-		{"initial_frame_max", int64(c.InitialFrameMax), wire.FrameMinSize, 16 << 20},
+		{"frame_max", int64(c.FrameMax), minFrameMax, maxFrameMax},
+		{"initial_frame_max", int64(c.InitialFrameMax), minFrameMax, maxFrameMax},
 		{"heartbeat (s)", int64(c.Heartbeat / time.Second), 0, 65535},
 		{"handshake_timeout (ms)", c.HandshakeTimeout.Milliseconds(), 1, 10 * 60 * 1000},
 		{"operation_timeout (ms)", c.OperationTimeout.Milliseconds(), 1, 10 * 60 * 1000},
-		{"max_message_size", int64(c.MaxMessageSize), 1, wire.MaxBodySize},
+		{"max_message_size", int64(c.MaxMessageSize), 1, maxBodySize},
 		{boundConnection, c.HeldByConnection, 1 << 20, 1 << 40},
 		{boundUser, c.HeldByUser, 1 << 20, 1 << 40},
 		{boundNode, c.HeldByNode, 1 << 20, 1 << 40},
-		{"max_consumers", int64(c.MaxConsumers), 0, 1 << 31},
 	} {
 		if s.value < s.low || s.value > s.high {
 			return fmt.Errorf("%s is %d, must be between %d and %d", s.name, s.value, s.low, s.high)
 		}
 	}
-	if c.Broker == nil {
+	switch {
+	case c.Broker == nil:
 		return fmt.Errorf("broker is missing")
+	case len(c.Protocols) == 0:
+		return fmt.Errorf("protocols are missing")
+	}
+	for _, p := range c.Protocols {
+		if err := p.Validate(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// alarm is a resource alarm, during which nobody may publish. When its reason
-// changes, another one takes its place, with the same over.
-type alarm struct {
-	reason string        // as clients are told
-	over   chan struct{} // closed when there is no alarm any more
+// Alarm is a resource alarm, during which nobody may publish. When its reason
+// changes, another one takes its place, with the same Over.
+type Alarm struct {
+	Reason string        // as clients are told
+	Over   chan struct{} // closed when there is no alarm any more
 }
 
-// SetAlarm raises a resource alarm, with the reason that connection.blocked is
-// to give, or clears it; empty: clear. During an alarm connections that have
+// Alarm returns the alarm that is in effect; nil: there is none.
+func (c *Conn) Alarm() *Alarm { return c.server.alarm.Load() }
+
+// SetBlocked says that the connection is blocked by an alarm, or is no longer. Its
+// reader calls it.
+func (c *Conn) SetBlocked(blocked bool) {
+	if c.stats.blocked.Swap(blocked) == blocked {
+		return
+	}
+	if blocked {
+		c.server.blocked.Add(1)
+	} else {
+		c.server.blocked.Add(-1)
+	}
+}
+
+// SetAlarm raises a resource alarm, with the reason that clients are
+// to be told, or clears it; empty: clear. During an alarm connections that have
 // published are not read any more. It does not block.
 func (s *Server) SetAlarm(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old := s.alarm.Load()
 	switch {
-	case reason == "" && old == nil, old != nil && old.reason == reason:
+	case reason == "" && old == nil, old != nil && old.Reason == reason:
 		return
 	case reason == "":
 		s.alarm.Store(nil)
-		close(old.over)
+		close(old.Over)
 		return
 	case old != nil:
-		s.alarm.Store(&alarm{reason, old.over})
+		s.alarm.Store(&Alarm{reason, old.Over})
 		return
 	}
-	s.alarm.Store(&alarm{reason, make(chan struct{})})
+	s.alarm.Store(&Alarm{reason, make(chan struct{})})
 	for c := range s.conns {
 		if !c.end.isDone() {
-			c.reader.source.interrupt()
+			c.Source.interrupt()
 		}
 	}
 }
@@ -531,12 +501,12 @@ type logLimiter struct {
 const logLinesPerSecond = 20
 
 // log writes a line, or counts it for the next one that is written.
-func (l *logLimiter) log(c *conn, level slog.Level, message string, attrs ...any) {
-	if !c.log.Enabled(c.ctx, level) {
+func (l *logLimiter) log(c *Conn, level slog.Level, message string, attrs ...any) {
+	if !c.Log.Enabled(c.ctx, level) {
 		return
 	}
 	if write, dropped := l.admit(); write {
-		c.log.Log(c.ctx, level, message, append(attrs, slog.Uint64("unlogged", dropped))...)
+		c.Log.Log(c.ctx, level, message, append(attrs, slog.Uint64("unlogged", dropped))...)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091/wire"
 )
 
 // patience is how long a Client waits for a frame before the test fails.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091/wire"
 )
 
 // prototypes are all methods.

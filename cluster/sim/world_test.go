@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/v091"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -146,7 +147,9 @@ func (w *world) start(name string) *process {
 		return p
 	}
 	p.node = node
-	p.server, err = amqp.New(amqp.Config{Broker: brokerAdapter{node.Sessions()}, Logger: logger, Heartbeat: 10 * time.Second})
+	p.server, err = amqp.New(amqp.Config{
+		Broker: brokerAdapter{node.Sessions()}, Protocols: []amqp.Protocol{v091.Protocol{}}, Logger: logger, Heartbeat: 10 * time.Second,
+	})
 	if err != nil {
 		panic(err) // of the configuration above
 	}
@@ -185,7 +188,7 @@ func (p *process) config(logger *slog.Logger) cluster.Config {
 		},
 		Clock:     func() time.Time { now := time.Now(); return now.Add(m.clock.offset(now)) },
 		Monotonic: func() time.Duration { return m.clock.monotonic(began) },
-		Exit:      p.exit, Logger: logger, Properties: amqp.Properties{},
+		Exit:      p.exit, Logger: logger, Properties: v091.Properties{},
 		DefaultVHost: "/", DefaultUser: "guest", DefaultPassword: "guest",
 		DiskGate: m.gate, MemTableBytes: 256 << 10, GroupSize: 3, LeaderlessGrace: 5 * time.Second,
 		Defaults:    catalog.Defaults{DisconnectedTimeout: fsm.Millis(time.Minute.Milliseconds())},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/v091"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -139,7 +140,7 @@ func (d *clientListeners) Flows() (all []traffic.Flow) {
 // Channels implements cluster.Clients.
 func (d *clientListeners) Channels() []api.Channel {
 	var all []api.Channel
-	for _, c := range d.server.Channels() {
+	for _, c := range v091.Channels(d.server) {
 		state := "running"
 		if c.Closing {
 			state = "closing"
@@ -202,7 +203,7 @@ func describe(c *amqp.ConnectionInfo) api.Connection {
 	}
 	return api.Connection{
 		Name: c.Name, UserProvidedName: c.Given, User: c.User, UserWhoPerformed: c.User, VHost: c.VHost,
-		Protocol: "AMQP 0-9-1", Type: "network", State: state, ConnectedAt: c.OpenedAt.UnixMilli(),
+		Protocol: c.Protocol, Type: "network", State: state, ConnectedAt: c.OpenedAt.UnixMilli(),
 		Host: c.Host.Addr().String(), Port: c.Host.Port(), PeerHost: c.Peer.Addr().String(), PeerPort: c.Peer.Port(),
 		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Heartbeat: int(c.Heartbeat / time.Second),
 		AuthMechanism: c.Mechanism, ReceivedBytes: c.Received, SentBytes: c.Sent, Reads: c.Reads, Writes: c.Writes,

@@ -21,6 +21,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/v091"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/discovery"
@@ -206,9 +207,10 @@ func amqpConfig(s *settings, all *session.Sessions, counts *churn, logger *slog.
 	return amqp.Config{
 		HeldByConnection: int64(s.heldByConnection), HeldByNode: held, HeldByUser: cmp.Or(int64(s.heldByUser), held/2),
 		Broker: brokerAdapter{all, counts}, Logger: logger,
-		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax), ChannelMax: uint16(s.channelMax),
+		Protocols: []amqp.Protocol{v091.Protocol{ChannelMax: uint16(s.channelMax), MaxConsumers: s.maxConsumers}},
+		FrameMax:  uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax),
 		Heartbeat: amqpHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
-		MaxMessageSize: s.maxMessageSize, MaxConsumers: s.maxConsumers, Version: cluster.Version,
+		MaxMessageSize: s.maxMessageSize, Version: cluster.Version,
 		CertificateUser: certificateUser(s.loginFrom), ServerProperties: map[string]string{"product": s.product},
 		Refused: auditRefusals(records),
 	}
@@ -300,7 +302,7 @@ func nodeConfig(s *settings, peers net.Listener, wall func() time.Time, logger *
 		Listener: peers, Versions: s.test.versions(),
 		Dial: finder.Dial, Resolve: finder.Addresses,
 		Clock: wall,
-		Exit:  os.Exit, Logger: logger, Properties: amqp.Properties{ContinueHistory: s.deadLetters == "3"},
+		Exit:  os.Exit, Logger: logger, Properties: v091.Properties{ContinueHistory: s.deadLetters == "3"},
 		Defaults:     catalog.Defaults{ConsumerTimeout: fsm.Millis(s.consumerTimeout.Milliseconds()), DisconnectedTimeout: fsm.Millis(s.disconnectedTimeout.Milliseconds()), TimeoutAction: catalog.TimeoutAction(s.timeoutAction)},
 		DefaultVHost: s.vhost, DefaultQueueType: s.queueType, DefaultUser: s.user, DefaultPassword: s.password, LoopbackUsers: s.loopbackUsers, Logins: s.logins, Seeds: s.seed.seeds(),
 		MemTableBytes: int64(s.walSize), RetainedBytes: int64(s.retained), Heartbeat: s.raftHeartbeat, LeaderlessGrace: s.leaderlessGrace, GroupSize: s.groupSize,

@@ -12,8 +12,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/quorate/quorate/amqp"
-	"github.com/quorate/quorate/amqp/wire"
+	"github.com/quorate/quorate/amqp/v091"
+	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -86,7 +86,7 @@ func messages(t *testing.T) []Message {
 func written(t *testing.T) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	w := NewWriter(&b, amqp.Properties{})
+	w := NewWriter(&b, v091.Properties{})
 	must(t, w.Head(NewHead("c", "0.1.0", "/", "q\xff", 1)))
 	for _, m := range messages(t) {
 		must(t, w.Message(m))
@@ -110,7 +110,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("no JSON: %s", line)
 		}
 	}
-	r := NewReader(bytes.NewReader(raw), amqp.Properties{})
+	r := NewReader(bytes.NewReader(raw), v091.Properties{})
 	for i, want := range messages(t) {
 		m, err := r.Next()
 		if err != nil {
@@ -148,7 +148,7 @@ func TestReadable(t *testing.T) {
 func TestRefused(t *testing.T) {
 	whole := slices.Collect(bytes.Lines(written(t)))
 	read := func(lines ...[]byte) (n int, err error) {
-		r := NewReader(bytes.NewReader(slices.Concat(lines...)), amqp.Properties{})
+		r := NewReader(bytes.NewReader(slices.Concat(lines...)), v091.Properties{})
 		for ; err == nil; n++ {
 			_, err = r.Next()
 		}

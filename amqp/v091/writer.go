@@ -1,0 +1,342 @@
+package v091
+
+import (
+	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/v091/wire"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+// directBody is the length from which a body is written directly from the
+// payload. Shorter ones are copied in between the frames.
+const directBody = 4 << 10
+
+// writer encodes the items of the outbox. It belongs to the goroutine that writes.
+type writer struct {
+	*amqp.Writer
+	frameMax uint32
+
+	unacked    []unackedWrite
+	ids        []uint64
+	properties []byte
+	ofMessage  *fsm.Message // that properties are of
+}
+
+// unackedWrite is a delivery to a consumer that does not acknowledge.
+type unackedWrite struct {
+	consumer *consumer
+	id       uint64
+}
+
+// Encode encodes the items of a batch.
+func (w *writer) Encode(items []amqp.Item) error {
+	for i := range items {
+		it := &items[i]
+		if !w.Skip(it) {
+			if err := w.item(it); err != nil {
+				return err
+			}
+		}
+		if err := w.Done(it); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Heartbeat appends a heartbeat.
+func (w *writer) Heartbeat(dst []byte) []byte { return wire.AppendHeartbeat(dst) }
+
+// item adds one item.
+func (w *writer) item(it *amqp.Item) error {
+	p := it.Message.Payload
+	w.ofMessage = nil
+	switch it.Kind {
+	case outDeliver:
+		to := it.Owner.(*consumer)
+		if !fitsFrame(len(w.rendered(&it.Message)), w.frameMax) {
+			w.unfit(it, to)
+			break
+		}
+		w.Grow(wire.AppendDeliver(w.Buf, it.Channel, to.tag, it.Tag, it.Message.Acquired > 0, p.Exchange(), p.RoutingKey()))
+		if err := w.content(it); err != nil {
+			return err
+		}
+		w.Report(&to.channel.written, len(p))
+		if to.noAck {
+			w.unacked = append(w.unacked, unackedWrite{to, it.Message.ID})
+		}
+	case outGet:
+		ready := uint32(min(it.Message.Ready, 1<<32-1))
+		w.Grow(wire.AppendGetOK(w.Buf, it.Channel, it.Tag, it.Message.Acquired > 0, p.Exchange(), p.RoutingKey(), ready))
+		return w.content(it)
+	case outReturn:
+		code, text := returnReason(it.Refusal)
+		w.Grow(wire.AppendMethod(w.Buf, it.Channel, &wire.BasicReturn{
+			ReplyCode: code, ReplyText: text,
+			Exchange: string(p.Exchange()), RoutingKey: string(p.RoutingKey()),
+		}))
+		return w.content(it)
+	}
+	return nil
+}
+
+// unfit gives back a delivery that does not fit into the client's frames, and ends its channel. It has failed, so
+// that it does not come again for ever: its queue's delivery limit counts it.
+func (w *writer) unfit(it *amqp.Item, to *consumer) {
+	ch := to.channel
+	w.Report(&ch.written, len(it.Message.Payload))
+	ch.gate.Lock()
+	defer ch.gate.Unlock()
+	if ch.end.sessionClosing {
+		return
+	}
+	ch.consumers.Take(it.Tag)
+	ch.settler.later(to.number, []uint64{it.Message.ID}, fsm.RequeueFailed)
+	if !ch.busy {
+		ch.settler.flush()
+	}
+	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered(&it.Message)), w.frameMax), 0)
+	ch.proceed()
+}
+
+// rendered returns the properties with which a message goes out, until the next one is rendered.
+func (w *writer) rendered(m *fsm.Message) []byte {
+	raw := m.Payload.Properties()
+	if !changesProperties(m) {
+		return raw
+	}
+	if w.ofMessage != m {
+		w.properties, w.ofMessage = renderProperties(w.properties[:0], raw, m), m
+	}
+	return w.properties
+}
+
+// content adds header and body of a message.
+func (w *writer) content(it *amqp.Item) error {
+	p := it.Message.Payload
+	properties, body := w.rendered(&it.Message), p.Body()
+	w.Grow(wire.AppendHeader(w.Buf, it.Channel, wire.ClassBasic, uint64(len(body)), properties))
+	if len(body) < directBody {
+		w.Grow(wire.AppendBody(w.Buf, it.Channel, body, w.frameMax))
+		return nil
+	}
+	limit := wire.MaxPayload(w.frameMax)
+	for len(body) > 0 {
+		piece := body[:min(len(body), limit)]
+		body = body[len(piece):]
+		w.Grow(wire.AppendFrameStart(w.Buf, wire.FrameBody, it.Channel, uint32(len(piece))))
+		w.Direct(piece)
+		w.Grow(append(w.Buf, wire.FrameEnd))
+		if err := w.FlushLarge(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Flushed acknowledges deliveries on behalf of a client that does not, once they
+// are written.
+func (w *writer) Flushed() {
+	for i := 0; i < len(w.unacked); {
+		consumer := w.unacked[i].consumer
+		w.ids = w.ids[:0]
+		for i < len(w.unacked) && w.unacked[i].consumer == consumer {
+			w.ids = append(w.ids, w.unacked[i].id)
+			i++
+		}
+		consumer.channel.settleWritten(consumer.number, w.ids)
+	}
+	clear(w.unacked)
+	w.unacked = w.unacked[:0]
+}
+
+// outbox is the connection's outbox for methods and messages.
+//
+// Lock order: consumers.mu, the outbox's, confirms.mu.
+type outbox struct{ *amqp.Outbox }
+
+// Kinds of items, besides frames.
+const (
+	outDeliver = amqp.Frames + 1 + iota // basic.deliver; the owner is the *consumer
+	outGet                              // basic.get-ok
+	outReturn                           // basic.return; without a refusal: there was no route
+)
+
+// push appends a method of a channel.
+func (o outbox) push(channel uint16, m wire.Method) {
+	o.Lock()
+	o.pushLocked(channel, m)
+	o.Unlock()
+}
+
+// pushLocked is push for a locked outbox.
+func (o outbox) pushLocked(channel uint16, m wire.Method) {
+	if o.Takes(channel == 0) {
+		o.PushFrames(wire.AppendMethod(o.Encoded(), channel, m))
+	}
+}
+
+// queueConfirms makes the writer ask c for the confirms that can be written.
+func (o outbox) queueConfirms(c *confirms) {
+	o.Lock()
+	o.PushLast(c)
+	o.Unlock()
+}
+
+// pushLast appends the confirms of a channel and its last method. Later
+// confirms are lost. It returns the publishes that had no outcome.
+func (o outbox) pushLast(c *confirms, m wire.Method) (count, bytes int64) {
+	o.Lock()
+	defer o.Unlock()
+	if o.Takes(false) {
+		o.PushFrames(c.AppendFrames(o.Encoded()))
+	}
+	count, bytes = c.close()
+	o.pushLocked(c.channel, m)
+	return count, bytes
+}
+
+// pushEnd appends connection.close or its ok. After it only methods of channel
+// 0 are accepted.
+func (o outbox) pushEnd(m wire.Method) {
+	o.Lock()
+	o.pushLocked(0, m)
+	o.Close()
+	o.Unlock()
+}
+
+// changesProperties reports whether m goes out with other properties than it
+// came in with.
+func changesProperties(m *fsm.Message) bool {
+	return tellsCounts(m) || len(m.Deaths) > 0 || m.ScheduledFor != 0 || m.LockToken != ""
+}
+
+// headOfHeader is what a header frame has besides the properties.
+const headOfHeader = 12 + wire.FrameOverhead
+
+// fitsFrame reports whether properties of some size fit into a header frame.
+func fitsFrame(size int, frameMax uint32) bool { return size+headOfHeader <= int(frameMax) }
+
+// tellsCounts reports whether m goes out with the headers that count how often
+// it was handed out. Some clients fail at them, so they are added only where the
+// peer adds them, too: not by classic queues, whatever limits them, unless the
+// receiver has asked to know more.
+func tellsCounts(m *fsm.Message) bool { return m.Acquired > 0 && (!m.Classic || m.LockToken != "") }
+
+// renderProperties appends the property list of a message for which
+// changesProperties is true: raw, and what the broker knows of its past and of
+// the delivery.
+func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
+	var e wire.Edit
+	if len(m.Deaths) > 0 {
+		e.Remove = wire.FlagExpiration
+		e.SetHeaders = deathHeaders(m.Deaths)
+	}
+	if tellsCounts(m) {
+		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-acquired-count", Value: wire.Int64(int64(m.Acquired))})
+	}
+	if tellsCounts(m) && m.Failed > 0 {
+		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-delivery-count", Value: wire.Int64(int64(m.Failed))})
+	}
+	if m.ScheduledFor != 0 {
+		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-scheduled-for", Value: wire.Int64(int64(m.ScheduledFor))})
+	}
+	if m.LockToken != "" {
+		e.RemoveHeaders = infoHeaders
+		e.SetHeaders = append(e.SetHeaders, deliveryInfo(m)...)
+	}
+	out, err := wire.EditProperties(dst, raw, &e)
+	if err != nil {
+		return append(dst, raw...) // they were checked when they came in
+	}
+	return out
+}
+
+// renderedSize is the size of the property list with which a message goes out.
+func renderedSize(m *fsm.Message) int {
+	raw := m.Payload.Properties()
+	if changesProperties(m) {
+		raw = renderProperties(nil, raw, m)
+	}
+	return len(raw)
+}
+
+// infoHeaders are what a receiver may ask to know of a delivery. What a client has
+// published under these names, perhaps with another delivery's values, goes.
+var infoHeaders = []string{"x-lock-token", "x-locked-until", "x-lock-remaining", "x-expires-at", "x-enqueued-at"}
+
+// deliveryInfo renders the infoHeaders that apply to a delivery.
+func deliveryInfo(m *fsm.Message) wire.Table {
+	t := wire.Table{{Name: infoHeaders[0], Value: wire.String(m.LockToken)}}
+	if m.LockedUntil != 0 {
+		t = append(t, wire.Field{Name: infoHeaders[1], Value: wire.Int64(int64(m.LockedUntil))},
+			wire.Field{Name: infoHeaders[2], Value: wire.Int64(int64(m.LockRemaining))})
+	}
+	for i, at := range [...]fsm.Time{m.ExpireAt, m.EnqueuedAt} {
+		if at != 0 {
+			t = append(t, wire.Field{Name: infoHeaders[3+i], Value: wire.Int64(int64(at))})
+		}
+	}
+	return t
+}
+
+// deathHeaders renders a death history, newest first.
+func deathHeaders(deaths []*logpb.Death) wire.Table {
+	tables := make([]wire.Value, len(deaths))
+	first, last := deaths[0], deaths[0]
+	for i, d := range deaths {
+		tables[i] = wire.Nested(deathTable(d))
+		if d.First {
+			first = d // its pair may have died again, and moved to the front
+		}
+	}
+	return wire.Table{
+		{Name: "x-death", Value: wire.Array(tables...)},
+		{Name: "x-first-death-reason", Value: wire.String(reasonName(first.Reason))},
+		{Name: "x-first-death-queue", Value: wire.String(first.Queue)},
+		{Name: "x-first-death-exchange", Value: wire.String(first.Exchange)},
+		{Name: "x-last-death-reason", Value: wire.String(reasonName(last.Reason))},
+		{Name: "x-last-death-queue", Value: wire.String(last.Queue)},
+		{Name: "x-last-death-exchange", Value: wire.String(last.LastExchange)},
+	}
+}
+
+func deathTable(d *logpb.Death) wire.Table {
+	keys := make([]wire.Value, len(d.RoutingKeys))
+	for i, k := range d.RoutingKeys {
+		keys[i] = wire.String(k)
+	}
+	t := make(wire.Table, 0, 7)
+	if d.OriginalExpiration != "" {
+		t = append(t, wire.Field{Name: "original-expiration", Value: wire.String(d.OriginalExpiration)})
+	}
+	return append(t,
+		wire.Field{Name: "count", Value: wire.Int64(int64(d.Count))},
+		wire.Field{Name: "reason", Value: wire.String(reasonName(d.Reason))},
+		wire.Field{Name: "queue", Value: wire.String(d.Queue)},
+		wire.Field{Name: "time", Value: wire.Timestamp(uint64(d.Time / 1000))},
+		wire.Field{Name: "exchange", Value: wire.String(d.Exchange)},
+		wire.Field{Name: "routing-keys", Value: wire.Array(keys...)},
+	)
+}
+
+func reasonName(r logpb.Death_Reason) string {
+	switch r {
+	case logpb.Death_EXPIRED:
+		return "expired"
+	case logpb.Death_REJECTED:
+		return "rejected"
+	case logpb.Death_MAXLEN:
+		return "maxlen"
+	case logpb.Death_DELIVERY_LIMIT:
+		return "delivery_limit"
+	case logpb.Death_UNROUTABLE:
+		return "unroutable"
+	case logpb.Death_GROUP_EXPIRED:
+		return "group_expired"
+	case logpb.Death_MAXHOPS:
+		return "maxhops"
+	}
+	return "unknown"
+}
