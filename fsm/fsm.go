@@ -127,17 +127,21 @@ const (
 type Result struct {
 	Code Code
 	// Count is the number of messages removed (purge, delete), of ready messages
-	// (get: those left; touch), or of messages that the command has changed
+	// (get: those left; touch; credit), or of messages that the command has changed
 	// (schedule, kick, receive deferred).
 	Count uint64
 	// Consumers is the number of consumers of the queue after a touch.
 	Consumers uint64
-	// Next is the expected sequence number (Gap) or the queue's clock (Late).
+	// Next is the expected sequence number (Gap), the queue's clock (Late) or the
+	// number of the consumer's next delivery (Credit).
 	Next uint64
 	// Until is when the first of the renewed locks ends (Renew).
 	Until Time
 	// State is the state of a group that was asked for, as bytes.
 	State string
+	// DeliveryCount and Credit are those of a consumer in credit mode (Credit). A
+	// repetition is answered without them, and Next is 0 then.
+	DeliveryCount, Credit uint32
 }
 
 // Effects are facts for the outside, collected during Apply. Only the leader

@@ -26,6 +26,7 @@ var floodActs = []floodAct{
 	{"pass without ticks", 2, func(f *flood, n int) { f.pass(fsm.Millis(f.n(n)), false) }},
 	{"elect", 2, (*flood).elect},
 	{"get", 2, (*flood).get},
+	{"credit", 3, (*flood).credit},
 	{"cancel", 1, (*flood).cancel},
 	{"end a session", 1, (*flood).endSession},
 	{"end a node", 1, (*flood).endNode},
@@ -112,7 +113,7 @@ func (f *flood) consume(n int) {
 	c.consumers++
 	t := &logpb.Consume{
 		Consumer: c.consumers, Tag: "t", Prefetch: uint32([]int{1, 7, 100, 2000, 0}[f.n(5)]), NoAck: f.oneIn(8), Priority: int32(f.n(3)),
-		TimeoutPlusOne: uint64([]int{0, 0, 501, 20_001}[f.n(4)]),
+		TimeoutPlusOne: uint64([]int{0, 0, 501, 20_001}[f.n(4)]), Credit: f.oneIn(4),
 	}
 	if f.oneIn(3) {
 		t.Lock, t.LockHead = 1+f.millis(2000), f.oneIn(4)
@@ -379,6 +380,21 @@ func (f *flood) receive(n int) {
 		r.Tokens = append(r.Tokens, fmt.Sprint("d", f.n(500)))
 	}
 	f.do(f.of(c, &logpb.Command{Kind: logpb.Command_RECEIVE_DEFERRED, ReceiveDeferred: r}))
+}
+
+// credit gives one consumer credit, and drains some.
+func (f *flood) credit(n int) {
+	c := f.any()
+	if c.consumers == 0 {
+		return
+	}
+	give := &logpb.Credit{Consumer: 1 + uint64(f.n(int(c.consumers))), Credit: uint32(f.n(2 * n)), Drain: f.oneIn(3)}
+	h := f.o.holders[fsm.ConsumerID{Session: c.id, Number: give.Consumer}]
+	if h == nil {
+		return
+	}
+	give.DeliveryCount = h.count - uint32([]int{0, 0, 1, f.n(n)}[f.n(4)])
+	f.do(f.of(c, &logpb.Command{Kind: logpb.Command_CREDIT, Credit: give}))
 }
 
 func (f *flood) renew(int) {

@@ -9,6 +9,7 @@ type taste struct {
 	least   bool // consumers ask for a least TTL
 	groups  bool // they have groups
 	parks   bool // they park what fails too often
+	credit  bool // consumers are in credit mode
 }
 
 func (x *taste) draw(g *generator, groups bool) {
@@ -16,6 +17,9 @@ func (x *taste) draw(g *generator, groups bool) {
 	x.window = g.oneIn("window", 5)
 	x.least = g.oneIn("least", 3)
 	x.parks = g.oneIn("parks", 4)
+	if x.credit = g.oneIn("credit", 4); x.credit {
+		g.meta.Version = newestVersion
+	}
 	if x.groups = groups || g.oneIn("groups", 3); x.groups {
 		x.ordered, x.least = false, false
 	}

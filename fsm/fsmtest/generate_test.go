@@ -180,6 +180,9 @@ func (g *generator) command() *logpb.Command {
 		}
 		return g.unpark()
 	}
+	if g.taste.credit && g.oneIn("of credit", 6) {
+		return g.credit()
+	}
 	return commands[g.n("command", len(commands))](g)
 }
 
@@ -289,6 +292,7 @@ func (g *generator) consume() *logpb.Command {
 	if c.Shared = g.oneIn("shared", 4); c.Shared {
 		c.Prefetch = uint32(g.n("share", 3))
 	}
+	c.Credit = g.taste.credit != g.oneIn("other mode", 8) && (g.q.version >= 3 || g.oneIn("too early", 8))
 	g.taste.consumer(g, c)
 	g.taste.groupTerms(g, c)
 	if g.oneIn("again", 6) && cl.consumers > 0 {
@@ -298,6 +302,26 @@ func (g *generator) consume() *logpb.Command {
 		c.Consumer = cl.consumers
 	}
 	return cl.send(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: c})
+}
+
+// credit draws credit for a consumer, mostly for one in credit mode, by a receiver that
+// knows of all that it was handed, or of less.
+func (g *generator) credit() *logpb.Command {
+	all := slices.DeleteFunc(slices.Clone(g.q.consumers), func(c *consumer) bool { return c.link.mode == g.oneIn("any", 30) || g.q.isDown(c.id.Session) })
+	if len(all) == 0 {
+		return g.consume()
+	}
+	c := all[g.n("whose", len(all))]
+	r := &logpb.Credit{
+		Consumer: c.id.Number, Credit: of[uint32](g, "credit", 1, 2, 0, 5, 10, 100_000, math.MaxUint32),
+		DeliveryCount: uint32(c.link.count) - of[uint32](g, "not known", 0, 0, 1, 2, 1<<31, math.MaxUint32), Drain: g.oneIn("drain", 3),
+	}
+	cmd := &logpb.Command{Kind: logpb.Command_CREDIT, Credit: r}
+	if g.oneIn("outside of the stream", 16) {
+		cmd.Session = c.id.Session.Proto()
+		return cmd
+	}
+	return g.owner(c.id.Session).send(cmd)
 }
 
 func (g *generator) cancel() *logpb.Command {

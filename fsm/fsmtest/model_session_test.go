@@ -68,7 +68,7 @@ func synchronous(k logpb.Command_Kind) bool {
 
 // answersItself: many of them may be under way, and be refused, at a time.
 func answersItself(k logpb.Command_Kind) bool {
-	return slices.Contains([]logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_SETTLE, logpb.Command_RENEW, logpb.Command_GROUP}, k)
+	return slices.Contains([]logpb.Command_Kind{logpb.Command_SCHEDULE, logpb.Command_RECEIVE_DEFERRED, logpb.Command_SETTLE, logpb.Command_RENEW, logpb.Command_GROUP, logpb.Command_CREDIT}, k)
 }
 
 // repeat answers a command that was applied before.
@@ -158,6 +158,8 @@ func (q *model) do(m fsm.Meta, c *logpb.Command, s *session) fsm.Result {
 		return q.unpark(c.Unpark)
 	case logpb.Command_GROUP:
 		return q.groupRequest(s, c.Group)
+	case logpb.Command_CREDIT:
+		return q.giveCredit(s, c.Credit)
 	}
 	return fsm.Result{Code: fsm.Invalid}
 }
@@ -307,7 +309,7 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	}
 	id := fsm.ConsumerID{Session: s.id, Number: c.GetConsumer()}
 	have := q.consumer(id)
-	if c.GetConsumer() == 0 || have != nil && have.cancelled {
+	if c.GetConsumer() == 0 || have != nil && have.cancelled || c.Credit && q.version < 3 {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if c.Exclusive && q.config.SingleActive {
@@ -350,6 +352,12 @@ func (q *model) consume(s *session, c *logpb.Consume) fsm.Result {
 	}
 	have.tag, have.requested, have.prefetch, have.priority = c.Tag, c.Prefetch, prefetch, c.Priority
 	have.shared, have.noticed, have.minTTL = c.Shared, false, c.MinTtl
+	if have.link.mode != c.Credit {
+		have.link = link{mode: c.Credit}
+	}
+	if c.Credit {
+		have.requested, have.prefetch, have.shared = 0, prefetchCeiling, false
+	}
 	have.noAck, have.exclusive, have.timeout = c.NoAck, c.Exclusive, c.TimeoutPlusOne
 	have.own, have.max, have.auto, have.grace, have.head = c.Lock, c.MaxLock, c.LockAutoRenew, c.LockDetachGrace, c.LockHead
 	if have.turn == 0 && (q.hasGroups() || q.anyGroup() || c.MaxGroups != 0 || c.GroupId != "") {

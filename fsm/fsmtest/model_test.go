@@ -225,6 +225,7 @@ type consumer struct {
 	minTTL uint64 // 0: any
 	groupTerms
 	lateAcks uint64
+	link     link
 }
 
 // late is a delivery that was taken back.
@@ -311,6 +312,9 @@ func (q *model) perform(m fsm.Meta, c *logpb.Command) fsm.Result {
 	q.elect()
 	q.forward()
 	q.handOut()
+	if performed && c.Kind == logpb.Command_CREDIT && r.Code == fsm.OK {
+		r = q.answerCredit(q.consumer(fsm.ConsumerID{Session: m.Session, Number: c.Credit.Consumer}), c.Credit)
+	}
 	q.trim()
 	q.sweep(c.Kind)
 	q.settleGroups()
@@ -435,8 +439,11 @@ func (q *model) anythingFor(c *consumer) bool {
 			if holder == c {
 				return true
 			}
-		case !free: // another one takes only this group
-		case to == nil && (c.only == x.group || c.only == "" && len(q.holds(c)) < max(c.limit, 1)):
+		case !free: // somebody takes only this group
+			if to == c {
+				return true
+			}
+		case c.only == x.group || c.only == "" && len(q.holds(c)) < max(c.limit, 1):
 			return true
 		}
 	}
@@ -469,6 +476,7 @@ func (q *model) checkOut(x *message, c *consumer) {
 	x.place, x.holder, x.delivery = checkedOut, c, c.next
 	x.lapsed = false
 	c.next++
+	c.link.used()
 	q.counters.Delivered++
 	if x.acquired > 0 {
 		q.counters.Redelivered++
@@ -529,7 +537,7 @@ func (q *model) serve(c *consumer) {
 }
 
 func (q *model) hasCredit(c *consumer) bool {
-	return len(q.held(c)) < int(c.prefetch) && q.isServed(c)
+	return len(q.held(c)) < int(c.prefetch) && (!c.link.mode || c.link.left > 0) && q.isServed(c)
 }
 
 // isServed reports whether c may get messages, if it has credit.

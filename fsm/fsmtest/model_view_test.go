@@ -79,7 +79,7 @@ func (q *model) listing() []queue.Consumer {
 		y := queue.Consumer{
 			ID: c.id, Tag: c.tag, Prefetch: c.requested, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
 			Held: len(q.held(c)), TimedOut: len(c.timedOut), LateAcks: c.lateAcks, NextDelivery: c.next, Timeout: -1, OwnTimeout: c.timeout != 0,
-			ConsumerLocks: q.locks(c),
+			ConsumerLocks: q.locks(c), ConsumerCredit: queue.ConsumerCredit{CreditMode: c.link.mode, DeliveryCount: uint32(c.link.count), Credit: uint32(c.link.left)},
 		}
 		switch {
 		case c.cancelled:

@@ -13,12 +13,33 @@ func (o *observer) consumes(id fsm.ConsumerID, terms *logpb.Consume) {
 		h = newHolder(terms)
 		o.holders[id] = h
 	}
+	if h.terms == nil || h.terms.Credit != terms.Credit {
+		h.count, h.credit = 0, 0
+	}
 	h.terms = terms
 	if terms.MinTtl > 0 {
 		o.ever.leastTTL = true
 		for _, x := range o.stories { // det: each on its own
 			x.plain = false
 		}
+	}
+}
+
+// credited takes in what a consumer may be handed, and checks the answer: whatever the
+// command has handed out is in it, and comes afterwards.
+func (o *observer) credited(h *holder, c *logpb.Credit, r fsm.Result) {
+	limit := int64(c.Credit) + int64(int32(c.DeliveryCount-h.count)) // from the present count
+	h.credit = uint32(min(max(limit, 0), 1<<32-1))
+	handed := uint32(r.Next - 1 - h.last)
+	left := h.credit - min(handed, h.credit)
+	switch {
+	case handed > h.credit || !c.Drain && (r.Credit != left || r.DeliveryCount != h.count+handed):
+		o.saw("a credit of %d to one that has had %d is answered %+v, with %d handed out", c.Credit, h.count, r, handed)
+	case c.Drain && (r.Credit != 0 && r.Credit != left || r.DeliveryCount+r.Credit != h.count+h.credit):
+		o.saw("a drain of %d by one that has had %d is answered %+v, with %d handed out", c.Credit, h.count, r, handed)
+	case r.Credit == 0 && c.Drain:
+		h.count += left // what is handed out follows
+		h.credit -= left
 	}
 }
 

@@ -21,8 +21,8 @@ import (
 //   - Nothing is handed out, taken back or ended before its time, and nothing is
 //     handed out once its time is over.
 //   - First deliveries of a priority, and of a group, are in the order of publishing.
-//   - No consumer holds more than it asked for, or gets anything once it is cancelled,
-//     suspected, or late.
+//   - No consumer holds more than it asked for, is handed more than it has credit for,
+//     or gets anything once it is cancelled, suspected, or late.
 //   - The payload of a message is not released before the message has ended, nor that
 //     of a letter before every target has answered.
 //   - At the end of a history each message is there or has one end that was said, and
@@ -126,6 +126,8 @@ type holder struct {
 	lateSince uint64 // the command, by number
 	groups    map[string]groupHeld
 	cancelled bool
+	count     uint32 // in credit mode: of what it was handed and what drains have used up
+	credit    uint32
 }
 
 // groupHeld is how many messages of a group a consumer holds, and when its hold of
@@ -246,6 +248,10 @@ func (o *observer) perform(s step, r fsm.Result, performed bool) *story {
 	case logpb.Command_CONSUME:
 		if r.Code == fsm.OK {
 			o.consumes(fsm.ConsumerID{Session: s.meta.Session, Number: c.Consume.Consumer}, c.Consume)
+		}
+	case logpb.Command_CREDIT:
+		if h := o.holders[fsm.ConsumerID{Session: s.meta.Session, Number: c.Credit.Consumer}]; h != nil && r.Code == fsm.OK {
+			o.credited(h, c.Credit, r)
 		}
 	case logpb.Command_CANCEL:
 		if h := o.holders[fsm.ConsumerID{Session: s.meta.Session, Number: c.Cancel.Consumer}]; h != nil && r.Code == fsm.OK {
@@ -462,7 +468,13 @@ func (o *observer) mayGet(d *fsm.Delivery, to *holder) {
 		return
 	}
 	_, suspected := o.suspects[queue.Boot{Node: d.To.Session.Node, Boot: d.To.Session.Boot}]
-	switch n := int(to.terms.Prefetch); {
+	n := int(to.terms.Prefetch)
+	if to.terms.Credit {
+		n = 0
+	}
+	switch {
+	case to.terms.Credit && to.credit == 0:
+		o.saw("%v is delivered to %v, which has no credit", d.Ref, d.To)
 	case to.cancelled:
 		o.saw("%v is delivered to %v, which is cancelled", d.Ref, d.To)
 	case suspected:
@@ -519,6 +531,9 @@ func (o *observer) handOut(c *logpb.Command, d *fsm.Delivery, x *story, to *hold
 	}
 	x.hand, x.due = h, 0
 	x.handed++
+	if to.count++; to.credit > 0 {
+		to.credit--
+	}
 	to.hands[d.ID] = h
 	to.held++
 	if c.Kind == logpb.Command_GET && c.GetGet().GetNoAck() && d.To.Number == 0 {

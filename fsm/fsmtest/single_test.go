@@ -84,7 +84,7 @@ func settleUntilEmpty(t *rapid.T, g *generator, m *queue.Machine, h *history, ap
 	if len(g.q.detachedOnes) > 0 {
 		return // what they hold is not settled here
 	}
-	if slices.ContainsFunc(g.q.consumers, func(c *consumer) bool { return c.shared && c.prefetch == 0 }) {
+	if slices.ContainsFunc(g.q.consumers, func(c *consumer) bool { return c.shared && c.prefetch == 0 || c.link.mode && c.link.left == 0 }) {
 		return // its session may have no part of its limit to give
 	}
 	if slices.ContainsFunc(g.q.consumers, func(c *consumer) bool { return c.minTTL > 0 || c.only != "" }) {

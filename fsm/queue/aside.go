@@ -168,7 +168,8 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 // Count of the answer is how many; NotFound says that some were not there.
 //
 // They count in the credit of the consumer, but are handed out whatever credit
-// it has, since it has asked for them, up to the most that any consumer may hold.
+// it has, since it has asked for them, up to the most that any consumer may hold. One
+// in credit mode is handed no more than its credit, whatever it asks for.
 // A consumer that is not served for another reason than its credit is refused as
 // Reserved: it has timed out, its node is suspected, or it is not the active one.
 func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *fsm.Effects) fsm.Result {
@@ -183,7 +184,7 @@ func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *f
 	switch {
 	case c == nil || c.isGets() || c.cancelled:
 		return fsm.Result{Code: fsm.NotFound}
-	case !m.consumers.served(c) || c.held.Len()+len(tokens) > maxCredit:
+	case !m.consumers.served(c) || c.held.Len()+len(tokens) > maxCredit || c.link.on && c.credit() < len(tokens):
 		return fsm.Result{Code: fsm.Reserved}
 	}
 	m.lease.touch()

@@ -254,6 +254,9 @@ func sessionText(id fsm.SessionID) string {
 func consumerText(b *strings.Builder, c Consumer) {
 	fmt.Fprintf(b, "consumer %s:%d %s held=%d next=%d", sessionText(c.ID.Session), c.ID.Number, c.Status, c.Held, c.NextDelivery)
 	numberText(b, " prefetch=%d", c.Prefetch)
+	if c.CreditMode {
+		fmt.Fprintf(b, " credit=%d count=%d", c.Credit, c.DeliveryCount)
+	}
 	numberText(b, " priority=%d", c.Priority)
 	if c.Exclusive {
 		b.WriteString(" exclusive")

@@ -77,6 +77,7 @@ func (m *Machine) hand(h uint32, c *consumer) (id uint64, lock uint32) {
 	}
 	id = c.next
 	c.next++
+	c.link.handedOut()
 	limit := m.settings.timeout(c)
 	held := grip{limit: limit.Value, since: m.clock.atOnce(), handle: h}
 	if limit.Given {

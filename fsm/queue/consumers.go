@@ -418,21 +418,22 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 
 // consume registers a consumer of s, or changes an existing one.
 //
-// Refusals, in this order: NoSession; Invalid for number 0 and for one that was
-// cancelled and is still known; InUse for exclusive consumption of a queue with
+// Refusals, in this order: NoSession; Invalid for number 0, for one that was
+// cancelled and is still known, and for credit mode before version 3; InUse for
+// exclusive consumption of a queue with
 // a single active consumer; Forwards for a new one of a queue that forwards; Crowded;
 // TooMany; InUse if another consumer excludes this one. None of them changes
 // anything.
 //
 // A Consume of a known number changes the consumer: its deliveries, its number
-// of the next one and its age stay; with another priority or least TTL it joins the
-// end of that ring.
+// of the next one, its credit in credit mode and its age stay; with another priority
+// or least TTL it joins the end of that ring.
 func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
 	if s == nil {
 		return fsm.Result{Code: fsm.NoSession}
 	}
 	c := s.consumer(cmd.GetConsumer())
-	if cmd.GetConsumer() == 0 || c != nil && c.cancelled {
+	if cmd.GetConsumer() == 0 || c != nil && c.cancelled || cmd.Credit && !cs.since(3) {
 		return fsm.Result{Code: fsm.Invalid}
 	}
 	if cmd.Exclusive && cs.settings.SingleActive {
@@ -519,6 +520,12 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	c.tag, c.quota, c.priority = cmd.Tag, quota{prefetch: cmd.Prefetch, shared: cmd.Shared}, cmd.Priority
 	c.lockLength, c.lockMax, c.lockAuto = duration(cmd.Lock), duration(cmd.MaxLock), duration(cmd.LockAutoRenew)
 	c.lockHead, c.lockGrace, c.least = cmd.LockHead, duration(cmd.LockDetachGrace), duration(cmd.MinTtl)
+	if c.link.on != cmd.Credit {
+		c.link = linkCredit{on: cmd.Credit}
+	}
+	if c.link.on {
+		c.quota = quota{}
+	}
 	c.noAck, c.exclusive, c.ownTimeout = cmd.NoAck, cmd.Exclusive, fsm.OptionalFrom[fsm.Millis](cmd.TimeoutPlusOne)
 	if cs.exclusive = nil; c.exclusive {
 		cs.exclusive = c
@@ -789,6 +796,7 @@ type consumer struct {
 	revoked    bool                     // cancelled by the queue, see revokeAllBut: its session may not know
 	finished   bool                     // cancelled and holds nothing: kept only for late or revoked
 	ownTimeout fsm.Optional[fsm.Millis] // not given: the queue's applies
+	link       linkCredit               // of credit mode
 	lockTerms
 	least fsm.Millis // messages with less left of their TTL are not for c; 0: all are
 
@@ -831,10 +839,14 @@ func (c *consumer) lasting() Status {
 	return Up
 }
 
-// credit is how many more messages c may hold. It is not positive when c has
+// credit is how many more messages c may be handed. It is not positive when c has
 // lowered its prefetch below what it holds.
 func (c *consumer) credit() int {
-	return c.quota.limit() - c.held.Len()
+	n := c.quota.limit() - c.held.Len()
+	if c.link.on {
+		return min(n, int(min(c.link.left, maxCredit)))
+	}
+	return n
 }
 
 // lateConsumers bounds how many cancelled consumers of a session are kept only

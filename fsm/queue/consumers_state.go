@@ -40,6 +40,7 @@ func (c *consumer) save(at int) *logpb.ConsumerState {
 		NextDelivery: c.next, Registered: c.registered, LateAcks: c.lateAcks, Revoked: c.revoked, Shared: c.shared, Told: c.noticed,
 		Lock: uint64(c.lockLength), MaxLock: uint64(c.lockMax), LockAutoRenew: uint64(c.lockAuto), LockHead: c.lockHead,
 		LockDetachGrace: uint64(c.lockGrace), MinTtl: uint64(c.least), LostLocks: c.lockLost, LateLocks: c.lateLocks,
+		CreditMode: c.link.on, DeliveryCount: c.link.count, Credit: c.link.left,
 	}
 	for _, l := range c.late {
 		st.TimedOut = append(st.TimedOut, l.id)
@@ -61,6 +62,7 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	c.late = restoreLate(st)
 	c.lockTerms, c.least = restoreTerms(st), duration(st.MinTtl)
 	c.tag, c.quota, c.priority = st.Tag, quota{prefetch: st.Prefetch, shared: st.Shared, noticed: st.Told}, st.Priority
+	c.link = linkCredit{st.CreditMode, st.DeliveryCount, st.Credit}
 	c.noAck, c.exclusive, c.ownTimeout = st.NoAck, st.Exclusive, fsm.OptionalFrom[fsm.Millis](st.TimeoutPlusOne)
 	switch {
 	case c.isGets():
@@ -175,6 +177,7 @@ func (c *consumer) check(k *checker) {
 		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
 	n := len(c.lockLost)
 	k.that(slices.IsSorted(c.lockLost) && n <= lostLocks && (n == 0 || c.lockLost[n-1] < c.next), "consumer %v: lost locks", c.id)
+	k.that(c.link.on && !c.isGets() && c.quota.prefetch == 0 && !c.shared || c.link == linkCredit{}, "consumer %v: credit %v", c.id, c.link)
 	k.that(c.detachedUntil == 0, "consumer %v is detached", c.id)
 }
 

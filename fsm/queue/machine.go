@@ -204,6 +204,9 @@ func (m *Machine) Apply(meta fsm.Meta, cmd *logpb.Command, eff *fsm.Effects) fsm
 	m.consumers.elect()
 	m.forward(eff)
 	m.assign(eff)
+	if ok && cmd.Kind == logpb.Command_CREDIT {
+		m.answerCredit(s, cmd.Credit, &r)
+	}
 	m.trim(eff)
 	m.sweep(cmd.Kind, eff)
 	m.groups.settle()
@@ -358,6 +361,8 @@ func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm
 		return m.retryNow(cmd.Kick)
 	case logpb.Command_UNPARK:
 		return m.unpark(cmd.Unpark)
+	case logpb.Command_CREDIT:
+		return m.giveCredit(s, cmd.Credit)
 	case logpb.Command_GROUP:
 		return m.group(s, cmd.Group)
 	}

@@ -224,7 +224,7 @@ func (s *script) command(a arguments) *logpb.Command {
 			Consumer: a.number("consumer", 1), Tag: a.text("tag"), Prefetch: uint32(a.number("prefetch", 0)),
 			NoAck: a.has("no-ack"), Exclusive: a.has("exclusive"), TimeoutPlusOne: a.stored("timeout"),
 			Lock: a.number("lock", 0), MaxLock: a.number("max-lock", 0), LockAutoRenew: a.number("auto-renew", 0),
-			LockHead: a.has("head"), LockDetachGrace: a.number("grace", 0), MinTtl: a.number("min-ttl", 0), Shared: a.has("shared"),
+			LockHead: a.has("head"), LockDetachGrace: a.number("grace", 0), MinTtl: a.number("min-ttl", 0), Shared: a.has("shared"), Credit: a.has("credit"),
 			MaxGroups: uint32(a.number("max-groups", 0)), GroupId: a.text("group"),
 		}
 		if p, err := strconv.Atoi(a.text("priority")); err == nil {
@@ -255,6 +255,11 @@ func (s *script) command(a arguments) *logpb.Command {
 	case "unpark":
 		cmd.Kind = logpb.Command_UNPARK
 		cmd.Unpark = &logpb.Unpark{Count: a.number("count", 0)}
+	case "credit":
+		cmd.Kind = logpb.Command_CREDIT
+		cmd.Credit = &logpb.Credit{
+			Consumer: a.number("consumer", 1), DeliveryCount: uint32(a.number("count", 0)), Credit: uint32(a.number("credit", 0)), Drain: a.has("drain"),
+		}
 	case "renew":
 		cmd.Kind = logpb.Command_RENEW
 		cmd.Renew = &logpb.Renew{Consumer: a.number("consumer", 1), Ranges: s.ranges(a), Holder: a.holder(), Duration: a.number("for", 0)}
@@ -460,6 +465,9 @@ func resultText(r fsm.Result) string {
 	}
 	if r.State != "" {
 		text += fmt.Sprintf(" state=%s", r.State)
+	}
+	if r.DeliveryCount != 0 || r.Credit != 0 {
+		text += fmt.Sprintf(" delivery-count=%d credit=%d", r.DeliveryCount, r.Credit)
 	}
 	return text
 }

@@ -405,7 +405,7 @@ func (s *session) record(cmd *logpb.Command, r *fsm.Result, delivery uint64, run
 		if cmd.Seq != 0 && r.Code != fsm.OK && slices.Contains(pipelined, cmd.Kind) {
 			s.refuse(cmd.Seq, runs) // many of them may be under way at a time
 		}
-	case logpb.Command_SETTLE, logpb.Command_RENEW:
+	case logpb.Command_SETTLE, logpb.Command_RENEW, logpb.Command_CREDIT:
 		if cmd.Seq != 0 && r.Code != fsm.OK {
 			s.refuse(cmd.Seq, runs) // as before
 		}

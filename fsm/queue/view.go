@@ -91,6 +91,14 @@ type Consumer struct {
 	FirstDeadline fsm.Time   // of the oldest delivery; 0: none
 	HeldSince     fsm.Time   // when the oldest delivery was handed out; 0: it holds nothing, or unknown
 	ConsumerLocks
+	ConsumerCredit
+}
+
+// ConsumerCredit is what a consumer in credit mode may be handed, for listings.
+type ConsumerCredit struct {
+	CreditMode    bool   // otherwise the rest is 0
+	DeliveryCount uint32 // of its deliveries and of what drains have used up
+	Credit        uint32 // what is left
 }
 
 // ConsumerLocks describe the locks of one consumer, for listings.
@@ -306,6 +314,7 @@ func (cs *consumers) describe(c *consumer) Consumer {
 		Lock: fsm.Millis(l.length), MaxLock: fsm.Millis(l.max), AutoRenew: c.lockAuto, Head: c.lockHead, Grace: c.lockGrace,
 		LostLocks: len(c.lockLost), LateLocks: c.lateLocks,
 	}
+	d.ConsumerCredit = ConsumerCredit{c.link.on, c.link.count, c.link.left}
 	d.Active = c.level != nil && (!cs.settings.SingleActive || c == cs.single)
 	if d.Active && cs.quiescing && d.Status == Up {
 		d.Status = Quiescing

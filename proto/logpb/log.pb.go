@@ -50,6 +50,7 @@ const (
 	Command_GROUP            Command_Kind = 19
 	Command_NODE_SUSPECTED   Command_Kind = 20
 	Command_UNPARK           Command_Kind = 21
+	Command_CREDIT           Command_Kind = 22
 )
 
 // Enum value maps for Command_Kind.
@@ -77,6 +78,7 @@ var (
 		19: "GROUP",
 		20: "NODE_SUSPECTED",
 		21: "UNPARK",
+		22: "CREDIT",
 	}
 	Command_Kind_value = map[string]int32{
 		"NONE":             0,
@@ -101,6 +103,7 @@ var (
 		"GROUP":            19,
 		"NODE_SUSPECTED":   20,
 		"UNPARK":           21,
+		"CREDIT":           22,
 	}
 )
 
@@ -397,7 +400,7 @@ func (x Settle_Outcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Settle_Outcome.Descriptor instead.
 func (Settle_Outcome) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16, 0}
+	return file_log_proto_rawDescGZIP(), []int{17, 0}
 }
 
 type QueueConfig_DeadLetterStrategy int32
@@ -449,7 +452,7 @@ func (x QueueConfig_DeadLetterStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_DeadLetterStrategy.Descriptor instead.
 func (QueueConfig_DeadLetterStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18, 0}
+	return file_log_proto_rawDescGZIP(), []int{19, 0}
 }
 
 type QueueConfig_Overflow int32
@@ -498,7 +501,7 @@ func (x QueueConfig_Overflow) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Overflow.Descriptor instead.
 func (QueueConfig_Overflow) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18, 1}
+	return file_log_proto_rawDescGZIP(), []int{19, 1}
 }
 
 type QueueConfig_Retry int32
@@ -550,7 +553,7 @@ func (x QueueConfig_Retry) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Retry.Descriptor instead.
 func (QueueConfig_Retry) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18, 2}
+	return file_log_proto_rawDescGZIP(), []int{19, 2}
 }
 
 type QueueConfig_RetryStrategy int32
@@ -599,7 +602,7 @@ func (x QueueConfig_RetryStrategy) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_RetryStrategy.Descriptor instead.
 func (QueueConfig_RetryStrategy) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18, 3}
+	return file_log_proto_rawDescGZIP(), []int{19, 3}
 }
 
 type QueueConfig_Groups int32
@@ -648,7 +651,7 @@ func (x QueueConfig_Groups) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use QueueConfig_Groups.Descriptor instead.
 func (QueueConfig_Groups) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18, 4}
+	return file_log_proto_rawDescGZIP(), []int{19, 4}
 }
 
 type EndState_Reason int32
@@ -728,7 +731,7 @@ func (x EndState_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndState_Reason.Descriptor instead.
 func (EndState_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26, 0}
+	return file_log_proto_rawDescGZIP(), []int{27, 0}
 }
 
 // Session names one channel of one client: the node that serves it, that
@@ -888,6 +891,7 @@ type Command struct {
 	Group           *Group           `protobuf:"bytes,19,opt,name=group" json:"group,omitempty"`
 	NodeSuspected   *NodeSuspected   `protobuf:"bytes,20,opt,name=node_suspected,json=nodeSuspected" json:"node_suspected,omitempty"`
 	Unpark          *Unpark          `protobuf:"bytes,22,opt,name=unpark" json:"unpark,omitempty"`
+	Credit          *Credit          `protobuf:"bytes,23,opt,name=credit" json:"credit,omitempty"`
 	// In the first command of a stream: when it was made. A queue begins no
 	// stream with one that is too old, see Code Late. 0: not said.
 	OpenedAt      int64 `protobuf:"zigzag64,21,opt,name=opened_at,json=openedAt" json:"opened_at,omitempty"`
@@ -1068,6 +1072,13 @@ func (x *Command) GetNodeSuspected() *NodeSuspected {
 func (x *Command) GetUnpark() *Unpark {
 	if x != nil {
 		return x.Unpark
+	}
+	return nil
+}
+
+func (x *Command) GetCredit() *Credit {
+	if x != nil {
+		return x.Credit
 	}
 	return nil
 }
@@ -1942,7 +1953,11 @@ type Consume struct {
 	// Prefetch is this consumer's part of a limit that the consumers of its
 	// session share: 0 is none at all. The session is told once, after each
 	// Consume, when a message is ready that the consumer has no credit for.
-	Shared        bool `protobuf:"varint,16,opt,name=shared" json:"shared,omitempty"`
+	Shared bool `protobuf:"varint,16,opt,name=shared" json:"shared,omitempty"`
+	// It is handed what Credit commands allow, and prefetch and shared mean
+	// nothing. It begins without credit, and a Consume of a known number leaves
+	// what it has.
+	Credit        bool `protobuf:"varint,17,opt,name=credit" json:"credit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2089,6 +2104,86 @@ func (x *Consume) GetShared() bool {
 	return false
 }
 
+func (x *Consume) GetCredit() bool {
+	if x != nil {
+		return x.Credit
+	}
+	return false
+}
+
+// Credit says how many messages a consumer in credit mode is handed from now on,
+// as a receiver in AMQP 1.0 says it: up to delivery_count + credit, by the
+// consumer's own count, which is 0 at first and rises with each delivery. All
+// counts are of 32 bits and begin anew after the last one.
+type Credit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
+	DeliveryCount uint32                 `protobuf:"varint,2,opt,name=delivery_count,json=deliveryCount" json:"delivery_count,omitempty"` // that the receiver knows of
+	Credit        uint32                 `protobuf:"varint,3,opt,name=credit" json:"credit,omitempty"`
+	// What is not used by what is ready is used up: the count rises by it.
+	Drain         bool `protobuf:"varint,4,opt,name=drain" json:"drain,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Credit) Reset() {
+	*x = Credit{}
+	mi := &file_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Credit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Credit) ProtoMessage() {}
+
+func (x *Credit) ProtoReflect() protoreflect.Message {
+	mi := &file_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Credit.ProtoReflect.Descriptor instead.
+func (*Credit) Descriptor() ([]byte, []int) {
+	return file_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Credit) GetConsumer() uint64 {
+	if x != nil {
+		return x.Consumer
+	}
+	return 0
+}
+
+func (x *Credit) GetDeliveryCount() uint32 {
+	if x != nil {
+		return x.DeliveryCount
+	}
+	return 0
+}
+
+func (x *Credit) GetCredit() uint32 {
+	if x != nil {
+		return x.Credit
+	}
+	return 0
+}
+
+func (x *Credit) GetDrain() bool {
+	if x != nil {
+		return x.Drain
+	}
+	return false
+}
+
 type Cancel struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Consumer      uint64                 `protobuf:"varint,1,opt,name=consumer" json:"consumer,omitempty"`
@@ -2098,7 +2193,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2110,7 +2205,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[14]
+	mi := &file_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2123,7 +2218,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{14}
+	return file_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Cancel) GetConsumer() uint64 {
@@ -2142,7 +2237,7 @@ type Get struct {
 
 func (x *Get) Reset() {
 	*x = Get{}
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2154,7 +2249,7 @@ func (x *Get) String() string {
 func (*Get) ProtoMessage() {}
 
 func (x *Get) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[15]
+	mi := &file_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2167,7 +2262,7 @@ func (x *Get) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Get.ProtoReflect.Descriptor instead.
 func (*Get) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{15}
+	return file_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Get) GetNoAck() bool {
@@ -2202,7 +2297,7 @@ type Settle struct {
 
 func (x *Settle) Reset() {
 	*x = Settle{}
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2309,7 @@ func (x *Settle) String() string {
 func (*Settle) ProtoMessage() {}
 
 func (x *Settle) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[16]
+	mi := &file_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2322,7 @@ func (x *Settle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settle.ProtoReflect.Descriptor instead.
 func (*Settle) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{16}
+	return file_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Settle) GetOutcome() Settle_Outcome {
@@ -2310,7 +2405,7 @@ type Configure struct {
 
 func (x *Configure) Reset() {
 	*x = Configure{}
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2322,7 +2417,7 @@ func (x *Configure) String() string {
 func (*Configure) ProtoMessage() {}
 
 func (x *Configure) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[17]
+	mi := &file_log_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2335,7 +2430,7 @@ func (x *Configure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Configure.ProtoReflect.Descriptor instead.
 func (*Configure) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{17}
+	return file_log_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Configure) GetConfig() *QueueConfig {
@@ -2441,7 +2536,7 @@ type QueueConfig struct {
 
 func (x *QueueConfig) Reset() {
 	*x = QueueConfig{}
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2453,7 +2548,7 @@ func (x *QueueConfig) String() string {
 func (*QueueConfig) ProtoMessage() {}
 
 func (x *QueueConfig) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[18]
+	mi := &file_log_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2466,7 +2561,7 @@ func (x *QueueConfig) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueConfig.ProtoReflect.Descriptor instead.
 func (*QueueConfig) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{18}
+	return file_log_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *QueueConfig) GetTtlPlusOne() uint64 {
@@ -2829,7 +2924,7 @@ type Delete struct {
 
 func (x *Delete) Reset() {
 	*x = Delete{}
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2841,7 +2936,7 @@ func (x *Delete) String() string {
 func (*Delete) ProtoMessage() {}
 
 func (x *Delete) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[19]
+	mi := &file_log_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2854,7 +2949,7 @@ func (x *Delete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delete.ProtoReflect.Descriptor instead.
 func (*Delete) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{19}
+	return file_log_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Delete) GetIfUnused() bool {
@@ -2888,7 +2983,7 @@ type RouteDead struct {
 
 func (x *RouteDead) Reset() {
 	*x = RouteDead{}
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2900,7 +2995,7 @@ func (x *RouteDead) String() string {
 func (*RouteDead) ProtoMessage() {}
 
 func (x *RouteDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[20]
+	mi := &file_log_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2913,7 +3008,7 @@ func (x *RouteDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RouteDead.ProtoReflect.Descriptor instead.
 func (*RouteDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{20}
+	return file_log_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RouteDead) GetFirst() uint64 {
@@ -2955,7 +3050,7 @@ type DeadRoute struct {
 
 func (x *DeadRoute) Reset() {
 	*x = DeadRoute{}
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2967,7 +3062,7 @@ func (x *DeadRoute) String() string {
 func (*DeadRoute) ProtoMessage() {}
 
 func (x *DeadRoute) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[21]
+	mi := &file_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2980,7 +3075,7 @@ func (x *DeadRoute) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadRoute.ProtoReflect.Descriptor instead.
 func (*DeadRoute) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{21}
+	return file_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *DeadRoute) GetTargets() []uint64 {
@@ -3026,7 +3121,7 @@ type SettleDead struct {
 
 func (x *SettleDead) Reset() {
 	*x = SettleDead{}
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3133,7 @@ func (x *SettleDead) String() string {
 func (*SettleDead) ProtoMessage() {}
 
 func (x *SettleDead) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[22]
+	mi := &file_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3146,7 @@ func (x *SettleDead) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleDead.ProtoReflect.Descriptor instead.
 func (*SettleDead) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{22}
+	return file_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SettleDead) GetTarget() uint64 {
@@ -3093,7 +3188,7 @@ type NodeDown struct {
 
 func (x *NodeDown) Reset() {
 	*x = NodeDown{}
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3105,7 +3200,7 @@ func (x *NodeDown) String() string {
 func (*NodeDown) ProtoMessage() {}
 
 func (x *NodeDown) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[23]
+	mi := &file_log_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3118,7 +3213,7 @@ func (x *NodeDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDown.ProtoReflect.Descriptor instead.
 func (*NodeDown) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{23}
+	return file_log_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *NodeDown) GetNode() uint32 {
@@ -3148,7 +3243,7 @@ type NodeSuspected struct {
 
 func (x *NodeSuspected) Reset() {
 	*x = NodeSuspected{}
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3255,7 @@ func (x *NodeSuspected) String() string {
 func (*NodeSuspected) ProtoMessage() {}
 
 func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[24]
+	mi := &file_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3268,7 @@ func (x *NodeSuspected) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeSuspected.ProtoReflect.Descriptor instead.
 func (*NodeSuspected) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{24}
+	return file_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *NodeSuspected) GetNode() uint32 {
@@ -3256,7 +3351,7 @@ type MessageState struct {
 
 func (x *MessageState) Reset() {
 	*x = MessageState{}
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3268,7 +3363,7 @@ func (x *MessageState) String() string {
 func (*MessageState) ProtoMessage() {}
 
 func (x *MessageState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[25]
+	mi := &file_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3281,7 +3376,7 @@ func (x *MessageState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MessageState.ProtoReflect.Descriptor instead.
 func (*MessageState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{25}
+	return file_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *MessageState) GetSeq() uint64 {
@@ -3629,7 +3724,7 @@ type EndState struct {
 
 func (x *EndState) Reset() {
 	*x = EndState{}
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3641,7 +3736,7 @@ func (x *EndState) String() string {
 func (*EndState) ProtoMessage() {}
 
 func (x *EndState) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[26]
+	mi := &file_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3654,7 +3749,7 @@ func (x *EndState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndState.ProtoReflect.Descriptor instead.
 func (*EndState) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{26}
+	return file_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EndState) GetReason() EndState_Reason {
@@ -3836,7 +3931,7 @@ type DeadTransfer struct {
 
 func (x *DeadTransfer) Reset() {
 	*x = DeadTransfer{}
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3848,7 +3943,7 @@ func (x *DeadTransfer) String() string {
 func (*DeadTransfer) ProtoMessage() {}
 
 func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
-	mi := &file_log_proto_msgTypes[27]
+	mi := &file_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3861,7 +3956,7 @@ func (x *DeadTransfer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadTransfer.ProtoReflect.Descriptor instead.
 func (*DeadTransfer) Descriptor() ([]byte, []int) {
-	return file_log_proto_rawDescGZIP(), []int{27}
+	return file_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeadTransfer) GetTarget() uint64 {
@@ -3897,8 +3992,7 @@ const file_log_proto_rawDesc = "" +
 	"\x05Entry\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x10\n" +
 	"\x03now\x18\x02 \x01(\x12R\x03now\x123\n" +
-	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xf9\n" +
-	"\n" +
+	"\bcommands\x18\x04 \x03(\v2\x17.quorate.log.v1.CommandR\bcommands\"\xb5\v\n" +
 	"\aCommand\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.log.v1.Command.KindR\x04kind\x121\n" +
 	"\asession\x18\x02 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x10\n" +
@@ -3923,8 +4017,9 @@ const file_log_proto_rawDesc = "" +
 	"\x04kick\x18\x12 \x01(\v2\x14.quorate.log.v1.KickR\x04kick\x12+\n" +
 	"\x05group\x18\x13 \x01(\v2\x15.quorate.log.v1.GroupR\x05group\x12D\n" +
 	"\x0enode_suspected\x18\x14 \x01(\v2\x1d.quorate.log.v1.NodeSuspectedR\rnodeSuspected\x12.\n" +
-	"\x06unpark\x18\x16 \x01(\v2\x16.quorate.log.v1.UnparkR\x06unpark\x12\x1b\n" +
-	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xac\x02\n" +
+	"\x06unpark\x18\x16 \x01(\v2\x16.quorate.log.v1.UnparkR\x06unpark\x12.\n" +
+	"\x06credit\x18\x17 \x01(\v2\x16.quorate.log.v1.CreditR\x06credit\x12\x1b\n" +
+	"\topened_at\x18\x15 \x01(\x12R\bopenedAt\"\xb8\x02\n" +
 	"\x04Kind\x12\b\n" +
 	"\x04NONE\x10\x00\x12\v\n" +
 	"\aENQUEUE\x10\x01\x12\v\n" +
@@ -3953,7 +4048,9 @@ const file_log_proto_rawDesc = "" +
 	"\x05GROUP\x10\x13\x12\x12\n" +
 	"\x0eNODE_SUSPECTED\x10\x14\x12\n" +
 	"\n" +
-	"\x06UNPARK\x10\x15\"\xea\x05\n" +
+	"\x06UNPARK\x10\x15\x12\n" +
+	"\n" +
+	"\x06CREDIT\x10\x16\"\xea\x05\n" +
 	"\aEnqueue\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\rR\x04size\x12 \n" +
 	"\fttl_plus_one\x18\x02 \x01(\x04R\n" +
@@ -4047,7 +4144,7 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"UNROUTABLE\x10\x05\x12\x11\n" +
 	"\rGROUP_EXPIRED\x10\x06\x12\v\n" +
-	"\aMAXHOPS\x10\a\"\xd9\x03\n" +
+	"\aMAXHOPS\x10\a\"\xf1\x03\n" +
 	"\aConsume\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x1a\n" +
@@ -4066,7 +4163,13 @@ const file_log_proto_rawDesc = "" +
 	"\n" +
 	"max_groups\x18\x0e \x01(\rR\tmaxGroups\x12\x19\n" +
 	"\bgroup_id\x18\x0f \x01(\tR\agroupId\x12\x16\n" +
-	"\x06shared\x18\x10 \x01(\bR\x06shared\"$\n" +
+	"\x06shared\x18\x10 \x01(\bR\x06shared\x12\x16\n" +
+	"\x06credit\x18\x11 \x01(\bR\x06credit\"y\n" +
+	"\x06Credit\x12\x1a\n" +
+	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12%\n" +
+	"\x0edelivery_count\x18\x02 \x01(\rR\rdeliveryCount\x12\x16\n" +
+	"\x06credit\x18\x03 \x01(\rR\x06credit\x12\x14\n" +
+	"\x05drain\x18\x04 \x01(\bR\x05drain\"$\n" +
 	"\x06Cancel\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\"\x1c\n" +
 	"\x03Get\x12\x15\n" +
@@ -4317,7 +4420,7 @@ func file_log_proto_rawDescGZIP() []byte {
 }
 
 var file_log_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_log_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_log_proto_goTypes = []any{
 	(Command_Kind)(0),                   // 0: quorate.log.v1.Command.Kind
 	(Enqueue_Conflict)(0),               // 1: quorate.log.v1.Enqueue.Conflict
@@ -4345,20 +4448,21 @@ var file_log_proto_goTypes = []any{
 	(*Touch)(nil),                       // 23: quorate.log.v1.Touch
 	(*Death)(nil),                       // 24: quorate.log.v1.Death
 	(*Consume)(nil),                     // 25: quorate.log.v1.Consume
-	(*Cancel)(nil),                      // 26: quorate.log.v1.Cancel
-	(*Get)(nil),                         // 27: quorate.log.v1.Get
-	(*Settle)(nil),                      // 28: quorate.log.v1.Settle
-	(*Configure)(nil),                   // 29: quorate.log.v1.Configure
-	(*QueueConfig)(nil),                 // 30: quorate.log.v1.QueueConfig
-	(*Delete)(nil),                      // 31: quorate.log.v1.Delete
-	(*RouteDead)(nil),                   // 32: quorate.log.v1.RouteDead
-	(*DeadRoute)(nil),                   // 33: quorate.log.v1.DeadRoute
-	(*SettleDead)(nil),                  // 34: quorate.log.v1.SettleDead
-	(*NodeDown)(nil),                    // 35: quorate.log.v1.NodeDown
-	(*NodeSuspected)(nil),               // 36: quorate.log.v1.NodeSuspected
-	(*MessageState)(nil),                // 37: quorate.log.v1.MessageState
-	(*EndState)(nil),                    // 38: quorate.log.v1.EndState
-	(*DeadTransfer)(nil),                // 39: quorate.log.v1.DeadTransfer
+	(*Credit)(nil),                      // 26: quorate.log.v1.Credit
+	(*Cancel)(nil),                      // 27: quorate.log.v1.Cancel
+	(*Get)(nil),                         // 28: quorate.log.v1.Get
+	(*Settle)(nil),                      // 29: quorate.log.v1.Settle
+	(*Configure)(nil),                   // 30: quorate.log.v1.Configure
+	(*QueueConfig)(nil),                 // 31: quorate.log.v1.QueueConfig
+	(*Delete)(nil),                      // 32: quorate.log.v1.Delete
+	(*RouteDead)(nil),                   // 33: quorate.log.v1.RouteDead
+	(*DeadRoute)(nil),                   // 34: quorate.log.v1.DeadRoute
+	(*SettleDead)(nil),                  // 35: quorate.log.v1.SettleDead
+	(*NodeDown)(nil),                    // 36: quorate.log.v1.NodeDown
+	(*NodeSuspected)(nil),               // 37: quorate.log.v1.NodeSuspected
+	(*MessageState)(nil),                // 38: quorate.log.v1.MessageState
+	(*EndState)(nil),                    // 39: quorate.log.v1.EndState
+	(*DeadTransfer)(nil),                // 40: quorate.log.v1.DeadTransfer
 }
 var file_log_proto_depIdxs = []int32{
 	14, // 0: quorate.log.v1.Entry.commands:type_name -> quorate.log.v1.Command
@@ -4366,49 +4470,50 @@ var file_log_proto_depIdxs = []int32{
 	12, // 2: quorate.log.v1.Command.session:type_name -> quorate.log.v1.Session
 	15, // 3: quorate.log.v1.Command.enqueue:type_name -> quorate.log.v1.Enqueue
 	25, // 4: quorate.log.v1.Command.consume:type_name -> quorate.log.v1.Consume
-	26, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
-	27, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
-	28, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
-	29, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
-	31, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
-	32, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
-	34, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
-	35, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
+	27, // 5: quorate.log.v1.Command.cancel:type_name -> quorate.log.v1.Cancel
+	28, // 6: quorate.log.v1.Command.get:type_name -> quorate.log.v1.Get
+	29, // 7: quorate.log.v1.Command.settle:type_name -> quorate.log.v1.Settle
+	30, // 8: quorate.log.v1.Command.configure:type_name -> quorate.log.v1.Configure
+	32, // 9: quorate.log.v1.Command.delete:type_name -> quorate.log.v1.Delete
+	33, // 10: quorate.log.v1.Command.route_dead:type_name -> quorate.log.v1.RouteDead
+	35, // 11: quorate.log.v1.Command.settle_dead:type_name -> quorate.log.v1.SettleDead
+	36, // 12: quorate.log.v1.Command.node_down:type_name -> quorate.log.v1.NodeDown
 	23, // 13: quorate.log.v1.Command.touch:type_name -> quorate.log.v1.Touch
 	17, // 14: quorate.log.v1.Command.schedule:type_name -> quorate.log.v1.Schedule
 	18, // 15: quorate.log.v1.Command.renew:type_name -> quorate.log.v1.Renew
 	19, // 16: quorate.log.v1.Command.receive_deferred:type_name -> quorate.log.v1.ReceiveDeferred
 	20, // 17: quorate.log.v1.Command.kick:type_name -> quorate.log.v1.Kick
 	22, // 18: quorate.log.v1.Command.group:type_name -> quorate.log.v1.Group
-	36, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
+	37, // 19: quorate.log.v1.Command.node_suspected:type_name -> quorate.log.v1.NodeSuspected
 	21, // 20: quorate.log.v1.Command.unpark:type_name -> quorate.log.v1.Unpark
-	24, // 21: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
-	1,  // 22: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
-	16, // 23: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
-	4,  // 24: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
-	2,  // 25: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
-	12, // 26: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
-	3,  // 27: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
-	4,  // 28: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
-	5,  // 29: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
-	12, // 30: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
-	30, // 31: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
-	6,  // 32: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
-	7,  // 33: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
-	8,  // 34: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
-	9,  // 35: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
-	10, // 36: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
-	33, // 37: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
-	4,  // 38: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
-	39, // 39: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
-	24, // 40: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
-	11, // 41: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
-	12, // 42: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	26, // 21: quorate.log.v1.Command.credit:type_name -> quorate.log.v1.Credit
+	24, // 22: quorate.log.v1.Enqueue.deaths:type_name -> quorate.log.v1.Death
+	1,  // 23: quorate.log.v1.Enqueue.conflict:type_name -> quorate.log.v1.Enqueue.Conflict
+	16, // 24: quorate.log.v1.Enqueue.restored:type_name -> quorate.log.v1.Restored
+	4,  // 25: quorate.log.v1.Restored.reason:type_name -> quorate.log.v1.Death.Reason
+	2,  // 26: quorate.log.v1.Schedule.action:type_name -> quorate.log.v1.Schedule.Action
+	12, // 27: quorate.log.v1.Renew.holder:type_name -> quorate.log.v1.Session
+	3,  // 28: quorate.log.v1.Group.action:type_name -> quorate.log.v1.Group.Action
+	4,  // 29: quorate.log.v1.Death.reason:type_name -> quorate.log.v1.Death.Reason
+	5,  // 30: quorate.log.v1.Settle.outcome:type_name -> quorate.log.v1.Settle.Outcome
+	12, // 31: quorate.log.v1.Settle.holder:type_name -> quorate.log.v1.Session
+	31, // 32: quorate.log.v1.Configure.config:type_name -> quorate.log.v1.QueueConfig
+	6,  // 33: quorate.log.v1.QueueConfig.dead_letter_strategy:type_name -> quorate.log.v1.QueueConfig.DeadLetterStrategy
+	7,  // 34: quorate.log.v1.QueueConfig.overflow:type_name -> quorate.log.v1.QueueConfig.Overflow
+	8,  // 35: quorate.log.v1.QueueConfig.retry:type_name -> quorate.log.v1.QueueConfig.Retry
+	9,  // 36: quorate.log.v1.QueueConfig.retry_strategy:type_name -> quorate.log.v1.QueueConfig.RetryStrategy
+	10, // 37: quorate.log.v1.QueueConfig.groups:type_name -> quorate.log.v1.QueueConfig.Groups
+	34, // 38: quorate.log.v1.RouteDead.routes:type_name -> quorate.log.v1.DeadRoute
+	4,  // 39: quorate.log.v1.MessageState.reason:type_name -> quorate.log.v1.Death.Reason
+	40, // 40: quorate.log.v1.MessageState.transfers:type_name -> quorate.log.v1.DeadTransfer
+	24, // 41: quorate.log.v1.MessageState.deaths:type_name -> quorate.log.v1.Death
+	11, // 42: quorate.log.v1.EndState.reason:type_name -> quorate.log.v1.EndState.Reason
+	12, // 43: quorate.log.v1.EndState.session:type_name -> quorate.log.v1.Session
+	44, // [44:44] is the sub-list for method output_type
+	44, // [44:44] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_log_proto_init() }
@@ -4422,7 +4527,7 @@ func file_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_log_proto_rawDesc), len(file_log_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   28,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

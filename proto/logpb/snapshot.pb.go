@@ -1385,6 +1385,9 @@ type ConsumerState struct {
 	Shared        bool     `protobuf:"varint,60,opt,name=shared" json:"shared,omitempty"`                        // as in Consume
 	Told          bool     `protobuf:"varint,61,opt,name=told" json:"told,omitempty"`                            // its session has been told that messages are ready
 	MinTtl        uint64   `protobuf:"varint,45,opt,name=min_ttl,json=minTtl" json:"min_ttl,omitempty"`          // as in Consume
+	CreditMode    bool     `protobuf:"varint,62,opt,name=credit_mode,json=creditMode" json:"credit_mode,omitempty"`
+	DeliveryCount uint32   `protobuf:"varint,63,opt,name=delivery_count,json=deliveryCount" json:"delivery_count,omitempty"`
+	Credit        uint32   `protobuf:"varint,64,opt,name=credit" json:"credit,omitempty"` // what is left of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1597,6 +1600,27 @@ func (x *ConsumerState) GetTold() bool {
 func (x *ConsumerState) GetMinTtl() uint64 {
 	if x != nil {
 		return x.MinTtl
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetCreditMode() bool {
+	if x != nil {
+		return x.CreditMode
+	}
+	return false
+}
+
+func (x *ConsumerState) GetDeliveryCount() uint32 {
+	if x != nil {
+		return x.DeliveryCount
+	}
+	return 0
+}
+
+func (x *ConsumerState) GetCredit() uint32 {
+	if x != nil {
+		return x.Credit
 	}
 	return 0
 }
@@ -1834,7 +1858,7 @@ const file_snapshot_proto_rawDesc = "" +
 	"\bnext_get\x18\t \x01(\x04R\anextGet\":\n" +
 	"\vCursorState\x12\x17\n" +
 	"\amin_ttl\x18\x01 \x01(\x04R\x06minTtl\x12\x12\n" +
-	"\x04next\x18\x02 \x03(\x04R\x04next\"\x94\x06\n" +
+	"\x04next\x18\x02 \x03(\x04R\x04next\"\xf4\x06\n" +
 	"\rConsumerState\x12\x18\n" +
 	"\asession\x18\x01 \x01(\rR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x10\n" +
@@ -1866,7 +1890,11 @@ const file_snapshot_proto_rawDesc = "" +
 	"late_locks\x18$ \x01(\x04R\tlateLocks\x12\x16\n" +
 	"\x06shared\x18< \x01(\bR\x06shared\x12\x12\n" +
 	"\x04told\x18= \x01(\bR\x04told\x12\x17\n" +
-	"\amin_ttl\x18- \x01(\x04R\x06minTtl\"\xa6\x01\n" +
+	"\amin_ttl\x18- \x01(\x04R\x06minTtl\x12\x1f\n" +
+	"\vcredit_mode\x18> \x01(\bR\n" +
+	"creditMode\x12%\n" +
+	"\x0edelivery_count\x18? \x01(\rR\rdeliveryCount\x12\x16\n" +
+	"\x06credit\x18@ \x01(\rR\x06credit\"\xa6\x01\n" +
 	"\rDetachedState\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.quorate.log.v1.SessionR\asession\x12\x1a\n" +
 	"\bconsumer\x18\x02 \x01(\x04R\bconsumer\x12\x1e\n" +

@@ -1907,8 +1907,10 @@ type QueueConsumer struct {
 	LockAutoRenew   uint64                 `protobuf:"varint,62,opt,name=lock_auto_renew,json=lockAutoRenew" json:"lock_auto_renew,omitempty"`    // 0: never
 	LockHead        bool                   `protobuf:"varint,63,opt,name=lock_head,json=lockHead" json:"lock_head,omitempty"`                     // only the oldest delivery is locked
 	LockDetachGrace uint64                 `protobuf:"varint,64,opt,name=lock_detach_grace,json=lockDetachGrace" json:"lock_detach_grace,omitempty"`
-	LostLocks       uint64                 `protobuf:"varint,65,opt,name=lost_locks,json=lostLocks" json:"lost_locks,omitempty"` // deliveries whose lock has ended, not settled
-	LateLocks       uint64                 `protobuf:"varint,66,opt,name=late_locks,json=lateLocks" json:"late_locks,omitempty"` // settlements of such
+	LostLocks       uint64                 `protobuf:"varint,65,opt,name=lost_locks,json=lostLocks" json:"lost_locks,omitempty"`    // deliveries whose lock has ended, not settled
+	LateLocks       uint64                 `protobuf:"varint,66,opt,name=late_locks,json=lateLocks" json:"late_locks,omitempty"`    // settlements of such
+	CreditMode      bool                   `protobuf:"varint,67,opt,name=credit_mode,json=creditMode" json:"credit_mode,omitempty"` // it is handed what its client has given credit for
+	Credit          uint32                 `protobuf:"varint,68,opt,name=credit" json:"credit,omitempty"`                           // what is left of that
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
 }
@@ -2128,6 +2130,20 @@ func (x *QueueConsumer) GetLostLocks() uint64 {
 func (x *QueueConsumer) GetLateLocks() uint64 {
 	if x != nil {
 		return x.LateLocks
+	}
+	return 0
+}
+
+func (x *QueueConsumer) GetCreditMode() bool {
+	if x != nil {
+		return x.CreditMode
+	}
+	return false
+}
+
+func (x *QueueConsumer) GetCredit() uint32 {
+	if x != nil {
+		return x.Credit
 	}
 	return 0
 }
@@ -5514,7 +5530,7 @@ const file_peer_proto_rawDesc = "" +
 	"\x06queues\x18\x01 \x03(\x04R\x06queues\"\x8d\x01\n" +
 	"\x0eConsumersReply\x12<\n" +
 	"\tconsumers\x18\x01 \x03(\v2\x1e.quorate.peer.v1.QueueConsumerR\tconsumers\x12=\n" +
-	"\bsessions\x18\x02 \x03(\v2!.quorate.peer.v1.ConsumingSessionR\bsessions\"\x8e\x06\n" +
+	"\bsessions\x18\x02 \x03(\v2!.quorate.peer.v1.ConsumingSessionR\bsessions\"\xc7\x06\n" +
 	"\rQueueConsumer\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\rR\x04node\x12\x12\n" +
@@ -5547,7 +5563,10 @@ const file_peer_proto_rawDesc = "" +
 	"\n" +
 	"lost_locks\x18A \x01(\x04R\tlostLocks\x12\x1d\n" +
 	"\n" +
-	"late_locks\x18B \x01(\x04R\tlateLocks\"\xc8\x01\n" +
+	"late_locks\x18B \x01(\x04R\tlateLocks\x12\x1f\n" +
+	"\vcredit_mode\x18C \x01(\bR\n" +
+	"creditMode\x12\x16\n" +
+	"\x06credit\x18D \x01(\rR\x06credit\"\xc8\x01\n" +
 	"\x10ConsumingSession\x12\x12\n" +
 	"\x04boot\x18\x01 \x01(\x04R\x04boot\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +

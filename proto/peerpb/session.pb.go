@@ -264,15 +264,18 @@ func (x *Outcomes) GetOutcomes() []*Outcome {
 
 // Outcome answers the commands first … first+run-1 of a stream.
 type Outcome struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint64                 `protobuf:"varint,1,opt,name=first" json:"first,omitempty"`
-	Run           uint64                 `protobuf:"varint,2,opt,name=run" json:"run,omitempty"`
-	Code          uint32                 `protobuf:"varint,3,opt,name=code" json:"code,omitempty"`
-	Count         uint64                 `protobuf:"varint,4,opt,name=count" json:"count,omitempty"`
-	Consumers     uint64                 `protobuf:"varint,5,opt,name=consumers" json:"consumers,omitempty"`
-	Next          uint64                 `protobuf:"varint,6,opt,name=next" json:"next,omitempty"`     // with code GAP
-	Until         int64                  `protobuf:"zigzag64,7,opt,name=until" json:"until,omitempty"` // when a renewed lock ends
-	State         []byte                 `protobuf:"bytes,8,opt,name=state" json:"state,omitempty"`    // of a group that was asked for
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	First     uint64                 `protobuf:"varint,1,opt,name=first" json:"first,omitempty"`
+	Run       uint64                 `protobuf:"varint,2,opt,name=run" json:"run,omitempty"`
+	Code      uint32                 `protobuf:"varint,3,opt,name=code" json:"code,omitempty"`
+	Count     uint64                 `protobuf:"varint,4,opt,name=count" json:"count,omitempty"`
+	Consumers uint64                 `protobuf:"varint,5,opt,name=consumers" json:"consumers,omitempty"`
+	Next      uint64                 `protobuf:"varint,6,opt,name=next" json:"next,omitempty"`     // with code GAP
+	Until     int64                  `protobuf:"zigzag64,7,opt,name=until" json:"until,omitempty"` // when a renewed lock ends
+	State     []byte                 `protobuf:"bytes,8,opt,name=state" json:"state,omitempty"`    // of a group that was asked for
+	// Of a consumer that was given credit: what its queue has then.
+	DeliveryCount uint32 `protobuf:"varint,9,opt,name=delivery_count,json=deliveryCount" json:"delivery_count,omitempty"`
+	Credit        uint32 `protobuf:"varint,10,opt,name=credit" json:"credit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -361,6 +364,20 @@ func (x *Outcome) GetState() []byte {
 		return x.State
 	}
 	return nil
+}
+
+func (x *Outcome) GetDeliveryCount() uint32 {
+	if x != nil {
+		return x.DeliveryCount
+	}
+	return 0
+}
+
+func (x *Outcome) GetCredit() uint32 {
+	if x != nil {
+		return x.Credit
+	}
+	return 0
 }
 
 // Deliveries hands messages to a session; the payloads follow in the frame.
@@ -855,7 +872,7 @@ const file_session_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +
 	"\asession\x18\x02 \x01(\x04R\asession\x12\x12\n" +
 	"\x04boot\x18\x03 \x01(\x04R\x04boot\x124\n" +
-	"\boutcomes\x18\x04 \x03(\v2\x18.quorate.peer.v1.OutcomeR\boutcomes\"\xb9\x01\n" +
+	"\boutcomes\x18\x04 \x03(\v2\x18.quorate.peer.v1.OutcomeR\boutcomes\"\xf8\x01\n" +
 	"\aOutcome\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x04R\x05first\x12\x10\n" +
 	"\x03run\x18\x02 \x01(\x04R\x03run\x12\x12\n" +
@@ -864,7 +881,10 @@ const file_session_proto_rawDesc = "" +
 	"\tconsumers\x18\x05 \x01(\x04R\tconsumers\x12\x12\n" +
 	"\x04next\x18\x06 \x01(\x04R\x04next\x12\x14\n" +
 	"\x05until\x18\a \x01(\x12R\x05until\x12\x14\n" +
-	"\x05state\x18\b \x01(\fR\x05state\"\xef\x01\n" +
+	"\x05state\x18\b \x01(\fR\x05state\x12%\n" +
+	"\x0edelivery_count\x18\t \x01(\rR\rdeliveryCount\x12\x16\n" +
+	"\x06credit\x18\n" +
+	" \x01(\rR\x06credit\"\xef\x01\n" +
 	"\n" +
 	"Deliveries\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\x04R\x05queue\x12\x18\n" +

@@ -193,6 +193,16 @@ func (m *Outcome) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Credit != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Credit))
+		i--
+		dAtA[i] = 0x50
+	}
+	if m.DeliveryCount != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.DeliveryCount))
+		i--
+		dAtA[i] = 0x48
+	}
 	if len(m.State) > 0 {
 		i -= len(m.State)
 		copy(dAtA[i:], m.State)
@@ -688,6 +698,12 @@ func (m *Outcome) SizeVT() (n int) {
 	l = len(m.State)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.DeliveryCount != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.DeliveryCount))
+	}
+	if m.Credit != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Credit))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1403,6 +1419,44 @@ func (m *Outcome) UnmarshalVT(dAtA []byte) error {
 				m.State = []byte{}
 			}
 			iNdEx = postIndex
+		case 9:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DeliveryCount", wireType)
+			}
+			m.DeliveryCount = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.DeliveryCount |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Credit", wireType)
+			}
+			m.Credit = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Credit |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
