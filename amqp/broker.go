@@ -79,6 +79,10 @@ type Session interface {
 	// returns once no more is delivered than that, as far as can be known.
 	Limit(ctx context.Context, prefetch uint16)
 	Consume(ctx context.Context, spec fsm.ConsumeSpec) error
+	// Credit says how many messages a consumer with fsm.ConsumeSpec.Credit may
+	// be given. It does not wait; a newer Flow replaces one that the queue has
+	// not been told of. One of replies, or that is over, is left out.
+	Credit(consumer uint64, f fsm.Flow)
 	// Cancel ends a consumer. What it holds stays with the session until it is
 	// settled. Deliver is not called for it after Cancel has returned.
 	Cancel(ctx context.Context, consumer uint64) error

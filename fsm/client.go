@@ -174,7 +174,31 @@ type ConsumeSpec struct {
 	Prefetch  uint32 // 0: no limit requested
 	NoAck     bool   // package amqp settles each delivery once it is written
 	Exclusive bool
+	// Credit: it is handed what Flows allow, and Prefetch means nothing. It begins
+	// without credit.
+	Credit    bool
 	Arguments *Table
+}
+
+// Flow is how many messages a consumer in credit mode may be given from now on: up to
+// DeliveryCount + Credit, by its count, which is 0 at first and rises with each message
+// that it is given. Counts are of 32 bits, and begin anew after the last one.
+type Flow struct {
+	DeliveryCount uint32 // that its receiver knows of
+	Credit        uint32
+	// Drain: it is given all that is ready, at most its credit, and what is left of
+	// that is used up. SessionEvents.Credited reports the end of it.
+	Drain bool
+	// Echo asks for SessionEvents.Credited.
+	Echo bool
+}
+
+// LinkState is the count and the credit of a consumer in credit mode, after the
+// messages that it was given before.
+type LinkState struct {
+	DeliveryCount, Credit uint32
+	Available             uint64 // messages that were ready in its queue
+	Drained               bool   // a drain has ended: the count has risen by what was left
 }
 
 // Outcome is how a delivery ends.
@@ -264,6 +288,10 @@ type SessionEvents interface {
 	// token. suspend: the consumer goes on once they are settled; otherwise it
 	// is to be cancelled.
 	TimedOut(consumer uint64, deliveries []uint64, limit Millis, suspend bool)
+	// Credited reports what a consumer in credit mode has, because a Flow asks for
+	// it. Of several flows at a time the last one is answered, but each drain that
+	// has ended is told.
+	Credited(consumer uint64, now LinkState)
 	// Lost reports that the broker gave up the session; the channel must close
 	// with err.
 	Lost(err error)

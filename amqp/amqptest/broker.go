@@ -395,6 +395,8 @@ type consumer struct {
 	queue     *queue
 	spec      fsm.ConsumeSpec
 	suspended bool
+	count     uint32 // with credit: of its messages and of what drains have used up
+	left      uint32
 }
 
 // suspends reports whether a timeout only suspends the consumer.
@@ -455,6 +457,10 @@ func (q *queue) dispatch() {
 		m := q.ready[0]
 		q.ready = q.ready[1:]
 		s := c.session
+		if c.spec.Credit {
+			c.count++
+			c.left--
+		}
 		out := s.hold(c.spec.Number, q, m)
 		s.deliver(out)
 	}
@@ -465,6 +471,9 @@ func (c *consumer) hasCredit() bool {
 	limit := int(c.spec.Prefetch)
 	if limit == 0 {
 		limit = 2000
+	}
+	if c.spec.Credit {
+		return !c.suspended && c.left > 0
 	}
 	h := c.session.held[c.spec.Number]
 	return !c.suspended && (h == nil || len(h.messages) < limit) && (c.spec.NoAck || !c.session.full())

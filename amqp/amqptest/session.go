@@ -278,6 +278,26 @@ func (s *session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	return nil
 }
 
+// Credit gives a consumer credit, and answers at once.
+func (s *session) Credit(number uint64, f fsm.Flow) {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	c := s.consumers[number]
+	if c == nil || !c.spec.Credit {
+		return
+	}
+	c.left = uint32(max(int64(f.Credit)-int64(int32(c.count-f.DeliveryCount)), 0))
+	c.queue.dispatch()
+	if f.Drain {
+		c.count += c.left
+		c.left = 0
+	}
+	if f.Drain || f.Echo {
+		now := fsm.LinkState{DeliveryCount: c.count, Credit: c.left, Available: uint64(len(c.queue.ready)), Drained: f.Drain}
+		s.event(func(e fsm.SessionEvents) { e.Credited(number, now) })
+	}
+}
+
 // find begins a call about a queue. Without an error the broker is locked.
 func (s *session) find(ctx context.Context, method, name string) (*queue, error) {
 	b := s.broker

@@ -505,6 +505,9 @@ func (ch *channel) Revoked(number uint64, why error) {
 	ch.consumers.revoked(number, why, func() { ch.conn.refused(protocolError(why, wire.IDBasicConsume)) })
 }
 
+// Credited is not called: consumers of this protocol have a prefetch.
+func (ch *channel) Credited(uint64, fsm.LinkState) {}
+
 // TimedOut handles deliveries that have gone back because they were held too
 // long.
 func (ch *channel) TimedOut(number uint64, deliveries []uint64, limit fsm.Millis, suspend bool) {

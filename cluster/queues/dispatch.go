@@ -370,6 +370,7 @@ func (x *dispatcher) outcomes(queue fsm.QueueID, outcomes []group.Outcome) {
 					First: o.First, Run: o.Run, Code: uint32(o.Result.Code),
 					Count: o.Result.Count, Consumers: o.Result.Consumers, Next: o.Result.Next,
 					Until: int64(o.Result.Until), State: []byte(o.Result.State),
+					DeliveryCount: o.Result.DeliveryCount, Credit: o.Result.Credit,
 				})
 			}
 		}
@@ -540,6 +541,7 @@ func (x *dispatcher) onOutcomes(from string, head, _ []byte) {
 		outcomes[i] = group.Outcome{First: o.First, Run: o.Run, Result: fsm.Result{
 			Code: fsm.Code(o.Code), Count: o.Count, Consumers: o.Consumers, Next: o.Next,
 			Until: fsm.Time(o.Until), State: string(o.State),
+			DeliveryCount: o.DeliveryCount, Credit: o.Credit,
 		}}
 	}
 	x.routes.Answer(from, fsm.QueueID(m.Queue), x.sessionID(m.Session, m.Boot), outcomes)

@@ -28,6 +28,8 @@ type consumers struct {
 	// Guarded by the session's lock.
 	known map[uint64]*consumer
 	turn  int // the queue asked first for messages the session is behind with
+	// flowing are consumers in credit mode of which something has come, see goOn.
+	flowing []uint64
 
 	window
 	sharedLimit
@@ -44,6 +46,7 @@ type consumer struct {
 	revoked bool // its queue was asked to end it because its user may not read any more
 	action  catalog.TimeoutAction
 	part
+	link link
 }
 
 // addConsumer registers a consumer with the session and its stream. The lock is held.
@@ -115,6 +118,9 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	if err != nil {
 		return err
 	}
+	if spec.Credit && v.FSMVersion() < creditSince {
+		return fsm.Refuse(fsm.NotImplemented, "consumers with credit need a program on all nodes that knows them")
+	}
 	args, err := catalog.ParseConsumeArguments(q, spec.Arguments)
 	if err == nil {
 		err = v.FitsArguments("arguments of a consumer of", q.Name, spec.Arguments)
@@ -125,13 +131,14 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	x.calls.mu.Lock()
 	u := x.streams.queue(q)
 	c := x.addConsumer(u, spec.Number, spec.NoAck)
+	c.link.on = spec.Credit
 	c.tag, c.info, c.strict, c.action = spec.Tag, args.DeliveryInfo, args.LateError, args.TimeoutAction
 	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: x.begin(c, &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),
 		Lock: uint64(args.Lock), MaxLock: uint64(args.MaxLock), LockAutoRenew: uint64(args.LockAutoRenew),
 		LockHead: args.LockHead, LockDetachGrace: uint64(args.LockDetachGrace),
-		MinTtl: uint64(args.MinTTL), MaxGroups: args.MaxGroups, GroupId: args.GroupID,
+		MinTtl: uint64(args.MinTTL), MaxGroups: args.MaxGroups, GroupId: args.GroupID, Credit: spec.Credit,
 	})})
 	x.calls.mu.Unlock()
 	if err = x.streams.answers.await(ctx, q, u.stream.Route(), k); err == nil {

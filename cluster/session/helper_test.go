@@ -226,6 +226,11 @@ func (r *recorder) TimedOut(uint64, []uint64, fsm.Millis, bool) {
 	r.log = append(r.log, "timed out")
 }
 
+func (r *recorder) Credited(consumer uint64, now fsm.LinkState) {
+	defer r.enter()()
+	r.log = append(r.log, fmt.Sprintf("credited %d %+v", consumer, now))
+}
+
 func (r *recorder) Lost(err error) {
 	defer r.enter()()
 	r.lost = append(r.lost, err)

@@ -27,7 +27,7 @@ const (
 
 // sharedLimit is a limit on what the consumers of a channel hold together. Each consumer gets a part
 // of it, which its queue knows as its prefetch; queues say when messages are ready for a consumer
-// that has none left. Gets, and consumers without acknowledgements, do not count.
+// that has none left. Gets, consumers without acknowledgements and those in credit mode do not count.
 //
 // Invariant, from the answer to the limit on: Σ used() of the consumers, and orphans, is at most
 // limit, except for what was delivered under a higher one.
@@ -105,7 +105,7 @@ func (x *consumers) free() int {
 
 // begin is the request that registers a consumer, with its part of the limit. The lock is held.
 func (x *consumers) begin(c *consumer, request *logpb.Consume) *logpb.Consume {
-	if request.NoAck {
+	if request.NoAck || request.Credit {
 		return request
 	}
 	c.request = request

@@ -211,6 +211,7 @@ type event struct {
 	result      fsm.Result
 	payload     fsm.Payload
 	held        []fsm.Held
+	link        fsm.LinkState
 }
 
 // calls is the lock of a session and the queue of calls to its client. What happens under the lock
@@ -247,6 +248,7 @@ const (
 	eventRefused
 	eventReturned
 	eventKept
+	eventCredited
 	eventReply // the broker's own, to the channel that its routing key names
 )
 
@@ -366,6 +368,8 @@ func (c *calls) call(e *event) {
 		c.client.Returned(e.payload)
 	case eventKept:
 		c.client.Kept(e.held)
+	case eventCredited:
+		c.client.Credited(e.consumer, e.link)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
 		c.router.send(suffix, e.payload)
@@ -501,6 +505,7 @@ func (q *sessionQueue) Lock() { q.session.lock() }
 // Unlock releases it, and passes on to the client what has happened meanwhile.
 func (q *sessionQueue) Unlock() {
 	q.session.rebalance()
+	q.session.goOn()
 	q.session.unlock()
 }
 
@@ -553,6 +558,8 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 		s.exchange.answered(a, r)
 	} else if a, is := p.Note.(limitAnswer); is {
 		s.limitHeard(a)
+	} else if a, is := p.Note.(linkAnswer); is {
+		s.credited(a.consumer, r)
 	} else if _, is := p.Note.(ownMessage); is {
 		// Nobody waits for it.
 	} else if _, is := p.Note.(strictSettle); is {
@@ -615,6 +622,13 @@ func (q *sessionQueue) Accept(bytes int) bool { return q.session.consumers.windo
 // that a consumer is waiting.
 func (q *sessionQueue) CanTake(answers int) bool { return q.session.consumers.window.fits(answers) }
 
+// Passed gives the queue of a consumer in credit mode what it was to have had for them.
+func (q *sessionQueue) Passed(consumer uint64) {
+	if c := q.session.known[consumer]; c != nil && c.link.on {
+		q.session.flowing = append(q.session.flowing, consumer)
+	}
+}
+
 // strictSettle is the note of a settlement that fails if it comes too late.
 type strictSettle struct{}
 
@@ -660,5 +674,6 @@ func (q *sessionQueue) Deliver(messages []fsm.Message) {
 	q.addTokens(messages)
 	q.countDelivered(messages)
 	q.session.noteActive(messages)
+	q.session.noteGiven(messages)
 	q.session.add(event{kind: eventDeliver, messages: messages})
 }

@@ -146,6 +146,7 @@ func describeConsumer(of fsm.QueueID, c *queue.Consumer, now fsm.Time, singleAct
 		TimeoutPlusOne: uint64(c.Timeout + 1), OwnTimeout: c.OwnTimeout, NextDeadline: int64(c.FirstDeadline),
 		Lock: uint64(c.Lock), MaxLock: uint64(c.MaxLock), LockAutoRenew: uint64(c.AutoRenew), LockHead: c.Head,
 		LockDetachGrace: uint64(c.Grace), LostLocks: uint64(c.LostLocks), LateLocks: c.LateLocks,
+		CreditMode: c.CreditMode, Credit: c.Credit,
 	}
 	if c.HeldSince != 0 {
 		d.OldestAge = uint64(now - c.HeldSince)

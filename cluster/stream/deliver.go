@@ -65,11 +65,12 @@ func (s *Stream) take(d DeliveryBatch) []Resync {
 			full = full || m.Payload != nil
 		}
 	}
-	if d.Resync && c != nil && !full && d.Consumer != 0 {
-		c.last = max(c.last, d.Last)
-	}
 	if len(out) > 0 {
 		s.receiver.Deliver(out)
+	}
+	if d.Resync && c != nil && !full && d.Consumer != 0 && c.last < d.Last {
+		c.last = d.Last
+		s.receiver.Passed(d.Consumer)
 	}
 	return s.catchUp()
 }

@@ -158,6 +158,8 @@ func (c *client) Gone() {
 	c.gone++
 }
 
+func (c *client) Passed(uint64) {}
+
 func (c *client) Noticed(n Notice) {
 	c.Lock()
 	defer c.Unlock()

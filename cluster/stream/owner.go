@@ -40,6 +40,9 @@ type Receiver interface {
 	CanTake(answers int) bool
 	// Deliver takes messages in order. The slice is the receiver's.
 	Deliver(messages []fsm.Message)
+	// Passed says that deliveries to a consumer never come: they were taken back
+	// on their way. Position tells how far it has come.
+	Passed(consumer uint64)
 	// Noticed takes a notice about a consumer. The lock is not held.
 	Noticed(n Notice)
 }
