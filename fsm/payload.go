@@ -17,14 +17,22 @@ import (
 //	             (2 bytes, big endian), keys, each as length (1 byte), bytes
 //	body         the rest
 //
+// A message that came by AMQP 1.0 lies there in a second form, see bare.go: its
+// header and annotations are in the place of the property list, the bare message
+// in that of the body.
+//
 // Blind keys are routing keys of the publish that no receiver may see. They are
 // kept for the dead letter of the message, which is routed by all of its keys.
 //
 // The accessors need a valid payload (see Valid) and return slices of it.
 type Payload []byte
 
-// blindBit is set in the properties' length if there are blind keys.
-const blindBit = 1 << 31
+const (
+	// blindBit is set in the properties' length if there are blind keys.
+	blindBit = 1 << 31
+	// bareBit is set there in the form of AMQP 1.0.
+	bareBit = 1 << 30
+)
 
 // PayloadSize is the length of a payload with these parts and no blind keys.
 func PayloadSize(exchange, routingKey, properties, body int) int {
@@ -51,28 +59,38 @@ var ErrHead = errors.New("part of a message is longer than a payload can hold")
 // returns ErrHead, and dst, if exchange, routingKey or one of the blind keys is
 // longer than MaxShort, or if all blind keys together do not fit.
 func AppendHead(dst []byte, exchange, routingKey string, properties []byte, blind []string) ([]byte, error) {
-	if !headFits(exchange, routingKey, properties, blind) {
+	if !headFits(exchange, routingKey, len(properties), blind) {
 		return dst, ErrHead
 	}
+	dst = appendWay(dst, exchange, routingKey, len(properties), 0, blind)
+	return appendBlind(append(dst, properties...), blind), nil
+}
+
+// appendWay appends what comes before the property list, or what is in its place.
+func appendWay(dst []byte, exchange, routingKey string, properties int, form uint32, blind []string) []byte {
 	dst = append(append(dst, byte(len(exchange))), exchange...)
 	dst = append(append(dst, byte(len(routingKey))), routingKey...)
-	size := uint32(len(properties))
+	size := uint32(properties) | form
 	if len(blind) > 0 {
 		size |= blindBit
 	}
-	dst = append(binary.BigEndian.AppendUint32(dst, size), properties...)
+	return binary.BigEndian.AppendUint32(dst, size)
+}
+
+// appendBlind appends the section of blind keys.
+func appendBlind(dst []byte, blind []string) []byte {
 	if len(blind) == 0 {
-		return dst, nil
+		return dst
 	}
 	dst = binary.BigEndian.AppendUint16(dst, uint16(BlindSize(blind)-2))
 	for _, k := range blind {
 		dst = append(append(dst, byte(len(k))), k...)
 	}
-	return dst, nil
+	return dst
 }
 
-func headFits(exchange, routingKey string, properties []byte, blind []string) bool {
-	if len(exchange) > MaxShort || len(routingKey) > MaxShort || len(properties) >= blindBit || BlindSize(blind)-2 > math.MaxUint16 {
+func headFits(exchange, routingKey string, properties int, blind []string) bool {
+	if len(exchange) > MaxShort || len(routingKey) > MaxShort || properties >= bareBit || BlindSize(blind)-2 > math.MaxUint16 {
 		return false
 	}
 	for _, k := range blind {
@@ -118,7 +136,11 @@ func (p Payload) Valid() bool {
 		return false
 	}
 	n := binary.BigEndian.Uint32(p[at:])
-	rest := int64(len(p)-at-4) - int64(n&^blindBit)
+	size := int64(n &^ (blindBit | bareBit))
+	if n&bareBit != 0 && size < bareHeaderSize {
+		return false
+	}
+	rest := int64(len(p)-at-4) - size
 	if n&blindBit == 0 || rest < 2 {
 		return rest >= 0 && n&blindBit == 0
 	}
@@ -148,9 +170,13 @@ func (p Payload) RoutingKey() []byte {
 	return p[at+1 : at+1+int(p[at])]
 }
 
-// Properties returns the encoded property list.
+// Properties returns the encoded property list. It is empty in the form of AMQP
+// 1.0, whose properties are in the bare message.
 func (p Payload) Properties() []byte {
 	at, n, _ := p.properties()
+	if p.IsBare() {
+		return nil
+	}
 	return p[at : at+n]
 }
 
@@ -166,25 +192,27 @@ func (p Payload) BlindKeys() (keys []string) {
 	return keys
 }
 
-// Body returns the message body.
+// Body returns the message body; in the form of AMQP 1.0 the bare message and its
+// footer.
 func (p Payload) Body() []byte {
 	at, n, blind := p.properties()
 	return p[at+n+blind:]
 }
 
-// HeadSize is the length of what comes before the encoded property list.
+// HeadSize is the length of what comes before the encoded property list, or before
+// what is in its place.
 func (p Payload) HeadSize() int {
 	at, _, _ := p.properties()
 	return at
 }
 
-// properties returns where the property list begins, its length, and that of
+// properties returns where the property list, or what is in its place, begins, its length, and that of
 // the section of blind keys behind it.
 func (p Payload) properties() (at, n, blind int) {
 	at = 1 + int(p[0])
 	at += 1 + int(p[at])
 	size := binary.BigEndian.Uint32(p[at:])
-	at, n = at+4, int(size&^blindBit)
+	at, n = at+4, int(size&^(blindBit|bareBit))
 	if size&blindBit != 0 {
 		blind = 2 + int(binary.BigEndian.Uint16(p[at+n:]))
 	}

@@ -55,14 +55,14 @@ func wayOf(c *logpb.QueueConfig, l *fsm.DeadLetter) way {
 func (s *Sender) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	e := reenqueued(c, l, out, ceiling)
 	if l.Forwarded {
-		e.TtlPlusOne = storedTTL(s.properties.Expiration(out.Properties()))
+		e.TtlPlusOne = storedTTL(s.expiration(out))
 	}
 	if !isDue(l) {
 		e.Deaths = s.deaths(l, p)
 	}
 	if c.Classic {
 		// Within such a queue it may count for nothing, but not for its target.
-		e.PriorityPlusOne = storedPriority(s.properties.Property(out.Properties(), catalog.PropertyPriority))
+		e.PriorityPlusOne = s.priorityPlusOne(out)
 	}
 	e.MessageId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyMessageID))
 	e.CorrelationId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyCorrelationID))
@@ -82,6 +82,27 @@ func reenqueued(c *logpb.QueueConfig, l *fsm.DeadLetter, out fsm.Payload, ceilin
 		e.HasExpiration, e.Deaths = l.HasExpiration, l.Deaths
 	}
 	return e
+}
+
+// expiration is the TTL with which a message was published, as the property has it;
+// empty: none.
+func (s *Sender) expiration(p fsm.Payload) string {
+	if !p.IsBare() {
+		return s.properties.Expiration(p.Properties())
+	}
+	if ttl := p.BareHeader().TTL; ttl >= 0 {
+		return strconv.FormatInt(int64(ttl), 10)
+	}
+	return ""
+}
+
+// priorityPlusOne is the priority with which a message was published, as the log has
+// priorities.
+func (s *Sender) priorityPlusOne(p fsm.Payload) uint32 {
+	if p.IsBare() {
+		return uint32(p.BareHeader().Priority + 1)
+	}
+	return storedPriority(s.properties.Property(p.Properties(), catalog.PropertyPriority))
 }
 
 // storedPriority is a priority property as the log has priorities.
@@ -104,10 +125,18 @@ func storedTTL(expiration string) uint64 {
 
 // repack returns a payload with the body of p, which is valid. The other parts
 // are from a payload or short strings: they fit. Should they not, the payload
-// stays as it is.
+// stays as it is. One of AMQP 1.0 has no properties, and keeps its header and its
+// annotations: a receiver is not shown a TTL of what has died.
 func repack(p fsm.Payload, exchange, key string, properties []byte, blind []string) fsm.Payload {
-	size := fsm.PayloadSize(len(exchange), len(key), len(properties), len(p.Body())) + fsm.BlindSize(blind)
-	out, err := fsm.AppendHead(make([]byte, 0, size), exchange, key, properties, blind)
+	var out []byte
+	var err error
+	if p.IsBare() {
+		size := fsm.BareSize(len(exchange), len(key), len(p.Annotations()), len(p.Body())) + fsm.BlindSize(blind)
+		out, err = fsm.AppendBareHead(make([]byte, 0, size), exchange, key, p.BareHeader(), p.Annotations(), blind)
+	} else {
+		size := fsm.PayloadSize(len(exchange), len(key), len(properties), len(p.Body())) + fsm.BlindSize(blind)
+		out, err = fsm.AppendHead(make([]byte, 0, size), exchange, key, properties, blind)
+	}
 	if err != nil {
 		return p
 	}
@@ -232,7 +261,7 @@ func (s *Sender) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 	if l.Fresh {
 		newest.Exchange, newest.RoutingKeys = newest.LastExchange, s.keys(p)
 		if l.HasExpiration {
-			newest.OriginalExpiration = s.properties.Expiration(p.Properties())
+			newest.OriginalExpiration = s.expiration(p)
 		}
 	}
 	if l.Fresh && d.First {

@@ -156,7 +156,7 @@ func (c *client) Deliver(messages []fsm.Message) {
 	c.log = append(c.log, "deliver")
 }
 
-func (c *client) Passed(uint64) {}
+func (c *client) Passed(uint64)           {}
 func (c *client) Noticed(n stream.Notice) { c.log = append(c.log, n.Kind.String()) }
 
 // ids are the numbers of the messages.

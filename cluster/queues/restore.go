@@ -152,6 +152,9 @@ func (r *Restorer) Add(ctx context.Context, e *logpb.Enqueue, payload []byte) er
 	if had {
 		return nil
 	}
+	if fsm.Payload(payload).IsBare() && r.all.View().FSMVersion() < fsm.BareSince {
+		return fsm.Refuse(fsm.Precondition, fmt.Sprintf("a message of AMQP 1.0 needs a cluster of fsm_version %d", fsm.BareSince))
+	}
 	err := r.await(ctx, func() bool { return r.stream.Waiting() < restoreWindow && r.bytes < restoreBytes })
 	if err != nil {
 		return err

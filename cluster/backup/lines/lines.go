@@ -86,9 +86,46 @@ type message struct {
 	BlindKeys     []text          `json:"blind_keys,omitempty"`
 	Properties    json.RawMessage `json:"properties,omitempty"`
 	RawProperties []byte          `json:"properties_base64,omitempty"`
+	Bare          *bare           `json:"amqp_1_0,omitempty"`
 	Body          *string         `json:"body,omitempty"`
 	RawBody       []byte          `json:"body_base64,omitempty"`
 	State         *state          `json:"state,omitempty"`
+}
+
+// bare is what a message that came by AMQP 1.0 has in place of properties. Its body is
+// the bare message.
+type bare struct {
+	Durable     bool    `json:"durable"`
+	Priority    *uint8  `json:"priority,omitempty"`
+	TTL         *uint32 `json:"ttl,omitempty"`
+	Annotations []byte  `json:"annotations_base64,omitempty"` // the map, encoded
+}
+
+// bareOf is what a message has there; nil: it came otherwise.
+func bareOf(p fsm.Payload) *bare {
+	if !p.IsBare() {
+		return nil
+	}
+	h := p.BareHeader()
+	x := &bare{Durable: h.Durable, Annotations: p.Annotations()}
+	if h.Priority >= 0 {
+		x.Priority = new(uint8(h.Priority))
+	}
+	if h.TTL >= 0 {
+		x.TTL = new(uint32(h.TTL))
+	}
+	return x
+}
+
+func (x *bare) header() fsm.BareHeader {
+	h := fsm.BareHeader{Durable: x.Durable, Priority: -1, TTL: -1}
+	if x.Priority != nil {
+		h.Priority = int(*x.Priority)
+	}
+	if x.TTL != nil {
+		h.TTL = fsm.Millis(*x.TTL)
+	}
+	return h
 }
 
 // Writer writes lines.
@@ -124,7 +161,7 @@ func (w *Writer) Failed(why error) error {
 // Message writes the line of a message.
 func (w *Writer) Message(m Message) error {
 	p := m.Payload
-	x := message{Exchange: text(p.Exchange()), RoutingKey: text(p.RoutingKey()), State: stateOf(m.State)}
+	x := message{Exchange: text(p.Exchange()), RoutingKey: text(p.RoutingKey()), State: stateOf(m.State), Bare: bareOf(p)}
 	for _, k := range p.BlindKeys() {
 		x.BlindKeys = append(x.BlindKeys, text(k))
 	}
@@ -246,8 +283,22 @@ func (r *Reader) parse(raw []byte) (*Message, error) {
 var (
 	errBodies     = errors.New("either body or body_base64 is required")
 	errProperties = errors.New("properties and properties_base64 exclude each other")
+	errForms      = errors.New("amqp_1_0 excludes properties")
 	errTooLarge   = fmt.Errorf("a body may have at most %d bytes, properties at most %d", maxBody, maxProperties)
 )
+
+// head makes all but the body of a message.
+func (r *Reader) head(x *message, properties []byte, blind []string) ([]byte, error) {
+	switch {
+	case x.Bare == nil:
+		return fsm.AppendHead(nil, string(x.Exchange), string(x.RoutingKey), properties, blind)
+	case properties != nil:
+		return nil, errForms
+	case len(x.Bare.Annotations) > maxProperties:
+		return nil, errTooLarge
+	}
+	return fsm.AppendBareHead(nil, string(x.Exchange), string(x.RoutingKey), x.Bare.header(), x.Bare.Annotations, blind)
+}
 
 // message makes a message of its line.
 func (r *Reader) message(x *message) (*Message, error) {
@@ -278,7 +329,7 @@ func (r *Reader) message(x *message) (*Message, error) {
 	for _, k := range x.BlindKeys {
 		blind = append(blind, string(k))
 	}
-	head, err := fsm.AppendHead(nil, string(x.Exchange), string(x.RoutingKey), raw, blind)
+	head, err := r.head(x, raw, blind)
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,16 @@ func messages(t *testing.T) []Message {
 			},
 		}},
 		{Payload: mustPayload(t, "x", "k", encodedHeaders(wire.AppendFields(nil, wire.Table{{Name: "NaN", Value: wire.Value{Tag: wire.TagFloat64, Int: 0x7ff8000000000123}}})), []byte("\u2028"))},
+		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Ss\x45"), State: &logpb.MessageState{Place: uint32(queue.Ready)}},
+		{Payload: mustBare(t, fsm.BareHeader{Durable: true, Priority: 0, TTL: 1<<32 - 1}, "\xc1\x01\x00", "\x00\x53\x75\xa0\x01\xff", "blind")},
 	}
+}
+
+func mustBare(t *testing.T, h fsm.BareHeader, annotations, bare string, blind ...string) fsm.Payload {
+	t.Helper()
+	p, err := fsm.AppendBareHead(nil, "x", "k", h, []byte(annotations), blind)
+	must(t, err)
+	return append(p, bare...)
 }
 
 func written(t *testing.T) []byte {
@@ -175,6 +184,7 @@ func TestRefused(t *testing.T) {
 		`{"body":"x","properties":{"headers":{"` + long + `":1}}}`: "headers", `{"body":"x","properties":{"priority":256}}`: "priority", `{"body":"x","properties":{"prio":1}}`: "prio",
 		`{"body":"x","properties":{"headers":{"a":` + strings.Repeat(`[`, 70) + strings.Repeat(`]`, 70) + `}}}`: "deep",
 		`{"body":"x","state":{"place":"nowhere"}}`:                                                              "nowhere", `{"body":"x","state":{"place":"ready","reason":"x"}}`: "reason", `{"body":"x","state":{"place":"ready","expires_at":"tomorrow"}}`: "tomorrow",
+		`{"body":"x","amqp_1_0":{},"properties_base64":"eA=="}`: "excludes", `{"body":"x","amqp_1_0":{"ttl":4294967296}}`: "ttl",
 		`{"quorate_queue_export":2}`: "version 2", `{"failed":"the leader has gone"}`: "the leader has gone",
 	} {
 		if _, err := read([]byte(`{"body":"x"}`+"\n"), []byte(line)); err == io.EOF || !strings.Contains(err.Error(), "line 2: ") || !strings.Contains(err.Error(), why) {
