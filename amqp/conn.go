@@ -46,7 +46,7 @@ type Conn struct {
 	Out    *Outbox
 	Memory Account // all of the connection's memory
 	Flow   *Flow   // publishes that the broker has not confirmed
-	Tasks  *Tasks  // goroutines that wait for the broker
+	Tasks  Tasks   // goroutines that wait for the broker
 	Terms          // set by the handshake
 
 	// Broker is the vhost; nil: the client has not opened one.
@@ -146,7 +146,6 @@ func newConn(s *Server, socket net.Conn) *Conn {
 		server: s, Socket: socket,
 		Log:      s.log.With(slog.String("remote", socket.RemoteAddr().String())),
 		Memory:   Account{step: connectionStep, limit: s.cfg.HeldByConnection, bound: boundConnection},
-		Tasks:    newTasks(),
 		end:      connEnd{done: make(chan struct{}), gone: make(chan struct{})},
 		relieved: make(chan struct{}, 1),
 	}
@@ -390,13 +389,7 @@ func (c *Conn) vacate() {
 type Tasks struct {
 	mu   sync.Mutex
 	n    int
-	zero *sync.Cond
-}
-
-func newTasks() *Tasks {
-	t := &Tasks{}
-	t.zero = sync.NewCond(&t.mu)
-	return t
+	zero *sync.Cond // nil: nobody has waited
 }
 
 // Start counts one more.
@@ -409,7 +402,7 @@ func (t *Tasks) Start() {
 // Done counts one less.
 func (t *Tasks) Done() {
 	t.mu.Lock()
-	if t.n--; t.n == 0 {
+	if t.n--; t.n == 0 && t.zero != nil {
 		t.zero.Broadcast()
 	}
 	t.mu.Unlock()
@@ -418,10 +411,13 @@ func (t *Tasks) Done() {
 // wait returns once there are none.
 func (t *Tasks) wait() {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.zero == nil {
+		t.zero = sync.NewCond(&t.mu)
+	}
 	for t.n > 0 {
 		t.zero.Wait()
 	}
-	t.mu.Unlock()
 }
 
 // Refusal is what a client that has logged in was refused, or lost, for want of a

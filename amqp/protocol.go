@@ -35,7 +35,8 @@ type Endpoint interface {
 	// (Conn.Login), opens the vhost (Conn.Connect) and sets the Terms. It writes
 	// to the socket itself, except for what it leaves in the outbox. ctx ends
 	// with the time for it, as the socket's deadline does. ErrRefused: the
-	// client has been told; ErrDropLater: it is to be told nothing.
+	// client has been told; ErrDropLater: it is to be told nothing. Accounts hold next
+	// to nothing until it returns: they are below the user's only then.
 	Handshake(ctx context.Context) error
 	// Refuse tells the client with which error the handshake has failed. It
 	// reports whether something was written that the client should read.

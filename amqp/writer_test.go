@@ -39,3 +39,27 @@ func TestOutboxBacklog(t *testing.T) {
 		t.Error("the reader goes on")
 	}
 }
+
+// After the connection's close only its own frames are taken, and nothing once it has
+// ended.
+func TestOutboxClose(t *testing.T) {
+	o := NewOutbox(&Account{}, func() {})
+	item := Item{Kind: Frames + 1}
+	o.Lock()
+	o.PushItem(&item)
+	o.Close()
+	o.PushItem(&item)
+	if o.Takes(false) || !o.Takes(true) {
+		t.Errorf("after the close: %v, of the connection %v", o.Takes(false), o.Takes(true))
+	}
+	o.PushFrames(append(o.Encoded(), "answer"...))
+	o.Unlock()
+	o.end()
+	var b Batch
+	if some, _ := o.Take(&b); !some || len(b.Items) != 2 || string(b.Frames(&b.Items[1])) != "answer" {
+		t.Errorf("taken is %+v", b.Items)
+	}
+	if _, ended := o.Take(&Batch{}); !ended || o.Takes(true) {
+		t.Error("it has not ended")
+	}
+}

@@ -22,7 +22,7 @@ import (
 //
 // Invariant: queue is empty unless busy.
 //
-// Lock order: gate, consumers.mu, outbox.mu, confirms.mu.
+// Lock order: gate, consumers.mu, the outbox's, confirms.mu.
 type channel struct {
 	conn    *conn
 	number  uint16

@@ -252,7 +252,7 @@ type confirms struct {
 	head    int
 	live    int    // entries of list that are not finished
 	last    uint64 // last number used
-	fresh   []span // resolved in confirm mode since append was called
+	fresh   []span // resolved in confirm mode since AppendFrames was called
 	on      bool
 	from    uint64 // delivery tag = number - from; numbers ≤ from have no tag
 	queued  bool   // in the outbox's list of channels with confirms to write
@@ -431,7 +431,7 @@ func (c *confirms) frame(dst []byte, state publishState, number uint64, multiple
 	return wire.AppendNack(dst, c.channel, number-c.from, multiple)
 }
 
-// close ends everything and returns what was still waiting. resolve and append
+// close ends everything and returns what was still waiting. resolve and AppendFrames
 // have no effect afterwards.
 func (c *confirms) close() (count, bytes int64) {
 	c.mu.Lock()

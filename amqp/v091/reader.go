@@ -54,7 +54,7 @@ func (r *reader) frame() error {
 		return err
 	}
 	if r.conn.IsEnding() {
-		return amqp.ErrEnding // the frame is for tellClose
+		return amqp.ErrEnding // the frame is for AwaitClose
 	}
 	if head.Type == wire.FrameHeartbeat {
 		return r.in.SkipPayload()

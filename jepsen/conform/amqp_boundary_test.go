@@ -14,8 +14,8 @@ import (
 
 var boundaryRows = []row{
 	{id: "A104", what: "random bytes on 300 connections: the server keeps working", run: randomBytes},
-	{id: "A105", what: "one octet every 2 s inside a frame: dropped within 30 s", test: "amqp: TestSlowFrame"},
-	{id: "A106", what: "a client that does not read is dropped", test: "amqp: TestClientThatDoesNotRead; jepsen: TestFairness"},
+	{id: "A105", what: "one octet every 2 s inside a frame: dropped within 30 s", test: "amqp/v091: TestSlowFrame"},
+	{id: "A106", what: "a client that does not read is dropped", test: "amqp/v091: TestClientThatDoesNotRead; jepsen: TestFairness"},
 	{id: "A107", what: "other clients, see docs/evidence/clients.md", test: "jepsen/clients: TestLibraries, TestSuite"},
 	{id: "A108", what: "a celery worker", test: "jepsen/clients: TestPrograms/celery"},
 	{id: "A109", what: "the tools of librabbitmq", test: "jepsen/clients: TestPrograms/amqp-tools"},

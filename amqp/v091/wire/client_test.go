@@ -3,6 +3,7 @@ package wire_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"reflect"
 	"strings"
@@ -27,7 +28,7 @@ type echo struct {
 
 // serve answers until connection.close.
 func (e *echo) serve() error {
-	if _, err := e.r.ReadProtocolHeader(); err != nil {
+	if _, err := io.ReadFull(e.conn, make([]byte, 8)); err != nil { // the protocol header
 		return err
 	}
 	start := &wire.ConnectionStart{

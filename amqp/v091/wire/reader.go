@@ -48,21 +48,6 @@ func (r *Reader) SetMaxFrame(n uint32) { r.maxFrame = n }
 // consumed.
 func (r *Reader) Buffered() int { return r.end - r.at }
 
-// ReadProtocolHeader reads the first eight octets of a connection, without
-// checking them. With io.ErrUnexpectedEOF it returns the octets that were
-// received.
-func (r *Reader) ReadProtocolHeader() (header [8]byte, err error) {
-	if r.failed != nil {
-		return header, r.failed
-	}
-	err = r.fill(len(header))
-	n := copy(header[:], r.buf[r.at:r.end])
-	if err == nil {
-		r.at += n
-	}
-	return header, err
-}
-
 // ReadFrame reads a whole frame. For bodies ReadFrameHeader and
 // ReadPayloadInto are cheaper: they need no buffer of the frame's size.
 func (r *Reader) ReadFrame() (Frame, error) {
