@@ -51,8 +51,8 @@ var goldenBodies = []struct {
 		},
 	},
 	{
-		"transfer", "00 53 14 c0[06 43 52 07 a0[74] 43 42 42]", "00 53 14 c0[05 43 52 07 a0[74] 40 42]",
-		&Transfer{DeliveryID: Some[uint32](7), DeliveryTag: []byte("t"), Settled: Some(false)},
+		"transfer", "00 53 14 c0[06 43 52 07 a0[74] 43 42 42]", "00 53 14 c0[05 43 52 07 a0[74] 43 42]",
+		&Transfer{DeliveryID: Some[uint32](7), DeliveryTag: []byte("t"), MessageFormat: Some[uint32](0), Settled: Some(false)},
 	},
 	{"disposition", "00 53 15 c0[05 41 52 07 40 41 00 53 24 45]", "", &Disposition{Role: true, First: 7, Settled: true, State: State{Kind: StateAccepted}}},
 	{

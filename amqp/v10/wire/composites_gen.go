@@ -507,7 +507,7 @@ type Transfer struct {
 	Handle        uint32
 	DeliveryID    Optional[uint32]
 	DeliveryTag   []byte
-	MessageFormat uint32
+	MessageFormat Optional[uint32]
 	Settled       Optional[bool]
 	More          bool
 	RcvSettleMode Optional[byte]
@@ -526,7 +526,7 @@ func (v *Transfer) read(b []byte, depth int) ([]byte, *Error) {
 	v.Handle = required(&d, d.uint())
 	v.DeliveryID = d.uint()
 	v.DeliveryTag = d.binary().Value
-	v.MessageFormat = d.uint().Value
+	v.MessageFormat = d.uint()
 	v.Settled = d.boolean()
 	v.More = d.boolean().Value
 	v.RcvSettleMode = d.ubyte()
@@ -550,8 +550,8 @@ func (v *Transfer) appendTo(b []byte) []byte {
 	} else {
 		e.null()
 	}
-	if v.MessageFormat != 0 {
-		e.uint(v.MessageFormat)
+	if v.MessageFormat.Present {
+		e.uint(v.MessageFormat.Value)
 	} else {
 		e.null()
 	}

@@ -1,5 +1,7 @@
 package wire
 
+import "encoding/binary"
+
 // BodyKind says of what a message's body is made.
 type BodyKind byte
 
@@ -251,6 +253,11 @@ func (m *Message) BodyValue() (Value, error) {
 	_, value, _ := readDescriptor(m.Body, maxMessageDepth)
 	v, _, err := ReadValue(value)
 	return v, err
+}
+
+// StartData appends the start of a data section of this size; its contents follow.
+func StartData(b []byte, size int) []byte {
+	return binary.BigEndian.AppendUint32(append(AppendDescriptor(b, sectionData), cBinary32), uint32(size))
 }
 
 // AppendData appends a data section.

@@ -218,6 +218,29 @@ func AppendSymbols(b []byte, v []string) []byte {
 	return endCompound(b, at, len(v))
 }
 
+// AppendStrings appends an array of strings, each of at most 255 bytes.
+func AppendStrings(b []byte, v []string) []byte {
+	at := len(b)
+	b = append(b, cArray32, 0, 0, 0, 0, 0, 0, 0, 0, cString8)
+	for _, s := range v {
+		s = s[:min(len(s), math.MaxUint8)]
+		b = append(append(b, byte(len(s))), s...)
+	}
+	return endCompound(b, at, len(v))
+}
+
+// StartMapArray appends the start of an array of maps. Its elements come next, EndMapArray ends it as EndMap a map.
+func StartMapArray(b []byte) []byte { return append(b, cArray32, 0, 0, 0, 0, 0, 0, 0, 0, cMap32) }
+
+// EndMapArray ends the array of so many maps that starts at position at.
+func EndMapArray(b []byte, at, maps int) []byte { return endCompound(b, at, maps) }
+
+// StartMapElement is StartMap for an element of such an array.
+func StartMapElement(b []byte) []byte { return append(b, 0, 0, 0, 0, 0, 0, 0, 0) }
+
+// EndMapElement is EndMap for an element of such an array.
+func EndMapElement(b []byte, at, pairs int) []byte { return endCompound(b, at-1, 2*pairs) }
+
 // StartMap appends the start of a map. Its keys and values are appended next, EndMap with the
 // length of the slice before StartMap ends it.
 func StartMap(b []byte) []byte { return append(b, cMap32, 0, 0, 0, 0, 0, 0, 0, 0) }

@@ -73,6 +73,7 @@ func (v Value) Integer() (n int64, ok bool) {
 type Walk struct {
 	Key   Value // of a map, after NextPair
 	Value Value
+	Pair  []byte // encoding of both, after NextPair
 
 	rest []byte
 	item []byte // see Value
@@ -107,11 +108,16 @@ func (w *Walk) Next() bool {
 
 // NextPair goes to the next key of a map and its value.
 func (w *Walk) NextPair() bool {
+	pair := w.rest
 	if !w.Next() {
 		return false
 	}
 	w.Key = w.Value
-	return w.Next()
+	if !w.Next() {
+		return false
+	}
+	w.Pair = pair[:len(pair)-len(w.rest)]
+	return true
 }
 
 // Get returns the first value whose key is this symbol or string.

@@ -161,6 +161,11 @@ func TestAppendedValues(t *testing.T) {
 		{AppendTimestamp(nil, -1), 9, "timestamp -1"},
 		{AppendBinary(nil, "a"), 3, "binary 61"}, {AppendString(nil, long), 261, "string " + strings.Repeat("78", 256)}, {AppendSymbol(nil, "a"), 3, "symbol 61"},
 		{AppendSymbols(nil, []string{"a", "b"}), 14, "array [symbol 61, symbol 62]"},
+		{AppendStrings(nil, []string{"a", "b"}), 14, "array [string 61, string 62]"},
+		{
+			EndMapArray(EndMapElement(AppendUint(AppendSymbol(StartMapElement(EndMapElement(StartMapElement(StartMapArray(nil)), 10, 0)), "a"), 7), 18, 1), 0, 2),
+			31, "array [map [], map [symbol 61, uint 7]]",
+		},
 		{EndMap(AppendBool(AppendSymbol(StartMap(nil), "a"), true), 0, 1), 13, "map [symbol 61, bool true]"},
 		{EndList(AppendUint(AppendUint(StartList(nil), 1), 2), 0, 2), 13, "list [uint 1, uint 2]"},
 		{AppendBool(AppendDescriptor(nil, 0x24), true), 4, "described [ulong 36, bool true]"},
@@ -176,6 +181,9 @@ func TestAppendedValues(t *testing.T) {
 
 func TestMapBytes(t *testing.T) {
 	m := MapBytes(mustHex(t, "c1[06 a3[61] 41 a1[62] 52 07 52 61 42]"))
+	if w := m.Walk(); !w.NextPair() || string(w.Pair) != "\xa3\x01a\x41" {
+		t.Errorf("first pair % x", w.Pair)
+	}
 	if v, ok := m.Get("b"); !ok || v.Unsigned() != 7 {
 		t.Errorf("b = %v, %v", v, ok)
 	}

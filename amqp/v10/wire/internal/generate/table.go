@@ -89,7 +89,7 @@ var composites = []composite{
 		must("handle", "uint"),
 		opt("delivery-id", "uint"),
 		may("delivery-tag", "binary"),
-		may("message-format", "uint"),
+		opt("message-format", "uint"),
 		opt("settled", "boolean"),
 		may("more", "boolean"),
 		opt("rcv-settle-mode", "ubyte"),
