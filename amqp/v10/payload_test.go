@@ -86,6 +86,13 @@ func TestBareMessageComesBack(t *testing.T) {
 					t.Errorf("%s %q, want %q", name, v.Bytes(), want)
 				}
 			}
+			names := map[string]int{}
+			for w := out.Annotations.Walk(); w.NextPair(); {
+				names[string(w.Key.Bytes())]++
+			}
+			if len(names) != 4 || names["x-exchange"] != 1 {
+				t.Errorf("annotations %v", names)
+			}
 			again := mustDeliver(t, &fsm.Message{Payload: p, Acquired: 2, Failed: 1})
 			if again.Header.FirstAcquirer || again.Header.DeliveryCount != 1 {
 				t.Errorf("%+v", again.Header)

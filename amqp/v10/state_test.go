@@ -108,6 +108,23 @@ func TestIdleClient(t *testing.T) {
 	})
 }
 
+// The server's close is answered by the client's, and then it is over.
+func TestAnsweredClose(t *testing.T) {
+	inTime(t, func(t *testing.T, s *amqp.Server, r *raw) {
+		r.opened(anOpen())
+		s.CloseConnections("maintenance")
+		mustCondition(t, expect[*wire.Close](r).Error, wire.ConditionConnectionForced, "maintenance")
+		r.send(0, &wire.Close{})
+		elapsed(t, 0, 2*time.Second, r.mustEnd)
+	})
+	inTime(t, func(t *testing.T, s *amqp.Server, r *raw) { // which the client does not do
+		r.opened(anOpen())
+		s.CloseConnections("maintenance")
+		expect[*wire.Close](r)
+		elapsed(t, 30*time.Second, 32*time.Second, r.mustEnd)
+	})
+}
+
 // A frame that does not come to its end ends the connection without a word.
 func TestSlowFrame(t *testing.T) {
 	inTime(t, func(t *testing.T, _ *amqp.Server, r *raw) {
