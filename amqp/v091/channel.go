@@ -33,6 +33,7 @@ type channel struct {
 
 	content   content   // reader only
 	publisher publisher // called with gate held, except for the broker's reports
+	uncredited
 	consumers consumers
 	written   amqp.WriteReport // writer only
 
@@ -493,6 +494,12 @@ func (ch *channel) Kept(deliveries []fsm.Held) {
 	ch.consumers.kept(deliveries)
 }
 
+// uncredited is never told of credit: consumers of this protocol have a prefetch.
+type uncredited struct{}
+
+// Credited is not called.
+func (uncredited) Credited(uint64, fsm.LinkState) {}
+
 // Cancelled ends a consumer whose queue is gone.
 func (ch *channel) Cancelled(number uint64) {
 	defer ch.conn.Contain(reporting)
@@ -504,9 +511,6 @@ func (ch *channel) Revoked(number uint64, why error) {
 	defer ch.conn.Contain(reporting)
 	ch.consumers.revoked(number, why, func() { ch.conn.refused(protocolError(why, wire.IDBasicConsume)) })
 }
-
-// Credited is not called: consumers of this protocol have a prefetch.
-func (ch *channel) Credited(uint64, fsm.LinkState) {}
 
 // TimedOut handles deliveries that have gone back because they were held too
 // long.

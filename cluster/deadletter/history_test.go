@@ -96,3 +96,46 @@ func TestHistoryKeepsExpiration(t *testing.T) {
 type expiring struct{ broughtAlong }
 
 func (expiring) Expiration([]byte) string { return "published" }
+
+// A message of AMQP 1.0 dies and is forwarded as it came, byte for byte: only its way is
+// another one.
+func TestBareLetter(t *testing.T) {
+	w := newWorld(t)
+	head, err := fsm.AppendBareHead(nil, "x", "k", fsm.BareHeader{Durable: true, Priority: 7, TTL: 1500}, []byte("annotations"), []string{"blind"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := append(fsm.Payload(head), "bare"...)
+	died := &fsm.DeadLetter{Reason: logpb.Death_EXPIRED, HasExpiration: true, Fresh: true, Deaths: []*logpb.Death{{Queue: "q", Reason: logpb.Death_EXPIRED, Count: 1}}}
+	for name, c := range map[string]struct {
+		config *logpb.QueueConfig
+		key    string
+		blind  int
+	}{
+		"with its key":      {&logpb.QueueConfig{DeadLetterExchange: "dlx"}, "k", 1},
+		"with the queue's":  {&logpb.QueueConfig{DeadLetterExchange: "dlx", DeadLetterRoutingKey: "dead", HasDeadLetterRoutingKey: true}, "dead", 0},
+		"of a classic one":  {&logpb.QueueConfig{DeadLetterExchange: "dlx", Classic: true}, "k", 1},
+		"that was remarked": {&logpb.QueueConfig{DeadLetterExchange: "dlx"}, "k", 1},
+	} {
+		l := *died
+		if name == "that was remarked" {
+			l.Remark.Reason = "bad"
+		}
+		out := w.sender.deadPayload(c.config, &l, p)
+		if !out.Valid() || !out.IsBare() || string(out.Exchange()) != "dlx" || string(out.RoutingKey()) != c.key || len(out.BlindKeys()) != c.blind {
+			t.Errorf("%s: %q", name, out)
+			continue
+		}
+		if out.BareHeader() != p.BareHeader() || string(out.Annotations()) != "annotations" || string(out.Body()) != "bare" {
+			t.Errorf("%s: %+v %q %q", name, out.BareHeader(), out.Annotations(), out.Body())
+		}
+		e := w.sender.reenqueue(c.config, &l, p, out, 0)
+		if e.Size != uint32(len(out)) || len(e.Deaths) != 1 || e.Deaths[0].OriginalExpiration != "1500" || c.config.Classic && e.PriorityPlusOne != 8 {
+			t.Errorf("%s: %v", name, e)
+		}
+	}
+	l := &fsm.DeadLetter{Forwarded: true, HasExpiration: true, Hops: 1}
+	if e := w.sender.reenqueue(&logpb.QueueConfig{Forward: true}, l, p, p, 0); e.TtlPlusOne != 1501 || !e.HasExpiration {
+		t.Errorf("forwarded: %v", e)
+	}
+}

@@ -62,7 +62,7 @@ func (s *Sender) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.P
 	}
 	if c.Classic {
 		// Within such a queue it may count for nothing, but not for its target.
-		e.PriorityPlusOne = s.priorityPlusOne(out)
+		e.PriorityPlusOne = s.ownPriority(out)
 	}
 	e.MessageId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyMessageID))
 	e.CorrelationId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyCorrelationID))
@@ -96,9 +96,9 @@ func (s *Sender) expiration(p fsm.Payload) string {
 	return ""
 }
 
-// priorityPlusOne is the priority with which a message was published, as the log has
+// ownPriority is the priority with which a message was published, as the log has
 // priorities.
-func (s *Sender) priorityPlusOne(p fsm.Payload) uint32 {
+func (s *Sender) ownPriority(p fsm.Payload) uint32 {
 	if p.IsBare() {
 		return uint32(p.BareHeader().Priority + 1)
 	}

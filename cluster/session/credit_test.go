@@ -107,8 +107,8 @@ func (q *creditQueue) publish(n int) {
 	}
 }
 
-// told is what the client has been told of its consumer.
-func (q *creditQueue) told() (all []string) {
+// notices are what the client has been told of its consumer.
+func (q *creditQueue) notices() (all []string) {
 	q.c.mu.Lock()
 	defer q.c.mu.Unlock()
 	for _, x := range q.c.log {
@@ -194,7 +194,7 @@ func TestDrain(t *testing.T) {
 		q.s.Credit(1, fsm.Flow{DeliveryCount: 5, Credit: 1000, Drain: true})
 		answers, handed := q.receive()
 		tell(q.l, answers...)
-		if got, want := q.told(), []string{"credited 1 {DeliveryCount:5 Credit:0 Available:0 Drained:true}"}; !slices.Equal(got, want) {
+		if got, want := q.notices(), []string{"credited 1 {DeliveryCount:5 Credit:0 Available:0 Drained:true}"}; !slices.Equal(got, want) {
 			t.Errorf("told before the messages: %q, want %q", got, want)
 		}
 		q.hand(handed)
@@ -204,7 +204,7 @@ func TestDrain(t *testing.T) {
 			time.Sleep(longGetPause)
 		}
 		q.expect(7, 5, 1000, 997, 994)
-		if got, want := q.told()[1:], []string{"credited 1 {DeliveryCount:1005 Credit:0 Available:0 Drained:true}"}; !slices.Equal(got, want) {
+		if got, want := q.notices()[1:], []string{"credited 1 {DeliveryCount:1005 Credit:0 Available:0 Drained:true}"}; !slices.Equal(got, want) {
 			t.Errorf("told %q, want %q", got, want)
 		}
 		// The end is told after the last message, which comes after the answer.
@@ -212,11 +212,11 @@ func TestDrain(t *testing.T) {
 		q.s.Credit(1, fsm.Flow{DeliveryCount: 1005, Credit: 5, Drain: true})
 		answers, handed = q.receive()
 		tell(q.l, answers...)
-		if got := q.told()[2:]; len(got) > 0 {
+		if got := q.notices()[2:]; len(got) > 0 {
 			t.Errorf("told before the messages: %q", got)
 		}
 		q.hand(handed)
-		if got, want := q.told()[2:], []string{"credited 1 {DeliveryCount:1010 Credit:0 Available:0 Drained:true}"}; q.given() != 9 || !slices.Equal(got, want) {
+		if got, want := q.notices()[2:], []string{"credited 1 {DeliveryCount:1010 Credit:0 Available:0 Drained:true}"}; q.given() != 9 || !slices.Equal(got, want) {
 			t.Errorf("%d messages, told %q, want %q", q.given(), got, want)
 		}
 		// Credit after it, and what there is without asking for more.
@@ -225,7 +225,7 @@ func TestDrain(t *testing.T) {
 		q.publish(4)
 		q.s.Credit(1, fsm.Flow{DeliveryCount: 1012, Credit: 0, Echo: true})
 		q.serve()
-		if got, want := q.told()[3:], []string{"credited 1 {DeliveryCount:1012 Credit:0 Available:2 Drained:false}"}; q.given() != 11 || !slices.Equal(got, want) {
+		if got, want := q.notices()[3:], []string{"credited 1 {DeliveryCount:1012 Credit:0 Available:2 Drained:false}"}; q.given() != 11 || !slices.Equal(got, want) {
 			t.Errorf("%d messages, told %q, want %q", q.given(), got, want)
 		}
 	})
@@ -257,7 +257,7 @@ func TestCreditSurvivesLosses(t *testing.T) {
 	q.hand(handed)
 	tell(q.l, group.Outcome{First: 6, Run: 1})
 	q.serve()
-	if got, want := q.told(), []string{"credited 1 {DeliveryCount:14 Credit:0 Available:0 Drained:true}"}; q.given() != 7 || !slices.Equal(got, want) {
+	if got, want := q.notices(), []string{"credited 1 {DeliveryCount:14 Credit:0 Available:0 Drained:true}"}; q.given() != 7 || !slices.Equal(got, want) {
 		t.Errorf("%d messages, told %q, want %q", q.given(), got, want)
 	}
 }
@@ -337,7 +337,7 @@ type creditClient struct {
 	heard   int    // what it was told
 	count   uint64 // as it was told, or has counted
 	limit   uint64 // of the newest flow
-	most    uint64 // of all flows
+	highest uint64 // of all flows
 	drains  bool   // the newest flow does, and has not ended
 	answers int
 }
@@ -348,7 +348,7 @@ func (x *creditClient) flow(f fsm.Flow, late uint64) {
 	knows := x.count - min(late, x.count)
 	f.DeliveryCount = uint32(knows)
 	x.limit, x.drains = knows+uint64(f.Credit), f.Drain
-	x.most = max(x.most, x.limit)
+	x.highest = max(x.highest, x.limit)
 	x.s.Credit(1, f)
 }
 
@@ -356,7 +356,7 @@ func (x *creditClient) flow(f fsm.Flow, late uint64) {
 func (x *creditClient) follow() {
 	x.count += uint64(x.given() - x.seen)
 	x.seen = x.given()
-	for _, text := range x.told()[x.heard:] {
+	for _, text := range x.notices()[x.heard:] {
 		x.heard++
 		var consumer, available uint64
 		var count, credit uint32
@@ -368,16 +368,16 @@ func (x *creditClient) follow() {
 			x.count = max(x.count, uint64(count))
 			x.drains = x.drains && x.limit > x.count
 		}
-		if uint64(count) > x.most {
-			x.t.Errorf("its count is %d, and it never allowed more than %d", count, x.most)
+		if uint64(count) > x.highest {
+			x.t.Errorf("its count is %d, and it never allowed more than %d", count, x.highest)
 		}
 	}
 }
 
 func (x *creditClient) check(seed uint64) {
 	x.t.Helper()
-	if x.follow(); x.count > x.most {
-		x.t.Fatalf("seed %d: the client has %d, and never allowed more than %d", seed, x.count, x.most)
+	if x.follow(); x.count > x.highest {
+		x.t.Fatalf("seed %d: the client has %d, and never allowed more than %d", seed, x.count, x.highest)
 	}
 }
 
@@ -388,7 +388,7 @@ func (x *creditClient) settled(seed uint64) {
 	l := x.s.known[1].link
 	x.s.mu.Unlock()
 	if x.drains || l.onWay || l.answer != nil || l.drain || l.echo {
-		x.t.Errorf("seed %d: a flow has no end: %+v, %q", seed, l, x.told())
+		x.t.Errorf("seed %d: a flow has no end: %+v, %q", seed, l, x.notices())
 	}
 	if ready := x.m.Stats().Ready.Messages; ready > 0 && l.takes() > 0 {
 		x.t.Errorf("seed %d: %d messages are ready, and the client takes %d more: %+v\n%s", seed, ready, l.takes(), l, x.m)

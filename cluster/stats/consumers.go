@@ -71,6 +71,9 @@ func consumerFrom(v *catalog.View, c *peerpb.QueueConsumer, at *peerpb.Consuming
 		Lock: c.Lock, MaxLock: c.MaxLock, LockAutoRenew: c.LockAutoRenew, LockMode: lockMode(c), LockGrace: c.LockDetachGrace,
 		LostLocks: c.LostLocks, LateSettlementsTotal: c.LateLocks,
 	}}
+	if c.CreditMode {
+		q.LinkCredit = &c.Credit
+	}
 	if node, ok := v.Node(fsm.NodeID(c.Node)); ok {
 		q.Node = node.Name
 	}

@@ -28,7 +28,6 @@ type aside struct {
 	tokens map[string]uint32
 }
 
-// clear forgets all tokens. The messages are cleared or purged by their part.
 func (p *aside) clear() { p.tokens = nil }
 
 // delay sets a message aside that goes back, and reports whether it has to wait. A due
@@ -70,7 +69,6 @@ func (p *aside) put(h uint32, in Place, until fsm.Time, token string) {
 	p.tokens[token] = h
 }
 
-// find returns the message that is deferred under a token; 0: there is none.
 func (p *aside) find(token string) uint32 { return p.tokens[token] }
 
 // take removes message h, which is set aside, and leaves it in no place. Its expiry is in
@@ -88,7 +86,6 @@ func (p *aside) take(h uint32) {
 	p.messages.setScheduleInfo(h, r)
 }
 
-// takeWaiting is take for a message that is set aside, ready or parked.
 func (p *aside) takeWaiting(h uint32) {
 	if p.messages.Get(h).place.aside() {
 		p.take(h)
@@ -113,8 +110,6 @@ func (p *aside) restore(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// check checks the tokens. That the messages are where their places say is
-// checked by messages.
 func (p *aside) check(k *checker) {
 	n := uint64(len(p.tokens))
 	k.that(n == p.messages.count(Deferred).Messages, "%d messages are deferred, under %d tokens", p.messages.count(Deferred).Messages, n)
@@ -127,18 +122,13 @@ func (p *aside) check(k *checker) {
 // maxToken bounds the bytes of a deferral token.
 const maxToken = 255
 
-// defersOne reports whether a settlement defers one delivery under a token.
 func defersOne(cmd *logpb.Settle) bool {
 	return len(cmd.Ranges) == 2 && cmd.Ranges[1] == 1 && len(cmd.Deferral) > 0 && len(cmd.Deferral) <= maxToken
 }
 
-// deferTaken puts the message in scratch.taken, if there is one, aside for c under
-// a token that is free. It returns to the others at due, if that is not 0, or
-// expires before. One that has expired already dies now, as with any other end
-// of a delivery.
-//
-// It ends at once even while earlier settlements are unfinished, since it takes
-// no place among the returned messages.
+// deferTaken puts the message in scratch.taken, if there is one, aside for c under a token that
+// is free, until due unless that is 0. One that has expired dies now, as with any other end of
+// a delivery.
 func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.Effects) (code fsm.Code, count uint64) {
 	taken := m.scratch.taken
 	if len(taken) == 0 {
@@ -151,9 +141,7 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 	x := m.messages.Mut(h)
 	bump(&x.acquired)
 	if x.due(m.clock.now()) {
-		m.scratch.heldBy(taken[0].by)
-		m.outbox.die(h, logpb.Death_EXPIRED, eff)
-		m.scratch.heldBy(0)
+		m.dieHeld(&taken[0], logpb.Death_EXPIRED, eff)
 		return fsm.OK, 0
 	}
 	if due != 0 {
@@ -173,9 +161,6 @@ func (m *Machine) deferTaken(c *consumer, token string, due fsm.Time, eff *fsm.E
 // A consumer that is not served for another reason than its credit is refused as
 // Reserved: it has timed out, its node is suspected, or it is not the active one.
 func (m *Machine) receiveDeferred(s *session, cmd *logpb.ReceiveDeferred, eff *fsm.Effects) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	tokens := cmd.GetTokens()
 	if len(tokens) == 0 || len(tokens) > m.bounds.HandOuts {
 		return fsm.Result{Code: fsm.Invalid}

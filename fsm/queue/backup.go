@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 
@@ -64,7 +65,7 @@ func (s *Snapshot) heldHandles() []uint32 {
 		}
 	}
 	slices.SortFunc(handles, func(a, b uint32) int {
-		return compare(s.messages.records.At(int(a)).seq, s.messages.records.At(int(b)).seq)
+		return cmp.Compare(s.messages.records.At(int(a)).seq, s.messages.records.At(int(b)).seq)
 	})
 	return handles
 }
@@ -98,7 +99,11 @@ func (m *Machine) takeRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effe
 	}
 	m.lease.touch()
 	if r.Reason == logpb.Death_NONE && (r.Scheduled || m.settings.DelayedStore) {
-		m.scheduleRestored(meta, cmd, eff)
+		due, id := fsm.Time(max(cmd.DueAt, 1)), cmd.ScheduleId
+		if id != "" && m.messages.findScheduled(id, 0) != 0 {
+			id = "" // it stays with the message that has it by now
+		}
+		m.storeScheduled(meta, cmd, due, id, eff) // catchUp promotes it if it is due
 		return fsm.OK
 	}
 	h := m.store(meta, cmd, 0, eff)
@@ -124,21 +129,4 @@ func (m *Machine) takeRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effe
 	}
 	m.messages.watch(h)
 	return fsm.OK
-}
-
-// scheduleRestored schedules a message again. A name that another message has by now
-// stays there. One that is due already is promoted by catchUp; its TTL counts from
-// the instant it was scheduled for.
-func (m *Machine) scheduleRestored(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) {
-	due, id := fsm.Time(max(cmd.DueAt, 1)), cmd.ScheduleId
-	if id != "" && m.messages.findScheduled(id, 0) != 0 {
-		id = ""
-	}
-	h := m.store(meta, cmd, due, eff)
-	m.messages.setScheduleInfo(h, scheduleInfo{
-		scheduledFor: due, id: id, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne),
-	})
-	m.messages.schedule(h, due, id)
-	m.counters.Enqueued++
-	m.counters.Scheduled++
 }

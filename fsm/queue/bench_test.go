@@ -103,6 +103,30 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 }
 
+// BenchmarkRequeue is a delivery that is requeued, and handed out again behind the thousand
+// that are returned already.
+func BenchmarkRequeue(b *testing.B) {
+	for name, classic := range map[string]bool{"end": false, "place": true} {
+		b.Run(name, func(b *testing.B) {
+			d := newDriver(&logpb.QueueConfig{DeliveryLimit: -1, Classic: classic})
+			for range 2000 {
+				d.enqueue(b, 0)
+			}
+			d.consume(b, 1000)
+			d.set = logpb.Settle{Consumer: 1, Outcome: logpb.Settle_REQUEUE, Ranges: []uint64{1, 1000}}
+			d.cmd = logpb.Command{Kind: logpb.Command_SETTLE, Settle: &d.set}
+			d.do(b, taker)
+			b.ReportAllocs()
+			b.ResetTimer()
+			for id := range uint64(b.N) {
+				d.set.Ranges[0], d.set.Ranges[1] = id+1001, 1
+				d.cmd = logpb.Command{Kind: logpb.Command_SETTLE, Settle: &d.set}
+				d.do(b, taker)
+			}
+		})
+	}
+}
+
 // BenchmarkBacklog is enqueueing without consumers and then draining.
 func BenchmarkBacklog(b *testing.B) {
 	for _, ttl := range []uint64{0, 3_600_001} {

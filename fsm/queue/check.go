@@ -10,9 +10,8 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// mustHold checks the whole state if that is small. It runs after every command
-// in builds with the tag invariants. Larger states are left out, since Check
-// costs O(n) and would make a test quadratic.
+// mustHold checks the whole state after every command in builds with the tag invariants, if it is
+// small: Check costs O(n) and would make a test quadratic.
 func (m *Machine) mustHold() {
 	if m.messages.Live() > 64 || m.sessions.size() > 256 || m.consumers.len() > 256 {
 		return
@@ -39,8 +38,8 @@ type checker struct {
 	groups map[*group]*foundGroup // what was found of each
 
 	// In this order: messages with an extra, with a schedule name, in the
-	// table of numbers, in blocks of returns; consumers in tables of sessions.
-	extras, named, numbered, returned, attached int
+	// table of numbers; consumers in tables of sessions.
+	extras, named, numbered, attached int
 
 	left int // groups whose hold is to end
 
@@ -49,23 +48,21 @@ type checker struct {
 	ordered       int // ready messages, if the queue goes by deadlines
 }
 
-// that notes a fault unless ok. What is asked for each message goes through
-// fail instead, which builds no arguments while all is well.
+// that notes a fault unless ok. What is asked for each message goes through fail, which builds
+// no arguments while all is well.
 func (k *checker) that(ok bool, format string, args ...any) {
 	if !ok {
 		k.fail(format, args...)
 	}
 }
 
-// fail notes a fault. Only the first one is kept: those behind it may be its
-// consequences.
+// fail notes a fault. Only the first one is kept: others may be its consequences.
 func (k *checker) fail(format string, args ...any) {
 	if k.err == nil {
 		k.err = fmt.Errorf(format, args...)
 	}
 }
 
-// note counts message h, which is in a place.
 func (k *checker) note(x *message, h uint32, place Place) {
 	k.seen[h] = true
 	k.live = append(k.live, x.index)
@@ -110,7 +107,6 @@ func (m *Machine) Check() error {
 	return k.err
 }
 
-// books compares all counts with the messages found.
 func (k *checker) books() {
 	m := k.m
 	m.timers.check(k)
@@ -128,10 +124,8 @@ func (k *checker) books() {
 	m.ends.check(k, m.outbox.nextLetter())
 }
 
-// time compares the next deadline with the earliest one found.
-//
-// It computes anew what NextDue finds in the indexes: a deadline that is missing
-// there means that nobody ticks, and one that is too early that ticks never end.
+// time computes anew what NextDue finds in the indexes: a deadline that is missing there means
+// that nobody ticks, and one that is too early that ticks never end.
 func (k *checker) time() {
 	m := k.m
 	switch m.lease.phase() {
@@ -162,16 +156,12 @@ var (
 	statuses = [...]string{Up: "up", TimedOut: "timed-out", Cancelled: "cancelled", Quiescing: "quiescing", Suspected: "silent"}
 )
 
-// String returns the phase as a word.
 func (p Phase) String() string { return phases[p] }
 
-// String returns the place as a word.
 func (p Place) String() string { return places[p] }
 
-// String returns the kind as a word.
 func (d Due) String() string { return dues[d] }
 
-// String returns the status as a word.
 func (s Status) String() string { return statuses[s] }
 
 // String describes the state in lines that do not depend on anything else.
@@ -181,9 +171,7 @@ func (m *Machine) String() string {
 	if m.version > 1 {
 		fmt.Fprintf(&b, " version=%d", m.version)
 	}
-	if m.clock.lockCredit() != 0 {
-		fmt.Fprintf(&b, " credit=%d", m.clock.lockCredit())
-	}
+	numberText(&b, " credit=%d", m.clock.lockCredit())
 	b.WriteString("\n")
 	describeCounts(&b, m.Stats(), m.messages.count(Purged))
 	m.sessions.describe(&b)
@@ -192,9 +180,7 @@ func (m *Machine) String() string {
 	}
 	m.detached.describe(&b)
 	m.returnings.describe(&b)
-	if n := m.sessions.toEnd(); n > 0 {
-		fmt.Fprintf(&b, "ending %d\n", n)
-	}
+	numberText(&b, "ending %d\n", m.sessions.toEnd())
 	for x := range m.Messages() {
 		messageText(&b, x)
 	}
@@ -203,7 +189,6 @@ func (m *Machine) String() string {
 	return b.String()
 }
 
-// describeCounts writes how many messages are in each place.
 func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	fmt.Fprintf(b, "ready=%d held=%d outbox=%d consumers=%d", st.Ready.Messages, st.Unacknowledged.Messages, st.Outbox.Messages, st.Consumers)
 	numberText(b, " scheduled=%d", st.Scheduled.Messages)
@@ -215,9 +200,8 @@ func describeCounts(b *strings.Builder, st Stats, purged Count) {
 	b.WriteString("\n")
 }
 
-// describe writes what is on its way back, one line a holder.
 func (rs *returnings) describe(b *strings.Builder) {
-	for _, r := range rs.all() {
+	for r := range rs.all() {
 		fmt.Fprintf(b, "returning %d of %s:%d", r.held.Len(), sessionText(r.of.Session), r.of.Number)
 		switch {
 		case r.order != 0:
@@ -229,21 +213,25 @@ func (rs *returnings) describe(b *strings.Builder) {
 	}
 }
 
-// describeDeadLetterTargets writes the dead-letter targets.
 func (o *outbox) describeDeadLetterTargets(b *strings.Builder) {
 	for _, t := range o.list(0, math.MaxInt) {
 		fmt.Fprintf(b, "target %d next=%d settled=%d", t.ID, t.Next, t.Confirmed)
-		if _, gone := o.has(t.ID); gone {
-			b.WriteString(" gone")
-		}
+		_, gone := o.has(t.ID)
+		flagText(b, " gone", gone)
 		b.WriteString("\n")
 	}
 }
 
-// numberText writes a number with what it is, unless it is 0.
-func numberText[N int | int32 | uint32 | uint64 | fsm.Time](b *strings.Builder, format string, n N) {
+func numberText[N int | int32 | uint32 | uint64 | fsm.Time | fsm.Millis](b *strings.Builder, format string, n N) {
 	if n != 0 {
 		fmt.Fprintf(b, format, n)
+	}
+}
+
+// flagText writes a text if ok.
+func flagText(b *strings.Builder, text string, ok bool) {
+	if ok {
+		b.WriteString(text)
 	}
 }
 
@@ -258,15 +246,9 @@ func consumerText(b *strings.Builder, c Consumer) {
 		fmt.Fprintf(b, " credit=%d count=%d", c.Credit, c.DeliveryCount)
 	}
 	numberText(b, " priority=%d", c.Priority)
-	if c.Exclusive {
-		b.WriteString(" exclusive")
-	}
-	if !c.Active && c.Status != Cancelled {
-		b.WriteString(" waiting")
-	}
-	if c.NoAck {
-		b.WriteString(" no-ack")
-	}
+	flagText(b, " exclusive", c.Exclusive)
+	flagText(b, " waiting", !c.Active && c.Status != Cancelled)
+	flagText(b, " no-ack", c.NoAck)
 	numberText(b, " late=%d", c.TimedOut)
 	numberText(b, " late-acks=%d", c.LateAcks)
 	numberText(b, " lost-locks=%d", c.LostLocks)
@@ -299,8 +281,8 @@ func messageText(b *strings.Builder, x Message) {
 			fmt.Fprintf(b, " id=%q", x.ScheduleID)
 		}
 	}
-	if x.ScheduledFor != 0 && x.Place != Scheduled {
-		fmt.Fprintf(b, " scheduled-for=%d", x.ScheduledFor)
+	if x.Place != Scheduled {
+		numberText(b, " scheduled-for=%d", x.ScheduledFor)
 	}
 	if x.MessageID != "" || x.CorrelationID != "" {
 		fmt.Fprintf(b, " message-id=%q correlation-id=%q", x.MessageID, x.CorrelationID)

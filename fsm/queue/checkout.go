@@ -105,7 +105,9 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 	d.EnqueuedAt = m.messages.enqueuedAt(h)
 	d.LockedUntil = m.clock.heldUntil(m.deadlines.unlocks(lock))
 	if x.info != 0 {
-		d.LockedUntil = max(d.LockedUntil, m.groupLockedUntil(h, c)) // it has only one of them
+		if g := m.groupOf(h); g != nil && g.heldBy(c) {
+			d.LockedUntil = max(d.LockedUntil, m.clock.heldUntil(g.hold.until)) // it has only one of them
+		}
 		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
 	}
 	if d.LockedUntil != 0 {
@@ -145,9 +147,6 @@ func (m *Machine) lift(taken []checkout) {
 // Ensures: at most one delivery, whose id is in scratch.delivered, so that
 // session.record can answer a repetition with the same message.
 func (m *Machine) get(s *session, cmd *logpb.Get, eff *fsm.Effects) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	if m.settings.SingleActive && !m.settings.Classic {
 		return fsm.Result{Code: fsm.Reserved}
 	}
@@ -257,9 +256,8 @@ func (m *Machine) nextDelivery(eff *fsm.Effects) (uint32, *consumer) {
 	}
 }
 
-// mayGive reports whether message h, which is next, may be handed out. While
-// anything is due that would end its group, if that is free, nobody gets the group:
-// what is due would be covered by the hold.
+// mayGive reports whether message h, which is next, may be handed out. While anything is due that
+// would end its group, nobody gets the group: the hold would cover what is due.
 func (m *Machine) mayGive(h uint32) bool {
 	if !m.mayGo(h) {
 		return false
@@ -274,10 +272,8 @@ func (m *Machine) mayGive(h uint32) bool {
 
 // candidate returns the message to hand out next, due or not, and to whom: the
 // older one of those that are of no group and those of groups. 0: there is none, or
-// more is to be passed over.
-//
-// Nothing of a group is handed out while something is on its way back, which may be
-// an older message of the group.
+// more is to be passed over. Nothing of a group is handed out while something is on its
+// way back, which may be an older message of the group.
 func (m *Machine) candidate() (h uint32, c *consumer) {
 	if least, ok := m.consumers.leastServed(); ok {
 		if h = m.cursors.first(least, m.messages); h != 0 {
@@ -306,9 +302,8 @@ func (m *Machine) unexpired(eff *fsm.Effects, next func() uint32, mayGo func(uin
 	}
 }
 
-// oldestReady returns the message that a queue drops that is too long, due or not: the one
-// to be handed out next of those of no group, or the oldest of groups if that is older,
-// whoever holds its group and whatever it waits for; 0: nothing is ready.
+// oldestReady returns the message that a queue drops that is too long, due or not, whoever holds
+// its group; 0: nothing is ready.
 func (m *Machine) oldestReady() uint32 {
 	h := m.messages.nextReady()
 	if g := m.groups.oldest(); g != 0 && (h == 0 || m.messages.Get(g).seq < m.messages.Get(h).seq) {
@@ -326,7 +321,7 @@ func (m *Machine) holders() iter.Seq2[fsm.ConsumerID, *held] {
 				return
 			}
 		}
-		for _, r := range m.returnings.all() {
+		for r := range m.returnings.all() {
 			if !yield(r.of, &r.held) {
 				return
 			}
@@ -373,8 +368,6 @@ func (m *Machine) restoreHeld(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// restoredHolder returns who holds or held the messages that follow: what to put
-// them into, and a consumer if it is one; nil: there is no such holder.
 func (m *Machine) restoredHolder(no uint64) (into *held, c *consumer) {
 	n := uint64(m.consumers.len())
 	if no < n {
@@ -384,15 +377,14 @@ func (m *Machine) restoredHolder(no uint64) (into *held, c *consumer) {
 	return m.returnings.restoring(no - n)
 }
 
-// checkDeliveries checks what is held and what is on its way back.
 func (m *Machine) checkDeliveries(k *checker) {
-	for at, r := range m.returnings.all() {
+	for r := range m.returnings.all() {
 		if r.held.Len() == 0 {
 			k.fail("nothing of %v is on its way", r.of)
 			return
 		}
 		m.checkHeld(k, r.of, ^uint64(0), &r.held, nil)
-		k.that(at == m.returnings.key(r) && m.consumers.passed(r.order) && (r.order != 0 || r.outcome == 0 && r.due == 0) && r.due >= 0, "what %v held is on its way in the wrong place", r.of)
+		k.that(m.returnings.at(r) == r && m.consumers.passed(r.order) && (r.order != 0 || r.outcome == 0 && r.due == 0) && r.due >= 0, "what %v held is on its way in the wrong place", r.of)
 	}
 	for c := range m.consumers.from(0) {
 		m.checkHeld(k, c.id, c.next, &c.held, c.late)
@@ -416,8 +408,6 @@ func (m *Machine) checkOldest(k *checker, c *consumer) {
 	}
 }
 
-// checkHeld checks what a consumer holds or held. Its next delivery has number
-// next.
 func (m *Machine) checkHeld(k *checker, of fsm.ConsumerID, next uint64, all *held, lates []lateness) {
 	n, last := 0, uint64(0)
 	for held := range all.from(0) {
@@ -481,12 +471,10 @@ type lateness struct {
 	limit fsm.Millis // its timeout; 0: not known
 }
 
-// compareLate orders late deliveries by their ids.
 func compareLate(l lateness, id uint64) int { return cmp.Compare(l.id, id) }
 
-// describeLate returns the ids of late deliveries, at least one, their smallest
-// limit, and for how long the oldest has been held now. ids has the order of
-// late and belongs to the caller. held is 0 if no instant is known.
+// describeLate returns the ids of late deliveries, at least one, their smallest limit, and for
+// how long the oldest has been held, if that is known.
 func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.Millis) {
 	ids, limit = make([]uint64, len(late)), late[0].limit
 	for i, l := range late {
@@ -504,10 +492,8 @@ func describeLate(late []lateness, now fsm.Time) (ids []uint64, limit, held fsm.
 // million deliveries freeze in the time of their table of blocks.
 type held struct{ sorted[grip] }
 
-// push adds a checkout with an id above all others.
 func (d *held) push(c checkout) { d.Put(key{Seq: c.id}, c.grip) }
 
-// find returns the checkout with this id.
 func (d *held) find(id uint64) (checkout, bool) {
 	if g := d.Get(key{Seq: id}); g != nil {
 		return checkout{id: id, grip: *g}, true
@@ -522,15 +508,12 @@ func (d *held) take(first, last uint64, dst []checkout) []checkout {
 	return dst
 }
 
-// takeFirst removes the first checkout, which must exist, and appends it to
-// dst.
 func (d *held) takeFirst(dst []checkout) []checkout {
 	k, _ := d.First()
 	g, _ := d.Remove(k)
 	return append(dst, checkout{id: k.Seq, grip: g})
 }
 
-// from iterates over what is held with an id of at least id, ascending.
 func (d *held) from(id uint64) iter.Seq[checkout] {
 	return func(yield func(checkout) bool) {
 		for k, g := range d.sorted.From(key{Seq: id}) {
@@ -562,7 +545,6 @@ func (d *held) within(ranges []uint64, limit int, dst []checkout) (_ []checkout,
 	return dst, 0
 }
 
-// span decodes the first of some ranges; false: it is empty.
 func span(ranges []uint64) (first, last uint64, ok bool) {
 	first, length := ranges[0], ranges[1]
 	if last = first + length - 1; last < first {

@@ -63,24 +63,18 @@ func (cs *consumers) clear() {
 	*cs = consumers{shared: cs.shared, sessions: cs.sessions, detached: cs.detached, groups: cs.groups, takers: cs.takers, services: cs.services, next: max(cs.next, 1), capacity: cs.capacity}
 }
 
-// inUse reports whether the lease is suspended: there is a consumer, possibly a
-// cancelled one that still holds messages, or a delivery that a get has not settled
-// or that one of the detached holds. Deliveries on their way back do not count.
+// inUse reports whether the lease is suspended. Deliveries on their way back do not count.
 func (cs *consumers) inUse() bool { return cs.attached > 0 || cs.getsHeld > 0 || cs.detached.len() > 0 }
 
-// len is the number of consumers, including gets and cancelled ones.
 func (cs *consumers) len() int { return len(cs.all) }
 
 // active is the number of consumers that are neither cancelled nor gets. This
 // is what if-unused, auto-delete and queue.declare-ok count.
 func (cs *consumers) active() int { return cs.serving }
 
-// contest makes elect choose, because a consumer that may be served has
-// changed.
 func (cs *consumers) contest() { cs.contested = true }
 
-// holds adds n, which may be negative, to the deliveries that c holds. It is
-// called with every change of c.held.
+// holds adds n to the deliveries that c holds. It is called with every change of c.held.
 func (cs *consumers) holds(c *consumer, n int) {
 	if c.isGets() {
 		cs.getsHeld += n
@@ -98,14 +92,12 @@ func (cs *consumers) take(c *consumer, first, last uint64) {
 	cs.holds(c, before-len(cs.scratch.taken))
 }
 
-// order returns the next position in the order of age, for a pending
-// settlement.
+// order returns the next position in the order of age.
 func (cs *consumers) order() uint64 {
 	cs.next++
 	return cs.next - 1
 }
 
-// passed reports whether a position in the order of age has been used, or is 0.
 func (cs *consumers) passed(order uint64) bool { return order < cs.next }
 
 // join adds c to those that may be served. Requires: c is not cancelled, not
@@ -115,7 +107,6 @@ func (cs *consumers) join(c *consumer) {
 	cs.contested = true
 }
 
-// leave takes c out of service until it joins again.
 func (cs *consumers) leave(c *consumer) {
 	cs.short.drop(c)
 	if c.level != nil {
@@ -124,8 +115,8 @@ func (cs *consumers) leave(c *consumer) {
 	}
 }
 
-// from iterates over the consumers with a position of at least n in the order
-// of age. O(log n) to find it. all must not change meanwhile.
+// from iterates over the consumers with a position of at least n in the order of age. all must
+// not change meanwhile.
 func (cs *consumers) from(n uint64) iter.Seq[*consumer] {
 	i, _ := slices.BinarySearchFunc(cs.all, n, func(c *consumer, r uint64) int { return cmp.Compare(c.registered, r) })
 	return slices.Values(cs.all[i:])
@@ -197,10 +188,8 @@ func (cs *consumers) retire(c *consumer) {
 	}
 }
 
-// at returns the i-th consumer in the order of age.
 func (cs *consumers) at(i int) *consumer { return cs.all[i] }
 
-// position returns the position of c in the order of age.
 func (cs *consumers) position(c *consumer) int {
 	i, _ := slices.BinarySearchFunc(cs.all, c.registered, func(o *consumer, r uint64) int { return cmp.Compare(o.registered, r) })
 	return i
@@ -235,7 +224,6 @@ func (cs *consumers) crowded() bool {
 	return len(cs.all) >= cs.bounds.Consumers
 }
 
-// dropGets unregisters all gets that hold nothing. O(consumers).
 func (cs *consumers) dropGets() {
 	for _, c := range cs.all {
 		if !c.isGets() || c.held.Len() > 0 || c.remembered() || len(c.lockLost) > 0 || c.session.life.over {
@@ -280,9 +268,8 @@ func (cs *consumers) removeFinished(done ...*consumer) {
 	}
 }
 
-// thin unregisters the finished consumers of a session, except the newest ones
-// that must be remembered, and returns how many. O(consumers of the session).
-// The surplus is taken from those with the lowest numbers.
+// thin unregisters the finished consumers of a session, except the newest ones that must be
+// remembered, and returns how many. O(consumers of the session).
 func (cs *consumers) thin(s *session) (removed int) {
 	surplus := -lateConsumers
 	for _, c := range s.consumers {
@@ -305,36 +292,28 @@ func (cs *consumers) thin(s *session) (removed int) {
 	return removed
 }
 
-// dropEnded removes consumers from the table whose sessions have ended. It
-// costs one pass over all consumers, so it is called once for many.
+// dropEnded removes consumers whose sessions have ended. It costs one pass over all, so it is
+// called once for many.
 func (cs *consumers) dropEnded() {
 	cs.scratch.steps += len(cs.all)
 	cs.all = slices.DeleteFunc(cs.all, func(c *consumer) bool { return c.session == nil })
 }
 
-// reconsider is called when the settings about a single active consumer have
-// changed: there is none until one is elected.
-func (cs *consumers) reconsider() {
-	cs.single, cs.quiescing, cs.contested = nil, false, true
-	cs.refreshAll()
-}
-
-// refreshAll is called when the settings say otherwise who is served.
-func (cs *consumers) refreshAll() {
+// reconsider is called when the settings say otherwise who is served. single: they are about
+// a single active consumer, so there is none until one is elected.
+func (cs *consumers) reconsider(single bool) {
+	if single {
+		cs.single, cs.quiescing, cs.contested = nil, false, true
+	}
 	for _, c := range cs.all {
 		cs.refresh(c)
 	}
 }
 
-// anyServed reports whether any consumer has credit.
 func (cs *consumers) anyServed() bool { return cs.services.any() }
 
-// leastServed returns the least life that the least demanding consumer with credit
-// asks for; false: none has credit. What that one cannot have nobody can have.
 func (cs *consumers) leastServed() (fsm.Millis, bool) { return cs.services.least() }
 
-// passOver finds the next message for the least demanding consumer with credit, as
-// far as the command may.
 func (cs *consumers) passOver() {
 	if !cs.services.demand() {
 		return
@@ -344,12 +323,9 @@ func (cs *consumers) passOver() {
 	}
 }
 
-// nextServed returns the consumer that is handed message h, which is the next one
-// for the least demanding that has credit. It does not move it: handedOut does.
 func (cs *consumers) nextServed(h uint32) *consumer { return cs.services.next(h) }
 
-// handedOut moves c to the end of its ring after a delivery. If its credit is
-// used up it leaves the ring.
+// handedOut moves c to the end of its ring, or out of it if its credit is used up.
 func (cs *consumers) handedOut(c *consumer) {
 	cs.services.suspend(c)
 	cs.refresh(c)
@@ -378,7 +354,6 @@ func (cs *consumers) timeOut(c *consumer, due []overdue, eff *fsm.Effects) {
 	cs.contest()
 }
 
-// settledLate counts and reports what c has settled although it was taken back.
 func (cs *consumers) settledLate(c *consumer, late []lateness, eff *fsm.Effects) {
 	notice := fsm.LateAck{Of: c.id, Tag: c.tag, First: c.lateAcks == 0}
 	notice.Deliveries, notice.Limit, notice.Held = describeLate(late, cs.clock.now())
@@ -418,9 +393,8 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 
 // consume registers a consumer of s, or changes an existing one.
 //
-// Refusals, in this order: NoSession; Invalid for number 0, for one that was
-// cancelled and is still known, and for credit mode before version 3; InUse for
-// exclusive consumption of a queue with
+// Refusals, in this order: Invalid for number 0, for one that was cancelled and is
+// still known, and for credit mode before version 3; InUse for exclusive consumption of a queue with
 // a single active consumer; Forwards for a new one of a queue that forwards; Crowded;
 // TooMany; InUse if another consumer excludes this one. None of them changes
 // anything.
@@ -429,9 +403,6 @@ func (cs *consumers) nodeSuspected(cmd *logpb.NodeSuspected, eff *fsm.Effects) f
 // of the next one, its credit in credit mode and its age stay; with another priority
 // or least TTL it joins the end of that ring.
 func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	c := s.consumer(cmd.GetConsumer())
 	if cmd.GetConsumer() == 0 || c != nil && c.cancelled || cmd.Credit && !cs.since(3) {
 		return fsm.Result{Code: fsm.Invalid}
@@ -461,13 +432,8 @@ func (cs *consumers) consume(s *session, cmd *logpb.Consume, eff *fsm.Effects) f
 	return fsm.Result{}
 }
 
-// cancel ends the service of a consumer. What it holds stays with it. Its
-// deliveries can still be settled, and still time out. Gets cannot be
-// cancelled.
+// cancel ends the service of a consumer. What it holds can still be settled, and still time out.
 func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	c := s.consumer(cmd.GetConsumer())
 	if c == nil || c.isGets() || c.cancelled {
 		return fsm.Result{Code: fsm.NotFound}
@@ -477,9 +443,17 @@ func (cs *consumers) cancel(s *session, cmd *logpb.Cancel) fsm.Result {
 	return fsm.Result{}
 }
 
-// replaceable reports whether all consumers but c may be revoked for an
-// exclusive one: their nodes have been suspected for too long. Gets and
-// cancelled consumers, which have no level, exclude nobody. O(consumers).
+// cancelAll tells all that are not cancelled that they are. The caller removes them.
+func (cs *consumers) cancelAll(eff *fsm.Effects) {
+	for _, c := range cs.all {
+		if !c.cancelled && !c.isGets() {
+			eff.Cancelled = append(eff.Cancelled, c.id)
+		}
+	}
+}
+
+// replaceable reports whether all consumers but c may be revoked for an exclusive one: their nodes
+// have been suspected for too long. O(consumers).
 func (cs *consumers) replaceable(c *consumer) bool {
 	for _, o := range cs.all {
 		cs.scratch.steps++
@@ -492,9 +466,6 @@ func (cs *consumers) replaceable(c *consumer) bool {
 
 // revokeAllBut cancels all consumers but c, which must be replaceable. They are
 // notified when their node is heard from.
-//
-// c is nil for a consumer that is about to be registered. What they held has
-// gone back before: that is what replaceable means.
 func (cs *consumers) revokeAllBut(c *consumer, eff *fsm.Effects) {
 	var revoked []*consumer
 	for _, o := range cs.all {
@@ -537,9 +508,8 @@ func (cs *consumers) update(c *consumer, cmd *logpb.Consume) {
 	cs.refresh(c)
 }
 
-// nodeDown ends all sessions of a node up to a boot number, permanently.
-// bringBack takes them apart. A lower boot than one declared before changes
-// nothing. O(lives of the node).
+// nodeDown ends all sessions of a node up to a boot number, permanently. bringBack takes them
+// apart. O(lives of the node).
 func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 	node, boot := fsm.NodeID(cmd.GetNode()), cmd.GetBoot()
 	if node == 0 || boot == 0 {
@@ -564,8 +534,6 @@ func (cs *consumers) nodeDown(cmd *logpb.NodeDown) fsm.Result {
 //     waits, and takes no turn until it has settled what was taken from it.
 //   - One that is outranked gets nothing new, and swaps when it holds nothing.
 
-// outranks reports whether c comes before o among those that wait. It is a
-// strict total order: registered is unique.
 func (c *consumer) outranks(o *consumer) bool {
 	return cmp.Or(cmp.Compare(o.priority, c.priority), cmp.Compare(c.registered, o.registered)) < 0
 }
@@ -576,7 +544,6 @@ func (cs *consumers) served(c *consumer) bool {
 	return c.level != nil && c.status() == Up && (!cs.settings.SingleActive || c == cs.single && !cs.quiescing)
 }
 
-// singleTag is the tag of the single active consumer; empty: there is none.
 func (cs *consumers) singleTag() string {
 	if cs.single == nil || !cs.settings.SingleActive {
 		return ""
@@ -641,7 +608,6 @@ type quota struct {
 	listed   bool // it is in short; derived
 }
 
-// limit is how many messages the consumer may hold.
 func (a *quota) limit() int {
 	if a.prefetch == 0 && !a.shared {
 		return maxCredit
@@ -659,7 +625,6 @@ func (a *quota) limit() int {
 // A snapshot has noticed; the list follows from it. It is ordered by age.
 type short struct{ list sorted[*consumer] }
 
-// note lists c, or no longer. lacks: it is served, and has no credit.
 func (s *short) note(c *consumer, lacks bool) {
 	switch wants := lacks && c.shared && !c.noticed; {
 	case !wants:
@@ -670,7 +635,6 @@ func (s *short) note(c *consumer, lacks bool) {
 	}
 }
 
-// drop removes c, if it is listed.
 func (s *short) drop(c *consumer) {
 	if c.listed {
 		c.listed = false
@@ -687,17 +651,19 @@ func (s *short) drop(c *consumer) {
 func (cs *consumers) canServe() bool { return cs.services.anyFor() || cs.groups.servesAny() }
 
 // canServeTo reports whether a message is ready that c may have, whatever its credit,
-// as far as that is known. Requires: c is not cancelled, and not gets.
-func (cs *consumers) canServeTo(c *consumer) bool {
+// as far as that is known, or, with further, as far as the command may pass over others.
+// Requires: c is not cancelled, and not gets.
+func (cs *consumers) canServeTo(c *consumer, further bool) bool {
+	if further {
+		cs.services.passOver(c.least)
+	}
 	return cs.takers.generally(c) && cs.services.has(c.least) || cs.groups.nextFor(c) != nil
 }
 
-// hasCredit reports whether any consumer may take another message, if only of one group.
 func (cs *consumers) hasCredit() bool { return cs.services.any() || cs.takers.wanting > 0 }
 
-// tellShort tells the sessions of those that may have something that is ready, while
-// nobody with credit may have anything. ready is how many messages are ready. Before version 3 all are told, and nobody while
-// anybody takes every message. O(consumers listed).
+// tellShort tells the sessions of those that may have something that is ready, while nobody with
+// credit may. Before version 3 all are told, and nobody while anybody takes every message.
 func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 	if cs.short.list.Len() == 0 || ready == 0 || cs.sessions.isEnding() {
 		return
@@ -708,12 +674,9 @@ func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 	}
 	cs.scratch.steps += cs.short.list.Len()
 	var told []*consumer
-	for _, p := range cs.short.list.All() {
-		if now {
-			cs.services.passOver((*p).least)
-		}
-		if !now || cs.canServeTo(*p) {
-			told = append(told, *p)
+	for c := range cs.short.list.Values(key{}) {
+		if !now || cs.canServeTo(c, true) {
+			told = append(told, c)
 		}
 	}
 	for _, c := range told {
@@ -727,7 +690,7 @@ func (cs *consumers) tellShort(ready uint64, eff *fsm.Effects) {
 // knows if it lacks credit. A state that breaks it makes nobody panic, and is no reason
 // not to read a snapshot: so it is for tests.
 func (cs *consumers) checkServed(k *checker, c *consumer) {
-	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c) {
+	if !invariants.Enabled || c.level == nil || cs.sessions.isEnding() || cs.canServe() || cs.settings.forwards() || !cs.canServeTo(c, false) {
 		return
 	}
 	k.that(!cs.served(c) || c.credit() <= 0 || cs.services.demand(), "consumer %v may have something, and nothing is served", c.id)
@@ -812,14 +775,10 @@ type turn struct {
 	waits              uint64 // orders the consumers of a level and of those equal to it in other services
 }
 
-// isGets reports whether c stands for the gets of its session, which is never
-// served by assignment. Its prefetch means nothing: each get is a command.
 func (c *consumer) isGets() bool { return c.id.Number == 0 }
 
-// status is the status for listings, except for Quiescing, which only the
-// single active consumer has. Only consumers that are Up are handed messages.
-// It is derived each time, from the consumer and the life of its node.
-// Cancelled hides a suspicion, which in turn hides a timeout.
+// status is the status for listings, but for Quiescing. Only consumers that are Up are handed
+// messages. Cancelled hides a suspicion, which in turn hides a timeout.
 func (c *consumer) status() Status {
 	if !c.cancelled && (c.session.life.suspected || c.session.life.over) {
 		return Suspected
@@ -827,8 +786,6 @@ func (c *consumer) status() Status {
 	return c.lasting()
 }
 
-// lasting is the status without suspicion, which belongs to the node. It is
-// what a snapshot holds.
 func (c *consumer) lasting() Status {
 	switch {
 	case c.cancelled:
@@ -854,7 +811,6 @@ func (c *consumer) credit() int {
 // ones are kept.
 const lateConsumers = 64
 
-// remembered reports whether c must be kept although it holds nothing.
 func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
 
 // forgive removes the ids first … last from the late deliveries of c and
@@ -864,20 +820,26 @@ func (c *consumer) remembered() bool { return len(c.late) > 0 || c.revoked }
 // replaced, so a snapshot that shares it does not change. Once late is empty c
 // may be served again; the caller refreshes it.
 func (c *consumer) forgive(first, last uint64, forgiven []lateness) []lateness {
-	i, _ := slices.BinarySearchFunc(c.late, first, compareLate)
+	left, cut := without(c.late, first, last, compareLate)
+	c.late = left
+	return append(forgiven, cut...)
+}
+
+// without returns a list, ascending, without what is from first to last, and that. The list
+// is cut or replaced, not changed.
+func without[T any](list []T, first, last uint64, compare func(T, uint64) int) (left, cut []T) {
+	i, _ := slices.BinarySearchFunc(list, first, compare)
 	j := i
-	for j < len(c.late) && c.late[j].id <= last {
+	for j < len(list) && compare(list[j], last) <= 0 {
 		j++
 	}
-	forgiven = append(forgiven, c.late[i:j]...)
-	switch {
-	case i == j:
-	case j-i == len(c.late):
-		c.late = nil
+	switch cut = list[i:j]; {
+	case len(cut) == 0:
+		return list, nil
+	case len(cut) == len(list):
+		return nil, cut
 	case i == 0:
-		c.late = c.late[j:]
-	default:
-		c.late = slices.Concat(c.late[:i], c.late[j:])
+		return list[j:], cut
 	}
-	return forgiven
+	return slices.Concat(list[:i], list[j:]), cut
 }

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -8,8 +9,6 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// save writes the section about the order of service in a snapshot's head. The
-// consumers themselves are copied, see capture.
 func (cs *consumers) save(h *logpb.QueueSnapshot) {
 	h.NextOrder = cs.next
 	for _, c := range cs.services.inOrder() {
@@ -30,9 +29,8 @@ func (cs *consumers) capture() []consumer {
 	return all
 }
 
-// save describes a consumer whose session is the at-th of the snapshot. Lists
-// of late deliveries have equal lengths. They belong to the result; LostLocks is
-// shared and must not change.
+// save describes a consumer whose session is the at-th of the snapshot. LostLocks is shared and
+// must not change.
 func (c *consumer) save(at int) *logpb.ConsumerState {
 	st := &logpb.ConsumerState{
 		Session: uint32(at), Consumer: c.id.Number, Tag: c.tag, Prefetch: c.prefetch, NoAck: c.noAck,
@@ -78,8 +76,6 @@ func (cs *consumers) restore(s *session, st *logpb.ConsumerState) error {
 	return nil
 }
 
-// restoreLate returns what a consumer has not settled. Snapshots that record
-// neither the time nor the limit have ids only.
 func restoreLate(st *logpb.ConsumerState) []lateness {
 	var late []lateness
 	for i, id := range st.TimedOut {
@@ -128,8 +124,6 @@ func (cs *consumers) restoreService(order []uint32, single uint32) error {
 	return nil
 }
 
-// check checks the invariants, after the sessions have been checked and have
-// counted the consumers in their tables.
 func (cs *consumers) check(k *checker) {
 	attached, active, lasting, getsHeld, order := 0, 0, 0, 0, uint64(0)
 	var exclusive *consumer
@@ -165,7 +159,6 @@ func (cs *consumers) check(k *checker) {
 	cs.checkService(k)
 }
 
-// check checks one consumer by itself.
 func (c *consumer) check(k *checker) {
 	if c.isGets() {
 		k.that(c.level == nil && !c.cancelled && !c.finished, "gets of %v are served", c.id)
@@ -173,7 +166,7 @@ func (c *consumer) check(k *checker) {
 		k.that(c.finished == (c.cancelled && c.held.Len() == 0) && (!c.finished || len(c.late) > 0 || c.revoked) && (c.cancelled || !c.revoked), "consumer %v owes nothing", c.id)
 		k.that(c.held.Len() <= maxCredit, "consumer %v holds %d", c.id, c.held.Len())
 	}
-	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return compare(a.id, b.id) }) &&
+	k.that(slices.IsSortedFunc(c.late, func(a, b lateness) int { return cmp.Compare(a.id, b.id) }) &&
 		(len(c.late) == 0 || c.late[len(c.late)-1].id < c.next), "consumer %v: late ids", c.id)
 	n := len(c.lockLost)
 	k.that(slices.IsSorted(c.lockLost) && n <= lostLocks && (n == 0 || c.lockLost[n-1] < c.next), "consumer %v: lost locks", c.id)
@@ -181,7 +174,6 @@ func (c *consumer) check(k *checker) {
 	k.that(c.detachedUntil == 0, "consumer %v is detached", c.id)
 }
 
-// checkService checks which consumers are served, and that the rings agree.
 func (cs *consumers) checkService(k *checker) {
 	members, listed := map[*level]int{}, 0
 	for _, c := range cs.all {
@@ -191,8 +183,7 @@ func (cs *consumers) checkService(k *checker) {
 		k.that(c.listed == lacks || c.session.life.over, "consumer %v: listed as short %v", c.id, c.listed)
 		if c.listed {
 			listed++
-			p := cs.short.list.Get(key{At: fsm.Time(c.registered)})
-			k.that(p != nil && *p == c, "consumer %v is not among those that are short", c.id)
+			k.that(cs.short.list.Value(key{At: fsm.Time(c.registered)}) == c, "consumer %v is not among those that are short", c.id)
 		}
 		cs.checkServed(k, c)
 		k.that((c.level == nil) == (c.cancelled || c.isGets()), "consumer %v: level", c.id)
@@ -206,8 +197,6 @@ func (cs *consumers) checkService(k *checker) {
 	cs.services.check(k, members)
 }
 
-// checkSingle checks the single active consumer: if any consumer can be served,
-// one is.
 func (cs *consumers) checkSingle(k *checker) {
 	if !cs.settings.SingleActive {
 		k.that(cs.single == nil && !cs.quiescing, "a single consumer is served")

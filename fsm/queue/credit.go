@@ -44,12 +44,9 @@ func (l *linkCredit) drain() {
 // giveCredit changes the credit of a consumer in credit mode. Its answer is completed by
 // answerCredit, once messages have been assigned.
 //
-// Refusals, in this order: NoSession; Invalid before version 3; NotFound for a consumer
-// that is not there, or is cancelled; Invalid for one with a prefetch.
+// Refusals, in this order: Invalid before version 3; NotFound for a consumer that is
+// not there, or is cancelled; Invalid for one with a prefetch.
 func (m *Machine) giveCredit(s *session, cmd *logpb.Credit) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	c := s.consumer(cmd.GetConsumer())
 	switch {
 	case !m.since(3):
@@ -76,26 +73,15 @@ func (m *Machine) answerCredit(s *session, cmd *logpb.Credit, r *fsm.Result) {
 		return
 	}
 	c := s.consumer(cmd.GetConsumer())
-	if cmd.GetDrain() && c.link.left > 0 && !m.mayHaveMore(c) {
-		c.link.drain()
-		m.consumers.refresh(c)
+	if cmd.GetDrain() {
+		// Without anything new, something may come yet: ticks do what this command could not.
+		more := m.consumers.served(c) && c.credit() > 0 && !m.settings.forwards() &&
+			(m.unfinished() || m.timers.overdue(m.clock.now()) || m.groups.doomed() != 0 || m.consumers.canServeTo(c, true))
+		if !more {
+			c.link.drain()
+			m.consumers.refresh(c)
+		}
 	}
 	r.Count, r.Next = m.messages.readyCount(), c.next
 	r.DeliveryCount, r.Credit = c.link.count, c.link.left
-}
-
-// mayHaveMore reports whether c may be handed something yet without anything new: what
-// the command could not come to is done by the ticks that are due.
-func (m *Machine) mayHaveMore(c *consumer) bool {
-	if !m.consumers.served(c) || c.credit() <= 0 || m.settings.forwards() {
-		return false
-	}
-	return m.unfinished() || m.timers.overdue(m.clock.now()) || m.groups.doomed() != 0 || m.consumers.leavesFor(c)
-}
-
-// leavesFor reports whether a message is ready that c may have, as far as the command may
-// pass over others.
-func (cs *consumers) leavesFor(c *consumer) bool {
-	cs.services.passOver(c.least)
-	return cs.canServeTo(c)
 }

@@ -22,4 +22,5 @@ type (
 	pages[T any]  = ordered.Pages[T]
 	arena[T any]  = ordered.Arena[T]
 	deque[T any]  = ordered.Deque[T]
+	labels        = ordered.Labels
 )

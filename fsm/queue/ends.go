@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/internal/ordered"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -82,26 +83,21 @@ type end struct {
 	posted      bool // it became a letter of the outbox
 }
 
-// lastHolder is who held a message.
 type lastHolder struct {
 	id  fsm.ConsumerID
 	tag string
 }
 
-// limit is how many records are kept.
 func (en *ends) limit() int { return max(en.settings.ends, en.least) }
 
-// keep makes the machine remember at least n ends, and kept is that number.
 func (en *ends) keep(n int) { en.least = n }
 func (en *ends) kept() int  { return en.least }
 
-// clear removes all records. Numbers begin with 1, and are not used again.
 func (en *ends) clear() {
 	en.ring.Clear()
 	en.next = max(en.next, 1)
 }
 
-// trim removes the oldest records beyond the limit.
 func (en *ends) trim() {
 	if en.limit() == 0 {
 		en.ring.Clear()
@@ -124,7 +120,6 @@ func (en *ends) add() *end {
 	return r
 }
 
-// record is add for a record that is complete otherwise.
 func (en *ends) record(r end) {
 	if en.limit() > 0 {
 		to := en.add()
@@ -154,9 +149,7 @@ func (en *ends) message(h uint32, reason EndReason, what Disposition, letter uin
 	}
 }
 
-// forwarded records that message h, which still has its record, has arrived at the
-// queues in done and at last, unless that is 0. letter is the number of the next
-// letter: its own says nothing to anybody any more.
+// forwarded records that message h has arrived at the queues in done and at last, unless that is 0.
 func (en *ends) forwarded(h uint32, done []fsm.QueueID, last fsm.QueueID, letter uint64) {
 	if en.limit() == 0 {
 		return
@@ -184,7 +177,6 @@ func (r *end) arrive(at fsm.QueueID) {
 	}
 }
 
-// fits reports whether r is no longer than endSize.
 func (r *end) fits() bool { return len(r.text) <= smallText || r.state().SizeVT() <= endSize }
 
 // refused records the end of a message that was refused as a dead letter. It has
@@ -194,25 +186,21 @@ func (en *ends) refused(meta *fsm.Meta, cmd *logpb.Enqueue, letter uint64) {
 		ref: fsm.Ref{Index: meta.Index, Offset: meta.Offset, Size: cmd.Size}, letter: letter,
 		reason: uint8(logpb.EndState_MAXLEN), disposition: SentOnce,
 	}
-	r.setText(cutLabel(cmd.MessageId), cutLabel(cmd.CorrelationId), "")
+	r.setText(ordered.CutLabel(cmd.MessageId), ordered.CutLabel(cmd.CorrelationId), "")
 	en.record(r)
 }
 
-// several records the end of n messages at once. It costs O(1): they are not
-// named.
 func (en *ends) several(n uint64, reason EndReason, letter uint64) {
 	if n > 0 {
 		en.record(end{count: n, reason: uint8(reason), letter: letter})
 	}
 }
 
-// setText stores the strings of r, cutting the tag.
 func (r *end) setText(messageID, correlationID, tag string) {
 	r.text = messageID + correlationID + tag[:min(len(tag), maxTag)]
 	r.messageID, r.correlation = uint8(len(messageID)), uint8(len(correlationID))
 }
 
-// strings are the inverse of setText.
 func (r *end) strings() (messageID, correlationID, tag string) {
 	a, b := int(r.messageID), int(r.messageID)+int(r.correlation)
 	return r.text[:a], r.text[a:b], r.text[b:]
@@ -228,7 +216,6 @@ func (en *ends) ofLetter(letter uint64) int {
 	return i
 }
 
-// arrived notes that a queue has a letter. Only the first few are remembered.
 func (en *ends) arrived(letter uint64, at fsm.QueueID) {
 	i := en.ofLetter(letter)
 	if i < 0 {
@@ -246,20 +233,16 @@ func (en *ends) arrived(letter uint64, at fsm.QueueID) {
 	*en.ring.Edit(i) = r
 }
 
-// settled notes that a letter is not in the outbox any more.
 func (en *ends) settled(letter uint64) {
 	if i := en.ofLetter(letter); i >= 0 {
 		en.ring.Edit(i).settled = en.entries.last()
 	}
 }
 
-// save writes the section of a snapshot's head. The records follow the messages.
 func (en *ends) save(h *logpb.QueueSnapshot) { h.Ends, h.NextEnd = uint64(en.ring.Len()), en.next }
 
-// capture returns the records as they are now; unless keep, until the next change.
 func (en *ends) capture(keep bool) deque[end] { return en.ring.Capture(keep) }
 
-// state is r as a snapshot has it.
 func (r *end) state() *logpb.EndState {
 	st := &logpb.EndState{
 		Reason: EndReason(r.reason), At: int64(r.at), Index: r.index, Term: r.term, Count: r.count, Seq: r.seq,
@@ -276,10 +259,8 @@ func (r *end) state() *logpb.EndState {
 	return st
 }
 
-// restoreHead is the inverse of save.
 func (en *ends) restoreHead(h *logpb.QueueSnapshot) { en.next = max(h.NextEnd, 1) }
 
-// restore appends the next record.
 func (en *ends) restore(st *logpb.EndState) error {
 	r := end{
 		reason: uint8(st.Reason), at: fsm.Time(st.At), index: st.Index, term: st.Term, count: st.Count, seq: st.Seq,
@@ -287,7 +268,7 @@ func (en *ends) restore(st *logpb.EndState) error {
 		enqueuedAt: fsm.Time(st.EnqueuedAt), expireAt: fsm.Time(st.ExpireAt),
 		acquired: st.Acquired, failed: st.Failed, disposition: Disposition(st.Disposition), letter: st.Letter, posted: st.Posted, settled: st.Settled,
 	}
-	if len(st.MessageId) > maxLabel || len(st.CorrelationId) > maxLabel || len(st.Tag) > maxTag ||
+	if len(st.MessageId) > fsm.MaxLabel || len(st.CorrelationId) > fsm.MaxLabel || len(st.Tag) > maxTag ||
 		st.Disposition > uint32(AtLeastOnce) || st.Reason < 0 || st.Reason > logpb.EndState_FORWARDED || len(st.ArrivedAt) != len(st.ArrivedIndex) {
 		return fmt.Errorf("%w: the record of an end is damaged", ErrSnapshot)
 	}
@@ -302,7 +283,6 @@ func (en *ends) restore(st *logpb.EndState) error {
 	return nil
 }
 
-// restoreAll reads n records.
 func (en *ends) restoreAll(r *bufio.Reader, buf *bytes.Buffer, n uint64) error {
 	for range n {
 		var st logpb.EndState
@@ -316,7 +296,6 @@ func (en *ends) restoreAll(r *bufio.Reader, buf *bytes.Buffer, n uint64) error {
 	return nil
 }
 
-// check checks the records.
 func (en *ends) check(k *checker, nextLetter uint64) {
 	n := en.ring.Len()
 	k.that(n <= en.limit() && uint64(n) < en.next, "%d records of ends, the next one is %d", n, en.next)
@@ -370,7 +349,6 @@ type End struct {
 // ReasonName is the name of a reason in listings.
 func ReasonName(r EndReason) string { return strings.ToLower(r.String()) }
 
-// shown is r as listings have it.
 func (r *end) shown(number uint64) End {
 	e := End{
 		Number: number, Reason: EndReason(r.reason), At: r.at, Index: r.index, Term: r.term, Count: r.count, Seq: r.seq, Ref: r.ref,

@@ -20,7 +20,7 @@ func longestEnd(text int) end {
 	}
 	s := strings.Repeat("x", text)
 	tag := s[:min(text, maxTag)]
-	messageID := s[:min(text-len(tag), maxLabel)]
+	messageID := s[:min(text-len(tag), fsm.MaxLabel)]
 	r.setText(messageID, s[:text-len(tag)-len(messageID)], tag)
 	return r
 }
@@ -28,7 +28,7 @@ func longestEnd(text int) end {
 // TestEndSize: no record is longer than promised, whatever it says; one with little text has all
 // its arrivals.
 func TestEndSize(t *testing.T) {
-	for _, text := range []int{0, smallText, smallText + 1, maxTag + 2*maxLabel} {
+	for _, text := range []int{0, smallText, smallText + 1, maxTag + 2*fsm.MaxLabel} {
 		r := longestEnd(text)
 		for range maxArrivals + 1 {
 			r.arrive(math.MaxUint64)
@@ -37,7 +37,7 @@ func TestEndSize(t *testing.T) {
 			t.Errorf("%d bytes with %d of text and %d arrivals", n, text, len(r.arrivals))
 		}
 	}
-	if r := longestEnd(maxTag + 2*maxLabel); r.state().SizeVT() > endSize {
+	if r := longestEnd(maxTag + 2*fsm.MaxLabel); r.state().SizeVT() > endSize {
 		t.Error("a record without arrivals is too long")
 	}
 }

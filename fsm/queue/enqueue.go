@@ -26,7 +26,8 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		m.lease.touch()
 	}
 	asks := m.seen.asks(cmd)
-	if asks && m.seen.has(cmd) && !m.replaces(cmd) {
+	replaces := cmd.ScheduleId != "" && cmd.Conflict == logpb.Enqueue_REPLACE && m.pending(cmd.ScheduleId, 0) != 0
+	if asks && !replaces && m.seen.has(cmd) {
 		m.counters.SameID++
 		m.entries.refuse(eff)
 		return fsm.OK
@@ -37,11 +38,6 @@ func (m *Machine) enqueue(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) 
 		m.seen.note(cmd)
 	}
 	return code
-}
-
-// replaces reports whether a message takes the place of a scheduled one.
-func (m *Machine) replaces(cmd *logpb.Enqueue) bool {
-	return cmd.ScheduleId != "" && cmd.Conflict == logpb.Enqueue_REPLACE && m.pending(cmd.ScheduleId, 0) != 0
 }
 
 // takeIn takes in one message, for now or for later. With TTL 0 it is offered
@@ -129,9 +125,8 @@ func (m *Machine) offer(h uint32, now bool, eff *fsm.Effects) {
 	}
 }
 
-// stays reports whether message h, which has come to a full queue, was taken or
-// may stay. Otherwise it is removed without a trace. Limits count all but h
-// here, since it is in no place while they are checked.
+// stays reports whether message h, which has come to a full queue, was taken or may stay, in what
+// the limits say without it. Otherwise it is removed without a trace.
 func (m *Machine) stays(h uint32, cmd *logpb.Enqueue, eff *fsm.Effects) bool {
 	if !m.messages.Get(h).ready() {
 		return true
@@ -187,8 +182,6 @@ func (m *Machine) kept() Count {
 	return m.messages.count(Scheduled).plus(m.messages.count(Deferred)).plus(m.outbox.counted()).plus(Count{Bytes: m.groups.stateBytes()})
 }
 
-// counted is everything that counts in the limits. Checked-out and purged
-// messages do not count.
 func (m *Machine) counted() Count {
 	return m.kept().plus(m.messages.count(Ready)).plus(m.messages.count(Returned)).plus(m.messages.count(Grouped)).plus(m.messages.count(Delayed)).plus(m.messages.count(Parked))
 }
@@ -247,15 +240,12 @@ func (m *Machine) refuse(meta *fsm.Meta, cmd *logpb.Enqueue, eff *fsm.Effects) f
 	return m.reject(eff)
 }
 
-// reject answers a message that is refused. The session records the answer, so
-// that a repetition is refused, too.
 func (m *Machine) reject(eff *fsm.Effects) fsm.Code {
 	m.counters.Refused++
 	m.entries.refuse(eff)
 	return fsm.Rejected
 }
 
-// tooLong reports whether the queue has something to drop.
 func (m *Machine) tooLong() bool {
 	return m.settings.dropsHead() &&
 		m.messages.readyCount()+m.messages.count(Delayed).Messages+m.messages.count(Parked).Messages > 0 && !m.settings.fits(m.counted())
@@ -287,9 +277,8 @@ func (m *Machine) trim(eff *fsm.Effects) {
 	}
 }
 
-// purge removes all messages that are ready, scheduled, set aside or parked, and letters
-// that have no destination. They are not dead-lettered. O(1) for the messages
-// themselves, see messages.discardList.
+// purge removes what nobody holds, and letters that have no destination. Nothing is dead-lettered.
+// O(1) for the messages themselves, see messages.discardList.
 func (m *Machine) purge() fsm.Result {
 	n := m.messages.readyCount() + m.messages.count(Waiting).Messages
 	for _, in := range [...]Place{Scheduled, Delayed, Deferred, Parked} {
@@ -313,9 +302,7 @@ func (m *Machine) dropReady() {
 	m.aside.clear()
 }
 
-// sweep releases purged messages and forgets ids, as many as one command of this kind may. A
-// draining queue is swept by end alone, and one that is gone has given up its
-// entries as a whole.
+// sweep releases purged messages and forgets ids, as many as one command of this kind may.
 func (m *Machine) sweep(kind logpb.Command_Kind, eff *fsm.Effects) {
 	n := m.bounds.Before
 	if kind == logpb.Command_TICK || kind == logpb.Command_PURGE {
@@ -370,7 +357,6 @@ type seen struct {
 	since fsm.Time
 }
 
-// clear forgets everything.
 func (s *seen) clear() { *s = seen{shared: s.shared} }
 
 // configured is called when the settings have changed, with the window before. An
@@ -390,24 +376,21 @@ func (s *seen) within(at fsm.Time) bool {
 	return at >= s.since && at.Add(s.settings.dedup) > s.clock.now()
 }
 
-// asks reports whether a message may be a duplicate: it has an id, and has not
-// died before. What comes back as a dead letter is the same message, and no
-// second one.
+// asks reports whether a message may be a duplicate: it has an id, and has not died before, which
+// makes it no second message.
 func (s *seen) asks(cmd *logpb.Enqueue) bool {
 	return s.settings.dedup != 0 && cmd.MessageId != "" && len(cmd.Deaths) == 0
 }
 
-// has reports whether a message with the same id was taken in within the window.
-// Requires: asks.
+// has reports whether a message with the same id was taken in within the window. asks must hold,
+// as for note.
 func (s *seen) has(cmd *logpb.Enqueue) bool {
 	k, ok := s.ids[hashOf(cmd.MessageId)]
 	return ok && s.within(k.At)
 }
 
-// note remembers the id of a message that has been taken in. Requires: asks.
 func (s *seen) note(cmd *logpb.Enqueue) { s.add(hashOf(cmd.MessageId), s.clock.now()) }
 
-// add remembers an id since an instant, which is not before that of any other.
 func (s *seen) add(id messageID, at fsm.Time) {
 	if k, ok := s.ids[id]; ok {
 		s.order.Remove(k)
@@ -417,6 +400,10 @@ func (s *seen) add(id messageID, at fsm.Time) {
 		}
 		s.forgetFirst()
 	}
+	s.put(id, at)
+}
+
+func (s *seen) put(id messageID, at fsm.Time) {
 	if s.ids == nil {
 		s.ids = map[messageID]key{}
 	}
@@ -431,14 +418,12 @@ func hashOf(id string) messageID {
 	return messageID(sum[:16])
 }
 
-// forgetFirst forgets the oldest id.
 func (s *seen) forgetFirst() {
 	k, id := s.order.First()
 	delete(s.ids, *id)
 	s.order.Remove(k)
 }
 
-// forget forgets up to n ids that are older than the window.
 func (s *seen) forget(n int) {
 	for ; n > 0 && s.order.Len() > 0; n-- {
 		if k, _ := s.order.First(); s.within(k.At) {
@@ -460,10 +445,8 @@ func (s *seen) due() fsm.Time {
 	return max(k.At.Add(s.settings.dedup).Add(forgetLate), 1)
 }
 
-// len is how many ids are remembered.
 func (s *seen) len() int { return s.order.Len() }
 
-// capture returns the ids; unless keep, they are valid until the next change.
 func (s *seen) capture(keep bool) sorted[messageID] { return s.order.Capture(keep) }
 
 // saveSeen writes ids to a snapshot's head: the ids, one after the other, and the
@@ -479,7 +462,6 @@ func saveSeen(order *sorted[messageID], h *logpb.QueueSnapshot) {
 	}
 }
 
-// save writes what a snapshot's head has besides the ids.
 func (s *seen) save(h *logpb.QueueSnapshot) { h.SeenSince = int64(s.since) }
 
 // restore is the inverse of save and saveSeen. Requires: the settings are restored.
@@ -496,12 +478,7 @@ func (s *seen) restore(h *logpb.QueueSnapshot) error {
 			return fmt.Errorf("%w: an id twice", ErrSnapshot)
 		}
 		rest = rest[len(messageID{}):]
-		if s.ids == nil {
-			s.ids = map[messageID]key{}
-		}
-		s.count++
-		s.ids[id] = key{At: at, Seq: s.count}
-		s.order.Put(key{At: at, Seq: s.count}, id)
+		s.put(id, at)
 	}
 	if len(rest) > 0 {
 		return fmt.Errorf("%w: an id has no time", ErrSnapshot)
@@ -509,7 +486,6 @@ func (s *seen) restore(h *logpb.QueueSnapshot) error {
 	return nil
 }
 
-// check compares both tables.
 func (s *seen) check(k *checker) {
 	k.that(len(s.ids) == s.order.Len(), "%d ids in one table, %d in the other", len(s.ids), s.order.Len())
 	k.that(s.order.Len() == 0 && s.since == 0 || s.settings.dedup != 0, "ids without a window")

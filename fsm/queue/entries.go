@@ -14,14 +14,13 @@ import (
 // when its last message goes, or if it never had one, and withdraws that if
 // another message of the same entry follows.
 //
-// Invariant: live has exactly the entries of the messages in the arena, each
+// Invariant: it has exactly the entries of the messages in the arena, each
 // with their number; none is above index.
 //
 // A snapshot holds index, and with each message the time of its entry. Restore
 // counts the messages again.
 type entries struct {
-	// live belongs to entries; capture lends it to snapshots.
-	live liveIndexes
+	liveIndexes
 	// 0 before the first entry. It never falls.
 	index uint64 // of the last entry
 	// released: the current entry was released, perhaps more than once.
@@ -29,8 +28,6 @@ type entries struct {
 	coming   []coming // while a snapshot is restored
 }
 
-// coming is one message of a snapshot that is being restored: its entry and the
-// time of that.
 type coming struct {
 	index uint64
 	at    fsm.Time
@@ -52,7 +49,7 @@ func (e *entries) begin(index uint64) {
 // Requires: eff has been the same since begin. O(len(eff.Released)) if something
 // is withdrawn, else O(1).
 func (e *entries) keep(now fsm.Time, eff *fsm.Effects) {
-	e.live.add(e.index, now)
+	e.add(e.index, now)
 	if !e.released {
 		return
 	}
@@ -65,7 +62,7 @@ func (e *entries) keep(now fsm.Time, eff *fsm.Effects) {
 // Ensures: index is in eff.Released if no message of the entry is left. An entry
 // before the current one is released once only, since no message can join it.
 func (e *entries) drop(index uint64, eff *fsm.Effects) {
-	if e.live.drop(index) {
+	if e.liveIndexes.drop(index) {
 		eff.Released = append(eff.Released, index)
 		e.released = e.released || index == e.index
 	}
@@ -74,7 +71,7 @@ func (e *entries) drop(index uint64, eff *fsm.Effects) {
 // refuse releases the current entry, unless it holds messages. It may name the
 // entry again if others were released in between.
 func (e *entries) refuse(eff *fsm.Effects) {
-	if e.live.has(e.index) {
+	if e.has(e.index) {
 		return
 	}
 	if n := len(eff.Released); n == 0 || eff.Released[n-1] != e.index {
@@ -89,27 +86,18 @@ func (e *entries) refuse(eff *fsm.Effects) {
 // It costs O(1): the table changes its owner. The iterator may be used by another
 // goroutine, and after the machine has applied more entries. nil: none was live.
 func (e *entries) abandon() iter.Seq[uint64] {
-	live := e.live
-	e.live = liveIndexes{}
+	live := e.liveIndexes
+	e.liveIndexes = liveIndexes{}
 	if live.Len() == 0 {
 		return nil
 	}
 	return live.indexes()
 }
 
-// last is the index of the last entry.
 func (e *entries) last() uint64 { return e.index }
 
-// has reports whether an entry is needed.
-func (e *entries) has(index uint64) bool { return e.live.has(index) }
+func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.Capture(keep)} }
 
-// indexes iterates over the entries that are needed, ascending.
-func (e *entries) indexes() iter.Seq[uint64] { return e.live.indexes() }
-
-// capture returns the current live entries; unless keep, until the next change.
-func (e *entries) capture(keep bool) liveIndexes { return liveIndexes{e.live.Capture(keep)} }
-
-// expectAll makes room for n messages of a snapshot, which may be wrong.
 func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<20)) }
 
 // expect notes a message of a snapshot. Purged messages do not say when they
@@ -117,12 +105,12 @@ func (e *entries) expectAll(n uint64) { e.coming = make([]coming, 0, min(n, 1<<2
 func (e *entries) expect(index uint64, at fsm.Time) { e.coming = append(e.coming, coming{index, at}) }
 
 // restore counts the expected messages. Requires: begin has set the last index,
-// and nothing was counted yet. It sorts them, since live grows only at its end.
+// and nothing was counted yet. It sorts them, since the table grows only at its end.
 // The time of an entry is that of any message that has one.
 func (e *entries) restore() {
 	slices.SortFunc(e.coming, func(a, b coming) int { return cmp.Or(cmp.Compare(a.index, b.index), cmp.Compare(b.at, a.at)) })
 	for _, c := range e.coming {
-		e.live.add(c.index, c.at)
+		e.add(c.index, c.at)
 	}
 	e.coming = nil
 }
@@ -133,14 +121,13 @@ func (e *entries) time(index uint64, now fsm.Time) fsm.Time {
 	if index == e.index {
 		return now
 	}
-	return e.live.time(index)
+	return e.liveIndexes.time(index)
 }
 
-// check compares the live messages per log entry with those found.
 func (e *entries) check(k *checker) {
 	slices.Sort(k.live)
 	found, last := 0, uint64(0)
-	for at, count := range e.live.All() {
+	for at, count := range e.All() {
 		n := found
 		index := uint64(at.At)
 		for n < len(k.live) && k.live[n] == index {
@@ -164,9 +151,7 @@ func (e *entries) check(k *checker) {
 // Invariant: Σ values = live messages of the arena.
 type liveIndexes struct{ sorted[uint32] }
 
-// add counts one more message of the entry at index, which is not below any
-// index before. now is the time of the entry. It changes only the end of the
-// table.
+// add counts one more message of the entry at index, which is not below any index before.
 func (l *liveIndexes) add(index uint64, now fsm.Time) {
 	if l.Len() > 0 {
 		last, _ := l.Last()
@@ -179,9 +164,7 @@ func (l *liveIndexes) add(index uint64, now fsm.Time) {
 	l.Put(key{At: fsm.Time(index), Seq: uint64(now)}, 1)
 }
 
-// drop counts one message less and reports whether it was the last of its
-// entry. Requires, asserted: the entry has at least one. O(log n), O(1) for the
-// oldest.
+// drop counts one message less and reports whether it was the last of its entry, which has one.
 func (l *liveIndexes) drop(index uint64) bool {
 	p, ok := l.Locate(fsm.Time(index))
 	invariants.Assert(ok, "a message's entry is live")
@@ -193,13 +176,11 @@ func (l *liveIndexes) drop(index uint64) bool {
 	return true
 }
 
-// has reports whether the entry at index has messages.
 func (l *liveIndexes) has(index uint64) bool {
 	_, ok := l.Locate(fsm.Time(index))
 	return ok
 }
 
-// time is when the entry at index was applied; 0: it has no messages.
 func (l *liveIndexes) time(index uint64) fsm.Time {
 	if p, ok := l.Locate(fsm.Time(index)); ok {
 		return fsm.Time(l.KeyAt(p).Seq)
@@ -207,7 +188,6 @@ func (l *liveIndexes) time(index uint64) fsm.Time {
 	return 0
 }
 
-// indexes iterates over the indexes with live messages, ascending.
 func (l *liveIndexes) indexes() iter.Seq[uint64] {
 	return func(yield func(uint64) bool) {
 		for k := range l.All() {

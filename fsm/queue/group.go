@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -57,8 +58,9 @@ type group struct {
 	stateOrder uint64
 }
 
-// delivery is the key of a delivery of g in groupTaker.ids.
-func (g *group) delivery(id uint64) key { return key{At: fsm.Time(g.no), Seq: id} }
+// key is the key of a message of g in groups.order, by its number, and of a delivery in
+// groupTaker.ids.
+func (g *group) key(no uint64) key { return key{At: fsm.Time(g.no), Seq: no} }
 
 // busy reports whether messages of the group are in the queue, if only purged ones.
 func (g *group) busy() bool { return g.members > 0 || g.out > 0 || g.purged > 0 }
@@ -126,7 +128,7 @@ func (t *groupTaker) passes() bool { return t.going || t.c.isGets() }
 // first returns the key of the first delivery of g that the consumer has; false: it has
 // none.
 func (t *groupTaker) first(g *group) (key, bool) {
-	for at := range t.ids.From(g.delivery(0)) {
+	for at := range t.ids.From(g.key(0)) {
 		return at, at.At == fsm.Time(g.no)
 	}
 	return key{}, false
@@ -160,7 +162,6 @@ type groupTakers struct {
 	wanting int
 }
 
-// want sets whether t wants messages.
 func (ts *groupTakers) want(t *groupTaker, wants bool) {
 	if t.wants == wants {
 		return
@@ -173,12 +174,10 @@ func (ts *groupTakers) want(t *groupTaker, wants bool) {
 	}
 }
 
-// newGroupTakers returns an empty set of takers.
 func newGroupTakers(s *shared) *groupTakers {
 	return &groupTakers{shared: s, claims: map[string]*sorted[*groupTaker]{}}
 }
 
-// claim adds t to claims, if it belongs there.
 func (ts *groupTakers) claim(t *groupTaker) {
 	if t.only == "" || !t.wants {
 		return
@@ -189,7 +188,6 @@ func (ts *groupTakers) claim(t *groupTaker) {
 	ts.claims[t.only].Put(key{Seq: t.c.registered}, t)
 }
 
-// unclaim removes t from claims, if it is there.
 func (ts *groupTakers) unclaim(t *groupTaker) {
 	if t.only == "" || !t.wants {
 		return
@@ -204,13 +202,12 @@ func (ts *groupTakers) unclaim(t *groupTaker) {
 // messages; nil: there is none.
 func (ts *groupTakers) claimant(id string) *groupTaker {
 	if all := ts.claims[id]; all != nil {
-		_, t := all.First()
-		return *t
+		_, t, _ := all.Peek()
+		return t
 	}
 	return nil
 }
 
-// owe updates whether and where t waits for messages of its groups.
 func (ts *groupTakers) owe(t *groupTaker) {
 	at := uint64(0)
 	if t.wants && t.waiting.Len() > 0 {
@@ -228,7 +225,6 @@ func (ts *groupTakers) owe(t *groupTaker) {
 	}
 }
 
-// add makes a record of c, which has none.
 func (ts *groupTakers) add(c *consumer, turn uint64) *groupTaker {
 	t := &groupTaker{c: c, max: 1, turn: turn}
 	ts.all.Put(key{Seq: c.registered}, t)
@@ -237,10 +233,7 @@ func (ts *groupTakers) add(c *consumer, turn uint64) *groupTaker {
 
 // of returns the record of c; nil: it has none.
 func (ts *groupTakers) of(c *consumer) *groupTaker {
-	if p := ts.all.Get(key{Seq: c.registered}); p != nil {
-		return *p
-	}
-	return nil
+	return ts.all.Value(key{Seq: c.registered})
 }
 
 // generally reports whether c may be handed messages that are of no group.
@@ -266,30 +259,23 @@ func (ts *groupTakers) take(t *groupTaker) {
 	}
 }
 
-// any reports whether any consumer is known here.
 func (ts *groupTakers) any() bool { return ts.all.Len() > 0 }
 
-// claimed reports whether any consumer takes only one group.
 func (ts *groupTakers) claimed() bool { return ts.named > 0 }
 
 // heldBy returns the groups that c holds, in the order in which it got them.
 func (ts *groupTakers) heldBy(c *consumer) []*group {
-	var all []*group
 	if t := ts.of(c); t != nil {
-		for _, p := range t.holds.All() {
-			all = append(all, *p)
-		}
+		return slices.Collect(t.holds.Values(key{}))
 	}
-	return all
+	return nil
 }
 
-// holdsAny reports whether c holds a group.
 func (ts *groupTakers) holdsAny(c *consumer) bool {
 	t := ts.of(c)
 	return t != nil && t.holds.Len() > 0
 }
 
-// rename makes t take only the group with this id; empty: any.
 func (ts *groupTakers) rename(t *groupTaker, only string) {
 	if ts.unclaim(t); t.only != "" {
 		ts.named--
@@ -300,7 +286,6 @@ func (ts *groupTakers) rename(t *groupTaker, only string) {
 	ts.claim(t)
 }
 
-// turnAway gives t another turn.
 func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
 	if t.taking {
 		ts.free.Remove(key{At: t.level, Seq: t.turn})
@@ -314,13 +299,13 @@ func (ts *groupTakers) turnAway(t *groupTaker, turn uint64) {
 // consumer must be known here.
 func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 	taking, owing, named, claims, wanting := 0, 0, 0, 0, 0
-	for at, p := range ts.all.All() {
-		t := *p
-		k.that(at.Seq == t.c.registered && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
+	for t := range ts.all.Values(key{}) {
+		at := key{Seq: t.c.registered}
+		k.that(ts.of(t.c) == t && t.turn < next && t.c.session != nil && t.max > 0, "consumer %v takes groups", t.c.id)
 		k.that(t.going == t.c.cancelled && (!t.going || t.only == ""), "consumer %v still takes groups", t.c.id)
 		k.that(t.c.session.life.over || t.wants == (!t.c.isGets() && k.m.consumers.served(t.c) && t.c.credit() > 0), "consumer %v wants messages: %v", t.c.id, t.wants)
 		k.that(t.taking == (t.wants && t.only == "" && t.holds.Len() < t.max), "consumer %v takes groups: %v", t.c.id, t.taking)
-		first, _, _ := firstOf(&t.waiting)
+		first, _, _ := t.waiting.Peek()
 		k.that(t.owed == 0 && (first.Seq == 0 || !t.wants) || t.owed == first.Seq && t.wants, "consumer %v waits for %d", t.c.id, t.owed)
 		held -= t.holds.Len()
 		if t.wants {
@@ -343,7 +328,7 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 		}
 		for held := range t.c.held.from(0) {
 			g := k.m.groupOf(held.handle)
-			k.that(g == nil || t.ids.Get(g.delivery(held.id)) != nil, "delivery %d of a group is forgotten", held.id)
+			k.that(g == nil || t.ids.Get(g.key(held.id)) != nil, "delivery %d of a group is forgotten", held.id)
 		}
 	}
 	for _, all := range ts.claims { // det: only counts
@@ -357,10 +342,8 @@ func (ts *groupTakers) check(k *checker, held int, next uint64, all bool) {
 	}
 }
 
-// groupOf returns the group of message h; nil: it has none.
 func (m *Machine) groupOf(h uint32) *group { return m.messages.extra(h).group }
 
-// setGroup makes message h, which is in no place, one of g.
 func (m *Machine) setGroup(h uint32, g *group) { m.messages.editExtra(h).group = g }
 
 // placeOf is where message h, which is in no place, waits to be handed out for the
@@ -379,17 +362,9 @@ func (m *Machine) placeOf(h uint32) Place {
 	return Grouped
 }
 
-// putBackGrouped puts those messages back that belong to a group, and returns the others
-// in their order. They are in no place. The first ones of the place are then those
-// that were put back.
-func (m *Machine) putBackGrouped(kept []checkout) []checkout {
-	if !m.groups.any() {
-		return kept
-	}
-	return m.regroup(kept)
-}
-
-// regroup is putBack for messages whose groups may not be known.
+// regroup puts those messages back that belong to a group, and returns the others in
+// their order. They are in no place. The first ones of the place are then those that were
+// put back.
 func (m *Machine) regroup(kept []checkout) []checkout {
 	var run []checkout
 	kept = slices.DeleteFunc(kept, func(held checkout) bool {
@@ -399,7 +374,7 @@ func (m *Machine) regroup(kept []checkout) []checkout {
 		run = append(run, held)
 		return true
 	})
-	slices.SortFunc(run, func(a, b checkout) int { return compare(a.seq, b.seq) })
+	slices.SortFunc(run, func(a, b checkout) int { return cmp.Compare(a.seq, b.seq) })
 	for _, held := range slices.Backward(run) {
 		m.messages.putAfter(0, held.handle, Grouped)
 	}
@@ -420,7 +395,6 @@ func (m *Machine) covered(h uint32) bool {
 	return g != nil && g.hold != nil && (m.settings.GroupExpiry || m.messages.extra(h).protected)
 }
 
-// doomed reports whether message h dies because its group has ended.
 func (m *Machine) doomed(h uint32) bool {
 	g := m.groupOf(h)
 	return g != nil && g.ended
@@ -502,10 +476,8 @@ func (m *Machine) endSettled(of fsm.ConsumerID, some []checkout) {
 	}
 }
 
-// nextForGet returns the message that a get of c is handed next; 0: there is none.
-// c may be nil. A get takes the oldest message that it can: of no group, of a free
-// group, or of one that its session's gets hold; the last two only if nothing is on
-// its way back.
+// nextForGet returns the message that a get of c, which may be nil, is handed next: the oldest of
+// no group, of a free group, or of one that its session's gets hold; 0: there is none.
 func (m *Machine) nextForGet(c *consumer) uint32 {
 	h := m.messages.nextReady()
 	if !m.groups.any() || m.returnings.any() {
@@ -517,24 +489,12 @@ func (m *Machine) nextForGet(c *consumer) uint32 {
 	return h
 }
 
-// groupLockedUntil is when the lock of the group of message h ends; 0: it has none, or c
-// does not hold it for a time.
-func (m *Machine) groupLockedUntil(h uint32, c *consumer) fsm.Time {
-	if g := m.groupOf(h); g != nil && g.heldBy(c) {
-		return m.clock.heldUntil(g.hold.until)
-	}
-	return 0
-}
-
 // group performs a request about a group that a consumer of s holds.
 //
-// Refusals, in this order: NoSession; Invalid; NotFound if there is no such
+// Refusals, in this order: Invalid; NotFound if there is no such
 // consumer, or nobody holds the group; InUse if another consumer does. A new state
 // is Rejected if it does not fit into the length limits of the queue.
 func (m *Machine) group(s *session, cmd *logpb.Group) fsm.Result {
-	if s == nil {
-		return fsm.Result{Code: fsm.NoSession}
-	}
 	if cmd.GetId() == "" || cmd.Action < logpb.Group_RENEW || cmd.Action > logpb.Group_GET_STATE || len(cmd.State) > maxGroupState {
 		return fsm.Result{Code: fsm.Invalid}
 	}
@@ -593,13 +553,11 @@ func (m *Machine) expire(h uint32, eff *fsm.Effects) {
 	}
 }
 
-// endWaiting is the end of message h, which is ready, set aside or parked.
 func (m *Machine) endWaiting(h uint32, reason logpb.Death_Reason, eff *fsm.Effects) {
 	m.leaveWaiting(h)
 	m.outbox.die(h, reason, eff)
 }
 
-// leaveWaiting leaves message h, which is ready, set aside or parked, in no place.
 func (m *Machine) leaveWaiting(h uint32) {
 	if m.messages.Get(h).place == Delayed {
 		m.lease.touch()
@@ -651,7 +609,6 @@ func (m *Machine) takeBack(g *group, lost bool, n int) (done int) {
 	return done
 }
 
-// giveUpAll ends all holds of c. What it has not settled of them goes back, not as failed.
 func (m *Machine) giveUpAll(c *consumer) {
 	if m.since(3) {
 		m.groups.giveUpAll(c, true)

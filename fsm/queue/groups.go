@@ -53,13 +53,15 @@ type groups struct {
 	touched   []*group // groups that settle must check
 }
 
+// byID orders groups by their ids.
+func byID(a, b *group) int { return cmp.Compare(a.id, b.id) }
+
 // inGroup is a message in the order of its group.
 type inGroup struct {
 	h     uint32
 	ready bool
 }
 
-// newGroups returns an empty set of groups for ts.
 func newGroups(s *shared, ts *groupTakers) *groups {
 	return &groups{shared: s, byID: map[string]*group{}, takers: ts, next: 1}
 }
@@ -76,7 +78,6 @@ func (gs *groups) on() bool {
 	return gs.settings.Groups != logpb.QueueConfig_NO_GROUPS || gs.any()
 }
 
-// any reports whether there is any group.
 func (gs *groups) any() bool { return len(gs.byID) > 0 || gs.ended.Len() > 0 }
 
 // find returns the group with this id. One that is new is known only once it has a
@@ -104,7 +105,6 @@ func (gs *groups) known(g *group) *group {
 	return g
 }
 
-// touch makes settle check g.
 func (gs *groups) touch(g *group) {
 	if !g.touched {
 		g.touched = true
@@ -119,7 +119,7 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 		g = gs.known(g)
 	}
 	gs.unlist(g)
-	gs.order.Put(gs.place(g, seq), inGroup{h, ready})
+	gs.order.Put(g.key(seq), inGroup{h, ready})
 	if ready {
 		gs.ages.Put(key{Seq: seq}, h)
 	}
@@ -133,13 +133,9 @@ func (gs *groups) enter(g *group, seq uint64, h uint32, ready bool) *group {
 	return g
 }
 
-// place is the key of a message in order.
-func (gs *groups) place(g *group, seq uint64) key { return key{At: fsm.Time(g.no), Seq: seq} }
-
-// leave removes message seq from g.
 func (gs *groups) leave(g *group, seq uint64) {
 	gs.unlist(g)
-	gs.order.Remove(gs.place(g, seq))
+	gs.order.Remove(g.key(seq))
 	gs.ages.Remove(key{Seq: seq})
 	g.members--
 	gs.mark(g)
@@ -150,10 +146,9 @@ func (gs *groups) leave(g *group, seq uint64) {
 	gs.touch(g)
 }
 
-// findHead finds the first message of g.
 func (gs *groups) findHead(g *group) {
 	g.head, g.headReady = 0, false
-	for at, m := range gs.order.From(gs.place(g, 0)) {
+	for at, m := range gs.order.From(g.key(0)) {
 		if at.At == fsm.Time(g.no) {
 			g.head, g.headReady = at.Seq, m.ready
 		}
@@ -161,8 +156,7 @@ func (gs *groups) findHead(g *group) {
 	}
 }
 
-// first returns the first message of g, which has one.
-func (gs *groups) first(g *group) uint32 { return gs.order.Get(gs.place(g, g.head)).h }
+func (gs *groups) first(g *group) uint32 { return gs.order.Get(g.key(g.head)).h }
 
 // unlist takes g out of where it waits to be served. The caller changes it, and
 // lists it again.
@@ -209,7 +203,6 @@ func (gs *groups) list(g *group) {
 	}
 }
 
-// number returns the next number for a hold, a turn or a state.
 func (gs *groups) number() uint64 {
 	gs.next++
 	return gs.next - 1
@@ -233,7 +226,6 @@ func (gs *groups) update(c *consumer, limit uint32, only string) {
 	}
 }
 
-// relist lists the group with this id anew, since those that take it have changed.
 func (gs *groups) relist(id string) {
 	if g := gs.byID[id]; id != "" && g != nil && g.hold == nil {
 		gs.unlist(g)
@@ -241,9 +233,8 @@ func (gs *groups) relist(id string) {
 	}
 }
 
-// refresh is called when c may have got or lost credit, or what its service depends
-// on: wants says that it may be served and has credit. A queue without groups and
-// takers needs no call.
+// refresh is called when what the service of c depends on may have changed: wants says that it may
+// be served and has credit.
 func (gs *groups) refresh(c *consumer, wants bool) {
 	t := gs.takers.of(c)
 	if t == nil {
@@ -261,21 +252,15 @@ func (gs *groups) refresh(c *consumer, wants bool) {
 	gs.takers.take(t)
 }
 
-// nextServed returns the group that is served next, and to whom; nil: none is. It is the
-// one with the oldest first message, among those whose holder wants messages and
-// those that a consumer can take.
+// nextServed returns the group that is served next, and to whom; nil: none is. It is the one with
+// the oldest first message.
 func (gs *groups) nextServed() (g *group, t *groupTaker) {
-	if gs.takers.owing.Len() > 0 {
-		_, p := gs.takers.owing.First()
-		t = *p
-		_, q := t.waiting.First()
-		g = *q
+	if _, t, _ = gs.takers.owing.Peek(); t != nil {
+		_, g, _ = t.waiting.Peek()
 	}
-	if gs.free.Len() > 0 && gs.takers.free.Len() > 0 {
-		if at, p := gs.free.First(); g == nil || at.Seq < g.listed {
-			_, q := gs.takers.free.First()
-			return *p, *q
-		}
+	_, taker, _ := gs.takers.free.Peek()
+	if _, free, ok := gs.free.Peek(); ok && taker != nil && (g == nil || free.listed < g.listed) {
+		return free, taker
 	}
 	return g, t
 }
@@ -285,9 +270,8 @@ func (gs *groups) servesAny() bool {
 	return gs.takers.owing.Len() > 0 || gs.free.Len() > 0 && gs.takers.free.Len() > 0
 }
 
-// nextFor returns the group from which c is served next, whatever its credit: one that
-// it holds, or could get; nil: from none. c is nil for the gets of a session that never
-// got anything.
+// nextFor returns the group from which c is served next, whatever its credit; nil: from none. c is
+// nil for the gets of a session that never got anything.
 func (gs *groups) nextFor(c *consumer) (g *group) {
 	var t *groupTaker
 	if c != nil {
@@ -299,7 +283,7 @@ func (gs *groups) nextFor(c *consumer) (g *group) {
 		}
 	}
 	if t != nil {
-		if _, o, ok := firstOf(&t.waiting); ok {
+		if _, o, ok := t.waiting.Peek(); ok {
 			older(o)
 		}
 		if o := gs.byID[t.only]; o != nil && o.purges == gs.purges && o.listed != 0 && o.to == nil {
@@ -307,7 +291,7 @@ func (gs *groups) nextFor(c *consumer) (g *group) {
 		}
 	}
 	if t == nil || t.mayTake() {
-		if _, o, ok := firstOf(&gs.free); ok {
+		if _, o, ok := gs.free.Peek(); ok {
 			older(o)
 		}
 	}
@@ -328,11 +312,10 @@ func (gs *groups) handOut(g *group, c *consumer, id uint64, lock fsm.Millis) *gr
 	if g.hold == nil && !g.ended {
 		gs.acquire(g, t, lock)
 	}
-	t.ids.Put(g.delivery(id), struct{}{})
+	t.ids.Put(g.key(id), struct{}{})
 	return g
 }
 
-// addOut changes how many messages of g are checked out.
 func (gs *groups) addOut(g *group, n int) {
 	gs.fresh(g)
 	g.out += n
@@ -341,7 +324,6 @@ func (gs *groups) addOut(g *group, n int) {
 	gs.touch(g)
 }
 
-// keep updates whether g is in kept.
 func (gs *groups) keep(g *group) {
 	at := key{Seq: g.no}
 	has, needs := gs.kept.Get(at) != nil, !g.ended && (g.hold != nil || g.state != "" || g.out > 0)
@@ -353,7 +335,6 @@ func (gs *groups) keep(g *group) {
 	}
 }
 
-// acquire gives group g, which nobody holds, to t.
 func (gs *groups) acquire(g *group, t *groupTaker, lock fsm.Millis) {
 	gs.unlist(g)
 	gs.counters.GroupsTaken++
@@ -379,7 +360,6 @@ func (gs *groups) lock(g *group, lock fsm.Millis) {
 	gs.setEnd(g, until, g.hold.linger)
 }
 
-// setEnd changes when the hold of g ends.
 func (gs *groups) setEnd(g *group, until, linger fsm.Time) {
 	h := g.hold
 	before := h.end()
@@ -396,7 +376,6 @@ func (gs *groups) setEnd(g *group, until, linger fsm.Time) {
 	}
 }
 
-// stateBytes is the size of all states.
 func (gs *groups) stateBytes() uint64 { return gs.stateSize }
 
 // release ends the hold of g. Its holder is the last one to take another group. What
@@ -432,7 +411,7 @@ func (gs *groups) settle() {
 // settleTouched is settle for a queue where a group has changed.
 func (gs *groups) settleTouched() {
 	if len(gs.touched) > 1 {
-		slices.SortFunc(gs.touched, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
+		slices.SortFunc(gs.touched, byID)
 	}
 	for i := 0; i < len(gs.touched); i++ {
 		g := gs.touched[i]
@@ -455,7 +434,6 @@ func (gs *groups) settleTouched() {
 	gs.touched = gs.touched[:0]
 }
 
-// setState replaces the state of g. Empty: it has none.
 func (gs *groups) setState(g *group, state string) {
 	gs.untimeState(g)
 	g.idle = false
@@ -465,7 +443,6 @@ func (gs *groups) setState(g *group, state string) {
 	gs.touch(g)
 }
 
-// retire is called when c is cancelled: it takes no group any more.
 func (gs *groups) retire(c *consumer) {
 	t := gs.takers.of(c)
 	if t == nil {
@@ -489,8 +466,7 @@ func (gs *groups) purge() {
 	gs.order.Clear()
 	gs.ages.Clear()
 	gs.free.Clear()
-	for _, p := range gs.takers.all.All() {
-		t := *p
+	for t := range gs.takers.all.Values(key{}) {
 		t.waiting.Clear()
 		gs.takers.owe(t)
 	}
@@ -501,9 +477,9 @@ func (gs *groups) purge() {
 	}
 	gs.byID = map[string]*group{}
 	all := slices.Collect(gs.ending())
-	for _, p := range gs.kept.All() { // settle goes by ids
-		gs.byID[(*p).id] = *p
-		all = append(all, *p)
+	for g := range gs.kept.Values(key{}) { // settle goes by ids
+		gs.byID[g.id] = g
+		all = append(all, g)
 	}
 	for _, g := range all {
 		gs.scratch.steps++
@@ -524,31 +500,23 @@ func (gs *groups) swept(g *group) {
 // keptByID returns the groups that are held, have a state, or have something out, by
 // id. Their order in kept differs from replica to replica.
 func (gs *groups) keptByID() []*group {
-	all := make([]*group, 0, gs.kept.Len())
-	for _, p := range gs.kept.All() {
-		all = append(all, *p)
-	}
-	slices.SortFunc(all, func(a, b *group) int { return cmp.Compare(a.id, b.id) })
-	return all
+	return slices.SortedFunc(gs.kept.Values(key{}), byID)
 }
 
-// protect counts messages of g that are due and do not expire, since it is held.
 func (gs *groups) protect(g *group, n int) { g.protected += n }
 
-// oldest returns the oldest message that is ready and of a group; 0: there is none.
 func (gs *groups) oldest() uint32 {
-	_, h, _ := firstOf(&gs.ages)
+	_, h, _ := gs.ages.Peek()
 	return h
 }
 
-// forget is called when c has settled or lost a delivery of g.
 func (gs *groups) forget(g *group, c *consumer, id uint64) {
 	t := gs.takers.of(c)
 	if g.heldBy(c) {
 		t = g.hold.of // c may be gone
 	}
 	if t != nil {
-		t.ids.Remove(g.delivery(id))
+		t.ids.Remove(g.key(id))
 	}
 }
 
@@ -569,9 +537,8 @@ func (gs *groups) settleHold(g *group) {
 	}
 }
 
-// stands reports whether the holder of g has nothing to do: nothing of it is out, and
-// nothing can be handed out, since it is empty or its first message waits to be
-// retried. Before version 3 only an empty group stands still.
+// stands reports whether nothing of g is out, and nothing can be handed out. Before version 3 only
+// an empty group stands still.
 func (gs *groups) stands(g *group) bool {
 	if gs.since(3) {
 		return g.out == 0 && !g.headReady
@@ -600,13 +567,11 @@ func (gs *groups) settleState(g *group) {
 	}
 }
 
-// timeState makes the state of g, which is idle, end at until.
 func (gs *groups) timeState(g *group, until fsm.Time, order uint64) {
 	g.stateUntil, g.stateOrder = until, order
 	gs.states.Put(key{At: until, Seq: order}, g)
 }
 
-// untimeState makes the state of g last.
 func (gs *groups) untimeState(g *group) {
 	if g.stateUntil != 0 {
 		gs.states.Remove(key{At: g.stateUntil, Seq: g.stateOrder})
@@ -671,7 +636,7 @@ func (gs *groups) emptyAgain(id string, e emptiness) {
 func (gs *groups) renew(c *consumer, rest *held, lock fsm.Millis) {
 	first, _ := rest.First()
 	for _, g := range gs.takers.heldBy(c) {
-		for at := range g.hold.of.ids.From(g.delivery(first.Seq)) {
+		for at := range g.hold.of.ids.From(g.key(first.Seq)) {
 			gs.scratch.steps++
 			if at.At != fsm.Time(g.no) {
 				break
@@ -687,14 +652,13 @@ func (gs *groups) renew(c *consumer, rest *held, lock fsm.Millis) {
 // nextEnds returns when the first hold ends, on the clock of held messages, and when
 // the first state does; 0: none does.
 func (gs *groups) nextEnds() (hold, state fsm.Time) {
-	first, _, _ := firstOf(&gs.ends)
-	k, _, _ := firstOf(&gs.states)
+	first, _, _ := gs.ends.Peek()
+	k, _, _ := gs.states.Peek()
 	return first.At, k.At
 }
 
-// overdue returns a group whose hold has ended; nil: there is none.
 func (gs *groups) overdue() *group {
-	if k, g, ok := firstOf(&gs.ends); ok && gs.clock.heldUntil(k.At) <= gs.clock.now() {
+	if k, g, ok := gs.ends.Peek(); ok && gs.clock.heldUntil(k.At) <= gs.clock.now() {
 		return g
 	}
 	return nil
@@ -719,7 +683,6 @@ func (gs *groups) end(g *group) {
 	}
 }
 
-// endAs makes g the last one of those that end.
 func (gs *groups) endAs(g *group) {
 	gs.lastEnd++
 	g.ended, g.endNo = true, gs.lastEnd
@@ -727,7 +690,6 @@ func (gs *groups) endAs(g *group) {
 	gs.mark(g)
 }
 
-// mark updates whether g is in dying, if it has ended.
 func (gs *groups) mark(g *group) {
 	if !g.ended {
 		return
@@ -743,7 +705,7 @@ func (gs *groups) mark(g *group) {
 // doomed returns a message that is to die because its group has ended; 0: there is
 // none. The order is that of the groups, then of the messages.
 func (gs *groups) doomed() uint32 {
-	if _, g, ok := firstOf(&gs.dying); ok {
+	if _, g, ok := gs.dying.Peek(); ok {
 		return gs.first(g)
 	}
 	return 0

@@ -32,8 +32,7 @@ type Group struct {
 	StateUntil  fsm.Time // when the state ends; 0: never
 }
 
-// held returns the group with this id if it is held, and not only until what its holder
-// has of it has come back; nil otherwise.
+// held returns the group with this id, unless nobody holds it or its hold is to end.
 func (gs *groups) held(id string) *group {
 	if g := gs.byID[id]; g != nil && g.hold != nil && !g.left() {
 		return g
@@ -56,7 +55,6 @@ func (gs *groups) describe(cmd *logpb.Group, r *fsm.Result) {
 	}
 }
 
-// stats returns the statistics.
 func (gs *groups) stats() GroupStats {
 	return GroupStats{Groups: len(gs.byID), Held: gs.heldOnes, StateBytes: gs.stateSize}
 }
@@ -78,8 +76,7 @@ func (gs *groups) endedOnes() map[*group]uint32 {
 // that of a consumer by age.
 func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	h.NextGroupOrder = gs.next
-	for _, p := range gs.kept.All() {
-		g := *p
+	for g := range gs.kept.Values(key{}) {
 		if g.hold == nil && g.state == "" || g.left() {
 			continue
 		}
@@ -92,13 +89,11 @@ func (gs *groups) save(h *logpb.QueueSnapshot, position func(*consumer) int) {
 	for g := range gs.ending() {
 		h.EndedGroups = append(h.EndedGroups, g.id)
 	}
-	for _, p := range gs.takers.all.All() {
-		t := *p
+	for t := range gs.takers.all.Values(key{}) {
 		h.GroupTakers = append(h.GroupTakers, &logpb.GroupTakerState{Consumer: uint32(position(t.c)), Max: uint32(t.max), Id: t.only, Turn: t.turn, Review: t.review})
 	}
 }
 
-// save returns a group for a snapshot, but for who holds it.
 func (g *group) save() *logpb.GroupState {
 	st := &logpb.GroupState{Id: g.id, State: g.state, StateUntil: int64(g.stateUntil), StateOrder: g.stateOrder}
 	if x := g.hold; x != nil {
@@ -177,15 +172,14 @@ func (gs *groups) restoreOut(g *group, c *consumer, id uint64) *group {
 		t = g.hold.of
 	}
 	if t != nil {
-		t.ids.Put(g.delivery(id), struct{}{})
+		t.ids.Put(g.key(id), struct{}{})
 	}
 	return g
 }
 
 // restored ends a restore: nothing has changed since settle ran.
 func (gs *groups) restored() {
-	for _, p := range gs.kept.All() {
-		g := *p
+	for g := range gs.kept.Values(key{}) {
 		g.idle = g.rests()
 	}
 	for _, g := range gs.touched {
@@ -195,33 +189,18 @@ func (gs *groups) restored() {
 }
 
 // ending iterates over the groups that end, in their order.
-func (gs *groups) ending() iter.Seq[*group] {
-	return func(yield func(*group) bool) {
-		for _, p := range gs.ended.All() {
-			if !yield(*p) {
-				return
-			}
-		}
-	}
-}
+func (gs *groups) ending() iter.Seq[*group] { return gs.ended.Values(key{}) }
 
 // endedAt returns the n-th group that ends, from 1; nil: there is none. Requires: the
 // groups were restored, so that they are numbered from 1.
-func (gs *groups) endedAt(n uint32) *group {
-	if p := gs.ended.Get(key{Seq: uint64(n)}); p != nil {
-		return *p
-	}
-	return nil
-}
+func (gs *groups) endedAt(n uint32) *group { return gs.ended.Value(key{Seq: uint64(n)}) }
 
-// foundGroup is what a check has found of one group.
 type foundGroup struct {
 	members, out, protected, readyOnes, purged int
 	head                                       uint64
 	ready                                      bool
 }
 
-// found returns what was found of g.
 func (k *checker) found(g *group) *foundGroup {
 	f := k.groups[g]
 	if f == nil {
@@ -231,7 +210,6 @@ func (k *checker) found(g *group) *foundGroup {
 	return f
 }
 
-// group counts message h, which belongs to g.
 func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 	f := k.found(g)
 	switch x.place {
@@ -242,7 +220,7 @@ func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 		if f.head == 0 || x.seq < f.head {
 			f.head, f.ready = x.seq, x.place == Grouped
 		}
-		if o := k.m.groups.ordered(g, x.seq); o == nil || o.h != h || o.ready != (x.place == Grouped) {
+		if k.m.groups.ordered(g, x.seq) != (inGroup{h, x.place == Grouped}) {
 			k.fail("message %d is not in the order of its group", x.seq)
 		}
 		if x.place == Grouped {
@@ -256,18 +234,11 @@ func (k *checker) group(g *group, x *message, h uint32, protected bool) {
 	}
 }
 
-// ordered returns the entry of message seq in the order of g; nil: there is none.
-func (gs *groups) ordered(g *group, seq uint64) *inGroup { return gs.order.Get(gs.place(g, seq)) }
+// ordered returns the entry of message seq in the order of g, and aged the message that
+// is ready under a number; zero: there is none.
+func (gs *groups) ordered(g *group, seq uint64) inGroup { return gs.order.Value(g.key(seq)) }
+func (gs *groups) aged(seq uint64) uint32               { return gs.ages.Value(key{Seq: seq}) }
 
-// aged returns the message that is ready under a number; 0: there is none.
-func (gs *groups) aged(seq uint64) uint32 {
-	if p := gs.ages.Get(key{Seq: seq}); p != nil {
-		return *p
-	}
-	return 0
-}
-
-// check checks the groups, after all messages have been found.
 func (gs *groups) check(k *checker) {
 	if k.m.lease.phase() != Active {
 		k.that(!gs.any() && gs.takers.all.Len() == 0, "an ended queue has groups")
@@ -277,9 +248,10 @@ func (gs *groups) check(k *checker) {
 	size := uint64(0)
 	var all []*group
 	dying := 0
-	for at, p := range gs.ended.All() {
-		k.that(at.Seq == (*p).endNo && (*p).ended && ((*p).counted(gs.purges).members > 0) == (gs.dying.Get(at) != nil), "group %q ends wrongly", (*p).id)
-		if all = append(all, *p); (*p).counted(gs.purges).members > 0 {
+	for g := range gs.ending() {
+		at, some := key{Seq: g.endNo}, g.counted(gs.purges).members > 0
+		k.that(gs.ended.Value(at) == g && g.ended && some == (gs.dying.Get(at) != nil), "group %q ends wrongly", g.id)
+		if all = append(all, g); some {
 			dying++
 		}
 	}
@@ -336,11 +308,9 @@ func (g *group) counted(purges uint64) foundGroup {
 	return foundGroup{members: g.members, out: g.out, protected: g.protected, purged: g.purged, head: g.head, ready: g.headReady}
 }
 
-// checkHold checks the hold of g, and returns how many entries of ends it has.
 func (gs *groups) checkHold(k *checker, g *group) int {
 	h, leaves := g.hold, g.left()
-	p := h.of.holds.Get(key{Seq: h.order})
-	k.that(!g.ended && (leaves || p != nil && *p == g) && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
+	k.that(!g.ended && (leaves || h.of.holds.Value(key{Seq: h.order}) == g) && h.order < gs.next && h.until >= 0 && h.linger >= 0, "group %q is held wrongly", g.id)
 	k.that(leaves || gs.takers.of(h.of.c) == h.of && h.of.c.session != nil, "the holder of group %q is gone", g.id)
 	k.that(leaves || g.reviewed() || !h.of.passes() || g.out > 0 || g.counted(gs.purges).purged > 0, "group %q is held for nothing", g.id)
 	if h.end() == 0 {
@@ -371,8 +341,7 @@ func (gs *groups) checkListed(k *checker, g *group) (free bool) {
 	if g.to != nil {
 		in = &g.to.waiting
 	}
-	p := in.Get(key{Seq: g.listed})
-	k.that(p != nil && *p == g, "group %q is not served", g.id)
+	k.that(in.Value(key{Seq: g.listed}) == g, "group %q is not served", g.id)
 	return g.to == nil
 }
 
@@ -390,7 +359,7 @@ func GroupsOf(m *Machine) Groups { return Groups{m.groups.groups, m.messages} }
 func (v Groups) After(after string, limit int) []Group {
 	var some []*group
 	cut := func() {
-		slices.SortFunc(some, func(a, b *group) int { return strings.Compare(a.id, b.id) })
+		slices.SortFunc(some, byID)
 		some = some[:min(len(some), limit)]
 	}
 	for id, g := range v.all.byID { // det: sorted below
@@ -412,7 +381,6 @@ func (v Groups) After(after string, limit int) []Group {
 	return list
 }
 
-// show describes g for listings.
 func (gs *groups) show(g *group) Group {
 	c := g.counted(gs.purges)
 	x := Group{
@@ -433,21 +401,13 @@ func groupsText(b *strings.Builder, m *Machine) {
 		if x.Held {
 			fmt.Fprintf(b, " by %s:%d", sessionText(x.Holder.Session), x.Holder.Number)
 		}
-		if x.LockedUntil != 0 {
-			fmt.Fprintf(b, " until=%d", x.LockedUntil)
+		numberText(b, " until=%d", x.LockedUntil)
+		flagText(b, " left", g.left())
+		if h := g.hold; h != nil {
+			numberText(b, " lingers=%d", m.clock.heldUntil(h.linger))
 		}
-		if g.left() {
-			b.WriteString(" left")
-		}
-		if h := g.hold; h != nil && h.linger != 0 {
-			fmt.Fprintf(b, " lingers=%d", m.clock.heldUntil(h.linger))
-		}
-		if x.StateBytes > 0 {
-			fmt.Fprintf(b, " state=%d", x.StateBytes)
-		}
-		if x.StateUntil != 0 {
-			fmt.Fprintf(b, " state-until=%d", x.StateUntil)
-		}
+		numberText(b, " state=%d", x.StateBytes)
+		numberText(b, " state-until=%d", x.StateUntil)
 		b.WriteString("\n")
 	}
 	for g := range m.groups.ending() {

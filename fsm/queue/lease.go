@@ -62,8 +62,6 @@ type lease struct {
 	reason QueueEnd
 }
 
-// phase goes from Active to Draining to Gone, or directly to Gone, and never
-// back.
 func (l *lease) phase() Phase { return l.life }
 
 // begin restarts the lease if the term is new, since nobody could use the queue
@@ -75,46 +73,34 @@ func (l *lease) begin(newTerm bool) {
 	}
 }
 
-// use records a use of the queue. It is called by gets, when use ends, and when
-// the lease begins. Consumers need no call: while there is one, leaseEnd and
-// idleEnd are 0.
+// use records a use of the queue. Consumers need no call: while there is one, leaseEnd and idleEnd
+// are 0.
 func (l *lease) use() { l.used, l.active = l.clock.now(), l.clock.now() }
 
-// touch records an activity that is not a use. It is called by publishes,
-// settlements, settings, Touch, and when a scheduled or delayed message moves,
-// becomes ready or goes.
+// touch records an activity that is not a use.
 func (l *lease) touch() { l.active = l.clock.now() }
 
-// renew restarts the lease without counting as activity. It is called when the
-// length of the lease changes, and by an active redeclaration, which also
-// touches.
+// renew restarts the lease without counting as activity.
 func (l *lease) renew() { l.used = l.clock.now() }
 
-// endsFor records why the queue ends by itself.
 func (l *lease) endsFor(r QueueEnd) { l.reason = r }
 
-// endReason is why the queue has ended by itself.
 func (l *lease) endReason() QueueEnd { return l.reason }
 
 // drain ends the queue except for its outbox. Requires: phase Active, no
 // consumers, no sessions, nothing ready, and letters in the outbox.
 func (l *lease) drain() { l.life, l.goneAt = Draining, l.clock.deadline(drainTimeout) }
 
-// end ends the queue. Requires: the machine has been cleared.
 func (l *lease) end() { l.life, l.goneAt = Gone, 0 }
 
-// drainedAt is when the queue's time to drain its outbox is over; 0: it is not
-// draining.
 func (l *lease) drainedAt() fsm.Time { return l.goneAt }
 
 // drained reports whether the queue's time to drain its outbox is over.
 // Requires: the queue is draining; otherwise goneAt is 0 and it is always true.
 func (l *lease) drained() bool { return l.goneAt <= l.clock.now() }
 
-// leaseEnd is the first instant at which an unused queue ends; 0: never.
-//
-// It lies one millisecond after used + lease, since a lease ends after its length
-// and not at it. If a message is awaited it is that expiry, when it is later.
+// leaseEnd is the first instant at which an unused queue ends: one millisecond after its lease, or
+// when the message dies that is awaited, if that is later; 0: never.
 func (l *lease) leaseEnd() fsm.Time {
 	if l.settings.lease == 0 || l.consumers.inUse() {
 		return 0
@@ -138,9 +124,7 @@ func (l *lease) awaited() fsm.Time {
 	return 0
 }
 
-// idleEnd is the first instant at which an idle queue ends; 0: never. A queue
-// with scheduled or delayed messages, or one that forwards, dead letters or all, is
-// not idle.
+// idleEnd is the first instant at which an idle queue ends; 0: never.
 func (l *lease) idleEnd() fsm.Time {
 	if l.settings.idle == 0 || l.consumers.inUse() || l.settings.DeadLetter || l.settings.forwards() || l.expectant() {
 		return 0
@@ -148,14 +132,10 @@ func (l *lease) idleEnd() fsm.Time {
 	return l.active.Add(l.settings.idle).Add(1)
 }
 
-// expectant reports whether the queue has scheduled or delayed messages. While it
-// has, it is not idle.
 func (l *lease) expectant() bool {
 	return l.messages.count(Scheduled).Messages+l.messages.count(Delayed).Messages > 0
 }
 
-// lastUsed and lastActive are the instants of the last use and the last
-// activity.
 func (l *lease) lastUsed() fsm.Time   { return l.used }
 func (l *lease) lastActive() fsm.Time { return l.active }
 
@@ -171,19 +151,16 @@ func (l *lease) over() QueueEnd {
 	return NotEnded
 }
 
-// save writes the lease's section of a snapshot's head.
 func (l *lease) save(h *logpb.QueueSnapshot) {
 	h.LastUsed, h.LastActive = int64(l.used), int64(l.active)
 	h.State, h.GoneAt, h.EndReason = uint32(l.life), int64(l.goneAt), uint32(l.reason)
 }
 
-// restore is the inverse of save.
 func (l *lease) restore(h *logpb.QueueSnapshot) {
 	l.used, l.active = fsm.Time(h.LastUsed), fsm.Time(h.LastActive)
 	l.life, l.goneAt, l.reason = Phase(h.State), fsm.Time(h.GoneAt), QueueEnd(min(h.EndReason, uint32(Abandoned)))
 }
 
-// check checks the invariants, once all messages have been found.
 func (l *lease) check(k *checker) {
 	k.that(0 <= l.used && l.used <= l.clock.now(), "clock %d, last used %d", l.clock.now(), l.used)
 	k.that(0 <= l.active && l.active <= l.clock.now(), "clock %d, last active %d", l.clock.now(), l.active)
@@ -195,9 +172,6 @@ func (l *lease) check(k *checker) {
 
 // afterUse records the end of use, and ends an auto-delete queue whose last
 // consumer is gone. inUse and serving are from before the command.
-//
-// It runs last in every command, so that a consumer that is replaced within one
-// command does not end the queue.
 func (m *Machine) afterUse(inUse bool, serving int, eff *fsm.Effects) {
 	if inUse && !m.consumers.inUse() {
 		m.lease.use()
@@ -236,10 +210,8 @@ func (m *Machine) end(why QueueEnd, eff *fsm.Effects) {
 // returning, and are released with the rest of the queue; nothing brings them
 // back.
 func (m *Machine) endSessions(eff *fsm.Effects) {
+	m.consumers.cancelAll(eff)
 	for c := range m.consumers.from(0) {
-		if c.status() != Cancelled && !c.isGets() {
-			eff.Cancelled = append(eff.Cancelled, c.id)
-		}
 		m.detach(c, false)
 	}
 	for c := range m.detached.list() {
@@ -257,11 +229,7 @@ func (m *Machine) endSessions(eff *fsm.Effects) {
 // that were live, and eff.Gone is set. It does not walk over messages.
 func (m *Machine) dropAll(eff *fsm.Effects) {
 	m.scratch.steps += m.consumers.len()
-	for c := range m.consumers.from(0) {
-		if c.status() != Cancelled && !c.isGets() {
-			eff.Cancelled = append(eff.Cancelled, c.id)
-		}
-	}
+	m.consumers.cancelAll(eff)
 	m.counters.DeadDropped += m.outbox.letters()
 	if m.since(3) {
 		m.counters.DeadDropped -= m.outbox.underWay().Messages
@@ -272,9 +240,7 @@ func (m *Machine) dropAll(eff *fsm.Effects) {
 	eff.Gone = true
 }
 
-// applyEnded is Apply for a queue that has ended: only its outbox moves. It
-// expires nothing and hands out nothing; no stream is checked, since sessions
-// are gone.
+// applyEnded is Apply for a queue that has ended: only its outbox moves.
 func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	if m.lease.phase() == Gone {
 		return fsm.Result{Code: fsm.Gone}
@@ -294,9 +260,8 @@ func (m *Machine) applyEnded(cmd *logpb.Command, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// delete ends the queue on request, with its outbox. It is empty if nothing would be
-// lost: it has no message, wherever that is, and no letter. Before version 3 only what
-// is ready or due counts.
+// delete ends the queue on request, with its outbox. It is empty if nothing would be lost. Before
+// version 3 only what is ready or due counts.
 func (m *Machine) delete(cmd *logpb.Delete, eff *fsm.Effects) fsm.Result {
 	n := m.messages.readyCount()
 	empty := n == 0 && !m.timers.overdue(m.clock.now())

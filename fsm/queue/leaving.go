@@ -45,16 +45,13 @@ type leavings struct {
 	reviews sorted[*groupTaker]
 }
 
-// clear removes all groups.
 func (ls *leavings) clear() {
 	ls.groups.clear()
 	*ls = leavings{groups: ls.groups}
 }
 
-// anyLeft reports whether any hold is to end.
 func (ls *leavings) anyLeft() bool { return ls.count > 0 }
 
-// stats returns the statistics.
 func (ls *leavings) stats() GroupStats {
 	st := ls.groups.stats()
 	st.Held -= ls.count
@@ -72,14 +69,12 @@ func (g *group) reviewed() bool {
 	return from != 0 && g.hold.order >= from
 }
 
-// reviewAll begins the review of what is held. O(consumers).
 func (ls *leavings) reviewAll() {
-	for _, t := range ls.takers.all.All() {
-		ls.review(*t)
+	for t := range ls.takers.all.Values(key{}) {
+		ls.review(t)
 	}
 }
 
-// review begins the review of what t holds.
 func (ls *leavings) review(t *groupTaker) {
 	if t.holds.Len() == 0 {
 		return
@@ -90,15 +85,12 @@ func (ls *leavings) review(t *groupTaker) {
 	t.review = 1
 }
 
-// reviewing reports whether any hold is under review.
 func (ls *leavings) reviewing() bool { return ls.reviews.Len() > 0 }
 
-// goOnReviewing reviews up to n holds, and returns how many.
 func (ls *leavings) goOnReviewing(n int) (done int) {
 	for ; done < n && ls.reviewing(); done++ {
 		ls.scratch.steps++
-		_, p := ls.reviews.First()
-		t := *p
+		_, t, _ := ls.reviews.Peek()
 		if g := t.reviewNext(); g != nil {
 			t.review = g.hold.order + 1
 			ls.settleHold(g)
@@ -112,13 +104,12 @@ func (ls *leavings) goOnReviewing(n int) (done int) {
 
 // reviewNext returns the group whose hold is reviewed next; nil: there is none.
 func (t *groupTaker) reviewNext() *group {
-	for _, g := range t.holds.From(key{Seq: t.review}) {
-		return *g
+	for g := range t.holds.Values(key{Seq: t.review}) {
+		return g
 	}
 	return nil
 }
 
-// endReview ends the review of what t holds, if there is one.
 func (ls *leavings) endReview(t *groupTaker) {
 	if t.review != 0 {
 		ls.reviews.Remove(key{Seq: t.c.registered})
@@ -147,7 +138,6 @@ func (ls *leavings) drop(c *consumer) {
 	}
 }
 
-// addLeaving adds l at its place.
 func (ls *leavings) addLeaving(l *leaving) {
 	first, _ := l.holds.First()
 	ls.order.Put(first, l)
@@ -192,9 +182,9 @@ func (ls *leavings) disown(c *consumer) {
 
 // nextLeft returns the group whose hold ends next, as it was asked for. Requires: anyLeft.
 func (ls *leavings) nextLeft() (*group, *leaving) {
-	_, l := ls.order.First()
-	_, g := (*l).holds.First()
-	return *g, *l
+	_, l, _ := ls.order.Peek()
+	_, g, _ := l.holds.Peek()
+	return g, l
 }
 
 // endNext ends the next hold. Requires: anyLeft.
@@ -238,10 +228,9 @@ func (ls *leavings) save(h *logpb.QueueSnapshot, cs *consumers, d *detached) {
 	for c := range d.list() {
 		detached[c] = uint32(cs.len() + len(detached))
 	}
-	for _, p := range ls.order.All() {
-		l := *p
-		_, first := l.holds.First()
-		c := (*first).hold.of.c
+	for l := range ls.order.Values(key{}) {
+		_, first, _ := l.holds.Peek()
+		c := first.hold.of.c
 		holder, ok := detached[c]
 		switch {
 		case c.session != nil:
@@ -249,28 +238,26 @@ func (ls *leavings) save(h *logpb.QueueSnapshot, cs *consumers, d *detached) {
 		case !ok:
 			holder = math.MaxUint32
 		}
-		for _, g := range l.holds.All() {
-			st := (*g).save()
+		for g := range l.holds.Values(key{}) {
+			st := g.save()
 			st.Holder, st.Leaving = holder, l.stored()
 			h.Groups = append(h.Groups, st)
 		}
 	}
 }
 
-// leavingKey is what holds that end have in common.
 type leavingKey struct {
 	of     *groupTaker
 	stored uint32
 }
 
-// restore is the inverse of save.
 func (ls *leavings) restore(h *logpb.QueueSnapshot, cs *consumers, detached []*consumer) error {
 	if err := ls.groups.restore(h, cs.len(), cs.at); err != nil {
 		return err
 	}
-	for at, t := range ls.takers.all.All() {
-		if (*t).review != 0 {
-			ls.reviews.Put(at, *t)
+	for t := range ls.takers.all.Values(key{}) {
+		if t.review != 0 {
+			ls.reviews.Put(key{Seq: t.c.registered}, t)
 		}
 	}
 	takers, all := map[*consumer]*groupTaker{}, map[leavingKey]*leaving{}
@@ -315,25 +302,24 @@ func (ls *leavings) restore(h *logpb.QueueSnapshot, cs *consumers, detached []*c
 	return nil
 }
 
-// check checks the groups, after all messages have been found.
 func (ls *leavings) check(k *checker) {
 	ls.groups.check(k)
 	n := 0
 	for at, p := range ls.order.All() {
 		l := *p
-		first, _, ok := firstOf(&l.holds)
+		first, _, ok := l.holds.Peek()
 		k.that(ok && first == at && (l.back || !l.lost), "holds end at the wrong place")
-		for order, g := range l.holds.All() {
-			k.that((*g).left() && (*g).hold.order == order.Seq, "the hold of group %q does not end", (*g).id)
+		for g := range l.holds.Values(key{}) {
+			k.that(g.left() && l.holds.Value(key{Seq: g.hold.order}) == g, "the hold of group %q does not end", g.id)
 		}
 		n += l.holds.Len()
 	}
 	k.that(n == ls.count && n == k.left, "%d holds end, of %d and %d", n, ls.count, k.left)
 	reviews := 0
-	for at, t := range ls.takers.all.All() {
-		if (*t).review != 0 {
+	for t := range ls.takers.all.Values(key{}) {
+		if t.review != 0 {
 			reviews++
-			k.that(ls.reviews.Get(at) != nil, "what %v holds is never reviewed", (*t).c.id)
+			k.that(ls.reviews.Value(key{Seq: t.c.registered}) == t, "what %v holds is never reviewed", t.c.id)
 		}
 	}
 	k.that(reviews == ls.reviews.Len(), "the holds of %d consumers are under review, of %d", ls.reviews.Len(), reviews)

@@ -51,7 +51,6 @@ type lock struct {
 // lockMillis is a duration of a lock. More than 49 days count as that.
 func lockMillis(d fsm.Millis) uint32 { return uint32(min(d, math.MaxUint32)) }
 
-// runs reports whether the lock has begun.
 func (l *lock) runs() bool { return l.began != 0 }
 
 // end is the instant beyond which no renewal extends the lock. Requires: it
@@ -107,7 +106,6 @@ type deadlines struct {
 // clear removes all of them. Deliveries may still name locks, see frozenLocks.
 func (ds *deadlines) clear() { *ds = deadlines{shared: ds.shared} }
 
-// locked is the number of locks, including those that do not run yet.
 func (ds *deadlines) locked() int { return ds.locks.Live() }
 
 // end is when and why a delivery of message seq ends by itself, on the clock of held
@@ -121,7 +119,6 @@ func (ds *deadlines) end(g *grip, seq uint64) key {
 	return key{At: g.deadline, Seq: seq | atTimeout}
 }
 
-// watch adds a delivery of message seq, which is not there, if it ends by itself.
 func (ds *deadlines) watch(g *grip, seq uint64, of holding) {
 	if k := ds.end(g, seq); k.At != 0 {
 		ds.due.Put(k, of)
@@ -155,7 +152,6 @@ func (ds *deadlines) grant(l lock, start bool) uint32 {
 	return no
 }
 
-// begin lets a lock run.
 func (ds *deadlines) begin(l *lock) {
 	l.began = ds.clock.heldDeadline(0)
 	l.until = min(ds.clock.heldDeadline(fsm.Millis(l.length)), l.end())
@@ -224,13 +220,13 @@ func (ds *deadlines) release(g *grip, seq uint64) {
 // over returns the delivery whose time was over first; false: there is none. locked:
 // it is its lock that has ended.
 func (ds *deadlines) over() (of holding, seq uint64, locked, ok bool) {
-	k, of, ok := firstOf(&ds.due)
+	k, of, ok := ds.due.Peek()
 	return of, k.Seq &^ atTimeout, k.Seq&atTimeout == 0, ok && ds.clock.heldUntil(k.At) <= ds.clock.now()
 }
 
 // next is when the first delivery ends by itself, and why; 0: none does.
 func (ds *deadlines) next() (fsm.Time, Due) {
-	k, _, _ := firstOf(&ds.due)
+	k, _, _ := ds.due.Peek()
 	if k.Seq&atTimeout != 0 {
 		return ds.clock.heldUntil(k.At), TimeoutDue
 	}
@@ -240,7 +236,6 @@ func (ds *deadlines) next() (fsm.Time, Due) {
 // runs reports whether a lock has begun.
 func (ds *deadlines) runs(no uint32) bool { return ds.locks.Get(no).runs() }
 
-// unlocks is when a lock ends; 0: there is none, or it does not run.
 func (ds *deadlines) unlocks(no uint32) fsm.Time {
 	if no == 0 {
 		return 0
@@ -276,11 +271,8 @@ func (s *settings) grace(c *consumer) fsm.Millis {
 	return c.lockGrace
 }
 
-// renewsLocks reports whether locks of c may be renewed without being asked: it has
-// a session, and its node is heard from.
 func (c *consumer) renewsLocks() bool { return c.detachedUntil == 0 && !c.session.life.suspected }
 
-// loses remembers that the lock of a delivery has ended.
 func (t *lockTerms) loses(id uint64) {
 	i, _ := slices.BinarySearch(t.lockLost, id)
 	t.lockLost = slices.Concat(t.lockLost[:i], []uint64{id}, t.lockLost[i:])
@@ -290,25 +282,13 @@ func (t *lockTerms) loses(id uint64) {
 // pardon forgets the deliveries first … last whose lock has ended, and returns
 // how many. lockLost is cut or replaced.
 func (t *lockTerms) pardon(first, last uint64) (n int) {
-	i, _ := slices.BinarySearch(t.lockLost, first)
-	j := i
-	for j < len(t.lockLost) && t.lockLost[j] <= last {
-		j++
-	}
-	switch {
-	case i == j:
-	case j-i == len(t.lockLost):
-		t.lockLost = nil
-	default:
-		t.lockLost = slices.Concat(t.lockLost[:i], t.lockLost[j:])
-	}
-	return j - i
+	left, cut := without(t.lockLost, first, last, cmp.Compare[uint64])
+	t.lockLost = left
+	return len(cut)
 }
 
-// frozenLocks are the locks of a snapshot. It shares chunks with the arena.
 type frozenLocks struct{ pages[lock] }
 
-// capture returns the locks as they are; unless keep, until the next change.
 func (ds *deadlines) capture(keep bool) frozenLocks { return frozenLocks{ds.locks.Capture(keep)} }
 
 // fill adds a lock to its message. no may be 0, or name a lock of a queue that
@@ -335,7 +315,6 @@ func (ds *deadlines) restore(st *logpb.MessageState, g *grip, of holding) error 
 	return nil
 }
 
-// restoreTerms returns what a snapshot has of a consumer's locks.
 func restoreTerms(st *logpb.ConsumerState) lockTerms {
 	return lockTerms{
 		lockLength: duration(st.Lock), lockMax: duration(st.MaxLock), lockAuto: duration(st.LockAutoRenew),
@@ -343,7 +322,6 @@ func restoreTerms(st *logpb.ConsumerState) lockTerms {
 	}
 }
 
-// checkOne checks the end of a delivery of message seq.
 func (ds *deadlines) checkOne(k *checker, g *grip, seq, delivery uint64) {
 	if g.lock != 0 {
 		k.locks++
@@ -363,7 +341,6 @@ func (ds *deadlines) checkOne(k *checker, g *grip, seq, delivery uint64) {
 	}
 }
 
-// check compares the numbers of deliveries with those found.
 func (ds *deadlines) check(k *checker) {
 	k.that(ds.locks.Live() == k.locks && ds.due.Len() == k.ending, "%d locks, %d deliveries end, of %d and %d", ds.locks.Live(), ds.due.Len(), k.locks, k.ending)
 }
@@ -386,15 +363,12 @@ type detached struct {
 	byID  map[fsm.ConsumerID]*consumer
 }
 
-// clear removes all of them.
 func (d *detached) clear() {
 	*d = detached{shared: d.shared, byID: map[fsm.ConsumerID]*consumer{}}
 }
 
-// len is how many there are.
 func (d *detached) len() int { return len(d.byID) }
 
-// key returns the position of c.
 func (d *detached) key(c *consumer) key { return key{At: c.detachedUntil, Seq: c.registered} }
 
 // add adds c, which holds something and is about to be unregistered. Its locks
@@ -417,22 +391,19 @@ func (d *detached) extend(c *consumer, until fsm.Time) {
 	d.all.Put(d.key(c), c)
 }
 
-// remove removes c. The caller has taken what it held.
 func (d *detached) remove(c *consumer) {
 	d.all.Remove(d.key(c))
 	d.byAge.Remove(key{Seq: c.registered})
 	delete(d.byID, c.id)
 }
 
-// find returns one of them; nil: there is none.
 func (d *detached) find(id fsm.ConsumerID) *consumer { return d.byID[id] }
 
-// has reports whether c is one of them.
 func (d *detached) has(c *consumer) bool { return c.detachedUntil != 0 }
 
 // over returns the first one whose time is over; nil: there is none.
 func (d *detached) over() *consumer {
-	if at, c, ok := firstOf(&d.all); ok && d.clock.heldUntil(at.At) <= d.clock.now() {
+	if at, c, ok := d.all.Peek(); ok && d.clock.heldUntil(at.At) <= d.clock.now() {
 		return c
 	}
 	return nil
@@ -440,26 +411,22 @@ func (d *detached) over() *consumer {
 
 // nextEnd is when the time of the first one is over; 0: there is none.
 func (d *detached) nextEnd() fsm.Time {
-	at, _, _ := firstOf(&d.all)
+	at, _, _ := d.all.Peek()
 	return d.clock.heldUntil(at.At)
 }
 
-// list iterates over all of them. None may come or go meanwhile.
-func (d *detached) list() iter.Seq[*consumer] { return valuesOf(d.all.All()) }
+func (d *detached) list() iter.Seq[*consumer] { return d.all.Values(key{}) }
 
 // from iterates over those with a position of at least n in the order of age,
 // which is that of all consumers.
-func (d *detached) from(n uint64) iter.Seq[*consumer] { return valuesOf(d.byAge.From(key{Seq: n})) }
+func (d *detached) from(n uint64) iter.Seq[*consumer] { return d.byAge.Values(key{Seq: n}) }
 
-// describe writes one line for each of them.
 func (d *detached) describe(b *strings.Builder) {
 	for c := range d.list() {
 		fmt.Fprintf(b, "detached %s:%d held=%d until=%d\n", sessionText(c.id.Session), c.id.Number, c.held.Len(), d.clock.heldUntil(c.detachedUntil))
 	}
 }
 
-// save writes their section of a snapshot's head. What they hold follows what is
-// on its way back.
 func (d *detached) save(h *logpb.QueueSnapshot) {
 	for c := range d.list() {
 		h.Detached = append(h.Detached, &logpb.DetachedState{
@@ -486,7 +453,6 @@ func (d *detached) restore(h *logpb.QueueSnapshot) ([]*consumer, error) {
 	return coming, nil
 }
 
-// check checks the invariants. What they hold is checked with the deliveries.
 func (d *detached) check(k *checker) {
 	k.that(d.all.Len() == len(d.byID) && d.all.Len() == d.byAge.Len(), "%d consumers are detached, and %d", d.all.Len(), len(d.byID))
 	for at, p := range d.all.All() {

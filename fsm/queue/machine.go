@@ -2,11 +2,12 @@ package queue
 
 import (
 	"fmt"
+	"iter"
+	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/invariants"
 	"github.com/quorate/quorate/proto/logpb"
-	"iter"
 )
 
 const (
@@ -107,14 +108,11 @@ func (m *Machine) Supports(newest uint32) { m.newest = newest }
 // Version is the version of the machine: the highest of the applied entries.
 func (m *Machine) Version() uint32 { return m.version }
 
-// clear removes everything that the queue holds.
-//
-// What must not be used twice continues: numbers of messages and letters, and
-// the order of age. Settings, counters, clock, lease and entries stay, too; the
-// caller has abandoned the entries.
+// clear removes everything that the queue holds. Numbers of messages and letters, and the order of
+// age, go on. Settings, counters, clock, lease and entries stay, too.
 func (m *Machine) clear() {
 	m.timers.clear()
-	m.labels.clear()
+	m.labels.Clear()
 	m.ends.clear()
 	m.groups.clear()
 	m.messages.clear()
@@ -312,6 +310,12 @@ func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effe
 	return m.repeat(m.sessions.get(id), cmd, eff)
 }
 
+// ofSessions are the commands that only a session gives.
+var ofSessions = []logpb.Command_Kind{
+	logpb.Command_CONSUME, logpb.Command_CANCEL, logpb.Command_GET, logpb.Command_RECEIVE_DEFERRED, logpb.Command_GROUP,
+	logpb.Command_CREDIT,
+}
+
 // apply performs one command of an active queue. s is the session of the
 // command, nil if it has none or an unknown one.
 //
@@ -319,6 +323,9 @@ func AnswerAgain(m *Machine, id fsm.SessionID, cmd *logpb.Command, eff *fsm.Effe
 // ok. Ensures: Invalid and NoSession have changed nothing, except that the
 // command has used up its number in the stream.
 func (m *Machine) apply(meta *fsm.Meta, cmd *logpb.Command, s *session, eff *fsm.Effects) fsm.Result {
+	if s == nil && slices.Contains(ofSessions, cmd.Kind) {
+		return fsm.Result{Code: fsm.NoSession}
+	}
 	switch cmd.Kind {
 	case logpb.Command_ENQUEUE:
 		return fsm.Result{Code: m.enqueue(meta, cmd.Enqueue, eff)}
@@ -444,21 +451,16 @@ func (m *Machine) configure(cmd *logpb.Configure, eff *fsm.Effects) fsm.Result {
 	m.seen.configured(window)
 	m.timers.orderByDeadline(m.settings.DeadlineOrder)
 	m.lease.touch()
-	if c.SingleActive != single {
-		m.consumers.reconsider()
-	}
-	if c.Groups != groups {
-		m.consumers.refreshAll()
+	if c.SingleActive != single || c.Groups != groups {
+		m.consumers.reconsider(c.SingleActive != single)
 	}
 	m.outbox.settleWaiting()
 	eff.Outbox = eff.Outbox || m.outbox.letters() > 0 // there may be another route now
 	return fsm.Result{}
 }
 
-// touch records use: an active redeclaration, which also renews the lease, or
-// something that keeps the queue from being idle. It answers what a
-// redeclaration reports. Consumers of the answer are those that may be served,
-// as queue.declare-ok has them: no gets and no cancelled ones.
+// touch records use: an active redeclaration, which also renews the lease, or something that keeps
+// the queue from being idle. It answers what queue.declare-ok reports.
 func (m *Machine) touch(cmd *logpb.Touch) fsm.Result {
 	m.lease.touch()
 	if !cmd.GetIdleOnly() {
@@ -517,7 +519,6 @@ type shared struct {
 // since reports whether the machine is of version v or later.
 func (s *shared) since(v uint32) bool { return s.version >= v }
 
-// refusedRuns is how many runs of refused commands a session remembers.
 func (s *shared) refusedRuns() int {
 	if s.since(3) {
 		return refusedRuns
@@ -553,7 +554,6 @@ var defaultBounds = Bounds{dueBefore, dueInTick, dropsAtOnce, sweepInTick, handO
 // is.
 func (b Bounds) Back() int { return (b.Tick + 1) / 2 }
 
-// upTo is how many messages a command may move that is to move n; 0: all.
 func (b *Bounds) upTo(n uint64) uint64 {
 	if n == 0 {
 		n = uint64(b.Tick)
@@ -561,7 +561,6 @@ func (b *Bounds) upTo(n uint64) uint64 {
 	return min(n, uint64(b.Tick))
 }
 
-// due is how many due actions a command of this kind may perform.
 func (b *Bounds) due(kind logpb.Command_Kind) int {
 	if kind == logpb.Command_TICK {
 		return b.Tick
@@ -593,13 +592,11 @@ type scratch struct {
 	holders []lastHolder
 }
 
-// holder returns the number of a holder of messages in taken, for checkout.by.
 func (s *scratch) holder(id fsm.ConsumerID, tag string) uint32 {
 	s.holders = append(s.holders, lastHolder{id, tag})
 	return uint32(len(s.holders))
 }
 
-// noteHolder notes who held deliveries.
 func (s *scratch) noteHolder(taken []checkout, id fsm.ConsumerID, tag string) {
 	by := s.holder(id, tag)
 	for i := range taken {
@@ -607,7 +604,6 @@ func (s *scratch) noteHolder(taken []checkout, id fsm.ConsumerID, tag string) {
 	}
 }
 
-// heldBy sets by for a message of taken or overdue.
 func (s *scratch) heldBy(no uint32) {
 	if s.by = (lastHolder{}); no > 0 {
 		s.by = s.holders[no-1]
@@ -790,14 +786,10 @@ func (c *clock) advance(meta *fsm.Meta, limit fsm.Millis) (newTerm bool) {
 	return true
 }
 
-// now is never behind the stamp of any entry so far, except for stamps above
-// fsm.MaxTime.
 func (c *clock) now() fsm.Time { return c.time }
 
-// lockCredit is how far the time of held messages is behind.
 func (c *clock) lockCredit() fsm.Millis { return fsm.Millis(c.behind) }
 
-// inTerm is the term of the last entry; 0: there was none.
 func (c *clock) inTerm() uint64 { return c.term }
 
 // deadline is the instant d from now. It is never 0, which means never.
@@ -829,17 +821,14 @@ func (c *clock) heldUntil(t fsm.Time) fsm.Time {
 	return t.Add(fsm.Millis(c.behind))
 }
 
-// save writes the clock's section of a snapshot's head.
 func (c *clock) save(h *logpb.QueueSnapshot) {
 	h.Clock, h.LockCredit, h.Term = int64(c.time), int64(c.behind), c.term
 }
 
-// restore is the inverse of save.
 func (c *clock) restore(h *logpb.QueueSnapshot) {
 	*c = clock{fsm.Time(h.Clock), fsm.Time(h.LockCredit), h.Term}
 }
 
-// check checks the invariant.
 func (c *clock) check(k *checker) {
 	k.that(0 <= c.behind && c.behind <= c.time && c.time <= fsm.MaxTime, "clock %d, credit %d", c.time, c.behind)
 }

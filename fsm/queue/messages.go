@@ -6,6 +6,7 @@ import (
 	"math/bits"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/internal/ordered"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -48,7 +49,7 @@ type messages struct {
 	waiting uint32                  // priorities that have messages
 	counts  [placeCount]Count       // by place
 	ready   [maxPriority + 1]uint32 // ready ones by priority, whatever their place
-	returns returns                 // order of the returned list
+	returns ordered.Sequence        // order of the returned list
 	// Keys have at = 0 and seq = the number of the message. named is never iterated,
 	// so the order of a map cannot reach the state.
 	numbers sorted[uint32] // scheduled messages, by number
@@ -135,7 +136,7 @@ func (ms *messages) insertAfter(at, h uint32) {
 //
 // Ensures: place 0, next = prev = 0, and no timer, number or name leads to h. Its
 // instant stays in expireAt. O(1) for the list, O(log n) for the indexes, and one
-// block of at most returnsLen for a returned message.
+// block of them for a returned message.
 func (ms *messages) remove(h uint32) {
 	x := ms.Mut(h)
 	no := x.list()
@@ -229,7 +230,7 @@ func (ms *messages) releaseRecord(h uint32, eff *fsm.Effects) {
 		ms.extras.Release(x.info)
 	}
 	if x.labelled() {
-		ms.labels.drop(x.seq)
+		ms.labels.Drop(x.seq)
 	}
 	ms.Release(h)
 	ms.entries.drop(index, eff)
@@ -242,10 +243,7 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 	if id != "" {
 		return ms.named[id]
 	}
-	if h := ms.numbers.Get(key{Seq: seq}); h != nil {
-		return *h
-	}
-	return 0
+	return ms.numbers.Value(key{Seq: seq})
 }
 
 // put appends message h, which is in no place, to the list of a place. The
@@ -254,12 +252,11 @@ func (ms *messages) findScheduled(id string, seq uint64) uint32 {
 // Ready messages stay sorted by number because each is put there only while its
 // number is the newest.
 func (ms *messages) put(h uint32, p Place) {
-	x := ms.Mut(h)
-	ms.setPlace(x, p)
-	ms.insertAfter(ms.lists[x.list()].tail, h)
-	if p == Grouped || p == Delayed {
-		ms.enterGroup(h)
+	no := listsBehind + int(p)
+	if p == Ready {
+		no = int(ms.Get(h).priority)
 	}
+	ms.putAfter(ms.lists[no].tail, h, p)
 }
 
 // putAfter is put for a position after message at of the same place; 0: first.
@@ -305,7 +302,6 @@ func (ms *messages) move(h uint32, due fsm.Time) {
 	ms.setScheduleInfo(h, r)
 }
 
-// unname removes scheduled message h from the tables of numbers and names.
 func (ms *messages) unname(h uint32) {
 	ms.numbers.Remove(key{Seq: ms.Get(h).seq})
 	if id := ms.scheduleInfo(h).id; id != "" {
@@ -313,8 +309,6 @@ func (ms *messages) unname(h uint32) {
 	}
 }
 
-// forgetName takes its name from the scheduled message that has it, if there is
-// one.
 func (ms *messages) forgetName(id string) {
 	h := ms.named[id]
 	if h == 0 {
@@ -331,27 +325,23 @@ func (ms *messages) forgetName(id string) {
 func (ms *messages) renew(h uint32) {
 	x := ms.Mut(h)
 	if x.labelled() {
-		ms.labels.move(x.seq, ms.next)
+		ms.labels.Move(x.seq, ms.next)
 	}
 	x.seq = ms.next
 	ms.next++
 }
 
-// nextSeq is the number of the next message.
 func (ms *messages) nextSeq() uint64 { return ms.next }
 
-// setLabel stores what the publisher calls message h, which is the newest.
 func (ms *messages) setLabel(h uint32, messageID, correlationID string) {
-	if x := ms.Mut(h); ms.labels.add(x.seq, messageID, correlationID) {
+	if x := ms.Mut(h); ms.labels.Add(x.seq, messageID, correlationID) {
 		x.head |= labelBit
 	}
 }
 
-// label returns what the publisher calls message h. The texts are good until the
-// next change.
 func (ms *messages) label(h uint32) (messageID, correlationID []byte) {
 	if x := ms.Get(h); x.labelled() {
-		return ms.labels.of(x.seq)
+		return ms.labels.Of(x.seq)
 	}
 	return nil, nil
 }
@@ -365,7 +355,7 @@ func (ms *messages) dropReady() {
 	}
 	ms.waiting, ms.ready = 0, [maxPriority + 1]uint32{}
 	ms.discardList(returnedList, Returned)
-	ms.returns = returns{}
+	ms.returns = ordered.Sequence{}
 	ms.cursors.purged()
 	if ms.counts[Scheduled].Messages > 0 {
 		ms.discardList(scheduledList, Scheduled)
@@ -377,7 +367,7 @@ func (ms *messages) dropReady() {
 	ms.discardList(parkedList, Parked)
 	ms.groups.purge()
 	ms.numbers.Clear()
-	ms.timers.forgetWaiting()
+	ms.timers.clear()
 }
 
 // discardList purges all messages of a place by moving one list, in constant
@@ -484,13 +474,12 @@ func (ms *messages) leaveGroup(h uint32) {
 	ms.groups.leave(g, x.seq)
 }
 
-// ungroup makes message h, which is in no place, one of no group.
 func (ms *messages) ungroup(h uint32) {
 	ms.extras.Mut(ms.Get(h).info).group = nil
 	ms.dropInfo(h)
 }
 
-// dropInfo frees the extra of message h, which has one, if it is empty.
+// dropInfo frees the extra of message h if it is empty.
 func (ms *messages) dropInfo(h uint32) {
 	x := ms.Mut(h)
 	if e := ms.extras.Get(x.info); len(e.deaths) == 0 && e.schedule == nil && e.group == nil && e.hops == 0 {
@@ -718,10 +707,8 @@ var inOrder = func() (order []int) {
 // bytes is the size that limits and counts use: properties and body.
 func (x *message) bytes() uint64 { return uint64(x.size) - uint64(x.head&headMask) }
 
-// hasExpiration reports whether the payload has an expiration property.
 func (x *message) hasExpiration() bool { return x.head&expirationBit != 0 }
 
-// labelled reports whether the message has a label.
 func (x *message) labelled() bool { return x.head&labelBit != 0 }
 
 // count is what the message adds to the counts of its place. It never changes.

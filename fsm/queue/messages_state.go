@@ -2,7 +2,6 @@ package queue
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -28,24 +27,21 @@ type frozen struct {
 // writes copy chunks. O(number of chunks).
 func (ms *messages) capture(keep bool) frozen {
 	return frozen{
-		ms.arena.Capture(keep), ms.extras.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.capture(keep), ms.groups.endedOnes(),
+		ms.arena.Capture(keep), ms.extras.Capture(keep), ms.lists, ms.entries.capture(keep), ms.labels.Capture(keep), ms.groups.endedOnes(),
 		ms.unnamed, ms.since(3),
 	}
 }
 
-// save writes the messages' section of a snapshot's head.
 func (ms *messages) save(h *logpb.QueueSnapshot) {
 	h.NextMessage, h.Messages, h.UnnamedPurged = ms.next, uint64(ms.Live()), ms.unnamed
 	ms.cursors.save(h, ms)
 }
 
-// restoreHead is the inverse of save.
 func (ms *messages) restoreHead(h *logpb.QueueSnapshot) {
 	ms.next, ms.unnamed = h.NextMessage, h.UnnamedPurged
 	ms.cursors.restore(h)
 }
 
-// writeList writes the messages of one list.
 func (f *frozen) writeList(e *encoder, no int) {
 	for h := f.lists[no].head; h != 0; h = f.records.At(int(h)).next {
 		e.record(f.fill(&e.message, h))
@@ -96,14 +92,12 @@ func (f *frozen) fill(st *logpb.MessageState, h uint32) *logpb.MessageState {
 		}
 	}
 	if x.labelled() {
-		messageID, correlationID := f.labels.of(x.seq)
+		messageID, correlationID := f.labels.Of(x.seq)
 		st.MessageId, st.CorrelationId = string(messageID), string(correlationID)
 	}
 	return st
 }
 
-// fill adds to st what few messages have. Slices are shared and must not
-// change.
 func (e *extra) fill(st *logpb.MessageState) {
 	st.Letter, st.Reason, st.DiedAt, st.Deaths = e.letter, e.reason, int64(e.diedAt), e.deaths
 	st.Hops, st.Forwarded = uint32(e.hops), e.forwarded
@@ -157,7 +151,7 @@ func (ms *messages) restore(st *logpb.MessageState) (uint32, error) {
 	ms.counts[0].add(x.count())
 	if st.MessageId != "" || st.CorrelationId != "" {
 		x.head |= labelBit
-		ms.labels.expect(st.Seq, st.MessageId, st.CorrelationId)
+		ms.labels.Expect(st.Seq, st.MessageId, st.CorrelationId)
 	}
 	if len(st.Deaths) > 0 {
 		ms.editExtra(h).deaths = st.Deaths
@@ -230,9 +224,6 @@ func (ms *messages) restorePlace(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// check walks the lists and compares the counts with all messages found,
-// including those found by parts that check held messages, which are in no
-// list. It runs last.
 func (ms *messages) check(k *checker) {
 	k.that(k.count == ms.counts, "counted %v, found %v", ms.counts, k.count)
 	k.that(k.ready == ms.ready, "ready by priority: counted %d, found %d", ms.ready, k.ready)
@@ -240,32 +231,29 @@ func (ms *messages) check(k *checker) {
 	k.that(k.extras == ms.extras.Live(), "%d extras, %d in use", ms.extras.Live(), k.extras)
 	k.that(k.named == len(ms.named), "%d scheduled messages have a name, %d names", k.named, len(ms.named))
 	k.that(k.numbered == ms.numbers.Len(), "%d scheduled messages, %d numbers", k.numbered, ms.numbers.Len())
-	ms.labels.check(k, k.labelled)
-	ms.cursors.check(k, ms)
-	n := 0
-	for _, s := range ms.returns.slots {
-		if s.block != nil {
-			n += s.block.len()
-		}
+	if err := ms.labels.Check(k.labelled); err != nil {
+		k.fail("%w", err)
 	}
-	k.that(n == k.returned, "%d returned messages of %d", n, k.returned)
+	ms.cursors.check(k, ms)
+	if err := ms.returns.Check(); err != nil {
+		k.fail("%w", err)
+	}
 }
 
-// checkLists walks the lists.
 func (ms *messages) checkLists(k *checker) {
 	for no := range ms.lists {
 		if no == purgedList {
 			k.purged(ms)
 			continue
 		}
+		if no == returnedList {
+			ms.checkReturned(k)
+		}
 		prev, last := uint32(0), uint64(0)
 		for h := ms.lists[no].head; h != 0 && k.err == nil; h = ms.Get(h).next {
 			x := ms.Get(h)
 			ms.checkOne(k, h, placeOf(no))
-			switch {
-			case no == returnedList:
-				ms.checkReturned(k, h, prev)
-			case x.prev != prev:
+			if no != returnedList && x.prev != prev {
 				k.fail("message %d: the link back is wrong", x.seq)
 			}
 			if no <= maxPriority && (int(x.priority) != no || x.seq <= last || x.acquired != 0 || x.failed != 0) {
@@ -283,7 +271,6 @@ func (ms *messages) checkLists(k *checker) {
 	}
 }
 
-// checkOne checks what holds for a message in any place.
 func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	x := ms.Get(h)
 	switch e := ms.extra(h); {
@@ -324,7 +311,6 @@ func (ms *messages) checkOne(k *checker, h uint32, place Place) {
 	}
 }
 
-// checkScheduled checks what holds for a scheduled message.
 func (ms *messages) checkScheduled(k *checker, h uint32) {
 	x := ms.Get(h)
 	k.numbered++
@@ -354,21 +340,16 @@ func (k *checker) purged(ms *messages) {
 	k.that(ms.lists[purgedList].tail == last, "the tail of what was purged is wrong")
 }
 
-// checkReturned checks what holds for a returned message that follows prev.
-func (ms *messages) checkReturned(k *checker, h, prev uint32) {
-	r, x := &ms.returns, ms.Get(h)
-	no := x.prev
-	if int(no) >= len(r.slots) || r.slots[no].block == nil || !slices.Contains(r.slots[no].block.handles[r.slots[no].block.head:r.slots[no].block.tail], h) {
-		k.fail("message %d is in no block", x.seq)
-		return
+// checkReturned compares the list of returned messages with their order.
+func (ms *messages) checkReturned(k *checker) {
+	h := ms.lists[returnedList].head
+	for o, at := range ms.returns.All() {
+		x := ms.Get(o)
+		if o != h || x.seq != at.Number || x.prev != at.Slot {
+			k.fail("message %d is returned at another place", x.seq)
+			return
+		}
+		h = x.next
 	}
-	at := r.spotOf(no, h)
-	s := &r.slots[no]
-	if r.before(at) != prev || s.block.seqs[at.at] != x.seq {
-		k.fail("message %d: the block is wrong", x.seq)
-	}
-	k.returned++
-	if at.at == s.block.head {
-		k.that(s.least == slices.Min(s.block.seqs[s.block.head:s.block.tail]), "block %d: the least is %d", no, s.least)
-	}
+	k.that(h == 0, "a returned message has no order")
 }

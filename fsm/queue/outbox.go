@@ -102,11 +102,8 @@ func (o *outbox) clear() {
 	*o = outbox{shared: o.shared, messages: o.messages, ends: o.ends, next: max(o.next, 1)}
 }
 
-// nextLetter is the number of the next letter.
 func (o *outbox) nextLetter() uint64 { return o.next }
 
-// letters is the number of letters that are not finished. 0 ends a draining
-// queue. O(1).
 func (o *outbox) letters() uint64 {
 	return o.messages.count(Outbox).Messages + o.messages.count(Waiting).Messages
 }
@@ -120,11 +117,8 @@ func (o *outbox) counted() Count {
 	return o.messages.count(Outbox).plus(o.messages.count(Waiting))
 }
 
-// hasWork reports whether transfers to targets that are gone are still to be
-// ended.
 func (o *outbox) hasWork() bool { return o.gone > 0 }
 
-// find returns where a target is, or would be. O(log targets).
 func (o *outbox) find(id fsm.QueueID) (int, bool) {
 	return slices.BinarySearchFunc(o.deadLetterTargets, id, func(t *deadLetterTarget, id fsm.QueueID) int { return cmp.Compare(t.id, id) })
 }
@@ -135,8 +129,6 @@ func (o *outbox) has(id fsm.QueueID) (known, gone bool) {
 	return ok, ok && o.deadLetterTargets[i].gone
 }
 
-// deadLetter describes message h, which has died. Deaths are shared with the
-// record and never changed.
 func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 	x, e, r := o.messages.Get(h), o.messages.extra(h), o.messages.scheduleInfo(h)
 	var remark fsm.Remark
@@ -151,7 +143,6 @@ func (o *outbox) deadLetter(h uint32) fsm.DeadLetter {
 	}
 }
 
-// save writes the outbox's section of a snapshot's head.
 func (o *outbox) save(h *logpb.QueueSnapshot) {
 	h.NextLetter = o.next
 	for _, t := range o.deadLetterTargets {
@@ -159,7 +150,6 @@ func (o *outbox) save(h *logpb.QueueSnapshot) {
 	}
 }
 
-// restoreHead is the inverse of save. The letters follow, see restore.
 func (o *outbox) restoreHead(h *logpb.QueueSnapshot) {
 	o.next = h.NextLetter
 	for _, t := range h.Targets {
@@ -199,7 +189,6 @@ func (o *outbox) restore(st *logpb.MessageState, h uint32) error {
 	return nil
 }
 
-// check walks the letters and compares them with the targets.
 func (o *outbox) check(k *checker) {
 	unrouted, last := uint32(0), uint64(0)
 	pending := map[fsm.QueueID]int{}
@@ -232,8 +221,6 @@ func (o *outbox) check(k *checker) {
 	k.that(gone == o.gone, "%d targets are gone, counted %d", gone, o.gone)
 }
 
-// checkTransfers checks the transfers of letter h. pending counts them by
-// target.
 func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]int) {
 	e := o.messages.extra(h)
 	for _, t := range e.transfers {
@@ -248,7 +235,6 @@ func (o *outbox) checkTransfers(k *checker, h uint32, pending map[fsm.QueueID]in
 	}
 }
 
-// checkForwarded compares the counts of the letters that are forwarded.
 func (o *outbox) checkForwarded(k *checker) {
 	var found forwardedCounts
 	for no, list := range []int{outboxList, waitingList} {
@@ -264,15 +250,13 @@ func (o *outbox) checkForwarded(k *checker) {
 	k.that(found == o.forwarded, "%v are forwarded, counted %v", found, o.forwarded)
 }
 
-// checkWaiting checks the letters that wait.
 func (o *outbox) checkWaiting(k *checker) {
 	n := 0
 	for h := o.messages.head(waitingList); h != 0; h = o.messages.Get(h).next {
 		e := o.messages.extra(h)
 		k.that(e.letter > 0 && e.letter < o.next && (len(e.deaths) > 0 || e.reason == logpb.Death_NONE) && len(e.transfers) == 0,
 			"letter %d does not wait", e.letter)
-		p := o.waiting.Get(key{Seq: e.letter})
-		k.that(p != nil && *p == h, "letter %d is not found", e.letter)
+		k.that(o.waiting.Value(key{Seq: e.letter}) == h, "letter %d is not found", e.letter)
 		n++
 	}
 	k.that(o.waiting.Len() == n, "%d letters wait, of %d", o.waiting.Len(), n)
@@ -313,9 +297,8 @@ func (o *outbox) disposition(reason logpb.Death_Reason) Disposition {
 	return s
 }
 
-// full reports whether the outbox has reached its bound. Letters of a delayed
-// exchange are posted all the same, and so is what is forwarded: they have no other
-// way. What is forwarded does not count.
+// full reports whether the outbox has reached its bound. Letters of a delayed exchange, and what is
+// forwarded, are posted all the same: they have no other way.
 func (o *outbox) full() bool {
 	return o.settings.maxLetters.Given && o.letters()-o.forwarded.all().Messages >= o.settings.maxLetters.Value
 }
@@ -380,7 +363,6 @@ func (o *outbox) addDeath(history []*logpb.Death, reason logpb.Death_Reason) []*
 	return slices.Concat([]*logpb.Death{now}, history[:i], history[i+1:])
 }
 
-// copyDeaths returns a history that shares nothing with a command.
 func copyDeaths(from []*logpb.Death) []*logpb.Death {
 	deaths := make([]*logpb.Death, len(from))
 	for i, d := range from {
@@ -439,11 +421,10 @@ func (o *outbox) routeDead(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for _, route := range cmd.Routes {
-		p := o.waiting.Get(key{Seq: route.GetLetter()})
-		if p == nil {
+		h := o.waiting.Value(key{Seq: route.GetLetter()})
+		if h == 0 {
 			break
 		}
-		h := *p
 		o.waiting.Remove(key{Seq: route.GetLetter()})
 		o.recount(h, Waiting, Outbox)
 		o.messages.remove(h)
@@ -455,8 +436,6 @@ func (o *outbox) routeWaiting(cmd *logpb.RouteDead, eff *fsm.Effects) fsm.Result
 	return r
 }
 
-// lastRouted returns the last letter of the outbox that has a route; 0: none
-// has.
 func (o *outbox) lastRouted() uint32 {
 	if o.unrouted == 0 {
 		return o.messages.tail(outboxList)
@@ -540,10 +519,14 @@ func (o *outbox) noteUnroutable(h uint32, route *logpb.DeadRoute) {
 	}
 }
 
-// drop removes letter h, which no target has.
 func (o *outbox) drop(h uint32, eff *fsm.Effects) {
 	o.counters.DeadDropped++
 	o.ends.settled(o.messages.extra(h).letter)
+	o.free(h, eff)
+}
+
+// free frees letter h, which has ended.
+func (o *outbox) free(h uint32, eff *fsm.Effects) {
 	o.recount(h, Outbox, 0)
 	o.messages.remove(h)
 	o.messages.free(h, eff)
@@ -559,9 +542,7 @@ func (o *outbox) arrived(h uint32, last fsm.QueueID, eff *fsm.Effects) {
 		o.counters.DeadConfirmed++
 		o.ends.settled(e.letter)
 	}
-	o.recount(h, Outbox, 0)
-	o.messages.remove(h)
-	o.messages.free(h, eff)
+	o.free(h, eff)
 }
 
 // confirmTransfers records that a target holds its transfers up to a number,
@@ -600,7 +581,6 @@ func (o *outbox) confirmTransfers(cmd *logpb.SettleDead, eff *fsm.Effects) fsm.R
 	return fsm.Result{}
 }
 
-// endTransfer ends the first unsettled transfer to t.
 func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Effects) {
 	t.confirmed++
 	h := *t.pending.Item(0)
@@ -608,9 +588,7 @@ func (o *outbox) endTransfer(t *deadLetterTarget, has, refused bool, eff *fsm.Ef
 	o.resolveTransfer(h, t.id, has, refused, eff)
 }
 
-// endGone ends up to n transfers to targets that are gone. They end by id of
-// the target, then by number. The numbers of a target are dropped with it,
-// since ids of queues are never used again.
+// endGone ends up to n transfers to targets that are gone, by id of the target, then by number.
 func (o *outbox) endGone(n int, eff *fsm.Effects) {
 	for i := 0; i < len(o.deadLetterTargets) && o.gone > 0 && n > 0; i++ {
 		t := o.deadLetterTargets[i]
@@ -623,7 +601,6 @@ func (o *outbox) endGone(n int, eff *fsm.Effects) {
 	}
 }
 
-// dropGone removes target t if it is gone and has no pending transfers.
 func (o *outbox) dropGone(t *deadLetterTarget) bool {
 	if !t.gone || t.pending.Len() > 0 {
 		return false
@@ -669,9 +646,8 @@ func (o *outbox) resolveTransfer(h uint32, id fsm.QueueID, has, refused bool, ef
 	}
 }
 
-// goOn ends transfers to targets that are gone, as many as a command of this
-// kind may, unless it ends transfers itself. Then it drops letters that wait for
-// nothing.
+// goOn ends transfers to targets that are gone, unless the command ends transfers itself, and drops
+// letters that wait for nothing.
 func (o *outbox) goOn(kind logpb.Command_Kind, eff *fsm.Effects) {
 	switch {
 	case o.gone == 0 || kind == logpb.Command_SETTLE_DEAD:
@@ -710,7 +686,6 @@ func (m *Machine) forward(eff *fsm.Effects) {
 	}
 }
 
-// setHops records how often message h was forwarded.
 func (ms *messages) setHops(h, hops uint32) {
 	ms.editExtra(h).hops = uint8(min(hops, maxHops+1))
 }
@@ -718,7 +693,6 @@ func (ms *messages) setHops(h, hops uint32) {
 // forwardedCounts are the letters that are forwarded, by place.
 type forwardedCounts struct{ posted, waiting Count }
 
-// of is the count for a place: Outbox or Waiting.
 func (f *forwardedCounts) of(p Place) *Count {
 	if p == Waiting {
 		return &f.waiting
@@ -726,7 +700,6 @@ func (f *forwardedCounts) of(p Place) *Count {
 	return &f.posted
 }
 
-// all is the number and size of the letters that are forwarded.
 func (f *forwardedCounts) all() Count { return f.posted.plus(f.waiting) }
 
 // underWay is the number and size of the letters that are forwarded. O(1).
@@ -793,7 +766,6 @@ func (o *outbox) settleWaiting() {
 // set ends them: a TTL, a length limit, a purge. They wait for Unpark, or for
 // settings that do not park them.
 
-// exceeds reports whether x has failed more often than the delivery limit allows.
 func (s *settings) exceeds(x *message) bool {
 	return s.DeliveryLimit >= 0 && int64(x.failed) > s.DeliveryLimit
 }
@@ -812,9 +784,8 @@ func (ms *messages) park(h uint32) {
 	ms.counters.Parked++
 }
 
-// unpark makes up to n of the parked messages ready, those that were parked first,
-// and no more than one command may; 0: all. Their failures count anew. Count of the
-// answer is how many. The next call continues; nothing is remembered.
+// unpark makes parked messages ready, those that were parked first, and their failures count anew:
+// up to n, or 0 for all, as far as one command may. Count is how many; the next call continues.
 func (m *Machine) unpark(cmd *logpb.Unpark) fsm.Result {
 	if !m.since(3) {
 		return fsm.Result{Code: fsm.Invalid}
@@ -837,16 +808,14 @@ func (m *Machine) unparkOne(h uint32) {
 	m.tryAgain(h)
 }
 
-// unparks reports whether messages are parked that the settings do not park: dead
-// letters have somewhere to go, or there is no limit. With a limit that somebody has
-// set they stay, since it would drop them.
+// unparks reports whether messages are parked that the settings do not park. With a limit that
+// somebody has set they stay, since it would drop them.
 func (o *outbox) unparks() bool {
 	return o.messages.head(parkedList) != 0 && (o.settings.DeliveryLimit < 0 || o.strategy() != Dropped)
 }
 
-// settleParked ends the parking of messages that the settings do not park, those
-// that were parked first, as many as a command of this kind may: what exceeds the
-// limit dies, the rest becomes ready. What is due expires before.
+// settleParked ends the parking of messages that the settings do not park, as many as a command of
+// this kind may: what exceeds the limit dies, the rest becomes ready.
 func (m *Machine) settleParked(kind logpb.Command_Kind, eff *fsm.Effects) {
 	n := m.bounds.Before
 	if kind == logpb.Command_TICK {

@@ -88,15 +88,13 @@ func (p *Peek) Result() (list []Message, more bool) {
 	return p.found[:n], len(p.found) > n
 }
 
-// sort orders what was found, and removes duplicates.
 func (p *Peek) sort() {
 	slices.SortFunc(p.found, func(a, b Message) int { return cmp.Compare(a.Seq, b.Seq) })
 	p.found = slices.CompactFunc(p.found, func(a, b Message) bool { return a.Seq == b.Seq })
 }
 
-// cut drops what will not be shown, once that is much. So found never has more
-// than 2*(limit+1) + peekStep messages. The lowest limit+1 are enough: one more
-// than is shown, for more.
+// cut drops what will not be shown, once that is much. The lowest limit+1 are enough: one more than
+// is shown, for more.
 func (p *Peek) cut() {
 	if len(p.found) > 2*(p.limit+1) {
 		p.sort()
@@ -104,9 +102,8 @@ func (p *Peek) cut() {
 	}
 }
 
-// walk continues with the lists, over up to n messages. It returns how many are
-// left of n: 0 if there are more. Lists of ready messages are ordered by
-// number, so that the first ones suffice.
+// walk continues with the lists, over up to n messages. It returns how many are left of n: 0 if
+// there are more.
 func (p *Peek) walk(m *Machine, n int) (left int) {
 	for ; len(p.lists) > 0; p.lists, p.at, p.here = p.lists[1:], 0, 0 {
 		no := p.lists[0]
@@ -170,7 +167,6 @@ func (p *Peek) held(m *Machine, n int) (left int) {
 	return max(n, 1)
 }
 
-// shows reports whether a message is to be shown.
 func (p *Peek) shows(x *Message) bool {
 	return x.Seq > p.after && (x.ExpireAt == 0 || x.ExpireAt > p.now)
 }
@@ -234,13 +230,11 @@ func (f *Follow) Describe(m *Machine) (d Followed, ok bool) {
 	return d, true
 }
 
-// budget is how many more steps may be taken. short says that one more was wanted.
 type budget struct {
 	left  int
 	short bool
 }
 
-// take reports whether one more step may be taken.
 func (b *budget) take() bool {
 	if b.left == 0 {
 		b.short = true
@@ -284,7 +278,6 @@ func ExpiringBy(m *Machine, instants []fsm.Time) []uint64 {
 	return m.timers.expiring(until(instants, 0), &budget{left: math.MaxInt})
 }
 
-// ahead counts what is due before some keys.
 func (t *timers) ahead(before []key, left *budget) Ahead {
 	return Ahead{
 		Expire: t.expiring(before, left), Fire: t.schedules.Counts(before, left.take),
@@ -292,7 +285,6 @@ func (t *timers) ahead(before []key, left *budget) Ahead {
 	}
 }
 
-// expiring counts the messages that expire before some keys.
 func (t *timers) expiring(before []key, left *budget) []uint64 {
 	return t.expiries.Counts(before, left.take)
 }

@@ -27,26 +27,37 @@ func (m *Machine) enqueueLater(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time,
 		return m.refuse(meta, cmd, eff)
 	}
 	if old != 0 {
-		m.ends.message(old, logpb.EndState_REPLACED, Dropped, m.outbox.nextLetter(), false)
-		m.unschedule(old)
-		m.messages.free(old, eff)
-		m.counters.Unscheduled++
-		m.counters.Replaced++
+		m.endScheduled(old, logpb.EndState_REPLACED, &m.counters.Replaced, eff)
 	}
 	if cmd.ScheduleId != "" {
 		m.messages.forgetName(cmd.ScheduleId)
 	}
-	h := m.store(meta, cmd, due, eff)
-	m.messages.setScheduleInfo(h, scheduleInfo{scheduledFor: due, id: cmd.ScheduleId, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne)})
-	m.messages.schedule(h, due, cmd.ScheduleId)
-	m.counters.Enqueued++
-	m.counters.Scheduled++
+	m.storeScheduled(meta, cmd, due, cmd.ScheduleId, eff)
 	return fsm.OK
 }
 
-// pending returns the scheduled message with this name or, if that is empty, with
-// this number; 0: none. One that is due counts as ready although catchUp may not
-// have come to it: its time cannot begin anew.
+// storeScheduled stores a message that becomes ready at due, under a name that is free.
+func (m *Machine) storeScheduled(meta *fsm.Meta, cmd *logpb.Enqueue, due fsm.Time, id string, eff *fsm.Effects) {
+	h := m.store(meta, cmd, due, eff)
+	m.messages.setScheduleInfo(h, scheduleInfo{
+		scheduledFor: due, id: id, ttl: fsm.OptionalFrom[fsm.Millis](cmd.TtlPlusOne), ceiling: fsm.OptionalFrom[fsm.Millis](cmd.TtlCeilingPlusOne),
+	})
+	m.messages.schedule(h, due, id)
+	m.counters.Enqueued++
+	m.counters.Scheduled++
+}
+
+// endScheduled ends scheduled message h, which is replaced or cancelled.
+func (m *Machine) endScheduled(h uint32, reason EndReason, counter *uint64, eff *fsm.Effects) {
+	m.ends.message(h, reason, Dropped, m.outbox.nextLetter(), false)
+	m.unschedule(h)
+	m.messages.free(h, eff)
+	m.counters.Unscheduled++
+	*counter++
+}
+
+// pending returns the scheduled message with this name or, if that is empty, number; 0: none. One that
+// is due counts as ready although catchUp may not have come to it.
 func (m *Machine) pending(id string, seq uint64) uint32 {
 	h := m.messages.findScheduled(id, seq)
 	if h != 0 && m.messages.Get(h).due(m.clock.now()) {
@@ -55,9 +66,8 @@ func (m *Machine) pending(id string, seq uint64) uint32 {
 	return h
 }
 
-// unschedule removes message h from the scheduled ones and leaves it in no
-// place. When the last one goes, the queue counts as active until now. The
-// caller frees it or gives it a new place, and counts.
+// unschedule leaves message h, which is scheduled, in no place. The caller frees it or gives it a new
+// place, and counts.
 func (m *Machine) unschedule(h uint32) {
 	m.messages.remove(h)
 	m.lease.touch()
@@ -124,11 +134,7 @@ func (m *Machine) reschedule(cmd *logpb.Schedule, eff *fsm.Effects) fsm.Result {
 	}
 	switch cmd.Action {
 	case logpb.Schedule_CANCEL:
-		m.ends.message(h, logpb.EndState_CANCELLED, Dropped, m.outbox.nextLetter(), false)
-		m.unschedule(h)
-		m.messages.free(h, eff)
-		m.counters.Unscheduled++
-		m.counters.Cancelled++
+		m.endScheduled(h, logpb.EndState_CANCELLED, &m.counters.Cancelled, eff)
 	case logpb.Schedule_MOVE:
 		m.move(h, m.dueAt(cmd.DueAt, cmd.DelayPlusOne, 0))
 	case logpb.Schedule_FIRE:
@@ -145,10 +151,8 @@ func (m *Machine) move(h uint32, due fsm.Time) {
 	m.lease.touch()
 }
 
-// fireNext makes up to n of the next due messages ready, scheduled or set aside,
-// in order, and no more than one command may. Count of the answer is how many.
-// The next call continues; nothing is remembered. What is due already, and was not
-// caught up with, is the first of them and keeps its time.
+// fireNext makes the next due messages ready, scheduled or set aside, in order, as far as one command
+// may. Count is how many; the next call continues. What is due already keeps its time.
 func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	var r fsm.Result
 	for n = min(n, uint64(m.bounds.Tick)); r.Count < n; r.Count++ {
@@ -169,9 +173,8 @@ func (m *Machine) fireNext(n uint64, eff *fsm.Effects) fsm.Result {
 	return r
 }
 
-// retry makes message h, which is set aside, the last one of the returned, or puts it back into
-// its group. It keeps its number and its counts of deliveries. If it has expired
-// meanwhile it is due at once.
+// retry makes message h, which is set aside, the last one of the returned, or puts it back into its
+// group. If it has expired meanwhile it is due at once.
 func (m *Machine) retry(h uint32) {
 	if m.messages.Get(h).place == Delayed {
 		m.lease.touch()
@@ -195,9 +198,8 @@ func (m *Machine) tryAgain(h uint32) {
 	m.messages.watch(h)
 }
 
-// retryNow makes up to n of the delayed messages ready, those that are due next
-// first, and no more than one command may; 0: all. Count of the answer is how
-// many. The next call continues; nothing is remembered.
+// retryNow makes delayed messages ready, those that are due next first: up to n, or 0 for all, as far as
+// one command may. Count is how many; the next call continues.
 func (m *Machine) retryNow(cmd *logpb.Kick) fsm.Result {
 	var r fsm.Result
 	for n := m.bounds.upTo(cmd.GetCount()); r.Count < n; r.Count++ {

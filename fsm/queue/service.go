@@ -3,6 +3,7 @@ package queue
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 
@@ -52,23 +53,17 @@ type level struct {
 // levelKey is the key of a priority among the levels: the highest comes first.
 func levelKey(priority int32) key { return key{At: -fsm.Time(priority)} }
 
-// clear removes all consumers without touching them. It is for the end of a
-// queue, which drops its consumers as well.
 func (v *service) clear() { *v = service{shared: v.shared, least: v.least} }
 
-// size is the number of levels.
 func (v *service) size() int { return v.levels.Len() }
 
-// any reports whether any consumer has credit.
 func (v *service) any() bool { return v.n > 0 }
 
 // join adds c, which is in no level, to the level of its priority. O(log
 // levels). It is in no ring yet.
 func (v *service) join(c *consumer) {
 	at := levelKey(c.priority)
-	if l := v.levels.Get(at); l != nil {
-		c.level = *l
-	} else {
+	if c.level = v.levels.Value(at); c.level == nil {
 		c.level = &level{of: v, priority: c.priority}
 		v.levels.Put(at, c.level)
 	}
@@ -145,16 +140,14 @@ func (v *service) next() *consumer {
 	panic("nobody is in the ring of any level")
 }
 
-// order calls f for the consumers in rings, in the order of service.
 func (v *service) order(f func(*consumer)) {
-	for _, p := range v.levels.All() {
-		for c := (*p).first; c != nil; c = c.nextRing {
+	for l := range v.levels.Values(levelKey(math.MaxInt32)) {
+		for c := l.first; c != nil; c = c.nextRing {
 			f(c)
 		}
 	}
 }
 
-// check checks the rings. members counts the consumers that have a level.
 func (v *service) check(k *checker, members map[*level]int) {
 	serviced, joined := 0, 0
 	for at, p := range v.levels.All() {
@@ -196,14 +189,11 @@ type services struct {
 	count     uint64 // of those who were put into a ring
 }
 
-// clear removes all consumers without touching them. Cursors are cleared by the
-// machine.
 func (vs *services) clear() {
 	vs.general.clear()
 	vs.demanding = nil
 }
 
-// of returns the service of a least life; nil: there is none.
 func (vs *services) of(least fsm.Millis) *service {
 	if least == 0 {
 		return &vs.general
@@ -239,8 +229,6 @@ func (vs *services) leave(c *consumer) {
 	}
 }
 
-// tooMany reports whether c may not ask for a least life, because others ask for as
-// many different ones as they may. c is nil for a consumer that does not exist yet.
 func (vs *services) tooMany(c *consumer, least fsm.Millis) bool {
 	if vs.of(least) != nil {
 		return false
@@ -252,30 +240,25 @@ func (vs *services) tooMany(c *consumer, least fsm.Millis) bool {
 	return n >= maxMinTTLs
 }
 
-// serve appends c to its ring, as one that waits from now on.
 func (vs *services) serve(c *consumer) {
 	vs.count++
 	c.waits = vs.count
 	c.level.of.serve(c)
 }
 
-// suspend removes c from its ring, if it is in one.
 func (vs *services) suspend(c *consumer) {
 	if c.serviced {
 		c.level.of.suspend(c)
 	}
 }
 
-// takesAny reports whether a consumer has credit that takes all messages.
 func (vs *services) takesAny() bool { return vs.general.any() }
 
-// any reports whether any consumer has credit.
 func (vs *services) any() bool {
 	_, ok := vs.least()
 	return ok
 }
 
-// least implements consumers.leastServed.
 func (vs *services) least() (fsm.Millis, bool) {
 	if vs.general.any() {
 		return 0, true
@@ -288,27 +271,21 @@ func (vs *services) least() (fsm.Millis, bool) {
 	return 0, false
 }
 
-// anyFor implements consumers.anyFor.
 func (vs *services) anyFor() bool {
 	least, ok := vs.least()
 	return ok && vs.has(least)
 }
 
-// passOver finds the next message for consumers with a least life, as far as the
-// command may.
 func (vs *services) passOver(least fsm.Millis) { vs.cursors.passOver(least, vs.messages) }
 
 // has reports whether a message of no group is ready that consumers with a least life
 // may have, as far as that is known.
 func (vs *services) has(least fsm.Millis) bool { return vs.cursors.unsettled(least, vs.messages) }
 
-// demand reports whether any consumer asks for a least life.
 func (vs *services) demand() bool { return len(vs.demanding) > 0 }
 
-// idle reports whether nothing is ready.
 func (vs *services) idle() bool { return vs.messages.readyCount() == 0 }
 
-// next implements consumers.nextServed.
 func (vs *services) next(h uint32) *consumer {
 	if len(vs.demanding) == 0 {
 		return vs.general.next()
@@ -331,7 +308,6 @@ func (c *consumer) waitsBefore(o *consumer) bool {
 	return cmp.Or(cmp.Compare(o.priority, c.priority), cmp.Compare(c.waits, o.waits)) < 0
 }
 
-// inOrder returns the consumers in rings, in the order of service.
 func (vs *services) inOrder() []*consumer {
 	var all []*consumer
 	add := func(c *consumer) { all = append(all, c) }
@@ -351,10 +327,8 @@ func (vs *services) inOrder() []*consumer {
 	return all
 }
 
-// restored is called when all messages have been restored.
 func (vs *services) restored() error { return vs.cursors.restored() }
 
-// check checks the services. members counts the consumers that have a level.
 func (vs *services) check(k *checker, members map[*level]int) {
 	vs.general.check(k, members)
 	levels := vs.general.size()
@@ -454,7 +428,6 @@ func (cs *consumers) presence() presence {
 	return presence{cs.serving > 0, cs.anyServed() && (cs.services.idle() || cs.canServe())}
 }
 
-// measured returns the capacity up to the last command, and what holds since then.
 func (cs *consumers) measured() Capacity {
 	c := cs.capacity
 	c.present = cs.presence()
@@ -501,7 +474,6 @@ type cursor struct {
 	next    []uint64                 // while restoring: the messages at which it stands, by number
 }
 
-// set moves a cursor in one list.
 func (c *cursor) set(no int, h uint32) {
 	c.at[no] = h
 	if h != 0 {
@@ -515,16 +487,12 @@ func (c *cursor) set(no int, h uint32) {
 // Returned messages have the highest number.
 func (c *cursor) list() int { return bits.Len64(c.waiting) - 1 }
 
-// clear removes all cursors.
 func (cs *cursors) clear() { cs.all, cs.restoring = nil, nil }
 
-// any reports whether there are cursors.
 func (cs *cursors) any() bool { return len(cs.all) > 0 }
 
-// len is the number of cursors.
 func (cs *cursors) len() int { return len(cs.all) }
 
-// of returns the cursor of a least life; nil: there is none.
 func (cs *cursors) of(least fsm.Millis) *cursor {
 	for _, c := range cs.all {
 		if c.least == least {
@@ -553,7 +521,6 @@ func (cs *cursors) open(least fsm.Millis, ms *messages) {
 	cs.all = slices.Insert(cs.all, i, c)
 }
 
-// close removes a cursor.
 func (cs *cursors) close(least fsm.Millis) {
 	cs.all = slices.DeleteFunc(cs.all, func(c *cursor) bool { return c.least == least })
 }
@@ -594,7 +561,6 @@ func (cs *cursors) removed(no int, h, next uint32) {
 	}
 }
 
-// purged is called when nothing is ready any more.
 func (cs *cursors) purged() {
 	for _, c := range cs.all {
 		c.at, c.waiting = [returnedList + 1]uint32{}, 0
@@ -665,11 +631,8 @@ func (cs *cursors) save(h *logpb.QueueSnapshot, ms *messages) {
 	}
 }
 
-// restore begins to restore the cursors: the consumers open them, and the messages
-// follow.
 func (cs *cursors) restore(h *logpb.QueueSnapshot) { cs.restoring = h.Cursors }
 
-// restored is called when all consumers and messages have been restored.
 func (cs *cursors) restored() error {
 	if len(cs.restoring) != len(cs.all) {
 		return fmt.Errorf("%w: %d cursors", ErrSnapshot, len(cs.restoring))
@@ -684,7 +647,6 @@ func (cs *cursors) restored() error {
 	return nil
 }
 
-// check checks that no cursor has passed over what it was to find.
 func (cs *cursors) check(k *checker, ms *messages) {
 	for i, c := range cs.all {
 		k.that(i == 0 || cs.all[i-1].least < c.least, "cursor %d is out of order", c.least)

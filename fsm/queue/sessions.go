@@ -44,7 +44,6 @@ type sessions struct {
 	suspected []suspicion
 }
 
-// clear removes all sessions and the memory of ended ones.
 func (ss *sessions) clear() {
 	*ss = sessions{shared: ss.shared, byID: map[fsm.SessionID]*session{}, isEnded: map[fsm.SessionID]bool{}}
 }
@@ -57,13 +56,11 @@ func (ss *sessions) endAll() {
 	ss.recent, ss.suspected = nil, nil
 }
 
-// len is the number of sessions that can be found.
 func (ss *sessions) len() int { return len(ss.byID) - ss.ending }
 
 // size is the number of all sessions, including remembered ended ones.
 func (ss *sessions) size() int { return len(ss.byID) + ss.ended.Len() }
 
-// has reports whether s is a session of the queue.
 func (ss *sessions) has(s *session) bool { return ss.byID[s.id] == s }
 
 // get is find for readers. It does not touch recent, so it changes nothing.
@@ -78,12 +75,10 @@ func (ss *sessions) get(id fsm.SessionID) *session {
 // set.
 func (ss *sessions) add(s *session) {
 	of := Boot{s.id.Node, s.id.Boot}
-	l := ss.lives.Get(of.key())
-	if l == nil {
-		ss.lives.Put(of.key(), &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)})
-		l = ss.lives.Get(of.key())
+	if s.life = ss.lives.Value(of.key()); s.life == nil {
+		s.life = &life{of: of, suspected: ss.isSuspected(s.id), over: ss.isDown(of)}
+		ss.lives.Put(of.key(), s.life)
 	}
-	s.life = *l
 	if s.life.over {
 		ss.ending++
 	}
@@ -91,10 +86,8 @@ func (ss *sessions) add(s *session) {
 	ss.byID[s.id] = s
 }
 
-// remove removes a session that has no consumers left. It reports whether it
-// was the last of the ending sessions. Requires: its consumers were
-// unregistered. It is not remembered as ended: the caller does that, or its
-// node is down.
+// remove removes a session that has no consumers left, and reports whether it was the last of the
+// ending sessions. The caller remembers that it has ended, or its node is down.
 func (ss *sessions) remove(s *session) (allEnded bool) {
 	l := s.life
 	l.sessions.Remove(key{Seq: s.id.Num})
@@ -112,7 +105,6 @@ func (ss *sessions) remove(s *session) (allEnded bool) {
 	return ss.ending == 0
 }
 
-// begin begins a stream. Requires: hasEnded(id) and isLate were false.
 func (ss *sessions) begin(id fsm.SessionID) *session {
 	s := &session{id: id, next: 1}
 	ss.add(s)
@@ -133,23 +125,21 @@ func (ss *sessions) declareDown(node fsm.NodeID, boot uint64) (some bool) {
 	}
 	ss.down[i].Boot = max(ss.down[i].Boot, boot)
 	ss.suspected = slices.DeleteFunc(ss.suspected, func(x suspicion) bool { return x.of.Node == node && x.of.Boot <= boot })
-	for k, l := range ss.lives.From(Boot{Node: node}.key()) {
-		if k.At != fsm.Time(node) || k.Seq > ss.down[i].Boot {
+	for l := range ss.lives.Values(Boot{Node: node}.key()) {
+		if l.of.Node != node || l.of.Boot > ss.down[i].Boot {
 			break
 		}
-		if !(*l).over {
-			(*l).over, (*l).suspected, some = true, false, true
-			ss.ending += (*l).sessions.Len()
+		if !l.over {
+			l.over, l.suspected, some = true, false, true
+			ss.ending += l.sessions.Len()
 		}
 	}
 	ss.recent = nil
 	return some
 }
 
-// toEnd is the number of ending sessions.
 func (ss *sessions) toEnd() int { return ss.ending }
 
-// isEnding reports whether there are ending sessions.
 func (ss *sessions) isEnding() bool { return ss.ending > 0 }
 
 // find returns a session; nil: there is none, or it is ending. It is optimized
@@ -180,18 +170,15 @@ func (ss *sessions) isLate(at fsm.Time) bool {
 	return at < 0 || at != 0 && (at.Add(beginWithin) < ss.clock.now() || ss.clock.now().Add(beginWithin) < at)
 }
 
-// isDown reports whether a life of a node was declared down.
 func (ss *sessions) isDown(b Boot) bool {
 	i, ok := ss.findDown(b.Node)
 	return ok && b.Boot <= ss.down[i].Boot
 }
 
-// findDown returns the position of a node in down, or where to insert it.
 func (ss *sessions) findDown(n fsm.NodeID) (int, bool) {
 	return slices.BinarySearchFunc(ss.down, n, func(b Boot, n fsm.NodeID) int { return cmp.Compare(b.Node, n) })
 }
 
-// remember records that a session has ended.
 func (ss *sessions) remember(id fsm.SessionID) {
 	if ss.hasEnded(id) {
 		return
@@ -211,9 +198,9 @@ func (ss *sessions) remember(id fsm.SessionID) {
 // is that of SessionID.Compare, and that of a snapshot.
 func (ss *sessions) all() iter.Seq[*session] {
 	return func(yield func(*session) bool) {
-		for _, l := range ss.lives.All() {
-			for _, s := range (*l).sessions.All() {
-				if !yield(*s) {
+		for l := range ss.lives.Values(key{}) {
+			for s := range l.sessions.Values(key{}) {
+				if !yield(s) {
 					return
 				}
 			}
@@ -221,14 +208,13 @@ func (ss *sessions) all() iter.Seq[*session] {
 	}
 }
 
-// firstDown returns the first life of a node that is down and has sessions;
-// there must be one. The order is by node, then boot. It costs O(nodes ever
-// down × log lives).
+// firstDown returns the first life, by node and boot, that is down and has sessions; there must be one.
+// O(nodes ever down × log lives).
 func (ss *sessions) firstDown() *life {
 	for _, b := range ss.down {
-		for k, l := range ss.lives.From(key{At: fsm.Time(b.Node)}) {
-			if k.At == fsm.Time(b.Node) && k.Seq <= b.Boot {
-				return *l
+		for l := range ss.lives.Values(Boot{Node: b.Node}.key()) {
+			if l.of.Node == b.Node && l.of.Boot <= b.Boot {
+				return l
 			}
 			break
 		}
@@ -251,7 +237,6 @@ const (
 // ends.
 const forgetAtOnce = 64
 
-// ended is an ended session and when it ended.
 type ended struct {
 	id fsm.SessionID
 	at fsm.Time
@@ -305,11 +290,8 @@ type Boot struct {
 	Boot uint64
 }
 
-// key returns the position of a life among lives. Queues that forward letters
-// are node 0 and come first, by id.
 func (b Boot) key() key { return key{At: fsm.Time(b.Node), Seq: b.Boot} }
 
-// run is a run of command numbers.
 type run struct{ first, length uint64 }
 
 // refusedRuns bounds what a session remembers of refused commands: the maximum
@@ -339,9 +321,8 @@ func (s *session) refuse(seq uint64, runs int) {
 	s.refused = append(s.refused, run{seq, 1})
 }
 
-// wasRefused reports whether command seq was refused. O(log runs). It may be
-// true for commands that were not refused and are so old that nobody repeats
-// them.
+// wasRefused reports whether command seq was refused. It may be true for others that are so old that
+// nobody repeats them. O(log runs).
 func (s *session) wasRefused(seq uint64) bool {
 	i, found := slices.BinarySearchFunc(s.refused, seq, func(r run, seq uint64) int { return cmp.Compare(r.first, seq) })
 	return found || i > 0 && seq-s.refused[i-1].first < s.refused[i-1].length
@@ -356,29 +337,22 @@ type answer struct {
 	code                  fsm.Code
 }
 
-// attach adds c, whose number is not in use here. Requires: c.session is s.
-// O(consumers of the session).
 func (s *session) attach(c *consumer) {
 	i, _ := s.search(c.id.Number)
 	s.consumers = slices.Insert(s.consumers, i, c)
 	s.life.consumers++
 }
 
-// prune removes unregistered consumers from the table.
 func (s *session) prune(gone func(*consumer) bool) {
 	s.consumers = slices.DeleteFunc(s.consumers, gone)
 }
 
-// detached counts a consumer that was unregistered.
 func (l *life) detached() { l.consumers-- }
 
-// search returns the position of the consumer with this number, or where to
-// insert it.
 func (s *session) search(number uint64) (int, bool) {
 	return slices.BinarySearchFunc(s.consumers, number, func(c *consumer, n uint64) int { return cmp.Compare(c.id.Number, n) })
 }
 
-// consumer returns the consumer with this number, nil if there is none.
 func (s *session) consumer(number uint64) *consumer {
 	if i, ok := s.search(number); ok {
 		return s.consumers[i]
@@ -427,15 +401,12 @@ type suspicion struct {
 	until fsm.Time
 }
 
-// findSuspected returns the position of a suspicion, or where to insert it.
 func (ss *sessions) findSuspected(of Boot) (int, bool) {
 	return slices.BinarySearchFunc(ss.suspected, of, func(x suspicion, of Boot) int {
 		return cmp.Or(cmp.Compare(x.of.Node, of.Node), cmp.Compare(x.of.Boot, of.Boot))
 	})
 }
 
-// isSuspected reports whether the node of a session is suspected. O(1) if
-// nobody is, which is the normal case.
 func (ss *sessions) isSuspected(id fsm.SessionID) bool {
 	if len(ss.suspected) == 0 {
 		return false
@@ -444,11 +415,8 @@ func (ss *sessions) isSuspected(id fsm.SessionID) bool {
 	return ok
 }
 
-// setSuspected begins or ends the suspicion of a life, and returns the life if
-// it has sessions. ok: this is a change.
-//
-// The caller refreshes the consumers of l. The deadline uses the settings of
-// now; later ones do not change it.
+// setSuspected begins or ends the suspicion of a life, and returns the life if it has sessions. The
+// caller refreshes its consumers. ok: this is a change.
 func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	i, was := ss.findSuspected(of)
 	switch {
@@ -459,16 +427,14 @@ func (ss *sessions) setSuspected(of Boot, suspected bool) (l *life, ok bool) {
 	default:
 		ss.suspected = slices.Insert(ss.suspected, i, suspicion{of, ss.clock.heldDeadline(ss.settings.disconnected)})
 	}
-	if p := ss.lives.Get(of.key()); p != nil {
-		l = *p
+	if l = ss.lives.Value(of.key()); l != nil {
 		l.suspected = suspected
 	}
 	return l, true
 }
 
-// overdue ends the wait for lives that have been suspected for too long, see
-// isOverdue, and reports whether there are any. It reports each suspicion once.
-// The caller takes back what their sessions hold.
+// overdue ends the wait for lives that have been suspected for too long, and reports whether there are
+// any, once. The caller takes back what their sessions hold.
 func (ss *sessions) overdue() (some bool) {
 	for i := range ss.suspected {
 		if x := &ss.suspected[i]; x.until != 0 && ss.clock.heldUntil(x.until) <= ss.clock.now() {

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -38,7 +39,6 @@ func (ss *sessions) capture(keep bool) []session {
 	return all
 }
 
-// save describes a session.
 func (s *session) save() *logpb.SessionState {
 	return &logpb.SessionState{
 		Session: s.id.Proto(), NextSeq: s.next, LastOpSeq: s.last.seq, LastOpCount: s.last.count,
@@ -47,8 +47,6 @@ func (s *session) save() *logpb.SessionState {
 	}
 }
 
-// encodeRuns returns runs in the form of a snapshot: first, length, first,
-// length …
 func encodeRuns(runs []run) []uint64 {
 	var out []uint64
 	for _, r := range runs {
@@ -76,7 +74,6 @@ func (ss *sessions) restoreHead(h *logpb.QueueSnapshot) {
 	}
 }
 
-// restore adds a session, without consumers.
 func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
 	s := &session{id: fsm.SessionFrom(st.Session), next: st.NextSeq, nextGet: st.NextGet, last: answer{
 		seq: st.LastOpSeq, count: st.LastOpCount, consumers: st.LastOpConsumers,
@@ -92,14 +89,11 @@ func (ss *sessions) restore(st *logpb.SessionState) (*session, error) {
 	return s, nil
 }
 
-// describe writes the text for String.
 func (ss *sessions) describe(b *strings.Builder) {
 	for s := range ss.all() {
 		if !s.life.over {
 			fmt.Fprintf(b, "session %s next=%d", sessionText(s.id), s.next)
-			if s.nextGet > 0 {
-				fmt.Fprintf(b, " next-get=%d", s.nextGet)
-			}
+			numberText(b, " next-get=%d", s.nextGet)
 			b.WriteString("\n")
 		}
 	}
@@ -111,14 +105,11 @@ func (ss *sessions) describe(b *strings.Builder) {
 	}
 	for _, x := range ss.suspected {
 		fmt.Fprintf(b, "silent %d/%d", x.of.Node, x.of.Boot)
-		if x.until != 0 {
-			fmt.Fprintf(b, " until=%d", ss.clock.heldUntil(x.until))
-		}
+		numberText(b, " until=%d", ss.clock.heldUntil(x.until))
 		b.WriteString("\n")
 	}
 }
 
-// check checks the invariants, and counts the consumers of all sessions.
 func (ss *sessions) check(k *checker) {
 	sessions, ending := 0, 0
 	for s := range ss.all() {
@@ -142,10 +133,9 @@ func (ss *sessions) check(k *checker) {
 		k.that(ok && at == i && !ss.isDown(x.of), "silence of %v", x.of)
 		k.deadline(ss.clock.heldUntil(x.until))
 	}
-	k.that(slices.IsSortedFunc(ss.down, func(a, b Boot) int { return compare(a.Node, b.Node) }), "dead nodes are out of order")
+	k.that(slices.IsSortedFunc(ss.down, func(a, b Boot) int { return cmp.Compare(a.Node, b.Node) }), "dead nodes are out of order")
 }
 
-// check checks one session by itself.
 func (s *session) check(k *checker) {
 	k.that(s.id != fsm.SessionID{} && s.next > 0 && s.last.seq < s.next, "session %v: next %d, answered %d", s.id, s.next, s.last.seq)
 	for i, r := range s.refused {
@@ -154,20 +144,18 @@ func (s *session) check(k *checker) {
 	}
 	k.that(s.nextGet == 0 || s.consumer(0) == nil, "session %v: gets go on twice", s.id)
 	k.that(len(s.refused) <= refusedRuns, "session %v: %d runs of refused commands", s.id, len(s.refused))
-	k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return compare(a.id.Number, b.id.Number) }), "session %v: consumers", s.id)
+	k.that(slices.IsSortedFunc(s.consumers, func(a, b *consumer) int { return cmp.Compare(a.id.Number, b.id.Number) }), "session %v: consumers", s.id)
 	k.attached += len(s.consumers)
 }
 
-// checkLives checks the lives of nodes that have sessions.
 func (ss *sessions) checkLives(k *checker) {
-	for at, p := range ss.lives.All() {
-		l, consumers := *p, 0
-		for no, p := range l.sessions.All() {
-			s := *p
-			k.that(s.life == l && no.Seq == s.id.Num && at == (Boot{s.id.Node, s.id.Boot}).key(), "session %v lives elsewhere", s.id)
+	for l := range ss.lives.Values(key{}) {
+		consumers := 0
+		for s := range l.sessions.Values(key{}) {
+			k.that(s.life == l && l.sessions.Value(key{Seq: s.id.Num}) == s && l.of == (Boot{s.id.Node, s.id.Boot}), "session %v lives elsewhere", s.id)
 			consumers += len(s.consumers)
 		}
-		k.that(l.of.key() == at && l.sessions.Len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.Len(), l.consumers)
-		k.that(l.suspected == (ss.isSuspected(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot})), "%v: silence", l.of)
+		k.that(ss.lives.Value(l.of.key()) == l && l.sessions.Len() > 0 && l.consumers == consumers, "%v: %d sessions, %d consumers", l.of, l.sessions.Len(), l.consumers)
+		k.that(l.suspected == ss.isSuspected(fsm.SessionID{Node: l.of.Node, Boot: l.of.Boot}), "%v: silence", l.of)
 	}
 }

@@ -23,10 +23,8 @@ func addable(d fsm.Optional[fsm.Millis]) fsm.Optional[fsm.Millis] {
 	return d
 }
 
-// number decodes a number.
 func number(stored uint64) fsm.Optional[uint64] { return fsm.OptionalFrom[uint64](stored) }
 
-// duration returns d, limited to what can be added to an instant.
 func duration(d uint64) fsm.Millis { return fsm.Millis(min(d, uint64(fsm.MaxTime))) }
 
 // settings are the queue's effective settings, in the form of the log and
@@ -74,9 +72,7 @@ func newSettings(c *logpb.QueueConfig) settings {
 	}
 }
 
-// messageTTL is the TTL of a message with its own TTL and a ceiling, both as
-// the log stores them: the smallest of these and the queue's, unless the
-// message's own takes precedence over the queue's.
+// messageTTL is the TTL of a message with its own TTL and a ceiling, as the log stores them.
 func (s *settings) messageTTL(own, ceiling uint64) fsm.Optional[fsm.Millis] {
 	if own|ceiling == 0 {
 		return s.ttl
@@ -92,9 +88,8 @@ func (s *settings) leastTTL(own, ceiling fsm.Optional[fsm.Millis]) fsm.Optional[
 	return addable(s.ttl.Least(own).Least(ceiling))
 }
 
-// priority is the priority of a message with this one of its own, as the log
-// stores it: no higher than the queue's maximum. A message without one has 0 in
-// a classic queue.
+// priority is the priority of a message with this one of its own, as the log stores it. A message
+// without one has 0 in a classic queue.
 func (s *settings) priority(stored uint32) uint8 {
 	without := uint64(defaultPriority)
 	if s.Classic {
@@ -115,20 +110,16 @@ func (s *settings) timeout(c *consumer) fsm.Optional[fsm.Millis] {
 	return s.consumerTimeout
 }
 
-// forwards reports whether the queue sends on what becomes ready in it.
 func (s *settings) forwards() bool { return s.Forward && !s.grouped() }
 
-// grouped reports whether the queue has groups.
 func (s *settings) grouped() bool { return s.Groups != logpb.QueueConfig_NO_GROUPS }
 
 // groupLock is how long c holds a group before it must renew; 0: until it gives it
 // up.
 func (s *settings) groupLock(c *consumer) fsm.Millis { return fsm.Millis(s.lock(c).length) }
 
-// limited reports whether the queue has a length limit.
 func (s *settings) limited() bool { return s.maxMessages.Given || s.maxBytes.Given }
 
-// fits reports whether c is within the length limits.
 func (s *settings) fits(c Count) bool {
 	return s.maxMessages.Allows(c.Messages) && s.maxBytes.Allows(c.Bytes)
 }
@@ -181,10 +172,8 @@ func newBackoff(c *logpb.QueueConfig) backoff {
 	return b
 }
 
-// exponential returns waits that begin with the shortest and grow to percent of the
-// one before each time, until the longest; 0: there is no longest one. Each is rounded
-// down to a microsecond before the next one is computed, and to a millisecond
-// when it is used.
+// exponential returns waits that grow from the shortest to the longest, 0 for none, by percent. Each is
+// rounded down to a microsecond before the next is computed, and to a millisecond when it is used.
 func exponential(shortest, longest fsm.Millis, percent uint64) []fsm.Millis {
 	const scale = 1000
 	if percent == 0 {

@@ -62,9 +62,8 @@ func (m *Machine) settle(s *session, cmd *logpb.Settle, eff *fsm.Effects) (code 
 	return code, count
 }
 
-// takeRanges takes what c has settled: to scratch.taken, and beyond what one
-// command may end to rest; nil: that is nothing. It forgives what c has settled too
-// late.
+// takeRanges takes what c has settled: to scratch.taken, and beyond what one command may end to rest;
+// nil: that is nothing.
 func (m *Machine) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (rest *held) {
 	m.scratch.taken = m.scratch.taken[:0]
 	var late []lateness
@@ -94,8 +93,9 @@ func (m *Machine) takeRanges(c *consumer, ranges []uint64, eff *fsm.Effects) (re
 // afterTaking is called when c, which may be detached, has settled or lost
 // something. It is the end of c if that is detached and holds nothing any more.
 func (m *Machine) afterTaking(c *consumer) {
-	if m.deadlines.locked() > 0 {
-		m.startOldest(c)
+	if m.deadlines.locked() > 0 && c.held.Len() > 0 { // the lock of the oldest one runs
+		k, g := c.held.First()
+		m.deadlines.start(g, m.messages.Get(g.handle).seq, holding{c, k.Seq})
 	}
 	if m.detached.has(c) {
 		if c.held.Len() == 0 {
@@ -118,7 +118,6 @@ func remarkOf(cmd *logpb.Settle) *fsm.Remark {
 	return restoredRemark(cmd.Reason[:min(len(cmd.Reason), fsm.MaxSettleReason)], cmd.Description[:min(len(cmd.Description), fsm.MaxSettleDescription)])
 }
 
-// restoredRemark is a remark of a snapshot; nil: there is none.
 func restoredRemark(reason, description string) *fsm.Remark {
 	if reason == "" && description == "" {
 		return nil
@@ -126,10 +125,8 @@ func restoredRemark(reason, description string) *fsm.Remark {
 	return &fsm.Remark{Reason: reason, Description: description}
 }
 
-// takeSettled takes what c has settled. Beyond what one command may end it
-// moves deliveries to rest, which may be nil, and returns that. Large tables are
-// severed, in O(log n + blocks), so that a range over a million deliveries does not
-// walk over them.
+// takeSettled takes what c has settled, as takeRanges does. Large tables are severed, in O(log n +
+// blocks), so that a range over a million deliveries does not walk over them.
 func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) *held {
 	if c.held.Len() <= m.bounds.Tick {
 		m.consumers.take(c, first, last)
@@ -150,8 +147,8 @@ func (m *Machine) takeSettled(c *consumer, first, last uint64, rest *held) *held
 	return rest
 }
 
-// mayEnd returns how many of the deliveries in scratch.taken this command may end:
-// none while earlier settlements are unfinished.
+// mayEnd returns how many of the deliveries in scratch.taken this command may end: none while
+// earlier settlements are unfinished.
 func (m *Machine) mayEnd() int {
 	if m.returnings.settling() {
 		return 0
@@ -159,9 +156,8 @@ func (m *Machine) mayEnd() int {
 	return min(len(m.scratch.taken), m.bounds.Tick)
 }
 
-// endDeliveries ends the deliveries in scratch.taken, which were settled as r
-// says, up to the bound of one command. The others follow with what r holds; all
-// of them do while earlier settlements are unfinished.
+// endDeliveries ends the deliveries in scratch.taken, which were settled as r says. Beyond the bound of
+// one command, or while earlier settlements are unfinished, they follow later.
 func (m *Machine) endDeliveries(r *returning, eff *fsm.Effects) {
 	n := m.mayEnd()
 	for _, held := range m.scratch.taken[n:] {
@@ -217,12 +213,17 @@ func (m *Machine) discard(remark *fsm.Remark, taken []checkout, eff *fsm.Effects
 		x := m.messages.Mut(held.handle)
 		bump(&x.acquired)
 		bump(&x.failed)
-		m.scratch.heldBy(held.by)
 		if remark != nil {
 			m.messages.editExtra(held.handle).remark = remark
 		}
-		m.outbox.die(held.handle, logpb.Death_REJECTED, eff)
+		m.dieHeld(&held, logpb.Death_REJECTED, eff)
 	}
+}
+
+// dieHeld is the end of a message that somebody held, which is in no place.
+func (m *Machine) dieHeld(held *checkout, reason logpb.Death_Reason, eff *fsm.Effects) {
+	m.scratch.heldBy(held.by)
+	m.outbox.die(held.handle, reason, eff)
 	m.scratch.heldBy(0)
 }
 
@@ -245,7 +246,7 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 	}
 	m.lift(taken)
 	if bySeq {
-		slices.SortFunc(taken, func(a, b checkout) int { return compare(a.seq, b.seq) })
+		slices.SortFunc(taken, func(a, b checkout) int { return cmp.Compare(a.seq, b.seq) })
 	}
 	m.endOverdueGroups(taken)
 	kept, parks := taken[:0], m.outbox.parks()
@@ -259,11 +260,9 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 		exceeds := held.failed && m.settings.exceeds(x)
 		switch {
 		case exceeds && !parks:
-			m.scratch.heldBy(held.by)
-			m.outbox.die(held.handle, logpb.Death_DELIVERY_LIMIT, eff)
+			m.dieHeld(&held, logpb.Death_DELIVERY_LIMIT, eff)
 		case m.doomed(held.handle):
-			m.scratch.heldBy(held.by)
-			m.outbox.die(held.handle, m.groupDeath(held.handle), eff)
+			m.dieHeld(&held, m.groupDeath(held.handle), eff)
 		case x.due(m.clock.now()) && !m.covered(held.handle):
 			m.scratch.overdue = append(m.scratch.overdue, held)
 		case exceeds:
@@ -277,7 +276,9 @@ func (m *Machine) giveBack(taken []checkout, bySeq bool, due fsm.Time, eff *fsm.
 	if m.settings.backoff.kind != logpb.QueueConfig_AT_ONCE || due != 0 {
 		kept = slices.DeleteFunc(kept, func(held checkout) bool { return m.aside.delay(held, due) })
 	}
-	kept = m.putBackGrouped(kept)
+	if m.groups.any() {
+		kept = m.regroup(kept)
+	}
 	if bySeq {
 		m.messages.putBack(kept)
 	} else if len(kept) > 0 {
@@ -295,9 +296,7 @@ func (m *Machine) expireReturned(eff *fsm.Effects) {
 		x, y := m.messages.Get(a.handle), m.messages.Get(b.handle)
 		return cmp.Or(cmp.Compare(x.expireAt, y.expireAt), cmp.Compare(x.seq, y.seq))
 	})
-	for _, held := range m.scratch.overdue {
-		m.scratch.heldBy(held.by)
-		m.outbox.die(held.handle, logpb.Death_EXPIRED, eff)
+	for i := range m.scratch.overdue {
+		m.dieHeld(&m.scratch.overdue[i], logpb.Death_EXPIRED, eff)
 	}
-	m.scratch.heldBy(0)
 }

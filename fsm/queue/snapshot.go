@@ -167,14 +167,12 @@ type encoder struct {
 
 const encoderBuffer = 64 << 10
 
-// admit ends the snapshot if a record is longer than Restore takes.
 func (e *encoder) admit(size int) {
 	if size > maxRecord && e.err == nil {
 		e.err = fmt.Errorf("%w: a record of %d bytes", ErrSnapshot, size)
 	}
 }
 
-// head writes the first record or a part of it, preceded by its length.
 func (e *encoder) head(h *logpb.QueueSnapshot) {
 	encoded, err := logpb.Marshal(h)
 	if err != nil && e.err == nil {
@@ -200,7 +198,6 @@ func (e *encoder) record(r record) {
 	e.flush(encoderBuffer)
 }
 
-// flush writes what is buffered if it is more than limit bytes.
 func (e *encoder) flush(limit int) {
 	if len(e.buf) <= limit {
 		return
@@ -251,9 +248,8 @@ func (m *Machine) Restore(r io.Reader) error {
 	return nil
 }
 
-// restore reads into a new machine. The order is that of the encoding:
-// consumers before what they hold, messages before their indexes, and Check
-// last, so that no damage goes unnoticed.
+// restore reads into a new machine: consumers before what they hold, messages before their indexes,
+// and Check last, so that no damage goes unnoticed.
 func (m *Machine) restore(r *bufio.Reader) error {
 	var buf bytes.Buffer
 	var head logpb.QueueSnapshot
@@ -303,14 +299,13 @@ func (m *Machine) restore(r *bufio.Reader) error {
 	}
 	m.groups.restored()
 	m.entries.restore()
-	m.labels.restore()
+	m.labels.Restore()
 	if err := m.Check(); err != nil {
 		return fmt.Errorf("%w: %w", ErrSnapshot, err)
 	}
 	return nil
 }
 
-// readRecord reads one record into buf and decodes it.
 func readRecord(r *bufio.Reader, buf *bytes.Buffer, decode func([]byte) error) error {
 	size, err := binary.ReadUvarint(r)
 	if err != nil {
@@ -329,7 +324,6 @@ func readRecord(r *bufio.Reader, buf *bytes.Buffer, decode func([]byte) error) e
 	return nil
 }
 
-// noEOF turns the end of the input within a record into an error.
 func noEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

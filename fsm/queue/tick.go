@@ -116,9 +116,6 @@ func (m *Machine) takenBack(c *consumer, due []overdue, eff *fsm.Effects) {
 	}
 }
 
-// compare is cmp.Compare, for sorting by one value.
-func compare[T cmp.Ordered](a, b T) int { return cmp.Compare(a, b) }
-
 // catchUp expires messages and makes scheduled ones and those set aside ready that are
 // due, in the order of their instants, within the budget.
 //
@@ -239,16 +236,6 @@ func (m *Machine) holder(s *session, of *logpb.Session, number uint64) *consumer
 	return s.consumer(number)
 }
 
-// startOldest lets the lock of the oldest delivery of c run. It is called
-// whenever c has settled or lost something.
-func (m *Machine) startOldest(c *consumer) {
-	if c.held.Len() == 0 {
-		return
-	}
-	k, g := c.held.First()
-	m.deadlines.start(g, m.messages.Get(g.handle).seq, holding{c, k.Seq})
-}
-
 // timers finds what comes next in time: expiries of ready messages and those set aside,
 // and scheduled messages and those set aside that become ready. It has no stale entries.
 //
@@ -282,8 +269,6 @@ type timers struct {
 	ordered bool
 }
 
-// table returns the table for messages in this place; nil: they have no
-// instant.
 func (t *timers) table(p Place) *sorted[uint32] {
 	switch p {
 	case Ready, Returned, Grouped, Parked:
@@ -301,7 +286,6 @@ func (t *timers) table(p Place) *sorted[uint32] {
 // never is after all instants.
 const never fsm.Time = 1<<63 - 1
 
-// orderKey is the position of a ready message that goes by its deadline.
 func orderKey(expireAt fsm.Time, seq uint64) key {
 	if expireAt == 0 {
 		return key{At: never, Seq: seq}
@@ -309,17 +293,13 @@ func orderKey(expireAt fsm.Time, seq uint64) key {
 	return key{At: expireAt, Seq: seq}
 }
 
-// orderByDeadline says whether order is kept. Requires: nothing is ready.
 func (t *timers) orderByDeadline(yes bool) { t.ordered = yes }
 
-// hasOrder reports whether a message is in order. Those of a group are not.
 func (t *timers) hasOrder(x *message) bool {
 	return t.ordered && (x.place == Ready || x.place == Returned)
 }
 
-// watch adds message h, whose place and instant are set. It does nothing if the
-// message has no instant, unless the queue goes by deadlines. Requires: it is
-// not there already.
+// watch adds message h, whose place and instant are set, and which is not there.
 func (t *timers) watch(x *message, h uint32) {
 	if t.hasOrder(x) {
 		t.order.Put(orderKey(x.expireAt, x.seq), h)
@@ -346,55 +326,39 @@ func (t *timers) forget(x *message) {
 	}
 }
 
-// expire adds the expiry of message h, which is set aside; 0: it has none.
 func (t *timers) expire(at fsm.Time, seq uint64, h uint32) {
 	if at != 0 {
 		t.expiries.Put(key{At: at, Seq: seq}, h)
 	}
 }
 
-// neverExpire removes the expiry of a message set aside; 0: it has none.
 func (t *timers) neverExpire(at fsm.Time, seq uint64) {
 	if at != 0 {
 		t.expiries.Remove(key{At: at, Seq: seq})
 	}
 }
 
-// forgetWaiting removes all messages that nobody holds. The tables are
-// replaced, in O(1), and the messages keep their instants: only for messages
-// that are purged as a whole.
-func (t *timers) forgetWaiting() {
-	t.expiries.Clear()
-	t.schedules.Clear()
-	t.delays.Clear()
-	t.returns.Clear()
-	t.order.Clear()
-}
-
 // expiry returns the message that expires first; false: none ever does. Equal
 // instants come in the order of their numbers.
-func (t *timers) expiry() (at key, h uint32, ok bool) { return firstOf(&t.expiries) }
+func (t *timers) expiry() (at key, h uint32, ok bool) { return t.expiries.Peek() }
 
-// nextInOrder returns the ready message that expires first, but not before an
-// instant; 0: none. Those that never expire come last, by number.
-//
-// Requires: ordered. O(log n).
+// nextInOrder returns the ready message that expires first, but not before an instant; 0: none. Those
+// that never expire come last. Requires: ordered. O(log n).
 func (t *timers) nextInOrder(at fsm.Time) (h uint32) {
-	for _, h := range t.order.From(key{At: at}) {
-		return *h
+	for h := range t.order.Values(key{At: at}) {
+		return h
 	}
 	return 0
 }
 
-// timed is the number of messages that become ready at an instant.
 func (t *timers) timed() int { return t.schedules.Len() + t.delays.Len() + t.returns.Len() }
 
 // nextTimed returns the message, scheduled or set aside, that is due first; false:
 // there is none. Numbers are unique over all tables, so there is no tie.
 func (t *timers) nextTimed() (due key, h uint32, ok bool) {
-	due, h, ok = firstOf(&t.schedules)
+	due, h, ok = t.schedules.Peek()
 	for _, in := range [...]*sorted[uint32]{&t.delays, &t.returns} {
-		if k, other, some := firstOf(in); some && (!ok || k.Before(due)) {
+		if k, other, some := in.Peek(); some && (!ok || k.Before(due)) {
 			due, h, ok = k, other, true
 		}
 	}
@@ -408,18 +372,13 @@ func (t *timers) overdue(now fsm.Time) bool {
 	return ok && next.At <= now
 }
 
-// nextDelayed returns the delayed message that is due first; false: there is
-// none.
 func (t *timers) nextDelayed() (h uint32, ok bool) {
-	_, h, ok = firstOf(&t.delays)
+	_, h, ok = t.delays.Peek()
 	return h, ok
 }
 
-// scheduled iterates over the scheduled messages, starting at a key.
 func (t *timers) scheduled(from key) iter.Seq2[key, *uint32] { return t.schedules.From(from) }
 
-// scheduledSpan returns when the first and the last scheduled message are due;
-// 0: there is none.
 func (t *timers) scheduledSpan() (first, last fsm.Time) {
 	if t.schedules.Len() == 0 {
 		return 0, 0
@@ -429,31 +388,9 @@ func (t *timers) scheduledSpan() (first, last fsm.Time) {
 	return from.At, till.At
 }
 
-// clear removes everything. Whether there is an order stays.
+// clear forgets all messages, in O(1): they keep their instants, and are purged as a whole.
 func (t *timers) clear() { *t = timers{ordered: t.ordered} }
 
-// firstOf returns the first entry of a table; false: it is empty.
-func firstOf[V any](s *sorted[V]) (k key, v V, ok bool) {
-	if s.Len() == 0 {
-		return k, v, false
-	}
-	k, p := s.First()
-	return k, *p, true
-}
-
-// valuesOf iterates over the values of entries.
-func valuesOf[V any](entries iter.Seq2[key, *V]) iter.Seq[V] {
-	return func(yield func(V) bool) {
-		for _, v := range entries {
-			if !yield(*v) {
-				return
-			}
-		}
-	}
-}
-
-// check compares the numbers of entries with the messages and deliveries found;
-// each of these was checked individually when it was found.
 func (t *timers) check(k *checker) {
 	expire := k.timed[Ready] + k.timed[Returned] + k.timed[Grouped] + k.timed[Parked] + k.timed[0]
 	k.that(t.expiries.Len() == expire, "%d messages expire, of %d", t.expiries.Len(), expire)
@@ -463,12 +400,10 @@ func (t *timers) check(k *checker) {
 	k.that(t.returns.Len() == k.timed[Deferred], "%d deferred messages return, of %d", t.returns.Len(), k.timed[Deferred])
 }
 
-// checkOne checks that message h is in its table if it has an instant.
 func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	if t.hasOrder(x) {
 		k.ordered++
-		p := t.order.Get(orderKey(x.expireAt, x.seq))
-		k.that(p != nil && *p == h, "message %d has no order", x.seq)
+		k.that(t.order.Value(orderKey(x.expireAt, x.seq)) == h, "message %d has no order", x.seq)
 	}
 	in := t.table(x.place)
 	if in == nil || x.expireAt == 0 {
@@ -476,7 +411,7 @@ func (t *timers) checkOne(k *checker, x *message, h uint32) {
 	}
 	k.timed[x.place]++
 	k.deadline(x.expireAt)
-	if p := in.Get(key{At: x.expireAt, Seq: x.seq}); p == nil || *p != h {
+	if in.Value(key{At: x.expireAt, Seq: x.seq}) != h {
 		k.fail("message %d is not in its index at %d", x.seq, x.expireAt)
 	}
 }
@@ -489,13 +424,11 @@ func (t *timers) checkExpiry(k *checker, at fsm.Time, seq uint64, h uint32) {
 	}
 	k.timed[0]++
 	k.deadline(at)
-	if p := t.expiries.Get(key{At: at, Seq: seq}); p == nil || *p != h {
+	if t.expiries.Value(key{At: at, Seq: seq}) != h {
 		k.fail("message %d, set aside, is not in the index at %d", seq, at)
 	}
 }
 
-// has reports whether a message with this place, instant and number is in a
-// table.
 func (t *timers) has(p Place, at fsm.Time, seq uint64) bool {
 	if t.ordered && (p == Ready || p == Returned) && t.order.Get(orderKey(at, seq)) != nil {
 		return true

@@ -302,7 +302,6 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 	return timedOut, oldest
 }
 
-// describe describes c for listings.
 func (cs *consumers) describe(c *consumer) Consumer {
 	d := Consumer{
 		ID: c.id, Tag: c.tag, Prefetch: c.prefetch, Priority: c.priority, NoAck: c.noAck, Exclusive: c.exclusive,
@@ -492,7 +491,6 @@ func TagOf(m *Machine, id fsm.ConsumerID) string {
 	return ""
 }
 
-// consumerOf returns a consumer, detached or not; nil: there is none.
 func consumerOf(m *Machine, id fsm.ConsumerID) *consumer {
 	if s := m.sessions.get(id.Session); s != nil {
 		return s.consumer(id.Number)
@@ -500,8 +498,6 @@ func consumerOf(m *Machine, id fsm.ConsumerID) *consumer {
 	return m.detached.find(id)
 }
 
-// readyByPriority counts the ready messages of each priority, from 0 to the highest
-// that has any.
 func (ms *messages) readyByPriority() (counts []uint64) {
 	for i, n := range ms.ready {
 		if n > 0 {
@@ -543,7 +539,6 @@ func (ms *messages) describe(h uint32) Message {
 	return d
 }
 
-// describeHeld describes a message that is held, for listings.
 func (m *Machine) describeHeld(of fsm.ConsumerID, held *checkout) Message {
 	d := m.messages.describe(held.handle)
 	d.Holder, d.Delivery, d.Deadline = of, held.id, m.clock.heldUntil(held.deadline)
@@ -553,7 +548,6 @@ func (m *Machine) describeHeld(of fsm.ConsumerID, held *checkout) Message {
 	return d
 }
 
-// letter describes letter h.
 func (o *outbox) letter(h uint32) Letter {
 	e := o.messages.extra(h)
 	return Letter{Number: e.letter, DeadLetter: o.deadLetter(h), Done: o.messages.scheduleInfo(h).done, Transfers: e.transfers}
@@ -570,23 +564,17 @@ func (o *outbox) unroutedLetters(limit int) []Letter {
 	return letters
 }
 
-// waitingLetters returns up to limit letters that have no destination for now,
-// with a number above after, ascending.
 func (o *outbox) waitingLetters(after uint64, limit int) []Letter {
 	var letters []Letter
-	for _, h := range o.waiting.From(key{Seq: after + 1}) {
+	for h := range o.waiting.Values(key{Seq: after + 1}) {
 		if len(letters) == limit {
 			break
 		}
-		letters = append(letters, o.letter(*h))
+		letters = append(letters, o.letter(h))
 	}
 	return letters
 }
 
-// pendingTransfers returns up to limit transfers to a target that are not
-// settled, from number from on, ascending. Transfers are numbered without gaps,
-// so a sender that has sent up to n continues with from = n+1. O(log targets +
-// limit × transfers of a letter).
 func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outgoing {
 	i, ok := o.find(to)
 	if !ok {
@@ -602,7 +590,6 @@ func (o *outbox) pendingTransfers(to fsm.QueueID, from uint64, limit int) []Outg
 	return out
 }
 
-// list lists up to limit targets with an id above after, ascending.
 func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
 	i, found := o.find(after)
 	if found {
@@ -616,7 +603,6 @@ func (o *outbox) list(after fsm.QueueID, limit int) []DeadLetterTarget {
 	return targets
 }
 
-// ids lists the sessions with a stream, ascending.
 func (ss *sessions) ids() []fsm.SessionID {
 	ids := make([]fsm.SessionID, 0, len(ss.byID))
 	for s := range ss.all() {
@@ -627,20 +613,16 @@ func (ss *sessions) ids() []fsm.SessionID {
 	return ids
 }
 
-// nodes lists the lives of nodes that have sessions and at least so many consumers or gets,
-// ascending, from a node on. Queues that forward dead letters are node 0.
 func (ss *sessions) nodes(from fsm.NodeID, consumers int) []Boot {
 	var boots []Boot
-	for _, l := range ss.lives.From(key{At: fsm.Time(from)}) {
-		if !(*l).over && (*l).consumers >= consumers {
-			boots = append(boots, (*l).of)
+	for l := range ss.lives.Values(key{At: fsm.Time(from)}) {
+		if !l.over && l.consumers >= consumers {
+			boots = append(boots, l.of)
 		}
 	}
 	return boots
 }
 
-// sources lists up to limit queues with a session that forwards their letters
-// here, with an id above after, ascending.
 func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 	var ids []fsm.QueueID
 	for k := range ss.lives.From(key{Seq: uint64(after) + 1}) {
@@ -652,7 +634,6 @@ func (ss *sessions) sources(after fsm.QueueID, limit int) []fsm.QueueID {
 	return ids
 }
 
-// suspectedNodes lists the lives of nodes that are suspected, ascending.
 func (ss *sessions) suspectedNodes() []Boot {
 	var boots []Boot
 	for _, x := range ss.suspected {

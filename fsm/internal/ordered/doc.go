@@ -1,5 +1,6 @@
 // Package ordered has the containers in which the machines keep their state: a table in
-// order of its keys, an array in chunks, items by handle, and a queue.
+// order of its keys, an array in chunks, items by handle, a queue, a sequence into
+// which items are put anywhere, and texts by number.
 //
 // They promise that no operation takes long whatever they hold, that what they hold is
 // in an order that follows from the operations alone, and that a copy that was frozen

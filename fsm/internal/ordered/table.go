@@ -116,6 +116,14 @@ func (s *Table[V]) Get(k Key) *V {
 	return nil
 }
 
+// Value returns the value at k; the zero value: there is none.
+func (s *Table[V]) Value(k Key) (v V) {
+	if p := s.Get(k); p != nil {
+		v = *p
+	}
+	return v
+}
+
 // Edit is like get, for writing.
 func (s *Table[V]) Edit(k Key) *V {
 	if i, at, ok := s.find(k); ok {
@@ -128,6 +136,15 @@ func (s *Table[V]) Edit(k Key) *V {
 func (s *Table[V]) First() (Key, *V) {
 	b := s.blocks[0]
 	return b.keys[b.head], &b.vals[b.head]
+}
+
+// Peek returns the first entry; false: there is none.
+func (s *Table[V]) Peek() (k Key, v V, ok bool) {
+	if s.n == 0 {
+		return k, v, false
+	}
+	k, p := s.First()
+	return k, *p, true
 }
 
 // Last returns the last entry. The table must not be empty.
@@ -443,6 +460,17 @@ func (s *Table[V]) From(k Key) iter.Seq2[Key, *V] {
 				if !yield(b.keys[at], &b.vals[at]) {
 					return
 				}
+			}
+		}
+	}
+}
+
+// Values iterates over the values from k on. The table must not change meanwhile.
+func (s *Table[V]) Values(k Key) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		for _, v := range s.From(k) {
+			if !yield(*v) {
+				return
 			}
 		}
 	}

@@ -33,6 +33,16 @@ func mustBeSorted(t *testing.T, s *Table[uint64], want map[Key]uint64) {
 	if n != 0 {
 		t.Fatalf("%d entries are not seen", n)
 	}
+	k, first, ok := s.Peek()
+	if ok != (len(want) > 0) || first != want[k] || s.Value(k) != first {
+		t.Fatalf("the first is %d at %v, there %d", first, k, s.Value(k))
+	}
+	for v := range s.Values(Key{At: k.At, Seq: k.Seq + 1}) {
+		if v == first {
+			t.Fatalf("%d is behind %v", v, k)
+		}
+		break
+	}
 	if room := len(s.blocks) * blockLen; room > 8*len(want)+2*blockLen {
 		t.Fatalf("%d blocks for %d entries", len(s.blocks), len(want))
 	}

@@ -1,6 +1,8 @@
-package queue
+package ordered
 
 import (
+	"cmp"
+	"fmt"
 	"math/bits"
 	"slices"
 	"sort"
@@ -11,18 +13,13 @@ import (
 // labelsPerChunk is how many labels a chunk has at most: one bit of dead each.
 const labelsPerChunk = 64
 
-// maxLabel bounds a message id and a correlation id. Longer ones are cut.
-const maxLabel = fsm.MaxLabel
-
-// labels remember what publishers call their messages: the message id and the
-// correlation id of each live message that has one. They are for the record of
-// ends and for listings; no rule depends on them.
+// Labels remember what publishers call their messages: the message id and the
+// correlation id of each message that has one, by its number.
 //
 // They are bytes in chunks, in the order of the numbers of the messages, so that
 // the garbage collector finds no pointer per message. A message without a label
-// has nothing here, and labelBit in its record spares it the search. A chunk goes
-// with the last of its labels, and one with few left is rewritten, so what is kept
-// is at most about four times what is live.
+// has nothing here. A chunk goes with the last of its labels, and one with few left
+// is rewritten, so what is kept is at most about four times what is live.
 //
 // Invariants:
 //
@@ -30,9 +27,7 @@ const maxLabel = fsm.MaxLabel
 //	an only one
 //	live = labels of all chunks that are not dead
 //	a chunk whose epoch is not the table's is shared, and never written to
-//
-// A snapshot has them with the messages. Purged messages lose them there.
-type labels struct {
+type Labels struct {
 	chunks []*labelChunk
 	live   int
 	epoch  uint64
@@ -72,16 +67,16 @@ func (c *labelChunk) at(i int) []byte {
 	return c.text[from:c.ends[i]]
 }
 
-// cutLabel cuts a text to what a label may have.
-func cutLabel(s string) string { return s[:min(len(s), maxLabel)] }
+// CutLabel cuts a text to what a label may have.
+func CutLabel(s string) string { return s[:min(len(s), fsm.MaxLabel)] }
 
-// add stores the label of message seq, whose number is above all others. It
+// Add stores the label of message seq, whose number is above all others. It
 // reports false, and stores nothing, if both texts are empty.
-func (l *labels) add(seq uint64, messageID, correlationID string) bool {
+func (l *Labels) Add(seq uint64, messageID, correlationID string) bool {
 	if messageID == "" && correlationID == "" {
 		return false
 	}
-	messageID, correlationID = cutLabel(messageID), cutLabel(correlationID)
+	messageID, correlationID = CutLabel(messageID), CutLabel(correlationID)
 	n := len(l.chunks)
 	if n == 0 || len(l.chunks[n-1].seqs) == labelsPerChunk {
 		c := &labelChunk{epoch: l.epoch, made: l.epoch}
@@ -100,7 +95,7 @@ func (l *labels) add(seq uint64, messageID, correlationID string) bool {
 }
 
 // own makes chunk i writable.
-func (l *labels) own(i int) *labelChunk {
+func (l *Labels) own(i int) *labelChunk {
 	c := l.chunks[i]
 	if c.epoch != l.epoch {
 		clone := *c
@@ -112,7 +107,7 @@ func (l *labels) own(i int) *labelChunk {
 }
 
 // find returns where the label of message seq is.
-func (l *labels) find(seq uint64) (i, at int, ok bool) {
+func (l *Labels) find(seq uint64) (i, at int, ok bool) {
 	if len(l.chunks) == 0 {
 		return 0, 0, false
 	}
@@ -124,9 +119,9 @@ func (l *labels) find(seq uint64) (i, at int, ok bool) {
 	return i, at, ok && c.dead>>at&1 == 0
 }
 
-// of returns the label of message seq, or empty texts. They are good until the
+// Of returns the label of message seq, or empty texts. They are good until the
 // next change.
-func (l *labels) of(seq uint64) (messageID, correlationID []byte) {
+func (l *Labels) Of(seq uint64) (messageID, correlationID []byte) {
 	i, at, ok := l.find(seq)
 	if !ok {
 		return nil, nil
@@ -136,8 +131,8 @@ func (l *labels) of(seq uint64) (messageID, correlationID []byte) {
 	return text[1:n], text[n:]
 }
 
-// drop removes the label of message seq, which must have one.
-func (l *labels) drop(seq uint64) {
+// Drop removes the label of message seq, which must have one.
+func (l *Labels) Drop(seq uint64) {
 	i, at, ok := l.find(seq)
 	if !ok {
 		return
@@ -158,7 +153,7 @@ func (l *labels) drop(seq uint64) {
 }
 
 // remove removes chunk i.
-func (l *labels) remove(i int) {
+func (l *Labels) remove(i int) {
 	if i > 0 {
 		l.chunks = slices.Delete(l.chunks, i, i+1)
 		return
@@ -168,7 +163,7 @@ func (l *labels) remove(i int) {
 }
 
 // rewrite returns a chunk with the n labels of c that are live.
-func (l *labels) rewrite(c *labelChunk, n int) *labelChunk {
+func (l *Labels) rewrite(c *labelChunk, n int) *labelChunk {
 	r := &labelChunk{epoch: l.epoch, made: l.epoch, seqs: make([]uint64, 0, n), ends: make([]uint16, 0, n)}
 	for i, seq := range c.seqs {
 		if c.dead>>i&1 == 0 {
@@ -179,56 +174,63 @@ func (l *labels) rewrite(c *labelChunk, n int) *labelChunk {
 	return r
 }
 
-// move gives the label of a message, which must have one, to its new number,
+// Move gives the label of a message, which must have one, to its new number,
 // which is above all others.
-func (l *labels) move(from, to uint64) {
-	a, b := l.of(from)
+func (l *Labels) Move(from, to uint64) {
+	a, b := l.Of(from)
 	messageID, correlationID := string(a), string(b)
-	l.drop(from)
-	l.add(to, messageID, correlationID)
+	l.Drop(from)
+	l.Add(to, messageID, correlationID)
 }
 
-// clear removes all labels.
-func (l *labels) clear() { *l = labels{epoch: l.epoch} }
+// Clear removes all labels.
+func (l *Labels) Clear() { *l = Labels{epoch: l.epoch} }
 
-// capture returns the labels as they are now; unless keep, until the next change.
+// Capture returns the labels as they are now; unless keep, until the next change.
 // O(chunks).
-func (l *labels) capture(keep bool) labels {
+func (l *Labels) Capture(keep bool) Labels {
 	if !keep {
 		return *l
 	}
 	l.epoch++
-	return labels{chunks: slices.Clone(l.chunks), live: l.live}
+	return Labels{chunks: slices.Clone(l.chunks), live: l.live}
 }
 
-// expect takes in a label of a snapshot. They come in any order; restore follows.
-func (l *labels) expect(seq uint64, messageID, correlationID string) {
+// Expect takes in a label of a snapshot. They come in any order; restore follows.
+func (l *Labels) Expect(seq uint64, messageID, correlationID string) {
 	l.coming = append(l.coming, label{seq, messageID, correlationID})
 }
 
-// restore stores what is coming. Two labels of one number leave one: Check finds
+// Restore stores what is coming. Two labels of one number leave one: Check finds
 // that the snapshot is damaged.
-func (l *labels) restore() {
-	slices.SortFunc(l.coming, func(a, b label) int { return compare(a.seq, b.seq) })
+func (l *Labels) Restore() {
+	slices.SortFunc(l.coming, func(a, b label) int { return cmp.Compare(a.seq, b.seq) })
 	for i, c := range l.coming {
 		if i == 0 || c.seq != l.coming[i-1].seq {
-			l.add(c.seq, c.messageID, c.correlationID)
+			l.Add(c.seq, c.messageID, c.correlationID)
 		}
 	}
 	l.coming = nil
 }
 
-// check checks the chunks. found is the number of messages that have a label.
-func (l *labels) check(k *checker, found int) {
+// Check returns what is wrong with the chunks. found is the number of messages that have a
+// label.
+func (l *Labels) Check(found int) error {
 	live, last := 0, uint64(0)
 	for i, c := range l.chunks {
 		live += c.live()
-		k.that(c.live() > 0 || i == 0 && len(l.chunks) == 1, "chunk %d of labels is empty", i)
-		k.that(len(c.seqs) == len(c.ends) && len(c.seqs) <= labelsPerChunk, "chunk %d has %d labels", i, len(c.seqs))
+		if c.live() == 0 && len(l.chunks) > 1 || len(c.seqs) != len(c.ends) || len(c.seqs) > labelsPerChunk {
+			return fmt.Errorf("chunk %d has %d of %d labels", i, c.live(), len(c.seqs))
+		}
 		for _, seq := range c.seqs {
-			k.that(seq > last, "the label of message %d is out of order", seq)
+			if seq <= last {
+				return fmt.Errorf("the label of message %d is out of order", seq)
+			}
 			last = seq
 		}
 	}
-	k.that(live == l.live && live == found, "%d labels, counted %d, found %d", live, l.live, found)
+	if live != l.live || live != found {
+		return fmt.Errorf("%d labels, counted %d, found %d", live, l.live, found)
+	}
+	return nil
 }

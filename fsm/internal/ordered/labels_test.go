@@ -1,4 +1,4 @@
-package queue
+package ordered
 
 import (
 	"fmt"
@@ -11,9 +11,9 @@ import (
 func TestLabels(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		var l labels
+		var l Labels
 		want, next := map[uint64][2]string{}, uint64(1)
-		frozen, then := l.capture(true), map[uint64][2]string{}
+		frozen, then := l.Capture(true), map[uint64][2]string{}
 		for range 3000 {
 			switch n := r.IntN(20); {
 			case n < 9+int(seed%3):
@@ -22,12 +22,12 @@ func TestLabels(t *testing.T) {
 				if r.IntN(4) == 0 {
 					a = ""
 				}
-				l.add(next, a, b)
+				l.Add(next, a, b)
 				want[next] = [2]string{a, b}
 				next++
 			case n < 19:
 				for seq := range want {
-					if l.drop(seq); r.IntN(2) == 0 { // maps are iterated in any order: that is the draw
+					if l.Drop(seq); r.IntN(2) == 0 { // maps are iterated in any order: that is the draw
 						delete(want, seq)
 						break
 					}
@@ -36,31 +36,30 @@ func TestLabels(t *testing.T) {
 				}
 			default:
 				for seq, label := range then {
-					if a, b := frozen.of(seq); string(a) != label[0] || string(b) != label[1] {
+					if a, b := frozen.Of(seq); string(a) != label[0] || string(b) != label[1] {
 						t.Fatalf("seed %d: frozen label of %d is %q %q, not %q", seed, seq, a, b, label)
 					}
 				}
-				frozen, then = l.capture(true), map[uint64][2]string{}
+				frozen, then = l.Capture(true), map[uint64][2]string{}
 				for seq, label := range want {
 					then[seq] = label
 				}
 			}
 		}
 		for seq, label := range want {
-			if a, b := l.of(seq); string(a) != label[0] || string(b) != label[1] {
+			if a, b := l.Of(seq); string(a) != label[0] || string(b) != label[1] {
 				t.Fatalf("seed %d: label of %d is %q %q, not %q", seed, seq, a, b, label)
 			}
 		}
-		k := &checker{}
-		if l.check(k, len(want)); k.err != nil {
-			t.Fatalf("seed %d: %v", seed, k.err)
+		if err := l.Check(len(want)); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
 		}
 	}
 }
 
 // TestMemoryOfLabels: labels go with their messages, and a few that stay do not keep the others.
 func TestMemoryOfLabels(t *testing.T) {
-	var l labels
+	var l Labels
 	const n, id = 200_000, "0123456789abcdef0123456789abcdef0123"
 	bytes := func() int64 {
 		var m runtime.MemStats
@@ -70,7 +69,7 @@ func TestMemoryOfLabels(t *testing.T) {
 	}
 	before := bytes()
 	for seq := range uint64(n) {
-		l.add(seq+1, id, "")
+		l.Add(seq+1, id, "")
 	}
 	each := (bytes() - before) / n
 	t.Logf("%d bytes a label of %d", each, len(id))
@@ -79,7 +78,7 @@ func TestMemoryOfLabels(t *testing.T) {
 	}
 	for seq := range uint64(n) {
 		if seq%64 != 63 {
-			l.drop(seq + 1)
+			l.Drop(seq + 1)
 		}
 	}
 	if left := bytes() - before; left > n/64*300 {
@@ -90,12 +89,12 @@ func TestMemoryOfLabels(t *testing.T) {
 
 // BenchmarkLabels is what the ids of one message cost: stored, and dropped a hundred later.
 func BenchmarkLabels(b *testing.B) {
-	var l labels
+	var l Labels
 	b.ReportAllocs()
 	for i := range uint64(b.N) {
-		l.add(i+1, "0123456789abcdef0123456789abcdef0123", "")
+		l.Add(i+1, "0123456789abcdef0123456789abcdef0123", "")
 		if i >= 100 {
-			l.drop(i - 99)
+			l.Drop(i - 99)
 		}
 	}
 }
