@@ -317,7 +317,7 @@ func (c *Conn) explain(err error) error {
 	switch {
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 		return err
-	case c.Source.frameExpired():
+	case c.Source.FrameExpired():
 		return fmt.Errorf("frame was not complete after %v", frameTime)
 	}
 	return fmt.Errorf("missed heartbeats from client, timeout: %v", c.Heartbeat)

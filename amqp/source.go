@@ -220,8 +220,8 @@ func (s *Source) Resume() {
 // FrameDone marks the current frame as complete.
 func (s *Source) FrameDone() { s.frame = time.Time{} }
 
-// frameExpired reports whether the current frame has taken too long.
-func (s *Source) frameExpired() bool {
+// FrameExpired reports whether the current frame has taken too long.
+func (s *Source) FrameExpired() bool {
 	return !s.frame.IsZero() && time.Since(s.frame) >= frameTime
 }
 

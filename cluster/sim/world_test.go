@@ -18,6 +18,7 @@ import (
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v091"
+	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/alarm"
 	"github.com/quorate/quorate/cluster/mgmt/api"
@@ -148,7 +149,7 @@ func (w *world) start(name string) *process {
 	}
 	p.node = node
 	p.server, err = amqp.New(amqp.Config{
-		Broker: brokerAdapter{node.Sessions()}, Protocols: []amqp.Protocol{v091.Protocol{}}, Logger: logger, Heartbeat: 10 * time.Second,
+		Broker: brokerAdapter{node.Sessions()}, Protocols: []amqp.Protocol{v091.Protocol{}, v10.Protocol{}}, Logger: logger, Heartbeat: 10 * time.Second,
 	})
 	if err != nil {
 		panic(err) // of the configuration above

@@ -43,8 +43,10 @@ var importRules = []importRule{
 	{tree: "fsm/...", project: []string{"fsm", "fsm/route", "fsm/pattern", "fsm/invariants", "proto/logpb"}, others: protobuf, notStd: impure},
 
 	{tree: "amqp/v091/wire/...", project: []string{"amqp/v091/wire/..."}, others: none},
+	{tree: "amqp/v10/wire/...", project: []string{"amqp/v10/wire/..."}, others: none, notStd: []string{"net/...", "time", "sync/...", "log/..."}},
 	// A protocol knows what protocols share, and never another one; what they share knows none.
 	{tree: "amqp/v091/...", project: []string{"amqp", "amqp/v091/...", "fsm", "fsm/invariants", "proto/logpb"}},
+	{tree: "amqp/v10/...", project: []string{"amqp", "amqp/v10/...", "fsm", "fsm/invariants", "proto/logpb"}},
 	{tree: "amqp/amqptest", project: []string{"amqp", "amqp/v091/wire", "fsm", "proto/logpb"}},
 	{tree: "amqp", project: []string{"fsm", "fsm/invariants"}},
 

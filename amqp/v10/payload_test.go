@@ -1,0 +1,216 @@
+package v10
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/proto/logpb"
+)
+
+func annotate(b []byte, name, value string) []byte {
+	return wire.AppendString(wire.AppendSymbol(b, name), value)
+}
+
+// mustStore parses and stores a message.
+func mustStore(t testing.TB, to address, encoded []byte) fsm.Payload {
+	t.Helper()
+	m := new(wire.Message)
+	if err := m.Parse(encoded); err != nil {
+		t.Fatal(err)
+	}
+	p, err := store(to, m)
+	if err != nil || !p.Valid() {
+		t.Fatalf("%v, % x", err, p)
+	}
+	return p
+}
+
+// mustDeliver renders a delivery and parses it.
+func mustDeliver(t testing.TB, m *fsm.Message) *wire.Message {
+	t.Helper()
+	whole := append(appendHead(nil, m), bareOf(m)...)
+	out := new(wire.Message)
+	if err := out.Parse(whole); err != nil {
+		t.Fatalf("%v: % x", err, whole)
+	}
+	if n := new(counts).renderedSize(m); n != len(whole) {
+		t.Errorf("a size of %d, want %d", n, len(whole))
+	}
+	return out
+}
+
+// The bare message and the footer come back byte for byte, whatever their encoding; the rest is made anew.
+func TestBareMessageComesBack(t *testing.T) {
+	annotations := func(names ...string) []byte {
+		b := wire.StartAnnotations(nil)
+		at := len(b)
+		b = wire.StartMap(b)
+		for _, n := range names {
+			b = annotate(b, n, "client")
+		}
+		return wire.EndMap(b, at, len(names))
+	}
+	bare := "\x00\x80\x00\x00\x00\x00\x00\x00\x00\x73\xd0\x00\x00\x00\x0a\x00\x00\x00\x01\xb1\x00\x00\x00\x01i" + // id in unusual encodings
+		"\x00\xa3\x10amqp:data:binary\xa0\x05hello" + "\x00\x53\x75\xb0\x00\x00\x00\x00" + "\x00\x53\x78\xc1\x01\x00"
+	for _, c := range []struct {
+		name   string
+		header *wire.Header
+		want   wire.Header
+	}{
+		{"no header", nil, wire.Header{FirstAcquirer: true}},
+		{"all", &wire.Header{Durable: true, Priority: wire.Some[byte](0), TTL: wire.Some[uint32](0), FirstAcquirer: false, DeliveryCount: 9},
+			wire.Header{Durable: true, Priority: wire.Some[byte](0), TTL: wire.Some[uint32](0), FirstAcquirer: true}},
+		{"most", &wire.Header{Priority: wire.Some[byte](255), TTL: wire.Some[uint32](1<<32 - 1), FirstAcquirer: true},
+			wire.Header{Priority: wire.Some[byte](255), TTL: wire.Some[uint32](1<<32 - 1), FirstAcquirer: true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var in []byte
+			if c.header != nil {
+				in = wire.Append(nil, c.header)
+			}
+			in = append(in, "\x00\x53\x71\xc1\x07\x02\xa3\x03x-d\x40"...) // for one delivery: dropped
+			in = append(in, annotations("x-a", "x-exchange", "x-opt-deaths")...)
+			in = append(in, bare...)
+			p := mustStore(t, address{"e", "k"}, in)
+			out := mustDeliver(t, &fsm.Message{Payload: p})
+			if string(out.Bare) != bare {
+				t.Errorf("% x\nwant % x", out.Bare, bare)
+			}
+			if out.Header != c.want {
+				t.Errorf("%+v, want %+v", out.Header, c.want)
+			}
+			for name, want := range map[string]string{"x-a": "client", "x-exchange": "e", "x-routing-key": "k", "x-opt-deaths": "client"} {
+				if v, _ := out.Annotations.Get(name); string(v.Bytes()) != want {
+					t.Errorf("%s %q, want %q", name, v.Bytes(), want)
+				}
+			}
+			names := map[string]int{}
+			for w := out.Annotations.Walk(); w.NextPair(); {
+				names[string(w.Key.Bytes())]++
+			}
+			if len(names) != 4 || names["x-exchange"] != 1 {
+				t.Errorf("annotations %v", names)
+			}
+			again := mustDeliver(t, &fsm.Message{Payload: p, Acquired: 2, Failed: 1})
+			if again.Header.FirstAcquirer || again.Header.DeliveryCount != 1 {
+				t.Errorf("%+v", again.Header)
+			}
+		})
+	}
+}
+
+func TestDeathsAreAnnotations(t *testing.T) {
+	in := append(wire.Append(nil, &wire.Header{TTL: wire.Some[uint32](5)}), wire.AppendData(nil, []byte("x"))...)
+	m := &fsm.Message{Payload: mustStore(t, address{"dlx", "k"}, in), Deaths: []*logpb.Death{
+		{Reason: logpb.Death_REJECTED, Queue: "q2", Count: 1, Time: 2000, Exchange: "e2", RoutingKeys: []string{"a", "b"}, LastExchange: "e2"},
+		{Reason: logpb.Death_EXPIRED, Queue: "q1", Count: 3, Time: 1000, Exchange: "", RoutingKeys: []string{"q1"}, First: true},
+	}}
+	out := mustDeliver(t, m)
+	if out.Header.TTL.Present || out.Header.FirstAcquirer {
+		t.Errorf("%+v", out.Header)
+	}
+	for name, want := range map[string]string{
+		"x-first-death-queue": "q1", "x-first-death-reason": "expired", "x-first-death-exchange": "",
+		"x-last-death-queue": "q2", "x-last-death-reason": "rejected", "x-last-death-exchange": "e2",
+	} {
+		if v, ok := out.Annotations.Get(name); !ok || string(v.Bytes()) != want {
+			t.Errorf("%s %q, want %q", name, v.Bytes(), want)
+		}
+	}
+	list, _ := out.Annotations.Get("x-opt-deaths")
+	if list.Type != wire.Array || list.Len() != 2 {
+		t.Fatalf("%+v", list)
+	}
+	w := list.Walk()
+	w.Next()
+	got := map[string]wire.Value{}
+	for e := w.Value.Walk(); e.NextPair(); {
+		got[string(e.Key.Bytes())] = e.Value
+	}
+	if string(got["queue"].Bytes()) != "q2" || got["reason"].Type != wire.Symbol || got["count"].Unsigned() != 1 || got["first-time"].Signed() != 2000 || got["routing-keys"].Len() != 2 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A message of another protocol has its body in a data section.
+func TestMessageOfAnotherProtocol(t *testing.T) {
+	p := append(fsm.AppendPayloadHead(nil, "e", "k", []byte{0, 0}), "hello"...)
+	out := mustDeliver(t, &fsm.Message{Payload: p})
+	var body []byte
+	for d := range out.Data {
+		body = append(body, d...)
+	}
+	if !bytes.Equal(body, []byte("hello")) || out.Kind != wire.BodyData {
+		t.Errorf("%q", body)
+	}
+}
+
+// A message costs one allocation on its way in, and none on its way out.
+func TestMessagesCostOneAllocation(t *testing.T) {
+	in := append(wire.Append(nil, &wire.Header{Durable: true}), wire.AppendData(nil, make([]byte, 100))...)
+	m := new(wire.Message)
+	if n := testing.AllocsPerRun(100, func() {
+		if err := m.Parse(in); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store(address{"e", "k"}, m); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 1 {
+		t.Errorf("%v allocations", n)
+	}
+	out := &fsm.Message{Payload: mustStore(t, address{"e", "k"}, in)}
+	dst := make([]byte, 0, 4096)
+	if n := testing.AllocsPerRun(100, func() { appendHead(dst, out) }); n > 0 {
+		t.Errorf("%v allocations for a delivery", n)
+	}
+}
+
+func TestHeadersForExchanges(t *testing.T) {
+	b := wire.StartApplicationProperties(nil)
+	at := len(b)
+	b = wire.StartMap(b)
+	pairs := 0
+	add := func(name string, value []byte) {
+		b = append(wire.AppendString(b, name), value...)
+		pairs++
+	}
+	add("string", wire.AppendString(nil, "s"))
+	add("symbol", wire.AppendSymbol(nil, "s"))
+	add("binary", wire.AppendBinary(nil, "s"))
+	add("ubyte", wire.AppendUbyte(nil, 200))
+	add("int", wire.AppendInt(nil, -5))
+	add("ulong", wire.AppendUlong(nil, 7))
+	add("bool", wire.AppendBool(nil, true))
+	add("null", wire.AppendNull(nil))
+	add("time", wire.AppendTimestamp(nil, 5999))
+	add("uuid", []byte("\x98\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"))
+	add("char", []byte("\x73\x00\x00\x00\xfc"))
+	add("decimal", []byte("\x74\x00\x00\x00\x00")) // has no counterpart
+	b = wire.EndMap(b, at, pairs)
+	m := new(wire.Message)
+	if err := m.Parse(wire.AppendData(b, nil)); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]*logpb.Value{}
+	for _, f := range headersOf(m).Fields {
+		got[f.Name] = f.Value
+	}
+	for name, want := range map[string]struct {
+		tag  byte
+		n    int64
+		text string
+	}{
+		"string": {'S', 0, "s"}, "symbol": {'S', 0, "s"}, "binary": {'S', 0, "s"}, "ubyte": {'B', 200, ""}, "int": {'I', -5, ""}, "ulong": {'l', 7, ""},
+		"bool": {'t', 1, ""}, "null": {'V', 0, ""}, "time": {'T', 5, ""}, "uuid": {'S', 0, "urn:uuid:00010203-0405-0607-0809-0a0b0c0d0e0f"}, "char": {'S', 0, "ü"},
+	} {
+		if v := got[name]; v == nil || v.Tag != uint32(want.tag) || v.Int != want.n || string(v.Str) != want.text {
+			t.Errorf("%s is %v, want %+v", name, v, want)
+		}
+	}
+	if len(got) != 11 {
+		t.Errorf("%d headers", len(got))
+	}
+}

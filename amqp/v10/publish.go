@@ -1,0 +1,247 @@
+package v10
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// publisher is the publishing side of a session: it passes messages to the broker and tells their outcomes. publish is
+// called with the session's gate held, resolve by any goroutine.
+//
+// Invariant: the connection's flow counts what is waiting in outcomes, and nothing else of this session.
+type publisher struct {
+	session  *session
+	outcomes outcomes
+
+	// Of the message that is being published, reused.
+	message    wire.Message
+	properties wire.Properties
+	publishing fsm.Publish
+}
+
+// init must be called first; p must not be moved afterwards.
+func (p *publisher) init(s *session) {
+	p.session, p.outcomes.channel = s, s.channel
+	p.publishing.Headers, p.publishing.Property = p.headers, p.property
+}
+
+// errRefused is the outcome of a message that a queue has refused.
+var errRefused = wire.Errorf(wire.ConditionResourceLimit, "a queue has refused the message: its maximum length is exceeded, or it is unavailable")
+
+// publish passes a message to the broker. An error is the link's; next is a call that blocks.
+func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Error) {
+	s, m := p.session, &p.message
+	if e := m.Parse(encoded); e != nil {
+		return nil, protocolError(e)
+	}
+	if e := m.ReadProperties(&p.properties); e != nil {
+		return nil, protocolError(e)
+	}
+	to, err := l.in.destination(&p.properties)
+	if err != nil {
+		return nil, p.reject(l, err)
+	}
+	out := &p.publishing
+	*out = fsm.Publish{
+		Exchange: to.exchange, RoutingKey: to.key, TTL: -1, Priority: -1, Confirm: !l.in.assembly.settled,
+		MessageID: fsm.Label(idText(p.properties.MessageID)), CorrelationID: fsm.Label(idText(p.properties.CorrelationID)),
+		Headers: out.Headers, Property: out.Property,
+	}
+	if m.Header.TTL.Present {
+		out.TTL, out.HasExpiration = fsm.Millis(m.Header.TTL.Value), true
+	}
+	if m.Header.Priority.Present {
+		out.Priority = int(m.Header.Priority.Value)
+	}
+	if user := string(p.properties.UserID); user != "" && user != s.conn.User {
+		out.UserError = wire.Errorf(wire.ConditionUnauthorized, "user_id property set to '%s' but authenticated user was '%s'", user, s.conn.User)
+	}
+	if out.Copies, err = copies(m.Annotations); err != nil {
+		return nil, p.reject(l, err)
+	}
+	if out.Payload, err = store(to, m); err != nil {
+		return nil, err
+	}
+	size := len(out.Payload)
+	s.conn.Flow.Add(1, int64(size))
+	l.in.credit.waiting.Add(1)
+	out.Number = p.outcomes.add(l.in, l.in.assembly.id, uint32(size), l.in.assembly.settled)
+	return p.route(l, out)
+}
+
+// route publishes a message that has its number.
+func (p *publisher) route(l *link, out *fsm.Publish) (next func(), err *wire.Error) {
+	routed, e := p.session.broker.Publish(out)
+	switch {
+	case errors.Is(e, fsm.ErrNotFresh):
+		return p.routeLater(l, out), nil
+	case e != nil:
+		return nil, p.refused(l, out, e)
+	case !routed:
+		p.resolve(out.Number, out.Number, wire.StateReleased, nil)
+	}
+	return nil, nil
+}
+
+// routesInterval is how often a wait for routes checks whether the connection is ending.
+const routesInterval = time.Second
+
+// routeLater publishes a message once the broker is certain of its routes.
+func (p *publisher) routeLater(l *link, out *fsm.Publish) func() {
+	s, later := p.session, new(fsm.Publish)
+	*later = *out
+	// Its headers are asked for once more, when the scratch has another message.
+	m := p.message
+	m.Annotations, m.ApplicationProperties = cloneMap(m.Annotations), cloneMap(m.ApplicationProperties)
+	later.Headers = func() *fsm.Table { return headersOf(&m) }
+	later.Property = func(string) []byte { return nil }
+	return func() {
+		for err := errors.New("not yet"); err != nil; {
+			if s.conn.Context().Err() != nil {
+				return
+			}
+			ctx, cancel := context.WithTimeout(s.conn.Context(), routesInterval)
+			err = s.broker.Refresh(ctx)
+			cancel()
+		}
+		s.gate.Lock()
+		defer s.gate.Unlock()
+		if s.state != sessionOpen {
+			return
+		}
+		later.Fresh = true
+		if _, err := p.route(l, later); err != nil {
+			s.detach(l, err)
+		}
+	}
+}
+
+func cloneMap(m wire.MapBytes) wire.MapBytes { return append(wire.MapBytes(nil), m...) }
+
+// destination is where a message goes.
+func (l *incomingLink) destination(p *wire.Properties) (address, *wire.Error) {
+	if !l.isRelay {
+		return l.to, nil
+	}
+	if p.To == nil {
+		return address{}, wire.Errorf(wire.ConditionPreconditionFailed, "anonymous terminus requires 'to' address to be set")
+	}
+	to, ok := parseAddress(string(p.To))
+	if !ok {
+		return address{}, wire.Errorf(wire.ConditionPreconditionFailed, "bad 'to' address string: '%s'", p.To)
+	}
+	return to, nil
+}
+
+// reject ends a delivery that never came to the broker: on a link whose messages say where they go by an outcome, unless it
+// is settled; otherwise the error is the link's.
+func (p *publisher) reject(l *link, why *wire.Error) *wire.Error {
+	if !l.in.isRelay || l.in.assembly.settled {
+		return why
+	}
+	number := p.outcomes.add(nil, l.in.assembly.id, 0, false)
+	p.resolve(number, number, wire.StateRejected, why)
+	return nil
+}
+
+// refused ends a delivery that the broker has refused. An error is the link's, which may have ended meanwhile.
+func (p *publisher) refused(l *link, out *fsm.Publish, cause error) *wire.Error {
+	e := p.session.refusal("transfer", cause)
+	isRelay := l.in != nil && l.in.isRelay
+	state := wire.StateRejected
+	if e.Condition == wire.ConditionNotFound && !isRelay {
+		state = wire.StateReleased
+	}
+	p.resolve(out.Number, out.Number, state, e)
+	another := out.UserError != nil && errors.Is(cause, out.UserError)
+	if !another && (isRelay && out.Confirm || e.Condition == wire.ConditionPreconditionFailed) {
+		return nil
+	}
+	return e
+}
+
+// resolve records the outcome of publishes. why belongs to a rejection.
+func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Error) {
+	if state != wire.StateRejected {
+		why = nil
+	}
+	var count, bytes int64
+	var some [4]*incomingLink
+	links := some[:0]
+	queue := p.outcomes.resolve(first, last, state, why, func(x *publishing) {
+		if x.link == nil {
+			return
+		}
+		count++
+		bytes += int64(x.size)
+		x.link.credit.waiting.Add(-1)
+		if n := len(links); n == 0 || links[n-1] != x.link {
+			links = append(links, x.link)
+		}
+	})
+	s := p.session
+	s.conn.Flow.Release(count, bytes)
+	if queue {
+		s.conn.out.queue(&p.outcomes)
+	}
+	for _, l := range links {
+		s.counts.grant(l)
+	}
+}
+
+// headers and property give the broker what it wants to know of the message that is being published.
+func (p *publisher) headers() *fsm.Table { return headersOf(&p.message) }
+
+func (p *publisher) property(name string) []byte {
+	switch x := &p.properties; name {
+	case "message_id":
+		return idText(x.MessageID)
+	case "correlation_id":
+		return idText(x.CorrelationID)
+	case "reply_to":
+		return x.ReplyTo
+	case "app_id":
+		return x.GroupID
+	case "timestamp":
+		if x.CreationTime.Present {
+			return strconv.AppendInt(nil, x.CreationTime.Value/1000, 10)
+		}
+	case "priority":
+		if h := &p.message.Header; h.Priority.Present {
+			return strconv.AppendUint(nil, uint64(h.Priority.Value), 10)
+		}
+	}
+	return nil
+}
+
+// idText returns a message's id as text.
+func idText(id wire.RawValue) []byte {
+	switch v := id.Value(); v.Type {
+	case wire.String, wire.Binary:
+		return v.Bytes()
+	case wire.Ulong:
+		return strconv.AppendUint(nil, v.Unsigned(), 10)
+	case wire.UUID:
+		return appendUUID(nil, v.Bytes())
+	}
+	return nil
+}
+
+// appendUUID appends a UUID as a name.
+func appendUUID(dst, id []byte) []byte {
+	dst = append(dst, "urn:uuid:"...)
+	for i, n := range [...]int{4, 2, 2, 2, 6} {
+		if i > 0 {
+			dst = append(dst, '-')
+		}
+		dst = hex.AppendEncode(dst, id[:n])
+		id = id[n:]
+	}
+	return dst
+}

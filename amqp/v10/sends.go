@@ -1,0 +1,235 @@
+package v10
+
+import (
+	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// outTransfer is the kind of items that are transfers of a message, or some of them; the owner is the *outgoingLink.
+const outTransfer = amqp.Frames + 1
+
+// transferHead is room for a frame's head and the performative of a transfer.
+const transferHead = 64
+
+// heldSend is what waits for the client's window: transfers of a message, or a flow of a link, which comes after them.
+type heldSend struct {
+	message fsm.Message
+	link    *outgoingLink
+	id      uint32
+	frames  uint32 // of the message; 0: it is a flow
+	sent    uint32 // of these
+	flow    wire.Flow
+}
+
+// add gives a link's consumer its number.
+func (c *counts) add(l *outgoingLink) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.last++
+	l.consumer = c.last
+	if c.links == nil {
+		c.links = map[uint64]*outgoingLink{}
+	}
+	c.links[c.last] = l
+}
+
+// remove ends a link. It returns what its client has not settled; what has not been sent is a part of that, or given back
+// by the session's end.
+func (c *counts) remove(l *outgoingLink) (all []delivery) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.links, l.consumer)
+	c.deliveries.of(l, func(d delivery) { all = append(all, d) })
+	for _, m := range l.early {
+		all = append(all, delivery{link: l, number: m.ID})
+		c.unwritten(&m)
+	}
+	l.early = nil
+	kept := c.held[:0]
+	for _, h := range c.held {
+		// A message of which the client has a part is sent to its end.
+		if h.link != l || h.frames > 0 && h.sent > 0 {
+			kept = append(kept, h)
+			continue
+		}
+		if h.frames > 0 {
+			c.unwritten(&h.message)
+			if l.settled {
+				all = append(all, delivery{link: l, number: h.message.ID})
+			}
+		}
+	}
+	clear(c.held[len(kept):])
+	c.held = kept
+	return all
+}
+
+// unwritten counts a message that will not be written. mu is held.
+func (c *counts) unwritten(m *fsm.Message) {
+	size := len(m.Payload)
+	s := c.session
+	s.post(func() { s.broker.Written(1, size) })
+}
+
+// start answers a link's attach, and sends what has arrived before.
+func (c *counts) start(l *outgoingLink, answer *wire.Attach) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	c.out.push(c.session.channel, answer)
+	l.started = true
+	for i := range l.early {
+		c.send(l, &l.early[i])
+	}
+	l.early = nil
+	c.pump()
+}
+
+// deliver takes in messages for links.
+func (c *counts) deliver(messages []fsm.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return
+	}
+	var orphans []fsm.Message
+	for i := range messages {
+		m := &messages[i]
+		switch l := c.links[m.Consumer]; {
+		case l == nil:
+			orphans = append(orphans, *m)
+		case !l.started:
+			l.early = append(l.early, *m)
+		default:
+			c.send(l, m)
+		}
+	}
+	c.pump()
+	if s := c.session; len(orphans) > 0 {
+		s.post(func() {
+			for _, m := range orphans {
+				s.broker.Written(1, len(m.Payload))
+				s.broker.Settle(m.Consumer, []uint64{m.ID}, fsm.Requeue)
+			}
+		})
+	}
+}
+
+// send queues a message of a link. mu is held.
+func (c *counts) send(l *outgoingLink, m *fsm.Message) {
+	size := c.renderedSize(m)
+	if l.limit > 0 && uint64(size) > l.limit {
+		// It goes back as it was, and its link ends.
+		l.early = append(l.early, *m)
+		l.started = false
+		c.session.post(c.session.detachConsumer(l.consumer, wire.Errorf(wire.ConditionMessageSize, "message of %d bytes exceeds max-message-size %d", size, l.limit)))
+		return
+	}
+	piece := int(c.session.conn.maxFrame - transferHead)
+	c.held = append(c.held, heldSend{
+		message: *m, link: l, id: c.deliveries.number(l, m.ID), frames: uint32(max((size+piece-1)/piece, 1)),
+	})
+}
+
+// pump sends what the client's window lets through. mu is held.
+func (c *counts) pump() {
+	n := 0
+	c.out.Lock()
+	for ; n < len(c.held); n++ {
+		h := &c.held[n]
+		if h.frames == 0 {
+			c.pushFlowLocked(&h.flow)
+			continue
+		}
+		from := h.sent
+		for h.sent < h.frames && c.client.take() {
+			h.sent++
+		}
+		if h.sent > from {
+			c.pushPieces(h, from)
+		}
+		if h.sent < h.frames {
+			break
+		}
+	}
+	c.out.Unlock()
+	if n == len(c.held) {
+		clear(c.held)
+		c.held = c.held[:0]
+		return
+	}
+	if n > 0 {
+		m := copy(c.held, c.held[n:])
+		clear(c.held[m:])
+		c.held = c.held[:m]
+	}
+}
+
+// pushPieces pushes the frames of a message from one on. mu and the outbox are locked.
+func (c *counts) pushPieces(h *heldSend, from uint32) {
+	it := amqp.Item{Kind: outTransfer, Channel: c.session.channel, Owner: h.link, Tag: uint64(h.id)<<32 | uint64(from), Message: h.message}
+	it.Message.Ready = uint64(h.sent) // which is a get's: up to which frame
+	c.out.PushItem(&it)
+}
+
+// credited tells the client what a link has, after what it has been sent.
+func (c *counts) credited(consumer uint64, now fsm.LinkState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.links[consumer]
+	if c.closed || l == nil {
+		return
+	}
+	c.held = append(c.held, heldSend{link: l, flow: wire.Flow{
+		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(now.DeliveryCount), LinkCredit: wire.Some(now.Credit),
+		Available: wire.Some(uint32(min(now.Available, 1<<32-1))), Drain: now.Drained,
+	}})
+	c.pump()
+}
+
+// take takes the unsettled deliveries of a range and appends them to dst.
+func (c *counts) take(first, last uint32, dst []delivery) []delivery {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deliveries.each(first, last, true, func(d delivery) { dst = append(dst, d) })
+	return dst
+}
+
+// timedOut tells the client that deliveries have gone back, if it understands that. It reports whether it does.
+func (c *counts) timedOut(consumer uint64, numbers []uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.links[consumer]
+	if c.closed || l == nil || !l.releases {
+		return c.closed || l == nil
+	}
+	back := make(map[uint64]bool, len(numbers))
+	for _, n := range numbers {
+		back[n] = true
+	}
+	run, open := wire.Disposition{State: wire.State{Kind: wire.StateReleased}}, false
+	c.out.Lock()
+	defer c.out.Unlock()
+	flush := func() {
+		if open && c.out.Takes(false) {
+			c.out.PushFrames(wire.AppendDisposition(c.out.Encoded(), c.session.channel, &run))
+		}
+		open = false
+	}
+	for _, d := range c.deliveries.list[c.deliveries.head:] {
+		if d.link != l || !back[d.number] {
+			continue
+		}
+		if id := uint32(d.id); open && run.Last.Value+1 == id {
+			run.Last.Value = id
+		} else {
+			flush()
+			run.First, run.Last, open = id, wire.Some(id), true
+		}
+	}
+	flush()
+	return true
+}
