@@ -65,8 +65,8 @@ func (l *link) state(available uint64, drained bool) fsm.LinkState {
 // Credit says how many messages a consumer in credit mode may be given from now on. At most one
 // command about that is on its way, and a newer flow replaces one that waits.
 func (x *consumers) Credit(number uint64, f fsm.Flow) {
-	x.calls.lock()
-	defer x.calls.unlock()
+	x.session.lock()
+	defer x.session.unlock()
 	c := x.known[number]
 	if c == nil || c.over || !c.link.on {
 		return
@@ -175,7 +175,7 @@ func (x *consumers) heard(number uint64, c *consumer) bool {
 		return true
 	}
 	if drained || l.sent.echo {
-		x.calls.add(event{kind: eventCredited, consumer: number, link: l.state(r.Count, drained)})
+		x.session.add(event{kind: eventCredited, consumer: number, link: l.state(r.Count, drained)})
 	}
 	return true
 }
@@ -185,15 +185,15 @@ func (x *consumers) drainLater(number uint64, c *consumer) {
 	c.link.pause = min(max(2*c.link.pause, getPause), longGetPause)
 	time.AfterFunc(c.link.pause, func() {
 		again := func() {
-			x.calls.lock()
-			defer x.calls.unlock()
+			x.session.lock()
+			defer x.session.unlock()
 			if c.link.resting {
 				c.link.resting = false
 				x.topUp(number, c)
 			}
 		}
-		if !x.calls.node.Try("drain a consumer", again) {
-			x.calls.fail()
+		if !x.node.Try("drain a consumer", again) {
+			x.session.fail()
 		}
 	})
 }

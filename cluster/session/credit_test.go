@@ -12,6 +12,7 @@ import (
 	"github.com/quorate/quorate/cluster/group"
 	"github.com/quorate/quorate/cluster/group/grouptest"
 	"github.com/quorate/quorate/cluster/stream"
+	"github.com/quorate/quorate/cluster/stream/streamtest"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/queue"
 	"github.com/quorate/quorate/proto/logpb"
@@ -64,7 +65,7 @@ func (q *creditQueue) messages(eff *fsm.Effects) (all []fsm.Message) {
 
 // receive performs the commands that the session has sent.
 func (q *creditQueue) receive() (answers []group.Outcome, handed []fsm.Message) {
-	for _, b := range take(q.l) {
+	for _, b := range streamtest.Take(q.l) {
 		for _, c := range grouptest.Commands(q.t, b) {
 			if c.Kind == logpb.Command_CREDIT {
 				q.sent = append(q.sent, c.Credit)
@@ -80,7 +81,7 @@ func (q *creditQueue) receive() (answers []group.Outcome, handed []fsm.Message) 
 func (q *creditQueue) serve() {
 	answers, handed := q.receive()
 	q.hand(handed)
-	tell(q.l, answers...)
+	streamtest.Tell(q.l, answers...)
 }
 
 func (q *creditQueue) hand(messages []fsm.Message) {
@@ -150,7 +151,7 @@ func TestCreditIsCoalesced(t *testing.T) {
 	if again, _ := q.receive(); len(again) > 0 {
 		t.Error("a second command is on its way")
 	}
-	tell(q.l, answers...)
+	streamtest.Tell(q.l, answers...)
 	q.serve()
 	q.expect(0, 10, 4)
 	q.publish(6)
@@ -193,7 +194,7 @@ func TestDrain(t *testing.T) {
 		q.expect(0, 5)
 		q.s.Credit(1, fsm.Flow{DeliveryCount: 5, Credit: 1000, Drain: true})
 		answers, handed := q.receive()
-		tell(q.l, answers...)
+		streamtest.Tell(q.l, answers...)
 		if got, want := q.notices(), []string{"credited 1 {DeliveryCount:5 Credit:0 Available:0 Drained:true}"}; !slices.Equal(got, want) {
 			t.Errorf("told before the messages: %q, want %q", got, want)
 		}
@@ -211,7 +212,7 @@ func TestDrain(t *testing.T) {
 		q.publish(2)
 		q.s.Credit(1, fsm.Flow{DeliveryCount: 1005, Credit: 5, Drain: true})
 		answers, handed = q.receive()
-		tell(q.l, answers...)
+		streamtest.Tell(q.l, answers...)
 		if got := q.notices()[2:]; len(got) > 0 {
 			t.Errorf("told before the messages: %q", got)
 		}
@@ -247,7 +248,7 @@ func TestCreditSurvivesLosses(t *testing.T) {
 	q.expect(2, 2, 2)
 	q.s.Credit(1, fsm.Flow{DeliveryCount: 2, Credit: 3})
 	q.receive() // the answer is lost; its repetition has no numbers
-	tell(q.l, group.Outcome{First: 4, Run: 1})
+	streamtest.Tell(q.l, group.Outcome{First: 4, Run: 1})
 	q.serve()
 	q.publish(5)
 	q.serve()
@@ -255,7 +256,7 @@ func TestCreditSurvivesLosses(t *testing.T) {
 	q.s.Credit(1, fsm.Flow{DeliveryCount: 5, Credit: 9, Drain: true})
 	_, handed := q.receive()
 	q.hand(handed)
-	tell(q.l, group.Outcome{First: 6, Run: 1})
+	streamtest.Tell(q.l, group.Outcome{First: 6, Run: 1})
 	q.serve()
 	if got, want := q.notices(), []string{"credited 1 {DeliveryCount:14 Credit:0 Available:0 Drained:true}"}; q.given() != 7 || !slices.Equal(got, want) {
 		t.Errorf("%d messages, told %q, want %q", q.given(), got, want)
@@ -296,7 +297,7 @@ func TestCreditIsKept(t *testing.T) {
 					more, _ := q.receive()
 					answers = append(answers, more...)
 				case 7:
-					tell(q.l, answers...)
+					streamtest.Tell(q.l, answers...)
 					answers = nil
 				case 8:
 					q.resync()
@@ -315,7 +316,7 @@ func TestCreditIsKept(t *testing.T) {
 				}
 				client.check(seed)
 			}
-			tell(q.l, answers...)
+			streamtest.Tell(q.l, answers...)
 			for range 40 {
 				q.resync()
 				q.serve()
