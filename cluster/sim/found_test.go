@@ -29,7 +29,7 @@ var findings = []finding{
 		about: "a node to which connections were refused for a moment is locked out until it restarts",
 		mend: []cluster.Change{
 			{File: "cluster/failure/detector.go", Old: "deadAfter    = 2 * time.Second", New: "deadAfter    = 300 * time.Millisecond"},
-			{File: "cluster/failure/detector.go", Old: "if !proven && !d.unheard(ctx, n) {", New: "if false {"},
+			{File: "cluster/failure/detector.go", Old: "if !proven && !d.unheard(d.node.Life(), n) {", New: "if false {"},
 			{File: "cluster/membership/join.go", Old: "\t\tif r.valid() {\n", New: "\t\tif r.valid() || true {\n"},
 		},
 		shows: `10s after everything was healed: nothing is confirmed`,

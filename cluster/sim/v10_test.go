@@ -69,7 +69,9 @@ func TestProtocol10(t *testing.T) {
 			t.Fatal(err)
 		}
 		const count = 300
+		accepted := make(chan struct{})
 		go func() {
+			defer close(accepted)
 			for i := range count {
 				if i == count/2 {
 					w.crash(leader, false, 100)
@@ -95,5 +97,6 @@ func TestProtocol10(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		<-accepted
 	})
 }
