@@ -230,8 +230,8 @@ func TestWatchOfNodesPanics(t *testing.T) {
 		w.timeless.Store(true)
 		time.Sleep(checkEvery)
 		synctest.Wait()
-		w.timeless.Store(false)
 		before, panics := w.detector.rounds, w.node.Panics()
+		w.timeless.Store(false)
 		time.Sleep(worker.PanicPause + 3*checkEvery)
 		synctest.Wait()
 		if after := w.detector.rounds; panics == 0 || after < before+3 {

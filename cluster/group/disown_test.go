@@ -59,6 +59,13 @@ func TestElectDisowned(t *testing.T) {
 			n.elections.leave(n)
 			n.open = false
 		},
+		"its replica is closed before its first entry": func(n *pretendNode) {
+			for _, other := range n.p.nodes {
+				other.term++
+			}
+			n.elections.leave(n)
+			n.open = false
+		},
 	} {
 		for offset := range 3 {
 			p := newPretend(t, "a", "b", "c")

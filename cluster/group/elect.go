@@ -495,14 +495,15 @@ func (e *elections) receive(from string, items []byte, now time.Time) {
 func (e *elections) answer(g electable, from string) item {
 	_, term := g.role()
 	it := item{kind: itemPosition, group: g.Spec().Group, term: term, position: g.logEnd(), barred: g.barred(), learner: g.isLearner()}
-	if in := e.stands(it.group); in > term {
-		it.kind, it.term = itemStands, in
-	}
 	leader := g.Leader()
 	switch {
 	case leader == "", leader == from, leader == e.node && it.barred, leader != e.node && e.doubts(it.group, leader):
 	case leader == e.node || e.links.Alive(leader):
 		it.kind = itemLed
+		return it
+	}
+	if in := e.stands(it.group); in > term {
+		it.kind, it.term = itemStands, in
 	}
 	return it
 }
@@ -746,13 +747,13 @@ func (e *elections) leave(g electable) {
 
 // disowns reports whether the leader of a group, as far as is known here, says that it leads no more. One
 // that must not lead and still does hands the leadership over. What it has asked before it won may come late:
-// its log has no entry of its own term then.
+// its log has no entry of its own term then. What a learner says is later than any victory of it.
 func disowns(g electable, from string, it item) bool {
 	role, term := g.role()
 	if role == raft.Leader || g.Leader() != from || it.barred && !it.learner && it.term <= term {
 		return false
 	}
-	return it.term > term || it.position.term >= term
+	return it.learner || it.term > term || it.position.term >= term
 }
 
 // doubts reports whether this node looks for another leader than the one that raft knows, since that one has

@@ -145,8 +145,8 @@ func TestWatchGoesOnAfterPanic(t *testing.T) {
 		w.timeless.Store(true)
 		time.Sleep(watchRest * watchEvery)
 		synctest.Wait()
-		w.timeless.Store(false)
 		before, panics := w.queues.rounds, w.node.Panics()
+		w.timeless.Store(false)
 		time.Sleep(worker.PanicPause + 3*watchRest*watchEvery)
 		synctest.Wait()
 		if after := w.queues.rounds; panics == 0 || after < before+3*watchRest {

@@ -39,6 +39,7 @@ type link struct {
 	sent        sentCredit
 	onWay       bool        // a command has no answer, or its answer waits for deliveries
 	newer       bool        // a flow has come meanwhile
+	unsure      bool        // what the queue has of credit is not known: its answer was lost
 	listed      bool        // it is in flowing
 	answer      *fsm.Result // waits for deliveries
 	resting     bool        // a drain that is not finished is asked for again a little later
@@ -90,10 +91,10 @@ func (x *consumers) topUp(number uint64, c *consumer) {
 		gives = min(gives, maxQueueCredit)
 	}
 	less, more := l.limit < l.sent.limit && gives < has, gives > has && has <= gives/2
-	if !l.drain && !l.echo && !less && !more {
+	if !l.drain && !l.echo && !less && !more && !l.unsure {
 		return
 	}
-	l.onWay, l.newer, l.sent = true, false, sentCredit{l.limit, l.drain, l.echo}
+	l.onWay, l.newer, l.unsure, l.sent = true, false, false, sentCredit{l.limit, l.drain, l.echo}
 	l.drain, l.echo = false, false
 	to.Add(&logpb.Command{Kind: logpb.Command_CREDIT, Credit: &logpb.Credit{
 		Consumer: number, DeliveryCount: uint32(last) + l.ahead, Credit: uint32(gives), Drain: l.sent.drain,
@@ -113,7 +114,7 @@ func (x *consumers) credited(number uint64, r fsm.Result) {
 		return
 	case r.Next == 0: // it was answered before, and that got lost; said twice it does no harm
 		l.onWay, l.drain, l.echo = false, l.drain || l.sent.drain && !l.newer, l.echo || l.sent.echo
-		l.allowed = 0
+		l.allowed, l.unsure = 0, true
 	default:
 		l.answer = &r
 	}
@@ -130,10 +131,15 @@ func (x *consumers) flows(number uint64, c *consumer) {
 
 // noteGiven counts messages that the channel is given. The lock is held.
 func (x *consumers) noteGiven(messages []fsm.Message) {
+	var last uint64
+	var c *consumer
 	for i := range messages {
-		if c := x.known[messages[i].Consumer]; c != nil && c.link.on {
+		if number := messages[i].Consumer; number != last || i == 0 {
+			last, c = number, x.known[number]
+		}
+		if c != nil && c.link.on {
 			c.link.count++
-			x.flows(messages[i].Consumer, c)
+			x.flows(last, c)
 		}
 	}
 }

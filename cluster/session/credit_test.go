@@ -263,6 +263,21 @@ func TestCreditSurvivesLosses(t *testing.T) {
 	}
 }
 
+// A client that has taken its credit back is given nothing, although the answer to what it gave before was lost.
+func TestCreditTakenBackAfterLoss(t *testing.T) {
+	q := mustCreditQueue(t, creditBounds)
+	q.s.Credit(1, fsm.Flow{Credit: 5})
+	lost, _ := q.receive()
+	q.s.Credit(1, fsm.Flow{})
+	streamtest.Tell(q.l, group.Outcome{First: lost[0].First, Run: 1}) // its repetition has no numbers
+	q.serve()
+	q.publish(5)
+	q.serve()
+	if n := q.given(); n != 0 {
+		t.Errorf("a client without credit is given %d messages", n)
+	}
+}
+
 // Credit mode is refused while a node may not know it.
 func TestCreditNeedsVersion(t *testing.T) {
 	w := newWorld(t)
