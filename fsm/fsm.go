@@ -323,10 +323,6 @@ func TypeName(tag uint32) string {
 	return ""
 }
 
-// MaxArgumentValues is how many values, at any depth, the arguments of a method may have: AMQP's decoder
-// takes no more.
-const MaxArgumentValues = 4096
-
 // MaxShort is the maximum length in bytes of an AMQP short string. Names of all
 // kinds, routing keys and consumer tags are short strings, wherever they come
 // from. The values of arguments, policies and headers may be longer, but are

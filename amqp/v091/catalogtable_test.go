@@ -45,15 +45,3 @@ func TestCatalogTable(t *testing.T) {
 		t.Errorf("nothing becomes %v", got)
 	}
 }
-
-// The decoder takes as many values as fsm.MaxArgumentValues says, the setting's bound, and no more.
-func TestMaxArgumentValues(t *testing.T) {
-	for _, n := range []int{fsm.MaxArgumentValues, fsm.MaxArgumentValues + 1} {
-		many := make([]wire.Value, n-1) // the array is a value, too
-		frame := wire.AppendMethod(nil, 1, &wire.QueueDeclare{Queue: "q", Arguments: wire.Table{{Name: "a", Value: wire.Array(many...)}}})
-		_, err := wire.DecodeMethod(frame[7 : len(frame)-1])
-		if (err == nil) != (n == fsm.MaxArgumentValues) {
-			t.Errorf("%d values: %v", n, err)
-		}
-	}
-}

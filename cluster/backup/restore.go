@@ -259,7 +259,6 @@ func (r *restore) define(ctx context.Context, d *logpb.CatalogSnapshot) error {
 func commands(d *logpb.CatalogSnapshot) func(yield func(*logpb.CatalogCommand) bool) {
 	var list []*logpb.CatalogCommand
 	for _, m := range d.Settings {
-		catalog.BoundSetting(m)
 		list = append(list, &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: m}})
 	}
 	for _, m := range d.Vhosts {

@@ -101,35 +101,6 @@ func TestPolicyTexts(t *testing.T) {
 	}
 }
 
-// A setting beyond what takes effect is refused with its bound, and one that is in a log or a snapshot of an
-// earlier program stays; a backup's becomes the bound.
-func TestSettingBounds(t *testing.T) {
-	const most = fsm.MaxArgumentValues
-	for value, want := range map[int64]string{
-		most: "", most + 1: "cluster setting 'max_argument_values' must be a whole number from 0 to 4096, not 4097",
-	} {
-		m := &logpb.PutSetting{Name: MaxArgumentValues, Value: value}
-		command := &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: m}}
-		got := ""
-		if err := Admit(command); err != nil {
-			got = err.Error()
-		}
-		if got != want {
-			t.Errorf("%d is answered %q", value, got)
-		}
-		old := &Catalog{}
-		if err := Refused(old.Apply(1, &logpb.CatalogEntry{Version: 1, Commands: []*logpb.CatalogCommand{command}})[0]); err != nil {
-			t.Errorf("%d in a log: %v", value, err)
-		}
-		if again := mustReload(t, old); again.View().Setting(MaxArgumentValues) != value {
-			t.Errorf("%d in a snapshot becomes %d", value, again.View().Setting(MaxArgumentValues))
-		}
-		if BoundSetting(m); m.Value != most || Admit(command) != nil {
-			t.Errorf("%d in a backup becomes %d", value, m.Value)
-		}
-	}
-}
-
 // No command makes a store: exchanges bring theirs.
 func TestDeclareStore(t *testing.T) {
 	c := mustFill(t, 0)

@@ -327,7 +327,7 @@ var (
 // Admit says why a command must not enter the log, although Apply might perform
 // it; nil: it may. The leader asks for every command, whoever proposes it. It
 // depends on the command alone. Records from the log may still hold longer
-// names, and settings beyond their bounds.
+// names.
 func Admit(c *logpb.CatalogCommand) error {
 	switch m := c.GetBody().(type) {
 	case nil:
@@ -340,8 +340,6 @@ func Admit(c *logpb.CatalogCommand) error {
 		return checkShort(resource(kindExchange, m.DeclareExchange.GetVhost(), m.DeclareExchange.GetName()), m.DeclareExchange.GetArguments(), shortInExchanges)
 	case *logpb.CatalogCommand_PutPolicy:
 		return checkShortKeys(m.PutPolicy.GetDefinition())
-	case *logpb.CatalogCommand_PutSetting:
-		return checkSetting(m.PutSetting, nil)
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ var settings = []Setting{
 	{FSMVersion, 1, 1, 1 << 16, "version of the replicated state; it rises by itself when all nodes support the next one, and never falls"},
 	{LockCredit, 30_000, 0, 86_400_000, "ms: at most so much of the time before a new leader's first entry is not counted against consumer timeouts"},
 	{MaxArgumentBytes, 4096, 0, 1 << 20, "bytes, as encoded, of the arguments of a queue, an exchange, a binding or a consumer, of a policy's definition, and of the tags and descriptions of users and vhosts"},
-	{MaxArgumentValues, 256, 0, fsm.MaxArgumentValues, "values, including nested ones, in anything that max_argument_bytes limits"},
+	{MaxArgumentValues, 256, 0, 1 << 20, "values, including nested ones, in anything that max_argument_bytes limits"},
 	{MaxBindings, 200_000, 0, 1 << 32, "bindings of an exchange, and bindings to a queue or an exchange"},
 	{MaxClockSkew, 1000, 10, 3_600_000, "ms: by how much the nodes' wall clocks may differ before an alarm is raised; larger steps forward wait for a new leader"},
 	{ScheduleMaxDelay, MaxTTL, 1, 1 << 53, "ms: the largest x-delay that a delayed exchange accepts"},
@@ -71,9 +71,6 @@ var settings = []Setting{
 	{VHostMaxConnections, 50_000, 0, 1 << 32, "connections to a vhost on each node, if the vhost has no limit of its own"},
 	{VHostMaxQueues, 100_000, 0, 1 << 32, "queues of a vhost, if it has no limit of its own"},
 }
-
-// formerHigh is up to which values Apply takes above a High: earlier programs gave them.
-var formerHigh = map[string]int64{MaxArgumentValues: 1 << 20}
 
 // Settings lists the cluster-wide settings by name. The list is new.
 func Settings() []Setting { return slices.Clone(settings) }
@@ -110,11 +107,11 @@ func (s *clusterSettings) Setting(name string) int64 {
 // put sets a value, or resets it. The version may rise to what all nodes
 // support.
 //
-// It performs PutSetting. A value outside of Low to High, or to formerHigh, is
-// refused; what exists is not checked against a new one. On return with Changed the slice is
+// It performs PutSetting. A value outside of Low to High is refused; what
+// exists is not checked against a new one. On return with Changed the slice is
 // another one, so earlier Views keep theirs.
 func (s *clusterSettings) put(m *logpb.PutSetting, all *nodes) (*logpb.CatalogResult, error) {
-	if err := checkSetting(m, formerHigh); err != nil {
+	if err := checkSetting(m); err != nil {
 		return nil, err
 	}
 	if m.GetName() == FSMVersion {
@@ -141,20 +138,13 @@ func (s *clusterSettings) put(m *logpb.PutSetting, all *nodes) (*logpb.CatalogRe
 	return &logpb.CatalogResult{Changed: true}, nil
 }
 
-// BoundSetting has the value of a setting of another cluster be one that may be given here.
-func BoundSetting(m *logpb.PutSetting) {
-	if i, ok := findSetting(settings, m.GetName(), settingName); ok {
-		m.Value = min(m.GetValue(), settings[i].High)
-	}
-}
-
-// checkSetting depends on the table of this program alone, and on what more than a High is taken.
-func checkSetting(m *logpb.PutSetting, more map[string]int64) error {
+// checkSetting depends on the table of this program alone.
+func checkSetting(m *logpb.PutSetting) error {
 	i, ok := findSetting(settings, m.GetName(), settingName)
 	if !ok {
 		return refuse(fsm.NotFoundKind, "no cluster setting '%s'", m.GetName())
 	}
-	if s := settings[i]; !m.GetUnset() && (m.GetValue() < s.Low || m.GetValue() > max(s.High, more[s.Name])) {
+	if s := settings[i]; !m.GetUnset() && (m.GetValue() < s.Low || m.GetValue() > s.High) {
 		return refuse(fsm.Precondition, "cluster setting '%s' must be a whole number from %d to %d, not %d", s.Name, s.Low, s.High, m.GetValue())
 	}
 	return nil
@@ -173,7 +163,7 @@ func (s *clusterSettings) describe(b *strings.Builder) {
 
 func (s *clusterSettings) check() error {
 	for i, m := range s.givenRows {
-		if err := checkSetting(m, formerHigh); err != nil {
+		if err := checkSetting(m); err != nil {
 			return err
 		}
 		if m.GetUnset() || i > 0 && s.givenRows[i-1].Name >= m.Name {
