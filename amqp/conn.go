@@ -331,7 +331,10 @@ func (c *Conn) tellClose() {
 		defer close(torn)
 		c.teardown(false)
 	}()
-	c.endpoint.AwaitClose()
+	_ = c.guard("await the answer to a close", func() error { // it reads what the client sends
+		c.endpoint.AwaitClose()
+		return nil
+	})
 	<-torn
 }
 

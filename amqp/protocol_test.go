@@ -115,6 +115,8 @@ func (t *talk) Run() error {
 			t.Out.Unlock()
 		case "close\n":
 			return amqp.ErrClientClosed
+		case "ending\n":
+			return amqp.ErrEnding
 		case "panic\n":
 			panic("a line")
 		}
@@ -143,8 +145,13 @@ func (t *talk) end(line string) {
 	t.Out.Unlock()
 }
 
+func (t *talk) AwaitClose() {
+	if line, _ := t.in.ReadString('\n'); line == "panic\n" {
+		panic("a last line")
+	}
+}
+
 func (t *talk) Renew()                 {}
-func (t *talk) AwaitClose()            { _, _ = t.in.ReadString('\n') }
 func (t *talk) FinishClose()           { t.end("closed") }
 func (t *talk) Shut()                  {}
 func (t *talk) Leave() []amqp.Session  { return []amqp.Session{t.session} }
@@ -277,6 +284,13 @@ func TestProtocolEnds(t *testing.T) {
 			if beat, err := in.ReadString('\n'); beat != "beat\n" {
 				t.Errorf("heartbeat: %q, %v", beat, err)
 			}
+		}
+		go r.server.CloseConnections("once more")
+		_, _ = in.ReadString('\n')
+		_, _ = io.WriteString(conn, "ending\n")
+		_, _ = io.WriteString(conn, "panic\n")
+		if rest, err := io.ReadAll(in); len(rest) > 0 || err != nil || r.server.Panics() != 2 {
+			t.Errorf("then %q, %v after %d panics", rest, err, r.server.Panics())
 		}
 		conn.Close()
 		synctest.Wait()
