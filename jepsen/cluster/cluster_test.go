@@ -105,6 +105,25 @@ func TestZombieIsNotAlive(t *testing.T) {
 	}
 }
 
+// A block that is looked at while others are in use shares no port with them.
+func TestPortBlocksAreApart(t *testing.T) {
+	of := map[int]int{}
+	for base := portsFrom; base+blockSize <= portsTo; base += blockSize {
+		ports := []int{base + guardOffset}
+		for _, offset := range portOffsets {
+			for k := range 19 {
+				ports = append(ports, base+offset+k)
+			}
+		}
+		for _, port := range ports {
+			if other, ok := of[port]; ok || port >= othersFrom && port < othersTo {
+				t.Fatalf("port %d of block %d is one of %d", port, base, other)
+			}
+			of[port] = base
+		}
+	}
+}
+
 func TestPortBlocksAreExclusive(t *testing.T) {
 	base, guard, err := freePorts(3)
 	if err != nil {

@@ -160,11 +160,12 @@ var portOffsets = []int{0, 10000, 10020, 20000}
 
 // guardOffset is the offset of a port that no node uses. The process that listens on
 // it owns the block.
-const guardOffset = 10040
+const guardOffset = 10039
 
 // Base ports are drawn from [portsFrom, portsTo). With the largest offset they stay
-// below the system's range of ephemeral ports.
-const portsFrom, portsTo = 5700, 12700
+// below the system's range of ephemeral ports. Blocks are blockSize apart, so that no port
+// is in two of them: whoever looks for free ones tries no port of a cluster that runs.
+const portsFrom, portsTo, blockSize = 5700, 12700, 40
 
 // Ports of other programs than nodes are drawn from [othersFrom, othersTo), where no node's are, and which is
 // below that range, too: a program gets its own again after a restart.
@@ -193,7 +194,7 @@ func Ports(n int) (ports []int, err error) {
 // until guard is closed.
 func freePorts(nodes int) (base int, guard net.Listener, err error) {
 	for range 50 {
-		base = portsFrom + rand.IntN(portsTo-portsFrom)
+		base = portsFrom + blockSize*rand.IntN((portsTo-portsFrom)/blockSize)
 		if guard = listen(base + guardOffset); guard == nil {
 			continue
 		}
