@@ -336,3 +336,24 @@ func ReplyName(suffix string) string { return replyPrefix + suffix }
 
 // ReplySuffix is the inverse of ReplyName; ok is false for other names.
 func ReplySuffix(name string) (suffix string, ok bool) { return strings.CutPrefix(name, replyPrefix) }
+
+// ReasonName is how clients are told why a message died.
+func ReasonName(r logpb.Death_Reason) string {
+	switch r {
+	case logpb.Death_EXPIRED:
+		return "expired"
+	case logpb.Death_REJECTED:
+		return "rejected"
+	case logpb.Death_MAXLEN:
+		return "maxlen"
+	case logpb.Death_DELIVERY_LIMIT:
+		return "delivery_limit"
+	case logpb.Death_UNROUTABLE:
+		return "unroutable"
+	case logpb.Death_GROUP_EXPIRED:
+		return "group_expired"
+	case logpb.Death_MAXHOPS:
+		return "maxhops"
+	}
+	return "unknown"
+}

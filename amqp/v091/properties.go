@@ -414,7 +414,7 @@ func firstDeath(p *wire.Properties, deaths []*logpb.Death) *logpb.Death {
 	reason, _ := p.Header(headerFirstReason)
 	queue, _ := p.Header(headerFirstQueue)
 	for _, d := range deaths {
-		if reasonName(d.Reason) == reason.Str && d.Queue == queue.Str {
+		if fsm.ReasonName(d.Reason) == reason.Str && d.Queue == queue.Str {
 			return d
 		}
 	}
@@ -456,10 +456,10 @@ func isShortText(v *wire.Value) bool {
 	return v.Tag == wire.TagString && len(v.Str) <= fsm.MaxShort && utf8.ValidString(v.Str)
 }
 
-// reasonNamed is the inverse of reasonName.
+// reasonNamed is the inverse of fsm.ReasonName.
 func reasonNamed(name string) logpb.Death_Reason {
 	for r := logpb.Death_EXPIRED; r <= logpb.Death_MAXHOPS; r++ {
-		if reasonName(r) == name {
+		if fsm.ReasonName(r) == name {
 			return r
 		}
 	}

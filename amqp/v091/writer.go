@@ -293,10 +293,10 @@ func deathHeaders(deaths []*logpb.Death) wire.Table {
 	}
 	return wire.Table{
 		{Name: "x-death", Value: wire.Array(tables...)},
-		{Name: "x-first-death-reason", Value: wire.String(reasonName(first.Reason))},
+		{Name: "x-first-death-reason", Value: wire.String(fsm.ReasonName(first.Reason))},
 		{Name: "x-first-death-queue", Value: wire.String(first.Queue)},
 		{Name: "x-first-death-exchange", Value: wire.String(first.Exchange)},
-		{Name: "x-last-death-reason", Value: wire.String(reasonName(last.Reason))},
+		{Name: "x-last-death-reason", Value: wire.String(fsm.ReasonName(last.Reason))},
 		{Name: "x-last-death-queue", Value: wire.String(last.Queue)},
 		{Name: "x-last-death-exchange", Value: wire.String(last.LastExchange)},
 	}
@@ -313,30 +313,10 @@ func deathTable(d *logpb.Death) wire.Table {
 	}
 	return append(t,
 		wire.Field{Name: "count", Value: wire.Int64(int64(d.Count))},
-		wire.Field{Name: "reason", Value: wire.String(reasonName(d.Reason))},
+		wire.Field{Name: "reason", Value: wire.String(fsm.ReasonName(d.Reason))},
 		wire.Field{Name: "queue", Value: wire.String(d.Queue)},
 		wire.Field{Name: "time", Value: wire.Timestamp(uint64(d.Time / 1000))},
 		wire.Field{Name: "exchange", Value: wire.String(d.Exchange)},
 		wire.Field{Name: "routing-keys", Value: wire.Array(keys...)},
 	)
-}
-
-func reasonName(r logpb.Death_Reason) string {
-	switch r {
-	case logpb.Death_EXPIRED:
-		return "expired"
-	case logpb.Death_REJECTED:
-		return "rejected"
-	case logpb.Death_MAXLEN:
-		return "maxlen"
-	case logpb.Death_DELIVERY_LIMIT:
-		return "delivery_limit"
-	case logpb.Death_UNROUTABLE:
-		return "unroutable"
-	case logpb.Death_GROUP_EXPIRED:
-		return "group_expired"
-	case logpb.Death_MAXHOPS:
-		return "maxhops"
-	}
-	return "unknown"
 }

@@ -103,8 +103,8 @@ func appendDeaths(dst []byte, deaths []*logpb.Death) []byte {
 	}
 	dst = wire.EndMapArray(dst, at, len(deaths))
 	for _, s := range [...]struct{ name, value string }{
-		{"x-first-death-queue", first.Queue}, {"x-first-death-reason", reasonName(first.Reason)}, {"x-first-death-exchange", first.Exchange},
-		{"x-last-death-queue", last.Queue}, {"x-last-death-reason", reasonName(last.Reason)}, {"x-last-death-exchange", last.LastExchange},
+		{"x-first-death-queue", first.Queue}, {"x-first-death-reason", fsm.ReasonName(first.Reason)}, {"x-first-death-exchange", first.Exchange},
+		{"x-last-death-queue", last.Queue}, {"x-last-death-reason", fsm.ReasonName(last.Reason)}, {"x-last-death-exchange", last.LastExchange},
 	} {
 		dst = wire.AppendString(wire.AppendSymbol(dst, s.name), s.value)
 	}
@@ -116,30 +116,10 @@ func appendDeath(dst []byte, d *logpb.Death) []byte {
 	at := len(dst)
 	dst = wire.StartMapElement(dst)
 	dst = wire.AppendString(wire.AppendSymbol(dst, "queue"), d.Queue)
-	dst = wire.AppendSymbol(wire.AppendSymbol(dst, "reason"), reasonName(d.Reason))
+	dst = wire.AppendSymbol(wire.AppendSymbol(dst, "reason"), fsm.ReasonName(d.Reason))
 	dst = wire.AppendUlong(wire.AppendSymbol(dst, "count"), d.Count)
 	dst = wire.AppendTimestamp(wire.AppendSymbol(dst, "first-time"), d.Time)
 	dst = wire.AppendString(wire.AppendSymbol(dst, "exchange"), d.Exchange)
 	dst = wire.AppendStrings(wire.AppendSymbol(dst, "routing-keys"), d.RoutingKeys)
 	return wire.EndMapElement(dst, at, 6)
-}
-
-func reasonName(r logpb.Death_Reason) string {
-	switch r {
-	case logpb.Death_EXPIRED:
-		return "expired"
-	case logpb.Death_REJECTED:
-		return "rejected"
-	case logpb.Death_MAXLEN:
-		return "maxlen"
-	case logpb.Death_DELIVERY_LIMIT:
-		return "delivery_limit"
-	case logpb.Death_UNROUTABLE:
-		return "unroutable"
-	case logpb.Death_GROUP_EXPIRED:
-		return "group_expired"
-	case logpb.Death_MAXHOPS:
-		return "maxhops"
-	}
-	return "unknown"
 }
