@@ -75,17 +75,7 @@ func TestCreditAcrossLeaders(t *testing.T) {
 	out, in := c.mustClient(node), c.mustTaker(c.other(leader, node), "q")
 	in.give(20, false)
 	want := numbered(0, 2000)
-	for i, body := range want {
-		out.publish("q", body)
-		if i == len(want)/2 {
-			in.await("the first messages are delivered", func() bool { return len(in.inbox) > 10 })
-			go c.net.crash(leader)
-		}
-	}
-	c.crash(leader)
-	out.confirmed()
-	in.await("everything is delivered", func() bool { return len(in.inbox) >= len(want) })
-	mustBodies(t, in.bodies(), want)
+	c.mustDeliverAcross(leader, out, in.client, want)
 	in.give(30, true)
 	in.await("the end of a drain", func() bool { return len(in.credited) > 0 })
 	if got, want := in.credited[0], (fsm.LinkState{DeliveryCount: uint32(len(want)) + 30, Drained: true}); got != want {

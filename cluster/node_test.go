@@ -19,7 +19,7 @@ func numbered(from, to int) []string {
 	return all
 }
 
-func mustBodies(t *testing.T, got, want []string) {
+func mustBodies(t testing.TB, got, want []string) {
 	t.Helper()
 	if !slices.Equal(got, want) {
 		for i := range max(len(got), len(want)) {
@@ -137,7 +137,14 @@ func TestLeaderLossWhilePublishing(t *testing.T) {
 	out, in := c.mustClient(node), c.mustClient(c.other(leader, node))
 	in.ack = true
 	in.mustConsume("q", 1, 100)
-	want := numbered(0, 4000)
+	c.mustDeliverAcross(leader, out, in, numbered(0, 4000))
+	c.mustOpen(leader)
+	c.mustAgree()
+}
+
+// mustDeliverAcross publishes messages while the leader of their queue dies, and all are confirmed and delivered.
+func (c *nodes) mustDeliverAcross(leader string, out, in *client, want []string) {
+	c.t.Helper()
 	for i, body := range want {
 		out.publish("q", body)
 		if i == len(want)/2 {
@@ -148,9 +155,7 @@ func TestLeaderLossWhilePublishing(t *testing.T) {
 	c.crash(leader)
 	out.confirmed()
 	in.await("everything is delivered", func() bool { return len(in.inbox) >= len(want) })
-	mustBodies(t, in.bodies(), want)
-	c.mustOpen(leader)
-	c.mustAgree()
+	mustBodies(c.t, in.bodies(), want)
 }
 
 // A leader that is cut off and comes back loses nothing of what it was given.

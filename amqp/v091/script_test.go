@@ -100,7 +100,7 @@ func (s *script) rest(name string) string {
 func (s *script) quiesce() {
 	s.server.broker.Quiesce()
 	for end := time.Now().Add(time.Minute); ; {
-		i := slices.IndexFunc(ours(), func(stack string) bool {
+		i := slices.IndexFunc(amqptest.Goroutines(), func(stack string) bool {
 			return strings.Contains(stack, "v091.(*channel).post") && !strings.Contains(stack, "amqptest.(*Broker).enter")
 		})
 		if i < 0 {

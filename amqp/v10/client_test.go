@@ -6,8 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -33,7 +31,7 @@ type server struct {
 // it has started.
 func mustServe(t testing.TB, change func(*amqp.Config)) *server {
 	t.Helper()
-	checkGoroutines(t)
+	amqptest.CheckGoroutines(t)
 	b := amqptest.NewBroker()
 	cfg := amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{}}, Broker: b, Version: "1.2.3"}
 	if testing.Verbose() {
@@ -71,34 +69,6 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// checkGoroutines fails the test if, at its end, a goroutine of the packages
-// under test is left.
-func checkGoroutines(t testing.TB) {
-	t.Cleanup(func() {
-		var left []string
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
-			if left = ours(); len(left) == 0 {
-				return
-			}
-			<-time.After(time.Millisecond) // what has ended may not be gone yet
-		}
-		t.Errorf("%d goroutines left:\n%s", len(left), strings.Join(left, "\n\n"))
-	})
-}
-
-// ours returns the stacks of goroutines started by the packages under test.
-func ours() []string {
-	buf := make([]byte, 1<<20)
-	buf = buf[:runtime.Stack(buf, true)]
-	var found []string
-	for stack := range strings.SplitSeq(string(buf), "\n\n") {
-		if bytes.Contains([]byte(stack), []byte("created by github.com/quorate/quorate/amqp")) && !strings.Contains(stack, "v10_test.") {
-			found = append(found, stack)
-		}
-	}
-	return found
 }
 
 func (s *server) mustDial(t testing.TB, change func(*client.ConnOptions)) *client.Conn {

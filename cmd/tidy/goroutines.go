@@ -13,7 +13,7 @@ var unwaited = map[string]string{
 	"cluster/group/apply.go#outgoing.unlockAndRun":  "one for each burst of effects, counted by hand: WaitGroup.Go would allocate twice",
 	"cluster/group/propose.go#proposer.start":       "one for each burst of commands, likewise",
 	"cluster/group/propose.go#proposer.propose":     "likewise",
-	"cluster/stream/stream.go#Route.start":           "likewise; nobody waits for it, since without the mesh it ends by itself",
+	"cluster/stream/stream.go#Route.start":          "likewise; nobody waits for it, since without the mesh it ends by itself",
 	"cluster/raftlog/segments.go#segments.makeNext": "closing waits for it by the condition that all wait by who need the segment",
 	"cmd/quorate/clients.go#clientListeners.serve":  "it ends with the server, which waits for its clients",
 	"cmd/quorate/server.go#serverCommand":           "it ends with the process",
