@@ -352,6 +352,9 @@ func (n *Node) seed(ctx context.Context) {
 // Sessions serves the clients of this node.
 func (n *Node) Sessions() *session.Sessions { return n.sessions }
 
+// KeepsBare reports whether queues may keep messages in the form of AMQP 1.0: all nodes can read it.
+func (n *Node) KeepsBare() bool { return n.catalog.View().FSMVersion() >= fsm.BareSince }
+
 // Leave hands over this node's leaderships until ctx ends. Clients must have been disconnected.
 // Only the first call has an effect.
 func (n *Node) Leave(ctx context.Context) {

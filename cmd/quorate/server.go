@@ -22,13 +22,13 @@ import (
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v091"
+	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/cluster"
 	"github.com/quorate/quorate/cluster/audit"
 	"github.com/quorate/quorate/cluster/discovery"
 	"github.com/quorate/quorate/cluster/metrics"
 	"github.com/quorate/quorate/cluster/mgmt"
 	"github.com/quorate/quorate/cluster/origin"
-	"github.com/quorate/quorate/cluster/session"
 	"github.com/quorate/quorate/cluster/worker"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/fsm/catalog"
@@ -150,7 +150,7 @@ func serve(s *settings, logger *slog.Logger, records *audit.Log, again *reloader
 	if err != nil {
 		return errors.Join(err, node.Close())
 	}
-	server, err := amqp.New(amqpConfig(s, node.Sessions(), counts, logger, records))
+	server, err := amqp.New(amqpConfig(s, node, counts, logger, records))
 	if err != nil {
 		return errors.Join(err, page.Close(context.Background()), api.Close(context.Background()), node.Close())
 	}
@@ -202,13 +202,17 @@ func joinAndWait(join func(context.Context) error, logger *slog.Logger, stop <-c
 }
 
 // amqpConfig is the configuration of the AMQP server.
-func amqpConfig(s *settings, all *session.Sessions, counts *churn, logger *slog.Logger, records *audit.Log) amqp.Config {
+func amqpConfig(s *settings, node *cluster.Node, counts *churn, logger *slog.Logger, records *audit.Log) amqp.Config {
 	held := cmp.Or(int64(s.heldByNode), max(s.memoryLimit.OnMachine()/4, 64<<20))
 	return amqp.Config{
 		HeldByConnection: int64(s.heldByConnection), HeldByNode: held, HeldByUser: cmp.Or(int64(s.heldByUser), held/2),
-		Broker: brokerAdapter{all, counts}, Logger: logger,
-		Protocols: []amqp.Protocol{v091.Protocol{ChannelMax: uint16(s.channelMax), MaxConsumers: s.maxConsumers}},
-		FrameMax:  uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax),
+		Broker: brokerAdapter{node.Sessions(), counts}, Logger: logger,
+		// The first one answers what none of them speaks.
+		Protocols: []amqp.Protocol{
+			v10.Protocol{Ready: node.KeepsBare, SessionMax: s.sessionMax, LinkMax: s.linkMax, DefaultVHost: s.vhost},
+			v091.Protocol{ChannelMax: uint16(s.channelMax), MaxConsumers: s.maxConsumers},
+		},
+		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax),
 		Heartbeat: amqpHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, Version: cluster.Version,
 		CertificateUser: certificateUser(s.loginFrom), ServerProperties: map[string]string{"product": s.product},

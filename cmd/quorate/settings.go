@@ -95,6 +95,8 @@ type amqpSettings struct {
 	frameMax         int
 	initialFrameMax  int
 	channelMax       int
+	sessionMax       int
+	linkMax          int
 	maxMessageSize   int
 	product          string
 	maxConsumers     int
@@ -183,6 +185,8 @@ var table = slices.Concat([]setting{
 	{"frame_max", "131072", "bytes, 4096 … 16777216: largest frame", size(4096, 16<<20, func(s *settings) *int { return &s.frameMax })},
 	{"initial_frame_max", "8192", "bytes, 4096 … 131072: largest frame before login", size(4096, 131072, func(s *settings) *int { return &s.initialFrameMax })},
 	{"channel_max", "2047", "1 … 65535: channels of a connection", number(1, 65535, func(s *settings) *int { return &s.channelMax })},
+	{"session_max_per_connection", "64", "1 … 65536: AMQP 1.0 sessions of a connection", number(1, 1<<16, func(s *settings) *int { return &s.sessionMax })},
+	{"link_max_per_session", "256", "1 … 65536: AMQP 1.0 links of a session", number(1, 1<<16, func(s *settings) *int { return &s.linkMax })},
 	{"max_message_size", "16777216", "bytes, 1 … 33554432: largest message body; a larger value is taken for the largest one, with a warning", setMaxMessage},
 	{"held_memory.connection", "67108864", "bytes, 1048576 … 1099511627776: memory that the node holds for a connection: incomplete messages, methods that wait, transactions, unconfirmed publishes, unread answers. Beyond it the channel that holds most is closed with 506", size(1<<20, 1<<40, func(s *settings) *int { return &s.heldByConnection })},
 	{"held_memory.user", "0", "bytes, 0 … 1099511627776: the same for all connections of a user to this node, and for messages shown over HTTP (503); 0: half of held_memory.node", size(0, 1<<40, func(s *settings) *int { return &s.heldByUser })},

@@ -150,8 +150,6 @@ func absentKeys() []borrowed {
 		{"trust_store.*", noPlugin, nil},
 		{"amqp_client.*", noPlugin, nil},
 		{"amqp10_client.*", noPlugin, nil},
-		{"session_max_per_connection", "AMQP 1.0 is not supported", nil},
-		{"link_max_per_session", "AMQP 1.0 is not supported", nil},
 		{"anonymous_login_*", "every client logs in with a name", nil},
 		{"channel_tx_message_max", "see amqp.md for the limits of transactions", nil},
 		{"channel_interceptor.*", noDetours, nil},

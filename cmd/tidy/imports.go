@@ -45,8 +45,10 @@ var importRules = []importRule{
 	{tree: "amqp/v091/wire/...", project: []string{"amqp/v091/wire/..."}, others: none},
 	{tree: "amqp/v10/wire/...", project: []string{"amqp/v10/wire/..."}, others: none, notStd: []string{"net/...", "time", "sync/...", "log/..."}},
 	// A protocol knows what protocols share, and never another one; what they share knows none.
-	{tree: "amqp/v091/...", project: []string{"amqp", "amqp/v091/...", "fsm", "fsm/invariants", "proto/logpb"}},
-	{tree: "amqp/v10/...", project: []string{"amqp", "amqp/v10/...", "fsm", "fsm/invariants", "proto/logpb"}},
+	// Where messages go from one to another, both codecs are known.
+	{tree: "amqp/message", project: []string{"amqp/v091/wire", "amqp/v10/wire", "fsm", "proto/logpb"}},
+	{tree: "amqp/v091/...", project: []string{"amqp", "amqp/message", "amqp/v091/...", "fsm", "fsm/invariants", "proto/logpb"}},
+	{tree: "amqp/v10/...", project: []string{"amqp", "amqp/message", "amqp/v10/...", "fsm", "fsm/invariants", "proto/logpb"}},
 	{tree: "amqp/amqptest", project: []string{"amqp", "amqp/v091/wire", "fsm", "proto/logpb"}},
 	{tree: "amqp", project: []string{"fsm", "fsm/invariants"}},
 
