@@ -9,19 +9,19 @@ import (
 )
 
 // inBoth measures the same in AMQP 0-9-1 and in AMQP 1.0, one after the other.
-func (b *bench) inBoth(measure func() report.Result) {
+func inBoth(b *bench, measure func() report.Result) {
 	classic := measure()
-	r := b.in10(measure)
+	r := in10(b, measure)
 	r.Note("rate of 0-9-1's", 100*r.PerSecond/classic.PerSecond, "%")
 	classic.Name += ", AMQP 0-9-1"
 	b.keep(classic, r)
 }
 
 // in10 measures in AMQP 1.0.
-func (b *bench) in10(measure func() report.Result) report.Result {
+func in10(b *bench, measure func() report.Result) report.Result {
 	classic := b.target
-	in10 := *classic
-	in10.in10, b.target = true, &in10
+	changed := *classic
+	changed.in10, b.target = true, &changed
 	defer func() { b.target = classic }()
 	r := measure()
 	r.Name += ", AMQP 1.0"
@@ -29,22 +29,22 @@ func (b *bench) in10(measure func() report.Result) report.Result {
 }
 
 // protocolSteps measure what AMQP 1.0 costs; how is inBoth or keeps what in10 measures.
-func (b *bench) protocolSteps(duration time.Duration, how func(measure func() report.Result)) (all []step) {
+func protocolSteps(b *bench, duration time.Duration, how func(b *bench, measure func() report.Result)) (all []step) {
 	for _, size := range []int{1024, 100, 10 << 10} {
 		s := defaultShape
 		s.size, s.duration = size, duration
 		all = append(all, step{fmt.Sprintf("amqp10 throughput, %d bytes", size), func() {
-			how(func() report.Result { return b.throughput(s) })
+			how(b, func() report.Result { return b.throughput(s) })
 		}})
 	}
 	return append(all,
-		step{"amqp10 latency", func() { how(func() report.Result { return b.latency(during(duration), 1024) }) }},
-		step{"amqp10 rate", func() { how(func() report.Result { return b.fixedRate(during(duration), 1024, 2000) }) }},
+		step{"amqp10 latency", func() { how(b, func() report.Result { return b.latency(during(duration), 1024) }) }},
+		step{"amqp10 rate", func() { how(b, func() report.Result { return b.fixedRate(during(duration), 1024, 2000) }) }},
 	)
 }
 
 // speaks10 reports whether a broker answers in AMQP 1.0.
-func (b *bench) speaks10() bool {
+func speaks10(b *bench) bool {
 	if isNATS(b.uris[0]) {
 		return false
 	}

@@ -53,8 +53,8 @@ func connect(ctx context.Context, dial Dialer, uri string, c amqp.Config) (*amqp
 	return amqp.DialConfig(uri, c)
 }
 
-// anyLane opens one to one of the brokers, starting with number first. It tries until ctx ends.
-func anyLane(ctx context.Context, dial Dialer, uris []string, first int) (Lane, error) {
+// anyChannel opens one to one of the brokers, starting with number first. It tries until ctx ends.
+func anyChannel(ctx context.Context, dial Dialer, uris []string, first int) (Channel, error) {
 	pause := time.NewTicker(100 * time.Millisecond)
 	defer pause.Stop()
 	for n := first; ; n++ {

@@ -53,7 +53,7 @@ type Consumer struct {
 
 // subscription is what a consumer has on one connection.
 type subscription struct {
-	lane   Lane
+	ch     Channel
 	from   <-chan amqp.Delivery
 	closed <-chan *amqp.Error
 	ended  chan struct{} // closed when nobody reads from any more
@@ -115,17 +115,17 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 		l.Abandon()
 		return err
 	}
-	c.lane, c.closed = l, l.Closed()
+	c.ch, c.closed = l, l.Closed()
 	if c.Subscribed != nil {
 		c.Subscribed()
 	}
 	return nil
 }
 
-// open opens a lane, on a connection of its own if there is no other.
-func (c *Consumer) open(ctx context.Context) (Lane, error) {
+// open opens a channel, on a connection of its own if there is no other.
+func (c *Consumer) open(ctx context.Context) (Channel, error) {
 	if c.Conn == nil {
-		return anyLane(ctx, c.Dial, c.URIs, c.First+c.epoch)
+		return anyChannel(ctx, c.Dial, c.URIs, c.First+c.epoch)
 	}
 	return channelOf(c.Conn, true)
 }
@@ -238,7 +238,7 @@ func (c *Consumer) ack() bool {
 	if len(c.taken) == 0 {
 		return true
 	}
-	if c.lane.Ack(c.last, len(c.taken) > 1) != nil {
+	if c.ch.Ack(c.last, len(c.taken) > 1) != nil {
 		return false
 	}
 	c.acked, c.taken = append(c.acked, c.taken...), c.taken[:0]
@@ -249,7 +249,7 @@ func (c *Consumer) ack() bool {
 func (c *Consumer) leave() error {
 	var err error
 	for _, queue := range append([]string{c.Queue}, c.More...) {
-		err = errors.Join(err, c.lane.Cancel(c.tag(queue)))
+		err = errors.Join(err, c.ch.Cancel(c.tag(queue)))
 	}
 	if err == nil {
 		for d := range c.from {
@@ -260,7 +260,7 @@ func (c *Consumer) leave() error {
 		if !c.ack() {
 			err = amqp.ErrClosed
 		} else {
-			err = c.lane.Close()
+			err = c.ch.Close()
 		}
 	}
 	if err == nil {
@@ -277,7 +277,7 @@ func (c *Consumer) lost() {
 	close(c.ended)
 	c.h.Acked(c.acked)
 	c.acked, c.taken = c.acked[:0], c.taken[:0]
-	c.lane.Abandon()
+	c.ch.Abandon()
 }
 
 // Record converts a delivery to the form of the history.

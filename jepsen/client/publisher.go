@@ -52,7 +52,7 @@ type Publisher struct {
 	Hold func() bool
 
 	h       Recorder
-	lane    Lane
+	ch      Channel
 	answers <-chan amqp.Confirmation
 	closed  <-chan *amqp.Error
 	epoch   int
@@ -86,7 +86,7 @@ func (p *Publisher) Run(ctx context.Context, h Recorder, next func() (Message, b
 	defer held.Stop()
 	more := true
 	for {
-		if p.lane == nil {
+		if p.ch == nil {
 			if err := p.connect(ctx); err != nil {
 				return fmt.Errorf("publisher %s: %w", p.Name, err)
 			}
@@ -123,7 +123,7 @@ func (p *Publisher) Run(ctx context.Context, h Recorder, next func() (Message, b
 			}
 		case <-again:
 		case <-turn:
-			for due := true; due; due = more && p.lane != nil && len(p.open) < p.Window && len(p.answers) == 0 && !p.holds() && pace.due() {
+			for due := true; due; due = more && p.ch != nil && len(p.open) < p.Window && len(p.answers) == 0 && !p.holds() && pace.due() {
 				if p.urgent == 0 {
 					pace.took()
 				}
@@ -186,7 +186,7 @@ func (p *Publisher) publish(ctx context.Context, m numbered) {
 	if m.Delay > 0 {
 		out.Headers["x-delay"] = m.Delay.Milliseconds()
 	}
-	tag, err := p.lane.Publish(ctx, m.Exchange, m.RoutingKey, out)
+	tag, err := p.ch.Publish(ctx, m.Exchange, m.RoutingKey, out)
 	if err != nil {
 		p.lost(nil)
 		return
@@ -217,7 +217,7 @@ func (p *Publisher) answer(c amqp.Confirmation) {
 }
 
 func (p *Publisher) connect(ctx context.Context) error {
-	l, err := anyLane(ctx, p.Dial, p.URIs, p.First+p.epoch)
+	l, err := anyChannel(ctx, p.Dial, p.URIs, p.First+p.epoch)
 	if err != nil {
 		return err
 	}
@@ -227,7 +227,7 @@ func (p *Publisher) connect(ctx context.Context) error {
 		l.Abandon()
 		return ctx.Err() // or try again: the node went away
 	}
-	p.lane, p.answers, p.closed = l, answers, l.Closed()
+	p.ch, p.answers, p.closed = l, answers, l.Closed()
 	return nil
 }
 
@@ -237,19 +237,19 @@ func (p *Publisher) lost(reason *amqp.Error) {
 	if p.Lost != nil {
 		p.Lost(why(reason, p.closed))
 	}
-	p.lane.Abandon()
+	p.ch.Abandon()
 	for a := range p.answers { // closed with the channel
 		p.answer(a)
 	}
 	for _, a := range p.open {
 		p.again = append(p.again, a.numbered)
 	}
-	p.open, p.lane, p.urgent = nil, nil, len(p.again)
+	p.open, p.ch, p.urgent = nil, nil, len(p.again)
 }
 
 func (p *Publisher) close() error {
-	err := p.lane.Close()
-	p.lane = nil
+	err := p.ch.Close()
+	p.ch = nil
 	if err != nil {
 		return fmt.Errorf("publisher %s: close: %w", p.Name, err)
 	}

@@ -18,16 +18,16 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// lane10 is a lane of AMQP 1.0: it publishes on one link for each exchange and key, and receives on one for each
+// session10 is a session of AMQP 1.0: it publishes on one link for each exchange and key, and receives on one for each
 // subscription. It costs its process little, and encodes by itself.
-type lane10 struct {
+type session10 struct {
 	conn    net.Conn
 	in      *bufio.Reader
 	answers chan amqp.Confirmation // nil: it publishes nothing
 	closed  chan *amqp.Error       // of capacity 1
 	done    chan struct{}          // closed when nothing is read any more
 
-	mu      sync.Mutex // held while frames are written, so that they go in order
+	mu      lock // held while frames are written, so that they go in order
 	changed *sync.Cond
 	ended   bool   // nothing is read any more
 	over    bool   // the broker has answered the end
@@ -69,11 +69,20 @@ type link10 struct {
 	id        uint32 // its
 }
 
-// errEnded is what comes of using a lane that is over.
+// lock is a mutex whose holder may wait for time to pass under virtual time.
+type lock chan struct{}
+
+// Lock implements sync.Locker.
+func (l lock) Lock() { l <- struct{}{} }
+
+// Unlock implements sync.Locker.
+func (l lock) Unlock() { <-l }
+
+// errEnded is what comes of using a session that is over.
 var errEnded = errors.New("the connection is closed")
 
 // dial10 logs in and opens a session. address is what follows the scheme in a URI.
-func dial10(ctx context.Context, dial Dialer, address string) (_ *lane10, err error) {
+func dial10(ctx context.Context, dial Dialer, address string) (_ *session10, err error) {
 	u, err := url.Parse("amqp://" + address)
 	if err != nil {
 		return nil, err
@@ -92,8 +101,8 @@ func dial10(ctx context.Context, dial Dialer, address string) (_ *lane10, err er
 			_ = conn.Close()
 		}
 	}()
-	l := &lane10{conn: conn, in: bufio.NewReaderSize(conn, readBuffer), closed: make(chan *amqp.Error, 1), done: make(chan struct{}), senders: map[string]*sender10{}}
-	l.changed = sync.NewCond(&l.mu)
+	l := &session10{conn: conn, in: bufio.NewReaderSize(conn, readBuffer), closed: make(chan *amqp.Error, 1), done: make(chan struct{}), mu: make(lock, 1), senders: map[string]*sender10{}}
+	l.changed = sync.NewCond(l.mu)
 	if err := conn.SetDeadline(time.Now().Add(dialTimeout)); err != nil {
 		return nil, err
 	}
@@ -111,7 +120,7 @@ func dial10(ctx context.Context, dial Dialer, address string) (_ *lane10, err er
 const ample = 1 << 30
 
 // open makes the handshakes, all of which may be sent at once.
-func (l *lane10) open(u *url.URL) error {
+func (l *session10) open(u *url.URL) error {
 	password, _ := u.User.Password()
 	_, err := l.conn.Write(Join([]byte("AMQP\x03\x01\x00\x00"),
 		frame10(1, performative(codeSASLInit, symbol10("PLAIN"), sized(0xb0, []byte("\x00"+u.User.Username()+"\x00"+password)))),
@@ -142,7 +151,7 @@ func (l *lane10) open(u *url.URL) error {
 }
 
 // login reads the answers to the login.
-func (l *lane10) login() error {
+func (l *session10) login() error {
 	for {
 		code, f, _, err := l.frame()
 		if err != nil {
@@ -158,7 +167,7 @@ func (l *lane10) login() error {
 }
 
 // begun reads the answers to open and begin.
-func (l *lane10) begun() error {
+func (l *session10) begun() error {
 	for {
 		code, f, _, err := l.frame()
 		if err != nil {
@@ -175,7 +184,7 @@ func (l *lane10) begun() error {
 }
 
 // frame reads one that is not empty.
-func (l *lane10) frame() (code byte, f list, payload []byte, err error) {
+func (l *session10) frame() (code byte, f list, payload []byte, err error) {
 	for {
 		var head [8]byte
 		if _, err = io.ReadFull(l.in, head[:]); err != nil {
@@ -214,7 +223,7 @@ func reason10(b []byte) string {
 }
 
 // read processes frames until there are no more.
-func (l *lane10) read() {
+func (l *session10) read() {
 	why := ""
 	for {
 		code, f, payload, err := l.frame()
@@ -248,7 +257,7 @@ func (l *lane10) read() {
 }
 
 // take processes one frame.
-func (l *lane10) take(code byte, f list, payload []byte) {
+func (l *session10) take(code byte, f list, payload []byte) {
 	switch code {
 	case codeAttach:
 		l.mu.Lock()
@@ -278,7 +287,7 @@ func (l *lane10) take(code byte, f list, payload []byte) {
 	}
 }
 
-func (l *lane10) detached(handle uint64, why string) {
+func (l *session10) detached(handle uint64, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := &l.links[handle]
@@ -288,14 +297,14 @@ func (l *lane10) detached(handle uint64, why string) {
 }
 
 // finish says that a subscription has no more deliveries.
-func (l *lane10) finish(k *link10) {
+func (l *session10) finish(k *link10) {
 	if k.to != nil && !k.finished {
 		k.finished = true
 		close(k.to)
 	}
 }
 
-func (l *lane10) flow(f list) {
+func (l *session10) flow(f list) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !isNull(f[0]) {
@@ -314,13 +323,13 @@ func (l *lane10) flow(f list) {
 }
 
 // Confirms has publishes confirmed.
-func (l *lane10) Confirms(window int) (<-chan amqp.Confirmation, error) {
+func (l *session10) Confirms(window int) (<-chan amqp.Confirmation, error) {
 	l.answers = make(chan amqp.Confirmation, window)
 	return l.answers, nil
 }
 
 // attach opens a link and waits until it is open. The mutex is held.
-func (l *lane10) attach(k link10, role []byte, source, target, properties []byte) (handle uint32, err error) {
+func (l *session10) attach(k link10, role []byte, source, target, properties []byte) (handle uint32, err error) {
 	handle = uint32(len(l.links))
 	l.links = append(l.links, k)
 	name := string10(fmt.Sprint(k.tag, " ", handle))
@@ -345,7 +354,7 @@ func (l *lane10) attach(k link10, role []byte, source, target, properties []byte
 }
 
 // Publish sends a message as soon as its link has credit.
-func (l *lane10) Publish(_ context.Context, exchange, key string, m amqp.Publishing) (tag uint64, err error) {
+func (l *session10) Publish(_ context.Context, exchange, key string, m amqp.Publishing) (tag uint64, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	to := "/queues/" + url.PathEscape(key)
@@ -411,7 +420,7 @@ func appendTransfer(dst []byte, handle, id uint32, m *amqp.Publishing) []byte {
 }
 
 // Subscribe consumes from several queues.
-func (l *lane10) Subscribe(queues []string, tag func(queue string) string, prefetch int, arguments amqp.Table, ended <-chan struct{}) (<-chan amqp.Delivery, error) {
+func (l *session10) Subscribe(queues []string, tag func(queue string) string, prefetch int, arguments amqp.Table, ended <-chan struct{}) (<-chan amqp.Delivery, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all, open := make(chan amqp.Delivery, prefetch*len(queues)), new(sync.WaitGroup)
@@ -446,7 +455,7 @@ func (l *lane10) Subscribe(queues []string, tag func(queue string) string, prefe
 }
 
 // grant gives a subscription the credit that it lacks. The mutex is held.
-func (l *lane10) grant(handle uint32, echo []byte) error {
+func (l *session10) grant(handle uint32, echo []byte) error {
 	k := &l.links[handle]
 	credit := k.settled + k.prefetch - k.received
 	if k.ending {
@@ -459,7 +468,7 @@ func (l *lane10) grant(handle uint32, echo []byte) error {
 }
 
 // deliver takes in a transfer.
-func (l *lane10) deliver(f list, payload []byte) {
+func (l *session10) deliver(f list, payload []byte) {
 	l.mu.Lock()
 	l.came++
 	handle := uint10(f[0])
@@ -552,7 +561,7 @@ func deaths10(annotations []byte) (all []any) {
 }
 
 // Ack accepts a delivery, or all up to it.
-func (l *lane10) Ack(tag uint64, multiple bool) error {
+func (l *session10) Ack(tag uint64, multiple bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	last := uint32(tag) - 1
@@ -567,10 +576,10 @@ func (l *lane10) Ack(tag uint64, multiple bool) error {
 }
 
 // Nack is like Reject.
-func (l *lane10) Nack(tag uint64, _, requeue bool) error { return l.Reject(tag, requeue) }
+func (l *session10) Nack(tag uint64, _, requeue bool) error { return l.Reject(tag, requeue) }
 
 // Reject releases a delivery, or has it die.
-func (l *lane10) Reject(tag uint64, requeue bool) error {
+func (l *session10) Reject(tag uint64, requeue bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	outcome := performative(codeRejected)
@@ -581,7 +590,7 @@ func (l *lane10) Reject(tag uint64, requeue bool) error {
 }
 
 // settle ends deliveries of a link and gives it credit for more. The mutex is held.
-func (l *lane10) settle(handle uint64, first, last uint32, outcome []byte) error {
+func (l *session10) settle(handle uint64, first, last uint32, outcome []byte) error {
 	if l.ended {
 		return errEnded
 	}
@@ -597,7 +606,7 @@ func (l *lane10) settle(handle uint64, first, last uint32, outcome []byte) error
 }
 
 // Cancel asks for no more deliveries. The subscription ends once those on their way have come.
-func (l *lane10) Cancel(tag string) error {
+func (l *session10) Cancel(tag string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for handle := range l.links {
@@ -609,11 +618,11 @@ func (l *lane10) Cancel(tag string) error {
 	return errors.New("no subscription has the tag " + tag)
 }
 
-// Closed gets the reason when the broker ends the lane.
-func (l *lane10) Closed() <-chan *amqp.Error { return l.closed }
+// Closed gets the reason when the broker ends the channel.
+func (l *session10) Closed() <-chan *amqp.Error { return l.closed }
 
 // Close ends the session, whose answer says that all is settled.
-func (l *lane10) Close() error {
+func (l *session10) Close() error {
 	l.mu.Lock()
 	_, err := l.conn.Write(frame10(0, performative(codeEnd)))
 	l.mu.Unlock()
@@ -633,7 +642,7 @@ func (l *lane10) Close() error {
 }
 
 // Abandon drops the connection.
-func (l *lane10) Abandon() {
+func (l *session10) Abandon() {
 	_ = l.conn.Close()
 	for range l.done { // nothing but its end comes
 	}
