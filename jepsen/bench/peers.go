@@ -112,8 +112,8 @@ func peersVerb(f flags) func(context.Context) error {
 func (b *bench) peerSteps(duration time.Duration, only string) {
 	b.warmUp(time.Second)
 	all := b.commonSteps(duration)
-	if speaks10(b) {
-		all = append(all, protocolSteps(b, duration, func(b *bench, measure func() report.Result) { b.keep(in10(b, measure)) })...)
+	if b.speaks10(b.ctx) {
+		all = append(all, b.protocolSteps(duration, false)...)
 	}
 	if b.on != nil {
 		n := int(duration.Seconds() * ttlRate)
