@@ -381,7 +381,7 @@ func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group
 		q.enqueue.ScheduleId, q.enqueue.Conflict = s.ID, s.Conflict
 	}
 	if q.needs.as.MessageID { // mostly it is not needed, and the properties are not read
-		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload.Properties(), catalog.PropertyMessageID))
+		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload, catalog.PropertyMessageID))
 	}
 	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &q.enqueue}
 	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Note: note})
@@ -773,10 +773,7 @@ func (x *publisher) groupIn(q *catalog.Queue, p fsm.Payload) string {
 		return ""
 	}
 	properties := x.properties
-	return q.GroupOf(
-		func() *fsm.Table { return properties.Headers(p.Properties(), nil) },
-		func(name string) []byte { return properties.Property(p.Properties(), name) },
-	)
+	return q.GroupOf(func(name string) []byte { return properties.Property(p, name) })
 }
 
 // publishOutcome is the outcome of a publish, or of one copy of it. Of several copies the gravest
