@@ -75,7 +75,7 @@ func TestSessions(t *testing.T) {
 	w.sessions = map[string][]api.Session{"a": {
 		{Channel: 1, HandleMax: 255, NextIncomingID: 2, IncomingWindow: 398, NextOutgoingID: 3, RemoteIncomingWindow: 100, RemoteOutgoingWindow: 99, Unsettled: 4,
 			IncomingLinks: []api.IncomingLink{{Link: api.Link{Name: "in", DeliveryCount: 2, Credit: 168}, SettleMode: "mixed", MaxMessageSize: 9, Unconfirmed: 1}},
-			OutgoingLinks: []api.OutgoingLink{{Link: api.Link{Handle: 1, Name: "out", DeliveryCount: 3, Credit: 7}, Source: &address, Queue: "q", MaxMessageSize: "unlimited", Filters: []api.Filter{}, TimedOut: true}}},
+			OutgoingLinks: []api.OutgoingLink{{Link: api.Link{Handle: 1, Name: "out", DeliveryCount: 3, Credit: 7}, Address: &address, Queue: "q", MaxMessageSize: "unlimited", Filters: []api.Filter{}, TimedOut: true}}},
 		{Channel: 3, IncomingLinks: []api.IncomingLink{}, OutgoingLinks: []api.OutgoingLink{}},
 	}}
 	const first = `{"channel_number":1,"handle_max":255,"next_incoming_id":2,"incoming_window":398,"next_outgoing_id":3,"remote_incoming_window":100,"remote_outgoing_window":99,"outgoing_unsettled_deliveries":4,` +

@@ -170,12 +170,12 @@ func (d *clientListeners) Sessions(connection string) []api.Session {
 		}
 		for _, l := range s.Incoming {
 			x.IncomingLinks = append(x.IncomingLinks, api.IncomingLink{
-				Link: link(&l.LinkInfo), Target: l.Address, SettleMode: l.SettleMode, MaxMessageSize: l.MaxMessageSize, Unconfirmed: l.Unconfirmed,
+				Link: link(&l.LinkInfo), Address: l.Address, SettleMode: l.SettleMode, MaxMessageSize: l.MaxMessageSize, Unconfirmed: l.Unconfirmed,
 			})
 		}
 		for _, l := range s.Outgoing {
 			to := api.OutgoingLink{
-				Link: link(&l.LinkInfo), Source: l.Address, Queue: l.Queue, Settled: l.Settled, MaxMessageSize: "unlimited", Filters: []api.Filter{}, TimedOut: l.TimedOut,
+				Link: link(&l.LinkInfo), Address: l.Address, Queue: l.Queue, Settled: l.Settled, MaxMessageSize: "unlimited", Filters: []api.Filter{}, TimedOut: l.TimedOut,
 			}
 			if l.MaxMessageSize > 0 {
 				to.MaxMessageSize = l.MaxMessageSize

@@ -109,7 +109,7 @@ type Link struct {
 // IncomingLink is a link on which the client publishes.
 type IncomingLink struct {
 	Link
-	Target         *string `json:"target_address"`  // null: messages say where they go
+	Address        *string `json:"target_address"`  // null: messages say where they go
 	SettleMode     string  `json:"snd_settle_mode"` // unsettled, settled, mixed
 	MaxMessageSize int     `json:"max_message_size"`
 	Unconfirmed    int     `json:"unconfirmed_messages"` // without an outcome
@@ -118,7 +118,7 @@ type IncomingLink struct {
 // OutgoingLink is a link on which the client receives: a consumer.
 type OutgoingLink struct {
 	Link
-	Source         *string  `json:"source_address"`
+	Address        *string  `json:"source_address"`
 	Queue          string   `json:"queue_name"`
 	Settled        bool     `json:"send_settled"`     // deliveries are settled when they are sent
 	MaxMessageSize any      `json:"max_message_size"` // a number, or unlimited
