@@ -8,7 +8,8 @@ import (
 )
 
 // Broker is everything that this package knows of the cluster. Errors that a
-// client may see are *fsm.Refusal; any other error is internal.
+// client may see are *fsm.Refusal; any other error is internal. ProtocolOf
+// knows for whom it is called.
 type Broker interface {
 	// Login checks a password. Every refused login returns the same error, so
 	// that a client learns nothing about which users exist; the reason is

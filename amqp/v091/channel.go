@@ -533,9 +533,8 @@ func (ch *channel) Cancellable() bool { return ch.consumers.notify }
 // Where returns the location of the channel's client: the name of its
 // connection, the channel's number there, and the client's address.
 func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {
-	remote, local := ch.conn.Socket.RemoteAddr().String(), ch.conn.Socket.LocalAddr().String()
-	client, _ = netip.ParseAddrPort(remote) // not TCP: no address
-	return remote + " -> " + local, ch.number, client
+	connection, client = ch.conn.Where()
+	return connection, ch.number, client
 }
 
 // request is one task of a channel; tasks run in the order of their arrival.

@@ -117,6 +117,7 @@ func (c *counts) takeFlow(f *wire.Flow, echo bool) *wire.Error {
 	if c.closed {
 		return nil
 	}
+	c.in.from, c.in.promised = f.NextOutgoingID, f.OutgoingWindow
 	c.pump()
 	if echo {
 		c.pushFlow(&wire.Flow{})

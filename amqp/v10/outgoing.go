@@ -1,6 +1,7 @@
 package v10
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"slices"
@@ -20,8 +21,13 @@ type outgoingLink struct {
 	settled  bool   // deliveries are settled when they are sent
 	releases bool   // the client understands that the server releases a delivery
 	limit    uint64 // of a message, in bytes; 0: none
+	queue    string
+	filter   wire.MapBytes // what the queue applies
+	until    uint32        // the delivery-count up to which the client takes messages; under the gate
 
 	// Under counts.mu.
+	count   uint32        // delivery-count
+	late    []uint64      // what a consumer timeout has taken back, as far as it was unsettled at the last one
 	started bool          // the attach is answered
 	early   []fsm.Message // arrived before
 }
@@ -33,7 +39,7 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 		s.refuseLink(l, a, e)
 		return nil
 	}
-	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
+	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, queue: queue, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
 	out.releases = a.Source.Outcomes == nil || slices.Contains(a.Source.Outcomes, wire.StateReleased.Symbol())
 	s.counts.add(out)
 	return func() {
@@ -53,7 +59,9 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 			return
 		}
 		l.out = out
-		s.counts.start(out, answerReceiver(a))
+		answer := answerReceiver(a)
+		out.filter = bytes.Clone(answer.Source.Filter)
+		s.counts.start(out, answer)
 	}
 }
 
