@@ -177,6 +177,11 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 	return q
 }
 
+// RequiresGroup reports whether q takes only messages that have a group.
+func (q *Queue) RequiresGroup() bool {
+	return q.Groups != logpb.QueueConfig_NO_GROUPS && lookup(q.Arguments, "x-group-required").GetInt() != 0
+}
+
 // GroupOf returns the group of a message in q: a text, of which the first 255 bytes
 // count, or a whole number; empty: it has none. headers and property read the
 // properties of the message, and are called only if the queue has groups.
