@@ -26,7 +26,8 @@ type Broker struct {
 	lastID    uint64 // of queues and connections
 
 	holdConfirms bool
-	refuse       map[string]bool
+	refuse       map[string]error
+	command      func(*fsm.Publish) ([]fsm.Held, error)
 	failures     map[string]error
 	blocked      map[string]chan struct{}
 	waiting      map[string]int
@@ -53,7 +54,7 @@ func NewBroker() *Broker {
 		},
 		queues:   map[string]*queue{},
 		sessions: map[*session]bool{},
-		refuse:   map[string]bool{},
+		refuse:   map[string]error{},
 		failures: map[string]error{},
 		blocked:  map[string]chan struct{}{},
 		waiting:  map[string]int{},
@@ -82,7 +83,7 @@ func (b *Broker) ReleaseConfirms(backwards bool) {
 			if backwards {
 				i = len(held) - 1 - i
 			}
-			s.confirm(held[i].number, held[i].ok)
+			s.confirm(held[i].number, held[i].why)
 		}
 	}
 }
@@ -91,7 +92,18 @@ func (b *Broker) ReleaseConfirms(backwards bool) {
 func (b *Broker) RefusePublishes(queue string, refuse bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.refuse[queue] = refuse
+	delete(b.refuse, queue)
+	if refuse {
+		b.refuse[queue] = &fsm.NotTaken{Queue: queue}
+	}
+}
+
+// OnCommand has f execute what is published to the command exchange. It returns what the command has taken and not
+// settled, and its outcome.
+func (b *Broker) OnCommand(f func(*fsm.Publish) (kept []fsm.Held, why error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.command = f
 }
 
 // DropPublishes has the broker accept publishes and forget them at once. It

@@ -141,7 +141,7 @@ func (s *sinkSession) Publish(p *fsm.Publish) (routed bool, err error) {
 		close(s.sink.all)
 	}
 	if n := p.Number; n%sinkBatch == 0 {
-		s.events.Confirmed(n-sinkBatch+1, n, true)
+		s.events.Confirmed(n-sinkBatch+1, n, nil)
 	}
 	return true, nil
 }

@@ -30,7 +30,7 @@ type session struct {
 
 type heldConfirm struct {
 	number uint64
-	ok     bool
+	why    error
 }
 
 func (s *session) run() {
@@ -53,7 +53,7 @@ func (s *session) run() {
 			e(s.out)
 		}
 		if last >= first {
-			s.out.Confirmed(first, last, true)
+			s.out.Confirmed(first, last, nil)
 		}
 		b.mu.Lock()
 		s.calling = false
@@ -69,8 +69,8 @@ func (s *session) event(e func(fsm.SessionEvents)) {
 	}
 }
 
-func (s *session) confirm(number uint64, ok bool) {
-	s.event(func(e fsm.SessionEvents) { e.Confirmed(number, number, ok) })
+func (s *session) confirm(number uint64, why error) {
+	s.event(func(e fsm.SessionEvents) { e.Confirmed(number, number, why) })
 }
 
 // hold takes a message into a consumer's hand, or a get's.
@@ -133,6 +133,8 @@ func (s *session) check(p *fsm.Publish) error {
 	}
 	x := s.broker.exchanges[p.Exchange]
 	switch {
+	case p.Exchange == fsm.CommandExchange:
+		return nil
 	case x == nil:
 		return notFound("exchange", p.Exchange)
 	case x.internal:
@@ -163,6 +165,14 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 		return true, nil
 	}
 	b.changed.Broadcast()
+	if p.Exchange == fsm.CommandExchange && b.command != nil {
+		kept, why := b.command(p)
+		if len(kept) > 0 {
+			s.event(func(e fsm.SessionEvents) { e.Kept(kept) })
+		}
+		s.confirm(p.Number, why)
+		return true, nil
+	}
 	if err := s.check(p); err != nil {
 		return false, err
 	}
@@ -173,10 +183,10 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 		}
 	}
 	queues := b.route(x, p.Exchange, p.RoutingKey)
-	ok := true
+	var why error
 	for _, q := range queues {
-		if b.refuse[q.name] {
-			ok = false
+		if r := b.refuse[q.name]; r != nil {
+			why = r
 			continue
 		}
 		q.ready = append(q.ready, &message{payload: p.Payload})
@@ -185,9 +195,9 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	switch {
 	case len(queues) == 0:
 	case b.holdConfirms:
-		s.heldConfirms = append(s.heldConfirms, heldConfirm{p.Number, ok})
+		s.heldConfirms = append(s.heldConfirms, heldConfirm{p.Number, why})
 	default:
-		s.confirm(p.Number, ok)
+		s.confirm(p.Number, why)
 	}
 	return len(queues) > 0, nil
 }

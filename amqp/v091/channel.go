@@ -468,9 +468,9 @@ func (ch *channel) Deliver(messages []fsm.Message) {
 }
 
 // Confirmed receives the outcome of publishes.
-func (ch *channel) Confirmed(first, last uint64, ok bool) {
+func (ch *channel) Confirmed(first, last uint64, why error) {
 	defer ch.conn.Contain(reporting)
-	ch.publisher.confirmed(first, last, ok)
+	ch.publisher.confirmed(first, last, fsm.IsConfirmed(why))
 }
 
 // Returned receives a mandatory message that turned out to have no destination.

@@ -457,6 +457,9 @@ func (c *consumers) Consumer(tag string) uint64 {
 	return 0
 }
 
+// First is the lowest delivery tag.
+func (c *consumers) First() uint64 { return 1 }
+
 // Find finds an unacknowledged delivery.
 func (c *consumers) Find(tag uint64) (fsm.Held, bool) {
 	c.mu.Lock()
@@ -468,9 +471,9 @@ func (c *consumers) Find(tag uint64) (fsm.Held, bool) {
 	return c.deliveries.describe(c.deliveries.unacked.list[i]), true
 }
 
-// UpTo returns the unacknowledged deliveries up to a tag; 0: all.
+// UpTo returns the unacknowledged deliveries up to a tag.
 func (c *consumers) UpTo(last uint64) []fsm.Held {
-	return c.holdings(func(h held) bool { return last == 0 || h.tag <= last })
+	return c.holdings(func(h held) bool { return h.tag <= last })
 }
 
 // Of returns the unacknowledged deliveries of a consumer.

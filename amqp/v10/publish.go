@@ -23,16 +23,18 @@ type publisher struct {
 	message    wire.Message
 	properties wire.Properties
 	publishing fsm.Publish
+	ofMessage  func(name string) []byte // property
+
+	// For the broker's events: the newest reason of a rejection, and what clients see of it.
+	why     error
+	refusal *wire.Error
 }
 
 // init must be called first; p must not be moved afterwards.
 func (p *publisher) init(s *session) {
 	p.session, p.outcomes.channel = s, s.channel
-	p.publishing.Headers, p.publishing.Property = p.headers, p.property
+	p.ofMessage, p.publishing.Headers = p.property, p.headers
 }
-
-// errRefused is the outcome of a message that a queue has refused.
-var errRefused = wire.Errorf(wire.ConditionResourceLimit, "a queue has refused the message: its maximum length is exceeded, or it is unavailable")
 
 // publish passes a message to the broker. An error is the link's; next is a call that blocks.
 func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Error) {
@@ -51,7 +53,7 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 	*out = fsm.Publish{
 		Exchange: to.exchange, RoutingKey: to.key, TTL: -1, Priority: -1, Confirm: !l.in.assembly.settled,
 		MessageID: fsm.Label(idText(p.properties.MessageID)), CorrelationID: fsm.Label(idText(p.properties.CorrelationID)),
-		Headers: out.Headers, Property: out.Property,
+		Headers: out.Headers, Property: p.ofMessage,
 	}
 	if m.Header.TTL.Present {
 		out.TTL, out.HasExpiration = fsm.Millis(m.Header.TTL.Value), true
@@ -65,7 +67,12 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 	if out.Copies, err = copies(m.Annotations); err != nil {
 		return nil, p.reject(l, err)
 	}
-	if out.Payload, err = store(to, m); err != nil {
+	if to.isCommand() {
+		if err = p.command(out, m); err != nil {
+			p.rejectOnly(l, err)
+			return nil, nil
+		}
+	} else if out.Payload, err = store(to, m); err != nil {
 		return nil, err
 	}
 	size := len(out.Payload)
@@ -145,9 +152,14 @@ func (p *publisher) reject(l *link, why *wire.Error) *wire.Error {
 	if !l.in.isRelay || l.in.assembly.settled {
 		return why
 	}
-	number := p.outcomes.add(nil, l.in.assembly.id, 0, false)
-	p.resolve(number, number, wire.StateRejected, why)
+	p.rejectOnly(l, why)
 	return nil
+}
+
+// rejectOnly is reject for what never ends the link.
+func (p *publisher) rejectOnly(l *link, why *wire.Error) {
+	number := p.outcomes.add(nil, l.in.assembly.id, 0, l.in.assembly.settled)
+	p.resolve(number, number, wire.StateRejected, why)
 }
 
 // refused ends a delivery that the broker has refused. An error is the link's, which may have ended meanwhile.

@@ -26,7 +26,7 @@ func (x *publisher) strayed(q *sessionQueue, p *stream.Pending) {
 	again, err := publishOf(p, x.properties)
 	if err != nil {
 		x.node.Logger.Error("message cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
-		x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), refused)
+		x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), x.notTaken(q, fsm.OutOfOrder))
 		return
 	}
 	q.strays = append(q.strays, stray{again, fanOf(p)})
@@ -106,25 +106,25 @@ func (x *publisher) refreshed() {
 // one. The user's rights were checked when the publish came. The lock is held.
 func (x *publisher) routeStray(v *catalog.View, one *stray) {
 	p, fan := &one.publish, one.fan
-	queues, limits, how := x.routeAgain(v, p, fan)
+	queues, limits, err := x.routeAgain(v, p, fan)
 	switch {
-	case how != taken:
-		x.copyOver(p.Number, p.Payload, p.Mandatory, fan, how)
+	case len(queues) == 0:
+		x.copyOver(p.Number, p.Payload, p.Mandatory, fan, err)
 		return
 	case fan != nil:
 		fan.left += len(queues) - 1
 		fan.queues = slices.Concat(fan.queues, idsOf(queues))
 	case len(queues) > 1:
-		fan = &fanout{left: len(queues), queues: idsOf(queues), chance: mathrand.Uint64()}
+		fan = &fanout{left: len(queues), worst: fsm.ErrUnroutable, queues: idsOf(queues), chance: mathrand.Uint64()}
 	}
 	for _, q := range queues {
 		x.sendCopy(q, p, fan, limits)
 	}
 }
 
-// routeAgain returns the queues that a stray matches and that were not sent a copy of it. how
-// applies if there are none.
-func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, how publishOutcome) {
+// routeAgain returns the queues that a stray matches and that were not sent a copy of it, or the
+// outcome of a publish that has none.
+func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, err error) {
 	properties := x.properties
 	m := &catalog.Message{
 		Keys:     append([]string{p.RoutingKey}, p.Copies...),
@@ -135,22 +135,22 @@ func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (qu
 	if fan != nil {
 		m.Chance = fan.chance
 	}
-	queues, limits, err := v.Route(x.session.conn.vhost, p.Exchange, m, nil)
+	queues, limits, err = v.Route(x.session.conn.vhost, p.Exchange, m, nil)
 	if err != nil {
-		return nil, limits, nowhere // the exchange is gone as well
+		return nil, limits, fsm.ErrUnroutable // the exchange is gone as well
 	}
 	if m.Delayed {
 		if queues, err = x.mayDelay(v, p, m, queues); err != nil {
-			return nil, limits, refused
+			return nil, limits, err
 		}
 	}
 	if fan != nil {
 		queues = slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return slices.Contains(fan.queues, q.ID) })
 	}
 	if len(queues) == 0 {
-		return nil, limits, nowhere
+		return nil, limits, fsm.ErrUnroutable
 	}
-	return queues, limits, taken
+	return queues, limits, nil
 }
 
 // mayDelay checks a publish with a delay and its route, and returns the route to use: none if it is

@@ -176,6 +176,11 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 	return q
 }
 
+// RequiresGroup reports whether q takes only messages that have a group.
+func (q *Queue) RequiresGroup() bool {
+	return q.Groups != logpb.QueueConfig_NO_GROUPS && lookup(q.Arguments, "x-group-required").GetInt() != 0
+}
+
 // GroupOf returns the group of a message in q, of whose name the first 255 bytes
 // count; empty: it has none. property reads the properties of the message, and is
 // called only if the queue has groups.
