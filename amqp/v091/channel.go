@@ -494,11 +494,14 @@ func (ch *channel) Kept(deliveries []fsm.Held) {
 	ch.consumers.kept(deliveries)
 }
 
-// uncredited is never told of credit: consumers of this protocol have a prefetch.
+// uncredited is never told what only consumers with credit are told: those of this protocol have a prefetch.
 type uncredited struct{}
 
-// Credited is not called.
+// Credited and what follows are not called.
 func (uncredited) Credited(uint64, fsm.LinkState) {}
+
+// Settled is as Credited.
+func (uncredited) Settled(uint64, []uint64) {}
 
 // Cancelled ends a consumer whose queue is gone.
 func (ch *channel) Cancelled(number uint64) {

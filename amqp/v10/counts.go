@@ -23,17 +23,24 @@ type counts struct {
 	links      map[uint64]*outgoingLink // by their consumer's number
 	last       uint64                   // last number used
 	deliveries unsettled
-	held       []heldSend // nothing behind it is sent before it
-	head       []byte     // reused
+	held       []heldSend          // nothing behind it is sent before it
+	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
+	// The last number used.
+	lastAwaited uint64
+	told        told
+	head        []byte // reused
 }
 
-func (c *counts) init(s *session) { c.session, c.out = s, s.conn.out }
+func (c *counts) init(s *session) { c.session, c.out, c.told.channel = s, s.conn.out, s.channel }
 
 // close makes all that follows have no effect.
 func (c *counts) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed, c.held, c.links = true, nil, nil
+	if !c.closed {
+		c.flushTold()
+	}
+	c.closed, c.held, c.links, c.awaited = true, nil, nil, nil
 }
 
 // transfer counts a frame of the client. false: it had no window.

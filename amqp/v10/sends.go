@@ -1,6 +1,8 @@
 package v10
 
 import (
+	"maps"
+
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
@@ -40,6 +42,8 @@ func (c *counts) remove(l *outgoingLink) (all []delivery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.links, l.consumer)
+	maps.DeleteFunc(c.awaited, func(_ uint64, a *awaited) bool { return a.link == l })
+	c.flushTold()
 	c.deliveries.of(l, func(d delivery) { all = append(all, d) })
 	for _, m := range l.early {
 		all = append(all, delivery{link: l, number: m.ID})
@@ -192,12 +196,13 @@ func (c *counts) credited(consumer uint64, now fsm.LinkState) {
 	c.pump()
 }
 
-// take takes the unsettled deliveries of a range and appends them to dst.
-func (c *counts) take(first, last uint32, dst []delivery) []delivery {
+// take takes the unsettled deliveries of a range and appends them to dst. known: there are some, or what others are
+// settled with is not decided.
+func (c *counts) take(first, last uint32, dst []delivery) (all []delivery, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deliveries.each(first, last, true, func(d delivery) { dst = append(dst, d) })
-	return dst
+	return dst, len(dst) > 0 || len(c.awaited) > 0
 }
 
 // timedOut tells the client that deliveries have gone back, if it understands that. It reports whether it does.

@@ -103,6 +103,7 @@ const (
 	eventReturned
 	eventKept
 	eventCredited
+	eventSettled
 	eventReply // the broker's own, to the channel that its routing key names
 )
 
@@ -224,6 +225,8 @@ func (c *calls) call(e *event) {
 		c.client.Kept(e.held)
 	case eventCredited:
 		c.client.Credited(e.consumer, e.link)
+	case eventSettled:
+		c.client.Settled(e.first, e.ids)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
 		c.session.conn.in.replies.send(suffix, e.payload)
@@ -360,6 +363,7 @@ func (q *sessionQueue) Lock() { q.session.lock() }
 func (q *sessionQueue) Unlock() {
 	q.session.rebalance()
 	q.session.goOn()
+	q.session.returnNotDeferred()
 	q.session.unlock()
 }
 
@@ -411,6 +415,8 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 		s.limitHeard(a)
 	} else if a, is := p.Note.(linkAnswer); is {
 		s.credited(a.consumer, r)
+	} else if a, is := p.Note.(*settling); is {
+		q.settled(a, p.Number, r)
 	} else if _, is := p.Note.(ownMessage); is {
 		// Nobody waits for it.
 	} else if _, is := p.Note.(strictSettle); is {
