@@ -254,9 +254,12 @@ func editAnnotations(a wire10.MapBytes, e *wire.Edit) wire10.MapBytes {
 	for i := range e.SetHeaders {
 		f := &e.SetHeaders[i]
 		out = wire10.AppendSymbol(out, f.Name)
-		if f.Value.Tag == wire.TagString {
+		switch f.Value.Tag {
+		case wire.TagString:
 			out = wire10.AppendString(out, strings.ToValidUTF8(f.Value.Str, "\uFFFD"))
-		} else {
+		case wire.TagInt32:
+			out = wire10.AppendInt(out, int32(f.Value.Int))
+		default:
 			out = wire10.AppendLong(out, f.Value.Int)
 		}
 		pairs++
@@ -301,6 +304,16 @@ func tableOf(t wire.Table, w wire10.Walk, left *int) wire.Table {
 		}
 	}
 	return t
+}
+
+// Value returns a value as the catalog keeps values; nil: there are none of its kind.
+func Value(v wire10.Value) *logpb.Value {
+	left := maxValues
+	out, ok := valueOf(v, &left)
+	if !ok {
+		return nil
+	}
+	return Table(wire.Table{{Value: out}}).Fields[0].Value
 }
 
 // valueOf returns a value as 0-9-1 has it; ok false: it has none.

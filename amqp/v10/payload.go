@@ -6,9 +6,9 @@ import (
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// store returns a message as a queue keeps it: what its sections say, byte for byte. It is the one allocation
-// that a message costs.
-func store(to address, m *wire.Message) (fsm.Payload, *wire.Error) {
+// store returns a message as a queue keeps it: with these annotations, and else with what its sections say, byte for
+// byte. It is the one allocation that a message costs.
+func store(to address, m *wire.Message, annotations wire.MapBytes) (fsm.Payload, *wire.Error) {
 	h := fsm.BareHeader{Durable: m.Header.Durable, Priority: -1, TTL: -1}
 	if m.Header.Priority.Present {
 		h.Priority = int(m.Header.Priority.Value)
@@ -16,8 +16,8 @@ func store(to address, m *wire.Message) (fsm.Payload, *wire.Error) {
 	if m.Header.TTL.Present {
 		h.TTL = fsm.Millis(m.Header.TTL.Value)
 	}
-	p := make([]byte, 0, fsm.BareSize(len(to.exchange), len(to.key), len(m.Annotations), len(m.Bare)))
-	p, err := fsm.AppendBareHead(p, to.exchange, to.key, h, m.Annotations, nil)
+	p := make([]byte, 0, fsm.BareSize(len(to.exchange), len(to.key), len(annotations), len(m.Bare)))
+	p, err := fsm.AppendBareHead(p, to.exchange, to.key, h, annotations, nil)
 	if err != nil {
 		return nil, wire.Errorf(wire.ConditionInvalidField, "%s", err)
 	}

@@ -20,7 +20,7 @@ func mustStore(t testing.TB, to address, encoded []byte) fsm.Payload {
 	if err := m.Parse(encoded); err != nil {
 		t.Fatal(err)
 	}
-	p, err := store(to, m)
+	p, err := store(to, m, m.Annotations)
 	if err != nil || !p.Valid() {
 		t.Fatalf("%v, % x", err, p)
 	}
@@ -155,7 +155,7 @@ func TestMessagesCostOneAllocation(t *testing.T) {
 		if err := m.Parse(in); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := store(address{"e", "k"}, m); err != nil {
+		if _, err := store(address{"e", "k"}, m, m.Annotations); err != nil {
 			t.Fatal(err)
 		}
 	}); n > 1 {
@@ -165,52 +165,5 @@ func TestMessagesCostOneAllocation(t *testing.T) {
 	dst := make([]byte, 0, 4096)
 	if n := testing.AllocsPerRun(100, func() { appendHead(dst, out) }); n > 0 {
 		t.Errorf("%v allocations for a delivery", n)
-	}
-}
-
-func TestHeadersForExchanges(t *testing.T) {
-	b := wire.StartApplicationProperties(nil)
-	at := len(b)
-	b = wire.StartMap(b)
-	pairs := 0
-	add := func(name string, value []byte) {
-		b = append(wire.AppendString(b, name), value...)
-		pairs++
-	}
-	add("string", wire.AppendString(nil, "s"))
-	add("symbol", wire.AppendSymbol(nil, "s"))
-	add("binary", wire.AppendBinary(nil, "s"))
-	add("ubyte", wire.AppendUbyte(nil, 200))
-	add("int", wire.AppendInt(nil, -5))
-	add("ulong", wire.AppendUlong(nil, 7))
-	add("bool", wire.AppendBool(nil, true))
-	add("null", wire.AppendNull(nil))
-	add("time", wire.AppendTimestamp(nil, 5999))
-	add("uuid", []byte("\x98\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"))
-	add("char", []byte("\x73\x00\x00\x00\xfc"))
-	add("decimal", []byte("\x74\x00\x00\x00\x00")) // has no counterpart
-	b = wire.EndMap(b, at, pairs)
-	m := new(wire.Message)
-	if err := m.Parse(wire.AppendData(b, nil)); err != nil {
-		t.Fatal(err)
-	}
-	got := map[string]*logpb.Value{}
-	for _, f := range headersOf(m).Fields {
-		got[f.Name] = f.Value
-	}
-	for name, want := range map[string]struct {
-		tag  byte
-		n    int64
-		text string
-	}{
-		"string": {'S', 0, "s"}, "symbol": {'S', 0, "s"}, "binary": {'S', 0, "s"}, "ubyte": {'B', 200, ""}, "int": {'I', -5, ""}, "ulong": {'l', 7, ""},
-		"bool": {'t', 1, ""}, "null": {'V', 0, ""}, "time": {'T', 5, ""}, "uuid": {'S', 0, "urn:uuid:00010203-0405-0607-0809-0a0b0c0d0e0f"}, "char": {'S', 0, "ü"},
-	} {
-		if v := got[name]; v == nil || v.Tag != uint32(want.tag) || v.Int != want.n || string(v.Str) != want.text {
-			t.Errorf("%s is %v, want %+v", name, v, want)
-		}
-	}
-	if len(got) != 11 {
-		t.Errorf("%d headers", len(got))
 	}
 }
