@@ -152,4 +152,8 @@ func TestBareLetter(t *testing.T) {
 	if e := s.reenqueue(forward, l, p, out, 0); e.TtlPlusOne != 1501 || !e.HasExpiration {
 		t.Errorf("forwarded: %v", e)
 	}
+	l.HasExpiration = false // it has died before
+	if e := s.reenqueue(forward, l, p, out, 0); e.TtlPlusOne != 0 || e.HasExpiration {
+		t.Errorf("a dead letter, forwarded: %v", e)
+	}
 }

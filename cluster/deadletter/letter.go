@@ -53,7 +53,7 @@ func wayOf(c *logpb.QueueConfig, l *fsm.DeadLetter) way {
 // a target. ceiling is what the exchanges on its way allow + 1; 0: no limit.
 func (s *Sender) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	e := reenqueued(c, l, out, ceiling)
-	if l.Forwarded {
+	if l.Forwarded && l.HasExpiration { // a dead letter has none any more, whatever it was published with
 		e.TtlPlusOne = storedTTL(s.properties.Expiration(out))
 	}
 	if !isDue(l) {

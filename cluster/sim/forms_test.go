@@ -194,6 +194,7 @@ func TestBothProtocolsSay(t *testing.T) {
 		x.queue("delayed", nil)
 		x.queue("dying", rabbit.Table{"x-dead-letter-exchange": "dead", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
 		x.queue("dying-once", rabbit.Table{"x-dead-letter-exchange": "dead"})
+		x.queue("dying-on", rabbit.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "forwards"})
 		x.queue("grouped", rabbit.Table{"x-message-groups": true, "x-group-required": true})
 		x.queue("once", rabbit.Table{"x-dedup-window": 60_000})
 		x.queue("forwards", rabbit.Table{"x-forward-to-exchange": "by-headers"})
@@ -215,6 +216,7 @@ func TestBothProtocolsSay(t *testing.T) {
 				"x- counts if asked": {"by-headers", "", said{headers: map[string]any{"x-mark": int64(5)}}, "ok", []string{"marked"}, 0},
 				"died":               {"", "dying", said{headers: map[string]any{"colour": "red"}, ttl: time.Second}, "ok", []string{"dead"}, time.Second},
 				"died, sent once":    {"", "dying-once", said{headers: map[string]any{"colour": "red"}, ttl: time.Second}, "ok", []string{"dead"}, time.Second},
+				"died, forwarded":    {"", "dying-on", said{headers: map[string]any{"colour": "red"}, ttl: time.Second}, "ok", []string{"red"}, time.Second},
 				"died, of no colour": {"", "dying", said{ttl: time.Second}, "ok", nil, time.Second},
 				"delay":              {"", "red", said{headers: map[string]any{"x-opt-delivery-delay": int64(5000)}}, "ok", []string{"red"}, 5 * time.Second},
 				"time":               {"", "red", said{headers: map[string]any{"x-opt-delivery-time": fromNow(time.Minute)}}, "ok", []string{"red"}, time.Minute},
