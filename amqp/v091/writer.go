@@ -16,10 +16,9 @@ type writer struct {
 	*amqp.Writer
 	frameMax uint32
 
-	unacked    []unackedWrite
-	ids        []uint64
-	properties []byte
-	ofMessage  *fsm.Message // that properties are of
+	unacked  []unackedWrite
+	ids      []uint64
+	rendered rendering
 }
 
 // unackedWrite is a delivery to a consumer that does not acknowledge.
@@ -50,11 +49,11 @@ func (w *writer) Heartbeat(dst []byte) []byte { return wire.AppendHeartbeat(dst)
 // item adds one item.
 func (w *writer) item(it *amqp.Item) error {
 	p := it.Message.Payload
-	w.ofMessage = nil
+	w.rendered.of = nil
 	switch it.Kind {
 	case outDeliver:
 		to := it.Owner.(*consumer)
-		if !fitsFrame(len(w.rendered(&it.Message)), w.frameMax) {
+		if !fitsFrame(len(w.rendered.properties(&it.Message, w.frameMax)), w.frameMax) {
 			w.unfit(it, to)
 			break
 		}
@@ -96,26 +95,18 @@ func (w *writer) unfit(it *amqp.Item, to *consumer) {
 	if !ch.busy {
 		ch.settler.flush()
 	}
-	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered(&it.Message)), w.frameMax), 0)
+	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered.properties(&it.Message, w.frameMax)), w.frameMax), 0)
 	ch.proceed()
-}
-
-// rendered returns the properties with which a message goes out, until the next one is rendered.
-func (w *writer) rendered(m *fsm.Message) []byte {
-	raw := m.Payload.Properties()
-	if !changesProperties(m) {
-		return raw
-	}
-	if w.ofMessage != m {
-		w.properties, w.ofMessage = renderProperties(w.properties[:0], raw, m), m
-	}
-	return w.properties
 }
 
 // content adds header and body of a message.
 func (w *writer) content(it *amqp.Item) error {
 	p := it.Message.Payload
-	properties, body := w.rendered(&it.Message), p.Body()
+	properties := w.rendered.properties(&it.Message, w.frameMax)
+	if p.IsBare() {
+		return w.converted(it, properties)
+	}
+	body := p.Body()
 	w.Grow(wire.AppendHeader(w.Buf, it.Channel, wire.ClassBasic, uint64(len(body)), properties))
 	if len(body) < directBody {
 		w.Grow(wire.AppendBody(w.Buf, it.Channel, body, w.frameMax))
@@ -251,15 +242,6 @@ func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
 		return append(dst, raw...) // they were checked when they came in
 	}
 	return out
-}
-
-// renderedSize is the size of the property list with which a message goes out.
-func renderedSize(m *fsm.Message) int {
-	raw := m.Payload.Properties()
-	if changesProperties(m) {
-		raw = renderProperties(nil, raw, m)
-	}
-	return len(raw)
 }
 
 // infoHeaders are what a receiver may ask to know of a delivery. What a client has
