@@ -276,7 +276,7 @@ func TestPoison(t *testing.T) {
 }
 
 // Headers of a message that do not fit into a frame of a 0-9-1 client are left out. The broker's own are there.
-func TestHeadersLeaveRoom(t *testing.T) {
+func TestHeadersThatFit(t *testing.T) {
 	s := mustServe(t, 4096)
 	death := &logpb.Death{Reason: logpb.Death_EXPIRED, Queue: "dead", Count: 1, Time: 1, First: true}
 	m := &client.Message{ApplicationProperties: map[string]any{"small": "s", "large": strings.Repeat("l", 3700), "huge": strings.Repeat("h", 70000)}, Data: [][]byte{[]byte("body")}}

@@ -1,3 +1,6 @@
+// Package message converts messages between protocols: a queue keeps a message as it came, and a client gets it as its
+// own protocol has it. Conversion is total: nothing that a payload may contain makes it fail, or a client
+// disconnect. It allocates nothing, and depends on the message alone.
 package message
 
 import (

@@ -27,8 +27,8 @@ const (
 type headers struct {
 	b     []byte
 	limit int
-	short bool // there was no room for a part of the header being added
-	full  bool // there was no room for a list or a map
+	short bool // a part of the header being added does not fit
+	full  bool // a list or a map did not fit
 }
 
 // reset empties the fields.
@@ -58,14 +58,14 @@ func (h *headers) field(name []byte, compound bool, value func() bool) {
 	h.short = false
 }
 
-// room reports whether n bytes fit.
-func (h *headers) room(n int) bool {
+// fits reports whether n more bytes fit.
+func (h *headers) fits(n int) bool {
 	h.short = h.short || n > h.limit-len(h.b)
 	return !h.short
 }
 
 func (h *headers) name(name []byte) bool {
-	if !h.room(1 + len(name)) {
+	if !h.fits(1 + len(name)) {
 		return false
 	}
 	h.b = append(append(h.b, byte(len(name))), name...)
@@ -74,7 +74,7 @@ func (h *headers) name(name []byte) bool {
 
 // text appends a value whose length is written in front of it.
 func (h *headers) text(tag byte, text []byte) bool {
-	if !h.room(5 + len(text)) {
+	if !h.fits(5 + len(text)) {
 		return false
 	}
 	h.b = append(binary.BigEndian.AppendUint32(append(h.b, tag), uint32(len(text))), text...)
@@ -83,7 +83,7 @@ func (h *headers) text(tag byte, text []byte) bool {
 
 // number appends a value of fixed width: the lowest bytes of n.
 func (h *headers) number(tag byte, width int, n uint64) bool {
-	if !h.room(1 + width) {
+	if !h.fits(1 + width) {
 		return false
 	}
 	h.b = append(h.b, tag)
@@ -108,7 +108,7 @@ var numbers = [...]struct {
 	wire10.Described: {},
 }
 
-// value appends a value. false: there is no such value in 0-9-1, or no room.
+// value appends a value. false: there is no such value in 0-9-1, or it does not fit.
 func (h *headers) value(v wire10.Value) bool {
 	switch v.Type {
 	case wire10.String, wire10.Symbol, wire10.Binary:
