@@ -241,7 +241,7 @@ func TestPoison(t *testing.T) {
 		{"type amqp-1.0 with half a value", old(types, "\x00\x53\x77\xa1\x09x"), "\x00\x53\x77\xa1\x09x", "\x00\x53\x77\xa1\x09x"},
 		{"type amqp-1.0 with garbage in a value", old(types, "\x00\x53\x77\xc0\x03\x01\xff\x07"), "\x00\x53\x77\xc0\x03\x01\xff\x07", "\x00\x53\x77\xc0\x03\x01\xff\x07"},
 		{"garbage for properties", old("\xff\xff\xff", "body"), "", "body"},
-		{"a key that is no text", append(fsm.AppendPayloadHead(nil, "\xff", "\xfe", []byte{0, 0}), "body"...), "body", "body"},
+		{"an exchange that is no text, and names of a history", append(fsm.AppendPayloadHead(nil, "\xff", "\xfe", []byte{0, 0}), "body"...), "body", "body"},
 		{"char, uuid, ulong in a list", bare(nil, "\x00\x53\x74\xc1\x1d\x04\xa1\x01c\x73\x00\x00\x00\xfc\xa1\x01u\x98"+strings.Repeat("u", 16)+"\x00\x53\x75\xa0\x04body"), "body", ""}, // which this client cannot read
 		{"many nulls", bare(many, "\x00\x53\x75\xa0\x04body"), "body", ""},
 		{"annotations that are none", bare([]byte("\xd1\xff"), "\x00\x53\x75\xa0\x04body"), "body", "body"},
@@ -259,7 +259,9 @@ func TestPoison(t *testing.T) {
 				}
 			}
 			if c.gotten != "" {
-				s.broker.Inject("q", fsm.Message{Payload: c.in})
+				s.broker.Inject("q", fsm.Message{Payload: c.in, Deaths: []*logpb.Death{
+					{Reason: logpb.Death_EXPIRED, Queue: "\xff", Exchange: "a\x00", RoutingKeys: []string{"k", "\xff"}, LastExchange: "\xff", OriginalExpiration: "x", Count: 1},
+				}})
 				if m := s.mustReceive(t); string(m.GetData()) != c.gotten {
 					t.Errorf("received %+v", m)
 				}

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"math"
+	"slices"
+	"strings"
 	"unicode/utf8"
 
 	wire091 "github.com/quorate/quorate/amqp/v091/wire"
@@ -270,6 +272,31 @@ func AppendText(dst, text []byte) []byte {
 		return wire10.AppendString(dst, text)
 	}
 	return wire10.AppendBinary(dst, text)
+}
+
+// AppendName is AppendText for a name of something, which is short.
+func AppendName(dst []byte, name string) []byte {
+	if isName10(name) {
+		return wire10.AppendString(dst, name)
+	}
+	return wire10.AppendBinary(dst, name)
+}
+
+// AppendNames appends an array of strings, or a list if one of the names is no string.
+func AppendNames(dst []byte, names []string) []byte {
+	if !slices.ContainsFunc(names, func(s string) bool { return !isName10(s) }) {
+		return wire10.AppendStrings(dst, names)
+	}
+	at := len(dst)
+	dst = wire10.StartList(dst)
+	for _, s := range names {
+		dst = AppendName(dst, s)
+	}
+	return wire10.EndList(dst, at, len(names))
+}
+
+func isName10(name string) bool {
+	return utf8.ValidString(name) && strings.IndexByte(name, 0) < 0
 }
 
 // appendSeconds appends a time since 1970. false: AMQP 1.0 has no such time.

@@ -47,7 +47,7 @@ func appendHead(dst []byte, m *fsm.Message) []byte {
 	}
 	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m)
 	for w := message.Annotations(m.Payload).Walk(); w.NextPair(); {
-		if w.Key.Type == wire.Symbol && !isOurs(w.Key.Bytes(), len(m.Deaths) > 0) {
+		if w.Key.Type == wire.Symbol && !isOurs(m, w.Key.Bytes()) {
 			dst = append(dst, w.Pair...)
 			pairs++
 		}
@@ -61,7 +61,7 @@ func appendConverted(dst []byte, m *fsm.Message) []byte {
 	from.Read(m.Payload)
 	h := from.Header()
 	dst, at, pairs := startAnnotations(appendHeader(dst, m, &h), m)
-	dst, n := from.AppendAnnotations(dst, func(name []byte) bool { return isOurs(name, len(m.Deaths) > 0) })
+	dst, n := from.AppendAnnotations(dst, func(name []byte) bool { return isOurs(m, name) })
 	return from.AppendBare(wire.EndMap(dst, at, pairs+n))
 }
 
@@ -97,14 +97,14 @@ func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
 	return dst, at, pairs
 }
 
-// isOurs reports whether the server sets the annotation with this name.
-func isOurs(name []byte, died bool) bool {
+// isOurs reports whether startAnnotations has set an annotation with this name.
+func isOurs(m *fsm.Message, name []byte) bool {
 	switch string(name) {
 	case "x-exchange", "x-routing-key":
 		return true
 	case "x-opt-deaths", "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange",
 		"x-last-death-queue", "x-last-death-reason", "x-last-death-exchange":
-		return died
+		return len(m.Deaths) > 0
 	}
 	return false
 }
@@ -129,7 +129,7 @@ func appendDeaths(dst []byte, deaths []*logpb.Death) []byte {
 		{"x-first-death-queue", first.Queue}, {"x-first-death-reason", fsm.ReasonName(first.Reason)}, {"x-first-death-exchange", first.Exchange},
 		{"x-last-death-queue", last.Queue}, {"x-last-death-reason", fsm.ReasonName(last.Reason)}, {"x-last-death-exchange", last.LastExchange},
 	} {
-		dst = wire.AppendString(wire.AppendSymbol(dst, s.name), s.value)
+		dst = message.AppendName(wire.AppendSymbol(dst, s.name), s.value)
 	}
 	return dst
 }
@@ -138,13 +138,13 @@ func appendDeaths(dst []byte, deaths []*logpb.Death) []byte {
 func appendDeath(dst []byte, d *logpb.Death) []byte {
 	at := len(dst)
 	dst = wire.StartMapElement(dst)
-	dst = wire.AppendString(wire.AppendSymbol(dst, "queue"), d.Queue)
+	dst = message.AppendName(wire.AppendSymbol(dst, "queue"), d.Queue)
 	dst = wire.AppendSymbol(wire.AppendSymbol(dst, "reason"), fsm.ReasonName(d.Reason))
 	dst = wire.AppendUlong(wire.AppendSymbol(dst, "count"), d.Count)
 	dst = wire.AppendTimestamp(wire.AppendSymbol(dst, "first-time"), d.Time)
 	dst = wire.AppendTimestamp(wire.AppendSymbol(dst, "last-time"), cmp.Or(d.LastTime, d.Time))
-	dst = wire.AppendString(wire.AppendSymbol(dst, "exchange"), d.Exchange)
-	dst = wire.AppendStrings(wire.AppendSymbol(dst, "routing-keys"), d.RoutingKeys)
+	dst = message.AppendName(wire.AppendSymbol(dst, "exchange"), d.Exchange)
+	dst = message.AppendNames(wire.AppendSymbol(dst, "routing-keys"), d.RoutingKeys)
 	pairs := 7
 	if ttl, err := strconv.ParseUint(d.OriginalExpiration, 10, 32); err == nil {
 		dst = wire.AppendUint(wire.AppendSymbol(dst, "ttl"), uint32(ttl))
