@@ -246,3 +246,17 @@ func TestAnnotatedTimes(t *testing.T) {
 		}
 	}
 }
+
+// A message that need not wait costs no allocation to find that out.
+func TestTimesDoNotAllocate(t *testing.T) {
+	headers := []wire.Field{{Name: "x-request-id", Value: wire.String("1234")}, {Name: "x-opt-partition-key", Value: wire.Int64(1)}, {Name: "x-b", Value: wire.Array()}}
+	for protocol, p := range forms(t, headers...) {
+		if n := testing.AllocsPerRun(100, func() {
+			if s, d, err := timesOf(t, p); s != nil || d != nil || err != nil {
+				t.Fatal(s, d, err)
+			}
+		}); n > 0 {
+			t.Errorf("%s: %.0f allocations", protocol, n)
+		}
+	}
+}

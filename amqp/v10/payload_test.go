@@ -104,7 +104,7 @@ func TestBareMessageComesBack(t *testing.T) {
 func TestDeathsAreAnnotations(t *testing.T) {
 	in := append(wire.Append(nil, &wire.Header{TTL: wire.Some[uint32](5)}), wire.AppendData(nil, []byte("x"))...)
 	m := &fsm.Message{Payload: mustStore(t, address{"dlx", "k"}, in), Deaths: []*logpb.Death{
-		{Reason: logpb.Death_REJECTED, Queue: "q2", Count: 1, Time: 2000, Exchange: "e2", RoutingKeys: []string{"a", "b"}, LastExchange: "e2"},
+		{Reason: logpb.Death_REJECTED, Queue: "q2", Count: 1, Time: 2000, LastTime: 3000, Exchange: "e2", RoutingKeys: []string{"a", "b"}, LastExchange: "e2"},
 		{Reason: logpb.Death_EXPIRED, Queue: "q1", Count: 3, Time: 1000, Exchange: "", RoutingKeys: []string{"q1"}, First: true},
 	}}
 	out := mustDeliver(t, m)
@@ -129,7 +129,7 @@ func TestDeathsAreAnnotations(t *testing.T) {
 	for e := w.Value.Walk(); e.NextPair(); {
 		got[string(e.Key.Bytes())] = e.Value
 	}
-	if string(got["queue"].Bytes()) != "q2" || got["reason"].Type != wire.Symbol || got["count"].Unsigned() != 1 || got["first-time"].Signed() != 2000 || got["routing-keys"].Len() != 2 {
+	if string(got["queue"].Bytes()) != "q2" || got["reason"].Type != wire.Symbol || got["count"].Unsigned() != 1 || got["first-time"].Signed() != 2000 || got["last-time"].Signed() != 3000 || got["routing-keys"].Len() != 2 {
 		t.Errorf("%+v", got)
 	}
 }
