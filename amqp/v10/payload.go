@@ -94,6 +94,10 @@ func startAnnotations(dst []byte, m *fsm.Message) (out []byte, at, pairs int) {
 		dst = appendDeaths(dst, m.Deaths)
 		pairs += deathPairs
 	}
+	if m.ScheduledFor != 0 {
+		dst = wire.AppendLong(wire.AppendSymbol(dst, scheduledFor), int64(m.ScheduledFor))
+		pairs++
+	}
 	return dst, at, pairs
 }
 
@@ -105,9 +109,14 @@ func isOurs(m *fsm.Message, name []byte) bool {
 	case "x-opt-deaths", "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange",
 		"x-last-death-queue", "x-last-death-reason", "x-last-death-exchange":
 		return len(m.Deaths) > 0
+	case scheduledFor:
+		return m.ScheduledFor != 0
 	}
 	return false
 }
+
+// scheduledFor is the annotation with the time at which a message was to be ready.
+const scheduledFor = "x-scheduled-for"
 
 // deathPairs is how many annotations appendDeaths appends.
 const deathPairs = 7

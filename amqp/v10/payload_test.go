@@ -134,6 +134,29 @@ func TestDeathsAreAnnotations(t *testing.T) {
 	}
 }
 
+// A message that has waited says when it was to be ready; one that has not, what its publisher has said.
+func TestScheduledTimeIsAnAnnotation(t *testing.T) {
+	in := wire.StartAnnotations(nil)
+	at := len(in)
+	in = wire.AppendLong(wire.AppendSymbol(wire.StartMap(in), "x-scheduled-for"), 1)
+	in = wire.AppendData(wire.EndMap(in, at, 1), nil)
+	for due, want := range map[fsm.Time]int64{0: 1, 7000: 7000} {
+		out := mustDeliver(t, &fsm.Message{Payload: mustStore(t, address{"e", "k"}, in), ScheduledFor: due})
+		times := 0
+		for w := out.Annotations.Walk(); w.NextPair(); {
+			if string(w.Key.Bytes()) == "x-scheduled-for" {
+				times++
+				if w.Value.Type != wire.Long || w.Value.Signed() != want {
+					t.Errorf("%+v, not %d", w.Value, want)
+				}
+			}
+		}
+		if times != 1 {
+			t.Errorf("it is there %d times", times)
+		}
+	}
+}
+
 // A message of another protocol has its body in a data section.
 func TestMessageOfAnotherProtocol(t *testing.T) {
 	p := append(fsm.AppendPayloadHead(nil, "e", "k", []byte{0, 0}), "hello"...)
