@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -269,19 +269,9 @@ func (s *session) receive(t *wire.Transfer, payload []byte) (next func(), err *w
 
 // copies returns the routing keys of the annotation x-cc.
 func copies(annotations wire.MapBytes) (keys []string, err *wire.Error) {
-	v, ok := annotations.Get("x-cc")
+	keys, ok := message.AnnotatedCopies(annotations)
 	if !ok {
-		return nil, nil
-	}
-	for w := v.Walk(); v.Type == wire.List && w.Next(); {
-		if w.Value.Type != wire.String || len(w.Value.Bytes()) > maxName {
-			v.Type = wire.Null
-			break
-		}
-		keys = append(keys, string(w.Value.Bytes()))
-	}
-	if v.Type != wire.List {
 		return nil, wire.Errorf(wire.ConditionInvalidField, "x-cc is not a list of strings")
 	}
-	return slices.Compact(keys), nil
+	return keys, nil
 }

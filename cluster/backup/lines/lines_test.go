@@ -82,6 +82,9 @@ func messages(t *testing.T) []Message {
 		{Payload: mustPayload(t, "x", "k", encodedHeaders(wire.AppendFields(nil, wire.Table{{Name: "NaN", Value: wire.Value{Tag: wire.TagFloat64, Int: 0x7ff8000000000123}}})), []byte("\u2028"))},
 		{Payload: mustBare(t, fsm.BareHeader{Priority: -1, TTL: -1}, "", "\x00Ss\x45"), State: &logpb.MessageState{Place: uint32(queue.Ready)}},
 		{Payload: mustBare(t, fsm.BareHeader{Durable: true, Priority: 0, TTL: 1<<32 - 1}, "\xc1\x01\x00", "\x00\x53\x75\xa0\x01\xff", "blind")},
+		{Payload: mustPayload(t, "x", "k", encodedHeaders(nil), nil), State: &logpb.MessageState{
+			Place: uint32(queue.Ready), Deaths: []*logpb.Death{{Reason: logpb.Death_EXPIRED, Queue: "q", Count: 2, Time: 5, LastTime: 9}},
+		}},
 	}
 }
 
