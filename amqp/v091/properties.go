@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/quorate/quorate/amqp"
+	messages "github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -130,6 +131,9 @@ func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
 	add(wire.FlagClusterID, "cluster_id", text(p.ClusterID))
 	return t
 }
+
+// Body returns the body of a message as a delivery of it shows it.
+func (Properties) Body(p fsm.Payload) []byte { return messages.Body(p) }
 
 // Answer returns the properties of an answer of the broker itself to a request
 // with this correlation id; nil: it has none. Its body is JSON.

@@ -32,6 +32,8 @@ type Properties interface {
 	deadletter.Properties
 	// Describe returns all properties of a message, by name, as a delivery of it shows them.
 	Describe(properties []byte, m *fsm.Message) *fsm.Table
+	// Body returns the body of a message, as Describe shows its properties. It may be a part of the payload.
+	Body(p fsm.Payload) []byte
 	// Encode is the inverse of Describe. The error is a *fsm.Refusal.
 	Encode(properties *fsm.Table) ([]byte, error)
 	// Publish makes a publish for a user of properties and a body that did not

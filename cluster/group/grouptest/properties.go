@@ -23,6 +23,9 @@ func (NoProperties) Property([]byte, string) []byte { return nil }
 // Describe shows none.
 func (NoProperties) Describe([]byte, *fsm.Message) *fsm.Table { return &fsm.Table{} }
 
+// Body is the payload's.
+func (NoProperties) Body(p fsm.Payload) []byte { return p.Body() }
+
 // Encode encodes none.
 func (NoProperties) Encode(*fsm.Table) ([]byte, error) { return nil, nil }
 
