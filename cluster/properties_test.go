@@ -18,6 +18,7 @@ func (noProperties) Copies([]byte) []string                    { return nil }
 func (noProperties) Property([]byte, string) []byte            { return nil }
 func (noProperties) Describe([]byte, *fsm.Message) *fsm.Table  { return &fsm.Table{} }
 func (noProperties) Body(p fsm.Payload) []byte                 { return p.Body() }
+func (noProperties) Check(fsm.Payload) error                   { return nil }
 func (noProperties) Encode(*fsm.Table) ([]byte, error)         { return nil, nil }
 func (noProperties) Remarked(p []byte, _ fsm.Remark) []byte    { return p }
 func (noProperties) Publish(_, _, _ string, _ *fsm.Table, _ []byte) (*fsm.Publish, error) {

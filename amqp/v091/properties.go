@@ -135,6 +135,9 @@ func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
 // Body returns the body of a message as a delivery of it shows it.
 func (Properties) Body(p fsm.Payload) []byte { return messages.Body(p) }
 
+// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+func (Properties) Check(p fsm.Payload) error { return messages.Check(p) }
+
 // Answer returns the properties of an answer of the broker itself to a request
 // with this correlation id; nil: it has none. Its body is JSON.
 func (Properties) Answer(correlationID []byte) []byte {

@@ -34,6 +34,8 @@ type Properties interface {
 	Describe(properties []byte, m *fsm.Message) *fsm.Table
 	// Body returns the body of a message, as Describe shows its properties. It may be a part of the payload.
 	Body(p fsm.Payload) []byte
+	// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+	Check(p fsm.Payload) error
 	// Encode is the inverse of Describe. The error is a *fsm.Refusal.
 	Encode(properties *fsm.Table) ([]byte, error)
 	// Publish makes a publish for a user of properties and a body that did not

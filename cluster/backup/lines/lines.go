@@ -43,6 +43,8 @@ type Properties interface {
 	// Expiration returns the expiration property in normal decimal form, empty if there is
 	// none.
 	Expiration(raw []byte) string
+	// Check reports what is wrong with a payload in the form of AMQP 1.0.
+	Check(p fsm.Payload) error
 }
 
 // Head is the first line.
@@ -340,6 +342,11 @@ func (r *Reader) message(x *message) (*Message, error) {
 		return nil, err
 	}
 	m := &Message{Payload: append(fsm.Payload(head), body...)}
+	if x.Bare != nil {
+		if err := r.properties.Check(m.Payload); err != nil {
+			return nil, err
+		}
+	}
 	if x.State != nil {
 		m.State, err = x.State.record()
 	}

@@ -26,6 +26,9 @@ func (NoProperties) Describe([]byte, *fsm.Message) *fsm.Table { return &fsm.Tabl
 // Body is the payload's.
 func (NoProperties) Body(p fsm.Payload) []byte { return p.Body() }
 
+// Check finds nothing wrong.
+func (NoProperties) Check(fsm.Payload) error { return nil }
+
 // Encode encodes none.
 func (NoProperties) Encode(*fsm.Table) ([]byte, error) { return nil, nil }
 
