@@ -386,6 +386,7 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 			addTimes(&sum.Times, m, clock)
 			late, oldest := m.Lateness()
 			sum.ConsumersTimedOut += late
+			sum.ByCredit += m.ByCredit()
 			if oldest != 0 {
 				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-oldest)*time.Millisecond)
 			}
