@@ -160,12 +160,12 @@ type Delayed struct {
 type Traffic struct {
 	Connections                  [traffic.Protocols]Churn
 	Channels                     [traffic.Protocols]Churn // sessions, of AMQP 1.0
-	IncomingLinks, OutgoingLinks         int
-	Timeouts                             Timeouts
-	Blocked                              int64 // connections, at present
-	Panics                               uint64
-	Listeners                            []limit.Status
-	Held                                 api.HeldMemory
+	IncomingLinks, OutgoingLinks int
+	Timeouts                     Timeouts
+	Blocked                      int64 // connections, at present
+	Panics                       uint64
+	Listeners                    []limit.Status
+	Held                         api.HeldMemory
 }
 
 // Churn counts what was opened and closed.
