@@ -27,6 +27,7 @@ type Broker struct {
 
 	holdConfirms bool
 	refuse       map[string]error
+	forbidden    map[string]bool
 	command      func(*fsm.Publish) ([]fsm.Held, error)
 	failures     map[string]error
 	blocked      map[string]chan struct{}
@@ -52,12 +53,13 @@ func NewBroker() *Broker {
 			"amq.direct": {kind: "direct"},
 			"amq.fanout": {kind: "fanout"},
 		},
-		queues:   map[string]*queue{},
-		sessions: map[*session]bool{},
-		refuse:   map[string]error{},
-		failures: map[string]error{},
-		blocked:  map[string]chan struct{}{},
-		waiting:  map[string]int{},
+		queues:    map[string]*queue{},
+		sessions:  map[*session]bool{},
+		refuse:    map[string]error{},
+		forbidden: map[string]bool{},
+		failures:  map[string]error{},
+		blocked:   map[string]chan struct{}{},
+		waiting:   map[string]int{},
 	}
 	b.changed = sync.NewCond(&b.mu)
 	return b
@@ -96,6 +98,13 @@ func (b *Broker) RefusePublishes(queue string, refuse bool) {
 	if refuse {
 		b.refuse[queue] = &fsm.NotTaken{Queue: queue}
 	}
+}
+
+// Forbid takes away the right to write to an exchange. Clients are told by Server.Renew.
+func (b *Broker) Forbid(exchange string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forbidden[exchange] = true
 }
 
 // OnCommand has f execute what is published to the command exchange. It returns what the command has taken and not
@@ -285,7 +294,7 @@ func (b *Broker) Connect(_ context.Context, _, vhost string) (amqp.Connection, e
 		return nil, err
 	}
 	if vhost != "/" {
-		return nil, fsm.Refuse(fsm.NotAllowed, "vhost "+vhost+" not found")
+		return nil, fsm.Refuse(fsm.NoVHost, "vhost "+vhost+" not found")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -500,6 +509,9 @@ func (b *Broker) deleteQueue(name string) {
 		c.session.event(func(e fsm.SessionEvents) { e.Cancelled(number) })
 	}
 	for s := range b.sessions {
+		if s.targets[q] {
+			s.event(func(e fsm.SessionEvents) { e.Gone(fsm.QueueID(q.token &^ (1 << 63))) })
+		}
 		for token, h := range s.held {
 			if h.queue == q {
 				delete(s.held, token)

@@ -494,11 +494,14 @@ func (ch *channel) Kept(deliveries []fsm.Held) {
 	ch.consumers.kept(deliveries)
 }
 
-// uncredited is never told of credit: consumers of this protocol have a prefetch.
+// uncredited is never told of credit and targets: consumers of this protocol have a prefetch, and publishers no links.
 type uncredited struct{}
 
 // Credited is not called.
 func (uncredited) Credited(uint64, fsm.LinkState) {}
+
+// Gone is not called.
+func (uncredited) Gone(fsm.QueueID) {}
 
 // Cancelled ends a consumer whose queue is gone.
 func (ch *channel) Cancelled(number uint64) {

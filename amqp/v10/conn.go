@@ -196,6 +196,10 @@ func (c *conn) Renew() {
 		e := protocolError(err)
 		c.Refused("", e.Description)
 		c.fail(e)
+		return
+	}
+	for _, s := range c.list.all() {
+		s.renew()
 	}
 }
 

@@ -41,7 +41,7 @@ func (s *session) Credited(consumer uint64, now fsm.LinkState) {
 // Cancelled ends the link of a consumer whose queue is gone.
 func (s *session) Cancelled(consumer uint64) {
 	defer s.conn.Contain("cancel")
-	s.endLink(consumer, wire.Errorf(wire.ConditionResourceDeleted, "the queue was deleted"))
+	s.endLink(consumer, errDeleted)
 }
 
 // Revoked ends the link of a consumer that may not read its queue any more.

@@ -156,7 +156,7 @@ func (h *handshake) open() error {
 		if isInternal(err) {
 			h.Log.Error("open failed", slog.Any("error", err))
 		}
-		return protocolError(err)
+		return openError(err, h.User, vhost)
 	}
 	h.in.Expect(wire.FrameAMQP, h.Config().FrameMax)
 	h.out.push(0, h.openFrame())
@@ -205,13 +205,19 @@ func (c *conn) openFrame() *wire.Open {
 	cfg := c.Config()
 	return &wire.Open{
 		ContainerID: cfg.Broker.ClusterName(), MaxFrameSize: cfg.FrameMax, ChannelMax: uint16(c.protocol.SessionMax - 1),
-		IdleTimeOut: uint32(cfg.Heartbeat.Milliseconds() / 2), Properties: serverProperties(cfg),
-		OfferedCapabilities: []string{"ANONYMOUS-RELAY"},
+		IdleTimeOut: uint32(cfg.Heartbeat.Milliseconds() / 2), Properties: serverProperties(cfg, c.protocol.Node),
+		OfferedCapabilities: capabilities,
 	}
 }
 
+// capabilities are offered to clients: those that they know from other servers, and the broker's own by their names in
+// 0-9-1.
+var capabilities = []string{
+	"LINK_PAIR_V1_0", "ANONYMOUS-RELAY", "quorate_commands", "message_lock_renewal", "message_deferral", "message_scheduling",
+}
+
 // serverProperties returns the properties of the server's open.
-func serverProperties(cfg *amqp.Config) wire.MapBytes {
+func serverProperties(cfg *amqp.Config, node string) wire.MapBytes {
 	all := map[string]string{
 		"cluster_name": cfg.Broker.ClusterName(),
 		"copyright":    "The quorate authors",
@@ -219,6 +225,9 @@ func serverProperties(cfg *amqp.Config) wire.MapBytes {
 		"platform":     "Go",
 		"product":      "quorate",
 		"version":      peerVersion + "+quorate." + cfg.Version,
+	}
+	if node != "" {
+		all["node"] = node
 	}
 	maps.Copy(all, cfg.ServerProperties)
 	b := wire.StartMap(nil)

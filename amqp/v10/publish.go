@@ -150,7 +150,7 @@ func (l *incomingLink) destination(p *wire.Properties) (address, *wire.Error) {
 // is settled; otherwise the error is the link's.
 func (p *publisher) reject(l *link, why *wire.Error) *wire.Error {
 	if !l.in.isRelay || l.in.assembly.settled {
-		return why
+		return l.in.named(why)
 	}
 	p.rejectOnly(l, why)
 	return nil
@@ -174,6 +174,9 @@ func (p *publisher) refused(l *link, out *fsm.Publish, cause error) *wire.Error 
 	another := out.UserError != nil && errors.Is(cause, out.UserError)
 	if !another && (isRelay && out.Confirm || e.Condition == wire.ConditionPreconditionFailed) {
 		return nil
+	}
+	if isRelay {
+		return l.in.named(e)
 	}
 	return e
 }

@@ -245,12 +245,15 @@ func TestPipelinedOpening(t *testing.T) {
 	}
 }
 
+// offered are the capabilities that clients look for.
+var offered = []string{"LINK_PAIR_V1_0", "ANONYMOUS-RELAY", "quorate_commands", "message_lock_renewal", "message_deferral", "message_scheduling"}
+
 func TestAnsweredOpen(t *testing.T) {
 	s := mustServe(t, nil)
 	r := s.mustRaw()
 	r.login(&wire.Open{ContainerID: "c", MaxFrameSize: 1 << 20, ChannelMax: 9, Hostname: "broker.example.org"})
 	o := expect[*wire.Open](r)
-	if o.ContainerID == "" || o.MaxFrameSize != 128<<10 || o.ChannelMax != 63 || o.IdleTimeOut != 30_000 || !reflect.DeepEqual(o.OfferedCapabilities, []string{"ANONYMOUS-RELAY"}) {
+	if o.ContainerID == "" || o.MaxFrameSize != 128<<10 || o.ChannelMax != 63 || o.IdleTimeOut != 30_000 || !reflect.DeepEqual(o.OfferedCapabilities, offered) {
 		t.Errorf("%+v", o)
 	}
 	r.send(0, &wire.Close{Error: wire.Errorf("mine", "bye")})
