@@ -14,9 +14,9 @@ type Broker interface {
 	// that a client learns nothing about which users exist; the reason is
 	// logged. A *fsm.Refusal means that the password could not be checked.
 	Login(ctx context.Context, user, password string, remote netip.Addr) error
-	// LoginCertified is Login for a client whose certificate states its
-	// identity.
-	LoginCertified(ctx context.Context, user string, remote netip.Addr) error
+	// LoginKnown is Login for a client that needs no password: its certificate
+	// states its identity, or it is anonymous.
+	LoginKnown(ctx context.Context, user string, remote netip.Addr) error
 	// Connect opens a vhost for a logged-in user.
 	Connect(ctx context.Context, user, vhost string) (Connection, error)
 	// ClusterName is announced to clients.

@@ -283,8 +283,8 @@ func (b *Broker) Login(_ context.Context, user, password string, _ netip.Addr) e
 	return nil
 }
 
-// LoginCertified accepts guest.
-func (b *Broker) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
+// LoginKnown accepts guest.
+func (b *Broker) LoginKnown(ctx context.Context, user string, remote netip.Addr) error {
 	return b.Login(ctx, user, "guest", remote)
 }
 

@@ -106,10 +106,14 @@ func (h *handshake) login() error {
 
 // mechanisms are the SASL mechanisms that are offered.
 func (h *handshake) mechanisms() []string {
+	list := []string{amqp.Plain}
 	if h.IsCertified() {
-		return []string{amqp.Plain, amqp.External}
+		list = append(list, amqp.External)
 	}
-	return []string{amqp.Plain}
+	if h.TakesAnonymous() {
+		list = append(list, amqp.Anonymous)
+	}
+	return list
 }
 
 // authenticate logs the client in. code is the outcome that it is told; with an error the connection ends.
@@ -117,6 +121,8 @@ func (h *handshake) authenticate(start *wire.SASLInit) (code byte, err error) {
 	switch {
 	case start.Mechanism == amqp.External && h.IsCertified():
 		err = h.LoginCertified(h.ctx)
+	case start.Mechanism == amqp.Anonymous && h.TakesAnonymous():
+		err = h.LoginAnonymous(h.ctx, string(start.InitialResponse))
 	case start.Mechanism == amqp.Plain:
 		user, password, ok := amqp.PlainLogin(string(start.InitialResponse))
 		if !ok {

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // raw is a client that sends and expects frames.
@@ -203,6 +205,37 @@ func TestLogin(t *testing.T) {
 			t.Errorf("%s %q: outcome %d, want %d", c.mechanism, c.response, o.Code, c.code)
 		}
 		r.conn.Close()
+	}
+}
+
+// Clients that do not say who they are have a user if there is one for them.
+func TestAnonymousLogin(t *testing.T) {
+	s := mustServe(t, func(c *amqp.Config) { c.AnonymousUser = "guest" })
+	r := s.mustRaw()
+	r.header(3, 3)
+	if m := expect[*wire.SASLMechanisms](r); !reflect.DeepEqual(m.SASLServerMechanisms, []string{"PLAIN", "ANONYMOUS"}) {
+		t.Fatalf("mechanisms %q", m.SASLServerMechanisms)
+	}
+	r.send(0, &wire.SASLInit{Mechanism: "ANONYMOUS", InitialResponse: []byte("trace \xff")})
+	if o := expect[*wire.SASLOutcome](r); o.Code != 0 {
+		t.Fatalf("outcome %d", o.Code)
+	}
+	r.header(0, 0)
+	r.in.Expect(wire.FrameAMQP, 1<<20)
+	r.send(0, anOpen())
+	expect[*wire.Open](r)
+	if list := s.Connections(); len(list) != 1 || list[0].User != "guest" || list[0].Mechanism != "ANONYMOUS" {
+		t.Errorf("%+v", list)
+	}
+	s.broker.Fail("Login", fsm.Refuse(fsm.Forced, "not now"))
+	for _, want := range []byte{4, 0} {
+		r := s.mustRaw()
+		r.header(3, 3)
+		expect[*wire.SASLMechanisms](r)
+		r.send(0, &wire.SASLInit{Mechanism: "ANONYMOUS"})
+		if o := expect[*wire.SASLOutcome](r); o.Code != want {
+			t.Errorf("outcome %d, want %d", o.Code, want)
+		}
 	}
 }
 

@@ -215,7 +215,7 @@ func amqpConfig(s *settings, node *cluster.Node, counts *churn, logger *slog.Log
 		FrameMax: uint32(s.frameMax), InitialFrameMax: uint32(s.initialFrameMax),
 		Heartbeat: amqpHeartbeat(s.heartbeat), HandshakeTimeout: s.handshakeTimeout,
 		MaxMessageSize: s.maxMessageSize, Version: cluster.Version,
-		CertificateUser: certificateUser(s.loginFrom), ServerProperties: map[string]string{"product": s.product},
+		CertificateUser: certificateUser(s.loginFrom), AnonymousUser: s.anonymous, ServerProperties: map[string]string{"product": s.product},
 		Refused: auditRefusals(records),
 	}
 }
