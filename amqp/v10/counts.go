@@ -77,7 +77,7 @@ func (c *counts) grant(l *incomingLink) {
 	if c.closed {
 		return
 	}
-	low := c.in.isLow()
+	low := c.in.isLow() && c.session.conn.mayGrant()
 	if low {
 		c.in.refill()
 	}

@@ -192,6 +192,9 @@ func (h *handshake) readOpen(o *wire.Open) error {
 	}
 }
 
+// closeLinger is how long a client may take to leave after the answer to its close.
+const closeLinger = 10 * time.Second
+
 // minIdleTimeOut is the shortest time, in ms, within which a client may want to hear something.
 const minIdleTimeOut = 1000
 
@@ -200,7 +203,7 @@ func (h *handshake) takeTerms(o *wire.Open) {
 	h.containerID, h.properties = o.ContainerID, clientTable(o.Properties)
 	h.maxFrame = min(o.MaxFrameSize, h.Config().FrameMax)
 	h.channelMax = min(o.ChannelMax, uint16(h.protocol.SessionMax-1))
-	h.Heartbeat = h.Config().Heartbeat
+	h.Heartbeat, h.Linger = h.Config().Heartbeat, closeLinger
 	// The writer notices at its next beat that it has written nothing since the last one.
 	h.Beat = time.Duration(o.IdleTimeOut) * time.Millisecond / 4
 	h.Log = h.Log.With(slog.String("container", o.ContainerID))

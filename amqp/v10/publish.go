@@ -208,6 +208,7 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 	for _, l := range links {
 		s.counts.grant(l)
 	}
+	s.conn.grantAgain()
 }
 
 // headers and property give the broker what it wants to know of the message that is being published.
