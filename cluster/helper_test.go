@@ -371,6 +371,7 @@ func (c *client) Cancelled(consumer uint64) {
 func (c *client) Revoked(consumer uint64, _ error) { c.Cancelled(consumer) }
 
 func (c *client) Credited(uint64, fsm.LinkState) {}
+func (c *client) Settled(uint64, []uint64)       {}
 
 func (c *client) Gone(queue fsm.QueueID) { c.event(func() { c.gone = append(c.gone, queue) }) }
 

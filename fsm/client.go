@@ -215,6 +215,23 @@ const (
 	Defer         = logpb.Settle_DEFER
 )
 
+// Settlement is how deliveries end, for a receiver that says more than an Outcome.
+type Settlement struct {
+	Outcome Outcome
+	// Reason and Description are what it says about messages that it discards.
+	Reason, Description string
+	// DueAt is when returned messages are ready again, and deferred ones return; 0: as the
+	// queue says, or never.
+	DueAt Time
+	// Deferral is the token under which a single delivery is deferred.
+	Deferral string
+	// Number has SessionEvents.Settled called with it; 0: it is not called.
+	Number uint64
+	// Exact: Settled names the deliveries that the queue had taken back before. It costs a
+	// command for each delivery.
+	Exact bool
+}
+
 // OutcomeNamed returns the outcome that commands call by a name. A rejected
 // message dies like one that is rejected without requeue.
 func OutcomeNamed(name string) (o Outcome, ok bool) {
@@ -300,6 +317,10 @@ type SessionEvents interface {
 	// it. Of several flows at a time the last one is answered, but each drain that
 	// has ended is told.
 	Credited(consumer uint64, now LinkState)
+	// Settled reports that a settlement with this number has been committed. lost are
+	// those of its deliveries that it did not end: the queue had taken them back, or
+	// refuses a deferral. It is not called if the queue is gone.
+	Settled(number uint64, lost []uint64)
 	// Lost reports that the broker gave up the session; the channel must close
 	// with err.
 	Lost(err error)

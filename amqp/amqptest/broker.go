@@ -26,6 +26,9 @@ type Broker struct {
 	lastID    uint64 // of queues and connections
 
 	holdConfirms bool
+	holdSettled  bool
+	heldSettled  []func()
+	deferred     map[string]bool // tokens
 	refuse       map[string]error
 	forbidden    map[string]bool
 	command      func(*fsm.Publish) ([]fsm.Held, error)
@@ -60,6 +63,7 @@ func NewBroker() *Broker {
 		failures:  map[string]error{},
 		blocked:   map[string]chan struct{}{},
 		waiting:   map[string]int{},
+		deferred:  map[string]bool{},
 	}
 	b.changed = sync.NewCond(&b.mu)
 	return b
@@ -88,6 +92,24 @@ func (b *Broker) ReleaseConfirms(backwards bool) {
 			s.confirm(held[i].number, held[i].why)
 		}
 	}
+}
+
+// HoldSettled keeps back what becomes of settlements until ReleaseSettled.
+func (b *Broker) HoldSettled() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holdSettled = true
+}
+
+// ReleaseSettled tells what HoldSettled kept back.
+func (b *Broker) ReleaseSettled() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holdSettled = false
+	for _, tell := range b.heldSettled {
+		tell()
+	}
+	b.heldSettled = nil
 }
 
 // RefusePublishes has a queue refuse what is published to it.
@@ -217,6 +239,22 @@ func (b *Broker) TimeOut(name string, limit fsm.Millis) {
 		}
 	}
 	q.dispatch()
+}
+
+// TakeBack takes deliveries back that are held of a queue, and tells nobody.
+func (b *Broker) TakeBack(name string, taken ...uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.sessions {
+		for _, h := range s.held {
+			for _, id := range taken {
+				if m := h.messages[id]; h.queue == b.queues[name] && m != nil {
+					delete(h.messages, id)
+					h.queue.ready = append(h.queue.ready, m)
+				}
+			}
+		}
+	}
 }
 
 // Lose gives up every session.

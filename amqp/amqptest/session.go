@@ -296,6 +296,46 @@ func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
 	}
 }
 
+// SettleAs is Settle, and tells at once.
+func (s *session) SettleAs(token uint64, ids []uint64, how *fsm.Settlement) error {
+	if err := s.broker.failure("SettleAs"); err != nil {
+		return err
+	}
+	var lost []uint64
+	s.broker.mu.Lock()
+	for _, id := range ids {
+		if h := s.held[token]; h == nil || h.messages[id] == nil || how.Outcome == fsm.Defer && s.broker.deferred[how.Deferral] {
+			lost = append(lost, id)
+		}
+	}
+	if how.Deferral != "" || how.Reason != "" || how.DueAt != 0 {
+		s.broker.journalf("settlement deferral=%s reason=%s description=%s due=%d", how.Deferral, how.Reason, how.Description, how.DueAt)
+	}
+	s.broker.mu.Unlock()
+	if how.Outcome != fsm.Defer || len(lost) == 0 {
+		s.Settle(token, ids, how.Outcome)
+	}
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	if how.Deferral != "" {
+		s.broker.deferred[how.Deferral] = true
+	}
+	if !how.Exact && how.Outcome != fsm.Defer {
+		lost = nil
+	}
+	if how.Number == 0 {
+		return nil
+	}
+	number := how.Number
+	tell := func() { s.event(func(e fsm.SessionEvents) { e.Settled(number, lost) }) }
+	if s.broker.holdSettled {
+		s.broker.heldSettled = append(s.broker.heldSettled, tell)
+	} else {
+		tell()
+	}
+	return nil
+}
+
 // Consume starts a consumer.
 func (s *session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	q, err := s.find(ctx, "Consume", spec.Queue)

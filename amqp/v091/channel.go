@@ -494,13 +494,16 @@ func (ch *channel) Kept(deliveries []fsm.Held) {
 	ch.consumers.kept(deliveries)
 }
 
-// uncredited is never told of credit and targets: consumers of this protocol have a prefetch, and publishers no links.
+// uncredited is never told what only links are told: consumers of this protocol have a prefetch, and publishers no links.
 type uncredited struct{}
 
-// Credited is not called.
+// Credited and what follows are not called.
 func (uncredited) Credited(uint64, fsm.LinkState) {}
 
-// Gone is not called.
+// Settled is as Credited.
+func (uncredited) Settled(uint64, []uint64) {}
+
+// Gone is as Credited.
 func (uncredited) Gone(fsm.QueueID) {}
 
 // Cancelled ends a consumer whose queue is gone.
@@ -536,9 +539,8 @@ func (ch *channel) Cancellable() bool { return ch.consumers.notify }
 // Where returns the location of the channel's client: the name of its
 // connection, the channel's number there, and the client's address.
 func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {
-	remote, local := ch.conn.Socket.RemoteAddr().String(), ch.conn.Socket.LocalAddr().String()
-	client, _ = netip.ParseAddrPort(remote) // not TCP: no address
-	return remote + " -> " + local, ch.number, client
+	connection, client = ch.conn.Where()
+	return connection, ch.number, client
 }
 
 // request is one task of a channel; tasks run in the order of their arrival.

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/quorate/quorate/amqp"
+	messages "github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -354,7 +355,7 @@ func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
 	}
 	spec := fsm.ConsumeSpec{
 		Queue: queue, Number: cons.number, Tag: cons.tag, Prefetch: uint32(ch.prefetch),
-		NoAck: m.NoAck, Exclusive: m.Exclusive, Arguments: catalogTable(m.Arguments),
+		NoAck: m.NoAck, Exclusive: m.Exclusive, Arguments: messages.Table(m.Arguments),
 	}
 	if m.NoAck {
 		spec.Prefetch = 0

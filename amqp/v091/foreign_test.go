@@ -35,7 +35,7 @@ func TestForeignPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if shown := (Properties{}).Describe(p.Payload.Properties(), &fsm.Message{Payload: p.Payload}); !proto.Equal(shown, given) {
+	if shown := (Properties{}).Describe(&fsm.Message{Payload: p.Payload}); !proto.Equal(shown, given) {
 		t.Errorf("shown as %v", shown)
 	}
 	if p.TTL != 500 || p.Priority != 7 || !p.HasExpiration || p.MessageID != "m" || p.UserError != nil || len(p.Copies) != 1 ||

@@ -24,17 +24,24 @@ type counts struct {
 	last       uint64                   // last number used
 	incoming   int                      // links
 	deliveries unsettled
-	held       []heldSend // nothing behind it is sent before it
-	head       []byte     // reused
+	held       []heldSend          // nothing behind it is sent before it
+	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
+	// The last number used.
+	lastAwaited uint64
+	told        told
+	head        []byte // reused
 }
 
-func (c *counts) init(s *session) { c.session, c.out = s, s.conn.out }
+func (c *counts) init(s *session) { c.session, c.out, c.told.channel = s, s.conn.out, s.channel }
 
 // close makes all that follows have no effect.
 func (c *counts) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.closed, c.held, c.links = true, nil, nil
+	if !c.closed {
+		c.flushTold()
+	}
+	c.closed, c.held, c.links, c.awaited = true, nil, nil, nil
 }
 
 // transfer counts a frame of the client. false: it had no window.
@@ -120,6 +127,7 @@ func (c *counts) takeFlow(f *wire.Flow, echo bool) *wire.Error {
 	if c.closed {
 		return nil
 	}
+	c.in.from, c.in.promised = f.NextOutgoingID, f.OutgoingWindow
 	c.pump()
 	if echo {
 		c.pushFlow(&wire.Flow{})

@@ -38,6 +38,12 @@ func (s *session) Credited(consumer uint64, now fsm.LinkState) {
 	s.counts.credited(consumer, now)
 }
 
+// Settled tells the client what has become of its outcomes.
+func (s *session) Settled(number uint64, lost []uint64) {
+	defer s.conn.Contain("settle")
+	s.counts.settled(number, lost)
+}
+
 // Cancelled ends the link of a consumer whose queue is gone.
 func (s *session) Cancelled(consumer uint64) {
 	defer s.conn.Contain("cancel")

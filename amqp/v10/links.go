@@ -13,8 +13,9 @@ import (
 
 // link is one link of a session, by the client's handle.
 type link struct {
-	handle uint32
-	name   string
+	handle  uint32
+	name    string
+	address wire.Optional[string] // of the server's end, as the client gave it
 	// ended: the server has detached it. What still comes for it is ignored until the client's detach.
 	ended bool
 	in    *incomingLink // nil: it is another one, or ended
@@ -43,7 +44,7 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 	case s.links[a.Handle] != nil:
 		return nil, wire.Errorf(wire.ConditionHandleInUse, "handle %d is in use", a.Handle)
 	}
-	l := &link{handle: a.Handle, name: a.Name}
+	l := &link{handle: a.Handle, name: a.Name, address: addressOf(a)}
 	s.links[a.Handle] = l
 	if e := refuseAttach(a); e != nil {
 		s.refuseLink(l, a, e)
@@ -222,6 +223,7 @@ func (s *session) takeFlow(f *wire.Flow) *wire.Error {
 		return unattached(f.Handle.Value)
 	}
 	if l.out != nil { // on another link the client says what it has
+		l.out.until = f.DeliveryCount.Value + f.LinkCredit.Value
 		s.broker.Credit(l.out.consumer, fsm.Flow{DeliveryCount: f.DeliveryCount.Value, Credit: f.LinkCredit.Value, Drain: f.Drain, Echo: f.Echo})
 	}
 	return nil

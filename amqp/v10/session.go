@@ -74,7 +74,7 @@ func newSession(c *conn, channel uint16, b *wire.Begin) *session {
 	s.memory = c.NewPart(s.relieve)
 	s.publisher.init(s)
 	s.counts.init(s)
-	s.counts.in.begin(b.NextOutgoingID, c.Alarm() != nil)
+	s.counts.in.begin(b.NextOutgoingID, b.OutgoingWindow, c.Alarm() != nil)
 	s.counts.client.window = b.IncomingWindow
 	return s
 }

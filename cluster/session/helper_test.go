@@ -237,6 +237,11 @@ func (r *recorder) Credited(consumer uint64, now fsm.LinkState) {
 	r.log = append(r.log, fmt.Sprintf("credited %d %+v", consumer, now))
 }
 
+func (r *recorder) Settled(number uint64, lost []uint64) {
+	defer r.enter()()
+	r.log = append(r.log, fmt.Sprintf("settled %d, lost %v", number, lost))
+}
+
 func (r *recorder) Lost(err error) {
 	defer r.enter()()
 	r.lost = append(r.lost, err)

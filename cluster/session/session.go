@@ -106,6 +106,7 @@ const (
 	eventKept
 	eventCredited
 	eventGone
+	eventSettled
 	eventReply // the broker's own, to the channel that its routing key names
 )
 
@@ -232,6 +233,8 @@ func (c *calls) call(e *event) {
 		c.client.Credited(e.consumer, e.link)
 	case eventGone:
 		c.client.Gone(fsm.QueueID(e.consumer))
+	case eventSettled:
+		c.client.Settled(e.first, e.ids)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
 		c.session.conn.in.replies.send(suffix, e.payload)
@@ -369,6 +372,7 @@ func (q *sessionQueue) Lock() { q.session.lock() }
 func (q *sessionQueue) Unlock() {
 	q.session.rebalance()
 	q.session.goOn()
+	q.session.returnNotDeferred()
 	q.session.unlock()
 }
 
@@ -392,7 +396,7 @@ func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group
 		q.enqueue.ScheduleId, q.enqueue.Conflict = s.ID, s.Conflict
 	}
 	if q.needs.as.MessageID { // mostly it is not needed, and the properties are not read
-		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload.Properties(), catalog.PropertyMessageID))
+		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload, catalog.PropertyMessageID))
 	}
 	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &q.enqueue}
 	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Note: note})
@@ -420,6 +424,8 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 		s.limitHeard(a)
 	} else if a, is := p.Note.(linkAnswer); is {
 		s.credited(a.consumer, r)
+	} else if a, is := p.Note.(*settling); is {
+		q.settled(a, p.Number, r)
 	} else if _, is := p.Note.(ownMessage); is {
 		// Nobody waits for it.
 	} else if _, is := p.Note.(strictSettle); is {
@@ -820,10 +826,7 @@ func (x *publisher) groupIn(q *catalog.Queue, p fsm.Payload) string {
 		return ""
 	}
 	properties := x.properties
-	return q.GroupOf(
-		func() *fsm.Table { return properties.Headers(p.Properties(), nil) },
-		func(name string) []byte { return properties.Property(p.Properties(), name) },
-	)
+	return q.GroupOf(func(name string) []byte { return properties.Property(p, name) })
 }
 
 // graver returns the outcome of a publish some copies of which have one outcome and some another, as

@@ -51,7 +51,7 @@ func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
 	p := fsm.Publish{
 		Number: of.Number, Exchange: string(payload.Exchange()), RoutingKey: string(payload.RoutingKey()), Payload: payload,
 		TTL: fsm.Millis(e.GetTtlPlusOne()) - 1, Priority: int(e.GetPriorityPlusOne()) - 1, HasExpiration: e.GetHasExpiration(),
-		Copies: append(properties.Copies(payload.Properties()), payload.BlindKeys()...), Mandatory: of.Mandatory,
+		Copies: append(properties.Copies(payload), payload.BlindKeys()...), Mandatory: of.Mandatory,
 		MessageID: e.GetMessageId(), CorrelationID: e.GetCorrelationId(),
 	}
 	if w, is := of.Note.(*timing); is {
@@ -128,8 +128,8 @@ func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (qu
 	properties := x.properties
 	m := &catalog.Message{
 		Keys:     append([]string{p.RoutingKey}, p.Copies...),
-		Headers:  func() *fsm.Table { return properties.Headers(p.Payload.Properties(), nil) },
-		Property: func(name string) []byte { return properties.Property(p.Payload.Properties(), name) },
+		Headers:  func() *fsm.Table { return properties.Headers(p.Payload, nil) },
+		Property: func(name string) []byte { return properties.Property(p.Payload, name) },
 		Chance:   mathrand.Uint64(), Delayed: p.Delay != nil, Local: x.message.Local, Passed: x.message.Passed,
 	}
 	if fan != nil {

@@ -189,6 +189,25 @@ func checkAnnotations(value []byte) (why string) {
 	return ""
 }
 
+// CheckAnnotations checks what was not decoded: an encoded map, or nothing, is what Parse accepts as message
+// annotations. Errors are amqp:decode-error.
+func (m MapBytes) CheckAnnotations() error {
+	if len(m) == 0 {
+		return nil
+	}
+	n, why := extent(m, maxMessageDepth)
+	if why == "" && n != len(m) {
+		why = whyCount
+	}
+	if why == "" {
+		why = checkAnnotations(m)
+	}
+	if why != "" {
+		return decodeError("message annotations: %s", why)
+	}
+	return nil
+}
+
 // checkApplication checks a map whose keys are strings, and whose values are simple.
 func checkApplication(value []byte) (why string) {
 	if why := checkMap(value); why != "" {

@@ -1,11 +1,13 @@
-package v091
+package message
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/amqp/v091/wire"
+	"github.com/quorate/quorate/fsm"
 )
 
 // Keys that a payload has no room for are refused; those beside them are kept,
@@ -24,12 +26,26 @@ func TestCopies(t *testing.T) {
 		"too many":    {slices.Repeat([]wire.Value{wire.String(key(255))}, 256), slices.Repeat([]string{key(255)}, 255), "invalid message: more than 65535 bytes of routing keys in BCC"},
 		"empty ones":  {slices.Repeat([]wire.Value{wire.String("")}, 65_536), slices.Repeat([]string{""}, 65_535), "invalid message: more than 65535 bytes of routing keys in BCC"},
 	} {
-		p := mustHaveHeaders(t, wire.Field{Name: headerBCC, Value: wire.Array(c.keys...)})
-		got, err := copies(nil, &p, headerBCC)
+		p := mustHaveHeaders(t, wire.Field{Name: HeaderBCC, Value: wire.Array(c.keys...)})
+		got, err := Copies(&p, HeaderBCC)
 		if !slices.Equal(got, c.want) || (err != nil) != (c.err != "") || err != nil && err.Error() != c.err {
 			t.Errorf("%s: %d keys, %v", name, len(got), err)
 		}
 	}
+}
+
+// timesOf reads the times to wait of a message that is published.
+func timesOf(t testing.TB, p fsm.Payload) (*fsm.Schedule, *fsm.Delay, error) {
+	t.Helper()
+	if p.IsBare() {
+		s, d, _, err := AnnotatedTimes(Annotations(p))
+		return s, d, err
+	}
+	read, err := wire.ParseProperties(p.Properties())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Times(read.Headers)
 }
 
 func mustHaveHeaders(t testing.TB, headers ...wire.Field) wire.Properties {
@@ -64,16 +80,28 @@ func TestMisspelled(t *testing.T) {
 	} {
 		var fields []wire.Field
 		for _, name := range strings.Fields(c.names) {
-			fields = append(fields, wire.Field{Name: name, Value: wire.Int64(1)})
+			value := wire.Int64(1)
+			if strings.HasPrefix(name, "x-schedule-") {
+				value = wire.String("ignore")
+			}
+			fields = append(fields, wire.Field{Name: name, Value: value})
 		}
-		p := mustHaveHeaders(t, fields...)
-		delayed, err := misspelled(&p)
-		for what, pair := range map[string]struct {
-			got  error
-			want string
-		}{"delayed": {delayed, c.delayed}, "error": {err, c.err}} {
-			if (pair.got != nil) != (pair.want != "") || pair.got != nil && pair.got.Error() != pair.want {
-				t.Errorf("%s: %s: %v", c.names, what, pair.got)
+		for protocol, p := range forms(t, fields...) {
+			if p.IsBare() && Annotations(p) == nil {
+				continue // there all names begin with x-
+			}
+			_, delay, err := timesOf(t, p)
+			var delayed error
+			if delay != nil && delay.Err != nil && !strings.Contains(delay.Err.Error(), "cannot be combined") {
+				delayed = delay.Err
+			}
+			for what, pair := range map[string]struct {
+				got  error
+				want string
+			}{"delayed": {delayed, c.delayed}, "error": {err, c.err}} {
+				if (pair.got != nil) != (pair.want != "") || pair.got != nil && pair.got.Error() != pair.want {
+					t.Errorf("%s: %s: %s: %v", protocol, c.names, what, pair.got)
+				}
 			}
 		}
 	}
@@ -84,8 +112,50 @@ func BenchmarkMisspelled(b *testing.B) {
 		wire.Field{Name: "traceparent", Value: wire.String("1234")})
 	b.ReportAllocs()
 	for b.Loop() {
-		if delayed, err := misspelled(&p); delayed != nil || err != nil {
+		if _, delayed, err := Times(p.Headers); delayed != nil || err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestParseExpiration(t *testing.T) {
+	for _, c := range []struct {
+		text      string
+		ttl       fsm.Millis
+		canonical bool
+		refused   string
+	}{
+		{"0", 0, true, ""},
+		{"5000", 5000, true, ""},
+		{"315360000000", 315360000000, true, ""},
+		{"+5", 5, false, ""},
+		{"-0", 0, false, ""},
+		{"00010", 10, false, ""},
+		{"", -1, false, "no_integer"},
+		{"abc", -1, false, "no_integer"},
+		{" 5", -1, false, "no_integer"},
+		{"+", -1, false, "no_integer"},
+		{"--5", -1, false, "no_integer"},
+		{"1.5", -1, false, `{leftover_string,".5"}`},
+		{"10 ", -1, false, `{leftover_string," "}`},
+		{"12x", -1, false, `{leftover_string,"x"}`},
+		{"0x10", -1, false, `{leftover_string,"x10"}`},
+		{"-1", -1, false, "{value_negative,-1}"},
+		{"-007", -1, false, "{value_negative,-7}"},
+		{"315360000001", -1, false, "{value_too_large,315360000001}"},
+		{"+99999999999999999999999", -1, false, "{value_too_large,99999999999999999999999}"},
+	} {
+		ttl, canonical, err := ParseExpiration([]byte(c.text))
+		want := ""
+		if c.refused != "" {
+			want = fmt.Sprintf("invalid expiration '%s': %s", c.text, c.refused)
+		}
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if ttl != c.ttl || canonical != c.canonical || got != want {
+			t.Errorf("%q: %d %v %q, want %d %v %q", c.text, ttl, canonical, got, c.ttl, c.canonical, want)
 		}
 	}
 }
