@@ -22,6 +22,7 @@ type counts struct {
 
 	links      map[uint64]*outgoingLink // by their consumer's number
 	last       uint64                   // last number used
+	incoming   int                      // links
 	deliveries unsettled
 	held       []heldSend          // nothing behind it is sent before it
 	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
@@ -61,6 +62,7 @@ func (c *counts) complete(l *incomingLink) bool {
 func (c *counts) begin(l *incomingLink, count uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.incoming++
 	l.credit.begin(count)
 	if !c.closed {
 		c.pushCredit(l)
@@ -72,6 +74,7 @@ func (c *counts) end(l *incomingLink) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.gone = true
+	c.incoming--
 }
 
 // grant gives the client a new window, and new credit on a link, if that is due. l may be nil.
@@ -81,7 +84,7 @@ func (c *counts) grant(l *incomingLink) {
 	if c.closed {
 		return
 	}
-	low := c.in.isLow()
+	low := c.in.isLow() && c.session.conn.mayGrant()
 	if low {
 		c.in.refill()
 	}

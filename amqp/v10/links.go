@@ -28,7 +28,8 @@ type incomingLink struct {
 	session  *session
 	handle   uint32
 	to       address
-	isRelay  bool // messages say where they go
+	isRelay  bool        // messages say where they go
+	queue    fsm.QueueID // to which they go; 0: to an exchange
 	assembly assembly
 
 	// Under counts.mu.
@@ -105,6 +106,9 @@ func (s *session) attachIncoming(l *link, a *wire.Attach) (next func()) {
 		if s.state != sessionOpen {
 			return
 		}
+		if err == nil {
+			err = s.lacksRight(in) // Renew does not know the link yet
+		}
 		if err != nil {
 			s.refuseLink(l, a, s.refusal("attach", err))
 			return
@@ -144,12 +148,9 @@ func (s *session) mayPublish(l *incomingLink) error {
 	ctx, cancel := context.WithTimeout(s.conn.Context(), s.conn.Config().OperationTimeout)
 	defer cancel()
 	if l.to.isQueue() {
-		_, err := s.broker.DeclareQueue(ctx, fsm.QueueSpec{Name: l.to.key, Passive: true})
-		r := new(fsm.Refusal)
-		// Others may publish to an exclusive queue.
-		if err != nil && !(errors.As(err, &r) && r.Kind == fsm.Locked) {
-			return err
-		}
+		id, err := s.broker.Target(ctx, l.to.key)
+		l.queue = id
+		return err
 	}
 	p := fsm.Publish{Exchange: l.to.exchange, RoutingKey: l.to.key}
 	err := s.broker.Admit(&p)

@@ -354,6 +354,7 @@ func (s *session) free() {
 // pushLast pushes the outcomes that are known, and the session's last frame. Later outcomes are lost.
 func (s *session) pushLast(last *wire.End) {
 	s.conn.Flow.Release(s.conn.out.pushLast(&s.publisher.outcomes, last))
+	s.conn.grantAgain()
 }
 
 // dropLinks drops the deliveries that arrive.

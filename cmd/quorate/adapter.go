@@ -49,8 +49,8 @@ func (f brokerAdapter) Login(ctx context.Context, user, password string, remote 
 	return f.Sessions.Login(byAMQP(ctx), user, password, remote)
 }
 
-func (f brokerAdapter) LoginCertified(ctx context.Context, user string, remote netip.Addr) error {
-	return f.Sessions.LoginCertified(byAMQP(ctx), user, remote)
+func (f brokerAdapter) LoginKnown(ctx context.Context, user string, remote netip.Addr) error {
+	return f.Sessions.LoginKnown(byAMQP(ctx), user, remote)
 }
 
 // byAMQP records for the audit log how a client has connected.
