@@ -269,6 +269,9 @@ type Message struct {
 	// LockToken names the delivery from anywhere. If it is given receivers see it
 	// and the four before.
 	LockToken string
+	// Sequence is as in Delivery. If it is given the receiver sees it, ExpireAt and
+	// EnqueuedAt, with a LockToken or without.
+	Sequence uint64
 }
 
 // SessionEvents is how a session notifies its channel. The broker's goroutines
@@ -313,6 +316,9 @@ type SessionEvents interface {
 	// those of its deliveries that it did not end: the queue had taken them back, or
 	// refuses a deferral. It is not called if the queue is gone.
 	Settled(number uint64, lost []uint64)
+	// News reports what has become of a consumer in credit mode, perhaps not for the first time. Nobody
+	// ever changes it.
+	News(consumer uint64, news *News)
 	// Lost reports that the broker gave up the session; the channel must close
 	// with err.
 	Lost(err error)

@@ -82,10 +82,10 @@ func (s *session) hold(token uint64, q *queue, m *message) fsm.Message {
 	}
 	h.last++
 	h.messages[h.last] = m
-	return fsm.Message{
-		Consumer: token, ID: h.last, Payload: m.payload, Acquired: m.acquired, Failed: m.failed, Classic: m.classic, Deaths: m.deaths,
-		Ready: uint64(len(q.ready)),
-	}
+	out := m.delivery
+	out.Consumer, out.ID, out.Payload, out.Ready = token, h.last, m.payload, uint64(len(q.ready))
+	out.Acquired, out.Failed, out.Classic, out.Deaths = m.acquired, m.failed, m.classic, m.deaths
+	return out
 }
 
 func (s *session) deliver(m fsm.Message) {

@@ -65,8 +65,13 @@ func appendAnnotations(dst []byte, m *fsm.Message, stored wire.MapBytes) []byte 
 		dst = appendDeaths(dst, m.Deaths)
 		pairs += deathPairs
 	}
+	if m.Sequence != 0 {
+		var n int
+		dst, n = appendDelivery(dst, m)
+		pairs += n
+	}
 	for w := stored.Walk(); w.NextPair(); {
-		if !isOurs(w.Key.Bytes(), len(m.Deaths) > 0) {
+		if !isOurs(w.Key.Bytes(), m) {
 			dst = append(dst, w.Pair...)
 			pairs++
 		}
@@ -75,15 +80,46 @@ func appendAnnotations(dst []byte, m *fsm.Message, stored wire.MapBytes) []byte 
 }
 
 // isOurs reports whether the server sets the annotation with this name.
-func isOurs(name []byte, died bool) bool {
+func isOurs(name []byte, m *fsm.Message) bool {
 	switch string(name) {
 	case "x-exchange", "x-routing-key":
 		return true
 	case "x-opt-deaths", "x-first-death-queue", "x-first-death-reason", "x-first-death-exchange",
 		"x-last-death-queue", "x-last-death-reason", "x-last-death-exchange":
-		return died
+		return len(m.Deaths) > 0
+	case sequenceNumber, enqueuedTime, expiresAt, lockToken, lockedUntil:
+		return m.Sequence != 0
 	}
 	return false
+}
+
+// Annotations of a delivery that is locked, or whose receiver wants to know.
+const (
+	sequenceNumber = "x-opt-sequence-number"
+	enqueuedTime   = "x-opt-enqueued-time"
+	expiresAt      = "x-opt-expires-at"
+	lockToken      = "x-opt-lock-token"
+	lockedUntil    = "x-opt-locked-until"
+)
+
+// appendDelivery appends those that apply, and returns how many these are.
+func appendDelivery(dst []byte, m *fsm.Message) (_ []byte, pairs int) {
+	dst = wire.AppendLong(wire.AppendSymbol(dst, sequenceNumber), int64(m.Sequence))
+	pairs = 1
+	if m.LockToken != "" {
+		dst = wire.AppendString(wire.AppendSymbol(dst, lockToken), m.LockToken)
+		pairs++
+	}
+	for _, t := range [...]struct {
+		name string
+		at   fsm.Time
+	}{{lockedUntil, m.LockedUntil}, {enqueuedTime, m.EnqueuedAt}, {expiresAt, m.ExpireAt}} {
+		if t.at != 0 {
+			dst = wire.AppendTimestamp(wire.AppendSymbol(dst, t.name), int64(t.at))
+			pairs++
+		}
+	}
+	return dst, pairs
 }
 
 // deathPairs is how many annotations appendDeaths appends.

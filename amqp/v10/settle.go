@@ -56,7 +56,7 @@ func (s *session) settleLink(l *outgoingLink, of []delivery, ids []uint64, d *wi
 	}
 	how.Exact = l.strict || l.second && !d.Settled
 	if !d.Settled || l.strict || how.Outcome == fsm.Defer {
-		how.Number = s.counts.await(&awaited{link: l, of: slices.Clone(of), state: stateFor(&d.State), outcome: how.Outcome, told: !d.Settled})
+		how.Number = s.counts.await(&awaited{link: l, of: slices.Clone(of), state: stateFor(&d.State), outcome: how.Outcome, answered: !d.Settled})
 	}
 	if err := s.broker.SettleAs(l.consumer, ids, &how); err != nil {
 		s.counts.forget(how.Number)

@@ -68,6 +68,7 @@ type event struct {
 	payload     fsm.Payload
 	held        []fsm.Held
 	link        fsm.LinkState
+	news        *fsm.News
 }
 
 // calls is the lock of a session and the queue of calls to its client. What happens under the lock
@@ -104,6 +105,7 @@ const (
 	eventKept
 	eventCredited
 	eventSettled
+	eventNews
 	eventReply // the broker's own, to the channel that its routing key names
 )
 
@@ -227,6 +229,8 @@ func (c *calls) call(e *event) {
 		c.client.Credited(e.consumer, e.link)
 	case eventSettled:
 		c.client.Settled(e.first, e.ids)
+	case eventNews:
+		c.client.News(e.consumer, e.news)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
 		c.session.conn.in.replies.send(suffix, e.payload)
@@ -457,6 +461,8 @@ func (q *sessionQueue) Noticed(n stream.Notice) {
 		s.cancelled(q, n.Consumer)
 	case peerpb.Notice_READY:
 		s.wanted(n.Consumer)
+	case peerpb.Notice_NEWS:
+		s.add(event{kind: eventNews, consumer: n.Consumer, news: &n.News})
 	}
 }
 
@@ -509,12 +515,20 @@ func (q *sessionQueue) addToken(m *fsm.Message, secret []byte) {
 	m.LockToken = lockToken{queue: q.stream.Queue(), of: of, delivery: m.ID}.text(secret)
 }
 
-// addTokens adds lock tokens to the messages of consumers that have asked for them.
+// addTokens adds lock tokens to the messages of consumers that have asked for them, and to those of consumers in credit
+// mode that have locks: to these everything is told of a delivery that is locked.
 func (q *sessionQueue) addTokens(messages []fsm.Message) {
 	var secret []byte
 	for i := range messages {
 		m := &messages[i]
-		if c := q.session.known[m.Consumer]; c == nil || !c.info {
+		c := q.session.known[m.Consumer]
+		if c == nil || !c.info && !c.link.on {
+			continue
+		}
+		if c.link.on && m.LockedUntil == 0 && !c.lockHead {
+			if !c.info {
+				m.Sequence = 0
+			}
 			continue
 		}
 		if secret == nil {

@@ -63,7 +63,7 @@ func mustLog(t *testing.T, q *creditQueue, want string) {
 
 // What was settled is told when it is committed, not before; whoever wants it exactly learns what the queue had taken
 // back, also from the answers to a repetition.
-func TestSettlementIsTold(t *testing.T) {
+func TestSettlementIsReported(t *testing.T) {
 	for _, repeated := range []bool{false, true} {
 		t.Run(fmt.Sprint(repeated), func(t *testing.T) {
 			q := mustHold(t, 5)
@@ -150,5 +150,37 @@ func TestSettlementInTime(t *testing.T) {
 	}
 	if !slices.Equal(due, []int64{0}) {
 		t.Errorf("due at %v", due)
+	}
+}
+
+// A consumer in credit mode is told all of a delivery that is locked, and of others what it wants to know.
+func TestWhatDeliveriesSay(t *testing.T) {
+	q := mustHold(t, 1)
+	at := q.s.known[1].at
+	_, err := q.s.consumers.node.Catalog.Propose(t.Context(), &logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLockKey{PutLockKey: &logpb.PutLockKey{Secret: make([]byte, 32)}}})
+	must(t, err)
+	for _, c := range []struct {
+		name             string
+		credit, info     bool
+		locked, lockHead bool
+		token, sequence  bool
+	}{
+		{name: "prefetch", locked: true, sequence: true},
+		{name: "prefetch, informed", info: true, token: true, sequence: true},
+		{name: "credit", credit: true},
+		{name: "credit, locked", credit: true, locked: true, token: true, sequence: true},
+		{name: "credit, a lock that does not run yet", credit: true, lockHead: true, token: true, sequence: true},
+		{name: "credit, informed", credit: true, info: true, sequence: true},
+	} {
+		x := q.s.known[1]
+		x.link.on, x.info, x.lockHead = c.credit, c.info, c.lockHead
+		m := []fsm.Message{{Consumer: 1, ID: 1, Sequence: 3}}
+		if c.locked {
+			m[0].LockedUntil = 9
+		}
+		at.addTokens(m)
+		if (m[0].LockToken != "") != c.token || (m[0].Sequence != 0) != c.sequence {
+			t.Errorf("%s: %+v", c.name, m[0])
+		}
 	}
 }

@@ -54,6 +54,7 @@ func compareAnswer(d *diffs, q *model, wantResult, gotResult fsm.Result, got *fs
 		return a.Of == b.Of && a.First == b.First && a.Tag == b.Tag && a.Held == b.Held && a.Limit == b.Limit && slices.Equal(a.Deliveries, b.Deliveries)
 	})
 	equal(d, "cancelled", want.Cancelled, got.Cancelled, identical[fsm.ConsumerID])
+	equal(d, "news", sortedNews(q.news), flatNews(got.Tellings), identical[notice])
 	equal(d, "short", want.Short, got.Short, identical[fsm.ConsumerID])
 	equalValue(d, "gone", want.Gone, got.Gone)
 	equalValue(d, "silence", want.SuspicionChanged, got.SuspicionChanged)
@@ -160,6 +161,7 @@ func compareHeld(d *diffs, q *model, m *queue.Machine) {
 			short = append(short, c.id)
 		}
 		equal(d, "cancel that may be lost", revoked, eff.Cancelled, identical[fsm.ConsumerID])
+		equal(d, "news that may be lost", sortedNews(q.repeatedNews(c)), flatNews(eff.Tellings), identical[notice])
 		equal(d, "need that may be lost", short, eff.Short, identical[fsm.ConsumerID])
 		equal(d, "notice that may be lost", notices, eff.Timeouts, sameTimeout)
 		equal(d, fmt.Sprintf("delivery held by %v after %d", c.id, after), want, eff.Deliveries, sameDelivery)

@@ -507,6 +507,9 @@ func effectsText(eff *fsm.Effects) string {
 	for _, l := range eff.LateAcks {
 		fmt.Fprintf(&b, "late %s:%d ids=%v limit=%d held=%d first=%t\n", sessionText(l.Of.Session), l.Of.Number, l.Deliveries, l.Limit, l.Held, l.First)
 	}
+	for _, o := range eff.Tellings {
+		fmt.Fprintf(&b, "told %s:%d %s %v %v\n", sessionText(o.To.Session), o.To.Number, newsNames[o.News.Kind], o.News.Deliveries, o.News.Groups)
+	}
 	for _, c := range eff.Short {
 		fmt.Fprintf(&b, "short %s:%d\n", sessionText(c.Session), c.Number)
 	}
@@ -530,6 +533,11 @@ func effectsText(eff *fsm.Effects) string {
 		b.WriteString("silence\n")
 	}
 	return b.String()
+}
+
+var newsNames = [...]string{
+	fsm.LocksLost: "locks-lost", fsm.Serving: "serving", fsm.Waiting: "waiting",
+	fsm.GroupsTaken: "groups-taken", fsm.GroupsLeft: "groups-left", fsm.GroupsHeld: "groups-held",
 }
 
 func lettersText(letters []Letter) string {

@@ -246,7 +246,9 @@ func (m *Machine) Outlook() Outlook {
 	} else if idle := m.lease.idleEnd(); idle != 0 {
 		o.LeaseEnd = min(o.LeaseEnd, idle)
 	}
-	o.SingleActive = m.consumers.singleTag()
+	if c := m.consumers.singleActive(); c != nil {
+		o.SingleActive = c.tag
+	}
 	return o
 }
 
@@ -460,6 +462,13 @@ func (m *Machine) Held(to fsm.ConsumerID, after uint64, limit int, eff *fsm.Effe
 		t := fsm.Timeout{To: to, Tag: c.tag, Again: true}
 		t.Deliveries, t.Limit, t.Held = describeLate(c.late, m.clock.now())
 		eff.Timeouts = append(eff.Timeouts, t)
+	}
+	if c.link.on && !c.cancelled {
+		serving := fsm.NewsKind(0)
+		if m.settings.SingleActive {
+			serving = servingNews(c, m.consumers.singleActive())
+		}
+		repeatNews(c, serving, m.takers.of(c), eff)
 	}
 	if after+1 == 0 {
 		return
