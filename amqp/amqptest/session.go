@@ -304,6 +304,13 @@ func (s *session) SettleAs(token uint64, ids []uint64, how *fsm.Settlement) erro
 	return nil
 }
 
+// Renew is noted, and has no effect.
+func (s *session) Renew(token uint64, ids []uint64) {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	s.broker.journalf("renew %d %v", token, ids)
+}
+
 // Consume starts a consumer.
 func (s *session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	q, err := s.find(ctx, "Consume", spec.Queue)

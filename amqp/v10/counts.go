@@ -32,7 +32,10 @@ type counts struct {
 	// lapses are the deliveries whose locks have ended, in this order; lapse is nil while there are none.
 	lapses []lapse
 	lapse  *time.Timer
-	head   []byte // reused
+	// renews says that deliveries are to be renewed, and renewal runs while none are, see renewWait.
+	renews  bool
+	renewal *time.Timer
+	head    []byte // reused
 }
 
 func (c *counts) init(s *session) { c.session, c.out, c.answers.channel = s, s.conn.out, s.channel }
@@ -44,8 +47,10 @@ func (c *counts) close() {
 	if !c.closed {
 		c.flushAnswers()
 	}
-	if c.lapse != nil {
-		c.lapse.Stop()
+	for _, t := range [...]*time.Timer{c.lapse, c.renewal} {
+		if t != nil {
+			t.Stop()
+		}
 	}
 	c.closed, c.held, c.links, c.awaited, c.lapses = true, nil, nil, nil, nil
 }

@@ -1,16 +1,12 @@
 package v10_test
 
 import (
-	"context"
-	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/amqptest"
-	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -67,29 +63,7 @@ func TestLockLossBeforeAnAnswer(t *testing.T) {
 
 // After a minute the server settles what the client has not.
 func TestLostLocksAreSettled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := amqptest.NewBroker()
-		x, err := amqp.New(amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{}}, Broker: b})
-		must(t, err)
-		near, far := net.Pipe()
-		served := make(chan bool)
-		go func() {
-			x.ServeConn(far)
-			close(served)
-		}()
-		s := &server{Server: x, t: t, broker: b}
-		s.mustDeclare("q")
-		for _, body := range []string{"0", "1", "2", "3"} {
-			b.Inject("q", fsm.Message{Payload: fsm.AppendPayloadHead(nil, "", "q", []byte{0, 0}), ID: uint64(len(body))})
-		}
-		r := newRaw(t, near)
-		r.opened(anOpen())
-		r.begin()
-		r.mustAttach(aReceiver("/queues/q"))
-		r.credit(wire.Flow{LinkCredit: wire.Some[uint32](4)})
-		for range 4 {
-			r.receive()
-		}
+	holdInTime(t, 4, func(t *testing.T, b *amqptest.Broker, r *raw) {
 		start := time.Now()
 		b.Unlock("q", 1, 2)
 		r.mustTell("0-1:4", false)
@@ -120,9 +94,6 @@ func TestLostLocksAreSettled(t *testing.T) {
 		if j := strings.Join(b.Journal(), "\n"); !strings.Contains(j, "settle 1 [2] REQUEUE") || !strings.Contains(j, "settle 1 [4] REQUEUE") {
 			t.Error("the broker does not know: ", j)
 		}
-		near.Close()
-		<-served
-		must(t, x.Shutdown(context.Background()))
 	})
 }
 

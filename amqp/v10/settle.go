@@ -23,6 +23,10 @@ func (s *session) settle(d *wire.Disposition) *wire.Error {
 	}
 	ends, err := endsDeliveries(d)
 	if err != nil || !ends {
+		if d.State.Kind == wire.StateReceived {
+			s.counts.renew(d.First, d.Last.Or(d.First))
+			s.renew()
+		}
 		return err
 	}
 	how, invalid := settlementOf(&d.State)

@@ -22,6 +22,7 @@ type delivery struct {
 	link   *outgoingLink // nil: it is settled
 	number uint64        // at the queue
 	lost   bool          // the broker has taken it back, and the client is told
+	renew  bool          // the client wants to hold it for longer, and the broker does not know
 }
 
 // number gives a delivery its id. It is remembered unless it is settled.

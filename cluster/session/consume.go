@@ -28,7 +28,8 @@ type consumers struct {
 	// flowing are consumers in credit mode of which something has come, see goOn.
 	flowing     []uint64
 	notDeferred []notDeferred
-	saying      int // commands without an answer that have words of the client; ≤ fsm.MaxUnanswered, and one settlement more
+	renewals    []uint64 // consumers that have deliveries to renew and no command on its way
+	saying      int      // commands without an answer that have words of the client; ≤ fsm.MaxUnanswered, and one settlement more
 
 	window
 	sharedLimit
@@ -47,7 +48,8 @@ type consumer struct {
 	revoked  bool // its queue was asked to end it because its user may not read any more
 	action   catalog.TimeoutAction
 	part
-	link link
+	link    link
+	renewal renewal
 }
 
 // addConsumer registers a consumer with the session and its stream. The lock is held.

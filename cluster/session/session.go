@@ -366,6 +366,7 @@ func (q *sessionQueue) Unlock() {
 	q.session.rebalance()
 	q.session.goOn()
 	q.session.returnNotDeferred()
+	q.session.renewOn()
 	q.session.unlock()
 }
 
@@ -419,6 +420,8 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 		s.credited(a.consumer, r)
 	} else if a, is := p.Note.(*settling); is {
 		q.settled(a, p.Number, r)
+	} else if a, is := p.Note.(*renewing); is {
+		s.renewed(a, r)
 	} else if _, is := p.Note.(ownMessage); is {
 		// Nobody waits for it.
 	} else if _, is := p.Note.(strictSettle); is {

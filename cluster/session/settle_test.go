@@ -184,3 +184,52 @@ func TestWhatDeliveriesSay(t *testing.T) {
 		}
 	}
 }
+
+// renewals performs what the session has sent, and returns what it renews.
+func (q *creditQueue) renewals() (all []string) {
+	var answers []group.Outcome
+	for _, b := range streamtest.Take(q.l) {
+		for _, c := range grouptest.Commands(q.t, b) {
+			all = append(all, fmt.Sprint(c.GetRenew().GetConsumer(), c.GetRenew().GetRanges()))
+			r, _ := q.apply(c)
+			answers = append(answers, group.Outcome{First: c.Seq, Run: 1, Result: r})
+		}
+	}
+	streamtest.Tell(q.l, answers...)
+	return all
+}
+
+// What is renewed does not time out. While one command is on its way the others are joined, and one that does not do all
+// is followed by another.
+func TestRenewal(t *testing.T) {
+	q := mustHold(t, 30)
+	expect := func(want ...string) {
+		t.Helper()
+		if got := q.renewals(); !slices.Equal(got, want) {
+			t.Errorf("renews %q, want %q", got, want)
+		}
+	}
+	q.now += 900
+	q.s.Renew(1, []uint64{1, 2, 5})
+	q.s.Renew(1, []uint64{3})
+	q.s.Renew(1, []uint64{2, 7})
+	q.s.Renew(9, []uint64{1}) // nobody
+	expect("1 [1 2 5 1]")
+	expect("1 [2 2 7 1]")
+	expect()
+	q.now += 200
+	q.apply(&logpb.Command{Kind: logpb.Command_TICK})
+	must(t, q.s.SettleAs(1, []uint64{1, 2, 3, 4, 5, 6, 7}, &fsm.Settlement{Outcome: fsm.Ack, Number: 1, Exact: true}))
+	q.serve()
+	mustLog(t, q, "settled 1, lost [4 6]")
+
+	q = mustHold(t, 100) // a command does 64
+	ids := make([]uint64, 100)
+	for i := range ids {
+		ids[i] = uint64(i + 1)
+	}
+	q.s.Renew(1, ids)
+	expect("1 [1 100]")
+	expect("1 [65 36]")
+	expect()
+}
