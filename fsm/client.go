@@ -222,6 +222,9 @@ type Settlement struct {
 	DueAt Time
 	// Deferral is the token under which a single delivery is deferred.
 	Deferral string
+	// Annotations are added to messages that return or are deferred; empty: none. The keys
+	// are symbols, each once, within MaxAnnotations and MaxAnnotationBytes.
+	Annotations []*logpb.Annotation
 	// Number has SessionEvents.Settled called with it; 0: it is not called.
 	Number uint64
 	// Exact: Settled names the deliveries that the queue had taken back before. It costs a
@@ -272,6 +275,9 @@ type Message struct {
 	// Sequence is as in Delivery. If it is given the receiver sees it, ExpireAt and
 	// EnqueuedAt, with a LockToken or without.
 	Sequence uint64
+	// Annotations are what receivers have added to the message, a map as AMQP 1.0 encodes
+	// it; empty: nothing. They replace those of the same names that it came with.
+	Annotations []byte
 }
 
 // SessionEvents is how a session notifies its channel. The broker's goroutines

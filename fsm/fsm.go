@@ -249,6 +249,8 @@ type Delivery struct {
 	// Sequence is the number of the message in its queue. Only consumers in credit mode
 	// are given it.
 	Sequence uint64
+	// Annotations are what receivers have added to the message, see AnnotationMap.
+	Annotations []byte
 }
 
 // Remark is what a receiver says about a message that it discards; zero:

@@ -274,6 +274,8 @@ func (s *session) SettleAs(token uint64, ids []uint64, how *fsm.Settlement) erro
 	for _, id := range ids {
 		if h := s.held[token]; h == nil || h.messages[id] == nil || how.Outcome == fsm.Defer && s.broker.deferred[how.Deferral] {
 			lost = append(lost, id)
+		} else if len(how.Annotations) > 0 {
+			h.messages[id].delivery.Annotations = fsm.AnnotationMap(how.Annotations)
 		}
 	}
 	if how.Deferral != "" || how.Reason != "" || how.DueAt != 0 {

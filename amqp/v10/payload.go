@@ -70,8 +70,15 @@ func appendAnnotations(dst []byte, m *fsm.Message, stored wire.MapBytes) []byte 
 		dst, n = appendDelivery(dst, m)
 		pairs += n
 	}
-	for w := stored.Walk(); w.NextPair(); {
+	added := wire.MapBytes(m.Annotations)
+	for w := added.Walk(); w.NextPair(); {
 		if !isOurs(w.Key.Bytes(), m) {
+			dst = append(dst, w.Pair...)
+			pairs++
+		}
+	}
+	for w := stored.Walk(); w.NextPair(); {
+		if _, replaced := added.Get(string(w.Key.Bytes())); !replaced && !isOurs(w.Key.Bytes(), m) {
 			dst = append(dst, w.Pair...)
 			pairs++
 		}

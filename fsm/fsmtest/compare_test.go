@@ -1,6 +1,7 @@
 package fsmtest
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -71,7 +72,7 @@ func sameDelivery(a, b fsm.Delivery) bool {
 	a.Deaths, b.Deaths = nil, nil
 	return deaths && a.To == b.To && a.ID == b.ID && a.Ref == b.Ref && a.Acquired == b.Acquired && a.Failed == b.Failed && a.Ready == b.Ready &&
 		a.ExpireAt == b.ExpireAt && a.ScheduledFor == b.ScheduledFor && a.EnqueuedAt == b.EnqueuedAt &&
-		a.LockedUntil == b.LockedUntil && a.LockRemaining == b.LockRemaining
+		a.LockedUntil == b.LockedUntil && a.LockRemaining == b.LockRemaining && bytes.Equal(a.Annotations, b.Annotations)
 }
 
 func sameDeadLetter(a, b fsm.DeadLetter) bool {
@@ -175,7 +176,7 @@ func sameMessage(a, b queue.Message) bool {
 		a.HasExpiration == b.HasExpiration && a.Holder == b.Holder && a.Delivery == b.Delivery &&
 		a.Deadline == b.Deadline && a.Letter == b.Letter && a.DueAt == b.DueAt && a.ScheduleID == b.ScheduleID &&
 		a.ScheduledFor == b.ScheduledFor && a.Deferral == b.Deferral && a.MessageID == b.MessageID && a.CorrelationID == b.CorrelationID &&
-		a.LockedUntil == b.LockedUntil && a.Group == b.Group
+		a.LockedUntil == b.LockedUntil && a.Group == b.Group && sameAnnotations(a.Annotations, b.Annotations)
 }
 
 // listEnds lists the records of ends.

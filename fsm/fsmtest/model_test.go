@@ -136,6 +136,7 @@ type message struct {
 	hasExpiry bool
 	deaths    []*logpb.Death
 	remark    fsm.Remark // of who has discarded it
+	added     []addition // by receivers, the newest first
 	head      uint32
 	hops      uint32 // how often it was forwarded
 	place     place
@@ -506,6 +507,7 @@ func (q *model) deliveryOf(x *message) fsm.Delivery {
 	d := fsm.Delivery{
 		To: x.holder.id, ID: x.delivery, Ref: x.ref, Acquired: x.acquired, Failed: x.failed, Deaths: x.deaths,
 		ExpireAt: x.expireAt, ScheduledFor: x.scheduledFor, EnqueuedAt: max(x.came, x.scheduledFor), LockedUntil: x.lockUntil,
+		Annotations: fsm.AnnotationMap(x.annotations()),
 	}
 	if q.holderOfGroup(x) == x.holder {
 		d.LockedUntil = q.group(x.group).until

@@ -111,6 +111,7 @@ func (m *Machine) deliver(c *consumer, id uint64, h, lock uint32, eff *fsm.Effec
 		if g := m.groupOf(h); g != nil && g.heldBy(c) {
 			d.LockedUntil = max(d.LockedUntil, m.clock.heldUntil(g.hold.until)) // it has only one of them
 		}
+		d.Annotations = fsm.AnnotationMap(m.messages.extra(h).annotations)
 		d.Deaths, d.ScheduledFor = m.messages.extra(h).deaths, m.messages.scheduleInfo(h).scheduledFor
 	}
 	if d.LockedUntil != 0 {

@@ -243,6 +243,10 @@ func (s *script) command(a arguments) *logpb.Command {
 			DueAt: int64(a.number("due", 0)), DelayPlusOne: a.stored("delay"), Strict: a.has("strict"), Holder: a.holder(),
 			Reason: a.text("reason"), Description: a.text("description"),
 		}
+		for _, pair := range strings.FieldsFunc(a.text("annotate"), func(r rune) bool { return r == '.' }) {
+			key, value, _ := strings.Cut(pair, ":")
+			cmd.Settle.Annotations = append(cmd.Settle.Annotations, &logpb.Annotation{Key: []byte(key), Value: []byte(value)})
+		}
 		cmd.Settle.Outcome = map[string]logpb.Settle_Outcome{
 			"ack": fsm.Ack, "requeue": fsm.Requeue, "reject": fsm.RequeueFailed, "discard": fsm.Discard, "defer": fsm.Defer,
 		}[a.d.Cmd]

@@ -507,7 +507,8 @@ type Delivery struct {
 	StoredTerm    uint64 `protobuf:"varint,14,opt,name=stored_term,json=storedTerm" json:"stored_term,omitempty"`
 	StoredOffset  uint32 `protobuf:"varint,15,opt,name=stored_offset,json=storedOffset" json:"stored_offset,omitempty"`
 	StoredSize    uint32 `protobuf:"varint,16,opt,name=stored_size,json=storedSize" json:"stored_size,omitempty"`
-	Sequence      uint64 `protobuf:"varint,17,opt,name=sequence" json:"sequence,omitempty"` // of the message in its queue; only for consumers in credit mode
+	Sequence      uint64 `protobuf:"varint,17,opt,name=sequence" json:"sequence,omitempty"`      // of the message in its queue; only for consumers in credit mode
+	Annotations   []byte `protobuf:"bytes,18,opt,name=annotations" json:"annotations,omitempty"` // as in fsm.Message
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -659,6 +660,13 @@ func (x *Delivery) GetSequence() uint64 {
 		return x.Sequence
 	}
 	return 0
+}
+
+func (x *Delivery) GetAnnotations() []byte {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
 }
 
 // Notice tells sessions of the receiving node what a queue's leader did.
@@ -924,7 +932,7 @@ const file_session_proto_rawDesc = "" +
 	"\x06resync\x18\x05 \x01(\bR\x06resync\x12\x1a\n" +
 	"\bconsumer\x18\x06 \x01(\x04R\bconsumer\x12\x12\n" +
 	"\x04last\x18\a \x01(\x04R\x04last\x12\x14\n" +
-	"\x05group\x18\t \x01(\rR\x05groupJ\x04\b\b\x10\t\"\x81\x04\n" +
+	"\x05group\x18\t \x01(\rR\x05groupJ\x04\b\b\x10\t\"\xa3\x04\n" +
 	"\bDelivery\x12\x1a\n" +
 	"\bconsumer\x18\x01 \x01(\x04R\bconsumer\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\x04R\x02id\x12\x12\n" +
@@ -947,7 +955,8 @@ const file_session_proto_rawDesc = "" +
 	"\rstored_offset\x18\x0f \x01(\rR\fstoredOffset\x12\x1f\n" +
 	"\vstored_size\x18\x10 \x01(\rR\n" +
 	"storedSize\x12\x1a\n" +
-	"\bsequence\x18\x11 \x01(\x04R\bsequence\"\xd6\x03\n" +
+	"\bsequence\x18\x11 \x01(\x04R\bsequence\x12 \n" +
+	"\vannotations\x18\x12 \x01(\fR\vannotations\"\xd6\x03\n" +
 	"\x06Notice\x120\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1c.quorate.peer.v1.Notice.KindR\x04kind\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\x04R\x05queue\x12\x18\n" +
