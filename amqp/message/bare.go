@@ -130,7 +130,8 @@ func IDText(id wire10.RawValue) []byte {
 }
 
 // AnnotatedCopies returns the routing keys of the annotation x-cc. ok false: it is
-// no list of strings that can be routing keys.
+// no list of strings that can be routing keys, or there are more than a header may
+// have.
 func AnnotatedCopies(a wire10.MapBytes) (keys []string, ok bool) {
 	v, has := a.Get(annotationCopies)
 	if !has {
@@ -139,8 +140,10 @@ func AnnotatedCopies(a wire10.MapBytes) (keys []string, ok bool) {
 	if v.Type != wire10.List {
 		return nil, false
 	}
+	size := 0
 	for w := v.Walk(); w.Next(); {
-		if w.Value.Type != wire10.String || len(w.Value.Bytes()) > fsm.MaxShort {
+		size += 1 + len(w.Value.Bytes())
+		if w.Value.Type != wire10.String || len(w.Value.Bytes()) > fsm.MaxShort || size > maxCopies {
 			return nil, false
 		}
 		keys = append(keys, string(w.Value.Bytes()))
