@@ -247,8 +247,7 @@ func editAnnotations(a wire10.MapBytes, e *wire.Edit) wire10.MapBytes {
 }
 
 // rewrittenBare is Rewritten for a message of AMQP 1.0.
-func (how Properties) rewrittenBare(payload fsm.Payload, r fsm.Rewrite) []byte {
-	r.Redirected = r.Redirected && how.ContinueHistory
+func rewrittenBare(payload fsm.Payload, r fsm.Rewrite) []byte {
 	h, a := payload.BareHeader(), payload.Annotations()
 	e := edit(annotations(Annotations(payload)), annotationCopies, r)
 	if e == nil && (!r.Died || h.TTL < 0) {
