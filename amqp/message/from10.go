@@ -5,6 +5,7 @@ package message
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"strconv"
 	"unicode/utf8"
@@ -74,6 +75,30 @@ func Annotations(p fsm.Payload) wire10.MapBytes {
 	}
 	return m
 }
+
+// Check reports what a receiver could not read in a payload that IsBare. Publishes are checked when they come.
+func Check(p fsm.Payload) error {
+	sections := p.Body()
+	if m := p.Annotations(); len(m) > 0 {
+		if Annotations(p) == nil {
+			return errAnnotations
+		}
+		sections = append(append(wire10.StartAnnotations(nil), m...), sections...)
+	}
+	var m wire10.Message
+	if err := m.Parse(sections); err != nil {
+		return err
+	}
+	if len(m.Bare) != len(p.Body()) {
+		return errSections
+	}
+	return m.ReadProperties(new(wire10.Properties))
+}
+
+var (
+	errAnnotations = errors.New("annotations that are no map")
+	errSections    = errors.New("a header or annotations before the bare message")
+)
 
 // BodySize is the length of the body.
 func (c *From10) BodySize() (n int) {

@@ -293,3 +293,24 @@ func TestHeadersThatDoNotFit(t *testing.T) {
 		}
 	}
 }
+
+// What comes by no protocol is checked as if it had.
+func TestCheck(t *testing.T) {
+	body := wire10.AppendData(nil, []byte("b"))
+	properties := wire10.Properties{Subject: []byte("s")}
+	for name, c := range map[string]struct {
+		annotations, sections []byte
+		ok                    bool
+	}{
+		"body": {nil, body, true}, "all": {pairs(symbol("x-a"), text("a")), append(wire10.Append(nil, &properties), body...), true},
+		"nothing": {nil, nil, false}, "garbage": {nil, []byte("garbage"), false}, "no body": {nil, wire10.Append(nil, &properties), false},
+		"no annotations": {[]byte{0xff}, body, false}, "two maps": {append(pairs(), pairs()...), body, false}, "a key": {pairs(symbol("a"), text("a")), body, false},
+		"header":            {nil, append(wire10.Append(nil, &wire10.Header{Durable: true}), body...), false},
+		"annotations again": {nil, append(append(wire10.StartAnnotations(nil), pairs()...), body...), false},
+		"properties":        {nil, append([]byte("\x00\x53\x73\xc0\x04\x04\x40\x40\x43\x40"), body...), false},
+	} {
+		if err := Check(bare(noHeader, c.annotations, c.sections)); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

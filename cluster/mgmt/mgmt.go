@@ -331,4 +331,5 @@ type Backups interface {
 type Message struct {
 	leader.Peeked
 	Properties *fsm.Table
+	Body       []byte
 }
