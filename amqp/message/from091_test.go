@@ -175,6 +175,8 @@ func TestSectionsOfOldMessage(t *testing.T) {
 		sections bool
 	}{
 		{"value", value, true}, {"sequences", append(sequence, sequence...), true}, {"data", many, true}, {"footer", append(many, "\x00\x53\x78\xc1\x01\x00"...), true},
+		{"two values", append(value, value...), false}, {"value and data", append(value, many...), false}, {"footer only", []byte("\x00\x53\x78\xc1\x01\x00"), false},
+		{"footer before data", append([]byte("\x00\x53\x78\xc1\x01\x00"), many...), false}, {"data of no bytes", []byte("\x00\x53\x75\xa1\x01a"), false},
 		{"nothing", nil, false}, {"text", []byte("text"), false}, {"cut", value[:len(value)-1], false}, {"more", append(value, 0), false},
 		{"header", append(wire10.Append(nil, &header), value...), false}, {"properties", append(wire10.Append(nil, &properties), value...), false},
 		{"application properties", append(application(pairs()), value...), false}, {"annotations", append(append(wire10.StartAnnotations(nil), pairs()...), value...), false},
