@@ -141,6 +141,11 @@ func NamePrefix(args *fsm.Table) (prefix string, given bool, err error) {
 	return prefix, true, nil
 }
 
+// mayBeGenerated reports whether a broker may have made the name of a queue.
+func (v *View) mayBeGenerated(name string) bool {
+	return strings.HasPrefix(name, GeneratedPrefix) || strings.HasPrefix(name, fsm.DynamicPrefix) && v.FSMVersion() >= 3
+}
+
 // checkName refuses names that are empty or no short strings, in bytes.
 func checkName(kind, name string) error {
 	if name == "" || len(name) > maxName {
@@ -202,7 +207,7 @@ func (q *Queue) GroupOf(headers func() *fsm.Table, property func(name string) []
 // is equivalent. An exclusive queue of another owner is refused as locked.
 // Permissions are not checked: the log does not record the user.
 func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error) {
-	q, err := d.checkDeclareQueue(noAccess, m, strings.HasPrefix(m.GetName(), GeneratedPrefix))
+	q, err := d.checkDeclareQueue(noAccess, m, d.mayBeGenerated(m.GetName()))
 	if err != nil {
 		return nil, err
 	}
