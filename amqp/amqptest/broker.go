@@ -155,6 +155,11 @@ func (b *Broker) AwaitSessions(n int) {
 	b.await(func() bool { return len(b.sessions) == n })
 }
 
+// AwaitQueues waits until there are that many queues.
+func (b *Broker) AwaitQueues(n int) {
+	b.await(func() bool { return len(b.queues) == n })
+}
+
 // AwaitPublished waits until that many publishes have come.
 func (b *Broker) AwaitPublished(n int) {
 	b.await(func() bool { return b.published >= n })
@@ -466,6 +471,7 @@ func (b *Broker) queue(name string) *queue {
 		b.lastID++
 		q = &queue{name: name, token: 1<<63 | b.lastID}
 		b.queues[name] = q
+		b.changed.Broadcast()
 	}
 	return q
 }
@@ -507,6 +513,7 @@ func (c *consumer) hasCredit() bool {
 func (b *Broker) deleteQueue(name string) {
 	q := b.queues[name]
 	delete(b.queues, name)
+	b.changed.Broadcast()
 	for _, c := range q.consumers {
 		delete(c.session.consumers, c.spec.Number)
 		number := c.spec.Number

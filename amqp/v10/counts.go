@@ -24,6 +24,7 @@ type counts struct {
 	last       uint64                   // last number used
 	deliveries unsettled
 	held       []heldSend // nothing behind it is sent before it
+	flows      int        // of these
 	head       []byte     // reused
 }
 
@@ -33,6 +34,9 @@ func (c *counts) init(s *session) { c.session, c.out = s, s.conn.out }
 func (c *counts) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	for i := range c.held {
+		c.forgetAnswer(&c.held[i])
+	}
 	c.closed, c.held, c.links = true, nil, nil
 }
 
@@ -51,10 +55,10 @@ func (c *counts) complete(l *incomingLink) bool {
 }
 
 // begin gives the client credit on a new link.
-func (c *counts) begin(l *incomingLink, count uint32) {
+func (c *counts) begin(l *incomingLink, count, limit uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l.credit.begin(count)
+	l.credit.begin(count, limit)
 	if !c.closed {
 		c.pushCredit(l)
 	}

@@ -20,14 +20,19 @@ type outgoingLink struct {
 	settled  bool   // deliveries are settled when they are sent
 	releases bool   // the client understands that the server releases a delivery
 	limit    uint64 // of a message, in bytes; 0: none
+	pair     *pair  // whose requests it answers; nil: it is a consumer
 
 	// Under counts.mu.
+	own     *sending      // its credit; nil: the broker has it
 	started bool          // the attach is answered
 	early   []fsm.Message // arrived before
 }
 
 // attachOutgoing opens a link on which the client receives.
 func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
+	if a.Source != nil && a.Source.Dynamic && l.temporary == "" {
+		return s.dynamic.attachSource(l, a)
+	}
 	queue, e := sourceQueue(a)
 	if e != nil {
 		s.refuseLink(l, a, e)
@@ -63,13 +68,11 @@ func sourceQueue(a *wire.Attach) (queue string, e *wire.Error) {
 	switch {
 	case source == nil:
 		return "", wire.Errorf(wire.ConditionInvalidField, "source is null")
-	case source.Dynamic:
-		return "", wire.Errorf(wire.ConditionNotImplemented, "Dynamic source not supported: %s", strings.Join(source.Capabilities, ", "))
 	case a.RcvSettleMode != 0:
 		return "", wire.Errorf(wire.ConditionNotImplemented, "rcv-settle-mode second not supported")
 	}
 	queue, ok := parseSource(source.Address.Value)
-	if !ok {
+	if !ok || queue == fsm.ReplyQueue {
 		return "", wire.Errorf(wire.ConditionInvalidField, "bad source address string: '%s'", source.Address.Value)
 	}
 	for _, o := range source.Outcomes {

@@ -53,7 +53,12 @@ func (c *counts) remove(l *outgoingLink) (all []delivery) {
 			kept = append(kept, h)
 			continue
 		}
-		if h.frames > 0 {
+		switch {
+		case h.frames == 0:
+			c.flows--
+		case l.isAnswering():
+			c.forgetAnswer(&h)
+		default:
 			c.unwritten(&h.message)
 			if l.settled {
 				all = append(all, delivery{link: l, number: h.message.ID})
@@ -101,6 +106,8 @@ func (c *counts) deliver(messages []fsm.Message) {
 		switch l := c.links[m.Consumer]; {
 		case l == nil:
 			orphans = append(orphans, *m)
+		case l.own != nil && !l.own.take():
+			c.unwritten(m) // a reply without credit
 		case !l.started:
 			l.early = append(l.early, *m)
 		default:
@@ -128,6 +135,11 @@ func (c *counts) send(l *outgoingLink, m *fsm.Message) {
 		c.session.post(c.session.detachConsumer(l.consumer, wire.Errorf(wire.ConditionMessageSize, "message of %d bytes exceeds max-message-size %d", size, l.limit)))
 		return
 	}
+	c.hold(l, m, size)
+}
+
+// hold queues a message of so many bytes as it is sent. mu is held.
+func (c *counts) hold(l *outgoingLink, m *fsm.Message, size int) {
 	piece := int(c.session.conn.maxFrame - transferHead)
 	c.held = append(c.held, heldSend{
 		message: *m, link: l, id: c.deliveries.number(l, m.ID), frames: uint32(max((size+piece-1)/piece, 1)),
@@ -142,6 +154,7 @@ func (c *counts) pump() {
 		h := &c.held[n]
 		if h.frames == 0 {
 			c.pushFlowLocked(&h.flow)
+			c.flows--
 			continue
 		}
 		from := h.sent
@@ -154,6 +167,7 @@ func (c *counts) pump() {
 		if h.sent < h.frames {
 			break
 		}
+		c.forgetAnswer(h)
 	}
 	c.out.Unlock()
 	if n == len(c.held) {
@@ -183,11 +197,17 @@ func (c *counts) credited(consumer uint64, now fsm.LinkState) {
 	if c.closed || l == nil {
 		return
 	}
+	c.holdFlow(l, now)
+	c.pump()
+}
+
+// holdFlow queues what a link has. mu is held.
+func (c *counts) holdFlow(l *outgoingLink, now fsm.LinkState) {
+	c.flows++
 	c.held = append(c.held, heldSend{link: l, flow: wire.Flow{
 		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(now.DeliveryCount), LinkCredit: wire.Some(now.Credit),
 		Available: wire.Some(uint32(min(now.Available, 1<<32-1))), Drain: now.Drained,
 	}})
-	c.pump()
 }
 
 // take takes the unsettled deliveries of a range and appends them to dst.

@@ -142,8 +142,8 @@ func NamePrefix(args *fsm.Table) (prefix string, given bool, err error) {
 }
 
 // mayBeGenerated reports whether a broker may have made the name of a queue.
-func (v *View) mayBeGenerated(name string) bool {
-	return strings.HasPrefix(name, GeneratedPrefix) || strings.HasPrefix(name, fsm.DynamicPrefix) && v.FSMVersion() >= 3
+func (cs *clusterSettings) mayBeGenerated(name string) bool {
+	return strings.HasPrefix(name, GeneratedPrefix) || strings.HasPrefix(name, fsm.DynamicPrefix) && cs.FSMVersion() >= 3
 }
 
 // checkName refuses names that are empty or no short strings, in bytes.

@@ -185,6 +185,24 @@ func AppendTimestamp(b []byte, v int64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, cTimestamp), uint64(v))
 }
 
+// AppendByte appends a byte.
+func AppendByte(b []byte, v int8) []byte { return append(b, cByte, byte(v)) }
+
+// AppendShort appends a short.
+func AppendShort(b []byte, v int16) []byte {
+	return binary.BigEndian.AppendUint16(append(b, cShort), uint16(v))
+}
+
+// AppendFloat appends a float.
+func AppendFloat(b []byte, v float32) []byte {
+	return binary.BigEndian.AppendUint32(append(b, cFloat), math.Float32bits(v))
+}
+
+// AppendDouble appends a double.
+func AppendDouble(b []byte, v float64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, cDouble), math.Float64bits(v))
+}
+
 // encoded is what a value of variable length is given as.
 type encoded interface{ ~string | ~[]byte }
 
