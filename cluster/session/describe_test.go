@@ -1,9 +1,11 @@
 package session
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/quorate/quorate/fsm"
+	"github.com/quorate/quorate/fsm/catalog"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
@@ -99,5 +101,22 @@ func TestReplyNamesOfConsumers(t *testing.T) {
 		if _, err := s.DeclareQueue(t.Context(), fsm.QueueSpec{Name: name, Passive: true}); (err == nil) != (name == third) {
 			t.Errorf("declare of %s: %v", name, err)
 		}
+	}
+}
+
+// A limit of queues is told from other preconditions by its text, at the node and by the catalog.
+func TestLimitIsTold(t *testing.T) {
+	w := newWorld(t)
+	defer w.close()
+	w.MustQueue("q")
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: &logpb.PutLimit{Of: "/", Name: catalog.MaxQueues, Value: 1}}})
+	_, err := w.mustSession(&recorder{}).DeclareQueue(t.Context(), fsm.QueueSpec{Name: "more", Durable: true})
+	if !isKind(err, fsm.Precondition) || !strings.HasSuffix(err.Error(), fsm.LimitReached) {
+		t.Errorf("%v", err)
+	}
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutLimit{PutLimit: &logpb.PutLimit{Of: "/", Name: catalog.MaxQueues, Unset: true}}})
+	w.Commit(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutSetting{PutSetting: &logpb.PutSetting{Name: catalog.ClusterQueueLimit, Value: 1}}})
+	if err := w.View().Fits(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_DeclareQueue{DeclareQueue: &logpb.DeclareQueue{Vhost: "/", Name: "more"}}}); err == nil || !strings.HasSuffix(err.Error(), fsm.LimitReached) {
+		t.Errorf("%v", err)
 	}
 }
