@@ -168,10 +168,15 @@ func (o outbox) queue(outcomes *outcomes) {
 func (o outbox) pushOutcomes(outcomes *outcomes, p wire.Composite) {
 	o.Lock()
 	defer o.Unlock()
+	o.pushKnown(outcomes)
+	o.pushLocked(outcomes.channel, p)
+}
+
+// pushKnown appends the outcomes that are known to the locked outbox.
+func (o outbox) pushKnown(outcomes *outcomes) {
 	if o.Takes(false) {
 		o.PushFrames(outcomes.AppendFrames(o.Encoded()))
 	}
-	o.pushLocked(outcomes.channel, p)
 }
 
 // pushLast appends the outcomes of a session and its last frame. Later outcomes are lost. It returns the publishes
@@ -179,9 +184,7 @@ func (o outbox) pushOutcomes(outcomes *outcomes, p wire.Composite) {
 func (o outbox) pushLast(outcomes *outcomes, last wire.Composite) (count, bytes int64) {
 	o.Lock()
 	defer o.Unlock()
-	if o.Takes(false) {
-		o.PushFrames(outcomes.AppendFrames(o.Encoded()))
-	}
+	o.pushKnown(outcomes)
 	count, bytes = outcomes.close()
 	o.pushLocked(outcomes.channel, last)
 	return count, bytes

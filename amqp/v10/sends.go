@@ -162,6 +162,10 @@ func (c *counts) pump() {
 			h.sent++
 		}
 		if h.sent > from {
+			if from == 0 && h.link.own != nil {
+				// A client may look for the reply to a request only once it knows that the request was accepted.
+				c.out.pushKnown(&c.session.publisher.outcomes)
+			}
 			c.pushPieces(h, from)
 		}
 		if h.sent < h.frames {
