@@ -160,17 +160,12 @@ func (d *dynamicNodes) deleteLater(l *link) {
 	}
 }
 
-// delete deletes a queue that was there for a link. It blocks, and the gate is not held.
-func (d *dynamicNodes) delete(queue string) {
-	ctx, cancel := context.WithTimeout(d.session.conn.ServerContext(), d.session.conn.Config().OperationTimeout)
-	defer cancel()
-	d.deleteAll(ctx, queue)
-}
-
-// deleteAll deletes queues that were there for links; without names, all that are left. A queue of which that fails is there
+// delete deletes queues that were there for links; without names, all that are left. A queue of which that fails is there
 // until the connection ends. It blocks, and the gate is not held.
-func (d *dynamicNodes) deleteAll(ctx context.Context, queues ...string) {
+func (d *dynamicNodes) delete(queues ...string) {
 	s := d.session
+	ctx, cancel := context.WithTimeout(s.conn.ServerContext(), s.conn.Config().OperationTimeout)
+	defer cancel()
 	s.gate.Lock()
 	if queues == nil {
 		queues = slices.Collect(maps.Keys(d.queues))

@@ -178,7 +178,7 @@ func TestStatusesOfRefusals(t *testing.T) {
 	put(fsm.Refuse(fsm.Precondition, "inequivalent arg 'durable'"), "409", "inequivalent arg 'durable'")
 	put(fsm.Refuse(fsm.Precondition, "queue limit in vhost '/' (3)"+fsm.LimitReached), "403", "queue limit")
 	put(fsm.Refuse(fsm.AccessRefused, "reserved prefix 'amq.*'"), "403", "reserved prefix")
-	if r := <-refused; r.Method != "PUT" || r.Text != "reserved prefix 'amq.*'" {
+	if r := <-refused; r.Method != "queue.declare" || r.Text != "reserved prefix 'amq.*'" {
 		t.Errorf("refusal %+v", r)
 	}
 	put(fsm.Refuse(fsm.Locked, "cannot obtain exclusive access"), "400", "cannot obtain exclusive access")
@@ -651,8 +651,21 @@ func TestManyPairs(t *testing.T) {
 			}
 		}
 	}
+	// On as many sessions as there may be, the connection ends with all of them.
+	for number := uint16(20); number < 40; number++ {
+		r.send(number, &wire.Begin{IncomingWindow: 1000, OutgoingWindow: 1000, HandleMax: 1000})
+		expect[*wire.Begin](r, &wire.Flow{})
+		for i := range uint32(256) {
+			a := aHalf(i%2 == 1)
+			a.Handle, a.Name = i, fmt.Sprint(i/2)
+			r.send(number, a)
+			expect[*wire.Attach](r, &wire.Flow{})
+		}
+	}
 	r.send(channel, &wire.End{})
 	expect[*wire.End](r, &wire.Flow{})
+	r.send(0, &wire.Close{})
+	expect[*wire.Close](r, &wire.Flow{})
 }
 
 // Answers wait for the client's window, are cut into its frames, and count as memory that it holds.

@@ -59,6 +59,7 @@ type request struct {
 	ctx     context.Context
 	session *session
 	method  string
+	as      string   // see actions
 	path    []string // segments, encoded
 	query   string
 	content wire.Value // its body
@@ -107,17 +108,25 @@ func values(v wire.Value, left int) int {
 	return left
 }
 
+// actions are what can be done with a resource, by method.
+type actions map[string]struct {
+	do func(*request, string) error
+	as string // the method of 0-9-1 that does it, for logs
+}
+
 // resources are what requests can be about, by the first segments of the path; * stands for a name.
 var resources = []struct {
 	path    string
-	methods map[string]func(*request, string) error
+	actions actions
 }{
-	{"queues/*", map[string]func(*request, string) error{"PUT": (*request).putQueue, "GET": (*request).getQueue, "DELETE": (*request).deleteQueue}},
-	{"queues/*/messages", map[string]func(*request, string) error{"DELETE": (*request).purgeQueue}},
-	{"exchanges/*", map[string]func(*request, string) error{"PUT": (*request).putExchange, "DELETE": (*request).deleteExchange}},
-	{"bindings", map[string]func(*request, string) error{"POST": (*request).postBinding, "GET": (*request).getBindings}},
-	{"bindings/*", map[string]func(*request, string) error{"DELETE": (*request).deleteBinding}},
-	{"auth/tokens", map[string]func(*request, string) error{"PUT": (*request).putToken}},
+	{"queues/*", actions{
+		"PUT": {(*request).putQueue, "queue.declare"}, "GET": {(*request).getQueue, "queue.declare"}, "DELETE": {(*request).deleteQueue, "queue.delete"},
+	}},
+	{"queues/*/messages", actions{"DELETE": {(*request).purgeQueue, "queue.purge"}}},
+	{"exchanges/*", actions{"PUT": {(*request).putExchange, "exchange.declare"}, "DELETE": {(*request).deleteExchange, "exchange.delete"}}},
+	{"bindings", actions{"POST": {(*request).postBinding, "queue.bind"}, "GET": {(*request).getBindings, "queue.bind"}}},
+	{"bindings/*", actions{"DELETE": {(*request).deleteBinding, "queue.unbind"}}},
+	{"auth/tokens", actions{"PUT": {(*request).putToken, "connection.update-secret"}}},
 }
 
 // perform performs the request.
@@ -138,14 +147,15 @@ func (r *request) perform() error {
 		if !matches {
 			continue
 		}
-		do := of.methods[r.method]
-		if do == nil {
+		action, ok := of.actions[r.method]
+		if !ok {
 			return refuseRequest(statusBadMethod, "method %s is not allowed on /%s", r.method, strings.Join(r.path, "/"))
 		}
 		if (r.method == "GET" || r.method == "DELETE") && r.content.Type != wire.Null {
 			return refuseRequest(badRequest, "the body of a %s must be null", r.method)
 		}
-		return do(r, name)
+		r.as = action.as
+		return action.do(r, name)
 	}
 	return refuseRequest(statusNotFound, "there is no resource '/%s'", strings.Join(r.path, "/"))
 }
@@ -157,7 +167,7 @@ func (r *request) explain(err error) (status string, body []byte) {
 	if errors.As(err, &own) {
 		status, text = own.status, own.text
 	} else {
-		text = r.session.refusal(r.method, err).Description
+		text = r.session.refusal(r.as, err).Description
 		status = r.statusOf(err)
 	}
 	return status, wire.AppendString(nil, wire.Errorf("", "%s", text).Description)
@@ -550,7 +560,7 @@ func (r *request) putToken(string) error {
 		return refuseRequest(badRequest, "the body is not a binary")
 	}
 	if err := r.session.conn.Broker.Renew(); err != nil {
-		return refuseRequest(badRequest, "%s", r.session.refusal("PUT", err).Description)
+		return refuseRequest(badRequest, "%s", r.session.refusal(r.as, err).Description)
 	}
 	r.status = statusNoContent
 	return nil

@@ -333,9 +333,9 @@ func (s *session) close() {
 }
 
 func (s *session) closeBroker() {
+	s.dynamic.delete()
 	ctx, cancel := context.WithTimeout(s.conn.ServerContext(), s.conn.Config().OperationTimeout)
 	defer cancel()
-	s.dynamic.deleteAll(ctx)
 	s.broker.Close(ctx)
 }
 
