@@ -8,10 +8,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	client "github.com/Azure/go-amqp"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/amqptest"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -196,14 +198,22 @@ func TestStatusesOfRefusals(t *testing.T) {
 	m.must("GET", "/auth/tokens", null, "405", nil)
 }
 
-// An operation that the cluster does not finish in time is not available, and the session lives.
+// An operation that the cluster does not finish within 15 s is not available, and the session lives.
 func TestRequestWithoutQuorum(t *testing.T) {
-	s := mustServe(t, func(c *amqp.Config) { c.OperationTimeout = 20e6 })
-	m, _ := s.mustManage(t)
-	s.broker.Block("DeclareQueue")
-	m.must("PUT", "/queues/q", object{}, "503", "operation timed out")
-	s.broker.Unblock("DeclareQueue")
-	m.must("PUT", "/queues/q", object{}, "201", nil)
+	b := amqptest.NewBroker()
+	inTimeWith(t, b, func(t *testing.T, _ *amqp.Server, r *raw) {
+		r.opened(anOpen())
+		r.begin()
+		r.mustPair(5)
+		put := wire.StartValue(aRequest(text("a"), "PUT", "/queues/q", nil))
+		put = wire.EndMap(wire.StartMap(put), len(put), 0)
+		b.Block("DeclareQueue")
+		r.ask(0, put)
+		elapsed(t, 15*time.Second, 15*time.Second+10*time.Millisecond, func() { r.answer(text("a"), "503") })
+		b.Unblock("DeclareQueue")
+		r.ask(1, put)
+		r.answer(text("a"), "201")
+	})
 }
 
 func TestManagementOfExchanges(t *testing.T) {
