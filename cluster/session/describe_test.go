@@ -104,8 +104,8 @@ func TestReplyNamesOfConsumers(t *testing.T) {
 	}
 }
 
-// A limit of queues is told from other preconditions by its text, at the node and by the catalog.
-func TestLimitIsTold(t *testing.T) {
+// A limit of queues can be told from other preconditions by its text, at the node and by the catalog.
+func TestLimitIsNamed(t *testing.T) {
 	w := newWorld(t)
 	defer w.close()
 	w.MustQueue("q")
