@@ -8,7 +8,8 @@ import (
 )
 
 // Broker is everything that this package knows of the cluster. Errors that a
-// client may see are *fsm.Refusal; any other error is internal.
+// client may see are *fsm.Refusal; any other error is internal. ProtocolOf
+// knows for whom it is called.
 type Broker interface {
 	// Login checks a password. Every refused login returns the same error, so
 	// that a client learns nothing about which users exist; the reason is
@@ -38,9 +39,9 @@ type Connection interface {
 	Close(ctx context.Context)
 }
 
-// Session performs the methods of one channel. Publish, Settle and Written do
+// Session performs the methods of one channel. Publish, Settle, SettleAs and Written do
 // not block; the others block until the cluster has answered or ctx ends. A
-// channel makes one blocking call at a time; Publish and Settle are called from
+// channel makes one blocking call at a time; Publish, Settle and SettleAs are called from
 // one goroutine at a time, never during a blocking call. Written may be called
 // at any time.
 type Session interface {
@@ -71,6 +72,9 @@ type Session interface {
 	// of a get. ids are ascending; ids that the queue has taken back are
 	// ignored. The slice belongs to the caller again on return.
 	Settle(consumer uint64, ids []uint64, outcome fsm.Outcome)
+	// SettleAs is Settle for who says more, or waits for SessionEvents.Settled. An
+	// error is the client's: then nothing is settled.
+	SettleAs(consumer uint64, ids []uint64, how *fsm.Settlement) error
 	// Written reports that count messages for consumers, with bytes bytes of
 	// payload, have been written to the socket or given back. The session
 	// bounds the sum of what is delivered and not written, and delivers no more

@@ -14,6 +14,7 @@ import (
 type ConnectionInfo struct {
 	Name        string // "PEER-IP:PORT -> IP:PORT"
 	Protocol    string // as the HTTP API names it
+	Container   string // of AMQP 1.0
 	Given       string // the client's own name for it; empty: none
 	User, VHost string
 	Peer, Host  netip.AddrPort
@@ -41,9 +42,9 @@ type ConnectionInfo struct {
 
 // describe is called once, when the connection opens.
 func (c *Conn) describe() *ConnectionInfo {
-	peer, host := addrPort(c.Socket.RemoteAddr().String()), addrPort(c.Socket.LocalAddr().String())
+	name, peer := c.Where()
 	i := &ConnectionInfo{
-		Name: peer.String() + " -> " + host.String(), User: c.User, VHost: c.VHost, Peer: peer, Host: host,
+		Name: name, User: c.User, VHost: c.VHost, Peer: peer, Host: addrPort(c.Socket.LocalAddr().String()),
 		OpenedAt: time.Now(), Mechanism: c.Mechanism, Heartbeat: c.Heartbeat,
 	}
 	c.endpoint.Describe(i)

@@ -54,6 +54,7 @@ type Conn struct {
 
 	server   *Server
 	endpoint Endpoint // nil: the protocol is not known yet
+	protocol string   // its name
 	end      connEnd
 	stats    connStats
 	relieved chan struct{} // capacity 1: DropRelieved is to be called
@@ -426,6 +427,7 @@ func (t *Tasks) wait() {
 // Refusal is what a client that has logged in was refused, or lost, for want of a
 // right.
 type Refusal struct {
+	Protocol    string // its name
 	User, VHost string
 	Connection  string // its name
 	Peer        netip.AddrPort
@@ -440,11 +442,16 @@ func (c *Conn) Refused(method, text string) {
 	if report == nil {
 		return
 	}
-	peer, host := addrPort(c.Socket.RemoteAddr().String()), addrPort(c.Socket.LocalAddr().String())
+	name, peer := c.Where()
 	report(Refusal{
-		User: c.User, VHost: c.VHost, Connection: peer.String() + " -> " + host.String(), Peer: peer,
-		Method: method, Text: text,
+		Protocol: c.protocol, User: c.User, VHost: c.VHost, Connection: name, Peer: peer, Method: method, Text: text,
 	})
+}
+
+// Where returns the connection's name, and the client's address.
+func (c *Conn) Where() (name string, client netip.AddrPort) {
+	client = addrPort(c.Socket.RemoteAddr().String())
+	return client.String() + " -> " + addrPort(c.Socket.LocalAddr().String()).String(), client
 }
 
 // Config is the server's configuration. It must not be changed.

@@ -73,13 +73,27 @@ func PlainLogin(response string) (user, password string, ok bool) {
 // now; any other error refuses the login, after which the connection ends with
 // ErrDropLater.
 func (c *Conn) Login(ctx context.Context, user, password string) error {
-	return c.loggedIn(user, c.server.cfg.Broker.Login(ctx, user, password, c.remote))
+	return c.loggedIn(user, c.server.cfg.Broker.Login(c.over(ctx), user, password, c.remote))
 }
 
 // LoginCertified is Login by the client's certificate, which it must have.
 func (c *Conn) LoginCertified(ctx context.Context) error {
 	user := c.server.cfg.CertificateUser(c.certificate)
-	return c.loggedIn(user, c.server.cfg.Broker.LoginCertified(ctx, user, c.remote))
+	return c.loggedIn(user, c.server.cfg.Broker.LoginCertified(c.over(ctx), user, c.remote))
+}
+
+type protocolKey struct{}
+
+// over is a context whose ProtocolOf is the connection's.
+func (c *Conn) over(ctx context.Context) context.Context {
+	return context.WithValue(ctx, protocolKey{}, c.protocol)
+}
+
+// ProtocolOf returns the name of the protocol of the client on whose behalf the methods of Broker are
+// called with this context.
+func ProtocolOf(ctx context.Context) string {
+	name, _ := ctx.Value(protocolKey{}).(string)
+	return name
 }
 
 func (c *Conn) loggedIn(user string, err error) error {
@@ -93,7 +107,7 @@ func (c *Conn) loggedIn(user string, err error) error {
 // Connect opens a vhost for the client, which has logged in.
 func (c *Conn) Connect(ctx context.Context, vhost string) error {
 	c.VHost = vhost
-	broker, err := c.server.cfg.Broker.Connect(ctx, c.User, vhost)
+	broker, err := c.server.cfg.Broker.Connect(c.over(ctx), c.User, vhost)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,8 @@ type Header [8]byte
 // Protocol is one of the protocols that a server speaks. It is asked by many
 // connections at a time.
 type Protocol interface {
+	// Name is short, and tells protocols apart where they are counted.
+	Name() string
 	// Speaks reports whether a connection that begins with this header is the
 	// protocol's. The answer may change.
 	Speaks(Header) bool
@@ -91,6 +93,7 @@ func (s *Server) dispatch(c *Conn) (Endpoint, error) {
 	}
 	for _, p := range s.cfg.Protocols {
 		if p.Speaks(got) {
+			c.protocol = p.Name()
 			return p.Open(c, got), nil
 		}
 	}

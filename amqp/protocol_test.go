@@ -29,6 +29,8 @@ type lines struct {
 	invalid error
 }
 
+func (p *lines) Name() string { return "lines" }
+
 func (p *lines) Speaks(h amqp.Header) bool { return h == p.header && p.spoken.Load() }
 func (p *lines) Header() amqp.Header       { return p.header }
 func (p *lines) Validate() error           { return p.invalid }

@@ -32,6 +32,13 @@ func (n *Node) handleClients() {
 	n.mesh.HandleCall(self.KindChannels, func(context.Context, string, []byte) ([]byte, error) {
 		return json.Marshal(n.myChannels())
 	})
+	n.mesh.HandleCall(self.KindSessions, func(_ context.Context, _ string, req []byte) ([]byte, error) {
+		var connection string
+		if err := json.Unmarshal(req, &connection); err != nil {
+			return nil, err
+		}
+		return json.Marshal(n.connected().Sessions(connection))
+	})
 	n.mesh.HandleCall(self.KindCloseConnection, func(_ context.Context, _ string, req []byte) ([]byte, error) {
 		var c closing
 		if err := json.Unmarshal(req, &c); err != nil {
@@ -89,11 +96,11 @@ func askJSON[T any](ctx context.Context, n *Node, node string, kind peer.Kind, a
 	return answer, json.Unmarshal(raw, &answer)
 }
 
-// maxListed bounds the number of connections or channels accepted from another node: an empty one takes three
+// maxListed bounds the number of connections, channels or sessions accepted from another node: an empty one takes three
 // bytes in a list, and hundreds once decoded.
 const maxListed = 1 << 17
 
-// decodeClients reads another node's list of connections or channels.
+// decodeClients reads another node's list of connections, channels or sessions.
 func decodeClients[T any](answer []byte) (list []T, err error) {
 	d := json.NewDecoder(bytes.NewReader(answer))
 	switch first, err := d.Token(); {
@@ -154,6 +161,24 @@ func (n *Node) Channels(ctx context.Context) []api.Channel {
 	return all
 }
 
+// SessionsOf lists the sessions of a connection of AMQP 1.0, ordered by their channels: none if the connection is gone.
+func (n *Node) SessionsOf(ctx context.Context, c api.Connection) ([]api.Session, error) {
+	if c.Node == n.config.Name {
+		return n.connected().Sessions(c.Name), nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, clientsWait)
+	defer cancel()
+	name, err := json.Marshal(c.Name)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := n.mesh.Call(ctx, c.Node, self.KindSessions, name)
+	if err != nil {
+		return nil, err
+	}
+	return decodeClients[api.Session](answer)
+}
+
 // askClients concatenates the lists of all nodes that answer.
 func askClients[T any](ctx context.Context, n *Node, kind peer.Kind, doing string, here func() []T) []T {
 	nodes := &stats.Nodes{Self: n.config.Name, Mesh: n.mesh, Try: n.guard.Try, Logger: n.slog}
@@ -207,6 +232,8 @@ type Clients interface {
 	Flows() []traffic.Flow
 	// Channels lists their channels.
 	Channels() []api.Channel
+	// Sessions lists the sessions of a connection, ordered by their channels; empty: it has none, or is gone.
+	Sessions(connection string) []api.Session
 	// SetAlarm sets the reason why publishing is blocked; empty: it is not. It does not block.
 	SetAlarm(reason string)
 	// Relieve makes clients give up what they make the node hold, if that is why its memory is short
@@ -246,6 +273,7 @@ func (noClients) Renew()                              {}
 func (noClients) Connections() []api.Connection       { return nil }
 func (noClients) Flows() []traffic.Flow               { return nil }
 func (noClients) Channels() []api.Channel             { return nil }
+func (noClients) Sessions(string) []api.Session       { return nil }
 func (noClients) SetAlarm(string)                     {}
 func (noClients) Relieve(int64)                       {}
 func (noClients) Hold(string) func(int64) error       { return func(int64) error { return nil } }

@@ -327,13 +327,13 @@ func (c *client) event(f func()) {
 	c.changed = make(chan struct{})
 }
 
-func (c *client) Confirmed(first, last uint64, ok bool) {
+func (c *client) Confirmed(first, last uint64, why error) {
 	c.event(func() {
 		for n := first; n <= last; n++ {
 			if _, twice := c.settled[n]; twice {
 				c.t.Errorf("publish %d is settled twice", n)
 			}
-			c.settled[n] = ok
+			c.settled[n] = fsm.IsConfirmed(why)
 			c.pending--
 		}
 	})
@@ -367,6 +367,7 @@ func (c *client) Cancelled(consumer uint64) {
 func (c *client) Revoked(consumer uint64, _ error) { c.Cancelled(consumer) }
 
 func (c *client) Credited(uint64, fsm.LinkState) {}
+func (c *client) Settled(uint64, []uint64)       {}
 
 func (c *client) TimedOut(uint64, []uint64, fsm.Millis, bool) { c.event(func() { c.timedOut++ }) }
 

@@ -27,8 +27,8 @@ type poison struct {
 
 var marked = []byte("poison")
 
-func (p *poison) Delay(properties []byte) fsm.Millis {
-	if p.active.Load() && bytes.Equal(properties, marked) && (p.only == nil || p.only.CompareAndSwap(nil, p) || p.only.Load() == p) {
+func (p *poison) Delay(payload fsm.Payload) fsm.Millis {
+	if p.active.Load() && bytes.Equal(payload.Properties(), marked) && (p.only == nil || p.only.CompareAndSwap(nil, p) || p.only.Load() == p) {
 		panic("poison")
 	}
 	return 0

@@ -251,6 +251,7 @@ func (d *shutListeners) Relieve(int64)                 {}
 func (d *shutListeners) Hold(string) func(int64) error { return func(int64) error { return nil } }
 func (d *shutListeners) HeldMemory() api.HeldMemory    { return api.HeldMemory{} }
 func (d *shutListeners) Channels() []api.Channel       { return nil }
+func (d *shutListeners) Sessions(string) []api.Session { return nil }
 
 func (d *shutListeners) CloseConnection(string, string) bool { return false }
 

@@ -51,8 +51,12 @@ func AppendBareHead(dst []byte, exchange, routingKey string, h BareHeader, annot
 		return dst, ErrHead
 	}
 	dst = appendWay(dst, exchange, routingKey, n, bareBit, blind)
-	dst = append(h.append(dst), annotations...)
-	return appendBlind(dst, blind), nil
+	return appendBlind(AppendBareList(dst, h, annotations), blind), nil
+}
+
+// AppendBareList appends what is in the place of the property list.
+func AppendBareList(dst []byte, h BareHeader, annotations []byte) []byte {
+	return append(h.append(dst), annotations...)
 }
 
 func (h BareHeader) append(dst []byte) []byte {

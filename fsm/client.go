@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/quorate/quorate/proto/logpb"
@@ -83,11 +84,13 @@ type Held struct {
 // Holdings are the consumers of a channel and the deliveries that it has not
 // settled.
 type Holdings interface {
+	// First is the lowest tag that a delivery may have.
+	First() uint64
 	// Consumer finds a consumer by its tag; 0: there is none.
 	Consumer(tag string) uint64
 	// Find finds a delivery by its tag.
 	Find(tag uint64) (Held, bool)
-	// UpTo returns the deliveries with tags up to last, in order; 0: all.
+	// UpTo returns the deliveries with tags up to last, in order.
 	UpTo(last uint64) []Held
 	// Of returns the deliveries of a consumer, in order.
 	Of(consumer uint64) []Held
@@ -229,6 +232,23 @@ const (
 	Defer         = logpb.Settle_DEFER
 )
 
+// Settlement is how deliveries end, for a receiver that says more than an Outcome.
+type Settlement struct {
+	Outcome Outcome
+	// Reason and Description are what it says about messages that it discards.
+	Reason, Description string
+	// DueAt is when returned messages are ready again, and deferred ones return; 0: as the
+	// queue says, or never.
+	DueAt Time
+	// Deferral is the token under which a single delivery is deferred.
+	Deferral string
+	// Number has SessionEvents.Settled called with it; 0: it is not called.
+	Number uint64
+	// Exact: Settled names the deliveries that the queue had taken back before. It costs a
+	// command for each delivery.
+	Exact bool
+}
+
 // OutcomeNamed returns the outcome that commands call by a name. A rejected
 // message dies like one that is rejected without requeue.
 func OutcomeNamed(name string) (o Outcome, ok bool) {
@@ -275,11 +295,12 @@ type Message struct {
 // call it, never two at a time for one session. Calls must not block: the
 // channel stores what it is given and returns.
 type SessionEvents interface {
-	// Confirmed reports the common outcome of the publishes first … last. ok:
-	// every queue that they were routed to holds them, or there is no such
-	// queue; otherwise at least one queue refused. Numbers may come in any
-	// order, each exactly once.
-	Confirmed(first, last uint64, ok bool)
+	// Confirmed reports the common outcome of the publishes first … last. why nil:
+	// every queue that they were routed to, and that was not deleted meanwhile,
+	// holds them. ErrUnroutable: all of those were deleted. *NotTaken: at least one
+	// queue refused. *Refusal, or ErrNoCommand: the broker has not done what the
+	// message requests. Numbers may come in any order, each exactly once.
+	Confirmed(first, last uint64, why error)
 	// Returned reports that a mandatory publish is about to be confirmed as ok
 	// although no queue has it: the queues that it was routed to are gone, and
 	// it has no other route. Nobody ever changes the payload.
@@ -309,10 +330,57 @@ type SessionEvents interface {
 	// it. Of several flows at a time the last one is answered, but each drain that
 	// has ended is told.
 	Credited(consumer uint64, now LinkState)
+	// Settled reports that a settlement with this number has been committed. lost are
+	// those of its deliveries that it did not end: the queue had taken them back, or
+	// refuses a deferral. It is not called if the queue is gone.
+	Settled(number uint64, lost []uint64)
 	// Lost reports that the broker gave up the session; the channel must close
 	// with err.
 	Lost(err error)
 }
+
+// ErrUnroutable is the outcome of a publish that no queue has and none has refused.
+var ErrUnroutable = errors.New("no queue has the message")
+
+// ErrNoCommand is the outcome of a publish that is no command that there is.
+var ErrNoCommand = errors.New("no such command")
+
+// NotTaken is the outcome of a publish that a queue has refused.
+type NotTaken struct {
+	Queue  string
+	Reason NotTakenReason
+}
+
+// NotTakenReason is why a queue refuses a message.
+type NotTakenReason uint8
+
+const (
+	// TooLong: the queue would exceed its limits of length.
+	TooLong NotTakenReason = iota
+	// NoGroup: the queue takes only messages that have a group.
+	NoGroup
+	// Scheduled: the queue would exceed its limits, or a message with the same
+	// schedule id waits in it already.
+	Scheduled
+	// OutOfOrder: the queue cannot take messages.
+	OutOfOrder
+)
+
+func (n *NotTaken) Error() string {
+	switch n.Reason {
+	case NoGroup:
+		return fmt.Sprintf("queue '%s' requires messages to have a group", n.Queue)
+	case Scheduled:
+		return fmt.Sprintf("queue '%s' has a waiting message with this schedule id, or exceeded maximum length", n.Queue)
+	case OutOfOrder:
+		return fmt.Sprintf("queue '%s' is unavailable", n.Queue)
+	}
+	return fmt.Sprintf("queue '%s' exceeded maximum length", n.Queue)
+}
+
+// IsConfirmed reports whether an outcome of SessionEvents.Confirmed is none that
+// a publisher must repair: no queue has refused.
+func IsConfirmed(why error) bool { return why == nil || why == ErrUnroutable }
 
 // Kind classifies a refusal. Package amqp maps it to a reply code.
 type Kind uint8

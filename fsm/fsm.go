@@ -248,6 +248,20 @@ type Delivery struct {
 // nothing.
 type Remark struct{ Reason, Description string }
 
+// Rewrite is what changes in what a message says of itself when it leaves a queue
+// for others. What it carries stays as it is.
+type Rewrite struct {
+	// Died: it has no TTL of its own any more.
+	Died bool
+	// Waited: it has waited as long as its x-delay says.
+	Waited bool
+	// Remark is what its last receiver said, in place of what earlier ones did;
+	// nil: what they said stays.
+	Remark *Remark
+	// Redirected: it goes by a routing key of its queue.
+	Redirected bool
+}
+
 // DeadLetter is a message that has died and must be sent to the queue's
 // dead-letter exchange.
 type DeadLetter struct {

@@ -180,6 +180,29 @@ func (p Payload) Properties() []byte {
 	return p[at : at+n]
 }
 
+// List returns the encoded property list, or what is in its place in the form of
+// AMQP 1.0: the header values and the annotations, see AppendBareList.
+func (p Payload) List() []byte {
+	at, n, _ := p.properties()
+	return p[at : at+n]
+}
+
+// Repack returns a payload of p's form with p's body and other parts; list is what
+// List returns for it. The error is ErrHead.
+func (p Payload) Repack(exchange, routingKey string, list []byte, blind []string) (Payload, error) {
+	if !headFits(exchange, routingKey, len(list), blind) {
+		return nil, ErrHead
+	}
+	form := uint32(0)
+	if p.IsBare() {
+		form = bareBit
+	}
+	body := p.Body()
+	out := make([]byte, 0, PayloadSize(len(exchange), len(routingKey), len(list), len(body))+BlindSize(blind))
+	out = append(appendWay(out, exchange, routingKey, len(list), form, blind), list...)
+	return append(appendBlind(out, blind), body...), nil
+}
+
 // BlindKeys returns copies of the blind keys.
 func (p Payload) BlindKeys() (keys []string) {
 	at, n, blind := p.properties()

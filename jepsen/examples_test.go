@@ -23,6 +23,14 @@ func (r *run) checkExamples() {
 		{"delays", "ann is cancelled\n\"call bob\", early: false\n"},
 		{"retries", "\"pay 7\", failures so far: 0\n\"pay 7\", failures so far: 1\n\"pay 7\", failures so far: 2\n\"pay 7\": delivery_limit\n"},
 		{"sessions", "order 7 placed\norder 7 paid\norder 8 placed\norder 8 cancelled\n"},
+		{"amqp10/hello", "got \"hello\"\n"},
+		{"amqp10/expiry", "\"lives 500 ms\": expired in queue offers\n\"lives 2000 ms\": expired in queue offers\n"},
+		{"amqp10/timeout", "forgetful got \"job 1\"\nit is released\ncareful got \"job 1\", first acquirer: false\n"},
+		{"amqp10/locks", "got \"job 1\"\nlock.renew: true\nmessage.settle: true\nlock.renew: false\n"},
+		{"amqp10/deadletters", "\"no invoice\" was rejected in invoices: app:unreadable, no amount\n"},
+		{"amqp10/delays", "ann is cancelled\n\"call bob\", early: false\n"},
+		{"amqp10/retries", "\"pay 7\", failures so far: 0\n\"pay 7\", failures so far: 1\n\"pay 7\", failures so far: 2\n\"pay 7\": delivery_limit\n"},
+		{"amqp10/sessions", "order 7 placed\norder 7 paid\norder 8 placed\norder 8 cancelled\n"},
 	} {
 		code, err := os.ReadFile(filepath.Join(root, "docs", "examples", c.name, "main.go"))
 		r.must(err)
@@ -30,7 +38,7 @@ func (r *run) checkExamples() {
 		if here == string(code) {
 			r.Fatalf("example %s names no broker on the default port", c.name)
 		}
-		file := filepath.Join(r.TempDir(), c.name+".go")
+		file := filepath.Join(r.TempDir(), filepath.Base(c.name)+".go")
 		r.must(os.WriteFile(file, []byte(here), 0o644))
 		cmd := exec.CommandContext(r.ctx, "go", "run", file)
 		cmd.Dir = root // its go.mod says which client library

@@ -86,7 +86,8 @@ type run struct {
 	*history.History
 	ctx       context.Context
 	began     time.Time
-	*evidence // of the report, shared with subtests
+	*evidence     // of the report, shared with subtests
+	clients   int // that were given their nodes in turn
 }
 
 // mustStart starts a cluster of three for a long test. When the test ends it is

@@ -238,16 +238,28 @@ func (r *run) confirmsSoon(ctx context.Context, plays []*play, fault string) err
 
 // publisher makes a play publish through one more channel, so many messages in a second.
 func (p *play) publisher(r *run, name string, first, rate int, next func() client.Message) {
+	uris := r.inTurn()
 	p.publish = append(p.publish, func(ctx context.Context, enough <-chan struct{}) error {
-		c := client.Publisher{Name: name, URIs: r.URIs(), First: first, Rate: rate}
+		c := client.Publisher{Name: name, URIs: uris, First: first, Rate: rate}
 		return c.Run(ctx, p.History, workload.Until(enough, next))
 	})
 }
 
 // consumer makes a play consume through one more channel.
 func (p *play) consumer(r *run, c client.Consumer) {
-	c.URIs = r.URIs()
+	c.URIs = r.inTurn()
 	p.consume = append(p.consume, func(ctx context.Context) error { return c.Run(ctx, p.History) })
+}
+
+// inTurn are the nodes for one more client: every other one speaks AMQP 1.0.
+func (r *run) inTurn() []string {
+	uris := r.URIs()
+	if r.clients++; r.clients%2 == 0 {
+		for i, uri := range uris {
+			uris[i] = client.In10(uri)
+		}
+	}
+	return uris
 }
 
 // drains makes a play take, through every node, what its consumers have left.

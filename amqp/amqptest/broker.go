@@ -29,7 +29,11 @@ type Broker struct {
 	lastID    uint64 // of queues, connections and reply names
 
 	holdConfirms bool
-	refuse       map[string]bool
+	holdSettled  bool
+	heldSettled  []func()
+	deferred     map[string]bool // tokens
+	refuse       map[string]error
+	command      func(*fsm.Publish) ([]fsm.Held, error)
 	failures     map[string]error
 	blocked      map[string]chan struct{}
 	waiting      map[string]int
@@ -71,10 +75,11 @@ func NewBroker() *Broker {
 		queues:   map[string]*queue{},
 		sessions: map[*session]bool{},
 		replies:  map[string]requester{},
-		refuse:   map[string]bool{},
+		refuse:   map[string]error{},
 		failures: map[string]error{},
 		blocked:  map[string]chan struct{}{},
 		waiting:  map[string]int{},
+		deferred: map[string]bool{},
 	}
 	b.changed = sync.NewCond(&b.mu)
 	return b
@@ -100,16 +105,45 @@ func (b *Broker) ReleaseConfirms(backwards bool) {
 			if backwards {
 				i = len(held) - 1 - i
 			}
-			s.confirm(held[i].number, held[i].ok)
+			s.confirm(held[i].number, held[i].why)
 		}
 	}
+}
+
+// HoldSettled keeps back what becomes of settlements until ReleaseSettled.
+func (b *Broker) HoldSettled() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holdSettled = true
+}
+
+// ReleaseSettled tells what HoldSettled kept back.
+func (b *Broker) ReleaseSettled() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.holdSettled = false
+	for _, tell := range b.heldSettled {
+		tell()
+	}
+	b.heldSettled = nil
 }
 
 // RefusePublishes has a queue refuse what is published to it.
 func (b *Broker) RefusePublishes(queue string, refuse bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.refuse[queue] = refuse
+	delete(b.refuse, queue)
+	if refuse {
+		b.refuse[queue] = &fsm.NotTaken{Queue: queue}
+	}
+}
+
+// OnCommand has f execute what is published to the command exchange. It returns what the command has taken and not
+// settled, and its outcome.
+func (b *Broker) OnCommand(f func(*fsm.Publish) (kept []fsm.Held, why error)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.command = f
 }
 
 // DropPublishes has the broker accept publishes and forget them at once. It
@@ -219,6 +253,22 @@ func (b *Broker) TimeOut(name string, limit fsm.Millis) {
 		}
 	}
 	q.dispatch()
+}
+
+// TakeBack takes deliveries back that are held of a queue, and tells nobody.
+func (b *Broker) TakeBack(name string, taken ...uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for s := range b.sessions {
+		for _, h := range s.held {
+			for _, id := range taken {
+				if m := h.messages[id]; h.queue == b.queues[name] && m != nil {
+					delete(h.messages, id)
+					h.queue.ready = append(h.queue.ready, m)
+				}
+			}
+		}
+	}
 }
 
 // Lose gives up every session.

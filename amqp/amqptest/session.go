@@ -30,7 +30,7 @@ type session struct {
 
 type heldConfirm struct {
 	number uint64
-	ok     bool
+	why    error
 }
 
 func (s *session) run() {
@@ -53,7 +53,7 @@ func (s *session) run() {
 			e(s.out)
 		}
 		if last >= first {
-			s.out.Confirmed(first, last, true)
+			s.out.Confirmed(first, last, nil)
 		}
 		b.mu.Lock()
 		s.calling = false
@@ -69,8 +69,8 @@ func (s *session) event(e func(fsm.SessionEvents)) {
 	}
 }
 
-func (s *session) confirm(number uint64, ok bool) {
-	s.event(func(e fsm.SessionEvents) { e.Confirmed(number, number, ok) })
+func (s *session) confirm(number uint64, why error) {
+	s.event(func(e fsm.SessionEvents) { e.Confirmed(number, number, why) })
 }
 
 // hold takes a message into a consumer's hand, or a get's.
@@ -145,6 +145,8 @@ func (s *session) check(p *fsm.Publish) error {
 	}
 	x := s.broker.exchanges[p.Exchange]
 	switch {
+	case p.Exchange == fsm.CommandExchange:
+		return nil
 	case x == nil:
 		return notFound("exchange", p.Exchange)
 	case x.internal:
@@ -175,12 +177,20 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 		return true, nil
 	}
 	b.changed.Broadcast()
+	if p.Exchange == fsm.CommandExchange && b.command != nil {
+		kept, why := b.command(p)
+		if len(kept) > 0 {
+			s.event(func(e fsm.SessionEvents) { e.Kept(kept) })
+		}
+		s.confirm(p.Number, why)
+		return true, nil
+	}
 	if err := s.check(p); err != nil {
 		return false, err
 	}
 	if r, ok := b.replies[p.RoutingKey]; ok && p.Exchange == "" {
 		r.session.deliver(fsm.Message{Consumer: r.consumer, Payload: p.Payload})
-		s.confirm(p.Number, true)
+		s.confirm(p.Number, nil)
 		return true, nil
 	}
 	x := b.exchanges[p.Exchange]
@@ -190,10 +200,10 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 		}
 	}
 	queues := b.route(x, p.Exchange, p.RoutingKey)
-	ok := true
+	var why error
 	for _, q := range queues {
-		if b.refuse[q.name] {
-			ok = false
+		if r := b.refuse[q.name]; r != nil {
+			why = r
 			continue
 		}
 		q.ready = append(q.ready, &message{payload: p.Payload})
@@ -202,9 +212,9 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	switch {
 	case len(queues) == 0:
 	case b.holdConfirms:
-		s.heldConfirms = append(s.heldConfirms, heldConfirm{p.Number, ok})
+		s.heldConfirms = append(s.heldConfirms, heldConfirm{p.Number, why})
 	default:
-		s.confirm(p.Number, ok)
+		s.confirm(p.Number, why)
 	}
 	return len(queues) > 0, nil
 }
@@ -279,6 +289,46 @@ func (s *session) Settle(token uint64, ids []uint64, outcome fsm.Outcome) {
 	if s.limit > 0 {
 		s.dispatchAll()
 	}
+}
+
+// SettleAs is Settle, and tells at once.
+func (s *session) SettleAs(token uint64, ids []uint64, how *fsm.Settlement) error {
+	if err := s.broker.failure("SettleAs"); err != nil {
+		return err
+	}
+	var lost []uint64
+	s.broker.mu.Lock()
+	for _, id := range ids {
+		if h := s.held[token]; h == nil || h.messages[id] == nil || how.Outcome == fsm.Defer && s.broker.deferred[how.Deferral] {
+			lost = append(lost, id)
+		}
+	}
+	if how.Deferral != "" || how.Reason != "" || how.DueAt != 0 {
+		s.broker.journalf("settlement deferral=%s reason=%s description=%s due=%d", how.Deferral, how.Reason, how.Description, how.DueAt)
+	}
+	s.broker.mu.Unlock()
+	if how.Outcome != fsm.Defer || len(lost) == 0 {
+		s.Settle(token, ids, how.Outcome)
+	}
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	if how.Deferral != "" {
+		s.broker.deferred[how.Deferral] = true
+	}
+	if !how.Exact && how.Outcome != fsm.Defer {
+		lost = nil
+	}
+	if how.Number == 0 {
+		return nil
+	}
+	number := how.Number
+	tell := func() { s.event(func(e fsm.SessionEvents) { e.Settled(number, lost) }) }
+	if s.broker.holdSettled {
+		s.broker.heldSettled = append(s.broker.heldSettled, tell)
+	} else {
+		tell()
+	}
+	return nil
 }
 
 // Consume starts a consumer.

@@ -468,9 +468,9 @@ func (ch *channel) Deliver(messages []fsm.Message) {
 }
 
 // Confirmed receives the outcome of publishes.
-func (ch *channel) Confirmed(first, last uint64, ok bool) {
+func (ch *channel) Confirmed(first, last uint64, why error) {
 	defer ch.conn.Contain(reporting)
-	ch.publisher.confirmed(first, last, ok)
+	ch.publisher.confirmed(first, last, fsm.IsConfirmed(why))
 }
 
 // Returned receives a mandatory message that turned out to have no destination.
@@ -494,11 +494,14 @@ func (ch *channel) Kept(deliveries []fsm.Held) {
 	ch.consumers.kept(deliveries)
 }
 
-// uncredited is never told of credit: consumers of this protocol have a prefetch.
+// uncredited is never told what only consumers with credit are told: those of this protocol have a prefetch.
 type uncredited struct{}
 
-// Credited is not called.
+// Credited and what follows are not called.
 func (uncredited) Credited(uint64, fsm.LinkState) {}
+
+// Settled is as Credited.
+func (uncredited) Settled(uint64, []uint64) {}
 
 // Cancelled ends a consumer whose queue is gone.
 func (ch *channel) Cancelled(number uint64) {
@@ -533,9 +536,8 @@ func (ch *channel) Cancellable() bool { return ch.consumers.notify }
 // Where returns the location of the channel's client: the name of its
 // connection, the channel's number there, and the client's address.
 func (ch *channel) Where() (connection string, number uint16, client netip.AddrPort) {
-	remote, local := ch.conn.Socket.RemoteAddr().String(), ch.conn.Socket.LocalAddr().String()
-	client, _ = netip.ParseAddrPort(remote) // not TCP: no address
-	return remote + " -> " + local, ch.number, client
+	connection, client = ch.conn.Where()
+	return connection, ch.number, client
 }
 
 // request is one task of a channel; tasks run in the order of their arrival.

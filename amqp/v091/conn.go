@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp"
+	messages "github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v091/wire"
 )
 
@@ -35,7 +36,7 @@ func newConn(p Protocol, shared *amqp.Conn) *conn {
 
 // Describe implements amqp.Endpoint.
 func (c *conn) Describe(i *amqp.ConnectionInfo) {
-	i.Protocol, i.FrameMax, i.ChannelMax, i.Properties = "AMQP 0-9-1", c.frameMax, c.channelMax, catalogTable(c.clientProperties)
+	i.Protocol, i.FrameMax, i.ChannelMax, i.Properties = "AMQP 0-9-1", c.frameMax, c.channelMax, messages.Table(c.clientProperties)
 	if given, ok := c.clientProperties.Get("connection_name"); ok && isText(given) {
 		i.Given = given.Str
 	}

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/quorate/quorate/amqp"
+	messages "github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -354,7 +355,7 @@ func (ch *channel) consume(ctx context.Context, m *wire.BasicConsume) error {
 	}
 	spec := fsm.ConsumeSpec{
 		Queue: queue, Number: cons.number, Tag: cons.tag, Prefetch: uint32(ch.prefetch),
-		NoAck: m.NoAck, Exclusive: m.Exclusive, Arguments: catalogTable(m.Arguments),
+		NoAck: m.NoAck, Exclusive: m.Exclusive, Arguments: messages.Table(m.Arguments),
 	}
 	if m.NoAck {
 		spec.Prefetch = 0
@@ -406,7 +407,7 @@ func (ch *channel) get(ctx context.Context, m *wire.BasicGet) error {
 	case err != nil:
 		return err
 	case ok:
-		if size := renderedSize(&message); !fitsFrame(size, ch.conn.frameMax) {
+		if size := len(new(rendering).properties(&message, ch.conn.frameMax)); !fitsFrame(size, ch.conn.frameMax) {
 			ch.gate.Lock()
 			defer ch.gate.Unlock()
 			ch.settler.later(message.Consumer, []uint64{message.ID}, fsm.RequeueFailed)
@@ -456,6 +457,9 @@ func (c *consumers) Consumer(tag string) uint64 {
 	return 0
 }
 
+// First is the lowest delivery tag.
+func (c *consumers) First() uint64 { return 1 }
+
 // Find finds an unacknowledged delivery.
 func (c *consumers) Find(tag uint64) (fsm.Held, bool) {
 	c.mu.Lock()
@@ -467,9 +471,9 @@ func (c *consumers) Find(tag uint64) (fsm.Held, bool) {
 	return c.deliveries.describe(c.deliveries.unacked.list[i]), true
 }
 
-// UpTo returns the unacknowledged deliveries up to a tag; 0: all.
+// UpTo returns the unacknowledged deliveries up to a tag.
 func (c *consumers) UpTo(last uint64) []fsm.Held {
-	return c.holdings(func(h held) bool { return last == 0 || h.tag <= last })
+	return c.holdings(func(h held) bool { return h.tag <= last })
 }
 
 // Of returns the unacknowledged deliveries of a consumer.

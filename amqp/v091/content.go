@@ -1,16 +1,12 @@
 package v091
 
 import (
-	"fmt"
-	"math"
-	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/quorate/quorate/amqp"
+	messages "github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // content assembles the publishes of a channel: basic.publish, then a header,
@@ -223,10 +219,10 @@ func (c *content) readProperties(m *message, p *wire.Properties, encoded []byte)
 		changed = true
 	}
 	if p.Has(wire.FlagExpiration) {
-		ttl, canonical, err := parseExpiration(p.Expiration)
+		ttl, canonical, err := messages.ParseExpiration(p.Expiration)
 		m.publish.TTL, m.publish.TTLError, m.publish.HasExpiration = ttl, err, err == nil
 		if err == nil && !canonical {
-			p.Expiration = appendDecimal(nil, ttl)
+			p.Expiration = strconv.AppendInt(nil, int64(ttl), 10)
 			changed = true
 		}
 	}
@@ -244,29 +240,22 @@ func (c *content) readProperties(m *message, p *wire.Properties, encoded []byte)
 // and what would take effect again in a dead letter.
 func (c *content) readHeaders(m *message, p *wire.Properties, encoded []byte) []byte {
 	var err error
-	if m.publish.Copies, err = copies(nil, p, headerCC); err == nil {
-		m.blind, err = copies(nil, p, headerBCC)
+	if m.publish.Copies, err = messages.Copies(p, messages.HeaderCC); err == nil {
+		m.blind, err = messages.Copies(p, messages.HeaderBCC)
 	}
 	if err == nil {
-		m.publish.Schedule, err = schedule(p)
-	}
-	delayed, strange := misspelled(p)
-	if err == nil {
-		err = strange
+		m.publish.Schedule, m.publish.Delay, err = messages.Times(p.Headers)
 	}
 	if m.publish.HeadersError = err; err != nil {
 		return encoded
 	}
-	if m.publish.Delay = delay(p, m.publish.Schedule != nil); delayed != nil {
-		m.publish.Delay = &fsm.Delay{Err: delayed}
-	}
 	var out []string
-	if _, ok := p.Header(headerBCC); ok {
+	if _, ok := p.Header(messages.HeaderBCC); ok {
 		m.publish.Copies = append(m.publish.Copies, m.blind...)
-		out = append(out, headerBCC)
+		out = append(out, messages.HeaderBCC)
 	}
 	if m.publish.Schedule != nil {
-		out = append(out, headerDelay, headerTime)
+		out = append(out, messages.DueHeaders...)
 	}
 	if len(out) == 0 {
 		return encoded
@@ -276,278 +265,4 @@ func (c *content) readHeaders(m *message, p *wire.Properties, encoded []byte) []
 		encoded = edited
 	}
 	return encoded
-}
-
-// maxTTL is the longest time-to-live: ten years of 365 days.
-const maxTTL = 315_360_000_000
-
-// parseExpiration reads an expiration property: an optional sign and decimal
-// digits, 0 ≤ number ≤ maxTTL. canonical reports whether text is already the
-// usual decimal form of the number. The error is a precondition refusal.
-func parseExpiration(text []byte) (ttl fsm.Millis, canonical bool, err error) {
-	digits, negative, signed := text, false, false
-	if len(digits) > 0 && (digits[0] == '+' || digits[0] == '-') {
-		negative, signed = digits[0] == '-', true
-		digits = digits[1:]
-	}
-	n, value := 0, uint64(0)
-	for n < len(digits) && '0' <= digits[n] && digits[n] <= '9' {
-		value = min(value*10+uint64(digits[n]-'0'), maxTTL+1)
-		n++
-	}
-	switch {
-	case n == 0:
-		err = refuseExpiration(text, "no_integer")
-	case n < len(digits):
-		err = refuseExpiration(text, fmt.Sprintf("{leftover_string,%s}", strconv.Quote(string(digits[n:]))))
-	case negative && value > 0:
-		err = refuseExpiration(text, "{value_negative,"+decimal(digits[:n], negative)+"}")
-	case value > maxTTL:
-		err = refuseExpiration(text, "{value_too_large,"+decimal(digits[:n], negative)+"}")
-	default:
-		canonical = !signed && (n == 1 || digits[0] != '0')
-		return fsm.Millis(value), canonical, nil
-	}
-	return -1, false, err
-}
-
-func decimal(digits []byte, negative bool) string {
-	s := strings.TrimLeft(string(digits), "0")
-	if negative {
-		return "-" + s
-	}
-	return s
-}
-
-// appendDecimal appends ttl in its usual form.
-func appendDecimal(dst []byte, ttl fsm.Millis) []byte {
-	return strconv.AppendInt(dst, int64(ttl), 10)
-}
-
-// Headers that name more routing keys of a publish. Receivers see the first.
-const (
-	headerCC  = "CC"
-	headerBCC = "BCC"
-)
-
-// maxCopies bounds the keys of each header, in bytes plus one per key.
-const maxCopies = 1<<16 - 1
-
-// copies appends the routing keys that a header lists. Values that are not text
-// are ignored. The error is a precondition refusal: the header has another
-// type, a text is too long for a routing key, or there are too many keys.
-// Usable keys are appended anyway.
-func copies(dst []string, p *wire.Properties, header string) ([]string, error) {
-	v, ok := p.Header(header)
-	if !ok {
-		return dst, nil
-	}
-	if v.Tag != wire.TagArray {
-		return dst, refuseHeader(header, v.Tag)
-	}
-	size, err := 0, error(nil)
-	for _, key := range v.Array {
-		switch {
-		case key.Tag != wire.TagString:
-		case len(key.Str) > fsm.MaxShort:
-			err = refuseCopies("routing key of %d bytes in %s exceeds the limit of %d", len(key.Str), header, fsm.MaxShort)
-		case size+1+len(key.Str) > maxCopies:
-			return dst, refuseCopies("more than %d bytes of routing keys in %s", maxCopies, header)
-		default:
-			size += 1 + len(key.Str)
-			dst = append(dst, key.Str)
-		}
-	}
-	return dst, err
-}
-
-func refuseCopies(format string, args ...any) error {
-	return fsm.Refuse(fsm.Precondition, "invalid message: "+fmt.Sprintf(format, args...))
-}
-
-func refuseHeader(header string, tag byte) error {
-	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid message: {unacceptable_type_in_header,%q,%s}", header, fsm.TypeName(uint32(tag))))
-}
-
-// Headers that make a message wait in its queues.
-const (
-	headerDelay    = "x-opt-delivery-delay" // milliseconds, counted from the enqueue
-	headerTime     = "x-opt-delivery-time"  // milliseconds since the epoch; overrides the delay
-	headerID       = "x-schedule-id"
-	headerConflict = "x-schedule-conflict"
-)
-
-var (
-	timeHeaders = []string{headerDelay, headerTime, headerID, headerConflict}
-	// missingHeaders will have a meaning in a later version.
-	missingHeaders = []string{"x-schedule-count", "x-schedule-repeat"}
-)
-
-// misspelled looks for headers that were to be those about a time to wait. err
-// is a precondition refusal, delayed one that concerns only delayed exchanges.
-// Names are the applications' own, so those of short headers must differ by one
-// letter only.
-func misspelled(p *wire.Properties) (delayed, err error) {
-	for fields := p.Headers; len(fields) > 0; {
-		var name []byte
-		name, fields = wire.NextField(fields)
-		if len(name) < len(headerXDelay)-1 || len(name) > len(headerDelay)+2 || name[0]|0x20 != 'x' || name[1] != '-' ||
-			slices.Contains(timeHeaders, string(name)) {
-			continue
-		}
-		if slices.Contains(missingHeaders, string(name)) {
-			return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: not implemented", name))
-		}
-		if near := fsm.Nearest(string(name), timeHeaders, 2); isMisspelled(p, name, near) {
-			return nil, refuseName(name, near)
-		}
-		if near := fsm.Nearest(string(name), []string{headerXDelay}, 1); isMisspelled(p, name, near) {
-			delayed = refuseName(name, near)
-		}
-	}
-	return delayed, nil
-}
-
-// isMisspelled reports whether near, if it is not empty, is another name than
-// this header's, and one that no header has.
-func isMisspelled(p *wire.Properties, name []byte, near string) bool {
-	if near == "" || near == string(name) {
-		return false
-	}
-	_, given := p.Header(near)
-	return !given
-}
-
-func refuseName(name []byte, near string) error {
-	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: unknown header; did you mean %s?", name, near))
-}
-
-// schedule reads the headers about a time to wait; nil: there are none. The
-// error is a precondition refusal.
-func schedule(p *wire.Properties) (*fsm.Schedule, error) {
-	delay, delayed := p.Header(headerDelay)
-	at, timed := p.Header(headerTime)
-	if !delayed && !timed {
-		return nil, nil
-	}
-	s := &fsm.Schedule{Delay: -1}
-	if delayed {
-		n, err := headerNumber(headerDelay, delay)
-		if err == nil && (n < 0 || n > maxTTL) {
-			err = fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s '%d': must be between 0 and %d", headerDelay, n, int64(maxTTL)))
-		}
-		if err != nil {
-			return nil, err
-		}
-		s.Delay = fsm.Millis(n)
-	}
-	if timed {
-		n, err := headerNumber(headerTime, at)
-		if err != nil {
-			return nil, err
-		}
-		s.At = fsm.Time(max(n, 1)) // 0 means no time; both are long past
-	}
-	return s, identify(s, p)
-}
-
-// identify reads the name of a scheduled message, and what happens to an
-// earlier one of that name.
-func identify(s *fsm.Schedule, p *wire.Properties) error {
-	if id, ok := p.Header(headerID); ok {
-		if id.Tag != wire.TagString {
-			return refuseHeader(headerID, id.Tag)
-		}
-		if len(id.Str) > 255 {
-			return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: longer than 255 bytes", headerID))
-		}
-		s.ID = id.Str
-	}
-	conflict, ok := p.Header(headerConflict)
-	if !ok {
-		return nil
-	}
-	if conflict.Tag != wire.TagString {
-		return refuseHeader(headerConflict, conflict.Tag)
-	}
-	switch conflict.Str {
-	case "replace":
-	case "reject":
-		s.Conflict = logpb.Enqueue_REJECT
-	case "ignore":
-		s.Conflict = logpb.Enqueue_IGNORE
-	default:
-		return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s '%.100s': must be replace, reject or ignore", headerConflict, conflict.Str))
-	}
-	return nil
-}
-
-// headerNumber reads a whole number: any integer type, or its decimal digits.
-func headerNumber(header string, v wire.Value) (int64, error) {
-	switch v.Tag {
-	case 'b', 'B', 's', 'u', 'I', 'i', 'l', 'L':
-		return v.Int, nil
-	case wire.TagString:
-		n, err := strconv.ParseInt(v.Str, 10, 64)
-		if err != nil {
-			return 0, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s '%.100s': no_integer", header, v.Str))
-		}
-		return n, nil
-	}
-	return 0, refuseHeader(header, v.Tag)
-}
-
-// headerXDelay makes a message wait at a delayed exchange: milliseconds. It is
-// negated in messages that have waited.
-const headerXDelay = "x-delay"
-
-// delay reads how long a message must wait at a delayed exchange; nil: not at
-// all. scheduled says that it must also wait in its queues.
-func delay(p *wire.Properties, scheduled bool) *fsm.Delay {
-	v, ok := p.Header(headerXDelay)
-	if !ok {
-		return nil
-	}
-	n, err := delayMillis(v)
-	if err == nil && n <= 0 {
-		return nil
-	}
-	d := &fsm.Delay{For: fsm.Millis(n), Err: err}
-	if err == nil && scheduled {
-		d.Err = fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s: cannot be combined with %s or %s", headerXDelay, headerDelay, headerTime))
-	}
-	if d.Err == nil {
-		s := &fsm.Schedule{}
-		d.Err = identify(s, p)
-		d.ID, d.Conflict = s.ID, s.Conflict
-	}
-	return d
-}
-
-// delayMillis reads a number of milliseconds: any integer type, a fraction,
-// whose fractional digits are ignored, or decimal digits.
-func delayMillis(v wire.Value) (int64, error) {
-	var f float64
-	switch v.Tag {
-	case wire.TagFloat32:
-		f = float64(math.Float32frombits(uint32(v.Int)))
-	case wire.TagFloat64:
-		f = math.Float64frombits(uint64(v.Int))
-	case 'L':
-		if v.Int < 0 {
-			return math.MaxInt64, nil // it has no sign
-		}
-		return v.Int, nil
-	default:
-		return headerNumber(headerXDelay, v)
-	}
-	switch {
-	case f != f:
-		return 0, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid %s 'NaN': no_integer", headerXDelay))
-	case f >= math.MaxInt64:
-		return math.MaxInt64, nil
-	case f <= math.MinInt64:
-		return math.MinInt64, nil
-	}
-	return int64(f), nil
 }

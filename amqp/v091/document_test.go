@@ -35,7 +35,7 @@ var (
 
 // sources are the files whose errors clients of AMQP see.
 var sources = []string{
-	"*.go", "wire/*.go", "../*.go", "../../cluster/session/*.go", "../../cluster/queues/*.go", "../../cluster/self/*.go", "../../fsm/catalog/arguments.go", "../../fsm/catalog/limits.go", "../../fsm/catalog/route.go",
+	"*.go", "wire/*.go", "../*.go", "../message/*.go", "../../cluster/session/*.go", "../../cluster/queues/*.go", "../../cluster/self/*.go", "../../fsm/catalog/arguments.go", "../../fsm/catalog/limits.go", "../../fsm/catalog/route.go",
 	"../../fsm/catalog/equivalence.go", "../../fsm/catalog/exchanges.go", "../../fsm/catalog/permissions.go", "../../fsm/catalog/queues.go",
 }
 

@@ -196,10 +196,6 @@ func errTooManyUnsettled(channel uint16, count int) *wire.Error {
 // Refusals that the broker returns at its own point in the order of checks; see
 // fsm.Publish.
 
-func refuseExpiration(text []byte, reason string) error {
-	return fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid expiration '%s': %s", text, reason))
-}
-
 func refuseUserID(given []byte, login string) error {
 	return fsm.Refuse(fsm.Precondition,
 		fmt.Sprintf("user_id property set to '%s' but authenticated user was '%s'", given, login))

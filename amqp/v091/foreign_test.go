@@ -35,7 +35,7 @@ func TestForeignPublish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if shown := (Properties{}).Describe(p.Payload.Properties(), &fsm.Message{Payload: p.Payload}); !proto.Equal(shown, given) {
+	if shown := (Properties{}).Describe(&fsm.Message{Payload: p.Payload}); !proto.Equal(shown, given) {
 		t.Errorf("shown as %v", shown)
 	}
 	if p.TTL != 500 || p.Priority != 7 || !p.HasExpiration || p.MessageID != "m" || p.UserError != nil || len(p.Copies) != 1 ||
@@ -83,5 +83,20 @@ func TestForeignLargeProperties(t *testing.T) {
 	_, err := Properties{}.Publish("u", "", "q", headers(130_000), nil)
 	if r := new(fsm.Refusal); !errors.As(err, &r) || r.Kind != fsm.Precondition {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestForeignBody: people see the body that a delivery has, whatever protocol a message came by.
+func TestForeignBody(t *testing.T) {
+	bare, err := fsm.AppendBareHead(nil, "", "q", fsm.BareHeader{Priority: -1, TTL: -1}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []fsm.Payload{
+		append(bare, "\x00\x53\x75\xa0\x02bo\x00\x53\x75\xa0\x02dy"...), append(fsm.AppendPayloadHead(nil, "", "q", nil), "body"...),
+	} {
+		if got := (Properties{}).Body(p); string(got) != "body" {
+			t.Errorf("%q is shown", got)
+		}
 	}
 }

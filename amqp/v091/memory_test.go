@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,72 +12,6 @@ import (
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
-
-// memory is a socket whose input is there from the beginning: first, then
-// repeat times again. What is written is counted and forgotten.
-type memory struct {
-	first, again []byte
-	repeat       int
-	at           []byte
-
-	mu      sync.Mutex
-	written int
-	enough  int           // input ends when this much is written; 0: at once
-	reached chan struct{} // closed then
-	closed  bool
-}
-
-func newMemory(first, again []byte, repeat, enough int) *memory {
-	return &memory{first: first, again: again, repeat: repeat, at: first, enough: enough, reached: make(chan struct{})}
-}
-
-func (m *memory) Read(p []byte) (int, error) {
-	for len(m.at) == 0 {
-		if m.repeat == 0 {
-			if m.enough > 0 {
-				<-m.reached
-			}
-			return 0, io.EOF
-		}
-		m.repeat--
-		m.at = m.again
-	}
-	n := copy(p, m.at)
-	m.at = m.at[n:]
-	return n, nil
-}
-
-func (m *memory) Write(p []byte) (int, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return 0, net.ErrClosed
-	}
-	m.written += len(p)
-	m.reach()
-	return len(p), nil
-}
-
-func (m *memory) reach() {
-	if m.enough > 0 && (m.written >= m.enough || m.closed) {
-		m.enough = 0
-		close(m.reached)
-	}
-}
-
-func (m *memory) Close() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closed = true
-	m.reach()
-	return nil
-}
-
-func (m *memory) LocalAddr() net.Addr              { return &net.TCPAddr{} }
-func (m *memory) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
-func (m *memory) SetDeadline(time.Time) error      { return nil }
-func (m *memory) SetReadDeadline(time.Time) error  { return nil }
-func (m *memory) SetWriteDeadline(time.Time) error { return nil }
 
 // opening is all that a client sends up to an open channel 1.
 func opening() []byte {
@@ -154,7 +85,7 @@ func serveOctets(t *testing.T, prefix, data []byte) {
 	b := amqptest.NewBroker()
 	s, err := amqp.New(amqp.Config{Protocols: protocols, Broker: b, OperationTimeout: time.Second, MaxMessageSize: 1 << 16})
 	must(t, err)
-	s.ServeConn(newMemory(append(prefix[:len(prefix):len(prefix)], data...), nil, 0, 0))
+	s.ServeConn(amqptest.NewReplay(append(prefix[:len(prefix):len(prefix)], data...), nil, 0, 0))
 	must(t, s.Shutdown(context.Background()))
 	b.AwaitSessions(0)
 }
@@ -174,7 +105,7 @@ func BenchmarkPublish(b *testing.B) {
 			again = wire.AppendBody(again, 1, make([]byte, size), 131072)
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
-			s.ServeConn(newMemory(first, again, b.N, 0))
+			s.ServeConn(amqptest.NewReplay(first, again, b.N, 0))
 			if n := broker.Published(); n != b.N {
 				b.Fatalf("%d publishes, want %d", n, b.N)
 			}
@@ -190,75 +121,11 @@ func BenchmarkDeliver(b *testing.B) {
 		b.Run(byteSize(size), func(b *testing.B) {
 			payload := fsm.AppendPayloadHead(nil, "orders", "orders.eu", []byte{0, 0})
 			payload = append(payload, make([]byte, size)...)
-			s := mustNew(b, &feeder{Broker: amqptest.NewBroker(), payload: payload, n: b.N})
+			s := mustNew(b, amqptest.NewFeeder(payload, b.N))
 			first := wire.AppendMethod(opening(), 1, &wire.BasicConsume{Queue: "q", ConsumerTag: "c", NoAck: true})
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
-			s.ServeConn(newMemory(first, nil, 0, b.N*size))
+			s.ServeConn(amqptest.NewReplay(first, nil, 0, b.N*size))
 		})
 	}
-}
-
-// feeder is a broker that has n messages for any consumer.
-type feeder struct {
-	*amqptest.Broker
-	payload fsm.Payload
-	n       int
-}
-
-type feederConnection struct {
-	amqp.Connection
-	*feeder
-}
-
-type feederSession struct {
-	amqp.Session
-	*feeder
-	events fsm.SessionEvents
-	credit chan int
-	ended  chan struct{}
-}
-
-func (f *feeder) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
-	c, err := f.Broker.Connect(ctx, user, vhost)
-	return &feederConnection{c, f}, err
-}
-
-func (c *feederConnection) OpenSession(events fsm.SessionEvents) (amqp.Session, error) {
-	s, err := c.Connection.OpenSession(events)
-	return &feederSession{s, c.feeder, events, make(chan int, 4096), make(chan struct{})}, err
-}
-
-func (s *feederSession) Consume(context.Context, fsm.ConsumeSpec) error {
-	go func() {
-		defer close(s.ended)
-		const batch = 64
-		messages := make([]fsm.Message, 0, batch)
-		credit := 2000
-		for id := 1; id <= s.n; {
-			for credit < batch {
-				n, ok := <-s.credit
-				if !ok {
-					return
-				}
-				credit += n
-			}
-			messages = messages[:0]
-			for len(messages) < batch && id <= s.n {
-				messages = append(messages, fsm.Message{Consumer: 1, ID: uint64(id), Payload: s.payload})
-				id++
-			}
-			credit -= len(messages)
-			s.events.Deliver(messages)
-		}
-	}()
-	return nil
-}
-
-func (s *feederSession) Settle(_ uint64, ids []uint64, _ fsm.Outcome) { s.credit <- len(ids) }
-
-func (s *feederSession) Close(ctx context.Context) {
-	close(s.credit)
-	<-s.ended
-	s.Session.Close(ctx)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/quorate/quorate/amqp"
+	messages "github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -114,19 +115,19 @@ func (d *definitions) call(ctx context.Context, m wire.Method) (answer wire.Meth
 	case *wire.ExchangeDeclare:
 		return &wire.ExchangeDeclareOK{}, m.NoWait, d.session.DeclareExchange(ctx, fsm.ExchangeSpec{
 			Name: cleanName(m.Exchange), Type: m.Type, Passive: m.Passive, Durable: m.Durable,
-			AutoDelete: m.AutoDelete, Internal: m.Internal, Arguments: catalogTable(m.Arguments),
+			AutoDelete: m.AutoDelete, Internal: m.Internal, Arguments: messages.Table(m.Arguments),
 		})
 	case *wire.ExchangeDelete:
 		return &wire.ExchangeDeleteOK{}, m.NoWait, d.session.DeleteExchange(ctx, cleanName(m.Exchange), m.IfUnused)
 	case *wire.ExchangeBind:
 		return &wire.ExchangeBindOK{}, m.NoWait, d.session.Bind(ctx, fsm.BindSpec{
 			Source: cleanName(m.Source), Destination: cleanName(m.Destination), ToExchange: true,
-			RoutingKey: m.RoutingKey, Arguments: catalogTable(m.Arguments),
+			RoutingKey: m.RoutingKey, Arguments: messages.Table(m.Arguments),
 		})
 	case *wire.ExchangeUnbind:
 		return &wire.ExchangeUnbindOK{}, m.NoWait, d.session.Unbind(ctx, fsm.BindSpec{
 			Source: cleanName(m.Source), Destination: cleanName(m.Destination), ToExchange: true,
-			RoutingKey: m.RoutingKey, Arguments: catalogTable(m.Arguments),
+			RoutingKey: m.RoutingKey, Arguments: messages.Table(m.Arguments),
 		})
 	case *wire.QueueDeclare:
 		return d.declareQueue(ctx, m)
@@ -153,7 +154,7 @@ func (d *definitions) call(ctx context.Context, m wire.Method) (answer wire.Meth
 func (d *definitions) declareQueue(ctx context.Context, m *wire.QueueDeclare) (wire.Method, bool, error) {
 	info, err := d.session.DeclareQueue(ctx, fsm.QueueSpec{
 		Name: cleanName(m.Queue), Passive: m.Passive, Durable: m.Durable,
-		Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Arguments: catalogTable(m.Arguments),
+		Exclusive: m.Exclusive, AutoDelete: m.AutoDelete, Arguments: messages.Table(m.Arguments),
 	})
 	if err != nil {
 		return nil, false, err
@@ -193,7 +194,7 @@ func (d *definitions) queueBinding(queue, exchange, key string, arguments wire.T
 		key = name
 	}
 	return fsm.BindSpec{
-		Source: cleanName(exchange), Destination: name, RoutingKey: key, Arguments: catalogTable(arguments),
+		Source: cleanName(exchange), Destination: name, RoutingKey: key, Arguments: messages.Table(arguments),
 	}, nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/quorate/quorate/amqp"
+	messages "github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -105,7 +106,7 @@ func (p *publisher) currentHeaders() *fsm.Table {
 	if err != nil {
 		return nil
 	}
-	return catalogTable(t)
+	return messages.Table(t)
 }
 
 // currentProperty returns a property of the message being published.
@@ -113,7 +114,7 @@ func (p *publisher) currentProperty(name string) []byte {
 	if p.current == nil {
 		return nil
 	}
-	return Properties{}.Property(p.current.publish.Payload.Properties(), name)
+	return messages.Properties{}.Property(p.current.publish.Payload, name)
 }
 
 // returned returns a mandatory message to the client. why nil: it had no route.

@@ -1,7 +1,6 @@
 package v091
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -245,47 +244,5 @@ func TestConfirmsOldest(t *testing.T) {
 	c.resolve(1, 1, false)
 	if got := c.AppendFrames(nil); string(got) != string(wire.AppendNack(nil, 1, 1, false)) {
 		t.Errorf("%x", got)
-	}
-}
-
-func TestParseExpiration(t *testing.T) {
-	for _, c := range []struct {
-		text      string
-		ttl       fsm.Millis
-		canonical bool
-		refused   string
-	}{
-		{"0", 0, true, ""},
-		{"5000", 5000, true, ""},
-		{"315360000000", 315360000000, true, ""},
-		{"+5", 5, false, ""},
-		{"-0", 0, false, ""},
-		{"00010", 10, false, ""},
-		{"", -1, false, "no_integer"},
-		{"abc", -1, false, "no_integer"},
-		{" 5", -1, false, "no_integer"},
-		{"+", -1, false, "no_integer"},
-		{"--5", -1, false, "no_integer"},
-		{"1.5", -1, false, `{leftover_string,".5"}`},
-		{"10 ", -1, false, `{leftover_string," "}`},
-		{"12x", -1, false, `{leftover_string,"x"}`},
-		{"0x10", -1, false, `{leftover_string,"x10"}`},
-		{"-1", -1, false, "{value_negative,-1}"},
-		{"-007", -1, false, "{value_negative,-7}"},
-		{"315360000001", -1, false, "{value_too_large,315360000001}"},
-		{"+99999999999999999999999", -1, false, "{value_too_large,99999999999999999999999}"},
-	} {
-		ttl, canonical, err := parseExpiration([]byte(c.text))
-		want := ""
-		if c.refused != "" {
-			want = fmt.Sprintf("invalid expiration '%s': %s", c.text, c.refused)
-		}
-		got := ""
-		if err != nil {
-			got = err.Error()
-		}
-		if ttl != c.ttl || canonical != c.canonical || got != want {
-			t.Errorf("%q: %d %v %q, want %d %v %q", c.text, ttl, canonical, got, c.ttl, c.canonical, want)
-		}
 	}
 }

@@ -25,6 +25,9 @@ var (
 	older = amqp.Header{'A', 'M', 'Q', 'P', 1, 1, 0, 9}
 )
 
+// Name implements amqp.Protocol.
+func (Protocol) Name() string { return "amqp091" }
+
 // Speaks implements amqp.Protocol: versions 0-9-1 and 0-9 are spoken.
 func (Protocol) Speaks(h amqp.Header) bool { return h == own || h == older }
 

@@ -4,7 +4,6 @@ import (
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
-	"github.com/quorate/quorate/proto/logpb"
 )
 
 // directBody is the length from which a body is written directly from the
@@ -16,10 +15,9 @@ type writer struct {
 	*amqp.Writer
 	frameMax uint32
 
-	unacked    []unackedWrite
-	ids        []uint64
-	properties []byte
-	ofMessage  *fsm.Message // that properties are of
+	unacked  []unackedWrite
+	ids      []uint64
+	rendered rendering
 }
 
 // unackedWrite is a delivery to a consumer that does not acknowledge.
@@ -50,11 +48,11 @@ func (w *writer) Heartbeat(dst []byte) []byte { return wire.AppendHeartbeat(dst)
 // item adds one item.
 func (w *writer) item(it *amqp.Item) error {
 	p := it.Message.Payload
-	w.ofMessage = nil
+	w.rendered.of = nil
 	switch it.Kind {
 	case outDeliver:
 		to := it.Owner.(*consumer)
-		if !fitsFrame(len(w.rendered(&it.Message)), w.frameMax) {
+		if !fitsFrame(len(w.rendered.properties(&it.Message, w.frameMax)), w.frameMax) {
 			w.unfit(it, to)
 			break
 		}
@@ -96,26 +94,18 @@ func (w *writer) unfit(it *amqp.Item, to *consumer) {
 	if !ch.busy {
 		ch.settler.flush()
 	}
-	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered(&it.Message)), w.frameMax), 0)
+	ch.raise(errUnfit(wire.IDBasicDeliver, len(w.rendered.properties(&it.Message, w.frameMax)), w.frameMax), 0)
 	ch.proceed()
-}
-
-// rendered returns the properties with which a message goes out, until the next one is rendered.
-func (w *writer) rendered(m *fsm.Message) []byte {
-	raw := m.Payload.Properties()
-	if !changesProperties(m) {
-		return raw
-	}
-	if w.ofMessage != m {
-		w.properties, w.ofMessage = renderProperties(w.properties[:0], raw, m), m
-	}
-	return w.properties
 }
 
 // content adds header and body of a message.
 func (w *writer) content(it *amqp.Item) error {
 	p := it.Message.Payload
-	properties, body := w.rendered(&it.Message), p.Body()
+	properties := w.rendered.properties(&it.Message, w.frameMax)
+	if p.IsBare() {
+		return w.converted(it, properties)
+	}
+	body := p.Body()
 	w.Grow(wire.AppendHeader(w.Buf, it.Channel, wire.ClassBasic, uint64(len(body)), properties))
 	if len(body) < directBody {
 		w.Grow(wire.AppendBody(w.Buf, it.Channel, body, w.frameMax))
@@ -206,117 +196,8 @@ func (o outbox) pushEnd(m wire.Method) {
 	o.Unlock()
 }
 
-// changesProperties reports whether m goes out with other properties than it
-// came in with.
-func changesProperties(m *fsm.Message) bool {
-	return tellsCounts(m) || len(m.Deaths) > 0 || m.ScheduledFor != 0 || m.LockToken != ""
-}
-
 // headOfHeader is what a header frame has besides the properties.
 const headOfHeader = 12 + wire.FrameOverhead
 
 // fitsFrame reports whether properties of some size fit into a header frame.
 func fitsFrame(size int, frameMax uint32) bool { return size+headOfHeader <= int(frameMax) }
-
-// tellsCounts reports whether m goes out with the headers that count how often
-// it was handed out. Some clients fail at them, so they are added only where the
-// peer adds them, too: not by classic queues, whatever limits them, unless the
-// receiver has asked to know more.
-func tellsCounts(m *fsm.Message) bool { return m.Acquired > 0 && (!m.Classic || m.LockToken != "") }
-
-// renderProperties appends the property list of a message for which
-// changesProperties is true: raw, and what the broker knows of its past and of
-// the delivery.
-func renderProperties(dst, raw []byte, m *fsm.Message) []byte {
-	var e wire.Edit
-	if len(m.Deaths) > 0 {
-		e.Remove = wire.FlagExpiration
-		e.SetHeaders = deathHeaders(m.Deaths)
-	}
-	if tellsCounts(m) {
-		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-acquired-count", Value: wire.Int64(int64(m.Acquired))})
-	}
-	if tellsCounts(m) && m.Failed > 0 {
-		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-delivery-count", Value: wire.Int64(int64(m.Failed))})
-	}
-	if m.ScheduledFor != 0 {
-		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: "x-scheduled-for", Value: wire.Int64(int64(m.ScheduledFor))})
-	}
-	if m.LockToken != "" {
-		e.RemoveHeaders = infoHeaders
-		e.SetHeaders = append(e.SetHeaders, deliveryInfo(m)...)
-	}
-	out, err := wire.EditProperties(dst, raw, &e)
-	if err != nil {
-		return append(dst, raw...) // they were checked when they came in
-	}
-	return out
-}
-
-// renderedSize is the size of the property list with which a message goes out.
-func renderedSize(m *fsm.Message) int {
-	raw := m.Payload.Properties()
-	if changesProperties(m) {
-		raw = renderProperties(nil, raw, m)
-	}
-	return len(raw)
-}
-
-// infoHeaders are what a receiver may ask to know of a delivery. What a client has
-// published under these names, perhaps with another delivery's values, goes.
-var infoHeaders = []string{"x-lock-token", "x-locked-until", "x-lock-remaining", "x-expires-at", "x-enqueued-at"}
-
-// deliveryInfo renders the infoHeaders that apply to a delivery.
-func deliveryInfo(m *fsm.Message) wire.Table {
-	t := wire.Table{{Name: infoHeaders[0], Value: wire.String(m.LockToken)}}
-	if m.LockedUntil != 0 {
-		t = append(t, wire.Field{Name: infoHeaders[1], Value: wire.Int64(int64(m.LockedUntil))},
-			wire.Field{Name: infoHeaders[2], Value: wire.Int64(int64(m.LockRemaining))})
-	}
-	for i, at := range [...]fsm.Time{m.ExpireAt, m.EnqueuedAt} {
-		if at != 0 {
-			t = append(t, wire.Field{Name: infoHeaders[3+i], Value: wire.Int64(int64(at))})
-		}
-	}
-	return t
-}
-
-// deathHeaders renders a death history, newest first.
-func deathHeaders(deaths []*logpb.Death) wire.Table {
-	tables := make([]wire.Value, len(deaths))
-	first, last := deaths[0], deaths[0]
-	for i, d := range deaths {
-		tables[i] = wire.Nested(deathTable(d))
-		if d.First {
-			first = d // its pair may have died again, and moved to the front
-		}
-	}
-	return wire.Table{
-		{Name: "x-death", Value: wire.Array(tables...)},
-		{Name: "x-first-death-reason", Value: wire.String(fsm.ReasonName(first.Reason))},
-		{Name: "x-first-death-queue", Value: wire.String(first.Queue)},
-		{Name: "x-first-death-exchange", Value: wire.String(first.Exchange)},
-		{Name: "x-last-death-reason", Value: wire.String(fsm.ReasonName(last.Reason))},
-		{Name: "x-last-death-queue", Value: wire.String(last.Queue)},
-		{Name: "x-last-death-exchange", Value: wire.String(last.LastExchange)},
-	}
-}
-
-func deathTable(d *logpb.Death) wire.Table {
-	keys := make([]wire.Value, len(d.RoutingKeys))
-	for i, k := range d.RoutingKeys {
-		keys[i] = wire.String(k)
-	}
-	t := make(wire.Table, 0, 7)
-	if d.OriginalExpiration != "" {
-		t = append(t, wire.Field{Name: "original-expiration", Value: wire.String(d.OriginalExpiration)})
-	}
-	return append(t,
-		wire.Field{Name: "count", Value: wire.Int64(int64(d.Count))},
-		wire.Field{Name: "reason", Value: wire.String(fsm.ReasonName(d.Reason))},
-		wire.Field{Name: "queue", Value: wire.String(d.Queue)},
-		wire.Field{Name: "time", Value: wire.Timestamp(uint64(d.Time / 1000))},
-		wire.Field{Name: "exchange", Value: wire.String(d.Exchange)},
-		wire.Field{Name: "routing-keys", Value: wire.Array(keys...)},
-	)
-}

@@ -1,7 +1,6 @@
 package v10
 
 import (
-	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -72,9 +71,9 @@ func appendArgument(b []byte, v *logpb.Value) (_ []byte, ok bool) {
 	case 'l', 'L':
 		return wire.AppendLong(b, n), true
 	case 'f':
-		return wire.AppendFloat(b, math.Float32frombits(uint32(n))), true
+		return wire.AppendFloatBits(b, uint32(n)), true
 	case 'd':
-		return wire.AppendDouble(b, math.Float64frombits(uint64(n))), true
+		return wire.AppendDoubleBits(b, uint64(n)), true
 	case 'T':
 		return wire.AppendTimestamp(b, n*1000), true
 	case 'V':

@@ -44,7 +44,7 @@ func newConn(p Protocol, shared *amqp.Conn) *conn {
 
 // Describe implements amqp.Endpoint.
 func (c *conn) Describe(i *amqp.ConnectionInfo) {
-	i.Protocol, i.FrameMax, i.ChannelMax, i.Properties = "AMQP 1-0", c.maxFrame, c.channelMax, c.properties
+	i.Protocol, i.Container, i.FrameMax, i.ChannelMax, i.Properties = "AMQP 1-0", c.containerID, c.maxFrame, c.channelMax, c.properties
 	for _, f := range c.properties.GetFields() {
 		if f.Name == "connection_name" {
 			i.Given = string(f.Value.Str)

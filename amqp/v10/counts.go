@@ -23,21 +23,28 @@ type counts struct {
 	links      map[uint64]*outgoingLink // by their consumer's number
 	last       uint64                   // last number used
 	deliveries unsettled
-	held       []heldSend // nothing behind it is sent before it
-	flows      int        // of these
-	head       []byte     // reused
+	held       []heldSend          // nothing behind it is sent before it
+	flows      int                 // of these
+	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
+	// The last number used.
+	lastAwaited uint64
+	told        told
+	head        []byte // reused
 }
 
-func (c *counts) init(s *session) { c.session, c.out = s, s.conn.out }
+func (c *counts) init(s *session) { c.session, c.out, c.told.channel = s, s.conn.out, s.channel }
 
 // close makes all that follows have no effect.
 func (c *counts) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if !c.closed {
+		c.flushTold()
+	}
 	for i := range c.held {
 		c.forgetAnswer(&c.held[i])
 	}
-	c.closed, c.held, c.links = true, nil, nil
+	c.closed, c.held, c.links, c.awaited = true, nil, nil, nil
 }
 
 // transfer counts a frame of the client. false: it had no window.
@@ -121,6 +128,7 @@ func (c *counts) takeFlow(f *wire.Flow, echo bool) *wire.Error {
 	if c.closed {
 		return nil
 	}
+	c.in.from, c.in.promised = f.NextOutgoingID, f.OutgoingWindow
 	c.pump()
 	if echo {
 		c.pushFlow(&wire.Flow{})

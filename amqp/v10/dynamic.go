@@ -102,8 +102,8 @@ func (d *dynamicNodes) make(l *link, a *wire.Attach, attach func(address string,
 		case err == nil:
 			d.queues[info.Name] = true
 			if s.state == sessionOpen {
-				l.temporary = info.Name
-				if more := attach(queueAddress(info.Name), temporaryProperties); more != nil {
+				l.temporary, l.address = info.Name, wire.Some(queueAddress(info.Name))
+				if more := attach(l.address.Value, temporaryProperties); more != nil {
 					next = more
 				}
 			}
@@ -204,6 +204,7 @@ func (d *dynamicNodes) attachVolatile(l *link, a *wire.Attach) (next func()) {
 		l.out = out
 		b, source := *a, *a.Source
 		source.Address = wire.Some(queueAddress(s.broker.ReplyNameOf(out.consumer)))
+		l.address = source.Address
 		b.Source = &source
 		s.counts.start(out, answerReceiver(&b))
 	}

@@ -24,8 +24,12 @@ var conditions = map[fsm.Kind]string{
 // protocolError returns what a client sees of err. An error that is not a refusal is internal to the broker:
 // the client learns only that there was one, the log has the details.
 func protocolError(err error) *wire.Error {
-	e, refusal := new(wire.Error), new(fsm.Refusal)
+	e, refusal, queue := new(wire.Error), new(fsm.Refusal), new(fsm.NotTaken)
 	switch {
+	case errors.As(err, &queue):
+		return notTaken(queue)
+	case errors.Is(err, fsm.ErrNoCommand):
+		return wire.Errorf(wire.ConditionNotImplemented, "no such command")
 	case errors.As(err, &e):
 		return e
 	case errors.As(err, &refusal) && conditions[refusal.Kind] != "":
@@ -38,5 +42,6 @@ func protocolError(err error) *wire.Error {
 
 // isInternal reports whether protocolError hides err from the client.
 func isInternal(err error) bool {
-	return !errors.As(err, new(*wire.Error)) && !errors.As(err, new(*fsm.Refusal)) && !errors.Is(err, context.DeadlineExceeded)
+	return !errors.As(err, new(*wire.Error)) && !errors.As(err, new(*fsm.Refusal)) && !errors.As(err, new(*fsm.NotTaken)) &&
+		!errors.Is(err, fsm.ErrNoCommand) && !errors.Is(err, context.DeadlineExceeded)
 }

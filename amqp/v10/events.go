@@ -8,13 +8,10 @@ import (
 // The broker's goroutines call these methods of fsm.SessionEvents.
 
 // Confirmed records outcomes of publishes.
-func (s *session) Confirmed(first, last uint64, ok bool) {
+func (s *session) Confirmed(first, last uint64, why error) {
 	defer s.conn.Contain("confirm")
-	if ok {
-		s.publisher.resolve(first, last, wire.StateAccepted, nil)
-	} else {
-		s.publisher.resolve(first, last, wire.StateRejected, errRefused)
-	}
+	state, e := s.publisher.outcomeOf(why)
+	s.publisher.resolve(first, last, state, e)
 }
 
 // Returned and Refused are not called: no publish is mandatory.
@@ -23,8 +20,11 @@ func (s *session) Returned(fsm.Payload) {}
 // Refused is as Returned.
 func (s *session) Refused(fsm.Payload, *fsm.Refusal) {}
 
-// Kept is not called: no command has deliveries.
-func (s *session) Kept([]fsm.Held) {}
+// Kept takes deliveries back that a command has not settled.
+func (s *session) Kept(deliveries []fsm.Held) {
+	defer s.conn.Contain("keep deliveries")
+	s.counts.keep(deliveries)
+}
 
 // Deliver sends messages.
 func (s *session) Deliver(messages []fsm.Message) {
@@ -36,6 +36,12 @@ func (s *session) Deliver(messages []fsm.Message) {
 func (s *session) Credited(consumer uint64, now fsm.LinkState) {
 	defer s.conn.Contain("tell credit")
 	s.counts.credited(consumer, now)
+}
+
+// Settled tells the client what has become of its outcomes.
+func (s *session) Settled(number uint64, lost []uint64) {
+	defer s.conn.Contain("settle")
+	s.counts.settled(number, lost)
 }
 
 // Cancelled ends the link of a consumer whose queue is gone.

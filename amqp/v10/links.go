@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 
 	"github.com/quorate/quorate/amqp"
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
 
 // link is one link of a session, by the client's handle.
 type link struct {
-	handle uint32
-	name   string
+	handle  uint32
+	name    string
+	address wire.Optional[string] // of the server's end, as the client gave it, or as it is made
 	// ended: the server has detached it. What still comes for it is ignored until the client's detach.
 	ended bool
 	in    *incomingLink // nil: it is another one, or ended
@@ -45,7 +46,7 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 	case s.links[a.Handle] != nil:
 		return nil, wire.Errorf(wire.ConditionHandleInUse, "handle %d is in use", a.Handle)
 	}
-	l := &link{handle: a.Handle, name: a.Name}
+	l := &link{handle: a.Handle, name: a.Name, address: addressOf(a)}
 	s.links[a.Handle] = l
 	if e := refuseAttach(a); e != nil {
 		s.refuseLink(l, a, e)
@@ -236,11 +237,13 @@ func (s *session) takeFlow(f *wire.Flow) *wire.Error {
 	if l == nil {
 		return unattached(f.Handle.Value)
 	}
-	switch {
-	case l.out == nil: // the client says what it has
-	case l.out.own != nil:
+	if l.out == nil { // the client says what it has
+		return nil
+	}
+	l.out.until = f.DeliveryCount.Value + f.LinkCredit.Value
+	if l.out.own != nil {
 		s.counts.flowOwn(l.out, f)
-	default:
+	} else {
 		s.broker.Credit(l.out.consumer, fsm.Flow{DeliveryCount: f.DeliveryCount.Value, Credit: f.LinkCredit.Value, Drain: f.Drain, Echo: f.Echo})
 	}
 	return nil
@@ -294,19 +297,9 @@ func (s *session) receive(t *wire.Transfer, payload []byte) (next func(), err *w
 
 // copies returns the routing keys of the annotation x-cc.
 func copies(annotations wire.MapBytes) (keys []string, err *wire.Error) {
-	v, ok := annotations.Get("x-cc")
+	keys, ok := message.AnnotatedCopies(annotations)
 	if !ok {
-		return nil, nil
-	}
-	for w := v.Walk(); v.Type == wire.List && w.Next(); {
-		if w.Value.Type != wire.String || len(w.Value.Bytes()) > maxName {
-			v.Type = wire.Null
-			break
-		}
-		keys = append(keys, string(w.Value.Bytes()))
-	}
-	if v.Type != wire.List {
 		return nil, wire.Errorf(wire.ConditionInvalidField, "x-cc is not a list of strings")
 	}
-	return slices.Compact(keys), nil
+	return keys, nil
 }

@@ -190,7 +190,7 @@ func (x *pairs) answer(l *outgoingLink, answer []byte) {
 		s.memory.Add(size) // what the end gives back
 		s.tasks = append(s.tasks, s.ending(wire.Errorf(wire.ConditionResourceLimit, "%s", amqp.AboutHeld(over))))
 	}
-	s.counts.answer(l, answer)
+	s.counts.sendAnswer(l, answer)
 }
 
 // mayAnswer reports whether a link can answer one more request.
@@ -200,8 +200,8 @@ func (c *counts) mayAnswer(l *outgoingLink) bool {
 	return l != nil && l.own.left > 0
 }
 
-// answer queues an answer, which counts as held until its frames are in the outbox.
-func (c *counts) answer(l *outgoingLink, answer []byte) {
+// sendAnswer queues an answer, which counts as held until its frames are in the outbox.
+func (c *counts) sendAnswer(l *outgoingLink, answer []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {

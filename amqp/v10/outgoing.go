@@ -1,7 +1,7 @@
 package v10
 
 import (
-	"cmp"
+	"bytes"
 	"context"
 	"slices"
 	"strings"
@@ -19,11 +19,18 @@ type outgoingLink struct {
 	consumer uint64 // its number
 	settled  bool   // deliveries are settled when they are sent
 	releases bool   // the client understands that the server releases a delivery
+	second   bool   // the client settles when it knows what its outcome has done
+	strict   bool   // an outcome that comes too late ends the link
 	limit    uint64 // of a message, in bytes; 0: none
 	pair     *pair  // whose requests it answers; nil: it is a consumer
+	queue    string
+	filter   wire.MapBytes // what the queue applies
+	until    uint32        // the delivery-count up to which the client takes messages; under the gate
 
 	// Under counts.mu.
 	own     *sending      // its credit; nil: the broker has it
+	count   uint32        // delivery-count
+	late    []uint64      // what a consumer timeout has taken back, as far as it was unsettled at the last one
 	started bool          // the attach is answered
 	early   []fsm.Message // arrived before
 }
@@ -38,7 +45,8 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 		s.refuseLink(l, a, e)
 		return nil
 	}
-	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
+	out := &outgoingLink{session: s, handle: l.handle, name: a.Name, queue: queue, settled: a.SndSettleMode == sendSettled, limit: a.MaxMessageSize}
+	out.second, out.strict = a.RcvSettleMode == receiveSecond, isText(a.Properties, "x-late-settle", "error")
 	out.releases = a.Source.Outcomes == nil || slices.Contains(a.Source.Outcomes, wire.StateReleased.Symbol())
 	s.counts.add(out)
 	return func() {
@@ -58,7 +66,9 @@ func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
 			return
 		}
 		l.out = out
-		s.counts.start(out, answerReceiver(a))
+		answer := answerReceiver(a)
+		out.filter = bytes.Clone(answer.Source.Filter)
+		s.counts.start(out, answer)
 	}
 }
 
@@ -68,8 +78,6 @@ func sourceQueue(a *wire.Attach) (queue string, e *wire.Error) {
 	switch {
 	case source == nil:
 		return "", wire.Errorf(wire.ConditionInvalidField, "source is null")
-	case a.RcvSettleMode != 0:
-		return "", wire.Errorf(wire.ConditionNotImplemented, "rcv-settle-mode second not supported")
 	}
 	queue, ok := parseSource(source.Address.Value)
 	if !ok || queue == fsm.ReplyQueue {
@@ -103,6 +111,15 @@ func answerReceiver(a *wire.Attach) *wire.Attach {
 	}
 }
 
+// receiveSecond is the rcv-settle-mode in which the client settles when it knows what its outcome has done.
+const receiveSecond = 1
+
+// isText reports whether a property is this text.
+func isText(properties wire.MapBytes, name, text string) bool {
+	v, ok := properties.Get(name)
+	return ok && (v.Type == wire.String || v.Type == wire.Symbol) && string(v.Bytes()) == text
+}
+
 // timeoutAction is the consumer argument that says what a consumer timeout does.
 const timeoutAction = "x-consumer-timeout-action"
 
@@ -129,91 +146,6 @@ func consumerArguments(properties wire.MapBytes, releases bool) *fsm.Table {
 		add(timeoutAction, &logpb.Value{Tag: 'S', Str: []byte("suspend")})
 	}
 	return t
-}
-
-// settle ends deliveries as the client says. An error ends the session.
-func (s *session) settle(d *wire.Disposition) *wire.Error {
-	if !d.Role {
-		return nil // it settles what it has published
-	}
-	outcome, ends, err := outcomeOf(d)
-	if err != nil || !ends {
-		return err
-	}
-	if d.State.Kind == wire.StateModified && hasReserved(d.State.Modified.MessageAnnotations) {
-		outcome, err = fsm.Requeue, wire.Errorf(wire.ConditionInvalidField, "the key of a message annotation is not a symbol that begins with x-")
-	}
-	last := d.Last.Or(d.First)
-	s.giving = s.counts.take(d.First, last, s.giving[:0])
-	s.eachLink(s.giving, func(l *outgoingLink, ids []uint64) {
-		s.broker.Settle(l.consumer, ids, outcome)
-		if at := s.links[l.handle]; err != nil && at != nil && at.out == l {
-			s.detach(at, err)
-		}
-	})
-	if !d.Settled && err == nil {
-		s.conn.out.push(s.channel, &wire.Disposition{First: d.First, Last: wire.Some(last), Settled: true, State: d.State})
-	}
-	return nil
-}
-
-// outcomeOf returns what a disposition does to its deliveries. ends: it ends them.
-func outcomeOf(d *wire.Disposition) (o fsm.Outcome, ends bool, err *wire.Error) {
-	switch d.State.Kind {
-	case wire.StateAccepted:
-		return fsm.Ack, true, nil
-	case wire.StateRejected:
-		return fsm.Discard, true, nil
-	case wire.StateReleased:
-		return fsm.Requeue, true, nil
-	case wire.StateModified:
-		switch m := &d.State.Modified; {
-		case m.UndeliverableHere:
-			return fsm.Discard, true, nil
-		case m.DeliveryFailed:
-			return fsm.RequeueFailed, true, nil
-		}
-		return fsm.Requeue, true, nil
-	case wire.NoState, wire.StateReceived:
-		return fsm.Requeue, d.Settled, nil // the source's default outcome
-	case wire.StateTransactional:
-		return 0, false, wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported")
-	}
-	return 0, false, wire.Errorf(wire.ConditionInvalidField, "Unrecognised state")
-}
-
-// hasReserved reports whether a key of annotations is not a symbol that begins with x-.
-func hasReserved(m wire.MapBytes) bool {
-	for w := m.Walk(); w.NextPair(); {
-		if w.Key.Type != wire.Symbol || !strings.HasPrefix(string(w.Key.Bytes()), "x-") {
-			return true
-		}
-	}
-	return false
-}
-
-// eachLink calls f for each link that deliveries belong to, with their numbers in ascending order.
-func (s *session) eachLink(all []delivery, f func(l *outgoingLink, ids []uint64)) {
-	if len(all) == 0 {
-		return
-	}
-	for i := 1; i < len(all); i++ {
-		if all[i].link != all[0].link {
-			slices.SortStableFunc(all, func(a, b delivery) int { return cmp.Compare(a.link.consumer, b.link.consumer) })
-			break
-		}
-	}
-	for len(all) > 0 {
-		l, n := all[0].link, 0
-		s.ids = s.ids[:0]
-		for n < len(all) && all[n].link == l {
-			s.ids = append(s.ids, all[n].number)
-			n++
-		}
-		all = all[n:]
-		slices.Sort(s.ids)
-		f(l, s.ids)
-	}
 }
 
 // cancel returns the call that ends the consumer of a link, gives back what the client has not settled, and pushes an

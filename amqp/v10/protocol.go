@@ -27,6 +27,9 @@ var (
 	openHeader = amqp.Header(wire.ProtocolHeader(0))
 )
 
+// Name implements amqp.Protocol.
+func (Protocol) Name() string { return "amqp10" }
+
 // Speaks implements amqp.Protocol: only what begins with a login is spoken.
 func (p Protocol) Speaks(h amqp.Header) bool { return h == saslHeader && (p.Ready == nil || p.Ready()) }
 

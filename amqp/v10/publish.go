@@ -2,11 +2,10 @@ package v10
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
-	"strconv"
 	"time"
 
+	"github.com/quorate/quorate/amqp/message"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
 )
@@ -23,16 +22,18 @@ type publisher struct {
 	message    wire.Message
 	properties wire.Properties
 	publishing fsm.Publish
+	ofMessage  func(name string) []byte // property
+
+	// For the broker's events: the newest reason of a rejection, and what clients see of it.
+	why     error
+	refusal *wire.Error
 }
 
 // init must be called first; p must not be moved afterwards.
 func (p *publisher) init(s *session) {
 	p.session, p.outcomes.channel = s, s.channel
-	p.publishing.Headers, p.publishing.Property = p.headers, p.property
+	p.ofMessage, p.publishing.Headers = p.property, p.headers
 }
-
-// errRefused is the outcome of a message that a queue has refused.
-var errRefused = wire.Errorf(wire.ConditionResourceLimit, "a queue has refused the message: its maximum length is exceeded, or it is unavailable")
 
 // publish passes a message to the broker. An error is the link's; next is a call that blocks.
 func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Error) {
@@ -50,8 +51,8 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 	out := &p.publishing
 	*out = fsm.Publish{
 		Exchange: to.exchange, RoutingKey: to.key, TTL: -1, Priority: -1, Confirm: !l.in.assembly.settled,
-		MessageID: fsm.Label(idText(p.properties.MessageID)), CorrelationID: fsm.Label(idText(p.properties.CorrelationID)),
-		Headers: out.Headers, Property: out.Property,
+		MessageID: fsm.Label(message.IDText(p.properties.MessageID)), CorrelationID: fsm.Label(message.IDText(p.properties.CorrelationID)),
+		Headers: out.Headers, Property: p.ofMessage,
 	}
 	if m.Header.TTL.Present {
 		out.TTL, out.HasExpiration = fsm.Millis(m.Header.TTL.Value), true
@@ -65,8 +66,17 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 	if out.Copies, err = copies(m.Annotations); err != nil {
 		return nil, p.reject(l, err)
 	}
-	if out.Payload, err = store(to, m); err != nil {
-		return nil, err
+	if to.isCommand() {
+		if err = p.command(out, m); err != nil {
+			p.rejectOnly(l, err)
+			return nil, nil
+		}
+	} else {
+		var kept wire.MapBytes
+		out.Schedule, out.Delay, kept, out.HeadersError = message.AnnotatedTimes(m.Annotations)
+		if out.Payload, err = store(to, m, kept); err != nil {
+			return nil, err
+		}
 	}
 	size := len(out.Payload)
 	s.conn.Flow.Add(1, int64(size))
@@ -123,8 +133,8 @@ func (p *publisher) later(l *link, out *fsm.Publish, wait func(*fsm.Publish) boo
 		// Its headers are asked for once more, when the scratch has another message.
 		m := p.message
 		m.Annotations, m.ApplicationProperties = cloneMap(m.Annotations), cloneMap(m.ApplicationProperties)
-		later.Headers = func() *fsm.Table { return headersOf(&m) }
-		later.Property = func(string) []byte { return nil }
+		later.Headers = func() *fsm.Table { return message.HeadersOf(&m) }
+		later.Property = func(name string) []byte { return message.Properties{}.Property(later.Payload, name) }
 	}
 	publish := func() (next func()) {
 		s.gate.Lock()
@@ -171,9 +181,14 @@ func (p *publisher) reject(l *link, why *wire.Error) *wire.Error {
 	if !l.in.isRelay || l.in.assembly.settled {
 		return why
 	}
-	number := p.outcomes.add(nil, l.in.assembly.id, 0, false)
-	p.resolve(number, number, wire.StateRejected, why)
+	p.rejectOnly(l, why)
 	return nil
+}
+
+// rejectOnly is reject for what never ends the link.
+func (p *publisher) rejectOnly(l *link, why *wire.Error) {
+	number := p.outcomes.add(nil, l.in.assembly.id, 0, l.in.assembly.settled)
+	p.resolve(number, number, wire.StateRejected, why)
 }
 
 // refused ends a delivery that the broker has refused. An error is the link's, which may have ended meanwhile.
@@ -222,52 +237,8 @@ func (p *publisher) resolve(first, last uint64, state wire.Outcome, why *wire.Er
 }
 
 // headers and property give the broker what it wants to know of the message that is being published.
-func (p *publisher) headers() *fsm.Table { return headersOf(&p.message) }
+func (p *publisher) headers() *fsm.Table { return message.HeadersOf(&p.message) }
 
 func (p *publisher) property(name string) []byte {
-	switch x := &p.properties; name {
-	case "message_id":
-		return idText(x.MessageID)
-	case "correlation_id":
-		return idText(x.CorrelationID)
-	case "reply_to":
-		return x.ReplyTo
-	case "app_id":
-		return x.GroupID
-	case "timestamp":
-		if x.CreationTime.Present {
-			return strconv.AppendInt(nil, x.CreationTime.Value/1000, 10)
-		}
-	case "priority":
-		if h := &p.message.Header; h.Priority.Present {
-			return strconv.AppendUint(nil, uint64(h.Priority.Value), 10)
-		}
-	}
-	return nil
-}
-
-// idText returns a message's id as text.
-func idText(id wire.RawValue) []byte {
-	switch v := id.Value(); v.Type {
-	case wire.String, wire.Binary:
-		return v.Bytes()
-	case wire.Ulong:
-		return strconv.AppendUint(nil, v.Unsigned(), 10)
-	case wire.UUID:
-		return appendUUID(nil, v.Bytes())
-	}
-	return nil
-}
-
-// appendUUID appends a UUID as a name.
-func appendUUID(dst, id []byte) []byte {
-	dst = append(dst, "urn:uuid:"...)
-	for i, n := range [...]int{4, 2, 2, 2, 6} {
-		if i > 0 {
-			dst = append(dst, '-')
-		}
-		dst = hex.AppendEncode(dst, id[:n])
-		id = id[n:]
-	}
-	return dst
+	return message.PropertyOf(&p.message, &p.properties, name)
 }

@@ -476,7 +476,6 @@ func TestRefusedLinks(t *testing.T) {
 		{"bad source", aReceiver("/exchanges/amq.direct"), wire.ConditionInvalidField, "/exchanges/amq.direct"},
 		{"null source", receiver(func(a *wire.Attach) { a.Source = nil }), wire.ConditionInvalidField, "source is null"},
 		{"outcomes", receiver(func(a *wire.Attach) { a.Source.Outcomes = []string{"amqp:accepted:list", "x"} }), wire.ConditionNotImplemented, "Outcomes not supported"},
-		{"mode second", receiver(func(a *wire.Attach) { a.RcvSettleMode = 1 }), wire.ConditionNotImplemented, "rcv-settle-mode second"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := s.mustOpen()

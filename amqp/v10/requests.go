@@ -255,6 +255,7 @@ func (r *request) readBody(what string, into fields) error {
 					return err
 				}
 				*to = catalogTable(w.Value)
+				ok = *to != nil || w.Value.Len() == 0
 			}
 		}
 		if !ok {

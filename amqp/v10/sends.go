@@ -1,6 +1,8 @@
 package v10
 
 import (
+	"maps"
+
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/fsm"
@@ -40,6 +42,8 @@ func (c *counts) remove(l *outgoingLink) (all []delivery) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.links, l.consumer)
+	maps.DeleteFunc(c.awaited, func(_ uint64, a *awaited) bool { return a.link == l })
+	c.flushTold()
 	c.deliveries.of(l, func(d delivery) { all = append(all, d) })
 	for _, m := range l.early {
 		all = append(all, delivery{link: l, number: m.ID})
@@ -140,6 +144,7 @@ func (c *counts) send(l *outgoingLink, m *fsm.Message) {
 
 // hold queues a message of so many bytes as it is sent. mu is held.
 func (c *counts) hold(l *outgoingLink, m *fsm.Message, size int) {
+	l.count++
 	piece := int(c.session.conn.maxFrame - transferHead)
 	c.held = append(c.held, heldSend{
 		message: *m, link: l, id: c.deliveries.number(l, m.ID), frames: uint32(max((size+piece-1)/piece, 1)),
@@ -208,18 +213,20 @@ func (c *counts) credited(consumer uint64, now fsm.LinkState) {
 // holdFlow queues what a link has. mu is held.
 func (c *counts) holdFlow(l *outgoingLink, now fsm.LinkState) {
 	c.flows++
+	l.count = now.DeliveryCount
 	c.held = append(c.held, heldSend{link: l, flow: wire.Flow{
 		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(now.DeliveryCount), LinkCredit: wire.Some(now.Credit),
 		Available: wire.Some(uint32(min(now.Available, 1<<32-1))), Drain: now.Drained,
 	}})
 }
 
-// take takes the unsettled deliveries of a range and appends them to dst.
-func (c *counts) take(first, last uint32, dst []delivery) []delivery {
+// take takes the unsettled deliveries of a range and appends them to dst. known: there are some, or what others are
+// settled with is not decided.
+func (c *counts) take(first, last uint32, dst []delivery) (all []delivery, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deliveries.each(first, last, true, func(d delivery) { dst = append(dst, d) })
-	return dst
+	return dst, len(dst) > 0 || len(c.awaited) > 0
 }
 
 // timedOut tells the client that deliveries have gone back, if it understands that. It reports whether it does.
@@ -234,6 +241,7 @@ func (c *counts) timedOut(consumer uint64, numbers []uint64) bool {
 	for _, n := range numbers {
 		back[n] = true
 	}
+	l.late = c.unsettledOf(l, append(l.late, numbers...))
 	run, open := wire.Disposition{State: wire.State{Kind: wire.StateReleased}}, false
 	c.out.Lock()
 	defer c.out.Unlock()

@@ -16,11 +16,14 @@ type incoming struct {
 	left  uint32
 	grace uint32 // transfers that a closed window lets through: they were on their way
 	shut  bool   // by a resource alarm
+
+	// What the client says of its own window: how many it may send from the id from on.
+	from, promised uint32
 }
 
-// begin starts with the id of the client's first transfer.
-func (w *incoming) begin(next uint32, shut bool) {
-	*w = incoming{next: next, shut: shut}
+// begin starts with the id of the client's first transfer, and its own window.
+func (w *incoming) begin(next, promised uint32, shut bool) {
+	*w = incoming{next: next, shut: shut, from: next, promised: promised}
 	if !shut {
 		w.left = maxIncomingWindow
 	}
@@ -39,6 +42,9 @@ func (w *incoming) transfer() bool {
 	w.next++
 	return true
 }
+
+// remote is how many transfers the client may send by its own window.
+func (w *incoming) remote() uint32 { return w.promised - min(w.promised, w.next-w.from) }
 
 // isLow reports whether a new window is due.
 func (w *incoming) isLow() bool { return !w.shut && w.left <= maxIncomingWindow/2 }

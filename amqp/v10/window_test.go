@@ -9,8 +9,11 @@ import (
 
 func TestIncomingWindow(t *testing.T) {
 	var w incoming
-	w.begin(math.MaxUint32, false)
+	w.begin(math.MaxUint32, 300, false)
 	for i := range maxIncomingWindow {
+		if left := max(300-i, 0); w.remote() != uint32(left) {
+			t.Fatalf("the client may send %d by its own window, want %d", w.remote(), left)
+		}
 		if w.isLow() != (i >= maxIncomingWindow/2) {
 			t.Fatalf("low after %d: %v", i, w.isLow())
 		}
@@ -31,7 +34,7 @@ func TestIncomingWindow(t *testing.T) {
 
 func TestAlarmShutsWindow(t *testing.T) {
 	var w incoming
-	w.begin(0, false)
+	w.begin(0, 0, false)
 	w.transfer()
 	if !w.setAlarm(true) || w.setAlarm(true) || w.left != 0 || w.isLow() {
 		t.Fatalf("%+v", w)
@@ -48,7 +51,7 @@ func TestAlarmShutsWindow(t *testing.T) {
 	if !w.setAlarm(false) || w.left != maxIncomingWindow || w.grace != 0 {
 		t.Fatalf("%+v", w)
 	}
-	if w.begin(0, true); w.transfer() {
+	if w.begin(0, 0, true); w.transfer() {
 		t.Fatal("a session that begins during an alarm has a window")
 	}
 }

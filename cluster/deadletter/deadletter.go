@@ -42,34 +42,28 @@ type Host interface {
 	QueueGone(id fsm.QueueID)
 }
 
-// Properties reads what has to be known of an encoded AMQP property list, and
-// changes what dying changes.
+// Properties reads what has to be known of stored messages, and changes what dying
+// changes.
 type Properties interface {
-	// Expiration returns the expiration property, empty if there is none.
-	Expiration(properties []byte) string
-	// Headers returns the headers property, nil if there is none. deaths, if
+	// Expiration returns the time-to-live with which a message was published, empty
+	// if it has none.
+	Expiration(p fsm.Payload) string
+	// Headers returns what exchanges compare, nil if there is nothing. deaths, if
 	// any, show in it as in a delivery.
-	Headers(properties []byte, deaths []*logpb.Death) *fsm.Table
-	// Copies returns the routing keys of the header CC.
-	Copies(properties []byte) []string
-	// Property returns the text of one of the properties that exchanges may ask
-	// for, nil if there is none.
-	Property(properties []byte, name string) []byte
-	// Delay returns what the header x-delay asks for in milliseconds; 0: nothing.
-	Delay(properties []byte) fsm.Millis
-	// Delayed returns the properties with that header negated. The result may be
-	// the argument.
-	Delayed(properties []byte) []byte
+	Headers(p fsm.Payload, deaths []*logpb.Death) *fsm.Table
+	// Copies returns the other routing keys of a message that receivers may see.
+	Copies(p fsm.Payload) []string
+	// Property returns the text of one of the properties that the broker asks for,
+	// nil if there is none.
+	Property(p fsm.Payload, name string) []byte
+	// Delay returns what x-delay asks for in milliseconds; 0: nothing.
+	Delay(p fsm.Payload) fsm.Millis
 	// Deaths returns the history with which a message was published, newest
 	// first, if its first death is to continue it.
-	Deaths(properties []byte) []*logpb.Death
-	// Redirected returns the properties of a dead letter that goes by the routing
-	// key of its queue. The result may be the argument.
-	Redirected(properties []byte) []byte
-	// Remarked returns the properties of a dead letter with what its last receiver
-	// has said, and without what an earlier one has. The result may be the
-	// argument.
-	Remarked(properties []byte, remark fsm.Remark) []byte
+	Deaths(p fsm.Payload) []*logpb.Death
+	// Rewritten returns what a payload that leaves its queue has for Payload.List.
+	// The result may be a part of p.
+	Rewritten(p fsm.Payload, how fsm.Rewrite) []byte
 }
 
 // Group is a led queue whose letters are sent: *group.Group.

@@ -1,11 +1,14 @@
 package deadletter
 
 import (
+	"bytes"
 	"fmt"
+	"maps"
 	"testing"
 
+	"github.com/quorate/quorate/amqp/message"
+	"github.com/quorate/quorate/amqp/v10/wire"
 	"github.com/quorate/quorate/cluster/group/grouptest"
-
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
@@ -16,11 +19,14 @@ type broughtAlong struct {
 	deaths []*logpb.Death
 }
 
-func (b broughtAlong) Deaths([]byte) []*logpb.Death { return b.deaths }
+func (b broughtAlong) Deaths(fsm.Payload) []*logpb.Death { return b.deaths }
 
 func historyText(deaths []*logpb.Death) (s string) {
 	for _, d := range deaths {
 		s += fmt.Sprintf("%s %v %d at %d by %s", d.Queue, d.Reason, d.Count, d.Time, d.Exchange)
+		if d.LastTime != 0 {
+			s += fmt.Sprintf(" last at %d", d.LastTime)
+		}
 		if d.First {
 			s += " first"
 		}
@@ -45,7 +51,7 @@ func TestHistoryContinues(t *testing.T) {
 		"other pair": {[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("p", 3, 5, true)}, true, "q EXPIRED 1 at 9 by x; p EXPIRED 3 at 5 by old first; "},
 		"same pair": {
 			[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("p", 1, 6, false), expired("q", 3, 5, true)}, true,
-			"q EXPIRED 4 at 5 by old first; p EXPIRED 1 at 6 by old; ",
+			"q EXPIRED 4 at 5 by old last at 9 first; p EXPIRED 1 at 6 by old; ",
 		},
 		"same pair, time unknown": {[]*logpb.Death{expired("q", 1, 9, true)}, []*logpb.Death{expired("q", 3, 0, true)}, true, "q EXPIRED 4 at 9 by old first; "},
 		"second death":            {[]*logpb.Death{expired("q", 1, 9, false), expired("r", 1, 8, true)}, []*logpb.Death{expired("p", 3, 5, true)}, true, "q EXPIRED 1 at 9 by x; r EXPIRED 1 at 8 by old first; "},
@@ -95,13 +101,15 @@ func TestHistoryKeepsExpiration(t *testing.T) {
 // expiring are properties of messages that have an expiration.
 type expiring struct{ broughtAlong }
 
-func (expiring) Expiration([]byte) string { return "published" }
+func (expiring) Expiration(fsm.Payload) string { return "published" }
 
-// A message of AMQP 1.0 dies and is forwarded as it came, byte for byte: only its way is
-// another one.
+// A message of AMQP 1.0 dies and is forwarded as it came, byte for byte, but for its
+// way, its annotations, and the time-to-live of what has died.
 func TestBareLetter(t *testing.T) {
-	w := newWorld(t)
-	head, err := fsm.AppendBareHead(nil, "x", "k", fsm.BareHeader{Durable: true, Priority: 7, TTL: 1500}, []byte("annotations"), []string{"blind"})
+	s := &Sender{properties: message.Properties{}}
+	given := wire.AppendString(wire.AppendSymbol(wire.StartMap(nil), "x-a"), "b")
+	annotations := wire.EndMap(given, 0, 1)
+	head, err := fsm.AppendBareHead(nil, "x", "k", fsm.BareHeader{Durable: true, Priority: 7, TTL: 1500}, annotations, []string{"blind"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,25 +125,38 @@ func TestBareLetter(t *testing.T) {
 		"of a classic one":  {&logpb.QueueConfig{DeadLetterExchange: "dlx", Classic: true}, "k", 1},
 		"that was remarked": {&logpb.QueueConfig{DeadLetterExchange: "dlx"}, "k", 1},
 	} {
-		l := *died
+		l, want := *died, map[string]string{"x-a": "b"}
 		if name == "that was remarked" {
 			l.Remark.Reason = "bad"
+			want["x-dead-letter-reason"] = "bad"
 		}
-		out := w.sender.deadPayload(c.config, &l, p)
+		out := s.deadPayload(c.config, &l, p)
 		if !out.Valid() || !out.IsBare() || string(out.Exchange()) != "dlx" || string(out.RoutingKey()) != c.key || len(out.BlindKeys()) != c.blind {
 			t.Errorf("%s: %q", name, out)
 			continue
 		}
-		if out.BareHeader() != p.BareHeader() || string(out.Annotations()) != "annotations" || string(out.Body()) != "bare" {
-			t.Errorf("%s: %+v %q %q", name, out.BareHeader(), out.Annotations(), out.Body())
+		got := map[string]string{}
+		for _, f := range s.properties.Headers(out, nil).GetFields() {
+			got[f.Name] = string(f.Value.GetStr())
 		}
-		e := w.sender.reenqueue(c.config, &l, p, out, 0)
+		if h := out.BareHeader(); h != (fsm.BareHeader{Durable: true, Priority: 7, TTL: -1}) || !maps.Equal(got, want) || string(out.Body()) != "bare" {
+			t.Errorf("%s: %+v %v %q", name, h, got, out.Body())
+		}
+		e := s.reenqueue(c.config, &l, p, out, 0)
 		if e.Size != uint32(len(out)) || len(e.Deaths) != 1 || e.Deaths[0].OriginalExpiration != "1500" || c.config.Classic && e.PriorityPlusOne != 8 {
 			t.Errorf("%s: %v", name, e)
 		}
 	}
-	l := &fsm.DeadLetter{Forwarded: true, HasExpiration: true, Hops: 1}
-	if e := w.sender.reenqueue(&logpb.QueueConfig{Forward: true}, l, p, p, 0); e.TtlPlusOne != 1501 || !e.HasExpiration {
+	forward, l := &logpb.QueueConfig{Forward: true, ForwardExchange: "on"}, &fsm.DeadLetter{Forwarded: true, HasExpiration: true, Hops: 1}
+	out := s.deadPayload(forward, l, p)
+	if string(out.Exchange()) != "on" || !bytes.Equal(out.List(), p.List()) || string(out.Body()) != "bare" {
+		t.Errorf("forwarded as %q", out)
+	}
+	if e := s.reenqueue(forward, l, p, out, 0); e.TtlPlusOne != 1501 || !e.HasExpiration {
 		t.Errorf("forwarded: %v", e)
+	}
+	l.HasExpiration = false // it has died before
+	if e := s.reenqueue(forward, l, p, out, 0); e.TtlPlusOne != 0 || e.HasExpiration {
+		t.Errorf("a dead letter, forwarded: %v", e)
 	}
 }

@@ -14,25 +14,24 @@ import (
 // settings say may be longer than a short string: declares and policies of
 // former versions were not checked. Then the letter carries as much as it can.
 func (s *Sender) deadPayload(c *logpb.QueueConfig, l *fsm.DeadLetter, p fsm.Payload) fsm.Payload {
-	properties := p.Properties()
-	if c.DelayedStore {
-		properties = s.properties.Delayed(properties)
-	}
+	how := fsm.Rewrite{Waited: c.DelayedStore}
 	switch {
 	case l.Forwarded && !c.Forward:
 		return p // it has got its route before
 	case l.Forwarded:
 	case isDue(l):
-		return repack(p, string(p.Exchange()), string(p.RoutingKey()), properties, p.BlindKeys())
-	case l.Remark != (fsm.Remark{}) || len(l.Deaths) > 1:
-		properties = s.properties.Remarked(properties, l.Remark)
+		return repack(p, string(p.Exchange()), string(p.RoutingKey()), s.properties.Rewritten(p, how), p.BlindKeys())
+	default:
+		how.Died = true
+		if l.Remark != (fsm.Remark{}) || len(l.Deaths) > 1 {
+			how.Remark = &l.Remark
+		}
 	}
 	w, key, blind := wayOf(c, l), string(p.RoutingKey()), p.BlindKeys()
 	if w.hasKey {
-		key, blind = w.key, nil
-		properties = s.properties.Redirected(properties)
+		key, blind, how.Redirected = w.key, nil, true
 	}
-	return repack(p, fsm.Short(w.exchange), key, properties, blind)
+	return repack(p, fsm.Short(w.exchange), key, s.properties.Rewritten(p, how), blind)
 }
 
 // way is where a queue sends letters: to an exchange, with a key of its own or with
@@ -54,18 +53,18 @@ func wayOf(c *logpb.QueueConfig, l *fsm.DeadLetter) way {
 // a target. ceiling is what the exchanges on its way allow + 1; 0: no limit.
 func (s *Sender) reenqueue(c *logpb.QueueConfig, l *fsm.DeadLetter, p, out fsm.Payload, ceiling uint64) *logpb.Enqueue {
 	e := reenqueued(c, l, out, ceiling)
-	if l.Forwarded {
-		e.TtlPlusOne = storedTTL(s.expiration(out))
+	if l.Forwarded && l.HasExpiration { // a dead letter has none any more, whatever it was published with
+		e.TtlPlusOne = storedTTL(s.properties.Expiration(out))
 	}
 	if !isDue(l) {
 		e.Deaths = s.deaths(l, p)
 	}
 	if c.Classic {
 		// Within such a queue it may count for nothing, but not for its target.
-		e.PriorityPlusOne = s.ownPriority(out)
+		e.PriorityPlusOne = storedPriority(s.properties.Property(out, catalog.PropertyPriority))
 	}
-	e.MessageId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyMessageID))
-	e.CorrelationId = fsm.Label(s.properties.Property(out.Properties(), catalog.PropertyCorrelationID))
+	e.MessageId = fsm.Label(s.properties.Property(out, catalog.PropertyMessageID))
+	e.CorrelationId = fsm.Label(s.properties.Property(out, catalog.PropertyCorrelationID))
 	return e
 }
 
@@ -82,27 +81,6 @@ func reenqueued(c *logpb.QueueConfig, l *fsm.DeadLetter, out fsm.Payload, ceilin
 		e.HasExpiration, e.Deaths = l.HasExpiration, l.Deaths
 	}
 	return e
-}
-
-// expiration is the TTL with which a message was published, as the property has it;
-// empty: none.
-func (s *Sender) expiration(p fsm.Payload) string {
-	if !p.IsBare() {
-		return s.properties.Expiration(p.Properties())
-	}
-	if ttl := p.BareHeader().TTL; ttl >= 0 {
-		return strconv.FormatInt(int64(ttl), 10)
-	}
-	return ""
-}
-
-// ownPriority is the priority with which a message was published, as the log has
-// priorities.
-func (s *Sender) ownPriority(p fsm.Payload) uint32 {
-	if p.IsBare() {
-		return uint32(p.BareHeader().Priority + 1)
-	}
-	return storedPriority(s.properties.Property(p.Properties(), catalog.PropertyPriority))
 }
 
 // storedPriority is a priority property as the log has priorities.
@@ -125,22 +103,13 @@ func storedTTL(expiration string) uint64 {
 
 // repack returns a payload with the body of p, which is valid. The other parts
 // are from a payload or short strings: they fit. Should they not, the payload
-// stays as it is. One of AMQP 1.0 has no properties, and keeps its header and its
-// annotations: a receiver is not shown a TTL of what has died.
-func repack(p fsm.Payload, exchange, key string, properties []byte, blind []string) fsm.Payload {
-	var out []byte
-	var err error
-	if p.IsBare() {
-		size := fsm.BareSize(len(exchange), len(key), len(p.Annotations()), len(p.Body())) + fsm.BlindSize(blind)
-		out, err = fsm.AppendBareHead(make([]byte, 0, size), exchange, key, p.BareHeader(), p.Annotations(), blind)
-	} else {
-		size := fsm.PayloadSize(len(exchange), len(key), len(properties), len(p.Body())) + fsm.BlindSize(blind)
-		out, err = fsm.AppendHead(make([]byte, 0, size), exchange, key, properties, blind)
-	}
+// stays as it is.
+func repack(p fsm.Payload, exchange, key string, list []byte, blind []string) fsm.Payload {
+	out, err := p.Repack(exchange, key, list, blind)
 	if err != nil {
 		return p
 	}
-	return append(out, p.Body()...)
+	return out
 }
 
 // depart returns what brings a message that has become due, which is out now, to
@@ -168,10 +137,7 @@ func hops(l *fsm.DeadLetter) uint32 {
 
 // groupAt completes what brings a dead message to a queue: its group there.
 func (s *Sender) groupAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
-	e.GroupId = to.GroupOf(
-		func() *fsm.Table { return s.properties.Headers(p.Properties(), nil) },
-		func(name string) []byte { return s.properties.Property(p.Properties(), name) },
-	)
+	e.GroupId = to.GroupOf(func(name string) []byte { return s.properties.Property(p, name) })
 }
 
 // delayAt completes what brings a dead message to a queue: at the store of a
@@ -180,7 +146,7 @@ func (s *Sender) delayAt(to *catalog.Queue, e *logpb.Enqueue, p fsm.Payload) {
 	e.DelayPlusOne = 0
 	if to.StoreOf != "" {
 		longest := fsm.Millis(s.host.View().Setting(catalog.ScheduleMaxDelay))
-		e.DelayPlusOne = uint64(min(s.properties.Delay(p.Properties()), longest)) + 1
+		e.DelayPlusOne = uint64(min(s.properties.Delay(p), longest)) + 1
 	}
 }
 
@@ -192,7 +158,7 @@ func (s *Sender) wayTargets(v *catalog.View, vhost string, c *logpb.QueueConfig,
 	if !w.hasKey {
 		keys = append(s.keys(p), p.BlindKeys()...)
 	}
-	delayed := (l.Forwarded || !c.DelayedStore) && s.properties.Delay(p.Properties()) > 0
+	delayed := (l.Forwarded || !c.DelayedStore) && s.properties.Delay(p) > 0
 	queues, limits := s.route(v, vhost, w.exchange, &catalog.Message{Keys: keys, Passed: s.host.Used, Delayed: delayed}, l, p)
 	if l.Forwarded {
 		return queues, limits
@@ -203,8 +169,8 @@ func (s *Sender) wayTargets(v *catalog.View, vhost string, c *logpb.QueueConfig,
 // route completes what an exchange has to know of a letter, and returns the queues that
 // it goes to from there; none if there is no such exchange.
 func (s *Sender) route(v *catalog.View, vhost, exchange string, m *catalog.Message, l *fsm.DeadLetter, p fsm.Payload) ([]*catalog.Queue, catalog.Ceilings) {
-	m.Headers = func() *fsm.Table { return s.properties.Headers(p.Properties(), s.deaths(l, p)) }
-	m.Property = func(name string) []byte { return s.properties.Property(p.Properties(), name) }
+	m.Headers = func() *fsm.Table { return s.properties.Headers(p, s.deaths(l, p)) }
+	m.Property = func(name string) []byte { return s.properties.Property(p, name) }
 	m.Chance, m.Local = mathrand.Uint64(), s.leadsHere
 	queues, limits, err := v.Route(vhost, exchange, m, nil)
 	if err != nil {
@@ -215,7 +181,7 @@ func (s *Sender) route(v *catalog.View, vhost, exchange string, m *catalog.Messa
 
 // keys returns the routing keys of a message that receivers may see.
 func (s *Sender) keys(p fsm.Payload) []string {
-	return append([]string{string(p.RoutingKey())}, s.properties.Copies(p.Properties())...)
+	return append([]string{string(p.RoutingKey())}, s.properties.Copies(p)...)
 }
 
 // isDue reports whether a letter is no dead one: it is a message of a delayed
@@ -256,16 +222,16 @@ func (s *Sender) deaths(l *fsm.DeadLetter, p fsm.Payload) []*logpb.Death {
 	d := l.Deaths[0]
 	newest := &logpb.Death{
 		Reason: d.Reason, Queue: d.Queue, Count: d.Count, Time: d.Time, First: d.First, LastExchange: string(p.Exchange()),
-		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration,
+		Exchange: d.Exchange, RoutingKeys: d.RoutingKeys, OriginalExpiration: d.OriginalExpiration, LastTime: d.LastTime,
 	}
 	if l.Fresh {
 		newest.Exchange, newest.RoutingKeys = newest.LastExchange, s.keys(p)
 		if l.HasExpiration {
-			newest.OriginalExpiration = s.expiration(p)
+			newest.OriginalExpiration = s.properties.Expiration(p)
 		}
 	}
 	if l.Fresh && d.First {
-		return continued(newest, s.properties.Deaths(p.Properties()))
+		return continued(newest, s.properties.Deaths(p))
 	}
 	return append([]*logpb.Death{newest}, l.Deaths[1:]...)
 }
@@ -282,7 +248,7 @@ func continued(newest *logpb.Death, earlier []*logpb.Death) []*logpb.Death {
 		newest.Count, newest.First = newest.Count+d.Count, d.First
 		newest.Exchange, newest.RoutingKeys, newest.OriginalExpiration = d.Exchange, d.RoutingKeys, d.OriginalExpiration
 		if d.Time != 0 {
-			newest.Time = d.Time
+			newest.Time, newest.LastTime = d.Time, newest.Time
 		}
 		earlier = slices.Delete(slices.Clone(earlier), same, same+1)
 	}

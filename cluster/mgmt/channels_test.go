@@ -62,3 +62,39 @@ func TestChannels(t *testing.T) {
 		t.Errorf("in the list: %+v", all)
 	}
 }
+
+// TestSessions: the sessions of a connection of AMQP 1.0 are shown, as their node tells them, to those who may see the
+// connection; no other connection has some.
+func TestSessions(t *testing.T) {
+	w := newWorld(t)
+	address := "/queues/q"
+	w.clients = []api.Connection{
+		{Name: "a", User: "maggie", VHost: "/", Node: "n1", Protocol: api.AMQP10, ContainerID: "me"}, {Name: "b", User: "root", VHost: "hidden", Protocol: api.AMQP10},
+		{Name: "idle", User: "maggie", VHost: "/", Protocol: api.AMQP10}, {Name: "old", User: "maggie", VHost: "/", Protocol: "AMQP 0-9-1"},
+	}
+	w.sessions = map[string][]api.Session{"a": {
+		{Channel: 1, HandleMax: 255, NextIncomingID: 2, IncomingWindow: 398, NextOutgoingID: 3, RemoteIncomingWindow: 100, RemoteOutgoingWindow: 99, Unsettled: 4,
+			IncomingLinks: []api.IncomingLink{{Link: api.Link{Name: "in", DeliveryCount: 2, Credit: 168}, SettleMode: "mixed", MaxMessageSize: 9, Unconfirmed: 1}},
+			OutgoingLinks: []api.OutgoingLink{{Link: api.Link{Handle: 1, Name: "out", DeliveryCount: 3, Credit: 7}, Address: &address, Queue: "q", MaxMessageSize: "unlimited", Filters: []api.Filter{}, TimedOut: true}}},
+		{Channel: 3, IncomingLinks: []api.IncomingLink{}, OutgoingLinks: []api.OutgoingLink{}},
+	}}
+	const first = `{"channel_number":1,"handle_max":255,"next_incoming_id":2,"incoming_window":398,"next_outgoing_id":3,"remote_incoming_window":100,"remote_outgoing_window":99,"outgoing_unsettled_deliveries":4,` +
+		`"incoming_links":[{"handle":0,"link_name":"in","delivery_count":2,"credit":168,"target_address":null,"snd_settle_mode":"mixed","max_message_size":9,"unconfirmed_messages":1}],` +
+		`"outgoing_links":[{"handle":1,"link_name":"out","delivery_count":3,"credit":7,"source_address":"/queues/q","queue_name":"q","send_settled":false,"max_message_size":"unlimited","filter":[],"consumer_timeout":true}]}`
+	const second = `{"channel_number":3,"handle_max":0,"next_incoming_id":0,"incoming_window":0,"next_outgoing_id":0,"remote_incoming_window":0,"remote_outgoing_window":0,"outgoing_unsettled_deliveries":0,"incoming_links":[],"outgoing_links":[]}`
+	w.check(
+		want{"maggie", "GET", "/api/connections/a/sessions", "", 200, "[" + first + "," + second + "]"},
+		want{"mona", "GET", "/api/connections/idle/sessions", "", 200, "[]"},
+		want{"maggie", "GET", "/api/connections/b/sessions", "", 404, notThere},
+		want{"maggie", "GET", "/api/connections/gone/sessions", "", 404, notThere},
+		want{"maggie", "GET", "/api/connections/old/sessions", "", 400, failure("bad_request", "connection does not use AMQP 1.0")},
+		want{"nobody", "GET", "/api/connections/a/sessions", "", 401, failure("not_authorised", "Not management user")},
+	)
+	if c := mustJSON[api.Connection](w, "maggie", "/api/connections/a"); c.ContainerID != "me" || c.Protocol != "AMQP 1-0" {
+		t.Errorf("%+v", c)
+	}
+	w.offline["n1"] = true
+	if status := w.statusOf("maggie", "GET", "/api/connections/a/sessions", ""); status != 503 {
+		t.Errorf("%d if the node does not answer", status)
+	}
+}

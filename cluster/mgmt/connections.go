@@ -74,6 +74,24 @@ func (cs connections) closeAll(w *responder, r *request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
+// sessions shows the sessions of a connection of AMQP 1.0, with their links.
+func (cs connections) sessions(w *responder, r *request) {
+	found := cs.named(r, r.PathValue("connection"))
+	switch {
+	case len(found) != 1:
+		w.notFound()
+	case found[0].Protocol != api.AMQP10:
+		w.badRequest("connection does not use AMQP 1.0")
+	default:
+		all, err := cs.all.SessionsOf(r.Context(), found[0])
+		if err != nil {
+			w.failed(err)
+			return
+		}
+		list(w, r, all)
+	}
+}
+
 // channels serves the channels of clients, with what they have done.
 type channels struct {
 	all       Connections

@@ -285,6 +285,8 @@ type Connections interface {
 	Connections(ctx context.Context) []api.Connection
 	// Channels lists their channels, sorted by connection and number.
 	Channels(ctx context.Context) []api.Channel
+	// SessionsOf lists the sessions of one of the connections, of AMQP 1.0, ordered by their channels.
+	SessionsOf(ctx context.Context, c api.Connection) ([]api.Session, error)
 	// CloseConnection makes the node that a client is connected to close the connection with this
 	// reason. It returns false if the connection is gone.
 	CloseConnection(ctx context.Context, c api.Connection, reason string) (bool, error)
@@ -331,4 +333,5 @@ type Backups interface {
 type Message struct {
 	leader.Peeked
 	Properties *fsm.Table
+	Body       []byte
 }

@@ -64,6 +64,7 @@ type world struct {
 	offline      map[string]bool
 	clients      []api.Connection
 	channels     []api.Channel
+	sessions     map[string][]api.Session // by connection
 	consumers    []stats.Consumer
 	timeouts     []stats.Timeout
 	defaults     catalog.Defaults
@@ -163,6 +164,13 @@ func (w *world) Stats(_ context.Context, ids ...fsm.QueueID) map[fsm.QueueID]sta
 func (w *world) Connections(context.Context) []api.Connection { return w.clients }
 
 func (w *world) Channels(context.Context) []api.Channel { return slices.Clone(w.channels) }
+
+func (w *world) SessionsOf(_ context.Context, c api.Connection) ([]api.Session, error) {
+	if w.offline[c.Node] {
+		return nil, errors.New("no answer")
+	}
+	return w.sessions[c.Name], nil
+}
 
 func (w *world) CloseConnection(_ context.Context, c api.Connection, reason string) (bool, error) {
 	w.clients = slices.DeleteFunc(w.clients, func(x api.Connection) bool { return x.Name == c.Name })

@@ -163,6 +163,7 @@ var needs = map[string]need{
 	"GET /api/channels":                                                    {tag: management},
 	"GET /api/channels/{name}":                                             {tag: monitoring}, // root's
 	"GET /api/connections/{connection}/channels":                           {tag: monitoring}, // root's
+	"GET /api/connections/{connection}/sessions":                           {tag: monitoring}, // likewise
 	"GET /api/connections":                                                 {tag: management},
 	"GET /api/connections/{name}":                                          {tag: monitoring}, // root's
 	"DELETE /api/connections/{name}":                                       {tag: administrator},
@@ -299,7 +300,7 @@ func (w *world) things(callers []caller) {
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutTopicPermission{PutTopicPermission: &logpb.PutTopicPermission{User: "root", Vhost: "v", Exchange: "thing"}}})
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutPermission{PutPermission: &logpb.PutPermission{User: "root", Vhost: "v", Configure: ".*", Write: ".*", Read: ".*"}}})
 	w.do(&logpb.CatalogCommand{Body: &logpb.CatalogCommand_PutGlobalParameter{PutGlobalParameter: &logpb.PutGlobalParameter{Name: "thing", Value: []byte("1")}}})
-	w.clients = []api.Connection{{Name: "thing", Node: "n1", User: "root", VHost: "v"}}
+	w.clients = []api.Connection{{Name: "thing", Node: "n1", User: "root", VHost: "v", Protocol: api.AMQP10}}
 	w.channels = []api.Channel{{Name: "thing", User: "root", VHost: "v", Connection: api.ConnectionDetails{Name: "thing"}}}
 }
 

@@ -180,6 +180,7 @@ func (b *Backend) vhosts() []resource {
 		{"/api/connections/{name}", []endpoint{get(management, c.get), remove(management, c.closeAll)}},
 		{"/api/connections/username/{user}", []endpoint{get(management, c.list), remove(management, c.closeAll)}},
 		{"/api/vhosts/{vhost}/connections", []endpoint{get(management, c.list)}},
+		{"/api/connections/{connection}/sessions", []endpoint{get(management, c.sessions)}},
 		{"/api/channels", []endpoint{get(management, ch.list)}},
 		{"/api/channels/{name}", []endpoint{get(management, ch.get)}},
 		{"/api/connections/{connection}/channels", []endpoint{get(management, ch.list)}},

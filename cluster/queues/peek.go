@@ -200,10 +200,10 @@ func (x *Inspector) scheduled(m *peerpb.ScheduledRequest) *peerpb.ScheduledReply
 		p := fsm.Readable(raw)
 		s := &peerpb.ScheduledMessage{
 			Message: waiting.Seq, Id: waiting.ScheduleID, DueAt: int64(waiting.DueAt), Bytes: uint64(len(p.Body())),
-			RoutingKey: string(p.RoutingKey()), MessageId: string(x.properties.Property(p.Properties(), catalog.PropertyMessageID)),
+			RoutingKey: string(p.RoutingKey()), MessageId: string(x.properties.Property(p, catalog.PropertyMessageID)),
 		}
 		if m.Headers {
-			s.Headers, _ = logpb.Marshal(x.properties.Headers(p.Properties(), nil)) // it always encodes
+			s.Headers, _ = logpb.Marshal(x.properties.Headers(p, nil)) // it always encodes
 		}
 		r.Messages = append(r.Messages, s)
 	}

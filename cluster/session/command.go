@@ -300,7 +300,13 @@ func (x *commandExchange) answer(c *clientCommand, ok bool, why error) {
 	if !ok && c.mandatory {
 		x.session.add(event{kind: eventRefused, payload: c.payload, err: why})
 	}
-	x.session.confirm(c.number, ok)
+	switch {
+	case ok:
+		why = nil
+	case why == nil:
+		why = fsm.ErrNoCommand
+	}
+	x.session.confirm(c.number, why)
 }
 
 // overdue gives up a command that has waited for too long. It is run by a timer, so a panic ends
@@ -359,7 +365,7 @@ type commandAnswer struct {
 
 // commandResult is the outcome of one part of a command. What names its object comes first.
 type commandResult struct {
-	DeliveryTag   uint64  `json:"delivery_tag,omitempty"`
+	DeliveryTag   *uint64 `json:"delivery_tag,omitempty"`
 	ConsumerTag   string  `json:"consumer_tag,omitempty"`
 	LockToken     string  `json:"lock_token,omitempty"`
 	DeferralToken string  `json:"deferral_token,omitempty"`

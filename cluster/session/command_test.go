@@ -15,7 +15,10 @@ import (
 )
 
 // holdings are those of a channel with consumer 1, called c.
-type holdings struct{ list []fsm.Held }
+type holdings struct {
+	first uint64
+	list  []fsm.Held
+}
 
 func (h *holdings) Consumer(tag string) uint64 {
 	if tag == "c" {
@@ -34,6 +37,8 @@ func (h *holdings) Find(tag uint64) (fsm.Held, bool) {
 	}
 	return fsm.Held{}, false
 }
+
+func (h *holdings) First() uint64 { return h.first }
 
 func (h *holdings) UpTo(last uint64) []fsm.Held { return h.list[:h.index(last)+1] }
 
@@ -93,7 +98,7 @@ func newCommander(t grouptest.Fatal) *commander {
 	x.world, x.recorder, x.session, x.stream = mustStream(t)
 	addConsumer(x.session, x.stream, 1, false)
 	x.session.known[1].Unsettled = 3
-	x.holdings = &holdings{list: []fsm.Held{{Tag: 1, Consumer: 1, ID: 11}, {Tag: 2, Consumer: 1, ID: 12}, {Tag: 3, Consumer: 1, ID: 13}, {Tag: 4, Consumer: getToken | 1, ID: 7, Get: true}}}
+	x.holdings = &holdings{first: 1, list: []fsm.Held{{Tag: 1, Consumer: 1, ID: 11}, {Tag: 2, Consumer: 1, ID: 12}, {Tag: 3, Consumer: 1, ID: 13}, {Tag: 4, Consumer: getToken | 1, ID: 7, Get: true}}}
 	return x
 }
 
@@ -209,6 +214,26 @@ func TestCommandVerbs(t *testing.T) {
 		} else if sent != c.sent {
 			t.Errorf("%s %v: %s", c.verb, c.headers, sent)
 		}
+	}
+}
+
+// Where delivery tags begin with 0 that one is like any other, in answers, too.
+func TestCommandOnTagZero(t *testing.T) {
+	x := newCommander(t)
+	x.holdings.first, x.holdings.list[0].Tag = 0, 0
+	replies := streamTo(x.session, x.MustQueue("replies"))
+	if sent := x.publish("lock.renew", map[string]string{"reply_to": "replies"}, "x-delivery-tag", 0); !slices.Equal(sent, []string{"renew 1 [11 1] 0"}) {
+		t.Fatalf("sent %q", sent)
+	}
+	x.answer(fsm.Result{Count: 1})
+	x.expect("settled")
+	got := streamtest.Take(replies)
+	const want = `{"ok":true,"results":[{"delivery_tag":0,"ok":true,"count":1}]}`
+	if len(got) != 1 || len(got[0].Payloads) != 1 {
+		t.Fatalf("replied %v", got)
+	}
+	if body := string(fsm.Payload(got[0].Payloads[0]).Body()); body != want {
+		t.Errorf("replied %s", body)
 	}
 }
 

@@ -29,7 +29,7 @@ func (x *commandExchange) renewLocks(r *commandRequest) ([]*commandPart, error) 
 	if err != nil {
 		return nil, err
 	}
-	named, err := readNamed(r.headers)
+	named, err := readNamed(r)
 	switch {
 	case err != nil:
 		return nil, err
@@ -143,7 +143,7 @@ func (x *commandExchange) deferMessage(r *commandRequest) ([]*commandPart, error
 	if err != nil {
 		return nil, err
 	}
-	if named, err := readNamed(r.headers); err == nil && named.count() > 1 {
+	if named, err := readNamed(r); err == nil && named.count() > 1 {
 		return nil, fsm.Refuse(fsm.Precondition, "message.defer takes a single message, as each has its own token")
 	}
 	return x.settling(r, &logpb.Settle{Outcome: fsm.Defer, DueAt: at, DelayPlusOne: delay, Deferral: token})
@@ -151,7 +151,7 @@ func (x *commandExchange) deferMessage(r *commandRequest) ([]*commandPart, error
 
 // settling returns parts that settle what the headers name.
 func (x *commandExchange) settling(r *commandRequest, s *logpb.Settle) ([]*commandPart, error) {
-	named, err := readNamed(r.headers)
+	named, err := readNamed(r)
 	switch {
 	case err != nil:
 		return nil, err
@@ -178,7 +178,8 @@ func (n named) given() bool { return n.count() > 0 }
 func (n named) count() int  { return len(n.tags) + len(n.tokens) }
 
 // readNamed reads which deliveries a command is about, if it names any.
-func readNamed(h arguments) (n named, err error) {
+func readNamed(r *commandRequest) (n named, err error) {
+	h := r.headers
 	tokens, byToken, err := h.list("x-lock-token", "x-lock-tokens", isText)
 	if err != nil {
 		return n, err
@@ -194,7 +195,7 @@ func readNamed(h arguments) (n named, err error) {
 		err = fsm.Refuse(fsm.Precondition, "a command may name deliveries by tags or by lock tokens, not both")
 	}
 	for _, v := range tags {
-		if v.GetInt() < 1 {
+		if v.GetInt() < int64(r.publish.Holdings.First()) {
 			return n, fsm.Refuse(fsm.Precondition, fmt.Sprintf("invalid delivery tag %d", v.GetInt()))
 		}
 		n.tags = append(n.tags, uint64(v.GetInt()))
@@ -219,7 +220,7 @@ func (x *commandExchange) partsOf(r *commandRequest, n named, take bool, command
 		find = r.publish.Holdings.Take
 	}
 	for _, tag := range n.tags {
-		p := &commandPart{what: fmt.Sprintf("lock on delivery %d", tag), result: commandResult{DeliveryTag: tag}}
+		p := &commandPart{what: fmt.Sprintf("lock on delivery %d", tag), result: commandResult{DeliveryTag: &tag}}
 		var ok bool
 		if p.held, ok = find(tag); ok {
 			p.taken = take
@@ -350,7 +351,7 @@ func groupVerb(action logpb.Group_Action) commandVerb {
 		}
 		c := &logpb.Group{Action: action, Id: words[1], Consumer: number}
 		if action == logpb.Group_SET_STATE {
-			if c.State = r.publish.Payload.Body(); len(c.State) > maxGroupState {
+			if c.State = x.properties.Body(r.publish.Payload); len(c.State) > maxGroupState {
 				return nil, fsm.Refuse(fsm.Precondition, fmt.Sprintf("the state of a group may have at most %d bytes, not %d", maxGroupState, len(c.State)))
 			}
 		}

@@ -26,7 +26,9 @@ type consumers struct {
 	known map[uint64]*consumer
 	turn  int // the queue asked first for messages the session is behind with
 	// flowing are consumers in credit mode of which something has come, see goOn.
-	flowing []uint64
+	flowing     []uint64
+	notDeferred []notDeferred
+	saying      int // commands without an answer that have words of the client; ≤ fsm.MaxUnanswered, and one settlement more
 
 	window
 	sharedLimit
@@ -38,7 +40,7 @@ type consumer struct {
 	at      *sessionQueue
 	tag     string
 	info    bool // deliveries carry their deadlines and a lock token
-	strict  bool // to settle what the consumer does not hold any more is an error
+	strict  bool // to settle what the consumer does not hold any more is an error; with credit its client sees to that
 	over    bool // it gets no more messages; its stream no longer knows it
 	revoked bool // its queue was asked to end it because its user may not read any more
 	action  catalog.TimeoutAction
@@ -129,7 +131,7 @@ func (x *consumers) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
 	u := x.session.streams.queue(q)
 	c := x.addConsumer(u, spec.Number, spec.NoAck)
 	c.link.on = spec.Credit
-	c.tag, c.info, c.strict, c.action = spec.Tag, args.DeliveryInfo, args.LateError, args.TimeoutAction
+	c.tag, c.info, c.strict, c.action = spec.Tag, args.DeliveryInfo, args.LateError && !spec.Credit, args.TimeoutAction
 	k := u.stream.Request(&logpb.Command{Kind: logpb.Command_CONSUME, Consume: x.begin(c, &logpb.Consume{
 		Consumer: spec.Number, Tag: spec.Tag, Prefetch: spec.Prefetch, NoAck: spec.NoAck,
 		Exclusive: spec.Exclusive, Priority: args.Priority, TimeoutPlusOne: args.Timeout.Stored(),

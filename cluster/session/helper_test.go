@@ -156,6 +156,7 @@ type recorder struct {
 	overlap  atomic.Bool
 	settled  map[uint64]int // how often
 	refused  int
+	why      []error // of each event
 	messages []fsm.Message
 	lost     []error
 	log      []string
@@ -173,7 +174,7 @@ func (r *recorder) enter() func() {
 	}
 }
 
-func (r *recorder) Confirmed(first, last uint64, ok bool) {
+func (r *recorder) Confirmed(first, last uint64, why error) {
 	defer r.enter()()
 	if r.settled == nil {
 		r.settled = map[uint64]int{}
@@ -181,7 +182,7 @@ func (r *recorder) Confirmed(first, last uint64, ok bool) {
 	for n := first; n <= last; n++ {
 		r.settled[n]++
 	}
-	if !ok {
+	if r.why = append(r.why, why); !fsm.IsConfirmed(why) {
 		r.refused++
 	}
 	r.log = append(r.log, "settled")
@@ -229,6 +230,11 @@ func (r *recorder) TimedOut(uint64, []uint64, fsm.Millis, bool) {
 func (r *recorder) Credited(consumer uint64, now fsm.LinkState) {
 	defer r.enter()()
 	r.log = append(r.log, fmt.Sprintf("credited %d %+v", consumer, now))
+}
+
+func (r *recorder) Settled(number uint64, lost []uint64) {
+	defer r.enter()()
+	r.log = append(r.log, fmt.Sprintf("settled %d, lost %v", number, lost))
 }
 
 func (r *recorder) Lost(err error) {

@@ -49,8 +49,16 @@ func (x *Sessions) PublishOne(ctx context.Context, user, vhost string, p *fsm.Pu
 		return false, err
 	}
 	select {
-	case err := <-outcome.over:
-		return err == nil && !outcome.returned, err
+	case why := <-outcome.over:
+		switch {
+		case why == fsm.ErrNoCommand:
+			why = &fsm.Refusal{Kind: fsm.NotFoundKind, Text: why.Error()}
+		case errors.As(why, new(*fsm.NotTaken)):
+			why = fsm.Refuse(fsm.Precondition, "a queue refused the message")
+		case why == fsm.ErrUnroutable:
+			return false, nil
+		}
+		return why == nil, why
 	case <-ctx.Done():
 		return false, fsm.Refuse(fsm.Unavailable, "the message was not confirmed: "+ctx.Err().Error())
 	}
@@ -59,19 +67,17 @@ func (x *Sessions) PublishOne(ctx context.Context, user, vhost string, p *fsm.Pu
 // nothingHeld are the holdings of who has no channel.
 type nothingHeld struct{}
 
+func (nothingHeld) First() uint64                { return 1 }
 func (nothingHeld) Consumer(string) uint64       { return 0 }
 func (nothingHeld) Find(uint64) (fsm.Held, bool) { return fsm.Held{}, false }
 func (nothingHeld) UpTo(uint64) []fsm.Held       { return nil }
 func (nothingHeld) Of(uint64) []fsm.Held         { return nil }
 func (nothingHeld) Take(uint64) (fsm.Held, bool) { return fsm.Held{}, false }
 
-// publishEvents is the client of a session that publishes one message. Its other fields are read
-// after over.
+// publishEvents is the client of a session that publishes one message.
 type publishEvents struct {
 	noEvents
-	over     chan error // takes one outcome, the first; nil: the message is confirmed
-	returned bool
-	refusal  *fsm.Refusal
+	over chan error // takes one outcome, the first, as of SessionEvents.Confirmed
 }
 
 func (e *publishEvents) end(err error) {
@@ -81,24 +87,7 @@ func (e *publishEvents) end(err error) {
 	}
 }
 
-func (e *publishEvents) Returned(fsm.Payload) { e.returned = true }
-
-func (e *publishEvents) Refused(_ fsm.Payload, why *fsm.Refusal) {
-	if e.refusal = why; why == nil {
-		e.refusal = &fsm.Refusal{Kind: fsm.NotFoundKind, Text: "no such command"}
-	}
-}
-
-func (e *publishEvents) Confirmed(_, _ uint64, ok bool) {
-	switch {
-	case ok:
-		e.end(nil)
-	case e.refusal != nil:
-		e.end(e.refusal)
-	default:
-		e.end(fsm.Refuse(fsm.Precondition, "a queue refused the message"))
-	}
-}
+func (e *publishEvents) Confirmed(_, _ uint64, why error) { e.end(why) }
 
 func (e *publishEvents) Lost(err error) { e.end(err) }
 
@@ -145,7 +134,7 @@ func (x *Sessions) Take(ctx context.Context, user, vhost, name string, count int
 // noEvents is the client of a session that only waits for answers.
 type noEvents struct{}
 
-func (noEvents) Confirmed(uint64, uint64, bool)              {}
+func (noEvents) Confirmed(uint64, uint64, error)             {}
 func (noEvents) Refused(fsm.Payload, *fsm.Refusal)           {}
 func (noEvents) Returned(fsm.Payload)                        {}
 func (noEvents) Kept([]fsm.Held)                             {}
@@ -154,6 +143,7 @@ func (noEvents) Cancelled(uint64)                            {}
 func (noEvents) Revoked(uint64, error)                       {}
 func (noEvents) TimedOut(uint64, []uint64, fsm.Millis, bool) {}
 func (noEvents) Credited(uint64, fsm.LinkState)              {}
+func (noEvents) Settled(uint64, []uint64)                    {}
 func (noEvents) Lost(error)                                  {}
 
 // NameLocked makes a command be about the delivery that a lock token names. It returns false if the

@@ -22,11 +22,11 @@ type brittle struct {
 	broken atomic.Bool
 }
 
-func (c *brittle) Confirmed(first, last uint64, ok bool) {
+func (c *brittle) Confirmed(first, last uint64, why error) {
 	if c.broken.Load() {
 		panic("injected")
 	}
-	c.recorder.Confirmed(first, last, ok)
+	c.recorder.Confirmed(first, last, why)
 }
 
 // mustEnd: the channel is told once that its session is over, with 541.
@@ -108,7 +108,7 @@ func TestTellingPanics(t *testing.T) {
 	streamtest.Take(l)
 	c.broken.Store(true)
 	s.mu.Lock()
-	s.confirm(9, true) // before the answer of the call
+	s.confirm(9, nil) // before the answer of the call
 	s.mu.Unlock()
 	streamtest.Tell(l, grouptest.OK(1, 1))
 	<-call.Done()

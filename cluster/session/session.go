@@ -57,7 +57,7 @@ func (s *Session) Refresh(ctx context.Context) error { return s.conn.in.node.Cat
 type event struct {
 	kind        eventKind
 	first, last uint64
-	ok, suspend bool
+	suspend     bool
 	messages    []fsm.Message
 	consumer    uint64
 	ids         []uint64
@@ -103,21 +103,22 @@ const (
 	eventReturned
 	eventKept
 	eventCredited
+	eventSettled
 	eventReply // the broker's own, to the channel that its routing key names
 )
 
-// confirm joins a publish to the last event if it continues its run.
-func (c *calls) confirm(number uint64, ok bool) {
-	if ok {
+// confirm joins a publish to the last event if it continues its run. why is as in fsm.SessionEvents.
+func (c *calls) confirm(number uint64, why error) {
+	if fsm.IsConfirmed(why) {
 		c.tally.Confirmed()
 	}
 	if n := len(c.events); n > 0 {
-		if e := &c.events[n-1]; e.kind == eventConfirmed && e.ok == ok && e.last+1 == number {
+		if e := &c.events[n-1]; e.kind == eventConfirmed && e.err == why && e.last+1 == number {
 			e.last = number
 			return
 		}
 	}
-	c.add(event{kind: eventConfirmed, first: number, last: number, ok: ok})
+	c.add(event{kind: eventConfirmed, first: number, last: number, err: why})
 }
 
 // lock takes the session's lock, for work that may produce events for the client.
@@ -202,7 +203,7 @@ func (c *calls) callAll(batch []event) (whole bool) {
 func (c *calls) call(e *event) {
 	switch e.kind {
 	case eventConfirmed:
-		c.client.Confirmed(e.first, e.last, e.ok)
+		c.client.Confirmed(e.first, e.last, e.err)
 	case eventDeliver:
 		c.client.Deliver(e.messages)
 	case eventCancelled:
@@ -224,6 +225,8 @@ func (c *calls) call(e *event) {
 		c.client.Kept(e.held)
 	case eventCredited:
 		c.client.Credited(e.consumer, e.link)
+	case eventSettled:
+		c.client.Settled(e.first, e.ids)
 	case eventReply:
 		suffix, _ := fsm.ReplySuffix(string(e.payload.RoutingKey()))
 		c.session.conn.in.replies.send(suffix, e.payload)
@@ -341,6 +344,8 @@ type sessionQueue struct {
 	counts  traffic.Counts // since they were added to the tally
 	routes  traffic.Routes // likewise
 	of      traffic.QueueCounts
+	// notTaken is the newest outcome of a publish that it has refused; nil: it has refused none.
+	notTaken *fsm.NotTaken
 
 	enqueue logpb.Enqueue // reused
 	command logpb.Command
@@ -358,6 +363,7 @@ func (q *sessionQueue) Lock() { q.session.lock() }
 func (q *sessionQueue) Unlock() {
 	q.session.rebalance()
 	q.session.goOn()
+	q.session.returnNotDeferred()
 	q.session.unlock()
 }
 
@@ -381,7 +387,7 @@ func (q *sessionQueue) publish(p *fsm.Publish, ceiling uint64, store bool, group
 		q.enqueue.ScheduleId, q.enqueue.Conflict = s.ID, s.Conflict
 	}
 	if q.needs.as.MessageID { // mostly it is not needed, and the properties are not read
-		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload.Properties(), catalog.PropertyMessageID))
+		q.enqueue.MessageId = string(q.session.publisher.properties.Property(p.Payload, catalog.PropertyMessageID))
 	}
 	q.command = logpb.Command{Kind: logpb.Command_ENQUEUE, Enqueue: &q.enqueue}
 	q.stream.Add(&q.command, stream.Pending{Payload: p.Payload, Number: p.Number, Mandatory: p.Mandatory, Note: note})
@@ -409,6 +415,8 @@ func (q *sessionQueue) Answered(p *stream.Pending, r fsm.Result) {
 		s.limitHeard(a)
 	} else if a, is := p.Note.(linkAnswer); is {
 		s.credited(a.consumer, r)
+	} else if a, is := p.Note.(*settling); is {
+		q.settled(a, p.Number, r)
 	} else if _, is := p.Note.(ownMessage); is {
 		// Nobody waits for it.
 	} else if _, is := p.Note.(strictSettle); is {
@@ -746,7 +754,7 @@ func (x *publisher) publishReply(p *fsm.Publish, suffix string) (done bool) {
 	x.session.lock()
 	defer x.session.unlock()
 	x.session.tally.Published(p.Exchange, len(p.Payload), 1, p.Confirm)
-	x.session.confirm(p.Number, true)
+	x.session.confirm(p.Number, nil)
 	return true
 }
 
@@ -773,29 +781,25 @@ func (x *publisher) groupIn(q *catalog.Queue, p fsm.Payload) string {
 		return ""
 	}
 	properties := x.properties
-	return q.GroupOf(
-		func() *fsm.Table { return properties.Headers(p.Properties(), nil) },
-		func(name string) []byte { return properties.Property(p.Properties(), name) },
-	)
+	return q.GroupOf(func(name string) []byte { return properties.Property(p, name) })
 }
 
-// publishOutcome is the outcome of a publish, or of one copy of it. Of several copies the gravest
-// counts: a publish is nacked if one queue has refused it, and is unroutable only if no queue has
-// it.
-type publishOutcome uint8
-
-const (
-	nowhere publishOutcome = iota
-	taken
-	refused
-)
+// graver returns the outcome of a publish some copies of which have one outcome and some another, as
+// in fsm.SessionEvents: it is refused if one queue has refused it, and is unroutable only if no queue
+// has it.
+func graver(a, b error) error {
+	if a == fsm.ErrUnroutable || !fsm.IsConfirmed(b) {
+		return b
+	}
+	return a
+}
 
 // fanout is shared by the copies of a publish that went to several queues.
 type fanout struct {
-	left   int            // copies not answered yet
-	worst  publishOutcome // gravest outcome of those answered
-	queues []fsm.QueueID  // that were sent a copy; other publishes may share the slice
-	chance uint64         // that routed it
+	left   int           // copies not answered yet
+	worst  error         // gravest outcome of those answered; fsm.ErrUnroutable before the first
+	queues []fsm.QueueID // that were sent a copy; other publishes may share the slice
+	chance uint64        // that routed it
 }
 
 // timing is the note of a publish that makes a request about its time.
@@ -803,6 +807,12 @@ type timing struct {
 	schedule *fsm.Schedule
 	delay    *fsm.Delay
 	fan      *fanout
+}
+
+// mayConflict reports whether a queue refuses the message if it has one with the same schedule id.
+func (t *timing) mayConflict() bool {
+	return t.schedule != nil && t.schedule.ID != "" && t.schedule.Conflict == logpb.Enqueue_REJECT ||
+		t.delay != nil && t.delay.ID != "" && t.delay.Conflict == logpb.Enqueue_REJECT
 }
 
 // noteOf returns what must be remembered about a publish until it is answered; nil: nothing except
@@ -830,37 +840,61 @@ func fanOf(p *stream.Pending) *fanout {
 
 // copyOver records the outcome of one copy of a publish, and settles the publish with the last one.
 // A mandatory publish that is unroutable is returned first. The lock is held.
-func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, how publishOutcome) {
+func (x *publisher) copyOver(number uint64, payload fsm.Payload, mandatory bool, fan *fanout, why error) {
 	if fan != nil {
-		fan.worst = max(fan.worst, how)
+		fan.worst = graver(fan.worst, why)
 		if fan.left--; fan.left > 0 {
 			return
 		}
-		how = fan.worst
+		why = fan.worst
 	}
-	if how == nowhere {
+	if why == fsm.ErrUnroutable {
 		x.countUnroutable(mandatory)
 		if mandatory {
 			x.session.add(event{kind: eventReturned, payload: payload})
 		}
 	}
-	x.session.confirm(number, how != refused)
+	x.session.confirm(number, why)
 }
 
 // answered handles a queue's answer to one copy of a publish. The lock is held.
 func (x *publisher) answered(q *sessionQueue, p *stream.Pending, r fsm.Result) {
-	how := refused
+	var why error
 	switch r.Code {
 	case fsm.OK:
-		how = taken
 	case fsm.Gone:
 		x.strayed(q, p)
 		return
 	case fsm.Rejected:
+		why = x.rejection(q, p)
 	default:
 		x.session.conn.in.queues.OddAnswer(q.stream.Queue(), "publish", r.Code)
+		why = x.notTaken(q, fsm.OutOfOrder)
 	}
-	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), how)
+	x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), why)
+}
+
+// rejection finds out why a queue has refused a publish, which it does not say.
+func (x *publisher) rejection(q *sessionQueue, p *stream.Pending) error {
+	if t, is := p.Note.(*timing); is && t.mayConflict() {
+		return x.notTaken(q, fsm.Scheduled)
+	}
+	if of, ok := x.node.View().QueueByID(q.stream.Queue()); ok && of.RequiresGroup() && x.groupIn(of, p.Payload) == "" {
+		return x.notTaken(q, fsm.NoGroup)
+	}
+	return x.notTaken(q, fsm.TooLong)
+}
+
+// notTaken returns the outcome of a publish that a queue has refused: the same one each time, so that many of
+// them are told at once.
+func (x *publisher) notTaken(q *sessionQueue, reason fsm.NotTakenReason) error {
+	if q.notTaken == nil || q.notTaken.Reason != reason {
+		q.notTaken = &fsm.NotTaken{Reason: reason}
+		if of, ok := x.node.View().QueueByID(q.stream.Queue()); ok {
+			q.notTaken.Queue = of.Name
+		}
+	}
+	return q.notTaken
 }
 
 // newFanout returns the record shared by the copies of a publish to several queues.
@@ -869,7 +903,7 @@ func (x *publisher) newFanout(route []*catalog.Queue) *fanout {
 	if !same {
 		x.fanned = idsOf(route)
 	}
-	return &fanout{left: len(route), queues: x.fanned, chance: x.message.Chance}
+	return &fanout{left: len(route), worst: fsm.ErrUnroutable, queues: x.fanned, chance: x.message.Chance}
 }
 
 func idsOf(queues []*catalog.Queue) []fsm.QueueID {

@@ -27,12 +27,17 @@ import (
 	"github.com/quorate/quorate/proto/peerpb"
 )
 
-// Properties reads the parts of an encoded AMQP property list that sessions need.
+// Properties reads what sessions need to know of stored messages.
 type Properties interface {
 	deadletter.Properties
 	// Describe returns all properties of a message, by name, as a delivery of it shows them.
-	Describe(properties []byte, m *fsm.Message) *fsm.Table
-	// Encode is the inverse of Describe. The error is a *fsm.Refusal.
+	Describe(m *fsm.Message) *fsm.Table
+	// Body returns the body of a message, as Describe shows its properties. It may be a part of the payload.
+	Body(p fsm.Payload) []byte
+	// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+	Check(p fsm.Payload) error
+	// Encode encodes properties of the names and types that Describe gives. The error is a
+	// *fsm.Refusal.
 	Encode(properties *fsm.Table) ([]byte, error)
 	// Publish makes a publish for a user of properties and a body that did not
 	// come over AMQP. The error is a *fsm.Refusal.

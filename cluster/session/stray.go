@@ -26,7 +26,7 @@ func (x *publisher) strayed(q *sessionQueue, p *stream.Pending) {
 	again, err := publishOf(p, x.properties)
 	if err != nil {
 		x.node.Logger.Error("message cannot be routed again", "queue", uint64(q.stream.Queue()), "error", err)
-		x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), refused)
+		x.copyOver(p.Number, p.Payload, p.Mandatory, fanOf(p), x.notTaken(q, fsm.OutOfOrder))
 		return
 	}
 	q.strays = append(q.strays, stray{again, fanOf(p)})
@@ -51,7 +51,7 @@ func publishOf(of *stream.Pending, properties Properties) (fsm.Publish, error) {
 	p := fsm.Publish{
 		Number: of.Number, Exchange: string(payload.Exchange()), RoutingKey: string(payload.RoutingKey()), Payload: payload,
 		TTL: fsm.Millis(e.GetTtlPlusOne()) - 1, Priority: int(e.GetPriorityPlusOne()) - 1, HasExpiration: e.GetHasExpiration(),
-		Copies: append(properties.Copies(payload.Properties()), payload.BlindKeys()...), Mandatory: of.Mandatory,
+		Copies: append(properties.Copies(payload), payload.BlindKeys()...), Mandatory: of.Mandatory,
 		MessageID: e.GetMessageId(), CorrelationID: e.GetCorrelationId(),
 	}
 	if w, is := of.Note.(*timing); is {
@@ -106,51 +106,51 @@ func (x *publisher) refreshed() {
 // one. The user's rights were checked when the publish came. The lock is held.
 func (x *publisher) routeStray(v *catalog.View, one *stray) {
 	p, fan := &one.publish, one.fan
-	queues, limits, how := x.routeAgain(v, p, fan)
+	queues, limits, err := x.routeAgain(v, p, fan)
 	switch {
-	case how != taken:
-		x.copyOver(p.Number, p.Payload, p.Mandatory, fan, how)
+	case len(queues) == 0:
+		x.copyOver(p.Number, p.Payload, p.Mandatory, fan, err)
 		return
 	case fan != nil:
 		fan.left += len(queues) - 1
 		fan.queues = slices.Concat(fan.queues, idsOf(queues))
 	case len(queues) > 1:
-		fan = &fanout{left: len(queues), queues: idsOf(queues), chance: mathrand.Uint64()}
+		fan = &fanout{left: len(queues), worst: fsm.ErrUnroutable, queues: idsOf(queues), chance: mathrand.Uint64()}
 	}
 	for _, q := range queues {
 		x.sendCopy(q, p, fan, limits)
 	}
 }
 
-// routeAgain returns the queues that a stray matches and that were not sent a copy of it. how
-// applies if there are none.
-func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, how publishOutcome) {
+// routeAgain returns the queues that a stray matches and that were not sent a copy of it, or the
+// outcome of a publish that has none.
+func (x *publisher) routeAgain(v *catalog.View, p *fsm.Publish, fan *fanout) (queues []*catalog.Queue, limits catalog.Ceilings, err error) {
 	properties := x.properties
 	m := &catalog.Message{
 		Keys:     append([]string{p.RoutingKey}, p.Copies...),
-		Headers:  func() *fsm.Table { return properties.Headers(p.Payload.Properties(), nil) },
-		Property: func(name string) []byte { return properties.Property(p.Payload.Properties(), name) },
+		Headers:  func() *fsm.Table { return properties.Headers(p.Payload, nil) },
+		Property: func(name string) []byte { return properties.Property(p.Payload, name) },
 		Chance:   mathrand.Uint64(), Delayed: p.Delay != nil, Local: x.message.Local, Passed: x.message.Passed,
 	}
 	if fan != nil {
 		m.Chance = fan.chance
 	}
-	queues, limits, err := v.Route(x.session.conn.vhost, p.Exchange, m, nil)
+	queues, limits, err = v.Route(x.session.conn.vhost, p.Exchange, m, nil)
 	if err != nil {
-		return nil, limits, nowhere // the exchange is gone as well
+		return nil, limits, fsm.ErrUnroutable // the exchange is gone as well
 	}
 	if m.Delayed {
 		if queues, err = x.mayDelay(v, p, m, queues); err != nil {
-			return nil, limits, refused
+			return nil, limits, err
 		}
 	}
 	if fan != nil {
 		queues = slices.DeleteFunc(queues, func(q *catalog.Queue) bool { return slices.Contains(fan.queues, q.ID) })
 	}
 	if len(queues) == 0 {
-		return nil, limits, nowhere
+		return nil, limits, fsm.ErrUnroutable
 	}
-	return queues, limits, taken
+	return queues, limits, nil
 }
 
 // mayDelay checks a publish with a delay and its route, and returns the route to use: none if it is

@@ -65,5 +65,6 @@ func (c clients) HeldMemory() api.HeldMemory    { return api.HeldMemory{} }
 func (c clients) Connections() []api.Connection { return nil }
 func (c clients) Flows() []traffic.Flow         { return nil }
 func (c clients) Channels() []api.Channel       { return nil }
+func (c clients) Sessions(string) []api.Session { return nil }
 
 func (c clients) CloseConnection(_, _ string) bool { return false }

@@ -20,6 +20,9 @@ func draw(seed uint64, nodes int, length time.Duration) *script {
 		faults[rng.IntN(len(faults))](d)
 	}
 	s.Flows = append(slices.Clone(usual), others[rng.IntN(len(others))])
+	for i, kinds := range protocols {
+		s.Flows[i] = kinds[rng.IntN(len(kinds))]
+	}
 	slices.SortStableFunc(s.Steps, func(a, b step) int { return int(a.At - b.At) })
 	return s
 }
@@ -30,6 +33,9 @@ var (
 	more = []string{"quiet", "still", "odd", "brief", "delayed"}
 	long = []string{"held"}
 )
+
+// protocols are the usual flows in one protocol, the other, or both.
+var protocols = [][]string{{"orders", "orders 1.0", "orders to 0-9-1"}, {"waiting", "waiting to 1.0"}}
 
 // drawing is a script that is being drawn.
 type drawing struct {

@@ -23,6 +23,9 @@ type flow struct {
 	w         *world
 	publishTo string
 	consume   string
+	// publishes10 and consumes10: in AMQP 1.0.
+	publishes10, consumes10 bool
+
 	queues    []declared
 	perSecond int // messages that are published
 	make      func(*rand.Rand) client.Message
@@ -103,9 +106,14 @@ func (w *world) dialer(name string) client.Dialer {
 	}
 }
 
-func (w *world) uris() (all []string) {
+// uris are the nodes for a client of one protocol.
+func (w *world) uris(in10 bool) (all []string) {
 	for _, name := range w.names {
-		all = append(all, "amqp://guest:guest@"+name+":5672/")
+		uri := "amqp://guest:guest@" + name + ":5672/"
+		if in10 {
+			uri = client.In10(uri)
+		}
+		all = append(all, uri)
 	}
 	return all
 }
@@ -115,7 +123,7 @@ func (f *flow) run(ctx context.Context) {
 	consuming, stop := context.WithCancel(ctx)
 	f.stop = stop
 	f.publishing.Go(func() {
-		p := client.Publisher{Name: "publisher", URIs: f.w.uris(), First: 0, Window: 64, Rate: f.perSecond, Dial: f.w.dialer("p-" + f.publishTo)}
+		p := client.Publisher{Name: "publisher", URIs: f.w.uris(f.publishes10), First: 0, Window: 64, Rate: f.perSecond, Dial: f.w.dialer("p-" + f.publishTo)}
 		err := p.Run(ctx, f.history, func() (client.Message, bool) {
 			return f.make(f.rng), !f.last.Load()
 		})
@@ -130,7 +138,7 @@ func (f *flow) run(ctx context.Context) {
 			}
 			return
 		}
-		c := client.Consumer{Name: "consumer", URIs: f.w.uris(), First: 1, Queue: f.consume, Prefetch: 16, Dial: f.w.dialer("c-" + f.consume)}
+		c := client.Consumer{Name: "consumer", URIs: f.w.uris(f.consumes10), First: 1, Queue: f.consume, Prefetch: 16, Dial: f.w.dialer("c-" + f.consume)}
 		if err := c.Run(consuming, f.history); err != nil {
 			f.w.problem("%s: %v", f.consume, err)
 		}

@@ -69,7 +69,7 @@ func held(w *world) *flow {
 				}
 			})
 		}
-		c := client.Consumer{Name: "worker", URIs: w.uris(), First: 1, Queue: "held", Prefetch: 4, Dial: w.dialer("c-held")}
+		c := client.Consumer{Name: "worker", URIs: w.uris(false), First: 1, Queue: "held", Prefetch: 4, Dial: w.dialer("c-held")}
 		err := c.Run(ctx, f.history)
 		tasks.Wait()
 		return err

@@ -20,10 +20,32 @@ import (
 // usual are the flows of a script that names none.
 var usual = []string{"orders", "waiting"}
 
-// flowKinds are the kinds of flows, by the queue that is published to.
+// flowKinds are the kinds of flows, by their names.
 var flowKinds = map[string]func(w *world) *flow{
 	"orders": orders, "waiting": waiting, "quiet": quiet, "still": still, "large": large, "doomed": doomed, "odd": odd,
 	"brief": brief, "delayed": delayed, "held": held,
+	"orders 1.0": linked, "orders to 0-9-1": sent, "waiting to 1.0": taken,
+}
+
+// linked is orders in AMQP 1.0.
+func linked(w *world) *flow {
+	f := sent(w)
+	f.consumes10 = true
+	return f
+}
+
+// sent is orders published in AMQP 1.0, and consumed in 0-9-1.
+func sent(w *world) *flow {
+	f := orders(w)
+	f.publishes10 = true
+	return f
+}
+
+// taken is waiting with dead letters consumed in AMQP 1.0.
+func taken(w *world) *flow {
+	f := waiting(w)
+	f.consumes10 = true
+	return f
 }
 
 // orders is published and consumed.

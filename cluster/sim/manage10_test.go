@@ -264,8 +264,24 @@ func TestDynamicNodes10(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		key := strings.TrimPrefix(requester.Address(), "/queues/")
-		if err := ch.PublishWithContext(ctx, "", key, false, false, rabbit.Publishing{Body: []byte("of 0-9-1")}); err != nil {
+		// A responder of 0-9-1 reads the name that it replies to from the request.
+		there.must(ctx, "PUT", "/queues/requests", map[string]any{}, "201", "")
+		replyTo, requests := requester.Address(), "/queues/requests"
+		ask := amqp.NewMessage([]byte("ask"))
+		ask.Properties = &amqp.MessageProperties{To: &requests, ReplyTo: &replyTo}
+		if err := relay.Send(ctx, ask, nil); err != nil {
+			t.Fatal(err)
+		}
+		var request rabbit.Delivery
+		for ok := false; !ok; {
+			if request, ok, err = ch.Get("requests", true); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if request.ReplyTo != strings.TrimPrefix(replyTo, "/queues/") {
+			t.Errorf("reply-to %q, want that of %q", request.ReplyTo, replyTo)
+		}
+		if err := ch.PublishWithContext(ctx, "", request.ReplyTo, false, false, rabbit.Publishing{Body: []byte("of 0-9-1")}); err != nil {
 			t.Fatal(err)
 		}
 		mustReceive(requester, "of 0-9-1")
@@ -281,20 +297,21 @@ func TestDynamicNodes10(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		there.must(ctx, "PUT", "/queues/requests", map[string]any{}, "201", "")
 		if err := ch.PublishWithContext(ctx, "", "requests", false, false, rabbit.Publishing{ReplyTo: "amq.rabbitmq.reply-to", Body: []byte("ask")}); err != nil {
 			t.Fatal(err)
 		}
-		var request rabbit.Delivery
-		for ok := false; !ok; {
-			if request, ok, err = ch.Get("requests", true); err != nil {
-				t.Fatal(err)
-			}
+		responder, err := there.session.NewReceiver(ctx, requests, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
-		if s := send("/queues/"+request.ReplyTo, "answer"); !reflect.DeepEqual(s, accepted) {
+		asked, err := responder.Receive(ctx, nil)
+		if err != nil || asked.Properties == nil || asked.Properties.ReplyTo == nil {
+			t.Fatalf("request %+v, %v", asked, err)
+		}
+		if s := send(*asked.Properties.ReplyTo, "answer"); !reflect.DeepEqual(s, accepted) {
 			t.Fatalf("%#v", s)
 		}
-		if d := <-replies; len(d.Body) == 0 {
+		if d := <-replies; string(d.Body) != "answer" {
 			t.Errorf("reply %q", d.Body)
 		}
 	})

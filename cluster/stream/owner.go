@@ -179,7 +179,8 @@ func (x *settlement) joins(consumer, first uint64, outcome fsm.Outcome) bool {
 // lastOf returns the last id in alternating (first, length) pairs.
 func lastOf(r []uint64) uint64 { return r[len(r)-2] + r[len(r)-1] - 1 }
 
-func appendRanges(r, ids []uint64) []uint64 {
+// AppendRanges appends ids, which ascend, to ranges as logpb.Settle has them.
+func AppendRanges(r, ids []uint64) []uint64 {
 	for _, id := range ids {
 		if n := len(r); n > 0 && r[n-2]+r[n-1] == id {
 			r[n-1]++

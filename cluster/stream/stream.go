@@ -146,11 +146,11 @@ func (s *Stream) AddSettle(consumer uint64, ids []uint64, outcome fsm.Outcome) {
 	}
 	if n := s.pending.len(); n > 0 {
 		if p := s.pending.at(n - 1); p.seq > s.sent && p.encoded == nil && p.settle.joins(consumer, ids[0], outcome) {
-			p.settle.ranges = appendRanges(p.settle.ranges, ids)
+			p.settle.ranges = AppendRanges(p.settle.ranges, ids)
 			return
 		}
 	}
-	s.push(Pending{settle: settlement{consumer, outcome, appendRanges(nil, ids)}})
+	s.push(Pending{settle: settlement{consumer, outcome, AppendRanges(nil, ids)}})
 }
 
 // Request queues a command whose answer a caller waits for.

@@ -14,10 +14,12 @@ import (
 
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v091"
+	"github.com/quorate/quorate/amqp/v10"
 	"github.com/quorate/quorate/cluster/limit"
 	"github.com/quorate/quorate/cluster/mgmt/api"
 	"github.com/quorate/quorate/cluster/tables"
 	"github.com/quorate/quorate/cluster/traffic"
+	"github.com/quorate/quorate/proto/logpb"
 )
 
 // clientListeners are the listeners for clients; see cluster.Clients.
@@ -156,6 +158,57 @@ func (d *clientListeners) Channels() []api.Channel {
 	return all
 }
 
+// Sessions implements cluster.Clients.
+func (d *clientListeners) Sessions(connection string) []api.Session {
+	all := []api.Session{}
+	sessions, _ := v10.Sessions(d.server, connection)
+	for _, s := range sessions {
+		x := api.Session{
+			Channel: s.Channel, HandleMax: s.HandleMax, NextIncomingID: s.NextIncomingID, IncomingWindow: s.IncomingWindow, NextOutgoingID: s.NextOutgoingID,
+			RemoteIncomingWindow: s.RemoteIncomingWindow, RemoteOutgoingWindow: s.RemoteOutgoingWindow, Unsettled: s.Unsettled,
+			IncomingLinks: []api.IncomingLink{}, OutgoingLinks: []api.OutgoingLink{},
+		}
+		for _, l := range s.Incoming {
+			x.IncomingLinks = append(x.IncomingLinks, api.IncomingLink{
+				Link: link(&l.LinkInfo), Address: l.Address, SettleMode: l.SettleMode, MaxMessageSize: l.MaxMessageSize, Unconfirmed: l.Unconfirmed,
+			})
+		}
+		for _, l := range s.Outgoing {
+			to := api.OutgoingLink{
+				Link: link(&l.LinkInfo), Address: l.Address, Queue: l.Queue, Settled: l.Settled, MaxMessageSize: "unlimited", Filters: []api.Filter{}, TimedOut: l.TimedOut,
+			}
+			if l.MaxMessageSize > 0 {
+				to.MaxMessageSize = l.MaxMessageSize
+			}
+			for _, f := range l.Filters {
+				to.Filters = append(to.Filters, api.Filter{Name: f.Name, Descriptor: f.Descriptor, Value: filterValue(f.Value)})
+			}
+			x.OutgoingLinks = append(x.OutgoingLinks, to)
+		}
+		all = append(all, x)
+	}
+	return all
+}
+
+func link(l *v10.LinkInfo) api.Link {
+	return api.Link{Handle: l.Handle, Name: l.Name, DeliveryCount: l.DeliveryCount, Credit: l.Credit}
+}
+
+// filterValue is a filter's value as RabbitMQ shows it: a map as a list.
+func filterValue(v *logpb.Value) any {
+	switch {
+	case v == nil:
+		return nil
+	case v.Table == nil:
+		return tables.JSONValue(v)
+	}
+	fields := []api.FilterField{}
+	for _, f := range v.Table.Fields {
+		fields = append(fields, api.FilterField{Key: f.Name, Value: filterValue(f.Value)})
+	}
+	return fields
+}
+
 // Expel implements cluster.Clients.
 func (d *clientListeners) Expel(reason string) { d.server.CloseConnections(reason) }
 
@@ -203,7 +256,7 @@ func describe(c *amqp.ConnectionInfo) api.Connection {
 	}
 	return api.Connection{
 		Name: c.Name, UserProvidedName: c.Given, User: c.User, UserWhoPerformed: c.User, VHost: c.VHost,
-		Protocol: c.Protocol, Type: "network", State: state, ConnectedAt: c.OpenedAt.UnixMilli(),
+		Protocol: c.Protocol, ContainerID: c.Container, Type: "network", State: state, ConnectedAt: c.OpenedAt.UnixMilli(),
 		Host: c.Host.Addr().String(), Port: c.Host.Port(), PeerHost: c.Peer.Addr().String(), PeerPort: c.Peer.Port(),
 		Channels: c.Channels, ChannelMax: c.ChannelMax, FrameMax: c.FrameMax, Heartbeat: int(c.Heartbeat / time.Second),
 		AuthMechanism: c.Mechanism, ReceivedBytes: c.Received, SentBytes: c.Sent, Reads: c.Reads, Writes: c.Writes,

@@ -16,6 +16,7 @@ func connectionVerbs() []verb {
 	return []verb{
 		{name: "list_connections", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the connections of clients to all nodes", columns: connectionColumns.names(), run: listConnections, also: ctl, live: true, example: "name user state"},
 		{name: "list_channels", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the channels of clients at all nodes", columns: channelColumns.names(), run: listChannels, also: ctl, live: true, example: "name user messages_unacknowledged"},
+		{name: "list_amqp10_sessions", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the sessions of AMQP 1.0 of clients at all nodes", columns: sessionColumns.names(), run: listSessions, also: ctl, live: true, example: "connection channel_number outgoing_links"},
 		{name: "list_consumers", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the consumers of a vhost", columns: consumerColumns.names(), run: listConsumers, also: ctl, live: true, example: "-p shop queue_name consumer_tag messages_unacknowledged"},
 		{name: "consumer_timeouts", arguments: "[COLUMN ...]", maxArguments: -1, about: "lists the last consumer timeouts in a vhost, the latest first", columns: timeoutColumns.names(), run: listTimeouts, live: true, example: "-p shop queue_name consumer_tag held_ms action"},
 		{name: "close_connection", arguments: "NAME REASON", least: 2, maxArguments: 2, about: "closes a connection; its client is told the reason", run: closeConnections("connections"), also: ctl, example: "'10.0.0.7:50000 -> 10.0.0.1:5672' maintenance"},
@@ -54,6 +55,43 @@ var channelColumns = columnsOf("pid user consumer_count messages_unacknowledged"
 )
 
 var listChannels = listing(channelColumns, "Listing channels ...", "channels")
+
+// sessionOf is a session of AMQP 1.0, and whose it is.
+type sessionOf struct {
+	api.Session
+	Connection  string `json:"connection"`
+	ContainerID string `json:"container_id"`
+	User        string `json:"user"`
+	VHost       string `json:"vhost"`
+	Node        string `json:"node"`
+}
+
+var sessionColumns = columnsOf("connection user channel_number incoming_window remote_incoming_window outgoing_unsettled_deliveries incoming_link_count outgoing_link_count",
+	column[sessionOf]{"incoming_link_count", func(s sessionOf) any { return len(s.IncomingLinks) }},
+	column[sessionOf]{"outgoing_link_count", func(s sessionOf) any { return len(s.OutgoingLinks) }},
+)
+
+// listSessions asks for one connection after the other. One that is closed meanwhile has none.
+func listSessions(c *call) error {
+	var connections []api.Connection
+	if err := c.get(path("connections"), &connections); err != nil {
+		return err
+	}
+	rows := []sessionOf{}
+	for _, of := range connections {
+		if of.Protocol != api.AMQP10 {
+			continue
+		}
+		var sessions []api.Session
+		if err := c.get(path("connections", of.Name, "sessions"), &sessions); err != nil && exitCodeOf(err) != exitData {
+			return err
+		}
+		for _, s := range sessions {
+			rows = append(rows, sessionOf{s, of.Name, of.ContainerID, of.User, of.VHost, of.Node})
+		}
+	}
+	return list(c, "Listing AMQP 1.0 sessions ...", sessionColumns, c.words, rows)
+}
 
 // closeAllConnections closes connections one after the other.
 func closeAllConnections(c *call) error {

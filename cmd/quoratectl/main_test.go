@@ -65,10 +65,12 @@ func pretendNode(t *testing.T) (address string, changed *[]string) {
 		"/api/user-limits/u":              []api.UserLimits{{User: "u", Value: map[string]int64{"max-channels": -1}}},
 		"/api/users/u/topic-permissions":  []api.TopicPermission{{User: "u", VHost: "v", Exchange: "x", Write: "^w", Read: "^r"}},
 		"/api/vhosts/v/topic-permissions": []api.TopicPermission{{User: "u", VHost: "v", Exchange: "x", Write: "^w", Read: "^r"}},
-		"/api/connections":                []api.Connection{{Name: "h:1 -> h:2", User: "u", PeerHost: "h", PeerPort: 1, State: "running", Node: "n2", PendingBytes: 6, Held: api.NewHeldMemory(3, 4, 5, 0)}},
-		"/api/nodes":                      []api.Node{{Name: "n1", Running: true, MemoryUsed: 20, MemoryLimit: 30, DiskFree: 40, DiskFreeLimit: 10, Held: api.NewHeldMemory(5, 6, 7, 8)}, {Name: "n2"}},
-		"/api/vhosts/there":               api.VHost{Name: "there", Description: "d"},
-		"/api/quorate/settings":           []api.Setting{{Name: "max_clock_skew", Value: 250, Default: 1000, Low: 10, High: 3600000, About: "ms"}},
+		"/api/connections": []api.Connection{{Name: "h:1 -> h:2", User: "u", PeerHost: "h", PeerPort: 1, State: "running", Node: "n2", PendingBytes: 6, Held: api.NewHeldMemory(3, 4, 5, 0), Protocol: "AMQP 0-9-1"},
+			{Name: "h:3 -> h:2", User: "v", PeerHost: "h", PeerPort: 3, State: "running", Node: "n2", Protocol: api.AMQP10, ContainerID: "me"}, {Name: "closed", User: "w", PeerHost: "h", PeerPort: 4, State: "closing", Protocol: api.AMQP10}},
+		"/api/connections/h:3%20-%3E%20h:2/sessions": []api.Session{{Channel: 7, IncomingWindow: 400, RemoteIncomingWindow: 9, Unsettled: 3, OutgoingLinks: []api.OutgoingLink{{Queue: "q"}, {Queue: "r"}}}, {Channel: 8}},
+		"/api/nodes":            []api.Node{{Name: "n1", Running: true, MemoryUsed: 20, MemoryLimit: 30, DiskFree: 40, DiskFreeLimit: 10, Held: api.NewHeldMemory(5, 6, 7, 8)}, {Name: "n2"}},
+		"/api/vhosts/there":     api.VHost{Name: "there", Description: "d"},
+		"/api/quorate/settings": []api.Setting{{Name: "max_clock_skew", Value: 250, Default: 1000, Low: 10, High: 3600000, About: "ms"}},
 	}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
@@ -157,10 +159,14 @@ func TestVerbs(t *testing.T) {
 		{"list_queues --formatter json name messages_ready", "[\n  {\n    \"messages_ready\": 3,\n    \"name\": \"a\"\n  },\n  {\n    \"messages_ready\": null,\n    \"name\": \"lost\"\n  }\n]\n"},
 		{"list_queues --vhost=none --formatter=json", "[]\n"},
 		{"list_replicas -q vhost name term applied_index state_hash", "vhost\tname\tterm\tapplied_index\tstate_hash\n/\ta\t4\t9\tff\nother\tb\t0\t0\t\n"},
-		{"list_connections", "Listing connections ...\nuser\tpeer_host\tpeer_port\tstate\nu\th\t1\trunning\n"},
+		{"list_connections", "Listing connections ...\nuser\tpeer_host\tpeer_port\tstate\nu\th\t1\trunning\nv\th\t3\trunning\nw\th\t4\tclosing\n"},
+		{"list_amqp10_sessions", "Listing AMQP 1.0 sessions ...\nconnection\tuser\tchannel_number\tincoming_window\tremote_incoming_window\toutgoing_unsettled_deliveries\tincoming_link_count\toutgoing_link_count\n" +
+			"h:3 -> h:2\tv\t7\t400\t9\t3\t0\t2\nh:3 -> h:2\tv\t8\t0\t0\t0\t0\t0\n"},
+		{"list_amqp10_sessions -s container_id node channel_number", "me\tn2\t7\nme\tn2\t8\n"},
+		{"list_connections -s name protocol container_id", "h:1 -> h:2\tAMQP 0-9-1\t\nh:3 -> h:2\tAMQP 1-0\tme\nclosed\tAMQP 1-0\t\n"},
 		{"verify_replicas -s", "\tequal\tn1\t7\tff\t\n\tequal\tn2\t7\tff\t\n"},
-		{"list_connections -s name node", "h:1 -> h:2\tn2\n"},
-		{"list_connections -s held_memory held_channels held_publishes held_answers send_pend", "12\t3\t4\t5\t6\n"},
+		{"list_connections -s name node", "h:1 -> h:2\tn2\nh:3 -> h:2\tn2\nclosed\t\n"},
+		{"list_connections -s held_memory held_channels held_publishes held_answers send_pend", "12\t3\t4\t5\t6\n0\t0\t0\t0\t0\n0\t0\t0\t0\t0\n"},
 		{"list_nodes -s", "n1\ttrue\tfalse\t20\t30\tfalse\t26\t40\t10\tfalse\nn2\tfalse\tfalse\t0\t0\tfalse\t0\t0\t0\tfalse\n"},
 		{"list_cluster_settings -s", "max_clock_skew\t250\t1000\t10\t3600000\tms\n"},
 	} {

@@ -281,7 +281,7 @@ var absent = []struct{ verb, instead string }{
 	{"reclaim_quorum_memory", "logs are truncated automatically"},
 	{"stream_status", noStreams}, {"coordinator_status", noStreams}, {"add_super_stream", noStreams}, {"list_stream_connections", noStreams}, {"list_stream_consumers", noStreams}, {"list_stream_publishers", noStreams}, {"set_stream_retention_policy", noStreams},
 	{"shovel_status", noPlugins + "; a queue forwards by the policy key forward-to-exchange"}, {"delete_shovel", noPlugins}, {"restart_shovel", noPlugins},
-	{"federation_status", noPlugins}, {"restart_federation_link", noPlugins}, {"list_amqp10_sessions", "AMQP 1.0 is not supported"},
+	{"federation_status", noPlugins}, {"restart_federation_link", noPlugins},
 	{"enable_auth_attempt_source_tracking", "every failed login is in the audit log with its address, see docs/security.md"}, {"disable_auth_attempt_source_tracking", "every failed login is in the audit log with its address, see docs/security.md"},
 	{"list_node_auth_attempt_stats", byMetrics}, {"reset_node_auth_attempt_metrics", byMetrics}, {"message_size_stats", byMetrics},
 	{"cipher_suites", "those of TLS 1.2 and 1.3 that Go's crypto/tls has, see docs/security.md"}, {"tls_versions", "1.2 and 1.3"}, {"certificates", "use certs show, or check_certificate_expiration"},

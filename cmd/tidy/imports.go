@@ -83,6 +83,7 @@ var importRules = []importRule{
 	// The builder of images is a module of its own.
 	{tree: "deploy/...", project: none},
 	{tree: "docs/site", project: none},
+	{tree: "docs/examples/amqp10/...", project: []string{"docs/examples/amqp10/management"}, others: []string{"github.com/Azure/go-amqp"}},
 	{tree: "docs/examples/...", project: none, others: []string{"github.com/rabbitmq/amqp091-go"}},
 }
 

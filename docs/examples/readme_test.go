@@ -10,7 +10,7 @@ import (
 )
 
 // quote is an example in the README: its folder, and its code.
-var quote = regexp.MustCompile("(?s)<!-- example: (\\w+) -->\n```go\n(.*?)```")
+var quote = regexp.MustCompile("(?s)<!-- example: ([\\w/]+) -->\n```go\n(.*?)```")
 
 // direct is a line of go.mod that requires a module for the project itself.
 var direct = regexp.MustCompile(`(?m)^\t(\S+) v\S+$`)
@@ -65,12 +65,13 @@ func TestReadmeQuotesExamples(t *testing.T) {
 	if err != nil || len(files) == 0 {
 		t.Fatalf("%d examples, %v", len(files), err)
 	}
+	files = append(files, filepath.Join("amqp10", "hello", "main.go"))
 	for _, path := range files {
 		code, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		name := filepath.Dir(path)
+		name := filepath.ToSlash(filepath.Dir(path))
 		if quoted[name] != string(code) {
 			t.Errorf("neither the README nor a page quotes %s as it is", path)
 		}
@@ -78,5 +79,30 @@ func TestReadmeQuotesExamples(t *testing.T) {
 	}
 	for name := range quoted {
 		t.Errorf("the README quotes %s, which is no example", name)
+	}
+}
+
+// Each example in AMQP 1.0 is linked from a page.
+func TestPagesLinkExamples(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("amqp10", "*", "*.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d examples, %v", len(files), err)
+	}
+	pages, err := filepath.Glob(filepath.Join("..", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []byte
+	for _, path := range pages {
+		page, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, page...)
+	}
+	for _, path := range files {
+		if !bytes.Contains(all, []byte("(examples/"+filepath.ToSlash(path)+")")) {
+			t.Errorf("no page links %s", path)
+		}
 	}
 }

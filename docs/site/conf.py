@@ -33,7 +33,7 @@ def navigation(app, name, source):
         return
     chapters = ""
     for section in re.split(r"^## ", source[0], flags=re.M)[1:]:
-        pages = dict.fromkeys(re.findall(r"\]\(([a-z/-]+)\.md\)", section))
+        pages = dict.fromkeys(re.findall(r"\]\(([a-z0-9/-]+)\.md\)", section))
         title = section.splitlines()[0]
         chapters += "\n```{toctree}\n:hidden:\n:caption: %s\n\n%s\n```\n" % (title, "\n".join(pages))
     source[0] += chapters

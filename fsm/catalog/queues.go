@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/quorate/quorate/fsm"
@@ -182,21 +181,20 @@ func newQueue(m *logpb.DeclareQueue, id fsm.QueueID, group fsm.GroupID) *Queue {
 	return q
 }
 
-// GroupOf returns the group of a message in q: a text, of which the first 255 bytes
-// count, or a whole number; empty: it has none. headers and property read the
-// properties of the message, and are called only if the queue has groups.
-func (q *Queue) GroupOf(headers func() *fsm.Table, property func(name string) []byte) string {
+// RequiresGroup reports whether q takes only messages that have a group.
+func (q *Queue) RequiresGroup() bool {
+	return q.Groups != logpb.QueueConfig_NO_GROUPS && lookup(q.Arguments, "x-group-required").GetInt() != 0
+}
+
+// GroupOf returns the group of a message in q, of whose name the first 255 bytes
+// count; empty: it has none. property reads the properties of the message, and is
+// called only if the queue has groups.
+func (q *Queue) GroupOf(property func(name string) []byte) string {
 	switch q.Groups {
 	case logpb.QueueConfig_BY_APP_ID:
 		return fsm.Short(string(property(PropertyAppID)))
 	case logpb.QueueConfig_BY_HEADER:
-		v := lookup(headers(), GroupHeader)
-		if s, ok := text(v); ok {
-			return fsm.Short(s)
-		}
-		if n, ok := integer(v); ok {
-			return strconv.FormatInt(n, 10)
-		}
+		return fsm.Short(string(property(PropertyGroup)))
 	}
 	return ""
 }
@@ -444,10 +442,6 @@ func (qs *queueIndex) check(queues, exclusive int) error {
 	}
 	return nil
 }
-
-// GroupHeader is the header that names the group of a message, in queues that take
-// it from there.
-const GroupHeader = "x-group-id"
 
 // groupsOf returns where a queue with these arguments finds the group of a message.
 func groupsOf(arguments *fsm.Table) logpb.QueueConfig_Groups {

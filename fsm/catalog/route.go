@@ -254,7 +254,7 @@ const (
 	hashProperty = "hash-property"
 )
 
-// The properties that hash-property can name, and two that it cannot.
+// The properties that hash-property can name, and three that it cannot.
 const (
 	PropertyMessageID     = "message_id"
 	PropertyAppID         = "app_id"
@@ -262,6 +262,9 @@ const (
 	PropertyTimestamp     = "timestamp"
 	PropertyReplyTo       = "reply_to"
 	PropertyPriority      = "priority"
+	// PropertyGroup is the header that names the group of a message, a text or a
+	// whole number, or what has its place in another protocol.
+	PropertyGroup = "x-group-id"
 )
 
 // hashInput is what a consistent hash exchange hashes: the routing key if

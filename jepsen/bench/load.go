@@ -278,13 +278,20 @@ type target struct {
 	uris      []string
 	pids      []int // of the servers; none: their cost is not measured
 	queueType string
+	in10      bool // clients speak AMQP 1.0
 }
 
 // isNATS reports whether a broker speaks the protocol of NATS.
 func isNATS(uri string) bool { return strings.HasPrefix(uri, "nats://") }
 
 // uri spreads clients over the nodes.
-func (t *target) uri(n int) string { return t.uris[n%len(t.uris)] }
+func (t *target) uri(n int) string {
+	uri := t.uris[n%len(t.uris)]
+	if t.in10 {
+		return client.In10(uri)
+	}
+	return uri
+}
 
 // without is the cluster as seen by clients that do not connect to a given node.
 func (t *target) without(node int) *target {

@@ -112,6 +112,9 @@ func peersVerb(f flags) func(context.Context) error {
 func (b *bench) peerSteps(duration time.Duration, only string) {
 	b.warmUp(time.Second)
 	all := b.commonSteps(duration)
+	if b.speaks10(b.ctx) {
+		all = append(all, b.protocolSteps(duration, false)...)
+	}
 	if b.on != nil {
 		n := int(duration.Seconds() * ttlRate)
 		all = slices.Concat(all, b.ttlSteps(n, peerTTL, time.Second, peerTTLMax), b.failoverSteps(failover{queues: 1}, failover{queues: 10}))

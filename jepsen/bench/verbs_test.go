@@ -38,6 +38,10 @@ func TestLoads(t *testing.T) {
 		b.keep(b.throughput(s))
 		b.keep(b.latency(upTo(50), 1024))
 		b.keep(b.fixedRate(upTo(500), 200, 1000))
+		if !b.speaks10(b.ctx) {
+			t.Error("AMQP 1.0 is not spoken")
+		}
+		b.in10(true, func() report.Result { return b.throughput(s) })
 		b.keep(b.lateness(500, 100*time.Millisecond, 300*time.Millisecond))
 		b.keep(b.groups(200))
 		b.backlog(2000, 100, func(queue string, _ *report.Result) {
@@ -58,7 +62,7 @@ func TestLoads(t *testing.T) {
 		if used == 0 {
 			t.Error("the servers used no processor time")
 		}
-		if n := len(b.results); n != 12 {
+		if n := len(b.results); n != 14 {
 			t.Errorf("%d results", n)
 		}
 	})

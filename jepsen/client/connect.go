@@ -53,23 +53,18 @@ func connect(ctx context.Context, dial Dialer, uri string, c amqp.Config) (*amqp
 	return amqp.DialConfig(uri, c)
 }
 
-// channel connects to one of the brokers, starting with number first, and opens a
-// channel. It tries until ctx ends.
-func channel(ctx context.Context, dial Dialer, uris []string, first int) (*amqp.Connection, *amqp.Channel, error) {
+// anyChannel opens one to one of the brokers, starting with number first. It tries until ctx ends.
+func anyChannel(ctx context.Context, dial Dialer, uris []string, first int) (Channel, error) {
 	pause := time.NewTicker(100 * time.Millisecond)
 	defer pause.Stop()
 	for n := first; ; n++ {
-		conn, err := connect(ctx, dial, uris[n%len(uris)], amqp.Config{})
+		l, err := Open(ctx, dial, uris[n%len(uris)])
 		if err == nil {
-			var ch *amqp.Channel
-			if ch, err = conn.Channel(); err == nil {
-				return conn, ch, nil
-			}
-			_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
+			return l, nil
 		}
 		select {
 		case <-ctx.Done():
-			return nil, nil, fmt.Errorf("no broker of %v lets us in: %w", uris, err)
+			return nil, fmt.Errorf("no broker of %v lets us in: %w", uris, err)
 		case <-pause.C:
 		}
 	}

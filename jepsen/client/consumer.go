@@ -53,8 +53,7 @@ type Consumer struct {
 
 // subscription is what a consumer has on one connection.
 type subscription struct {
-	conn   *amqp.Connection
-	ch     *amqp.Channel
+	ch     Channel
 	from   <-chan amqp.Delivery
 	closed <-chan *amqp.Error
 	ended  chan struct{} // closed when nobody reads from any more
@@ -102,7 +101,7 @@ func (c *Consumer) Run(ctx context.Context, h Recorder) error {
 }
 
 func (c *Consumer) subscribe(ctx context.Context) error {
-	conn, ch, err := c.channel(ctx)
+	l, err := c.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -111,34 +110,24 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 		c.Subscribes(c.Name, c.epoch)
 	}
 	c.ended = make(chan struct{})
-	if err = ch.Qos(c.Prefetch, 0, false); err == nil {
-		c.from, err = Subscribe(ch, append([]string{c.Queue}, c.More...), c.tag, c.Arguments, c.ended)
-	}
-	if err != nil {
+	if c.from, err = l.Subscribe(append([]string{c.Queue}, c.More...), c.tag, c.Prefetch, c.Arguments, c.ended); err != nil {
 		close(c.ended)
-		c.drop(conn)
+		l.Abandon()
 		return err
 	}
-	c.conn, c.ch, c.closed = conn, ch, ch.NotifyClose(make(chan *amqp.Error, 1))
+	c.ch, c.closed = l, l.Closed()
 	if c.Subscribed != nil {
 		c.Subscribed()
 	}
 	return nil
 }
 
-// channel opens one, on a connection of its own if there is no other. drop closes that.
-func (c *Consumer) channel(ctx context.Context) (*amqp.Connection, *amqp.Channel, error) {
+// open opens a channel, on a connection of its own if there is no other.
+func (c *Consumer) open(ctx context.Context) (Channel, error) {
 	if c.Conn == nil {
-		return channel(ctx, c.Dial, c.URIs, c.First+c.epoch)
+		return anyChannel(ctx, c.Dial, c.URIs, c.First+c.epoch)
 	}
-	ch, err := c.Conn.Channel()
-	return c.Conn, ch, err
-}
-
-func (c *Consumer) drop(conn *amqp.Connection) {
-	if conn != c.Conn {
-		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
-	}
+	return channelOf(c.Conn, true)
 }
 
 // Subscribe consumes from several queues, whose deliveries come in one channel until ended is closed. tag
@@ -260,7 +249,7 @@ func (c *Consumer) ack() bool {
 func (c *Consumer) leave() error {
 	var err error
 	for _, queue := range append([]string{c.Queue}, c.More...) {
-		err = errors.Join(err, c.ch.Cancel(c.tag(queue), false))
+		err = errors.Join(err, c.ch.Cancel(c.tag(queue)))
 	}
 	if err == nil {
 		for d := range c.from {
@@ -288,7 +277,7 @@ func (c *Consumer) lost() {
 	close(c.ended)
 	c.h.Acked(c.acked)
 	c.acked, c.taken = c.acked[:0], c.taken[:0]
-	c.drop(c.conn)
+	c.ch.Abandon()
 }
 
 // Record converts a delivery to the form of the history.

@@ -5,7 +5,6 @@ package client
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 	"slices"
@@ -53,10 +52,9 @@ type Publisher struct {
 	Hold func() bool
 
 	h       Recorder
-	conn    *amqp.Connection
-	ch      *amqp.Channel
-	answers chan amqp.Confirmation
-	closed  chan *amqp.Error
+	ch      Channel
+	answers <-chan amqp.Confirmation
+	closed  <-chan *amqp.Error
 	epoch   int
 	open    []attempt // published on this connection and not answered, oldest first
 	again   []numbered
@@ -161,8 +159,7 @@ func (p *Publisher) publish(ctx context.Context, m numbered) {
 	key := p.h.Begin(history.Attempt{
 		Message: m.number, Publisher: p.Name, Epoch: p.epoch, Queue: m.Queue, TTL: m.TTL + m.Delay, Group: m.Group, Wait: m.Wait,
 	})
-	tag := p.ch.GetNextPublishSeqNo()
-	p.open = append(p.open, attempt{m, key, tag})
+	p.open = append(p.open, attempt{numbered: m, key: key})
 	out := amqp.Publishing{DeliveryMode: amqp.Persistent, Priority: m.Priority}
 	if p.Plain {
 		p.body = Brief(p.body, key, m.Size) // the library copies it
@@ -189,9 +186,12 @@ func (p *Publisher) publish(ctx context.Context, m numbered) {
 	if m.Delay > 0 {
 		out.Headers["x-delay"] = m.Delay.Milliseconds()
 	}
-	if err := p.ch.PublishWithContext(ctx, m.Exchange, m.RoutingKey, false, false, out); err != nil {
+	tag, err := p.ch.Publish(ctx, m.Exchange, m.RoutingKey, out)
+	if err != nil {
 		p.lost(nil)
+		return
 	}
+	p.open[len(p.open)-1].tag = tag
 }
 
 // answer handles one confirm. The client library delivers confirms in the order of
@@ -217,18 +217,17 @@ func (p *Publisher) answer(c amqp.Confirmation) {
 }
 
 func (p *Publisher) connect(ctx context.Context) error {
-	conn, ch, err := channel(ctx, p.Dial, p.URIs, p.First+p.epoch)
+	l, err := anyChannel(ctx, p.Dial, p.URIs, p.First+p.epoch)
 	if err != nil {
 		return err
 	}
 	p.epoch++
-	if err := ch.Confirm(false); err != nil {
-		_ = conn.CloseDeadline(time.Now().Add(closeTimeout))
+	answers, err := l.Confirms(p.Window)
+	if err != nil {
+		l.Abandon()
 		return ctx.Err() // or try again: the node went away
 	}
-	p.conn, p.ch = conn, ch
-	p.answers = ch.NotifyPublish(make(chan amqp.Confirmation, p.Window))
-	p.closed = ch.NotifyClose(make(chan *amqp.Error, 1))
+	p.ch, p.answers, p.closed = l, answers, l.Closed()
 	return nil
 }
 
@@ -238,19 +237,19 @@ func (p *Publisher) lost(reason *amqp.Error) {
 	if p.Lost != nil {
 		p.Lost(why(reason, p.closed))
 	}
-	_ = p.conn.CloseDeadline(time.Now().Add(closeTimeout))
+	p.ch.Abandon()
 	for a := range p.answers { // closed with the channel
 		p.answer(a)
 	}
 	for _, a := range p.open {
 		p.again = append(p.again, a.numbered)
 	}
-	p.open, p.conn, p.ch, p.urgent = nil, nil, nil, len(p.again)
+	p.open, p.ch, p.urgent = nil, nil, len(p.again)
 }
 
 func (p *Publisher) close() error {
-	err := errors.Join(p.ch.Close(), p.conn.Close())
-	p.conn, p.ch = nil, nil
+	err := p.ch.Close()
+	p.ch = nil
 	if err != nil {
 		return fmt.Errorf("publisher %s: close: %w", p.Name, err)
 	}

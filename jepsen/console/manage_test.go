@@ -62,9 +62,6 @@ func testRights(t *testing.T, w *world) {
 	w.mustCall(t, http.MethodPut, "/api/users/ruled", map[string]any{"password": "first", "tags": "management"}, nil)
 	w.mustCall(t, http.MethodPut, "/api/exchanges/%2F/ruled", map[string]any{"type": "topic"}, nil)
 	p := mustLogIn(t, w.browser, w.url)
-	rows := func(section string) string {
-		return "all('[aria-label=\"" + section + "\"] tbody tr').map((r) => r.innerText)"
-	}
 	p.open("User ruled", "user", "ruled")
 	p.await("its tags", "text('main .badge') === 'management'")
 	p.press("Change tags")

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	amqp10 "github.com/Azure/go-amqp"
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/quorate/quorate/jepsen/internal/long"
@@ -17,6 +18,11 @@ import (
 
 func queuePath(name string, more ...string) string {
 	return "/api/queues/%2F/" + strings.Join(append([]string{url.PathEscape(name)}, more...), "/")
+}
+
+// rows are the texts of the rows of a section.
+func rows(section string) string {
+	return "all('[aria-label=\"" + section + "\"] tbody tr').map((r) => r.innerText)"
 }
 
 // mustDial opens a channel to the first node, on a connection with a name.
@@ -259,6 +265,36 @@ func testConnections(t *testing.T, w *world) {
 	case <-time.After(patience):
 		t.Error("the client is not told")
 	}
+}
+
+// testSessions: the page of a connection of AMQP 1.0 shows sessions and links in place of channels, and consumers lead
+// to it.
+func testSessions(t *testing.T, w *world) {
+	long.Test(t)
+	w.mustQueue(t, "linked", nil)
+	c, err := amqp10.Dial(t.Context(), w.Nodes[0].URI(), &amqp10.ConnOptions{ContainerID: "a container"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	s, err := c.NewSession(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.NewSender(t.Context(), "/queues/linked", &amqp10.SenderOptions{Name: hostile[0]}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.NewReceiver(t.Context(), "/queues/linked", &amqp10.ReceiverOptions{Name: hostile[1], Credit: 17}); err != nil {
+		t.Fatal(err)
+	}
+	p := mustLogIn(t, w.browser, w.url)
+	p.open("Queue linked", "queue", "/", "linked", "consumers")
+	p.do("row("+quote(hostile[1])+")", "querySelector('a').click()")
+	p.await("its connection", "/Protocol\\s+AMQP 1-0/.test(text('main')) && /Container\\s+a container/.test(text('main')) && /Sessions\\s+1 of /.test(text('main'))")
+	p.await("its session", rows("Sessions")+".some((r) => /^0\\s/.test(r) && r.includes('400'))")
+	p.await("where it publishes", rows("Incoming links")+".some((r) => r.includes("+quote(hostile[0])+") && r.includes('/queues/linked') && r.includes('170'))")
+	p.await("what it receives", rows("Outgoing links")+".some((r) => r.includes("+quote(hostile[1])+") && r.includes('17'))")
+	p.await("no channels", "!document.querySelector('[aria-label=Channels]')")
 }
 
 // testTimeouts has a consumer whose tag is markup hold a message for too long: it is listed with its

@@ -35,14 +35,15 @@ const (
 
 // Properties knows how AMQP encodes properties.
 type Properties interface {
-	// Describe returns the properties of an encoded list, by name. m is a message in which
-	// nothing changes them.
-	Describe(raw []byte, m *fsm.Message) *fsm.Table
-	// Encode is the inverse. The error is a *fsm.Refusal.
+	// Describe returns the properties of a message, by name. Nothing in m changes them.
+	Describe(m *fsm.Message) *fsm.Table
+	// Encode is the inverse for messages of AMQP 0-9-1. The error is a *fsm.Refusal.
 	Encode(t *fsm.Table) ([]byte, error)
-	// Expiration returns the expiration property in normal decimal form, empty if there is
-	// none.
-	Expiration(raw []byte) string
+	// Expiration returns the time-to-live with which a message was published, empty if it
+	// has none.
+	Expiration(p fsm.Payload) string
+	// Check reports what is wrong with a payload in the form of AMQP 1.0.
+	Check(p fsm.Payload) error
 }
 
 // Head is the first line.
@@ -167,7 +168,7 @@ func (w *Writer) Message(m Message) error {
 		x.BlindKeys = append(x.BlindKeys, text(k))
 	}
 	if raw := p.Properties(); len(raw) > 0 {
-		shown := tables.Append(nil, tables.Typed(w.properties.Describe(raw, &fsm.Message{}), headers))
+		shown := tables.Append(nil, tables.Typed(w.properties.Describe(&fsm.Message{Payload: p}), headers))
 		if again, err := encode(w.properties, shown); err == nil && bytes.Equal(again, raw) {
 			x.Properties = shown
 		} else {
@@ -340,6 +341,11 @@ func (r *Reader) message(x *message) (*Message, error) {
 		return nil, err
 	}
 	m := &Message{Payload: append(fsm.Payload(head), body...)}
+	if x.Bare != nil {
+		if err := r.properties.Check(m.Payload); err != nil {
+			return nil, err
+		}
+	}
 	if x.State != nil {
 		m.State, err = x.State.record()
 	}

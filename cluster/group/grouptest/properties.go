@@ -9,25 +9,31 @@ import (
 type NoProperties struct{}
 
 // Expiration: none.
-func (NoProperties) Expiration([]byte) string { return "" }
+func (NoProperties) Expiration(fsm.Payload) string { return "" }
 
 // Headers: none.
-func (NoProperties) Headers([]byte, []*logpb.Death) *fsm.Table { return nil }
+func (NoProperties) Headers(fsm.Payload, []*logpb.Death) *fsm.Table { return nil }
 
 // Copies: none.
-func (NoProperties) Copies([]byte) []string { return nil }
+func (NoProperties) Copies(fsm.Payload) []string { return nil }
 
 // Property: none.
-func (NoProperties) Property([]byte, string) []byte { return nil }
+func (NoProperties) Property(fsm.Payload, string) []byte { return nil }
 
 // Describe shows none.
-func (NoProperties) Describe([]byte, *fsm.Message) *fsm.Table { return &fsm.Table{} }
+func (NoProperties) Describe(*fsm.Message) *fsm.Table { return &fsm.Table{} }
+
+// Body is the payload's.
+func (NoProperties) Body(p fsm.Payload) []byte { return p.Body() }
+
+// Check finds nothing wrong.
+func (NoProperties) Check(fsm.Payload) error { return nil }
 
 // Encode encodes none.
 func (NoProperties) Encode(*fsm.Table) ([]byte, error) { return nil, nil }
 
-// Remarked changes nothing.
-func (NoProperties) Remarked(properties []byte, _ fsm.Remark) []byte { return properties }
+// Rewritten changes nothing.
+func (NoProperties) Rewritten(p fsm.Payload, _ fsm.Rewrite) []byte { return p.List() }
 
 // Publish makes a publish without properties.
 func (NoProperties) Publish(_, exchange, key string, _ *fsm.Table, body []byte) (*fsm.Publish, error) {
@@ -43,13 +49,7 @@ func (NoProperties) Answer([]byte) []byte { return nil }
 func (NoProperties) Reason(*fsm.Refusal) (uint16, string) { return 0, "" }
 
 // Delay: none.
-func (NoProperties) Delay([]byte) fsm.Millis { return 0 }
-
-// Delayed changes nothing.
-func (NoProperties) Delayed(properties []byte) []byte { return properties }
+func (NoProperties) Delay(fsm.Payload) fsm.Millis { return 0 }
 
 // Deaths: none.
-func (NoProperties) Deaths([]byte) []*logpb.Death { return nil }
-
-// Redirected changes nothing.
-func (NoProperties) Redirected(properties []byte) []byte { return properties }
+func (NoProperties) Deaths(fsm.Payload) []*logpb.Death { return nil }

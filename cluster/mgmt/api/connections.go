@@ -9,6 +9,7 @@ type Connection struct {
 	UserWhoPerformed string         `json:"user_who_performed_action"`
 	VHost            string         `json:"vhost"`
 	Protocol         string         `json:"protocol"`
+	ContainerID      string         `json:"container_id,omitempty"` // of AMQP 1.0
 	Type             string         `json:"type"`
 	State            string         `json:"state"`        // running, blocked or closing
 	ConnectedAt      int64          `json:"connected_at"` // ms since 1970
@@ -16,7 +17,7 @@ type Connection struct {
 	Port             uint16         `json:"port"`
 	PeerHost         string         `json:"peer_host"`
 	PeerPort         uint16         `json:"peer_port"`
-	Channels         int            `json:"channels"`
+	Channels         int            `json:"channels"` // of AMQP 1.0 its sessions
 	ChannelMax       uint16         `json:"channel_max"`
 	FrameMax         uint32         `json:"frame_max"`
 	Heartbeat        int            `json:"timeout"` // s
@@ -78,6 +79,64 @@ type Channel struct {
 	ConsumerDetails  []Consumer        `json:"consumer_details,omitzero"` // if one channel is asked for
 	Publishes        []WithExchange    `json:"publishes,omitzero"`        // likewise
 	Deliveries       []WithQueue       `json:"deliveries,omitzero"`       // likewise
+}
+
+// AMQP10 is the protocol of connections that have sessions and links.
+const AMQP10 = "AMQP 1-0"
+
+// Session is a session of a connection of AMQP 1.0, as in GET /api/connections/NAME/sessions.
+type Session struct {
+	Channel              uint16         `json:"channel_number"`
+	HandleMax            uint32         `json:"handle_max"`
+	NextIncomingID       uint32         `json:"next_incoming_id"`
+	IncomingWindow       uint32         `json:"incoming_window"` // transfers that the client may send
+	NextOutgoingID       uint32         `json:"next_outgoing_id"`
+	RemoteIncomingWindow uint32         `json:"remote_incoming_window"` // transfers that the client takes
+	RemoteOutgoingWindow uint32         `json:"remote_outgoing_window"` // transfers that it announced and has not sent
+	Unsettled            int            `json:"outgoing_unsettled_deliveries"`
+	IncomingLinks        []IncomingLink `json:"incoming_links"`
+	OutgoingLinks        []OutgoingLink `json:"outgoing_links"`
+}
+
+// Link is what links of both directions have.
+type Link struct {
+	Handle        uint32 `json:"handle"`
+	Name          string `json:"link_name"`
+	DeliveryCount uint32 `json:"delivery_count"`
+	Credit        uint32 `json:"credit"` // messages that may still be sent
+}
+
+// IncomingLink is a link on which the client publishes.
+type IncomingLink struct {
+	Link
+	Address        *string `json:"target_address"`  // null: messages say where they go
+	SettleMode     string  `json:"snd_settle_mode"` // unsettled, settled, mixed
+	MaxMessageSize int     `json:"max_message_size"`
+	Unconfirmed    int     `json:"unconfirmed_messages"` // without an outcome
+}
+
+// OutgoingLink is a link on which the client receives: a consumer.
+type OutgoingLink struct {
+	Link
+	Address        *string  `json:"source_address"`
+	Queue          string   `json:"queue_name"`
+	Settled        bool     `json:"send_settled"`     // deliveries are settled when they are sent
+	MaxMessageSize any      `json:"max_message_size"` // a number, or unlimited
+	Filters        []Filter `json:"filter"`           // that the queue applies
+	TimedOut       bool     `json:"consumer_timeout"` // it gets nothing until what a timeout took back is settled
+}
+
+// Filter is a filter of a link.
+type Filter struct {
+	Name       string `json:"name"`
+	Descriptor any    `json:"descriptor"` // a number, or a text
+	Value      any    `json:"value"`      // of a map a list of FilterField
+}
+
+// FilterField is an entry of a map.
+type FilterField struct {
+	Key   string `json:"key"`
+	Value any    `json:"value"`
 }
 
 // ConnectionDetails name the connection of a channel.

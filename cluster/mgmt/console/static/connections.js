@@ -4,7 +4,7 @@ import { get, path, remove } from './client.js';
 import { titles } from './chart.js';
 import { badge, button, fill, h, link, pairs, place } from './dom.js';
 import { ago, bytes, count, held, json, rate, rateOf, terms } from './format.js';
-import { paged } from './table.js';
+import { paged, Table } from './table.js';
 import { dialog, field, input, section } from './view.js';
 
 const heartbeat = (c) => (c.timeout === 0 ? 'none' : `${c.timeout} s`);
@@ -47,21 +47,80 @@ function plain(text) {
 }
 
 export function connection(view, name) {
-  const facts = h('div'), client = h('div');
-  const list = paged(view, 'Channels', path('connections', name, 'channels'), channelColumns, { key: (c) => c.name, by: 'number', empty: 'It has no channels.', named: false });
+  const facts = h('div'), client = h('div'), parts = h('div');
   view.absent = `The connection ${name} is closed, or you may not see it.`;
   view.show(`Connection ${name}`, h('div', { class: 'buttons' }, button('Close', () => close(view, { name, user: facts.dataset.user ?? 'this client' }), { class: 'danger' })),
-    section('State', facts), section('Channels', list), section('Client', client));
+    section('State', facts), parts, section('Client', client));
   view.every(async () => {
     const c = await get(path('connections', name), null, { signal: view.signal });
     facts.dataset.user = c.user;
+    if (!parts.firstChild) fill(parts, c.protocol === amqp10 ? sessions(view, name) : channelsOf(view, name));
     fill(facts, pairs([
-      ['State', stateBadge(c.state)], ['User', c.user], ['Virtual host', c.vhost], ['Node', c.node], ['Connected', ago(c.connected_at)], ['Protocol', c.protocol], ['Login', c.auth_mechanism],
-      ['Heartbeat', heartbeat(c)], ['Channels', `${count(c.channels)} of ${count(c.channel_max)}`], ['Longest frame', bytes(c.frame_max)],
+      ['State', stateBadge(c.state)], ['User', c.user], ['Virtual host', c.vhost], ['Node', c.node], ['Connected', ago(c.connected_at)], ['Protocol', c.protocol], ['Container', c.container_id], ['Login', c.auth_mechanism],
+      ['Heartbeat', heartbeat(c)], [c.protocol === amqp10 ? 'Sessions' : 'Channels', `${count(c.channels)} of ${count(c.channel_max)}`], ['Longest frame', bytes(c.frame_max)],
       ['Received', bytes(c.recv_oct)], ['Sent', bytes(c.send_oct)], ['To be sent', bytes(c.send_pend)], ['Memory held for it', held(c.held_memory)], ['TLS', c.ssl ? `${c.ssl_protocol}, ${c.ssl_cipher}` : 'no'], ['Certificate', c.peer_cert_subject],
     ]));
     fill(client, pairs(Object.entries(c.client_properties ?? {}).sort().map(([key, value]) => [key, typeof value === 'string' ? value : h('code', null, json(value))])));
   });
+}
+
+const amqp10 = 'AMQP 1-0';
+
+const channelsOf = (view, name) => section('Channels', paged(view, 'Channels', path('connections', name, 'channels'), channelColumns, { key: (c) => c.name, by: 'number', empty: 'It has no channels.', named: false }));
+
+// exhausted is a number that stops one side while it is 0.
+const exhausted = (n) => (n === 0 ? badge('0', 'warn') : count(n));
+
+const sessionColumns = [
+  { title: 'Session', number: true, show: (s) => s.channel_number },
+  { title: 'Incoming window', number: true, show: (s) => exhausted(s.incoming_window) },
+  { title: 'Client’s incoming window', number: true, show: (s) => exhausted(s.remote_incoming_window) },
+  { title: 'Client’s outgoing window', number: true, minor: true, extra: true, show: (s) => count(s.remote_outgoing_window) },
+  { title: 'Next incoming id', number: true, minor: true, extra: true, show: (s) => s.next_incoming_id },
+  { title: 'Next outgoing id', number: true, minor: true, extra: true, show: (s) => s.next_outgoing_id },
+  { title: 'Unsettled', number: true, show: (s) => count(s.outgoing_unsettled_deliveries) },
+  { title: 'Highest handle', number: true, minor: true, show: (s) => count(s.handle_max) },
+];
+
+const linkColumns = [
+  { title: 'Session', number: true, show: (l) => l.session },
+  { title: 'Handle', number: true, minor: true, show: (l) => l.handle },
+  { title: 'Link', show: (l) => l.link_name },
+];
+
+const counts = [
+  { title: 'Credit', number: true, show: (l) => count(l.credit) },
+  { title: 'Delivery count', number: true, minor: true, show: (l) => l.delivery_count },
+  { title: 'Longest message', number: true, minor: true, extra: true, show: (l) => (typeof l.max_message_size === 'number' ? bytes(l.max_message_size) : l.max_message_size) },
+];
+
+const incomingColumns = [
+  ...linkColumns, { title: 'Target', show: (l) => l.target_address ?? 'as messages say' }, ...counts,
+  { title: 'Settle mode', minor: true, extra: true, show: (l) => l.snd_settle_mode },
+  { title: 'Unconfirmed', number: true, show: (l) => count(l.unconfirmed_messages) },
+];
+
+const outgoingColumns = [
+  ...linkColumns, { title: 'Source', show: (l) => l.source_address }, { title: 'Queue', minor: true, show: (l) => l.queue_name }, ...counts,
+  { title: 'Settled when sent', minor: true, extra: true, show: (l) => (l.send_settled ? 'yes' : 'no') },
+  { title: 'Timed out', show: (l) => (l.consumer_timeout ? badge('yes', 'bad') : 'no') },
+  { title: 'Filters', minor: true, show: (l) => l.filter.map((f) => h('code', { title: String(f.descriptor) }, `${f.name} ${json(f.value)}`)) },
+];
+
+// sessions shows the sessions of a connection of AMQP 1.0, and their links.
+function sessions(view, name) {
+  const table = new Table('Sessions', sessionColumns, (s) => String(s.channel_number), { empty: 'It has no sessions.' });
+  const key = (l) => `${l.session} ${l.handle}`;
+  const incoming = new Table('Incoming links', incomingColumns, key, { empty: 'The client publishes on none.' });
+  const outgoing = new Table('Outgoing links', outgoingColumns, key, { empty: 'The client receives on none.' });
+  view.every(async () => {
+    const all = await get(path('connections', name, 'sessions'), null, { signal: view.signal });
+    const links = (of) => all.flatMap((s) => s[of].map((l) => ({ session: s.channel_number, ...l })));
+    table.show(all);
+    incoming.show(links('incoming_links'));
+    outgoing.show(links('outgoing_links'));
+  });
+  return [section('Sessions', table.element), section('Incoming links', incoming.element), section('Outgoing links', outgoing.element)];
 }
 
 const channelColumns = [

@@ -1,4 +1,4 @@
-package v091
+package message
 
 import (
 	"testing"
@@ -18,13 +18,13 @@ func TestCatalogTableTakesFewPieces(t *testing.T) {
 		many[i] = wire.Value{Tag: wire.TagVoid}
 	}
 	table := wire.Table{{Name: "a", Value: wire.Array(many...)}}
-	if n := testing.AllocsPerRun(10, func() { catalogTable(table) }); n > 10 {
+	if n := testing.AllocsPerRun(10, func() { Table(table) }); n > 10 {
 		t.Errorf("%.0f allocations", n)
 	}
 }
 
 func TestCatalogTable(t *testing.T) {
-	got := catalogTable(wire.Table{
+	got := Table(wire.Table{
 		{Name: "list", Value: wire.Array(wire.Int32(1), wire.Nested(wire.Table{{Name: "in", Value: wire.String("x")}}), wire.Array())},
 		{Name: "none", Value: wire.Nested(nil)},
 		{Name: "last", Value: wire.Bool(true)},
@@ -41,7 +41,7 @@ func TestCatalogTable(t *testing.T) {
 	if !proto.Equal(got, want) {
 		t.Errorf("%v\nshould be\n%v", got, want)
 	}
-	if got := catalogTable(nil); got != nil {
+	if got := Table(nil); got != nil {
 		t.Errorf("nothing becomes %v", got)
 	}
 }

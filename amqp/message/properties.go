@@ -1,4 +1,4 @@
-package v091
+package message
 
 import (
 	"errors"
@@ -9,41 +9,48 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/amqp/v091/wire"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
 )
 
-// Properties reads encoded property lists for those who must not know the
-// wire format. Lists that do not decode have no properties.
+// Properties reads stored messages for those who must not know the wire formats.
+// Messages that do not decode have no properties.
 type Properties struct {
 	// ContinueHistory: dead letters are as RabbitMQ made them before version 4.
-	// The first death of a message here continues the history in the header
-	// x-death with which it was published, and a letter that goes by the routing
-	// key of its queue loses the header CC.
+	// The first death of a message here continues the history with which it was
+	// published, and a letter that goes by the routing key of its queue loses its
+	// other keys.
 	ContinueHistory bool
 }
 
-// Expiration returns the expiration property in normal decimal form, empty if
-// there is none.
-func (Properties) Expiration(raw []byte) string {
-	p, err := wire.ParseProperties(raw)
+// Expiration returns the time-to-live with which a message was published, in
+// normal decimal form; empty: it has none.
+func (Properties) Expiration(payload fsm.Payload) string {
+	if payload.IsBare() {
+		return bareExpiration(payload)
+	}
+	p, err := wire.ParseProperties(payload.Properties())
 	if err != nil || !p.Has(wire.FlagExpiration) {
 		return ""
 	}
-	ttl, _, err := parseExpiration(p.Expiration)
+	ttl, _, err := ParseExpiration(p.Expiration)
 	if err != nil {
 		return string(p.Expiration)
 	}
 	return strconv.FormatInt(int64(ttl), 10)
 }
 
-// Headers returns the headers property, nil if there is none. deaths, if any,
+// Headers returns what exchanges compare: the headers; of a message of AMQP 1.0
+// its annotations and application properties. nil: there are none. deaths, if any,
 // show in it as in a delivery.
-func (Properties) Headers(raw []byte, deaths []*logpb.Death) *fsm.Table {
+func (Properties) Headers(payload fsm.Payload, deaths []*logpb.Death) *fsm.Table {
+	if payload.IsBare() {
+		return bareHeaders(payload, deaths)
+	}
+	raw := payload.Properties()
 	if len(deaths) > 0 {
-		raw = renderProperties(nil, raw, &fsm.Message{Deaths: deaths})
+		raw = RenderProperties(nil, raw, &fsm.Message{Deaths: deaths})
 	}
 	p, err := wire.ParseProperties(raw)
 	if err != nil || len(p.Headers) == 0 {
@@ -53,26 +60,37 @@ func (Properties) Headers(raw []byte, deaths []*logpb.Death) *fsm.Table {
 	if err != nil {
 		return nil
 	}
-	return catalogTable(t)
+	return Table(t)
 }
 
-// Copies returns the routing keys of the header CC.
-func (Properties) Copies(raw []byte) []string {
-	p, err := wire.ParseProperties(raw)
+// Copies returns the routing keys of the header CC, or of the annotation x-cc.
+func (Properties) Copies(payload fsm.Payload) []string {
+	if payload.IsBare() {
+		keys, _ := AnnotatedCopies(Annotations(payload)) // checked when they came in
+		return keys
+	}
+	p, err := wire.ParseProperties(payload.Properties())
 	if err != nil {
 		return nil
 	}
-	keys, _ := copies(nil, &p, headerCC) // checked when they came in
+	keys, _ := Copies(&p, HeaderCC) // checked when they came in
 	return keys
 }
 
 // Property returns the text of one of the properties that the broker reads; nil
-// if there is none. It may be a part of raw.
-func (Properties) Property(raw []byte, name string) []byte {
-	p, err := wire.ParseProperties(raw)
+// if there is none. It may be a part of the payload.
+func (Properties) Property(payload fsm.Payload, name string) []byte {
+	if payload.IsBare() {
+		return bareProperty(payload, name)
+	}
+	p, err := wire.ParseProperties(payload.Properties())
 	if err != nil {
 		return nil
 	}
+	return property(&p, name)
+}
+
+func property(p *wire.Properties, name string) []byte {
 	switch name {
 	case "message_id":
 		return p.MessageID
@@ -90,16 +108,42 @@ func (Properties) Property(raw []byte, name string) []byte {
 		if p.Has(wire.FlagPriority) {
 			return strconv.AppendUint(nil, uint64(p.Priority), 10)
 		}
+	case headerGroup:
+		v, _ := p.Header(headerGroup)
+		return groupText(v)
 	}
 	return nil
 }
 
-// Describe returns the properties of a message as a delivery of it would show
-// them, under the names of the HTTP API.
-func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
-	if changesProperties(m) {
-		raw = renderProperties(nil, raw, m)
+// headerGroup is the header, or the annotation, that names the group of a message.
+const headerGroup = "x-group-id"
+
+// groupText returns the name of a group; nil: the value is none.
+func groupText(v wire.Value) []byte {
+	switch {
+	case v.Tag == wire.TagString:
+		return []byte(v.Str)
+	case isInteger(v.Tag):
+		return strconv.AppendInt(nil, v.Int, 10)
 	}
+	return nil
+}
+
+// Describe returns the properties of a message as a delivery of it by 0-9-1 would
+// show them, under the names of the HTTP API.
+func (Properties) Describe(m *fsm.Message) *fsm.Table {
+	if m.Payload.IsBare() {
+		return describeBare(m)
+	}
+	raw := m.Payload.Properties()
+	if ChangesProperties(m) {
+		raw = RenderProperties(nil, raw, m)
+	}
+	return describe(raw)
+}
+
+// describe returns the properties of an encoded list.
+func describe(raw []byte) *fsm.Table {
 	t := &fsm.Table{}
 	p, err := wire.ParseProperties(raw)
 	if err != nil {
@@ -131,6 +175,12 @@ func (Properties) Describe(raw []byte, m *fsm.Message) *fsm.Table {
 	return t
 }
 
+// Body returns the body of a message as a delivery of it shows it.
+func (Properties) Body(p fsm.Payload) []byte { return Body(p) }
+
+// Check reports what is wrong with a payload in the form of AMQP 1.0, which did not come by that protocol.
+func (Properties) Check(p fsm.Payload) error { return Check(p) }
+
 // Answer returns the properties of an answer of the broker itself to a request
 // with this correlation id; nil: it has none. Its body is JSON.
 func (Properties) Answer(correlationID []byte) []byte {
@@ -142,69 +192,18 @@ func (Properties) Answer(correlationID []byte) []byte {
 	return wire.AppendProperties(nil, &p)
 }
 
-// Reason returns the reply code and text with which a refused command is
-// returned. why nil: there is no such command.
-func (Properties) Reason(why *fsm.Refusal) (code uint16, text string) { return returnReason(why) }
-
-// Delay returns what the header x-delay asks for; 0: nothing, or nothing that
-// can be read.
-func (Properties) Delay(raw []byte) fsm.Millis {
-	p, err := wire.ParseProperties(raw)
-	if err != nil {
+// Delay returns what x-delay asks for; 0: nothing, or nothing that can be read.
+func (Properties) Delay(payload fsm.Payload) fsm.Millis {
+	var d *fsm.Delay
+	if payload.IsBare() {
+		d = delay(annotations(Annotations(payload)), false)
+	} else if p, err := wire.ParseProperties(payload.Properties()); err == nil {
+		d = delay(fields(p.Headers), false)
+	}
+	if d == nil || d.Err != nil {
 		return 0
 	}
-	if d := delay(&p, false); d != nil && d.Err == nil {
-		return d.For
-	}
-	return 0
-}
-
-// Delayed returns the properties of a message that has waited: those it was
-// published with, with the delay negated.
-func (Properties) Delayed(raw []byte) []byte {
-	n := Properties{}.Delay(raw)
-	if n == 0 {
-		return raw
-	}
-	v := wire.Int64(int64(-n))
-	if -n >= math.MinInt32 {
-		v = wire.Int32(int32(-n))
-	}
-	out, err := wire.EditProperties(nil, raw, &wire.Edit{SetHeaders: wire.Table{{Name: headerXDelay, Value: v}}})
-	if err != nil {
-		return raw // they were checked when they came in
-	}
-	return out
-}
-
-// Publish makes a publish of a message that did not come over AMQP: properties are those of
-// Describe. user is who publishes it. Replies to such a message are not possible. The error is a
-// *fsm.Refusal. Its Number is 0.
-func (Properties) Publish(user, exchange, key string, properties *fsm.Table, body []byte) (*fsm.Publish, error) {
-	raw, err := Properties{}.Encode(properties)
-	if err != nil {
-		return nil, err
-	}
-	if limit := maxProperties(amqp.DefaultFrameMax); len(raw) > limit {
-		return nil, fsm.Refuse(fsm.Precondition, errPropertiesSize(len(raw), limit).Text)
-	}
-	read, err := wire.ParseProperties(raw)
-	if err != nil {
-		return nil, err
-	}
-	m := &message{publish: fsm.Publish{Exchange: exchange, RoutingKey: key, TTL: -1, Priority: -1}, mandatory: true}
-	p := &m.publish
-	c := content{user: user, replyName: func() string { return "" }}
-	encoded := c.readProperties(m, &read, raw)
-	p.MessageID, p.CorrelationID = fsm.Label(read.MessageID), fsm.Label(read.CorrelationID)
-	head, err := fsm.AppendHead(nil, exchange, key, encoded, m.blind)
-	if err != nil {
-		return nil, fsm.Refuse(fsm.Precondition, err.Error())
-	}
-	p.Payload = append(fsm.Payload(head), body...)
-	from := &publisher{current: m}
-	p.Headers, p.Property = from.currentHeaders, from.currentProperty
-	return p, nil
+	return d.For
 }
 
 // Encode encodes properties that have the names and types that Describe gives them. The error is a
@@ -334,7 +333,7 @@ func shortNames(v *logpb.Value) bool {
 	return true
 }
 
-// wireTable is the inverse of catalogTable.
+// wireTable is the inverse of Table.
 func wireTable(t *fsm.Table) wire.Table {
 	var list wire.Table
 	for _, f := range t.GetFields() {
@@ -371,20 +370,27 @@ const (
 	headerFirstQueue  = "x-first-death-queue"
 )
 
-// Deaths returns the history in the header x-death of a message as it was
-// published, newest first: what a client read and published again, or what a
-// server wrote that made an entry of each death and counted none. Entries of the
-// same pair are one. What is no entry is left out. nil: the history of a message
-// begins with its first death here.
-func (how Properties) Deaths(raw []byte) []*logpb.Death {
+// Deaths returns the history in the header x-death, or in the annotation
+// x-opt-deaths, of a message as it was published, newest first: what a client read
+// and published again, or what a server wrote that made an entry of each death and
+// counted none. Entries of the same pair are one. What is no entry is left out.
+// nil: the history of a message begins with its first death here.
+func (how Properties) Deaths(payload fsm.Payload) []*logpb.Death {
 	if !how.ContinueHistory {
 		return nil
 	}
-	p, err := wire.ParseProperties(raw)
+	if payload.IsBare() {
+		return history(annotations(Annotations(payload)), annotationDeaths)
+	}
+	p, err := wire.ParseProperties(payload.Properties())
 	if err != nil {
 		return nil
 	}
-	header, ok := p.Header(headerDeath)
+	return history(fields(p.Headers), headerDeath)
+}
+
+func history[S source](from S, name string) []*logpb.Death {
+	header, ok := from.get(name)
 	if !ok || header.Tag != wire.TagArray {
 		return nil
 	}
@@ -403,16 +409,16 @@ func (how Properties) Deaths(raw []byte) []*logpb.Death {
 		}
 	}
 	if len(deaths) > 0 {
-		firstDeath(&p, deaths).First = true
+		firstDeath(from, deaths).First = true
 	}
 	return deaths
 }
 
 // firstDeath finds the entry of a history that its message's headers call the
 // first. If there is none it is the oldest.
-func firstDeath(p *wire.Properties, deaths []*logpb.Death) *logpb.Death {
-	reason, _ := p.Header(headerFirstReason)
-	queue, _ := p.Header(headerFirstQueue)
+func firstDeath[S source](from S, deaths []*logpb.Death) *logpb.Death {
+	reason, _ := from.get(headerFirstReason)
+	queue, _ := from.get(headerFirstQueue)
 	for _, d := range deaths {
 		if fsm.ReasonName(d.Reason) == reason.Str && d.Queue == queue.Str {
 			return d
@@ -436,11 +442,11 @@ func readDeath(t wire.Table) *logpb.Death {
 	if d.Reason == logpb.Death_NONE || d.Queue == "" {
 		return nil
 	}
-	if v, _ := t.Get("count"); v.Int > 1 && strings.IndexByte("bBsuIil", v.Tag) >= 0 {
+	if v, _ := t.Get("count"); v.Int > 1 && isInteger(v.Tag) {
 		d.Count = min(uint64(v.Int), maxHistoryCount)
 	}
-	if v, _ := t.Get("time"); v.Tag == wire.TagTimestamp {
-		d.Time = min(max(v.Int, 0), int64(fsm.MaxTime)/1000) * 1000
+	if at, _ := t.Get("time"); at.Tag == wire.TagTimestamp {
+		d.Time = min(max(at.Int, 0), int64(fsm.MaxTime)/1000) * 1000
 	}
 	keys, _ := t.Get("routing-keys")
 	for i := range keys.Array[:min(len(keys.Array), maxHistoryKeys)] {
@@ -455,6 +461,9 @@ func readDeath(t wire.Table) *logpb.Death {
 func isShortText(v *wire.Value) bool {
 	return v.Tag == wire.TagString && len(v.Str) <= fsm.MaxShort && utf8.ValidString(v.Str)
 }
+
+// isInteger reports whether this is the type of a whole number that is no time.
+func isInteger(tag byte) bool { return strings.IndexByte("bBsuIil", tag) >= 0 }
 
 // reasonNamed is the inverse of fsm.ReasonName.
 func reasonNamed(name string) logpb.Death_Reason {
@@ -471,61 +480,70 @@ const (
 	headerRemarkDescription = "x-dead-letter-description"
 )
 
-// Remarked returns the properties of a dead letter with what its last receiver
-// has said about it as headers, and without what an earlier one has. The result
-// may be the argument.
-func (Properties) Remarked(raw []byte, remark fsm.Remark) []byte {
+// Rewritten returns what a payload that leaves its queue has as its property list,
+// or in the place of it. The result may be a part of the payload.
+func (how Properties) Rewritten(payload fsm.Payload, r fsm.Rewrite) []byte {
+	if payload.IsBare() {
+		return how.rewrittenBare(payload, r)
+	}
+	raw := payload.Properties()
 	p, err := wire.ParseProperties(raw)
 	if err != nil {
 		return raw
 	}
+	r.Redirected = r.Redirected && how.ContinueHistory
+	e := edit(fields(p.Headers), HeaderCC, r)
+	if e == nil {
+		return raw
+	}
+	out, err := wire.EditProperties(nil, raw, e)
+	if err != nil {
+		return raw // they were checked when they came in
+	}
+	return out
+}
+
+// edit returns what r changes in the headers, or annotations, of a message; nil:
+// nothing. keys is the name of that with more routing keys.
+func edit[S source](from S, keys string, r fsm.Rewrite) *wire.Edit {
 	var e wire.Edit
-	for _, h := range [...]struct{ name, text string }{
-		{headerRemarkReason, remark.Reason}, {headerRemarkDescription, remark.Description},
-	} {
-		if h.text != "" {
-			e.SetHeaders = append(e.SetHeaders, wire.Field{Name: h.name, Value: wire.String(h.text)})
-		} else if _, ok := p.Header(h.name); ok {
-			e.RemoveHeaders = append(e.RemoveHeaders, h.name)
+	if d := delay(from, false); r.Waited && d != nil && d.Err == nil {
+		v := wire.Int64(int64(-d.For))
+		if -d.For >= math.MinInt32 {
+			v = wire.Int32(int32(-d.For))
+		}
+		e.SetHeaders = append(e.SetHeaders, wire.Field{Name: headerXDelay, Value: v})
+	}
+	if r.Remark != nil {
+		for _, h := range [...]struct{ name, text string }{
+			{headerRemarkReason, r.Remark.Reason}, {headerRemarkDescription, r.Remark.Description},
+		} {
+			if h.text != "" {
+				e.SetHeaders = append(e.SetHeaders, wire.Field{Name: h.name, Value: wire.String(h.text)})
+			} else if _, ok := from.get(h.name); ok {
+				e.RemoveHeaders = append(e.RemoveHeaders, h.name)
+			}
 		}
 	}
+	if _, ok := from.get(keys); ok && r.Redirected {
+		e.RemoveHeaders = append(e.RemoveHeaders, keys)
+	}
 	if len(e.SetHeaders)+len(e.RemoveHeaders) == 0 {
-		return raw
+		return nil
 	}
-	out, err := wire.EditProperties(nil, raw, &e)
-	if err != nil {
-		return raw
-	}
-	return out
+	return &e
 }
 
-// Redirected returns the properties of a dead letter that goes by the routing
-// key of its queue. The result may be the argument.
-func (how Properties) Redirected(raw []byte) []byte {
-	p, err := wire.ParseProperties(raw)
-	if err != nil || !how.ContinueHistory {
-		return raw
-	}
-	if _, ok := p.Header(headerCC); !ok {
-		return raw
-	}
-	out, err := wire.EditProperties(nil, raw, &wire.Edit{RemoveHeaders: []string{headerCC}})
-	if err != nil {
-		return raw
-	}
-	return out
-}
-
-// catalogTable returns t as the catalog keeps tables; nil if it is
+// Table returns t as the catalog keeps tables; nil if it is
 // empty. They share nothing.
-func catalogTable(t wire.Table) *fsm.Table {
+func Table(t wire.Table) *fsm.Table {
 	if len(t) == 0 {
 		return nil
 	}
 	return nestedTable(t)
 }
 
-// nestedTable is catalogTable for the value of a field, which is not nil if it is empty.
+// nestedTable is Table for the value of a field, which is not nil if it is empty.
 func nestedTable(t wire.Table) *fsm.Table {
 	fields, values := t.Count()
 	b := tableBuilder{fields: make([]logpb.Field, fields), values: make([]logpb.Value, values)}

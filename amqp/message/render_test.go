@@ -1,4 +1,4 @@
-package v091
+package message
 
 import (
 	"testing"
@@ -17,14 +17,14 @@ func TestDeliveryInfo(t *testing.T) {
 		}),
 	})
 	m := &fsm.Message{ID: 1, EnqueuedAt: 5, LockedUntil: 7}
-	if changesProperties(m) {
+	if ChangesProperties(m) {
 		t.Error("nobody has asked")
 	}
 	m.LockToken = "TOKEN"
-	if !changesProperties(m) {
+	if !ChangesProperties(m) {
 		t.Fatal("nothing is shown")
 	}
-	p, err := wire.ParseProperties(renderProperties(nil, published, m))
+	p, err := wire.ParseProperties(RenderProperties(nil, published, m))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,171 @@
+package v10
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/quorate/quorate/amqp/v10/wire"
+	"github.com/quorate/quorate/fsm"
+)
+
+// Annotations of a modified message that say what becomes of it. They are no part of the message.
+const (
+	deliveryTime  = "x-opt-delivery-time"
+	deferralToken = "x-opt-deferral-token"
+)
+
+// settle ends deliveries as the client says. An error ends the session.
+func (s *session) settle(d *wire.Disposition) *wire.Error {
+	if !d.Role {
+		return nil // it settles what it has published
+	}
+	ends, err := endsDeliveries(d)
+	if err != nil || !ends {
+		return err
+	}
+	how, invalid := settlementOf(&d.State)
+	last := d.Last.Or(d.First)
+	var known bool
+	s.giving, known = s.counts.take(d.First, last, s.giving[:0])
+	if !d.Settled && !known { // nothing of it can still change
+		s.conn.out.push(s.channel, &wire.Disposition{First: d.First, Last: wire.Some(last), Settled: true, State: d.State})
+	}
+	s.eachLink(s.giving, func(l *outgoingLink, of []delivery, ids []uint64) {
+		err := invalid
+		if how.Outcome == fsm.Defer && len(ids) > 1 {
+			err = wire.Errorf(wire.ConditionInvalidField, "%s is for a single delivery, not for %d", deferralToken, len(ids))
+		}
+		if err == nil {
+			err = s.settleLink(l, of, ids, d, how)
+		}
+		if err != nil {
+			s.broker.Settle(l.consumer, ids, fsm.Requeue)
+			s.detachOutgoing(l, err)
+		}
+	})
+	return nil
+}
+
+// settleLink ends deliveries of one link. An error ends it: nothing has been settled then.
+func (s *session) settleLink(l *outgoingLink, of []delivery, ids []uint64, d *wire.Disposition, how fsm.Settlement) *wire.Error {
+	if d.Settled && !l.strict && how == (fsm.Settlement{Outcome: how.Outcome}) {
+		s.broker.Settle(l.consumer, ids, how.Outcome)
+		return nil
+	}
+	how.Exact = l.strict || l.second && !d.Settled
+	if !d.Settled || l.strict || how.Outcome == fsm.Defer {
+		how.Number = s.counts.await(&awaited{link: l, of: slices.Clone(of), state: stateFor(&d.State), outcome: how.Outcome, told: !d.Settled})
+	}
+	if err := s.broker.SettleAs(l.consumer, ids, &how); err != nil {
+		s.counts.forget(how.Number)
+		return s.refusal("disposition", err)
+	}
+	return nil
+}
+
+// detachOutgoing ends a link with an error, unless it has ended.
+func (s *session) detachOutgoing(l *outgoingLink, err *wire.Error) {
+	if at := s.links[l.handle]; at != nil && at.out == l {
+		s.detach(at, err)
+	}
+}
+
+// endsDeliveries reports whether a disposition ends its deliveries. An error ends the session.
+func endsDeliveries(d *wire.Disposition) (bool, *wire.Error) {
+	switch d.State.Kind {
+	case wire.StateAccepted, wire.StateRejected, wire.StateReleased, wire.StateModified:
+		return true, nil
+	case wire.NoState, wire.StateReceived:
+		return d.Settled, nil
+	case wire.StateTransactional:
+		return false, wire.Errorf(wire.ConditionNotImplemented, "Transactions not supported")
+	}
+	return false, wire.Errorf(wire.ConditionInvalidField, "Unrecognised state")
+}
+
+// settlementOf returns what a state that ends deliveries does to them. An error ends their link.
+func settlementOf(state *wire.State) (how fsm.Settlement, err *wire.Error) {
+	switch state.Kind {
+	case wire.StateAccepted:
+		how.Outcome = fsm.Ack
+	case wire.StateRejected:
+		how.Outcome = fsm.Discard
+		if e := state.Rejected.Error; e != nil {
+			how.Reason, how.Description = cut(e.Condition, fsm.MaxSettleReason), cut(e.Description, fsm.MaxSettleDescription)
+		}
+	case wire.StateModified:
+		return modification(&state.Modified)
+	default: // released, or the source's default outcome
+		how.Outcome = fsm.Requeue
+	}
+	return how, nil
+}
+
+// cut returns a text of at most so many bytes, in whole characters.
+func cut(text string, limit int) string {
+	if len(text) <= limit {
+		return text
+	}
+	for limit > 0 && !utf8.RuneStart(text[limit]) {
+		limit--
+	}
+	return text[:limit]
+}
+
+// modification is settlementOf for a modified message.
+func modification(m *wire.Modified) (how fsm.Settlement, err *wire.Error) {
+	how.Outcome = fsm.Requeue
+	switch {
+	case m.UndeliverableHere:
+		how.Outcome = fsm.Discard
+	case m.DeliveryFailed:
+		how.Outcome = fsm.RequeueFailed
+	}
+	for w := m.MessageAnnotations.Walk(); w.NextPair(); {
+		key := string(w.Key.Bytes())
+		switch {
+		case w.Key.Type != wire.Symbol || !strings.HasPrefix(key, "x-"):
+			return how, wire.Errorf(wire.ConditionInvalidField, "the key of a message annotation is not a symbol that begins with x-")
+		case how.Outcome == fsm.Discard:
+		case key == deliveryTime:
+			at, ok := w.Value.Integer()
+			if w.Value.Type == wire.Timestamp {
+				at, ok = w.Value.Signed(), true
+			}
+			if !ok {
+				return how, wire.Errorf(wire.ConditionInvalidField, "%s is neither a timestamp nor an integer", deliveryTime)
+			}
+			how.DueAt = fsm.Time(at)
+		case key == deferralToken:
+			token, t := w.Value.Bytes(), w.Value.Type
+			if t != wire.String && t != wire.Binary && t != wire.Symbol || len(token) == 0 || len(token) > fsm.MaxShort {
+				return how, wire.Errorf(wire.ConditionInvalidField, "%s is not a string or binary of 1 to %d bytes", deferralToken, fsm.MaxShort)
+			}
+			how.Outcome, how.Deferral = fsm.Defer, string(token)
+		}
+	}
+	return how, nil
+}
+
+// eachLink calls f for each link that deliveries belong to, with their numbers in ascending order. The numbers are good
+// until f returns.
+func (s *session) eachLink(all []delivery, f func(l *outgoingLink, of []delivery, ids []uint64)) {
+	order := func(a, b delivery) int {
+		return cmp.Or(cmp.Compare(a.link.consumer, b.link.consumer), cmp.Compare(a.number, b.number))
+	}
+	if !slices.IsSortedFunc(all, order) {
+		slices.SortFunc(all, order)
+	}
+	for len(all) > 0 {
+		l, n := all[0].link, 0
+		s.ids = s.ids[:0]
+		for n < len(all) && all[n].link == l {
+			s.ids = append(s.ids, all[n].number)
+			n++
+		}
+		f(l, all[:n], s.ids)
+		all = all[n:]
+	}
+}
