@@ -69,6 +69,9 @@ type Session interface {
 	// ReplyName is the routing key of replies to this channel. It may be called
 	// at any time.
 	ReplyName() string
+	// ReplyNameOf is the routing key of replies to a consumer of fsm.ReplyQueue in credit mode, of which a channel
+	// may have several. It is empty if there is no such consumer.
+	ReplyNameOf(consumer uint64) string
 	// Settle ends deliveries of a consumer, or of gets if consumer is the token
 	// of a get. ids are ascending; ids that the queue has taken back are
 	// ignored. The slice belongs to the caller again on return.
@@ -104,6 +107,8 @@ type Session interface {
 	// Get takes one message. ok false: the queue has no ready message.
 	Get(ctx context.Context, queue string, noAck bool) (m fsm.Message, ok bool, err error)
 	DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error)
+	// DescribeQueue requires what a passive declare does.
+	DescribeQueue(ctx context.Context, name string) (fsm.QueueDetails, error)
 	// DeleteQueue returns how many ready messages were deleted with the queue.
 	DeleteQueue(ctx context.Context, name string, ifUnused, ifEmpty bool) (uint64, error)
 	PurgeQueue(ctx context.Context, name string) (uint64, error)
@@ -111,6 +116,9 @@ type Session interface {
 	DeleteExchange(ctx context.Context, name string, ifUnused bool) error
 	Bind(ctx context.Context, spec fsm.BindSpec) error
 	Unbind(ctx context.Context, spec fsm.BindSpec) error
+	// Bindings returns the bindings with the ends and the routing key of a spec, whatever their arguments. Whoever may
+	// use the vhost sees them.
+	Bindings(ctx context.Context, of fsm.BindSpec) ([]fsm.BindSpec, error)
 	// Close returns what the session holds to its queues and ends its
 	// consumers. It returns once all reachable queues have done so.
 	Close(ctx context.Context)

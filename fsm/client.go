@@ -135,6 +135,7 @@ const MaxHeld = 65_535
 // QueueSpec is the request of queue.declare.
 type QueueSpec struct {
 	Name       string // empty: the broker generates one
+	Prefix     string // of a generated name, which begins with DynamicPrefix; empty: as the arguments say
 	Passive    bool
 	Durable    bool
 	Exclusive  bool
@@ -142,11 +143,27 @@ type QueueSpec struct {
 	Arguments  *Table
 }
 
+// DynamicPrefix starts the names of queues that brokers make for nodes which a client wants for the life of a
+// link.
+const DynamicPrefix = "amq.dyn"
+
 // QueueInfo answers a declare.
 type QueueInfo struct {
 	Name      string
 	Ready     uint64
 	Consumers uint64
+	Created   bool // by this declare
+}
+
+// QueueDetails are what a client is told of a queue.
+type QueueDetails struct {
+	QueueInfo
+	VHost                          string
+	Type                           string // quorum or classic
+	Durable, Exclusive, AutoDelete bool
+	Arguments                      *Table
+	Leader                         string   // its node; empty: there is none at present
+	Replicas                       []string // nodes
 }
 
 // ExchangeSpec is the request of exchange.declare.
@@ -407,6 +424,13 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string { return r.Text }
+
+// LimitEnding ends the text of a Precondition if there are as many queues or exchanges as may be, so that a protocol can
+// tell it apart.
+const LimitEnding = " is reached"
+
+// UnknownExchangeType is the text of the Precondition if there is no such type of exchange.
+func UnknownExchangeType(name string) string { return "unknown exchange type '" + name + "'" }
 
 // Refuse returns a Refusal as an error.
 func Refuse(k Kind, text string) error { return &Refusal{Kind: k, Text: text} }

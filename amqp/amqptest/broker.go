@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/quorate/quorate/amqp"
 	"github.com/quorate/quorate/fsm"
 	"github.com/quorate/quorate/proto/logpb"
@@ -23,7 +25,8 @@ type Broker struct {
 	exchanges map[string]*exchange
 	queues    map[string]*queue
 	sessions  map[*session]bool
-	lastID    uint64 // of queues and connections
+	replies   map[string]requester
+	lastID    uint64 // of queues, connections and reply names
 
 	holdConfirms bool
 	holdSettled  bool
@@ -46,7 +49,21 @@ type exchange struct {
 	bindings []binding
 }
 
-type binding struct{ queue, key string }
+type binding struct {
+	to         string
+	toExchange bool
+	key        string
+	args       *fsm.Table
+}
+
+// is reports whether a binding is that of a spec.
+func (b binding) is(spec fsm.BindSpec) bool {
+	return b.to == spec.Destination && b.toExchange == spec.ToExchange && b.key == spec.RoutingKey && sameTable(b.args, spec.Arguments)
+}
+
+func sameTable(a, b *fsm.Table) bool {
+	return len(a.GetFields()) == 0 && len(b.GetFields()) == 0 || proto.Equal(a, b)
+}
 
 // NewBroker returns an empty broker.
 func NewBroker() *Broker {
@@ -58,6 +75,7 @@ func NewBroker() *Broker {
 		},
 		queues:    map[string]*queue{},
 		sessions:  map[*session]bool{},
+		replies:   map[string]requester{},
 		refuse:    map[string]error{},
 		forbidden: map[string]bool{},
 		failures:  map[string]error{},
@@ -178,6 +196,11 @@ func (b *Broker) AwaitBlocked(method string) {
 // AwaitSessions waits until that many sessions are open.
 func (b *Broker) AwaitSessions(n int) {
 	b.await(func() bool { return len(b.sessions) == n })
+}
+
+// AwaitQueues waits until there are that many queues.
+func (b *Broker) AwaitQueues(n int) {
+	b.await(func() bool { return len(b.queues) == n })
 }
 
 // AwaitPublished waits until that many publishes have come.
@@ -449,10 +472,17 @@ func Death(reason logpb.Death_Reason, queue string, count uint64, time fsm.Time,
 	}
 }
 
+// requester is a consumer of replies.
+type requester struct {
+	session  *session
+	consumer uint64
+}
+
 type queue struct {
 	name      string
 	token     uint64 // of gets
 	owner     *connection
+	spec      fsm.QueueSpec // of its declare
 	ready     []*message
 	consumers []*consumer
 }
@@ -517,6 +547,7 @@ func (b *Broker) queue(name string) *queue {
 		b.lastID++
 		q = &queue{name: name, token: 1<<63 | b.lastID}
 		b.queues[name] = q
+		b.changed.Broadcast()
 	}
 	return q
 }
@@ -558,6 +589,7 @@ func (c *consumer) hasCredit() bool {
 func (b *Broker) deleteQueue(name string) {
 	q := b.queues[name]
 	delete(b.queues, name)
+	b.changed.Broadcast()
 	for _, c := range q.consumers {
 		delete(c.session.consumers, c.spec.Number)
 		number := c.spec.Number
@@ -574,7 +606,7 @@ func (b *Broker) deleteQueue(name string) {
 		}
 	}
 	for _, x := range b.exchanges {
-		x.bindings = slices.DeleteFunc(x.bindings, func(b binding) bool { return b.queue == name })
+		x.bindings = slices.DeleteFunc(x.bindings, func(b binding) bool { return !b.toExchange && b.to == name })
 	}
 }
 
@@ -588,7 +620,7 @@ func (b *Broker) route(x *exchange, exchangeName, key string) []*queue {
 		return out
 	}
 	for _, bound := range x.bindings {
-		if q := b.queues[bound.queue]; (x.kind == "fanout" || bound.key == key) && !slices.Contains(out, q) {
+		if q := b.queues[bound.to]; !bound.toExchange && (x.kind == "fanout" || bound.key == key) && !slices.Contains(out, q) {
 			out = append(out, q)
 		}
 	}

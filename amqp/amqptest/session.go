@@ -104,6 +104,18 @@ func (s *session) Refresh(ctx context.Context) error { return s.broker.enter(ctx
 // ReplyName is a name for this channel.
 func (s *session) ReplyName() string { return fsm.ReplyName("of-this-channel") }
 
+// ReplyNameOf is the name of a consumer of replies.
+func (s *session) ReplyNameOf(consumer uint64) string {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	for name, r := range s.broker.replies {
+		if r == (requester{s, consumer}) {
+			return name
+		}
+	}
+	return ""
+}
+
 // Check refuses what Publish refuses.
 func (s *session) Check(p *fsm.Publish) error {
 	s.broker.mu.Lock()
@@ -178,6 +190,11 @@ func (s *session) Publish(p *fsm.Publish) (bool, error) {
 	}
 	if err := s.check(p); err != nil {
 		return false, err
+	}
+	if r, ok := b.replies[p.RoutingKey]; ok && p.Exchange == "" {
+		r.session.deliver(fsm.Message{Consumer: r.consumer, Payload: p.Payload})
+		s.confirm(p.Number, nil)
+		return true, nil
 	}
 	x := b.exchanges[p.Exchange]
 	for _, f := range p.Headers().GetFields() {
@@ -347,6 +364,13 @@ func (s *session) Renew(token uint64, ids []uint64) {
 
 // Consume starts a consumer.
 func (s *session) Consume(ctx context.Context, spec fsm.ConsumeSpec) error {
+	if b := s.broker; spec.Queue == fsm.ReplyQueue {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.lastID++
+		b.replies[fsm.ReplyName(fmt.Sprint(b.lastID))] = requester{s, spec.Number}
+		return nil
+	}
 	q, err := s.find(ctx, "Consume", spec.Queue)
 	if err != nil {
 		return err
@@ -425,6 +449,12 @@ func (s *session) Drop(number uint64) {
 
 // drop reports whether there was such a consumer. broker.mu is held.
 func (s *session) drop(number uint64) bool {
+	for name, r := range s.broker.replies {
+		if r == (requester{s, number}) {
+			delete(s.broker.replies, name)
+			return true
+		}
+	}
 	c := s.consumers[number]
 	if c == nil {
 		return false
@@ -456,8 +486,17 @@ func (s *session) Get(ctx context.Context, name string, noAck bool) (fsm.Message
 
 // DeclareQueue makes a queue, or finds it.
 func (s *session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
-	q, err := s.find(ctx, "DeclareQueue", spec.Name)
 	b := s.broker
+	if _, is := fsm.ReplySuffix(spec.Name); is {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if _, ok := b.replies[spec.Name]; !ok {
+			return fsm.QueueInfo{}, notFound("queue", spec.Name)
+		}
+		return fsm.QueueInfo{Name: spec.Name, Consumers: 1}, nil
+	}
+	q, err := s.find(ctx, "DeclareQueue", spec.Name)
+	created := err != nil
 	if err != nil {
 		if r, ok := err.(*fsm.Refusal); !ok || r.Kind != fsm.NotFoundKind || spec.Passive {
 			return fsm.QueueInfo{}, err
@@ -465,15 +504,42 @@ func (s *session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		b.mu.Lock()
 		if spec.Name == "" {
 			b.lastID++
-			spec.Name = fmt.Sprintf("amq.gen-%d", b.lastID)
+			if spec.Prefix == "" {
+				spec.Prefix = "amq.gen-"
+			}
+			spec.Name = fmt.Sprintf("%s%d", spec.Prefix, b.lastID)
 		}
 		q = b.queue(spec.Name)
+		q.spec = spec
 		if spec.Exclusive {
 			q.owner = s.connection
 		}
 	}
 	defer b.mu.Unlock()
-	return fsm.QueueInfo{Name: q.name, Ready: uint64(len(q.ready)), Consumers: uint64(len(q.consumers))}, nil
+	info := q.info()
+	info.Created = created
+	return info, nil
+}
+
+func (q *queue) info() fsm.QueueInfo {
+	return fsm.QueueInfo{Name: q.name, Ready: uint64(len(q.ready)), Consumers: uint64(len(q.consumers))}
+}
+
+// DescribeQueue describes a queue of the only node.
+func (s *session) DescribeQueue(ctx context.Context, name string) (fsm.QueueDetails, error) {
+	q, err := s.find(ctx, "DescribeQueue", name)
+	if err != nil {
+		return fsm.QueueDetails{}, err
+	}
+	defer s.broker.mu.Unlock()
+	d := fsm.QueueDetails{
+		QueueInfo: q.info(), VHost: "/", Type: "quorum", Durable: q.spec.Durable, Exclusive: q.owner != nil, AutoDelete: q.spec.AutoDelete,
+		Arguments: q.spec.Arguments, Leader: "n1", Replicas: []string{"n1"},
+	}
+	if d.Exclusive || !d.Durable {
+		d.Type = "classic"
+	}
+	return d, nil
 }
 
 // DeleteQueue deletes a queue; a missing one is fine. The channel hears of its
@@ -525,7 +591,7 @@ func (s *session) DeclareExchange(ctx context.Context, spec fsm.ExchangeSpec) er
 	case spec.Passive:
 		return notFound("exchange", spec.Name)
 	case spec.Type != "direct" && spec.Type != "fanout":
-		return fsm.Refuse(fsm.Precondition, "unknown exchange type '"+spec.Type+"'")
+		return fsm.Refuse(fsm.Precondition, fsm.UnknownExchangeType(spec.Type))
 	default:
 		b.exchanges[spec.Name] = &exchange{kind: spec.Type, internal: spec.Internal}
 	}
@@ -547,7 +613,7 @@ func (s *session) DeleteExchange(ctx context.Context, name string, ifUnused bool
 	return nil
 }
 
-// Bind binds a queue; bindings of exchanges are accepted and mean nothing.
+// Bind binds a queue; bindings of exchanges are listed and lead nowhere.
 func (s *session) Bind(ctx context.Context, spec fsm.BindSpec) error {
 	b := s.broker
 	if err := b.enter(ctx, "Bind"); err != nil {
@@ -563,8 +629,8 @@ func (s *session) Bind(ctx context.Context, spec fsm.BindSpec) error {
 		return notFound("exchange", spec.Destination)
 	case x == nil:
 		return notFound("exchange", spec.Source)
-	case !spec.ToExchange:
-		x.bindings = append(x.bindings, binding{spec.Destination, spec.RoutingKey})
+	case !slices.ContainsFunc(x.bindings, func(o binding) bool { return o.is(spec) }):
+		x.bindings = append(x.bindings, binding{spec.Destination, spec.ToExchange, spec.RoutingKey, spec.Arguments})
 	}
 	return nil
 }
@@ -578,11 +644,27 @@ func (s *session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if x := b.exchanges[spec.Source]; x != nil {
-		x.bindings = slices.DeleteFunc(x.bindings, func(o binding) bool {
-			return o == binding{spec.Destination, spec.RoutingKey}
-		})
+		x.bindings = slices.DeleteFunc(x.bindings, func(o binding) bool { return o.is(spec) })
 	}
 	return nil
+}
+
+// Bindings lists the bindings of an exchange with a name.
+func (s *session) Bindings(ctx context.Context, of fsm.BindSpec) (list []fsm.BindSpec, err error) {
+	b := s.broker
+	if err := b.enter(ctx, "Bindings"); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if x := b.exchanges[of.Source]; x != nil {
+		for _, o := range x.bindings {
+			if of.Arguments = o.args; o.is(of) {
+				list = append(list, of)
+			}
+		}
+	}
+	return list, nil
 }
 
 // Close puts back what the session holds and waits for its goroutine.
@@ -599,6 +681,11 @@ func (s *session) Close(ctx context.Context) {
 	for _, c := range s.consumers {
 		c.queue.consumers = slices.DeleteFunc(c.queue.consumers, func(o *consumer) bool { return o == c })
 		touched[c.queue] = true
+	}
+	for name, r := range b.replies {
+		if r.session == s {
+			delete(b.replies, name)
+		}
 	}
 	for _, token := range sortedTokens(s.held) {
 		h := s.held[token]

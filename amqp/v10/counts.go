@@ -26,6 +26,7 @@ type counts struct {
 	incoming   int                      // links
 	deliveries unsettled
 	held       []heldSend          // nothing behind it is sent before it
+	flows      int                 // of these
 	awaited    map[uint64]*awaited // settlements without an answer, by number; their deliveries are in no other list
 	// The last number used.
 	lastAwaited uint64
@@ -53,6 +54,9 @@ func (c *counts) close() {
 			t.Stop()
 		}
 	}
+	for i := range c.held {
+		c.forgetAnswer(&c.held[i])
+	}
 	c.closed, c.held, c.links, c.awaited, c.lapses = true, nil, nil, nil, nil
 }
 
@@ -71,11 +75,11 @@ func (c *counts) complete(l *incomingLink) bool {
 }
 
 // begin gives the client credit on a new link.
-func (c *counts) begin(l *incomingLink, count uint32) {
+func (c *counts) begin(l *incomingLink, count, limit uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.incoming++
-	l.credit.begin(count)
+	l.credit.begin(count, limit)
 	if !c.closed {
 		c.pushCredit(l)
 	}
@@ -187,10 +191,15 @@ func (o outbox) queue(outcomes *outcomes) {
 func (o outbox) pushOutcomes(outcomes *outcomes, p wire.Composite) {
 	o.Lock()
 	defer o.Unlock()
+	o.pushKnown(outcomes)
+	o.pushLocked(outcomes.channel, p)
+}
+
+// pushKnown appends the outcomes that are known to the locked outbox.
+func (o outbox) pushKnown(outcomes *outcomes) {
 	if o.Takes(false) {
 		o.PushFrames(outcomes.AppendFrames(o.Encoded()))
 	}
-	o.pushLocked(outcomes.channel, p)
 }
 
 // pushLast appends the outcomes of a session and its last frame. Later outcomes are lost. It returns the publishes
@@ -198,9 +207,7 @@ func (o outbox) pushOutcomes(outcomes *outcomes, p wire.Composite) {
 func (o outbox) pushLast(outcomes *outcomes, last wire.Composite) (count, bytes int64) {
 	o.Lock()
 	defer o.Unlock()
-	if o.Takes(false) {
-		o.PushFrames(outcomes.AppendFrames(o.Encoded()))
-	}
+	o.pushKnown(outcomes)
 	count, bytes = outcomes.close()
 	o.pushLocked(outcomes.channel, last)
 	return count, bytes

@@ -9,7 +9,7 @@ import (
 
 func TestCreditOfIncomingLink(t *testing.T) {
 	var r receiving
-	r.begin(math.MaxUint32)
+	r.begin(math.MaxUint32, maxLinkCredit)
 	for i := range maxLinkCredit {
 		if r.left > maxLinkCredit/2 && r.refill() {
 			t.Fatalf("refilled after %d", i)

@@ -15,12 +15,15 @@ import (
 type link struct {
 	handle  uint32
 	name    string
-	address wire.Optional[string] // of the server's end, as the client gave it
+	address wire.Optional[string] // of the server's end, as the client gave it, or as it is made
 	held    int64                 // what the session's memory counts for it
 	// ended: the server has detached it. What still comes for it is ignored until the client's detach.
 	ended bool
 	in    *incomingLink // nil: it is another one, or ended
 	out   *outgoingLink // likewise
+	pair  *pair         // nil: it is not one of a pair
+	// temporary is the queue that is there for the link; empty: none.
+	temporary string
 }
 
 // incomingLink is a link on which the client publishes.
@@ -53,6 +56,10 @@ func (s *session) attach(a *wire.Attach) (next func(), err *wire.Error) {
 	}
 	if e := refuseAttach(a); e != nil {
 		s.refuseLink(l, a, e)
+		return nil, nil
+	}
+	if isManagement(a) {
+		s.pairs.attach(l, a)
 		return nil, nil
 	}
 	if a.Role {
@@ -94,6 +101,9 @@ func refuseAttach(a *wire.Attach) *wire.Error {
 
 // attachIncoming opens a link on which the client publishes.
 func (s *session) attachIncoming(l *link, a *wire.Attach) (next func()) {
+	if t, ok := a.Target.(*wire.Target); ok && t.Dynamic && l.temporary == "" {
+		return s.dynamic.attachTarget(l, a, t)
+	}
 	in := &incomingLink{session: s, handle: l.handle, assembly: assembly{mode: a.SndSettleMode, limit: s.conn.Config().MaxMessageSize}}
 	if e := in.aim(a.Target); e != nil {
 		s.refuseLink(l, a, e)
@@ -118,7 +128,7 @@ func (s *session) attachIncoming(l *link, a *wire.Attach) (next func()) {
 			Name: a.Name, Handle: a.Handle, Role: true, SndSettleMode: a.SndSettleMode, Source: a.Source, Target: a.Target,
 			MaxMessageSize: uint64(s.conn.Config().MaxMessageSize),
 		})
-		s.counts.begin(in, a.InitialDeliveryCount.Or(0))
+		s.counts.begin(in, a.InitialDeliveryCount.Or(0), maxLinkCredit)
 	}
 }
 
@@ -128,8 +138,6 @@ func (l *incomingLink) aim(t wire.Composite) *wire.Error {
 	switch {
 	case !ok:
 		return wire.Errorf(wire.ConditionInvalidField, "target is null")
-	case target.Dynamic:
-		return wire.Errorf(wire.ConditionNotImplemented, "Dynamic target not supported")
 	case !target.Address.Present:
 		l.isRelay = true
 		return nil
@@ -195,6 +203,8 @@ func (s *session) detach(l *link, e *wire.Error) {
 	}
 	s.conn.Log.Info("link error", slog.Int("channel", int(s.channel)), slog.String("link", fsm.Short(l.name)), slog.Any("error", e))
 	s.drop(l)
+	s.pairs.leave(l)
+	s.dynamic.deleteLater(l)
 	// A client may refuse itself many links with names of any length.
 	l.ended, l.name, l.address = true, "", wire.Optional[string]{}
 	if l.out != nil {
@@ -226,9 +236,15 @@ func (s *session) detached(d *wire.Detach) (next func()) {
 	}
 	delete(s.links, d.Handle)
 	s.memory.Add(-l.held)
+	s.pairs.leave(l)
 	answer := &wire.Detach{Handle: d.Handle, Closed: d.Closed}
 	switch {
 	case l.ended:
+	case l.temporary != "":
+		return s.dynamic.detach(l, answer)
+	case l.out != nil && l.out.isAnswering():
+		s.counts.remove(l.out)
+		s.conn.out.push(s.channel, answer)
 	case l.out != nil:
 		return s.cancel(l.out, answer)
 	default:
@@ -247,8 +263,13 @@ func (s *session) takeFlow(f *wire.Flow) *wire.Error {
 	if l == nil {
 		return unattached(f.Handle.Value)
 	}
-	if l.out != nil { // on another link the client says what it has
-		l.out.until = f.DeliveryCount.Value + f.LinkCredit.Value
+	if l.out == nil { // the client says what it has
+		return nil
+	}
+	l.out.until = f.DeliveryCount.Value + f.LinkCredit.Value
+	if l.out.own != nil {
+		s.counts.flowOwn(l.out, f)
+	} else {
 		s.broker.Credit(l.out.consumer, fsm.Flow{DeliveryCount: f.DeliveryCount.Value, Credit: f.LinkCredit.Value, Drain: f.Drain, Echo: f.Echo})
 	}
 	return nil
@@ -283,7 +304,14 @@ func (s *session) receive(t *wire.Transfer, payload []byte) (next func(), err *w
 	if err == nil && done && !s.counts.complete(in) {
 		err = wire.Errorf(wire.ConditionTransferLimit, "a message beyond the link-credit")
 	}
-	if err == nil && message != nil {
+	switch {
+	case err != nil || message == nil:
+	case l.pair != nil:
+		if !s.counts.mayAnswer(l.pair.answers) {
+			return nil, wire.Errorf(wire.ConditionPreconditionFailed, "a request on link '%s' cannot be answered: its other half is not attached, or has no credit", l.name)
+		}
+		next, err = s.pairs.request(l, message)
+	default:
 		next, err = s.publisher.publish(l, message)
 	}
 	if err != nil {

@@ -23,11 +23,13 @@ type outgoingLink struct {
 	second   bool   // the client settles when it knows what its outcome has done
 	strict   bool   // an outcome that comes too late ends the link
 	limit    uint64 // of a message, in bytes; 0: none
+	pair     *pair  // whose requests it answers; nil: it is a consumer
 	queue    string
 	filter   wire.MapBytes // what the queue applies
 	until    uint32        // the delivery-count up to which the client takes messages; under the gate
 
 	// Under counts.mu.
+	own     *sending      // its credit; nil: the broker has it
 	count   uint32        // delivery-count
 	started bool          // the attach is answered
 	early   []fsm.Message // arrived before
@@ -35,6 +37,9 @@ type outgoingLink struct {
 
 // attachOutgoing opens a link on which the client receives.
 func (s *session) attachOutgoing(l *link, a *wire.Attach) (next func()) {
+	if a.Source != nil && a.Source.Dynamic && l.temporary == "" {
+		return s.dynamic.attachSource(l, a)
+	}
 	queue, e := sourceQueue(a)
 	if e != nil {
 		s.refuseLink(l, a, e)
@@ -74,11 +79,9 @@ func sourceQueue(a *wire.Attach) (queue string, e *wire.Error) {
 	switch {
 	case source == nil:
 		return "", wire.Errorf(wire.ConditionInvalidField, "source is null")
-	case source.Dynamic:
-		return "", wire.Errorf(wire.ConditionNotImplemented, "Dynamic source not supported: %s", strings.Join(source.Capabilities, ", "))
 	}
 	queue, ok := parseSource(source.Address.Value)
-	if !ok {
+	if !ok || queue == fsm.ReplyQueue {
 		return "", wire.Errorf(wire.ConditionInvalidField, "bad source address string: '%s'", source.Address.Value)
 	}
 	for _, o := range source.Outcomes {

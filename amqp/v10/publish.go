@@ -82,6 +82,9 @@ func (p *publisher) publish(l *link, encoded []byte) (next func(), err *wire.Err
 	s.conn.Flow.Add(1, int64(size))
 	l.in.credit.waiting.Add(1)
 	out.Number = p.outcomes.add(l.in, l.in.assembly.id, uint32(size), l.in.assembly.settled)
+	if isReply(out) {
+		return p.later(l, out, p.findRequester), nil
+	}
 	return p.route(l, out)
 }
 
@@ -104,30 +107,53 @@ const routesInterval = time.Second
 
 // routeLater publishes a message once the broker is certain of its routes.
 func (p *publisher) routeLater(l *link, out *fsm.Publish) func() {
-	s, later := p.session, new(fsm.Publish)
-	*later = *out
-	// Its headers are asked for once more, when the scratch has another message.
-	m := p.message
-	m.Annotations, m.ApplicationProperties = cloneMap(m.Annotations), cloneMap(m.ApplicationProperties)
-	later.Headers = func() *fsm.Table { return message.HeadersOf(&m) }
-	later.Property = func(name string) []byte { return message.Properties{}.Property(later.Payload, name) }
-	return func() {
-		for err := errors.New("not yet"); err != nil; {
-			if s.conn.Context().Err() != nil {
-				return
-			}
-			ctx, cancel := context.WithTimeout(s.conn.Context(), routesInterval)
-			err = s.broker.Refresh(ctx)
-			cancel()
+	return p.later(l, out, p.awaitRoutes)
+}
+
+// awaitRoutes waits until the broker is certain of its routes. false: the connection has ended.
+func (p *publisher) awaitRoutes(out *fsm.Publish) bool {
+	for err := errors.New("not yet"); err != nil; {
+		if p.session.conn.Context().Err() != nil {
+			return false
 		}
+		ctx, cancel := context.WithTimeout(p.session.conn.Context(), routesInterval)
+		err = p.session.broker.Refresh(ctx)
+		cancel()
+	}
+	out.Fresh = true
+	return true
+}
+
+// later returns the call that publishes a message after wait, which blocks.
+func (p *publisher) later(l *link, out *fsm.Publish, wait func(*fsm.Publish) bool) func() {
+	s, later := p.session, out
+	if out == &p.publishing {
+		later = new(fsm.Publish)
+		*later = *out
+		// Its headers are asked for once more, when the scratch has another message.
+		m := p.message
+		m.Annotations, m.ApplicationProperties = cloneMap(m.Annotations), cloneMap(m.ApplicationProperties)
+		later.Headers = func() *fsm.Table { return message.HeadersOf(&m) }
+		later.Property = func(name string) []byte { return message.Properties{}.Property(later.Payload, name) }
+	}
+	publish := func() (next func()) {
 		s.gate.Lock()
 		defer s.gate.Unlock()
 		if s.state != sessionOpen {
+			return nil
+		}
+		next, err := p.route(l, later)
+		if err != nil {
+			s.detach(l, err)
+		}
+		return next
+	}
+	return func() {
+		if !wait(later) {
 			return
 		}
-		later.Fresh = true
-		if _, err := p.route(l, later); err != nil {
-			s.detach(l, err)
+		if next := publish(); next != nil {
+			next()
 		}
 	}
 }

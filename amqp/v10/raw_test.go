@@ -488,7 +488,24 @@ func TestRefusedLinks(t *testing.T) {
 		{"bad address", aSender("/queue/q"), wire.ConditionInvalidField, "/queue/q"},
 		{"null target", sender(func(a *wire.Attach) { a.Target = nil }), wire.ConditionInvalidField, "target is null"},
 		{"coordinator", sender(func(a *wire.Attach) { a.Target = &wire.Coordinator{} }), wire.ConditionNotImplemented, "Transactions not supported"},
-		{"dynamic", sender(func(a *wire.Attach) { a.Target = &wire.Target{Dynamic: true} }), wire.ConditionNotImplemented, "Dynamic"},
+		{"dynamic target", sender(func(a *wire.Attach) {
+			a.Target = &wire.Target{Dynamic: true, Capabilities: []string{"rabbitmq:volatile-queue", "x"}}
+		}), wire.ConditionNotImplemented, "Dynamic target not supported: rabbitmq:volatile-queue, x"},
+		{"dynamic target with an address", sender(func(a *wire.Attach) {
+			a.Target = &wire.Target{Dynamic: true, Address: wire.Some("/queues/q")}
+		}), wire.ConditionInvalidField, "a dynamic terminus has an address"},
+		{"dynamic source", receiver(func(a *wire.Attach) {
+			a.Source = &wire.Source{Dynamic: true, Capabilities: []string{"queue"}}
+		}), wire.ConditionNotImplemented, "Dynamic source not supported: queue"},
+		{"volatile and not settled", receiver(func(a *wire.Attach) {
+			a.Source = &wire.Source{Dynamic: true, ExpiryPolicy: "link-detach", Capabilities: []string{"rabbitmq:volatile-queue"}}
+		}), wire.ConditionNotImplemented, "Dynamic source not supported: rabbitmq:volatile-queue"},
+		{"dynamic source with an address", receiver(func(a *wire.Attach) {
+			a.Source = &wire.Source{Dynamic: true, Address: wire.Some("/queues/q")}
+		}), wire.ConditionInvalidField, "a dynamic terminus has an address"},
+		{"replies without a name", aReceiver("/queues/amq.rabbitmq.reply-to"), wire.ConditionInvalidField, "amq.rabbitmq.reply-to"},
+		{"half a pair", aSender("/management"), wire.ConditionInvalidField, "Link property 'paired' is not set to boolean value 'true'"},
+		{"the other half", aReceiver("/management"), wire.ConditionInvalidField, "Link property 'paired'"},
 		{"unsettled", sender(func(a *wire.Attach) { a.Unsettled = unsettled }), wire.ConditionNotImplemented, "Link recovery not supported"},
 		{"incomplete", sender(func(a *wire.Attach) { a.IncompleteUnsettled = true }), wire.ConditionNotImplemented, "Link recovery not supported"},
 		{"no source queue", aReceiver("/queues/nope"), wire.ConditionNotFound, "no queue 'nope' in vhost '/'"},

@@ -58,7 +58,12 @@ func (c *counts) remove(l *outgoingLink) (all []delivery) {
 			kept = append(kept, h)
 			continue
 		}
-		if h.frames > 0 {
+		switch {
+		case h.frames == 0:
+			c.flows--
+		case l.isAnswering():
+			c.forgetAnswer(&h)
+		default:
 			c.unwritten(&h.message)
 			if l.settled {
 				all = append(all, delivery{link: l, number: h.message.ID})
@@ -106,6 +111,8 @@ func (c *counts) deliver(messages []fsm.Message) {
 		switch l := c.links[m.Consumer]; {
 		case l == nil:
 			orphans = append(orphans, *m)
+		case l.own != nil && !l.own.take():
+			c.unwritten(m) // a reply without credit
 		case !l.started:
 			l.early = append(l.early, *m)
 		default:
@@ -133,6 +140,11 @@ func (c *counts) send(l *outgoingLink, m *fsm.Message) {
 		c.session.post(c.session.detachConsumer(l.consumer, wire.Errorf(wire.ConditionMessageSize, "message of %d bytes exceeds max-message-size %d", size, l.limit)))
 		return
 	}
+	c.hold(l, m, size)
+}
+
+// hold queues a message of so many bytes as it is sent. mu is held.
+func (c *counts) hold(l *outgoingLink, m *fsm.Message, size int) {
 	l.count++
 	piece := int(c.session.conn.maxFrame - transferHead)
 	c.held = append(c.held, heldSend{
@@ -148,6 +160,7 @@ func (c *counts) pump() {
 		h := &c.held[n]
 		if h.frames == 0 {
 			c.pushFlowLocked(&h.flow)
+			c.flows--
 			continue
 		}
 		from := h.sent
@@ -155,6 +168,10 @@ func (c *counts) pump() {
 			h.sent++
 		}
 		if h.sent > from {
+			if from == 0 && h.link.own != nil {
+				// A client may look for the reply to a request only once it knows that the request was accepted.
+				c.out.pushKnown(&c.session.publisher.outcomes)
+			}
 			c.pushPieces(h, from)
 		}
 		if h.sent < h.frames {
@@ -163,6 +180,7 @@ func (c *counts) pump() {
 		if h.lost {
 			c.pushReleased(h.id, h.id)
 		}
+		c.forgetAnswer(h)
 	}
 	c.out.Unlock()
 	if n == len(c.held) {
@@ -192,12 +210,18 @@ func (c *counts) credited(consumer uint64, now fsm.LinkState) {
 	if c.closed || l == nil {
 		return
 	}
+	c.holdFlow(l, now)
+	c.pump()
+}
+
+// holdFlow queues what a link has. mu is held.
+func (c *counts) holdFlow(l *outgoingLink, now fsm.LinkState) {
+	c.flows++
 	l.count = now.DeliveryCount
 	c.held = append(c.held, heldSend{link: l, flow: wire.Flow{
 		Handle: wire.Some(l.handle), DeliveryCount: wire.Some(now.DeliveryCount), LinkCredit: wire.Some(now.Credit),
 		Available: wire.Some(uint32(min(now.Available, 1<<32-1))), Drain: now.Drained,
 	}})
-	c.pump()
 }
 
 // take takes the unsettled deliveries of a range and appends them to dst. known: there are some, or what others are

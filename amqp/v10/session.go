@@ -38,6 +38,8 @@ type session struct {
 	queued    int64    // their bytes
 	tasks     []func() // of events; they go before queue
 	links     map[uint32]*link
+	pairs     pairs
+	dynamic   dynamicNodes
 	handleMax uint32
 	claimed   bool // the broker's session is being closed, or has been
 	closed    bool // it has been
@@ -74,6 +76,8 @@ func newSession(c *conn, channel uint16, b *wire.Begin) *session {
 	s.memory = c.NewPart(s.relieve)
 	s.publisher.init(s)
 	s.counts.init(s)
+	s.pairs.init(s)
+	s.dynamic.init(s)
 	s.counts.in.begin(b.NextOutgoingID, b.OutgoingWindow, c.Alarm() != nil)
 	s.counts.client.window = b.IncomingWindow
 	return s
@@ -329,6 +333,7 @@ func (s *session) close() {
 }
 
 func (s *session) closeBroker() {
+	s.dynamic.delete()
 	ctx, cancel := context.WithTimeout(s.conn.ServerContext(), s.conn.Config().OperationTimeout)
 	defer cancel()
 	s.broker.Close(ctx)
@@ -364,6 +369,7 @@ func (s *session) dropLinks() {
 		s.memory.Add(-l.held)
 	}
 	clear(s.links)
+	clear(s.pairs.byName)
 }
 
 // relieve ends a session that holds too much. It does not block.

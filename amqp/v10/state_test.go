@@ -18,8 +18,13 @@ import (
 
 // inTime runs f with a client on a pipe, in virtual time.
 func inTime(t *testing.T, f func(t *testing.T, s *amqp.Server, r *raw)) {
+	inTimeWith(t, amqptest.NewBroker(), f)
+}
+
+// inTimeWith is inTime with a broker.
+func inTimeWith(t *testing.T, b *amqptest.Broker, f func(t *testing.T, s *amqp.Server, r *raw)) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := amqp.New(amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{}}, Broker: amqptest.NewBroker()})
+		s, err := amqp.New(amqp.Config{Protocols: []amqp.Protocol{v10.Protocol{}}, Broker: b})
 		must(t, err)
 		near, far := net.Pipe()
 		served := make(chan bool)

@@ -49,8 +49,12 @@ func (w *writer) Encode(items []amqp.Item) error {
 // transfers adds frames of a message.
 func (w *writer) transfers(it *amqp.Item) error {
 	l, m := it.Owner.(*outgoingLink), &it.Message
-	w.head = appendHead(w.head[:0], m)
-	bare := bareOf(m)
+	w.head = w.head[:0]
+	bare := []byte(m.Payload)
+	if !l.isAnswering() {
+		w.head = appendHead(w.head, m)
+		bare = bareOf(m)
+	}
 	size := len(w.head) + len(bare)
 	binary.BigEndian.PutUint64(w.tag[:], it.Tag>>32)
 	for at, end := int(uint32(it.Tag)), int(m.Ready); at < end; at++ {
@@ -70,7 +74,7 @@ func (w *writer) transfers(it *amqp.Item) error {
 		} else {
 			w.Grow(append(w.Buf, piece...))
 		}
-		if to == size {
+		if to == size && !l.isAnswering() {
 			w.Report(&l.session.written, len(m.Payload))
 			if l.settled {
 				w.settled = append(w.settled, settledWrite{l, m.ID})

@@ -233,6 +233,9 @@ func (x *consumers) awaitEnd(ctx context.Context, q *catalog.Queue) {
 
 // Drop is Cancel without waiting for the answer.
 func (x *consumers) Drop(number uint64) {
+	if x.session.replies.cancel(number) {
+		return
+	}
 	x.session.mu.Lock()
 	defer x.session.mu.Unlock()
 	if c := x.known[number]; c != nil && !c.over {

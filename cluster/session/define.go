@@ -124,6 +124,25 @@ func (s *Session) Unbind(ctx context.Context, spec fsm.BindSpec) error {
 	return err
 }
 
+// Bindings returns the bindings with the ends and the routing key of a spec. A queue has its implicit one to the default
+// exchange.
+func (s *Session) Bindings(ctx context.Context, of fsm.BindSpec) (list []fsm.BindSpec, err error) {
+	v := s.conn.in.node.FreshView(ctx)
+	if of.Source == "" {
+		if _, ok := v.Queue(s.conn.vhost, of.Destination); ok && !of.ToExchange && of.RoutingKey == of.Destination {
+			list = append(list, fsm.BindSpec{Destination: of.Destination, RoutingKey: of.RoutingKey})
+		}
+		return list, nil
+	}
+	for _, b := range v.BindingsTo(s.conn.vhost, of.Destination, of.ToExchange) {
+		if b.Source == of.Source && b.RoutingKey == of.RoutingKey {
+			of.Arguments = b.Arguments
+			list = append(list, of)
+		}
+	}
+	return list, nil
+}
+
 // DeclareQueue creates a queue and waits until it has a leader, or reports on the existing one. A
 // declare renews the queue's lease, a passive declare only that of a local queue.
 func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.QueueInfo, error) {
@@ -136,7 +155,9 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		return s.passiveQueue(ctx, spec.Name)
 	}
 	generated := spec.Name == ""
-	if generated {
+	if generated && spec.Prefix != "" {
+		spec.Name = spec.Prefix + randomName()
+	} else if generated {
 		prefix, given, err := catalog.NamePrefix(spec.Arguments)
 		if err != nil {
 			return fsm.QueueInfo{}, err
@@ -150,7 +171,7 @@ func (s *Session) DeclareQueue(ctx context.Context, spec fsm.QueueSpec) (fsm.Que
 		}
 		s.countDeclared(created)
 		if created {
-			return fsm.QueueInfo{Name: q.Name}, s.conn.in.queues.Leaders.Await(ctx, q)
+			return fsm.QueueInfo{Name: q.Name, Created: true}, s.conn.in.queues.Leaders.Await(ctx, q)
 		}
 		s.conn.in.config.Uses.Sources(q)
 		info, gone, err := s.touch(ctx, q)
@@ -174,13 +195,31 @@ func (s *Session) countDeclared(created bool) {
 
 // passiveQueue reports on a queue that must exist.
 func (s *Session) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo, error) {
-	var q *catalog.Queue
-	err := s.conn.in.node.Confirm(ctx, fmt.Sprintf("find queue '%s' in vhost '%s'", name, s.conn.vhost), func(v *catalog.View) (found bool, err error) {
+	_, info, err := s.findQueue(ctx, name)
+	return info, err
+}
+
+// DescribeQueue describes a queue that must exist.
+func (s *Session) DescribeQueue(ctx context.Context, name string) (fsm.QueueDetails, error) {
+	q, info, err := s.findQueue(ctx, name)
+	if err != nil {
+		return fsm.QueueDetails{}, err
+	}
+	leader, _, _ := s.conn.in.queues.Routes.Route(q).Leader()
+	return fsm.QueueDetails{
+		QueueInfo: info, VHost: q.VHost, Type: q.Type(), Durable: q.Durable, Exclusive: q.Exclusive, AutoDelete: q.AutoDelete,
+		Arguments: q.Arguments, Leader: leader, Replicas: q.MemberNames(s.conn.in.node.View()),
+	}, nil
+}
+
+// findQueue finds a queue that must exist, and counts what is in it.
+func (s *Session) findQueue(ctx context.Context, name string) (q *catalog.Queue, info fsm.QueueInfo, err error) {
+	err = s.conn.in.node.Confirm(ctx, fmt.Sprintf("find queue '%s' in vhost '%s'", name, s.conn.vhost), func(v *catalog.View) (found bool, err error) {
 		q, err = v.PassiveQueue(s.conn.by(), s.conn.vhost, name)
 		return err == nil, err
 	})
 	if err != nil {
-		return fsm.QueueInfo{}, err
+		return nil, info, err
 	}
 	ask := s.conn.in.queues.Count
 	if q.Local && s.conn.in.node.View().Settings(q, s.conn.in.config.Defaults).Expires != 0 {
@@ -195,7 +234,7 @@ func (s *Session) passiveQueue(ctx context.Context, name string) (fsm.QueueInfo,
 	if gone && err == nil {
 		err = queues.NoQueue(q)
 	}
-	return info, err
+	return q, info, err
 }
 
 // randomName returns a unique name of 22 characters.

@@ -15,16 +15,27 @@ import (
 // Direct reply-to: a channel that consumes from fsm.ReplyQueue receives what is published to the
 // default exchange under the channel's own name. Replies go from session to session, without a
 // queue. A reply is delivered at most once, and not at all if the channel is gone or does not read.
+// A channel has one such consumer, and any number in credit mode, each with a name of its own.
 
 // maxReplies bounds the weight of what a channel has been given and has not written, replies
 // included. A reply above it is dropped.
 const maxReplies = 4 * maxUnwritten
 
-// requester names a channel that waits for replies. Only those who got the token in a request know
-// it.
+// requester names a channel that waits for replies, or one of its consumers. Only those who got the token in a
+// request know it.
 type requester struct {
 	session fsm.SessionID
-	token   [requesterToken]byte
+	token   replyToken
+}
+
+type replyToken [requesterToken]byte
+
+// newToken returns a token that nobody can guess.
+func newToken() (t replyToken) {
+	if _, err := rand.Read(t[:]); err != nil {
+		panic(err) // the random source of the system does not fail
+	}
+	return t
 }
 
 const (
@@ -61,7 +72,8 @@ type replies struct {
 	// Guarded by the session's lock.
 	consumer uint64 // number; 0: it takes no replies
 	name     string // empty: not requested yet
-	token    [requesterToken]byte
+	token    replyToken
+	flowing  map[uint64]replyToken // of the consumers in credit mode, by number
 }
 
 // ReplyName is the routing key of replies to this session.
@@ -74,13 +86,36 @@ func (x *replies) ReplyName() string {
 // replyName is ReplyName with the lock held.
 func (x *replies) replyName() string {
 	if x.name == "" {
-		if _, err := rand.Read(x.token[:]); err != nil {
-			panic(err) // the random source of the system does not fail
-		}
+		x.token = newToken()
 		r := requester{x.session.id, x.token}
 		x.name = fsm.ReplyName(r.suffix())
 	}
 	return x.name
+}
+
+// ReplyNameOf is the routing key of replies to a consumer in credit mode; empty: there is none.
+func (x *replies) ReplyNameOf(consumer uint64) string {
+	x.session.mu.Lock()
+	defer x.session.mu.Unlock()
+	token, ok := x.flowing[consumer]
+	if !ok {
+		return ""
+	}
+	r := requester{x.session.id, token}
+	return fsm.ReplyName(r.suffix())
+}
+
+// of returns the consumer that a token names; 0: there is none. The session's lock is held.
+func (x *replies) of(token replyToken) uint64 {
+	if x.token == token {
+		return x.consumer
+	}
+	for number, t := range x.flowing {
+		if t == token {
+			return number
+		}
+	}
+	return 0
 }
 
 // consume makes a consumer the one that receives replies.
@@ -90,6 +125,13 @@ func (x *replies) consume(spec *fsm.ConsumeSpec) error {
 	}
 	x.session.mu.Lock()
 	defer x.session.mu.Unlock()
+	if spec.Credit {
+		if x.flowing == nil {
+			x.flowing = map[uint64]replyToken{}
+		}
+		x.flowing[spec.Number] = newToken()
+		return nil
+	}
 	if x.consumer != 0 {
 		return fsm.Refuse(fsm.Precondition, "reply consumer already set")
 	}
@@ -105,6 +147,10 @@ var errNoReplies = fsm.Refuse(fsm.Precondition, "fast reply consumer does not ex
 func (x *replies) cancel(number uint64) bool {
 	x.session.mu.Lock()
 	defer x.session.mu.Unlock()
+	if _, ok := x.flowing[number]; ok {
+		delete(x.flowing, number)
+		return true
+	}
 	if number == 0 || x.consumer != number {
 		return false
 	}
@@ -119,11 +165,12 @@ func (x *replies) takes() bool {
 	return x.consumer != 0
 }
 
-// deliver passes a reply to the channel, or drops it if the channel already has too much to write.
-func (x *replies) deliver(payload fsm.Payload) {
+// deliver passes a reply to the consumer that a token names, or drops it if the channel already has too much to write.
+func (x *replies) deliver(token replyToken, payload fsm.Payload) {
 	x.session.lock()
 	defer x.session.unlock()
-	if x.consumer == 0 {
+	consumer := x.of(token)
+	if consumer == 0 {
 		return
 	}
 	if x.session.window.unwritten.Load() >= maxReplies {
@@ -132,7 +179,7 @@ func (x *replies) deliver(payload fsm.Payload) {
 	}
 	x.session.window.unwritten.Add(int64(len(payload)) + group.DeliveryWeight)
 	x.session.add(event{kind: eventDeliver, messages: []fsm.Message{{
-		Consumer: x.consumer, Payload: payload,
+		Consumer: consumer, Payload: payload,
 	}}})
 }
 
@@ -170,7 +217,7 @@ func (x *replyRouter) requester(r *requester) *Session {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.replies.consumer == 0 || s.replies.token != r.token || s.closing {
+	if s.replies.of(r.token) == 0 || s.closing {
 		return nil
 	}
 	return s
@@ -186,7 +233,7 @@ func (x *replyRouter) send(suffix string, payload fsm.Payload) bool {
 	if x.Is(r.session.Node) {
 		s := x.requester(&r)
 		if s != nil {
-			s.replies.deliver(payload)
+			s.replies.deliver(r.token, payload)
 		}
 		return s != nil
 	}
@@ -213,7 +260,7 @@ func (x *replyRouter) onReply(_ string, _, payload []byte) {
 	suffix, _ := fsm.ReplySuffix(string(p.RoutingKey()))
 	if r, ok := parseRequester(suffix); ok {
 		if s := x.requester(&r); s != nil {
-			s.replies.deliver(p)
+			s.replies.deliver(r.token, p)
 		}
 	}
 }

@@ -140,6 +140,11 @@ func NamePrefix(args *fsm.Table) (prefix string, given bool, err error) {
 	return prefix, true, nil
 }
 
+// mayBeGenerated reports whether a broker may have made the name of a queue.
+func (cs *clusterSettings) mayBeGenerated(name string) bool {
+	return strings.HasPrefix(name, GeneratedPrefix) || strings.HasPrefix(name, fsm.DynamicPrefix) && cs.FSMVersion() >= 3
+}
+
 // checkName refuses names that are empty or no short strings, in bytes.
 func checkName(kind, name string) error {
 	if name == "" || len(name) > maxName {
@@ -200,7 +205,7 @@ func (q *Queue) GroupOf(property func(name string) []byte) string {
 // is equivalent. An exclusive queue of another owner is refused as locked.
 // Permissions are not checked: the log does not record the user.
 func (d *draft) declareQueue(m *logpb.DeclareQueue) (*logpb.CatalogResult, error) {
-	q, err := d.checkDeclareQueue(noAccess, m, strings.HasPrefix(m.GetName(), GeneratedPrefix))
+	q, err := d.checkDeclareQueue(noAccess, m, d.mayBeGenerated(m.GetName()))
 	if err != nil {
 		return nil, err
 	}

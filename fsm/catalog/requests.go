@@ -163,7 +163,7 @@ func (v *View) checkQueueAnew(ask access, d *logpb.DeclareQueue, generated bool)
 }
 
 // checkDeclareQueue is what Apply checks as well. Apply gives generated as true
-// for any name with GeneratedPrefix. The order of the checks is visible to
+// for any name that mayBeGenerated. The order of the checks is visible to
 // clients; see DESIGN.md.
 func (v *View) checkDeclareQueue(ask access, d *logpb.DeclareQueue, generated bool) (*Queue, error) {
 	vhost, name := d.GetVhost(), d.GetName()
@@ -298,7 +298,7 @@ func (v *View) checkDeclareExchange(ask access, d *logpb.DeclareExchange) (*Exch
 		return nil, noVhost(vhost)
 	}
 	if d.GetType() != Delayed && !slices.Contains(exchangeTypes, d.GetType()) && name != CommandExchange {
-		return nil, refuse(fsm.Precondition, "unknown exchange type '%s'", d.GetType())
+		return nil, fsm.Refuse(fsm.Precondition, fsm.UnknownExchangeType(d.GetType()))
 	}
 	if name == "" {
 		return nil, notOnDefault()
@@ -393,7 +393,7 @@ func (v *View) checkBindAnew(m *logpb.Bind) (exists bool, err error) {
 func (v *View) CheckImport(c *logpb.CatalogCommand) (exists bool, err error) {
 	switch m := c.GetBody().(type) {
 	case *logpb.CatalogCommand_DeclareQueue:
-		q, err := v.checkQueueAnew(noAccess, m.DeclareQueue, strings.HasPrefix(m.DeclareQueue.GetName(), GeneratedPrefix))
+		q, err := v.checkQueueAnew(noAccess, m.DeclareQueue, v.mayBeGenerated(m.DeclareQueue.GetName()))
 		return q != nil, err
 	case *logpb.CatalogCommand_DeclareExchange:
 		x, err := v.checkExchangeAnew(noAccess, m.DeclareExchange)

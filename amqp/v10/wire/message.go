@@ -45,15 +45,21 @@ const (
 
 // Parse finds the sections of b, a whole message. Errors are amqp:decode-error.
 func (m *Message) Parse(b []byte) error {
+	err := m.ParseRequest(b)
+	if err == nil && m.Kind == 0 {
+		return decodeError("failed to parse message: no body")
+	}
+	return err
+}
+
+// ParseRequest is Parse for a message that need not have a body.
+func (m *Message) ParseRequest(b []byte) error {
 	*m = Message{}
 	p := parser{m: m, whole: b, rest: b}
 	for len(p.rest) > 0 {
 		if why := p.section(); why != "" {
 			return decodeError("failed to parse message: %s", why)
 		}
-	}
-	if m.Kind == 0 {
-		return decodeError("failed to parse message: no body")
 	}
 	m.Bare = b[p.bare:]
 	return nil
