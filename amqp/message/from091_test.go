@@ -201,7 +201,7 @@ func TestSectionsOfOldMessage(t *testing.T) {
 }
 
 // Without that type a body is data, whatever it looks like.
-func TestBodyThatLooksLikeSections(t *testing.T) {
+func TestSectionsOfAnotherType(t *testing.T) {
 	body := wire10.AppendData(nil, []byte("a"))
 	if m, _ := mustRender(t, old([]byte{0, 0}, body)); !bytes.Equal(data(&m), body) {
 		t.Errorf("% x", m.Bare)

@@ -40,6 +40,7 @@ func (w *writer) Encode(items []amqp.Item) error {
 			return err
 		}
 	}
+	w.rendered.from.Release()
 	return nil
 }
 
