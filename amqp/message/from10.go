@@ -64,6 +64,13 @@ func (c *From10) Read(p fsm.Payload) {
 	}
 }
 
+// Release forgets the payload, which may be large, and keeps the memory of its own.
+func (c *From10) Release() {
+	if c.payload != nil {
+		*c = From10{headers: headers{b: c.headers.b[:0]}, texts: c.texts[:0]}
+	}
+}
+
 // Annotations returns the annotations with which a payload that IsBare was published; empty: none that can be read.
 func Annotations(p fsm.Payload) wire10.MapBytes {
 	m := p.Annotations()

@@ -317,6 +317,23 @@ func TestHeadersThatDoNotFit(t *testing.T) {
 	}
 }
 
+// What shows messages does not keep the last one in memory, and goes on.
+func TestRelease(t *testing.T) {
+	p := bare(noHeader, pairs(symbol("x-a"), text("a")), wire10.AppendData(wire10.Append(nil, &wire10.Properties{UserID: []byte("u"), MessageID: uuid}), []byte("b")))
+	var c From10
+	for range 2 {
+		c.Read(p)
+		if list, err := wire091.ParseProperties(c.AppendProperties(nil, 1000)); err != nil || string(list.UserID) != "u" || string(list.MessageID) != uuidText || len(list.Headers) == 0 {
+			t.Fatalf("%+v, %v", list, err)
+		}
+		c.Release()
+		c.headers.b, c.texts = nil, nil
+		if !reflect.ValueOf(c).IsZero() {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
 // What comes by no protocol is checked as if it had.
 func TestCheck(t *testing.T) {
 	body := wire10.AppendData(nil, []byte("b"))

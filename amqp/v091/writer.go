@@ -39,6 +39,7 @@ func (w *writer) Encode(items []amqp.Item) error {
 			return err
 		}
 	}
+	w.rendered.from.Release()
 	return nil
 }
 
