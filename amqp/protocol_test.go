@@ -239,18 +239,18 @@ func TestProtocolByHeader(t *testing.T) {
 	})
 }
 
-// asked is a broker that tells for which protocol it is called.
-type asked struct {
+// telling is a broker that tells for which protocol it is called.
+type telling struct {
 	*amqptest.Broker
 	of chan string
 }
 
-func (a asked) Login(ctx context.Context, user, password string, remote netip.Addr) error {
+func (a telling) Login(ctx context.Context, user, password string, remote netip.Addr) error {
 	a.of <- "login by " + amqp.ProtocolOf(ctx)
 	return a.Broker.Login(ctx, user, password, remote)
 }
 
-func (a asked) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
+func (a telling) Connect(ctx context.Context, user, vhost string) (amqp.Connection, error) {
 	a.of <- "connect by " + amqp.ProtocolOf(ctx)
 	return a.Broker.Connect(ctx, user, vhost)
 }
@@ -260,7 +260,7 @@ func TestProtocolIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &lines{header: amqp.Header([]byte("LINES  1"))}
 		p.spoken.Store(true)
-		broker := asked{amqptest.NewBroker(), make(chan string, 9)}
+		broker := telling{amqptest.NewBroker(), make(chan string, 9)}
 		r := &stage{t: t}
 		var err error
 		if r.server, err = amqp.New(amqp.Config{

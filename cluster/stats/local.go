@@ -399,9 +399,9 @@ func (l *Local) Led() (replicas int, sum metrics.Led) {
 			s = m.Stats()
 			next, _ = m.ScheduledSpan()
 			addTimes(&sum.Times, m, clock)
-			late, oldest := m.Lateness()
+			late, byCredit, oldest := m.ConsumersNow()
 			sum.ConsumersTimedOut += late
-			sum.ByCredit += m.ByCredit()
+			sum.ByCredit += byCredit
 			if oldest != 0 {
 				sum.OldestUnacked = max(sum.OldestUnacked, time.Duration(max(now, s.Clock)-oldest)*time.Millisecond)
 			}

@@ -166,7 +166,7 @@ type Queue struct {
 // now is the time of day as queues are stamped.
 func statsOf(m *queue.Machine, now fsm.Time) *peerpb.QueueStats {
 	s := wireOf(m.Stats())
-	late, _ := m.Lateness()
+	late, _, _ := m.ConsumersNow()
 	active, inUse := m.Activity()
 	s.Queue, s.Revision, s.ConsumersTimedOut = uint64(m.ID()), m.Config().GetRevision(), uint64(late)
 	s.LastActive, s.InUse = int64(active), inUse

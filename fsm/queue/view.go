@@ -296,11 +296,14 @@ func (m *Machine) ConsumersAfter(place uint64, limit int, list []Consumer) (_ []
 	return list, 0
 }
 
-// Lateness returns how many consumers have not settled what was taken back from
-// them, and when the oldest held message was handed out; 0: none is held, or
-// that is not known. O(consumers).
-func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
+// ConsumersNow returns how many consumers have not settled what was taken back from
+// them, how many of Stats.Consumers take by credit, and when the oldest held message
+// was handed out; 0: none is held, or that is not known. O(consumers).
+func (m *Machine) ConsumersNow() (timedOut, byCredit int, oldest fsm.Time) {
 	for c := range m.consumers.from(0) {
+		if c.link.on && !c.cancelled {
+			byCredit++
+		}
 		if len(c.late) > 0 && !c.cancelled && !c.isGets() {
 			timedOut++
 		}
@@ -311,17 +314,7 @@ func (m *Machine) Lateness() (timedOut int, oldest fsm.Time) {
 			oldest = first.since
 		}
 	}
-	return timedOut, oldest
-}
-
-// ByCredit returns how many of Stats.Consumers take by credit. O(consumers).
-func (m *Machine) ByCredit() (n int) {
-	for c := range m.consumers.from(0) {
-		if c.link.on && !c.cancelled {
-			n++
-		}
-	}
-	return n
+	return timedOut, byCredit, oldest
 }
 
 func (cs *consumers) describe(c *consumer) Consumer {

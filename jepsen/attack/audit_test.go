@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -90,6 +91,16 @@ func TestAudit(t *testing.T) {
 		}
 		r := awaitRecord(t, path, "it", func(r record) bool { return r.Kind == "login" && r.User == p.user })
 		if r.Protocol != "amqp" || r.Outcome != "refused" || r.Reason != "wrong password" || !strings.HasPrefix(r.Address, "127.0.0.1") || r.Node != "n2" {
+			t.Errorf("%+v", r)
+		}
+	})
+	trace("a wrong password by AMQP 1.0", func(t *testing.T, p *party) {
+		conn := mustConnect10(t, c.Nodes[1], saslHeader10+frameOf10(1, 0, composite10(0x41, symbol10("PLAIN"), binary10("\x00"+p.user+"\x00hunter2"))))
+		if _, err := io.Copy(io.Discard, conn); err != nil {
+			t.Fatal(err)
+		}
+		r := awaitRecord(t, path, "it", func(r record) bool { return r.Kind == "login" && r.User == p.user })
+		if r.Protocol != "amqp10" || r.Outcome != "refused" || r.Reason != "wrong password" || !strings.HasPrefix(r.Address, "127.0.0.1") || r.Node != "n2" {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -87,6 +87,9 @@ func FuzzGoAMQP(f *testing.F) {
 	for _, s := range []string{head + bare + hexData + hexFooter, hexData + hexData, hexSequence, bare + hexValue} {
 		f.Add(mustHex(f, s))
 	}
+	for _, m := range recordedMessages(f) {
+		f.Add(m)
+	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		m := new(Message)
 		if m.Parse(in) != nil || m.ReadProperties(new(Properties)) != nil {

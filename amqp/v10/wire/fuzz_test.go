@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"reflect"
@@ -24,6 +25,14 @@ func FuzzFrame(f *testing.F) {
 	f.Add(append(AppendTransfer(nil, 1, &Transfer{}, 5), "hello"...))
 	for _, s := range []string{"00000010 03 00 0007 ffffffff 00 53 17 45", "00000007 02 00 0000", "ffffffff 02 00 0000", "00000008 03 00 0000", "00000008 02 01 0000"} {
 		f.Add(mustHex(f, s))
+	}
+	for _, bodies := range recorded(f) {
+		var stream []byte
+		for _, b := range bodies {
+			stream = append(binary.BigEndian.AppendUint32(stream, uint32(len(b)+8)), 2, 0, 0, 0)
+			stream = append(stream, b...)
+		}
+		f.Add(stream)
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		const maxFrame = 4096
@@ -57,6 +66,11 @@ func FuzzComposite(f *testing.F) {
 	}
 	for _, c := range allComposites() {
 		f.Add(Append(nil, c))
+	}
+	for _, bodies := range recorded(f) {
+		for _, b := range bodies {
+			f.Add(b)
+		}
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		code, err := Peek(in)
@@ -138,6 +152,9 @@ func FuzzMessage(f *testing.F) {
 	} {
 		f.Add(mustHex(f, s))
 	}
+	for _, m := range recordedMessages(f) {
+		f.Add(m)
+	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		m := new(Message)
 		if err := m.Parse(in); err != nil {
@@ -161,4 +178,36 @@ func FuzzMessage(f *testing.F) {
 			isError(t, err)
 		}
 	})
+}
+
+// What stock clients send is understood: a message of each kind from each, and what they do with it.
+func TestRecorded(t *testing.T) {
+	for name, bodies := range recorded(t) {
+		kinds, states := map[BodyKind]int{}, map[Outcome]int{}
+		for _, b := range bodies {
+			if len(b) == 0 {
+				continue
+			}
+			code, err := Peek(b)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			c := zero(code)
+			rest, err := Decode(b, c)
+			if err != nil {
+				t.Fatalf("%s: % x: %v", name, b, err)
+			}
+			switch c := c.(type) {
+			case *Transfer:
+				kinds[mustParse(t, rest).Kind]++
+			case *Disposition:
+				if c.Role {
+					states[c.State.Kind]++
+				}
+			}
+		}
+		if kinds[BodyData] != 1 || kinds[BodyValue] != 1 || kinds[BodySequence] != 1 || states[StateAccepted] != 1 || states[StateRejected] != 1 || states[StateModified] != 1 {
+			t.Errorf("%s: messages %v, outcomes %v", name, kinds, states)
+		}
+	}
 }

@@ -1,9 +1,13 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"io"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -151,4 +155,56 @@ func drawNumber(t *rapid.T, f reflect.Value, name string) {
 	default:
 		t.Fatalf("field %s has a type that cannot be drawn: %v", name, f.Type())
 	}
+}
+
+// recorded returns the bodies of the frames that stock clients have sent after their login, by client. TestRecord of
+// package v10 records them.
+func recorded(t testing.TB) map[string][][]byte {
+	t.Helper()
+	names, err := filepath.Glob("testdata/recorded/*.hex")
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d recordings, %v", len(names), err)
+	}
+	all := map[string][][]byte{}
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := ProtocolHeader(0)
+		_, stream, ok := bytes.Cut(mustHex(t, strings.ReplaceAll(string(text), "\n", "")), h[:])
+		if !ok {
+			t.Fatalf("%s has no open", name)
+		}
+		r := NewReader(bytes.NewReader(stream), 1<<20)
+		r.Expect(FrameAMQP, 1<<20)
+		for {
+			f, err := r.ReadFrame()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			all[name] = append(all[name], bytes.Clone(f.Body))
+		}
+	}
+	return all
+}
+
+// recordedMessages returns the messages among them, each sent in one frame.
+func recordedMessages(t testing.TB) (all [][]byte) {
+	t.Helper()
+	for _, bodies := range recorded(t) {
+		for _, b := range bodies {
+			if code, err := Peek(b); err == nil && code == CodeTransfer {
+				rest, err := Decode(b, &Transfer{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, rest)
+			}
+		}
+	}
+	return all
 }
